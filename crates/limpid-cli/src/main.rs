@@ -1,0 +1,2 @@
+//! The binary `limpid`.
+fn main() {}

@@ -1,0 +1,182 @@
+//! Threads that wait for work: they spin for some microseconds between the ops of a step and sleep when
+//! nothing comes, so limpid at rest uses no processor.
+//!
+//! A job is a number of tasks; threads take the next task's number until none is left. Which thread does
+//! which task changes nothing, because a task writes what no other task writes.
+#![allow(unsafe_code)] // a borrowed job is lent to threads that give it back before `run` returns
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+
+/// A job: takes the number of a task and of the thread that does it.
+type Job<'a> = dyn Fn(usize, usize) + Sync + 'a;
+
+/// Spins before a waiting thread goes to sleep.
+const PATIENCE: u32 = 20_000;
+
+struct Shared {
+    /// The job and how many tasks it has; changed only while no worker is inside.
+    job: Mutex<Option<(*const Job<'static>, usize)>>,
+    wake: Condvar,
+    /// Counts jobs; workers wait for it to change. Changed under `job`'s lock, so that no sleeper misses it.
+    turn: AtomicUsize,
+    next: AtomicUsize,
+    /// Workers that have not finished the current job.
+    busy: AtomicUsize,
+    stop: AtomicBool,
+    panicked: AtomicBool,
+}
+
+// SAFETY: the raw job is only followed between the start and the end of `run`, while what it points to lives,
+// and a job is `Sync`.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+/// The threads of a backend, the caller's own among them.
+pub struct Pool {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+impl Pool {
+    /// `threads` in all; the caller is one of them.
+    pub fn new(threads: usize) -> Pool {
+        let shared = Arc::new(Shared {
+            job: Mutex::new(None),
+            wake: Condvar::new(),
+            turn: AtomicUsize::new(0),
+            next: AtomicUsize::new(0),
+            busy: AtomicUsize::new(0),
+            stop: AtomicBool::new(false),
+            panicked: AtomicBool::new(false),
+        });
+        let worker = |id: usize| {
+            let shared = shared.clone();
+            std::thread::Builder::new().name(format!("limpid-{id}")).spawn(move || serve(&shared, id))
+        };
+        // fewer threads than asked for are fine: the work is the same
+        let workers = (1..threads.max(1)).map_while(|id| worker(id).ok()).collect();
+        Pool { shared, workers }
+    }
+
+    /// Threads that work.
+    pub fn threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Does tasks 0..tasks, and returns when all are done.
+    ///
+    /// # Panics
+    /// If a task did.
+    pub fn run(&self, tasks: usize, job: &Job) {
+        if self.workers.is_empty() || tasks <= 1 {
+            return (0..tasks).for_each(|task| job(task, 0));
+        }
+        let shared = &*self.shared;
+        // SAFETY: only the lifetime is changed; `busy` below is waited for before `run` returns, so no
+        // worker follows the pointer after `job` ends.
+        let lent: *const Job<'static> = unsafe { std::mem::transmute::<*const Job, *const Job<'static>>(job) };
+        shared.next.store(0, Relaxed);
+        shared.busy.store(self.workers.len(), Relaxed);
+        {
+            let mut slot = shared.job.lock().unwrap_or_else(|e| e.into_inner());
+            *slot = Some((lent, tasks));
+            shared.turn.fetch_add(1, Release);
+        }
+        shared.wake.notify_all();
+        let own = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| take(shared, job, tasks, 0)));
+        let mut spins = 0u32;
+        while shared.busy.load(Acquire) > 0 {
+            spins += 1;
+            if spins > PATIENCE { std::thread::yield_now() } else { std::hint::spin_loop() }
+        }
+        if let Err(panic) = own {
+            std::panic::resume_unwind(panic);
+        }
+        assert!(!shared.panicked.swap(false, Relaxed), "a task panicked; its message is above");
+    }
+}
+
+fn take(shared: &Shared, job: &Job, tasks: usize, id: usize) {
+    loop {
+        let task = shared.next.fetch_add(1, Relaxed);
+        if task >= tasks {
+            return;
+        }
+        job(task, id);
+    }
+}
+
+fn serve(shared: &Shared, id: usize) {
+    let mut seen = 0;
+    loop {
+        let mut spins = 0u32;
+        while shared.turn.load(Acquire) == seen && !shared.stop.load(Relaxed) && spins < PATIENCE {
+            spins += 1;
+            std::hint::spin_loop();
+        }
+        let (job, tasks) = {
+            let mut job = shared.job.lock().unwrap_or_else(|e| e.into_inner());
+            while shared.turn.load(Acquire) == seen && !shared.stop.load(Relaxed) {
+                job = shared.wake.wait(job).unwrap_or_else(|e| e.into_inner());
+            }
+            if shared.stop.load(Relaxed) {
+                return;
+            }
+            job.expect("a turn has a job")
+        };
+        seen = seen.wrapping_add(1);
+        // SAFETY: `run` does not return before this worker has counted itself out of `busy`.
+        let job = unsafe { &*job };
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| take(shared, job, tasks, id)));
+        if done.is_err() {
+            shared.panicked.store(true, Relaxed);
+        }
+        shared.busy.fetch_sub(1, Release);
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        {
+            let _job = self.shared.job.lock().unwrap_or_else(|e| e.into_inner());
+            self.shared.stop.store(true, Relaxed);
+            self.shared.wake.notify_all();
+        }
+        self.workers.drain(..).for_each(|worker| drop(worker.join()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_task_is_done_once() {
+        for threads in [1, 2, 3, 7] {
+            let pool = Pool::new(threads);
+            for tasks in [0, 1, 2, 5, 1000] {
+                let counts: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
+                pool.run(tasks, &|task, id| {
+                    assert!(id < threads);
+                    counts[task].fetch_add(1, Relaxed);
+                });
+                assert!(counts.iter().all(|c| c.load(Relaxed) == 1), "{threads} threads, {tasks} tasks");
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5)); // asleep, and awake again
+            pool.run(3, &|_, _| {});
+        }
+    }
+
+    #[test]
+    fn a_panic_in_a_task_reaches_the_caller_and_the_pool_lives() {
+        let pool = Pool::new(3);
+        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            pool.run(8, &|task, _| assert!(task != 5));
+        }));
+        assert!(caught.is_err());
+        pool.run(8, &|_, _| {});
+    }
+}

@@ -1,0 +1,46 @@
+//! Who runs ops. A backend owns all memory, addressed by [`Slot`]; it has never heard of a model.
+//!
+//! The verbs take slices of the list: unwatched, a backend gets all of it; whoever wants to look in between
+//! hands on one op at a time, and the bits are the same. Observers are backends that wrap a backend.
+
+pub mod cpu;
+pub mod reference;
+
+use crate::model::Model;
+use crate::ops::adamw::Rule;
+use crate::ops::{Back, Batch, Op, Slot};
+use std::ops::Range;
+
+pub use cpu::Cpu;
+pub use reference::Reference;
+
+/// What an update found.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Report {
+    /// Norm of the whole gradient, before clipping.
+    pub norm: f64,
+    /// Whether it was finite; if not, nothing was changed.
+    pub finite: bool,
+}
+
+/// Whoever runs ops: six verbs, object-safe.
+pub trait Backend {
+    /// Takes the rows of the next run.
+    fn feed(&mut self, batch: &Batch);
+    /// Runs `ops` first to last.
+    fn forward(&mut self, ops: &[Op]);
+    /// Runs the backward steps in their order. Gradients of parameters are added to.
+    fn backward(&mut self, back: &[Back]);
+    /// Updates the stretches of parameters, each with its decay, and clears all gradients. Nothing but the
+    /// gradients is changed if the gradient's norm is not finite.
+    fn update(&mut self, groups: &[(Range<usize>, f64)], rule: &Rule) -> Report;
+    /// The values of a tensor (of all its rows).
+    fn read(&self, slot: Slot) -> Vec<f32>;
+    /// Replaces the values of a tensor.
+    fn write(&mut self, slot: Slot, values: &[f32]);
+}
+
+/// Writes the model's constant tables; done once, before the first run.
+pub fn prepare(model: &Model, backend: &mut dyn Backend) {
+    model.constants().for_each(|(slot, values)| backend.write(slot, &values));
+}

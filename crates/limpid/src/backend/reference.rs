@@ -1,0 +1,348 @@
+//! Plain loops in f64: slow, obvious, and the judge of every other backend. Written for reading against
+//! the formulas at the head of each op; nobody makes it faster.
+
+use super::{Backend, Report};
+use crate::model::Model;
+use crate::ops::adamw::{self, Rule};
+use crate::ops::dropout::{Draws, weight_index};
+use crate::ops::embed::{self, Lookup};
+use crate::ops::{Back, Batch, Drop, Grad, Op, Slot, Space, Span};
+use crate::ops::{activate, attend, classify, gather, linear, norm, rotate};
+use std::ops::Range;
+
+/// The f64 backend.
+pub struct Reference {
+    memory: [Vec<f64>; Space::ALL.len()],
+    batch: Batch,
+}
+
+/// Disjoint mutable views of one memory. Overlap is a bug in the plan, and says so.
+fn pick<const N: usize>(memory: &mut [f64], slots: [Slot; N]) -> [&mut [f64]; N] {
+    memory.get_disjoint_mut(slots.map(Slot::range)).unwrap_or_else(|_| panic!("slots of one op overlap: {slots:?}"))
+}
+
+impl Reference {
+    /// Memory for `model`, all zero but its constant tables.
+    pub fn new(model: &Model) -> Reference {
+        let mut reference = Reference { memory: model.sizes.map(|n| vec![0.0; n]), batch: Batch::default() };
+        super::prepare(model, &mut reference);
+        reference
+    }
+    /// A tensor at full precision.
+    pub fn exact(&self, slot: Slot) -> &[f64] {
+        &self.memory[slot.space as usize][slot.range()]
+    }
+    /// A tensor at full precision, to change.
+    pub fn exact_mut(&mut self, slot: Slot) -> &mut [f64] {
+        &mut self.memory[slot.space as usize][slot.range()]
+    }
+    fn copy(&self, slot: Slot) -> Vec<f64> {
+        self.exact(slot).to_vec()
+    }
+    fn copy_of(&self, slot: Option<Slot>) -> Option<Vec<f64>> {
+        slot.map(|slot| self.copy(slot))
+    }
+    fn put(&mut self, slot: Option<Slot>, values: impl FnOnce() -> Vec<f64>) {
+        if let Some(slot) = slot {
+            self.exact_mut(slot).copy_from_slice(&values());
+        }
+    }
+    fn draws(&self, drop: Option<Drop>) -> Option<Draws> {
+        drop.map(|drop| Draws::new(drop, self.batch.seed))
+    }
+    /// Adds to a gradient, or replaces it.
+    fn give(&mut self, to: Option<Grad>, values: &[f64]) {
+        let Some(Grad { slot, add }) = to else { return };
+        self.exact_mut(slot).iter_mut().zip(values).for_each(|(to, v)| *to = if add { *to + v } else { *v });
+    }
+    /// Adds to a parameter's gradient.
+    fn add_to(&mut self, param: Slot, values: &[f64]) {
+        self.exact_mut(param.grad()).iter_mut().zip(values).for_each(|(to, v)| *to += v);
+    }
+}
+
+impl Backend for Reference {
+    fn feed(&mut self, batch: &Batch) {
+        self.batch.clone_from(batch);
+    }
+    fn forward(&mut self, ops: &[Op]) {
+        ops.iter().for_each(|op| self.forward_op(op.of(&self.batch)));
+    }
+    fn backward(&mut self, back: &[Back]) {
+        back.iter().for_each(|step| self.backward_op(step.of(&self.batch)));
+    }
+    fn update(&mut self, groups: &[(Range<usize>, f64)], rule: &Rule) -> Report {
+        let [_, param, grad, moment1, moment2, ..] = &mut self.memory;
+        let norm = groups.iter().flat_map(|(range, _)| &grad[range.clone()]).map(|g| g * g).sum::<f64>().sqrt();
+        if norm.is_finite() {
+            for (range, decay) in groups {
+                let [w, g, m, v] = [&mut *param, grad, moment1, moment2].map(|memory| &mut memory[range.clone()]);
+                adamw::reference::update(rule, rule.clip(norm), *decay, w, g, m, v);
+            }
+        }
+        grad.fill(0.0);
+        Report { norm, finite: norm.is_finite() }
+    }
+    fn read(&self, slot: Slot) -> Vec<f32> {
+        self.exact(slot).iter().map(|v| *v as f32).collect()
+    }
+    fn write(&mut self, slot: Slot, values: &[f32]) {
+        assert_eq!(values.len(), slot.len(), "values for {slot:?}");
+        self.exact_mut(slot).iter_mut().zip(values).for_each(|(to, v)| *to = f64::from(*v));
+    }
+}
+
+impl Reference {
+    fn forward_op(&mut self, op: Op) {
+        match op {
+            Op::Embed { table, positions, segments, y, token, position } => {
+                let batch = self.batch.clone();
+                let cols = y.cols;
+                let [table, positions, segments] = [Some(table), positions, segments].map(|s| self.copy_of(s));
+                let tables = [(&table, &batch.tokens), (&positions, &batch.positions), (&segments, &batch.segments)];
+                let [token_of, position_of, segment_of] =
+                    tables.map(|(table, ids)| table.as_ref().map(|table| Lookup { table, ids }));
+                let token_of = token_of.expect("there is a token table");
+                embed::forward(self.exact_mut(y), 0, cols, token_of, [position_of, segment_of]);
+                self.put(token, || (0..y.rows).flat_map(|n| token_of.row(n, cols).to_vec()).collect());
+                if let Some(of) = position_of {
+                    self.put(position, || (0..y.rows).flat_map(|n| of.row(n, cols).to_vec()).collect());
+                }
+            }
+            Op::Norm { kind, eps, x, gain, offset, y, stats, normalized, scale } => {
+                let (x, gain, offset) = (self.copy(x), self.copy_of(gain), self.copy_of(offset));
+                let how = (kind, f64::from(eps));
+                let (mut s, mut n) = (vec![0.0; stats.len()], vec![0.0; y.len()]);
+                norm::reference::forward((&mut n, &mut s), &x, (None, None), how);
+                norm::reference::forward((self.exact_mut(y), &mut s), &x, (gain.as_deref(), offset.as_deref()), how);
+                self.put(normalized, || n);
+                self.put(scale, || s.chunks_exact(2).map(|s| 1.0 / s[1]).collect());
+                self.put(Some(stats), || s);
+            }
+            Op::Linear { x, w, b, y } => {
+                let (xs, ws, b) = (self.copy(x), self.copy(w), self.copy_of(b));
+                linear::reference::forward(self.exact_mut(y), &xs, &ws, b.as_deref(), x.cols);
+            }
+            Op::Rotate { x, y, angles, n_head } => {
+                let (xs, angles, positions) = (self.copy(x), self.copy(angles), self.batch.positions.clone());
+                rotate::turn(self.exact_mut(y), &xs, false, &angles, &positions, (x.cols, n_head), 1.0);
+            }
+            Op::Attend { .. } => self.attend(op),
+            Op::Activate { f, slope, x, y } => {
+                let [x, y] = pick(&mut self.memory[Space::Act as usize], [x, y]);
+                y.iter_mut().zip(x).for_each(|(y, x)| *y = activate::reference::value(f, f64::from(slope), *x));
+            }
+            Op::Add { a, b, y } => {
+                let (a, b) = (self.copy(a), self.copy(b));
+                self.exact_mut(y).iter_mut().zip(a).zip(b).for_each(|((y, a), b)| *y = a + b);
+            }
+            Op::Dropout { x, y, drop } => {
+                let (x, draws) = (self.copy(x), Draws::new(drop, self.batch.seed));
+                let y = self.exact_mut(y).iter_mut().zip(x).enumerate();
+                y.for_each(|(i, (y, x))| *y = x * f64::from(draws.factor(i as u64)));
+            }
+            Op::Gather { x, y } => {
+                let (xs, outputs) = (self.copy(x), self.batch.outputs.clone());
+                gather::forward(self.exact_mut(y), &xs, &outputs, x.cols);
+            }
+            Op::Classify { x, w, b, losses, logits, probs } => {
+                let mut rows = vec![0.0; x.rows * w.rows];
+                linear::reference::forward(&mut rows, self.exact(x), self.exact(w), self.copy_of(b).as_deref(), x.cols);
+                self.put(logits, || rows.clone());
+                let target = |n| classify::target(&self.batch, n, w.rows);
+                let rows_losses: Vec<f64> =
+                    rows.chunks_exact_mut(w.rows).enumerate().map(|(n, row)| classify::reference::row(row, target(n))).collect();
+                self.put(Some(losses), || rows_losses);
+                self.put(probs, || rows);
+            }
+        }
+    }
+
+    /// Key and value of every position that a span's queries may look at.
+    fn keys<'a>(kv: &'a [f64], first: usize, stride: usize, d: usize, n: usize) -> impl Iterator<Item = &'a [f64]> + Clone {
+        (0..n).map(move |j| &kv[first + j * stride..][..d])
+    }
+
+    fn attend(&mut self, op: Op) {
+        let Op::Attend { qkv, cache, y, lse, n_head, mask, scale, drop, raw, scores, pattern } = op else { unreachable!() };
+        let (c, d, draws, x) = (y.cols, y.cols / n_head, self.draws(drop), self.copy(qkv));
+        if let Some(cache) = cache {
+            let context = self.batch.context;
+            for span in self.batch.spans.clone() {
+                for i in 0..span.rows {
+                    let from = (span.row + i) * 3 * c + c;
+                    let to = (span.sequence * context + span.past + i) * 2 * c;
+                    self.exact_mut(cache)[to..to + 2 * c].copy_from_slice(&x[from..from + 2 * c]);
+                }
+            }
+        }
+        let wide = pattern.or(scores).or(raw).map_or(0, |s| s.cols / n_head);
+        let mut seen = [vec![0.0; y.rows * n_head * wide], vec![f64::NEG_INFINITY; y.rows * n_head * wide], vec![0.0; y.rows * n_head * wide]];
+        for span in self.batch.spans.clone() {
+            let n = span.past + span.rows;
+            let (kv, first, stride) = match cache {
+                Some(slot) => (self.copy(slot), span.sequence * self.batch.context * 2 * c, 2 * c),
+                None => (x.clone(), span.row * 3 * c + c, 3 * c),
+            };
+            for (i, h) in (0..span.rows).flat_map(|i| (0..n_head).map(move |h| (i, h))) {
+                let at = span.row + i;
+                let q = &x[at * 3 * c + h * d..][..d];
+                let keys = Self::keys(&kv, first + h * d, stride, d, n);
+                let row = attend::reference::row(q, keys, span.reach(mask, i), f64::from(scale));
+                let out = &mut self.exact_mut(y)[at * c + h * d..][..d];
+                out.fill(0.0);
+                for (j, v) in Self::keys(&kv, first + c + h * d, stride, d, n).enumerate() {
+                    let factor = draws.map_or(1.0, |w| f64::from(w.factor(weight_index(at, h, n_head, j))));
+                    out.iter_mut().zip(v).for_each(|(y, v)| *y += row.pattern[j] * factor * v);
+                }
+                self.exact_mut(lse)[at * n_head + h] = row.lse;
+                if wide > 0 {
+                    let to = (at * n_head + h) * wide;
+                    for (seen, values) in seen.iter_mut().zip([&row.raw, &row.scores, &row.pattern]) {
+                        seen[to..to + n].copy_from_slice(values);
+                    }
+                }
+            }
+        }
+        for (slot, values) in [raw, scores, pattern].into_iter().zip(seen) {
+            self.put(slot, || values);
+        }
+    }
+
+    fn attend_backward(&mut self, step: Back) {
+        let Op::Attend { qkv, cache, y, n_head, mask, scale, drop, .. } = step.op else { unreachable!() };
+        assert!(cache.is_none(), "a cached run has no backward");
+        let (c, d, draws, scale) = (y.cols, y.cols / n_head, self.draws(drop), f64::from(scale));
+        let (x, dy) = (self.copy(qkv), self.copy(step.dy.expect("attention has an output")));
+        let wide = step.watched[0].map_or(0, |s| s.cols / n_head);
+        let mut seen = [vec![0.0; y.rows * n_head * wide], vec![0.0; y.rows * n_head * wide]];
+        let mut dqkv = vec![0.0; x.len()];
+        for span in self.batch.spans.clone() {
+            let Span { row, rows, .. } = span;
+            let at = |i: usize, third: usize, h: usize| (row + i) * 3 * c + third * c + h * d;
+            for (i, h) in (0..rows).flat_map(|i| (0..n_head).map(move |h| (i, h))) {
+                let q = &x[at(i, 0, h)..][..d];
+                let keys = Self::keys(&x, at(0, 1, h), 3 * c, d, rows);
+                let values = Self::keys(&x, at(0, 2, h), 3 * c, d, rows);
+                let p = attend::reference::row(q, keys, span.reach(mask, i), scale).pattern;
+                let dy = &dy[(row + i) * c + h * d..][..d];
+                let factor = |j: usize| draws.map_or(1.0, |w| f64::from(w.factor(weight_index(row + i, h, n_head, j))));
+                let (dp, ds) = attend::reference::row_backward(&p, dy, values, factor);
+                for (j, e) in (0..rows).flat_map(|j| (0..d).map(move |e| (j, e))) {
+                    dqkv[at(i, 0, h) + e] += scale * ds[j] * x[at(j, 1, h) + e];
+                    dqkv[at(j, 1, h) + e] += scale * ds[j] * x[at(i, 0, h) + e];
+                    dqkv[at(j, 2, h) + e] += p[j] * factor(j) * dy[e];
+                }
+                if wide > 0 {
+                    let to = ((row + i) * n_head + h) * wide;
+                    seen[0][to..to + rows].copy_from_slice(&ds);
+                    // what is hidden has no gradient: its weight is the constant 0
+                    let dp: Vec<f64> = dp.iter().enumerate().map(|(j, v)| if j < span.reach(mask, i) { *v } else { 0.0 }).collect();
+                    seen[1][to..to + rows].copy_from_slice(&dp);
+                }
+            }
+        }
+        self.give(step.dx[0], &dqkv);
+        let [ds, dp] = seen;
+        self.put(step.watched[0], || ds.clone());
+        self.put(step.watched[1], || ds);
+        self.put(step.watched[2], || dp);
+    }
+
+    fn backward_op(&mut self, step: Back) {
+        let dy = self.copy_of(step.dy).unwrap_or_default();
+        let dx = |slot: Slot| vec![0.0; slot.len()];
+        match step.op {
+            Op::Embed { table, positions, segments, y, .. } => {
+                let batch = self.batch.clone();
+                let tables = [(Some(table), &batch.tokens), (positions, &batch.positions), (segments, &batch.segments)];
+                for (table, ids) in tables {
+                    let Some(table) = table.filter(|t| t.space == Space::Param) else { continue };
+                    let to = self.exact_mut(table.grad());
+                    let add = |row: usize, dy: &[f64]| {
+                        to[row * y.cols..][..y.cols].iter_mut().zip(dy).for_each(|(to, d)| *to += d);
+                    };
+                    embed::backward(add, &dy, y.cols, (0, y.cols), ids);
+                }
+                step.watched.into_iter().for_each(|slot| self.put(slot, || dy.clone()));
+            }
+            Op::Norm { kind, eps, x, gain, offset, stats, .. } => {
+                let (xs, stats, gains) = (self.copy(x), self.copy(stats), self.copy_of(gain));
+                let (mut values, mut dgain, mut doffset) = (dx(x), vec![0.0; x.cols], vec![0.0; x.cols]);
+                norm::reference::backward(
+                    (&mut values, false),
+                    (Some(&mut dgain), Some(&mut doffset)),
+                    &dy,
+                    &xs,
+                    &stats,
+                    gains.as_deref(),
+                    (kind, f64::from(eps)),
+                );
+                self.give(step.dx[0], &values);
+                gain.into_iter().for_each(|slot| self.add_to(slot, &dgain));
+                offset.into_iter().for_each(|slot| self.add_to(slot, &doffset));
+                let gained = |i: usize| dy[i] * gains.as_ref().map_or(1.0, |g| g[i % x.cols]);
+                self.put(step.watched[0], || (0..dy.len()).map(gained).collect());
+                // with y = u / s and u = x - mean, the scale's own slope is -sum(dy gain u) / s^2 = -sum(g n) / s
+                let normal = |i: usize| (xs[i] - stats[i / x.cols * 2]) * stats[i / x.cols * 2 + 1];
+                let slope = |n: usize| -(n * x.cols..(n + 1) * x.cols).map(|i| gained(i) * normal(i)).sum::<f64>() * stats[2 * n + 1];
+                self.put(step.watched[1], || (0..x.rows).map(slope).collect());
+            }
+            Op::Linear { x, w, b, .. } => {
+                let (xs, ws, mut values) = (self.copy(x), self.copy(w), dx(x));
+                linear::reference::backward_x(&mut values, false, &dy, &ws, x.cols);
+                self.give(step.dx[0], &values);
+                linear::reference::backward_w(self.exact_mut(w.grad()), &dy, &xs, x.cols);
+                if let Some(b) = b {
+                    linear::reference::backward_b(self.exact_mut(b.grad()), &dy);
+                }
+            }
+            Op::Rotate { x, angles, n_head, .. } => {
+                let (angles, mut values) = (self.copy(angles), dx(x));
+                rotate::turn(&mut values, &dy, false, &angles, &self.batch.positions, (x.cols, n_head), -1.0);
+                self.give(step.dx[0], &values);
+            }
+            Op::Attend { .. } => self.attend_backward(step),
+            Op::Activate { f, slope, x, .. } => {
+                let slopes = self.exact(x).iter().map(|x| activate::reference::derivative(f, f64::from(slope), *x));
+                let values: Vec<f64> = slopes.zip(&dy).map(|(s, d)| s * d).collect();
+                self.give(step.dx[0], &values);
+            }
+            Op::Add { .. } => {
+                self.give(step.dx[0], &dy);
+                self.give(step.dx[1], &dy);
+            }
+            Op::Dropout { drop, .. } => {
+                let draws = Draws::new(drop, self.batch.seed);
+                let values: Vec<f64> = dy.iter().enumerate().map(|(i, d)| d * f64::from(draws.factor(i as u64))).collect();
+                self.give(step.dx[0], &values);
+            }
+            Op::Gather { x, .. } => {
+                let mut values = dx(x);
+                gather::backward(&mut values, false, &dy, &self.batch.outputs, x.cols);
+                self.give(step.dx[0], &values);
+            }
+            Op::Classify { x, w, b, losses, .. } => {
+                let (xs, ws, bias) = (self.copy(x), self.copy(w), self.copy_of(b));
+                let (mut rows, mut values) = (vec![0.0; x.rows * w.rows], dx(x));
+                linear::reference::forward(&mut rows, &xs, &ws, bias.as_deref(), x.cols);
+                let weight = f64::from(self.batch.weight);
+                let each = rows.chunks_exact_mut(w.rows).enumerate().map(|(n, row)| {
+                    let target = classify::target(&self.batch, n, w.rows);
+                    let loss = classify::reference::row(row, target);
+                    classify::reference::row_backward(row, target, weight);
+                    loss
+                });
+                let all: Vec<f64> = each.collect();
+                self.put(Some(losses), || all);
+                linear::reference::backward_x(&mut values, false, &rows, &ws, x.cols);
+                self.give(step.dx[0], &values);
+                linear::reference::backward_w(self.exact_mut(w.grad()), &rows, &xs, x.cols);
+                if let Some(b) = b {
+                    linear::reference::backward_b(self.exact_mut(b.grad()), &rows);
+                }
+                self.put(step.watched[0], || rows);
+            }
+        }
+    }
+}

@@ -1,0 +1,640 @@
+//! Which transformer: sizes, and one enum per axis on which published models differ.
+//!
+//! A [`Config`] is plain data and a preset is a value. Nothing here knows how a model is
+//! computed: `model::builder` matches each axis once, and the optimizer's recipe, the tokenizer
+//! and the data are elsewhere, because a model is not its training. Read `ops` next.
+
+use crate::nearest::nearest;
+use serde::{Deserialize, Serialize};
+use std::{fmt, str::FromStr};
+
+/// Why a configuration cannot be built.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum ConfigError {
+    /// A size is zero.
+    #[error("{what} is 0: it must be at least 1")]
+    Zero {
+        /// The size's name.
+        what: &'static str,
+    },
+    /// The width cannot be shared out evenly.
+    #[error("d_model {d_model} is not a multiple of n_head {n_head}: {mend}")]
+    HeadsDontDivide {
+        /// Width of the residual stream.
+        d_model: usize,
+        /// Number of heads asked for.
+        n_head: usize,
+        /// Values that would do.
+        mend: String,
+    },
+    /// Rotary positions turn pairs of features.
+    #[error("rotary positions turn pairs of features: the head size d_model / n_head is {d_head}, it must be even")]
+    OddHead {
+        /// Features of one head.
+        d_head: usize,
+    },
+    /// A number is outside its range.
+    #[error("{what} is {found}: {expected}")]
+    Range {
+        /// The key.
+        what: &'static str,
+        /// Its value.
+        found: f64,
+        /// What it may be.
+        expected: &'static str,
+    },
+    /// The parameters would not fit any memory.
+    #[error("these sizes make more than 2^48 parameters ({what}): make d_model, d_ff, n_layer or vocab_size smaller")]
+    TooLarge {
+        /// The sizes.
+        what: String,
+    },
+    /// A name that is not in the list.
+    #[error("unknown {what} `{found}`: {}", known(.nearest, .all))]
+    Unknown {
+        /// What kind of name.
+        what: &'static str,
+        /// The name given.
+        found: String,
+        /// The nearest right one, if any is near.
+        nearest: Option<String>,
+        /// All right ones.
+        all: String,
+    },
+    /// S2's multiplicative mask, which is not a mask.
+    #[error(
+        "the multiplicative mask (scores times 1 or -inf) is refused: a negative score times -inf is +inf and a zero \
+         score is NaN, so the softmax is NaN (contract E2-01); use `causal`, which adds 0 or -inf"
+    )]
+    MultiplicativeMask,
+    /// A configuration file that cannot be read.
+    #[error("{0}")]
+    File(String),
+}
+
+fn known(near: &Option<String>, all: &str) -> String {
+    match near {
+        Some(near) => format!("did you mean `{near}`? (one of: {all})"),
+        None => format!("it is one of: {all}"),
+    }
+}
+
+/// Makes the error for an unknown name, with the nearest known one.
+pub fn unknown(what: &'static str, found: &str, all: &[&str]) -> ConfigError {
+    ConfigError::Unknown {
+        what,
+        found: found.to_string(),
+        nearest: nearest(found, all.iter().copied()).map(str::to_string),
+        all: all.join(", "),
+    }
+}
+
+/// A choice on one axis: its values have names, the same in files, flags and messages.
+pub trait Axis: Sized + Copy + PartialEq + 'static {
+    /// What the axis is called in messages.
+    const WHAT: &'static str;
+    /// Every value, in the order of the documentation.
+    const ALL: &'static [Self];
+    /// The value's name.
+    fn name(self) -> &'static str;
+}
+
+/// Declares an enum whose values have names: one line per value, nothing else to keep in step.
+macro_rules! axis {
+    ($(#[$doc:meta])* $type:ident, $what:literal { $($(#[$vdoc:meta])* $value:ident = $name:literal),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+        pub enum $type { $($(#[$vdoc])* $value),* }
+        impl $crate::config::Axis for $type {
+            const WHAT: &'static str = $what;
+            const ALL: &'static [$type] = &[$($type::$value),*];
+            fn name(self) -> &'static str { match self { $($type::$value => $name),* } }
+        }
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result { f.write_str($crate::config::Axis::name(*self)) }
+        }
+        impl std::str::FromStr for $type {
+            type Err = $crate::config::ConfigError;
+            fn from_str(s: &str) -> Result<$type, Self::Err> { $crate::config::parse_axis(s) }
+        }
+        impl serde::Serialize for $type {
+            fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> { s.serialize_str($crate::config::Axis::name(*self)) }
+        }
+        impl<'de> serde::Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<$type, D::Error> {
+                <String as serde::Deserialize>::deserialize(d)?.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+pub(crate) use axis;
+
+/// The value of an axis by its name; `_` and `-` are the same, case does not matter.
+pub fn parse_axis<A: Axis>(s: &str) -> Result<A, ConfigError> {
+    let name = s.to_lowercase().replace('_', "-");
+    if A::WHAT == Mask::WHAT && name == "multiplicative" {
+        return Err(ConfigError::MultiplicativeMask);
+    }
+    let all: Vec<&str> = A::ALL.iter().map(|a| a.name()).collect();
+    A::ALL.iter().copied().find(|a| a.name() == name).ok_or_else(|| unknown(A::WHAT, s, &all))
+}
+
+axis! {
+    /// How a token learns where it stands.
+    Positions, "positions" {
+        /// A trained table of `context_length` rows, added to the embedding (R064).
+        Learned = "learned",
+        /// sin and cos in turn, positions and columns from 0 (R060).
+        Sinusoidal = "sinusoidal",
+        /// S0's literal table: positions and columns from 1 (R061, contract G08).
+        SinusoidalOneBased = "sinusoidal-one-based",
+        /// Queries and keys turned by their position (Su et al. 2021).
+        Rotary = "rotary",
+    }
+}
+axis! {
+    /// Where a block normalises.
+    NormPlace, "norm placement" {
+        /// x + f(norm(x)): GPT-2 (R164).
+        Pre = "pre",
+        /// norm(x + f(x)): the first Transformer, GPT, BERT (R167).
+        Post = "post",
+    }
+}
+axis! {
+    /// What normalising means.
+    NormKind, "norm" {
+        /// (x - mean) / sqrt(variance + eps) (R084).
+        Layer = "layer",
+        /// (x - mean) / (deviation + eps), S0's code (R085).
+        LayerStd = "layer-std",
+        /// x / sqrt(mean(x^2) + eps) (Zhang and Sennrich 2019).
+        Rms = "rms",
+    }
+}
+axis! {
+    /// Which keys a query may look at.
+    Mask, "mask" {
+        /// Itself and what came before (R118).
+        Causal = "causal",
+        /// Every real token of its sequence; padding is hidden (R122).
+        Bidirectional = "bidirectional",
+        /// Every place of its sequence, padding too: no mask is applied at all (R098).
+        None = "none",
+    }
+}
+axis! {
+    /// The function between the two halves of the feed-forward network.
+    Activation, "activation" {
+        /// max(0, x) (R155)
+        Relu = "relu",
+        /// x where positive, `leaky_slope` x elsewhere (R156)
+        LeakyRelu = "leaky-relu",
+        /// x Phi(x), exactly (R150)
+        GeluErf = "gelu-erf",
+        /// x Phi(x) by tanh (R151)
+        GeluTanh = "gelu-tanh",
+        /// x sigmoid(1.702 x) (R152)
+        GeluSigmoid = "gelu-sigmoid",
+        /// x sigmoid(x)
+        Silu = "silu",
+        /// 1 / (1 + exp(-x)): saturates, kept to show vanishing gradients (R157)
+        Sigmoid = "sigmoid",
+        /// tanh(x): saturates likewise (R157)
+        Tanh = "tanh",
+    }
+}
+axis! {
+    /// What dropout does to what it keeps.
+    DropoutScale, "dropout scale" {
+        /// Divided by 1 - p while training, untouched in evaluation (R076).
+        Inverted = "inverted",
+        /// Untouched while training (R075), multiplied by 1 - p in evaluation so that the mean agrees.
+        Unscaled = "unscaled",
+    }
+}
+
+/// Probability of dropping an element, in each of the four places.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Dropout {
+    /// After token and position embedding (R077).
+    pub embedding: f64,
+    /// On the attention weights, after the softmax (R078).
+    pub attention: f64,
+    /// On the projected attention output (R079).
+    pub projection: f64,
+    /// On the feed-forward network's output (R080).
+    pub ffn: f64,
+    /// Whether what is kept is scaled up.
+    pub scale: DropoutScale,
+}
+
+impl Dropout {
+    /// No dropout (R081).
+    pub const NONE: Dropout = Dropout::everywhere(0.0);
+    /// The same probability in all four places.
+    pub const fn everywhere(p: f64) -> Dropout {
+        Dropout { embedding: p, attention: p, projection: p, ffn: p, scale: DropoutScale::Inverted }
+    }
+}
+impl Default for Dropout {
+    fn default() -> Dropout {
+        Dropout::NONE
+    }
+}
+
+/// Everything that distinguishes one transformer from another.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// V: rows of the token table.
+    pub vocab_size: usize,
+    /// T: most positions a sequence may have.
+    pub context_length: usize,
+    /// C: width of the residual stream.
+    pub d_model: usize,
+    /// H: attention heads; divides `d_model`.
+    pub n_head: usize,
+    /// L: blocks.
+    pub n_layer: usize,
+    /// F: width inside the feed-forward network.
+    pub d_ff: usize,
+    /// How positions enter.
+    pub positions: Positions,
+    /// Base of the rotary angles.
+    pub rotary_base: f64,
+    /// Segment vectors (BERT's sentence A and B); 0 for none.
+    pub n_segment: usize,
+    /// Where a block normalises.
+    pub norm_place: NormPlace,
+    /// A norm between the last block and the head (R178), or none (R179).
+    pub final_norm: bool,
+    /// A norm right after the embedding (BERT).
+    pub embedding_norm: bool,
+    /// What normalising means.
+    pub norm: NormKind,
+    /// Added to the variance (or deviation): keeps a constant row finite.
+    pub norm_eps: f64,
+    /// The norm's learned gain (gamma).
+    pub norm_gain: bool,
+    /// The norm's learned offset (beta).
+    pub norm_offset: bool,
+    /// Biases of query, key, value and attention output.
+    pub attention_bias: bool,
+    /// Biases of the feed-forward network.
+    pub ffn_bias: bool,
+    /// Scores divided by the square root of the head size (R114), or not (R116).
+    pub attention_scale: bool,
+    /// Which keys a query sees.
+    pub mask: Mask,
+    /// The feed-forward network's function.
+    pub activation: Activation,
+    /// Slope of the leaky ReLU below zero.
+    pub leaky_slope: f64,
+    /// The head uses the token table (R184) or has its own weights (R182).
+    pub tied_head: bool,
+    /// The head adds a bias (R183).
+    pub head_bias: bool,
+    /// BERT's dense layer, activation and norm before the head.
+    pub head_transform: bool,
+    /// Dropout, place by place.
+    pub dropout: Dropout,
+}
+
+impl Default for Config {
+    /// GPT-2 small's choices without its dropout.
+    fn default() -> Config {
+        Config {
+            vocab_size: 50_257,
+            context_length: 1024,
+            d_model: 768,
+            n_head: 12,
+            n_layer: 12,
+            d_ff: 3072,
+            positions: Positions::Learned,
+            rotary_base: 10_000.0,
+            n_segment: 0,
+            norm_place: NormPlace::Pre,
+            final_norm: true,
+            embedding_norm: false,
+            norm: NormKind::Layer,
+            norm_eps: 1e-5,
+            norm_gain: true,
+            norm_offset: true,
+            attention_bias: true,
+            ffn_bias: true,
+            attention_scale: true,
+            mask: Mask::Causal,
+            activation: Activation::GeluTanh,
+            leaky_slope: 0.01,
+            tied_head: true,
+            head_bias: false,
+            head_transform: false,
+            dropout: Dropout::NONE,
+        }
+    }
+}
+
+/// Names of the presets: the seeds' systems, the published models, the sizes people train first.
+pub const PRESETS: &[&str] = &[
+    "nano",
+    "baby",
+    "notations",
+    "zero-to-hero",
+    "formulated-gpt",
+    "formulated-gpt2",
+    "formulated-bert",
+    "decoder-readme",
+    "llmc-gpt2",
+    "openai-gpt",
+    "gpt2",
+    "gpt2-medium",
+    "gpt2-large",
+    "gpt2-xl",
+    "bert-base-uncased",
+];
+
+impl Config {
+    /// A preset by name. Where the document a preset follows gives no value, the one chosen here is
+    /// listed in docs/presets.md.
+    pub fn preset(name: &str) -> Result<Config, ConfigError> {
+        let gpt2 = |d_model, n_head, n_layer| Config {
+            d_model,
+            n_head,
+            n_layer,
+            d_ff: 4 * d_model,
+            dropout: Dropout::everywhere(0.1),
+            ..Config::default()
+        };
+        let formulated = Config {
+            vocab_size: 40_478,
+            context_length: 512,
+            attention_bias: false,
+            activation: Activation::GeluSigmoid,
+            ..Config::default()
+        };
+        let nano = Config {
+            vocab_size: 65,
+            context_length: 64,
+            d_model: 128,
+            n_head: 4,
+            n_layer: 4,
+            d_ff: 512,
+            norm_offset: false,
+            attention_bias: false,
+            ffn_bias: false,
+            activation: Activation::GeluErf,
+            ..Config::default()
+        };
+        Ok(match name.to_lowercase().replace('_', "-").as_str() {
+            "nano" => nano,
+            "baby" => Config {
+                context_length: 256,
+                d_model: 384,
+                n_head: 6,
+                n_layer: 6,
+                d_ff: 1536,
+                dropout: Dropout::everywhere(0.2),
+                ..nano
+            },
+            "notations" => Config {
+                vocab_size: 6,
+                context_length: 64,
+                d_model: 128,
+                n_head: 4,
+                n_layer: 4,
+                d_ff: 512,
+                positions: Positions::SinusoidalOneBased,
+                attention_bias: false,
+                activation: Activation::GeluErf,
+                tied_head: false,
+                dropout: Dropout { ffn: 0.0, ..Dropout::everywhere(0.1) },
+                ..Config::default()
+            },
+            "zero-to-hero" => Config {
+                vocab_size: 3771,
+                context_length: 16,
+                d_model: 64,
+                n_head: 4,
+                n_layer: 4,
+                d_ff: 256,
+                positions: Positions::Sinusoidal,
+                norm_place: NormPlace::Post,
+                final_norm: false,
+                attention_bias: false,
+                activation: Activation::Relu,
+                tied_head: false,
+                head_bias: true,
+                ..Config::default()
+            },
+            "formulated-gpt" => Config { norm_place: NormPlace::Post, final_norm: false, ..formulated },
+            "formulated-gpt2" => formulated,
+            "formulated-bert" => Config {
+                norm_place: NormPlace::Post,
+                final_norm: false,
+                mask: Mask::Bidirectional,
+                activation: Activation::Relu,
+                n_segment: 2,
+                ..formulated
+            },
+            "decoder-readme" => Config {
+                vocab_size: 7,
+                context_length: 4,
+                d_model: 6,
+                n_head: 3,
+                n_layer: 1,
+                d_ff: 24,
+                final_norm: false,
+                attention_bias: false,
+                activation: Activation::Relu,
+                tied_head: false,
+                head_bias: true,
+                dropout: Dropout { ffn: 0.1, ..Dropout::NONE },
+                ..Config::default()
+            },
+            "llmc-gpt2" => Config::default(),
+            "openai-gpt" => Config {
+                vocab_size: 40_478,
+                context_length: 512,
+                norm_place: NormPlace::Post,
+                final_norm: false,
+                dropout: Dropout::everywhere(0.1),
+                ..Config::default()
+            },
+            "gpt2" => gpt2(768, 12, 12),
+            "gpt2-medium" => gpt2(1024, 16, 24),
+            "gpt2-large" => gpt2(1280, 20, 36),
+            "gpt2-xl" => gpt2(1600, 25, 48),
+            "bert-base-uncased" => Config {
+                vocab_size: 30_522,
+                context_length: 512,
+                n_segment: 2,
+                norm_place: NormPlace::Post,
+                final_norm: false,
+                embedding_norm: true,
+                norm_eps: 1e-12,
+                mask: Mask::Bidirectional,
+                activation: Activation::GeluErf,
+                head_bias: true,
+                head_transform: true,
+                dropout: Dropout::everywhere(0.1),
+                ..Config::default()
+            },
+            _ => return Err(unknown("preset", name, PRESETS)),
+        })
+    }
+
+    /// D = C / H: features of one head (R344).
+    pub fn d_head(&self) -> usize {
+        self.d_model / self.n_head
+    }
+
+    /// What scores are multiplied by: 1 / sqrt(D), or 1.
+    pub fn score_scale(&self) -> f64 {
+        if self.attention_scale { 1.0 / (self.d_head() as f64).sqrt() } else { 1.0 }
+    }
+
+    /// Says whether a model can be built, and if not, why.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let sizes = [
+            ("vocab_size", self.vocab_size),
+            ("context_length", self.context_length),
+            ("d_model", self.d_model),
+            ("n_head", self.n_head),
+            ("n_layer", self.n_layer),
+            ("d_ff", self.d_ff),
+        ];
+        if let Some((what, _)) = sizes.iter().find(|(_, size)| *size == 0) {
+            return Err(ConfigError::Zero { what });
+        }
+        if !self.d_model.is_multiple_of(self.n_head) {
+            let divides = |n: &usize| self.d_model.is_multiple_of(*n);
+            let below = (1..self.n_head.min(self.d_model + 1)).rev().find(divides);
+            let above = (self.n_head..=self.d_model).find(divides);
+            let heads: Vec<String> = [below, above].iter().flatten().map(usize::to_string).collect();
+            let mend = format!(
+                "use {} heads, or d_model {}",
+                heads.join(" or "),
+                self.d_model.div_ceil(self.n_head).saturating_mul(self.n_head)
+            );
+            return Err(ConfigError::HeadsDontDivide { d_model: self.d_model, n_head: self.n_head, mend });
+        }
+        if self.positions == Positions::Rotary && !self.d_head().is_multiple_of(2) {
+            return Err(ConfigError::OddHead { d_head: self.d_head() });
+        }
+        let d = self.dropout;
+        for (what, p) in [
+            ("dropout.embedding", d.embedding),
+            ("dropout.attention", d.attention),
+            ("dropout.projection", d.projection),
+            ("dropout.ffn", d.ffn),
+        ] {
+            if !(0.0..1.0).contains(&p) {
+                return Err(ConfigError::Range { what, found: p, expected: "a probability from 0 up to, but not, 1" });
+            }
+        }
+        let positive = |what, found: f64| {
+            if found > 0.0 && found.is_finite() {
+                return Ok(());
+            }
+            Err(ConfigError::Range { what, found, expected: "it must be above 0" })
+        };
+        positive("norm_eps", self.norm_eps)?;
+        positive("rotary_base", self.rotary_base)?;
+        if self.n_segment == 1 {
+            return Err(ConfigError::Range { what: "n_segment", found: 1.0, expected: "0 for none, or at least 2" });
+        }
+        let (v, t, c, f, l) = (self.vocab_size, self.context_length, self.d_model, self.d_ff, self.n_layer);
+        let size = |n: &[usize]| n.iter().fold(1u128, |all, n| all.saturating_mul(*n as u128));
+        let total = size(&[2, v + 1, c])
+            .saturating_add(size(&[t, c]))
+            .saturating_add(size(&[l, c, 4, c]))
+            .saturating_add(size(&[l, c, 2, f]));
+        if total > 1 << 48 {
+            let what = format!("vocab_size {v}, context_length {t}, d_model {c}, d_ff {f}, n_layer {l}");
+            return Err(ConfigError::TooLarge { what });
+        }
+        Ok(())
+    }
+
+    /// Reads `config.json`; an unknown key is an error that names the nearest known one.
+    pub fn from_json(text: &str) -> Result<Config, ConfigError> {
+        let value: serde_json::Value =
+            serde_json::from_str(text).map_err(|e| ConfigError::File(format!("config.json is not JSON: {e}")))?;
+        let found = value.as_object().ok_or_else(|| ConfigError::File("config.json is not an object".into()))?;
+        let known = serde_json::to_value(Config::default()).expect("a config is JSON");
+        let keys: Vec<&str> = known.as_object().expect("an object").keys().map(String::as_str).collect();
+        let mut own = serde_json::Map::new();
+        for (key, value) in found {
+            match key.as_str() {
+                "model_type" if value == "limpid" => {}
+                "model_type" => return Err(ConfigError::File(format!("config.json has model_type {value}: this version opens `limpid` models only"))),
+                key if keys.contains(&key) => drop(own.insert(key.into(), value.clone())),
+                key => return Err(unknown("key in config.json", key, &keys)),
+            }
+        }
+        if let Some(missing) = keys.iter().find(|key| !own.contains_key(**key)) {
+            return Err(ConfigError::File(format!("config.json lacks the key `{missing}`")));
+        }
+        serde_json::from_value(own.into()).map_err(|e| ConfigError::File(format!("config.json: {e}")))
+    }
+
+    /// The text of `config.json`.
+    pub fn to_json(&self) -> String {
+        let mut value = serde_json::to_value(self).expect("a config is JSON");
+        value.as_object_mut().expect("an object").insert("model_type".into(), "limpid".into());
+        serde_json::to_string_pretty(&value).expect("a value is JSON") + "\n"
+    }
+}
+
+impl fmt::Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} layers, {} heads, d_model {}, d_ff {}, context {}, vocabulary {}",
+            self.n_layer, self.n_head, self.d_model, self.d_ff, self.context_length, self.vocab_size
+        )
+    }
+}
+
+impl FromStr for Config {
+    type Err = ConfigError;
+    fn from_str(name: &str) -> Result<Config, ConfigError> {
+        Config::preset(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_preset_can_be_built_and_written() {
+        for name in PRESETS {
+            let config = Config::preset(name).unwrap();
+            config.check().unwrap();
+            assert_eq!(Config::from_json(&config.to_json()).unwrap(), config, "{name}");
+        }
+    }
+
+    #[test]
+    fn messages_carry_the_mend() {
+        let error = Config { n_head: 5, ..Config::default() }.check().unwrap_err().to_string();
+        assert_eq!(error, "d_model 768 is not a multiple of n_head 5: use 4 or 6 heads, or d_model 770");
+        let error = Config::preset("gtp2").unwrap_err().to_string();
+        assert!(error.starts_with("unknown preset `gtp2`: did you mean `gpt2`?"), "{error}");
+        assert_eq!("multiplicative".parse::<Mask>().unwrap_err(), ConfigError::MultiplicativeMask);
+        let error = "gelu_tan".parse::<Activation>().unwrap_err().to_string();
+        assert!(error.contains("did you mean `gelu-tanh`"), "{error}");
+        let bad = Config::default().to_json().replace("\"n_head\"", "\"n_heads\"");
+        assert!(Config::from_json(&bad).unwrap_err().to_string().contains("did you mean `n_head`"));
+    }
+
+    #[test]
+    fn absurd_sizes_are_refused_not_multiplied() {
+        let huge = Config { d_model: 1 << 40, n_head: 1, ..Config::default() };
+        assert!(matches!(huge.check(), Err(ConfigError::TooLarge { .. })));
+        assert_eq!(Config { n_layer: 0, ..Config::default() }.check(), Err(ConfigError::Zero { what: "n_layer" }));
+    }
+}

@@ -1,0 +1,292 @@
+//! The transformer itself: embed, blocks, head, each choice of the configuration matched once.
+//!
+//! Names are TransformerLens's (docs/names.md). A tensor may have two: what enters block i + 1 is what left
+//! block i.
+
+use super::{Axes, Model, Param, Role, Table, Tensor, Use, plan};
+use crate::config::{Config, NormPlace, Positions};
+use crate::ops::{Drop, Live, Op, Slot, Space, random};
+
+pub fn build(config: &Config, purpose: Use) -> Model {
+    let mut m = Builder::new(config, purpose);
+    let mut x = m.embed();
+    for i in 0..config.n_layer {
+        x = m.block(i, x);
+    }
+    m.head(x);
+    m.finish()
+}
+
+struct Builder<'a> {
+    c: &'a Config,
+    purpose: Use,
+    live: Live,
+    rows: usize,
+    /// Positions a watched score row has room for.
+    keys: usize,
+    ops: Vec<Op>,
+    tensors: Vec<Tensor>,
+    params: Vec<Param>,
+    tables: Vec<(Slot, Table)>,
+    used: [usize; Space::ALL.len()],
+}
+
+impl<'a> Builder<'a> {
+    fn new(c: &'a Config, purpose: Use) -> Builder<'a> {
+        let (rows, keys) = match purpose {
+            Use::Train { batch, context } | Use::Score { batch, context } | Use::Inspect { batch, context } => {
+                (batch * context, context)
+            }
+            Use::Decode { rows, .. } => (rows, c.context_length),
+        };
+        let (ops, tensors, params, tables) = (vec![], vec![], vec![], vec![]);
+        Builder { c, purpose, live: Live::Rows, rows, keys, ops, tensors, params, tables, used: Default::default() }
+    }
+
+    // ---- the model
+
+    fn embed(&mut self) -> Slot {
+        let c = self.c;
+        let table = self.param("embed.weight", (c.vocab_size, c.d_model), Role::Embedding);
+        let positions = match c.positions {
+            Positions::Learned => Some(self.param("pos_embed.weight", (c.context_length, c.d_model), Role::Position)),
+            Positions::Sinusoidal => Some(self.table(c.d_model, Table::Sinusoidal)),
+            Positions::SinusoidalOneBased => Some(self.table(c.d_model, Table::SinusoidalOneBased)),
+            Positions::Rotary => None,
+        };
+        let segments =
+            (c.n_segment > 0).then(|| self.param("segment_embed.weight", (c.n_segment, c.d_model), Role::Embedding));
+        let token = self.watched("hook_embed", c.d_model, Axes::Model);
+        let position = positions.and_then(|_| self.watched("hook_pos_embed", c.d_model, Axes::Model));
+        let mut x = self.act("hook_embed_sum", c.d_model, Axes::Model);
+        self.op(Op::Embed { table, positions, segments, y: x, token, position });
+        if c.embedding_norm {
+            x = self.norm("embed_norm", x);
+        }
+        x = self.dropout("hook_embed_dropped", x, c.dropout.embedding);
+        self.also("blocks.0.hook_resid_pre", x);
+        x
+    }
+
+    fn block(&mut self, i: usize, x: Slot) -> Slot {
+        let n = |part: &str| format!("blocks.{i}.{part}");
+        let next = if i + 1 < self.c.n_layer { Some(format!("blocks.{}.hook_resid_pre", i + 1)) } else { None };
+        let pre = self.c.norm_place == NormPlace::Pre;
+
+        let a = if pre { self.norm(&n("ln1"), x) } else { x };
+        let a = self.attention(i, a);
+        let mid = self.residual(&n("hook_resid_mid"), &n("hook_attn_sum"), x, a);
+        let mid = if pre { mid } else { self.norm(&n("ln1"), mid) };
+        self.also(&n("hook_resid_mid"), mid);
+
+        let a = if pre { self.norm(&n("ln2"), mid) } else { mid };
+        let a = self.feed_forward(i, a);
+        let post = self.residual(&n("hook_resid_post"), &n("hook_mlp_sum"), mid, a);
+        let post = if pre { post } else { self.norm(&n("ln2"), post) };
+        self.also(&n("hook_resid_post"), post);
+        next.into_iter().for_each(|name| self.also(&name, post));
+        post
+    }
+
+    fn attention(&mut self, i: usize, x: Slot) -> Slot {
+        let c = self.c;
+        let n = |part: &str| format!("blocks.{i}.attn.{part}");
+        let thirds = |m: &mut Builder, prefix: &str, slot: Slot| {
+            for (third, name) in ["q", "k", "v"].into_iter().enumerate().take(if prefix.is_empty() { 3 } else { 2 }) {
+                let cols = third * c.d_model..(third + 1) * c.d_model;
+                m.name(n(&format!("hook_{prefix}{name}")), slot, cols, Axes::Heads);
+            }
+        };
+        let mut qkv = self.linear(&n("qkv"), &n("hook_qkv"), x, 3 * c.d_model, c.attention_bias, Role::Weight, Axes::Features);
+        thirds(self, "", qkv);
+        if c.positions == Positions::Rotary {
+            let angles = match self.tables.first() {
+                Some((slot, _)) => *slot,
+                None => self.table(c.d_head(), Table::Rotary { base: c.rotary_base }),
+            };
+            let y = self.act(&n("hook_rotated"), 3 * c.d_model, Axes::Features);
+            self.op(Op::Rotate { x: qkv, y, angles, n_head: c.n_head });
+            thirds(self, "rot_", y);
+            qkv = y;
+        }
+        let wide = c.n_head * self.keys;
+        let [raw, scores, pattern] = ["hook_raw_scores", "hook_attn_scores", "hook_pattern"]
+            .map(|name| self.watched(&n(name), wide, Axes::Scores));
+        let cache = match self.purpose {
+            Use::Decode { sequences, .. } => {
+                Some(self.place(Space::Cache, sequences * c.context_length, 2 * c.d_model, Live::All))
+            }
+            _ => None,
+        };
+        let lse = self.place(Space::Stat, self.rows, c.n_head, self.live);
+        let y = self.act(&n("hook_z"), c.d_model, Axes::Heads);
+        let (n_head, mask, scale) = (c.n_head, c.mask, c.score_scale() as f32);
+        let drop = self.drop(&n("hook_pattern"), c.dropout.attention);
+        self.op(Op::Attend { qkv, cache, y, lse, n_head, mask, scale, drop, raw, scores, pattern });
+        let out = format!("blocks.{i}.hook_attn_out");
+        let y = self.linear(&n("out"), &out, y, c.d_model, c.attention_bias, Role::Residual, Axes::Model);
+        self.dropout(&format!("{out}_dropped"), y, c.dropout.projection)
+    }
+
+    fn feed_forward(&mut self, i: usize, x: Slot) -> Slot {
+        let c = self.c;
+        let n = |part: &str| format!("blocks.{i}.mlp.{part}");
+        let x = self.linear(&n("in"), &n("hook_pre"), x, c.d_ff, c.ffn_bias, Role::Weight, Axes::Ffn);
+        let x = self.activate(&n("hook_post"), x, Axes::Ffn);
+        let out = format!("blocks.{i}.hook_mlp_out");
+        let y = self.linear(&n("out"), &out, x, c.d_model, c.ffn_bias, Role::Residual, Axes::Model);
+        self.dropout(&format!("{out}_dropped"), y, c.dropout.ffn)
+    }
+
+    fn head(&mut self, mut x: Slot) {
+        let c = self.c;
+        if let Use::Decode { sequences, .. } = self.purpose {
+            (self.live, self.rows) = (Live::Outputs, sequences);
+            let y = self.act("hook_outputs", c.d_model, Axes::Features);
+            self.op(Op::Gather { x, y });
+            x = y;
+        }
+        if c.final_norm {
+            x = self.norm("ln_final", x);
+        }
+        if c.head_transform {
+            x = self.linear("head.dense", "head.hook_pre", x, c.d_model, true, Role::Weight, Axes::Model);
+            x = self.activate("head.hook_post", x, Axes::Model);
+            x = self.norm("head.ln", x);
+        }
+        // a tied head is simply the same slot
+        let w = match c.tied_head {
+            true => self.params[0].slot,
+            false => self.param("unembed.weight", (c.vocab_size, c.d_model), Role::Weight),
+        };
+        let b = c.head_bias.then(|| self.param("unembed.bias", (1, c.vocab_size), Role::Bias));
+        if let Use::Decode { .. } = self.purpose {
+            let y = self.act("logits", c.vocab_size, Axes::Vocab);
+            self.op(Op::Linear { x, w, b, y });
+        } else {
+            let logits = self.watched("logits", c.vocab_size, Axes::Vocab);
+            let probs = self.watched("probs", c.vocab_size, Axes::Vocab);
+            let losses = self.place(Space::Stat, self.rows, 1, self.live);
+            self.name("losses".into(), losses, 0..1, Axes::Position);
+            self.op(Op::Classify { x, w, b, losses, logits, probs });
+        }
+    }
+
+    // ---- its parts
+
+    fn norm(&mut self, name: &str, x: Slot) -> Slot {
+        let c = self.c;
+        let gain = c.norm_gain.then(|| self.param(&format!("{name}.weight"), (1, x.cols), Role::Gain));
+        let offset = c.norm_offset.then(|| self.param(&format!("{name}.bias"), (1, x.cols), Role::Bias));
+        let scale = self.watched(&format!("{name}.hook_scale"), 1, Axes::One);
+        let normalized = self.watched(&format!("{name}.hook_normalized"), x.cols, Axes::Model);
+        let stats = self.place(Space::Stat, self.rows, 2, self.live);
+        let y = self.act(&format!("{name}.hook_out"), x.cols, Axes::Model);
+        self.op(Op::Norm { kind: c.norm, eps: c.norm_eps as f32, x, gain, offset, y, stats, normalized, scale });
+        y
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn linear(&mut self, name: &str, hook: &str, x: Slot, out: usize, bias: bool, role: Role, axes: Axes) -> Slot {
+        let w = self.param(&format!("{name}.weight"), (out, x.cols), role);
+        let b = bias.then(|| self.param(&format!("{name}.bias"), (1, out), Role::Bias));
+        let y = self.act(hook, out, axes);
+        self.op(Op::Linear { x, w, b, y });
+        y
+    }
+
+    fn activate(&mut self, name: &str, x: Slot, axes: Axes) -> Slot {
+        let y = self.act(name, x.cols, axes);
+        self.op(Op::Activate { f: self.c.activation, slope: self.c.leaky_slope as f32, x, y });
+        y
+    }
+
+    /// The residual sum; before a norm it has a name of its own, because the stream is what the norm gives on.
+    fn residual(&mut self, stream: &str, sum: &str, a: Slot, b: Slot) -> Slot {
+        let y = self.act(if self.c.norm_place == NormPlace::Pre { stream } else { sum }, a.cols, Axes::Model);
+        self.op(Op::Add { a, b, y });
+        y
+    }
+
+    fn dropout(&mut self, name: &str, x: Slot, p: f64) -> Slot {
+        let Some(drop) = self.drop(name, p) else { return x };
+        let y = self.act(name, x.cols, Axes::Model);
+        self.op(Op::Dropout { x, y, drop });
+        y
+    }
+
+    fn drop(&self, name: &str, p: f64) -> Option<Drop> {
+        (p > 0.0).then(|| Drop { p: p as f32, scale: self.c.dropout.scale, site: random::site(name) })
+    }
+
+    // ---- places and names
+
+    fn op(&mut self, op: Op) {
+        op.check();
+        self.ops.push(op);
+    }
+
+    fn place(&mut self, space: Space, rows: usize, cols: usize, live: Live) -> Slot {
+        let used = &mut self.used[space as usize];
+        let slot = Slot { space, at: *used, rows, cols, live };
+        *used += slot.len().next_multiple_of(plan::ALIGN);
+        slot
+    }
+
+    fn param(&mut self, name: &str, (rows, cols): (usize, usize), role: Role) -> Slot {
+        let slot = self.place(Space::Param, rows, cols, Live::All);
+        self.params.push(Param { name: name.into(), slot, role });
+        slot
+    }
+
+    fn table(&mut self, cols: usize, table: Table) -> Slot {
+        let slot = self.place(Space::Const, self.c.context_length, cols, Live::All);
+        self.tables.push((slot, table));
+        slot
+    }
+
+    fn act(&mut self, name: &str, cols: usize, axes: Axes) -> Slot {
+        let slot = self.place(Space::Act, self.rows, cols, self.live);
+        self.name(name.into(), slot, 0..cols, axes);
+        slot
+    }
+
+    /// A tensor that exists only when somebody looks.
+    fn watched(&mut self, name: &str, cols: usize, axes: Axes) -> Option<Slot> {
+        let Use::Inspect { .. } = self.purpose else { return None };
+        let slot = self.place(Space::Stat, self.rows, cols, self.live);
+        self.name(name.into(), slot, 0..cols, axes);
+        Some(slot)
+    }
+
+    fn name(&mut self, name: String, slot: Slot, cols: std::ops::Range<usize>, axes: Axes) {
+        if !self.tensors.iter().any(|t| t.name == name) {
+            self.tensors.push(Tensor { name, slot, cols, axes, grad: None });
+        }
+    }
+
+    fn also(&mut self, name: &str, slot: Slot) {
+        self.name(name.into(), slot, 0..slot.cols, Axes::Model);
+    }
+
+    fn finish(self) -> Model {
+        let mut model = Model {
+            config: self.c.clone(),
+            purpose: self.purpose,
+            ops: self.ops,
+            back: vec![],
+            tensors: self.tensors,
+            params: self.params,
+            rows: match self.purpose {
+                Use::Decode { rows, .. } => rows,
+                _ => self.rows,
+            },
+            sizes: self.used,
+            tables: self.tables,
+        };
+        plan::arrange(&mut model);
+        plan::differentiate(&mut model);
+        plan::compact(&mut model);
+        model
+    }
+}

@@ -1,0 +1,324 @@
+//! The transformer: which ops, in which order, on which named tensors. It emits ops and runs nothing; a
+//! backend runs them and has never heard of a model.
+//!
+//! `builder` is the hundred lines that *are* the transformer, one `match` per axis of the configuration;
+//! `plan` derives the backward pass and lets tensors share places; `init` gives initial values. Printing
+//! a [`Model`] explains it.
+
+mod builder;
+pub mod init;
+mod plan;
+
+use crate::config::{Config, ConfigError};
+use crate::ops::{Back, Op, Slot, Space};
+use std::fmt;
+use std::ops::Range;
+
+/// What the run is for: decides what is kept, never what is computed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Use {
+    /// Forward and backward of `batch` sequences of at most `context` tokens.
+    Train {
+        /// sequences
+        batch: usize,
+        /// tokens of each
+        context: usize,
+    },
+    /// Forward with losses only; activations share places.
+    Score {
+        /// sequences
+        batch: usize,
+        /// tokens of each
+        context: usize,
+    },
+    /// Everything is kept, what fused ops do not need too.
+    Inspect {
+        /// sequences
+        batch: usize,
+        /// tokens of each
+        context: usize,
+    },
+    /// Rows of several sequences with a cache; logits of chosen rows.
+    Decode {
+        /// rows at once
+        rows: usize,
+        /// open sequences
+        sequences: usize,
+    },
+}
+
+/// How the elements of a tensor are to be read: the field's axes, in the field's order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Axes {
+    /// [batch, pos, d_model]
+    Model,
+    /// [batch, pos, head, d_head]
+    Heads,
+    /// [batch, head, query_pos, key_pos], stored row by row as (query, head, key)
+    Scores,
+    /// [batch, pos, d_ff]
+    Ffn,
+    /// [batch, pos, d_vocab]
+    Vocab,
+    /// [batch, pos, 1]
+    One,
+    /// [batch, pos]
+    Position,
+    /// [batch, pos, features]: what has no name of its own in the field
+    Features,
+}
+
+/// A named activation: some columns of a slot.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tensor {
+    /// TransformerLens's name, or ours where it has none (docs/names.md).
+    pub name: String,
+    /// Where it lies.
+    pub slot: Slot,
+    /// Which of the slot's columns it is.
+    pub cols: Range<usize>,
+    /// How to read it.
+    pub axes: Axes,
+    /// Where its gradient lies, if the plan keeps it.
+    pub grad: Option<Slot>,
+}
+
+/// What a parameter is, which decides its initial value and its decay.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// A table of vectors.
+    Embedding,
+    /// A table of positions.
+    Position,
+    /// A matrix, (out, in).
+    Weight,
+    /// A matrix whose product is added to the residual stream.
+    Residual,
+    /// A norm's gain.
+    Gain,
+    /// A bias, or a norm's offset.
+    Bias,
+}
+
+/// A named parameter.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Param {
+    /// Its name in files: `blocks.0.attn.qkv.weight`.
+    pub name: String,
+    /// Where it lies.
+    pub slot: Slot,
+    /// What it is.
+    pub role: Role,
+}
+
+impl Param {
+    /// The shape written to files: vectors are vectors.
+    pub fn shape(&self) -> Vec<usize> {
+        if self.is_matrix() { vec![self.slot.rows, self.slot.cols] } else { vec![self.slot.cols] }
+    }
+    /// Whether it has two dimensions: decay is for these (GPT-2's rule).
+    pub fn is_matrix(&self) -> bool {
+        !matches!(self.role, Role::Gain | Role::Bias)
+    }
+    /// The group it is counted in: its name without block numbers and the last part.
+    pub fn group(&self) -> &'static str {
+        let name = &self.name;
+        match () {
+            () if name.starts_with("embed.") => "token embedding",
+            () if name.starts_with("pos_embed.") => "position embedding",
+            () if name.starts_with("segment_embed.") => "segment embedding",
+            () if name.contains(".attn.") => "attention",
+            () if name.contains(".mlp.") => "feed-forward",
+            () if name.contains("ln") || name.contains("norm") => "norms",
+            () => "head",
+        }
+    }
+}
+
+/// A table that is computed once.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Table {
+    Sinusoidal,
+    SinusoidalOneBased,
+    Rotary { base: f64 },
+}
+
+/// The transformer: names and places for its tensors, and the list of ops.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// What it was built from.
+    pub config: Config,
+    /// What it was built for.
+    pub purpose: Use,
+    /// The forward pass, first to last.
+    pub ops: Vec<Op>,
+    /// The backward pass, in the order it runs; empty where there is none.
+    pub back: Vec<Back>,
+    /// Activations by name, in the order they are made.
+    pub tensors: Vec<Tensor>,
+    /// Parameters, in the order they lie in memory: kind by kind, layer within kind.
+    pub params: Vec<Param>,
+    /// Rows a batch may have.
+    pub rows: usize,
+    /// Elements of each memory, by [`Space::ALL`].
+    pub sizes: [usize; Space::ALL.len()],
+    tables: Vec<(Slot, Table)>,
+}
+
+impl Model {
+    /// Builds the list for `config` and `purpose`.
+    ///
+    /// # Errors
+    /// If [`Config::check`] objects, or `purpose` asks for more positions than the configuration has.
+    pub fn new(config: &Config, purpose: Use) -> Result<Model, ConfigError> {
+        config.check()?;
+        let sizes = match purpose {
+            Use::Train { batch, context } | Use::Score { batch, context } | Use::Inspect { batch, context } => {
+                if context > config.context_length {
+                    return Err(ConfigError::Range {
+                        what: "context",
+                        found: context as f64,
+                        expected: "at most the model's context_length, the rows of its position table",
+                    });
+                }
+                [("batch size", batch), ("context", context)]
+            }
+            Use::Decode { rows, sequences } => [("rows", rows), ("sequences", sequences)],
+        };
+        if let Some((what, _)) = sizes.iter().find(|(_, size)| *size == 0) {
+            return Err(ConfigError::Zero { what });
+        }
+        Ok(builder::build(config, purpose))
+    }
+
+    /// Parameters that exist, padding not counted.
+    pub fn parameter_count(&self) -> usize {
+        self.params.iter().map(|p| p.slot.len()).sum()
+    }
+
+    /// Parameters by group, in the order of the forward pass.
+    pub fn groups(&self) -> Vec<(&'static str, usize)> {
+        let mut groups: Vec<(&'static str, usize)> = vec![];
+        for param in &self.params {
+            match groups.iter_mut().find(|(name, _)| *name == param.group()) {
+                Some((_, n)) => *n += param.slot.len(),
+                None => groups.push((param.group(), param.slot.len())),
+            }
+        }
+        groups
+    }
+
+    /// The constant tables and their values.
+    pub fn constants(&self) -> impl Iterator<Item = (Slot, Vec<f32>)> {
+        use crate::ops::embed::tables;
+        self.tables.iter().map(|(slot, table)| {
+            let value = |i: usize| {
+                let (t, c) = (i / slot.cols, i % slot.cols);
+                match *table {
+                    Table::Sinusoidal => tables::sinusoidal(t, c, slot.cols),
+                    Table::SinusoidalOneBased => tables::sinusoidal_one_based(t, c, slot.cols),
+                    Table::Rotary { base } => tables::rotary(t, c, slot.cols, base),
+                }
+            };
+            (*slot, (0..slot.len()).map(|i| value(i) as f32).collect())
+        })
+    }
+
+    /// The stretches of parameters an update walks over, each with its decay: matrices decay, vectors
+    /// (biases, gains, offsets) do not. Neighbours of one kind are one stretch.
+    pub fn decay_groups(&self, decay: f64) -> Vec<(Range<usize>, f64)> {
+        let mut groups: Vec<(Range<usize>, f64)> = vec![];
+        for param in &self.params {
+            let decay = if param.is_matrix() { decay } else { 0.0 };
+            match groups.last_mut() {
+                Some((range, d)) if *d == decay => range.end = param.slot.range().end,
+                _ => groups.push((param.slot.range(), decay)),
+            }
+        }
+        groups
+    }
+
+    /// The activation called `name`.
+    pub fn tensor(&self, name: &str) -> Option<&Tensor> {
+        self.tensors.iter().find(|t| t.name == name)
+    }
+
+    /// The parameter called `name`.
+    pub fn param(&self, name: &str) -> Option<&Param> {
+        self.params.iter().find(|p| p.name == name)
+    }
+
+    /// Per-row losses.
+    pub fn losses(&self) -> Option<Slot> {
+        self.ops.iter().find_map(|op| if let Op::Classify { losses, .. } = op { Some(*losses) } else { None })
+    }
+
+    /// The logits of the wanted rows (decoding) or of all (inspection).
+    pub fn logits(&self) -> Option<Slot> {
+        self.tensor("logits").map(|t| t.slot)
+    }
+
+    /// The forward pass without the loss op, whose backward computes the losses itself: a training step runs
+    /// this and then [`Model::back`].
+    pub fn body(&self) -> &[Op] {
+        match self.ops.split_last() {
+            Some((Op::Classify { .. }, body)) => body,
+            _ => &self.ops,
+        }
+    }
+
+    /// Floating-point operations of the forward for `rows` rows that each see `keys` keys (products only).
+    pub fn flops(&self, rows: usize, keys: usize) -> f64 {
+        self.ops.iter().map(|op| op.flops(rows, keys)).sum()
+    }
+
+    /// Bytes of each memory that a run needs; gradients and moments only where there is a backward.
+    pub fn memory(&self) -> Vec<(&'static str, usize)> {
+        let size = |space: Space| 4 * self.sizes[space as usize];
+        let params = size(Space::Param);
+        let only = |there: bool| if there { params } else { 0 };
+        let trains = matches!(self.purpose, Use::Train { .. });
+        vec![
+            ("parameters", params),
+            ("gradients", only(!self.back.is_empty())),
+            ("optimizer moments", 2 * only(trains)),
+            ("activations", size(Space::Act)),
+            ("activation gradients", size(Space::ActGrad)),
+            ("statistics", size(Space::Stat)),
+            ("cache", size(Space::Cache)),
+            ("tables", size(Space::Const)),
+        ]
+    }
+
+    /// The name of whatever lies in `slot`, for messages and listings.
+    pub fn name_of(&self, slot: Slot) -> String {
+        let same = |s: Slot| (s.space, s.at) == (slot.space, slot.at);
+        let whole = |t: &&Tensor| same(t.slot) && t.cols == (0..t.slot.cols);
+        let tensor = || self.tensors.iter().rev().find(whole).or(self.tensors.iter().find(|t| same(t.slot)));
+        if let Some(param) = self.params.iter().find(|p| same(p.slot)) {
+            return param.name.clone();
+        }
+        if let Some((_, table)) = self.tables.iter().find(|(s, _)| same(*s)) {
+            return if matches!(table, Table::Rotary { .. }) { "angles" } else { "sinusoids" }.to_string();
+        }
+        tensor().map_or_else(|| format!("{:?}@{}", slot.space, slot.at).to_lowercase(), |t| t.name.clone())
+    }
+}
+
+/// The model as a listing: one line per op, its operands by name, what it makes.
+impl fmt::Display for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for op in &self.ops {
+            let mut copy = *op;
+            let y = op.output();
+            let operands: Vec<String> = copy
+                .operands()
+                .into_iter()
+                .filter(|(_, slot)| **slot != y)
+                .map(|(_, slot)| self.name_of(*slot))
+                .collect();
+            writeln!(f, "{:<9} {:<34} ({}, {})  <- {}", op.name(), self.name_of(y), y.rows, y.cols, operands.join(" "))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,205 @@
+//! Three pure passes over the list. `arrange` puts parameters kind by kind; `differentiate` reads the list
+//! backwards and says where every gradient goes; `compact` gives tensors that are never alive at once one
+//! place. They move numbers, not meaning: a test runs compact and full plans and compares bits.
+
+use super::{Model, Use};
+use crate::ops::{Access, Back, Grad, Op, Slot, Space};
+use std::collections::HashMap;
+
+/// Every tensor starts at a multiple of this many elements: wide loads, whole cache lines.
+pub const ALIGN: usize = 64;
+/// Vocabulary rows have room for a multiple of this many (contract R193: 50,257 in 50,304).
+pub const VOCAB_ALIGN: usize = 128;
+
+type Key = (Space, usize);
+fn key(slot: Slot) -> Key {
+    (slot.space, slot.at)
+}
+
+/// Moves slots to new places.
+fn relocate(model: &mut Model, to: &HashMap<Key, usize>) {
+    let shift = |slot: &mut Slot| {
+        if let Some(at) = to.get(&key(*slot)) {
+            slot.at = *at;
+        }
+    };
+    for op in &mut model.ops {
+        op.operands().into_iter().for_each(|(_, slot)| shift(slot));
+    }
+    for back in &mut model.back {
+        back.op.operands().into_iter().for_each(|(_, slot)| shift(slot));
+        gradients(back).into_iter().for_each(shift);
+    }
+    for tensor in &mut model.tensors {
+        shift(&mut tensor.slot);
+        tensor.grad.as_mut().map(shift);
+    }
+    model.params.iter_mut().for_each(|p| shift(&mut p.slot));
+}
+
+fn gradients(back: &mut Back) -> Vec<&mut Slot> {
+    let dx = back.dx.iter_mut().flatten().map(|g| &mut g.slot);
+    back.dy.iter_mut().chain(dx).chain(back.watched.iter_mut().flatten()).collect()
+}
+
+/// Places parameters kind by kind, layer within kind: all `attn.qkv.weight` side by side, and so on. The stack
+/// of one kind is one (L, ...) tensor, decay groups are few and long, and for GPT-2 it is the order of
+/// llm.c's file (contract R292).
+pub fn arrange(model: &mut Model) {
+    fn kind(name: &str) -> String {
+        let parts: Vec<&str> = name.split('.').filter(|part| part.parse::<usize>().is_err()).collect();
+        parts.join(".")
+    }
+    let mut kinds: Vec<String> = vec![];
+    for param in &model.params {
+        if !kinds.contains(&kind(&param.name)) {
+            kinds.push(kind(&param.name));
+        }
+    }
+    let place = |name: &str| kinds.iter().position(|k| *k == kind(name));
+    model.params.sort_by_key(|p| place(&p.name)); // stable: layers keep their order
+    let (mut at, mut to) = (0, HashMap::new());
+    for param in &model.params {
+        let Slot { rows, cols, .. } = param.slot;
+        to.insert(key(param.slot), at);
+        let vocab = param.name == "embed.weight" || param.name == "unembed.weight";
+        let rows = if vocab { rows.next_multiple_of(VOCAB_ALIGN) } else { rows };
+        at = (at + rows * cols).next_multiple_of(ALIGN);
+    }
+    relocate(model, &to);
+    for space in [Space::Param, Space::Grad, Space::Moment1, Space::Moment2] {
+        model.sizes[space as usize] = at;
+    }
+}
+
+/// Derives the backward pass: the list in reverse, each op with the places of its gradients. The first
+/// to write a gradient overwrites, later ones add, so none needs zeroing; the gradients of a residual sum are
+/// its output's own memory where nothing is lost by it.
+pub fn differentiate(model: &mut Model) {
+    let watched = match model.purpose {
+        Use::Train { .. } => false,
+        Use::Inspect { .. } => true,
+        Use::Score { .. } | Use::Decode { .. } => return,
+    };
+    let ops = model.ops.clone();
+    // the last op before `i` that reads `slot`: in the backward, the next to write its gradient
+    let next_writer = |slot: Slot, i: usize| (0..i).rev().find(|j| ops_read(&ops[*j], slot));
+    let producer = |slot: Slot| ops.iter().position(|op| op.output() == slot);
+    let mut alias: HashMap<Key, Slot> = HashMap::new(); // activation -> the slot its gradient shares
+    let mut written: Vec<Key> = vec![];
+    let mut back = vec![];
+    for (i, op) in ops.iter().enumerate().rev() {
+        let grad = |alias: &HashMap<Key, Slot>, slot: Slot| *alias.get(&key(slot)).unwrap_or(&slot.in_space(Space::ActGrad));
+        let dy = (!matches!(op, Op::Classify { .. })).then(|| grad(&alias, op.output()));
+        let mut dx = [None; 2];
+        for (n, x) in op.inputs().into_iter().enumerate() {
+            let Some(x) = x else { continue };
+            let first = !written.contains(&key(x));
+            // May the gradient of a sum's operand be the sum's own? Only if this is its first writer, and no one
+            // still reads the shared memory after a later writer changes it.
+            let shares = !watched && first && matches!(op, Op::Add { .. }) && {
+                let [a, b] = op.inputs().map(|s| s.expect("a sum has two operands"));
+                let other = if n == 0 { b } else { a };
+                let read = |s: Slot| producer(s).unwrap_or(0);
+                // backward runs from high to low: a read at r happens before a write at w if r > w
+                let safe = |reader: Slot, writer: Option<usize>| writer.is_none_or(|w| read(reader) > w);
+                a != b && safe(other, next_writer(x, i)) && safe(x, next_writer(other, i))
+            };
+            if shares {
+                alias.insert(key(x), dy.expect("a sum has an output"));
+            } else {
+                dx[n] = Some(Grad { slot: grad(&alias, x), add: !first });
+            }
+            written.push(key(x));
+        }
+        let mut copy = *op;
+        let mut seen = [None; 3];
+        if watched {
+            let slots = copy.operands().into_iter().filter(|(access, _)| *access == Access::Watched).map(|(_, s)| *s);
+            seen.iter_mut().zip(slots).for_each(|(to, slot)| *to = Some(Slot { at: usize::MAX / 2 + slot.at, space: Space::ActGrad, ..slot }));
+        }
+        back.push(Back { op: *op, dy, dx, watched: seen });
+    }
+    model.back = back;
+    if watched {
+        name_gradients(model);
+    }
+}
+
+fn ops_read(op: &Op, slot: Slot) -> bool {
+    op.inputs().into_iter().flatten().any(|x| x == slot)
+}
+
+/// Notes with every named activation where its gradient will be found.
+fn name_gradients(model: &mut Model) {
+    let mut of: HashMap<Key, Slot> = HashMap::new();
+    for back in &model.back {
+        if let Some(dy) = back.dy {
+            of.insert(key(back.op.output()), dy);
+        }
+        let mut op = back.op;
+        let watched = op.operands().into_iter().filter(|(access, _)| *access == Access::Watched).map(|(_, s)| *s);
+        for (slot, grad) in watched.zip(back.watched).filter_map(|(s, g)| Some((s, g?))) {
+            of.insert(key(slot), grad);
+        }
+    }
+    for tensor in &mut model.tensors {
+        tensor.grad = of.get(&key(tensor.slot)).copied();
+    }
+}
+
+/// Gives activations, statistics and gradients their final places; those that are never alive at once share
+/// one, unless everything is to be looked at.
+pub fn compact(model: &mut Model) {
+    let keep_all = matches!(model.purpose, Use::Inspect { .. });
+    let steps = model.ops.len() + model.back.len();
+    let mut lives: Vec<(Slot, usize, usize)> = vec![]; // slot, first step, last step
+    let mut found: HashMap<Key, usize> = HashMap::new();
+    let mut touch = |slot: Slot, step: usize| {
+        if !matches!(slot.space, Space::Act | Space::ActGrad | Space::Stat) {
+            return;
+        }
+        let i = *found.entry(key(slot)).or_insert_with(|| {
+            lives.push((slot, if keep_all { 0 } else { step }, step));
+            lives.len() - 1
+        });
+        lives[i].2 = if keep_all { steps } else { step };
+    };
+    for (step, op) in model.ops.iter_mut().enumerate() {
+        op.operands().into_iter().for_each(|(_, slot)| touch(*slot, step));
+    }
+    let losses = model.losses();
+    let logits = model.logits();
+    for (step, back) in (model.ops.len()..).zip(&mut model.back) {
+        gradients(back).into_iter().for_each(|slot| touch(*slot, step));
+        let head = matches!(back.op, Op::Classify { .. });
+        for (access, slot) in back.op.operands() {
+            let saved = matches!(access, Access::Read { saved: true } | Access::Write { saved: true });
+            if saved || head || access == Access::Watched {
+                touch(*slot, step);
+            }
+        }
+    }
+    // what is read after the run stays
+    losses.into_iter().chain(logits).for_each(|slot| touch(slot, steps));
+    let (mut to, mut sizes) = (HashMap::new(), HashMap::new());
+    let mut placed: Vec<(Space, usize, usize, usize, usize)> = vec![]; // space, first, last, at, end
+    for (slot, first, last) in lives {
+        let len = slot.len().next_multiple_of(ALIGN);
+        let mut taken: Vec<(usize, usize)> = placed
+            .iter()
+            .filter(|(space, f, l, _, _)| *space == slot.space && *f <= last && first <= *l)
+            .map(|(_, _, _, at, end)| (*at, *end))
+            .collect();
+        taken.sort_unstable();
+        let at = taken.iter().fold(0, |at, (from, end)| if at + len <= *from { at } else { at.max(*end) });
+        placed.push((slot.space, first, last, at, at + len));
+        let size = sizes.entry(slot.space).or_insert(0);
+        *size = (*size).max(at + len);
+        to.insert(key(slot), at);
+    }
+    relocate(model, &to);
+    for space in [Space::Act, Space::ActGrad, Space::Stat] {
+        model.sizes[space as usize] = sizes.get(&space).copied().unwrap_or(0);
+    }
+}

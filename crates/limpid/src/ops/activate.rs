@@ -1,0 +1,198 @@
+//! The function between the two halves of the feed-forward network (contract R146 to R158): value and
+//! slope of each, in f64 by definition and in f32 without branches.
+
+use super::math::{self, exp, normal, normal_density, sigmoid, tanh};
+use super::simd::Kernel;
+use crate::config::Activation;
+
+const SQRT_2_OVER_PI: f64 = 0.797_884_560_802_865_4;
+const CUBIC: f64 = 0.044_715;
+const QUICK: f64 = 1.702;
+
+/// By definition, in f64.
+pub mod reference {
+    use super::{Activation, CUBIC, QUICK, SQRT_2_OVER_PI, math::reference as exact};
+
+    /// f(x)
+    pub fn value(f: Activation, slope: f64, x: f64) -> f64 {
+        match f {
+            Activation::Relu => x.max(0.0),
+            Activation::LeakyRelu => if x > 0.0 { x } else { slope * x },
+            Activation::GeluErf => x * exact::normal(x),
+            Activation::GeluTanh => 0.5 * x * (1.0 + (SQRT_2_OVER_PI * (x + CUBIC * x * x * x)).tanh()),
+            Activation::GeluSigmoid => x * exact::sigmoid(QUICK * x),
+            Activation::Silu => x * exact::sigmoid(x),
+            Activation::Sigmoid => exact::sigmoid(x),
+            Activation::Tanh => x.tanh(),
+        }
+    }
+
+    /// f'(x)
+    pub fn derivative(f: Activation, slope: f64, x: f64) -> f64 {
+        let swish = |k: f64| {
+            let s = exact::sigmoid(k * x);
+            s * (1.0 + k * x * (1.0 - s))
+        };
+        match f {
+            Activation::Relu => f64::from(x > 0.0),
+            Activation::LeakyRelu => if x > 0.0 { 1.0 } else { slope },
+            Activation::GeluErf => exact::normal(x) + x * exact::normal_density(x),
+            Activation::GeluTanh => {
+                let t = (SQRT_2_OVER_PI * (x + CUBIC * x * x * x)).tanh();
+                0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * SQRT_2_OVER_PI * (1.0 + 3.0 * CUBIC * x * x)
+            }
+            Activation::GeluSigmoid => swish(QUICK),
+            Activation::Silu => swish(1.0),
+            Activation::Sigmoid => exact::sigmoid(x) * (1.0 - exact::sigmoid(x)),
+            Activation::Tanh => 1.0 - x.tanh() * x.tanh(),
+        }
+    }
+}
+
+/// y = f(x)
+pub struct Forward<'a> {
+    /// f
+    pub f: Activation,
+    /// slope of the leaky ReLU
+    pub slope: f32,
+    /// where to
+    pub y: &'a mut [f32],
+    /// of what
+    pub x: &'a [f32],
+}
+
+impl Kernel for Forward<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<const FMA: bool>(self) {
+        #[inline(always)]
+        fn each(y: &mut [f32], x: &[f32], f: impl Fn(f32) -> f32) {
+            y.iter_mut().zip(x).for_each(|(y, x)| *y = f(*x));
+        }
+        let (y, x, slope) = (self.y, self.x, self.slope);
+        match self.f {
+            Activation::Relu => each(y, x, |x| if x < 0.0 { 0.0 } else { x }),
+            Activation::LeakyRelu => each(y, x, |x| if x < 0.0 { slope * x } else { x }),
+            Activation::GeluErf => each(y, x, |x| x * normal::<FMA>(x)),
+            Activation::GeluTanh => each(y, x, |x| x * sigmoid::<FMA>(twice_tanh_argument(x))),
+            Activation::GeluSigmoid => each(y, x, |x| x * sigmoid::<FMA>(QUICK as f32 * x)),
+            Activation::Silu => each(y, x, |x| x * sigmoid::<FMA>(x)),
+            Activation::Sigmoid => each(y, x, sigmoid::<FMA>),
+            Activation::Tanh => each(y, x, tanh::<FMA>),
+        }
+    }
+}
+
+/// (1 + tanh u) / 2 = sigmoid(2 u): the tanh GELU is x sigmoid of this.
+#[inline(always)]
+fn twice_tanh_argument(x: f32) -> f32 {
+    2.0 * SQRT_2_OVER_PI as f32 * (x + CUBIC as f32 * x * x * x)
+}
+
+/// dx = dy f'(x)
+pub struct Backward<'a> {
+    /// f
+    pub f: Activation,
+    /// slope of the leaky ReLU
+    pub slope: f32,
+    /// where to
+    pub dx: &'a mut [f32],
+    /// whether dx is added to
+    pub add: bool,
+    /// gradient of the output
+    pub dy: &'a [f32],
+    /// the forward's input
+    pub x: &'a [f32],
+}
+
+impl Kernel for Backward<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<const FMA: bool>(self) {
+        let Backward { f, slope, dx, add, dy, x } = self;
+        let each = (dx, add, dy, x);
+        #[inline(always)]
+        fn each_of((dx, add, dy, x): (&mut [f32], bool, &[f32], &[f32]), slope: impl Fn(f32) -> f32) {
+            let rows = dx.iter_mut().zip(dy).zip(x);
+            if add {
+                rows.for_each(|((dx, dy), x)| *dx += dy * slope(*x));
+            } else {
+                rows.for_each(|((dx, dy), x)| *dx = dy * slope(*x));
+            }
+        }
+        match f {
+            Activation::Relu => each_of(each, |x| if x > 0.0 { 1.0 } else { 0.0 }),
+            Activation::LeakyRelu => each_of(each, |x| if x > 0.0 { 1.0 } else { slope }),
+            Activation::GeluErf => each_of(each, |x| normal::<FMA>(x) + x * normal_density::<FMA>(x)),
+            Activation::GeluTanh => each_of(each, |x| {
+                let s = sigmoid::<FMA>(twice_tanh_argument(x));
+                let inner = 2.0 * SQRT_2_OVER_PI as f32 * (1.0 + 3.0 * CUBIC as f32 * x * x);
+                s + x * s * (1.0 - s) * inner
+            }),
+            Activation::GeluSigmoid => each_of(each, |x| swish_slope::<FMA>(QUICK as f32, x)),
+            Activation::Silu => each_of(each, |x| swish_slope::<FMA>(1.0, x)),
+            Activation::Sigmoid => each_of(each, |x| {
+                let s = 1.0 / (1.0 + exp::<FMA>(-x));
+                s * (1.0 - s)
+            }),
+            Activation::Tanh => each_of(each, |x| {
+                let t = tanh::<FMA>(x);
+                1.0 - t * t
+            }),
+        }
+    }
+}
+
+/// The slope of x sigmoid(k x).
+#[inline(always)]
+fn swish_slope<const FMA: bool>(k: f32, x: f32) -> f32 {
+    let s = sigmoid::<FMA>(k * x);
+    s * (1.0 + k * x * (1.0 - s))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::reference::{derivative, value};
+    use super::*;
+    use crate::config::Axis;
+
+    /// Contract G23, as printed there.
+    #[test]
+    fn gelu_in_its_three_forms() {
+        let rows = [
+            (-3.0, -0.004_049_694, -0.003_637_392, -0.018_071_310),
+            (-2.0, -0.045_500_264, -0.045_402_306, -0.064_341_377),
+            (-1.0, -0.158_655_254, -0.158_808_009, -0.154_204_234),
+            (-0.5, -0.154_268_769, -0.154_285_990, -0.149_611_563),
+            (-0.1, -0.046_017_216, -0.046_017_249, -0.045_755_242),
+            (0.0, 0.0, 0.0, 0.0),
+            (0.1, 0.053_982_784, 0.053_982_751, 0.054_244_758),
+            (1.0, 0.841_344_746, 0.841_191_991, 0.845_795_766),
+            (3.0, 2.995_950_306, 2.996_362_608, 2.981_928_690),
+        ];
+        for (x, erf, tanh, quick) in rows {
+            for (f, want) in [(Activation::GeluErf, erf), (Activation::GeluTanh, tanh), (Activation::GeluSigmoid, quick)] {
+                assert!((value(f, 0.0, x) - want).abs() < 1e-9, "{f} at {x}: {}", value(f, 0.0, x));
+            }
+        }
+        // R154: bounded below, at the places the contract gives
+        for (f, at, least) in [
+            (Activation::GeluErf, -0.751_792, -0.169_971_207),
+            (Activation::GeluTanh, -0.752_461, -0.170_040_751),
+            (Activation::GeluSigmoid, -0.751_154, -0.163_610_190),
+        ] {
+            assert!((value(f, 0.0, at) - least).abs() < 1e-8 && derivative(f, 0.0, at).abs() < 1e-5, "{f}");
+        }
+    }
+
+    #[test]
+    fn a_slope_is_a_slope() {
+        for &f in Activation::ALL {
+            for x in [-3.0, -0.7, -0.1, 0.2, 0.9, 4.0] {
+                let (h, k) = (1e-6, 0.01);
+                let slope = (value(f, k, x + h) - value(f, k, x - h)) / (2.0 * h);
+                assert!((slope - derivative(f, k, x)).abs() < 1e-8, "{f} at {x}");
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! The update rules, one pass over flat memory each (contract R215 to R221): with g the gradient after
+//! clipping, t the step from 1, and d the group's decay,
+//!
+//!   sgd     m = momentum m + (g + d w);                    w -= rate m
+//!   adam    g += d w, then as adamw without its decay      (decay mixed into the gradient, Kingma and Ba 2015)
+//!   adamw   m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;
+//!           w -= rate (d w + m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps))       (Loshchilov and Hutter 2019)
+
+use super::simd::{Kernel, fma};
+use crate::config::axis;
+
+axis! {
+    /// An update rule.
+    Method, "optimizer" {
+        /// Stochastic gradient descent, with momentum if asked.
+        Sgd = "sgd",
+        /// Adam with L2 decay in the gradient.
+        Adam = "adam",
+        /// Adam with decoupled decay.
+        AdamW = "adamw",
+    }
+}
+
+/// One update, as numbers.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Rule {
+    /// Which formula.
+    pub method: Method,
+    /// Learning rate of this step.
+    pub rate: f64,
+    /// b1, or the momentum of sgd.
+    pub beta1: f64,
+    /// b2
+    pub beta2: f64,
+    /// Added to the root.
+    pub eps: f64,
+    /// The step, from 1: corrects the moments' bias.
+    pub step: u64,
+    /// Greatest norm of the whole gradient; infinity for none.
+    pub max_norm: f64,
+}
+
+impl Rule {
+    /// What gradients are multiplied by when their norm is `norm`: torch's `max / (norm + 1e-6)`, at most 1.
+    pub fn clip(&self, norm: f64) -> f64 {
+        (self.max_norm / (norm + 1e-6)).min(1.0)
+    }
+    /// 1 / (1 - b^t) for both moments.
+    pub fn corrections(&self) -> [f64; 2] {
+        [self.beta1, self.beta2].map(|b| 1.0 / (1.0 - b.powf(self.step as f64)))
+    }
+}
+
+/// Plain f64 loops.
+pub mod reference {
+    use super::{Method, Rule};
+
+    /// Updates w from g with moments m and v; g is multiplied by `clip` first.
+    pub fn update(rule: &Rule, clip: f64, decay: f64, w: &mut [f64], g: &[f64], m: &mut [f64], v: &mut [f64]) {
+        let [c1, c2] = rule.corrections();
+        for i in 0..w.len() {
+            let g = clip * g[i] + if rule.method == Method::AdamW { 0.0 } else { decay * w[i] };
+            match rule.method {
+                Method::Sgd => {
+                    m[i] = rule.beta1 * m[i] + g;
+                    w[i] -= rule.rate * m[i];
+                }
+                Method::Adam | Method::AdamW => {
+                    m[i] = rule.beta1 * m[i] + (1.0 - rule.beta1) * g;
+                    v[i] = rule.beta2 * v[i] + (1.0 - rule.beta2) * g * g;
+                    let shrink = if rule.method == Method::AdamW { decay * w[i] } else { 0.0 };
+                    w[i] -= rule.rate * (shrink + m[i] * c1 / ((v[i] * c2).sqrt() + rule.eps));
+                }
+            }
+        }
+    }
+}
+
+/// The same in f32, in one pass; leaves the gradient zero for the next step.
+pub struct Update<'a> {
+    /// The rule.
+    pub rule: &'a Rule,
+    /// What gradients are multiplied by.
+    pub clip: f32,
+    /// The group's decay.
+    pub decay: f32,
+    /// Parameters.
+    pub w: &'a mut [f32],
+    /// Gradients.
+    pub g: &'a mut [f32],
+    /// First moments.
+    pub m: &'a mut [f32],
+    /// Second moments.
+    pub v: &'a mut [f32],
+}
+
+impl Kernel for Update<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<const FMA: bool>(self) {
+        let Update { rule, clip, decay, w, g, m, v } = self;
+        let [c1, c2] = rule.corrections().map(|c| c as f32);
+        let (rate, eps, b1, b2) = (rule.rate as f32, rule.eps as f32, rule.beta1 as f32, rule.beta2 as f32);
+        let rest = [1.0 - rule.beta1, 1.0 - rule.beta2].map(|r| r as f32);
+        if rule.method == Method::Sgd {
+            for ((w, g), m) in w.iter_mut().zip(g).zip(m) {
+                *m = fma::<FMA>(b1, *m, fma::<FMA>(decay, *w, clip * *g));
+                *w = fma::<FMA>(-rate, *m, *w);
+                *g = 0.0;
+            }
+            return;
+        }
+        let (mixed, apart) = if rule.method == Method::Adam { (decay, 0.0) } else { (0.0, decay) };
+        for (((w, g), m), v) in w.iter_mut().zip(g).zip(m).zip(v) {
+            let gradient = fma::<FMA>(mixed, *w, clip * *g);
+            *m = fma::<FMA>(b1, *m, rest[0] * gradient);
+            *v = fma::<FMA>(b2, *v, rest[1] * gradient * gradient);
+            let step = *m * c1 / ((*v * c2).sqrt() + eps);
+            *w = fma::<FMA>(-rate, fma::<FMA>(apart, *w, step), *w);
+            *g = 0.0;
+        }
+    }
+}
+
+/// The sum of squares of a stretch of gradients, in f64.
+pub fn sum_of_squares(g: &[f32]) -> f64 {
+    let mut lanes = [0f64; 8];
+    let (chunks, rest) = g.as_chunks::<8>();
+    for chunk in chunks {
+        for i in 0..8 {
+            lanes[i] += f64::from(chunk[i]) * f64::from(chunk[i]);
+        }
+    }
+    lanes.iter().sum::<f64>() + rest.iter().map(|g| f64::from(*g) * f64::from(*g)).sum::<f64>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Contract G29: W = 1, g = 0.5, rate 0.1.
+    #[test]
+    fn one_step_of_each() {
+        let step = |method| {
+            let rule = Rule { method, rate: 0.1, beta1: 0.9, beta2: 0.999, eps: 1e-8, step: 1, max_norm: f64::INFINITY };
+            let (mut w, mut m, mut v) = ([1.0], [0.0], [0.0]);
+            reference::update(&rule, 1.0, 0.0, &mut w, &[0.5], &mut m, &mut v);
+            w[0]
+        };
+        assert!((step(Method::Sgd) - 0.95).abs() < 1e-15);
+        assert!((step(Method::Adam) - 0.900_000_002).abs() < 1e-15);
+        assert_eq!(step(Method::Adam), step(Method::AdamW));
+    }
+}

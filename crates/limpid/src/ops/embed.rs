@@ -1,0 +1,113 @@
+//! Token, position and segment vectors, added (contract R051, R068, R266): rows of tables, by number.
+//! Backward: each row's gradient is added to the rows it came from, rows in ascending order, so the
+//! result does not depend on who adds.
+
+/// One of the tables and which row of it each batch row takes; no ids means row 0 for all.
+#[derive(Clone, Copy)]
+pub struct Lookup<'a, F> {
+    /// (rows,C)
+    pub table: &'a [F],
+    /// a row number for each row of the batch
+    pub ids: &'a [u32],
+}
+
+impl<'a, F> Lookup<'a, F> {
+    /// The table's row for batch row `n`.
+    #[inline(always)]
+    pub fn row(&self, n: usize, cols: usize) -> &'a [F] {
+        let id = self.ids.get(n).map_or(0, |id| *id as usize);
+        &self.table[id * cols..][..cols]
+    }
+}
+
+/// y: (rows,C), the batch's rows from `first` on, is the sum of the lookups, added in their order.
+pub fn forward<F: Copy + std::ops::AddAssign>(y: &mut [F], first: usize, cols: usize, token: Lookup<F>, others: [Option<Lookup<F>>; 2]) {
+    for (n, y) in y.chunks_exact_mut(cols).enumerate() {
+        y.copy_from_slice(token.row(first + n, cols));
+        for other in others.iter().flatten() {
+            y.iter_mut().zip(other.row(first + n, cols)).for_each(|(y, v)| *y += *v);
+        }
+    }
+}
+
+/// Adds dy: (N,C) to the table rows named by `ids`, columns `from..from + width` only.
+///
+/// `row` gives the writable part of a table's row.
+pub fn backward<F: Copy + std::ops::AddAssign>(
+    mut row: impl FnMut(usize, &[F]),
+    dy: &[F],
+    cols: usize,
+    (from, width): (usize, usize),
+    ids: &[u32],
+) {
+    for (n, dy) in dy.chunks_exact(cols).enumerate() {
+        row(ids.get(n).map_or(0, |id| *id as usize), &dy[from..from + width]);
+    }
+}
+
+/// The fixed position tables.
+pub mod tables {
+    /// Positions and columns from 0: PE(p, 2i) = sin(p / 10000^(2i/C)), PE(p, 2i+1) = cos of the same (R060).
+    pub fn sinusoidal(position: usize, column: usize, d_model: usize) -> f64 {
+        let angle = position as f64 / 10_000f64.powf((column / 2 * 2) as f64 / d_model as f64);
+        if column.is_multiple_of(2) { angle.sin() } else { angle.cos() }
+    }
+
+    /// S0 to the letter, positions i and columns j from 1: sin(i / 10000^(j/C)) for even j, cos(i / 10000^((j-1)/C))
+    /// for odd j (R061, contract G08). Row `position` and column `column` are still counted from 0 here.
+    pub fn sinusoidal_one_based(position: usize, column: usize, d_model: usize) -> f64 {
+        let (i, j) = (position as f64 + 1.0, column + 1);
+        let angle = |j: usize| i / 10_000f64.powf(j as f64 / d_model as f64);
+        if j.is_multiple_of(2) { angle(j).sin() } else { angle(j - 1).cos() }
+    }
+
+    /// Rotary angles: column 2i is cos(p base^(-2i/D)), column 2i + 1 the sine.
+    pub fn rotary(position: usize, column: usize, d_head: usize, base: f64) -> f64 {
+        let angle = position as f64 * base.powf(-((column / 2 * 2) as f64) / d_head as f64);
+        if column.is_multiple_of(2) { angle.cos() } else { angle.sin() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::tables::*;
+
+    /// Contract G07 (extract) and its other sizes.
+    #[test]
+    fn the_zero_based_table() {
+        let close = |got: f64, want: f64| assert!((got - want).abs() < 1e-7, "{got} {want}");
+        for (position, column, want) in [
+            (0, 0, 0.0),
+            (0, 1, 1.0),
+            (1, 0, 0.841_471_0),
+            (1, 1, 0.540_302_3),
+            (1, 2, 0.681_561_4),
+            (2, 5, 0.431_462_8),
+            (2, 62, 0.000_266_7),
+        ] {
+            close(sinusoidal(position, column, 64), want);
+        }
+        for (column, want) in [0.841_471_0, 0.540_302_3, 0.009_999_8, 0.999_950_0].into_iter().enumerate() {
+            close(sinusoidal(1, column, 4), want);
+        }
+        for (column, want) in [0.841_471_0, 0.540_302_3, 0.046_399_2, 0.998_923_0, 0.002_154_4, 0.999_997_7].into_iter().enumerate() {
+            close(sinusoidal(1, column, 6), want);
+        }
+    }
+
+    /// Contract G08: S0's literal table, and how it relates to the other.
+    #[test]
+    fn the_one_based_table() {
+        let close = |got: f64, want: f64| assert!((got - want).abs() < 1e-7, "{got} {want}");
+        for (column, (first, second)) in
+            [(0.540_302_3, -0.416_146_8), (0.009_999_8, 0.019_998_7), (0.999_950_0, 0.999_800_0), (0.000_1, 0.000_2)].into_iter().enumerate()
+        {
+            close(sinusoidal_one_based(0, column, 4), first);
+            close(sinusoidal_one_based(1, column, 4), second);
+        }
+        for (p, c) in [(0, 0), (3, 10), (7, 62)] {
+            close(sinusoidal_one_based(p, c, 64), sinusoidal(p + 1, c + 1, 64));
+        }
+        close(sinusoidal_one_based(0, 63, 64), 0.0001);
+    }
+}

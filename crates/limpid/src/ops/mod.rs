@@ -1,0 +1,601 @@
+//! The waist of the house: what happens. A transformer is a list of [`Op`]s; each is a fused
+//! forward/backward pair, and a backend is whoever runs them. Everything here is plain data and
+//! single-threaded functions on slices; who splits rows among threads is the backend's business.
+//!
+//! One op per file, and in each file: the formula, `reference` (f64, plain loops, the judge), the
+//! fast pair, tests. The letters, once: B batch, T sequence, N = rows (B x T in training), C = d_model,
+//! H heads, D = C / H, F = d_ff, V vocabulary. Read `norm` for a typical op, `linear` for the one
+//! that costs, `plan` in `model` for where tensors lie.
+
+pub mod activate;
+pub mod adamw;
+pub mod add;
+pub mod attend;
+pub mod classify;
+pub mod dropout;
+pub mod embed;
+pub mod gather;
+pub mod linear;
+pub mod math;
+pub mod norm;
+pub mod random;
+pub mod rotate;
+pub mod simd;
+pub mod view;
+
+use crate::config::{Activation, DropoutScale, Mask, NormKind};
+use std::ops::Range;
+
+/// One of the memories a backend keeps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
+pub enum Space {
+    /// Tables that are computed once and never trained.
+    Const,
+    /// Parameters.
+    Param,
+    /// Gradients of the parameters: the same layout as `Param`.
+    Grad,
+    /// The optimizer's first moment: the same layout as `Param`.
+    Moment1,
+    /// The optimizer's second moment: the same layout as `Param`.
+    Moment2,
+    /// Activations.
+    Act,
+    /// Gradients of the activations, in places of their own.
+    ActGrad,
+    /// What stays f32 whatever the activations are: statistics, log-sum-exp, losses, watched tensors.
+    Stat,
+    /// Keys and values of open sequences.
+    Cache,
+}
+
+impl Space {
+    /// All spaces, in the order of their numbers.
+    pub const ALL: [Space; 9] = [
+        Space::Const,
+        Space::Param,
+        Space::Grad,
+        Space::Moment1,
+        Space::Moment2,
+        Space::Act,
+        Space::ActGrad,
+        Space::Stat,
+        Space::Cache,
+    ];
+}
+
+/// Which rows of a tensor a batch uses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Live {
+    /// All of them, always: parameters, tables, caches.
+    All,
+    /// As many as the batch has rows.
+    Rows,
+    /// As many as the batch has outputs (rows whose logits are wanted).
+    Outputs,
+}
+
+/// A row-major `rows` x `cols` matrix at `at` in one of the memories.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct Slot {
+    /// The memory.
+    pub space: Space,
+    /// Its first element there.
+    pub at: usize,
+    /// Rows it has room for.
+    pub rows: usize,
+    /// Columns.
+    pub cols: usize,
+    /// Which of the rows a batch uses.
+    pub live: Live,
+}
+
+impl Slot {
+    /// Elements.
+    pub const fn len(self) -> usize {
+        self.rows * self.cols
+    }
+    /// Whether it has no elements.
+    pub const fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+    /// Where it lies in its memory.
+    pub const fn range(self) -> Range<usize> {
+        self.at..self.at + self.len()
+    }
+    /// (rows, cols)
+    pub const fn shape(self) -> (usize, usize) {
+        (self.rows, self.cols)
+    }
+    /// The same place in another memory of the same layout.
+    pub const fn in_space(self, space: Space) -> Slot {
+        Slot { space, ..self }
+    }
+    /// A parameter's gradient.
+    pub const fn grad(self) -> Slot {
+        self.in_space(Space::Grad)
+    }
+    /// Without the rows that `batch` does not use.
+    pub fn of(self, batch: &Batch) -> Slot {
+        let rows = match self.live {
+            Live::All => self.rows,
+            Live::Rows => batch.tokens.len(),
+            Live::Outputs => batch.outputs.len(),
+        };
+        debug_assert!(rows <= self.rows, "{rows} rows in a tensor of {}", self.rows);
+        Slot { rows, ..self }
+    }
+}
+
+/// A dropout: how much, how, and which stream of draws (contract R075 to R080).
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Drop {
+    /// Probability of dropping an element.
+    pub p: f32,
+    /// What happens to the kept ones.
+    pub scale: DropoutScale,
+    /// Number of this place in the model: separates its draws from every other's.
+    pub site: u64,
+}
+
+/// The instruction set of a transformer: `forward` writes `y` from the other operands, `backward`
+/// makes their gradients from `y`'s. Optional operands marked *watched* add a pass that fills them
+/// and never change how `y` is computed.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Op {
+    /// y[n] = table[token n] + positions[position n] + segments[segment n]
+    Embed {
+        /// (V,C)
+        table: Slot,
+        /// (T,C), trained or constant
+        positions: Option<Slot>,
+        /// (S,C)
+        segments: Option<Slot>,
+        /// (N,C)
+        y: Slot,
+        /// watched: the token's row alone, (N,C)
+        token: Option<Slot>,
+        /// watched: the position's row alone, (N,C)
+        position: Option<Slot>,
+    },
+    /// y = (x - mean) / deviation * gain + offset, row by row
+    Norm {
+        /// what deviation means
+        kind: NormKind,
+        /// added to variance or deviation
+        eps: f32,
+        /// (N,C)
+        x: Slot,
+        /// (1,C)
+        gain: Option<Slot>,
+        /// (1,C)
+        offset: Option<Slot>,
+        /// (N,C)
+        y: Slot,
+        /// kept for the backward: mean and 1 / deviation, (N,2)
+        stats: Slot,
+        /// watched: before gain and offset, (N,C)
+        normalized: Option<Slot>,
+        /// watched: the deviation divided by, (N,1)
+        scale: Option<Slot>,
+    },
+    /// y = x w' + b, with w stored (out, in)
+    Linear {
+        /// (N,I)
+        x: Slot,
+        /// (O,I)
+        w: Slot,
+        /// (1,O)
+        b: Option<Slot>,
+        /// (N,O)
+        y: Slot,
+    },
+    /// y = qkv with the query and key thirds turned by their position
+    Rotate {
+        /// (N,3C)
+        x: Slot,
+        /// (N,3C)
+        y: Slot,
+        /// cosine and sine of every position's angles, (T,D) (contract: Su et al. 2021)
+        angles: Slot,
+        /// heads
+        n_head: usize,
+    },
+    /// y = softmax(scale q k' + mask) v, head by head. With a cache, keys and values are stored
+    /// there first and all of the sequence so far is attended to.
+    Attend {
+        /// (N,3C): query, key, value; head h has columns h D .. (h + 1) D of each third
+        qkv: Slot,
+        /// (sequences x context, 2C)
+        cache: Option<Slot>,
+        /// (N,C)
+        y: Slot,
+        /// kept for the backward: log of the sum of exponentials, (N,H)
+        lse: Slot,
+        /// heads
+        n_head: usize,
+        /// which keys a query sees
+        mask: Mask,
+        /// what scores are multiplied by
+        scale: f32,
+        /// on the weights
+        drop: Option<Drop>,
+        /// watched: scaled scores before the mask, (N,H T)
+        raw: Option<Slot>,
+        /// watched: scaled scores after the mask, (N,H T)
+        scores: Option<Slot>,
+        /// watched: weights, (N,H T)
+        pattern: Option<Slot>,
+    },
+    /// y = f(x)
+    Activate {
+        /// f
+        f: Activation,
+        /// slope of the leaky ReLU
+        slope: f32,
+        /// (N,F)
+        x: Slot,
+        /// (N,F)
+        y: Slot,
+    },
+    /// y = a + b
+    Add {
+        /// (N,C)
+        a: Slot,
+        /// (N,C)
+        b: Slot,
+        /// (N,C)
+        y: Slot,
+    },
+    /// y = x with some elements dropped; in evaluation, x (times 1 - p if un-rescaled)
+    Dropout {
+        /// (N,C)
+        x: Slot,
+        /// (N,C)
+        y: Slot,
+        /// how
+        drop: Drop,
+    },
+    /// y[i] = x[outputs[i]]: the rows whose logits are wanted
+    Gather {
+        /// (N,C)
+        x: Slot,
+        /// (outputs,C)
+        y: Slot,
+    },
+    /// losses[n] = -log softmax(x w' + b)[target n]: head and loss as one op, in chunks of rows, so that
+    /// the logits of a large vocabulary never exist whole
+    Classify {
+        /// (N,C)
+        x: Slot,
+        /// (V,C), the token table itself where the head is tied
+        w: Slot,
+        /// (1,V)
+        b: Option<Slot>,
+        /// (N,1); 0 where the row has no target
+        losses: Slot,
+        /// watched: (N,V)
+        logits: Option<Slot>,
+        /// watched: softmax of the logits, (N,V)
+        probs: Option<Slot>,
+    },
+}
+
+/// What an op does with an operand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// A parameter, a table or a cache: has a place of its own for ever.
+    Own,
+    /// Reads it; `saved` if its backward reads it again.
+    Read {
+        /// needed by the backward
+        saved: bool,
+    },
+    /// Writes it; `saved` if its backward reads it again.
+    Write {
+        /// needed by the backward
+        saved: bool,
+    },
+    /// Fills it when somebody looks.
+    Watched,
+}
+
+impl Op {
+    /// The op's name in listings.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Op::Embed { .. } => "embed",
+            Op::Norm { .. } => "norm",
+            Op::Linear { .. } => "linear",
+            Op::Rotate { .. } => "rotate",
+            Op::Attend { .. } => "attend",
+            Op::Activate { .. } => "activate",
+            Op::Add { .. } => "add",
+            Op::Dropout { .. } => "dropout",
+            Op::Gather { .. } => "gather",
+            Op::Classify { .. } => "classify",
+        }
+    }
+
+    /// Every operand with what is done to it, for planners, printers and checkers. The watched ones
+    /// come in the order of [`Back::watched`].
+    pub fn operands(&mut self) -> Vec<(Access, &mut Slot)> {
+        const READ: Access = Access::Read { saved: false };
+        const SAVED: Access = Access::Read { saved: true };
+        const WRITE: Access = Access::Write { saved: false };
+        const KEPT: Access = Access::Write { saved: true };
+        use Access::{Own, Watched};
+        let (fixed, optional) = match self {
+            Op::Embed { table, positions, segments, y, token, position } => (
+                vec![(Own, table), (WRITE, y)],
+                vec![(Own, positions), (Own, segments), (Watched, token), (Watched, position)],
+            ),
+            Op::Norm { x, gain, offset, y, stats, normalized, scale, .. } => (
+                vec![(SAVED, x), (WRITE, y), (KEPT, stats)],
+                vec![(Own, gain), (Own, offset), (Watched, normalized), (Watched, scale)],
+            ),
+            Op::Linear { x, w, b, y } => (vec![(SAVED, x), (Own, w), (WRITE, y)], vec![(Own, b)]),
+            Op::Rotate { x, y, angles, .. } => (vec![(READ, x), (WRITE, y), (Own, angles)], vec![]),
+            Op::Dropout { x, y, .. } | Op::Gather { x, y } => (vec![(READ, x), (WRITE, y)], vec![]),
+            Op::Attend { qkv, cache, y, lse, raw, scores, pattern, .. } => (
+                vec![(SAVED, qkv), (KEPT, y), (KEPT, lse)],
+                vec![(Own, cache), (Watched, raw), (Watched, scores), (Watched, pattern)],
+            ),
+            Op::Activate { x, y, .. } => (vec![(SAVED, x), (WRITE, y)], vec![]),
+            Op::Add { a, b, y } => (vec![(READ, a), (READ, b), (WRITE, y)], vec![]),
+            Op::Classify { x, w, b, losses, logits, probs } => {
+                (vec![(SAVED, x), (Own, w), (WRITE, losses)], vec![(Own, b), (Watched, logits), (Watched, probs)])
+            }
+        };
+        let optional = optional.into_iter().filter_map(|(access, slot)| slot.as_mut().map(|slot| (access, slot)));
+        fixed.into_iter().chain(optional).collect()
+    }
+
+    /// The op with the rows that `batch` uses.
+    pub fn of(mut self, batch: &Batch) -> Op {
+        self.each(&mut |slot| *slot = slot.of(batch));
+        self
+    }
+
+    /// Visits every operand without allocating: for backends, in a step.
+    fn each(&mut self, f: &mut dyn FnMut(&mut Slot)) {
+        let optional: [Option<&mut Slot>; 5] = match self {
+            Op::Embed { table, positions, segments, y, token, position } => {
+                f(table);
+                f(y);
+                [positions.as_mut(), segments.as_mut(), token.as_mut(), position.as_mut(), None]
+            }
+            Op::Norm { x, gain, offset, y, stats, normalized, scale, .. } => {
+                f(x);
+                f(y);
+                f(stats);
+                [gain.as_mut(), offset.as_mut(), normalized.as_mut(), scale.as_mut(), None]
+            }
+            Op::Linear { x, w, b, y } => {
+                f(x);
+                f(w);
+                f(y);
+                [b.as_mut(), None, None, None, None]
+            }
+            Op::Rotate { x, y, .. } | Op::Dropout { x, y, .. } | Op::Gather { x, y } | Op::Activate { x, y, .. } => {
+                f(x);
+                f(y);
+                [None, None, None, None, None]
+            }
+            Op::Attend { qkv, cache, y, lse, raw, scores, pattern, .. } => {
+                f(qkv);
+                f(y);
+                f(lse);
+                [cache.as_mut(), raw.as_mut(), scores.as_mut(), pattern.as_mut(), None]
+            }
+            Op::Add { a, b, y } => {
+                f(a);
+                f(b);
+                f(y);
+                [None, None, None, None, None]
+            }
+            Op::Classify { x, w, b, losses, logits, probs } => {
+                f(x);
+                f(w);
+                f(losses);
+                [b.as_mut(), logits.as_mut(), probs.as_mut(), None, None]
+            }
+        };
+        optional.into_iter().flatten().for_each(f);
+    }
+
+    /// The tensor the op makes.
+    pub fn output(&self) -> Slot {
+        match *self {
+            Op::Embed { y, .. }
+            | Op::Norm { y, .. }
+            | Op::Linear { y, .. }
+            | Op::Rotate { y, .. }
+            | Op::Attend { y, .. }
+            | Op::Activate { y, .. }
+            | Op::Add { y, .. }
+            | Op::Dropout { y, .. }
+            | Op::Gather { y, .. } => y,
+            Op::Classify { losses, .. } => losses,
+        }
+    }
+
+    /// The activations the op's output is differentiable in, in the order of [`Back::dx`].
+    pub fn inputs(&self) -> [Option<Slot>; 2] {
+        match *self {
+            Op::Embed { .. } => [None, None],
+            Op::Add { a, b, .. } => [Some(a), Some(b)],
+            Op::Attend { qkv, .. } => [Some(qkv), None],
+            Op::Norm { x, .. }
+            | Op::Linear { x, .. }
+            | Op::Rotate { x, .. }
+            | Op::Activate { x, .. }
+            | Op::Dropout { x, .. }
+            | Op::Gather { x, .. }
+            | Op::Classify { x, .. } => [Some(x), None],
+        }
+    }
+
+    /// Shapes agree, or the list was built wrong: said once, before anything runs.
+    #[track_caller]
+    pub fn check(&self) {
+        let vector = |v: Option<Slot>, cols| v.is_none_or(|v: Slot| v.shape() == (1, cols));
+        let like = |v: Option<Slot>, shape| v.is_none_or(|v: Slot| v.shape() == shape);
+        let ok = match *self {
+            Op::Embed { table, positions, segments, y, token, position } => {
+                table.cols == y.cols
+                    && positions.is_none_or(|p| p.cols == y.cols)
+                    && segments.is_none_or(|s| s.cols == y.cols)
+                    && like(token, y.shape())
+                    && like(position, y.shape())
+            }
+            Op::Norm { x, gain, offset, y, stats, normalized, scale, .. } => {
+                x.shape() == y.shape()
+                    && vector(gain, x.cols)
+                    && vector(offset, x.cols)
+                    && stats.shape() == (x.rows, 2)
+                    && like(normalized, x.shape())
+                    && like(scale, (x.rows, 1))
+            }
+            Op::Linear { x, w, b, y } => w.shape() == (y.cols, x.cols) && x.rows == y.rows && vector(b, y.cols),
+            Op::Rotate { x, y, angles, n_head } => {
+                x.shape() == y.shape() && x.cols.is_multiple_of(6 * n_head) && angles.cols * 3 * n_head == x.cols
+            }
+            Op::Attend { qkv, cache, y, lse, n_head, raw, scores, pattern, .. } => {
+                let watched = |w: Option<Slot>| w.is_none_or(|w: Slot| w.rows == y.rows && w.cols.is_multiple_of(n_head));
+                qkv.shape() == (y.rows, 3 * y.cols)
+                    && y.cols.is_multiple_of(n_head)
+                    && lse.shape() == (y.rows, n_head)
+                    && cache.is_none_or(|c| c.cols == 2 * y.cols)
+                    && [raw, scores, pattern].into_iter().all(watched)
+            }
+            Op::Activate { x, y, .. } | Op::Dropout { x, y, .. } => x.shape() == y.shape(),
+            Op::Add { a, b, y } => a.shape() == y.shape() && b.shape() == y.shape(),
+            Op::Gather { x, y } => x.cols == y.cols,
+            Op::Classify { x, w, b, losses, logits, probs } => {
+                w.cols == x.cols
+                    && vector(b, w.rows)
+                    && losses.shape() == (x.rows, 1)
+                    && like(logits, (x.rows, w.rows))
+                    && like(probs, (x.rows, w.rows))
+            }
+        };
+        assert!(ok, "shapes disagree in {self:?}");
+    }
+
+    /// Floating-point operations of the forward for `rows` rows, each looking at `keys` keys:
+    /// two a multiply-add, products only. The backward does twice as many.
+    pub fn flops(&self, rows: usize, keys: usize) -> f64 {
+        let product = |a: usize, b: usize| 2.0 * rows as f64 * a as f64 * b as f64;
+        match *self {
+            Op::Linear { w, .. } | Op::Classify { w, .. } => product(w.rows, w.cols),
+            Op::Attend { y, .. } => 2.0 * product(y.cols, keys),
+            _ => 0.0,
+        }
+    }
+}
+
+/// The gradient of an operand: where it lies, and whether this op is the first to write it.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Grad {
+    /// Its place.
+    pub slot: Slot,
+    /// Another op wrote here before: add. Otherwise overwrite, so nothing needs zeroing.
+    pub add: bool,
+}
+
+/// One step of the backward pass: an op with the places of its gradients, made by `model::plan`.
+/// Gradients of parameters lie at [`Slot::grad`] and are always added to.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Back {
+    /// The op.
+    pub op: Op,
+    /// Gradient of its output; the loss has none.
+    pub dy: Option<Slot>,
+    /// Gradients of [`Op::inputs`]; none where it is the same memory as `dy` (a residual's sum).
+    pub dx: [Option<Grad>; 2],
+    /// Gradients of the watched operands, when somebody looks.
+    pub watched: [Option<Slot>; 3],
+}
+
+impl Back {
+    /// The step with the rows that `batch` uses.
+    pub fn of(mut self, batch: &Batch) -> Back {
+        self.op = self.op.of(batch);
+        let slots = self.dy.iter_mut().chain(self.dx.iter_mut().flatten().map(|g| &mut g.slot));
+        slots.chain(self.watched.iter_mut().flatten()).for_each(|slot| *slot = slot.of(batch));
+        self
+    }
+}
+
+/// A target that is not there: the row is not counted.
+pub const IGNORE: u32 = u32::MAX;
+
+/// Rows of one sequence that lie side by side in a batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Span {
+    /// First row.
+    pub row: usize,
+    /// Rows.
+    pub rows: usize,
+    /// Positions of the sequence already in the cache.
+    pub past: usize,
+    /// Which of the cache's sequences.
+    pub sequence: usize,
+    /// Real (not padding) positions, past ones included; later ones are hidden unless the mask is none.
+    pub valid: usize,
+}
+
+impl Span {
+    /// How many keys row `i` of the span sees under `mask`.
+    pub fn reach(&self, mask: Mask, i: usize) -> usize {
+        match mask {
+            Mask::Causal => self.past + i + 1,
+            Mask::Bidirectional => self.valid,
+            Mask::None => self.past + self.rows,
+        }
+    }
+}
+
+/// The rows of one run: what they are, where they stand, and what should follow.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Batch {
+    /// Token of each row.
+    pub tokens: Vec<u32>,
+    /// Position of each row in its sequence.
+    pub positions: Vec<u32>,
+    /// Segment of each row; empty for all in segment 0.
+    pub segments: Vec<u32>,
+    /// Target of each row or [`IGNORE`]; empty where no loss is wanted.
+    pub targets: Vec<u32>,
+    /// A distribution over the vocabulary for each row, (N,V), instead of `targets`.
+    pub soft_targets: Vec<f32>,
+    /// The sequences.
+    pub spans: Vec<Span>,
+    /// Rows whose logits are wanted (decoding).
+    pub outputs: Vec<u32>,
+    /// Positions of the cache that belong to one sequence (decoding).
+    pub context: usize,
+    /// What each counted row's loss weighs in the gradient: 1 / rows counted in the whole step for a mean.
+    pub weight: f32,
+    /// Draws of dropout; none in evaluation.
+    pub seed: Option<u64>,
+}
+
+impl Batch {
+    /// `sequences` of equal length, one after the other, positions from 0, every row's target given.
+    pub fn of_sequences(tokens: Vec<u32>, targets: Vec<u32>, length: usize) -> Batch {
+        let spans = (0..tokens.len() / length)
+            .map(|b| Span { row: b * length, rows: length, past: 0, sequence: b, valid: length })
+            .collect();
+        let counted = targets.iter().filter(|t| **t != IGNORE).count();
+        Batch {
+            positions: (0..tokens.len()).map(|i| (i % length) as u32).collect(),
+            weight: 1.0 / counted.max(1) as f32,
+            tokens,
+            targets,
+            spans,
+            ..Batch::default()
+        }
+    }
+}

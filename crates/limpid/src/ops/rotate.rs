@@ -1,0 +1,51 @@
+//! Rotary positions (Su et al. 2021): each pair of features (2i, 2i + 1) of every query and key is turned by
+//! position x base^(-2i/D), so that a score depends on the distance of query and key alone. Values pass
+//! through. Backward: turned back, for a rotation's transpose is its inverse.
+
+/// y: (rows,3C) from x; `angles`: (T,D) holds cosine and sine of each pair; `sign` -1 turns back.
+pub fn turn<F>(y: &mut [F], x: &[F], add: bool, angles: &[F], positions: &[u32], (cols, n_head): (usize, usize), sign: F)
+where
+    F: Copy + std::ops::Mul<Output = F> + std::ops::Add<Output = F> + std::ops::Sub<Output = F>,
+{
+    let (width, d) = (cols / 3, cols / 3 / n_head);
+    let mut put = |at: usize, value: F| y[at] = if add { y[at] + value } else { value };
+    for (n, t) in positions.iter().enumerate() {
+        let angles = &angles[*t as usize * d..][..d];
+        let row = n * cols;
+        for head in 0..2 * n_head {
+            for i in (0..d).step_by(2) {
+                let (cos, sin) = (angles[i], sign * angles[i + 1]);
+                let at = row + head * d + i;
+                let (a, b) = (x[at], x[at + 1]);
+                put(at, a * cos - b * sin);
+                put(at + 1, a * sin + b * cos);
+            }
+        }
+        for at in row + 2 * width..row + cols {
+            put(at, x[at]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::embed::tables::rotary;
+    use super::*;
+
+    #[test]
+    fn scores_depend_on_distance_alone_and_turning_back_undoes() {
+        let (d, t) = (4, 9);
+        let angles: Vec<f64> = (0..t * d).map(|i| rotary(i / d, i % d, d, 100.0)).collect();
+        let x: Vec<f64> = (0..3 * d).map(|i| (i as f64 * 1.3).sin()).collect();
+        let turned = |position: u32| {
+            let mut y = vec![0.0; 3 * d];
+            turn(&mut y, &x, false, &angles, &[position], (3 * d, 1), 1.0);
+            y
+        };
+        let score = |a: u32, b: u32| (0..d).map(|i| turned(a)[i] * turned(b)[d + i]).sum::<f64>();
+        assert!((score(5, 2) - score(8, 5)).abs() < 1e-12 && (score(5, 2) - score(5, 3)).abs() > 1e-3);
+        let mut back = vec![0.0; 3 * d];
+        turn(&mut back, &turned(7), false, &angles, &[7], (3 * d, 1), -1.0);
+        assert!(back.iter().zip(&x).all(|(b, x)| (b - x).abs() < 1e-12));
+    }
+}

@@ -1,0 +1,203 @@
+//! Matrices as the kernels see them: borrowed, strided, and splittable among threads.
+//!
+//! [`Mat`] reads, transposed or not; [`MatMut`] writes. What safe Rust cannot say, that threads write
+//! different columns of one matrix, is said once, in [`Shared::part`].
+#![allow(unsafe_code)] // disjoint parts of one matrix; see `Shared`
+
+use std::{marker::PhantomData, ops::Range, slice};
+
+/// A matrix that is read: element (i, j) is `data[i * row_stride + j * col_stride]`.
+#[derive(Clone, Copy)]
+pub struct Mat<'a> {
+    /// The elements.
+    pub data: &'a [f32],
+    /// Rows.
+    pub rows: usize,
+    /// Columns.
+    pub cols: usize,
+    /// Elements from one row to the next.
+    pub row_stride: usize,
+    /// Elements from one column to the next.
+    pub col_stride: usize,
+}
+
+impl<'a> Mat<'a> {
+    /// Row-major, rows one after the other.
+    #[track_caller]
+    pub fn new(data: &'a [f32], cols: usize) -> Mat<'a> {
+        Mat::strided(data, data.len() / cols.max(1), cols, cols)
+    }
+    /// Row-major, `stride` elements from row to row.
+    #[track_caller]
+    pub fn strided(data: &'a [f32], rows: usize, cols: usize, stride: usize) -> Mat<'a> {
+        let mat = Mat { data, rows, cols, row_stride: stride, col_stride: 1 };
+        mat.check();
+        mat
+    }
+    /// Every element is inside `data`: what the kernels' unchecked loads rely on.
+    #[track_caller]
+    pub fn check(&self) {
+        let last = match (self.rows, self.cols) {
+            (0, _) | (_, 0) => return,
+            (rows, cols) => (rows - 1) * self.row_stride + (cols - 1) * self.col_stride,
+        };
+        assert!(last < self.data.len(), "a {}x{} matrix in {} elements", self.rows, self.cols, self.data.len());
+    }
+    /// Rows and columns exchanged.
+    pub fn t(self) -> Mat<'a> {
+        Mat { rows: self.cols, cols: self.rows, row_stride: self.col_stride, col_stride: self.row_stride, ..self }
+    }
+    /// Some of the rows.
+    pub fn rows(self, range: Range<usize>) -> Mat<'a> {
+        assert!(range.start <= range.end && range.end <= self.rows);
+        let from = (range.start * self.row_stride).min(self.data.len());
+        Mat { data: &self.data[from..], rows: range.len(), ..self }
+    }
+    /// Some of the columns.
+    pub fn cols(self, range: Range<usize>) -> Mat<'a> {
+        self.t().rows(range).t()
+    }
+    /// One element.
+    #[inline(always)]
+    pub fn at(&self, i: usize, j: usize) -> f32 {
+        self.data[i * self.row_stride + j * self.col_stride]
+    }
+    /// A row of a matrix whose columns lie side by side.
+    #[inline(always)]
+    pub fn row(&self, i: usize) -> &'a [f32] {
+        debug_assert!(self.col_stride == 1 && i < self.rows);
+        &self.data[i * self.row_stride..][..self.cols]
+    }
+}
+
+/// A row-major matrix that is written.
+pub struct MatMut<'a> {
+    at: *mut f32,
+    rows: usize,
+    cols: usize,
+    stride: usize,
+    lifetime: PhantomData<&'a mut [f32]>,
+}
+
+impl<'a> MatMut<'a> {
+    /// Rows one after the other.
+    pub fn new(data: &'a mut [f32], cols: usize) -> MatMut<'a> {
+        assert!(cols > 0 && data.len().is_multiple_of(cols));
+        MatMut { at: data.as_mut_ptr(), rows: data.len() / cols, cols, stride: cols, lifetime: PhantomData }
+    }
+    /// Rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+    /// Columns.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+    /// Elements from one row to the next.
+    pub fn stride(&self) -> usize {
+        self.stride
+    }
+    /// The first element, for the micro-kernels.
+    pub fn as_mut_ptr(&mut self) -> *mut f32 {
+        self.at
+    }
+    /// Row `i`.
+    #[inline(always)]
+    pub fn row(&mut self, i: usize) -> &mut [f32] {
+        assert!(i < self.rows);
+        // SAFETY: the row lies inside the borrowed matrix, and `self` is borrowed while it is used.
+        unsafe { slice::from_raw_parts_mut(self.at.add(i * self.stride), self.cols) }
+    }
+    /// All of it, where rows lie one after the other.
+    pub fn whole(&mut self) -> &mut [f32] {
+        assert!(self.stride == self.cols || self.rows <= 1);
+        // SAFETY: the matrix is one stretch of memory, borrowed for as long as `self` is.
+        unsafe { slice::from_raw_parts_mut(self.at, self.rows * self.cols) }
+    }
+    /// The same for the matrix's whole life.
+    pub fn into_whole(self) -> &'a mut [f32] {
+        assert!(self.stride == self.cols || self.rows <= 1);
+        // SAFETY: as in `whole`; `self` is gone, so nothing else refers to it.
+        unsafe { slice::from_raw_parts_mut(self.at, self.rows * self.cols) }
+    }
+    /// Some rows and columns of it, while it is not used itself.
+    pub fn part(&mut self, rows: Range<usize>, cols: Range<usize>) -> MatMut<'_> {
+        assert!(rows.start <= rows.end && rows.end <= self.rows && cols.start <= cols.end && cols.end <= self.cols);
+        // SAFETY: inside the matrix by the assert (an empty part is never dereferenced); exclusive by the borrow.
+        let at = unsafe { self.at.add(rows.start * self.stride + cols.start) };
+        MatMut { at, rows: rows.len(), cols: cols.len(), stride: self.stride, lifetime: PhantomData }
+    }
+    /// Sets every element.
+    pub fn fill(&mut self, value: f32) {
+        for i in 0..self.rows {
+            self.row(i).fill(value);
+        }
+    }
+}
+
+/// A row-major matrix that several threads write at once, each its own part.
+pub struct Shared<'a> {
+    at: *mut f32,
+    rows: usize,
+    cols: usize,
+    lifetime: PhantomData<&'a mut [f32]>,
+}
+
+// SAFETY: the only access is `part`, whose contract forbids overlap between threads.
+unsafe impl Sync for Shared<'_> {}
+
+impl<'a> Shared<'a> {
+    /// Takes the matrix over.
+    pub fn new(data: &'a mut [f32], cols: usize) -> Shared<'a> {
+        assert!(cols > 0 && data.len().is_multiple_of(cols));
+        Shared { at: data.as_mut_ptr(), rows: data.len() / cols, cols, lifetime: PhantomData }
+    }
+    /// Rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+    /// Columns.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+    /// A part of it.
+    ///
+    /// # Safety
+    /// No other live part may share an element with this one.
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn part(&self, rows: Range<usize>, cols: Range<usize>) -> MatMut<'_> {
+        assert!(rows.start <= rows.end && rows.end <= self.rows && cols.start <= cols.end && cols.end <= self.cols);
+        // SAFETY: within the matrix by the assert; unaliased by the caller's promise.
+        let at = unsafe { self.at.add(rows.start * self.cols + cols.start) };
+        MatMut { at, rows: rows.len(), cols: cols.len(), stride: self.cols, lifetime: PhantomData }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_view_is_where_the_strides_say() {
+        let data: Vec<f32> = (0..12).map(|i| i as f32).collect();
+        let m = Mat::new(&data, 4);
+        assert_eq!((m.at(2, 1), m.t().at(1, 2), m.rows(1..3).at(1, 1)), (9.0, 9.0, 9.0));
+        assert_eq!((m.cols(1..3).at(2, 0), m.t().rows(1..3).at(0, 2)), (9.0, 9.0));
+    }
+
+    #[test]
+    fn two_threads_two_halves() {
+        let mut y = [0.0; 8];
+        let shared = Shared::new(&mut y, 4);
+        std::thread::scope(|s| {
+            for half in 0..2 {
+                let shared = &shared;
+                s.spawn(move || {
+                    // SAFETY: the halves 0..2 and 2..4 do not meet.
+                    unsafe { shared.part(0..2, half * 2..half * 2 + 2) }.fill(half as f32 + 1.0);
+                });
+            }
+        });
+        assert_eq!(y, [1.0, 1.0, 2.0, 2.0, 1.0, 1.0, 2.0, 2.0]);
+    }
+}

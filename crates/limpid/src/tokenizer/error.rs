@@ -1,0 +1,159 @@
+//! What can go wrong between text and ids: one enum, with the facts as fields and, where there is one, the mend.
+
+use std::{io, path::PathBuf};
+
+use super::NAMES;
+
+/// What a tokenizer refuses, and why.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A name that no tokenizer has.
+    #[error("no tokenizer is called {name:?}; {}known names are {}", meant(.nearest), NAMES.join(", "))]
+    Name {
+        /// The name asked for.
+        name: String,
+        /// The known name most like it.
+        nearest: Option<&'static str>,
+    },
+    /// `char` and `word` have no vocabulary of their own.
+    #[error(
+        "a {name} tokenizer has no vocabulary until it is trained on a text; train one, or load its tokenizer.json"
+    )]
+    Untrained {
+        /// `char` or `word`.
+        name: &'static str,
+    },
+    /// Nothing to make a vocabulary of.
+    #[error("no {0} to make a vocabulary of: the text is empty")]
+    Empty(&'static str),
+    /// A token that cannot be in a vocabulary.
+    #[error("token {id}, {token:?}, cannot be in a {kind} vocabulary: {why}")]
+    Token {
+        /// The token's text.
+        token: String,
+        /// Its place in the vocabulary.
+        id: usize,
+        /// `char` or `word`.
+        kind: &'static str,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// A token that is twice in a vocabulary.
+    #[error("token {token:?} is twice in the vocabulary, as {first} and as {second}; every token has one id")]
+    Duplicate {
+        /// The token's text.
+        token: String,
+        /// The id it has first.
+        first: u64,
+        /// The id it has again.
+        second: u64,
+    },
+    /// An id that two tokens claim.
+    #[error("id {id} is given to both {first:?} and {second:?}; every id has one token")]
+    Shared {
+        /// The id.
+        id: u64,
+        /// One token.
+        first: String,
+        /// The other.
+        second: String,
+    },
+    /// Ids that are not 0 to V-1.
+    #[error("id {id} of token {token:?} is out of place: {count} tokens have the ids 0 to {}, without a gap", .count - 1)]
+    Gap {
+        /// The id.
+        id: u64,
+        /// Its token.
+        token: String,
+        /// How many tokens there are.
+        count: usize,
+    },
+    /// A piece of text that the vocabulary lacks, when there is no `<UNK>` to stand for it.
+    #[error(
+        "{} at byte {byte} (line {line}, column {column}) is not in the {kind} vocabulary of {vocab_size} tokens; \
+         train the tokenizer on text that has it, or with the special token <UNK>", shown(.piece)
+    )]
+    Unknown {
+        /// The character or word.
+        piece: String,
+        /// Where it starts, in bytes from the beginning of the text.
+        byte: usize,
+        /// Its line, from 1.
+        line: usize,
+        /// Its column in characters, from 1.
+        column: usize,
+        /// `char` or `word`.
+        kind: &'static str,
+        /// V.
+        vocab_size: usize,
+    },
+    /// An id that is not in the vocabulary.
+    #[error("id {id} (at index {index}) is outside the vocabulary of {name}: its {vocab_size} ids end at {}", .vocab_size - 1)]
+    Id {
+        /// The id.
+        id: u32,
+        /// Its place in the list of ids.
+        index: usize,
+        /// The tokenizer's name.
+        name: String,
+        /// V.
+        vocab_size: usize,
+    },
+    /// An id that has no place in a 1-based list or in a [`Remap`](super::Remap).
+    #[error("id {id} (at index {index}) {why}")]
+    Mapping {
+        /// The id.
+        id: u32,
+        /// Its place in the list of ids.
+        index: usize,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// Text that the splitting rules of an encoding cannot get through.
+    #[error("{name} cannot split this text ({detail}); a run of about a million blanks does this: shorten it")]
+    Split {
+        /// The encoding's name.
+        name: &'static str,
+        /// What its regular expression said.
+        detail: String,
+    },
+    /// Something that is not a tokenizer.json.
+    #[error("not a tokenizer.json: {0}")]
+    Json(String),
+    /// A tokenizer.json of a kind that is not read.
+    #[error(
+        "this tokenizer.json holds {found}; what can be read is a char or word tokenizer that limpid wrote, or {{\"limpid_encoding\": NAME}}"
+    )]
+    Unsupported {
+        /// What is in the file.
+        found: String,
+    },
+    /// A file that cannot be read or written.
+    #[error("{}: {source}", .path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A file whose content is wrong.
+    #[error("{}: {source}", .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong in it.
+        source: Box<Error>,
+    },
+}
+
+fn meant(nearest: &Option<&'static str>) -> String {
+    nearest.map(|name| format!("did you mean {name:?}? ")).unwrap_or_default()
+}
+
+/// A piece as it is quoted in a message: escaped, and cut where it is long.
+fn shown(piece: &str) -> String {
+    match piece.char_indices().nth(40) {
+        Some((end, _)) => format!("{:?}…", &piece[..end]),
+        None => format!("{piece:?}"),
+    }
+}

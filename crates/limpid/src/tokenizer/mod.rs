@@ -1,0 +1,261 @@
+//! Text to ids and back. Three kinds: characters, words, and OpenAI's byte-pair encodings.
+//!
+//! A tokenizer is a value that is cheap to clone and never changes. Ids count from 0 and are below
+//! [`vocab_size`](Tokenizer::vocab_size). Characters and words are learned here from a text; byte-pair encodings go by
+//! name and come with the program.
+//!
+//! Read `vocabulary` for how a learned tokenizer looks things up, `words` for what a word is, `json` for the file.
+
+mod bpe;
+mod error;
+mod ids;
+mod json;
+mod stream;
+mod vocabulary;
+mod words;
+
+use std::{
+    fmt,
+    fs::{self, File},
+    io::{self, Write},
+    path::Path,
+    sync::Arc,
+};
+
+pub use bpe::Encoding;
+pub use error::Error;
+pub use ids::{Remap, Statistics, from_one_based, statistics, to_one_based};
+pub use stream::TextStream;
+pub use vocabulary::{Kind, Order, Vocabulary};
+
+use crate::nearest::nearest;
+use words::Spacing;
+
+/// Every name a tokenizer goes by. `char` and `word` need a text or a file besides.
+pub const NAMES: [&str; 5] = ["char", "word", "gpt2", "cl100k_base", "o200k_base"];
+
+/// Text to ids and back.
+///
+/// | kind | a token is | `decode(encode(text))` |
+/// |---|---|---|
+/// | `Char` | one Unicode scalar value | `text` |
+/// | `Word` | a word, a single mark, a newline | `text` if it is spaced as English is, see below |
+/// | `Bpe` | some bytes | `text` |
+///
+/// **Special tokens** such as `[PAD]`, `[MASK]`, `<|endoftext|>` are found in text by [`encode`](Tokenizer::encode) if the
+/// vocabulary has them. In a learned vocabulary every token that is not one character, or one word, is special.
+/// Decoding gives their text. `<UNK>` (or `[UNK]`, `<unk>`), if there, stands for what the vocabulary lacks.
+///
+/// **Words.** A word is a run of letters and digits; an apostrophe, hyphen or underscore between letters belongs to it, and
+/// so does a point, comma or colon between digits. Blanks other than newlines are not tokens. Decoding puts one space
+/// between tokens, but none before `. , ! ? ; : ) % … ” ’`, none after `( $ “ ‘`, none beside a newline, and reads `"` as
+/// opening and closing in turn within a line. Text spaced otherwise (two spaces, tabs, indentation, `--` between words,
+/// `e.g.`, 'single straight quotes') comes back with these spaces instead. Its ids are the same when encoded again, as long
+/// as no two tokens side by side spell a third with a blank between (`New`, `York`, `New York`).
+#[derive(Clone, PartialEq)]
+pub enum Tokenizer {
+    /// Characters.
+    Char(Arc<Vocabulary>),
+    /// Words.
+    Word(Arc<Vocabulary>),
+    /// Byte pairs.
+    Bpe(Encoding),
+}
+
+impl Tokenizer {
+    /// The byte-pair encoding of that name: `gpt2` (or `r50k_base`), `cl100k_base`, `o200k_base`.
+    pub fn named(name: &str) -> Result<Tokenizer, Error> {
+        if let Some(encoding) = Encoding::named(name) {
+            return Ok(Tokenizer::Bpe(encoding));
+        }
+        Err(match [Kind::Char, Kind::Word].into_iter().find(|kind| kind.name() == name) {
+            Some(kind) => Error::Untrained { name: kind.name() },
+            None => Error::Name { name: name.into(), nearest: nearest(name, NAMES) },
+        })
+    }
+
+    /// Learns the vocabulary of `text`. The `special` tokens come first, in their order.
+    pub fn train(kind: Kind, text: &str, order: Order, special: &[&str]) -> Result<Tokenizer, Error> {
+        Vocabulary::train(kind, text, order, special).map(Tokenizer::learned)
+    }
+
+    /// Takes a vocabulary as given: the first token has id 0. A token that is there twice is an error.
+    pub fn from_vocabulary(kind: Kind, tokens: Vec<String>) -> Result<Tokenizer, Error> {
+        if tokens.is_empty() {
+            return Err(Error::Empty(kind.name()));
+        }
+        Vocabulary::new(kind, tokens).map(Tokenizer::learned)
+    }
+
+    fn learned(vocabulary: Vocabulary) -> Tokenizer {
+        match vocabulary.kind() {
+            Kind::Char => Tokenizer::Char(Arc::new(vocabulary)),
+            Kind::Word => Tokenizer::Word(Arc::new(vocabulary)),
+        }
+    }
+
+    /// `char`, `word`, `gpt2`, `cl100k_base` or `o200k_base`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Tokenizer::Char(_) => "char",
+            Tokenizer::Word(_) => "word",
+            Tokenizer::Bpe(encoding) => encoding.name(),
+        }
+    }
+
+    /// V: all ids are below it.
+    pub fn vocab_size(&self) -> usize {
+        match self {
+            Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => vocabulary.tokens().len(),
+            Tokenizer::Bpe(encoding) => encoding.vocab_size(),
+        }
+    }
+
+    /// The ids of `text`, special tokens recognised.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, Error> {
+        self.encode_with(text, true)
+    }
+
+    /// The ids of `text`, where the text of a special token is text like any other.
+    pub fn encode_ordinary(&self, text: &str) -> Result<Vec<u32>, Error> {
+        self.encode_with(text, false)
+    }
+
+    fn encode_with(&self, text: &str, specials: bool) -> Result<Vec<u32>, Error> {
+        match self {
+            Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => vocabulary.encode(text, specials),
+            Tokenizer::Bpe(encoding) => encoding.encode(text, specials),
+        }
+    }
+
+    /// The text of `ids`. Bytes that are no character become U+FFFD, and so does an id below V that no text has.
+    pub fn decode(&self, ids: &[u32]) -> Result<String, Error> {
+        let bytes = self.decode_bytes(ids)?;
+        Ok(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+    }
+
+    /// The bytes of `ids`, which for byte pairs need not be whole characters.
+    pub fn decode_bytes(&self, ids: &[u32]) -> Result<Vec<u8>, Error> {
+        self.check(ids)?;
+        Ok(match self {
+            Tokenizer::Char(vocabulary) => {
+                ids.iter().flat_map(|&id| vocabulary.tokens()[id as usize].as_bytes()).copied().collect()
+            }
+            Tokenizer::Word(vocabulary) => {
+                let mut spacing = Spacing::default();
+                let mut bytes = Vec::with_capacity(ids.len() * 5);
+                for &id in ids {
+                    let token = &vocabulary.tokens()[id as usize];
+                    bytes.extend_from_slice(spacing.before(token).as_bytes());
+                    bytes.extend_from_slice(token.as_bytes());
+                }
+                bytes
+            }
+            Tokenizer::Bpe(encoding) => encoding.bytes(ids),
+        })
+    }
+
+    /// One token to look at: its text as it is, with bytes that are no character written `\xE2`. An id that no text has is
+    /// `<unused 100256>`.
+    pub fn piece(&self, id: u32) -> Result<String, Error> {
+        Ok(self.pieces(&[id])?.remove(0))
+    }
+
+    /// [`piece`](Tokenizer::piece) of each id.
+    pub fn pieces(&self, ids: &[u32]) -> Result<Vec<String>, Error> {
+        self.check(ids)?;
+        let one = |&id: &u32| match self {
+            Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => vocabulary.tokens()[id as usize].clone(),
+            Tokenizer::Bpe(encoding) if encoding.unused(id) => format!("<unused {id}>"),
+            Tokenizer::Bpe(encoding) => visible(&encoding.bytes(&[id])),
+        };
+        Ok(ids.iter().map(one).collect())
+    }
+
+    /// The id of a special token, such as `[MASK]`, `[PAD]` or `<|endoftext|>`.
+    pub fn special(&self, name: &str) -> Option<u32> {
+        self.specials().into_iter().find(|(token, _)| *token == name).map(|(_, id)| id)
+    }
+
+    /// All special tokens and their ids, ascending.
+    pub fn specials(&self) -> Vec<(&str, u32)> {
+        match self {
+            Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => {
+                vocabulary.specials().into_iter().map(|id| (vocabulary.tokens()[id as usize].as_str(), id)).collect()
+            }
+            Tokenizer::Bpe(encoding) => encoding.specials().to_vec(),
+        }
+    }
+
+    /// The token that ends a document: `<|endoftext|>`, `[EOS]`, `<EOS>` or `</s>`.
+    pub fn end_of_text(&self) -> Option<u32> {
+        ["<|endoftext|>", "[EOS]", "<EOS>", "</s>"].into_iter().find_map(|name| self.special(name))
+    }
+
+    /// The content of a tokenizer.json. HuggingFace's `tokenizers` reads that of `char` and `word` and gives the same ids
+    /// (its decoder puts a space between all words); a byte-pair encoding is only named.
+    pub fn to_json(&self) -> String {
+        json::write(self)
+    }
+
+    /// Reads what [`to_json`](Tokenizer::to_json) wrote. Other files are refused, saying what they hold.
+    pub fn from_json(text: &str) -> Result<Tokenizer, Error> {
+        json::read(text)
+    }
+
+    /// Writes a tokenizer.json, whole or not at all.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Error> {
+        let path = path.as_ref();
+        replace(path, self.to_json().as_bytes()).map_err(|source| Error::Io { path: path.into(), source })
+    }
+
+    /// Reads a tokenizer.json.
+    pub fn load(path: impl AsRef<Path>) -> Result<Tokenizer, Error> {
+        let path = path.as_ref();
+        let text = fs::read_to_string(path).map_err(|source| Error::Io { path: path.into(), source })?;
+        Tokenizer::from_json(&text).map_err(|source| Error::File { path: path.into(), source: source.into() })
+    }
+
+    /// Says which id, if any, is not below V.
+    fn check(&self, ids: &[u32]) -> Result<(), Error> {
+        let vocab_size = self.vocab_size();
+        match ids.iter().position(|&id| id as usize >= vocab_size) {
+            None => Ok(()),
+            Some(index) => Err(Error::Id { id: ids[index], index, name: self.name().into(), vocab_size }),
+        }
+    }
+}
+
+impl fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "Tokenizer({}, {} tokens)", self.name(), self.vocab_size())
+    }
+}
+
+/// Bytes as text, with `\xE2` for what is no character.
+fn visible(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for chunk in bytes.utf8_chunks() {
+        text += chunk.valid();
+        chunk.invalid().iter().for_each(|byte| text += &format!("\\x{byte:02X}"));
+    }
+    text
+}
+
+/// Writes beside `path`, then renames.
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".partial");
+    let written = File::create(&beside).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&beside, path)
+    });
+    if written.is_err() {
+        _ = fs::remove_file(&beside);
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,270 @@
+//! The chain of judges: central differences judge `reference` over the whole product of axes, and `reference`
+//! judges `cpu` op by op, at every instruction level and thread count.
+
+mod random_config;
+
+use limpid::backend::{Backend, Cpu, Reference};
+use limpid::config::Config;
+use limpid::model::{Model, Use};
+use limpid::ops::simd::Level;
+use limpid::ops::{Batch, IGNORE, Op, Slot, Space, Span, random};
+use random_config::{axes_of, configs, pairs_covered};
+
+const BATCH: usize = 2;
+const CONTEXT: usize = 5;
+
+/// Two sequences, one of them padded; some rows without a target; segments where the model has them.
+fn batch(config: &Config, seed: u64) -> Batch {
+    let rows = (BATCH * CONTEXT) as u64;
+    let ids = |site: u64| (0..rows).map(|i| random::below(seed, site, i, config.vocab_size as u64) as u32).collect::<Vec<_>>();
+    let mut targets = ids(2);
+    targets[3] = IGNORE;
+    targets[8] = IGNORE;
+    targets[9] = IGNORE;
+    let mut batch = Batch::of_sequences(ids(1), targets, CONTEXT);
+    batch.spans[1].valid = 3;
+    if config.n_segment > 0 {
+        batch.segments = (0..rows).map(|i| (i % 2) as u32).collect();
+    }
+    batch.seed = Some(seed);
+    batch
+}
+
+fn fill(model: &Model, backend: &mut dyn Backend, seed: u64) {
+    for param in &model.params {
+        let site = random::site(&param.name);
+        let shift = if param.name.contains("ln") && param.name.ends_with("weight") { 1.0 } else { 0.0 };
+        let value = |i| (shift + 0.4 * random::normal(seed, site, i)) as f32;
+        backend.write(param.slot, &(0..param.slot.len() as u64).map(value).collect::<Vec<_>>());
+    }
+}
+
+fn mean_loss(model: &Model, reference: &Reference, batch: &Batch) -> f64 {
+    f64::from(batch.weight) * reference.exact(model.losses().unwrap()).iter().sum::<f64>()
+}
+
+/// The worst relative error of the configuration's gradients against central differences.
+fn check(config: &Config, seed: u64) -> f64 {
+    let model = Model::new(config, Use::Train { batch: BATCH, context: CONTEXT }).unwrap();
+    let mut reference = Reference::new(&model);
+    let batch = batch(config, seed);
+    fill(&model, &mut reference, seed);
+    reference.feed(&batch);
+    reference.forward(model.body());
+    reference.backward(&model.back);
+    let mut worst = 0f64;
+    for param in &model.params {
+        let grads = reference.exact(param.slot.grad()).to_vec();
+        let mut reached = false;
+        for i in (0..grads.len()).step_by(1 + grads.len() / 5) {
+            let h = 1e-5;
+            let keep = reference.exact(param.slot)[i];
+            let mut loss = |value| {
+                reference.exact_mut(param.slot)[i] = value;
+                reference.forward(&model.ops);
+                mean_loss(&model, &reference, &batch)
+            };
+            let slope = (loss(keep + h) - loss(keep - h)) / (2.0 * h);
+            loss(keep);
+            let (off, size) = ((slope - grads[i]).abs(), slope.abs().max(grads[i].abs()));
+            // differences of a loss near 3 are exact to about 3e-16 / 1e-5; a kink of ReLU within h would be larger
+            assert!(off < 1e-9 + 1e-5 * size, "{}[{i}]: difference {slope}, gradient {}\n{config:?}", param.name, grads[i]);
+            if size > 1e-5 {
+                worst = worst.max(off / size);
+            }
+        }
+        reached |= grads.iter().any(|g| g.abs() > 0.0);
+        // under a softmax, a bias common to all keys or all logits of a row has no slope; nothing else may be dead
+        assert!(reached || config.dropout != Default::default(), "no gradient reached {}\n{config:?}", param.name);
+    }
+    worst
+}
+
+#[test]
+fn every_pair_of_choices_has_the_right_gradient() {
+    let configs = configs();
+    let (covered, all) = pairs_covered(&configs);
+    assert_eq!(covered, all, "pairs of axis values");
+    let worst = configs.iter().enumerate().map(|(i, config)| check(config, i as u64)).fold(0.0, f64::max);
+    println!("{} configurations, {} axes, all {all} pairs of values, worst relative error {worst:.1e}", configs.len(), axes_of(&configs[0]).len());
+    assert!(worst < 1e-5, "worst relative error {worst:e}");
+}
+
+/// Copies every memory of `from` to `to`, so that the next op starts from the same numbers.
+fn copy(model: &Model, from: &dyn Backend, to: &mut dyn Backend) {
+    for space in [Space::Act, Space::Stat, Space::ActGrad, Space::Grad, Space::Param] {
+        let size = model.sizes[space as usize];
+        let all = Slot { space, at: 0, rows: 1, cols: size, live: limpid::ops::Live::All };
+        to.write(all, &from.read(all));
+    }
+}
+
+#[track_caller]
+fn assert_close(what: &str, got: &[f32], want: &[f32], slack: f32) {
+    let size = want.iter().filter(|v| v.is_finite()).fold(1e-3f32, |m, v| m.max(v.abs()));
+    for (i, (g, w)) in got.iter().zip(want).enumerate() {
+        let same = g == w || (g - w).abs() <= slack * size; // equal infinities count
+        assert!(same, "{what}[{i}]: got {g}, want {w}, off by {:.1e}, allowed {:.1e}", (g - w).abs(), slack * size);
+    }
+}
+
+/// Every op of every configuration, forward and backward, from the same f32 inputs on both sides. Sums have at most
+/// some tens of terms here, so a few rounding steps of f32, relative to the tensor's size, are allowed.
+fn compare(config: &Config, purpose: Use, level: Level, threads: usize, seed: u64) {
+    let model = Model::new(config, purpose).unwrap();
+    let mut reference = Reference::new(&model);
+    let mut cpu = Cpu::with_level(&model, threads, level);
+    let batch = batch(config, seed);
+    fill(&model, &mut reference, seed);
+    reference.feed(&batch);
+    cpu.feed(&batch);
+    let slack = 4e-6;
+    for op in &model.ops {
+        copy(&model, &cpu, &mut reference);
+        fill(&model, &mut reference, seed);
+        copy(&model, &reference, &mut cpu);
+        reference.forward(&[*op]);
+        cpu.forward(&[*op]);
+        let mut copy = *op;
+        for (_, slot) in copy.operands() {
+            let what = format!("{} {} at {level}, {threads} threads", op.name(), model.name_of(*slot));
+            assert_close(&what, &cpu.read(*slot), &reference.read(*slot), slack);
+        }
+    }
+    for step in &model.back {
+        copy(&model, &reference, &mut cpu);
+        copy(&model, &cpu, &mut reference);
+        reference.backward(&[*step]);
+        cpu.backward(&[*step]);
+        let dx = step.dx.iter().flatten().map(|g| g.slot);
+        let mut op = step.op;
+        let params = op.operands().into_iter().filter(|(_, s)| s.space == Space::Param).map(|(_, s)| s.grad()).collect::<Vec<_>>();
+        for slot in dx.chain(params).chain(step.watched.into_iter().flatten()) {
+            let what = format!("gradient of {} at {slot:?}, {level}, {threads} threads", step.op.name());
+            assert_close(&what, &cpu.read(slot), &reference.read(slot), 4.0 * slack);
+        }
+    }
+}
+
+#[test]
+fn cpu_agrees_with_reference_op_by_op_at_every_level_and_thread_count() {
+    let configs = configs();
+    for (i, config) in configs.iter().enumerate() {
+        let level = Level::available()[i % Level::available().len()];
+        let threads = [1, 2, 3, 7][i / 3 % 4];
+        compare(config, Use::Train { batch: BATCH, context: CONTEXT }, level, threads, i as u64);
+        compare(config, Use::Inspect { batch: BATCH, context: CONTEXT }, level, threads, i as u64);
+    }
+    for level in Level::available() {
+        for threads in [1, 2, 3, 7] {
+            // sizes that no vector length divides, more than one block of keys, work enough to be shared out
+            let config = Config { context_length: 70, d_model: 78, n_head: 3, d_ff: 131, vocab_size: 211, ..configs[0].clone() };
+            long(&config, level, threads);
+        }
+    }
+}
+
+/// A longer run, whole: several blocks of keys, ragged sequences, results compared end to end.
+fn long(config: &Config, level: Level, threads: usize) {
+    let (model, context) = (Model::new(config, Use::Train { batch: 2, context: 70 }).unwrap(), 70);
+    let ids = |site| (0..140).map(|i| random::below(1, site, i, 211) as u32).collect::<Vec<_>>();
+    let batch = Batch::of_sequences(ids(1), ids(2), context);
+    let run = |backend: &mut dyn Backend| {
+        for param in &model.params {
+            let value = |i| (0.1 * random::normal(9, random::site(&param.name), i)) as f32;
+            backend.write(param.slot, &(0..param.slot.len() as u64).map(value).collect::<Vec<_>>());
+        }
+        backend.feed(&batch);
+        backend.forward(model.body());
+        backend.backward(&model.back);
+    };
+    let (mut reference, mut cpu) = (Reference::new(&model), Cpu::with_level(&model, threads, level));
+    run(&mut reference);
+    run(&mut cpu);
+    for param in &model.params {
+        let what = format!("gradient of {} at {level}, {threads} threads", param.name);
+        assert_close(&what, &cpu.read(param.slot.grad()), &reference.read(param.slot.grad()), 3e-5);
+    }
+    assert_close("losses", &cpu.read(model.losses().unwrap()), &reference.read(model.losses().unwrap()), 2e-6);
+}
+
+/// The same bits from any number of threads, op by op or in one go, forward, backward and update.
+#[test]
+fn bits_depend_on_neither_threads_nor_watchers() {
+    for (i, config) in configs().iter().enumerate().take(12) {
+        let config = Config { d_model: 48, n_head: 4, d_ff: 200, vocab_size: 300, context_length: 80, ..config.clone() };
+        let model = Model::new(&config, Use::Train { batch: 3, context: 80 }).unwrap();
+        let ids = |site| (0..240).map(|j| random::below(i as u64, site, j, 300) as u32).collect::<Vec<_>>();
+        let mut batch = Batch::of_sequences(ids(1), ids(2), 80);
+        batch.seed = Some(5);
+        let rule = limpid::ops::adamw::Rule {
+            method: limpid::ops::adamw::Method::AdamW,
+            rate: 1e-2,
+            beta1: 0.9,
+            beta2: 0.99,
+            eps: 1e-8,
+            step: 1,
+            max_norm: 1.0,
+        };
+        for level in Level::available() {
+            let run = |threads: usize, one_by_one: bool| {
+                let mut cpu = Cpu::with_level(&model, threads, level);
+                fill(&model, &mut cpu, 3);
+                cpu.feed(&batch);
+                if one_by_one {
+                    model.body().iter().for_each(|op| cpu.forward(&[*op]));
+                    model.back.iter().for_each(|step| cpu.backward(&[*step]));
+                } else {
+                    cpu.forward(model.body());
+                    cpu.backward(&model.back);
+                }
+                cpu.update(&model.decay_groups(0.1), &rule);
+                let all = |space| Slot { space, at: 0, rows: 1, cols: model.sizes[space as usize], live: limpid::ops::Live::All };
+                let bits = |space| cpu.read(all(space)).iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+                (bits(Space::Param), bits(Space::Act), bits(Space::Stat))
+            };
+            let one = run(1, false);
+            for (threads, one_by_one) in [(1, true), (2, false), (3, true), (7, false)] {
+                assert!(run(threads, one_by_one) == one, "{level}, {threads} threads, {config:?}");
+            }
+        }
+    }
+}
+
+/// The plan that shares places gives the bits of the one that does not.
+#[test]
+fn a_compact_plan_changes_memory_and_nothing_else() {
+    for (i, config) in configs().iter().enumerate().take(40) {
+        let losses = |purpose| {
+            let model = Model::new(config, purpose).unwrap();
+            let mut cpu = Cpu::with_level(&model, 2, Level::best());
+            fill(&model, &mut cpu, 1);
+            let mut batch = batch(config, i as u64);
+            batch.seed = None;
+            cpu.feed(&batch);
+            cpu.forward(&model.ops);
+            let losses = cpu.read(model.losses().unwrap());
+            if !model.back.is_empty() {
+                cpu.backward(&model.back);
+            }
+            let grads: Vec<Vec<f32>> =
+                if model.back.is_empty() { vec![] } else { model.params.iter().map(|p| cpu.read(p.slot.grad())).collect() };
+            (losses, grads, model.sizes[Space::Act as usize])
+        };
+        let (score, _, compact) = losses(Use::Score { batch: BATCH, context: CONTEXT });
+        let (train, shared, kept) = losses(Use::Train { batch: BATCH, context: CONTEXT });
+        let (inspect, own, all) = losses(Use::Inspect { batch: BATCH, context: CONTEXT });
+        assert_eq!(score, train, "{config:?}");
+        assert_eq!(score, inspect, "{config:?}");
+        assert_eq!(shared, own, "{config:?}");
+        assert!(compact < kept && kept <= all, "{compact} {kept} {all}");
+    }
+}
+
+#[test]
+fn spans_reach_what_the_mask_says() {
+    use limpid::config::Mask;
+    let span = Span { row: 0, rows: 4, past: 2, sequence: 0, valid: 5 };
+    assert_eq!([Mask::Causal, Mask::Bidirectional, Mask::None].map(|m| span.reach(m, 1)), [4, 5, 6]);
+    assert!(matches!(Model::new(&configs()[0], Use::Train { batch: 1, context: 2 }).unwrap().ops.last(), Some(Op::Classify { .. })));
+}

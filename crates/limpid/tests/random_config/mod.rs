@@ -1,0 +1,123 @@
+//! Tiny configurations that between them take every pair of values on every two axes: a fixed, seeded
+//! sample of the product, grown until no pair is missing.
+
+use limpid::config::*;
+use limpid::ops::random;
+use std::collections::HashSet;
+
+/// One value on each axis, as small numbers.
+const AXES: &[(&str, usize)] = &[
+    ("positions", 4),
+    ("norm place", 2),
+    ("final norm", 2),
+    ("norm", 3),
+    ("gain", 2),
+    ("offset", 2),
+    ("embedding norm", 2),
+    ("segments", 2),
+    ("attention bias", 2),
+    ("ffn bias", 2),
+    ("head bias", 2),
+    ("scale", 2),
+    ("mask", 3),
+    ("activation", 8),
+    ("tied", 2),
+    ("transform", 2),
+    ("dropout embedding", 2),
+    ("dropout attention", 2),
+    ("dropout projection", 2),
+    ("dropout ffn", 2),
+    ("dropout scale", 2),
+    ("d_ff", 2),
+];
+
+fn config(choice: &[usize]) -> Config {
+    let on = |axis: &str| choice[AXES.iter().position(|(name, _)| *name == axis).unwrap()];
+    let yes = |axis: &str| on(axis) == 1;
+    let p = |axis: &str| if yes(axis) { 0.25 } else { 0.0 };
+    Config {
+        vocab_size: 11,
+        context_length: 6,
+        d_model: 12,
+        n_head: 3,
+        n_layer: 2,
+        d_ff: [7, 17][on("d_ff")],
+        positions: Positions::ALL[on("positions")],
+        rotary_base: 100.0,
+        n_segment: 2 * on("segments"),
+        norm_place: NormPlace::ALL[on("norm place")],
+        final_norm: yes("final norm"),
+        embedding_norm: yes("embedding norm"),
+        norm: NormKind::ALL[on("norm")],
+        norm_eps: 1e-3,
+        norm_gain: yes("gain"),
+        norm_offset: yes("offset"),
+        attention_bias: yes("attention bias"),
+        ffn_bias: yes("ffn bias"),
+        attention_scale: yes("scale"),
+        mask: Mask::ALL[on("mask")],
+        activation: Activation::ALL[on("activation")],
+        leaky_slope: 0.1,
+        tied_head: yes("tied"),
+        head_bias: yes("head bias"),
+        head_transform: yes("transform"),
+        dropout: Dropout {
+            embedding: p("dropout embedding"),
+            attention: p("dropout attention"),
+            projection: p("dropout projection"),
+            ffn: p("dropout ffn"),
+            scale: DropoutScale::ALL[on("dropout scale")],
+        },
+    }
+}
+
+fn pairs(choice: &[usize]) -> impl Iterator<Item = (usize, usize, usize, usize)> {
+    (0..AXES.len()).flat_map(move |a| (0..a).map(move |b| (a, choice[a], b, choice[b])))
+}
+
+fn choices() -> Vec<Vec<usize>> {
+    let mut covered = HashSet::new();
+    let mut chosen: Vec<Vec<usize>> = vec![];
+    for round in 0..10_000u64 {
+        // of twenty random choices, the one with the most new pairs
+        let random = |k: u64| AXES.iter().enumerate().map(|(a, (_, n))| random::below(round, k, a as u64, *n as u64) as usize).collect();
+        let best: Vec<usize> =
+            (0..20).map(random).max_by_key(|c: &Vec<usize>| pairs(c).filter(|p| !covered.contains(p)).count()).unwrap();
+        let new: Vec<_> = pairs(&best).filter(|p| !covered.contains(p)).collect();
+        if !new.is_empty() {
+            covered.extend(new);
+            chosen.push(best);
+        }
+        if covered.len() == total() {
+            break;
+        }
+    }
+    // and as many again without looking at pairs, for what only three values together would show
+    let more = chosen.len() as u64;
+    chosen.extend((0..more).map(|k| AXES.iter().enumerate().map(|(a, (_, n))| random::below(99, k, a as u64, *n as u64) as usize).collect()));
+    chosen
+}
+
+fn total() -> usize {
+    (0..AXES.len()).flat_map(|a| (0..a).map(move |b| AXES[a].1 * AXES[b].1)).sum()
+}
+
+/// The sample.
+pub fn configs() -> Vec<Config> {
+    choices().iter().map(|c| config(c)).collect()
+}
+
+/// The axes' names.
+#[allow(dead_code)]
+pub fn axes_of(_: &Config) -> Vec<&'static str> {
+    AXES.iter().map(|(name, _)| *name).collect()
+}
+
+/// Pairs of values that the sample takes, and that there are.
+#[allow(dead_code)]
+pub fn pairs_covered(configs: &[Config]) -> (usize, usize) {
+    let all = choices();
+    assert_eq!(all.len(), configs.len());
+    let covered: HashSet<_> = all.iter().flat_map(|c| pairs(c).collect::<Vec<_>>()).collect();
+    (covered.len(), total())
+}
