@@ -1,2 +1,82 @@
-//! The binary `limpid`.
-fn main() {}
+//! The binary `limpid`: arguments, terminals and files. Each verb is one file in `verbs`; what they share is in
+//! `options` (flags and configuration files), `source` (text), and `show` (what people see).
+//!
+//! Data goes to stdout, everything else to stderr. Exit 0: done; 1: something the user can mend; 2: wrong usage.
+
+mod options;
+mod show;
+mod source;
+mod verbs;
+
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use std::process::ExitCode;
+
+/// A GPT that you can see through: train, run and inspect transformers.
+#[derive(Parser)]
+#[command(name = "limpid", version, args_override_self = true, infer_subcommands = false, propagate_version = true)]
+#[command(after_help = "`limpid train` alone trains on a built-in corpus in about half a minute.\nDetails of a verb: limpid VERB --help")]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Train a model; with no flags, a small one on a built-in corpus
+    Train(verbs::train::Args),
+    /// Continue a prompt
+    Generate(verbs::generate::Args),
+    /// Loss, perplexity and bits per byte of a text
+    Eval(verbs::eval::Args),
+    /// Show a model at work: every tensor by name
+    Inspect(verbs::inspect::Args),
+    /// Parameters, memory and FLOPs of a preset or a model
+    Params(verbs::params::Args),
+    /// Say what `train` with the same flags would do
+    Plan(verbs::plan::Args),
+    /// Prove that a configuration can learn
+    Check(verbs::check::Args),
+    /// Text to ids and back
+    Tokenize(verbs::tokenize::Args),
+    /// Measure training, prefill and decoding against the machine's roofs
+    Bench(verbs::bench::Args),
+    /// What limpid sees of this machine and will use
+    Doctor(verbs::doctor::Args),
+}
+
+fn main() -> ExitCode {
+    let done = options::arguments(std::env::args_os().collect(), &Cli::command()).and_then(|arguments| {
+        let matches = Cli::command().try_get_matches_from(arguments).unwrap_or_else(|e| e.exit());
+        let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
+        match cli.verb {
+            Verb::Train(args) => verbs::train::run(args),
+            Verb::Generate(args) => verbs::generate::run(args),
+            Verb::Eval(args) => verbs::eval::run(args),
+            Verb::Inspect(args) => verbs::inspect::run(args),
+            Verb::Params(args) => verbs::params::run(args),
+            Verb::Plan(args) => verbs::plan::run(args),
+            Verb::Check(args) => verbs::check::run(args),
+            Verb::Tokenize(args) => verbs::tokenize::run(args),
+            Verb::Bench(args) => verbs::bench::run(args),
+            Verb::Doctor(args) => verbs::doctor::run(args),
+        }
+    });
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if show::is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(if error.is::<options::Usage>() { 2 } else { 1 })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -55,7 +55,6 @@ fn check(config: &Config, seed: u64) -> f64 {
     let mut worst = 0f64;
     for param in &model.params {
         let grads = reference.exact(param.slot.grad()).to_vec();
-        let mut reached = false;
         for i in (0..grads.len()).step_by(1 + grads.len() / 5) {
             let h = 1e-5;
             let keep = reference.exact(param.slot)[i];
@@ -73,7 +72,7 @@ fn check(config: &Config, seed: u64) -> f64 {
                 worst = worst.max(off / size);
             }
         }
-        reached |= grads.iter().any(|g| g.abs() > 0.0);
+        let reached = grads.iter().any(|g| g.abs() > 0.0);
         // under a softmax, a bias common to all keys or all logits of a row has no slope; nothing else may be dead
         assert!(reached || config.dropout != Default::default(), "no gradient reached {}\n{config:?}", param.name);
     }
@@ -101,7 +100,8 @@ fn copy(model: &Model, from: &dyn Backend, to: &mut dyn Backend) {
 
 #[track_caller]
 fn assert_close(what: &str, got: &[f32], want: &[f32], slack: f32) {
-    let size = want.iter().filter(|v| v.is_finite()).fold(1e-3f32, |m, v| m.max(v.abs()));
+    // sums of terms near 0.01 may cancel to less: their rounding is relative to the terms
+    let size = want.iter().filter(|v| v.is_finite()).fold(1e-2f32, |m, v| m.max(v.abs()));
     for (i, (g, w)) in got.iter().zip(want).enumerate() {
         let same = g == w || (g - w).abs() <= slack * size; // equal infinities count
         assert!(same, "{what}[{i}]: got {g}, want {w}, off by {:.1e}, allowed {:.1e}", (g - w).abs(), slack * size);
@@ -120,9 +120,8 @@ fn compare(config: &Config, purpose: Use, level: Level, threads: usize, seed: u6
     cpu.feed(&batch);
     let slack = 4e-6;
     for op in &model.ops {
-        copy(&model, &cpu, &mut reference);
-        fill(&model, &mut reference, seed);
         copy(&model, &reference, &mut cpu);
+        copy(&model, &cpu, &mut reference); // now rounded to f32
         reference.forward(&[*op]);
         cpu.forward(&[*op]);
         let mut copy = *op;

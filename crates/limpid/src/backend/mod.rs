@@ -23,7 +23,7 @@ pub struct Report {
     pub finite: bool,
 }
 
-/// Whoever runs ops: six verbs, object-safe.
+/// Whoever runs ops: object-safe, so that observers can wrap it.
 pub trait Backend {
     /// Takes the rows of the next run.
     fn feed(&mut self, batch: &Batch);
@@ -36,6 +36,10 @@ pub trait Backend {
     fn update(&mut self, groups: &[(Range<usize>, f64)], rule: &Rule) -> Report;
     /// The values of a tensor (of all its rows).
     fn read(&self, slot: Slot) -> Vec<f32>;
+    /// The sum of a tensor's values, in their order: what a loss needs, without a copy.
+    fn sum(&self, slot: Slot) -> f64 {
+        self.read(slot).iter().map(|v| f64::from(*v)).sum()
+    }
     /// Replaces the values of a tensor.
     fn write(&mut self, slot: Slot, values: &[f32]);
 }

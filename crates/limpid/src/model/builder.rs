@@ -282,8 +282,10 @@ impl<'a> Builder<'a> {
                 _ => self.rows,
             },
             sizes: self.used,
+            labels: vec![],
             tables: self.tables,
         };
+        model.label();
         plan::arrange(&mut model);
         plan::differentiate(&mut model);
         plan::compact(&mut model);

@@ -162,6 +162,8 @@ pub struct Model {
     pub rows: usize,
     /// Elements of each memory, by [`Space::ALL`].
     pub sizes: [usize; Space::ALL.len()],
+    /// The names of each op's output and other operands, noted before places were shared.
+    labels: Vec<(String, Vec<String>)>,
     tables: Vec<(Slot, Table)>,
 }
 
@@ -290,7 +292,21 @@ impl Model {
         ]
     }
 
-    /// The name of whatever lies in `slot`, for messages and listings.
+    /// The name of what op `i` makes, in any plan.
+    pub fn output_name(&self, i: usize) -> &str {
+        &self.labels[i].0
+    }
+
+    /// Notes the names of all operands; places still name tensors then.
+    fn label(&mut self) {
+        let operands = |mut op: Op, y: Slot| {
+            let others = op.operands().into_iter().filter(|(_, slot)| **slot != y).map(|(_, slot)| *slot).collect::<Vec<_>>();
+            others.into_iter().map(|slot| self.name_of(slot)).collect()
+        };
+        self.labels = self.ops.iter().map(|op| (self.name_of(op.output()), operands(*op, op.output()))).collect();
+    }
+
+    /// The name of whatever lies in `slot`, in a plan that shares no places ([`Use::Inspect`]).
     pub fn name_of(&self, slot: Slot) -> String {
         let same = |s: Slot| (s.space, s.at) == (slot.space, slot.at);
         let whole = |t: &&Tensor| same(t.slot) && t.cols == (0..t.slot.cols);
@@ -308,16 +324,9 @@ impl Model {
 /// The model as a listing: one line per op, its operands by name, what it makes.
 impl fmt::Display for Model {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for op in &self.ops {
-            let mut copy = *op;
+        for (op, (name, operands)) in self.ops.iter().zip(&self.labels) {
             let y = op.output();
-            let operands: Vec<String> = copy
-                .operands()
-                .into_iter()
-                .filter(|(_, slot)| **slot != y)
-                .map(|(_, slot)| self.name_of(*slot))
-                .collect();
-            writeln!(f, "{:<9} {:<34} ({}, {})  <- {}", op.name(), self.name_of(y), y.rows, y.cols, operands.join(" "))?;
+            writeln!(f, "{:<9} {:<34} ({}, {})  <- {}", op.name(), name, y.rows, y.cols, operands.join(" "))?;
         }
         Ok(())
     }

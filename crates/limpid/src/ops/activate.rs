@@ -49,6 +49,144 @@ pub mod reference {
     }
 }
 
+/// One function in f32: a type, so that its value and slope are compiled into the loops of every level.
+trait Curve {
+    fn value<const FMA: bool>(leak: f32, x: f32) -> f32;
+    fn slope<const FMA: bool>(leak: f32, x: f32) -> f32;
+}
+
+/// Runs `$body` with `$C` the type for `$f`.
+macro_rules! with_curve {
+    ($f:expr, $C:ident => $body:expr) => {
+        match $f {
+            Activation::Relu => { type $C = Relu; $body }
+            Activation::LeakyRelu => { type $C = LeakyRelu; $body }
+            Activation::GeluErf => { type $C = GeluErf; $body }
+            Activation::GeluTanh => { type $C = GeluTanh; $body }
+            Activation::GeluSigmoid => { type $C = GeluSigmoid; $body }
+            Activation::Silu => { type $C = Silu; $body }
+            Activation::Sigmoid => { type $C = Sigmoid; $body }
+            Activation::Tanh => { type $C = Tanh; $body }
+        }
+    };
+}
+
+struct Relu;
+impl Curve for Relu {
+    #[inline(always)]
+    fn value<const FMA: bool>(_: f32, x: f32) -> f32 {
+        if x < 0.0 { 0.0 } else { x }
+    }
+    #[inline(always)]
+    fn slope<const FMA: bool>(_: f32, x: f32) -> f32 {
+        if x > 0.0 { 1.0 } else { 0.0 }
+    }
+}
+
+struct LeakyRelu;
+impl Curve for LeakyRelu {
+    #[inline(always)]
+    fn value<const FMA: bool>(leak: f32, x: f32) -> f32 {
+        if x < 0.0 { leak * x } else { x }
+    }
+    #[inline(always)]
+    fn slope<const FMA: bool>(leak: f32, x: f32) -> f32 {
+        if x > 0.0 { 1.0 } else { leak }
+    }
+}
+
+struct GeluErf;
+impl Curve for GeluErf {
+    #[inline(always)]
+    fn value<const FMA: bool>(_: f32, x: f32) -> f32 {
+        x * normal::<FMA>(x)
+    }
+    #[inline(always)]
+    fn slope<const FMA: bool>(_: f32, x: f32) -> f32 {
+        normal::<FMA>(x) + x * normal_density::<FMA>(x)
+    }
+}
+
+/// (1 + tanh u) / 2 = sigmoid(2 u), so the tanh GELU is x sigmoid(2 u): no cancellation far below zero.
+struct GeluTanh;
+impl Curve for GeluTanh {
+    #[inline(always)]
+    fn value<const FMA: bool>(_: f32, x: f32) -> f32 {
+        x * sigmoid::<FMA>(2.0 * SQRT_2_OVER_PI as f32 * (x + CUBIC as f32 * x * x * x))
+    }
+    #[inline(always)]
+    fn slope<const FMA: bool>(_: f32, x: f32) -> f32 {
+        let [s, rest] = both_sides::<FMA>(2.0 * SQRT_2_OVER_PI as f32 * (x + CUBIC as f32 * x * x * x));
+        let inner = 2.0 * SQRT_2_OVER_PI as f32 * (1.0 + 3.0 * CUBIC as f32 * x * x);
+        s + x * s * rest * inner
+    }
+}
+
+struct GeluSigmoid;
+impl Curve for GeluSigmoid {
+    #[inline(always)]
+    fn value<const FMA: bool>(_: f32, x: f32) -> f32 {
+        x * sigmoid::<FMA>(QUICK as f32 * x)
+    }
+    #[inline(always)]
+    fn slope<const FMA: bool>(_: f32, x: f32) -> f32 {
+        swish_slope::<FMA>(QUICK as f32, x)
+    }
+}
+
+struct Silu;
+impl Curve for Silu {
+    #[inline(always)]
+    fn value<const FMA: bool>(_: f32, x: f32) -> f32 {
+        x * sigmoid::<FMA>(x)
+    }
+    #[inline(always)]
+    fn slope<const FMA: bool>(_: f32, x: f32) -> f32 {
+        swish_slope::<FMA>(1.0, x)
+    }
+}
+
+struct Sigmoid;
+impl Curve for Sigmoid {
+    #[inline(always)]
+    fn value<const FMA: bool>(_: f32, x: f32) -> f32 {
+        sigmoid::<FMA>(x)
+    }
+    #[inline(always)]
+    fn slope<const FMA: bool>(_: f32, x: f32) -> f32 {
+        let [s, rest] = both_sides::<FMA>(x);
+        s * rest
+    }
+}
+
+struct Tanh;
+impl Curve for Tanh {
+    #[inline(always)]
+    fn value<const FMA: bool>(_: f32, x: f32) -> f32 {
+        tanh::<FMA>(x)
+    }
+    #[inline(always)]
+    fn slope<const FMA: bool>(_: f32, x: f32) -> f32 {
+        let [s, rest] = both_sides::<FMA>(2.0 * x);
+        4.0 * s * rest
+    }
+}
+
+/// sigmoid(x) and 1 - sigmoid(x), neither by subtraction.
+#[inline(always)]
+fn both_sides<const FMA: bool>(x: f32) -> [f32; 2] {
+    let e = exp::<FMA>(-x.abs());
+    let near = 1.0 / (1.0 + e);
+    if x < 0.0 { [e * near, near] } else { [near, e * near] }
+}
+
+/// The slope of x sigmoid(k x).
+#[inline(always)]
+fn swish_slope<const FMA: bool>(k: f32, x: f32) -> f32 {
+    let [s, rest] = both_sides::<FMA>(k * x);
+    s * (1.0 + k * x * rest)
+}
+
 /// y = f(x)
 pub struct Forward<'a> {
     /// f
@@ -65,28 +203,12 @@ impl Kernel for Forward<'_> {
     type Output = ();
     #[inline(always)]
     fn run<const FMA: bool>(self) {
-        #[inline(always)]
-        fn each(y: &mut [f32], x: &[f32], f: impl Fn(f32) -> f32) {
-            y.iter_mut().zip(x).for_each(|(y, x)| *y = f(*x));
-        }
-        let (y, x, slope) = (self.y, self.x, self.slope);
-        match self.f {
-            Activation::Relu => each(y, x, |x| if x < 0.0 { 0.0 } else { x }),
-            Activation::LeakyRelu => each(y, x, |x| if x < 0.0 { slope * x } else { x }),
-            Activation::GeluErf => each(y, x, |x| x * normal::<FMA>(x)),
-            Activation::GeluTanh => each(y, x, |x| x * sigmoid::<FMA>(twice_tanh_argument(x))),
-            Activation::GeluSigmoid => each(y, x, |x| x * sigmoid::<FMA>(QUICK as f32 * x)),
-            Activation::Silu => each(y, x, |x| x * sigmoid::<FMA>(x)),
-            Activation::Sigmoid => each(y, x, sigmoid::<FMA>),
-            Activation::Tanh => each(y, x, tanh::<FMA>),
-        }
+        let Forward { f, slope, y, x } = self;
+        // loops, not closures: a closure may stay a function compiled without the level's instructions
+        with_curve!(f, C => for (y, x) in y.iter_mut().zip(x) {
+            *y = C::value::<FMA>(slope, *x);
+        });
     }
-}
-
-/// (1 + tanh u) / 2 = sigmoid(2 u): the tanh GELU is x sigmoid of this.
-#[inline(always)]
-fn twice_tanh_argument(x: f32) -> f32 {
-    2.0 * SQRT_2_OVER_PI as f32 * (x + CUBIC as f32 * x * x * x)
 }
 
 /// dx = dy f'(x)
@@ -110,44 +232,11 @@ impl Kernel for Backward<'_> {
     #[inline(always)]
     fn run<const FMA: bool>(self) {
         let Backward { f, slope, dx, add, dy, x } = self;
-        let each = (dx, add, dy, x);
-        #[inline(always)]
-        fn each_of((dx, add, dy, x): (&mut [f32], bool, &[f32], &[f32]), slope: impl Fn(f32) -> f32) {
-            let rows = dx.iter_mut().zip(dy).zip(x);
-            if add {
-                rows.for_each(|((dx, dy), x)| *dx += dy * slope(*x));
-            } else {
-                rows.for_each(|((dx, dy), x)| *dx = dy * slope(*x));
-            }
-        }
-        match f {
-            Activation::Relu => each_of(each, |x| if x > 0.0 { 1.0 } else { 0.0 }),
-            Activation::LeakyRelu => each_of(each, |x| if x > 0.0 { 1.0 } else { slope }),
-            Activation::GeluErf => each_of(each, |x| normal::<FMA>(x) + x * normal_density::<FMA>(x)),
-            Activation::GeluTanh => each_of(each, |x| {
-                let s = sigmoid::<FMA>(twice_tanh_argument(x));
-                let inner = 2.0 * SQRT_2_OVER_PI as f32 * (1.0 + 3.0 * CUBIC as f32 * x * x);
-                s + x * s * (1.0 - s) * inner
-            }),
-            Activation::GeluSigmoid => each_of(each, |x| swish_slope::<FMA>(QUICK as f32, x)),
-            Activation::Silu => each_of(each, |x| swish_slope::<FMA>(1.0, x)),
-            Activation::Sigmoid => each_of(each, |x| {
-                let s = 1.0 / (1.0 + exp::<FMA>(-x));
-                s * (1.0 - s)
-            }),
-            Activation::Tanh => each_of(each, |x| {
-                let t = tanh::<FMA>(x);
-                1.0 - t * t
-            }),
-        }
+        with_curve!(f, C => for ((dx, dy), x) in dx.iter_mut().zip(dy).zip(x) {
+            let value = dy * C::slope::<FMA>(slope, *x);
+            *dx = if add { *dx + value } else { value };
+        });
     }
-}
-
-/// The slope of x sigmoid(k x).
-#[inline(always)]
-fn swish_slope<const FMA: bool>(k: f32, x: f32) -> f32 {
-    let s = sigmoid::<FMA>(k * x);
-    s * (1.0 + k * x * (1.0 - s))
 }
 
 #[cfg(test)]

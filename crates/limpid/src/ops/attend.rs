@@ -120,15 +120,21 @@ impl Kernel for Step<'_> {
     type Output = ();
     #[inline(always)]
     fn run<const FMA: bool>(self) {
-        self.scores[..self.live].iter_mut().for_each(|s| *s *= self.scale);
+        for s in &mut self.scores[..self.live] {
+            *s *= self.scale;
+        }
         self.scores[self.live..].fill(f32::NEG_INFINITY);
         let block = greatest(self.scores);
         let top = if block > *self.top || block.is_nan() { block } else { *self.top };
         let shrink = exp::<FMA>(*self.top - top);
-        self.scores.iter_mut().for_each(|s| *s = exp::<FMA>(*s - top));
+        for s in self.scores.iter_mut() {
+            *s = exp::<FMA>(*s - top);
+        }
         *self.sum = *self.sum * shrink + sum(self.scores, |p| p);
         *self.top = top;
-        self.y.iter_mut().for_each(|y| *y *= shrink);
+        for y in self.y {
+            *y *= shrink;
+        }
     }
 }
 
@@ -180,8 +186,28 @@ impl Kernel for Weights<'_> {
     #[inline(always)]
     fn run<const FMA: bool>(self) {
         let (live, hidden) = self.scores.split_at_mut(self.live.min(self.scores.len()));
-        live.iter_mut().for_each(|s| *s = exp::<FMA>(*s * self.scale - self.lse));
+        for s in live {
+            *s = exp::<FMA>(*s * self.scale - self.lse);
+        }
         hidden.fill(0.0);
+    }
+}
+
+/// A row's gradient of the scores, scaled, in the place of its gradient of the weights.
+struct Slopes<'a> {
+    p: &'a [f32],
+    dp: &'a mut [f32],
+    dot: f32,
+    scale: f32,
+}
+
+impl Kernel for Slopes<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<const FMA: bool>(self) {
+        for (dp, p) in self.dp.iter_mut().zip(self.p) {
+            *dp = p * (*dp - self.dot) * self.scale;
+        }
     }
 }
 
@@ -217,6 +243,7 @@ pub fn backward(level: Level, head: Head, to: Gradients, add: bool, [dy, y, lse]
         [&mut dq, &mut dk, &mut dv].into_iter().for_each(|m| m.fill(0.0));
     }
     watched.iter_mut().flatten().for_each(|m| m.fill(0.0));
+    let plain = head.draws.is_none() && watched.iter().all(Option::is_none);
     for rows in head.blocks() {
         let (q, dy_rows) = (head.q.rows(rows.clone()), dy.rows(rows.clone()));
         let mut dots = [0f32; BLOCK];
@@ -229,9 +256,15 @@ pub fn backward(level: Level, head: Head, to: Gradients, add: bool, [dy, y, lse]
             gemm(level, MatMut::new(dp, BLOCK).part(0..rows.len(), 0..n), dy_rows, v.t(), false, scratch);
             for (r, i) in rows.clone().enumerate() {
                 let (p, dp) = (&mut p[r * BLOCK..][..n], &mut dp[r * BLOCK..][..n]);
-                level.run(Weights { scores: p, live: head.live(i, keys.start), scale: head.scale, lse: lse.at(i, 0) });
+                let live = head.live(i, keys.start);
+                level.run(Weights { scores: p, live, scale: head.scale, lse: lse.at(i, 0) });
+                if plain {
+                    level.run(Slopes { p, dp, dot: dots[r], scale: head.scale });
+                    continue;
+                }
+                // what is hidden has the constant weight 0, and no gradient
                 for j in 0..n {
-                    let factor = head.factor(i, keys.start + j);
+                    let factor = if j < live { head.factor(i, keys.start + j) } else { 0.0 };
                     let (weight, dweight) = (p[j], dp[j] * factor);
                     let ds = weight * (dweight - dots[r]);
                     for (to, value) in watched.iter_mut().zip([ds, ds, dweight]) {

@@ -1,4 +1,4 @@
-//! Head and loss as one op: losses[n] = log sum exp(logits[n]) - logits[n][target] with logits = x w' + b
+//! Head and loss as one op: losses\[n\] = log sum exp(logits\[n\]) - logits\[n, target\] with logits = x w' + b
 //! (contract R182 to R211). Rows are taken in chunks, so the logits of a large vocabulary never exist
 //! whole; softmax and loss are fused, so no probability is ever rounded to zero before its logarithm.
 //!
@@ -92,7 +92,9 @@ impl Kernel for Row<'_> {
             Target::Token(t) => (1.0, logits[t] - top),
             Target::Soft(y) => (sum(y, |y| y), sum2(y, logits, |y, v| if y == 0.0 { 0.0 } else { y * (v - top) })),
         };
-        logits.iter_mut().for_each(|v| *v = exp::<FMA>(*v - top));
+        for v in logits.iter_mut() {
+            *v = exp::<FMA>(*v - top);
+        }
         let z = sum(logits, |v| v);
         let share = 1.0 / z;
         match (weight, target) {

@@ -178,10 +178,8 @@ impl Kernel for BackwardInput<'_> {
                 _ => gn_mean,
             };
             let value = |g: f32, x: f32| r * (g - g_mean - (x - mean) * r * along);
-            if self.add {
-                dx.iter_mut().zip(&*g).zip(x).for_each(|((dx, g), x)| *dx += value(*g, *x));
-            } else {
-                dx.iter_mut().zip(&*g).zip(x).for_each(|((dx, g), x)| *dx = value(*g, *x));
+            for ((dx, g), x) in dx.iter_mut().zip(&*g).zip(x) {
+                *dx = if self.add { *dx + value(*g, *x) } else { value(*g, *x) };
             }
         }
     }

@@ -295,6 +295,9 @@ impl Backend for Cpu {
     fn read(&self, slot: Slot) -> Vec<f32> {
         self.view(slot).to_vec()
     }
+    fn sum(&self, slot: Slot) -> f64 {
+        self.view(slot).iter().map(|v| f64::from(*v)).sum()
+    }
     fn write(&mut self, slot: Slot, values: &[f32]) {
         self.memory.of_mut(slot.space)[slot.range()].copy_from_slice(values);
         if slot.space == Space::Param {

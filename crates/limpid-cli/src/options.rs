@@ -1,0 +1,468 @@
+//! Flags, environment and configuration files, resolved to a configuration and a recipe.
+//!
+//! A configuration file's keys are the flags' names, so it is turned into flags and put before those that were
+//! typed: file < environment (`LIMPID_LEARNING_RATE`) < flag, and an unknown key gets the same error as an unknown
+//! flag. Familiar names of other programs are aliases.
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::{Args, Command};
+use limpid::config::{Activation, Axis, Config, ConfigError, DropoutScale, Mask, NormKind, NormPlace, PRESETS, Positions, parse_axis};
+use limpid::model::init::Init;
+use limpid::nearest::nearest;
+use limpid::ops::adamw::Method;
+use limpid::train::{Recipe, Reduction, Schedule};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// Wrong usage: exit 2.
+#[derive(Debug)]
+pub struct Usage(pub String);
+impl std::fmt::Display for Usage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+impl std::error::Error for Usage {}
+
+/// An axis's values as clap wants them: shown in help, checked with the nearest name.
+fn axis<A: Axis + Send + Sync>() -> impl Fn(&str) -> Result<A, ConfigError> + Clone {
+    parse_axis::<A>
+}
+
+fn preset(name: &str) -> Result<String, ConfigError> {
+    Config::preset(name).map(|_| name.to_lowercase().replace('_', "-"))
+}
+
+/// Which model.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Model")]
+pub struct ModelOptions {
+    /// Start from a preset: nano, baby, gpt2, ... (all: limpid params --help)
+    #[arg(long, value_name = "NAME", value_parser = preset)]
+    pub preset: Option<String>,
+    /// Positions a sequence may have
+    #[arg(long, value_name = "T", aliases = ["block-size", "n-positions", "n-ctx", "max-seq-len", "max-seq-length", "max-position-embeddings", "sequence-len"])]
+    pub context_length: Option<usize>,
+    /// Width of the residual stream
+    #[arg(long, value_name = "C", aliases = ["n-embd", "n-embed", "hidden-size", "channels"])]
+    pub d_model: Option<usize>,
+    /// Attention heads
+    #[arg(long, value_name = "H", aliases = ["n-heads", "num-heads", "num-attention-heads"])]
+    pub n_head: Option<usize>,
+    /// Blocks
+    #[arg(long, value_name = "L", aliases = ["n-layers", "num-layers", "num-hidden-layers", "depth"])]
+    pub n_layer: Option<usize>,
+    /// Width inside the feed-forward network [default: 4 d_model]
+    #[arg(long, value_name = "F", aliases = ["n-inner", "intermediate-size"])]
+    pub d_ff: Option<usize>,
+    /// Dropout in all four places
+    #[arg(long, value_name = "P")]
+    pub dropout: Option<f64>,
+    /// learned, sinusoidal, sinusoidal-one-based, rotary
+    #[arg(long, value_name = "KIND", value_parser = axis::<Positions>(), hide_short_help = true)]
+    pub positions: Option<Positions>,
+    /// Base of the rotary angles
+    #[arg(long, value_name = "X", alias = "rope-theta", hide_short_help = true)]
+    pub rotary_base: Option<f64>,
+    /// Segment vectors (BERT: 2)
+    #[arg(long, value_name = "N", alias = "type-vocab-size", hide_short_help = true)]
+    pub n_segment: Option<usize>,
+    /// pre or post
+    #[arg(long, value_name = "WHERE", value_parser = axis::<NormPlace>(), hide_short_help = true)]
+    pub norm_place: Option<NormPlace>,
+    /// A norm before the head
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_short_help = true)]
+    pub final_norm: Option<bool>,
+    /// A norm after the embedding
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_short_help = true)]
+    pub embedding_norm: Option<bool>,
+    /// layer, layer-std, rms
+    #[arg(long, value_name = "KIND", value_parser = axis::<NormKind>(), hide_short_help = true)]
+    pub norm: Option<NormKind>,
+    /// Added to the norm's variance or deviation
+    #[arg(long, value_name = "X", aliases = ["layer-norm-eps", "layer-norm-epsilon", "rms-norm-eps"], hide_short_help = true)]
+    pub norm_eps: Option<f64>,
+    /// The norms' learned gain
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_short_help = true)]
+    pub norm_gain: Option<bool>,
+    /// The norms' learned offset
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_short_help = true)]
+    pub norm_offset: Option<bool>,
+    /// All biases and norm offsets at once (nanoGPT's `bias`)
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_short_help = true)]
+    pub bias: Option<bool>,
+    /// Biases of query, key, value and attention output
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_short_help = true)]
+    pub attention_bias: Option<bool>,
+    /// Biases of the feed-forward network
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_short_help = true)]
+    pub ffn_bias: Option<bool>,
+    /// Scores divided by the root of the head size
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", alias = "scale-attn-weights", hide_short_help = true)]
+    pub attention_scale: Option<bool>,
+    /// causal, bidirectional, none
+    #[arg(long, value_name = "KIND", value_parser = axis::<Mask>(), hide_short_help = true)]
+    pub mask: Option<Mask>,
+    /// relu, leaky-relu, gelu-erf, gelu-tanh, gelu-sigmoid, silu, sigmoid, tanh
+    #[arg(long, value_name = "KIND", value_parser = axis::<Activation>(), aliases = ["activation-function", "hidden-act"], hide_short_help = true)]
+    pub activation: Option<Activation>,
+    /// Slope of leaky-relu below zero
+    #[arg(long, value_name = "X", hide_short_help = true)]
+    pub leaky_slope: Option<f64>,
+    /// The head uses the token table
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", alias = "tie-word-embeddings", hide_short_help = true)]
+    pub tied_head: Option<bool>,
+    /// The head adds a bias
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_short_help = true)]
+    pub head_bias: Option<bool>,
+    /// BERT's dense layer, activation and norm before the head
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_short_help = true)]
+    pub head_transform: Option<bool>,
+    /// Dropout after the embedding
+    #[arg(long, value_name = "P", alias = "embd-pdrop", hide_short_help = true)]
+    pub dropout_embedding: Option<f64>,
+    /// Dropout on the attention weights
+    #[arg(long, value_name = "P", alias = "attn-pdrop", hide_short_help = true)]
+    pub dropout_attention: Option<f64>,
+    /// Dropout on the projected attention output
+    #[arg(long, value_name = "P", alias = "resid-pdrop", hide_short_help = true)]
+    pub dropout_projection: Option<f64>,
+    /// Dropout on the feed-forward output
+    #[arg(long, value_name = "P", hide_short_help = true)]
+    pub dropout_ffn: Option<f64>,
+    /// inverted or unscaled
+    #[arg(long, value_name = "KIND", value_parser = axis::<DropoutScale>(), hide_short_help = true)]
+    pub dropout_scale: Option<DropoutScale>,
+}
+
+impl ModelOptions {
+    /// The preset's name; `nano` when none was given.
+    pub fn name(&self) -> &str {
+        self.preset.as_deref().unwrap_or("nano")
+    }
+
+    /// The configuration, its vocabulary still the preset's.
+    pub fn config(&self) -> Result<Config> {
+        let mut c = Config::preset(self.name())?;
+        fn set<T: Copy>(to: &mut T, from: Option<T>) {
+            if let Some(value) = from {
+                *to = value;
+            }
+        }
+        if self.d_model.is_some() && c.d_ff == 4 * c.d_model {
+            c.d_ff = self.d_model.unwrap_or(c.d_model).saturating_mul(4);
+        }
+        set(&mut c.context_length, self.context_length);
+        set(&mut c.d_model, self.d_model);
+        set(&mut c.n_head, self.n_head);
+        set(&mut c.n_layer, self.n_layer);
+        set(&mut c.d_ff, self.d_ff);
+        set(&mut c.positions, self.positions);
+        set(&mut c.rotary_base, self.rotary_base);
+        set(&mut c.n_segment, self.n_segment);
+        set(&mut c.norm_place, self.norm_place);
+        set(&mut c.final_norm, self.final_norm);
+        set(&mut c.embedding_norm, self.embedding_norm);
+        set(&mut c.norm, self.norm);
+        set(&mut c.norm_eps, self.norm_eps);
+        set(&mut c.norm_gain, self.norm_gain);
+        for to in [&mut c.norm_offset, &mut c.attention_bias, &mut c.ffn_bias] {
+            set(to, self.bias);
+        }
+        set(&mut c.norm_offset, self.norm_offset);
+        set(&mut c.attention_bias, self.attention_bias);
+        set(&mut c.ffn_bias, self.ffn_bias);
+        set(&mut c.attention_scale, self.attention_scale);
+        set(&mut c.mask, self.mask);
+        set(&mut c.activation, self.activation);
+        set(&mut c.leaky_slope, self.leaky_slope);
+        set(&mut c.tied_head, self.tied_head);
+        set(&mut c.head_bias, self.head_bias);
+        set(&mut c.head_transform, self.head_transform);
+        let d = &mut c.dropout;
+        for to in [&mut d.embedding, &mut d.attention, &mut d.projection, &mut d.ffn] {
+            set(to, self.dropout);
+        }
+        set(&mut d.embedding, self.dropout_embedding);
+        set(&mut d.attention, self.dropout_attention);
+        set(&mut d.projection, self.dropout_projection);
+        set(&mut d.ffn, self.dropout_ffn);
+        set(&mut d.scale, self.dropout_scale);
+        c.check()?;
+        Ok(c)
+    }
+}
+
+/// How to train.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Training")]
+pub struct RecipeOptions {
+    /// Updates
+    #[arg(long, value_name = "N", aliases = ["max-iters", "max-steps", "num-iterations", "num-steps"])]
+    pub steps: Option<u64>,
+    /// Sequences at once
+    #[arg(long, value_name = "B", aliases = ["device-batch-size", "per-device-train-batch-size", "micro-batch-size"])]
+    pub batch_size: Option<usize>,
+    /// Batches whose gradients make one update
+    #[arg(long, value_name = "N", aliases = ["gradient-accumulation-steps", "grad-accum"])]
+    pub accumulate: Option<usize>,
+    /// Greatest learning rate
+    #[arg(long, value_name = "X", alias = "lr")]
+    pub learning_rate: Option<f64>,
+    /// Learning rate at the end [default: a tenth of the greatest]
+    #[arg(long, value_name = "X", alias = "min-lr")]
+    pub min_learning_rate: Option<f64>,
+    /// Steps over which the rate rises
+    #[arg(long, value_name = "N", alias = "warmup-iters")]
+    pub warmup_steps: Option<u64>,
+    /// Decides weights, batches and dropout
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Steps between evaluations; 0: at the end only
+    #[arg(long, value_name = "N", aliases = ["eval-interval", "eval-steps"])]
+    pub eval_every: Option<u64>,
+    /// Tokens of a sequence in training, if fewer than the model's
+    #[arg(long, value_name = "T", hide_short_help = true)]
+    pub context: Option<usize>,
+    /// cosine, linear, constant, wsd
+    #[arg(long, value_name = "KIND", value_parser = axis::<Schedule>(), alias = "lr-scheduler-type", hide_short_help = true)]
+    pub schedule: Option<Schedule>,
+    /// Share of the steps in which wsd falls
+    #[arg(long, value_name = "X", hide_short_help = true)]
+    pub decay_fraction: Option<f64>,
+    /// adamw, adam, sgd
+    #[arg(long, value_name = "KIND", value_parser = axis::<Method>(), alias = "optim", hide_short_help = true)]
+    pub optimizer: Option<Method>,
+    /// First moment's memory, or sgd's momentum
+    #[arg(long, value_name = "X", aliases = ["adam-beta1", "momentum"], hide_short_help = true)]
+    pub beta1: Option<f64>,
+    /// Second moment's memory
+    #[arg(long, value_name = "X", alias = "adam-beta2", hide_short_help = true)]
+    pub beta2: Option<f64>,
+    /// Added to the root of the second moment
+    #[arg(long, value_name = "X", alias = "adam-epsilon", hide_short_help = true)]
+    pub eps: Option<f64>,
+    /// Decay of matrices
+    #[arg(long, value_name = "X", hide_short_help = true)]
+    pub weight_decay: Option<f64>,
+    /// Greatest norm of the whole gradient; 0: no clipping
+    #[arg(long, value_name = "X", aliases = ["grad-clip", "max-grad-norm", "max-norm"], hide_short_help = true)]
+    pub clip: Option<f64>,
+    /// mean or sum of the losses
+    #[arg(long, value_name = "KIND", value_parser = axis::<Reduction>(), hide_short_help = true)]
+    pub reduction: Option<Reduction>,
+    /// gpt2, normal, xavier, he
+    #[arg(long, value_name = "KIND", value_parser = axis::<Init>(), hide_short_help = true)]
+    pub init: Option<Init>,
+    /// Deviation of normal initial weights
+    #[arg(long, value_name = "X", alias = "initializer-range", hide_short_help = true)]
+    pub init_std: Option<f64>,
+    /// About how many tokens an evaluation on the way takes
+    #[arg(long, value_name = "N", hide_short_help = true)]
+    pub eval_tokens: Option<usize>,
+    /// Steps between saves of the state; 0: at the end only
+    #[arg(long, value_name = "N", alias = "save-steps", hide_short_help = true)]
+    pub save_every: Option<u64>,
+    /// Share of the text kept for validation
+    #[arg(long, value_name = "X", hide_short_help = true)]
+    pub val_fraction: Option<f64>,
+}
+
+impl RecipeOptions {
+    /// The preset's recipe with what was asked for.
+    pub fn recipe(&self, preset: &str) -> Result<Recipe> {
+        let mut r = Recipe::preset(preset);
+        fn set<T: Copy>(to: &mut T, from: Option<T>) {
+            if let Some(value) = from {
+                *to = value;
+            }
+        }
+        if let Some(rate) = self.learning_rate {
+            r.min_learning_rate *= rate / r.learning_rate;
+        }
+        if let Some(steps) = self.steps {
+            // a short run warms up for at most a tenth of it
+            r.warmup_steps = r.warmup_steps.min(steps / 10);
+        }
+        set(&mut r.steps, self.steps);
+        set(&mut r.batch_size, self.batch_size);
+        set(&mut r.context, self.context);
+        set(&mut r.accumulate, self.accumulate);
+        set(&mut r.learning_rate, self.learning_rate);
+        set(&mut r.min_learning_rate, self.min_learning_rate);
+        set(&mut r.warmup_steps, self.warmup_steps);
+        set(&mut r.seed, self.seed);
+        set(&mut r.eval_every, self.eval_every);
+        set(&mut r.schedule, self.schedule);
+        set(&mut r.decay_fraction, self.decay_fraction);
+        set(&mut r.optimizer, self.optimizer);
+        set(&mut r.beta1, self.beta1);
+        set(&mut r.beta2, self.beta2);
+        set(&mut r.eps, self.eps);
+        set(&mut r.weight_decay, self.weight_decay);
+        set(&mut r.clip, self.clip);
+        set(&mut r.reduction, self.reduction);
+        set(&mut r.init, self.init);
+        set(&mut r.init_std, self.init_std);
+        set(&mut r.eval_tokens, self.eval_tokens);
+        set(&mut r.save_every, self.save_every);
+        set(&mut r.val_fraction, self.val_fraction);
+        r.check()?;
+        Ok(r)
+    }
+}
+
+/// The machine.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Machine")]
+pub struct MachineOptions {
+    /// Threads [default: all cores]
+    #[arg(long, short = 't', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// f32 (bf16 is not in this version)
+    #[arg(long, alias = "dtype", value_name = "P", default_value = "f32", value_parser = precision, hide_short_help = true)]
+    pub precision: String,
+}
+
+fn precision(s: &str) -> Result<String, String> {
+    match s {
+        "f32" | "float32" => Ok("f32".into()),
+        "bf16" | "bfloat16" => Err("this version computes in f32 only".into()),
+        _ => Err("it is f32".into()),
+    }
+}
+
+impl MachineOptions {
+    /// Threads to use.
+    pub fn threads(&self) -> usize {
+        self.threads.map_or_else(cores, usize::from)
+    }
+}
+
+/// Cores that this process may use.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get())
+}
+
+// ---- from what was typed to what clap reads
+
+/// The arguments with `_` read as `-` in flags' names, and with those of the configuration file and the environment
+/// put before what was typed.
+pub fn arguments(typed: Vec<OsString>, cli: &Command) -> Result<Vec<OsString>> {
+    let mut typed: Vec<OsString> = typed.into_iter().map(dashes).collect();
+    let Some(verb) = typed.get(1).and_then(|v| v.to_str()).and_then(|v| cli.find_subcommand(v)).cloned() else {
+        return Ok(typed);
+    };
+    if typed.iter().any(|a| a == "--help" || a == "-h") {
+        return Ok(typed);
+    }
+    let flag = |name: &str| {
+        let at = typed.iter().position(|a| a.to_str().is_some_and(|a| a == format!("--{name}") || a.starts_with(&format!("--{name}="))))?;
+        let own = typed[at].to_str()?.split_once('=').map(|(_, v)| OsString::from(v));
+        own.or_else(|| typed.get(at + 1).cloned())
+    };
+    let mut before = vec![];
+    let takes = |name: &str| verb.get_arguments().any(|a| a.get_long() == Some(name));
+    if takes("config") && let Some(file) = flag("config") {
+        before.extend(from_file(Path::new(&file), &verb)?);
+    } else if takes("resume") && let Some(folder) = resumed(flag("resume"), flag("out"))? {
+        let saved = folder.join("limpid.toml");
+        before.extend(from_file(&saved, &verb).with_context(|| format!("{} cannot be resumed", folder.display()))?);
+    }
+    for arg in verb.get_arguments() {
+        let Some(name) = arg.get_long().filter(|n| !["help", "version", "json", "config", "resume"].contains(n)) else { continue };
+        if let Some(value) = std::env::var_os(format!("LIMPID_{}", name.to_uppercase().replace('-', "_"))) {
+            before.push(format!("--{name}").into());
+            before.push(value);
+        }
+    }
+    typed.splice(2..2, before);
+    Ok(typed)
+}
+
+/// The folder that `--resume` means: the one named, `--out`'s, or the newest under runs/.
+fn resumed(resume: Option<OsString>, out: Option<OsString>) -> Result<Option<PathBuf>> {
+    let Some(resume) = resume else { return Ok(None) };
+    if resume != "auto" {
+        let folder = PathBuf::from(&resume);
+        if !folder.join("limpid.toml").exists() {
+            bail!("{} cannot be resumed: it has no limpid.toml, so no run began there", folder.display());
+        }
+        return Ok(Some(folder));
+    }
+    let folder = out.map(PathBuf::from).or_else(newest_run);
+    Ok(folder.filter(|folder| folder.join("limpid.toml").exists()))
+}
+
+/// The newest folder under runs/ that has a state.
+pub fn newest_run() -> Option<PathBuf> {
+    let runs = std::fs::read_dir("runs").ok()?.flatten().map(|entry| entry.path());
+    runs.filter(|path| limpid::train::Run::can_resume(path))
+        .max_by_key(|path| path.join("state/last.safetensors").metadata().and_then(|m| m.modified()).ok())
+}
+
+fn dashes(arg: OsString) -> OsString {
+    let Some(text) = arg.to_str().filter(|a| a.starts_with("--") && a.len() > 2) else { return arg };
+    let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
+    let name = name.replace('_', "-");
+    value.map_or_else(|| name.clone().into(), |value| format!("{name}={value}").into())
+}
+
+/// A TOML or JSON file as flags.
+fn from_file(path: &Path, verb: &Command) -> Result<Vec<OsString>> {
+    let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    let table: toml::Table = if path.extension().is_some_and(|e| e == "json") {
+        serde_json::from_str(&text).map_err(|e| anyhow!("{}: {e}", path.display()))?
+    } else {
+        text.parse().map_err(|e: toml::de::Error| anyhow!("{}: {e}", path.display()))?
+    };
+    let mut known: Vec<String> = vec![];
+    for arg in verb.get_arguments() {
+        known.extend(arg.get_long().map(String::from));
+        known.extend(arg.get_all_aliases().unwrap_or_default().into_iter().map(String::from));
+    }
+    let mut flags = vec![];
+    for (key, value) in table {
+        let name = key.replace('_', "-");
+        if !known.contains(&name) || ["help", "config", "json"].contains(&name.as_str()) {
+            let near = nearest(&name, known.iter().map(String::as_str)).map(|n| format!(": did you mean `{}`?", n.replace('-', "_")));
+            return Err(Usage(format!("{}: unknown key `{key}`{}", path.display(), near.unwrap_or_default())).into());
+        }
+        let value = match value {
+            toml::Value::String(s) => s,
+            toml::Value::Integer(_) | toml::Value::Float(_) | toml::Value::Boolean(_) => value.to_string(),
+            other => return Err(Usage(format!("{}: `{key}` is {other}: it must be one value", path.display())).into()),
+        };
+        flags.push(format!("--{name}={value}").into());
+    }
+    Ok(flags)
+}
+
+/// The resolved settings as a configuration file: what `--config` and `--resume` read.
+pub fn to_toml(name: &str, config: &Config, recipe: &Recipe, rest: &[(&str, String)]) -> String {
+    let mut table = toml::Table::new();
+    table.insert("preset".into(), name.into());
+    let own = |value: serde_json::Value| toml::Value::try_from(value).expect("settings are plain values");
+    let mut config = serde_json::to_value(config).expect("a config is JSON");
+    let object = config.as_object_mut().expect("an object");
+    object.remove("vocab_size"); // the tokenizer's
+    let dropout = object.remove("dropout").expect("a config has dropout");
+    for (key, value) in object {
+        table.insert(key.clone(), own(value.clone()));
+    }
+    for (place, value) in dropout.as_object().expect("an object") {
+        table.insert(format!("dropout_{place}"), own(value.clone()));
+    }
+    for (key, value) in serde_json::to_value(recipe).expect("a recipe is JSON").as_object().expect("an object") {
+        table.insert(key.clone(), own(value.clone()));
+    }
+    for (key, value) in rest {
+        table.insert(key.to_string(), value.clone().into());
+    }
+    format!("# What this run was started with. `limpid train --config FILE` starts another like it.\n{table}")
+}
+
+/// The presets, for help.
+pub fn presets() -> String {
+    PRESETS.join(", ")
+}

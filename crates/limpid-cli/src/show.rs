@@ -1,0 +1,135 @@
+//! What people see: numbers with units, tables, a progress bar where there is a terminal and plain lines where
+//! there is none.
+
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+/// 1234567 as 1,234,567.
+pub fn commas(n: u64) -> String {
+    let digits = n.to_string();
+    let groups: Vec<&str> =
+        digits.as_bytes().rchunks(3).rev().map(|g| std::str::from_utf8(g).expect("digits are ASCII")).collect();
+    groups.join(",")
+}
+
+/// Bytes with a unit.
+pub fn bytes(n: u64) -> String {
+    match n as f64 {
+        n if n >= 1e9 => format!("{:.2} GB", n / 1e9),
+        n if n >= 1e6 => format!("{:.1} MB", n / 1e6),
+        n if n >= 1e3 => format!("{:.1} kB", n / 1e3),
+        n => format!("{n} bytes"),
+    }
+}
+
+/// A count with a unit: 1.2 M.
+pub fn count(n: f64) -> String {
+    match n {
+        n if n >= 1e12 => format!("{:.2} T", n / 1e12),
+        n if n >= 1e9 => format!("{:.2} G", n / 1e9),
+        n if n >= 1e6 => format!("{:.2} M", n / 1e6),
+        n if n >= 1e4 => format!("{:.1} k", n / 1e3),
+        n => format!("{n:.0}"),
+    }
+}
+
+/// Seconds as people say them.
+pub fn duration(seconds: f64) -> String {
+    match seconds {
+        s if s < 0.1 => format!("{:.1} ms", s * 1e3),
+        s if s < 60.0 => format!("{s:.1} s"),
+        s if s < 3600.0 => format!("{}m {:02}s", s as u64 / 60, s as u64 % 60),
+        s if s < 86_400.0 * 3.0 => format!("{}h {:02}m", s as u64 / 3600, s as u64 / 60 % 60),
+        s => format!("{:.1} days", s / 86_400.0),
+    }
+}
+
+/// Columns of the terminal; 100 where there is none.
+pub fn width() -> usize {
+    std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok()).or_else(terminal_width).unwrap_or(100)
+}
+
+fn terminal_width() -> Option<usize> {
+    console::Term::stderr().size_checked().map(|(_, columns)| usize::from(columns))
+}
+
+/// Prints to stdout; a closed pipe is an error that `main` takes for an end.
+pub fn out(text: &str) -> anyhow::Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_all(text.as_bytes())?;
+    Ok(stdout.flush()?)
+}
+
+/// The one JSON object of `--json`.
+pub fn json(value: &impl serde::Serialize) -> anyhow::Result<()> {
+    out(&(serde_json::to_string(value)? + "\n"))
+}
+
+/// Whether whoever read our output has gone away.
+pub fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+/// Rows of label and value, labels padded.
+pub fn pairs(rows: &[(String, String)]) -> String {
+    let width = rows.iter().map(|(label, _)| label.chars().count()).max().unwrap_or(0);
+    rows.iter().map(|(label, value)| format!("  {label:<width$}  {value}\n")).collect()
+}
+
+/// A bar on a terminal, lines elsewhere.
+pub struct Progress {
+    bar: ProgressBar,
+    lines: bool,
+    every: u64,
+    quiet: bool,
+}
+
+impl Progress {
+    /// For `total` steps.
+    pub fn new(total: u64, quiet: bool) -> Progress {
+        let lines = !std::io::stderr().is_terminal();
+        let bar = if lines || quiet { ProgressBar::hidden() } else { ProgressBar::new(total) };
+        let template = if width() < 70 { "{pos}/{len} {msg}" } else { "{bar:20.cyan/blue} {pos}/{len}  {msg}" };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style.progress_chars("━╸─"));
+        }
+        bar.enable_steady_tick(Duration::from_millis(200));
+        Progress { bar, lines, every: (total / 20).max(1), quiet }
+    }
+    /// Says where a step stands.
+    pub fn step(&self, step: u64, text: impl FnOnce() -> String) {
+        if self.quiet {
+            return;
+        }
+        if !self.lines {
+            self.bar.set_position(step);
+            self.bar.set_message(text());
+        } else if step.is_multiple_of(self.every) || step == 1 {
+            eprintln!("step {step}: {}", text());
+        }
+    }
+    /// Says something that stays.
+    pub fn line(&self, text: &str) {
+        match (self.quiet, self.lines) {
+            (true, _) => {}
+            (false, true) => eprintln!("{text}"),
+            (false, false) => self.bar.println(text),
+        }
+    }
+    /// Takes the bar away.
+    pub fn done(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_as_people_read_them() {
+        assert_eq!((commas(124_439_808), commas(7), commas(1000)), ("124,439,808".into(), "7".into(), "1,000".into()));
+        assert_eq!((bytes(1_500_000), duration(75.0), count(3.97e9)), ("1.5 MB".into(), "1m 15s".into(), "3.97 G".into()));
+    }
+}

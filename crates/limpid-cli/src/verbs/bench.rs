@@ -1,0 +1,195 @@
+//! `bench`: training, prefill and decoding against the roofs of the machine, measured in the same run.
+
+use super::doctor::read_roof;
+use super::train::{average_keys, roof};
+use super::{fits, peak_rss};
+use crate::options::{MachineOptions, ModelOptions, RecipeOptions};
+use crate::show;
+use anyhow::Result;
+use limpid::backend::Cpu;
+use limpid::data::{Batches, Objective};
+use limpid::generate::Session;
+use limpid::model::{Model, Use, init};
+use limpid::ops::random;
+use limpid::ops::simd::Level;
+use limpid::train::{Recipe, Trainer};
+use std::time::Instant;
+
+/// Measure training, prefill and decoding. Weights and tokens are random; every figure stands beside its roof.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum What {
+    /// Steps of training
+    Train(TrainArgs),
+    /// A prompt read at once
+    Prefill(PrefillArgs),
+    /// Tokens one by one
+    Decode(DecodeArgs),
+}
+
+#[derive(clap::Args, Debug)]
+struct TrainArgs {
+    #[command(flatten)]
+    model: ModelOptions,
+    #[command(flatten)]
+    recipe: RecipeOptions,
+    #[command(flatten)]
+    machine: MachineOptions,
+    /// Put the result on stdout as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Args, Debug)]
+struct PrefillArgs {
+    #[command(flatten)]
+    model: ModelOptions,
+    /// Tokens of the prompt
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    tokens: usize,
+    #[command(flatten)]
+    machine: MachineOptions,
+    /// Put the result on stdout as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Args, Debug)]
+struct DecodeArgs {
+    #[command(flatten)]
+    model: ModelOptions,
+    /// Tokens to write
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    tokens: usize,
+    #[command(flatten)]
+    machine: MachineOptions,
+    /// Put the result on stdout as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: Args) -> Result<()> {
+    match args.what {
+        What::Train(args) => train(&args),
+        What::Prefill(args) => prefill(&args),
+        What::Decode(args) => decode(&args),
+    }
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
+fn ids(n: usize, vocab_size: usize) -> Vec<u32> {
+    (0..n as u64).map(|i| random::below(1, 0, i, vocab_size as u64) as u32).collect()
+}
+
+fn train(args: &TrainArgs) -> Result<()> {
+    let config = args.model.config()?;
+    let asked = RecipeOptions { steps: None, ..args.recipe.clone() };
+    let mut recipe: Recipe = asked.recipe(args.model.name())?;
+    recipe.context = if recipe.context == 0 { config.context_length } else { recipe.context };
+    let model = Model::new(&config, Use::Train { batch: recipe.batch_size, context: recipe.context })?;
+    fits(&model, "training this model")?;
+    let (threads, level) = (args.machine.threads(), Level::best());
+    let top = roof(threads, level);
+    let flops = 3.0 * model.flops(recipe.batch_size * recipe.context, average_keys(&config, recipe.context)) * recipe.accumulate as f64;
+    let text = ids(recipe.batch_size * recipe.context + 10_000, config.vocab_size);
+    let batches = Batches::new(&text, recipe.batch_size, recipe.context, 1, Objective::NextToken)?;
+    let mut trainer = Trainer::new(model.clone(), Box::new(Cpu::with_level(&model, threads, level)), recipe);
+    let mut times = vec![];
+    for step in 0..args.recipe.steps.unwrap_or(20).max(1) + 2 {
+        let start = Instant::now();
+        trainer.step(&batches)?;
+        if step >= 2 {
+            times.push(start.elapsed().as_secs_f64());
+        }
+    }
+    let seconds = median(times);
+    let (tok_s, rate) = ((recipe.batch_size * recipe.context * recipe.accumulate) as f64 / seconds, flops / seconds);
+    let rss = peak_rss();
+    if args.json {
+        return show::json(&serde_json::json!({ "ms_per_step": 1e3 * seconds, "tok_s": tok_s, "gflops": rate / 1e9,
+            "roof_gflops": top / 1e9, "share_of_roof": rate / top, "peak_rss_bytes": rss }));
+    }
+    show::out(&show::pairs(&[
+        ("a step".into(), format!("{:.2} ms (median)", 1e3 * seconds)),
+        ("tokens a second".into(), show::count(tok_s)),
+        ("work".into(), format!("{:.1} GFLOP/s of {:.0} measured beside it: {:.0} %", rate / 1e9, top / 1e9, 100.0 * rate / top)),
+        ("peak memory".into(), rss.map_or("unknown".into(), show::bytes)),
+    ]))
+}
+
+fn session(model: &ModelOptions, threads: usize) -> Result<Session> {
+    let config = model.config()?;
+    fits(&Model::new(&config, Use::Decode { rows: 1, sequences: 1 })?, "this model")?;
+    let mut session = Session::on_cpu(&config, 1, threads)?;
+    let (model, backend) = session.parts();
+    for param in &model.params {
+        backend.write(param.slot, &init::values(model, param, init::Init::Normal, 0.02, 1));
+    }
+    Ok(session)
+}
+
+fn prefill(args: &PrefillArgs) -> Result<()> {
+    let (threads, level) = (args.machine.threads(), Level::best());
+    let mut session = session(&args.model, threads)?;
+    let tokens = ids(args.tokens.clamp(1, session.context()), session.model().config.vocab_size);
+    let body: f64 = session.model().flops(1, tokens.len().div_ceil(2)) * tokens.len() as f64;
+    let top = roof(threads, level);
+    let mut times = vec![];
+    for round in 0..6 {
+        let id = session.open()?;
+        let start = Instant::now();
+        session.feed(id, &tokens)?;
+        if round > 0 {
+            times.push(start.elapsed().as_secs_f64());
+        }
+        session.close(id)?;
+    }
+    let seconds = median(times);
+    // the head works for the last row only
+    let head = 2.0 * (session.model().config.vocab_size * session.model().config.d_model) as f64;
+    let rate = (body - head * (tokens.len() - 1) as f64) / seconds;
+    let tok_s = tokens.len() as f64 / seconds;
+    if args.json {
+        return show::json(&serde_json::json!({ "tok_s": tok_s, "gflops": rate / 1e9, "roof_gflops": top / 1e9, "share_of_roof": rate / top }));
+    }
+    show::out(&show::pairs(&[
+        ("tokens a second".into(), show::count(tok_s)),
+        ("work".into(), format!("{:.1} GFLOP/s of {:.0} measured beside it: {:.0} %", rate / 1e9, top / 1e9, 100.0 * rate / top)),
+    ]))
+}
+
+fn decode(args: &DecodeArgs) -> Result<()> {
+    let (threads, level) = (args.machine.threads(), Level::best());
+    let mut session = session(&args.model, threads)?;
+    let top = read_roof(threads, level);
+    let id = session.open()?;
+    session.feed(id, &[0])?;
+    let mut times = vec![];
+    for step in 0..args.tokens.clamp(1, session.context().saturating_sub(1).max(1)) {
+        let start = Instant::now();
+        session.step(&[(id, (step % session.model().config.vocab_size) as u32)])?;
+        times.push(start.elapsed().as_secs_f64());
+    }
+    let seconds = median(times);
+    // every weight but the tables' other rows is read once a token
+    let model = session.model();
+    let tables = model.params.iter().filter(|p| p.name == "pos_embed.weight" || (p.name == "embed.weight" && !model.config.tied_head));
+    let bytes = 4.0 * (model.parameter_count() - tables.map(|p| p.slot.len()).sum::<usize>()) as f64;
+    let rate = bytes / seconds;
+    if args.json {
+        return show::json(&serde_json::json!({ "tok_s": 1.0 / seconds, "gb_s": rate / 1e9, "read_roof_gb_s": top / 1e9, "share_of_roof": rate / top }));
+    }
+    show::out(&show::pairs(&[
+        ("tokens a second".into(), format!("{:.1}", 1.0 / seconds)),
+        ("weights read".into(), format!("{:.1} GB/s of {:.1} measured beside it: {:.0} %", rate / 1e9, top / 1e9, 100.0 * rate / top)),
+    ]))
+}

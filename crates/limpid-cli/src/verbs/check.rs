@@ -1,0 +1,162 @@
+//! `check`: proves that a configuration can learn, in four short tests.
+
+use super::fits;
+use super::train::{self, Job};
+use crate::show;
+use anyhow::{Result, bail};
+use limpid::backend::{Backend, Cpu, Reference};
+use limpid::config::Config;
+use limpid::data::{Batches, Objective};
+use limpid::model::{Model, Use};
+use limpid::ops::{Batch, random};
+use limpid::train::{Recipe, Schedule, Trainer};
+
+/// Prove that a configuration can learn: gradients against finite differences, every parameter reached, the first loss
+/// near ln V, one batch learned by heart. Takes the flags of `train`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(flatten)]
+    train: train::Args,
+}
+
+struct Verdict {
+    name: &'static str,
+    passed: bool,
+    found: String,
+}
+
+pub fn run(args: Args) -> Result<()> {
+    let job = args.train.job()?;
+    let context = job.recipe.context.min(32);
+    let model = Model::new(&job.config, Use::Train { batch: 2, context })?;
+    fits(&model, "checking this model")?;
+    let threads = args.train.machine.threads();
+    let verdicts = [gradients(&job)?, reached(&job, &model, threads)?, first_loss(&job, &model, threads)?, overfit(&job, &model, threads)?];
+    let passed = verdicts.iter().all(|v| v.passed);
+    if args.train.json {
+        let list: Vec<_> = verdicts.iter().map(|v| serde_json::json!({"name": v.name, "passed": v.passed, "found": v.found})).collect();
+        show::json(&serde_json::json!({ "passed": passed, "checks": list }))?;
+    } else {
+        let rows: Vec<(String, String)> =
+            verdicts.iter().map(|v| (v.name.to_string(), format!("{}  {}", if v.passed { "ok    " } else { "FAILED" }, v.found))).collect();
+        show::out(&format!("{}: {}\n\n{}", job.name, job.config, show::pairs(&rows)))?;
+    }
+    if passed { Ok(()) } else { bail!("this configuration failed a check; what was found stands above") }
+}
+
+/// The same choices at sizes where f64 and differences are quick.
+fn tiny(config: &Config) -> Config {
+    Config { vocab_size: 11, context_length: 6, d_model: 12, n_head: 3.min(config.n_head), n_layer: config.n_layer.min(2), d_ff: 10, ..config.clone() }
+}
+
+fn gradients(job: &Job) -> Result<Verdict> {
+    let mut config = tiny(&job.config);
+    if !config.d_model.is_multiple_of(config.n_head) || !(config.d_model / config.n_head).is_multiple_of(2) {
+        config.n_head = 2;
+    }
+    let model = Model::new(&config, Use::Train { batch: 2, context: 5 })?;
+    let mut reference = Reference::new(&model);
+    for param in &model.params {
+        let value = |i| (if param.name.ends_with("ln1.weight") { 1.0 } else { 0.0 } + 0.4 * random::normal(3, random::site(&param.name), i)) as f32;
+        reference.write(param.slot, &(0..param.slot.len() as u64).map(value).collect::<Vec<_>>());
+    }
+    let ids = |site| (0..10).map(|i| random::below(5, site, i, 11) as u32).collect::<Vec<_>>();
+    let batch = Batch { seed: Some(7), ..Batch::of_sequences(ids(1), ids(2), 5) };
+    reference.feed(&batch);
+    reference.forward(model.body());
+    reference.backward(&model.back);
+    let losses = model.losses().expect("a model to train has losses");
+    let (mut worst, mut of, mut tried) = (0.0, String::new(), 0);
+    for param in &model.params {
+        let grads = reference.exact(param.slot.grad()).to_vec();
+        for i in (0..grads.len()).step_by(1 + grads.len() / 6) {
+            let keep = reference.exact(param.slot)[i];
+            let h = 1e-5;
+            let exact = |reference: &Reference| reference.exact(losses).iter().sum::<f64>() * f64::from(batch.weight);
+            let mut at = |value: f64| {
+                reference.exact_mut(param.slot)[i] = value;
+                reference.forward(&model.ops);
+                exact(&reference)
+            };
+            let slope = (at(keep + h) - at(keep - h)) / (2.0 * h);
+            at(keep);
+            let size = slope.abs().max(grads[i].abs());
+            let error = if size > 1e-5 { (slope - grads[i]).abs() / size } else { 0.0 };
+            tried += 1;
+            if error > worst {
+                (worst, of) = (error, format!("{}[{i}]", param.name));
+            }
+        }
+    }
+    let found = format!("{tried} gradients of a small model with these choices, worst relative error {worst:.1e}{}", if of.is_empty() { of } else { format!(" ({of})") });
+    Ok(Verdict { name: "gradients against differences", passed: worst < 1e-4, found })
+}
+
+/// A trainer on small batches with what `train` would begin with.
+fn trainer(model: &Model, threads: usize, recipe: Recipe) -> Trainer {
+    Trainer::new(model.clone(), Box::new(Cpu::new(model, threads)), recipe)
+}
+
+fn batches<'a>(job: &'a Job, model: &Model) -> Result<Batches<'a>> {
+    let context = match model.purpose {
+        Use::Train { context, .. } => context,
+        _ => job.recipe.context,
+    };
+    Ok(Batches::new(&job.train, 2, context, job.recipe.seed, job.objective)?)
+}
+
+fn reached(job: &Job, model: &Model, threads: usize) -> Result<Verdict> {
+    let mut trainer = trainer(model, threads, job.recipe);
+    let mut batch = Batch::default();
+    batches(job, model)?.fill(0, 0, &mut batch);
+    // dropout could silence a parameter for one batch; reaching is about the backward, so it is off
+    trainer.backend.feed(&batch);
+    trainer.backend.forward(model.body());
+    trainer.backend.backward(&model.back);
+    let grads = |p: &limpid::model::Param| trainer.backend.read(p.slot.grad());
+    let dead: Vec<&str> = model.params.iter().filter(|p| grads(p).iter().all(|g| *g == 0.0)).map(|p| p.name.as_str()).collect();
+    let bad: Vec<&str> = model.params.iter().filter(|p| grads(p).iter().any(|g| !g.is_finite())).map(|p| p.name.as_str()).collect();
+    let found = match (dead.first(), bad.first()) {
+        (_, Some(name)) => format!("the gradient of {name} is not finite"),
+        (Some(name), _) => format!("no gradient reaches {name} ({} such of {})", dead.len(), model.params.len()),
+        _ => format!("all {} tensors have a finite gradient that is not zero", model.params.len()),
+    };
+    Ok(Verdict { name: "every parameter reached", passed: dead.is_empty() && bad.is_empty(), found })
+}
+
+fn first_loss(job: &Job, model: &Model, threads: usize) -> Result<Verdict> {
+    let mut trainer = trainer(model, threads, job.recipe);
+    let loss = trainer.step(&batches(job, model)?)?.loss;
+    let uniform = (job.config.vocab_size as f64).ln();
+    let found = format!("{loss:.4}, ln V is {uniform:.4}");
+    Ok(Verdict { name: "first loss near ln V", passed: (loss - uniform).abs() < 0.15 * uniform + 0.1, found })
+}
+
+fn overfit(job: &Job, model: &Model, threads: usize) -> Result<Verdict> {
+    let recipe = Recipe { learning_rate: 3e-3, schedule: Schedule::Constant, warmup_steps: 0, weight_decay: 0.0, accumulate: 1, ..job.recipe };
+    let mut config = model.config.clone();
+    config.dropout = limpid::config::Dropout::NONE;
+    let model = Model::new(&config, model.purpose)?;
+    let mut trainer = trainer(&model, threads, recipe);
+    // one window, twice: the same batch at every step
+    let context = match model.purpose {
+        Use::Train { context, .. } => context,
+        _ => job.recipe.context,
+    };
+    let text = &job.train[..context + 1];
+    let batches = Batches::new(text, 2, context, job.recipe.seed, job.objective)?;
+    let mut first = None;
+    let mut last = f64::INFINITY;
+    let mut steps = 0;
+    while steps < 300 && last > 0.1 * first.unwrap_or(f64::INFINITY).min(1e9) {
+        last = trainer.step(&batches)?.loss;
+        first.get_or_insert(last);
+        if job.objective != Objective::NextToken {
+            trainer.step = 0; // the same masks again
+        }
+        steps += 1;
+    }
+    let first = first.unwrap_or(last);
+    let found = format!("loss {first:.3} to {last:.3} in {steps} steps on one batch");
+    Ok(Verdict { name: "one batch learned by heart", passed: last < 0.1 * first, found })
+}

@@ -1,0 +1,63 @@
+//! `doctor`: what limpid sees of this machine and will use.
+
+use super::{memory, train::roof};
+use crate::options::{MachineOptions, cores};
+use crate::show;
+use anyhow::Result;
+use limpid::backend::cpu::roof::Reads;
+use limpid::ops::simd::Level;
+use std::time::Instant;
+
+/// CPU, instruction sets, threads, memory, roofs: what limpid sees and will use.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Put the result on stdout as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    machine: MachineOptions,
+}
+
+/// Bytes a second read from memory: the best of a few passes over more than any cache holds.
+pub fn read_roof(threads: usize, level: Level) -> f64 {
+    let reads = Reads::new(threads, level, 512 << 20);
+    let once = || {
+        let start = Instant::now();
+        reads.run().amount / start.elapsed().as_secs_f64()
+    };
+    (0..4).map(|_| once()).fold(0.0, f64::max)
+}
+
+pub fn run(args: Args) -> Result<()> {
+    let (threads, level) = (args.machine.threads(), Level::best());
+    let levels: Vec<&str> = Level::available().iter().map(|l| l.name()).collect();
+    let cpu = std::fs::read_to_string("/proc/cpuinfo").ok();
+    let name = cpu.as_deref().and_then(|t| t.lines().find(|l| l.starts_with("model name"))?.split_once(": ")).map_or("unknown", |(_, name)| name);
+    let (one, all) = (roof(1, level), roof(threads, level));
+    let read = read_roof(threads, level);
+    let memory = memory();
+    if args.json {
+        return show::json(&serde_json::json!({
+            "version": env!("CARGO_PKG_VERSION"), "cpu": name, "cores": cores(), "threads": threads,
+            "simd": level.name(), "simd_available": levels, "roof_flops_f32": all, "roof_flops_f32_one_thread": one,
+            "read_roof_bytes_s": read, "memory_total_bytes": memory.as_ref().map(|m| m.total),
+            "memory_available_bytes": memory.as_ref().map(|m| m.available), "devices": ["cpu"],
+        }));
+    }
+    let more = if threads > cores() { " (more threads than cores: they will wait for each other)" } else { "" };
+    let mut rows = vec![
+        ("limpid", env!("CARGO_PKG_VERSION").to_string()),
+        ("processor", name.to_string()),
+        ("cores", cores().to_string()),
+        ("threads in use", format!("{threads}{more}")),
+        ("instructions in use", format!("{level} (this processor has: {})", levels.join(", "))),
+        ("multiply-add roof, f32", format!("{:.0} GFLOP/s on {threads} threads, {:.0} on one", all / 1e9, one / 1e9)),
+        ("memory read roof", format!("{:.1} GB/s on {threads} threads", read / 1e9)),
+    ];
+    if let Some(memory) = memory {
+        rows.push(("memory", format!("{}, {} available", show::bytes(memory.total), show::bytes(memory.available))));
+    }
+    rows.push(("devices", "cpu".into()));
+    let rows: Vec<(String, String)> = rows.into_iter().map(|(k, v)| (k.to_string(), v)).collect();
+    show::out(&show::pairs(&rows))
+}

@@ -1,0 +1,238 @@
+//! `generate`: continue a prompt; or, with a model that looks both ways, fill its masks.
+
+use super::{open, tokenizer};
+use crate::options::{MachineOptions, Usage};
+use crate::{show, source};
+use anyhow::{Context, Result, bail};
+use limpid::backend::Backend;
+use limpid::checkpoint::Directory;
+use limpid::config::Mask;
+use limpid::data::check_ids;
+use limpid::generate::{Event, Options, Overflow, Sampler, Session, generate};
+use limpid::model::Use;
+use limpid::ops::{Batch, IGNORE, Space};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+/// Continue a prompt, streaming; greedy with --temperature 0, else sampled.
+///
+/// A model trained on masked tokens fills every [MASK] of the prompt instead.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// A model directory
+    #[arg(long, value_name = "DIR")]
+    model: PathBuf,
+    /// Text, @FILE, or - for standard input
+    #[arg(long, short, value_name = "TEXT", alias = "start")]
+    prompt: Option<String>,
+    /// Token ids instead of a prompt: 1,2,3
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = super::ids, conflicts_with = "prompt")]
+    tokens: Option<Vec<u32>>,
+    /// Most tokens to write
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 200, aliases = ["max-new-tokens", "n-predict"])]
+    max_tokens: usize,
+    /// 0 takes the likeliest token; below 1 sharper, above 1 flatter
+    #[arg(long, value_name = "X", default_value_t = 0.8, alias = "temp")]
+    temperature: f64,
+    /// Only the K likeliest tokens; 0 for all
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    top_k: usize,
+    /// Only the likeliest tokens that make up P together
+    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    top_p: f64,
+    /// Only tokens at least P as likely as the likeliest
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    min_p: f64,
+    /// Above 1: tokens that were there before become less likely
+    #[arg(long, value_name = "X", default_value_t = 1.0, alias = "repeat-penalty")]
+    repetition_penalty: f64,
+    /// End before this text; may be given several times
+    #[arg(long, value_name = "TEXT", action = clap::ArgAction::Append)]
+    stop: Vec<String>,
+    /// Samples to write
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    num_samples: u64,
+    /// Decides every draw
+    #[arg(long, value_name = "N", default_value_t = 1337)]
+    seed: u64,
+    /// At the end of the context: slide-half drops the oldest half and goes on, stop ends the sample
+    #[arg(long, value_name = "HOW", default_value = "slide-half", value_parser = overflow)]
+    overflow: Overflow,
+    /// Show how every token was chosen
+    #[arg(long)]
+    trace: bool,
+    /// Put the samples on stdout as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    machine: MachineOptions,
+}
+
+fn overflow(s: &str) -> Result<Overflow, String> {
+    match s.replace('_', "-").as_str() {
+        "slide-half" => Ok(Overflow::SlideHalf),
+        "stop" => Ok(Overflow::Stop),
+        _ => Err("it is slide-half or stop".into()),
+    }
+}
+
+pub fn run(args: Args) -> Result<()> {
+    let sampler = Sampler {
+        temperature: args.temperature,
+        top_k: args.top_k,
+        top_p: args.top_p,
+        min_p: args.min_p,
+        repetition_penalty: args.repetition_penalty,
+        seed: args.seed,
+    };
+    let options = Options {
+        max_tokens: args.max_tokens,
+        sampler,
+        sample: 0,
+        stop: args.stop.clone(),
+        stop_at_end_of_text: true,
+        overflow: args.overflow,
+        trace: args.trace,
+    };
+    options.check()?;
+    if args.num_samples == 0 {
+        bail!(Usage("--num-samples is 0: it must be at least 1".into()));
+    }
+    let directory = Directory::open(&args.model)?;
+    let prompt = match (&args.tokens, &args.prompt) {
+        (Some(ids), _) => ids.clone(),
+        (None, given) => {
+            let tokenizer = tokenizer(&directory)?;
+            let text = given.as_deref().map(source::prompt).transpose()?.unwrap_or_default();
+            match (text.is_empty(), tokenizer.end_of_text()) {
+                (false, _) => tokenizer.encode(&text)?,
+                (true, Some(end)) => vec![end],
+                // a text begins where another ends
+                (true, None) => tokenizer.encode("\n").context("without a prompt the model begins after a newline, which its tokenizer lacks: give --prompt")?,
+            }
+        }
+    };
+    if directory.config.mask != Mask::Causal {
+        return fill(&args, &directory, &prompt);
+    }
+    let mut session = session(&directory, args.machine.threads())?;
+    let asked = super::train::interrupt()?;
+    let tokenizer = directory.tokenizer.as_ref();
+    let mut samples = vec![];
+    for sample in 0..args.num_samples {
+        let options = Options { sample, ..options.clone() };
+        if !args.json {
+            if sample > 0 {
+                show::out("\n---------------\n")?;
+            }
+            show::out(args.prompt.as_deref().filter(|p| *p != "-" && !p.starts_with('@')).unwrap_or(""))?;
+        }
+        let mut broken = None;
+        let written = generate(&mut session, tokenizer, &prompt, &options, &mut |event| {
+            match event {
+                Event::Piece { text } if !args.json => broken = show::out(&text).err(),
+                Event::Piece { .. } => {}
+                Event::Cropped { kept, dropped } => {
+                    eprintln!("note: the context is full: the oldest {dropped} tokens are no longer seen, {kept} are");
+                }
+                Event::Step(step) => {
+                    let others: Vec<String> =
+                        step.candidates.iter().map(|c| format!("{:?} {:.1}%", c.piece, 100.0 * c.probability)).collect();
+                    eprintln!("\ninput (1, {}): {:?} ({:.1}%) of {}", step.input_len, step.chosen.piece, 100.0 * step.chosen.probability, others.join(", "));
+                }
+            }
+            broken.is_none() && !asked.load(Ordering::Relaxed)
+        })?;
+        if let Some(error) = broken {
+            return Err(error);
+        }
+        if !args.json && tokenizer.is_none() {
+            let ids: Vec<String> = written.tokens.iter().map(u32::to_string).collect();
+            show::out(&ids.join(","))?;
+        }
+        samples.push(serde_json::json!({ "text": written.text, "tokens": written.tokens, "finish_reason": written.finish_reason.name() }));
+        if asked.load(Ordering::Relaxed) {
+            break;
+        }
+    }
+    if args.json {
+        return show::json(&serde_json::json!({ "prompt_tokens": prompt.len(), "samples": samples }));
+    }
+    show::out("\n")
+}
+
+fn session(directory: &Directory, threads: usize) -> Result<Session> {
+    let mut session = Session::on_cpu(&directory.config, 1, threads)?;
+    let (model, backend) = session.parts();
+    directory.load(model, backend)?;
+    Ok(session)
+}
+
+/// Writes a short sample of a model that has just been trained.
+pub fn sample(folder: &Path, max_tokens: usize, threads: usize, seed: u64) -> Result<()> {
+    let directory = Directory::open(folder)?;
+    let tokenizer = tokenizer(&directory)?;
+    if directory.config.mask != Mask::Causal {
+        return Ok(());
+    }
+    let mut session = session(&directory, threads)?;
+    let start = match tokenizer.end_of_text() {
+        Some(end) => vec![end],
+        None => tokenizer.encode("\n").or_else(|_| tokenizer.encode(&tokenizer.piece(0)?))?,
+    };
+    let sampler = Sampler { temperature: 0.8, seed, ..Sampler::default() };
+    let options = Options { max_tokens, sampler, ..Options::default() };
+    eprintln!("\na sample:");
+    generate(&mut session, Some(tokenizer), &start, &options, &mut |event| match event {
+        Event::Piece { text } => show::out(&text).is_ok(),
+        _ => true,
+    })?;
+    println!();
+    Ok(std::io::stdout().flush()?)
+}
+
+/// What stands where a mask is: the likeliest tokens, and the prompt with the first of them put in.
+fn fill(args: &Args, directory: &Directory, prompt: &[u32]) -> Result<()> {
+    let tokenizer = tokenizer(directory)?;
+    let mask = tokenizer.special("[MASK]").context("the model predicts masked tokens, but its tokenizer has no [MASK]")?;
+    let context = directory.config.context_length;
+    check_ids(prompt, directory.config.vocab_size)?;
+    if !prompt.contains(&mask) {
+        bail!("this model fills masks: put [MASK] into the prompt where a token is wanted");
+    }
+    if prompt.len() > context {
+        bail!("the prompt has {} tokens, the model's context_length is {context}: shorten it", prompt.len());
+    }
+    let (model, mut cpu) = open(directory, Use::Inspect { batch: 1, context: prompt.len() }, args.machine.threads())?;
+    let targets = vec![IGNORE; prompt.len()];
+    let mut batch = Batch::of_sequences(prompt.to_vec(), targets, prompt.len());
+    if directory.config.n_segment > 0 {
+        batch.segments = vec![0; prompt.len()];
+    }
+    cpu.feed(&batch);
+    cpu.forward(&model.ops);
+    let probs = model.tensor("probs").map(|t| t.slot).context("an inspected model has probabilities")?;
+    debug_assert_eq!(probs.space, Space::Stat);
+    let (all, v) = (cpu.read(probs), directory.config.vocab_size);
+    let (mut filled, mut found) = (prompt.to_vec(), vec![]);
+    for (n, _) in prompt.iter().enumerate().filter(|(_, id)| **id == mask) {
+        let mut ranked: Vec<(u32, f32)> = (0..).zip(all[n * v..(n + 1) * v].iter().copied()).collect();
+        ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
+        filled[n] = ranked[0].0;
+        let best = ranked.iter().take(5).map(|(id, p)| Ok((tokenizer.piece(*id)?, *p))).collect::<Result<Vec<_>>>()?;
+        found.push((n, best));
+    }
+    let text = tokenizer.decode(&filled)?;
+    if args.json {
+        let masks: Vec<_> = found.iter().map(|(n, best)| serde_json::json!({ "position": n, "candidates": best })).collect();
+        let sample = serde_json::json!({ "text": text, "tokens": filled, "finish_reason": "filled", "masks": masks });
+        return show::json(&serde_json::json!({ "prompt_tokens": prompt.len(), "samples": [sample] }));
+    }
+    let mut lines = format!("{text}\n");
+    for (n, best) in found {
+        let best: Vec<String> = best.iter().map(|(piece, p)| format!("{piece:?} {:.1}%", 100.0 * p)).collect();
+        lines += &format!("  position {n}: {}\n", best.join(", "));
+    }
+    show::out(&lines)
+}

@@ -1,0 +1,85 @@
+//! One file a verb, and what several of them need.
+
+pub mod bench;
+pub mod check;
+pub mod doctor;
+pub mod eval;
+pub mod generate;
+pub mod inspect;
+pub mod params;
+pub mod plan;
+pub mod tokenize;
+pub mod train;
+
+use crate::show;
+use anyhow::{Result, bail};
+use limpid::backend::Cpu;
+use limpid::checkpoint::Directory;
+use limpid::model::{Model, Use};
+use limpid::tokenizer::Tokenizer;
+
+/// Bytes that a model and its backend will reserve.
+pub fn needed(model: &Model) -> u64 {
+    let logits = if model.losses().is_some() { (16 << 20).min(4 * model.rows * model.config.vocab_size) } else { 0 };
+    (model.memory().iter().map(|(_, bytes)| bytes).sum::<usize>() + logits) as u64
+}
+
+/// Refuses what would not fit, before anything is reserved.
+pub fn fits(model: &Model, what: &str) -> Result<()> {
+    let (needed, available) = (needed(model), memory().map(|m| m.available));
+    match available {
+        Some(available) if needed > available => bail!(
+            "{what} needs {} of memory and {} are available: a smaller --batch-size, --context-length or model would fit",
+            show::bytes(needed),
+            show::bytes(available)
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// What the system says of its memory, in bytes.
+pub struct Memory {
+    /// In all.
+    pub total: u64,
+    /// Free for the asking.
+    pub available: u64,
+}
+
+/// Where the system says it (Linux).
+pub fn memory() -> Option<Memory> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let of = |key: &str| {
+        let line = text.lines().find(|l| l.starts_with(key))?;
+        line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kb| kb * 1024)
+    };
+    Some(Memory { total: of("MemTotal:")?, available: of("MemAvailable:")? })
+}
+
+/// The most memory this process has held (Linux).
+pub fn peak_rss() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = text.lines().find(|l| l.starts_with("VmHWM:"))?;
+    line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kb| kb * 1024)
+}
+
+/// A model directory's weights in a backend made for `purpose`.
+pub fn open(directory: &Directory, purpose: Use, threads: usize) -> Result<(Model, Cpu)> {
+    let model = Model::new(&directory.config, purpose)?;
+    fits(&model, "this model")?;
+    let mut cpu = Cpu::new(&model, threads);
+    directory.load(&model, &mut cpu)?;
+    Ok((model, cpu))
+}
+
+/// The directory's tokenizer, or an error that says what to do without one.
+pub fn tokenizer(directory: &Directory) -> Result<&Tokenizer> {
+    match &directory.tokenizer {
+        Some(tokenizer) => Ok(tokenizer),
+        None => bail!("{} has no tokenizer.json: give ids with --tokens 1,2,3", directory.path.display()),
+    }
+}
+
+/// Ids as `--tokens` takes them: 1,2,3.
+pub fn ids(text: &str) -> Result<u32, String> {
+    text.trim().parse().map_err(|_| format!("`{text}` is not a token id: give whole numbers with commas between, like 1,2,3"))
+}

@@ -1,0 +1,53 @@
+//! `params`: how large a model is, and where its parameters are.
+
+use crate::{options, show};
+use anyhow::{Result, bail};
+use limpid::checkpoint::Directory;
+use limpid::config::Config;
+use limpid::model::{Model, Use};
+use std::path::PathBuf;
+
+/// Parameters of a preset or a model by group, its memory and its FLOPs.
+#[derive(clap::Args, Debug)]
+#[command(after_help = format!("Presets: {}", options::presets()))]
+pub struct Args {
+    /// A preset
+    #[arg(value_name = "PRESET", conflicts_with = "model")]
+    name: Option<String>,
+    /// A model directory
+    #[arg(long, value_name = "DIR")]
+    model: Option<PathBuf>,
+    /// Put the result on stdout as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: Args) -> Result<()> {
+    let (what, config) = match (&args.name, &args.model) {
+        (Some(name), _) => (name.clone(), Config::preset(name)?),
+        (None, Some(dir)) => (dir.display().to_string(), Directory::open(dir)?.config),
+        (None, None) => bail!(options::Usage(format!("name a preset or give --model DIR; presets: {}", options::presets()))),
+    };
+    let model = Model::new(&config, Use::Decode { rows: 1, sequences: 1 })?;
+    let (total, groups) = (model.parameter_count(), model.groups());
+    let flops = 3.0 * model.flops(1, config.context_length.div_ceil(2));
+    if args.json {
+        let groups: serde_json::Map<String, serde_json::Value> =
+            groups.iter().map(|(name, n)| (name.to_string(), (*n).into())).collect();
+        return show::json(&serde_json::json!({
+            "total": total, "groups": groups, "bytes_f32": 4 * total, "training_bytes_f32": 16 * total,
+            "training_flops_per_token": flops, "config": config,
+        }));
+    }
+    let mut rows: Vec<(String, String)> = groups
+        .iter()
+        .map(|(name, n)| (name.to_string(), format!("{:>15}  {:>5.1} %", show::commas(*n as u64), 100.0 * *n as f64 / total as f64)))
+        .collect();
+    rows.push(("total".into(), format!("{:>15}", show::commas(total as u64))));
+    let facts = [
+        ("weights in f32".to_string(), show::bytes(4 * total as u64)),
+        ("to train, before activations".to_string(), format!("{} (weights, gradients, two moments)", show::bytes(16 * total as u64))),
+        ("training FLOPs a token".to_string(), show::count(flops)),
+    ];
+    show::out(&format!("{what}: {config}\n\n{}\n{}", show::pairs(&rows), show::pairs(&facts)))
+}

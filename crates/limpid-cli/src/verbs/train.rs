@@ -1,0 +1,332 @@
+//! `train`: from text to a model directory.
+
+use super::{fits, peak_rss};
+use crate::options::{self, MachineOptions, ModelOptions, RecipeOptions};
+use crate::show::{self, Progress};
+use crate::source::{self, Text};
+use anyhow::{Context, Result, bail};
+use limpid::backend::Cpu;
+use limpid::backend::cpu::roof::Products;
+use limpid::config::{Config, Mask};
+use limpid::data::{Objective, check_ids};
+use limpid::model::{Model, Use};
+use limpid::ops::simd::Level;
+use limpid::tokenizer::Tokenizer;
+use limpid::train::{Control, Event, Recipe, Run, Summary, Trainer};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// Train a model.
+///
+/// With no flags: the built-in stories, preset `nano`, about half a minute on two cores. Every flag is also a key of
+/// a --config file and an environment variable (LIMPID_STEPS=100).
+#[derive(clap::Args, Clone, Debug)]
+pub struct Args {
+    /// A text file, a folder of .txt files, or builtin:stories (builtin:stories:20M for more)
+    #[arg(long, value_name = "FILE|DIR", default_value = "builtin:stories", alias = "dataset")]
+    pub data: String,
+    /// char, word, gpt2, cl100k_base, o200k_base or a tokenizer.json [default: word for stories, else what suits the preset]
+    #[arg(long, value_name = "NAME")]
+    pub tokenizer: Option<String>,
+    /// Where the model goes [default: runs/PRESET-TIME]
+    #[arg(long, value_name = "DIR", aliases = ["out-dir", "output-dir"])]
+    pub out: Option<PathBuf>,
+    /// Go on with a run: its folder, or `auto` for the newest (or for --out, if it has begun)
+    #[arg(long, value_name = "auto|DIR", aliases = ["resume-from-checkpoint"])]
+    pub resume: Option<String>,
+    /// Read settings from a TOML or JSON file
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Tokens of the sample at the end; 0 for none
+    #[arg(long, value_name = "N", default_value_t = 120, hide_short_help = true)]
+    pub sample: usize,
+    /// Put the summary on stdout as JSON, and nothing else
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub model: ModelOptions,
+    #[command(flatten)]
+    pub recipe: RecipeOptions,
+    #[command(flatten)]
+    pub machine: MachineOptions,
+}
+
+/// Everything that is decided before memory is reserved.
+pub struct Job {
+    /// The preset it began from.
+    pub name: String,
+    /// The model.
+    pub config: Config,
+    /// The recipe.
+    pub recipe: Recipe,
+    /// The text.
+    pub text: Text,
+    /// Its tokenizer.
+    pub tokenizer: Tokenizer,
+    /// The tokenizer's name as asked for.
+    pub tokenizer_name: String,
+    /// Ids to train on.
+    pub train: Vec<u32>,
+    /// Ids to judge by.
+    pub validation: Vec<u32>,
+    /// What is asked of the model.
+    pub objective: Objective,
+    /// The built list.
+    pub model: Model,
+}
+
+impl Args {
+    /// Reads the text and fits model and recipe to it; used by `train`, `plan` and `check`.
+    pub fn job(&self) -> Result<Job> {
+        let name = self.model.name().to_string();
+        let mut config = self.model.config()?;
+        let mut recipe = self.recipe.recipe(&name)?;
+        let text = source::read(&self.data, recipe.val_fraction)?;
+        let chosen = self.tokenizer.clone().unwrap_or_else(|| default_tokenizer(&self.data, &name).into());
+        let masked = config.mask != Mask::Causal;
+        let saved = self.resumed().map(|folder| folder.join("tokenizer.json")).filter(|path| path.exists());
+        let tokenizer = match saved {
+            Some(path) => Tokenizer::load(&path)?,
+            None => source::tokenizer(&chosen, &text, if masked { &["[MASK]"] } else { &[] })?,
+        };
+        config.vocab_size = tokenizer.vocab_size();
+        let objective = if masked {
+            let mask = tokenizer.special("[MASK]").with_context(|| {
+                format!("the tokenizer {chosen} has no [MASK] token, which training on masked tokens needs: use --tokenizer word or char")
+            })?;
+            Objective::Masked { mask, vocab_size: config.vocab_size, segments: config.n_segment > 0 }
+        } else {
+            Objective::NextToken
+        };
+        let (train, validation) = (tokenizer.encode(&text.train)?, tokenizer.encode(&text.validation)?);
+        check_ids(&train, config.vocab_size)?;
+        check_ids(&validation, config.vocab_size)?;
+        let context = if recipe.context == 0 { config.context_length } else { recipe.context };
+        recipe.context = context;
+        let model = Model::new(&config, Use::Train { batch: recipe.batch_size, context })?;
+        // an impossible text is said before memory is reserved
+        limpid::data::Batches::new(&train, recipe.batch_size, context, recipe.seed, objective)?;
+        let validation = if validation.len() > 1 { validation } else { vec![] };
+        Ok(Job { name, config, recipe, text, tokenizer, tokenizer_name: chosen, train, validation, objective, model })
+    }
+
+    /// The folder of a run that is to go on.
+    fn resumed(&self) -> Option<PathBuf> {
+        match self.resume.as_deref()? {
+            "auto" => self.out.clone().or_else(options::newest_run).filter(|folder| Run::can_resume(folder)),
+            folder => Some(folder.into()),
+        }
+    }
+
+    fn folder(&self, name: &str) -> PathBuf {
+        self.resumed().or(self.out.clone()).unwrap_or_else(|| PathBuf::from("runs").join(format!("{name}-{}", timestamp())))
+    }
+}
+
+/// The tokenizer that suits the text and the preset.
+fn default_tokenizer(data: &str, preset: &str) -> &'static str {
+    match preset {
+        _ if data.starts_with("builtin:") => "word",
+        "gpt2" | "gpt2-medium" | "gpt2-large" | "gpt2-xl" | "llmc-gpt2" => "gpt2",
+        "decoder-readme" | "notations" | "formulated-bert" | "bert-base-uncased" => "word",
+        _ => "char",
+    }
+}
+
+/// The time in a folder's name: 20261120-130155 (UTC).
+fn timestamp() -> String {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    // days to a date: Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms"
+    let days = seconds / 86_400 + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let (d, m) = (day - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
+    let y = year + era * 400 + u64::from(m <= 2);
+    let (h, min, s) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    format!("{y:04}{m:02}{d:02}-{h:02}{min:02}{s:02}")
+}
+
+/// Set when the user asks to stop; asked a second time, the process ends at once.
+pub fn interrupt() -> Result<Arc<AtomicBool>> {
+    let asked = Arc::new(AtomicBool::new(false));
+    let flag = asked.clone();
+    ctrlc::set_handler(move || {
+        if flag.swap(true, Ordering::Relaxed) {
+            std::process::exit(130);
+        }
+        eprintln!("\nstopping after this step; once more to stop at once");
+    })?;
+    Ok(asked)
+}
+
+pub fn run(args: Args) -> Result<()> {
+    let resumed = args.resumed();
+    if let Some(folder) = &resumed
+        && !Run::can_resume(folder)
+    {
+        bail!("{} cannot be resumed: it has no state/last.safetensors (no step was saved there)", folder.display());
+    }
+    let job = args.job()?;
+    let folder = args.folder(&job.name);
+    if resumed.is_none() && (Run::can_resume(&folder) || folder.join("model.safetensors").exists()) {
+        bail!("{} already holds a run: --resume {0} goes on with it, another --out starts a new one", folder.display());
+    }
+    fits(&job.model, "training this model")?;
+    let threads = args.machine.threads();
+    let (level, recipe) = (Level::best(), job.recipe);
+    let say = |text: String| {
+        if !args.json {
+            eprintln!("{text}");
+        }
+    };
+    say(format!(
+        "{}: {}; {} parameters",
+        job.name,
+        job.config,
+        show::commas(job.model.parameter_count() as u64)
+    ));
+    say(format!(
+        "{}: {} tokens to train on, {} to validate; tokenizer {}; {threads} threads, {level}",
+        job.text.name,
+        show::commas(job.train.len() as u64),
+        show::commas(job.validation.len() as u64),
+        job.tokenizer_name,
+    ));
+    let floor = job.text.log_probability.filter(|_| job.objective == Objective::NextToken).map(|p| -p / (job.validation.len().max(2) - 1) as f64);
+    if let Some(floor) = floor {
+        say(format!("entropy floor: {floor:.4} nats a token; no model can do better on this text"));
+    }
+    let roof = roof(threads, level);
+    let flops = 3.0 * job.model.flops(recipe.batch_size * recipe.context, average_keys(&job.config, recipe.context)) * recipe.accumulate as f64;
+
+    let trainer = Trainer::new(job.model.clone(), Box::new(Cpu::with_level(&job.model, threads, level)), recipe);
+    let mut run = Run::new(trainer, Some(folder.clone()), &job.train, &job.validation, job.objective);
+    if resumed.is_some() {
+        let step = run.resume()?;
+        say(format!("going on with {} after step {step}", folder.display()));
+    } else {
+        run.describe(&job.tokenizer)?;
+        let rest = [("data", absolute(&args.data)), ("tokenizer", absolute(&job.tokenizer_name))];
+        limpid::checkpoint::write_text(&folder.join("limpid.toml"), &options::to_toml(&job.name, &job.config, &recipe, &rest))?;
+    }
+
+    let asked = interrupt()?;
+    let progress = Progress::new(recipe.steps, args.json);
+    let mut shown = Shown { val: None, rate: Rate::new(), roof, flops, steps: recipe.steps };
+    let summary = run.go(&mut |event| {
+        match event {
+            Event::Step(step, _) => {
+                shown.rate.add(step.tokens);
+                progress.step(step.step, || shown.text(&step));
+            }
+            Event::Evaluating(..) => shown.rate.pause(),
+            Event::Validated { step, loss, best } => {
+                shown.val = Some(loss);
+                progress.line(&format!("step {step}: val loss {loss:.4}{}", if best { " (best so far)" } else { "" }));
+            }
+            Event::Saved(_) => shown.rate.pause(),
+        }
+        if asked.load(Ordering::Relaxed) { Control::Stop } else { Control::Continue }
+    });
+    progress.done();
+    let summary = Summary { entropy_floor: floor, peak_rss_bytes: peak_rss(), ..summary? };
+    limpid::checkpoint::write_text(&folder.join("summary.json"), &(serde_json::to_string_pretty(&summary)? + "\n"))?;
+    if args.json {
+        return show::json(&summary);
+    }
+    report(&summary, &folder);
+    if !summary.stopped && args.sample > 0 {
+        super::generate::sample(&folder, args.sample, threads, recipe.seed)?;
+    }
+    Ok(())
+}
+
+fn report(summary: &Summary, folder: &std::path::Path) {
+    let folder = folder.display();
+    if summary.stopped {
+        eprintln!("stopped after step {}; go on with: limpid train --resume {folder}", summary.steps);
+        return;
+    }
+    let val = summary.val_loss.map(|v| format!(", validation loss {v:.4}")).unwrap_or_default();
+    let floor = match (summary.entropy_floor, summary.val_loss) {
+        (Some(floor), Some(val)) => format!(" (floor {floor:.4}, {:.4} above it)", val - floor),
+        _ => String::new(),
+    };
+    eprintln!("{} steps in {}: train loss {:.4}{val}{floor}", summary.steps, show::duration(summary.seconds), summary.train_loss);
+    eprintln!("the model is in {folder}; try: limpid generate --model {folder} --prompt TEXT");
+}
+
+/// Keys that a row sees on average.
+pub fn average_keys(config: &Config, context: usize) -> usize {
+    if config.mask == Mask::Causal { context.div_ceil(2) } else { context }
+}
+
+/// FLOP/s that this machine reaches when nothing stands in the way: the best of a few short runs.
+pub fn roof(threads: usize, level: Level) -> f64 {
+    let products = Products::new(threads, level);
+    let once = || {
+        let start = Instant::now();
+        products.run().amount / start.elapsed().as_secs_f64()
+    };
+    (0..4).map(|_| once()).fold(0.0, f64::max)
+}
+
+fn absolute(path: &str) -> String {
+    if std::path::Path::new(path).exists() {
+        std::path::absolute(path).map_or_else(|_| path.into(), |p| p.display().to_string())
+    } else {
+        path.into()
+    }
+}
+
+/// Tokens a second, evaluations and saves left out.
+struct Rate {
+    tokens: usize,
+    seconds: f64,
+    last: Instant,
+}
+
+impl Rate {
+    fn new() -> Rate {
+        Rate { tokens: 0, seconds: 0.0, last: Instant::now() }
+    }
+    fn add(&mut self, tokens: usize) {
+        self.seconds += self.last.elapsed().as_secs_f64();
+        self.tokens += tokens;
+        self.last = Instant::now();
+        if self.seconds > 10.0 {
+            // what is shown is of the last seconds
+            (self.tokens, self.seconds) = (self.tokens / 2, self.seconds / 2.0);
+        }
+    }
+    fn pause(&mut self) {
+        self.last = Instant::now();
+    }
+    fn per_second(&self) -> f64 {
+        self.tokens as f64 / self.seconds.max(1e-9)
+    }
+}
+
+/// What a progress line says.
+struct Shown {
+    val: Option<f64>,
+    rate: Rate,
+    roof: f64,
+    flops: f64,
+    steps: u64,
+}
+
+impl Shown {
+    fn text(&self, step: &limpid::train::Step) -> String {
+        let per_second = self.rate.per_second();
+        let steps_a_second = per_second / step.tokens as f64;
+        let left = (self.steps - step.step) as f64 / steps_a_second.max(1e-9);
+        let share = 100.0 * self.flops * steps_a_second / self.roof;
+        let val = self.val.map(|v| format!("  val {v:.4}")).unwrap_or_default();
+        format!("loss {:.4}{val}  {} tok/s  {share:.0}% of roof  {} left", step.loss, show::count(per_second), show::duration(left))
+    }
+}

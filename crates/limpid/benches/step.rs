@@ -1,0 +1,59 @@
+//! Where the time of a training step goes: `cargo bench --bench step -- nano 1` (preset, threads).
+//! Prints, for each kind of op and direction, milliseconds, GFLOP/s and the share of the step.
+
+use limpid::backend::{Backend, Cpu};
+use limpid::config::Config;
+use limpid::model::{Model, Use};
+use limpid::ops::{Batch, random};
+use limpid::train::Recipe;
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
+    let preset = args.first().map_or("nano", String::as_str);
+    let threads = args.get(1).and_then(|t| t.parse().ok()).unwrap_or(2);
+    let config = Config::preset(preset).expect("a preset");
+    let recipe = Recipe::preset(preset);
+    let context = if recipe.context == 0 { config.context_length } else { recipe.context };
+    let model = Model::new(&config, Use::Train { batch: recipe.batch_size, context }).expect("a model");
+    let mut cpu = Cpu::new(&model, threads);
+    let rows = recipe.batch_size * context;
+    for param in &model.params {
+        let values = limpid::model::init::values(&model, param, recipe.init, recipe.init_std, 1);
+        cpu.write(param.slot, &values);
+    }
+    let ids = |site| (0..rows as u64).map(|i| random::below(1, site, i, config.vocab_size as u64) as u32).collect::<Vec<_>>();
+    let mut batch = Batch::of_sequences(ids(1), ids(2), context);
+    batch.seed = Some(1);
+    cpu.feed(&batch);
+    let mut times: BTreeMap<(String, &str), (f64, f64)> = BTreeMap::new();
+    let steps = 20;
+    for step in 0..steps + 3 {
+        let mut note = |name: String, way, flops: f64, start: Instant| {
+            if step >= 3 {
+                let entry = times.entry((name, way)).or_default();
+                *entry = (entry.0 + start.elapsed().as_secs_f64(), entry.1 + flops);
+            }
+        };
+        for op in model.body() {
+            let start = Instant::now();
+            cpu.forward(&[*op]);
+            note(op.name().into(), "forward", op.flops(rows, context / 2), start);
+        }
+        for back in &model.back {
+            let start = Instant::now();
+            cpu.backward(&[*back]);
+            note(back.op.name().into(), "backward", 2.0 * back.op.flops(rows, context / 2), start);
+        }
+        let start = Instant::now();
+        cpu.update(&model.decay_groups(0.1), &recipe.rule(1e-3, step + 1));
+        note("update".into(), "", 0.0, start);
+    }
+    let all: f64 = times.values().map(|t| t.0).sum();
+    println!("{preset}, {threads} threads, {}: {:.2} ms a step", cpu.level(), 1e3 * all / steps as f64);
+    for ((name, way), (seconds, flops)) in times {
+        let ms = 1e3 * seconds / steps as f64;
+        println!("{name:<10} {way:<9} {ms:>9.3} ms {:>5.1} %  {:>7.1} GFLOP/s", 100.0 * seconds / all, flops / seconds / 1e9);
+    }
+}

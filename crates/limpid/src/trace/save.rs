@@ -1,0 +1,78 @@
+//! Writes tensors of a run as a safetensors file, f32, each with its axes in the metadata:
+//! `{"format": "pt", "blocks.0.attn.hook_pattern": "batch head query_pos key_pos", ...}`.
+//!
+//! The same run gives the same bytes, and a file is there whole or not at all.
+
+use super::{Error, Labelled, Trace};
+use safetensors::tensor::{Dtype, TensorView};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+
+impl Trace<'_> {
+    /// Writes the tensors called `names`; with none, every tensor of the run and, after a backward pass, its gradient.
+    ///
+    /// # Errors
+    /// As [`Trace::get`], and if the file cannot be written.
+    pub fn save(&self, path: &Path, names: &[&str]) -> Result<(), Error> {
+        let mut tensors = vec![];
+        for name in names {
+            tensors.push(self.get(name)?);
+        }
+        if names.is_empty() {
+            for name in self.names() {
+                tensors.push(self.get(name)?);
+                // what has none (token ids) is left out
+                tensors.extend(self.get(&format!("{name}.grad")).ok());
+            }
+        }
+        save(path, &tensors)
+    }
+}
+
+/// Writes `tensors` to `path`: beside it first, then renamed. Of two with one name the first is written.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn save(path: &Path, tensors: &[Labelled]) -> Result<(), Error> {
+    let failed = |why: String| Error::Write { path: path.into(), why };
+    let bytes = encode(tensors).map_err(failed)?;
+    let name = path.file_name().ok_or_else(|| failed("it has no file name".into()))?;
+    let beside = path.with_file_name(format!(".{}.{}.tmp", name.to_string_lossy(), std::process::id()));
+    let written = std::fs::File::create(&beside).and_then(|mut file| {
+        file.write_all(&bytes[0])?;
+        file.write_all(&bytes[1])?;
+        file.sync_all()?;
+        std::fs::rename(&beside, path)
+    });
+    written.map_err(|e| {
+        drop(std::fs::remove_file(&beside));
+        failed(e.to_string())
+    })
+}
+
+/// The file in two pieces: header and data. The crate lays the tensors out; the metadata is added here, because it
+/// would write it in an order that differs from run to run.
+fn encode(tensors: &[Labelled]) -> Result<[Vec<u8>; 2], String> {
+    let mut metadata = BTreeMap::from([("format", "pt".to_string())]);
+    let mut data: BTreeMap<&str, (Vec<usize>, Vec<u8>)> = BTreeMap::new();
+    for tensor in tensors {
+        let bytes = || tensor.values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        data.entry(&tensor.name).or_insert_with(|| (tensor.shape.clone(), bytes()));
+        metadata.entry(&tensor.name).or_insert_with(|| tensor.axes.join(" "));
+    }
+    let mut views = vec![];
+    for (name, (shape, bytes)) in &data {
+        views.push((*name, TensorView::new(Dtype::F32, shape.clone(), bytes).map_err(|e| format!("{name}: {e}"))?));
+    }
+    let mut file = safetensors::serialize(views, None).map_err(|e| e.to_string())?;
+    let body = file.split_off(8 + u64::from_le_bytes(file[..8].try_into().map_err(|_| "no header")?) as usize);
+    let mut header: BTreeMap<String, serde_json::Value> =
+        serde_json::from_slice(&file[8..]).map_err(|e| e.to_string())?;
+    header.insert("__metadata__".into(), serde_json::to_value(metadata).map_err(|e| e.to_string())?);
+    let mut text = serde_json::to_vec(&header).map_err(|e| e.to_string())?;
+    text.resize(text.len().next_multiple_of(8), b' '); // data starts at a multiple of 8
+    let mut head = (text.len() as u64).to_le_bytes().to_vec();
+    head.append(&mut text);
+    Ok([head, body])
+}

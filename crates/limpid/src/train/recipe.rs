@@ -1,0 +1,224 @@
+//! What to do in training, as plain data: a model is not its training. Every field is a flag of `train` and a
+//! key of its configuration file.
+
+use crate::config::{ConfigError, axis};
+use crate::model::init::Init;
+use crate::ops::adamw::{Method, Rule};
+use serde::{Deserialize, Serialize};
+
+axis! {
+    /// How the learning rate goes after the warm-up.
+    Schedule, "schedule" {
+        /// Half a cosine from the learning rate to the least one.
+        Cosine = "cosine",
+        /// A straight line to the least one.
+        Linear = "linear",
+        /// As it is.
+        Constant = "constant",
+        /// As it is, then a straight line to the least one over the last `decay_fraction` of the steps.
+        Wsd = "wsd",
+    }
+}
+axis! {
+    /// What the losses of a step's rows become (contract R198 to R200); each row's own loss is always kept.
+    Reduction, "reduction" {
+        /// Their mean.
+        Mean = "mean",
+        /// Their sum.
+        Sum = "sum",
+    }
+}
+
+/// A training recipe.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Recipe {
+    /// Updates.
+    pub steps: u64,
+    /// B: sequences of a micro-batch.
+    pub batch_size: usize,
+    /// T: tokens of a sequence; 0 for the model's context_length.
+    pub context: usize,
+    /// Micro-batches of a step.
+    pub accumulate: usize,
+    /// The update rule.
+    pub optimizer: Method,
+    /// Greatest learning rate.
+    pub learning_rate: f64,
+    /// Least learning rate, at the end of the schedule.
+    pub min_learning_rate: f64,
+    /// Steps over which the rate rises from near 0.
+    pub warmup_steps: u64,
+    /// What it does then.
+    pub schedule: Schedule,
+    /// Share of the steps in which `wsd` falls.
+    pub decay_fraction: f64,
+    /// First moment's memory; sgd's momentum.
+    pub beta1: f64,
+    /// Second moment's memory.
+    pub beta2: f64,
+    /// Added to the root of the second moment.
+    pub eps: f64,
+    /// Decay of matrices; vectors do not decay.
+    pub weight_decay: f64,
+    /// Greatest norm of the whole gradient; 0 for no clipping.
+    pub clip: f64,
+    /// What the losses become.
+    pub reduction: Reduction,
+    /// How weights start.
+    pub init: Init,
+    /// Deviation of normal initial weights.
+    pub init_std: f64,
+    /// Decides initial weights, batches and dropout.
+    pub seed: u64,
+    /// Steps between evaluations; 0 for the end only.
+    pub eval_every: u64,
+    /// About how many tokens an evaluation on the way predicts; the last one takes all.
+    pub eval_tokens: usize,
+    /// Steps between saves of the state; 0 for the end only.
+    pub save_every: u64,
+    /// Share of the text kept for validation.
+    pub val_fraction: f64,
+}
+
+impl Default for Recipe {
+    /// nanoGPT's recipe for characters on a CPU: the preset `nano`'s.
+    fn default() -> Recipe {
+        Recipe {
+            steps: 2000,
+            batch_size: 12,
+            context: 0,
+            accumulate: 1,
+            optimizer: Method::AdamW,
+            learning_rate: 1e-3,
+            min_learning_rate: 1e-4,
+            warmup_steps: 100,
+            schedule: Schedule::Cosine,
+            decay_fraction: 0.2,
+            beta1: 0.9,
+            beta2: 0.99,
+            eps: 1e-8,
+            weight_decay: 0.1,
+            clip: 1.0,
+            reduction: Reduction::Mean,
+            init: Init::Gpt2,
+            init_std: 0.02,
+            seed: 1337,
+            eval_every: 250,
+            eval_tokens: 20_000,
+            save_every: 250,
+            val_fraction: 0.1,
+        }
+    }
+}
+
+impl Recipe {
+    /// The recipe that goes with a preset of [`crate::config::PRESETS`]; the choices are listed in docs/presets.md.
+    pub fn preset(name: &str) -> Recipe {
+        let base = Recipe::default();
+        let large = Recipe {
+            steps: 10_000,
+            batch_size: 4,
+            learning_rate: 6e-4,
+            min_learning_rate: 6e-5,
+            warmup_steps: 700,
+            beta2: 0.95,
+            ..base
+        };
+        match name.to_lowercase().replace('_', "-").as_str() {
+            "baby" => Recipe { batch_size: 64, steps: 5000, ..base },
+            "zero-to-hero" => Recipe { batch_size: 4, steps: 5000, ..base },
+            "decoder-readme" => Recipe { batch_size: 2, steps: 1000, learning_rate: 3e-3, warmup_steps: 20, ..base },
+            "llmc-gpt2" => Recipe {
+                batch_size: 4,
+                context: 64,
+                steps: 40,
+                learning_rate: 1e-4,
+                min_learning_rate: 1e-4,
+                warmup_steps: 0,
+                schedule: Schedule::Constant,
+                beta2: 0.999,
+                weight_decay: 0.0,
+                clip: 0.0,
+                eval_every: 10,
+                ..base
+            },
+            "formulated-gpt" | "formulated-gpt2" | "formulated-bert" => Recipe { reduction: Reduction::Mean, ..large },
+            "openai-gpt" | "gpt2" | "gpt2-medium" | "gpt2-large" | "gpt2-xl" | "bert-base-uncased" => large,
+            _ => base,
+        }
+    }
+
+    /// The learning rate of step `step`, counted from 0.
+    pub fn rate(&self, step: u64) -> f64 {
+        let (top, least) = (self.learning_rate, self.min_learning_rate);
+        if step < self.warmup_steps {
+            return top * (step + 1) as f64 / (self.warmup_steps + 1) as f64;
+        }
+        let share = |from: f64, to: f64| if to <= from { 1.0 } else { ((step as f64 - from) / (to - from)).clamp(0.0, 1.0) };
+        let (warm, end) = (self.warmup_steps as f64, self.steps as f64);
+        match self.schedule {
+            Schedule::Constant => top,
+            Schedule::Cosine => least + 0.5 * (top - least) * (1.0 + (std::f64::consts::PI * share(warm, end)).cos()),
+            Schedule::Linear => top + (least - top) * share(warm, end),
+            Schedule::Wsd => top + (least - top) * share(end - self.decay_fraction * end, end),
+        }
+    }
+
+    /// The update of one step.
+    pub fn rule(&self, rate: f64, step: u64) -> Rule {
+        let max_norm = if self.clip > 0.0 { self.clip } else { f64::INFINITY };
+        Rule { method: self.optimizer, rate, beta1: self.beta1, beta2: self.beta2, eps: self.eps, step, max_norm }
+    }
+
+    /// Says whether every number is in its range.
+    ///
+    /// # Errors
+    /// Names the first that is not, and what it may be.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let zero = [("steps", self.steps == 0), ("batch_size", self.batch_size == 0), ("accumulate", self.accumulate == 0)];
+        if let Some((what, _)) = zero.iter().find(|(_, zero)| *zero) {
+            return Err(ConfigError::Zero { what });
+        }
+        let range = |what, found: f64, ok: bool, expected| if ok { Ok(()) } else { Err(ConfigError::Range { what, found, expected }) };
+        let below_one = |x: f64| (0.0..1.0).contains(&x);
+        let (rate, least) = (self.learning_rate, self.min_learning_rate);
+        range("learning_rate", rate, rate > 0.0 && rate.is_finite(), "it must be above 0")?;
+        range("min_learning_rate", least, (0.0..=rate).contains(&least), "from 0 to the learning rate")?;
+        range("beta1", self.beta1, below_one(self.beta1), "from 0 up to, but not, 1")?;
+        range("beta2", self.beta2, below_one(self.beta2), "from 0 up to, but not, 1")?;
+        range("eps", self.eps, self.eps > 0.0, "it must be above 0")?;
+        range("weight_decay", self.weight_decay, self.weight_decay >= 0.0, "0 or more")?;
+        range("clip", self.clip, self.clip >= 0.0, "0 for no clipping, or the greatest norm of the gradient")?;
+        range("init_std", self.init_std, self.init_std > 0.0, "it must be above 0")?;
+        range("decay_fraction", self.decay_fraction, (0.0..=1.0).contains(&self.decay_fraction), "from 0 to 1")?;
+        range("val_fraction", self.val_fraction, below_one(self.val_fraction), "from 0 up to, but not, 1")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_at_the_milestones() {
+        let recipe = Recipe { steps: 1000, warmup_steps: 100, ..Recipe::default() };
+        let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-9, "{a} {b}");
+        near(recipe.rate(0), 1e-3 / 101.0);
+        near(recipe.rate(100), 1e-3);
+        near(recipe.rate(550), 5.5e-4);
+        near(recipe.rate(1000), 1e-4);
+        near(Recipe { schedule: Schedule::Linear, ..recipe }.rate(550), 5.5e-4);
+        near(Recipe { schedule: Schedule::Constant, ..recipe }.rate(999), 1e-3);
+        let wsd = Recipe { schedule: Schedule::Wsd, ..recipe };
+        near(wsd.rate(800), 1e-3);
+        near(wsd.rate(900), 5.5e-4);
+    }
+
+    #[test]
+    fn a_number_out_of_range_is_named() {
+        let error = Recipe { beta2: 1.0, ..Recipe::default() }.check().unwrap_err().to_string();
+        assert_eq!(error, "beta2 is 1: from 0 up to, but not, 1");
+        assert!(Recipe { learning_rate: f64::NAN, ..Recipe::default() }.check().is_err());
+    }
+}

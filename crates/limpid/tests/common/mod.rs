@@ -1,0 +1,43 @@
+//! What `parity` and `equivalences` share: a comparison that says where it failed, and made-up numbers.
+#![allow(dead_code)] // each test file uses its own part
+
+use limpid::ops::random;
+
+/// Fails if an element of `got` is farther from `want` than `tolerance` times the greatest element of `want`: sums
+/// round in proportion to their greatest terms, and a tensor's elements are sums of the same terms. Returns the
+/// worst error in that measure.
+#[track_caller]
+pub fn assert_close(what: &str, got: &[f64], want: &[f64], tolerance: f64) -> f64 {
+    assert_eq!(got.len(), want.len(), "{what}: lengths differ");
+    let scale = want.iter().filter(|w| w.is_finite()).fold(0f64, |top, w| top.max(w.abs()));
+    let far = |i: usize| if got[i] == want[i] { 0.0 } else { (got[i] - want[i]).abs() }; // infinities may be equal
+    let Some(i) = (0..got.len()).max_by(|&a, &b| far(a).total_cmp(&far(b))) else { return 0.0 };
+    let (off, allowed) = (far(i), tolerance * scale);
+    assert!(off <= allowed, "{what}[{i}]: got {}, want {}, off by {off:.1e}, allowed {allowed:.1e}", got[i], want[i]);
+    if off == 0.0 { 0.0 } else { off / scale }
+}
+
+/// f32 values, exactly.
+pub fn wide(values: &[f32]) -> Vec<f64> {
+    values.iter().copied().map(f64::from).collect()
+}
+
+/// f64 values, rounded.
+pub fn narrow(values: &[f64]) -> Vec<f32> {
+    values.iter().map(|v| *v as f32).collect()
+}
+
+/// `n` standard normals, exactly f32 values.
+pub fn normals(site: &str, n: usize) -> Vec<f64> {
+    (0..n as u64).map(|i| f64::from(random::normal(1, random::site(site), i) as f32)).collect()
+}
+
+/// `n` ids below `vocab_size`.
+pub fn ids(site: &str, n: usize, vocab_size: usize) -> Vec<u32> {
+    (0..n as u64).map(|i| random::below(1, random::site(site), i, vocab_size as u64) as u32).collect()
+}
+
+/// a: (rows,cols) to (cols,rows)
+pub fn transpose(a: &[f64], cols: usize) -> Vec<f64> {
+    (0..cols).flat_map(|j| a.iter().skip(j).step_by(cols).copied()).collect()
+}

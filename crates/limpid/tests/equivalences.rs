@@ -1,0 +1,1013 @@
+//! The same numbers in another form. The five documents limpid was made from (docs/contract.md; its numbers are in the
+//! comments) write one model in several ways: one-hot or look-up, three matrices or one per head, masks in three forms,
+//! targets in three, sum or mean. Each test builds the other way from plain loops and shows that nothing is different;
+//! where the contract corrects a document (its E numbers), the test shows the correction.
+//!
+//! All in f64 on `Reference`: `TIGHT` is the rounding of sums of some hundred terms, 100 x 2^-53 = 1e-14, through two
+//! blocks. Where an f32 is part of the definition (the score scale, a row's weight) the bound is its rounding, 2^-24 =
+//! 6e-8. Printed numbers agree within half of their last digit.
+
+mod common;
+
+use common::{assert_close, ids, narrow, normals, transpose, wide};
+use limpid::backend::{Backend, Reference};
+use limpid::config::{
+    Activation, Config, ConfigError, Dropout, DropoutScale, Mask, NormKind, NormPlace, PRESETS, Positions,
+};
+use limpid::model::init::{self, Init};
+use limpid::model::{Model, Use};
+use limpid::ops::classify::{self, Target};
+use limpid::ops::dropout::Draws;
+use limpid::ops::embed::tables::sinusoidal;
+use limpid::ops::simd::Level;
+use limpid::ops::{Batch, Drop, IGNORE, Space, activate, linear, norm};
+use limpid::tokenizer::{Kind, Order, Tokenizer, from_one_based, to_one_based};
+
+const TIGHT: f64 = 1e-12;
+/// B
+const B: usize = 2;
+/// T
+const T: usize = 5;
+
+// ---- the plain forms
+
+/// (m,n) by (n,p): c_ij = sum over k of a_ik b_kj (R045)
+fn matmul(a: &[f64], b: &[f64], n: usize) -> Vec<f64> {
+    assert!(a.len().is_multiple_of(n) && b.len().is_multiple_of(n), "inner dimensions differ");
+    let p = b.len() / n;
+    a.chunks_exact(n).flat_map(|row| (0..p).map(move |j| (0..n).map(|k| row[k] * b[k * p + j]).sum())).collect()
+}
+
+/// x W' + b with W stored (out,in)
+fn project(x: &[f64], w: &[f64], b: &[f64], inner: usize) -> Vec<f64> {
+    let y = matmul(x, &transpose(w, inner), inner);
+    y.iter().enumerate().map(|(i, y)| y + b[i % b.len()]).collect()
+}
+
+fn add(a: &[f64], b: &[f64]) -> Vec<f64> {
+    assert_eq!(a.len(), b.len());
+    a.iter().zip(b).map(|(a, b)| a + b).collect()
+}
+
+fn scaled(a: &[f64], by: f64) -> Vec<f64> {
+    a.iter().map(|a| a * by).collect()
+}
+
+/// Row by row, e^x / sum of e^x, by the definition (R126).
+fn softmax(x: &[f64], cols: usize) -> Vec<f64> {
+    let rows = x.chunks_exact(cols);
+    rows.flat_map(|row| row.iter().map(|v| v.exp() / row.iter().map(|v| v.exp()).sum::<f64>())).collect()
+}
+
+/// Some columns of a matrix.
+fn columns(x: &[f64], cols: usize, range: std::ops::Range<usize>) -> Vec<f64> {
+    x.chunks_exact(cols).flat_map(|row| row[range.clone()].to_vec()).collect()
+}
+
+/// Concat(X_1..X_A): (n,D) each to (n, A D) (R131)
+fn concat(parts: &[Vec<f64>], d: usize) -> Vec<f64> {
+    let n = parts[0].len() / d;
+    (0..n).flat_map(|i| parts.iter().flat_map(move |part| part[i * d..(i + 1) * d].to_vec())).collect()
+}
+
+/// diag(x): (n,n) (R047)
+fn diag(x: &[f64]) -> Vec<f64> {
+    let n = x.len();
+    (0..n * n).map(|i| if i / n == i % n { x[i / n] } else { 0.0 }).collect()
+}
+
+/// Stack_n(x): n times the row x (R048)
+fn stack(n: usize, x: &[f64]) -> Vec<f64> {
+    x.repeat(n)
+}
+
+/// OneHot of ids that count from 0 (R041)
+fn one_hot(ids: &[u32], v: usize) -> Vec<f64> {
+    ids.iter().flat_map(|id| (0..v).map(move |j| f64::from(j == *id as usize))).collect()
+}
+
+/// Rows of the sequence `b` of a (B T, cols) matrix.
+fn sequence(x: &[f64], b: usize, cols: usize) -> &[f64] {
+    &x[b * T * cols..][..T * cols]
+}
+
+// ---- a model to look into
+
+/// C = 12, H = 3, D = 4, F = 20, V = 11: no two the same.
+fn small() -> Config {
+    Config { vocab_size: 11, context_length: 6, d_model: 12, n_head: 3, n_layer: 2, d_ff: 20, ..Config::default() }
+}
+
+fn batch(config: &Config) -> Batch {
+    let rows = B * T;
+    let mut batch =
+        Batch::of_sequences(ids("tokens", rows, config.vocab_size), ids("targets", rows, config.vocab_size), T);
+    if config.n_segment > 0 {
+        batch.segments = ids("segments", rows, config.n_segment);
+    }
+    batch
+}
+
+/// A model with random parameters (gains about 1, nothing zero) after a forward and a backward.
+struct Run {
+    model: Model,
+    reference: Reference,
+}
+
+impl Run {
+    fn new(config: &Config, batch: &Batch) -> Run {
+        let context = batch.spans.iter().map(|s| s.rows).max().unwrap();
+        let model = Model::new(config, Use::Inspect { batch: batch.spans.len(), context }).unwrap();
+        let mut reference = Reference::new(&model);
+        for param in &model.params {
+            let shift = if matches!(param.role, limpid::model::Role::Gain) { 1.0 } else { 0.0 };
+            let values: Vec<f64> = normals(&param.name, param.slot.len()).iter().map(|v| shift + 0.4 * v).collect();
+            reference.write(param.slot, &narrow(&values));
+        }
+        let mut run = Run { model, reference };
+        run.go(batch);
+        run
+    }
+    fn go(&mut self, batch: &Batch) {
+        self.reference.feed(batch);
+        self.reference.forward(&self.model.ops);
+        for param in &self.model.params {
+            self.reference.exact_mut(param.slot.grad()).fill(0.0);
+        }
+        self.reference.backward(&self.model.back);
+    }
+    fn of(&self, name: &str) -> Vec<f64> {
+        let tensor = self.model.tensor(name).unwrap_or_else(|| panic!("no tensor {name}"));
+        columns(self.reference.exact(tensor.slot), tensor.slot.cols, tensor.cols.clone())
+    }
+    fn block(&self, name: &str) -> Vec<f64> {
+        self.of(&format!("blocks.0.{name}"))
+    }
+    fn param(&self, name: &str) -> Vec<f64> {
+        self.reference.exact(self.model.param(name).unwrap_or_else(|| panic!("no parameter {name}")).slot).to_vec()
+    }
+    /// All gradients, one after the other.
+    fn gradients(&self) -> Vec<f64> {
+        self.model.params.iter().flat_map(|p| self.reference.exact(p.slot.grad()).to_vec()).collect()
+    }
+}
+
+// ---- tokens and embeddings
+
+/// R015 to R018, R043; G01, G02, E0-01, E0-03: ids from 0 and from 1 are one bijection apart by 1, and the one-hot of
+/// either is the same matrix.
+#[test]
+fn ids_from_zero_and_from_one() {
+    let lines = ["cat eat mouse", "dog chase cat", "mouse eat cheese"];
+    let tokenizer = Tokenizer::train(Kind::Word, &lines.join(" "), Order::FirstAppearance, &[]).unwrap();
+    assert_eq!(tokenizer.vocab_size(), 6);
+    let zero: Vec<Vec<u32>> = lines.iter().map(|line| tokenizer.encode(line).unwrap()).collect();
+    let one: Vec<Vec<u32>> = zero.iter().map(|ids| to_one_based(ids).unwrap()).collect();
+    assert_eq!(zero, [[0, 1, 2], [3, 4, 0], [2, 1, 5]]);
+    assert_eq!(one, [[1, 2, 3], [4, 5, 1], [3, 2, 6]]);
+    for (line, (zero, one)) in lines.iter().zip(zero.iter().zip(&one)) {
+        assert_eq!(from_one_based(one).unwrap(), *zero);
+        assert_eq!(tokenizer.decode(zero).unwrap(), *line);
+        let from_one = one.iter().flat_map(|id| (1..=6).map(move |j| f64::from(j == *id))); // R043's own rule
+        assert_eq!(one_hot(zero, 6), from_one.collect::<Vec<f64>>());
+    }
+    let toy = Tokenizer::from_vocabulary(Kind::Word, ["cat", "dog", "mouse"].map(String::from).to_vec()).unwrap();
+    assert_eq!(toy.encode("cat dog mouse").unwrap(), [0, 1, 2]);
+    assert!((0..3).all(|id| toy.encode(&toy.decode(&[id]).unwrap()).unwrap() == [id]));
+}
+
+/// R041 to R044, R046, R049 to R052; G03, G04 (the last row is w_V, not w_T: E0-06): a one-hot matrix times the table
+/// picks its rows, in each sequence with the same table.
+#[test]
+fn one_hot_times_the_table_is_look_up() {
+    assert_eq!(one_hot(&[2, 1], 3), [0.0, 0.0, 1.0, 0.0, 1.0, 0.0]);
+    let table: Vec<f64> = (0..8).map(f64::from).collect(); // V = 4, C = 2: w_1 = (0, 1) .. w_V = (6, 7)
+    assert_eq!(matmul(&one_hot(&[1, 0, 3], 4), &table, 4), [2.0, 3.0, 0.0, 1.0, 6.0, 7.0]);
+
+    let (config, batch) = (small(), batch(&small()));
+    let run = Run::new(&config, &batch);
+    let (v, c, table) = (config.vocab_size, config.d_model, run.param("embed.weight"));
+    let looked_up = run.of("hook_embed");
+    for b in 0..B {
+        let x = one_hot(&batch.tokens[b * T..(b + 1) * T], v);
+        assert!(x.chunks(v).all(|row| row.iter().sum::<f64>() == 1.0));
+        assert_eq!(matmul(&x, &table, v), sequence(&looked_up, b, c));
+    }
+}
+
+/// R060, R061, R064 to R069, R350; E0-07, E0-08, E0-09: a position's vector is the same in every sequence and row t
+/// of the table, and it is added.
+#[test]
+fn positions_are_rows_of_one_table() {
+    for positions in [Positions::Learned, Positions::Sinusoidal, Positions::SinusoidalOneBased] {
+        let config = Config { positions, ..small() };
+        let run = Run::new(&config, &batch(&config));
+        let (c, got) = (config.d_model, run.of("hook_pos_embed"));
+        let want: Vec<f64> = match positions {
+            Positions::Learned => run.param("pos_embed.weight")[..T * c].to_vec(),
+            Positions::Sinusoidal => (0..T * c).map(|i| f64::from(sinusoidal(i / c, i % c, c) as f32)).collect(),
+            // S0's rule to the letter, i and j from 1 (R061, E0-08)
+            _ => (0..T * c)
+                .map(|at| {
+                    let (i, j) = ((at / c + 1) as f64, at % c + 1);
+                    let angle = |j: usize| i / 10_000f64.powf(j as f64 / c as f64);
+                    let value = if j.is_multiple_of(2) { angle(j).sin() } else { angle(j - 1).cos() };
+                    f64::from(value as f32)
+                })
+                .collect(),
+        };
+        (0..B).for_each(|b| assert_eq!(sequence(&got, b, c), want, "{positions}"));
+        assert_eq!(run.of("hook_embed_sum"), add(&run.of("hook_embed"), &got), "{positions}");
+    }
+}
+
+/// R062, R063, R070, R071, E1-08: the two ways to write the exponent agree where columns count from 0; values lie in
+/// [-1, 1]; every position has its own vector, and near ones are nearer than far ones, by the distance alone.
+#[test]
+fn sinusoids_have_their_properties() {
+    let (t, c) = (16, 64);
+    let row = |p: usize| -> Vec<f64> { (0..c).map(|j| sinusoidal(p, j, c)).collect() };
+    for (p, i) in (0..t).flat_map(|p| (0..c / 2).map(move |i| (p, i))) {
+        let pair = p as f64 / 10_000f64.powf(2.0 * i as f64 / c as f64); // by pair: 2i / d_model
+        let j = 2 * i;
+        // by column: j / D and (j - 1) / D
+        let by_column = |j: usize| if j.is_multiple_of(2) { j } else { j - 1 } as f64;
+        let column = |j: usize| p as f64 / 10_000f64.powf(by_column(j) / c as f64);
+        assert_eq!([row(p)[j], row(p)[j + 1]], [pair.sin(), pair.cos()]);
+        assert_eq!([row(p)[j], row(p)[j + 1]], [column(j).sin(), column(j + 1).cos()]);
+    }
+    let far = |a: usize, b: usize| add(&row(a), &scaled(&row(b), -1.0)).iter().map(|d| d * d).sum::<f64>().sqrt();
+    for p in 0..t {
+        assert!(row(p).iter().all(|v| v.abs() <= 1.0));
+        for q in (0..t).filter(|q| *q != p) {
+            assert!(far(p, q) >= far(0, 1) - TIGHT && far(p, q) > 0.5, "{p} and {q}");
+            assert!((far(p, q) - far(0, p.abs_diff(q))).abs() < TIGHT, "distance alone decides");
+        }
+    }
+    assert!((1..4).all(|d| far(0, d) < far(0, d + 1)) && far(0, 1) < far(0, 15) / 2.0);
+}
+
+/// R045, R131; G25, and the primer's check of inner dimensions.
+#[test]
+fn products_and_concatenation() {
+    assert_eq!(matmul(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], &[1.0, 0.0, 2.0, 1.0, 0.0, 3.0], 3), [5.0, 11.0, 14.0, 23.0]);
+    assert!(std::panic::catch_unwind(|| matmul(&[1.0; 6], &[1.0; 4], 3)).is_err());
+    let parts = [1.0, 5.0, 9.0].map(|a: f64| vec![a, a + 1.0, a + 2.0, a + 3.0]);
+    assert_eq!(concat(&parts, 2), [1.0, 2.0, 5.0, 6.0, 9.0, 10.0, 3.0, 4.0, 7.0, 8.0, 11.0, 12.0]);
+    assert!((0..3).all(|k| columns(&concat(&parts, 2), 6, 2 * k..2 * k + 2) == parts[k]));
+}
+
+/// R047, R048, R266; G26, E2-17: diag(t) Stack(w_A) + diag(1 - t) Stack(w_B) is the look-up of a segment, with w_A in
+/// row 1.
+#[test]
+fn segments_are_a_look_up() {
+    assert_eq!(diag(&[1.0, 2.0, 3.0]), [1.0, 0.0, 0.0, 0.0, 2.0, 0.0, 0.0, 0.0, 3.0]);
+    assert_eq!(stack(2, &[7.0, 8.0]), [7.0, 8.0, 7.0, 8.0]);
+    let segments = |t: &[f64], w_a: &[f64], w_b: &[f64]| {
+        let (n, rest) = (t.len(), t.iter().map(|t| 1.0 - t).collect::<Vec<f64>>());
+        add(&matmul(&diag(t), &stack(n, w_a), n), &matmul(&diag(&rest), &stack(n, w_b), n))
+    };
+    let printed = segments(&[0.0, 0.0, 1.0, 1.0], &[1.0, 2.0], &[10.0, 20.0]);
+    assert_eq!(printed, [10.0, 20.0, 10.0, 20.0, 1.0, 2.0, 1.0, 2.0]);
+
+    let config = Config { n_segment: 2, ..small() };
+    let batch = batch(&config);
+    let run = Run::new(&config, &batch);
+    let (c, table) = (config.d_model, run.param("segment_embed.weight"));
+    let t: Vec<f64> = batch.segments.iter().copied().map(f64::from).collect();
+    assert!(t.contains(&0.0) && t.contains(&1.0));
+    let x0 = add(&run.of("hook_embed"), &run.of("hook_pos_embed"));
+    assert_eq!(run.of("hook_embed_sum"), add(&x0, &segments(&t, &table[c..], &table[..c])));
+}
+
+// ---- linear layers and attention
+
+/// R294, R295, R161; E3-04, E3-05: y = x W with W (in,out) and y = x W' with W (out,in) are the same where the stored
+/// matrix is transposed, and only there.
+#[test]
+fn weights_in_out_and_out_in() {
+    let (inner, outer) = (5, 3);
+    let (x, w, b) = (normals("x", 4 * inner), normals("w", outer * inner), normals("b", outer)); // (out,in)
+    let mut y = vec![0.0; 4 * outer];
+    linear::reference::forward(&mut y, &x, &w, Some(&b), inner);
+    let in_out = transpose(&w, inner);
+    let formula = matmul(&x, &in_out, inner).iter().enumerate().map(|(i, y)| y + b[i % outer]).collect::<Vec<f64>>();
+    assert_close("x W + b", &y, &formula, TIGHT);
+    let square = normals("square", 9);
+    let x = &x[..9];
+    assert_ne!(matmul(x, &square, 3), matmul(x, &transpose(&square, 3), 3)); // one matrix read both ways is two layers
+}
+
+/// R111, G05: column d of the fused projection is feature d mod D/H of head d div D/H, and back.
+#[test]
+fn head_split_index() {
+    for (c, h, column, head, feature) in [(64, 4, 37, 2, 5), (6, 3, 5, 2, 1), (768, 12, 700, 10, 60)] {
+        let d = Config { d_model: c, n_head: h, ..Config::default() }.d_head();
+        assert_eq!((column / d, column % d, head * d + feature), (head, feature, column));
+    }
+}
+
+/// R099, R100, R102 to R106, R108, R110 to R114, R125, R128 to R132, R135, R138, R139; G05, G17; E0-28, E0-35, E3-06:
+/// one fused (3C,C) matrix, three of C x C, and a matrix per head and letter whose results are concatenated, are one
+/// attention.
+#[test]
+fn fused_is_three_matrices_is_one_per_head() {
+    let config = small();
+    let run = Run::new(&config, &batch(&config));
+    let (c, h, d) = (config.d_model, config.n_head, config.d_head());
+    let x = run.block("ln1.hook_out");
+    let (w, b) = (run.param("blocks.0.attn.qkv.weight"), run.param("blocks.0.attn.qkv.bias"));
+
+    // three C x C
+    for (third, name) in ["q", "k", "v"].into_iter().enumerate() {
+        let y = project(&x, &w[third * c * c..(third + 1) * c * c], &b[third * c..(third + 1) * c], c);
+        assert_close(name, &run.block(&format!("attn.hook_{name}")), &y, TIGHT);
+    }
+
+    // per head: W_h is (d,C), rows h d .. (h + 1) d of its third; nothing is shared between heads
+    let head = |h: usize| -> Vec<f64> {
+        let [q, k, v] = [0, 1, 2].map(|third| {
+            let rows = third * c + h * d..third * c + (h + 1) * d;
+            project(&x, &w[rows.start * c..rows.end * c], &b[rows], c)
+        });
+        let one = |s: usize| {
+            let [q, k, v] = [&q, &k, &v].map(|m| sequence(m, s, d));
+            let mut scores = scaled(&matmul(q, &transpose(k, d), d), 1.0 / (d as f64).sqrt());
+            (0..T * T).filter(|i| i % T > i / T).for_each(|i| scores[i] = f64::NEG_INFINITY);
+            matmul(&softmax(&scores, T), v, T)
+        };
+        (0..B).flat_map(one).collect()
+    };
+    let z = concat(&(0..h).map(head).collect::<Vec<_>>(), d);
+    assert_close("concatenated heads", &run.block("attn.hook_z"), &z, 1e-7); // the model's 1 / sqrt(d) is an f32
+    let out = project(&z, &run.param("blocks.0.attn.out.weight"), &run.param("blocks.0.attn.out.bias"), c);
+    assert_close("after W_O", &run.block("hook_attn_out"), &out, 1e-7);
+}
+
+/// R114 to R116; G24: sqrt(d_k), sqrt(query.size(-1)), sqrt of S2's D and sqrt(head_size) are one number, of the head
+/// and not of d_model; and scaling can be off (E3-07).
+#[test]
+fn scores_are_divided_by_the_root_of_the_head_size() {
+    let hero = Config::preset("zero-to-hero").unwrap();
+    assert_eq!((hero.d_head(), 1.0 / hero.score_scale()), (16, 4.0));
+    for attention_scale in [true, false] {
+        let config = Config { attention_scale, ..small() };
+        let run = Run::new(&config, &batch(&config));
+        let (c, h, d) = (config.d_model, config.n_head, config.d_head());
+        let (q, k, raw) = (run.block("attn.hook_q"), run.block("attn.hook_k"), run.block("attn.hook_raw_scores"));
+        let divisor = if attention_scale { (q.len() as f64 / (B * T * h) as f64).sqrt() } else { 1.0 };
+        for (s, head) in (0..B).flat_map(|s| (0..h).map(move |head| (s, head))) {
+            let [q, k] = [&q, &k].map(|m| columns(sequence(m, s, c), c, head * d..(head + 1) * d));
+            let want = scaled(&matmul(&q, &transpose(&k, d), d), 1.0 / divisor);
+            assert_close("scores", &columns(sequence(&raw, s, h * T), h * T, head * T..(head + 1) * T), &want, TIGHT);
+        }
+    }
+}
+
+/// R118 to R120, R123 to R126, R342; G12, E0-29, E0-30, E0-32, E1-20: the binary mask with a fill, the additive mask
+/// (its logarithm) and the mask as a function make the same scores and weights; what is hidden weighs exactly 0.
+#[test]
+fn three_masks_one_softmax() {
+    let binary = |i: usize, j: usize| f64::from(j <= i);
+    let additive = |i: usize, j: usize| if j <= i { 0.0 } else { f64::NEG_INFINITY };
+    assert!((0..16).all(|at| additive(at / 4, at % 4) == binary(at / 4, at % 4).ln()));
+
+    let config = small();
+    let run = Run::new(&config, &batch(&config));
+    let wide = config.n_head * T;
+    let [raw, masked, pattern] = ["raw_scores", "attn_scores", "pattern"].map(|n| run.block(&format!("attn.hook_{n}")));
+    for (s, h) in (0..B).flat_map(|s| (0..config.n_head).map(move |h| (s, h))) {
+        let [raw, masked, pattern] =
+            [&raw, &masked, &pattern].map(|m| columns(sequence(m, s, wide), wide, h * T..(h + 1) * T));
+        let each = |form: &dyn Fn(usize, usize, f64) -> f64| -> Vec<f64> {
+            (0..T * T).map(|at| form(at / T, at % T, raw[at])).collect()
+        };
+        let filled = each(&|i, j, x| if binary(i, j) == 0.0 { f64::NEG_INFINITY } else { x });
+        let added = each(&|i, j, x| x + additive(i, j));
+        let function = each(&|i, j, x| if i >= j { x } else { f64::NEG_INFINITY });
+        assert!(filled == added && added == function && function == masked);
+        assert_close("weights", &pattern, &softmax(&filled, T), TIGHT);
+        assert!((0..T * T).all(|at| (pattern[at] == 0.0) == (at % T > at / T)));
+        assert!(pattern.chunks(T).all(|row| (row.iter().sum::<f64>() - 1.0).abs() < TIGHT));
+    }
+}
+
+/// R121, G12, E2-01: scores times 1 or minus infinity are no mask (a negative score becomes plus infinity, a zero one
+/// NaN, and so the weights are NaN); the name is refused with the reason. "1 - M" is none either.
+#[test]
+fn the_multiplicative_mask_is_refused() {
+    let times = |scores: [f64; 4]| -> Vec<f64> {
+        scores.iter().zip([1.0, f64::NEG_INFINITY, 1.0, 1.0]).map(|(s, m)| s * m).collect()
+    };
+    let negative = times([2.0, -1.0, 0.5, 1.0]);
+    assert_eq!(negative, [2.0, f64::INFINITY, 0.5, 1.0]);
+    assert!(softmax(&negative, 2)[1].is_nan() && !softmax(&negative, 2)[2].is_nan());
+    assert!(times([2.0, 0.0, 0.5, 1.0])[1].is_nan());
+    // right by luck, where the future scores are positive
+    assert_eq!(softmax(&times([2.0, 3.0, 0.5, 1.0]), 2)[..2], [1.0, 0.0]);
+    for name in ["multiplicative", "Multiplicative"] {
+        assert_eq!(name.parse::<Mask>(), Err(ConfigError::MultiplicativeMask));
+    }
+    assert!("multiplicative".parse::<Mask>().unwrap_err().to_string().contains("NaN"));
+    let one_minus = softmax(&add(&[2.0, 3.0], &[0.0, 1.0]), 2); // S0's 1 - M added in place of minus infinity
+    assert!(one_minus[1] > 0.5);
+}
+
+/// R140, R141, R297; G18, E4-03 to E4-05: the value step of llm.c's wiki, a weight times a value vector, channel by
+/// channel as (C,T,T), summed along rows to (C,T), stacked to (B,C,T), is A_w V once the last two axes are exchanged.
+#[test]
+fn scalar_times_vector_is_the_weights_times_the_values() {
+    let config = small();
+    let run = Run::new(&config, &batch(&config));
+    let (c, d, wide) = (config.d_model, config.d_head(), config.n_head * T);
+    let (pattern, v) = (run.block("attn.hook_pattern"), run.block("attn.hook_v"));
+    let mut z = vec![];
+    for s in 0..B {
+        let (att, v) = (sequence(&pattern, s, wide), sequence(&v, s, c));
+        let mut ctt = vec![0.0; c * T * T];
+        for (channel, t, t2) in (0..c).flat_map(|c| (0..T).flat_map(move |t| (0..=t).map(move |t2| (c, t, t2)))) {
+            ctt[(channel * T + t) * T + t2] = att[t * wide + channel / d * T + t2] * v[t2 * c + channel];
+        }
+        let ct: Vec<f64> = ctt.chunks(T).map(|row| row.iter().sum()).collect();
+        z.extend(transpose(&ct, T)); // (C,T) as drawn, (T,C) as stored
+    }
+    assert_close("A_w V", &run.block("attn.hook_z"), &z, TIGHT);
+}
+
+/// G13, E1-17: the printed weights are the softmax of the printed scores as they are; dividing those by 4 once more
+/// is wrong.
+#[test]
+fn the_printed_scores_are_scaled_already() {
+    let rows: [(&[f64], &[f64]); 3] = [
+        (&[0.2712], &[1.0]),
+        (&[-0.0456, 0.3352], &[0.4059, 0.5941]),
+        (&[-0.0627, 0.1498, -0.3736], &[0.3368, 0.4165, 0.2468]),
+    ];
+    for (scores, printed) in rows {
+        let near = |by: f64| {
+            let mut row = scaled(scores, by);
+            classify::reference::row(&mut row, Target::None);
+            assert_close("softmax", &row, &softmax(&scaled(scores, by), scores.len()), TIGHT);
+            row.iter().zip(printed).all(|(got, want)| (got - want).abs() < 6e-5)
+        };
+        assert!(near(1.0) && (scores.len() == 1 || !near(0.25)));
+    }
+}
+
+/// R187, R188, R126, G21, G14: rows of a softmax sum to 1, and a constant added to a row changes nothing; the printed
+/// logits give the printed distribution, whose greatest is "dog" and not "jumps" (E3-20).
+#[test]
+fn softmax_rows_sum_to_one() {
+    let mut x = normals("logits", 2 * 3 * 4);
+    let shifted: Vec<f64> = x.iter().map(|v| v + 100.0).collect();
+    let (plain, moved) = (softmax(&x, 4), softmax(&shifted, 4));
+    assert_close("shifted", &moved, &plain, 1e-11);
+    x.chunks_mut(4).for_each(|row| _ = classify::reference::row(row, Target::None));
+    assert_close("softmax", &x, &plain, TIGHT);
+    assert!(x.chunks(4).all(|row| (row.iter().sum::<f64>() - 1.0).abs() < TIGHT));
+    let logits = [2.3, 4.1, 1.8, 3.0, 0.5, -1.2, -0.8];
+    let printed = [0.100_903, 0.610_430, 0.061_201, 0.203_194, 0.016_679, 0.003_047, 0.004_546];
+    let p = softmax(&logits, 7);
+    assert!(p.iter().zip(printed).all(|(p, want)| (p - want).abs() < 5e-7));
+    assert!((0..7).all(|id| p[id] <= p[1]));
+}
+
+// ---- norms, feed-forward, blocks
+
+/// R088, R091 to R093, E0-10, E1-24: a loop over rows, the whole (B T, C) matrix at once, and the row on its own are
+/// one layer norm.
+#[test]
+fn row_by_row_is_all_at_once() {
+    let (n, c, eps) = (B * T, 12, 1e-5);
+    let (x, gain, offset) = (normals("x", n * c), normals("gain", c), normals("offset", c));
+    // all at once: matrices of means and deviations, kept (N,1)
+    let mean = scaled(&matmul(&x, &vec![1.0; c], c), 1.0 / c as f64);
+    let centred: Vec<f64> = x.iter().enumerate().map(|(i, v)| v - mean[i / c]).collect();
+    let squares: Vec<f64> = centred.iter().map(|v| v * v).collect();
+    let deviation: Vec<f64> = matmul(&squares, &vec![1.0; c], c).iter().map(|v| (v / c as f64 + eps).sqrt()).collect();
+    let whole: Vec<f64> =
+        centred.iter().enumerate().map(|(i, v)| v / deviation[i / c] * gain[i % c] + offset[i % c]).collect();
+    // row by row, stacked
+    let affine = (Some(&gain[..]), Some(&offset[..]));
+    let rows = x.chunks(c).flat_map(|row| {
+        let (mut y, mut stats) = (vec![0.0; c], [0.0; 2]);
+        norm::reference::forward((&mut y, &mut stats), row, affine, (NormKind::Layer, eps));
+        y
+    });
+    assert_close("rows stacked", &rows.collect::<Vec<f64>>(), &whole, TIGHT);
+    // the kernels too, to the bit
+    let (x, gain, offset) = (narrow(&x), narrow(&gain), narrow(&offset));
+    for level in Level::available() {
+        let run = |x: &[f32]| {
+            let (mut y, mut stats) = (vec![0.0; x.len()], vec![0.0; 2 * x.len() / c]);
+            let (gain, offset, eps) = (Some(&gain[..]), Some(&offset[..]), eps as f32);
+            level.run(norm::Forward { y: &mut y, stats: &mut stats, x, gain, offset, kind: NormKind::Layer, eps });
+            y
+        };
+        assert_eq!(run(&x), x.chunks(c).flat_map(run).collect::<Vec<f32>>(), "{level}");
+    }
+}
+
+/// R084 to R086, R089, R094: before gain and offset, every row has mean 0 and (but for epsilon) deviation 1; without
+/// them the norm is that.
+#[test]
+fn a_normalised_row_has_mean_zero_and_deviation_one() {
+    for norm in [NormKind::Layer, NormKind::LayerStd] {
+        let config = Config { norm, norm_eps: 1e-9, ..small() };
+        let run = Run::new(&config, &batch(&config));
+        for row in run.block("ln2.hook_normalized").chunks(config.d_model) {
+            let mean = row.iter().sum::<f64>() / row.len() as f64;
+            let variance = row.iter().map(|v| (v - mean) * (v - mean)).sum::<f64>() / row.len() as f64; // biased
+            assert!(mean.abs() < TIGHT && (variance - 1.0).abs() < 1e-8, "{norm}: mean {mean}, variance {variance}");
+        }
+        let bare = Config { norm_gain: false, norm_offset: false, ..config };
+        let run = Run::new(&bare, &batch(&bare));
+        assert_eq!(run.block("ln2.hook_out"), run.block("ln2.hook_normalized"));
+        assert!(run.model.params.iter().all(|p| !p.name.contains("ln")));
+    }
+}
+
+/// R145, R148, R149, R159, R160, R348; E0-18, E0-19, E1-25: one feed-forward network for every position of every
+/// sequence, and each position on its own.
+#[test]
+fn the_feed_forward_network_is_position_wise() {
+    let config = small();
+    let run = Run::new(&config, &batch(&config));
+    let of = |name: &str| run.param(&format!("blocks.0.mlp.{name}"));
+    let [w1, b1, w2, b2] = ["in.weight", "in.bias", "out.weight", "out.bias"].map(of);
+    let rows = run.block("ln2.hook_out");
+    let [pre, post, out] = ["mlp.hook_pre", "mlp.hook_post", "hook_mlp_out"].map(|name| run.block(name));
+    for (n, row) in rows.chunks(config.d_model).enumerate() {
+        let at = |m: &[f64], cols: usize| m[n * cols..(n + 1) * cols].to_vec();
+        let alone = project(row, &w1, &b1, config.d_model);
+        assert_close("before the activation", &at(&pre, config.d_ff), &alone, TIGHT);
+        let alone: Vec<f64> = alone.iter().map(|x| activate::reference::value(config.activation, 0.0, *x)).collect();
+        assert_close("after it", &at(&post, config.d_ff), &alone, TIGHT);
+        assert_close("output", &at(&out, config.d_model), &project(&alone, &w2, &b2, config.d_ff), TIGHT);
+    }
+}
+
+/// R150 to R156, G23, E0-16, E2-11: how far the GELUs are apart; that they are bounded below and not above; and that
+/// the tanh form is the general one, x (1 + tanh(b (a x + c (a x)^3))) / 2 with a = 1, b = sqrt(2 / pi), c =
+/// 0.044715.
+#[test]
+fn gelus_are_three_functions() {
+    let value = |f, x| activate::reference::value(f, 0.01, x);
+    let points = || (-100_000..=100_000).map(|i| f64::from(i) * 1e-4);
+    let apart = |a, b| points().map(|x| (value(a, x) - value(b, x)).abs()).fold(0.0, f64::max);
+    assert!((apart(Activation::GeluErf, Activation::GeluTanh) - 4.73e-4).abs() < 1e-6);
+    assert!((apart(Activation::GeluErf, Activation::GeluSigmoid) - 2.03e-2).abs() < 1e-4);
+    for f in [Activation::GeluErf, Activation::GeluTanh, Activation::GeluSigmoid] {
+        let least = points().map(|x| value(f, x)).fold(f64::INFINITY, f64::min);
+        assert!((-0.1701..-0.1636).contains(&least) && value(f, 1e6) == 1e6, "{f}: {least}");
+    }
+    let general = |a: f64, b: f64, c: f64, x: f64| 0.5 * x * (1.0 + (b * (a * x + c * (a * x).powi(3))).tanh());
+    let b = (2.0 / std::f64::consts::PI).sqrt();
+    assert!(points().all(|x| (general(1.0, b, 0.044_715, x) - value(Activation::GeluTanh, x)).abs() < TIGHT));
+    assert_eq!([-2.0, 0.0, 3.0].map(|x| value(Activation::Relu, x)), [0.0, 0.0, 3.0]);
+    assert_eq!([-2.0, 3.0].map(|x| value(Activation::LeakyRelu, x)), [-0.02, 3.0]);
+}
+
+/// R164 to R173, R178 to R180, R184; E0-17, E0-37, E0-43, E1-26, E3-01, E3-11, E3-12: pre-norm adds what a sub-layer
+/// makes of its normalised input to the input itself; post-norm normalises the sum.
+#[test]
+fn norms_stand_before_or_after() {
+    for norm_place in [NormPlace::Pre, NormPlace::Post] {
+        let config = Config { norm_place, final_norm: norm_place == NormPlace::Pre, ..small() };
+        let run = Run::new(&config, &batch(&config));
+        let norm = |name: &str, x: &[f64]| {
+            let (mut y, mut stats) = (vec![0.0; x.len()], vec![0.0; 2 * B * T]);
+            let (gain, offset) = (run.param(&format!("{name}.weight")), run.param(&format!("{name}.bias")));
+            let eps = f64::from(config.norm_eps as f32);
+            norm::reference::forward((&mut y, &mut stats), x, (Some(&gain), Some(&offset)), (config.norm, eps));
+            y
+        };
+        let mut x = run.of("hook_embed_sum");
+        for i in 0..config.n_layer {
+            let of = |name: &str| run.of(&format!("blocks.{i}.{name}"));
+            let ln = |k: usize, x: &[f64]| norm(&format!("blocks.{i}.ln{k}"), x);
+            assert_close("input", &of("hook_resid_pre"), &x, TIGHT);
+            let (z, mlp) = (of("hook_attn_out"), of("hook_mlp_out"));
+            if norm_place == NormPlace::Pre {
+                assert_close("Z1", &of("ln1.hook_out"), &ln(1, &x), TIGHT);
+                x = add(&x, &z);
+                assert_close("Z3", &of("hook_resid_mid"), &x, TIGHT);
+                assert_close("Z4", &of("ln2.hook_out"), &ln(2, &x), TIGHT);
+                x = add(&x, &mlp);
+            } else {
+                x = ln(1, &add(&x, &z));
+                assert_close("X'", &of("hook_resid_mid"), &x, TIGHT);
+                x = ln(2, &add(&x, &mlp));
+            }
+            assert_close("output", &of("hook_resid_post"), &x, TIGHT);
+        }
+        if config.final_norm {
+            x = norm("ln_final", &x);
+        }
+        let logits = matmul(&x, &transpose(&run.param("embed.weight"), config.d_model), config.d_model);
+        assert_close("X W_e'", &run.of("logits"), &logits, TIGHT); // R184
+    }
+}
+
+// ---- losses
+
+/// R202 to R204; E0-41: targets as indices, as one-hot rows and as distributions: the first two are the same losses
+/// and gradients, and a mixture of targets has the mixture of both.
+#[test]
+fn targets_in_three_forms() {
+    let config = small();
+    let (v, index) = (config.vocab_size, batch(&config));
+    let soft = |rows: Vec<f64>| Batch { targets: vec![], soft_targets: narrow(&rows), ..index.clone() };
+    let other = ids("other targets", B * T, v);
+    let (a, b) = (one_hot(&index.targets, v), one_hot(&other, v));
+    let mixed = add(&scaled(&a, 0.25), &scaled(&b, 0.75));
+
+    let mut run = Run::new(&config, &index);
+    let mut go = |batch: &Batch| {
+        run.go(batch);
+        (run.of("losses"), run.gradients())
+    };
+    let (losses, gradients) = go(&index);
+    let by_formula = go(&soft(a));
+    assert_close("one-hot losses", &by_formula.0, &losses, TIGHT);
+    assert_close("one-hot gradients", &by_formula.1, &gradients, TIGHT);
+    let (b_losses, b_gradients) = go(&soft(b));
+    let (mixed_losses, mixed_gradients) = go(&soft(mixed));
+    let mix = |a: &[f64], b: &[f64]| add(&scaled(a, 0.25), &scaled(b, 0.75));
+    assert_close("mixed losses", &mixed_losses, &mix(&losses, &b_losses), TIGHT);
+    assert_close("mixed gradients", &mixed_gradients, &mix(&gradients, &b_gradients), TIGHT);
+}
+
+/// R187, R194, R197 to R201, R206, R207, R209; G28, E0-21, E1-29, E2-02: the loss of a row is -log of its target's
+/// probability; the sum is N times the mean, in value and in gradient.
+#[test]
+fn the_sum_is_n_times_the_mean() {
+    let config = small();
+    let mut sum = batch(&config);
+    sum.targets[8] = IGNORE;
+    sum.targets[9] = IGNORE; // N = 8: 1 / N is exact
+    let mean = Batch { weight: 1.0 / 8.0, ..sum.clone() };
+    sum.weight = 1.0;
+    let run = Run::new(&config, &mean);
+    let (losses, gradients) = (run.of("losses"), run.gradients());
+    assert_close("gradients", &Run::new(&config, &sum).gradients(), &scaled(&gradients, 8.0), TIGHT);
+    let probs = run.of("probs");
+    let log = |n: usize| match sum.targets[n] {
+        IGNORE => 0.0,
+        target => -probs[n * config.vocab_size + target as usize].ln(),
+    };
+    assert_close("-log P", &losses, &(0..B * T).map(log).collect::<Vec<f64>>(), TIGHT);
+    assert_close("softmax(logits)", &probs, &softmax(&run.of("logits"), config.vocab_size), TIGHT);
+    let likelihood: f64 = losses.iter().map(|l| (-l).exp()).product(); // the factorised P(x)
+    assert!((likelihood.ln() + losses.iter().sum::<f64>()).abs() < 1e-10);
+    // the printed example: P = 0.7 and 0.8
+    let mut rows = [[0.7f64.ln(), 0.3f64.ln()], [0.8f64.ln(), 0.2f64.ln()]];
+    let losses = rows.each_mut().map(|row| classify::reference::row(row, Target::Token(0)));
+    let total = losses[0] + losses[1];
+    assert!((total - 0.579_818).abs() < 5e-7 && (total / 2.0 - 0.289_909).abs() < 5e-7);
+}
+
+/// R023, R037, R205, R208: (B,T,V) flattened to (B T, V) is the same rows: a batch's losses are its sequences' own,
+/// and its gradient their mean.
+#[test]
+fn flattening_mixes_nothing() {
+    let config = small();
+    let both = batch(&config);
+    let run = Run::new(&config, &both);
+    let (mut losses, mut gradients, mut logits) = (vec![], vec![0.0; run.gradients().len()], vec![]);
+    for b in 0..B {
+        let of = |ids: &[u32]| ids[b * T..(b + 1) * T].to_vec();
+        let own = Run::new(&config, &Batch::of_sequences(of(&both.tokens), of(&both.targets), T));
+        losses.extend(own.of("losses"));
+        logits.extend(own.of("logits"));
+        gradients = add(&gradients, &scaled(&own.gradients(), 1.0 / B as f64));
+    }
+    assert_eq!(run.of("losses"), losses);
+    assert_eq!(run.of("logits"), logits);
+    // the weights 1/10 and 1/5 are f32
+    assert_close("gradients", &run.gradients(), &gradients, 1e-7);
+}
+
+/// R349, E0-24: [PAD] up to a fixed length, with the targets there ignored and the keys hidden, is as if it were not
+/// there.
+#[test]
+fn padding_changes_nothing() {
+    for mask in [Mask::Causal, Mask::Bidirectional] {
+        let config = Config { mask, ..small() };
+        let mut padded = batch(&config);
+        padded.spans[1].valid = 3;
+        padded.targets[8..].fill(IGNORE);
+        padded.tokens[8..].fill(0);
+        padded.weight = 1.0;
+        let run = Run::new(&config, &padded);
+        let own = |from: usize, n: usize| {
+            let ids = |ids: &[u32]| ids[from..from + n].to_vec();
+            let alone = Batch { weight: 1.0, ..Batch::of_sequences(ids(&padded.tokens), ids(&padded.targets), n) };
+            Run::new(&config, &alone)
+        };
+        let (first, second) = (own(0, 5), own(5, 3));
+        let losses = [first.of("losses"), second.of("losses"), vec![0.0; 2]].concat();
+        assert_eq!(run.of("losses"), losses, "{mask}");
+        assert_close("gradients", &run.gradients(), &add(&first.gradients(), &second.gradients()), TIGHT);
+        // another token for padding: neither
+        padded.tokens[8..].fill(7);
+        assert_eq!(Run::new(&config, &padded).of("losses"), losses, "{mask}");
+    }
+}
+
+/// R351, R352, R122, R098, R189, R190; E0-14, E0-15, E1-18, E1-19: a later token changes nothing before it under the
+/// causal mask, and does under the bidirectional one (and none).
+#[test]
+fn only_the_causal_mask_hides_the_future() {
+    for mask in [Mask::Causal, Mask::Bidirectional, Mask::None] {
+        let config = Config { mask, ..small() };
+        let before = batch(&config);
+        let mut after = before.clone();
+        after.tokens[3] = (after.tokens[3] + 1) % config.vocab_size as u32;
+        let [a, b] = [before, after].map(|batch| Run::new(&config, &batch).of("logits"));
+        let v = config.vocab_size;
+        let changed: Vec<usize> = (0..B * T).filter(|n| a[n * v..(n + 1) * v] != b[n * v..(n + 1) * v]).collect();
+        let want: Vec<usize> = if mask == Mask::Causal { vec![3, 4] } else { vec![0, 1, 2, 3, 4] };
+        assert_eq!(changed, want, "{mask}"); // the other sequence, rows 5 to 9, never
+    }
+}
+
+/// R348, R093: parameters are the same for every sequence of the batch: exchanging sequences exchanges results.
+#[test]
+fn sequences_are_exchangeable() {
+    let config = small();
+    let ab = batch(&config);
+    let mut ba = ab.clone();
+    [&mut ba.tokens, &mut ba.targets].into_iter().for_each(|ids| ids.rotate_left(T));
+    let [x, y] = [ab, ba].map(|batch| Run::new(&config, &batch));
+    let mut swapped = y.of("logits");
+    swapped.rotate_left(T * config.vocab_size);
+    assert_eq!(x.of("logits"), swapped);
+    assert_close("gradients", &y.gradients(), &x.gradients(), TIGHT);
+}
+
+/// G30: with all logits equal the loss is ln V, exactly; with small random weights it is near it.
+#[test]
+fn the_first_loss_is_ln_v() {
+    for (vocab_size, printed) in [
+        (6, 1.791_759),
+        (7, 1.945_910),
+        (3771, 8.235_095),
+        (40_478, 10.608_514),
+        (50_257, 10.824_905),
+        (100_277, 11.515_692),
+    ] {
+        let config = Config { vocab_size, n_layer: 1, ..small() };
+        let batch = batch(&config);
+        let model = Model::new(&config, Use::Score { batch: B, context: T }).unwrap();
+        let mut reference = Reference::new(&model); // all zero
+        let mut loss = |init: Option<f64>| {
+            for (param, std) in model.params.iter().zip(init.iter().cycle()) {
+                reference.write(param.slot, &init::values(&model, param, Init::Gpt2, *std, 3));
+            }
+            reference.feed(&batch);
+            reference.forward(&model.ops);
+            reference.exact(model.losses().unwrap()).iter().sum::<f64>() / (B * T) as f64
+        };
+        assert!((loss(None) - printed).abs() < 5e-7, "V = {vocab_size}");
+        // a logit is a sum of C = 12 products of about 1 and 0.02: deviation 0.07, so a mean of 10 rows strays by 0.02
+        let random = loss(Some(0.02));
+        assert!((random - printed).abs() < 0.07, "V = {vocab_size}: {random}");
+    }
+}
+
+// ---- dropout
+
+/// R075, R076, R082; G33, E0-25: the two dropouts drop the same elements and differ by 1 / (1 - p); in evaluation the
+/// inverted one is nothing and the other multiplies by 1 - p.
+#[test]
+fn dropout_in_two_scales() {
+    let draws = |scale, seed| Draws::new(Drop { p: 0.5, scale, site: 4 }, seed);
+    let [unscaled, inverted] = [DropoutScale::Unscaled, DropoutScale::Inverted].map(|scale| draws(scale, Some(9)));
+    let mask: Vec<f32> = (0..200).map(|i| unscaled.factor(i)).collect();
+    assert!(mask.contains(&0.0) && mask.contains(&1.0) && mask.iter().all(|m| *m == 0.0 || *m == 1.0));
+    assert!(mask.iter().zip(0..).all(|(m, i)| inverted.factor(i) == m / (1.0 - 0.5)));
+    assert_eq!([DropoutScale::Unscaled, DropoutScale::Inverted].map(|scale| draws(scale, None).factor(7)), [0.5, 1.0]);
+
+    // through the model: without a seed, a model with inverted dropout everywhere is the model without
+    let config = Config { dropout: Dropout::everywhere(0.3), ..small() };
+    let logits = |config: &Config, seed| Run::new(config, &Batch { seed, ..batch(config) }).of("logits");
+    assert_eq!(logits(&config, None), logits(&small(), None));
+    assert_ne!(logits(&config, Some(1)), logits(&small(), None));
+}
+
+// ---- shapes, ids and counts
+
+/// R014, R031, R036; G16, X-13, E3-16, E3-17: the readme's eight words by its printed map, by first appearance, and
+/// shifted: eight tokens make seven pairs.
+#[test]
+fn ids_of_the_readmes_corpus() {
+    let text = "dog jumps around cat man is helping cat";
+    let map = ["cat", "dog", "jumps", "around", "man", "is", "helping"].map(String::from);
+    let printed = Tokenizer::from_vocabulary(Kind::Word, map.to_vec()).unwrap().encode(text).unwrap();
+    assert_eq!(printed.chunks(4).collect::<Vec<_>>(), [[1, 2, 3, 0], [4, 5, 6, 0]]);
+    let appearance = Tokenizer::train(Kind::Word, text, Order::FirstAppearance, &[]).unwrap().encode(text).unwrap();
+    assert_eq!(appearance, [0, 1, 2, 3, 4, 5, 6, 3]);
+    let targets: Vec<u32> = printed[1..].iter().copied().chain([IGNORE]).collect();
+    assert_eq!(targets.chunks(4).collect::<Vec<_>>(), [[2, 3, 0, 4], [5, 6, 0, IGNORE]]);
+    let batch = Batch::of_sequences(printed, targets, 4);
+    assert_eq!((batch.spans.len(), batch.weight), (2, 1.0 / 7.0));
+}
+
+/// R052, R110 to R113, R159, R162, R175, R186, R279, R318; G15: every tensor of the readme's example, B = 2, T = 4, C
+/// = 6, V = 7, three heads of 2. And G10, R278: the same for the article's, B = 4, T = 16 (where B = H and T = D hide
+/// exchanges).
+#[test]
+fn shapes_of_the_worked_examples() {
+    let shapes = |preset: &str, batch: usize| -> Vec<(String, Vec<usize>)> {
+        use limpid::model::Axes;
+        let config = Config { n_layer: 1, ..Config::preset(preset).unwrap() };
+        let t = config.context_length;
+        let model = Model::new(&config, Use::Inspect { batch, context: t }).unwrap();
+        let shape = |tensor: &limpid::model::Tensor| {
+            assert_eq!(tensor.slot.rows, batch * t, "{}", tensor.name); // flattened (R205)
+            let shape = match tensor.axes {
+                Axes::Heads => vec![batch, t, config.n_head, tensor.cols.len() / config.n_head],
+                Axes::Scores => vec![batch, config.n_head, t, tensor.cols.len() / config.n_head],
+                Axes::Position => vec![batch, t],
+                _ => vec![batch, t, tensor.cols.len()],
+            };
+            assert_eq!(shape.iter().product::<usize>(), tensor.slot.rows * tensor.cols.len(), "{}", tensor.name);
+            (tensor.name.replace("blocks.0.", ""), shape)
+        };
+        model.tensors.iter().map(shape).collect()
+    };
+    let want: &[(&str, &[usize])] = &[
+        ("hook_embed", &[2, 4, 6]),
+        ("hook_pos_embed", &[2, 4, 6]),
+        ("hook_embed_sum", &[2, 4, 6]),
+        ("hook_resid_pre", &[2, 4, 6]),
+        ("ln1.hook_scale", &[2, 4, 1]),
+        ("ln1.hook_normalized", &[2, 4, 6]),
+        ("ln1.hook_out", &[2, 4, 6]),
+        ("attn.hook_qkv", &[2, 4, 18]),
+        ("attn.hook_q", &[2, 4, 3, 2]),
+        ("attn.hook_k", &[2, 4, 3, 2]),
+        ("attn.hook_v", &[2, 4, 3, 2]),
+        ("attn.hook_raw_scores", &[2, 3, 4, 4]),
+        ("attn.hook_attn_scores", &[2, 3, 4, 4]),
+        ("attn.hook_pattern", &[2, 3, 4, 4]),
+        ("attn.hook_z", &[2, 4, 3, 2]),
+        ("hook_attn_out", &[2, 4, 6]),
+        ("hook_resid_mid", &[2, 4, 6]),
+        ("ln2.hook_scale", &[2, 4, 1]),
+        ("ln2.hook_normalized", &[2, 4, 6]),
+        ("ln2.hook_out", &[2, 4, 6]),
+        ("mlp.hook_pre", &[2, 4, 24]),
+        ("mlp.hook_post", &[2, 4, 24]),
+        ("hook_mlp_out", &[2, 4, 6]),
+        ("hook_mlp_out_dropped", &[2, 4, 6]),
+        ("hook_resid_post", &[2, 4, 6]),
+        ("logits", &[2, 4, 7]),
+        ("probs", &[2, 4, 7]),
+        ("losses", &[2, 4]),
+    ];
+    let got = shapes("decoder-readme", 2);
+    assert_eq!(got, want.iter().map(|(name, shape)| (name.to_string(), shape.to_vec())).collect::<Vec<_>>());
+
+    let got = shapes("zero-to-hero", 4);
+    let of = |name: &str| got.iter().find(|(n, _)| n == name).unwrap().1.clone();
+    assert_eq!(of("hook_embed"), [4, 16, 64]);
+    assert_eq!(of("attn.hook_q"), [4, 16, 4, 16]);
+    assert_eq!(of("attn.hook_pattern"), [4, 4, 16, 16]);
+    assert_eq!(of("mlp.hook_pre"), [4, 16, 256]);
+    assert_eq!(of("logits"), [4, 16, 3771]);
+}
+
+fn decode(config: &Config) -> Model {
+    Model::new(config, Use::Decode { rows: 1, sequences: 1 }).unwrap()
+}
+
+/// R274 to R276, R278, R279, R281, R283, R327; G19, G32, E1-02, E2-12, E2-13: the printed totals and parts; and every
+/// preset against the formula, extended by the choices it does not have.
+#[test]
+fn parameter_counts() {
+    let of = |name: &str| Config::preset(name).unwrap();
+    let gpt2 = of("gpt2");
+    for (what, config, want) in [
+        ("formulated GPT", of("formulated-gpt"), 116_497_920),
+        ("the same with attention biases", Config { attention_bias: true, ..of("formulated-gpt") }, 116_534_784),
+        ("openai-gpt", of("openai-gpt"), 116_534_784),
+        ("formulated GPT-2: a final norm more", of("formulated-gpt2"), 116_499_456),
+        ("formulated BERT: two segments more", of("formulated-bert"), 116_499_456),
+        ("GPT-2 small", gpt2.clone(), 124_439_808),
+        ("GPT-2 medium", of("gpt2-medium"), 354_823_168),
+        ("GPT-2 large", of("gpt2-large"), 774_030_080),
+        ("GPT-2 XL", of("gpt2-xl"), 1_557_611_200),
+        ("GPT-2 small without attention biases", Config { attention_bias: false, ..gpt2.clone() }, 124_402_944),
+        ("GPT-2 small untied", Config { tied_head: false, ..gpt2.clone() }, 163_037_184),
+        ("GPT-2 small with 50304 rows", Config { vocab_size: 50_304, ..gpt2 }, 124_475_904),
+        ("llm.c's GPT-2", of("llmc-gpt2"), 124_439_808),
+        ("the readme's toy", of("decoder-readme"), 42 + 24 + (108 + 36 + 318 + 24) + 49),
+    ] {
+        assert_eq!(decode(&config).parameter_count(), want, "{what}");
+    }
+    assert_eq!(
+        decode(&of("formulated-gpt")).groups(),
+        [
+            ("token embedding", 31_087_104),
+            ("position embedding", 393_216),
+            ("attention", 28_311_552),
+            ("norms", 36_864),
+            ("feed-forward", 56_669_184)
+        ]
+    );
+    let hero = Config { n_layer: 1, ..of("zero-to-hero") };
+    let parts = [
+        ("token embedding", 3771 * 64),
+        ("attention", 16_384),
+        ("norms", 256),
+        ("feed-forward", 33_088),
+        ("head", 245_115),
+    ];
+    assert_eq!(decode(&hero).groups(), parts);
+    let sparse = decode(&Config { vocab_size: 100_070, ..hero });
+    assert_eq!(sparse.param("embed.weight").unwrap().slot.len(), 6_404_480); // E1-02: id 100069 needs 100070 rows
+
+    for name in PRESETS {
+        let c = of(name);
+        let (v, n, h, f, l) = (c.vocab_size, c.context_length, c.d_model, c.d_ff, c.n_layer);
+        let there = |yes: bool, n: usize| if yes { n } else { 0 };
+        let norm = there(c.norm_gain, h) + there(c.norm_offset, h);
+        let attention = 4 * h * h + there(c.attention_bias, 4 * h);
+        let ffn = 2 * h * f + there(c.ffn_bias, f + h);
+        let lambda = v * h
+            + there(c.positions == Positions::Learned, n * h)
+            + c.n_segment * h
+            + there(c.embedding_norm, norm)
+            + l * (attention + ffn + 2 * norm)
+            + there(c.final_norm, norm)
+            + there(c.head_transform, h * h + h + norm)
+            + there(!c.tied_head, v * h)
+            + there(c.head_bias, v);
+        assert_eq!(decode(&c).parameter_count(), lambda, "{name}");
+    }
+}
+
+/// R284 to R286, R289 to R292, R296, R193; G20, E4-01, E4-08, E4-09: GPT-2 small's parameters lie as in llm.c's file,
+/// kind by kind, layer within kind, the table with room for 50,304 rows.
+#[test]
+fn parameters_lie_as_in_llm_c() {
+    let model = decode(&Config::preset("llmc-gpt2").unwrap());
+    let order = [
+        ("embed.weight", 38_633_472, 0),
+        ("pos_embed.weight", 786_432, 38_633_472),
+        ("blocks.ln1.weight", 9_216, 39_419_904),
+        ("blocks.ln1.bias", 9_216, 39_429_120),
+        ("blocks.attn.qkv.weight", 21_233_664, 39_438_336),
+        ("blocks.attn.qkv.bias", 27_648, 60_672_000),
+        ("blocks.attn.out.weight", 7_077_888, 60_699_648),
+        ("blocks.attn.out.bias", 9_216, 67_777_536),
+        ("blocks.ln2.weight", 9_216, 67_786_752),
+        ("blocks.ln2.bias", 9_216, 67_795_968),
+        ("blocks.mlp.in.weight", 28_311_552, 67_805_184),
+        ("blocks.mlp.in.bias", 36_864, 96_116_736),
+        ("blocks.mlp.out.weight", 28_311_552, 96_153_600),
+        ("blocks.mlp.out.bias", 9_216, 124_465_152),
+        ("ln_final.weight", 768, 124_474_368),
+        ("ln_final.bias", 768, 124_475_136),
+    ];
+    let mut params = model.params.iter();
+    for (kind, size, at) in order {
+        let layers = if kind.starts_with("blocks") { 12 } else { 1 };
+        for layer in 0..layers {
+            let param = params.next().unwrap();
+            assert_eq!(param.name, kind.replace("blocks", &format!("blocks.{layer}")));
+            // base + l x size: nothing is copied
+            assert_eq!(param.slot.at, at + layer * (size / layers), "{}", param.name);
+            assert!(kind == "embed.weight" || param.slot.len() == size / layers, "{}", param.name);
+        }
+    }
+    assert!(params.next().is_none());
+    assert_eq!(model.sizes[Space::Param as usize], 124_475_904);
+    assert_eq!(model.param("embed.weight").unwrap().slot.shape(), (50_257, 768)); // padding rows exist in memory only
+    assert_eq!(model.param("blocks.3.attn.qkv.weight").unwrap().slot.shape(), (3 * 768, 768));
+    assert_eq!(model.tensor("blocks.3.mlp.hook_pre").unwrap().slot.cols, 4 * 768);
+    assert_eq!(model.tensor("blocks.3.hook_mlp_out").unwrap().slot.cols, 768); // fcproj is (L,B,T,C)
+}
+
+/// R189, R190, R240; E2-21: the last row alone, asked for by decoding, is the last row of all rows.
+#[test]
+fn the_last_row_is_the_last_of_all_rows() {
+    let config = small();
+    let batch = batch(&config);
+    let run = Run::new(&config, &batch);
+    let model = Model::new(&config, Use::Decode { rows: B * T, sequences: B }).unwrap();
+    let mut reference = Reference::new(&model);
+    for (to, from) in model.params.iter().zip(&run.model.params) {
+        assert_eq!(to.name, from.name);
+        reference.write(to.slot, &run.reference.read(from.slot));
+    }
+    let last = [T as u32 - 1, (B * T) as u32 - 1];
+    reference.feed(&Batch { outputs: last.to_vec(), context: config.context_length, ..batch });
+    reference.forward(&model.ops);
+    let logits = wide(&run.reference.read(run.model.logits().unwrap()));
+    let v = config.vocab_size;
+    let want: Vec<f64> = last.iter().flat_map(|n| logits[*n as usize * v..][..v].to_vec()).collect();
+    assert_eq!(wide(&reference.read(model.logits().unwrap()))[..2 * v], want);
+}

@@ -1,0 +1,722 @@
+//! What a trace shows is true: looking changes no bit, every gradient agrees with central differences or with the
+//! identity that defines it, every name is explained, and what is printed and saved is what was there.
+
+mod random_config;
+
+use limpid::backend::{Backend, Cpu, Reference};
+use limpid::config::{Activation, Config, Dropout, Mask, NormPlace, PRESETS, Positions};
+use limpid::model::{Axes, Model, Use};
+use limpid::names;
+use limpid::ops::{Access, Batch, IGNORE, Op, Slot, random};
+use limpid::trace::table::{self, Options};
+use limpid::trace::{Error, Labelled, Trace, find_not_finite, save};
+use random_config::configs;
+
+const BATCH: usize = 2;
+const CONTEXT: usize = 5;
+const INSPECT: Use = Use::Inspect { batch: BATCH, context: CONTEXT };
+
+fn tiny() -> Config {
+    Config {
+        vocab_size: 11,
+        context_length: 6,
+        d_model: 12,
+        n_head: 3,
+        n_layer: 2,
+        d_ff: 17,
+        norm_eps: 1e-3,
+        ..Config::default()
+    }
+}
+
+fn post(config: Config) -> Config {
+    Config { norm_place: NormPlace::Post, final_norm: false, ..config }
+}
+
+fn batch(config: &Config, seed: u64) -> Batch {
+    let ids = |site| (0..10).map(|i| random::below(seed, site, i, config.vocab_size as u64) as u32).collect::<Vec<_>>();
+    let mut targets = ids(2);
+    targets[3] = IGNORE;
+    let mut batch = Batch::of_sequences(ids(1), targets, CONTEXT);
+    batch.spans[1].valid = 3;
+    if config.n_segment > 0 {
+        batch.segments = (0..10).map(|i| i % 2).collect();
+    }
+    batch
+}
+
+fn fill(model: &Model, backend: &mut dyn Backend, seed: u64) {
+    for param in &model.params {
+        let site = random::site(&param.name);
+        let shift = if param.name.contains("ln") && param.name.ends_with("weight") { 1.0 } else { 0.0 };
+        let value = |i| (shift + 0.4 * random::normal(seed, site, i)) as f32;
+        backend.write(param.slot, &(0..param.slot.len() as u64).map(value).collect::<Vec<_>>());
+    }
+}
+
+/// A configuration's model and backend, filled.
+fn ready(config: &Config, seed: u64) -> (Model, Reference, Batch) {
+    let model = Model::new(config, INSPECT).unwrap();
+    let mut reference = Reference::new(&model);
+    fill(&model, &mut reference, seed);
+    (model, reference, batch(config, seed))
+}
+
+#[track_caller]
+fn close(what: &str, got: f32, want: f32) {
+    assert!((got - want).abs() <= 1e-6 + 2e-5 * want.abs(), "{what}: {got}, expected {want}");
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|v| v.to_bits()).collect()
+}
+
+#[test]
+fn looking_changes_no_bit() {
+    for (i, config) in configs().iter().enumerate().step_by(2) {
+        let batch = batch(config, i as u64);
+        let plain = |purpose| {
+            let model = Model::new(config, purpose).unwrap();
+            let mut cpu = Cpu::new(&model, 2);
+            fill(&model, &mut cpu, 7);
+            cpu.feed(&batch);
+            cpu.forward(&model.ops);
+            let losses = bits(&cpu.read(model.losses().unwrap()));
+            cpu.backward(&model.back);
+            let grads = model.params.iter().map(|p| bits(&cpu.read(p.slot.grad()))).collect::<Vec<_>>();
+            (losses, grads)
+        };
+        let (trained, grads) = plain(Use::Train { batch: BATCH, context: CONTEXT });
+        let model = Model::new(config, INSPECT).unwrap();
+        let mut cpu = Cpu::new(&model, 2);
+        fill(&model, &mut cpu, 7);
+        for _ in 0..2 {
+            // twice: what a first run leaves behind must not show in a second
+            let trace = Trace::run(&model, &mut cpu, &batch, true).unwrap();
+            assert_eq!(bits(&trace.get("losses").unwrap().values), trained, "{config:?}");
+            for (param, grad) in model.params.iter().zip(&grads) {
+                let name = format!("{}.grad", param.name);
+                assert_eq!(&bits(&trace.get(&name).unwrap().values), grad, "{name} {config:?}");
+            }
+        }
+        // one op at a time, as wrappers run it
+        let whole: Vec<_> = model.tensors.iter().map(|t| bits(&cpu.read(t.slot))).collect();
+        model.ops.iter().for_each(|op| cpu.forward(&[*op]));
+        let single: Vec<_> = model.tensors.iter().map(|t| bits(&cpu.read(t.slot))).collect();
+        assert!(whole == single, "{config:?}");
+        let scored = {
+            let model = Model::new(config, Use::Score { batch: BATCH, context: CONTEXT }).unwrap();
+            let mut cpu = Cpu::new(&model, 1);
+            fill(&model, &mut cpu, 7);
+            cpu.feed(&batch);
+            cpu.forward(&model.ops);
+            bits(&cpu.read(model.losses().unwrap()))
+        };
+        assert_eq!(scored, trained, "{config:?}");
+    }
+}
+
+#[test]
+fn axes_are_transformer_lenses() {
+    let config = Config { positions: Positions::Rotary, ..tiny() };
+    let (model, mut reference, batch) = ready(&config, 1);
+    let trace = Trace::run(&model, &mut reference, &batch, true).unwrap();
+    let is = |name: &str, axes: &str, shape: &[usize]| {
+        let tensor = trace.get(name).unwrap();
+        assert_eq!((tensor.axes.join(" ").as_str(), tensor.shape.as_slice()), (axes, shape), "{name}");
+        assert_eq!(tensor.values.len(), shape.iter().product::<usize>(), "{name}");
+        assert_eq!(tensor.name, name);
+    };
+    is("input", "batch pos", &[2, 5]);
+    is("losses", "batch pos", &[2, 5]);
+    is("blocks.1.attn.hook_qkv", "batch pos features", &[2, 5, 36]);
+    is("blocks.0.ln1.hook_scale", "batch pos 1", &[2, 5, 1]);
+    is("embed.weight", "d_vocab d_model", &[11, 12]);
+    is("blocks.1.ln2.bias.grad", "d_model", &[12]);
+    for end in ["", ".grad"] {
+        let is = |name: &str, axes, shape: &[usize]| is(&format!("{name}{end}"), axes, shape);
+        is("blocks.0.hook_resid_pre", "batch pos d_model", &[2, 5, 12]);
+        for n in ["q", "k", "v", "z", "rot_q", "rot_k"] {
+            is(&format!("blocks.1.attn.hook_{n}"), "batch pos head d_head", &[2, 5, 3, 4]);
+        }
+        for n in ["raw_scores", "attn_scores", "pattern"] {
+            is(&format!("blocks.1.attn.hook_{n}"), "batch head query_pos key_pos", &[2, 3, 5, 5]);
+        }
+        is("blocks.1.mlp.hook_pre", "batch pos d_ff", &[2, 5, 17]);
+        is("logits", "batch pos d_vocab", &[2, 5, 11]);
+    }
+    assert_eq!(trace.get("logits").unwrap().letters(), "B T V");
+    assert_eq!(trace.get("blocks.0.attn.hook_pattern").unwrap().letters(), "B H T T");
+    let tensor = trace.get("blocks.0.attn.hook_q").unwrap();
+    assert_eq!(tensor.at(&[1, 2, 0, 3]), Some(tensor.values[(7 * 3) * 4 + 3]));
+    assert_eq!(tensor.at(&[2, 0, 0, 0]), None);
+    // a shorter batch than the model has room for
+    let short = Batch::of_sequences(vec![1, 2, 3], vec![], 3);
+    let whole = trace.get("input").unwrap();
+    drop(trace);
+    let trace = Trace::run(&model, &mut reference, &short, false).unwrap();
+    assert_eq!(trace.get("blocks.0.attn.hook_pattern").unwrap().shape, [1, 3, 3, 3]);
+    assert_eq!(whole.values.len(), 10);
+    attention_adds_up(&trace, &config);
+}
+
+/// Scores, masked scores, weights and context follow from queries, keys and values.
+fn attention_adds_up(trace: &Trace, config: &Config) {
+    let get = |i: usize, name: &str| trace.get(&format!("blocks.{i}.attn.hook_{name}")).unwrap();
+    let rotated = if config.positions == Positions::Rotary { "rot_" } else { "" };
+    for i in 0..config.n_layer {
+        let [q, k] = ["q", "k"].map(|n| get(i, &format!("{rotated}{n}")));
+        let [v, z, raw, scores, pattern] = ["v", "z", "raw_scores", "attn_scores", "pattern"].map(|n| get(i, n));
+        let [b, h, t, _] = pattern.shape[..] else { panic!("{:?}", pattern.shape) };
+        for (b, h, i) in (0..b).flat_map(|b| (0..h).flat_map(move |h| (0..t).map(move |i| (b, h, i)))) {
+            let row = |from: &Labelled| (0..t).map(|j| from.at(&[b, h, i, j]).unwrap()).collect::<Vec<_>>();
+            let head = |from: &Labelled, j: usize| {
+                (0..config.d_head()).map(|e| from.at(&[b, j, h, e]).unwrap()).collect::<Vec<_>>()
+            };
+            let (a_s, a_m, a_w) = (row(&raw), row(&scores), row(&pattern));
+            let reach = trace.batch().spans[b].reach(config.mask, i);
+            let top = a_m.iter().copied().fold(f32::MIN, f32::max);
+            let sum: f32 = a_m.iter().map(|s| (s - top).exp()).sum();
+            for j in 0..t {
+                let dot: f32 = head(&q, i).iter().zip(head(&k, j)).map(|(q, k)| q * k).sum();
+                close("raw score", a_s[j], dot * config.score_scale() as f32);
+                if j < reach {
+                    assert_eq!(a_m[j].to_bits(), a_s[j].to_bits());
+                    close("weight", a_w[j], (a_m[j] - top).exp() / sum);
+                } else {
+                    assert_eq!((a_m[j], a_w[j]), (f32::NEG_INFINITY, 0.0));
+                }
+            }
+            close("sum of a row", a_w.iter().sum(), 1.0);
+            for (e, z) in head(&z, i).iter().enumerate() {
+                close("context", *z, (0..t).map(|j| a_w[j] * head(&v, j)[e]).sum());
+            }
+        }
+    }
+}
+
+#[test]
+fn scores_weights_and_context_belong_together() {
+    let variants = [
+        tiny(),
+        post(tiny()),
+        Config { positions: Positions::Rotary, attention_scale: false, ..tiny() },
+        Config { mask: Mask::Bidirectional, ..post(tiny()) },
+        Config { mask: Mask::None, ..tiny() },
+    ];
+    for (i, config) in variants.iter().enumerate() {
+        let (model, mut reference, batch) = ready(config, i as u64);
+        attention_adds_up(&Trace::run(&model, &mut reference, &batch, false).unwrap(), config);
+        let mut cpu = Cpu::new(&model, 2);
+        fill(&model, &mut cpu, 3);
+        let trace = Trace::run(&model, &mut cpu, &batch, false).unwrap();
+        for row in trace.rows().iter().filter(|row| row.name.ends_with("hook_attn_scores")) {
+            let reach = |b: usize, i: usize| batch.spans[b].reach(config.mask, i);
+            let seen: usize = (0..BATCH).flat_map(|b| (0..CONTEXT).map(move |i| reach(b, i))).sum();
+            assert_eq!((row.masked, row.nan, row.infinite), (3 * (2 * 25 - seen), 0, 0), "{config:?}");
+            assert!(row.min.is_finite() && row.deviation > 0.0);
+        }
+    }
+}
+
+#[test]
+fn the_stream_is_a_sum_before_a_norm_and_not_after_one() {
+    for (config, holds) in [(tiny(), true), (post(tiny()), false)] {
+        let (model, mut reference, batch) = ready(&config, 5);
+        let trace = Trace::run(&model, &mut reference, &batch, true).unwrap();
+        let get = |name: &str| trace.get(name).unwrap().values;
+        let [pre, attn, mid, mlp, out] =
+            ["resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post"].map(|n| get(&format!("blocks.1.hook_{n}")));
+        let sums = |a: &[f32], b: &[f32], y: &[f32]| {
+            y.iter().zip(a.iter().zip(b)).all(|(y, (a, b))| (y - (a + b)).abs() < 1e-5)
+        };
+        assert_eq!((sums(&pre, &attn, &mid), sums(&mid, &mlp, &out)), (holds, holds));
+        if !holds {
+            assert_eq!(mid, get("blocks.1.ln1.hook_out"));
+            assert!(sums(&pre, &attn, &get("blocks.1.hook_attn_sum")));
+        }
+        assert_eq!(get("blocks.0.hook_resid_post"), pre);
+        let rows = trace.rows();
+        let row = rows.iter().find(|r| r.name == "blocks.1.hook_resid_pre").unwrap();
+        assert_eq!(
+            row.same_as.as_deref(),
+            Some(if holds { "blocks.0.hook_resid_post" } else { "blocks.0.ln2.hook_out" })
+        );
+        assert_eq!(rows.first().map(|r| r.name.as_str()), Some("input"));
+    }
+}
+
+fn watched(op: &Op) -> Vec<Slot> {
+    let mut op = *op;
+    op.operands().into_iter().filter(|(access, _)| *access == Access::Watched).map(|(_, slot)| *slot).collect()
+}
+
+/// Central differences of the weighted loss in some elements of every tensor that an op reads.
+fn check_gradients(config: &Config, seed: u64, dropout: bool) -> usize {
+    let (model, mut reference, mut batch) = ready(config, seed);
+    batch.seed = dropout.then_some(seed);
+    drop(Trace::run(&model, &mut reference, &batch, true).unwrap());
+    let mut checked = 0;
+    for tensor in &model.tensors {
+        let slot = tensor.slot;
+        if model.ops.iter().any(|op| watched(op).contains(&slot)) || tensor.axes == Axes::Position {
+            continue; // nothing reads these: see the identities
+        }
+        let maker = model.ops.iter().position(|op| op.output() == slot).unwrap();
+        let grads = reference.exact(tensor.grad.unwrap()).to_vec();
+        let cells = slot.rows * tensor.cols.len();
+        for cell in (seed as usize % 3..cells).step_by(1 + cells / 4) {
+            let at = cell / tensor.cols.len() * slot.cols + tensor.cols.start + cell % tensor.cols.len();
+            let (h, keep) = (1e-5, reference.exact(slot)[at]);
+            let mut loss = |value: f64| {
+                reference.exact_mut(slot)[at] = value;
+                reference.forward(&model.ops[maker + 1..]);
+                f64::from(batch.weight) * reference.exact(model.losses().unwrap()).iter().sum::<f64>()
+            };
+            let slope = (loss(keep + h) - loss(keep - h)) / (2.0 * h);
+            loss(keep);
+            let (off, size) = ((slope - grads[at]).abs(), slope.abs().max(grads[at].abs()));
+            assert!(
+                off < 1e-9 + 1e-5 * size,
+                "{}[{at}]: difference {slope}, gradient {}\n{config:?}",
+                tensor.name,
+                grads[at]
+            );
+            checked += 1;
+        }
+    }
+    checked
+}
+
+#[test]
+fn gradients_of_tensors_are_slopes_of_the_loss() {
+    let smooth = |config: Config| Config { activation: Activation::GeluErf, ..config };
+    let rotary = |config: Config| Config { positions: Positions::Rotary, ..config };
+    for (i, config) in [tiny(), post(tiny()), rotary(tiny()), rotary(post(tiny()))].into_iter().enumerate() {
+        assert!(check_gradients(&smooth(config), i as u64, false) > 100);
+    }
+    for (i, config) in configs().iter().enumerate().step_by(4) {
+        check_gradients(config, i as u64, true);
+    }
+}
+
+/// Gradients of what nothing reads, from the definition of what it stands for.
+#[test]
+fn gradients_of_watched_tensors_follow_from_their_neighbours() {
+    let variants = [
+        tiny(),
+        Config { positions: Positions::Rotary, ..post(tiny()) },
+        Config { mask: Mask::Bidirectional, head_bias: true, ..tiny() },
+    ];
+    for (seed, config) in variants.iter().enumerate() {
+        let (model, mut reference, batch) = ready(config, seed as u64);
+        let trace = Trace::run(&model, &mut reference, &batch, true).unwrap();
+        let both = |name: &str| [trace.get(name).unwrap(), trace.get(&format!("{name}.grad")).unwrap()];
+        for i in 0..config.n_layer {
+            let n = |part: &str| both(&format!("blocks.{i}.attn.hook_{part}"));
+            let ([v, _], [_, dz], [p, dp], [_, da], [_, ds]) =
+                (n("v"), n("z"), n("pattern"), n("attn_scores"), n("raw_scores"));
+            assert_eq!(bits(&da.values), bits(&ds.values));
+            let [b, h, t, _] = p.shape[..] else { panic!() };
+            for (b, h, i) in (0..b).flat_map(|b| (0..h).flat_map(move |h| (0..t).map(move |i| (b, h, i)))) {
+                let at = |from: &Labelled, j| from.at(&[b, h, i, j]).unwrap();
+                let dot: f32 = (0..t).map(|j| at(&p, j) * at(&dp, j)).sum();
+                for j in 0..t {
+                    let through: f32 = (0..config.d_head())
+                        .map(|e| dz.at(&[b, i, h, e]).unwrap() * v.at(&[b, j, h, e]).unwrap())
+                        .sum();
+                    close(
+                        "dP = dz v'",
+                        at(&dp, j),
+                        if j < batch.spans[b].reach(config.mask, i) { through } else { 0.0 },
+                    );
+                    close("dS = P (dP - rowsum(P dP))", at(&ds, j), at(&p, j) * (at(&dp, j) - dot));
+                }
+            }
+            for ln in ["ln1", "ln2"] {
+                let n = |part: &str| both(&format!("blocks.{i}.{ln}.{part}"));
+                let ([_, dy], [norm, dn], [s, ds]) = (n("hook_out"), n("hook_normalized"), n("hook_scale"));
+                let gain = trace.get(&format!("blocks.{i}.{ln}.weight")).unwrap().values;
+                for (row, (s, ds)) in s.values.iter().zip(&ds.values).enumerate() {
+                    let cells = row * 12..row * 12 + 12;
+                    cells.clone().for_each(|c| close("dn = dy gain", dn.values[c], dy.values[c] * gain[c % 12]));
+                    let sum: f32 = cells.map(|c| dn.values[c] * norm.values[c]).sum();
+                    close("ds = -sum(dn n) / s", *ds, -sum / s);
+                }
+            }
+        }
+        let ([_, dz], [p, dp], [_, dl]) = (both("logits"), both("probs"), both("losses"));
+        for n in 0..10 {
+            let counted = batch.targets[n] != IGNORE;
+            let row = |from: &Labelled| from.values[n * 11..][..11].to_vec();
+            let (dz, p, dp) = (row(&dz), row(&p), row(&dp));
+            let dot: f32 = p.iter().zip(&dp).map(|(p, d)| p * d).sum();
+            assert_eq!(dl.values[n], if counted { batch.weight } else { 0.0 });
+            for j in 0..11 {
+                let hit = if batch.targets[n] as usize == j { 1.0 } else { 0.0 };
+                close("dZ = weight (P - target)", dz[j], if counted { batch.weight * (p[j] - hit) } else { 0.0 });
+                close("dZ = P (dP - sum(P dP))", dz[j], p[j] * (dp[j] - dot));
+            }
+        }
+        let grad = |name: &str| trace.get(&format!("{name}.grad")).unwrap().values;
+        assert_eq!(grad("hook_embed"), grad("hook_embed_sum"));
+    }
+}
+
+#[test]
+fn every_name_is_explained() {
+    let mut all = configs();
+    all.extend(PRESETS.iter().map(|name| Config { n_layer: 2, ..Config::preset(name).unwrap() }));
+    for config in &all {
+        let model = Model::new(config, Use::Inspect { batch: 1, context: 2 }).unwrap();
+        let decode = Model::new(config, Use::Decode { rows: 2, sequences: 2 }).unwrap();
+        for tensor in model.tensors.iter().chain(&decode.tensors) {
+            let name = &tensor.name;
+            let (entry, _) = names::lookup(name).unwrap_or_else(|| panic!("{name} is not in the table"));
+            assert!(!entry.is_param() && !names::describe(name).unwrap().is_empty());
+            let symbol = names::symbol(name, config).unwrap();
+            assert!(!symbol.is_empty() && !symbol.contains('{'), "{name}: {symbol}");
+            assert_eq!(names::symbol(&format!("{name}.grad"), config).unwrap(), format!("∂𝓛/∂{symbol}"));
+        }
+        for tensor in &model.tensors {
+            let formula =
+                names::formula(&model, &tensor.name).unwrap_or_else(|| panic!("no formula for {}", tensor.name));
+            assert!(
+                formula.contains(" = ") && !formula.contains(['@', '{']) && !formula.contains("hook_"),
+                "{formula}"
+            );
+            let (left, right) = formula.split_once(" = ").unwrap();
+            assert!(left != right, "{formula} of {}", tensor.name);
+        }
+        for param in &model.params {
+            let (entry, _) = names::lookup(&param.name).unwrap_or_else(|| panic!("{} is not in the table", param.name));
+            assert!(entry.is_param() && names::symbol(&param.name, config).is_some());
+            assert_eq!(entry.axes.split(' ').count(), param.shape().len(), "{}", param.name);
+        }
+        // what a name is and where it lies is one thing: one symbol per place
+        for (i, a) in model.tensors.iter().enumerate() {
+            for b in &model.tensors[..i] {
+                let same = (a.slot, &a.cols) == (b.slot, &b.cols);
+                let symbols = [a, b].map(|t| names::symbol(&t.name, config).unwrap());
+                assert_eq!(symbols[0] == symbols[1], same, "{} and {}: {symbols:?}", a.name, b.name);
+            }
+        }
+    }
+    assert_eq!(names::formula(&Model::new(&all[0], Use::Decode { rows: 1, sequences: 1 }).unwrap(), "logits"), None);
+    assert_eq!((names::describe("hook_nothing"), names::symbol("hook_nothing", &all[0])), (None, None));
+    // the page carries the same table
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/names.md")).unwrap();
+    for entry in names::TABLE {
+        let symbol = entry.symbol.replace("{}", "⁽ℓ⁾");
+        let cells = [entry.name, &symbol, entry.lens, entry.hf, entry.llmc, entry.axes, entry.about];
+        let line = format!(
+            "| `{}` | {} | {} | {} | {} | {} | {} |",
+            cells[0], cells[1], cells[2], cells[3], cells[4], cells[5], cells[6]
+        );
+        assert!(page.contains(&line), "docs/names.md lacks the line\n{line}");
+    }
+}
+
+#[test]
+fn formulas_say_what_is_done() {
+    let formula = |config: &Config, name: &str| names::formula(&Model::new(config, INSPECT).unwrap(), name).unwrap();
+    let pre = Config { d_model: 48, ..tiny() };
+    for (name, want) in [
+        ("hook_embed", "X = X^ohe W_e"),
+        ("hook_pos_embed", "PE = W_p[t]"),
+        ("blocks.0.hook_resid_pre", "X̃ = X + PE"),
+        ("blocks.0.ln1.hook_scale", "s₁ = √(var(X̃) + ε)"),
+        ("blocks.0.ln1.hook_normalized", "N₁ = (X̃ − mean(X̃)) / s₁"),
+        ("blocks.0.ln1.hook_out", "Z₁ = LN(X̃) γ + β"),
+        ("blocks.0.attn.hook_qkv", "[Q K V] = Z₁ [W^Q W^K W^V] + [b^Q b^K b^V]"),
+        ("blocks.0.attn.hook_k", "K = Z₁ W^K + b^K"),
+        ("blocks.0.attn.hook_raw_scores", "A_s = Q Kᵀ / √16"),
+        ("blocks.0.attn.hook_attn_scores", "A_s^M = A_s + M"),
+        ("blocks.0.attn.hook_pattern", "A_w = softmax(A_s^M)"),
+        ("blocks.0.attn.hook_z", "C_concat = concat(A_w V)"),
+        ("blocks.0.hook_attn_out", "Z₂ = C_concat W^O + b^O"),
+        ("blocks.0.hook_resid_mid", "Z₃ = X̃ + Z₂"),
+        ("blocks.0.ln2.hook_out", "Z₄ = LN(Z₃) γ′ + β′"),
+        ("blocks.0.mlp.hook_pre", "Z₁^FF = Z₄ W₁^FF + b₁^FF"),
+        ("blocks.0.mlp.hook_post", "σ(Z₁^FF) = gelu-tanh(Z₁^FF)"),
+        ("blocks.0.hook_mlp_out", "Z₅ = σ(Z₁^FF) W₂^FF + b₂^FF"),
+        ("blocks.0.hook_resid_post", "Z_out = Z₃ + Z₅"),
+        ("blocks.1.hook_resid_mid", "Z₃ = Z_out⁽¹⁾ + Z₂"),
+        ("ln_final.hook_out", "Z_pre-head = LN(Z_out⁽²⁾) γ_f + β_f"),
+        ("logits", "Z = Z_pre-head W_eᵀ"),
+        ("probs", "P = softmax(Z)"),
+        ("losses", "𝓛_t = −log P[target]"),
+    ] {
+        assert_eq!(formula(&pre, name), want);
+    }
+    let other = Config {
+        positions: Positions::Rotary,
+        attention_bias: false,
+        attention_scale: false,
+        mask: Mask::None,
+        norm: limpid::config::NormKind::Rms,
+        norm_offset: false,
+        tied_head: false,
+        head_bias: true,
+        dropout: Dropout::everywhere(0.1),
+        n_segment: 2,
+        ..post(tiny())
+    };
+    for (name, want) in [
+        ("hook_embed_sum", "X_sum = X + W_seg[s]"),
+        ("blocks.0.hook_resid_pre", "X̃ = dropout(X_sum, 0.1)"),
+        ("blocks.0.attn.hook_rot_k", "RK = R(t) K"),
+        ("blocks.0.attn.hook_v", "V = X̃ W^V"),
+        ("blocks.0.attn.hook_raw_scores", "A_s = RQ RKᵀ"),
+        ("blocks.0.attn.hook_attn_scores", "A_s^M = A_s"),
+        ("blocks.0.attn.hook_z", "C_concat = concat(dropout(A_w, 0.1) V)"),
+        ("blocks.0.hook_attn_sum", "S₁ = X̃ + drop(Z₂)"),
+        ("blocks.0.hook_resid_mid", "X′₁ = RMS(S₁) γ"),
+        ("blocks.1.hook_attn_sum", "S₁ = X₁ + drop(Z₂)"),
+        ("blocks.1.hook_resid_pre", "X₁ = RMS(S₂⁽¹⁾) γ′⁽¹⁾"),
+        ("logits", "Z = X₂ W_s + b_s"),
+    ] {
+        assert_eq!(formula(&other, name), want);
+    }
+}
+
+#[test]
+fn what_cannot_be_shown_is_refused_with_a_hint() {
+    let (model, mut reference, batch) = ready(&tiny(), 1);
+    let trace = Trace::run(&model, &mut reference, &batch, false).unwrap();
+    let error = |name: &str| trace.get(name).unwrap_err().to_string();
+    assert_eq!(
+        error("blocks.0.attn.hook_patern"),
+        "unknown tensor `blocks.0.attn.hook_patern`: did you mean `blocks.0.attn.hook_pattern`?"
+    );
+    assert_eq!(error("attn.hook_z"), "unknown tensor `attn.hook_z`: did you mean `blocks.0.attn.hook_z`?");
+    assert!(error("logit.grad").ends_with("did you mean `logits.grad`?"), "{}", error("logit.grad"));
+    let rotated = error("blocks.0.attn.hook_rot_q");
+    assert!(rotated.contains("this model has none (queries turned by their position); did you mean"), "{rotated}");
+    assert_eq!(error("zebra crossing"), "unknown tensor `zebra crossing`");
+    assert!(error("logits.grad").contains("no backward pass"));
+    assert!(matches!(trace.get("input.grad"), Err(Error::NoGradient { .. })));
+    drop(trace);
+
+    let refuse = |batch: &Batch, backward| {
+        let mut reference = Reference::new(&model);
+        Trace::run(&model, &mut reference, batch, backward).err().expect("it does not fit").to_string()
+    };
+    let of = |tokens: Vec<u32>, length| Batch::of_sequences(tokens, vec![], length);
+    assert!(refuse(&Batch::default(), false).contains("no tokens"));
+    assert!(refuse(&of(vec![0; 6], 6), false).contains("do not fit"));
+    assert!(refuse(&of(vec![0; 15], 5), false).contains("do not fit"));
+    assert!(refuse(&of(vec![0; 5], 4), false).contains("equally long"));
+    assert_eq!(refuse(&of(vec![0, 11], 2), false), "token 11 is outside the model's vocabulary of 11");
+    assert!(refuse(&of(vec![0, 1], 2), true).contains("needs targets"));
+    assert!(refuse(&Batch { targets: vec![1], ..of(vec![0, 1], 2) }, true).contains("for all of the 2 tokens"));
+    assert!(refuse(&Batch { targets: vec![1, 99], ..of(vec![0, 1], 2) }, true).contains("target 99"));
+    assert!(refuse(&Batch { segments: vec![1, 0], ..of(vec![0, 1], 2) }, false).contains("segment 1"));
+    let train = Model::new(&tiny(), Use::Train { batch: 1, context: 2 }).unwrap();
+    let mut reference = Reference::new(&train);
+    assert!(matches!(
+        Trace::run(&train, &mut reference, &of(vec![0, 1], 2), false),
+        Err(Error::NotForInspection { .. })
+    ));
+}
+
+#[test]
+fn the_first_bad_tensor_is_named() {
+    for config in [tiny(), post(Config { dropout: Dropout::everywhere(0.1), ..tiny() })] {
+        let batch = batch(&config, 1);
+        let blame = |purpose, name: &str, value: f32| {
+            let model = Model::new(&config, purpose).unwrap();
+            let mut cpu = Cpu::new(&model, 1);
+            fill(&model, &mut cpu, 1);
+            let slot = model.param(name).unwrap().slot;
+            cpu.write(slot, &vec![value; slot.len()]);
+            let found = find_not_finite(&model, &mut cpu, &batch);
+            if purpose == INSPECT {
+                let kept = Trace::run(&model, &mut cpu, &batch, false).unwrap().first_not_finite();
+                assert_eq!(format!("{kept:?}"), format!("{found:?}")); // as text: NaN is not NaN
+            }
+            found
+        };
+        for purpose in [INSPECT, Use::Train { batch: 2, context: 5 }, Use::Score { batch: 2, context: 5 }] {
+            assert_eq!(blame(purpose, "blocks.1.mlp.in.bias", 0.5), None);
+            let bad = blame(purpose, "blocks.1.mlp.in.bias", f32::NAN).unwrap();
+            assert_eq!(
+                (bad.name.as_str(), bad.op, bad.row, bad.column, bad.count),
+                ("blocks.1.mlp.in.bias", "parameter", 0, 0, 17)
+            );
+            let bad = blame(purpose, "blocks.1.mlp.in.weight", 3e38).unwrap();
+            assert_eq!((bad.name.as_str(), bad.op), ("blocks.1.mlp.hook_pre", "linear"), "{purpose:?}");
+            assert!(bad.to_string().starts_with("`blocks.1.mlp.hook_pre` (made by linear) has "), "{bad}");
+        }
+    }
+}
+
+#[test]
+fn the_lens_reads_any_point_of_the_stream_and_leaves_the_run_alone() {
+    for config in [tiny(), post(tiny()), Config { head_transform: true, head_bias: true, ..post(tiny()) }] {
+        let (model, _, batch) = ready(&config, 3);
+        let mut cpu = Cpu::new(&model, 1);
+        fill(&model, &mut cpu, 3);
+        let mut trace = Trace::run(&model, &mut cpu, &batch, true).unwrap();
+        let all = |trace: &Trace| trace.names().map(|n| bits(&trace.get(n).unwrap().values)).collect::<Vec<_>>();
+        let before = all(&trace);
+        let last = trace.lens("blocks.1.hook_resid_post").unwrap();
+        assert_eq!(bits(&last.values), bits(&trace.get("probs").unwrap().values));
+        assert_eq!(last.name, "lens(blocks.1.hook_resid_post)");
+        let early = trace.lens("blocks.0.hook_resid_pre").unwrap();
+        assert!(early.values != last.values);
+        early.values.chunks(11).for_each(|row| close("sum of probabilities", row.iter().sum(), 1.0));
+        assert!(all(&trace) == before);
+        assert!(matches!(trace.lens("logits"), Err(Error::NotResidual { .. })));
+    }
+}
+
+#[test]
+fn a_table_looks_like_the_seeds() {
+    let matrix = |rows: usize, cols: usize, values: Vec<f32>| Labelled {
+        name: "W".into(),
+        axes: vec!["pos", "d_model"],
+        shape: vec![rows, cols],
+        values,
+    };
+    let values = (0..42).map(|i| (i as f32 - 20.5) / 8.0).collect();
+    let small = Options { max_rows: 4, edge_rows: 2, max_cols: 4, edge_cols: 2, ..Options::default() };
+    let want = "             0          1  ...          4          5
+0    -2.562500  -2.437500  ...  -2.062500  -1.937500
+1    -1.812500  -1.687500  ...  -1.312500  -1.187500
+...        ...        ...  ...        ...        ...
+5     1.187500   1.312500  ...   1.687500   1.812500
+6     1.937500   2.062500  ...   2.437500   2.562500
+
+[7 rows x 6 columns]
+";
+    let tensor = matrix(7, 6, values);
+    assert_eq!(table::table(&tensor, &small), want);
+    // narrower: fewer columns, the same rows
+    let narrow = Options { width: 40, ..small };
+    let lines: Vec<String> = table::table(&tensor, &narrow).lines().map(String::from).collect();
+    assert_eq!(lines[1], "0    -2.562500  ...  -1.937500");
+    assert_eq!(lines.last().unwrap(), "[7 rows x 6 columns]");
+
+    // S1's own table: its first and last lines, word for word
+    let mut values = vec![0.25; 100_069 * 64];
+    values[..10].copy_from_slice(&[
+        0.625765, 0.025510, 0.954514, 0.064349, -0.502401, -0.202555, -1.567081, -1.097956, 0.235958, -0.239778,
+    ]);
+    values[54..64].copy_from_slice(&[
+        0.420812, 0.277596, 0.778898, 1.533269, 1.609736, -0.403228, -0.274928, 1.47384, 0.068826, 1.332708,
+    ]);
+    let text = table::table(&matrix(100_069, 64, values), &Options::default());
+    let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    let lines: Vec<String> = text.lines().map(words).collect();
+    assert_eq!(lines[0], "0 1 2 3 4 5 6 7 8 9 ... 54 55 56 57 58 59 60 61 62 63");
+    assert_eq!(
+        lines[1],
+        "0 0.625765 0.025510 0.954514 0.064349 -0.502401 -0.202555 -1.567081 -1.097956 0.235958 -0.239778 ... \
+         0.420812 0.277596 0.778898 1.533269 1.609736 -0.403228 -0.274928 1.473840 0.068826 1.332708"
+    );
+    assert_eq!(lines[6], ["..."; 22].join(" "));
+    assert!(lines[7].starts_with("100064 0.250000") && lines[11].starts_with("100068 "));
+    assert_eq!((lines.len(), lines.last().unwrap().as_str()), (14, "[100,069 rows x 64 columns]"));
+    let widths: Vec<usize> = text.lines().take(12).map(|line| line.chars().count()).collect();
+    assert!(widths.iter().all(|w| *w == widths[0]), "{widths:?}");
+}
+
+#[test]
+fn ids_masks_and_one_hot_vectors_are_whole_numbers() {
+    let plain = Options::default();
+    assert_eq!(
+        table::ids(&[vec![627, 1383], vec![15749, 311]], &plain),
+        "       0     1\n0    627  1383\n1  15749   311\n\n[2 rows x 2 columns]\n"
+    );
+    // S0's example: (mouse, dog) in (cat, dog, mouse)
+    let one_hot = table::one_hot(&[2, 1], 3);
+    assert_eq!(one_hot.values, [0., 0., 1., 0., 1., 0.]);
+    assert_eq!(table::table(&one_hot, &plain), "   0  1  2\n0  0  0  1\n1  0  1  0\n\n[2 rows x 3 columns]\n");
+    let masks = table::masks(3);
+    assert_eq!(masks.binary.values, [1., 0., 0., 1., 1., 0., 1., 1., 1.]);
+    assert_eq!(
+        table::table(&masks.additive, &plain),
+        "   0     1     2\n0  0  -inf  -inf\n1  0     0  -inf\n2  0     0     0\n\n[3 rows x 3 columns]\n"
+    );
+    assert_eq!(masks.function.lines().nth(2), Some("1  x_1,0  x_1,1   -inf"));
+    let tokens = ["cat", "ea\nt"].map(String::from);
+    assert_eq!(table::vocabulary(&tokens, &plain), "     token\n0    \"cat\"\n1  \"ea\\nt\"\n\n[2 rows x 1 columns]\n");
+}
+
+#[test]
+fn tables_of_a_run() {
+    let (model, mut reference, batch) = ready(&Config { n_layer: 12, ..tiny() }, 1);
+    let trace = Trace::run(&model, &mut reference, &batch, false).unwrap();
+    let rows = trace.rows();
+    for width in [60, 80, 100, 120, 160] {
+        let text = table::summary_table(&rows, width);
+        assert!(text.lines().all(|line| table::columns(line) <= width), "{width}\n{text}");
+        assert_eq!(text.lines().count(), rows.len() + 1);
+        assert!(
+            text.lines().any(|line| line.starts_with("blocks.11.attn.hook_attn_scores ") && line.contains("60 masked"))
+        );
+        assert_eq!(width >= 160, text.contains("Z₃ = X̃ + Z₂"), "{width}\n{text}");
+    }
+    assert!(table::summary_table(&rows, 0).contains("B H T T"));
+    let text = table::table(&trace.get("blocks.0.attn.hook_q").unwrap(), &Options::default());
+    let headings: Vec<&str> = text.lines().filter(|line| line.starts_with("blocks")).collect();
+    assert_eq!(headings[..2], ["blocks.0.attn.hook_q [batch 0, head 0]", "blocks.0.attn.hook_q [batch 0, head 1]"]);
+    assert!(text.contains("[5 rows x 4 columns]") && text.ends_with("\n... and 2 more such tables\n"), "{text}");
+    let q = trace.get("blocks.0.attn.hook_q").unwrap();
+    let line = text.lines().position(|l| l == headings[1]).unwrap() + 2 + 3; // its row 3
+    assert!(text.lines().nth(line).unwrap().ends_with(&format!("{:.6}", q.at(&[0, 3, 1, 3]).unwrap())));
+    let text = table::table(
+        &trace.get("blocks.0.attn.hook_pattern").unwrap(),
+        &Options { max_tables: 1, ..Options::default() },
+    );
+    assert!(text.starts_with("blocks.0.attn.hook_pattern [batch 0, head 0]\n"), "{text}");
+    assert!(
+        table::table(&trace.get("blocks.0.ln1.bias").unwrap(), &Options::default())
+            .ends_with("[1 rows x 12 columns]\n")
+    );
+}
+
+#[test]
+fn a_saved_run_comes_back() {
+    let config = tiny();
+    let (model, mut reference, batch) = ready(&config, 1);
+    let trace = Trace::run(&model, &mut reference, &batch, true).unwrap();
+    let folder = std::env::temp_dir().join(format!("limpid-inspect-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("run.safetensors");
+    trace.save(&path, &[]).unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let (_, metadata) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
+    let axes = metadata.metadata().clone().unwrap();
+    assert_eq!(axes["format"], "pt");
+    let mut count = 0;
+    for name in trace.names().flat_map(|n| [n.to_string(), format!("{n}.grad")]).filter(|n| n != "input.grad") {
+        let (tensor, found) = (trace.get(&name).unwrap(), file.tensor(&name).unwrap());
+        assert_eq!((found.shape(), axes[&name].as_str()), (tensor.shape.as_slice(), tensor.axes.join(" ").as_str()));
+        let values: Vec<u32> = found.data().chunks(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect();
+        assert_eq!(values, bits(&tensor.values), "{name}");
+        count += 1;
+    }
+    assert_eq!(file.len(), count);
+    // again, over the first: the same bytes, and nothing left beside it
+    trace.save(&path, &[]).unwrap();
+    assert!(std::fs::read(&path).unwrap() == bytes);
+    let some = folder.join("some.safetensors");
+    trace.save(&some, &["logits", "embed.weight.grad", "logits"]).unwrap();
+    let bytes = std::fs::read(&some).unwrap();
+    let mut names = safetensors::SafeTensors::deserialize(&bytes)
+        .unwrap()
+        .names()
+        .iter()
+        .map(|n| n.to_string())
+        .collect::<Vec<_>>();
+    names.sort();
+    assert_eq!(names, ["embed.weight.grad", "logits"]);
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 2);
+    assert!(matches!(trace.save(&folder.join("none/run.safetensors"), &["logits"]), Err(Error::Write { .. })));
+    assert!(matches!(trace.save(&some, &["logit"]), Err(Error::Unknown { .. })));
+    save::save(&folder.join("empty.safetensors"), &[]).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+}
