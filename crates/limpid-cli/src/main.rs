@@ -14,13 +14,16 @@ use std::process::ExitCode;
 /// A GPT that you can see through: train, run and inspect transformers.
 #[derive(Parser)]
 #[command(name = "limpid", version, args_override_self = true, infer_subcommands = false, propagate_version = true)]
-#[command(after_help = "`limpid train` alone trains on a built-in corpus in about half a minute.\nDetails of a verb: limpid VERB --help")]
+#[command(
+    after_help = "`limpid train` alone trains on a built-in corpus in about half a minute.\nDetails of a verb: limpid VERB --help"
+)]
 struct Cli {
     #[command(subcommand)]
     verb: Verb,
 }
 
 #[derive(Subcommand)]
+#[allow(clippy::large_enum_variant)] // made once
 enum Verb {
     /// Train a model; with no flags, a small one on a built-in corpus
     Train(verbs::train::Args),

@@ -6,7 +6,9 @@
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Command};
-use limpid::config::{Activation, Axis, Config, ConfigError, DropoutScale, Mask, NormKind, NormPlace, PRESETS, Positions, parse_axis};
+use limpid::config::{
+    Activation, Axis, Config, ConfigError, DropoutScale, Mask, NormKind, NormPlace, PRESETS, Positions, parse_axis,
+};
 use limpid::model::init::Init;
 use limpid::nearest::nearest;
 use limpid::ops::adamw::Method;
@@ -357,20 +359,28 @@ pub fn arguments(typed: Vec<OsString>, cli: &Command) -> Result<Vec<OsString>> {
         return Ok(typed);
     }
     let flag = |name: &str| {
-        let at = typed.iter().position(|a| a.to_str().is_some_and(|a| a == format!("--{name}") || a.starts_with(&format!("--{name}="))))?;
+        let at = typed.iter().position(|a| {
+            a.to_str().is_some_and(|a| a == format!("--{name}") || a.starts_with(&format!("--{name}=")))
+        })?;
         let own = typed[at].to_str()?.split_once('=').map(|(_, v)| OsString::from(v));
         own.or_else(|| typed.get(at + 1).cloned())
     };
     let mut before = vec![];
     let takes = |name: &str| verb.get_arguments().any(|a| a.get_long() == Some(name));
-    if takes("config") && let Some(file) = flag("config") {
+    if takes("config")
+        && let Some(file) = flag("config")
+    {
         before.extend(from_file(Path::new(&file), &verb)?);
-    } else if takes("resume") && let Some(folder) = resumed(flag("resume"), flag("out"))? {
+    } else if takes("resume")
+        && let Some(folder) = resumed(flag("resume"), flag("out"))?
+    {
         let saved = folder.join("limpid.toml");
         before.extend(from_file(&saved, &verb).with_context(|| format!("{} cannot be resumed", folder.display()))?);
     }
     for arg in verb.get_arguments() {
-        let Some(name) = arg.get_long().filter(|n| !["help", "version", "json", "config", "resume"].contains(n)) else { continue };
+        let Some(name) = arg.get_long().filter(|n| !["help", "version", "json", "config", "resume"].contains(n)) else {
+            continue;
+        };
         if let Some(value) = std::env::var_os(format!("LIMPID_{}", name.to_uppercase().replace('-', "_"))) {
             before.push(format!("--{name}").into());
             before.push(value);
@@ -425,7 +435,8 @@ fn from_file(path: &Path, verb: &Command) -> Result<Vec<OsString>> {
     for (key, value) in table {
         let name = key.replace('_', "-");
         if !known.contains(&name) || ["help", "config", "json"].contains(&name.as_str()) {
-            let near = nearest(&name, known.iter().map(String::as_str)).map(|n| format!(": did you mean `{}`?", n.replace('-', "_")));
+            let near = nearest(&name, known.iter().map(String::as_str))
+                .map(|n| format!(": did you mean `{}`?", n.replace('-', "_")));
             return Err(Usage(format!("{}: unknown key `{key}`{}", path.display(), near.unwrap_or_default())).into());
         }
         let value = match value {

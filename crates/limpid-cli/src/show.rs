@@ -130,6 +130,9 @@ mod tests {
     #[test]
     fn numbers_as_people_read_them() {
         assert_eq!((commas(124_439_808), commas(7), commas(1000)), ("124,439,808".into(), "7".into(), "1,000".into()));
-        assert_eq!((bytes(1_500_000), duration(75.0), count(3.97e9)), ("1.5 MB".into(), "1m 15s".into(), "3.97 G".into()));
+        assert_eq!(
+            (bytes(1_500_000), duration(75.0), count(3.97e9)),
+            ("1.5 MB".into(), "1m 15s".into(), "3.97 G".into())
+        );
     }
 }

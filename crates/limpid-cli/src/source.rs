@@ -27,7 +27,9 @@ fn stories_size(name: &str) -> Result<Option<usize>> {
     let Some(rest) = name.strip_prefix("builtin:") else { return Ok(None) };
     let (corpus, size) = rest.split_once(':').map_or((rest, None), |(c, s)| (c, Some(s)));
     if corpus != "stories" {
-        bail!("unknown built-in corpus `{corpus}`: there is `builtin:stories` (and `builtin:stories:20M` for 20 MB of it)");
+        bail!(
+            "unknown built-in corpus `{corpus}`: there is `builtin:stories` (and `builtin:stories:20M` for 20 MB of it)"
+        );
     }
     let Some(size) = size else { return Ok(Some(STORIES)) };
     let (digits, unit) = match size.to_uppercase().trim_end_matches('B') {
@@ -72,7 +74,8 @@ pub fn read_whole(data: &str) -> Result<(String, Option<f64>)> {
 
 fn read_all(data: &str) -> Result<String> {
     let path = Path::new(data);
-    let facts = path.metadata().with_context(|| format!("{data}: there is no such file or folder (or use builtin:stories)"))?;
+    let facts =
+        path.metadata().with_context(|| format!("{data}: there is no such file or folder (or use builtin:stories)"))?;
     let text = if facts.is_dir() {
         let files = text_files(path)?;
         if files.is_empty() {
@@ -91,7 +94,8 @@ fn read_all(data: &str) -> Result<String> {
 
 fn text_files(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files = vec![];
-    let mut entries: Vec<_> = std::fs::read_dir(folder).with_context(|| folder.display().to_string())?.flatten().collect();
+    let mut entries: Vec<_> =
+        std::fs::read_dir(folder).with_context(|| folder.display().to_string())?.flatten().collect();
     entries.sort_by_key(|e| e.path());
     for entry in entries {
         let path = entry.path();
@@ -139,7 +143,9 @@ pub fn tokenizer(name: &str, text: &Text, specials: &[&str]) -> Result<Tokenizer
         "char" => learn(Kind::Char, Order::Sorted, &[]),
         "word" => learn(Kind::Word, Order::FirstAppearance, &["<UNK>"]),
         name if Path::new(name).is_file() => Ok(Tokenizer::load(Path::new(name))?),
-        name if name.starts_with("bpe:") => bail!("`{name}`: training a byte-pair tokenizer is not in this version; use char, word or gpt2"),
+        name if name.starts_with("bpe:") => {
+            bail!("`{name}`: training a byte-pair tokenizer is not in this version; use char, word or gpt2")
+        }
         name => Ok(Tokenizer::named(name)?),
     }
 }

@@ -23,7 +23,8 @@ fn main() {
         let values = limpid::model::init::values(&model, param, recipe.init, recipe.init_std, 1);
         cpu.write(param.slot, &values);
     }
-    let ids = |site| (0..rows as u64).map(|i| random::below(1, site, i, config.vocab_size as u64) as u32).collect::<Vec<_>>();
+    let ids =
+        |site| (0..rows as u64).map(|i| random::below(1, site, i, config.vocab_size as u64) as u32).collect::<Vec<_>>();
     let mut batch = Batch::of_sequences(ids(1), ids(2), context);
     batch.seed = Some(1);
     cpu.feed(&batch);
@@ -54,6 +55,10 @@ fn main() {
     println!("{preset}, {threads} threads, {}: {:.2} ms a step", cpu.level(), 1e3 * all / steps as f64);
     for ((name, way), (seconds, flops)) in times {
         let ms = 1e3 * seconds / steps as f64;
-        println!("{name:<10} {way:<9} {ms:>9.3} ms {:>5.1} %  {:>7.1} GFLOP/s", 100.0 * seconds / all, flops / seconds / 1e9);
+        println!(
+            "{name:<10} {way:<9} {ms:>9.3} ms {:>5.1} %  {:>7.1} GFLOP/s",
+            100.0 * seconds / all,
+            flops / seconds / 1e9
+        );
     }
 }

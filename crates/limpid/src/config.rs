@@ -569,7 +569,11 @@ impl Config {
         for (key, value) in found {
             match key.as_str() {
                 "model_type" if value == "limpid" => {}
-                "model_type" => return Err(ConfigError::File(format!("config.json has model_type {value}: this version opens `limpid` models only"))),
+                "model_type" => {
+                    return Err(ConfigError::File(format!(
+                        "config.json has model_type {value}: this version opens `limpid` models only"
+                    )));
+                }
                 key if keys.contains(&key) => drop(own.insert(key.into(), value.clone())),
                 key => return Err(unknown("key in config.json", key, &keys)),
             }

@@ -24,16 +24,16 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-pub mod config;
-pub mod ops;
-pub mod model;
 pub mod backend;
-pub mod tokenizer;
-pub mod data;
 pub mod checkpoint;
-pub mod train;
-pub mod generate;
+pub mod config;
+pub mod data;
 pub mod evaluate;
-pub mod trace;
+pub mod generate;
+pub mod model;
 pub mod names;
 pub mod nearest;
+pub mod ops;
+pub mod tokenizer;
+pub mod trace;
+pub mod train;

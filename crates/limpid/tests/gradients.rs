@@ -16,7 +16,9 @@ const CONTEXT: usize = 5;
 /// Two sequences, one of them padded; some rows without a target; segments where the model has them.
 fn batch(config: &Config, seed: u64) -> Batch {
     let rows = (BATCH * CONTEXT) as u64;
-    let ids = |site: u64| (0..rows).map(|i| random::below(seed, site, i, config.vocab_size as u64) as u32).collect::<Vec<_>>();
+    let ids = |site: u64| {
+        (0..rows).map(|i| random::below(seed, site, i, config.vocab_size as u64) as u32).collect::<Vec<_>>()
+    };
     let mut targets = ids(2);
     targets[3] = IGNORE;
     targets[8] = IGNORE;
@@ -67,7 +69,12 @@ fn check(config: &Config, seed: u64) -> f64 {
             loss(keep);
             let (off, size) = ((slope - grads[i]).abs(), slope.abs().max(grads[i].abs()));
             // differences of a loss near 3 are exact to about 3e-16 / 1e-5; a kink of ReLU within h would be larger
-            assert!(off < 1e-9 + 1e-5 * size, "{}[{i}]: difference {slope}, gradient {}\n{config:?}", param.name, grads[i]);
+            assert!(
+                off < 1e-9 + 1e-5 * size,
+                "{}[{i}]: difference {slope}, gradient {}\n{config:?}",
+                param.name,
+                grads[i]
+            );
             if size > 1e-5 {
                 worst = worst.max(off / size);
             }
@@ -85,7 +92,11 @@ fn every_pair_of_choices_has_the_right_gradient() {
     let (covered, all) = pairs_covered(&configs);
     assert_eq!(covered, all, "pairs of axis values");
     let worst = configs.iter().enumerate().map(|(i, config)| check(config, i as u64)).fold(0.0, f64::max);
-    println!("{} configurations, {} axes, all {all} pairs of values, worst relative error {worst:.1e}", configs.len(), axes_of(&configs[0]).len());
+    println!(
+        "{} configurations, {} axes, all {all} pairs of values, worst relative error {worst:.1e}",
+        configs.len(),
+        axes_of(&configs[0]).len()
+    );
     assert!(worst < 1e-5, "worst relative error {worst:e}");
 }
 
@@ -137,7 +148,12 @@ fn compare(config: &Config, purpose: Use, level: Level, threads: usize, seed: u6
         cpu.backward(&[*step]);
         let dx = step.dx.iter().flatten().map(|g| g.slot);
         let mut op = step.op;
-        let params = op.operands().into_iter().filter(|(_, s)| s.space == Space::Param).map(|(_, s)| s.grad()).collect::<Vec<_>>();
+        let params = op
+            .operands()
+            .into_iter()
+            .filter(|(_, s)| s.space == Space::Param)
+            .map(|(_, s)| s.grad())
+            .collect::<Vec<_>>();
         for slot in dx.chain(params).chain(step.watched.into_iter().flatten()) {
             let what = format!("gradient of {} at {slot:?}, {level}, {threads} threads", step.op.name());
             assert_close(&what, &cpu.read(slot), &reference.read(slot), 4.0 * slack);
@@ -157,7 +173,8 @@ fn cpu_agrees_with_reference_op_by_op_at_every_level_and_thread_count() {
     for level in Level::available() {
         for threads in [1, 2, 3, 7] {
             // sizes that no vector length divides, more than one block of keys, work enough to be shared out
-            let config = Config { context_length: 70, d_model: 78, n_head: 3, d_ff: 131, vocab_size: 211, ..configs[0].clone() };
+            let config =
+                Config { context_length: 70, d_model: 78, n_head: 3, d_ff: 131, vocab_size: 211, ..configs[0].clone() };
             long(&config, level, threads);
         }
     }
@@ -191,7 +208,8 @@ fn long(config: &Config, level: Level, threads: usize) {
 #[test]
 fn bits_depend_on_neither_threads_nor_watchers() {
     for (i, config) in configs().iter().enumerate().take(12) {
-        let config = Config { d_model: 48, n_head: 4, d_ff: 200, vocab_size: 300, context_length: 80, ..config.clone() };
+        let config =
+            Config { d_model: 48, n_head: 4, d_ff: 200, vocab_size: 300, context_length: 80, ..config.clone() };
         let model = Model::new(&config, Use::Train { batch: 3, context: 80 }).unwrap();
         let ids = |site| (0..240).map(|j| random::below(i as u64, site, j, 300) as u32).collect::<Vec<_>>();
         let mut batch = Batch::of_sequences(ids(1), ids(2), 80);
@@ -218,7 +236,13 @@ fn bits_depend_on_neither_threads_nor_watchers() {
                     cpu.backward(&model.back);
                 }
                 cpu.update(&model.decay_groups(0.1), &rule);
-                let all = |space| Slot { space, at: 0, rows: 1, cols: model.sizes[space as usize], live: limpid::ops::Live::All };
+                let all = |space| Slot {
+                    space,
+                    at: 0,
+                    rows: 1,
+                    cols: model.sizes[space as usize],
+                    live: limpid::ops::Live::All,
+                };
                 let bits = |space| cpu.read(all(space)).iter().map(|v| v.to_bits()).collect::<Vec<_>>();
                 (bits(Space::Param), bits(Space::Act), bits(Space::Stat))
             };
@@ -246,8 +270,11 @@ fn a_compact_plan_changes_memory_and_nothing_else() {
             if !model.back.is_empty() {
                 cpu.backward(&model.back);
             }
-            let grads: Vec<Vec<f32>> =
-                if model.back.is_empty() { vec![] } else { model.params.iter().map(|p| cpu.read(p.slot.grad())).collect() };
+            let grads: Vec<Vec<f32>> = if model.back.is_empty() {
+                vec![]
+            } else {
+                model.params.iter().map(|p| cpu.read(p.slot.grad())).collect()
+            };
             (losses, grads, model.sizes[Space::Act as usize])
         };
         let (score, _, compact) = losses(Use::Score { batch: BATCH, context: CONTEXT });
@@ -265,5 +292,8 @@ fn spans_reach_what_the_mask_says() {
     use limpid::config::Mask;
     let span = Span { row: 0, rows: 4, past: 2, sequence: 0, valid: 5 };
     assert_eq!([Mask::Causal, Mask::Bidirectional, Mask::None].map(|m| span.reach(m, 1)), [4, 5, 6]);
-    assert!(matches!(Model::new(&configs()[0], Use::Train { batch: 1, context: 2 }).unwrap().ops.last(), Some(Op::Classify { .. })));
+    assert!(matches!(
+        Model::new(&configs()[0], Use::Train { batch: 1, context: 2 }).unwrap().ops.last(),
+        Some(Op::Classify { .. })
+    ));
 }

@@ -23,6 +23,7 @@ pub struct Args {
 }
 
 #[derive(clap::Subcommand, Debug)]
+#[allow(clippy::large_enum_variant)] // made once
 enum What {
     /// Steps of training
     Train(TrainArgs),
@@ -99,7 +100,9 @@ fn train(args: &TrainArgs) -> Result<()> {
     fits(&model, "training this model")?;
     let (threads, level) = (args.machine.threads(), Level::best());
     let top = roof(threads, level);
-    let flops = 3.0 * model.flops(recipe.batch_size * recipe.context, average_keys(&config, recipe.context)) * recipe.accumulate as f64;
+    let flops = 3.0
+        * model.flops(recipe.batch_size * recipe.context, average_keys(&config, recipe.context))
+        * recipe.accumulate as f64;
     let text = ids(recipe.batch_size * recipe.context + 10_000, config.vocab_size);
     let batches = Batches::new(&text, recipe.batch_size, recipe.context, 1, Objective::NextToken)?;
     let mut trainer = Trainer::new(model.clone(), Box::new(Cpu::with_level(&model, threads, level)), recipe);
@@ -121,7 +124,10 @@ fn train(args: &TrainArgs) -> Result<()> {
     show::out(&show::pairs(&[
         ("a step".into(), format!("{:.2} ms (median)", 1e3 * seconds)),
         ("tokens a second".into(), show::count(tok_s)),
-        ("work".into(), format!("{:.1} GFLOP/s of {:.0} measured beside it: {:.0} %", rate / 1e9, top / 1e9, 100.0 * rate / top)),
+        (
+            "work".into(),
+            format!("{:.1} GFLOP/s of {:.0} measured beside it: {:.0} %", rate / 1e9, top / 1e9, 100.0 * rate / top),
+        ),
         ("peak memory".into(), rss.map_or("unknown".into(), show::bytes)),
     ]))
 }
@@ -159,11 +165,16 @@ fn prefill(args: &PrefillArgs) -> Result<()> {
     let rate = (body - head * (tokens.len() - 1) as f64) / seconds;
     let tok_s = tokens.len() as f64 / seconds;
     if args.json {
-        return show::json(&serde_json::json!({ "tok_s": tok_s, "gflops": rate / 1e9, "roof_gflops": top / 1e9, "share_of_roof": rate / top }));
+        return show::json(
+            &serde_json::json!({ "tok_s": tok_s, "gflops": rate / 1e9, "roof_gflops": top / 1e9, "share_of_roof": rate / top }),
+        );
     }
     show::out(&show::pairs(&[
         ("tokens a second".into(), show::count(tok_s)),
-        ("work".into(), format!("{:.1} GFLOP/s of {:.0} measured beside it: {:.0} %", rate / 1e9, top / 1e9, 100.0 * rate / top)),
+        (
+            "work".into(),
+            format!("{:.1} GFLOP/s of {:.0} measured beside it: {:.0} %", rate / 1e9, top / 1e9, 100.0 * rate / top),
+        ),
     ]))
 }
 
@@ -182,14 +193,22 @@ fn decode(args: &DecodeArgs) -> Result<()> {
     let seconds = median(times);
     // every weight but the tables' other rows is read once a token
     let model = session.model();
-    let tables = model.params.iter().filter(|p| p.name == "pos_embed.weight" || (p.name == "embed.weight" && !model.config.tied_head));
+    let tables = model
+        .params
+        .iter()
+        .filter(|p| p.name == "pos_embed.weight" || (p.name == "embed.weight" && !model.config.tied_head));
     let bytes = 4.0 * (model.parameter_count() - tables.map(|p| p.slot.len()).sum::<usize>()) as f64;
     let rate = bytes / seconds;
     if args.json {
-        return show::json(&serde_json::json!({ "tok_s": 1.0 / seconds, "gb_s": rate / 1e9, "read_roof_gb_s": top / 1e9, "share_of_roof": rate / top }));
+        return show::json(
+            &serde_json::json!({ "tok_s": 1.0 / seconds, "gb_s": rate / 1e9, "read_roof_gb_s": top / 1e9, "share_of_roof": rate / top }),
+        );
     }
     show::out(&show::pairs(&[
         ("tokens a second".into(), format!("{:.1}", 1.0 / seconds)),
-        ("weights read".into(), format!("{:.1} GB/s of {:.1} measured beside it: {:.0} %", rate / 1e9, top / 1e9, 100.0 * rate / top)),
+        (
+            "weights read".into(),
+            format!("{:.1} GB/s of {:.1} measured beside it: {:.0} %", rate / 1e9, top / 1e9, 100.0 * rate / top),
+        ),
     ]))
 }

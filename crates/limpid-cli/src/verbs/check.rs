@@ -31,14 +31,24 @@ pub fn run(args: Args) -> Result<()> {
     let model = Model::new(&job.config, Use::Train { batch: 2, context })?;
     fits(&model, "checking this model")?;
     let threads = args.train.machine.threads();
-    let verdicts = [gradients(&job)?, reached(&job, &model, threads)?, first_loss(&job, &model, threads)?, overfit(&job, &model, threads)?];
+    let verdicts = [
+        gradients(&job)?,
+        reached(&job, &model, threads)?,
+        first_loss(&job, &model, threads)?,
+        overfit(&job, &model, threads)?,
+    ];
     let passed = verdicts.iter().all(|v| v.passed);
     if args.train.json {
-        let list: Vec<_> = verdicts.iter().map(|v| serde_json::json!({"name": v.name, "passed": v.passed, "found": v.found})).collect();
+        let list: Vec<_> = verdicts
+            .iter()
+            .map(|v| serde_json::json!({"name": v.name, "passed": v.passed, "found": v.found}))
+            .collect();
         show::json(&serde_json::json!({ "passed": passed, "checks": list }))?;
     } else {
-        let rows: Vec<(String, String)> =
-            verdicts.iter().map(|v| (v.name.to_string(), format!("{}  {}", if v.passed { "ok    " } else { "FAILED" }, v.found))).collect();
+        let rows: Vec<(String, String)> = verdicts
+            .iter()
+            .map(|v| (v.name.to_string(), format!("{}  {}", if v.passed { "ok    " } else { "FAILED" }, v.found)))
+            .collect();
         show::out(&format!("{}: {}\n\n{}", job.name, job.config, show::pairs(&rows)))?;
     }
     if passed { Ok(()) } else { bail!("this configuration failed a check; what was found stands above") }
@@ -46,7 +56,15 @@ pub fn run(args: Args) -> Result<()> {
 
 /// The same choices at sizes where f64 and differences are quick.
 fn tiny(config: &Config) -> Config {
-    Config { vocab_size: 11, context_length: 6, d_model: 12, n_head: 3.min(config.n_head), n_layer: config.n_layer.min(2), d_ff: 10, ..config.clone() }
+    Config {
+        vocab_size: 11,
+        context_length: 6,
+        d_model: 12,
+        n_head: 3.min(config.n_head),
+        n_layer: config.n_layer.min(2),
+        d_ff: 10,
+        ..config.clone()
+    }
 }
 
 fn gradients(job: &Job) -> Result<Verdict> {
@@ -57,7 +75,10 @@ fn gradients(job: &Job) -> Result<Verdict> {
     let model = Model::new(&config, Use::Train { batch: 2, context: 5 })?;
     let mut reference = Reference::new(&model);
     for param in &model.params {
-        let value = |i| (if param.name.ends_with("ln1.weight") { 1.0 } else { 0.0 } + 0.4 * random::normal(3, random::site(&param.name), i)) as f32;
+        let value = |i| {
+            (if param.name.ends_with("ln1.weight") { 1.0 } else { 0.0 }
+                + 0.4 * random::normal(3, random::site(&param.name), i)) as f32
+        };
         reference.write(param.slot, &(0..param.slot.len() as u64).map(value).collect::<Vec<_>>());
     }
     let ids = |site| (0..10).map(|i| random::below(5, site, i, 11) as u32).collect::<Vec<_>>();
@@ -88,7 +109,10 @@ fn gradients(job: &Job) -> Result<Verdict> {
             }
         }
     }
-    let found = format!("{tried} gradients of a small model with these choices, worst relative error {worst:.1e}{}", if of.is_empty() { of } else { format!(" ({of})") });
+    let found = format!(
+        "{tried} gradients of a small model with these choices, worst relative error {worst:.1e}{}",
+        if of.is_empty() { of } else { format!(" ({of})") }
+    );
     Ok(Verdict { name: "gradients against differences", passed: worst < 1e-4, found })
 }
 
@@ -114,8 +138,10 @@ fn reached(job: &Job, model: &Model, threads: usize) -> Result<Verdict> {
     trainer.backend.forward(model.body());
     trainer.backend.backward(&model.back);
     let grads = |p: &limpid::model::Param| trainer.backend.read(p.slot.grad());
-    let dead: Vec<&str> = model.params.iter().filter(|p| grads(p).iter().all(|g| *g == 0.0)).map(|p| p.name.as_str()).collect();
-    let bad: Vec<&str> = model.params.iter().filter(|p| grads(p).iter().any(|g| !g.is_finite())).map(|p| p.name.as_str()).collect();
+    let dead: Vec<&str> =
+        model.params.iter().filter(|p| grads(p).iter().all(|g| *g == 0.0)).map(|p| p.name.as_str()).collect();
+    let bad: Vec<&str> =
+        model.params.iter().filter(|p| grads(p).iter().any(|g| !g.is_finite())).map(|p| p.name.as_str()).collect();
     let found = match (dead.first(), bad.first()) {
         (_, Some(name)) => format!("the gradient of {name} is not finite"),
         (Some(name), _) => format!("no gradient reaches {name} ({} such of {})", dead.len(), model.params.len()),
@@ -133,7 +159,14 @@ fn first_loss(job: &Job, model: &Model, threads: usize) -> Result<Verdict> {
 }
 
 fn overfit(job: &Job, model: &Model, threads: usize) -> Result<Verdict> {
-    let recipe = Recipe { learning_rate: 3e-3, schedule: Schedule::Constant, warmup_steps: 0, weight_decay: 0.0, accumulate: 1, ..job.recipe };
+    let recipe = Recipe {
+        learning_rate: 3e-3,
+        schedule: Schedule::Constant,
+        warmup_steps: 0,
+        weight_decay: 0.0,
+        accumulate: 1,
+        ..job.recipe
+    };
     let mut config = model.config.clone();
     config.dropout = limpid::config::Dropout::NONE;
     let model = Model::new(&config, model.purpose)?;

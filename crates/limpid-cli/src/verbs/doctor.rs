@@ -32,7 +32,10 @@ pub fn run(args: Args) -> Result<()> {
     let (threads, level) = (args.machine.threads(), Level::best());
     let levels: Vec<&str> = Level::available().iter().map(|l| l.name()).collect();
     let cpu = std::fs::read_to_string("/proc/cpuinfo").ok();
-    let name = cpu.as_deref().and_then(|t| t.lines().find(|l| l.starts_with("model name"))?.split_once(": ")).map_or("unknown", |(_, name)| name);
+    let name = cpu
+        .as_deref()
+        .and_then(|t| t.lines().find(|l| l.starts_with("model name"))?.split_once(": "))
+        .map_or("unknown", |(_, name)| name);
     let (one, all) = (roof(1, level), roof(threads, level));
     let read = read_roof(threads, level);
     let memory = memory();

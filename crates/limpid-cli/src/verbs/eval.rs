@@ -57,7 +57,9 @@ pub fn run(args: Args) -> Result<()> {
     let objective = match directory.config.mask {
         Mask::Causal => Objective::NextToken,
         _ => {
-            let mask = tokenizer.special("[MASK]").context("the model predicts masked tokens, but its tokenizer has no [MASK]")?;
+            let mask = tokenizer
+                .special("[MASK]")
+                .context("the model predicts masked tokens, but its tokenizer has no [MASK]")?;
             Objective::Masked { mask, vocab_size: directory.config.vocab_size, segments: false }
         }
     };
@@ -84,7 +86,10 @@ pub fn run(args: Args) -> Result<()> {
         ("bytes".to_string(), show::commas(found.bytes as u64)),
     ];
     if let Some(floor) = floor {
-        rows.push(("entropy floor".into(), format!("{floor:.4} nats a token: this text cannot be known better ({:.4} above it)", found.loss - floor)));
+        rows.push((
+            "entropy floor".into(),
+            format!("{floor:.4} nats a token: this text cannot be known better ({:.4} above it)", found.loss - floor),
+        ));
     }
     show::out(&show::pairs(&rows))
 }

@@ -109,7 +109,9 @@ pub fn run(args: Args) -> Result<()> {
                 (false, _) => tokenizer.encode(&text)?,
                 (true, Some(end)) => vec![end],
                 // a text begins where another ends
-                (true, None) => tokenizer.encode("\n").context("without a prompt the model begins after a newline, which its tokenizer lacks: give --prompt")?,
+                (true, None) => tokenizer.encode("\n").context(
+                    "without a prompt the model begins after a newline, which its tokenizer lacks: give --prompt",
+                )?,
             }
         }
     };
@@ -137,9 +139,18 @@ pub fn run(args: Args) -> Result<()> {
                     eprintln!("note: the context is full: the oldest {dropped} tokens are no longer seen, {kept} are");
                 }
                 Event::Step(step) => {
-                    let others: Vec<String> =
-                        step.candidates.iter().map(|c| format!("{:?} {:.1}%", c.piece, 100.0 * c.probability)).collect();
-                    eprintln!("\ninput (1, {}): {:?} ({:.1}%) of {}", step.input_len, step.chosen.piece, 100.0 * step.chosen.probability, others.join(", "));
+                    let others: Vec<String> = step
+                        .candidates
+                        .iter()
+                        .map(|c| format!("{:?} {:.1}%", c.piece, 100.0 * c.probability))
+                        .collect();
+                    eprintln!(
+                        "\ninput (1, {}): {:?} ({:.1}%) of {}",
+                        step.input_len,
+                        step.chosen.piece,
+                        100.0 * step.chosen.probability,
+                        others.join(", ")
+                    );
                 }
             }
             broken.is_none() && !asked.load(Ordering::Relaxed)
@@ -195,7 +206,8 @@ pub fn sample(folder: &Path, max_tokens: usize, threads: usize, seed: u64) -> Re
 /// What stands where a mask is: the likeliest tokens, and the prompt with the first of them put in.
 fn fill(args: &Args, directory: &Directory, prompt: &[u32]) -> Result<()> {
     let tokenizer = tokenizer(directory)?;
-    let mask = tokenizer.special("[MASK]").context("the model predicts masked tokens, but its tokenizer has no [MASK]")?;
+    let mask =
+        tokenizer.special("[MASK]").context("the model predicts masked tokens, but its tokenizer has no [MASK]")?;
     let context = directory.config.context_length;
     check_ids(prompt, directory.config.vocab_size)?;
     if !prompt.contains(&mask) {
@@ -225,7 +237,8 @@ fn fill(args: &Args, directory: &Directory, prompt: &[u32]) -> Result<()> {
     }
     let text = tokenizer.decode(&filled)?;
     if args.json {
-        let masks: Vec<_> = found.iter().map(|(n, best)| serde_json::json!({ "position": n, "candidates": best })).collect();
+        let masks: Vec<_> =
+            found.iter().map(|(n, best)| serde_json::json!({ "position": n, "candidates": best })).collect();
         let sample = serde_json::json!({ "text": text, "tokens": filled, "finish_reason": "filled", "masks": masks });
         return show::json(&serde_json::json!({ "prompt_tokens": prompt.len(), "samples": [sample] }));
     }

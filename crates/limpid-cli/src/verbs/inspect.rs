@@ -67,7 +67,11 @@ pub fn run(args: Args) -> Result<()> {
     if let Some(path) = &args.save {
         let names: Vec<&str> = args.tensor.iter().map(String::as_str).collect();
         trace.save(path, &names)?;
-        eprintln!("saved {} to {}", if names.is_empty() { "all tensors".into() } else { format!("{} tensors", names.len()) }, path.display());
+        eprintln!(
+            "saved {} to {}",
+            if names.is_empty() { "all tensors".into() } else { format!("{} tensors", names.len()) },
+            path.display()
+        );
     }
     let rows = trace.rows();
     if args.json {
@@ -124,7 +128,9 @@ fn ready(args: &Args) -> Result<(Model, Cpu, Vec<u32>, Option<Tokenizer>)> {
         (Some(ids), _) => ids.clone(),
         (None, Some(prompt)) => tokenizer(&directory)?.encode(&source::prompt(prompt)?)?,
         (None, None) if args.listing => vec![0],
-        (None, None) => bail!(options::Usage("give --prompt TEXT or --tokens 1,2,3: a model is shown at work on something".into())),
+        (None, None) => {
+            bail!(options::Usage("give --prompt TEXT or --tokens 1,2,3: a model is shown at work on something".into()))
+        }
     };
     check(&ids, &directory.config)?;
     let (model, cpu) = open(&directory, Use::Inspect { batch: 1, context: ids.len() }, threads)?;
@@ -137,7 +143,11 @@ fn check(ids: &[u32], config: &limpid::config::Config) -> Result<()> {
         bail!("the prompt is empty: there is nothing to look at");
     }
     if ids.len() > config.context_length {
-        bail!("the prompt has {} tokens, the model's context_length is {}: shorten it", ids.len(), config.context_length);
+        bail!(
+            "the prompt has {} tokens, the model's context_length is {}: shorten it",
+            ids.len(),
+            config.context_length
+        );
     }
     Ok(())
 }
@@ -146,7 +156,11 @@ fn check(ids: &[u32], config: &limpid::config::Config) -> Result<()> {
 fn batch(model: &Model, ids: &[u32], tokenizer: Option<&Tokenizer>) -> Result<Batch> {
     let causal = model.config.mask == Mask::Causal;
     let mask = tokenizer.and_then(|t| t.special("[MASK]"));
-    let mut targets: Vec<u32> = if causal { ids[1..].to_vec() } else { ids.iter().map(|id| if Some(*id) == mask { IGNORE } else { *id }).collect() };
+    let mut targets: Vec<u32> = if causal {
+        ids[1..].to_vec()
+    } else {
+        ids.iter().map(|id| if Some(*id) == mask { IGNORE } else { *id }).collect()
+    };
     targets.resize(ids.len(), IGNORE);
     let mut batch = Batch::of_sequences(ids.to_vec(), targets, ids.len());
     if model.config.n_segment > 0 {

@@ -81,5 +81,7 @@ pub fn tokenizer(directory: &Directory) -> Result<&Tokenizer> {
 
 /// Ids as `--tokens` takes them: 1,2,3.
 pub fn ids(text: &str) -> Result<u32, String> {
-    text.trim().parse().map_err(|_| format!("`{text}` is not a token id: give whole numbers with commas between, like 1,2,3"))
+    text.trim()
+        .parse()
+        .map_err(|_| format!("`{text}` is not a token id: give whole numbers with commas between, like 1,2,3"))
 }

@@ -26,7 +26,9 @@ pub fn run(args: Args) -> Result<()> {
     let (what, config) = match (&args.name, &args.model) {
         (Some(name), _) => (name.clone(), Config::preset(name)?),
         (None, Some(dir)) => (dir.display().to_string(), Directory::open(dir)?.config),
-        (None, None) => bail!(options::Usage(format!("name a preset or give --model DIR; presets: {}", options::presets()))),
+        (None, None) => {
+            bail!(options::Usage(format!("name a preset or give --model DIR; presets: {}", options::presets())))
+        }
     };
     let model = Model::new(&config, Use::Decode { rows: 1, sequences: 1 })?;
     let (total, groups) = (model.parameter_count(), model.groups());
@@ -41,12 +43,17 @@ pub fn run(args: Args) -> Result<()> {
     }
     let mut rows: Vec<(String, String)> = groups
         .iter()
-        .map(|(name, n)| (name.to_string(), format!("{:>15}  {:>5.1} %", show::commas(*n as u64), 100.0 * *n as f64 / total as f64)))
+        .map(|(name, n)| {
+            (name.to_string(), format!("{:>15}  {:>5.1} %", show::commas(*n as u64), 100.0 * *n as f64 / total as f64))
+        })
         .collect();
     rows.push(("total".into(), format!("{:>15}", show::commas(total as u64))));
     let facts = [
         ("weights in f32".to_string(), show::bytes(4 * total as u64)),
-        ("to train, before activations".to_string(), format!("{} (weights, gradients, two moments)", show::bytes(16 * total as u64))),
+        (
+            "to train, before activations".to_string(),
+            format!("{} (weights, gradients, two moments)", show::bytes(16 * total as u64)),
+        ),
         ("training FLOPs a token".to_string(), show::count(flops)),
     ];
     show::out(&format!("{what}: {config}\n\n{}\n{}", show::pairs(&rows), show::pairs(&facts)))

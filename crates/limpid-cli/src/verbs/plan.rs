@@ -23,11 +23,14 @@ pub fn run(args: Args) -> Result<()> {
     let threads = args.train.machine.threads();
     let level = Level::best();
     let tokens_step = recipe.batch_size * recipe.context * recipe.accumulate;
-    let flops = 3.0 * model.flops(recipe.batch_size * recipe.context, average_keys(config, recipe.context)) * recipe.accumulate as f64;
+    let flops = 3.0
+        * model.flops(recipe.batch_size * recipe.context, average_keys(config, recipe.context))
+        * recipe.accumulate as f64;
     let roof = roof(threads, level);
     let seconds = flops * recipe.steps as f64 / (roof * REACHED);
     let milestones: Vec<(u64, f64)> = {
-        let mut at = vec![0, recipe.warmup_steps, recipe.steps / 4, recipe.steps / 2, 3 * recipe.steps / 4, recipe.steps - 1];
+        let mut at =
+            vec![0, recipe.warmup_steps, recipe.steps / 4, recipe.steps / 2, 3 * recipe.steps / 4, recipe.steps - 1];
         at.sort_unstable();
         at.dedup();
         at.into_iter().filter(|s| *s < recipe.steps).map(|s| (s + 1, recipe.rate(s))).collect()
@@ -54,31 +57,77 @@ pub fn run(args: Args) -> Result<()> {
         text += &format!("{title}\n{}\n", show::pairs(&rows));
     };
     let n = |n: usize| show::commas(n as u64);
-    section("Data", vec![
-        ("text", job.text.name.clone()),
-        ("tokenizer", format!("{} with {} tokens", job.tokenizer_name, n(config.vocab_size))),
-        ("tokens", format!("{} to train on, {} to validate", n(job.train.len()), n(job.validation.len()))),
-        ("a step", format!("{} x {} x {} = {} tokens", recipe.batch_size, recipe.context, recipe.accumulate, n(tokens_step))),
-        ("all steps", format!("{} tokens, the text {:.1} times over", n(tokens_step * recipe.steps as usize), (tokens_step as u64 * recipe.steps) as f64 / job.train.len() as f64)),
-    ]);
-    section("Parameters", model.groups().into_iter().map(|(k, v)| (k, n(v))).chain([("total", n(model.parameter_count()))]).collect());
-    let clip = if recipe.clip > 0.0 { format!("the norm of all gradients together, to {}", recipe.clip) } else { "none".into() };
+    section(
+        "Data",
+        vec![
+            ("text", job.text.name.clone()),
+            ("tokenizer", format!("{} with {} tokens", job.tokenizer_name, n(config.vocab_size))),
+            ("tokens", format!("{} to train on, {} to validate", n(job.train.len()), n(job.validation.len()))),
+            (
+                "a step",
+                format!(
+                    "{} x {} x {} = {} tokens",
+                    recipe.batch_size,
+                    recipe.context,
+                    recipe.accumulate,
+                    n(tokens_step)
+                ),
+            ),
+            (
+                "all steps",
+                format!(
+                    "{} tokens, the text {:.1} times over",
+                    n(tokens_step * recipe.steps as usize),
+                    (tokens_step as u64 * recipe.steps) as f64 / job.train.len() as f64
+                ),
+            ),
+        ],
+    );
+    section(
+        "Parameters",
+        model.groups().into_iter().map(|(k, v)| (k, n(v))).chain([("total", n(model.parameter_count()))]).collect(),
+    );
+    let clip = if recipe.clip > 0.0 {
+        format!("the norm of all gradients together, to {}", recipe.clip)
+    } else {
+        "none".into()
+    };
     let rates = milestones.iter().map(|(s, r)| format!("{r:.2e} at step {s}")).collect::<Vec<_>>().join(", ");
-    section("Update", vec![
-        ("rule", format!("{} (beta1 {}, beta2 {}, eps {:e})", recipe.optimizer, recipe.beta1, recipe.beta2, recipe.eps)),
-        ("decay", format!("{} on {matrices} matrices ({} parameters); none on {vectors} biases, gains and offsets ({})", recipe.weight_decay, n(decayed), n(kept))),
-        ("clipping", clip),
-        ("accumulation", format!("{} micro-batches, each row weighed by all counted rows of the step", recipe.accumulate)),
-        ("loss", format!("{} over counted rows", recipe.reduction)),
-        ("learning rate", format!("{}: {rates}", recipe.schedule)),
-    ]);
+    section(
+        "Update",
+        vec![
+            (
+                "rule",
+                format!("{} (beta1 {}, beta2 {}, eps {:e})", recipe.optimizer, recipe.beta1, recipe.beta2, recipe.eps),
+            ),
+            (
+                "decay",
+                format!(
+                    "{} on {matrices} matrices ({} parameters); none on {vectors} biases, gains and offsets ({})",
+                    recipe.weight_decay,
+                    n(decayed),
+                    n(kept)
+                ),
+            ),
+            ("clipping", clip),
+            (
+                "accumulation",
+                format!("{} micro-batches, each row weighed by all counted rows of the step", recipe.accumulate),
+            ),
+            ("loss", format!("{} over counted rows", recipe.reduction)),
+            ("learning rate", format!("{}: {rates}", recipe.schedule)),
+        ],
+    );
     let available = memory().map(|m| format!(" of {} available", show::bytes(m.available))).unwrap_or_default();
     let parts = model.memory().into_iter().filter(|(_, b)| *b > 0).map(|(k, b)| (k, show::bytes(b as u64)));
     section("Memory", parts.chain([("total", format!("{}{available}", show::bytes(needed(model))))]).collect());
-    section("Work", vec![
-        ("a step", format!("{}FLOP", show::count(flops))),
-        ("roof", format!("{}FLOP/s with {threads} threads, {level} (measured now)", show::count(roof))),
-        ("expected time", format!("about {} at {:.0} % of the roof", show::duration(seconds), 100.0 * REACHED)),
-    ]);
+    section(
+        "Work",
+        vec![
+            ("a step", format!("{}FLOP", show::count(flops))),
+            ("roof", format!("{}FLOP/s with {threads} threads, {level} (measured now)", show::count(roof))),
+            ("expected time", format!("about {} at {:.0} % of the roof", show::duration(seconds), 100.0 * REACHED)),
+        ],
+    );
     show::out(&text)
 }

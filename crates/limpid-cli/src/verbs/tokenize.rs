@@ -32,9 +32,12 @@ pub fn run(args: Args) -> Result<()> {
         (Some(dir), _) => super::tokenizer(&Directory::open(dir)?)?.clone(),
         (None, kind @ ("char" | "word")) => {
             if args.decode {
-                bail!("a {kind} tokenizer is learned from a text: to decode, give its file with --tokenizer tokenizer.json or --model DIR");
+                bail!(
+                    "a {kind} tokenizer is learned from a text: to decode, give its file with --tokenizer tokenizer.json or --model DIR"
+                );
             }
-            let (kind, order) = if kind == "char" { (Kind::Char, Order::Sorted) } else { (Kind::Word, Order::FirstAppearance) };
+            let (kind, order) =
+                if kind == "char" { (Kind::Char, Order::Sorted) } else { (Kind::Word, Order::FirstAppearance) };
             Tokenizer::train(kind, &text, order, &[])?
         }
         (None, file) if Path::new(file).is_file() => Tokenizer::load(Path::new(file))?,
@@ -42,7 +45,8 @@ pub fn run(args: Args) -> Result<()> {
     };
     let ids = match args.decode {
         true => {
-            let parts = text.split(|c: char| c == ',' || c.is_whitespace() || c == '[' || c == ']').filter(|p| !p.is_empty());
+            let parts =
+                text.split(|c: char| c == ',' || c.is_whitespace() || c == '[' || c == ']').filter(|p| !p.is_empty());
             parts.map(super::ids).collect::<Result<Vec<u32>, String>>().map_err(anyhow::Error::msg)?
         }
         false => tokenizer.encode(&text)?,
@@ -56,6 +60,12 @@ pub fn run(args: Args) -> Result<()> {
     }
     let width = ids.iter().max().map_or(1, |id| id.to_string().len());
     let mut lines: String = ids.iter().zip(&pieces).map(|(id, piece)| format!("{id:>width$}  {piece:?}\n")).collect();
-    lines += &format!("[{} tokens of {} in {}, {} bytes]\n", ids.len(), show::commas(tokenizer.vocab_size() as u64), tokenizer.name(), text.len());
+    lines += &format!(
+        "[{} tokens of {} in {}, {} bytes]\n",
+        ids.len(),
+        show::commas(tokenizer.vocab_size() as u64),
+        tokenizer.name(),
+        text.len()
+    );
     show::out(&lines)
 }

@@ -23,6 +23,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 /// With no flags: the built-in stories, preset `nano`, about half a minute on two cores. Every flag is also a key of
 /// a --config file and an environment variable (LIMPID_STEPS=100).
 #[derive(clap::Args, Clone, Debug)]
+#[group(id = "train")]
 pub struct Args {
     /// A text file, a folder of .txt files, or builtin:stories (builtin:stories:20M for more)
     #[arg(long, value_name = "FILE|DIR", default_value = "builtin:stories", alias = "dataset")]
@@ -121,7 +122,9 @@ impl Args {
     }
 
     fn folder(&self, name: &str) -> PathBuf {
-        self.resumed().or(self.out.clone()).unwrap_or_else(|| PathBuf::from("runs").join(format!("{name}-{}", timestamp())))
+        self.resumed()
+            .or(self.out.clone())
+            .unwrap_or_else(|| PathBuf::from("runs").join(format!("{name}-{}", timestamp())))
     }
 }
 
@@ -183,12 +186,7 @@ pub fn run(args: Args) -> Result<()> {
             eprintln!("{text}");
         }
     };
-    say(format!(
-        "{}: {}; {} parameters",
-        job.name,
-        job.config,
-        show::commas(job.model.parameter_count() as u64)
-    ));
+    say(format!("{}: {}; {} parameters", job.name, job.config, show::commas(job.model.parameter_count() as u64)));
     say(format!(
         "{}: {} tokens to train on, {} to validate; tokenizer {}; {threads} threads, {level}",
         job.text.name,
@@ -196,12 +194,18 @@ pub fn run(args: Args) -> Result<()> {
         show::commas(job.validation.len() as u64),
         job.tokenizer_name,
     ));
-    let floor = job.text.log_probability.filter(|_| job.objective == Objective::NextToken).map(|p| -p / (job.validation.len().max(2) - 1) as f64);
+    let floor = job
+        .text
+        .log_probability
+        .filter(|_| job.objective == Objective::NextToken)
+        .map(|p| -p / (job.validation.len().max(2) - 1) as f64);
     if let Some(floor) = floor {
         say(format!("entropy floor: {floor:.4} nats a token; no model can do better on this text"));
     }
     let roof = roof(threads, level);
-    let flops = 3.0 * job.model.flops(recipe.batch_size * recipe.context, average_keys(&job.config, recipe.context)) * recipe.accumulate as f64;
+    let flops = 3.0
+        * job.model.flops(recipe.batch_size * recipe.context, average_keys(&job.config, recipe.context))
+        * recipe.accumulate as f64;
 
     let trainer = Trainer::new(job.model.clone(), Box::new(Cpu::with_level(&job.model, threads, level)), recipe);
     let mut run = Run::new(trainer, Some(folder.clone()), &job.train, &job.validation, job.objective);
@@ -211,7 +215,10 @@ pub fn run(args: Args) -> Result<()> {
     } else {
         run.describe(&job.tokenizer)?;
         let rest = [("data", absolute(&args.data)), ("tokenizer", absolute(&job.tokenizer_name))];
-        limpid::checkpoint::write_text(&folder.join("limpid.toml"), &options::to_toml(&job.name, &job.config, &recipe, &rest))?;
+        limpid::checkpoint::write_text(
+            &folder.join("limpid.toml"),
+            &options::to_toml(&job.name, &job.config, &recipe, &rest),
+        )?;
     }
 
     let asked = interrupt()?;
@@ -256,7 +263,12 @@ fn report(summary: &Summary, folder: &std::path::Path) {
         (Some(floor), Some(val)) => format!(" (floor {floor:.4}, {:.4} above it)", val - floor),
         _ => String::new(),
     };
-    eprintln!("{} steps in {}: train loss {:.4}{val}{floor}", summary.steps, show::duration(summary.seconds), summary.train_loss);
+    eprintln!(
+        "{} steps in {}: train loss {:.4}{val}{floor}",
+        summary.steps,
+        show::duration(summary.seconds),
+        summary.train_loss
+    );
     eprintln!("the model is in {folder}; try: limpid generate --model {folder} --prompt TEXT");
 }
 
@@ -327,6 +339,11 @@ impl Shown {
         let left = (self.steps - step.step) as f64 / steps_a_second.max(1e-9);
         let share = 100.0 * self.flops * steps_a_second / self.roof;
         let val = self.val.map(|v| format!("  val {v:.4}")).unwrap_or_default();
-        format!("loss {:.4}{val}  {} tok/s  {share:.0}% of roof  {} left", step.loss, show::count(per_second), show::duration(left))
+        format!(
+            "loss {:.4}{val}  {} tok/s  {share:.0}% of roof  {} left",
+            step.loss,
+            show::count(per_second),
+            show::duration(left)
+        )
     }
 }

@@ -63,7 +63,7 @@ impl Reference {
 
 impl Backend for Reference {
     fn feed(&mut self, batch: &Batch) {
-        self.batch.clone_from(batch);
+        self.batch.copy_from(batch);
     }
     fn forward(&mut self, ops: &[Op]) {
         ops.iter().for_each(|op| self.forward_op(op.of(&self.batch)));
@@ -150,8 +150,11 @@ impl Reference {
                 linear::reference::forward(&mut rows, self.exact(x), self.exact(w), self.copy_of(b).as_deref(), x.cols);
                 self.put(logits, || rows.clone());
                 let target = |n| classify::target(&self.batch, n, w.rows);
-                let rows_losses: Vec<f64> =
-                    rows.chunks_exact_mut(w.rows).enumerate().map(|(n, row)| classify::reference::row(row, target(n))).collect();
+                let rows_losses: Vec<f64> = rows
+                    .chunks_exact_mut(w.rows)
+                    .enumerate()
+                    .map(|(n, row)| classify::reference::row(row, target(n)))
+                    .collect();
                 self.put(Some(losses), || rows_losses);
                 self.put(probs, || rows);
             }
@@ -159,12 +162,20 @@ impl Reference {
     }
 
     /// Key and value of every position that a span's queries may look at.
-    fn keys<'a>(kv: &'a [f64], first: usize, stride: usize, d: usize, n: usize) -> impl Iterator<Item = &'a [f64]> + Clone {
+    fn keys(
+        kv: &[f64],
+        first: usize,
+        stride: usize,
+        d: usize,
+        n: usize,
+    ) -> impl Iterator<Item = &[f64]> + Clone {
         (0..n).map(move |j| &kv[first + j * stride..][..d])
     }
 
     fn attend(&mut self, op: Op) {
-        let Op::Attend { qkv, cache, y, lse, n_head, mask, scale, drop, raw, scores, pattern } = op else { unreachable!() };
+        let Op::Attend { qkv, cache, y, lse, n_head, mask, scale, drop, raw, scores, pattern } = op else {
+            unreachable!()
+        };
         let (c, d, draws, x) = (y.cols, y.cols / n_head, self.draws(drop), self.copy(qkv));
         if let Some(cache) = cache {
             let context = self.batch.context;
@@ -177,7 +188,11 @@ impl Reference {
             }
         }
         let wide = pattern.or(scores).or(raw).map_or(0, |s| s.cols / n_head);
-        let mut seen = [vec![0.0; y.rows * n_head * wide], vec![f64::NEG_INFINITY; y.rows * n_head * wide], vec![0.0; y.rows * n_head * wide]];
+        let mut seen = [
+            vec![0.0; y.rows * n_head * wide],
+            vec![f64::NEG_INFINITY; y.rows * n_head * wide],
+            vec![0.0; y.rows * n_head * wide],
+        ];
         for span in self.batch.spans.clone() {
             let n = span.past + span.rows;
             let (kv, first, stride) = match cache {
@@ -237,7 +252,8 @@ impl Reference {
                     let to = ((row + i) * n_head + h) * wide;
                     seen[0][to..to + rows].copy_from_slice(&ds);
                     // what is hidden has no gradient: its weight is the constant 0
-                    let dp: Vec<f64> = dp.iter().enumerate().map(|(j, v)| if j < span.reach(mask, i) { *v } else { 0.0 }).collect();
+                    let dp: Vec<f64> =
+                        dp.iter().enumerate().map(|(j, v)| if j < span.reach(mask, i) { *v } else { 0.0 }).collect();
                     seen[1][to..to + rows].copy_from_slice(&dp);
                 }
             }
@@ -285,7 +301,9 @@ impl Reference {
                 self.put(step.watched[0], || (0..dy.len()).map(gained).collect());
                 // with y = u / s and u = x - mean, the scale's own slope is -sum(dy gain u) / s^2 = -sum(g n) / s
                 let normal = |i: usize| (xs[i] - stats[i / x.cols * 2]) * stats[i / x.cols * 2 + 1];
-                let slope = |n: usize| -(n * x.cols..(n + 1) * x.cols).map(|i| gained(i) * normal(i)).sum::<f64>() * stats[2 * n + 1];
+                let slope = |n: usize| {
+                    -(n * x.cols..(n + 1) * x.cols).map(|i| gained(i) * normal(i)).sum::<f64>() * stats[2 * n + 1]
+                };
                 self.put(step.watched[1], || (0..x.rows).map(slope).collect());
             }
             Op::Linear { x, w, b, .. } => {
@@ -314,7 +332,8 @@ impl Reference {
             }
             Op::Dropout { drop, .. } => {
                 let draws = Draws::new(drop, self.batch.seed);
-                let values: Vec<f64> = dy.iter().enumerate().map(|(i, d)| d * f64::from(draws.factor(i as u64))).collect();
+                let values: Vec<f64> =
+                    dy.iter().enumerate().map(|(i, d)| d * f64::from(draws.factor(i as u64))).collect();
                 self.give(step.dx[0], &values);
             }
             Op::Gather { x, .. } => {

@@ -199,11 +199,15 @@ impl Tensors {
     pub fn open(path: &Path) -> Result<Tensors> {
         let bytes = at(path, fs::read(path))?;
         let bad = |what: String| CheckpointError::Format { path: path.into(), what };
-        let (header, metadata) = safetensors::SafeTensors::read_metadata(&bytes).map_err(|e| bad(explain(&e, bytes.len())))?;
+        let (header, metadata) =
+            safetensors::SafeTensors::read_metadata(&bytes).map_err(|e| bad(explain(&e, bytes.len())))?;
         let start = header + 8;
         let wanted = start + metadata.data_len();
         if bytes.len() != wanted {
-            return Err(bad(format!("it should be {wanted} bytes and is {}: it was cut short or damaged", bytes.len())));
+            return Err(bad(format!(
+                "it should be {wanted} bytes and is {}: it was cut short or damaged",
+                bytes.len()
+            )));
         }
         Ok(Tensors { path: path.into(), bytes, start, metadata })
     }
@@ -253,7 +257,9 @@ impl Tensors {
         if prefix.is_empty() {
             let known = |n: &String| n.starts_with("moment") || model.params.iter().any(|p| p.name == *n);
             if let Some(extra) = self.names().iter().find(|n| !known(n)) {
-                let what = format!("it has a tensor `{extra}` that config.json knows nothing of: the two files belong to different models");
+                let what = format!(
+                    "it has a tensor `{extra}` that config.json knows nothing of: the two files belong to different models"
+                );
                 return Err(CheckpointError::Format { path: self.path.clone(), what });
             }
         }
@@ -269,7 +275,9 @@ fn explain(error: &safetensors::SafeTensorError, len: usize) -> String {
     use safetensors::SafeTensorError::*;
     match error {
         HeaderTooSmall => format!("it has {len} bytes, too few for a safetensors file: it was cut short"),
-        InvalidHeaderLength | MetadataIncompleteBuffer => format!("its header points beyond its {len} bytes: it was cut short or damaged"),
+        InvalidHeaderLength | MetadataIncompleteBuffer => {
+            format!("its header points beyond its {len} bytes: it was cut short or damaged")
+        }
         other => format!("it is not a safetensors file: {other}"),
     }
 }

@@ -20,12 +20,15 @@ pub enum Objective {
     },
 }
 
-/// Random windows: an endless stream that can be entered anywhere.
+/// Shuffled windows: an endless stream that can be entered anywhere. An epoch cuts the text into windows from an
+/// offset of its own and takes each once, so nothing is left out for long; the order is a permutation that is
+/// computed, not stored.
 #[derive(Clone, Debug)]
 pub struct Batches<'a> {
     tokens: &'a [u32],
     batch_size: usize,
     context: usize,
+    micros: u64,
     seed: u64,
     objective: Objective,
 }
@@ -35,9 +38,20 @@ impl<'a> Batches<'a> {
     ///
     /// # Errors
     /// If the text is shorter than one window.
-    pub fn new(tokens: &'a [u32], batch_size: usize, context: usize, seed: u64, objective: Objective) -> Result<Batches<'a>, DataError> {
+    pub fn new(
+        tokens: &'a [u32],
+        batch_size: usize,
+        context: usize,
+        seed: u64,
+        objective: Objective,
+    ) -> Result<Batches<'a>, DataError> {
         check_length("training text", tokens.len(), context)?;
-        Ok(Batches { tokens, batch_size, context, seed, objective })
+        Ok(Batches { tokens, batch_size, context, micros: 1, seed, objective })
+    }
+
+    /// The same, `micros` batches to a step.
+    pub fn accumulated(self, micros: usize) -> Batches<'a> {
+        Batches { micros: micros as u64, ..self }
     }
 
     /// Fills `batch` with micro-batch `micro` of `step`, its weight for the mean of that micro-batch alone.
@@ -46,11 +60,21 @@ impl<'a> Batches<'a> {
         let at = random::bits(step, 0, micro);
         clear(batch);
         for b in 0..self.batch_size {
-            let starts = (self.tokens.len() - self.context) as u64;
-            let start = random::below(self.seed, random::site("window"), at.wrapping_add(b as u64), starts) as usize;
+            let number = (step * self.micros + micro) * self.batch_size as u64 + b as u64;
+            let start = self.start(number);
             push(batch, &self.tokens[start..=start + self.context], self.objective, (self.seed, at, b));
         }
         finish(batch);
+    }
+
+    /// Where window `number` of the stream begins.
+    fn start(&self, number: u64) -> usize {
+        let last = self.tokens.len() - 1;
+        let windows = (last / self.context).saturating_sub(1).max(1) as u64;
+        let (epoch, i) = (number / windows, number % windows);
+        let slack = (last - windows as usize * self.context).min(self.context - 1) as u64 + 1;
+        let offset = random::below(self.seed, random::site("offset"), epoch, slack);
+        (offset + random::permuted(self.seed, epoch, i, windows) * self.context as u64) as usize
     }
 }
 
@@ -68,7 +92,12 @@ impl<'a> Windows<'a> {
     ///
     /// # Errors
     /// If there is nothing to predict.
-    pub fn new(what: &'static str, tokens: &'a [u32], context: usize, objective: Objective) -> Result<Windows<'a>, DataError> {
+    pub fn new(
+        what: &'static str,
+        tokens: &'a [u32],
+        context: usize,
+        objective: Objective,
+    ) -> Result<Windows<'a>, DataError> {
         check_length(what, tokens.len(), 1)?;
         Ok(Windows { tokens, context, objective, every: 1 })
     }
@@ -127,7 +156,9 @@ fn push(batch: &mut Batch, window: &[u32], objective: Objective, (seed, at, b): 
             batch.targets.extend_from_slice(&window[1..]);
         }
         Objective::Masked { mask, vocab_size, segments } => {
-            let draw = |what: &str, i: usize| random::uniform(seed, random::site(what), at.wrapping_add(((b as u64) << 32) + i as u64));
+            let draw = |what: &str, i: usize| {
+                random::uniform(seed, random::site(what), at.wrapping_add(((b as u64) << 32) + i as u64))
+            };
             for (i, token) in window[..rows].iter().enumerate() {
                 let chosen = draw("choose", i) < 0.15;
                 let fate = draw("fate", i);
@@ -175,9 +206,26 @@ mod tests {
     }
 
     #[test]
+    fn an_epoch_takes_every_window_once() {
+        let tokens: Vec<u32> = (0..1003).collect();
+        let batches = Batches::new(&tokens, 5, 10, 1, Objective::NextToken).unwrap().accumulated(3);
+        let (mut batch, mut starts) = (Batch::default(), vec![]);
+        for step in 0..7 {
+            for micro in 0..3 {
+                batches.fill(step, micro, &mut batch);
+                starts.extend(batch.spans.iter().map(|s| batch.tokens[s.row] as usize));
+            }
+        }
+        starts.truncate(99); // one epoch: (1002 / 10) - 1 windows
+        let offset = starts[0] % 10;
+        starts.sort_unstable();
+        assert_eq!(starts, (0..99).map(|i| offset + 10 * i).collect::<Vec<_>>());
+    }
+
+    #[test]
     fn evaluation_sees_every_token_but_the_first_once() {
         let tokens: Vec<u32> = (0..50).collect();
-        let mut seen = vec![];
+        let mut seen: Vec<u32> = vec![];
         Windows::new("text", &tokens, 8, Objective::NextToken).unwrap().each(3, |batch| seen.extend(&batch.targets));
         assert_eq!(seen, (1..50).collect::<Vec<u32>>());
     }
@@ -192,7 +240,8 @@ mod tests {
         let rows = batch.tokens.len() as f64;
         let chosen: Vec<(u32, u32)> =
             batch.tokens.iter().zip(&batch.targets).filter(|(_, y)| **y != IGNORE).map(|(x, y)| (*x, *y)).collect();
-        let share = |f: &dyn Fn(&(u32, u32)) -> bool| chosen.iter().filter(|c| f(c)).count() as f64 / chosen.len() as f64;
+        let share =
+            |f: &dyn Fn(&(u32, u32)) -> bool| chosen.iter().filter(|c| f(c)).count() as f64 / chosen.len() as f64;
         assert!((chosen.len() as f64 / rows - 0.15).abs() < 0.01);
         assert!((share(&|(x, _)| *x == 99) - 0.8).abs() < 0.02, "masked");
         assert!((share(&|(x, y)| x == y) - 0.1).abs() < 0.02, "kept");
@@ -202,6 +251,9 @@ mod tests {
     #[test]
     fn a_text_too_short_says_what_would_do() {
         let error = Batches::new(&[1, 2, 3], 2, 16, 0, Objective::NextToken).unwrap_err().to_string();
-        assert!(error.contains("has 3 tokens") && error.contains("needs 17") && error.contains("--context-length 2"), "{error}");
+        assert!(
+            error.contains("has 3 tokens") && error.contains("needs 17") && error.contains("--context-length 2"),
+            "{error}"
+        );
     }
 }

@@ -97,7 +97,8 @@ impl<'a> Builder<'a> {
                 m.name(n(&format!("hook_{prefix}{name}")), slot, cols, Axes::Heads);
             }
         };
-        let mut qkv = self.linear(&n("qkv"), &n("hook_qkv"), x, 3 * c.d_model, c.attention_bias, Role::Weight, Axes::Features);
+        let mut qkv =
+            self.linear(&n("qkv"), &n("hook_qkv"), x, 3 * c.d_model, c.attention_bias, Role::Weight, Axes::Features);
         thirds(self, "", qkv);
         if c.positions == Positions::Rotary {
             let angles = match self.tables.first() {

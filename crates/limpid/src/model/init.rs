@@ -25,7 +25,8 @@ pub fn values(model: &Model, param: &Param, scheme: Init, std: f64, seed: u64) -
     let site = random::site(&param.name);
     let (out, inner) = param.slot.shape();
     let residual = 1.0 / (2.0 * model.config.n_layer as f64).sqrt();
-    let normal = |deviation: f64| (0..param.slot.len() as u64).map(move |i| (deviation * random::normal(seed, site, i)) as f32);
+    let normal =
+        |deviation: f64| (0..param.slot.len() as u64).map(move |i| (deviation * random::normal(seed, site, i)) as f32);
     match (param.role, scheme) {
         (Role::Gain, _) => vec![1.0; param.slot.len()],
         (Role::Bias, _) => vec![0.0; param.slot.len()],

@@ -89,7 +89,8 @@ pub fn differentiate(model: &mut Model) {
     let mut written: Vec<Key> = vec![];
     let mut back = vec![];
     for (i, op) in ops.iter().enumerate().rev() {
-        let grad = |alias: &HashMap<Key, Slot>, slot: Slot| *alias.get(&key(slot)).unwrap_or(&slot.in_space(Space::ActGrad));
+        let grad =
+            |alias: &HashMap<Key, Slot>, slot: Slot| *alias.get(&key(slot)).unwrap_or(&slot.in_space(Space::ActGrad));
         let dy = (!matches!(op, Op::Classify { .. })).then(|| grad(&alias, op.output()));
         let mut dx = [None; 2];
         for (n, x) in op.inputs().into_iter().enumerate() {
@@ -116,7 +117,9 @@ pub fn differentiate(model: &mut Model) {
         let mut seen = [None; 3];
         if watched {
             let slots = copy.operands().into_iter().filter(|(access, _)| *access == Access::Watched).map(|(_, s)| *s);
-            seen.iter_mut().zip(slots).for_each(|(to, slot)| *to = Some(Slot { at: usize::MAX / 2 + slot.at, space: Space::ActGrad, ..slot }));
+            seen.iter_mut().zip(slots).for_each(|(to, slot)| {
+                *to = Some(Slot { at: usize::MAX / 2 + slot.at, space: Space::ActGrad, ..slot })
+            });
         }
         back.push(Back { op: *op, dy, dx, watched: seen });
     }

@@ -17,7 +17,13 @@ pub mod reference {
     pub fn value(f: Activation, slope: f64, x: f64) -> f64 {
         match f {
             Activation::Relu => x.max(0.0),
-            Activation::LeakyRelu => if x > 0.0 { x } else { slope * x },
+            Activation::LeakyRelu => {
+                if x > 0.0 {
+                    x
+                } else {
+                    slope * x
+                }
+            }
             Activation::GeluErf => x * exact::normal(x),
             Activation::GeluTanh => 0.5 * x * (1.0 + (SQRT_2_OVER_PI * (x + CUBIC * x * x * x)).tanh()),
             Activation::GeluSigmoid => x * exact::sigmoid(QUICK * x),
@@ -35,7 +41,13 @@ pub mod reference {
         };
         match f {
             Activation::Relu => f64::from(x > 0.0),
-            Activation::LeakyRelu => if x > 0.0 { 1.0 } else { slope },
+            Activation::LeakyRelu => {
+                if x > 0.0 {
+                    1.0
+                } else {
+                    slope
+                }
+            }
             Activation::GeluErf => exact::normal(x) + x * exact::normal_density(x),
             Activation::GeluTanh => {
                 let t = (SQRT_2_OVER_PI * (x + CUBIC * x * x * x)).tanh();
@@ -59,14 +71,38 @@ trait Curve {
 macro_rules! with_curve {
     ($f:expr, $C:ident => $body:expr) => {
         match $f {
-            Activation::Relu => { type $C = Relu; $body }
-            Activation::LeakyRelu => { type $C = LeakyRelu; $body }
-            Activation::GeluErf => { type $C = GeluErf; $body }
-            Activation::GeluTanh => { type $C = GeluTanh; $body }
-            Activation::GeluSigmoid => { type $C = GeluSigmoid; $body }
-            Activation::Silu => { type $C = Silu; $body }
-            Activation::Sigmoid => { type $C = Sigmoid; $body }
-            Activation::Tanh => { type $C = Tanh; $body }
+            Activation::Relu => {
+                type $C = Relu;
+                $body
+            }
+            Activation::LeakyRelu => {
+                type $C = LeakyRelu;
+                $body
+            }
+            Activation::GeluErf => {
+                type $C = GeluErf;
+                $body
+            }
+            Activation::GeluTanh => {
+                type $C = GeluTanh;
+                $body
+            }
+            Activation::GeluSigmoid => {
+                type $C = GeluSigmoid;
+                $body
+            }
+            Activation::Silu => {
+                type $C = Silu;
+                $body
+            }
+            Activation::Sigmoid => {
+                type $C = Sigmoid;
+                $body
+            }
+            Activation::Tanh => {
+                type $C = Tanh;
+                $body
+            }
         }
     };
 }
@@ -260,7 +296,9 @@ mod tests {
             (3.0, 2.995_950_306, 2.996_362_608, 2.981_928_690),
         ];
         for (x, erf, tanh, quick) in rows {
-            for (f, want) in [(Activation::GeluErf, erf), (Activation::GeluTanh, tanh), (Activation::GeluSigmoid, quick)] {
+            for (f, want) in
+                [(Activation::GeluErf, erf), (Activation::GeluTanh, tanh), (Activation::GeluSigmoid, quick)]
+            {
                 assert!((value(f, 0.0, x) - want).abs() < 1e-9, "{f} at {x}: {}", value(f, 0.0, x));
             }
         }

@@ -142,7 +142,8 @@ mod tests {
     #[test]
     fn one_step_of_each() {
         let step = |method| {
-            let rule = Rule { method, rate: 0.1, beta1: 0.9, beta2: 0.999, eps: 1e-8, step: 1, max_norm: f64::INFINITY };
+            let rule =
+                Rule { method, rate: 0.1, beta1: 0.9, beta2: 0.999, eps: 1e-8, step: 1, max_norm: f64::INFINITY };
             let (mut w, mut m, mut v) = ([1.0], [0.0], [0.0]);
             reference::update(&rule, 1.0, 0.0, &mut w, &[0.5], &mut m, &mut v);
             w[0]

@@ -84,7 +84,8 @@ pub mod reference {
     /// Scores and weights of a query over `keys`, of which it sees the first `reach`.
     pub fn row<'a>(q: &[f64], keys: impl Iterator<Item = &'a [f64]>, reach: usize, scale: f64) -> Row {
         let raw: Vec<f64> = keys.map(|k| scale * q.iter().zip(k).map(|(q, k)| q * k).sum::<f64>()).collect();
-        let scores: Vec<f64> = raw.iter().enumerate().map(|(j, s)| if j < reach { *s } else { f64::NEG_INFINITY }).collect();
+        let scores: Vec<f64> =
+            raw.iter().enumerate().map(|(j, s)| if j < reach { *s } else { f64::NEG_INFINITY }).collect();
         let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let lse = top + scores.iter().map(|s| (s - top).exp()).sum::<f64>().ln();
         let pattern = scores.iter().map(|s| (s - lse).exp()).collect();
@@ -156,7 +157,8 @@ pub fn forward(level: Level, head: Head, mut y: MatMut, mut lse: MatMut, scratch
                     s.fill(0.0);
                     continue;
                 }
-                let step = Step { scores: s, live, scale: head.scale, top: &mut top[r], sum: &mut total[r], y: y.row(i) };
+                let step =
+                    Step { scores: s, live, scale: head.scale, top: &mut top[r], sum: &mut total[r], y: y.row(i) };
                 level.run(step);
                 if head.draws.is_some() {
                     s.iter_mut().take(live).enumerate().for_each(|(j, p)| *p *= head.factor(i, keys.start + j));
@@ -298,7 +300,14 @@ pub fn watch(level: Level, head: Head, [raw, scores, pattern]: [Option<MatMut>; 
         for from in (0..head.k.rows).step_by(BLOCK) {
             let keys = from..(from + BLOCK).min(head.k.rows);
             let s = &mut s[..keys.len()];
-            gemm(level, MatMut::new(s, keys.len()), head.q.rows(i..i + 1), head.k.rows(keys.clone()).t(), false, scratch);
+            gemm(
+                level,
+                MatMut::new(s, keys.len()),
+                head.q.rows(i..i + 1),
+                head.k.rows(keys.clone()).t(),
+                false,
+                scratch,
+            );
             let live = head.live(i, from).min(keys.len());
             let scaled = |s: &f32| *s * head.scale;
             if let Some(m) = &mut to[0].0 {

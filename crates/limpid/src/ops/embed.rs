@@ -21,7 +21,13 @@ impl<'a, F> Lookup<'a, F> {
 }
 
 /// y: (rows,C), the batch's rows from `first` on, is the sum of the lookups, added in their order.
-pub fn forward<F: Copy + std::ops::AddAssign>(y: &mut [F], first: usize, cols: usize, token: Lookup<F>, others: [Option<Lookup<F>>; 2]) {
+pub fn forward<F: Copy + std::ops::AddAssign>(
+    y: &mut [F],
+    first: usize,
+    cols: usize,
+    token: Lookup<F>,
+    others: [Option<Lookup<F>>; 2],
+) {
     for (n, y) in y.chunks_exact_mut(cols).enumerate() {
         y.copy_from_slice(token.row(first + n, cols));
         for other in others.iter().flatten() {
@@ -90,7 +96,9 @@ mod tests {
         for (column, want) in [0.841_471_0, 0.540_302_3, 0.009_999_8, 0.999_950_0].into_iter().enumerate() {
             close(sinusoidal(1, column, 4), want);
         }
-        for (column, want) in [0.841_471_0, 0.540_302_3, 0.046_399_2, 0.998_923_0, 0.002_154_4, 0.999_997_7].into_iter().enumerate() {
+        for (column, want) in
+            [0.841_471_0, 0.540_302_3, 0.046_399_2, 0.998_923_0, 0.002_154_4, 0.999_997_7].into_iter().enumerate()
+        {
             close(sinusoidal(1, column, 6), want);
         }
     }
@@ -100,7 +108,9 @@ mod tests {
     fn the_one_based_table() {
         let close = |got: f64, want: f64| assert!((got - want).abs() < 1e-7, "{got} {want}");
         for (column, (first, second)) in
-            [(0.540_302_3, -0.416_146_8), (0.009_999_8, 0.019_998_7), (0.999_950_0, 0.999_800_0), (0.000_1, 0.000_2)].into_iter().enumerate()
+            [(0.540_302_3, -0.416_146_8), (0.009_999_8, 0.019_998_7), (0.999_950_0, 0.999_800_0), (0.000_1, 0.000_2)]
+                .into_iter()
+                .enumerate()
         {
             close(sinusoidal_one_based(0, column, 4), first);
             close(sinusoidal_one_based(1, column, 4), second);

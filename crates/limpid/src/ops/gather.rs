@@ -9,7 +9,13 @@ pub fn forward<F: Copy>(y: &mut [F], x: &[F], outputs: &[u32], cols: usize) {
 }
 
 /// dx: (N,C), first cleared unless `add`, receives dy: (outputs,C)
-pub fn backward<F: Copy + Default + std::ops::AddAssign>(dx: &mut [F], add: bool, dy: &[F], outputs: &[u32], cols: usize) {
+pub fn backward<F: Copy + Default + std::ops::AddAssign>(
+    dx: &mut [F],
+    add: bool,
+    dy: &[F],
+    outputs: &[u32],
+    cols: usize,
+) {
     if !add {
         dx.fill(F::default());
     }

@@ -462,7 +462,8 @@ impl Op {
                 x.shape() == y.shape() && x.cols.is_multiple_of(6 * n_head) && angles.cols * 3 * n_head == x.cols
             }
             Op::Attend { qkv, cache, y, lse, n_head, raw, scores, pattern, .. } => {
-                let watched = |w: Option<Slot>| w.is_none_or(|w: Slot| w.rows == y.rows && w.cols.is_multiple_of(n_head));
+                let watched =
+                    |w: Option<Slot>| w.is_none_or(|w: Slot| w.rows == y.rows && w.cols.is_multiple_of(n_head));
                 qkv.shape() == (y.rows, 3 * y.cols)
                     && y.cols.is_multiple_of(n_head)
                     && lse.shape() == (y.rows, n_head)
@@ -583,6 +584,19 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// Becomes a copy of `other`, in the memory it has.
+    pub fn copy_from(&mut self, other: &Batch) {
+        let Batch { tokens, positions, segments, targets, soft_targets, spans, outputs, context, weight, seed } = self;
+        tokens.clone_from(&other.tokens);
+        positions.clone_from(&other.positions);
+        segments.clone_from(&other.segments);
+        targets.clone_from(&other.targets);
+        soft_targets.clone_from(&other.soft_targets);
+        spans.clone_from(&other.spans);
+        outputs.clone_from(&other.outputs);
+        (*context, *weight, *seed) = (other.context, other.weight, other.seed);
+    }
+
     /// `sequences` of equal length, one after the other, positions from 0, every row's target given.
     pub fn of_sequences(tokens: Vec<u32>, targets: Vec<u32>, length: usize) -> Batch {
         let spans = (0..tokens.len() / length)

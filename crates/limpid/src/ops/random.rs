@@ -26,6 +26,25 @@ pub fn below(seed: u64, site: u64, index: u64, n: u64) -> u64 {
     ((u128::from(bits(seed, site, index)) * u128::from(n)) >> 64) as u64
 }
 
+/// Where 0..n shuffled has `i`: a permutation for each (seed, site), computed by a Feistel network over the next power
+/// of four and walked until it lands inside.
+pub fn permuted(seed: u64, site: u64, i: u64, n: u64) -> u64 {
+    debug_assert!(i < n);
+    let half = (64 - n.max(2).saturating_sub(1).leading_zeros()).div_ceil(2);
+    let mask = (1u64 << half) - 1;
+    let mut at = i;
+    loop {
+        let (mut left, mut right) = (at >> half, at & mask);
+        for round in 0..4 {
+            (left, right) = (right, left ^ (bits(seed, site.wrapping_mul(4).wrapping_add(round), right) & mask));
+        }
+        at = (left << half) | right;
+        if at < n {
+            return at;
+        }
+    }
+}
+
 /// Standard normal (Box and Muller).
 pub fn normal(seed: u64, site: u64, index: u64) -> f64 {
     let radius = (-2.0 * (1.0 - uniform(seed, site, 2 * index)).ln()).sqrt();
@@ -40,6 +59,17 @@ pub fn site(name: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_permutation_has_everything_once() {
+        for n in [1, 2, 3, 4, 5, 16, 17, 1000] {
+            let mut all: Vec<u64> = (0..n).map(|i| permuted(3, 4, i, n)).collect();
+            let shuffled = all.clone();
+            all.sort_unstable();
+            assert_eq!(all, (0..n).collect::<Vec<_>>());
+            assert!(n < 16 || (shuffled != all && shuffled != (0..n).map(|i| permuted(3, 5, i, n)).collect::<Vec<_>>()));
+        }
+    }
 
     #[test]
     fn draws_are_repeatable_even_and_apart() {

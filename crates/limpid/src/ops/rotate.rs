@@ -3,8 +3,15 @@
 //! through. Backward: turned back, for a rotation's transpose is its inverse.
 
 /// y: (rows,3C) from x; `angles`: (T,D) holds cosine and sine of each pair; `sign` -1 turns back.
-pub fn turn<F>(y: &mut [F], x: &[F], add: bool, angles: &[F], positions: &[u32], (cols, n_head): (usize, usize), sign: F)
-where
+pub fn turn<F>(
+    y: &mut [F],
+    x: &[F],
+    add: bool,
+    angles: &[F],
+    positions: &[u32],
+    (cols, n_head): (usize, usize),
+    sign: F,
+) where
     F: Copy + std::ops::Mul<Output = F> + std::ops::Add<Output = F> + std::ops::Sub<Output = F>,
 {
     let (width, d) = (cols / 3, cols / 3 / n_head);

@@ -155,7 +155,8 @@ impl Recipe {
         if step < self.warmup_steps {
             return top * (step + 1) as f64 / (self.warmup_steps + 1) as f64;
         }
-        let share = |from: f64, to: f64| if to <= from { 1.0 } else { ((step as f64 - from) / (to - from)).clamp(0.0, 1.0) };
+        let share =
+            |from: f64, to: f64| if to <= from { 1.0 } else { ((step as f64 - from) / (to - from)).clamp(0.0, 1.0) };
         let (warm, end) = (self.warmup_steps as f64, self.steps as f64);
         match self.schedule {
             Schedule::Constant => top,
@@ -176,11 +177,14 @@ impl Recipe {
     /// # Errors
     /// Names the first that is not, and what it may be.
     pub fn check(&self) -> Result<(), ConfigError> {
-        let zero = [("steps", self.steps == 0), ("batch_size", self.batch_size == 0), ("accumulate", self.accumulate == 0)];
+        let zero =
+            [("steps", self.steps == 0), ("batch_size", self.batch_size == 0), ("accumulate", self.accumulate == 0)];
         if let Some((what, _)) = zero.iter().find(|(_, zero)| *zero) {
             return Err(ConfigError::Zero { what });
         }
-        let range = |what, found: f64, ok: bool, expected| if ok { Ok(()) } else { Err(ConfigError::Range { what, found, expected }) };
+        let range = |what, found: f64, ok: bool, expected| {
+            if ok { Ok(()) } else { Err(ConfigError::Range { what, found, expected }) }
+        };
         let below_one = |x: f64| (0.0..1.0).contains(&x);
         let (rate, least) = (self.learning_rate, self.min_learning_rate);
         range("learning_rate", rate, rate > 0.0 && rate.is_finite(), "it must be above 0")?;

@@ -107,7 +107,13 @@ const RECENT: usize = 50;
 
 impl<'a> Run<'a> {
     /// A run that has not begun.
-    pub fn new(trainer: Trainer, folder: Option<PathBuf>, train: &'a [u32], validation: &'a [u32], objective: Objective) -> Run<'a> {
+    pub fn new(
+        trainer: Trainer,
+        folder: Option<PathBuf>,
+        train: &'a [u32],
+        validation: &'a [u32],
+        objective: Objective,
+    ) -> Run<'a> {
         let recipe = trainer.recipe;
         let state = State { format: 1, step: 0, tokens: 0, seconds: 0.0, best: None, recent: vec![], recipe };
         Run { trainer, folder, train, validation, objective, state }
@@ -182,6 +188,7 @@ impl<'a> Run<'a> {
         let recipe = self.trainer.recipe;
         let context = if recipe.context == 0 { self.trainer.model.config.context_length } else { recipe.context };
         let batches = Batches::new(self.train, recipe.batch_size, context, recipe.seed, self.objective)?;
+        let batches = batches.accumulated(recipe.accumulate);
         let windows = match self.validation.is_empty() {
             true => None,
             false => Some(Windows::new("validation text", self.validation, context, self.objective)?),
@@ -245,7 +252,11 @@ impl<'a> Run<'a> {
 
     fn keep(&self) -> Result<(), TrainError> {
         if let Some(folder) = &self.folder {
-            checkpoint::save_parameters(&folder.join("model.safetensors"), &self.trainer.model, &*self.trainer.backend)?;
+            checkpoint::save_parameters(
+                &folder.join("model.safetensors"),
+                &self.trainer.model,
+                &*self.trainer.backend,
+            )?;
         }
         Ok(())
     }
@@ -265,12 +276,18 @@ impl<'a> Run<'a> {
     fn log(&self, line: &serde_json::Value) -> Result<(), TrainError> {
         let Some(folder) = &self.folder else { return Ok(()) };
         let path = folder.join("metrics.jsonl");
-        let append = || fs::OpenOptions::new().create(true).append(true).open(&path)?.write_all(format!("{line}\n").as_bytes());
+        let append =
+            || fs::OpenOptions::new().create(true).append(true).open(&path)?.write_all(format!("{line}\n").as_bytes());
         Ok(at(&path, append())?)
     }
 
     /// The last evaluation is of the weights that are kept, on all of the validation text.
-    fn finish(&mut self, windows: Option<Windows>, seconds: f64, tell: &mut dyn FnMut(Event) -> Control) -> Result<Summary, TrainError> {
+    fn finish(
+        &mut self,
+        windows: Option<Windows>,
+        seconds: f64,
+        tell: &mut dyn FnMut(Event) -> Control,
+    ) -> Result<Summary, TrainError> {
         let stopped = self.trainer.step < self.trainer.recipe.steps;
         let best_step = self.state.best.map_or(self.trainer.step, |(step, _)| step);
         let mut val_loss = None;

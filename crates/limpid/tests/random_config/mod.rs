@@ -80,7 +80,9 @@ fn choices() -> Vec<Vec<usize>> {
     let mut chosen: Vec<Vec<usize>> = vec![];
     for round in 0..10_000u64 {
         // of twenty random choices, the one with the most new pairs
-        let random = |k: u64| AXES.iter().enumerate().map(|(a, (_, n))| random::below(round, k, a as u64, *n as u64) as usize).collect();
+        let random = |k: u64| {
+            AXES.iter().enumerate().map(|(a, (_, n))| random::below(round, k, a as u64, *n as u64) as usize).collect()
+        };
         let best: Vec<usize> =
             (0..20).map(random).max_by_key(|c: &Vec<usize>| pairs(c).filter(|p| !covered.contains(p)).count()).unwrap();
         let new: Vec<_> = pairs(&best).filter(|p| !covered.contains(p)).collect();
@@ -94,7 +96,9 @@ fn choices() -> Vec<Vec<usize>> {
     }
     // and as many again without looking at pairs, for what only three values together would show
     let more = chosen.len() as u64;
-    chosen.extend((0..more).map(|k| AXES.iter().enumerate().map(|(a, (_, n))| random::below(99, k, a as u64, *n as u64) as usize).collect()));
+    chosen.extend((0..more).map(|k| {
+        AXES.iter().enumerate().map(|(a, (_, n))| random::below(99, k, a as u64, *n as u64) as usize).collect()
+    }));
     chosen
 }
 

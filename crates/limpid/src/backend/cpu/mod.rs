@@ -137,7 +137,11 @@ impl Crew {
         let (tasks, by_columns, each) = match () {
             () if threads == 1 || rows * cols * a.cols < 8 * SMALL => (1, false, rows),
             () if panels >= 2 * threads || panels.is_multiple_of(threads) => (panels, true, width),
-            () => (rows.div_ceil(rows.div_ceil(threads).next_multiple_of(6)), false, rows.div_ceil(threads).next_multiple_of(6)),
+            () => (
+                rows.div_ceil(rows.div_ceil(threads).next_multiple_of(6)),
+                false,
+                rows.div_ceil(threads).next_multiple_of(6),
+            ),
         };
         self.pool.run(tasks, &|task, id| {
             let part = task * each..((task + 1) * each).min(if by_columns { cols } else { rows });
@@ -250,7 +254,7 @@ const NORM_PART: usize = 1 << 16;
 
 impl Backend for Cpu {
     fn feed(&mut self, batch: &Batch) {
-        self.batch.clone_from(batch);
+        self.batch.copy_from(batch);
     }
     fn forward(&mut self, ops: &[Op]) {
         for op in ops {
@@ -328,7 +332,8 @@ impl Cpu {
             Op::Embed { table, positions, segments, y, token, position } => {
                 let cols = y.cols;
                 let Memory { konst, param, act, stat, .. } = m;
-                let table_of = |slot: Slot| if slot.space == Space::Const { &konst[slot.range()] } else { &param[slot.range()] };
+                let table_of =
+                    |slot: Slot| if slot.space == Space::Const { &konst[slot.range()] } else { &param[slot.range()] };
                 let token_of = Lookup { table: table_of(table), ids: &batch.tokens };
                 let position_of = positions.map(|p| Lookup { table: table_of(p), ids: &batch.positions });
                 let segment_of = segments.map(|s| Lookup { table: table_of(s), ids: &batch.segments });
@@ -361,9 +366,8 @@ impl Cpu {
                 let weights = &m.param[w.range()];
                 let cols = x.cols;
                 let [x, y] = pick(&mut m.act, [x, y]);
-                let packed = keeps_packed.then(|| {
-                    &*packed.entry(w.at).or_insert_with(|| Packed::new(level, Mat::new(weights, cols).t()))
-                });
+                let packed = keeps_packed
+                    .then(|| &*packed.entry(w.at).or_insert_with(|| Packed::new(level, Mat::new(weights, cols).t())));
                 crew.linear(y, Mat::new(x, cols), weights, bias, packed);
             }
             Op::Rotate { x, y, angles, n_head } => {
@@ -598,14 +602,17 @@ impl Cpu {
                     let [q, k, v] = head(x, None, span, (c, h, n_head));
                     let head = Head { q, k, v, span, mask, scale, draws, head: h, n_head };
                     let rows = span.row..span.row + span.rows;
-                    let of = |data, cols: usize, range: Range<usize>| Mat::new(data, cols).rows(rows.clone()).cols(range);
+                    let of =
+                        |data, cols: usize, range: Range<usize>| Mat::new(data, cols).rows(rows.clone()).cols(range);
                     let own = h * d..(h + 1) * d;
                     let given = [of(dy, c, own.clone()), of(y, c, own), of(lse, n_head, h..h + 1)];
                     // SAFETY: each task takes one head's columns of one sequence's rows, in each third.
                     let third = |t: usize| unsafe { to.part(rows.clone(), t * c + h * d..t * c + (h + 1) * d) };
                     let watched = match &seen {
-                        // SAFETY: likewise one head's scores of one sequence's rows.
-                        Some(seen) => seen.each_ref().map(|s| Some(unsafe { s.part(rows.clone(), h * wide..(h + 1) * wide) })),
+                        Some(seen) => seen.each_ref().map(|s| {
+                            // SAFETY: likewise one head's scores of one sequence's rows.
+                            Some(unsafe { s.part(rows.clone(), h * wide..(h + 1) * wide) })
+                        }),
                         None => [None, None, None],
                     };
                     let to = Gradients { dq: third(0), dk: third(1), dv: third(2), watched };

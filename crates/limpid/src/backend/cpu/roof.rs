@@ -43,7 +43,14 @@ impl Products {
         self.pool.run(tasks, &|_, id| {
             let mut c = self.c[id].lock().unwrap_or_else(|e| e.into_inner());
             for _ in 0..TIMES {
-                gemm_packed(self.level, MatMut::new(&mut c, self.b.cols()), Mat::new(&self.a, Products::INNER), &self.b, 0, false);
+                gemm_packed(
+                    self.level,
+                    MatMut::new(&mut c, self.b.cols()),
+                    Mat::new(&self.a, Products::INNER),
+                    &self.b,
+                    0,
+                    false,
+                );
             }
         });
         let one = 2 * Products::ROWS * Products::INNER * self.b.cols();

@@ -161,7 +161,8 @@ mod tests {
     fn it_is_right_in_f64_too() {
         let (m, n, k) = (9, 70, 300);
         let (a, b) = (values(m * k, 4), values(n * k, 5));
-        let (wa, wb): (Vec<f64>, Vec<f64>) = (a.iter().map(|v| f64::from(*v)).collect(), b.iter().map(|v| f64::from(*v)).collect());
+        let (wa, wb): (Vec<f64>, Vec<f64>) =
+            (a.iter().map(|v| f64::from(*v)).collect(), b.iter().map(|v| f64::from(*v)).collect());
         let mut want = vec![0.0; m * n];
         super::super::reference::forward(&mut want, &wa, &wb, None, k);
         for level in Level::available() {

@@ -1,0 +1,399 @@
+//! The binary as a user meets it: in an empty folder, with right and wrong flags, killed, resumed, read through a pipe.
+
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// An empty folder of its own, gone at the end.
+struct Folder(PathBuf);
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("limpid-cli-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+    fn file(&self, name: &str, bytes: impl AsRef<[u8]>) -> String {
+        let path = self.0.join(name);
+        fs::write(&path, bytes).unwrap();
+        path.display().to_string()
+    }
+    fn command(&self, arguments: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_limpid"));
+        command.args(words(arguments)).current_dir(&self.0).env_remove("LIMPID_STEPS").stdin(Stdio::null());
+        command
+    }
+    fn run(&self, arguments: &str) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+    /// Runs what must succeed and returns stdout.
+    #[track_caller]
+    fn ok(&self, arguments: &str) -> String {
+        let out = self.run(arguments);
+        assert!(out.status.success(), "limpid {arguments}: {}\n{}", out.status, text(&out.stderr));
+        text(&out.stdout)
+    }
+    #[track_caller]
+    fn json(&self, arguments: &str) -> Value {
+        let out = self.ok(arguments);
+        serde_json::from_str(&out).unwrap_or_else(|e| panic!("limpid {arguments} printed no JSON: {e}\n{out}"))
+    }
+    /// Runs what must fail with `code`, and returns the message.
+    #[track_caller]
+    fn fails(&self, code: i32, arguments: &str, said: &[&str]) -> String {
+        let out = self.run(arguments);
+        let message = text(&out.stderr);
+        assert_eq!(out.status.code(), Some(code), "limpid {arguments}\n{message}");
+        assert!(!message.contains("panicked"), "limpid {arguments}\n{message}");
+        for words in said {
+            assert!(message.contains(words), "limpid {arguments}: the message lacks `{words}`:\n{message}");
+        }
+        message
+    }
+}
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Arguments split at spaces; '...' keeps them together.
+fn words(line: &str) -> Vec<String> {
+    let mut all = vec![];
+    for (i, part) in line.split('\'').enumerate() {
+        if i % 2 == 1 { all.push(part.to_string()) } else { all.extend(part.split_whitespace().map(String::from)) }
+    }
+    all
+}
+
+const TINY: &str = "--d-model 16 --n-head 2 --n-layer 2 --context-length 16 --batch-size 4 --warmup-steps 2 --sample 0 --threads 1";
+const RHYME: &str = "Twinkle, twinkle, little star, how I wonder what you are. Up above the world so high, like a diamond in the sky.\n";
+
+fn train(folder: &Folder, out: &str, rest: &str) -> Value {
+    let data = folder.file("rhyme.txt", RHYME.repeat(12));
+    folder.json(&format!("train --data {data} --tokenizer char --out {out} {TINY} {rest} --json"))
+}
+
+#[test]
+fn from_a_text_to_a_model_that_every_verb_opens() {
+    let f = Folder::new("verbs");
+    let summary = train(&f, "m", "--steps 60 --learning-rate 0.01 --eval-every 20");
+    for key in ["steps", "train_loss", "val_loss", "tokens", "seconds", "tok_s", "peak_rss_bytes"] {
+        assert!(summary[key].is_number(), "{key} in {summary}");
+    }
+    assert!(summary["val_loss"].as_f64().unwrap() < 3.0, "{summary}");
+    for file in ["config.json", "model.safetensors", "tokenizer.json", "limpid.toml", "metrics.jsonl", "summary.json", "state/last.safetensors"] {
+        assert!(f.0.join("m").join(file).exists(), "{file}");
+    }
+    let eval = f.json("eval --model m --data rhyme.txt --json");
+    assert!((eval["perplexity"].as_f64().unwrap().ln() - eval["loss"].as_f64().unwrap()).abs() < 1e-9);
+    assert_eq!(eval["bytes"], RHYME.len() as u64 * 12);
+    assert_eq!(f.json("eval --model m --data rhyme.txt --json"), eval, "evaluation is deterministic");
+
+    let generated = f.json("generate --model m --prompt 'Twinkle' --max-tokens 20 --seed 3 --num-samples 2 --json");
+    assert_eq!(generated["prompt_tokens"], 7);
+    assert_eq!(generated["samples"].as_array().unwrap().len(), 2);
+    assert_eq!(generated["samples"][0]["tokens"].as_array().unwrap().len(), 20);
+    assert_eq!(f.json("generate --model m --prompt 'Twinkle' --max-tokens 20 --seed 3 --num-samples 2 --json"), generated);
+    let plain = f.ok("generate --model m --prompt 'Twinkle' --max-tokens 20 --seed 3 --num-samples 1");
+    assert_eq!(plain, format!("Twinkle{}\n", generated["samples"][0]["text"].as_str().unwrap()));
+    // underscores are dashes, old names are known, greedy is greedy
+    let greedy = f.json("generate --model m --prompt 'Up' --max_new_tokens=5 --temp 0 --json");
+    assert_eq!(f.json("generate --model m --prompt 'Up' --max-tokens 5 --temperature 0 --seed 9 --json"), greedy);
+
+    let shown = f.ok("inspect --model m --prompt 'star'");
+    for name in ["blocks.0.attn.hook_pattern", "hook_embed", "logits", "Z_pre-head"] {
+        assert!(shown.contains(name), "{name} in\n{shown}");
+    }
+    let pattern = f.ok("inspect --model m --prompt 'star' --tensor blocks.1.attn.hook_pattern --tensor embed.weight.grad");
+    assert!(pattern.contains("1.000000") && pattern.contains("0.000000") && pattern.contains("rows x"), "{pattern}");
+    f.ok("inspect --model m --prompt 'star' --save all.safetensors --backward");
+    assert!(fs::metadata(f.0.join("all.safetensors")).unwrap().len() > 10_000);
+    assert!(f.ok("inspect --model m --listing").contains("attend"));
+
+    let params = f.json("params --model m --json");
+    assert!(params["total"].as_u64().unwrap() > 1000 && params["groups"].is_object());
+    assert!(f.ok("plan --data rhyme.txt --tokenizer char").contains("none on"), "decay groups");
+    let ids = f.json("tokenize --model m --json 'star'");
+    assert_eq!(ids["pieces"], serde_json::json!(["s", "t", "a", "r"]));
+}
+
+#[test]
+fn parameter_totals_are_the_published_ones() {
+    let f = Folder::new("params");
+    for (preset, total) in [
+        ("formulated-gpt", 116_497_920u64),
+        ("gpt2", 124_439_808),
+        ("gpt2-medium", 354_823_168),
+        ("gpt2-large", 774_030_080),
+        ("gpt2-xl", 1_557_611_200),
+    ] {
+        assert_eq!(f.json(&format!("params {preset} --json"))["total"], total, "{preset}");
+    }
+}
+
+#[test]
+fn text_to_ids_and_back() {
+    let f = Folder::new("tokenize");
+    let found = f.json("tokenize --tokenizer cl100k_base --json 'Chapter 1: Building Rapport and Capturing'");
+    assert_eq!(found["ids"], serde_json::json!([26072, 220, 16, 25, 17283, 23097, 403, 323, 17013, 1711]));
+    assert_eq!(f.ok("tokenize --tokenizer gpt2 --decode 9246,4483,10211"), "cat eat mouse\n");
+    f.fails(1, "tokenize --tokenizer gpt3 hello", &["gpt2"]);
+    f.fails(1, "tokenize --decode 99999999", &["99999999"]);
+}
+
+#[test]
+fn wrong_usage_is_exit_2_and_names_the_nearest() {
+    let f = Folder::new("usage");
+    f.fails(2, "train --learning-rat 1", &["--learning-rate"]);
+    f.fails(2, "trian", &["train"]);
+    f.fails(2, "train --preset nanoo", &["did you mean `nano`"]);
+    f.fails(2, "train --mask multiplicative", &["E2-01"]);
+    f.fails(2, "train --steps many", &["many"]);
+    f.fails(2, "params", &["formulated-gpt2"]);
+    let config = f.file("c.toml", "learning_rat = 1\n");
+    f.fails(2, &format!("train --config {config}"), &["c.toml", "learning_rat", "did you mean `learning_rate`"]);
+    let config = f.file("d.toml", "steps = [1\n");
+    f.fails(1, &format!("train --config {config}"), &["d.toml"]);
+}
+
+#[test]
+fn what_cannot_be_trained_on_is_said_before_anything_is_written() {
+    let f = Folder::new("data");
+    let rhyme = f.file("rhyme.txt", RHYME.repeat(12));
+    let nothing_new = |f: &Folder| assert!(!f.0.join("runs").exists() && !f.0.join("o").exists(), "nothing may be left");
+    f.fails(1, "train --data nowhere.txt", &["nowhere.txt", "builtin:stories"]);
+    f.fails(1, "train --data builtin:poems", &["builtin:stories"]);
+    let empty = f.file("empty.txt", "");
+    f.fails(1, &format!("train --data {empty} --out o"), &["empty"]);
+    let short = f.file("short.txt", "too short");
+    f.fails(1, &format!("train --data {short} --out o"), &["--context-length"]);
+    let latin = f.file("latin.txt", b"caf\xe9 au lait");
+    f.fails(1, &format!("train --data {latin} --out o"), &["UTF-8", "byte 3", "iconv"]);
+    f.fails(1, &format!("train --data {rhyme} --n-head 5 --out o"), &["d_model 128", "n_head 5", "use 4 or 8 heads"]);
+    f.fails(1, &format!("train --data {rhyme} --n-layer 0 --out o"), &["n_layer is 0"]);
+    f.fails(2, &format!("train --data {rhyme} --n-layer -3 --out o"), &["-3"]);
+    f.fails(1, &format!("train --data {rhyme} --batch-size 0 --out o"), &["batch"]);
+    f.fails(1, &format!("train --data {rhyme} --dropout 1 --out o"), &["dropout", "1"]);
+    f.fails(1, &format!("train --data {rhyme} --d-model 131072 --n-head 8 --n-layer 96 --out o"), &["memory", "available"]);
+    f.fails(1, &format!("train --data {rhyme} --context 100 --out o"), &["context_length"]);
+    f.fails(1, &format!("train --data {rhyme} --tokenizer char --mask bidirectional --tokenizer gpt2 --out o"), &["[MASK]"]);
+    f.fails(1, "train --resume nowhere", &["nowhere", "cannot be resumed"]);
+    nothing_new(&f);
+}
+
+#[test]
+fn a_damaged_model_is_named() {
+    let f = Folder::new("damaged");
+    train(&f, "m", "--steps 2");
+    let copy = |name: &str| {
+        let to = f.0.join(name);
+        fs::create_dir_all(&to).unwrap();
+        for file in ["config.json", "model.safetensors", "tokenizer.json"] {
+            fs::copy(f.0.join("m").join(file), to.join(file)).unwrap();
+        }
+        to
+    };
+    let generate = |name: &str| format!("generate --model {name} --prompt a");
+    f.fails(1, &generate("nowhere"), &["nowhere"]);
+    for file in ["config.json", "model.safetensors"] {
+        fs::remove_file(copy("a").join(file)).unwrap();
+        f.fails(1, &generate("a"), &["a is not a model directory", file]);
+    }
+    let whole = fs::read(f.0.join("m/model.safetensors")).unwrap();
+    for length in [0, 5, 100, whole.len() / 2, whole.len() - 1] {
+        fs::write(copy("b").join("model.safetensors"), &whole[..length]).unwrap();
+        f.fails(1, &generate("b"), &["model.safetensors"]);
+    }
+    let config = fs::read_to_string(f.0.join("m/config.json")).unwrap();
+    fs::write(copy("c").join("config.json"), config.replace("\"d_ff\": 64", "\"d_ff\": 32")).unwrap();
+    f.fails(1, &generate("c"), &["blocks.0.mlp.in.weight", "[64, 16]", "[32, 16]"]);
+    fs::write(copy("d").join("config.json"), config.replace("\"n_layer\": 2", "\"n_layer\": 3")).unwrap();
+    f.fails(1, &generate("d"), &["no tensor `blocks.2."]);
+    fs::write(copy("e").join("config.json"), config.replace("n_layer", "n_layers")).unwrap();
+    f.fails(1, &generate("e"), &["did you mean `n_layer`"]);
+    let other = train(&f, "other", "--steps 2 --data builtin:stories:20K --tokenizer word");
+    assert!(other["steps"] == 2);
+    fs::copy(f.0.join("other/tokenizer.json"), copy("g").join("tokenizer.json")).unwrap();
+    f.fails(1, &generate("g"), &["tokenizer", "vocab_size"]);
+    f.fails(1, "generate --model m --tokens 1,2,99999", &["99999", "index 2"]);
+    f.fails(1, "generate --model m --prompt 'Ω'", &["Ω"]);
+    f.fails(1, "generate --model m --prompt a --top-p 2", &["top_p"]);
+    f.fails(1, "inspect --model m --prompt star --tensor blocks.0.attn.hook_patern", &["hook_pattern"]);
+    f.fails(1, "inspect --model m --prompt 'a star above the world so high'", &["context_length is 16"]);
+}
+
+#[test]
+fn a_read_only_place_is_said() {
+    // a file where a folder should be stands for a place that cannot be written: it fails for root too
+    let f = Folder::new("readonly");
+    f.file("taken", "");
+    let rhyme = f.file("rhyme.txt", RHYME.repeat(12));
+    f.fails(1, &format!("train --data {rhyme} --out taken/run {TINY} --steps 2"), &["taken/run"]);
+}
+
+#[test]
+fn settings_come_from_file_environment_and_flag_in_that_order() {
+    let f = Folder::new("config");
+    let data = f.file("rhyme.txt", RHYME.repeat(12));
+    let config = f.file("c.toml", "max_iters = 7\nn_embd = 16\nn_head = 2\nblock_size = 16\nlearning_rate = 0.002\n");
+    let plan = |rest: &str, env: Option<&str>| -> Value {
+        let mut command = f.command(&format!("plan --data {data} --tokenizer char --config {config} {rest} --json"));
+        if let Some(steps) = env {
+            command.env("LIMPID_STEPS", steps);
+        }
+        serde_json::from_slice(&command.output().unwrap().stdout).unwrap()
+    };
+    let steps = |v: Value| v["recipe"]["steps"].as_u64().unwrap();
+    assert_eq!(steps(plan("", None)), 7);
+    assert_eq!(steps(plan("", Some("8"))), 8);
+    assert_eq!(steps(plan("--steps 9", Some("8"))), 9);
+    let v = plan("", None);
+    assert_eq!((v["config"]["d_model"].as_u64(), v["config"]["d_ff"].as_u64()), (Some(16), Some(64)));
+    assert_eq!(v["recipe"]["learning_rate"], 0.002);
+    assert!((v["recipe"]["min_learning_rate"].as_f64().unwrap() - 0.0002).abs() < 1e-12);
+}
+
+fn weights(folder: &Path) -> (Vec<u8>, Vec<u8>) {
+    let state = fs::read(folder.join("state/last.safetensors")).unwrap();
+    // the header carries seconds; the tensors after it do not
+    let header = u64::from_le_bytes(state[..8].try_into().unwrap()) as usize;
+    (state[8 + header..].to_vec(), fs::read(folder.join("model.safetensors")).unwrap())
+}
+
+/// Killed at any moment and resumed, again and again, the run ends with the bytes of one that was left alone.
+#[test]
+fn killed_at_any_moment_nothing_is_lost() {
+    let f = Folder::new("kill");
+    let data = f.file("rhyme.txt", RHYME.repeat(12));
+    let flags = format!("--data {data} --tokenizer char {TINY} --threads 2 --steps 60 --save-every 3 --eval-every 5 --eval-tokens 200 --dropout 0.1 --accumulate 2");
+    f.ok(&format!("train {flags} --out whole"));
+    let mut kills = 0;
+    for moment in 0..200u64 {
+        let mut child = f.command(&format!("train {flags} --out parts --resume auto")).stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        // moments from start-up to late in the run, a fixed list of odd places
+        std::thread::sleep(Duration::from_millis(40 + moment * 37 % 160));
+        if child.try_wait().unwrap().is_some() && Run::can_resume(&f.0.join("parts")) && Run::finished(&f.0.join("parts")) {
+            break;
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        kills += 1;
+        if kills == 10 {
+            break;
+        }
+    }
+    assert!(kills > 0, "the run was over before it could be killed");
+    f.ok(&format!("train {flags} --out parts --resume auto"));
+    assert!(weights(&f.0.join("whole")) == weights(&f.0.join("parts")), "after {kills} kills");
+}
+
+/// What the test needs to know of a run's folder.
+struct Run;
+impl Run {
+    fn can_resume(folder: &Path) -> bool {
+        folder.join("state/last.safetensors").exists()
+    }
+    fn finished(folder: &Path) -> bool {
+        folder.join("summary.json").exists()
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupt_saves_and_says_how_to_go_on() {
+    let f = Folder::new("interrupt");
+    let data = f.file("rhyme.txt", RHYME.repeat(12));
+    let flags = format!("train --data {data} --tokenizer char {TINY} --steps 100000 --out run");
+    let child = f.command(&flags).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let start = Instant::now();
+    while !f.0.join("run/metrics.jsonl").exists() && start.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    let out = child.wait_with_output().unwrap();
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    assert!(text(&out.stderr).contains("limpid train --resume run"), "{}", text(&out.stderr));
+    let stopped: Value = serde_json::from_str(&fs::read_to_string(f.0.join("run/summary.json")).unwrap()).unwrap();
+    let steps = stopped["steps"].as_u64().unwrap();
+    // without --resume, the folder is taken
+    f.fails(1, &flags, &["already holds a run", "--resume"]);
+    f.fails(1, &format!("train --resume run --steps {}", steps + 2), &["steps was 100000"]);
+}
+
+#[test]
+fn a_closed_pipe_is_no_error() {
+    let f = Folder::new("pipe");
+    let mut child = f.command("inspect --preset nano --listing").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let out = child.wait_with_output().unwrap();
+    assert!(out.status.success() && !text(&out.stderr).contains("panicked"), "{}", text(&out.stderr));
+}
+
+#[test]
+fn masked_models_learn_and_fill() {
+    let f = Folder::new("masked");
+    let data = f.file("rhyme.txt", RHYME.repeat(20));
+    let small = "--d-model 32 --n-head 2 --n-layer 2 --context-length 16 --batch-size 16 --sample 0 --threads 2";
+    let summary = f.json(&format!(
+        "train --preset formulated-bert --data {data} {small} --steps 400 --learning-rate 0.003 --out bert --json"
+    ));
+    assert!(summary["train_loss"].as_f64().unwrap() < 1.5, "{summary}");
+    let filled = f.ok("generate --model bert --prompt 'Twinkle, twinkle, little [MASK], how I wonder what you are.'");
+    assert!(filled.starts_with("Twinkle, twinkle, little star, how I wonder what you are."), "{filled}");
+    f.fails(1, "generate --model bert --prompt 'no mask'", &["[MASK]"]);
+}
+
+#[test]
+fn the_seeds_systems_train() {
+    let f = Folder::new("seeds");
+    let data = f.file("rhyme.txt", RHYME.repeat(12));
+    let own = "--steps 30 --sample 0 --threads 2 --json";
+    let scaled = "--d-model 24 --n-head 3 --n-layer 2 --context-length 16 --batch-size 4";
+    for (preset, size) in [
+        ("notations", ""),
+        ("zero-to-hero", ""),
+        ("decoder-readme", "--steps 300"),
+        ("formulated-gpt", scaled),
+        ("formulated-gpt2", scaled),
+        ("llmc-gpt2", &format!("{scaled} --context 16 --tokenizer char --learning-rate 0.003")),
+    ] {
+        let summary = f.json(&format!("train --preset {preset} --data {data} {own} {size} --learning-rate 0.003 --out {preset}"));
+        let lines = fs::read_to_string(f.0.join(preset).join("metrics.jsonl")).unwrap();
+        let first: Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
+        let (first, last) = (first["train_loss"].as_f64().unwrap(), summary["train_loss"].as_f64().unwrap());
+        assert!(last < first - 0.2, "{preset}: {first} to {last}");
+        assert!(!f.ok(&format!("generate --model {preset} --prompt 'twinkle' --max-tokens 5")).is_empty());
+    }
+}
+
+#[test]
+fn a_configuration_is_proved_to_learn() {
+    let f = Folder::new("check");
+    let data = f.file("rhyme.txt", RHYME.repeat(12));
+    for rest in ["", "--positions rotary --norm rms --norm-place post --final-norm false --activation silu --tied-head false"] {
+        let found = f.json(&format!("check --data {data} --tokenizer char {TINY} {rest} --json"));
+        assert_eq!(found["passed"], true, "{found}");
+    }
+}
+
+#[test]
+fn benches_and_doctor_report_their_roofs() {
+    let f = Folder::new("bench");
+    let small = "--preset nano --n-layer 1 --d-model 32 --n-head 2 --context-length 16 --threads 1 --json";
+    let train = f.json(&format!("bench train {small} --batch-size 2 --steps 3"));
+    for key in ["ms_per_step", "tok_s", "gflops", "roof_gflops", "share_of_roof", "peak_rss_bytes"] {
+        assert!(train[key].as_f64().is_some_and(|v| v > 0.0), "{key} in {train}");
+    }
+    let prefill = f.json(&format!("bench prefill {small} --tokens 12"));
+    let decode = f.json(&format!("bench decode {small}"));
+    assert!(prefill["gflops"].as_f64().unwrap() > 0.0 && decode["share_of_roof"].as_f64().unwrap() > 0.0);
+    assert!(f.json("doctor --threads 1 --json")["roof_flops_f32"].as_f64().unwrap() > 0.0);
+}

@@ -1,0 +1,115 @@
+//! The house's order, held by a test: which module may use which, who may print, who may be unsafe, that every
+//! file opens with what it is, and that no source grows past its budget.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Each module and what it may use, in the order of reading. ARCHITECTURE.md explains the arrows.
+const LAYERS: &[(&str, &[&str])] = &[
+    ("nearest", &[]),
+    ("config", &["nearest"]),
+    ("ops", &["config"]), // the axes' names only
+    ("model", &["config", "ops"]),
+    ("backend", &["model", "ops", "config"]), // a model's sizes and tables, never its names
+    ("tokenizer", &["nearest"]),
+    ("data", &["ops"]),
+    ("checkpoint", &["config", "model", "ops", "backend", "tokenizer"]),
+    ("names", &["config", "model", "ops"]),
+    ("trace", &["config", "model", "ops", "backend", "names", "nearest", "checkpoint"]),
+    ("evaluate", &["model", "ops", "backend", "data"]),
+    ("train", &["config", "model", "ops", "backend", "data", "checkpoint", "evaluate", "tokenizer", "trace"]),
+    ("generate", &["config", "model", "ops", "backend", "tokenizer"]),
+];
+
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut files = vec![];
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files.extend(sources(&path));
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    files
+}
+
+fn library() -> Vec<(String, String, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let module = |path: &Path| path.strip_prefix(&root).unwrap().components().next().unwrap().as_os_str().to_string_lossy().replace(".rs", "");
+    let name = |path: &Path| path.strip_prefix(&root).unwrap().display().to_string();
+    sources(&root).iter().map(|p| (name(p), module(p), fs::read_to_string(p).unwrap())).collect()
+}
+
+/// What comes before the tests of a file.
+fn code(text: &str) -> &str {
+    text.split("#[cfg(test)]").next().unwrap()
+}
+
+/// Every `crate::x` that `module` may not have.
+fn offences(module: &str, source: &str) -> Vec<String> {
+    let allowed = LAYERS.iter().find(|(name, _)| *name == module).map_or(&[][..], |(_, uses)| uses);
+    let mut found = vec![];
+    for (n, line) in source.lines().enumerate().filter(|(_, l)| !l.trim_start().starts_with("//")) {
+        for part in line.split("crate::").skip(1) {
+            let used: String = part.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+            if !used.is_empty() && used != module && !allowed.contains(&used.as_str()) {
+                found.push(format!("{module}:{} uses {used}", n + 1));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn arrows_point_one_way() {
+    let found: Vec<String> = library().iter().filter(|(_, m, _)| m != "lib").flat_map(|(_, m, text)| offences(m, code(text))).collect();
+    assert!(found.is_empty(), "{found:#?}");
+    let known = |m: &String| m == "lib" || LAYERS.iter().any(|(name, _)| name == m);
+    let unknown: Vec<_> = library().into_iter().map(|(_, m, _)| m).filter(|m| !known(m)).collect();
+    assert!(unknown.is_empty(), "modules without a place in LAYERS: {unknown:?}");
+}
+
+#[test]
+fn a_wrong_arrow_is_found() {
+    assert_eq!(offences("model", "use crate::backend::Cpu;"), ["model:1 uses backend"]);
+    assert!(offences("model", "use crate::ops::Op;\n// crate::train is fine in words").is_empty());
+}
+
+#[test]
+fn the_library_tells_and_never_prints() {
+    for (name, _, text) in library().into_iter().filter(|(name, ..)| !name.ends_with("tests.rs")) {
+        for word in ["println!", "print!(", "eprint", "dbg!", "std::env::", "process::exit"] {
+            assert!(!code(&text).contains(word), "{name} has {word}: the library returns events and errors");
+        }
+    }
+}
+
+#[test]
+fn unsafe_lives_in_two_folders() {
+    for (name, _, text) in library() {
+        let allowed = name.starts_with("ops/") || name.starts_with("backend/cpu/");
+        assert!(allowed || !text.contains("unsafe_code"), "{name} may not be unsafe");
+    }
+}
+
+#[test]
+fn every_file_says_what_it_is() {
+    for (name, _, text) in library() {
+        assert!(text.starts_with("//! "), "{name} does not open with what it is");
+    }
+    for path in sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../limpid-cli/src")) {
+        assert!(fs::read_to_string(&path).unwrap().starts_with("//! "), "{} does not open with what it is", path.display());
+    }
+}
+
+/// Lines of the library without tests, comments and blanks. Raising it is a reviewed line.
+const BUDGET: usize = 10_000;
+
+#[test]
+fn the_library_stays_within_its_budget() {
+    let counts = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with("//");
+    let lines: usize = library().iter().filter(|(name, ..)| !name.ends_with("tests.rs")).map(|(_, _, text)| code(text).lines().filter(counts).count()).sum();
+    assert!(lines <= BUDGET, "the library has {lines} lines of code, the budget is {BUDGET}");
+}
