@@ -256,7 +256,7 @@ pub struct RecipeOptions {
     /// gpt2, normal, xavier, he
     #[arg(long, value_name = "KIND", value_parser = axis::<Init>(), hide_short_help = true)]
     pub init: Option<Init>,
-    /// Deviation of normal initial weights
+    /// Deviation of normal initial weights [default: 0.02 sqrt(768 / d_model)]
     #[arg(long, value_name = "X", alias = "initializer-range", hide_short_help = true)]
     pub init_std: Option<f64>,
     /// About how many tokens an evaluation on the way takes
@@ -282,7 +282,7 @@ impl RecipeOptions {
         if let Some(rate) = self.learning_rate {
             r.min_learning_rate *= rate / r.learning_rate;
         }
-        if let Some(steps) = self.steps {
+        if let Some(steps) = self.steps.filter(|_| self.warmup_steps.is_none()) {
             // a short run warms up for at most a tenth of it
             r.warmup_steps = r.warmup_steps.min(steps / 10);
         }

@@ -343,7 +343,7 @@ fn masked_models_learn_and_fill() {
     let data = f.file("rhyme.txt", RHYME.repeat(20));
     let small = "--d-model 32 --n-head 2 --n-layer 2 --context-length 16 --batch-size 16 --sample 0 --threads 2";
     let summary = f.json(&format!(
-        "train --preset formulated-bert --data {data} {small} --steps 400 --learning-rate 0.003 --out bert --json"
+        "train --preset formulated-bert --data {data} {small} --steps 600 --learning-rate 0.003 --init xavier --out bert --json"
     ));
     assert!(summary["train_loss"].as_f64().unwrap() < 1.5, "{summary}");
     let filled = f.ok("generate --model bert --prompt 'Twinkle, twinkle, little [MASK], how I wonder what you are.'");

@@ -54,6 +54,9 @@ pub struct Args {
     pub machine: MachineOptions,
 }
 
+/// Steps where nothing was said: about half a minute on two cores.
+const FIRST_LOOK_STEPS: u64 = 1000;
+
 /// Everything that is decided before memory is reserved.
 pub struct Job {
     /// The preset it began from.
@@ -84,6 +87,9 @@ impl Args {
         let name = self.model.name().to_string();
         let mut config = self.model.config()?;
         let mut recipe = self.recipe.recipe(&name)?;
+        if self.is_first_look() {
+            recipe.steps = FIRST_LOOK_STEPS;
+        }
         let text = source::read(&self.data, recipe.val_fraction)?;
         let chosen = self.tokenizer.clone().unwrap_or_else(|| default_tokenizer(&self.data, &name).into());
         let masked = config.mask != Mask::Causal;
@@ -111,6 +117,12 @@ impl Args {
         limpid::data::Batches::new(&train, recipe.batch_size, context, recipe.seed, objective)?;
         let validation = if validation.len() > 1 { validation } else { vec![] };
         Ok(Job { name, config, recipe, text, tokenizer, tokenizer_name: chosen, train, validation, objective, model })
+    }
+
+    /// `limpid train` as a stranger types it: a run of half a minute.
+    fn is_first_look(&self) -> bool {
+        let chosen = self.model.preset.is_some() || self.recipe.steps.is_some();
+        self.data == "builtin:stories" && !chosen && self.config.is_none()
     }
 
     /// The folder of a run that is to go on.

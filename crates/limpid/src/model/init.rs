@@ -20,10 +20,11 @@ axis! {
     }
 }
 
-/// The initial values of one parameter.
+/// The initial values of one parameter; `std` 0 means 0.02 sqrt(768 / d_model).
 pub fn values(model: &Model, param: &Param, scheme: Init, std: f64, seed: u64) -> Vec<f32> {
     let site = random::site(&param.name);
     let (out, inner) = param.slot.shape();
+    let std = if std > 0.0 { std } else { 0.02 * (768.0 / model.config.d_model as f64).sqrt() };
     let residual = 1.0 / (2.0 * model.config.n_layer as f64).sqrt();
     let normal =
         |deviation: f64| (0..param.slot.len() as u64).map(move |i| (deviation * random::normal(seed, site, i)) as f32);
@@ -38,5 +39,102 @@ pub fn values(model: &Model, param: &Param, scheme: Init, std: f64, seed: u64) -
         }
         (Role::Weight | Role::Residual, Init::He) => normal((2.0 / inner as f64).sqrt()).collect(),
         (Role::Embedding | Role::Position | Role::Weight | Role::Residual, _) => normal(std).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Axis, Config};
+    use crate::model::Use;
+
+    const STD: f64 = 0.03;
+
+    /// C = 48, F = 80, V = 150, L = 3: enough elements to measure, no two sizes the same.
+    fn model(purpose: Use) -> Model {
+        let config = Config {
+            vocab_size: 150,
+            context_length: 40,
+            d_model: 48,
+            n_head: 4,
+            n_layer: 3,
+            d_ff: 80,
+            n_segment: 2,
+            tied_head: false,
+            head_bias: true,
+            ..Config::default()
+        };
+        Model::new(&config, purpose).unwrap()
+    }
+
+    /// R090, R227: gains 1, biases and offsets 0, by their names and whatever the scheme.
+    #[test]
+    fn gains_are_one_and_biases_zero() {
+        let model = model(Use::Train { batch: 1, context: 4 });
+        for (scheme, param) in Init::ALL.iter().flat_map(|s| model.params.iter().map(move |p| (*s, p))) {
+            let values = values(&model, param, scheme, STD, 1);
+            let gain = param.name.contains("ln") && param.name.ends_with(".weight");
+            let (all, bias) = (|v: f32| values.iter().all(|x| *x == v), param.name.ends_with(".bias"));
+            assert_eq!((all(1.0), all(0.0)), (gain, bias), "{} {scheme}", param.name);
+        }
+    }
+
+    /// R224 to R226, R252. Bounds are five standard errors of the mean and of the deviation.
+    #[test]
+    fn every_scheme_has_its_deviation() {
+        let model = model(Use::Train { batch: 1, context: 4 });
+        for (scheme, param) in Init::ALL.iter().flat_map(|s| model.params.iter().map(move |p| (*s, p))) {
+            if !param.is_matrix() {
+                continue;
+            }
+            let what = format!("{} {scheme}", param.name);
+            let values = values(&model, param, scheme, STD, 7);
+            let [out, inner] = param.shape()[..] else { panic!("{what}: {:?}", param.shape()) };
+            let table = param.name.contains("embed.") && !param.name.starts_with("un");
+            let residual = param.name.ends_with(".out.weight"); // added to the stream: of attention, of the feed-forward
+            let bound = (6.0 / (inner + out) as f64).sqrt();
+            let want = match scheme {
+                Init::Gpt2 if residual => STD / 6f64.sqrt(), // 1 / sqrt(2 L), L = 3
+                Init::Xavier if !table => bound / 3f64.sqrt(), // variance 2 / (in + out)
+                Init::He if !table => (2.0 / inner as f64).sqrt(),
+                _ => STD,
+            };
+            let n = values.len() as f64;
+            let mean = values.iter().map(|v| f64::from(*v)).sum::<f64>() / n;
+            let deviation = (values.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / n).sqrt();
+            assert!(mean.abs() < 5.0 * want / n.sqrt(), "{what}: mean {mean}");
+            assert!((deviation / want - 1.0).abs() < 5.0 / (2.0 * n).sqrt(), "{what}: {deviation}, expected {want}");
+            let top = values.iter().fold(0f64, |top, v| top.max(f64::from(v.abs())));
+            if scheme == Init::Xavier && !table {
+                assert!((0.99 * bound..bound + 1e-7).contains(&top), "{what}: {top}, bound {bound}");
+            } else {
+                assert!(n < 1000.0 || top > 2.5 * want, "{what}: {top} is no normal's greatest of {n}");
+            }
+        }
+    }
+
+    /// The head of this file: a value is decided by seed, name and index alone.
+    #[test]
+    fn a_value_is_a_function_of_seed_and_name() {
+        let (train, decode) =
+            (model(Use::Train { batch: 2, context: 4 }), model(Use::Decode { rows: 2, sequences: 1 }));
+        let larger = Config { vocab_size: 160, n_layer: 4, ..train.config.clone() };
+        let larger = Model::new(&larger, Use::Inspect { batch: 1, context: 4 }).unwrap();
+        let of = |model: &Model, name: &str, scheme, seed| {
+            values(model, model.param(name).unwrap_or_else(|| panic!("no {name}")), scheme, STD, seed)
+        };
+        let mut seen: Vec<Vec<f32>> = vec![];
+        for name in train.params.iter().filter(|p| p.is_matrix()).map(|p| p.name.as_str()) {
+            for scheme in Init::ALL {
+                assert_eq!(of(&train, name, *scheme, 3), of(&decode, name, *scheme, 3), "{name} {scheme}");
+            }
+            let mine = of(&train, name, Init::Normal, 3);
+            // another model, in which the parameter lies elsewhere and a table has more rows
+            assert_eq!(mine, of(&larger, name, Init::Normal, 3)[..mine.len()], "{name}");
+            for other in seen.iter().chain([&of(&train, name, Init::Normal, 4)]) {
+                assert_ne!(mine[..8], other[..8], "{name}");
+            }
+            seen.push(mine);
+        }
     }
 }

@@ -4,8 +4,10 @@
 //! The same run gives the same bytes, and a file is there whole or not at all.
 
 use super::{Error, Labelled, Trace};
+use crate::checkpoint::replace;
 use safetensors::tensor::{Dtype, TensorView};
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
@@ -30,25 +32,21 @@ impl Trace<'_> {
     }
 }
 
-/// Writes `tensors` to `path`: beside it first, then renamed. Of two with one name the first is written.
+/// Writes `tensors` to `path`, whole or not at all ([`replace`]). Of two with one name the first is written.
 ///
 /// # Errors
 /// If the file cannot be written.
 pub fn save(path: &Path, tensors: &[Labelled]) -> Result<(), Error> {
     let failed = |why: String| Error::Write { path: path.into(), why };
-    let bytes = encode(tensors).map_err(failed)?;
-    let name = path.file_name().ok_or_else(|| failed("it has no file name".into()))?;
-    let beside = path.with_file_name(format!(".{}.{}.tmp", name.to_string_lossy(), std::process::id()));
-    let written = std::fs::File::create(&beside).and_then(|mut file| {
-        file.write_all(&bytes[0])?;
-        file.write_all(&bytes[1])?;
-        file.sync_all()?;
-        std::fs::rename(&beside, path)
+    let [head, body] = encode(tensors).map_err(failed)?;
+    let written = replace(path, |beside| {
+        let mut file = File::create(beside)?;
+        file.write_all(&head)?;
+        file.write_all(&body)
     });
-    written.map_err(|e| {
-        drop(std::fs::remove_file(&beside));
-        failed(e.to_string())
-    })
+    // both errors begin with the path: once is enough
+    let prefix = format!("{}: ", path.display());
+    written.map_err(|e| failed(e.to_string().trim_start_matches(&prefix).into()))
 }
 
 /// The file in two pieces: header and data. The crate lays the tensors out; the metadata is added here, because it
@@ -75,4 +73,30 @@ fn encode(tensors: &[Labelled]) -> Result<[Vec<u8>; 2], String> {
     let mut head = (text.len() as u64).to_le_bytes().to_vec();
     head.append(&mut text);
     Ok([head, body])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_order_is_no_matter_and_a_failure_is_told_once() {
+        let tensor = |name: &str, values: [f32; 2]| Labelled {
+            name: name.into(),
+            axes: vec!["pos"],
+            shape: vec![2],
+            values: values.into(),
+        };
+        let (a, b) = (tensor("a", [1.0, 2.0]), tensor("b", [3.0, f32::NEG_INFINITY]));
+        assert_eq!(encode(&[a.clone(), b.clone()]), encode(&[b.clone(), a.clone(), tensor("a", [9.0; 2])]));
+        let dir = std::env::temp_dir().join(format!("limpid-trace-save-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let (good, nowhere) = (dir.join("run.safetensors"), dir.join("none/run.safetensors"));
+        save(&good, &[a, b]).unwrap();
+        let text = save(&nowhere, &[]).unwrap_err().to_string();
+        assert!(text.starts_with(&format!("cannot write {}: ", nowhere.display())), "{text}");
+        assert_eq!(text.matches("run.safetensors").count(), 1, "{text}");
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 1);
+        std::fs::remove_dir_all(dir).unwrap();
+    }
 }

@@ -67,7 +67,8 @@ pub struct Recipe {
     pub reduction: Reduction,
     /// How weights start.
     pub init: Init,
-    /// Deviation of normal initial weights.
+    /// Deviation of normal initial weights; 0 for 0.02 sqrt(768 / d_model): GPT-2's at GPT-2's width, and the same
+    /// size of products at others (LOG.md has what it brings to small models).
     pub init_std: f64,
     /// Decides initial weights, batches and dropout.
     pub seed: u64,
@@ -102,7 +103,7 @@ impl Default for Recipe {
             clip: 1.0,
             reduction: Reduction::Mean,
             init: Init::Gpt2,
-            init_std: 0.02,
+            init_std: 0.0,
             seed: 1337,
             eval_every: 250,
             eval_tokens: 20_000,
@@ -123,6 +124,7 @@ impl Recipe {
             min_learning_rate: 6e-5,
             warmup_steps: 700,
             beta2: 0.95,
+            init_std: 0.02,
             ..base
         };
         match name.to_lowercase().replace('_', "-").as_str() {
@@ -194,7 +196,7 @@ impl Recipe {
         range("eps", self.eps, self.eps > 0.0, "it must be above 0")?;
         range("weight_decay", self.weight_decay, self.weight_decay >= 0.0, "0 or more")?;
         range("clip", self.clip, self.clip >= 0.0, "0 for no clipping, or the greatest norm of the gradient")?;
-        range("init_std", self.init_std, self.init_std > 0.0, "it must be above 0")?;
+        range("init_std", self.init_std, self.init_std >= 0.0, "0 for what suits the width, or above 0")?;
         range("decay_fraction", self.decay_fraction, (0.0..=1.0).contains(&self.decay_fraction), "from 0 to 1")?;
         range("val_fraction", self.val_fraction, below_one(self.val_fraction), "from 0 up to, but not, 1")
     }
