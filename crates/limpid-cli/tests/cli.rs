@@ -72,7 +72,8 @@ fn words(line: &str) -> Vec<String> {
     all
 }
 
-const TINY: &str = "--d-model 16 --n-head 2 --n-layer 2 --context-length 16 --batch-size 4 --warmup-steps 2 --sample 0 --threads 1";
+const TINY: &str =
+    "--d-model 16 --n-head 2 --n-layer 2 --context-length 16 --batch-size 4 --warmup-steps 2 --sample 0 --threads 1";
 const RHYME: &str = "Twinkle, twinkle, little star, how I wonder what you are. Up above the world so high, like a diamond in the sky.\n";
 
 fn train(folder: &Folder, out: &str, rest: &str) -> Value {
@@ -88,7 +89,15 @@ fn from_a_text_to_a_model_that_every_verb_opens() {
         assert!(summary[key].is_number(), "{key} in {summary}");
     }
     assert!(summary["val_loss"].as_f64().unwrap() < 3.0, "{summary}");
-    for file in ["config.json", "model.safetensors", "tokenizer.json", "limpid.toml", "metrics.jsonl", "summary.json", "state/last.safetensors"] {
+    for file in [
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "limpid.toml",
+        "metrics.jsonl",
+        "summary.json",
+        "state/last.safetensors",
+    ] {
         assert!(f.0.join("m").join(file).exists(), "{file}");
     }
     let eval = f.json("eval --model m --data rhyme.txt --json");
@@ -100,7 +109,10 @@ fn from_a_text_to_a_model_that_every_verb_opens() {
     assert_eq!(generated["prompt_tokens"], 7);
     assert_eq!(generated["samples"].as_array().unwrap().len(), 2);
     assert_eq!(generated["samples"][0]["tokens"].as_array().unwrap().len(), 20);
-    assert_eq!(f.json("generate --model m --prompt 'Twinkle' --max-tokens 20 --seed 3 --num-samples 2 --json"), generated);
+    assert_eq!(
+        f.json("generate --model m --prompt 'Twinkle' --max-tokens 20 --seed 3 --num-samples 2 --json"),
+        generated
+    );
     let plain = f.ok("generate --model m --prompt 'Twinkle' --max-tokens 20 --seed 3 --num-samples 1");
     assert_eq!(plain, format!("Twinkle{}\n", generated["samples"][0]["text"].as_str().unwrap()));
     // underscores are dashes, old names are known, greedy is greedy
@@ -111,7 +123,8 @@ fn from_a_text_to_a_model_that_every_verb_opens() {
     for name in ["blocks.0.attn.hook_pattern", "hook_embed", "logits", "Z_pre-head"] {
         assert!(shown.contains(name), "{name} in\n{shown}");
     }
-    let pattern = f.ok("inspect --model m --prompt 'star' --tensor blocks.1.attn.hook_pattern --tensor embed.weight.grad");
+    let pattern =
+        f.ok("inspect --model m --prompt 'star' --tensor blocks.1.attn.hook_pattern --tensor embed.weight.grad");
     assert!(pattern.contains("1.000000") && pattern.contains("0.000000") && pattern.contains("rows x"), "{pattern}");
     f.ok("inspect --model m --prompt 'star' --save all.safetensors --backward");
     assert!(fs::metadata(f.0.join("all.safetensors")).unwrap().len() > 10_000);
@@ -167,7 +180,8 @@ fn wrong_usage_is_exit_2_and_names_the_nearest() {
 fn what_cannot_be_trained_on_is_said_before_anything_is_written() {
     let f = Folder::new("data");
     let rhyme = f.file("rhyme.txt", RHYME.repeat(12));
-    let nothing_new = |f: &Folder| assert!(!f.0.join("runs").exists() && !f.0.join("o").exists(), "nothing may be left");
+    let nothing_new =
+        |f: &Folder| assert!(!f.0.join("runs").exists() && !f.0.join("o").exists(), "nothing may be left");
     f.fails(1, "train --data nowhere.txt", &["nowhere.txt", "builtin:stories"]);
     f.fails(1, "train --data builtin:poems", &["builtin:stories"]);
     let empty = f.file("empty.txt", "");
@@ -181,9 +195,17 @@ fn what_cannot_be_trained_on_is_said_before_anything_is_written() {
     f.fails(2, &format!("train --data {rhyme} --n-layer -3 --out o"), &["-3"]);
     f.fails(1, &format!("train --data {rhyme} --batch-size 0 --out o"), &["batch"]);
     f.fails(1, &format!("train --data {rhyme} --dropout 1 --out o"), &["dropout", "1"]);
-    f.fails(1, &format!("train --data {rhyme} --d-model 131072 --n-head 8 --n-layer 96 --out o"), &["memory", "available"]);
+    f.fails(
+        1,
+        &format!("train --data {rhyme} --d-model 131072 --n-head 8 --n-layer 96 --out o"),
+        &["memory", "available"],
+    );
     f.fails(1, &format!("train --data {rhyme} --context 100 --out o"), &["context_length"]);
-    f.fails(1, &format!("train --data {rhyme} --tokenizer char --mask bidirectional --tokenizer gpt2 --out o"), &["[MASK]"]);
+    f.fails(
+        1,
+        &format!("train --data {rhyme} --tokenizer char --mask bidirectional --tokenizer gpt2 --out o"),
+        &["[MASK]"],
+    );
     f.fails(1, "train --resume nowhere", &["nowhere", "cannot be resumed"]);
     nothing_new(&f);
 }
@@ -272,14 +294,24 @@ fn weights(folder: &Path) -> (Vec<u8>, Vec<u8>) {
 fn killed_at_any_moment_nothing_is_lost() {
     let f = Folder::new("kill");
     let data = f.file("rhyme.txt", RHYME.repeat(12));
-    let flags = format!("--data {data} --tokenizer char {TINY} --threads 2 --steps 60 --save-every 3 --eval-every 5 --eval-tokens 200 --dropout 0.1 --accumulate 2");
+    let flags = format!(
+        "--data {data} --tokenizer char {TINY} --threads 2 --steps 60 --save-every 3 --eval-every 5 --eval-tokens 200 --dropout 0.1 --accumulate 2"
+    );
     f.ok(&format!("train {flags} --out whole"));
     let mut kills = 0;
     for moment in 0..200u64 {
-        let mut child = f.command(&format!("train {flags} --out parts --resume auto")).stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        let mut child = f
+            .command(&format!("train {flags} --out parts --resume auto"))
+            .stderr(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
         // moments from start-up to late in the run, a fixed list of odd places
         std::thread::sleep(Duration::from_millis(40 + moment * 37 % 160));
-        if child.try_wait().unwrap().is_some() && Run::can_resume(&f.0.join("parts")) && Run::finished(&f.0.join("parts")) {
+        if child.try_wait().unwrap().is_some()
+            && Run::can_resume(&f.0.join("parts"))
+            && Run::finished(&f.0.join("parts"))
+        {
             break;
         }
         child.kill().unwrap();
@@ -331,7 +363,8 @@ fn an_interrupt_saves_and_says_how_to_go_on() {
 #[test]
 fn a_closed_pipe_is_no_error() {
     let f = Folder::new("pipe");
-    let mut child = f.command("inspect --preset nano --listing").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child =
+        f.command("inspect --preset nano --listing").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
     let out = child.wait_with_output().unwrap();
     assert!(out.status.success() && !text(&out.stderr).contains("panicked"), "{}", text(&out.stderr));
@@ -365,7 +398,8 @@ fn the_seeds_systems_train() {
         ("formulated-gpt2", scaled),
         ("llmc-gpt2", &format!("{scaled} --context 16 --tokenizer char --learning-rate 0.003")),
     ] {
-        let summary = f.json(&format!("train --preset {preset} --data {data} {own} {size} --learning-rate 0.003 --out {preset}"));
+        let summary =
+            f.json(&format!("train --preset {preset} --data {data} {own} {size} --learning-rate 0.003 --out {preset}"));
         let lines = fs::read_to_string(f.0.join(preset).join("metrics.jsonl")).unwrap();
         let first: Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
         let (first, last) = (first["train_loss"].as_f64().unwrap(), summary["train_loss"].as_f64().unwrap());
@@ -378,7 +412,9 @@ fn the_seeds_systems_train() {
 fn a_configuration_is_proved_to_learn() {
     let f = Folder::new("check");
     let data = f.file("rhyme.txt", RHYME.repeat(12));
-    for rest in ["", "--positions rotary --norm rms --norm-place post --final-norm false --activation silu --tied-head false"] {
+    for rest in
+        ["", "--positions rotary --norm rms --norm-place post --final-norm false --activation silu --tied-head false"]
+    {
         let found = f.json(&format!("check --data {data} --tokenizer char {TINY} {rest} --json"));
         assert_eq!(found["passed"], true, "{found}");
     }

@@ -37,3 +37,8 @@ pub mod ops;
 pub mod tokenizer;
 pub mod trace;
 pub mod train;
+
+/// README's example, run by `cargo test`.
+#[doc = include_str!("../../../README.md")]
+#[cfg(doctest)]
+pub struct Readme;

@@ -37,7 +37,9 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
 
 fn library() -> Vec<(String, String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let module = |path: &Path| path.strip_prefix(&root).unwrap().components().next().unwrap().as_os_str().to_string_lossy().replace(".rs", "");
+    let module = |path: &Path| {
+        path.strip_prefix(&root).unwrap().components().next().unwrap().as_os_str().to_string_lossy().replace(".rs", "")
+    };
     let name = |path: &Path| path.strip_prefix(&root).unwrap().display().to_string();
     sources(&root).iter().map(|p| (name(p), module(p), fs::read_to_string(p).unwrap())).collect()
 }
@@ -64,7 +66,8 @@ fn offences(module: &str, source: &str) -> Vec<String> {
 
 #[test]
 fn arrows_point_one_way() {
-    let found: Vec<String> = library().iter().filter(|(_, m, _)| m != "lib").flat_map(|(_, m, text)| offences(m, code(text))).collect();
+    let found: Vec<String> =
+        library().iter().filter(|(_, m, _)| m != "lib").flat_map(|(_, m, text)| offences(m, code(text))).collect();
     assert!(found.is_empty(), "{found:#?}");
     let known = |m: &String| m == "lib" || LAYERS.iter().any(|(name, _)| name == m);
     let unknown: Vec<_> = library().into_iter().map(|(_, m, _)| m).filter(|m| !known(m)).collect();
@@ -100,7 +103,11 @@ fn every_file_says_what_it_is() {
         assert!(text.starts_with("//! "), "{name} does not open with what it is");
     }
     for path in sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../limpid-cli/src")) {
-        assert!(fs::read_to_string(&path).unwrap().starts_with("//! "), "{} does not open with what it is", path.display());
+        assert!(
+            fs::read_to_string(&path).unwrap().starts_with("//! "),
+            "{} does not open with what it is",
+            path.display()
+        );
     }
 }
 
@@ -110,6 +117,10 @@ const BUDGET: usize = 10_000;
 #[test]
 fn the_library_stays_within_its_budget() {
     let counts = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with("//");
-    let lines: usize = library().iter().filter(|(name, ..)| !name.ends_with("tests.rs")).map(|(_, _, text)| code(text).lines().filter(counts).count()).sum();
+    let lines: usize = library()
+        .iter()
+        .filter(|(name, ..)| !name.ends_with("tests.rs"))
+        .map(|(_, _, text)| code(text).lines().filter(counts).count())
+        .sum();
     assert!(lines <= BUDGET, "the library has {lines} lines of code, the budget is {BUDGET}");
 }

@@ -39,7 +39,15 @@ fn alone() -> std::sync::MutexGuard<'static, ()> {
 }
 
 fn tiny() -> Config {
-    Config { vocab_size: 17, context_length: 12, d_model: 24, n_head: 3, n_layer: 2, d_ff: 40, ..Config::preset("nano").unwrap() }
+    Config {
+        vocab_size: 17,
+        context_length: 12,
+        d_model: 24,
+        n_head: 3,
+        n_layer: 2,
+        d_ff: 40,
+        ..Config::preset("nano").unwrap()
+    }
 }
 
 fn text() -> Vec<u32> {
@@ -53,7 +61,15 @@ fn trainer(config: &Config, recipe: Recipe) -> Trainer {
 }
 
 fn recipe() -> Recipe {
-    Recipe { steps: 12, batch_size: 4, warmup_steps: 3, eval_every: 4, save_every: 4, eval_tokens: 40, ..Recipe::default() }
+    Recipe {
+        steps: 12,
+        batch_size: 4,
+        warmup_steps: 3,
+        eval_every: 4,
+        save_every: 4,
+        eval_tokens: 40,
+        ..Recipe::default()
+    }
 }
 
 fn weights(trainer: &Trainer) -> Vec<u32> {
@@ -70,18 +86,22 @@ fn accumulation_is_weighed_by_token() {
     for objective in [Objective::NextToken, Objective::Masked { mask: 16, vocab_size: 17, segments: false }] {
         // the rows of the 8 micro-batches of one sequence, put together otherwise
         let batches = Batches::new(&text, 1, 12, 9, objective).unwrap();
-        let rows: Vec<_> = (0..8).map(|micro| {
-            let mut batch = Default::default();
-            batches.fill(0, micro, &mut batch);
-            batch
-        }).collect();
+        let rows: Vec<_> = (0..8)
+            .map(|micro| {
+                let mut batch = Default::default();
+                batches.fill(0, micro, &mut batch);
+                batch
+            })
+            .collect();
         let counted: usize = rows.iter().map(limpid::data::counted).sum();
         let gradients = |groups: usize| {
             let size = 8 / groups;
             let model = Model::new(&config, Use::Train { batch: size, context: 12 }).unwrap();
             let mut reference = Reference::new(&model);
             for param in &model.params {
-                let values: Vec<f32> = (0..param.slot.len() as u64).map(|i| 0.3 * random::normal(2, random::site(&param.name), i) as f32).collect();
+                let values: Vec<f32> = (0..param.slot.len() as u64)
+                    .map(|i| 0.3 * random::normal(2, random::site(&param.name), i) as f32)
+                    .collect();
                 reference.write(param.slot, &values);
             }
             for group in rows.chunks(size) {
@@ -109,7 +129,9 @@ fn the_trainer_weighs_micro_batches_by_their_tokens() {
     let text = text();
     let losses = |batch_size: usize, accumulate: usize, reduction| {
         let recipe = Recipe { batch_size, accumulate, reduction, clip: 0.0, ..recipe() };
-        let batches = Batches::new(&text, batch_size, 12, 1, Objective::Masked { mask: 16, vocab_size: 17, segments: false }).unwrap();
+        let batches =
+            Batches::new(&text, batch_size, 12, 1, Objective::Masked { mask: 16, vocab_size: 17, segments: false })
+                .unwrap();
         let config = Config { mask: limpid::config::Mask::Bidirectional, ..tiny() };
         let step = trainer(&config, recipe).step(&batches).unwrap();
         (step.loss, step.norm)
@@ -138,7 +160,8 @@ fn every_optimizer_learns() {
 fn a_step_allocates_nothing() {
     let _alone = alone();
     let text = text();
-    let config = Config { dropout: Dropout::everywhere(0.1), n_segment: 2, head_bias: true, embedding_norm: true, ..tiny() };
+    let config =
+        Config { dropout: Dropout::everywhere(0.1), n_segment: 2, head_bias: true, embedding_norm: true, ..tiny() };
     let batches = Batches::new(&text, 4, 12, 1, Objective::NextToken).unwrap();
     let mut t = trainer(&config, Recipe { accumulate: 2, ..recipe() });
     t.step(&batches).unwrap();
@@ -167,7 +190,10 @@ fn a_number_that_is_none_is_named_and_the_weights_stay() {
     let before = weights(&t);
     let error = t.step(&batches).unwrap_err();
     assert_eq!(weights(&t), before);
-    assert!(matches!(&error, TrainError::NotFinite { step: 2, tensor, .. } if tensor == "blocks.1.mlp.in.weight"), "{error}");
+    assert!(
+        matches!(&error, TrainError::NotFinite { step: 2, tensor, .. } if tensor == "blocks.1.mlp.in.weight"),
+        "{error}"
+    );
 
     // weights that are finite but overflow: the first activation that does is named
     let mut t = trainer(&tiny(), recipe());
@@ -186,9 +212,16 @@ fn folder(name: &str) -> PathBuf {
     path
 }
 
-fn run_until(folder: &PathBuf, recipe: Recipe, config: &Config, stop_at: Option<u64>, resume: bool) -> Vec<u32> {
+fn run_until(
+    folder: &std::path::Path,
+    recipe: Recipe,
+    config: &Config,
+    stop_at: Option<u64>,
+    resume: bool,
+) -> Vec<u32> {
     let text = text();
-    let mut run = Run::new(trainer(config, recipe), Some(folder.clone()), &text[..500], &text[500..], Objective::NextToken);
+    let mut run =
+        Run::new(trainer(config, recipe), Some(folder.to_path_buf()), &text[..500], &text[500..], Objective::NextToken);
     let tokenizer = Tokenizer::train(Kind::Char, "abcdefghijklmnopq", Order::Sorted, &[]).unwrap();
     if resume {
         run.resume().unwrap();
@@ -207,7 +240,10 @@ fn run_until(folder: &PathBuf, recipe: Recipe, config: &Config, stop_at: Option<
 fn a_resumed_run_is_the_run_that_was_not_stopped() {
     let _alone = alone();
     let config = Config { dropout: Dropout::everywhere(0.2), ..tiny() };
-    for (n, recipe) in [recipe(), Recipe { accumulate: 3, optimizer: Method::Sgd, learning_rate: 0.1, ..recipe() }].into_iter().enumerate() {
+    for (n, recipe) in [recipe(), Recipe { accumulate: 3, optimizer: Method::Sgd, learning_rate: 0.1, ..recipe() }]
+        .into_iter()
+        .enumerate()
+    {
         let (whole, parts) = (folder(&format!("whole{n}")), folder(&format!("parts{n}")));
         let want = run_until(&whole, recipe, &config, None, false);
         run_until(&parts, recipe, &config, Some(3), false);

@@ -1,30 +1,39 @@
 //! `eval`: how well a model knows a text.
 
 use super::{open, tokenizer};
-use crate::options::MachineOptions;
+use crate::options::{MachineOptions, Usage};
 use crate::{show, source};
 use anyhow::{Context, Result, bail};
 use limpid::checkpoint::Directory;
 use limpid::config::Mask;
 use limpid::data::{Objective, Windows, check_ids};
 use limpid::evaluate;
+use limpid::generate::{self, Session};
 use limpid::model::Use;
 use std::path::PathBuf;
 
 /// Loss, perplexity and bits per byte of a text: all of it, deterministic, dropout off.
+///
+/// With --prompt and --continuation instead of --data: the log-probability of the continuation, token by token.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// A model directory
     #[arg(long, value_name = "DIR")]
     model: PathBuf,
     /// A text file, a folder of .txt files, or builtin:stories
-    #[arg(long, value_name = "FILE")]
-    data: String,
+    #[arg(long, value_name = "FILE", required_unless_present = "continuation", conflicts_with_all = ["prompt", "continuation"])]
+    data: Option<String>,
+    /// What comes before the continuation: text, @FILE, or - for standard input
+    #[arg(long, short, value_name = "TEXT", requires = "continuation")]
+    prompt: Option<String>,
+    /// Text to score (its tokens are its own: with byte pairs, begin it with the blank before a word)
+    #[arg(long, value_name = "TEXT", requires = "prompt")]
+    continuation: Option<String>,
     /// Tokens of a window [default: the model's]
-    #[arg(long, value_name = "T", alias = "block-size")]
+    #[arg(long, value_name = "T", alias = "block-size", conflicts_with = "continuation")]
     context_length: Option<usize>,
     /// Windows at once
-    #[arg(long, value_name = "B", default_value_t = 16)]
+    #[arg(long, value_name = "B", default_value_t = 16, conflicts_with = "continuation")]
     batch_size: usize,
     /// Put the result on stdout as JSON
     #[arg(long)]
@@ -46,9 +55,14 @@ struct Found {
 
 pub fn run(args: Args) -> Result<()> {
     let directory = Directory::open(&args.model)?;
+    let data = match (&args.data, &args.prompt, &args.continuation) {
+        (Some(data), ..) => data,
+        (None, Some(prompt), Some(continuation)) => return likelihood(&args, &directory, prompt, continuation),
+        _ => bail!(Usage("give --data FILE, or --prompt TEXT and --continuation TEXT".into())),
+    };
     let tokenizer = tokenizer(&directory)?;
-    let (text, log_probability) = source::read_whole(&args.data)?;
-    let ids = tokenizer.encode(&text).with_context(|| args.data.clone())?;
+    let (text, log_probability) = source::read_whole(data)?;
+    let ids = tokenizer.encode(&text).with_context(|| data.clone())?;
     check_ids(&ids, directory.config.vocab_size)?;
     let context = args.context_length.unwrap_or(directory.config.context_length);
     if context == 0 || args.batch_size == 0 {
@@ -91,5 +105,33 @@ pub fn run(args: Args) -> Result<()> {
             format!("{floor:.4} nats a token: this text cannot be known better ({:.4} above it)", found.loss - floor),
         ));
     }
+    show::out(&show::pairs(&rows))
+}
+
+/// How likely a continuation is: logarithms of each token's probability and their sum.
+fn likelihood(args: &Args, directory: &Directory, prompt: &str, continuation: &str) -> Result<()> {
+    if prompt == "-" && continuation == "-" {
+        bail!(Usage("--prompt and --continuation cannot both be standard input".into()));
+    }
+    let tokenizer = tokenizer(directory)?;
+    let prompt = tokenizer.encode(&source::prompt(prompt)?).context("--prompt")?;
+    let ids = tokenizer.encode(&source::prompt(continuation)?).context("--continuation")?;
+    if ids.is_empty() {
+        bail!("the continuation is empty: there is nothing to score");
+    }
+    let mut session = Session::on_cpu(&directory.config, 1, args.machine.threads())?;
+    let (model, backend) = session.parts();
+    directory.load(model, backend)?;
+    let found = generate::score(&mut session, &prompt, &ids)?;
+    let pieces = tokenizer.pieces(&ids)?;
+    if args.json {
+        return show::json(&serde_json::json!({
+            "log_probs": found.log_probs, "total": found.total, "tokens": ids, "pieces": pieces
+        }));
+    }
+    let row =
+        |(piece, log): (&String, &f64)| (format!("{piece:?}"), format!("{log:>10.4}  {:>6.2}%", 100.0 * log.exp()));
+    let mut rows: Vec<(String, String)> = pieces.iter().zip(&found.log_probs).map(row).collect();
+    rows.push((format!("all {}", ids.len()), format!("{:>10.4}  nats", found.total)));
     show::out(&show::pairs(&rows))
 }

@@ -1,22 +1,27 @@
 //! `inspect`: a model at work on a prompt.
+//!
+//! Everything that can go wrong is looked up into [`Seen`] first, then printed: as text, or as one JSON object.
 
-use super::{open, tokenizer};
-use crate::options::{self, MachineOptions, ModelOptions};
+use super::{fits, open, tokenizer};
+use crate::options::{MachineOptions, ModelOptions, Usage};
 use crate::{show, source};
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use limpid::backend::{Backend, Cpu};
 use limpid::checkpoint::Directory;
-use limpid::config::Mask;
+use limpid::config::{Config, Mask};
 use limpid::data::check_ids;
 use limpid::model::{Model, Use, init};
 use limpid::ops::{Batch, IGNORE};
 use limpid::tokenizer::Tokenizer;
-use limpid::trace::{Labelled, Trace, table};
+use limpid::trace::table::{self, Masks};
+use limpid::trace::{self, Labelled, Row, Trace};
 use limpid::train::Recipe;
-use std::path::PathBuf;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
 
 /// Show a model at work on a prompt: every tensor with its symbol, shape and statistics; tables; any tensor saved.
 #[derive(clap::Args, Debug)]
+#[command(group(clap::ArgGroup::new("printed").args(["tensor", "masks"]).multiple(true)))]
 pub struct Args {
     /// A model directory
     #[arg(long, value_name = "DIR")]
@@ -27,21 +32,51 @@ pub struct Args {
     /// Token ids instead of a prompt: 1,2,3
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = super::ids)]
     tokens: Option<Vec<u32>>,
+    /// The segment of each token: 0,0,1,1 [default: all 0]
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = super::ids)]
+    segments: Option<Vec<u32>>,
+    /// Take the weights as they were before training
+    #[arg(long, requires = "model")]
+    initial: bool,
     /// Print this tensor as a table; may be given several times (blocks.0.attn.hook_pattern, embed.weight, logits.grad)
     #[arg(long, value_name = "NAME", action = clap::ArgAction::Append)]
     tensor: Vec<String>,
+    /// Print one head of the named tensors, counted from 0
+    #[arg(long, value_name = "H", requires = "tensor")]
+    head: Option<usize>,
+    /// Print the named tensors with rows and columns exchanged
+    #[arg(long, requires = "tensor")]
+    transpose: bool,
+    /// Digits after the point of the named tensors
+    #[arg(long, value_name = "N", default_value_t = 6, requires = "tensor", value_parser = clap::value_parser!(u8).range(..=17))]
+    decimals: u8,
+    /// Print all rows and columns
+    #[arg(long, requires = "printed")]
+    full: bool,
     /// Save all tensors, or those named, as safetensors
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
     /// Print the table of all tensors (the default, if nothing else is asked for)
     #[arg(long)]
     table: bool,
+    /// Put the parameters into the table too
+    #[arg(long)]
+    params: bool,
     /// Print the listing of ops
     #[arg(long)]
     listing: bool,
-    /// Run the backward too: gradients of the next-token loss under NAME.grad
+    /// Run the backward too: gradients of the next-token loss under NAME.grad, and a table of them
     #[arg(long)]
     backward: bool,
+    /// Print the five likeliest tokens after each token
+    #[arg(long)]
+    next: bool,
+    /// Print the causal mask in its three forms
+    #[arg(long)]
+    masks: bool,
+    /// Print the tokens whose embeddings are nearest to this one's: its text, or its id if no token has that text
+    #[arg(long, value_name = "TOKEN")]
+    similar: Option<String>,
     /// Put the table on stdout as JSON
     #[arg(long)]
     json: bool,
@@ -51,19 +86,35 @@ pub struct Args {
     machine: MachineOptions,
 }
 
+/// Candidates after each token, and neighbours of one.
+const LIKELIEST: usize = 5;
+const NEAREST: usize = 10;
+
+/// What was asked for, found.
+struct Seen {
+    rows: Vec<Row>,
+    tensors: Vec<Labelled>,
+    gradients: Vec<Gradient>,
+    /// Norms of the parameters' gradients: of each layer, and of all.
+    layers: Vec<(String, f64)>,
+    masks: Option<Masks>,
+    /// For each position (token, probability), likeliest first.
+    next: Vec<Vec<(u32, f64)>>,
+    /// The token asked for, and (token, cosine), nearest first.
+    similar: Option<(u32, Vec<(u32, f64)>)>,
+}
+
 pub fn run(args: Args) -> Result<()> {
     let (model, mut cpu, ids, tokenizer) = ready(&args)?;
-    if args.listing {
-        show::out(&model.to_string())?;
-        if !args.table && args.tensor.is_empty() && args.save.is_none() && !args.json {
-            return Ok(());
-        }
-    }
-    let batch = batch(&model, &ids, tokenizer.as_ref())?;
+    let tokenizer = tokenizer.as_ref();
+    let batch = batch(&model, &ids, args.segments.as_deref(), tokenizer)?;
+    let others = args.listing || args.next || args.masks || args.similar.is_some();
+    let named = !args.tensor.is_empty() || args.save.is_some();
+    let table = args.table || args.params || !(others || named);
     let backward = args.backward || args.tensor.iter().any(|t| t.ends_with(".grad"));
     let trace = Trace::run(&model, &mut cpu, &batch, backward)?;
     // every name is looked up before anything is printed or written
-    let tensors: Vec<Labelled> = args.tensor.iter().map(|name| trace.get(name)).collect::<Result<_, _>>()?;
+    let seen = look(&args, &trace, &ids, tokenizer)?;
     if let Some(path) = &args.save {
         let names: Vec<&str> = args.tensor.iter().map(String::as_str).collect();
         trace.save(path, &names)?;
@@ -73,39 +124,322 @@ pub fn run(args: Args) -> Result<()> {
             path.display()
         );
     }
-    let rows = trace.rows();
     if args.json {
-        let rows: Vec<_> = rows
-            .iter()
-            .map(|r| serde_json::json!({ "name": r.name, "symbol": r.symbol, "formula": r.formula, "axes": r.letters, "shape": r.shape,
-                "mean": r.mean, "deviation": r.deviation, "min": r.min, "max": r.max, "masked": r.masked, "nan": r.nan }))
-            .collect();
-        let tensors: Vec<_> = tensors
-            .iter()
-            .map(|t| serde_json::json!({ "name": t.name, "axes": t.axes, "shape": t.shape, "values": t.values }))
-            .collect();
-        return show::json(&serde_json::json!({ "tokens": ids, "rows": rows, "tensors": tensors }));
+        return show::json(&to_json(&args, &model, &ids, &seen, tokenizer));
     }
-    let options = table::Options { width: show::width(), ..table::Options::default() };
-    for tensor in &tensors {
-        show::out(&(table::table(tensor, &options) + "\n"))?;
+    let mut parts = vec![];
+    if args.listing {
+        parts.push(model.to_string());
     }
-    if args.table || (args.tensor.is_empty() && args.save.is_none()) {
-        if let Some(tokenizer) = &tokenizer {
+    let mut options =
+        table::Options { width: show::width(), decimals: args.decimals.into(), ..table::Options::default() };
+    if args.full {
+        let most = usize::MAX;
+        options = table::Options { max_rows: most, max_cols: most, max_tables: most, width: 0, ..options };
+    }
+    parts.extend(seen.tensors.iter().map(|tensor| table::table(tensor, &options)));
+    if let Some(masks) = &seen.masks {
+        let [binary, additive] = [&masks.binary, &masks.additive].map(|mask| table::table(mask, &options));
+        parts.push(format!("M, 1 where a query (row) sees a key (column):\n{binary}"));
+        parts.push(format!("M^-inf, added to the scores:\n{additive}"));
+        parts.push(format!("as a function of the scores x:\n{}", masks.function));
+    }
+    if let Some((id, near)) = &seen.similar {
+        let line = |(id, cosine): &(u32, f64)| vec![piece(tokenizer, *id), id.to_string(), format!("{cosine:.4}")];
+        let lines: Vec<_> = near.iter().map(line).collect();
+        parts.push(format!(
+            "nearest to {} (id {id}):\n{}",
+            piece(tokenizer, *id),
+            columns(&["token", "id", "cosine"], &lines)
+        ));
+    }
+    if args.next {
+        let best = |(id, p): &(u32, f64)| format!("{} {:.1}%", piece(tokenizer, *id), 100.0 * p);
+        let line = |(t, best_of): (usize, &Vec<(u32, f64)>)| {
+            [t.to_string(), piece(tokenizer, ids[t])].into_iter().chain(best_of.iter().map(best)).collect()
+        };
+        let lines: Vec<Vec<String>> = seen.next.iter().enumerate().map(line).collect();
+        parts.push(columns(&["pos", "token", "likeliest", "second", "third", "fourth", "fifth"], &lines));
+    }
+    if table {
+        let mut text = String::new();
+        if let Some(tokenizer) = tokenizer {
             let pieces: Vec<String> = tokenizer.pieces(&ids)?.iter().map(|p| format!("{p:?}")).collect();
-            show::out(&format!("{} tokens: {}\n\n", ids.len(), pieces.join(" ")))?;
+            text = format!("{} tokens: {}\n\n", ids.len(), pieces.join(" "));
         }
-        show::out(&table::summary_table(&rows, show::width()))?;
+        parts.push(text + &table::summary_table(&seen.rows, show::width()));
     }
-    Ok(())
+    if args.backward && (table || !named) {
+        let line = |g: &Gradient| {
+            let shape: Vec<String> = g.shape.iter().map(usize::to_string).collect();
+            let numbers = [g.norm, g.mean, g.min, g.max].map(short);
+            [g.name.clone(), shape.join(" ")].into_iter().chain(numbers).collect::<Vec<_>>()
+        };
+        let lines: Vec<_> = seen.gradients.iter().map(line).collect();
+        parts.push(columns(&["gradient of", "shape", "norm", "mean", "min", "max"], &lines));
+        let lines: Vec<_> = seen.layers.iter().map(|(name, norm)| vec![name.clone(), short(*norm)]).collect();
+        parts.push(columns(&["gradient of the parameters of", "norm"], &lines));
+    }
+    show::out(&parts.join("\n"))
 }
+
+/// Looks up all that was asked for.
+fn look(args: &Args, trace: &Trace, ids: &[u32], tokenizer: Option<&Tokenizer>) -> Result<Seen> {
+    let (model, causal) = (trace.model(), trace.model().config.mask == Mask::Causal);
+    let params: Vec<&str> = model.params.iter().map(|p| p.name.as_str()).collect();
+    let mut tensors = vec![];
+    for name in &args.tensor {
+        let mut tensor = trace.get(name)?;
+        if let Some(head) = args.head {
+            tensor = one_head(tensor, head)?;
+        }
+        tensors.push(if args.transpose { transposed(tensor) } else { tensor });
+    }
+    let similar = match &args.similar {
+        Some(token) => {
+            let id = token_id(token, tokenizer, model.config.vocab_size)?;
+            Some((id, nearest(&trace.get("embed.weight")?, id)))
+        }
+        None => None,
+    };
+    if args.masks && !causal {
+        bail!("this model's mask is {}: it hides nothing, so there is no mask to print", model.config.mask);
+    }
+    let mut rows = trace.rows();
+    let (mut gradients, mut layers) = (vec![], vec![]);
+    if args.params {
+        rows.extend(params.iter().map(|name| trace.row(name)).collect::<Result<Vec<_>, _>>()?);
+    }
+    if args.backward {
+        let of_params = gradients_of(trace, &params)?;
+        layers = by_layer(&of_params);
+        gradients = gradients_of(trace, &trace.names().collect::<Vec<_>>())?;
+        gradients.extend(of_params.into_iter().filter(|_| args.params));
+    }
+    let next = match args.next {
+        true => trace.get("probs")?.values.chunks_exact(model.config.vocab_size).map(likeliest).collect(),
+        false => vec![],
+    };
+    let masks = args.masks.then(|| table::masks(ids.len()));
+    Ok(Seen { rows, tensors, gradients, layers, masks, next, similar })
+}
+
+fn to_json(args: &Args, model: &Model, ids: &[u32], seen: &Seen, tokenizer: Option<&Tokenizer>) -> Value {
+    let row = |r: &Row| {
+        json!({ "name": r.name, "symbol": r.symbol, "formula": r.formula, "axes": r.letters, "shape": r.shape,
+            "mean": r.mean, "deviation": r.deviation, "min": r.min, "max": r.max, "masked": r.masked, "nan": r.nan })
+    };
+    let tensor =
+        |(name, t): (&String, &Labelled)| json!({ "name": name, "axes": t.axes, "shape": t.shape, "values": t.values });
+    let text = |id: u32| tokenizer.and_then(|t| t.piece(id).ok());
+    let mut all = json!({
+        "tokens": ids,
+        "rows": seen.rows.iter().map(row).collect::<Vec<_>>(),
+        "tensors": args.tensor.iter().zip(&seen.tensors).map(tensor).collect::<Vec<_>>(),
+    });
+    if args.listing {
+        all["listing"] = model.to_string().into();
+    }
+    if args.backward {
+        let gradient = |g: &Gradient| json!({ "name": g.name, "shape": g.shape, "norm": g.norm, "mean": g.mean, "min": g.min, "max": g.max });
+        let layer = |(name, norm): &(String, f64)| json!({ "name": name, "norm": norm });
+        all["gradients"] = seen.gradients.iter().map(gradient).collect();
+        all["layers"] = seen.layers.iter().map(layer).collect();
+    }
+    if let Some(masks) = &seen.masks {
+        // JSON has no infinity: what hides is null there
+        let rows = |mask: &Labelled| mask.values.chunks_exact(ids.len()).map(|row| json!(row)).collect::<Value>();
+        all["masks"] =
+            json!({ "binary": rows(&masks.binary), "additive": rows(&masks.additive), "function": masks.function });
+    }
+    if let Some((id, near)) = &seen.similar {
+        let one = |(id, cosine): &(u32, f64)| json!({ "id": id, "piece": text(*id), "cosine": cosine });
+        all["similar"] = json!({ "id": id, "piece": text(*id), "nearest": near.iter().map(one).collect::<Value>() });
+    }
+    if args.next {
+        let one = |(id, p): &(u32, f64)| json!({ "id": id, "piece": text(*id), "probability": p });
+        all["next"] = seen.next.iter().map(|best| best.iter().map(one).collect::<Value>()).collect();
+    }
+    all
+}
+
+// ---- what is made of tensors
+
+/// A gradient on one line.
+struct Gradient {
+    name: String,
+    shape: Vec<usize>,
+    norm: f64,
+    mean: f64,
+    min: f64,
+    max: f64,
+}
+
+/// The gradients of those tensors that have one.
+fn gradients_of(trace: &Trace, names: &[&str]) -> Result<Vec<Gradient>> {
+    let mut all = vec![];
+    for name in names {
+        let tensor = match trace.get(&format!("{name}.grad")) {
+            Err(trace::Error::NoGradient { .. }) => continue,
+            found => found?,
+        };
+        let values = || tensor.values.iter().map(|v| f64::from(*v));
+        all.push(Gradient {
+            name: name.to_string(),
+            norm: values().map(|v| v * v).sum::<f64>().sqrt(),
+            mean: values().sum::<f64>() / tensor.values.len().max(1) as f64,
+            min: values().fold(f64::NAN, f64::min),
+            max: values().fold(f64::NAN, f64::max),
+            shape: tensor.shape,
+        });
+    }
+    Ok(all)
+}
+
+/// The norm of each layer's parameter gradients together: a block's, a table's; and of all.
+fn by_layer(params: &[Gradient]) -> Vec<(String, f64)> {
+    let mut layers: Vec<(String, f64)> = vec![];
+    for gradient in params {
+        let parts = if gradient.name.starts_with("blocks.") { 2 } else { 1 };
+        let layer = gradient.name.split('.').take(parts).collect::<Vec<_>>().join(".");
+        match layers.iter_mut().find(|(name, _)| *name == layer) {
+            Some((_, squares)) => *squares += gradient.norm.powi(2),
+            None => layers.push((layer, gradient.norm.powi(2))),
+        }
+    }
+    let all = layers.iter().map(|(_, squares)| squares).sum();
+    layers.push(("all".into(), all));
+    layers.into_iter().map(|(name, squares)| (name, squares.sqrt())).collect()
+}
+
+fn one_head(tensor: Labelled, head: usize) -> Result<Labelled> {
+    let Labelled { name, mut axes, mut shape, values } = tensor;
+    let Some(at) = axes.iter().position(|axis| *axis == "head") else {
+        bail!("`{name}` has no heads: its axes are [{}]; leave --head out", axes.join(" "));
+    };
+    let (heads, size) = (shape[at], shape[at + 1..].iter().product::<usize>());
+    if head >= heads {
+        bail!("--head {head}: `{name}` has {heads} heads, 0 to {}", heads - 1);
+    }
+    axes.remove(at);
+    shape.remove(at);
+    let values = values.chunks_exact(heads * size).flat_map(|all| &all[head * size..][..size]).copied().collect();
+    Ok(Labelled { name: format!("{name}, head {head}"), axes, shape, values })
+}
+
+/// Rows and columns of every table exchanged; heads stay tables of their own.
+fn transposed(tensor: Labelled) -> Labelled {
+    let Labelled { name, mut axes, mut shape, values } = tensor;
+    if shape.len() == 1 {
+        // a vector is printed as a row: it becomes a column
+        axes.push("1");
+        shape.push(1);
+        return Labelled { name, axes, shape, values };
+    }
+    let n = shape.len();
+    let mut order: Vec<usize> = (0..n).collect();
+    if n > 2 && axes.get(n - 2) == Some(&"head") {
+        order.swap(n - 3, n - 2);
+    }
+    order.swap(n - 2, n - 1);
+    let strides: Vec<usize> = (0..n).map(|i| shape[i + 1..].iter().product()).collect();
+    let to: Vec<usize> = order.iter().map(|axis| shape[*axis]).collect();
+    let from = |flat: usize| {
+        let (mut rest, mut at) = (flat, 0);
+        for (axis, size) in order.iter().zip(&to).rev() {
+            at += rest % size * strides[*axis];
+            rest /= size;
+        }
+        values[at]
+    };
+    let values = (0..values.len()).map(from).collect();
+    Labelled { name, axes: order.iter().filter_map(|axis| axes.get(*axis).copied()).collect(), shape: to, values }
+}
+
+/// The token of that text or, if there is none, of that number.
+fn token_id(token: &str, tokenizer: Option<&Tokenizer>, vocab_size: usize) -> Result<u32> {
+    if let Some(tokenizer) = tokenizer
+        && let Ok(ids) = tokenizer.encode(token)
+        && let [id] = ids[..]
+        && tokenizer.piece(id)? == token
+    {
+        return Ok(id);
+    }
+    match token.parse() {
+        Ok(id) => {
+            check_ids(&[id], vocab_size)?;
+            Ok(id)
+        }
+        Err(_) if tokenizer.is_none() => bail!("--similar {token}: without a tokenizer, give a token's id"),
+        Err(_) => {
+            bail!("--similar: {token:?} is not one token of this model; `limpid tokenize` shows which tokens it is")
+        }
+    }
+}
+
+/// The rows of `table` (V,C) with the greatest cosine to row `id`, itself left out.
+fn nearest(table: &Labelled, id: u32) -> Vec<(u32, f64)> {
+    let width = table.values.len() / table.shape[0];
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+    let own = &table.values[id as usize * width..][..width];
+    let cosine = |row: &[f32]| dot(own, row) / (dot(own, own) * dot(row, row)).sqrt().max(f64::MIN_POSITIVE);
+    best((0..).zip(table.values.chunks_exact(width).map(cosine)).filter(|(other, _)| *other != id).collect(), NEAREST)
+}
+
+fn likeliest(probs: &[f32]) -> Vec<(u32, f64)> {
+    best((0..).zip(probs.iter().map(|p| f64::from(*p))).collect(), LIKELIEST)
+}
+
+fn best(mut all: Vec<(u32, f64)>, n: usize) -> Vec<(u32, f64)> {
+    all.sort_by(|a, b| b.1.total_cmp(&a.1));
+    all.truncate(n);
+    all
+}
+
+// ---- text
+
+/// A token to look at: quoted, or its number where there is no tokenizer.
+fn piece(tokenizer: Option<&Tokenizer>, id: u32) -> String {
+    tokenizer.and_then(|t| t.piece(id).ok()).map_or_else(|| id.to_string(), |piece| format!("{piece:?}"))
+}
+
+fn short(v: f64) -> String {
+    match v.abs() {
+        0.0 => "0".into(),
+        a if (1e-3..1e4).contains(&a) => format!("{v:.4}"),
+        _ => format!("{v:.2e}"),
+    }
+}
+
+/// Aligned columns, the first to the left; where a line would be too long, the last are left out.
+fn columns(headers: &[&str], lines: &[Vec<String>]) -> String {
+    let column = |j: usize| lines.iter().map(move |line| line.get(j).map_or("", String::as_str));
+    let widths = headers.iter().enumerate().map(|(j, header)| column(j).chain([*header]).map(table::columns).max());
+    let mut widths: Vec<usize> = widths.map(|width| width.unwrap_or(0)).collect();
+    while widths.len() > 3 && widths.iter().map(|w| w + 2).sum::<usize>() > show::width() + 2 {
+        widths.pop();
+    }
+    let headers: Vec<String> = headers.iter().map(|h| h.to_string()).collect();
+    let mut text = String::new();
+    for line in std::iter::once(&headers).chain(lines) {
+        let cells = widths.iter().zip(line).enumerate().map(|(j, (width, cell))| {
+            let space = " ".repeat(width.saturating_sub(table::columns(cell)));
+            if j == 0 { format!("{cell}{space}") } else { format!("  {space}{cell}") }
+        });
+        text += cells.collect::<String>().trim_end();
+        text.push('\n');
+    }
+    text
+}
+
+// ---- the model and its input
 
 /// The model with its weights (a preset's initial ones, if no directory was given) and the prompt's ids.
 fn ready(args: &Args) -> Result<(Model, Cpu, Vec<u32>, Option<Tokenizer>)> {
     let threads = args.machine.threads();
     let Some(dir) = &args.model else {
         if args.preset.preset.is_none() {
-            bail!(options::Usage("give --model DIR, or --preset NAME to look at an untrained one".into()));
+            bail!(Usage("give --model DIR, or --preset NAME to look at an untrained one".into()));
         }
         let config = args.preset.config()?;
         let ids = match (&args.tokens, &args.prompt) {
@@ -114,30 +448,55 @@ fn ready(args: &Args) -> Result<(Model, Cpu, Vec<u32>, Option<Tokenizer>)> {
             (None, None) => (0..config.context_length.min(4) as u32).map(|i| i % config.vocab_size as u32).collect(),
         };
         check(&ids, &config)?;
-        let model = Model::new(&config, Use::Inspect { batch: 1, context: ids.len() })?;
-        super::fits(&model, "this model")?;
-        let mut cpu = Cpu::new(&model, threads);
-        let recipe = Recipe::preset(args.preset.name());
-        for param in &model.params {
-            cpu.write(param.slot, &init::values(&model, param, recipe.init, recipe.init_std, recipe.seed));
-        }
+        let (model, cpu) = untrained(&config, ids.len(), &Recipe::preset(args.preset.name()), threads)?;
         return Ok((model, cpu, ids, None));
     };
     let directory = Directory::open(dir)?;
     let ids = match (&args.tokens, &args.prompt) {
         (Some(ids), _) => ids.clone(),
         (None, Some(prompt)) => tokenizer(&directory)?.encode(&source::prompt(prompt)?)?,
-        (None, None) if args.listing => vec![0],
+        (None, None) if args.listing || args.similar.is_some() => vec![0],
         (None, None) => {
-            bail!(options::Usage("give --prompt TEXT or --tokens 1,2,3: a model is shown at work on something".into()))
+            bail!(Usage("give --prompt TEXT or --tokens 1,2,3: a model is shown at work on something".into()))
         }
     };
     check(&ids, &directory.config)?;
-    let (model, cpu) = open(&directory, Use::Inspect { batch: 1, context: ids.len() }, threads)?;
+    let (model, cpu) = if args.initial {
+        untrained(&directory.config, ids.len(), &began(dir)?, threads)?
+    } else {
+        open(&directory, Use::Inspect { batch: 1, context: ids.len() }, threads)?
+    };
     Ok((model, cpu, ids, directory.tokenizer))
 }
 
-fn check(ids: &[u32], config: &limpid::config::Config) -> Result<()> {
+/// A model with the weights that training would begin from.
+fn untrained(config: &Config, context: usize, recipe: &Recipe, threads: usize) -> Result<(Model, Cpu)> {
+    let model = Model::new(config, Use::Inspect { batch: 1, context })?;
+    fits(&model, "this model")?;
+    let mut cpu = Cpu::new(&model, threads);
+    for param in &model.params {
+        cpu.write(param.slot, &init::values(&model, param, recipe.init, recipe.init_std, recipe.seed));
+    }
+    Ok((model, cpu))
+}
+
+/// How a run's weights began, as its limpid.toml says.
+fn began(dir: &Path) -> Result<Recipe> {
+    let path = dir.join("limpid.toml");
+    if !path.exists() {
+        bail!("{} has no limpid.toml, so with which weights its training began is not known", dir.display());
+    }
+    let text = source::read_file(&path)?;
+    let all: toml::Table = text.parse().with_context(|| path.display().to_string())?;
+    let mut table = toml::Table::new();
+    for key in ["init", "init_std", "seed"] {
+        let value = all.get(key).with_context(|| format!("{} has no `{key}`", path.display()))?;
+        table.insert(key.into(), value.clone());
+    }
+    table.try_into().with_context(|| path.display().to_string())
+}
+
+fn check(ids: &[u32], config: &Config) -> Result<()> {
     check_ids(ids, config.vocab_size)?;
     if ids.is_empty() {
         bail!("the prompt is empty: there is nothing to look at");
@@ -153,7 +512,7 @@ fn check(ids: &[u32], config: &limpid::config::Config) -> Result<()> {
 }
 
 /// The ids as one sequence; the target of each is the next, of a mask whatever a masked model finds itself.
-fn batch(model: &Model, ids: &[u32], tokenizer: Option<&Tokenizer>) -> Result<Batch> {
+fn batch(model: &Model, ids: &[u32], segments: Option<&[u32]>, tokenizer: Option<&Tokenizer>) -> Result<Batch> {
     let causal = model.config.mask == Mask::Causal;
     let mask = tokenizer.and_then(|t| t.special("[MASK]"));
     let mut targets: Vec<u32> = if causal {
@@ -163,8 +522,14 @@ fn batch(model: &Model, ids: &[u32], tokenizer: Option<&Tokenizer>) -> Result<Ba
     };
     targets.resize(ids.len(), IGNORE);
     let mut batch = Batch::of_sequences(ids.to_vec(), targets, ids.len());
-    if model.config.n_segment > 0 {
-        batch.segments = vec![0; ids.len()];
+    match (segments, model.config.n_segment) {
+        (Some(_), 0) => bail!("this model has no segment vectors (n_segment is 0): leave --segments out"),
+        (Some(segments), _) if segments.len() != ids.len() => {
+            bail!("--segments has {} numbers and the prompt {} tokens: give one for each", segments.len(), ids.len())
+        }
+        (Some(segments), _) => batch.segments = segments.to_vec(),
+        (None, 0) => {}
+        (None, _) => batch.segments = vec![0; ids.len()],
     }
     Ok(batch)
 }

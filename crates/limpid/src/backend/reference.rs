@@ -162,13 +162,7 @@ impl Reference {
     }
 
     /// Key and value of every position that a span's queries may look at.
-    fn keys(
-        kv: &[f64],
-        first: usize,
-        stride: usize,
-        d: usize,
-        n: usize,
-    ) -> impl Iterator<Item = &[f64]> + Clone {
+    fn keys(kv: &[f64], first: usize, stride: usize, d: usize, n: usize) -> impl Iterator<Item = &[f64]> + Clone {
         (0..n).map(move |j| &kv[first + j * stride..][..d])
     }
 

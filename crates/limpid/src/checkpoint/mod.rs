@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
     /// The file system's answer.
-    #[error("{}: {source}{}", .path.display(), mend(.source))]
+    #[error("{}{}", .path.display(), mend(.source))]
     Io {
         /// The file.
         path: PathBuf,
@@ -62,7 +62,7 @@ pub enum CheckpointError {
         wanted: Vec<usize>,
     },
     /// A configuration that cannot be built.
-    #[error("{}: {source}", .path.display())]
+    #[error("{}", .path.display())]
     Config {
         /// The file.
         path: PathBuf,
@@ -109,7 +109,11 @@ pub fn replace(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> Resu
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(".partial");
     let beside = path.with_file_name(name);
-    let done = write(&beside).and_then(|()| File::open(&beside)?.sync_all()).and_then(|()| fs::rename(&beside, path));
+    // created here, so that it has the permissions that files get
+    let done = File::create(&beside)
+        .and_then(|_| write(&beside))
+        .and_then(|()| File::open(&beside)?.sync_all())
+        .and_then(|()| fs::rename(&beside, path));
     if done.is_err() {
         let _ = fs::remove_file(&beside);
     }

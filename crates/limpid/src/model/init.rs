@@ -94,7 +94,7 @@ mod tests {
             let residual = param.name.ends_with(".out.weight"); // added to the stream: of attention, of the feed-forward
             let bound = (6.0 / (inner + out) as f64).sqrt();
             let want = match scheme {
-                Init::Gpt2 if residual => STD / 6f64.sqrt(), // 1 / sqrt(2 L), L = 3
+                Init::Gpt2 if residual => STD / 6f64.sqrt(),   // 1 / sqrt(2 L), L = 3
                 Init::Xavier if !table => bound / 3f64.sqrt(), // variance 2 / (in + out)
                 Init::He if !table => (2.0 / inner as f64).sqrt(),
                 _ => STD,

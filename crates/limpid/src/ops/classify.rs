@@ -1,4 +1,4 @@
-//! Head and loss as one op: losses\[n\] = log sum exp(logits\[n\]) - logits\[n, target\] with logits = x w' + b
+//! Head and loss as one op: `losses[n] = log sum exp(logits[n]) - logits[n, target]` with logits = x w' + b
 //! (contract R182 to R211). Rows are taken in chunks, so the logits of a large vocabulary never exist
 //! whole; softmax and loss are fused, so no probability is ever rounded to zero before its logarithm.
 //!

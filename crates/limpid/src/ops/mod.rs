@@ -143,7 +143,7 @@ pub struct Drop {
 /// and never change how `y` is computed.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Op {
-    /// y[n] = table[token n] + positions[position n] + segments[segment n]
+    /// `y[n] = table[token n] + positions[position n] + segments[segment n]`
     Embed {
         /// (V,C)
         table: Slot,
@@ -256,14 +256,14 @@ pub enum Op {
         /// how
         drop: Drop,
     },
-    /// y[i] = x[outputs[i]]: the rows whose logits are wanted
+    /// `y[i] = x[outputs[i]]`: the rows whose logits are wanted
     Gather {
         /// (N,C)
         x: Slot,
         /// (outputs,C)
         y: Slot,
     },
-    /// losses[n] = -log softmax(x w' + b)[target n]: head and loss as one op, in chunks of rows, so that
+    /// `losses[n] = -log softmax(x w' + b)[target n]`: head and loss as one op, in chunks of rows, so that
     /// the logits of a large vocabulary never exist whole
     Classify {
         /// (N,C)

@@ -67,7 +67,9 @@ mod tests {
             let shuffled = all.clone();
             all.sort_unstable();
             assert_eq!(all, (0..n).collect::<Vec<_>>());
-            assert!(n < 16 || (shuffled != all && shuffled != (0..n).map(|i| permuted(3, 5, i, n)).collect::<Vec<_>>()));
+            assert!(
+                n < 16 || (shuffled != all && shuffled != (0..n).map(|i| permuted(3, 5, i, n)).collect::<Vec<_>>())
+            );
         }
     }
 

@@ -4,7 +4,7 @@
 //! The same run gives the same bytes, and a file is there whole or not at all.
 
 use super::{Error, Labelled, Trace};
-use crate::checkpoint::replace;
+use crate::checkpoint::{CheckpointError, replace};
 use safetensors::tensor::{Dtype, TensorView};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -45,8 +45,8 @@ pub fn save(path: &Path, tensors: &[Labelled]) -> Result<(), Error> {
         file.write_all(&body)
     });
     // both errors begin with the path: once is enough
-    let prefix = format!("{}: ", path.display());
-    written.map_err(|e| failed(e.to_string().trim_start_matches(&prefix).into()))
+    let (prefix, text) = (format!("{}: ", path.display()), |e: CheckpointError| e.to_string());
+    written.map_err(text).map_err(|text| failed(text.strip_prefix(&prefix).unwrap_or(&text).into()))
 }
 
 /// The file in two pieces: header and data. The crate lays the tensors out; the metadata is added here, because it
