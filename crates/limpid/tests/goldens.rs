@@ -462,7 +462,9 @@ fn a_broken_directory_is_refused_with_the_reason() {
 
 // ---- depth
 
-fn flow(place: NormPlace, (scheme, std): (Init, f64), tied: bool, layers: usize, seed: u64) -> (Vec<f64>, Vec<f64>) {
+/// Norms of the loss's gradient before any step, first block to last: in what leaves each block, and in each block's
+/// parameters.
+fn gradients_by_block(place: NormPlace, (scheme, std): (Init, f64), layers: usize, seed: u64) -> [Vec<f64>; 2] {
     let (b, t) = (2, 16);
     let config = Config {
         vocab_size: 64,
@@ -473,47 +475,57 @@ fn flow(place: NormPlace, (scheme, std): (Init, f64), tied: bool, layers: usize,
         d_ff: 256,
         norm_place: place,
         final_norm: place == NormPlace::Pre,
-        tied_head: tied,
+        tied_head: false,
         ..Config::default()
     };
     let model = Model::new(&config, Use::Inspect { batch: b, context: t }).unwrap();
     let mut cpu = Cpu::new(&model, 2);
     model.params.iter().for_each(|p| cpu.write(p.slot, &init::values(&model, p, scheme, std, seed)));
-    let site = |what: &str| format!("{what} {seed}");
-    let tokens = ids(&site("tokens"), b * t, config.vocab_size);
-    let batch = Batch::of_sequences(tokens, ids(&site("targets"), b * t, config.vocab_size), t);
+    let random = |what: &str| ids(&format!("{what} {seed}"), b * t, config.vocab_size);
+    let batch = Batch::of_sequences(random("tokens"), random("targets"), t);
     let trace = Trace::run(&model, &mut cpu, &batch, true).unwrap();
-    let norm = |name: &str| {
-        trace.get(&format!("{name}.grad")).unwrap().values.iter().map(|g| f64::from(*g).powi(2)).sum::<f64>()
+    let square = |name: &str| -> f64 {
+        trace.get(&format!("{name}.grad")).unwrap().values.iter().map(|g| f64::from(*g).powi(2)).sum()
     };
-    let block = |i: usize| {
-        model
-            .params
-            .iter()
-            .filter(|p| p.name.starts_with(&format!("blocks.{i}.")))
-            .map(|p| norm(&p.name))
-            .sum::<f64>()
-            .sqrt()
+    let own = |i: usize| {
+        let prefix = format!("blocks.{i}.");
+        model.params.iter().filter(|p| p.name.starts_with(&prefix)).map(|p| square(&p.name)).sum::<f64>().sqrt()
     };
-    let stream = |i: usize| norm(&format!("blocks.{i}.hook_resid_post")).sqrt();
-    ((0..layers).map(block).collect(), (0..layers).map(stream).collect())
+    let stream = |i: usize| square(&format!("blocks.{i}.hook_resid_post")).sqrt();
+    [(0..layers).map(stream).collect(), (0..layers).map(own).collect()]
 }
 
+/// R170 to R173, R262: what of "pre-norm has better gradient flow" can be measured at initialisation, 16 blocks.
+///
+/// Holds: in a pre-norm stack the gradient in the residual stream loses nothing in any block on its way down, while
+/// every post-norm stack has blocks where it shrinks. With one deviation for all weights (normal, xavier) the last
+/// block's gradient becomes smaller with depth in pre-norm, as 1 / sqrt(L), and does not in post-norm: one reason why
+/// post-norm needs a warm-up (Xiong et al. 2020). Measured over seeds 0 to 7, least and greatest:
+///
+/// | scheme       | smallest step, pre, post | first / last, pre, post | last block, 16 / 4 blocks, pre, post |
+/// |--------------|--------------------------|-------------------------|--------------------------------------|
+/// | normal 0.02  | 1.01-1.03, 0.98-0.99     | 2.8-3.4, 0.98-0.99      | 0.49-0.54, 0.99-1.01                 |
+/// | normal 0.069 | 1.02-1.03, 0.94-0.98     | 3.3-4.0, 0.89-1.25      | 0.44-0.58, 1.01-1.12                 |
+/// | xavier, N(0,1) tables | 1.01-1.02, 0.79-0.86 | 1.9-2.1, 0.45-1.36 | 0.67-0.76, 1.08-1.55                 |
+/// | he, N(0,1) tables     | 1.02-1.04, 0.59-0.72 | 4.5-6.4, 0.56-4.03 | 0.47-0.71, 0.61-1.41                 |
+///
+/// Does not hold: that first over last is nearer 1 in pre-norm. With small weights a post-norm stack is nearly flat
+/// (0.98); with large ones chance decides how much arrives (he: 0.56 to 4.03). GPT-2's own scheme divides what is added
+/// by sqrt(2 L), and its last block's gradient hardly depends on depth in either (0.91-1.02, 0.98-0.99; tied head).
 #[test]
-fn measure() {
-    for (what, tied) in [((Init::Gpt2, 0.02), true), ((Init::Gpt2, 0.0693), true), ((Init::Xavier, 1.0), false), ((Init::Normal, 0.02), true),((Init::Normal, 0.02), false), ((Init::Normal, 0.0693), false), ((Init::Normal, 0.1), false), ((Init::Xavier, 0.02), true), ((Init::He, 1.0), false)] {
-        for place in [NormPlace::Pre, NormPlace::Post] {
-            let mut lasts = vec![];
-            let mut ratios = vec![];
-            let mut mins = vec![];
-            for seed in 0..8 {
-                let shallow = flow(place, what, tied, 4, seed);
-                let (p, s) = flow(place, what, tied, 16, seed);
-                lasts.push(format!("{:.2}", p[15] / shallow.0[3]));
-                ratios.push(format!("{:.2}", s[0] / s[15]));
-                mins.push(format!("{:.2}", (1..16).map(|i| s[i-1] / s[i]).fold(9f64, f64::min)));
+fn pre_norm_hands_gradients_down_a_deep_stack() {
+    for scheme in [(Init::Normal, 0.02), (Init::Xavier, 1.0), (Init::He, 1.0)] {
+        for seed in 0..4 {
+            let run = |place, layers| gradients_by_block(place, scheme, layers, seed);
+            let smallest = |stream: &[f64]| stream.windows(2).map(|w| w[0] / w[1]).fold(f64::INFINITY, f64::min);
+            let [[pre, pre_own], [post, post_own]] = [NormPlace::Pre, NormPlace::Post].map(|place| run(place, 16));
+            let what = format!("{} seed {seed}", scheme.0);
+            assert!(smallest(&pre) > 1.0 && smallest(&post) < 0.995, "{what}: {} {}", smallest(&pre), smallest(&post));
+            if scheme.0 != Init::He {
+                let [pre, post] = [(NormPlace::Pre, pre_own), (NormPlace::Post, post_own)]
+                    .map(|(place, own)| own[15] / run(place, 4)[1][3]);
+                assert!(pre < 0.85 && post > 0.95, "{what}: last block, 16 blocks against 4: {pre} {post}");
             }
-            eprintln!("{what:?} {tied} {place}\n  last16/last4 {}\n  stream0/stream15 {}\n min step {}", lasts.join(" "), ratios.join(" "), mins.join(" "));
         }
     }
 }

@@ -285,3 +285,16 @@ fn a_resume_with_other_settings_says_which() {
     assert!(run.resume().unwrap_err().to_string().contains("cut short"));
     fs::remove_dir_all(dir).unwrap();
 }
+
+/// Training keeps neither T x T scores nor (B T) x V logits: memory grows with T, and not with V but for tables.
+#[test]
+fn memory_is_linear_in_the_context_and_blind_to_the_vocabulary() {
+    use limpid::ops::Space;
+    let bytes = |context: usize, vocab_size: usize| {
+        let config = Config { context_length: 2048, vocab_size, ..tiny() };
+        let model = Model::new(&config, Use::Train { batch: 1, context }).unwrap();
+        [Space::Act, Space::ActGrad, Space::Stat].map(|s| model.sizes[s as usize]).iter().sum::<usize>()
+    };
+    assert!(bytes(2048, 100) as f64 / bytes(1024, 100) as f64 <= 2.01);
+    assert_eq!(bytes(512, 100), bytes(512, 100_000));
+}

@@ -54,8 +54,8 @@ pub struct Args {
     pub machine: MachineOptions,
 }
 
-/// Steps where nothing was said: about half a minute on two cores.
-const FIRST_LOOK_STEPS: u64 = 1000;
+/// Steps and learning rate where nothing was said: about half a minute on two cores, and what suits the stories (LOG.md).
+const FIRST_LOOK: (u64, f64) = (1000, 3e-3);
 
 /// Everything that is decided before memory is reserved.
 pub struct Job {
@@ -88,7 +88,10 @@ impl Args {
         let mut config = self.model.config()?;
         let mut recipe = self.recipe.recipe(&name)?;
         if self.is_first_look() {
-            recipe.steps = FIRST_LOOK_STEPS;
+            recipe.steps = FIRST_LOOK.0;
+            if self.recipe.learning_rate.is_none() {
+                (recipe.learning_rate, recipe.min_learning_rate) = (FIRST_LOOK.1, 0.1 * FIRST_LOOK.1);
+            }
         }
         let text = source::read(&self.data, recipe.val_fraction)?;
         let chosen = self.tokenizer.clone().unwrap_or_else(|| default_tokenizer(&self.data, &name).into());

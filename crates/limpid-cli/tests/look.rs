@@ -1,0 +1,340 @@
+//! Looking closer from the command line: what `inspect`, `tokenize` and `eval` show besides the usual.
+
+use serde_json::{Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+
+const RHYME: &str = "Twinkle, twinkle, little star, how I wonder what you are. Up above the world so high, like a diamond in the sky.\n";
+
+/// A folder with a model `m`, one `new` whose only step moved nothing, and `bare`: `m` without its limpid.toml.
+fn folder() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("look");
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(path.join("bare")).unwrap();
+        fs::write(path.join("rhyme.txt"), RHYME.repeat(12)).unwrap();
+        let size = "--d-model 16 --n-head 2 --n-layer 2 --context-length 16 --batch-size 4 --seed 5 --threads 1";
+        for rest in ["--out m --steps 60 --learning-rate 0.01", "--out new --steps 1 --learning-rate 1e-9"] {
+            let arguments = format!("train --data rhyme.txt --tokenizer char {size} --sample 0 --json {rest}");
+            let out = run_in(&path, &arguments);
+            assert!(out.status.success(), "{}", text(&out.stderr));
+        }
+        for file in ["config.json", "model.safetensors", "tokenizer.json"] {
+            fs::copy(path.join("m").join(file), path.join("bare").join(file)).unwrap();
+        }
+        path
+    })
+}
+
+fn run_in(folder: &Path, arguments: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_limpid"));
+    command.args(words(arguments)).current_dir(folder).env("COLUMNS", "100").stdin(Stdio::null()).output().unwrap()
+}
+
+/// Arguments split at spaces; '...' keeps them together.
+fn words(line: &str) -> Vec<String> {
+    let mut all = vec![];
+    for (i, part) in line.split('\'').enumerate() {
+        if i % 2 == 1 { all.push(part.to_string()) } else { all.extend(part.split_whitespace().map(String::from)) }
+    }
+    all
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[track_caller]
+fn ok(arguments: &str) -> String {
+    let out = run_in(folder(), arguments);
+    assert!(out.status.success(), "limpid {arguments}: {}\n{}", out.status, text(&out.stderr));
+    text(&out.stdout)
+}
+
+#[track_caller]
+fn object(arguments: &str) -> Value {
+    serde_json::from_str(&ok(&format!("{arguments} --json"))).unwrap()
+}
+
+/// Runs what must fail with `code`, a message that has `said`, and nothing on stdout.
+#[track_caller]
+fn fails(code: i32, arguments: &str, said: &str) {
+    let out = run_in(folder(), arguments);
+    let message = text(&out.stderr);
+    assert_eq!((out.status.code(), text(&out.stdout)), (Some(code), String::new()), "limpid {arguments}\n{message}");
+    assert!(message.contains(said) && !message.contains("panicked"), "limpid {arguments}: no `{said}` in\n{message}");
+    assert!(code == 2 || message.trim_end().lines().count() == 1, "limpid {arguments}: more than a line:\n{message}");
+}
+
+fn numbers(v: &Value) -> Vec<f64> {
+    v.as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
+}
+
+/// The values of one tensor of model `m` at `star`.
+#[track_caller]
+fn tensor(arguments: &str) -> Vec<f64> {
+    numbers(&object(&format!("inspect --model m --prompt star {arguments}"))["tensors"][0]["values"])
+}
+
+fn norm(values: &[f64]) -> f64 {
+    values.iter().map(|v| v * v).sum::<f64>().sqrt()
+}
+
+#[track_caller]
+fn near(a: f64, b: f64) {
+    assert!((a - b).abs() <= 1e-5 * a.abs().max(1.0), "{a} {b}");
+}
+
+/// R316, R317.
+#[test]
+fn parameters_join_the_table() {
+    let row = |arguments: &str| {
+        let rows = object(&format!("inspect --model m --prompt star {arguments}"))["rows"].clone();
+        rows.as_array().unwrap().iter().find(|r| r["name"] == "blocks.1.mlp.in.weight").cloned()
+    };
+    assert_eq!(row(""), None);
+    let row = row("--params").unwrap();
+    assert_eq!((&row["shape"], &row["symbol"]), (&json!([64, 16]), &json!("W₁^FF⁽²⁾")));
+    let values = tensor("--tensor blocks.1.mlp.in.weight");
+    near(row["mean"].as_f64().unwrap(), values.iter().sum::<f64>() / values.len() as f64);
+    near(row["max"].as_f64().unwrap(), values.iter().copied().fold(f64::MIN, f64::max));
+    // in the printed table too, which --tensor alone would leave out
+    assert!(ok("inspect --model m --prompt star --params --tensor logits").contains("blocks.1.mlp.in.weight"));
+}
+
+/// R250, R251.
+#[test]
+fn gradients_are_a_table_and_a_norm_a_layer() {
+    let found = object("inspect --model m --prompt star --backward --params");
+    let gradients = found["gradients"].as_array().unwrap();
+    let norm_of = |name: &str| gradients.iter().find(|g| g["name"] == name).unwrap()["norm"].as_f64().unwrap();
+    near(norm_of("blocks.0.hook_resid_mid"), norm(&tensor("--tensor blocks.0.hook_resid_mid.grad")));
+    near(norm_of("embed.weight"), norm(&tensor("--tensor embed.weight.grad")));
+    assert!(!gradients.iter().any(|g| g["name"] == "input"), "token ids have no gradient");
+    let layers = found["layers"].as_array().unwrap();
+    let layer = |name: &str| layers.iter().find(|l| l["name"] == name).unwrap()["norm"].as_f64().unwrap();
+    let own: Vec<f64> = ["ln1", "attn.qkv", "attn.out", "ln2", "mlp.in", "mlp.out"]
+        .iter()
+        .map(|part| norm_of(&format!("blocks.1.{part}.weight")))
+        .collect();
+    near(layer("blocks.1"), norm(&own));
+    let parts: Vec<f64> = ["embed", "pos_embed", "blocks.0", "blocks.1", "ln_final"].map(layer).to_vec();
+    near(layer("all"), norm(&parts));
+    assert!(layer("blocks.1") > 0.0 && layers.len() == 6, "{layers:?}");
+
+    let shown = ok("inspect --model m --prompt star --backward");
+    let (_, table) = shown.split_once("gradient of ").expect("a table of gradients");
+    assert!(table.contains("blocks.0.attn.hook_pattern") && table.contains("gradient of the parameters of"));
+    assert!(!table.contains("embed.weight"), "parameters come with --params:\n{table}");
+    assert!(!ok("inspect --model m --prompt star").contains("gradient"));
+    // what was there before: a named tensor is printed alone
+    assert!(!ok("inspect --model m --prompt star --backward --tensor logits.grad").contains("gradient of"));
+}
+
+/// R304, R307.
+#[test]
+fn one_head_with_four_decimals() {
+    let all = tensor("--tensor blocks.0.attn.hook_pattern");
+    let one = tensor("--tensor blocks.0.attn.hook_pattern --head 1");
+    assert_eq!(one, all[16..]);
+    let q = "--tensor blocks.0.attn.hook_q";
+    let (all, one) = (tensor(q), tensor(&format!("{q} --head 1")));
+    for t in 0..4 {
+        assert_eq!(one[t * 8..][..8], all[t * 16 + 8..][..8]);
+    }
+    let shown = ok("inspect --model m --prompt star --tensor blocks.0.attn.hook_pattern --head 1 --decimals 4");
+    assert!(shown.contains("hook_pattern, head 1") && shown.matches("rows x").count() == 1, "{shown}");
+    assert!(shown.contains("  1.0000  0.0000") && !shown.contains("1.00000"), "{shown}");
+    fails(1, "inspect --model m --prompt star --tensor blocks.0.attn.hook_z --head 2", "2 heads, 0 to 1");
+    fails(1, "inspect --model m --prompt star --tensor logits --head 0", "no heads");
+    fails(2, "inspect --model m --prompt star --head 0", "--tensor");
+    fails(2, "inspect --model m --prompt star --tensor logits --decimals 40", "40");
+}
+
+/// R297, and tables without gaps.
+#[test]
+fn tables_whole_and_transposed() {
+    let (rows, transposed) = (tensor("--tensor hook_embed"), tensor("--tensor hook_embed --transpose"));
+    let (q, flipped) = (tensor("--tensor blocks.0.attn.hook_q"), tensor("--tensor blocks.0.attn.hook_q --transpose"));
+    for (t, c) in (0..4).flat_map(|t| (0..16).map(move |c| (t, c))) {
+        assert_eq!(transposed[c * 4 + t], rows[t * 16 + c]);
+        // (pos, head, d_head) becomes (head, d_head, pos)
+        assert_eq!(flipped[c * 4 + t], q[t * 16 + c]);
+    }
+    let found = object("inspect --model m --prompt star --tensor blocks.0.attn.hook_q --transpose");
+    assert_eq!(found["tensors"][0]["axes"], json!(["batch", "head", "d_head", "pos"]));
+    assert_eq!(found["tensors"][0]["shape"], json!([1, 2, 8, 4]));
+    assert!(
+        ok("inspect --model m --prompt star --tensor ln_final.weight --transpose").contains("[16 rows x 1 columns]")
+    );
+    let table = "inspect --model m --prompt star --tensor blocks.0.mlp.in.weight";
+    assert!(ok(table).contains("..."));
+    let full = ok(&format!("{table} --full"));
+    assert!(!full.contains("...") && full.lines().count() == 64 + 3, "{full}");
+    fails(2, "inspect --model m --prompt star --full", "--masks");
+}
+
+/// R325.
+#[test]
+fn the_mask_in_three_forms() {
+    let shown = ok("inspect --model m --prompt Twi --masks");
+    let flat: Vec<&str> = shown.split_whitespace().collect();
+    let flat = flat.join(" ");
+    for rows in ["0 1 0 0 1 1 1 0 2 1 1 1", "0 0 -inf -inf 1 0 0 -inf 2 0 0 0", "1 x_1,0 x_1,1 -inf"] {
+        assert!(flat.contains(rows), "{rows} in\n{shown}");
+    }
+    let masks = object("inspect --model m --prompt Twi --masks")["masks"].clone();
+    assert_eq!(masks["binary"], json!([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [1.0, 1.0, 1.0]]));
+    assert_eq!(masks["additive"][1], json!([0.0, 0.0, null]));
+    fails(1, "inspect --preset nano --mask bidirectional --masks", "hides nothing");
+}
+
+/// R235: the run that moved nothing still has its initial weights.
+#[test]
+fn a_model_before_its_training() {
+    let values = |model: &str, name: &str| {
+        numbers(&object(&format!("inspect --model {model} --prompt star --tensor {name}"))["tensors"][0]["values"])
+    };
+    let far = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+    for name in ["embed.weight", "blocks.1.mlp.out.weight", "blocks.0.attn.hook_pattern"] {
+        let (new, initial, trained) = (values("new", name), values("m --initial", name), values("m", name));
+        assert!(far(&new, &initial) < 1e-6, "{name}: {}", far(&new, &initial));
+        assert!(far(&trained, &initial) > 0.01, "{name}: {}", far(&trained, &initial));
+    }
+    fails(1, "inspect --model bare --prompt star --initial", "no limpid.toml");
+    fails(2, "inspect --preset nano --initial", "--model");
+}
+
+/// R058, R322.
+#[test]
+fn nearest_tokens() {
+    let table = tensor("--tensor embed.weight");
+    let rows: Vec<&[f64]> = table.chunks(16).collect();
+    let found = object("inspect --model m --similar s");
+    let id = found["similar"]["id"].as_u64().unwrap() as usize;
+    assert_eq!(json!(id), object("tokenize --model m s")["ids"][0]);
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    let cosine = |other: usize| dot(rows[id], rows[other]) / (norm(rows[id]) * norm(rows[other]));
+    let near_ones = found["similar"]["nearest"].as_array().unwrap();
+    let mut best: Vec<f64> = (0..rows.len()).filter(|other| *other != id).map(cosine).collect();
+    best.sort_by(|a, b| b.total_cmp(a));
+    assert_eq!(near_ones.len(), 10);
+    for (one, best) in near_ones.iter().zip(best) {
+        near(one["cosine"].as_f64().unwrap(), best);
+        near(best, cosine(one["id"].as_u64().unwrap() as usize));
+    }
+    // a number that is no token's text is an id
+    assert!(ok("inspect --model m --similar 0").starts_with("nearest to \"\\n\" (id 0)"));
+    fails(1, "inspect --model m --similar star", "not one token");
+    fails(1, "inspect --model m --similar 999", "999");
+    fails(1, "inspect --preset nano --similar star", "token's id");
+}
+
+/// R192, R320.
+#[test]
+fn the_likeliest_next_tokens() {
+    let next = object("inspect --model m --prompt star --next")["next"].clone();
+    let probs = tensor("--tensor probs");
+    let v = probs.len() / 4;
+    for (t, all) in probs.chunks(v).enumerate() {
+        let best = next[t].as_array().unwrap();
+        assert_eq!(best.len(), 5);
+        let mut sorted = all.to_vec();
+        sorted.sort_by(|a, b| b.total_cmp(a));
+        for (one, p) in best.iter().zip(sorted) {
+            near(one["probability"].as_f64().unwrap(), p);
+            near(p, all[one["id"].as_u64().unwrap() as usize]);
+        }
+    }
+    let shown = ok("inspect --model m --prompt star --next");
+    let last = shown.lines().last().unwrap();
+    let (piece, p) = (&next[3][0]["piece"], next[3][0]["probability"].as_f64().unwrap());
+    assert!(last.starts_with("3 ") && last.contains("\"r\""), "{shown}");
+    assert!(last.contains(&format!("{piece} {:.1}%", 100.0 * p)), "{piece} {p} in\n{shown}");
+}
+
+/// R265.
+#[test]
+fn segments_of_a_prompt() {
+    let bert = "inspect --preset nano --n-segment 2 --d-model 16 --n-head 2 --n-layer 1 --tokens 3,3";
+    let of = |rest: &str| {
+        let found = object(&format!("{bert} {rest} --tensor hook_embed_sum --tensor segment_embed.weight"));
+        [0, 1].map(|i| numbers(&found["tensors"][i]["values"]))
+    };
+    let ([zeros, table], [mixed, _]) = (of(""), of("--segments 0,1"));
+    assert_eq!(zeros[..16], mixed[..16]);
+    for c in 0..16 {
+        near(mixed[16 + c] - zeros[16 + c], table[16 + c] - table[c]);
+    }
+    assert!(norm(&table) > 0.0);
+    fails(1, &format!("{bert} --segments 0,1,1"), "3 numbers and the prompt 2 tokens");
+    fails(1, &format!("{bert} --segments 0,2"), "segment 2");
+    fails(1, "inspect --model m --prompt st --segments 0,1", "n_segment is 0");
+}
+
+#[test]
+fn names_are_looked_up_before_anything_is_printed() {
+    fails(1, "inspect --model m --prompt star --listing --next --masks --tensor hook_embd", "hook_embed");
+    let found = object("inspect --model m --prompt star --listing");
+    assert!(found["listing"].as_str().unwrap().contains("attend") && found["rows"].is_array());
+}
+
+/// R017, R018, R026, R323, R324.
+#[test]
+fn a_text_counted_and_a_vocabulary_printed() {
+    let stats = object("tokenize --tokenizer cl100k_base --stats 'Clarify – clearly, clearly'")["stats"].clone();
+    assert_eq!((&stats["bytes"], &stats["chars"], &stats["max_id"]), (&json!(28), &json!(26), &json!(100_069)));
+    let shown = ok("tokenize --tokenizer cl100k_base --stats 'Clarify – clearly, clearly'");
+    assert!(shown.contains("100069 \"Clar\"") && shown.contains("characters    26"), "{shown}");
+
+    let s0 = "tokenize --tokenizer word 'we like to walk and we like to run'";
+    assert_eq!(object(s0)["ids"], json!([0, 1, 2, 3, 4, 0, 1, 2, 5]));
+    assert_eq!(object(&format!("{s0} --one-based"))["ids"], json!([1, 2, 3, 4, 5, 1, 2, 3, 6]));
+    let listed = ok(&format!("{s0} --vocab --one-based"));
+    assert_eq!(listed.lines().collect::<Vec<_>>()[..2], ["1  \"we\"", "2  \"like\""]);
+    assert!(listed.ends_with("6  \"run\"\n[6 tokens]\n"), "{listed}");
+    let found = object(&format!("{s0} --vocab"))["vocab"].clone();
+    assert_eq!((&found["first_id"], &found["tokens"][5]), (&json!(0), &json!("run")));
+    assert_eq!(ok("tokenize --tokenizer gpt2 --decode --one-based 9247,4484,10212"), "cat eat mouse\n");
+    fails(1, "tokenize --decode --one-based 0", "counts from 1");
+    let large = ok("tokenize --tokenizer gpt2 --vocab");
+    assert!(large.contains("50,217 more") && large.ends_with("<|endoftext|>\"\n[50,257 tokens]\n"), "{large}");
+    assert!(ok("tokenize --model m --vocab").contains(" 0  \"\\n\""));
+
+    let rows = object(&format!("{s0} --one-hot"))["one_hot"].clone();
+    assert_eq!(rows.as_array().unwrap().len(), 9);
+    assert_eq!(numbers(&rows[8]), [0.0, 0.0, 0.0, 0.0, 0.0, 1.0]);
+    assert!(ok(&format!("{s0} --one-hot")).contains("8  0  0  0  0  0  1\n\n[9 rows x 6 columns]"));
+    fails(1, "tokenize --one-hot hello", "50,257 columns");
+    fails(1, "tokenize --tokenizer char --vocab", "learned from a text");
+    fails(2, "tokenize", "<TEXT>");
+    fails(2, "tokenize --decode --stats 1,2", "--stats");
+    fails(2, "tokenize --one-hot --one-based a", "--one-based");
+}
+
+/// R195, R197.
+#[test]
+fn a_continuation_in_logarithms() {
+    let found = object("eval --model m --prompt st --continuation ar");
+    let losses = tensor("--tensor losses");
+    let log_probs = numbers(&found["log_probs"]);
+    assert_eq!(log_probs.len(), 2);
+    near(log_probs[0], -losses[1]);
+    near(log_probs[1], -losses[2]);
+    near(found["total"].as_f64().unwrap(), log_probs[0] + log_probs[1]);
+    let shown = ok("eval --model m --prompt st --continuation ar");
+    assert!(shown.contains(&format!("{:.4}", log_probs[1])) && shown.contains("all 2"), "{shown}");
+    assert!(object("eval --model m --data rhyme.txt")["loss"].is_number());
+    fails(2, "eval --model m --prompt st --continuation ar --data rhyme.txt", "--data");
+    fails(2, "eval --model m --prompt st", "--continuation");
+    fails(2, "eval --model m --continuation ar", "--prompt");
+    fails(2, "eval --model m --prompt st --continuation ar --batch-size 2", "--batch-size");
+    fails(2, "eval --model m", "--data");
+    fails(1, "eval --model m --prompt st --continuation ''", "nothing to score");
+    fails(1, "eval --model m --prompt '' --continuation ar", "no tokens to go on from");
+    fails(1, "eval --model m --prompt st --continuation Ω", "Ω");
+    fails(1, "eval --model m --prompt 'Up above the wor' --continuation 'ld'", "context");
+}
