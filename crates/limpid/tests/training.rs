@@ -128,7 +128,7 @@ fn the_trainer_weighs_micro_batches_by_their_tokens() {
     let _alone = alone();
     let text = text();
     let losses = |batch_size: usize, accumulate: usize, reduction| {
-        let recipe = Recipe { batch_size, accumulate, reduction, clip: 0.0, ..recipe() };
+        let recipe = Recipe { batch_size, accumulate, reduction, clip: 0.0, init_std: 0.02, ..recipe() };
         let batches =
             Batches::new(&text, batch_size, 12, 1, Objective::Masked { mask: 16, vocab_size: 17, segments: false })
                 .unwrap();
