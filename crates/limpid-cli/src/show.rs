@@ -50,6 +50,12 @@ pub fn width() -> usize {
     std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok()).or_else(terminal_width).unwrap_or(100)
 }
 
+/// Characters a line of stdout may have: the terminal's, or any number (0) into a file or a pipe.
+pub fn table_width() -> usize {
+    let asked = std::env::var_os("COLUMNS").is_some();
+    if asked || std::io::stdout().is_terminal() { width() } else { 0 }
+}
+
 fn terminal_width() -> Option<usize> {
     console::Term::stderr().size_checked().map(|(_, columns)| usize::from(columns))
 }

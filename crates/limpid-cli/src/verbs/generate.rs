@@ -130,13 +130,17 @@ pub fn run(args: Args) -> Result<()> {
             }
             show::out(args.prompt.as_deref().filter(|p| *p != "-" && !p.starts_with('@')).unwrap_or(""))?;
         }
-        let mut broken = None;
+        let (mut broken, mut cropped) = (None, false);
         let written = generate(&mut session, tokenizer, &prompt, &options, &mut |event| {
             match event {
                 Event::Piece { text } if !args.json => broken = show::out(&text).err(),
                 Event::Piece { .. } => {}
                 Event::Cropped { kept, dropped } => {
-                    eprintln!("note: the context is full: the oldest {dropped} tokens are no longer seen, {kept} are");
+                    if !std::mem::replace(&mut cropped, true) && !args.json {
+                        eprintln!(
+                            "\nnote: the context is full: the oldest {dropped} tokens are dropped, {kept} are seen; so again whenever it is"
+                        );
+                    }
                 }
                 Event::Step(step) => {
                     let others: Vec<String> = step

@@ -132,7 +132,7 @@ pub fn run(args: Args) -> Result<()> {
         parts.push(model.to_string());
     }
     let mut options =
-        table::Options { width: show::width(), decimals: args.decimals.into(), ..table::Options::default() };
+        table::Options { width: show::table_width(), decimals: args.decimals.into(), ..table::Options::default() };
     if args.full {
         let most = usize::MAX;
         options = table::Options { max_rows: most, max_cols: most, max_tables: most, width: 0, ..options };
@@ -167,7 +167,7 @@ pub fn run(args: Args) -> Result<()> {
             let pieces: Vec<String> = tokenizer.pieces(&ids)?.iter().map(|p| format!("{p:?}")).collect();
             text = format!("{} tokens: {}\n\n", ids.len(), pieces.join(" "));
         }
-        parts.push(text + &table::summary_table(&seen.rows, show::width()));
+        parts.push(text + &table::summary_table(&seen.rows, show::table_width()));
     }
     if args.backward && (table || !named) {
         let line = |g: &Gradient| {
@@ -416,7 +416,8 @@ fn columns(headers: &[&str], lines: &[Vec<String>]) -> String {
     let column = |j: usize| lines.iter().map(move |line| line.get(j).map_or("", String::as_str));
     let widths = headers.iter().enumerate().map(|(j, header)| column(j).chain([*header]).map(table::columns).max());
     let mut widths: Vec<usize> = widths.map(|width| width.unwrap_or(0)).collect();
-    while widths.len() > 3 && widths.iter().map(|w| w + 2).sum::<usize>() > show::width() + 2 {
+    let most = show::table_width();
+    while most > 0 && widths.len() > 3 && widths.iter().map(|w| w + 2).sum::<usize>() > most + 2 {
         widths.pop();
     }
     let headers: Vec<String> = headers.iter().map(|h| h.to_string()).collect();

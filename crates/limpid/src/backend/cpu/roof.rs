@@ -3,7 +3,7 @@
 
 use super::pool::Pool;
 use crate::ops::linear::gemm::{self, Packed, gemm_packed};
-use crate::ops::simd::{Kernel, Level, sum};
+use crate::ops::simd::{Kernel, Level};
 use crate::ops::view::{Mat, MatMut};
 use std::sync::Mutex;
 
@@ -71,10 +71,17 @@ impl Kernel for Sum<'_> {
     type Output = f32;
     #[inline(always)]
     fn run<const FMA: bool>(self) -> f32 {
-        // four independent sums, so that memory and not the adder is what is waited for
-        let quarter = self.0.len() / 4;
-        let parts = self.0.chunks(quarter.max(1)).take(4);
-        parts.map(|part| sum(part, |v| v)).sum()
+        // four independent vectors, so that memory and not the adder is what is waited for
+        let [mut a, mut b, mut c, mut d] = [[0f32; 16]; 4];
+        for chunk in self.0.as_chunks::<64>().0 {
+            for i in 0..16 {
+                a[i] += chunk[i];
+                b[i] += chunk[16 + i];
+                c[i] += chunk[32 + i];
+                d[i] += chunk[48 + i];
+            }
+        }
+        [a, b, c, d].as_flattened().iter().sum()
     }
 }
 
