@@ -6,12 +6,16 @@
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, Command};
+use limpid::backend::Cpu;
 use limpid::config::{
     Activation, Axis, Config, ConfigError, DropoutScale, Mask, NormKind, NormPlace, PRESETS, Positions, parse_axis,
 };
+use limpid::generate::Session;
+use limpid::model::Model;
 use limpid::model::init::Init;
 use limpid::nearest::nearest;
 use limpid::ops::adamw::Method;
+use limpid::ops::simd::Level;
 use limpid::train::{Recipe, Reduction, Schedule};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -321,6 +325,9 @@ pub struct MachineOptions {
     /// Threads [default: all cores]
     #[arg(long, short = 't', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
+    /// Instructions to use: portable, avx2, avx512 [default: the best this CPU has]
+    #[arg(long, value_name = "SET", env = "LIMPID_SIMD", value_parser = Level::named, hide_env_values = true, hide_short_help = true)]
+    pub simd: Option<Level>,
     /// f32 (bf16 is not in this version)
     #[arg(long, alias = "dtype", value_name = "P", default_value = "f32", value_parser = precision, hide_short_help = true)]
     pub precision: String,
@@ -335,6 +342,21 @@ fn precision(s: &str) -> Result<String, String> {
 }
 
 impl MachineOptions {
+    /// Instructions to use.
+    pub fn level(&self) -> Level {
+        self.simd.unwrap_or_else(Level::best)
+    }
+
+    /// This processor as a backend for `model`.
+    pub fn cpu(&self, model: &Model) -> Cpu {
+        Cpu::with_level(model, self.threads(), self.level())
+    }
+
+    /// A session of one sequence on this processor.
+    pub fn session(&self, config: &Config) -> Result<Session> {
+        Ok(Session::new(config, 1, 256.min(config.context_length), |model| Box::new(self.cpu(model)))?)
+    }
+
     /// Threads to use.
     pub fn threads(&self) -> usize {
         self.threads.map_or_else(cores, usize::from)

@@ -431,5 +431,14 @@ fn benches_and_doctor_report_their_roofs() {
     let prefill = f.json(&format!("bench prefill {small} --tokens 12"));
     let decode = f.json(&format!("bench decode {small}"));
     assert!(prefill["gflops"].as_f64().unwrap() > 0.0 && decode["share_of_roof"].as_f64().unwrap() > 0.0);
+    // the instructions can be chosen, and are checked
+    for simd in f.json("doctor --threads 1 --json")["simd_available"].as_array().unwrap() {
+        let mut command = f.command("doctor --threads 1 --json");
+        command.env("LIMPID_SIMD", simd.as_str().unwrap());
+        let found: Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
+        assert_eq!(found["simd"], *simd);
+    }
+    let wrong = f.command("doctor").env("LIMPID_SIMD", "avx9").output().unwrap();
+    assert!(wrong.status.code() == Some(2) && text(&wrong.stderr).contains("portable"), "{}", text(&wrong.stderr));
     assert!(f.json("doctor --threads 1 --json")["roof_flops_f32"].as_f64().unwrap() > 0.0);
 }

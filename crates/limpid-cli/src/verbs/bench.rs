@@ -11,7 +11,6 @@ use limpid::data::{Batches, Objective};
 use limpid::generate::Session;
 use limpid::model::{Model, Use, init};
 use limpid::ops::random;
-use limpid::ops::simd::Level;
 use limpid::train::{Recipe, Trainer};
 use std::time::Instant;
 
@@ -98,7 +97,7 @@ fn train(args: &TrainArgs) -> Result<()> {
     recipe.context = if recipe.context == 0 { config.context_length } else { recipe.context };
     let model = Model::new(&config, Use::Train { batch: recipe.batch_size, context: recipe.context })?;
     fits(&model, "training this model")?;
-    let (threads, level) = (args.machine.threads(), Level::best());
+    let (threads, level) = (args.machine.threads(), args.machine.level());
     let top = roof(threads, level);
     let flops = 3.0
         * model.flops(recipe.batch_size * recipe.context, average_keys(&config, recipe.context))
@@ -132,10 +131,10 @@ fn train(args: &TrainArgs) -> Result<()> {
     ]))
 }
 
-fn session(model: &ModelOptions, threads: usize) -> Result<Session> {
+fn session(model: &ModelOptions, machine: &MachineOptions) -> Result<Session> {
     let config = model.config()?;
     fits(&Model::new(&config, Use::Decode { rows: 1, sequences: 1 })?, "this model")?;
-    let mut session = Session::on_cpu(&config, 1, threads)?;
+    let mut session = machine.session(&config)?;
     let (model, backend) = session.parts();
     for param in &model.params {
         backend.write(param.slot, &init::values(model, param, init::Init::Normal, 0.02, 1));
@@ -144,8 +143,8 @@ fn session(model: &ModelOptions, threads: usize) -> Result<Session> {
 }
 
 fn prefill(args: &PrefillArgs) -> Result<()> {
-    let (threads, level) = (args.machine.threads(), Level::best());
-    let mut session = session(&args.model, threads)?;
+    let (threads, level) = (args.machine.threads(), args.machine.level());
+    let mut session = session(&args.model, &args.machine)?;
     let tokens = ids(args.tokens.clamp(1, session.context()), session.model().config.vocab_size);
     let body: f64 = session.model().flops(1, tokens.len().div_ceil(2)) * tokens.len() as f64;
     let top = roof(threads, level);
@@ -179,8 +178,8 @@ fn prefill(args: &PrefillArgs) -> Result<()> {
 }
 
 fn decode(args: &DecodeArgs) -> Result<()> {
-    let (threads, level) = (args.machine.threads(), Level::best());
-    let mut session = session(&args.model, threads)?;
+    let (threads, level) = (args.machine.threads(), args.machine.level());
+    let mut session = session(&args.model, &args.machine)?;
     let top = read_roof(threads, level);
     let id = session.open()?;
     session.feed(id, &[0])?;

@@ -2,9 +2,10 @@
 
 use super::fits;
 use super::train::{self, Job};
+use crate::options::MachineOptions;
 use crate::show;
 use anyhow::{Result, bail};
-use limpid::backend::{Backend, Cpu, Reference};
+use limpid::backend::{Backend, Reference};
 use limpid::config::Config;
 use limpid::data::{Batches, Objective};
 use limpid::model::{Model, Use};
@@ -30,12 +31,12 @@ pub fn run(args: Args) -> Result<()> {
     let context = job.recipe.context.min(32);
     let model = Model::new(&job.config, Use::Train { batch: 2, context })?;
     fits(&model, "checking this model")?;
-    let threads = args.train.machine.threads();
+    let machine = &args.train.machine;
     let verdicts = [
         gradients(&job)?,
-        reached(&job, &model, threads)?,
-        first_loss(&job, &model, threads)?,
-        overfit(&job, &model, threads)?,
+        reached(&job, &model, machine)?,
+        first_loss(&job, &model, machine)?,
+        overfit(&job, &model, machine)?,
     ];
     let passed = verdicts.iter().all(|v| v.passed);
     if args.train.json {
@@ -117,8 +118,8 @@ fn gradients(job: &Job) -> Result<Verdict> {
 }
 
 /// A trainer on small batches with what `train` would begin with.
-fn trainer(model: &Model, threads: usize, recipe: Recipe) -> Trainer {
-    Trainer::new(model.clone(), Box::new(Cpu::new(model, threads)), recipe)
+fn trainer(model: &Model, machine: &MachineOptions, recipe: Recipe) -> Trainer {
+    Trainer::new(model.clone(), Box::new(machine.cpu(model)), recipe)
 }
 
 fn batches<'a>(job: &'a Job, model: &Model) -> Result<Batches<'a>> {
@@ -129,8 +130,8 @@ fn batches<'a>(job: &'a Job, model: &Model) -> Result<Batches<'a>> {
     Ok(Batches::new(&job.train, 2, context, job.recipe.seed, job.objective)?)
 }
 
-fn reached(job: &Job, model: &Model, threads: usize) -> Result<Verdict> {
-    let mut trainer = trainer(model, threads, job.recipe);
+fn reached(job: &Job, model: &Model, machine: &MachineOptions) -> Result<Verdict> {
+    let mut trainer = trainer(model, machine, job.recipe);
     let mut batch = Batch::default();
     batches(job, model)?.fill(0, 0, &mut batch);
     // dropout could silence a parameter for one batch; reaching is about the backward, so it is off
@@ -150,15 +151,15 @@ fn reached(job: &Job, model: &Model, threads: usize) -> Result<Verdict> {
     Ok(Verdict { name: "every parameter reached", passed: dead.is_empty() && bad.is_empty(), found })
 }
 
-fn first_loss(job: &Job, model: &Model, threads: usize) -> Result<Verdict> {
-    let mut trainer = trainer(model, threads, job.recipe);
+fn first_loss(job: &Job, model: &Model, machine: &MachineOptions) -> Result<Verdict> {
+    let mut trainer = trainer(model, machine, job.recipe);
     let loss = trainer.step(&batches(job, model)?)?.loss;
     let uniform = (job.config.vocab_size as f64).ln();
     let found = format!("{loss:.4}, ln V is {uniform:.4}");
     Ok(Verdict { name: "first loss near ln V", passed: (loss - uniform).abs() < 0.15 * uniform + 0.1, found })
 }
 
-fn overfit(job: &Job, model: &Model, threads: usize) -> Result<Verdict> {
+fn overfit(job: &Job, model: &Model, machine: &MachineOptions) -> Result<Verdict> {
     let recipe = Recipe {
         learning_rate: 3e-3,
         schedule: Schedule::Constant,
@@ -170,7 +171,7 @@ fn overfit(job: &Job, model: &Model, threads: usize) -> Result<Verdict> {
     let mut config = model.config.clone();
     config.dropout = limpid::config::Dropout::NONE;
     let model = Model::new(&config, model.purpose)?;
-    let mut trainer = trainer(&model, threads, recipe);
+    let mut trainer = trainer(&model, machine, recipe);
     // one window, twice: the same batch at every step
     let context = match model.purpose {
         Use::Train { context, .. } => context,

@@ -29,7 +29,7 @@ pub fn read_roof(threads: usize, level: Level) -> f64 {
 }
 
 pub fn run(args: Args) -> Result<()> {
-    let (threads, level) = (args.machine.threads(), Level::best());
+    let (threads, level) = (args.machine.threads(), args.machine.level());
     let levels: Vec<&str> = Level::available().iter().map(|l| l.name()).collect();
     let cpu = std::fs::read_to_string("/proc/cpuinfo").ok();
     let name = cpu

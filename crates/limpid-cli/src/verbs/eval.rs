@@ -8,7 +8,7 @@ use limpid::checkpoint::Directory;
 use limpid::config::Mask;
 use limpid::data::{Objective, Windows, check_ids};
 use limpid::evaluate;
-use limpid::generate::{self, Session};
+use limpid::generate;
 use limpid::model::Use;
 use std::path::PathBuf;
 
@@ -78,7 +78,7 @@ pub fn run(args: Args) -> Result<()> {
         }
     };
     let windows = Windows::new("text", &ids, context, objective)?;
-    let (model, mut cpu) = open(&directory, Use::Score { batch: args.batch_size, context }, args.machine.threads())?;
+    let (model, mut cpu) = open(&directory, Use::Score { batch: args.batch_size, context }, &args.machine)?;
     let score = evaluate::score(&model, &mut cpu, &windows, args.batch_size, &mut |_| true);
     let floor = log_probability.filter(|_| objective == Objective::NextToken).map(|p| -p / score.tokens as f64);
     let found = Found {
@@ -119,7 +119,7 @@ fn likelihood(args: &Args, directory: &Directory, prompt: &str, continuation: &s
     if ids.is_empty() {
         bail!("the continuation is empty: there is nothing to score");
     }
-    let mut session = Session::on_cpu(&directory.config, 1, args.machine.threads())?;
+    let mut session = args.machine.session(&directory.config)?;
     let (model, backend) = session.parts();
     directory.load(model, backend)?;
     let found = generate::score(&mut session, &prompt, &ids)?;

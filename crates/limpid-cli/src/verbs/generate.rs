@@ -118,7 +118,7 @@ pub fn run(args: Args) -> Result<()> {
     if directory.config.mask != Mask::Causal {
         return fill(&args, &directory, &prompt);
     }
-    let mut session = session(&directory, args.machine.threads())?;
+    let mut session = session(&directory, &args.machine)?;
     let asked = super::train::interrupt()?;
     let tokenizer = directory.tokenizer.as_ref();
     let mut samples = vec![];
@@ -177,21 +177,21 @@ pub fn run(args: Args) -> Result<()> {
     show::out("\n")
 }
 
-fn session(directory: &Directory, threads: usize) -> Result<Session> {
-    let mut session = Session::on_cpu(&directory.config, 1, threads)?;
+fn session(directory: &Directory, machine: &MachineOptions) -> Result<Session> {
+    let mut session = machine.session(&directory.config)?;
     let (model, backend) = session.parts();
     directory.load(model, backend)?;
     Ok(session)
 }
 
 /// Writes a short sample of a model that has just been trained.
-pub fn sample(folder: &Path, max_tokens: usize, threads: usize, seed: u64) -> Result<()> {
+pub fn sample(folder: &Path, max_tokens: usize, machine: &MachineOptions, seed: u64) -> Result<()> {
     let directory = Directory::open(folder)?;
     let tokenizer = tokenizer(&directory)?;
     if directory.config.mask != Mask::Causal {
         return Ok(());
     }
-    let mut session = session(&directory, threads)?;
+    let mut session = session(&directory, machine)?;
     let start = match tokenizer.end_of_text() {
         Some(end) => vec![end],
         None => tokenizer.encode("\n").or_else(|_| tokenizer.encode(&tokenizer.piece(0)?))?,
@@ -220,7 +220,7 @@ fn fill(args: &Args, directory: &Directory, prompt: &[u32]) -> Result<()> {
     if prompt.len() > context {
         bail!("the prompt has {} tokens, the model's context_length is {context}: shorten it", prompt.len());
     }
-    let (model, mut cpu) = open(directory, Use::Inspect { batch: 1, context: prompt.len() }, args.machine.threads())?;
+    let (model, mut cpu) = open(directory, Use::Inspect { batch: 1, context: prompt.len() }, &args.machine)?;
     let targets = vec![IGNORE; prompt.len()];
     let mut batch = Batch::of_sequences(prompt.to_vec(), targets, prompt.len());
     if directory.config.n_segment > 0 {

@@ -437,7 +437,7 @@ fn columns(headers: &[&str], lines: &[Vec<String>]) -> String {
 
 /// The model with its weights (a preset's initial ones, if no directory was given) and the prompt's ids.
 fn ready(args: &Args) -> Result<(Model, Cpu, Vec<u32>, Option<Tokenizer>)> {
-    let threads = args.machine.threads();
+    let machine = &args.machine;
     let Some(dir) = &args.model else {
         if args.preset.preset.is_none() {
             bail!(Usage("give --model DIR, or --preset NAME to look at an untrained one".into()));
@@ -449,7 +449,7 @@ fn ready(args: &Args) -> Result<(Model, Cpu, Vec<u32>, Option<Tokenizer>)> {
             (None, None) => (0..config.context_length.min(4) as u32).map(|i| i % config.vocab_size as u32).collect(),
         };
         check(&ids, &config)?;
-        let (model, cpu) = untrained(&config, ids.len(), &Recipe::preset(args.preset.name()), threads)?;
+        let (model, cpu) = untrained(&config, ids.len(), &Recipe::preset(args.preset.name()), machine)?;
         return Ok((model, cpu, ids, None));
     };
     let directory = Directory::open(dir)?;
@@ -463,18 +463,18 @@ fn ready(args: &Args) -> Result<(Model, Cpu, Vec<u32>, Option<Tokenizer>)> {
     };
     check(&ids, &directory.config)?;
     let (model, cpu) = if args.initial {
-        untrained(&directory.config, ids.len(), &began(dir)?, threads)?
+        untrained(&directory.config, ids.len(), &began(dir)?, machine)?
     } else {
-        open(&directory, Use::Inspect { batch: 1, context: ids.len() }, threads)?
+        open(&directory, Use::Inspect { batch: 1, context: ids.len() }, machine)?
     };
     Ok((model, cpu, ids, directory.tokenizer))
 }
 
 /// A model with the weights that training would begin from.
-fn untrained(config: &Config, context: usize, recipe: &Recipe, threads: usize) -> Result<(Model, Cpu)> {
+fn untrained(config: &Config, context: usize, recipe: &Recipe, machine: &MachineOptions) -> Result<(Model, Cpu)> {
     let model = Model::new(config, Use::Inspect { batch: 1, context })?;
     fits(&model, "this model")?;
-    let mut cpu = Cpu::new(&model, threads);
+    let mut cpu = machine.cpu(&model);
     for param in &model.params {
         cpu.write(param.slot, &init::values(&model, param, recipe.init, recipe.init_std, recipe.seed));
     }

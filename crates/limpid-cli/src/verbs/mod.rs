@@ -11,6 +11,7 @@ pub mod plan;
 pub mod tokenize;
 pub mod train;
 
+use crate::options::MachineOptions;
 use crate::show;
 use anyhow::{Result, bail};
 use limpid::backend::Cpu;
@@ -63,10 +64,10 @@ pub fn peak_rss() -> Option<u64> {
 }
 
 /// A model directory's weights in a backend made for `purpose`.
-pub fn open(directory: &Directory, purpose: Use, threads: usize) -> Result<(Model, Cpu)> {
+pub fn open(directory: &Directory, purpose: Use, machine: &MachineOptions) -> Result<(Model, Cpu)> {
     let model = Model::new(&directory.config, purpose)?;
     fits(&model, "this model")?;
-    let mut cpu = Cpu::new(&model, threads);
+    let mut cpu = machine.cpu(&model);
     directory.load(&model, &mut cpu)?;
     Ok((model, cpu))
 }

@@ -4,7 +4,6 @@ use super::train::{self, average_keys, roof};
 use super::{memory, needed};
 use crate::show;
 use anyhow::Result;
-use limpid::ops::simd::Level;
 use serde_json::json;
 
 /// Say what `train` with the same flags would do: nothing is written and nothing reserved.
@@ -21,7 +20,7 @@ pub fn run(args: Args) -> Result<()> {
     let job = args.train.job()?;
     let (model, recipe, config) = (&job.model, &job.recipe, &job.config);
     let threads = args.train.machine.threads();
-    let level = Level::best();
+    let level = args.train.machine.level();
     let tokens_step = recipe.batch_size * recipe.context * recipe.accumulate;
     let flops = 3.0
         * model.flops(recipe.batch_size * recipe.context, average_keys(config, recipe.context))

@@ -5,7 +5,6 @@ use crate::options::{self, MachineOptions, ModelOptions, RecipeOptions};
 use crate::show::{self, Progress};
 use crate::source::{self, Text};
 use anyhow::{Context, Result, bail};
-use limpid::backend::Cpu;
 use limpid::backend::cpu::roof::Products;
 use limpid::config::{Config, Mask};
 use limpid::data::{Objective, check_ids};
@@ -195,7 +194,7 @@ pub fn run(args: Args) -> Result<()> {
     }
     fits(&job.model, "training this model")?;
     let threads = args.machine.threads();
-    let (level, recipe) = (Level::best(), job.recipe);
+    let (level, recipe) = (args.machine.level(), job.recipe);
     let say = |text: String| {
         if !args.json {
             eprintln!("{text}");
@@ -222,7 +221,7 @@ pub fn run(args: Args) -> Result<()> {
         * job.model.flops(recipe.batch_size * recipe.context, average_keys(&job.config, recipe.context))
         * recipe.accumulate as f64;
 
-    let trainer = Trainer::new(job.model.clone(), Box::new(Cpu::with_level(&job.model, threads, level)), recipe);
+    let trainer = Trainer::new(job.model.clone(), Box::new(args.machine.cpu(&job.model)), recipe);
     let mut run = Run::new(trainer, Some(folder.clone()), &job.train, &job.validation, job.objective);
     if resumed.is_some() {
         let step = run.resume()?;
@@ -262,7 +261,7 @@ pub fn run(args: Args) -> Result<()> {
     }
     report(&summary, &folder);
     if !summary.stopped && args.sample > 0 {
-        super::generate::sample(&folder, args.sample, threads, recipe.seed)?;
+        super::generate::sample(&folder, args.sample, &args.machine, recipe.seed)?;
     }
     Ok(())
 }

@@ -5,6 +5,7 @@
 //! fast ones. There is one `unsafe` per level, here, and none in the kernels.
 #![allow(unsafe_code)] // calling a function compiled for instructions that `Level` proves are there
 
+use crate::config::{ConfigError, unknown};
 use std::fmt;
 
 /// Instructions this CPU was seen to have. The field is private: holding a `Level` is the proof.
@@ -49,6 +50,19 @@ impl Level {
     /// The fastest level of this CPU.
     pub fn best() -> Level {
         *Level::available().last().expect("portable is always there")
+    }
+
+    /// The level called `name`, if this CPU has it.
+    ///
+    /// # Errors
+    /// Names what this CPU has.
+    pub fn named(name: &str) -> Result<Level, ConfigError> {
+        let all = Level::available();
+        let names: Vec<&str> = all.iter().map(|l| l.name()).collect();
+        all.iter()
+            .copied()
+            .find(|l| l.name() == name)
+            .ok_or_else(|| unknown("instruction set on this CPU", name, &names))
     }
 
     /// `portable`, `avx2` or `avx512`.
@@ -198,6 +212,15 @@ mod tests {
                 assert!((f64::from(level.run(Sum(&x))) - want).abs() < 1e-4, "{level}, n = {n}");
             }
         }
+    }
+
+    #[test]
+    fn a_level_has_a_name() {
+        for level in Level::available() {
+            assert_eq!(Level::named(level.name()), Ok(level));
+        }
+        let error = Level::named("avx9").unwrap_err().to_string();
+        assert!(error.contains("avx9") && error.contains("portable"), "{error}");
     }
 
     #[test]

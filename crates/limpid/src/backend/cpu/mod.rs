@@ -5,6 +5,7 @@
 //! bits do not depend on the number of threads. Two matches, one per direction, call the kernels in `ops`.
 #![allow(unsafe_code)] // tasks write disjoint parts of one matrix; each block says why they are disjoint
 
+mod arena;
 mod pool;
 pub mod roof;
 
@@ -19,6 +20,7 @@ use crate::ops::simd::Level;
 use crate::ops::view::{Mat, MatMut, Shared};
 use crate::ops::{Back, Batch, Grad, Op, Slot, Space, Span};
 use crate::ops::{activate, add, classify, gather, linear, norm, rotate};
+use arena::Arena;
 use pool::Pool;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -30,7 +32,7 @@ pub struct Cpu {
     batch: Batch,
     crew: Crew,
     /// A chunk of logits, rows x V.
-    chunk: Vec<f32>,
+    chunk: Arena,
     /// Weights packed for decoding, by where they lie; empty in other uses.
     packed: HashMap<usize, Packed>,
     keeps_packed: bool,
@@ -39,15 +41,15 @@ pub struct Cpu {
 
 #[derive(Default)]
 struct Memory {
-    konst: Vec<f32>,
-    param: Vec<f32>,
-    grad: Vec<f32>,
-    moment1: Vec<f32>,
-    moment2: Vec<f32>,
-    act: Vec<f32>,
-    act_grad: Vec<f32>,
-    stat: Vec<f32>,
-    cache: Vec<f32>,
+    konst: Arena,
+    param: Arena,
+    grad: Arena,
+    moment1: Arena,
+    moment2: Arena,
+    act: Arena,
+    act_grad: Arena,
+    stat: Arena,
+    cache: Arena,
 }
 
 impl Memory {
@@ -64,7 +66,7 @@ impl Memory {
             Space::Cache => &self.cache,
         }
     }
-    fn of_mut(&mut self, space: Space) -> &mut Vec<f32> {
+    fn of_mut(&mut self, space: Space) -> &mut Arena {
         match space {
             Space::Const => &mut self.konst,
             Space::Param => &mut self.param,
@@ -91,7 +93,7 @@ fn pick<const N: usize>(memory: &mut [f32], slots: [Slot; N]) -> [&mut [f32]; N]
 struct Crew {
     pool: Pool,
     level: Level,
-    scratch: Vec<Mutex<Vec<f32>>>,
+    scratch: Vec<Mutex<Arena>>,
 }
 
 /// Elements below which waking other threads costs more than it brings.
@@ -126,6 +128,16 @@ impl Crew {
         let parts = if elements < SMALL { 1 } else { self.pool.threads().min(cols.div_ceil(64)) };
         let each = cols.div_ceil(parts.max(1)).next_multiple_of(64);
         self.pool.run(cols.div_ceil(each), &|task, _| f(task * each..((task + 1) * each).min(cols)));
+    }
+
+    /// Every head of every sequence, numbered sequence by sequence. Where there are sequences enough, one thread takes
+    /// all heads of a sequence: neighbouring heads write into the same cache lines.
+    fn heads(&self, sequences: usize, n_head: usize, f: &(dyn Fn(usize, usize) + Sync)) {
+        if sequences >= 4 * self.pool.threads() {
+            self.pool.run(sequences, &|s, id| (s * n_head..(s + 1) * n_head).for_each(|task| f(task, id)));
+        } else {
+            self.pool.run(sequences * n_head, f);
+        }
     }
 
     /// c = a b or c += a b. Columns are shared out panel by panel, so each is packed once; rows instead where
@@ -211,18 +223,18 @@ impl Cpu {
                 Space::Moment1 | Space::Moment2 => matches!(model.purpose, Use::Train { .. }),
                 _ => true,
             };
-            *memory.of_mut(space) = vec![0.0; if wanted { model.sizes[space as usize] } else { 0 }];
+            *memory.of_mut(space) = Arena::new(if wanted { model.sizes[space as usize] } else { 0 });
         }
         let pool = Pool::new(threads);
         let widest = attend::SCRATCH.max(gemm::SCRATCH).max(model.config.d_model);
-        let scratch = (0..pool.threads()).map(|_| Mutex::new(vec![0.0; widest])).collect();
+        let scratch = (0..pool.threads()).map(|_| Mutex::new(Arena::new(widest))).collect();
         let v = model.config.vocab_size;
         let chunk = if model.losses().is_some() { classify::chunk_rows(model.rows, v) * v } else { 0 };
         let mut cpu = Cpu {
             memory,
             batch: Batch::default(),
             crew: Crew { pool, level, scratch },
-            chunk: vec![0.0; chunk],
+            chunk: Arena::new(chunk),
             packed: HashMap::new(),
             keeps_packed: matches!(model.purpose, Use::Decode { .. }),
             partial: vec![0.0; model.sizes[Space::Param as usize].div_ceil(NORM_PART) + model.params.len()],
@@ -405,7 +417,7 @@ impl Cpu {
                     (span, h, Head { q, k, v, span, mask, scale, draws, head: h, n_head })
                 };
                 let (y, to) = (Shared::new(y, c), Shared::new(&mut m.stat[lse.range()], n_head));
-                crew.pool.run(batch.spans.len() * n_head, &|task, id| {
+                crew.heads(batch.spans.len(), n_head, &|task, id| {
                     let (span, h, head) = of(task);
                     let rows = span.row..span.row + span.rows;
                     // SAFETY: each task takes one head's columns of one sequence's rows.
@@ -597,7 +609,7 @@ impl Cpu {
                     }
                 };
                 let (dy, to) = (&*dy, Shared::new(dx, 3 * c));
-                crew.pool.run(batch.spans.len() * n_head, &|task, id| {
+                crew.heads(batch.spans.len(), n_head, &|task, id| {
                     let (span, h) = (batch.spans[task / n_head], task % n_head);
                     let [q, k, v] = head(x, None, span, (c, h, n_head));
                     let head = Head { q, k, v, span, mask, scale, draws, head: h, n_head };

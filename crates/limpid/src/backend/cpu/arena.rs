@@ -1,0 +1,59 @@
+//! One flat memory: zero at first, reserved once, given by the system when it is touched. It begins on a page, so
+//! rows that are whole cache lines share none with their neighbours (two threads that write one line wait for
+//! each other: LOG.md), and it asks for huge pages where the system has them.
+
+use memmap2::MmapMut;
+use std::ops::{Deref, DerefMut};
+
+/// Some f32s, aligned to a page.
+#[derive(Default)]
+pub struct Arena {
+    map: Option<MmapMut>,
+}
+
+impl Arena {
+    /// `len` zeros.
+    ///
+    /// # Panics
+    /// If the system gives no such memory; whoever builds a model asks first (`Model::memory`).
+    pub fn new(len: usize) -> Arena {
+        if len == 0 {
+            return Arena::default();
+        }
+        let map = MmapMut::map_anon(4 * len).unwrap_or_else(|e| panic!("{} bytes of memory: {e}", 4 * len));
+        #[cfg(target_os = "linux")]
+        if len >= 1 << 19 {
+            let _ = map.advise(memmap2::Advice::HugePage); // slower without, and as right
+        }
+        Arena { map: Some(map) }
+    }
+}
+
+impl Deref for Arena {
+    type Target = [f32];
+    fn deref(&self) -> &[f32] {
+        self.map.as_deref().map_or(&[], bytemuck::cast_slice)
+    }
+}
+
+impl DerefMut for Arena {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        self.map.as_deref_mut().map_or(&mut [], bytemuck::cast_slice_mut)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_zero_aligned_and_as_long_as_asked() {
+        for len in [0, 1, 1000, 1 << 20] {
+            let mut arena = Arena::new(len);
+            assert!(arena.len() == len && arena.iter().all(|v| *v == 0.0));
+            assert!(len == 0 || (arena.as_ptr() as usize).is_multiple_of(4096));
+            arena.fill(1.5);
+            assert_eq!(arena.iter().sum::<f32>(), 1.5 * len as f32);
+        }
+    }
+}
