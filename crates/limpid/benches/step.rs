@@ -1,4 +1,4 @@
-//! Where the time of a training step goes: `cargo bench --bench step -- nano 1` (preset, threads).
+//! Where the time of a training step goes: `cargo bench --bench step -- nano 1 64` (preset, threads, context).
 //! Prints, for each kind of op and direction, milliseconds, GFLOP/s and the share of the step.
 
 use limpid::backend::{Backend, Cpu};
@@ -15,7 +15,11 @@ fn main() {
     let threads = args.get(1).and_then(|t| t.parse().ok()).unwrap_or(2);
     let config = Config::preset(preset).expect("a preset");
     let recipe = Recipe::preset(preset);
-    let context = if recipe.context == 0 { config.context_length } else { recipe.context };
+    let context = args.get(2).and_then(|t| t.parse().ok()).unwrap_or(if recipe.context == 0 {
+        config.context_length
+    } else {
+        recipe.context
+    });
     let model = Model::new(&config, Use::Train { batch: recipe.batch_size, context }).expect("a model");
     let mut cpu = Cpu::new(&model, threads);
     let rows = recipe.batch_size * context;
@@ -29,7 +33,7 @@ fn main() {
     batch.seed = Some(1);
     cpu.feed(&batch);
     let mut times: BTreeMap<(String, &str), (f64, f64)> = BTreeMap::new();
-    let steps = 20;
+    let steps = if config.d_model > 256 { 4 } else { 20 };
     for step in 0..steps + 3 {
         let mut note = |name: String, way, flops: f64, start: Instant| {
             if step >= 3 {

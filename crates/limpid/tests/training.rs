@@ -289,6 +289,7 @@ fn a_resume_with_other_settings_says_which() {
 /// Training keeps neither T x T scores nor (B T) x V logits: memory grows with T, and not with V but for tables.
 #[test]
 fn memory_is_linear_in_the_context_and_blind_to_the_vocabulary() {
+    let _alone = alone();
     use limpid::ops::Space;
     let bytes = |context: usize, vocab_size: usize| {
         let config = Config { context_length: 2048, vocab_size, ..tiny() };

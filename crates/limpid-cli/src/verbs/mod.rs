@@ -17,11 +17,13 @@ use anyhow::{Result, bail};
 use limpid::backend::Cpu;
 use limpid::checkpoint::Directory;
 use limpid::model::{Model, Use};
+use limpid::ops::classify::chunk_rows;
 use limpid::tokenizer::Tokenizer;
 
 /// Bytes that a model and its backend will reserve.
 pub fn needed(model: &Model) -> u64 {
-    let logits = if model.losses().is_some() { (16 << 20).min(4 * model.rows * model.config.vocab_size) } else { 0 };
+    let v = model.config.vocab_size;
+    let logits = if model.losses().is_some() { 4 * chunk_rows(model.rows, v) * v } else { 0 };
     (model.memory().iter().map(|(_, bytes)| bytes).sum::<usize>() + logits) as u64
 }
 

@@ -32,9 +32,10 @@ pub fn target(batch: &Batch, n: usize, vocab: usize) -> Target<'_> {
     }
 }
 
-/// Rows worked on at once, so that the chunk's logits stay near 16 MiB whatever V and N.
+/// Rows worked on at once, so that the chunk's logits stay near 64 MiB whatever V and N. Each chunk packs the head's
+/// weights and adds to all of their gradient, so few large chunks are quicker than many small ones.
 pub fn chunk_rows(rows: usize, vocab: usize) -> usize {
-    ((4 << 20) / vocab).max(128).min(rows.max(1))
+    ((16 << 20) / vocab).max(128).min(rows.max(1))
 }
 
 /// Plain f64 loops.

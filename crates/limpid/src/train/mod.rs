@@ -126,6 +126,9 @@ impl Trainer {
         };
         if !updated {
             let (tensor, value) = self.first_not_finite(batches, counted);
+            for param in &self.model.params {
+                self.backend.write(param.slot.grad(), &vec![0.0; param.slot.len()]);
+            }
             return Err(TrainError::NotFinite { step, tensor, value });
         }
         self.step = step;

@@ -145,8 +145,8 @@ impl Recipe {
                 eval_every: 10,
                 ..base
             },
-            "formulated-gpt" | "formulated-gpt2" | "formulated-bert" => Recipe { reduction: Reduction::Mean, ..large },
-            "openai-gpt" | "gpt2" | "gpt2-medium" | "gpt2-large" | "gpt2-xl" | "bert-base-uncased" => large,
+            "formulated-gpt" | "formulated-gpt2" | "formulated-bert" | "openai-gpt" | "gpt2" | "gpt2-medium"
+            | "gpt2-large" | "gpt2-xl" | "bert-base-uncased" => large,
             _ => base,
         }
     }
