@@ -99,6 +99,9 @@ struct Crew {
 /// Elements below which waking other threads costs more than it brings.
 const SMALL: usize = 16 << 10;
 
+/// Rows a thread must have for packing b by itself to cost less than moving rows between threads.
+const OWN_ROWS: usize = 192;
+
 impl Crew {
     fn with_scratch(&self, id: usize, f: impl FnOnce(&mut [f32])) {
         f(&mut self.scratch[id].lock().unwrap_or_else(|e| e.into_inner()));
@@ -140,14 +143,18 @@ impl Crew {
         }
     }
 
-    /// c = a b or c += a b. Columns are shared out panel by panel, so each is packed once; rows instead where
-    /// there are too few panels to go round.
+    /// c = a b or c += a b. With many rows each thread takes its own, the same as in every other op, and packs b for
+    /// itself; with fewer, columns are shared out panel by panel, so each is packed once; rows again where there are too
+    /// few panels to go round.
     fn product(&self, c: &mut [f32], a: Mat, b: Mat, add: bool) {
         let (rows, cols, width, threads) = (a.rows, b.cols, gemm::width(self.level), self.pool.threads());
         let panels = cols.div_ceil(width);
         let to = Shared::new(c, cols);
         let (tasks, by_columns, each) = match () {
             () if threads == 1 || rows * cols * a.cols < 8 * SMALL => (1, false, rows),
+            () if a.col_stride == 1 && rows >= OWN_ROWS * threads => {
+                (rows.div_ceil(rows.div_ceil(threads)), false, rows.div_ceil(threads))
+            }
             () if panels >= 2 * threads || panels.is_multiple_of(threads) => (panels, true, width),
             () => (
                 rows.div_ceil(rows.div_ceil(threads).next_multiple_of(6)),

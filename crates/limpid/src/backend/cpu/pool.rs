@@ -1,10 +1,12 @@
 //! Threads that wait for work: they spin for some microseconds between the ops of a step and sleep when
 //! nothing comes, so limpid at rest uses no processor.
 //!
-//! A job is a number of tasks; threads take the next task's number until none is left. Which thread does
-//! which task changes nothing, because a task writes what no other task writes.
+//! A job is a number of tasks. Each thread has a stretch of them to itself, the same one in every job of as many
+//! tasks, so that rows it wrote in one op are near it in the next; when it has done its own it helps the others.
+//! Which thread does which task changes nothing else, because a task writes what no other task writes.
 #![allow(unsafe_code)] // a borrowed job is lent to threads that give it back before `run` returns
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
@@ -21,12 +23,16 @@ struct Shared {
     wake: Condvar,
     /// Counts jobs; workers wait for it to change. Changed under `job`'s lock, so that no sleeper misses it.
     turn: AtomicUsize,
-    next: AtomicUsize,
+    /// The next task of each thread's stretch; a line of the cache each.
+    next: Vec<Line>,
     /// Workers that have not finished the current job.
     busy: AtomicUsize,
     stop: AtomicBool,
     panicked: AtomicBool,
 }
+
+#[repr(align(128))]
+struct Line(AtomicUsize);
 
 // SAFETY: the raw job is only followed between the start and the end of `run`, while what it points to lives,
 // and a job is `Sync`.
@@ -47,7 +53,7 @@ impl Pool {
             job: Mutex::new(None),
             wake: Condvar::new(),
             turn: AtomicUsize::new(0),
-            next: AtomicUsize::new(0),
+            next: (0..threads.max(1)).map(|_| Line(AtomicUsize::new(0))).collect(),
             busy: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
             panicked: AtomicBool::new(false),
@@ -78,7 +84,9 @@ impl Pool {
         // SAFETY: only the lifetime is changed; `busy` below is waited for before `run` returns, so no
         // worker follows the pointer after `job` ends.
         let lent: *const Job<'static> = unsafe { std::mem::transmute::<*const Job, *const Job<'static>>(job) };
-        shared.next.store(0, Relaxed);
+        for (id, next) in shared.next.iter().enumerate() {
+            next.0.store(stretch(tasks, id, shared.next.len()).start, Relaxed);
+        }
         shared.busy.store(self.workers.len(), Relaxed);
         {
             let mut slot = shared.job.lock().unwrap_or_else(|e| e.into_inner());
@@ -99,13 +107,23 @@ impl Pool {
     }
 }
 
+/// The tasks of thread `id` of `threads`.
+fn stretch(tasks: usize, id: usize, threads: usize) -> Range<usize> {
+    tasks * id / threads..tasks * (id + 1) / threads
+}
+
+/// Does the tasks of one's own stretch, then of the others'.
 fn take(shared: &Shared, job: &Job, tasks: usize, id: usize) {
-    loop {
-        let task = shared.next.fetch_add(1, Relaxed);
-        if task >= tasks {
-            return;
+    let threads = shared.next.len();
+    for other in (0..threads).map(|i| (id + i) % threads) {
+        let end = stretch(tasks, other, threads).end;
+        loop {
+            let task = shared.next[other].0.fetch_add(1, Relaxed);
+            if task >= end {
+                break;
+            }
+            job(task, id);
         }
-        job(task, id);
     }
 }
 
