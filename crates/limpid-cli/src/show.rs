@@ -7,10 +7,7 @@ use std::time::Duration;
 
 /// 1234567 as 1,234,567.
 pub fn commas(n: u64) -> String {
-    let digits = n.to_string();
-    let groups: Vec<&str> =
-        digits.as_bytes().rchunks(3).rev().map(|g| std::str::from_utf8(g).expect("digits are ASCII")).collect();
-    groups.join(",")
+    limpid::trace::table::thousands(n as usize)
 }
 
 /// Bytes with a unit.

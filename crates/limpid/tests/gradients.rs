@@ -8,7 +8,7 @@ use limpid::config::Config;
 use limpid::model::{Model, Use};
 use limpid::ops::simd::Level;
 use limpid::ops::{Batch, IGNORE, Op, Slot, Space, Span, random};
-use random_config::{axes_of, configs, pairs_covered};
+use random_config::{axes_of, configs, fill, pairs_covered};
 
 const BATCH: usize = 2;
 const CONTEXT: usize = 5;
@@ -30,15 +30,6 @@ fn batch(config: &Config, seed: u64) -> Batch {
     }
     batch.seed = Some(seed);
     batch
-}
-
-fn fill(model: &Model, backend: &mut dyn Backend, seed: u64) {
-    for param in &model.params {
-        let site = random::site(&param.name);
-        let shift = if param.name.contains("ln") && param.name.ends_with("weight") { 1.0 } else { 0.0 };
-        let value = |i| (shift + 0.4 * random::normal(seed, site, i)) as f32;
-        backend.write(param.slot, &(0..param.slot.len() as u64).map(value).collect::<Vec<_>>());
-    }
 }
 
 fn mean_loss(model: &Model, reference: &Reference, batch: &Batch) -> f64 {
@@ -148,12 +139,7 @@ fn compare(config: &Config, purpose: Use, level: Level, threads: usize, seed: u6
         cpu.backward(&[*step]);
         let dx = step.dx.iter().flatten().map(|g| g.slot);
         let mut op = step.op;
-        let params = op
-            .operands()
-            .into_iter()
-            .filter(|(_, s)| s.space == Space::Param)
-            .map(|(_, s)| s.grad())
-            .collect::<Vec<_>>();
+        let params = op.operands().filter(|(_, s)| s.space == Space::Param).map(|(_, s)| s.grad()).collect::<Vec<_>>();
         for slot in dx.chain(params).chain(step.watched.into_iter().flatten()) {
             let what = format!("gradient of {} at {slot:?}, {level}, {threads} threads", step.op.name());
             assert_close(&what, &cpu.read(slot), &reference.read(slot), 4.0 * slack);

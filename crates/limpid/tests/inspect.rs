@@ -10,7 +10,7 @@ use limpid::names;
 use limpid::ops::{Access, Batch, IGNORE, Op, Slot, random};
 use limpid::trace::table::{self, Options};
 use limpid::trace::{Error, Labelled, Trace, find_not_finite, save};
-use random_config::configs;
+use random_config::{configs, fill};
 
 const BATCH: usize = 2;
 const CONTEXT: usize = 5;
@@ -43,15 +43,6 @@ fn batch(config: &Config, seed: u64) -> Batch {
         batch.segments = (0..10).map(|i| i % 2).collect();
     }
     batch
-}
-
-fn fill(model: &Model, backend: &mut dyn Backend, seed: u64) {
-    for param in &model.params {
-        let site = random::site(&param.name);
-        let shift = if param.name.contains("ln") && param.name.ends_with("weight") { 1.0 } else { 0.0 };
-        let value = |i| (shift + 0.4 * random::normal(seed, site, i)) as f32;
-        backend.write(param.slot, &(0..param.slot.len() as u64).map(value).collect::<Vec<_>>());
-    }
 }
 
 /// A configuration's model and backend, filled.
@@ -248,7 +239,7 @@ fn the_stream_is_a_sum_before_a_norm_and_not_after_one() {
 
 fn watched(op: &Op) -> Vec<Slot> {
     let mut op = *op;
-    op.operands().into_iter().filter(|(access, _)| *access == Access::Watched).map(|(_, slot)| *slot).collect()
+    op.operands().filter(|(access, _)| *access == Access::Watched).map(|(_, slot)| *slot).collect()
 }
 
 /// Central differences of the weighted loss in some elements of every tensor that an op reads.

@@ -1,7 +1,7 @@
 //! `bench`: training, prefill and decoding against the roofs of the machine, measured in the same run.
 
 use super::doctor::read_roof;
-use super::train::{average_keys, roof};
+use super::train::{roof, step_flops};
 use super::{fits, peak_rss};
 use crate::options::{MachineOptions, ModelOptions, RecipeOptions};
 use crate::show;
@@ -99,9 +99,7 @@ fn train(args: &TrainArgs) -> Result<()> {
     fits(&model, "training this model")?;
     let (threads, level) = (args.machine.threads(), args.machine.level());
     let top = roof(threads, level);
-    let flops = 3.0
-        * model.flops(recipe.batch_size * recipe.context, average_keys(&config, recipe.context))
-        * recipe.accumulate as f64;
+    let flops = step_flops(&model, &recipe);
     let text = ids(recipe.batch_size * recipe.context + 10_000, config.vocab_size);
     let batches = Batches::new(&text, recipe.batch_size, recipe.context, 1, Objective::NextToken)?;
     let mut trainer = Trainer::new(model.clone(), Box::new(Cpu::with_level(&model, threads, level)), recipe);

@@ -403,12 +403,9 @@ fn piece(tokenizer: Option<&Tokenizer>, id: u32) -> String {
     tokenizer.and_then(|t| t.piece(id).ok()).map_or_else(|| id.to_string(), |piece| format!("{piece:?}"))
 }
 
+/// A number as in the summary, but one that is none is said.
 fn short(v: f64) -> String {
-    match v.abs() {
-        0.0 => "0".into(),
-        a if (1e-3..1e4).contains(&a) => format!("{v:.4}"),
-        _ => format!("{v:.2e}"),
-    }
+    if v.is_nan() { v.to_string() } else { table::short(v) }
 }
 
 /// Aligned columns, the first to the left; where a line would be too long, the last are left out.

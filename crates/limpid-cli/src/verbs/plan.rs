@@ -1,6 +1,6 @@
 //! `plan`: what `train` with the same flags will do, said before it is done.
 
-use super::train::{self, average_keys, roof};
+use super::train::{self, roof, step_flops};
 use super::{memory, needed};
 use crate::show;
 use anyhow::Result;
@@ -22,9 +22,7 @@ pub fn run(args: Args) -> Result<()> {
     let threads = args.train.machine.threads();
     let level = args.train.machine.level();
     let tokens_step = recipe.batch_size * recipe.context * recipe.accumulate;
-    let flops = 3.0
-        * model.flops(recipe.batch_size * recipe.context, average_keys(config, recipe.context))
-        * recipe.accumulate as f64;
+    let flops = step_flops(model, recipe);
     let roof = roof(threads, level);
     let seconds = flops * recipe.steps as f64 / (roof * REACHED);
     let milestones: Vec<(u64, f64)> = {

@@ -217,9 +217,7 @@ pub fn run(args: Args) -> Result<()> {
         say(format!("entropy floor: {floor:.4} nats a token; no model can do better on this text"));
     }
     let roof = roof(threads, level);
-    let flops = 3.0
-        * job.model.flops(recipe.batch_size * recipe.context, average_keys(&job.config, recipe.context))
-        * recipe.accumulate as f64;
+    let flops = step_flops(&job.model, &recipe);
 
     let trainer = Trainer::new(job.model.clone(), Box::new(args.machine.cpu(&job.model)), recipe);
     let mut run = Run::new(trainer, Some(folder.clone()), &job.train, &job.validation, job.objective);
@@ -286,9 +284,11 @@ fn report(summary: &Summary, folder: &std::path::Path) {
     eprintln!("the model is in {folder}; try: limpid generate --model {folder} --prompt TEXT");
 }
 
-/// Keys that a row sees on average.
-pub fn average_keys(config: &Config, context: usize) -> usize {
-    if config.mask == Mask::Causal { context.div_ceil(2) } else { context }
+/// FLOPs of a step, forward and backward; the recipe's context is the one trained on.
+pub fn step_flops(model: &Model, recipe: &Recipe) -> f64 {
+    // keys that a row sees on average
+    let keys = if model.config.mask == Mask::Causal { recipe.context.div_ceil(2) } else { recipe.context };
+    3.0 * model.flops(recipe.batch_size * recipe.context, keys) * recipe.accumulate as f64
 }
 
 /// FLOP/s that this machine reaches when nothing stands in the way: the best of a few short runs.

@@ -5,7 +5,7 @@
 use crate::backend::Backend;
 use crate::config::{Config, ConfigError};
 use crate::model::{Model, Param};
-use crate::ops::{Slot, Space};
+use crate::ops::Space;
 use crate::tokenizer::{self, Tokenizer};
 use safetensors::tensor::{Dtype, Metadata, View};
 use std::borrow::Cow;
@@ -269,7 +269,7 @@ impl Tensors {
         }
         for param in &model.params {
             let values = self.values(&name(param), &param.shape())?;
-            backend.write(Slot { space, ..param.slot }, &values);
+            backend.write(param.slot.in_space(space), &values);
         }
         Ok(())
     }

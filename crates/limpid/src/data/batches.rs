@@ -1,4 +1,4 @@
-//! Windows of a token stream, as batches: random ones to train on, all of them in order to evaluate on.
+//! Windows of a token stream, as batches: shuffled ones to train on, all of them in order to evaluate on.
 
 use super::DataError;
 use crate::ops::{Batch, IGNORE, Span, random};

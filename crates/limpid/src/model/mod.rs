@@ -300,8 +300,7 @@ impl Model {
     /// Notes the names of all operands; places still name tensors then.
     fn label(&mut self) {
         let operands = |mut op: Op, y: Slot| {
-            let others =
-                op.operands().into_iter().filter(|(_, slot)| **slot != y).map(|(_, slot)| *slot).collect::<Vec<_>>();
+            let others = op.operands().filter(|(_, slot)| **slot != y).map(|(_, slot)| *slot).collect::<Vec<_>>();
             others.into_iter().map(|slot| self.name_of(slot)).collect()
         };
         self.labels = self.ops.iter().map(|op| (self.name_of(op.output()), operands(*op, op.output()))).collect();

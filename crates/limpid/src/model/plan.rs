@@ -24,10 +24,10 @@ fn relocate(model: &mut Model, to: &HashMap<Key, usize>) {
         }
     };
     for op in &mut model.ops {
-        op.operands().into_iter().for_each(|(_, slot)| shift(slot));
+        op.operands().for_each(|(_, slot)| shift(slot));
     }
     for back in &mut model.back {
-        back.op.operands().into_iter().for_each(|(_, slot)| shift(slot));
+        back.op.operands().for_each(|(_, slot)| shift(slot));
         gradients(back).into_iter().for_each(shift);
     }
     for tensor in &mut model.tensors {
@@ -116,7 +116,7 @@ pub fn differentiate(model: &mut Model) {
         let mut copy = *op;
         let mut seen = [None; 3];
         if watched {
-            let slots = copy.operands().into_iter().filter(|(access, _)| *access == Access::Watched).map(|(_, s)| *s);
+            let slots = copy.operands().filter(|(access, _)| *access == Access::Watched).map(|(_, s)| *s);
             seen.iter_mut().zip(slots).for_each(|(to, slot)| {
                 *to = Some(Slot { at: usize::MAX / 2 + slot.at, space: Space::ActGrad, ..slot })
             });
@@ -141,7 +141,7 @@ fn name_gradients(model: &mut Model) {
             of.insert(key(back.op.output()), dy);
         }
         let mut op = back.op;
-        let watched = op.operands().into_iter().filter(|(access, _)| *access == Access::Watched).map(|(_, s)| *s);
+        let watched = op.operands().filter(|(access, _)| *access == Access::Watched).map(|(_, s)| *s);
         for (slot, grad) in watched.zip(back.watched).filter_map(|(s, g)| Some((s, g?))) {
             of.insert(key(slot), grad);
         }
@@ -169,7 +169,7 @@ pub fn compact(model: &mut Model) {
         lives[i].2 = if keep_all { steps } else { step };
     };
     for (step, op) in model.ops.iter_mut().enumerate() {
-        op.operands().into_iter().for_each(|(_, slot)| touch(*slot, step));
+        op.operands().for_each(|(_, slot)| touch(*slot, step));
     }
     let losses = model.losses();
     let logits = model.logits();

@@ -317,91 +317,52 @@ impl Op {
         }
     }
 
-    /// Every operand with what is done to it, for planners, printers and checkers. The watched ones
-    /// come in the order of [`Back::watched`].
-    pub fn operands(&mut self) -> Vec<(Access, &mut Slot)> {
+    /// Every operand with what is done to it, for planners, printers, checkers and backends; allocates nothing. The
+    /// watched ones come in the order of [`Back::watched`].
+    pub fn operands(&mut self) -> impl Iterator<Item = (Access, &mut Slot)> {
         const READ: Access = Access::Read { saved: false };
         const SAVED: Access = Access::Read { saved: true };
         const WRITE: Access = Access::Write { saved: false };
         const KEPT: Access = Access::Write { saved: true };
         use Access::{Own, Watched};
-        let (fixed, optional) = match self {
+        type Each<T, const N: usize> = [Option<(Access, T)>; N];
+        let (fixed, optional): (Each<&mut Slot, 3>, Each<&mut Option<Slot>, 4>) = match self {
             Op::Embed { table, positions, segments, y, token, position } => (
-                vec![(Own, table), (WRITE, y)],
-                vec![(Own, positions), (Own, segments), (Watched, token), (Watched, position)],
+                [Some((Own, table)), Some((WRITE, y)), None],
+                [Some((Own, positions)), Some((Own, segments)), Some((Watched, token)), Some((Watched, position))],
             ),
             Op::Norm { x, gain, offset, y, stats, normalized, scale, .. } => (
-                vec![(SAVED, x), (WRITE, y), (KEPT, stats)],
-                vec![(Own, gain), (Own, offset), (Watched, normalized), (Watched, scale)],
+                [Some((SAVED, x)), Some((WRITE, y)), Some((KEPT, stats))],
+                [Some((Own, gain)), Some((Own, offset)), Some((Watched, normalized)), Some((Watched, scale))],
             ),
-            Op::Linear { x, w, b, y } => (vec![(SAVED, x), (Own, w), (WRITE, y)], vec![(Own, b)]),
-            Op::Rotate { x, y, angles, .. } => (vec![(READ, x), (WRITE, y), (Own, angles)], vec![]),
-            Op::Dropout { x, y, .. } | Op::Gather { x, y } => (vec![(READ, x), (WRITE, y)], vec![]),
-            Op::Attend { qkv, cache, y, lse, raw, scores, pattern, .. } => (
-                vec![(SAVED, qkv), (KEPT, y), (KEPT, lse)],
-                vec![(Own, cache), (Watched, raw), (Watched, scores), (Watched, pattern)],
-            ),
-            Op::Activate { x, y, .. } => (vec![(SAVED, x), (WRITE, y)], vec![]),
-            Op::Add { a, b, y } => (vec![(READ, a), (READ, b), (WRITE, y)], vec![]),
-            Op::Classify { x, w, b, losses, logits, probs } => {
-                (vec![(SAVED, x), (Own, w), (WRITE, losses)], vec![(Own, b), (Watched, logits), (Watched, probs)])
+            Op::Linear { x, w, b, y } => {
+                ([Some((SAVED, x)), Some((Own, w)), Some((WRITE, y))], [Some((Own, b)), None, None, None])
             }
+            Op::Rotate { x, y, angles, .. } => {
+                ([Some((READ, x)), Some((WRITE, y)), Some((Own, angles))], [const { None }; 4])
+            }
+            Op::Dropout { x, y, .. } | Op::Gather { x, y } => {
+                ([Some((READ, x)), Some((WRITE, y)), None], [const { None }; 4])
+            }
+            Op::Attend { qkv, cache, y, lse, raw, scores, pattern, .. } => (
+                [Some((SAVED, qkv)), Some((KEPT, y)), Some((KEPT, lse))],
+                [Some((Own, cache)), Some((Watched, raw)), Some((Watched, scores)), Some((Watched, pattern))],
+            ),
+            Op::Activate { x, y, .. } => ([Some((SAVED, x)), Some((WRITE, y)), None], [const { None }; 4]),
+            Op::Add { a, b, y } => ([Some((READ, a)), Some((READ, b)), Some((WRITE, y))], [const { None }; 4]),
+            Op::Classify { x, w, b, losses, logits, probs } => (
+                [Some((SAVED, x)), Some((Own, w)), Some((WRITE, losses))],
+                [Some((Own, b)), Some((Watched, logits)), Some((Watched, probs)), None],
+            ),
         };
-        let optional = optional.into_iter().filter_map(|(access, slot)| slot.as_mut().map(|slot| (access, slot)));
-        fixed.into_iter().chain(optional).collect()
+        let optional = optional.into_iter().flatten().filter_map(|(access, slot)| Some((access, slot.as_mut()?)));
+        fixed.into_iter().flatten().chain(optional)
     }
 
     /// The op with the rows that `batch` uses.
     pub fn of(mut self, batch: &Batch) -> Op {
-        self.each(&mut |slot| *slot = slot.of(batch));
+        self.operands().for_each(|(_, slot)| *slot = slot.of(batch));
         self
-    }
-
-    /// Visits every operand without allocating: for backends, in a step.
-    fn each(&mut self, f: &mut dyn FnMut(&mut Slot)) {
-        let optional: [Option<&mut Slot>; 5] = match self {
-            Op::Embed { table, positions, segments, y, token, position } => {
-                f(table);
-                f(y);
-                [positions.as_mut(), segments.as_mut(), token.as_mut(), position.as_mut(), None]
-            }
-            Op::Norm { x, gain, offset, y, stats, normalized, scale, .. } => {
-                f(x);
-                f(y);
-                f(stats);
-                [gain.as_mut(), offset.as_mut(), normalized.as_mut(), scale.as_mut(), None]
-            }
-            Op::Linear { x, w, b, y } => {
-                f(x);
-                f(w);
-                f(y);
-                [b.as_mut(), None, None, None, None]
-            }
-            Op::Rotate { x, y, .. } | Op::Dropout { x, y, .. } | Op::Gather { x, y } | Op::Activate { x, y, .. } => {
-                f(x);
-                f(y);
-                [None, None, None, None, None]
-            }
-            Op::Attend { qkv, cache, y, lse, raw, scores, pattern, .. } => {
-                f(qkv);
-                f(y);
-                f(lse);
-                [cache.as_mut(), raw.as_mut(), scores.as_mut(), pattern.as_mut(), None]
-            }
-            Op::Add { a, b, y } => {
-                f(a);
-                f(b);
-                f(y);
-                [None, None, None, None, None]
-            }
-            Op::Classify { x, w, b, losses, logits, probs } => {
-                f(x);
-                f(w);
-                f(losses);
-                [b.as_mut(), logits.as_mut(), probs.as_mut(), None, None]
-            }
-        };
-        optional.into_iter().flatten().for_each(f);
     }
 
     /// The tensor the op makes.

@@ -510,7 +510,7 @@ fn bad_output(op: &Op, read: &dyn Fn(Slot) -> Vec<f32>) -> Option<(Slot, NotFini
     let masked = if let Op::Attend { scores, .. } = op { *scores } else { None };
     let mut copy = *op;
     let watched: Vec<Slot> =
-        copy.operands().into_iter().filter(|(access, _)| *access == Access::Watched).map(|(_, slot)| *slot).collect();
+        copy.operands().filter(|(access, _)| *access == Access::Watched).map(|(_, slot)| *slot).collect();
     let of =
         |slot: Slot| Some((slot, NotFinite { op: op.name(), ..bad(&read(slot), slot.cols, masked == Some(slot))? }));
     watched.into_iter().chain([op.output()]).find_map(of)

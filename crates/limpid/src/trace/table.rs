@@ -202,7 +202,7 @@ pub fn masks(n: usize) -> Masks {
 }
 
 /// A number in at most nine columns: plain where that says enough, with an exponent elsewhere.
-fn short(v: f64) -> String {
+pub fn short(v: f64) -> String {
     match v.abs() {
         _ if v.is_nan() => "-".into(),
         0.0 => "0".into(),

@@ -1,7 +1,9 @@
 //! Tiny configurations that between them take every pair of values on every two axes: a fixed, seeded
 //! sample of the product, grown until no pair is missing.
 
+use limpid::backend::Backend;
 use limpid::config::*;
+use limpid::model::Model;
 use limpid::ops::random;
 use std::collections::HashSet;
 
@@ -124,4 +126,15 @@ pub fn pairs_covered(configs: &[Config]) -> (usize, usize) {
     assert_eq!(all.len(), configs.len());
     let covered: HashSet<_> = all.iter().flat_map(|c| pairs(c).collect::<Vec<_>>()).collect();
     (covered.len(), total())
+}
+
+/// Gives every parameter values of which none is trivial: gains near 1, all else near 0.
+#[allow(dead_code)]
+pub fn fill(model: &Model, backend: &mut dyn Backend, seed: u64) {
+    for param in &model.params {
+        let site = random::site(&param.name);
+        let shift = if param.name.contains("ln") && param.name.ends_with("weight") { 1.0 } else { 0.0 };
+        let value = |i| (shift + 0.4 * random::normal(seed, site, i)) as f32;
+        backend.write(param.slot, &(0..param.slot.len() as u64).map(value).collect::<Vec<_>>());
+    }
 }

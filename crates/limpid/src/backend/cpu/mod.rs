@@ -150,20 +150,16 @@ impl Crew {
         let (rows, cols, width, threads) = (a.rows, b.cols, gemm::width(self.level), self.pool.threads());
         let panels = cols.div_ceil(width);
         let to = Shared::new(c, cols);
-        let (tasks, by_columns, each) = match () {
-            () if threads == 1 || rows * cols * a.cols < 8 * SMALL => (1, false, rows),
-            () if a.col_stride == 1 && rows >= OWN_ROWS * threads => {
-                (rows.div_ceil(rows.div_ceil(threads)), false, rows.div_ceil(threads))
-            }
-            () if panels >= 2 * threads || panels.is_multiple_of(threads) => (panels, true, width),
-            () => (
-                rows.div_ceil(rows.div_ceil(threads).next_multiple_of(6)),
-                false,
-                rows.div_ceil(threads).next_multiple_of(6),
-            ),
+        let small = threads == 1 || rows * cols * a.cols < 8 * SMALL;
+        let own_rows = a.col_stride == 1 && rows >= OWN_ROWS * threads;
+        let by_columns = !small && !own_rows && (panels >= 2 * threads || panels.is_multiple_of(threads));
+        let (all, each) = match () {
+            () if by_columns => (cols, width),
+            () if small => (rows, rows.max(1)),
+            () => (rows, rows.div_ceil(threads).next_multiple_of(6)),
         };
-        self.pool.run(tasks, &|task, id| {
-            let part = task * each..((task + 1) * each).min(if by_columns { cols } else { rows });
+        self.pool.run(all.div_ceil(each), &|task, id| {
+            let part = task * each..((task + 1) * each).min(all);
             self.with_scratch(id, |scratch| {
                 if by_columns {
                     // SAFETY: each task takes its own columns.
