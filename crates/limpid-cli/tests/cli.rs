@@ -326,6 +326,24 @@ fn killed_at_any_moment_nothing_is_lost() {
     assert!(weights(&f.0.join("whole")) == weights(&f.0.join("parts")), "after {kills} kills");
 }
 
+/// Killed after its first weights were kept and before its first state was: `--resume auto` begins again. A finished
+/// model whose state is gone is never overwritten.
+#[test]
+fn killed_before_the_first_state_a_run_begins_again() {
+    let f = Folder::new("early");
+    train(&f, "whole", "--steps 6 --save-every 2");
+    train(&f, "parts", "--steps 6 --save-every 2");
+    fs::remove_file(f.0.join("parts/state/last.safetensors")).unwrap();
+    let again =
+        format!("train --data rhyme.txt --tokenizer char {TINY} --steps 6 --save-every 2 --out parts --resume auto");
+    f.fails(1, &again, &["already holds a run"]);
+    fs::remove_file(f.0.join("parts/summary.json")).unwrap();
+    f.ok(&again);
+    assert!(weights(&f.0.join("whole")) == weights(&f.0.join("parts")));
+    let lines = |dir: &str| fs::read_to_string(f.0.join(dir).join("metrics.jsonl")).unwrap().lines().count();
+    assert_eq!(lines("whole"), lines("parts"), "every step is told once");
+}
+
 /// What the test needs to know of a run's folder.
 struct Run;
 impl Run {

@@ -189,7 +189,10 @@ pub fn run(args: Args) -> Result<()> {
     }
     let job = args.job()?;
     let folder = args.folder(&job.name);
-    if resumed.is_none() && (Run::can_resume(&folder) || folder.join("model.safetensors").exists()) {
+    // killed before its first state was saved, a run has nothing to go on from: `--resume auto` begins it again
+    let has = |file: &str| folder.join(file).exists();
+    let begins_again = args.resume.is_some() && has("limpid.toml") && !has("summary.json");
+    if resumed.is_none() && !begins_again && (Run::can_resume(&folder) || has("model.safetensors")) {
         bail!("{} already holds a run: --resume {0} goes on with it, another --out starts a new one", folder.display());
     }
     fits(&job.model, "training this model")?;

@@ -124,7 +124,8 @@ impl<'a> Run<'a> {
         state_path(folder).exists()
     }
 
-    /// Writes what the model is: config.json and tokenizer.json.
+    /// Begins a folder: writes what the model is (config.json and tokenizer.json), and forgets the metrics of a run that
+    /// was killed there before it saved a state.
     ///
     /// # Errors
     /// Whatever the file system says.
@@ -133,7 +134,7 @@ impl<'a> Run<'a> {
         at(&folder.join("state"), fs::create_dir_all(folder.join("state")))?;
         checkpoint::write_text(&folder.join("config.json"), &self.trainer.model.config.to_json())?;
         checkpoint::write_text(&folder.join("tokenizer.json"), &tokenizer.to_json())?;
-        Ok(())
+        self.cut_metrics(folder)
     }
 
     /// Takes up the folder's last state. Returns the steps it had done.
