@@ -7,7 +7,7 @@ use limpid::backend::{Backend, Cpu, Reference};
 use limpid::config::Config;
 use limpid::model::{Model, Use};
 use limpid::ops::simd::Level;
-use limpid::ops::{Batch, IGNORE, Op, Slot, Space, Span, random};
+use limpid::ops::{Back, Batch, IGNORE, Op, Slot, Space, Span, random};
 use random_config::{axes_of, configs, fill, pairs_covered};
 
 const BATCH: usize = 2;
@@ -91,13 +91,22 @@ fn every_pair_of_choices_has_the_right_gradient() {
     assert!(worst < 1e-5, "worst relative error {worst:e}");
 }
 
-/// Copies every memory of `from` to `to`, so that the next op starts from the same numbers.
-fn copy(model: &Model, from: &dyn Backend, to: &mut dyn Backend) {
-    for space in [Space::Act, Space::Stat, Space::ActGrad, Space::Grad, Space::Param] {
-        let size = model.sizes[space as usize];
-        let all = Slot { space, at: 0, rows: 1, cols: size, live: limpid::ops::Live::All };
-        to.write(all, &from.read(all));
-    }
+/// Copies tensors of `from` to `to`, so that the next op starts from the same numbers.
+fn copy(slots: &[Slot], from: &dyn Backend, to: &mut dyn Backend) {
+    slots.iter().for_each(|slot| to.write(*slot, &from.read(*slot)));
+}
+
+/// Every tensor an op touches.
+fn touched(mut op: Op) -> Vec<Slot> {
+    op.operands().map(|(_, slot)| *slot).filter(|s| s.space != Space::Const).collect()
+}
+
+/// Every tensor the backward of an op touches.
+fn touched_back(step: Back) -> Vec<Slot> {
+    let operands = touched(step.op);
+    let grads = operands.iter().filter(|s| s.space == Space::Param).map(|s| s.grad());
+    let given = step.dy.into_iter().chain(step.dx.into_iter().flatten().map(|g| g.slot));
+    operands.iter().copied().chain(grads).chain(given).chain(step.watched.into_iter().flatten()).collect()
 }
 
 #[track_caller]
@@ -122,19 +131,20 @@ fn compare(config: &Config, purpose: Use, level: Level, threads: usize, seed: u6
     cpu.feed(&batch);
     let slack = 4e-6;
     for op in &model.ops {
-        copy(&model, &reference, &mut cpu);
-        copy(&model, &cpu, &mut reference); // now rounded to f32
+        let slots = touched(*op);
+        copy(&slots, &reference, &mut cpu);
+        copy(&slots, &cpu, &mut reference); // now rounded to f32
         reference.forward(&[*op]);
         cpu.forward(&[*op]);
-        let mut copy = *op;
-        for (_, slot) in copy.operands() {
-            let what = format!("{} {} at {level}, {threads} threads", op.name(), model.name_of(*slot));
-            assert_close(&what, &cpu.read(*slot), &reference.read(*slot), slack);
+        for slot in slots {
+            let what = format!("{} {} at {level}, {threads} threads", op.name(), model.name_of(slot));
+            assert_close(&what, &cpu.read(slot), &reference.read(slot), slack);
         }
     }
     for step in &model.back {
-        copy(&model, &reference, &mut cpu);
-        copy(&model, &cpu, &mut reference);
+        let slots = touched_back(*step);
+        copy(&slots, &reference, &mut cpu);
+        copy(&slots, &cpu, &mut reference);
         reference.backward(&[*step]);
         cpu.backward(&[*step]);
         let dx = step.dx.iter().flatten().map(|g| g.slot);
@@ -190,7 +200,8 @@ fn long(config: &Config, level: Level, threads: usize) {
     assert_close("losses", &cpu.read(model.losses().unwrap()), &reference.read(model.losses().unwrap()), 2e-6);
 }
 
-/// The same bits from any number of threads, op by op or in one go, forward, backward and update.
+/// The same bits from any number of threads, sharing ops or sequences, op by op or in one go, forward, backward and
+/// update.
 #[test]
 fn bits_depend_on_neither_threads_nor_watchers() {
     for (i, config) in configs().iter().enumerate().take(12) {
@@ -210,8 +221,10 @@ fn bits_depend_on_neither_threads_nor_watchers() {
             max_norm: 1.0,
         };
         for level in Level::available() {
-            let run = |threads: usize, one_by_one: bool| {
-                let mut cpu = Cpu::with_level(&model, threads, level);
+            let run = |threads: usize, by_sequence: bool, one_by_one: bool| {
+                let mut shared = model.clone();
+                shared.by_sequence = by_sequence;
+                let mut cpu = Cpu::with_level(&shared, threads, level);
                 fill(&model, &mut cpu, 3);
                 cpu.feed(&batch);
                 if one_by_one {
@@ -222,19 +235,22 @@ fn bits_depend_on_neither_threads_nor_watchers() {
                     cpu.backward(&model.back);
                 }
                 cpu.update(&model.decay_groups(0.1), &rule);
-                let all = |space| Slot {
-                    space,
-                    at: 0,
-                    rows: 1,
-                    cols: model.sizes[space as usize],
-                    live: limpid::ops::Live::All,
-                };
-                let bits = |space| cpu.read(all(space)).iter().map(|v| v.to_bits()).collect::<Vec<_>>();
-                (bits(Space::Param), bits(Space::Act), bits(Space::Stat))
+                let bits = |slot| cpu.read(slot).iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+                let params = model.params.iter().map(|p| bits(p.slot)).collect::<Vec<_>>();
+                (params, bits(model.losses().unwrap()), model.body().last().map(|op| bits(op.output())))
             };
-            let one = run(1, false);
-            for (threads, one_by_one) in [(1, true), (2, false), (3, true), (7, false)] {
-                assert!(run(threads, one_by_one) == one, "{level}, {threads} threads, {config:?}");
+            assert!(model.by_sequence, "both ways to share the work out are tried");
+            let one = run(1, false, false);
+            for (threads, by_sequence, one_by_one) in [
+                (1, true, true),
+                (2, true, false),
+                (2, false, false),
+                (3, true, true),
+                (5, false, true),
+                (7, true, false),
+            ] {
+                let same = run(threads, by_sequence, one_by_one) == one;
+                assert!(same, "{level}, {threads} threads, by sequence: {by_sequence}, {config:?}");
             }
         }
     }

@@ -282,6 +282,7 @@ impl<'a> Builder<'a> {
                 Use::Decode { rows, .. } => rows,
                 _ => self.rows,
             },
+            by_sequence: plan::by_sequence(self.purpose, &self.used),
             sizes: self.used,
             labels: vec![],
             tables: self.tables,

@@ -160,6 +160,9 @@ pub struct Model {
     pub params: Vec<Param>,
     /// Rows a batch may have.
     pub rows: usize,
+    /// Small enough that threads should take whole sequences through all ops instead of sharing each op: gradients of
+    /// activations that parameters' gradients are made of are then kept to the end of the backward.
+    pub by_sequence: bool,
     /// Elements of each memory, by [`Space::ALL`].
     pub sizes: [usize; Space::ALL.len()],
     /// The names of each op's output and other operands, noted before places were shared.
@@ -191,6 +194,14 @@ impl Model {
             return Err(ConfigError::Zero { what });
         }
         Ok(builder::build(config, purpose))
+    }
+
+    /// Sequences a batch may have.
+    pub fn sequences(&self) -> usize {
+        match self.purpose {
+            Use::Train { batch, .. } | Use::Score { batch, .. } | Use::Inspect { batch, .. } => batch,
+            Use::Decode { sequences, .. } => sequences,
+        }
     }
 
     /// Parameters that exist, padding not counted.

@@ -11,6 +11,18 @@ pub const ALIGN: usize = 64;
 /// Vocabulary rows have room for a multiple of this many (contract R193: 50,257 in 50,304).
 pub const VOCAB_ALIGN: usize = 128;
 
+/// Bytes of activations, before they share places, up to which threads take whole sequences: what one thread then works
+/// on stays near it, and keeping gradients longer costs little memory (measured: LOG.md).
+const SMALL: usize = 64 << 20;
+
+/// Whether threads should take whole sequences through all ops ([`Model::by_sequence`]).
+pub fn by_sequence(purpose: Use, sizes: &[usize]) -> bool {
+    match purpose {
+        Use::Train { batch, .. } | Use::Score { batch, .. } => batch > 1 && 4 * sizes[Space::Act as usize] <= SMALL,
+        Use::Inspect { .. } | Use::Decode { .. } => false,
+    }
+}
+
 type Key = (Space, usize);
 fn key(slot: Slot) -> Key {
     (slot.space, slot.at)
@@ -103,7 +115,9 @@ pub fn differentiate(model: &mut Model) {
                 let other = if n == 0 { b } else { a };
                 let read = |s: Slot| producer(s).unwrap_or(0);
                 // backward runs from high to low: a read at r happens before a write at w if r > w
-                let safe = |reader: Slot, writer: Option<usize>| writer.is_none_or(|w| read(reader) > w);
+                let late = |reader: Slot| model.by_sequence && ops[read(reader)].learns();
+                let safe =
+                    |reader: Slot, writer: Option<usize>| writer.is_none_or(|w| read(reader) > w && !late(reader));
                 a != b && safe(other, next_writer(x, i)) && safe(x, next_writer(other, i))
             };
             if shares {
@@ -175,6 +189,11 @@ pub fn compact(model: &mut Model) {
     let logits = model.logits();
     for (step, back) in (model.ops.len()..).zip(&mut model.back) {
         gradients(back).into_iter().for_each(|slot| touch(*slot, step));
+        // parameters' gradients are made at the end
+        let late = model.by_sequence && back.op.learns();
+        let dy = back.dy;
+        dy.into_iter().filter(|_| late).for_each(|slot| touch(slot, steps));
+        let step = if late { steps } else { step };
         let head = matches!(back.op, Op::Classify { .. });
         for (access, slot) in back.op.operands() {
             let saved = matches!(access, Access::Read { saved: true } | Access::Write { saved: true });

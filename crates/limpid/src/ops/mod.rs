@@ -359,6 +359,11 @@ impl Op {
         fixed.into_iter().flatten().chain(optional)
     }
 
+    /// Whether it has parameters that learn.
+    pub fn learns(mut self) -> bool {
+        self.operands().any(|(access, slot)| access == Access::Own && slot.space == Space::Param)
+    }
+
     /// The op with the rows that `batch` uses.
     pub fn of(mut self, batch: &Batch) -> Op {
         self.operands().for_each(|(_, slot)| *slot = slot.of(batch));
@@ -556,6 +561,29 @@ impl Batch {
         spans.clone_from(&other.spans);
         outputs.clone_from(&other.outputs);
         (*context, *weight, *seed) = (other.context, other.weight, other.seed);
+    }
+
+    /// Becomes the rows of some of `other`'s sequences, which lie one after the other there, in the memory it has.
+    /// Returns how many rows of `other` come before them.
+    pub fn take(&mut self, other: &Batch, sequences: Range<usize>) -> usize {
+        let of = |i: usize| other.spans.get(i).map_or(other.tokens.len(), |s| s.row);
+        let rows = of(sequences.start)..of(sequences.end);
+        fn some<T: Copy>(to: &mut Vec<T>, from: &[T], rows: &Range<usize>, all: usize) {
+            let each = from.len() / all.max(1); // 0 where there are none
+            to.clear();
+            to.extend_from_slice(&from[rows.start * each..rows.end * each]);
+        }
+        let all = other.tokens.len();
+        some(&mut self.tokens, &other.tokens, &rows, all);
+        some(&mut self.positions, &other.positions, &rows, all);
+        some(&mut self.segments, &other.segments, &rows, all);
+        some(&mut self.targets, &other.targets, &rows, all);
+        some(&mut self.soft_targets, &other.soft_targets, &rows, all);
+        self.spans.clear();
+        self.spans.extend(other.spans[sequences].iter().map(|s| Span { row: s.row - rows.start, ..*s }));
+        self.outputs.clear();
+        (self.context, self.weight, self.seed) = (other.context, other.weight, other.seed);
+        rows.start
     }
 
     /// `sequences` of equal length, one after the other, positions from 0, every row's target given.

@@ -27,6 +27,14 @@ impl Arena {
         }
         Arena { map: Some(map) }
     }
+
+    /// Takes memory page by page, where much of it will not be touched.
+    pub fn small_pages(&self) {
+        #[cfg(target_os = "linux")]
+        if let Some(map) = &self.map {
+            let _ = map.advise(memmap2::Advice::NoHugePage);
+        }
+    }
 }
 
 impl Deref for Arena {

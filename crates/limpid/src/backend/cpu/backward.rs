@@ -1,0 +1,242 @@
+//! The backward of every op, in two halves. [`inputs`] makes the gradients of activations, row by row, so a lane does
+//! it alone. [`parameters`] adds to the gradients of parameters, each a chain over all rows in ascending order: lanes
+//! one after the other give the same bits as one lane of all rows. [`head`] does both for the loss, chunk by chunk.
+#![allow(unsafe_code)] // tasks write disjoint parts of one matrix; each block says why they are disjoint
+
+use super::crew::Crew;
+use super::forward::{at, query_key_value};
+use super::{Lane, Weights, pick};
+use crate::ops::attend::{self, Gradients, Head};
+use crate::ops::dropout::{self, Draws};
+use crate::ops::view::{Mat, MatMut, Shared};
+use crate::ops::{Back, Grad, Op, Slot, Space, Span};
+use crate::ops::{activate, add, classify, embed, gather, norm, rotate};
+use std::ops::Range;
+
+/// The gradients of all parameters, while several tasks add to them, each to its own.
+pub struct Parameters<'a>(Shared<'a>);
+
+impl<'a> Parameters<'a> {
+    pub fn new(grad: &'a mut [f32]) -> Parameters<'a> {
+        Parameters(Shared::new(grad, 1))
+    }
+    /// One parameter's.
+    ///
+    /// # Safety
+    /// No other task may hold this parameter's gradient.
+    #[allow(clippy::mut_from_ref)]
+    unsafe fn of(&self, slot: Slot) -> &mut [f32] {
+        // SAFETY: passed on from the caller; parameters do not overlap.
+        unsafe { self.0.part(slot.range(), 0..1) }.into_whole()
+    }
+}
+
+/// The gradients of one op's inputs, from its output's.
+pub fn inputs(step: Back, weights: &Weights, lane: &mut Lane, crew: &Crew) {
+    let (Weights { konst, param }, Lane { first, batch, act, act_grad, stat }) = (weights, lane);
+    let (first, batch, act, stat, level) = (*first, &*batch, &*act, &*stat, crew.level);
+    let dy_slot = step.dy.expect("all but the loss have an output");
+    match step.op {
+        Op::Classify { .. } => unreachable!("`head` is for the loss"),
+        Op::Embed { .. } => {
+            for to in step.watched.into_iter().flatten() {
+                let [dy, to] = pick(act_grad, [dy_slot, to]);
+                to.copy_from_slice(dy);
+            }
+        }
+        Op::Norm { kind, eps, x, gain, stats, .. } => {
+            let (cols, gain) = (x.cols, gain.map(|g| &param[g.range()]));
+            let (x, stats) = (&act[x.range()], &stat[stats.range()]);
+            let Grad { slot, add } = step.dx[0].expect("a norm has an input");
+            let [dy, dx] = pick(act_grad, [dy_slot, slot]);
+            let dy = &*dy;
+            crew.rows([(dx, cols)], |rows, [dx], g| {
+                let range = rows.start * cols..rows.end * cols;
+                let (dy, x, stats) = (&dy[range.clone()], &x[range], &stats[2 * rows.start..2 * rows.end]);
+                level.run(norm::BackwardInput { dx, add, dy, x, stats, gain, kind, eps, g });
+            });
+            if let [Some(normalized), Some(scale), _] = step.watched {
+                let [dy, normalized, scale] = pick(act_grad, [dy_slot, normalized, scale]);
+                for n in 0..scale.len() {
+                    let mut sum = 0.0;
+                    for i in n * cols..(n + 1) * cols {
+                        normalized[i] = dy[i] * gain.map_or(1.0, |g| g[i % cols]);
+                        sum += normalized[i] * (x[i] - stats[2 * n]) * stats[2 * n + 1];
+                    }
+                    scale[n] = -sum * stats[2 * n + 1];
+                }
+            }
+        }
+        Op::Linear { w, .. } => {
+            let Grad { slot, add } = step.dx[0].expect("a product has an input");
+            let [dy, dx] = pick(act_grad, [dy_slot, slot]);
+            crew.product(dx, Mat::new(dy, w.rows), Mat::new(&param[w.range()], w.cols), add);
+        }
+        Op::Rotate { x, angles, n_head, .. } => {
+            let (cols, angles) = (x.cols, &konst[angles.range()]);
+            let Grad { slot, add } = step.dx[0].expect("a rotation has an input");
+            let [dy, dx] = pick(act_grad, [dy_slot, slot]);
+            let dy = &*dy;
+            crew.rows([(dx, cols)], |rows, [dx], _| {
+                let dy = &dy[rows.start * cols..rows.end * cols];
+                rotate::turn(dx, dy, add, angles, &batch.positions[rows], (cols, n_head), -1.0);
+            });
+        }
+        Op::Attend { qkv, cache, y, lse, n_head, mask, scale, drop, .. } => {
+            assert!(cache.is_none(), "a cached run has no backward");
+            let (c, d) = (y.cols, y.cols / n_head);
+            let draws = drop.map(|drop| Draws::new(drop, batch.seed)).filter(|d| !d.is_identity());
+            let (x, y, lse) = (&act[qkv.range()], &act[y.range()], &stat[lse.range()]);
+            let Grad { slot, add } = step.dx[0].expect("attention has an input");
+            let wide = step.watched[0].map_or(0, |s| s.cols / n_head);
+            let (dy, dx, seen) = match step.watched {
+                [Some(a), Some(b), Some(c)] => {
+                    let [dy, dx, a, b, c] = pick(act_grad, [dy_slot, slot, a, b, c]);
+                    (dy, dx, Some([a, b, c].map(|s| Shared::new(s, n_head * wide))))
+                }
+                _ => {
+                    let [dy, dx] = pick(act_grad, [dy_slot, slot]);
+                    (dy, dx, None)
+                }
+            };
+            let (dy, to) = (&*dy, Shared::new(dx, 3 * c));
+            crew.heads(batch.spans.len(), n_head, &|task, id| {
+                let (span, h) = (batch.spans[task / n_head], task % n_head);
+                let [q, k, v] = query_key_value(x, None, span, (c, h, n_head));
+                let place = Span { row: first + span.row, ..span };
+                let head = Head { q, k, v, span: place, mask, scale, draws, head: h, n_head };
+                let rows = span.row..span.row + span.rows;
+                let of = |data, cols: usize, range: Range<usize>| Mat::new(data, cols).rows(rows.clone()).cols(range);
+                let own = h * d..(h + 1) * d;
+                let given = [of(dy, c, own.clone()), of(y, c, own), of(lse, n_head, h..h + 1)];
+                // SAFETY: each task takes one head's columns of one sequence's rows, in each third.
+                let third = |t: usize| unsafe { to.part(rows.clone(), t * c + h * d..t * c + (h + 1) * d) };
+                let watched = match &seen {
+                    Some(seen) => seen.each_ref().map(|s| {
+                        // SAFETY: likewise one head's scores of one sequence's rows.
+                        Some(unsafe { s.part(rows.clone(), h * wide..(h + 1) * wide) })
+                    }),
+                    None => [None, None, None],
+                };
+                let to = Gradients { dq: third(0), dk: third(1), dv: third(2), watched };
+                crew.with_scratch(id, |scratch| attend::backward(level, head, to, add, given, scratch));
+            });
+        }
+        Op::Activate { f, slope, x, .. } => {
+            let cols = x.cols;
+            let x = &act[x.range()];
+            let Grad { slot, add } = step.dx[0].expect("an activation has an input");
+            let [dy, dx] = pick(act_grad, [dy_slot, slot]);
+            let dy = &*dy;
+            crew.rows([(dx, cols)], |rows, [dx], _| {
+                let range = rows.start * cols..rows.end * cols;
+                level.run(activate::Backward { f, slope, dx, add, dy: &dy[range.clone()], x: &x[range] });
+            });
+        }
+        Op::Add { y, .. } => {
+            for Grad { slot, add } in step.dx.into_iter().flatten() {
+                let [dy, dx] = pick(act_grad, [dy_slot, slot]);
+                let dy = &*dy;
+                crew.rows([(dx, y.cols)], |rows, [dx], _| {
+                    add::backward(dx, add, &dy[rows.start * y.cols..rows.end * y.cols]);
+                });
+            }
+        }
+        Op::Dropout { x, drop, .. } => {
+            let (cols, draws) = (x.cols, Draws::new(drop, batch.seed));
+            let Grad { slot, add } = step.dx[0].expect("dropout has an input");
+            let [dy, dx] = pick(act_grad, [dy_slot, slot]);
+            let dy = &*dy;
+            crew.rows([(dx, cols)], |rows, [dx], _| {
+                let dy = &dy[rows.start * cols..rows.end * cols];
+                dropout::backward(dx, add, dy, draws, ((first + rows.start) * cols) as u64);
+            });
+        }
+        Op::Gather { x, .. } => {
+            let Grad { slot, add } = step.dx[0].expect("a gather has an input");
+            let [dy, dx] = pick(act_grad, [dy_slot, slot]);
+            gather::backward(dx, add, dy, &batch.outputs, x.cols);
+        }
+    }
+}
+
+/// Adds one lane's share to the gradients of one op's parameters. No two tasks may work on ops that share a parameter;
+/// only the embedding and the head do.
+pub fn parameters(step: Back, lane: &Lane, to: &Parameters, crew: &Crew) {
+    let Lane { batch, act, act_grad, stat, .. } = lane;
+    let Some(dy) = step.dy.map(|dy| &act_grad[dy.range()]) else { return };
+    // SAFETY: one task works on one op, and an op's parameters are its own.
+    let grad = |slot: Slot| unsafe { to.of(slot) };
+    match step.op {
+        Op::Embed { table, positions, segments, y, .. } => {
+            let cols = y.cols;
+            let tables = [(Some(table), &batch.tokens), (positions, &batch.positions), (segments, &batch.segments)];
+            for (table, ids) in tables {
+                let Some(table) = table.filter(|t| t.space == Space::Param) else { continue };
+                let to = Shared::new(grad(table), cols);
+                crew.columns(cols, dy.len(), |range| {
+                    let add = |row: usize, dy: &[f32]| {
+                        // SAFETY: each task takes its own columns.
+                        let mut to = unsafe { to.part(row..row + 1, range.clone()) };
+                        to.row(0).iter_mut().zip(dy).for_each(|(to, d)| *to += d);
+                    };
+                    embed::backward(add, dy, cols, (range.start, range.len()), ids);
+                });
+            }
+        }
+        Op::Norm { x, gain, offset, stats, .. } => {
+            let (cols, x, stats) = (x.cols, &act[x.range()], &stat[stats.range()]);
+            let parts = [gain, offset].map(|slot| slot.map(|slot| Shared::new(grad(slot), cols)));
+            if parts.iter().all(Option::is_none) {
+                return;
+            }
+            crew.columns(cols, dy.len(), |range| {
+                // SAFETY: each task takes its own columns.
+                let own = parts.each_ref().map(|s| s.as_ref().map(|s| unsafe { s.part(0..1, range.clone()) }));
+                let [dgain, doffset] = own.map(|part| part.map(MatMut::into_whole));
+                crew.level.run(norm::BackwardParams { dgain, doffset, from: range.start, dy, x, stats });
+            });
+        }
+        Op::Linear { x, w, b, .. } => {
+            crew.product(grad(w), Mat::new(dy, w.rows).t(), Mat::new(&act[x.range()], w.cols), true);
+            if let Some(b) = b {
+                crew.column_sums(grad(b), dy);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Losses, and every gradient of the head, in chunks of rows.
+pub fn head(step: Back, weights: &Weights, lane: &mut Lane, to: &Parameters, crew: &Crew) {
+    let Op::Classify { x, w, b, losses, .. } = step.op else { unreachable!("only the loss has no output") };
+    let (param, Lane { batch, act, act_grad, stat, .. }) = (&weights.param, lane);
+    // SAFETY: no other task runs.
+    let grad = |slot: Slot| unsafe { to.of(slot) };
+    let (v, cols) = (w.rows, x.cols);
+    let (w_values, bias) = (&param[w.range()], b.map(|b| &param[b.range()]));
+    let Grad { slot, add } = step.dx[0].expect("a head has an input");
+    let mut chunk = crew.chunk();
+    let each = chunk.len() / v;
+    for from in (0..losses.rows).step_by(each) {
+        let part = from..(from + each).min(losses.rows);
+        let chunk = &mut chunk[..part.len() * v];
+        let x = Mat::new(&act[at(x, &part)], cols);
+        crew.linear(chunk, x, w_values, bias, None);
+        crew.rows([(&mut stat[at(losses, &part)], 1), (&mut *chunk, v)], |rows, [losses, chunk], _| {
+            for ((n, loss), row) in rows.zip(losses).zip(chunk.chunks_exact_mut(v)) {
+                let target = classify::target(batch, part.start + n, v);
+                *loss = crew.level.run(classify::Row { logits: row, target, weight: Some(batch.weight) });
+            }
+        });
+        let dlogits = Mat::new(chunk, v);
+        crew.product(&mut act_grad[at(slot, &part)], dlogits, Mat::new(w_values, cols), add);
+        crew.product(grad(w), dlogits.t(), x, true);
+        if let Some(b) = b {
+            crew.column_sums(grad(b), chunk);
+        }
+        if let Some(to) = step.watched[0] {
+            act_grad[at(to, &part)].copy_from_slice(chunk);
+        }
+    }
+}

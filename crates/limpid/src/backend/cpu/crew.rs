@@ -1,0 +1,156 @@
+//! How work is shared out among threads inside one op: by rows, by columns, by heads, by panels of a product. Each
+//! task writes what no other task writes and every sum has one order, so the split changes no bit.
+#![allow(unsafe_code)] // tasks write disjoint parts of one matrix; each block says why they are disjoint
+
+use super::arena::Arena;
+use super::pool::Pool;
+use crate::model::Model;
+use crate::ops::attend;
+use crate::ops::linear;
+use crate::ops::linear::gemm::{self, Packed, gemm, gemm_packed};
+use crate::ops::simd::Level;
+use crate::ops::view::{Mat, MatMut, Shared};
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard};
+
+/// Threads, their instructions and each one's scratch.
+pub struct Crew {
+    pub pool: Pool,
+    pub level: Level,
+    scratch: Vec<Mutex<Arena>>,
+    /// Some rows of logits.
+    chunk: Mutex<Arena>,
+}
+
+/// Elements below which waking other threads costs more than it brings.
+const SMALL: usize = 16 << 10;
+
+/// Rows a thread must have for packing b by itself to cost less than moving rows between threads.
+const OWN_ROWS: usize = 192;
+
+impl Crew {
+    /// `threads` of them, with scratch for the model's ops and `chunk` elements for logits.
+    pub fn new(model: &Model, threads: usize, level: Level, chunk: usize) -> Crew {
+        let pool = Pool::new(threads);
+        let widest = attend::SCRATCH.max(gemm::SCRATCH).max(model.config.d_model);
+        let scratch = (0..pool.threads()).map(|_| Mutex::new(Arena::new(widest))).collect();
+        Crew { pool, level, scratch, chunk: Mutex::new(Arena::new(chunk)) }
+    }
+
+    /// Bytes of scratch.
+    pub fn bytes(&self) -> usize {
+        4 * self.scratch.iter().chain([&self.chunk]).map(|s| s.lock().map_or(0, |s| s.len())).sum::<usize>()
+    }
+
+    /// Room for a chunk of logits.
+    pub fn chunk(&self) -> MutexGuard<'_, Arena> {
+        self.chunk.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    pub fn with_scratch(&self, id: usize, f: impl FnOnce(&mut [f32])) {
+        f(&mut self.scratch[id].lock().unwrap_or_else(|e| e.into_inner()));
+    }
+
+    /// Shares rows out: `f(rows, [those rows of each output], scratch)`. Outputs are (matrix, columns).
+    pub fn rows<const K: usize>(
+        &self,
+        outputs: [(&mut [f32], usize); K],
+        f: impl Fn(Range<usize>, [&mut [f32]; K], &mut [f32]) + Sync,
+    ) {
+        let elements = outputs.iter().map(|(data, _)| data.len()).sum::<usize>();
+        let outputs = outputs.map(|(data, cols)| Shared::new(data, cols));
+        let rows = outputs[0].rows();
+        let parts = if elements < SMALL { 1 } else { (3 * self.pool.threads()).min(rows) };
+        let each = rows.div_ceil(parts.max(1)).max(1);
+        self.pool.run(rows.div_ceil(each), &|task, id| {
+            let range = task * each..((task + 1) * each).min(rows);
+            // SAFETY: each task takes its own rows of each output.
+            let mut parts = outputs.each_ref().map(|m| unsafe { m.part(range.clone(), 0..m.cols()) });
+            self.with_scratch(id, |scratch| f(range.clone(), parts.each_mut().map(MatMut::whole), scratch));
+        });
+    }
+
+    /// Shares columns out, 64 at a time: `f(columns)` for every column of `cols`.
+    pub fn columns(&self, cols: usize, elements: usize, f: impl Fn(Range<usize>) + Sync) {
+        let parts = if elements < SMALL { 1 } else { self.pool.threads().min(cols.div_ceil(64)) };
+        let each = cols.div_ceil(parts.max(1)).next_multiple_of(64);
+        self.pool.run(cols.div_ceil(each), &|task, _| f(task * each..((task + 1) * each).min(cols)));
+    }
+
+    /// Every head of every sequence, numbered sequence by sequence. Where there are sequences enough, one thread takes
+    /// all heads of a sequence: neighbouring heads write into the same cache lines.
+    pub fn heads(&self, sequences: usize, n_head: usize, f: &(dyn Fn(usize, usize) + Sync)) {
+        if sequences >= 4 * self.pool.threads() {
+            self.pool.run(sequences, &|s, id| (s * n_head..(s + 1) * n_head).for_each(|task| f(task, id)));
+        } else {
+            self.pool.run(sequences * n_head, f);
+        }
+    }
+
+    /// c = a b or c += a b. With many rows each thread takes its own, the same as in every other op, and packs b for
+    /// itself; with fewer, columns are shared out panel by panel, so each is packed once; rows again where there are too
+    /// few panels to go round.
+    pub fn product(&self, c: &mut [f32], a: Mat, b: Mat, add: bool) {
+        let (rows, cols, width, threads) = (a.rows, b.cols, gemm::width(self.level), self.pool.threads());
+        let panels = cols.div_ceil(width);
+        let to = Shared::new(c, cols);
+        let small = threads == 1 || rows * cols * a.cols < 8 * SMALL;
+        let own_rows = a.col_stride == 1 && rows >= OWN_ROWS * threads;
+        let by_columns = !small && !own_rows && (panels >= 2 * threads || panels.is_multiple_of(threads));
+        let (all, each) = match () {
+            () if by_columns => (cols, width),
+            () if small => (rows, rows.max(1)),
+            () => (rows, rows.div_ceil(threads).next_multiple_of(6)),
+        };
+        self.pool.run(all.div_ceil(each), &|task, id| {
+            let part = task * each..((task + 1) * each).min(all);
+            self.with_scratch(id, |scratch| {
+                if by_columns {
+                    // SAFETY: each task takes its own columns.
+                    let c = unsafe { to.part(0..rows, part.clone()) };
+                    gemm(self.level, c, a, b.cols(part), add, scratch);
+                } else {
+                    // SAFETY: each task takes its own rows.
+                    let c = unsafe { to.part(part.clone(), 0..cols) };
+                    gemm(self.level, c, a.rows(part), b, add, scratch);
+                }
+            });
+        });
+    }
+
+    /// The same with b packed.
+    pub fn product_packed(&self, c: &mut [f32], a: Mat, b: &Packed, add: bool) {
+        let (rows, cols, width) = (a.rows, b.cols(), gemm::width(self.level));
+        let panels = cols.div_ceil(width);
+        let each = panels.div_ceil(4 * self.pool.threads()).max(1) * width;
+        let to = Shared::new(c, cols);
+        self.pool.run(cols.div_ceil(each), &|task, _| {
+            let part = task * each..((task + 1) * each).min(cols);
+            // SAFETY: each task takes its own columns.
+            let c = unsafe { to.part(0..rows, part.clone()) };
+            gemm_packed(self.level, c, a, b, part.start, add);
+        });
+    }
+
+    /// y = x w' + b: rows start from the bias and products are added.
+    pub fn linear(&self, y: &mut [f32], x: Mat, w: &[f32], b: Option<&[f32]>, packed: Option<&Packed>) {
+        if let Some(b) = b {
+            self.rows([(&mut *y, b.len())], |_, [y], _| y.chunks_exact_mut(b.len()).for_each(|y| y.copy_from_slice(b)));
+        }
+        match packed {
+            Some(packed) => self.product_packed(y, x, packed, b.is_some()),
+            None => self.product(y, x, Mat::new(w, x.cols).t(), b.is_some()),
+        }
+    }
+
+    /// db += column sums of dy
+    pub fn column_sums(&self, db: &mut [f32], dy: &[f32]) {
+        let cols = db.len();
+        let to = Shared::new(db, cols);
+        self.columns(cols, dy.len(), |range| {
+            // SAFETY: each task takes its own columns.
+            let mut db = unsafe { to.part(0..1, range.clone()) };
+            self.level.run(linear::ColumnSums { db: db.whole(), from: range.start, dy, cols });
+        });
+    }
+}

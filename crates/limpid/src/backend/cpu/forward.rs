@@ -1,0 +1,196 @@
+//! The forward of every op: one match that calls the kernels in `ops`, rows or heads shared out by the crew.
+#![allow(unsafe_code)] // tasks write disjoint parts of one matrix; each block says why they are disjoint
+
+use super::crew::Crew;
+use super::{Lane, Serving, Weights, pick};
+use crate::ops::attend::{self, Head};
+use crate::ops::dropout::{self, Draws};
+use crate::ops::embed::{self, Lookup};
+use crate::ops::linear::gemm::Packed;
+use crate::ops::view::{Mat, MatMut, Shared};
+use crate::ops::{Op, Slot, Space, Span};
+use crate::ops::{activate, add, classify, gather, norm, rotate};
+use std::ops::Range;
+
+/// The queries, keys and values of one head: `x` is (N,3C), `cache` the sequence's own (positions,2C) if there is one.
+pub fn query_key_value<'a>(
+    x: &'a [f32],
+    cache: Option<&'a [f32]>,
+    span: Span,
+    (c, h, n_head): (usize, usize, usize),
+) -> [Mat<'a>; 3] {
+    let (d, rows) = (c / n_head, span.rows);
+    let mine = &x[span.row * 3 * c..(span.row + rows) * 3 * c];
+    let third = |t: usize| Mat::strided(&mine[t * c + h * d..], rows, d, 3 * c);
+    match cache {
+        None => [third(0), third(1), third(2)],
+        Some(kv) => {
+            let keys = |t: usize| Mat::strided(&kv[t * c + h * d..], span.past + rows, d, 2 * c);
+            [third(0), keys(0), keys(1)]
+        }
+    }
+}
+
+/// Where some rows of a tensor lie.
+pub fn at(slot: Slot, rows: &Range<usize>) -> Range<usize> {
+    slot.at + rows.start * slot.cols..slot.at + rows.end * slot.cols
+}
+
+/// Runs one op on the rows of one lane.
+pub fn run(op: Op, weights: &Weights, lane: &mut Lane, crew: &Crew, serving: Option<&mut Serving>) {
+    let (Weights { konst, param }, Lane { first, batch, act, stat, .. }) = (weights, lane);
+    let (first, batch, level) = (*first, &*batch, crew.level);
+    match op {
+        Op::Embed { table, positions, segments, y, token, position } => {
+            let cols = y.cols;
+            let table_of =
+                |slot: Slot| if slot.space == Space::Const { &konst[slot.range()] } else { &param[slot.range()] };
+            let token_of = Lookup { table: table_of(table), ids: &batch.tokens };
+            let position_of = positions.map(|p| Lookup { table: table_of(p), ids: &batch.positions });
+            let segment_of = segments.map(|s| Lookup { table: table_of(s), ids: &batch.segments });
+            crew.rows([(&mut act[y.range()], cols)], |rows, [y], _| {
+                embed::forward(y, rows.start, cols, token_of, [position_of, segment_of]);
+            });
+            for (slot, of) in [(token, Some(token_of)), (position, position_of)] {
+                if let (Some(slot), Some(of)) = (slot, of) {
+                    embed::forward(&mut stat[slot.range()], 0, cols, of, [None, None]);
+                }
+            }
+        }
+        Op::Norm { kind, eps, x, gain, offset, y, stats, normalized, scale } => {
+            let [gain, offset] = [gain, offset].map(|s| s.map(|s| &param[s.range()]));
+            let cols = x.cols;
+            let [x, y] = pick(act, [x, y]);
+            let x = &*x;
+            crew.rows([(y, cols), (&mut stat[stats.range()], 2)], |rows, [y, stats], _| {
+                let x = &x[rows.start * cols..rows.end * cols];
+                level.run(norm::Forward { y, stats, x, gain, offset, kind, eps });
+            });
+            if let (Some(normalized), Some(scale)) = (normalized, scale) {
+                let [stats, normalized, scale] = pick(stat, [stats, normalized, scale]);
+                level.run(norm::Forward { y: normalized, stats, x, gain: None, offset: None, kind, eps });
+                scale.iter_mut().zip(stats.as_chunks::<2>().0).for_each(|(to, s)| *to = 1.0 / s[1]);
+            }
+        }
+        Op::Linear { x, w, b, y } => {
+            let bias = b.map(|b| &param[b.range()]);
+            let weights = &param[w.range()];
+            let cols = x.cols;
+            let [x, y] = pick(act, [x, y]);
+            let packed = serving
+                .map(|s| &*s.packed.entry(w.at).or_insert_with(|| Packed::new(level, Mat::new(weights, cols).t())));
+            crew.linear(y, Mat::new(x, cols), weights, bias, packed);
+        }
+        Op::Rotate { x, y, angles, n_head } => {
+            let angles = &konst[angles.range()];
+            let cols = x.cols;
+            let [x, y] = pick(act, [x, y]);
+            let x = &*x;
+            crew.rows([(y, cols)], |rows, [y], _| {
+                let x = &x[rows.start * cols..rows.end * cols];
+                rotate::turn(y, x, false, angles, &batch.positions[rows], (cols, n_head), 1.0);
+            });
+        }
+        Op::Attend { qkv, cache, y, lse, n_head, mask, scale, drop, raw, scores, pattern } => {
+            let c = y.cols;
+            let d = c / n_head;
+            let draws = drop.map(|drop| Draws::new(drop, batch.seed)).filter(|d| !d.is_identity());
+            let [x, y] = pick(act, [qkv, y]);
+            let x = &*x;
+            let cache_rows = batch.context * 2 * c;
+            let kv = cache.zip(serving).map(|(slot, serving)| {
+                let kv = &mut serving.cache[slot.range()];
+                for span in &batch.spans {
+                    for i in 0..span.rows {
+                        let to = span.sequence * cache_rows + (span.past + i) * 2 * c;
+                        kv[to..to + 2 * c].copy_from_slice(&x[(span.row + i) * 3 * c + c..][..2 * c]);
+                    }
+                }
+                &*kv
+            });
+            let watched = [raw, scores, pattern];
+            let of = |task: usize| {
+                let (span, h) = (batch.spans[task / n_head], task % n_head);
+                let own = kv.map(|kv| &kv[span.sequence * cache_rows..][..cache_rows]);
+                let [q, k, v] = query_key_value(x, own, span, (c, h, n_head));
+                let place = Span { row: first + span.row, ..span };
+                (span, h, Head { q, k, v, span: place, mask, scale, draws, head: h, n_head })
+            };
+            let (y, to) = (Shared::new(y, c), Shared::new(&mut stat[lse.range()], n_head));
+            crew.heads(batch.spans.len(), n_head, &|task, id| {
+                let (span, h, head) = of(task);
+                let rows = span.row..span.row + span.rows;
+                // SAFETY: each task takes one head's columns of one sequence's rows.
+                let (y, lse) = unsafe { (y.part(rows.clone(), h * d..(h + 1) * d), to.part(rows, h..h + 1)) };
+                crew.with_scratch(id, |scratch| attend::forward(level, head, y, lse, scratch));
+            });
+            if watched.iter().any(Option::is_some) {
+                let lse = stat[lse.range()].to_vec();
+                for task in 0..batch.spans.len() * n_head {
+                    let (span, h, head) = of(task);
+                    let rows = span.row..span.row + span.rows;
+                    let slots = watched.map(|s| s.expect("all three scores are watched, or none"));
+                    let wide = slots[0].cols / n_head;
+                    let mut parts = pick(stat, slots).map(|data| MatMut::new(data, n_head * wide));
+                    let parts = parts.each_mut().map(|p| Some(p.part(rows.clone(), h * wide..(h + 1) * wide)));
+                    let lse = Mat::new(&lse, n_head).rows(rows).cols(h..h + 1);
+                    crew.with_scratch(0, |scratch| attend::watch(level, head, parts, lse, scratch));
+                }
+            }
+        }
+        Op::Activate { f, slope, x, y } => {
+            let cols = x.cols;
+            let [x, y] = pick(act, [x, y]);
+            let x = &*x;
+            crew.rows([(y, cols)], |rows, [y], _| {
+                level.run(activate::Forward { f, slope, y, x: &x[rows.start * cols..rows.end * cols] });
+            });
+        }
+        Op::Add { a, b, y } => {
+            let cols = y.cols;
+            let [a, b, y] = pick(act, [a, b, y]);
+            let (a, b) = (&*a, &*b);
+            crew.rows([(y, cols)], |rows, [y], _| {
+                let range = rows.start * cols..rows.end * cols;
+                add::forward(y, &a[range.clone()], &b[range]);
+            });
+        }
+        Op::Dropout { x, y, drop } => {
+            let (cols, draws) = (x.cols, Draws::new(drop, batch.seed));
+            let [x, y] = pick(act, [x, y]);
+            let x = &*x;
+            crew.rows([(y, cols)], |rows, [y], _| {
+                let x = &x[rows.start * cols..rows.end * cols];
+                dropout::forward(y, x, draws, ((first + rows.start) * cols) as u64);
+            });
+        }
+        Op::Gather { x, y } => {
+            let cols = x.cols;
+            let [x, y] = pick(act, [x, y]);
+            gather::forward(y, x, &batch.outputs, cols);
+        }
+        Op::Classify { x, w, b, losses, logits, probs } => {
+            let v = w.rows;
+            let (w, b) = (&param[w.range()], b.map(|b| &param[b.range()]));
+            let mut chunk = crew.chunk();
+            let each = chunk.len() / v;
+            for from in (0..losses.rows).step_by(each) {
+                let part = from..(from + each).min(losses.rows);
+                let chunk = &mut chunk[..part.len() * v];
+                crew.linear(chunk, Mat::new(&act[at(x, &part)], x.cols), w, b, None);
+                if let Some(slot) = logits {
+                    stat[at(slot, &part)].copy_from_slice(chunk);
+                }
+                crew.rows([(&mut stat[at(losses, &part)], 1), (&mut *chunk, v)], |rows, [losses, chunk], _| {
+                    for ((n, loss), row) in rows.zip(losses).zip(chunk.chunks_exact_mut(v)) {
+                        let target = classify::target(batch, part.start + n, v);
+                        *loss = level.run(classify::Row { logits: row, target, weight: None });
+                    }
+                });
+                if let Some(slot) = probs {
+                    stat[at(slot, &part)].copy_from_slice(chunk);
+                }
+            }
+        }
+    }
+}
