@@ -15,6 +15,7 @@ use limpid::model::Model;
 use limpid::model::init::Init;
 use limpid::nearest::nearest;
 use limpid::ops::adamw::Method;
+use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
 use limpid::train::{Recipe, Reduction, Schedule};
 use std::ffi::OsString;
@@ -325,19 +326,19 @@ pub struct MachineOptions {
     /// Threads [default: all cores]
     #[arg(long, short = 't', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
-    /// Instructions to use: portable, avx2, avx512 [default: the best this CPU has]
+    /// Instructions to use: portable, avx2, avx512, avx512-bf16, neon [default: the fastest this CPU has]
     #[arg(long, value_name = "SET", env = "LIMPID_SIMD", value_parser = Level::named, hide_env_values = true, hide_short_help = true)]
     pub simd: Option<Level>,
-    /// f32 (bf16 is not in this version)
+    /// What products multiply: f32, or bf16 (operands rounded, sums and weights f32)
     #[arg(long, alias = "dtype", value_name = "P", default_value = "f32", value_parser = precision, hide_short_help = true)]
-    pub precision: String,
+    pub precision: Precision,
 }
 
-fn precision(s: &str) -> Result<String, String> {
+fn precision(s: &str) -> Result<Precision, ConfigError> {
     match s {
-        "f32" | "float32" => Ok("f32".into()),
-        "bf16" | "bfloat16" => Err("this version computes in f32 only".into()),
-        _ => Err("it is f32".into()),
+        "float32" => Ok(Precision::F32),
+        "bfloat16" => Ok(Precision::Bf16),
+        _ => parse_axis(s),
     }
 }
 
@@ -349,7 +350,7 @@ impl MachineOptions {
 
     /// This processor as a backend for `model`.
     pub fn cpu(&self, model: &Model) -> Cpu {
-        Cpu::with_level(model, self.threads(), self.level())
+        Cpu::with(model, self.threads(), self.level(), self.precision)
     }
 
     /// A session of one sequence on this processor.

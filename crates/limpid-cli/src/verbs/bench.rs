@@ -6,10 +6,10 @@ use super::{fits, peak_rss};
 use crate::options::{MachineOptions, ModelOptions, RecipeOptions};
 use crate::show;
 use anyhow::Result;
-use limpid::backend::Cpu;
 use limpid::data::{Batches, Objective};
 use limpid::generate::Session;
 use limpid::model::{Model, Use, init};
+use limpid::ops::linear::Precision;
 use limpid::ops::random;
 use limpid::train::{Recipe, Trainer};
 use std::time::Instant;
@@ -98,11 +98,11 @@ fn train(args: &TrainArgs) -> Result<()> {
     let model = Model::new(&config, Use::Train { batch: recipe.batch_size, context: recipe.context })?;
     fits(&model, "training this model")?;
     let (threads, level) = (args.machine.threads(), args.machine.level());
-    let top = roof(threads, level);
+    let top = roof(threads, level, args.machine.precision);
     let flops = step_flops(&model, &recipe);
     let text = ids(recipe.batch_size * recipe.context + 10_000, config.vocab_size);
     let batches = Batches::new(&text, recipe.batch_size, recipe.context, 1, Objective::NextToken)?;
-    let mut trainer = Trainer::new(model.clone(), Box::new(Cpu::with_level(&model, threads, level)), recipe);
+    let mut trainer = Trainer::new(model.clone(), Box::new(args.machine.cpu(&model)), recipe);
     let mut times = vec![];
     for step in 0..args.recipe.steps.unwrap_or(20).max(1) + 2 {
         let start = Instant::now();
@@ -145,7 +145,7 @@ fn prefill(args: &PrefillArgs) -> Result<()> {
     let mut session = session(&args.model, &args.machine)?;
     let tokens = ids(args.tokens.clamp(1, session.context()), session.model().config.vocab_size);
     let body: f64 = session.model().flops(1, tokens.len().div_ceil(2)) * tokens.len() as f64;
-    let top = roof(threads, level);
+    let top = roof(threads, level, args.machine.precision);
     let mut times = vec![];
     for round in 0..6 {
         let id = session.open()?;
@@ -194,7 +194,8 @@ fn decode(args: &DecodeArgs) -> Result<()> {
         .params
         .iter()
         .filter(|p| p.name == "pos_embed.weight" || (p.name == "embed.weight" && !model.config.tied_head));
-    let bytes = 4.0 * (model.parameter_count() - tables.map(|p| p.slot.len()).sum::<usize>()) as f64;
+    let each = if args.machine.precision == Precision::Bf16 { 2.0 } else { 4.0 };
+    let bytes = each * (model.parameter_count() - tables.map(|p| p.slot.len()).sum::<usize>()) as f64;
     let rate = bytes / seconds;
     if args.json {
         return show::json(

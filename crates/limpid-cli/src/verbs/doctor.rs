@@ -5,6 +5,7 @@ use crate::options::{MachineOptions, cores};
 use crate::show;
 use anyhow::Result;
 use limpid::backend::cpu::roof::Reads;
+use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
 use std::time::Instant;
 
@@ -36,13 +37,15 @@ pub fn run(args: Args) -> Result<()> {
         .as_deref()
         .and_then(|t| t.lines().find(|l| l.starts_with("model name"))?.split_once(": "))
         .map_or("unknown", |(_, name)| name);
-    let (one, all) = (roof(1, level), roof(threads, level));
+    let (one, all) = (roof(1, level, Precision::F32), roof(threads, level, Precision::F32));
+    let half = roof(threads, level, Precision::Bf16);
     let read = read_roof(threads, level);
     let memory = memory();
     if args.json {
         return show::json(&serde_json::json!({
             "version": env!("CARGO_PKG_VERSION"), "cpu": name, "cores": cores(), "threads": threads,
             "simd": level.name(), "simd_available": levels, "roof_flops_f32": all, "roof_flops_f32_one_thread": one,
+            "roof_flops_bf16": half,
             "read_roof_bytes_s": read, "memory_total_bytes": memory.as_ref().map(|m| m.total),
             "memory_available_bytes": memory.as_ref().map(|m| m.available), "devices": ["cpu"],
         }));
@@ -55,6 +58,7 @@ pub fn run(args: Args) -> Result<()> {
         ("threads in use", format!("{threads}{more}")),
         ("instructions in use", format!("{level} (this processor has: {})", levels.join(", "))),
         ("multiply-add roof, f32", format!("{:.0} GFLOP/s on {threads} threads, {:.0} on one", all / 1e9, one / 1e9)),
+        ("multiply-add roof, bf16", format!("{:.0} GFLOP/s on {threads} threads", half / 1e9)),
         ("memory read roof", format!("{:.1} GB/s on {threads} threads", read / 1e9)),
     ];
     if let Some(memory) = memory {

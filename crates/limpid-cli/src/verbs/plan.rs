@@ -23,7 +23,7 @@ pub fn run(args: Args) -> Result<()> {
     let level = args.train.machine.level();
     let tokens_step = recipe.batch_size * recipe.context * recipe.accumulate;
     let flops = step_flops(model, recipe);
-    let roof = roof(threads, level);
+    let roof = roof(threads, level, args.train.machine.precision);
     let seconds = flops * recipe.steps as f64 / (roof * REACHED);
     let milestones: Vec<(u64, f64)> = {
         let mut at =

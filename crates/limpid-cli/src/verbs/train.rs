@@ -9,6 +9,7 @@ use limpid::backend::cpu::roof::Products;
 use limpid::config::{Config, Mask};
 use limpid::data::{Objective, check_ids};
 use limpid::model::{Model, Use};
+use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
 use limpid::tokenizer::Tokenizer;
 use limpid::train::{Control, Event, Recipe, Run, Summary, Trainer};
@@ -219,7 +220,7 @@ pub fn run(args: Args) -> Result<()> {
     if let Some(floor) = floor {
         say(format!("entropy floor: {floor:.4} nats a token; no model can do better on this text"));
     }
-    let roof = roof(threads, level);
+    let roof = roof(threads, level, args.machine.precision);
     let flops = step_flops(&job.model, &recipe);
 
     let trainer = Trainer::new(job.model.clone(), Box::new(args.machine.cpu(&job.model)), recipe);
@@ -295,8 +296,8 @@ pub fn step_flops(model: &Model, recipe: &Recipe) -> f64 {
 }
 
 /// FLOP/s that this machine reaches when nothing stands in the way: the best of a few short runs.
-pub fn roof(threads: usize, level: Level) -> f64 {
-    let products = Products::new(threads, level);
+pub fn roof(threads: usize, level: Level, precision: Precision) -> f64 {
+    let products = Products::new(threads, level, precision);
     let once = || {
         let start = Instant::now();
         products.run().amount / start.elapsed().as_secs_f64()

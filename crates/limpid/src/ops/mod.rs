@@ -10,6 +10,7 @@
 pub mod activate;
 pub mod adamw;
 pub mod add;
+pub mod arena;
 pub mod attend;
 pub mod classify;
 pub mod dropout;

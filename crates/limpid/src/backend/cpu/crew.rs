@@ -2,12 +2,12 @@
 //! task writes what no other task writes and every sum has one order, so the split changes no bit.
 #![allow(unsafe_code)] // tasks write disjoint parts of one matrix; each block says why they are disjoint
 
-use super::arena::Arena;
 use super::pool::Pool;
 use crate::model::Model;
+use crate::ops::arena::Arena;
 use crate::ops::attend;
-use crate::ops::linear;
-use crate::ops::linear::gemm::{self, Packed, gemm, gemm_packed};
+use crate::ops::linear::gemm::{self, Packed, gemm_packed};
+use crate::ops::linear::{self, Precision};
 use crate::ops::simd::Level;
 use crate::ops::view::{Mat, MatMut, Shared};
 use std::ops::Range;
@@ -17,6 +17,8 @@ use std::sync::{Mutex, MutexGuard};
 pub struct Crew {
     pub pool: Pool,
     pub level: Level,
+    /// What products multiply.
+    pub precision: Precision,
     scratch: Vec<Mutex<Arena>>,
     /// Some rows of logits.
     chunk: Mutex<Arena>,
@@ -30,11 +32,11 @@ const OWN_ROWS: usize = 192;
 
 impl Crew {
     /// `threads` of them, with scratch for the model's ops and `chunk` elements for logits.
-    pub fn new(model: &Model, threads: usize, level: Level, chunk: usize) -> Crew {
+    pub fn new(model: &Model, threads: usize, (level, precision): (Level, Precision), chunk: usize) -> Crew {
         let pool = Pool::new(threads);
         let widest = attend::SCRATCH.max(gemm::SCRATCH).max(model.config.d_model);
         let scratch = (0..pool.threads()).map(|_| Mutex::new(Arena::new(widest))).collect();
-        Crew { pool, level, scratch, chunk: Mutex::new(Arena::new(chunk)) }
+        Crew { pool, level, precision, scratch, chunk: Mutex::new(Arena::new(chunk)) }
     }
 
     /// Bytes of scratch.
@@ -108,14 +110,26 @@ impl Crew {
                 if by_columns {
                     // SAFETY: each task takes its own columns.
                     let c = unsafe { to.part(0..rows, part.clone()) };
-                    gemm(self.level, c, a, b.cols(part), add, scratch);
+                    gemm::product(self.level, self.precision, c, a, b.cols(part), add, scratch);
                 } else {
                     // SAFETY: each task takes its own rows.
                     let c = unsafe { to.part(part.clone(), 0..cols) };
-                    gemm(self.level, c, a.rows(part), b, add, scratch);
+                    gemm::product(self.level, self.precision, c, a.rows(part), b, add, scratch);
                 }
             });
         });
+    }
+
+    /// Packs b whole.
+    pub fn pack(&self, b: Mat) -> Packed {
+        let mut packed = Packed::room(self.level, self.precision, (b.rows, b.cols));
+        let to = Shared::new(&mut packed.data, packed.panel);
+        self.pool.run(to.rows(), &|task, _| {
+            // SAFETY: each task takes its own panel.
+            let to = unsafe { to.part(task..task + 1, 0..to.cols()) };
+            gemm::pack_panel(self.level, self.precision, to.into_whole(), b, task);
+        });
+        packed
     }
 
     /// The same with b packed.
@@ -124,11 +138,11 @@ impl Crew {
         let panels = cols.div_ceil(width);
         let each = panels.div_ceil(4 * self.pool.threads()).max(1) * width;
         let to = Shared::new(c, cols);
-        self.pool.run(cols.div_ceil(each), &|task, _| {
+        self.pool.run(cols.div_ceil(each), &|task, id| {
             let part = task * each..((task + 1) * each).min(cols);
             // SAFETY: each task takes its own columns.
             let c = unsafe { to.part(0..rows, part.clone()) };
-            gemm_packed(self.level, c, a, b, part.start, add);
+            self.with_scratch(id, |scratch| gemm_packed(self.level, c, a, b, part.start, add, scratch));
         });
     }
 

@@ -6,7 +6,6 @@ use super::{Lane, Serving, Weights, pick};
 use crate::ops::attend::{self, Head};
 use crate::ops::dropout::{self, Draws};
 use crate::ops::embed::{self, Lookup};
-use crate::ops::linear::gemm::Packed;
 use crate::ops::view::{Mat, MatMut, Shared};
 use crate::ops::{Op, Slot, Space, Span};
 use crate::ops::{activate, add, classify, gather, norm, rotate};
@@ -77,8 +76,8 @@ pub fn run(op: Op, weights: &Weights, lane: &mut Lane, crew: &Crew, serving: Opt
             let weights = &param[w.range()];
             let cols = x.cols;
             let [x, y] = pick(act, [x, y]);
-            let packed = serving
-                .map(|s| &*s.packed.entry(w.at).or_insert_with(|| Packed::new(level, Mat::new(weights, cols).t())));
+            let packed =
+                serving.map(|s| &*s.packed.entry(w.at).or_insert_with(|| crew.pack(Mat::new(weights, cols).t())));
             crew.linear(y, Mat::new(x, cols), weights, bias, packed);
         }
         Op::Rotate { x, y, angles, n_head } => {

@@ -7,7 +7,6 @@
 //! sequences, and they meet at the loss and for the gradients of the parameters, one task an op. `forward` and
 //! `backward` are the two matches that call the kernels in `ops`; both ways use them.
 
-mod arena;
 mod backward;
 mod crew;
 mod forward;
@@ -17,11 +16,13 @@ pub mod roof;
 use super::{Backend, Report};
 use crate::model::{Model, Use};
 use crate::ops::adamw::{self, Rule};
+use crate::ops::arena::Arena;
 use crate::ops::classify;
+use crate::ops::linear::Precision;
 use crate::ops::linear::gemm::Packed;
 use crate::ops::simd::Level;
+use crate::ops::view::Mat;
 use crate::ops::{Back, Batch, Op, Slot, Space};
-use arena::Arena;
 use backward::Parameters;
 use crew::Crew;
 use std::collections::HashMap;
@@ -63,13 +64,25 @@ struct Lane {
 /// What decoding keeps.
 struct Serving {
     cache: Arena,
-    /// Packed weights, by where they lie.
+    /// Packed weights, by where they lie. What products alone read is kept here and nowhere else: its place among the
+    /// parameters is never touched.
     packed: HashMap<usize, Packed>,
+    /// Tables, which rows are looked up in.
+    tables: Vec<Slot>,
 }
 
 /// Disjoint mutable views of one memory. Overlap is a bug in the plan, and says so.
 fn pick<const N: usize>(memory: &mut [f32], slots: [Slot; N]) -> [&mut [f32]; N] {
     memory.get_disjoint_mut(slots.map(Slot::range)).unwrap_or_else(|_| panic!("slots of one op overlap: {slots:?}"))
+}
+
+/// The parameters in which rows are looked up.
+fn tables(ops: &[Op]) -> Vec<Slot> {
+    let tables = ops.iter().filter_map(|op| match *op {
+        Op::Embed { table, positions, segments, .. } => Some([Some(table), positions, segments]),
+        _ => None,
+    });
+    tables.flatten().flatten().collect()
 }
 
 impl Lane {
@@ -96,12 +109,17 @@ impl Cpu {
 
     /// The same with chosen instructions.
     pub fn with_level(model: &Model, threads: usize, level: Level) -> Cpu {
+        Cpu::with(model, threads, level, Precision::F32)
+    }
+
+    /// The same with a chosen precision of products.
+    pub fn with(model: &Model, threads: usize, level: Level, precision: Precision) -> Cpu {
         let arena = |space: Space, wanted: bool| Arena::new(if wanted { model.sizes[space as usize] } else { 0 });
         let (differentiates, trains) = (!model.back.is_empty(), matches!(model.purpose, Use::Train { .. }));
         let decodes = matches!(model.purpose, Use::Decode { .. });
         let v = model.config.vocab_size;
         let chunk = if model.losses().is_some() { classify::chunk_rows(model.rows, v) * v } else { 0 };
-        let crew = Crew::new(model, threads, level, chunk);
+        let crew = Crew::new(model, threads, (level, precision), chunk);
         let lanes = if model.by_sequence { crew.pool.threads().min(model.sequences()) } else { 1 };
         let lane = |_| {
             let [act, act_grad, stat] = [(Space::Act, true), (Space::ActGrad, differentiates), (Space::Stat, true)]
@@ -119,8 +137,14 @@ impl Cpu {
             moment1: arena(Space::Moment1, trains),
             moment2: arena(Space::Moment2, trains),
             lanes: (0..lanes).map(lane).collect(),
-            serving: decodes.then(|| Serving { cache: arena(Space::Cache, true), packed: HashMap::new() }),
-            solo: (0..if lanes > 1 { crew.pool.threads() } else { 0 }).map(|_| Crew::new(model, 1, level, 0)).collect(),
+            serving: decodes.then(|| Serving {
+                cache: arena(Space::Cache, true),
+                packed: HashMap::new(),
+                tables: tables(&model.ops),
+            }),
+            solo: (0..if lanes > 1 { crew.pool.threads() } else { 0 })
+                .map(|_| Crew::new(model, 1, (level, precision), 0))
+                .collect(),
             crew,
             partial: vec![0.0; model.sizes[Space::Param as usize].div_ceil(NORM_PART) + model.params.len()],
         };
@@ -135,6 +159,10 @@ impl Cpu {
     /// Instructions in use.
     pub fn level(&self) -> Level {
         self.crew.level
+    }
+    /// What products multiply.
+    pub fn precision(&self) -> Precision {
+        self.crew.precision
     }
     /// Bytes reserved beside the model's own memory.
     pub fn scratch_bytes(&self) -> usize {
@@ -285,6 +313,11 @@ impl Backend for Cpu {
         Report { norm, finite: true }
     }
     fn read(&self, slot: Slot) -> Vec<f32> {
+        if let (Space::Param, Some(Serving { packed, tables, .. })) = (slot.space, &self.serving)
+            && let Some(packed) = packed.get(&slot.at).filter(|_| !tables.contains(&slot))
+        {
+            return (0..slot.len()).map(|i| packed.at(i % slot.cols, i / slot.cols)).collect();
+        }
         if let Some(memory) = self.shared(slot.space) {
             return memory[slot.range()].to_vec();
         }
@@ -302,6 +335,15 @@ impl Backend for Cpu {
         sum
     }
     fn write(&mut self, slot: Slot, values: &[f32]) {
+        if let (Space::Param, Some(Serving { packed, tables, .. })) = (slot.space, &mut self.serving) {
+            if slot.rows > 1 {
+                packed.remove(&slot.at);
+            }
+            if slot.rows > 1 && !tables.contains(&slot) {
+                packed.insert(slot.at, self.crew.pack(Mat::new(values, slot.cols).t()));
+                return;
+            }
+        }
         let memory = match slot.space {
             Space::Act | Space::ActGrad | Space::Stat => {
                 return self.parts(slot, |from, part| part.copy_from_slice(&values[from..from + part.len()]));
@@ -314,8 +356,5 @@ impl Backend for Cpu {
             Space::Cache => &mut self.serving.as_mut().expect("only decoding has a cache").cache,
         };
         memory[slot.range()].copy_from_slice(values);
-        if let (Space::Param, Some(serving)) = (slot.space, &mut self.serving) {
-            serving.packed.clear();
-        }
     }
 }

@@ -2,6 +2,7 @@
 //! how fast it reads memory. Every share of the roof that limpid reports is of these.
 
 use super::pool::Pool;
+use crate::ops::linear::Precision;
 use crate::ops::linear::gemm::{self, Packed, gemm_packed};
 use crate::ops::simd::{Kernel, Level};
 use crate::ops::view::{Mat, MatMut};
@@ -20,7 +21,7 @@ pub struct Products {
     level: Level,
     a: Vec<f32>,
     b: Packed,
-    c: Vec<Mutex<Vec<f32>>>,
+    c: Vec<Mutex<[Vec<f32>; 2]>>,
 }
 
 impl Products {
@@ -28,11 +29,15 @@ impl Products {
     const INNER: usize = gemm::K_BLOCK;
 
     /// For `threads` threads.
-    pub fn new(threads: usize, level: Level) -> Products {
+    pub fn new(threads: usize, level: Level, precision: Precision) -> Products {
         let pool = Pool::new(threads);
         let width = gemm::width(level);
-        let c = (0..pool.threads()).map(|_| Mutex::new(vec![0.0; Products::ROWS * width])).collect();
-        let b = Packed::new(level, Mat::new(&vec![0.5; Products::INNER * width], width));
+        let c = (0..pool.threads())
+            .map(|_| Mutex::new([vec![0.0; Products::ROWS * width], vec![0.0; gemm::SCRATCH]]))
+            .collect();
+        // without the dot product, bf16 is multiplied as f32
+        let precision = if level.has_dot() { precision } else { Precision::F32 };
+        let b = Packed::new(level, precision, Mat::new(&vec![0.5; Products::INNER * width], width));
         Products { pool, level, a: vec![0.5; Products::ROWS * Products::INNER], b, c }
     }
 
@@ -41,15 +46,16 @@ impl Products {
         const TIMES: usize = 200;
         let tasks = self.pool.threads() * 4;
         self.pool.run(tasks, &|_, id| {
-            let mut c = self.c[id].lock().unwrap_or_else(|e| e.into_inner());
+            let [c, scratch] = &mut *self.c[id].lock().unwrap_or_else(|e| e.into_inner());
             for _ in 0..TIMES {
                 gemm_packed(
                     self.level,
-                    MatMut::new(&mut c, self.b.cols()),
+                    MatMut::new(c, self.b.cols()),
                     Mat::new(&self.a, Products::INNER),
                     &self.b,
                     0,
                     false,
+                    scratch,
                 );
             }
         });

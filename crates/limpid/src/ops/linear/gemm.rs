@@ -1,18 +1,26 @@
-//! c (+)= a b for any strides, on one thread.
+//! c (+)= a b for any strides, on one thread, in f32 or from operands rounded to bf16.
 //!
-//! Blocking: b is cut into panels of [`width`] columns and blocks of [`K_BLOCK`] rows; each block is packed
-//! once, so that the inner loop reads it in one stream from the L2 cache, and serves all rows of a. The
-//! accumulators of a tile start from c (or zero) and go back there, so cutting k changes no bit: an element
-//! is always one chain c + a0 b0 + a1 b1 + ... in ascending k. a is read in place, a few broadcasts a step.
+//! Blocking: b is cut into blocks of [`K_BLOCK`] rows and panels of [`width`] columns; each is packed once, so that the
+//! inner loop reads it in one stream from the L2 cache, and serves many rows of a. The accumulators of a tile start
+//! from c (or zero) and go back there, so cutting k changes no bit: an element is always one chain
+//! c + a0 b0 + a1 b1 + ... in ascending k. In f32, a is read in place where its rows lie in memory as rows.
+//!
+//! bf16 rounds what is multiplied and nothing else: products and sums are f32, and a product of two bf16 is exact in
+//! f32. A level that has the dot product holds both sides as pairs of neighbours in k; the others hold rounded f32s and
+//! run the f32 loop, so bf16 is the same chain everywhere (but for numbers below 1e-38, which the dot product drops).
 //!
 //! Weights that are used again and again for few rows (decoding) are packed whole, once: [`Packed`].
 
-use super::super::simd::Level;
+use super::super::arena::Arena;
+use super::super::simd::{Kernel, Level};
 use super::super::view::{Mat, MatMut};
-use super::tile;
+use super::{Precision, tile};
 
 /// Rows of b packed at once: a block of 256 x 64 floats is 64 KiB.
 pub const K_BLOCK: usize = 256;
+
+/// Rows of a held at once, where it is not read in place: 192 KiB, so that b's panel finds room beside it.
+const A_ROWS: usize = 192;
 
 /// Columns of a panel at this level.
 pub fn width(level: Level) -> usize {
@@ -20,26 +28,275 @@ pub fn width(level: Level) -> usize {
 }
 
 /// Floats of scratch that [`gemm`] needs.
-pub const SCRATCH: usize = K_BLOCK * 64;
+pub const SCRATCH: usize = K_BLOCK * 64 + K_BLOCK * A_ROWS;
 
-/// A right-hand side packed whole: panel after panel, each k x width, the last padded with zeros.
-#[derive(Debug, Clone, Default)]
-pub struct Packed {
-    data: Vec<f32>,
-    rows: usize,
-    cols: usize,
+/// How elements are held for the inner loop.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Form {
+    /// As they are.
+    Exact,
+    /// Rounded to bf16, as f32.
+    Rounded,
+    /// Two neighbours in k, rounded to bf16, in the bits of one f32: the even one above the odd one.
+    Pairs,
+}
+
+impl Form {
+    fn of(level: Level, precision: Precision) -> Form {
+        match precision {
+            Precision::F32 => Form::Exact,
+            Precision::Bf16 if level.has_dot() => Form::Pairs,
+            Precision::Bf16 => Form::Rounded,
+        }
+    }
+    /// Steps of k in one element.
+    fn step(self) -> usize {
+        if self == Form::Pairs { 2 } else { 1 }
+    }
+}
+
+/// The bits of the nearest bf16, in the high half; ties to even, NaN stays NaN.
+#[inline(always)]
+fn round(x: f32) -> u32 {
+    let bits = x.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
+    let bits = if x.is_nan() { bits | 0x40_0000 } else { rounded };
+    bits & 0xffff_0000
+}
+
+/// What is held of two neighbours; of one, where `form` holds one.
+#[inline(always)]
+fn hold(form: Form, even: f32, odd: f32) -> f32 {
+    match form {
+        Form::Exact => even,
+        Form::Rounded => f32::from_bits(round(even)),
+        Form::Pairs => f32::from_bits(round(even) | (round(odd) >> 16)),
+    }
+}
+
+/// Holds the elements of two rows, side by side in k.
+#[inline(always)]
+fn hold_rows(form: Form, to: &mut [f32], even: &[f32], odd: &[f32]) {
+    if form == Form::Exact {
+        return to.copy_from_slice(even);
+    }
+    let odd = if form == Form::Pairs { odd } else { even }; // not looked at
+    let ((to, to_rest), (even, even_rest), (odd, odd_rest)) =
+        (to.as_chunks_mut::<16>(), even.as_chunks::<16>(), odd.as_chunks::<16>());
+    for ((to, even), odd) in to.iter_mut().zip(even).zip(odd) {
+        let (even, odd) = (*even, *odd); // copies, so that the compiler sees that `to` is apart
+        let mut held = [0.0; 16];
+        for i in 0..16 {
+            held[i] = if form == Form::Pairs {
+                hold(Form::Pairs, even[i], odd[i])
+            } else {
+                hold(Form::Rounded, even[i], 0.0)
+            };
+        }
+        *to = held;
+    }
+    for ((to, even), odd) in to_rest.iter_mut().zip(even_rest).zip(odd_rest) {
+        *to = hold(form, *even, *odd);
+    }
+}
+
+/// Holds sixteen elements of a stretch that are neighbours in k.
+#[inline(always)]
+fn hold_sixteen(form: Form, from: &[f32]) -> [f32; 16] {
+    let mut to = [0.0; 16];
+    match form {
+        Form::Exact => to.copy_from_slice(&from[..16]),
+        Form::Rounded => {
+            for (to, even) in to.iter_mut().zip(&from[..16]) {
+                *to = hold(Form::Rounded, *even, 0.0);
+            }
+        }
+        Form::Pairs => {
+            for (to, [even, odd]) in to.iter_mut().zip(from[..32].as_chunks::<2>().0) {
+                *to = hold(Form::Pairs, *even, *odd);
+            }
+        }
+    }
+    to
+}
+
+/// Holds a stretch of elements that are neighbours in k.
+#[inline(always)]
+fn hold_along(form: Form, to: &mut [f32], from: &[f32]) {
+    let step = form.step();
+    let (whole, rest) = to.as_chunks_mut::<16>();
+    let done = whole.len().min(from.len() / (16 * step));
+    for (to, from) in whole[..done].iter_mut().zip(from.chunks_exact(16 * step)) {
+        *to = hold_sixteen(form, from);
+    }
+    let at = |p: usize| from.get(p).copied().unwrap_or(0.0);
+    for (p, to) in (done * 16..).zip(whole[done..].as_flattened_mut().iter_mut().chain(rest)) {
+        *to = hold(form, at(p * step), at(p * step + 1));
+    }
+}
+
+const ZEROS: [f32; A_ROWS] = [0.0; A_ROWS];
+
+/// Rows p and p + 1 of m, or zeros after its end.
+#[inline(always)]
+fn two_rows(m: Mat<'_>, p: usize) -> (&[f32], &[f32]) {
+    (m.row(p), if p + 1 < m.rows { m.row(p + 1) } else { &ZEROS[..m.cols] })
+}
+
+/// Lays b's columns out as rows of `width`, short ones padded with zeros.
+struct Pack<'a> {
+    level: Level,
+    form: Form,
+    to: &'a mut [f32],
+    b: Mat<'a>,
     width: usize,
 }
 
-impl Packed {
-    /// Packs b.
-    pub fn new(level: Level, b: Mat) -> Packed {
-        let width = width(level);
-        let mut data = vec![0.0; b.cols.div_ceil(width) * width * b.rows];
-        for (panel, to) in data.chunks_exact_mut(width * b.rows.max(1)).enumerate() {
-            pack(to, b.cols(panel * width..((panel + 1) * width).min(b.cols)), width);
+impl Kernel for Pack<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<const FMA: bool>(self) {
+        let Pack { level, form, to, b, width } = self;
+        let step = form.step();
+        if b.col_stride == 1 {
+            for (i, row) in to.chunks_exact_mut(width).enumerate().take(b.rows.div_ceil(step)) {
+                let (even, odd) = two_rows(b, i * step);
+                hold_rows(form, &mut row[..b.cols], even, odd);
+                row[b.cols..].fill(0.0);
+            }
+        } else if b.row_stride == 1 && b.cols == width {
+            // b's columns lie side by side in memory: sixteen are read at once
+            for j in (0..width).step_by(16) {
+                for p in (0..b.rows).step_by(16 * step) {
+                    let n = (b.rows - p).min(16 * step);
+                    let mut block = [[0f32; 16]; 16];
+                    for (i, block) in block.iter_mut().enumerate() {
+                        let column = &b.data[(j + i) * b.col_stride + p..][..n];
+                        match n == 16 * step {
+                            true => *block = hold_sixteen(form, column),
+                            false => hold_along(form, &mut block[..n.div_ceil(step)], column),
+                        }
+                    }
+                    let to = &mut to[p / step * width + j..];
+                    if n == 16 * step {
+                        tile::transpose(level, &block, to, width);
+                    } else {
+                        for (q, to) in to.chunks_mut(width).enumerate().take(n.div_ceil(step)) {
+                            (0..16).for_each(|i| to[i] = block[i][q]);
+                        }
+                    }
+                }
+            }
+        } else {
+            for (i, row) in to.chunks_exact_mut(width).enumerate().take(b.rows.div_ceil(step)) {
+                for (j, to) in row.iter_mut().enumerate() {
+                    let at = |p: usize| if j < b.cols && p < b.rows { b.at(p, j) } else { 0.0 };
+                    *to = hold(form, at(i * step), at(i * step + 1));
+                }
+            }
         }
-        Packed { data, rows: b.rows, cols: b.cols, width }
+    }
+}
+
+/// Holds some rows of a, in the order they lie in memory.
+struct Take<'a, 'b> {
+    form: Form,
+    to: &'b mut [f32],
+    a: Mat<'a>,
+}
+
+impl<'b> Kernel for Take<'_, 'b> {
+    type Output = Mat<'b>;
+    #[inline(always)]
+    fn run<const FMA: bool>(self) -> Mat<'b> {
+        let Take { form, to, a } = self;
+        let (rows, cols) = (a.rows, a.cols.div_ceil(form.step()));
+        let to = &mut to[..rows * cols];
+        if a.row_stride == 1 && a.col_stride != 1 {
+            let k = a.t();
+            for (i, to) in to.chunks_exact_mut(rows).enumerate() {
+                let (even, odd) = two_rows(k, i * form.step());
+                hold_rows(form, to, even, odd);
+            }
+            return Mat::new(to, rows).t();
+        }
+        for (i, to) in to.chunks_exact_mut(cols).enumerate() {
+            if a.col_stride == 1 {
+                hold_along(form, to, a.row(i));
+                continue;
+            }
+            for (p, to) in to.iter_mut().enumerate() {
+                let at = |p: usize| if p < a.cols { a.at(i, p) } else { 0.0 };
+                *to = hold(form, at(p * form.step()), at(p * form.step() + 1));
+            }
+        }
+        Mat::new(to, cols)
+    }
+}
+
+/// bf16 pairs back to f32, for a level without their product: rows `2 i` and `2 i + 1` from row `i`.
+struct Unpack<'a> {
+    to: &'a mut [f32],
+    pairs: &'a [f32],
+    width: usize,
+}
+
+impl Kernel for Unpack<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<const FMA: bool>(self) {
+        for (to, pairs) in self.to.chunks_exact_mut(2 * self.width).zip(self.pairs.chunks_exact(self.width)) {
+            let (even, odd) = to.split_at_mut(self.width);
+            let sixteen = even.as_chunks_mut::<16>().0.iter_mut().zip(odd.as_chunks_mut::<16>().0);
+            for ((even, odd), pairs) in sixteen.zip(pairs.as_chunks::<16>().0) {
+                let (bits, mut high, mut low) = (pairs.map(f32::to_bits), [0f32; 16], [0f32; 16]);
+                for i in 0..16 {
+                    high[i] = f32::from_bits(bits[i] & 0xffff_0000);
+                    low[i] = f32::from_bits(bits[i] << 16);
+                }
+                (*even, *odd) = (high, low);
+            }
+        }
+    }
+}
+
+/// Rows up to which widening a panel of pairs for each of them is less work than unpacking it for all.
+const FEW_ROWS: usize = 4;
+
+/// A right-hand side packed whole: panel after panel, each k x width, the last padded with zeros. In bf16 it takes half
+/// the memory, at every level.
+pub struct Packed {
+    /// The panels.
+    pub data: Arena,
+    /// Elements of a panel.
+    pub panel: usize,
+    rows: usize,
+    cols: usize,
+    width: usize,
+    pairs: bool,
+}
+
+/// Packs panel number `i` of b.
+pub fn pack_panel(level: Level, precision: Precision, to: &mut [f32], b: Mat, i: usize) {
+    let (width, form) = (width(level), if precision == Precision::Bf16 { Form::Pairs } else { Form::Exact });
+    let b = b.cols(i * width..((i + 1) * width).min(b.cols));
+    level.run(Pack { level, form, to, b, width });
+}
+
+impl Packed {
+    /// Room for a (rows, cols) matrix.
+    pub fn room(level: Level, precision: Precision, (rows, cols): (usize, usize)) -> Packed {
+        let (width, pairs) = (width(level), precision == Precision::Bf16);
+        let panel = width * rows.div_ceil(1 + usize::from(pairs)).max(1);
+        Packed { data: Arena::new(cols.div_ceil(width) * panel), panel, rows, cols, width, pairs }
+    }
+    /// Packs b.
+    pub fn new(level: Level, precision: Precision, b: Mat) -> Packed {
+        let mut packed = Packed::room(level, precision, (b.rows, b.cols));
+        for (i, to) in packed.data.chunks_exact_mut(packed.panel).enumerate() {
+            pack_panel(level, precision, to, b, i);
+        }
+        packed
     }
     /// Rows: k.
     pub fn rows(&self) -> usize {
@@ -49,73 +306,102 @@ impl Packed {
     pub fn cols(&self) -> usize {
         self.cols
     }
-}
-
-/// Lays b's columns out as rows of `width`, short ones padded with zeros.
-fn pack(to: &mut [f32], b: Mat, width: usize) {
-    let rows = to.chunks_exact_mut(width).enumerate();
-    if b.col_stride == 1 {
-        for (p, row) in rows.take(b.rows) {
-            row[..b.cols].copy_from_slice(b.row(p));
-            row[b.cols..].fill(0.0);
-        }
-    } else if b.row_stride == 1 && b.cols == width {
-        // b's columns lie side by side in memory: sixteen are read at once
-        for j in (0..width).step_by(16) {
-            let columns: [&[f32]; 16] = std::array::from_fn(|i| &b.data[(j + i) * b.col_stride..][..b.rows]);
-            for (p, row) in to.chunks_exact_mut(width).enumerate().take(b.rows) {
-                for (i, to) in row[j..j + 16].iter_mut().enumerate() {
-                    *to = columns[i][p];
-                }
-            }
-        }
-    } else {
-        for j in 0..width {
-            if j >= b.cols {
-                to.iter_mut().skip(j).step_by(width).take(b.rows).for_each(|t| *t = 0.0);
-            } else if b.row_stride == 1 {
-                let column = &b.data[j * b.col_stride..][..b.rows];
-                to[j..].iter_mut().step_by(width).zip(column).for_each(|(t, v)| *t = *v);
-            } else {
-                (0..b.rows).for_each(|p| to[p * width + j] = b.at(p, j));
-            }
-        }
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        4 * self.data.len()
+    }
+    /// The element at (p, j), as it is multiplied with.
+    pub fn at(&self, p: usize, j: usize) -> f32 {
+        let step = 1 + usize::from(self.pairs);
+        let panel = &self.data[j / self.width * self.width * self.rows.div_ceil(step)..];
+        let bits = panel[p / step * self.width + j % self.width].to_bits();
+        f32::from_bits(match (self.pairs, p % 2) {
+            (false, _) => bits,
+            (true, 0) => bits & 0xffff_0000,
+            (true, _) => bits << 16,
+        })
+    }
+    /// Rows `ks` of the panel that begins at column `from`; `ks` begins at an even row.
+    fn panel(&self, from: usize, ks: std::ops::Range<usize>) -> &[f32] {
+        let step = 1 + usize::from(self.pairs);
+        let panel = &self.data[from * self.rows.div_ceil(step)..];
+        &panel[ks.start / step * self.width..ks.end.div_ceil(step) * self.width]
     }
 }
 
-/// c = a b, or c += a b. `scratch` holds [`SCRATCH`] floats.
-#[track_caller]
-pub fn gemm(level: Level, mut c: MatMut, a: Mat, b: Mat, add: bool, scratch: &mut [f32]) {
-    assert_eq!((c.rows(), c.cols(), a.cols), (a.rows, b.cols, b.rows), "shapes of a product");
-    let width = width(level);
+/// The right-hand side of a product.
+#[derive(Clone, Copy)]
+enum Side<'a> {
+    Plain(Mat<'a>),
+    /// From this column on.
+    Packed(&'a Packed, usize),
+}
+
+fn multiply(level: Level, form: Form, mut c: MatMut, a: Mat, b: Side, add: bool, scratch: &mut [f32]) {
+    let (width, pairs) = (width(level), form == Form::Pairs);
+    let (panel, held) = scratch.split_at_mut(K_BLOCK * 64);
+    let (rows, cols) = (c.rows(), c.cols());
     if a.cols == 0 && !add {
         c.fill(0.0);
     }
-    for from in (0..b.cols).step_by(width) {
-        let cols = from..(from + width).min(b.cols);
+    let in_place = form == Form::Exact && a.col_stride == 1;
+    let height = if in_place { rows } else { A_ROWS };
+    for i in (0..rows).step_by(height.max(1)) {
+        let block = i..(i + height).min(rows);
         for k in (0..a.cols).step_by(K_BLOCK) {
             let ks = k..(k + K_BLOCK).min(a.cols);
-            let panel = &mut scratch[..ks.len() * width];
-            pack(panel, b.rows(ks.clone()).cols(cols.clone()), width);
-            let (rows, add) = (0..c.rows(), add || k > 0);
-            tile::panel(level, c.part(rows, cols.clone()), a.cols(ks), panel, add);
+            let a = a.rows(block.clone()).cols(ks.clone());
+            let a = if in_place { a } else { level.run(Take { form, to: held, a }) };
+            for from in (0..cols).step_by(width) {
+                let part = from..(from + width).min(cols);
+                let panel = match b {
+                    Side::Packed(b, first) if b.pairs && !pairs && a.rows <= FEW_ROWS && a.col_stride == 1 => {
+                        let (pairs, add) = (b.panel(first + from, ks.clone()), add || k > 0);
+                        for i in 0..a.rows {
+                            let row = block.start + i;
+                            tile::widen(level, c.part(row..row + 1, part.clone()).whole(), a.row(i), pairs, add);
+                        }
+                        continue;
+                    }
+                    Side::Packed(b, first) if b.pairs && !pairs => {
+                        let to = &mut panel[..ks.len().next_multiple_of(2) * width];
+                        level.run(Unpack { to, pairs: b.panel(first + from, ks.clone()), width });
+                        &*to
+                    }
+                    Side::Packed(b, first) => b.panel(first + from, ks.clone()),
+                    Side::Plain(b) => {
+                        let to = &mut panel[..ks.len().div_ceil(form.step()) * width];
+                        let b = b.rows(ks.clone()).cols(part.clone());
+                        level.run(Pack { level, form, to, b, width });
+                        &*to
+                    }
+                };
+                tile::panel(level, pairs, c.part(block.clone(), part), a, panel, add || k > 0);
+            }
         }
     }
+}
+
+/// c = a b, or c += a b, in f32. `scratch` holds [`SCRATCH`] floats.
+#[track_caller]
+pub fn gemm(level: Level, c: MatMut, a: Mat, b: Mat, add: bool, scratch: &mut [f32]) {
+    product(level, Precision::F32, c, a, b, add, scratch);
+}
+
+/// c = a b, or c += a b, from operands of this precision.
+#[track_caller]
+pub fn product(level: Level, precision: Precision, c: MatMut, a: Mat, b: Mat, add: bool, scratch: &mut [f32]) {
+    assert_eq!((c.rows(), c.cols(), a.cols), (a.rows, b.cols, b.rows), "shapes of a product");
+    multiply(level, Form::of(level, precision), c, a, Side::Plain(b), add, scratch);
 }
 
 /// c = a b for columns `from..` of a packed b, as many as c has; `from` is a multiple of [`width`].
 #[track_caller]
-pub fn gemm_packed(level: Level, mut c: MatMut, a: Mat, b: &Packed, from: usize, add: bool) {
+pub fn gemm_packed(level: Level, c: MatMut, a: Mat, b: &Packed, from: usize, add: bool, scratch: &mut [f32]) {
     assert_eq!((a.cols, b.width), (b.rows, width(level)), "shapes of a packed product");
     assert!(from.is_multiple_of(b.width) && from + c.cols() <= b.cols);
-    for (i, panel) in b.data.chunks_exact(b.rows * b.width).skip(from / b.width).enumerate() {
-        let cols = i * b.width..((i + 1) * b.width).min(c.cols());
-        if cols.is_empty() || cols.start > cols.end {
-            break;
-        }
-        let rows = 0..c.rows();
-        tile::panel(level, c.part(rows, cols), a, panel, add);
-    }
+    let precision = if b.pairs { Precision::Bf16 } else { Precision::F32 };
+    multiply(level, Form::of(level, precision), c, a, Side::Packed(b, from), add, scratch);
 }
 
 #[cfg(test)]
@@ -138,29 +424,54 @@ mod tests {
                     let k = [1, 3, 16, 40, 257, 600][(i + n) % 6];
                     let (a, b, start) = (values(m * k, 1), values(k * n, 2), values(m * n, 3));
                     let (at, bt) = (transposed(&a, k), transposed(&b, n));
-                    for (a, b) in [(Mat::new(&a, k), Mat::new(&b, n)), (Mat::new(&at, m).t(), Mat::new(&bt, k).t())] {
-                        for add in [false, true] {
-                            let mut c = start.clone();
-                            gemm(level, MatMut::new(&mut c, n), a, b, add, &mut scratch);
-                            for (at, c) in c.iter().enumerate() {
-                                let (i, j) = (at / n, at % n);
-                                let chain = |acc, p| match level {
-                                    Level::PORTABLE => fma::<false>(a.at(i, p), b.at(p, j), acc),
-                                    _ => fma::<true>(a.at(i, p), b.at(p, j), acc),
-                                };
-                                let want = (0..k).fold(if add { start[at] } else { 0.0 }, chain);
-                                assert_eq!(want.to_bits(), c.to_bits(), "{level} {m}x{n}x{k} ({i},{j})");
-                            }
-                            if !add {
-                                let (packed, mut d) = (Packed::new(level, b), vec![0.0; m * n]);
-                                gemm_packed(level, MatMut::new(&mut d, n), a, &packed, 0, false);
-                                assert!(c == d, "packed: {level} {m}x{n}x{k}");
-                            }
+                    let sides = [(Mat::new(&a, k), Mat::new(&b, n)), (Mat::new(&at, m).t(), Mat::new(&bt, k).t())];
+                    for ((a, b), add, precision) in sides
+                        .into_iter()
+                        .flat_map(|s| [(s, false), (s, true)])
+                        .flat_map(|(s, add)| [(s, add, Precision::F32), (s, add, Precision::Bf16)])
+                    {
+                        let mut c = start.clone();
+                        product(level, precision, MatMut::new(&mut c, n), a, b, add, &mut scratch);
+                        let near = |x: f32| if precision == Precision::F32 { x } else { nearest_bf16(x) };
+                        for (at, c) in c.iter().enumerate() {
+                            let (i, j) = (at / n, at % n);
+                            let chain = |acc, p| match level {
+                                Level::PORTABLE => fma::<false>(near(a.at(i, p)), near(b.at(p, j)), acc),
+                                _ => fma::<true>(near(a.at(i, p)), near(b.at(p, j)), acc),
+                            };
+                            let want = (0..k).fold(if add { start[at] } else { 0.0 }, chain);
+                            assert_eq!(want.to_bits(), c.to_bits(), "{level} {precision} {m}x{n}x{k} ({i},{j})");
+                        }
+                        if !add {
+                            let (packed, mut d) = (Packed::new(level, precision, b), vec![0.0; m * n]);
+                            gemm_packed(level, MatMut::new(&mut d, n), a, &packed, 0, false, &mut scratch);
+                            assert!(c == d, "packed: {level} {precision} {m}x{n}x{k}");
+                            assert_eq!(packed.at(k - 1, n - 1), near(b.at(k - 1, n - 1)));
                         }
                     }
                 }
             }
         }
+    }
+
+    /// By search among the two bf16 around x, not by bits.
+    fn nearest_bf16(x: f32) -> f32 {
+        let below = f32::from_bits(x.to_bits() & 0xffff_0000);
+        let above = f32::from_bits((x.to_bits() & 0xffff_0000).wrapping_add(0x1_0000));
+        let (down, up) = ((x - below).abs(), (above - x).abs());
+        let even = (below.to_bits() >> 16).is_multiple_of(2);
+        if down < up || (down == up && even) { below } else { above }
+    }
+
+    #[test]
+    fn rounding_keeps_what_is_no_number() {
+        for x in [f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0, 1.0, -3.5] {
+            assert_eq!(f32::from_bits(round(x)).to_bits(), x.to_bits());
+        }
+        for bits in [0x7fff_ffff, 0xffff_ffff, 0x7f80_0001] {
+            assert!(f32::from_bits(round(f32::from_bits(bits))).is_nan());
+        }
+        assert_eq!(f32::from_bits(round(f32::MAX)), f32::INFINITY);
     }
 
     fn transposed(x: &[f32], cols: usize) -> Vec<f32> {

@@ -11,6 +11,18 @@ pub mod gemm;
 mod tile;
 
 use super::simd::Kernel;
+use crate::config::axis;
+
+axis! {
+    /// What products multiply. Sums, statistics, softmax, losses and the optimizer are f32 whatever it is, and so are the
+    /// weights that are trained.
+    Precision, "precision" {
+        /// Single precision.
+        F32 = "f32",
+        /// Operands rounded to bfloat16, products summed in f32.
+        Bf16 = "bf16",
+    }
+}
 
 /// Plain f64 loops.
 pub mod reference {

@@ -1,32 +1,34 @@
 //! The inner loop: a few rows of a against one packed panel of b, the tile of c in registers.
 //!
-//! AVX-512 keeps 6 x 64 floats (24 of 32 registers), AVX2 6 x 16 (12 of 16), plain Rust 4 x 16. Each step
-//! of k loads the panel's row once and multiplies it by one broadcast per row of a.
+//! AVX-512 keeps 6 x 64 floats (24 of 32 registers), AVX2 6 x 16 (12 of 16), plain Rust 4 x 16 (NEON 6 x 16: 24 of 32).
+//! Each step of k loads the panel's row once and multiplies it by one broadcast per row of a. Where an element holds a
+//! pair of bf16 (`pairs`), the broadcast is a pair too and VDPBF16PS does two steps of k: its high halves first, so
+//! the even k is the high half and the sum is the chain over k in ascending order that f32 has. Reached: 90 % of the
+//! multiply-add roof at k = 256 and 48 rows (`limpid doctor` measures the roof with this very loop).
 #![allow(unsafe_code)] // unchecked loads and stores, inside bounds asserted by `panel`
 
-use super::super::simd::Level;
+use super::super::simd::{Level, fma};
 use super::super::view::{Mat, MatMut};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
 /// Rows and columns of a tile.
 pub fn shape(level: Level) -> (usize, usize) {
-    if level.is_avx512() {
-        (6, 64)
-    } else if level.is_avx2() {
-        (6, 16)
-    } else {
-        (4, 16)
+    match level.name() {
+        "portable" => (4, 16),
+        "avx2" | "neon" => (6, 16),
+        _ => (6, 64),
     }
 }
 
-/// c (+)= a panel, for as many columns as c has; `panel` is a.cols x width.
+/// c (+)= a panel, for as many columns as c has; `panel` is a.cols x width. `pairs`: elements of both are pairs of bf16,
+/// for a level that has their dot product.
 #[track_caller]
-pub fn panel(level: Level, mut c: MatMut, a: Mat, panel: &[f32], add: bool) {
+pub fn panel(level: Level, pairs: bool, mut c: MatMut, a: Mat, panel: &[f32], add: bool) {
     let (height, width) = shape(level);
     let cols = c.cols();
     a.check();
-    assert!(a.rows == c.rows() && cols <= width && panel.len() >= a.cols * width);
+    assert!(a.rows == c.rows() && cols <= width && panel.len() >= a.cols * width && (!pairs || level.has_dot()));
     let vectors = if level.is_avx512() { cols.div_ceil(16) } else { cols.div_ceil(8) };
     let whole = cols == vectors * if level.is_avx512() { 16 } else { 8 };
     for i in (0..a.rows).step_by(height) {
@@ -37,14 +39,14 @@ pub fn panel(level: Level, mut c: MatMut, a: Mat, panel: &[f32], add: bool) {
             let stride = to.stride();
             // SAFETY: `a` and the panel hold what the tile reads (asserted above), `to` has n rows and
             // whole vectors of columns, and the level's instructions are there.
-            unsafe { tile(level, n, vectors, a, panel, to.as_mut_ptr(), stride, add) };
+            unsafe { tile(level, pairs, n, vectors, a, panel, to.as_mut_ptr(), stride, add) };
         } else {
             let mut edge = [0f32; 6 * 64];
             if add {
                 (0..n).for_each(|i| edge[i * width..][..cols].copy_from_slice(to.row(i)));
             }
             // SAFETY: as above, with `edge` (6 rows of 64 at most) in c's place.
-            unsafe { tile(level, n, vectors, a, panel, edge.as_mut_ptr(), width, add) };
+            unsafe { tile(level, pairs, n, vectors, a, panel, edge.as_mut_ptr(), width, add) };
             (0..n).for_each(|i| to.row(i).copy_from_slice(&edge[i * width..][..cols]));
         }
     }
@@ -53,28 +55,42 @@ pub fn panel(level: Level, mut c: MatMut, a: Mat, panel: &[f32], add: bool) {
 /// # Safety
 /// c has n rows of `vectors` whole vectors; a is inside its data; panel has a.cols rows of the level's width.
 #[allow(clippy::too_many_arguments)]
-unsafe fn tile(level: Level, n: usize, vectors: usize, a: Mat, panel: &[f32], c: *mut f32, stride: usize, add: bool) {
+unsafe fn tile(
+    level: Level,
+    pairs: bool,
+    n: usize,
+    vectors: usize,
+    a: Mat,
+    panel: &[f32],
+    c: *mut f32,
+    stride: usize,
+    add: bool,
+) {
     // SAFETY: passed on from the caller; `level` proves its instructions.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         if level.is_avx512() {
             macro_rules! rows {
-                ($v:literal) => {
+                ($body:ident, $v:literal) => {
                     match n {
-                        1 => avx512::<1, $v>(a, panel, c, stride, add),
-                        2 => avx512::<2, $v>(a, panel, c, stride, add),
-                        3 => avx512::<3, $v>(a, panel, c, stride, add),
-                        4 => avx512::<4, $v>(a, panel, c, stride, add),
-                        5 => avx512::<5, $v>(a, panel, c, stride, add),
-                        _ => avx512::<6, $v>(a, panel, c, stride, add),
+                        1 => $body::<1, $v>(a, panel, c, stride, add),
+                        2 => $body::<2, $v>(a, panel, c, stride, add),
+                        3 => $body::<3, $v>(a, panel, c, stride, add),
+                        4 => $body::<4, $v>(a, panel, c, stride, add),
+                        5 => $body::<5, $v>(a, panel, c, stride, add),
+                        _ => $body::<6, $v>(a, panel, c, stride, add),
                     }
                 };
             }
-            return match vectors {
-                1 => rows!(1),
-                2 => rows!(2),
-                3 => rows!(3),
-                _ => rows!(4),
+            return match (vectors, pairs) {
+                (1, false) => rows!(avx512, 1),
+                (2, false) => rows!(avx512, 2),
+                (3, false) => rows!(avx512, 3),
+                (_, false) => rows!(avx512, 4),
+                (1, true) => rows!(avx512_bf16, 1),
+                (2, true) => rows!(avx512_bf16, 2),
+                (3, true) => rows!(avx512_bf16, 3),
+                (_, true) => rows!(avx512_bf16, 4),
             };
         }
         #[cfg(target_arch = "x86_64")]
@@ -93,12 +109,21 @@ unsafe fn tile(level: Level, n: usize, vectors: usize, a: Mat, panel: &[f32], c:
             }
             return if vectors == 1 { rows!(1) } else { rows!(2) };
         }
-        let _ = level;
+        if level == Level::PORTABLE {
+            return match n {
+                1 => plain::<1, false>(vectors, a, panel, c, stride, add),
+                2 => plain::<2, false>(vectors, a, panel, c, stride, add),
+                3 => plain::<3, false>(vectors, a, panel, c, stride, add),
+                _ => plain::<4, false>(vectors, a, panel, c, stride, add),
+            };
+        }
         match n {
-            1 => portable::<1>(vectors, a, panel, c, stride, add),
-            2 => portable::<2>(vectors, a, panel, c, stride, add),
-            3 => portable::<3>(vectors, a, panel, c, stride, add),
-            _ => portable::<4>(vectors, a, panel, c, stride, add),
+            1 => plain::<1, true>(vectors, a, panel, c, stride, add),
+            2 => plain::<2, true>(vectors, a, panel, c, stride, add),
+            3 => plain::<3, true>(vectors, a, panel, c, stride, add),
+            4 => plain::<4, true>(vectors, a, panel, c, stride, add),
+            5 => plain::<5, true>(vectors, a, panel, c, stride, add),
+            _ => plain::<6, true>(vectors, a, panel, c, stride, add),
         }
     }
 }
@@ -122,12 +147,58 @@ unsafe fn avx512<const N: usize, const V: usize>(a: Mat, panel: &[f32], c: *mut 
         for _ in 0..a.cols {
             let mut row = [_mm512_setzero_ps(); V];
             for v in 0..V {
+                if N <= 2 {
+                    _mm_prefetch::<_MM_HINT_T0>(b.wrapping_add(16 * v + AHEAD).cast());
+                }
                 row[v] = _mm512_loadu_ps(b.add(16 * v));
             }
             for i in 0..N {
                 let x = _mm512_set1_ps(*at.add(i * a.row_stride));
                 for v in 0..V {
                     acc[i][v] = _mm512_fmadd_ps(x, row[v], acc[i][v]);
+                }
+            }
+            at = at.wrapping_add(a.col_stride);
+            b = b.add(64);
+        }
+        for i in 0..N {
+            for v in 0..V {
+                _mm512_storeu_ps(c.add(i * stride + 16 * v), acc[i][v]);
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As [`tile`].
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bf16")]
+unsafe fn avx512_bf16<const N: usize, const V: usize>(a: Mat, panel: &[f32], c: *mut f32, stride: usize, add: bool) {
+    // SAFETY: every address is inside a, panel or c by the caller's promise; a vector of 16 floats has the bits of a
+    // vector of 32 bf16.
+    unsafe {
+        let bf16 = |v: __m512| std::mem::transmute::<__m512, __m512bh>(v);
+        let mut acc = [[_mm512_setzero_ps(); V]; N];
+        if add {
+            for i in 0..N {
+                for v in 0..V {
+                    acc[i][v] = _mm512_loadu_ps(c.add(i * stride + 16 * v));
+                }
+            }
+        }
+        let (mut at, mut b) = (a.data.as_ptr(), panel.as_ptr());
+        for _ in 0..a.cols {
+            let mut row = [_mm512_setzero_ps(); V];
+            for v in 0..V {
+                if N <= 2 {
+                    _mm_prefetch::<_MM_HINT_T0>(b.wrapping_add(16 * v + AHEAD).cast());
+                }
+                row[v] = _mm512_loadu_ps(b.add(16 * v));
+            }
+            for i in 0..N {
+                let x = _mm512_set1_ps(*at.add(i * a.row_stride));
+                for v in 0..V {
+                    acc[i][v] = _mm512_dpbf16_ps(acc[i][v], bf16(x), bf16(row[v]));
                 }
             }
             at = at.wrapping_add(a.col_stride);
@@ -181,7 +252,14 @@ unsafe fn avx2<const N: usize, const V: usize>(a: Mat, panel: &[f32], c: *mut f3
 
 /// # Safety
 /// As [`tile`].
-unsafe fn portable<const N: usize>(vectors: usize, a: Mat, panel: &[f32], c: *mut f32, stride: usize, add: bool) {
+unsafe fn plain<const N: usize, const FMA: bool>(
+    vectors: usize,
+    a: Mat,
+    panel: &[f32],
+    c: *mut f32,
+    stride: usize,
+    add: bool,
+) {
     let cols = 8 * vectors;
     let mut acc = [[0f32; 16]; N];
     for (i, acc) in acc.iter_mut().enumerate() {
@@ -194,12 +272,162 @@ unsafe fn portable<const N: usize>(vectors: usize, a: Mat, panel: &[f32], c: *mu
         for (i, acc) in acc.iter_mut().enumerate() {
             let x = a.data[i * a.row_stride + p * a.col_stride];
             for v in 0..16 {
-                acc[v] += x * row[v];
+                acc[v] = fma::<FMA>(x, row[v], acc[v]);
             }
         }
     }
     for (i, acc) in acc.iter().enumerate() {
         // SAFETY: as above.
         unsafe { std::slice::from_raw_parts_mut(c.add(i * stride), cols) }.copy_from_slice(&acc[..cols]);
+    }
+}
+
+/// c (+)= a times a panel of bf16 pairs, one row of each, at a level without their product: pairs become two f32 on
+/// their way into the registers.
+pub fn widen(level: Level, c: &mut [f32], a: &[f32], pairs: &[f32], add: bool) {
+    let width = shape(level).1;
+    assert!(c.len() <= width && pairs.len() >= a.len().div_ceil(2) * width);
+    let mut sums = [0f32; 64];
+    if add {
+        sums[..c.len()].copy_from_slice(c);
+    }
+    let (steps, last) = a.as_chunks::<2>();
+    let last = last.first().map(|a| [*a, 0.0]);
+    let steps = steps.iter().chain(&last).zip(pairs.chunks_exact(width));
+    match level.name() {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the level has the instructions; rows of `pairs` are `width` wide, as many as the body reads.
+        "avx512" | "avx512-bf16" => unsafe { widen_avx512(&mut sums, steps) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        "avx2" => unsafe { widen_avx2(&mut sums, steps) },
+        _ => {
+            for (a, row) in steps {
+                for (sum, pair) in sums.iter_mut().zip(row) {
+                    let [even, odd] = [pair.to_bits() & 0xffff_0000, pair.to_bits() << 16].map(f32::from_bits);
+                    *sum = fma::<FUSED>(a[1], odd, fma::<FUSED>(a[0], even, *sum));
+                }
+            }
+        }
+    }
+    c.copy_from_slice(&sums[..c.len()]);
+}
+
+/// Whether the levels that have no body of their own fuse; a product of two bf16 is exact, so it changes no bit.
+const FUSED: bool = cfg!(target_arch = "aarch64");
+
+/// Elements to ask for ahead of use: decoding waits for memory, and the CPU's own guess stops at the end of a page.
+#[cfg(target_arch = "x86_64")]
+const AHEAD: usize = 1024;
+
+/// # Safety
+/// Rows are 64 wide.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+unsafe fn widen_avx512<'a>(sums: &mut [f32; 64], steps: impl Iterator<Item = (&'a [f32; 2], &'a [f32])>) {
+    // SAFETY: as the caller says.
+    unsafe {
+        let mut acc = [_mm512_setzero_ps(); 4];
+        for v in 0..4 {
+            acc[v] = _mm512_loadu_ps(sums.as_ptr().add(16 * v));
+        }
+        let high = _mm512_set1_epi32(0xffff_0000_u32 as i32);
+        for (a, row) in steps {
+            let (even, odd) = (_mm512_set1_ps(a[0]), _mm512_set1_ps(a[1]));
+            for v in 0..4 {
+                let at = row.as_ptr().wrapping_add(16 * v);
+                _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD).cast());
+                let pair = _mm512_loadu_si512(at.cast());
+                acc[v] = _mm512_fmadd_ps(even, _mm512_castsi512_ps(_mm512_and_si512(pair, high)), acc[v]);
+                acc[v] = _mm512_fmadd_ps(odd, _mm512_castsi512_ps(_mm512_slli_epi32::<16>(pair)), acc[v]);
+            }
+        }
+        for v in 0..4 {
+            _mm512_storeu_ps(sums.as_mut_ptr().add(16 * v), acc[v]);
+        }
+    }
+}
+
+/// # Safety
+/// Rows are 16 wide.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn widen_avx2<'a>(sums: &mut [f32; 64], steps: impl Iterator<Item = (&'a [f32; 2], &'a [f32])>) {
+    // SAFETY: as the caller says.
+    unsafe {
+        let mut acc = [_mm256_loadu_ps(sums.as_ptr()), _mm256_loadu_ps(sums.as_ptr().add(8))];
+        let high = _mm256_set1_epi32(0xffff_0000_u32 as i32);
+        for (a, row) in steps {
+            let (even, odd) = (_mm256_set1_ps(a[0]), _mm256_set1_ps(a[1]));
+            for v in 0..2 {
+                let pair = _mm256_loadu_si256(row.as_ptr().add(8 * v).cast());
+                acc[v] = _mm256_fmadd_ps(even, _mm256_castsi256_ps(_mm256_and_si256(pair, high)), acc[v]);
+                acc[v] = _mm256_fmadd_ps(odd, _mm256_castsi256_ps(_mm256_slli_epi32::<16>(pair)), acc[v]);
+            }
+        }
+        _mm256_storeu_ps(sums.as_mut_ptr(), acc[0]);
+        _mm256_storeu_ps(sums.as_mut_ptr().add(8), acc[1]);
+    }
+}
+
+/// `to[p * stride + i] = rows[i][p]`: sixteen columns of b become columns of a panel.
+#[inline(always)]
+pub fn transpose(level: Level, rows: &[[f32; 16]; 16], to: &mut [f32], stride: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if level.is_avx512() {
+        assert!(to.len() >= 15 * stride + 16);
+        // SAFETY: the level has the instructions; sixteen stores of sixteen, the last within `to` by the assert.
+        return unsafe { transpose_avx512(rows, to.as_mut_ptr(), stride) };
+    }
+    let _ = level;
+    for (p, to) in to.chunks_mut(stride).enumerate().take(16) {
+        for (to, row) in to.iter_mut().zip(rows) {
+            *to = row[p];
+        }
+    }
+}
+
+/// Four rounds of exchanging halves: of neighbours, of pairs, of fours, of eights.
+///
+/// # Safety
+/// `to` has 15 stride + 16 elements.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+#[inline]
+unsafe fn transpose_avx512(rows: &[[f32; 16]; 16], to: *mut f32, stride: usize) {
+    // SAFETY: loads are of whole rows, stores where the caller says there is room.
+    unsafe {
+        let mut r = [_mm512_setzero_ps(); 16];
+        for i in 0..16 {
+            r[i] = _mm512_loadu_ps(rows[i].as_ptr());
+        }
+        let mut s = r;
+        for i in (0..16).step_by(2) {
+            s[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+            s[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+        }
+        let pd = |v: __m512| _mm512_castps_pd(v);
+        for i in (0..16).step_by(4) {
+            for (j, [a, b]) in [[0, 2], [1, 3]].into_iter().enumerate() {
+                r[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(pd(s[i + a]), pd(s[i + b])));
+                r[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(pd(s[i + a]), pd(s[i + b])));
+            }
+        }
+        // r[4 g + j] holds, in lane q, elements 4 q + j of rows 4 g .. 4 g + 4
+        for j in 0..4 {
+            let low = _mm512_shuffle_f32x4::<0x88>(r[j], r[4 + j]);
+            let high = _mm512_shuffle_f32x4::<0x88>(r[8 + j], r[12 + j]);
+            let low_odd = _mm512_shuffle_f32x4::<0xdd>(r[j], r[4 + j]);
+            let high_odd = _mm512_shuffle_f32x4::<0xdd>(r[8 + j], r[12 + j]);
+            let out = [
+                (0, _mm512_shuffle_f32x4::<0x88>(low, high)),
+                (8, _mm512_shuffle_f32x4::<0xdd>(low, high)),
+                (4, _mm512_shuffle_f32x4::<0x88>(low_odd, high_odd)),
+                (12, _mm512_shuffle_f32x4::<0xdd>(low_odd, high_odd)),
+            ];
+            for (q, v) in out {
+                _mm512_storeu_ps(to.add((q + j) * stride), v);
+            }
+        }
     }
 }
