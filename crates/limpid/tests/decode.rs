@@ -10,6 +10,7 @@ use limpid::generate::{
 };
 use limpid::model::{Model, Use};
 use limpid::ops::adamw::Rule;
+use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
 use limpid::ops::{Back, Batch, IGNORE, Op, Slot, random};
 use limpid::tokenizer::{Kind, Order, Tokenizer};
@@ -115,17 +116,22 @@ fn decoding_is_the_full_forward_to_the_bit() {
     for (c, config) in configs().iter().enumerate() {
         let tokens: Vec<Vec<u32>> =
             (0..3).map(|s| ids(s, config.context_length - s as usize, config.vocab_size)).collect();
-        for (l, level) in Level::available().into_iter().enumerate() {
-            let whole = |t: &Vec<u32>| full(config, t, |model| Box::new(Cpu::with_level(model, 1, level)));
+        let both = |level| [(level, Precision::F32), (level, Precision::Bf16)];
+        for (l, (level, precision)) in Level::available().into_iter().flat_map(both).enumerate() {
+            if precision == Precision::Bf16 && !(c + l).is_multiple_of(3) {
+                continue; // a third of the pairs covers every level and kind of model
+            }
+            let whole = |t: &Vec<u32>| full(config, t, |model| Box::new(Cpu::with(model, 1, level, precision)));
             let all: Vec<_> = tokens.iter().map(|t| (t.clone(), whole(t))).collect();
             // with the long ones at the best level every number of threads, elsewhere one after the other
             let one = (c + l) % 3 + 1;
             let threads = if config.context_length > 6 && level == Level::best() { 1..=3 } else { one..=one };
             for threads in threads {
                 let rows = [256, 5, 3][(c + threads) % 3];
-                let make = |model: &Model| Box::new(Cpu::with_level(model, threads, level)) as Box<dyn Backend + Send>;
+                let make =
+                    |model: &Model| Box::new(Cpu::with(model, threads, level, precision)) as Box<dyn Backend + Send>;
                 every_way(
-                    format_args!("{level}, {threads} threads, {rows} rows, {config:?}"),
+                    format_args!("{level}, {precision}, {threads} threads, {rows} rows, {config:?}"),
                     config,
                     Session::new(config, 3, rows, make).unwrap(),
                     &all,

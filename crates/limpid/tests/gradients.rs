@@ -6,6 +6,7 @@ mod random_config;
 use limpid::backend::{Backend, Cpu, Reference};
 use limpid::config::Config;
 use limpid::model::{Model, Use};
+use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
 use limpid::ops::{Back, Batch, IGNORE, Op, Slot, Space, Span, random};
 use random_config::{axes_of, configs, fill, pairs_covered};
@@ -121,15 +122,19 @@ fn assert_close(what: &str, got: &[f32], want: &[f32], slack: f32) {
 
 /// Every op of every configuration, forward and backward, from the same f32 inputs on both sides. Sums have at most
 /// some tens of terms here, so a few rounding steps of f32, relative to the tensor's size, are allowed.
-fn compare(config: &Config, purpose: Use, level: Level, threads: usize, seed: u64) {
+fn compare(config: &Config, purpose: Use, (level, precision): (Level, Precision), threads: usize, seed: u64) {
     let model = Model::new(config, purpose).unwrap();
     let mut reference = Reference::new(&model);
-    let mut cpu = Cpu::with_level(&model, threads, level);
+    let mut cpu = Cpu::with(&model, threads, level, precision);
     let batch = batch(config, seed);
     fill(&model, &mut reference, seed);
     reference.feed(&batch);
     cpu.feed(&batch);
-    let slack = 4e-6;
+    // in bf16 both operands of a product are off by up to 2^-9 of themselves; nothing else is
+    let slack = |op: &Op| match (precision, op) {
+        (Precision::Bf16, Op::Linear { .. } | Op::Classify { .. }) => 0.012,
+        _ => 4e-6,
+    };
     for op in &model.ops {
         let slots = touched(*op);
         copy(&slots, &reference, &mut cpu);
@@ -137,8 +142,8 @@ fn compare(config: &Config, purpose: Use, level: Level, threads: usize, seed: u6
         reference.forward(&[*op]);
         cpu.forward(&[*op]);
         for slot in slots {
-            let what = format!("{} {} at {level}, {threads} threads", op.name(), model.name_of(slot));
-            assert_close(&what, &cpu.read(slot), &reference.read(slot), slack);
+            let what = format!("{} {} at {level}, {precision}, {threads} threads", op.name(), model.name_of(slot));
+            assert_close(&what, &cpu.read(slot), &reference.read(slot), slack(op));
         }
     }
     for step in &model.back {
@@ -151,8 +156,8 @@ fn compare(config: &Config, purpose: Use, level: Level, threads: usize, seed: u6
         let mut op = step.op;
         let params = op.operands().filter(|(_, s)| s.space == Space::Param).map(|(_, s)| s.grad()).collect::<Vec<_>>();
         for slot in dx.chain(params).chain(step.watched.into_iter().flatten()) {
-            let what = format!("gradient of {} at {slot:?}, {level}, {threads} threads", step.op.name());
-            assert_close(&what, &cpu.read(slot), &reference.read(slot), 4.0 * slack);
+            let what = format!("gradient of {} at {slot:?}, {level}, {precision}, {threads} threads", step.op.name());
+            assert_close(&what, &cpu.read(slot), &reference.read(slot), 4.0 * slack(&step.op));
         }
     }
 }
@@ -163,8 +168,11 @@ fn cpu_agrees_with_reference_op_by_op_at_every_level_and_thread_count() {
     for (i, config) in configs.iter().enumerate() {
         let level = Level::available()[i % Level::available().len()];
         let threads = [1, 2, 3, 7][i / 3 % 4];
-        compare(config, Use::Train { batch: BATCH, context: CONTEXT }, level, threads, i as u64);
-        compare(config, Use::Inspect { batch: BATCH, context: CONTEXT }, level, threads, i as u64);
+        let (train, look) =
+            (Use::Train { batch: BATCH, context: CONTEXT }, Use::Inspect { batch: BATCH, context: CONTEXT });
+        compare(config, train, (level, Precision::F32), threads, i as u64);
+        compare(config, look, (level, Precision::F32), threads, i as u64);
+        compare(config, train, (level, Precision::Bf16), threads, i as u64);
     }
     for level in Level::available() {
         for threads in [1, 2, 3, 7] {
@@ -220,11 +228,15 @@ fn bits_depend_on_neither_threads_nor_watchers() {
             step: 1,
             max_norm: 1.0,
         };
-        for level in Level::available() {
+        let both = |level| [(level, Precision::F32), (level, Precision::Bf16)];
+        for (l, (level, precision)) in Level::available().into_iter().flat_map(both).enumerate() {
+            if precision == Precision::Bf16 && !(i + l).is_multiple_of(3) {
+                continue;
+            }
             let run = |threads: usize, by_sequence: bool, one_by_one: bool| {
                 let mut shared = model.clone();
                 shared.by_sequence = by_sequence;
-                let mut cpu = Cpu::with_level(&shared, threads, level);
+                let mut cpu = Cpu::with(&shared, threads, level, precision);
                 fill(&model, &mut cpu, 3);
                 cpu.feed(&batch);
                 if one_by_one {
@@ -250,7 +262,7 @@ fn bits_depend_on_neither_threads_nor_watchers() {
                 (7, true, false),
             ] {
                 let same = run(threads, by_sequence, one_by_one) == one;
-                assert!(same, "{level}, {threads} threads, by sequence: {by_sequence}, {config:?}");
+                assert!(same, "{level}, {precision}, {threads} threads, by sequence: {by_sequence}, {config:?}");
             }
         }
     }

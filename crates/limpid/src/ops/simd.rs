@@ -102,11 +102,6 @@ impl Level {
         self.name() == "avx512-bf16"
     }
 
-    /// Whether vectors of 8 f32 can be used.
-    pub(crate) fn is_avx2(self) -> bool {
-        self.name() == "avx2"
-    }
-
     /// Runs the copy of `kernel` compiled for this level.
     #[inline]
     pub fn run<K: Kernel>(self, kernel: K) -> K::Output {

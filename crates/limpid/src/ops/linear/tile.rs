@@ -94,7 +94,7 @@ unsafe fn tile(
             };
         }
         #[cfg(target_arch = "x86_64")]
-        if level.is_avx2() {
+        if level.name() == "avx2" {
             macro_rules! rows {
                 ($v:literal) => {
                     match n {
@@ -109,6 +109,7 @@ unsafe fn tile(
             }
             return if vectors == 1 { rows!(1) } else { rows!(2) };
         }
+        let _ = pairs; // no level below has them
         if level == Level::PORTABLE {
             return match n {
                 1 => plain::<1, false>(vectors, a, panel, c, stride, add),
