@@ -19,8 +19,12 @@ use super::{Precision, tile};
 /// Rows of b packed at once: a block of 256 x 64 floats is 64 KiB.
 pub const K_BLOCK: usize = 256;
 
-/// Rows of a held at once, where it is not read in place: 192 KiB, so that b's panel finds room beside it.
-const A_ROWS: usize = 192;
+/// Elements from one step of k to the next up to which a is read in place, whatever its rows: farther apart, the steps of
+/// a block fall on the same few lines of the nearest cache.
+const NEAR: usize = 512;
+
+/// Rows of a held at once, where it is not read in place: 384 KiB, so that b's panel finds room beside it.
+const A_ROWS: usize = 384;
 
 /// Columns of a panel at this level.
 pub fn width(level: Level) -> usize {
@@ -344,40 +348,45 @@ fn multiply(level: Level, form: Form, mut c: MatMut, a: Mat, b: Side, add: bool,
     if a.cols == 0 && !add {
         c.fill(0.0);
     }
-    let in_place = form == Form::Exact && a.col_stride == 1;
+    let in_place = form == Form::Exact && (a.col_stride == 1 || a.col_stride <= NEAR);
     let height = if in_place { rows } else { A_ROWS };
+    let (blocks, panels) = (a.cols.div_ceil(K_BLOCK), cols.div_ceil(width));
     for i in (0..rows).step_by(height.max(1)) {
         let block = i..(i + height).min(rows);
-        for k in (0..a.cols).step_by(K_BLOCK) {
-            let ks = k..(k + K_BLOCK).min(a.cols);
-            let a = a.rows(block.clone()).cols(ks.clone());
-            let a = if in_place { a } else { level.run(Take { form, to: held, a }) };
-            for from in (0..cols).step_by(width) {
-                let part = from..(from + width).min(cols);
-                let panel = match b {
-                    Side::Packed(b, first) if b.pairs && !pairs && a.rows <= FEW_ROWS && a.col_stride == 1 => {
-                        let (pairs, add) = (b.panel(first + from, ks.clone()), add || k > 0);
-                        for i in 0..a.rows {
+        let mut own = a.rows(block.clone());
+        for turn in 0..blocks * panels {
+            // what is read in place keeps a panel of c near it; what is held serves all panels before the next is
+            let (k, j) = if in_place { (turn % blocks, turn / blocks) } else { (turn / panels, turn % panels) };
+            let ks = k * K_BLOCK..((k + 1) * K_BLOCK).min(a.cols);
+            let part = j * width..((j + 1) * width).min(cols);
+            if in_place {
+                own = a.rows(block.clone()).cols(ks.clone());
+            } else if j == 0 {
+                own = level.run(Take { form, to: &mut *held, a: a.rows(block.clone()).cols(ks.clone()) });
+            }
+            let add = add || k > 0;
+            let panel = match b {
+                Side::Packed(b, first) if b.pairs && !pairs => {
+                    let pairs = b.panel(first + part.start, ks.clone());
+                    if own.rows <= FEW_ROWS && own.col_stride == 1 {
+                        for i in 0..own.rows {
                             let row = block.start + i;
-                            tile::widen(level, c.part(row..row + 1, part.clone()).whole(), a.row(i), pairs, add);
+                            tile::widen(level, c.part(row..row + 1, part.clone()).whole(), own.row(i), pairs, add);
                         }
                         continue;
                     }
-                    Side::Packed(b, first) if b.pairs && !pairs => {
-                        let to = &mut panel[..ks.len().next_multiple_of(2) * width];
-                        level.run(Unpack { to, pairs: b.panel(first + from, ks.clone()), width });
-                        &*to
-                    }
-                    Side::Packed(b, first) => b.panel(first + from, ks.clone()),
-                    Side::Plain(b) => {
-                        let to = &mut panel[..ks.len().div_ceil(form.step()) * width];
-                        let b = b.rows(ks.clone()).cols(part.clone());
-                        level.run(Pack { level, form, to, b, width });
-                        &*to
-                    }
-                };
-                tile::panel(level, pairs, c.part(block.clone(), part), a, panel, add || k > 0);
-            }
+                    let to = &mut panel[..ks.len().next_multiple_of(2) * width];
+                    level.run(Unpack { to, pairs, width });
+                    &*to
+                }
+                Side::Packed(b, first) => b.panel(first + part.start, ks.clone()),
+                Side::Plain(b) => {
+                    let to = &mut panel[..ks.len().div_ceil(form.step()) * width];
+                    level.run(Pack { level, form, to, b: b.rows(ks.clone()).cols(part.clone()), width });
+                    &*to
+                }
+            };
+            tile::panel(level, pairs, c.part(block.clone(), part), own, panel, add);
         }
     }
 }
