@@ -1,4 +1,5 @@
-//! Chores of the project: `cargo xtask ci` (what the gate runs), `cargo xtask size` (lines of code by module).
+//! Chores of the project: `cargo xtask ci` (what the gate runs), `cargo xtask size` (lines of code by module),
+//! `cargo xtask bench-record` (a row of docs/bench-record.md: what this machine reaches, beside its roofs).
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -7,8 +8,12 @@ fn main() -> ExitCode {
     let done = match std::env::args().nth(1).as_deref() {
         Some("ci") => ci(),
         Some("size") => size(),
+        Some("bench-record") => bench_record(),
         other => {
-            eprintln!("usage: cargo xtask ci | size{}", other.map(|o| format!(" (not `{o}`)")).unwrap_or_default());
+            eprintln!(
+                "usage: cargo xtask ci | size | bench-record{}",
+                other.map(|o| format!(" (not `{o}`)")).unwrap_or_default()
+            );
             false
         }
     };
@@ -37,6 +42,68 @@ fn ci() -> bool {
         cargo.status().is_ok_and(|status| status.success())
     })
 }
+
+/// Builds, measures, and appends a row to the table; a machine that is busy gives a row that is not worth keeping.
+fn bench_record() -> bool {
+    let run = |program: &str, arguments: &[&str]| {
+        let output = Command::new(program).args(arguments).current_dir(root()).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_string())
+    };
+    if run(env!("CARGO"), &["build", "--release", "--quiet"]).is_none() {
+        eprintln!("cargo build --release failed");
+        return false;
+    }
+    let limpid = root().join("target/release/limpid").display().to_string();
+    let json = |arguments: &str| -> Option<serde_json::Value> {
+        let arguments: Vec<&str> = arguments.split_whitespace().chain(["--json"]).collect();
+        eprintln!("limpid {}", arguments.join(" "));
+        serde_json::from_str(&run(&limpid, &arguments)?).ok()
+    };
+    let figure = |arguments: &str, key: &str| {
+        let Some(result) = json(arguments) else { return "-".to_string() };
+        let share = result["share_of_roof"].as_f64().map_or(String::new(), |s| format!(" ({:.0} %)", 100.0 * s));
+        result[key].as_f64().map_or("-".to_string(), |v| format!("{v:.1}{share}"))
+    };
+    let Some(machine) = json("doctor") else {
+        eprintln!("limpid doctor failed");
+        return false;
+    };
+    let giga = |key: &str| machine[key].as_f64().map_or("-".to_string(), |v| format!("{:.0}", v / 1e9));
+    let mut row = vec![
+        run("date", &["-u", "+%F"]).unwrap_or_default(),
+        run("git", &["rev-parse", "--short", "HEAD"]).unwrap_or_default(),
+        format!(
+            "{}, {} threads, {}",
+            machine["cpu"].as_str().unwrap_or("?"),
+            machine["threads"],
+            machine["simd"].as_str().unwrap_or("?")
+        ),
+        format!("{}, {}, {}", giga("roof_flops_f32"), giga("roof_flops_bf16"), giga("read_roof_bytes_s")),
+    ];
+    for precision in ["f32", "bf16"] {
+        let with = |what: &str| format!("bench {what} --precision {precision}");
+        row.push(figure(&with("train --preset nano --steps 40"), "ms_per_step"));
+        row.push(figure(&with("train --preset gpt2 --batch-size 4 --context 64 --steps 4"), "ms_per_step"));
+        row.push(figure(&with("prefill --preset gpt2"), "tok_s"));
+        row.push(figure(&with("decode --preset gpt2"), "tok_s"));
+    }
+    let path = root().join("docs/bench-record.md");
+    let mut table = std::fs::read_to_string(&path).unwrap_or_else(|_| RECORD.to_string());
+    table += &format!("| {} |\n", row.join(" | "));
+    println!("{}", table.lines().last().unwrap_or_default());
+    std::fs::write(&path, table).is_ok()
+}
+
+/// How the table begins.
+const RECORD: &str = "\
+# Record
+
+What `cargo xtask bench-record` measured, oldest first: roofs in GFLOP/s (f32, bf16) and GB/s, training in ms a step (nano: B 12, T 64;
+gpt2: B 4, T 64), prefill of 256 tokens and decoding in tokens a second, each with its share of the roof of the same run.
+
+| date | commit | machine | roofs | nano f32 | gpt2 f32 | prefill f32 | decode f32 | nano bf16 | gpt2 bf16 | prefill bf16 | decode bf16 |
+|---|---|---|---|---|---|---|---|---|---|---|---|
+";
 
 /// Lines of code of the library, tests, comments and blanks left out.
 fn size() -> bool {

@@ -378,6 +378,9 @@ pub fn arguments(typed: Vec<OsString>, cli: &Command) -> Result<Vec<OsString>> {
     let Some(verb) = typed.get(1).and_then(|v| v.to_str()).and_then(|v| cli.find_subcommand(v)).cloned() else {
         return Ok(typed);
     };
+    // `bench train` is a verb of two words
+    let second = typed.get(2).and_then(|v| v.to_str()).and_then(|v| verb.find_subcommand(v)).cloned();
+    let (verb, place) = second.map_or((verb, 2), |verb| (verb, 3));
     if typed.iter().any(|a| a == "--help" || a == "-h") {
         return Ok(typed);
     }
@@ -409,7 +412,7 @@ pub fn arguments(typed: Vec<OsString>, cli: &Command) -> Result<Vec<OsString>> {
             before.push(value);
         }
     }
-    typed.splice(2..2, before);
+    typed.splice(place..place, before);
     Ok(typed)
 }
 

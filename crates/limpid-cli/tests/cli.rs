@@ -460,3 +460,39 @@ fn benches_and_doctor_report_their_roofs() {
     assert!(wrong.status.code() == Some(2) && text(&wrong.stderr).contains("portable"), "{}", text(&wrong.stderr));
     assert!(f.json("doctor --threads 1 --json")["roof_flops_f32"].as_f64().unwrap() > 0.0);
 }
+
+/// What `plan` says of memory is what training takes, within 5 %, whichever way the work is shared out.
+#[test]
+#[cfg(target_os = "linux")]
+fn training_takes_the_memory_that_plan_says() {
+    let folder = Folder::new("memory");
+    for (model, out) in [("--preset nano", "a"), ("--preset nano --d-model 320 --n-head 5 --batch-size 16", "b")] {
+        let plan = folder.json(&format!("plan {model} --json"))["total_memory_bytes"].as_f64().unwrap();
+        let run = folder.json(&format!("train {model} --steps 2 --out {out} --json"));
+        let peak = run["peak_rss_bytes"].as_f64().unwrap();
+        assert!((peak / plan - 1.0).abs() < 0.05, "{model}: planned {plan}, taken {peak}");
+    }
+}
+
+/// bf16 products, by flag and by environment, for training and for everything that opens the model.
+#[test]
+fn bf16_is_a_flag_away() {
+    let folder = Folder::new("bf16");
+    let size = "--preset nano --d-model 32 --n-layer 2 --context-length 16 --batch-size 4 --steps 30";
+    let loss = |arguments: &str| folder.json(arguments)["val_loss"].as_f64().unwrap();
+    let single = loss(&format!("train {size} --out single --json"));
+    let half = loss(&format!("train {size} --out half --precision bf16 --json"));
+    assert!(single != half && (single - half).abs() < 0.02, "{single} {half}");
+    let score = |more: &str| {
+        folder.json(&format!("eval --model half --data builtin:stories --json {more}"))["loss"].as_f64().unwrap()
+    };
+    let (single, half) = (score(""), score("--precision bfloat16"));
+    assert!(single != half && (single - half).abs() < 0.01, "{single} {half}");
+    folder.ok("generate --model half --precision bf16 --max-tokens 5 --prompt The");
+    folder.fails(2, "generate --model half --precision fp8 --prompt The", &["fp8", "f32", "bf16"]);
+    let bench = |precision: &str| {
+        let mut command = folder.command("bench decode --preset nano --tokens 4 --json");
+        command.env("LIMPID_PRECISION", precision).output().unwrap()
+    };
+    assert!(bench("bf16").status.success() && !bench("fp8").status.success(), "the environment reaches `bench decode`");
+}

@@ -96,7 +96,7 @@ fn train(args: &TrainArgs) -> Result<()> {
     let mut recipe: Recipe = asked.recipe(args.model.name())?;
     recipe.context = if recipe.context == 0 { config.context_length } else { recipe.context };
     let model = Model::new(&config, Use::Train { batch: recipe.batch_size, context: recipe.context })?;
-    fits(&model, "training this model")?;
+    fits(&model, &args.machine, "training this model")?;
     let (threads, level) = (args.machine.threads(), args.machine.level());
     let top = roof(threads, level, args.machine.precision);
     let flops = step_flops(&model, &recipe);
@@ -131,7 +131,7 @@ fn train(args: &TrainArgs) -> Result<()> {
 
 fn session(model: &ModelOptions, machine: &MachineOptions) -> Result<Session> {
     let config = model.config()?;
-    fits(&Model::new(&config, Use::Decode { rows: 1, sequences: 1 })?, "this model")?;
+    fits(&Model::new(&config, Use::Decode { rows: 1, sequences: 1 })?, machine, "this model")?;
     let mut session = machine.session(&config)?;
     let (model, backend) = session.parts();
     for param in &model.params {

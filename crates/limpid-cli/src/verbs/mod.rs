@@ -17,19 +17,16 @@ use anyhow::{Result, bail};
 use limpid::backend::Cpu;
 use limpid::checkpoint::Directory;
 use limpid::model::{Model, Use};
-use limpid::ops::classify::chunk_rows;
 use limpid::tokenizer::Tokenizer;
 
-/// Bytes that a model and its backend will reserve.
-pub fn needed(model: &Model) -> u64 {
-    let v = model.config.vocab_size;
-    let logits = if model.losses().is_some() { 4 * chunk_rows(model.rows, v) * v } else { 0 };
-    (model.memory().iter().map(|(_, bytes)| bytes).sum::<usize>() + logits) as u64
+/// Bytes that a model and `threads` threads will take.
+pub fn needed(model: &Model, threads: usize) -> u64 {
+    (model.memory().iter().map(|(_, bytes)| bytes).sum::<usize>() + Cpu::scratch_bytes(model, threads)) as u64
 }
 
 /// Refuses what would not fit, before anything is reserved.
-pub fn fits(model: &Model, what: &str) -> Result<()> {
-    let (needed, available) = (needed(model), memory().map(|m| m.available));
+pub fn fits(model: &Model, machine: &MachineOptions, what: &str) -> Result<()> {
+    let (needed, available) = (needed(model, machine.threads()), memory().map(|m| m.available));
     match available {
         Some(available) if needed > available => bail!(
             "{what} needs {} of memory and {} are available: a smaller --batch-size, --context-length or model would fit",
@@ -60,15 +57,24 @@ pub fn memory() -> Option<Memory> {
 
 /// The most memory this process has held (Linux).
 pub fn peak_rss() -> Option<u64> {
+    status("VmHWM:")
+}
+
+/// The memory this process holds (Linux).
+pub fn rss() -> Option<u64> {
+    status("VmRSS:")
+}
+
+fn status(key: &str) -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = text.lines().find(|l| l.starts_with("VmHWM:"))?;
+    let line = text.lines().find(|l| l.starts_with(key))?;
     line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kb| kb * 1024)
 }
 
 /// A model directory's weights in a backend made for `purpose`.
 pub fn open(directory: &Directory, purpose: Use, machine: &MachineOptions) -> Result<(Model, Cpu)> {
     let model = Model::new(&directory.config, purpose)?;
-    fits(&model, "this model")?;
+    fits(&model, machine, "this model")?;
     let mut cpu = machine.cpu(&model);
     directory.load(&model, &mut cpu)?;
     Ok((model, cpu))

@@ -1,9 +1,10 @@
 //! `plan`: what `train` with the same flags will do, said before it is done.
 
 use super::train::{self, roof, step_flops};
-use super::{memory, needed};
+use super::{memory, needed, rss};
 use crate::show;
 use anyhow::Result;
+use limpid::backend::Cpu;
 use serde_json::json;
 
 /// Say what `train` with the same flags would do: nothing is written and nothing reserved.
@@ -37,6 +38,9 @@ pub fn run(args: Args) -> Result<()> {
         own.fold((0, 0), |(n, size), p| (n + 1, size + p.slot.len()))
     };
     let ((matrices, decayed), (vectors, kept)) = (group(true), group(false));
+    // this very process holds the program, the text and the tokenizer
+    let program = rss().unwrap_or(0);
+    let total = needed(model, threads) + program;
     if args.train.json {
         return show::json(&json!({
             "preset": job.name, "config": config, "recipe": recipe, "parameters": model.parameter_count(),
@@ -45,7 +49,7 @@ pub fn run(args: Args) -> Result<()> {
             "train_tokens": job.train.len(), "validation_tokens": job.validation.len(),
             "learning_rates": milestones.iter().map(|(s, r)| json!({"step": s, "rate": r})).collect::<Vec<_>>(),
             "flops_per_step": flops, "memory_bytes": model.memory().into_iter().collect::<std::collections::BTreeMap<_, _>>(),
-            "total_memory_bytes": needed(model), "roof_flops": roof, "expected_seconds": seconds,
+            "scratch_bytes": Cpu::scratch_bytes(model, threads), "program_bytes": program, "total_memory_bytes": total, "roof_flops": roof, "expected_seconds": seconds,
         }));
     }
     let mut text = format!("{}: {config}\n\n", job.name);
@@ -117,7 +121,12 @@ pub fn run(args: Args) -> Result<()> {
     );
     let available = memory().map(|m| format!(" of {} available", show::bytes(m.available))).unwrap_or_default();
     let parts = model.memory().into_iter().filter(|(_, b)| *b > 0).map(|(k, b)| (k, show::bytes(b as u64)));
-    section("Memory", parts.chain([("total", format!("{}{available}", show::bytes(needed(model))))]).collect());
+    let more = [
+        ("threads' scratch", show::bytes(Cpu::scratch_bytes(model, threads) as u64)),
+        ("program and text", show::bytes(program)),
+        ("total", format!("{}{available}", show::bytes(total))),
+    ];
+    section("Memory", parts.chain(more).collect());
     section(
         "Work",
         vec![

@@ -196,7 +196,7 @@ pub fn run(args: Args) -> Result<()> {
     if resumed.is_none() && !begins_again && (Run::can_resume(&folder) || has("model.safetensors")) {
         bail!("{} already holds a run: --resume {0} goes on with it, another --out starts a new one", folder.display());
     }
-    fits(&job.model, "training this model")?;
+    fits(&job.model, &args.machine, "training this model")?;
     let threads = args.machine.threads();
     let (level, recipe) = (args.machine.level(), job.recipe);
     let say = |text: String| {

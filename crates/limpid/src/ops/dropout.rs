@@ -2,91 +2,111 @@
 //! it is (contract R075, R076, G33). In evaluation the inverted form does nothing and the un-rescaled one
 //! multiplies by 1 - p, so that means agree.
 //!
-//! A draw is a function of (seed, site, element): the backward asks again instead of remembering. One
-//! 64-bit mix serves four neighbours, 16 bits each, so p is exact to 2^-16.
+//! A draw is a function of (seed, site, element): the backward asks again instead of remembering. 2^24 elements
+//! side by side (a [`ROW`]; for attention weights, the keys of one query and head) share a key of 64 bits, and
+//! an element's draw is [`random::word`] of key and place: 32-bit arithmetic without a branch, sixteen at a
+//! time. p is exact to 2^-32. An element in the cache costs 0.2 ns with AVX-512, 0.3 with AVX2, 0.8 with SSE2.
 
+use super::simd::Kernel;
 use super::{Drop, random};
 use crate::config::DropoutScale;
+
+/// Bits of an element's number that say where in its row it stands; the others choose the row's key.
+const ROW: u32 = 24;
 
 /// The draws of one place in the model for one batch.
 #[derive(Clone, Copy)]
 pub struct Draws {
-    seed: Option<u64>,
-    site: u64,
-    threshold: u64,
+    stream: u64,
+    threshold: u32,
     kept: f32,
-    evaluated: f32,
 }
 
 impl Draws {
-    /// `seed` is the batch's; none in evaluation.
+    /// `seed` is the batch's; none in evaluation, where nothing is dropped.
     pub fn new(drop: Drop, seed: Option<u64>) -> Draws {
-        let kept = match drop.scale {
-            DropoutScale::Inverted => 1.0 / (1.0 - drop.p),
-            DropoutScale::Unscaled => 1.0,
+        let stream = random::stream(seed.unwrap_or(0), drop.site);
+        let threshold = seed.map_or(0, |_| (f64::from(drop.p) * 2f64.powi(32)).round() as u32);
+        let kept = match (drop.scale, seed) {
+            (DropoutScale::Inverted, Some(_)) => 1.0 / (1.0 - drop.p),
+            (DropoutScale::Unscaled, None) => 1.0 - drop.p,
+            _ => 1.0,
         };
-        let evaluated = match drop.scale {
-            DropoutScale::Inverted => 1.0,
-            DropoutScale::Unscaled => 1.0 - drop.p,
-        };
-        Draws { seed, site: drop.site, threshold: (f64::from(drop.p) * 65_536.0).round() as u64, kept, evaluated }
+        Draws { stream, threshold, kept }
     }
 
     /// What element `index` is multiplied by: in training 0 or the kept elements' factor.
     #[inline(always)]
     pub fn factor(&self, index: u64) -> f32 {
-        match self.seed {
-            None => self.evaluated,
-            Some(seed) => self.pick(random::bits(seed, self.site, index / 4), index % 4),
-        }
+        self.pick(self.key(index), place(index))
     }
 
+    /// The key of the row that element `index` is in.
     #[inline(always)]
-    fn pick(&self, bits: u64, lane: u64) -> f32 {
-        if (bits >> (16 * lane)) & 0xffff < self.threshold { 0.0 } else { self.kept }
+    pub fn key(&self, index: u64) -> [u32; 2] {
+        let bits = random::mix(self.stream.wrapping_add(index >> ROW));
+        [bits as u32, (bits >> 32) as u32]
+    }
+
+    /// The factor of a row's element.
+    #[inline(always)]
+    pub fn pick(&self, key: [u32; 2], place: u32) -> f32 {
+        if random::word(key, place) < self.threshold { 0.0 } else { self.kept }
     }
 
     /// Whether multiplying would change nothing.
     pub fn is_identity(&self) -> bool {
-        self.seed.is_none() && self.evaluated == 1.0
-    }
-
-    /// `with(element, factor)` for the elements from `first` on, one mix for four.
-    #[inline(always)]
-    pub fn each(&self, first: u64, n: usize, mut with: impl FnMut(usize, f32)) {
-        let Some(seed) = self.seed else { return (0..n).for_each(|i| with(i, self.evaluated)) };
-        let mut i = 0;
-        while i < n {
-            let index = first + i as u64;
-            let bits = random::bits(seed, self.site, index / 4);
-            for lane in index % 4..4 {
-                if i < n {
-                    with(i, self.pick(bits, lane));
-                    i += 1;
-                }
-            }
-        }
+        self.threshold == 0 && self.kept == 1.0
     }
 }
 
-/// y = x times its factors; elements are counted from `first`. Backward is the same with gradients.
-pub fn forward(y: &mut [f32], x: &[f32], draws: Draws, first: u64) {
-    draws.each(first, y.len(), |i, factor| y[i] = x[i] * factor);
-}
-
-/// dx = (or +=) dy times the factors.
-pub fn backward(dx: &mut [f32], add: bool, dy: &[f32], draws: Draws, first: u64) {
-    let keep = if add { 1.0 } else { 0.0 };
-    draws.each(first, dx.len(), |i, factor| dx[i] = if keep == 0.0 { dy[i] * factor } else { dx[i] + dy[i] * factor });
+/// Where in its row element `index` stands.
+#[inline(always)]
+fn place(index: u64) -> u32 {
+    index as u32 & ((1 << ROW) - 1)
 }
 
 /// The place of an attention weight among its site's draws: row of the batch, head, key.
 pub fn weight_index(row: usize, head: usize, n_head: usize, key: usize) -> u64 {
-    (((row * n_head + head) as u64) << 24) + key as u64
+    (((row * n_head + head) as u64) << ROW) + key as u64
+}
+
+/// to = (or +=) from times its factors: activations forward, gradients backward.
+pub struct Apply<'a> {
+    /// any number
+    pub to: &'a mut [f32],
+    /// to what is there
+    pub add: bool,
+    /// as many
+    pub from: &'a [f32],
+    /// decide
+    pub draws: Draws,
+    /// number of the first element
+    pub first: u64,
+}
+
+impl Kernel for Apply<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<const FMA: bool>(self) {
+        let Apply { mut to, add, mut from, draws, mut first } = self;
+        assert_eq!(to.len(), from.len());
+        while !to.is_empty() {
+            let n = to.len().min((1 << ROW) - place(first) as usize); // to the end of the row
+            let (key, start) = (draws.key(first), place(first));
+            let (now, later) = to.split_at_mut(n);
+            for (i, (to, x)) in now.iter_mut().zip(from).enumerate() {
+                let y = x * draws.pick(key, start + i as u32);
+                *to = if add { *to + y } else { y };
+            }
+            (to, from, first) = (later, &from[n..], first + n as u64);
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::simd::Level;
     use super::*;
 
     fn draws(p: f32, scale: DropoutScale, seed: Option<u64>) -> Draws {
@@ -99,21 +119,60 @@ mod tests {
         let x = [2.0; 64];
         for (scale, kept, evaluated) in [(DropoutScale::Inverted, 4.0, 2.0), (DropoutScale::Unscaled, 2.0, 1.0)] {
             let mut y = [9.0; 64];
-            forward(&mut y, &x, draws(0.5, scale, Some(1)), 0);
+            let mut run = |seed| {
+                let draws = draws(0.5, scale, seed);
+                Level::best().run(Apply { to: &mut y, add: false, from: &x, draws, first: 0 });
+                y
+            };
+            let y = run(Some(1));
             assert!(y.iter().all(|y| *y == 0.0 || *y == kept) && y.contains(&0.0) && y.contains(&kept));
-            forward(&mut y, &x, draws(0.5, scale, None), 0);
-            assert_eq!(y, [evaluated; 64]);
+            assert_eq!(run(None), [evaluated; 64]);
         }
     }
 
+    /// Whatever the level and however the elements are cut, across the end of a row of draws too.
     #[test]
-    fn the_share_dropped_is_p_and_the_place_decides() {
+    fn the_place_decides() {
         let d = draws(0.3, DropoutScale::Inverted, Some(5));
-        let n = 100_000;
-        let dropped = (0..n).filter(|i| d.factor(*i) == 0.0).count() as f64 / n as f64;
-        assert!((dropped - 0.3).abs() < 0.01, "{dropped}");
-        let mut seen = vec![];
-        d.each(7, 23, |i, f| seen.push((i, f)));
-        assert!(seen.iter().all(|(i, f)| *f == d.factor(7 + *i as u64)) && seen.len() == 23);
+        for (first, n) in [(0, 0), (7, 1), (7, 15), (0, 16), (3, 17), ((1 << ROW) - 20, 47)] {
+            let x: Vec<f32> = (0..n).map(|i| i as f32 - 7.5).collect();
+            let want: Vec<f32> = (first..).zip(&x).map(|(i, x)| x * d.factor(i)).collect();
+            for level in Level::available() {
+                let mut y = vec![9.0; n];
+                level.run(Apply { to: &mut y, add: false, from: &x, draws: d, first });
+                assert_eq!(y, want, "{level} {first} {n}");
+                level.run(Apply { to: &mut y, add: true, from: &x, draws: d, first });
+                assert!(y.iter().zip(&want).all(|(y, w)| *y == 2.0 * w), "{level} {first} {n}");
+            }
+        }
+    }
+
+    /// The share dropped is p, also where p is small; pairs of draws (neighbours, rows, heads, sites, seeds) are both
+    /// dropped with probability p^2. Six standard deviations are allowed.
+    #[test]
+    fn draws_are_as_many_as_p_says_and_independent() {
+        let (scale, n) = (DropoutScale::Inverted, 1u64 << 18);
+        for p in [0.001f32, 0.1, 0.2, 0.5, 0.9] {
+            let (one, two) = (draws(p, scale, Some(5)), draws(p, scale, Some(6)));
+            let three = Draws::new(Drop { p, scale, site: 4 }, Some(5));
+            let count = |with: &dyn Fn(u64) -> bool, p: f64| {
+                let (found, mean) = ((0..n).filter(|i| with(*i)).count() as f64, n as f64 * p);
+                assert!((found - mean).abs() < 6.0 * (mean * (1.0 - p)).sqrt() + 1.0, "{found} of {mean}, p = {p}");
+            };
+            let gone = |d: Draws, i: u64| d.factor(i) == 0.0;
+            let (p, both) = (f64::from(p), f64::from(p) * f64::from(p));
+            count(&|i| gone(one, i), p);
+            for step in [1, 2, 3, 4, 8, 16, 64, 256, 1 << 16, 1 << 20] {
+                count(&|i| gone(one, i) && gone(one, i + step), both);
+            }
+            count(&|i| gone(one, i) && gone(two, i), both);
+            count(&|i| gone(one, i) && gone(three, i), both);
+            // attention weights: i is (row, key), 4 heads, 512 keys
+            let weight = |i: u64, row, head| weight_index(i as usize / 512 + row, head, 4, i as usize % 512);
+            count(&|i| gone(one, weight(i, 0, 0)), p);
+            for (row, head) in [(1, 0), (64, 0), (0, 1), (0, 3)] {
+                count(&|i| gone(one, weight(i, 0, 0)) && gone(one, weight(i, row, head)), both);
+            }
+        }
     }
 }

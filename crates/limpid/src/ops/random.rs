@@ -1,15 +1,35 @@
 //! Randomness as a function: a draw is decided by its coordinates alone, so nothing about it needs
 //! saving. Dropout's backward asks for the same numbers again; batches, initial values and sampling
 //! resume from a step number; every backend and every thread count agree.
+//!
+//! [`bits`] mixes 64 bits a draw. Where there is a draw for every element, [`word`] costs a tenth of it: 32 bits a
+//! lane, which every vector unit multiplies, with a key that `bits` made for the whole row.
 
 /// 64 mixed bits of three coordinates (splitmix64's finaliser, once per coordinate).
 #[inline(always)]
 pub fn bits(seed: u64, site: u64, index: u64) -> u64 {
-    mix(mix(mix(seed).wrapping_add(site)).wrapping_add(index))
+    mix(stream(seed, site).wrapping_add(index))
 }
 
+/// What the first two are mixed to.
 #[inline(always)]
-fn mix(z: u64) -> u64 {
+pub fn stream(seed: u64, site: u64) -> u64 {
+    mix(mix(seed).wrapping_add(site))
+}
+
+/// 32 mixed bits of a key and an index (lowbias32 of Chris Wellons, the key's halves before each multiplication). For
+/// one key a permutation of the indices.
+#[inline(always)]
+pub fn word(key: [u32; 2], index: u32) -> u32 {
+    let x = index ^ key[0];
+    let x = (x ^ (x >> 16)).wrapping_mul(0x7feb_352d);
+    let x = (x ^ (x >> 15) ^ key[1]).wrapping_mul(0x846c_a68b);
+    x ^ (x >> 16)
+}
+
+/// 64 mixed bits.
+#[inline(always)]
+pub fn mix(z: u64) -> u64 {
     let z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -58,12 +58,13 @@ pub fn inputs(step: Back, weights: &Weights, lane: &mut Lane, crew: &Crew) {
             if let [Some(normalized), Some(scale), _] = step.watched {
                 let [dy, normalized, scale] = pick(act_grad, [dy_slot, normalized, scale]);
                 for n in 0..scale.len() {
-                    let mut sum = 0.0;
+                    let (mean, r) = (stats[2 * n], f64::from(stats[2 * n + 1]));
+                    let mut sum = 0f64; // its terms may cancel
                     for i in n * cols..(n + 1) * cols {
                         normalized[i] = dy[i] * gain.map_or(1.0, |g| g[i % cols]);
-                        sum += normalized[i] * (x[i] - stats[2 * n]) * stats[2 * n + 1];
+                        sum += f64::from(normalized[i]) * f64::from(x[i] - mean) * r;
                     }
-                    scale[n] = -sum * stats[2 * n + 1];
+                    scale[n] = (-sum * r) as f32;
                 }
             }
         }
@@ -148,8 +149,9 @@ pub fn inputs(step: Back, weights: &Weights, lane: &mut Lane, crew: &Crew) {
             let [dy, dx] = pick(act_grad, [dy_slot, slot]);
             let dy = &*dy;
             crew.rows([(dx, cols)], |rows, [dx], _| {
-                let dy = &dy[rows.start * cols..rows.end * cols];
-                dropout::backward(dx, add, dy, draws, ((first + rows.start) * cols) as u64);
+                let from = &dy[rows.start * cols..rows.end * cols];
+                let first = ((first + rows.start) * cols) as u64;
+                level.run(dropout::Apply { to: dx, add, from, draws, first });
             });
         }
         Op::Gather { x, .. } => {

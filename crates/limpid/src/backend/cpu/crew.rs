@@ -30,18 +30,17 @@ const SMALL: usize = 16 << 10;
 /// Rows a thread must have for packing b by itself to cost less than moving rows between threads.
 const OWN_ROWS: usize = 192;
 
+/// Elements of a thread's scratch.
+pub fn scratch(model: &Model) -> usize {
+    attend::SCRATCH.max(gemm::SCRATCH).max(model.config.d_model)
+}
+
 impl Crew {
     /// `threads` of them, with scratch for the model's ops and `chunk` elements for logits.
     pub fn new(model: &Model, threads: usize, (level, precision): (Level, Precision), chunk: usize) -> Crew {
         let pool = Pool::new(threads);
-        let widest = attend::SCRATCH.max(gemm::SCRATCH).max(model.config.d_model);
-        let scratch = (0..pool.threads()).map(|_| Mutex::new(Arena::new(widest))).collect();
+        let scratch = (0..pool.threads()).map(|_| Mutex::new(Arena::new(scratch(model)))).collect();
         Crew { pool, level, precision, scratch, chunk: Mutex::new(Arena::new(chunk)) }
-    }
-
-    /// Bytes of scratch.
-    pub fn bytes(&self) -> usize {
-        4 * self.scratch.iter().chain([&self.chunk]).map(|s| s.lock().map_or(0, |s| s.len())).sum::<usize>()
     }
 
     /// Room for a chunk of logits.

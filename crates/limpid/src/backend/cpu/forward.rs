@@ -159,8 +159,9 @@ pub fn run(op: Op, weights: &Weights, lane: &mut Lane, crew: &Crew, serving: Opt
             let [x, y] = pick(act, [x, y]);
             let x = &*x;
             crew.rows([(y, cols)], |rows, [y], _| {
-                let x = &x[rows.start * cols..rows.end * cols];
-                dropout::forward(y, x, draws, ((first + rows.start) * cols) as u64);
+                let from = &x[rows.start * cols..rows.end * cols];
+                let first = ((first + rows.start) * cols) as u64;
+                level.run(dropout::Apply { to: y, add: false, from, draws, first });
             });
         }
         Op::Gather { x, y } => {

@@ -76,6 +76,17 @@ fn pick<const N: usize>(memory: &mut [f32], slots: [Slot; N]) -> [&mut [f32]; N]
     memory.get_disjoint_mut(slots.map(Slot::range)).unwrap_or_else(|_| panic!("slots of one op overlap: {slots:?}"))
 }
 
+/// Elements of a chunk of logits.
+fn chunk(model: &Model) -> usize {
+    let v = model.config.vocab_size;
+    if model.losses().is_some() { classify::chunk_rows(model.rows, v) * v } else { 0 }
+}
+
+/// Into how many lanes `threads` threads part the sequences.
+fn lanes(model: &Model, threads: usize) -> usize {
+    if model.by_sequence { threads.min(model.sequences()) } else { 1 }
+}
+
 /// The parameters in which rows are looked up.
 fn tables(ops: &[Op]) -> Vec<Slot> {
     let tables = ops.iter().filter_map(|op| match *op {
@@ -117,10 +128,8 @@ impl Cpu {
         let arena = |space: Space, wanted: bool| Arena::new(if wanted { model.sizes[space as usize] } else { 0 });
         let (differentiates, trains) = (!model.back.is_empty(), matches!(model.purpose, Use::Train { .. }));
         let decodes = matches!(model.purpose, Use::Decode { .. });
-        let v = model.config.vocab_size;
-        let chunk = if model.losses().is_some() { classify::chunk_rows(model.rows, v) * v } else { 0 };
-        let crew = Crew::new(model, threads, (level, precision), chunk);
-        let lanes = if model.by_sequence { crew.pool.threads().min(model.sequences()) } else { 1 };
+        let crew = Crew::new(model, threads, (level, precision), chunk(model));
+        let lanes = lanes(model, crew.pool.threads());
         let lane = |_| {
             let [act, act_grad, stat] = [(Space::Act, true), (Space::ActGrad, differentiates), (Space::Stat, true)]
                 .map(|(space, wanted)| arena(space, wanted));
@@ -164,9 +173,11 @@ impl Cpu {
     pub fn precision(&self) -> Precision {
         self.crew.precision
     }
-    /// Bytes reserved beside the model's own memory.
-    pub fn scratch_bytes(&self) -> usize {
-        self.crew.bytes() + self.solo.iter().map(Crew::bytes).sum::<usize>()
+
+    /// Bytes that `threads` threads take beside the model's own memory: their scratch, and a chunk of logits.
+    pub fn scratch_bytes(model: &Model, threads: usize) -> usize {
+        let crews = if lanes(model, threads) > 1 { 2 } else { 1 };
+        4 * (chunk(model) + crews * threads * crew::scratch(model))
     }
 
     /// Runs `f` on every lane that has rows, each on one thread; a single lane has all threads.

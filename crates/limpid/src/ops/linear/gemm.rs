@@ -193,9 +193,10 @@ impl Kernel for Pack<'_> {
             }
         } else {
             for (i, row) in to.chunks_exact_mut(width).enumerate().take(b.rows.div_ceil(step)) {
-                for (j, to) in row.iter_mut().enumerate() {
-                    let at = |p: usize| if j < b.cols && p < b.rows { b.at(p, j) } else { 0.0 };
-                    *to = hold(form, at(i * step), at(i * step + 1));
+                row.fill(0.0);
+                for (j, to) in row.iter_mut().enumerate().take(b.cols) {
+                    let odd = if i * step + 1 < b.rows { b.at(i * step + 1, j) } else { 0.0 };
+                    *to = hold(form, b.at(i * step, j), odd);
                 }
             }
         }
