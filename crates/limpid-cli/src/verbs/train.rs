@@ -206,11 +206,12 @@ pub fn run(args: Args) -> Result<()> {
     };
     say(format!("{}: {}; {} parameters", job.name, job.config, show::commas(job.model.parameter_count() as u64)));
     say(format!(
-        "{}: {} tokens to train on, {} to validate; tokenizer {}; {threads} threads, {level}",
+        "{}: {} tokens to train on, {} to validate; tokenizer {}; {threads} threads, {level}{}",
         job.text.name,
         show::commas(job.train.len() as u64),
         show::commas(job.validation.len() as u64),
         job.tokenizer_name,
+        if args.machine.precision == Precision::Bf16 { ", bf16" } else { "" },
     ));
     let floor = job
         .text
@@ -230,7 +231,11 @@ pub fn run(args: Args) -> Result<()> {
         say(format!("going on with {} after step {step}", folder.display()));
     } else {
         run.describe(&job.tokenizer)?;
-        let rest = [("data", absolute(&args.data)), ("tokenizer", absolute(&job.tokenizer_name))];
+        let rest = [
+            ("data", absolute(&args.data)),
+            ("tokenizer", absolute(&job.tokenizer_name)),
+            ("precision", args.machine.precision.to_string()),
+        ];
         limpid::checkpoint::write_text(
             &folder.join("limpid.toml"),
             &options::to_toml(&job.name, &job.config, &recipe, &rest),

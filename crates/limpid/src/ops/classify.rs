@@ -4,7 +4,8 @@
 //!
 //!   dlogits = weight (softmax(logits) - target);   dx = dlogits w;   dw += dlogits' x;   db += column sums
 //!
-//! The backward computes the losses too: in training the forward of this op is not run at all.
+//! A row's softmax and gradient: 16 GB/s on one AVX-512 core, in the L2 cache; the three products are the rest, 150 to 160
+//! GFLOP/s on two cores at GPT-2's vocabulary. The backward computes the losses too: in training the forward of this op is not run at all.
 
 use super::math::exp;
 use super::simd::{Kernel, greatest, sum, sum2};

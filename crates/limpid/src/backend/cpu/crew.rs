@@ -99,7 +99,8 @@ impl Crew {
         let own_rows = a.col_stride == 1 && rows >= OWN_ROWS * threads;
         let by_columns = !small && !own_rows && (panels >= 2 * threads || panels.is_multiple_of(threads));
         let (all, each) = match () {
-            () if by_columns => (cols, width),
+            // what a task holds of a serves all its columns, so few tasks of many columns
+            () if by_columns => (cols, panels.div_ceil(2 * threads) * width),
             () if small => (rows, rows.max(1)),
             () => (rows, rows.div_ceil(threads).next_multiple_of(6)),
         };
