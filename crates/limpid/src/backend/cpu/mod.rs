@@ -3,7 +3,7 @@
 //! Every element has one writer and every sum one order, fixed by the problem, so the bits do not depend on the number
 //! of threads. There are two ways to share the work out. Where ops are large, threads share each op (`crew`): its rows,
 //! its columns, its heads. Where they are small ([`Model::by_sequence`]), waiting for each other after every op would
-//! cost more than some of the ops: each thread then runs the whole list on a [`Lane`], the rows of some of the
+//! cost more than some of the ops: each thread then runs the whole list on a `Lane`, the rows of some of the
 //! sequences, and they meet at the loss and for the gradients of the parameters, one task an op. `forward` and
 //! `backward` are the two matches that call the kernels in `ops`; both ways use them.
 
