@@ -130,89 +130,60 @@ unsafe fn tile(
     }
 }
 
-/// # Safety
-/// As [`tile`].
+/// The body of 512 bits, for each way to multiply.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f")]
-unsafe fn avx512<const N: usize, const V: usize>(a: Mat, panel: &[f32], c: *mut f32, stride: usize, add: bool) {
-    // SAFETY: every address is inside a, panel or c by the caller's promise.
-    unsafe {
-        let mut acc = [[_mm512_setzero_ps(); V]; N];
-        if add {
-            for i in 0..N {
-                for v in 0..V {
-                    acc[i][v] = _mm512_loadu_ps(c.add(i * stride + 16 * v));
+macro_rules! body512 {
+    ($name:ident, $features:literal, $multiply:expr) => {
+        /// # Safety
+        /// As [`tile`].
+        #[target_feature(enable = $features)]
+        unsafe fn $name<const N: usize, const V: usize>(a: Mat, panel: &[f32], c: *mut f32, stride: usize, add: bool) {
+            // SAFETY: every address is inside a, panel or c by the caller's promise; a vector of 16 floats has the bits of a
+            // vector of 32 bf16.
+            unsafe {
+                let mut acc = [[_mm512_setzero_ps(); V]; N];
+                if add {
+                    for i in 0..N {
+                        for v in 0..V {
+                            acc[i][v] = _mm512_loadu_ps(c.add(i * stride + 16 * v));
+                        }
+                    }
+                }
+                let (mut at, mut b) = (a.data.as_ptr(), panel.as_ptr());
+                for _ in 0..a.cols {
+                    let mut row = [_mm512_setzero_ps(); V];
+                    for v in 0..V {
+                        if N <= 2 {
+                            _mm_prefetch::<_MM_HINT_T0>(b.wrapping_add(16 * v + AHEAD).cast());
+                        }
+                        row[v] = _mm512_loadu_ps(b.add(16 * v));
+                    }
+                    for i in 0..N {
+                        let x = _mm512_set1_ps(*at.add(i * a.row_stride));
+                        for v in 0..V {
+                            acc[i][v] = $multiply(x, row[v], acc[i][v]);
+                        }
+                    }
+                    at = at.wrapping_add(a.col_stride);
+                    b = b.add(64);
+                }
+                for i in 0..N {
+                    for v in 0..V {
+                        _mm512_storeu_ps(c.add(i * stride + 16 * v), acc[i][v]);
+                    }
                 }
             }
         }
-        let (mut at, mut b) = (a.data.as_ptr(), panel.as_ptr());
-        for _ in 0..a.cols {
-            let mut row = [_mm512_setzero_ps(); V];
-            for v in 0..V {
-                if N <= 2 {
-                    _mm_prefetch::<_MM_HINT_T0>(b.wrapping_add(16 * v + AHEAD).cast());
-                }
-                row[v] = _mm512_loadu_ps(b.add(16 * v));
-            }
-            for i in 0..N {
-                let x = _mm512_set1_ps(*at.add(i * a.row_stride));
-                for v in 0..V {
-                    acc[i][v] = _mm512_fmadd_ps(x, row[v], acc[i][v]);
-                }
-            }
-            at = at.wrapping_add(a.col_stride);
-            b = b.add(64);
-        }
-        for i in 0..N {
-            for v in 0..V {
-                _mm512_storeu_ps(c.add(i * stride + 16 * v), acc[i][v]);
-            }
-        }
-    }
+    };
 }
 
-/// # Safety
-/// As [`tile`].
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bf16")]
-unsafe fn avx512_bf16<const N: usize, const V: usize>(a: Mat, panel: &[f32], c: *mut f32, stride: usize, add: bool) {
-    // SAFETY: every address is inside a, panel or c by the caller's promise; a vector of 16 floats has the bits of a
-    // vector of 32 bf16.
-    unsafe {
-        let bf16 = |v: __m512| std::mem::transmute::<__m512, __m512bh>(v);
-        let mut acc = [[_mm512_setzero_ps(); V]; N];
-        if add {
-            for i in 0..N {
-                for v in 0..V {
-                    acc[i][v] = _mm512_loadu_ps(c.add(i * stride + 16 * v));
-                }
-            }
-        }
-        let (mut at, mut b) = (a.data.as_ptr(), panel.as_ptr());
-        for _ in 0..a.cols {
-            let mut row = [_mm512_setzero_ps(); V];
-            for v in 0..V {
-                if N <= 2 {
-                    _mm_prefetch::<_MM_HINT_T0>(b.wrapping_add(16 * v + AHEAD).cast());
-                }
-                row[v] = _mm512_loadu_ps(b.add(16 * v));
-            }
-            for i in 0..N {
-                let x = _mm512_set1_ps(*at.add(i * a.row_stride));
-                for v in 0..V {
-                    acc[i][v] = _mm512_dpbf16_ps(acc[i][v], bf16(x), bf16(row[v]));
-                }
-            }
-            at = at.wrapping_add(a.col_stride);
-            b = b.add(64);
-        }
-        for i in 0..N {
-            for v in 0..V {
-                _mm512_storeu_ps(c.add(i * stride + 16 * v), acc[i][v]);
-            }
-        }
-    }
-}
+body512!(avx512, "avx512f", _mm512_fmadd_ps);
+#[cfg(target_arch = "x86_64")]
+body512!(avx512_bf16, "avx512f,avx512bf16", |x, row, acc| {
+    let bf16 = |v: __m512| std::mem::transmute::<__m512, __m512bh>(v);
+    _mm512_dpbf16_ps(acc, bf16(x), bf16(row))
+});
 
 /// # Safety
 /// As [`tile`].
