@@ -56,6 +56,12 @@ pub struct ModelOptions {
     /// Attention heads
     #[arg(long, value_name = "H", aliases = ["n-heads", "num-heads", "num-attention-heads"])]
     pub n_head: Option<usize>,
+    /// Heads of keys and values, each serving several attention heads [default: n_head]
+    #[arg(long, value_name = "K", aliases = ["n-kv-heads", "num-key-value-heads", "n-query-groups"], hide_short_help = true)]
+    pub n_kv_head: Option<usize>,
+    /// Features of one head [default: d_model / n_head]
+    #[arg(long, value_name = "D", aliases = ["head-dim", "head-size"], hide_short_help = true)]
+    pub d_head: Option<usize>,
     /// Blocks
     #[arg(long, value_name = "L", aliases = ["n-layers", "num-layers", "num-hidden-layers", "depth"])]
     pub n_layer: Option<usize>,
@@ -71,6 +77,18 @@ pub struct ModelOptions {
     /// Base of the rotary angles
     #[arg(long, value_name = "X", alias = "rope-theta", hide_short_help = true)]
     pub rotary_base: Option<f64>,
+    /// Rotary pairs turn this many times slower (Llama 3.1: those that turn seldom)
+    #[arg(long, value_name = "X", hide_short_help = true)]
+    pub rotary_scaling_factor: Option<f64>,
+    /// Positions trained on before; 0: all pairs turn slower
+    #[arg(long, value_name = "T", hide_short_help = true)]
+    pub rotary_scaling_context: Option<usize>,
+    /// Turns in those positions below which a pair is slowed down whole
+    #[arg(long, value_name = "N", hide_short_help = true)]
+    pub rotary_scaling_low: Option<f64>,
+    /// Turns in those positions above which a pair stays
+    #[arg(long, value_name = "N", hide_short_help = true)]
+    pub rotary_scaling_high: Option<f64>,
     /// Segment vectors (BERT: 2)
     #[arg(long, value_name = "N", alias = "type-vocab-size", hide_short_help = true)]
     pub n_segment: Option<usize>,
@@ -107,12 +125,18 @@ pub struct ModelOptions {
     /// Scores divided by the root of the head size
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", alias = "scale-attn-weights", hide_short_help = true)]
     pub attention_scale: Option<bool>,
+    /// Scores of block i also divided by i
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", alias = "scale-attn-by-inverse-layer-idx", hide_short_help = true)]
+    pub attention_scale_by_layer: Option<bool>,
     /// causal, bidirectional, none
     #[arg(long, value_name = "KIND", value_parser = axis::<Mask>(), hide_short_help = true)]
     pub mask: Option<Mask>,
     /// relu, leaky-relu, gelu-erf, gelu-tanh, gelu-sigmoid, silu, sigmoid, tanh
     #[arg(long, value_name = "KIND", value_parser = axis::<Activation>(), aliases = ["activation-function", "hidden-act"], hide_short_help = true)]
     pub activation: Option<Activation>,
+    /// The activation is multiplied by a second product (with silu: SwiGLU)
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_short_help = true)]
+    pub ffn_gated: Option<bool>,
     /// Slope of leaky-relu below zero
     #[arg(long, value_name = "X", hide_short_help = true)]
     pub leaky_slope: Option<f64>,
@@ -162,10 +186,16 @@ impl ModelOptions {
         set(&mut c.context_length, self.context_length);
         set(&mut c.d_model, self.d_model);
         set(&mut c.n_head, self.n_head);
+        c.n_kv_head = self.n_kv_head.or(c.n_kv_head);
+        c.d_head = self.d_head.or(c.d_head);
         set(&mut c.n_layer, self.n_layer);
         set(&mut c.d_ff, self.d_ff);
         set(&mut c.positions, self.positions);
         set(&mut c.rotary_base, self.rotary_base);
+        set(&mut c.rotary_scaling.factor, self.rotary_scaling_factor);
+        set(&mut c.rotary_scaling.context, self.rotary_scaling_context);
+        set(&mut c.rotary_scaling.low, self.rotary_scaling_low);
+        set(&mut c.rotary_scaling.high, self.rotary_scaling_high);
         set(&mut c.n_segment, self.n_segment);
         set(&mut c.norm_place, self.norm_place);
         set(&mut c.final_norm, self.final_norm);
@@ -180,8 +210,10 @@ impl ModelOptions {
         set(&mut c.attention_bias, self.attention_bias);
         set(&mut c.ffn_bias, self.ffn_bias);
         set(&mut c.attention_scale, self.attention_scale);
+        set(&mut c.attention_scale_by_layer, self.attention_scale_by_layer);
         set(&mut c.mask, self.mask);
         set(&mut c.activation, self.activation);
+        set(&mut c.ffn_gated, self.ffn_gated);
         set(&mut c.leaky_slope, self.leaky_slope);
         set(&mut c.tied_head, self.tied_head);
         set(&mut c.head_bias, self.head_bias);
@@ -483,12 +515,13 @@ pub fn to_toml(name: &str, config: &Config, recipe: &Recipe, rest: &[(&str, Stri
     let mut config = serde_json::to_value(config).expect("a config is JSON");
     let object = config.as_object_mut().expect("an object");
     object.remove("vocab_size"); // the tokenizer's
-    let dropout = object.remove("dropout").expect("a config has dropout");
-    for (key, value) in object {
-        table.insert(key.clone(), own(value.clone()));
-    }
-    for (place, value) in dropout.as_object().expect("an object") {
-        table.insert(format!("dropout_{place}"), own(value.clone()));
+    for (key, value) in object.iter().filter(|(_, value)| !value.is_null()) {
+        match value.as_object() {
+            Some(parts) => {
+                table.extend(parts.iter().map(|(part, value)| (format!("{key}_{part}"), own(value.clone()))));
+            }
+            None => drop(table.insert(key.clone(), own(value.clone()))),
+        }
     }
     for (key, value) in serde_json::to_value(recipe).expect("a recipe is JSON").as_object().expect("an object") {
         table.insert(key.clone(), own(value.clone()));

@@ -134,7 +134,7 @@ fn attention(bench: &Bench) {
             let [dq, dk, dv] = [&mut dq, &mut dk, &mut dv].map(|m| MatMut::new(m, d));
             let to = attend::Gradients { dq, dk, dv, watched: [None, None, None] };
             let given = [Mat::new(&dy, d), Mat::new(&y, d), Mat::new(&lse, 1)];
-            attend::backward(bench.level, head, to, false, given, &mut scratch);
+            attend::backward(bench.level, head, to, [false; 2], given, &mut scratch);
         });
     }
 }

@@ -6,7 +6,7 @@
 
 use crate::nearest::nearest;
 use serde::{Deserialize, Serialize};
-use std::{fmt, str::FromStr};
+use std::{fmt, ops::Range, str::FromStr};
 
 /// Why a configuration cannot be built.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -27,8 +27,16 @@ pub enum ConfigError {
         /// Values that would do.
         mend: String,
     },
+    /// Query heads cannot be shared out evenly.
+    #[error("n_head {n_head} is not a multiple of n_kv_head {n_kv_head}: each key head serves as many query heads")]
+    KeyHeadsDontDivide {
+        /// Query heads.
+        n_head: usize,
+        /// Heads of keys and values.
+        n_kv_head: usize,
+    },
     /// Rotary positions turn pairs of features.
-    #[error("rotary positions turn pairs of features: the head size d_model / n_head is {d_head}, it must be even")]
+    #[error("rotary positions turn pairs of features: the head size is {d_head}, it must be even")]
     OddHead {
         /// Features of one head.
         d_head: usize,
@@ -244,6 +252,94 @@ impl Default for Dropout {
     }
 }
 
+/// How queries, keys and values lie side by side in a row: all queries, then all keys, then all values, each head by
+/// head. Key head j serves the query heads from j H / K on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Heads {
+    /// H: query heads.
+    pub n_head: usize,
+    /// K: heads of keys and of values.
+    pub n_kv_head: usize,
+    /// D: features of each.
+    pub d_head: usize,
+}
+
+impl Heads {
+    /// Columns of all queries, keys and values.
+    pub const fn cols(self) -> usize {
+        (self.n_head + 2 * self.n_kv_head) * self.d_head
+    }
+    /// Columns of all queries: as many as the output has.
+    pub const fn query_cols(self) -> usize {
+        self.n_head * self.d_head
+    }
+    /// Columns of all keys, or of all values.
+    pub const fn key_cols(self) -> usize {
+        self.n_kv_head * self.d_head
+    }
+    /// Query heads that one key head serves.
+    pub const fn group(self) -> usize {
+        self.n_head / self.n_kv_head
+    }
+    /// The queries', keys' and values' columns.
+    pub fn parts(self) -> [Range<usize>; 3] {
+        let (q, k) = (self.query_cols(), self.key_cols());
+        [0..q, q..q + k, q + k..q + 2 * k]
+    }
+    /// Where the query, the key and the value that query head `h` works with begin.
+    pub fn starts(self, h: usize) -> [usize; 3] {
+        let (own, shared) = (h * self.d_head, h / self.group() * self.d_head);
+        let [q, k, v] = self.parts();
+        [q.start + own, k.start + shared, v.start + shared]
+    }
+}
+
+/// Rotary angles for longer contexts: a pair that turns once in `w` positions turns `factor` times slower where w is above
+/// `context` / `low`, as it was where w is below `context` / `high`, and in between in between (Llama 3.1). With `context`
+/// 0 all pairs turn slower (Chen et al. 2023).
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RotaryScaling {
+    /// How many times longer; 1 changes nothing.
+    pub factor: f64,
+    /// Turns within `context` below which a pair is slowed down whole.
+    pub low: f64,
+    /// Turns within `context` above which a pair stays.
+    pub high: f64,
+    /// Positions the model was first trained on.
+    pub context: usize,
+}
+
+impl RotaryScaling {
+    /// Angles as they are.
+    pub const NONE: RotaryScaling = RotaryScaling { factor: 1.0, low: 1.0, high: 4.0, context: 0 };
+
+    /// What a frequency, in radians a position, becomes.
+    pub fn apply(self, frequency: f64) -> f64 {
+        let turns = self.context as f64 * frequency / std::f64::consts::TAU;
+        let kept = ((turns - self.low) / (self.high - self.low)).clamp(0.0, 1.0);
+        frequency * (kept + (1.0 - kept) / self.factor)
+    }
+
+    fn check(self) -> Result<(), ConfigError> {
+        let range = |what, found, expected| Err(ConfigError::Range { what, found, expected });
+        match self {
+            s if !(s.factor > 0.0 && s.factor.is_finite()) => {
+                range("rotary_scaling.factor", s.factor, "it must be above 0")
+            }
+            s if !(s.low > 0.0 && s.high > s.low && s.high.is_finite()) => {
+                range("rotary_scaling.high", s.high, "it must be above rotary_scaling.low, and that above 0")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+impl Default for RotaryScaling {
+    fn default() -> RotaryScaling {
+        RotaryScaling::NONE
+    }
+}
+
 /// Everything that distinguishes one transformer from another.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -254,8 +350,12 @@ pub struct Config {
     pub context_length: usize,
     /// C: width of the residual stream.
     pub d_model: usize,
-    /// H: attention heads; divides `d_model`.
+    /// H: attention heads; divides `d_model` unless `d_head` is given.
     pub n_head: usize,
+    /// Heads of keys and values, each serving as many query heads (Ainslie et al. 2023); none means `n_head`.
+    pub n_kv_head: Option<usize>,
+    /// D: features of one head; none means `d_model` / `n_head`.
+    pub d_head: Option<usize>,
     /// L: blocks.
     pub n_layer: usize,
     /// F: width inside the feed-forward network.
@@ -264,6 +364,8 @@ pub struct Config {
     pub positions: Positions,
     /// Base of the rotary angles.
     pub rotary_base: f64,
+    /// Rotary angles for longer contexts than a model was trained on.
+    pub rotary_scaling: RotaryScaling,
     /// Segment vectors (BERT's sentence A and B); 0 for none.
     pub n_segment: usize,
     /// Where a block normalises.
@@ -286,10 +388,14 @@ pub struct Config {
     pub ffn_bias: bool,
     /// Scores divided by the square root of the head size (R114), or not (R116).
     pub attention_scale: bool,
+    /// Scores of block i, from 1, also divided by i (GPT-2's `scale_attn_by_inverse_layer_idx`).
+    pub attention_scale_by_layer: bool,
     /// Which keys a query sees.
     pub mask: Mask,
     /// The feed-forward network's function.
     pub activation: Activation,
+    /// What the function makes is multiplied by a second product of the input (Shazeer 2020: SwiGLU, with silu).
+    pub ffn_gated: bool,
     /// Slope of the leaky ReLU below zero.
     pub leaky_slope: f64,
     /// The head uses the token table (R184) or has its own weights (R182).
@@ -310,10 +416,13 @@ impl Default for Config {
             context_length: 1024,
             d_model: 768,
             n_head: 12,
+            n_kv_head: None,
+            d_head: None,
             n_layer: 12,
             d_ff: 3072,
             positions: Positions::Learned,
             rotary_base: 10_000.0,
+            rotary_scaling: RotaryScaling::NONE,
             n_segment: 0,
             norm_place: NormPlace::Pre,
             final_norm: true,
@@ -325,9 +434,11 @@ impl Default for Config {
             attention_bias: true,
             ffn_bias: true,
             attention_scale: true,
+            attention_scale_by_layer: false,
             mask: Mask::Causal,
             activation: Activation::GeluTanh,
             leaky_slope: 0.01,
+            ffn_gated: false,
             tied_head: true,
             head_bias: false,
             head_transform: false,
@@ -353,7 +464,12 @@ pub const PRESETS: &[&str] = &[
     "gpt2-large",
     "gpt2-xl",
     "bert-base-uncased",
+    "nano-llama",
+    "llama-3.2-1b",
 ];
+
+/// Keys that the first models did not have; their defaults mean what those models were.
+const YOUNGER: [&str; 5] = ["n_kv_head", "d_head", "rotary_scaling", "attention_scale_by_layer", "ffn_gated"];
 
 impl Config {
     /// A preset by name. Where the document a preset follows gives no value, the one chosen here is
@@ -373,6 +489,21 @@ impl Config {
             attention_bias: false,
             activation: Activation::GeluSigmoid,
             ..Config::default()
+        };
+        let llama = |from: Config, d_model, n_head, n_kv_head, n_layer| Config {
+            d_model,
+            n_head,
+            n_kv_head: Some(n_kv_head),
+            n_layer,
+            d_ff: 4 * d_model,
+            positions: Positions::Rotary,
+            norm: NormKind::Rms,
+            norm_offset: false,
+            attention_bias: false,
+            ffn_bias: false,
+            activation: Activation::Silu,
+            ffn_gated: true,
+            ..from
         };
         let nano = Config {
             vocab_size: 65,
@@ -481,18 +612,32 @@ impl Config {
                 dropout: Dropout::everywhere(0.1),
                 ..Config::default()
             },
+            "nano-llama" => Config { d_ff: 344, ..llama(nano, 128, 4, 2, 4) },
+            "llama-3.2-1b" => Config {
+                vocab_size: 128_256,
+                context_length: 131_072,
+                rotary_base: 500_000.0,
+                rotary_scaling: RotaryScaling { factor: 32.0, low: 1.0, high: 4.0, context: 8192 },
+                ..llama(Config::default(), 2048, 32, 8, 16)
+            },
             _ => return Err(unknown("preset", name, PRESETS)),
         })
     }
 
-    /// D = C / H: features of one head (R344).
+    /// D, C / H unless given: features of one head (R344).
     pub fn d_head(&self) -> usize {
-        self.d_model / self.n_head
+        self.d_head.unwrap_or(self.d_model / self.n_head)
     }
 
-    /// What scores are multiplied by: 1 / sqrt(D), or 1.
-    pub fn score_scale(&self) -> f64 {
-        if self.attention_scale { 1.0 / (self.d_head() as f64).sqrt() } else { 1.0 }
+    /// How queries, keys and values lie in a row.
+    pub fn heads(&self) -> Heads {
+        Heads { n_head: self.n_head, n_kv_head: self.n_kv_head.unwrap_or(self.n_head), d_head: self.d_head() }
+    }
+
+    /// What scores of `block`, from 0, are multiplied by: 1 / sqrt(D), or 1.
+    pub fn score_scale(&self, block: usize) -> f64 {
+        let scale = if self.attention_scale { 1.0 / (self.d_head() as f64).sqrt() } else { 1.0 };
+        if self.attention_scale_by_layer { scale / (block + 1) as f64 } else { scale }
     }
 
     /// Says whether a model can be built, and if not, why.
@@ -504,11 +649,13 @@ impl Config {
             ("n_head", self.n_head),
             ("n_layer", self.n_layer),
             ("d_ff", self.d_ff),
+            ("n_kv_head", self.heads().n_kv_head),
+            ("d_head", self.d_head.unwrap_or(1)),
         ];
         if let Some((what, _)) = sizes.iter().find(|(_, size)| *size == 0) {
             return Err(ConfigError::Zero { what });
         }
-        if !self.d_model.is_multiple_of(self.n_head) {
+        if self.d_head.is_none() && !self.d_model.is_multiple_of(self.n_head) {
             let divides = |n: &usize| self.d_model.is_multiple_of(*n);
             let below = (1..self.n_head.min(self.d_model + 1)).rev().find(divides);
             let above = (self.n_head..=self.d_model).find(divides);
@@ -519,6 +666,10 @@ impl Config {
                 self.d_model.div_ceil(self.n_head).saturating_mul(self.n_head)
             );
             return Err(ConfigError::HeadsDontDivide { d_model: self.d_model, n_head: self.n_head, mend });
+        }
+        let Heads { n_head, n_kv_head, d_head } = self.heads();
+        if !n_head.is_multiple_of(n_kv_head) {
+            return Err(ConfigError::KeyHeadsDontDivide { n_head, n_kv_head });
         }
         if self.positions == Positions::Rotary && !self.d_head().is_multiple_of(2) {
             return Err(ConfigError::OddHead { d_head: self.d_head() });
@@ -542,15 +693,16 @@ impl Config {
         };
         positive("norm_eps", self.norm_eps)?;
         positive("rotary_base", self.rotary_base)?;
+        self.rotary_scaling.check()?;
         if self.n_segment == 1 {
             return Err(ConfigError::Range { what: "n_segment", found: 1.0, expected: "0 for none, or at least 2" });
         }
         let (v, t, c, f, l) = (self.vocab_size, self.context_length, self.d_model, self.d_ff, self.n_layer);
         let size = |n: &[usize]| n.iter().fold(1u128, |all, n| all.saturating_mul(*n as u128));
-        let total = size(&[2, v + 1, c])
+        let total = size(&[2, v.saturating_add(1), c])
             .saturating_add(size(&[t, c]))
-            .saturating_add(size(&[l, c, 4, c]))
-            .saturating_add(size(&[l, c, 2, f]));
+            .saturating_add(size(&[l, c, 2, n_head.saturating_add(n_kv_head), d_head]))
+            .saturating_add(size(&[l, c, 3, f]));
         if total > 1 << 48 {
             let what = format!("vocab_size {v}, context_length {t}, d_model {c}, d_ff {f}, n_layer {l}");
             return Err(ConfigError::TooLarge { what });
@@ -578,7 +730,7 @@ impl Config {
                 key => return Err(unknown("key in config.json", key, &keys)),
             }
         }
-        if let Some(missing) = keys.iter().find(|key| !own.contains_key(**key)) {
+        if let Some(missing) = keys.iter().find(|key| !own.contains_key(**key) && !YOUNGER.contains(key)) {
             return Err(ConfigError::File(format!("config.json lacks the key `{missing}`")));
         }
         serde_json::from_value(own.into()).map_err(|e| ConfigError::File(format!("config.json: {e}")))

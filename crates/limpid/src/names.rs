@@ -85,7 +85,9 @@ pub const TABLE: &[Entry] = &[
     entry(["blocks.{i}.ln2.hook_normalized",    "N₂{}",          "blocks.{i}.ln2.hook_normalized",    "",                           "",          X,        "the second norm, before gain and offset"]),
     entry(["blocks.{i}.ln2.hook_out",           "Z₄{}",          "",                                  "",                           "ln2",       X,        "the second norm, with gain and offset: what it gives on"]),
     entry(["blocks.{i}.mlp.hook_pre",           "Z₁^FF{}",       "blocks.{i}.mlp.hook_pre",           "",                           "fch",       FFN,      "inside the feed-forward network, before the activation"]),
-    entry(["blocks.{i}.mlp.hook_post",          "σ(Z₁^FF){}",    "blocks.{i}.mlp.hook_post",          "",                           "fch_gelu",  FFN,      "inside the feed-forward network, after the activation"]),
+    entry(["blocks.{i}.mlp.hook_gate",          "σ(Z₁^FF){}",    "",                                  "",                           "",          FFN,      "gated only: the gate, the activation of what is before it"]),
+    entry(["blocks.{i}.mlp.hook_pre_linear",    "Z_g^FF{}",      "blocks.{i}.mlp.hook_pre_linear",    "",                           "",          FFN,      "gated only: what the gate is multiplied with"]),
+    entry(["blocks.{i}.mlp.hook_post",          "σ(Z₁^FF){}",    "blocks.{i}.mlp.hook_post",          "",                           "fch_gelu",  FFN,      "inside the feed-forward network, after the activation; gated: after the gate"]),
     entry(["blocks.{i}.hook_mlp_out",           "Z₅{}",          "blocks.{i}.hook_mlp_out",           "",                           "fcproj",    X,        "what the feed-forward network adds to the stream"]),
     entry(["blocks.{i}.hook_mlp_out_dropped",   "drop(Z₅){}",    "",                                  "",                           "",          X,        "the same after dropout"]),
     entry(["blocks.{i}.hook_mlp_sum",           "S₂{}",          "HookedEncoder's blocks.{i}.hook_resid_post", "",                  "",          X,        "post-norm only: stream plus feed-forward, before the norm"]),
@@ -116,6 +118,8 @@ pub const TABLE: &[Entry] = &[
     entry(["blocks.{i}.attn.out.bias",          "b^O{}",         "blocks.{i}.attn.b_O",               "h.{i}.attn.c_proj.bias",     "attprojb",  "d_model",            "its bias"]),
     entry(["blocks.{i}.ln2.weight",             "γ′{}",          "blocks.{i}.ln2.w",                  "h.{i}.ln_2.weight",          "ln2w",      "d_model",            "gain of the second norm"]),
     entry(["blocks.{i}.ln2.bias",               "β′{}",          "blocks.{i}.ln2.b",                  "h.{i}.ln_2.bias",            "ln2b",      "d_model",            "offset of the second norm"]),
+    entry(["blocks.{i}.mlp.gate.weight",        "W_g^FF{}",      "blocks.{i}.mlp.W_gate",             "",                           "",          "d_ff d_model",       "gated only: into the gate"]),
+    entry(["blocks.{i}.mlp.gate.bias",          "b_g^FF{}",      "blocks.{i}.mlp.b_gate",             "",                           "",          "d_ff",               "its bias"]),
     entry(["blocks.{i}.mlp.in.weight",          "W₁^FF{}",       "blocks.{i}.mlp.W_in",               "h.{i}.mlp.c_fc.weight",      "fcw",       "d_ff d_model",       "into the feed-forward network"]),
     entry(["blocks.{i}.mlp.in.bias",            "b₁^FF{}",       "blocks.{i}.mlp.b_in",               "h.{i}.mlp.c_fc.bias",        "fcb",       "d_ff",               "its bias"]),
     entry(["blocks.{i}.mlp.out.weight",         "W₂^FF{}",       "blocks.{i}.mlp.W_out",              "h.{i}.mlp.c_proj.weight",    "fcprojw",   "d_model d_ff",       "out of the feed-forward network"]),
@@ -177,6 +181,9 @@ fn symbol_within(name: &str, config: &Config, home: Option<usize>) -> Option<Str
         "blocks.{i}.hook_resid_pre" if i > 0 => {
             return symbol_within(&format!("blocks.{}.hook_resid_post", i - 1), config, home);
         }
+        "blocks.{i}.mlp.hook_post" if config.ffn_gated => {
+            return Some(symbol_within(&name.replace("hook_post", "hook_gate"), config, home)?.replace('σ', "⊙σ"));
+        }
         "blocks.{i}.hook_resid_mid" | "blocks.{i}.ln1.hook_out" if post => stream("X′"),
         "blocks.{i}.hook_resid_post" | "blocks.{i}.ln2.hook_out" if post => stream("X"),
         _ => {
@@ -236,6 +243,7 @@ impl Scribe<'_> {
     fn right_side(&self, op: &Op, tensor: &Tensor) -> Option<String> {
         let c = &self.model.config;
         let is = |slot: Option<Slot>| slot == Some(tensor.slot);
+        let part = |tensor: &Tensor| c.heads().parts().iter().position(|cols| *cols == tensor.cols);
         Some(match *op {
             Op::Embed { table, token, .. } if is(token) => format!("X^ohe {}", self.of(table)),
             Op::Embed { position, .. } if is(position) => match c.positions {
@@ -269,14 +277,14 @@ impl Scribe<'_> {
                 format!("{f}({}){gain}{}", self.of(x), self.plus(offset))
             }
             Op::Linear { x, b, y, .. } if tensor.cols != (0..y.cols) => {
-                let letter = ["Q", "K", "V"].get(tensor.cols.start / tensor.cols.len())?;
+                let letter = ["Q", "K", "V"].get(part(tensor)?)?;
                 let bias = if b.is_some() { format!(" + b^{letter}") } else { String::new() };
                 format!("{} W^{letter}{bias}", self.of(x))
             }
             Op::Linear { x, w, b, .. } => format!("{} {}{}", self.of(x), self.of(w), self.plus(b)),
             Op::Rotate { x, y, .. } => {
                 let all = tensor.cols == (0..y.cols);
-                let letter = ["Q", "K"].get(if all { 0 } else { tensor.cols.start / tensor.cols.len() })?;
+                let letter = ["Q", "K"].get(if all { 0 } else { part(tensor)? })?;
                 if all { format!("R(t) on Q and K of {}", self.of(x)) } else { format!("R(t) {letter}") }
             }
             Op::Attend { raw, .. } if is(raw) => {
@@ -293,6 +301,7 @@ impl Scribe<'_> {
             Op::Attend { .. } => return None,
             Op::Activate { f, x, .. } => format!("{}({})", f.name(), self.of(x)),
             Op::Add { a, b, .. } => format!("{} + {}", self.of(a), self.of(b)),
+            Op::Multiply { a, b, .. } => format!("{} ⊙ {}", self.of(a), self.of(b)),
             Op::Dropout { x, drop, .. } => dropped(Some(drop), &self.of(x)),
             Op::Gather { x, .. } => format!("the wanted rows of {}", self.of(x)),
             Op::Classify { x, w, b, logits, .. } if is(logits) => {

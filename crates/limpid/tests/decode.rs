@@ -51,6 +51,8 @@ fn configs() -> Vec<Config> {
         all.push(long(*positions, NormPlace::ALL[(i + 1) % 2], 1, 34));
     }
     all.push(Config { context_length: 131, ..long(Positions::Rotary, NormPlace::Pre, 2, 68) });
+    let llama = Config::preset("nano-llama").unwrap();
+    all.push(Config { context_length: 70, d_model: 36, n_head: 6, n_kv_head: Some(2), n_layer: 2, d_ff: 19, ..llama });
     all
 }
 

@@ -349,7 +349,7 @@ fn fused_is_three_matrices_is_one_per_head() {
 #[test]
 fn scores_are_divided_by_the_root_of_the_head_size() {
     let hero = Config::preset("zero-to-hero").unwrap();
-    assert_eq!((hero.d_head(), 1.0 / hero.score_scale()), (16, 4.0));
+    assert_eq!((hero.d_head(), 1.0 / hero.score_scale(0)), (16, 4.0));
     for attention_scale in [true, false] {
         let config = Config { attention_scale, ..small() };
         let run = Run::new(&config, &batch(&config));
@@ -827,7 +827,7 @@ fn shapes_of_the_worked_examples() {
         let shape = |tensor: &limpid::model::Tensor| {
             assert_eq!(tensor.slot.rows, batch * t, "{}", tensor.name); // flattened (R205)
             let shape = match tensor.axes {
-                Axes::Heads => vec![batch, t, config.n_head, tensor.cols.len() / config.n_head],
+                Axes::Heads => vec![batch, t, tensor.cols.len() / config.d_head(), config.d_head()],
                 Axes::Scores => vec![batch, config.n_head, t, tensor.cols.len() / config.n_head],
                 Axes::Position => vec![batch, t],
                 _ => vec![batch, t, tensor.cols.len()],
@@ -903,6 +903,7 @@ fn parameter_counts() {
         ("GPT-2 small untied", Config { tied_head: false, ..gpt2.clone() }, 163_037_184),
         ("GPT-2 small with 50304 rows", Config { vocab_size: 50_304, ..gpt2 }, 124_475_904),
         ("llm.c's GPT-2", of("llmc-gpt2"), 124_439_808),
+        ("Llama 3.2 1B", of("llama-3.2-1b"), 1_235_814_400),
         ("the readme's toy", of("decoder-readme"), 42 + 24 + (108 + 36 + 318 + 24) + 49),
     ] {
         assert_eq!(decode(&config).parameter_count(), want, "{what}");
@@ -934,8 +935,10 @@ fn parameter_counts() {
         let (v, n, h, f, l) = (c.vocab_size, c.context_length, c.d_model, c.d_ff, c.n_layer);
         let there = |yes: bool, n: usize| if yes { n } else { 0 };
         let norm = there(c.norm_gain, h) + there(c.norm_offset, h);
-        let attention = 4 * h * h + there(c.attention_bias, 4 * h);
-        let ffn = 2 * h * f + there(c.ffn_bias, f + h);
+        let (q, k) = (c.heads().query_cols(), c.heads().key_cols());
+        let attention = 2 * h * (q + k) + there(c.attention_bias, q + 2 * k + h);
+        let up = if c.ffn_gated { 2 } else { 1 };
+        let ffn = (up + 1) * h * f + there(c.ffn_bias, up * f + h);
         let lambda = v * h
             + there(c.positions == Positions::Learned, n * h)
             + c.n_segment * h

@@ -178,7 +178,7 @@ fn cpu_agrees_with_reference_op_by_op_at_every_level_and_thread_count() {
         for threads in [1, 2, 3, 7] {
             // sizes that no vector length divides, more than one block of keys, work enough to be shared out
             let config =
-                Config { context_length: 70, d_model: 78, n_head: 3, d_ff: 131, vocab_size: 211, ..configs[0].clone() };
+                Config { context_length: 70, d_model: 84, n_head: 6, d_ff: 131, vocab_size: 211, ..configs[0].clone() };
             long(&config, level, threads);
         }
     }

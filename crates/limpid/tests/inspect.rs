@@ -155,13 +155,14 @@ fn axes_are_transformer_lenses() {
 fn attention_adds_up(trace: &Trace, config: &Config) {
     let get = |i: usize, name: &str| trace.get(&format!("blocks.{i}.attn.hook_{name}")).unwrap();
     let rotated = if config.positions == Positions::Rotary { "rot_" } else { "" };
-    for i in 0..config.n_layer {
-        let [q, k] = ["q", "k"].map(|n| get(i, &format!("{rotated}{n}")));
-        let [v, z, raw, scores, pattern] = ["v", "z", "raw_scores", "attn_scores", "pattern"].map(|n| get(i, n));
+    for block in 0..config.n_layer {
+        let [q, k] = ["q", "k"].map(|n| get(block, &format!("{rotated}{n}")));
+        let [v, z, raw, scores, pattern] = ["v", "z", "raw_scores", "attn_scores", "pattern"].map(|n| get(block, n));
         let [b, h, t, _] = pattern.shape[..] else { panic!("{:?}", pattern.shape) };
         for (b, h, i) in (0..b).flat_map(|b| (0..h).flat_map(move |h| (0..t).map(move |i| (b, h, i)))) {
             let row = |from: &Labelled| (0..t).map(|j| from.at(&[b, h, i, j]).unwrap()).collect::<Vec<_>>();
             let head = |from: &Labelled, j: usize| {
+                let h = h * from.shape[2] / config.n_head; // keys and values may serve several query heads
                 (0..config.d_head()).map(|e| from.at(&[b, j, h, e]).unwrap()).collect::<Vec<_>>()
             };
             let (a_s, a_m, a_w) = (row(&raw), row(&scores), row(&pattern));
@@ -170,7 +171,7 @@ fn attention_adds_up(trace: &Trace, config: &Config) {
             let sum: f32 = a_m.iter().map(|s| (s - top).exp()).sum();
             for j in 0..t {
                 let dot: f32 = head(&q, i).iter().zip(head(&k, j)).map(|(q, k)| q * k).sum();
-                close("raw score", a_s[j], dot * config.score_scale() as f32);
+                close("raw score", a_s[j], dot * config.score_scale(block) as f32);
                 if j < reach {
                     assert_eq!(a_m[j].to_bits(), a_s[j].to_bits());
                     close("weight", a_w[j], (a_m[j] - top).exp() / sum);

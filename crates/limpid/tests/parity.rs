@@ -14,7 +14,7 @@ mod common;
 
 use common::{assert_close, narrow, transpose, wide};
 use limpid::backend::{Backend, Cpu, Reference};
-use limpid::config::{Activation, Config, Dropout, Mask, NormKind};
+use limpid::config::{Activation, Config, Dropout, Heads, Mask, NormKind, RotaryScaling};
 use limpid::model::{Model, Use};
 use limpid::ops::adamw::{Method, Rule};
 use limpid::ops::attend::{self, Gradients, Head};
@@ -540,7 +540,7 @@ fn attention() {
                     let [dq_to, dk_to, dv_to] = [&mut dq, &mut dk, &mut dv].map(|to| MatMut::new(to, d));
                     let to = Gradients { dq: dq_to, dk: dk_to, dv: dv_to, watched: [None, None, None] };
                     let from = [Mat::new(&dy, d), Mat::new(&y, d), Mat::new(&lse, 1)];
-                    attend::backward(level, head, to, add, from, &mut scratch);
+                    attend::backward(level, head, to, [add; 2], from, &mut scratch);
                     for (tensor, got) in [("dq", &dq), ("dk", &dk), ("dv", &dv)] {
                         let want: Vec<f64> = of(tensor).iter().map(|d| times * d).collect();
                         assert_close(&format!("{name} {tensor} of head {part} {level}"), &wide(got), &want, SINGLE);
@@ -557,7 +557,9 @@ fn rotary() {
     let f = Fixture::open("ops");
     let &[t, heads, d] = f.shape("rotary/x") else { panic!("three axes") };
     let (base, width) = (f.number("rotary_base"), heads * d);
-    let angles: Vec<f64> = (0..t * d).map(|i| embed::tables::rotary(i / d, i % d, d, base)).collect();
+    let layout = Heads { n_head: heads, n_kv_head: heads, d_head: d };
+    let angles: Vec<f64> =
+        (0..t * d).map(|i| embed::tables::rotary(i / d, i % d, d, (base, RotaryScaling::NONE))).collect();
     let stack = |q: &[f64], v: &[f64]| -> Vec<f64> {
         let rows = q.chunks_exact(width).zip(v.chunks_exact(width));
         rows.flat_map(|(q, v)| [q, q, v].concat()).collect()
@@ -566,12 +568,12 @@ fn rotary() {
     let want = stack(f.get("rotary/y"), f.get("rotary/x"));
     let positions: Vec<u32> = (0..t as u32).collect();
     let (mut y, mut back) = (vec![0.0; x.len()], vec![0.0; x.len()]);
-    rotate::turn(&mut y, &x, false, &angles, &positions, (3 * width, heads), 1.0);
+    rotate::turn(&mut y, &x, false, &angles, &positions, layout, 1.0);
     assert_close("rotary", &y, &want, EXACT);
-    rotate::turn(&mut back, &y, false, &angles, &positions, (3 * width, heads), -1.0);
+    rotate::turn(&mut back, &y, false, &angles, &positions, layout, -1.0);
     assert_close("rotary and back", &back, &x, EXACT);
     let mut y = vec![0f32; x.len()];
-    rotate::turn(&mut y, &narrow(&x), false, &narrow(&angles), &positions, (3 * width, heads), 1.0);
+    rotate::turn(&mut y, &narrow(&x), false, &narrow(&angles), &positions, layout, 1.0);
     assert_close("rotary in f32", &wide(&y), &want, EXACT);
 }
 

@@ -62,6 +62,8 @@ fn tiny(config: &Config) -> Config {
         context_length: 6,
         d_model: 12,
         n_head: 3.min(config.n_head),
+        n_kv_head: config.n_kv_head.map(|_| 1),
+        d_head: None,
         n_layer: config.n_layer.min(2),
         d_ff: 10,
         ..config.clone()

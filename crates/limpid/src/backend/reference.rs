@@ -7,7 +7,7 @@ use crate::ops::adamw::{self, Rule};
 use crate::ops::dropout::{Draws, weight_index};
 use crate::ops::embed::{self, Lookup};
 use crate::ops::{Back, Batch, Drop, Grad, Op, Slot, Space, Span};
-use crate::ops::{activate, attend, classify, gather, linear, norm, rotate};
+use crate::ops::{activate, attend, classify, gather, linear, multiply, norm, rotate};
 use std::ops::Range;
 
 /// The f64 backend.
@@ -123,9 +123,9 @@ impl Reference {
                 let (xs, ws, b) = (self.copy(x), self.copy(w), self.copy_of(b));
                 linear::reference::forward(self.exact_mut(y), &xs, &ws, b.as_deref(), x.cols);
             }
-            Op::Rotate { x, y, angles, n_head } => {
+            Op::Rotate { x, y, angles, heads } => {
                 let (xs, angles, positions) = (self.copy(x), self.copy(angles), self.batch.positions.clone());
-                rotate::turn(self.exact_mut(y), &xs, false, &angles, &positions, (x.cols, n_head), 1.0);
+                rotate::turn(self.exact_mut(y), &xs, false, &angles, &positions, heads, 1.0);
             }
             Op::Attend { .. } => self.attend(op),
             Op::Activate { f, slope, x, y } => {
@@ -135,6 +135,10 @@ impl Reference {
             Op::Add { a, b, y } => {
                 let (a, b) = (self.copy(a), self.copy(b));
                 self.exact_mut(y).iter_mut().zip(a).zip(b).for_each(|((y, a), b)| *y = a + b);
+            }
+            Op::Multiply { a, b, y } => {
+                let (a, b) = (self.copy(a), self.copy(b));
+                multiply::forward(self.exact_mut(y), &a, &b);
             }
             Op::Dropout { x, y, drop } => {
                 let (x, draws) = (self.copy(x), Draws::new(drop, self.batch.seed));
@@ -167,17 +171,18 @@ impl Reference {
     }
 
     fn attend(&mut self, op: Op) {
-        let Op::Attend { qkv, cache, y, lse, n_head, mask, scale, drop, raw, scores, pattern } = op else {
+        let Op::Attend { qkv, cache, y, lse, heads, mask, scale, drop, raw, scores, pattern } = op else {
             unreachable!()
         };
-        let (c, d, draws, x) = (y.cols, y.cols / n_head, self.draws(drop), self.copy(qkv));
+        let (n_head, d, draws, x) = (heads.n_head, heads.d_head, self.draws(drop), self.copy(qkv));
+        let (c, all, cached) = (heads.query_cols(), heads.cols(), 2 * heads.key_cols());
         if let Some(cache) = cache {
             let context = self.batch.context;
             for span in self.batch.spans.clone() {
                 for i in 0..span.rows {
-                    let from = (span.row + i) * 3 * c + c;
-                    let to = (span.sequence * context + span.past + i) * 2 * c;
-                    self.exact_mut(cache)[to..to + 2 * c].copy_from_slice(&x[from..from + 2 * c]);
+                    let from = (span.row + i) * all + c;
+                    let to = (span.sequence * context + span.past + i) * cached;
+                    self.exact_mut(cache)[to..to + cached].copy_from_slice(&x[from..from + cached]);
                 }
             }
         }
@@ -189,18 +194,20 @@ impl Reference {
         ];
         for span in self.batch.spans.clone() {
             let n = span.past + span.rows;
+            // where the first key column of the sequence's first row lies, and how far the next row is
             let (kv, first, stride) = match cache {
-                Some(slot) => (self.copy(slot), span.sequence * self.batch.context * 2 * c, 2 * c),
-                None => (x.clone(), span.row * 3 * c + c, 3 * c),
+                Some(slot) => (self.copy(slot), span.sequence * self.batch.context * cached, cached),
+                None => (x.clone(), span.row * all + c, all),
             };
             for (i, h) in (0..span.rows).flat_map(|i| (0..n_head).map(move |h| (i, h))) {
                 let at = span.row + i;
-                let q = &x[at * 3 * c + h * d..][..d];
-                let keys = Self::keys(&kv, first + h * d, stride, d, n);
+                let [query, key, value] = heads.starts(h);
+                let q = &x[at * all + query..][..d];
+                let keys = Self::keys(&kv, first + key - c, stride, d, n);
                 let row = attend::reference::row(q, keys, span.reach(mask, i), f64::from(scale));
                 let out = &mut self.exact_mut(y)[at * c + h * d..][..d];
                 out.fill(0.0);
-                for (j, v) in Self::keys(&kv, first + c + h * d, stride, d, n).enumerate() {
+                for (j, v) in Self::keys(&kv, first + value - c, stride, d, n).enumerate() {
                     let factor = draws.map_or(1.0, |w| f64::from(w.factor(weight_index(at, h, n_head, j))));
                     out.iter_mut().zip(v).for_each(|(y, v)| *y += row.pattern[j] * factor * v);
                 }
@@ -219,20 +226,21 @@ impl Reference {
     }
 
     fn attend_backward(&mut self, step: Back) {
-        let Op::Attend { qkv, cache, y, n_head, mask, scale, drop, .. } = step.op else { unreachable!() };
+        let Op::Attend { qkv, cache, y, heads, mask, scale, drop, .. } = step.op else { unreachable!() };
         assert!(cache.is_none(), "a cached run has no backward");
-        let (c, d, draws, scale) = (y.cols, y.cols / n_head, self.draws(drop), f64::from(scale));
+        let (c, n_head, d) = (y.cols, heads.n_head, heads.d_head);
+        let (draws, scale) = (self.draws(drop), f64::from(scale));
         let (x, dy) = (self.copy(qkv), self.copy(step.dy.expect("attention has an output")));
         let wide = step.watched[0].map_or(0, |s| s.cols / n_head);
         let mut seen = [vec![0.0; y.rows * n_head * wide], vec![0.0; y.rows * n_head * wide]];
         let mut dqkv = vec![0.0; x.len()];
         for span in self.batch.spans.clone() {
             let Span { row, rows, .. } = span;
-            let at = |i: usize, third: usize, h: usize| (row + i) * 3 * c + third * c + h * d;
+            let at = |i: usize, part: usize, h: usize| (row + i) * heads.cols() + heads.starts(h)[part];
             for (i, h) in (0..rows).flat_map(|i| (0..n_head).map(move |h| (i, h))) {
                 let q = &x[at(i, 0, h)..][..d];
-                let keys = Self::keys(&x, at(0, 1, h), 3 * c, d, rows);
-                let values = Self::keys(&x, at(0, 2, h), 3 * c, d, rows);
+                let keys = Self::keys(&x, at(0, 1, h), heads.cols(), d, rows);
+                let values = Self::keys(&x, at(0, 2, h), heads.cols(), d, rows);
                 let p = attend::reference::row(q, keys, span.reach(mask, i), scale).pattern;
                 let dy = &dy[(row + i) * c + h * d..][..d];
                 let factor = |j: usize| draws.map_or(1.0, |w| f64::from(w.factor(weight_index(row + i, h, n_head, j))));
@@ -309,9 +317,9 @@ impl Reference {
                     linear::reference::backward_b(self.exact_mut(b.grad()), &dy);
                 }
             }
-            Op::Rotate { x, angles, n_head, .. } => {
+            Op::Rotate { x, angles, heads, .. } => {
                 let (angles, mut values) = (self.copy(angles), dx(x));
-                rotate::turn(&mut values, &dy, false, &angles, &self.batch.positions, (x.cols, n_head), -1.0);
+                rotate::turn(&mut values, &dy, false, &angles, &self.batch.positions, heads, -1.0);
                 self.give(step.dx[0], &values);
             }
             Op::Attend { .. } => self.attend_backward(step),
@@ -319,6 +327,13 @@ impl Reference {
                 let slopes = self.exact(x).iter().map(|x| activate::reference::derivative(f, f64::from(slope), *x));
                 let values: Vec<f64> = slopes.zip(&dy).map(|(s, d)| s * d).collect();
                 self.give(step.dx[0], &values);
+            }
+            Op::Multiply { a, b, .. } => {
+                for (to, other) in step.dx.into_iter().zip([b, a]) {
+                    let mut values = vec![0.0; other.len()];
+                    multiply::backward(&mut values, false, &dy, self.exact(other));
+                    self.give(to, &values);
+                }
             }
             Op::Add { .. } => {
                 self.give(step.dx[0], &dy);

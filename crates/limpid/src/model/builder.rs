@@ -91,39 +91,40 @@ impl<'a> Builder<'a> {
     fn attention(&mut self, i: usize, x: Slot) -> Slot {
         let c = self.c;
         let n = |part: &str| format!("blocks.{i}.attn.{part}");
-        let thirds = |m: &mut Builder, prefix: &str, slot: Slot| {
-            for (third, name) in ["q", "k", "v"].into_iter().enumerate().take(if prefix.is_empty() { 3 } else { 2 }) {
-                let cols = third * c.d_model..(third + 1) * c.d_model;
+        let heads = c.heads();
+        let parts = |m: &mut Builder, prefix: &str, slot: Slot| {
+            let named = ["q", "k", "v"].into_iter().zip(heads.parts());
+            for (name, cols) in named.take(if prefix.is_empty() { 3 } else { 2 }) {
                 m.name(n(&format!("hook_{prefix}{name}")), slot, cols, Axes::Heads);
             }
         };
-        let mut qkv =
-            self.linear(&n("qkv"), &n("hook_qkv"), x, 3 * c.d_model, c.attention_bias, Role::Weight, Axes::Features);
-        thirds(self, "", qkv);
+        let wide = heads.cols();
+        let mut qkv = self.linear(&n("qkv"), &n("hook_qkv"), x, wide, c.attention_bias, Role::Weight, Axes::Features);
+        parts(self, "", qkv);
         if c.positions == Positions::Rotary {
             let angles = match self.tables.first() {
                 Some((slot, _)) => *slot,
-                None => self.table(c.d_head(), Table::Rotary { base: c.rotary_base }),
+                None => self.table(heads.d_head, Table::Rotary { base: c.rotary_base, scaling: c.rotary_scaling }),
             };
-            let y = self.act(&n("hook_rotated"), 3 * c.d_model, Axes::Features);
-            self.op(Op::Rotate { x: qkv, y, angles, n_head: c.n_head });
-            thirds(self, "rot_", y);
+            let y = self.act(&n("hook_rotated"), wide, Axes::Features);
+            self.op(Op::Rotate { x: qkv, y, angles, heads });
+            parts(self, "rot_", y);
             qkv = y;
         }
-        let wide = c.n_head * self.keys;
+        let wide = heads.n_head * self.keys;
         let [raw, scores, pattern] = ["hook_raw_scores", "hook_attn_scores", "hook_pattern"]
             .map(|name| self.watched(&n(name), wide, Axes::Scores));
         let cache = match self.purpose {
             Use::Decode { sequences, .. } => {
-                Some(self.place(Space::Cache, sequences * c.context_length, 2 * c.d_model, Live::All))
+                Some(self.place(Space::Cache, sequences * c.context_length, 2 * heads.key_cols(), Live::All))
             }
             _ => None,
         };
-        let lse = self.place(Space::Stat, self.rows, c.n_head, self.live);
-        let y = self.act(&n("hook_z"), c.d_model, Axes::Heads);
-        let (n_head, mask, scale) = (c.n_head, c.mask, c.score_scale() as f32);
+        let lse = self.place(Space::Stat, self.rows, heads.n_head, self.live);
+        let y = self.act(&n("hook_z"), heads.query_cols(), Axes::Heads);
+        let (mask, scale) = (c.mask, c.score_scale(i) as f32);
         let drop = self.drop(&n("hook_pattern"), c.dropout.attention);
-        self.op(Op::Attend { qkv, cache, y, lse, n_head, mask, scale, drop, raw, scores, pattern });
+        self.op(Op::Attend { qkv, cache, y, lse, heads, mask, scale, drop, raw, scores, pattern });
         let out = format!("blocks.{i}.hook_attn_out");
         let y = self.linear(&n("out"), &out, y, c.d_model, c.attention_bias, Role::Residual, Axes::Model);
         self.dropout(&format!("{out}_dropped"), y, c.dropout.projection)
@@ -132,8 +133,20 @@ impl<'a> Builder<'a> {
     fn feed_forward(&mut self, i: usize, x: Slot) -> Slot {
         let c = self.c;
         let n = |part: &str| format!("blocks.{i}.mlp.{part}");
-        let x = self.linear(&n("in"), &n("hook_pre"), x, c.d_ff, c.ffn_bias, Role::Weight, Axes::Ffn);
-        let x = self.activate(&n("hook_post"), x, Axes::Ffn);
+        let wide = |m: &mut Builder, name: &str, hook: &str| {
+            m.linear(&n(name), &n(hook), x, c.d_ff, c.ffn_bias, Role::Weight, Axes::Ffn)
+        };
+        let x = if c.ffn_gated {
+            let gate = wide(self, "gate", "hook_pre");
+            let gate = self.activate(&n("hook_gate"), gate, Axes::Ffn);
+            let b = wide(self, "in", "hook_pre_linear");
+            let y = self.act(&n("hook_post"), c.d_ff, Axes::Ffn);
+            self.op(Op::Multiply { a: gate, b, y });
+            y
+        } else {
+            let pre = wide(self, "in", "hook_pre");
+            self.activate(&n("hook_post"), pre, Axes::Ffn)
+        };
         let out = format!("blocks.{i}.hook_mlp_out");
         let y = self.linear(&n("out"), &out, x, c.d_model, c.ffn_bias, Role::Residual, Axes::Model);
         self.dropout(&format!("{out}_dropped"), y, c.dropout.ffn)

@@ -9,7 +9,7 @@ mod builder;
 pub mod init;
 mod plan;
 
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, RotaryScaling};
 use crate::ops::{Back, Op, Slot, Space};
 use std::fmt;
 use std::ops::Range;
@@ -140,7 +140,7 @@ impl Param {
 pub(crate) enum Table {
     Sinusoidal,
     SinusoidalOneBased,
-    Rotary { base: f64 },
+    Rotary { base: f64, scaling: RotaryScaling },
 }
 
 /// The transformer: names and places for its tensors, and the list of ops.
@@ -230,7 +230,7 @@ impl Model {
                 match *table {
                     Table::Sinusoidal => tables::sinusoidal(t, c, slot.cols),
                     Table::SinusoidalOneBased => tables::sinusoidal_one_based(t, c, slot.cols),
-                    Table::Rotary { base } => tables::rotary(t, c, slot.cols, base),
+                    Table::Rotary { base, scaling } => tables::rotary(t, c, slot.cols, (base, scaling)),
                 }
             };
             (*slot, (0..slot.len()).map(|i| value(i) as f32).collect())

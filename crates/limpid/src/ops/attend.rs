@@ -401,15 +401,18 @@ pub struct Gradients<'a> {
     pub watched: [Option<MatMut<'a>>; 3],
 }
 
-/// Gradients of one head (overwritten unless `add`) from dy, y: (rows,D) and lse: (rows,1).
-pub fn backward(level: Level, head: Head, to: Gradients, add: bool, [dy, y, lse]: [Mat; 3], scratch: &mut [f32]) {
+/// Gradients of one head from dy, y: (rows,D) and lse: (rows,1); overwritten unless `add`: of the queries, of keys and values
+/// (which other heads may share).
+pub fn backward(level: Level, head: Head, to: Gradients, add: [bool; 2], [dy, y, lse]: [Mat; 3], scratch: &mut [f32]) {
     let Gradients { mut dq, mut dk, mut dv, mut watched } = to;
     let (blocks, scratch) = scratch.split_at_mut(SCRATCH - gemm::SCRATCH);
     let mut blocks = blocks.as_chunks_mut::<BLOCK>().0.chunks_exact_mut(BLOCK);
     let [p, dp, ds_seen, dp_seen] = [(); 4].map(|()| blocks.next().expect("four blocks"));
     let d = head.q.cols;
-    if !add {
-        [&mut dq, &mut dk, &mut dv].into_iter().for_each(|m| m.fill(0.0));
+    for (m, add) in [(&mut dq, add[0]), (&mut dk, add[1]), (&mut dv, add[1])] {
+        if !add {
+            m.fill(0.0);
+        }
     }
     watched.iter_mut().flatten().for_each(|m| m.fill(0.0));
     for rows in head.blocks() {
@@ -557,7 +560,7 @@ mod tests {
                         let [dq_to, dk_to, dv_to] = [&mut dq, &mut dk, &mut dv].map(|m| MatMut::new(m, d));
                         let to = Gradients { dq: dq_to, dk: dk_to, dv: dv_to, watched: [None, None, None] };
                         let given = [of(&dy, rows), Mat::new(&y, d), Mat::new(&lse, 1)];
-                        backward(level, head, to, false, given, &mut scratch);
+                        backward(level, head, to, [false; 2], given, &mut scratch);
                         for (tensor, got, want) in [("dq", dq, &want[1]), ("dk", dk, &want[2]), ("dv", dv, &want[3])] {
                             assert_close(&what(tensor), &got, want);
                         }

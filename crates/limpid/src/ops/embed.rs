@@ -53,6 +53,8 @@ pub fn backward<F: Copy + std::ops::AddAssign>(
 
 /// The fixed position tables.
 pub mod tables {
+    use crate::config::RotaryScaling;
+
     /// Positions and columns from 0: PE(p, 2i) = sin(p / 10000^(2i/C)), PE(p, 2i+1) = cos of the same (R060).
     pub fn sinusoidal(position: usize, column: usize, d_model: usize) -> f64 {
         let angle = position as f64 / 10_000f64.powf((column / 2 * 2) as f64 / d_model as f64);
@@ -67,9 +69,10 @@ pub mod tables {
         if j.is_multiple_of(2) { angle(j).sin() } else { angle(j - 1).cos() }
     }
 
-    /// Rotary angles: column 2i is cos(p base^(-2i/D)), column 2i + 1 the sine.
-    pub fn rotary(position: usize, column: usize, d_head: usize, base: f64) -> f64 {
-        let angle = position as f64 * base.powf(-((column / 2 * 2) as f64) / d_head as f64);
+    /// Rotary angles: column 2i is cos(p base^(-2i/D)), column 2i + 1 the sine, with the frequency scaled.
+    pub fn rotary(position: usize, column: usize, d_head: usize, (base, scaling): (f64, RotaryScaling)) -> f64 {
+        let frequency = base.powf(-((column / 2 * 2) as f64) / d_head as f64);
+        let angle = position as f64 * scaling.apply(frequency);
         if column.is_multiple_of(2) { angle.cos() } else { angle.sin() }
     }
 }

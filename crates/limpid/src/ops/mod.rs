@@ -4,7 +4,8 @@
 //!
 //! One op per file, and in each file: the formula, `reference` (f64, plain loops, the judge), the
 //! fast pair, tests. The letters, once: B batch, T sequence, N = rows (B x T in training), C = d_model,
-//! H heads, D = C / H, F = d_ff, V vocabulary. Read `norm` for a typical op, `linear` for the one
+//! H heads of queries and K
+//! of keys and values, D features of each, F = d_ff, V vocabulary. Read `norm` for a typical op, `linear` for the one
 //! that costs, `plan` in `model` for where tensors lie.
 
 pub mod activate;
@@ -18,13 +19,14 @@ pub mod embed;
 pub mod gather;
 pub mod linear;
 pub mod math;
+pub mod multiply;
 pub mod norm;
 pub mod random;
 pub mod rotate;
 pub mod simd;
 pub mod view;
 
-use crate::config::{Activation, DropoutScale, Mask, NormKind};
+use crate::config::{Activation, DropoutScale, Heads, Mask, NormKind};
 use std::ops::Range;
 
 /// One of the memories a backend keeps.
@@ -191,30 +193,30 @@ pub enum Op {
         /// (N,O)
         y: Slot,
     },
-    /// y = qkv with the query and key thirds turned by their position
+    /// y = qkv with queries and keys turned by their position
     Rotate {
-        /// (N,3C)
+        /// (N, (H + 2K) D)
         x: Slot,
-        /// (N,3C)
+        /// (N, (H + 2K) D)
         y: Slot,
         /// cosine and sine of every position's angles, (T,D) (contract: Su et al. 2021)
         angles: Slot,
-        /// heads
-        n_head: usize,
+        /// which columns are which
+        heads: Heads,
     },
     /// y = softmax(scale q k' + mask) v, head by head. With a cache, keys and values are stored
     /// there first and all of the sequence so far is attended to.
     Attend {
-        /// (N,3C): query, key, value; head h has columns h D .. (h + 1) D of each third
+        /// (N, (H + 2K) D): queries, keys, values
         qkv: Slot,
-        /// (sequences x context, 2C)
+        /// (sequences x context, 2K D): keys, values
         cache: Option<Slot>,
-        /// (N,C)
+        /// (N, H D)
         y: Slot,
         /// kept for the backward: log of the sum of exponentials, (N,H)
         lse: Slot,
-        /// heads
-        n_head: usize,
+        /// which columns are which
+        heads: Heads,
         /// which keys a query sees
         mask: Mask,
         /// what scores are multiplied by
@@ -246,6 +248,15 @@ pub enum Op {
         /// (N,C)
         b: Slot,
         /// (N,C)
+        y: Slot,
+    },
+    /// y = a b, element by element
+    Multiply {
+        /// (N,F)
+        a: Slot,
+        /// (N,F)
+        b: Slot,
+        /// (N,F)
         y: Slot,
     },
     /// y = x with some elements dropped; in evaluation, x (times 1 - p if un-rescaled)
@@ -312,6 +323,7 @@ impl Op {
             Op::Attend { .. } => "attend",
             Op::Activate { .. } => "activate",
             Op::Add { .. } => "add",
+            Op::Multiply { .. } => "multiply",
             Op::Dropout { .. } => "dropout",
             Op::Gather { .. } => "gather",
             Op::Classify { .. } => "classify",
@@ -351,6 +363,7 @@ impl Op {
             ),
             Op::Activate { x, y, .. } => ([Some((SAVED, x)), Some((WRITE, y)), None], [const { None }; 4]),
             Op::Add { a, b, y } => ([Some((READ, a)), Some((READ, b)), Some((WRITE, y))], [const { None }; 4]),
+            Op::Multiply { a, b, y } => ([Some((SAVED, a)), Some((SAVED, b)), Some((WRITE, y))], [const { None }; 4]),
             Op::Classify { x, w, b, losses, logits, probs } => (
                 [Some((SAVED, x)), Some((Own, w)), Some((WRITE, losses))],
                 [Some((Own, b)), Some((Watched, logits)), Some((Watched, probs)), None],
@@ -381,6 +394,7 @@ impl Op {
             | Op::Attend { y, .. }
             | Op::Activate { y, .. }
             | Op::Add { y, .. }
+            | Op::Multiply { y, .. }
             | Op::Dropout { y, .. }
             | Op::Gather { y, .. } => y,
             Op::Classify { losses, .. } => losses,
@@ -391,7 +405,7 @@ impl Op {
     pub fn inputs(&self) -> [Option<Slot>; 2] {
         match *self {
             Op::Embed { .. } => [None, None],
-            Op::Add { a, b, .. } => [Some(a), Some(b)],
+            Op::Add { a, b, .. } | Op::Multiply { a, b, .. } => [Some(a), Some(b)],
             Op::Attend { qkv, .. } => [Some(qkv), None],
             Op::Norm { x, .. }
             | Op::Linear { x, .. }
@@ -425,20 +439,24 @@ impl Op {
                     && like(scale, (x.rows, 1))
             }
             Op::Linear { x, w, b, y } => w.shape() == (y.cols, x.cols) && x.rows == y.rows && vector(b, y.cols),
-            Op::Rotate { x, y, angles, n_head } => {
-                x.shape() == y.shape() && x.cols.is_multiple_of(6 * n_head) && angles.cols * 3 * n_head == x.cols
+            Op::Rotate { x, y, angles, heads } => {
+                x.shape() == y.shape()
+                    && x.cols == heads.cols()
+                    && angles.cols == heads.d_head
+                    && heads.d_head.is_multiple_of(2)
             }
-            Op::Attend { qkv, cache, y, lse, n_head, raw, scores, pattern, .. } => {
+            Op::Attend { qkv, cache, y, lse, heads, raw, scores, pattern, .. } => {
                 let watched =
-                    |w: Option<Slot>| w.is_none_or(|w: Slot| w.rows == y.rows && w.cols.is_multiple_of(n_head));
-                qkv.shape() == (y.rows, 3 * y.cols)
-                    && y.cols.is_multiple_of(n_head)
-                    && lse.shape() == (y.rows, n_head)
-                    && cache.is_none_or(|c| c.cols == 2 * y.cols)
+                    |w: Option<Slot>| w.is_none_or(|w: Slot| w.rows == y.rows && w.cols.is_multiple_of(heads.n_head));
+                qkv.shape() == (y.rows, heads.cols())
+                    && y.cols == heads.query_cols()
+                    && heads.n_head.is_multiple_of(heads.n_kv_head)
+                    && lse.shape() == (y.rows, heads.n_head)
+                    && cache.is_none_or(|c| c.cols == 2 * heads.key_cols())
                     && [raw, scores, pattern].into_iter().all(watched)
             }
             Op::Activate { x, y, .. } | Op::Dropout { x, y, .. } => x.shape() == y.shape(),
-            Op::Add { a, b, y } => a.shape() == y.shape() && b.shape() == y.shape(),
+            Op::Add { a, b, y } | Op::Multiply { a, b, y } => a.shape() == y.shape() && b.shape() == y.shape(),
             Op::Gather { x, y } => x.cols == y.cols,
             Op::Classify { x, w, b, losses, logits, probs } => {
                 w.cols == x.cols

@@ -2,24 +2,19 @@
 //! position x base^(-2i/D), so that a score depends on the distance of query and key alone. Values pass
 //! through. Backward: turned back, for a rotation's transpose is its inverse.
 
-/// y: (rows,3C) from x; `angles`: (T,D) holds cosine and sine of each pair; `sign` -1 turns back.
-pub fn turn<F>(
-    y: &mut [F],
-    x: &[F],
-    add: bool,
-    angles: &[F],
-    positions: &[u32],
-    (cols, n_head): (usize, usize),
-    sign: F,
-) where
+use crate::config::Heads;
+
+/// y: (rows, (H + 2K) D) from x; `angles`: (T,D) holds cosine and sine of each pair; `sign` -1 turns back.
+pub fn turn<F>(y: &mut [F], x: &[F], add: bool, angles: &[F], positions: &[u32], heads: Heads, sign: F)
+where
     F: Copy + std::ops::Mul<Output = F> + std::ops::Add<Output = F> + std::ops::Sub<Output = F>,
 {
-    let (width, d) = (cols / 3, cols / 3 / n_head);
+    let (cols, d, turned) = (heads.cols(), heads.d_head, heads.n_head + heads.n_kv_head);
     let mut put = |at: usize, value: F| y[at] = if add { y[at] + value } else { value };
     for (n, t) in positions.iter().enumerate() {
         let angles = &angles[*t as usize * d..][..d];
         let row = n * cols;
-        for head in 0..2 * n_head {
+        for head in 0..turned {
             for i in (0..d).step_by(2) {
                 let (cos, sin) = (angles[i], sign * angles[i + 1]);
                 let at = row + head * d + i;
@@ -28,7 +23,7 @@ pub fn turn<F>(
                 put(at + 1, a * sin + b * cos);
             }
         }
-        for at in row + 2 * width..row + cols {
+        for at in row + turned * d..row + cols {
             put(at, x[at]);
         }
     }
@@ -38,21 +33,23 @@ pub fn turn<F>(
 mod tests {
     use super::super::embed::tables::rotary;
     use super::*;
+    use crate::config::RotaryScaling;
 
     #[test]
     fn scores_depend_on_distance_alone_and_turning_back_undoes() {
         let (d, t) = (4, 9);
-        let angles: Vec<f64> = (0..t * d).map(|i| rotary(i / d, i % d, d, 100.0)).collect();
+        let angles: Vec<f64> = (0..t * d).map(|i| rotary(i / d, i % d, d, (100.0, RotaryScaling::NONE))).collect();
+        let heads = Heads { n_head: 1, n_kv_head: 1, d_head: d };
         let x: Vec<f64> = (0..3 * d).map(|i| (i as f64 * 1.3).sin()).collect();
         let turned = |position: u32| {
             let mut y = vec![0.0; 3 * d];
-            turn(&mut y, &x, false, &angles, &[position], (3 * d, 1), 1.0);
+            turn(&mut y, &x, false, &angles, &[position], heads, 1.0);
             y
         };
         let score = |a: u32, b: u32| (0..d).map(|i| turned(a)[i] * turned(b)[d + i]).sum::<f64>();
         assert!((score(5, 2) - score(8, 5)).abs() < 1e-12 && (score(5, 2) - score(5, 3)).abs() > 1e-3);
         let mut back = vec![0.0; 3 * d];
-        turn(&mut back, &turned(7), false, &angles, &[7], (3 * d, 1), -1.0);
+        turn(&mut back, &turned(7), false, &angles, &[7], heads, -1.0);
         assert!(back.iter().zip(&x).all(|(b, x)| (b - x).abs() < 1e-12));
     }
 }

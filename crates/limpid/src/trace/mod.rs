@@ -416,7 +416,7 @@ impl<'a> Trace<'a> {
         let wide = values.len() / (b * t).max(1);
         let (axes, shape): (&[&'static str], _) = match axes {
             Axes::Model => (&["batch", "pos", "d_model"], vec![b, t, wide]),
-            Axes::Heads => (&["batch", "pos", "head", "d_head"], vec![b, t, c.n_head, wide / c.n_head]),
+            Axes::Heads => (&["batch", "pos", "head", "d_head"], vec![b, t, wide / c.d_head(), c.d_head()]),
             Axes::Scores => (&["batch", "head", "query_pos", "key_pos"], vec![b, c.n_head, t, t]),
             Axes::Ffn => (&["batch", "pos", "d_ff"], vec![b, t, wide]),
             Axes::Vocab => (&["batch", "pos", "d_vocab"], vec![b, t, wide]),

@@ -146,7 +146,7 @@ impl Recipe {
                 ..base
             },
             "formulated-gpt" | "formulated-gpt2" | "formulated-bert" | "openai-gpt" | "gpt2" | "gpt2-medium"
-            | "gpt2-large" | "gpt2-xl" | "bert-base-uncased" => large,
+            | "gpt2-large" | "gpt2-xl" | "bert-base-uncased" | "llama-3.2-1b" => large,
             _ => base,
         }
     }

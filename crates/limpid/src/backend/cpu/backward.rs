@@ -10,7 +10,7 @@ use crate::ops::attend::{self, Gradients, Head};
 use crate::ops::dropout::{self, Draws};
 use crate::ops::view::{Mat, MatMut, Shared};
 use crate::ops::{Back, Grad, Op, Slot, Space, Span};
-use crate::ops::{activate, add, classify, embed, gather, norm, rotate};
+use crate::ops::{activate, add, classify, embed, gather, multiply, norm, rotate};
 use std::ops::Range;
 
 /// The gradients of all parameters, while several tasks add to them, each to its own.
@@ -73,19 +73,19 @@ pub fn inputs(step: Back, weights: &Weights, lane: &mut Lane, crew: &Crew) {
             let [dy, dx] = pick(act_grad, [dy_slot, slot]);
             crew.product(dx, Mat::new(dy, w.rows), Mat::new(&param[w.range()], w.cols), add);
         }
-        Op::Rotate { x, angles, n_head, .. } => {
+        Op::Rotate { x, angles, heads, .. } => {
             let (cols, angles) = (x.cols, &konst[angles.range()]);
             let Grad { slot, add } = step.dx[0].expect("a rotation has an input");
             let [dy, dx] = pick(act_grad, [dy_slot, slot]);
             let dy = &*dy;
             crew.rows([(dx, cols)], |rows, [dx], _| {
                 let dy = &dy[rows.start * cols..rows.end * cols];
-                rotate::turn(dx, dy, add, angles, &batch.positions[rows], (cols, n_head), -1.0);
+                rotate::turn(dx, dy, add, angles, &batch.positions[rows], heads, -1.0);
             });
         }
-        Op::Attend { qkv, cache, y, lse, n_head, mask, scale, drop, .. } => {
+        Op::Attend { qkv, cache, y, lse, heads, mask, scale, drop, .. } => {
             assert!(cache.is_none(), "a cached run has no backward");
-            let (c, d) = (y.cols, y.cols / n_head);
+            let (c, n_head, n_kv, d) = (y.cols, heads.n_head, heads.n_kv_head, heads.d_head);
             let draws = drop.map(|drop| Draws::new(drop, batch.seed)).filter(|d| !d.is_identity());
             let (x, y, lse) = (&act[qkv.range()], &act[y.range()], &stat[lse.range()]);
             let Grad { slot, add } = step.dx[0].expect("attention has an input");
@@ -100,27 +100,32 @@ pub fn inputs(step: Back, weights: &Weights, lane: &mut Lane, crew: &Crew) {
                     (dy, dx, None)
                 }
             };
-            let (dy, to) = (&*dy, Shared::new(dx, 3 * c));
-            crew.heads(batch.spans.len(), n_head, &|task, id| {
-                let (span, h) = (batch.spans[task / n_head], task % n_head);
-                let [q, k, v] = query_key_value(x, None, span, (c, h, n_head));
-                let place = Span { row: first + span.row, ..span };
-                let head = Head { q, k, v, span: place, mask, scale, draws, head: h, n_head };
+            let (dy, to) = (&*dy, Shared::new(dx, heads.cols()));
+            crew.heads(batch.spans.len(), n_kv, &|task, id| {
+                let span = batch.spans[task / n_kv];
                 let rows = span.row..span.row + span.rows;
                 let of = |data, cols: usize, range: Range<usize>| Mat::new(data, cols).rows(rows.clone()).cols(range);
-                let own = h * d..(h + 1) * d;
-                let given = [of(dy, c, own.clone()), of(y, c, own), of(lse, n_head, h..h + 1)];
-                // SAFETY: each task takes one head's columns of one sequence's rows, in each third.
-                let third = |t: usize| unsafe { to.part(rows.clone(), t * c + h * d..t * c + (h + 1) * d) };
-                let watched = match &seen {
-                    Some(seen) => seen.each_ref().map(|s| {
-                        // SAFETY: likewise one head's scores of one sequence's rows.
-                        Some(unsafe { s.part(rows.clone(), h * wide..(h + 1) * wide) })
-                    }),
-                    None => [None, None, None],
-                };
-                let to = Gradients { dq: third(0), dk: third(1), dv: third(2), watched };
-                crew.with_scratch(id, |scratch| attend::backward(level, head, to, add, given, scratch));
+                let group = task % n_kv * heads.group()..(task % n_kv + 1) * heads.group();
+                for h in group.clone() {
+                    let [q, k, v] = query_key_value(x, None, span, heads, h);
+                    let place = Span { row: first + span.row, ..span };
+                    let head = Head { q, k, v, span: place, mask, scale, draws, head: h, n_head };
+                    let own = h * d..(h + 1) * d;
+                    let given = [of(dy, c, own.clone()), of(y, c, own), of(lse, n_head, h..h + 1)];
+                    // SAFETY: each task takes one key head's columns of one sequence's rows, and those of the query heads
+                    // it serves; these parts are gone before the next query head's are made.
+                    let [dq, dk, dv] = heads.starts(h).map(|at| unsafe { to.part(rows.clone(), at..at + d) });
+                    let watched = match &seen {
+                        Some(seen) => seen.each_ref().map(|s| {
+                            // SAFETY: likewise one head's scores of one sequence's rows.
+                            Some(unsafe { s.part(rows.clone(), h * wide..(h + 1) * wide) })
+                        }),
+                        None => [None, None, None],
+                    };
+                    let to = Gradients { dq, dk, dv, watched };
+                    let add = [add, add || h > group.start];
+                    crew.with_scratch(id, |scratch| attend::backward(level, head, to, add, given, scratch));
+                }
             });
         }
         Op::Activate { f, slope, x, .. } => {
@@ -140,6 +145,17 @@ pub fn inputs(step: Back, weights: &Weights, lane: &mut Lane, crew: &Crew) {
                 let dy = &*dy;
                 crew.rows([(dx, y.cols)], |rows, [dx], _| {
                     add::backward(dx, add, &dy[rows.start * y.cols..rows.end * y.cols]);
+                });
+            }
+        }
+        Op::Multiply { a, b, y } => {
+            for (to, other) in step.dx.into_iter().zip([b, a]) {
+                let (Grad { slot, add }, other) = (to.expect("a product has inputs"), &act[other.range()]);
+                let [dy, d] = pick(act_grad, [dy_slot, slot]);
+                let dy = &*dy;
+                crew.rows([(d, y.cols)], |rows, [d], _| {
+                    let range = rows.start * y.cols..rows.end * y.cols;
+                    multiply::backward(d, add, &dy[range.clone()], &other[range]);
                 });
             }
         }

@@ -3,29 +3,28 @@
 
 use super::crew::Crew;
 use super::{Lane, Serving, Weights, pick};
+use crate::config::Heads;
 use crate::ops::attend::{self, Head};
 use crate::ops::dropout::{self, Draws};
 use crate::ops::embed::{self, Lookup};
 use crate::ops::view::{Mat, MatMut, Shared};
 use crate::ops::{Op, Slot, Space, Span};
-use crate::ops::{activate, add, classify, gather, norm, rotate};
+use crate::ops::{activate, add, classify, gather, multiply, norm, rotate};
 use std::ops::Range;
 
-/// The queries, keys and values of one head: `x` is (N,3C), `cache` the sequence's own (positions,2C) if there is one.
-pub fn query_key_value<'a>(
-    x: &'a [f32],
-    cache: Option<&'a [f32]>,
-    span: Span,
-    (c, h, n_head): (usize, usize, usize),
-) -> [Mat<'a>; 3] {
-    let (d, rows) = (c / n_head, span.rows);
-    let mine = &x[span.row * 3 * c..(span.row + rows) * 3 * c];
-    let third = |t: usize| Mat::strided(&mine[t * c + h * d..], rows, d, 3 * c);
+/// The queries of head `h` and the keys and values it works with: `x` is (N, (H + 2K) D), `cache` the sequence's own
+/// (positions, 2K D) if there is one.
+pub fn query_key_value<'a>(x: &'a [f32], cache: Option<&'a [f32]>, span: Span, heads: Heads, h: usize) -> [Mat<'a>; 3] {
+    let (d, rows, cols) = (heads.d_head, span.rows, heads.cols());
+    let mine = &x[span.row * cols..(span.row + rows) * cols];
+    let [query, key, value] = heads.starts(h);
+    let part = |start: usize| Mat::strided(&mine[start..], rows, d, cols);
     match cache {
-        None => [third(0), third(1), third(2)],
+        None => [part(query), part(key), part(value)],
         Some(kv) => {
-            let keys = |t: usize| Mat::strided(&kv[t * c + h * d..], span.past + rows, d, 2 * c);
-            [third(0), keys(0), keys(1)]
+            let (past, stored) = (heads.query_cols(), 2 * heads.key_cols());
+            let keys = |start: usize| Mat::strided(&kv[start - past..], span.past + rows, d, stored);
+            [part(query), keys(key), keys(value)]
         }
     }
 }
@@ -80,29 +79,28 @@ pub fn run(op: Op, weights: &Weights, lane: &mut Lane, crew: &Crew, serving: Opt
                 serving.map(|s| &*s.packed.entry(w.at).or_insert_with(|| crew.pack(Mat::new(weights, cols).t())));
             crew.linear(y, Mat::new(x, cols), weights, bias, packed);
         }
-        Op::Rotate { x, y, angles, n_head } => {
+        Op::Rotate { x, y, angles, heads } => {
             let angles = &konst[angles.range()];
             let cols = x.cols;
             let [x, y] = pick(act, [x, y]);
             let x = &*x;
             crew.rows([(y, cols)], |rows, [y], _| {
                 let x = &x[rows.start * cols..rows.end * cols];
-                rotate::turn(y, x, false, angles, &batch.positions[rows], (cols, n_head), 1.0);
+                rotate::turn(y, x, false, angles, &batch.positions[rows], heads, 1.0);
             });
         }
-        Op::Attend { qkv, cache, y, lse, n_head, mask, scale, drop, raw, scores, pattern } => {
-            let c = y.cols;
-            let d = c / n_head;
+        Op::Attend { qkv, cache, y, lse, heads, mask, scale, drop, raw, scores, pattern } => {
+            let (n_head, d, c, all, cached) = (heads.n_head, heads.d_head, y.cols, heads.cols(), 2 * heads.key_cols());
             let draws = drop.map(|drop| Draws::new(drop, batch.seed)).filter(|d| !d.is_identity());
             let [x, y] = pick(act, [qkv, y]);
             let x = &*x;
-            let cache_rows = batch.context * 2 * c;
+            let cache_rows = batch.context * cached;
             let kv = cache.zip(serving).map(|(slot, serving)| {
                 let kv = &mut serving.cache[slot.range()];
                 for span in &batch.spans {
                     for i in 0..span.rows {
-                        let to = span.sequence * cache_rows + (span.past + i) * 2 * c;
-                        kv[to..to + 2 * c].copy_from_slice(&x[(span.row + i) * 3 * c + c..][..2 * c]);
+                        let to = span.sequence * cache_rows + (span.past + i) * cached;
+                        kv[to..to + cached].copy_from_slice(&x[(span.row + i) * all + c..][..cached]);
                     }
                 }
                 &*kv
@@ -111,7 +109,7 @@ pub fn run(op: Op, weights: &Weights, lane: &mut Lane, crew: &Crew, serving: Opt
             let of = |task: usize| {
                 let (span, h) = (batch.spans[task / n_head], task % n_head);
                 let own = kv.map(|kv| &kv[span.sequence * cache_rows..][..cache_rows]);
-                let [q, k, v] = query_key_value(x, own, span, (c, h, n_head));
+                let [q, k, v] = query_key_value(x, own, span, heads, h);
                 let place = Span { row: first + span.row, ..span };
                 (span, h, Head { q, k, v, span: place, mask, scale, draws, head: h, n_head })
             };
@@ -152,6 +150,15 @@ pub fn run(op: Op, weights: &Weights, lane: &mut Lane, crew: &Crew, serving: Opt
             crew.rows([(y, cols)], |rows, [y], _| {
                 let range = rows.start * cols..rows.end * cols;
                 add::forward(y, &a[range.clone()], &b[range]);
+            });
+        }
+        Op::Multiply { a, b, y } => {
+            let cols = y.cols;
+            let [a, b, y] = pick(act, [a, b, y]);
+            let (a, b) = (&*a, &*b);
+            crew.rows([(y, cols)], |rows, [y], _| {
+                let range = rows.start * cols..rows.end * cols;
+                multiply::forward(y, &a[range.clone()], &b[range]);
             });
         }
         Op::Dropout { x, y, drop } => {
