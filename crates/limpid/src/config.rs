@@ -75,6 +75,9 @@ pub enum ConfigError {
          score is NaN, so the softmax is NaN (contract E2-01); use `causal`, which adds 0 or -inf"
     )]
     MultiplicativeMask,
+    /// A use that needs logits.
+    #[error("this model has no head over the vocabulary, only hidden states: it can be inspected, not trained or sampled")]
+    NoHead,
     /// A configuration file that cannot be read.
     #[error("{0}")]
     File(String),
@@ -398,6 +401,8 @@ pub struct Config {
     pub ffn_gated: bool,
     /// Slope of the leaky ReLU below zero.
     pub leaky_slope: f64,
+    /// A head over the vocabulary. An encoder without one gives its hidden states: it can be looked into, not trained.
+    pub lm_head: bool,
     /// The head uses the token table (R184) or has its own weights (R182).
     pub tied_head: bool,
     /// The head adds a bias (R183).
@@ -439,6 +444,7 @@ impl Default for Config {
             activation: Activation::GeluTanh,
             leaky_slope: 0.01,
             ffn_gated: false,
+            lm_head: true,
             tied_head: true,
             head_bias: false,
             head_transform: false,
@@ -469,7 +475,8 @@ pub const PRESETS: &[&str] = &[
 ];
 
 /// Keys that the first models did not have; their defaults mean what those models were.
-const YOUNGER: [&str; 5] = ["n_kv_head", "d_head", "rotary_scaling", "attention_scale_by_layer", "ffn_gated"];
+const YOUNGER: [&str; 6] =
+    ["n_kv_head", "d_head", "rotary_scaling", "attention_scale_by_layer", "ffn_gated", "lm_head"];
 
 impl Config {
     /// A preset by name. Where the document a preset follows gives no value, the one chosen here is

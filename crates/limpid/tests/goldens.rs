@@ -9,7 +9,7 @@ mod common;
 
 use common::ids;
 use limpid::backend::{Backend, Cpu, Reference};
-use limpid::checkpoint::{CheckpointError, Directory, save_parameters};
+use limpid::checkpoint::{CheckpointError, Checkpoint, save_parameters};
 use limpid::config::{Config, ConfigError, NormPlace, Positions};
 use limpid::model::init::{self, Init};
 use limpid::model::{Model, Param, Use};
@@ -321,7 +321,7 @@ fn directory(name: &str) -> (Folder, Config, Tokenizer) {
 #[test]
 fn a_model_directory_comes_back() {
     let (folder, config, tokenizer) = directory("round-trip");
-    let opened = Directory::open(&folder.0).unwrap();
+    let opened = Checkpoint::open(&folder.0).unwrap();
     assert_eq!((&opened.config, &opened.path), (&config, &folder.0));
     let read = opened.tokenizer.as_ref().unwrap();
     assert_eq!(read.to_json(), tokenizer.to_json());
@@ -352,7 +352,7 @@ fn a_model_directory_comes_back() {
     );
     // a tokenizer is no must: a model of bare ids has none
     fs::remove_file(folder.file("tokenizer.json")).unwrap();
-    assert!(Directory::open(&folder.0).unwrap().tokenizer.is_none());
+    assert!(Checkpoint::open(&folder.0).unwrap().tokenizer.is_none());
 }
 
 type Stored = Vec<(String, Dtype, Vec<usize>, Vec<u8>)>;
@@ -372,7 +372,7 @@ fn change(path: &Path, edit: impl Fn(&mut Stored)) {
 /// Opens a broken directory and loads it; the error, after a look that not one value was changed.
 #[track_caller]
 fn refused(folder: &Folder, config: &Config) -> CheckpointError {
-    let opened = match Directory::open(&folder.0) {
+    let opened = match Checkpoint::open(&folder.0) {
         Ok(opened) => opened,
         Err(error) => return error,
     };

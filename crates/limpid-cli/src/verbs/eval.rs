@@ -4,7 +4,7 @@ use super::{open, tokenizer};
 use crate::options::{MachineOptions, Usage};
 use crate::{show, source};
 use anyhow::{Context, Result, bail};
-use limpid::checkpoint::Directory;
+use limpid::checkpoint::Checkpoint;
 use limpid::config::Mask;
 use limpid::data::{Objective, Windows, check_ids};
 use limpid::evaluate;
@@ -54,31 +54,31 @@ struct Found {
 }
 
 pub fn run(args: Args) -> Result<()> {
-    let directory = Directory::open(&args.model)?;
+    let checkpoint = Checkpoint::open(&args.model)?;
     let data = match (&args.data, &args.prompt, &args.continuation) {
         (Some(data), ..) => data,
-        (None, Some(prompt), Some(continuation)) => return likelihood(&args, &directory, prompt, continuation),
+        (None, Some(prompt), Some(continuation)) => return likelihood(&args, &checkpoint, prompt, continuation),
         _ => bail!(Usage("give --data FILE, or --prompt TEXT and --continuation TEXT".into())),
     };
-    let tokenizer = tokenizer(&directory)?;
+    let tokenizer = tokenizer(&checkpoint)?;
     let (text, log_probability) = source::read_whole(data)?;
     let ids = tokenizer.encode(&text).with_context(|| data.clone())?;
-    check_ids(&ids, directory.config.vocab_size)?;
-    let context = args.context_length.unwrap_or(directory.config.context_length);
+    check_ids(&ids, checkpoint.config.vocab_size)?;
+    let context = args.context_length.unwrap_or(checkpoint.config.context_length);
     if context == 0 || args.batch_size == 0 {
         bail!("--context-length and --batch-size must be at least 1");
     }
-    let objective = match directory.config.mask {
+    let objective = match checkpoint.config.mask {
         Mask::Causal => Objective::NextToken,
         _ => {
             let mask = tokenizer
                 .special("[MASK]")
                 .context("the model predicts masked tokens, but its tokenizer has no [MASK]")?;
-            Objective::Masked { mask, vocab_size: directory.config.vocab_size, segments: false }
+            Objective::Masked { mask, vocab_size: checkpoint.config.vocab_size, segments: false }
         }
     };
     let windows = Windows::new("text", &ids, context, objective)?;
-    let (model, mut cpu) = open(&directory, Use::Score { batch: args.batch_size, context }, &args.machine)?;
+    let (model, mut cpu) = open(&checkpoint, Use::Score { batch: args.batch_size, context }, &args.machine)?;
     let score = evaluate::score(&model, &mut cpu, &windows, args.batch_size, &mut |_| true);
     let floor = log_probability.filter(|_| objective == Objective::NextToken).map(|p| -p / score.tokens as f64);
     let found = Found {
@@ -109,19 +109,19 @@ pub fn run(args: Args) -> Result<()> {
 }
 
 /// How likely a continuation is: logarithms of each token's probability and their sum.
-fn likelihood(args: &Args, directory: &Directory, prompt: &str, continuation: &str) -> Result<()> {
+fn likelihood(args: &Args, checkpoint: &Checkpoint, prompt: &str, continuation: &str) -> Result<()> {
     if prompt == "-" && continuation == "-" {
         bail!(Usage("--prompt and --continuation cannot both be standard input".into()));
     }
-    let tokenizer = tokenizer(directory)?;
+    let tokenizer = tokenizer(checkpoint)?;
     let prompt = tokenizer.encode(&source::prompt(prompt)?).context("--prompt")?;
     let ids = tokenizer.encode(&source::prompt(continuation)?).context("--continuation")?;
     if ids.is_empty() {
         bail!("the continuation is empty: there is nothing to score");
     }
-    let mut session = args.machine.session(&directory.config)?;
+    let mut session = args.machine.session(&checkpoint.config)?;
     let (model, backend) = session.parts();
-    directory.load(model, backend)?;
+    checkpoint.load(model, backend)?;
     let found = generate::score(&mut session, &prompt, &ids)?;
     let pieces = tokenizer.pieces(&ids)?;
     if args.json {

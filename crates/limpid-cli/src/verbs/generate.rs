@@ -5,7 +5,7 @@ use crate::options::{MachineOptions, Usage};
 use crate::{show, source};
 use anyhow::{Context, Result, bail};
 use limpid::backend::Backend;
-use limpid::checkpoint::Directory;
+use limpid::checkpoint::Checkpoint;
 use limpid::config::Mask;
 use limpid::data::check_ids;
 use limpid::generate::{Event, Options, Overflow, Sampler, Session, generate};
@@ -99,11 +99,11 @@ pub fn run(args: Args) -> Result<()> {
     if args.num_samples == 0 {
         bail!(Usage("--num-samples is 0: it must be at least 1".into()));
     }
-    let directory = Directory::open(&args.model)?;
+    let checkpoint = Checkpoint::open(&args.model)?;
     let prompt = match (&args.tokens, &args.prompt) {
         (Some(ids), _) => ids.clone(),
         (None, given) => {
-            let tokenizer = tokenizer(&directory)?;
+            let tokenizer = tokenizer(&checkpoint)?;
             let text = given.as_deref().map(source::prompt).transpose()?.unwrap_or_default();
             match (text.is_empty(), tokenizer.end_of_text()) {
                 (false, _) => tokenizer.encode(&text)?,
@@ -115,12 +115,12 @@ pub fn run(args: Args) -> Result<()> {
             }
         }
     };
-    if directory.config.mask != Mask::Causal {
-        return fill(&args, &directory, &prompt);
+    if checkpoint.config.mask != Mask::Causal {
+        return fill(&args, &checkpoint, &prompt);
     }
-    let mut session = session(&directory, &args.machine)?;
+    let mut session = session(&checkpoint, &args.machine)?;
     let asked = super::train::interrupt()?;
-    let tokenizer = directory.tokenizer.as_ref();
+    let tokenizer = checkpoint.tokenizer.as_ref();
     let mut samples = vec![];
     for sample in 0..args.num_samples {
         let options = Options { sample, ..options.clone() };
@@ -177,21 +177,21 @@ pub fn run(args: Args) -> Result<()> {
     show::out("\n")
 }
 
-fn session(directory: &Directory, machine: &MachineOptions) -> Result<Session> {
-    let mut session = machine.session(&directory.config)?;
+fn session(checkpoint: &Checkpoint, machine: &MachineOptions) -> Result<Session> {
+    let mut session = machine.session(&checkpoint.config)?;
     let (model, backend) = session.parts();
-    directory.load(model, backend)?;
+    checkpoint.load(model, backend)?;
     Ok(session)
 }
 
 /// Writes a short sample of a model that has just been trained.
 pub fn sample(folder: &Path, max_tokens: usize, machine: &MachineOptions, seed: u64) -> Result<()> {
-    let directory = Directory::open(folder)?;
-    let tokenizer = tokenizer(&directory)?;
-    if directory.config.mask != Mask::Causal {
+    let checkpoint = Checkpoint::open(folder)?;
+    let tokenizer = tokenizer(&checkpoint)?;
+    if checkpoint.config.mask != Mask::Causal {
         return Ok(());
     }
-    let mut session = session(&directory, machine)?;
+    let mut session = session(&checkpoint, machine)?;
     let start = match tokenizer.end_of_text() {
         Some(end) => vec![end],
         None => tokenizer.encode("\n").or_else(|_| tokenizer.encode(&tokenizer.piece(0)?))?,
@@ -208,29 +208,29 @@ pub fn sample(folder: &Path, max_tokens: usize, machine: &MachineOptions, seed: 
 }
 
 /// What stands where a mask is: the likeliest tokens, and the prompt with the first of them put in.
-fn fill(args: &Args, directory: &Directory, prompt: &[u32]) -> Result<()> {
-    let tokenizer = tokenizer(directory)?;
+fn fill(args: &Args, checkpoint: &Checkpoint, prompt: &[u32]) -> Result<()> {
+    let tokenizer = tokenizer(checkpoint)?;
     let mask =
         tokenizer.special("[MASK]").context("the model predicts masked tokens, but its tokenizer has no [MASK]")?;
-    let context = directory.config.context_length;
-    check_ids(prompt, directory.config.vocab_size)?;
+    let context = checkpoint.config.context_length;
+    check_ids(prompt, checkpoint.config.vocab_size)?;
     if !prompt.contains(&mask) {
         bail!("this model fills masks: put [MASK] into the prompt where a token is wanted");
     }
     if prompt.len() > context {
         bail!("the prompt has {} tokens, the model's context_length is {context}: shorten it", prompt.len());
     }
-    let (model, mut cpu) = open(directory, Use::Inspect { batch: 1, context: prompt.len() }, &args.machine)?;
+    let (model, mut cpu) = open(checkpoint, Use::Inspect { batch: 1, context: prompt.len() }, &args.machine)?;
     let targets = vec![IGNORE; prompt.len()];
     let mut batch = Batch::of_sequences(prompt.to_vec(), targets, prompt.len());
-    if directory.config.n_segment > 0 {
+    if checkpoint.config.n_segment > 0 {
         batch.segments = vec![0; prompt.len()];
     }
     cpu.feed(&batch);
     cpu.forward(&model.ops);
     let probs = model.tensor("probs").map(|t| t.slot).context("an inspected model has probabilities")?;
     debug_assert_eq!(probs.space, Space::Stat);
-    let (all, v) = (cpu.read(probs), directory.config.vocab_size);
+    let (all, v) = (cpu.read(probs), checkpoint.config.vocab_size);
     let (mut filled, mut found) = (prompt.to_vec(), vec![]);
     for (n, _) in prompt.iter().enumerate().filter(|(_, id)| **id == mask) {
         let mut ranked: Vec<(u32, f32)> = (0..).zip(all[n * v..(n + 1) * v].iter().copied()).collect();

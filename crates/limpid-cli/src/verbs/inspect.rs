@@ -7,7 +7,7 @@ use crate::options::{MachineOptions, ModelOptions, Usage};
 use crate::{show, source};
 use anyhow::{Context, Result, bail};
 use limpid::backend::{Backend, Cpu};
-use limpid::checkpoint::Directory;
+use limpid::checkpoint::Checkpoint;
 use limpid::config::{Config, Mask};
 use limpid::data::check_ids;
 use limpid::model::{Model, Use, init};
@@ -432,7 +432,7 @@ fn columns(headers: &[&str], lines: &[Vec<String>]) -> String {
 
 // ---- the model and its input
 
-/// The model with its weights (a preset's initial ones, if no directory was given) and the prompt's ids.
+/// The model with its weights (a preset's initial ones, if no checkpoint was given) and the prompt's ids.
 fn ready(args: &Args) -> Result<(Model, Cpu, Vec<u32>, Option<Tokenizer>)> {
     let machine = &args.machine;
     let Some(dir) = &args.model else {
@@ -449,22 +449,22 @@ fn ready(args: &Args) -> Result<(Model, Cpu, Vec<u32>, Option<Tokenizer>)> {
         let (model, cpu) = untrained(&config, ids.len(), &Recipe::preset(args.preset.name()), machine)?;
         return Ok((model, cpu, ids, None));
     };
-    let directory = Directory::open(dir)?;
+    let checkpoint = Checkpoint::open(dir)?;
     let ids = match (&args.tokens, &args.prompt) {
         (Some(ids), _) => ids.clone(),
-        (None, Some(prompt)) => tokenizer(&directory)?.encode(&source::prompt(prompt)?)?,
+        (None, Some(prompt)) => tokenizer(&checkpoint)?.encode(&source::prompt(prompt)?)?,
         (None, None) if args.listing || args.similar.is_some() => vec![0],
         (None, None) => {
             bail!(Usage("give --prompt TEXT or --tokens 1,2,3: a model is shown at work on something".into()))
         }
     };
-    check(&ids, &directory.config)?;
+    check(&ids, &checkpoint.config)?;
     let (model, cpu) = if args.initial {
-        untrained(&directory.config, ids.len(), &began(dir)?, machine)?
+        untrained(&checkpoint.config, ids.len(), &began(dir)?, machine)?
     } else {
-        open(&directory, Use::Inspect { batch: 1, context: ids.len() }, machine)?
+        open(&checkpoint, Use::Inspect { batch: 1, context: ids.len() }, machine)?
     };
-    Ok((model, cpu, ids, directory.tokenizer))
+    Ok((model, cpu, ids, checkpoint.tokenizer))
 }
 
 /// A model with the weights that training would begin from.

@@ -15,7 +15,7 @@ use crate::options::MachineOptions;
 use crate::show;
 use anyhow::{Result, bail};
 use limpid::backend::Cpu;
-use limpid::checkpoint::Directory;
+use limpid::checkpoint::Checkpoint;
 use limpid::model::{Model, Use};
 use limpid::tokenizer::Tokenizer;
 
@@ -72,19 +72,19 @@ fn status(key: &str) -> Option<u64> {
 }
 
 /// A model directory's weights in a backend made for `purpose`.
-pub fn open(directory: &Directory, purpose: Use, machine: &MachineOptions) -> Result<(Model, Cpu)> {
-    let model = Model::new(&directory.config, purpose)?;
+pub fn open(checkpoint: &Checkpoint, purpose: Use, machine: &MachineOptions) -> Result<(Model, Cpu)> {
+    let model = Model::new(&checkpoint.config, purpose)?;
     fits(&model, machine, "this model")?;
     let mut cpu = machine.cpu(&model);
-    directory.load(&model, &mut cpu)?;
+    checkpoint.load(&model, &mut cpu)?;
     Ok((model, cpu))
 }
 
 /// The directory's tokenizer, or an error that says what to do without one.
-pub fn tokenizer(directory: &Directory) -> Result<&Tokenizer> {
-    match &directory.tokenizer {
+pub fn tokenizer(checkpoint: &Checkpoint) -> Result<&Tokenizer> {
+    match &checkpoint.tokenizer {
         Some(tokenizer) => Ok(tokenizer),
-        None => bail!("{} has no tokenizer.json: give ids with --tokens 1,2,3", directory.path.display()),
+        None => bail!("{} has no tokenizer.json: give ids with --tokens 1,2,3", checkpoint.path.display()),
     }
 }
 

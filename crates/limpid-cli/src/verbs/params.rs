@@ -2,7 +2,7 @@
 
 use crate::{options, show};
 use anyhow::{Result, bail};
-use limpid::checkpoint::Directory;
+use limpid::checkpoint::Checkpoint;
 use limpid::config::Config;
 use limpid::model::{Model, Use};
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ pub struct Args {
 pub fn run(args: Args) -> Result<()> {
     let (what, config) = match (&args.name, &args.model) {
         (Some(name), _) => (name.clone(), Config::preset(name)?),
-        (None, Some(dir)) => (dir.display().to_string(), Directory::open(dir)?.config),
+        (None, Some(dir)) => (dir.display().to_string(), Checkpoint::open(dir)?.config),
         (None, None) => {
             bail!(options::Usage(format!("name a preset or give --model DIR; presets: {}", options::presets())))
         }

@@ -2,7 +2,7 @@
 
 use crate::{show, source};
 use anyhow::{Result, bail};
-use limpid::checkpoint::Directory;
+use limpid::checkpoint::Checkpoint;
 use limpid::tokenizer::{Kind, Order, Tokenizer, from_one_based, statistics, to_one_based};
 use limpid::trace::table;
 use std::path::{Path, PathBuf};
@@ -45,7 +45,7 @@ const WIDEST: usize = 200;
 pub fn run(args: Args) -> Result<()> {
     let text = args.text.as_deref().map(source::prompt).transpose()?;
     let tokenizer = match (&args.model, args.tokenizer.as_str()) {
-        (Some(dir), _) => super::tokenizer(&Directory::open(dir)?)?.clone(),
+        (Some(dir), _) => super::tokenizer(&Checkpoint::open(dir)?)?.clone(),
         (None, kind @ ("char" | "word")) => {
             let Some(text) = text.as_deref().filter(|_| !args.decode) else {
                 let purpose = if args.decode { "to decode" } else { "without TEXT" };

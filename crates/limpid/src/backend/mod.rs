@@ -42,6 +42,26 @@ pub trait Backend {
     }
     /// Replaces the values of a tensor.
     fn write(&mut self, slot: Slot, values: &[f32]);
+    /// The same from values that lie the other way round, (cols, rows).
+    fn write_transposed(&mut self, slot: Slot, values: &[f32]) {
+        self.write(slot, &transpose(values, slot.cols, slot.rows));
+    }
+}
+
+/// (rows, cols) to (cols, rows), in blocks that stay near.
+pub fn transpose(from: &[f32], rows: usize, cols: usize) -> Vec<f32> {
+    const SIDE: usize = 16;
+    let mut to = vec![0.0; from.len()];
+    for i in (0..rows).step_by(SIDE) {
+        for j in (0..cols).step_by(SIDE) {
+            for j in j..(j + SIDE).min(cols) {
+                for i in i..(i + SIDE).min(rows) {
+                    to[j * rows + i] = from[i * cols + j];
+                }
+            }
+        }
+    }
+    to
 }
 
 /// Writes the model's constant tables; done once, before the first run.

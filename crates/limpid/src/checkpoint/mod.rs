@@ -1,7 +1,12 @@
-//! Weights in files. A model directory holds `config.json`, `model.safetensors` and `tokenizer.json`; a run's
-//! `state/last.safetensors` adds the optimizer's moments and the step. Files are written beside and renamed, so
-//! a failure leaves the old one whole; they are checked, every name and shape, before the model is touched.
+//! Weights in files, limpid's own and other programs'. A model of limpid's is a folder of `config.json`,
+//! `model.safetensors` and `tokenizer.json`; a run's `state/last.safetensors` adds the optimizer's moments and the step.
+//! [`Checkpoint::open`] opens these, HuggingFace's folders, GGUF and llm.c's files by looking at them; [`save`] writes any.
+//!
+//! Two layers. Containers (`store`, `safetensors_file`, `gguf`, `llmc`) are files of named tensors and know no model; they
+//! are mapped and checked whole, and values are made when asked for. `dialect` knows what the names mean. Files are written
+//! beside and renamed, so a failure leaves the old one whole.
 
+mod dialect;
 pub mod gguf;
 pub mod llmc;
 pub mod map;
@@ -9,16 +14,17 @@ pub mod safetensors_file;
 pub mod store;
 
 use crate::backend::Backend;
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, axis};
 use crate::model::{Model, Param};
 use crate::ops::Space;
 use crate::tokenizer::{self, Tokenizer};
-use safetensors::tensor::{Dtype, Metadata, View};
+use dialect::huggingface::{self, Family};
+use dialect::{Link, Names, Turn};
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use store::{Dtype, Facts, Out, Store, bad};
 
 /// Why a checkpoint cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +44,14 @@ pub enum CheckpointError {
         path: PathBuf,
         /// The file that is not there.
         missing: &'static str,
+    },
+    /// A model that a format has no words for.
+    #[error("{form} cannot express this model: it has no {what}")]
+    Inexpressible {
+        /// The format.
+        form: String,
+        /// What the model has.
+        what: String,
     },
     /// A file that is not what its name says.
     #[error("{}: {what}", .path.display())]
@@ -101,7 +115,7 @@ fn mend(error: &io::Error) -> &'static str {
     }
 }
 
-type Result<T> = std::result::Result<T, CheckpointError>;
+type Result<T, E = CheckpointError> = std::result::Result<T, E>;
 
 pub(crate) fn at<T>(path: &Path, result: io::Result<T>) -> Result<T> {
     result.map_err(|source| CheckpointError::Io { path: path.into(), source })
@@ -134,43 +148,25 @@ pub fn write_text(path: &Path, text: &str) -> Result<()> {
     replace(path, |path| File::create(path)?.write_all(text.as_bytes()))
 }
 
-/// A tensor that is turned into bytes only when its turn to be written has come.
-struct Lazy<'a> {
-    shape: Vec<usize>,
-    values: Box<dyn Fn() -> Vec<f32> + 'a>,
-}
-
-impl View for Lazy<'_> {
-    fn dtype(&self) -> Dtype {
-        Dtype::F32
-    }
-    fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-    fn data(&self) -> Cow<'_, [u8]> {
-        (self.values)().iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>().into()
-    }
-    fn data_len(&self) -> usize {
-        4 * self.shape.iter().product::<usize>()
+/// A parameter as it will be stored under limpid's own name.
+fn own<'a>(param: &'a Param, prefix: &str, dtype: &Dtype, values: impl Fn() -> Vec<f32> + 'a) -> Out<'a> {
+    Out {
+        name: format!("{prefix}{}", param.name),
+        dtype: dtype.clone(),
+        shape: param.shape(),
+        values: Box::new(values),
     }
 }
 
 /// A tensor of the given memory, parameter by parameter, with a prefix to its name.
-fn stored<'a>(model: &'a Model, backend: &'a dyn Backend, space: Space, prefix: &str) -> Vec<(String, Lazy<'a>)> {
-    let one = |param: &'a Param| {
-        let values = move || backend.read(param.slot.in_space(space));
-        (format!("{prefix}{}", param.name), Lazy { shape: param.shape(), values: Box::new(values) })
-    };
+fn stored<'a>(model: &'a Model, backend: &'a dyn Backend, space: Space, prefix: &str) -> Vec<Out<'a>> {
+    let one = |param: &'a Param| own(param, prefix, &Dtype::F32, move || backend.read(param.slot.in_space(space)));
     model.params.iter().map(one).collect()
 }
 
-fn write_tensors(path: &Path, tensors: Vec<(String, Lazy)>, facts: HashMap<String, String>) -> Result<()> {
-    replace(path, |path| {
-        safetensors::serialize_to_file(tensors, Some(facts), path).map_err(|e| match e {
-            safetensors::SafeTensorError::IoError(e) => e,
-            other => io::Error::other(other),
-        })
-    })
+/// What transformers asks of a safetensors file.
+fn format_pt() -> Facts {
+    Facts::from([("format".to_string(), "pt".to_string())])
 }
 
 /// Writes the parameters to `path`, a safetensors file.
@@ -178,8 +174,7 @@ fn write_tensors(path: &Path, tensors: Vec<(String, Lazy)>, facts: HashMap<Strin
 /// # Errors
 /// Whatever the file system says; the old file is then still there.
 pub fn save_parameters(path: &Path, model: &Model, backend: &dyn Backend) -> Result<()> {
-    let facts = HashMap::from([("format".to_string(), "pt".to_string())]);
-    write_tensors(path, stored(model, backend, Space::Param, ""), facts)
+    safetensors_file::write(path, stored(model, backend, Space::Param, ""), format_pt())
 }
 
 /// Writes parameters and moments to `path`, with `state` (JSON) in the metadata: all that resuming needs, in one file.
@@ -190,155 +185,325 @@ pub fn save_state(path: &Path, model: &Model, backend: &dyn Backend, state: Stri
     let mut tensors = stored(model, backend, Space::Param, "");
     tensors.extend(stored(model, backend, Space::Moment1, "moment1/"));
     tensors.extend(stored(model, backend, Space::Moment2, "moment2/"));
-    write_tensors(path, tensors, HashMap::from([("limpid".to_string(), state)]))
+    safetensors_file::write(path, tensors, Facts::from([("limpid".to_string(), state)]))
 }
 
-/// A safetensors file, opened and checked.
-pub struct Tensors {
-    path: PathBuf,
-    bytes: Vec<u8>,
-    start: usize,
-    metadata: Metadata,
+/// Our own names, for the tensors of one memory: those that begin with `prefix`, if any does.
+fn own_links(model: &Model, prefix: &str) -> Vec<Link> {
+    let mut links = dialect::Links::new(model);
+    model.params.iter().for_each(|p| links.whole(format!("{prefix}{}", p.name), &p.name, Turn::Same));
+    links.done()
 }
 
-impl Tensors {
-    /// Reads `path`.
-    ///
-    /// # Errors
-    /// If it cannot be read or is not a whole safetensors file.
-    pub fn open(path: &Path) -> Result<Tensors> {
-        let bytes = at(path, fs::read(path))?;
-        let bad = |what: String| CheckpointError::Format { path: path.into(), what };
-        let (header, metadata) =
-            safetensors::SafeTensors::read_metadata(&bytes).map_err(|e| bad(explain(&e, bytes.len())))?;
-        let start = header + 8;
-        let wanted = start + metadata.data_len();
-        if bytes.len() != wanted {
-            return Err(bad(format!(
-                "it should be {wanted} bytes and is {}: it was cut short or damaged",
-                bytes.len()
-            )));
-        }
-        Ok(Tensors { path: path.into(), bytes, start, metadata })
-    }
+/// Reads what [`save_parameters`] or [`save_state`] wrote: the parameters, or with a prefix the moments.
+///
+/// # Errors
+/// If a tensor is missing, left over or of another shape; the backend is then untouched.
+pub fn load(store: &Store, model: &Model, backend: &mut dyn Backend, prefix: &str, space: Space) -> Result<()> {
+    let moment = |name: &str| name.starts_with("moment");
+    let wanted = |name: &str| if prefix.is_empty() { !moment(name) } else { name.starts_with(prefix) };
+    let names = dialect::names(store, |name| wanted(name).then(|| name.into()))?;
+    dialect::load(&own_links(model, prefix), model, (store, &names), (backend, space))
+}
 
-    /// A metadata entry.
-    pub fn fact(&self, key: &str) -> Option<&str> {
-        self.metadata.metadata().as_ref()?.get(key).map(String::as_str)
-    }
-
-    /// The names of the tensors.
-    pub fn names(&self) -> Vec<String> {
-        self.metadata.offset_keys()
-    }
-
-    /// The values of `name`, of the shape wanted.
-    ///
-    /// # Errors
-    /// If it is not there, or not f32, or of another shape.
-    pub fn values(&self, name: &str, wanted: &[usize]) -> Result<Vec<f32>> {
-        let info = self.info(name, wanted)?;
-        let bytes = &self.bytes[self.start + info.0..self.start + info.1];
-        Ok(bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect())
-    }
-
-    fn info(&self, name: &str, wanted: &[usize]) -> Result<(usize, usize)> {
-        let Some(info) = self.metadata.info(name) else {
-            return Err(CheckpointError::Missing { path: self.path.clone(), tensor: name.into() });
-        };
-        if info.dtype != Dtype::F32 {
-            let what = format!("`{name}` is stored as {:?}; this version reads F32", info.dtype);
-            return Err(CheckpointError::Format { path: self.path.clone(), what });
-        }
-        if info.shape != wanted {
-            let (found, wanted) = (info.shape.clone(), wanted.to_vec());
-            return Err(CheckpointError::Shape { path: self.path.clone(), tensor: name.into(), found, wanted });
-        }
-        Ok(info.data_offsets)
-    }
-
-    /// Checks that every parameter is here under `prefix`, then writes them to `space` of the backend.
-    ///
-    /// # Errors
-    /// As [`Tensors::values`]; the backend is then untouched.
-    pub fn load(&self, model: &Model, backend: &mut dyn Backend, prefix: &str, space: Space) -> Result<()> {
-        let name = |param: &Param| format!("{prefix}{}", param.name);
-        model.params.iter().try_for_each(|p| self.info(&name(p), &p.shape()).map(drop))?;
-        if prefix.is_empty() {
-            let known = |n: &String| n.starts_with("moment") || model.params.iter().any(|p| p.name == *n);
-            if let Some(extra) = self.names().iter().find(|n| !known(n)) {
-                let what = format!(
-                    "it has a tensor `{extra}` that config.json knows nothing of: the two files belong to different models"
-                );
-                return Err(CheckpointError::Format { path: self.path.clone(), what });
-            }
-        }
-        for param in &model.params {
-            let values = self.values(&name(param), &param.shape())?;
-            backend.write(param.slot.in_space(space), &values);
-        }
-        Ok(())
+axis! {
+    /// Whose files a model is kept in.
+    Format, "format" {
+        /// limpid's own folder.
+        Limpid = "limpid",
+        /// A folder of HuggingFace's transformers.
+        HuggingFace = "hf",
+        /// llama.cpp's GGUF, one file.
+        Gguf = "gguf",
+        /// llm.c's `.bin`, one file.
+        Llmc = "llmc",
     }
 }
 
-fn explain(error: &safetensors::SafeTensorError, len: usize) -> String {
-    use safetensors::SafeTensorError::*;
-    match error {
-        HeaderTooSmall => format!("it has {len} bytes, too few for a safetensors file: it was cut short"),
-        InvalidHeaderLength | MetadataIncompleteBuffer => {
-            format!("its header points beyond its {len} bytes: it was cut short or damaged")
+/// Who named the tensors.
+#[derive(Clone, Copy)]
+enum Dialect {
+    Own,
+    HuggingFace(Family),
+    Gguf,
+    Llmc,
+}
+
+impl Dialect {
+    fn links(self, model: &Model) -> Vec<Link> {
+        match self {
+            Dialect::Own => own_links(model, ""),
+            Dialect::HuggingFace(family) => family.links(model),
+            Dialect::Gguf => dialect::gguf::links(model),
+            Dialect::Llmc => dialect::llmc::links(model),
         }
-        other => format!("it is not a safetensors file: {other}"),
     }
 }
 
-/// A model directory, its parts read and fitted together, the weights still in their file.
-pub struct Directory {
-    /// Where it is.
+/// A model in its files, opened and fitted together; the weights are still in their files.
+pub struct Checkpoint {
+    /// The folder or file.
     pub path: PathBuf,
-    /// `config.json`.
+    /// Whose files they are.
+    pub format: Format,
+    /// Which transformer.
     pub config: Config,
-    /// `tokenizer.json`, if there is one.
+    /// Its tokenizer, if there is one.
     pub tokenizer: Option<Tokenizer>,
-    /// `model.safetensors`.
-    pub tensors: Tensors,
+    /// What the files have and no number depends on: left out when the model is written.
+    pub left_out: Vec<String>,
+    dialect: Dialect,
+    store: Store,
+    names: Names,
 }
 
-impl Directory {
-    /// Opens `path`.
+impl Checkpoint {
+    /// Opens `path` by looking at it: a folder of limpid's or HuggingFace's, a `.gguf`, a `.bin` of llm.c's.
     ///
     /// # Errors
-    /// Names the file that is missing, damaged, or does not fit the others.
-    pub fn open(path: &Path) -> Result<Directory> {
-        at(path, fs::metadata(path))?;
-        let file = |name: &'static str| {
-            let file = path.join(name);
-            if file.exists() { Ok(file) } else { Err(CheckpointError::NotAModel { path: path.into(), missing: name }) }
-        };
-        let config_path = file("config.json")?;
-        let text = at(&config_path, fs::read_to_string(&config_path))?;
-        let checked = |config: Config| config.check().map(|()| config);
-        let config = Config::from_json(&text)
-            .and_then(checked)
-            .map_err(|source| CheckpointError::Config { path: config_path, source })?;
-        let tensors = Tensors::open(&file("model.safetensors")?)?;
-        let tokenizer = file("tokenizer.json").ok().map(|path| Tokenizer::load(&path)).transpose()?;
-        if let Some(t) = &tokenizer
-            && t.vocab_size() > config.vocab_size
+    /// Names the file that is missing, damaged, not supported, or does not fit the others, and what about it.
+    pub fn open(path: &Path) -> Result<Checkpoint> {
+        let opened = match at(path, fs::metadata(path))?.is_dir() {
+            true => Checkpoint::open_folder(path),
+            false => Checkpoint::open_file(path),
+        }?;
+        if let Some(t) = &opened.tokenizer
+            && t.vocab_size() > opened.config.vocab_size
         {
-            let (name, tokens, vocab_size) = (t.name().to_string(), t.vocab_size(), config.vocab_size);
+            let (name, tokens, vocab_size) = (t.name().to_string(), t.vocab_size(), opened.config.vocab_size);
             return Err(CheckpointError::Mismatch { name, tokens, vocab_size });
         }
-        Ok(Directory { path: path.into(), config, tokenizer, tensors })
+        let model = dialect::outline(&opened.config)
+            .map_err(|source| CheckpointError::Config { path: opened.path.clone(), source })?;
+        dialect::check(&opened.dialect.links(&model), &model, &opened.store, &opened.names)?;
+        Ok(opened)
+    }
+
+    fn open_folder(path: &Path) -> Result<Checkpoint> {
+        let config_path = path.join("config.json");
+        if !config_path.exists() {
+            return Err(CheckpointError::NotAModel { path: path.into(), missing: "config.json" });
+        }
+        let text = at(&config_path, fs::read_to_string(&config_path))?;
+        let store = open_weights(path)?;
+        let bad_config = |source| CheckpointError::Config { path: config_path.clone(), source };
+        let tokenizer = Tokenizer::open(path)?;
+        let (path, left_out) = (path.to_path_buf(), vec![]);
+        let own = serde_json::from_str::<serde_json::Value>(&text).is_ok_and(|v| v["model_type"] == "limpid");
+        if own || !text.contains("model_type") {
+            let checked = |config: Config| config.check().map(|()| config);
+            let config = Config::from_json(&text).and_then(checked).map_err(bad_config)?;
+            let names = dialect::names(&store, |name| Some(name.into()))?;
+            return Ok(Checkpoint {
+                path,
+                format: Format::Limpid,
+                config,
+                tokenizer,
+                left_out,
+                dialect: Dialect::Own,
+                store,
+                names,
+            });
+        }
+        let has = |name: &str| store.names().any(|n| n.ends_with(name));
+        let (family, config) = huggingface::read(&text, &has).map_err(bad_config)?;
+        let names = dialect::names(&store, |name| family.tidy(name, &config))?;
+        let left_out: Vec<String> =
+            store.names().filter(|name| family.tidy(name, &config).is_none()).map(String::from).collect();
+        copies_agree(family, &config, &store, &names, &left_out)?;
+        let (format, dialect) = (Format::HuggingFace, Dialect::HuggingFace(family));
+        Ok(Checkpoint { path, format, config, tokenizer, left_out, dialect, store, names })
+    }
+
+    fn open_file(path: &Path) -> Result<Checkpoint> {
+        let mut first = [0; 16];
+        let n = at(path, File::open(path).and_then(|mut f| f.read(&mut first)))?;
+        let left_out = vec![];
+        if first.starts_with(b"GGUF") {
+            let (metadata, store) = gguf::open(path)?;
+            let config = dialect::gguf::read(&metadata, &store)?;
+            let names = dialect::names(&store, |name| (name != dialect::gguf::ROPE_FREQS).then(|| name.into()))?;
+            let tokenizer = dialect::gguf::read_tokenizer(&metadata, path)?;
+            let (path, format, dialect) = (path.into(), Format::Gguf, Dialect::Gguf);
+            return Ok(Checkpoint { path, format, config, tokenizer, left_out, dialect, store, names });
+        }
+        if safetensors_file::looks_like_pickle(&first[..n]) {
+            return Err(safetensors_file::pickle(path));
+        }
+        if path.extension().is_some_and(|e| e == "safetensors") {
+            let what = "it is the weights alone: give the folder that it is in, with config.json beside it";
+            return Err(bad(path, what));
+        }
+        let (header, store) = llmc::open(path)?;
+        let config = dialect::llmc::read(&header)
+            .map_err(|source| CheckpointError::Config { path: path.into(), source })?;
+        let names = dialect::names(&store, |name| Some(name.into()))?;
+        let beside = Tokenizer::open(path.parent().unwrap_or(Path::new(".")))?;
+        let gpt2 = || Tokenizer::named("gpt2").ok();
+        let tokenizer = beside.or_else(gpt2).filter(|t| t.vocab_size() == config.vocab_size);
+        let (path, format, dialect) = (path.into(), Format::Llmc, Dialect::Llmc);
+        Ok(Checkpoint { path, format, config, tokenizer, left_out, dialect, store, names })
     }
 
     /// Writes the weights into a backend made for `model`.
     ///
     /// # Errors
-    /// As [`Tensors::load`].
+    /// If a tensor is missing, of another shape, or of a type that is not read; the backend is then untouched.
     pub fn load(&self, model: &Model, backend: &mut dyn Backend) -> Result<()> {
-        self.tensors.load(model, backend, "", Space::Param)
+        dialect::load(&self.dialect.links(model), model, (&self.store, &self.names), (backend, Space::Param))
     }
+
+    /// The values of one parameter of `model`.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::load`].
+    pub fn values(&self, model: &Model, param: &Param) -> Result<Cow<'_, [f32]>> {
+        dialect::values(param, &self.dialect.links(model), model, &self.store, &self.names)
+    }
+
+    /// How its matrices are stored: as the token table is.
+    pub fn dtype(&self) -> Dtype {
+        let largest = self.store.names().filter_map(|n| self.store.get(n)).max_by_key(|t| t.shape.iter().product::<usize>());
+        largest.map_or(Dtype::F32, |t| t.dtype.clone())
+    }
+
+    /// The first value that is no number, or infinite: the tensor it is in, and where in it.
+    ///
+    /// # Errors
+    /// If a tensor is of a type that is not read.
+    pub fn not_finite(&self) -> Result<Option<(String, usize)>> {
+        for tensor in self.names.values().filter_map(|name| self.store.get(name)) {
+            if let Some(at) = tensor.not_finite()? {
+                return Ok(Some((tensor.name.into(), at)));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The weights of a folder: one file, several with an index, or a pickle, which is refused.
+fn open_weights(folder: &Path) -> Result<Store> {
+    let (one, index) = (folder.join("model.safetensors"), folder.join("model.safetensors.index.json"));
+    if one.exists() {
+        return safetensors_file::open(&one);
+    }
+    if index.exists() {
+        return safetensors_file::open_sharded(folder, &index);
+    }
+    for name in ["pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "pytorch_model.pt", "ckpt.pt"] {
+        if folder.join(name).exists() {
+            return Err(safetensors_file::pickle(&folder.join(name)));
+        }
+    }
+    Err(CheckpointError::NotAModel { path: folder.into(), missing: "model.safetensors" })
+}
+
+/// A tied table and its copy, where a file has both, must be one: else the file is not what its configuration says.
+fn copies_agree(family: Family, config: &Config, store: &Store, names: &Names, left_out: &[String]) -> Result<()> {
+    for (copy, of) in family.copies() {
+        let copy = left_out.iter().find(|name| name.ends_with(copy)).and_then(|name| store.get(name));
+        let of = names.get(*of).and_then(|name| store.get(name));
+        if let (Some(copy), Some(of), true) = (copy, of, config.tied_head)
+            && copy.bytes != of.bytes
+        {
+            let what = format!(
+                "`{}` and `{}` differ, but the configuration ties them: set tie_word_embeddings to false in config.json if \
+                 the head has weights of its own",
+                copy.name, of.name
+            );
+            return Err(bad(store.path(), what));
+        }
+    }
+    Ok(())
+}
+
+/// A model to be written: what it is, and the values of its parameters by our names.
+pub struct Source<'a> {
+    /// Which transformer.
+    pub config: &'a Config,
+    /// Its tokenizer.
+    pub tokenizer: Option<&'a Tokenizer>,
+    /// The values of a parameter of `config`'s model.
+    pub values: &'a dyn Fn(&Param) -> Vec<f32>,
+}
+
+/// Writes a model to `path` (a folder, or for GGUF and llm.c a file), matrices stored as `dtype`.
+///
+/// # Errors
+/// If the format cannot express the model or its tokenizer, saying what it lacks; or the file system says so.
+pub fn save(path: &Path, format: Format, dtype: &Dtype, source: &Source) -> Result<()> {
+    let config_error = |source| CheckpointError::Config { path: path.into(), source };
+    let given = dialect::outline(source.config).map_err(config_error)?;
+    // a parameter that the format has and the model has not changes nothing
+    let values = |param: &Param| match given.param(&param.name) {
+        Some(param) => (source.values)(param),
+        None => dialect::neutral(param, source.config),
+    };
+    let outs = |model: &'_ Model, links: Vec<Link>, name: &dyn Fn(&Link) -> String, dtype: &dyn Fn(&str, &[usize]) -> Dtype| {
+        links
+            .into_iter()
+            .map(|link| {
+                let param = model.param(&link.param).expect("links are of the model's parameters").clone();
+                let (name, shape) = (name(&link), link.shape(&param));
+                let dtype = dtype(&name, &shape);
+                let values = &values;
+                Out { name, dtype, shape, values: Box::new(move || link.theirs(&param, &values(&param))) }
+            })
+            .collect::<Vec<Out>>()
+    };
+    match format {
+        Format::Limpid => {
+            at(path, fs::create_dir_all(path))?;
+            let tensors = given.params.iter().map(|p| own(p, "", dtype, move || values(p))).collect();
+            safetensors_file::write(&path.join("model.safetensors"), tensors, format_pt())?;
+            write_text(&path.join("config.json"), &source.config.to_json())?;
+            if let Some(tokenizer) = source.tokenizer {
+                write_text(&path.join("tokenizer.json"), &tokenizer.to_json())?;
+            }
+        }
+        Format::HuggingFace => {
+            let (family, config) = huggingface::express(source.config)?;
+            let model = dialect::outline(&config).map_err(config_error)?;
+            at(path, fs::create_dir_all(path))?;
+            let tensors =
+                outs(&model, family.links(&model), &|l| family.full(&l.name, &config), &|_, _| dtype.clone());
+            safetensors_file::write(&path.join("model.safetensors"), tensors, format_pt())?;
+            let end = source.tokenizer.and_then(Tokenizer::end_of_text);
+            write_text(&path.join("config.json"), &huggingface::write(family, &config, end))?;
+            if let Some(tokenizer) = source.tokenizer {
+                tokenizer.export(path, config.context_length)?;
+            }
+        }
+        Format::Gguf => {
+            let (mut metadata, config) = dialect::gguf::express(source.config, source.tokenizer)?;
+            metadata.set("general.file_type", gguf::Value::U32(dialect::gguf::file_type(dtype)));
+            let model = dialect::outline(&config).map_err(config_error)?;
+            let stored_as = |name: &str, shape: &[usize]| dialect::gguf::stored_as(name, shape, dtype);
+            let mut tensors = outs(&model, dialect::gguf::links(&model), &|l| l.name.clone(), &stored_as);
+            if config.rotary_scaling.factor != 1.0 && config.rotary_scaling.context > 0 {
+                let factors = dialect::gguf::factors(config.rotary_scaling, config.rotary_base, config.d_head());
+                let (name, shape) = (dialect::gguf::ROPE_FREQS.into(), vec![factors.len()]);
+                tensors.push(Out { name, dtype: Dtype::F32, shape, values: Box::new(move || factors.clone()) });
+            }
+            gguf::write(path, &metadata, tensors)?;
+        }
+        Format::Llmc => {
+            let (header, config) = dialect::llmc::express(source.config, dtype.clone())?;
+            let model = dialect::outline(&config).map_err(config_error)?;
+            let links = dialect::llmc::links(&model);
+            let rows = header.padded_vocab_size * header.d_model;
+            llmc::write(path, &header, &|name| {
+                let link = links.iter().find(|l| l.name == name).expect("llm.c's tensors all have links");
+                let param = model.param(&link.param).expect("as above");
+                let mut theirs = link.theirs(param, &values(param));
+                if link.padded {
+                    theirs.resize(rows, 0.0);
+                }
+                theirs
+            })?;
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

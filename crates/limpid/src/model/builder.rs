@@ -163,6 +163,9 @@ impl<'a> Builder<'a> {
         if c.final_norm {
             x = self.norm("ln_final", x);
         }
+        if !c.lm_head {
+            return;
+        }
         if c.head_transform {
             x = self.linear("head.dense", "head.hook_pre", x, c.d_model, true, Role::Weight, Axes::Model);
             x = self.activate("head.hook_post", x, Axes::Model);

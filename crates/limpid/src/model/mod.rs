@@ -177,6 +177,9 @@ impl Model {
     /// If [`Config::check`] objects, or `purpose` asks for more positions than the configuration has.
     pub fn new(config: &Config, purpose: Use) -> Result<Model, ConfigError> {
         config.check()?;
+        if !config.lm_head && !matches!(purpose, Use::Inspect { .. }) {
+            return Err(ConfigError::NoHead);
+        }
         let sizes = match purpose {
             Use::Train { batch, context } | Use::Score { batch, context } | Use::Inspect { batch, context } => {
                 if context > config.context_length {

@@ -93,6 +93,9 @@ pub fn differentiate(model: &mut Model) {
         Use::Inspect { .. } => true,
         Use::Score { .. } | Use::Decode { .. } => return,
     };
+    if model.losses().is_none() {
+        return;
+    }
     let ops = model.ops.clone();
     // the last op before `i` that reads `slot`: in the backward, the next to write its gradient
     let next_writer = |slot: Slot, i: usize| (0..i).rev().find(|j| ops_read(&ops[*j], slot));

@@ -1,6 +1,9 @@
 //! What can go wrong between text and ids: one enum, with the facts as fields and, where there is one, the mend.
 
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use super::NAMES;
 
@@ -120,14 +123,37 @@ pub enum Error {
     /// Something that is not a tokenizer.json.
     #[error("not a tokenizer.json: {0}")]
     Json(String),
-    /// A tokenizer.json of a kind that is not read.
+    /// A tokenizer.json without a tokenizer.
     #[error(
-        "this tokenizer.json holds {found}; what can be read is a char or word tokenizer that limpid wrote, or {{\"limpid_encoding\": NAME}}"
+        "this tokenizer.json holds {found}; what can be read is HuggingFace's format, or {{\"limpid_encoding\": NAME}}"
     )]
     Unsupported {
         /// What is in the file.
         found: String,
     },
+    /// A part of a tokenizer that is not as it must be.
+    #[error(
+        "{part}: expected {expected}, found {found}; fetch the file again, or have the program that wrote it mend it"
+    )]
+    Part {
+        /// Which part.
+        part: String,
+        /// What it must be.
+        expected: &'static str,
+        /// What it is.
+        found: String,
+    },
+    /// A text that a tokenizer from another program has no ids for.
+    #[error("the {name} tokenizer has no ids for this text: {detail}")]
+    Encode {
+        /// The tokenizer's name.
+        name: &'static str,
+        /// What its engine said.
+        detail: String,
+    },
+    /// A tokenizer that GGUF cannot express.
+    #[error("this tokenizer cannot be written as a GGUF table: {0}")]
+    Table(String),
     /// A file that cannot be read or written.
     #[error("{}: {source}", .path.display())]
     Io {
@@ -144,6 +170,13 @@ pub enum Error {
         /// What is wrong in it.
         source: Box<Error>,
     },
+}
+
+impl Error {
+    /// The same, in this file.
+    pub(super) fn at(self, path: &Path) -> Error {
+        Error::File { path: path.into(), source: self.into() }
+    }
 }
 
 fn meant(nearest: &Option<&'static str>) -> String {

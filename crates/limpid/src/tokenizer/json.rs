@@ -1,9 +1,10 @@
 //! tokenizer.json: written so that HuggingFace's `tokenizers` reads it and gives the same ids; read back with suspicion.
 //!
 //! A char or word tokenizer is a `WordLevel` model behind a `Split` whose regular expression says which of the two it is.
-//! An OpenAI encoding is `{"limpid_encoding": NAME}`, since its ranks are in the program. Other files are refused by name.
+//! An OpenAI encoding is `{"limpid_encoding": NAME}`, since its ranks are in the program. Every other tokenizer.json is
+//! `foreign`'s.
 
-use std::{collections::HashMap, fmt};
+use std::{collections::HashMap, fmt, sync::Arc};
 
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
@@ -12,7 +13,7 @@ use serde::{
 };
 use serde_json::{Value, json};
 
-use super::{Encoding, Error, Kind, Tokenizer, words};
+use super::{Encoding, Error, Kind, Tokenizer, foreign::Foreign, words};
 
 /// One Unicode scalar value, a newline too.
 const CHARS: &str = r"[\s\S]";
@@ -68,6 +69,7 @@ pub(super) fn write(tokenizer: &Tokenizer) -> String {
     let vocabulary = match tokenizer {
         Tokenizer::Bpe(encoding) => return json!({ "limpid_encoding": encoding.name() }).to_string() + "\n",
         Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => vocabulary,
+        Tokenizer::Foreign(foreign) => return foreign.source().into(),
     };
     let (kind, tokens) = (vocabulary.kind(), vocabulary.tokens());
     let added = |id: u32| {
@@ -101,8 +103,6 @@ struct Head {
     model: Option<ModelHead>,
     pre_tokenizer: Option<Value>,
     normalizer: Option<Value>,
-    #[serde(flatten)]
-    others: HashMap<String, IgnoredAny>,
 }
 
 #[derive(Deserialize)]
@@ -130,7 +130,7 @@ struct Model {
 }
 
 /// A JSON object as it stands: a key that comes twice is here twice.
-struct Pairs(Vec<(String, u64)>);
+pub(super) struct Pairs(pub Vec<(String, u64)>);
 
 impl<'de> Deserialize<'de> for Pairs {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Pairs, D::Error> {
@@ -152,16 +152,21 @@ impl<'de> Deserialize<'de> for Pairs {
     }
 }
 
-pub(super) fn read(text: &str) -> Result<Tokenizer, Error> {
-    let head: Head = parse(text)?;
+pub(super) fn read(text: String) -> Result<Tokenizer, Error> {
+    let head: Head = parse(&text)?;
     if let Some(name) = head.limpid_encoding {
         return match Encoding::named(&name) {
             Some(encoding) => Ok(Tokenizer::Bpe(encoding)),
             None => Tokenizer::named(&name),
         };
     }
-    let kind = kind_of(&head).map_err(|found| Error::Unsupported { found })?;
-    let Ours { added_tokens, model: Model { vocab: Pairs(mut pairs) } } = parse(text)?;
+    let Some(kind) = kind_of(&head) else {
+        if head.model.is_none() {
+            return Err(Error::Unsupported { found: keys(&text)? });
+        }
+        return Ok(Tokenizer::Foreign(Arc::new(Foreign::read(text)?)));
+    };
+    let Ours { added_tokens, model: Model { vocab: Pairs(mut pairs) } } = parse(&text)?;
     let ids: HashMap<String, u64> = pairs.iter().cloned().collect();
     for Added { id, content } in added_tokens {
         match ids.get(&content) {
@@ -176,39 +181,27 @@ pub(super) fn read(text: &str) -> Result<Tokenizer, Error> {
     Tokenizer::from_vocabulary(kind, in_order(pairs)?)
 }
 
-fn parse<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Error> {
+pub(super) fn parse<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Error> {
     serde_json::from_str(text).map_err(|error| Error::Json(error.to_string()))
 }
 
-/// Whether it is a char or word file of ours; if not, what it is.
-fn kind_of(head: &Head) -> Result<Kind, String> {
-    let Some(model) = &head.model else {
-        let mut keys: Vec<&str> = head.others.keys().map(String::as_str).collect();
-        keys.sort_unstable();
-        keys.truncate(8);
-        return Err(match keys[..] {
-            [] => "no model".into(),
-            _ => format!("no model, only {}", keys.join(", ")),
-        });
-    };
-    let step = |step: &Option<Value>| {
-        let step = step.as_ref()?;
-        Some(step["type"].as_str().unwrap_or("one without a type").to_string())
-    };
-    match model.r#type.as_deref() {
-        Some("WordLevel") => {}
-        Some(other) => return Err(format!("a {other} model")),
-        None => return Err("a model without a type".into()),
-    }
-    if let Some(normalizer) = step(&head.normalizer) {
-        return Err(format!("a WordLevel model behind a normalizer ({normalizer})"));
-    }
-    let ours = |kind: &Kind| head.pre_tokenizer.as_ref() == Some(&kind.pre_tokenizer());
-    [Kind::Char, Kind::Word].into_iter().find(ours).ok_or_else(|| match step(&head.pre_tokenizer).as_deref() {
-        None => "a WordLevel model without a pre_tokenizer".into(),
-        Some("Split") => "a WordLevel model behind a Split that is not limpid's".into(),
-        Some(other) => format!("a WordLevel model behind another pre_tokenizer ({other})"),
+/// What a file without a model holds instead.
+fn keys(text: &str) -> Result<String, Error> {
+    let all: HashMap<String, IgnoredAny> = parse(text)?;
+    let mut keys: Vec<&str> = all.keys().map(String::as_str).collect();
+    keys.sort_unstable();
+    keys.truncate(8);
+    Ok(match keys[..] {
+        [] => "no model".into(),
+        _ => format!("no model, only {}", keys.join(", ")),
     })
+}
+
+/// Whether it is a char or word file of ours.
+fn kind_of(head: &Head) -> Option<Kind> {
+    let wordlevel = head.model.as_ref()?.r#type.as_deref() == Some("WordLevel") && head.normalizer.is_none();
+    let ours = |kind: &Kind| wordlevel && head.pre_tokenizer.as_ref() == Some(&kind.pre_tokenizer());
+    [Kind::Char, Kind::Word].into_iter().find(ours)
 }
 
 /// The tokens by id. The ids must be 0..n, each once; nothing larger than the file is allocated.

@@ -1,16 +1,24 @@
-//! Text to ids and back. Three kinds: characters, words, and OpenAI's byte-pair encodings.
+//! Text to ids and back. Four kinds: characters, words, OpenAI's byte-pair encodings, and what other programs' models
+//! come with.
 //!
 //! A tokenizer is a value that is cheap to clone and never changes. Ids count from 0 and are below
 //! [`vocab_size`](Tokenizer::vocab_size). Characters and words are learned here from a text; byte-pair encodings go by
 //! name and come with the program.
 //!
-//! Read `vocabulary` for how a learned tokenizer looks things up, `words` for what a word is, `json` for the file.
+//! Read `vocabulary` for how a learned tokenizer looks things up, `words` for what a word is, `json` for the file; then
+//! `foreign` for other programs' tokenizers, and `files`, `table` and `export` for where they come from and go to.
 
 mod bpe;
 mod error;
+mod export;
+mod files;
+mod foreign;
 mod ids;
 mod json;
+mod spec;
+mod spell;
 mod stream;
+mod table;
 mod vocabulary;
 mod words;
 
@@ -18,17 +26,20 @@ use std::{
     fmt,
     fs::{self, File},
     io::{self, Write},
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
 pub use bpe::Encoding;
 pub use error::Error;
+pub use foreign::Foreign;
 pub use ids::{Remap, Statistics, from_one_based, statistics, to_one_based};
 pub use stream::TextStream;
+pub use table::Table;
 pub use vocabulary::{Kind, Order, Vocabulary};
 
 use crate::nearest::nearest;
+use foreign::Seam;
 use words::Spacing;
 
 /// Every name a tokenizer goes by. `char` and `word` need a text or a file besides.
@@ -41,6 +52,7 @@ pub const NAMES: [&str; 5] = ["char", "word", "gpt2", "cl100k_base", "o200k_base
 /// | `Char` | one Unicode scalar value | `text` |
 /// | `Word` | a word, a single mark, a newline | `text` if it is spaced as English is, see below |
 /// | `Bpe` | some bytes | `text` |
+/// | `Foreign` | what its files say | `text` if it is byte-level, else what its decoder makes of it |
 ///
 /// **Special tokens** such as `[PAD]`, `[MASK]`, `<|endoftext|>` are found in text by [`encode`](Tokenizer::encode) if the
 /// vocabulary has them. In a learned vocabulary every token that is not one character, or one word, is special.
@@ -60,6 +72,8 @@ pub enum Tokenizer {
     Word(Arc<Vocabulary>),
     /// Byte pairs.
     Bpe(Encoding),
+    /// From another program's files.
+    Foreign(Arc<Foreign>),
 }
 
 impl Tokenizer {
@@ -94,12 +108,14 @@ impl Tokenizer {
         }
     }
 
-    /// `char`, `word`, `gpt2`, `cl100k_base` or `o200k_base`.
+    /// `char`, `word`, `gpt2`, `cl100k_base` or `o200k_base`; of another program's, its kind: `bpe`, `wordpiece`,
+    /// `wordlevel` or `unigram` (and `gpt2`, if it is that).
     pub fn name(&self) -> &'static str {
         match self {
             Tokenizer::Char(_) => "char",
             Tokenizer::Word(_) => "word",
             Tokenizer::Bpe(encoding) => encoding.name(),
+            Tokenizer::Foreign(foreign) => foreign.name(),
         }
     }
 
@@ -108,6 +124,7 @@ impl Tokenizer {
         match self {
             Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => vocabulary.tokens().len(),
             Tokenizer::Bpe(encoding) => encoding.vocab_size(),
+            Tokenizer::Foreign(foreign) => foreign.tokens().len(),
         }
     }
 
@@ -125,6 +142,26 @@ impl Tokenizer {
         match self {
             Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => vocabulary.encode(text, specials),
             Tokenizer::Bpe(encoding) => encoding.encode(text, specials),
+            Tokenizer::Foreign(foreign) => foreign.encode(text, specials),
+        }
+    }
+
+    /// [`encode`](Tokenizer::encode) between what the model of this tokenizer expects round every text: BERT's `[CLS]` and
+    /// `[SEP]`, Llama's `<s>`. The same as `encode` where its files say nothing, and for limpid's own.
+    pub fn encode_for_model(&self, text: &str) -> Result<Vec<u32>, Error> {
+        let ids = self.encode(text)?;
+        Ok(match self {
+            Tokenizer::Foreign(foreign) => [foreign.frame().0, &ids, foreign.frame().1].concat(),
+            _ => ids,
+        })
+    }
+
+    /// The first id of every text its model was trained on, if there is one: a prompt for it begins with this id. What
+    /// [`encode_for_model`](Tokenizer::encode_for_model) puts first.
+    pub fn bos(&self) -> Option<u32> {
+        match self {
+            Tokenizer::Foreign(foreign) => foreign.frame().0.first().copied(),
+            _ => None,
         }
     }
 
@@ -152,6 +189,11 @@ impl Tokenizer {
                 bytes
             }
             Tokenizer::Bpe(encoding) => encoding.bytes(ids),
+            Tokenizer::Foreign(foreign) => {
+                let (mut seam, mut bytes) = (Seam::default(), Vec::with_capacity(ids.len() * 4));
+                ids.iter().for_each(|&id| foreign.push(id, &mut seam, &mut bytes));
+                bytes
+            }
         })
     }
 
@@ -168,6 +210,9 @@ impl Tokenizer {
             Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => vocabulary.tokens()[id as usize].clone(),
             Tokenizer::Bpe(encoding) if encoding.unused(id) => format!("<unused {id}>"),
             Tokenizer::Bpe(encoding) => visible(&encoding.bytes(&[id])),
+            Tokenizer::Foreign(foreign) => {
+                foreign.piece(id).map_or_else(|| format!("<unused {id}>"), |bytes| visible(&bytes))
+            }
         };
         Ok(ids.iter().map(one).collect())
     }
@@ -184,23 +229,34 @@ impl Tokenizer {
                 vocabulary.specials().into_iter().map(|id| (vocabulary.tokens()[id as usize].as_str(), id)).collect()
             }
             Tokenizer::Bpe(encoding) => encoding.specials().to_vec(),
+            Tokenizer::Foreign(foreign) => foreign.specials(),
         }
     }
 
-    /// The token that ends a document: `<|endoftext|>`, `[EOS]`, `<EOS>` or `</s>`.
+    /// The token that ends a document: the one tokenizer_config.json or config.json named, or else `<|endoftext|>`,
+    /// `[EOS]`, `<EOS>`, `</s>`, `<eos>`, `<|end_of_text|>` or `<|eot_id|>`.
     pub fn end_of_text(&self) -> Option<u32> {
-        ["<|endoftext|>", "[EOS]", "<EOS>", "</s>"].into_iter().find_map(|name| self.special(name))
+        const NAMES: [&str; 7] = ["<|endoftext|>", "[EOS]", "<EOS>", "</s>", "<eos>", "<|end_of_text|>", "<|eot_id|>"];
+        let named = if let Tokenizer::Foreign(foreign) = self { foreign.end } else { None };
+        named.or_else(|| NAMES.into_iter().find_map(|name| self.special(name)))
+    }
+
+    /// The token that begins one, where files name it: see [`bos`](Tokenizer::bos) for whether it must stand there.
+    fn begin_of_text(&self) -> Option<u32> {
+        let Tokenizer::Foreign(foreign) = self else { return None };
+        foreign.begin.or(self.bos())
     }
 
     /// The content of a tokenizer.json. HuggingFace's `tokenizers` reads that of `char` and `word` and gives the same ids
-    /// (its decoder puts a space between all words); a byte-pair encoding is only named.
+    /// (its decoder puts a space between all words); a byte-pair encoding is only named; another program's is the very
+    /// file it was read from, or what stands for it.
     pub fn to_json(&self) -> String {
         json::write(self)
     }
 
-    /// Reads what [`to_json`](Tokenizer::to_json) wrote. Other files are refused, saying what they hold.
+    /// Reads what [`to_json`](Tokenizer::to_json) wrote, or another tokenizer.json of HuggingFace's.
     pub fn from_json(text: &str) -> Result<Tokenizer, Error> {
-        json::read(text)
+        json::read(text.into())
     }
 
     /// Writes a tokenizer.json, whole or not at all.
@@ -212,8 +268,32 @@ impl Tokenizer {
     /// Reads a tokenizer.json.
     pub fn load(path: impl AsRef<Path>) -> Result<Tokenizer, Error> {
         let path = path.as_ref();
-        let text = fs::read_to_string(path).map_err(|source| Error::Io { path: path.into(), source })?;
-        Tokenizer::from_json(&text).map_err(|source| Error::File { path: path.into(), source: source.into() })
+        json::read(files::text(path)?).map_err(|error| error.at(path))
+    }
+
+    /// The tokenizer in a model's folder: tokenizer.json, or else vocab.json with merges.txt (GPT-2, GPT-1), vocab.txt
+    /// (BERT) or gpt2_tokenizer.bin (llm.c), with what tokenizer_config.json says of begin, end and letter case. `None` if
+    /// there is none of them.
+    ///
+    /// Padding, truncation and dropout that a file asks for are not done: a text has the same ids always, all of them.
+    pub fn open(dir: &Path) -> Result<Option<Tokenizer>, Error> {
+        files::open(dir)
+    }
+
+    /// Writes files into `dir` that transformers' `AutoTokenizer` reads and gives the same ids with: a full tokenizer.json,
+    /// tokenizer_config.json, and for `gpt2` vocab.json and merges.txt. `model_max_length` is the model's context.
+    pub fn export(&self, dir: &Path, model_max_length: usize) -> Result<Vec<PathBuf>, Error> {
+        export::export(self, dir, model_max_length)
+    }
+
+    /// What a GGUF file says of it, or why GGUF cannot say it.
+    pub fn table(&self) -> Result<Table, Error> {
+        table::write(self)
+    }
+
+    /// The tokenizer that a GGUF file describes.
+    pub fn from_table(table: Table) -> Result<Tokenizer, Error> {
+        table::read(table)
     }
 
     /// Says which id, if any, is not below V.

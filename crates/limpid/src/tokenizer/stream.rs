@@ -4,13 +4,14 @@
 //! [`TextStream`] keeps what is not yet whole, so that the pieces it gives are always valid text and, put together, are
 //! exactly what [`Tokenizer::decode`] makes of all ids.
 
-use super::{Error, Tokenizer, words::Spacing};
+use super::{Error, Tokenizer, foreign::Seam, words::Spacing};
 
 /// Turns ids into text one at a time, never splitting a character.
 #[derive(Clone, Debug)]
 pub struct TextStream {
     tokenizer: Tokenizer,
     spacing: Spacing,
+    seam: Seam,
     /// The beginning of a character: 0 to 3 bytes.
     held: Vec<u8>,
     count: usize,
@@ -19,7 +20,8 @@ pub struct TextStream {
 impl TextStream {
     /// A stream at the beginning of a text.
     pub fn new(tokenizer: &Tokenizer) -> TextStream {
-        TextStream { tokenizer: tokenizer.clone(), spacing: Spacing::default(), held: Vec::new(), count: 0 }
+        let (spacing, seam) = (Spacing::default(), Seam::default());
+        TextStream { tokenizer: tokenizer.clone(), spacing, seam, held: Vec::new(), count: 0 }
     }
 
     /// A stream that goes on after `ids` (a prompt), whose own text is not given again.
@@ -47,6 +49,10 @@ impl TextStream {
             }
             Tokenizer::Bpe(encoding) => {
                 self.held.extend(encoding.bytes(&[id]));
+                whole(&mut self.held)
+            }
+            Tokenizer::Foreign(foreign) => {
+                foreign.push(id, &mut self.seam, &mut self.held);
                 whole(&mut self.held)
             }
         })

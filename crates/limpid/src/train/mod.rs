@@ -11,7 +11,8 @@ pub use recipe::{Recipe, Reduction, Schedule};
 pub use run::{Control, Event, Run, Summary};
 
 use crate::backend::{Backend, Report};
-use crate::checkpoint::{CheckpointError, Tensors};
+use crate::checkpoint::store::Store;
+use crate::checkpoint::{self, CheckpointError};
 use crate::config::ConfigError;
 use crate::data::{self, Batches, DataError};
 use crate::model::{Model, init};
@@ -174,9 +175,9 @@ impl Trainer {
     ///
     /// # Errors
     /// If a tensor is missing or of another shape; nothing has changed then.
-    pub fn restore(&mut self, state: &Tensors, step: u64) -> Result<(), CheckpointError> {
+    pub fn restore(&mut self, state: &Store, step: u64) -> Result<(), CheckpointError> {
         for (prefix, space) in [("", Space::Param), ("moment1/", Space::Moment1), ("moment2/", Space::Moment2)] {
-            state.load(&self.model, &mut *self.backend, prefix, space)?;
+            checkpoint::load(state, &self.model, &mut *self.backend, prefix, space)?;
         }
         self.step = step;
         Ok(())

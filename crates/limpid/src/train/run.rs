@@ -9,7 +9,7 @@
 //! moment resumes from its last state and writes the same bytes again.
 
 use super::{Recipe, Step, TrainError, Trainer};
-use crate::checkpoint::{self, CheckpointError, Tensors, at};
+use crate::checkpoint::{self, CheckpointError, at, safetensors_file};
 use crate::data::{Batches, Objective, Windows};
 use crate::evaluate::{self, Score};
 use crate::tokenizer::Tokenizer;
@@ -144,7 +144,7 @@ impl<'a> Run<'a> {
     pub fn resume(&mut self) -> Result<u64, TrainError> {
         let Some(folder) = self.folder.clone() else { return Ok(0) };
         let path = state_path(&folder);
-        let tensors = Tensors::open(&path)?;
+        let tensors = safetensors_file::open(&path)?;
         let bad = |what: String| TrainError::Checkpoint(CheckpointError::Format { path: path.clone(), what });
         let text = tensors.fact("limpid").ok_or_else(|| bad("it is not a training state".into()))?;
         let state: State = serde_json::from_str(text).map_err(|e| bad(format!("its state cannot be read: {e}")))?;
@@ -320,8 +320,8 @@ impl<'a> Run<'a> {
         let Some(folder) = &self.folder else { return Ok(None) };
         let Trainer { model, backend, .. } = &mut self.trainer;
         let last = model.params.iter().map(|p| backend.read(p.slot)).collect();
-        let best = Tensors::open(&folder.join("model.safetensors"))?;
-        best.load(model, &mut **backend, "", crate::ops::Space::Param)?;
+        let best = safetensors_file::open(&folder.join("model.safetensors"))?;
+        checkpoint::load(&best, model, &mut **backend, "", crate::ops::Space::Param)?;
         Ok(Some(last))
     }
 }

@@ -74,6 +74,7 @@ fn config(choice: &[usize]) -> Config {
         activation: Activation::ALL[on("activation")],
         leaky_slope: 0.1,
         ffn_gated: yes("gated"),
+        lm_head: true,
         tied_head: yes("tied"),
         head_bias: yes("head bias"),
         head_transform: yes("transform"),

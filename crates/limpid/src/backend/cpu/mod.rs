@@ -207,6 +207,17 @@ impl Cpu {
         }
     }
 
+    /// Keeps a weight packed, given as (in, out), where products alone read it. Returns whether that is so.
+    fn pack(&mut self, slot: Slot, values: Mat) -> bool {
+        let (Space::Param, Some(Serving { packed, tables, .. })) = (slot.space, &mut self.serving) else { return false };
+        packed.remove(&slot.at);
+        let alone = slot.rows > 1 && !tables.contains(&slot);
+        if alone {
+            packed.insert(slot.at, self.crew.pack(values));
+        }
+        alone
+    }
+
     /// Calls `f` with the parts of a tensor, first rows first, and the element of the tensor each begins at.
     fn parts(&self, slot: Slot, mut f: impl FnMut(usize, &mut [f32])) {
         for lane in &self.lanes {
@@ -345,15 +356,14 @@ impl Backend for Cpu {
         }
         sum
     }
+    fn write_transposed(&mut self, slot: Slot, values: &[f32]) {
+        if !self.pack(slot, Mat::new(values, slot.rows)) {
+            self.write(slot, &super::transpose(values, slot.cols, slot.rows));
+        }
+    }
     fn write(&mut self, slot: Slot, values: &[f32]) {
-        if let (Space::Param, Some(Serving { packed, tables, .. })) = (slot.space, &mut self.serving) {
-            if slot.rows > 1 {
-                packed.remove(&slot.at);
-            }
-            if slot.rows > 1 && !tables.contains(&slot) {
-                packed.insert(slot.at, self.crew.pack(Mat::new(values, slot.cols).t()));
-                return;
-            }
+        if self.pack(slot, Mat::new(values, slot.cols).t()) {
+            return;
         }
         let memory = match slot.space {
             Space::Act | Space::ActGrad | Space::Stat => {

@@ -10,6 +10,7 @@ use crate::checkpoint::{CheckpointError, Result};
 use crate::config::{Activation, Config, NormKind, Positions, RotaryScaling};
 use crate::model::Model;
 use crate::tokenizer::{Table, Tokenizer};
+use std::path::Path;
 
 /// The tensor of factors by which each pair of a head turns slower.
 pub(crate) const ROPE_FREQS: &str = "rope_freqs.weight";
@@ -114,11 +115,16 @@ pub(crate) fn factors(scaling: RotaryScaling, base: f64, d_head: usize) -> Vec<f
 }
 
 /// The tokenizer inside, if there is one.
-pub(crate) fn read_tokenizer(m: &Metadata) -> Result<Option<Tokenizer>> {
+pub(crate) fn read_tokenizer(m: &Metadata, path: &Path) -> Result<Option<Tokenizer>> {
     let key = |name: &str| format!("tokenizer.ggml.{name}");
     let model = match m.get(&key("model")).map(|_| m.str(&key("model"))).transpose()? {
         None | Some("none" | "no_vocab") => return Ok(None),
-        Some(model) => model.to_string(),
+        Some("gpt2") => "gpt2",
+        Some("llama") => "llama",
+        Some(other) => {
+            let what = format!("its tokenizer is of the kind `{other}`; limpid reads gpt2 and llama (use --tokenizer)");
+            return Err(bad(path, what));
+        }
     };
     let maybe_id = |name: &str| m.get(&key(name)).map(|_| m.u64(&key(name))).transpose();
     let flag = |name: &str, otherwise| m.get(&key(name)).map_or(Ok(otherwise), |_| m.bool(&key(name)));
@@ -204,15 +210,13 @@ fn write_tokenizer(m: &mut Metadata, mut t: Table, vocab_size: usize) {
         }
     }
     let mut put = |name: &str, value: Value| m.set(format!("tokenizer.ggml.{name}"), value);
-    put("model", Value::String(t.model));
+    put("model", Value::String(t.model.into()));
     put("pre", Value::String(t.pre));
     put("tokens", t.tokens.into());
     put("token_type", t.types.into());
-    if let Some(scores) = t.scores {
-        put("scores", scores.into());
-    }
-    if !t.merges.is_empty() || t.scores_free() {
-        put("merges", t.merges.into());
+    match t.scores {
+        Some(scores) => put("scores", scores.into()),
+        None => put("merges", t.merges.into()),
     }
     for (name, id) in [("bos_token_id", t.bos), ("eos_token_id", t.eos)] {
         if let Some(id) = id {

@@ -8,7 +8,7 @@ pub mod llmc;
 
 use super::store::{Store, Stored, bad};
 use super::{CheckpointError, Result};
-use crate::backend::Backend;
+use crate::backend::{Backend, transpose};
 use crate::config::Config;
 use crate::model::{Model, Param, Use};
 use crate::ops::Space;
@@ -83,7 +83,8 @@ impl Link {
     }
 
     /// Theirs, from all of ours.
-    pub fn theirs(&self, ours: &[f32], cols: usize) -> Vec<f32> {
+    pub fn theirs(&self, param: &Param, ours: &[f32]) -> Vec<f32> {
+        let cols = extent(param).1;
         let mine = &ours[self.rows.start * cols..self.rows.end * cols];
         match self.turn {
             Turn::Same => mine.to_vec(),
@@ -98,22 +99,6 @@ impl Link {
             }
         }
     }
-}
-
-/// (rows, cols) to (cols, rows), in blocks that stay near.
-pub fn transpose(from: &[f32], rows: usize, cols: usize) -> Vec<f32> {
-    const SIDE: usize = 16;
-    let mut to = vec![0.0; from.len()];
-    for i in (0..rows).step_by(SIDE) {
-        for j in (0..cols).step_by(SIDE) {
-            for j in j..(j + SIDE).min(cols) {
-                for i in i..(i + SIDE).min(rows) {
-                    to[j * rows + i] = from[i * cols + j];
-                }
-            }
-        }
-    }
-    to
 }
 
 /// The list of links as it is made; what a model has not is left out.

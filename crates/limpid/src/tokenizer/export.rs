@@ -1,0 +1,67 @@
+//! Files that transformers reads: `AutoTokenizer.from_pretrained(folder)` gives the same ids.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use super::{
+    Encoding, Error, Tokenizer, replace,
+    spec::{Merge, Vocab},
+    table,
+};
+
+/// [`Tokenizer::export`].
+pub(super) fn export(tokenizer: &Tokenizer, dir: &Path, model_max_length: usize) -> Result<Vec<PathBuf>, Error> {
+    let mut files: Vec<(&str, String)> = Vec::new();
+    match tokenizer {
+        Tokenizer::Bpe(encoding) => {
+            let spec = table::encoding(*encoding)?;
+            files.push(("tokenizer.json", written(&spec)?));
+            if let (Encoding::Gpt2, Vocab::Ids(pairs), Some(merges)) = (encoding, &spec.model.vocab, &spec.model.merges)
+            {
+                let lines = merges.iter().map(|Merge(a, b)| format!("{a} {b}\n"));
+                files.push(("merges.txt", std::iter::once("#version: 0.2\n".to_string()).chain(lines).collect()));
+                files.push(("vocab.json", written(&Vocab::Ids(pairs.clone()))?));
+            }
+        }
+        other => files.push(("tokenizer.json", other.to_json())),
+    }
+    let known =
+        |names: &[&str]| names.iter().find(|name| tokenizer.special(name).is_some()).map(|name| name.to_string());
+    let token = |id: Option<u32>| {
+        tokenizer.specials().into_iter().find(|&(_, other)| Some(other) == id).map(|(t, _)| t.to_string())
+    };
+    let gpt2 = matches!(tokenizer, Tokenizer::Bpe(Encoding::Gpt2));
+    let end = token(tokenizer.end_of_text());
+    let same = end.clone().filter(|_| gpt2);
+    let mut config = json!({
+        "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": model_max_length,
+        "clean_up_tokenization_spaces": false
+    });
+    for (key, token) in [
+        ("bos_token", token(tokenizer.begin_of_text()).or(same.clone())),
+        ("eos_token", end),
+        ("unk_token", known(&["<UNK>", "[UNK]", "<unk>"]).or(same)),
+        ("pad_token", known(&["<PAD>", "[PAD]", "<pad>"])),
+        ("mask_token", known(&["<MASK>", "[MASK]", "<mask>"])),
+        ("cls_token", known(&["[CLS]"])),
+        ("sep_token", known(&["[SEP]"])),
+    ] {
+        if let Some(token) = token {
+            config[key] = token.into();
+        }
+    }
+    files.push(("tokenizer_config.json", format!("{config:#}\n")));
+    let write = |(name, text): (&str, String)| {
+        let path = dir.join(name);
+        match replace(&path, text.as_bytes()) {
+            Ok(()) => Ok(path),
+            Err(source) => Err(Error::Io { path, source }),
+        }
+    };
+    files.into_iter().map(write).collect()
+}
+
+fn written(value: &impl serde::Serialize) -> Result<String, Error> {
+    serde_json::to_string(value).map_err(|error| Error::Json(error.to_string()))
+}

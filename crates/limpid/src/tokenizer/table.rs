@@ -1,0 +1,376 @@
+//! A tokenizer as GGUF files keep it: a table of tokens, the kind of each, and the name of a way to cut text.
+//!
+//! llama.cpp has two machines that matter here. `gpt2` is byte-level byte pairs: GPT-2's letters, a list of merges, and a
+//! regular expression that goes by name ([`splitting`] knows the names, checked against llama.cpp's own ids). `llama` is
+//! SentencePiece's: no list of merges, but a score for each token, where the better score is joined first.
+
+use std::{collections::HashMap, sync::Arc};
+
+use serde_json::{Value, json};
+
+use super::{
+    Encoding, Error, Tokenizer, Vocabulary,
+    foreign::Foreign,
+    spec::{Added, Merge, Model, Spec, Vocab, part, shown, steps},
+    spell,
+};
+
+/// What `tokenizer.ggml.*` holds in a GGUF file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Table {
+    /// `gpt2` (byte-level byte pairs) or `llama` (SentencePiece's byte pairs with bytes for what it lacks).
+    pub model: &'static str,
+    /// How text is cut, for `gpt2`: `gpt-2`, `llama-bpe`, `dbrx`, `smollm`, `qwen2`, `gpt-4o` or `default`.
+    pub pre: String,
+    /// The tokens by id: in GPT-2's letters for `gpt2`, with `▁` for a blank for `llama`, special ones as they are.
+    pub tokens: Vec<String>,
+    /// 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte.
+    pub types: Vec<i32>,
+    /// For `llama`: the higher, the sooner two parts become this token.
+    pub scores: Option<Vec<f32>>,
+    /// For `gpt2`: two tokens with a blank between, the first to be joined first.
+    pub merges: Vec<String>,
+    /// The token that begins a text.
+    pub bos: Option<u32>,
+    /// The token that ends one.
+    pub eos: Option<u32>,
+    /// Whether the model expects `bos` before every text.
+    pub add_bos: bool,
+    /// For `llama`: whether a text is taken as if it began with a blank.
+    pub add_space_prefix: bool,
+}
+
+const NORMAL: i32 = 1;
+const UNKNOWN: i32 = 2;
+const CONTROL: i32 = 3;
+const USER: i32 = 4;
+const UNUSED: i32 = 5;
+const BYTE: i32 = 6;
+
+const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+const GPT4: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+/// Other spellings of [`GPT4`] that cut every text alike: OpenAI's first and its present one.
+const AS_GPT4: [&str; 2] = [
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s",
+];
+
+const PRES: [&str; 6] = ["gpt-2", "dbrx", "qwen2", "gpt-4o", "smollm", "default"];
+
+/// Bytes to letters, behind GPT-2's regular expression or behind another step's.
+pub(super) fn byte_level(regex: bool) -> Value {
+    json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": regex })
+}
+
+/// llama.cpp's way of cutting text as HuggingFace's pre_tokenizer.
+pub(super) fn pre_tokenizer(pre: &str) -> Option<Value> {
+    let split = |regex: &str| json!({ "type": "Split", "pattern": { "Regex": regex }, "behavior": "Isolated", "invert": false });
+    let list = match pre {
+        "gpt-2" => return Some(byte_level(true)),
+        "dbrx" | "llama-bpe" => vec![split(GPT4)],
+        "qwen2" => vec![split(QWEN)],
+        "gpt-4o" => vec![split(GPT4O)],
+        "smollm" => vec![json!({ "type": "Digits", "individual_digits": true }), byte_level(true)],
+        "default" => [r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"].map(split).to_vec(),
+        _ => return None,
+    };
+    let last = if pre == "smollm" { None } else { Some(byte_level(false)) };
+    Some(json!({ "type": "Sequence", "pretokenizers": list.into_iter().chain(last).collect::<Vec<_>>() }))
+}
+
+/// llama.cpp's name for a pre_tokenizer (`dbrx` for `llama-bpe` too), if it has one.
+pub(super) fn splitting(value: &Value) -> Option<&'static str> {
+    /// What a step does, whichever way it is written.
+    fn plain(value: &Value) -> Option<Vec<String>> {
+        let one = |(kind, step): &(&str, &Value)| {
+            Some(match *kind {
+                "ByteLevel" if step["add_prefix_space"] == false => format!("letters {}", step["use_regex"] != false),
+                "Digits" => format!("digits {}", step["individual_digits"] == true),
+                "Split" => {
+                    let regex = step["pattern"]["Regex"].as_str()?;
+                    let pieces = (step["behavior"].as_str()?, step["invert"].as_bool()?);
+                    let regex = if AS_GPT4.contains(&regex) { GPT4 } else { regex };
+                    matches!(pieces, ("Isolated", _) | ("Removed", true)).then(|| regex.to_string())?
+                }
+                _ => return None,
+            })
+        };
+        steps("", value).ok()?.iter().map(one).collect()
+    }
+    let asked = plain(value)?;
+    PRES.into_iter().find(|pre| pre_tokenizer(pre).and_then(|known| plain(&known)).as_ref() == Some(&asked))
+}
+
+/// A byte-level model of tokens by rank. What cannot be merged is found where it is a whole piece of text, as OpenAI does.
+pub(super) fn ranked(tokens: &[Option<Vec<u8>>]) -> Result<Spec, Error> {
+    let name = |id: u32| spell::spell(tokens[id as usize].as_deref().unwrap_or_default());
+    let pairs = spell::merges(tokens);
+    let lone = tokens.iter().zip(&pairs).any(|(t, pair)| pair.is_none() && t.as_ref().is_some_and(|t| t.len() > 1));
+    let vocab = tokens.iter().zip(0u64..).filter_map(|(token, id)| Some((spell::spell(token.as_deref()?), id)));
+    Ok(Spec::of(Model {
+        r#type: Some("BPE".into()),
+        ignore_merges: lone.then_some(true),
+        vocab: Vocab::Ids(vocab.collect()),
+        merges: Some(pairs.into_iter().flatten().map(|(a, b)| Merge(name(a), name(b))).collect()),
+        ..Model::default()
+    }))
+}
+
+/// One of OpenAI's encodings as a tokenizer.json.
+pub(super) fn encoding(encoding: Encoding) -> Result<Spec, Error> {
+    let special = |id: u32| encoding.specials().iter().any(|&(_, special)| special == id);
+    let ordinary = |id: u32| (!special(id) && !encoding.unused(id)).then(|| encoding.bytes(&[id]));
+    let mut spec = ranked(&(0..encoding.vocab_size() as u32).map(ordinary).collect::<Vec<_>>())?;
+    let pairs = encoding.specials().iter().map(|&(name, id)| (name.to_string(), id.into()));
+    if let Vocab::Ids(list) = &mut spec.model.vocab {
+        list.extend(pairs);
+    }
+    spec.added_tokens = encoding.specials().iter().map(|&(name, id)| Added::new(id, name, true)).collect();
+    spec.pre_tokenizer = pre_tokenizer(pre_of(encoding)).unwrap_or_default();
+    spec.decoder = byte_level(true);
+    Ok(spec)
+}
+
+fn pre_of(encoding: Encoding) -> &'static str {
+    match encoding {
+        Encoding::Gpt2 => "gpt-2",
+        Encoding::Cl100k => "dbrx",
+        Encoding::O200k => "gpt-4o",
+    }
+}
+
+fn cannot(why: impl Into<String>) -> Error {
+    Error::Table(why.into())
+}
+
+/// [`Tokenizer::table`].
+pub(super) fn write(tokenizer: &Tokenizer) -> Result<Table, Error> {
+    match tokenizer {
+        Tokenizer::Word(_) => {
+            Err(cannot("a word tokenizer drops blanks and puts them back by rule, which byte pairs cannot do"))
+        }
+        Tokenizer::Char(vocabulary) => chars(vocabulary, tokenizer.end_of_text()),
+        Tokenizer::Bpe(known) => {
+            let spec = encoding(*known)?;
+            let end = tokenizer.end_of_text();
+            let tokens = spec.tokens()?;
+            let table = letters(spec, tokens, end, end)?;
+            Ok(table)
+        }
+        Tokenizer::Foreign(foreign) => {
+            let spec = foreign.spec()?;
+            if spec.kind() != "BPE" {
+                return Err(cannot(format!("it is a {} model, not byte pairs", spec.kind())));
+            }
+            let first = foreign.frame().0.first().copied();
+            let (bos, eos) = (first.or(foreign.begin), tokenizer.end_of_text());
+            let tokens = foreign.tokens().to_vec();
+            let marked = steps("", &spec.normalizer).is_ok_and(|list| list.iter().any(|(_, s)| s["content"] == "▁"));
+            let mut table = match marked || spec.pre_tokenizer["type"] == "Metaspace" {
+                true => marks(spec, tokens, bos, eos)?,
+                false => letters(spec, tokens, bos, eos)?,
+            };
+            table.add_bos = first.is_some();
+            Ok(table)
+        }
+    }
+}
+
+/// The kind of every token, and names for ids that have none.
+fn kinds(spec: &Spec, tokens: Vec<Option<String>>) -> (Vec<String>, Vec<i32>) {
+    let mut types: Vec<i32> = tokens.iter().map(|t| if t.is_some() { NORMAL } else { UNUSED }).collect();
+    for added in &spec.added_tokens {
+        types[added.id as usize] = match spec.model.unk_token.as_ref() == Some(&added.content) {
+            true => UNKNOWN,
+            false if added.special => CONTROL,
+            false => USER,
+        };
+    }
+    let name = |(token, id): (Option<String>, usize)| token.unwrap_or_else(|| format!("[PAD{id}]"));
+    (tokens.into_iter().zip(0..).map(name).collect(), types)
+}
+
+fn letters(spec: Spec, tokens: Vec<Option<String>>, bos: Option<u32>, eos: Option<u32>) -> Result<Table, Error> {
+    let mut pre = splitting(&spec.pre_tokenizer).ok_or_else(|| {
+        cannot(format!("llama.cpp has no name for its pre_tokenizer, {}", shown(&spec.pre_tokenizer)))
+    })?;
+    if !(spec.normalizer.is_null() || (pre == "qwen2" && spec.normalizer["type"] == "NFC")) {
+        return Err(cannot(format!("GGUF has no place for its normalizer, {}", shown(&spec.normalizer))));
+    }
+    let model = &spec.model;
+    let odd = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
+    if odd(&model.end_of_word_suffix) || odd(&model.continuing_subword_prefix) || model.byte_fallback == Some(true) {
+        return Err(cannot("it marks the ends of words or falls back to bytes, and is not byte-level"));
+    }
+    if model.ignore_merges == Some(true) {
+        pre = match pre {
+            "dbrx" => "llama-bpe",
+            other => return Err(cannot(format!("its ignore_merges has no counterpart in llama.cpp's {other:?}"))),
+        };
+    }
+    let (tokens, types) = kinds(&spec, tokens);
+    let merges = spec.model.merges.iter().flatten().map(|Merge(a, b)| format!("{a} {b}")).collect();
+    let (scores, add_bos, add_space_prefix) = (None, false, false);
+    Ok(Table { model: "gpt2", pre: pre.into(), tokens, types, scores, merges, bos, eos, add_bos, add_space_prefix })
+}
+
+fn chars(vocabulary: &Vocabulary, eos: Option<u32>) -> Result<Table, Error> {
+    let (mut tokens, mut types) = (Vec::new(), Vec::new());
+    let specials = vocabulary.specials();
+    for (token, id) in vocabulary.tokens().iter().zip(0..) {
+        let (name, kind) = match specials.binary_search(&id) {
+            Ok(_) if vocabulary.unknown() == Some(id) => (token.clone(), UNKNOWN),
+            Ok(_) => (token.clone(), CONTROL),
+            Err(_) if token.is_ascii() => (spell::spell(token.as_bytes()), NORMAL),
+            Err(_) => {
+                return Err(cannot(format!(
+                    "byte pairs would need an id for each of the {} bytes of its character {token:?}; ASCII alone has one \
+                     byte each",
+                    token.len()
+                )));
+            }
+        };
+        tokens.push(name);
+        types.push(kind);
+    }
+    let (scores, merges, bos, add_bos, add_space_prefix) = (None, Vec::new(), None, false, false);
+    Ok(Table { model: "gpt2", pre: "gpt-2".into(), tokens, types, scores, merges, bos, eos, add_bos, add_space_prefix })
+}
+
+/// A model whose blanks are `▁`: its merges become scores.
+fn marks(spec: Spec, tokens: Vec<Option<String>>, bos: Option<u32>, eos: Option<u32>) -> Result<Table, Error> {
+    let odd = |value: &Value| cannot(format!("SentencePiece's model has no {}", shown(value)));
+    let mut prefix = false;
+    for (kind, step) in steps("", &spec.normalizer)? {
+        match kind {
+            "Prepend" if step["prepend"] == "▁" => prefix = true,
+            "Replace" if step["pattern"]["String"] == " " && step["content"] == "▁" => {}
+            _ => return Err(odd(step)),
+        }
+    }
+    for (kind, step) in steps("", &spec.pre_tokenizer)? {
+        match kind {
+            "Metaspace" if step["replacement"] == "▁" && step["split"] == false => {
+                prefix |= step["prepend_scheme"] != "never";
+            }
+            _ => return Err(odd(step)),
+        }
+    }
+    if spec.model.byte_fallback != Some(true) {
+        return Err(cannot("it has no bytes to fall back to"));
+    }
+    let merges = spec.model.merges.as_deref().unwrap_or_default();
+    let mut first: HashMap<String, usize> = HashMap::new();
+    for (i, Merge(a, b)) in merges.iter().enumerate() {
+        first.entry([a.as_str(), b].concat()).or_insert(i);
+    }
+    let (tokens, mut types) = kinds(&spec, tokens);
+    let mut scores = vec![0.0; tokens.len()];
+    for ((token, kind), score) in tokens.iter().zip(&mut types).zip(&mut scores) {
+        match *kind {
+            NORMAL if byte(token).is_some() => *kind = BYTE,
+            NORMAL => *score = -(first.get(token).copied().unwrap_or(merges.len()) as f32),
+            _ => {}
+        }
+    }
+    let (pre, scores, merges) = ("default".into(), Some(scores), Vec::new());
+    let (add_bos, add_space_prefix) = (false, prefix);
+    Ok(Table { model: "llama", pre, tokens, types, scores, merges, bos, eos, add_bos, add_space_prefix })
+}
+
+/// The byte that `<0x41>` stands for.
+fn byte(token: &str) -> Option<u8> {
+    let hex = token.strip_prefix("<0x")?.strip_suffix('>').filter(|hex| hex.len() == 2)?;
+    u8::from_str_radix(hex, 16).ok()
+}
+
+/// [`Tokenizer::from_table`].
+pub(super) fn read(table: Table) -> Result<Tokenizer, Error> {
+    let size = table.tokens.len();
+    let scored = table.scores.as_ref().map_or(size, Vec::len);
+    if table.types.len() != size || scored != size {
+        let found = format!("{} types and {scored} scores for {size} tokens", table.types.len());
+        return Err(part("the table", "a type and a score for each token", found));
+    }
+    if let Some(id) = [table.bos, table.eos].into_iter().flatten().find(|&id| id as usize >= size) {
+        return Err(part("the table", "begin and end among the tokens", format!("id {id} of {size}")));
+    }
+    let added =
+        table.types.iter().zip(&table.tokens).zip(0..).filter(|((kind, _), _)| [UNKNOWN, CONTROL, USER].contains(kind));
+    let added: Vec<Added> = added.map(|((&kind, token), id)| Added::new(id, token, kind != USER)).collect();
+    let mut model = Model { r#type: Some("BPE".into()), ..Model::default() };
+    let spec = match table.model {
+        "gpt2" => {
+            let merge = |line: &String| Merge::parse(line).ok_or_else(|| part("a merge", "two tokens", line.as_str()));
+            model.merges = Some(table.merges.iter().map(merge).collect::<Result<_, _>>()?);
+            model.ignore_merges = (table.pre == "llama-bpe").then_some(true);
+            let mut spec = Spec::of(model);
+            let known = "one of gpt-2, llama-bpe, dbrx, smollm, qwen2, gpt-4o and default";
+            let unknown = || part("tokenizer.ggml.pre", known, table.pre.as_str());
+            spec.pre_tokenizer = pre_tokenizer(&table.pre).ok_or_else(unknown)?;
+            spec.decoder = byte_level(true);
+            spec
+        }
+        "llama" => {
+            let scores = table.scores.as_ref().ok_or_else(|| part("the table", "a score for each token", "none"))?;
+            model.merges = Some(joined(&table, scores)?);
+            (model.byte_fallback, model.fuse_unk) = (Some(true), Some(true));
+            model.unk_token = table.types.iter().position(|&kind| kind == UNKNOWN).map(|id| table.tokens[id].clone());
+            let mut spec = Spec::of(model);
+            let mark = json!({ "type": "Replace", "pattern": { "String": " " }, "content": "▁" });
+            let blank = json!({ "type": "Replace", "pattern": { "String": "▁" }, "content": " " });
+            let (mut before, mut after) =
+                (vec![], vec![blank, json!({ "type": "ByteFallback" }), json!({ "type": "Fuse" })]);
+            if table.add_space_prefix {
+                before.push(json!({ "type": "Prepend", "prepend": "▁" }));
+                after.push(json!({ "type": "Strip", "content": " ", "start": 1, "stop": 0 }));
+            }
+            before.push(mark);
+            spec.normalizer = json!({ "type": "Sequence", "normalizers": before });
+            spec.decoder = json!({ "type": "Sequence", "decoders": after });
+            spec
+        }
+        other => return Err(part("tokenizer.ggml.model", "gpt2 or llama", other)),
+    };
+    let mut spec = spec;
+    if let (Some(id), true) = (table.bos, table.add_bos) {
+        let name = &table.tokens[id as usize];
+        let text = json!({ "Sequence": { "id": "A", "type_id": 0 } });
+        let single = json!([{ "SpecialToken": { "id": name, "type_id": 0 } }, text]);
+        let specials = json!({ name: { "id": name, "ids": [id], "tokens": [name] } });
+        spec.post_processor =
+            json!({ "type": "TemplateProcessing", "single": single, "pair": single, "special_tokens": specials });
+    }
+    spec.added_tokens = added;
+    spec.model.vocab = Vocab::Ids(table.tokens.into_iter().zip(0..).collect());
+    let mut foreign = Foreign::made(spec)?;
+    if foreign.name() == "gpt2" {
+        return Ok(Tokenizer::Bpe(Encoding::Gpt2));
+    }
+    foreign.configure(table.bos, table.eos, None);
+    Ok(Tokenizer::Foreign(Arc::new(foreign)))
+}
+
+/// The merges that scores stand for: every way to put a token together, the best token first, as transformers does.
+fn joined(table: &Table, scores: &[f32]) -> Result<Vec<Merge>, Error> {
+    let ids: HashMap<&str, usize> = table.tokens.iter().map(String::as_str).zip(0..).collect();
+    let mut found: Vec<(f32, &str, &str)> = Vec::new();
+    for ((token, &kind), &score) in table.tokens.iter().zip(&table.types).zip(scores) {
+        if token.len() > 1024 || score.is_nan() {
+            return Err(part("the table", "tokens of at most 1,024 bytes with a score", format!("another, {score}")));
+        }
+        if kind != NORMAL {
+            continue;
+        }
+        let start = found.len();
+        let cuts = token.char_indices().skip(1).map(|(at, _)| token.split_at(at));
+        found.extend(cuts.filter(|(a, b)| ids.contains_key(a) && ids.contains_key(b)).map(|(a, b)| (score, a, b)));
+        found[start..].sort_by_key(|(_, a, b)| (ids[a], ids[b]));
+    }
+    found.sort_by(|a, b| b.0.total_cmp(&a.0));
+    Ok(found.into_iter().map(|(_, a, b)| Merge(a.into(), b.into())).collect())
+}
