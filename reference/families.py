@@ -1,0 +1,754 @@
+#!/usr/bin/env python3
+"""Small random models of every family that limpid opens, saved by transformers, with their truth.
+
+    python reference/families.py make fixtures/hf               # all cases
+    python reference/families.py make /tmp/hf gpt2-plain        # only these
+    python reference/families.py refuse fixtures/hf-refused     # configurations limpid must refuse
+    python reference/families.py list
+
+`make` writes DIR/CASE/ as `save_pretrained` does (config.json, model.safetensors or shards with
+their index, generation_config.json), in some cases rewritten into a shape that older programs or
+the hub have, and DIR/CASE/truth.safetensors beside it, all of it float32:
+
+    tokens           (B, T)     token ids, as floats
+    segments         (B, T)     BERT only: token_type_ids
+    attention_mask   (B, T)     BERT only: 0 is padding, at the end of a row
+    logits           (B, T, V)  of the language-model head; absent where the model has none
+    hidden           (B, T, C)  the last hidden state: what enters the head (BERT: its transform)
+    pooled           (B, C)     BERT with a pooler
+    relationship     (B, 2)     BertForPreTraining: the next-sentence scores
+
+Its metadata say what the case tries (`about`), and by how much the same model in float64 differs
+(`float64`), which is the noise of float32 to compare a tolerance with. Truth is computed in float32
+with eager attention, from the weights as stored (f16 and bf16 ones are rounded first). At padding
+positions the numbers mean nothing.
+
+Each case names the configuration keys it is about, with another value for each. `make` puts the
+other value in and insists that the logits then move by more than MATTERS, twice what a reader
+may differ by: so a reader that ignores the key fails. It also reloads every folder that
+transformers itself can read and insists on the same numbers.
+
+Versions are pinned in requirements.txt; the same versions give the same bytes on the same machine.
+Nothing is downloaded.
+"""
+
+import argparse
+import copy
+import json
+import os
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Callable, Optional
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+# As in make.py: PyTorch's plainest kernels, so that another machine gives the same bytes.
+os.environ.setdefault("MKL_CBWR", "COMPATIBLE")
+os.environ.setdefault("ATEN_CPU_CAPABILITY", "default")
+
+import safetensors.torch
+import torch
+import transformers
+from make import Random, sort_metadata
+
+torch.set_num_threads(1)
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+
+TOLERANCE = 1e-4  # what a reader of these folders may differ by, in logits of order 1
+MATTERS = 2e-4  # what ignoring a key must move the logits by (the two gelus are 5e-4 apart)
+LARGEST = 40_000  # bytes in one case's folder
+
+
+@dataclass
+class Case:
+    """One folder."""
+
+    name: str
+    about: str
+    model: str  # the class in transformers
+    config: dict
+    shape: tuple = (2, 9)  # of tokens
+    matters: dict = field(default_factory=dict)  # key: another value, which must move the logits
+    dtype: torch.dtype = torch.float32
+    shard: Optional[str] = None  # max_shard_size
+    tensors: Optional[Callable] = None  # rewrites the stored tensors
+    keys: Optional[Callable] = None  # rewrites config.json
+    extra: Optional[Callable] = None  # writes further files, and says what they hold
+    reload: bool = True  # whether transformers reads the rewritten folder
+    std: float = 1.0  # of attention's matrices, times 1 / sqrt(inputs)
+
+
+# ---------------------------------------------------------------------------------------------
+# GPT-2
+# ---------------------------------------------------------------------------------------------
+
+
+def gpt2_cases():
+    def config(**keys):
+        base = dict(n_layer=2, n_head=2, n_embd=12, n_positions=14, vocab_size=31)
+        no_specials = dict(bos_token_id=None, eos_token_id=None)
+        no_dropout = dict(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+        return base | no_specials | no_dropout | keys
+
+    yield Case(
+        "gpt2-plain",
+        "as save_pretrained writes it: the prefix `transformer.`, no lm_head (tied)",
+        "GPT2LMHeadModel",
+        config(n_head=3),
+        matters={"activation_function": "gelu", "n_head": 2},
+    )
+    yield Case(
+        "gpt2-hub",
+        "as the hub's gpt2: no prefix, attn.bias masks (one F32, one BOOL), attn.masked_bias "
+        "scalars, n_ctx and the keys of 2019 in config.json",
+        "GPT2LMHeadModel",
+        config(layer_norm_epsilon=1e-3, n_embd=10),
+        matters={"layer_norm_epsilon": 1e-5},
+        tensors=gpt2_hub_tensors,
+        keys=gpt2_hub_keys,
+    )
+    yield Case(
+        "gpt2-compiled",
+        "as nanoGPT's state under torch.compile: `_orig_mod.` before every name, the tied lm_head "
+        "stored too, 64 rows in the token table where config.json says 50 (crop them)",
+        "GPT2LMHeadModel",
+        config(vocab_size=50, n_embd=8),
+        tensors=gpt2_compiled_tensors,
+        reload=False,
+    )
+    yield Case(
+        "gpt2-untied",
+        "a head of its own, n_inner 29, relu",
+        "GPT2LMHeadModel",
+        config(tie_word_embeddings=False, n_inner=29, activation_function="relu"),
+        matters={"tie_word_embeddings": True, "activation_function": "gelu_new"},
+    )
+    yield Case(
+        "gpt2-unscaled",
+        "scale_attn_weights false: scores are not divided by the root of the head size",
+        "GPT2LMHeadModel",
+        config(scale_attn_weights=False, n_head=1, n_layer=1, n_embd=10),
+        matters={"scale_attn_weights": True},
+        std=0.7,
+    )
+    yield Case(
+        "gpt2-inverse-layer",
+        "scale_attn_by_inverse_layer_idx: scores of layer i are divided by i + 1 too; "
+        "reorder_and_upcast_attn, which changes nothing in float32; activation gelu (erf)",
+        "GPT2LMHeadModel",
+        config(
+            scale_attn_by_inverse_layer_idx=True,
+            reorder_and_upcast_attn=True,
+            activation_function="gelu",
+            n_layer=3,
+            n_embd=8,
+        ),
+        matters={"scale_attn_by_inverse_layer_idx": False, "activation_function": "gelu_new"},
+        std=2.0,
+    )
+    yield Case(
+        "gpt2-f16",
+        "stored in F16; activation silu; four heads of odd size 3",
+        "GPT2LMHeadModel",
+        config(n_head=4, activation_function="silu", n_positions=11),
+        shape=(2, 11),
+        matters={"activation_function": "gelu_new"},
+        dtype=torch.float16,
+    )
+    yield Case(
+        "gpt2-bf16-sharded",
+        "stored in BF16 in several files with an index; activation quick_gelu; epsilon 1e-2",
+        "GPT2LMHeadModel",
+        config(n_embd=16, n_head=4, activation_function="quick_gelu", layer_norm_epsilon=1e-2),
+        matters={"activation_function": "gelu", "layer_norm_epsilon": 1e-5},
+        dtype=torch.bfloat16,
+        shard="6KB",
+    )
+    yield Case(
+        "gpt2-text",
+        "a byte-level tokenizer beside it, as tokenizer.json and as vocab.json with merges.txt",
+        "GPT2LMHeadModel",
+        config(vocab_size=280, n_embd=8, n_layer=1, bos_token_id=0, eos_token_id=0),
+        shape=(1, 6),
+        extra=byte_level_files,
+    )
+
+
+def gpt2_hub_tensors(tensors, config):
+    tensors = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
+    mask = torch.tril(torch.ones(1, 1, config.n_positions, config.n_positions))
+    for i in range(config.n_layer):
+        tensors[f"h.{i}.attn.bias"] = mask.clone() if i == 0 else mask.bool()
+        tensors[f"h.{i}.attn.masked_bias"] = torch.tensor(-1e4)
+    return tensors
+
+
+def gpt2_hub_keys(keys):
+    kept = "n_layer n_head n_embd n_positions vocab_size layer_norm_epsilon initializer_range"
+    kept = {key: keys[key] for key in kept.split()}
+    return kept | {
+        "activation_function": "gelu_new",
+        "architectures": ["GPT2LMHeadModel"],
+        "attn_pdrop": 0.1,
+        "bos_token_id": 30,
+        "embd_pdrop": 0.1,
+        "eos_token_id": 30,
+        "model_type": "gpt2",
+        "n_ctx": keys["n_positions"],
+        "resid_pdrop": 0.1,
+        "summary_activation": None,
+        "summary_first_dropout": 0.1,
+        "summary_proj_to_labels": True,
+        "summary_type": "cls_index",
+        "summary_use_proj": True,
+        "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}},
+    }
+
+
+def gpt2_compiled_tensors(tensors, config):
+    table = tensors["transformer.wte.weight"]
+    padding = Random(64).normal(64 - len(table), table.shape[1]).float()
+    tensors["transformer.wte.weight"] = torch.cat([table, padding])
+    tensors["lm_head.weight"] = tensors["transformer.wte.weight"].clone()
+    return {f"_orig_mod.{name}": tensor for name, tensor in tensors.items()}
+
+
+# ---------------------------------------------------------------------------------------------
+# GPT-1
+# ---------------------------------------------------------------------------------------------
+
+
+def openai_cases():
+    def config(**keys):
+        base = dict(n_layer=2, n_head=2, n_embd=12, n_positions=13, vocab_size=29)
+        return base | dict(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0) | keys
+
+    yield Case(
+        "openai-gpt-plain",
+        "as save_pretrained writes it; afn gelu, which is the tanh form here; with the tokenizer "
+        "of GPT-1's kind (vocab.json and merges.txt with </w>)",
+        "OpenAIGPTLMHeadModel",
+        config(vocab_size=52, n_embd=10),
+        matters={"afn": "relu"},
+        extra=openai_files,
+    )
+    yield Case(
+        "openai-gpt-hub",
+        "as the hub's: no prefix, attn.bias masks; afn silu, epsilon 1e-2",
+        "OpenAIGPTLMHeadModel",
+        config(afn="silu", n_head=3, n_embd=9, layer_norm_epsilon=1e-2),
+        matters={"afn": "gelu", "layer_norm_epsilon": 1e-5},
+        tensors=openai_hub_tensors,
+    )
+
+
+def openai_hub_tensors(tensors, config):
+    tensors = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
+    for i in range(config.n_layer):
+        ones = torch.ones(1, 1, config.n_positions, config.n_positions)
+        tensors[f"h.{i}.attn.bias"] = torch.tril(ones)
+    return tensors
+
+
+# ---------------------------------------------------------------------------------------------
+# BERT
+# ---------------------------------------------------------------------------------------------
+
+
+def bert_cases():
+    def config(**keys):
+        base = dict(num_hidden_layers=2, num_attention_heads=2, hidden_size=12)
+        base |= dict(intermediate_size=22, max_position_embeddings=13, vocab_size=37)
+        return base | dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0) | keys
+
+    yield Case(
+        "bert-mlm",
+        "BertForMaskedLM: the prefix `bert.`, no pooler, the masked-word head; with vocab.txt",
+        "BertForMaskedLM",
+        config(num_attention_heads=3),
+        shape=(3, 10),
+        matters={"hidden_act": "gelu_new"},
+        extra=bert_files,
+    )
+    yield Case(
+        "bert-encoder",
+        "BertModel alone: no prefix, a pooler, no head; relu; epsilon 1e-2",
+        "BertModel",
+        config(hidden_act="relu", layer_norm_eps=1e-2, num_hidden_layers=1, hidden_size=14),
+        shape=(3, 8),
+        matters={"hidden_act": "gelu", "layer_norm_eps": 1e-12},
+    )
+    yield Case(
+        "bert-old",
+        "BertForPreTraining as files of 2018 have it: gamma and beta, position_ids (I64), the tied "
+        "decoder stored; pooler and seq_relationship; three segments; gelu_new",
+        "BertForPreTraining",
+        config(hidden_act="gelu_new", type_vocab_size=3, hidden_size=8, intermediate_size=19),
+        shape=(3, 12),
+        matters={"hidden_act": "relu"},
+        tensors=bert_old_tensors,
+    )
+
+
+def bert_old_tensors(tensors, config):
+    def old(name):
+        return name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        )
+
+    tensors = {old(name): tensor for name, tensor in tensors.items()}
+    tensors["bert.embeddings.position_ids"] = torch.arange(config.max_position_embeddings)[None]
+    tensors["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"]
+    return tensors
+
+
+# ---------------------------------------------------------------------------------------------
+# Llama
+# ---------------------------------------------------------------------------------------------
+
+
+def llama_cases():
+    def config(**keys):
+        base = dict(num_hidden_layers=2, num_attention_heads=4, hidden_size=16)
+        base |= dict(intermediate_size=22, max_position_embeddings=32, vocab_size=33)
+        return base | dict(bos_token_id=None, eos_token_id=None) | keys
+
+    yield Case(
+        "llama-gqa",
+        "four heads on two keys and values; a head of its own; no biases",
+        "LlamaForCausalLM",
+        config(num_key_value_heads=2, rms_norm_eps=1e-3, intermediate_size=18),
+        matters={"rms_norm_eps": 1e-6, "hidden_act": "gelu", "rope_theta": 1e2},
+    )
+    yield Case(
+        "llama-mqa",
+        "all heads on one key and value; tied; rope_theta 500000; attention_bias and mlp_bias",
+        "LlamaForCausalLM",
+        config(
+            num_key_value_heads=1,
+            intermediate_size=14,
+            tie_word_embeddings=True,
+            rope_parameters={"rope_type": "default", "rope_theta": 500000.0},
+            attention_bias=True,
+            mlp_bias=True,
+        ),
+        shape=(2, 12),
+        matters={"attention_bias": False, "mlp_bias": False, "rope_theta": 1e4},
+    )
+    llama3 = dict(rope_type="llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=3.0)
+    llama3 |= dict(original_max_position_embeddings=24, rope_theta=100.0)
+    yield Case(
+        "llama-llama3-rope",
+        "as many keys as heads; rope_scaling of type llama3 with frequencies in each of its three "
+        "ranges, spelt as before transformers 5 (rope_theta and rope_scaling)",
+        "LlamaForCausalLM",
+        config(num_attention_heads=2, intermediate_size=13, rope_parameters=llama3),
+        shape=(2, 12),
+        matters={"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}},
+        keys=old_rope_keys,
+    )
+    yield Case(
+        "llama-head-dim",
+        "head_dim 6 where hidden_size / heads is 4; gelu_pytorch_tanh in the gate",
+        "LlamaForCausalLM",
+        config(
+            num_key_value_heads=2,
+            head_dim=6,
+            hidden_act="gelu_pytorch_tanh",
+            num_hidden_layers=1,
+        ),
+        matters={"hidden_act": "silu"},
+    )
+    linear = dict(rope_type="linear", factor=2.5, rope_theta=50.0)
+    yield Case(
+        "llama-linear-rope",
+        "rope_scaling {type: linear}, as files of 2023 spell it, with rotary_emb.inv_freq; "
+        "stored in BF16",
+        "LlamaForCausalLM",
+        config(rope_parameters=linear, num_key_value_heads=4, num_hidden_layers=1),
+        matters={"rope_parameters": {"rope_type": "default", "rope_theta": 50.0}},
+        dtype=torch.bfloat16,
+        tensors=llama_old_tensors,
+        keys=old_rope_keys,
+    )
+
+
+def old_rope_keys(keys):
+    """`rope_theta` and `rope_scaling`, which transformers 5 writes as one `rope_parameters`."""
+    rope = keys.pop("rope_parameters")
+    keys["rope_theta"] = rope.pop("rope_theta")
+    if rope["rope_type"] == "linear":
+        rope["type"] = rope.pop("rope_type")
+        del keys["head_dim"]
+        keys["pretraining_tp"] = 1
+    keys["rope_scaling"] = rope
+    keys["torch_dtype"] = keys.pop("dtype")
+    return keys
+
+
+def llama_old_tensors(tensors, config):
+    inverse = 50.0 ** -(torch.arange(0, config.head_dim, 2).float() / config.head_dim)
+    for i in range(config.num_hidden_layers):
+        tensors[f"model.layers.{i}.self_attn.rotary_emb.inv_freq"] = inverse
+    return tensors
+
+
+# ---------------------------------------------------------------------------------------------
+# Tokenizers beside the models
+# ---------------------------------------------------------------------------------------------
+
+TEXT = (
+    "the cat sat on the mat and the dog sat on the log; the hen ran to the barn. "
+    "Then the rain began: the cat, the dog and the hen hid in the hay."
+)
+SAMPLES = [
+    "the cat sat on the hay",
+    "Then the rain began: 12 dogs, wet!",
+    "naïve café  \n\tx",
+    "unseen words",
+]
+
+
+def train_byte_level(size):
+    """A byte-level tokenizer of GPT-2's kind with `<|endoftext|>` as id 0."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=["<|endoftext|>"],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([TEXT], trainer)
+    assert tokenizer.get_vocab_size() == size, tokenizer.get_vocab_size()
+    return tokenizer
+
+
+def write_byte_level(folder, size):
+    tokenizer = train_byte_level(size)
+    tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
+    tokenizer.model.save(str(folder))  # vocab.json and merges.txt
+    write_json(folder / "vocab.json", json.loads((folder / "vocab.json").read_text()))
+    keys = {"tokenizer_class": "GPT2Tokenizer", "model_max_length": 14}
+    keys |= {k: "<|endoftext|>" for k in ("bos_token", "eos_token", "unk_token")}
+    write_json(folder / "tokenizer_config.json", keys)
+    return tokenizer
+
+
+def byte_level_files(folder):
+    return samples(write_byte_level(folder, 280).encode)
+
+
+def bert_files(folder):
+    words = "[PAD] [UNK] [CLS] [SEP] [MASK] the cat sat on mat and dog log ; hen ran to barn . "
+    words += "then rain began : , hid in hay ##s ##n b c un ##seen nai ##ve words !"
+    assert len(words.split()) == 37
+    (folder / "vocab.txt").write_text("\n".join(words.split()) + "\n")
+    keys = {"tokenizer_class": "BertTokenizer", "do_lower_case": True}
+    write_json(folder / "tokenizer_config.json", keys)
+    vocab = {word: i for i, word in enumerate(words.split())}
+    tokenizer = transformers.BertTokenizer(vocab=vocab, do_lower_case=True)
+    return samples(tokenizer._tokenizer.encode)
+
+
+def openai_files(folder):
+    """GPT-1's kind: a letter at the end of a word is a token of its own, written with </w>."""
+    letters = ", . : ; a b c d e g h i l m n o r s t y".split()
+    merges = "t h|th e</w>|a t</w>|e n</w>|c at</w>|o n</w>|a n|an d</w>|r a|ra in</w>|i n</w>"
+    merges = [tuple(merge.split()) for merge in merges.split("|")]
+    words = ["<unk>", *letters, *(letter + "</w>" for letter in letters)]
+    words += ["".join(merge) for merge in merges]
+    vocab = {word: i for i, word in enumerate(words)}
+    assert len(vocab) == 52, len(vocab)
+    write_json(folder / "vocab.json", vocab)
+    lines = ["#version: 0.2", *(" ".join(merge) for merge in merges)]
+    (folder / "merges.txt").write_text("\n".join(lines) + "\n")
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "OpenAIGPTTokenizer"})
+    return samples(transformers.OpenAIGPTTokenizer(vocab=vocab, merges=merges)._tokenizer.encode)
+
+
+def samples(encode):
+    """What the program's own tokenizer makes of some texts, for text.json."""
+    return [{"text": text, "ids": encode(text, add_special_tokens=False).ids} for text in SAMPLES]
+
+
+# ---------------------------------------------------------------------------------------------
+# Making a case
+# ---------------------------------------------------------------------------------------------
+
+CASES = [*gpt2_cases(), *openai_cases(), *bert_cases(), *llama_cases()]
+
+
+def build(case, r):
+    """The random model, with its weights as they will be stored, in float32."""
+    model_class = getattr(transformers, case.model)
+    config = model_class.config_class(**case.config, attn_implementation="eager")
+    model = model_class(config).eval()
+    randomise(model, r, case.std)
+    for p in model.parameters():  # and not buffers: Llama's frequencies stay as they are
+        p.data = p.data.to(case.dtype).float()
+    return model
+
+
+def randomise(model, r, std=1.0):
+    """Every parameter random: gains about 1, biases about 0, matrices keeping their input's size,
+    tables such that a tied head's logits have a deviation of about 1."""
+    with torch.no_grad():
+        for path, module in sorted(model.named_modules()):
+            for name, p in sorted(module.named_parameters(recurse=False)):
+                if p.dim() == 1:
+                    gain = "Norm" in type(module).__name__ and name == "weight"
+                    x = r.normal(*p.shape, std=0.25, mean=float(gain))
+                elif isinstance(module, torch.nn.Embedding):
+                    x = r.normal(*p.shape, std=p.shape[1] ** -0.5)
+                else:
+                    inputs = p.shape[0] if type(module).__name__ == "Conv1D" else p.shape[1]
+                    attends = any(part in path for part in ["c_attn", "query", "key", "q_proj", "k_proj"])
+                    x = r.normal(*p.shape, std=inputs**-0.5 * (std if attends else 1.0))
+                p.copy_(x)
+
+
+def inputs_of(case, config, r):
+    B, T = case.shape
+    inputs = {"input_ids": r.ids(B, T, low=1, high=config.vocab_size)}
+    if case.model.startswith("Bert"):
+        mask = torch.ones(B, T, dtype=torch.long)
+        mask[-1, T - 3 :] = 0  # the last row ends in padding, id 0
+        inputs["input_ids"] *= mask
+        inputs["attention_mask"] = mask
+        segments = torch.arange(T)[None, :] * config.type_vocab_size // T
+        inputs["token_type_ids"] = segments.expand(B, T) * mask
+        inputs["token_type_ids"][0] = 0
+    return inputs
+
+
+@torch.no_grad()
+def outputs(model, inputs):
+    out = model(**inputs, output_hidden_states=True)
+    found = {"hidden": out.hidden_states[-1]}
+    for name, key in [
+        ("logits", "logits"),
+        ("logits", "prediction_logits"),
+        ("relationship", "seq_relationship_logits"),
+        ("pooled", "pooler_output"),
+    ]:
+        if getattr(out, key, None) is not None:
+            found[name] = getattr(out, key)
+    if type(model).__name__ == "BertForPreTraining":
+        found["pooled"] = model.bert(**inputs).pooler_output
+    return found
+
+
+def differ(a, b, inputs):
+    """The greatest difference at positions that are not padding."""
+    kept = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"])).bool()
+    name = "logits" if "logits" in a else "hidden"
+    return (a[name].double() - b[name].double())[kept].abs().max().item()
+
+
+def with_keys(case, model, keys):
+    """The same weights under a configuration with other keys."""
+    config = copy.deepcopy(case.config)
+    for key, value in keys.items():
+        if key == "rope_theta":
+            rope = config.get("rope_parameters", {"rope_type": "default"})
+            key, value = "rope_parameters", rope | {"rope_theta": value}
+        config[key] = value
+    model_class = type(model)
+    other = model_class(model_class.config_class(**config, attn_implementation="eager")).eval()
+    other.load_state_dict(model.state_dict(), strict=False)
+    if config.get("tie_word_embeddings", True):
+        other.tie_weights()
+    return other
+
+
+def in_float64(model):
+    model = copy.deepcopy(model).double()
+    for module in model.modules():
+        if hasattr(module, "reorder_and_upcast_attn"):
+            module.reorder_and_upcast_attn = False  # it insists on float32
+    return model
+
+
+def make(case, folder):
+    r = Random(sum(case.name.encode()) * 1000 + len(case.name))
+    model = build(case, r)
+    inputs = inputs_of(case, model.config, r)
+    truth = outputs(model, inputs)
+    exact = outputs(in_float64(model), inputs)
+    noise = differ(truth, exact, inputs)
+    assert noise < TOLERANCE / 20, f"{case.name}: float32 alone differs by {noise:.1e}"
+    size = (truth["logits"] if "logits" in truth else truth["hidden"]).std().item()
+    assert 0.3 < size < 3, f"{case.name}: the numbers' deviation is {size:.2f}"
+
+    moved = {}
+    for key, value in case.matters.items():
+        moved[key] = differ(truth, outputs(with_keys(case, model, {key: value}), inputs), inputs)
+        assert moved[key] > MATTERS, f"{case.name}: {key} moves the logits by {moved[key]:.1e} only"
+
+    shutil.rmtree(folder, ignore_errors=True)
+    shard = {"max_shard_size": case.shard} if case.shard else {}
+    copy.deepcopy(model).to(case.dtype).save_pretrained(folder, **shard)
+    for path in sorted(folder.glob("*.safetensors")):
+        tensors = safetensors.torch.load(path.read_bytes())
+        if case.tensors:
+            tensors = case.tensors(tensors, model.config)
+        write_tensors(path, tensors, {"format": "pt"})
+    for path in folder.glob("*.json"):
+        keys = json.loads(path.read_text())
+        keys.pop("attn_implementation", None)
+        if case.keys and path.name == "config.json":
+            keys = case.keys(keys)
+        write_json(path, keys)
+    if case.extra:
+        write_json(folder / "text.json", case.extra(folder))
+
+    if case.reload:
+        again = type(model).from_pretrained(
+            folder, dtype=torch.float32, attn_implementation="eager"
+        )
+        found = differ(truth, outputs(again.eval(), inputs), inputs)
+        assert found == 0, f"{case.name}: transformers reads the folder with a difference of {found:.1e}"
+
+    names = {"input_ids": "tokens", "token_type_ids": "segments"}
+    stored = {names.get(name, name): x for name, x in inputs.items()} | truth
+    about = {"about": case.about, "model": case.model, "float64": f"{noise:.1e}"}
+    about |= {"torch": torch.__version__.split("+")[0], "transformers": transformers.__version__}
+    about |= {"source": "made by reference/families.py"}
+    write_tensors(folder / "truth.safetensors", {k: v.float() for k, v in stored.items()}, about)
+    total = sum(path.stat().st_size for path in folder.iterdir())
+    assert total <= LARGEST, f"{case.name}: {total} bytes"
+    moves = ", ".join(f"{key} {x:.2g}" for key, x in moved.items())
+    print(f"{case.name:20} {total:6} bytes  std {size:.2f}  f64 {noise:.0e}  moved by: {moves}")
+    return total
+
+
+def write_tensors(path, tensors, metadata):
+    tensors = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
+    path.write_bytes(sort_metadata(safetensors.torch.save(tensors, metadata)))
+
+
+def write_json(path, value):
+    path.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+# ---------------------------------------------------------------------------------------------
+# What limpid must refuse
+# ---------------------------------------------------------------------------------------------
+
+
+def refused():
+    """(case, why, config.json). The error must name the key, or the value, in `why`'s quotes."""
+    gpt2 = dict(model_type="gpt2", architectures=["GPT2LMHeadModel"], vocab_size=31, n_positions=14)
+    gpt2 |= dict(n_embd=12, n_layer=2, n_head=2, activation_function="gelu_new")
+    openai = dict(model_type="openai-gpt", architectures=["OpenAIGPTLMHeadModel"], vocab_size=31)
+    openai |= dict(n_positions=14, n_embd=12, n_layer=2, n_head=2, afn="gelu")
+    bert = dict(model_type="bert", architectures=["BertForMaskedLM"], vocab_size=37)
+    bert |= dict(hidden_size=12, num_hidden_layers=2, num_attention_heads=2, intermediate_size=22)
+    bert |= dict(max_position_embeddings=13, type_vocab_size=2, hidden_act="gelu")
+    llama = dict(model_type="llama", architectures=["LlamaForCausalLM"], vocab_size=33)
+    llama |= dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=4, hidden_act="silu")
+    llama |= dict(num_key_value_heads=2, intermediate_size=22, max_position_embeddings=32)
+    yarn = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=8)
+    long = dict(rope_type="longrope", short_factor=[1.0, 1.0], long_factor=[2.0, 3.0])
+
+    return [
+        ("gpt2-cross-attention", "`add_cross_attention`: has weights that limpid has no place for",
+         gpt2 | {"add_cross_attention": True}),
+        ("gpt2-mish", "`activation_function` `mish`", gpt2 | {"activation_function": "mish"}),
+        ("gpt2-relu2", "`activation_function` `relu2`", gpt2 | {"activation_function": "relu2"}),
+        ("gpt2-heads", "`n_embd` 12 is not a multiple of `n_head` 5", gpt2 | {"n_head": 5}),
+        ("gpt2-quantized", "`quantization_config`: weights are packed integers",
+         gpt2 | {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}),
+        ("gpt2-no-vocabulary", "`vocab_size` is missing, and a default of 50257 would be a guess",
+         {key: value for key, value in gpt2.items() if key != "vocab_size"}),
+        ("openai-mish", "`afn` `mish`", openai | {"afn": "mish"}),
+        ("bert-decoder", "`is_decoder`: causal attention in BERT", bert | {"is_decoder": True}),
+        ("bert-relative", "`position_embedding_type` `relative_key`",
+         bert | {"position_embedding_type": "relative_key"}),
+        ("bert-cross-attention", "`add_cross_attention`",
+         bert | {"is_decoder": True, "add_cross_attention": True}),
+        ("llama-yarn", "`rope_scaling` of type `yarn`",
+         llama | {"rope_theta": 1e4, "rope_scaling": yarn}),
+        ("llama-dynamic", "`rope_parameters` of type `dynamic`",
+         llama | {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}),
+        ("llama-longrope", "`rope_scaling` of type `longrope`",
+         llama | {"rope_theta": 1e4, "rope_scaling": long}),
+        ("llama-partial-rotary", "`partial_rotary_factor`: only part of a head turns",
+         llama | {"partial_rotary_factor": 0.5}),
+        ("llama-kv-heads", "`num_attention_heads` 4 is not a multiple of `num_key_value_heads` 3",
+         llama | {"num_key_value_heads": 3}),
+        ("llama-odd-head", "`head_dim` 5 is odd: rotary positions turn pairs",
+         llama | {"head_dim": 5}),
+        ("llama-xielu", "`hidden_act` `xielu`", llama | {"hidden_act": "xielu"}),
+        ("mistral-sliding", "`model_type` `mistral` with a `sliding_window`",
+         llama | {"model_type": "mistral", "architectures": ["MistralForCausalLM"],
+                  "sliding_window": 4}),
+        ("mamba", "`model_type` `mamba`",
+         {"model_type": "mamba", "architectures": ["MambaForCausalLM"], "vocab_size": 33,
+          "hidden_size": 16, "num_hidden_layers": 2, "state_size": 4}),
+        ("t5", "`model_type` `t5`: an encoder and a decoder",
+         {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "vocab_size": 33,
+          "d_model": 16, "num_layers": 2, "is_encoder_decoder": True}),
+        ("no-model-type", "`model_type` is missing",
+         {key: value for key, value in gpt2.items() if key not in ("model_type", "architectures")}),
+    ]  # fmt: skip
+
+
+def refuse(directory):
+    lines = [
+        "# Configurations that limpid refuses",
+        "",
+        "Made by `reference/families.py refuse`. Opening each folder is an error that names what is "
+        "in quotes. There are no weights: the configuration is checked first.",
+        "",
+        "| folder | why |",
+        "| --- | --- |",
+    ]
+    for name, why, keys in refused():
+        (directory / name).mkdir(parents=True, exist_ok=True)
+        write_json(directory / name / "config.json", keys)
+        lines.append(f"| `{name}` | {why} |")
+    (directory / "README.md").write_text("\n".join(lines) + "\n")
+    print(f"{len(lines) - 6} configurations in {directory}")
+
+
+# ---------------------------------------------------------------------------------------------
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    command = commands.add_parser("make", help="models with their truth")
+    command.add_argument("directory", type=Path)
+    command.add_argument("cases", nargs="*", help="only these")
+    command = commands.add_parser("refuse", help="configurations to be refused")
+    command.add_argument("directory", type=Path)
+    commands.add_parser("list", help="the cases and what each is about")
+    options = parser.parse_args()
+
+    if options.command == "refuse":
+        return refuse(options.directory)
+    if options.command == "list":
+        for case in CASES:
+            print(f"{case.name:20} {case.about}")
+        return
+    known = {case.name: case for case in CASES}
+    unknown = [name for name in options.cases if name not in known]
+    if unknown:
+        sys.exit(f"no such case: {', '.join(unknown)}; there are: {', '.join(known)}")
+    names = options.cases or known
+    total = sum(make(known[name], options.directory / name) for name in names)
+    print(f"{len(names)} cases, {total} bytes")
+
+
+if __name__ == "__main__":
+    main()
