@@ -76,7 +76,9 @@ pub enum ConfigError {
     )]
     MultiplicativeMask,
     /// A use that needs logits.
-    #[error("this model has no head over the vocabulary, only hidden states: it can be inspected, not trained or sampled")]
+    #[error(
+        "this model has no head over the vocabulary, only hidden states: it can be inspected, not trained or sampled"
+    )]
     NoHead,
     /// A configuration file that cannot be read.
     #[error("{0}")]

@@ -285,7 +285,6 @@ impl Checkpoint {
             return Err(CheckpointError::NotAModel { path: path.into(), missing: "config.json" });
         }
         let text = at(&config_path, fs::read_to_string(&config_path))?;
-        let store = open_weights(path)?;
         let bad_config = |source| CheckpointError::Config { path: config_path.clone(), source };
         let tokenizer = Tokenizer::open(path)?;
         let (path, left_out) = (path.to_path_buf(), vec![]);
@@ -293,6 +292,7 @@ impl Checkpoint {
         if own || !text.contains("model_type") {
             let checked = |config: Config| config.check().map(|()| config);
             let config = Config::from_json(&text).and_then(checked).map_err(bad_config)?;
+            let store = open_weights(&path)?;
             let names = dialect::names(&store, |name| Some(name.into()))?;
             return Ok(Checkpoint {
                 path,
@@ -305,8 +305,9 @@ impl Checkpoint {
                 names,
             });
         }
-        let has = |name: &str| store.names().any(|n| n.ends_with(name));
-        let (family, config) = huggingface::read(&text, &has).map_err(bad_config)?;
+        let (family, config) = huggingface::read(&text).map_err(bad_config)?;
+        let store = open_weights(&path)?;
+        let config = family.fit(config, |name| store.names().any(|n| n.ends_with(name)));
         let names = dialect::names(&store, |name| family.tidy(name, &config))?;
         let left_out: Vec<String> =
             store.names().filter(|name| family.tidy(name, &config).is_none()).map(String::from).collect();
@@ -335,8 +336,8 @@ impl Checkpoint {
             return Err(bad(path, what));
         }
         let (header, store) = llmc::open(path)?;
-        let config = dialect::llmc::read(&header)
-            .map_err(|source| CheckpointError::Config { path: path.into(), source })?;
+        let config =
+            dialect::llmc::read(&header).map_err(|source| CheckpointError::Config { path: path.into(), source })?;
         let names = dialect::names(&store, |name| Some(name.into()))?;
         let beside = Tokenizer::open(path.parent().unwrap_or(Path::new(".")))?;
         let gpt2 = || Tokenizer::named("gpt2").ok();
@@ -363,8 +364,14 @@ impl Checkpoint {
 
     /// How its matrices are stored: as the token table is.
     pub fn dtype(&self) -> Dtype {
-        let largest = self.store.names().filter_map(|n| self.store.get(n)).max_by_key(|t| t.shape.iter().product::<usize>());
+        let largest =
+            self.store.names().filter_map(|n| self.store.get(n)).max_by_key(|t| t.shape.iter().product::<usize>());
         largest.map_or(Dtype::F32, |t| t.dtype.clone())
+    }
+
+    /// The tensors as they are stored.
+    pub fn store(&self) -> &Store {
+        &self.store
     }
 
     /// The first value that is no number, or infinite: the tensor it is in, and where in it.
@@ -439,7 +446,10 @@ pub fn save(path: &Path, format: Format, dtype: &Dtype, source: &Source) -> Resu
         Some(param) => (source.values)(param),
         None => dialect::neutral(param, source.config),
     };
-    let outs = |model: &'_ Model, links: Vec<Link>, name: &dyn Fn(&Link) -> String, dtype: &dyn Fn(&str, &[usize]) -> Dtype| {
+    let outs = |model: &'_ Model,
+                links: Vec<Link>,
+                name: &dyn Fn(&Link) -> String,
+                dtype: &dyn Fn(&str, &[usize]) -> Dtype| {
         links
             .into_iter()
             .map(|link| {
@@ -465,8 +475,7 @@ pub fn save(path: &Path, format: Format, dtype: &Dtype, source: &Source) -> Resu
             let (family, config) = huggingface::express(source.config)?;
             let model = dialect::outline(&config).map_err(config_error)?;
             at(path, fs::create_dir_all(path))?;
-            let tensors =
-                outs(&model, family.links(&model), &|l| family.full(&l.name, &config), &|_, _| dtype.clone());
+            let tensors = outs(&model, family.links(&model), &|l| family.full(&l.name, &config), &|_, _| dtype.clone());
             safetensors_file::write(&path.join("model.safetensors"), tensors, format_pt())?;
             let end = source.tokenizer.and_then(Tokenizer::end_of_text);
             write_text(&path.join("config.json"), &huggingface::write(family, &config, end))?;

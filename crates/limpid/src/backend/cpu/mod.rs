@@ -209,7 +209,9 @@ impl Cpu {
 
     /// Keeps a weight packed, given as (in, out), where products alone read it. Returns whether that is so.
     fn pack(&mut self, slot: Slot, values: Mat) -> bool {
-        let (Space::Param, Some(Serving { packed, tables, .. })) = (slot.space, &mut self.serving) else { return false };
+        let (Space::Param, Some(Serving { packed, tables, .. })) = (slot.space, &mut self.serving) else {
+            return false;
+        };
         packed.remove(&slot.at);
         let alone = slot.rows > 1 && !tables.contains(&slot);
         if alone {

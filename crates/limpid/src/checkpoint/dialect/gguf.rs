@@ -15,6 +15,10 @@ use std::path::Path;
 /// The tensor of factors by which each pair of a head turns slower.
 pub(crate) const ROPE_FREQS: &str = "rope_freqs.weight";
 
+/// Our keys for what decides those factors: others skip them.
+const LOW: &str = "rope.scaling.low_freq_factor";
+const HIGH: &str = "rope.scaling.high_freq_factor";
+
 /// Reads what the metadata say.
 pub(crate) fn read(m: &Metadata, store: &Store) -> Result<Config> {
     let architecture = m.str("general.architecture")?;
@@ -94,7 +98,7 @@ fn scaling(m: &Metadata, store: &Store, key: &dyn Fn(&str) -> String, d_head: us
     let Some(stored) = store.get(ROPE_FREQS) else { return Ok(RotaryScaling::NONE) };
     let found = stored.values()?;
     let base = m.get(&key("rope.freq_base")).map_or(Ok(10_000.0), |_| m.f64(&key("rope.freq_base")))?;
-    let factor = f64::from(found.iter().copied().fold(1.0, f32::max));
+    let factor = shortest(found.iter().copied().fold(1.0, f32::max).into());
     let original = key("rope.scaling.original_context_length");
     let given = m.get(&original).map(|_| m.u64(&original)).transpose()?.map(|n| n as usize);
     let tried = given.into_iter().chain((4..24).map(|n| 1 << n));
@@ -102,7 +106,10 @@ fn scaling(m: &Metadata, store: &Store, key: &dyn Fn(&str) -> String, d_head: us
         let want = factors(*s, base, d_head);
         want.len() == found.len() && want.iter().zip(&*found).all(|(w, f)| (w - f).abs() <= 1e-4 * w)
     };
-    let mut all = tried.map(|context| RotaryScaling { factor, low: 1.0, high: 4.0, context });
+    // llama.cpp's converter leaves out what its tensor says already; Llama 3.1's are 1 and 4
+    let bound = |name: &str, usual: f64| m.get(&key(name)).map_or(Ok(usual), |_| m.f64(&key(name)));
+    let (low, high) = (bound(LOW, 1.0)?, bound(HIGH, 4.0)?);
+    let mut all = tried.map(|context| RotaryScaling { factor, low: shortest(low), high: shortest(high), context });
     all.find(agree).ok_or_else(|| {
         bad(store.path(), format!("`{ROPE_FREQS}` scales the rotary angles in a way that is not Llama 3.1's"))
     })
@@ -132,9 +139,9 @@ pub(crate) fn read_tokenizer(m: &Metadata, path: &Path) -> Result<Option<Tokeniz
     let tokens = m.strings(&key("tokens"))?.to_vec();
     let table = Table {
         pre: m.get(&key("pre")).map_or(Ok("default"), |_| m.str(&key("pre")))?.to_string(),
-        types: m.get(&key("token_type")).map_or(Ok(vec![1; tokens.len()]), |_| {
-            m.i32s(&key("token_type")).map(<[i32]>::to_vec)
-        })?,
+        types: m
+            .get(&key("token_type"))
+            .map_or(Ok(vec![1; tokens.len()]), |_| m.i32s(&key("token_type")).map(<[i32]>::to_vec))?,
         tokens,
         scores: match m.get(&key("scores")) {
             Some(Value::Array(Array::F32(scores))) => Some(scores.clone()),
@@ -189,6 +196,8 @@ pub(crate) fn express(c: &Config, tokenizer: Option<&Tokenizer>) -> Result<(Meta
                 put("rope.scaling.factor", Value::F32(s.factor as f32));
             } else if s.factor != 1.0 {
                 put("rope.scaling.original_context_length", size(s.context));
+                put(LOW, Value::F32(s.low as f32));
+                put(HIGH, Value::F32(s.high as f32));
             }
         }
         _ => put("attention.layer_norm_epsilon", Value::F32(c.norm_eps as f32)),

@@ -52,6 +52,15 @@ impl Family {
         }
     }
 
+    /// What the weights say of the configuration: BERT's head is in the file or not, whatever config.json says.
+    pub fn fit(self, config: Config, has: impl Fn(&str) -> bool) -> Config {
+        let headless = self == Family::Bert && !has("cls.predictions.bias");
+        match headless {
+            true => Config { lm_head: false, tied_head: true, head_bias: false, head_transform: false, ..config },
+            false => config,
+        }
+    }
+
     /// The name to write.
     pub fn full(self, name: &str, config: &Config) -> String {
         let bare = name.starts_with("lm_head.") || name.starts_with("cls.") || !config.lm_head;
@@ -254,8 +263,9 @@ impl Keys<'_> {
             _ => false,
         };
         let asked = self.asked.borrow();
-        let odd =
-            |(key, value): &(&String, &Value)| !asked.contains(key.as_str()) && !IDLE.contains(&key.as_str()) && !says_no(value);
+        let odd = |(key, value): &(&String, &Value)| {
+            !asked.contains(key.as_str()) && !IDLE.contains(&key.as_str()) && !says_no(value)
+        };
         match self.map.iter().find(odd) {
             None => Ok(()),
             Some((key, value)) => refuse(format!(
@@ -272,9 +282,7 @@ fn spellings(f: Activation) -> &'static [&'static str] {
         Activation::Relu => &["relu"],
         Activation::LeakyRelu => &["leaky_relu"],
         Activation::GeluErf => &["gelu", "gelu_python"],
-        Activation::GeluTanh => {
-            &["gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_fast", "gelu_accurate"]
-        }
+        Activation::GeluTanh => &["gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_fast", "gelu_accurate"],
         Activation::GeluSigmoid => &["quick_gelu"],
         Activation::Silu => &["silu", "swish"],
         Activation::Sigmoid => &["sigmoid"],
@@ -292,20 +300,26 @@ fn gpt_spellings(f: Activation) -> &'static [&'static str] {
     }
 }
 
-fn activation(name: &str, spellings: fn(Activation) -> &'static [&'static str]) -> Answer<Activation> {
+fn activation(
+    k: &Keys,
+    key: &'static str,
+    usual: &'static str,
+    spellings: fn(Activation) -> &'static [&'static str],
+) -> Answer<Activation> {
     use crate::config::Axis;
+    let name = k.text(&[key], usual)?;
     let all = || Activation::ALL.iter().flat_map(|f| spellings(*f).iter().copied());
     match Activation::ALL.iter().find(|f| spellings(**f).contains(&name)) {
         Some(f) => Ok(*f),
-        None => Err(crate::config::unknown("activation", name, &all().collect::<Vec<_>>())),
+        None => refuse(format!("`{key}`: {}", crate::config::unknown("activation", name, &all().collect::<Vec<_>>()))),
     }
 }
 
-/// Reads a config.json of one of the families. `has` says whether the weights have a tensor (for BERT's head).
+/// Reads a config.json of one of the families.
 ///
 /// # Errors
 /// If the model is of another family, or has something that limpid has not: by key.
-pub fn read(text: &str, has: &dyn Fn(&str) -> bool) -> Answer<(Family, Config)> {
+pub fn read(text: &str) -> Answer<(Family, Config)> {
     let value: Value = serde_json::from_str(text).map_err(|e| ConfigError::File(format!("it is not JSON: {e}")))?;
     let Some(map) = value.as_object() else { return refuse("it is not a JSON object") };
     let keys = Keys { map, asked: RefCell::default() };
@@ -322,12 +336,16 @@ pub fn read(text: &str, has: &dyn Fn(&str) -> bool) -> Answer<(Family, Config)> 
     };
     keys.only("is_encoder_decoder", json!(false), "decoders and encoders by themselves")?;
     keys.only("add_cross_attention", json!(false), "attention is to the sequence itself")?;
-    keys.only("quantization_config", Value::Null, "weights are read as they are stored; convert to a plain model first")?;
+    keys.only(
+        "quantization_config",
+        Value::Null,
+        "weights are read as they are stored; convert to a plain model first",
+    )?;
     keys.only("pruned_heads", json!({}), "all heads have one size")?;
     let config = match family {
         Family::Gpt2 | Family::Gpt => read_gpt(&keys, family),
-        Family::Bert => read_bert(&keys, has),
-        Family::Llama => read_llama(&keys),
+        Family::Bert => read_bert(&keys),
+        Family::Llama => read_llama(&keys, map["model_type"] == "mistral"),
     }?;
     keys.rest()?;
     config.check()?;
@@ -353,13 +371,13 @@ fn read_gpt(k: &Keys, family: Family) -> Answer<Config> {
     };
     Ok(match family {
         Family::Gpt2 => Config {
-            activation: activation(k.text(&["activation_function"], "gelu_new")?, spellings)?,
+            activation: activation(k, "activation_function", "gelu_new", spellings)?,
             attention_scale: k.flag("scale_attn_weights", true)?,
             attention_scale_by_layer: k.flag("scale_attn_by_inverse_layer_idx", false)?,
             ..base
         },
         _ => Config {
-            activation: activation(k.text(&["afn"], "gelu")?, gpt_spellings)?,
+            activation: activation(k, "afn", "gelu", gpt_spellings)?,
             norm_place: NormPlace::Post,
             final_norm: false,
             ..base
@@ -367,11 +385,10 @@ fn read_gpt(k: &Keys, family: Family) -> Answer<Config> {
     })
 }
 
-fn read_bert(k: &Keys, has: &dyn Fn(&str) -> bool) -> Answer<Config> {
+fn read_bert(k: &Keys) -> Answer<Config> {
     k.only("position_embedding_type", json!("absolute"), "a trained table")?;
     k.only("is_decoder", json!(false), "BERT sees both ways")?;
     let hidden = k.number("hidden_dropout_prob", 0.1)?;
-    let lm_head = has("cls.predictions.bias") || has("cls.predictions.transform.dense.weight");
     Ok(Config {
         vocab_size: k.size(&["vocab_size"])?,
         context_length: k.size(&["max_position_embeddings"])?,
@@ -385,11 +402,10 @@ fn read_bert(k: &Keys, has: &dyn Fn(&str) -> bool) -> Answer<Config> {
         embedding_norm: true,
         norm_eps: k.number("layer_norm_eps", 1e-12)?,
         mask: Mask::Bidirectional,
-        activation: activation(k.text(&["hidden_act"], "gelu")?, spellings)?,
-        lm_head,
-        tied_head: !lm_head || k.flag("tie_word_embeddings", true)?,
-        head_bias: lm_head,
-        head_transform: lm_head,
+        activation: activation(k, "hidden_act", "gelu", spellings)?,
+        tied_head: k.flag("tie_word_embeddings", true)?,
+        head_bias: true,
+        head_transform: true,
         dropout: Dropout {
             embedding: hidden,
             attention: k.number("attention_probs_dropout_prob", 0.1)?,
@@ -401,9 +417,11 @@ fn read_bert(k: &Keys, has: &dyn Fn(&str) -> bool) -> Answer<Config> {
     })
 }
 
-fn read_llama(k: &Keys) -> Answer<Config> {
+fn read_llama(k: &Keys, mistral: bool) -> Answer<Config> {
     let context_length = k.maybe_size(&["max_position_embeddings"])?.unwrap_or(2048);
-    if let Some(window) = k.maybe_size(&["sliding_window"])?
+    let given = k.map.contains_key("sliding_window");
+    let window = k.maybe_size(&["sliding_window"])?.or((mistral && !given).then_some(4096)); // Mistral's default
+    if let Some(window) = window
         && window < context_length
     {
         return refuse(format!("`sliding_window` is {window}: limpid's attention sees all {context_length} positions"));
@@ -428,7 +446,7 @@ fn read_llama(k: &Keys) -> Answer<Config> {
         norm_offset: false,
         attention_bias: k.flag("attention_bias", false)?,
         ffn_bias: k.flag("mlp_bias", false)?,
-        activation: activation(k.text(&["hidden_act"], "silu")?, spellings)?,
+        activation: activation(k, "hidden_act", "silu", spellings)?,
         ffn_gated: true,
         tied_head: k.flag("tie_word_embeddings", false)?,
         dropout: Dropout { attention: k.number("attention_dropout", 0.0)?, ..Dropout::NONE },
@@ -578,13 +596,16 @@ pub fn write(family: Family, c: &Config, end_of_text: Option<u32>) -> String {
         Family::Llama if c.rotary_scaling.factor == 1.0 => put("rope_scaling", Value::Null),
         Family::Llama => {
             let s = c.rotary_scaling;
-            put("rope_scaling", match s.context {
-                0 => json!({ "rope_type": "linear", "factor": s.factor }),
-                context => json!({
-                    "rope_type": "llama3", "factor": s.factor, "low_freq_factor": s.low, "high_freq_factor": s.high,
-                    "original_max_position_embeddings": context,
-                }),
-            });
+            put(
+                "rope_scaling",
+                match s.context {
+                    0 => json!({ "rope_type": "linear", "factor": s.factor }),
+                    context => json!({
+                        "rope_type": "llama3", "factor": s.factor, "low_freq_factor": s.low, "high_freq_factor": s.high,
+                        "original_max_position_embeddings": context,
+                    }),
+                },
+            );
         }
     }
     serde_json::to_string_pretty(&value).expect("a value is JSON") + "\n"

@@ -170,7 +170,8 @@ fn find<'a>(link: &Link, model: &Model, store: &'a Store, names: &Names) -> Resu
         return Err(CheckpointError::Missing { path: store.path().into(), tensor: link.name.clone() });
     };
     let wanted = link.shape(param);
-    let longer = || stored.shape.len() == wanted.len() && stored.shape[0] >= wanted[0] && stored.shape[1..] == wanted[1..];
+    let longer =
+        || stored.shape.len() == wanted.len() && stored.shape[0] >= wanted[0] && stored.shape[1..] == wanted[1..];
     if stored.shape != wanted && !(link.padded && longer()) {
         let (found, path) = (stored.shape.to_vec(), stored.path().into());
         return Err(CheckpointError::Shape { path, tensor: stored.name.into(), found, wanted });
@@ -281,7 +282,10 @@ pub(super) fn common(c: &Config) -> Complaints {
     let d = c.dropout;
     let drops = [d.embedding, d.attention, d.projection, d.ffn].iter().any(|p| *p > 0.0);
     not.unless(d.scale == DropoutScale::Inverted || !drops, "dropout that is not rescaled");
-    not.unless(c.activation != crate::config::Activation::LeakyRelu || c.leaky_slope == 0.01, "a leaky_slope that is not 0.01");
+    not.unless(
+        c.activation != crate::config::Activation::LeakyRelu || c.leaky_slope == 0.01,
+        "a leaky_slope that is not 0.01",
+    );
     not
 }
 

@@ -1,0 +1,206 @@
+//! Models of other programs: every folder of `fixtures/hf` was saved by transformers with the numbers it computes
+//! (`reference/families.py`), every file of `fixtures/llmc` proved by llm.c itself (`reference/llmc.py`).
+
+mod common;
+
+use limpid::backend::{Backend, Cpu, Reference};
+use limpid::checkpoint::store::Dtype;
+use limpid::checkpoint::{Checkpoint, Format, Source, safetensors_file, save};
+use limpid::config::Axis;
+use limpid::model::{Model, Use};
+use limpid::ops::Batch;
+use std::path::{Path, PathBuf};
+
+/// What a reader may differ by, in logits of order 1.
+const TOLERANCE: f32 = 1e-4;
+
+fn fixtures(folder: &str) -> Vec<PathBuf> {
+    let path = format!("{}/../../fixtures/{folder}", env!("CARGO_MANIFEST_DIR"));
+    let entries = std::fs::read_dir(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
+    let mut all: Vec<PathBuf> = entries.map(|e| e.unwrap().path()).filter(|p| p.is_dir()).collect();
+    all.sort();
+    assert!(all.len() > 15, "{path}: {}", all.len());
+    all
+}
+
+/// A folder of this test's own, gone at its end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("limpid-interop-{name}-{}", std::process::id()));
+        _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The rows that transformers was given.
+struct Truth {
+    rows: usize,
+    length: usize,
+    batch: Batch,
+    real: Vec<bool>,
+    logits: Option<Vec<f32>>,
+    hidden: Vec<f32>,
+}
+
+fn truth(case: &Path) -> Truth {
+    let store = safetensors_file::open(&case.join("truth.safetensors")).unwrap();
+    let get = |name: &str| store.get(name).map(|t| t.values().unwrap().into_owned());
+    let tokens = store.get("tokens").unwrap();
+    let [rows, length] = tokens.shape[..] else { panic!("{:?}", tokens.shape) };
+    let ids = |values: Vec<f32>| values.iter().map(|v| *v as u32).collect::<Vec<_>>();
+    let mut batch = Batch::of_sequences(ids(get("tokens").unwrap()), vec![0; rows * length], length);
+    batch.segments = get("segments").map(ids).unwrap_or_default();
+    let mask = get("attention_mask").unwrap_or(vec![1.0; rows * length]);
+    for (span, mask) in batch.spans.iter_mut().zip(mask.chunks(length)) {
+        span.valid = mask.iter().filter(|m| **m == 1.0).count();
+    }
+    let real = mask.iter().map(|m| *m == 1.0).collect();
+    Truth { rows, length, batch, real, logits: get("logits"), hidden: get("hidden").unwrap() }
+}
+
+/// Logits and what enters the head, from the model in `path`.
+fn run(path: &Path, truth: &Truth, make: impl Fn(&Model) -> Box<dyn Backend>) -> (Option<Vec<f32>>, Vec<f32>) {
+    let opened = Checkpoint::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let model = Model::new(&opened.config, Use::Inspect { batch: truth.rows, context: truth.length }).unwrap();
+    let mut backend = make(&model);
+    opened.load(&model, &mut *backend).unwrap();
+    backend.feed(&truth.batch);
+    backend.forward(&model.ops);
+    let last = format!("blocks.{}.hook_resid_post", opened.config.n_layer - 1);
+    let hidden = if opened.config.final_norm { "ln_final.hook_out".to_string() } else { last };
+    let read = |name: &str| model.tensor(name).map(|t| backend.read(t.slot));
+    (read("logits"), read(&hidden).unwrap())
+}
+
+fn cpu(model: &Model) -> Box<dyn Backend> {
+    Box::new(Cpu::new(model, 2))
+}
+
+/// The greatest difference in rows that are not padding.
+fn apart(truth: &Truth, got: &[f32], want: &[f32]) -> f32 {
+    assert_eq!(got.len(), want.len());
+    let cols = want.len() / truth.real.len();
+    let real = |i: &usize| truth.real[i / cols];
+    let difference = |i: usize| (got[i] - want[i]).abs();
+    (0..want.len()).filter(real).map(difference).fold(0.0, |a, b| if b > a || b.is_nan() { b } else { a })
+}
+
+#[track_caller]
+fn assert_true(what: &str, path: &Path, truth: &Truth) {
+    for (name, make) in [
+        ("cpu", &cpu as &dyn Fn(&Model) -> Box<dyn Backend>),
+        ("reference", &|m: &Model| Box::new(Reference::new(m)) as Box<dyn Backend>),
+    ] {
+        let (logits, hidden) = run(path, truth, make);
+        let off = apart(truth, &hidden, &truth.hidden);
+        assert!(off < TOLERANCE, "{what} {name}: hidden states are {off:e} from transformers'");
+        assert_eq!(logits.is_some(), truth.logits.is_some(), "{what}");
+        if let (Some(got), Some(want)) = (&logits, &truth.logits) {
+            let off = apart(truth, got, want);
+            assert!(off < TOLERANCE, "{what} {name}: logits are {off:e} from transformers'");
+        }
+    }
+}
+
+#[test]
+fn models_of_transformers_give_its_numbers() {
+    for case in fixtures("hf") {
+        assert_true(&case.display().to_string(), &case, &truth(&case));
+    }
+}
+
+#[test]
+fn what_limpid_has_not_is_refused_by_key() {
+    let readme = format!("{}/../../fixtures/hf-refused/README.md", env!("CARGO_MANIFEST_DIR"));
+    let readme = std::fs::read_to_string(readme).unwrap();
+    for case in fixtures("hf-refused") {
+        let name = case.file_name().unwrap().to_str().unwrap();
+        let line = readme.lines().find(|l| l.starts_with(&format!("| `{name}` |"))).unwrap();
+        let words: Vec<&str> = line.split('|').nth(2).unwrap().split('`').skip(1).step_by(2).collect();
+        let error = Checkpoint::open(&case).err().unwrap_or_else(|| panic!("{name} opens"));
+        let mut text = error.to_string();
+        let mut source = std::error::Error::source(&error);
+        while let Some(inner) = source {
+            text += &format!(": {inner}");
+            source = inner.source();
+        }
+        for word in words {
+            let near =
+                [word.to_string(), word.replace("n_embd", "d_model"), word.replace("num_attention_heads", "n_head")];
+            let near = near
+                .into_iter()
+                .chain([word.replace("num_key_value_heads", "n_kv_head"), word.replace("head_dim", "head size")]);
+            assert!(near.into_iter().any(|w| text.contains(&w)), "{name}: `{word}` is not in: {text}");
+        }
+    }
+}
+
+/// Everything that a format can hold comes back as the same bytes, and gives transformers' numbers still.
+#[test]
+fn there_and_back_changes_no_byte() {
+    let folder = Folder::new("back");
+    let mut written = [0; 4];
+    for case in fixtures("hf") {
+        let (name, truth) = (case.file_name().unwrap().to_str().unwrap().to_string(), truth(&case));
+        let first = Checkpoint::open(&case).unwrap();
+        let dtype = first.dtype();
+        for (i, format) in Format::ALL.iter().enumerate() {
+            let place = |tag: &str| {
+                let end = match format {
+                    Format::Gguf => ".gguf",
+                    Format::Llmc => ".bin",
+                    _ => "",
+                };
+                folder.0.join(format!("{name}-{tag}-{format}{end}"))
+            };
+            let there = place("there");
+            if let Err(error) = convert(&first, &there, *format, &dtype) {
+                let text = error.to_string();
+                assert!(text.contains("cannot express") || text.contains("llm.c has no"), "{name} {format}: {text}");
+                continue;
+            }
+            written[i] += 1;
+            assert_true(&format!("{name} as {format}"), &there, &truth);
+            let second = Checkpoint::open(&there).unwrap();
+            assert_eq!((second.format, second.dtype()), (*format, dtype.clone()), "{name}");
+            let back = place("back").with_extension("");
+            convert(&second, &back, first.format, &dtype).unwrap();
+            let third = Checkpoint::open(&back).unwrap();
+            assert_true(&format!("{name} as {format} and back"), &back, &truth);
+            // tensor by tensor, under the names that transformers gives them; but masks, copies and padding are left out
+            for stored in third.store().names().filter_map(|n| third.store().get(n)) {
+                let bare = |n: &str| {
+                    n.rsplit_once("transformer.").or(n.rsplit_once("_orig_mod.")).map_or(n, |x| x.1).to_string()
+                };
+                let own = |n: &&str| bare(n) == bare(stored.name) || old_bert(n) == old_bert(stored.name);
+                let Some(was) = first.store().names().find(own).and_then(|n| first.store().get(n)) else {
+                    panic!("{name} as {format} and back: {} is new", stored.name)
+                };
+                assert_eq!(was.dtype, stored.dtype, "{name} {}", stored.name);
+                let same = was.bytes.get(..stored.bytes.len()) == Some(stored.bytes);
+                assert!(same, "{name} as {format} and back: {} differs", stored.name);
+            }
+        }
+    }
+    assert!(written[0] == 19 && written[1] == 19 && written[2] >= 5 && written[3] >= 2, "{written:?}");
+}
+
+fn old_bert(name: &str) -> String {
+    name.trim_start_matches("bert.").replace("gamma", "weight").replace("beta", "bias")
+}
+
+fn convert(from: &Checkpoint, to: &Path, format: Format, dtype: &Dtype) -> Result<(), Box<dyn std::error::Error>> {
+    let model = Model::new(&from.config, Use::Inspect { batch: 1, context: 1 })?;
+    let values = |param: &limpid::model::Param| from.values(&model, param).unwrap().into_owned();
+    save(to, format, dtype, &Source { config: &from.config, tokenizer: from.tokenizer.as_ref(), values: &values })?;
+    Ok(())
+}
