@@ -2,6 +2,12 @@
 //! `state/last.safetensors` adds the optimizer's moments and the step. Files are written beside and renamed, so
 //! a failure leaves the old one whole; they are checked, every name and shape, before the model is touched.
 
+pub mod gguf;
+pub mod llmc;
+pub mod map;
+pub mod safetensors_file;
+pub mod store;
+
 use crate::backend::Backend;
 use crate::config::{Config, ConfigError};
 use crate::model::{Model, Param};

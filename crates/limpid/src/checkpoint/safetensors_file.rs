@@ -1,0 +1,167 @@
+//! safetensors, HuggingFace's container: a JSON header of names, types, shapes and offsets, then the bytes; and
+//! `model.safetensors.index.json`, which says in which of several such files a tensor is. A Python pickle in its place
+//! is recognised and never read, because reading one runs the code in it. Read `gguf` next.
+
+use super::map::Map;
+use super::store::{Dtype, Facts, Out, Place, Store, bad, replace, sizes};
+use super::{CheckpointError, Result, at};
+use safetensors::tensor::{Dtype as Kind, Metadata, TensorInfo};
+use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::Write;
+use std::path::{Component, Path};
+
+/// Longer headers are refused, as by everybody who reads this format.
+const LONGEST_HEADER: u64 = 100_000_000;
+
+/// Opens `path`.
+///
+/// # Errors
+/// If it cannot be read or is not a whole safetensors file.
+pub fn open(path: &Path) -> Result<Store> {
+    let (map, tensors, facts) = parts(path, 0)?;
+    Store::new(path, vec![(path.into(), map)], tensors, facts)
+}
+
+/// What a store of `path` is made of, where it is file number `file`.
+fn parts(path: &Path, file: usize) -> Result<(Map, Vec<Place>, Facts)> {
+    let map = Map::open(path)?;
+    let (metadata, start) = header(path, &map)?;
+    let place = |name: String| {
+        let info = metadata.info(&name).expect("its own name");
+        let dtype = match info.dtype {
+            Kind::F32 => Dtype::F32,
+            Kind::F16 => Dtype::F16,
+            Kind::BF16 => Dtype::Bf16,
+            other => Dtype::Other(other.to_string()),
+        };
+        let bytes = start + info.data_offsets.0..start + info.data_offsets.1;
+        Place { shape: info.shape.clone(), name, dtype, file, bytes }
+    };
+    let tensors = metadata.offset_keys().into_iter().map(place).collect();
+    Ok((map, tensors, metadata.metadata().clone().unwrap_or_default()))
+}
+
+/// The header, checked by the crate (no overlaps, no holes, sizes that shapes take), and where the bytes begin.
+fn header(path: &Path, map: &[u8]) -> Result<(Metadata, usize)> {
+    let len = map.len();
+    let damaged = |what: String| {
+        if looks_like_pickle(map) { pickle(path) } else { bad(path, format!("it is not a safetensors file: {what}")) }
+    };
+    let Some((first, rest)) = map.split_first_chunk() else {
+        return Err(bad(path, format!("it has {len} bytes, too few for a safetensors file: it was cut short")));
+    };
+    let long = u64::from_le_bytes(*first);
+    if long > LONGEST_HEADER {
+        return Err(damaged(format!("its first 8 bytes ask for a header of {long} bytes")));
+    }
+    let Some(text) = rest.get(..long as usize) else {
+        return Err(damaged(format!("its header should have {long} bytes, but the file has {len}: it was cut short")));
+    };
+    let metadata: Metadata = serde_json::from_slice(text).map_err(|e| damaged(format!("its header says: {e}")))?;
+    let start = 8 + text.len();
+    let wanted = start.saturating_add(metadata.data_len());
+    if wanted != len {
+        return Err(bad(path, format!("it should be {wanted} bytes and is {len}: it was cut short or damaged")));
+    }
+    Ok((metadata, start))
+}
+
+#[derive(Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+/// Opens the files in `folder` that `index`, a `model.safetensors.index.json`, names.
+///
+/// # Errors
+/// If one is not there, lies elsewhere, or does not hold what it should, or two hold one tensor.
+pub fn open_sharded(folder: &Path, index: &Path) -> Result<Store> {
+    let text = at(index, fs::read_to_string(index))?;
+    let Index { weight_map } = serde_json::from_str(&text)
+        .map_err(|e| bad(index, format!("it should have a `weight_map` from tensors to files: {e}")))?;
+    let names: BTreeSet<&str> = weight_map.values().map(String::as_str).collect();
+    let (mut files, mut tensors, mut facts) = (vec![], vec![], Facts::new());
+    for name in names {
+        let mut steps = Path::new(name).components();
+        let plain = matches!((steps.next(), steps.next()), (Some(Component::Normal(_)), None));
+        if !plain || name.contains(['/', '\\', ':', '\0']) {
+            return Err(bad(index, format!("it names the file {name:?}: only files beside it may hold its tensors")));
+        }
+        let path = folder.join(name);
+        if !path.exists() {
+            let n = weight_map.values().filter(|v| *v == name).count();
+            return Err(bad(
+                index,
+                format!("{n} tensors should be in {name}, which is not there: fetch all of the files"),
+            ));
+        }
+        let (map, places, more) = parts(&path, files.len())?;
+        tensors.extend(places);
+        files.push((path, map));
+        facts.extend(more);
+    }
+    let store = Store::new(index, files, tensors, facts)?;
+    for (tensor, shard) in &weight_map {
+        let Some(found) = store.get(tensor) else {
+            return Err(bad(
+                index,
+                format!("`{tensor}` should be in {shard} and is not: the files do not belong together"),
+            ));
+        };
+        if found.path() != folder.join(shard) {
+            let place = found.path().file_name().unwrap_or_default().display();
+            return Err(bad(
+                index,
+                format!("`{tensor}` should be in {shard} and is in {place}: is the index an old one?"),
+            ));
+        }
+    }
+    Ok(store)
+}
+
+/// Writes `tensors` to `path`, with `facts` as its `__metadata__` (transformers asks for `format`: `pt`).
+///
+/// # Errors
+/// If a type or value has no place in such a file, or the file system says so; the old file is then still there.
+pub fn write(path: &Path, mut tensors: Vec<Out>, facts: Facts) -> Result<()> {
+    // wider types first, so that every tensor is aligned; then by name, as the crate does
+    tensors.sort_by(|a, b| (a.dtype != Dtype::F32, &a.name).cmp(&(b.dtype != Dtype::F32, &b.name)));
+    let (mut infos, mut end) = (vec![], 0);
+    for (tensor, size) in tensors.iter().zip(sizes(path, &tensors)?) {
+        let dtype = match tensor.dtype {
+            Dtype::F32 => Kind::F32,
+            Dtype::F16 => Kind::F16,
+            Dtype::Bf16 => Kind::BF16,
+            _ => return Err(bad(path, format!("safetensors has no {}: choose F32, F16 or BF16", tensor.dtype))),
+        };
+        let data_offsets = (end, end + size);
+        end += size;
+        infos.push((tensor.name.clone(), TensorInfo { dtype, shape: tensor.shape.clone(), data_offsets }));
+    }
+    let facts = Some(facts).filter(|facts| !facts.is_empty()); // the crate writes no valid header of an empty map alone
+    let header = Metadata::new(facts, infos).map_err(|e| bad(path, e.to_string()))?;
+    let mut header = serde_json::to_vec(&header).map_err(|e| bad(path, e.to_string()))?;
+    header.resize(header.len().next_multiple_of(8), b' ');
+    replace(path, |file| {
+        file.write_all(&(header.len() as u64).to_le_bytes())?;
+        file.write_all(&header)?;
+        tensors.iter().try_for_each(|t| t.write(path, file))
+    })
+}
+
+/// Whether these are the first bytes of a file that Python pickled: `torch.save`'s zip, or a bare pickle.
+pub fn looks_like_pickle(bytes: &[u8]) -> bool {
+    // a safetensors header of 640 bytes begins with 0x80 0x02 too, and has a brace after its length
+    bytes.starts_with(b"PK\x03\x04") || matches!(bytes, [0x80, 2..=5, ..] if bytes.get(8) != Some(&b'{'))
+}
+
+/// What to say of a file for which [`looks_like_pickle`] holds.
+pub fn pickle(path: &Path) -> CheckpointError {
+    let what = "it is a Python pickle (.bin, .pt, .pth), which limpid never reads, because reading one runs the code \
+                in it. Where you trust it, convert its folder: python -c \"from transformers import \
+                AutoModelForCausalLM as M; \
+                M.from_pretrained('FOLDER').save_pretrained('NEW', safe_serialization=True)\"";
+    bad(path, what)
+}
