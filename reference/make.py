@@ -4,7 +4,7 @@
     python reference/make.py                # all of them
     python reference/make.py gpt2 ops       # only these
 
-Every fixture is one safetensors file. All arithmetic is done in float64 on the CPU, from inputs
+Every fixture is one safetensors file (`containers` is a GGUF file). All arithmetic is done in float64 on the CPU, from inputs
 and parameters that are exactly representable in float32; results are then rounded to float32.
 So a stored number is the true value to float32 precision, and not one particular float32
 implementation's rounding. Integers are stored as int32.
@@ -415,12 +415,52 @@ def soft_cross_entropy():
 
 
 # ---------------------------------------------------------------------------------------------
+# Containers
+# ---------------------------------------------------------------------------------------------
+
+
+def containers():
+    """A GGUF file with a key of every type and one tensor of every type that limpid reads, by ggml's own writer.
+
+    Keys are in alphabetical order, the order in which limpid writes them.
+    """
+    import gguf
+    import numpy as np
+
+    path = FIXTURES / "containers.gguf"
+    w = gguf.GGUFWriter(path, "gpt2")
+    T = gguf.GGUFValueType
+    numbers = [("u8", T.UINT8, 200), ("i8", T.INT8, -100), ("u16", T.UINT16, 60000), ("i16", T.INT16, -30000),
+               ("u32", T.UINT32, 4_000_000_000), ("i32", T.INT32, -2_000_000_000), ("f32", T.FLOAT32, 0.1),
+               ("u64", T.UINT64, 2**63), ("i64", T.INT64, -2**62), ("f64", T.FLOAT64, 0.1), ("bool", T.BOOL, True)]
+    for name, kind, value in sorted(numbers):
+        w.add_key_value(f"test.{name}", value, kind)
+    w.add_array("tokenizer.ggml.scores", [0.5, -1.0])
+    w.add_array("tokenizer.ggml.token_type", [1, 3])
+    w.add_array("tokenizer.ggml.tokens", ["a", "é\u0120", "", "<|endoftext|>"])
+    x = Random(8).normal(6, 64).float().numpy()
+    x[1, :32] = 0  # a block whose scale is 0
+    x[2, :32] = np.arange(-16, 16) / 2 * 127 / 8  # quotients that end in a half
+    x[3] *= 1e-4  # f16 without a leading 1
+    w.add_tensor("x", x)
+    w.add_tensor("x.bias", x[0, :5].copy())
+    w.add_tensor("x.f16", x.astype(np.float16))
+    for kind in (gguf.GGMLQuantizationType.BF16, gguf.GGMLQuantizationType.Q8_0):
+        w.add_tensor(f"x.{kind.name.lower()}", gguf.quants.quantize(x, kind), raw_dtype=kind)
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+    print(f"{path.name}: {path.stat().st_size} bytes")
+
+
+# ---------------------------------------------------------------------------------------------
 
 MODELS = {"gpt2": gpt2, "openai-gpt": openai_gpt, "bert": bert}
 
 
 def main(names):
-    known = [*MODELS, "ops"]
+    known = [*MODELS, "ops", "containers"]
     unknown = [name for name in names if name not in known]
     if unknown:
         sys.exit(f"no such fixture: {', '.join(unknown)}; there are: {', '.join(known)}")
@@ -428,6 +468,8 @@ def main(names):
         if name == "ops":
             config, tensors = ops()
             save(name, tensors, config=config)
+        elif name == "containers":
+            containers()
         else:
             config, tensors, training = MODELS[name]()
             save(name, tensors, config=config.to_dict(), training=training)

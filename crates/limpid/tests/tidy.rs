@@ -90,9 +90,9 @@ fn the_library_tells_and_never_prints() {
 }
 
 #[test]
-fn unsafe_lives_in_two_folders() {
+fn unsafe_lives_in_two_folders_and_one_file() {
     for (name, _, text) in library() {
-        let allowed = name.starts_with("ops/") || name.starts_with("backend/cpu/");
+        let allowed = name.starts_with("ops/") || name.starts_with("backend/cpu/") || name == "checkpoint/map.rs";
         assert!(allowed || !text.contains("unsafe_code"), "{name} may not be unsafe");
     }
 }

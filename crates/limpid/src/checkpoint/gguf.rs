@@ -1,6 +1,6 @@
-//! GGUF, llama.cpp's container: typed keys and values, a table of tensors, then their bytes, each aligned. Versions 2 and
-//! 3, little-endian; written as version 3. A file's counts and lengths are held against what is left of it before
-//! anything is made of them. ggml names the fastest axis first: here, as everywhere in limpid, it is the last.
+//! GGUF, llama.cpp's container: typed keys and values, a table of tensors, then their bytes, each aligned. Versions
+//! 2 and 3, little-endian; written as version 3. A file's counts and lengths are held against what is left of it
+//! before anything is made of them. ggml names the fastest axis first: here, as everywhere in limpid, it is the last.
 
 use super::map::Map;
 use super::store::{Dtype, Facts, Out, Place, Store, bad, blocks, replace, sizes};
@@ -27,7 +27,7 @@ const TYPES: &[(u32, &str, (usize, usize))] = &[
     (18, "IQ3_XXS", (256, 98)), (19, "IQ1_S", (256, 50)), (20, "IQ4_NL", (32, 18)), (21, "IQ3_S", (256, 110)),
     (22, "IQ2_S", (256, 82)), (23, "IQ4_XS", (256, 136)), (24, "I8", (1, 1)), (25, "I16", (1, 2)), (26, "I32", (1, 4)),
     (27, "I64", (1, 8)), (28, "F64", (1, 8)), (29, "IQ1_M", (256, 56)), (34, "TQ1_0", (256, 54)),
-    (35, "TQ2_0", (256, 66)), (39, "MXFP4", (32, 17)), (40, "NVFP4", (64, 36)),
+    (35, "TQ2_0", (256, 66)), (39, "MXFP4", (32, 17)), (40, "NVFP4", (64, 36)), (41, "Q1_0", (128, 18)),
 ];
 
 fn dtype(name: &str) -> Dtype {
@@ -389,7 +389,8 @@ pub fn open(path: &Path) -> Result<(Metadata, Store)> {
     Ok((metadata, store))
 }
 
-/// A row of the table of tensors: its bytes counted from where the data begins, `usize::MAX` where the length is unknown.
+/// A row of the table of tensors: its bytes counted from where the data begins, to `usize::MAX` where the length is
+/// unknown.
 fn tensor(from: &mut Reader, n: u64, alignment: usize) -> Result<Place> {
     let path = from.path;
     let name: String = from.get(&format!("the name of tensor {n}"))?;
@@ -425,7 +426,8 @@ fn tensor(from: &mut Reader, n: u64, alignment: usize) -> Result<Place> {
     Ok(Place { name, dtype: dtype(&kind), shape, file: 0, bytes })
 }
 
-/// Gives every tensor its bytes in the file and checks that no two share any. One of an unknown type reaches to the next.
+/// Gives every tensor its bytes in the file and checks that no two share any. One of an unknown type reaches to the
+/// next.
 fn settle(path: &Path, tensors: &mut [Place], start: usize, len: usize) -> Result<()> {
     let mut order: Vec<usize> = (0..tensors.len()).collect();
     order.sort_by_key(|i| (tensors[*i].bytes.start, tensors[*i].bytes.end));

@@ -28,10 +28,11 @@ impl Map {
             if about.len() == 0 {
                 return Ok(Map(None)); // no system maps nothing
             }
-            // SAFETY: the map is private and read-only, so nothing here changes the file or the bytes. Another program may:
-            // one that writes into the file may show through, which no reader relies on, because all offsets are checked
-            // against the length of the map once and kept, and text is copied before it is used; one that truncates it ends
-            // this process with SIGBUS, as it would every program that maps files. limpid itself replaces files by renaming.
+            // SAFETY: the map is private and read-only, so nothing here changes the file or the bytes. Another program
+            // may: one that writes into the file may show through, which no reader relies on, because offsets are held
+            // against the length of the map once and kept, and text is copied before it is used; one that truncates it
+            // ends this process with SIGBUS, as it would every program that maps files. limpid itself replaces files by
+            // renaming.
             let map = unsafe { MmapOptions::new().map_copy_read_only(&file)? };
             Ok(Map(Some(map)))
         };

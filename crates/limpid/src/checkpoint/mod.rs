@@ -13,6 +13,12 @@ pub mod map;
 pub mod safetensors_file;
 pub mod store;
 
+pub mod gguf;
+pub mod llmc;
+pub mod map;
+pub mod safetensors_file;
+pub mod store;
+
 use crate::backend::Backend;
 use crate::config::{Config, ConfigError, axis};
 use crate::model::{Model, Param};

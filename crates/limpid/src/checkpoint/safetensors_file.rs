@@ -140,7 +140,8 @@ pub fn write(path: &Path, mut tensors: Vec<Out>, facts: Facts) -> Result<()> {
         end += size;
         infos.push((tensor.name.clone(), TensorInfo { dtype, shape: tensor.shape.clone(), data_offsets }));
     }
-    let header = Metadata::new(Some(facts), infos).map_err(|e| bad(path, e.to_string()))?;
+    let facts = Some(facts).filter(|facts| !facts.is_empty()); // the crate writes no valid header of an empty map alone
+    let header = Metadata::new(facts, infos).map_err(|e| bad(path, e.to_string()))?;
     let mut header = serde_json::to_vec(&header).map_err(|e| bad(path, e.to_string()))?;
     header.resize(header.len().next_multiple_of(8), b' ');
     replace(path, |file| {
@@ -158,8 +159,9 @@ pub fn looks_like_pickle(bytes: &[u8]) -> bool {
 
 /// What to say of a file for which [`looks_like_pickle`] holds.
 pub fn pickle(path: &Path) -> CheckpointError {
-    let what = "it is a Python pickle (.bin, .pt, .pth), which limpid never reads, because reading one runs the code in \
-                it. Where you trust it, convert its folder: python -c \"from transformers import AutoModelForCausalLM as \
-                M; M.from_pretrained('FOLDER').save_pretrained('NEW', safe_serialization=True)\"";
+    let what = "it is a Python pickle (.bin, .pt, .pth), which limpid never reads, because reading one runs the code \
+                in it. Where you trust it, convert its folder: python -c \"from transformers import \
+                AutoModelForCausalLM as M; \
+                M.from_pretrained('FOLDER').save_pretrained('NEW', safe_serialization=True)\"";
     bad(path, what)
 }

@@ -6,6 +6,7 @@
 use super::map::Map;
 use super::{CheckpointError, Result};
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
+use half::vec::HalfFloatVecExt;
 use half::{bf16, f16};
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -264,20 +265,20 @@ pub fn encode(values: &[f32], dtype: &Dtype) -> std::result::Result<Vec<u8>, Str
         bytes
     }
     let beyond = |i: usize| format!("value {i}, {:e}, is beyond the range of {dtype}: choose F32", values[i]);
-    // a value that was finite and is no more
-    let lost = |finite: &dyn Fn(usize) -> bool| (0..values.len()).find(|i| values[*i].is_finite() && !finite(*i));
+    // of values that became infinite or no number, the first that was neither
+    let finite = |bits: Vec<u16>, exponent: u16| {
+        let lost = |bits: &u16| bits & exponent == exponent;
+        if bits.iter().any(lost)
+            && let Some(i) = (0..bits.len()).find(|i| values[*i].is_finite() && lost(&bits[*i]))
+        {
+            return Err(beyond(i));
+        }
+        Ok(bytes(&bits, u16::to_le_bytes))
+    };
     match dtype {
         Dtype::F32 => Ok(bytes(values, f32::to_le_bytes)),
-        Dtype::F16 => {
-            let mut out = vec![f16::ZERO; values.len()];
-            out.convert_from_f32_slice(values);
-            lost(&|i| out[i].is_finite()).map_or_else(|| Ok(bytes(&out, f16::to_le_bytes)), |i| Err(beyond(i)))
-        }
-        Dtype::Bf16 => {
-            let mut out = vec![bf16::ZERO; values.len()];
-            out.convert_from_f32_slice(values);
-            lost(&|i| out[i].is_finite()).map_or_else(|| Ok(bytes(&out, bf16::to_le_bytes)), |i| Err(beyond(i)))
-        }
+        Dtype::F16 => finite(Vec::<f16>::from_f32_slice(values).reinterpret_into(), 0x7c00),
+        Dtype::Bf16 => finite(Vec::<bf16>::from_f32_slice(values).reinterpret_into(), 0x7f80),
         Dtype::Q8_0 => quantize(values).map_err(beyond),
         Dtype::Other(name) => Err(format!("{name} cannot be written: choose F32, F16, BF16 or Q8_0")),
     }
