@@ -687,7 +687,7 @@ def refused():
         ("llama-odd-head", "`head_dim` 5 is odd: rotary positions turn pairs",
          llama | {"head_dim": 5}),
         ("llama-xielu", "`hidden_act` `xielu`", llama | {"hidden_act": "xielu"}),
-        ("mistral-sliding", "`model_type` `mistral` with a `sliding_window`",
+        ("mistral-sliding", "Mistral with a `sliding_window`",
          llama | {"model_type": "mistral", "architectures": ["MistralForCausalLM"],
                   "sliding_window": 4}),
         ("mamba", "`model_type` `mamba`",

@@ -1,6 +1,6 @@
 //! `eval`: how well a model knows a text.
 
-use super::{open, tokenizer};
+use super::{open, prompt_ids, tokenizer};
 use crate::options::{MachineOptions, Usage};
 use crate::{show, source};
 use anyhow::{Context, Result, bail};
@@ -17,7 +17,7 @@ use std::path::PathBuf;
 /// With --prompt and --continuation instead of --data: the log-probability of the continuation, token by token.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// A model directory
+    /// A model: a folder of limpid or HuggingFace, a .gguf, a .bin of llm.c
     #[arg(long, value_name = "DIR")]
     model: PathBuf,
     /// A text file, a folder of .txt files, or builtin:stories
@@ -114,7 +114,7 @@ fn likelihood(args: &Args, checkpoint: &Checkpoint, prompt: &str, continuation: 
         bail!(Usage("--prompt and --continuation cannot both be standard input".into()));
     }
     let tokenizer = tokenizer(checkpoint)?;
-    let prompt = tokenizer.encode(&source::prompt(prompt)?).context("--prompt")?;
+    let prompt = prompt_ids(checkpoint, &source::prompt(prompt)?).context("--prompt")?;
     let ids = tokenizer.encode(&source::prompt(continuation)?).context("--continuation")?;
     if ids.is_empty() {
         bail!("the continuation is empty: there is nothing to score");

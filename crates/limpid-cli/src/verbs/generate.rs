@@ -1,6 +1,6 @@
 //! `generate`: continue a prompt; or, with a model that looks both ways, fill its masks.
 
-use super::{open, tokenizer};
+use super::{open, prompt_ids, tokenizer};
 use crate::options::{MachineOptions, Usage};
 use crate::{show, source};
 use anyhow::{Context, Result, bail};
@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 /// A model trained on masked tokens fills every [MASK] of the prompt instead.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// A model directory
+    /// A model: a folder of limpid or HuggingFace, a .gguf, a .bin of llm.c
     #[arg(long, value_name = "DIR")]
     model: PathBuf,
     /// Text, @FILE, or - for standard input
@@ -105,8 +105,8 @@ pub fn run(args: Args) -> Result<()> {
         (None, given) => {
             let tokenizer = tokenizer(&checkpoint)?;
             let text = given.as_deref().map(source::prompt).transpose()?.unwrap_or_default();
-            match (text.is_empty(), tokenizer.end_of_text()) {
-                (false, _) => tokenizer.encode(&text)?,
+            match (text.is_empty(), tokenizer.bos().or(tokenizer.end_of_text())) {
+                (false, _) => prompt_ids(&checkpoint, &text)?,
                 (true, Some(end)) => vec![end],
                 // a text begins where another ends
                 (true, None) => tokenizer.encode("\n").context(

@@ -2,7 +2,7 @@
 //!
 //! Everything that can go wrong is looked up into [`Seen`] first, then printed: as text, or as one JSON object.
 
-use super::{fits, open, tokenizer};
+use super::{fits, open, prompt_ids};
 use crate::options::{MachineOptions, ModelOptions, Usage};
 use crate::{show, source};
 use anyhow::{Context, Result, bail};
@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 #[derive(clap::Args, Debug)]
 #[command(group(clap::ArgGroup::new("printed").args(["tensor", "masks"]).multiple(true)))]
 pub struct Args {
-    /// A model directory
+    /// A model: a folder of limpid or HuggingFace, a .gguf, a .bin of llm.c
     #[arg(long, value_name = "DIR")]
     model: Option<PathBuf>,
     /// Text, @FILE, or - for standard input
@@ -452,7 +452,7 @@ fn ready(args: &Args) -> Result<(Model, Cpu, Vec<u32>, Option<Tokenizer>)> {
     let checkpoint = Checkpoint::open(dir)?;
     let ids = match (&args.tokens, &args.prompt) {
         (Some(ids), _) => ids.clone(),
-        (None, Some(prompt)) => tokenizer(&checkpoint)?.encode(&source::prompt(prompt)?)?,
+        (None, Some(prompt)) => prompt_ids(&checkpoint, &source::prompt(prompt)?)?,
         (None, None) if args.listing || args.similar.is_some() => vec![0],
         (None, None) => {
             bail!(Usage("give --prompt TEXT or --tokens 1,2,3: a model is shown at work on something".into()))

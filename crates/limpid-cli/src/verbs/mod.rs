@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod check;
+pub mod convert;
 pub mod doctor;
 pub mod eval;
 pub mod generate;
@@ -16,6 +17,7 @@ use crate::show;
 use anyhow::{Result, bail};
 use limpid::backend::Cpu;
 use limpid::checkpoint::Checkpoint;
+use limpid::config::Mask;
 use limpid::model::{Model, Use};
 use limpid::tokenizer::Tokenizer;
 
@@ -71,7 +73,7 @@ fn status(key: &str) -> Option<u64> {
     line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kb| kb * 1024)
 }
 
-/// A model directory's weights in a backend made for `purpose`.
+/// A model's weights in a backend made for `purpose`.
 pub fn open(checkpoint: &Checkpoint, purpose: Use, machine: &MachineOptions) -> Result<(Model, Cpu)> {
     let model = Model::new(&checkpoint.config, purpose)?;
     fits(&model, machine, "this model")?;
@@ -84,8 +86,18 @@ pub fn open(checkpoint: &Checkpoint, purpose: Use, machine: &MachineOptions) -> 
 pub fn tokenizer(checkpoint: &Checkpoint) -> Result<&Tokenizer> {
     match &checkpoint.tokenizer {
         Some(tokenizer) => Ok(tokenizer),
-        None => bail!("{} has no tokenizer.json: give ids with --tokens 1,2,3", checkpoint.path.display()),
+        None => bail!("{} has no tokenizer: give ids with --tokens 1,2,3", checkpoint.path.display()),
     }
+}
+
+/// The ids of a prompt: after the token that every text of the model began with, if there is one; for a model that sees
+/// both ways, between the tokens that were round every text.
+pub fn prompt_ids(checkpoint: &Checkpoint, text: &str) -> Result<Vec<u32>> {
+    let tokenizer = tokenizer(checkpoint)?;
+    Ok(match checkpoint.config.mask {
+        Mask::Causal => tokenizer.bos().into_iter().chain(tokenizer.encode(text)?).collect(),
+        _ => tokenizer.encode_for_model(text)?,
+    })
 }
 
 /// Ids as `--tokens` takes them: 1,2,3.

@@ -14,7 +14,7 @@ pub struct Args {
     /// A preset
     #[arg(value_name = "PRESET", conflicts_with = "model")]
     name: Option<String>,
-    /// A model directory
+    /// A model: a folder of limpid or HuggingFace, a .gguf, a .bin of llm.c
     #[arg(long, value_name = "DIR")]
     model: Option<PathBuf>,
     /// Put the result on stdout as JSON

@@ -13,12 +13,6 @@ pub mod map;
 pub mod safetensors_file;
 pub mod store;
 
-pub mod gguf;
-pub mod llmc;
-pub mod map;
-pub mod safetensors_file;
-pub mod store;
-
 use crate::backend::Backend;
 use crate::config::{Config, ConfigError, axis};
 use crate::model::{Model, Param};
@@ -366,6 +360,13 @@ impl Checkpoint {
     /// As [`Checkpoint::load`].
     pub fn values(&self, model: &Model, param: &Param) -> Result<Cow<'_, [f32]>> {
         dialect::values(param, &self.dialect.links(model), model, &self.store, &self.names)
+    }
+
+    /// How one parameter of `model` is stored.
+    pub fn stored_as(&self, model: &Model, param: &Param) -> Dtype {
+        let link = self.dialect.links(model).into_iter().find(|l| l.param == param.name);
+        let stored = link.and_then(|l| self.store.get(self.names.get(&l.name)?));
+        stored.map_or(Dtype::F32, |t| t.dtype.clone())
     }
 
     /// How its matrices are stored: as the token table is.

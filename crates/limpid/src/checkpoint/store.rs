@@ -284,6 +284,16 @@ pub fn encode(values: &[f32], dtype: &Dtype) -> std::result::Result<Vec<u8>, Str
     }
 }
 
+/// Values as they are read again once `dtype` has stored them; those that it cannot store stay. Rows are of `cols` values.
+pub fn rounded(values: &[f32], cols: usize, dtype: &Dtype) -> Vec<f32> {
+    let (name, path, shape) = ("", Path::new(""), [values.len() / cols.max(1), cols]);
+    let read = |bytes: Vec<u8>| {
+        let stored = Stored { name, dtype, shape: &shape, bytes: &bytes, path };
+        stored.values().map(Cow::into_owned).ok()
+    };
+    encode(values, dtype).ok().and_then(read).unwrap_or_else(|| values.to_vec())
+}
+
 /// ggml's `quantize_row_q8_0_ref`, bit for bit; or which value has no place in it.
 fn quantize(values: &[f32]) -> std::result::Result<Vec<u8>, usize> {
     let mut out = Vec::with_capacity(values.len() / BLOCK.0 * BLOCK.1);

@@ -238,7 +238,7 @@ fn normalizer(value: &Value) -> Result<Option<NormalizerWrapper>, Error> {
             "Nmt" => Nmt.into(),
             "Lowercase" => Lowercase.into(),
             "StripAccents" => norm::StripAccents.into(),
-            "ByteLevel" => norm::ByteLevel::default().into(),
+            "ByteLevel" => norm::ByteLevel.into(),
             "BertNormalizer" => step::<BertNormalizer>(NORMALIZER, value)?.into(),
             "Strip" => step::<Strip>(NORMALIZER, value)?.into(),
             "Replace" => step::<Replace>(NORMALIZER, value)?.into(),

@@ -1,0 +1,233 @@
+//! `convert`: a model of one program's as another's, and the proof that it is the same.
+
+use crate::show;
+use anyhow::{Context, Result, bail};
+use limpid::backend::{Backend, Cpu};
+use limpid::checkpoint::store::{Dtype, rounded};
+use limpid::checkpoint::{Checkpoint, Format, Source, save};
+use limpid::config::Config;
+use limpid::model::{Model, Param, Use};
+use limpid::ops::Batch;
+use limpid::tokenizer::Tokenizer;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Rewrite a model for another program: limpid, HuggingFace's transformers, llama.cpp (GGUF), llm.c.
+///
+/// What SRC is, is seen by looking at it. Formats differ in what they can hold: what cannot be said is an error that names
+/// it. The tokenizer travels along where there is one.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  limpid convert gpt2 mine                    HuggingFace's folder as limpid's
+  limpid convert runs/1 out --to hf           for transformers
+  limpid convert runs/1 model.gguf --dtype f16 --verify
+  limpid convert gpt2_124M.bin gpt2 --to hf   llm.c's file for transformers")]
+pub struct Args {
+    /// A folder of limpid's or HuggingFace's, a .gguf, or a .bin of llm.c's
+    src: PathBuf,
+    /// Where to: a folder, or a file for gguf and llmc
+    dst: PathBuf,
+    /// Insist that SRC is of this format: limpid, hf, gguf, llmc
+    #[arg(long, value_name = "FORMAT")]
+    from: Option<Format>,
+    /// limpid, hf, gguf, llmc [default: by DST's ending; for a folder hf from limpid, and limpid from all else]
+    #[arg(long, value_name = "FORMAT")]
+    to: Option<Format>,
+    /// How matrices are stored: f32, f16, bf16, q8_0 (GGUF only) [default: as SRC's are]
+    #[arg(long, value_name = "TYPE", value_parser = dtype)]
+    dtype: Option<Dtype>,
+    /// The tokenizer to put in, by name or file, instead of SRC's; `none` for none
+    #[arg(long, value_name = "NAME|FILE")]
+    tokenizer: Option<String>,
+    /// Open both again, compare every parameter, run the same tokens through both
+    #[arg(long)]
+    verify: bool,
+    /// Put the result on stdout as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn dtype(name: &str) -> Result<Dtype, String> {
+    match name.to_lowercase().replace('-', "_").as_str() {
+        "f32" | "float32" => Ok(Dtype::F32),
+        "f16" | "float16" => Ok(Dtype::F16),
+        "bf16" | "bfloat16" => Ok(Dtype::Bf16),
+        "q8_0" | "q8" => Ok(Dtype::Q8_0),
+        _ => Err(format!("`{name}` is not one of f32, f16, bf16, q8_0")),
+    }
+}
+
+pub fn run(args: Args) -> Result<()> {
+    let source = Checkpoint::open(&args.src)?;
+    if let Some(from) = args.from.filter(|from| *from != source.format) {
+        bail!("{} is of the format {}, not {from}", args.src.display(), source.format);
+    }
+    let same = |a: &Path, b: &Path| matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b);
+    if same(&args.src, &args.dst) {
+        bail!("{} would be written over itself: give another DST", args.src.display());
+    }
+    let ending = args.dst.extension().map(|e| e.to_ascii_lowercase());
+    let format = args.to.unwrap_or(match ending.as_ref().and_then(|e| e.to_str()) {
+        Some("gguf") => Format::Gguf,
+        Some("bin") => Format::Llmc,
+        _ if source.format == Format::Limpid => Format::HuggingFace,
+        _ => Format::Limpid,
+    });
+    let folder = matches!(format, Format::Limpid | Format::HuggingFace);
+    if folder && args.dst.is_file() || !folder && args.dst.is_dir() {
+        let is = if folder { "a folder" } else { "one file" };
+        bail!("{} is there already, and a model as {format} is {is}: give another DST", args.dst.display());
+    }
+    let tokenizer = match args.tokenizer.as_deref() {
+        None => source.tokenizer.clone(),
+        Some("none") => None,
+        Some(name) if Path::new(name).is_file() => Some(Tokenizer::load(name)?),
+        Some(name) => Some(Tokenizer::named(name)?),
+    };
+    if let Some(t) = tokenizer.as_ref().filter(|t| t.vocab_size() > source.config.vocab_size) {
+        bail!(
+            "the tokenizer has {} tokens, the model's vocab_size is {}: they do not belong together",
+            t.vocab_size(),
+            source.config.vocab_size
+        );
+    }
+    let stored = args.dtype.clone().unwrap_or(match (source.dtype(), format) {
+        (Dtype::Q8_0, format) if format != Format::Gguf => Dtype::F32, // no other has such blocks
+        (Dtype::F16, Format::Llmc) => Dtype::F32,
+        (dtype, _) => dtype,
+    });
+    let start = Instant::now();
+    let model = outline(&source.config)?;
+    let values = |param: &Param| source.values(&model, param).expect("checked when it was opened").into_owned();
+    save(
+        &args.dst,
+        format,
+        &stored,
+        &Source { config: &source.config, tokenizer: tokenizer.as_ref(), values: &values },
+    )?;
+    let seconds = start.elapsed().as_secs_f64();
+    let proof = if args.verify { Some(verify(&source, &args.dst)?) } else { None };
+    if args.json {
+        show::json(&serde_json::json!({
+            "from": source.format, "to": format, "dtype": stored.to_string(), "parameters": model.parameter_count(),
+            "left_out": source.left_out, "seconds": seconds,
+            "verified": proof.as_ref().map(|p| p.wrong.is_none()),
+            "logits_differ_by": proof.as_ref().map(|p| p.apart),
+            "first_difference": proof.as_ref().and_then(|p| p.wrong.clone()),
+        }))?;
+    } else {
+        let mut rows = vec![
+            ("read".to_string(), format!("{} ({}): {}", args.src.display(), source.format, source.config)),
+            ("wrote".into(), format!("{} ({format}, {stored}) in {}", args.dst.display(), show::duration(seconds))),
+        ];
+        if !source.left_out.is_empty() {
+            rows.push(("left out".into(), format!("{}: no number depends on them", list(&source.left_out))));
+        }
+        if tokenizer.is_none() {
+            rows.push(("tokenizer".into(), "none: --tokenizer NAME|FILE puts one in".into()));
+        }
+        if let Some(proof) = &proof {
+            let (apart, largest, tokens) = (proof.apart, proof.largest, proof.tokens);
+            let found =
+                format!("{} differ by at most {apart:.2e} over {tokens} tokens (they reach {largest:.3})", proof.of);
+            rows.push(("compared".into(), found));
+        }
+        show::out(&show::pairs(&rows))?;
+    }
+    match proof.and_then(|p| p.wrong) {
+        Some(wrong) => bail!("the two models differ: {wrong}"),
+        None => Ok(()),
+    }
+}
+
+/// The first few of many names.
+fn list(names: &[String]) -> String {
+    let shown = names.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
+    if names.len() > 3 { format!("{shown} and {} more", names.len() - 3) } else { shown }
+}
+
+fn outline(config: &Config) -> Result<Model> {
+    Ok(Model::new(config, Use::Inspect { batch: 1, context: 1 })?)
+}
+
+/// What running both showed.
+struct Proof {
+    /// What was compared: logits, or the hidden states of a model without a head.
+    of: &'static str,
+    apart: f32,
+    largest: f32,
+    tokens: usize,
+    /// The first tensor that differs more than rounding allows.
+    wrong: Option<String>,
+}
+
+/// Opens `dst` and holds it against `source`: every parameter must be its rounded self, and the same tokens must give what
+/// the source's own configuration makes of the written parameters.
+fn verify(source: &Checkpoint, dst: &Path) -> Result<Proof> {
+    let written = Checkpoint::open(dst).with_context(|| "what was written cannot be opened again")?;
+    let (ours, theirs) = (outline(&source.config)?, outline(&written.config)?);
+    let mut wrong = None;
+    for param in &ours.params {
+        let there = theirs.param(&param.name).with_context(|| format!("`{}` was not written", param.name))?;
+        let (was, is) = (source.values(&ours, param)?, written.values(&theirs, there)?);
+        let expected = rounded(&was, param.slot.cols, &written.stored_as(&theirs, there));
+        if let Some(at) = (0..is.len()).find(|i| is[*i].to_bits() != expected[*i].to_bits()) {
+            wrong = Some(format!("`{}` at {at} was {} and is {}", param.name, was[at], is[at]));
+            break;
+        }
+        if let Some(at) = was.iter().position(|v| !v.is_finite()) {
+            wrong = Some(format!("`{}` at {at} is {}: not a number to compute with", param.name, was[at]));
+            break;
+        }
+    }
+    let c = &source.config;
+    let tokens = 16.min(c.context_length);
+    let ids = (0..tokens as u64).map(|i| ((i * 7919 + 13) % c.vocab_size as u64) as u32).collect();
+    let batch = Batch::of_sequences(ids, vec![0; tokens], tokens);
+    let purpose = Use::Inspect { batch: 1, context: tokens };
+    let run = |config: &Config, load: &dyn Fn(&Model, &mut Cpu) -> Result<()>| -> Result<(Model, Cpu)> {
+        let model = Model::new(config, purpose)?;
+        let mut cpu = Cpu::new(&model, crate::options::cores());
+        load(&model, &mut cpu)?;
+        cpu.feed(&batch);
+        cpu.forward(&model.ops);
+        Ok((model, cpu))
+    };
+    let output = |(model, cpu): &(Model, Cpu)| match model.logits() {
+        Some(logits) => cpu.read(logits),
+        None => cpu.read(model.ops.last().expect("a model has ops").output()),
+    };
+    let before = output(&run(c, &|model, cpu| Ok(source.load(model, cpu)?))?);
+    let after = run(&written.config, &|model, cpu| Ok(written.load(model, cpu)?))?;
+    let found = output(&after);
+    let largest = before.iter().fold(0f32, |m, v| m.max(v.abs()));
+    let apart = before.iter().zip(&found).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    if wrong.is_none() {
+        // the source's configuration with the written parameters: what differs now is no rounding
+        let mixed = run(c, &|model, cpu| {
+            for param in &model.params {
+                let there = theirs.param(&param.name).context("written above")?;
+                cpu.write(param.slot, &written.values(&theirs, there)?);
+            }
+            Ok(())
+        })?;
+        wrong = first_difference(&mixed, &after);
+    }
+    let of = if c.lm_head { "logits" } else { "hidden states" };
+    Ok(Proof { of, apart, largest, tokens, wrong })
+}
+
+/// The first tensor of the forward pass that is not the same in both.
+fn first_difference(a: &(Model, Cpu), b: &(Model, Cpu)) -> Option<String> {
+    for tensor in &a.0.tensors {
+        let Some(other) = b.0.tensor(&tensor.name) else { continue };
+        let (x, y) = (a.1.read(tensor.slot), b.1.read(other.slot));
+        let size = x.iter().filter(|v| v.is_finite()).fold(0f32, |m, v| m.max(v.abs()));
+        let apart = x.iter().zip(&y).filter(|(a, b)| a.to_bits() != b.to_bits()).map(|(a, b)| (a - b).abs());
+        let apart = apart.fold(0f32, f32::max);
+        if apart > 1e-5 * (1.0 + size) {
+            return Some(format!("`{}` by {apart:.2e} (it reaches {size:.3})", tensor.name));
+        }
+    }
+    None
+}
