@@ -38,7 +38,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Callable, Optional
@@ -422,6 +421,7 @@ def train_byte_level(size):
     trainer = trainers.BpeTrainer(
         vocab_size=size,
         special_tokens=["<|endoftext|>"],
+        min_frequency=1,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
