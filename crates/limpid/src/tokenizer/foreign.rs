@@ -13,7 +13,7 @@ use tokenizers::Tokenizer as Crate;
 
 use super::{
     Encoding, Error,
-    spec::{Spec, Vocab, part, shown, steps},
+    spec::{Merge, Spec, Vocab, part, shown, steps},
     spell,
 };
 
@@ -372,15 +372,16 @@ fn is_gpt2(spec: &Spec, tokens: &[Option<String>]) -> bool {
         && plain(&model.continuing_subword_prefix)
         && plain(&model.end_of_word_suffix)
         && model.byte_fallback != Some(true)
-        && GPT2
-            == hash(tokens.iter().map(|t| t.as_deref().unwrap_or("")).chain(merges.iter().flat_map(|m| [&*m.0, &*m.1])))
+        && GPT2 == hash(tokens, merges)
 }
 
 /// [`hash`] of gpt2's 50,257 tokens and 50,000 merges; a test makes it again from the built-in encoding.
-const GPT2: u64 = 0;
+pub(super) const GPT2: u64 = 4_228_805_884_710_071_985;
 
-/// FNV-1a over texts that end in a byte no text has.
-fn hash<'a>(texts: impl Iterator<Item = &'a str>) -> u64 {
+/// FNV-1a over texts, each with a byte after it that no text has.
+pub(super) fn hash(tokens: &[Option<String>], merges: &[Merge]) -> u64 {
+    let tokens = tokens.iter().map(|token| token.as_deref().unwrap_or(""));
+    let texts = tokens.chain(merges.iter().flat_map(|Merge(a, b)| [a.as_str(), b]));
     let bytes = texts.flat_map(|text| text.bytes().chain([0xff]));
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

@@ -446,6 +446,7 @@ fn model(model: Model) -> Result<ModelWrapper, Error> {
             let unknown = model.unk_token.unwrap_or_else(|| "<unk>".into());
             Ok(WordLevel::builder().vocab(vocab).unk_token(unknown).build().map_err(refused)?.into())
         }
+        "Unigram" => Err(needs("tokens with scores")),
         other => Err(part("the model", "a BPE, WordPiece, WordLevel or Unigram model", other)),
     }
 }
