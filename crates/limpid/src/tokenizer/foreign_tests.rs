@@ -172,24 +172,26 @@ fn too_many_blanks_are_an_error() {
     assert!(error.contains("blanks"), "{error}");
 }
 
-// GPT-2 by other names.
-
-fn gpt2_json() -> String {
-    serde_json::to_string(&table::encoding(Encoding::Gpt2).unwrap()).unwrap()
-}
+// OpenAI's encodings by other names.
 
 #[test]
-fn gpt2s_own_file_is_the_built_in_encoding() {
-    let json = gpt2_json();
-    let mut spec = table::encoding(Encoding::Gpt2).unwrap();
-    let (tokens, merges) = (spec.tokens().unwrap(), spec.model.merges.take().unwrap());
-    assert_eq!(foreign::GPT2, foreign::hash(&tokens, &merges));
-    let tokenizer = Tokenizer::from_json(&json).unwrap();
-    assert_eq!((tokenizer.name(), tokenizer.vocab_size()), ("gpt2", 50_257));
-    assert!(tokenizer.to_json() == json);
-    let mut other: Value = serde_json::from_str(&json).unwrap();
-    other["model"]["merges"].as_array_mut().unwrap().swap(0, 40_000);
-    assert_eq!(Tokenizer::from_json(&other.to_string()).unwrap().name(), "bpe");
+fn openais_own_files_are_the_built_in_encodings() {
+    let hashes = foreign::KNOWN.map(|(encoding, _)| {
+        let mut spec = table::encoding(encoding).unwrap();
+        let merges = spec.model.merges.take().unwrap();
+        (encoding, foreign::hash(&spec.tokens().unwrap(), &merges))
+    });
+    assert_eq!(foreign::KNOWN, hashes);
+    for (encoding, _) in hashes {
+        let mut spec = table::encoding(encoding).unwrap();
+        let json = serde_json::to_string(&spec).unwrap();
+        let tokenizer = Tokenizer::from_json(&json).unwrap();
+        assert_eq!((tokenizer.name(), tokenizer.vocab_size()), (encoding.name(), encoding.vocab_size()));
+        assert!(tokenizer.to_json() == json);
+        assert_eq!(Tokenizer::from_table(tokenizer.table().unwrap()).unwrap(), Tokenizer::Bpe(encoding));
+        spec.model.merges.as_mut().unwrap().swap(0, 40_000);
+        assert_eq!(Tokenizer::from_json(&serde_json::to_string(&spec).unwrap()).unwrap().name(), "bpe");
+    }
 }
 
 fn texts() -> Vec<String> {
@@ -386,7 +388,7 @@ fn what_is_wrong_is_said() {
         (model(json!({"type": "Unigram", "vocab": {"a": 0}})), "a Unigram model without"),
         (
             model(json!({"type": "WordPiece", "vocab": {"a": 0}, "max_input_chars_per_word": 1_000_000_000})),
-            "at most 10,000",
+            "at most 500",
         ),
         (set("version", json!("2.0")), "the version: expected 1.0, found 2.0"),
         (set("added_tokens", json!([{"id": 7, "content": "<s>"}])), "ids that go on after its own"),
@@ -402,6 +404,18 @@ fn what_is_wrong_is_said() {
         (
             set("normalizer", json!({"type": "Replace", "pattern": {"Regex": "("}, "content": ""})),
             "what this step needs",
+        ),
+        (
+            set(
+                "normalizer",
+                json!({"type": "Sequence", "normalizers": vec![json!({"type": "Replace",
+            "pattern": {"Regex": ""}, "content": "a"}); 30]}),
+            ),
+            "replacements of a few letters",
+        ),
+        (
+            set("pre_tokenizer", json!({"type": "Sequence", "pretokenizers": vec![table::byte_level(false); 30]})),
+            "once",
         ),
         (set("pre_tokenizer", json!({"type": "FixedLength", "length": 0})), "found FixedLength"),
         (
