@@ -1,8 +1,8 @@
 //! Tokenizers that other programs trained, run by HuggingFace's crate `tokenizers`.
 //!
 //! The crate cuts text and merges; what goes round a text and how ids become bytes is done here, so that it can go on
-//! token by token, exactly, where the crate decodes whole texts only. Where a file is GPT-2's own vocabulary, the
-//! built-in encoding does the work, with the same ids and several times as fast.
+//! token by token, exactly, where the crate decodes whole texts only. Where a file is GPT-2's or another of
+//! OpenAI's vocabularies, the built-in encoding does the work, with the same ids and several times as fast.
 //!
 //! Read `spec` for what a file may say, `files` for where files lie.
 
@@ -13,8 +13,8 @@ use tokenizers::Tokenizer as Crate;
 
 use super::{
     Encoding, Error,
-    spec::{Spec, Vocab, part, shown, steps},
-    spell,
+    spec::{Added, Merge, Spec, part, shown, steps},
+    spell, table,
 };
 
 /// A tokenizer from another program's files. See [`Tokenizer::open`](super::Tokenizer::open).
@@ -95,10 +95,9 @@ impl Foreign {
         added.dedup_by_key(|(id, _)| *id);
         let frame = frame(&spec.post_processor, tokens.len())?;
         let decoder = decoder(&spec.decoder)?;
-        let gpt2 = decoder == Decoder::Letters && is_gpt2(&spec, &tokens);
-        let engine = match gpt2 {
-            true => Engine::BuiltIn(Encoding::Gpt2),
-            false => Engine::Crate(spec.build()?, OnceLock::new()),
+        let engine = match built_in(&spec, &tokens).filter(|_| decoder == Decoder::Letters) {
+            Some(encoding) => Engine::BuiltIn(encoding),
+            None => Engine::Crate(spec.build()?, OnceLock::new()),
         };
         Ok(Foreign { kind, source, engine, decoder, tokens, added, frame, end: None, begin: None })
     }
@@ -114,10 +113,12 @@ impl Foreign {
     }
 
     pub(super) fn name(&self) -> &'static str {
-        match self.engine {
-            Engine::BuiltIn(encoding) => encoding.name(),
-            Engine::Crate(..) => self.kind,
-        }
+        self.built_in().map_or(self.kind, Encoding::name)
+    }
+
+    /// The encoding it is.
+    pub(super) fn built_in(&self) -> Option<Encoding> {
+        if let Engine::BuiltIn(encoding) = self.engine { Some(encoding) } else { None }
     }
 
     pub(super) fn tokens(&self) -> &[Option<String>] {
@@ -353,34 +354,40 @@ fn frame(value: &Value, size: usize) -> Result<(Vec<u32>, Vec<u32>), Error> {
     Ok((before, after))
 }
 
-/// Whether the built-in gpt2 gives the same ids for every text: the same tokens, merges, splitting and special token.
+/// The built-in encoding that gives the same ids for every text: the same tokens, merges, splitting and special tokens.
 /// Tokens and merges are known by their hash, so that nothing is built to find out.
-fn is_gpt2(spec: &Spec, tokens: &[Option<String>]) -> bool {
-    let [added] = &spec.added_tokens[..] else { return false };
-    let (Vocab::Ids(_), Some(merges), "BPE") = (&spec.model.vocab, &spec.model.merges, spec.kind()) else {
-        return false;
-    };
-    let plain = |text: &Option<String>| text.as_ref().is_none_or(String::is_empty);
+fn built_in(spec: &Spec, tokens: &[Option<String>]) -> Option<Encoding> {
     let model = &spec.model;
-    tokens.len() == 50_257
-        && merges.len() == 50_000
-        && (added.id, added.content.as_str(), added.special) == (50_256, "<|endoftext|>", true)
-        && !(added.single_word || added.lstrip || added.rstrip)
-        && spec.version == "1.0"
+    let plain = |text: &Option<String>| text.as_ref().is_none_or(String::is_empty);
+    let pre = table::splitting(&spec.pre_tokenizer)?;
+    let (encoding, known) = KNOWN.into_iter().find(|&(encoding, _)| table::pre_of(encoding) == pre)?;
+    let merges = model.merges.as_deref().filter(|_| spec.kind() == "BPE" && spec.version == "1.0")?;
+    let alike = |added: &Added| {
+        let bare = added.special && !(added.single_word || added.lstrip || added.rstrip);
+        bare && encoding.specials().iter().any(|&(name, id)| name == added.content && u64::from(id) == added.id)
+    };
+    let same = tokens.len() == encoding.vocab_size()
+        && spec.added_tokens.len() == encoding.specials().len()
+        && spec.added_tokens.iter().all(alike)
         && spec.normalizer.is_null()
-        && super::table::splitting(&spec.pre_tokenizer) == Some("gpt-2")
         && plain(&model.continuing_subword_prefix)
         && plain(&model.end_of_word_suffix)
         && model.byte_fallback != Some(true)
-        && GPT2
-            == hash(tokens.iter().map(|t| t.as_deref().unwrap_or("")).chain(merges.iter().flat_map(|m| [&*m.0, &*m.1])))
+        && hash(tokens, merges) == known;
+    same.then_some(encoding)
 }
 
-/// [`hash`] of gpt2's 50,257 tokens and 50,000 merges; a test makes it again from the built-in encoding.
-const GPT2: u64 = 0;
+/// [`hash`] of each encoding's tokens and merges; a test makes them again.
+pub(super) const KNOWN: [(Encoding, u64); 3] = [
+    (Encoding::Gpt2, 4_228_805_884_710_071_985),
+    (Encoding::Cl100k, 14_993_893_442_745_432_302),
+    (Encoding::O200k, 1_713_173_490_170_547_939),
+];
 
-/// FNV-1a over texts that end in a byte no text has.
-fn hash<'a>(texts: impl Iterator<Item = &'a str>) -> u64 {
+/// FNV-1a over texts, each with a byte after it that no text has.
+pub(super) fn hash(tokens: &[Option<String>], merges: &[Merge]) -> u64 {
+    let tokens = tokens.iter().map(|token| token.as_deref().unwrap_or(""));
+    let texts = tokens.chain(merges.iter().flat_map(|Merge(a, b)| [a.as_str(), b]));
     let bytes = texts.flat_map(|text| text.bytes().chain([0xff]));
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

@@ -338,4 +338,6 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 #[cfg(test)]
+mod foreign_tests;
+#[cfg(test)]
 mod tests;

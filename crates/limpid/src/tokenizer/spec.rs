@@ -229,7 +229,7 @@ fn normalizer(value: &Value) -> Result<Option<NormalizerWrapper>, Error> {
     let mut list: Vec<NormalizerWrapper> = Vec::new();
     for (kind, value) in steps(NORMALIZER, value)? {
         let text = value["content"].as_str().or(value["prepend"].as_str()).unwrap_or("");
-        growth = growth.saturating_mul(text.len().max(1));
+        growth = growth.saturating_mul(if kind == "ByteLevel" { 2 } else { text.len() + 1 });
         list.push(match kind {
             "NFC" => NFC.into(),
             "NFD" => NFD.into(),
@@ -275,7 +275,11 @@ fn pre_tokenizer(value: &Value) -> Result<Option<PreTokenizerWrapper>, Error> {
             _ => return Err(part(NAME, "a step that HuggingFace's crate has and limpid reads", kind)),
         })
     };
-    let mut list = steps(NAME, value)?.into_iter().map(one).collect::<Result<Vec<_>, Error>>()?;
+    let all = steps(NAME, value)?;
+    if all.iter().filter(|(kind, _)| *kind == "ByteLevel").count() > 1 {
+        return Err(part(NAME, "bytes made letters once", "several ByteLevel steps"));
+    }
+    let mut list = all.into_iter().map(one).collect::<Result<Vec<_>, Error>>()?;
     Ok(match list.len() {
         0 => None,
         1 => list.pop(),
@@ -430,8 +434,8 @@ fn model(model: Model) -> Result<ModelWrapper, Error> {
         }
         "WordPiece" => {
             let longest = model.max_input_chars_per_word.unwrap_or(100);
-            if longest > 10_000 {
-                return Err(part("max_input_chars_per_word", "at most 10,000", longest.to_string()));
+            if longest > 500 {
+                return Err(part("max_input_chars_per_word", "at most 500", longest.to_string()));
             }
             let vocab: tokenizers::models::bpe::Vocab = pairs.into_iter().map(|(t, id)| (t, id as u32)).collect();
             let builder = WordPiece::builder()
@@ -446,6 +450,7 @@ fn model(model: Model) -> Result<ModelWrapper, Error> {
             let unknown = model.unk_token.unwrap_or_else(|| "<unk>".into());
             Ok(WordLevel::builder().vocab(vocab).unk_token(unknown).build().map_err(refused)?.into())
         }
+        "Unigram" => Err(needs("tokens with scores")),
         other => Err(part("the model", "a BPE, WordPiece, WordLevel or Unigram model", other)),
     }
 }

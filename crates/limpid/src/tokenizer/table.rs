@@ -53,9 +53,9 @@ const QWEN: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// Other spellings of [`GPT4`] that cut every text alike: OpenAI's first and its present one.
+/// Other spellings of [`GPT4`] that cut every text alike: OpenAI's own, then and now.
 const AS_GPT4: [&str; 2] = [
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s",
 ];
 
@@ -135,7 +135,9 @@ pub(super) fn encoding(encoding: Encoding) -> Result<Spec, Error> {
     Ok(spec)
 }
 
-fn pre_of(encoding: Encoding) -> &'static str {
+/// llama.cpp's name for how it cuts text. Its `gpt-4o` takes combining marks for no letters, where OpenAI's own regular
+/// expression does: texts with such marks have other ids there.
+pub(super) fn pre_of(encoding: Encoding) -> &'static str {
     match encoding {
         Encoding::Gpt2 => "gpt-2",
         Encoding::Cl100k => "dbrx",
@@ -292,7 +294,7 @@ fn byte(token: &str) -> Option<u8> {
 pub(super) fn read(table: Table) -> Result<Tokenizer, Error> {
     let size = table.tokens.len();
     let scored = table.scores.as_ref().map_or(size, Vec::len);
-    if table.types.len() != size || scored != size {
+    if size == 0 || table.types.len() != size || scored != size {
         let found = format!("{} types and {scored} scores for {size} tokens", table.types.len());
         return Err(part("the table", "a type and a score for each token", found));
     }
@@ -346,10 +348,17 @@ pub(super) fn read(table: Table) -> Result<Tokenizer, Error> {
             json!({ "type": "TemplateProcessing", "single": single, "pair": single, "special_tokens": specials });
     }
     spec.added_tokens = added;
-    spec.model.vocab = Vocab::Ids(table.tokens.into_iter().zip(0..).collect());
+    // An unused id has no token, but if it is the last, a token keeps the place.
+    let last = size - 1;
+    let tokens = table.tokens.into_iter().zip(&table.types).zip(0..);
+    let used = tokens.filter(|((_, kind), id)| **kind != UNUSED || *id == last as u64);
+    spec.model.vocab = Vocab::Ids(used.map(|((token, _), id)| (token, id)).collect());
     let mut foreign = Foreign::made(spec)?;
-    if foreign.name() == "gpt2" {
-        return Ok(Tokenizer::Bpe(Encoding::Gpt2));
+    let named = foreign.built_in().map(Tokenizer::Bpe);
+    if let Some(named) =
+        named.filter(|named| !table.add_bos && table.eos.is_none_or(|eos| named.end_of_text() == Some(eos)))
+    {
+        return Ok(named);
     }
     foreign.configure(table.bos, table.eos, None);
     Ok(Tokenizer::Foreign(Arc::new(foreign)))

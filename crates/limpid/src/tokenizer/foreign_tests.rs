@@ -1,0 +1,513 @@
+//! Other programs' tokenizers: HuggingFace's ids, GGUF's view, and files that are not what they seem.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{tests::Random, *};
+
+#[derive(Deserialize)]
+struct Case {
+    text: String,
+    ids: Vec<u32>,
+    framed: Option<Vec<u32>>,
+    ordinary: Option<Vec<u32>>,
+    decoded: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Folder {
+    files: BTreeMap<String, String>,
+    like: Option<String>,
+    cases: Option<Vec<Case>>,
+}
+
+fn fixtures() -> BTreeMap<String, Folder> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/tokenizers/tokenizers.json");
+    let mut all: BTreeMap<String, Folder> = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    // GPT-2's two files hold what the model of tokenizer.json does.
+    let model: Value = serde_json::from_str(&all["byte-level"].files["tokenizer.json"]).unwrap();
+    let files = &mut all.get_mut("gpt2-files").unwrap().files;
+    files.insert("vocab.json".into(), model["model"]["vocab"].to_string());
+    all
+}
+
+/// A folder of its own for one test, gone with it.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("limpid-foreign-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+
+    /// Opens a folder of just these files.
+    fn open<'a>(&self, files: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Result<Option<Tokenizer>, Error> {
+        for old in fs::read_dir(&self.0).unwrap() {
+            fs::remove_file(old.unwrap().path()).unwrap();
+        }
+        for (name, bytes) in files {
+            fs::write(self.0.join(name), bytes).unwrap();
+        }
+        Tokenizer::open(&self.0)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Every fixture, opened.
+fn opened() -> Vec<(String, Tokenizer, Vec<Case>)> {
+    let all = fixtures();
+    let scratch = Scratch::new(&format!("all-{:?}", std::thread::current().id()).replace(['(', ')'], ""));
+    let open = |folder: &Folder| {
+        let shared = folder.like.iter().flat_map(|like| &all[like].files).filter(|(n, _)| *n != "tokenizer.json");
+        let files = shared.chain(&folder.files).map(|(name, text)| (name.as_str(), text.as_bytes()));
+        scratch.open(files).unwrap().unwrap()
+    };
+    let tokenizers: Vec<Tokenizer> = all.values().map(open).collect();
+    let mut found: Vec<_> = all
+        .into_iter()
+        .zip(tokenizers)
+        .map(|((name, folder), tokenizer)| (name, tokenizer, folder.cases.unwrap_or_default()))
+        .collect();
+    assert_eq!(found.len(), 9);
+    // Shared too: the cases of GPT-2's files.
+    let again = fixtures().remove("byte-level").and_then(|folder| folder.cases).unwrap();
+    found.iter_mut().find(|(name, ..)| name == "gpt2-files").unwrap().2 = again;
+    found
+}
+
+fn streamed(tokenizer: &Tokenizer, ids: &[u32]) -> String {
+    let mut stream = TextStream::new(tokenizer);
+    let text: String = ids.iter().map(|&id| stream.push(id).unwrap()).collect();
+    text + &stream.finish()
+}
+
+#[test]
+fn the_ids_are_huggingfaces() {
+    for (name, tokenizer, cases) in opened() {
+        assert!(cases.len() > 15, "{name}");
+        for case in cases {
+            let what = format!("{name}: {:?}", case.text);
+            let ids = tokenizer.encode(&case.text).unwrap();
+            assert_eq!(ids, case.ids, "{what}");
+            assert_eq!(
+                &tokenizer.encode_ordinary(&case.text).unwrap(),
+                case.ordinary.as_ref().unwrap_or(&ids),
+                "{what}"
+            );
+            if let Some(framed) = &case.framed {
+                assert_eq!(&tokenizer.encode_for_model(&case.text).unwrap(), framed, "{what}");
+            }
+            let decoded = tokenizer.decode(&ids).unwrap();
+            assert_eq!(&decoded, case.decoded.as_ref().unwrap_or(&case.text), "{what}");
+            assert_eq!(streamed(&tokenizer, &ids), decoded, "{what}");
+        }
+    }
+}
+
+#[test]
+fn what_a_folder_says_is_known() {
+    for (name, tokenizer, _) in opened() {
+        let facts = (tokenizer.name(), tokenizer.bos(), tokenizer.end_of_text());
+        let expected = match name.as_str() {
+            "byte-level" | "gpt2-files" => ("bpe", None, Some(0)),
+            "gpt-4" => ("bpe", tokenizer.special("<s>"), tokenizer.special("<|endoftext|>")),
+            "byte-fallback" => ("bpe", Some(1), Some(2)),
+            "gpt1-files" => ("bpe", None, None),
+            "unigram" => ("unigram", None, Some(1)),
+            "words" => ("wordlevel", None, None),
+            _ => ("wordpiece", tokenizer.special("[CLS]"), None),
+        };
+        assert_eq!(facts, expected, "{name}");
+        let back = Tokenizer::from_json(&tokenizer.to_json()).unwrap();
+        assert_eq!(back, tokenizer, "{name}");
+        let size = tokenizer.vocab_size() as u32;
+        assert!(tokenizer.decode(&[size]).is_err() && tokenizer.piece(size).is_err(), "{name}");
+        tokenizer.pieces(&(0..size).collect::<Vec<_>>()).unwrap();
+    }
+    let scratch = Scratch::new("config");
+    assert!(scratch.open([]).unwrap().is_none());
+    let all = fixtures();
+    let json = all["byte-fallback"].files["tokenizer.json"].as_bytes();
+    let config = br#"{"bos_token": {"content": "<s>"}, "eos_token": "<0x0A>", "add_bos_token": false}"#;
+    let tokenizer = scratch.open([("tokenizer.json", json), ("tokenizer_config.json", config)]).unwrap().unwrap();
+    assert_eq!((tokenizer.bos(), tokenizer.end_of_text()), (None, Some(3 + 10)));
+    tokenizer.save(scratch.0.join("saved.json")).unwrap();
+    assert_eq!(fs::read(scratch.0.join("saved.json")).unwrap(), json); // the very bytes
+    let tokenizer = scratch.open([("tokenizer.json", json), ("config.json", br#"{"eos_token_id": [7, 8]}"#)]).unwrap();
+    assert_eq!(tokenizer.unwrap().end_of_text(), Some(7));
+}
+
+#[test]
+fn part_of_a_character_keeps_its_bytes() {
+    for (name, tokenizer, _) in opened() {
+        if ["byte-level", "gpt-4", "byte-fallback"].contains(&name.as_str()) {
+            let ids = tokenizer.encode("x 🦀").unwrap();
+            let cut = &ids[..ids.len() - 1];
+            assert_eq!(tokenizer.decode_bytes(cut).unwrap(), b"x \xF0\x9F\xA6", "{name}");
+            assert_eq!(
+                (tokenizer.decode(cut).unwrap(), streamed(&tokenizer, cut)),
+                ("x \u{fffd}".into(), "x \u{fffd}".into())
+            );
+            assert!(tokenizer.piece(*ids.last().unwrap()).unwrap().contains("\\x80"), "{name}");
+        }
+    }
+}
+
+#[test]
+fn too_many_blanks_are_an_error() {
+    let (_, tokenizer, _) = opened().remove(0);
+    let error = tokenizer.encode(&(" ".repeat(2_000_000) + "a")).unwrap_err().to_string();
+    assert!(error.contains("blanks"), "{error}");
+}
+
+// OpenAI's encodings by other names.
+
+#[test]
+fn openais_own_files_are_the_built_in_encodings() {
+    let hashes = foreign::KNOWN.map(|(encoding, _)| {
+        let mut spec = table::encoding(encoding).unwrap();
+        let merges = spec.model.merges.take().unwrap();
+        (encoding, foreign::hash(&spec.tokens().unwrap(), &merges))
+    });
+    assert_eq!(foreign::KNOWN, hashes);
+    for (encoding, _) in hashes {
+        let mut spec = table::encoding(encoding).unwrap();
+        let json = serde_json::to_string(&spec).unwrap();
+        let tokenizer = Tokenizer::from_json(&json).unwrap();
+        assert_eq!((tokenizer.name(), tokenizer.vocab_size()), (encoding.name(), encoding.vocab_size()));
+        assert!(tokenizer.to_json() == json);
+        assert_eq!(Tokenizer::from_table(tokenizer.table().unwrap()).unwrap(), Tokenizer::Bpe(encoding));
+        spec.model.merges.as_mut().unwrap().swap(0, 40_000);
+        assert_eq!(Tokenizer::from_json(&serde_json::to_string(&spec).unwrap()).unwrap().name(), "bpe");
+    }
+}
+
+fn texts() -> Vec<String> {
+    let mut random = Random(11);
+    let mut texts: Vec<String> = (0..200).map(|_| random.text(30)).collect();
+    texts.extend(fixtures()["byte-level"].cases.iter().flatten().map(|case| case.text.clone()));
+    texts
+}
+
+#[test]
+fn the_named_encodings_are_the_same_as_files() {
+    for encoding in [Encoding::Gpt2, Encoding::Cl100k, Encoding::O200k] {
+        let named = Tokenizer::Bpe(encoding);
+        let mut spec = table::encoding(encoding).unwrap();
+        spec.model.fuse_unk = Some(true); // without effect, but no longer known as gpt2
+        if let Some(added) = spec.added_tokens.first_mut() {
+            added.normalized = true;
+        }
+        let crate_only = spec.build().unwrap();
+        for text in texts() {
+            let ids = crate_only.encode_fast(text.as_str(), false).unwrap().get_ids().to_vec();
+            assert_eq!(ids, named.encode(&text).unwrap(), "{} {text:?}", encoding.name());
+        }
+    }
+}
+
+/// llm.c's file of these tokens.
+fn llm_c(tokens: &[Vec<u8>], end: u32) -> Vec<u8> {
+    let mut header = [0u32; 256];
+    header[..4].copy_from_slice(&[20_240_328, 2, tokens.len() as u32, end]);
+    let mut bytes: Vec<u8> = header.iter().flat_map(|n| n.to_le_bytes()).collect();
+    for token in tokens {
+        bytes.push(token.len() as u8);
+        bytes.extend(token);
+    }
+    bytes
+}
+
+#[test]
+fn llm_cs_file_is_gpt2_or_like_it() {
+    let scratch = Scratch::new("llmc");
+    let gpt2: Vec<Vec<u8>> = (0..50_257).map(|id| Encoding::Gpt2.bytes(&[id])).collect();
+    let open = |bytes: &[u8]| scratch.open([("gpt2_tokenizer.bin", bytes)]);
+    assert_eq!(open(&llm_c(&gpt2, 50_256)).unwrap(), Some(Tokenizer::Bpe(Encoding::Gpt2)));
+    let mut small = gpt2[..1000].to_vec();
+    small.push(b"<|endoftext|>".to_vec());
+    let tokenizer = open(&llm_c(&small, 1000)).unwrap().unwrap();
+    assert_eq!((tokenizer.name(), tokenizer.vocab_size(), tokenizer.end_of_text()), ("bpe", 1001, Some(1000)));
+    let text = "The keeper's lamp, 🦀!";
+    assert_eq!(tokenizer.decode(&tokenizer.encode(text).unwrap()).unwrap(), text);
+    let damaged = [
+        (llm_c(&small, 1000)[..1500].to_vec(), "as many as the header says, none empty, found an end at token"),
+        (llm_c(&small, 1001), "expected an end of text among the tokens"),
+        (llm_c(&[vec![], b"a".to_vec()], 1), "found an end at token 0"),
+        ([llm_c(&small, 1000), vec![1]].concat(), "found 1 bytes more"),
+        (vec![0; 2000], "expected 256 numbers, of version 1 or 2"),
+        (b"short".to_vec(), "in 5 bytes"),
+    ];
+    for (bytes, says) in damaged {
+        let error = open(&bytes).unwrap_err().to_string();
+        assert!(error.contains("gpt2_tokenizer.bin") && error.contains(says), "{error}");
+    }
+}
+
+// GGUF.
+
+#[test]
+fn a_table_and_back_gives_the_same_ids() {
+    let chars = Tokenizer::train(Kind::Char, "the lamp's 1,204\n gulls", Order::Sorted, &["[PAD]", "<|endoftext|>"]);
+    let named = ["gpt2", "cl100k_base", "o200k_base"].map(|name| (name.to_string(), Tokenizer::named(name).unwrap()));
+    let mut all: Vec<(String, Tokenizer)> =
+        opened().into_iter().map(|(name, tokenizer, _)| (name, tokenizer)).collect();
+    all.extend(named);
+    all.push(("chars".into(), chars.unwrap()));
+    for (name, tokenizer) in all {
+        let table = match (name.as_str(), tokenizer.table()) {
+            ("byte-level" | "gpt2-files" | "gpt2" | "chars", Ok(t)) if t.pre == "gpt-2" && t.model == "gpt2" => t,
+            ("gpt-4", Ok(t)) if t.pre == "llama-bpe" && t.add_bos => t,
+            ("cl100k_base", Ok(t)) if t.pre == "dbrx" && !t.add_bos => t,
+            ("o200k_base", Ok(t)) if t.pre == "gpt-4o" => t,
+            ("byte-fallback", Ok(t)) if t.model == "llama" && t.add_space_prefix && t.add_bos => t,
+            ("gpt1-files" | "unigram" | "words" | "bert-files" | "bert-cased-files", Err(Error::Table(_))) => continue,
+            (_, other) => panic!("{name}: {:?}", other.map(|table| (table.model, table.pre))),
+        };
+        assert_eq!((table.tokens.len(), table.types.len()), (tokenizer.vocab_size(), tokenizer.vocab_size()));
+        let back = Tokenizer::from_table(table.clone()).unwrap();
+        assert_eq!((back.bos(), back.end_of_text()), (tokenizer.bos(), tokenizer.end_of_text()), "{name}");
+        let texts = if name == "chars" { vec!["the lamp's\n gulls<|endoftext|>".to_string()] } else { texts() };
+        for text in texts.iter().filter(|text| !text.contains("<|user|>")) {
+            let ids = tokenizer.encode(text).unwrap();
+            assert_eq!(back.encode(text).unwrap(), ids, "{name} {text:?}");
+            assert_eq!(back.decode(&ids).unwrap(), tokenizer.decode(&ids).unwrap(), "{name} {text:?}");
+        }
+    }
+}
+
+#[test]
+fn ways_of_cutting_go_by_name() {
+    for pre in ["gpt-2", "dbrx", "llama-bpe", "smollm", "qwen2", "gpt-4o", "default"] {
+        let mut table = Tokenizer::train(Kind::Char, "ab 1!", Order::Sorted, &[]).unwrap().table().unwrap();
+        table.pre = pre.into();
+        let tokenizer = Tokenizer::from_table(table.clone()).unwrap();
+        assert_eq!(tokenizer.encode("a 1!b").unwrap(), [3, 0, 2, 1, 4]);
+        assert_eq!(tokenizer.table().unwrap().pre, pre);
+    }
+    let error = |change: &dyn Fn(&mut Table)| {
+        let mut table = Tokenizer::train(Kind::Char, "ab", Order::Sorted, &[]).unwrap().table().unwrap();
+        change(&mut table);
+        Tokenizer::from_table(table).unwrap_err().to_string()
+    };
+    assert!(error(&|t| t.pre = "tekken".into()).contains("expected one of gpt-2, llama-bpe"));
+    assert!(error(&|t| t.model = "rwkv").contains("expected gpt2 or llama, found rwkv"));
+    assert!(error(&|t| t.model = "llama").contains("a score for each token, found none"));
+    assert!(error(&|t| t.types = vec![1]).contains("1 types and 2 scores for 2 tokens"));
+    assert!(error(&|t| t.eos = Some(2)).contains("found id 2 of 2"));
+    assert!(error(&|t| t.merges = vec!["a b".into()]).contains("\"ab\" of merge 0"));
+    assert!(error(&|t| t.merges = vec!["ab".into()]).contains("expected two tokens, found ab"));
+    assert!(error(&|t| t.tokens[1] = "a".into()).contains("twice"));
+    let word = Tokenizer::train(Kind::Word, "a b", Order::Sorted, &[]).unwrap();
+    assert!(word.table().unwrap_err().to_string().contains("a word tokenizer drops blanks"));
+    let accents = Tokenizer::train(Kind::Char, "aé", Order::Sorted, &[]).unwrap();
+    assert!(accents.table().unwrap_err().to_string().contains("each of the 2 bytes of its character \"é\""));
+}
+
+// For transformers.
+
+#[test]
+fn an_export_is_whole() {
+    let scratch = Scratch::new("export");
+    for (name, count) in [("gpt2", 4), ("cl100k_base", 2)] {
+        let tokenizer = Tokenizer::named(name).unwrap();
+        let files = tokenizer.export(&scratch.0, 1024).unwrap();
+        assert_eq!(files.len(), count);
+        let read = Tokenizer::open(&scratch.0).unwrap().unwrap();
+        assert_eq!((read.vocab_size(), read.end_of_text()), (tokenizer.vocab_size(), tokenizer.end_of_text()));
+        let config: Value =
+            serde_json::from_str(&fs::read_to_string(scratch.0.join("tokenizer_config.json")).unwrap()).unwrap();
+        assert_eq!((&config["model_max_length"], &config["eos_token"]), (&json!(1024), &json!("<|endoftext|>")));
+    }
+    let chars = Tokenizer::train(Kind::Char, "ab", Order::Sorted, &["[PAD]", "[MASK]", "<UNK>"]).unwrap();
+    chars.export(&scratch.0, 8).unwrap();
+    let config = fs::read_to_string(scratch.0.join("tokenizer_config.json")).unwrap();
+    assert!(
+        ["\"pad_token\": \"[PAD]\"", "\"mask_token\"", "\"unk_token\": \"<UNK>\""].iter().all(|t| config.contains(t))
+    );
+    assert!(!config.contains("eos_token"));
+    assert!(chars.export(&scratch.0.join("none"), 8).is_err());
+}
+
+// Files that are not what they seem.
+
+/// A small byte-level file with one thing changed.
+fn changed(change: impl Fn(&mut Value)) -> String {
+    let mut value = json!({
+        "version": "1.0", "added_tokens": [{"id": 3, "content": "<s>", "special": true}],
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true},
+        "decoder": {"type": "ByteLevel"},
+        "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]]},
+    });
+    change(&mut value);
+    value.to_string()
+}
+
+#[test]
+fn what_is_wrong_is_said() {
+    let model = |model: Value| changed(move |v| v["model"] = model.clone());
+    let set = |key: &'static str, value: Value| changed(move |v| v[key] = value.clone());
+    let step = |kind: &str| json!({ "type": kind });
+    let deep = (0..100).fold(json!(null), |inner, _| json!({ "type": "Sequence", "normalizers": [inner] }));
+    let long = json!({ "type": "Replace", "pattern": { "String": "a" }, "content": "a".repeat(100) });
+    for (text, says) in [
+        (
+            changed(|v| {
+                v["model"]["vocab"] = json!({});
+                v["added_tokens"] = json!([]);
+            }),
+            "its vocabulary is empty",
+        ),
+        (model(json!({"type": "BPE", "vocab": {"a": 0}})), "a BPE model without"),
+        (model(json!({"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": ["a b"]})), "\"ab\" of merge 0"),
+        (model(json!({"type": "BPE", "vocab": {"a": 0}, "merges": [["a", "b", "c"]]})), "invalid length 3"),
+        (model(json!({"type": "BPE", "vocab": {"a": 0}, "merges": ["a b c"]})), "two tokens with a blank between"),
+        (
+            model(json!({"type": "BPE", "vocab": {"a": 0, "##b": 1, "b": 2, "ab": 4}, "merges": [["a", "b"]],
+            "continuing_subword_prefix": "##"})),
+            "without \"##\"",
+        ),
+        (model(json!({"type": "BPE", "vocab": {"a": 4_000_000_000u32}, "merges": []})), "ids that are close together"),
+        (model(json!({"type": "BPE", "vocab": {"a": 0, "b": 0}, "merges": []})), "id 0 is given to both"),
+        (model(json!({"type": "BPE", "vocab": {"a": -1}, "merges": []})), "invalid value: integer `-1`"),
+        (model(json!({"type": "RNN", "vocab": {"a": 0}})), "expected a BPE, WordPiece, WordLevel or Unigram model"),
+        (model(json!({"type": "Unigram", "vocab": [["", 0.0]], "unk_id": 0})), "at least one letter"),
+        (model(json!({"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": 9})), "unk_id"),
+        (model(json!({"type": "Unigram", "vocab": {"a": 0}})), "a Unigram model without"),
+        (
+            model(json!({"type": "WordPiece", "vocab": {"a": 0}, "max_input_chars_per_word": 1_000_000_000})),
+            "at most 500",
+        ),
+        (set("version", json!("2.0")), "the version: expected 1.0, found 2.0"),
+        (set("added_tokens", json!([{"id": 7, "content": "<s>"}])), "ids that go on after its own"),
+        (set("added_tokens", json!([{"id": 0, "content": "<s>"}])), "id 0 is given to both"),
+        (set("added_tokens", json!([{"id": 2, "content": "a"}])), "twice in the vocabulary, as 0 and as 2"),
+        (set("normalizer", step("Precompiled")), "all of HuggingFace's but Precompiled"),
+        (
+            set("normalizer", json!({"type": "Sequence", "normalizers": [long.clone(), long]})),
+            "replacements of a few letters",
+        ),
+        (set("normalizer", deep), "recursion limit"),
+        (set("normalizer", json!(5)), "an object with a type, found 5"),
+        (
+            set("normalizer", json!({"type": "Replace", "pattern": {"Regex": "("}, "content": ""})),
+            "what this step needs",
+        ),
+        (
+            set(
+                "normalizer",
+                json!({"type": "Sequence", "normalizers": vec![json!({"type": "Replace",
+            "pattern": {"Regex": ""}, "content": "a"}); 30]}),
+            ),
+            "replacements of a few letters",
+        ),
+        (
+            set("pre_tokenizer", json!({"type": "Sequence", "pretokenizers": vec![table::byte_level(false); 30]})),
+            "once",
+        ),
+        (set("pre_tokenizer", json!({"type": "FixedLength", "length": 0})), "found FixedLength"),
+        (
+            set(
+                "pre_tokenizer",
+                json!({"type": "Split", "pattern": {"Regex": "a".repeat(5000)}, "behavior": "Isolated",
+            "invert": false}),
+            ),
+            "at most 4,096 bytes",
+        ),
+        (
+            set(
+                "pre_tokenizer",
+                json!({"type": "Split", "pattern": {"Regex": "((a{1000}){1000}){1000}"},
+            "behavior": "Isolated", "invert": false}),
+            ),
+            "what this step needs",
+        ),
+        (set("decoder", step("CTC")), "the decoder: expected one of a language model's"),
+        (set("post_processor", step("Roberta")), "the post_processor"),
+        (set("post_processor", json!({"type": "BertProcessing", "sep": ["x", 9], "cls": ["y", 1]})), "found 9"),
+    ] {
+        let error = Tokenizer::from_json(&text).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(error.contains(says), "{text}\n{error:?} lacks {says:?}");
+        assert!(error.len() < 600, "{error}");
+    }
+    assert_eq!(Tokenizer::from_json(&changed(|_| ())).unwrap().encode("ab<s>").unwrap(), [2, 3]);
+    let scratch = Scratch::new("wrong");
+    for (files, says) in [
+        (vec![("vocab.json", "[1]"), ("merges.txt", "")], "vocab.json: not a tokenizer.json"),
+        (vec![("vocab.json", "{\"a\": 0}"), ("merges.txt", "#version: 0.2\nabc\n")], "merges.txt: a line"),
+        (vec![("vocab.txt", "a\nb\n")], "vocab.txt: the vocabulary: expected BERT's"),
+        (vec![("vocab.txt", "[UNK]\n[CLS]\n[SEP]\na\na\n")], "vocab.txt: token \"a\" is twice"),
+        (vec![("tokenizer.json", "{}"), ("tokenizer_config.json", "[")], "tokenizer_config.json: the file"),
+        (vec![("tokenizer.json", "\u{0}")], "tokenizer.json: not a tokenizer.json"),
+    ] {
+        let error = scratch.open(files.iter().map(|&(n, t)| (n, t.as_bytes()))).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
+}
+
+/// Bytes, and whole pieces of a file, changed at random: an error or a tokenizer that works, never a panic.
+#[test]
+fn damaged_files_never_panic() {
+    let all = fixtures();
+    let mut random = Random(5);
+    let text = "The keeper's lamp\u{301} 12 🦀 <s> <|endoftext|> [CLS]  ▁ aé";
+    let json: Vec<&String> = all.values().filter_map(|folder| folder.files.get("tokenizer.json")).collect();
+    let pieces = [
+        "null",
+        "{}",
+        "[]",
+        "\"\"",
+        "0",
+        "-1",
+        "4294967295",
+        "1e9",
+        "true",
+        "\"▁\"",
+        "\"Sequence\"",
+        "\"a\"",
+        "\"Regex\"",
+    ];
+    let mut worked = 0;
+    for round in 0..1500 {
+        let mut bytes = json[round % json.len()].clone().into_bytes();
+        for _ in 0..=random.below(3) {
+            // The short beginning, where the steps stand, as often as the long vocabulary.
+            let span = if random.below(2) == 0 { bytes.len() } else { bytes.len().min(1500) };
+            let at = random.below(span);
+            match random.below(4) {
+                0 => bytes[at] = random.below(128) as u8,
+                1 => _ = bytes.remove(at),
+                2 => bytes[at] = b"0123456789,:[]{}\""[random.below(17)],
+                _ => {
+                    // A whole value in another's place.
+                    let Some(start) = bytes[at..].iter().position(|b| *b == b':').map(|i| at + i + 1) else { continue };
+                    let end = bytes[start..].iter().position(|b| b",}]".contains(b)).map_or(bytes.len(), |i| start + i);
+                    bytes.splice(start..end, pieces[random.below(pieces.len())].bytes());
+                }
+            }
+        }
+        if let Ok(tokenizer) = Tokenizer::from_json(&String::from_utf8_lossy(&bytes)) {
+            worked += 1;
+            let all = [tokenizer.encode(text), tokenizer.encode_ordinary(text), tokenizer.encode_for_model(text)];
+            for ids in all.into_iter().flatten() {
+                assert_eq!(streamed(&tokenizer, &ids), tokenizer.decode(&ids).unwrap());
+            }
+            if let Ok(table) = tokenizer.table() {
+                _ = Tokenizer::from_table(table);
+            }
+        }
+    }
+    assert!(worked > 50, "{worked}");
+}
