@@ -8,11 +8,15 @@ use super::forward::{at, query_key_value};
 use super::{Lane, Weights, pick};
 use crate::ops::attend::{self, Gradients, Head};
 use crate::ops::dropout::{self, Draws};
+use crate::ops::linear::gemm::Start;
 use crate::ops::view::{Mat, MatMut, Shared};
 use crate::ops::{Back, Grad, Op, Slot, Space, Span};
 use crate::ops::{activate, add, classify, embed, gather, norm, rotate};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// Gradients that fill more than the caches (64 MiB) are written past them: the update comes when all are made.
+const FAR: usize = 16 << 20;
 
 /// The gradients of all parameters, while several tasks add to them, each to its own.
 pub struct Parameters<'a> {
@@ -25,16 +29,20 @@ impl<'a> Parameters<'a> {
     pub fn new(grad: &'a mut [f32], blank: &'a [(Slot, AtomicBool)]) -> Parameters<'a> {
         Parameters { all: Shared::new(grad, 1), blank }
     }
-    /// One parameter's, and whether to add to it: the first to ask overwrites it whole.
+    /// One parameter's, and what its sums start from: the first to ask overwrites it whole.
     ///
     /// # Safety
     /// No other task may hold this parameter's gradient.
     #[allow(clippy::mut_from_ref)]
-    unsafe fn of(&self, slot: Slot) -> (&mut [f32], bool) {
+    unsafe fn of(&self, slot: Slot) -> (&mut [f32], Start<'static>) {
         let place = self.blank.binary_search_by_key(&slot.at, |(slot, _)| slot.at).expect("a parameter");
-        let add = !self.blank[place].1.swap(false, Relaxed);
+        let start = match self.blank[place].1.swap(false, Relaxed) {
+            true if self.all.rows() >= FAR => Start::Past,
+            true => Start::Zero,
+            false => Start::Own,
+        };
         // SAFETY: passed on from the caller; parameters do not overlap.
-        (unsafe { self.all.part(slot.range(), 0..1) }.into_whole(), add)
+        (unsafe { self.all.part(slot.range(), 0..1) }.into_whole(), start)
     }
     /// One parameter's to add to: zeros for the first to ask.
     ///
@@ -43,8 +51,8 @@ impl<'a> Parameters<'a> {
     #[allow(clippy::mut_from_ref)]
     unsafe fn sums(&self, slot: Slot, crew: &Crew) -> &mut [f32] {
         // SAFETY: passed on from the caller.
-        let (sums, add) = unsafe { self.of(slot) };
-        if !add {
+        let (sums, start) = unsafe { self.of(slot) };
+        if start != Start::Own {
             crew.rows([(&mut *sums, 1)], |_, [sums], _| sums.fill(0.0));
         }
         sums
@@ -221,8 +229,8 @@ pub fn parameters(step: Back, lane: &Lane, to: &Parameters, crew: &Crew) {
         }
         Op::Linear { x, w, b, .. } => {
             // SAFETY: as above.
-            let (dw, add) = unsafe { to.of(w) };
-            crew.product(dw, Mat::new(dy, w.rows).t(), Mat::new(&act[x.range()], w.cols), add);
+            let (dw, start) = unsafe { to.of(w) };
+            crew.product(dw, Mat::new(dy, w.rows).t(), Mat::new(&act[x.range()], w.cols), start);
             if let Some(b) = b {
                 crew.column_sums(sums(b), dy);
             }
@@ -254,8 +262,8 @@ pub fn head(step: Back, weights: &Weights, lane: &mut Lane, to: &Parameters, cre
         let dlogits = Mat::new(chunk, v);
         crew.product(&mut act_grad[at(slot, &part)], dlogits, Mat::new(w_values, cols), add);
         // SAFETY: no other task runs.
-        let (dw, add) = unsafe { to.of(w) };
-        crew.product(dw, dlogits.t(), x, add);
+        let (dw, start) = unsafe { to.of(w) };
+        crew.product(dw, dlogits.t(), x, start);
         if let Some(b) = b {
             // SAFETY: as above.
             crew.column_sums(unsafe { to.sums(b, crew) }, chunk);
