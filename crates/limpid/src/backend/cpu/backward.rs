@@ -1,6 +1,7 @@
 //! The backward of every op, in two halves. [`inputs`] makes the gradients of activations, row by row, so a lane does
-//! it alone. [`parameters`] adds to the gradients of parameters, each a chain over all rows in ascending order from zero: lanes
-//! one after the other give the same bits as one lane of all rows. [`head`] does both for the loss, chunk by chunk.
+//! it alone. [`parameters`] adds to the gradients of parameters, each a chain over all rows in ascending order from zero:
+//! lanes one after the other give the same bits as one lane of all rows. [`head`] does both for the loss, chunk by
+//! chunk.
 #![allow(unsafe_code)] // tasks write disjoint parts of one matrix; each block says why they are disjoint
 
 use super::crew::Crew;
@@ -15,7 +16,8 @@ use crate::ops::{activate, add, classify, embed, gather, norm, rotate};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Gradients that fill more than the caches (64 MiB) are written past them: the update comes when all are made.
+/// Elements of all gradients (64 MiB) from which they are written past the caches: the update, which reads them, comes when
+/// all are made.
 const FAR: usize = 16 << 20;
 
 /// The gradients of all parameters, while several tasks add to them, each to its own.

@@ -34,7 +34,7 @@ use std::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub struct Cpu {
     weights: Weights,
     grad: Arena,
-    /// Each parameter, and whether nothing was added to its gradient yet: the first to do so overwrites.
+    /// Each parameter's gradient, and whether nothing was added to it yet: whoever does first overwrites what lies there.
     blank: Vec<(Slot, AtomicBool)>,
     moment1: Arena,
     moment2: Arena,
@@ -310,7 +310,7 @@ impl Backend for Cpu {
     fn update(&mut self, groups: &[(Range<usize>, f64)], rule: &Rule) -> Report {
         self.fill_blanks(0..self.grad.len());
         let Cpu { weights, grad, blank, moment1, moment2, crew, partial, .. } = self;
-        blank.iter_mut().for_each(|(_, blank)| *blank.get_mut() = true); // cleared, once it has been used below
+        blank.iter_mut().for_each(|(_, blank)| *blank.get_mut() = true); // once it is used below
         let parts = |range: &Range<usize>| range.len().div_ceil(NORM_PART);
         let mut from = 0;
         for (range, _) in groups {
