@@ -515,6 +515,7 @@ pub fn to_toml(name: &str, config: &Config, recipe: &Recipe, rest: &[(&str, Stri
     let mut config = serde_json::to_value(config).expect("a config is JSON");
     let object = config.as_object_mut().expect("an object");
     object.remove("vocab_size"); // the tokenizer's
+    object.remove("lm_head"); // what is trained has one
     for (key, value) in object.iter().filter(|(_, value)| !value.is_null()) {
         match value.as_object() {
             Some(parts) => {

@@ -415,11 +415,9 @@ fn a_broken_directory_is_refused_with_the_reason() {
 
     let (error, _) = tensors("dtype", &|all| {
         let i = at(all, last);
-        let half = all[i].3.len() / 2;
-        all[i].1 = Dtype::BF16;
-        all[i].3.truncate(half);
+        all[i].1 = Dtype::I32;
     });
-    assert!(matches!(&error, E::Format { what, .. } if what.contains(last) && what.contains("BF16")), "{error}");
+    assert!(matches!(&error, E::Format { what, .. } if what.contains(last) && what.contains("I32")), "{error}");
 
     let (error, _) = tensors("extra", &|all| {
         all.push(("blocks.2.mlp.in.bias".into(), Dtype::F32, vec![1], vec![0; 4]));

@@ -268,6 +268,45 @@ fn bits_depend_on_neither_threads_nor_watchers() {
     }
 }
 
+/// The first to add to a gradient overwrites what the step before left there, the next adds, and what nobody has
+/// written is zero.
+#[test]
+fn gradients_begin_blank_after_an_update() {
+    for (i, config) in configs().iter().enumerate().take(12) {
+        let model = Model::new(config, Use::Train { batch: BATCH, context: CONTEXT }).unwrap();
+        let mut cpu = Cpu::new(&model, 1 + i % 3);
+        fill(&model, &mut cpu, 1);
+        cpu.feed(&batch(config, i as u64));
+        let grads = |cpu: &Cpu| model.params.iter().map(|p| cpu.read(p.slot.grad())).collect::<Vec<_>>();
+        let run = |cpu: &mut Cpu| {
+            cpu.forward(model.body());
+            cpu.backward(&model.back);
+        };
+        let rule = limpid::ops::adamw::Rule {
+            method: limpid::ops::adamw::Method::Sgd,
+            rate: 0.0,
+            beta1: 0.0,
+            beta2: 0.0,
+            eps: 1e-8,
+            step: 1,
+            max_norm: f64::INFINITY,
+        };
+        assert!(grads(&cpu).iter().flatten().all(|g| *g == 0.0));
+        run(&mut cpu);
+        let once = grads(&cpu);
+        let norm = cpu.update(&model.decay_groups(0.0), &rule).norm;
+        assert!(norm > 0.0 && grads(&cpu).iter().flatten().all(|g| *g == 0.0));
+        assert_eq!(cpu.update(&model.decay_groups(0.0), &rule).norm, 0.0, "nothing was added since");
+        run(&mut cpu);
+        assert_eq!(grads(&cpu), once);
+        run(&mut cpu);
+        for (twice, once) in grads(&cpu).iter().zip(&once) {
+            let doubled: Vec<f32> = once.iter().map(|g| 2.0 * g).collect();
+            assert_close("added to twice", twice, &doubled, 1e-5);
+        }
+    }
+}
+
 /// The plan that shares places gives the bits of the one that does not.
 #[test]
 fn a_compact_plan_changes_memory_and_nothing_else() {

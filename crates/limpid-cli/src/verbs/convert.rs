@@ -121,7 +121,7 @@ pub fn run(args: Args) -> Result<()> {
             ("wrote".into(), format!("{} ({format}, {stored}) in {}", args.dst.display(), show::duration(seconds))),
         ];
         if !source.left_out.is_empty() {
-            rows.push(("left out".into(), format!("{}: no number depends on them", list(&source.left_out))));
+            rows.push(("left out".into(), format!("{}: limpid computes nothing with them", list(&source.left_out))));
         }
         if tokenizer.is_none() {
             rows.push(("tokenizer".into(), "none: --tokenizer NAME|FILE puts one in".into()));

@@ -46,7 +46,7 @@ pub enum CheckpointError {
         missing: &'static str,
     },
     /// A model that a format has no words for.
-    #[error("{form} cannot express this model: it has no {what}")]
+    #[error("{form} cannot express this model: it lacks {what}")]
     Inexpressible {
         /// The format.
         form: String,
@@ -288,8 +288,8 @@ impl Checkpoint {
         let bad_config = |source| CheckpointError::Config { path: config_path.clone(), source };
         let tokenizer = Tokenizer::open(path)?;
         let (path, left_out) = (path.to_path_buf(), vec![]);
-        let own = serde_json::from_str::<serde_json::Value>(&text).is_ok_and(|v| v["model_type"] == "limpid");
-        if own || !text.contains("model_type") {
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+        if value["model_type"] == "limpid" || value["model_type"].is_null() && !value["d_model"].is_null() {
             let checked = |config: Config| config.check().map(|()| config);
             let config = Config::from_json(&text).and_then(checked).map_err(bad_config)?;
             let store = open_weights(&path)?;

@@ -1,6 +1,7 @@
 //! The backward of every op, in two halves. [`inputs`] makes the gradients of activations, row by row, so a lane does
-//! it alone. [`parameters`] adds to the gradients of parameters, each a chain over all rows in ascending order: lanes
-//! one after the other give the same bits as one lane of all rows. [`head`] does both for the loss, chunk by chunk.
+//! it alone. [`parameters`] adds to the gradients of parameters, each a chain over all rows in ascending order from zero:
+//! lanes one after the other give the same bits as one lane of all rows. [`head`] does both for the loss, chunk by
+//! chunk.
 #![allow(unsafe_code)] // tasks write disjoint parts of one matrix; each block says why they are disjoint
 
 use super::crew::Crew;
@@ -8,26 +9,55 @@ use super::forward::{at, query_key_value};
 use super::{Lane, Weights, pick};
 use crate::ops::attend::{self, Gradients, Head};
 use crate::ops::dropout::{self, Draws};
+use crate::ops::linear::gemm::Start;
 use crate::ops::view::{Mat, MatMut, Shared};
 use crate::ops::{Back, Grad, Op, Slot, Space, Span};
 use crate::ops::{activate, add, classify, embed, gather, multiply, norm, rotate};
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// Elements of all gradients (64 MiB) from which they are written past the caches: the update, which reads them, comes when
+/// all are made.
+const FAR: usize = 16 << 20;
 
 /// The gradients of all parameters, while several tasks add to them, each to its own.
-pub struct Parameters<'a>(Shared<'a>);
+pub struct Parameters<'a> {
+    all: Shared<'a>,
+    blank: &'a [(Slot, AtomicBool)],
+}
 
 impl<'a> Parameters<'a> {
-    pub fn new(grad: &'a mut [f32]) -> Parameters<'a> {
-        Parameters(Shared::new(grad, 1))
+    /// `blank`: each parameter's gradient, in ascending order, and whether it is yet to be written.
+    pub fn new(grad: &'a mut [f32], blank: &'a [(Slot, AtomicBool)]) -> Parameters<'a> {
+        Parameters { all: Shared::new(grad, 1), blank }
     }
-    /// One parameter's.
+    /// One parameter's, and what its sums start from: the first to ask overwrites it whole.
     ///
     /// # Safety
     /// No other task may hold this parameter's gradient.
     #[allow(clippy::mut_from_ref)]
-    unsafe fn of(&self, slot: Slot) -> &mut [f32] {
+    unsafe fn of(&self, slot: Slot) -> (&mut [f32], Start<'static>) {
+        let place = self.blank.binary_search_by_key(&slot.at, |(slot, _)| slot.at).expect("a parameter");
+        let start = match self.blank[place].1.swap(false, Relaxed) {
+            true if self.all.rows() >= FAR => Start::Past,
+            true => Start::Zero,
+            false => Start::Own,
+        };
         // SAFETY: passed on from the caller; parameters do not overlap.
-        unsafe { self.0.part(slot.range(), 0..1) }.into_whole()
+        (unsafe { self.all.part(slot.range(), 0..1) }.into_whole(), start)
+    }
+    /// One parameter's to add to: zeros for the first to ask.
+    ///
+    /// # Safety
+    /// As `of`.
+    #[allow(clippy::mut_from_ref)]
+    unsafe fn sums(&self, slot: Slot, crew: &Crew) -> &mut [f32] {
+        // SAFETY: passed on from the caller.
+        let (sums, start) = unsafe { self.of(slot) };
+        if start != Start::Own {
+            crew.rows([(&mut *sums, 1)], |_, [sums], _| sums.fill(0.0));
+        }
+        sums
     }
 }
 
@@ -184,14 +214,14 @@ pub fn parameters(step: Back, lane: &Lane, to: &Parameters, crew: &Crew) {
     let Lane { batch, act, act_grad, stat, .. } = lane;
     let Some(dy) = step.dy.map(|dy| &act_grad[dy.range()]) else { return };
     // SAFETY: one task works on one op, and an op's parameters are its own.
-    let grad = |slot: Slot| unsafe { to.of(slot) };
+    let sums = |slot: Slot| unsafe { to.sums(slot, crew) };
     match step.op {
         Op::Embed { table, positions, segments, y, .. } => {
             let cols = y.cols;
             let tables = [(Some(table), &batch.tokens), (positions, &batch.positions), (segments, &batch.segments)];
             for (table, ids) in tables {
                 let Some(table) = table.filter(|t| t.space == Space::Param) else { continue };
-                let to = Shared::new(grad(table), cols);
+                let to = Shared::new(sums(table), cols);
                 crew.columns(cols, dy.len(), |range| {
                     let add = |row: usize, dy: &[f32]| {
                         // SAFETY: each task takes its own columns.
@@ -204,7 +234,7 @@ pub fn parameters(step: Back, lane: &Lane, to: &Parameters, crew: &Crew) {
         }
         Op::Norm { x, gain, offset, stats, .. } => {
             let (cols, x, stats) = (x.cols, &act[x.range()], &stat[stats.range()]);
-            let parts = [gain, offset].map(|slot| slot.map(|slot| Shared::new(grad(slot), cols)));
+            let parts = [gain, offset].map(|slot| slot.map(|slot| Shared::new(sums(slot), cols)));
             if parts.iter().all(Option::is_none) {
                 return;
             }
@@ -216,9 +246,11 @@ pub fn parameters(step: Back, lane: &Lane, to: &Parameters, crew: &Crew) {
             });
         }
         Op::Linear { x, w, b, .. } => {
-            crew.product(grad(w), Mat::new(dy, w.rows).t(), Mat::new(&act[x.range()], w.cols), true);
+            // SAFETY: as above.
+            let (dw, start) = unsafe { to.of(w) };
+            crew.product(dw, Mat::new(dy, w.rows).t(), Mat::new(&act[x.range()], w.cols), start);
             if let Some(b) = b {
-                crew.column_sums(grad(b), dy);
+                crew.column_sums(sums(b), dy);
             }
         }
         _ => {}
@@ -229,8 +261,6 @@ pub fn parameters(step: Back, lane: &Lane, to: &Parameters, crew: &Crew) {
 pub fn head(step: Back, weights: &Weights, lane: &mut Lane, to: &Parameters, crew: &Crew) {
     let Op::Classify { x, w, b, losses, .. } = step.op else { unreachable!("only the loss has no output") };
     let (param, Lane { batch, act, act_grad, stat, .. }) = (&weights.param, lane);
-    // SAFETY: no other task runs.
-    let grad = |slot: Slot| unsafe { to.of(slot) };
     let (v, cols) = (w.rows, x.cols);
     let (w_values, bias) = (&param[w.range()], b.map(|b| &param[b.range()]));
     let Grad { slot, add } = step.dx[0].expect("a head has an input");
@@ -249,9 +279,12 @@ pub fn head(step: Back, weights: &Weights, lane: &mut Lane, to: &Parameters, cre
         });
         let dlogits = Mat::new(chunk, v);
         crew.product(&mut act_grad[at(slot, &part)], dlogits, Mat::new(w_values, cols), add);
-        crew.product(grad(w), dlogits.t(), x, true);
+        // SAFETY: no other task runs.
+        let (dw, start) = unsafe { to.of(w) };
+        crew.product(dw, dlogits.t(), x, start);
         if let Some(b) = b {
-            crew.column_sums(grad(b), chunk);
+            // SAFETY: as above.
+            crew.column_sums(unsafe { to.sums(b, crew) }, chunk);
         }
         if let Some(to) = step.watched[0] {
             act_grad[at(to, &part)].copy_from_slice(chunk);

@@ -6,7 +6,7 @@ use super::pool::Pool;
 use crate::model::Model;
 use crate::ops::arena::Arena;
 use crate::ops::attend;
-use crate::ops::linear::gemm::{self, Packed, gemm_packed};
+use crate::ops::linear::gemm::{self, Packed, Start, gemm_packed};
 use crate::ops::linear::{self, Precision};
 use crate::ops::simd::Level;
 use crate::ops::view::{Mat, MatMut, Shared};
@@ -88,10 +88,11 @@ impl Crew {
         }
     }
 
-    /// c = a b or c += a b. With many rows each thread takes its own, the same as in every other op, and packs b for
+    /// c = a b from some start. With many rows each thread takes its own, the same as in every other op, and packs b for
     /// itself; with fewer, columns are shared out panel by panel, so each is packed once; rows again where there are too
     /// few panels to go round.
-    pub fn product(&self, c: &mut [f32], a: Mat, b: Mat, add: bool) {
+    pub fn product<'a>(&self, c: &mut [f32], a: Mat, b: Mat, start: impl Into<Start<'a>>) {
+        let start = start.into();
         let (rows, cols, width, threads) = (a.rows, b.cols, gemm::width(self.level), self.pool.threads());
         let panels = cols.div_ceil(width);
         let to = Shared::new(c, cols);
@@ -110,11 +111,11 @@ impl Crew {
                 if by_columns {
                     // SAFETY: each task takes its own columns.
                     let c = unsafe { to.part(0..rows, part.clone()) };
-                    gemm::product(self.level, self.precision, c, a, b.cols(part), add, scratch);
+                    gemm::product(self.level, self.precision, c, a, b.cols(part.clone()), start.cols(part), scratch);
                 } else {
                     // SAFETY: each task takes its own rows.
                     let c = unsafe { to.part(part.clone(), 0..cols) };
-                    gemm::product(self.level, self.precision, c, a.rows(part), b, add, scratch);
+                    gemm::product(self.level, self.precision, c, a.rows(part), b, start, scratch);
                 }
             });
         });
@@ -133,7 +134,7 @@ impl Crew {
     }
 
     /// The same with b packed.
-    pub fn product_packed(&self, c: &mut [f32], a: Mat, b: &Packed, add: bool) {
+    pub fn product_packed(&self, c: &mut [f32], a: Mat, b: &Packed, start: Start) {
         let (rows, cols, width) = (a.rows, b.cols(), gemm::width(self.level));
         let panels = cols.div_ceil(width);
         let each = panels.div_ceil(4 * self.pool.threads()).max(1) * width;
@@ -142,18 +143,17 @@ impl Crew {
             let part = task * each..((task + 1) * each).min(cols);
             // SAFETY: each task takes its own columns.
             let c = unsafe { to.part(0..rows, part.clone()) };
-            self.with_scratch(id, |scratch| gemm_packed(self.level, c, a, b, part.start, add, scratch));
+            let start = start.cols(part.clone());
+            self.with_scratch(id, |scratch| gemm_packed(self.level, c, a, b, part.start, start, scratch));
         });
     }
 
-    /// y = x w' + b: rows start from the bias and products are added.
+    /// y = x w' + b: sums start from the bias.
     pub fn linear(&self, y: &mut [f32], x: Mat, w: &[f32], b: Option<&[f32]>, packed: Option<&Packed>) {
-        if let Some(b) = b {
-            self.rows([(&mut *y, b.len())], |_, [y], _| y.chunks_exact_mut(b.len()).for_each(|y| y.copy_from_slice(b)));
-        }
+        let start = b.map_or(Start::Zero, Start::Row);
         match packed {
-            Some(packed) => self.product_packed(y, x, packed, b.is_some()),
-            None => self.product(y, x, Mat::new(w, x.cols).t(), b.is_some()),
+            Some(packed) => self.product_packed(y, x, packed, start),
+            None => self.product(y, x, Mat::new(w, x.cols).t(), start),
         }
     }
 

@@ -27,12 +27,15 @@ use backward::Parameters;
 use crew::Crew;
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// The f32 backend.
 pub struct Cpu {
     weights: Weights,
     grad: Arena,
+    /// Each parameter's gradient, and whether nothing was added to it yet: whoever does first overwrites what lies there.
+    blank: Vec<(Slot, AtomicBool)>,
     moment1: Arena,
     moment2: Arena,
     /// One for all rows, or one a thread.
@@ -143,6 +146,7 @@ impl Cpu {
         let mut cpu = Cpu {
             weights: Weights { konst: arena(Space::Const, true), param: arena(Space::Param, true) },
             grad: arena(Space::Grad, differentiates),
+            blank: model.params.iter().map(|p| (p.slot.grad(), AtomicBool::new(true))).collect(),
             moment1: arena(Space::Moment1, trains),
             moment2: arena(Space::Moment2, trains),
             lanes: (0..lanes).map(lane).collect(),
@@ -220,6 +224,16 @@ impl Cpu {
         alone
     }
 
+    /// Writes the zeros of the gradients that nothing was added to, where they meet `range`.
+    fn fill_blanks(&mut self, range: Range<usize>) {
+        let meets = |slot: Slot| slot.at < range.end && range.start < slot.range().end;
+        for (slot, blank) in self.blank.iter_mut().filter(|(slot, _)| meets(*slot)) {
+            if std::mem::take(blank.get_mut()) {
+                self.grad[slot.range()].fill(0.0);
+            }
+        }
+    }
+
     /// Calls `f` with the parts of a tensor, first rows first, and the element of the tensor each begins at.
     fn parts(&self, slot: Slot, mut f: impl FnMut(usize, &mut [f32])) {
         for lane in &self.lanes {
@@ -276,7 +290,7 @@ impl Backend for Cpu {
         let head = back.iter().position(|step| step.dy.is_some()).unwrap_or(back.len());
         let (head, body) = back.split_at(head);
         for step in head {
-            let to = Parameters::new(&mut self.grad);
+            let to = Parameters::new(&mut self.grad, &self.blank);
             for lane in &self.lanes {
                 let lane = &mut *Lane::write(lane);
                 backward::head(step.of(&lane.batch), &self.weights, lane, &to, &self.crew);
@@ -284,7 +298,7 @@ impl Backend for Cpu {
         }
         if let [lane] = &self.lanes[..] {
             let lane = &mut *Lane::write(lane);
-            let to = Parameters::new(&mut self.grad);
+            let to = Parameters::new(&mut self.grad, &self.blank);
             for step in body {
                 let step = step.of(&lane.batch);
                 backward::inputs(step, &self.weights, lane, &self.crew);
@@ -297,8 +311,8 @@ impl Backend for Cpu {
                 backward::inputs(step.of(&lane.batch), weights, lane, crew);
             }
         });
-        let Cpu { lanes, crew, solo, grad, .. } = self;
-        let to = Parameters::new(grad);
+        let Cpu { lanes, crew, solo, grad, blank, .. } = self;
+        let to = Parameters::new(grad, blank);
         crew.pool.run(body.len(), &|task, id| {
             for lane in lanes.iter() {
                 let lane = Lane::read(lane);
@@ -307,7 +321,9 @@ impl Backend for Cpu {
         });
     }
     fn update(&mut self, groups: &[(Range<usize>, f64)], rule: &Rule) -> Report {
-        let Cpu { weights, grad, moment1, moment2, crew, partial, .. } = self;
+        self.fill_blanks(0..self.grad.len());
+        let Cpu { weights, grad, blank, moment1, moment2, crew, partial, .. } = self;
+        blank.iter_mut().for_each(|(_, blank)| *blank.get_mut() = true); // once it is used below
         let parts = |range: &Range<usize>| range.len().div_ceil(NORM_PART);
         let mut from = 0;
         for (range, _) in groups {
@@ -322,16 +338,14 @@ impl Backend for Cpu {
         }
         let norm = partial[..from].iter().sum::<f64>().sqrt();
         if !norm.is_finite() {
-            grad.fill(0.0);
             return Report { norm, finite: false };
         }
         let clip = rule.clip(norm) as f32;
         for (range, decay) in groups {
-            let [w, g, m, v] =
-                [&mut weights.param, &mut *grad, moment1, moment2].map(|memory| (&mut memory[range.clone()], 1));
-            let decay = *decay as f32;
-            crew.rows([w, g, m, v], |_, [w, g, m, v], _| {
-                crew.level.run(adamw::Update { rule, clip, decay, w, g, m, v });
+            let [w, m, v] = [&mut weights.param, moment1, moment2].map(|memory| (&mut memory[range.clone()], 1));
+            let (g, decay) = (&grad[range.clone()], *decay as f32);
+            crew.rows([w, m, v], |rows, [w, m, v], _| {
+                crew.level.run(adamw::Update { rule, clip, decay, w, g: &g[rows], m, v });
             });
         }
         Report { norm, finite: true }
@@ -341,6 +355,9 @@ impl Backend for Cpu {
             && let Some(packed) = packed.get(&slot.at).filter(|_| !tables.contains(&slot))
         {
             return (0..slot.len()).map(|i| packed.at(i % slot.cols, i / slot.cols)).collect();
+        }
+        if self.blank.iter().any(|(other, blank)| *other == slot && blank.load(Relaxed)) {
+            return vec![0.0; slot.len()];
         }
         if let Some(memory) = self.shared(slot.space) {
             return memory[slot.range()].to_vec();
@@ -366,6 +383,9 @@ impl Backend for Cpu {
     fn write(&mut self, slot: Slot, values: &[f32]) {
         if self.pack(slot, Mat::new(values, slot.cols).t()) {
             return;
+        }
+        if slot.space == Space::Grad {
+            self.fill_blanks(slot.range());
         }
         let memory = match slot.space {
             Space::Act | Space::ActGrad | Space::Stat => {

@@ -6,7 +6,7 @@ pub mod gguf;
 pub mod huggingface;
 pub mod llmc;
 
-use super::store::{Store, Stored, bad};
+use super::store::{Dtype, Store, Stored, bad};
 use super::{CheckpointError, Result};
 use crate::backend::{Backend, transpose};
 use crate::config::Config;
@@ -175,6 +175,9 @@ fn find<'a>(link: &Link, model: &Model, store: &'a Store, names: &Names) -> Resu
     if stored.shape != wanted && !(link.padded && longer()) {
         let (found, path) = (stored.shape.to_vec(), stored.path().into());
         return Err(CheckpointError::Shape { path, tensor: stored.name.into(), found, wanted });
+    }
+    if let Dtype::Other(_) = stored.dtype {
+        stored.values()?; // the error that says so
     }
     Ok(stored)
 }

@@ -1,8 +1,8 @@
-//! c (+)= a b for any strides, on one thread, in f32 or from operands rounded to bf16.
+//! c = a b or c += a b or c = bias + a b for any strides, on one thread, in f32 or from operands rounded to bf16.
 //!
 //! Blocking: b is cut into blocks of [`K_BLOCK`] rows and panels of [`width`] columns; each is packed once, so that the
 //! inner loop reads it in one stream from the L2 cache, and serves many rows of a. The accumulators of a tile start
-//! from c (or zero) and go back there, so cutting k changes no bit: an element is always one chain
+//! from c, a bias or zero and go to c, so cutting k changes no bit: an element is always one chain
 //! c + a0 b0 + a1 b1 + ... in ascending k. In f32, a is read in place where its rows lie in memory as rows.
 //!
 //! bf16 rounds what is multiplied and nothing else: products and sums are f32, and a product of two bf16 is exact in
@@ -37,6 +37,34 @@ pub fn width(level: Level) -> usize {
 
 /// Floats of scratch that [`gemm`] needs.
 pub const SCRATCH: usize = K_BLOCK * 64 + K_BLOCK * A_ROWS;
+
+/// What the sums of a product start from.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Start<'a> {
+    /// Zero: c is overwritten.
+    Zero,
+    /// Zero, and c is so large that it is better not read into the caches to be written: stores go past them where k is
+    /// one block.
+    Past,
+    /// What c holds: c is added to.
+    Own,
+    /// This, for every row: a bias.
+    Row(&'a [f32]),
+}
+
+impl From<bool> for Start<'_> {
+    /// Whether c is added to.
+    fn from(add: bool) -> Self {
+        if add { Start::Own } else { Start::Zero }
+    }
+}
+
+impl Start<'_> {
+    /// For some of the columns.
+    pub fn cols(self, range: std::ops::Range<usize>) -> Self {
+        if let Start::Row(row) = self { Start::Row(&row[range]) } else { self }
+    }
+}
 
 /// How elements are held for the inner loop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -346,17 +374,22 @@ enum Side<'a> {
     Packed(&'a Packed, usize),
 }
 
-fn multiply(level: Level, form: Form, mut c: MatMut, a: Mat, b: Side, add: bool, scratch: &mut [f32]) {
+fn multiply(level: Level, form: Form, mut c: MatMut, a: Mat, b: Side, start: Start, scratch: &mut [f32]) {
     let (width, pairs) = (width(level), form == Form::Pairs);
     let (panel, held) = scratch.split_at_mut(K_BLOCK * 64);
     let (rows, cols) = (c.rows(), c.cols());
-    if a.cols == 0 && !add {
-        c.fill(0.0);
+    for i in (0..rows).filter(|_| a.cols == 0) {
+        match start {
+            Start::Zero | Start::Past => c.row(i).fill(0.0),
+            Start::Own => {}
+            Start::Row(row) => c.row(i).copy_from_slice(row),
+        }
     }
     let in_place = form == Form::Exact && (a.col_stride == 1 || a.col_stride <= NEAR);
     let height = if in_place { rows } else { A_ROWS };
     let k_block = K_BLOCK * form.step();
     let (blocks, panels) = (a.cols.div_ceil(k_block), cols.div_ceil(width));
+    let start = if start == Start::Past && blocks > 1 { Start::Zero } else { start };
     for i in (0..rows).step_by(height.max(1)) {
         let block = i..(i + height).min(rows);
         let mut own = a.rows(block.clone());
@@ -370,14 +403,14 @@ fn multiply(level: Level, form: Form, mut c: MatMut, a: Mat, b: Side, add: bool,
             } else if j == 0 {
                 own = level.run(Take { form, to: &mut *held, a: a.rows(block.clone()).cols(ks.clone()) });
             }
-            let add = add || k > 0;
+            let start = if k > 0 { Start::Own } else { start.cols(part.clone()) };
             let panel = match b {
                 Side::Packed(b, first) if b.pairs && !pairs => {
                     let pairs = b.panel(first + part.start, ks.clone());
                     if own.rows <= FEW_ROWS && own.col_stride == 1 {
                         for i in 0..own.rows {
                             let row = block.start + i;
-                            tile::widen(level, c.part(row..row + 1, part.clone()).whole(), own.row(i), pairs, add);
+                            tile::widen(level, c.part(row..row + 1, part.clone()).whole(), own.row(i), pairs, start);
                         }
                         continue;
                     }
@@ -392,7 +425,7 @@ fn multiply(level: Level, form: Form, mut c: MatMut, a: Mat, b: Side, add: bool,
                     &*to
                 }
             };
-            tile::panel(level, pairs, c.part(block.clone(), part), own, panel, add);
+            tile::panel(level, pairs, c.part(block.clone(), part), own, panel, start);
         }
     }
 }
@@ -403,20 +436,36 @@ pub fn gemm(level: Level, c: MatMut, a: Mat, b: Mat, add: bool, scratch: &mut [f
     product(level, Precision::F32, c, a, b, add, scratch);
 }
 
-/// c = a b, or c += a b, from operands of this precision.
+/// c = a b from some start, from operands of this precision.
 #[track_caller]
-pub fn product(level: Level, precision: Precision, c: MatMut, a: Mat, b: Mat, add: bool, scratch: &mut [f32]) {
+pub fn product<'a>(
+    level: Level,
+    precision: Precision,
+    c: MatMut,
+    a: Mat,
+    b: Mat,
+    start: impl Into<Start<'a>>,
+    scratch: &mut [f32],
+) {
     assert_eq!((c.rows(), c.cols(), a.cols), (a.rows, b.cols, b.rows), "shapes of a product");
-    multiply(level, Form::of(level, precision), c, a, Side::Plain(b), add, scratch);
+    multiply(level, Form::of(level, precision), c, a, Side::Plain(b), start.into(), scratch);
 }
 
-/// c = a b for columns `from..` of a packed b, as many as c has; `from` is a multiple of [`width`].
+/// c = a b from some start for columns `from..` of a packed b, as many as c has; `from` is a multiple of [`width`].
 #[track_caller]
-pub fn gemm_packed(level: Level, c: MatMut, a: Mat, b: &Packed, from: usize, add: bool, scratch: &mut [f32]) {
+pub fn gemm_packed<'a>(
+    level: Level,
+    c: MatMut,
+    a: Mat,
+    b: &Packed,
+    from: usize,
+    start: impl Into<Start<'a>>,
+    scratch: &mut [f32],
+) {
     assert_eq!((a.cols, b.width), (b.rows, width(level)), "shapes of a packed product");
     assert!(from.is_multiple_of(b.width) && from + c.cols() <= b.cols);
     let precision = if b.pairs { Precision::Bf16 } else { Precision::F32 };
-    multiply(level, Form::of(level, precision), c, a, Side::Packed(b, from), add, scratch);
+    multiply(level, Form::of(level, precision), c, a, Side::Packed(b, from), start.into(), scratch);
 }
 
 #[cfg(test)]
@@ -433,6 +482,7 @@ mod tests {
     fn an_element_is_one_chain_over_k() {
         let sizes = [1, 2, 5, 6, 7, 13, 16, 17, 33, 64, 65, 130];
         let mut scratch = vec![0.0; SCRATCH];
+        let mut memory = [0; 2].map(|_| Arena::new(130 * 130)); // aligned, as `Past` wants it
         for level in Level::available() {
             for (i, &m) in sizes.iter().enumerate() {
                 for &n in &sizes {
@@ -440,13 +490,16 @@ mod tests {
                     let (a, b, start) = (values(m * k, 1), values(k * n, 2), values(m * n, 3));
                     let (at, bt) = (transposed(&a, k), transposed(&b, n));
                     let sides = [(Mat::new(&a, k), Mat::new(&b, n)), (Mat::new(&at, m).t(), Mat::new(&bt, k).t())];
-                    for ((a, b), add, precision) in sides
+                    let starts = [Start::Zero, Start::Past, Start::Own, Start::Row(&start[..n])];
+                    for ((a, b), from, precision) in sides
                         .into_iter()
-                        .flat_map(|s| [(s, false), (s, true)])
-                        .flat_map(|(s, add)| [(s, add, Precision::F32), (s, add, Precision::Bf16)])
+                        .flat_map(|s| starts.map(|from| (s, from)))
+                        .flat_map(|(s, from)| [(s, from, Precision::F32), (s, from, Precision::Bf16)])
                     {
-                        let mut c = start.clone();
-                        product(level, precision, MatMut::new(&mut c, n), a, b, add, &mut scratch);
+                        let [c, d] = memory.each_mut().map(|memory| &mut memory[..m * n]);
+                        c.copy_from_slice(&start);
+                        d.copy_from_slice(&start);
+                        product(level, precision, MatMut::new(c, n), a, b, from, &mut scratch);
                         let near = |x: f32| if precision == Precision::F32 { x } else { nearest_bf16(x) };
                         for (at, c) in c.iter().enumerate() {
                             let (i, j) = (at / n, at % n);
@@ -454,15 +507,18 @@ mod tests {
                                 Level::PORTABLE => fma::<false>(near(a.at(i, p)), near(b.at(p, j)), acc),
                                 _ => fma::<true>(near(a.at(i, p)), near(b.at(p, j)), acc),
                             };
-                            let want = (0..k).fold(if add { start[at] } else { 0.0 }, chain);
+                            let first = match from {
+                                Start::Zero | Start::Past => 0.0,
+                                Start::Own => start[at],
+                                Start::Row(row) => row[j],
+                            };
+                            let want = (0..k).fold(first, chain);
                             assert_eq!(want.to_bits(), c.to_bits(), "{level} {precision} {m}x{n}x{k} ({i},{j})");
                         }
-                        if !add {
-                            let (packed, mut d) = (Packed::new(level, precision, b), vec![0.0; m * n]);
-                            gemm_packed(level, MatMut::new(&mut d, n), a, &packed, 0, false, &mut scratch);
-                            assert!(c == d, "packed: {level} {precision} {m}x{n}x{k}");
-                            assert_eq!(packed.at(k - 1, n - 1), near(b.at(k - 1, n - 1)));
-                        }
+                        let packed = Packed::new(level, precision, b);
+                        gemm_packed(level, MatMut::new(d, n), a, &packed, 0, from, &mut scratch);
+                        assert!(c == d, "packed: {level} {precision} {m}x{n}x{k}");
+                        assert_eq!(packed.at(k - 1, n - 1), near(b.at(k - 1, n - 1)));
                     }
                 }
             }

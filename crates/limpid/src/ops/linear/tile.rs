@@ -10,6 +10,7 @@
 
 use super::super::simd::{Level, fma};
 use super::super::view::{Mat, MatMut};
+use super::gemm::Start;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
@@ -22,51 +23,70 @@ pub fn shape(level: Level) -> (usize, usize) {
     }
 }
 
-/// c (+)= a panel, for as many columns as c has; `panel` is a.cols x width. `pairs`: elements of both are pairs of bf16,
+/// c = start + a panel, for as many columns as c has; `panel` is a.cols x width. `pairs`: elements of both are pairs of bf16,
 /// for a level that has their dot product.
 #[track_caller]
-pub fn panel(level: Level, pairs: bool, mut c: MatMut, a: Mat, panel: &[f32], add: bool) {
+pub fn panel(level: Level, pairs: bool, mut c: MatMut, a: Mat, panel: &[f32], start: Start) {
     let (height, width) = shape(level);
     let cols = c.cols();
     a.check();
     assert!(a.rows == c.rows() && cols <= width && panel.len() >= a.cols * width && (!pairs || level.has_dot()));
+    assert!(!matches!(start, Start::Row(row) if row.len() != cols));
     let vectors = if level.is_avx512() { cols.div_ceil(16) } else { cols.div_ceil(8) };
     let whole = cols == vectors * if level.is_avx512() { 16 } else { 8 };
+    let past =
+        start == Start::Past && whole && c.as_mut_ptr().addr().is_multiple_of(64) && c.stride().is_multiple_of(16);
     for i in (0..a.rows).step_by(height) {
         let rows = i..(i + height).min(a.rows);
         let (n, a) = (rows.len(), a.rows(rows.clone()));
         let mut to = c.part(rows, 0..cols);
         if whole {
-            let stride = to.stride();
-            // SAFETY: `a` and the panel hold what the tile reads (asserted above), `to` has n rows and
-            // whole vectors of columns, and the level's instructions are there.
-            unsafe { tile(level, pairs, n, vectors, a, panel, to.as_mut_ptr(), stride, add) };
+            let (c, stride) = (to.as_mut_ptr(), to.stride());
+            let from = match start {
+                Start::Zero | Start::Past => None,
+                Start::Own => Some((c.cast_const(), stride)),
+                Start::Row(row) => Some((row.as_ptr(), 0)),
+            };
+            // SAFETY: `a`, the panel and a row to start from hold what the tile reads (asserted above), `to` has n rows
+            // and whole vectors of columns, and the level's instructions are there.
+            unsafe { tile(level, pairs, n, vectors, a, panel, To { c, stride, from, past }) };
         } else {
             let mut edge = [0f32; 6 * 64];
-            if add {
-                (0..n).for_each(|i| edge[i * width..][..cols].copy_from_slice(to.row(i)));
+            for (i, edge) in edge.chunks_exact_mut(width).enumerate().take(n) {
+                match start {
+                    Start::Zero | Start::Past => {}
+                    Start::Own => edge[..cols].copy_from_slice(to.row(i)),
+                    Start::Row(row) => edge[..cols].copy_from_slice(row),
+                }
             }
+            let c = edge.as_mut_ptr();
             // SAFETY: as above, with `edge` (6 rows of 64 at most) in c's place.
-            unsafe { tile(level, pairs, n, vectors, a, panel, edge.as_mut_ptr(), width, add) };
+            unsafe { tile(level, pairs, n, vectors, a, panel, To { c, stride: width, from: Some((c, width)), past }) };
             (0..n).for_each(|i| to.row(i).copy_from_slice(&edge[i * width..][..cols]));
         }
     }
+    #[cfg(target_arch = "x86_64")]
+    if past {
+        // SAFETY: every x86-64 has it. Stores past the caches are in order with all others again.
+        unsafe { _mm_sfence() };
+    }
+}
+
+/// Where a tile goes.
+#[derive(Clone, Copy)]
+struct To {
+    /// Its first element and the elements from row to row.
+    c: *mut f32,
+    stride: usize,
+    /// What its sums start from, likewise; zero if none.
+    from: Option<(*const f32, usize)>,
+    /// Stored past the caches, where the level can: c is aligned to 64 bytes, and so are its rows.
+    past: bool,
 }
 
 /// # Safety
-/// c has n rows of `vectors` whole vectors; a is inside its data; panel has a.cols rows of the level's width.
-#[allow(clippy::too_many_arguments)]
-unsafe fn tile(
-    level: Level,
-    pairs: bool,
-    n: usize,
-    vectors: usize,
-    a: Mat,
-    panel: &[f32],
-    c: *mut f32,
-    stride: usize,
-    add: bool,
-) {
+/// `to` has n rows of `vectors` whole vectors; a is inside its data; panel has a.cols rows of the level's width.
+unsafe fn tile(level: Level, pairs: bool, n: usize, vectors: usize, a: Mat, panel: &[f32], to: To) {
     // SAFETY: passed on from the caller; `level` proves its instructions.
     unsafe {
         #[cfg(target_arch = "x86_64")]
@@ -74,12 +94,12 @@ unsafe fn tile(
             macro_rules! rows {
                 ($body:ident, $v:literal) => {
                     match n {
-                        1 => $body::<1, $v>(a, panel, c, stride, add),
-                        2 => $body::<2, $v>(a, panel, c, stride, add),
-                        3 => $body::<3, $v>(a, panel, c, stride, add),
-                        4 => $body::<4, $v>(a, panel, c, stride, add),
-                        5 => $body::<5, $v>(a, panel, c, stride, add),
-                        _ => $body::<6, $v>(a, panel, c, stride, add),
+                        1 => $body::<1, $v>(a, panel, to),
+                        2 => $body::<2, $v>(a, panel, to),
+                        3 => $body::<3, $v>(a, panel, to),
+                        4 => $body::<4, $v>(a, panel, to),
+                        5 => $body::<5, $v>(a, panel, to),
+                        _ => $body::<6, $v>(a, panel, to),
                     }
                 };
             }
@@ -99,12 +119,12 @@ unsafe fn tile(
             macro_rules! rows {
                 ($v:literal) => {
                     match n {
-                        1 => avx2::<1, $v>(a, panel, c, stride, add),
-                        2 => avx2::<2, $v>(a, panel, c, stride, add),
-                        3 => avx2::<3, $v>(a, panel, c, stride, add),
-                        4 => avx2::<4, $v>(a, panel, c, stride, add),
-                        5 => avx2::<5, $v>(a, panel, c, stride, add),
-                        _ => avx2::<6, $v>(a, panel, c, stride, add),
+                        1 => avx2::<1, $v>(a, panel, to),
+                        2 => avx2::<2, $v>(a, panel, to),
+                        3 => avx2::<3, $v>(a, panel, to),
+                        4 => avx2::<4, $v>(a, panel, to),
+                        5 => avx2::<5, $v>(a, panel, to),
+                        _ => avx2::<6, $v>(a, panel, to),
                     }
                 };
             }
@@ -113,19 +133,19 @@ unsafe fn tile(
         let _ = pairs; // no level below has them
         if level == Level::PORTABLE {
             return match n {
-                1 => plain::<1, false>(vectors, a, panel, c, stride, add),
-                2 => plain::<2, false>(vectors, a, panel, c, stride, add),
-                3 => plain::<3, false>(vectors, a, panel, c, stride, add),
-                _ => plain::<4, false>(vectors, a, panel, c, stride, add),
+                1 => plain::<1, false>(vectors, a, panel, to),
+                2 => plain::<2, false>(vectors, a, panel, to),
+                3 => plain::<3, false>(vectors, a, panel, to),
+                _ => plain::<4, false>(vectors, a, panel, to),
             };
         }
         match n {
-            1 => plain::<1, true>(vectors, a, panel, c, stride, add),
-            2 => plain::<2, true>(vectors, a, panel, c, stride, add),
-            3 => plain::<3, true>(vectors, a, panel, c, stride, add),
-            4 => plain::<4, true>(vectors, a, panel, c, stride, add),
-            5 => plain::<5, true>(vectors, a, panel, c, stride, add),
-            _ => plain::<6, true>(vectors, a, panel, c, stride, add),
+            1 => plain::<1, true>(vectors, a, panel, to),
+            2 => plain::<2, true>(vectors, a, panel, to),
+            3 => plain::<3, true>(vectors, a, panel, to),
+            4 => plain::<4, true>(vectors, a, panel, to),
+            5 => plain::<5, true>(vectors, a, panel, to),
+            _ => plain::<6, true>(vectors, a, panel, to),
         }
     }
 }
@@ -137,15 +157,15 @@ macro_rules! body512 {
         /// # Safety
         /// As [`tile`].
         #[target_feature(enable = $features)]
-        unsafe fn $name<const N: usize, const V: usize>(a: Mat, panel: &[f32], c: *mut f32, stride: usize, add: bool) {
-            // SAFETY: every address is inside a, panel or c by the caller's promise; a vector of 16 floats has the bits of a
+        unsafe fn $name<const N: usize, const V: usize>(a: Mat, panel: &[f32], to: To) {
+            // SAFETY: every address is inside a, panel or `to` by the caller's promise; a vector of 16 floats has the bits of a
             // vector of 32 bf16.
             unsafe {
                 let mut acc = [[_mm512_setzero_ps(); V]; N];
-                if add {
+                if let Some((from, stride)) = to.from {
                     for i in 0..N {
                         for v in 0..V {
-                            acc[i][v] = _mm512_loadu_ps(c.add(i * stride + 16 * v));
+                            acc[i][v] = _mm512_loadu_ps(from.add(i * stride + 16 * v));
                         }
                     }
                 }
@@ -169,7 +189,8 @@ macro_rules! body512 {
                 }
                 for i in 0..N {
                     for v in 0..V {
-                        _mm512_storeu_ps(c.add(i * stride + 16 * v), acc[i][v]);
+                        let c = to.c.add(i * to.stride + 16 * v);
+                        if to.past { _mm512_stream_ps(c, acc[i][v]) } else { _mm512_storeu_ps(c, acc[i][v]) }
                     }
                 }
             }
@@ -189,14 +210,14 @@ body512!(avx512_bf16, "avx512f,avx512bf16", |x, row, acc| {
 /// As [`tile`].
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn avx2<const N: usize, const V: usize>(a: Mat, panel: &[f32], c: *mut f32, stride: usize, add: bool) {
-    // SAFETY: every address is inside a, panel or c by the caller's promise.
+unsafe fn avx2<const N: usize, const V: usize>(a: Mat, panel: &[f32], to: To) {
+    // SAFETY: every address is inside a, panel or `to` by the caller's promise.
     unsafe {
         let mut acc = [[_mm256_setzero_ps(); V]; N];
-        if add {
+        if let Some((from, stride)) = to.from {
             for i in 0..N {
                 for v in 0..V {
-                    acc[i][v] = _mm256_loadu_ps(c.add(i * stride + 8 * v));
+                    acc[i][v] = _mm256_loadu_ps(from.add(i * stride + 8 * v));
                 }
             }
         }
@@ -217,7 +238,8 @@ unsafe fn avx2<const N: usize, const V: usize>(a: Mat, panel: &[f32], c: *mut f3
         }
         for i in 0..N {
             for v in 0..V {
-                _mm256_storeu_ps(c.add(i * stride + 8 * v), acc[i][v]);
+                let c = to.c.add(i * to.stride + 8 * v);
+                if to.past { _mm256_stream_ps(c, acc[i][v]) } else { _mm256_storeu_ps(c, acc[i][v]) }
             }
         }
     }
@@ -225,20 +247,13 @@ unsafe fn avx2<const N: usize, const V: usize>(a: Mat, panel: &[f32], c: *mut f3
 
 /// # Safety
 /// As [`tile`].
-unsafe fn plain<const N: usize, const FMA: bool>(
-    vectors: usize,
-    a: Mat,
-    panel: &[f32],
-    c: *mut f32,
-    stride: usize,
-    add: bool,
-) {
+unsafe fn plain<const N: usize, const FMA: bool>(vectors: usize, a: Mat, panel: &[f32], to: To) {
     let cols = 8 * vectors;
     let mut acc = [[0f32; 16]; N];
     for (i, acc) in acc.iter_mut().enumerate() {
-        if add {
-            // SAFETY: row i of c, whole vectors of it.
-            acc[..cols].copy_from_slice(unsafe { std::slice::from_raw_parts(c.add(i * stride), cols) });
+        if let Some((from, stride)) = to.from {
+            // SAFETY: row i of what to start from, whole vectors of it.
+            acc[..cols].copy_from_slice(unsafe { std::slice::from_raw_parts(from.add(i * stride), cols) });
         }
     }
     for (p, row) in panel.as_chunks::<16>().0.iter().enumerate().take(a.cols) {
@@ -250,19 +265,21 @@ unsafe fn plain<const N: usize, const FMA: bool>(
         }
     }
     for (i, acc) in acc.iter().enumerate() {
-        // SAFETY: as above.
-        unsafe { std::slice::from_raw_parts_mut(c.add(i * stride), cols) }.copy_from_slice(&acc[..cols]);
+        // SAFETY: row i of c.
+        unsafe { std::slice::from_raw_parts_mut(to.c.add(i * to.stride), cols) }.copy_from_slice(&acc[..cols]);
     }
 }
 
-/// c (+)= a times a panel of bf16 pairs, one row of each, at a level without their product: pairs become two f32 on
+/// c = start + a times a panel of bf16 pairs, one row of each, at a level without their product: pairs become two f32 on
 /// their way into the registers.
-pub fn widen(level: Level, c: &mut [f32], a: &[f32], pairs: &[f32], add: bool) {
+pub fn widen(level: Level, c: &mut [f32], a: &[f32], pairs: &[f32], start: Start) {
     let width = shape(level).1;
     assert!(c.len() <= width && pairs.len() >= a.len().div_ceil(2) * width);
     let mut sums = [0f32; 64];
-    if add {
-        sums[..c.len()].copy_from_slice(c);
+    match start {
+        Start::Zero | Start::Past => {}
+        Start::Own => sums[..c.len()].copy_from_slice(c),
+        Start::Row(row) => sums[..c.len()].copy_from_slice(row),
     }
     let (steps, last) = a.as_chunks::<2>();
     let last = last.first().map(|a| [*a, 0.0]);
