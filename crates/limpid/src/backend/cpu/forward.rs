@@ -43,7 +43,18 @@ pub fn run(op: Op, weights: &Weights, lane: &mut Lane, crew: &Crew, serving: Opt
             let cols = y.cols;
             let table_of =
                 |slot: Slot| if slot.space == Space::Const { &konst[slot.range()] } else { &param[slot.range()] };
-            let token_of = Lookup { table: table_of(table), ids: &batch.tokens };
+            let token_of = match serving {
+                Some(Serving { packed, tables, rows, order, .. })
+                    if packed.contains_key(&table.at) && !tables.contains(&table) =>
+                {
+                    let packed = &packed[&table.at];
+                    for (row, id) in rows.chunks_exact_mut(cols).zip(&batch.tokens) {
+                        row.iter_mut().enumerate().for_each(|(c, to)| *to = packed.at(c, *id as usize));
+                    }
+                    Lookup { table: &*rows, ids: order }
+                }
+                _ => Lookup { table: table_of(table), ids: &batch.tokens },
+            };
             let position_of = positions.map(|p| Lookup { table: table_of(p), ids: &batch.positions });
             let segment_of = segments.map(|s| Lookup { table: table_of(s), ids: &batch.segments });
             crew.rows([(&mut act[y.range()], cols)], |rows, [y], _| {

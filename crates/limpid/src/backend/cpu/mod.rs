@@ -70,8 +70,11 @@ struct Serving {
     /// Packed weights, by where they lie. What products alone read is kept here and nowhere else: its place among the
     /// parameters is never touched.
     packed: HashMap<usize, Packed>,
-    /// Tables, which rows are looked up in.
+    /// Tables that lie plain, because rows are looked up in them.
     tables: Vec<Slot>,
+    /// Rows of a table that does not, one for each of the batch, and their numbers.
+    rows: Vec<f32>,
+    order: Vec<u32>,
 }
 
 /// Disjoint mutable views of one memory. Overlap is a bug in the plan, and says so.
@@ -90,13 +93,15 @@ fn lanes(model: &Model, threads: usize) -> usize {
     if model.by_sequence { threads.min(model.sequences()) } else { 1 }
 }
 
-/// The parameters in which rows are looked up.
-fn tables(ops: &[Op]) -> Vec<Slot> {
+/// The parameters in which rows are looked up, and which lie plain for that. In f32 a tied table does not: its rows can be
+/// read from what is packed for the head.
+fn tables(ops: &[Op], precision: Precision) -> Vec<Slot> {
+    let multiplied = |slot: &Slot| ops.iter().any(|op| matches!(op, Op::Linear { w, .. } if w == slot));
     let tables = ops.iter().filter_map(|op| match *op {
         Op::Embed { table, positions, segments, .. } => Some([Some(table), positions, segments]),
         _ => None,
     });
-    tables.flatten().flatten().collect()
+    tables.flatten().flatten().filter(|slot| precision != Precision::F32 || !multiplied(slot)).collect()
 }
 
 impl Lane {
@@ -153,7 +158,9 @@ impl Cpu {
             serving: decodes.then(|| Serving {
                 cache: arena(Space::Cache, true),
                 packed: HashMap::new(),
-                tables: tables(&model.ops),
+                tables: tables(&model.ops, precision),
+                rows: vec![0.0; model.rows * model.config.d_model],
+                order: (0..model.rows as u32).collect(),
             }),
             solo: (0..if lanes > 1 { crew.pool.threads() } else { 0 })
                 .map(|_| Crew::new(model, 1, (level, precision), 0))
