@@ -2,7 +2,7 @@
 
 use limpid::backend::{Backend, Cpu, Reference};
 use limpid::config::{Config, Dropout};
-use limpid::data::{Batches, Objective};
+use limpid::data::{Batches, Objective, Tokens};
 use limpid::model::{Model, Use};
 use limpid::ops::adamw::Method;
 use limpid::ops::random;
@@ -50,8 +50,12 @@ fn tiny() -> Config {
     }
 }
 
-fn text() -> Vec<u32> {
+fn ids() -> Vec<u32> {
     (0..600).map(|i| random::below(1, 0, i / 3, 17) as u32).collect()
+}
+
+fn text() -> Tokens {
+    Tokens::of(ids())
 }
 
 fn trainer(config: &Config, recipe: Recipe) -> Trainer {
@@ -146,8 +150,8 @@ fn the_trainer_weighs_micro_batches_by_their_tokens() {
 #[test]
 fn every_optimizer_learns() {
     let _alone = alone();
-    let text = text();
-    let batches = Batches::new(&text[..13], 4, 12, 1, Objective::NextToken).unwrap();
+    let text = Tokens::of(ids()[..13].to_vec());
+    let batches = Batches::new(&text, 4, 12, 1, Objective::NextToken).unwrap();
     for (optimizer, learning_rate) in [(Method::AdamW, 3e-3), (Method::Adam, 3e-3), (Method::Sgd, 0.3)] {
         let mut t = trainer(&tiny(), Recipe { optimizer, learning_rate, weight_decay: 0.0, steps: 80, ..recipe() });
         let first = t.step(&batches).unwrap().loss;
@@ -219,9 +223,9 @@ fn run_until(
     stop_at: Option<u64>,
     resume: bool,
 ) -> Vec<u32> {
-    let text = text();
+    let [text, validation] = [&ids()[..500], &ids()[500..]].map(|ids| Tokens::of(ids.to_vec()));
     let mut run =
-        Run::new(trainer(config, recipe), Some(folder.to_path_buf()), &text[..500], &text[500..], Objective::NextToken);
+        Run::new(trainer(config, recipe), Some(folder.to_path_buf()), &text, &validation, Objective::NextToken);
     let tokenizer = Tokenizer::train(Kind::Char, "abcdefghijklmnopq", Order::Sorted, &[]).unwrap();
     if resume {
         run.resume().unwrap();
@@ -271,17 +275,17 @@ fn a_resume_with_other_settings_says_which() {
     let _alone = alone();
     let dir = folder("differs");
     run_until(&dir, recipe(), &tiny(), Some(5), false);
-    let text = text();
+    let (text, none) = (text(), Tokens::default());
     let other = Recipe { learning_rate: 2e-3, ..recipe() };
-    let mut run = Run::new(trainer(&tiny(), other), Some(dir.clone()), &text, &[], Objective::NextToken);
+    let mut run = Run::new(trainer(&tiny(), other), Some(dir.clone()), &text, &none, Objective::NextToken);
     let error = run.resume().unwrap_err().to_string();
     assert!(error.contains("learning_rate was 0.001 and is 0.002"), "{error}");
     let other = Config { d_ff: 44, ..tiny() };
-    let mut run = Run::new(trainer(&other, recipe()), Some(dir.clone()), &text, &[], Objective::NextToken);
+    let mut run = Run::new(trainer(&other, recipe()), Some(dir.clone()), &text, &none, Objective::NextToken);
     let error = run.resume().unwrap_err().to_string();
     assert!(error.contains("blocks.0.mlp.in.weight") && error.contains("[40, 24]"), "{error}");
     fs::write(dir.join("state/last.safetensors"), b"short").unwrap();
-    let mut run = Run::new(trainer(&tiny(), recipe()), Some(dir.clone()), &text, &[], Objective::NextToken);
+    let mut run = Run::new(trainer(&tiny(), recipe()), Some(dir.clone()), &text, &none, Objective::NextToken);
     assert!(run.resume().unwrap_err().to_string().contains("cut short"));
     fs::remove_dir_all(dir).unwrap();
 }

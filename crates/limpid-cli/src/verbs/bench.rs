@@ -6,7 +6,7 @@ use super::{fits, peak_rss};
 use crate::options::{MachineOptions, ModelOptions, RecipeOptions};
 use crate::show;
 use anyhow::Result;
-use limpid::data::{Batches, Objective};
+use limpid::data::{Batches, Objective, Tokens};
 use limpid::generate::Session;
 use limpid::model::{Model, Use, init};
 use limpid::ops::linear::Precision;
@@ -100,7 +100,7 @@ fn train(args: &TrainArgs) -> Result<()> {
     let (threads, level) = (args.machine.threads(), args.machine.level());
     let top = roof(threads, level, args.machine.precision);
     let flops = step_flops(&model, &recipe);
-    let text = ids(recipe.batch_size * recipe.context + 10_000, config.vocab_size);
+    let text = Tokens::of(ids(recipe.batch_size * recipe.context + 10_000, config.vocab_size));
     let batches = Batches::new(&text, recipe.batch_size, recipe.context, 1, Objective::NextToken)?;
     let mut trainer = Trainer::new(model.clone(), Box::new(args.machine.cpu(&model)), recipe);
     let mut times = vec![];

@@ -7,7 +7,7 @@ use crate::show;
 use anyhow::{Result, bail};
 use limpid::backend::{Backend, Reference};
 use limpid::config::Config;
-use limpid::data::{Batches, Objective};
+use limpid::data::{Batches, Objective, Tokens};
 use limpid::model::{Model, Use};
 use limpid::ops::{Batch, random};
 use limpid::train::{Recipe, Schedule, Trainer};
@@ -179,8 +179,10 @@ fn overfit(job: &Job, model: &Model, machine: &MachineOptions) -> Result<Verdict
         Use::Train { context, .. } => context,
         _ => job.recipe.context,
     };
-    let text = &job.train[..context + 1];
-    let batches = Batches::new(text, 2, context, job.recipe.seed, job.objective)?;
+    let mut text = vec![];
+    job.train.copy(0..context + 1, &mut text);
+    let text = Tokens::of(text);
+    let batches = Batches::new(&text, 2, context, job.recipe.seed, job.objective)?;
     let mut first = None;
     let mut last = f64::INFINITY;
     let mut steps = 0;

@@ -6,7 +6,7 @@ use crate::{show, source};
 use anyhow::{Context, Result, bail};
 use limpid::checkpoint::Checkpoint;
 use limpid::config::Mask;
-use limpid::data::{Objective, Windows, check_ids};
+use limpid::data::{Objective, Tokens, Windows, check_ids};
 use limpid::evaluate;
 use limpid::generate;
 use limpid::model::Use;
@@ -64,6 +64,7 @@ pub fn run(args: Args) -> Result<()> {
     let (text, log_probability) = source::read_whole(data)?;
     let ids = tokenizer.encode(&text).with_context(|| data.clone())?;
     check_ids(&ids, checkpoint.config.vocab_size)?;
+    let ids = Tokens::of(ids);
     let context = args.context_length.unwrap_or(checkpoint.config.context_length);
     if context == 0 || args.batch_size == 0 {
         bail!("--context-length and --batch-size must be at least 1");

@@ -7,7 +7,7 @@ use crate::source::{self, Text};
 use anyhow::{Context, Result, bail};
 use limpid::backend::cpu::roof::Products;
 use limpid::config::{Config, Mask};
-use limpid::data::{Objective, check_ids};
+use limpid::data::{Batches, Objective, Tokens, check_ids};
 use limpid::model::{Model, Use};
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
@@ -72,9 +72,9 @@ pub struct Job {
     /// The tokenizer's name as asked for.
     pub tokenizer_name: String,
     /// Ids to train on.
-    pub train: Vec<u32>,
+    pub train: Tokens,
     /// Ids to judge by.
-    pub validation: Vec<u32>,
+    pub validation: Tokens,
     /// What is asked of the model.
     pub objective: Objective,
     /// The built list.
@@ -113,12 +113,13 @@ impl Args {
         let (train, validation) = (tokenizer.encode(&text.train)?, tokenizer.encode(&text.validation)?);
         check_ids(&train, config.vocab_size)?;
         check_ids(&validation, config.vocab_size)?;
+        let (train, validation) = (Tokens::of(train), Tokens::of(validation));
         let context = if recipe.context == 0 { config.context_length } else { recipe.context };
         recipe.context = context;
         let model = Model::new(&config, Use::Train { batch: recipe.batch_size, context })?;
         // an impossible text is said before memory is reserved
-        limpid::data::Batches::new(&train, recipe.batch_size, context, recipe.seed, objective)?;
-        let validation = if validation.len() > 1 { validation } else { vec![] };
+        Batches::new(&train, recipe.batch_size, context, recipe.seed, objective)?;
+        let validation = if validation.len() > 1 { validation } else { Tokens::default() };
         Ok(Job { name, config, recipe, text, tokenizer, tokenizer_name: chosen, train, validation, objective, model })
     }
 

@@ -1,7 +1,8 @@
 //! Windows of a token stream, as batches: shuffled ones to train on, all of them in order to evaluate on.
 
-use super::DataError;
+use super::{DataError, Tokens};
 use crate::ops::{Batch, IGNORE, Span, random};
+use std::ops::Range;
 
 /// What is asked of the model at each position.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,7 +26,7 @@ pub enum Objective {
 /// computed, not stored.
 #[derive(Clone, Debug)]
 pub struct Batches<'a> {
-    tokens: &'a [u32],
+    tokens: &'a Tokens,
     batch_size: usize,
     context: usize,
     micros: u64,
@@ -39,7 +40,7 @@ impl<'a> Batches<'a> {
     /// # Errors
     /// If the text is shorter than one window.
     pub fn new(
-        tokens: &'a [u32],
+        tokens: &'a Tokens,
         batch_size: usize,
         context: usize,
         seed: u64,
@@ -62,7 +63,7 @@ impl<'a> Batches<'a> {
         for b in 0..self.batch_size {
             let number = (step * self.micros + micro) * self.batch_size as u64 + b as u64;
             let start = self.start(number);
-            push(batch, &self.tokens[start..=start + self.context], self.objective, (self.seed, at, b));
+            push(batch, self.tokens, start..start + self.context, self.objective, (self.seed, at, b));
         }
         finish(batch);
     }
@@ -81,7 +82,7 @@ impl<'a> Batches<'a> {
 /// All windows of a text in order, none overlapping, the last one short: a deterministic evaluation.
 #[derive(Clone, Debug)]
 pub struct Windows<'a> {
-    tokens: &'a [u32],
+    tokens: &'a Tokens,
     context: usize,
     objective: Objective,
     every: usize,
@@ -94,7 +95,7 @@ impl<'a> Windows<'a> {
     /// If there is nothing to predict.
     pub fn new(
         what: &'static str,
-        tokens: &'a [u32],
+        tokens: &'a Tokens,
         context: usize,
         objective: Objective,
     ) -> Result<Windows<'a>, DataError> {
@@ -122,8 +123,8 @@ impl<'a> Windows<'a> {
         while starts.peek().is_some() {
             clear(&mut batch);
             for start in starts.by_ref().take(batch_size) {
-                let window = &self.tokens[start..=(start + self.context).min(last)];
-                push(&mut batch, window, self.objective, (0x5eed, number, 0));
+                let window = start..(start + self.context).min(last);
+                push(&mut batch, self.tokens, window, self.objective, (0x5eed, number, 0));
                 number += 1;
             }
             finish(&mut batch);
@@ -145,26 +146,33 @@ fn clear(batch: &mut Batch) {
     batch.spans.clear();
 }
 
-/// Appends one window, whose last token is only a target.
-fn push(batch: &mut Batch, window: &[u32], objective: Objective, (seed, at, b): (u64, u64, usize)) {
-    let (row, rows) = (batch.tokens.len(), window.len() - 1);
+/// Appends one window; what it predicts reaches one token further.
+fn push(
+    batch: &mut Batch,
+    tokens: &Tokens,
+    window: Range<usize>,
+    objective: Objective,
+    (seed, at, b): (u64, u64, usize),
+) {
+    let (row, rows) = (batch.tokens.len(), window.len());
     batch.spans.push(Span { row, rows, past: 0, sequence: batch.spans.len(), valid: rows });
     batch.positions.extend(0..rows as u32);
     match objective {
         Objective::NextToken => {
-            batch.tokens.extend_from_slice(&window[..rows]);
-            batch.targets.extend_from_slice(&window[1..]);
+            tokens.copy(window.clone(), &mut batch.tokens);
+            let target = |at: usize| if tokens.counted(at) { tokens.id(at) } else { IGNORE };
+            batch.targets.extend(window.map(|i| target(i + 1)));
         }
         Objective::Masked { mask, vocab_size, segments } => {
             let draw = |what: &str, i: usize| {
                 random::uniform(seed, random::site(what), at.wrapping_add(((b as u64) << 32) + i as u64))
             };
-            for (i, token) in window[..rows].iter().enumerate() {
+            for (i, token) in window.map(|i| tokens.id(i)).enumerate() {
                 let chosen = draw("choose", i) < 0.15;
                 let fate = draw("fate", i);
-                batch.targets.push(if chosen { *token } else { IGNORE });
+                batch.targets.push(if chosen { token } else { IGNORE });
                 batch.tokens.push(match () {
-                    () if !chosen || fate >= 0.9 => *token,
+                    () if !chosen || fate >= 0.9 => token,
                     () if fate < 0.8 => mask,
                     () => (draw("token", i) * vocab_size as f64) as u32,
                 });
@@ -193,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_target_is_the_next_token_and_a_batch_is_its_step() {
-        let tokens: Vec<u32> = (0..50).collect();
+        let tokens = Tokens::of((0..50).collect());
         let batches = Batches::new(&tokens, 3, 7, 1, Objective::NextToken).unwrap();
         let (mut a, mut b) = (Batch::default(), Batch::default());
         batches.fill(5, 2, &mut a);
@@ -207,7 +215,7 @@ mod tests {
 
     #[test]
     fn an_epoch_takes_every_window_once() {
-        let tokens: Vec<u32> = (0..1003).collect();
+        let tokens = Tokens::of((0..1003).collect());
         let batches = Batches::new(&tokens, 5, 10, 1, Objective::NextToken).unwrap().accumulated(3);
         let (mut batch, mut starts) = (Batch::default(), vec![]);
         for step in 0..7 {
@@ -224,7 +232,7 @@ mod tests {
 
     #[test]
     fn evaluation_sees_every_token_but_the_first_once() {
-        let tokens: Vec<u32> = (0..50).collect();
+        let tokens = Tokens::of((0..50).collect());
         let mut seen: Vec<u32> = vec![];
         Windows::new("text", &tokens, 8, Objective::NextToken).unwrap().each(3, |batch| seen.extend(&batch.targets));
         assert_eq!(seen, (1..50).collect::<Vec<u32>>());
@@ -232,7 +240,7 @@ mod tests {
 
     #[test]
     fn masked_tokens_are_fifteen_percent_in_shares_of_eighty_ten_ten() {
-        let tokens: Vec<u32> = (0..40_000).map(|i| i % 90).collect();
+        let tokens = Tokens::of((0..40_000).map(|i| i % 90).collect());
         let objective = Objective::Masked { mask: 99, vocab_size: 100, segments: true };
         let batches = Batches::new(&tokens, 64, 512, 3, objective).unwrap();
         let mut batch = Batch::default();
@@ -250,7 +258,7 @@ mod tests {
 
     #[test]
     fn a_text_too_short_says_what_would_do() {
-        let error = Batches::new(&[1, 2, 3], 2, 16, 0, Objective::NextToken).unwrap_err().to_string();
+        let error = Batches::new(&Tokens::of(vec![1, 2, 3]), 2, 16, 0, Objective::NextToken).unwrap_err().to_string();
         assert!(
             error.contains("has 3 tokens") && error.contains("needs 17") && error.contains("--context-length 2"),
             "{error}"

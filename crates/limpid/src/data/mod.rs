@@ -3,8 +3,10 @@
 
 mod batches;
 pub mod stories;
+mod tokens;
 
 pub use batches::{Batches, Objective, Windows, counted};
+pub use tokens::Tokens;
 
 /// Why data cannot be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]

@@ -10,7 +10,7 @@
 
 use super::{Recipe, Step, TrainError, Trainer};
 use crate::checkpoint::{self, CheckpointError, at, safetensors_file};
-use crate::data::{Batches, Objective, Windows};
+use crate::data::{Batches, Objective, Tokens, Windows};
 use crate::evaluate::{self, Score};
 use crate::tokenizer::Tokenizer;
 use serde::{Deserialize, Serialize};
@@ -94,9 +94,9 @@ pub struct Run<'a> {
     /// Where files go; none to write nothing.
     pub folder: Option<PathBuf>,
     /// Text to learn from.
-    pub train: &'a [u32],
+    pub train: &'a Tokens,
     /// Text to judge by; empty for none.
-    pub validation: &'a [u32],
+    pub validation: &'a Tokens,
     /// What is asked of the model.
     pub objective: Objective,
     state: State,
@@ -110,8 +110,8 @@ impl<'a> Run<'a> {
     pub fn new(
         trainer: Trainer,
         folder: Option<PathBuf>,
-        train: &'a [u32],
-        validation: &'a [u32],
+        train: &'a Tokens,
+        validation: &'a Tokens,
         objective: Objective,
     ) -> Run<'a> {
         let recipe = trainer.recipe;
