@@ -496,3 +496,46 @@ fn bf16_is_a_flag_away() {
     };
     assert!(bench("bf16").status.success() && !bench("fp8").status.success(), "the environment reaches `bench decode`");
 }
+
+/// A model trained here, for every other program and back; the proof is printed, and what cannot be said is named.
+#[test]
+fn a_model_goes_to_other_programs_and_comes_back() {
+    let f = Folder::new("convert");
+    train(&f, "m", "--steps 2 --d-model 32 --d-ff 128 --bias true --activation gelu-tanh");
+    let convert = |what: &str| {
+        let value = f.json(&format!("convert {what} --verify --json"));
+        assert_eq!(value["verified"], true, "{what}: {value}");
+        value
+    };
+    assert_eq!(convert("m hf")["to"], "hf"); // a folder of ours becomes theirs
+    assert_eq!(convert("hf back")["to"], "limpid");
+    assert_eq!(convert("m m.gguf --dtype q8_0")["dtype"], "Q8_0");
+    assert_eq!(convert("m m.bin")["to"], "llmc");
+    assert_eq!(convert("m.bin again --to hf")["logits_differ_by"], 0.0);
+    let text = |model: &str| f.ok(&format!("generate --model {model} --tokens 1,2,3 --max-tokens 20 --temperature 0"));
+    // the same words; ids where the file has no tokenizer
+    assert_eq!(text("m"), text("hf"));
+    assert_eq!(text("m"), text("back"));
+    assert_eq!(text("m.gguf").len(), text("m").len());
+    assert_eq!(text("m.bin").split(',').count(), 20);
+    let shown = f.ok("convert m shown.gguf --dtype f16 --verify");
+    assert!(
+        shown.contains("(limpid)") && shown.contains("(gguf, F16)") && shown.contains("differ by at most"),
+        "{shown}"
+    );
+    assert!(f.ok("params --model m.gguf").contains("128"), "every verb opens them");
+    for (what, says) in [
+        ("m m", "over itself"),
+        ("m hf2 --from gguf", "is of the format limpid, not gguf"),
+        ("m m.gguf --to hf", "is there already"),
+        ("m x.bin --dtype f16", "llm.c has no F16"),
+        ("m x --tokenizer gpt2", "they do not belong together"),
+        ("nowhere x", "nowhere"),
+    ] {
+        f.fails(1, &format!("convert {what}"), &[says]);
+    }
+    f.fails(2, "convert m x --to ggml", &["gguf"]);
+    // nothing is ever unpickled
+    let pickle = f.file("old.pt", b"PK\x03\x04 and so on");
+    f.fails(1, &format!("generate --model {pickle} --prompt a"), &["pickle", "save_pretrained"]);
+}

@@ -204,3 +204,123 @@ fn convert(from: &Checkpoint, to: &Path, format: Format, dtype: &Dtype) -> Resul
     save(to, format, dtype, &Source { config: &from.config, tokenizer: from.tokenizer.as_ref(), values: &values })?;
     Ok(())
 }
+
+fn llmc_file(name: &str) -> PathBuf {
+    PathBuf::from(format!("{}/../../fixtures/llmc/{name}", env!("CARGO_MANIFEST_DIR")))
+}
+
+/// llm.c's own check of itself, against the state that PyTorch left: logits, loss, and the gradient of every parameter.
+#[test]
+fn llm_c_s_debug_state_is_reproduced() {
+    let (header, _) = limpid::checkpoint::llmc::open(&llmc_file("model.bin")).unwrap();
+    let state = limpid::checkpoint::llmc::open_state(&llmc_file("debug_state.bin"), &header).unwrap();
+    let opened = Checkpoint::open(&llmc_file("model.bin")).unwrap();
+    let purpose = Use::Inspect { batch: state.batch_size, context: state.context };
+    let model = Model::new(&opened.config, purpose).unwrap();
+    let mut cpu = Cpu::new(&model, 2);
+    opened.load(&model, &mut cpu).unwrap();
+    let ids = |ids: &[i32]| ids.iter().map(|id| *id as u32).collect::<Vec<_>>();
+    cpu.feed(&Batch::of_sequences(ids(&state.inputs), ids(&state.targets), state.context));
+    cpu.forward(&model.ops);
+    cpu.backward(&model.back);
+    let apart = |got: &[f32], want: &[f32]| got.iter().zip(want).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
+    let want = state.store.get("logits").unwrap().values().unwrap();
+    assert!(apart(&cpu.read(model.logits().unwrap()), &want) < 1e-5);
+    let losses = cpu.read(model.losses().unwrap());
+    assert!((losses.iter().sum::<f32>() / losses.len() as f32 - state.loss).abs() < 1e-5);
+    let mut compared = 0;
+    for param in &model.params {
+        let (block, rest) = match param.name.strip_prefix("blocks.").and_then(|n| n.split_once('.')) {
+            Some((i, rest)) => (format!(".{i}"), rest),
+            None => (String::new(), param.name.as_str()),
+        };
+        let (name, kind) = rest.rsplit_once('.').unwrap();
+        let theirs = match name {
+            "embed" => "wte".to_string(),
+            "pos_embed" => "wpe".to_string(),
+            _ => {
+                let short = match name {
+                    "attn.qkv" => "qkv",
+                    "attn.out" => "attproj",
+                    "mlp.in" => "fc",
+                    "mlp.out" => "fcproj",
+                    "ln_final" => "lnf",
+                    other => other,
+                };
+                format!("{short}{}{block}", &kind[..1])
+            }
+        };
+        let want = state.store.get(&theirs).unwrap_or_else(|| panic!("no {theirs}")).values().unwrap();
+        let got = cpu.read(param.slot.grad());
+        let off = apart(&got, &want[..got.len()]);
+        assert!(off < 1e-5, "the gradient of {} is {off:e} from PyTorch's", param.name);
+        compared += 1;
+    }
+    assert_eq!(compared, 4 + 12 * opened.config.n_layer);
+}
+
+#[test]
+fn llm_c_s_other_files_are_read() {
+    let store = safetensors_file::open(&llmc_file("truth.safetensors")).unwrap();
+    let get = |name: &str| store.get(name).unwrap().values().unwrap().into_owned();
+    let [rows, length] = store.get("tokens").unwrap().shape[..] else { panic!() };
+    let ids: Vec<u32> = get("tokens").iter().map(|v| *v as u32).collect();
+    let batch = Batch::of_sequences(ids.clone(), vec![0; rows * length], length);
+    for (file, logits) in [("model.bin", "logits"), ("model_bf16.bin", "logits_bf16")] {
+        let opened = Checkpoint::open(&llmc_file(file)).unwrap();
+        assert_eq!((opened.format, opened.config.vocab_size), (Format::Llmc, 40));
+        let model = Model::new(&opened.config, Use::Inspect { batch: rows, context: length }).unwrap();
+        let mut cpu = Cpu::new(&model, 1);
+        opened.load(&model, &mut cpu).unwrap();
+        cpu.feed(&batch);
+        cpu.forward(&model.ops);
+        let (got, want) = (cpu.read(model.logits().unwrap()), get(logits));
+        let off = got.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
+        assert!(off < 1e-5, "{file}: {off:e}");
+    }
+    let shard = limpid::checkpoint::llmc::read_shard(&llmc_file("tokens.bin")).unwrap();
+    assert!(shard.ids().len() > 100 && shard.ids().iter().all(|id| *id < 40), "{:?}", &shard.ids()[..8]);
+}
+
+/// What a model has that no other program can say is named.
+#[test]
+fn what_another_program_cannot_say_is_named() {
+    use limpid::config::*;
+    let nano = Config { vocab_size: 11, d_model: 16, d_ff: 64, n_layer: 1, ..Config::preset("nano").unwrap() };
+    let llama = Config { n_kv_head: Some(2), d_ff: 24, ..Config::preset("nano-llama").unwrap() };
+    let llama = Config { vocab_size: 11, d_model: 16, n_layer: 1, ..llama };
+    let folder = Folder::new("refused");
+    let refused = |config: &Config, format: Format, dtype: &Dtype| {
+        let values = |param: &limpid::model::Param| vec![0.0; param.slot.len()];
+        let source = Source { config, tokenizer: None, values: &values };
+        let path = folder.0.join(format!("out-{format}"));
+        let error = save(&path, format, dtype, &source).err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(!path.exists() || error.is_empty(), "{error}");
+        error
+    };
+    for (config, format, says) in [
+        (Config { norm: NormKind::LayerStd, ..nano.clone() }, Format::HuggingFace, "norm layer-std"),
+        (Config { head_bias: true, ..nano.clone() }, Format::HuggingFace, "head_bias true"),
+        (
+            Config { leaky_slope: 0.2, activation: Activation::LeakyRelu, ..nano.clone() },
+            Format::HuggingFace,
+            "leaky_slope",
+        ),
+        (Config { mask: Mask::None, ..nano.clone() }, Format::HuggingFace, "mask none"),
+        (nano.clone(), Format::Gguf, "activation gelu-erf (it has gelu-tanh)"),
+        (Config { activation: Activation::Relu, ..llama.clone() }, Format::Gguf, "activation relu (it has silu)"),
+        (
+            Config { activation: Activation::GeluTanh, tied_head: false, ..nano.clone() },
+            Format::Llmc,
+            "tied_head false",
+        ),
+        (llama.clone(), Format::Llmc, "Llama's way"),
+        (Config { lm_head: false, ..nano }, Format::HuggingFace, "lm_head false"),
+    ] {
+        let error = refused(&config, format, &Dtype::F32);
+        assert!(error.contains("cannot express this model") && error.contains(says), "{says}: {error}");
+    }
+    for format in [Format::Limpid, Format::HuggingFace, Format::Llmc] {
+        assert!(refused(&llama, format, &Dtype::Q8_0).contains("only GGUF has Q8_0"));
+    }
+}

@@ -447,6 +447,9 @@ pub struct Source<'a> {
 /// If the format cannot express the model or its tokenizer, saying what it lacks; or the file system says so.
 pub fn save(path: &Path, format: Format, dtype: &Dtype, source: &Source) -> Result<()> {
     let config_error = |source| CheckpointError::Config { path: path.into(), source };
+    if *dtype == Dtype::Q8_0 && format != Format::Gguf {
+        return Err(bad(path, "only GGUF has Q8_0: choose F32, F16 or BF16"));
+    }
     let given = dialect::outline(source.config).map_err(config_error)?;
     // a parameter that the format has and the model has not changes nothing
     let values = |param: &Param| match given.param(&param.name) {
