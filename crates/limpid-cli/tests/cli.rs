@@ -539,3 +539,33 @@ fn a_model_goes_to_other_programs_and_comes_back() {
     let pickle = f.file("old.pt", b"PK\x03\x04 and so on");
     f.fails(1, &format!("generate --model {pickle} --prompt a"), &["pickle", "save_pretrained"]);
 }
+
+/// Every verb opens other programs' models, and says what one cannot be used for.
+#[test]
+fn other_programs_models_are_opened_by_looking() {
+    let f = Folder::new("foreign");
+    let model = |name: &str| format!("{}/../../fixtures/hf/{name}", env!("CARGO_MANIFEST_DIR"));
+    let generated =
+        f.json(&format!("generate --model {} --prompt 'the cat' --max-tokens 5 --json", model("gpt2-text")));
+    assert_eq!(generated["samples"][0]["tokens"].as_array().unwrap().len(), 5);
+    let filled = f.ok(&format!("generate --model {} --prompt 'the [MASK] sat'", model("bert-mlm")));
+    assert!(filled.starts_with("[CLS] the") && filled.contains("position 2"), "{filled}");
+    f.file("text.txt", "the cat sat on the mat");
+    assert!(f.json(&format!("eval --model {} --data text.txt --json", model("gpt2-text")))["loss"].is_number());
+    let listing = f.ok(&format!("inspect --model {} --tokens 1,2 --listing", model("llama-gqa")));
+    assert!(listing.contains("multiply  blocks.0.mlp.hook_post") && listing.contains("rotate"), "{listing}");
+    // an encoder alone
+    let encoder = model("bert-encoder");
+    assert!(f.ok(&format!("inspect --model {encoder} --tokens 1,2,3")).contains("blocks.0.ln2.hook_out"));
+    assert!(f.ok(&format!("params --model {encoder}")).contains("total"));
+    for verb in ["generate --tokens 1,2", "eval --data text.txt", "inspect --tokens 1,2 --next"] {
+        f.fails(1, &format!("{verb} --model {encoder}"), &["no head over the vocabulary"]);
+    }
+    f.fails(1, &format!("inspect --tokens 1,2 --backward --model {encoder}"), &["no head, so there is no loss"]);
+    f.fails(1, "params --model text.txt", &["it is no model: limpid opens a folder"]);
+    f.fails(
+        1,
+        &format!("params --model {}/model.safetensors", model("gpt2-plain")),
+        &["give the folder that it is in"],
+    );
+}

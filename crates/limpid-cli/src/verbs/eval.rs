@@ -1,6 +1,6 @@
 //! `eval`: how well a model knows a text.
 
-use super::{open, prompt_ids, tokenizer};
+use super::{needs_head, open, prompt_ids, tokenizer};
 use crate::options::{MachineOptions, Usage};
 use crate::{show, source};
 use anyhow::{Context, Result, bail};
@@ -55,6 +55,7 @@ struct Found {
 
 pub fn run(args: Args) -> Result<()> {
     let checkpoint = Checkpoint::open(&args.model)?;
+    needs_head(&checkpoint)?;
     let data = match (&args.data, &args.prompt, &args.continuation) {
         (Some(data), ..) => data,
         (None, Some(prompt), Some(continuation)) => return likelihood(&args, &checkpoint, prompt, continuation),

@@ -1,6 +1,6 @@
 //! `generate`: continue a prompt; or, with a model that looks both ways, fill its masks.
 
-use super::{open, prompt_ids, tokenizer};
+use super::{needs_head, open, prompt_ids, tokenizer};
 use crate::options::{MachineOptions, Usage};
 use crate::{show, source};
 use anyhow::{Context, Result, bail};
@@ -100,6 +100,7 @@ pub fn run(args: Args) -> Result<()> {
         bail!(Usage("--num-samples is 0: it must be at least 1".into()));
     }
     let checkpoint = Checkpoint::open(&args.model)?;
+    needs_head(&checkpoint)?;
     let prompt = match (&args.tokens, &args.prompt) {
         (Some(ids), _) => ids.clone(),
         (None, given) => {

@@ -8,7 +8,7 @@ use crate::{show, source};
 use anyhow::{Context, Result, bail};
 use limpid::backend::{Backend, Cpu};
 use limpid::checkpoint::Checkpoint;
-use limpid::config::{Config, Mask};
+use limpid::config::{Config, ConfigError, Mask};
 use limpid::data::check_ids;
 use limpid::model::{Model, Use, init};
 use limpid::ops::{Batch, IGNORE};
@@ -112,6 +112,9 @@ pub fn run(args: Args) -> Result<()> {
     let named = !args.tensor.is_empty() || args.save.is_some();
     let table = args.table || args.params || !(others || named);
     let backward = args.backward || args.tensor.iter().any(|t| t.ends_with(".grad"));
+    if args.next && !model.config.lm_head {
+        bail!("--next: {}", ConfigError::NoHead);
+    }
     let trace = Trace::run(&model, &mut cpu, &batch, backward)?;
     // every name is looked up before anything is printed or written
     let seen = look(&args, &trace, &ids, tokenizer)?;

@@ -17,7 +17,7 @@ use crate::show;
 use anyhow::{Result, bail};
 use limpid::backend::Cpu;
 use limpid::checkpoint::Checkpoint;
-use limpid::config::Mask;
+use limpid::config::{ConfigError, Mask};
 use limpid::model::{Model, Use};
 use limpid::tokenizer::Tokenizer;
 
@@ -87,6 +87,14 @@ pub fn tokenizer(checkpoint: &Checkpoint) -> Result<&Tokenizer> {
     match &checkpoint.tokenizer {
         Some(tokenizer) => Ok(tokenizer),
         None => bail!("{} has no tokenizer: give ids with --tokens 1,2,3", checkpoint.path.display()),
+    }
+}
+
+/// Refuses an encoder that has no head, before anything else about it is asked for.
+pub fn needs_head(checkpoint: &Checkpoint) -> Result<()> {
+    match checkpoint.config.lm_head {
+        true => Ok(()),
+        false => bail!("{}: {}", checkpoint.path.display(), ConfigError::NoHead),
     }
 }
 

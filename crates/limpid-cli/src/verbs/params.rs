@@ -30,7 +30,7 @@ pub fn run(args: Args) -> Result<()> {
             bail!(options::Usage(format!("name a preset or give --model DIR; presets: {}", options::presets())))
         }
     };
-    let model = Model::new(&config, Use::Decode { rows: 1, sequences: 1 })?;
+    let model = Model::new(&config, Use::Inspect { batch: 1, context: 1 })?;
     let (total, groups) = (model.parameter_count(), model.groups());
     let flops = 3.0 * model.flops(1, config.context_length.div_ceil(2));
     if args.json {

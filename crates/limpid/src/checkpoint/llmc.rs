@@ -121,6 +121,12 @@ fn header(path: &Path, map: &[u8], magic: i32, versions: &[i32]) -> Result<[usiz
     Ok(std::array::from_fn(|i| usize::try_from(numbers[i]).unwrap_or(0)))
 }
 
+/// Whether these are the first bytes of one of llm.c's files.
+pub fn looks_like_one(bytes: &[u8]) -> bool {
+    let magic = bytes.first_chunk().map(|b| i32::from_le_bytes(*b));
+    KINDS.iter().any(|kind| Some(kind.0) == magic)
+}
+
 /// Refuses a file that is not exactly as long as its header makes it.
 fn check_length(path: &Path, map: &[u8], wanted: u128) -> Result<()> {
     if map.len() as u128 != wanted {

@@ -335,6 +335,11 @@ impl Checkpoint {
             let what = "it is the weights alone: give the folder that it is in, with config.json beside it";
             return Err(bad(path, what));
         }
+        if !llmc::looks_like_one(&first[..n]) && path.extension().is_none_or(|e| e != "bin") {
+            let what =
+                "it is no model: limpid opens a folder with config.json and safetensors, a .gguf, or a .bin of llm.c";
+            return Err(bad(path, what));
+        }
         let (header, store) = llmc::open(path)?;
         let config =
             dialect::llmc::read(&header).map_err(|source| CheckpointError::Config { path: path.into(), source })?;

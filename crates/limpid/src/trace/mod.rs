@@ -478,6 +478,9 @@ fn fits(model: &Model, batch: &Batch, backward: bool) -> Result<usize, Error> {
     beyond("token", &batch.tokens, c.vocab_size, "vocabulary")?;
     beyond("position", &batch.positions, c.context_length, "context")?;
     beyond("segment", &batch.segments, c.n_segment.max(1), "segments")?;
+    if backward && model.losses().is_none() {
+        return wrong("this model has no head, so there is no loss to go back from".into());
+    }
     let targets: Vec<u32> = batch.targets.iter().copied().filter(|t| *t != crate::ops::IGNORE).collect();
     beyond("target", &targets, c.vocab_size, "vocabulary")?;
     let soft = batch.soft_targets.len();
