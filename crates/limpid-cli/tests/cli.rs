@@ -547,7 +547,7 @@ fn other_programs_models_are_opened_by_looking() {
     let model = |name: &str| format!("{}/../../fixtures/hf/{name}", env!("CARGO_MANIFEST_DIR"));
     let generated =
         f.json(&format!("generate --model {} --prompt 'the cat' --max-tokens 5 --json", model("gpt2-text")));
-    assert_eq!(generated["samples"][0]["tokens"].as_array().unwrap().len(), 5);
+    assert!((1..=5).contains(&generated["samples"][0]["tokens"].as_array().unwrap().len()), "{generated}");
     let filled = f.ok(&format!("generate --model {} --prompt 'the [MASK] sat'", model("bert-mlm")));
     assert!(filled.starts_with("[CLS] the") && filled.contains("position 2"), "{filled}");
     f.file("text.txt", "the cat sat on the mat");
