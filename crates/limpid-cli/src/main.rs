@@ -43,6 +43,8 @@ enum Verb {
     Tokenize(verbs::tokenize::Args),
     /// Rewrite a model for another program, and prove that it is the same
     Convert(verbs::convert::Args),
+    /// Download a public text
+    Fetch(verbs::fetch::Args),
     /// Measure training, prefill and decoding against the machine's roofs
     Bench(verbs::bench::Args),
     /// What limpid sees of this machine and will use
@@ -63,6 +65,7 @@ fn main() -> ExitCode {
             Verb::Check(args) => verbs::check::run(args),
             Verb::Tokenize(args) => verbs::tokenize::run(args),
             Verb::Convert(args) => verbs::convert::run(args),
+            Verb::Fetch(args) => verbs::fetch::run(args),
             Verb::Bench(args) => verbs::bench::run(args),
             Verb::Doctor(args) => verbs::doctor::run(args),
         }

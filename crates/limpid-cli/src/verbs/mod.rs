@@ -5,6 +5,7 @@ pub mod check;
 pub mod convert;
 pub mod doctor;
 pub mod eval;
+pub mod fetch;
 pub mod generate;
 pub mod inspect;
 pub mod params;
