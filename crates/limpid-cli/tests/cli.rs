@@ -554,6 +554,7 @@ fn other_programs_models_are_opened_by_looking() {
     assert!(f.json(&format!("eval --model {} --data text.txt --json", model("gpt2-text")))["loss"].is_number());
     let listing = f.ok(&format!("inspect --model {} --tokens 1,2 --listing", model("llama-gqa")));
     assert!(listing.contains("multiply  blocks.0.mlp.hook_post") && listing.contains("rotate"), "{listing}");
+    assert!(f.ok(&format!("params --check --model {}", model("gpt2-f16"))).contains("total"));
     // an encoder alone
     let encoder = model("bert-encoder");
     assert!(f.ok(&format!("inspect --model {encoder} --tokens 1,2,3")).contains("blocks.0.ln2.hook_out"));

@@ -1,10 +1,10 @@
 //! `convert`: a model of one program's as another's, and the proof that it is the same.
 
 use crate::show;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use limpid::backend::{Backend, Cpu};
 use limpid::checkpoint::store::{Dtype, rounded};
-use limpid::checkpoint::{Checkpoint, Format, Source, save};
+use limpid::checkpoint::{Checkpoint, CheckpointError, Format, Source, save};
 use limpid::config::Config;
 use limpid::model::{Model, Param, Use};
 use limpid::ops::Batch;
@@ -104,7 +104,11 @@ pub fn run(args: Args) -> Result<()> {
         format,
         &stored,
         &Source { config: &source.config, tokenizer: tokenizer.as_ref(), values: &values },
-    )?;
+    )
+    .map_err(|error| match error {
+        CheckpointError::Tokenizer(error) => anyhow!("{error}; --tokenizer none leaves it out"),
+        error => error.into(),
+    })?;
     let seconds = start.elapsed().as_secs_f64();
     let proof = if args.verify { Some(verify(&source, &args.dst)?) } else { None };
     if args.json {

@@ -17,6 +17,9 @@ pub struct Args {
     /// A model: a folder of limpid or HuggingFace, a .gguf, a .bin of llm.c
     #[arg(long, value_name = "DIR")]
     model: Option<PathBuf>,
+    /// Look at every value first: one that is no number, or infinite, is an error that names its tensor
+    #[arg(long, requires = "model")]
+    check: bool,
     /// Put the result on stdout as JSON
     #[arg(long)]
     json: bool,
@@ -25,7 +28,15 @@ pub struct Args {
 pub fn run(args: Args) -> Result<()> {
     let (what, config) = match (&args.name, &args.model) {
         (Some(name), _) => (name.clone(), Config::preset(name)?),
-        (None, Some(dir)) => (dir.display().to_string(), Checkpoint::open(dir)?.config),
+        (None, Some(dir)) => {
+            let checkpoint = Checkpoint::open(dir)?;
+            if args.check
+                && let Some((tensor, at)) = checkpoint.not_finite()?
+            {
+                bail!("{}: `{tensor}` is not finite at element {at}: it cannot be computed with", dir.display());
+            }
+            (dir.display().to_string(), checkpoint.config)
+        }
         (None, None) => {
             bail!(options::Usage(format!("name a preset or give --model DIR; presets: {}", options::presets())))
         }
