@@ -11,8 +11,8 @@ use limpid::config::{
     Activation, Axis, Config, ConfigError, DropoutScale, Mask, NormKind, NormPlace, PRESETS, Positions, parse_axis,
 };
 use limpid::generate::Session;
-use limpid::model::Model;
 use limpid::model::init::Init;
+use limpid::model::{Model, Use};
 use limpid::nearest::nearest;
 use limpid::ops::adamw::Method;
 use limpid::ops::linear::Precision;
@@ -385,9 +385,11 @@ impl MachineOptions {
         Cpu::with(model, self.threads(), self.level(), self.precision)
     }
 
-    /// A session of one sequence on this processor.
+    /// A session of one sequence on this processor, if it fits into memory.
     pub fn session(&self, config: &Config) -> Result<Session> {
-        Ok(Session::new(config, 1, 256.min(config.context_length), |model| Box::new(self.cpu(model)))?)
+        let rows = 256.min(config.context_length);
+        crate::verbs::fits(&Model::new(config, Use::Decode { rows, sequences: 1 })?, self, "this model")?;
+        Ok(Session::new(config, 1, rows, |model| Box::new(self.cpu(model)))?)
     }
 
     /// Threads to use.

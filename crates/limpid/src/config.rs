@@ -476,6 +476,9 @@ pub const PRESETS: &[&str] = &[
     "llama-3.2-1b",
 ];
 
+/// Blocks a model may have.
+const MAX_LAYERS: usize = 4096;
+
 /// Keys that the first models did not have; their defaults mean what those models were.
 const YOUNGER: [&str; 6] =
     ["n_kv_head", "d_head", "rotary_scaling", "attention_scale_by_layer", "ffn_gated", "lm_head"];
@@ -658,16 +661,20 @@ impl Config {
             ("n_head", self.n_head),
             ("n_layer", self.n_layer),
             ("d_ff", self.d_ff),
-            ("n_kv_head", self.heads().n_kv_head),
+            ("n_kv_head", self.n_kv_head.unwrap_or(1)),
             ("d_head", self.d_head.unwrap_or(1)),
         ];
         if let Some((what, _)) = sizes.iter().find(|(_, size)| *size == 0) {
             return Err(ConfigError::Zero { what });
         }
+        if let Some((what, found)) = sizes.iter().find(|(_, size)| *size as u64 >= 1 << 40) {
+            return Err(ConfigError::TooLarge { what: format!("{what} {found}") });
+        }
         if self.d_head.is_none() && !self.d_model.is_multiple_of(self.n_head) {
             let divides = |n: &usize| self.d_model.is_multiple_of(*n);
-            let below = (1..self.n_head.min(self.d_model + 1)).rev().find(divides);
-            let above = (self.n_head..=self.d_model).find(divides);
+            const TRIED: usize = 1 << 16; // of absurd numbers
+            let below = (1..self.n_head.min(self.d_model + 1)).rev().take(TRIED).find(divides);
+            let above = (self.n_head..=self.d_model).take(TRIED).find(divides);
             let heads: Vec<String> = [below, above].iter().flatten().map(usize::to_string).collect();
             let mend = format!(
                 "use {} heads, or d_model {}",
@@ -682,6 +689,10 @@ impl Config {
         }
         if self.positions == Positions::Rotary && !self.d_head().is_multiple_of(2) {
             return Err(ConfigError::OddHead { d_head: self.d_head() });
+        }
+        if self.n_layer > MAX_LAYERS {
+            let (what, found) = ("n_layer", self.n_layer as f64);
+            return Err(ConfigError::Range { what, found, expected: "at most 4096: the list of ops would be endless" });
         }
         let d = self.dropout;
         for (what, p) in [
@@ -709,7 +720,7 @@ impl Config {
         let (v, t, c, f, l) = (self.vocab_size, self.context_length, self.d_model, self.d_ff, self.n_layer);
         let size = |n: &[usize]| n.iter().fold(1u128, |all, n| all.saturating_mul(*n as u128));
         let total = size(&[2, v.saturating_add(1), c])
-            .saturating_add(size(&[t, c]))
+            .saturating_add(size(&[t, c.max(d_head)]))
             .saturating_add(size(&[l, c, 2, n_head.saturating_add(n_kv_head), d_head]))
             .saturating_add(size(&[l, c, 3, f]));
         if total > 1 << 48 {
@@ -801,5 +812,16 @@ mod tests {
         let huge = Config { d_model: 1 << 40, n_head: 1, ..Config::default() };
         assert!(matches!(huge.check(), Err(ConfigError::TooLarge { .. })));
         assert_eq!(Config { n_layer: 0, ..Config::default() }.check(), Err(ConfigError::Zero { what: "n_layer" }));
+        assert_eq!(Config { n_head: 0, ..Config::default() }.check(), Err(ConfigError::Zero { what: "n_head" }));
+        let (n_kv_head, d_head) = (Some(usize::MAX), Some(usize::MAX - 1));
+        for config in [
+            Config { n_layer: 1 << 40, ..Config::default() },
+            Config { n_kv_head, ..Config::default() },
+            Config { d_head, ..Config::default() },
+            Config { context_length: 1 << 50, ..Config::default() },
+            Config { n_head: usize::MAX, d_head: Some(2), n_kv_head: Some(1), ..Config::default() },
+        ] {
+            assert!(config.check().is_err(), "{config}");
+        }
     }
 }

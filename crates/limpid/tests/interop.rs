@@ -324,3 +324,41 @@ fn what_another_program_cannot_say_is_named() {
         assert!(refused(&llama, format, &Dtype::Q8_0).contains("only GGUF has Q8_0"));
     }
 }
+
+/// Damaged configurations beside sound weights: an error or a model, never a panic, nor a table as large as a number says.
+#[test]
+fn damaged_configurations_do_no_harm() {
+    use limpid::ops::random::below;
+    let folder = Folder::new("damaged");
+    let mut opened = 0;
+    for case in fixtures("hf") {
+        let text = std::fs::read_to_string(case.join("config.json")).unwrap();
+        for entry in std::fs::read_dir(&case).unwrap().map(|e| e.unwrap().path()) {
+            std::fs::copy(&entry, folder.0.join(entry.file_name().unwrap())).unwrap();
+        }
+        let numbers =
+            ["0", "-1", "1e999", "null", "\"x\"", "[]", "18446744073709551615", "4294967296", "1000000007", "2.5"];
+        for round in 0..120 {
+            let draw = |what: u64, n: usize| below(round, what, text.len() as u64, n as u64) as usize;
+            let mut value: serde_json::Value = serde_json::from_str(&text).unwrap();
+            let map = value.as_object_mut().unwrap();
+            let key = map.keys().nth(draw(1, map.len())).unwrap().clone();
+            match draw(2, 3) {
+                0 => drop(map.remove(&key)),
+                _ => drop(map.insert(key, serde_json::from_str(numbers[draw(3, numbers.len())]).unwrap_or_default())),
+            }
+            let mut broken = value.to_string();
+            if draw(4, 4) == 0 {
+                broken.truncate(draw(5, broken.len()));
+            }
+            std::fs::write(folder.0.join("config.json"), &broken).unwrap();
+            if let Ok(model) = Checkpoint::open(&folder.0) {
+                opened += 1;
+                assert!(model.config.n_layer < 10, "{broken}");
+            }
+        }
+        std::fs::remove_dir_all(&folder.0).unwrap();
+        std::fs::create_dir_all(&folder.0).unwrap();
+    }
+    assert!((100..2000).contains(&opened), "{opened} of 2280 opened");
+}

@@ -6,7 +6,7 @@ use crate::{show, source};
 use anyhow::{Context, Result, bail};
 use limpid::backend::Backend;
 use limpid::checkpoint::Checkpoint;
-use limpid::config::Mask;
+use limpid::config::{Mask, Positions};
 use limpid::data::check_ids;
 use limpid::generate::{Event, Options, Overflow, Sampler, Session, generate};
 use limpid::model::Use;
@@ -56,6 +56,9 @@ pub struct Args {
     /// Decides every draw
     #[arg(long, value_name = "N", default_value_t = 1337)]
     seed: u64,
+    /// Room for so many positions, where the model computes them (rotary) and has more than memory [default: all]
+    #[arg(long, value_name = "T", aliases = ["n-ctx", "ctx-size"], hide_short_help = true)]
+    context_length: Option<usize>,
     /// At the end of the context: slide-half drops the oldest half and goes on, stop ends the sample
     #[arg(long, value_name = "HOW", default_value = "slide-half", value_parser = overflow)]
     overflow: Overflow,
@@ -99,8 +102,20 @@ pub fn run(args: Args) -> Result<()> {
     if args.num_samples == 0 {
         bail!(Usage("--num-samples is 0: it must be at least 1".into()));
     }
-    let checkpoint = Checkpoint::open(&args.model)?;
+    let mut checkpoint = Checkpoint::open(&args.model)?;
     needs_head(&checkpoint)?;
+    if let Some(context) = args.context_length {
+        let own = &mut checkpoint.config.context_length;
+        match checkpoint.config.positions {
+            _ if !(1..=*own).contains(&context) => {
+                bail!(Usage(format!("--context-length is {context}: this model has 1 to {own}")))
+            }
+            Positions::Learned if context < *own => {
+                bail!("this model's positions are a table of {own} rows: its context cannot be shortened")
+            }
+            _ => *own = context,
+        }
+    }
     let prompt = match (&args.tokens, &args.prompt) {
         (Some(ids), _) => ids.clone(),
         (None, given) => {

@@ -273,6 +273,11 @@ impl Checkpoint {
             let (name, tokens, vocab_size) = (t.name().to_string(), t.vocab_size(), opened.config.vocab_size);
             return Err(CheckpointError::Mismatch { name, tokens, vocab_size });
         }
+        let (layers, tensors) = (opened.config.n_layer, opened.store.names().count());
+        if layers > tensors {
+            let what = format!("its configuration has {layers} layers, but there are only {tensors} tensors");
+            return Err(bad(opened.store.path(), what));
+        }
         let model = dialect::outline(&opened.config)
             .map_err(|source| CheckpointError::Config { path: opened.path.clone(), source })?;
         dialect::check(&opened.dialect.links(&model), &model, &opened.store, &opened.names)?;
