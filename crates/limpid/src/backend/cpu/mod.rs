@@ -266,11 +266,13 @@ impl Backend for Cpu {
         let ends = batch.spans.iter().map(|s| s.row + s.rows);
         let starts = batch.spans.iter().map(|s| s.row).skip(1).chain([batch.tokens.len()]);
         let parted = ends.eq(starts) && batch.spans.first().is_some_and(|s| s.row == 0);
-        let spans = batch.spans.len();
+        // sequences need not be equally long: each lane begins with the first that begins in its share of the rows
+        let (spans, rows) = (batch.spans.len(), batch.tokens.len());
+        let first = |i: usize| batch.spans.partition_point(|s| s.row * n < rows * i);
         for (i, lane) in self.lanes.iter().enumerate() {
             let lane = &mut *Lane::write(lane);
             let share = match parted {
-                true => spans * i / n..spans * (i + 1) / n,
+                true => first(i)..first(i + 1),
                 false if i == 0 => 0..spans,
                 false => 0..0,
             };
