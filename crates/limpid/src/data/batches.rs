@@ -399,4 +399,117 @@ mod tests {
             "{error}"
         );
     }
+
+    /// `n` documents of 0 to 29 tokens; the ids are places in the stream, some are not counted.
+    fn documents(n: u64) -> Tokens {
+        let ends = |at: &mut usize, i| {
+            *at += random::below(4, 0, i, 30) as usize;
+            Some(*at)
+        };
+        let ends: Vec<usize> = (0..n).scan(0, |at, i| ends(at, i)).collect();
+        let ids: Vec<u32> = (0..*ends.last().unwrap() as u32).collect();
+        let counted = ids.iter().map(|i| i % 7 != 3).collect();
+        Tokens::of_documents(ids, ends, Some(counted))
+    }
+
+    const KINDS: [Documents; 4] = [
+        Documents { whole: false, cross: true },
+        Documents { whole: false, cross: false },
+        Documents { whole: true, cross: true },
+        Documents { whole: true, cross: false },
+    ];
+
+    #[test]
+    fn whole_documents_are_whole_and_each_is_there_once_an_epoch() {
+        let tokens = documents(300);
+        for context in [12, 16, 40] {
+            let of = Batches::of_documents(&tokens, 1, context, 1, Objective::NextToken, KINDS[3]).unwrap();
+            let windows = of.cut.starts.as_ref().unwrap().len() as u64;
+            let (mut batch, mut targets, mut room) = (Batch::default(), vec![], None);
+            for step in 0..windows {
+                of.fill(step, 0, &mut batch);
+                assert!(batch.tokens.len() <= context && batch.positions.len() == batch.tokens.len());
+                for span in &batch.spans {
+                    let (first, last) =
+                        (batch.tokens[span.row] as usize, batch.tokens[span.row + span.rows - 1] as usize);
+                    let document = tokens.document(tokens.document_at(first));
+                    // whole but for a last token that is only predicted, or a piece of a long one
+                    let long = document.len() > context + 1;
+                    assert!(long || first == document.start && last + 2 >= document.end, "{span:?} of {document:?}");
+                    assert!(last < document.end);
+                    assert_eq!(batch.positions[span.row..][..span.rows], (0..span.rows as u32).collect::<Vec<u32>>());
+                }
+                targets.extend(batch.targets.iter().copied().filter(|t| *t != IGNORE));
+                let now = (batch.tokens.capacity(), batch.targets.capacity(), batch.spans.capacity());
+                assert_eq!(*room.get_or_insert(now), now, "it has all its room from the start");
+            }
+            targets.sort_unstable();
+            let begins = |i: usize| tokens.document(tokens.document_at(i)).start == i;
+            let want = (0..tokens.len()).filter(|i| tokens.counted(*i) && !begins(*i)).map(|i| i as u32);
+            assert_eq!(targets, want.collect::<Vec<u32>>(), "all but what nothing comes before");
+            let long = (0..300).filter(|i| tokens.document(*i).len() > context + 1).count();
+            assert_eq!((of.long(), long > 0), (long, context < 29));
+        }
+    }
+
+    /// The batch of a step does not depend on who filled what before, nor on which thread.
+    #[test]
+    fn any_number_of_threads_fill_the_same_batches() {
+        let tokens = documents(200);
+        for documents in KINDS {
+            for objective in [Objective::NextToken, Objective::Masked { mask: 1, vocab_size: 9, segments: true }] {
+                let batches = Batches::of_documents(&tokens, 3, 14, 5, objective, documents).unwrap().accumulated(2);
+                let load = |threads: u64| {
+                    let one = |id: u64| {
+                        let (batches, mut batch) = (&batches, Batch::default());
+                        let steps = (0..40).filter(move |step| step % threads == id);
+                        let mut fill = move |step, micro| {
+                            batches.fill(step, micro, &mut batch);
+                            (step, micro, batch.clone())
+                        };
+                        steps.flat_map(|step| [fill(step, 1), fill(step, 0)]).collect::<Vec<_>>()
+                    };
+                    let mut all: Vec<_> = std::thread::scope(|scope| {
+                        let workers: Vec<_> = (0..threads).map(|id| scope.spawn(move || one(id))).collect();
+                        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+                    });
+                    all.sort_by_key(|(step, micro, _)| (*step, *micro));
+                    all
+                };
+                let one = load(1);
+                assert!(one == load(2) && one == load(5));
+            }
+        }
+    }
+
+    #[test]
+    fn the_parts_of_ranks_put_together_are_the_batch() {
+        let tokens = documents(200);
+        for documents in KINDS {
+            for objective in [Objective::NextToken, Objective::Masked { mask: 1, vocab_size: 9, segments: true }] {
+                let batches = Batches::of_documents(&tokens, 6, 14, 5, objective, documents).unwrap().accumulated(2);
+                for (ranks, step) in [1, 2, 4, 6].into_iter().flat_map(|ranks| (0..9).map(move |step| (ranks, step))) {
+                    let (mut whole, mut all) = (Batch::default(), Batch::default());
+                    batches.fill(step, 1, &mut whole);
+                    for rank in 0..ranks {
+                        let mut part = Batch::default();
+                        batches.clone().rank(rank, ranks).unwrap().fill(step, 1, &mut part);
+                        let (row, sequence) = (all.tokens.len(), all.spans.len());
+                        let moved = |s: &Span| Span { row: s.row + row, sequence: s.sequence + sequence, ..*s };
+                        all.spans.extend(part.spans.iter().map(moved));
+                        all.tokens.extend(part.tokens);
+                        all.positions.extend(part.positions);
+                        all.segments.extend(part.segments);
+                        all.targets.extend(part.targets);
+                    }
+                    finish(&mut all);
+                    assert_eq!(all, whole, "{ranks} ranks");
+                }
+                for (rank, ranks) in [(2, 2), (0, 7)] {
+                    let error = batches.clone().rank(rank, ranks).unwrap_err();
+                    assert_eq!(error, DataError::Rank { rank, ranks, windows: 6 });
+                }
+            }
+        }
+    }
 }
