@@ -302,6 +302,12 @@ pub struct RecipeOptions {
     /// Steps between saves of the state; 0: at the end only
     #[arg(long, value_name = "N", alias = "save-steps", hide_short_help = true)]
     pub save_every: Option<u64>,
+    /// Windows of whole documents instead of a stream cut anywhere [default: true for conversations, else false]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_short_help = true)]
+    pub whole_documents: Option<bool>,
+    /// Whether a document sees those before it in its window [default: false for conversations, else true]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_short_help = true)]
+    pub cross_documents: Option<bool>,
     /// Share of the text kept for validation
     #[arg(long, value_name = "X", hide_short_help = true)]
     pub val_fraction: Option<f64>,
@@ -346,6 +352,8 @@ impl RecipeOptions {
         set(&mut r.eval_tokens, self.eval_tokens);
         set(&mut r.save_every, self.save_every);
         set(&mut r.val_fraction, self.val_fraction);
+        set(&mut r.whole_documents, self.whole_documents);
+        set(&mut r.cross_documents, self.cross_documents);
         r.check()?;
         Ok(r)
     }

@@ -402,6 +402,38 @@ fn masked_models_learn_and_fill() {
     f.fails(1, "generate --model bert --prompt 'no mask'", &["[MASK]"]);
 }
 
+/// The commands of docs/chat.md on its conversations, in its order.
+#[test]
+fn conversations_are_learned_as_the_guide_says() {
+    let f = Folder::new("chat");
+    let guide = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/chat.md")).unwrap();
+    let block = |kind: &str| guide.split(&format!("```{kind}\n")).nth(1).unwrap().split("```").next().unwrap();
+    let lines = block("json");
+    f.file("chat.jsonl", lines);
+    f.file("question.txt", block("text"));
+    let small = "--d-model 32 --n-head 2 --n-layer 2 --threads 2 --sample 0 --json";
+    let said: Vec<String> = block("sh")
+        .lines()
+        .map(|line| line.strip_prefix("limpid ").unwrap())
+        .map(|line| f.ok(&if line.starts_with("train") { format!("{line} {small}") } else { line.into() }))
+        .collect();
+    assert!(said[1].contains("Tom has the ball.") && !said[1].contains("<|end|>"), "{said:?}");
+    // 12 + 17 + 6 letters and an end each
+    assert!(said[2].contains("tokens predicted") && said[2].contains(" 38"), "{}", said[2]);
+    let settings = fs::read_to_string(f.0.join("chat/limpid.toml")).unwrap();
+    assert!(settings.contains("whole_documents = true") && settings.contains("cross_documents = false"), "{settings}");
+    f.ok("train --resume chat --json"); // with the settings it began with
+
+    let bad = f.file("bad.jsonl", format!("{lines}{{\"messages\": [{{\"role\": \"robot\", \"content\": \"\"}}]}}\n"));
+    let train = format!("train --data {bad} {TINY} --steps 3 --out");
+    f.fails(1, &format!("{train} o"), &["bad.jsonl", "line 4", "`robot`", "`assistant`"]);
+    let out = f.run(&format!("{train} o --skip-bad"));
+    let said = text(&out.stderr);
+    assert!(out.status.success() && said.contains("3 conversations"), "{said}");
+    assert!(said.contains("3 are longer than 16 tokens") && said.contains("1 bad lines were skipped"), "{said}");
+    f.ok("train --resume o --json");
+}
+
 #[test]
 fn the_seeds_systems_train() {
     let f = Folder::new("seeds");

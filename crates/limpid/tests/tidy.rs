@@ -12,7 +12,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("model", &["config", "ops"]),
     ("backend", &["model", "ops", "config"]), // a model's sizes and tables, never its names
     ("tokenizer", &["nearest"]),
-    ("data", &["ops"]),
+    ("data", &["ops", "tokenizer"]),
     ("checkpoint", &["config", "model", "ops", "backend", "tokenizer"]),
     ("names", &["config", "model", "ops"]),
     ("trace", &["config", "model", "ops", "backend", "names", "nearest", "checkpoint"]),

@@ -2,7 +2,7 @@
 
 use limpid::backend::{Backend, Cpu, Reference};
 use limpid::config::{Config, Dropout};
-use limpid::data::{Batches, Objective, Tokens};
+use limpid::data::{Batches, Documents, Objective, Tokens};
 use limpid::model::{Model, Use};
 use limpid::ops::adamw::Method;
 use limpid::ops::random;
@@ -180,6 +180,34 @@ fn a_step_allocates_nothing() {
     assert_eq!(least, Some(0), "allocations in a step");
 }
 
+/// Nor where steps differ in their rows and sequences.
+#[test]
+fn a_step_of_documents_allocates_nothing() {
+    let _alone = alone();
+    let ends: Vec<usize> = (0..)
+        .map(|i: usize| i * i % 23)
+        .scan(0, |at, n| {
+            *at += n;
+            Some(*at)
+        })
+        .take_while(|end| *end < 600)
+        .collect();
+    let text = Tokens::of_documents(ids()[..*ends.last().unwrap()].to_vec(), ends, None);
+    for whole in [true, false] {
+        let documents = Documents { whole, cross: false };
+        let batches = Batches::of_documents(&text, 4, 12, 1, Objective::NextToken, documents).unwrap();
+        let attempt = || {
+            let mut t = trainer(&tiny(), recipe());
+            t.step(&batches).unwrap();
+            let before = ALLOCATIONS.load(Ordering::Relaxed);
+            (0..20).for_each(|_| drop(t.step(&batches).unwrap()));
+            ALLOCATIONS.load(Ordering::Relaxed) - before
+        };
+        // the test harness may allocate now and then
+        assert!((0..4).any(|_| attempt() == 0), "allocations in a step");
+    }
+}
+
 #[test]
 fn a_number_that_is_none_is_named_and_the_weights_stay() {
     let _alone = alone();
@@ -223,7 +251,11 @@ fn run_until(
     stop_at: Option<u64>,
     resume: bool,
 ) -> Vec<u32> {
-    let [text, validation] = [&ids()[..500], &ids()[500..]].map(|ids| Tokens::of(ids.to_vec()));
+    let documents = |ids: &[u32]| {
+        let ends = (1..=ids.len()).filter(|i| *i == ids.len() || random::below(5, 0, *i as u64, 9) == 0).collect();
+        Tokens::of_documents(ids.to_vec(), ends, None)
+    };
+    let [text, validation] = [&ids()[..500], &ids()[500..]].map(documents);
     let mut run =
         Run::new(trainer(config, recipe), Some(folder.to_path_buf()), &text, &validation, Objective::NextToken);
     let tokenizer = Tokenizer::train(Kind::Char, "abcdefghijklmnopq", Order::Sorted, &[]).unwrap();
@@ -244,10 +276,9 @@ fn run_until(
 fn a_resumed_run_is_the_run_that_was_not_stopped() {
     let _alone = alone();
     let config = Config { dropout: Dropout::everywhere(0.2), ..tiny() };
-    for (n, recipe) in [recipe(), Recipe { accumulate: 3, optimizer: Method::Sgd, learning_rate: 0.1, ..recipe() }]
-        .into_iter()
-        .enumerate()
-    {
+    let sgd = Recipe { accumulate: 3, optimizer: Method::Sgd, learning_rate: 0.1, ..recipe() };
+    let documents = Recipe { accumulate: 2, whole_documents: true, cross_documents: false, ..recipe() };
+    for (n, recipe) in [recipe(), sgd, documents].into_iter().enumerate() {
         let (whole, parts) = (folder(&format!("whole{n}")), folder(&format!("parts{n}")));
         let want = run_until(&whole, recipe, &config, None, false);
         run_until(&parts, recipe, &config, Some(3), false);
@@ -280,6 +311,9 @@ fn a_resume_with_other_settings_says_which() {
     let mut run = Run::new(trainer(&tiny(), other), Some(dir.clone()), &text, &none, Objective::NextToken);
     let error = run.resume().unwrap_err().to_string();
     assert!(error.contains("learning_rate was 0.001 and is 0.002"), "{error}");
+    let other = Recipe { cross_documents: false, ..recipe() };
+    let mut run = Run::new(trainer(&tiny(), other), Some(dir.clone()), &text, &none, Objective::NextToken);
+    assert!(run.resume().unwrap_err().to_string().contains("cross_documents was true and is false"));
     let other = Config { d_ff: 44, ..tiny() };
     let mut run = Run::new(trainer(&other, recipe()), Some(dir.clone()), &text, &none, Objective::NextToken);
     let error = run.resume().unwrap_err().to_string();

@@ -129,7 +129,8 @@ fn batches<'a>(job: &'a Job, model: &Model) -> Result<Batches<'a>> {
         Use::Train { context, .. } => context,
         _ => job.recipe.context,
     };
-    Ok(Batches::new(&job.train, 2, context, job.recipe.seed, job.objective)?)
+    let Recipe { seed, .. } = job.recipe;
+    Ok(Batches::of_documents(&job.train, 2, context, seed, job.objective, job.recipe.documents())?)
 }
 
 fn reached(job: &Job, model: &Model, machine: &MachineOptions) -> Result<Verdict> {
@@ -180,7 +181,8 @@ fn overfit(job: &Job, model: &Model, machine: &MachineOptions) -> Result<Verdict
         _ => job.recipe.context,
     };
     let mut text = vec![];
-    job.train.copy(0..context + 1, &mut text);
+    job.train.copy(0..job.train.len().min(context + 1), &mut text);
+    let context = context.min(text.len() - 1);
     let text = Tokens::of(text);
     let batches = Batches::new(&text, 2, context, job.recipe.seed, job.objective)?;
     let mut first = None;

@@ -1,12 +1,13 @@
 //! `eval`: how well a model knows a text.
 
 use super::{needs_head, open, prompt_ids, tokenizer};
+use crate::chat;
 use crate::options::{MachineOptions, Usage};
 use crate::{show, source};
 use anyhow::{Context, Result, bail};
 use limpid::checkpoint::Checkpoint;
 use limpid::config::Mask;
-use limpid::data::{Objective, Tokens, Windows, check_ids};
+use limpid::data::{Documents, Objective, Tokens, Windows, check_ids};
 use limpid::evaluate;
 use limpid::generate;
 use limpid::model::Use;
@@ -20,7 +21,7 @@ pub struct Args {
     /// A model: a folder of limpid or HuggingFace, a .gguf, a .bin of llm.c
     #[arg(long, value_name = "DIR")]
     model: PathBuf,
-    /// A text file, a folder of .txt files, or builtin:stories
+    /// A text file, a folder of .txt files, conversations (their answers are scored), or builtin:stories
     #[arg(long, value_name = "FILE", required_unless_present = "continuation", conflicts_with_all = ["prompt", "continuation"])]
     data: Option<String>,
     /// What comes before the continuation: text, @FILE, or - for standard input
@@ -62,10 +63,22 @@ pub fn run(args: Args) -> Result<()> {
         _ => bail!(Usage("give --data FILE, or --prompt TEXT and --continuation TEXT".into())),
     };
     let tokenizer = tokenizer(&checkpoint)?;
-    let (text, log_probability) = source::read_whole(data)?;
-    let ids = tokenizer.encode(&text).with_context(|| data.clone())?;
-    check_ids(&ids, checkpoint.config.vocab_size)?;
-    let ids = Tokens::of(ids);
+    let (ids, bytes, log_probability, documents) = match chat::open(data, 0.0, false)? {
+        Some(chat) => {
+            let (ids, _) = chat.tokens(tokenizer)?;
+            let mut all = vec![];
+            ids.copy(0..ids.len(), &mut all);
+            check_ids(&all, checkpoint.config.vocab_size)?;
+            let answers: Vec<u32> = (0..ids.len()).filter(|i| ids.counted(*i)).map(|i| ids.id(i)).collect();
+            (ids, tokenizer.decode_bytes(&answers)?.len(), None, Documents { whole: true, cross: false })
+        }
+        None => {
+            let (text, log_probability) = source::read_whole(data)?;
+            let ids = tokenizer.encode(&text).with_context(|| data.clone())?;
+            check_ids(&ids, checkpoint.config.vocab_size)?;
+            (Tokens::of(ids), text.len(), log_probability, Documents::default())
+        }
+    };
     let context = args.context_length.unwrap_or(checkpoint.config.context_length);
     if context == 0 || args.batch_size == 0 {
         bail!("--context-length and --batch-size must be at least 1");
@@ -79,16 +92,16 @@ pub fn run(args: Args) -> Result<()> {
             Objective::Masked { mask, vocab_size: checkpoint.config.vocab_size, segments: false }
         }
     };
-    let windows = Windows::new("text", &ids, context, objective)?;
+    let windows = Windows::of_documents("text", &ids, context, objective, documents)?;
     let (model, mut cpu) = open(&checkpoint, Use::Score { batch: args.batch_size, context }, &args.machine)?;
     let score = evaluate::score(&model, &mut cpu, &windows, args.batch_size, &mut |_| true);
     let floor = log_probability.filter(|_| objective == Objective::NextToken).map(|p| -p / score.tokens as f64);
     let found = Found {
         loss: score.loss(),
         perplexity: score.perplexity(),
-        bits_per_byte: score.bits_per_byte(text.len()),
+        bits_per_byte: score.bits_per_byte(bytes),
         tokens: score.tokens,
-        bytes: text.len(),
+        bytes,
         entropy_floor: floor,
     };
     if args.json {

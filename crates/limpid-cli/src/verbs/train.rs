@@ -1,12 +1,14 @@
 //! `train`: from text to a model directory.
 
 use super::{fits, peak_rss};
+use crate::chat;
 use crate::options::{self, MachineOptions, ModelOptions, RecipeOptions};
 use crate::show::{self, Progress};
 use crate::source::{self, Text};
 use anyhow::{Context, Result, bail};
 use limpid::backend::cpu::roof::Products;
 use limpid::config::{Config, Mask};
+use limpid::data::chat::MARKERS;
 use limpid::data::{Batches, Objective, Tokens, check_ids};
 use limpid::model::{Model, Use};
 use limpid::ops::linear::Precision;
@@ -25,7 +27,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 #[derive(clap::Args, Clone, Debug)]
 #[group(id = "train")]
 pub struct Args {
-    /// A text file, a folder of .txt files, or builtin:stories (builtin:stories:20M for more)
+    /// A text file, a folder of .txt files, conversations as JSON lines, or builtin:stories (builtin:stories:20M for more)
     #[arg(long, value_name = "FILE|DIR", default_value = "builtin:stories", alias = "dataset")]
     pub data: String,
     /// char, word, gpt2, cl100k_base, o200k_base or a tokenizer.json [default: word for stories, else what suits the preset]
@@ -40,6 +42,9 @@ pub struct Args {
     /// Read settings from a TOML or JSON file
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Leave out bad lines of conversations, and count them
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set, hide_short_help = true)]
+    pub skip_bad: bool,
     /// Tokens of the sample at the end; 0 for none
     #[arg(long, value_name = "N", default_value_t = 120, hide_short_help = true)]
     pub sample: usize,
@@ -67,6 +72,8 @@ pub struct Job {
     pub recipe: Recipe,
     /// The text.
     pub text: Text,
+    /// What there is to say of it.
+    pub said: Option<String>,
     /// Its tokenizer.
     pub tokenizer: Tokenizer,
     /// The tokenizer's name as asked for.
@@ -93,13 +100,18 @@ impl Args {
                 (recipe.learning_rate, recipe.min_learning_rate) = (FIRST_LOOK.1, 0.1 * FIRST_LOOK.1);
             }
         }
-        let text = source::read(&self.data, recipe.val_fraction)?;
+        let chat = chat::open(&self.data, recipe.val_fraction, self.skip_bad)?;
+        let text = match &chat {
+            Some(chat) => chat.text(),
+            None => source::read(&self.data, recipe.val_fraction)?,
+        };
         let chosen = self.tokenizer.clone().unwrap_or_else(|| default_tokenizer(&self.data, &name).into());
         let masked = config.mask != Mask::Causal;
         let saved = self.resumed().map(|folder| folder.join("tokenizer.json")).filter(|path| path.exists());
         let tokenizer = match saved {
             Some(path) => Tokenizer::load(&path)?,
-            None => source::tokenizer(&chosen, &text, if masked { &["[MASK]"] } else { &[] })?,
+            None if masked => source::tokenizer(&chosen, &text, &["[MASK]"])?,
+            None => source::tokenizer(&chosen, &text, if chat.is_some() { &MARKERS } else { &[] })?,
         };
         config.vocab_size = tokenizer.vocab_size();
         let objective = if masked {
@@ -110,17 +122,29 @@ impl Args {
         } else {
             Objective::NextToken
         };
-        let (train, validation) = (tokenizer.encode(&text.train)?, tokenizer.encode(&text.validation)?);
-        check_ids(&train, config.vocab_size)?;
-        check_ids(&validation, config.vocab_size)?;
-        let (train, validation) = (Tokens::of(train), Tokens::of(validation));
+        let (train, validation) = match &chat {
+            Some(chat) => {
+                recipe.whole_documents = self.recipe.whole_documents.unwrap_or(true);
+                recipe.cross_documents = self.recipe.cross_documents.unwrap_or(false);
+                chat.tokens(&tokenizer)?
+            }
+            None => {
+                let (train, validation) = (tokenizer.encode(&text.train)?, tokenizer.encode(&text.validation)?);
+                check_ids(&train, config.vocab_size)?;
+                check_ids(&validation, config.vocab_size)?;
+                (Tokens::of(train), Tokens::of(validation))
+            }
+        };
         let context = if recipe.context == 0 { config.context_length } else { recipe.context };
         recipe.context = context;
         let model = Model::new(&config, Use::Train { batch: recipe.batch_size, context })?;
         // an impossible text is said before memory is reserved
-        Batches::new(&train, recipe.batch_size, context, recipe.seed, objective)?;
+        let Recipe { batch_size, seed, .. } = recipe;
+        let long = Batches::of_documents(&train, batch_size, context, seed, objective, recipe.documents())?.long();
+        let said = chat.map(|chat| chat.say(long, context));
         let validation = if validation.len() > 1 { validation } else { Tokens::default() };
-        Ok(Job { name, config, recipe, text, tokenizer, tokenizer_name: chosen, train, validation, objective, model })
+        let tokenizer_name = chosen;
+        Ok(Job { name, config, recipe, text, said, tokenizer, tokenizer_name, train, validation, objective, model })
     }
 
     /// `limpid train` as a stranger types it: a run of half a minute.
@@ -219,6 +243,7 @@ pub fn run(args: Args) -> Result<()> {
         .log_probability
         .filter(|_| job.objective == Objective::NextToken)
         .map(|p| -p / (job.validation.len().max(2) - 1) as f64);
+    job.said.into_iter().for_each(say);
     if let Some(floor) = floor {
         say(format!("entropy floor: {floor:.4} nats a token; no model can do better on this text"));
     }
@@ -235,6 +260,7 @@ pub fn run(args: Args) -> Result<()> {
         let rest = [
             ("data", absolute(&args.data)),
             ("tokenizer", absolute(&job.tokenizer_name)),
+            ("skip_bad", args.skip_bad.to_string()),
             ("precision", args.machine.precision.to_string()),
         ];
         limpid::checkpoint::write_text(

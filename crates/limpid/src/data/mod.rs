@@ -1,11 +1,13 @@
 //! From tokens to batches. A batch is a pure function of (seed, step, micro-batch): nothing about the
-//! data's order needs saving, and resuming is asking for another step. `stories` is the built-in corpus.
+//! data's order needs saving, and resuming is asking for another step. `stories` is the built-in corpus,
+//! `chat` reads conversations.
 
 mod batches;
+pub mod chat;
 pub mod stories;
 mod tokens;
 
-pub use batches::{Batches, Objective, Windows, counted};
+pub use batches::{Batches, Documents, Objective, Windows, counted};
 pub use tokens::Tokens;
 
 /// Why data cannot be used.
@@ -27,6 +29,18 @@ pub enum DataError {
         context: usize,
         /// A context that would do.
         mend: usize,
+    },
+    /// A part of a batch that there is not.
+    #[error(
+        "rank {rank} of {ranks}: ranks are counted from 0, and each of them needs one of the batch's {windows} windows"
+    )]
+    Rank {
+        /// The rank asked for.
+        rank: usize,
+        /// How many there are.
+        ranks: usize,
+        /// Windows of a batch.
+        windows: usize,
     },
     /// A token that the model has no row for.
     #[error("token {id} at position {position} is outside the model's vocabulary of {vocab_size} (0 to {})", .vocab_size - 1)]

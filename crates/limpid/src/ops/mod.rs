@@ -568,38 +568,45 @@ pub struct Batch {
     pub seed: Option<u64>,
 }
 
+/// `to` becomes part of `from`, with room for what `from` has room for: batches that differ in their rows and sequences
+/// allocate once.
+fn again<T: Copy>(to: &mut Vec<T>, from: &Vec<T>, part: impl std::slice::SliceIndex<[T], Output = [T]>) {
+    to.clear();
+    to.reserve(from.capacity());
+    to.extend_from_slice(&from[part]);
+}
+
 impl Batch {
     /// Becomes a copy of `other`, in the memory it has.
     pub fn copy_from(&mut self, other: &Batch) {
         let Batch { tokens, positions, segments, targets, soft_targets, spans, outputs, context, weight, seed } = self;
-        tokens.clone_from(&other.tokens);
-        positions.clone_from(&other.positions);
-        segments.clone_from(&other.segments);
-        targets.clone_from(&other.targets);
-        soft_targets.clone_from(&other.soft_targets);
-        spans.clone_from(&other.spans);
-        outputs.clone_from(&other.outputs);
+        again(tokens, &other.tokens, ..);
+        again(positions, &other.positions, ..);
+        again(segments, &other.segments, ..);
+        again(targets, &other.targets, ..);
+        again(soft_targets, &other.soft_targets, ..);
+        again(spans, &other.spans, ..);
+        again(outputs, &other.outputs, ..);
         (*context, *weight, *seed) = (other.context, other.weight, other.seed);
     }
 
     /// Becomes the rows of some of `other`'s sequences, which lie one after the other there, in the memory it has.
     /// Returns how many rows of `other` come before them.
     pub fn take(&mut self, other: &Batch, sequences: Range<usize>) -> usize {
-        let of = |i: usize| other.spans.get(i).map_or(other.tokens.len(), |s| s.row);
-        let rows = of(sequences.start)..of(sequences.end);
-        fn some<T: Copy>(to: &mut Vec<T>, from: &[T], rows: &Range<usize>, all: usize) {
-            let each = from.len() / all.max(1); // 0 where there are none
-            to.clear();
-            to.extend_from_slice(&from[rows.start * each..rows.end * each]);
-        }
         let all = other.tokens.len();
+        let first = |i: usize| other.spans.get(i).map_or(all, |s| s.row);
+        let rows = first(sequences.start)..first(sequences.end);
+        fn some<T: Copy>(to: &mut Vec<T>, from: &Vec<T>, rows: &Range<usize>, all: usize) {
+            let each = from.len() / all.max(1); // 0 where there are none
+            again(to, from, rows.start * each..rows.end * each);
+        }
         some(&mut self.tokens, &other.tokens, &rows, all);
         some(&mut self.positions, &other.positions, &rows, all);
         some(&mut self.segments, &other.segments, &rows, all);
         some(&mut self.targets, &other.targets, &rows, all);
         some(&mut self.soft_targets, &other.soft_targets, &rows, all);
-        self.spans.clear();
-        self.spans.extend(other.spans[sequences].iter().map(|s| Span { row: s.row - rows.start, ..*s }));
+        again(&mut self.spans, &other.spans, sequences);
+        self.spans.iter_mut().for_each(|s| s.row -= rows.start);
         self.outputs.clear();
         (self.context, self.weight, self.seed) = (other.context, other.weight, other.seed);
         rows.start

@@ -2,6 +2,7 @@
 //! key of its configuration file.
 
 use crate::config::{ConfigError, axis};
+use crate::data::Documents;
 use crate::model::init::Init;
 use crate::ops::adamw::{Method, Rule};
 use serde::{Deserialize, Serialize};
@@ -80,6 +81,10 @@ pub struct Recipe {
     pub save_every: u64,
     /// Share of the text kept for validation.
     pub val_fraction: f64,
+    /// Whether windows hold whole documents: see [`Documents::whole`].
+    pub whole_documents: bool,
+    /// Whether a document sees those before it in its window: see [`Documents::cross`].
+    pub cross_documents: bool,
 }
 
 impl Default for Recipe {
@@ -109,6 +114,8 @@ impl Default for Recipe {
             eval_tokens: 20_000,
             save_every: 250,
             val_fraction: 0.1,
+            whole_documents: false,
+            cross_documents: true,
         }
     }
 }
@@ -149,6 +156,11 @@ impl Recipe {
             | "gpt2-large" | "gpt2-xl" | "bert-base-uncased" | "llama-3.2-1b" => large,
             _ => base,
         }
+    }
+
+    /// What windows make of documents.
+    pub fn documents(&self) -> Documents {
+        Documents { whole: self.whole_documents, cross: self.cross_documents }
     }
 
     /// The learning rate of step `step`, counted from 0.

@@ -188,11 +188,16 @@ impl<'a> Run<'a> {
     pub fn go(&mut self, tell: &mut dyn FnMut(Event) -> Control) -> Result<Summary, TrainError> {
         let recipe = self.trainer.recipe;
         let context = if recipe.context == 0 { self.trainer.model.config.context_length } else { recipe.context };
-        let batches = Batches::new(self.train, recipe.batch_size, context, recipe.seed, self.objective)?;
+        let Recipe { batch_size, seed, .. } = recipe;
+        let documents = recipe.documents();
+        let batches = Batches::of_documents(self.train, batch_size, context, seed, self.objective, documents)?;
         let batches = batches.accumulated(recipe.accumulate);
         let windows = match self.validation.is_empty() {
             true => None,
-            false => Some(Windows::new("validation text", self.validation, context, self.objective)?),
+            false => {
+                let what = "validation text";
+                Some(Windows::of_documents(what, self.validation, context, self.objective, documents)?)
+            }
         };
         let (start, before) = (Instant::now(), self.state.seconds);
         let mut stopped = false;

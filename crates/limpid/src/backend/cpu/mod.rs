@@ -105,6 +105,10 @@ fn tables(ops: &[Op], precision: Precision) -> Vec<Slot> {
 }
 
 impl Lane {
+    /// Whether it has anything to do: a batch may have fewer sequences than there are lanes.
+    fn has_rows(&self) -> bool {
+        !self.batch.tokens.is_empty()
+    }
     fn of(&mut self, space: Space) -> &mut [f32] {
         match space {
             Space::Act => &mut self.act,
@@ -199,7 +203,7 @@ impl Cpu {
         }
         crew.pool.run(lanes.len(), &|task, id| {
             let mut lane = Lane::write(&lanes[task]);
-            if !lane.batch.tokens.is_empty() {
+            if lane.has_rows() {
                 f(&mut lane, weights, &solo[id], None);
             }
         });
@@ -266,11 +270,13 @@ impl Backend for Cpu {
         let ends = batch.spans.iter().map(|s| s.row + s.rows);
         let starts = batch.spans.iter().map(|s| s.row).skip(1).chain([batch.tokens.len()]);
         let parted = ends.eq(starts) && batch.spans.first().is_some_and(|s| s.row == 0);
-        let spans = batch.spans.len();
+        // sequences need not be equally long: a lane takes those whose middle lies in its share of the rows
+        let (spans, rows) = (batch.spans.len(), batch.tokens.len());
+        let first = |i: usize| batch.spans.partition_point(|s| (2 * s.row + s.rows) * n < 2 * rows * i);
         for (i, lane) in self.lanes.iter().enumerate() {
             let lane = &mut *Lane::write(lane);
             let share = match parted {
-                true => spans * i / n..spans * (i + 1) / n,
+                true => first(i)..first(i + 1),
                 false if i == 0 => 0..spans,
                 false => 0..0,
             };
@@ -287,8 +293,8 @@ impl Backend for Cpu {
             }
         });
         for op in head {
-            for lane in &self.lanes {
-                let lane = &mut *Lane::write(lane);
+            for mut lane in self.lanes.iter().map(Lane::write).filter(|lane| lane.has_rows()) {
+                let lane = &mut *lane;
                 forward::run(op.of(&lane.batch), &self.weights, lane, &self.crew, None);
             }
         }
@@ -298,8 +304,8 @@ impl Backend for Cpu {
         let (head, body) = back.split_at(head);
         for step in head {
             let to = Parameters::new(&mut self.grad, &self.blank);
-            for lane in &self.lanes {
-                let lane = &mut *Lane::write(lane);
+            for mut lane in self.lanes.iter().map(Lane::write).filter(|lane| lane.has_rows()) {
+                let lane = &mut *lane;
                 backward::head(step.of(&lane.batch), &self.weights, lane, &to, &self.crew);
             }
         }
@@ -321,8 +327,7 @@ impl Backend for Cpu {
         let Cpu { lanes, crew, solo, grad, blank, .. } = self;
         let to = Parameters::new(grad, blank);
         crew.pool.run(body.len(), &|task, id| {
-            for lane in lanes.iter() {
-                let lane = Lane::read(lane);
+            for lane in lanes.iter().map(Lane::read).filter(|lane| lane.has_rows()) {
                 backward::parameters(body[task].of(&lane.batch), &lane, &to, &solo[id]);
             }
         });

@@ -1,0 +1,68 @@
+//! `--data` that holds conversations: which file does, and what there is to learn in it.
+
+use crate::source::{self, Text};
+use anyhow::{Context, Result};
+use limpid::data::Tokens;
+use limpid::data::chat::{self, Chat, Conversation};
+use limpid::tokenizer::Tokenizer;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+
+/// The longest first line that is looked at.
+const LINE: u64 = 16 << 20;
+
+/// Conversations, the last of them kept for validation.
+pub struct Conversations {
+    name: String,
+    all: Chat,
+    train: usize,
+}
+
+/// Conversations, where `data` is a file whose first line says so.
+pub fn open(data: &str, val_fraction: f64, skip_bad: bool) -> Result<Option<Conversations>> {
+    let path = Path::new(data);
+    if !path.is_file() || !first_line(path).is_ok_and(|line| chat::is_chat(&line)) {
+        return Ok(None);
+    }
+    let all = chat::read(&source::read_file(path)?, skip_bad).with_context(|| data.to_string())?;
+    let train = (all.conversations.len() as f64 * (1.0 - val_fraction)).ceil() as usize;
+    Ok(Some(Conversations { name: data.into(), all, train }))
+}
+
+fn first_line(path: &Path) -> std::io::Result<String> {
+    let mut lines = BufReader::new(std::fs::File::open(path)?.take(LINE)).lines();
+    lines.find(|line| line.as_ref().map_or(true, |line| !line.trim().is_empty())).unwrap_or(Ok(String::new()))
+}
+
+impl Conversations {
+    fn parts(&self) -> [&[Conversation]; 2] {
+        self.all.conversations.split_at(self.train).into()
+    }
+
+    /// As text, for a tokenizer to learn.
+    pub fn text(&self) -> Text {
+        let [train, validation] = self.parts().map(|part| part.iter().map(Conversation::text).collect());
+        Text { train, validation, log_probability: None, name: self.name.clone() }
+    }
+
+    /// The ids to train on and to judge by.
+    pub fn tokens(&self, tokenizer: &Tokenizer) -> Result<(Tokens, Tokens)> {
+        let [train, validation] = self.parts().map(|part| chat::tokens(part, tokenizer));
+        Ok((train.with_context(|| self.name.clone())?, validation.with_context(|| self.name.clone())?))
+    }
+
+    /// What was read; `long` conversations are longer than the window of `context` tokens.
+    pub fn say(&self, long: usize, context: usize) -> String {
+        let mut said =
+            format!("{}: {} conversations; the loss is on the answers", self.name, self.all.conversations.len());
+        if long > 0 {
+            said += &format!(
+                "; {long} are longer than {context} tokens and were cut: what follows a cut does not see before it"
+            );
+        }
+        if let Some(error) = &self.all.first_skipped {
+            said += &format!("; {} bad lines were skipped, the first at {error}", self.all.skipped);
+        }
+        said
+    }
+}
