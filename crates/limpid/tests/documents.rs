@@ -1,5 +1,5 @@
-//! Documents in one window: where they do not see each other, nothing passes between them, forward or backward; and of a
-//! conversation only the answers are learned.
+//! Documents in one window: where they do not see each other, nothing passes between them, forward or backward; and
+//! of a conversation only the answers are learned.
 
 use limpid::backend::{Backend, Cpu, Reference};
 use limpid::config::{Config, Mask, Positions};
@@ -150,8 +150,8 @@ fn talk() -> (Tokenizer, Tokens) {
     (tokenizer, tokens)
 }
 
-/// Changing what follows the answer changes no gradient, changing a target of the answer or its end does. The gradient is
-/// the sum of those of the answer's rows, each alone: the prompt has no part in it.
+/// Changing what follows the answer changes no gradient, changing a target of the answer or its end does. The gradient
+/// is the sum of those of the answer's rows, each alone: the prompt has no part in it.
 #[test]
 fn only_answers_are_learned() {
     let (tokenizer, tokens) = talk();
