@@ -11,6 +11,10 @@ use std::path::Path;
 /// The longest first line that is looked at.
 const LINE: u64 = 16 << 20;
 
+/// Said where conversations meet a model that predicts masked tokens.
+pub const NEEDS_CAUSAL: &str = "conversations have answers to be predicted token after token, and this model \
+    predicts masked tokens: use one whose mask is causal";
+
 /// Conversations, the last of them kept for validation.
 pub struct Conversations {
     name: String,

@@ -427,6 +427,8 @@ fn conversations_are_learned_as_the_guide_says() {
     let bad = f.file("bad.jsonl", format!("{lines}{{\"messages\": [{{\"role\": \"robot\", \"content\": \"\"}}]}}\n"));
     let train = format!("train --data {bad} {TINY} --steps 3 --out");
     f.fails(1, &format!("{train} o"), &["bad.jsonl", "line 4", "`robot`", "`assistant`"]);
+    f.fails(1, &format!("{train} o --skip-bad --mask bidirectional"), &["conversations", "causal"]);
+    assert!(!f.0.join("o").exists());
     let out = f.run(&format!("{train} o --skip-bad"));
     let said = text(&out.stderr);
     assert!(out.status.success() && said.contains("3 conversations"), "{said}");

@@ -64,6 +64,7 @@ pub fn run(args: Args) -> Result<()> {
     };
     let tokenizer = tokenizer(&checkpoint)?;
     let (ids, bytes, log_probability, documents) = match chat::open(data, 0.0, false)? {
+        Some(_) if checkpoint.config.mask != Mask::Causal => bail!("{}", chat::NEEDS_CAUSAL),
         Some(chat) => {
             let (ids, _) = chat.tokens(tokenizer)?;
             let mut all = vec![];

@@ -27,7 +27,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 #[derive(clap::Args, Clone, Debug)]
 #[group(id = "train")]
 pub struct Args {
-    /// A text file, a folder of .txt files, conversations as JSON lines, or builtin:stories (builtin:stories:20M for more)
+    /// A text file, a folder of .txt files, conversations (JSON lines), or builtin:stories (builtin:stories:20M for more)
     #[arg(long, value_name = "FILE|DIR", default_value = "builtin:stories", alias = "dataset")]
     pub data: String,
     /// char, word, gpt2, cl100k_base, o200k_base or a tokenizer.json [default: word for stories, else what suits the preset]
@@ -43,8 +43,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Leave out bad lines of conversations, and count them
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set, hide_short_help = true)]
-    pub skip_bad: bool,
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_short_help = true)]
+    pub skip_bad: Option<bool>,
     /// Tokens of the sample at the end; 0 for none
     #[arg(long, value_name = "N", default_value_t = 120, hide_short_help = true)]
     pub sample: usize,
@@ -100,13 +100,16 @@ impl Args {
                 (recipe.learning_rate, recipe.min_learning_rate) = (FIRST_LOOK.1, 0.1 * FIRST_LOOK.1);
             }
         }
-        let chat = chat::open(&self.data, recipe.val_fraction, self.skip_bad)?;
+        let chat = chat::open(&self.data, recipe.val_fraction, self.skip_bad())?;
         let text = match &chat {
             Some(chat) => chat.text(),
             None => source::read(&self.data, recipe.val_fraction)?,
         };
         let chosen = self.tokenizer.clone().unwrap_or_else(|| default_tokenizer(&self.data, &name).into());
         let masked = config.mask != Mask::Causal;
+        if masked && chat.is_some() {
+            bail!("{}", chat::NEEDS_CAUSAL);
+        }
         let saved = self.resumed().map(|folder| folder.join("tokenizer.json")).filter(|path| path.exists());
         let tokenizer = match saved {
             Some(path) => Tokenizer::load(&path)?,
@@ -145,6 +148,11 @@ impl Args {
         let validation = if validation.len() > 1 { validation } else { Tokens::default() };
         let tokenizer_name = chosen;
         Ok(Job { name, config, recipe, text, said, tokenizer, tokenizer_name, train, validation, objective, model })
+    }
+
+    /// Whether bad lines are left out.
+    fn skip_bad(&self) -> bool {
+        self.skip_bad.unwrap_or(false)
     }
 
     /// `limpid train` as a stranger types it: a run of half a minute.
@@ -260,7 +268,7 @@ pub fn run(args: Args) -> Result<()> {
         let rest = [
             ("data", absolute(&args.data)),
             ("tokenizer", absolute(&job.tokenizer_name)),
-            ("skip_bad", args.skip_bad.to_string()),
+            ("skip_bad", args.skip_bad().to_string()),
             ("precision", args.machine.precision.to_string()),
         ];
         limpid::checkpoint::write_text(

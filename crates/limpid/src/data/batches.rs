@@ -1,9 +1,9 @@
 //! Windows of a token stream, as batches: shuffled ones to train on, all of them in order to evaluate on.
 //!
-//! A window is a piece of the stream, so its tokens are read in one go and the window of any number is found at once.
-//! What [`Documents`] changes is where windows begin, and whether attention and positions begin anew inside them; a step
-//! is never packed out of documents from all over the stream. Where documents do not see each other their neighbours do
-//! not matter, and windows are shuffled anyway.
+//! A window is a piece of the stream, so its tokens are read in one go and the window of any number is found at
+//! once. What [`Documents`] changes is where windows begin, and whether attention and positions begin anew inside
+//! them; none is put together of documents from all over the stream. Where documents do not see each other their
+//! neighbours do not matter, and windows are shuffled anyway.
 
 use super::{DataError, Tokens};
 use crate::ops::{Batch, IGNORE, Span, random};
@@ -33,8 +33,8 @@ pub struct Documents {
     /// Windows begin where documents do, and hold as many whole ones as fit (a longer one is cut into windows of its
     /// own); they are not filled up, so batches differ in their rows. Else windows are equally long and cut anywhere.
     pub whole: bool,
-    /// A document sees those before it in its window. Else each is a sequence of its own, positions from 0, and its last
-    /// token predicts nothing: a window gives what its documents would give one by one, bit for bit.
+    /// A document sees those before it in its window. Else each is a sequence of its own, positions from 0, and its
+    /// last token predicts nothing: a window gives what its documents would give one by one, bit for bit.
     pub cross: bool,
 }
 
@@ -146,7 +146,8 @@ impl<'a> Cut<'a> {
 
 /// Shuffled windows: an endless stream that can be entered anywhere. An epoch cuts the text into windows from an
 /// offset of its own (whole documents: always the same windows) and takes each once, so nothing is left out for long;
-/// the order is a permutation that is computed, not stored. Any thread may fill any step's batch.
+/// the order is a permutation that is computed, not stored. Any thread may fill any step's batch; it takes
+/// microseconds, so none runs ahead (LOG.md).
 #[derive(Clone, Debug)]
 pub struct Batches<'a> {
     cut: Cut<'a>,
@@ -193,9 +194,9 @@ impl<'a> Batches<'a> {
         Batches { micros: micros as u64, ..self }
     }
 
-    /// What the `rank`-th of `ranks` computers takes of every batch: windows of its own, which put together in the order
-    /// of the ranks are the batch. The weight [`fill`](Batches::fill) gives is that part's; a mean over the whole step
-    /// takes the [`counted`] rows of all.
+    /// What the `rank`-th of `ranks` computers takes of every batch: windows of its own, which put together in the
+    /// order of the ranks are the batch. The weight [`fill`](Batches::fill) gives is that part's; a mean over the
+    /// whole step takes the [`counted`] rows of all.
     ///
     /// # Errors
     /// If there is no such rank, or a rank would have no window.

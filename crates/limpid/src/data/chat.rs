@@ -54,9 +54,7 @@ pub enum Fault {
     #[error("it is not JSON ({0}); expected one object on each line")]
     Json(String),
     /// Not one of the forms.
-    #[error(
-        "expected an object with `messages`, with `prompt` and `completion`, or with `instruction` and `output`, found {0}"
-    )]
+    #[error("expected an object with `messages`, `prompt` and `completion`, or `instruction` and `output`, found {0}")]
     Form(String),
     /// Something that is not of its type.
     #[error("expected {what} to be {wanted}, found {found}")]
@@ -165,8 +163,8 @@ pub fn read(text: &str, skip_bad: bool) -> Result<Chat, ChatError> {
     }
 }
 
-/// Every conversation as a document, after the token that texts of this tokenizer's model begin with, if there is one; the
-/// answers are counted.
+/// Every conversation as a document, after the token that texts of this tokenizer's model begin with, if there is one;
+/// the answers are counted.
 ///
 /// # Errors
 /// If the tokenizer cannot write a text.
@@ -306,7 +304,8 @@ mod tests {
     use crate::tokenizer::{Kind, Order};
 
     const TALK: &str = r#"{"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"},
-        {"role": "assistant", "content": "Ho."}, {"role": "user", "content": "Bye"}, {"role": "assistant", "content": ""}]}"#;
+        {"role": "assistant", "content": "Ho."}, {"role": "user", "content": "Bye"},
+        {"role": "assistant", "content": ""}]}"#;
 
     fn one(line: &str) -> Conversation {
         read(&line.replace('\n', " "), false).unwrap().conversations.remove(0)
