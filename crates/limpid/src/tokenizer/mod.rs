@@ -15,8 +15,11 @@ mod files;
 mod foreign;
 mod ids;
 mod json;
+mod pairs;
+mod ranks;
 mod spec;
 mod spell;
+mod split;
 mod stream;
 mod table;
 mod vocabulary;
@@ -33,6 +36,7 @@ use std::{
 pub use bpe::Encoding;
 pub use error::Error;
 pub use foreign::Foreign;
+pub use split::Split;
 pub use ids::{Remap, Statistics, from_one_based, statistics, to_one_based};
 pub use stream::TextStream;
 pub use table::Table;
@@ -130,19 +134,24 @@ impl Tokenizer {
 
     /// The ids of `text`, special tokens recognised.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, Error> {
-        self.encode_with(text, true)
+        self.encode_with(text, true, 1)
+    }
+
+    /// The same ids from several threads, for a long text. Only byte-level byte pairs make use of them.
+    pub fn encode_on(&self, threads: usize, text: &str) -> Result<Vec<u32>, Error> {
+        self.encode_with(text, true, threads)
     }
 
     /// The ids of `text`, where the text of a special token is text like any other.
     pub fn encode_ordinary(&self, text: &str) -> Result<Vec<u32>, Error> {
-        self.encode_with(text, false)
+        self.encode_with(text, false, 1)
     }
 
-    fn encode_with(&self, text: &str, specials: bool) -> Result<Vec<u32>, Error> {
+    fn encode_with(&self, text: &str, specials: bool, threads: usize) -> Result<Vec<u32>, Error> {
         match self {
             Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => vocabulary.encode(text, specials),
-            Tokenizer::Bpe(encoding) => encoding.encode(text, specials),
-            Tokenizer::Foreign(foreign) => foreign.encode(text, specials),
+            Tokenizer::Bpe(encoding) => Ok(encoding.encode(text, specials, threads)),
+            Tokenizer::Foreign(foreign) => foreign.encode(text, specials, threads),
         }
     }
 
