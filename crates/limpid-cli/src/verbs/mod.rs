@@ -7,6 +7,7 @@ pub mod doctor;
 pub mod eval;
 pub mod generate;
 pub mod inspect;
+pub mod learn;
 pub mod params;
 pub mod plan;
 pub mod tokenize;

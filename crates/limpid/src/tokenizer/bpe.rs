@@ -79,7 +79,7 @@ impl Encoding {
         self.pairs().encode(text, specials, threads)
     }
 
-    fn pairs(self) -> &'static Pairs {
+    pub(super) fn pairs(self) -> &'static Pairs {
         static PAIRS: [OnceLock<Pairs>; 3] = [const { OnceLock::new() }; 3];
         PAIRS[self as usize].get_or_init(|| {
             let special = |id: u32| self.specials().iter().any(|&(_, special)| special == id);
@@ -136,7 +136,14 @@ mod tests {
     #[test]
     fn the_ids_are_tiktokens() {
         let mut random = crate::tokenizer::tests::Random(7);
-        let kinds = ["aZ'sLL \n\r\t", "ſéßǅʰªЖ東𝒳", "019٣½Ⅷ", "\u{301}\u{93e}\u{20dd}", "\u{a0}\u{85}\u{2028}\u{3000}", "!/-'’🙂\u{200d}\0"];
+        let kinds = [
+            "aZ'sLL \n\r\t",
+            "ſéßǅʰªЖ東𝒳",
+            "019٣½Ⅷ",
+            "\u{301}\u{93e}\u{20dd}",
+            "\u{a0}\u{85}\u{2028}\u{3000}",
+            "!/-'’🙂\u{200d}\0",
+        ];
         let kinds: Vec<Vec<char>> = kinds.iter().map(|kind| kind.chars().collect()).collect();
         for _ in 0..20_000 {
             let (size, few) = (random.below(24), random.below(3) > 0);

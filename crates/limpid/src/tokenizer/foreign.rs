@@ -126,6 +126,15 @@ impl Foreign {
         if let Engine::BuiltIn(encoding) = self.engine { Some(encoding) } else { None }
     }
 
+    /// The engine, if it is ours.
+    pub(super) fn pairs(&self) -> Option<&Pairs> {
+        match &self.engine {
+            Engine::BuiltIn(encoding) => Some(encoding.pairs()),
+            Engine::Bytes(pairs) => Some(pairs),
+            Engine::Crate(..) => None,
+        }
+    }
+
     pub(super) fn tokens(&self) -> &[Option<String>] {
         &self.tokens
     }

@@ -1,6 +1,9 @@
 //! Byte-level byte pairs, from text to ids: special tokens, pieces, joins; on as many threads as one likes.
 
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::{
+    ops::Range,
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+};
 
 use super::{
     ranks::{Ranks, Scratch},
@@ -51,7 +54,8 @@ impl Pairs {
             && plain(&model.end_of_word_suffix)
             && (bare(true) || bare(false));
         let split = table::split(&spec.pre_tokenizer).filter(|_| same)?;
-        let mut ids: std::collections::HashMap<&str, u64> = vocab.iter().map(|(token, id)| (token.as_str(), *id)).collect();
+        let mut ids: std::collections::HashMap<&str, u64> =
+            vocab.iter().map(|(token, id)| (token.as_str(), *id)).collect();
         let mut tokens: Vec<(String, u32)> = Vec::with_capacity(ids.len());
         let mut take = |token: &str| Some(tokens.push((token.into(), u32::try_from(ids.remove(token)?).ok()?)));
         (0..=255u8).try_for_each(|byte| take(&spell::spell(&[byte])))?;
@@ -94,6 +98,11 @@ impl Pairs {
         }
     }
 
+    /// The bytes and ids of all tokens but the markers, by rank.
+    pub(super) fn tokens(&self) -> impl Iterator<Item = (&[u8], u32)> {
+        self.ranks.tokens()
+    }
+
     /// The ids of `text`.
     pub(super) fn encode(&self, text: &str, specials: bool, threads: usize) -> Vec<u32> {
         let (mut out, mut rest) = (Vec::with_capacity(text.len() / 4 + 1), text);
@@ -112,7 +121,7 @@ impl Pairs {
             let mut scratch = Scratch::new(text.len());
             return self.split.pieces(text, |piece| self.ranks.encode(piece, &mut scratch, out));
         }
-        let parts = parts(text, PART);
+        let parts = parts(text, PART, Split::cut);
         let next = AtomicUsize::new(0);
         let work = || {
             let (mut done, mut scratch) = (Vec::new(), Scratch::new(text.len()));
@@ -134,15 +143,15 @@ impl Pairs {
     }
 }
 
-/// `text` in parts of about that size, cut where pieces always end; larger ones where there is no such place.
-pub(super) fn parts(text: &str, size: usize) -> Vec<&str> {
+/// `text` in parts of about that size, cut where `cut` says; larger ones where there is no such place.
+pub(super) fn parts(text: &str, size: usize, cut: impl Fn(&str, Range<usize>) -> Option<usize>) -> Vec<&str> {
     let (mut parts, mut from, mut to) = (vec![], 0, size);
     while to < text.len() {
         let mut end = to;
         while !text.is_char_boundary(end) {
             end -= 1;
         }
-        match Split::cut(text, to - size..end).filter(|&cut| cut > from) {
+        match cut(text, to - size..end).filter(|&cut| cut > from) {
             Some(cut) => {
                 parts.push(&text[from..cut]);
                 (from, to) = (cut, cut + size);

@@ -89,6 +89,11 @@ impl Ranks {
         &self.bytes[self.starts[rank as usize] as usize..self.starts[rank as usize + 1] as usize]
     }
 
+    /// The bytes and ids of all, by rank.
+    pub(super) fn tokens(&self) -> impl Iterator<Item = (&[u8], u32)> {
+        (0..).zip(&self.ids).map(|(rank, id)| (self.token(rank), *id))
+    }
+
     #[inline]
     fn rank(&self, bytes: &[u8]) -> u32 {
         if bytes.len() > self.longest {

@@ -56,7 +56,8 @@ const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\
 
 /// OpenAI's own for cl100k_base today: blanks that end a text are one piece, newlines among them. In a form that HuggingFace's
 /// engines read alike (`$` and `++` mean other things to one of them).
-const CL100K: &str = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s+\z|\s*[\r\n]|\s+(?!\S)|\s";
+const CL100K: &str =
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s+\z|\s*[\r\n]|\s+(?!\S)|\s";
 
 /// Other spellings that cut every text alike.
 const ALIKE: [(&str, &str); 2] = [
@@ -81,7 +82,8 @@ pub(super) fn byte_level(regex: bool) -> Value {
 pub(super) fn pre_tokenizer(pre: &str) -> Option<Value> {
     let list = match pre {
         "gpt-2" => return Some(cutting(Split::Gpt2)),
-        "dbrx" | "llama-bpe" => return Some(cutting(Split::Llama3)),
+        "dbrx" => return Some(cutting(Split::Gpt4)),
+        "llama-bpe" => return Some(cutting(Split::Llama3)),
         "qwen2" => return Some(cutting(Split::Qwen2)),
         "gpt-4o" => return Some(cutting(Split::Gpt4o)),
         "smollm" => vec![json!({ "type": "Digits", "individual_digits": true }), byte_level(true)],
@@ -136,7 +138,7 @@ pub(super) fn split(value: &Value) -> Option<Split> {
 /// differs from `dbrx` only in blanks that end a text and have a newline before them.
 pub(super) fn splitting(value: &Value) -> Option<&'static str> {
     let asked = plain(value)?;
-    if split(value) == Some(Split::Gpt4) {
+    if split(value) == Some(Split::Llama3) {
         return Some("dbrx");
     }
     PRES.into_iter().find(|pre| pre_tokenizer(pre).and_then(|known| plain(&known)).as_ref() == Some(&asked))
