@@ -92,7 +92,8 @@ fn read_all(data: &str) -> Result<String> {
     Ok(text)
 }
 
-fn text_files(folder: &Path) -> Result<Vec<PathBuf>> {
+/// The .txt and .md files in a folder and those within, in order.
+pub fn text_files(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files = vec![];
     let mut entries: Vec<_> =
         std::fs::read_dir(folder).with_context(|| folder.display().to_string())?.flatten().collect();
@@ -133,7 +134,7 @@ pub fn prompt(given: &str) -> Result<String> {
     }
 }
 
-/// The tokenizer named by `--tokenizer`, learned from the text where it is `char` or `word`.
+/// The tokenizer named by `--tokenizer`, learned from the text where it is `char`, `word` or `bpe:SIZE`.
 pub fn tokenizer(name: &str, text: &Text, specials: &[&str]) -> Result<Tokenizer> {
     let learn = |kind, order, special: &[&str]| {
         let all = [text.train.as_str(), text.validation.as_str()].concat();
@@ -143,9 +144,9 @@ pub fn tokenizer(name: &str, text: &Text, specials: &[&str]) -> Result<Tokenizer
         "char" => learn(Kind::Char, Order::Sorted, &[]),
         "word" => learn(Kind::Word, Order::FirstAppearance, &["<UNK>"]),
         name if Path::new(name).is_file() => Ok(Tokenizer::load(Path::new(name))?),
-        name if name.starts_with("bpe:") => {
-            bail!("`{name}`: training a byte-pair tokenizer is not in this version; use char, word or gpt2")
-        }
-        name => Ok(Tokenizer::named(name)?),
+        name => match name.strip_prefix("bpe:") {
+            Some(size) => crate::verbs::learn::byte_pairs(size, &[&text.train, &text.validation], specials),
+            None => Ok(Tokenizer::named(name)?),
+        },
     }
 }

@@ -8,6 +8,7 @@ pub mod eval;
 pub mod fetch;
 pub mod generate;
 pub mod inspect;
+pub mod learn;
 pub mod params;
 pub mod plan;
 pub mod tokenize;

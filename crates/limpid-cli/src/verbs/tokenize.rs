@@ -1,17 +1,21 @@
 //! `tokenize`: text to ids and back.
 
 use crate::{show, source};
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use limpid::checkpoint::Checkpoint;
-use limpid::tokenizer::{Kind, Order, Tokenizer, from_one_based, statistics, to_one_based};
+use limpid::tokenizer::{Kind, Order, Split, Tokenizer, from_one_based, statistics, to_one_based};
 use limpid::trace::table;
+use std::io::{BufRead, Write};
 use std::path::{Path, PathBuf};
 
-/// Text to ids and back, pieces beside ids.
+/// Text to ids and back, pieces beside ids; `tokenize train` learns a tokenizer.
 #[derive(clap::Args, Debug)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Args {
+    #[command(subcommand)]
+    verb: Option<Verb>,
     /// Text, @FILE, or - for standard input; with --decode, ids like 1,2,3
-    #[arg(value_name = "TEXT", required_unless_present = "vocab")]
+    #[arg(value_name = "TEXT", required_unless_present_any = ["vocab", "lines", "export"])]
     text: Option<String>,
     /// gpt2, cl100k_base, o200k_base, a tokenizer.json, or char or word (learned from the text itself)
     #[arg(long, value_name = "NAME|FILE", default_value = "gpt2")]
@@ -34,15 +38,106 @@ pub struct Args {
     /// Print the ids as one-hot rows instead; for small vocabularies
     #[arg(long, conflicts_with_all = ["decode", "one_based"], requires = "text")]
     one_hot: bool,
+    /// Encode each line of a file (- for standard input), a JSON string, to a JSON list of ids; with --decode, back
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["text", "stats", "vocab", "one_hot", "one_based", "json"])]
+    lines: Option<String>,
+    /// Take the text of special tokens for text like any other
+    #[arg(long, conflicts_with = "decode")]
+    ordinary: bool,
+    /// Write the tokenizer: tokenizer.json, NAME.tiktoken, NAME.bin (llm.c) or a folder for all that transformers reads
+    #[arg(long, value_name = "FILE|DIR", conflicts_with_all = ["text", "lines", "json"])]
+    export: Option<PathBuf>,
+    /// The form, where the name of --export does not say it
+    #[arg(long, value_name = "FORM", requires = "export", value_parser = FORMATS)]
+    format: Option<String>,
+    /// How a .tiktoken file cuts text, if it is not OpenAI's: gpt2, gpt4, gpt4o, llama3 or qwen2
+    #[arg(long, value_name = "NAME", value_parser = split)]
+    split: Option<Split>,
+    /// A special token of a .tiktoken file, with the next id after its ranks; again for more
+    #[arg(long, value_name = "TOKEN")]
+    special: Vec<String>,
     /// Put the result on stdout as JSON
     #[arg(long)]
     json: bool,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Verb {
+    /// Learn a tokenizer from text files of any size
+    Train(super::learn::Args),
+}
+
+/// Forms a tokenizer is written in.
+pub const FORMATS: [&str; 4] = ["json", "tiktoken", "llmc", "folder"];
+
+/// A way of cutting text, by name.
+pub fn split(name: &str) -> Result<Split, String> {
+    Split::named(name).ok_or_else(|| "known are gpt2, gpt4, gpt4o, llama3 and qwen2".into())
+}
+
+/// The form asked for, or the one that the name says.
+pub fn format<'a>(asked: Option<&'a str>, path: &Path) -> Result<&'a str> {
+    Ok(match (asked, path.extension().and_then(|end| end.to_str())) {
+        (Some(form), _) => form,
+        _ if path.is_dir() => "folder",
+        (_, Some("json")) => "json",
+        (_, Some("tiktoken")) => "tiktoken",
+        (_, Some("bin")) => "llmc",
+        (_, None) => "folder",
+        (_, Some(_)) => bail!("{}: say the form with --format {}", path.display(), FORMATS.join(", ")),
+    })
+}
+
+/// Writes a tokenizer in that form; what was written.
+pub fn write(tokenizer: &Tokenizer, path: &Path, format: &str) -> Result<Vec<PathBuf>> {
+    let bytes = match format {
+        "folder" => {
+            std::fs::create_dir_all(path).with_context(|| path.display().to_string())?;
+            return Ok(tokenizer.export(path, 1_000_000)?);
+        }
+        "tiktoken" => tokenizer.to_tiktoken()?.into_bytes(),
+        "llmc" => tokenizer.to_llmc()?,
+        _ => {
+            tokenizer.export_json(path)?;
+            return Ok(vec![path.into()]);
+        }
+    };
+    limpid::checkpoint::replace(path, |beside| std::fs::write(beside, &bytes))
+        .with_context(|| path.display().to_string())?;
+    Ok(vec![path.into()])
+}
+
+/// `--lines`: a JSON value a line in, one out.
+fn lines(tokenizer: &Tokenizer, file: &str, decode: bool, ordinary: bool) -> Result<()> {
+    let input: Box<dyn BufRead> = match file {
+        "-" => Box::new(std::io::stdin().lock()),
+        _ => Box::new(std::io::BufReader::new(std::fs::File::open(file).with_context(|| file.to_string())?)),
+    };
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    for (line, n) in input.lines().zip(1..) {
+        let line = line.with_context(|| format!("{file}, line {n}"))?;
+        if decode {
+            let ids: Vec<u32> =
+                serde_json::from_str(&line).with_context(|| format!("{file}, line {n}: no list of ids"))?;
+            serde_json::to_writer(&mut out, &tokenizer.decode(&ids).with_context(|| format!("{file}, line {n}"))?)?;
+        } else {
+            let text: String =
+                serde_json::from_str(&line).with_context(|| format!("{file}, line {n}: no JSON string"))?;
+            let ids = if ordinary { tokenizer.encode_ordinary(&text) } else { tokenizer.encode(&text) };
+            serde_json::to_writer(&mut out, &ids.with_context(|| format!("{file}, line {n}"))?)?;
+        }
+        out.write_all(b"\n")?;
+    }
+    Ok(out.flush()?)
 }
 
 /// Widest one-hot matrix, and longest vocabulary that is printed whole.
 const WIDEST: usize = 200;
 
 pub fn run(args: Args) -> Result<()> {
+    if let Some(Verb::Train(args)) = args.verb {
+        return super::learn::run(args);
+    }
     let text = args.text.as_deref().map(source::prompt).transpose()?;
     let tokenizer = match (&args.model, args.tokenizer.as_str()) {
         (Some(dir), _) => super::tokenizer(&Checkpoint::open(dir)?)?.clone(),
@@ -57,9 +152,19 @@ pub fn run(args: Args) -> Result<()> {
                 if kind == "char" { (Kind::Char, Order::Sorted) } else { (Kind::Word, Order::FirstAppearance) };
             Tokenizer::train(kind, text, order, &[])?
         }
+        (None, file) if file.ends_with(".tiktoken") => {
+            Tokenizer::load_tiktoken(Path::new(file), args.split, &args.special)?
+        }
         (None, file) if Path::new(file).is_file() => Tokenizer::load(Path::new(file))?,
         (None, name) => Tokenizer::named(name)?,
     };
+    if let Some(file) = &args.lines {
+        return lines(&tokenizer, file, args.decode, args.ordinary);
+    }
+    if let Some(path) = &args.export {
+        let written = write(&tokenizer, path, format(args.format.as_deref(), path)?)?;
+        return show::out(&written.iter().map(|path| format!("{}\n", path.display())).collect::<String>());
+    }
     let given = text.as_deref().unwrap_or("");
     let ids = match args.decode {
         true => {
@@ -68,6 +173,7 @@ pub fn run(args: Args) -> Result<()> {
             let ids = parts.map(super::ids).collect::<Result<Vec<u32>, String>>().map_err(anyhow::Error::msg)?;
             if args.one_based { from_one_based(&ids)? } else { ids }
         }
+        false if args.ordinary => tokenizer.encode_ordinary(given)?,
         false => tokenizer.encode(given)?,
     };
     let (pieces, size, first) = (tokenizer.pieces(&ids)?, tokenizer.vocab_size(), u32::from(args.one_based));

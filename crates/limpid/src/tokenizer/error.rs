@@ -154,6 +154,31 @@ pub enum Error {
     /// A tokenizer that GGUF cannot express.
     #[error("this tokenizer cannot be written as a GGUF table: {0}")]
     Table(String),
+    /// A tokenizer that a file's format cannot express.
+    #[error("this tokenizer cannot be written in that format: {0}")]
+    Format(String),
+    /// Ranks without a way of cutting text.
+    #[error(
+        "a .tiktoken file does not say how text is cut, and these are not OpenAI's ranks: say it with --split gpt2, gpt4, \
+         gpt4o, llama3 or qwen2 (`limpid tokenize --tokenizer FILE --split gpt4 --export tokenizer.json` keeps it)"
+    )]
+    NoSplit,
+    /// What cannot be learned.
+    #[error("{0}")]
+    Learn(String),
+    /// A text to learn from that is no text.
+    #[error("it is not UTF-8 text: byte {at} (line {line}) is 0x{byte:02X}")]
+    NotText {
+        /// The first byte that is wrong.
+        at: usize,
+        /// Its line, from 1.
+        line: usize,
+        /// Its value.
+        byte: u8,
+    },
+    /// A text that cannot be read.
+    #[error("{0}")]
+    Read(io::Error),
     /// A file that cannot be read or written.
     #[error("{}: {source}", .path.display())]
     Io {
@@ -184,7 +209,7 @@ fn meant(nearest: &Option<&'static str>) -> String {
 }
 
 /// A piece as it is quoted in a message: escaped, and cut where it is long.
-fn shown(piece: &str) -> String {
+pub(super) fn shown(piece: &str) -> String {
     match piece.char_indices().nth(40) {
         Some((end, _)) => format!("{:?}…", &piece[..end]),
         None => format!("{piece:?}"),

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use super::{
-    Encoding, Error, Tokenizer, replace,
-    spec::{Merge, Vocab},
+    Encoding, Error, Foreign, Split, Tokenizer, replace,
+    spec::{Merge, Spec, Vocab},
     table,
 };
 
@@ -17,12 +17,14 @@ pub(super) fn export(tokenizer: &Tokenizer, dir: &Path, model_max_length: usize)
         Tokenizer::Bpe(encoding) => {
             let spec = table::encoding(*encoding)?;
             files.push(("tokenizer.json", written(&spec)?));
-            if let (Encoding::Gpt2, Vocab::Ids(pairs), Some(merges)) = (encoding, &spec.model.vocab, &spec.model.merges)
-            {
-                let lines = merges.iter().map(|Merge(a, b)| format!("{a} {b}\n"));
-                files.push(("merges.txt", std::iter::once("#version: 0.2\n".to_string()).chain(lines).collect()));
-                files.push(("vocab.json", written(&Vocab::Ids(pairs.clone()))?));
+            if *encoding == Encoding::Gpt2 {
+                byte_pairs(&spec, &mut files)?;
             }
+        }
+        Tokenizer::Foreign(foreign) if other_gpt2(foreign) => {
+            let spec = foreign.spec()?;
+            files.push(("tokenizer.json", tokenizer.to_json()));
+            byte_pairs(&spec, &mut files)?;
         }
         other => files.push(("tokenizer.json", other.to_json())),
     }
@@ -60,6 +62,28 @@ pub(super) fn export(tokenizer: &Tokenizer, dir: &Path, model_max_length: usize)
         }
     };
     files.into_iter().map(write).collect()
+}
+
+/// The full tokenizer.json.
+pub(super) fn json(tokenizer: &Tokenizer) -> Result<String, Error> {
+    match tokenizer {
+        Tokenizer::Bpe(encoding) => written(&table::encoding(*encoding)?),
+        other => Ok(other.to_json()),
+    }
+}
+
+/// Whoever reads vocab.json and merges.txt cuts text as GPT-2 does.
+fn other_gpt2(foreign: &Foreign) -> bool {
+    foreign.pairs().is_some_and(|pairs| pairs.split == Split::Gpt2)
+}
+
+fn byte_pairs(spec: &Spec, files: &mut Vec<(&str, String)>) -> Result<(), Error> {
+    if let (Vocab::Ids(pairs), Some(merges)) = (&spec.model.vocab, &spec.model.merges) {
+        let lines = merges.iter().map(|Merge(a, b)| format!("{a} {b}\n"));
+        files.push(("merges.txt", std::iter::once("#version: 0.2\n".to_string()).chain(lines).collect()));
+        files.push(("vocab.json", written(&Vocab::Ids(pairs.clone()))?));
+    }
+    Ok(())
 }
 
 fn written(value: &impl serde::Serialize) -> Result<String, Error> {

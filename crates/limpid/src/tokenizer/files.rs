@@ -4,6 +4,7 @@
 
 use std::{fs, path::Path, sync::Arc};
 
+use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -11,6 +12,7 @@ use super::{
     Encoding, Error, Tokenizer,
     foreign::Foreign,
     spec::{Added, Merge, Model, Spec, Vocab, part},
+    split::Split,
     table,
 };
 
@@ -147,8 +149,20 @@ fn bert_normalizer(config: &Config) -> Value {
     })
 }
 
+/// BERT's tokenizer of that vocab.txt, with these special tokens.
+pub(super) fn learned_pieces(lines: &str, lowercase: bool, special: &[String]) -> Result<Tokenizer, Error> {
+    let config = Config { do_lower_case: Some(lowercase), ..Config::default() };
+    let mut spec = word_piece_spec(lines, &config)?;
+    spec.added_tokens = (0..).zip(special).map(|(id, token)| Added::new(id, token, true)).collect();
+    Tokenizer::made(spec)
+}
+
 /// BERT's vocab.txt: a token a line.
 fn word_pieces(lines: &str, config: &Config) -> Result<Foreign, Error> {
+    Foreign::made(word_piece_spec(lines, config)?)
+}
+
+fn word_piece_spec(lines: &str, config: &Config) -> Result<Spec, Error> {
     let pairs: Vec<(String, u64)> = lines.lines().map(String::from).zip(0..).collect();
     let id = |name: &str| pairs.iter().find(|(token, _)| token == name).map(|(_, id)| *id as u32);
     let names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"];
@@ -171,11 +185,11 @@ fn word_pieces(lines: &str, config: &Config) -> Result<Foreign, Error> {
     spec.pre_tokenizer = json!({ "type": "BertPreTokenizer" });
     spec.post_processor = json!({ "type": "BertProcessing", "sep": ["[SEP]", sep], "cls": ["[CLS]", cls] });
     spec.decoder = json!({ "type": "WordPiece", "prefix": "##", "cleanup": true });
-    Foreign::made(spec)
+    Ok(spec)
 }
 
 /// llm.c's file: the bytes of each token, in the order they were merged in.
-fn llm_c(bytes: &[u8]) -> Result<Tokenizer, Error> {
+pub(super) fn llm_c(bytes: &[u8]) -> Result<Tokenizer, Error> {
     let number = |i: usize| bytes.get(4 * i..4 * i + 4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
     let header = [number(0), number(1), number(2), number(255)];
     let [Some(magic), Some(version @ 1..=2), Some(count), Some(_)] = header else {
@@ -219,4 +233,94 @@ fn llm_c(bytes: &[u8]) -> Result<Tokenizer, Error> {
     spec.pre_tokenizer = table::pre_tokenizer("gpt-2").unwrap_or_default();
     spec.decoder = table::byte_level(true);
     Ok(Tokenizer::Foreign(Arc::new(Foreign::made(spec)?)))
+}
+
+/// Each token of a .tiktoken file: its bytes in base64, a blank, its rank.
+pub(super) fn tiktoken(bytes: &[u8], split: Option<Split>, special: &[String]) -> Result<Tokenizer, Error> {
+    let text =
+        str::from_utf8(bytes).map_err(|error| part("the file", "lines of base64 and ranks", error.to_string()))?;
+    let mut tokens: Vec<Option<Vec<u8>>> = Vec::new();
+    let mut seen = std::collections::HashSet::new();
+    for (line, n) in text.lines().zip(1..).filter(|(line, _)| !line.is_empty()) {
+        let parsed = line.split_once(' ').and_then(|(token, rank)| {
+            let rank: usize = rank.trim().parse().ok().filter(|rank| *rank < 1 << 22)?;
+            Some((STANDARD.decode(token).ok().filter(|token| !token.is_empty())?, rank))
+        });
+        let wrong = |expected| part(&format!("line {n}"), expected, super::error::shown(line));
+        let (token, rank) = parsed.ok_or_else(|| wrong("a token in base64, a blank and its rank"))?;
+        if rank >= tokens.len() {
+            tokens.resize(rank + 1, None);
+        }
+        if !seen.insert(token.clone()) || tokens[rank].replace(token).is_some() {
+            return Err(wrong("a token and a rank that no other line has"));
+        }
+    }
+    if !(0..=255u8).all(|byte| seen.contains([byte].as_slice())) {
+        return Err(part("the tokens", "all 256 single bytes among them", format!("{} tokens", seen.len())));
+    }
+    let is = |encoding: Encoding, count: usize| {
+        let own = tokens.len() == count || (encoding == Encoding::Gpt2 && tokens.len() == 50_281);
+        own && (0..).zip(&tokens[..count]).all(|(id, token)| token.as_deref() == Some(&*encoding.bytes(&[id])))
+    };
+    let known = [(Encoding::Gpt2, 50_256), (Encoding::Cl100k, 100_256), (Encoding::O200k, 199_998)];
+    let known = known.into_iter().find(|&(encoding, count)| tokens.len() >= count && is(encoding, count));
+    let own =
+        known.filter(|&(encoding, count)| split.is_none_or(|split| split == encoding.split()) && tokens.len() == count);
+    if let Some((encoding, _)) = own.filter(|_| special.is_empty()) {
+        return Ok(Tokenizer::Bpe(encoding));
+    }
+    let split = split.or(known.map(|(encoding, _)| encoding.split())).ok_or(Error::NoSplit)?;
+    let mut spec = table::ranked(&tokens)?;
+    // p50k_base has its end of text where GPT-2 has it, among its tokens.
+    let p50k = known.is_some() && own.is_none() && tokens[50_256].is_none() && special.is_empty();
+    spec.added_tokens =
+        special.iter().zip(tokens.len() as u32..).map(|(token, id)| Added::new(id, token, true)).collect();
+    spec.added_tokens.extend(p50k.then(|| Added::new(50_256, "<|endoftext|>", true)));
+    if let Vocab::Ids(pairs) = &mut spec.model.vocab {
+        pairs.extend(spec.added_tokens.iter().map(|added| (added.content.clone(), added.id)));
+    }
+    (spec.pre_tokenizer, spec.decoder) = (table::cutting(split), table::byte_level(true));
+    Tokenizer::made(spec)
+}
+
+/// The tokens of byte-level byte pairs whose ids are in the order of their ranks: bytes and id, special tokens left out.
+fn in_order(tokenizer: &Tokenizer) -> Result<Vec<(Vec<u8>, u32)>, Error> {
+    let pairs = match tokenizer {
+        Tokenizer::Bpe(encoding) => Some(encoding.pairs()),
+        Tokenizer::Foreign(foreign) => foreign.pairs(),
+        _ => None,
+    };
+    let pairs =
+        pairs.ok_or_else(|| Error::Format(format!("it is no byte-level byte pairs, but {}", tokenizer.name())))?;
+    let mut tokens: Vec<(Vec<u8>, u32)> = pairs.tokens().map(|(token, id)| (token.to_vec(), id)).collect();
+    let joined = tokens.iter().filter(|(token, _)| token.len() > 1).map(|(_, id)| *id);
+    if !joined.is_sorted() {
+        return Err(Error::Format("its ids are not in the order of its merges".into()));
+    }
+    tokens.sort_by_key(|(_, id)| *id);
+    Ok(tokens)
+}
+
+/// [`Tokenizer::to_tiktoken`].
+pub(super) fn to_tiktoken(tokenizer: &Tokenizer) -> Result<String, Error> {
+    Ok(in_order(tokenizer)?.iter().map(|(token, id)| format!("{} {id}\n", STANDARD.encode(token))).collect())
+}
+
+/// [`Tokenizer::to_llmc`].
+pub(super) fn to_llmc(tokenizer: &Tokenizer) -> Result<Vec<u8>, Error> {
+    let end = tokenizer.end_of_text().ok_or_else(|| Error::Format("it has no token that ends a text".into()))?;
+    let mut tokens = in_order(tokenizer)?;
+    tokens.extend(tokenizer.specials().into_iter().map(|(text, id)| (text.into(), id)));
+    tokens.sort_by_key(|(_, id)| *id);
+    let mut header = [0u32; 256];
+    header[..4].copy_from_slice(&[LLMC[0], LLMC[1], tokens.len() as u32, end]);
+    let mut bytes: Vec<u8> = header.iter().flat_map(|number| number.to_le_bytes()).collect();
+    for ((token, id), place) in tokens.iter().zip(0..) {
+        let size = u8::try_from(token.len()).ok().filter(|_| *id == place);
+        bytes.push(
+            size.ok_or_else(|| Error::Format(format!("token {id} is longer than 255 bytes, or ids are unused")))?,
+        );
+        bytes.extend(token);
+    }
+    Ok(bytes)
 }

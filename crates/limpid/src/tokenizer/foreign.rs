@@ -13,6 +13,7 @@ use tokenizers::Tokenizer as Crate;
 
 use super::{
     Encoding, Error,
+    pairs::Pairs,
     spec::{Added, Merge, Spec, part, shown, steps},
     spell, table,
 };
@@ -37,6 +38,7 @@ pub struct Foreign {
 #[expect(clippy::large_enum_variant, reason = "there is one per model")]
 enum Engine {
     BuiltIn(Encoding),
+    Bytes(Pairs),
     /// The second finds special tokens in no text; it is made when it is first asked for.
     Crate(Crate, OnceLock<Box<Crate>>),
 }
@@ -97,7 +99,10 @@ impl Foreign {
         let decoder = decoder(&spec.decoder)?;
         let engine = match built_in(&spec, &tokens).filter(|_| decoder == Decoder::Letters) {
             Some(encoding) => Engine::BuiltIn(encoding),
-            None => Engine::Crate(spec.build()?, OnceLock::new()),
+            None => match Pairs::of(&spec) {
+                Some(pairs) => Engine::Bytes(pairs),
+                None => Engine::Crate(spec.build()?, OnceLock::new()),
+            },
         };
         Ok(Foreign { kind, source, engine, decoder, tokens, added, frame, end: None, begin: None })
     }
@@ -119,6 +124,15 @@ impl Foreign {
     /// The encoding it is.
     pub(super) fn built_in(&self) -> Option<Encoding> {
         if let Engine::BuiltIn(encoding) = self.engine { Some(encoding) } else { None }
+    }
+
+    /// The engine, if it is ours.
+    pub(super) fn pairs(&self) -> Option<&Pairs> {
+        match &self.engine {
+            Engine::BuiltIn(encoding) => Some(encoding.pairs()),
+            Engine::Bytes(pairs) => Some(pairs),
+            Engine::Crate(..) => None,
+        }
     }
 
     pub(super) fn tokens(&self) -> &[Option<String>] {
@@ -149,9 +163,10 @@ impl Foreign {
         special.filter_map(|&(id, _)| Some((self.tokens[id as usize].as_deref()?, id))).collect()
     }
 
-    pub(super) fn encode(&self, text: &str, specials: bool) -> Result<Vec<u32>, Error> {
+    pub(super) fn encode(&self, text: &str, specials: bool, threads: usize) -> Result<Vec<u32>, Error> {
         let (whole, ordinary) = match &self.engine {
-            Engine::BuiltIn(encoding) => return encoding.encode(text, specials),
+            Engine::BuiltIn(encoding) => return Ok(encoding.encode(text, specials, threads)),
+            Engine::Bytes(pairs) => return Ok(pairs.encode(text, specials, threads)),
             Engine::Crate(whole, ordinary) => (whole, ordinary),
         };
         // Beyond about a million blanks in a row their regular expression gives up, and the crate goes on without it.
@@ -359,8 +374,8 @@ fn frame(value: &Value, size: usize) -> Result<(Vec<u32>, Vec<u32>), Error> {
 fn built_in(spec: &Spec, tokens: &[Option<String>]) -> Option<Encoding> {
     let model = &spec.model;
     let plain = |text: &Option<String>| text.as_ref().is_none_or(String::is_empty);
-    let pre = table::splitting(&spec.pre_tokenizer)?;
-    let (encoding, known) = KNOWN.into_iter().find(|&(encoding, _)| table::pre_of(encoding) == pre)?;
+    let split = table::split(&spec.pre_tokenizer)?;
+    let (encoding, known) = KNOWN.into_iter().find(|&(encoding, _)| encoding.split() == split)?;
     let merges = model.merges.as_deref().filter(|_| spec.kind() == "BPE" && spec.version == "1.0")?;
     let alike = |added: &Added| {
         let bare = added.special && !(added.single_word || added.lstrip || added.rstrip);

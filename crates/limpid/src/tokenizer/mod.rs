@@ -15,8 +15,12 @@ mod files;
 mod foreign;
 mod ids;
 mod json;
+mod learn;
+mod pairs;
+mod ranks;
 mod spec;
 mod spell;
+mod split;
 mod stream;
 mod table;
 mod vocabulary;
@@ -34,6 +38,8 @@ pub use bpe::Encoding;
 pub use error::Error;
 pub use foreign::Foreign;
 pub use ids::{Remap, Statistics, from_one_based, statistics, to_one_based};
+pub use learn::{Learn, Learner, Recipe};
+pub use split::Split;
 pub use stream::TextStream;
 pub use table::Table;
 pub use vocabulary::{Kind, Order, Vocabulary};
@@ -101,6 +107,11 @@ impl Tokenizer {
         Vocabulary::new(kind, tokens).map(Tokenizer::learned)
     }
 
+    /// From what was put together here.
+    fn made(spec: spec::Spec) -> Result<Tokenizer, Error> {
+        Ok(Tokenizer::Foreign(Arc::new(Foreign::made(spec)?)))
+    }
+
     fn learned(vocabulary: Vocabulary) -> Tokenizer {
         match vocabulary.kind() {
             Kind::Char => Tokenizer::Char(Arc::new(vocabulary)),
@@ -130,19 +141,24 @@ impl Tokenizer {
 
     /// The ids of `text`, special tokens recognised.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, Error> {
-        self.encode_with(text, true)
+        self.encode_with(text, true, 1)
+    }
+
+    /// The same ids from several threads, for a long text. Only byte-level byte pairs make use of them.
+    pub fn encode_on(&self, threads: usize, text: &str) -> Result<Vec<u32>, Error> {
+        self.encode_with(text, true, threads)
     }
 
     /// The ids of `text`, where the text of a special token is text like any other.
     pub fn encode_ordinary(&self, text: &str) -> Result<Vec<u32>, Error> {
-        self.encode_with(text, false)
+        self.encode_with(text, false, 1)
     }
 
-    fn encode_with(&self, text: &str, specials: bool) -> Result<Vec<u32>, Error> {
+    fn encode_with(&self, text: &str, specials: bool, threads: usize) -> Result<Vec<u32>, Error> {
         match self {
             Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => vocabulary.encode(text, specials),
-            Tokenizer::Bpe(encoding) => encoding.encode(text, specials),
-            Tokenizer::Foreign(foreign) => foreign.encode(text, specials),
+            Tokenizer::Bpe(encoding) => Ok(encoding.encode(text, specials, threads)),
+            Tokenizer::Foreign(foreign) => foreign.encode(text, specials, threads),
         }
     }
 
@@ -265,10 +281,41 @@ impl Tokenizer {
         replace(path, self.to_json().as_bytes()).map_err(|source| Error::Io { path: path.into(), source })
     }
 
-    /// Reads a tokenizer.json.
+    /// Reads a tokenizer.json; or, by their endings, OpenAI's .tiktoken and llm.c's .bin.
     pub fn load(path: impl AsRef<Path>) -> Result<Tokenizer, Error> {
         let path = path.as_ref();
+        match path.extension().and_then(|end| end.to_str()) {
+            Some("tiktoken") => return Tokenizer::load_tiktoken(path, None, &[]),
+            Some("bin") => return files::llm_c(&files::read(path)?).map_err(|error| error.at(path)),
+            _ => {}
+        }
         json::read(files::text(path)?).map_err(|error| error.at(path))
+    }
+
+    /// Reads a .tiktoken file: OpenAI's ranks are known by what they are, others need to be told how text is cut. `special`
+    /// tokens have the ids that follow.
+    pub fn load_tiktoken(path: &Path, split: Option<Split>, special: &[String]) -> Result<Tokenizer, Error> {
+        files::tiktoken(&files::read(path)?, split, special).map_err(|error| error.at(path))
+    }
+
+    /// The content of a .tiktoken file: byte-level byte pairs whose ids are in the order of their merges. Special tokens and
+    /// the way of cutting have no place in it; [`split`](Tokenizer::split) says the latter.
+    pub fn to_tiktoken(&self) -> Result<String, Error> {
+        files::to_tiktoken(self)
+    }
+
+    /// The content of llm.c's gpt2_tokenizer.bin, version 2.
+    pub fn to_llmc(&self) -> Result<Vec<u8>, Error> {
+        files::to_llmc(self)
+    }
+
+    /// How it cuts text before joining bytes, if that is what it does.
+    pub fn split(&self) -> Option<Split> {
+        match self {
+            Tokenizer::Bpe(encoding) => Some(encoding.split()),
+            Tokenizer::Foreign(foreign) => foreign.pairs().map(|pairs| pairs.split),
+            _ => None,
+        }
     }
 
     /// The tokenizer in a model's folder: tokenizer.json, or else vocab.json with merges.txt (GPT-2, GPT-1), vocab.txt
@@ -284,6 +331,12 @@ impl Tokenizer {
     /// tokenizer_config.json, and for `gpt2` vocab.json and merges.txt. `model_max_length` is the model's context.
     pub fn export(&self, dir: &Path, model_max_length: usize) -> Result<Vec<PathBuf>, Error> {
         export::export(self, dir, model_max_length)
+    }
+
+    /// Writes the tokenizer.json that [`export`](Tokenizer::export) writes: whole, where [`save`](Tokenizer::save) only names
+    /// an encoding.
+    pub fn export_json(&self, path: &Path) -> Result<(), Error> {
+        replace(path, export::json(self)?.as_bytes()).map_err(|source| Error::Io { path: path.into(), source })
     }
 
     /// What a GGUF file says of it, or why GGUF cannot say it.

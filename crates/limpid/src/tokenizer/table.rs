@@ -13,6 +13,7 @@ use super::{
     foreign::Foreign,
     spec::{Added, Merge, Model, Spec, Vocab, part, shown, steps},
     spell,
+    split::Split,
 };
 
 /// What `tokenizer.ggml.*` holds in a GGUF file.
@@ -53,10 +54,21 @@ const QWEN: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// Other spellings of [`GPT4`] that cut every text alike: OpenAI's own, then and now.
-const AS_GPT4: [&str; 2] = [
-    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",
-    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s",
+/// OpenAI's own for cl100k_base today: blanks that end a text are one piece, newlines among them. In a form that HuggingFace's
+/// engines read alike (`$` and `++` mean other things to one of them).
+const CL100K: &str =
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s+\z|\s*[\r\n]|\s+(?!\S)|\s";
+
+/// Other spellings that cut every text alike.
+const ALIKE: [(&str, &str); 2] = [
+    (
+        r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",
+        GPT4,
+    ),
+    (
+        r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s",
+        CL100K,
+    ),
 ];
 
 const PRES: [&str; 6] = ["gpt-2", "dbrx", "qwen2", "gpt-4o", "smollm", "default"];
@@ -68,40 +80,67 @@ pub(super) fn byte_level(regex: bool) -> Value {
 
 /// llama.cpp's way of cutting text as HuggingFace's pre_tokenizer.
 pub(super) fn pre_tokenizer(pre: &str) -> Option<Value> {
-    let split = |regex: &str| json!({ "type": "Split", "pattern": { "Regex": regex }, "behavior": "Isolated", "invert": false });
     let list = match pre {
-        "gpt-2" => return Some(byte_level(true)),
-        "dbrx" | "llama-bpe" => vec![split(GPT4)],
-        "qwen2" => vec![split(QWEN)],
-        "gpt-4o" => vec![split(GPT4O)],
+        "gpt-2" => return Some(cutting(Split::Gpt2)),
+        "dbrx" => return Some(cutting(Split::Gpt4)),
+        "llama-bpe" => return Some(cutting(Split::Llama3)),
+        "qwen2" => return Some(cutting(Split::Qwen2)),
+        "gpt-4o" => return Some(cutting(Split::Gpt4o)),
         "smollm" => vec![json!({ "type": "Digits", "individual_digits": true }), byte_level(true)],
-        "default" => [r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"].map(split).to_vec(),
+        "default" => [r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"].map(regex_step).to_vec(),
         _ => return None,
     };
     let last = if pre == "smollm" { None } else { Some(byte_level(false)) };
     Some(json!({ "type": "Sequence", "pretokenizers": list.into_iter().chain(last).collect::<Vec<_>>() }))
 }
 
-/// llama.cpp's name for a pre_tokenizer (`dbrx` for `llama-bpe` too), if it has one.
-pub(super) fn splitting(value: &Value) -> Option<&'static str> {
-    /// What a step does, whichever way it is written.
-    fn plain(value: &Value) -> Option<Vec<String>> {
-        let one = |(kind, step): &(&str, &Value)| {
-            Some(match *kind {
-                "ByteLevel" if step["add_prefix_space"] == false => format!("letters {}", step["use_regex"] != false),
-                "Digits" => format!("digits {}", step["individual_digits"] == true),
-                "Split" => {
-                    let regex = step["pattern"]["Regex"].as_str()?;
-                    let pieces = (step["behavior"].as_str()?, step["invert"].as_bool()?);
-                    let regex = if AS_GPT4.contains(&regex) { GPT4 } else { regex };
-                    matches!(pieces, ("Isolated", _) | ("Removed", true)).then(|| regex.to_string())?
-                }
-                _ => return None,
-            })
-        };
-        steps("", value).ok()?.iter().map(one).collect()
-    }
+/// HuggingFace's pre_tokenizer for a way of cutting.
+pub(super) fn cutting(split: Split) -> Value {
+    let regex = match split {
+        Split::Gpt2 => return byte_level(true),
+        Split::Gpt4 => CL100K,
+        Split::Gpt4o => GPT4O,
+        Split::Llama3 => GPT4,
+        Split::Qwen2 => QWEN,
+    };
+    json!({ "type": "Sequence", "pretokenizers": [regex_step(regex), byte_level(false)] })
+}
+
+fn regex_step(regex: &str) -> Value {
+    json!({ "type": "Split", "pattern": { "Regex": regex }, "behavior": "Isolated", "invert": false })
+}
+
+/// What the steps of a pre_tokenizer do, whichever way they are written.
+fn plain(value: &Value) -> Option<Vec<String>> {
+    let one = |(kind, step): &(&str, &Value)| {
+        Some(match *kind {
+            "ByteLevel" if step["add_prefix_space"] == false => format!("letters {}", step["use_regex"] != false),
+            "Digits" => format!("digits {}", step["individual_digits"] == true),
+            "Split" => {
+                let regex = step["pattern"]["Regex"].as_str()?;
+                let pieces = (step["behavior"].as_str()?, step["invert"].as_bool()?);
+                let regex = ALIKE.iter().find(|(other, _)| *other == regex).map_or(regex, |(_, known)| known);
+                matches!(pieces, ("Isolated", _) | ("Removed", true)).then(|| regex.to_string())?
+            }
+            _ => return None,
+        })
+    };
+    steps("", value).ok()?.iter().map(one).collect()
+}
+
+/// The way of cutting that a pre_tokenizer is.
+pub(super) fn split(value: &Value) -> Option<Split> {
     let asked = plain(value)?;
+    Split::ALL.into_iter().find(|split| plain(&cutting(*split)).as_ref() == Some(&asked))
+}
+
+/// llama.cpp's name for a pre_tokenizer (`dbrx` for `llama-bpe` too), if it has one. It has none for [`CL100K`], which
+/// differs from `dbrx` only in blanks that end a text and have a newline before them.
+pub(super) fn splitting(value: &Value) -> Option<&'static str> {
+    let asked = plain(value)?;
+    if split(value) == Some(Split::Llama3) {
+        return Some("dbrx");
+    }
     PRES.into_iter().find(|pre| pre_tokenizer(pre).and_then(|known| plain(&known)).as_ref() == Some(&asked))
 }
 
@@ -130,19 +169,9 @@ pub(super) fn encoding(encoding: Encoding) -> Result<Spec, Error> {
         list.extend(pairs);
     }
     spec.added_tokens = encoding.specials().iter().map(|&(name, id)| Added::new(id, name, true)).collect();
-    spec.pre_tokenizer = pre_tokenizer(pre_of(encoding)).unwrap_or_default();
+    spec.pre_tokenizer = cutting(encoding.split());
     spec.decoder = byte_level(true);
     Ok(spec)
-}
-
-/// llama.cpp's name for how it cuts text. Its `gpt-4o` takes combining marks for no letters, where OpenAI's own regular
-/// expression does: texts with such marks have other ids there.
-pub(super) fn pre_of(encoding: Encoding) -> &'static str {
-    match encoding {
-        Encoding::Gpt2 => "gpt-2",
-        Encoding::Cl100k => "dbrx",
-        Encoding::O200k => "gpt-4o",
-    }
 }
 
 fn cannot(why: impl Into<String>) -> Error {
@@ -196,6 +225,8 @@ fn kinds(spec: &Spec, tokens: Vec<Option<String>>) -> (Vec<String>, Vec<i32>) {
     (tokens.into_iter().zip(0..).map(name).collect(), types)
 }
 
+/// llama.cpp's `gpt-4o` takes combining marks for no letters, where OpenAI's own regular expression does: texts with such
+/// marks have other ids there.
 fn letters(spec: Spec, tokens: Vec<Option<String>>, bos: Option<u32>, eos: Option<u32>) -> Result<Table, Error> {
     let mut pre = splitting(&spec.pre_tokenizer).ok_or_else(|| {
         cannot(format!("llama.cpp has no name for its pre_tokenizer, {}", shown(&spec.pre_tokenizer)))

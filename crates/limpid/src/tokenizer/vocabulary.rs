@@ -29,7 +29,7 @@ impl Kind {
     }
 
     /// The pieces of `text`, each with the byte where it starts.
-    fn pieces<'a>(self, text: &'a str) -> Box<dyn Iterator<Item = (usize, &'a str)> + 'a> {
+    pub(super) fn pieces<'a>(self, text: &'a str) -> Box<dyn Iterator<Item = (usize, &'a str)> + 'a> {
         match self {
             Kind::Char => Box::new(text.char_indices().map(|(at, c)| (at, &text[at..at + c.len_utf8()]))),
             Kind::Word => Box::new(words::pieces(text)),

@@ -1,0 +1,164 @@
+//! Byte-level byte pairs, from text to ids: special tokens, pieces, joins; on as many threads as one likes.
+
+use std::{
+    ops::Range,
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+};
+
+use super::{
+    ranks::{Ranks, Scratch},
+    spec::{Merge, Spec, Vocab},
+    spell,
+    split::Split,
+    table,
+};
+
+/// A token that is found in text before all else.
+pub(super) struct Marker {
+    pub text: String,
+    pub id: u32,
+    /// Only where special tokens are asked for.
+    pub special: bool,
+}
+
+/// A byte-level tokenizer.
+pub(super) struct Pairs {
+    pub split: Split,
+    ranks: Ranks,
+    markers: Vec<Marker>,
+    /// Whether a marker begins with this byte.
+    begins: [bool; 256],
+}
+
+impl Pairs {
+    pub(super) fn new(split: Split, ranks: Ranks, mut markers: Vec<Marker>) -> Pairs {
+        markers.retain(|marker| !marker.text.is_empty());
+        markers.sort_by_key(|marker| std::cmp::Reverse(marker.text.len()));
+        let mut begins = [false; 256];
+        markers.iter().for_each(|marker| begins[marker.text.as_bytes()[0] as usize] = true);
+        Pairs { split, ranks, markers, begins }
+    }
+
+    /// What a tokenizer.json says, if it is this and nothing more: the same ids for every text as HuggingFace's.
+    pub(super) fn of(spec: &Spec) -> Option<Pairs> {
+        let model = &spec.model;
+        let plain = |text: &Option<String>| text.as_ref().is_none_or(String::is_empty);
+        let bare = |first: bool| {
+            spec.added_tokens.iter().all(|a| !(a.single_word || a.lstrip || a.rstrip) && a.normalized == first)
+        };
+        let (Vocab::Ids(vocab), Some(listed)) = (&model.vocab, &model.merges) else { return None };
+        let same = spec.kind() == "BPE"
+            && spec.version == "1.0"
+            && spec.normalizer.is_null()
+            && plain(&model.continuing_subword_prefix)
+            && plain(&model.end_of_word_suffix)
+            && (bare(true) || bare(false));
+        let split = table::split(&spec.pre_tokenizer).filter(|_| same)?;
+        let mut ids: std::collections::HashMap<&str, u64> =
+            vocab.iter().map(|(token, id)| (token.as_str(), *id)).collect();
+        let mut tokens: Vec<(String, u32)> = Vec::with_capacity(ids.len());
+        let mut take = |token: &str| Some(tokens.push((token.into(), u32::try_from(ids.remove(token)?).ok()?)));
+        (0..=255u8).try_for_each(|byte| take(&spell::spell(&[byte])))?;
+        // A second merge that makes the same token finds it gone.
+        listed.iter().try_for_each(|Merge(a, b)| take(&[a.as_str(), b].concat()))?;
+        if model.ignore_merges == Some(true) {
+            let mut rest: Vec<_> = ids.iter().map(|(token, id)| (*id, token.to_string())).collect();
+            rest.retain(|(_, token)| !spec.added_tokens.iter().any(|added| added.content == *token));
+            rest.sort();
+            tokens.extend(rest.into_iter().map(|(id, token)| (token, id as u32)));
+        }
+        let bytes: Vec<_> = tokens.iter().map(|(token, _)| spell::unspell(token)).collect();
+        if bytes.iter().any(Option::is_none) {
+            return None;
+        }
+        let made = spell::merges(&bytes);
+        let name = |rank: u32| tokens[rank as usize].0.as_str();
+        let listed = listed.iter().map(|Merge(a, b)| Some((a.as_str(), b.as_str())));
+        let listed = std::iter::repeat_n(None, 256).chain(listed).chain(std::iter::repeat(None));
+        if !made.iter().zip(listed).all(|(made, listed)| made.map(|(a, b)| (name(a), name(b))) == listed) {
+            return None;
+        }
+        let ranks = Ranks::new(bytes.iter().flatten().zip(&tokens).map(|(bytes, (_, id))| (bytes.as_slice(), *id)))?;
+        let marker = |a: &super::spec::Added| Marker { text: a.content.clone(), id: a.id as u32, special: a.special };
+        Some(Pairs::new(split, ranks, spec.added_tokens.iter().map(marker).collect()))
+    }
+
+    /// The first marker in `text`, the longest where several begin there, and where it is.
+    fn marker(&self, text: &str, specials: bool) -> Option<(usize, &Marker)> {
+        let bytes = text.as_bytes();
+        let known = || self.markers.iter().filter(|marker| specials || !marker.special);
+        known().next()?;
+        let mut from = 0;
+        loop {
+            let at = from + bytes[from..].iter().position(|byte| self.begins[*byte as usize])?;
+            if let Some(found) = known().find(|marker| bytes[at..].starts_with(marker.text.as_bytes())) {
+                return Some((at, found));
+            }
+            from = at + 1;
+        }
+    }
+
+    /// The bytes and ids of all tokens but the markers, by rank.
+    pub(super) fn tokens(&self) -> impl Iterator<Item = (&[u8], u32)> {
+        self.ranks.tokens()
+    }
+
+    /// The ids of `text`.
+    pub(super) fn encode(&self, text: &str, specials: bool, threads: usize) -> Vec<u32> {
+        let (mut out, mut rest) = (Vec::with_capacity(text.len() / 4 + 1), text);
+        while let Some((at, marker)) = self.marker(rest, specials) {
+            self.ordinary(&rest[..at], threads, &mut out);
+            out.push(marker.id);
+            rest = &rest[at + marker.text.len()..];
+        }
+        self.ordinary(rest, threads, &mut out);
+        out
+    }
+
+    fn ordinary(&self, text: &str, threads: usize, out: &mut Vec<u32>) {
+        const PART: usize = 1 << 18;
+        if threads < 2 || text.len() < 2 * PART {
+            let mut scratch = Scratch::new(text.len());
+            return self.split.pieces(text, |piece| self.ranks.encode(piece, &mut scratch, out));
+        }
+        let parts = parts(text, PART, Split::cut);
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let (mut done, mut scratch) = (Vec::new(), Scratch::new(text.len()));
+            while let Some((i, part)) = Some(next.fetch_add(1, Relaxed)).and_then(|i| Some((i, parts.get(i)?))) {
+                let mut ids = Vec::with_capacity(part.len() / 4 + 1);
+                self.split.pieces(part, |piece| self.ranks.encode(piece, &mut scratch, &mut ids));
+                done.push((i, ids));
+            }
+            done
+        };
+        let mut done: Vec<(usize, Vec<u32>)> = std::thread::scope(|scope| {
+            let others: Vec<_> = (1..threads.min(parts.len())).map(|_| scope.spawn(work)).collect();
+            let own = work();
+            others.into_iter().flat_map(|other| other.join().unwrap_or_default()).chain(own).collect()
+        });
+        done.sort_unstable_by_key(|(i, _)| *i);
+        out.reserve(done.iter().map(|(_, ids)| ids.len()).sum());
+        done.iter().for_each(|(_, ids)| out.extend(ids));
+    }
+}
+
+/// `text` in parts of about that size, cut where `cut` says; larger ones where there is no such place.
+pub(super) fn parts(text: &str, size: usize, cut: impl Fn(&str, Range<usize>) -> Option<usize>) -> Vec<&str> {
+    let (mut parts, mut from, mut to) = (vec![], 0, size);
+    while to < text.len() {
+        let mut end = to;
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        match cut(text, to - size..end).filter(|&cut| cut > from) {
+            Some(cut) => {
+                parts.push(&text[from..cut]);
+                (from, to) = (cut, cut + size);
+            }
+            None => to += size,
+        }
+    }
+    parts.push(&text[from..]);
+    parts
+}
