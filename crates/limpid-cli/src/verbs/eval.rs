@@ -1,12 +1,12 @@
 //! `eval`: how well a model knows a text.
 
 use super::{open, prompt_ids, tokenizer};
-use crate::options::{MachineOptions, Usage};
+use crate::options::{DataOptions, MachineOptions, Usage};
 use crate::{show, source};
 use anyhow::{Context, Result, bail};
 use limpid::checkpoint::Checkpoint;
 use limpid::config::Mask;
-use limpid::data::{Objective, Tokens, Windows, check_ids};
+use limpid::data::{Objective, Windows};
 use limpid::evaluate;
 use limpid::generate;
 use limpid::model::Use;
@@ -20,7 +20,8 @@ pub struct Args {
     /// A model: a folder of limpid or HuggingFace, a .gguf, a .bin of llm.c
     #[arg(long, value_name = "DIR")]
     model: PathBuf,
-    /// A text file, a folder of .txt files, or builtin:stories
+    /// A file, folder or pattern of text, JSON lines and parquet (also .gz, .zst), a folder of `data prepare`, llm.c's .bin,
+    /// - for standard input, or builtin:stories
     #[arg(long, value_name = "FILE", required_unless_present = "continuation", conflicts_with_all = ["prompt", "continuation"])]
     data: Option<String>,
     /// What comes before the continuation: text, @FILE, or - for standard input
@@ -38,6 +39,8 @@ pub struct Args {
     /// Put the result on stdout as JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    reading: DataOptions,
     #[command(flatten)]
     machine: MachineOptions,
 }
@@ -61,10 +64,11 @@ pub fn run(args: Args) -> Result<()> {
         _ => bail!(Usage("give --data FILE, or --prompt TEXT and --continuation TEXT".into())),
     };
     let tokenizer = tokenizer(&checkpoint)?;
-    let (text, log_probability) = source::read_whole(data)?;
-    let ids = tokenizer.encode(&text).with_context(|| data.clone())?;
-    check_ids(&ids, checkpoint.config.vocab_size)?;
-    let ids = Tokens::of(ids);
+    let (ids, text) = source::whole(data, tokenizer, &args.reading, args.machine.threads())?;
+    ids.check_ids(checkpoint.config.vocab_size)?;
+    if let Some(read) = text.read.as_ref().filter(|_| !args.json) {
+        eprintln!("{data}: {read}");
+    }
     let context = args.context_length.unwrap_or(checkpoint.config.context_length);
     if context == 0 || args.batch_size == 0 {
         bail!("--context-length and --batch-size must be at least 1");
@@ -81,13 +85,13 @@ pub fn run(args: Args) -> Result<()> {
     let windows = Windows::new("text", &ids, context, objective)?;
     let (model, mut cpu) = open(&checkpoint, Use::Score { batch: args.batch_size, context }, &args.machine)?;
     let score = evaluate::score(&model, &mut cpu, &windows, args.batch_size, &mut |_| true);
-    let floor = log_probability.filter(|_| objective == Objective::NextToken).map(|p| -p / score.tokens as f64);
+    let floor = text.log_probability.filter(|_| objective == Objective::NextToken).map(|p| -p / score.tokens as f64);
     let found = Found {
         loss: score.loss(),
         perplexity: score.perplexity(),
-        bits_per_byte: score.bits_per_byte(text.len()),
+        bits_per_byte: score.bits_per_byte(text.bytes as usize),
         tokens: score.tokens,
-        bytes: text.len(),
+        bytes: text.bytes as usize,
         entropy_floor: floor,
     };
     if args.json {

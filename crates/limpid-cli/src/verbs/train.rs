@@ -1,13 +1,13 @@
 //! `train`: from text to a model directory.
 
 use super::{fits, peak_rss};
-use crate::options::{self, MachineOptions, ModelOptions, RecipeOptions};
+use crate::options::{self, DataOptions, MachineOptions, ModelOptions, RecipeOptions};
 use crate::show::{self, Progress};
-use crate::source::{self, Text};
+use crate::source::{self, Corpus, Text, Wants};
 use anyhow::{Context, Result, bail};
 use limpid::backend::cpu::roof::Products;
 use limpid::config::{Config, Mask};
-use limpid::data::{Batches, Objective, Tokens, check_ids};
+use limpid::data::{Batches, Objective, Tokens};
 use limpid::model::{Model, Use};
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
@@ -25,7 +25,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 #[derive(clap::Args, Clone, Debug)]
 #[group(id = "train")]
 pub struct Args {
-    /// A text file, a folder of .txt files, or builtin:stories (builtin:stories:20M for more)
+    /// A file, folder or pattern of text, JSON lines and parquet (also .gz, .zst), a folder of `data prepare`, llm.c's .bin,
+    /// - for standard input, or builtin:stories (builtin:stories:20M for more)
     #[arg(long, value_name = "FILE|DIR", default_value = "builtin:stories", alias = "dataset")]
     pub data: String,
     /// char, word, gpt2, cl100k_base, o200k_base or a tokenizer.json [default: word for stories, else what suits the preset]
@@ -46,6 +47,8 @@ pub struct Args {
     /// Put the summary on stdout as JSON, and nothing else
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub reading: DataOptions,
     #[command(flatten)]
     pub model: ModelOptions,
     #[command(flatten)]
@@ -93,14 +96,18 @@ impl Args {
                 (recipe.learning_rate, recipe.min_learning_rate) = (FIRST_LOOK.1, 0.1 * FIRST_LOOK.1);
             }
         }
-        let text = source::read(&self.data, recipe.val_fraction)?;
-        let chosen = self.tokenizer.clone().unwrap_or_else(|| default_tokenizer(&self.data, &name).into());
         let masked = config.mask != Mask::Causal;
         let saved = self.resumed().map(|folder| folder.join("tokenizer.json")).filter(|path| path.exists());
-        let tokenizer = match saved {
-            Some(path) => Tokenizer::load(&path)?,
-            None => source::tokenizer(&chosen, &text, if masked { &["[MASK]"] } else { &[] })?,
+        let wants = Wants {
+            tokenizer: self.tokenizer.as_deref(),
+            default: default_tokenizer(&self.data, &name),
+            decided: saved.map(Tokenizer::load).transpose()?,
+            specials: if masked { &["[MASK]"] } else { &[] },
+            val_fraction: recipe.val_fraction,
+            data: &self.reading,
+            threads: self.machine.threads(),
         };
+        let Corpus { text, tokenizer, tokenizer_name: chosen, train, validation } = source::corpus(&self.data, wants)?;
         config.vocab_size = tokenizer.vocab_size();
         let objective = if masked {
             let mask = tokenizer.special("[MASK]").with_context(|| {
@@ -110,10 +117,6 @@ impl Args {
         } else {
             Objective::NextToken
         };
-        let (train, validation) = (tokenizer.encode(&text.train)?, tokenizer.encode(&text.validation)?);
-        check_ids(&train, config.vocab_size)?;
-        check_ids(&validation, config.vocab_size)?;
-        let (train, validation) = (Tokens::of(train), Tokens::of(validation));
         let context = if recipe.context == 0 { config.context_length } else { recipe.context };
         recipe.context = context;
         let model = Model::new(&config, Use::Train { batch: recipe.batch_size, context })?;
@@ -206,6 +209,9 @@ pub fn run(args: Args) -> Result<()> {
         }
     };
     say(format!("{}: {}; {} parameters", job.name, job.config, show::commas(job.model.parameter_count() as u64)));
+    if let Some(read) = &job.text.read {
+        say(format!("{}: {read}", job.text.name));
+    }
     say(format!(
         "{}: {} tokens to train on, {} to validate; tokenizer {}; {threads} threads, {level}{}",
         job.text.name,
@@ -235,8 +241,11 @@ pub fn run(args: Args) -> Result<()> {
         let rest = [
             ("data", absolute(&args.data)),
             ("tokenizer", absolute(&job.tokenizer_name)),
+            ("field", args.reading.field.clone().unwrap_or_default()),
+            ("skip_bad", args.reading.skip_bad.to_string()),
             ("precision", args.machine.precision.to_string()),
         ];
+        let rest: Vec<_> = rest.into_iter().filter(|(_, value)| !value.is_empty() && value != "false").collect();
         limpid::checkpoint::write_text(
             &folder.join("limpid.toml"),
             &options::to_toml(&job.name, &job.config, &recipe, &rest),
