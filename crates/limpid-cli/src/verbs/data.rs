@@ -117,13 +117,13 @@ fn prepare(args: Prepare) -> Result<()> {
         threads,
     };
     let asked = train::interrupt()?;
-    let (start, bar) = (Instant::now(), Progress::new(1000, args.json));
+    let (start, bar) = (Instant::now(), Progress::percent(args.json));
     let (mut shown, mut last) = (0, data::Progress::default());
     let done = data::prepare(&plan, &args.out, &mut |progress| {
         last = *progress;
         let seconds = start.elapsed().as_secs_f64().max(1e-9);
-        while shown + 10 <= (1000 * progress.read).checked_div(total).unwrap_or(0) {
-            shown += 10;
+        while shown < (100 * progress.read.min(total)).checked_div(total).unwrap_or(0) {
+            shown += 1;
             bar.step(shown, || {
                 let tokens = show::count(progress.done.tokens as f64);
                 let rate = progress.encoded_bytes as f64 / seconds;
