@@ -67,3 +67,6 @@ pub fn check_ids(ids: &[u32], vocab_size: usize) -> Result<(), DataError> {
         None => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod corpus_tests;
