@@ -1,6 +1,6 @@
 //! `--data` that holds conversations: which file does, and what there is to learn in it.
 
-use crate::source::{self, Text};
+use crate::source::{self, Corpus, Text, Wants};
 use anyhow::{Context, Result};
 use limpid::data::Tokens;
 use limpid::data::chat::{self, Chat, Conversation};
@@ -43,10 +43,17 @@ impl Conversations {
         self.all.conversations.split_at(self.train).into()
     }
 
-    /// As text, for a tokenizer to learn.
-    pub fn text(&self) -> Text {
-        let [train, validation] = self.parts().map(|part| part.iter().map(Conversation::text).collect());
-        Text { train, validation, log_probability: None, name: self.name.clone() }
+    /// What there is to learn, with the tokenizer that is wanted.
+    pub fn corpus(&self, wants: Wants) -> Result<Corpus> {
+        let text = || self.all.conversations.iter().map(Conversation::text).collect::<String>();
+        let name = wants.tokenizer.unwrap_or(wants.default);
+        let tokenizer = match wants.decided {
+            Some(tokenizer) => tokenizer,
+            None => source::tokenizer(name, &text, wants.specials)?,
+        };
+        let (train, validation) = self.tokens(&tokenizer)?;
+        let text = Text { name: self.name.clone(), ..Text::default() };
+        Ok(Corpus { text, tokenizer, tokenizer_name: name.into(), train, validation })
     }
 
     /// The ids to train on and to judge by.

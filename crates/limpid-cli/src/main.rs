@@ -42,10 +42,10 @@ enum Verb {
     Check(verbs::check::Args),
     /// Text to ids and back
     Tokenize(verbs::tokenize::Args),
+    /// Prepare and describe what models learn from
+    Data(verbs::data::Args),
     /// Rewrite a model for another program, and prove that it is the same
     Convert(verbs::convert::Args),
-    /// Download a public text
-    Fetch(verbs::fetch::Args),
     /// Measure training, prefill and decoding against the machine's roofs
     Bench(verbs::bench::Args),
     /// What limpid sees of this machine and will use
@@ -65,8 +65,8 @@ fn main() -> ExitCode {
             Verb::Plan(args) => verbs::plan::run(args),
             Verb::Check(args) => verbs::check::run(args),
             Verb::Tokenize(args) => verbs::tokenize::run(args),
+            Verb::Data(args) => verbs::data::run(args),
             Verb::Convert(args) => verbs::convert::run(args),
-            Verb::Fetch(args) => verbs::fetch::run(args),
             Verb::Bench(args) => verbs::bench::run(args),
             Verb::Doctor(args) => verbs::doctor::run(args),
         }

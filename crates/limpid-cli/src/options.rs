@@ -10,6 +10,7 @@ use limpid::backend::Cpu;
 use limpid::config::{
     Activation, Axis, Config, ConfigError, DropoutScale, Mask, NormKind, NormPlace, PRESETS, Positions, parse_axis,
 };
+use limpid::data::Kind;
 use limpid::generate::Session;
 use limpid::model::init::Init;
 use limpid::model::{Model, Use};
@@ -229,6 +230,29 @@ impl ModelOptions {
         set(&mut d.scale, self.dropout_scale);
         c.check()?;
         Ok(c)
+    }
+}
+
+/// How documents are read.
+#[derive(Args, Clone, Debug, Default)]
+pub struct DataOptions {
+    /// Where the text stands in JSON and parquet [default: text]; standard input is then JSON lines
+    #[arg(long, value_name = "NAME", alias = "text-column", hide_short_help = true)]
+    pub field: Option<String>,
+    /// Leave out documents that cannot be read, and count them
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_short_help = true)]
+    pub skip_bad: bool,
+}
+
+impl DataOptions {
+    /// The field of the text.
+    pub fn field(&self) -> &str {
+        self.field.as_deref().unwrap_or("text")
+    }
+
+    /// What standard input holds.
+    pub fn stdin(&self) -> Kind {
+        if self.field.is_some() { Kind::JsonLines } else { Kind::Text }
     }
 }
 

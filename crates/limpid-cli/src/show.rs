@@ -86,6 +86,7 @@ pub struct Progress {
     lines: bool,
     every: u64,
     quiet: bool,
+    percent: bool,
 }
 
 impl Progress {
@@ -98,7 +99,11 @@ impl Progress {
             bar.set_style(style.progress_chars("━╸─"));
         }
         bar.enable_steady_tick(Duration::from_millis(200));
-        Progress { bar, lines, every: (total / 20).max(1), quiet }
+        Progress { bar, lines, every: (total / 20).max(1), quiet, percent: false }
+    }
+    /// For a hundred parts of something.
+    pub fn percent(quiet: bool) -> Progress {
+        Progress { percent: true, every: 10, ..Progress::new(100, quiet) }
     }
     /// Says where a step stands.
     pub fn step(&self, step: u64, text: impl FnOnce() -> String) {
@@ -108,8 +113,11 @@ impl Progress {
         if !self.lines {
             self.bar.set_position(step);
             self.bar.set_message(text());
-        } else if step.is_multiple_of(self.every) || step == 1 {
-            eprintln!("step {step}: {}", text());
+        } else if step.is_multiple_of(self.every) || step == 1 && !self.percent {
+            match self.percent {
+                true => eprintln!("{step} %: {}", text()),
+                false => eprintln!("step {step}: {}", text()),
+            }
         }
     }
     /// Says something that stays.

@@ -1,20 +1,57 @@
-//! Where text comes from: a file, a folder of text files, or the built-in stories.
+//! Where text comes from: files and folders of documents, shards of tokens, or the built-in stories.
 
+use crate::options::DataOptions;
+use crate::show;
 use anyhow::{Context, Result, bail};
-use limpid::data::stories;
+use limpid::data::{CorpusError, DocumentReader, Kind as Form, Manifest, Shard, Tokens, Unit, encode, find, stories};
+use limpid::ops::random;
 use limpid::tokenizer::{Kind, Order, Tokenizer};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Text, and what is known about it.
+/// What is known about a text.
+#[derive(Clone, Debug, Default)]
 pub struct Text {
-    /// The text to learn from (or all of it).
-    pub train: String,
-    /// The text to judge by.
-    pub validation: String,
     /// Log-probability of the validation text under its own generator, in nats.
     pub log_probability: Option<f64>,
     /// What to call it.
     pub name: String,
+    /// What was read, if it was more than a text.
+    pub read: Option<String>,
+    /// Bytes of text, for validation or (of [`whole`]) all.
+    pub bytes: u64,
+}
+
+/// Text as tokens.
+pub struct Corpus {
+    /// What is known about it.
+    pub text: Text,
+    /// Its tokenizer.
+    pub tokenizer: Tokenizer,
+    /// The name it was asked for by.
+    pub tokenizer_name: String,
+    /// Ids to learn from (or all).
+    pub train: Tokens,
+    /// Ids to judge by.
+    pub validation: Tokens,
+}
+
+/// How to read it.
+pub struct Wants<'a> {
+    /// `--tokenizer`.
+    pub tokenizer: Option<&'a str>,
+    /// The tokenizer where none was asked for.
+    pub default: &'a str,
+    /// The tokenizer, where it is decided already.
+    pub decided: Option<Tokenizer>,
+    /// Special tokens that a learned one must have.
+    pub specials: &'a [&'a str],
+    /// Share of the text for validation.
+    pub val_fraction: f64,
+    /// `--field`, `--skip-bad`.
+    pub data: &'a DataOptions,
+    /// Threads that encode.
+    pub threads: usize,
 }
 
 /// Bytes of stories that are written when no size is asked for.
@@ -43,70 +80,290 @@ fn stories_size(name: &str) -> Result<Option<usize>> {
     }
 }
 
-/// The text named by `--data`, split for training.
-pub fn read(data: &str, val_fraction: f64) -> Result<Text> {
+/// The tokens that `--data` names, split for training.
+pub fn corpus(data: &str, wants: Wants) -> Result<Corpus> {
+    if Manifest::exists(Path::new(data)) {
+        return prepared(data, &wants);
+    }
+    let shards = shard_files(data);
+    if !shards.is_empty() {
+        return loose(data, shards, &wants);
+    }
+    let (train, validation, text) = documents(data, &wants)?;
+    let (name, tokenizer) = match (&wants.decided, wants.tokenizer.unwrap_or(wants.default)) {
+        (Some(tokenizer), name) => (name, tokenizer.clone()),
+        (None, name) => {
+            (name, tokenizer(name, &|| [train.as_slice(), &validation].concat().join("\n"), wants.specials)?)
+        }
+    };
+    let read = |documents| tokens(documents, &tokenizer, wants.threads).with_context(|| data.to_string());
+    let (train, validation) = (read(train)?, read(validation)?);
+    for tokens in [&train, &validation] {
+        tokens.check_ids(tokenizer.vocab_size())?;
+    }
+    Ok(Corpus { text, tokenizer_name: name.into(), tokenizer, train, validation })
+}
+
+/// All of a text, for evaluation, as `tokenizer` has it: stories that no training has seen, the validation part of a
+/// prepared folder if it has one.
+pub fn whole(data: &str, tokenizer: &Tokenizer, options: &DataOptions, threads: usize) -> Result<(Tokens, Text)> {
+    if let Some(bytes) = stories_size(data)? {
+        let (text, log_probability) = stories::corpus(SEEDS[1], bytes.min(200 << 10));
+        let about = Text { log_probability: Some(log_probability), bytes: text.len() as u64, ..Text::default() };
+        return Ok((Tokens::of(tokenizer.encode(&text)?), about));
+    }
+    let decided = Some(tokenizer.clone());
+    let (tokenizer, default, specials) = (None, "", &[][..]);
+    let found =
+        corpus(data, Wants { tokenizer, default, decided, specials, val_fraction: 0.0, data: options, threads })?;
+    let tokens = if found.validation.is_empty() { found.train } else { found.validation };
+    Ok((tokens, found.text))
+}
+
+/// A folder that `data prepare` wrote.
+fn prepared(data: &str, wants: &Wants) -> Result<Corpus> {
+    let folder = Path::new(data);
+    let manifest = Manifest::open(folder)?;
+    let own = manifest.tokenizer(folder)?;
+    let asked = match (&wants.decided, wants.tokenizer) {
+        (Some(tokenizer), _) => Some(tokenizer.clone()),
+        (None, Some(name)) if Path::new(name).is_file() => Some(Tokenizer::load(Path::new(name))?),
+        (None, Some(name)) => Some(Tokenizer::named(name)?),
+        (None, None) => None,
+    };
+    let name = &manifest.settings.tokenizer;
+    if let Some(asked) = asked.filter(|asked| !manifest.made_with(asked)) {
+        bail!(
+            "{data} was prepared with the tokenizer {name} ({} tokens), not with this one ({}, {}): leave --tokenizer out, or prepare it anew",
+            show::commas(manifest.settings.vocab_size as u64),
+            asked.name(),
+            show::commas(asked.vocab_size() as u64)
+        );
+    }
+    let (train, validation) = (manifest.tokens(folder, "train")?, manifest.tokens(folder, "val")?);
+    for tokens in [&train, &validation] {
+        tokens.check_ids(own.vocab_size()).with_context(|| format!("{data} is damaged"))?;
+    }
+    let all = |f: fn(&limpid::data::Counts) -> u64| f(&manifest.train.all) + f(&manifest.val.all);
+    let read = format!(
+        "{} prepared documents of {} in {} shards",
+        show::commas(all(|c| c.documents)),
+        show::bytes(all(|c| c.bytes)),
+        manifest.train.shards.len() + manifest.val.shards.len()
+    );
+    let bytes = if validation.is_empty() { manifest.train.all.bytes } else { manifest.val.all.bytes };
+    let text = Text { name: data.into(), read: Some(read), bytes, log_probability: None };
+    Ok(Corpus { text, tokenizer: own, tokenizer_name: name.clone(), train, validation })
+}
+
+/// llm.c's shards that `data` names: a file, a folder that has nothing else, or a pattern.
+pub fn shard_files(data: &str) -> Vec<PathBuf> {
+    let path = Path::new(data);
+    let is = |path: &Path| path.extension().is_some_and(|e| e == "bin");
+    let mut files = match () {
+        () if path.is_file() => vec![path.to_path_buf()],
+        () if path.is_dir() && find(&[data.into()], Form::Text).is_err() => {
+            std::fs::read_dir(path).map(|entries| entries.flatten().map(|e| e.path()).collect()).unwrap_or_default()
+        }
+        () if data.ends_with(".bin") => limpid::data::matching(data),
+        () => vec![],
+    };
+    files.retain(|path| is(path));
+    files.sort();
+    files
+}
+
+/// Shards of llm.c: those with `val` in their name are for validation, or else the end of all.
+fn loose(data: &str, files: Vec<PathBuf>, wants: &Wants) -> Result<Corpus> {
+    let name = wants.tokenizer.unwrap_or("gpt2");
+    let tokenizer = match &wants.decided {
+        Some(tokenizer) => tokenizer.clone(),
+        None if Path::new(name).is_file() => Tokenizer::load(Path::new(name))?,
+        None => Tokenizer::named(name)?,
+    };
+    let val = |path: &PathBuf| path.file_name().is_some_and(|n| n.to_string_lossy().contains("val"));
+    let count = files.len();
+    let (mut validation, mut train): (Vec<_>, Vec<_>) = files.into_iter().partition(val);
+    if train.is_empty() {
+        std::mem::swap(&mut train, &mut validation);
+    }
+    let open = |files: Vec<PathBuf>| files.iter().map(|path| Shard::open(path, None)).collect::<Result<Vec<_>, _>>();
+    let (mut train, mut validation) = (open(train)?, open(validation)?);
+    if validation.is_empty() && wants.val_fraction > 0.0 {
+        let all: usize = train.iter().map(Shard::len).sum();
+        let mut cut = (all as f64 * (1.0 - wants.val_fraction)) as usize;
+        let mut kept = vec![];
+        for shard in train {
+            let len = shard.len();
+            let (left, right) = shard.split(cut);
+            cut -= cut.min(len);
+            kept.push(left);
+            validation.push(right);
+        }
+        train = kept;
+    }
+    let end = tokenizer.end_of_text();
+    let tokens = |shards: Vec<Shard>| {
+        let shards: Vec<Shard> = shards.into_iter().filter(|s| !s.is_empty()).collect();
+        let last = shards.len().saturating_sub(1);
+        let tokens =
+            Tokens::of_shards(shards.into_iter().enumerate().map(|(i, s)| s.ended_by(end, i == last)).collect());
+        let hint = || {
+            format!("{data}: are these shards of another tokenizer than {}? name it with --tokenizer", tokenizer.name())
+        };
+        tokens.check_ids(tokenizer.vocab_size()).with_context(hint)?;
+        anyhow::Ok(tokens)
+    };
+    let (train, validation) = (tokens(train)?, tokens(validation)?);
+    let judged = if validation.is_empty() { &train } else { &validation };
+    let (mut bytes, mut ids) = (0, vec![]);
+    for start in (0..judged.len()).step_by(1 << 16) {
+        ids.clear();
+        judged.copy(start..(start + (1 << 16)).min(judged.len()), &mut ids);
+        ids.retain(|id| Some(*id) != end);
+        bytes += tokenizer.decode_bytes(&ids)?.len() as u64;
+    }
+    let read = Some(format!("{count} shards of tokens"));
+    let text = Text { name: data.into(), read, bytes, log_probability: None };
+    Ok(Corpus { text, tokenizer, tokenizer_name: name.into(), train, validation })
+}
+
+/// The texts that `data` names, those to learn from and those to judge by.
+fn documents(data: &str, wants: &Wants) -> Result<(Vec<String>, Vec<String>, Text)> {
+    let fraction = wants.val_fraction;
     if let Some(bytes) = stories_size(data)? {
         let (train, _) = stories::corpus(SEEDS[0], bytes);
-        let (validation, log_probability) = if val_fraction > 0.0 {
-            stories::corpus(SEEDS[1], ((bytes as f64 * val_fraction) as usize).clamp(1, 200 << 10))
+        let (validation, log_probability) = if fraction > 0.0 {
+            stories::corpus(SEEDS[1], ((bytes as f64 * fraction) as usize).clamp(1, 200 << 10))
         } else {
             (String::new(), 0.0)
         };
-        return Ok(Text { train, validation, log_probability: Some(log_probability), name: data.into() });
+        let bytes = validation.len() as u64;
+        let text = Text { log_probability: Some(log_probability), name: data.into(), read: None, bytes };
+        return Ok((vec![train], vec![validation], text));
     }
-    let text = read_all(data)?;
-    let mut cut = (text.len() as f64 * (1.0 - val_fraction)) as usize;
-    while !text.is_char_boundary(cut) {
-        cut -= 1;
-    }
-    let (train, validation) = text.split_at(cut);
-    Ok(Text { train: train.into(), validation: validation.into(), log_probability: None, name: data.into() })
-}
-
-/// All of a text, for evaluation: stories that no training has seen.
-pub fn read_whole(data: &str) -> Result<(String, Option<f64>)> {
-    if let Some(bytes) = stories_size(data)? {
-        let (text, log_probability) = stories::corpus(SEEDS[1], bytes.min(200 << 10));
-        return Ok((text, Some(log_probability)));
-    }
-    Ok((read_all(data)?, None))
-}
-
-fn read_all(data: &str) -> Result<String> {
-    let path = Path::new(data);
-    let facts =
-        path.metadata().with_context(|| format!("{data}: there is no such file or folder (or use builtin:stories)"))?;
-    let text = if facts.is_dir() {
-        let files = text_files(path)?;
-        if files.is_empty() {
-            bail!("{data}: the folder has no .txt or .md files");
+    let mut read = Read::new(data, wants.data)?;
+    let mut all: Vec<String> = vec![];
+    let mut within = false;
+    while let Some(unit) = read.documents.next() {
+        let unit = unit?;
+        match all.last_mut().filter(|_| within) {
+            Some(text) => text.push_str(&unit.text),
+            None => all.push(unit.text),
         }
-        let texts: Result<Vec<String>> = files.iter().map(|file| read_file(file)).collect();
-        texts?.join("\n")
-    } else {
-        read_file(path)?
-    };
-    if text.is_empty() {
-        bail!("{data} is empty: there is nothing to learn from");
+        within = !unit.last;
     }
-    Ok(text)
+    let bytes = all.iter().map(String::len).sum::<usize>();
+    if bytes == 0 {
+        bail!(CorpusError::Empty(data.into()));
+    }
+    let said = read.said(all.len() as u64, bytes as u64);
+    let (train, validation) = split(all, bytes, fraction);
+    let text = Text { name: data.into(), read: said, bytes: bytes as u64, log_probability: None };
+    Ok((train, validation, text))
+}
+
+/// By documents where there are many, else at the end of the text that they make.
+fn split(all: Vec<String>, bytes: usize, fraction: f64) -> (Vec<String>, Vec<String>) {
+    let (mut train, mut validation) = (vec![], vec![]);
+    let many = all.len() as f64 * fraction >= 10.0;
+    let mut left = (bytes as f64 * (1.0 - fraction)) as usize;
+    for (n, mut text) in all.into_iter().enumerate() {
+        if many {
+            let val = n > 0 && random::uniform(0, random::site("validation"), n as u64) < fraction;
+            if val {
+                validation.push(text)
+            } else {
+                train.push(text)
+            }
+            continue;
+        }
+        let mut cut = left.min(text.len());
+        left -= cut;
+        while !text.is_char_boundary(cut) {
+            cut -= 1;
+        }
+        let rest = text.split_off(cut);
+        train.extend(Some(text).filter(|t| !t.is_empty()));
+        validation.extend(Some(rest).filter(|t| !t.is_empty()));
+    }
+    (train, validation)
+}
+
+/// Documents one after the other, the tokenizer's end of text between them, or a newline where it has none.
+fn tokens(documents: Vec<String>, tokenizer: &Tokenizer, threads: usize) -> Result<Tokens> {
+    let (end, count) = (tokenizer.end_of_text(), documents.len());
+    let (mut ids, mut ends) = (vec![], vec![]);
+    let unit = |(n, mut text): (usize, String)| {
+        if end.is_none() && n + 1 < count {
+            text.push('\n');
+        }
+        Ok((Unit { bytes: text.len(), text, last: true, ..Unit::default() }, ()))
+    };
+    let mut failed = None;
+    let read = encode(
+        &mut documents.into_iter().enumerate().map(unit),
+        &|()| true,
+        tokenizer,
+        threads,
+        &mut |_, (), found| {
+            ids.extend(found.map_err(|e| failed = Some(e)).map_err(|()| CorpusError::Stopped)?);
+            ids.extend(end.filter(|_| ends.len() + 1 < count));
+            ends.push(ids.len());
+            Ok(())
+        },
+    );
+    match (failed, read) {
+        (Some(error), _) => Err(error.into()),
+        (None, read) => Ok(read.map(|()| Tokens::of_documents(ids, ends, None))?),
+    }
 }
 
 /// The .txt and .md files in a folder and those within, in order.
 pub fn text_files(folder: &Path) -> Result<Vec<PathBuf>> {
-    let mut files = vec![];
-    let mut entries: Vec<_> =
-        std::fs::read_dir(folder).with_context(|| folder.display().to_string())?.flatten().collect();
-    entries.sort_by_key(|e| e.path());
-    for entry in entries {
-        let path = entry.path();
-        if path.is_dir() {
-            files.extend(text_files(&path)?);
-        } else if path.extension().is_some_and(|e| e == "txt" || e == "md") {
-            files.push(path);
-        }
+    let inputs = find(&[folder.display().to_string()], Form::Text)?;
+    Ok(inputs.into_iter().filter(|input| input.kind == Form::Text).map(|input| input.path).collect())
+}
+
+/// Documents that are being read.
+pub struct Read {
+    /// They.
+    pub documents: DocumentReader,
+    files: BTreeMap<Form, usize>,
+}
+
+impl Read {
+    /// Finds what `data` names.
+    pub fn new(data: &str, options: &DataOptions) -> Result<Read> {
+        let inputs = find(&[data.into()], options.stdin())?;
+        let mut files = BTreeMap::new();
+        inputs.iter().for_each(|input| *files.entry(input.kind).or_default() += 1);
+        Ok(Read { documents: DocumentReader::new(inputs, options.field(), options.skip_bad), files })
     }
-    Ok(files)
+
+    /// What was read, where that is more than a text.
+    pub fn said(&self, documents: u64, bytes: u64) -> Option<String> {
+        let plain = documents == 1 && self.files.keys().eq([&Form::Text]);
+        (!plain || self.documents.bad + self.documents.empty > 0).then(|| {
+            let kinds: Vec<String> = self.files.iter().map(|(kind, n)| format!("{n} {}", kind.name())).collect();
+            let (documents, bytes) = (show::commas(documents), show::bytes(bytes));
+            let left = left_out(self.documents.empty, self.documents.bad, &self.documents.complaints);
+            format!("read {} files: {documents} documents, {bytes} of text{left}", kinds.join(", "))
+        })
+    }
+}
+
+/// What was left out, and why.
+pub fn left_out(empty: u64, bad: u64, complaints: &[String]) -> String {
+    let mut said = String::new();
+    if empty > 0 {
+        said += &format!("; {} empty ones left out", show::commas(empty));
+    }
+    if bad > 0 {
+        said += &format!("; {} bad ones left out:", show::commas(bad));
+        complaints.iter().for_each(|c| said += &format!("\n  {c}"));
+    }
+    said
 }
 
 /// A text file; one that is not UTF-8 is an error that says where.
@@ -134,18 +391,16 @@ pub fn prompt(given: &str) -> Result<String> {
     }
 }
 
-/// The tokenizer named by `--tokenizer`, learned from the text where it is `char`, `word` or `bpe:SIZE`.
-pub fn tokenizer(name: &str, text: &Text, specials: &[&str]) -> Result<Tokenizer> {
-    let learn = |kind, order, special: &[&str]| {
-        let all = [text.train.as_str(), text.validation.as_str()].concat();
-        Ok(Tokenizer::train(kind, &all, order, &[special, specials].concat())?)
-    };
+/// The tokenizer of that name or file, learned from the text where it is `char`, `word` or `bpe:SIZE`.
+pub fn tokenizer(name: &str, text: &dyn Fn() -> String, specials: &[&str]) -> Result<Tokenizer> {
+    let learn =
+        |kind, order, special: &[&str]| Ok(Tokenizer::train(kind, &text(), order, &[special, specials].concat())?);
     match name {
         "char" => learn(Kind::Char, Order::Sorted, &[]),
         "word" => learn(Kind::Word, Order::FirstAppearance, &["<UNK>"]),
         name if Path::new(name).is_file() => Ok(Tokenizer::load(Path::new(name))?),
         name => match name.strip_prefix("bpe:") {
-            Some(size) => crate::verbs::learn::byte_pairs(size, &[&text.train, &text.validation], specials),
+            Some(size) => crate::verbs::learn::byte_pairs(size, &[&text()], specials),
             None => Ok(Tokenizer::named(name)?),
         },
     }

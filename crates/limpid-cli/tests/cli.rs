@@ -604,3 +604,116 @@ fn other_programs_models_are_opened_by_looking() {
         &["give the folder that it is in"],
     );
 }
+
+/// A folder with every kind of document.
+fn mixed(f: &Folder) -> String {
+    let from = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/parquet/snappy.parquet");
+    fs::create_dir_all(f.0.join("mix/deep")).unwrap();
+    fs::copy(from, f.0.join("mix/rows.parquet")).unwrap();
+    let lines: String = (0..200).map(|i| format!("{{\"text\":\"Line {i}: {}\"}}\n", RHYME.trim_end())).collect();
+    f.file("mix/lines.jsonl", lines);
+    f.file("mix/deep/poem.md", RHYME.repeat(3));
+    // "Packed text.\n" in gzip: a stored block
+    let stored = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3, 1, 13, 0, 0xf2, 0xff];
+    let check = [0x3b, 0x12, 0x10, 0x0f, 13, 0, 0, 0];
+    f.file("mix/deep/packed.txt.gz", [&stored[..], b"Packed text.\n", &check].concat());
+    "mix".into()
+}
+
+#[test]
+fn a_mixed_folder_trains_in_one_command_and_prepared_it_gives_the_same() {
+    let f = Folder::new("mixed");
+    let data = mixed(&f);
+    let out = f.run(&format!("train --data {data} --tokenizer gpt2 --out m {TINY} --steps 2"));
+    let said = text(&out.stderr);
+    assert!(out.status.success(), "{said}");
+    for words in ["2 text, 1 JSON lines, 1 parquet files: 700 documents", "2 empty ones left out"] {
+        assert!(said.contains(words), "{words} in\n{said}");
+    }
+    let made = f.json(&format!("data prepare {data} --out p --val-fraction 0.1 --shard-tokens 3000 --json"));
+    assert_eq!((made["documents"].as_u64(), made["empty"].as_u64()), (Some(700), Some(2)));
+    let info = f.json("data info p --check --sample 2 --json");
+    assert_eq!(
+        (&info["tokens"], &info["checked"], info["samples"].as_array().unwrap().len()),
+        (&made["tokens"], &Value::Bool(true), 2)
+    );
+    let trained = f.json(&format!("train --data p --out q {TINY} --steps 2 --json"));
+    assert!(trained["val_loss"].is_number());
+    let whole = f.json("eval --model q --data p --json");
+    assert_eq!(whole["bytes"], made["val"]["bytes"]);
+    // llm.c's shards: the same files without what limpid knows of them
+    fs::create_dir(f.0.join("bins")).unwrap();
+    for entry in
+        fs::read_dir(f.0.join("p")).unwrap().flatten().filter(|e| e.path().extension().is_some_and(|e| e == "bin"))
+    {
+        fs::copy(entry.path(), f.0.join("bins").join(entry.file_name())).unwrap();
+    }
+    let bins = f.json(&format!("train --data bins --out r {TINY} --steps 2 --json"));
+    assert_eq!(bins["val_loss"], trained["val_loss"]);
+    assert_eq!(f.json("eval --model q --data bins --json")["loss"], whole["loss"]);
+    assert!(f.ok("data info bins").contains("as the end of text of gpt2 divides them"));
+    assert!(f.ok("data info mix --sample 1").contains("700"));
+
+    f.fails(
+        1,
+        &format!("train --data p --tokenizer cl100k_base --out x {TINY}"),
+        &["prepared with the tokenizer gpt2"],
+    );
+    train(&f, "chars", "--steps 2");
+    f.fails(1, "eval --model chars --data p", &["prepared with the tokenizer gpt2"]);
+    f.fails(1, "data prepare mix --out p --tokenizer cl100k_base", &["another tokenizer"]);
+    f.fails(1, "data prepare mix --out chars", &["not empty"]);
+    f.fails(1, "data prepare nothing --out y", &["no such file"]);
+    f.fails(2, "data prepare mix --out y --val-fraction 1", &["--val-fraction"]);
+    let wrong = f.file("mix/wrong.jsonl", "{\"text\":\"good\"}\nbad\n");
+    f.fails(
+        1,
+        &format!("train --data {data} --tokenizer gpt2 --out y {TINY}"),
+        &[&wrong[wrong.len() - 15..], "line 2 is not JSON"],
+    );
+    let said = f.run(&format!("train --data {data} --skip-bad --tokenizer gpt2 --out y {TINY} --steps 2"));
+    assert!(text(&said.stderr).contains("1 bad ones left out:\n  mix/wrong.jsonl, line 2"), "{}", text(&said.stderr));
+    let mut shard = fs::read(f.0.join("p/train_000001.bin")).unwrap();
+    shard.truncate(shard.len() - 10);
+    f.file("p/train_000001.bin", shard);
+    f.fails(1, &format!("train --data p --out z {TINY}"), &["p/train_000001.bin", "lost its tail"]);
+}
+
+#[test]
+fn standard_input_is_text_or_with_a_field_json_lines() {
+    let f = Folder::new("stdin");
+    for (given, flags, documents) in
+        [("just\ntext\n", "", 1), ("{\"body\":\"a\"}\n{\"body\":\"b\"}\n", "--field body", 2)]
+    {
+        let mut command = f.command(&format!("data prepare - --out p{documents} {flags} --json"));
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        std::io::Write::write_all(&mut child.stdin.take().unwrap(), given.as_bytes()).unwrap();
+        let found: Value = serde_json::from_slice(&child.wait_with_output().unwrap().stdout).unwrap();
+        assert_eq!(found["documents"], documents);
+    }
+}
+
+#[test]
+fn preparing_survives_being_killed() {
+    let f = Folder::new("prepare");
+    let story = |i: usize| format!("{{\"text\":\"Story {i}. {}\"}}\n", RHYME.trim_end().repeat(1 + i % 5));
+    f.file("in.jsonl", (0..40_000).map(story).collect::<String>());
+    let flags = "data prepare in.jsonl --val-fraction 0.02 --shard-tokens 60000";
+    f.ok(&format!("{flags} --out whole"));
+    let mut kills = 0;
+    for moment in 0..6 {
+        let mut child = f.command(&format!("{flags} --out parts")).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(120 + 90 * moment));
+        kills += u64::from(child.try_wait().unwrap().is_none());
+        let _ = child.kill();
+        child.wait().unwrap();
+    }
+    f.ok(&format!("{flags} --out parts"));
+    let bytes = |folder: &str| -> Vec<_> {
+        let mut all: Vec<_> = fs::read_dir(f.0.join(folder)).unwrap().flatten().map(|e| e.path()).collect();
+        all.retain(|path| path.extension().is_none_or(|e| e != "partial"));
+        all.sort();
+        all.iter().map(|path| (path.file_name().unwrap().to_owned(), fs::read(path).unwrap())).collect()
+    };
+    assert!(kills > 0 && bytes("whole") == bytes("parts"), "after {kills} kills");
+}

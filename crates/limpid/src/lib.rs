@@ -29,6 +29,7 @@ pub mod checkpoint;
 pub mod config;
 pub mod data;
 pub mod evaluate;
+pub mod files;
 pub mod generate;
 pub mod model;
 pub mod names;

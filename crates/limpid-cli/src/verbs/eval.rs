@@ -2,12 +2,13 @@
 
 use super::{needs_head, open, prompt_ids, tokenizer};
 use crate::chat;
-use crate::options::{MachineOptions, Usage};
-use crate::{show, source};
+use crate::options::{DataOptions, MachineOptions, Usage};
+use crate::show;
+use crate::source::{self, Text};
 use anyhow::{Context, Result, bail};
 use limpid::checkpoint::Checkpoint;
 use limpid::config::Mask;
-use limpid::data::{Documents, Objective, Tokens, Windows, check_ids};
+use limpid::data::{Documents, Objective, Windows};
 use limpid::evaluate;
 use limpid::generate;
 use limpid::model::Use;
@@ -21,7 +22,8 @@ pub struct Args {
     /// A model: a folder of limpid or HuggingFace, a .gguf, a .bin of llm.c
     #[arg(long, value_name = "DIR")]
     model: PathBuf,
-    /// A text file, a folder of .txt files, conversations (their answers are scored), or builtin:stories
+    /// A file, folder or pattern of text, JSON lines and parquet (also .gz, .zst), a folder of `data prepare`, llm.c's .bin,
+    /// conversations (their answers are scored), - for standard input, or builtin:stories
     #[arg(long, value_name = "FILE", required_unless_present = "continuation", conflicts_with_all = ["prompt", "continuation"])]
     data: Option<String>,
     /// What comes before the continuation: text, @FILE, or - for standard input
@@ -39,6 +41,8 @@ pub struct Args {
     /// Put the result on stdout as JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    reading: DataOptions,
     #[command(flatten)]
     machine: MachineOptions,
 }
@@ -63,23 +67,23 @@ pub fn run(args: Args) -> Result<()> {
         _ => bail!(Usage("give --data FILE, or --prompt TEXT and --continuation TEXT".into())),
     };
     let tokenizer = tokenizer(&checkpoint)?;
-    let (ids, bytes, log_probability, documents) = match chat::open(data, 0.0, false)? {
+    let (ids, text, documents) = match chat::open(data, 0.0, args.reading.skip_bad)? {
         Some(_) if checkpoint.config.mask != Mask::Causal => bail!("{}", chat::NEEDS_CAUSAL),
         Some(chat) => {
             let (ids, _) = chat.tokens(tokenizer)?;
-            let mut all = vec![];
-            ids.copy(0..ids.len(), &mut all);
-            check_ids(&all, checkpoint.config.vocab_size)?;
             let answers: Vec<u32> = (0..ids.len()).filter(|i| ids.counted(*i)).map(|i| ids.id(i)).collect();
-            (ids, tokenizer.decode_bytes(&answers)?.len(), None, Documents { whole: true, cross: false })
+            let text = Text { bytes: tokenizer.decode_bytes(&answers)?.len() as u64, ..Text::default() };
+            (ids, text, Documents { whole: true, cross: false })
         }
         None => {
-            let (text, log_probability) = source::read_whole(data)?;
-            let ids = tokenizer.encode(&text).with_context(|| data.clone())?;
-            check_ids(&ids, checkpoint.config.vocab_size)?;
-            (Tokens::of(ids), text.len(), log_probability, Documents::default())
+            let (ids, text) = source::whole(data, tokenizer, &args.reading, args.machine.threads())?;
+            (ids, text, Documents::default())
         }
     };
+    ids.check_ids(checkpoint.config.vocab_size)?;
+    if let Some(read) = text.read.as_ref().filter(|_| !args.json) {
+        eprintln!("{data}: {read}");
+    }
     let context = args.context_length.unwrap_or(checkpoint.config.context_length);
     if context == 0 || args.batch_size == 0 {
         bail!("--context-length and --batch-size must be at least 1");
@@ -96,13 +100,13 @@ pub fn run(args: Args) -> Result<()> {
     let windows = Windows::of_documents("text", &ids, context, objective, documents)?;
     let (model, mut cpu) = open(&checkpoint, Use::Score { batch: args.batch_size, context }, &args.machine)?;
     let score = evaluate::score(&model, &mut cpu, &windows, args.batch_size, &mut |_| true);
-    let floor = log_probability.filter(|_| objective == Objective::NextToken).map(|p| -p / score.tokens as f64);
+    let floor = text.log_probability.filter(|_| objective == Objective::NextToken).map(|p| -p / score.tokens as f64);
     let found = Found {
         loss: score.loss(),
         perplexity: score.perplexity(),
-        bits_per_byte: score.bits_per_byte(bytes),
+        bits_per_byte: score.bits_per_byte(text.bytes as usize),
         tokens: score.tokens,
-        bytes,
+        bytes: text.bytes as usize,
         entropy_floor: floor,
     };
     if args.json {

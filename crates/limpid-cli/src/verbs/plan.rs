@@ -61,7 +61,14 @@ pub fn run(args: Args) -> Result<()> {
     section(
         "Data",
         vec![
-            ("text", job.text.name.clone()),
+            (
+                "text",
+                [Some(job.text.name.clone()), job.text.read.clone()]
+                    .into_iter()
+                    .flatten()
+                    .collect::<Vec<_>>()
+                    .join(": "),
+            ),
             ("tokenizer", format!("{} with {} tokens", job.tokenizer_name, n(config.vocab_size))),
             ("tokens", format!("{} to train on, {} to validate", n(job.train.len()), n(job.validation.len()))),
             (

@@ -2,14 +2,14 @@
 
 use super::{fits, peak_rss};
 use crate::chat;
-use crate::options::{self, MachineOptions, ModelOptions, RecipeOptions};
+use crate::options::{self, DataOptions, MachineOptions, ModelOptions, RecipeOptions};
 use crate::show::{self, Progress};
-use crate::source::{self, Text};
+use crate::source::{self, Corpus, Text, Wants};
 use anyhow::{Context, Result, bail};
 use limpid::backend::cpu::roof::Products;
 use limpid::config::{Config, Mask};
 use limpid::data::chat::MARKERS;
-use limpid::data::{Batches, Objective, Tokens, check_ids};
+use limpid::data::{Batches, Objective, Tokens};
 use limpid::model::{Model, Use};
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
@@ -27,7 +27,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 #[derive(clap::Args, Clone, Debug)]
 #[group(id = "train")]
 pub struct Args {
-    /// A text file, a folder of .txt files, conversations (JSON lines), or builtin:stories (builtin:stories:20M for more)
+    /// A file, folder or pattern of text, JSON lines and parquet (also .gz, .zst), a folder of `data prepare`, llm.c's .bin,
+    /// conversations (JSON lines), - for standard input, or builtin:stories (builtin:stories:20M for more)
     #[arg(long, value_name = "FILE|DIR", default_value = "builtin:stories", alias = "dataset")]
     pub data: String,
     /// char, word, gpt2, cl100k_base, o200k_base or a tokenizer.json [default: word for stories, else what suits the preset]
@@ -42,15 +43,14 @@ pub struct Args {
     /// Read settings from a TOML or JSON file
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Leave out bad lines of conversations, and count them
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_short_help = true)]
-    pub skip_bad: Option<bool>,
     /// Tokens of the sample at the end; 0 for none
     #[arg(long, value_name = "N", default_value_t = 120, hide_short_help = true)]
     pub sample: usize,
     /// Put the summary on stdout as JSON, and nothing else
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub reading: DataOptions,
     #[command(flatten)]
     pub model: ModelOptions,
     #[command(flatten)]
@@ -100,22 +100,32 @@ impl Args {
                 (recipe.learning_rate, recipe.min_learning_rate) = (FIRST_LOOK.1, 0.1 * FIRST_LOOK.1);
             }
         }
-        let chat = chat::open(&self.data, recipe.val_fraction, self.skip_bad())?;
-        let text = match &chat {
-            Some(chat) => chat.text(),
-            None => source::read(&self.data, recipe.val_fraction)?,
-        };
-        let chosen = self.tokenizer.clone().unwrap_or_else(|| default_tokenizer(&self.data, &name).into());
+        let chat = chat::open(&self.data, recipe.val_fraction, self.reading.skip_bad)?;
         let masked = config.mask != Mask::Causal;
         if masked && chat.is_some() {
             bail!("{}", chat::NEEDS_CAUSAL);
         }
         let saved = self.resumed().map(|folder| folder.join("tokenizer.json")).filter(|path| path.exists());
-        let tokenizer = match saved {
-            Some(path) => Tokenizer::load(&path)?,
-            None if masked => source::tokenizer(&chosen, &text, &["[MASK]"])?,
-            None => source::tokenizer(&chosen, &text, if chat.is_some() { &MARKERS } else { &[] })?,
+        let wants = Wants {
+            tokenizer: self.tokenizer.as_deref(),
+            default: default_tokenizer(&self.data, &name),
+            decided: saved.map(Tokenizer::load).transpose()?,
+            specials: if masked {
+                &["[MASK]"]
+            } else if chat.is_some() {
+                &MARKERS
+            } else {
+                &[]
+            },
+            val_fraction: recipe.val_fraction,
+            data: &self.reading,
+            threads: self.machine.threads(),
         };
+        let corpus = match &chat {
+            Some(chat) => chat.corpus(wants),
+            None => source::corpus(&self.data, wants),
+        };
+        let Corpus { text, tokenizer, tokenizer_name: chosen, train, validation } = corpus?;
         config.vocab_size = tokenizer.vocab_size();
         let objective = if masked {
             let mask = tokenizer.special("[MASK]").with_context(|| {
@@ -125,19 +135,10 @@ impl Args {
         } else {
             Objective::NextToken
         };
-        let (train, validation) = match &chat {
-            Some(chat) => {
-                recipe.whole_documents = self.recipe.whole_documents.unwrap_or(true);
-                recipe.cross_documents = self.recipe.cross_documents.unwrap_or(false);
-                chat.tokens(&tokenizer)?
-            }
-            None => {
-                let (train, validation) = (tokenizer.encode(&text.train)?, tokenizer.encode(&text.validation)?);
-                check_ids(&train, config.vocab_size)?;
-                check_ids(&validation, config.vocab_size)?;
-                (Tokens::of(train), Tokens::of(validation))
-            }
-        };
+        if chat.is_some() {
+            recipe.whole_documents = self.recipe.whole_documents.unwrap_or(true);
+            recipe.cross_documents = self.recipe.cross_documents.unwrap_or(false);
+        }
         let context = if recipe.context == 0 { config.context_length } else { recipe.context };
         recipe.context = context;
         let model = Model::new(&config, Use::Train { batch: recipe.batch_size, context })?;
@@ -148,11 +149,6 @@ impl Args {
         let validation = if validation.len() > 1 { validation } else { Tokens::default() };
         let tokenizer_name = chosen;
         Ok(Job { name, config, recipe, text, said, tokenizer, tokenizer_name, train, validation, objective, model })
-    }
-
-    /// Whether bad lines are left out.
-    fn skip_bad(&self) -> bool {
-        self.skip_bad.unwrap_or(false)
     }
 
     /// `limpid train` as a stranger types it: a run of half a minute.
@@ -238,6 +234,9 @@ pub fn run(args: Args) -> Result<()> {
         }
     };
     say(format!("{}: {}; {} parameters", job.name, job.config, show::commas(job.model.parameter_count() as u64)));
+    if let Some(read) = &job.text.read {
+        say(format!("{}: {read}", job.text.name));
+    }
     say(format!(
         "{}: {} tokens to train on, {} to validate; tokenizer {}; {threads} threads, {level}{}",
         job.text.name,
@@ -268,9 +267,11 @@ pub fn run(args: Args) -> Result<()> {
         let rest = [
             ("data", absolute(&args.data)),
             ("tokenizer", absolute(&job.tokenizer_name)),
-            ("skip_bad", args.skip_bad().to_string()),
+            ("field", args.reading.field.clone().unwrap_or_default()),
+            ("skip_bad", args.reading.skip_bad.to_string()),
             ("precision", args.machine.precision.to_string()),
         ];
+        let rest: Vec<_> = rest.into_iter().filter(|(_, value)| !value.is_empty() && value != "false").collect();
         limpid::checkpoint::write_text(
             &folder.join("limpid.toml"),
             &options::to_toml(&job.name, &job.config, &recipe, &rest),

@@ -2,9 +2,9 @@
 //! 2 and 3, little-endian; written as version 3. A file's counts and lengths are held against what is left of it
 //! before anything is made of them. ggml names the fastest axis first: here, as everywhere in limpid, it is the last.
 
-use super::map::Map;
 use super::store::{Dtype, Facts, Out, Place, Store, bad, blocks, replace, sizes};
-use super::{CheckpointError, Result, safetensors_file};
+use super::{CheckpointError, Result, at, safetensors_file};
+use crate::files::Map;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -343,7 +343,7 @@ impl Metadata {
 /// # Errors
 /// If it cannot be read, is of another version or byte order, or is cut short or damaged.
 pub fn open(path: &Path) -> Result<(Metadata, Store)> {
-    let map = Map::open(path)?;
+    let map = at(path, Map::open(path))?;
     let mut from = Reader { path, bytes: &map, at: 0 };
     if !map.starts_with(MAGIC) {
         if safetensors_file::looks_like_pickle(&map) {

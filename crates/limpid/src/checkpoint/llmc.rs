@@ -3,9 +3,9 @@
 //! beside a model for llm.c's tests: a batch, its logits and loss, and all gradients. Matrices are stored (out, in),
 //! as ours are.
 
-use super::Result;
-use super::map::Map;
 use super::store::{Dtype, Facts, Out, Place, Store, bad, replace, sizes, view};
+use super::{Result, at};
+use crate::files::Map;
 use std::borrow::Cow;
 use std::io::Write;
 use std::path::Path;
@@ -150,7 +150,7 @@ fn places(header: &Header, dtype: &Dtype, mut at: usize) -> Vec<Place> {
 /// # Errors
 /// If it cannot be read, is no model, or is longer or shorter than its header says.
 pub fn open(path: &Path) -> Result<(Header, Store)> {
-    let map = Map::open(path)?;
+    let map = at(path, Map::open(path))?;
     let n = header(path, &map, MODEL, &[3, 5])?;
     let dtype = if n[1] == 3 { Dtype::F32 } else { Dtype::Bf16 };
     let width = if n[1] == 3 { 4 } else { 2 };
@@ -219,7 +219,7 @@ impl Shard {
 /// # Errors
 /// If it cannot be read, is none, or is longer or shorter than its header says.
 pub fn read_shard(path: &Path) -> Result<Shard> {
-    let map = Map::open(path)?;
+    let map = at(path, Map::open(path))?;
     let n = header(path, &map, TOKENS, &[1])?[2];
     check_length(path, &map, START as u128 + 2 * n as u128)?;
     Ok(Shard(map))
@@ -268,7 +268,7 @@ pub struct State {
 /// If it cannot be read, is none, or is longer or shorter than the headers say.
 pub fn open_state(path: &Path, model: &Header) -> Result<State> {
     model.check(path)?;
-    let map = Map::open(path)?;
+    let map = at(path, Map::open(path))?;
     let n = header(path, &map, STATE, &[2])?;
     let (batch_size, context, v) = (n[2], n[3], model.vocab_size);
     let rows = batch_size as u128 * context as u128;

@@ -9,7 +9,6 @@
 mod dialect;
 pub mod gguf;
 pub mod llmc;
-pub mod map;
 pub mod safetensors_file;
 pub mod store;
 
@@ -126,18 +125,7 @@ pub(crate) fn at<T>(path: &Path, result: io::Result<T>) -> Result<T> {
 /// # Errors
 /// Whatever the file system says; the old file is then still there, and nothing is left beside it.
 pub fn replace(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> Result<()> {
-    let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(".partial");
-    let beside = path.with_file_name(name);
-    // created here, so that it has the permissions that files get
-    let done = File::create(&beside)
-        .and_then(|_| write(&beside))
-        .and_then(|()| File::open(&beside)?.sync_all())
-        .and_then(|()| fs::rename(&beside, path));
-    if done.is_err() {
-        let _ = fs::remove_file(&beside);
-    }
-    at(path, done)
+    at(path, crate::files::replace(path, write))
 }
 
 /// Replaces a small text file.

@@ -2,9 +2,9 @@
 //! `model.safetensors.index.json`, which says in which of several such files a tensor is. A Python pickle in its place
 //! is recognised and never read, because reading one runs the code in it. Read `gguf` next.
 
-use super::map::Map;
 use super::store::{Dtype, Facts, Out, Place, Store, bad, replace, sizes};
 use super::{CheckpointError, Result, at};
+use crate::files::Map;
 use safetensors::tensor::{Dtype as Kind, Metadata, TensorInfo};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,7 +26,7 @@ pub fn open(path: &Path) -> Result<Store> {
 
 /// What a store of `path` is made of, where it is file number `file`.
 fn parts(path: &Path, file: usize) -> Result<(Map, Vec<Place>, Facts)> {
-    let map = Map::open(path)?;
+    let map = at(path, Map::open(path))?;
     let (metadata, start) = header(path, &map)?;
     let place = |name: String| {
         let info = metadata.info(&name).expect("its own name");

@@ -3,8 +3,8 @@
 //! become f32 when they are asked for, and stay in the file where they are f32 already. `safetensors_file`, `gguf` and
 //! `llmc` make stores; what the names mean is not known here.
 
-use super::map::Map;
 use super::{CheckpointError, Result};
+use crate::files::Map;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::vec::HalfFloatVecExt;
 use half::{bf16, f16};

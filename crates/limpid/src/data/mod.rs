@@ -1,13 +1,30 @@
 //! From tokens to batches. A batch is a pure function of (seed, step, micro-batch): nothing about the
-//! data's order needs saving, and resuming is asking for another step. `stories` is the built-in corpus,
-//! `chat` reads conversations.
+//! data's order needs saving, and resuming is asking for another step. `stories` is the built-in corpus, `chat` reads
+//! conversations.
+//!
+//! Before that, from files to tokens: `documents` reads them, `encode` makes ids of them, `prepare` writes these to
+//! `shards`, of which `manifest` keeps account; [`Tokens`] are what batches are made of, in memory or in shards.
 
 mod batches;
 pub mod chat;
+mod corpus_error;
+mod documents;
+mod encode;
+mod manifest;
+#[cfg(feature = "parquet")]
+mod parquet;
+mod prepare;
+mod shards;
 pub mod stories;
 mod tokens;
 
 pub use batches::{Batches, Documents, Objective, Windows, counted};
+pub use corpus_error::{CorpusError, Place};
+pub use documents::{DocumentReader, Input, Kind, UNIT, Unit, find, matching};
+pub use encode::encode;
+pub use manifest::{Counts, File, Manifest, Part, Settings, Written};
+pub use prepare::{Plan, Progress, prepare};
+pub use shards::Shard;
 pub use tokens::Tokens;
 
 /// Why data cannot be used.
@@ -64,3 +81,6 @@ pub fn check_ids(ids: &[u32], vocab_size: usize) -> Result<(), DataError> {
         None => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod corpus_tests;

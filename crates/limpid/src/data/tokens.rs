@@ -1,20 +1,40 @@
-//! A stream of token ids: the documents one after the other, where each ends, and which tokens are to be predicted.
+//! A stream of token ids: the documents one after the other, where each ends, and which tokens are to be predicted. In
+//! memory, or in files that are mapped (`shards`).
 
+use super::shards::Shard;
+use super::{CorpusError, DataError};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Token ids with the ends of their documents.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Tokens {
-    ids: Vec<u32>,
-    ends: Vec<usize>,
-    counted: Option<Vec<bool>>,
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tokens(Form);
+
+#[derive(Clone, Debug, PartialEq)]
+enum Form {
+    Held { ids: Vec<u32>, ends: Vec<usize>, counted: Option<Vec<bool>> },
+    Mapped { shards: Arc<[Placed]>, len: usize, documents: usize },
+}
+
+/// A shard, and what comes before it.
+#[derive(Debug, PartialEq)]
+struct Placed {
+    shard: Shard,
+    start: usize,
+    documents: usize,
+}
+
+impl Default for Tokens {
+    fn default() -> Tokens {
+        Tokens::of_documents(vec![], vec![], None)
+    }
 }
 
 impl Tokens {
     /// One document.
     pub fn of(ids: Vec<u32>) -> Tokens {
         let ends = vec![ids.len()];
-        Tokens { ids, ends, counted: None }
+        Tokens::of_documents(ids, ends, None)
     }
 
     /// Documents one after the other: `ends` ascend to the number of ids. `counted` says of each token whether it is to be
@@ -22,12 +42,35 @@ impl Tokens {
     pub fn of_documents(ids: Vec<u32>, ends: Vec<usize>, counted: Option<Vec<bool>>) -> Tokens {
         debug_assert!(ends.is_sorted() && ends.last().is_none_or(|end| *end == ids.len()));
         debug_assert!(counted.as_ref().is_none_or(|c| c.len() == ids.len()));
-        Tokens { ids, ends, counted }
+        Tokens(Form::Held { ids, ends, counted })
+    }
+
+    /// What lies in shards, one after the other.
+    pub fn of_shards(shards: Vec<Shard>) -> Tokens {
+        let (mut len, mut documents) = (0, 0);
+        let mut place = |shard: Shard| {
+            let placed = Placed { start: len, documents, shard };
+            (len, documents) = (len + placed.shard.len(), documents + placed.shard.documents());
+            placed
+        };
+        let shards = shards.into_iter().filter(|s| s.len() + s.documents() > 0).map(&mut place).collect();
+        Tokens(Form::Mapped { shards, len, documents })
+    }
+
+    /// A part (`train` or `val`) of a folder that `data prepare` wrote.
+    ///
+    /// # Errors
+    /// If the folder is not whole: see [`super::Manifest::open`].
+    pub fn open(folder: &std::path::Path, part: &str) -> Result<Tokens, CorpusError> {
+        super::Manifest::open(folder)?.tokens(folder, part)
     }
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.ids.len()
+        match &self.0 {
+            Form::Held { ids, .. } => ids.len(),
+            Form::Mapped { len, .. } => *len,
+        }
     }
 
     /// Whether there is none.
@@ -37,32 +80,83 @@ impl Tokens {
 
     /// The id at a place.
     pub fn id(&self, at: usize) -> u32 {
-        self.ids[at]
+        match &self.0 {
+            Form::Held { ids, .. } => ids[at],
+            Form::Mapped { shards, .. } => {
+                let placed = &shards[shards.partition_point(|s| s.start <= at) - 1];
+                placed.shard.id(at - placed.start)
+            }
+        }
     }
 
     /// Appends the ids of `range`.
     pub fn copy(&self, range: Range<usize>, to: &mut Vec<u32>) {
-        to.extend_from_slice(&self.ids[range]);
+        match &self.0 {
+            Form::Held { ids, .. } => to.extend_from_slice(&ids[range]),
+            Form::Mapped { shards, len, .. } => {
+                assert!(range.end <= *len);
+                let first = shards.partition_point(|s| s.start + s.shard.len() <= range.start);
+                for Placed { shard, start, .. } in shards[first..].iter().take_while(|s| s.start < range.end) {
+                    let from = range.start.max(*start) - start;
+                    shard.copy(from..(range.end - start).min(shard.len()), to);
+                }
+            }
+        }
     }
 
     /// Whether the token at a place is to be predicted.
     pub fn counted(&self, at: usize) -> bool {
-        self.counted.as_ref().is_none_or(|counted| counted[at])
+        match &self.0 {
+            Form::Held { counted, .. } => counted.as_ref().is_none_or(|counted| counted[at]),
+            Form::Mapped { .. } => true,
+        }
     }
 
     /// How many documents there are.
     pub fn documents(&self) -> usize {
-        self.ends.len()
+        match &self.0 {
+            Form::Held { ends, .. } => ends.len(),
+            Form::Mapped { documents, .. } => *documents,
+        }
     }
 
     /// Where document `i` lies.
     pub fn document(&self, i: usize) -> Range<usize> {
-        let start = if i == 0 { 0 } else { self.ends[i - 1] };
-        start..self.ends[i]
+        let end = |i: usize| match &self.0 {
+            Form::Held { ends, .. } => ends[i],
+            Form::Mapped { shards, .. } => {
+                let placed = &shards[shards.partition_point(|s| s.documents + s.shard.documents() <= i)];
+                placed.start + placed.shard.end(i - placed.documents)
+            }
+        };
+        i.checked_sub(1).map_or(0, end)..end(i)
     }
 
     /// The document that the token at a place is of.
     pub fn document_at(&self, at: usize) -> usize {
-        self.ends.partition_point(|end| *end <= at)
+        match &self.0 {
+            Form::Held { ends, .. } => ends.partition_point(|end| *end <= at),
+            Form::Mapped { shards, .. } => {
+                let placed = &shards[shards.partition_point(|s| s.start <= at) - 1];
+                placed.documents + placed.shard.ends_until(at - placed.start)
+            }
+        }
+    }
+
+    /// Every id is below `vocab_size`.
+    ///
+    /// # Errors
+    /// Names the first that is not, and where it stands.
+    pub fn check_ids(&self, vocab_size: usize) -> Result<(), DataError> {
+        const STEP: usize = 1 << 16;
+        let mut ids = Vec::with_capacity(STEP);
+        for start in (0..self.len()).step_by(STEP) {
+            ids.clear();
+            self.copy(start..(start + STEP).min(self.len()), &mut ids);
+            if let Some(at) = ids.iter().position(|id| *id as usize >= vocab_size) {
+                return Err(DataError::TokenRange { id: ids[at], position: start + at, vocab_size });
+            }
+        }
+        Ok(())
     }
 }

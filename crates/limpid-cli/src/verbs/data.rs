@@ -1,0 +1,335 @@
+//! `data`: shards of tokens from documents, and what lies in files of either.
+
+use super::{peak_rss, train};
+use crate::options::{DataOptions, Usage, cores};
+use crate::show::{self, Progress};
+use crate::source::{self, Read};
+use anyhow::{Result, bail};
+use limpid::data::{self, Counts, DocumentReader, Manifest, Plan, Shard, Tokens};
+use limpid::ops::random;
+use limpid::tokenizer::Tokenizer;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// Prepare and describe what models learn from.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum What {
+    /// Make shards of tokens from documents: once, for many runs
+    Prepare(Prepare),
+    /// Describe documents or shards, show some, or hold them against their checksums
+    Info(Info),
+    /// Download a public text by name, or any file by its address
+    Fetch(super::fetch::Args),
+}
+
+/// Make shards of tokens from documents, on all cores and in bounded memory.
+///
+/// Interrupted, the same command goes on where it was. `limpid train --data DIR` trains on the result.
+#[derive(clap::Args, Debug)]
+struct Prepare {
+    /// Files, folders or patterns of text, JSON lines and parquet (also .gz, .zst); - for standard input
+    #[arg(value_name = "INPUT", required = true)]
+    inputs: Vec<String>,
+    /// gpt2, cl100k_base, o200k_base or a tokenizer.json
+    #[arg(long, value_name = "NAME|FILE", default_value = "gpt2")]
+    tokenizer: String,
+    /// The folder to make
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Share of the documents kept for validation
+    #[arg(long, value_name = "X", default_value_t = 0.01)]
+    val_fraction: f64,
+    /// Tokens after which a shard ends
+    #[arg(long, value_name = "N", default_value_t = 100_000_000)]
+    shard_tokens: u64,
+    /// Threads [default: all cores]
+    #[arg(long, short = 't', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+    /// Put the result on stdout as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    reading: DataOptions,
+}
+
+/// Describe documents or shards.
+#[derive(clap::Args, Debug)]
+struct Info {
+    /// A folder of `data prepare`, llm.c's .bin files, or a file, folder or pattern of documents
+    #[arg(value_name = "DIR|FILE")]
+    data: String,
+    /// Show the beginnings of N documents
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    sample: usize,
+    /// Decides which
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    seed: u64,
+    /// Read all shards and hold them against their checksums
+    #[arg(long)]
+    check: bool,
+    /// The tokenizer of .bin files
+    #[arg(long, value_name = "NAME|FILE", default_value = "gpt2")]
+    tokenizer: String,
+    /// Put the result on stdout as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    reading: DataOptions,
+}
+
+pub fn run(args: Args) -> Result<()> {
+    match args.what {
+        What::Prepare(args) => prepare(args),
+        What::Info(args) => info(&args),
+        What::Fetch(args) => super::fetch::run(args),
+    }
+}
+
+fn tokenizer(name: &str) -> Result<Tokenizer> {
+    Ok(if Path::new(name).is_file() { Tokenizer::load(Path::new(name))? } else { Tokenizer::named(name)? })
+}
+
+fn prepare(args: Prepare) -> Result<()> {
+    if !(0.0..1.0).contains(&args.val_fraction) || args.shard_tokens == 0 {
+        bail!(Usage("--val-fraction must be at least 0 and less than 1, --shard-tokens at least 1".into()));
+    }
+    let tokenizer = tokenizer(&args.tokenizer)?;
+    let inputs = data::find(&args.inputs, args.reading.stdin())?;
+    let total: u64 = inputs.iter().map(|input| input.bytes).sum();
+    let threads = args.threads.map_or_else(cores, usize::from);
+    if !args.json {
+        let files = show::commas(inputs.len() as u64);
+        eprintln!("{files} files, {}; tokenizer {}; {threads} threads", show::bytes(total), args.tokenizer);
+    }
+    let name = Path::new(&args.tokenizer).file_name().map_or(args.tokenizer.clone(), |n| n.to_string_lossy().into());
+    let plan = Plan {
+        inputs,
+        field: args.reading.field(),
+        skip_bad: args.reading.skip_bad,
+        tokenizer: &tokenizer,
+        tokenizer_name: &name,
+        val_fraction: args.val_fraction,
+        shard_tokens: args.shard_tokens,
+        threads,
+    };
+    let asked = train::interrupt()?;
+    let (start, bar) = (Instant::now(), Progress::percent(args.json));
+    let (mut shown, mut last) = (0, data::Progress::default());
+    let done = data::prepare(&plan, &args.out, &mut |progress| {
+        last = *progress;
+        let seconds = start.elapsed().as_secs_f64().max(1e-9);
+        while shown < (100 * progress.read.min(total)).checked_div(total).unwrap_or(0) {
+            shown += 1;
+            bar.step(shown, || {
+                let tokens = show::count(progress.done.tokens as f64);
+                let rate = progress.encoded_bytes as f64 / seconds;
+                format!("{tokens} tokens, {}/s", show::bytes(rate as u64))
+            });
+        }
+        !asked.load(Ordering::Relaxed)
+    });
+    bar.done();
+    let (manifest, complaints) = done?;
+    let seconds = start.elapsed().as_secs_f64();
+    let all = all(&manifest);
+    if args.json {
+        return show::json(&serde_json::json!({
+            "documents": all.documents, "tokens": all.tokens, "bytes": all.bytes, "empty": manifest.empty, "bad": manifest.bad,
+            "train": manifest.train.all, "val": manifest.val.all, "seconds": seconds, "encoded_tokens": last.encoded,
+            "tok_s": last.encoded as f64 / seconds, "bytes_s": last.encoded_bytes as f64 / seconds, "peak_rss_bytes": peak_rss(),
+        }));
+    }
+    let left = source::left_out(manifest.empty, manifest.bad, &complaints);
+    eprintln!(
+        "{} documents, {} tokens, {} of text{left}",
+        show::commas(all.documents),
+        show::commas(all.tokens),
+        show::bytes(all.bytes)
+    );
+    if last.encoded > 0 {
+        let memory = peak_rss().map(|b| format!("; peak memory {}", show::bytes(b))).unwrap_or_default();
+        let (tokens, bytes) = (last.encoded as f64 / seconds, last.encoded_bytes as f64 / seconds);
+        let time = show::duration(seconds);
+        eprintln!("in {time}: {} tokens/s, {}/s{memory}", show::count(tokens), show::bytes(bytes as u64));
+    }
+    let out = args.out.display();
+    eprintln!("the shards are in {out}; try: limpid train --data {out}");
+    Ok(())
+}
+
+fn all(manifest: &Manifest) -> Counts {
+    let (a, b) = (manifest.train.all, manifest.val.all);
+    Counts {
+        documents: a.documents + b.documents,
+        tokens: a.tokens + b.tokens,
+        bytes: a.bytes + b.bytes,
+        bad: a.bad + b.bad,
+    }
+}
+
+fn info(args: &Info) -> Result<()> {
+    let folder = Path::new(&args.data);
+    if Manifest::exists(folder) {
+        return prepared(args, folder);
+    }
+    if args.check {
+        bail!("{} has no manifest.json, so there are no checksums to hold it against", args.data);
+    }
+    let files = source::shard_files(&args.data);
+    if files.is_empty() { documents(args) } else { shards(args, &files) }
+}
+
+fn prepared(args: &Info, folder: &Path) -> Result<()> {
+    let manifest = Manifest::read(folder)?;
+    let tokenizer = manifest.tokenizer(folder)?;
+    if args.check {
+        manifest.check(folder, &mut |_, _| {})?;
+    }
+    let parts = [("train", manifest.tokens(folder, "train")?), ("val", manifest.tokens(folder, "val")?)];
+    let longest = parts.iter().map(|(_, tokens)| longest(tokens)).max().unwrap_or(0);
+    let samples = samples(args, &parts[0].1, &tokenizer)?;
+    let shards = manifest.train.shards.len() + manifest.val.shards.len();
+    let counts = all(&manifest);
+    if args.json {
+        return show::json(&serde_json::json!({
+            "complete": manifest.complete, "documents": counts.documents, "tokens": counts.tokens, "bytes": counts.bytes,
+            "empty": manifest.empty, "bad": manifest.bad, "longest_document": longest, "shards": shards,
+            "train": manifest.train.all, "val": manifest.val.all, "settings": manifest.settings,
+            "sources": manifest.sources, "checked": args.check, "samples": samples,
+        }));
+    }
+    let row = |c: &Counts| {
+        let (documents, tokens, bytes) = (show::commas(c.documents), show::commas(c.tokens), show::bytes(c.bytes));
+        format!("{documents} documents, {tokens} tokens, {bytes} of text")
+    };
+    let settings = &manifest.settings;
+    let state = match (manifest.complete, args.check) {
+        (false, _) => "interrupted: the same `limpid data prepare` goes on",
+        (true, true) => "complete; every checksum is right",
+        (true, false) => "complete",
+    };
+    let mut rows = vec![
+        ("state", state.to_string()),
+        ("all", row(&counts)),
+        ("train", row(&manifest.train.all)),
+        ("val", row(&manifest.val.all)),
+        ("longest document", format!("{} tokens", show::commas(longest as u64))),
+        ("bytes a token", format!("{:.2}", counts.bytes as f64 / counts.tokens.max(1) as f64)),
+        ("tokenizer", format!("{} with {} tokens", settings.tokenizer, show::commas(settings.vocab_size as u64))),
+        ("shards", format!("{shards} of about {} tokens, {}", show::commas(settings.shard_tokens), settings.ids)),
+        ("made from", sources(&manifest)),
+    ];
+    if manifest.empty + manifest.bad > 0 {
+        rows.push(("left out", format!("{} empty, {} bad", manifest.empty, manifest.bad)));
+    }
+    print(&args.data, rows, &samples)
+}
+
+fn sources(manifest: &Manifest) -> String {
+    let bytes = manifest.sources.iter().map(|s| s.bytes).sum();
+    match manifest.sources.as_slice() {
+        [one] => format!("{} ({})", one.path, show::bytes(bytes)),
+        many => format!("{} files ({})", show::commas(many.len() as u64), show::bytes(bytes)),
+    }
+}
+
+fn print(data: &str, rows: Vec<(&str, String)>, samples: &[String]) -> Result<()> {
+    let rows: Vec<(String, String)> = rows.into_iter().map(|(k, v)| (k.to_string(), v)).collect();
+    let mut text = format!("{data}\n{}", show::pairs(&rows));
+    samples.iter().for_each(|sample| text += &format!("\n{sample}\n"));
+    show::out(&text)
+}
+
+fn longest(tokens: &Tokens) -> usize {
+    (0..tokens.documents()).map(|i| tokens.document(i).len()).max().unwrap_or(0)
+}
+
+/// Tokens of a beginning that are shown, and characters.
+const SHOWN: (usize, usize) = (80, 400);
+
+fn samples(args: &Info, tokens: &Tokens, tokenizer: &Tokenizer) -> Result<Vec<String>> {
+    let documents = if tokens.is_empty() { 0 } else { tokens.documents() as u64 };
+    let one = |n: usize| {
+        let i = random::below(args.seed, random::site("sample"), n as u64, documents) as usize;
+        let (range, mut ids) = (tokens.document(i), vec![]);
+        tokens.copy(range.start..range.end.min(range.start + SHOWN.0), &mut ids);
+        let more = if range.len() > SHOWN.0 { " ..." } else { "" };
+        Ok(format!("document {} ({} tokens): {}{more}", i + 1, range.len(), tokenizer.decode(&ids)?.trim_end()))
+    };
+    (0..if documents == 0 { 0 } else { args.sample }).map(one).collect()
+}
+
+fn shards(args: &Info, files: &[PathBuf]) -> Result<()> {
+    let tokenizer = tokenizer(&args.tokenizer)?;
+    let opened: Result<Vec<Shard>, _> = files.iter().map(|path| Shard::open(path, None)).collect();
+    let (opened, end) = (opened?, tokenizer.end_of_text());
+    let last = opened.len().saturating_sub(1);
+    let tokens = Tokens::of_shards(opened.into_iter().enumerate().map(|(i, s)| s.ended_by(end, i == last)).collect());
+    tokens.check_ids(tokenizer.vocab_size())?;
+    let (documents, longest) = (tokens.documents(), longest(&tokens));
+    let samples = samples(args, &tokens, &tokenizer)?;
+    if args.json {
+        return show::json(&serde_json::json!({
+            "shards": files.len(), "documents": documents, "tokens": tokens.len(), "longest_document": longest, "samples": samples,
+        }));
+    }
+    let n = |n: usize| show::commas(n as u64);
+    let rows = vec![
+        ("shards", n(files.len())),
+        ("documents", format!("{} (as the end of text of {} divides them)", n(documents), args.tokenizer)),
+        ("tokens", n(tokens.len())),
+        ("longest document", format!("{} tokens", n(longest))),
+    ];
+    print(&args.data, rows, &samples)
+}
+
+fn documents(args: &Info) -> Result<()> {
+    let mut read = Read::new(&args.data, &args.reading)?;
+    let (mut documents, mut bytes, mut longest, mut here) = (0u64, 0u64, 0u64, 0u64);
+    // a sample of fixed size from a stream of unknown length: each has the same chance
+    let mut kept: Vec<(u64, String)> = vec![];
+    let mut begins = true;
+    while let Some(unit) = read.documents.next() {
+        let unit = unit?;
+        if begins && args.sample > 0 {
+            let place = random::below(args.seed, random::site("sample"), documents, documents + 1) as usize;
+            let shown = || {
+                let name = DocumentReader::place(read.documents.inputs(), &unit);
+                format!("{name}: {}", unit.text.chars().take(SHOWN.1).collect::<String>().trim_end())
+            };
+            match kept.len() < args.sample {
+                true => kept.push((documents, shown())),
+                false if place < args.sample => kept[place] = (documents, shown()),
+                false => {}
+            }
+        }
+        (bytes, here) = (bytes + unit.bytes as u64, here + unit.bytes as u64);
+        begins = unit.last;
+        if unit.last {
+            (documents, longest, here) = (documents + 1, longest.max(here), 0);
+        }
+    }
+    kept.sort();
+    let samples: Vec<String> = kept.into_iter().map(|k| k.1).collect();
+    let DocumentReader { empty, bad, .. } = read.documents;
+    if args.json {
+        return show::json(&serde_json::json!({
+            "documents": documents, "bytes": bytes, "empty": empty, "bad": bad, "longest_document_bytes": longest, "samples": samples,
+        }));
+    }
+    let said = read.said(documents, bytes).unwrap_or_else(|| "read 1 text".into());
+    let rows = vec![
+        ("documents", show::commas(documents)),
+        ("text", show::bytes(bytes)),
+        ("longest document", show::bytes(longest)),
+        ("files", said),
+    ];
+    print(&args.data, rows, &samples)
+}

@@ -1,0 +1,591 @@
+//! Documents out of files, one after the other, in bounded memory: text (a file is a document), JSON lines and arrays
+//! (an item is one), parquet (a row is one), each also in gzip or zstd, and standard input.
+//!
+//! A text file comes in units of at most [`UNIT`] bytes, cut before a line that begins with a letter or digit, where every
+//! tokenizer here cuts too: so a file larger than memory is read, and a long one is encoded by many threads. Every other
+//! document is one unit. `encode` is the next to read.
+
+use super::corpus_error::{CorpusError, Place, at, bad};
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes of a text file that are taken at once.
+pub const UNIT: usize = 1 << 20;
+/// Longest JSON line or item that is read.
+const LONGEST: u64 = 1 << 30;
+/// Bytes that are looked at for what text cannot have.
+const LOOK: usize = 8 << 10;
+
+/// What a file holds.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Kind {
+    /// One document.
+    Text,
+    /// One a line.
+    JsonLines,
+    /// An array of them, or lines after all.
+    Json,
+    /// One a row.
+    Parquet,
+}
+
+impl Kind {
+    /// By the end of the name, `.gz` and `.zst` left out.
+    fn of(path: &Path) -> Option<Kind> {
+        let name = path.file_name()?.to_str()?.to_lowercase();
+        let name = [".gz", ".zst"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(&name);
+        match name.rsplit_once('.')?.1 {
+            "txt" | "md" => Some(Kind::Text),
+            "jsonl" | "ndjson" => Some(Kind::JsonLines),
+            "json" => Some(Kind::Json),
+            "parquet" => Some(Kind::Parquet),
+            _ => None,
+        }
+    }
+
+    /// What people call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Text => "text",
+            Kind::JsonLines => "JSON lines",
+            Kind::Json => "JSON",
+            Kind::Parquet => "parquet",
+        }
+    }
+
+    fn place(self) -> &'static str {
+        match self {
+            Kind::Text => "",
+            Kind::JsonLines => "line",
+            Kind::Json => "item",
+            Kind::Parquet => "row",
+        }
+    }
+}
+
+/// A file to read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Input {
+    /// Where; `-` is standard input.
+    pub path: PathBuf,
+    /// What it holds.
+    pub kind: Kind,
+    /// Its size; 0 for standard input.
+    pub bytes: u64,
+}
+
+/// The files that names stand for: files, folders (all below, sorted; only kinds known by their ends), patterns like
+/// `data/*.jsonl`, and `-`. A file named outright is text if its end says nothing else.
+///
+/// # Errors
+/// If a name stands for nothing.
+pub fn find(names: &[String], stdin: Kind) -> Result<Vec<Input>, CorpusError> {
+    let mut inputs = vec![];
+    for name in names {
+        let path = Path::new(name);
+        if name == "-" {
+            inputs.push(Input { path: path.into(), kind: stdin, bytes: 0 });
+        } else if path.is_dir() {
+            let before = inputs.len();
+            folder(path, &mut inputs)?;
+            if inputs.len() == before {
+                return Err(CorpusError::EmptyFolder(path.into()));
+            }
+        } else if path.exists() {
+            inputs.push(input(path, Kind::of(path).unwrap_or(Kind::Text))?);
+        } else {
+            let before = inputs.len();
+            for path in matching(name) {
+                match path.is_dir() {
+                    true => folder(&path, &mut inputs)?,
+                    false => inputs.push(input(&path, Kind::of(&path).unwrap_or(Kind::Text))?),
+                }
+            }
+            if inputs.len() == before {
+                return Err(CorpusError::NotFound(name.clone()));
+            }
+        }
+    }
+    Ok(inputs)
+}
+
+/// The files and folders that a pattern stands for, sorted.
+pub fn matching(pattern: &str) -> Vec<PathBuf> {
+    glob::glob(pattern).map(|found| found.flatten().collect()).unwrap_or_default()
+}
+
+fn input(path: &Path, kind: Kind) -> Result<Input, CorpusError> {
+    let bytes = at(path, path.metadata())?.len();
+    Ok(Input { path: path.into(), kind, bytes })
+}
+
+fn folder(path: &Path, to: &mut Vec<Input>) -> Result<(), CorpusError> {
+    let entries: io::Result<Vec<_>> = at(path, std::fs::read_dir(path))?.collect();
+    let mut paths: Vec<PathBuf> = at(path, entries)?.into_iter().map(|entry| entry.path()).collect();
+    paths.sort();
+    for path in paths {
+        // a link to a folder is left out: it may lead round in a circle
+        if path.is_dir() && !path.is_symlink() {
+            folder(&path, to)?;
+        } else if let Some(kind) = Kind::of(&path).filter(|_| path.is_file()) {
+            to.push(input(&path, kind)?);
+        }
+    }
+    Ok(())
+}
+
+/// A document, or a part of a long text.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Unit {
+    /// Which of the inputs it is from.
+    pub file: usize,
+    /// Its line, row or item, from 1; 0 for text.
+    pub place: u64,
+    /// The text.
+    pub text: String,
+    /// Bytes of the text.
+    pub bytes: usize,
+    /// Whether the document ends with it.
+    pub last: bool,
+}
+
+/// All documents of some files, in order.
+pub struct DocumentReader {
+    inputs: Vec<Input>,
+    field: String,
+    skip_bad: bool,
+    file: usize,
+    reader: Option<Reader>,
+    read: Arc<AtomicU64>,
+    /// Documents left out because they are empty.
+    pub empty: u64,
+    /// Documents (or rests of files) left out because they are bad.
+    pub bad: u64,
+    /// What was wrong with the first few.
+    pub complaints: Vec<String>,
+}
+
+impl DocumentReader {
+    /// The documents of `inputs`; of JSON and parquet, what stands in `field`. With `skip_bad` those that cannot be read
+    /// are counted instead of ending all.
+    pub fn new(inputs: Vec<Input>, field: &str, skip_bad: bool) -> DocumentReader {
+        DocumentReader {
+            inputs,
+            field: field.into(),
+            skip_bad,
+            file: 0,
+            reader: None,
+            read: Arc::default(),
+            empty: 0,
+            bad: 0,
+            complaints: vec![],
+        }
+    }
+
+    /// The files.
+    pub fn inputs(&self) -> &[Input] {
+        &self.inputs
+    }
+
+    /// Bytes of the files that have been read, as they lie there.
+    pub fn read(&self) -> u64 {
+        self.read.load(Ordering::Relaxed)
+    }
+
+    /// Where a unit stands.
+    pub fn place(inputs: &[Input], unit: &Unit) -> Place {
+        let input = &inputs[unit.file];
+        Place { path: input.path.clone(), unit: input.kind.place(), number: unit.place }
+    }
+
+    /// Counts a document that is left out.
+    pub fn complain(&mut self, error: &CorpusError) {
+        self.bad += 1;
+        if self.complaints.len() < 5 {
+            self.complaints.push(error.to_string());
+        }
+    }
+}
+
+impl Iterator for DocumentReader {
+    type Item = Result<Unit, CorpusError>;
+
+    fn next(&mut self) -> Option<Result<Unit, CorpusError>> {
+        loop {
+            let input = self.inputs.get(self.file)?;
+            let opened = match self.reader.take() {
+                Some(reader) => Ok(reader),
+                None => Reader::open(input, &self.field, self.read.clone()),
+            };
+            let found = opened.map_err(|e| (e, None)).and_then(|mut reader| match reader.next(input, &self.field) {
+                Ok(Some(unit)) => Ok(Some((unit, reader))),
+                Ok(None) => Ok(None),
+                // after a bad line or row the next is read; after a bad file, the next file
+                Err(e) => {
+                    let on = reader.goes_on(&e);
+                    Err((e, on.then_some(reader)))
+                }
+            });
+            match found {
+                Ok(None) => self.file += 1,
+                Ok(Some((mut unit, reader))) => {
+                    (unit.file, unit.bytes) = (self.file, unit.text.len());
+                    self.reader = Some(reader);
+                    if !unit.text.is_empty() {
+                        return Some(Ok(unit));
+                    }
+                    self.empty += 1;
+                }
+                Err((error, reader)) => {
+                    self.file += usize::from(reader.is_none());
+                    self.reader = reader;
+                    if !(self.skip_bad && error.skippable()) {
+                        return Some(Err(error));
+                    }
+                    self.complain(&error);
+                }
+            }
+        }
+    }
+}
+
+type Source = Box<dyn BufRead + Send>;
+
+/// An open file.
+enum Reader {
+    Text(Text),
+    Lines {
+        source: Source,
+        line: u64,
+        broken: bool,
+    },
+    Array(Array),
+    #[cfg(feature = "parquet")]
+    Parquet(super::parquet::Rows),
+}
+
+impl Reader {
+    fn open(input: &Input, field: &str, read: Arc<AtomicU64>) -> Result<Reader, CorpusError> {
+        let path = &input.path;
+        let raw: Box<dyn Read + Send> = match path == Path::new("-") {
+            true => Box::new(io::stdin()),
+            false => Box::new(at(path, std::fs::File::open(path))?),
+        };
+        let counted = Counted { raw, read: read.clone() };
+        let mut source: Source = Box::new(BufReader::with_capacity(1 << 18, counted));
+        let magic = at(path, source.fill_buf())?;
+        let packed = [&[0x1f, 0x8b][..], &[0x28, 0xb5, 0x2f, 0xfd]].iter().position(|m| magic.starts_with(m));
+        match packed {
+            Some(0) => source = Box::new(BufReader::new(flate2::bufread::MultiGzDecoder::new(source))),
+            Some(_) => source = Box::new(BufReader::with_capacity(1 << 17, Zstd { state: Frame::Between(source) })),
+            None => {}
+        }
+        if input.kind == Kind::Parquet {
+            return rows(input, field, source, packed.is_some(), &read);
+        }
+        let start = look(input, &mut source)?;
+        let mark = if start.starts_with(b"\xEF\xBB\xBF") { 3 } else { 0 }; // of byte order
+        let array = start[mark..].iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'[');
+        source.consume(mark);
+        Ok(match input.kind {
+            Kind::Text => Reader::Text(Text { source, rest: vec![], byte: 0, line: 1, ended: false, begun: false }),
+            Kind::Json if array => Reader::Array(Array { source, state: State::Before, item: 0 }),
+            _ => Reader::Lines { source, line: 0, broken: false },
+        })
+    }
+
+    /// Whether what follows an error can be read.
+    fn goes_on(&self, error: &CorpusError) -> bool {
+        match self {
+            Reader::Lines { broken, .. } => !broken,
+            Reader::Array(array) => array.state == State::Within && !matches!(error, CorpusError::Format { .. }),
+            Reader::Text(_) => false,
+            #[cfg(feature = "parquet")]
+            Reader::Parquet(_) => matches!(error, CorpusError::NotUtf8 { .. }),
+        }
+    }
+
+    fn next(&mut self, input: &Input, field: &str) -> Result<Option<Unit>, CorpusError> {
+        match self {
+            Reader::Text(text) => text.next(input),
+            Reader::Lines { source, line, broken } => {
+                let mut bytes = vec![];
+                loop {
+                    bytes.clear();
+                    *broken = true; // unless this succeeds
+                    let n = damaged(input, source.as_mut().take(LONGEST).read_until(b'\n', &mut bytes))?;
+                    if n as u64 == LONGEST {
+                        return Err(bad(&input.path, format!("line {} is longer than {LONGEST} bytes", *line + 1)));
+                    }
+                    (*broken, *line) = (false, *line + 1);
+                    if n == 0 {
+                        return Ok(None);
+                    }
+                    if !bytes.trim_ascii().is_empty() {
+                        return json(input, field, *line, *line, &bytes).map(Some);
+                    }
+                }
+            }
+            Reader::Array(array) => match array.next(input)? {
+                None => Ok(None),
+                Some(bytes) => json(input, field, array.item, array.item, &bytes).map(Some),
+            },
+            #[cfg(feature = "parquet")]
+            Reader::Parquet(rows) => rows.next(input),
+        }
+    }
+}
+
+#[cfg(feature = "parquet")]
+fn rows(input: &Input, field: &str, source: Source, packed: bool, read: &AtomicU64) -> Result<Reader, CorpusError> {
+    let rows = super::parquet::Rows::open(input, field, source, packed)?;
+    // what was looked at has been counted already; the pages that follow are not
+    read.fetch_add(input.bytes.saturating_sub(1 << 18), Ordering::Relaxed);
+    Ok(Reader::Parquet(rows))
+}
+
+#[cfg(not(feature = "parquet"))]
+fn rows(input: &Input, _: &str, _: Source, _: bool, _: &AtomicU64) -> Result<Reader, CorpusError> {
+    Err(bad(&input.path, "this limpid was built without parquet: build it with `--features parquet`"))
+}
+
+/// A failure inside a file that could be opened: the file is damaged.
+fn damaged<T>(input: &Input, result: io::Result<T>) -> Result<T, CorpusError> {
+    result.map_err(|e| bad(&input.path, format!("it cannot be read to its end, it is cut short or damaged: {e}")))
+}
+
+fn whole(input: &Input) -> Place {
+    Place { path: input.path.clone(), unit: "", number: 0 }
+}
+
+/// The first bytes of what should be text.
+fn look<'a>(input: &Input, source: &'a mut Source) -> Result<&'a [u8], CorpusError> {
+    const KINDS: [(&[u8], &str); 9] = [
+        (b"%PDF", "a PDF file"),
+        (b"PK\x03\x04", "a ZIP archive (or a document made of one)"),
+        (b"\x89PNG", "a PNG image"),
+        (b"\xFF\xD8\xFF", "a JPEG image"),
+        (b"\x7fELF", "a program"),
+        (b"PAR1", "a parquet file (its name should end in .parquet)"),
+        (b"BZh", "a bzip2 file, which limpid does not read"),
+        (b"\xFF\xFE", "UTF-16: convert it first, for example with `iconv -f utf-16 -t utf-8`"),
+        (b"\xFE\xFF", "UTF-16: convert it first, for example with `iconv -f utf-16 -t utf-8`"),
+    ];
+    let start = damaged(input, source.fill_buf())?;
+    let known = KINDS.iter().find(|(magic, _)| start.starts_with(magic)).map(|k| k.1);
+    let zero = start[..start.len().min(LOOK)].contains(&0).then_some("binary (it has bytes that are 0)");
+    match known.or(zero) {
+        Some(kind) => Err(CorpusError::Binary { place: whole(input), kind }),
+        None => Ok(start),
+    }
+}
+
+/// The document of a line or an item.
+fn json(input: &Input, field: &str, number: u64, line: u64, bytes: &[u8]) -> Result<Unit, CorpusError> {
+    let place = || Place { path: input.path.clone(), unit: input.kind.place(), number };
+    let text = std::str::from_utf8(bytes).map_err(|e| CorpusError::NotUtf8 {
+        place: place(),
+        byte: e.valid_up_to() as u64,
+        line,
+        found: bytes[e.valid_up_to()],
+    })?;
+    let value = serde_json::from_str(text.trim_start_matches('\u{feff}'))
+        .map_err(|e| CorpusError::Json { place: place(), why: e.to_string().replace("line 1 column", "column") })?;
+    let lacks = |has| CorpusError::Field { place: place(), field: field.into(), has };
+    let text = match value {
+        serde_json::Value::String(text) => text,
+        serde_json::Value::Object(mut fields) => match fields.remove(field) {
+            Some(serde_json::Value::String(text)) => text,
+            _ => return Err(lacks(fields.into_iter().map(|(name, _)| name).collect())),
+        },
+        _ => return Err(lacks(vec![])),
+    };
+    Ok(Unit { place: number, text, last: true, ..Unit::default() })
+}
+
+/// A text file in parts.
+struct Text {
+    source: Source,
+    rest: Vec<u8>,
+    byte: u64,
+    line: u64,
+    ended: bool,
+    begun: bool,
+}
+
+impl Text {
+    fn next(&mut self, input: &Input) -> Result<Option<Unit>, CorpusError> {
+        while self.rest.len() <= UNIT && !self.ended {
+            let want = (UNIT + 1 - self.rest.len()) as u64;
+            self.ended = damaged(input, self.source.as_mut().take(want).read_to_end(&mut self.rest))? == 0;
+        }
+        if self.rest.is_empty() && self.begun {
+            return Ok(None);
+        }
+        self.begun = true;
+        let rest = self.rest.split_off(cut(&self.rest));
+        let bytes = std::mem::replace(&mut self.rest, rest);
+        if bytes[..bytes.len().min(LOOK)].contains(&0) {
+            return Err(CorpusError::Binary { place: whole(input), kind: "binary (it has bytes that are 0)" });
+        }
+        let lines = |bytes: &[u8]| bytes.iter().filter(|b| **b == b'\n').count() as u64;
+        match String::from_utf8(bytes) {
+            Ok(text) => {
+                (self.byte, self.line) = (self.byte + text.len() as u64, self.line + lines(text.as_bytes()));
+                let last = self.ended && self.rest.is_empty();
+                Ok(Some(Unit { text, last, ..Unit::default() }))
+            }
+            Err(e) => {
+                let valid = e.utf8_error().valid_up_to();
+                Err(CorpusError::NotUtf8 {
+                    place: whole(input),
+                    byte: self.byte + valid as u64,
+                    line: self.line + lines(&e.as_bytes()[..valid]),
+                    found: e.as_bytes()[valid],
+                })
+            }
+        }
+    }
+}
+
+/// Where a text longer than [`UNIT`] is cut: before a line that begins with a letter or digit, else before any line, else
+/// before a blank between letters, else between characters.
+fn cut(bytes: &[u8]) -> usize {
+    if bytes.len() <= UNIT {
+        return bytes.len();
+    }
+    let mut places = [None; 3];
+    for i in (UNIT / 2..UNIT).rev() {
+        let (before, here, next) = (bytes[i - 1], bytes[i], bytes[i + 1]);
+        let kind = match () {
+            () if before == b'\n' && here.is_ascii_alphanumeric() => 0,
+            () if before == b'\n' && !here.is_ascii_whitespace() => 1,
+            () if before.is_ascii_alphabetic() && here == b' ' && next.is_ascii_alphabetic() => 2,
+            () => continue,
+        };
+        places[kind].get_or_insert(i);
+        if kind == 0 {
+            break;
+        }
+    }
+    let between = (UNIT - 3..=UNIT).rev().find(|i| bytes[*i] & 0xC0 != 0x80).unwrap_or(UNIT);
+    places.into_iter().flatten().next().unwrap_or(between)
+}
+
+/// The items of a JSON array as they stand there.
+struct Array {
+    source: Source,
+    state: State,
+    item: u64,
+}
+
+#[derive(PartialEq)]
+enum State {
+    Before,
+    Within,
+    After,
+}
+
+impl Array {
+    fn next(&mut self, input: &Input) -> Result<Option<Vec<u8>>, CorpusError> {
+        if self.state == State::After {
+            return Ok(None);
+        }
+        let (mut item, mut depth, mut string, mut escape) = (vec![], 0u32, false, false);
+        loop {
+            let started = std::mem::replace(&mut self.state, State::After); // unless this succeeds
+            let buffer = damaged(input, self.source.fill_buf())?;
+            if buffer.is_empty() {
+                return Err(bad(&input.path, "its JSON array does not end: the file was cut short"));
+            }
+            if item.len() as u64 > LONGEST {
+                return Err(bad(&input.path, format!("item {} is longer than {LONGEST} bytes", self.item + 1)));
+            }
+            self.state = started;
+            let mut ended = false;
+            let mut used = buffer.len();
+            for (i, &b) in buffer.iter().enumerate() {
+                match b {
+                    b'[' if self.state == State::Before => {
+                        self.state = State::Within;
+                        continue;
+                    }
+                    _ if self.state == State::Before => continue,
+                    _ if string => {
+                        string = escape || b != b'"';
+                        escape = !escape && b == b'\\';
+                    }
+                    b'"' => string = true,
+                    b'{' | b'[' => depth += 1,
+                    b'}' | b']' if depth > 0 => depth -= 1,
+                    b',' if depth == 0 => ended = true,
+                    b']' => (ended, self.state) = (true, State::After),
+                    _ => {}
+                }
+                if ended {
+                    used = i + 1;
+                    break;
+                }
+                item.push(b);
+            }
+            self.source.consume(used);
+            if ended {
+                self.item += 1;
+                let none = self.state == State::After && item.trim_ascii().is_empty();
+                return Ok((!none).then_some(item));
+            }
+        }
+    }
+}
+
+/// Counts what is read.
+struct Counted {
+    raw: Box<dyn Read + Send>,
+    read: Arc<AtomicU64>,
+}
+
+impl Read for Counted {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let n = self.raw.read(to)?;
+        self.read.fetch_add(n as u64, Ordering::Relaxed);
+        Ok(n)
+    }
+}
+
+/// All frames of a zstd file.
+struct Zstd {
+    state: Frame,
+}
+
+enum Frame {
+    Between(Source),
+    Within(Box<ruzstd::decoding::StreamingDecoder<Source, ruzstd::decoding::FrameDecoder>>),
+    Over,
+}
+
+impl Read for Zstd {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match std::mem::replace(&mut self.state, Frame::Over) {
+                Frame::Over => return Ok(0),
+                Frame::Between(mut source) => {
+                    if source.fill_buf()?.is_empty() {
+                        return Ok(0);
+                    }
+                    let frame = ruzstd::decoding::StreamingDecoder::new(source).map_err(io::Error::other)?;
+                    self.state = Frame::Within(Box::new(frame));
+                }
+                Frame::Within(mut frame) => {
+                    let n = frame.read(to)?;
+                    if n > 0 || to.is_empty() {
+                        self.state = Frame::Within(frame);
+                        return Ok(n);
+                    }
+                    self.state = Frame::Between(frame.into_inner());
+                }
+            }
+        }
+    }
+}
