@@ -583,6 +583,9 @@ impl Read for Zstd {
                         self.state = Frame::Within(frame);
                         return Ok(n);
                     }
+                    if !frame.decoder.is_finished() {
+                        return Err(io::ErrorKind::UnexpectedEof.into());
+                    }
                     self.state = Frame::Between(frame.into_inner());
                 }
             }
