@@ -46,7 +46,7 @@ fn zstd(bytes: &[u8]) -> Vec<u8> {
 fn documents(name: &str, field: &str, skip: bool) -> (Vec<String>, Vec<String>, Documents) {
     let mut read = Documents::new(find(&[name.into()], Kind::Text).unwrap(), field, skip);
     let (mut texts, mut errors, mut within) = (vec![], vec![], false);
-    while let Some(unit) = read.next() {
+    for unit in read.by_ref() {
         match unit {
             Ok(unit) => {
                 if within {
