@@ -245,7 +245,7 @@ fn documents(data: &str, wants: &Wants) -> Result<(Vec<String>, Vec<String>, Tex
     let mut read = Read::new(data, wants.data)?;
     let mut all: Vec<String> = vec![];
     let mut within = false;
-    while let Some(unit) = read.documents.next() {
+    for unit in read.documents.by_ref() {
         let unit = unit?;
         match all.last_mut().filter(|_| within) {
             Some(text) => text.push_str(&unit.text),

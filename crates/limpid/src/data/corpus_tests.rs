@@ -46,7 +46,7 @@ fn zstd(bytes: &[u8]) -> Vec<u8> {
 fn documents(name: &str, field: &str, skip: bool) -> (Vec<String>, Vec<String>, DocumentReader) {
     let mut read = DocumentReader::new(find(&[name.into()], Kind::Text).unwrap(), field, skip);
     let (mut texts, mut errors, mut within) = (vec![], vec![], false);
-    while let Some(unit) = read.next() {
+    for unit in read.by_ref() {
         match unit {
             Ok(unit) => {
                 if within {
@@ -121,7 +121,7 @@ fn what_is_bad_is_named_and_the_rest_is_kept() {
         ("i.json", b"[{\"text\":\"a\"}, {\"text\": 5}, \"c\"]", "item 2 has no text", 2),
         ("j.json", b"[{\"text\":\"a\"}, ", "cut short", 1),
         ("k.txt.gz", &gzip(b"some text that is long enough")[..20], "cut short or damaged", 0),
-        ("l.txt.zst", &zstd(&[b'x'; 500])[..10], "cut short or damaged", 0),
+        ("l.txt.zst", &zstd(&[b'x'; 500])[..8], "cut short or damaged", 0),
         ("m.parquet", b"PAR1 and nothing", "parquet", 0),
     ];
     for (name, bytes, said, kept) in cases {
@@ -191,8 +191,7 @@ fn a_long_text_comes_in_parts_that_change_no_token() {
 fn mixed(f: &Folder) -> (String, Tokenizer) {
     let (text, _) = stories::corpus(3, 2_500_000);
     f.file("in/a.txt", &text);
-    let line =
-        |i: usize| format!("{{\"text\":\"{}\"}}\n", &text[300 * i..300 * i + 1 + i * 7 % 290].replace('\n', "\\n"));
+    let line = |i: usize| format!("{}\n", serde_json::json!({ "text": &text[300 * i..300 * i + 1 + i * 7 % 290] }));
     f.file("in/b.jsonl", (0..2000).map(line).collect::<String>());
     f.file("in/c.txt.gz", gzip(&text.as_bytes()[..1_200_000]));
     f.file("in/d.txt", &text[..100]);
@@ -240,7 +239,7 @@ fn interrupted_anywhere_and_with_any_threads_the_bytes_are_the_same() {
     let mut stops = 0;
     // goes a little further each time, then ends; what a kill at the worst moments leaves lies in the way
     loop {
-        let mut left = calls / 7 + 13 * stops;
+        let mut left = calls * (stops + 1) / 9;
         match prepare(&plan(&input, &tokenizer, 1 + stops % 3), &parts, &mut |_| {
             left -= 1;
             left > 0
@@ -255,11 +254,7 @@ fn interrupted_anywhere_and_with_any_threads_the_bytes_are_the_same() {
         fs::write(parts.join("manifest.json.partial"), b"{").unwrap();
         let error = Tokens::open(&parts, "train").unwrap_err().to_string();
         assert!(error.contains("interrupted"), "{error}");
-        assert!(stops < 100);
-        // each start passes over what is finished, so that allowing more calls gets to the end
-        if stops > 6 {
-            stops += 20
-        }
+        assert!(stops < 20);
     }
     fs::remove_file(parts.join("manifest.json.partial")).ok();
     assert!(stops > 3 && bytes(&parts) == wanted, "after {stops} stops");
@@ -312,14 +307,16 @@ fn damage_and_strangers_are_named() {
         change(&mut bad);
         fs::write(&path, bad).unwrap();
         let error = open().unwrap_err();
-        assert!(error.contains(said) && error.contains(name), "{name}: {error}");
+        assert!(error.contains(said) && error.contains(name.trim_end_matches(".idx")), "{name}: {error}");
         fs::write(&path, good).unwrap();
     };
     damage("train_000001.bin", &|b| b.truncate(b.len() - 3), "lost its tail");
     damage("train_000001.bin", &|b| b[2000] ^= 1, "checksum");
     damage("train_000001.bin", &|b| b[0] ^= 1, "no shard of tokens");
-    damage("train_000001.idx", &|b| b.truncate(b.len() - 8), "documents and tokens");
-    damage("train_000000.idx", &|b| b[5] = 200, "does not fit");
+    let shards = Manifest::open(&out).unwrap().train.shards;
+    let ended = format!("{}.idx", shards.iter().find(|s| s.counts.documents > 1).unwrap().name);
+    damage(&ended, &|b| b.truncate(b.len() - 8), "it was changed");
+    damage(&ended, &|b| b[5] = 200, "does not fit");
     damage("tokenizer.json", &|b| *b = Tokenizer::named("gpt2").unwrap().to_json().into(), "it was changed");
     damage("manifest.json", &|b| b.truncate(100), "damaged");
     open().unwrap();

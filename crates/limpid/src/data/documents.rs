@@ -219,34 +219,39 @@ impl Iterator for DocumentReader {
                 Some(reader) => Ok(reader),
                 None => Reader::open(input, &self.field, self.read.clone()),
             };
-            let found = opened.map_err(|e| (e, None)).and_then(|mut reader| match reader.next(input, &self.field) {
-                Ok(Some(unit)) => Ok(Some((unit, reader))),
-                Ok(None) => Ok(None),
-                // after a bad line or row the next is read; after a bad file, the next file
-                Err(e) => {
-                    let on = reader.goes_on(&e);
-                    Err((e, on.then_some(reader)))
+            let error = match opened {
+                Err(error) => {
+                    self.file += 1;
+                    error
                 }
-            });
-            match found {
-                Ok(None) => self.file += 1,
-                Ok(Some((mut unit, reader))) => {
-                    (unit.file, unit.bytes) = (self.file, unit.text.len());
-                    self.reader = Some(reader);
-                    if !unit.text.is_empty() {
-                        return Some(Ok(unit));
+                Ok(mut reader) => match reader.next(input, &self.field) {
+                    Ok(None) => {
+                        self.file += 1;
+                        continue;
                     }
-                    self.empty += 1;
-                }
-                Err((error, reader)) => {
-                    self.file += usize::from(reader.is_none());
-                    self.reader = reader;
-                    if !(self.skip_bad && error.skippable()) {
-                        return Some(Err(error));
+                    Ok(Some(mut unit)) => {
+                        (unit.file, unit.bytes) = (self.file, unit.text.len());
+                        self.reader = Some(reader);
+                        if !unit.text.is_empty() {
+                            return Some(Ok(unit));
+                        }
+                        self.empty += 1;
+                        continue;
                     }
-                    self.complain(&error);
-                }
+                    // after a bad line or row the next is read; after a bad file, the next file
+                    Err(error) => {
+                        match reader.goes_on(&error) {
+                            true => self.reader = Some(reader),
+                            false => self.file += 1,
+                        }
+                        error
+                    }
+                },
+            };
+            if !(self.skip_bad && error.skippable()) {
+                return Some(Err(error));
             }
+            self.complain(&error);
         }
     }
 }
@@ -263,7 +268,7 @@ enum Reader {
     },
     Array(Array),
     #[cfg(feature = "parquet")]
-    Parquet(super::parquet::Rows),
+    Parquet(Box<super::parquet::Rows>),
 }
 
 impl Reader {
@@ -343,7 +348,7 @@ fn rows(input: &Input, field: &str, source: Source, packed: bool, read: &AtomicU
     let rows = super::parquet::Rows::open(input, field, source, packed)?;
     // what was looked at has been counted already; the pages that follow are not
     read.fetch_add(input.bytes.saturating_sub(1 << 18), Ordering::Relaxed);
-    Ok(Reader::Parquet(rows))
+    Ok(Reader::Parquet(Box::new(rows)))
 }
 
 #[cfg(not(feature = "parquet"))]
@@ -582,6 +587,9 @@ impl Read for Zstd {
                     if n > 0 || to.is_empty() {
                         self.state = Frame::Within(frame);
                         return Ok(n);
+                    }
+                    if !frame.decoder.is_finished() {
+                        return Err(io::ErrorKind::UnexpectedEof.into());
                     }
                     self.state = Frame::Between(frame.into_inner());
                 }

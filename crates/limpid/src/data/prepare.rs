@@ -188,7 +188,6 @@ pub fn prepare(
         if tell(&progress) { Ok(()) } else { Err(CorpusError::Stopped) }
     };
     encode(&mut units, &|about: &About| about.wanted, plan.tokenizer, plan.threads, &mut sink)?;
-    drop(units);
     if reached.iter().any(|r| r.0 > number) {
         return Err(bad(
             out,

@@ -74,7 +74,8 @@ impl Shard {
             shard.ends = Ends::Mapped(Arc::new(ends));
             let bytes = shard.ends_bytes();
             let ascending = (1..shard.documents()).all(|i| shard.end(i - 1) <= shard.end(i));
-            if bytes % 8 != 0 || !ascending || shard.documents() > 0 && shard.end(shard.documents() - 1) > len {
+            if !bytes.is_multiple_of(8) || !ascending || shard.documents() > 0 && shard.end(shard.documents() - 1) > len
+            {
                 return Err(bad(
                     index,
                     format!("it does not fit the {len} tokens of {}: it was changed", path.display()),
