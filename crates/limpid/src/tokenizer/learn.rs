@@ -293,7 +293,7 @@ impl Marks<'_> {
 }
 
 /// The last place in `range` between a letter and a blank: no piece of any kind goes over it, nor a special token.
-fn seam(text: &str, range: Range<usize>) -> Option<usize> {
+pub(super) fn seam(text: &str, range: Range<usize>) -> Option<usize> {
     let mut blank = None;
     for (at, c) in text.get(..range.end)?.char_indices().rev() {
         if let Some(cut) = blank.filter(|_| c.is_ascii_alphabetic()) {
@@ -443,6 +443,8 @@ mod tests {
         let pieces =
             learned(Learn::WordPiece { lowercase: true }, 12, &["[UNK]", "[CLS]", "[SEP]"], "Été et", 1).unwrap();
         assert_eq!(pieces.pieces(&pieces.encode("ÉTÉ x").unwrap()).unwrap(), ["ete", "[UNK]"]);
+        let many = "Et [SEP] été\n".repeat(20_000); // goes in parts
+        assert_eq!(pieces.encode(&many).unwrap(), pieces.encode("Et [SEP] été\n").unwrap().repeat(20_000));
     }
 
     #[test]

@@ -57,7 +57,10 @@ impl Pairs {
         let mut ids: std::collections::HashMap<&str, u64> =
             vocab.iter().map(|(token, id)| (token.as_str(), *id)).collect();
         let mut tokens: Vec<(String, u32)> = Vec::with_capacity(ids.len());
-        let mut take = |token: &str| Some(tokens.push((token.into(), u32::try_from(ids.remove(token)?).ok()?)));
+        let mut take = |token: &str| {
+            tokens.push((token.into(), u32::try_from(ids.remove(token)?).ok()?));
+            Some(())
+        };
         (0..=255u8).try_for_each(|byte| take(&spell::spell(&[byte])))?;
         // A second merge that makes the same token finds it gone.
         listed.iter().try_for_each(|Merge(a, b)| take(&[a.as_str(), b].concat()))?;
