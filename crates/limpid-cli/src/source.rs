@@ -366,6 +366,14 @@ pub fn left_out(empty: u64, bad: u64, complaints: &[String]) -> String {
     said
 }
 
+/// One text in memory: a file, or the built-in stories.
+pub fn text(data: &str) -> Result<String> {
+    match stories_size(data)? {
+        Some(bytes) => Ok(stories::corpus(SEEDS[0], bytes).0),
+        None => read_file(Path::new(data)),
+    }
+}
+
 /// A text file; one that is not UTF-8 is an error that says where.
 pub fn read_file(path: &Path) -> Result<String> {
     let bytes = std::fs::read(path).with_context(|| path.display().to_string())?;

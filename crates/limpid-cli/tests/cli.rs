@@ -717,3 +717,39 @@ fn preparing_survives_being_killed() {
     };
     assert!(kills > 0 && bytes("whole") == bytes("parts"), "after {kills} kills");
 }
+
+#[test]
+fn a_tokenizer_is_learned_and_written() {
+    let f = Folder::new("tokenize-train");
+    let text = "the cat sat on the mat, the dog didn't\n".repeat(50);
+    fs::write(f.0.join("a.txt"), &text).unwrap();
+    fs::write(f.0.join("bad.txt"), b"ab\xFFcd").unwrap();
+    for (flags, out) in [
+        ("--vocab-size 280", "bpe.json"),
+        ("--vocab-size 280 --split gpt4", "four.tiktoken"),
+        ("--vocab-size 280", "llmc.bin"),
+        ("--vocab-size 280", "folder"),
+        ("--kind wordpiece --lowercase --vocab-size 60", "pieces.json"),
+        ("--kind char", "char.json"),
+        ("--kind word", "word.json"),
+    ] {
+        f.ok(&format!("tokenize train a.txt {flags} --out {out}"));
+    }
+    assert!(["vocab.json", "merges.txt", "tokenizer.json"].iter().all(|name| f.0.join("folder").join(name).exists()));
+    let ids =
+        |tokenizer: &str| f.json(&format!("tokenize --tokenizer {tokenizer} --json 'the cat didn'"))["ids"].clone();
+    assert_eq!(ids("bpe.json"), ids("folder/tokenizer.json"));
+    assert_eq!(ids("bpe.json"), ids("llmc.bin"));
+    assert_eq!(f.json("tokenize --tokenizer four.tiktoken --split gpt4 --json the")["text"], "the");
+    fs::write(f.0.join("lines.jsonl"), "\"the cat\"\n\"\"\n").unwrap();
+    let found = f.ok("tokenize --tokenizer bpe.json --lines lines.jsonl");
+    assert!(found.ends_with("]\n[]\n") && found.starts_with('['), "{found}");
+    f.fails(1, "tokenize --tokenizer four.tiktoken the", &["--split"]);
+    f.fails(1, "tokenize train a.txt --vocab-size 200 --out x.json", &["256 bytes"]);
+    f.fails(1, "tokenize train a.txt --out x.json", &["--vocab-size"]);
+    f.fails(1, "tokenize train bad.txt --vocab-size 300 --out x.json", &["bad.txt", "byte 2", "0xFF"]);
+    f.fails(2, "tokenize train a.txt --kind bytes --vocab-size 300 --out x.json", &["wordpiece"]);
+    assert!(!f.0.join("x.json").exists());
+    f.json(&format!("train --data a.txt --tokenizer bpe:270 {TINY} --steps 2 --out m --json"));
+    assert!(f.ok("tokenize --model m 'the'").contains("of 270"));
+}

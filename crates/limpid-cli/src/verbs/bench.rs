@@ -4,7 +4,7 @@ use super::doctor::read_roof;
 use super::train::{roof, step_flops};
 use super::{fits, peak_rss};
 use crate::options::{MachineOptions, ModelOptions, RecipeOptions};
-use crate::show;
+use crate::{show, source};
 use anyhow::Result;
 use limpid::data::{Batches, Objective, Tokens};
 use limpid::generate::Session;
@@ -30,6 +30,8 @@ enum What {
     Prefill(PrefillArgs),
     /// Tokens one by one
     Decode(DecodeArgs),
+    /// Text to ids, on one thread and on all
+    Encode(EncodeArgs),
 }
 
 #[derive(clap::Args, Debug)]
@@ -40,6 +42,22 @@ struct TrainArgs {
     recipe: RecipeOptions,
     #[command(flatten)]
     machine: MachineOptions,
+    /// Put the result on stdout as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Args, Debug)]
+struct EncodeArgs {
+    /// A text file, or builtin:stories:20M
+    #[arg(value_name = "FILE")]
+    data: String,
+    /// gpt2, cl100k_base, o200k_base or a tokenizer.json
+    #[arg(long, value_name = "NAME|FILE", default_value = "gpt2")]
+    tokenizer: String,
+    /// Threads to use [default: all]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
     /// Put the result on stdout as JSON
     #[arg(long)]
     json: bool,
@@ -78,6 +96,7 @@ pub fn run(args: Args) -> Result<()> {
         What::Train(args) => train(&args),
         What::Prefill(args) => prefill(&args),
         What::Decode(args) => decode(&args),
+        What::Encode(args) => encode(args),
     }
 }
 
@@ -209,4 +228,34 @@ fn decode(args: &DecodeArgs) -> Result<()> {
             format!("{:.1} GB/s of {:.1} measured beside it: {:.0} %", rate / 1e9, top / 1e9, 100.0 * rate / top),
         ),
     ]))
+}
+
+/// The best of three, of one text in memory.
+fn encode(args: EncodeArgs) -> Result<()> {
+    let text = source::text(&args.data)?;
+    let tokenizer = source::tokenizer(&args.tokenizer, &|| text.clone(), &[])?;
+    let megabytes = text.len() as f64 / 1e6;
+    let threads = args.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1);
+    tokenizer.encode("the tables are made")?;
+    let rate = |threads: usize| -> Result<(f64, usize)> {
+        let (mut best, mut tokens) = (f64::MAX, 0);
+        for _ in 0..3 {
+            let start = Instant::now();
+            tokens = tokenizer.encode_on(threads, &text)?.len();
+            best = best.min(start.elapsed().as_secs_f64());
+        }
+        Ok((megabytes / best, tokens))
+    };
+    let ((one, tokens), (all, _)) = (rate(1)?, rate(threads)?);
+    if args.json {
+        return show::json(&serde_json::json!({
+            "tokenizer": tokenizer.name(), "bytes": text.len(), "tokens": tokens, "threads": threads,
+            "one_thread_mb_s": one, "all_threads_mb_s": all
+        }));
+    }
+    show::out(&format!(
+        "{}: {megabytes:.1} MB, {} tokens; one thread {one:.1} MB/s, {threads} threads {all:.1} MB/s\n",
+        tokenizer.name(),
+        show::commas(tokens as u64)
+    ))
 }

@@ -13,7 +13,8 @@ use tokenizers::Tokenizer as Crate;
 
 use super::{
     Encoding, Error,
-    pairs::Pairs,
+    learn::seam,
+    pairs::{Pairs, parts},
     spec::{Added, Merge, Spec, part, shown, steps},
     spell, table,
 };
@@ -24,6 +25,8 @@ pub struct Foreign {
     /// The tokenizer.json, byte for byte where it was read from one.
     source: String,
     engine: Engine,
+    /// Whether blanks part everything, so that a long text can go through the crate in parts: it needs 160 times a text.
+    parted: bool,
     decoder: Decoder,
     /// The tokens by id.
     tokens: Vec<Option<String>>,
@@ -97,6 +100,9 @@ impl Foreign {
         added.dedup_by_key(|(id, _)| *id);
         let frame = frame(&spec.post_processor, tokens.len())?;
         let decoder = decoder(&spec.decoder)?;
+        let parted = spec.pre_tokenizer["type"] == "BertPreTokenizer"
+            && (spec.normalizer.is_null() || spec.normalizer["type"] == "BertNormalizer")
+            && !spec.added_tokens.iter().any(|added| added.content.contains(char::is_whitespace));
         let engine = match built_in(&spec, &tokens).filter(|_| decoder == Decoder::Letters) {
             Some(encoding) => Engine::BuiltIn(encoding),
             None => match Pairs::of(&spec) {
@@ -104,7 +110,7 @@ impl Foreign {
                 None => Engine::Crate(spec.build()?, OnceLock::new()),
             },
         };
-        Ok(Foreign { kind, source, engine, decoder, tokens, added, frame, end: None, begin: None })
+        Ok(Foreign { kind, source, engine, parted, decoder, tokens, added, frame, end: None, begin: None })
     }
 
     /// The tokenizer.json.
@@ -181,10 +187,13 @@ impl Foreign {
                 Box::new(other)
             }),
         };
-        let found = engine.encode_fast(text, false);
-        found
-            .map(|found| found.get_ids().to_vec())
-            .map_err(|error| Error::Encode { name: self.kind, detail: error.to_string() })
+        let mut ids = Vec::new();
+        for part in if self.parted { parts(text, 1 << 16, seam) } else { vec![text] } {
+            let found = engine.encode_fast(part, false);
+            let found = found.map_err(|error| Error::Encode { name: self.kind, detail: error.to_string() })?;
+            ids.extend(found.get_ids());
+        }
+        Ok(ids)
     }
 
     /// One token to look at, as bytes where that is what it stands for.

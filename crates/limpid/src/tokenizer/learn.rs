@@ -293,7 +293,7 @@ impl Marks<'_> {
 }
 
 /// The last place in `range` between a letter and a blank: no piece of any kind goes over it, nor a special token.
-fn seam(text: &str, range: Range<usize>) -> Option<usize> {
+pub(super) fn seam(text: &str, range: Range<usize>) -> Option<usize> {
     let mut blank = None;
     for (at, c) in text.get(..range.end)?.char_indices().rev() {
         if let Some(cut) = blank.filter(|_| c.is_ascii_alphabetic()) {
@@ -397,4 +397,98 @@ fn join(
         }
     }
     Some((tokens, merges))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn learned(learn: Learn, size: usize, special: &[&str], text: &str, threads: usize) -> Result<Tokenizer, Error> {
+        let special = special.iter().map(|token| token.to_string()).collect();
+        let mut learner = Learner::new(Recipe { learn, vocab_size: size, special, min_frequency: 1 })?;
+        learner.read(&mut text.as_bytes(), threads, &mut |_| true)?;
+        Ok(learner.finish(&mut |_, _| true)?.unwrap())
+    }
+
+    fn text() -> String {
+        let mut random = crate::tokenizer::tests::Random(5);
+        (0..30_000)
+            .map(|_| ["the ", "dogs ", "don't ", "été ", "東京", "10 ", "\n", "<|end|>"][random.below(8)])
+            .collect()
+    }
+
+    #[test]
+    fn threads_and_blocks_change_nothing() {
+        let text = text().repeat(8); // several parts
+        let kinds = Split::ALL.map(Learn::Bpe).into_iter();
+        let kinds = kinds.chain([Learn::WordPiece { lowercase: true }, Learn::Plain(Kind::Word)]);
+        for learn in kinds {
+            let special: &[&str] = match learn {
+                Learn::WordPiece { .. } => &["[UNK]", "[CLS]", "[SEP]", "<|end|>"],
+                _ => &["<UNK>", "<|end|>"],
+            };
+            let one = learned(learn, 300, special, &text, 1).unwrap();
+            for threads in [2, 5] {
+                assert!(learned(learn, 300, special, &text, threads).unwrap().to_json() == one.to_json(), "{learn:?}");
+            }
+            assert_eq!(one.encode("<|end|>").unwrap(), [one.special("<|end|>").unwrap()]);
+        }
+    }
+
+    #[test]
+    fn the_most_frequent_pair_comes_first_and_ties_go_by_id() {
+        let found = learned(Learn::Bpe(Split::Gpt2), 259, &[], "ab ab cd cd ab", 1).unwrap();
+        assert_eq!(found.pieces(&[256, 257, 258]).unwrap(), ["ab", "cd", " ab"]);
+        assert_eq!(found.decode(&found.encode("é cab\0").unwrap()).unwrap(), "é cab\0");
+        let pieces =
+            learned(Learn::WordPiece { lowercase: true }, 12, &["[UNK]", "[CLS]", "[SEP]"], "Été et", 1).unwrap();
+        assert_eq!(pieces.pieces(&pieces.encode("ÉTÉ x").unwrap()).unwrap(), ["ete", "[UNK]"]);
+        let many = "Et [SEP] été\n".repeat(20_000); // goes in parts
+        assert_eq!(pieces.encode(&many).unwrap(), pieces.encode("Et [SEP] été\n").unwrap().repeat(20_000));
+    }
+
+    #[test]
+    fn other_programs_files_come_back_the_same() {
+        let dir = std::env::temp_dir().join(format!("limpid-learn-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let (ranks, llmc, sample) = (dir.join("a.tiktoken"), dir.join("a.bin"), text());
+        for split in Split::ALL {
+            let own = learned(Learn::Bpe(split), 320, &["<|endoftext|>"], &sample, 2).unwrap();
+            assert_eq!(own.split(), Some(split));
+            std::fs::write(&ranks, own.to_tiktoken().unwrap()).unwrap();
+            assert!(
+                matches!(Tokenizer::load(&ranks), Err(Error::File { source, .. }) if matches!(*source, Error::NoSplit))
+            );
+            let end = ["<|endoftext|>".to_string()];
+            let again = Tokenizer::load_tiktoken(&ranks, Some(split), &end).unwrap();
+            let sample = "don't <|endoftext|>\n\n the Dogs 123456 \n ";
+            assert_eq!(again.encode(sample).unwrap(), own.encode(sample).unwrap(), "{split:?}");
+            std::fs::write(&llmc, own.to_llmc().unwrap()).unwrap();
+            let bin = Tokenizer::load(&llmc).unwrap();
+            assert_eq!(bin.end_of_text(), own.end_of_text());
+            assert_eq!(bin.decode(&own.encode(sample).unwrap()).unwrap(), sample);
+            own.export(&dir, 1024).unwrap();
+        }
+        for encoding in [crate::tokenizer::Encoding::Gpt2, crate::tokenizer::Encoding::Cl100k] {
+            std::fs::write(&ranks, Tokenizer::Bpe(encoding).to_tiktoken().unwrap()).unwrap();
+            assert_eq!(Tokenizer::load(&ranks).unwrap(), Tokenizer::Bpe(encoding));
+        }
+        std::fs::write(&ranks, "YQ== 0\nYQ== 1\n").unwrap();
+        assert!(Tokenizer::load(&ranks).unwrap_err().to_string().contains("line 2"));
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn what_cannot_be_learned_is_said() {
+        let bpe = Learn::Bpe(Split::Gpt4);
+        let said = |size, special: &[&str], text| learned(bpe, size, special, text, 1).unwrap_err().to_string();
+        assert!(said(256, &["<a>"], "text").contains("256 bytes and 1 special tokens are 257"));
+        assert!(said(300, &["<a>", "<a>"], "text").contains("\"<a>\" is given twice"));
+        assert!(said(300, &["a b"], "text").contains("blanks"));
+        assert!(said(300, &[], "").contains("empty"));
+        let mut learner =
+            Learner::new(Recipe { learn: bpe, vocab_size: 300, special: vec![], min_frequency: 1 }).unwrap();
+        let error = learner.read(&mut &b"one\ntwo\xFF"[..], 1, &mut |_| true).unwrap_err().to_string();
+        assert_eq!(error, "it is not UTF-8 text: byte 7 (line 2) is 0xFF");
+    }
 }

@@ -5,8 +5,9 @@
 //! [`vocab_size`](Tokenizer::vocab_size). Characters and words are learned here from a text; byte-pair encodings go by
 //! name and come with the program.
 //!
-//! Read `vocabulary` for how a learned tokenizer looks things up, `words` for what a word is, `json` for the file; then
-//! `foreign` for other programs' tokenizers, and `files`, `table` and `export` for where they come from and go to.
+//! Read `vocabulary` for how a learned tokenizer looks things up, `words` for what a word is, `json` for the file; `split`,
+//! `ranks` and `pairs` for byte pairs, `learn` for training; then `foreign` for other programs' tokenizers, and `files`,
+//! `table` and `export` for where they come from and go to.
 
 mod bpe;
 mod error;
