@@ -4,7 +4,7 @@ use crate::show;
 use anyhow::{Context, Result, anyhow, bail};
 use limpid::backend::{Backend, Cpu};
 use limpid::checkpoint::store::{Dtype, rounded};
-use limpid::checkpoint::{Checkpoint, CheckpointError, Format, Source, save};
+use limpid::checkpoint::{Checkpoint, CheckpointError, Format, SHARD_BYTES, Source, save};
 use limpid::config::Config;
 use limpid::model::{Model, Param, Use};
 use limpid::ops::Batch;
@@ -39,6 +39,9 @@ pub struct Args {
     /// The tokenizer to put in, by name or file, instead of SRC's; `none` for none
     #[arg(long, value_name = "NAME|FILE")]
     tokenizer: Option<String>,
+    /// Part a HuggingFace folder's weights into files of so many megabytes [default: 5000]
+    #[arg(long, value_name = "MB", value_parser = shard_size)]
+    max_shard_size: Option<usize>,
     /// Open both again, compare every parameter, run the same tokens through both
     #[arg(long)]
     verify: bool,
@@ -55,6 +58,11 @@ fn dtype(name: &str) -> Result<Dtype, String> {
         "q8_0" | "q8" => Ok(Dtype::Q8_0),
         _ => Err(format!("`{name}` is not one of f32, f16, bf16, q8_0")),
     }
+}
+
+fn shard_size(text: &str) -> Result<usize, String> {
+    let size = text.parse().ok().filter(|n| (1..=1_000_000).contains(n));
+    size.ok_or(format!("`{text}` is no number of megabytes from 1 to 1000000"))
 }
 
 pub fn run(args: Args) -> Result<()> {
@@ -103,7 +111,12 @@ pub fn run(args: Args) -> Result<()> {
         &args.dst,
         format,
         &stored,
-        &Source { config: &source.config, tokenizer: tokenizer.as_ref(), values: &values },
+        &Source {
+            config: &source.config,
+            tokenizer: tokenizer.as_ref(),
+            values: &values,
+            shard_bytes: args.max_shard_size.map_or(SHARD_BYTES, |megabytes| megabytes * 1_000_000),
+        },
     )
     .map_err(|error| match error {
         CheckpointError::Tokenizer(error) => anyhow!("{error}; --tokenizer none leaves it out"),

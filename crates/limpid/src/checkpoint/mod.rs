@@ -437,7 +437,12 @@ pub struct Source<'a> {
     pub tokenizer: Option<&'a Tokenizer>,
     /// The values of a parameter of `config`'s model.
     pub values: &'a dyn Fn(&Param) -> Vec<f32>,
+    /// Bytes from which on a folder of HuggingFace's has its weights in several files; [`SHARD_BYTES`] as a rule.
+    pub shard_bytes: usize,
 }
+
+/// The size from which on transformers parts weights into files.
+pub const SHARD_BYTES: usize = 5_000_000_000;
 
 /// Writes a model to `path` (a folder, or for GGUF and llm.c a file), matrices stored as `dtype`.
 ///
@@ -484,7 +489,7 @@ pub fn save(path: &Path, format: Format, dtype: &Dtype, source: &Source) -> Resu
             let model = dialect::outline(&config).map_err(config_error)?;
             at(path, fs::create_dir_all(path))?;
             let tensors = outs(&model, family.links(&model), &|l| family.full(&l.name, &config), &|_, _| dtype.clone());
-            safetensors_file::write(&path.join("model.safetensors"), tensors, format_pt())?;
+            safetensors_file::write_sharded(path, tensors, format_pt(), source.shard_bytes)?;
             let end = source.tokenizer.and_then(Tokenizer::end_of_text);
             write_text(&path.join("config.json"), &huggingface::write(family, &config, end))?;
             if let Some(tokenizer) = source.tokenizer {
@@ -518,6 +523,11 @@ pub fn save(path: &Path, format: Format, dtype: &Dtype, source: &Source) -> Resu
                 }
                 theirs
             })?;
+            // under the name that llm.c looks for; another one that is there stays
+            let beside = path.with_file_name("gpt2_tokenizer.bin");
+            if let Some(bytes) = source.tokenizer.and_then(|t| t.to_llmc().ok()).filter(|_| !beside.exists()) {
+                replace(&beside, |path| File::create(path)?.write_all(&bytes))?;
+            }
         }
     }
     Ok(())

@@ -151,6 +151,35 @@ pub fn write(path: &Path, mut tensors: Vec<Out>, facts: Facts) -> Result<()> {
     })
 }
 
+/// Writes `tensors` to `folder`: one `model.safetensors`, or where they take more than `most` bytes several files with an
+/// index, as transformers does.
+///
+/// # Errors
+/// As [`write`].
+pub fn write_sharded(folder: &Path, tensors: Vec<Out>, facts: Facts, most: usize) -> Result<()> {
+    let bytes = sizes(folder, &tensors)?;
+    let (total, mut shards, mut filled) = (bytes.iter().sum::<usize>(), vec![vec![]], 0);
+    for (tensor, bytes) in tensors.into_iter().zip(bytes) {
+        if filled > 0 && filled + bytes > most {
+            shards.push(vec![]);
+            filled = 0;
+        }
+        filled += bytes;
+        shards.last_mut().expect("there is a first").push(tensor);
+    }
+    if let [_] = &shards[..] {
+        return write(&folder.join("model.safetensors"), shards.remove(0), facts);
+    }
+    let (n, mut map) = (shards.len(), BTreeMap::new());
+    for (i, shard) in shards.into_iter().enumerate() {
+        let name = format!("model-{:05}-of-{n:05}.safetensors", i + 1);
+        map.extend(shard.iter().map(|tensor| (tensor.name.clone(), name.clone())));
+        write(&folder.join(&name), shard, facts.clone())?;
+    }
+    let index = serde_json::json!({ "metadata": { "total_size": total }, "weight_map": map });
+    super::write_text(&folder.join("model.safetensors.index.json"), &format!("{index:#}\n"))
+}
+
 /// Whether these are the first bytes of a file that Python pickled: `torch.save`'s zip, or a bare pickle.
 pub fn looks_like_pickle(bytes: &[u8]) -> bool {
     // a safetensors header of 640 bytes begins with 0x80 0x02 too, and has a brace after its length
