@@ -155,7 +155,7 @@ pub fn write(path: &Path, mut tensors: Vec<Out>, facts: Facts) -> Result<()> {
 /// index, as transformers does.
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub fn write_sharded(folder: &Path, tensors: Vec<Out>, facts: Facts, most: usize) -> Result<()> {
     let bytes = sizes(folder, &tensors)?;
     let (total, mut shards, mut filled) = (bytes.iter().sum::<usize>(), vec![vec![]], 0);
