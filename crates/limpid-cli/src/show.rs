@@ -86,7 +86,8 @@ pub struct Progress {
     lines: bool,
     every: u64,
     quiet: bool,
-    percent: bool,
+    /// What is counted, where it is not steps.
+    unit: Option<&'static str>,
 }
 
 impl Progress {
@@ -99,11 +100,11 @@ impl Progress {
             bar.set_style(style.progress_chars("━╸─"));
         }
         bar.enable_steady_tick(Duration::from_millis(200));
-        Progress { bar, lines, every: (total / 20).max(1), quiet, percent: false }
+        Progress { bar, lines, every: (total / 20).max(1), quiet, unit: None }
     }
-    /// For a hundred parts of something.
-    pub fn percent(quiet: bool) -> Progress {
-        Progress { percent: true, every: 10, ..Progress::new(100, quiet) }
+    /// For `total` of something that is not steps: `%`, `MB`.
+    pub fn of(unit: &'static str, total: u64, quiet: bool) -> Progress {
+        Progress { unit: Some(unit), every: (total / 10).max(1), ..Progress::new(total, quiet) }
     }
     /// Says where a step stands.
     pub fn step(&self, step: u64, text: impl FnOnce() -> String) {
@@ -113,10 +114,10 @@ impl Progress {
         if !self.lines {
             self.bar.set_position(step);
             self.bar.set_message(text());
-        } else if step.is_multiple_of(self.every) || step == 1 && !self.percent {
-            match self.percent {
-                true => eprintln!("{step} %: {}", text()),
-                false => eprintln!("step {step}: {}", text()),
+        } else if step > 0 && step.is_multiple_of(self.every) || step == 1 && self.unit.is_none() {
+            match self.unit {
+                Some(unit) => eprintln!("{step} {unit}: {}", text()),
+                None => eprintln!("step {step}: {}", text()),
             }
         }
     }

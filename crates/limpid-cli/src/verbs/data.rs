@@ -120,7 +120,7 @@ fn prepare(args: Prepare) -> Result<()> {
         threads,
     };
     let asked = train::interrupt()?;
-    let (start, bar) = (Instant::now(), Progress::percent(args.json));
+    let (start, bar) = (Instant::now(), Progress::of("%", 100, args.json));
     let (mut shown, mut last) = (0, data::Progress::default());
     let done = data::prepare(&plan, &args.out, &mut |progress| {
         last = *progress;

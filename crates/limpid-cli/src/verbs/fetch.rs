@@ -100,7 +100,7 @@ pub fn run(args: Args) -> Result<()> {
             let near = limpid::nearest::nearest(&args.what, KNOWN.iter().map(|k| k.name));
             let near = near.map(|n| format!(": did you mean `{n}`?")).unwrap_or_default();
             bail!(crate::options::Usage(format!(
-                "`{}` is neither a name nor an address{near} Names:\n{}",
+                "`{}` is neither a name nor an address{near}\nNames:\n{}",
                 args.what,
                 names()
             )))
@@ -198,7 +198,7 @@ pub fn fetch(url: &str, path: &Path, sha256: Option<&str>, quiet: bool, stop: &d
     let mut file = OpenOptions::new().create(true).write(true).truncate(from == 0).append(from > 0).open(&partial);
     let file = file.as_mut().map_err(|e| anyhow::anyhow!("{}: {e}", partial.display()))?;
     let mut body = response.into_body().into_with_config().limit(u64::MAX).reader();
-    let progress = Progress::new(total.unwrap_or(0) >> 20, quiet);
+    let progress = Progress::of("MB", total.unwrap_or(0) >> 20, quiet);
     let (mut at, mut buffer, mut told) = (from, vec![0; 1 << 16], u64::MAX);
     let broken = loop {
         if stop() {
@@ -216,7 +216,7 @@ pub fn fetch(url: &str, path: &Path, sha256: Option<&str>, quiet: bool, stop: &d
         }
         if at >> 20 != told {
             told = at >> 20;
-            progress.step(told, || format!("MB, {}", path.file_name().unwrap_or_default().display()));
+            progress.step(told, || path.file_name().unwrap_or_default().display().to_string());
         }
     };
     progress.done();

@@ -96,20 +96,20 @@ pub fn run(args: Args) -> Result<()> {
     let total: u64 = files.iter().filter_map(|file| file.metadata().ok()).map(|facts| facts.len()).sum();
     let threads = args.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1);
     let mut learner = Learner::new(recipe)?;
-    let (progress, mut done) = (show::Progress::new(total >> 20, args.quiet), 0);
+    let (progress, mut done) = (show::Progress::of("MB", total >> 20, args.quiet), 0);
     for file in &files {
         let mut tell = |bytes: u64| {
             done += bytes;
-            progress.step(done >> 20, || format!("MB read of {}", show::bytes(total)));
+            progress.step(done >> 20, || format!("read of {}", show::bytes(total)));
             true
         };
         let mut text = File::open(file).with_context(|| file.display().to_string())?;
         learner.read(&mut text, threads, &mut tell).with_context(|| file.display().to_string())?;
     }
     progress.done();
-    let progress = show::Progress::new(args.vocab_size.unwrap_or(0) as u64, args.quiet);
+    let progress = show::Progress::of("tokens", args.vocab_size.unwrap_or(0) as u64, args.quiet);
     let mut tell = |tokens: usize, most: usize| {
-        progress.step(tokens as u64, || format!("tokens of {most}"));
+        progress.step(tokens as u64, || format!("of {most}"));
         true
     };
     let found = learner.finish(&mut tell)?;
