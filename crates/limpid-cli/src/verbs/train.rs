@@ -31,7 +31,7 @@ pub struct Args {
     /// conversations (JSON lines), - for standard input, or builtin:stories (builtin:stories:20M for more)
     #[arg(long, value_name = "FILE|DIR", default_value = "builtin:stories", alias = "dataset")]
     pub data: String,
-    /// char, word, gpt2, cl100k_base, o200k_base or a tokenizer.json [default: word for stories, else what suits the preset]
+    /// char, word, gpt2, cl100k_base, o200k_base, bpe:SIZE (learned from the text) or a tokenizer.json [default: word for stories, else what suits the preset]
     #[arg(long, value_name = "NAME")]
     pub tokenizer: Option<String>,
     /// Where the model goes [default: runs/PRESET-TIME]
