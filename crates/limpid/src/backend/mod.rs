@@ -8,7 +8,7 @@ pub mod reference;
 
 use crate::model::Model;
 use crate::ops::adamw::Rule;
-use crate::ops::{Back, Batch, Op, Slot};
+use crate::ops::{Batch, Op, Slot, Turn};
 use std::ops::Range;
 
 pub use cpu::Cpu;
@@ -29,8 +29,8 @@ pub trait Backend {
     fn feed(&mut self, batch: &Batch);
     /// Runs `ops` first to last.
     fn forward(&mut self, ops: &[Op]);
-    /// Runs the backward steps in their order. Gradients of parameters are added to.
-    fn backward(&mut self, back: &[Back]);
+    /// Runs the backward's entries in their order. Gradients of parameters are added to.
+    fn backward(&mut self, back: &[Turn]);
     /// Updates the stretches of parameters, each with its decay, and clears all gradients. Nothing but the
     /// gradients is changed if the gradient's norm is not finite.
     fn update(&mut self, groups: &[(Range<usize>, f64)], rule: &Rule) -> Report;
