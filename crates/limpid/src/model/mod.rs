@@ -240,14 +240,14 @@ impl Model {
         Err(ConfigError::Budget { budget, least })
     }
 
-    /// What blocks keep for the backward: how many of them in a row, the first of all first, keep what.
-    pub fn keeps(&self) -> Vec<(usize, Keep)> {
-        let mut keeps: Vec<(usize, Keep)> = vec![];
+    /// What blocks keep for the backward: neighbours that keep the same are one stretch.
+    pub fn keeps(&self) -> Vec<(Range<usize>, Keep)> {
+        let mut keeps: Vec<(Range<usize>, Keep)> = vec![];
         for i in 0..self.config.n_layer {
             let keep = Keep::on(self.rung, i, self.config.n_layer);
             match keeps.last_mut() {
-                Some((blocks, last)) if *last == keep => *blocks += 1,
-                _ => keeps.push((1, keep)),
+                Some((blocks, last)) if *last == keep => blocks.end += 1,
+                _ => keeps.push((i..i + 1, keep)),
             }
         }
         keeps
