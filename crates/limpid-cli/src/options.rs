@@ -438,6 +438,26 @@ pub struct MachineOptions {
     pub precision: Precision,
 }
 
+/// Bytes as people write them: 2G, 1.5GiB, 800M, 2000000000.
+pub fn bytes(text: &str) -> Result<u64, String> {
+    let (number, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len()));
+    let unit = match unit.to_lowercase().trim_end_matches('b') {
+        "" => 1.0,
+        "k" => 1e3,
+        "m" => 1e6,
+        "g" => 1e9,
+        "t" => 1e12,
+        "ki" => 1024.0,
+        "mi" => 1_048_576.0,
+        "gi" => 1_073_741_824.0,
+        _ => f64::NAN,
+    };
+    match number.trim().parse::<f64>().map(|n| n * unit) {
+        Ok(n) if n >= 1.0 => Ok(n as u64),
+        _ => Err(format!("`{text}` is no amount of memory: write it as 2G, 1.5GiB, 800M or in bytes")),
+    }
+}
+
 fn precision(s: &str) -> Result<Precision, ConfigError> {
     match s {
         "float32" => Ok(Precision::F32),

@@ -1,10 +1,11 @@
-//! Where the time of a training step goes: `cargo bench --bench step -- nano 1 64` (preset, threads, context).
+//! Where the time of a training step goes: `cargo bench --bench step -- nano 1 64 0` (preset, threads, context,
+//! rung of the ladder of `Model::on_rung`).
 //! Prints, for each kind of op and direction, milliseconds, GFLOP/s and the share of the step.
 
 use limpid::backend::{Backend, Cpu};
 use limpid::config::Config;
 use limpid::model::{Model, Use};
-use limpid::ops::{Batch, random};
+use limpid::ops::{Batch, Turn, random};
 use limpid::train::Recipe;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -20,7 +21,9 @@ fn main() {
     } else {
         recipe.context
     });
-    let model = Model::new(&config, Use::Train { batch: recipe.batch_size, context }).expect("a model");
+    let rung = args.get(3).and_then(|r| r.parse().ok()).unwrap_or(0);
+    let purpose = Use::Train { batch: recipe.batch_size, context };
+    let model = Model::on_rung(&config, purpose, rung).expect("a model");
     let mut cpu = Cpu::new(&model, threads);
     let rows = recipe.batch_size * context;
     for param in &model.params {
@@ -46,10 +49,14 @@ fn main() {
             cpu.forward(&[*op]);
             note(op.name().into(), "forward", op.flops(rows, context / 2), start);
         }
-        for back in &model.back {
+        for turn in &model.back {
             let start = Instant::now();
-            cpu.backward(&[*back]);
-            note(back.op.name().into(), "backward", 2.0 * back.op.flops(rows, context / 2), start);
+            cpu.backward(&[*turn]);
+            let (op, way, passes) = match turn {
+                Turn::Again(op) => (op, "again", 1.0),
+                Turn::Back(back) => (&back.op, "backward", 2.0),
+            };
+            note(op.name().into(), way, passes * op.flops(rows, context / 2), start);
         }
         let start = Instant::now();
         cpu.update(&model.update_groups(0.1, recipe.optimizer), &recipe.rule(1e-3, step + 1), &mut []);

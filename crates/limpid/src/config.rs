@@ -75,6 +75,18 @@ pub enum ConfigError {
          score is NaN, so the softmax is NaN (contract E2-01); use `causal`, which adds 0 or -inf"
     )]
     MultiplicativeMask,
+    /// Nothing that can be made again would make the model fit.
+    #[error(
+        "{:.1} MB of memory are too little: with everything made again that can be, this takes {:.1} MB; a smaller \
+         batch_size (with more in accumulate a step stays the same), context or model would fit",
+        *.budget as f64 / 1e6, *.least as f64 / 1e6
+    )]
+    Budget {
+        /// Bytes there are.
+        budget: u64,
+        /// Bytes it takes at least.
+        least: u64,
+    },
     /// A use that needs logits.
     #[error(
         "this model has no head over the vocabulary, only hidden states: it can be inspected, not trained or sampled"

@@ -1,9 +1,9 @@
 //! `bench`: training, prefill and decoding against the roofs of the machine, measured in the same run.
 
 use super::doctor::read_roof;
-use super::train::{roof, step_flops};
-use super::{fits, peak_rss};
-use crate::options::{MachineOptions, ModelOptions, RecipeOptions};
+use super::train::{extra_work, roof, step_flops};
+use super::{fits, peak_rss, trainable};
+use crate::options::{self, MachineOptions, ModelOptions, RecipeOptions};
 use crate::{show, source};
 use anyhow::Result;
 use limpid::data::{Batches, Objective, Tokens};
@@ -42,6 +42,9 @@ struct TrainArgs {
     recipe: RecipeOptions,
     #[command(flatten)]
     machine: MachineOptions,
+    /// Within this much memory (2G, 800M, 1.5GiB)
+    #[arg(long, value_name = "SIZE", value_parser = options::bytes)]
+    memory: Option<u64>,
     /// Put the result on stdout as JSON
     #[arg(long)]
     json: bool,
@@ -114,7 +117,7 @@ fn train(args: &TrainArgs) -> Result<()> {
     let asked = RecipeOptions { steps: None, ..args.recipe.clone() };
     let mut recipe: Recipe = asked.recipe(args.model.name())?;
     recipe.context = if recipe.context == 0 { config.context_length } else { recipe.context };
-    let model = Model::new(&config, Use::Train { batch: recipe.batch_size, context: recipe.context })?;
+    let model = trainable(&config, &recipe, args.machine.threads(), args.memory)?;
     fits(&model, &args.machine, "training this model")?;
     let (threads, level) = (args.machine.threads(), args.machine.level());
     let top = roof(threads, level, args.machine.precision);
@@ -135,7 +138,8 @@ fn train(args: &TrainArgs) -> Result<()> {
     let rss = peak_rss();
     if args.json {
         return show::json(&serde_json::json!({ "ms_per_step": 1e3 * seconds, "tok_s": tok_s, "gflops": rate / 1e9,
-            "roof_gflops": top / 1e9, "share_of_roof": rate / top, "peak_rss_bytes": rss }));
+            "roof_gflops": top / 1e9, "share_of_roof": rate / top, "peak_rss_bytes": rss,
+            "extra_work": extra_work(&model, &recipe) }));
     }
     show::out(&show::pairs(&[
         ("a step".into(), format!("{:.2} ms (median)", 1e3 * seconds)),

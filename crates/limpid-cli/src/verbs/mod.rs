@@ -21,13 +21,24 @@ use crate::show;
 use anyhow::{Result, bail};
 use limpid::backend::Cpu;
 use limpid::checkpoint::Checkpoint;
-use limpid::config::{ConfigError, Mask};
+use limpid::config::{Config, ConfigError, Mask};
 use limpid::model::{Model, Use};
 use limpid::tokenizer::Tokenizer;
+use limpid::train::Recipe;
 
 /// Bytes that a model and `threads` threads will take.
 pub fn needed(model: &Model, threads: usize) -> u64 {
     (model.memory().iter().map(|(_, bytes)| bytes).sum::<usize>() + Cpu::scratch_bytes(model, threads)) as u64
+}
+
+/// The model to train: the fastest, or the fastest that keeps this process within `budget` bytes.
+pub fn trainable(config: &Config, recipe: &Recipe, threads: usize, budget: Option<u64>) -> Result<Model> {
+    let purpose = Use::Train { batch: recipe.batch_size, context: recipe.context };
+    let program = rss().unwrap_or(0);
+    Ok(match budget {
+        None => Model::new(config, purpose)?,
+        Some(budget) => Model::within(config, purpose, budget, |model| needed(model, threads) + program)?,
+    })
 }
 
 /// Refuses what would not fit, before anything is reserved.
@@ -35,9 +46,10 @@ pub fn fits(model: &Model, machine: &MachineOptions, what: &str) -> Result<()> {
     let (needed, available) = (needed(model, machine.threads()), memory().map(|m| m.available));
     match available {
         Some(available) if needed > available => bail!(
-            "{what} needs {} of memory and {} are available: a smaller --batch-size, --context-length or model would fit",
+            "{what} needs {} of memory and {} are available: a smaller --batch-size, --context-length or model would fit{}",
             show::bytes(needed),
-            show::bytes(available)
+            show::bytes(available),
+            if model.back.is_empty() { "" } else { "; `limpid plan` shows what --memory can save" }
         ),
         _ => Ok(()),
     }

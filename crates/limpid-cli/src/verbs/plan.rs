@@ -1,10 +1,12 @@
 //! `plan`: what `train` with the same flags will do, said before it is done.
 
-use super::train::{self, roof, step_flops};
+use super::train::{self, extra_work, made_again, roof, step_flops};
 use super::{memory, needed, rss};
 use crate::show;
 use anyhow::Result;
 use limpid::backend::Cpu;
+use limpid::model::Model;
+use limpid::model::again::Keep;
 use serde_json::json;
 
 /// Say what `train` with the same flags would do: nothing is written and nothing reserved.
@@ -25,7 +27,7 @@ pub fn run(args: Args) -> Result<()> {
     let tokens_step = recipe.batch_size * recipe.context * recipe.accumulate;
     let flops = step_flops(model, recipe);
     let roof = roof(threads, level, args.train.machine.precision);
-    let seconds = flops * recipe.steps as f64 / (roof * REACHED);
+    let seconds = (1.0 + extra_work(model, recipe)) * flops * recipe.steps as f64 / (roof * REACHED);
     let milestones: Vec<(u64, f64)> = {
         let mut at =
             vec![0, recipe.warmup_steps, recipe.steps / 4, recipe.steps / 2, 3 * recipe.steps / 4, recipe.steps - 1];
@@ -41,6 +43,9 @@ pub fn run(args: Args) -> Result<()> {
     // this very process holds the program, the text and the tokenizer
     let program = rss().unwrap_or(0);
     let total = needed(model, threads) + program;
+    // what all blocks making more and more again would bring
+    let ladder = (0..Keep::ALL.len()).map(|level| Model::on_rung(config, model.purpose, level * config.n_layer));
+    let ladder = ladder.collect::<Result<Vec<Model>, _>>()?;
     if args.train.json {
         return show::json(&json!({
             "preset": job.name, "config": config, "recipe": recipe, "parameters": model.parameter_count(),
@@ -49,7 +54,11 @@ pub fn run(args: Args) -> Result<()> {
             "train_tokens": job.train.len(), "validation_tokens": job.validation.len(),
             "learning_rates": milestones.iter().map(|(s, r)| json!({"step": s, "rate": r})).collect::<Vec<_>>(),
             "flops_per_step": flops, "memory_bytes": model.memory().into_iter().collect::<std::collections::BTreeMap<_, _>>(),
-            "scratch_bytes": Cpu::scratch_bytes(model, threads), "program_bytes": program, "total_memory_bytes": total, "roof_flops": roof, "expected_seconds": seconds,
+            "scratch_bytes": Cpu::scratch_bytes(model, threads), "program_bytes": program, "total_memory_bytes": total, "memory_budget": args.train.memory,
+            "made_again": model.keeps().iter().map(|(blocks, keep)| json!({"blocks": blocks.len(), "what": keep.made_again()})).collect::<Vec<_>>(),
+            "extra_work": extra_work(model, recipe),
+            "ladder": ladder.iter().map(|model| json!({"what": model.keeps()[0].1.made_again(),
+                "total_memory_bytes": needed(model, threads) + program, "extra_work": extra_work(model, recipe)})).collect::<Vec<_>>(), "roof_flops": roof, "expected_seconds": seconds,
         }));
     }
     let mut text = format!("{}: {config}\n\n", job.name);
@@ -132,8 +141,14 @@ pub fn run(args: Args) -> Result<()> {
         ("threads' scratch", show::bytes(Cpu::scratch_bytes(model, threads) as u64)),
         ("program and text", show::bytes(program)),
         ("total", format!("{}{available}", show::bytes(total))),
+        ("made again", made_again(model, recipe)),
     ];
     section("Memory", parts.chain(more).collect());
+    let rung = |model: &Model| {
+        let takes = show::bytes(needed(model, threads) + program);
+        (model.keeps()[0].1.made_again(), format!("{takes:>9}  {:+.1} % FLOPs", 100.0 * extra_work(model, recipe)))
+    };
+    section("Less memory, if the backward makes again (--memory SIZE chooses)", ladder.iter().map(rung).collect());
     section(
         "Work",
         vec![

@@ -1,6 +1,6 @@
 //! `train`: from text to a model directory.
 
-use super::{fits, peak_rss};
+use super::{fits, peak_rss, trainable};
 use crate::chat;
 use crate::options::{self, DataOptions, MachineOptions, ModelOptions, RecipeOptions};
 use crate::show::{self, Progress};
@@ -10,7 +10,8 @@ use limpid::backend::cpu::roof::Products;
 use limpid::config::{Config, Mask};
 use limpid::data::chat::MARKERS;
 use limpid::data::{Batches, Objective, Tokens};
-use limpid::model::{Model, Use};
+use limpid::model::Model;
+use limpid::model::again::Keep;
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
 use limpid::tokenizer::Tokenizer;
@@ -49,6 +50,9 @@ pub struct Args {
     /// Read settings from a TOML or JSON file
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Train within this much memory (2G, 800M, 1.5GiB): what does not fit is computed again; results stay the same
+    #[arg(long, value_name = "SIZE", value_parser = options::bytes)]
+    pub memory: Option<u64>,
     /// Tokens of the sample at the end; 0 for none
     #[arg(long, value_name = "N", default_value_t = 120, hide_short_help = true)]
     pub sample: usize,
@@ -147,7 +151,7 @@ impl Args {
         }
         let context = if recipe.context == 0 { config.context_length } else { recipe.context };
         recipe.context = context;
-        let model = Model::new(&config, Use::Train { batch: recipe.batch_size, context })?;
+        let model = trainable(&config, &recipe, self.machine.threads(), self.memory)?;
         // an impossible text is said before memory is reserved
         let Recipe { batch_size, seed, .. } = recipe;
         let long = Batches::of_documents(&train, batch_size, context, seed, objective, recipe.documents())?.long();
@@ -263,6 +267,10 @@ pub fn run(args: Args) -> Result<()> {
     if let Some(floor) = floor {
         say(format!("entropy floor: {floor:.4} nats a token; no model can do better on this text"));
     }
+    if let Some(budget) = args.memory {
+        let (again, within) = (made_again(&job.model, &recipe), show::bytes(budget));
+        say(format!("within {within} of memory; made again in the backward: {again}"));
+    }
     let roof = roof(threads, level, args.machine.precision);
     let flops = step_flops(&job.model, &recipe);
 
@@ -279,6 +287,7 @@ pub fn run(args: Args) -> Result<()> {
             ("field", args.reading.field.clone().unwrap_or_default()),
             ("skip_bad", args.reading.skip_bad.to_string()),
             ("precision", args.machine.precision.to_string()),
+            ("memory", args.memory.map(|bytes| bytes.to_string()).unwrap_or_default()),
         ];
         let rest: Vec<_> = rest.into_iter().filter(|(_, value)| !value.is_empty() && value != "false").collect();
         limpid::checkpoint::write_text(
@@ -313,6 +322,7 @@ pub fn run(args: Args) -> Result<()> {
         return show::json(&summary);
     }
     report(&summary, &folder);
+    drop(run); // its memory is free for the sample
     if !summary.stopped && args.sample > 0 {
         super::generate::sample(&folder, args.sample, &args.machine, recipe.seed)?;
     }
@@ -347,9 +357,29 @@ fn report(summary: &Summary, folder: &std::path::Path) {
 
 /// FLOPs of a step, forward and backward; the recipe's context is the one trained on.
 pub fn step_flops(model: &Model, recipe: &Recipe) -> f64 {
-    // keys that a row sees on average
-    let keys = if model.config.mask == Mask::Causal { recipe.context.div_ceil(2) } else { recipe.context };
-    3.0 * model.flops(recipe.batch_size * recipe.context, keys) * recipe.accumulate as f64
+    3.0 * recipe.accumulate as f64 * model.flops(recipe.batch_size * recipe.context, keys(model, recipe))
+}
+
+/// FLOPs of what a step makes again, as a share of [`step_flops`].
+pub fn extra_work(model: &Model, recipe: &Recipe) -> f64 {
+    let again = model.flops_again(recipe.batch_size * recipe.context, keys(model, recipe));
+    recipe.accumulate as f64 * again / step_flops(model, recipe)
+}
+
+/// Keys that a row sees on average.
+fn keys(model: &Model, recipe: &Recipe) -> usize {
+    if model.config.mask == Mask::Causal { recipe.context.div_ceil(2) } else { recipe.context }
+}
+
+/// What the backward makes again, block by block, and the work that costs.
+pub fn made_again(model: &Model, recipe: &Recipe) -> String {
+    let stretch = |(blocks, keep): (std::ops::Range<usize>, Keep)| match blocks.len() {
+        n if n == model.config.n_layer => keep.made_again().to_string(),
+        1 => format!("{} in block {}", keep.made_again(), blocks.start),
+        _ => format!("{} in blocks {} to {}", keep.made_again(), blocks.start, blocks.end - 1),
+    };
+    let stretches: Vec<String> = model.keeps().into_iter().map(stretch).collect();
+    format!("{} (+{:.1} % FLOPs)", stretches.join(", "), 100.0 * extra_work(model, recipe))
 }
 
 /// FLOP/s that this machine reaches when nothing stands in the way: the best of a few short runs.

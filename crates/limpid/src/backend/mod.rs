@@ -8,7 +8,7 @@ pub mod reference;
 
 use crate::model::Model;
 use crate::ops::adamw::{Change, Group, Rule};
-use crate::ops::{Back, Batch, Op, Slot};
+use crate::ops::{Batch, Op, Slot, Turn};
 
 pub use cpu::Cpu;
 pub use reference::Reference;
@@ -28,8 +28,8 @@ pub trait Backend {
     fn feed(&mut self, batch: &Batch);
     /// Runs `ops` first to last.
     fn forward(&mut self, ops: &[Op]);
-    /// Runs the backward steps in their order. Gradients of parameters are added to.
-    fn backward(&mut self, back: &[Back]);
+    /// Runs the backward's entries in their order. Gradients of parameters are added to.
+    fn backward(&mut self, back: &[Turn]);
     /// Updates the stretches of parameters and clears all gradients; adds to `watch` what it did to those stretches. Nothing
     /// but the gradients is changed if the gradient's norm is not finite.
     fn update(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Report;

@@ -3,18 +3,21 @@
 //! Names are TransformerLens's (docs/names.md). A tensor may have two: what enters block i + 1 is what left
 //! block i.
 
-use super::{Axes, Model, Param, Role, Table, Tensor, Use, plan};
+use super::{Axes, Model, Param, Role, Table, Tensor, Use, again, plan};
 use crate::config::{Config, NormPlace, Positions};
 use crate::ops::{Drop, Live, Op, Slot, Space, random};
+use std::ops::Range;
 
-pub fn build(config: &Config, purpose: Use) -> Model {
+pub fn build(config: &Config, purpose: Use, rung: usize) -> Model {
     let mut m = Builder::new(config, purpose);
     let mut x = m.embed();
     for i in 0..config.n_layer {
+        let first = m.ops.len();
         x = m.block(i, x);
+        m.blocks.push(first..m.ops.len());
     }
     m.head(x);
-    m.finish()
+    m.finish(rung)
 }
 
 struct Builder<'a> {
@@ -25,6 +28,7 @@ struct Builder<'a> {
     /// Positions a watched score row has room for.
     keys: usize,
     ops: Vec<Op>,
+    blocks: Vec<Range<usize>>,
     tensors: Vec<Tensor>,
     params: Vec<Param>,
     tables: Vec<(Slot, Table)>,
@@ -39,8 +43,9 @@ impl<'a> Builder<'a> {
             }
             Use::Decode { rows, .. } => (rows, c.context_length),
         };
-        let (ops, tensors, params, tables) = (vec![], vec![], vec![], vec![]);
-        Builder { c, purpose, live: Live::Rows, rows, keys, ops, tensors, params, tables, used: Default::default() }
+        let (ops, blocks, tensors, params, tables) = (vec![], vec![], vec![], vec![], vec![]);
+        let (live, used) = (Live::Rows, Default::default());
+        Builder { c, purpose, live, rows, keys, ops, blocks, tensors, params, tables, used }
     }
 
     // ---- the model
@@ -276,7 +281,7 @@ impl<'a> Builder<'a> {
         Some(slot)
     }
 
-    fn name(&mut self, name: String, slot: Slot, cols: std::ops::Range<usize>, axes: Axes) {
+    fn name(&mut self, name: String, slot: Slot, cols: Range<usize>, axes: Axes) {
         if !self.tensors.iter().any(|t| t.name == name) {
             self.tensors.push(Tensor { name, slot, cols, axes, grad: None });
         }
@@ -286,7 +291,7 @@ impl<'a> Builder<'a> {
         self.name(name.into(), slot, 0..slot.cols, Axes::Model);
     }
 
-    fn finish(self) -> Model {
+    fn finish(self, rung: usize) -> Model {
         let mut model = Model {
             config: self.c.clone(),
             purpose: self.purpose,
@@ -298,7 +303,8 @@ impl<'a> Builder<'a> {
                 Use::Decode { rows, .. } => rows,
                 _ => self.rows,
             },
-            by_sequence: plan::by_sequence(self.purpose, &self.used),
+            by_sequence: rung == 0 && plan::by_sequence(self.purpose, &self.used),
+            rung,
             sizes: self.used,
             labels: vec![],
             tables: self.tables,
@@ -306,6 +312,10 @@ impl<'a> Builder<'a> {
         model.label();
         plan::arrange(&mut model);
         plan::differentiate(&mut model);
+        if rung > 0 {
+            let given = again::given_up(&model.ops, &self.blocks, rung);
+            again::make_again(&mut model, given);
+        }
         plan::compact(&mut model);
         model
     }

@@ -2,16 +2,18 @@
 //! backend runs them and has never heard of a model.
 //!
 //! `builder` is the hundred lines that *are* the transformer, one `match` per axis of the configuration;
-//! `plan` derives the backward pass and lets tensors share places; `init` gives initial values. Printing
-//! a [`Model`] explains it.
+//! `plan` derives the backward pass and lets tensors share places, `again` makes things again where memory is short;
+//! `init` gives initial values. Printing a [`Model`] explains it.
 
+pub mod again;
 mod builder;
 pub mod init;
 mod plan;
 
 use crate::config::{Config, ConfigError, RotaryScaling};
 use crate::ops::adamw::{Group, Method};
-use crate::ops::{Access, Back, Op, Slot, Space};
+use crate::ops::{Access, Op, Slot, Space, Turn};
+use again::Keep;
 use std::fmt;
 use std::ops::Range;
 
@@ -163,7 +165,7 @@ pub struct Model {
     /// The forward pass, first to last.
     pub ops: Vec<Op>,
     /// The backward pass, in the order it runs; empty where there is none.
-    pub back: Vec<Back>,
+    pub back: Vec<Turn>,
     /// Activations by name, in the order they are made.
     pub tensors: Vec<Tensor>,
     /// Parameters, in the order they lie in memory: kind by kind, layer within kind.
@@ -173,6 +175,8 @@ pub struct Model {
     /// Small enough that threads should take whole sequences through all ops instead of sharing each op: gradients of
     /// activations that parameters' gradients are made of are then kept to the end of the backward.
     pub by_sequence: bool,
+    /// How far from keeping everything for the backward: see [`Model::on_rung`].
+    pub rung: usize,
     /// Elements of each memory, by [`Space::ALL`].
     pub sizes: [usize; Space::ALL.len()],
     /// The names of each op's output and other operands, noted before places were shared.
@@ -186,6 +190,15 @@ impl Model {
     /// # Errors
     /// If [`Config::check`] objects, or `purpose` asks for more positions than the configuration has.
     pub fn new(config: &Config, purpose: Use) -> Result<Model, ConfigError> {
+        Model::on_rung(config, purpose, 0)
+    }
+
+    /// The same on a rung of the ladder that gives up memory for work: on 0 the backward finds everything kept; on each next one,
+    /// up to [`Model::rungs`], one block more makes more again ([`Keep`]). Results are the same bits on all.
+    ///
+    /// # Errors
+    /// As [`Model::new`].
+    pub fn on_rung(config: &Config, purpose: Use, rung: usize) -> Result<Model, ConfigError> {
         config.check()?;
         if !config.lm_head && !matches!(purpose, Use::Inspect { .. }) {
             return Err(ConfigError::NoHead);
@@ -206,7 +219,48 @@ impl Model {
         if let Some((what, _)) = sizes.iter().find(|(_, size)| *size == 0) {
             return Err(ConfigError::Zero { what });
         }
-        Ok(builder::build(config, purpose))
+        let rung = if matches!(purpose, Use::Train { .. }) { rung.min(Model::rungs(config)) } else { 0 };
+        Ok(builder::build(config, purpose, rung))
+    }
+
+    /// The last rung of [`Model::on_rung`]'s ladder: each block keeps nothing but what leaves it.
+    pub fn rungs(config: &Config) -> usize {
+        (Keep::ALL.len() - 1) * config.n_layer
+    }
+
+    /// The model that fits `budget` bytes with the least work, `bytes` being what a model takes in all.
+    ///
+    /// # Errors
+    /// As [`Model::new`], and if no rung fits.
+    pub fn within(
+        config: &Config,
+        purpose: Use,
+        budget: u64,
+        bytes: impl Fn(&Model) -> u64,
+    ) -> Result<Model, ConfigError> {
+        let mut least = u64::MAX;
+        for rung in 0..=Model::rungs(config) {
+            let model = Model::on_rung(config, purpose, rung)?;
+            let takes = bytes(&model);
+            if takes <= budget {
+                return Ok(model);
+            }
+            least = least.min(takes);
+        }
+        Err(ConfigError::Budget { budget, least })
+    }
+
+    /// What blocks keep for the backward: neighbours that keep the same are one stretch.
+    pub fn keeps(&self) -> Vec<(Range<usize>, Keep)> {
+        let mut keeps: Vec<(Range<usize>, Keep)> = vec![];
+        for i in 0..self.config.n_layer {
+            let keep = Keep::on(self.rung, i, self.config.n_layer);
+            match keeps.last_mut() {
+                Some((blocks, last)) if *last == keep => blocks.end += 1,
+                _ => keeps.push((i..i + 1, keep)),
+            }
+        }
+        keeps
     }
 
     /// Sequences a batch may have.
@@ -320,6 +374,12 @@ impl Model {
     /// Floating-point operations of the forward for `rows` rows that each see `keys` keys (products only).
     pub fn flops(&self, rows: usize, keys: usize) -> f64 {
         self.ops.iter().map(|op| op.flops(rows, keys)).sum()
+    }
+
+    /// Floating-point operations of what the backward makes again, counted as [`Model::flops`].
+    pub fn flops_again(&self, rows: usize, keys: usize) -> f64 {
+        let again = |turn: &Turn| if let Turn::Again(op) = turn { op.flops(rows, keys) } else { 0.0 };
+        self.back.iter().map(again).sum()
     }
 
     /// Bytes of each memory that a run needs; gradients and moments only where there is a backward.

@@ -3,7 +3,7 @@
 //! place. They move numbers, not meaning: a test runs compact and full plans and compares bits.
 
 use super::{Model, Use};
-use crate::ops::{Access, Back, Grad, Op, Slot, Space};
+use crate::ops::{Access, Back, Grad, Op, Slot, Space, Turn};
 use std::collections::HashMap;
 
 /// Every tensor starts at a multiple of this many elements: wide loads, whole cache lines.
@@ -23,8 +23,8 @@ pub fn by_sequence(purpose: Use, sizes: &[usize]) -> bool {
     }
 }
 
-type Key = (Space, usize);
-fn key(slot: Slot) -> Key {
+pub(super) type Key = (Space, usize);
+pub(super) fn key(slot: Slot) -> Key {
     (slot.space, slot.at)
 }
 
@@ -38,15 +38,29 @@ fn relocate(model: &mut Model, to: &HashMap<Key, usize>) {
     for op in &mut model.ops {
         op.operands().for_each(|(_, slot)| shift(slot));
     }
-    for back in &mut model.back {
-        back.op.operands().for_each(|(_, slot)| shift(slot));
-        gradients(back).into_iter().for_each(shift);
+    for turn in &mut model.back {
+        match turn {
+            Turn::Again(op) => op.operands().for_each(|(_, slot)| shift(slot)),
+            Turn::Back(back) => {
+                back.op.operands().for_each(|(_, slot)| shift(slot));
+                gradients(back).into_iter().for_each(shift);
+            }
+        }
     }
     for tensor in &mut model.tensors {
         shift(&mut tensor.slot);
         tensor.grad.as_mut().map(shift);
     }
     model.params.iter_mut().for_each(|p| shift(&mut p.slot));
+}
+
+/// What the backward of an op takes of its forward's operands.
+pub(super) fn saved(back: &mut Back) -> impl Iterator<Item = &mut Slot> {
+    let head = matches!(back.op, Op::Classify { .. });
+    back.op.operands().filter_map(move |(access, slot)| {
+        let saved = matches!(access, Access::Read { saved: true } | Access::Write { saved: true } | Access::Watched);
+        (saved || head).then_some(slot)
+    })
 }
 
 fn gradients(back: &mut Back) -> Vec<&mut Slot> {
@@ -140,7 +154,7 @@ pub fn differentiate(model: &mut Model) {
         }
         back.push(Back { op: *op, dy, dx, watched: seen });
     }
-    model.back = back;
+    model.back = back.into_iter().map(Turn::Back).collect();
     if watched {
         name_gradients(model);
     }
@@ -153,7 +167,7 @@ fn ops_read(op: &Op, slot: Slot) -> bool {
 /// Notes with every named activation where its gradient will be found.
 fn name_gradients(model: &mut Model) {
     let mut of: HashMap<Key, Slot> = HashMap::new();
-    for back in &model.back {
+    for back in model.back.iter().filter_map(Turn::back) {
         if let Some(dy) = back.dy {
             of.insert(key(back.op.output()), dy);
         }
@@ -190,20 +204,21 @@ pub fn compact(model: &mut Model) {
     }
     let losses = model.losses();
     let logits = model.logits();
-    for (step, back) in (model.ops.len()..).zip(&mut model.back) {
+    for (step, turn) in (model.ops.len()..).zip(&mut model.back) {
+        let back = match turn {
+            Turn::Again(op) => {
+                op.operands().for_each(|(_, slot)| touch(*slot, step));
+                continue;
+            }
+            Turn::Back(back) => back,
+        };
         gradients(back).into_iter().for_each(|slot| touch(*slot, step));
         // parameters' gradients are made at the end
         let late = model.by_sequence && back.op.learns();
         let dy = back.dy;
         dy.into_iter().filter(|_| late).for_each(|slot| touch(slot, steps));
         let step = if late { steps } else { step };
-        let head = matches!(back.op, Op::Classify { .. });
-        for (access, slot) in back.op.operands() {
-            let saved = matches!(access, Access::Read { saved: true } | Access::Write { saved: true });
-            if saved || head || access == Access::Watched {
-                touch(*slot, step);
-            }
-        }
+        saved(back).for_each(|slot| touch(*slot, step));
     }
     // what is read after the run stays
     losses.into_iter().chain(logits).for_each(|slot| touch(slot, steps));

@@ -494,7 +494,7 @@ pub struct Grad {
     pub add: bool,
 }
 
-/// One step of the backward pass: an op with the places of its gradients, made by `model::plan`.
+/// The backward of an op: the op with the places of its gradients, made by `model::plan`.
 /// Gradients of parameters lie at [`Slot::grad`] and are always added to.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Back {
@@ -515,6 +515,30 @@ impl Back {
         let slots = self.dy.iter_mut().chain(self.dx.iter_mut().flatten().map(|g| &mut g.slot));
         slots.chain(self.watched.iter_mut().flatten()).for_each(|slot| *slot = slot.of(batch));
         self
+    }
+}
+
+/// One entry of the backward pass.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Turn {
+    /// The forward of an op whose output was not kept, run again on the same operands: the same bits.
+    Again(Op),
+    /// The backward of an op.
+    Back(Back),
+}
+
+impl Turn {
+    /// The backward of an op, if it is one.
+    pub fn back(&self) -> Option<&Back> {
+        if let Turn::Back(back) = self { Some(back) } else { None }
+    }
+
+    /// The entry with the rows that `batch` uses.
+    pub fn of(self, batch: &Batch) -> Turn {
+        match self {
+            Turn::Again(op) => Turn::Again(op.of(batch)),
+            Turn::Back(back) => Turn::Back(back.of(batch)),
+        }
     }
 }
 

@@ -22,7 +22,7 @@ use crate::config::ConfigError;
 use crate::data::{self, Batches, DataError};
 use crate::model::{Model, Param, init};
 use crate::ops::adamw::{Change, Group};
-use crate::ops::{Batch, Space, random};
+use crate::ops::{Batch, Space, Turn, random};
 use crate::trace;
 use std::path::{Path, PathBuf};
 
@@ -291,9 +291,12 @@ impl Trainer {
             if let Some(found) = trace::find_not_finite(&self.model, &mut *self.backend, &self.batch) {
                 return (found.name, found.value);
             }
-            for (step, i) in self.model.back.iter().zip((0..self.model.ops.len()).rev()) {
-                self.backend.backward(&[*step]);
-                for grad in step.dx.iter().flatten() {
+            let mut ops = (0..self.model.ops.len()).rev();
+            for turn in &self.model.back {
+                self.backend.backward(&[*turn]);
+                let Turn::Back(back) = turn else { continue };
+                let i = ops.next().expect("each op has one backward");
+                for grad in back.dx.iter().flatten() {
                     if let Some(value) = bad(&self.backend.read(grad.slot.of(&self.batch))) {
                         return (format!("the gradient that leaves {}", self.model.output_name(i)), value);
                     }

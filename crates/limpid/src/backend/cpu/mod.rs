@@ -23,7 +23,7 @@ use crate::ops::linear::Precision;
 use crate::ops::linear::gemm::Packed;
 use crate::ops::simd::Level;
 use crate::ops::view::Mat;
-use crate::ops::{Back, Batch, Op, Slot, Space};
+use crate::ops::{Batch, Op, Slot, Space, Turn};
 use backward::Parameters;
 use crew::Crew;
 use std::collections::HashMap;
@@ -303,36 +303,45 @@ impl Backend for Cpu {
             }
         }
     }
-    fn backward(&mut self, back: &[Back]) {
-        let head = back.iter().position(|step| step.dy.is_some()).unwrap_or(back.len());
+    fn backward(&mut self, back: &[Turn]) {
+        let is_head = |turn: &Turn| turn.back().is_some_and(|back| back.dy.is_none());
+        let head = back.iter().position(|turn| !is_head(turn)).unwrap_or(back.len());
         let (head, body) = back.split_at(head);
-        for step in head {
+        for head in head.iter().filter_map(Turn::back) {
             let to = Parameters::new(&mut self.grad, &self.blank);
             for mut lane in self.lanes.iter().map(Lane::write).filter(|lane| lane.has_rows()) {
                 let lane = &mut *lane;
-                backward::head(step.of(&lane.batch), &self.weights, lane, &to, &self.crew);
+                backward::head(head.of(&lane.batch), &self.weights, lane, &to, &self.crew);
             }
         }
         if let [lane] = &self.lanes[..] {
             let lane = &mut *Lane::write(lane);
             let to = Parameters::new(&mut self.grad, &self.blank);
-            for step in body {
-                let step = step.of(&lane.batch);
-                backward::inputs(step, &self.weights, lane, &self.crew);
-                backward::parameters(step, lane, &to, &self.crew);
+            for turn in body {
+                match turn.of(&lane.batch) {
+                    Turn::Again(op) => forward::run(op, &self.weights, lane, &self.crew, None),
+                    Turn::Back(back) => {
+                        backward::inputs(back, &self.weights, lane, &self.crew);
+                        backward::parameters(back, lane, &to, &self.crew);
+                    }
+                }
             }
             return;
         }
         self.on_lanes(|lane, weights, crew, _| {
-            for step in body {
-                backward::inputs(step.of(&lane.batch), weights, lane, crew);
+            for turn in body {
+                match turn.of(&lane.batch) {
+                    Turn::Again(op) => forward::run(op, weights, lane, crew, None),
+                    Turn::Back(back) => backward::inputs(back, weights, lane, crew),
+                }
             }
         });
         let Cpu { lanes, crew, solo, grad, blank, .. } = self;
         let to = Parameters::new(grad, blank);
         crew.pool.run(body.len(), &|task, id| {
+            let Turn::Back(back) = body[task] else { return };
             for lane in lanes.iter().map(Lane::read).filter(|lane| lane.has_rows()) {
-                backward::parameters(body[task].of(&lane.batch), &lane, &to, &solo[id]);
+                backward::parameters(back.of(&lane.batch), &lane, &to, &solo[id]);
             }
         });
     }
