@@ -7,7 +7,7 @@ use crate::ops::adamw::{self, Rule};
 use crate::ops::dropout::{Draws, weight_index};
 use crate::ops::embed::{self, Lookup};
 use crate::ops::{Back, Batch, Drop, Grad, Op, Slot, Space, Span};
-use crate::ops::{activate, attend, classify, gather, linear, multiply, norm, rotate};
+use crate::ops::{activate, add, attend, classify, gather, linear, multiply, norm, rotate};
 use std::ops::Range;
 
 /// The f64 backend.
@@ -55,8 +55,20 @@ impl Reference {
         let Some(Grad { slot, add }) = to else { return };
         self.exact_mut(slot).iter_mut().zip(values).for_each(|(to, v)| *to = if add { *to + v } else { *v });
     }
-    /// Adds to a parameter's gradient.
+    /// Adds to the gradients of a product's parameters.
+    fn give_weights(&mut self, w: Slot, b: Option<Slot>, dy: &[f64], x: &[f64]) {
+        if w.learns() {
+            linear::reference::backward_w(self.exact_mut(w.grad()), dy, x, w.cols);
+        }
+        if let Some(b) = b.filter(|b| b.learns()) {
+            linear::reference::backward_b(self.exact_mut(b.grad()), dy);
+        }
+    }
+    /// Adds to a parameter's gradient, if it learns.
     fn add_to(&mut self, param: Slot, values: &[f64]) {
+        if !param.learns() {
+            return;
+        }
         self.exact_mut(param.grad()).iter_mut().zip(values).for_each(|(to, v)| *to += v);
     }
 }
@@ -132,9 +144,9 @@ impl Reference {
                 let [x, y] = pick(&mut self.memory[Space::Act as usize], [x, y]);
                 y.iter_mut().zip(x).for_each(|(y, x)| *y = activate::reference::value(f, f64::from(slope), *x));
             }
-            Op::Add { a, b, y } => {
+            Op::Add { a, b, scale, y } => {
                 let (a, b) = (self.copy(a), self.copy(b));
-                self.exact_mut(y).iter_mut().zip(a).zip(b).for_each(|((y, a), b)| *y = a + b);
+                add::forward(self.exact_mut(y), &a, &b, f64::from(scale));
             }
             Op::Multiply { a, b, y } => {
                 let (a, b) = (self.copy(a), self.copy(b));
@@ -275,7 +287,7 @@ impl Reference {
                 let batch = self.batch.clone();
                 let tables = [(Some(table), &batch.tokens), (positions, &batch.positions), (segments, &batch.segments)];
                 for (table, ids) in tables {
-                    let Some(table) = table.filter(|t| t.space == Space::Param) else { continue };
+                    let Some(table) = table.filter(|t| t.learns()) else { continue };
                     let to = self.exact_mut(table.grad());
                     let add = |row: usize, dy: &[f64]| {
                         to[row * y.cols..][..y.cols].iter_mut().zip(dy).for_each(|(to, d)| *to += d);
@@ -312,10 +324,7 @@ impl Reference {
                 let (xs, ws, mut values) = (self.copy(x), self.copy(w), dx(x));
                 linear::reference::backward_x(&mut values, false, &dy, &ws, x.cols);
                 self.give(step.dx[0], &values);
-                linear::reference::backward_w(self.exact_mut(w.grad()), &dy, &xs, x.cols);
-                if let Some(b) = b {
-                    linear::reference::backward_b(self.exact_mut(b.grad()), &dy);
-                }
+                self.give_weights(w, b, &dy, &xs);
             }
             Op::Rotate { x, angles, heads, .. } => {
                 let (angles, mut values) = (self.copy(angles), dx(x));
@@ -335,9 +344,9 @@ impl Reference {
                     self.give(to, &values);
                 }
             }
-            Op::Add { .. } => {
+            Op::Add { scale, .. } => {
                 self.give(step.dx[0], &dy);
-                self.give(step.dx[1], &dy);
+                self.give(step.dx[1], &dy.iter().map(|d| f64::from(scale) * d).collect::<Vec<_>>());
             }
             Op::Dropout { drop, .. } => {
                 let draws = Draws::new(drop, self.batch.seed);
@@ -365,10 +374,7 @@ impl Reference {
                 self.put(Some(losses), || all);
                 linear::reference::backward_x(&mut values, false, &rows, &ws, x.cols);
                 self.give(step.dx[0], &values);
-                linear::reference::backward_w(self.exact_mut(w.grad()), &rows, &xs, x.cols);
-                if let Some(b) = b {
-                    linear::reference::backward_b(self.exact_mut(b.grad()), &rows);
-                }
+                self.give_weights(w, b, &rows, &xs);
                 self.put(step.watched[0], || rows);
             }
         }

@@ -2,17 +2,20 @@
 //! backend runs them and has never heard of a model.
 //!
 //! `builder` is the hundred lines that *are* the transformer, one `match` per axis of the configuration;
-//! `plan` derives the backward pass and lets tensors share places; `init` gives initial values. Printing
+//! `plan` derives the backward pass and lets tensors share places; `init` gives initial values;
+//! `tuning` says what of it learns. Printing
 //! a [`Model`] explains it.
 
 mod builder;
 pub mod init;
 mod plan;
+pub mod tuning;
 
 use crate::config::{Config, ConfigError, RotaryScaling};
 use crate::ops::{Back, Op, Slot, Space};
 use std::fmt;
 use std::ops::Range;
+pub use tuning::{Lora, Tuning};
 
 /// What the run is for: decides what is kept, never what is computed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -98,6 +101,10 @@ pub enum Role {
     Gain,
     /// A bias, or a norm's offset.
     Bias,
+    /// The first matrix of an adapter, (r, in).
+    LoraA,
+    /// The second, (out, r).
+    LoraB,
 }
 
 /// A named parameter.
@@ -120,10 +127,15 @@ impl Param {
     pub fn is_matrix(&self) -> bool {
         !matches!(self.role, Role::Gain | Role::Bias)
     }
+    /// Whether it is part of an adapter, not of the model itself.
+    pub fn is_adapter(&self) -> bool {
+        matches!(self.role, Role::LoraA | Role::LoraB)
+    }
     /// The group it is counted in: its name without block numbers and the last part.
     pub fn group(&self) -> &'static str {
         let name = &self.name;
         match () {
+            () if self.is_adapter() => "adapter",
             () if name.starts_with("embed.") => "token embedding",
             () if name.starts_with("pos_embed.") => "position embedding",
             () if name.starts_with("segment_embed.") => "segment embedding",
@@ -150,6 +162,8 @@ pub struct Model {
     pub config: Config,
     /// What it was built for.
     pub purpose: Use,
+    /// What of it learns.
+    pub tuning: Tuning,
     /// The forward pass, first to last.
     pub ops: Vec<Op>,
     /// The backward pass, in the order it runs; empty where there is none.
@@ -176,6 +190,14 @@ impl Model {
     /// # Errors
     /// If [`Config::check`] objects, or `purpose` asks for more positions than the configuration has.
     pub fn new(config: &Config, purpose: Use) -> Result<Model, ConfigError> {
+        Model::tuned(config, purpose, &Tuning::default())
+    }
+
+    /// The same with an adapter, or with parameters that do not learn. Only [`Use::Train`] freezes.
+    ///
+    /// # Errors
+    /// As [`Model::new`], or if a name of `tuning` matches nothing, or nothing is left to learn.
+    pub fn tuned(config: &Config, purpose: Use, tuning: &Tuning) -> Result<Model, ConfigError> {
         config.check()?;
         if !config.lm_head && !matches!(purpose, Use::Inspect { .. }) {
             return Err(ConfigError::NoHead);
@@ -196,7 +218,9 @@ impl Model {
         if let Some((what, _)) = sizes.iter().find(|(_, size)| *size == 0) {
             return Err(ConfigError::Zero { what });
         }
-        Ok(builder::build(config, purpose))
+        let model = builder::build(config, purpose, tuning);
+        tuning.check(&model.params)?;
+        Ok(model)
     }
 
     /// Sequences a batch may have.
@@ -210,6 +234,16 @@ impl Model {
     /// Parameters that exist, padding not counted.
     pub fn parameter_count(&self) -> usize {
         self.params.iter().map(|p| p.slot.len()).sum()
+    }
+
+    /// Parameters that learn.
+    pub fn learning(&self) -> impl Iterator<Item = &Param> {
+        self.params.iter().filter(|p| p.slot.learns())
+    }
+
+    /// What a run of it keeps in its files: the adapter alone where there is one.
+    pub fn kept(&self) -> impl Iterator<Item = &Param> {
+        self.params.iter().filter(|p| self.tuning.lora.is_none() || p.is_adapter())
     }
 
     /// Parameters by group, in the order of the forward pass.
@@ -240,11 +274,11 @@ impl Model {
         })
     }
 
-    /// The stretches of parameters an update walks over, each with its decay: matrices decay, vectors
-    /// (biases, gains, offsets) do not. Neighbours of one kind are one stretch.
+    /// The stretches of parameters an update walks over (those that learn), each with its decay: matrices decay,
+    /// vectors (biases, gains, offsets) do not. Neighbours of one kind are one stretch.
     pub fn decay_groups(&self, decay: f64) -> Vec<(Range<usize>, f64)> {
         let mut groups: Vec<(Range<usize>, f64)> = vec![];
-        for param in &self.params {
+        for param in self.learning() {
             let decay = if param.is_matrix() { decay } else { 0.0 };
             match groups.last_mut() {
                 Some((range, d)) if *d == decay => range.end = param.slot.range().end,
@@ -291,18 +325,19 @@ impl Model {
     /// Bytes of each memory that a run needs; gradients and moments only where there is a backward.
     pub fn memory(&self) -> Vec<(&'static str, usize)> {
         let size = |space: Space| 4 * self.sizes[space as usize];
-        let params = size(Space::Param);
-        let only = |there: bool| if there { params } else { 0 };
+        let tables = 4 * self.tables.iter().map(|(slot, _)| slot.len()).sum::<usize>();
+        let learning = size(Space::Param);
+        let only = |there: bool| if there { learning } else { 0 };
         let trains = matches!(self.purpose, Use::Train { .. });
         vec![
-            ("parameters", params),
+            ("parameters", learning + size(Space::Const) - tables),
             ("gradients", only(!self.back.is_empty())),
             ("optimizer moments", 2 * only(trains)),
             ("activations", size(Space::Act)),
             ("activation gradients", size(Space::ActGrad)),
             ("statistics", size(Space::Stat)),
             ("cache", size(Space::Cache)),
-            ("tables", size(Space::Const)),
+            ("tables", tables),
         ]
     }
 

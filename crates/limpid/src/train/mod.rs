@@ -127,7 +127,7 @@ impl Trainer {
         };
         if !updated {
             let (tensor, value) = self.first_not_finite(batches, counted);
-            for param in &self.model.params {
+            for param in self.model.learning() {
                 self.backend.write(param.slot.grad(), &vec![0.0; param.slot.len()]);
             }
             return Err(TrainError::NotFinite { step, tensor, value });
@@ -154,16 +154,17 @@ impl Trainer {
             if let Some(found) = trace::find_not_finite(&self.model, &mut *self.backend, &self.batch) {
                 return (found.name, found.value);
             }
-            for (step, i) in self.model.back.iter().zip((0..self.model.ops.len()).rev()) {
+            for step in &self.model.back {
                 self.backend.backward(&[*step]);
                 for grad in step.dx.iter().flatten() {
                     if let Some(value) = bad(&self.backend.read(grad.slot.of(&self.batch))) {
+                        let i = self.model.ops.iter().position(|op| *op == step.op).expect("an op of the list");
                         return (format!("the gradient that leaves {}", self.model.output_name(i)), value);
                     }
                 }
             }
         }
-        for param in &self.model.params {
+        for param in self.model.learning() {
             if let Some(value) = bad(&self.backend.read(param.slot.grad())) {
                 return (format!("the gradient of {}", param.name), value);
             }
