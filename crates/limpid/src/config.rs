@@ -92,6 +92,9 @@ pub enum ConfigError {
         "this model has no head over the vocabulary, only hidden states: it can be inspected, not trained or sampled"
     )]
     NoHead,
+    /// A training in which every parameter is frozen.
+    #[error("every parameter is frozen, so nothing would learn: freeze fewer")]
+    NothingLearns,
     /// A configuration file that cannot be read.
     #[error("{0}")]
     File(String),

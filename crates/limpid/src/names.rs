@@ -300,7 +300,10 @@ impl Scribe<'_> {
             }
             Op::Attend { .. } => return None,
             Op::Activate { f, x, .. } => format!("{}({})", f.name(), self.of(x)),
-            Op::Add { a, b, .. } => format!("{} + {}", self.of(a), self.of(b)),
+            Op::Add { a, b, scale, .. } => match scale {
+                1.0 => format!("{} + {}", self.of(a), self.of(b)),
+                scale => format!("{} + {scale} {}", self.of(a), self.of(b)),
+            },
             Op::Multiply { a, b, .. } => format!("{} ⊙ {}", self.of(a), self.of(b)),
             Op::Dropout { x, drop, .. } => dropped(Some(drop), &self.of(x)),
             Op::Gather { x, .. } => format!("the wanted rows of {}", self.of(x)),

@@ -5,7 +5,7 @@ mod random_config;
 
 use limpid::backend::{Backend, Cpu, Reference};
 use limpid::config::Config;
-use limpid::model::{Model, Use};
+use limpid::model::{Lora, Model, Tuning, Use};
 use limpid::ops::adamw::{Change, Method, Rule};
 use limpid::ops::classify::Terms;
 use limpid::ops::linear::Precision;
@@ -43,8 +43,8 @@ fn mean_loss(model: &Model, reference: &Reference, batch: &Batch) -> f64 {
 }
 
 /// The worst relative error of the configuration's gradients against central differences.
-fn check(config: &Config, seed: u64) -> f64 {
-    let model = Model::new(config, Use::Train { batch: BATCH, context: CONTEXT }).unwrap();
+fn check(config: &Config, tuning: &Tuning, seed: u64) -> f64 {
+    let model = Model::tuned(config, Use::Train { batch: BATCH, context: CONTEXT }, tuning).unwrap();
     let mut reference = Reference::new(&model);
     let batch = batch(config, seed);
     fill(&model, &mut reference, seed);
@@ -52,7 +52,7 @@ fn check(config: &Config, seed: u64) -> f64 {
     reference.forward(model.body());
     reference.backward(&model.back);
     let mut worst = 0f64;
-    for param in &model.params {
+    for param in model.learning() {
         let grads = reference.exact(param.slot.grad()).to_vec();
         for i in (0..grads.len()).step_by(1 + grads.len() / 5) {
             let h = 1e-5;
@@ -88,13 +88,117 @@ fn every_pair_of_choices_has_the_right_gradient() {
     let configs = configs();
     let (covered, all) = pairs_covered(&configs);
     assert_eq!(covered, all, "pairs of axis values");
-    let worst = configs.iter().enumerate().map(|(i, config)| check(config, i as u64)).fold(0.0, f64::max);
+    let worst =
+        configs.iter().enumerate().map(|(i, config)| check(config, &Tuning::default(), i as u64)).fold(0.0, f64::max);
     println!(
         "{} configurations, {} axes, all {all} pairs of values, worst relative error {worst:.1e}",
         configs.len(),
         axes_of(&configs[0]).len()
     );
     assert!(worst < 1e-5, "worst relative error {worst:e}");
+}
+
+fn lora(rank: usize, dropout: f64, targets: &[&str]) -> Tuning {
+    let targets = targets.iter().map(|t| t.to_string()).collect();
+    Tuning { lora: Some(Lora { rank, alpha: 3.0, dropout, targets }), ..Tuning::default() }
+}
+
+fn frozen(freeze: &[&str], train_only: &[&str]) -> Tuning {
+    let [freeze, train_only] = [freeze, train_only].map(|all| all.iter().map(|p| p.to_string()).collect());
+    Tuning { freeze, train_only, lora: None }
+}
+
+/// Adapters everywhere, here and there, and frozen parts of every kind; every name is in every model.
+fn tunings() -> Vec<Tuning> {
+    vec![
+        lora(3, 0.0, &["attention", "feed-forward"]),
+        lora(2, 0.25, &["blocks.*.attn.out", "blocks.0.mlp.in"]),
+        frozen(&["embed.weight"], &[]),
+        frozen(&["blocks.*"], &[]),
+        frozen(&[], &["blocks.0.attn.*"]),
+        frozen(&["*.attn.qkv.*"], &["blocks.*"]),
+    ]
+}
+
+/// Adapted and frozen models: differences judge what learns.
+#[test]
+fn every_tuning_has_the_right_gradient() {
+    let mut worst = 0f64;
+    for (i, config) in configs().iter().enumerate() {
+        let tunings = tunings();
+        worst = worst.max(check(config, &tunings[i % tunings.len()], i as u64));
+    }
+    assert!(worst < 1e-5, "worst relative error {worst:e}");
+}
+
+/// What learns gets the gradient that it has when everything learns, to the bit, and a step changes it alike and nothing
+/// else; what is frozen has no memory for gradients.
+#[test]
+fn freezing_changes_what_is_frozen_and_nothing_else() {
+    let rule = Rule {
+        method: Method::AdamW,
+        rate: 1e-2,
+        beta1: 0.9,
+        beta2: 0.99,
+        momentum: 0.0,
+        eps: 1e-8,
+        step: 1,
+        max_norm: f64::INFINITY,
+    };
+    for (i, config) in configs().iter().enumerate() {
+        let run = |tuning: &Tuning| {
+            let model = Model::tuned(config, Use::Train { batch: BATCH, context: CONTEXT }, tuning).unwrap();
+            let mut cpu = Cpu::new(&model, 1 + i % 3);
+            fill(&model, &mut cpu, 1);
+            let bits = |cpu: &Cpu, slot| cpu.read(slot).iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+            let before = model.params.iter().map(|p| bits(&cpu, p.slot)).collect::<Vec<_>>();
+            cpu.feed(&batch(config, i as u64));
+            cpu.forward(model.body());
+            cpu.backward(&model.back);
+            let grads = model.params.iter().map(|p| if p.slot.learns() { bits(&cpu, p.slot.grad()) } else { vec![] });
+            let grads = grads.collect::<Vec<_>>();
+            cpu.update(&model.update_groups(0.1, rule.method), &rule, &mut []);
+            let after = model.params.iter().map(|p| bits(&cpu, p.slot)).collect::<Vec<_>>();
+            (model, before, grads, after)
+        };
+        let (whole, _, all_grads, all_after) = run(&Tuning::default());
+        for tuning in tunings().into_iter().filter(|t| t.lora.is_none()) {
+            let (model, before, grads, after) = run(&tuning);
+            for (n, param) in model.params.iter().enumerate() {
+                let what = format!("{} under {tuning:?}, {config:?}", param.name);
+                assert_eq!(param.name, whole.params[n].name);
+                match param.slot.learns() {
+                    true => assert!(grads[n] == all_grads[n] && after[n] == all_after[n], "{what}"),
+                    false => assert!(after[n] == before[n], "{what} has changed"),
+                }
+            }
+            assert!(model.back.len() <= whole.back.len());
+            assert!(model.sizes[Space::Grad as usize] < whole.sizes[Space::Grad as usize]);
+            assert!(model.sizes[Space::Act as usize] <= whole.sizes[Space::Act as usize]);
+        }
+    }
+}
+
+/// Below the lowest parameter that learns there is no backward at all.
+#[test]
+fn the_backward_ends_where_nothing_below_learns() {
+    let config = Config { n_layer: 4, ..Config::default() };
+    let train = Use::Train { batch: 2, context: 8 };
+    let all = Model::new(&config, train).unwrap();
+    let top = Model::tuned(&config, train, &frozen(&[], &["blocks.3.mlp.*", "ln_final.*"])).unwrap();
+    let first = top.ops.iter().position(|op| op.learns()).unwrap();
+    assert_eq!(top.back.len(), top.ops.len() - first);
+    assert!(4 * top.back.len() < all.back.len(), "{} {}", top.back.len(), all.back.len());
+    assert_eq!(top.learning().map(|p| p.slot.len()).sum::<usize>(), {
+        let c = &config;
+        2 * c.d_model * c.d_ff + c.d_ff + c.d_model + 2 * c.d_model
+    });
+    let refused = |tuning| Model::tuned(&config, train, &tuning).unwrap_err().to_string();
+    let typo = refused(frozen(&["block.0.attn.qkv.weight"], &[]));
+    assert!(typo.starts_with("unknown parameter `block.0.attn.qkv.weight`: did you mean `blocks.*.attn.qkv.weight`"));
+    assert_eq!(refused(frozen(&["*"], &[])), "every parameter is frozen, so nothing would learn: freeze fewer");
+    assert!(refused(lora(2, 0.0, &["atention"])).starts_with("unknown lora target `atention`"));
+    assert!(refused(lora(0, 0.0, &["attention"])).starts_with("lora rank is 0"));
 }
 
 /// Copies tensors of `from` to `to`, so that the next op starts from the same numbers.
@@ -127,12 +231,19 @@ fn assert_close(what: &str, got: &[f32], want: &[f32], slack: f32) {
 
 /// Every op of every configuration, forward and backward, from the same f32 inputs on both sides. Sums have at most
 /// some tens of terms here, so a few rounding steps of f32, relative to the tensor's size, are allowed.
-fn compare(config: &Config, purpose: Use, (level, precision): (Level, Precision), threads: usize, seed: u64) {
-    let model = Model::new(config, purpose).unwrap();
+fn compare(
+    (config, tuning): (&Config, &Tuning),
+    purpose: Use,
+    (level, precision): (Level, Precision),
+    threads: usize,
+    seed: u64,
+) {
+    let model = Model::tuned(config, purpose, tuning).unwrap();
     let mut reference = Reference::new(&model);
     let mut cpu = Cpu::with(&model, threads, level, precision);
     let batch = batch(config, seed);
     fill(&model, &mut reference, seed);
+    fill(&model, &mut cpu, seed);
     reference.feed(&batch);
     cpu.feed(&batch);
     // in bf16 both operands of a product are off by up to 2^-9 of themselves; nothing else is
@@ -175,9 +286,13 @@ fn cpu_agrees_with_reference_op_by_op_at_every_level_and_thread_count() {
         let threads = [1, 2, 3, 7][i / 3 % 4];
         let (train, look) =
             (Use::Train { batch: BATCH, context: CONTEXT }, Use::Inspect { batch: BATCH, context: CONTEXT });
-        compare(config, train, (level, Precision::F32), threads, i as u64);
-        compare(config, look, (level, Precision::F32), threads, i as u64);
-        compare(config, train, (level, Precision::Bf16), threads, i as u64);
+        let whole = (config, &Tuning::default());
+        compare(whole, train, (level, Precision::F32), threads, i as u64);
+        compare(whole, look, (level, Precision::F32), threads, i as u64);
+        compare(whole, train, (level, Precision::Bf16), threads, i as u64);
+        let tuned = &tunings()[i % tunings().len()];
+        compare((config, tuned), train, (level, Precision::F32), threads, i as u64);
+        compare((config, tuned), look, (level, Precision::F32), threads, i as u64);
     }
     for level in Level::available() {
         for threads in [1, 2, 3, 7] {

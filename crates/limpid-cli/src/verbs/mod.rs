@@ -22,7 +22,7 @@ use anyhow::{Result, bail};
 use limpid::backend::Cpu;
 use limpid::checkpoint::Checkpoint;
 use limpid::config::{Config, ConfigError, Mask};
-use limpid::model::{Model, Use};
+use limpid::model::{Model, Tuning, Use};
 use limpid::tokenizer::Tokenizer;
 use limpid::train::Recipe;
 
@@ -37,7 +37,9 @@ pub fn trainable(config: &Config, recipe: &Recipe, threads: usize, budget: Optio
     let program = rss().unwrap_or(0);
     Ok(match budget {
         None => Model::new(config, purpose)?,
-        Some(budget) => Model::within(config, purpose, budget, |model| needed(model, threads) + program)?,
+        Some(budget) => {
+            Model::within(config, purpose, &Tuning::default(), budget, |model| needed(model, threads) + program)?
+        }
     })
 }
 

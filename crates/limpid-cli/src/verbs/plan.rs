@@ -44,7 +44,8 @@ pub fn run(args: Args) -> Result<()> {
     let program = rss().unwrap_or(0);
     let total = needed(model, threads) + program;
     // what all blocks making more and more again would bring
-    let ladder = (0..Keep::ALL.len()).map(|level| Model::on_rung(config, model.purpose, level * config.n_layer));
+    let ladder =
+        (0..Keep::ALL.len()).map(|level| Model::on_rung(config, model.purpose, &model.tuning, level * config.n_layer));
     let ladder = ladder.collect::<Result<Vec<Model>, _>>()?;
     if args.train.json {
         return show::json(&json!({

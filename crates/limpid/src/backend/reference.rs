@@ -7,7 +7,7 @@ use crate::ops::adamw::{self, Change, Group, Method, Rule};
 use crate::ops::dropout::{Draws, weight_index};
 use crate::ops::embed::{self, Lookup};
 use crate::ops::{Back, Batch, Drop, Grad, Op, Slot, Space, Span, Turn};
-use crate::ops::{activate, attend, classify, gather, linear, multiply, muon, norm, rotate};
+use crate::ops::{activate, add, attend, classify, gather, linear, multiply, muon, norm, rotate};
 
 /// The f64 backend.
 pub struct Reference {
@@ -54,8 +54,20 @@ impl Reference {
         let Some(Grad { slot, add }) = to else { return };
         self.exact_mut(slot).iter_mut().zip(values).for_each(|(to, v)| *to = if add { *to + v } else { *v });
     }
-    /// Adds to a parameter's gradient.
+    /// Adds to the gradients of a product's parameters.
+    fn give_weights(&mut self, w: Slot, b: Option<Slot>, dy: &[f64], x: &[f64]) {
+        if w.learns() {
+            linear::reference::backward_w(self.exact_mut(w.grad()), dy, x, w.cols);
+        }
+        if let Some(b) = b.filter(|b| b.learns()) {
+            linear::reference::backward_b(self.exact_mut(b.grad()), dy);
+        }
+    }
+    /// Adds to a parameter's gradient, if it learns.
     fn add_to(&mut self, param: Slot, values: &[f64]) {
+        if !param.learns() {
+            return;
+        }
         self.exact_mut(param.grad()).iter_mut().zip(values).for_each(|(to, v)| *to += v);
     }
 }
@@ -156,9 +168,9 @@ impl Reference {
                 let [x, y] = pick(&mut self.memory[Space::Act as usize], [x, y]);
                 y.iter_mut().zip(x).for_each(|(y, x)| *y = activate::reference::value(f, f64::from(slope), *x));
             }
-            Op::Add { a, b, y } => {
+            Op::Add { a, b, scale, y } => {
                 let (a, b) = (self.copy(a), self.copy(b));
-                self.exact_mut(y).iter_mut().zip(a).zip(b).for_each(|((y, a), b)| *y = a + b);
+                add::forward(self.exact_mut(y), &a, &b, f64::from(scale));
             }
             Op::Multiply { a, b, y } => {
                 let (a, b) = (self.copy(a), self.copy(b));
@@ -299,7 +311,7 @@ impl Reference {
                 let batch = self.batch.clone();
                 let tables = [(Some(table), &batch.tokens), (positions, &batch.positions), (segments, &batch.segments)];
                 for (table, ids) in tables {
-                    let Some(table) = table.filter(|t| t.space == Space::Param) else { continue };
+                    let Some(table) = table.filter(|t| t.learns()) else { continue };
                     let to = self.exact_mut(table.grad());
                     let add = |row: usize, dy: &[f64]| {
                         to[row * y.cols..][..y.cols].iter_mut().zip(dy).for_each(|(to, d)| *to += d);
@@ -336,10 +348,7 @@ impl Reference {
                 let (xs, ws, mut values) = (self.copy(x), self.copy(w), dx(x));
                 linear::reference::backward_x(&mut values, false, &dy, &ws, x.cols);
                 self.give(step.dx[0], &values);
-                linear::reference::backward_w(self.exact_mut(w.grad()), &dy, &xs, x.cols);
-                if let Some(b) = b {
-                    linear::reference::backward_b(self.exact_mut(b.grad()), &dy);
-                }
+                self.give_weights(w, b, &dy, &xs);
             }
             Op::Rotate { x, angles, heads, .. } => {
                 let (angles, mut values) = (self.copy(angles), dx(x));
@@ -359,9 +368,9 @@ impl Reference {
                     self.give(to, &values);
                 }
             }
-            Op::Add { .. } => {
+            Op::Add { scale, .. } => {
                 self.give(step.dx[0], &dy);
-                self.give(step.dx[1], &dy);
+                self.give(step.dx[1], &dy.iter().map(|d| f64::from(scale) * d).collect::<Vec<_>>());
             }
             Op::Dropout { drop, .. } => {
                 let draws = Draws::new(drop, self.batch.seed);
@@ -387,10 +396,7 @@ impl Reference {
                 self.put(Some(losses), || all);
                 linear::reference::backward_x(&mut values, false, &rows, &ws, x.cols);
                 self.give(step.dx[0], &values);
-                linear::reference::backward_w(self.exact_mut(w.grad()), &rows, &xs, x.cols);
-                if let Some(b) = b {
-                    linear::reference::backward_b(self.exact_mut(b.grad()), &rows);
-                }
+                self.give_weights(w, b, &rows, &xs);
                 self.put(step.watched[0], || rows);
             }
         }

@@ -15,7 +15,7 @@ pub mod store;
 use crate::backend::Backend;
 use crate::config::{Config, ConfigError, axis};
 use crate::model::{Model, Param};
-use crate::ops::Space;
+use crate::ops::{Slot, Space};
 use crate::tokenizer::{self, Tokenizer};
 use dialect::huggingface::{self, Family};
 use dialect::{Link, Names, Turn};
@@ -146,10 +146,20 @@ fn own<'a>(param: &'a Param, prefix: &str, dtype: &Dtype, values: impl Fn() -> V
     }
 }
 
+/// The parameters that a run keeps in the given memory: moments are of those that learn.
+fn kept(model: &Model, space: Space) -> impl Iterator<Item = &Param> {
+    model.kept().filter(move |p| space == Space::Param || p.slot.learns())
+}
+
+/// A parameter's place in the given memory.
+fn place(param: &Param, space: Space) -> Slot {
+    if space == Space::Param { param.slot } else { param.slot.in_space(space) }
+}
+
 /// A tensor of the given memory, parameter by parameter, with a prefix to its name.
 fn stored<'a>(model: &'a Model, backend: &'a dyn Backend, space: Space, prefix: &str) -> Vec<Out<'a>> {
-    let one = |param: &'a Param| own(param, prefix, &Dtype::F32, move || backend.read(param.slot.in_space(space)));
-    model.params.iter().map(one).collect()
+    let one = |param: &'a Param| own(param, prefix, &Dtype::F32, move || backend.read(place(param, space)));
+    kept(model, space).map(one).collect()
 }
 
 /// What transformers asks of a safetensors file.
@@ -180,10 +190,10 @@ pub fn save_state(
     safetensors_file::write(path, tensors, Facts::from([("limpid".to_string(), state)]))
 }
 
-/// Our own names, for the tensors of one memory: those that begin with `prefix`, if any does.
-fn own_links(model: &Model, prefix: &str) -> Vec<Link> {
+/// Our own names of some parameters, with a prefix for the tensors of another memory.
+fn own_links<'a>(model: &'a Model, prefix: &str, params: impl Iterator<Item = &'a Param>) -> Vec<Link> {
     let mut links = dialect::Links::new(model);
-    model.params.iter().for_each(|p| links.whole(format!("{prefix}{}", p.name), &p.name, Turn::Same));
+    params.for_each(|p| links.whole(format!("{prefix}{}", p.name), &p.name, Turn::Same));
     links.done()
 }
 
@@ -194,7 +204,7 @@ fn own_links(model: &Model, prefix: &str) -> Vec<Link> {
 pub fn load(store: &Store, model: &Model, backend: &mut dyn Backend, prefix: &str, space: Space) -> Result<()> {
     let wanted = |name: &str| if prefix.is_empty() { !name.contains('/') } else { name.starts_with(prefix) };
     let names = dialect::names(store, |name| wanted(name).then(|| name.into()))?;
-    dialect::load(&own_links(model, prefix), model, (store, &names), (backend, space))
+    dialect::load(&own_links(model, prefix, kept(model, space)), model, (store, &names), (backend, space))
 }
 
 axis! {
@@ -223,7 +233,7 @@ enum Dialect {
 impl Dialect {
     fn links(self, model: &Model) -> Vec<Link> {
         match self {
-            Dialect::Own => own_links(model, ""),
+            Dialect::Own => own_links(model, "", model.params.iter().filter(|p| !p.is_adapter())),
             Dialect::HuggingFace(family) => family.links(model),
             Dialect::Gguf => dialect::gguf::links(model),
             Dialect::Llmc => dialect::llmc::links(model),

@@ -3,13 +3,13 @@
 //! Names are TransformerLens's (docs/names.md). A tensor may have two: what enters block i + 1 is what left
 //! block i.
 
-use super::{Axes, Model, Param, Role, Table, Tensor, Use, again, plan};
+use super::{Axes, Model, Param, Role, Table, Tensor, Tuning, Use, again, plan};
 use crate::config::{Config, NormPlace, Positions};
 use crate::ops::{Drop, Live, Op, Slot, Space, random};
 use std::ops::Range;
 
-pub fn build(config: &Config, purpose: Use, rung: usize) -> Model {
-    let mut m = Builder::new(config, purpose);
+pub fn build(config: &Config, purpose: Use, tuning: &Tuning, rung: usize) -> Model {
+    let mut m = Builder::new(config, purpose, tuning);
     let mut x = m.embed();
     for i in 0..config.n_layer {
         let first = m.ops.len();
@@ -23,6 +23,7 @@ pub fn build(config: &Config, purpose: Use, rung: usize) -> Model {
 struct Builder<'a> {
     c: &'a Config,
     purpose: Use,
+    tuning: &'a Tuning,
     live: Live,
     rows: usize,
     /// Positions a watched score row has room for.
@@ -36,7 +37,7 @@ struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    fn new(c: &'a Config, purpose: Use) -> Builder<'a> {
+    fn new(c: &'a Config, purpose: Use, tuning: &'a Tuning) -> Builder<'a> {
         let (rows, keys) = match purpose {
             Use::Train { batch, context } | Use::Score { batch, context } | Use::Inspect { batch, context } => {
                 (batch * context, context)
@@ -45,7 +46,7 @@ impl<'a> Builder<'a> {
         };
         let (ops, blocks, tensors, params, tables) = (vec![], vec![], vec![], vec![], vec![]);
         let (live, used) = (Live::Rows, Default::default());
-        Builder { c, purpose, live, rows, keys, ops, blocks, tensors, params, tables, used }
+        Builder { c, purpose, tuning, live, rows, keys, ops, blocks, tensors, params, tables, used }
     }
 
     // ---- the model
@@ -212,8 +213,22 @@ impl<'a> Builder<'a> {
     fn linear(&mut self, name: &str, hook: &str, x: Slot, out: usize, bias: bool, role: Role, axes: Axes) -> Slot {
         let w = self.param(&format!("{name}.weight"), (out, x.cols), role);
         let b = bias.then(|| self.param(&format!("{name}.bias"), (1, out), Role::Bias));
+        let Some(lora) = self.tuning.lora.as_ref().filter(|lora| lora.adapts(name)) else {
+            let y = self.act(hook, out, axes);
+            self.op(Op::Linear { x, w, b, y });
+            return y;
+        };
+        let base = self.act(&format!("{name}.hook_base"), out, axes);
+        self.op(Op::Linear { x, w, b, y: base });
+        let mut added = self.dropout(&format!("{name}.hook_lora_dropped"), x, lora.dropout);
+        for (part, out, role) in [("A", lora.rank, Role::LoraA), ("B", out, Role::LoraB)] {
+            let w = self.param(&format!("{name}.lora_{part}.weight"), (out, added.cols), role);
+            let y = self.act(&format!("{name}.hook_lora_{part}"), out, Axes::Features);
+            self.op(Op::Linear { x: added, w, b: None, y });
+            added = y;
+        }
         let y = self.act(hook, out, axes);
-        self.op(Op::Linear { x, w, b, y });
+        self.op(Op::Add { a: base, b: added, scale: lora.scale() as f32, y });
         y
     }
 
@@ -226,7 +241,7 @@ impl<'a> Builder<'a> {
     /// The residual sum; before a norm it has a name of its own, because the stream is what the norm gives on.
     fn residual(&mut self, stream: &str, sum: &str, a: Slot, b: Slot) -> Slot {
         let y = self.act(if self.c.norm_place == NormPlace::Pre { stream } else { sum }, a.cols, Axes::Model);
-        self.op(Op::Add { a, b, y });
+        self.op(Op::Add { a, b, scale: 1.0, y });
         y
     }
 
@@ -256,7 +271,9 @@ impl<'a> Builder<'a> {
     }
 
     fn param(&mut self, name: &str, (rows, cols): (usize, usize), role: Role) -> Slot {
-        let slot = self.place(Space::Param, rows, cols, Live::All);
+        let adapter = matches!(role, Role::LoraA | Role::LoraB);
+        let frozen = matches!(self.purpose, Use::Train { .. }) && !self.tuning.trains(name, adapter);
+        let slot = self.place(if frozen { Space::Const } else { Space::Param }, rows, cols, Live::All);
         self.params.push(Param { name: name.into(), slot, role });
         slot
     }
@@ -295,6 +312,7 @@ impl<'a> Builder<'a> {
         let mut model = Model {
             config: self.c.clone(),
             purpose: self.purpose,
+            tuning: self.tuning.clone(),
             ops: self.ops,
             back: vec![],
             tensors: self.tensors,

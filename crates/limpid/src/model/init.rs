@@ -28,15 +28,17 @@ pub fn values(model: &Model, param: &Param, scheme: Init, std: f64, seed: u64) -
     let residual = 1.0 / (2.0 * model.config.n_layer as f64).sqrt();
     let normal =
         |deviation: f64| (0..param.slot.len() as u64).map(move |i| (deviation * random::normal(seed, site, i)) as f32);
+    let uniform = |bound: f64| {
+        let draw = |i| bound * (2.0 * random::uniform(seed, site, i) - 1.0);
+        (0..param.slot.len() as u64).map(|i| draw(i) as f32).collect()
+    };
     match (param.role, scheme) {
         (Role::Gain, _) => vec![1.0; param.slot.len()],
-        (Role::Bias, _) => vec![0.0; param.slot.len()],
+        (Role::Bias | Role::LoraB, _) => vec![0.0; param.slot.len()],
+        // as PEFT: He's uniform with a slope of sqrt(5)
+        (Role::LoraA, _) => uniform(1.0 / (inner as f64).sqrt()),
         (Role::Residual, Init::Gpt2) => normal(std * residual).collect(),
-        (Role::Weight | Role::Residual, Init::Xavier) => {
-            let bound = (6.0 / (inner + out) as f64).sqrt();
-            let draw = |i| bound * (2.0 * random::uniform(seed, site, i) - 1.0);
-            (0..param.slot.len() as u64).map(|i| draw(i) as f32).collect()
-        }
+        (Role::Weight | Role::Residual, Init::Xavier) => uniform((6.0 / (inner + out) as f64).sqrt()),
         (Role::Weight | Role::Residual, Init::He) => normal((2.0 / inner as f64).sqrt()).collect(),
         (Role::Embedding | Role::Position | Role::Weight | Role::Residual, _) => normal(std).collect(),
     }

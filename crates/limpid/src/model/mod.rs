@@ -3,12 +3,13 @@
 //!
 //! `builder` is the hundred lines that *are* the transformer, one `match` per axis of the configuration;
 //! `plan` derives the backward pass and lets tensors share places, `again` makes things again where memory is short;
-//! `init` gives initial values. Printing a [`Model`] explains it.
+//! `init` gives initial values; `tuning` says what of it learns. Printing a [`Model`] explains it.
 
 pub mod again;
 mod builder;
 pub mod init;
 mod plan;
+pub mod tuning;
 
 use crate::config::{Config, ConfigError, RotaryScaling};
 use crate::ops::adamw::{Group, Method};
@@ -16,6 +17,7 @@ use crate::ops::{Access, Op, Slot, Space, Turn};
 use again::Keep;
 use std::fmt;
 use std::ops::Range;
+pub use tuning::{Lora, Tuning};
 
 /// What the run is for: decides what is kept, never what is computed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -101,6 +103,10 @@ pub enum Role {
     Gain,
     /// A bias, or a norm's offset.
     Bias,
+    /// The first matrix of an adapter, (r, in).
+    LoraA,
+    /// The second, (out, r).
+    LoraB,
 }
 
 /// A named parameter.
@@ -127,6 +133,10 @@ impl Param {
     pub fn is_inside(&self) -> bool {
         matches!(self.role, Role::Weight | Role::Residual) && !self.name.starts_with("unembed.")
     }
+    /// Whether it is part of an adapter, not of the model itself.
+    pub fn is_adapter(&self) -> bool {
+        matches!(self.role, Role::LoraA | Role::LoraB)
+    }
     /// The layer it belongs to: `blocks.3`, `embed`, `ln_final`.
     pub fn layer(&self) -> &str {
         let parts = if self.name.starts_with("blocks.") { 2 } else { 1 };
@@ -136,6 +146,7 @@ impl Param {
     pub fn group(&self) -> &'static str {
         let name = &self.name;
         match () {
+            () if self.is_adapter() => "adapter",
             () if name.starts_with("embed.") => "token embedding",
             () if name.starts_with("pos_embed.") => "position embedding",
             () if name.starts_with("segment_embed.") => "segment embedding",
@@ -162,6 +173,8 @@ pub struct Model {
     pub config: Config,
     /// What it was built for.
     pub purpose: Use,
+    /// What of it learns.
+    pub tuning: Tuning,
     /// The forward pass, first to last.
     pub ops: Vec<Op>,
     /// The backward pass, in the order it runs; empty where there is none.
@@ -190,15 +203,23 @@ impl Model {
     /// # Errors
     /// If [`Config::check`] objects, or `purpose` asks for more positions than the configuration has.
     pub fn new(config: &Config, purpose: Use) -> Result<Model, ConfigError> {
-        Model::on_rung(config, purpose, 0)
+        Model::tuned(config, purpose, &Tuning::default())
+    }
+
+    /// The same with an adapter, or with parameters that do not learn. Only [`Use::Train`] freezes.
+    ///
+    /// # Errors
+    /// As [`Model::new`], or if a name of `tuning` matches nothing, or nothing is left to learn.
+    pub fn tuned(config: &Config, purpose: Use, tuning: &Tuning) -> Result<Model, ConfigError> {
+        Model::on_rung(config, purpose, tuning, 0)
     }
 
     /// The same on a rung of the ladder that gives up memory for work: on 0 the backward finds everything kept; on each next one,
     /// up to [`Model::rungs`], one block more makes more again ([`Keep`]). Results are the same bits on all.
     ///
     /// # Errors
-    /// As [`Model::new`].
-    pub fn on_rung(config: &Config, purpose: Use, rung: usize) -> Result<Model, ConfigError> {
+    /// As [`Model::tuned`].
+    pub fn on_rung(config: &Config, purpose: Use, tuning: &Tuning, rung: usize) -> Result<Model, ConfigError> {
         config.check()?;
         if !config.lm_head && !matches!(purpose, Use::Inspect { .. }) {
             return Err(ConfigError::NoHead);
@@ -220,7 +241,9 @@ impl Model {
             return Err(ConfigError::Zero { what });
         }
         let rung = if matches!(purpose, Use::Train { .. }) { rung.min(Model::rungs(config)) } else { 0 };
-        Ok(builder::build(config, purpose, rung))
+        let model = builder::build(config, purpose, tuning, rung);
+        tuning.check(&model.params)?;
+        Ok(model)
     }
 
     /// The last rung of [`Model::on_rung`]'s ladder: each block keeps nothing but what leaves it.
@@ -231,16 +254,17 @@ impl Model {
     /// The model that fits `budget` bytes with the least work, `bytes` being what a model takes in all.
     ///
     /// # Errors
-    /// As [`Model::new`], and if no rung fits.
+    /// As [`Model::tuned`], and if no rung fits.
     pub fn within(
         config: &Config,
         purpose: Use,
+        tuning: &Tuning,
         budget: u64,
         bytes: impl Fn(&Model) -> u64,
     ) -> Result<Model, ConfigError> {
         let mut least = u64::MAX;
         for rung in 0..=Model::rungs(config) {
-            let model = Model::on_rung(config, purpose, rung)?;
+            let model = Model::on_rung(config, purpose, tuning, rung)?;
             let takes = bytes(&model);
             if takes <= budget {
                 return Ok(model);
@@ -276,6 +300,16 @@ impl Model {
         self.params.iter().map(|p| p.slot.len()).sum()
     }
 
+    /// Parameters that learn.
+    pub fn learning(&self) -> impl Iterator<Item = &Param> {
+        self.params.iter().filter(|p| p.slot.learns())
+    }
+
+    /// What a run of it keeps in its files: the adapter alone where there is one.
+    pub fn kept(&self) -> impl Iterator<Item = &Param> {
+        self.params.iter().filter(|p| self.tuning.lora.is_none() || p.is_adapter())
+    }
+
     /// Parameters by group, in the order of the forward pass.
     pub fn groups(&self) -> Vec<(&'static str, usize)> {
         let mut groups: Vec<(&'static str, usize)> = vec![];
@@ -304,12 +338,12 @@ impl Model {
         })
     }
 
-    /// The stretches of parameters an update walks over, each with its decay: matrices decay, vectors
+    /// The stretches of parameters an update walks over (those that learn), each with its decay: matrices decay, vectors
     /// (biases, gains, offsets) do not. Neighbours of one kind are one stretch; muon's matrices, those inside the model, are
     /// stretches of their own, and so are queries, keys and values, which lie in one.
     pub fn update_groups(&self, decay: f64, method: Method) -> Vec<Group> {
         let mut groups: Vec<Group> = vec![];
-        for param in &self.params {
+        for param in self.learning() {
             let (slot, decay) = (param.slot, if param.is_matrix() { decay } else { 0.0 });
             if method == Method::Muon && param.is_inside() {
                 let mut add = |rows: Range<usize>| {
@@ -385,18 +419,19 @@ impl Model {
     /// Bytes of each memory that a run needs; gradients and moments only where there is a backward.
     pub fn memory(&self) -> Vec<(&'static str, usize)> {
         let size = |space: Space| 4 * self.sizes[space as usize];
-        let params = size(Space::Param);
-        let only = |there: bool| if there { params } else { 0 };
+        let tables = 4 * self.tables.iter().map(|(slot, _)| slot.len()).sum::<usize>();
+        let learning = size(Space::Param);
+        let only = |there: bool| if there { learning } else { 0 };
         let trains = matches!(self.purpose, Use::Train { .. });
         vec![
-            ("parameters", params),
+            ("parameters", learning + size(Space::Const) - tables),
             ("gradients", only(!self.back.is_empty())),
             ("optimizer moments", 2 * only(trains)),
             ("activations", size(Space::Act)),
             ("activation gradients", size(Space::ActGrad)),
             ("statistics", size(Space::Stat)),
             ("cache", size(Space::Cache)),
-            ("tables", size(Space::Const)),
+            ("tables", tables),
         ]
     }
 

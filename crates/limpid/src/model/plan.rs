@@ -4,7 +4,7 @@
 
 use super::{Model, Use};
 use crate::ops::{Access, Back, Grad, Op, Slot, Space, Turn};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Every tensor starts at a multiple of this many elements: wide loads, whole cache lines.
 pub const ALIGN: usize = 64;
@@ -52,6 +52,7 @@ fn relocate(model: &mut Model, to: &HashMap<Key, usize>) {
         tensor.grad.as_mut().map(shift);
     }
     model.params.iter_mut().for_each(|p| shift(&mut p.slot));
+    model.tables.iter_mut().for_each(|(slot, _)| shift(slot));
 }
 
 /// What the backward of an op takes of its forward's operands.
@@ -70,7 +71,7 @@ fn gradients(back: &mut Back) -> Vec<&mut Slot> {
 
 /// Places parameters kind by kind, layer within kind: all `attn.qkv.weight` side by side, and so on. The stack
 /// of one kind is one (L, ...) tensor, decay groups are few and long, and for GPT-2 it is the order of
-/// llm.c's file (contract R292).
+/// llm.c's file (contract R292). Those that are frozen lie among the constants, after the tables.
 pub fn arrange(model: &mut Model) {
     fn kind(name: &str) -> String {
         let parts: Vec<&str> = name.split('.').filter(|part| part.parse::<usize>().is_err()).collect();
@@ -84,23 +85,28 @@ pub fn arrange(model: &mut Model) {
     }
     let place = |name: &str| kinds.iter().position(|k| *k == kind(name));
     model.params.sort_by_key(|p| place(&p.name)); // stable: layers keep their order
-    let (mut at, mut to) = (0, HashMap::new());
+    let (mut ends, mut to) = ([0; Space::ALL.len()], HashMap::new());
+    let mut put = |slot: Slot, rows: usize| {
+        let end = &mut ends[slot.space as usize];
+        to.insert(key(slot), *end);
+        *end = (*end + rows * slot.cols).next_multiple_of(ALIGN);
+    };
+    model.tables.iter().for_each(|(slot, _)| put(*slot, slot.rows));
     for param in &model.params {
-        let Slot { rows, cols, .. } = param.slot;
-        to.insert(key(param.slot), at);
+        let rows = param.slot.rows;
         let vocab = param.name == "embed.weight" || param.name == "unembed.weight";
-        let rows = if vocab { rows.next_multiple_of(VOCAB_ALIGN) } else { rows };
-        at = (at + rows * cols).next_multiple_of(ALIGN);
+        put(param.slot, if vocab { rows.next_multiple_of(VOCAB_ALIGN) } else { rows });
     }
     relocate(model, &to);
+    model.sizes[Space::Const as usize] = ends[Space::Const as usize];
     for space in [Space::Param, Space::Grad, Space::Moment1, Space::Moment2, Space::Average] {
-        model.sizes[space as usize] = at;
+        model.sizes[space as usize] = ends[Space::Param as usize];
     }
 }
 
 /// Derives the backward pass: the list in reverse, each op with the places of its gradients. The first
 /// to write a gradient overwrites, later ones add, so none needs zeroing; the gradients of a residual sum are
-/// its output's own memory where nothing is lost by it.
+/// its output's own memory where nothing is lost by it. What no parameter that learns has a part in gets none.
 pub fn differentiate(model: &mut Model) {
     let watched = match model.purpose {
         Use::Train { .. } => false,
@@ -111,23 +117,30 @@ pub fn differentiate(model: &mut Model) {
         return;
     }
     let ops = model.ops.clone();
+    let mut moves: HashSet<Key> = HashSet::new(); // activations that change when parameters learn
+    for op in &ops {
+        if op.learns() || op.inputs().into_iter().flatten().any(|x| moves.contains(&key(x))) {
+            moves.insert(key(op.output()));
+        }
+    }
     // the last op before `i` that reads `slot`: in the backward, the next to write its gradient
     let next_writer = |slot: Slot, i: usize| (0..i).rev().find(|j| ops_read(&ops[*j], slot));
     let producer = |slot: Slot| ops.iter().position(|op| op.output() == slot);
     let mut alias: HashMap<Key, Slot> = HashMap::new(); // activation -> the slot its gradient shares
     let mut written: Vec<Key> = vec![];
     let mut back = vec![];
-    for (i, op) in ops.iter().enumerate().rev() {
+    for (i, op) in ops.iter().enumerate().rev().filter(|(_, op)| moves.contains(&key(op.output()))) {
         let grad =
             |alias: &HashMap<Key, Slot>, slot: Slot| *alias.get(&key(slot)).unwrap_or(&slot.in_space(Space::ActGrad));
         let dy = (!matches!(op, Op::Classify { .. })).then(|| grad(&alias, op.output()));
         let mut dx = [None; 2];
         for (n, x) in op.inputs().into_iter().enumerate() {
-            let Some(x) = x else { continue };
+            let Some(x) = x.filter(|x| moves.contains(&key(*x))) else { continue };
             let first = !written.contains(&key(x));
             // May the gradient of a sum's operand be the sum's own? Only if this is its first writer, and no one
             // still reads the shared memory after a later writer changes it.
-            let shares = !watched && first && matches!(op, Op::Add { .. }) && {
+            let sum = |scale: f32| n == 0 || scale == 1.0;
+            let shares = !watched && first && matches!(op, Op::Add { scale, .. } if sum(*scale)) && {
                 let [a, b] = op.inputs().map(|s| s.expect("a sum has two operands"));
                 let other = if n == 0 { b } else { a };
                 let read = |s: Slot| producer(s).unwrap_or(0);
@@ -152,7 +165,7 @@ pub fn differentiate(model: &mut Model) {
                 *to = Some(Slot { at: usize::MAX / 2 + slot.at, space: Space::ActGrad, ..slot })
             });
         }
-        back.push(Back { op: *op, dy, dx, watched: seen });
+        back.push(Back { index: i, op: *op, dy, dx, watched: seen });
     }
     model.back = back.into_iter().map(Turn::Back).collect();
     if watched {

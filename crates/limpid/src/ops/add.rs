@@ -1,16 +1,19 @@
-//! The residual sum: y = a + b (contract R164, R172: the block's input is added, not its normalised form).
-//! Backward: both gradients are dy. Where the plan can, they *are* dy's memory and nothing is copied.
+//! A sum: y = a + scale b. Of the residual stream the scale is 1 (contract R164, R172: the block's input is added, not its
+//! normalised form), of a LoRA adapter alpha / r. Backward: da = dy, db = scale dy. Where the plan can, they *are* dy's
+//! memory and nothing is copied.
 
-/// y = a + b
-pub fn forward(y: &mut [f32], a: &[f32], b: &[f32]) {
-    y.iter_mut().zip(a).zip(b).for_each(|((y, a), b)| *y = a + b);
+use std::ops::{Add, AddAssign, Mul};
+
+/// y = a + scale b
+pub fn forward<T: Copy + Add<Output = T> + Mul<Output = T>>(y: &mut [T], a: &[T], b: &[T], scale: T) {
+    y.iter_mut().zip(a).zip(b).for_each(|((y, a), b)| *y = *a + scale * *b);
 }
 
-/// dx = dy, or dx += dy
-pub fn backward(dx: &mut [f32], add: bool, dy: &[f32]) {
+/// dx = scale dy, or dx += scale dy
+pub fn backward<T: Copy + AddAssign + Mul<Output = T>>(dx: &mut [T], add: bool, dy: &[T], scale: T) {
     if add {
-        dx.iter_mut().zip(dy).for_each(|(dx, dy)| *dx += dy);
+        dx.iter_mut().zip(dy).for_each(|(dx, dy)| *dx += scale * *dy);
     } else {
-        dx.copy_from_slice(dy);
+        dx.iter_mut().zip(dy).for_each(|(dx, dy)| *dx = scale * *dy);
     }
 }

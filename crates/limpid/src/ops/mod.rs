@@ -33,9 +33,9 @@ use std::ops::Range;
 /// One of the memories a backend keeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
 pub enum Space {
-    /// Tables that are computed once and never trained.
+    /// What never changes: tables that are computed once, and in training the parameters that are frozen.
     Const,
-    /// Parameters.
+    /// Parameters; in training, those that learn.
     Param,
     /// Gradients of the parameters: the same layout as `Param`.
     Grad,
@@ -117,6 +117,10 @@ impl Slot {
     /// The same place in another memory of the same layout.
     pub const fn in_space(self, space: Space) -> Slot {
         Slot { space, ..self }
+    }
+    /// Whether it learns: a parameter that is frozen lies among the constants.
+    pub fn learns(self) -> bool {
+        self.space == Space::Param
     }
     /// A parameter's gradient.
     pub const fn grad(self) -> Slot {
@@ -245,7 +249,7 @@ pub enum Op {
         /// (N,F)
         y: Slot,
     },
-    /// y = a + b
+    /// y = a + scale b
     Add {
         /// (N,C)
         a: Slot,
@@ -253,6 +257,8 @@ pub enum Op {
         b: Slot,
         /// (N,C)
         y: Slot,
+        /// 1 but for an adapter
+        scale: f32,
     },
     /// y = a b, element by element
     Multiply {
@@ -353,7 +359,9 @@ impl Op {
                 [Some((Own, gain)), Some((Own, offset)), Some((Watched, normalized)), Some((Watched, scale))],
             ),
             Op::Linear { x, w, b, y } => {
-                ([Some((SAVED, x)), Some((Own, w)), Some((WRITE, y))], [Some((Own, b)), None, None, None])
+                // what a frozen matrix is multiplied by is needed for no gradient
+                let read = Access::Read { saved: w.learns() };
+                ([Some((read, x)), Some((Own, w)), Some((WRITE, y))], [Some((Own, b)), None, None, None])
             }
             Op::Rotate { x, y, angles, .. } => {
                 ([Some((READ, x)), Some((WRITE, y)), Some((Own, angles))], [const { None }; 4])
@@ -366,7 +374,7 @@ impl Op {
                 [Some((Own, cache)), Some((Watched, raw)), Some((Watched, scores)), Some((Watched, pattern))],
             ),
             Op::Activate { x, y, .. } => ([Some((SAVED, x)), Some((WRITE, y)), None], [const { None }; 4]),
-            Op::Add { a, b, y } => ([Some((READ, a)), Some((READ, b)), Some((WRITE, y))], [const { None }; 4]),
+            Op::Add { a, b, y, .. } => ([Some((READ, a)), Some((READ, b)), Some((WRITE, y))], [const { None }; 4]),
             Op::Multiply { a, b, y } => ([Some((SAVED, a)), Some((SAVED, b)), Some((WRITE, y))], [const { None }; 4]),
             Op::Classify { x, w, b, losses, logits, probs } => (
                 [Some((SAVED, x)), Some((Own, w)), Some((WRITE, losses))],
@@ -379,7 +387,7 @@ impl Op {
 
     /// Whether it has parameters that learn.
     pub fn learns(mut self) -> bool {
-        self.operands().any(|(access, slot)| access == Access::Own && slot.space == Space::Param)
+        self.operands().any(|(access, slot)| access == Access::Own && slot.learns())
     }
 
     /// The op with the rows that `batch` uses.
@@ -460,7 +468,7 @@ impl Op {
                     && [raw, scores, pattern].into_iter().all(watched)
             }
             Op::Activate { x, y, .. } | Op::Dropout { x, y, .. } => x.shape() == y.shape(),
-            Op::Add { a, b, y } | Op::Multiply { a, b, y } => a.shape() == y.shape() && b.shape() == y.shape(),
+            Op::Add { a, b, y, .. } | Op::Multiply { a, b, y } => a.shape() == y.shape() && b.shape() == y.shape(),
             Op::Gather { x, y } => x.cols == y.cols,
             Op::Classify { x, w, b, losses, logits, probs } => {
                 w.cols == x.cols
@@ -498,6 +506,8 @@ pub struct Grad {
 /// Gradients of parameters lie at [`Slot::grad`] and are always added to.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Back {
+    /// The op's place in the list.
+    pub index: usize,
     /// The op.
     pub op: Op,
     /// Gradient of its output; the loss has none.

@@ -238,7 +238,7 @@ impl Trainer {
 
     /// Whether updates change a parameter.
     pub fn trains(&self, param: &Param) -> bool {
-        param.slot.space == Space::Param && self.groups.iter().any(|g| g.range.contains(&param.slot.at))
+        param.slot.learns() && self.groups.iter().any(|g| g.range.contains(&param.slot.at))
     }
 
     /// Runs `f` with the weights' average in their place, if there is one: what is evaluated and kept.
@@ -291,19 +291,18 @@ impl Trainer {
             if let Some(found) = trace::find_not_finite(&self.model, &mut *self.backend, &self.batch) {
                 return (found.name, found.value);
             }
-            let mut ops = (0..self.model.ops.len()).rev();
             for turn in &self.model.back {
                 self.backend.backward(&[*turn]);
                 let Turn::Back(back) = turn else { continue };
-                let i = ops.next().expect("each op has one backward");
                 for grad in back.dx.iter().flatten() {
                     if let Some(value) = bad(&self.backend.read(grad.slot.of(&self.batch))) {
-                        return (format!("the gradient that leaves {}", self.model.output_name(i)), value);
+                        let name = self.model.output_name(back.index);
+                        return (format!("the gradient that leaves {name}"), value);
                     }
                 }
             }
         }
-        for param in &self.model.params {
+        for param in self.model.learning() {
             if let Some(value) = bad(&self.backend.read(param.slot.grad())) {
                 return (format!("the gradient of {}", param.name), value);
             }

@@ -4,7 +4,7 @@
 use super::Trainer;
 use crate::data::{self, Batches};
 use crate::model::Param;
-use crate::ops::{Batch, Space, random};
+use crate::ops::{Batch, random};
 use crate::trace;
 
 /// Why training would not work.
@@ -123,7 +123,7 @@ fn first_loss(trainer: &mut Trainer, batch: &Batch) -> Result<f64, Preflight> {
 }
 
 fn gradients(trainer: &mut Trainer, batch: &Batch) -> Result<(), Preflight> {
-    let trained: Vec<Param> = trainer.model.params.iter().filter(|p| p.slot.space == Space::Param).cloned().collect();
+    let trained: Vec<Param> = trainer.model.params.iter().filter(|p| p.slot.learns()).cloned().collect();
     if let Some(param) = trained.iter().find(|p| !trainer.trains(p)) {
         return Err(Preflight::NotUpdated { param: param.name.clone() });
     }

@@ -11,7 +11,7 @@ use crate::ops::attend::{self, Gradients, Head};
 use crate::ops::dropout::{self, Draws};
 use crate::ops::linear::gemm::Start;
 use crate::ops::view::{Mat, MatMut, Shared};
-use crate::ops::{Back, Grad, Op, Slot, Space, Span};
+use crate::ops::{Back, Grad, Op, Slot, Span};
 use crate::ops::{activate, add, classify, embed, gather, multiply, norm, rotate};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -63,7 +63,10 @@ impl<'a> Parameters<'a> {
 
 /// The gradients of one op's inputs, from its output's.
 pub fn inputs(step: Back, weights: &Weights, lane: &mut Lane, crew: &Crew) {
-    let (Weights { konst, param }, Lane { first, batch, act, act_grad, stat }) = (weights, lane);
+    if step.dx == [None; 2] && step.watched == [None; 3] {
+        return;
+    }
+    let Lane { first, batch, act, act_grad, stat } = lane;
     let (first, batch, act, stat, level) = (*first, &*batch, &*act, &*stat, crew.level);
     let dy_slot = step.dy.expect("all but the loss have an output");
     match step.op {
@@ -75,7 +78,7 @@ pub fn inputs(step: Back, weights: &Weights, lane: &mut Lane, crew: &Crew) {
             }
         }
         Op::Norm { kind, eps, x, gain, stats, .. } => {
-            let (cols, gain) = (x.cols, gain.map(|g| &param[g.range()]));
+            let (cols, gain) = (x.cols, gain.map(|g| weights.of(g)));
             let (x, stats) = (&act[x.range()], &stat[stats.range()]);
             let Grad { slot, add } = step.dx[0].expect("a norm has an input");
             let [dy, dx] = pick(act_grad, [dy_slot, slot]);
@@ -101,10 +104,10 @@ pub fn inputs(step: Back, weights: &Weights, lane: &mut Lane, crew: &Crew) {
         Op::Linear { w, .. } => {
             let Grad { slot, add } = step.dx[0].expect("a product has an input");
             let [dy, dx] = pick(act_grad, [dy_slot, slot]);
-            crew.product(dx, Mat::new(dy, w.rows), Mat::new(&param[w.range()], w.cols), add);
+            crew.product(dx, Mat::new(dy, w.rows), Mat::new(weights.of(w), w.cols), add);
         }
         Op::Rotate { x, angles, heads, .. } => {
-            let (cols, angles) = (x.cols, &konst[angles.range()]);
+            let (cols, angles) = (x.cols, weights.of(angles));
             let Grad { slot, add } = step.dx[0].expect("a rotation has an input");
             let [dy, dx] = pick(act_grad, [dy_slot, slot]);
             let dy = &*dy;
@@ -169,18 +172,20 @@ pub fn inputs(step: Back, weights: &Weights, lane: &mut Lane, crew: &Crew) {
                 level.run(activate::Backward { f, slope, dx, add, dy: &dy[range.clone()], x: &x[range] });
             });
         }
-        Op::Add { y, .. } => {
-            for Grad { slot, add } in step.dx.into_iter().flatten() {
+        Op::Add { y, scale, .. } => {
+            for (to, scale) in step.dx.into_iter().zip([1.0, scale]) {
+                let Some(Grad { slot, add }) = to else { continue };
                 let [dy, dx] = pick(act_grad, [dy_slot, slot]);
                 let dy = &*dy;
                 crew.rows([(dx, y.cols)], |rows, [dx], _| {
-                    add::backward(dx, add, &dy[rows.start * y.cols..rows.end * y.cols]);
+                    add::backward(dx, add, &dy[rows.start * y.cols..rows.end * y.cols], scale);
                 });
             }
         }
         Op::Multiply { a, b, y } => {
             for (to, other) in step.dx.into_iter().zip([b, a]) {
-                let (Grad { slot, add }, other) = (to.expect("a product has inputs"), &act[other.range()]);
+                let Some(Grad { slot, add }) = to else { continue };
+                let other = &act[other.range()];
                 let [dy, d] = pick(act_grad, [dy_slot, slot]);
                 let dy = &*dy;
                 crew.rows([(d, y.cols)], |rows, [d], _| {
@@ -220,7 +225,7 @@ pub fn parameters(step: Back, lane: &Lane, to: &Parameters, crew: &Crew) {
             let cols = y.cols;
             let tables = [(Some(table), &batch.tokens), (positions, &batch.positions), (segments, &batch.segments)];
             for (table, ids) in tables {
-                let Some(table) = table.filter(|t| t.space == Space::Param) else { continue };
+                let Some(table) = table.filter(|t| t.learns()) else { continue };
                 let to = Shared::new(sums(table), cols);
                 crew.columns(cols, dy.len(), |range| {
                     let add = |row: usize, dy: &[f32]| {
@@ -234,7 +239,8 @@ pub fn parameters(step: Back, lane: &Lane, to: &Parameters, crew: &Crew) {
         }
         Op::Norm { x, gain, offset, stats, .. } => {
             let (cols, x, stats) = (x.cols, &act[x.range()], &stat[stats.range()]);
-            let parts = [gain, offset].map(|slot| slot.map(|slot| Shared::new(sums(slot), cols)));
+            let parts =
+                [gain, offset].map(|slot| slot.filter(|s| s.learns()).map(|slot| Shared::new(sums(slot), cols)));
             if parts.iter().all(Option::is_none) {
                 return;
             }
@@ -246,10 +252,12 @@ pub fn parameters(step: Back, lane: &Lane, to: &Parameters, crew: &Crew) {
             });
         }
         Op::Linear { x, w, b, .. } => {
-            // SAFETY: as above.
-            let (dw, start) = unsafe { to.of(w) };
-            crew.product(dw, Mat::new(dy, w.rows).t(), Mat::new(&act[x.range()], w.cols), start);
-            if let Some(b) = b {
+            if w.learns() {
+                // SAFETY: as above.
+                let (dw, start) = unsafe { to.of(w) };
+                crew.product(dw, Mat::new(dy, w.rows).t(), Mat::new(&act[x.range()], w.cols), start);
+            }
+            if let Some(b) = b.filter(|b| b.learns()) {
                 crew.column_sums(sums(b), dy);
             }
         }
@@ -260,10 +268,9 @@ pub fn parameters(step: Back, lane: &Lane, to: &Parameters, crew: &Crew) {
 /// Losses, and every gradient of the head, in chunks of rows.
 pub fn head(step: Back, weights: &Weights, lane: &mut Lane, to: &Parameters, crew: &Crew) {
     let Op::Classify { x, w, b, losses, .. } = step.op else { unreachable!("only the loss has no output") };
-    let (param, Lane { batch, act, act_grad, stat, .. }) = (&weights.param, lane);
+    let Lane { batch, act, act_grad, stat, .. } = lane;
     let (v, cols) = (w.rows, x.cols);
-    let (w_values, bias) = (&param[w.range()], b.map(|b| &param[b.range()]));
-    let Grad { slot, add } = step.dx[0].expect("a head has an input");
+    let (w_values, bias) = (weights.of(w), b.map(|b| weights.of(b)));
     let mut chunk = crew.chunk();
     let each = chunk.len() / v;
     for from in (0..losses.rows).step_by(each) {
@@ -283,11 +290,15 @@ pub fn head(step: Back, weights: &Weights, lane: &mut Lane, to: &Parameters, cre
             }
         });
         let dlogits = Mat::new(chunk, v);
-        crew.product(&mut act_grad[at(slot, &part)], dlogits, Mat::new(w_values, cols), add);
-        // SAFETY: no other task runs.
-        let (dw, start) = unsafe { to.of(w) };
-        crew.product(dw, dlogits.t(), x, start);
-        if let Some(b) = b {
+        if let Some(Grad { slot, add }) = step.dx[0] {
+            crew.product(&mut act_grad[at(slot, &part)], dlogits, Mat::new(w_values, cols), add);
+        }
+        if w.learns() {
+            // SAFETY: no other task runs.
+            let (dw, start) = unsafe { to.of(w) };
+            crew.product(dw, dlogits.t(), x, start);
+        }
+        if let Some(b) = b.filter(|b| b.learns()) {
             // SAFETY: as above.
             crew.column_sums(unsafe { to.sums(b, crew) }, chunk);
         }

@@ -8,7 +8,7 @@ use crate::ops::attend::{self, Head};
 use crate::ops::dropout::{self, Draws};
 use crate::ops::embed::{self, Lookup};
 use crate::ops::view::{Mat, MatMut, Shared};
-use crate::ops::{Op, Slot, Space, Span};
+use crate::ops::{Op, Slot, Span};
 use crate::ops::{activate, add, classify, gather, multiply, norm, rotate};
 use std::ops::Range;
 
@@ -36,13 +36,12 @@ pub fn at(slot: Slot, rows: &Range<usize>) -> Range<usize> {
 
 /// Runs one op on the rows of one lane.
 pub fn run(op: Op, weights: &Weights, lane: &mut Lane, crew: &Crew, serving: Option<&mut Serving>) {
-    let (Weights { konst, param }, Lane { first, batch, act, stat, .. }) = (weights, lane);
+    let Lane { first, batch, act, stat, .. } = lane;
+    let of = |slot: Slot| weights.of(slot);
     let (first, batch, level) = (*first, &*batch, crew.level);
     match op {
         Op::Embed { table, positions, segments, y, token, position } => {
             let cols = y.cols;
-            let table_of =
-                |slot: Slot| if slot.space == Space::Const { &konst[slot.range()] } else { &param[slot.range()] };
             let token_of = match serving {
                 Some(Serving { packed, tables, rows, order, .. })
                     if packed.contains_key(&table.at) && !tables.contains(&table) =>
@@ -53,10 +52,10 @@ pub fn run(op: Op, weights: &Weights, lane: &mut Lane, crew: &Crew, serving: Opt
                     }
                     Lookup { table: &*rows, ids: order }
                 }
-                _ => Lookup { table: table_of(table), ids: &batch.tokens },
+                _ => Lookup { table: of(table), ids: &batch.tokens },
             };
-            let position_of = positions.map(|p| Lookup { table: table_of(p), ids: &batch.positions });
-            let segment_of = segments.map(|s| Lookup { table: table_of(s), ids: &batch.segments });
+            let position_of = positions.map(|p| Lookup { table: of(p), ids: &batch.positions });
+            let segment_of = segments.map(|s| Lookup { table: of(s), ids: &batch.segments });
             crew.rows([(&mut act[y.range()], cols)], |rows, [y], _| {
                 embed::forward(y, rows.start, cols, token_of, [position_of, segment_of]);
             });
@@ -67,7 +66,7 @@ pub fn run(op: Op, weights: &Weights, lane: &mut Lane, crew: &Crew, serving: Opt
             }
         }
         Op::Norm { kind, eps, x, gain, offset, y, stats, normalized, scale } => {
-            let [gain, offset] = [gain, offset].map(|s| s.map(|s| &param[s.range()]));
+            let [gain, offset] = [gain, offset].map(|s| s.map(of));
             let cols = x.cols;
             let [x, y] = pick(act, [x, y]);
             let x = &*x;
@@ -82,8 +81,7 @@ pub fn run(op: Op, weights: &Weights, lane: &mut Lane, crew: &Crew, serving: Opt
             }
         }
         Op::Linear { x, w, b, y } => {
-            let bias = b.map(|b| &param[b.range()]);
-            let weights = &param[w.range()];
+            let (weights, bias) = (of(w), b.map(of));
             let cols = x.cols;
             let [x, y] = pick(act, [x, y]);
             let packed =
@@ -91,7 +89,7 @@ pub fn run(op: Op, weights: &Weights, lane: &mut Lane, crew: &Crew, serving: Opt
             crew.linear(y, Mat::new(x, cols), weights, bias, packed);
         }
         Op::Rotate { x, y, angles, heads } => {
-            let angles = &konst[angles.range()];
+            let angles = of(angles);
             let cols = x.cols;
             let [x, y] = pick(act, [x, y]);
             let x = &*x;
@@ -117,7 +115,7 @@ pub fn run(op: Op, weights: &Weights, lane: &mut Lane, crew: &Crew, serving: Opt
                 &*kv
             });
             let watched = [raw, scores, pattern];
-            let of = |task: usize| {
+            let head_of = |task: usize| {
                 let (span, h) = (batch.spans[task / n_head], task % n_head);
                 let own = kv.map(|kv| &kv[span.sequence * cache_rows..][..cache_rows]);
                 let [q, k, v] = query_key_value(x, own, span, heads, h);
@@ -126,7 +124,7 @@ pub fn run(op: Op, weights: &Weights, lane: &mut Lane, crew: &Crew, serving: Opt
             };
             let (y, to) = (Shared::new(y, c), Shared::new(&mut stat[lse.range()], n_head));
             crew.heads(batch.spans.len(), n_head, &|task, id| {
-                let (span, h, head) = of(task);
+                let (span, h, head) = head_of(task);
                 let rows = span.row..span.row + span.rows;
                 // SAFETY: each task takes one head's columns of one sequence's rows.
                 let (y, lse) = unsafe { (y.part(rows.clone(), h * d..(h + 1) * d), to.part(rows, h..h + 1)) };
@@ -135,7 +133,7 @@ pub fn run(op: Op, weights: &Weights, lane: &mut Lane, crew: &Crew, serving: Opt
             if watched.iter().any(Option::is_some) {
                 let lse = stat[lse.range()].to_vec();
                 for task in 0..batch.spans.len() * n_head {
-                    let (span, h, head) = of(task);
+                    let (span, h, head) = head_of(task);
                     let rows = span.row..span.row + span.rows;
                     let slots = watched.map(|s| s.expect("all three scores are watched, or none"));
                     let wide = slots[0].cols / n_head;
@@ -154,13 +152,13 @@ pub fn run(op: Op, weights: &Weights, lane: &mut Lane, crew: &Crew, serving: Opt
                 level.run(activate::Forward { f, slope, y, x: &x[rows.start * cols..rows.end * cols] });
             });
         }
-        Op::Add { a, b, y } => {
+        Op::Add { a, b, scale, y } => {
             let cols = y.cols;
             let [a, b, y] = pick(act, [a, b, y]);
             let (a, b) = (&*a, &*b);
             crew.rows([(y, cols)], |rows, [y], _| {
                 let range = rows.start * cols..rows.end * cols;
-                add::forward(y, &a[range.clone()], &b[range]);
+                add::forward(y, &a[range.clone()], &b[range], scale);
             });
         }
         Op::Multiply { a, b, y } => {
@@ -189,7 +187,7 @@ pub fn run(op: Op, weights: &Weights, lane: &mut Lane, crew: &Crew, serving: Opt
         }
         Op::Classify { x, w, b, losses, logits, probs } => {
             let v = w.rows;
-            let (w, b) = (&param[w.range()], b.map(|b| &param[b.range()]));
+            let (w, b) = (of(w), b.map(of));
             let mut chunk = crew.chunk();
             let each = chunk.len() / v;
             for from in (0..losses.rows).step_by(each) {

@@ -57,6 +57,14 @@ struct Weights {
     param: Arena,
 }
 
+impl Weights {
+    /// A parameter, or a constant.
+    fn of(&self, slot: Slot) -> &[f32] {
+        let memory = if slot.space == Space::Const { &self.konst } else { &self.param };
+        &memory[slot.range()]
+    }
+}
+
 /// Some sequences of the batch with their activations. Lanes beyond the first have the plan's places too; a lane touches
 /// the first rows of each, and untouched memory is only address space.
 struct Lane {
@@ -156,10 +164,11 @@ impl Cpu {
             }
             RwLock::new(lane)
         };
+        let learning = model.params.iter().filter(|p| p.slot.learns());
         let mut cpu = Cpu {
             weights: Weights { konst: arena(Space::Const, true), param: arena(Space::Param, true) },
             grad: arena(Space::Grad, differentiates),
-            blank: model.params.iter().map(|p| (p.slot.grad(), AtomicBool::new(true))).collect(),
+            blank: learning.map(|p| (p.slot.grad(), AtomicBool::new(true))).collect(),
             moment1: arena(Space::Moment1, trains),
             moment2: arena(Space::Moment2, trains),
             average: arena(Space::Average, trains),

@@ -215,7 +215,7 @@ pub(super) fn values<'a>(
     Ok(all.expect("every parameter has a link").into())
 }
 
-/// Checks that every parameter is there and that nothing is left over, then writes all of them to `space` of the backend.
+/// Checks that every parameter that has a link is there and that nothing is left over, then writes them to `space` of the backend.
 ///
 /// # Errors
 /// As [`values`], or if the file has a tensor that the model has no use for; the backend is then untouched.
@@ -226,8 +226,8 @@ pub(super) fn load(
     (backend, space): (&mut dyn Backend, Space),
 ) -> Result<()> {
     check(links, model, store, names)?;
-    for param in &model.params {
-        let slot = param.slot.in_space(space);
+    for param in model.params.iter().filter(|param| links.iter().any(|link| link.param == param.name)) {
+        let slot = super::place(param, space);
         // a matrix that lies the other way round goes from its file to where it is needed in one step
         let turned = links.iter().find(|l| l.param == param.name && l.turn == Turn::Transposed && param.is_matrix());
         match turned {

@@ -1,0 +1,120 @@
+//! What of a model learns: everything, some parameters by their names, or low-rank matrices beside its weights.
+//!
+//! A frozen parameter is a constant: it lies among them, has no gradient and no moments, and what only it needs is never
+//! computed (`plan::differentiate`). LoRA (Hu et al. 2021) freezes the model and gives chosen products a second way,
+//!
+//!   y = x W' + b + (alpha / r) (x A') B',   A: (r, in), B: (out, r),
+//!
+//! of which A and B learn. B starts as zeros, so the adapted model starts as the model itself.
+
+use super::Param;
+use crate::config::{ConfigError, unknown};
+use glob::Pattern;
+use serde::{Deserialize, Serialize};
+
+/// What learns, as plain data.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Tuning {
+    /// Names of parameters that do not learn, with `*`, `?` and `[0-5]`.
+    pub freeze: Vec<String>,
+    /// Names of those that do, and no others; empty for all.
+    pub train_only: Vec<String>,
+    /// Matrices that learn in the model's place.
+    pub lora: Option<Lora>,
+}
+
+/// A low-rank adapter.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Lora {
+    /// r
+    pub rank: usize,
+    /// What it adds is multiplied by `alpha / rank`.
+    pub alpha: f64,
+    /// Dropout on its input.
+    pub dropout: f64,
+    /// The products that have one: `attention`, `feed-forward`, or names without `.weight`, with `*`, `?` and `[0-5]`.
+    pub targets: Vec<String>,
+}
+
+/// What `targets` may say in words.
+const GROUPS: [(&str, &str); 2] = [("attention", "*.attn.*"), ("feed-forward", "*.mlp.*")];
+
+fn matches(pattern: &str, name: &str) -> bool {
+    Pattern::new(pattern).is_ok_and(|pattern| pattern.matches(name))
+}
+
+impl Lora {
+    /// What the adapter's product is multiplied by.
+    pub fn scale(&self) -> f64 {
+        self.alpha / self.rank as f64
+    }
+    /// Whether the product called `name` has one.
+    pub fn adapts(&self, name: &str) -> bool {
+        self.targets.iter().any(|target| matches(Lora::pattern(target), name))
+    }
+    fn pattern(target: &str) -> &str {
+        GROUPS.iter().find(|(word, _)| *word == target).map_or(target, |(_, pattern)| pattern)
+    }
+}
+
+impl Tuning {
+    /// Whether a parameter learns.
+    pub(super) fn trains(&self, name: &str, adapter: bool) -> bool {
+        let any = |patterns: &[String]| patterns.iter().any(|pattern| matches(pattern, name));
+        match self.lora {
+            Some(_) => adapter,
+            None => !any(&self.freeze) && (self.train_only.is_empty() || any(&self.train_only)),
+        }
+    }
+
+    /// Says whether every pattern means something and something learns.
+    pub(super) fn check(&self, params: &[Param]) -> Result<(), ConfigError> {
+        let own = || params.iter().filter(|p| !p.is_adapter()).map(|p| p.name.as_str());
+        for pattern in self.freeze.iter().chain(&self.train_only) {
+            known("parameter", pattern, pattern, own())?;
+        }
+        if let Some(lora) = &self.lora {
+            let range = |what, found, ok: bool, expected| {
+                if ok { Ok(()) } else { Err(ConfigError::Range { what, found, expected }) }
+            };
+            range("lora rank", lora.rank as f64, (1..=1 << 16).contains(&lora.rank), "from 1 to 65536")?;
+            range("lora alpha", lora.alpha, lora.alpha > 0.0 && lora.alpha.is_finite(), "it must be above 0")?;
+            range("lora dropout", lora.dropout, (0.0..1.0).contains(&lora.dropout), "from 0 up to, but not, 1")?;
+            let products = || own().filter_map(product);
+            for target in &lora.targets {
+                known("lora target", target, Lora::pattern(target), products())?;
+            }
+        }
+        match params.iter().any(|p| p.slot.learns()) {
+            true => Ok(()),
+            false => Err(ConfigError::NothingLearns),
+        }
+    }
+}
+
+/// The product that a matrix belongs to, if LoRA may adapt it.
+fn product(name: &str) -> Option<&str> {
+    let name = name.strip_suffix(".weight")?;
+    (name.contains(".attn.") || name.contains(".mlp.") || name == "head.dense").then_some(name)
+}
+
+/// Refuses a pattern that no name matches.
+fn known<'a>(
+    what: &'static str,
+    said: &str,
+    pattern: &str,
+    names: impl Iterator<Item = &'a str> + Clone,
+) -> Result<(), ConfigError> {
+    if names.clone().any(|name| matches(pattern, name)) {
+        return Ok(());
+    }
+    let mut kinds: Vec<String> = vec![];
+    for name in names {
+        let parts: Vec<&str> = name.split('.').map(|p| if p.parse::<usize>().is_ok() { "*" } else { p }).collect();
+        let kind = parts.join(".");
+        if !kinds.contains(&kind) {
+            kinds.push(kind);
+        }
+    }
+    Err(unknown(what, said, &kinds.iter().map(String::as_str).collect::<Vec<_>>()))
+}
