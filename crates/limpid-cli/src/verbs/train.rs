@@ -257,6 +257,7 @@ pub fn run(args: Args) -> Result<()> {
     let roof = roof(threads, level, args.machine.precision);
     let flops = step_flops(&job.model, &recipe);
 
+    let asked = interrupt()?;
     let trainer = Trainer::new(job.model.clone(), Box::new(args.machine.cpu(&job.model)), recipe);
     let mut run = Run::new(trainer, Some(folder.clone()), &job.train, &job.validation, job.objective);
     if resumed.is_some() {
@@ -278,7 +279,6 @@ pub fn run(args: Args) -> Result<()> {
         )?;
     }
 
-    let asked = interrupt()?;
     let progress = Progress::new(recipe.steps, args.json);
     let mut shown = Shown { val: None, rate: Rate::new(), roof, flops, steps: recipe.steps };
     let summary = run.go(&mut |event| {

@@ -1,9 +1,12 @@
-//! Training: what to do (`recipe`), one step of it (this file), and a whole run in a folder (`run`).
+//! Training: what to do (`recipe`), one step of it (this file), a whole run in a folder (`run`), and what it tells
+//! (`log`).
 //!
 //! A step is: fill a batch, forward, backward, for every micro-batch; then one update. Gradients add and the loss
 //! weighs each row by all rows of the step, so 8 x 1, 2 x 4 and 1 x 8 are the same step. The state is the
 //! step's number and the arenas; everything random is a function of (seed, step).
 
+mod events;
+pub mod log;
 pub mod recipe;
 pub mod run;
 

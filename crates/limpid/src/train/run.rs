@@ -3,11 +3,12 @@
 //!   config.json, tokenizer.json     what the model is
 //!   model.safetensors               the best weights by validation loss so far (the last ones, if there is no validation)
 //!   state/last.safetensors          the last weights, moments and step: what resuming needs, in one file
-//!   metrics.jsonl, summary.json     what happened
+//!   metrics.jsonl, summary.json     what happened (`log.rs` derives metrics.csv and TensorBoard's events from it)
 //!
 //! Every file is replaced whole. The state is written after what it vouches for, so a run that is killed at any
 //! moment resumes from its last state and writes the same bytes again.
 
+use super::log::Log;
 use super::{Recipe, Step, TrainError, Trainer};
 use crate::checkpoint::{self, CheckpointError, at, safetensors_file};
 use crate::data::{Batches, Objective, Tokens, Windows};
@@ -15,7 +16,6 @@ use crate::evaluate::{self, Score};
 use crate::tokenizer::Tokenizer;
 use serde::{Deserialize, Serialize};
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -100,6 +100,7 @@ pub struct Run<'a> {
     /// What is asked of the model.
     pub objective: Objective,
     state: State,
+    log: Option<Log>,
 }
 
 /// Training losses that the progress and the summary average.
@@ -116,7 +117,7 @@ impl<'a> Run<'a> {
     ) -> Run<'a> {
         let recipe = trainer.recipe;
         let state = State { format: 1, step: 0, tokens: 0, seconds: 0.0, best: None, recent: vec![], recipe };
-        Run { trainer, folder, train, validation, objective, state }
+        Run { trainer, folder, train, validation, objective, state, log: None }
     }
 
     /// Whether a folder has a state to resume from.
@@ -129,12 +130,13 @@ impl<'a> Run<'a> {
     ///
     /// # Errors
     /// Whatever the file system says.
-    pub fn describe(&self, tokenizer: &Tokenizer) -> Result<(), TrainError> {
+    pub fn describe(&mut self, tokenizer: &Tokenizer) -> Result<(), TrainError> {
         let Some(folder) = &self.folder else { return Ok(()) };
         at(&folder.join("state"), fs::create_dir_all(folder.join("state")))?;
         checkpoint::write_text(&folder.join("config.json"), &self.trainer.model.config.to_json())?;
         checkpoint::write_text(&folder.join("tokenizer.json"), &tokenizer.to_json())?;
-        self.cut_metrics(folder)
+        self.log = Some(Log::open(folder, 0)?);
+        Ok(())
     }
 
     /// Takes up the folder's last state. Returns the steps it had done.
@@ -164,21 +166,9 @@ impl<'a> Run<'a> {
             return Err(TrainError::Differs { path: folder, what: differing.join(", ") });
         }
         self.trainer.restore(&tensors, state.step)?;
+        self.log = Some(Log::open(&folder, state.step)?);
         self.state = State { recipe: is, ..state };
-        self.cut_metrics(&folder)?;
         Ok(self.state.step)
-    }
-
-    /// Forgets metrics of steps that will be done again.
-    fn cut_metrics(&self, folder: &Path) -> Result<(), TrainError> {
-        let path = folder.join("metrics.jsonl");
-        let Ok(text) = fs::read_to_string(&path) else { return Ok(()) };
-        let kept = |line: &&str| {
-            let value: Option<serde_json::Value> = serde_json::from_str(line).ok();
-            value.and_then(|v| v["step"].as_u64()).is_some_and(|step| step <= self.state.step)
-        };
-        let lines: Vec<&str> = text.lines().filter(kept).collect();
-        Ok(checkpoint::write_text(&path, &lines.iter().map(|l| format!("{l}\n")).collect::<String>())?)
     }
 
     /// Trains to the last step, or until told to stop.
@@ -209,7 +199,7 @@ impl<'a> Run<'a> {
                 self.state.recent.remove(0);
             }
             self.state.recent.push(step.loss);
-            self.log(&serde_json::json!({
+            self.note(serde_json::json!({
                 "step": step.step, "train_loss": step.loss, "grad_norm": step.norm, "learning_rate": step.rate,
                 "tokens": self.state.tokens, "seconds": self.state.seconds,
             }))?;
@@ -242,7 +232,7 @@ impl<'a> Run<'a> {
             self.state.best = Some((step, score.loss()));
             self.keep()?;
         }
-        self.log(&serde_json::json!({ "step": step, "val_loss": score.loss(), "val_tokens": score.tokens }))?;
+        self.note(serde_json::json!({ "step": step, "val_loss": score.loss(), "val_tokens": score.tokens }))?;
         Ok(tell(Event::Validated { step, loss: score.loss(), best }) == Control::Stop)
     }
 
@@ -279,12 +269,12 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn log(&self, line: &serde_json::Value) -> Result<(), TrainError> {
-        let Some(folder) = &self.folder else { return Ok(()) };
-        let path = folder.join("metrics.jsonl");
-        let append =
-            || fs::OpenOptions::new().create(true).append(true).open(&path)?.write_all(format!("{line}\n").as_bytes());
-        Ok(at(&path, append())?)
+    /// Writes a line into the folder's log: an object with a `step`.
+    ///
+    /// # Errors
+    /// Whatever the file system says.
+    pub fn note(&mut self, line: serde_json::Value) -> Result<(), TrainError> {
+        Ok(self.log.as_mut().map_or(Ok(()), |log| log.add(line))?)
     }
 
     /// The last evaluation is of the weights that are kept, on all of the validation text.
