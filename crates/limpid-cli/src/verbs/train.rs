@@ -299,14 +299,18 @@ pub fn run(args: Args) -> Result<()> {
     progress.done();
     let summary = Summary { entropy_floor: floor, peak_rss_bytes: peak_rss(), ..summary? };
     limpid::checkpoint::write_text(&folder.join("summary.json"), &(serde_json::to_string_pretty(&summary)? + "\n"))?;
-    if args.json {
-        return show::json(&summary);
+    if !args.json {
+        report(&summary, &folder);
     }
-    report(&summary, &folder);
-    if !summary.stopped && args.sample > 0 {
-        super::generate::sample(&folder, args.sample, &args.machine, recipe.seed)?;
+    if !summary.stopped
+        && !args.json
+        && args.sample > 0
+        && let Some((prompt, text)) = super::generate::sample(&folder, args.sample, &args.machine, recipe.seed)?
+    {
+        run.note(serde_json::json!({ "step": summary.steps, "prompt": prompt, "sample": text }))?;
     }
-    Ok(())
+    super::report::write(&[folder.as_path()], &folder.join("report.html"))?;
+    if args.json { show::json(&summary) } else { Ok(()) }
 }
 
 fn report(summary: &Summary, folder: &std::path::Path) {
@@ -327,6 +331,7 @@ fn report(summary: &Summary, folder: &std::path::Path) {
         summary.train_loss
     );
     eprintln!("the model is in {folder}; try: limpid generate --model {folder} --prompt TEXT");
+    eprintln!("its curves are in {folder}/report.html");
 }
 
 /// FLOPs of a step, forward and backward; the recipe's context is the one trained on.
