@@ -74,8 +74,9 @@ fn read(folder: &Path) -> Result<RunRecord> {
     if path.exists() {
         let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
         let settings: toml::Table = text.parse().with_context(|| path.display().to_string())?;
-        let plain = |v: toml::Value| v.as_str().map_or_else(|| v.to_string(), String::from);
-        run.settings.extend(settings.into_iter().map(|(key, value)| (key, plain(value))));
+        for (key, value) in settings {
+            run.set(&key, &serde_json::to_value(value)?);
+        }
     }
     Ok(run)
 }

@@ -121,16 +121,26 @@ impl RunRecord {
         let summary = json(&folder.join("summary.json"))?.unwrap_or_default();
         let results = results(&series, &summary).ok_or_else(|| ReportError::Empty(folder.into()))?;
         let config = json(&folder.join("config.json"))?.unwrap_or_default();
-        let mut settings = BTreeMap::new();
-        for (key, value) in config.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null()) {
-            match value.as_object() {
-                Some(parts) => settings.extend(parts.iter().map(|(part, v)| (format!("{key}_{part}"), plain(v)))),
-                None => drop(settings.insert(key.clone(), plain(value))),
-            }
-        }
         let whole = std::path::absolute(folder).unwrap_or_else(|_| folder.into());
         let name = whole.file_name().map_or_else(|| folder.display().to_string(), |n| n.to_string_lossy().into());
-        Ok(RunRecord { name, settings, series, samples, results })
+        let mut run = RunRecord { name, settings: BTreeMap::new(), series, samples, results };
+        config.as_object().into_iter().flatten().for_each(|(key, value)| run.set(key, value));
+        Ok(run)
+    }
+
+    /// Adds a setting; parts of an object are `key_part`, as in a configuration file.
+    pub fn set(&mut self, key: &str, value: &Value) {
+        let text = match value {
+            Value::Null => return,
+            Value::Object(parts) => return parts.iter().for_each(|(part, v)| self.set(&format!("{key}_{part}"), v)),
+            Value::String(text) => text.clone(),
+            // as it was meant: 0.1 times 0.003 is not 0.00030000000000000003
+            Value::Number(n) if n.is_f64() => format!("{:.12e}", n.as_f64().unwrap_or_default())
+                .parse::<f64>()
+                .map_or_else(|_| n.to_string(), |v| v.to_string()),
+            other => other.to_string(),
+        };
+        self.settings.insert(key.into(), text);
     }
 }
 
@@ -140,11 +150,6 @@ pub fn differences(runs: &[RunRecord]) -> BTreeMap<&str, Vec<&str>> {
     let row = |key: &String| runs.iter().map(|run| run.settings.get(key).map_or("", String::as_str)).collect();
     let all: BTreeMap<&str, Vec<&str>> = keys.map(|key| (key.as_str(), row(key))).collect();
     all.into_iter().filter(|(_, values)| values.iter().any(|v| *v != values[0])).collect()
-}
-
-/// A value as a person writes it: texts without quotes.
-fn plain(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), String::from)
 }
 
 fn json(path: &Path) -> Result<Option<Value>, ReportError> {

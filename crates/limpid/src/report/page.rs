@@ -166,14 +166,14 @@ fn plots(runs: &[RunRecord]) -> Vec<(String, Vec<Plot>)> {
     let each = |name: &str, smooth: Option<fn(&mut [f64]) -> f64>| -> Vec<Curve> {
         let of = |(i, run): (usize, &RunRecord)| {
             let raw = points(run, name);
-            let label = if one { "each step".into() } else { run.name.clone() };
+            let label = if one { String::new() } else { run.name.clone() };
             let look = if i < 8 { Look::Line } else { Look::Dashed };
             let curve = |label, look, points| Curve { label, colour: colour(i), look, points };
             match smooth {
                 None => vec![curve(label, look, raw)],
                 Some(of) if one => {
                     let smooth = around(&raw, of);
-                    vec![curve(label, Look::Faint, raw), curve("steps around".into(), look, smooth)]
+                    vec![curve(String::new(), Look::Faint, raw), curve(label, look, smooth)]
                 }
                 Some(of) => vec![curve(label, look, around(&raw, of))],
             }
@@ -198,8 +198,17 @@ fn plots(runs: &[RunRecord]) -> Vec<(String, Vec<Plot>)> {
         val.iter_mut().for_each(|curve| (curve.label, curve.colour) = ("validation".into(), colour(1)));
         let floor = floor(&train);
         train.extend(val);
+        let last = train[0].points.last().map_or(0.0, |p| p.0);
+        let later = |curve: &Curve| Curve {
+            points: curve.points.iter().copied().filter(|p| p.0 >= 0.1 * last).collect(),
+            label: curve.label.clone(),
+            colour: curve.colour.clone(),
+            ..*curve
+        };
+        let later = train.iter().map(later).collect();
         train.extend(floor);
         first.push(plot("Loss", "nats a token; training: mean of the steps around, each step behind it", false, train));
+        first.push(plot("Loss, closer", "after the first tenth of the steps", false, later));
     } else {
         train.extend(floor(&train));
         val.extend(floor(&val));
@@ -207,15 +216,9 @@ fn plots(runs: &[RunRecord]) -> Vec<(String, Vec<Plot>)> {
         first.push(plot("Validation loss", "nats a token, on part of the text", false, val));
     }
     first.push(plot("Learning rate", "", false, each("learning_rate", None)));
-    let mut norms = each("grad_norm", Some(mean));
-    if one {
-        norms.iter_mut().for_each(|curve| curve.label = "gradient".into());
-    }
+    let norms = each("grad_norm", Some(mean));
     first.push(plot("Norm of the gradient", &format!("before clipping, {around_mean}"), true, norms));
-    let mut speed = each("tokens_per_second", Some(median));
-    if one {
-        speed.iter_mut().for_each(|curve| curve.label = "tokens a second".into());
-    }
+    let speed = each("tokens_per_second", Some(median));
     first.push(plot("Tokens a second", "median of the steps around; evaluations and saves count", false, speed));
     const SHOWN: [&str; 8] = [
         "train_loss",
@@ -231,7 +234,6 @@ fn plots(runs: &[RunRecord]) -> Vec<(String, Vec<Plot>)> {
     for name in names.into_iter().filter(|name| !name.starts_with("layers/") && !SHOWN.contains(&name.as_str())) {
         first.push(plot(name, "", false, each(name, None)));
     }
-    // where all curves have one label, the title says it
     let mut all = vec![("Curves".to_string(), first)];
     for run in runs {
         let heading = if one { "Layer by layer".into() } else { format!("Layer by layer: {}", run.name) };
@@ -299,7 +301,7 @@ fn samples(run: &RunRecord, named: bool) -> String {
     let name = if named { format!(": {}", run.name) } else { String::new() };
     let mut out = String::new();
     for sample in &run.samples {
-        let (prompt, text) = (escape(&sample.prompt), escape(&sample.text));
+        let (prompt, text) = (escape(sample.prompt.trim_start()), escape(&sample.text));
         let step = thousands(sample.step as usize);
         out += &format!(
             "<h2>A sample after step {step}{}</h2>\n<blockquote><b>{prompt}</b>{text}</blockquote>\n",

@@ -19,6 +19,7 @@ pub enum Look {
 
 /// Points of one name.
 pub struct Curve {
+    /// Empty for one that the title names.
     pub label: String,
     /// A CSS colour.
     pub colour: String,
@@ -93,19 +94,23 @@ impl Plot {
         curve.points.iter().copied().filter(move |(_, y)| y.is_finite() && !(log && *y <= 0.0))
     }
 
-    /// The axes: steps from 0, and y as far as the values go.
+    /// The axes: steps from 0 (from the first, where that is far from it), and y as far as the values go.
     fn axes(&self) -> Option<(Axis, Axis)> {
         let all = || self.curves.iter().flat_map(|curve| self.seen(curve));
         let least = |values: &mut dyn Iterator<Item = f64>| values.reduce(f64::min);
         let (low, high) = (least(&mut all().map(|p| p.1))?, -least(&mut all().map(|p| -p.1))?);
-        let last = -least(&mut all().map(|p| -p.0))?;
+        let (from, last) = (least(&mut all().map(|p| p.0))?, -least(&mut all().map(|p| -p.0))?);
         let (low, high) = match self.log {
             true if high < 2.0 * low => (low / 1.5, high * 1.5),
             true => (low / 1.1, high * 1.1),
             false if high == low => (low - 0.1 * low.abs().max(1e-9), high + 0.1 * high.abs().max(1e-9)),
             false => (low - 0.03 * (high - low), high + 0.03 * (high - low)),
         };
-        let x = Axis { values: (0.0, last.max(1.0)), log: false, pixels: (*X.start(), *X.end()) };
+        let x = Axis {
+            values: (if from < 0.08 * last { 0.0 } else { from.min(last - 1.0) }, last),
+            log: false,
+            pixels: (*X.start(), *X.end()),
+        };
         Some((x, Axis { values: (low, high), log: self.log, pixels: (*Y.end(), *Y.start()) }))
     }
 
@@ -126,14 +131,16 @@ impl Plot {
         let ((x0, x1), (y0, y1)) = (x.values, y.values);
         put(format!(" data-x=\"{x0} {x1}\" data-y=\"{y0} {y1}\" data-log=\"{}\"", self.log));
         put(format!(" data-box=\"{} {} {} {}\">\n", X.start(), X.end(), Y.start(), Y.end()));
-        for value in y.ticks() {
-            let (at, label) = (y.place(value), tick(value));
+        let ticks = y.ticks();
+        let greatest = ticks.iter().fold(0.0, |a: f64, b| a.max(b.abs()));
+        for value in ticks {
+            let (at, label) = (y.place(value), tick(value, if self.log { value } else { greatest }));
             put(format!("<path class=\"grid\" d=\"M{} {at:.1}H{}\"/>", X.start(), X.end()));
             put(format!("<text class=\"y\" x=\"{}\" y=\"{:.1}\">{label}</text>\n", X.start() - 6.0, at + 4.0));
         }
         put(format!("<path class=\"axis\" d=\"M{} {}H{}\"/>\n", X.start(), Y.end(), X.end()));
         for value in x.ticks() {
-            let (at, label) = (x.place(value), tick(value));
+            let (at, label) = (x.place(value), tick(value, x1));
             put(format!("<text class=\"x\" x=\"{at:.1}\" y=\"{}\">{label}</text>\n", Y.end() + 17.0));
         }
         for curve in &self.curves {
@@ -145,7 +152,7 @@ impl Plot {
                 "<polyline class=\"{look}\" data-label=\"{label}\" style=\"stroke:{colour}\" points=\"{}\"/>\n",
                 points.join(" ")
             ));
-            if curve.look == Look::Marked || places.len() == 1 {
+            if curve.look == Look::Marked && places.len() <= 40 || places.len() == 1 {
                 for (x, y) in &places {
                     put(format!(
                         "<circle cx=\"{}\" cy=\"{}\" r=\"2.6\" style=\"fill:{colour}\"/>",
@@ -156,7 +163,7 @@ impl Plot {
             }
         }
         put("</svg>\n<p class=\"legend\">".into());
-        for curve in self.curves.iter().filter(|curve| curve.look != Look::Faint) {
+        for curve in self.curves.iter().filter(|curve| curve.look != Look::Faint && !curve.label.is_empty()) {
             let (look, label, colour) = (curve.look.name(), escape(&curve.label), &curve.colour);
             put(format!("<span><i class=\"{look}\" style=\"border-color:{colour}\"></i>{label}</span> "));
         }
@@ -200,14 +207,17 @@ pub fn thin(points: &[(f64, f64)], columns: usize) -> Vec<(f64, f64)> {
     kept
 }
 
-/// Each point's value by `of` the points around it, as many before as after: at the ends, fewer. Of thousands of points,
-/// neighbours become one first.
+/// Each point's value by `of` the points around it: near the first, where curves are steep, as few after as before. Of
+/// thousands of points, neighbours become one first.
 pub fn around(points: &[(f64, f64)], of: fn(&mut [f64]) -> f64) -> Vec<(f64, f64)> {
     let of = |near: &[(f64, f64)]| of(&mut near.iter().map(|p| p.1).collect::<Vec<_>>());
     let groups = points.chunks(points.len().div_ceil(2000).max(1));
     let points: Vec<(f64, f64)> = groups.map(|group| (group[group.len() / 2].0, of(group))).collect();
-    let radius = |i: usize| (points.len() / 60).min(i).min(points.len() - 1 - i);
-    (0..points.len()).map(|i| (points[i].0, of(&points[i - radius(i)..=i + radius(i)]))).collect()
+    let near = |i: usize| {
+        let radius = i.min(points.len() / 60);
+        &points[i - radius..(i + radius + 1).min(points.len())]
+    };
+    (0..points.len()).map(|i| (points[i].0, of(near(i)))).collect()
 }
 
 /// The mean.

@@ -32,8 +32,8 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-/// A number at an axis, in few characters: 0.25, 20k, 3e-4.
-pub fn tick(v: f64) -> String {
+/// A number at an axis that goes to `greatest`, in few characters: 0.25, 20k, 3e-4.
+pub fn tick(v: f64, greatest: f64) -> String {
     let trimmed = |v: f64, unit: &str| {
         let text = format!("{v:.4}");
         format!("{}{unit}", text.trim_end_matches('0').trim_end_matches('.'))
@@ -43,8 +43,8 @@ pub fn tick(v: f64) -> String {
         a if a >= 1e9 => trimmed(v / 1e9, "G"),
         a if a >= 1e6 => trimmed(v / 1e6, "M"),
         a if a >= 1e4 => trimmed(v / 1e3, "k"),
-        a if a >= 1e-3 => trimmed(v, ""),
-        _ => format!("{:e}", (v * 1e12).round() / 1e12),
+        _ if greatest >= 1e-2 => trimmed(v, ""),
+        _ => format!("{v:e}"),
     }
 }
 
@@ -58,7 +58,7 @@ mod tests {
             (bytes(1_500_000), duration(75.0), count(3.97e9)),
             ("1.5 MB".into(), "1m 15s".into(), "3.97 G".into())
         );
-        let ticks = [0.0, 0.25, 7.0, 20_000.0, 2.5e6, 3e-4, 2.5e-5].map(tick);
-        assert_eq!(ticks, ["0", "0.25", "7", "20k", "2.5M", "3e-4", "2.5e-5"]);
+        let ticks = [(0.0, 1.0), (0.25, 1.0), (7.0, 9.0), (2e4, 5e4), (2.5e6, 3e6), (3e-4, 6e-4), (0.005, 0.01)];
+        assert_eq!(ticks.map(|(v, to)| tick(v, to)), ["0", "0.25", "7", "20k", "2.5M", "3e-4", "0.005"]);
     }
 }
