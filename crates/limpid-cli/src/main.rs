@@ -36,6 +36,8 @@ enum Verb {
     Inspect(verbs::inspect::Args),
     /// Parameters, memory and FLOPs of a preset or a model
     Params(verbs::params::Args),
+    /// Show what runs came to: their curves as a page, side by side
+    Report(verbs::report::Args),
     /// Say what `train` with the same flags would do
     Plan(verbs::plan::Args),
     /// Prove that a configuration can learn
@@ -62,6 +64,7 @@ fn main() -> ExitCode {
             Verb::Eval(args) => verbs::eval::run(args),
             Verb::Inspect(args) => verbs::inspect::run(args),
             Verb::Params(args) => verbs::params::run(args),
+            Verb::Report(args) => verbs::report::run(args),
             Verb::Plan(args) => verbs::plan::run(args),
             Verb::Check(args) => verbs::check::run(args),
             Verb::Tokenize(args) => verbs::tokenize::run(args),

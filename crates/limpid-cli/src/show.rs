@@ -10,37 +10,7 @@ pub fn commas(n: u64) -> String {
     limpid::trace::table::thousands(n as usize)
 }
 
-/// Bytes with a unit.
-pub fn bytes(n: u64) -> String {
-    match n as f64 {
-        n if n >= 1e9 => format!("{:.2} GB", n / 1e9),
-        n if n >= 1e6 => format!("{:.1} MB", n / 1e6),
-        n if n >= 1e3 => format!("{:.1} kB", n / 1e3),
-        n => format!("{n} bytes"),
-    }
-}
-
-/// A count with a unit: 1.2 M.
-pub fn count(n: f64) -> String {
-    match n {
-        n if n >= 1e12 => format!("{:.2} T", n / 1e12),
-        n if n >= 1e9 => format!("{:.2} G", n / 1e9),
-        n if n >= 1e6 => format!("{:.2} M", n / 1e6),
-        n if n >= 1e4 => format!("{:.1} k", n / 1e3),
-        n => format!("{n:.0}"),
-    }
-}
-
-/// Seconds as people say them.
-pub fn duration(seconds: f64) -> String {
-    match seconds {
-        s if s < 0.1 => format!("{:.1} ms", s * 1e3),
-        s if s < 60.0 => format!("{s:.1} s"),
-        s if s < 3600.0 => format!("{}m {:02}s", s as u64 / 60, s as u64 % 60),
-        s if s < 86_400.0 * 3.0 => format!("{}h {:02}m", s as u64 / 3600, s as u64 / 60 % 60),
-        s => format!("{:.1} days", s / 86_400.0),
-    }
-}
+pub use limpid::report::units::{bytes, count, duration};
 
 /// Columns of the terminal; 100 where there is none.
 pub fn width() -> usize {
@@ -142,9 +112,5 @@ mod tests {
     #[test]
     fn numbers_as_people_read_them() {
         assert_eq!((commas(124_439_808), commas(7), commas(1000)), ("124,439,808".into(), "7".into(), "1,000".into()));
-        assert_eq!(
-            (bytes(1_500_000), duration(75.0), count(3.97e9)),
-            ("1.5 MB".into(), "1m 15s".into(), "3.97 G".into())
-        );
     }
 }

@@ -23,7 +23,7 @@ fn main() {
     });
     let rung = args.get(3).and_then(|r| r.parse().ok()).unwrap_or(0);
     let purpose = Use::Train { batch: recipe.batch_size, context };
-    let model = Model::on_rung(&config, purpose, rung).expect("a model");
+    let model = Model::on_rung(&config, purpose, &Default::default(), rung).expect("a model");
     let mut cpu = Cpu::new(&model, threads);
     let rows = recipe.batch_size * context;
     for param in &model.params {

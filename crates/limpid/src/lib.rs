@@ -3,7 +3,7 @@
 //! A transformer is a list of ops, an op runs in two directions, and a backend is whoever runs ops. The modules, in the
 //! order to read them: [`config`] says which transformer; [`ops`] is what happens; [`model`] builds the list; [`backend`]
 //! runs it; [`tokenizer`] and [`data`] bring text; [`train`], [`generate`], [`evaluate`] and [`trace`] join a model with
-//! a backend; [`checkpoint`] keeps weights and [`names`] says what every tensor is called.
+//! a backend; [`checkpoint`] keeps weights, [`names`] says what every tensor is called, and [`report`] tells what runs came to.
 //!
 //! ```
 //! use limpid::backend::{Backend, Cpu};
@@ -35,6 +35,7 @@ pub mod model;
 pub mod names;
 pub mod nearest;
 pub mod ops;
+pub mod report;
 pub mod tokenizer;
 pub mod trace;
 pub mod train;

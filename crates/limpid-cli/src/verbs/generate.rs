@@ -200,12 +200,17 @@ fn session(checkpoint: &Checkpoint, machine: &MachineOptions) -> Result<Session>
     Ok(session)
 }
 
-/// Writes a short sample of a model that has just been trained.
-pub fn sample(folder: &Path, max_tokens: usize, machine: &MachineOptions, seed: u64) -> Result<()> {
+/// Writes a short sample of a model that has just been trained. Returns what it began with, and the sample.
+pub fn sample(
+    folder: &Path,
+    max_tokens: usize,
+    machine: &MachineOptions,
+    seed: u64,
+) -> Result<Option<(String, String)>> {
     let checkpoint = Checkpoint::open(folder)?;
     let tokenizer = tokenizer(&checkpoint)?;
     if checkpoint.config.mask != Mask::Causal {
-        return Ok(());
+        return Ok(None);
     }
     let mut session = session(&checkpoint, machine)?;
     let start = match tokenizer.end_of_text() {
@@ -215,12 +220,13 @@ pub fn sample(folder: &Path, max_tokens: usize, machine: &MachineOptions, seed: 
     let sampler = Sampler { temperature: 0.8, seed, ..Sampler::default() };
     let options = Options { max_tokens, sampler, ..Options::default() };
     eprintln!("\na sample:");
-    generate(&mut session, Some(tokenizer), &start, &options, &mut |event| match event {
+    let written = generate(&mut session, Some(tokenizer), &start, &options, &mut |event| match event {
         Event::Piece { text } => show::out(&text).is_ok(),
         _ => true,
     })?;
     println!();
-    Ok(std::io::stdout().flush()?)
+    std::io::stdout().flush()?;
+    Ok(Some((tokenizer.decode(&start)?, written.text)))
 }
 
 /// What stands where a mask is: the likeliest tokens, and the prompt with the first of them put in.

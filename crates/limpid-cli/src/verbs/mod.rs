@@ -13,6 +13,7 @@ pub mod inspect;
 pub mod learn;
 pub mod params;
 pub mod plan;
+pub mod report;
 pub mod tokenize;
 pub mod train;
 

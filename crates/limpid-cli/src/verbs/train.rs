@@ -15,6 +15,7 @@ use limpid::model::again::Keep;
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
 use limpid::tokenizer::Tokenizer;
+use limpid::train::log::Log;
 use limpid::train::{Control, Event, Recipe, Run, Summary, Trainer};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -274,6 +275,7 @@ pub fn run(args: Args) -> Result<()> {
     let roof = roof(threads, level, args.machine.precision);
     let flops = step_flops(&job.model, &recipe);
 
+    let asked = interrupt()?;
     let trainer = Trainer::new(job.model.clone(), Box::new(args.machine.cpu(&job.model)), recipe);
     let mut run = Run::new(trainer, Some(folder.clone()), &job.train, &job.validation, job.objective, &job.tokenizer);
     if resumed.is_some() {
@@ -296,7 +298,6 @@ pub fn run(args: Args) -> Result<()> {
         )?;
     }
 
-    let asked = interrupt()?;
     let progress = Progress::new(recipe.steps, args.json);
     let mut shown = Shown { val: None, rate: Rate::new(), roof, flops, steps: recipe.steps };
     let summary = run.go(&mut |event| {
@@ -318,15 +319,20 @@ pub fn run(args: Args) -> Result<()> {
     progress.done();
     let summary = Summary { entropy_floor: floor, peak_rss_bytes: peak_rss(), ..summary? };
     limpid::checkpoint::write_text(&folder.join("summary.json"), &(serde_json::to_string_pretty(&summary)? + "\n"))?;
-    if args.json {
-        return show::json(&summary);
+    if !args.json {
+        report(&summary, &folder);
     }
-    report(&summary, &folder);
     drop(run); // its memory is free for the sample
-    if !summary.stopped && args.sample > 0 {
-        super::generate::sample(&folder, args.sample, &args.machine, recipe.seed)?;
+    if !summary.stopped
+        && !args.json
+        && args.sample > 0
+        && let Some((prompt, text)) = super::generate::sample(&folder, args.sample, &args.machine, recipe.seed)?
+    {
+        let line = serde_json::json!({ "step": summary.steps, "prompt": prompt, "sample": text });
+        Log::open(&folder, summary.steps)?.add(line)?;
     }
-    Ok(())
+    super::report::write(&[folder.as_path()], &folder.join("report.html"))?;
+    if args.json { show::json(&summary) } else { Ok(()) }
 }
 
 fn report(summary: &Summary, folder: &std::path::Path) {
@@ -353,6 +359,7 @@ fn report(summary: &Summary, folder: &std::path::Path) {
         summary.train_loss
     );
     eprintln!("the model is in {folder}; try: limpid generate --model {folder} --prompt TEXT");
+    eprintln!("its curves are in {folder}/report.html");
 }
 
 /// FLOPs of a step, forward and backward; the recipe's context is the one trained on.

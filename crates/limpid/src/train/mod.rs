@@ -1,12 +1,15 @@
 //! Training: what to do (`recipe`), one step of it (this file), and a whole run in a folder (`run`), which looks before its first
-//! step (`preflight`) and when a loss goes astray (`divergence`); `finder` tries learning rates.
+//! step (`preflight`) and when a loss goes astray (`divergence`), and tells what happens (`log`, `events`); `finder` tries
+//! learning rates.
 //!
 //! A step is: fill a batch, forward, backward, for every micro-batch; then one update. Gradients add and the loss
 //! weighs each row by all rows of the step, so 8 x 1, 2 x 4 and 1 x 8 are the same step. The state is the
 //! step's number and the arenas; everything random is a function of (seed, step).
 
 pub mod divergence;
+mod events;
 pub mod finder;
+pub mod log;
 pub mod preflight;
 pub mod recipe;
 pub mod run;

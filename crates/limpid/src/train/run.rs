@@ -5,7 +5,7 @@
 //!   state/last.safetensors          the last weights, moments and step: what resuming needs, in one file
 //!   state/step-00000250.safetensors earlier ones, if any are to be kept
 //!   state/lock                      held by the process that trains here
-//!   metrics.jsonl, summary.json     what happened
+//!   metrics.jsonl, summary.json     what happened (`log` derives metrics.csv and TensorBoard's events from it)
 //!   divergence/step-00000812.txt    batches that made the loss jump, as text
 //!
 //! Every file is replaced whole. The state is written after what it vouches for, so a run that is killed at any
@@ -13,6 +13,7 @@
 //! only the last one ends the run with an error.
 
 use super::divergence::{describe, is_worse, jump, says, steepest};
+use super::log::Log;
 use super::{Divergence, Gradient, Recipe, Schedule, Step, TrainError, Trainer, preflight};
 use crate::checkpoint::{self, CheckpointError, at, safetensors_file};
 use crate::data::{Batches, Objective, Tokens, Windows};
@@ -22,7 +23,6 @@ use crate::ops::random;
 use crate::tokenizer::Tokenizer;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, TryLockError};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -135,6 +135,7 @@ pub struct Run<'a> {
     pub tokenizer: &'a Tokenizer,
     state: State,
     lock: Option<File>,
+    log: Option<Log>,
     /// One for each parameter that trains, when layers are looked at.
     changes: Vec<Change>,
 }
@@ -166,7 +167,7 @@ impl<'a> Run<'a> {
             rollbacks: 0,
             text: Some(fingerprint(train)),
         };
-        Run { trainer, folder, train, validation, objective, tokenizer, state, lock: None, changes: vec![] }
+        Run { trainer, folder, train, validation, objective, tokenizer, state, lock: None, log: None, changes: vec![] }
     }
 
     /// Whether a folder has a state to resume from.
@@ -184,7 +185,8 @@ impl<'a> Run<'a> {
         self.claim(&folder)?;
         checkpoint::write_text(&folder.join("config.json"), &self.trainer.model.config.to_json())?;
         checkpoint::write_text(&folder.join("tokenizer.json"), &self.tokenizer.to_json())?;
-        self.cut_metrics(&folder)
+        self.log = Some(Log::open(&folder, 0)?);
+        Ok(())
     }
 
     /// Holds the folder until this run is dropped or its process ends, however it does.
@@ -229,7 +231,7 @@ impl<'a> Run<'a> {
             return Err(TrainError::Differs { path: folder, what });
         }
         self.take(&path, state)?;
-        self.cut_metrics(&folder)?;
+        self.log = Some(Log::open(&folder, self.state.step)?);
         Ok(self.state.step)
     }
 
@@ -253,18 +255,6 @@ impl<'a> Run<'a> {
         self.trainer.skipped = state.skipped;
         self.state = State { recipe: self.trainer.recipe, ..state };
         Ok(())
-    }
-
-    /// Forgets metrics of steps that will be done again.
-    fn cut_metrics(&self, folder: &Path) -> Result<(), TrainError> {
-        let path = folder.join("metrics.jsonl");
-        let Ok(text) = fs::read_to_string(&path) else { return Ok(()) };
-        let kept = |line: &&str| {
-            let value: Option<serde_json::Value> = serde_json::from_str(line).ok();
-            value.and_then(|v| v["step"].as_u64()).is_some_and(|step| step <= self.state.step)
-        };
-        let lines: Vec<&str> = text.lines().filter(kept).collect();
-        Ok(checkpoint::write_text(&path, &lines.iter().map(|l| format!("{l}\n")).collect::<String>())?)
     }
 
     /// Trains to the last step, or until told to stop.
@@ -302,12 +292,13 @@ impl<'a> Run<'a> {
                 self.state.recent.remove(0);
             }
             self.state.recent.push(step.loss);
-            self.log(&serde_json::json!({
+            self.note(serde_json::json!({
                 "step": step.step, "train_loss": step.loss, "grad_norm": step.norm, "learning_rate": step.rate,
                 "tokens": self.state.tokens, "seconds": self.state.seconds,
             }))?;
             if !self.changes.is_empty() {
-                self.log(&serde_json::json!({ "step": step.step, "layers": self.layers() }))?;
+                let layers = self.layers();
+                self.note(serde_json::json!({ "step": step.step, "layers": layers }))?;
             }
             stopped = tell(Event::Step(step, start.elapsed().as_secs_f64())) == Control::Stop;
             let last = step.step == recipe.steps;
@@ -436,7 +427,7 @@ impl<'a> Run<'a> {
         self.take(&path, state)?;
         self.trainer.skipped = skipped + (step - back);
         (self.state.skipped, self.state.rollbacks) = (self.trainer.skipped, times);
-        self.cut_metrics(&folder)?;
+        self.log = Some(Log::open(&folder, self.state.step)?);
         let what = error.to_string();
         let what = what.split("; ").next().unwrap_or_default();
         tell(Event::Notice(format!("{what}. Back to step {back}, without the data of {} steps", step - back)));
@@ -481,7 +472,7 @@ impl<'a> Run<'a> {
             self.keep()?;
             self.state.best = Some((step, score.loss()));
         }
-        self.log(&serde_json::json!({ "step": step, "val_loss": score.loss(), "val_tokens": score.tokens }))?;
+        self.note(serde_json::json!({ "step": step, "val_loss": score.loss(), "val_tokens": score.tokens }))?;
         Ok(tell(Event::Validated { step, loss: score.loss(), best }) == Control::Stop)
     }
 
@@ -514,12 +505,9 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn log(&self, line: &serde_json::Value) -> Result<(), TrainError> {
-        let Some(folder) = &self.folder else { return Ok(()) };
-        let path = folder.join("metrics.jsonl");
-        let append =
-            || fs::OpenOptions::new().create(true).append(true).open(&path)?.write_all(format!("{line}\n").as_bytes());
-        Ok(at(&path, append())?)
+    /// Writes a line into the folder's log.
+    fn note(&mut self, line: serde_json::Value) -> Result<(), TrainError> {
+        Ok(self.log.as_mut().map_or(Ok(()), |log| log.add(line))?)
     }
 
     /// The last evaluation is of the weights that are kept, on all of the validation text.

@@ -1,0 +1,96 @@
+//! `report`: what runs came to, as a page of curves and a table.
+
+use crate::show;
+use anyhow::{Context, Result};
+use limpid::report::units::{count, duration};
+use limpid::report::{self, RunRecord};
+use std::path::{Path, PathBuf};
+
+/// Show what runs came to, finished or not: a page with their curves, that any browser opens, and a table.
+///
+/// Of several runs, the page lays the curves over each other and says in which settings they differ.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Example: limpid report runs/*")]
+pub struct Args {
+    /// Folders of runs
+    #[arg(value_name = "DIR", required = true)]
+    runs: Vec<PathBuf>,
+    /// Where the page goes [default: report.html in the run's folder; of several runs, here]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Put the results on stdout as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: Args) -> Result<()> {
+    let out = args.out.unwrap_or_else(|| match &args.runs[..] {
+        [run] => run.join("report.html"),
+        _ => "report.html".into(),
+    });
+    let runs = write(&args.runs, &out)?;
+    let differing = report::differences(&runs);
+    if args.json {
+        let results = args.runs.iter().zip(&runs);
+        let results = results.map(|(folder, run)| {
+            let mut result = serde_json::to_value(&run.results)?;
+            result["folder"] = folder.display().to_string().into();
+            Ok(result)
+        });
+        let results: Vec<serde_json::Value> = results.collect::<Result<_>>()?;
+        return show::json(&serde_json::json!({ "page": out, "runs": results, "differs": differing }));
+    }
+    let head = ["", "steps", "train loss", "val loss", "best step", "tokens", "tok/s", "time"].map(String::from);
+    let rows = runs.iter().map(|run| {
+        let r = &run.results;
+        let val = r.val_loss.map_or("-".into(), |v| format!("{v:.4}"));
+        let (steps, best) = (show::commas(r.steps), show::commas(r.best_step));
+        let (tokens, speed) = (count(r.tokens as f64), count(r.tok_s));
+        vec![run.name.clone(), steps, format!("{:.4}", r.train_loss), val, best, tokens, speed, duration(r.seconds)]
+    });
+    let mut text = table(std::iter::once(head.to_vec()).chain(rows).collect());
+    if !differing.is_empty() {
+        let names = std::iter::once("differs").chain(runs.iter().map(|run| run.name.as_str()));
+        let rows = differing.iter().map(|(key, values)| std::iter::once(key).chain(values).copied().collect());
+        let all = std::iter::once(names.collect::<Vec<_>>()).chain(rows);
+        text += &format!("\n{}", table(all.map(|row| row.into_iter().map(String::from).collect()).collect()));
+    }
+    show::out(&text)?;
+    eprintln!("the curves are in {}", out.display());
+    Ok(())
+}
+
+/// Reads runs and writes their page.
+pub fn write(folders: &[impl AsRef<Path>], page: &Path) -> Result<Vec<RunRecord>> {
+    let runs = folders.iter().map(|folder| read(folder.as_ref())).collect::<Result<Vec<_>>>()?;
+    limpid::checkpoint::write_text(page, &report::html(&runs))?;
+    Ok(runs)
+}
+
+/// A run, with the settings that `train` wrote down.
+fn read(folder: &Path) -> Result<RunRecord> {
+    let mut run = RunRecord::read(folder)?;
+    let path = folder.join("limpid.toml");
+    if path.exists() {
+        let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let settings: toml::Table = text.parse().with_context(|| path.display().to_string())?;
+        for (key, value) in settings {
+            run.set(&key, &serde_json::to_value(value)?);
+        }
+    }
+    Ok(run)
+}
+
+/// Rows of cells, the first column left, the others right.
+fn table(rows: Vec<Vec<String>>) -> String {
+    let wide = |i: usize| rows.iter().map(|row| row[i].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..rows[0].len()).map(wide).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).enumerate().map(|(i, (cell, w))| match i {
+            0 => format!("{cell:<w$}"),
+            _ => format!("{cell:>w$}"),
+        });
+        format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
+    };
+    rows.iter().map(line).collect()
+}
