@@ -189,6 +189,11 @@ impl DocumentReader {
         &self.inputs
     }
 
+    /// Bytes of all files.
+    pub fn size(&self) -> u64 {
+        self.inputs.iter().map(|input| input.bytes).sum()
+    }
+
     /// Bytes of the files that have been read, as they lie there.
     pub fn read(&self) -> u64 {
         self.read.load(Ordering::Relaxed)
@@ -590,6 +595,10 @@ impl Read for Zstd {
                     }
                     if !frame.decoder.is_finished() {
                         return Err(io::ErrorKind::UnexpectedEof.into());
+                    }
+                    let sums = (frame.decoder.get_checksum_from_data(), frame.decoder.get_calculated_checksum());
+                    if sums.0.is_some_and(|sum| sums.1 != Some(sum)) {
+                        return Err(io::Error::other("its checksum is another"));
                     }
                     self.state = Frame::Between(frame.into_inner());
                 }
