@@ -1,7 +1,8 @@
 //! The binary `limpid`: arguments, terminals and files. Each verb is one file in `verbs`; what they share is in
 //! `options` (flags and configuration files), `source` (text), and `show` (what people see).
 //!
-//! Data goes to stdout, everything else to stderr. Exit 0: done; 1: something the user can mend; 2: wrong usage.
+//! Data goes to stdout, everything else to stderr. Exit 0: done; 1: something the user can mend; 2: wrong usage; 130: stopped
+//! by Ctrl-C before the end.
 
 mod chat;
 mod options;
@@ -79,7 +80,11 @@ fn main() -> ExitCode {
         Err(error) if show::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
-            ExitCode::from(if error.is::<options::Usage>() { 2 } else { 1 })
+            ExitCode::from(match () {
+                () if error.is::<options::Usage>() => 2,
+                () if error.is::<options::Interrupted>() => 130,
+                () => 1,
+            })
         }
     }
 }

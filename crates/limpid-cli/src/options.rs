@@ -32,6 +32,16 @@ impl std::fmt::Display for Usage {
 }
 impl std::error::Error for Usage {}
 
+/// Stopped by the user before the end: exit 130.
+#[derive(Debug)]
+pub struct Interrupted(pub &'static str);
+impl std::fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0)
+    }
+}
+impl std::error::Error for Interrupted {}
+
 /// An axis's values as clap wants them: shown in help, checked with the nearest name.
 fn axis<A: Axis + Send + Sync>() -> impl Fn(&str) -> Result<A, ConfigError> + Clone {
     parse_axis::<A>

@@ -2,6 +2,7 @@
 //! there is none.
 
 use indicatif::{ProgressBar, ProgressStyle};
+use std::cell::Cell;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
@@ -58,6 +59,8 @@ pub struct Progress {
     quiet: bool,
     /// What is counted, where it is not steps.
     unit: Option<&'static str>,
+    /// The hundredths that have been told.
+    told: Cell<u64>,
 }
 
 impl Progress {
@@ -70,7 +73,7 @@ impl Progress {
             bar.set_style(style.progress_chars("━╸─"));
         }
         bar.enable_steady_tick(Duration::from_millis(200));
-        Progress { bar, lines, every: (total / 20).max(1), quiet, unit: None }
+        Progress { bar, lines, every: (total / 20).max(1), quiet, unit: None, told: Cell::new(0) }
     }
     /// For `total` of something that is not steps: `%`, `MB`.
     pub fn of(unit: &'static str, total: u64, quiet: bool) -> Progress {
@@ -89,6 +92,13 @@ impl Progress {
                 Some(unit) => eprintln!("{step} {unit}: {}", text()),
                 None => eprintln!("step {step}: {}", text()),
             }
+        }
+    }
+    /// Says how much of `total` is done, in hundredths (of [`Progress::of`] 100), none left out.
+    pub fn reach(&self, done: u64, total: u64, text: impl Fn() -> String) {
+        while self.told.get() < (100 * done.min(total)).checked_div(total).unwrap_or(0) {
+            self.told.set(self.told.get() + 1);
+            self.step(self.told.get(), &text);
         }
     }
     /// Says something that stays.

@@ -144,11 +144,10 @@ fn prepared(data: &str, wants: &Wants) -> Result<Corpus> {
     for tokens in [&train, &validation] {
         tokens.check_ids(own.vocab_size()).with_context(|| format!("{data} is damaged"))?;
     }
-    let all = |f: fn(&limpid::data::Counts) -> u64| f(&manifest.train.all) + f(&manifest.val.all);
     let read = format!(
         "{} prepared documents of {} in {} shards",
-        show::commas(all(|c| c.documents)),
-        show::bytes(all(|c| c.bytes)),
+        show::commas(manifest.all().documents),
+        show::bytes(manifest.all().bytes),
         manifest.train.shards.len() + manifest.val.shards.len()
     );
     let bytes = if validation.is_empty() { manifest.train.all.bytes } else { manifest.val.all.bytes };
@@ -242,7 +241,7 @@ fn documents(data: &str, wants: &Wants) -> Result<(Vec<String>, Vec<String>, Tex
         let text = Text { log_probability: Some(log_probability), name: data.into(), read: None, bytes };
         return Ok((vec![train], vec![validation], text));
     }
-    let mut read = Read::new(data, wants.data)?;
+    let mut read = Read::new(&[data.into()], wants.data)?;
     let mut all: Vec<String> = vec![];
     let mut within = false;
     for unit in read.documents.by_ref() {
@@ -319,12 +318,6 @@ fn tokens(documents: Vec<String>, tokenizer: &Tokenizer, threads: usize) -> Resu
     }
 }
 
-/// The .txt and .md files in a folder and those within, in order.
-pub fn text_files(folder: &Path) -> Result<Vec<PathBuf>> {
-    let inputs = find(&[folder.display().to_string()], Form::Text)?;
-    Ok(inputs.into_iter().filter(|input| input.kind == Form::Text).map(|input| input.path).collect())
-}
-
 /// Documents that are being read.
 pub struct Read {
     /// They.
@@ -333,9 +326,9 @@ pub struct Read {
 }
 
 impl Read {
-    /// Finds what `data` names.
-    pub fn new(data: &str, options: &DataOptions) -> Result<Read> {
-        let inputs = find(&[data.into()], options.stdin())?;
+    /// Finds what `names` stand for.
+    pub fn new(names: &[String], options: &DataOptions) -> Result<Read> {
+        let inputs = find(names, options.stdin())?;
         let mut files = BTreeMap::new();
         inputs.iter().for_each(|input| *files.entry(input.kind).or_default() += 1);
         Ok(Read { documents: DocumentReader::new(inputs, options.field(), options.skip_bad), files })

@@ -242,8 +242,6 @@ fn what_cannot_be_written_leaves_the_old_file() {
         assert!(error.starts_with(&path.display().to_string()) && error.contains(wanted), "{error}");
         assert_eq!((fs::read(&path).unwrap(), fs::read_dir(&folder.0).unwrap().count()), (b"old".to_vec(), 1));
     }
-    let error = llmc::write_shard(&path, &[1, 65_536]).unwrap_err().to_string();
-    assert!(error.contains("token 1 has the id 65536, but ids of 16 bits end at 65535"), "{error}");
     let header = Header { dtype: Dtype::F16, ..tiny() };
     assert!(llmc::write(&path, &header, &|_| vec![]).unwrap_err().to_string().contains("llm.c has no F16"));
     assert_eq!(fs::read(&path).unwrap(), b"old");
@@ -337,11 +335,6 @@ fn llmc_is_what_its_scripts_write() {
     assert_eq!((state.inputs, state.targets), ((0..6).collect(), (6..12).collect()));
     assert_eq!((state.store.get("logits").unwrap().shape, values(&state.store, "logits")[29]), (&[2, 3, 5][..], 29.0));
     assert_eq!((values(&state.store, "wte")[0], values(&state.store, "lnfb")[3]), (31.0, 30.0 + TINY as f32));
-
-    let ids = [0, 1, 50_256, 65_535];
-    llmc::write_shard(&path, &ids).unwrap();
-    assert_eq!(llmc::read_shard(&path).unwrap().ids().iter().map(|id| u32::from(*id)).collect::<Vec<_>>(), ids);
-    assert_eq!(fs::read(&path).unwrap().len(), 1024 + 8);
 }
 
 #[test]
@@ -571,18 +564,6 @@ fn broken_llmc_files_say_what_is_wrong() {
             (&llmc_file(&MODEL, &[&data[..], &[0]].concat()), "its header makes it 3184 bytes and it is 3185"),
         ],
     );
-    refused(
-        llmc::read_shard,
-        &[
-            (b"", "it should be a shard of tokens of llm.c, with a header of 1024 bytes, and has 0"),
-            (&llmc_file(&[20240801, 7, 4], &[0; 16]), "it is a shard of Llama 3's tokens of llm.c"),
-            (&llmc_file(&[20240520, 2, 4], &[0; 8]), "version 2; limpid reads [1]"),
-            (&llmc_file(&[20240520, 1, 4], &[0; 7]), "its header makes it 1032 bytes and it is 1031"),
-            (&llmc_file(&[20240520, 1, 4], &[0; 9]), "its header makes it 1032 bytes and it is 1033"),
-            (&llmc_file(&[20240520, 1, most], &[0; 8]), "its header makes it 4294968318 bytes and it is 1032"),
-            (&llmc_file(&[20240520, 1, -4], &[0; 8]), "its header makes it 1024 bytes and it is 1032"),
-        ],
-    );
     let state = |b: i32, t: i32, rest: usize| llmc_file(&[20240327, 2, b, t], &vec![0; rest]);
     let whole = 6 * 8 + 6 * 5 * 4 + 4 + 4 * TINY;
     refused(
@@ -708,6 +689,4 @@ fn mutated_llmc_files_do_no_harm() {
     survives("llmc5", &llmc_file(&[20240326, 5, 3, 5, 2, 2, 4, 8], &f32s(TINY)[..2 * TINY]), read);
     let state = llmc_file(&[20240327, 2, 2, 3], &f32s(6 * 2 + 30 + 1 + TINY));
     survives("state", &state, |path| llmc::open_state(path, &tiny()).map(|state| read_all(&state.store)));
-    let shard = llmc_file(&[20240520, 1, 6], &[7; 12]);
-    survives("shard", &shard, |path| llmc::read_shard(path).map(|shard| drop(shard.ids().into_owned())));
 }

@@ -1,11 +1,11 @@
 //! `data`: shards of tokens from documents, and what lies in files of either.
 
 use super::{peak_rss, train};
-use crate::options::{DataOptions, Usage, cores};
+use crate::options::{DataOptions, Interrupted, Usage, cores};
 use crate::show::{self, Progress};
 use crate::source::{self, Read};
 use anyhow::{Result, bail};
-use limpid::data::{self, Counts, DocumentReader, Manifest, Plan, Shard, Tokens};
+use limpid::data::{self, CorpusError, Counts, DocumentReader, Manifest, Plan, Shard, Tokens};
 use limpid::ops::random;
 use limpid::tokenizer::Tokenizer;
 use std::path::{Path, PathBuf};
@@ -121,24 +121,24 @@ fn prepare(args: Prepare) -> Result<()> {
     };
     let asked = train::interrupt()?;
     let (start, bar) = (Instant::now(), Progress::of("%", 100, args.json));
-    let (mut shown, mut last) = (0, data::Progress::default());
+    let mut last = data::Progress::default();
     let done = data::prepare(&plan, &args.out, &mut |progress| {
         last = *progress;
         let seconds = start.elapsed().as_secs_f64().max(1e-9);
-        while shown < (100 * progress.read.min(total)).checked_div(total).unwrap_or(0) {
-            shown += 1;
-            bar.step(shown, || {
-                let tokens = show::count(progress.done.tokens as f64);
-                let rate = progress.encoded_bytes as f64 / seconds;
-                format!("{tokens} tokens, {}/s", show::bytes(rate as u64))
-            });
-        }
+        bar.reach(progress.read, total, || {
+            let tokens = show::count(progress.done.tokens as f64);
+            let rate = progress.encoded_bytes as f64 / seconds;
+            format!("{tokens} tokens, {}/s", show::bytes(rate as u64))
+        });
         !asked.load(Ordering::Relaxed)
     });
     bar.done();
-    let (manifest, complaints) = done?;
+    let (manifest, complaints) = done.map_err(|e| match e {
+        CorpusError::Stopped => Interrupted("stopped; the same command goes on where it was").into(),
+        e => anyhow::Error::from(e),
+    })?;
     let seconds = start.elapsed().as_secs_f64();
-    let all = all(&manifest);
+    let all = manifest.all();
     if args.json {
         return show::json(&serde_json::json!({
             "documents": all.documents, "tokens": all.tokens, "bytes": all.bytes, "empty": manifest.empty, "bad": manifest.bad,
@@ -164,16 +164,6 @@ fn prepare(args: Prepare) -> Result<()> {
     Ok(())
 }
 
-fn all(manifest: &Manifest) -> Counts {
-    let (a, b) = (manifest.train.all, manifest.val.all);
-    Counts {
-        documents: a.documents + b.documents,
-        tokens: a.tokens + b.tokens,
-        bytes: a.bytes + b.bytes,
-        bad: a.bad + b.bad,
-    }
-}
-
 fn info(args: &Info) -> Result<()> {
     let folder = Path::new(&args.data);
     if Manifest::exists(folder) {
@@ -196,7 +186,7 @@ fn prepared(args: &Info, folder: &Path) -> Result<()> {
     let longest = parts.iter().map(|(_, tokens)| longest(tokens)).max().unwrap_or(0);
     let samples = samples(args, &parts[0].1, &tokenizer)?;
     let shards = manifest.train.shards.len() + manifest.val.shards.len();
-    let counts = all(&manifest);
+    let counts = manifest.all();
     if args.json {
         return show::json(&serde_json::json!({
             "complete": manifest.complete, "documents": counts.documents, "tokens": counts.tokens, "bytes": counts.bytes,
@@ -206,8 +196,9 @@ fn prepared(args: &Info, folder: &Path) -> Result<()> {
         }));
     }
     let row = |c: &Counts| {
+        let parts = if c.parts == c.documents { String::new() } else { format!(" in {} parts", show::commas(c.parts)) };
         let (documents, tokens, bytes) = (show::commas(c.documents), show::commas(c.tokens), show::bytes(c.bytes));
-        format!("{documents} documents, {tokens} tokens, {bytes} of text")
+        format!("{documents} documents{parts}, {tokens} tokens, {bytes} of text")
     };
     let settings = &manifest.settings;
     let state = match (manifest.complete, args.check) {
@@ -291,7 +282,7 @@ fn shards(args: &Info, files: &[PathBuf]) -> Result<()> {
 }
 
 fn documents(args: &Info) -> Result<()> {
-    let mut read = Read::new(&args.data, &args.reading)?;
+    let mut read = Read::new(std::slice::from_ref(&args.data), &args.reading)?;
     let (mut documents, mut bytes, mut longest, mut here) = (0u64, 0u64, 0u64, 0u64);
     // a sample of fixed size from a stream of unknown length: each has the same chance
     let mut kept: Vec<(u64, String)> = vec![];

@@ -1,18 +1,20 @@
-//! `tokenize train`: a tokenizer learned from files.
+//! `tokenize train`: a tokenizer learned from documents.
 
-use crate::{show, source};
+use crate::options::{DataOptions, Interrupted, cores};
+use crate::show::{self, Progress};
+use crate::source::{self, Read};
 use anyhow::{Context, Result, bail};
 use limpid::tokenizer::{Kind, Learn, Learner, Recipe, Split, Tokenizer};
-use std::fs::File;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// Learn a tokenizer from text files of any size
+/// Learn a tokenizer from documents of any size
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Text files, and folders whose .txt and .md files are taken
-    #[arg(required = true, value_name = "FILE|DIR")]
-    files: Vec<PathBuf>,
+    /// Files, folders or patterns of text, JSON lines and parquet (also .gz, .zst); - for standard input
+    #[arg(required = true, value_name = "INPUT")]
+    inputs: Vec<String>,
     /// What tokens are: byte pairs, BERT's word pieces, characters or words
     #[arg(long, value_name = "KIND", default_value = "bpe", value_parser = ["bpe", "wordpiece", "char", "word"])]
     kind: String,
@@ -37,16 +39,21 @@ pub struct Args {
     /// The form, where the name of --out does not say it
     #[arg(long, value_name = "FORM", value_parser = super::tokenize::FORMATS)]
     format: Option<String>,
-    /// Threads to use [default: all]
-    #[arg(long, value_name = "N")]
-    threads: Option<usize>,
+    /// Threads [default: all cores]
+    #[arg(long, short = 't', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
     /// Say only errors
     #[arg(long)]
     quiet: bool,
     /// Put the result on stdout as JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    reading: DataOptions,
 }
+
+/// Text that is held at once.
+const BLOCK: usize = 32 << 20;
 
 /// What is learned, from the names people use.
 pub fn recipe(
@@ -82,52 +89,55 @@ pub fn run(args: Args) -> Result<()> {
     let mut recipe = recipe(&args.kind, args.split, args.lowercase, args.vocab_size, &args.special)?;
     recipe.min_frequency = args.min_frequency.unwrap_or(recipe.min_frequency);
     let format = super::tokenize::format(args.format.as_deref(), &args.out)?;
-    let mut files = vec![];
-    for path in &args.files {
-        let facts = path.metadata().with_context(|| format!("{}: there is no such file or folder", path.display()))?;
-        match facts.is_dir() {
-            true => files.extend(source::text_files(path)?),
-            false => files.push(path.clone()),
+    let mut read = Read::new(&args.inputs, &args.reading)?;
+    let (files, total) = (read.documents.inputs().len(), read.documents.size());
+    let threads = args.threads.map_or_else(cores, usize::from);
+    let mut learner = Learner::new(recipe)?;
+    let asked = super::train::interrupt()?;
+    let stopped = || bail!(Interrupted("stopped; nothing was written"));
+    let (progress, mut bytes) = (Progress::of("%", 100, args.quiet), 0);
+    loop {
+        let (mut units, mut size) = (vec![], 0);
+        while size < BLOCK
+            && let Some(unit) = read.documents.next()
+        {
+            let unit = unit?;
+            size += unit.bytes;
+            units.push(unit.text);
+        }
+        if units.is_empty() {
+            break;
+        }
+        learner.add(&units, threads)?;
+        bytes += size as u64;
+        progress.reach(read.documents.read(), total, || format!("read, {} of text", show::bytes(bytes)));
+        if asked.load(Ordering::Relaxed) {
+            return stopped();
         }
     }
-    if files.is_empty() {
-        bail!("the folder has no .txt or .md files");
-    }
-    let total: u64 = files.iter().filter_map(|file| file.metadata().ok()).map(|facts| facts.len()).sum();
-    let threads = args.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1);
-    let mut learner = Learner::new(recipe)?;
-    let (progress, mut done) = (show::Progress::of("MB", total >> 20, args.quiet), 0);
-    for file in &files {
-        let mut tell = |bytes: u64| {
-            done += bytes;
-            progress.step(done >> 20, || format!("read of {}", show::bytes(total)));
-            true
-        };
-        let mut text = File::open(file).with_context(|| file.display().to_string())?;
-        learner.read(&mut text, threads, &mut tell).with_context(|| file.display().to_string())?;
-    }
     progress.done();
-    let progress = show::Progress::of("tokens", args.vocab_size.unwrap_or(0) as u64, args.quiet);
-    let mut tell = |tokens: usize, most: usize| {
+    let progress = Progress::of("tokens", args.vocab_size.unwrap_or(0) as u64, args.quiet);
+    let found = learner.finish(&mut |tokens, most| {
         progress.step(tokens as u64, || format!("of {most}"));
-        true
-    };
-    let found = learner.finish(&mut tell)?;
+        !asked.load(Ordering::Relaxed)
+    })?;
     progress.done();
-    let Some(tokenizer) = found else { return Ok(()) };
+    let Some(tokenizer) = found else { return stopped() };
     let written = super::tokenize::write(&tokenizer, &args.out, format)?;
     let (size, seconds) = (tokenizer.vocab_size(), start.elapsed().as_secs_f64());
     if args.json {
         let written: Vec<String> = written.iter().map(|path| path.display().to_string()).collect();
         return show::json(&serde_json::json!({
-            "vocab_size": size, "files": files.len(), "bytes": total, "seconds": seconds, "written": written
+            "vocab_size": size, "files": files, "bytes": bytes, "empty": read.documents.empty, "bad": read.documents.bad,
+            "seconds": seconds, "written": written
         }));
     }
+    let left = source::left_out(read.documents.empty, read.documents.bad, &read.documents.complaints);
     let names: Vec<String> = written.iter().map(|path| path.display().to_string()).collect();
     show::out(&format!(
-        "{} tokens from {} in {}: {}\n{}",
+        "{} tokens from {} of text{left} in {}: {}\n{}",
         show::commas(size as u64),
-        show::bytes(total),
+        show::bytes(bytes),
         show::duration(seconds),
         names.join(", "),
         sentence(&tokenizer, args.vocab_size)
@@ -156,9 +166,6 @@ pub fn byte_pairs(size: &str, texts: &[&str], special: &[&str]) -> Result<Tokeni
     let mut recipe = recipe("bpe", Split::Gpt2, false, Some(size), &[])?;
     recipe.special.extend(special.iter().map(|token| token.to_string()));
     let mut learner = Learner::new(recipe)?;
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    for text in texts {
-        learner.read(&mut text.as_bytes(), threads, &mut |_| true)?;
-    }
+    learner.add(texts, cores())?;
     learner.finish(&mut |_, _| true)?.context("training the tokenizer was stopped")
 }

@@ -63,7 +63,7 @@ pub struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Verb {
-    /// Learn a tokenizer from text files of any size
+    /// Learn a tokenizer from documents of any size
     Train(super::learn::Args),
 }
 

@@ -1,12 +1,11 @@
 //! llm.c's files: a header of 256 whole numbers, then values without names, so that every size follows from the
-//! header. Models (weights kind by kind, a kind's layers together), shards of tokens, and the state that PyTorch leaves
-//! beside a model for llm.c's tests: a batch, its logits and loss, and all gradients. Matrices are stored (out, in),
-//! as ours are.
+//! header. Models (weights kind by kind, a kind's layers together), and the state that PyTorch leaves beside a model for
+//! llm.c's tests: a batch, its logits and loss, and all gradients. Matrices are stored (out, in), as ours are. Shards of
+//! tokens are `data::Shard`'s.
 
 use super::store::{Dtype, Facts, Out, Place, Store, bad, replace, sizes, view};
 use super::{Result, at};
 use crate::files::Map;
-use std::borrow::Cow;
 use std::io::Write;
 use std::path::Path;
 
@@ -14,13 +13,12 @@ const HEADER: usize = 256;
 const START: usize = 4 * HEADER;
 const MODEL: i32 = 20240326;
 const STATE: i32 = 20240327;
-const TOKENS: i32 = 20240520;
 /// What else llm.c writes, so that a wrong file is called by its name.
 const KINDS: &[(i32, &str)] = &[
     (MODEL, "a model"),
     (STATE, "a debug state"),
     (20240328, "a tokenizer"),
-    (TOKENS, "a shard of tokens"),
+    (20240520, "a shard of tokens"),
     (20240522, "a multiple-choice test"),
     (20240527, "an optimizer's state"),
     (20240801, "a shard of Llama 3's tokens"),
@@ -202,48 +200,6 @@ fn first(magic: i32, version: i32, numbers: &[usize]) -> Vec<u8> {
     let mut bytes: Vec<u8> = numbers.flat_map(i32::to_le_bytes).collect();
     bytes.resize(START, 0);
     bytes
-}
-
-/// Token ids in a file: `.bin` of llm.c's data scripts.
-pub struct Shard(Map);
-
-impl Shard {
-    /// The ids, where they lie.
-    pub fn ids(&self) -> Cow<'_, [u16]> {
-        view(&self.0[START..], u16::from_le_bytes)
-    }
-}
-
-/// Opens a shard of tokens.
-///
-/// # Errors
-/// If it cannot be read, is none, or is longer or shorter than its header says.
-pub fn read_shard(path: &Path) -> Result<Shard> {
-    let map = at(path, Map::open(path))?;
-    let n = header(path, &map, TOKENS, &[1])?[2];
-    check_length(path, &map, START as u128 + 2 * n as u128)?;
-    Ok(Shard(map))
-}
-
-/// Writes a shard of tokens.
-///
-/// # Errors
-/// If an id does not fit, there are too many, or the file system says so; the old file is then still there.
-pub fn write_shard(path: &Path, ids: &[u32]) -> Result<()> {
-    if let Some(at) = ids.iter().position(|id| *id > u32::from(u16::MAX)) {
-        let what = format!(
-            "token {at} has the id {}, but ids of 16 bits end at 65535: shards are for smaller vocabularies",
-            ids[at]
-        );
-        return Err(bad(path, what));
-    }
-    if ids.len() > i32::MAX as usize {
-        return Err(bad(path, format!("{} tokens are too many for one shard: write several", ids.len())));
-    }
-    replace(path, |file| {
-        file.write_all(&first(TOKENS, 1, &[ids.len()]))?;
-        ids.iter().try_for_each(|id| file.write_all(&(*id as u16).to_le_bytes()))
-    })
 }
 
 /// What one step of PyTorch gave.

@@ -32,12 +32,12 @@ pub enum ChatError {
         fault: Fault,
     },
     /// A text that a tokenizer cannot write.
-    #[error("line {line}: {source}")]
+    #[error("line {line}: {fault}")]
     Encode {
         /// The line, from 1.
         line: usize,
         /// What the tokenizer said.
-        source: tokenizer::Error,
+        fault: tokenizer::Error,
     },
     /// Nothing is left.
     #[error("there is no conversation in it ({skipped} bad lines were skipped)")]
@@ -175,7 +175,7 @@ pub fn tokens(conversations: &[Conversation], tokenizer: &Tokenizer) -> Result<T
         counted.resize(ids.len(), false);
         for (text, answer) in conversation.parts() {
             let part = encode(&text, tokenizer);
-            ids.extend(part.map_err(|source| ChatError::Encode { line: conversation.line, source })?);
+            ids.extend(part.map_err(|fault| ChatError::Encode { line: conversation.line, fault })?);
             counted.resize(ids.len(), answer);
         }
         ends.push(ids.len());

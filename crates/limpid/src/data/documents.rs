@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Bytes of a text file that are taken at once.
 pub const UNIT: usize = 1 << 20;
 /// Longest JSON line or item that is read.
-const LONGEST: u64 = 1 << 30;
+pub(super) const LONGEST: u64 = 1 << 30;
 /// Bytes that are looked at for what text cannot have.
 const LOOK: usize = 8 << 10;
 
@@ -189,6 +189,11 @@ impl DocumentReader {
         &self.inputs
     }
 
+    /// Bytes of all files.
+    pub fn size(&self) -> u64 {
+        self.inputs.iter().map(|input| input.bytes).sum()
+    }
+
     /// Bytes of the files that have been read, as they lie there.
     pub fn read(&self) -> u64 {
         self.read.load(Ordering::Relaxed)
@@ -284,7 +289,7 @@ impl Reader {
         let packed = [&[0x1f, 0x8b][..], &[0x28, 0xb5, 0x2f, 0xfd]].iter().position(|m| magic.starts_with(m));
         match packed {
             Some(0) => source = Box::new(BufReader::new(flate2::bufread::MultiGzDecoder::new(source))),
-            Some(_) => source = Box::new(BufReader::with_capacity(1 << 17, Zstd { state: Frame::Between(source) })),
+            Some(_) => source = Box::new(BufReader::with_capacity(1 << 17, Zstd::new(source))),
             None => {}
         }
         if input.kind == Kind::Parquet {
@@ -560,8 +565,15 @@ impl Read for Counted {
 }
 
 /// All frames of a zstd file.
-struct Zstd {
+pub(super) struct Zstd {
     state: Frame,
+}
+
+impl Zstd {
+    /// What `source` unpacks to.
+    pub(super) fn new(source: Source) -> Zstd {
+        Zstd { state: Frame::Between(source) }
+    }
 }
 
 enum Frame {
@@ -590,6 +602,10 @@ impl Read for Zstd {
                     }
                     if !frame.decoder.is_finished() {
                         return Err(io::ErrorKind::UnexpectedEof.into());
+                    }
+                    let sums = (frame.decoder.get_checksum_from_data(), frame.decoder.get_calculated_checksum());
+                    if sums.0.is_some_and(|sum| sums.1 != Some(sum)) {
+                        return Err(io::Error::other("its checksum is another"));
                     }
                     self.state = Frame::Between(frame.into_inner());
                 }

@@ -1,8 +1,9 @@
 //! Documents to ids on all cores, in their order: jobs of a quarter of a megabyte go to the threads, results are put in
-//! order again, and no more than a few jobs a thread are ever held. Which thread did what changes nothing.
+//! order again, and no more than a few jobs a thread are ever held. A document longer than a unit is shared out itself.
+//! Which thread did what changes nothing.
 
 use super::corpus_error::CorpusError;
-use super::documents::Unit;
+use super::documents::{UNIT, Unit};
 use crate::tokenizer::{Error, Tokenizer};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, mpsc};
@@ -35,7 +36,8 @@ pub fn encode<T: Send>(
             let Ok(Ok((number, units))) = job else { return };
             let one = |(mut unit, about): (Unit, T)| {
                 let text = std::mem::take(&mut unit.text);
-                let ids = if wanted(&about) { tokenizer.encode(&text) } else { Ok(vec![]) };
+                let on = if text.len() > UNIT { threads } else { 1 };
+                let ids = if wanted(&about) { tokenizer.encode_on(on, &text) } else { Ok(vec![]) };
                 (unit, about, ids)
             };
             if done.send((number, units.into_iter().map(one).collect())).is_err() {

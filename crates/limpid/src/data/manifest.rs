@@ -75,12 +75,27 @@ pub struct File {
 pub struct Counts {
     /// Documents that end here.
     pub documents: u64,
+    /// What the index ends: documents, or parts of those that lie in training and validation.
+    pub parts: u64,
     /// Ids.
     pub tokens: u64,
     /// Bytes of text.
     pub bytes: u64,
     /// Units left out because the tokenizer has no words for them.
     pub bad: u64,
+}
+
+impl std::ops::Add for Counts {
+    type Output = Counts;
+    fn add(self, b: Counts) -> Counts {
+        Counts {
+            documents: self.documents + b.documents,
+            parts: self.parts + b.parts,
+            tokens: self.tokens + b.tokens,
+            bytes: self.bytes + b.bytes,
+            bad: self.bad + b.bad,
+        }
+    }
 }
 
 /// One part of the documents.
@@ -189,6 +204,11 @@ impl Manifest {
         at(&path, files::replace(&path, |path| std::fs::File::create(path)?.write_all(text.as_bytes())))
     }
 
+    /// What both parts hold.
+    pub fn all(&self) -> Counts {
+        self.train.all + self.val.all
+    }
+
     /// A part by its name.
     pub fn part(&self, name: &str) -> &Part {
         if name == "val" { &self.val } else { &self.train }
@@ -223,15 +243,15 @@ impl Manifest {
         let open = |written: &Written| {
             let path = folder.join(format!("{}.bin", written.name));
             let shard = Shard::open(&path, Some(&path.with_extension("idx")))?;
-            let Counts { documents, tokens, .. } = written.counts;
+            let Counts { parts, tokens, .. } = written.counts;
             let found = (shard.documents() as u64, shard.len() as u64);
-            match found == (documents, tokens) {
+            match found == (parts, tokens) {
                 true => Ok(shard),
                 false => Err(bad(
                     &path,
                     format!(
-                        "it has {found:?} documents and tokens, the manifest says {:?}: it was changed",
-                        (documents, tokens)
+                        "it has {found:?} documents (or parts) and tokens, the manifest says {:?}: it was changed",
+                        (parts, tokens)
                     ),
                 )),
             }

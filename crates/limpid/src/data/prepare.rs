@@ -154,10 +154,7 @@ pub fn prepare(
 
     let mut progress = Progress::default();
     let mut parts = [Writer::new(out, "train", &shared, plan), Writer::new(out, "val", &shared, plan)];
-    for part in ["train", "val"] {
-        let all = shared.borrow().part(part).all;
-        progress.done = sum(progress.done, all);
-    }
+    progress.done = shared.borrow().all();
     let end = plan.tokenizer.end_of_text();
     let mut sink = |unit: Unit, about: About, ids: Result<Vec<u32>, _>| {
         let ids = match ids {
@@ -179,7 +176,7 @@ pub fn prepare(
         }
         let before = parts[usize::from(about.val)].shards;
         let counts = parts[usize::from(about.val)].push(&unit, &about, ids, end)?;
-        progress.done = sum(progress.done, counts);
+        progress.done = progress.done + counts;
         progress.encoded += counts.tokens;
         progress.refused += counts.bad;
         progress.encoded_bytes += counts.bytes;
@@ -214,15 +211,6 @@ pub fn prepare(
 /// How far a part has come: units, and the checksum of the text until there.
 fn last(part: &Part) -> (u64, String) {
     part.shards.last().map_or((0, String::new()), |s| (s.until, s.text_xxh3.clone()))
-}
-
-fn sum(a: Counts, b: Counts) -> Counts {
-    Counts {
-        documents: a.documents + b.documents,
-        tokens: a.tokens + b.tokens,
-        bytes: a.bytes + b.bytes,
-        bad: a.bad + b.bad,
-    }
 }
 
 /// Writes the shards of one part.
@@ -306,6 +294,7 @@ impl<'a> Writer<'a> {
             open.counts.tokens += 1;
         }
         if ends {
+            open.counts.documents += 1;
             open.end();
         }
         let now = open.counts;
@@ -314,6 +303,7 @@ impl<'a> Writer<'a> {
         }
         Ok(Counts {
             documents: now.documents - before.documents,
+            parts: now.parts - before.parts,
             tokens: now.tokens - before.tokens,
             bytes: now.bytes - before.bytes,
             bad: now.bad - before.bad,
@@ -349,7 +339,7 @@ impl<'a> Writer<'a> {
         };
         let mut manifest = self.manifest.borrow_mut();
         let part = if self.name == "val" { &mut manifest.val } else { &mut manifest.train };
-        part.all = sum(part.all, counts);
+        part.all = part.all + counts;
         part.shards.push(written);
         self.shards += 1;
         manifest.write(self.folder)
@@ -366,6 +356,6 @@ impl<'a> Writer<'a> {
 impl Open {
     fn end(&mut self) {
         self.ends.extend(self.counts.tokens.to_le_bytes());
-        self.counts.documents += 1;
+        self.counts.parts += 1;
     }
 }

@@ -166,41 +166,28 @@ pub enum Error {
     /// What cannot be learned.
     #[error("{0}")]
     Learn(String),
-    /// A text to learn from that is no text.
-    #[error("it is not UTF-8 text: byte {at} (line {line}) is 0x{byte:02X}")]
-    NotText {
-        /// The first byte that is wrong.
-        at: usize,
-        /// Its line, from 1.
-        line: usize,
-        /// Its value.
-        byte: u8,
-    },
-    /// A text that cannot be read.
-    #[error("{0}")]
-    Read(io::Error),
     /// A file that cannot be read or written.
-    #[error("{}: {source}", .path.display())]
+    #[error("{}: {fault}", .path.display())]
     Io {
         /// The file.
         path: PathBuf,
         /// What the system said.
-        source: io::Error,
+        fault: io::Error,
     },
     /// A file whose content is wrong.
-    #[error("{}: {source}", .path.display())]
+    #[error("{}: {fault}", .path.display())]
     File {
         /// The file.
         path: PathBuf,
         /// What is wrong in it.
-        source: Box<Error>,
+        fault: Box<Error>,
     },
 }
 
 impl Error {
     /// The same, in this file.
     pub(super) fn at(self, path: &Path) -> Error {
-        Error::File { path: path.into(), source: self.into() }
+        Error::File { path: path.into(), fault: self.into() }
     }
 }
 

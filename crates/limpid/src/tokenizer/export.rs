@@ -58,7 +58,7 @@ pub(super) fn export(tokenizer: &Tokenizer, dir: &Path, model_max_length: usize)
         let path = dir.join(name);
         match replace(&path, text.as_bytes()) {
             Ok(()) => Ok(path),
-            Err(source) => Err(Error::Io { path, source }),
+            Err(fault) => Err(Error::Io { path, fault }),
         }
     };
     files.into_iter().map(write).collect()

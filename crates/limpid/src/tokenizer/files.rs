@@ -23,7 +23,7 @@ const LARGEST: u64 = 1 << 28;
 const LLMC: [u32; 2] = [20_240_328, 2];
 
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, Error> {
-    let failed = |source| Error::Io { path: path.into(), source };
+    let failed = |fault| Error::Io { path: path.into(), fault };
     let size = fs::metadata(path).map_err(failed)?.len();
     if size > LARGEST {
         return Err(part("the file", "a tokenizer, at most 256 MiB", format!("{size} bytes")).at(path));

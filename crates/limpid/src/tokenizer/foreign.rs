@@ -6,14 +6,13 @@
 //!
 //! Read `spec` for what a file may say, `files` for where files lie.
 
-use std::sync::OnceLock;
+use std::{ops::Range, sync::OnceLock};
 
 use serde_json::Value;
 use tokenizers::Tokenizer as Crate;
 
 use super::{
     Encoding, Error,
-    learn::seam,
     pairs::{Pairs, parts},
     spec::{Added, Merge, Spec, part, shown, steps},
     spell, table,
@@ -25,8 +24,8 @@ pub struct Foreign {
     /// The tokenizer.json, byte for byte where it was read from one.
     source: String,
     engine: Engine,
-    /// Whether blanks part everything, so that a long text can go through the crate in parts: it needs 160 times a text.
-    parted: bool,
+    /// Whether and how a long text goes through the crate in parts: it needs 160 times a text.
+    pub(super) parting: Option<Parting>,
     decoder: Decoder,
     /// The tokens by id.
     tokens: Vec<Option<String>>,
@@ -44,6 +43,15 @@ enum Engine {
     Bytes(Pairs),
     /// The second finds special tokens in no text; it is made when it is first asked for.
     Crate(Crate, OnceLock<Box<Crate>>),
+}
+
+/// Where a text may be cut so that the ids of its parts are its own: between a letter, a blank and a letter.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Parting {
+    /// Before the blank.
+    Before,
+    /// Before and after it: the normalizer puts one before every part.
+    Within,
 }
 
 /// How a token becomes bytes.
@@ -100,9 +108,7 @@ impl Foreign {
         added.dedup_by_key(|(id, _)| *id);
         let frame = frame(&spec.post_processor, tokens.len())?;
         let decoder = decoder(&spec.decoder)?;
-        let parted = spec.pre_tokenizer["type"] == "BertPreTokenizer"
-            && (spec.normalizer.is_null() || spec.normalizer["type"] == "BertNormalizer")
-            && !spec.added_tokens.iter().any(|added| added.content.contains(char::is_whitespace));
+        let parting = parting(&spec, &tokens)?;
         let engine = match built_in(&spec, &tokens).filter(|_| decoder == Decoder::Letters) {
             Some(encoding) => Engine::BuiltIn(encoding),
             None => match Pairs::of(&spec) {
@@ -110,7 +116,7 @@ impl Foreign {
                 None => Engine::Crate(spec.build()?, OnceLock::new()),
             },
         };
-        Ok(Foreign { kind, source, engine, parted, decoder, tokens, added, frame, end: None, begin: None })
+        Ok(Foreign { kind, source, engine, parting, decoder, tokens, added, frame, end: None, begin: None })
     }
 
     /// The tokenizer.json.
@@ -188,7 +194,10 @@ impl Foreign {
             }),
         };
         let mut ids = Vec::new();
-        for part in if self.parted { parts(text, 1 << 16, seam) } else { vec![text] } {
+        let parts = if self.parting.is_some() { parts(text, 1 << 16, gap) } else { vec![text] };
+        for (n, part) in parts.into_iter().enumerate() {
+            let own = n > 0 && self.parting == Some(Parting::Within);
+            let part = if own { &part[1..] } else { part };
             let found = engine.encode_fast(part, false);
             let found = found.map_err(|error| Error::Encode { name: self.kind, detail: error.to_string() })?;
             ids.extend(found.get_ids());
@@ -301,6 +310,56 @@ fn longest_blank(text: &str) -> usize {
         longest = longest.max(run);
     }
     longest
+}
+
+/// The last place in `range` of a blank between letters.
+fn gap(text: &str, range: Range<usize>) -> Option<usize> {
+    let (bytes, letter) = (text.as_bytes(), |at: usize| text.as_bytes()[at].is_ascii_alphabetic());
+    (range.start.max(1)..range.end.min(bytes.len() - 1))
+        .rev()
+        .find(|&at| bytes[at] == b' ' && letter(at - 1) && letter(at + 1))
+}
+
+/// Whether no step looks past a blank between letters, and either one divides there or no token goes over it.
+fn parting(spec: &Spec, tokens: &[Option<String>]) -> Result<Option<Parting>, Error> {
+    let (mut marked, mut own) = (false, false);
+    for (kind, step) in steps("the normalizer", &spec.normalizer)? {
+        match kind {
+            "BertNormalizer" | "Lowercase" | "NFC" | "NFD" | "NFKC" | "NFKD" | "StripAccents" => {}
+            "Prepend" if step["prepend"] == "▁" && !marked => own = true,
+            "Replace" if step["pattern"]["String"] == " " && step["content"] == "▁" => marked = true,
+            _ => return Ok(None),
+        }
+    }
+    let mut divided = table::split(&spec.pre_tokenizer).is_some();
+    for (kind, step) in if divided { vec![] } else { steps("the pre_tokenizer", &spec.pre_tokenizer)? } {
+        match kind {
+            "BertPreTokenizer" | "Whitespace" | "WhitespaceSplit" => divided |= !marked,
+            "ByteLevel" if step["use_regex"] != false => divided |= !marked,
+            "Metaspace" if step["replacement"] == "▁" && step["split"] != false => divided |= !marked,
+            "Split" if marked && step["pattern"]["String"] == " " => {} // there are none left
+            "Punctuation" | "Digits" => {}
+            _ => return Ok(None),
+        }
+    }
+    let over = |token: &String| token.char_indices().any(|(at, c)| c == '▁' && !token[..at].ends_with(['▁']) && at > 0);
+    let model = &spec.model;
+    let plain = |text: &Option<String>| text.as_ref().is_none_or(String::is_empty);
+    let apart = spec.kind() == "BPE"
+        && marked
+        && model.ignore_merges != Some(true)
+        && plain(&model.continuing_subword_prefix)
+        && plain(&model.end_of_word_suffix)
+        && tokens.iter().flatten().any(|token| token == "▁")
+        && !tokens.iter().flatten().any(over);
+    let harmless = |added: &Added| {
+        let letter = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphabetic());
+        !(added.content.contains(char::is_whitespace)
+            || added.rstrip && letter(added.content.chars().last())
+            || own && letter(added.content.chars().next()))
+    };
+    let fits = (divided || apart) && own <= marked && spec.added_tokens.iter().all(harmless);
+    Ok(fits.then_some(if own { Parting::Within } else { Parting::Before }))
 }
 
 fn decoder(value: &Value) -> Result<Decoder, Error> {

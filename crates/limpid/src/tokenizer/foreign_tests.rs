@@ -116,6 +116,38 @@ fn the_ids_are_huggingfaces() {
     }
 }
 
+/// Their crate needs 160 bytes for one of text, so long texts go through it in parts; the ids are those of the whole.
+#[test]
+fn long_texts_in_parts_have_the_ids_of_the_whole() {
+    let mut random = Random(3);
+    let words =
+        ["the", "dogs don't", "Été", "▁x", "<unk>", "</s> ", "<s>a", "  ", "\n", "10 ", "[UNK]", "a b", "猫 ", "ﬁ"];
+    let text: String = (0..60_000)
+        .map(|i| if i % 9 == 0 { random.text(4) } else { format!(" {}", words[random.below(14)]) })
+        .collect();
+    let mut parted = vec![];
+    for (name, tokenizer, _) in opened() {
+        let Tokenizer::Foreign(foreign) = &tokenizer else { panic!("{name}") };
+        let Some(parting) = foreign.parting.filter(|_| foreign.pairs().is_none()) else { continue };
+        let whole = foreign.spec().unwrap().build().unwrap().encode_fast(text.as_str(), false).unwrap();
+        assert!(tokenizer.encode(&text).unwrap() == whole.get_ids(), "{name}");
+        parted.push((name, parting));
+    }
+    let (before, within) = (foreign::Parting::Before, foreign::Parting::Within);
+    let wanted = ["bert-cased-files", "bert-files", "byte-fallback", "gpt-4", "gpt1-files", "unigram", "words"];
+    assert_eq!(parted, wanted.map(|n| (n.to_string(), if n == "byte-fallback" { within } else { before })));
+    // a token that goes over a blank, a step that looks further: not in parts
+    let all = fixtures();
+    let parting = |name: &str, from: &str, to: &str| {
+        let json = &all[name].files["tokenizer.json"];
+        assert!(json.contains(from));
+        foreign::Foreign::read(json.replace(from, to)).unwrap().parting
+    };
+    assert_eq!(parting("words", "\"Whitespace\"", "\"UnicodeScripts\""), None);
+    assert_eq!(parting("words", "\"[PAD]\"", "\"[P D]\""), None);
+    assert_eq!(parting("byte-fallback", "\"ignore_merges\":false", "\"ignore_merges\":true"), None);
+}
+
 #[test]
 fn what_a_folder_says_is_known() {
     for (name, tokenizer, _) in opened() {

@@ -1,13 +1,12 @@
 //! Tokenizers learned from texts that need not fit into memory.
 //!
-//! Texts go by in blocks of fixed size and only the counts of distinct pieces are kept, so that what is learned depends on
-//! the texts alone, not on threads. Then the most frequent pair of neighbours becomes a token, and again, as the `tokenizers`
+//! Texts go by and only the counts of distinct pieces are kept, so that what is learned depends on the texts alone, not on
+//! threads. Then the most frequent pair of neighbours becomes a token, and again, as the `tokenizers`
 //! crate does: of pairs that are equally frequent, the one whose ids are smaller.
 
 use std::{
     cmp::Reverse,
     collections::{BinaryHeap, HashMap},
-    io::Read,
     ops::Range,
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
 };
@@ -60,8 +59,7 @@ pub struct Learner {
 
 type Counts = FxHashMap<Box<[u8]>, u64>;
 
-/// Bytes read at a time, and counted by a thread at a time.
-const BLOCK: usize = 32 << 20;
+/// Bytes counted by a thread at a time.
 const PART: usize = 1 << 19;
 /// Distinct pieces kept: beyond, the rarest go until half as many are left.
 const PIECES: usize = 1 << 22;
@@ -94,46 +92,13 @@ impl Learner {
         Ok(Learner { recipe, counts: Counts::default() })
     }
 
-    /// Counts the pieces of one text. `tell` hears of every stretch of bytes that is done and may say no (`false` is then
-    /// returned).
-    pub fn read(
-        &mut self,
-        text: &mut dyn Read,
-        threads: usize,
-        tell: &mut dyn FnMut(u64) -> bool,
-    ) -> Result<bool, Error> {
-        let (mut block, mut before, mut lines) = (Vec::new(), 0, 0);
-        loop {
-            let held = block.len();
-            let got = text.take(BLOCK as u64).read_to_end(&mut block).map_err(Error::Read)?;
-            let done = got < BLOCK;
-            let valid = match str::from_utf8(&block) {
-                Ok(_) => block.len(),
-                Err(error) if !done && error.error_len().is_none() => error.valid_up_to(),
-                Err(error) => {
-                    let at = error.valid_up_to();
-                    let line = lines + block[..at].iter().filter(|byte| **byte == b'\n').count() + 1;
-                    return Err(Error::NotText { at: before + at, line, byte: block[at] });
-                }
-            };
-            let text = str::from_utf8(&block[..valid]).unwrap_or_default();
-            let cut = if done { None } else { seam(text, held..valid) };
-            let text = &text[..cut.unwrap_or(valid)];
-            self.count(text, threads)?;
-            (before, lines) = (before + text.len(), lines + text.bytes().filter(|byte| *byte == b'\n').count());
-            let used = text.len();
-            block.drain(..used);
-            if !tell(got as u64) {
-                return Ok(false);
-            }
-            if done {
-                return Ok(true);
-            }
-        }
-    }
-
-    fn count(&mut self, text: &str, threads: usize) -> Result<(), Error> {
-        let (parts, next, recipe) = (parts(text, PART, seam), AtomicUsize::new(0), &self.recipe);
+    /// Counts the pieces of some texts, shared out among `threads`.
+    ///
+    /// # Errors
+    /// If BERT's rules cannot cut one.
+    pub fn add<T: AsRef<str>>(&mut self, texts: &[T], threads: usize) -> Result<(), Error> {
+        let parts: Vec<&str> = texts.iter().flat_map(|text| parts(text.as_ref(), PART, seam)).collect();
+        let (next, recipe) = (AtomicUsize::new(0), &self.recipe);
         let marks = Marks::new(&recipe.special);
         let work = || {
             let mut counts = Counts::default();
@@ -406,7 +371,7 @@ mod tests {
     fn learned(learn: Learn, size: usize, special: &[&str], text: &str, threads: usize) -> Result<Tokenizer, Error> {
         let special = special.iter().map(|token| token.to_string()).collect();
         let mut learner = Learner::new(Recipe { learn, vocab_size: size, special, min_frequency: 1 })?;
-        learner.read(&mut text.as_bytes(), threads, &mut |_| true)?;
+        learner.add(&[text], threads)?;
         Ok(learner.finish(&mut |_, _| true)?.unwrap())
     }
 
@@ -457,7 +422,7 @@ mod tests {
             assert_eq!(own.split(), Some(split));
             std::fs::write(&ranks, own.to_tiktoken().unwrap()).unwrap();
             assert!(
-                matches!(Tokenizer::load(&ranks), Err(Error::File { source, .. }) if matches!(*source, Error::NoSplit))
+                matches!(Tokenizer::load(&ranks), Err(Error::File { fault, .. }) if matches!(*fault, Error::NoSplit))
             );
             let end = ["<|endoftext|>".to_string()];
             let again = Tokenizer::load_tiktoken(&ranks, Some(split), &end).unwrap();
@@ -486,9 +451,5 @@ mod tests {
         assert!(said(300, &["<a>", "<a>"], "text").contains("\"<a>\" is given twice"));
         assert!(said(300, &["a b"], "text").contains("blanks"));
         assert!(said(300, &[], "").contains("empty"));
-        let mut learner =
-            Learner::new(Recipe { learn: bpe, vocab_size: 300, special: vec![], min_frequency: 1 }).unwrap();
-        let error = learner.read(&mut &b"one\ntwo\xFF"[..], 1, &mut |_| true).unwrap_err().to_string();
-        assert_eq!(error, "it is not UTF-8 text: byte 7 (line 2) is 0xFF");
     }
 }

@@ -279,7 +279,7 @@ impl Tokenizer {
     /// Writes a tokenizer.json, whole or not at all.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         let path = path.as_ref();
-        replace(path, self.to_json().as_bytes()).map_err(|source| Error::Io { path: path.into(), source })
+        replace(path, self.to_json().as_bytes()).map_err(|fault| Error::Io { path: path.into(), fault })
     }
 
     /// Reads a tokenizer.json; or, by their endings, OpenAI's .tiktoken and llm.c's .bin.
@@ -337,7 +337,7 @@ impl Tokenizer {
     /// Writes the tokenizer.json that [`export`](Tokenizer::export) writes: whole, where [`save`](Tokenizer::save) only names
     /// an encoding.
     pub fn export_json(&self, path: &Path) -> Result<(), Error> {
-        replace(path, export::json(self)?.as_bytes()).map_err(|source| Error::Io { path: path.into(), source })
+        replace(path, export::json(self)?.as_bytes()).map_err(|fault| Error::Io { path: path.into(), fault })
     }
 
     /// What a GGUF file says of it, or why GGUF cannot say it.
