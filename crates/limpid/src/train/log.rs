@@ -18,8 +18,12 @@ pub const METRICS: &str = "metrics.jsonl";
 pub struct Log {
     folder: PathBuf,
     lines: File,
-    table: Table,
-    events: Events,
+    /// Where the last whole line ends.
+    end: u64,
+    /// Lines for which there was no room.
+    waiting: Vec<Value>,
+    /// None if one of them could not be written: they are made anew then.
+    derived: Option<(Table, Events)>,
     timed: bool,
 }
 
@@ -47,25 +51,55 @@ impl Log {
             write_text(&path, &whole)?;
         }
         let lines = at(&path, File::options().create(true).append(true).open(&path))?;
-        let table = at(folder, Table::new(folder, &kept))?;
-        let events = at(folder, Events::new(folder, &kept))?;
-        Ok(Log { folder: folder.into(), lines, table, events, timed: !kept.is_empty() })
+        let derived = Some(at(folder, derive(folder, &kept))?);
+        let (end, waiting) = (whole.len() as u64, vec![]);
+        Ok(Log { folder: folder.into(), lines, end, waiting, derived, timed: !kept.is_empty() })
     }
 
     /// Adds a line: an object with a `step`, whose other keys are numbers, objects of numbers, or texts.
     ///
     /// # Errors
-    /// Whatever the file system says.
+    /// Whatever the file system says; the line waits then, and is written with the next.
     pub fn add(&mut self, mut line: Value) -> Result<(), CheckpointError> {
         if !self.timed {
             let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64());
             line["time"] = now.into();
             self.timed = true;
         }
-        at(&self.folder.join(METRICS), self.lines.write_all(format!("{line}\n").as_bytes()))?;
-        at(&self.folder.join("metrics.csv"), self.table.add(&self.folder, &line))?;
-        at(&self.folder, self.events.add(&self.folder, &line))
+        self.waiting.push(line);
+        self.flush()
     }
+
+    /// Writes the lines that wait.
+    ///
+    /// # Errors
+    /// As [`Log::add`].
+    pub fn flush(&mut self) -> Result<(), CheckpointError> {
+        let text: String = self.waiting.iter().map(|line| format!("{line}\n")).collect();
+        let written = self.lines.write_all(text.as_bytes());
+        if written.is_err() {
+            let _ = self.lines.set_len(self.end); // no part of a line stays
+        }
+        at(&self.folder.join(METRICS), written)?;
+        self.end += text.len() as u64;
+        let lines = std::mem::take(&mut self.waiting);
+        self.derived = Some(match self.derived.take() {
+            None => at(&self.folder, derive(&self.folder, &read(&self.folder)?))?,
+            Some((mut table, mut events)) => {
+                for line in &lines {
+                    at(&self.folder.join("metrics.csv"), table.add(&self.folder, line))?;
+                    at(&self.folder, events.add(&self.folder, line))?;
+                }
+                (table, events)
+            }
+        });
+        Ok(())
+    }
+}
+
+/// The files that are a function of the lines.
+fn derive(folder: &Path, lines: &[Value]) -> io::Result<(Table, Events)> {
+    Ok((Table::new(folder, lines)?, Events::new(folder, lines)?))
 }
 
 /// Reads a folder's lines. A last line without an end is one that is being written, or was torn, and is left out.

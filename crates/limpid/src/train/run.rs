@@ -136,6 +136,7 @@ pub struct Run<'a> {
     state: State,
     lock: Option<File>,
     log: Option<Log>,
+    log_fails: bool,
     /// One for each parameter that trains, when layers are looked at.
     changes: Vec<Change>,
 }
@@ -167,7 +168,19 @@ impl<'a> Run<'a> {
             rollbacks: 0,
             text: Some(fingerprint(train)),
         };
-        Run { trainer, folder, train, validation, objective, tokenizer, state, lock: None, log: None, changes: vec![] }
+        Run {
+            trainer,
+            folder,
+            train,
+            validation,
+            objective,
+            tokenizer,
+            state,
+            lock: None,
+            log: None,
+            log_fails: false,
+            changes: vec![],
+        }
     }
 
     /// Whether a folder has a state to resume from.
@@ -292,13 +305,14 @@ impl<'a> Run<'a> {
                 self.state.recent.remove(0);
             }
             self.state.recent.push(step.loss);
-            self.note(serde_json::json!({
+            let line = serde_json::json!({
                 "step": step.step, "train_loss": step.loss, "grad_norm": step.norm, "learning_rate": step.rate,
                 "tokens": self.state.tokens, "seconds": self.state.seconds,
-            }))?;
+            });
+            self.note(line, tell);
             if !self.changes.is_empty() {
                 let layers = self.layers();
-                self.note(serde_json::json!({ "step": step.step, "layers": layers }))?;
+                self.note(serde_json::json!({ "step": step.step, "layers": layers }), tell);
             }
             stopped = tell(Event::Step(step, start.elapsed().as_secs_f64())) == Control::Stop;
             let last = step.step == recipe.steps;
@@ -472,7 +486,7 @@ impl<'a> Run<'a> {
             self.keep()?;
             self.state.best = Some((step, score.loss()));
         }
-        self.note(serde_json::json!({ "step": step, "val_loss": score.loss(), "val_tokens": score.tokens }))?;
+        self.note(serde_json::json!({ "step": step, "val_loss": score.loss(), "val_tokens": score.tokens }), tell);
         Ok(tell(Event::Validated { step, loss: score.loss(), best }) == Control::Stop)
     }
 
@@ -485,6 +499,7 @@ impl<'a> Run<'a> {
 
     fn save(&mut self, keep: bool) -> Result<(), TrainError> {
         (self.state.step, self.state.skipped) = (self.trainer.step, self.trainer.skipped);
+        self.log.as_mut().map_or(Ok(()), Log::flush)?; // a state vouches for the lines of its steps
         if keep || self.state.best.is_none() {
             self.keep()?;
         }
@@ -505,9 +520,16 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Writes a line into the folder's log.
-    fn note(&mut self, line: serde_json::Value) -> Result<(), TrainError> {
-        Ok(self.log.as_mut().map_or(Ok(()), |log| log.add(line))?)
+    /// Writes a line into the folder's log; where that fails the line waits, and training goes on.
+    fn note(&mut self, line: serde_json::Value, tell: &mut dyn FnMut(Event) -> Control) {
+        let Some(log) = &mut self.log else { return };
+        let failed = log.add(line).err();
+        if let Some(error) = &failed
+            && !self.log_fails
+        {
+            tell(Event::Notice(format!("{error}. Training goes on; the lines wait")));
+        }
+        self.log_fails = failed.is_some();
     }
 
     /// The last evaluation is of the weights that are kept, on all of the validation text.
