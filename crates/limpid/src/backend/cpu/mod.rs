@@ -301,13 +301,15 @@ impl Backend for Cpu {
     }
     fn backward(&mut self, back: &[Turn]) {
         let is_head = |turn: &Turn| turn.back().is_some_and(|back| back.dy.is_none());
-        let head = back.iter().position(|turn| !is_head(turn)).unwrap_or(back.len());
-        let (head, body) = back.split_at(head);
-        for head in head.iter().filter_map(Turn::back) {
+        let (head, body) = back.split_at(back.iter().rposition(is_head).map_or(0, |head| head + 1));
+        for turn in head {
             let to = Parameters::new(&mut self.grad, &self.blank);
             for mut lane in self.lanes.iter().map(Lane::write).filter(|lane| lane.has_rows()) {
                 let lane = &mut *lane;
-                backward::head(head.of(&lane.batch), &self.weights, lane, &to, &self.crew);
+                match turn.of(&lane.batch) {
+                    Turn::Again(op) => forward::run(op, &self.weights, lane, &self.crew, None),
+                    Turn::Back(head) => backward::head(head, &self.weights, lane, &to, &self.crew),
+                }
             }
         }
         if let [lane] = &self.lanes[..] {
