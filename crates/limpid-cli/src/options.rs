@@ -18,7 +18,7 @@ use limpid::nearest::nearest;
 use limpid::ops::adamw::Method;
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
-use limpid::train::{Recipe, Reduction, Schedule};
+use limpid::train::{Divergence, Recipe, Reduction, Schedule};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -293,7 +293,7 @@ pub struct RecipeOptions {
     /// Share of the steps in which wsd falls
     #[arg(long, value_name = "X", hide_short_help = true)]
     pub decay_fraction: Option<f64>,
-    /// adamw, adam, sgd
+    /// adamw, adam, sgd, muon (for the matrices inside the model, adamw for the rest)
     #[arg(long, value_name = "KIND", value_parser = axis::<Method>(), alias = "optim", hide_short_help = true)]
     pub optimizer: Option<Method>,
     /// First moment's memory, or sgd's momentum
@@ -305,6 +305,9 @@ pub struct RecipeOptions {
     /// Added to the root of the second moment
     #[arg(long, value_name = "X", alias = "adam-epsilon", hide_short_help = true)]
     pub eps: Option<f64>,
+    /// Momentum of muon's matrices
+    #[arg(long, value_name = "X", hide_short_help = true)]
+    pub muon_momentum: Option<f64>,
     /// Decay of matrices
     #[arg(long, value_name = "X", hide_short_help = true)]
     pub weight_decay: Option<f64>,
@@ -314,6 +317,15 @@ pub struct RecipeOptions {
     /// mean or sum of the losses
     #[arg(long, value_name = "KIND", value_parser = axis::<Reduction>(), hide_short_help = true)]
     pub reduction: Option<Reduction>,
+    /// Share of each target that goes to all tokens alike
+    #[arg(long, value_name = "X", alias = "label-smoothing-factor", hide_short_help = true)]
+    pub label_smoothing: Option<f64>,
+    /// Weight of the squared log-sum-exp of the logits, which keeps them from drifting; 0.0001 is usual
+    #[arg(long, value_name = "X", hide_short_help = true)]
+    pub z_loss: Option<f64>,
+    /// Memory of the weights' moving average, which is then what is evaluated and kept: 0.999
+    #[arg(long, value_name = "X", alias = "ema-decay", hide_short_help = true)]
+    pub ema: Option<f64>,
     /// gpt2, normal, xavier, he
     #[arg(long, value_name = "KIND", value_parser = axis::<Init>(), hide_short_help = true)]
     pub init: Option<Init>,
@@ -326,6 +338,24 @@ pub struct RecipeOptions {
     /// Steps between saves of the state; 0: at the end only
     #[arg(long, value_name = "N", alias = "save-steps", hide_short_help = true)]
     pub save_every: Option<u64>,
+    /// Earlier saved states to keep beside the last
+    #[arg(long, value_name = "N", alias = "save-total-limit", hide_short_help = true)]
+    pub keep: Option<usize>,
+    /// Evaluations without a better loss after which training ends; 0: never
+    #[arg(long, value_name = "N", alias = "early-stopping-patience", hide_short_help = true)]
+    pub patience: Option<u64>,
+    /// Steps between notes of every layer's gradients and updates; 0: none
+    #[arg(long, value_name = "N", hide_short_help = true)]
+    pub detail_every: Option<u64>,
+    /// Deviations above the recent losses from which a loss is a jump; 0: look for none
+    #[arg(long, value_name = "X", hide_short_help = true)]
+    pub spike: Option<f64>,
+    /// When the loss jumps or is no number: note, stop, rollback (to the last saved state, without the data that led there)
+    #[arg(long, value_name = "KIND", value_parser = axis::<Divergence>(), alias = "on-divergence", hide_short_help = true)]
+    pub divergence: Option<Divergence>,
+    /// Check before the first step that training can work
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_short_help = true)]
+    pub preflight: Option<bool>,
     /// Windows of whole documents instead of a stream cut anywhere [default: true for conversations, else false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_short_help = true)]
     pub whole_documents: Option<bool>,
@@ -368,6 +398,16 @@ impl RecipeOptions {
         set(&mut r.beta1, self.beta1);
         set(&mut r.beta2, self.beta2);
         set(&mut r.eps, self.eps);
+        set(&mut r.muon_momentum, self.muon_momentum);
+        set(&mut r.label_smoothing, self.label_smoothing);
+        set(&mut r.z_loss, self.z_loss);
+        set(&mut r.ema, self.ema);
+        set(&mut r.keep, self.keep);
+        set(&mut r.patience, self.patience);
+        set(&mut r.detail_every, self.detail_every);
+        set(&mut r.spike, self.spike);
+        set(&mut r.divergence, self.divergence);
+        set(&mut r.preflight, self.preflight);
         set(&mut r.weight_decay, self.weight_decay);
         set(&mut r.clip, self.clip);
         set(&mut r.reduction, self.reduction);

@@ -163,7 +163,12 @@ fn passes(bench: &Bench) {
     }
     let mut logits = values(50_257);
     bench.bytes("softmax and loss, a row of 50257", 2 * logits.len(), || {
-        let row = classify::Row { logits: &mut logits, target: classify::Target::Token(7), weight: Some(1.0) };
+        let row = classify::Row {
+            logits: &mut logits,
+            target: classify::Target::Token(7),
+            terms: Default::default(),
+            weight: Some(1.0),
+        };
         bench.level.run(row);
     });
     let rule = adamw::Rule {
@@ -171,6 +176,7 @@ fn passes(bench: &Bench) {
         rate: 1e-3,
         beta1: 0.9,
         beta2: 0.99,
+        momentum: 0.0,
         eps: 1e-8,
         step: 3,
         max_norm: 1.0,

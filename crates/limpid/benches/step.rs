@@ -59,7 +59,7 @@ fn main() {
             note(op.name().into(), way, passes * op.flops(rows, context / 2), start);
         }
         let start = Instant::now();
-        cpu.update(&model.decay_groups(0.1), &recipe.rule(1e-3, step + 1));
+        cpu.update(&model.update_groups(0.1, recipe.optimizer), &recipe.rule(1e-3, step + 1), &mut []);
         note("update".into(), "", 0.0, start);
     }
     let all: f64 = times.values().map(|t| t.0).sum();

@@ -9,7 +9,7 @@ use limpid::generate::{
     Error, Event, FinishReason, Options, Overflow, Sample, Sampler, SequenceId, Session, generate, score,
 };
 use limpid::model::{Model, Use};
-use limpid::ops::adamw::Rule;
+use limpid::ops::adamw::{Change, Group, Rule};
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
 use limpid::ops::{Batch, IGNORE, Op, Slot, Turn, random};
@@ -156,8 +156,14 @@ impl Backend for Held {
     fn backward(&mut self, back: &[Turn]) {
         self.0.lock().unwrap().backward(back);
     }
-    fn update(&mut self, groups: &[(Range<usize>, f64)], rule: &Rule) -> Report {
-        self.0.lock().unwrap().update(groups, rule)
+    fn update(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Report {
+        self.0.lock().unwrap().update(groups, rule, watch)
+    }
+    fn clear(&mut self) {
+        self.0.lock().unwrap().clear();
+    }
+    fn average(&mut self, groups: &[Group], decay: f64) {
+        self.0.lock().unwrap().average(groups, decay);
     }
     fn read(&self, slot: Slot) -> Vec<f32> {
         self.0.lock().unwrap().read(slot)

@@ -16,7 +16,7 @@ use limpid::config::{
 };
 use limpid::model::init::{self, Init};
 use limpid::model::{Model, Use};
-use limpid::ops::classify::{self, Target};
+use limpid::ops::classify::{self, Target, Terms};
 use limpid::ops::dropout::Draws;
 use limpid::ops::embed::tables::sinusoidal;
 use limpid::ops::simd::Level;
@@ -446,7 +446,7 @@ fn the_printed_scores_are_scaled_already() {
     for (scores, printed) in rows {
         let near = |by: f64| {
             let mut row = scaled(scores, by);
-            classify::reference::row(&mut row, Target::None);
+            classify::reference::row(&mut row, Target::None, Terms::default(), None);
             assert_close("softmax", &row, &softmax(&scaled(scores, by), scores.len()), TIGHT);
             row.iter().zip(printed).all(|(got, want)| (got - want).abs() < 6e-5)
         };
@@ -462,7 +462,7 @@ fn softmax_rows_sum_to_one() {
     let shifted: Vec<f64> = x.iter().map(|v| v + 100.0).collect();
     let (plain, moved) = (softmax(&x, 4), softmax(&shifted, 4));
     assert_close("shifted", &moved, &plain, 1e-11);
-    x.chunks_mut(4).for_each(|row| _ = classify::reference::row(row, Target::None));
+    x.chunks_mut(4).for_each(|row| _ = classify::reference::row(row, Target::None, Terms::default(), None));
     assert_close("softmax", &x, &plain, TIGHT);
     assert!(x.chunks(4).all(|row| (row.iter().sum::<f64>() - 1.0).abs() < TIGHT));
     let logits = [2.3, 4.1, 1.8, 3.0, 0.5, -1.2, -0.8];
@@ -662,7 +662,7 @@ fn the_sum_is_n_times_the_mean() {
     assert!((likelihood.ln() + losses.iter().sum::<f64>()).abs() < 1e-10);
     // the printed example: P = 0.7 and 0.8
     let mut rows = [[0.7f64.ln(), 0.3f64.ln()], [0.8f64.ln(), 0.2f64.ln()]];
-    let losses = rows.each_mut().map(|row| classify::reference::row(row, Target::Token(0)));
+    let losses = rows.each_mut().map(|row| classify::reference::row(row, Target::Token(0), Terms::default(), None));
     let total = losses[0] + losses[1];
     assert!((total - 0.579_818).abs() < 5e-7 && (total / 2.0 - 0.289_909).abs() < 5e-7);
 }

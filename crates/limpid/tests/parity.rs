@@ -16,9 +16,9 @@ use common::{assert_close, narrow, transpose, wide};
 use limpid::backend::{Backend, Cpu, Reference};
 use limpid::config::{Activation, Config, Dropout, Heads, Mask, NormKind, RotaryScaling};
 use limpid::model::{Model, Use};
-use limpid::ops::adamw::{Method, Rule};
+use limpid::ops::adamw::{Group, Method, Rule};
 use limpid::ops::attend::{self, Gradients, Head};
-use limpid::ops::classify::{self, Target};
+use limpid::ops::classify::{self, Target, Terms};
 use limpid::ops::simd::Level;
 use limpid::ops::view::{Mat, MatMut};
 use limpid::ops::{Batch, IGNORE, Span, activate, embed, norm, rotate};
@@ -317,8 +317,8 @@ fn check_training(f: &Fixture, method: Method) {
     let beta = |i: usize| set["betas"][i].as_f64();
     let all: Range<usize> = 0..model.params.last().unwrap().slot.range().end;
     let groups = match method {
-        Method::AdamW => model.decay_groups(number("weight_decay").unwrap()),
-        Method::Adam | Method::Sgd => vec![(all, number("weight_decay").unwrap_or(0.0))],
+        Method::AdamW => model.update_groups(number("weight_decay").unwrap(), method),
+        _ => vec![Group { range: all, decay: number("weight_decay").unwrap_or(0.0), matrix: None }],
     };
     for (who, mut backend, tolerance) in backends(&model) {
         let who = format!("{} {name} {who}", f.name);
@@ -339,10 +339,12 @@ fn check_training(f: &Fixture, method: Method) {
                     rate: number("lr").unwrap(),
                     beta1: beta(0).or(number("momentum")).unwrap(),
                     beta2: beta(1).unwrap_or(0.0),
+                    momentum: 0.0,
                     eps: number("eps").unwrap_or(0.0),
                     step,
                     max_norm: number("clip_grad_norm").unwrap_or(f64::INFINITY),
                 },
+                &mut [],
             );
             assert!(report.finite, "{who}: step {step}");
             norms.push(report.norm);
@@ -588,11 +590,7 @@ fn soft_cross_entropy() {
     let mut grad = of("logits").to_vec();
     let each = grad.chunks_exact_mut(v).enumerate();
     let losses: Vec<f64> = each
-        .map(|(n, row)| {
-            let loss = classify::reference::row(row, target(n));
-            classify::reference::row_backward(row, target(n), 1.0 / rows as f64);
-            loss
-        })
+        .map(|(n, row)| classify::reference::row(row, target(n), Terms::default(), Some(1.0 / rows as f64)))
         .collect();
     assert_close("soft losses", &losses, of("losses"), EXACT);
     assert_close("soft loss", &[losses.iter().sum::<f64>() / rows as f64], of("loss"), EXACT);
@@ -601,8 +599,9 @@ fn soft_cross_entropy() {
         let mut grad = narrow(of("logits"));
         let weight = Some(1.0 / rows as f32);
         let each = grad.chunks_exact_mut(v).enumerate();
-        let losses: Vec<f32> =
-            each.map(|(n, logits)| level.run(classify::Row { logits, target: target(n), weight })).collect();
+        let losses: Vec<f32> = each
+            .map(|(n, logits)| level.run(classify::Row { logits, target: target(n), terms: Terms::default(), weight }))
+            .collect();
         assert_close(&format!("soft losses {level}"), &wide(&losses), of("losses"), EXACT);
         assert_close(&format!("soft dlogits {level}"), &wide(&grad), of("dlogits"), EXACT);
     }

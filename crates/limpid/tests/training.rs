@@ -1,13 +1,15 @@
 //! Training as a whole: accumulation, resuming, what a bad number does, and that a step allocates nothing.
 
-use limpid::backend::{Backend, Cpu, Reference};
+use limpid::backend::{Backend, Cpu, Reference, Report};
 use limpid::config::{Config, Dropout};
 use limpid::data::{Batches, Documents, Objective, Tokens};
 use limpid::model::{Model, Use};
-use limpid::ops::adamw::Method;
-use limpid::ops::random;
+use limpid::ops::adamw::{Change, Group, Method, Rule};
+use limpid::ops::{Batch, Op, Slot, Turn, random};
 use limpid::tokenizer::{Kind, Order, Tokenizer};
-use limpid::train::{Control, Event, Recipe, Reduction, Run, TrainError, Trainer};
+use limpid::train::{
+    Control, Divergence, Event, Preflight, Recipe, Reduction, Run, Summary, TrainError, Trainer, finder, preflight,
+};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fs;
 use std::path::PathBuf;
@@ -152,7 +154,8 @@ fn every_optimizer_learns() {
     let _alone = alone();
     let text = Tokens::of(ids()[..13].to_vec());
     let batches = Batches::new(&text, 4, 12, 1, Objective::NextToken).unwrap();
-    for (optimizer, learning_rate) in [(Method::AdamW, 3e-3), (Method::Adam, 3e-3), (Method::Sgd, 0.3)] {
+    let rules = [(Method::AdamW, 3e-3), (Method::Adam, 3e-3), (Method::Sgd, 0.3), (Method::Muon, 3e-3)];
+    for (optimizer, learning_rate) in rules {
         let mut t = trainer(&tiny(), Recipe { optimizer, learning_rate, weight_decay: 0.0, steps: 80, ..recipe() });
         let first = t.step(&batches).unwrap().loss;
         let last = (0..79).map(|_| t.step(&batches).unwrap().loss).last().unwrap();
@@ -244,6 +247,16 @@ fn folder(name: &str) -> PathBuf {
     path
 }
 
+fn letters() -> Tokenizer {
+    Tokenizer::train(Kind::Char, "abcdefghijklmnopq", Order::Sorted, &[]).unwrap()
+}
+
+/// Documents of some tokens each.
+fn documents(ids: &[u32]) -> Tokens {
+    let ends = (1..=ids.len()).filter(|i| *i == ids.len() || random::below(5, 0, *i as u64, 9) == 0).collect();
+    Tokens::of_documents(ids.to_vec(), ends, None)
+}
+
 fn run_until(
     folder: &std::path::Path,
     recipe: Recipe,
@@ -251,18 +264,13 @@ fn run_until(
     stop_at: Option<u64>,
     resume: bool,
 ) -> Vec<u32> {
-    let documents = |ids: &[u32]| {
-        let ends = (1..=ids.len()).filter(|i| *i == ids.len() || random::below(5, 0, *i as u64, 9) == 0).collect();
-        Tokens::of_documents(ids.to_vec(), ends, None)
-    };
     let [text, validation] = [&ids()[..500], &ids()[500..]].map(documents);
-    let mut run =
-        Run::new(trainer(config, recipe), Some(folder.to_path_buf()), &text, &validation, Objective::NextToken);
-    let tokenizer = Tokenizer::train(Kind::Char, "abcdefghijklmnopq", Order::Sorted, &[]).unwrap();
+    let (trainer, folder, tokenizer) = (trainer(config, recipe), Some(folder.to_path_buf()), letters());
+    let mut run = Run::new(trainer, folder, &text, &validation, Objective::NextToken, &tokenizer);
     if resume {
-        run.resume().unwrap();
+        run.resume(None).unwrap();
     } else {
-        run.describe(&tokenizer).unwrap();
+        run.describe().unwrap();
     }
     run.go(&mut |event| match event {
         Event::Step(step, _) if Some(step.step) == stop_at => Control::Stop,
@@ -278,7 +286,8 @@ fn a_resumed_run_is_the_run_that_was_not_stopped() {
     let config = Config { dropout: Dropout::everywhere(0.2), ..tiny() };
     let sgd = Recipe { accumulate: 3, optimizer: Method::Sgd, learning_rate: 0.1, ..recipe() };
     let documents = Recipe { accumulate: 2, whole_documents: true, cross_documents: false, ..recipe() };
-    for (n, recipe) in [recipe(), sgd, documents].into_iter().enumerate() {
+    let muon = Recipe { optimizer: Method::Muon, ema: 0.9, keep: 2, label_smoothing: 0.1, z_loss: 1e-3, ..recipe() };
+    for (n, recipe) in [recipe(), sgd, documents, muon].into_iter().enumerate() {
         let (whole, parts) = (folder(&format!("whole{n}")), folder(&format!("parts{n}")));
         let want = run_until(&whole, recipe, &config, None, false);
         run_until(&parts, recipe, &config, Some(3), false);
@@ -306,21 +315,39 @@ fn a_resume_with_other_settings_says_which() {
     let _alone = alone();
     let dir = folder("differs");
     run_until(&dir, recipe(), &tiny(), Some(5), false);
-    let (text, none) = (text(), Tokens::default());
-    let other = Recipe { learning_rate: 2e-3, ..recipe() };
-    let mut run = Run::new(trainer(&tiny(), other), Some(dir.clone()), &text, &none, Objective::NextToken);
-    let error = run.resume().unwrap_err().to_string();
-    assert!(error.contains("learning_rate was 0.001 and is 0.002"), "{error}");
-    let other = Recipe { cross_documents: false, ..recipe() };
-    let mut run = Run::new(trainer(&tiny(), other), Some(dir.clone()), &text, &none, Objective::NextToken);
-    assert!(run.resume().unwrap_err().to_string().contains("cross_documents was true and is false"));
-    let other = Config { d_ff: 44, ..tiny() };
-    let mut run = Run::new(trainer(&other, recipe()), Some(dir.clone()), &text, &none, Objective::NextToken);
-    let error = run.resume().unwrap_err().to_string();
-    assert!(error.contains("blocks.0.mlp.in.weight") && error.contains("[40, 24]"), "{error}");
+    // the text that `run_until` trains on
+    let (text, none, tokenizer) = (documents(&ids()[..500]), Tokens::default(), letters());
+    let refused = |config: &Config, recipe: Recipe, text: &Tokens| {
+        let trainer = trainer(config, recipe);
+        let mut run = Run::new(trainer, Some(dir.clone()), text, &none, Objective::NextToken, &tokenizer);
+        run.resume(None).unwrap_err().to_string()
+    };
+    let error = refused(&tiny(), Recipe { learning_rate: 2e-3, ..recipe() }, &text);
+    assert!(
+        error.contains("learning_rate was 0.001 and is 0.002") && error.contains("What may differ: eval"),
+        "{error}"
+    );
+    let error = refused(&tiny(), Recipe { cross_documents: false, ..recipe() }, &text);
+    assert!(error.contains("cross_documents was true and is false"), "{error}");
+    let error = refused(&tiny(), Recipe { steps: 99, ..recipe() }, &text);
+    assert!(error.contains("steps was 12 and is 99, steps may differ with --schedule constant"), "{error}");
+    let error = refused(&Config { d_ff: 44, ..tiny() }, recipe(), &text);
+    assert!(error.contains("d_ff was 40 and is 44"), "{error}");
+    // shapes alone would not tell this
+    let error = refused(&Config { dropout: Dropout::everywhere(0.5), ..tiny() }, recipe(), &text);
+    assert!(error.contains("dropout was "), "{error}");
+    let error = refused(&tiny(), recipe(), &Tokens::of(ids()[1..501].to_vec()));
+    assert!(error.contains("the training text is another"), "{error}");
+    // what only says when to look and to save is free
+    let trainer_of = |recipe| trainer(&tiny(), recipe);
+    let free = Recipe { eval_every: 5, save_every: 1, keep: 3, patience: 9, detail_every: 0, spike: 0.0, ..recipe() };
+    let mut run = Run::new(trainer_of(free), Some(dir.clone()), &text, &none, Objective::NextToken, &tokenizer);
+    assert_eq!(run.resume(None).unwrap(), 5);
+    drop(run);
     fs::write(dir.join("state/last.safetensors"), b"short").unwrap();
-    let mut run = Run::new(trainer(&tiny(), recipe()), Some(dir.clone()), &text, &none, Objective::NextToken);
-    assert!(run.resume().unwrap_err().to_string().contains("cut short"));
+    let mut run =
+        Run::new(trainer(&tiny(), recipe()), Some(dir.clone()), &text, &none, Objective::NextToken, &tokenizer);
+    assert!(run.resume(None).unwrap_err().to_string().contains("cut short"));
     fs::remove_dir_all(dir).unwrap();
 }
 
@@ -336,4 +363,333 @@ fn memory_is_linear_in_the_context_and_blind_to_the_vocabulary() {
     };
     assert!(bytes(2048, 100) as f64 / bytes(1024, 100) as f64 <= 2.01);
     assert_eq!(bytes(512, 100), bytes(512, 100_000));
+}
+
+/// A backend that does what it is told but for one thing.
+struct Faulty {
+    own: Cpu,
+    fault: Fault,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Fault {
+    /// Steps of the backward from this one on are not run.
+    Cut(usize),
+    /// A batch's gradients take the place of those before it.
+    Forgetful,
+}
+
+impl Backend for Faulty {
+    fn feed(&mut self, batch: &Batch) {
+        if self.fault == Fault::Forgetful {
+            self.own.clear();
+        }
+        self.own.feed(batch);
+    }
+    fn forward(&mut self, ops: &[Op]) {
+        self.own.forward(ops);
+    }
+    fn backward(&mut self, back: &[Turn]) {
+        let end = if let Fault::Cut(at) = self.fault { at.min(back.len()) } else { back.len() };
+        self.own.backward(&back[..end]);
+    }
+    fn update(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Report {
+        self.own.update(groups, rule, watch)
+    }
+    fn clear(&mut self) {
+        self.own.clear();
+    }
+    fn average(&mut self, groups: &[Group], decay: f64) {
+        self.own.average(groups, decay);
+    }
+    fn read(&self, slot: Slot) -> Vec<f32> {
+        self.own.read(slot)
+    }
+    fn write(&mut self, slot: Slot, values: &[f32]) {
+        self.own.write(slot, values);
+    }
+}
+
+#[test]
+fn preflight_names_what_would_not_work() {
+    let _alone = alone();
+    let text = text();
+    let batches = Batches::new(&text, 4, 12, 1, Objective::NextToken).unwrap();
+    let refuses = |trainer: &mut Trainer| {
+        let before = weights(trainer);
+        let error = preflight(trainer, &batches).unwrap_err();
+        assert_eq!(weights(trainer), before, "what was written is taken back");
+        error
+    };
+    let faulty = |fault| {
+        let mut t = trainer(&tiny(), recipe());
+        t.backend = Box::new(Faulty { own: Cpu::new(&t.model, 2), fault });
+        let whole = trainer(&tiny(), recipe());
+        t.model.params.iter().for_each(|p| t.backend.write(p.slot, &whole.backend.read(p.slot)));
+        t
+    };
+
+    // sound, whatever begins as zero, and the weights are what they were
+    for config in [tiny(), Config { head_bias: true, n_segment: 2, tied_head: false, ..tiny() }] {
+        let mut t = trainer(&config, recipe());
+        let before = weights(&t);
+        assert_eq!(preflight(&mut t, &batches), Ok(()), "{config}");
+        assert_eq!(weights(&t), before);
+        let step = |t: &mut Trainer| (t.step(&batches).unwrap(), weights(t));
+        assert_eq!(step(&mut t), step(&mut trainer(&config, recipe())), "training begins as if nobody had looked");
+    }
+
+    // the backward is cut below the second block's feed-forward: what lies nearer to the input is not reached
+    let mut t = faulty(Fault::Cut(0));
+    let mid = t.model.tensor("blocks.1.hook_resid_mid").unwrap().slot;
+    let at = t.model.back.iter().filter_map(Turn::back).position(|b| b.op.output() == mid);
+    t.backend = Box::new(Faulty { own: Cpu::new(&t.model, 2), fault: Fault::Cut(at.unwrap_or(6)) });
+    let whole = trainer(&tiny(), recipe());
+    t.model.params.iter().for_each(|p| t.backend.write(p.slot, &whole.backend.read(p.slot)));
+    let error = refuses(&mut t);
+    assert!(matches!(&error, Preflight::Unreached { param } if param == "pos_embed.weight"), "{error}");
+    // so is a parameter whose own step is left out of a backward that is otherwise whole
+    let mut t = trainer(&tiny(), recipe());
+    let gain = t.model.param("blocks.0.ln2.weight").unwrap().slot;
+    for turn in &mut t.model.back {
+        let Turn::Back(back) = turn else { unreachable!("everything is kept") };
+        if let Op::Norm { gain: own, .. } = &mut back.op {
+            *own = own.filter(|slot| *slot != gain);
+        }
+    }
+    assert_eq!(refuses(&mut t), Preflight::Unreached { param: "blocks.0.ln2.weight".into() });
+
+    // frozen by mistake: it learns, but no group has it
+    let mut t = trainer(&tiny(), recipe());
+    t.model.params.iter_mut().find(|p| p.name == "blocks.1.mlp.out.weight").unwrap().slot.at += 1 << 20;
+    let error = preflight(&mut t, &batches).unwrap_err();
+    assert_eq!(error, Preflight::NotUpdated { param: "blocks.1.mlp.out.weight".into() });
+
+    // an accumulation that overwrites
+    let error = refuses(&mut faulty(Fault::Forgetful));
+    assert!(matches!(&error, Preflight::Accumulation { param, .. } if param == "embed.weight"), "{error}");
+
+    // weights that know too much, and weights that are none
+    let mut t = trainer(&tiny(), Recipe { init_std: 3.0, ..recipe() });
+    assert!(matches!(refuses(&mut t), Preflight::FirstLoss { .. }));
+    t.fresh = false;
+    assert_eq!(preflight(&mut t, &batches), Ok(()), "weights from elsewhere may know what they know");
+    let slot = t.model.param("blocks.1.attn.out.weight").unwrap().slot;
+    t.backend.write(slot, &vec![f32::INFINITY; slot.len()]);
+    let error = refuses(&mut t).to_string();
+    assert!(error.contains("blocks.1.attn.out.weight is not finite (inf)"), "{error}");
+}
+
+/// A run of which some events are told.
+fn told(
+    folder: &std::path::Path,
+    trainer: Trainer,
+    train: &Tokens,
+    validation: &Tokens,
+) -> (Result<Summary, TrainError>, Vec<String>) {
+    let tokenizer = letters();
+    let mut run = Run::new(trainer, Some(folder.into()), train, validation, Objective::NextToken, &tokenizer);
+    let resumes = Run::can_resume(folder);
+    let began = if resumes { run.resume(None).map(drop) } else { run.describe() };
+    let mut notices = vec![];
+    let done = began.and_then(|()| {
+        run.go(&mut |event| {
+            if let Event::Notice(what) = event {
+                notices.push(what);
+            }
+            Control::Continue
+        })
+    });
+    (done, notices)
+}
+
+#[test]
+fn states_are_kept_and_gone_back_to() {
+    let _alone = alone();
+    let dir = folder("kept");
+    let recipe = Recipe { steps: 20, save_every: 3, keep: 2, ..recipe() };
+    let want = run_until(&dir, recipe, &tiny(), None, false);
+    assert_eq!(limpid::train::run::kept_steps(&dir), [15, 18, 20], "the last, and two before it");
+    let read = |file: &str| fs::read(dir.join("state").join(file)).unwrap();
+    assert_eq!(read("last.safetensors"), read("step-00000020.safetensors"));
+    // from an earlier one the same end is reached
+    let tokenizer = letters();
+    let [text, validation] = [&ids()[..500], &ids()[500..]].map(documents);
+    let mut run =
+        Run::new(trainer(&tiny(), recipe), Some(dir.clone()), &text, &validation, Objective::NextToken, &tokenizer);
+    assert!(run.resume(Some(7)).is_err(), "there is no such state");
+    assert_eq!(run.resume(Some(15)).unwrap(), 15);
+    run.go(&mut |_| Control::Continue).unwrap();
+    assert_eq!(weights(&run.trainer), want);
+    // one process at a time
+    let mut other =
+        Run::new(trainer(&tiny(), recipe), Some(dir.clone()), &text, &validation, Objective::NextToken, &tokenizer);
+    let error = other.resume(None).unwrap_err();
+    assert!(matches!(error, TrainError::Busy { .. }), "{error}");
+    drop(run);
+    assert_eq!(other.resume(None).unwrap(), 20);
+    fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn training_ends_early_with_the_best_weights() {
+    let _alone = alone();
+    let dir = folder("early");
+    // 60 tokens are soon known by heart, and say nothing of the others
+    let [train, validation] = [&ids()[..60], &ids()[500..]].map(|ids| Tokens::of(ids.to_vec()));
+    let config = Config { dropout: Dropout::NONE, ..tiny() };
+    let recipe = Recipe { steps: 400, eval_every: 5, patience: 3, learning_rate: 1e-2, ema: 0.5, ..recipe() };
+    let (summary, notices) = told(&dir, trainer(&config, recipe), &train, &validation);
+    let summary = summary.unwrap();
+    assert!(summary.ended_early && !summary.stopped && summary.steps < 400, "{summary:?}");
+    assert_eq!(summary.steps, summary.best_step + 15);
+    assert!(notices.iter().any(|n| n.contains("in 3 evaluations")), "{notices:?}");
+    // model.safetensors holds the best average, whose loss the summary tells
+    let checkpoint = limpid::checkpoint::Checkpoint::open(&dir).unwrap();
+    let model = Model::new(&config, Use::Score { batch: 4, context: 12 }).unwrap();
+    let mut cpu = Cpu::new(&model, 1);
+    checkpoint.load(&model, &mut cpu).unwrap();
+    let windows = limpid::data::Windows::new("validation text", &validation, 12, Objective::NextToken).unwrap();
+    let loss = limpid::evaluate::score(&model, &mut cpu, &windows, 4, &mut |_| true).loss();
+    assert!((loss - summary.val_loss.unwrap()).abs() < 1e-9, "{loss} {summary:?}");
+    fs::remove_dir_all(dir).unwrap();
+}
+
+/// Documents that a model soon knows, and one of noise, which makes the loss jump.
+fn with_noise() -> Tokens {
+    let noise = |i: u64| 5 + random::below(9, 1, i, 12) as u32;
+    let ids = (0..150 * 13).map(|i| if i / 13 == 77 { noise(i) } else { (i % 13 % 5) as u32 }).collect();
+    Tokens::of_documents(ids, (1..=150).map(|d| 13 * d).collect(), None)
+}
+
+#[test]
+fn a_jump_is_noted_stops_or_is_passed_over() {
+    let _alone = alone();
+    let config = Config { dropout: Dropout::NONE, ..tiny() };
+    let text = with_noise();
+    let documents = Documents { whole: true, cross: false };
+    // a seed whose order has the noise late
+    let late = |seed: &u64| {
+        let batches = Batches::of_documents(&text, 1, 12, *seed, Objective::NextToken, documents).unwrap();
+        let mut batch = Batch::default();
+        (60..110).any(|step| {
+            batches.fill(step, 0, &mut batch);
+            batch.tokens[3] > 4
+        })
+    };
+    let base = Recipe {
+        steps: 120,
+        seed: (0..).find(late).unwrap(),
+        batch_size: 1,
+        learning_rate: 5e-3,
+        whole_documents: true,
+        cross_documents: false,
+        save_every: 10,
+        eval_every: 0,
+        detail_every: 7,
+        ..recipe()
+    };
+    let run = |divergence| {
+        let dir = folder(&format!("jump-{divergence}"));
+        let trainer = trainer(&config, Recipe { divergence, ..base });
+        let (summary, notices) = told(&dir, trainer, &text, &Tokens::default());
+        (dir, summary, notices)
+    };
+
+    let (dir, summary, notices) = run(Divergence::Note);
+    assert_eq!(summary.unwrap().steps, 120);
+    assert!(notices.iter().any(|n| n.contains("the loss jumped to")), "{notices:?}");
+    let file = fs::read_dir(dir.join("divergence")).unwrap().next().unwrap().unwrap().path();
+    let said = fs::read_to_string(&file).unwrap();
+    assert!(said.contains("deviations above the usual") && said.contains("greatest gradients by layer: "), "{said}");
+    let words = said.lines().last().unwrap();
+    assert!(words.len() == 12 && words.chars().all(|c| c >= 'f'), "the noise itself stands there: {said}");
+    // details: one line in seven steps, whose layers' gradients make up the whole one
+    let lines = fs::read_to_string(dir.join("metrics.jsonl")).unwrap();
+    let lines: Vec<serde_json::Value> = lines.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let details: Vec<_> = lines.iter().filter(|l| l["layers"].is_object()).collect();
+    assert_eq!(details.len(), 120 / 7);
+    for line in details {
+        let layers = line["layers"].as_object().unwrap();
+        assert_eq!(layers.keys().count(), 5, "embed, pos_embed, two blocks, ln_final");
+        let square: f64 = layers.values().map(|l| l["grad_norm"].as_f64().unwrap().powi(2)).sum();
+        let norm = lines.iter().find(|l| l["step"] == line["step"]).unwrap()["grad_norm"].as_f64().unwrap();
+        assert!((square.sqrt() / norm - 1.0).abs() < 1e-4, "{square} {norm}");
+        assert!(layers.values().all(|l| l["update_ratio"].as_f64().unwrap() > 0.0));
+    }
+    fs::remove_dir_all(dir).unwrap();
+
+    let (dir, summary, _) = run(Divergence::Stop);
+    let Err(TrainError::Spike { step, .. }) = summary else { panic!("{summary:?}") };
+    // what was learned until then is saved
+    let mut again = trainer(&config, Recipe { divergence: Divergence::Stop, ..base });
+    let state = limpid::checkpoint::safetensors_file::open(&dir.join("state/last.safetensors")).unwrap();
+    again.restore(&state, step - 1).unwrap();
+    fs::remove_dir_all(dir).unwrap();
+
+    let (dir, summary, notices) = run(Divergence::Rollback);
+    assert_eq!(summary.unwrap().steps, 120, "{notices:?}");
+    let said = notices.iter().find(|n| n.contains("Back to step")).expect("it went back");
+    assert!(said.contains("without the data of"), "{said}");
+    // the steps that were undone are told once
+    let lines = fs::read_to_string(dir.join("metrics.jsonl")).unwrap();
+    let steps: Vec<u64> = lines
+        .lines()
+        .map(|l| serde_json::from_str::<serde_json::Value>(l).unwrap())
+        .filter(|l| l["train_loss"].is_f64())
+        .map(|l| l["step"].as_u64().unwrap())
+        .collect();
+    assert_eq!(steps, (1..=120).collect::<Vec<_>>());
+    fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn a_rate_that_diverges_at_once_is_told() {
+    let _alone = alone();
+    let dir = folder("diverges");
+    let config = Config { dropout: Dropout::NONE, ..tiny() };
+    let recipe = Recipe { learning_rate: 30.0, warmup_steps: 0, steps: 200, clip: 0.0, ..recipe() };
+    let (summary, _) = told(&dir, trainer(&config, recipe), &text(), &Tokens::default());
+    let error = summary.unwrap_err();
+    let told = error.to_string();
+    assert!(matches!(error, TrainError::Diverged { .. } | TrainError::NotFinite { .. }), "{told}");
+    assert!(told.contains("learning rate") || told.contains("--learning-rate"), "{told}");
+    fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn a_state_of_a_later_format_is_refused() {
+    let _alone = alone();
+    let dir = folder("later");
+    run_until(&dir, recipe(), &tiny(), Some(4), false);
+    let path = dir.join("state/last.safetensors");
+    let bytes = fs::read(&path).unwrap();
+    let here = br#"\"format\":1,"#;
+    let at = bytes.windows(here.len()).position(|w| w == here).unwrap();
+    let mut later = bytes.clone();
+    later[at + here.len() - 2] = b'7';
+    fs::write(&path, later).unwrap();
+    let (text, none, tokenizer) = (text(), Tokens::default(), letters());
+    let mut run =
+        Run::new(trainer(&tiny(), recipe()), Some(dir.clone()), &text, &none, Objective::NextToken, &tokenizer);
+    let error = run.resume(None).unwrap_err().to_string();
+    assert!(error.contains("format 7") && error.contains("a later limpid wrote it"), "{error}");
+    fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn the_finder_finds_a_rate_that_trains() {
+    let _alone = alone();
+    let text = text();
+    let config = Config { dropout: Dropout::NONE, ..tiny() };
+    let batches = Batches::new(&text, 4, 12, 1, Objective::NextToken).unwrap();
+    let found = finder::find(&mut trainer(&config, recipe()), &batches, (1e-6, 10.0, 80), &mut |_, _| true).unwrap();
+    assert!(found.curve.len() < 80, "it stops where the loss climbs");
+    let after = |learning_rate: f64| {
+        let recipe = Recipe { learning_rate, schedule: limpid::train::Schedule::Constant, warmup_steps: 0, ..recipe() };
+        let mut t = trainer(&config, recipe);
+        (0..60).map(|_| t.step(&batches).unwrap().loss).last().unwrap()
+    };
+    let best = after(found.suggested);
+    assert!(best < after(found.suggested / 30.0) && best < after(found.suggested * 30.0), "{found:?}");
 }

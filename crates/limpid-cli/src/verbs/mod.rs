@@ -7,6 +7,7 @@ pub mod data;
 pub mod doctor;
 pub mod eval;
 pub mod fetch;
+pub mod find;
 pub mod generate;
 pub mod inspect;
 pub mod learn;

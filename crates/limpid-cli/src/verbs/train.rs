@@ -41,6 +41,12 @@ pub struct Args {
     /// Go on with a run: its folder, or `auto` for the newest (or for --out, if it has begun)
     #[arg(long, value_name = "auto|DIR", aliases = ["resume-from-checkpoint"])]
     pub resume: Option<String>,
+    /// Go on from the state kept after step N (--keep) instead of the last
+    #[arg(long, value_name = "N", requires = "resume", hide_short_help = true)]
+    pub resume_step: Option<u64>,
+    /// Look for a learning rate: a hundred steps with a growing one, and what they show. Nothing is written
+    #[arg(long, alias = "find-lr", conflicts_with = "resume", hide_short_help = true)]
+    pub find_rate: bool,
     /// Read settings from a TOML or JSON file
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -230,6 +236,9 @@ pub fn run(args: Args) -> Result<()> {
         bail!("{} already holds a run: --resume {0} goes on with it, another --out starts a new one", folder.display());
     }
     fits(&job.model, &args.machine, "training this model")?;
+    if args.find_rate {
+        return super::find::run(&job, &args.machine, args.json);
+    }
     let threads = args.machine.threads();
     let (level, recipe) = (args.machine.level(), job.recipe);
     let say = |text: String| {
@@ -266,12 +275,12 @@ pub fn run(args: Args) -> Result<()> {
     let flops = step_flops(&job.model, &recipe);
 
     let trainer = Trainer::new(job.model.clone(), Box::new(args.machine.cpu(&job.model)), recipe);
-    let mut run = Run::new(trainer, Some(folder.clone()), &job.train, &job.validation, job.objective);
+    let mut run = Run::new(trainer, Some(folder.clone()), &job.train, &job.validation, job.objective, &job.tokenizer);
     if resumed.is_some() {
-        let step = run.resume()?;
+        let step = run.resume(args.resume_step)?;
         say(format!("going on with {} after step {step}", folder.display()));
     } else {
-        run.describe(&job.tokenizer)?;
+        run.describe()?;
         let rest = [
             ("data", absolute(&args.data)),
             ("tokenizer", absolute(&job.tokenizer_name)),
@@ -302,6 +311,7 @@ pub fn run(args: Args) -> Result<()> {
                 progress.line(&format!("step {step}: val loss {loss:.4}{}", if best { " (best so far)" } else { "" }));
             }
             Event::Saved(_) => shown.rate.pause(),
+            Event::Notice(what) => progress.line(&what),
         }
         if asked.load(Ordering::Relaxed) { Control::Stop } else { Control::Continue }
     });
@@ -330,6 +340,12 @@ fn report(summary: &Summary, folder: &std::path::Path) {
         (Some(floor), Some(val)) => format!(" (floor {floor:.4}, {:.4} above it)", val - floor),
         _ => String::new(),
     };
+    if summary.ended_early {
+        eprintln!(
+            "ended early: the validation loss no longer fell; the best weights are of step {}",
+            summary.best_step
+        );
+    }
     eprintln!(
         "{} steps in {}: train loss {:.4}{val}{floor}",
         summary.steps,

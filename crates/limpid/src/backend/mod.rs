@@ -7,9 +7,8 @@ pub mod cpu;
 pub mod reference;
 
 use crate::model::Model;
-use crate::ops::adamw::Rule;
+use crate::ops::adamw::{Change, Group, Rule};
 use crate::ops::{Batch, Op, Slot, Turn};
-use std::ops::Range;
 
 pub use cpu::Cpu;
 pub use reference::Reference;
@@ -31,9 +30,13 @@ pub trait Backend {
     fn forward(&mut self, ops: &[Op]);
     /// Runs the backward's entries in their order. Gradients of parameters are added to.
     fn backward(&mut self, back: &[Turn]);
-    /// Updates the stretches of parameters, each with its decay, and clears all gradients. Nothing but the
-    /// gradients is changed if the gradient's norm is not finite.
-    fn update(&mut self, groups: &[(Range<usize>, f64)], rule: &Rule) -> Report;
+    /// Updates the stretches of parameters and clears all gradients; adds to `watch` what it did to those stretches. Nothing
+    /// but the gradients is changed if the gradient's norm is not finite.
+    fn update(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Report;
+    /// Forgets all gradients of parameters.
+    fn clear(&mut self);
+    /// Moves the average of the stretches towards the parameters: `average = decay average + (1 - decay) parameters`.
+    fn average(&mut self, groups: &[Group], decay: f64);
     /// The values of a tensor (of all its rows).
     fn read(&self, slot: Slot) -> Vec<f32>;
     /// The sum of a tensor's values, in their order: what a loss needs, without a copy.

@@ -3,12 +3,11 @@
 
 use super::{Backend, Report};
 use crate::model::Model;
-use crate::ops::adamw::{self, Rule};
+use crate::ops::adamw::{self, Change, Group, Method, Rule};
 use crate::ops::dropout::{Draws, weight_index};
 use crate::ops::embed::{self, Lookup};
 use crate::ops::{Back, Batch, Drop, Grad, Op, Slot, Space, Span, Turn};
-use crate::ops::{activate, attend, classify, gather, linear, multiply, norm, rotate};
-use std::ops::Range;
+use crate::ops::{activate, attend, classify, gather, linear, multiply, muon, norm, rotate};
 
 /// The f64 backend.
 pub struct Reference {
@@ -74,17 +73,39 @@ impl Backend for Reference {
             Turn::Back(back) => self.backward_op(back),
         });
     }
-    fn update(&mut self, groups: &[(Range<usize>, f64)], rule: &Rule) -> Report {
+    fn update(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Report {
         let [_, param, grad, moment1, moment2, ..] = &mut self.memory;
-        let norm = groups.iter().flat_map(|(range, _)| &grad[range.clone()]).map(|g| g * g).sum::<f64>().sqrt();
+        let norm = groups.iter().flat_map(|g| &grad[g.range.clone()]).map(|g| g * g).sum::<f64>().sqrt();
+        let before = if watch.is_empty() { vec![] } else { param.clone() };
         if norm.is_finite() {
-            for (range, decay) in groups {
+            for Group { range, decay, matrix } in groups {
                 let [w, g, m, v] = [&mut *param, grad, moment1, moment2].map(|memory| &mut memory[range.clone()]);
-                adamw::reference::update(rule, rule.clip(norm), *decay, w, g, m, v);
+                match matrix.filter(|_| rule.method == Method::Muon) {
+                    Some((_, cols)) => {
+                        muon::reference::update(rule, rule.clip(norm), *decay, cols, w, g, m);
+                    }
+                    None => adamw::reference::update(rule, rule.clip(norm), *decay, w, g, m, v),
+                }
             }
         }
-        grad.fill(0.0);
+        for change in watch {
+            for i in change.range.clone() {
+                change.gradient += grad[i] * grad[i];
+                change.weight += param[i] * param[i];
+                change.update += (param[i] - before[i]) * (param[i] - before[i]);
+            }
+        }
+        self.clear();
         Report { norm, finite: norm.is_finite() }
+    }
+    fn clear(&mut self) {
+        self.memory[Space::Grad as usize].fill(0.0);
+    }
+    fn average(&mut self, groups: &[Group], decay: f64) {
+        let [_, param, _, _, _, average, ..] = &mut self.memory;
+        for i in groups.iter().flat_map(|g| g.range.clone()) {
+            average[i] = decay * average[i] + (1.0 - decay) * param[i];
+        }
     }
     fn read(&self, slot: Slot) -> Vec<f32> {
         self.exact(slot).iter().map(|v| *v as f32).collect()
@@ -160,7 +181,7 @@ impl Reference {
                 let rows_losses: Vec<f64> = rows
                     .chunks_exact_mut(w.rows)
                     .enumerate()
-                    .map(|(n, row)| classify::reference::row(row, target(n)))
+                    .map(|(n, row)| classify::reference::row(row, target(n), self.batch.terms, None))
                     .collect();
                 self.put(Some(losses), || rows_losses);
                 self.put(probs, || rows);
@@ -360,9 +381,7 @@ impl Reference {
                 let weight = f64::from(self.batch.weight);
                 let each = rows.chunks_exact_mut(w.rows).enumerate().map(|(n, row)| {
                     let target = classify::target(&self.batch, n, w.rows);
-                    let loss = classify::reference::row(row, target);
-                    classify::reference::row_backward(row, target, weight);
-                    loss
+                    classify::reference::row(row, target, self.batch.terms, Some(weight))
                 });
                 let all: Vec<f64> = each.collect();
                 self.put(Some(losses), || all);

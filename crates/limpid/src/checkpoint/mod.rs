@@ -165,14 +165,18 @@ pub fn save_parameters(path: &Path, model: &Model, backend: &dyn Backend) -> Res
     safetensors_file::write(path, stored(model, backend, Space::Param, ""), format_pt())
 }
 
-/// Writes parameters and moments to `path`, with `state` (JSON) in the metadata: all that resuming needs, in one file.
+/// Writes `memories`, each with a prefix to its tensors' names, to `path`, with `state` (JSON) in the metadata.
 ///
 /// # Errors
 /// As [`save_parameters`].
-pub fn save_state(path: &Path, model: &Model, backend: &dyn Backend, state: String) -> Result<()> {
-    let mut tensors = stored(model, backend, Space::Param, "");
-    tensors.extend(stored(model, backend, Space::Moment1, "moment1/"));
-    tensors.extend(stored(model, backend, Space::Moment2, "moment2/"));
+pub fn save_state(
+    path: &Path,
+    model: &Model,
+    backend: &dyn Backend,
+    memories: &[(&str, Space)],
+    state: String,
+) -> Result<()> {
+    let tensors = memories.iter().flat_map(|(prefix, space)| stored(model, backend, *space, prefix)).collect();
     safetensors_file::write(path, tensors, Facts::from([("limpid".to_string(), state)]))
 }
 
@@ -183,13 +187,12 @@ fn own_links(model: &Model, prefix: &str) -> Vec<Link> {
     links.done()
 }
 
-/// Reads what [`save_parameters`] or [`save_state`] wrote: the parameters, or with a prefix the moments.
+/// Reads what [`save_parameters`] or [`save_state`] wrote: the parameters, or another memory with its prefix.
 ///
 /// # Errors
 /// If a tensor is missing, left over or of another shape; the backend is then untouched.
 pub fn load(store: &Store, model: &Model, backend: &mut dyn Backend, prefix: &str, space: Space) -> Result<()> {
-    let moment = |name: &str| name.starts_with("moment");
-    let wanted = |name: &str| if prefix.is_empty() { !moment(name) } else { name.starts_with(prefix) };
+    let wanted = |name: &str| if prefix.is_empty() { !name.contains('/') } else { name.starts_with(prefix) };
     let names = dialect::names(store, |name| wanted(name).then(|| name.into()))?;
     dialect::load(&own_links(model, prefix), model, (store, &names), (backend, space))
 }

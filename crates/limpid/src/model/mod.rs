@@ -11,7 +11,8 @@ pub mod init;
 mod plan;
 
 use crate::config::{Config, ConfigError, RotaryScaling};
-use crate::ops::{Op, Slot, Space, Turn};
+use crate::ops::adamw::{Group, Method};
+use crate::ops::{Access, Op, Slot, Space, Turn};
 use again::Keep;
 use std::fmt;
 use std::ops::Range;
@@ -121,6 +122,15 @@ impl Param {
     /// Whether it has two dimensions: decay is for these (GPT-2's rule).
     pub fn is_matrix(&self) -> bool {
         !matches!(self.role, Role::Gain | Role::Bias)
+    }
+    /// Whether it is a matrix from features to features, neither a table nor the head: these are muon's.
+    pub fn is_inside(&self) -> bool {
+        matches!(self.role, Role::Weight | Role::Residual) && !self.name.starts_with("unembed.")
+    }
+    /// The layer it belongs to: `blocks.3`, `embed`, `ln_final`.
+    pub fn layer(&self) -> &str {
+        let parts = if self.name.starts_with("blocks.") { 2 } else { 1 };
+        self.name.match_indices('.').nth(parts - 1).map_or(&self.name, |(at, _)| &self.name[..at])
     }
     /// The group it is counted in: its name without block numbers and the last part.
     pub fn group(&self) -> &'static str {
@@ -295,17 +305,41 @@ impl Model {
     }
 
     /// The stretches of parameters an update walks over, each with its decay: matrices decay, vectors
-    /// (biases, gains, offsets) do not. Neighbours of one kind are one stretch.
-    pub fn decay_groups(&self, decay: f64) -> Vec<(Range<usize>, f64)> {
-        let mut groups: Vec<(Range<usize>, f64)> = vec![];
+    /// (biases, gains, offsets) do not. Neighbours of one kind are one stretch; muon's matrices, those inside the model, are
+    /// stretches of their own, and so are queries, keys and values, which lie in one.
+    pub fn update_groups(&self, decay: f64, method: Method) -> Vec<Group> {
+        let mut groups: Vec<Group> = vec![];
         for param in &self.params {
-            let decay = if param.is_matrix() { decay } else { 0.0 };
+            let (slot, decay) = (param.slot, if param.is_matrix() { decay } else { 0.0 });
+            if method == Method::Muon && param.is_inside() {
+                let mut add = |rows: Range<usize>| {
+                    let range = slot.at + rows.start * slot.cols..slot.at + rows.end * slot.cols;
+                    groups.push(Group { range, decay, matrix: Some((rows.len(), slot.cols)) });
+                };
+                match param.name.contains(".attn.qkv.") {
+                    true => self.config.heads().parts().into_iter().for_each(add),
+                    false => add(0..slot.rows),
+                }
+                continue;
+            }
             match groups.last_mut() {
-                Some((range, d)) if *d == decay => range.end = param.slot.range().end,
-                _ => groups.push((param.slot.range(), decay)),
+                Some(last) if last.decay == decay && last.matrix.is_none() => last.range.end = slot.range().end,
+                _ => groups.push(Group { range: slot.range(), decay, matrix: None }),
             }
         }
         groups
+    }
+
+    /// The layers that have parameters, in the order of the forward pass.
+    pub fn layers(&self) -> Vec<&str> {
+        let mut layers: Vec<&str> = vec![];
+        for mut op in self.ops.iter().copied() {
+            for (_, slot) in op.operands().filter(|(access, _)| *access == Access::Own) {
+                let of = self.params.iter().find(|p| p.slot == *slot).map(Param::layer);
+                layers.extend(of.filter(|layer| !layers.contains(layer)));
+            }
+        }
+        layers
     }
 
     /// The activation called `name`.

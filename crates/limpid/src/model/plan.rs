@@ -93,7 +93,7 @@ pub fn arrange(model: &mut Model) {
         at = (at + rows * cols).next_multiple_of(ALIGN);
     }
     relocate(model, &to);
-    for space in [Space::Param, Space::Grad, Space::Moment1, Space::Moment2] {
+    for space in [Space::Param, Space::Grad, Space::Moment1, Space::Moment2, Space::Average] {
         model.sizes[space as usize] = at;
     }
 }

@@ -20,6 +20,7 @@ pub mod gather;
 pub mod linear;
 pub mod math;
 pub mod multiply;
+pub mod muon;
 pub mod norm;
 pub mod random;
 pub mod rotate;
@@ -42,6 +43,8 @@ pub enum Space {
     Moment1,
     /// The optimizer's second moment: the same layout as `Param`.
     Moment2,
+    /// The parameters' moving average: the same layout as `Param`; the system gives it memory when it is first written.
+    Average,
     /// Activations.
     Act,
     /// Gradients of the activations, in places of their own.
@@ -54,12 +57,13 @@ pub enum Space {
 
 impl Space {
     /// All spaces, in the order of their numbers.
-    pub const ALL: [Space; 9] = [
+    pub const ALL: [Space; 10] = [
         Space::Const,
         Space::Param,
         Space::Grad,
         Space::Moment1,
         Space::Moment2,
+        Space::Average,
         Space::Act,
         Space::ActGrad,
         Space::Stat,
@@ -588,6 +592,8 @@ pub struct Batch {
     pub context: usize,
     /// What each counted row's loss weighs in the gradient: 1 / rows counted in the whole step for a mean.
     pub weight: f32,
+    /// What training adds to each row's loss.
+    pub terms: classify::Terms,
     /// Draws of dropout; none in evaluation.
     pub seed: Option<u64>,
 }
@@ -603,7 +609,8 @@ fn again<T: Copy>(to: &mut Vec<T>, from: &Vec<T>, part: impl std::slice::SliceIn
 impl Batch {
     /// Becomes a copy of `other`, in the memory it has.
     pub fn copy_from(&mut self, other: &Batch) {
-        let Batch { tokens, positions, segments, targets, soft_targets, spans, outputs, context, weight, seed } = self;
+        let Batch { tokens, positions, segments, targets, soft_targets, spans, outputs, context, weight, terms, seed } =
+            self;
         again(tokens, &other.tokens, ..);
         again(positions, &other.positions, ..);
         again(segments, &other.segments, ..);
@@ -611,7 +618,7 @@ impl Batch {
         again(soft_targets, &other.soft_targets, ..);
         again(spans, &other.spans, ..);
         again(outputs, &other.outputs, ..);
-        (*context, *weight, *seed) = (other.context, other.weight, other.seed);
+        (*context, *weight, *terms, *seed) = (other.context, other.weight, other.terms, other.seed);
     }
 
     /// Becomes the rows of some of `other`'s sequences, which lie one after the other there, in the memory it has.
@@ -632,7 +639,7 @@ impl Batch {
         again(&mut self.spans, &other.spans, sequences);
         self.spans.iter_mut().for_each(|s| s.row -= rows.start);
         self.outputs.clear();
-        (self.context, self.weight, self.seed) = (other.context, other.weight, other.seed);
+        (self.context, self.weight, self.terms, self.seed) = (other.context, other.weight, other.terms, other.seed);
         rows.start
     }
 

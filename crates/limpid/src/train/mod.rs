@@ -1,13 +1,18 @@
-//! Training: what to do (`recipe`), one step of it (this file), and a whole run in a folder (`run`).
+//! Training: what to do (`recipe`), one step of it (this file), and a whole run in a folder (`run`), which looks before its first
+//! step (`preflight`) and when a loss goes astray (`divergence`); `finder` tries learning rates.
 //!
 //! A step is: fill a batch, forward, backward, for every micro-batch; then one update. Gradients add and the loss
 //! weighs each row by all rows of the step, so 8 x 1, 2 x 4 and 1 x 8 are the same step. The state is the
 //! step's number and the arenas; everything random is a function of (seed, step).
 
+pub mod divergence;
+pub mod finder;
+pub mod preflight;
 pub mod recipe;
 pub mod run;
 
-pub use recipe::{Recipe, Reduction, Schedule};
+pub use preflight::{Preflight, preflight};
+pub use recipe::{Divergence, Recipe, Reduction, Schedule};
 pub use run::{Control, Event, Run, Summary};
 
 use crate::backend::{Backend, Report};
@@ -15,10 +20,11 @@ use crate::checkpoint::store::Store;
 use crate::checkpoint::{self, CheckpointError};
 use crate::config::ConfigError;
 use crate::data::{self, Batches, DataError};
-use crate::model::{Model, init};
+use crate::model::{Model, Param, init};
+use crate::ops::adamw::{Change, Group};
 use crate::ops::{Batch, Space, Turn, random};
 use crate::trace;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Why training cannot start or go on.
 #[derive(Debug, thiserror::Error)]
@@ -45,14 +51,71 @@ pub enum TrainError {
         /// Its first such value.
         value: f32,
     },
+    /// Training that could not work.
+    #[error(transparent)]
+    Preflight(#[from] Preflight),
+    /// A loss that jumped, where the recipe says to stop.
+    #[error(
+        "step {step}: the loss is {loss:.4}, {deviations:.0} deviations above the usual {usual:.4}; the state after step {} is saved. \
+         --divergence rollback goes back and passes over the data that led here; a smaller --learning-rate helps more", .step - 1
+    )]
+    Spike {
+        /// The step that was not done.
+        step: u64,
+        /// Its loss.
+        loss: f64,
+        /// The recent losses' mean.
+        usual: f64,
+        /// Their deviations between the two.
+        deviations: f64,
+    },
+    /// A loss that rose far above where it began and stays there.
+    #[error(
+        "step {step}: the loss is {loss:.4} and was {first:.4} at first: training diverges; the state is saved. A learning rate of \
+         {} would be the next to try, and `limpid train --find-rate` looks for one", short(.rate / 10.0)
+    )]
+    Diverged {
+        /// The last step done.
+        step: u64,
+        /// The recent losses' mean.
+        loss: f64,
+        /// The first loss.
+        first: f64,
+        /// The recipe's learning rate.
+        rate: f64,
+    },
+    /// Rolling back again and again.
+    #[error(
+        "training went astray {times} times, the last time at step {step}: going back does not help; a smaller --learning-rate may"
+    )]
+    Astray {
+        /// How often.
+        times: u64,
+        /// Where it did last.
+        step: u64,
+    },
+    /// Somebody else works in the folder.
+    #[error("another process is training in {} (its lock is state/lock): wait for it, stop it, or choose another --out", .path.display())]
+    Busy {
+        /// The run's folder.
+        path: PathBuf,
+    },
     /// A resume with another model or recipe.
-    #[error("{} cannot be resumed with other settings: {what}", .path.display())]
+    #[error(
+        "{} cannot be resumed with other settings: {what}. What may differ: eval_every, eval_tokens, save_every, keep, patience, \
+         detail_every, spike, divergence, preflight. Another --out starts a new run", .path.display()
+    )]
     Differs {
         /// The run's folder.
         path: PathBuf,
         /// What differs.
         what: String,
     },
+}
+
+/// A rate in as few digits as say it.
+fn short(rate: f64) -> String {
+    format!("{:.0e}", rate)
 }
 
 /// What one step found.
@@ -80,8 +143,21 @@ pub struct Trainer {
     pub recipe: Recipe,
     /// Steps done.
     pub step: u64,
-    groups: Vec<(std::ops::Range<usize>, f64)>,
+    /// Steps' worth of data that were passed over: step s learns from what would be step s + skipped's.
+    pub skipped: u64,
+    /// Whether the weights are as [`Trainer::new`] draws them; whoever writes others there says so.
+    pub fresh: bool,
+    groups: Vec<Group>,
     batch: Batch,
+}
+
+/// The gradient of a step, which waits in the backend for [`Trainer::update`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Gradient {
+    /// Mean loss of the step's batch.
+    pub loss: f64,
+    /// Tokens it saw.
+    pub tokens: usize,
 }
 
 impl Trainer {
@@ -90,50 +166,109 @@ impl Trainer {
         for param in &model.params {
             backend.write(param.slot, &init::values(&model, param, recipe.init, recipe.init_std, recipe.seed));
         }
-        let groups = model.decay_groups(recipe.weight_decay);
-        Trainer { model, backend, recipe, step: 0, groups, batch: Batch::default() }
+        let groups = model.update_groups(recipe.weight_decay, recipe.optimizer);
+        Trainer { model, backend, recipe, step: 0, skipped: 0, fresh: true, groups, batch: Batch::default() }
     }
 
-    /// Does one step: forward and backward of every micro-batch, then an update.
+    /// Does one step: the gradient of every micro-batch, then an update.
     ///
     /// # Errors
     /// If a loss or the gradient is not finite; the weights are then what they were, and the tensor is named.
     pub fn step(&mut self, batches: &Batches) -> Result<Step, TrainError> {
+        let gradient = self.gradient(batches)?;
+        self.update(batches, gradient, self.recipe.rate(self.step), &mut [])
+    }
+
+    /// Forward and backward of every micro-batch of the next step.
+    ///
+    /// # Errors
+    /// If the loss is not finite; the gradient is forgotten then, and the first tensor that broke is named.
+    pub fn gradient(&mut self, batches: &Batches) -> Result<Gradient, TrainError> {
         let losses = self.model.losses().expect("a model in training has losses");
         let micros = self.recipe.accumulate as u64;
         let mut counted = 0;
         for micro in 0..micros {
-            batches.fill(self.step, micro, &mut self.batch);
+            batches.fill(self.step + self.skipped, micro, &mut self.batch);
             counted += data::counted(&self.batch);
         }
         let (mut total, mut tokens) = (0.0, 0);
         for micro in 0..micros {
             if micros > 1 {
-                batches.fill(self.step, micro, &mut self.batch);
+                batches.fill(self.step + self.skipped, micro, &mut self.batch);
             }
             self.feed(micro, counted);
             self.backend.forward(self.model.body());
             self.backend.backward(&self.model.back);
-            let live = losses.of(&self.batch);
-            total += self.backend.sum(live);
+            total += self.backend.sum(losses.of(&self.batch));
             tokens += self.batch.tokens.len();
         }
-        let (loss, rate) = (total / counted.max(1) as f64, self.recipe.rate(self.step));
+        let loss = total / counted.max(1) as f64;
+        if loss.is_finite() { Ok(Gradient { loss, tokens }) } else { Err(self.broken(batches)) }
+    }
+
+    /// Updates the weights with the gradient that waits, and their average if there is one; adds to `watch` what that did to
+    /// those stretches.
+    ///
+    /// # Errors
+    /// If the gradient is not finite; the weights are then what they were.
+    pub fn update(
+        &mut self,
+        batches: &Batches,
+        gradient: Gradient,
+        rate: f64,
+        watch: &mut [Change],
+    ) -> Result<Step, TrainError> {
+        let Gradient { loss, tokens } = gradient;
         let step = self.step + 1;
-        let finite = loss.is_finite();
-        let Report { norm, finite: updated } = match finite {
-            true => self.backend.update(&self.groups, &self.recipe.rule(rate, step)),
-            false => Report { norm: f64::NAN, finite: false },
-        };
-        if !updated {
-            let (tensor, value) = self.first_not_finite(batches, counted);
-            for param in &self.model.params {
-                self.backend.write(param.slot.grad(), &vec![0.0; param.slot.len()]);
-            }
-            return Err(TrainError::NotFinite { step, tensor, value });
+        let Report { norm, finite } = self.backend.update(&self.groups, &self.recipe.rule(rate, step), watch);
+        if !finite {
+            return Err(self.broken(batches));
+        }
+        if self.recipe.ema > 0.0 {
+            self.backend.average(&self.groups, self.recipe.averaging(self.step));
         }
         self.step = step;
         Ok(Step { step, loss, norm, rate, tokens })
+    }
+
+    /// Forgets the gradient that waits.
+    pub fn discard(&mut self) {
+        self.backend.clear();
+    }
+
+    /// Whether updates change a parameter.
+    pub fn trains(&self, param: &Param) -> bool {
+        param.slot.space == Space::Param && self.groups.iter().any(|g| g.range.contains(&param.slot.at))
+    }
+
+    /// Runs `f` with the weights' average in their place, if there is one: what is evaluated and kept.
+    pub fn averaged<T>(&mut self, f: impl FnOnce(&mut Trainer) -> T) -> T {
+        self.swap();
+        let done = f(self);
+        self.swap();
+        done
+    }
+
+    /// Weights and average change places.
+    fn swap(&mut self) {
+        if self.recipe.ema == 0.0 || self.step == 0 {
+            return;
+        }
+        for i in 0..self.model.params.len() {
+            let (slot, trains) = (self.model.params[i].slot, self.trains(&self.model.params[i]));
+            if trains {
+                let [own, average] = [slot, slot.in_space(Space::Average)].map(|slot| self.backend.read(slot));
+                self.backend.write(slot, &average);
+                self.backend.write(slot.in_space(Space::Average), &own);
+            }
+        }
+    }
+
+    /// What a step that is not finite says of itself.
+    fn broken(&mut self, batches: &Batches) -> TrainError {
+        let (tensor, value) = self.first_not_finite(batches);
+        self.discard();
+        TrainError::NotFinite { step: self.step + 1, tensor, value }
     }
 
     fn feed(&mut self, micro: u64, counted: usize) {
@@ -141,16 +276,18 @@ impl Trainer {
             Reduction::Mean => 1.0 / counted.max(1) as f32,
             Reduction::Sum => 1.0,
         };
-        self.batch.seed = Some(random::bits(self.recipe.seed, self.step, micro));
+        self.batch.terms = self.recipe.terms();
+        self.batch.seed = Some(random::bits(self.recipe.seed, self.step + self.skipped, micro));
         self.backend.feed(&self.batch);
     }
 
     /// Runs the step again, op by op, and names the first tensor that holds what is no number.
-    fn first_not_finite(&mut self, batches: &Batches, counted: usize) -> (String, f32) {
+    fn first_not_finite(&mut self, batches: &Batches) -> (String, f32) {
         let bad = |values: &[f32]| values.iter().copied().find(|v| !v.is_finite());
+        self.discard();
         for micro in 0..self.recipe.accumulate as u64 {
-            batches.fill(self.step, micro, &mut self.batch);
-            self.feed(micro, counted);
+            batches.fill(self.step + self.skipped, micro, &mut self.batch);
+            self.feed(micro, data::counted(&self.batch));
             if let Some(found) = trace::find_not_finite(&self.model, &mut *self.backend, &self.batch) {
                 return (found.name, found.value);
             }
@@ -174,14 +311,30 @@ impl Trainer {
         ("the norm of the gradient".into(), f32::INFINITY)
     }
 
-    /// Takes weights, moments and step from a state file.
+    /// The memories that resuming needs, with the prefix of their tensors' names in a state file.
+    fn memories(&self) -> impl Iterator<Item = (&'static str, Space)> + use<> {
+        let average = (self.recipe.ema > 0.0).then_some(("average/", Space::Average));
+        [("", Space::Param), ("moment1/", Space::Moment1), ("moment2/", Space::Moment2)].into_iter().chain(average)
+    }
+
+    /// Writes weights, moments, average and `state` (JSON) to a file: all that resuming needs.
+    ///
+    /// # Errors
+    /// Whatever the file system says; the old file is then still there.
+    pub fn save(&self, path: &Path, state: String) -> Result<(), CheckpointError> {
+        let memories: Vec<_> = self.memories().collect();
+        checkpoint::save_state(path, &self.model, &*self.backend, &memories, state)
+    }
+
+    /// Takes weights, moments, average and step from a state file.
     ///
     /// # Errors
     /// If a tensor is missing or of another shape; nothing has changed then.
     pub fn restore(&mut self, state: &Store, step: u64) -> Result<(), CheckpointError> {
-        for (prefix, space) in [("", Space::Param), ("moment1/", Space::Moment1), ("moment2/", Space::Moment2)] {
+        for (prefix, space) in self.memories() {
             checkpoint::load(state, &self.model, &mut *self.backend, prefix, space)?;
         }
+        self.fresh = false;
         self.step = step;
         Ok(())
     }

@@ -5,6 +5,7 @@ use crate::config::{ConfigError, axis};
 use crate::data::Documents;
 use crate::model::init::Init;
 use crate::ops::adamw::{Method, Rule};
+use crate::ops::classify::Terms;
 use serde::{Deserialize, Serialize};
 
 axis! {
@@ -18,6 +19,17 @@ axis! {
         Constant = "constant",
         /// As it is, then a straight line to the least one over the last `decay_fraction` of the steps.
         Wsd = "wsd",
+    }
+}
+axis! {
+    /// What to do when the loss jumps or is no number.
+    Divergence, "divergence" {
+        /// Note a jump and go on; stop at what is no number.
+        Note = "note",
+        /// Stop.
+        Stop = "stop",
+        /// Go back to the last saved state and pass over the data that led there.
+        Rollback = "rollback",
     }
 }
 axis! {
@@ -60,12 +72,20 @@ pub struct Recipe {
     pub beta2: f64,
     /// Added to the root of the second moment.
     pub eps: f64,
+    /// Momentum of muon's matrices.
+    pub muon_momentum: f64,
     /// Decay of matrices; vectors do not decay.
     pub weight_decay: f64,
     /// Greatest norm of the whole gradient; 0 for no clipping.
     pub clip: f64,
     /// What the losses become.
     pub reduction: Reduction,
+    /// Share of each target that goes to all tokens alike.
+    pub label_smoothing: f64,
+    /// Weight of the squared log of the sum of exponentials, which keeps logits from drifting.
+    pub z_loss: f64,
+    /// Memory of the weights' moving average, which is what is evaluated and kept; 0 for the weights themselves.
+    pub ema: f64,
     /// How weights start.
     pub init: Init,
     /// Deviation of normal initial weights; 0 for 0.02 sqrt(768 / d_model): GPT-2's at GPT-2's width, and the same
@@ -79,6 +99,18 @@ pub struct Recipe {
     pub eval_tokens: usize,
     /// Steps between saves of the state; 0 for the end only.
     pub save_every: u64,
+    /// Saved states to keep beside the last.
+    pub keep: usize,
+    /// Evaluations without a better loss after which training ends; 0 for never.
+    pub patience: u64,
+    /// Steps between notes of every layer's gradients, weights and updates; 0 for none.
+    pub detail_every: u64,
+    /// Deviations above the recent losses from which a loss is a jump; 0 to look for none.
+    pub spike: f64,
+    /// What to do then.
+    pub divergence: Divergence,
+    /// Whether training is checked before the first step ([`super::preflight`]).
+    pub preflight: bool,
     /// Share of the text kept for validation.
     pub val_fraction: f64,
     /// Whether windows hold whole documents: see [`Documents::whole`].
@@ -104,15 +136,25 @@ impl Default for Recipe {
             beta1: 0.9,
             beta2: 0.99,
             eps: 1e-8,
+            muon_momentum: 0.95,
             weight_decay: 0.1,
             clip: 1.0,
             reduction: Reduction::Mean,
+            label_smoothing: 0.0,
+            z_loss: 0.0,
+            ema: 0.0,
             init: Init::Gpt2,
             init_std: 0.0,
             seed: 1337,
             eval_every: 250,
             eval_tokens: 20_000,
             save_every: 250,
+            keep: 0,
+            patience: 0,
+            detail_every: 10,
+            spike: 8.0,
+            divergence: Divergence::Note,
+            preflight: true,
             val_fraction: 0.1,
             whole_documents: false,
             cross_documents: true,
@@ -180,10 +222,22 @@ impl Recipe {
         }
     }
 
+    /// What training adds to each row's loss.
+    pub fn terms(&self) -> Terms {
+        Terms { smoothing: self.label_smoothing as f32, z_loss: self.z_loss as f32 }
+    }
+
+    /// The moving average's memory in the step after `step` of them: shorter at first, when the weights are still near
+    /// where they began.
+    pub fn averaging(&self, step: u64) -> f64 {
+        if step == 0 { 0.0 } else { self.ema.min((1 + step) as f64 / (10 + step) as f64) }
+    }
+
     /// The update of one step.
     pub fn rule(&self, rate: f64, step: u64) -> Rule {
         let max_norm = if self.clip > 0.0 { self.clip } else { f64::INFINITY };
-        Rule { method: self.optimizer, rate, beta1: self.beta1, beta2: self.beta2, eps: self.eps, step, max_norm }
+        let Recipe { beta1, beta2, muon_momentum: momentum, eps, .. } = *self;
+        Rule { method: self.optimizer, rate, beta1, beta2, momentum, eps, step, max_norm }
     }
 
     /// Says whether every number is in its range.
@@ -203,8 +257,17 @@ impl Recipe {
         let (rate, least) = (self.learning_rate, self.min_learning_rate);
         range("learning_rate", rate, rate > 0.0 && rate.is_finite(), "it must be above 0")?;
         range("min_learning_rate", least, (0.0..=rate).contains(&least), "from 0 to the learning rate")?;
-        range("beta1", self.beta1, below_one(self.beta1), "from 0 up to, but not, 1")?;
-        range("beta2", self.beta2, below_one(self.beta2), "from 0 up to, but not, 1")?;
+        for (what, x) in [
+            ("beta1", self.beta1),
+            ("beta2", self.beta2),
+            ("muon_momentum", self.muon_momentum),
+            ("label_smoothing", self.label_smoothing),
+            ("ema", self.ema),
+        ] {
+            range(what, x, below_one(x), "from 0 up to, but not, 1")?;
+        }
+        range("z_loss", self.z_loss, (0.0..=1.0).contains(&self.z_loss), "from 0 to 1; 0.0001 is usual")?;
+        range("spike", self.spike, self.spike >= 0.0, "0 to look for none, or deviations above the recent losses")?;
         range("eps", self.eps, self.eps > 0.0, "it must be above 0")?;
         range("weight_decay", self.weight_decay, self.weight_decay >= 0.0, "0 or more")?;
         range("clip", self.clip, self.clip >= 0.0, "0 for no clipping, or the greatest norm of the gradient")?;

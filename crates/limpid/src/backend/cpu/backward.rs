@@ -274,7 +274,12 @@ pub fn head(step: Back, weights: &Weights, lane: &mut Lane, to: &Parameters, cre
         crew.rows([(&mut stat[at(losses, &part)], 1), (&mut *chunk, v)], |rows, [losses, chunk], _| {
             for ((n, loss), row) in rows.zip(losses).zip(chunk.chunks_exact_mut(v)) {
                 let target = classify::target(batch, part.start + n, v);
-                *loss = crew.level.run(classify::Row { logits: row, target, weight: Some(batch.weight) });
+                *loss = crew.level.run(classify::Row {
+                    logits: row,
+                    target,
+                    terms: batch.terms,
+                    weight: Some(batch.weight),
+                });
             }
         });
         let dlogits = Mat::new(chunk, v);

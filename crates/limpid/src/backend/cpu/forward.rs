@@ -202,7 +202,7 @@ pub fn run(op: Op, weights: &Weights, lane: &mut Lane, crew: &Crew, serving: Opt
                 crew.rows([(&mut stat[at(losses, &part)], 1), (&mut *chunk, v)], |rows, [losses, chunk], _| {
                     for ((n, loss), row) in rows.zip(losses).zip(chunk.chunks_exact_mut(v)) {
                         let target = classify::target(batch, part.start + n, v);
-                        *loss = level.run(classify::Row { logits: row, target, weight: None });
+                        *loss = level.run(classify::Row { logits: row, target, terms: batch.terms, weight: None });
                     }
                 });
                 if let Some(slot) = probs {

@@ -12,10 +12,11 @@ mod crew;
 mod forward;
 mod pool;
 pub mod roof;
+mod update;
 
 use super::{Backend, Report};
 use crate::model::{Model, Use};
-use crate::ops::adamw::{self, Rule};
+use crate::ops::adamw::{Change, Group, Rule};
 use crate::ops::arena::Arena;
 use crate::ops::classify;
 use crate::ops::linear::Precision;
@@ -28,7 +29,7 @@ use crew::Crew;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// The f32 backend.
 pub struct Cpu {
@@ -38,6 +39,9 @@ pub struct Cpu {
     blank: Vec<(Slot, AtomicBool)>,
     moment1: Arena,
     moment2: Arena,
+    average: Arena,
+    /// Where muon's matrices are made orthogonal; there once one was.
+    room: Arena,
     /// One for all rows, or one a thread.
     lanes: Vec<RwLock<Lane>>,
     serving: Option<Serving>,
@@ -158,6 +162,8 @@ impl Cpu {
             blank: model.params.iter().map(|p| (p.slot.grad(), AtomicBool::new(true))).collect(),
             moment1: arena(Space::Moment1, trains),
             moment2: arena(Space::Moment2, trains),
+            average: arena(Space::Average, trains),
+            room: Arena::default(),
             lanes: (0..lanes).map(lane).collect(),
             serving: decodes.then(|| Serving {
                 cache: arena(Space::Cache, true),
@@ -170,7 +176,7 @@ impl Cpu {
                 .map(|_| Crew::new(model, 1, (level, precision), 0))
                 .collect(),
             crew,
-            partial: vec![0.0; model.sizes[Space::Param as usize].div_ceil(NORM_PART) + model.params.len()],
+            partial: vec![0.0; model.sizes[Space::Param as usize].div_ceil(update::PART) + 3 * model.params.len()],
         };
         super::prepare(model, &mut cpu);
         cpu
@@ -217,6 +223,7 @@ impl Cpu {
             Space::Grad => Some(&self.grad),
             Space::Moment1 => Some(&self.moment1),
             Space::Moment2 => Some(&self.moment2),
+            Space::Average => Some(&self.average),
             Space::Cache => self.serving.as_ref().map(|s| &s.cache),
             Space::Act | Space::ActGrad | Space::Stat => None,
         }
@@ -256,9 +263,6 @@ impl Cpu {
         }
     }
 }
-
-/// Gradients whose squares are summed in one go: fixes the order of the norm's sum.
-const NORM_PART: usize = 1 << 16;
 
 impl Backend for Cpu {
     fn feed(&mut self, batch: &Batch) {
@@ -343,35 +347,14 @@ impl Backend for Cpu {
             }
         });
     }
-    fn update(&mut self, groups: &[(Range<usize>, f64)], rule: &Rule) -> Report {
-        self.fill_blanks(0..self.grad.len());
-        let Cpu { weights, grad, blank, moment1, moment2, crew, partial, .. } = self;
-        blank.iter_mut().for_each(|(_, blank)| *blank.get_mut() = true); // once it is used below
-        let parts = |range: &Range<usize>| range.len().div_ceil(NORM_PART);
-        let mut from = 0;
-        for (range, _) in groups {
-            let g = &grad[range.clone()];
-            let sums = &mut partial[from..from + parts(range)];
-            from += sums.len();
-            let to = Mutex::new(sums);
-            crew.pool.run(parts(range), &|task, _| {
-                let sum = adamw::sum_of_squares(&g[task * NORM_PART..((task + 1) * NORM_PART).min(g.len())]);
-                to.lock().unwrap_or_else(|e| e.into_inner())[task] = sum;
-            });
-        }
-        let norm = partial[..from].iter().sum::<f64>().sqrt();
-        if !norm.is_finite() {
-            return Report { norm, finite: false };
-        }
-        let clip = rule.clip(norm) as f32;
-        for (range, decay) in groups {
-            let [w, m, v] = [&mut weights.param, moment1, moment2].map(|memory| (&mut memory[range.clone()], 1));
-            let (g, decay) = (&grad[range.clone()], *decay as f32);
-            crew.rows([w, m, v], |rows, [w, m, v], _| {
-                crew.level.run(adamw::Update { rule, clip, decay, w, g: &g[rows], m, v });
-            });
-        }
-        Report { norm, finite: true }
+    fn update(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Report {
+        self.update_parameters(groups, rule, watch)
+    }
+    fn clear(&mut self) {
+        self.blank.iter_mut().for_each(|(_, blank)| *blank.get_mut() = true);
+    }
+    fn average(&mut self, groups: &[Group], decay: f64) {
+        self.average_parameters(groups, decay);
     }
     fn read(&self, slot: Slot) -> Vec<f32> {
         if let (Space::Param, Some(Serving { packed, tables, .. })) = (slot.space, &self.serving)
@@ -419,6 +402,7 @@ impl Backend for Cpu {
             Space::Grad => &mut self.grad,
             Space::Moment1 => &mut self.moment1,
             Space::Moment2 => &mut self.moment2,
+            Space::Average => &mut self.average,
             Space::Cache => &mut self.serving.as_mut().expect("only decoding has a cache").cache,
         };
         memory[slot.range()].copy_from_slice(values);

@@ -1,0 +1,178 @@
+//! Muon (Jordan et al. 2024): momentum whose step is made orthogonal, for the matrices inside the model; everything else
+//! takes AdamW's step. With g the gradient after clipping, b the momentum, d the decay and (o, i) the matrix' shape,
+//!
+//!   m = b m + (1 - b) g;   u = b m + (1 - b) g                                  (Nesterov's look ahead)
+//!   x = u / |u|;   five times x = a x + (b s + c s s) x with s = x x'           (Newton and Schulz; s = x' x if o > i)
+//!   w -= rate (d w + 0.2 sqrt(max(o, i)) x)
+//!
+//! The iteration brings every singular value near 1 (0.68 to 1.13). The factor makes a step as large as AdamW's usually is, so
+//! both take the same learning rate (Liu et al. 2025). Queries, keys and values are matrices of their own.
+//!
+//! Five iterations are 10 products of (m, m) by (m, n) and 5 of (m, m) by (m, m), with m the lesser side: at GPT-2's width about
+//! as much as a step of 6 d_model tokens, whatever the batch.
+
+use super::simd::{Kernel, fma};
+
+/// a, b and c of the iteration.
+pub const COEFFICIENTS: [f64; 3] = [3.4445, -4.7750, 2.0315];
+/// Iterations.
+pub const ROUNDS: usize = 5;
+/// Added to the norm.
+pub const EPS: f64 = 1e-7;
+
+/// What the orthogonal step of an (out, in) matrix is multiplied by.
+pub fn scale(out: usize, cols: usize) -> f64 {
+    0.2 * (out.max(cols) as f64).sqrt()
+}
+
+/// Plain f64 loops.
+pub mod reference {
+    use super::super::adamw::Rule;
+    use super::{COEFFICIENTS, EPS, ROUNDS, scale};
+
+    /// (n,k) by (k,m).
+    fn product(a: &[f64], b: &[f64], k: usize) -> Vec<f64> {
+        let (n, m) = (a.len() / k, b.len() / k);
+        (0..n * m).map(|at| (0..k).map(|j| a[at / m * k + j] * b[j * m + at % m]).sum()).collect()
+    }
+
+    /// (n,m) from (m,n).
+    fn transpose(x: &[f64], cols: usize) -> Vec<f64> {
+        let rows = x.len() / cols;
+        (0..x.len()).map(|i| x[i % rows * cols + i / rows]).collect()
+    }
+
+    /// The nearly orthogonal matrix next to x, (rows, cols).
+    pub fn orthogonal(x: &[f64], cols: usize) -> Vec<f64> {
+        let rows = x.len() / cols;
+        if rows > cols {
+            return transpose(&orthogonal(&transpose(x, cols), rows), rows);
+        }
+        let norm = x.iter().map(|v| v * v).sum::<f64>().sqrt() + EPS;
+        let mut x: Vec<f64> = x.iter().map(|v| v / norm).collect();
+        let [a, b, c] = COEFFICIENTS;
+        for _ in 0..ROUNDS {
+            let s = product(&x, &transpose(&x, cols), cols);
+            let ss = product(&s, &s, rows);
+            let mix: Vec<f64> = s.iter().zip(&ss).map(|(s, ss)| b * s + c * ss).collect();
+            let moved = product(&mix, &x, rows);
+            x.iter_mut().zip(moved).for_each(|(x, moved)| *x = a * *x + moved);
+        }
+        x
+    }
+
+    /// Updates one matrix of `cols` columns; `clip` is what gradients are multiplied by.
+    pub fn update(rule: &Rule, clip: f64, decay: f64, cols: usize, w: &mut [f64], g: &[f64], m: &mut [f64]) {
+        let (rate, beta, rest) = (rule.rate, rule.momentum, 1.0 - rule.momentum);
+        m.iter_mut().zip(g).for_each(|(m, g)| *m = beta * *m + rest * clip * g);
+        let ahead: Vec<f64> = m.iter().zip(g).map(|(m, g)| beta * m + rest * clip * g).collect();
+        let scale = scale(w.len() / cols, cols);
+        for (w, x) in w.iter_mut().zip(orthogonal(&ahead, cols)) {
+            *w -= rate * (decay * *w + scale * x);
+        }
+    }
+}
+
+/// The momentum, and the look ahead from it.
+pub struct Momentum<'a> {
+    /// b
+    pub beta: f64,
+    /// What gradients are multiplied by.
+    pub clip: f32,
+    /// Gradients.
+    pub g: &'a [f32],
+    /// First moments.
+    pub m: &'a mut [f32],
+    /// u
+    pub to: &'a mut [f32],
+}
+
+impl Kernel for Momentum<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<const FMA: bool>(self) {
+        let (beta, rest) = (self.beta as f32, (1.0 - self.beta) as f32);
+        for ((m, g), to) in self.m.iter_mut().zip(self.g).zip(self.to) {
+            let g = rest * self.clip * *g;
+            *m = fma::<FMA>(beta, *m, g);
+            *to = fma::<FMA>(beta, *m, g);
+        }
+    }
+}
+
+/// `to = own to + part from`, element by element.
+pub struct Blend<'a> {
+    /// What is changed.
+    pub to: &'a mut [f32],
+    /// Its factor.
+    pub own: f32,
+    /// What is added.
+    pub from: &'a [f32],
+    /// Its factor.
+    pub part: f32,
+}
+
+impl Kernel for Blend<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<const FMA: bool>(self) {
+        for (to, from) in self.to.iter_mut().zip(self.from) {
+            *to = fma::<FMA>(self.own, *to, self.part * *from);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::adamw::{Method, Rule};
+    use crate::ops::random;
+
+    /// The orthogonal factor of the polar decomposition, by another iteration that converges: x = x (3 - x' x) / 2.
+    fn polar(x: &[f64], cols: usize) -> Vec<f64> {
+        let rows = x.len() / cols;
+        let norm = x.iter().map(|v| v * v).sum::<f64>().sqrt();
+        let mut x: Vec<f64> = x.iter().map(|v| v / norm).collect();
+        for _ in 0..60 {
+            let s = |x: &[f64], i: usize, j: usize| (0..rows).map(|k| x[k * cols + i] * x[k * cols + j]).sum::<f64>();
+            let gram: Vec<f64> = (0..cols * cols).map(|at| s(&x, at / cols, at % cols)).collect();
+            x = (0..x.len())
+                .map(|at| {
+                    let (i, j) = (at / cols, at % cols);
+                    1.5 * x[at] - 0.5 * (0..cols).map(|k| x[i * cols + k] * gram[k * cols + j]).sum::<f64>()
+                })
+                .collect();
+        }
+        x
+    }
+
+    #[test]
+    fn the_step_points_where_the_polar_factor_does() {
+        for (rows, cols) in [(12, 12), (20, 8)] {
+            let x: Vec<f64> = (0..rows * cols).map(|i| random::normal(3, 1, i as u64)).collect();
+            let (near, exact) = (reference::orthogonal(&x, cols), polar(&x, cols));
+            let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+            let cosine = dot(&near, &exact) / (dot(&near, &near) * dot(&exact, &exact)).sqrt();
+            // singular values between 0.68 and 1.13, instead of 1, are that far off at most
+            assert!(cosine > 0.97 && (dot(&exact, &exact) - cols as f64).abs() < 1e-6, "{rows} {cols}: {cosine}");
+            let size = (dot(&near, &near) / cols as f64).sqrt();
+            assert!((0.68..1.13).contains(&size), "{size}");
+            // a matrix and its transpose are the same matrix
+            let turned: Vec<f64> = (0..x.len()).map(|i| x[i % rows * cols + i / rows]).collect();
+            let back = reference::orthogonal(&turned, rows);
+            assert!((0..x.len()).all(|i| (back[i] - near[i % rows * cols + i / rows]).abs() < 1e-12));
+        }
+    }
+
+    /// A 1 x 1 matrix, by hand: u = 0.19 g is made 1 in size, then five times x = 3.4445 x - 4.775 x^3 + 2.0315 x^5.
+    #[test]
+    fn one_by_one() {
+        let (mut w, mut m) = ([1.0], [0.0]);
+        let (method, max_norm) = (Method::Muon, f64::INFINITY);
+        let rule = Rule { method, rate: 0.1, beta1: 0.0, beta2: 0.0, momentum: 0.9, eps: 0.0, step: 1, max_norm };
+        reference::update(&rule, 1.0, 0.5, 1, &mut w, &[-2.0], &mut m);
+        let mut x: f64 = 1.0 - 1e-7 / (0.38 + 1e-7);
+        (0..5).for_each(|_| x = 3.4445 * x - 4.775 * x.powi(3) + 2.0315 * x.powi(5));
+        assert!((m[0] + 0.2).abs() < 1e-12 && (w[0] - (1.0 - 0.1 * (0.5 - 0.2 * x))).abs() < 1e-9, "{w:?} {m:?}");
+    }
+}
