@@ -10,7 +10,7 @@ use limpid::model::again::Keep;
 use limpid::model::{Model, Use};
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
-use limpid::ops::{Batch, Op, Space, Turn, random};
+use limpid::ops::{Batch, Op, Pass, Space, random};
 use limpid::train::{Recipe, Trainer};
 use random_config::{configs, fill};
 
@@ -83,8 +83,7 @@ fn gradients_are_the_same_on_every_level_for_every_configuration() {
             }
             let exact: Vec<u64> =
                 model.params.iter().flat_map(|p| judge.exact(p.slot.grad()).to_vec()).map(f64::to_bits).collect();
-            let bits: Vec<u32> =
-                model.params.iter().flat_map(|p| cpu.read(p.slot.grad())).map(f32::to_bits).collect();
+            let bits: Vec<u32> = model.params.iter().flat_map(|p| cpu.read(p.slot.grad())).map(f32::to_bits).collect();
             (exact, bits)
         };
         let all = gradients(0);
@@ -133,10 +132,10 @@ fn nothing_is_made_again_twice_or_for_nothing() {
     for config in shapes() {
         for rung in 0..=Model::rungs(&config) {
             let model = Model::on_rung(&config, Use::Train { batch: 2, context: CONTEXT }, rung).unwrap();
-            let again = |turn: &Turn| if let Turn::Again(op) = turn { Some(*op) } else { None };
+            let again = |pass: &Pass| if let Pass::Again(op) = pass { Some(*op) } else { None };
             let ops: Vec<Op> = model.back.iter().filter_map(again).collect();
             assert_eq!(ops.is_empty(), rung == 0, "rung {rung}");
-            assert!(!matches!(model.back.last(), Some(Turn::Again(_))), "rung {rung}");
+            assert!(!matches!(model.back.last(), Some(Pass::Again(_))), "rung {rung}");
             for name in ["norm", "linear", "attend", "activate"] {
                 let count = |ops: &[Op]| ops.iter().filter(|op| op.name() == name).count();
                 assert!(count(&ops) <= count(&model.ops), "rung {rung}: {name}");

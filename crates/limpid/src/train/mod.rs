@@ -22,7 +22,7 @@ use crate::config::ConfigError;
 use crate::data::{self, Batches, DataError};
 use crate::model::{Model, Param, init};
 use crate::ops::adamw::{Change, Group};
-use crate::ops::{Batch, Space, Turn, random};
+use crate::ops::{Batch, Pass, Space, random};
 use crate::trace;
 use std::path::{Path, PathBuf};
 
@@ -292,9 +292,9 @@ impl Trainer {
                 return (found.name, found.value);
             }
             let mut ops = (0..self.model.ops.len()).rev();
-            for turn in &self.model.back {
-                self.backend.backward(&[*turn]);
-                let Turn::Back(back) = turn else { continue };
+            for pass in &self.model.back {
+                self.backend.backward(&[*pass]);
+                let Pass::Back(back) = pass else { continue };
                 let i = ops.next().expect("each op has one backward");
                 for grad in back.dx.iter().flatten() {
                     if let Some(value) = bad(&self.backend.read(grad.slot.of(&self.batch))) {
