@@ -15,7 +15,6 @@ use limpid::ops::simd::Level;
 use limpid::ops::{Batch, IGNORE, Op, Pass, Slot, random};
 use limpid::tokenizer::{Kind, Order, Tokenizer};
 use std::fmt;
-use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 fn fill(model: &Model, backend: &mut dyn Backend) {
