@@ -508,6 +508,39 @@ fn training_takes_the_memory_that_plan_says() {
     }
 }
 
+/// `--memory` is kept to, with the losses of the run that has all the memory it likes; what nothing fits is said.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_memory_budget_is_kept() {
+    let folder = Folder::new("budget");
+    let model = "--preset nano --d-model 320 --n-head 5 --batch-size 16 --dropout 0.1";
+    let plan = folder.json(&format!("plan {model} --json"));
+    assert_eq!((&plan["extra_work"], &plan["made_again"][0]["what"]), (&0.0.into(), &"nothing".into()));
+    let ladder: Vec<f64> =
+        plan["ladder"].as_array().unwrap().iter().map(|rung| rung["total_memory_bytes"].as_f64().unwrap()).collect();
+    let run = |out: &str, more: &str| folder.json(&format!("train {model} --steps 2 --out {out} --json {more}"));
+    let free = run("free", "");
+    for (out, budget) in [("a", 0.6 * ladder[0] + 0.4 * ladder[3]), ("b", ladder[3] + 4e6)] {
+        let memory = format!("--memory {budget:.0}");
+        let plan = folder.json(&format!("plan {model} {memory} --json"));
+        let planned = plan["total_memory_bytes"].as_f64().unwrap();
+        assert!(planned <= budget && plan["made_again"][0]["what"] != "nothing", "{plan}");
+        let run = run(out, &memory);
+        let peak = run["peak_rss_bytes"].as_f64().unwrap();
+        assert!((peak / planned - 1.0).abs() < 0.05, "{memory}: planned {planned}, taken {peak}");
+        assert!(peak < 1.05 * budget, "{memory}: taken {peak}");
+        assert_eq!((&run["train_loss"], &run["val_loss"]), (&free["train_loss"], &free["val_loss"]), "{memory}");
+    }
+    let settings = fs::read_to_string(folder.0.join("b/limpid.toml")).unwrap();
+    assert!(settings.contains("\nmemory = "), "{settings}");
+    folder.ok("train --resume b --memory 2GiB --json");
+    let text = folder.ok(&format!("plan {model} --memory {:.0}", ladder[3] + 4e6));
+    assert!(text.contains("made again") && text.contains("norms and activations"), "{text}");
+    folder.fails(1, &format!("train {model} --memory 20M"), &["20.0 MB", "batch_size"]);
+    folder.fails(1, &format!("plan {model} --memory 20M"), &["20.0 MB", "batch_size"]);
+    folder.fails(2, "train --memory lots", &["lots", "2G"]);
+}
+
 /// bf16 products, by flag and by environment, for training and for everything that opens the model.
 #[test]
 fn bf16_is_a_flag_away() {

@@ -5,7 +5,7 @@
 use limpid::backend::{Backend, Cpu};
 use limpid::config::Config;
 use limpid::model::{Model, Use};
-use limpid::ops::{Batch, Turn, random};
+use limpid::ops::{Batch, Pass, random};
 use limpid::train::Recipe;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -49,14 +49,14 @@ fn main() {
             cpu.forward(&[*op]);
             note(op.name().into(), "forward", op.flops(rows, context / 2), start);
         }
-        for turn in &model.back {
+        for pass in &model.back {
             let start = Instant::now();
-            cpu.backward(&[*turn]);
-            let (op, way, passes) = match turn {
-                Turn::Again(op) => (op, "again", 1.0),
-                Turn::Back(back) => (&back.op, "backward", 2.0),
+            cpu.backward(&[*pass]);
+            let (op, way, times) = match pass {
+                Pass::Again(op) => (op, "again", 1.0),
+                Pass::Back(back) => (&back.op, "backward", 2.0),
             };
-            note(op.name().into(), way, passes * op.flops(rows, context / 2), start);
+            note(op.name().into(), way, times * op.flops(rows, context / 2), start);
         }
         let start = Instant::now();
         cpu.update(&model.update_groups(0.1, recipe.optimizer), &recipe.rule(1e-3, step + 1), &mut []);

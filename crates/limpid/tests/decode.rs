@@ -12,7 +12,7 @@ use limpid::model::{Model, Use};
 use limpid::ops::adamw::{Change, Group, Rule};
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
-use limpid::ops::{Batch, IGNORE, Op, Slot, Turn, random};
+use limpid::ops::{Batch, IGNORE, Op, Pass, Slot, random};
 use limpid::tokenizer::{Kind, Order, Tokenizer};
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -152,7 +152,7 @@ impl Backend for Held {
     fn forward(&mut self, ops: &[Op]) {
         self.0.lock().unwrap().forward(ops);
     }
-    fn backward(&mut self, back: &[Turn]) {
+    fn backward(&mut self, back: &[Pass]) {
         self.0.lock().unwrap().backward(back);
     }
     fn update(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Report {

@@ -10,7 +10,7 @@ use limpid::ops::adamw::{Change, Method, Rule};
 use limpid::ops::classify::Terms;
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
-use limpid::ops::{Back, Batch, IGNORE, Op, Slot, Space, Span, Turn, random};
+use limpid::ops::{Back, Batch, IGNORE, Op, Pass, Slot, Space, Span, random};
 use random_config::{axes_of, configs, fill, pairs_covered};
 
 const BATCH: usize = 2;
@@ -262,12 +262,12 @@ fn compare(
             assert_close(&what, &cpu.read(slot), &reference.read(slot), slack(op));
         }
     }
-    for step in model.back.iter().filter_map(Turn::back) {
+    for step in model.back.iter().filter_map(Pass::back) {
         let slots = touched_back(*step);
         copy(&slots, &reference, &mut cpu);
         copy(&slots, &cpu, &mut reference);
-        reference.backward(&[Turn::Back(*step)]);
-        cpu.backward(&[Turn::Back(*step)]);
+        reference.backward(&[Pass::Back(*step)]);
+        cpu.backward(&[Pass::Back(*step)]);
         let dx = step.dx.iter().flatten().map(|g| g.slot);
         let mut op = step.op;
         let params = op.operands().filter(|(_, s)| s.space == Space::Param).map(|(_, s)| s.grad()).collect::<Vec<_>>();

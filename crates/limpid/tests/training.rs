@@ -5,7 +5,7 @@ use limpid::config::{Config, Dropout};
 use limpid::data::{Batches, Documents, Objective, Tokens};
 use limpid::model::{Model, Use};
 use limpid::ops::adamw::{Change, Group, Method, Rule};
-use limpid::ops::{Back, Batch, Op, Slot, Turn, random};
+use limpid::ops::{Back, Batch, Op, Slot, Pass, random};
 use limpid::tokenizer::{Kind, Order, Tokenizer};
 use limpid::train::{
     Control, Divergence, Event, Preflight, Recipe, Reduction, Run, Summary, TrainError, Trainer, finder, preflight,
@@ -389,7 +389,7 @@ impl Backend for Faulty {
     fn forward(&mut self, ops: &[Op]) {
         self.own.forward(ops);
     }
-    fn backward(&mut self, back: &[Turn]) {
+    fn backward(&mut self, back: &[Pass]) {
         let end = if let Fault::Cut(at) = self.fault { at.min(back.len()) } else { back.len() };
         self.own.backward(&back[..end]);
     }
@@ -442,7 +442,7 @@ fn preflight_names_what_would_not_work() {
     // the backward is cut below the second block's feed-forward: what lies nearer to the input is not reached
     let mut t = faulty(Fault::Cut(0));
     let mid = t.model.tensor("blocks.1.hook_resid_mid").unwrap().slot;
-    let makes_mid = |turn: &Turn| matches!(turn, Turn::Back(back) if back.op.output() == mid);
+    let makes_mid = |pass: &Pass| matches!(pass, Pass::Back(back) if back.op.output() == mid);
     let at = t.model.back.iter().position(makes_mid);
     t.backend = Box::new(Faulty { own: Cpu::new(&t.model, 2), fault: Fault::Cut(at.unwrap_or(6)) });
     let whole = trainer(&tiny(), recipe());
@@ -453,7 +453,7 @@ fn preflight_names_what_would_not_work() {
     let mut t = trainer(&tiny(), recipe());
     let gain = t.model.param("blocks.0.ln2.weight").unwrap().slot;
     for back in &mut t.model.back {
-        if let Turn::Back(Back { op: Op::Norm { gain: own, .. }, .. }) = back {
+        if let Pass::Back(Back { op: Op::Norm { gain: own, .. }, .. }) = back {
             *own = own.filter(|slot| *slot != gain);
         }
     }

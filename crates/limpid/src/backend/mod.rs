@@ -8,7 +8,7 @@ pub mod reference;
 
 use crate::model::Model;
 use crate::ops::adamw::{Change, Group, Rule};
-use crate::ops::{Batch, Op, Slot, Turn};
+use crate::ops::{Batch, Op, Slot, Pass};
 
 pub use cpu::Cpu;
 pub use reference::Reference;
@@ -29,7 +29,7 @@ pub trait Backend {
     /// Runs `ops` first to last.
     fn forward(&mut self, ops: &[Op]);
     /// Runs the backward's entries in their order. Gradients of parameters are added to.
-    fn backward(&mut self, back: &[Turn]);
+    fn backward(&mut self, back: &[Pass]);
     /// Updates the stretches of parameters and clears all gradients; adds to `watch` what it did to those stretches. Nothing
     /// but the gradients is changed if the gradient's norm is not finite.
     fn update(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Report;

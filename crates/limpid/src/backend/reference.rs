@@ -6,7 +6,7 @@ use crate::model::Model;
 use crate::ops::adamw::{self, Change, Group, Method, Rule};
 use crate::ops::dropout::{Draws, weight_index};
 use crate::ops::embed::{self, Lookup};
-use crate::ops::{Back, Batch, Drop, Grad, Op, Slot, Space, Span, Turn};
+use crate::ops::{Back, Batch, Drop, Grad, Op, Slot, Space, Span, Pass};
 use crate::ops::{activate, add, attend, classify, gather, linear, multiply, muon, norm, rotate};
 
 /// The f64 backend.
@@ -79,10 +79,10 @@ impl Backend for Reference {
     fn forward(&mut self, ops: &[Op]) {
         ops.iter().for_each(|op| self.forward_op(op.of(&self.batch)));
     }
-    fn backward(&mut self, back: &[Turn]) {
-        back.iter().for_each(|turn| match turn.of(&self.batch) {
-            Turn::Again(op) => self.forward_op(op),
-            Turn::Back(back) => self.backward_op(back),
+    fn backward(&mut self, back: &[Pass]) {
+        back.iter().for_each(|pass| match pass.of(&self.batch) {
+            Pass::Again(op) => self.forward_op(op),
+            Pass::Back(back) => self.backward_op(back),
         });
     }
     fn update(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Report {

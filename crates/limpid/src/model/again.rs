@@ -2,14 +2,14 @@
 //! Nets with Sublinear Memory Cost").
 //!
 //! A [`Keep`] says what a block keeps. A ladder goes from everything kept to the least, rung by rung: on each next one, one
-//! block more, from the first, keeps a level less. (The last block is met first in the backward, when most is held; what
-//! it keeps costs nothing then.) [`make_again`] is a pure pass over the list like those in `plan`: before the backward
+//! block more, from the first, keeps a level less. (The last block is met first in the backward: what it makes again lies
+//! beside all that is kept, so giving up there saves next to nothing.) [`make_again`] is a pure pass over the list like those in `plan`: before the backward
 //! of an op it puts the ops whose outputs it needs, and no others. They are the same ops on the same operands, and dropout is
 //! a function of its place, so the bits are the same.
 
 use super::Model;
 use super::plan::{key, saved};
-use crate::ops::{Access, Op, Slot, Turn};
+use crate::ops::{Access, Op, Pass, Slot};
 use std::collections::HashSet;
 use std::ops::Range;
 
@@ -81,9 +81,9 @@ pub fn make_again(model: &mut Model, mut given: Vec<bool>) {
     let maker = |slot: &Slot| makers.iter().position(|made| made.contains(slot));
     let room = model.sizes;
     let again = |slot: &mut Slot| slot.at += room[slot.space as usize];
-    let (mut made, mut turns) = (HashSet::new(), vec![]);
-    for turn in std::mem::take(&mut model.back) {
-        let Turn::Back(mut back) = turn else { unreachable!("nothing was made again yet") };
+    let (mut made, mut passes) = (HashSet::new(), vec![]);
+    for pass in std::mem::take(&mut model.back) {
+        let Pass::Back(mut back) = pass else { unreachable!("nothing was made again yet") };
         // what is needed, and what that needs
         let mut slots: Vec<Slot> = saved(&mut back).map(|slot| *slot).collect();
         let mut wanted = vec![];
@@ -99,12 +99,12 @@ pub fn make_again(model: &mut Model, mut given: Vec<bool>) {
             made.extend(makers[i].iter().map(|slot| key(*slot)));
             let mut op = model.ops[i];
             op.operands().map(|(_, slot)| slot).filter(|slot| made.contains(&key(**slot))).for_each(again);
-            turns.push(Turn::Again(op));
+            passes.push(Pass::Again(op));
         }
         back.op.operands().map(|(_, slot)| slot).filter(|slot| made.contains(&key(**slot))).for_each(again);
-        turns.push(Turn::Back(back));
+        passes.push(Pass::Back(back));
     }
-    model.back = turns;
+    model.back = passes;
 }
 
 /// What an op writes, or what it reads of what other ops write.

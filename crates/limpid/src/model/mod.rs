@@ -13,7 +13,7 @@ pub mod tuning;
 
 use crate::config::{Config, ConfigError, RotaryScaling};
 use crate::ops::adamw::{Group, Method};
-use crate::ops::{Access, Op, Slot, Space, Turn};
+use crate::ops::{Access, Op, Slot, Space, Pass};
 use again::Keep;
 use std::fmt;
 use std::ops::Range;
@@ -178,7 +178,7 @@ pub struct Model {
     /// The forward pass, first to last.
     pub ops: Vec<Op>,
     /// The backward pass, in the order it runs; empty where there is none.
-    pub back: Vec<Turn>,
+    pub back: Vec<Pass>,
     /// Activations by name, in the order they are made.
     pub tensors: Vec<Tensor>,
     /// Parameters, in the order they lie in memory: kind by kind, layer within kind.
@@ -412,7 +412,7 @@ impl Model {
 
     /// Floating-point operations of what the backward makes again, counted as [`Model::flops`].
     pub fn flops_again(&self, rows: usize, keys: usize) -> f64 {
-        let again = |turn: &Turn| if let Turn::Again(op) = turn { op.flops(rows, keys) } else { 0.0 };
+        let again = |pass: &Pass| if let Pass::Again(op) = pass { op.flops(rows, keys) } else { 0.0 };
         self.back.iter().map(again).sum()
     }
 

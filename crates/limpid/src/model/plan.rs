@@ -3,7 +3,7 @@
 //! place. They move numbers, not meaning: a test runs compact and full plans and compares bits.
 
 use super::{Model, Use};
-use crate::ops::{Access, Back, Grad, Op, Slot, Space, Turn};
+use crate::ops::{Access, Back, Grad, Op, Slot, Space, Pass};
 use std::collections::{HashMap, HashSet};
 
 /// Every tensor starts at a multiple of this many elements: wide loads, whole cache lines.
@@ -38,10 +38,10 @@ fn relocate(model: &mut Model, to: &HashMap<Key, usize>) {
     for op in &mut model.ops {
         op.operands().for_each(|(_, slot)| shift(slot));
     }
-    for turn in &mut model.back {
-        match turn {
-            Turn::Again(op) => op.operands().for_each(|(_, slot)| shift(slot)),
-            Turn::Back(back) => {
+    for pass in &mut model.back {
+        match pass {
+            Pass::Again(op) => op.operands().for_each(|(_, slot)| shift(slot)),
+            Pass::Back(back) => {
                 back.op.operands().for_each(|(_, slot)| shift(slot));
                 gradients(back).into_iter().for_each(shift);
             }
@@ -167,7 +167,7 @@ pub fn differentiate(model: &mut Model) {
         }
         back.push(Back { index: i, op: *op, dy, dx, watched: seen });
     }
-    model.back = back.into_iter().map(Turn::Back).collect();
+    model.back = back.into_iter().map(Pass::Back).collect();
     if watched {
         name_gradients(model);
     }
@@ -180,7 +180,7 @@ fn ops_read(op: &Op, slot: Slot) -> bool {
 /// Notes with every named activation where its gradient will be found.
 fn name_gradients(model: &mut Model) {
     let mut of: HashMap<Key, Slot> = HashMap::new();
-    for back in model.back.iter().filter_map(Turn::back) {
+    for back in model.back.iter().filter_map(Pass::back) {
         if let Some(dy) = back.dy {
             of.insert(key(back.op.output()), dy);
         }
@@ -217,13 +217,13 @@ pub fn compact(model: &mut Model) {
     }
     let losses = model.losses();
     let logits = model.logits();
-    for (step, turn) in (model.ops.len()..).zip(&mut model.back) {
-        let back = match turn {
-            Turn::Again(op) => {
+    for (step, pass) in (model.ops.len()..).zip(&mut model.back) {
+        let back = match pass {
+            Pass::Again(op) => {
                 op.operands().for_each(|(_, slot)| touch(*slot, step));
                 continue;
             }
-            Turn::Back(back) => back,
+            Pass::Back(back) => back,
         };
         gradients(back).into_iter().for_each(|slot| touch(*slot, step));
         // parameters' gradients are made at the end

@@ -530,24 +530,24 @@ impl Back {
 
 /// One entry of the backward pass.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Turn {
+pub enum Pass {
     /// The forward of an op whose output was not kept, run again on the same operands: the same bits.
     Again(Op),
     /// The backward of an op.
     Back(Back),
 }
 
-impl Turn {
+impl Pass {
     /// The backward of an op, if it is one.
     pub fn back(&self) -> Option<&Back> {
-        if let Turn::Back(back) = self { Some(back) } else { None }
+        if let Pass::Back(back) = self { Some(back) } else { None }
     }
 
     /// The entry with the rows that `batch` uses.
-    pub fn of(self, batch: &Batch) -> Turn {
+    pub fn of(self, batch: &Batch) -> Pass {
         match self {
-            Turn::Again(op) => Turn::Again(op.of(batch)),
-            Turn::Back(back) => Turn::Back(back.of(batch)),
+            Pass::Again(op) => Pass::Again(op.of(batch)),
+            Pass::Back(back) => Pass::Back(back.of(batch)),
         }
     }
 }

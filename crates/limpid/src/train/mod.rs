@@ -25,7 +25,7 @@ use crate::config::ConfigError;
 use crate::data::{self, Batches, DataError};
 use crate::model::{Model, Param, init};
 use crate::ops::adamw::{Change, Group};
-use crate::ops::{Batch, Space, Turn, random};
+use crate::ops::{Batch, Space, Pass, random};
 use crate::trace;
 use std::path::{Path, PathBuf};
 
@@ -294,9 +294,9 @@ impl Trainer {
             if let Some(found) = trace::find_not_finite(&self.model, &mut *self.backend, &self.batch) {
                 return (found.name, found.value);
             }
-            for turn in &self.model.back {
-                self.backend.backward(&[*turn]);
-                let Turn::Back(back) = turn else { continue };
+            for pass in &self.model.back {
+                self.backend.backward(&[*pass]);
+                let Pass::Back(back) = pass else { continue };
                 for grad in back.dx.iter().flatten() {
                     if let Some(value) = bad(&self.backend.read(grad.slot.of(&self.batch))) {
                         let name = self.model.output_name(back.index);

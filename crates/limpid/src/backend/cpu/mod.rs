@@ -23,7 +23,7 @@ use crate::ops::linear::Precision;
 use crate::ops::linear::gemm::Packed;
 use crate::ops::simd::Level;
 use crate::ops::view::Mat;
-use crate::ops::{Batch, Op, Slot, Space, Turn};
+use crate::ops::{Batch, Op, Pass, Slot, Space};
 use backward::Parameters;
 use crew::Crew;
 use std::collections::HashMap;
@@ -312,24 +312,26 @@ impl Backend for Cpu {
             }
         }
     }
-    fn backward(&mut self, back: &[Turn]) {
-        let is_head = |turn: &Turn| turn.back().is_some_and(|back| back.dy.is_none());
-        let head = back.iter().position(|turn| !is_head(turn)).unwrap_or(back.len());
-        let (head, body) = back.split_at(head);
-        for head in head.iter().filter_map(Turn::back) {
+    fn backward(&mut self, back: &[Pass]) {
+        let is_head = |pass: &Pass| pass.back().is_some_and(|back| back.dy.is_none());
+        let (head, body) = back.split_at(back.iter().rposition(is_head).map_or(0, |head| head + 1));
+        for pass in head {
             let to = Parameters::new(&mut self.grad, &self.blank);
             for mut lane in self.lanes.iter().map(Lane::write).filter(|lane| lane.has_rows()) {
                 let lane = &mut *lane;
-                backward::head(head.of(&lane.batch), &self.weights, lane, &to, &self.crew);
+                match pass.of(&lane.batch) {
+                    Pass::Again(op) => forward::run(op, &self.weights, lane, &self.crew, None),
+                    Pass::Back(head) => backward::head(head, &self.weights, lane, &to, &self.crew),
+                }
             }
         }
         if let [lane] = &self.lanes[..] {
             let lane = &mut *Lane::write(lane);
             let to = Parameters::new(&mut self.grad, &self.blank);
-            for turn in body {
-                match turn.of(&lane.batch) {
-                    Turn::Again(op) => forward::run(op, &self.weights, lane, &self.crew, None),
-                    Turn::Back(back) => {
+            for pass in body {
+                match pass.of(&lane.batch) {
+                    Pass::Again(op) => forward::run(op, &self.weights, lane, &self.crew, None),
+                    Pass::Back(back) => {
                         backward::inputs(back, &self.weights, lane, &self.crew);
                         backward::parameters(back, lane, &to, &self.crew);
                     }
@@ -338,17 +340,17 @@ impl Backend for Cpu {
             return;
         }
         self.on_lanes(|lane, weights, crew, _| {
-            for turn in body {
-                match turn.of(&lane.batch) {
-                    Turn::Again(op) => forward::run(op, weights, lane, crew, None),
-                    Turn::Back(back) => backward::inputs(back, weights, lane, crew),
+            for pass in body {
+                match pass.of(&lane.batch) {
+                    Pass::Again(op) => forward::run(op, weights, lane, crew, None),
+                    Pass::Back(back) => backward::inputs(back, weights, lane, crew),
                 }
             }
         });
         let Cpu { lanes, crew, solo, grad, blank, .. } = self;
         let to = Parameters::new(grad, blank);
         crew.pool.run(body.len(), &|task, id| {
-            let Turn::Back(back) = body[task] else { return };
+            let Pass::Back(back) = body[task] else { return };
             for lane in lanes.iter().map(Lane::read).filter(|lane| lane.has_rows()) {
                 backward::parameters(back.of(&lane.batch), &lane, &to, &solo[id]);
             }
