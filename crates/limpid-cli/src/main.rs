@@ -4,6 +4,7 @@
 //! Data goes to stdout, everything else to stderr. Exit 0: done; 1: something the user can mend; 2: wrong usage.
 
 mod chat;
+mod dashboard;
 mod options;
 mod show;
 mod source;
