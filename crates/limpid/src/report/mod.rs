@@ -198,8 +198,8 @@ mod tests {
     use serde_json::json;
 
     /// A run of 5,000 steps with spikes, layers and a text that is full of markup.
-    fn record() -> (RunRecord, Vec<Value>) {
-        let folder = std::env::temp_dir().join(format!("limpid-report-{}", std::process::id()));
+    fn record(name: &str) -> (RunRecord, Vec<Value>) {
+        let folder = std::env::temp_dir().join(format!("limpid-report-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
         let mut lines = vec![];
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn what_is_drawn_is_what_was_told() {
-        let (run, lines) = record();
+        let (run, lines) = record("drawn");
         let page = html(std::slice::from_ref(&run));
         assert!(page.len() < 1_000_000);
         let loss = figure(&page, "Loss");
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn results_and_texts() {
-        let (mut run, _) = record();
+        let (mut run, _) = record("results");
         let r = &run.results;
         assert_eq!((r.state, r.steps, r.val_loss, r.best_step), (State::Unfinished, 5000, Some(2.5), 4000));
         assert_eq!((r.tokens, r.tok_s, r.first_loss), (500_000, 200.0, 7.0));
