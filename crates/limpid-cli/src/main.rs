@@ -5,6 +5,7 @@
 //! by Ctrl-C before the end.
 
 mod chat;
+mod dashboard;
 mod options;
 mod show;
 mod source;

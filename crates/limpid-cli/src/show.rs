@@ -56,6 +56,7 @@ pub struct Progress {
     bar: ProgressBar,
     lines: bool,
     every: u64,
+    digits: usize,
     quiet: bool,
     /// What is counted, where it is not steps.
     unit: Option<&'static str>,
@@ -73,11 +74,16 @@ impl Progress {
             bar.set_style(style.progress_chars("━╸─"));
         }
         bar.enable_steady_tick(Duration::from_millis(200));
-        Progress { bar, lines, every: (total / 20).max(1), quiet, unit: None, told: Cell::new(0) }
+        let (every, digits) = ((total / 20).max(1), total.to_string().len());
+        Progress { bar, lines, every, digits, quiet, unit: None, told: Cell::new(0) }
     }
     /// For `total` of something that is not steps: `%`, `MB`.
     pub fn of(unit: &'static str, total: u64, quiet: bool) -> Progress {
         Progress { unit: Some(unit), every: (total / 10).max(1), ..Progress::new(total, quiet) }
+    }
+    /// Whether it says lines, as where there is no terminal.
+    pub fn lines(&self) -> bool {
+        self.lines
     }
     /// Says where a step stands.
     pub fn step(&self, step: u64, text: impl FnOnce() -> String) {
@@ -90,7 +96,7 @@ impl Progress {
         } else if step > 0 && step.is_multiple_of(self.every) || step == 1 && self.unit.is_none() {
             match self.unit {
                 Some(unit) => eprintln!("{step} {unit}: {}", text()),
-                None => eprintln!("step {step}: {}", text()),
+                None => eprintln!("step {step:>w$}: {}", text(), w = self.digits),
             }
         }
     }

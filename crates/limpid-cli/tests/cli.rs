@@ -95,6 +95,8 @@ fn from_a_text_to_a_model_that_every_verb_opens() {
         "tokenizer.json",
         "limpid.toml",
         "metrics.jsonl",
+        "metrics.csv",
+        "report.html",
         "summary.json",
         "state/last.safetensors",
     ] {
@@ -324,6 +326,43 @@ fn killed_at_any_moment_nothing_is_lost() {
     assert!(kills > 0, "the run was over before it could be killed");
     f.ok(&format!("train {flags} --out parts --resume auto"));
     assert!(weights(&f.0.join("whole")) == weights(&f.0.join("parts")), "after {kills} kills");
+}
+
+/// `report` tells the numbers that the runs' own files hold, one run or several, and what sets them apart.
+#[test]
+fn runs_are_reported_side_by_side() {
+    let f = Folder::new("report");
+    let one = train(&f, "one", "--steps 30 --eval-every 10");
+    let two = train(&f, "two", "--steps 20 --learning-rate 0.02");
+    let found = f.json("report one two --out both.html --json");
+    assert_eq!(found["runs"][0]["state"], "finished");
+    for (run, summary) in found["runs"].as_array().unwrap().iter().zip([&one, &two]) {
+        for key in ["steps", "train_loss", "val_loss", "best_step", "tokens", "seconds"] {
+            assert_eq!(run[key], summary[key], "{key} of {run}");
+        }
+    }
+    assert_eq!(found["differs"]["steps"], serde_json::json!(["30", "20"]));
+    assert_eq!(found["differs"]["learning_rate"], serde_json::json!(["0.001", "0.02"]));
+    assert!(found["differs"].get("d_model").is_none());
+    let page = fs::read_to_string(f.0.join("both.html")).unwrap();
+    let loss = format!("{:.4}", two["val_loss"].as_f64().unwrap());
+    assert!(page.contains(&loss) && page.contains("<th>learning_rate</th><td>0.001</td><td>0.02</td>"));
+    assert!(!page.contains("http://") && !page.contains("https://") && !page.contains(" src="), "needs the network");
+    let shown = f.ok("report two");
+    assert!(shown.contains(&loss) && shown.starts_with("   "), "{shown}");
+    assert!(fs::read_to_string(f.0.join("two/report.html")).unwrap().contains("Finished: 20 steps"));
+    // a run that is killed in the middle of a line is told up to there; a line that is none is named
+    let lines = fs::read_to_string(f.0.join("one/metrics.jsonl")).unwrap();
+    let head: String = lines.lines().take(5).map(|line| format!("{line}\n")).collect();
+    fs::write(f.0.join("two/metrics.jsonl"), format!("{head}{{\"step\":6,\"tr")).unwrap();
+    assert_eq!(f.json("report two --json")["runs"][0]["state"], "unfinished");
+    assert_eq!(f.json("report two --json")["runs"][0]["steps"], 5);
+    fs::write(f.0.join("two/metrics.jsonl"), format!("{head}no\n")).unwrap();
+    f.fails(1, "report one two", &["two/metrics.jsonl", "line 6"]);
+    fs::write(f.0.join("two/metrics.jsonl"), "").unwrap();
+    f.fails(1, "report two", &["no step yet"]);
+    f.fails(1, "report one/state", &["not a run's folder"]);
+    f.fails(2, "report", &["DIR"]);
 }
 
 /// Killed after its first weights were kept and before its first state was: `--resume auto` begins again. A finished

@@ -2,6 +2,7 @@
 
 use super::{fits, peak_rss, trainable};
 use crate::chat;
+use crate::dashboard::{self, Dashboard, Now};
 use crate::options::{self, DataOptions, MachineOptions, ModelOptions, RecipeOptions};
 use crate::show::{self, Progress};
 use crate::source::{self, Corpus, Text, Wants};
@@ -57,6 +58,9 @@ pub struct Args {
     /// Tokens of the sample at the end; 0 for none
     #[arg(long, value_name = "N", default_value_t = 120, hide_short_help = true)]
     pub sample: usize,
+    /// Watch the run: curves and numbers, drawn anew as they come; q saves and stops
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true, hide_possible_values = true)]
+    pub ui: bool,
     /// Put the summary on stdout as JSON, and nothing else
     #[arg(long)]
     pub json: bool,
@@ -214,6 +218,7 @@ pub fn interrupt() -> Result<Arc<AtomicBool>> {
     let flag = asked.clone();
     ctrlc::set_handler(move || {
         if flag.swap(true, Ordering::Relaxed) {
+            dashboard::restore();
             std::process::exit(130);
         }
         eprintln!("\nstopping after this step; once more to stop at once");
@@ -298,25 +303,40 @@ pub fn run(args: Args) -> Result<()> {
         )?;
     }
 
-    let progress = Progress::new(recipe.steps, args.json);
+    let watched = args.ui && !args.json;
+    let dashboard = watched.then(|| Dashboard::open(&folder, recipe.steps, floor, asked.clone())).flatten();
+    let progress = Progress::new(recipe.steps, args.json || dashboard.is_some());
     let mut shown = Shown { val: None, rate: Rate::new(), roof, flops, steps: recipe.steps };
     let summary = run.go(&mut |event| {
         match event {
             Event::Step(step, _) => {
                 shown.rate.add(step.tokens);
-                progress.step(step.step, || shown.text(&step));
+                progress.step(step.step, || shown.text(&step, progress.lines()));
+                dashboard.iter().for_each(|d| d.step(&step, &shown.now(&step)));
             }
             Event::Evaluating(..) => shown.rate.pause(),
             Event::Validated { step, loss, best } => {
                 shown.val = Some(loss);
-                progress.line(&format!("step {step}: val loss {loss:.4}{}", if best { " (best so far)" } else { "" }));
+                let line = format!("step {step}: val loss {loss:.4}{}", if best { " (best so far)" } else { "" });
+                progress.line(&line);
+                dashboard.iter().for_each(|d| {
+                    d.validated(step, loss);
+                    d.line(&line);
+                });
             }
-            Event::Saved(_) => shown.rate.pause(),
-            Event::Notice(what) => progress.line(&what),
+            Event::Saved(step) => {
+                shown.rate.pause();
+                dashboard.iter().for_each(|d| d.line(&format!("step {step}: saved")));
+            }
+            Event::Notice(what) => {
+                progress.line(&what);
+                dashboard.iter().for_each(|d| d.line(&what));
+            }
         }
         if asked.load(Ordering::Relaxed) { Control::Stop } else { Control::Continue }
     });
     progress.done();
+    drop(dashboard);
     let summary = Summary { entropy_floor: floor, peak_rss_bytes: peak_rss(), ..summary? };
     limpid::checkpoint::write_text(&folder.join("summary.json"), &(serde_json::to_string_pretty(&summary)? + "\n"))?;
     if !args.json {
@@ -445,17 +465,23 @@ struct Shown {
 }
 
 impl Shown {
-    fn text(&self, step: &limpid::train::Step) -> String {
+    fn now(&self, step: &limpid::train::Step) -> Now {
         let per_second = self.rate.per_second();
         let steps_a_second = per_second / step.tokens as f64;
         let left = (self.steps - step.step) as f64 / steps_a_second.max(1e-9);
-        let share = 100.0 * self.flops * steps_a_second / self.roof;
-        let val = self.val.map(|v| format!("  val {v:.4}")).unwrap_or_default();
-        format!(
-            "loss {:.4}{val}  {} tok/s  {share:.0}% of roof  {} left",
-            step.loss,
-            show::count(per_second),
-            show::duration(left)
-        )
+        Now { val: self.val, per_second, share: self.flops * steps_a_second / self.roof, left }
+    }
+
+    /// What the bar says in what room it has, or a line of a log.
+    fn text(&self, step: &limpid::train::Step, line: bool) -> String {
+        let numbers = self.now(step).numbers(step).into_iter();
+        let said = |(name, value): (&str, String)| match name {
+            "lr" | "grad norm" if !line => None,
+            "val" if !line && self.val.is_none() => None,
+            "tok/s" | "of roof" | "left" => Some(format!("{value:>6} {name}")),
+            _ => Some(format!("{name} {value:<6}")),
+        };
+        let said: Vec<String> = numbers.filter_map(said).collect();
+        if line { said.join("  ") } else { said.iter().map(|s| s.trim()).collect::<Vec<_>>().join("  ") }
     }
 }

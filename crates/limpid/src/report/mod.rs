@@ -191,3 +191,110 @@ fn results(series: &BTreeMap<String, Vec<(f64, f64)>>, summary: &Value) -> Optio
         entropy_floor: summary["entropy_floor"].as_f64(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// A run of 5,000 steps with spikes, layers and a text that is full of markup.
+    fn record(name: &str) -> (RunRecord, Vec<Value>) {
+        let folder = std::env::temp_dir().join(format!("limpid-report-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap();
+        let mut lines = vec![];
+        for n in 1..=5000_u64 {
+            let loss = if n == 3210 { 9.5 } else { 2.0 + 5.0 / n as f64 };
+            lines.push(
+                json!({ "step": n, "train_loss": loss, "tokens": 100 * n, "seconds": 0.5 * n as f64, "time": 7 }),
+            );
+            if n % 500 == 0 {
+                lines.push(json!({ "step": n, "val_loss": 2.5 + (n as f64 - 4000.0).abs() / 1000.0 }));
+                let of = |k: f64| json!({ "grad_norm": k / n as f64 });
+                let layers =
+                    json!({ "embed": of(9.0), "blocks.10": of(3.0), "blocks.2": of(2.0), "ln_final": of(1.0) });
+                lines.push(json!({ "step": n, "layers": layers }));
+            }
+        }
+        lines.push(json!({ "step": 5000, "prompt": "", "sample": "a <b> & \"c\" <|endoftext|>" }));
+        let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+        fs::write(folder.join(METRICS), text).unwrap();
+        fs::write(folder.join("config.json"), r#"{"n_layer":11,"rotary_scaling":{"factor":8.0},"d_head":null}"#)
+            .unwrap();
+        let run = RunRecord::read(&folder).unwrap();
+        fs::remove_dir_all(folder).unwrap();
+        (run, lines)
+    }
+
+    /// What a figure's attribute says, and the points of the curve of a label: as an SVG's reader finds them.
+    fn figure<'a>(page: &'a str, title: &str) -> &'a str {
+        let from = page.find(&format!("<b>{title}</b>")).unwrap();
+        &page[from..from + page[from..].find("</figure>").unwrap()]
+    }
+    fn between<'a>(text: &'a str, from: &str) -> &'a str {
+        let at = text.find(from).unwrap() + from.len();
+        &text[at..at + text[at..].find('"').unwrap()]
+    }
+    fn pairs(text: &str) -> Vec<(f64, f64)> {
+        let pair = |p: &str| p.split_once(',').map(|(x, y)| (x.parse().unwrap(), y.parse().unwrap())).unwrap();
+        text.split(' ').map(pair).collect()
+    }
+    fn numbers(text: &str) -> Vec<f64> {
+        text.split(' ').map(|v| v.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn what_is_drawn_is_what_was_told() {
+        let (run, lines) = record("drawn");
+        let page = html(std::slice::from_ref(&run));
+        assert!(page.len() < 1_000_000);
+        let loss = figure(&page, "Loss");
+        let [x, y, at] = ["data-x=\"", "data-y=\"", "data-box=\""].map(|key| numbers(between(loss, key)));
+        // from a pixel back to a step and a loss
+        let told = |(px, py): (f64, f64)| {
+            let step = x[0] + (px - at[0]) / (at[1] - at[0]) * (x[1] - x[0]);
+            (step, y[0] + (at[3] - py) / (at[3] - at[2]) * (y[1] - y[0]))
+        };
+        let val = &loss[loss.find("data-label=\"validation\"").unwrap()..];
+        let drawn: Vec<(f64, f64)> = pairs(between(val, "points=\"")).into_iter().map(told).collect();
+        let want: Vec<(f64, f64)> =
+            lines.iter().filter_map(|l| Some((l["step"].as_f64()?, l["val_loss"].as_f64()?))).collect();
+        assert_eq!(drawn.len(), want.len());
+        for (a, b) in drawn.iter().zip(&want) {
+            assert!((a.0 - b.0).abs() < 0.2 && (a.1 - b.1).abs() < 1e-3, "{a:?} {b:?}");
+        }
+        // of 5,000 raw points a column keeps two, and the one spike and the first loss are among them
+        let raw: Vec<(f64, f64)> = pairs(between(loss, "points=\"")).into_iter().map(told).collect();
+        assert!(raw.len() < 900, "{}", raw.len());
+        assert!(raw.iter().any(|p| (p.0 - 3210.0).abs() < 0.2 && (p.1 - 9.5).abs() < 1e-3));
+        assert!((raw[0].0 - 1.0).abs() < 0.2 && (raw[0].1 - 7.0).abs() < 1e-3, "{:?}", raw[0]);
+        // layers stand in their order, on an axis of logarithms
+        let layers = figure(&page, "Norm of the gradient");
+        let places = ["embed", "blocks.2", "blocks.10", "ln_final"].map(|l| layers.find(&format!("\"{l}\"")).unwrap());
+        assert!(places.is_sorted());
+        let (y, line) = (numbers(between(layers, "data-y=\"")), &layers[places[2]..]);
+        let last = pairs(between(line, "points=\"")).last().unwrap().1;
+        let value = y[0] * (y[1] / y[0]).powf((at[3] - last) / (at[3] - at[2]));
+        assert!((value / (3.0 / 5000.0) - 1.0).abs() < 1e-3, "{value}");
+    }
+
+    #[test]
+    fn results_and_texts() {
+        let (mut run, _) = record("results");
+        let r = &run.results;
+        assert_eq!((r.state, r.steps, r.val_loss, r.best_step), (State::Unfinished, 5000, Some(2.5), 4000));
+        assert_eq!((r.tokens, r.tok_s, r.first_loss), (500_000, 200.0, 7.0));
+        let mean = (4951..=5000).map(|n| 2.0 + 5.0 / f64::from(n)).sum::<f64>() / 50.0;
+        assert!((r.train_loss - mean).abs() < 1e-12);
+        let settings = |run: &RunRecord, key: &str| run.settings.get(key).cloned();
+        assert_eq!(settings(&run, "rotary_scaling_factor").as_deref(), Some("8"));
+        assert_eq!(settings(&run, "d_head"), None);
+        run.set("min_learning_rate", &json!(0.1 * 0.003));
+        assert_eq!(settings(&run, "min_learning_rate").as_deref(), Some("0.0003"));
+        run.name = "<script>".into();
+        let page = html(&[run.clone(), run]);
+        assert!(page.contains("a &lt;b&gt; &amp; &quot;c&quot; &lt;|endoftext|&gt;"));
+        assert_eq!(page.matches("<script>").count(), 1, "ours alone");
+        assert!(page.contains("Nothing in their settings"));
+    }
+}

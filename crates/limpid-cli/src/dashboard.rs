@@ -1,0 +1,348 @@
+//! The dashboard of `train --ui`: curves, numbers and the last lines, drawn on stderr by a thread of its own, so that it
+//! answers keys and a new size of the window while a step takes its time. Without the feature `ui`, without a terminal or
+//! in a tiny one there is none, and `show::Progress` says the same in lines.
+
+use limpid::train::Step;
+
+/// What is known after a step, beside the step.
+pub struct Now {
+    /// The last validation loss.
+    pub val: Option<f64>,
+    /// Tokens a second.
+    pub per_second: f64,
+    /// Share of the machine's roof.
+    pub share: f64,
+    /// Seconds to the last step.
+    pub left: f64,
+}
+
+impl Now {
+    /// A step and what is known after it, name and value.
+    pub fn numbers(&self, step: &Step) -> Vec<(&'static str, String)> {
+        use crate::show::{count, duration};
+        vec![
+            ("loss", format!("{:.4}", step.loss)),
+            ("val", self.val.map_or("-".into(), |v| format!("{v:.4}"))),
+            ("lr", format!("{:.2e}", step.rate)),
+            ("grad norm", format!("{:.3}", step.norm)),
+            ("tok/s", count(self.per_second)),
+            ("of roof", format!("{:.0}%", 100.0 * self.share)),
+            ("left", duration(self.left)),
+        ]
+    }
+}
+
+#[cfg(feature = "ui")]
+pub use drawn::Dashboard;
+
+#[cfg(feature = "ui")]
+mod drawn {
+    use super::Now;
+    use crate::show::{bytes, commas};
+    use crate::verbs::peak_rss;
+    use limpid::report::units::tick;
+    use limpid::train::{Step, log};
+    use ratatui::backend::CrosstermBackend;
+    use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+    use ratatui::crossterm::terminal::{self, EnterAlternateScreen, LeaveAlternateScreen};
+    use ratatui::crossterm::{cursor, execute};
+    use ratatui::layout::{Constraint, Layout};
+    use ratatui::prelude::{Color, Frame, Line, Span, Style, Stylize, Terminal};
+    use ratatui::symbols::Marker;
+    use ratatui::widgets::{Axis, Chart, Dataset, Gauge, GraphType, Paragraph};
+    use std::collections::VecDeque;
+    use std::io::{IsTerminal, stderr};
+    use std::path::Path;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Arc, Mutex, MutexGuard, Once};
+    use std::thread::JoinHandle;
+    use std::time::Duration;
+
+    /// Least columns and rows that a dashboard is worth.
+    const TINY: (u16, u16) = (32, 8);
+
+    /// Whether the terminal is ours to restore.
+    static OURS: AtomicBool = AtomicBool::new(false);
+
+    /// What is drawn.
+    #[derive(Default)]
+    struct Screen {
+        title: String,
+        steps: u64,
+        step: u64,
+        numbers: Vec<(&'static str, String)>,
+        train: Vec<(f64, f64)>,
+        /// Steps that a point of `train` stands for, and the losses of those that have no point yet.
+        every: usize,
+        pending: Vec<f64>,
+        val: Vec<(f64, f64)>,
+        floor: Option<f64>,
+        lines: VecDeque<String>,
+    }
+
+    /// The screen, and the thread that draws it.
+    pub struct Dashboard {
+        screen: Arc<Mutex<Screen>>,
+        over: Arc<AtomicBool>,
+        thread: Option<JoinHandle<()>>,
+    }
+
+    impl Dashboard {
+        /// Takes the terminal over, if there is one that is large enough. `q` and Ctrl-C set `asked`. Curves begin with
+        /// what the run's folder tells.
+        pub fn open(folder: &Path, steps: u64, floor: Option<f64>, asked: Arc<AtomicBool>) -> Option<Dashboard> {
+            let (columns, rows) = terminal::size().ok()?;
+            if !stderr().is_terminal() || columns < TINY.0 || rows < TINY.1 {
+                return None;
+            }
+            let title = folder.display().to_string();
+            let mut screen = Screen { title, steps, floor, every: 1, ..Screen::default() };
+            for line in log::read(folder).unwrap_or_default() {
+                let step = line["step"].as_u64().unwrap_or_default();
+                line["train_loss"].as_f64().into_iter().for_each(|loss| screen.add(step, loss));
+                screen.val.extend(line["val_loss"].as_f64().map(|loss| (step as f64, loss)));
+            }
+            static HOOK: Once = Once::new();
+            HOOK.call_once(|| {
+                let before = std::panic::take_hook();
+                std::panic::set_hook(Box::new(move |panic| {
+                    restore();
+                    before(panic);
+                }));
+            });
+            terminal::enable_raw_mode().ok()?;
+            OURS.store(true, Ordering::SeqCst);
+            if execute!(stderr(), EnterAlternateScreen, cursor::Hide).is_err() {
+                restore();
+                return None;
+            }
+            let (screen, over) = (Arc::new(Mutex::new(screen)), Arc::new(AtomicBool::new(false)));
+            let (drawn, ended) = (screen.clone(), over.clone());
+            let thread = std::thread::spawn(move || draw(&drawn, &ended, &asked));
+            Some(Dashboard { screen, over, thread: Some(thread) })
+        }
+
+        fn screen(&self) -> MutexGuard<'_, Screen> {
+            self.screen.lock().unwrap_or_else(|e| e.into_inner())
+        }
+
+        /// A step was done.
+        pub fn step(&self, step: &Step, now: &Now) {
+            let mut screen = self.screen();
+            screen.step = step.step;
+            screen.numbers = now.numbers(step);
+            screen.numbers.extend(peak_rss().map(|n| ("memory", bytes(n))));
+            screen.add(step.step, step.loss);
+        }
+
+        /// The validation loss after a step.
+        pub fn validated(&self, step: u64, loss: f64) {
+            self.screen().val.push((step as f64, loss));
+        }
+
+        /// Something to be read.
+        pub fn line(&self, text: &str) {
+            let mut screen = self.screen();
+            screen.lines.push_back(text.into());
+            if screen.lines.len() > 50 {
+                screen.lines.pop_front();
+            }
+        }
+    }
+
+    impl Drop for Dashboard {
+        fn drop(&mut self) {
+            self.over.store(true, Ordering::SeqCst);
+            if let Some(thread) = self.thread.take() {
+                let _ = thread.join();
+            }
+            restore();
+        }
+    }
+
+    /// Gives the terminal back as it was; done once.
+    pub fn restore() {
+        if OURS.swap(false, Ordering::SeqCst) {
+            let _ = execute!(stderr(), LeaveAlternateScreen, cursor::Show);
+            let _ = terminal::disable_raw_mode();
+        }
+    }
+
+    impl Screen {
+        /// A point more; where there are thousands, two become one.
+        fn add(&mut self, step: u64, loss: f64) {
+            self.pending.push(loss);
+            if self.pending.len() < self.every {
+                return;
+            }
+            let mean = self.pending.iter().sum::<f64>() / self.pending.len() as f64;
+            self.train.push((step as f64, mean));
+            self.pending.clear();
+            if self.train.len() > 4000 {
+                self.train = self
+                    .train
+                    .chunks(2)
+                    .map(|p| (p[p.len() - 1].0, p.iter().map(|q| q.1).sum::<f64>() / p.len() as f64))
+                    .collect();
+                self.every *= 2;
+            }
+        }
+    }
+
+    /// Draws until it is over. A key is answered at once, the rest five times a second.
+    fn draw(screen: &Mutex<Screen>, over: &AtomicBool, asked: &AtomicBool) {
+        let Ok(mut terminal) = Terminal::new(CrosstermBackend::new(stderr())) else { return };
+        let mut stopping = false;
+        while !over.load(Ordering::SeqCst) {
+            if asked.load(Ordering::SeqCst) != stopping {
+                stopping = true;
+                let _ = terminal.clear(); // whoever asked by a signal was answered in a line
+            }
+            let _ = terminal.draw(|frame| view(frame, &screen.lock().unwrap_or_else(|e| e.into_inner()), stopping));
+            match event::poll(Duration::from_millis(200)) {
+                Ok(true) => {
+                    if let Ok(Event::Key(key)) = event::read()
+                        && key.kind == KeyEventKind::Press
+                        && (key.code == KeyCode::Char('q')
+                            || key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL))
+                        && asked.swap(true, Ordering::SeqCst)
+                    {
+                        restore();
+                        std::process::exit(130);
+                    }
+                }
+                Ok(false) => {}
+                Err(_) => std::thread::sleep(Duration::from_millis(200)), // no keys can be read here
+            }
+        }
+    }
+
+    fn view(frame: &mut Frame, screen: &Screen, stopping: bool) {
+        let area = frame.area();
+        let dim = Style::new().add_modifier(ratatui::style::Modifier::DIM);
+        let mut numbers = vec![Line::default()];
+        for (name, value) in &screen.numbers {
+            let wide = name.len() + value.len() + 4;
+            if numbers.last().is_some_and(|line| line.width() + wide > usize::from(area.width) + 3) {
+                numbers.push(Line::default());
+            }
+            let parts = [Span::styled(format!("{name} "), dim), format!("{value}   ").bold()];
+            numbers.last_mut().into_iter().for_each(|line| line.spans.extend(parts.clone()));
+        }
+        let tall = numbers.len() as u16;
+        let said = if area.height >= 18 { (area.height / 5).min(10) } else { 0 };
+        let parts = [
+            Constraint::Length(1),
+            Constraint::Length(tall),
+            Constraint::Min(3),
+            Constraint::Length(said),
+            Constraint::Length(1),
+        ];
+        let [head, middle, chart, lines, foot] = Layout::vertical(parts).areas(area);
+        let share = (screen.step as f64 / screen.steps.max(1) as f64).clamp(0.0, 1.0);
+        let label = format!("step {} of {}  {:.0}%", commas(screen.step), commas(screen.steps), 100.0 * share);
+        frame.render_widget(Gauge::default().ratio(share).label(label).gauge_style(Color::Blue), head);
+        frame.render_widget(Paragraph::new(numbers), middle);
+        curves(frame, screen, chart);
+        let last = screen.lines.iter().skip(screen.lines.len().saturating_sub(usize::from(said)));
+        frame.render_widget(Paragraph::new(last.map(|line| Line::from(line.as_str())).collect::<Vec<_>>()), lines);
+        let keys = if stopping { "stopping after this step; once more to stop at once" } else { "q: save and stop" };
+        frame.render_widget(Line::styled(format!("{keys}   {}", screen.title), dim), foot);
+    }
+
+    /// Losses against steps; y goes as far as what came after the first steps, so that there is something to see.
+    fn curves(frame: &mut Frame, screen: &Screen, area: ratatui::layout::Rect) {
+        let last = screen.train.last().map_or(1.0, |p| p.0).max(1.0);
+        let later = || screen.train.iter().chain(&screen.val).filter(|p| p.0 >= 0.05 * last).map(|p| p.1);
+        let (low, high) =
+            (later().chain(screen.floor).fold(f64::INFINITY, f64::min), later().fold(f64::NEG_INFINITY, f64::max));
+        if !low.is_finite() || !high.is_finite() {
+            return frame.render_widget(Line::from("waiting for the first step"), area);
+        }
+        let room = (0.04 * (high - low)).max(1e-6);
+        let (low, high) = (low - room, high + room);
+        let floor: Vec<(f64, f64)> =
+            screen.floor.iter().flat_map(|f| (0..=100).map(|i| (last * f64::from(i) / 100.0, *f))).collect();
+        let set = |name, points, colour, graph| {
+            Dataset::default()
+                .name(name)
+                .data(points)
+                .marker(Marker::Braille)
+                .graph_type(graph)
+                .style(Style::new().fg(colour))
+        };
+        let mut sets = vec![set("train", &screen.train[..], Color::Cyan, GraphType::Line)];
+        if !screen.val.is_empty() {
+            sets.push(set("val", &screen.val, Color::Yellow, GraphType::Line));
+        }
+        if !floor.is_empty() {
+            sets.push(set("floor", &floor, Color::Green, GraphType::Scatter));
+        }
+        let middle = (low + high) / 2.0;
+        let labels = |values: [f64; 3]| values.map(|v| Line::from(format!("{v:.3}")));
+        let steps = [0.0, last / 2.0, last].map(|v| Line::from(tick(v.round(), last)));
+        let chart = Chart::new(sets)
+            .x_axis(Axis::default().bounds([0.0, last]).labels(steps))
+            .y_axis(Axis::default().bounds([low, high]).labels(labels([low, middle, high])))
+            .legend_position(Some(ratatui::widgets::LegendPosition::TopRight));
+        frame.render_widget(chart, area);
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+        use ratatui::backend::TestBackend;
+
+        #[test]
+        fn every_size_shows_where_the_run_stands() {
+            let mut screen =
+                Screen { title: "runs/x".into(), steps: 20_000, every: 1, floor: Some(0.3), ..Screen::default() };
+            (1..=10_000).for_each(|n| screen.add(n, 1.0 + 100.0 / n as f64));
+            assert!(screen.train.len() <= 4000 && screen.train.last().is_some_and(|p| p.0 > 9990.0));
+            screen.step = 10_000;
+            screen.val = vec![(5000.0, 1.5), (10_000.0, 1.25)];
+            let now = Now { val: Some(1.25), per_second: 30_700.0, share: 0.57, left: 12.5 };
+            screen.numbers = now.numbers(&Step { step: 10_000, loss: 1.01, norm: 0.5, rate: 1e-3, tokens: 768 });
+            screen.lines.push_back("step 10000: val loss 1.2500".into());
+            for (columns, rows) in [(80, 24), (40, 12), (200, 50), (33, 8), (10, 3)] {
+                let mut terminal = Terminal::new(TestBackend::new(columns, rows)).unwrap();
+                terminal.draw(|frame| view(frame, &screen, false)).unwrap();
+                let seen: String = terminal.backend().buffer().content().iter().map(|cell| cell.symbol()).collect();
+                let told = ["step 10,000 of 20,000  50%", "loss 1.0100", "val 1.2500", "q: save and stop"];
+                assert!(columns < 33 || told.iter().all(|word| seen.contains(word)), "{columns}x{rows}: {seen}");
+                assert_eq!(rows >= 18, seen.contains("val loss 1.2500"), "{columns}x{rows}: {seen}");
+            }
+        }
+    }
+}
+
+/// None: this binary was built without it.
+#[cfg(not(feature = "ui"))]
+pub enum Dashboard {}
+
+#[cfg(not(feature = "ui"))]
+mod none {
+    use super::{Dashboard, Now};
+    use limpid::train::Step;
+    use std::path::Path;
+    use std::sync::{Arc, atomic::AtomicBool};
+
+    impl Dashboard {
+        /// None.
+        pub fn open(_: &Path, _: u64, _: Option<f64>, _: Arc<AtomicBool>) -> Option<Dashboard> {
+            None
+        }
+        /// Nobody is told.
+        pub fn step(&self, _: &Step, _: &Now) {}
+        /// Nobody is told.
+        pub fn validated(&self, _: u64, _: f64) {}
+        /// Nobody is told.
+        pub fn line(&self, _: &str) {}
+    }
+}
+
+/// Gives the terminal back, if it was taken.
+pub fn restore() {
+    #[cfg(feature = "ui")]
+    drawn::restore();
+}
