@@ -112,7 +112,7 @@ fn ids(n: usize, vocab_size: usize) -> Vec<u32> {
 fn train(args: &TrainArgs) -> Result<()> {
     let config = args.model.config()?;
     let asked = RecipeOptions { steps: None, ..args.recipe.clone() };
-    let mut recipe: Recipe = asked.recipe(args.model.name())?;
+    let mut recipe: Recipe = asked.over(Recipe::preset(args.model.name()))?;
     recipe.context = if recipe.context == 0 { config.context_length } else { recipe.context };
     let model = Model::new(&config, Use::Train { batch: recipe.batch_size, context: recipe.context })?;
     fits(&model, &args.machine, "training this model")?;

@@ -23,6 +23,7 @@ use limpid::checkpoint::Checkpoint;
 use limpid::config::{ConfigError, Mask};
 use limpid::model::{Model, Use};
 use limpid::tokenizer::Tokenizer;
+use std::path::Path;
 
 /// Bytes that a model and `threads` threads will take.
 pub fn needed(model: &Model, threads: usize) -> u64 {
@@ -83,6 +84,15 @@ pub fn open(checkpoint: &Checkpoint, purpose: Use, machine: &MachineOptions) -> 
     let mut cpu = machine.cpu(&model);
     checkpoint.load(&model, &mut cpu)?;
     Ok((model, cpu))
+}
+
+/// Opens a model, with an adapter if one is given.
+pub fn adapted(model: &Path, adapter: Option<&Path>) -> Result<Checkpoint> {
+    let checkpoint = Checkpoint::open(model)?;
+    Ok(match adapter {
+        Some(adapter) => checkpoint.with_adapter(adapter)?,
+        None => checkpoint,
+    })
 }
 
 /// The directory's tokenizer, or an error that says what to do without one.

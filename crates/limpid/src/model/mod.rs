@@ -322,6 +322,15 @@ impl Model {
         self.ops.iter().map(|op| op.flops(rows, keys)).sum()
     }
 
+    /// The same of a training step: forward, and what the backward does of the gradients of activations and of parameters.
+    pub fn training_flops(&self, rows: usize, keys: usize) -> f64 {
+        let times = |step: &Back| match step.op {
+            Op::Attend { .. } => 2.0,
+            op => f64::from(u8::from(step.dx[0].is_some()) + u8::from(op.learns())),
+        };
+        self.flops(rows, keys) + self.back.iter().map(|step| times(step) * step.op.flops(rows, keys)).sum::<f64>()
+    }
+
     /// Bytes of each memory that a run needs; gradients and moments only where there is a backward.
     pub fn memory(&self) -> Vec<(&'static str, usize)> {
         let size = |space: Space| 4 * self.sizes[space as usize];

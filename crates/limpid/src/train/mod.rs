@@ -12,7 +12,7 @@ pub use run::{Control, Event, Run, Summary};
 
 use crate::backend::{Backend, Report};
 use crate::checkpoint::store::Store;
-use crate::checkpoint::{self, CheckpointError};
+use crate::checkpoint::{self, Checkpoint, CheckpointError};
 use crate::config::ConfigError;
 use crate::data::{self, Batches, DataError};
 use crate::model::{Model, init};
@@ -90,6 +90,28 @@ impl Trainer {
         for param in &model.params {
             backend.write(param.slot, &init::values(&model, param, recipe.init, recipe.init_std, recipe.seed));
         }
+        Trainer::with(model, backend, recipe)
+    }
+
+    /// A trainer with a checkpoint's weights, and an adapter's initial ones where the model has one.
+    ///
+    /// # Errors
+    /// If the checkpoint is not one of this model's.
+    pub fn from(
+        base: &Checkpoint,
+        model: Model,
+        mut backend: Box<dyn Backend>,
+        recipe: Recipe,
+    ) -> Result<Trainer, CheckpointError> {
+        base.load(&model, &mut *backend)?;
+        for param in model.params.iter().filter(|p| p.is_adapter()) {
+            backend.write(param.slot, &init::values(&model, param, recipe.init, recipe.init_std, recipe.seed));
+        }
+        Ok(Trainer::with(model, backend, recipe))
+    }
+
+    /// A trainer with the weights that the backend has.
+    fn with(model: Model, backend: Box<dyn Backend>, recipe: Recipe) -> Trainer {
         let groups = model.decay_groups(recipe.weight_decay);
         Trainer { model, backend, recipe, step: 0, groups, batch: Batch::default() }
     }

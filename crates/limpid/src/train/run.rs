@@ -1,7 +1,7 @@
 //! A run: training from where it stands to its last step, in a folder that is a model directory all along.
 //!
 //!   config.json, tokenizer.json     what the model is
-//!   model.safetensors               the best weights by validation loss so far (the last ones, if there is no validation)
+//!   model.safetensors               (of an adapter: adapter_model.safetensors) the best weights by validation loss so far (the last ones, if there is no validation)
 //!   state/last.safetensors          the last weights, moments and step: what resuming needs, in one file
 //!   metrics.jsonl, summary.json     what happened
 //!
@@ -258,11 +258,7 @@ impl<'a> Run<'a> {
 
     fn keep(&self) -> Result<(), TrainError> {
         if let Some(folder) = &self.folder {
-            checkpoint::save_parameters(
-                &folder.join("model.safetensors"),
-                &self.trainer.model,
-                &*self.trainer.backend,
-            )?;
+            checkpoint::save_weights(folder, &self.trainer.model, &*self.trainer.backend)?;
         }
         Ok(())
     }
@@ -301,7 +297,7 @@ impl<'a> Run<'a> {
             let last = (best_step != self.trainer.step).then(|| self.swap_in_best()).transpose()?.flatten();
             val_loss = Some(self.evaluate(&windows, tell).0.loss());
             if let Some(last) = last {
-                self.trainer.model.params.iter().zip(last).for_each(|(p, v)| self.trainer.backend.write(p.slot, &v));
+                self.trainer.model.kept().zip(last).for_each(|(p, v)| self.trainer.backend.write(p.slot, &v));
             }
         }
         let recent = &self.state.recent;
@@ -324,9 +320,8 @@ impl<'a> Run<'a> {
     fn swap_in_best(&mut self) -> Result<Option<Vec<Vec<f32>>>, TrainError> {
         let Some(folder) = &self.folder else { return Ok(None) };
         let Trainer { model, backend, .. } = &mut self.trainer;
-        let last = model.params.iter().map(|p| backend.read(p.slot)).collect();
-        let best = safetensors_file::open(&folder.join("model.safetensors"))?;
-        checkpoint::load(&best, model, &mut **backend, "", crate::ops::Space::Param)?;
+        let last = model.kept().map(|p| backend.read(p.slot)).collect();
+        checkpoint::load_weights(folder, model, &mut **backend)?;
         Ok(Some(last))
     }
 }
