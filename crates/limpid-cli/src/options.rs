@@ -13,7 +13,7 @@ use limpid::config::{
 use limpid::data::Kind;
 use limpid::generate::Session;
 use limpid::model::init::Init;
-use limpid::model::{Model, Use};
+use limpid::model::{Lora, Model, Tuning, Use};
 use limpid::nearest::nearest;
 use limpid::ops::adamw::Method;
 use limpid::ops::linear::Precision;
@@ -185,7 +185,31 @@ impl ModelOptions {
 
     /// The configuration, its vocabulary still the preset's.
     pub fn config(&self) -> Result<Config> {
-        let mut c = Config::preset(self.name())?;
+        self.over(Config::preset(self.name())?)
+    }
+
+    /// The configuration of the model `from` that is trained on: dropout may be chosen anew, and fewer positions be used.
+    /// What was asked for beside that must be what it is.
+    pub fn config_of(&self, from: &str, base: &Config) -> Result<Config> {
+        let asked = self.over(base.clone())?;
+        let mut wanted = Config { dropout: base.dropout, ..asked.clone() };
+        wanted.context_length = wanted.context_length.max(base.context_length);
+        let keys = |config: &Config| serde_json::to_value(config).expect("a config is JSON");
+        let (is, wanted) = (keys(base), keys(&wanted));
+        if let Some((key, value)) =
+            wanted.as_object().expect("an object").iter().find(|(key, value)| is[*key] != **value)
+        {
+            bail!(Usage(format!(
+                "--{} is {value}, but the model {from} has {}: what is trained on stays what it is",
+                key.replace('_', "-"),
+                is[key]
+            )));
+        }
+        Ok(Config { dropout: asked.dropout, ..base.clone() })
+    }
+
+    /// `c` with what was asked for.
+    fn over(&self, mut c: Config) -> Result<Config> {
         fn set<T: Copy>(to: &mut T, from: Option<T>) {
             if let Some(value) = from {
                 *to = value;
@@ -378,9 +402,8 @@ pub struct RecipeOptions {
 }
 
 impl RecipeOptions {
-    /// The preset's recipe with what was asked for.
-    pub fn recipe(&self, preset: &str) -> Result<Recipe> {
-        let mut r = Recipe::preset(preset);
+    /// A recipe with what was asked for.
+    pub fn over(&self, mut r: Recipe) -> Result<Recipe> {
         fn set<T: Copy>(to: &mut T, from: Option<T>) {
             if let Some(value) = from {
                 *to = value;
@@ -430,6 +453,62 @@ impl RecipeOptions {
         set(&mut r.cross_documents, self.cross_documents);
         r.check()?;
         Ok(r)
+    }
+}
+
+/// What of a model learns.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Fine-tuning")]
+pub struct TuningOptions {
+    /// A model to go on from: a folder of limpid or HuggingFace, a .gguf, a .bin of llm.c
+    #[arg(long, value_name = "MODEL", conflicts_with = "preset")]
+    pub from: Option<String>,
+    /// Parameters that stay as they are, by name: embed.*,blocks.[0-5].* (docs/names.md)
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', hide_short_help = true)]
+    pub freeze: Vec<String>,
+    /// The only parameters that learn
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', hide_short_help = true)]
+    pub train_only: Vec<String>,
+    /// Train a LoRA adapter of this rank instead of the model's own weights
+    #[arg(long, value_name = "R", requires = "from", conflicts_with_all = ["freeze", "train_only"], alias = "lora-r")]
+    pub lora: Option<usize>,
+    /// What the adapter adds is multiplied by alpha / rank [default: twice the rank]
+    #[arg(long, value_name = "X", requires = "lora", hide_short_help = true)]
+    pub lora_alpha: Option<f64>,
+    /// The products it is for: attention, feed-forward, or names like blocks.0.attn.* [default: attention,feed-forward]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', requires = "lora", hide_short_help = true)]
+    pub lora_targets: Vec<String>,
+    /// Dropout on the adapter's input
+    #[arg(long, value_name = "P", requires = "lora", hide_short_help = true)]
+    pub lora_dropout: Option<f64>,
+}
+
+impl TuningOptions {
+    /// As the library takes it.
+    pub fn tuning(&self) -> Tuning {
+        let lora = self.lora.map(|rank| Lora {
+            rank,
+            alpha: self.lora_alpha.unwrap_or(2.0 * rank as f64),
+            dropout: self.lora_dropout.unwrap_or(0.0),
+            targets: match &self.lora_targets[..] {
+                [] => ["attention", "feed-forward"].map(String::from).to_vec(),
+                targets => targets.to_vec(),
+            },
+        });
+        Tuning { freeze: self.freeze.clone(), train_only: self.train_only.clone(), lora }
+    }
+
+    /// What was asked for, as a configuration file has it.
+    pub fn keys(&self) -> Vec<(&'static str, String)> {
+        let number = |n: Option<f64>| n.map_or(String::new(), |n| n.to_string());
+        vec![
+            ("freeze", self.freeze.join(",")),
+            ("train_only", self.train_only.join(",")),
+            ("lora", self.lora.map_or(String::new(), |n| n.to_string())),
+            ("lora_alpha", number(self.lora_alpha)),
+            ("lora_targets", self.lora_targets.join(",")),
+            ("lora_dropout", number(self.lora_dropout)),
+        ]
     }
 }
 
@@ -612,9 +691,8 @@ fn from_file(path: &Path, verb: &Command) -> Result<Vec<OsString>> {
 }
 
 /// The resolved settings as a configuration file: what `--config` and `--resume` read.
-pub fn to_toml(name: &str, config: &Config, recipe: &Recipe, rest: &[(&str, String)]) -> String {
+pub fn to_toml(config: &Config, recipe: &Recipe, rest: &[(&str, String)]) -> String {
     let mut table = toml::Table::new();
-    table.insert("preset".into(), name.into());
     let own = |value: serde_json::Value| toml::Value::try_from(value).expect("settings are plain values");
     let mut config = serde_json::to_value(config).expect("a config is JSON");
     let object = config.as_object_mut().expect("an object");

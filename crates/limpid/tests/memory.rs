@@ -7,7 +7,7 @@ use limpid::backend::{Backend, Cpu, Reference};
 use limpid::config::{Config, Dropout, NormPlace};
 use limpid::data::{Batches, Objective, Tokens};
 use limpid::model::again::Keep;
-use limpid::model::{Model, Use};
+use limpid::model::{Model, Tuning, Use};
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
 use limpid::ops::{Batch, Op, Pass, Space, random};
@@ -42,7 +42,7 @@ fn trained(config: &Config, rung: usize, threads: usize, precision: Precision) -
     let recipe = Recipe { batch_size: 3, accumulate: 2, warmup_steps: 1, ..Recipe::default() };
     let text = Tokens::of((0..600).map(|i| random::below(1, 0, i / 3, 17) as u32).collect());
     let batches = Batches::new(&text, 3, CONTEXT, 1, Objective::NextToken).unwrap().accumulated(2);
-    let model = Model::on_rung(config, Use::Train { batch: 3, context: CONTEXT }, rung).unwrap();
+    let model = Model::on_rung(config, Use::Train { batch: 3, context: CONTEXT }, &Tuning::default(), rung).unwrap();
     let cpu = Cpu::with(&model, threads, Level::best(), precision);
     let mut trainer = Trainer::new(model, Box::new(cpu), recipe);
     let losses = (0..5).map(|_| trainer.step(&batches).unwrap().loss.to_bits()).collect();
@@ -70,7 +70,7 @@ fn gradients_are_the_same_on_every_level_for_every_configuration() {
     let purpose = Use::Train { batch: 2, context: 5 };
     for (i, config) in configs().iter().enumerate() {
         let gradients = |rung: usize| {
-            let model = Model::on_rung(config, purpose, rung).unwrap();
+            let model = Model::on_rung(config, purpose, &Tuning::default(), rung).unwrap();
             let ids = |site| (0..10).map(|n| random::below(i as u64, site, n, 11) as u32).collect::<Vec<_>>();
             let mut batch = Batch::of_sequences(ids(1), ids(2), 5);
             batch.seed = Some(7);
@@ -103,7 +103,7 @@ fn each_level_frees_what_the_arithmetic_says() {
     let purpose = Use::Train { batch: 1, context: 64 };
     let unit = 64 * 64;
     for (keep, each) in Keep::ALL.into_iter().zip([16, 10, 6, 2, 1]) {
-        let model = Model::on_rung(&config, purpose, keep as usize * config.n_layer).unwrap();
+        let model = Model::on_rung(&config, purpose, &Tuning::default(), keep as usize * config.n_layer).unwrap();
         assert_eq!(model.keeps(), [(0..20, keep)]);
         let units = model.sizes[Space::Act as usize] as f64 / unit as f64;
         // where less is kept, the block that is worked on holds more than it keeps: up to 16 - each
@@ -121,7 +121,7 @@ fn each_level_costs_what_the_arithmetic_says() {
     let (c, f, rows, keys) = (64.0, 256.0, 64, 32);
     let each = [0.0, 0.0, 2.0 * c * f, 2.0 * c * f + 8.0 * c * c, 2.0 * c * f + 8.0 * c * c + 4.0 * c * keys as f64];
     for (keep, each) in Keep::ALL.into_iter().zip(each) {
-        let model = Model::on_rung(&config, Use::Train { batch: 1, context: 64 }, 2 * keep as usize).unwrap();
+        let model = Model::on_rung(&config, Use::Train { batch: 1, context: 64 }, &Tuning::default(), 2 * keep as usize).unwrap();
         assert_eq!(model.flops_again(rows, keys), 2.0 * rows as f64 * each, "{keep:?}");
     }
 }
@@ -131,7 +131,7 @@ fn each_level_costs_what_the_arithmetic_says() {
 fn nothing_is_made_again_twice_or_for_nothing() {
     for config in shapes() {
         for rung in 0..=Model::rungs(&config) {
-            let model = Model::on_rung(&config, Use::Train { batch: 2, context: CONTEXT }, rung).unwrap();
+            let model = Model::on_rung(&config, Use::Train { batch: 2, context: CONTEXT }, &Tuning::default(), rung).unwrap();
             let again = |pass: &Pass| if let Pass::Again(op) = pass { Some(*op) } else { None };
             let ops: Vec<Op> = model.back.iter().filter_map(again).collect();
             assert_eq!(ops.is_empty(), rung == 0, "rung {rung}");
@@ -153,8 +153,8 @@ fn a_budget_takes_the_least_work_that_fits() {
     let purpose = Use::Train { batch: 12, context: 64 };
     let bytes = |model: &Model| model.memory().iter().map(|(_, bytes)| *bytes as u64).sum::<u64>();
     let ladder: Vec<u64> =
-        (0..=Model::rungs(&config)).map(|rung| bytes(&Model::on_rung(&config, purpose, rung).unwrap())).collect();
-    let within = |budget| Model::within(&config, purpose, budget, bytes);
+        (0..=Model::rungs(&config)).map(|rung| bytes(&Model::on_rung(&config, purpose, &Tuning::default(), rung).unwrap())).collect();
+    let within = |budget| Model::within(&config, purpose, &Tuning::default(), budget, bytes);
     for budget in (ladder.iter().min().unwrap() + 1..ladder[0] + 1000).step_by(100_000) {
         let model = within(budget).unwrap();
         assert!(bytes(&model) <= budget);

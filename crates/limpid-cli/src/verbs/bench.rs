@@ -115,7 +115,7 @@ fn ids(n: usize, vocab_size: usize) -> Vec<u32> {
 fn train(args: &TrainArgs) -> Result<()> {
     let config = args.model.config()?;
     let asked = RecipeOptions { steps: None, ..args.recipe.clone() };
-    let mut recipe: Recipe = asked.recipe(args.model.name())?;
+    let mut recipe: Recipe = asked.over(Recipe::preset(args.model.name()))?;
     recipe.context = if recipe.context == 0 { config.context_length } else { recipe.context };
     let model = trainable(&config, &recipe, args.machine.threads(), args.memory)?;
     fits(&model, &args.machine, "training this model")?;

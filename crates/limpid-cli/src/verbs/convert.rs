@@ -21,12 +21,16 @@ use std::time::Instant;
   limpid convert gpt2 mine                    HuggingFace's folder as limpid's
   limpid convert runs/1 out --to hf           for transformers
   limpid convert runs/1 model.gguf --dtype f16 --verify
-  limpid convert gpt2_124M.bin gpt2 --to hf   llm.c's file for transformers")]
+  limpid convert gpt2_124M.bin gpt2 --to hf   llm.c's file for transformers
+  limpid convert gpt2 merged --adapter lora   the model with a LoRA adapter in its weights")]
 pub struct Args {
     /// A folder of limpid's or HuggingFace's, a .gguf, or a .bin of llm.c's
     src: PathBuf,
     /// Where to: a folder, or a file for gguf and llmc
     dst: PathBuf,
+    /// A LoRA adapter to merge into it: a folder of limpid's or PEFT's
+    #[arg(long, value_name = "DIR")]
+    adapter: Option<PathBuf>,
     /// Insist that SRC is of this format: limpid, hf, gguf, llmc
     #[arg(long, value_name = "FORMAT")]
     from: Option<Format>,
@@ -66,7 +70,7 @@ fn shard_size(text: &str) -> Result<usize, String> {
 }
 
 pub fn run(args: Args) -> Result<()> {
-    let source = Checkpoint::open(&args.src)?;
+    let source = super::adapted(&args.src, args.adapter.as_deref())?;
     if let Some(from) = args.from.filter(|from| *from != source.format) {
         bail!("{} is of the format {}, not {from}", args.src.display(), source.format);
     }

@@ -1,6 +1,6 @@
 //! `eval`: how well a model knows a text.
 
-use super::{needs_head, open, prompt_ids, tokenizer};
+use super::{adapted, needs_head, open, prompt_ids, tokenizer};
 use crate::chat;
 use crate::options::{DataOptions, MachineOptions, Usage};
 use crate::show;
@@ -22,6 +22,9 @@ pub struct Args {
     /// A model: a folder of limpid or HuggingFace, a .gguf, a .bin of llm.c
     #[arg(long, value_name = "DIR")]
     model: PathBuf,
+    /// A LoRA adapter to add to the model: a folder of limpid's or PEFT's
+    #[arg(long, value_name = "DIR")]
+    adapter: Option<PathBuf>,
     /// A file, folder or pattern of text, JSON lines and parquet (also .gz, .zst), a folder of `data prepare`, llm.c's .bin,
     /// conversations (their answers are scored), - for standard input, or builtin:stories
     #[arg(long, value_name = "FILE", required_unless_present = "continuation", conflicts_with_all = ["prompt", "continuation"])]
@@ -59,7 +62,7 @@ struct Found {
 }
 
 pub fn run(args: Args) -> Result<()> {
-    let checkpoint = Checkpoint::open(&args.model)?;
+    let checkpoint = adapted(&args.model, args.adapter.as_deref())?;
     needs_head(&checkpoint)?;
     let data = match (&args.data, &args.prompt, &args.continuation) {
         (Some(data), ..) => data,

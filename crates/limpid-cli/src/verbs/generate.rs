@@ -1,6 +1,6 @@
 //! `generate`: continue a prompt; or, with a model that looks both ways, fill its masks.
 
-use super::{needs_head, open, prompt_ids, tokenizer};
+use super::{adapted, needs_head, open, prompt_ids, tokenizer};
 use crate::options::{MachineOptions, Usage};
 use crate::{show, source};
 use anyhow::{Context, Result, bail};
@@ -23,6 +23,9 @@ pub struct Args {
     /// A model: a folder of limpid or HuggingFace, a .gguf, a .bin of llm.c
     #[arg(long, value_name = "DIR")]
     model: PathBuf,
+    /// A LoRA adapter to add to the model: a folder of limpid's or PEFT's
+    #[arg(long, value_name = "DIR")]
+    adapter: Option<PathBuf>,
     /// Text, @FILE, or - for standard input
     #[arg(long, short, value_name = "TEXT", alias = "start")]
     prompt: Option<String>,
@@ -102,7 +105,7 @@ pub fn run(args: Args) -> Result<()> {
     if args.num_samples == 0 {
         bail!(Usage("--num-samples is 0: it must be at least 1".into()));
     }
-    let mut checkpoint = Checkpoint::open(&args.model)?;
+    let mut checkpoint = adapted(&args.model, args.adapter.as_deref())?;
     needs_head(&checkpoint)?;
     if let Some(context) = args.context_length {
         let own = &mut checkpoint.config.context_length;

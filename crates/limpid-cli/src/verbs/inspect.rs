@@ -7,7 +7,6 @@ use crate::options::{MachineOptions, ModelOptions, Usage};
 use crate::{show, source};
 use anyhow::{Context, Result, bail};
 use limpid::backend::{Backend, Cpu};
-use limpid::checkpoint::Checkpoint;
 use limpid::config::{Config, ConfigError, Mask};
 use limpid::data::check_ids;
 use limpid::model::{Model, Use, init};
@@ -26,6 +25,9 @@ pub struct Args {
     /// A model: a folder of limpid or HuggingFace, a .gguf, a .bin of llm.c
     #[arg(long, value_name = "DIR")]
     model: Option<PathBuf>,
+    /// A LoRA adapter to add to the model: a folder of limpid's or PEFT's
+    #[arg(long, value_name = "DIR", requires = "model", hide_short_help = true)]
+    adapter: Option<PathBuf>,
     /// Text, @FILE, or - for standard input
     #[arg(long, short, value_name = "TEXT", conflicts_with = "tokens")]
     prompt: Option<String>,
@@ -452,7 +454,7 @@ fn ready(args: &Args) -> Result<(Model, Cpu, Vec<u32>, Option<Tokenizer>)> {
         let (model, cpu) = untrained(&config, ids.len(), &Recipe::preset(args.preset.name()), machine)?;
         return Ok((model, cpu, ids, None));
     };
-    let checkpoint = Checkpoint::open(dir)?;
+    let checkpoint = super::adapted(dir, args.adapter.as_deref())?;
     let ids = match (&args.tokens, &args.prompt) {
         (Some(ids), _) => ids.clone(),
         (None, Some(prompt)) => prompt_ids(&checkpoint, &source::prompt(prompt)?)?,

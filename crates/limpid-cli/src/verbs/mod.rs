@@ -26,6 +26,7 @@ use limpid::config::{Config, ConfigError, Mask};
 use limpid::model::{Model, Tuning, Use};
 use limpid::tokenizer::Tokenizer;
 use limpid::train::Recipe;
+use std::path::Path;
 
 /// Bytes that a model and `threads` threads will take.
 pub fn needed(model: &Model, threads: usize) -> u64 {
@@ -33,13 +34,19 @@ pub fn needed(model: &Model, threads: usize) -> u64 {
 }
 
 /// The model to train: the fastest, or the fastest that keeps this process within `budget` bytes.
-pub fn trainable(config: &Config, recipe: &Recipe, threads: usize, budget: Option<u64>) -> Result<Model> {
+pub fn trainable(
+    config: &Config,
+    recipe: &Recipe,
+    tuning: &Tuning,
+    threads: usize,
+    budget: Option<u64>,
+) -> Result<Model> {
     let purpose = Use::Train { batch: recipe.batch_size, context: recipe.context };
     let program = rss().unwrap_or(0);
     Ok(match budget {
-        None => Model::new(config, purpose)?,
+        None => Model::tuned(config, purpose, tuning)?,
         Some(budget) => {
-            Model::within(config, purpose, &Tuning::default(), budget, |model| needed(model, threads) + program)?
+            Model::within(config, purpose, tuning, budget, |model| needed(model, threads) + program)?
         }
     })
 }
@@ -99,6 +106,15 @@ pub fn open(checkpoint: &Checkpoint, purpose: Use, machine: &MachineOptions) -> 
     let mut cpu = machine.cpu(&model);
     checkpoint.load(&model, &mut cpu)?;
     Ok((model, cpu))
+}
+
+/// Opens a model, with an adapter if one is given.
+pub fn adapted(model: &Path, adapter: Option<&Path>) -> Result<Checkpoint> {
+    let checkpoint = Checkpoint::open(model)?;
+    Ok(match adapter {
+        Some(adapter) => checkpoint.with_adapter(adapter)?,
+        None => checkpoint,
+    })
 }
 
 /// The directory's tokenizer, or an error that says what to do without one.

@@ -36,7 +36,7 @@ pub fn run(args: Args) -> Result<()> {
         at.into_iter().filter(|s| *s < recipe.steps).map(|s| (s + 1, recipe.rate(s))).collect()
     };
     let group = |matrix: bool| {
-        let own = model.params.iter().filter(|p| p.is_matrix() == matrix);
+        let own = model.learning().filter(|p| p.is_matrix() == matrix);
         own.fold((0, 0), |(n, size), p| (n + 1, size + p.slot.len()))
     };
     let ((matrices, decayed), (vectors, kept)) = (group(true), group(false));
@@ -49,7 +49,7 @@ pub fn run(args: Args) -> Result<()> {
     let ladder = ladder.collect::<Result<Vec<Model>, _>>()?;
     if args.train.json {
         return show::json(&json!({
-            "preset": job.name, "config": config, "recipe": recipe, "parameters": model.parameter_count(),
+            "preset": job.name, "config": config, "recipe": recipe, "parameters": model.parameter_count(), "learning": decayed + kept,
             "decay": {"weight_decay": recipe.weight_decay, "matrices": matrices, "decayed": decayed, "vectors": vectors, "not_decayed": kept},
             "clip": {"max_norm": recipe.clip, "scope": "global"}, "tokens_per_step": tokens_step,
             "train_tokens": job.train.len(), "validation_tokens": job.validation.len(),
@@ -103,7 +103,12 @@ pub fn run(args: Args) -> Result<()> {
     );
     section(
         "Parameters",
-        model.groups().into_iter().map(|(k, v)| (k, n(v))).chain([("total", n(model.parameter_count()))]).collect(),
+        model
+            .groups()
+            .into_iter()
+            .map(|(k, v)| (k, n(v)))
+            .chain([("total", n(model.parameter_count())), ("that learn", n(decayed + kept))])
+            .collect(),
     );
     let clip = if recipe.clip > 0.0 {
         format!("the norm of all gradients together, to {}", recipe.clip)

@@ -3,11 +3,12 @@
 use super::{fits, peak_rss, trainable};
 use crate::chat;
 use crate::dashboard::{self, Dashboard, Now};
-use crate::options::{self, DataOptions, MachineOptions, ModelOptions, RecipeOptions};
+use crate::options::{self, DataOptions, MachineOptions, ModelOptions, RecipeOptions, TuningOptions, Usage};
 use crate::show::{self, Progress};
 use crate::source::{self, Corpus, Text, Wants};
 use anyhow::{Context, Result, bail};
 use limpid::backend::cpu::roof::Products;
+use limpid::checkpoint::{Checkpoint, adapter};
 use limpid::config::{Config, Mask};
 use limpid::data::chat::MARKERS;
 use limpid::data::{Batches, Objective, Tokens};
@@ -18,12 +19,12 @@ use limpid::ops::simd::Level;
 use limpid::tokenizer::Tokenizer;
 use limpid::train::log::Log;
 use limpid::train::{Control, Event, Recipe, Run, Summary, Trainer};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// Train a model.
+/// Train a model, or go on from one (--from).
 ///
 /// With no flags: the built-in stories, preset `nano`, about half a minute on two cores. Every flag is also a key of
 /// a --config file and an environment variable (LIMPID_STEPS=100).
@@ -65,6 +66,8 @@ pub struct Args {
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
+    pub tuning: TuningOptions,
+    #[command(flatten)]
     pub reading: DataOptions,
     #[command(flatten)]
     pub model: ModelOptions,
@@ -101,14 +104,28 @@ pub struct Job {
     pub objective: Objective,
     /// The built list.
     pub model: Model,
+    /// The model that it begins from; none where all weights come from a state.
+    pub base: Option<Checkpoint>,
 }
 
 impl Args {
     /// Reads the text and fits model and recipe to it; used by `train`, `plan` and `check`.
     pub fn job(&self) -> Result<Job> {
-        let name = self.model.name().to_string();
-        let mut config = self.model.config()?;
-        let mut recipe = self.recipe.recipe(&name)?;
+        let (base, given) = self.base()?;
+        let (name, mut config, mut recipe) = match (&given, &self.tuning.from) {
+            (Some(given), Some(from)) => {
+                let config = self.model.config_of(from, given)?;
+                let mut recipe = Recipe::fine_tuning(&config, self.tuning.lora.is_some());
+                recipe.context = self.model.context_length.map_or(recipe.context, |t| t.min(recipe.context));
+                let name = Path::new(from).file_stem().map_or(from.clone(), |name| name.to_string_lossy().into());
+                (name, config, self.recipe.over(recipe)?)
+            }
+            _ => {
+                let name = self.model.name().to_string();
+                let recipe = self.recipe.over(Recipe::preset(&name))?;
+                (name, self.model.config()?, recipe)
+            }
+        };
         if self.is_first_look() {
             recipe.steps = FIRST_LOOK.0;
             if self.recipe.learning_rate.is_none() {
@@ -121,10 +138,17 @@ impl Args {
             bail!("{}", chat::NEEDS_CAUSAL);
         }
         let saved = self.resumed().map(|folder| folder.join("tokenizer.json")).filter(|path| path.exists());
+        let own = base.as_ref().and_then(|base| base.tokenizer.clone());
+        if let (Some(own), Some(_), None) = (&own, &self.tokenizer, &saved) {
+            bail!(Usage(format!("--tokenizer cannot be chosen: the model comes with its own, {}", own.name())));
+        }
+        if let (Some(base), None, None) = (&base, &own, &self.tokenizer) {
+            bail!("{} has no tokenizer: name its own with --tokenizer NAME|FILE", base.path.display());
+        }
         let wants = Wants {
             tokenizer: self.tokenizer.as_deref(),
-            default: default_tokenizer(&self.data, &name),
-            decided: saved.map(Tokenizer::load).transpose()?,
+            default: own.as_ref().map_or(default_tokenizer(&self.data, &name), Tokenizer::name),
+            decided: saved.map(Tokenizer::load).transpose()?.or(own.clone()),
             specials: if masked {
                 &["[MASK]"]
             } else if chat.is_some() {
@@ -141,12 +165,20 @@ impl Args {
             None => source::corpus(&self.data, wants),
         };
         let Corpus { text, tokenizer, tokenizer_name: chosen, train, validation } = corpus?;
-        config.vocab_size = tokenizer.vocab_size();
+        match &given {
+            None => config.vocab_size = tokenizer.vocab_size(),
+            Some(given) if tokenizer.vocab_size() > given.vocab_size => bail!(
+                "the tokenizer {chosen} has {} tokens, the model's vocab_size is {}: they do not belong together",
+                tokenizer.vocab_size(),
+                given.vocab_size
+            ),
+            Some(_) => {}
+        }
         let objective = if masked {
             let mask = tokenizer.special("[MASK]").with_context(|| {
                 format!("the tokenizer {chosen} has no [MASK] token, which training on masked tokens needs: use --tokenizer word or char")
             })?;
-            Objective::Masked { mask, vocab_size: config.vocab_size, segments: config.n_segment > 0 }
+            Objective::Masked { mask, vocab_size: tokenizer.vocab_size(), segments: config.n_segment > 0 }
         } else {
             Objective::NextToken
         };
@@ -156,20 +188,51 @@ impl Args {
         }
         let context = if recipe.context == 0 { config.context_length } else { recipe.context };
         recipe.context = context;
-        let model = trainable(&config, &recipe, self.machine.threads(), self.memory)?;
+        let model = trainable(&config, &recipe, &self.tuning.tuning(), self.machine.threads(), self.memory)?;
         // an impossible text is said before memory is reserved
         let Recipe { batch_size, seed, .. } = recipe;
         let long = Batches::of_documents(&train, batch_size, context, seed, objective, recipe.documents())?.long();
         let said = chat.map(|chat| chat.say(long, context));
         let validation = if validation.len() > 1 { validation } else { Tokens::default() };
         let tokenizer_name = chosen;
-        Ok(Job { name, config, recipe, text, said, tokenizer, tokenizer_name, train, validation, objective, model })
+        Ok(Job {
+            name,
+            config,
+            recipe,
+            text,
+            said,
+            tokenizer,
+            tokenizer_name,
+            train,
+            validation,
+            objective,
+            model,
+            base,
+        })
+    }
+
+    /// The model to go on from, and its configuration. A run that goes on has all of a model in its own folder, unless it
+    /// trains an adapter.
+    fn base(&self) -> Result<(Option<Checkpoint>, Option<Config>)> {
+        let Some(from) = &self.tuning.from else { return Ok((None, None)) };
+        if let (Some(folder), None) = (self.resumed(), self.tuning.lora) {
+            let path = folder.join("config.json");
+            let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+            return Ok((None, Some(Config::from_json(&text).with_context(|| path.display().to_string())?)));
+        }
+        let base = Checkpoint::open(Path::new(from)).context("--from")?;
+        super::needs_head(&base)?;
+        if base.adapter.is_some() && self.tuning.lora.is_some() {
+            bail!("{from} is an adapter itself: merge it first, with limpid convert {from} MERGED --to limpid");
+        }
+        let config = base.config.clone();
+        Ok((Some(base), Some(config)))
     }
 
     /// `limpid train` as a stranger types it: a run of half a minute.
     fn is_first_look(&self) -> bool {
         let chosen = self.model.preset.is_some() || self.recipe.steps.is_some();
-        self.data == "builtin:stories" && !chosen && self.config.is_none()
+        self.data == "builtin:stories" && !chosen && self.config.is_none() && self.tuning.from.is_none()
     }
 
     /// The folder of a run that is to go on.
@@ -238,7 +301,10 @@ pub fn run(args: Args) -> Result<()> {
     // killed before its first state was saved, a run has nothing to go on from: `--resume auto` begins it again
     let has = |file: &str| folder.join(file).exists();
     let begins_again = args.resume.is_some() && has("limpid.toml") && !has("summary.json");
-    if resumed.is_none() && !begins_again && (Run::can_resume(&folder) || has("model.safetensors")) {
+    if resumed.is_none()
+        && !begins_again
+        && (Run::can_resume(&folder) || has("model.safetensors") || has("adapter_config.json"))
+    {
         bail!("{} already holds a run: --resume {0} goes on with it, another --out starts a new one", folder.display());
     }
     fits(&job.model, &args.machine, "training this model")?;
@@ -252,7 +318,13 @@ pub fn run(args: Args) -> Result<()> {
             eprintln!("{text}");
         }
     };
-    say(format!("{}: {}; {} parameters", job.name, job.config, show::commas(job.model.parameter_count() as u64)));
+    let (all, learning) = (job.model.parameter_count(), job.model.learning().map(|p| p.slot.len()).sum::<usize>());
+    let parameters = match learning == all {
+        true => show::commas(all as u64),
+        false => format!("{} of {}", show::commas(learning as u64), show::commas(all as u64)),
+    };
+    let learn = if learning == all { "parameters" } else { "parameters learn" };
+    say(format!("{}: {}; {parameters} {learn}", job.name, job.config));
     if let Some(read) = &job.text.read {
         say(format!("{}: {read}", job.text.name));
     }
@@ -281,26 +353,43 @@ pub fn run(args: Args) -> Result<()> {
     let flops = step_flops(&job.model, &recipe);
 
     let asked = interrupt()?;
-    let trainer = Trainer::new(job.model.clone(), Box::new(args.machine.cpu(&job.model)), recipe);
+    let cpu = Box::new(args.machine.cpu(&job.model));
+    let trainer = match &job.base {
+        Some(base) => Trainer::from(base, job.model.clone(), cpu, recipe)?,
+        None => Trainer::new(job.model.clone(), cpu, recipe),
+    };
     let mut run = Run::new(trainer, Some(folder.clone()), &job.train, &job.validation, job.objective, &job.tokenizer);
     if resumed.is_some() {
+        if let (Some(base), Some(_)) = (&job.base, args.tuning.lora)
+            && let (path, Some(made_for)) = adapter::base(&folder)?
+            && base.fingerprint()? != made_for
+        {
+            bail!("{} cannot be resumed: the model {}, which it adapts, has changed", folder.display(), path.display());
+        }
         let step = run.resume(args.resume_step)?;
         say(format!("going on with {} after step {step}", folder.display()));
     } else {
         run.describe()?;
+        let from = args.tuning.from.as_deref().map(absolute);
+        if let (Some(from), Some(base)) = (&from, &job.base) {
+            let base = adapter::Base { path: from.into(), fingerprint: base.fingerprint()? };
+            adapter::describe(&folder, &job.model, &base)?;
+        }
+        // a model that is trained on brings its tokenizer, and is no preset
+        let own = job.base.as_ref().is_some_and(|base| base.tokenizer.is_some());
         let rest = [
+            ("preset", if from.is_none() { job.name.clone() } else { String::new() }),
+            ("from", from.unwrap_or_default()),
             ("data", absolute(&args.data)),
-            ("tokenizer", absolute(&job.tokenizer_name)),
+            ("tokenizer", if own { String::new() } else { absolute(&job.tokenizer_name) }),
             ("field", args.reading.field.clone().unwrap_or_default()),
             ("skip_bad", args.reading.skip_bad.to_string()),
             ("precision", args.machine.precision.to_string()),
             ("memory", args.memory.map(|bytes| bytes.to_string()).unwrap_or_default()),
         ];
-        let rest: Vec<_> = rest.into_iter().filter(|(_, value)| !value.is_empty() && value != "false").collect();
-        limpid::checkpoint::write_text(
-            &folder.join("limpid.toml"),
-            &options::to_toml(&job.name, &job.config, &recipe, &rest),
-        )?;
+        let rest = rest.into_iter().chain(args.tuning.keys());
+        let rest: Vec<_> = rest.filter(|(_, value)| !value.is_empty() && value != "false").collect();
+        limpid::checkpoint::write_text(&folder.join("limpid.toml"), &options::to_toml(&job.config, &recipe, &rest))?;
     }
 
     let watched = args.ui && !args.json;
@@ -355,7 +444,7 @@ pub fn run(args: Args) -> Result<()> {
     if args.json { show::json(&summary) } else { Ok(()) }
 }
 
-fn report(summary: &Summary, folder: &std::path::Path) {
+fn report(summary: &Summary, folder: &Path) {
     let folder = folder.display();
     if summary.stopped {
         eprintln!("stopped after step {}; go on with: limpid train --resume {folder}", summary.steps);
@@ -384,7 +473,7 @@ fn report(summary: &Summary, folder: &std::path::Path) {
 
 /// FLOPs of a step, forward and backward; the recipe's context is the one trained on.
 pub fn step_flops(model: &Model, recipe: &Recipe) -> f64 {
-    3.0 * recipe.accumulate as f64 * model.flops(recipe.batch_size * recipe.context, keys(model, recipe))
+    recipe.accumulate as f64 * model.training_flops(recipe.batch_size * recipe.context, keys(model, recipe))
 }
 
 /// FLOPs of what a step makes again, as a share of [`step_flops`].
@@ -420,7 +509,7 @@ pub fn roof(threads: usize, level: Level, precision: Precision) -> f64 {
 }
 
 fn absolute(path: &str) -> String {
-    if std::path::Path::new(path).exists() {
+    if Path::new(path).exists() {
         std::path::absolute(path).map_or_else(|_| path.into(), |p| p.display().to_string())
     } else {
         path.into()

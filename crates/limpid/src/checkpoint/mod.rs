@@ -6,6 +6,7 @@
 //! are mapped and checked whole, and values are made when asked for. `dialect` knows what the names mean. Files are written
 //! beside and renamed, so a failure leaves the old one whole.
 
+pub mod adapter;
 mod dialect;
 pub mod gguf;
 pub mod llmc;
@@ -17,6 +18,7 @@ use crate::config::{Config, ConfigError, axis};
 use crate::model::{Model, Param};
 use crate::ops::{Slot, Space};
 use crate::tokenizer::{self, Tokenizer};
+pub use adapter::Adapter;
 use dialect::huggingface::{self, Family};
 use dialect::{Link, Names, Turn};
 use std::borrow::Cow;
@@ -175,6 +177,28 @@ pub fn save_parameters(path: &Path, model: &Model, backend: &dyn Backend) -> Res
     safetensors_file::write(path, stored(model, backend, Space::Param, ""), format_pt())
 }
 
+/// Writes what a run keeps to `folder`: `model.safetensors`, or the adapter alone where there is one.
+///
+/// # Errors
+/// As [`save_parameters`].
+pub fn save_weights(folder: &Path, model: &Model, backend: &dyn Backend) -> Result<()> {
+    match model.tuning.lora {
+        None => save_parameters(&folder.join("model.safetensors"), model, backend),
+        Some(_) => adapter::save(folder, model, backend),
+    }
+}
+
+/// Reads what [`save_weights`] wrote.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_weights(folder: &Path, model: &Model, backend: &mut dyn Backend) -> Result<()> {
+    match model.tuning.lora {
+        None => load(&safetensors_file::open(&folder.join("model.safetensors"))?, model, backend, "", Space::Param),
+        Some(_) => adapter::load(folder, model, backend),
+    }
+}
+
 /// Writes `memories`, each with a prefix to its tensors' names, to `path`, with `state` (JSON) in the metadata.
 ///
 /// # Errors
@@ -253,17 +277,23 @@ pub struct Checkpoint {
     pub tokenizer: Option<Tokenizer>,
     /// What the files have and no number depends on: left out when the model is written.
     pub left_out: Vec<String>,
+    /// What is added to its weights.
+    pub adapter: Option<Adapter>,
     dialect: Dialect,
     store: Store,
     names: Names,
 }
 
 impl Checkpoint {
-    /// Opens `path` by looking at it: a folder of limpid's or HuggingFace's, a `.gguf`, a `.bin` of llm.c's.
+    /// Opens `path` by looking at it: a folder of limpid's or HuggingFace's, a `.gguf`, a `.bin` of llm.c's, an adapter whose
+    /// model is where it says.
     ///
     /// # Errors
     /// Names the file that is missing, damaged, not supported, or does not fit the others, and what about it.
     pub fn open(path: &Path) -> Result<Checkpoint> {
+        if adapter::is_one(path) {
+            return Checkpoint::open_adapter(path);
+        }
         let opened = match at(path, fs::metadata(path))?.is_dir() {
             true => Checkpoint::open_folder(path),
             false => Checkpoint::open_file(path),
@@ -279,10 +309,70 @@ impl Checkpoint {
             let what = format!("its configuration has {layers} layers, but there are only {tensors} tensors");
             return Err(bad(opened.store.path(), what));
         }
-        let model = dialect::outline(&opened.config)
-            .map_err(|source| CheckpointError::Config { path: opened.path.clone(), source })?;
+        let model = opened.outline()?;
         dialect::check(&opened.dialect.links(&model), &model, &opened.store, &opened.names)?;
         Ok(opened)
+    }
+
+    fn open_adapter(path: &Path) -> Result<Checkpoint> {
+        let (base, _) = adapter::base(path)?;
+        let base = if base.exists() { base } else { path.join(base) };
+        if !base.exists() {
+            let what = format!(
+                "it is an adapter of the model {}, which is not there: give that with --model, and this with --adapter",
+                base.display()
+            );
+            return Err(bad(path, what));
+        }
+        if adapter::is_one(&base) {
+            return Err(bad(path, format!("it is an adapter of {}, which is an adapter itself", base.display())));
+        }
+        Checkpoint::open(&base)?.with_adapter(path)
+    }
+
+    /// The same model with the adapter in the folder `path`, merged.
+    ///
+    /// # Errors
+    /// As [`Adapter::open`], or if `path` says that it was made for other weights.
+    pub fn with_adapter(self, path: &Path) -> Result<Checkpoint> {
+        if let (base, Some(made_for)) = adapter::base(path)?
+            && self.fingerprint()? != made_for
+        {
+            let (own, base) = (self.path.display(), base.display());
+            let what = format!("the adapter was made for the model {base}, and {own} is another, or has changed since");
+            return Err(bad(path, what));
+        }
+        let model = self.outline()?;
+        let adapter = Some(Adapter::open(path, &model, &self.path)?);
+        let tokenizer = match self.tokenizer {
+            None if path.is_dir() => Tokenizer::open(path)?,
+            own => own,
+        };
+        Ok(Checkpoint { adapter, tokenizer, ..self })
+    }
+
+    fn outline(&self) -> Result<Model> {
+        dialect::outline(&self.config).map_err(|source| CheckpointError::Config { path: self.path.clone(), source })
+    }
+
+    /// What tells this model from others, whatever format it is in: its sizes, and the values of its gains and biases that
+    /// are not all 0 or all 1. (They are few, kept exactly by every format, and change in any training.)
+    ///
+    /// # Errors
+    /// If a tensor is of a type that is not read.
+    pub fn fingerprint(&self) -> Result<String> {
+        let (model, c) = (self.outline()?, &self.config);
+        let mut hash = xxhash_rust::xxh3::Xxh3::new();
+        let sizes =
+            [c.vocab_size, c.context_length, c.d_model, c.n_layer, c.d_ff, c.heads().n_head, c.heads().n_kv_head];
+        sizes.iter().for_each(|n| hash.update(&(*n as u64).to_le_bytes()));
+        for param in model.params.iter().filter(|p| !p.is_matrix()) {
+            let values = self.values(&model, param)?;
+            if !values.iter().all(|v| *v == 0.0) && !values.iter().all(|v| *v == 1.0) {
+                values.iter().for_each(|v| hash.update(&v.to_le_bytes()));
+            }
+        }
+        Ok(format!("{:016x}", hash.digest()))
     }
 
     fn open_folder(path: &Path) -> Result<Checkpoint> {
@@ -306,6 +396,7 @@ impl Checkpoint {
                 config,
                 tokenizer,
                 left_out,
+                adapter: None,
                 dialect: Dialect::Own,
                 store,
                 names,
@@ -319,7 +410,7 @@ impl Checkpoint {
             store.names().filter(|name| family.tidy(name, &config).is_none()).map(String::from).collect();
         copies_agree(family, &config, &store, &names, &left_out)?;
         let (format, dialect) = (Format::HuggingFace, Dialect::HuggingFace(family));
-        Ok(Checkpoint { path, format, config, tokenizer, left_out, dialect, store, names })
+        Ok(Checkpoint { path, format, config, tokenizer, left_out, adapter: None, dialect, store, names })
     }
 
     fn open_file(path: &Path) -> Result<Checkpoint> {
@@ -332,7 +423,7 @@ impl Checkpoint {
             let names = dialect::names(&store, |name| (name != dialect::gguf::ROPE_FREQS).then(|| name.into()))?;
             let tokenizer = dialect::gguf::read_tokenizer(&metadata, path)?;
             let (path, format, dialect) = (path.into(), Format::Gguf, Dialect::Gguf);
-            return Ok(Checkpoint { path, format, config, tokenizer, left_out, dialect, store, names });
+            return Ok(Checkpoint { path, format, config, tokenizer, left_out, adapter: None, dialect, store, names });
         }
         if safetensors_file::looks_like_pickle(&first[..n]) {
             return Err(safetensors_file::pickle(path));
@@ -354,7 +445,7 @@ impl Checkpoint {
         let gpt2 = || Tokenizer::named("gpt2").ok();
         let tokenizer = beside.or_else(gpt2).filter(|t| t.vocab_size() == config.vocab_size);
         let (path, format, dialect) = (path.into(), Format::Llmc, Dialect::Llmc);
-        Ok(Checkpoint { path, format, config, tokenizer, left_out, dialect, store, names })
+        Ok(Checkpoint { path, format, config, tokenizer, left_out, adapter: None, dialect, store, names })
     }
 
     /// Writes the weights into a backend made for `model`.
@@ -362,7 +453,11 @@ impl Checkpoint {
     /// # Errors
     /// If a tensor is missing, of another shape, or of a type that is not read; the backend is then untouched.
     pub fn load(&self, model: &Model, backend: &mut dyn Backend) -> Result<()> {
-        dialect::load(&self.dialect.links(model), model, (&self.store, &self.names), (backend, Space::Param))
+        dialect::load(&self.dialect.links(model), model, (&self.store, &self.names), (&mut *backend, Space::Param))?;
+        for param in model.params.iter().filter(|p| self.adapter.as_ref().is_some_and(|a| a.adapts(p))) {
+            backend.write(param.slot, &self.values(model, param)?);
+        }
+        Ok(())
     }
 
     /// The values of one parameter of `model`.
@@ -370,7 +465,11 @@ impl Checkpoint {
     /// # Errors
     /// As [`Checkpoint::load`].
     pub fn values(&self, model: &Model, param: &Param) -> Result<Cow<'_, [f32]>> {
-        dialect::values(param, &self.dialect.links(model), model, &self.store, &self.names)
+        let values = dialect::values(param, &self.dialect.links(model), model, &self.store, &self.names)?;
+        match &self.adapter {
+            Some(adapter) => adapter.merge(param, values),
+            None => Ok(values),
+        }
     }
 
     /// How one parameter of `model` is stored.

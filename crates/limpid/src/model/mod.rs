@@ -416,6 +416,16 @@ impl Model {
         self.back.iter().map(again).sum()
     }
 
+    /// The same of a training step: forward, and what the backward does of the gradients of activations and of parameters.
+    pub fn training_flops(&self, rows: usize, keys: usize) -> f64 {
+        let times = |back: &Back| match back.op {
+            Op::Attend { .. } => 2.0,
+            op => f64::from(u8::from(back.dx[0].is_some()) + u8::from(op.learns())),
+        };
+        let backs = self.back.iter().filter_map(Pass::back);
+        self.flops(rows, keys) + backs.map(|back| times(back) * back.op.flops(rows, keys)).sum::<f64>()
+    }
+
     /// Bytes of each memory that a run needs; gradients and moments only where there is a backward.
     pub fn memory(&self) -> Vec<(&'static str, usize)> {
         let size = |space: Space| 4 * self.sizes[space as usize];

@@ -20,7 +20,7 @@ pub use run::{Control, Event, Run, Summary};
 
 use crate::backend::{Backend, Report};
 use crate::checkpoint::store::Store;
-use crate::checkpoint::{self, CheckpointError};
+use crate::checkpoint::{self, Checkpoint, CheckpointError};
 use crate::config::ConfigError;
 use crate::data::{self, Batches, DataError};
 use crate::model::{Model, Param, init};
@@ -169,8 +169,30 @@ impl Trainer {
         for param in &model.params {
             backend.write(param.slot, &init::values(&model, param, recipe.init, recipe.init_std, recipe.seed));
         }
+        Trainer { fresh: true, ..Trainer::with(model, backend, recipe) }
+    }
+
+    /// A trainer with a checkpoint's weights, and an adapter's initial ones where the model has one.
+    ///
+    /// # Errors
+    /// If the checkpoint is not one of this model's.
+    pub fn from(
+        base: &Checkpoint,
+        model: Model,
+        mut backend: Box<dyn Backend>,
+        recipe: Recipe,
+    ) -> Result<Trainer, CheckpointError> {
+        base.load(&model, &mut *backend)?;
+        for param in model.params.iter().filter(|p| p.is_adapter()) {
+            backend.write(param.slot, &init::values(&model, param, recipe.init, recipe.init_std, recipe.seed));
+        }
+        Ok(Trainer::with(model, backend, recipe))
+    }
+
+    /// A trainer with the weights that the backend has.
+    fn with(model: Model, backend: Box<dyn Backend>, recipe: Recipe) -> Trainer {
         let groups = model.update_groups(recipe.weight_decay, recipe.optimizer);
-        Trainer { model, backend, recipe, step: 0, skipped: 0, fresh: true, groups, batch: Batch::default() }
+        Trainer { model, backend, recipe, step: 0, skipped: 0, fresh: false, groups, batch: Batch::default() }
     }
 
     /// Does one step: the gradient of every micro-batch, then an update.

@@ -1,7 +1,7 @@
 //! What to do in training, as plain data: a model is not its training. Every field is a flag of `train` and a
 //! key of its configuration file.
 
-use crate::config::{ConfigError, axis};
+use crate::config::{Config, ConfigError, axis};
 use crate::data::Documents;
 use crate::model::init::Init;
 use crate::ops::adamw::{Method, Rule};
@@ -197,6 +197,24 @@ impl Recipe {
             "formulated-gpt" | "formulated-gpt2" | "formulated-bert" | "openai-gpt" | "gpt2" | "gpt2-medium"
             | "gpt2-large" | "gpt2-xl" | "bert-base-uncased" | "llama-3.2-1b" => large,
             _ => base,
+        }
+    }
+
+    /// The recipe that goes with a model that has learned already: few steps, a rate that falls with its width, and ten
+    /// times higher for an adapter (Schulman et al. 2025, "LoRA Without Regret"); docs/presets.md.
+    pub fn fine_tuning(config: &Config, adapter: bool) -> Recipe {
+        let rate = 5e-5 * 768.0 / config.d_model as f64 * if adapter { 10.0 } else { 1.0 };
+        Recipe {
+            steps: 300,
+            batch_size: 4,
+            context: config.context_length.min(512),
+            learning_rate: rate,
+            min_learning_rate: 0.1 * rate,
+            warmup_steps: 20,
+            weight_decay: 0.0,
+            eval_every: 50,
+            save_every: 50,
+            ..Recipe::default()
         }
     }
 

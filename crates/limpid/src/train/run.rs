@@ -1,7 +1,7 @@
 //! A run: training from where it stands to its last step, in a folder that is a model directory all along.
 //!
 //!   config.json, tokenizer.json     what the model is
-//!   model.safetensors               the best weights by validation loss so far (the last ones, if there is no validation)
+//!   model.safetensors               (of an adapter: adapter_model.safetensors) the best weights by validation loss so far (the last ones, if there is no validation)
 //!   state/last.safetensors          the last weights, moments and step: what resuming needs, in one file
 //!   state/step-00000250.safetensors earlier ones, if any are to be kept
 //!   state/lock                      held by the process that trains here
@@ -492,8 +492,7 @@ impl<'a> Run<'a> {
 
     fn keep(&mut self) -> Result<(), TrainError> {
         let Some(folder) = &self.folder else { return Ok(()) };
-        let path = folder.join("model.safetensors");
-        self.trainer.averaged(|t| checkpoint::save_parameters(&path, &t.model, &*t.backend))?;
+        self.trainer.averaged(|t| checkpoint::save_weights(folder, &t.model, &*t.backend))?;
         Ok(())
     }
 
@@ -550,7 +549,7 @@ impl<'a> Run<'a> {
                     let last = self.swap_in_best()?;
                     let score = evaluate(&mut self.trainer, &windows, tell);
                     let Trainer { model, backend, .. } = &mut self.trainer;
-                    model.params.iter().zip(last.into_iter().flatten()).for_each(|(p, v)| backend.write(p.slot, &v));
+                    model.kept().zip(last.into_iter().flatten()).for_each(|(p, v)| backend.write(p.slot, &v));
                     score
                 }
             };
@@ -577,9 +576,8 @@ impl<'a> Run<'a> {
     fn swap_in_best(&mut self) -> Result<Option<Vec<Vec<f32>>>, TrainError> {
         let Some(folder) = &self.folder else { return Ok(None) };
         let Trainer { model, backend, .. } = &mut self.trainer;
-        let last = model.params.iter().map(|p| backend.read(p.slot)).collect();
-        let best = safetensors_file::open(&folder.join("model.safetensors"))?;
-        checkpoint::load(&best, model, &mut **backend, "", crate::ops::Space::Param)?;
+        let last = model.kept().map(|p| backend.read(p.slot)).collect();
+        checkpoint::load_weights(folder, model, &mut **backend)?;
         Ok(Some(last))
     }
 }

@@ -72,7 +72,7 @@ impl Link {
     }
 
     /// Ours, from theirs.
-    fn ours<'a>(&self, theirs: Cow<'a, [f32]>, cols: usize) -> Cow<'a, [f32]> {
+    pub(super) fn ours<'a>(&self, theirs: Cow<'a, [f32]>, cols: usize) -> Cow<'a, [f32]> {
         let rows = self.rows.len();
         match self.turn {
             Turn::Same => theirs,

@@ -1,0 +1,243 @@
+//! Adapters in files: PEFT's own give PEFT's logits (`reference/peft_lora.py`), merged is unmerged within rounding in every
+//! plan, what is saved is read back bit for bit, and an adapter of another model is refused with both named.
+
+mod common;
+
+use limpid::backend::{Backend, Cpu};
+use limpid::checkpoint::adapter::{self, Base};
+use limpid::checkpoint::store::Dtype;
+use limpid::checkpoint::{self, Checkpoint, Format, SHARD_BYTES, Source, safetensors_file, save};
+use limpid::config::{Activation, Config, NormKind, NormPlace, Positions};
+use limpid::model::{Lora, Model, Tuning, Use};
+use limpid::ops::{Batch, random};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A folder of this test's own, gone at its end.
+struct Folder(PathBuf);
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("limpid-adapters-{name}-{}", std::process::id()));
+        _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+}
+impl Drop for Folder {
+    fn drop(&mut self) {
+        _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+const TOKENS: usize = 8;
+
+fn batch(config: &Config) -> Batch {
+    let ids = |site: &str| common::ids(site, 2 * TOKENS, config.vocab_size);
+    Batch::of_sequences(ids("tokens"), ids("targets"), TOKENS)
+}
+
+/// One config that HuggingFace calls GPT-2, one it calls Llama, one it has no name for.
+fn configs() -> [Config; 3] {
+    let small = Config {
+        vocab_size: 37,
+        context_length: 16,
+        d_model: 24,
+        n_head: 4,
+        n_layer: 2,
+        d_ff: 40,
+        ..Config::default()
+    };
+    let llama = Config {
+        positions: Positions::Rotary,
+        norm: NormKind::Rms,
+        norm_offset: false,
+        attention_bias: false,
+        ffn_bias: false,
+        ffn_gated: true,
+        activation: Activation::Silu,
+        n_kv_head: Some(2),
+        ..small.clone()
+    };
+    let odd = Config { norm_place: NormPlace::Post, activation: Activation::Sigmoid, ..small.clone() };
+    [small, llama, odd]
+}
+
+fn lora(targets: &[&str]) -> Tuning {
+    let targets = targets.iter().map(|t| t.to_string()).collect();
+    Tuning { lora: Some(Lora { rank: 3, alpha: 5.0, dropout: 0.1, targets }), ..Tuning::default() }
+}
+
+/// Values of no special kind.
+fn values(name: &str, n: usize, seed: u64) -> Vec<f32> {
+    (0..n as u64).map(|i| (0.3 * random::normal(seed, random::site(name), i)) as f32).collect()
+}
+
+/// A random model in a folder.
+fn base(path: &Path, config: &Config, seed: u64) -> Checkpoint {
+    let values = |param: &limpid::model::Param| values(&param.name, param.slot.len(), seed);
+    let source = Source { config, tokenizer: None, values: &values, shard_bytes: SHARD_BYTES };
+    save(path, Format::Limpid, &Dtype::F32, &source).unwrap();
+    Checkpoint::open(path).unwrap()
+}
+
+/// A random adapter of `base`, in a model built for `purpose`.
+fn adapted(base: &Checkpoint, tuning: &Tuning, purpose: Use) -> (Model, Cpu) {
+    let model = Model::tuned(&base.config, purpose, tuning).unwrap();
+    let mut cpu = Cpu::new(&model, 2);
+    base.load(&model, &mut cpu).unwrap();
+    for param in model.params.iter().filter(|p| p.is_adapter()) {
+        cpu.write(param.slot, &values(&param.name, param.slot.len(), 3));
+    }
+    (model, cpu)
+}
+
+fn losses(model: &Model, cpu: &mut Cpu) -> Vec<f32> {
+    cpu.feed(&batch(&model.config));
+    cpu.forward(&model.ops);
+    cpu.read(model.losses().unwrap())
+}
+
+/// The logits of the last row of a sequence, with a cache, one token at a time.
+fn decoded(model: &Model, cpu: &mut Cpu) -> Vec<f32> {
+    for (i, token) in batch(&model.config).tokens[..TOKENS].iter().enumerate() {
+        let mut one = Batch::of_sequences(vec![*token], vec![], 1);
+        (one.positions[0], one.spans[0].past, one.spans[0].valid) = (i as u32, i, i + 1);
+        (one.outputs, one.context) = (vec![0], model.config.context_length);
+        cpu.feed(&one);
+        cpu.forward(&model.ops);
+    }
+    cpu.read(model.logits().unwrap())
+}
+
+#[test]
+fn merged_is_unmerged_within_rounding_and_comes_back_bit_for_bit() {
+    let score = Use::Score { batch: 2, context: TOKENS };
+    let decode = Use::Decode { rows: 1, sequences: 1 };
+    for (i, config) in configs().iter().enumerate() {
+        for (j, targets) in [&["attention", "feed-forward"][..], &["blocks.1.attn.out"]].iter().enumerate() {
+            let folder = Folder::new(&format!("merged{i}{j}"));
+            let base = base(&folder.0.join("base"), config, 1);
+            let run = folder.0.join("run");
+            let (model, mut cpu) = adapted(&base, &lora(targets), score);
+            let fingerprint = base.fingerprint().unwrap();
+            adapter::describe(&run, &model, &Base { path: base.path.clone(), fingerprint }).unwrap();
+            checkpoint::save_weights(&run, &model, &cpu).unwrap();
+            let unmerged = losses(&model, &mut cpu);
+
+            let opened = Checkpoint::open(&run).unwrap();
+            let load = |purpose| {
+                let model = Model::new(config, purpose).unwrap();
+                let mut cpu = Cpu::new(&model, 2);
+                opened.load(&model, &mut cpu).unwrap();
+                (model, cpu)
+            };
+            let (plain, mut merged) = load(score);
+            let wide = |values: Vec<f32>| common::wide(&values);
+            let got = losses(&plain, &mut merged);
+            common::assert_close("losses", &wide(got.clone()), &wide(unmerged.clone()), 1e-5);
+            let (own, mut beside) = adapted(&base, &lora(targets), decode);
+            let (plain, mut merged) = load(decode);
+            let (a, b) = (decoded(&own, &mut beside), decoded(&plain, &mut merged));
+            common::assert_close("decoded logits", &wide(b), &wide(a), 1e-5);
+
+            // an adapter whose B is zero is not there, to the bit; a random one is
+            let mut plain = Cpu::new(&model, 2);
+            base.load(&model, &mut plain).unwrap();
+            let without = Model::new(config, score).unwrap();
+            let mut bare = Cpu::new(&without, 2);
+            base.load(&without, &mut bare).unwrap();
+            let bare = losses(&without, &mut bare);
+            assert_eq!(losses(&model, &mut plain), bare);
+            assert!(unmerged.iter().zip(&bare).any(|(a, b)| (a - b).abs() > 1e-2));
+
+            checkpoint::load_weights(&run, &model, &mut plain).unwrap();
+            for param in model.params.iter().filter(|p| p.is_adapter()) {
+                assert_eq!(plain.read(param.slot), cpu.read(param.slot), "{}", param.name);
+            }
+            assert_eq!(losses(&model, &mut plain), unmerged);
+        }
+    }
+}
+
+#[test]
+fn adapters_of_peft_give_its_logits() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/peft");
+    let mut cases: Vec<PathBuf> = fs::read_dir(fixtures).unwrap().map(|e| e.unwrap().path()).collect();
+    cases.sort();
+    assert!(cases.len() >= 4);
+    for case in cases {
+        let truth = safetensors_file::open(&case.join("truth.safetensors")).unwrap();
+        let get = |name: &str| truth.get(name).unwrap().values().unwrap().into_owned();
+        let tokens: Vec<u32> = get("tokens").iter().map(|v| *v as u32).collect();
+        let opened = Checkpoint::open(&case).unwrap(); // adapter_config.json says where the model is
+        let model = Model::new(&opened.config, Use::Inspect { batch: 1, context: tokens.len() }).unwrap();
+        let mut cpu = Cpu::new(&model, 2);
+        opened.load(&model, &mut cpu).unwrap();
+        let targets = vec![0; tokens.len()];
+        cpu.feed(&Batch::of_sequences(tokens.clone(), targets, tokens.len()));
+        cpu.forward(&model.ops);
+        let (got, want) = (cpu.read(model.logits().unwrap()), get("logits"));
+        let worst = common::assert_close(&case.display().to_string(), &common::wide(&got), &common::wide(&want), 1e-5);
+        println!("{}: {worst:.1e}", case.display());
+    }
+}
+
+#[test]
+fn an_adapter_of_another_model_is_refused_with_both_named() {
+    let folder = Folder::new("other");
+    let path = |name: &str| folder.0.join(name);
+    let [config, llama, _] = configs();
+    let score = Use::Score { batch: 2, context: TOKENS };
+    let own = base(&path("own"), &config, 1);
+    let (model, cpu) = adapted(&own, &lora(&["attention"]), score);
+    let made_for = Base { path: own.path.clone(), fingerprint: own.fingerprint().unwrap() };
+    adapter::describe(&path("run"), &model, &made_for).unwrap();
+    checkpoint::save_weights(&path("run"), &model, &cpu).unwrap();
+    let refused = |base: Checkpoint| base.with_adapter(&path("run")).err().expect("refused").to_string();
+    let has =
+        |message: &str, words: &[&str]| words.iter().for_each(|w| assert!(message.contains(w), "{message} lacks {w}"));
+
+    // the same sizes, other weights
+    let message = refused(base(&path("twin"), &config, 2));
+    has(&message, &["/run", "was made for the model", "/own", "/twin is another"]);
+    // without base.json, names and shapes decide
+    fs::remove_file(path("run/base.json")).unwrap();
+    assert!(base(&path("twin"), &config, 2).with_adapter(&path("run")).is_ok());
+    let message = refused(base(&path("wide"), &Config { d_model: 32, ..config.clone() }, 1));
+    has(
+        &message,
+        &["transformer.h.0.attn.c_attn.lora_A.weight` is [3, 24]", "blocks.0.attn.qkv.weight", "[3, 32]", "/wide"],
+    );
+    let message = refused(base(&path("shallow"), &Config { n_layer: 1, ..config.clone() }, 1));
+    has(&message, &["adapts `transformer.h.1.attn.c_attn`", "made for another model than", "/shallow"]);
+    let message = refused(base(&path("llama"), &llama, 1));
+    has(&message, &["made for another model than", "/llama"]);
+    // its model is gone
+    fs::rename(path("own"), path("moved")).unwrap();
+    let message = Checkpoint::open(&path("run")).err().expect("refused").to_string();
+    has(&message, &["is an adapter of the model", "/own, which is not there: give that with --model"]);
+    assert!(Checkpoint::open(&path("moved")).unwrap().with_adapter(&path("run")).is_ok());
+
+    // what PEFT has and limpid has not
+    let file = path("run/adapter_config.json");
+    let text = fs::read_to_string(&file).unwrap();
+    let options = [
+        ("use_rslora", "true"),
+        ("use_dora", "true"),
+        ("modules_to_save", "[\"lm_head\"]"),
+        ("bias", "\"all\""),
+        ("rank_pattern", "{\"c_attn\": 4}"),
+        ("alpha_pattern", "{\"c_attn\": 4}"),
+        ("init_lora_weights", "\"pissa\""),
+        ("peft_type", "\"IA3\""),
+        ("something_new", "3"),
+    ];
+    for (key, value) in options {
+        let mut config: serde_json::Value = serde_json::from_str(&text).unwrap();
+        config[key] = serde_json::from_str(value).unwrap();
+        fs::write(&file, config.to_string()).unwrap();
+        let message =
+            Checkpoint::open(&path("moved")).unwrap().with_adapter(&path("run")).err().expect(key).to_string();
+        has(&message, &["adapter_config.json", &format!("`{key}` is "), "plain LoRA only"]);
+    }
+}
