@@ -121,7 +121,9 @@ fn each_level_costs_what_the_arithmetic_says() {
     let (c, f, rows, keys) = (64.0, 256.0, 64, 32);
     let each = [0.0, 0.0, 2.0 * c * f, 2.0 * c * f + 8.0 * c * c, 2.0 * c * f + 8.0 * c * c + 4.0 * c * keys as f64];
     for (keep, each) in Keep::ALL.into_iter().zip(each) {
-        let model = Model::on_rung(&config, Use::Train { batch: 1, context: 64 }, &Tuning::default(), 2 * keep as usize).unwrap();
+        let model =
+            Model::on_rung(&config, Use::Train { batch: 1, context: 64 }, &Tuning::default(), 2 * keep as usize)
+                .unwrap();
         assert_eq!(model.flops_again(rows, keys), 2.0 * rows as f64 * each, "{keep:?}");
     }
 }
@@ -131,7 +133,8 @@ fn each_level_costs_what_the_arithmetic_says() {
 fn nothing_is_made_again_twice_or_for_nothing() {
     for config in shapes() {
         for rung in 0..=Model::rungs(&config) {
-            let model = Model::on_rung(&config, Use::Train { batch: 2, context: CONTEXT }, &Tuning::default(), rung).unwrap();
+            let model =
+                Model::on_rung(&config, Use::Train { batch: 2, context: CONTEXT }, &Tuning::default(), rung).unwrap();
             let again = |pass: &Pass| if let Pass::Again(op) = pass { Some(*op) } else { None };
             let ops: Vec<Op> = model.back.iter().filter_map(again).collect();
             assert_eq!(ops.is_empty(), rung == 0, "rung {rung}");
@@ -152,8 +155,9 @@ fn a_budget_takes_the_least_work_that_fits() {
     let config = Config::preset("nano").unwrap();
     let purpose = Use::Train { batch: 12, context: 64 };
     let bytes = |model: &Model| model.memory().iter().map(|(_, bytes)| *bytes as u64).sum::<u64>();
-    let ladder: Vec<u64> =
-        (0..=Model::rungs(&config)).map(|rung| bytes(&Model::on_rung(&config, purpose, &Tuning::default(), rung).unwrap())).collect();
+    let ladder: Vec<u64> = (0..=Model::rungs(&config))
+        .map(|rung| bytes(&Model::on_rung(&config, purpose, &Tuning::default(), rung).unwrap()))
+        .collect();
     let within = |budget| Model::within(&config, purpose, &Tuning::default(), budget, bytes);
     for budget in (ladder.iter().min().unwrap() + 1..ladder[0] + 1000).step_by(100_000) {
         let model = within(budget).unwrap();

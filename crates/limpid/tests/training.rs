@@ -5,7 +5,7 @@ use limpid::config::{Config, Dropout};
 use limpid::data::{Batches, Documents, Objective, Tokens};
 use limpid::model::{Model, Use};
 use limpid::ops::adamw::{Change, Group, Method, Rule};
-use limpid::ops::{Back, Batch, Op, Slot, Pass, random};
+use limpid::ops::{Back, Batch, Op, Pass, Slot, random};
 use limpid::tokenizer::{Kind, Order, Tokenizer};
 use limpid::train::{
     Control, Divergence, Event, Preflight, Recipe, Reduction, Run, Summary, TrainError, Trainer, finder, preflight,

@@ -117,7 +117,7 @@ fn train(args: &TrainArgs) -> Result<()> {
     let asked = RecipeOptions { steps: None, ..args.recipe.clone() };
     let mut recipe: Recipe = asked.over(Recipe::preset(args.model.name()))?;
     recipe.context = if recipe.context == 0 { config.context_length } else { recipe.context };
-    let model = trainable(&config, &recipe, args.machine.threads(), args.memory)?;
+    let model = trainable(&config, &recipe, &Default::default(), args.machine.threads(), args.memory)?;
     fits(&model, &args.machine, "training this model")?;
     let (threads, level) = (args.machine.threads(), args.machine.level());
     let top = roof(threads, level, args.machine.precision);

@@ -45,9 +45,7 @@ pub fn trainable(
     let program = rss().unwrap_or(0);
     Ok(match budget {
         None => Model::tuned(config, purpose, tuning)?,
-        Some(budget) => {
-            Model::within(config, purpose, tuning, budget, |model| needed(model, threads) + program)?
-        }
+        Some(budget) => Model::within(config, purpose, tuning, budget, |model| needed(model, threads) + program)?,
     })
 }
 

@@ -8,7 +8,7 @@ pub mod reference;
 
 use crate::model::Model;
 use crate::ops::adamw::{Change, Group, Rule};
-use crate::ops::{Batch, Op, Slot, Pass};
+use crate::ops::{Batch, Op, Pass, Slot};
 
 pub use cpu::Cpu;
 pub use reference::Reference;

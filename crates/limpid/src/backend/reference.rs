@@ -6,7 +6,7 @@ use crate::model::Model;
 use crate::ops::adamw::{self, Change, Group, Method, Rule};
 use crate::ops::dropout::{Draws, weight_index};
 use crate::ops::embed::{self, Lookup};
-use crate::ops::{Back, Batch, Drop, Grad, Op, Slot, Space, Span, Pass};
+use crate::ops::{Back, Batch, Drop, Grad, Op, Pass, Slot, Space, Span};
 use crate::ops::{activate, add, attend, classify, gather, linear, multiply, muon, norm, rotate};
 
 /// The f64 backend.

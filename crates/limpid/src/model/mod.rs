@@ -13,7 +13,7 @@ pub mod tuning;
 
 use crate::config::{Config, ConfigError, RotaryScaling};
 use crate::ops::adamw::{Group, Method};
-use crate::ops::{Access, Op, Slot, Space, Pass};
+use crate::ops::{Access, Back, Op, Pass, Slot, Space};
 use again::Keep;
 use std::fmt;
 use std::ops::Range;

@@ -3,7 +3,7 @@
 //! place. They move numbers, not meaning: a test runs compact and full plans and compares bits.
 
 use super::{Model, Use};
-use crate::ops::{Access, Back, Grad, Op, Slot, Space, Pass};
+use crate::ops::{Access, Back, Grad, Op, Pass, Slot, Space};
 use std::collections::{HashMap, HashSet};
 
 /// Every tensor starts at a multiple of this many elements: wide loads, whole cache lines.

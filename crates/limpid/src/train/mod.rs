@@ -25,7 +25,7 @@ use crate::config::ConfigError;
 use crate::data::{self, Batches, DataError};
 use crate::model::{Model, Param, init};
 use crate::ops::adamw::{Change, Group};
-use crate::ops::{Batch, Space, Pass, random};
+use crate::ops::{Batch, Pass, Space, random};
 use crate::trace;
 use std::path::{Path, PathBuf};
 
