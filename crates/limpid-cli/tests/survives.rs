@@ -68,7 +68,7 @@ fn state(run: &Path) -> (Value, Vec<(String, Vec<f32>)>) {
 }
 
 /// All that a run leaves that is not a time.
-fn left(run: &Path) -> impl PartialEq + std::fmt::Debug {
+fn left(run: &Path) -> impl PartialEq + use<> {
     let untimed = |line: &str| {
         let mut value: Value = serde_json::from_str(line).expect("a whole line");
         value.as_object_mut().unwrap().retain(|key, _| key != "seconds" && key != "time");
