@@ -1,6 +1,6 @@
 //! `train`: from text to a model directory.
 
-use super::{fits, peak_rss, trainable};
+use super::{fits, peak_rss, program, trainable};
 use crate::chat;
 use crate::options::{self, DataOptions, MachineOptions, ModelOptions, RecipeOptions};
 use crate::show::{self, Progress};
@@ -96,6 +96,8 @@ pub struct Job {
     pub objective: Objective,
     /// The built list.
     pub model: Model,
+    /// Bytes that the process holds beside it.
+    pub program: u64,
 }
 
 impl Args {
@@ -151,14 +153,28 @@ impl Args {
         }
         let context = if recipe.context == 0 { config.context_length } else { recipe.context };
         recipe.context = context;
-        let model = trainable(&config, &recipe, self.machine.threads(), self.memory)?;
+        let program = program();
+        let model = trainable(&config, &recipe, self.machine.threads(), (program, self.memory))?;
         // an impossible text is said before memory is reserved
         let Recipe { batch_size, seed, .. } = recipe;
         let long = Batches::of_documents(&train, batch_size, context, seed, objective, recipe.documents())?.long();
         let said = chat.map(|chat| chat.say(long, context));
         let validation = if validation.len() > 1 { validation } else { Tokens::default() };
         let tokenizer_name = chosen;
-        Ok(Job { name, config, recipe, text, said, tokenizer, tokenizer_name, train, validation, objective, model })
+        Ok(Job {
+            name,
+            config,
+            recipe,
+            text,
+            said,
+            tokenizer,
+            tokenizer_name,
+            train,
+            validation,
+            objective,
+            model,
+            program,
+        })
     }
 
     /// `limpid train` as a stranger types it: a run of half a minute.
