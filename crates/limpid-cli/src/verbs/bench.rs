@@ -2,7 +2,7 @@
 
 use super::doctor::read_roof;
 use super::train::{extra_work, roof, step_flops};
-use super::{fits, peak_rss, trainable};
+use super::{fits, peak_rss, program, trainable};
 use crate::options::{self, MachineOptions, ModelOptions, RecipeOptions};
 use crate::{show, source};
 use anyhow::Result;
@@ -117,7 +117,7 @@ fn train(args: &TrainArgs) -> Result<()> {
     let asked = RecipeOptions { steps: None, ..args.recipe.clone() };
     let mut recipe: Recipe = asked.over(Recipe::preset(args.model.name()))?;
     recipe.context = if recipe.context == 0 { config.context_length } else { recipe.context };
-    let model = trainable(&config, &recipe, &Default::default(), args.machine.threads(), args.memory)?;
+    let model = trainable(&config, &recipe, &Default::default(), args.machine.threads(), (program(), args.memory))?;
     fits(&model, &args.machine, "training this model")?;
     let (threads, level) = (args.machine.threads(), args.machine.level());
     let top = roof(threads, level, args.machine.precision);

@@ -1,7 +1,7 @@
 //! `plan`: what `train` with the same flags will do, said before it is done.
 
 use super::train::{self, extra_work, made_again, roof, step_flops};
-use super::{memory, needed, rss};
+use super::{memory, needed};
 use crate::show;
 use anyhow::Result;
 use limpid::backend::Cpu;
@@ -41,7 +41,7 @@ pub fn run(args: Args) -> Result<()> {
     };
     let ((matrices, decayed), (vectors, kept)) = (group(true), group(false));
     // this very process holds the program, the text and the tokenizer
-    let program = rss().unwrap_or(0);
+    let program = job.program;
     let total = needed(model, threads) + program;
     // what all blocks making more and more again would bring
     let ladder =

@@ -1,6 +1,6 @@
 //! `train`: from text to a model directory.
 
-use super::{fits, peak_rss, trainable};
+use super::{fits, peak_rss, program, trainable};
 use crate::chat;
 use crate::dashboard::{self, Dashboard, Now};
 use crate::options::{self, DataOptions, MachineOptions, ModelOptions, RecipeOptions, TuningOptions, Usage};
@@ -106,6 +106,8 @@ pub struct Job {
     pub model: Model,
     /// The model that it begins from; none where all weights come from a state.
     pub base: Option<Checkpoint>,
+    /// Bytes that the process holds beside it.
+    pub program: u64,
 }
 
 impl Args {
@@ -188,7 +190,8 @@ impl Args {
         }
         let context = if recipe.context == 0 { config.context_length } else { recipe.context };
         recipe.context = context;
-        let model = trainable(&config, &recipe, &self.tuning.tuning(), self.machine.threads(), self.memory)?;
+        let program = program();
+        let model = trainable(&config, &recipe, &self.tuning.tuning(), self.machine.threads(), (program, self.memory))?;
         // an impossible text is said before memory is reserved
         let Recipe { batch_size, seed, .. } = recipe;
         let long = Batches::of_documents(&train, batch_size, context, seed, objective, recipe.documents())?.long();
@@ -208,6 +211,7 @@ impl Args {
             objective,
             model,
             base,
+            program,
         })
     }
 
