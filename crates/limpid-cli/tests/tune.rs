@@ -83,7 +83,8 @@ fn a_small_chat_set_changes_the_answers_as_the_guide_says() {
         let line: Value = serde_json::from_str(line).unwrap();
         let [question, answer] = ["prompt", "completion"].map(|key| line[key].as_str().unwrap());
         fs::write(f.0.join("question.txt"), format!("<|user|>\n{question}\n<|assistant|>\n")).unwrap();
-        let (found, _) = f.ok("generate --model base --adapter lora --prompt @question.txt --temperature 0 --stop '<|end|>'");
+        let (found, _) =
+            f.ok("generate --model base --adapter lora --prompt @question.txt --temperature 0 --stop '<|end|>'");
         right += usize::from(found.trim() == answer);
     }
     assert!(right >= 7, "{right} of 8 questions are answered");
@@ -147,7 +148,9 @@ fn what_contradicts_the_model_is_refused() {
     let f = Folder::new("refused");
     fs::write(f.0.join("text.txt"), TEXT.repeat(40)).unwrap();
     let make = |size: &str, out: &str| {
-        f.ok(&format!("train {SMALL} --d-model {size} --n-head 2 --n-layer 2 --context-length 16 --steps 2 --out {out}"));
+        f.ok(&format!(
+            "train {SMALL} --d-model {size} --n-head 2 --n-layer 2 --context-length 16 --steps 2 --out {out}"
+        ));
     };
     make("16", "base");
     make("32", "wide");
