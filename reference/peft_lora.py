@@ -112,7 +112,11 @@ def check(binary):
         text = tmp / "text.txt"
         text.write_text("a cat and a hat, a bat and a rat. " * 40)
         train = ["--data", text, "--steps", "40", "--learning-rate", "0.03", "--sample", "0", "--eval-every", "0"]
-        bases = [(name, FIXTURES / "hf" / name, FIXTURES / "hf" / name, ["--tokenizer", "char"]) for name, *_ in CASES]
+        bases = []
+        for name, *_ in CASES:
+            folder = FIXTURES / "hf" / name
+            own = (folder / "vocab.json").exists()
+            bases.append((name, folder, folder, [] if own else ["--tokenizer", "char"]))
         small = ["--d-model", "16", "--n-head", "2", "--n-layer", "2", "--context-length", "16"]
         rotary = "--positions rotary --norm rms --bias false --ffn-gated --activation silu --n-kv-head 1".split()
         for name, more in [("limpid's own, as GPT-2", []), ("limpid's own, as Llama", rotary)]:
