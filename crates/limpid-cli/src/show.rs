@@ -100,11 +100,12 @@ impl Progress {
             }
         }
     }
-    /// Says how much of `total` is done, in hundredths (of [`Progress::of`] 100), none left out.
-    pub fn reach(&self, done: u64, total: u64, text: impl Fn() -> String) {
-        while self.told.get() < (100 * done.min(total)).checked_div(total).unwrap_or(0) {
-            self.told.set(self.told.get() + 1);
-            self.step(self.told.get(), &text);
+    /// Says how much of `total` is done, in hundredths (of [`Progress::of`] 100).
+    pub fn reach(&self, done: u64, total: u64, text: impl FnOnce() -> String) {
+        let now = (100 * done.min(total)).checked_div(total).unwrap_or(0);
+        let now = if self.lines { now - now % self.every } else { now };
+        if now > self.told.replace(now) {
+            self.step(now, text);
         }
     }
     /// Says something that stays.

@@ -822,6 +822,14 @@ fn a_tokenizer_is_learned_and_written() {
     f.fails(1, "tokenize train bad.txt --vocab-size 300 --out x.json", &["bad.txt", "byte 2", "0xFF"]);
     f.fails(2, "tokenize train a.txt --kind bytes --vocab-size 300 --out x.json", &["wordpiece"]);
     assert!(!f.0.join("x.json").exists());
+    // every kind of input gives what the text itself does
+    let line = serde_json::json!({ "body": text }).to_string() + "\n";
+    fs::write(f.0.join("b.jsonl"), line.clone() + "not json\n").unwrap();
+    f.fails(1, "tokenize train b.jsonl --field body --vocab-size 280 --out x.json", &["b.jsonl, line 2 is not JSON"]);
+    f.ok("tokenize train b.jsonl --field body --skip-bad --vocab-size 280 --out b.json");
+    f.ok("tokenize train 'a.t*' --vocab-size 280 --out c.json");
+    let read = |name: &str| fs::read(f.0.join(name)).unwrap();
+    assert!(read("bpe.json") == read("b.json") && read("bpe.json") == read("c.json"));
     f.json(&format!("train --data a.txt --tokenizer bpe:270 {TINY} --steps 2 --out m --json"));
     assert!(f.ok("tokenize --model m 'the'").contains("of 270"));
 }

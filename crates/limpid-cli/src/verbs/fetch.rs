@@ -166,12 +166,15 @@ pub fn fetch(url: &str, path: &Path, sha256: Option<&str>, quiet: bool, stop: &d
     let (partial, mark) = (beside(".partial"), beside(".partial.etag"));
     let here = fs::metadata(&partial).map_or(0, |m| m.len());
     let etag = fs::read_to_string(&mark).unwrap_or_default();
-    let agent: ureq::Agent = ureq::Agent::config_builder()
+    let config = ureq::Agent::config_builder()
         .timeout_connect(Some(Duration::from_secs(10)))
         .timeout_recv_response(Some(Duration::from_secs(60)))
-        .http_status_as_error(false)
-        .build()
-        .into();
+        .http_status_as_error(false);
+    // the system's certificates (and SSL_CERT_FILE), so that a company's own are known
+    #[cfg(feature = "https")]
+    let config =
+        config.tls_config(ureq::tls::TlsConfig::builder().root_certs(ureq::tls::RootCerts::PlatformVerifier).build());
+    let agent: ureq::Agent = config.build().into();
     let mut request = agent.get(url);
     if here > 0 && !etag.is_empty() {
         request = request.header("Range", format!("bytes={here}-")).header("If-Range", &etag);
@@ -180,6 +183,9 @@ pub fn fetch(url: &str, path: &Path, sha256: Option<&str>, quiet: bool, stop: &d
     let response = request.call().map_err(|e| match e {
         ureq::Error::HostNotFound => anyhow::anyhow!("{host} cannot be found: is this machine offline?"),
         ureq::Error::Io(e) if e.kind() == ErrorKind::ConnectionRefused => anyhow::anyhow!("{host} refuses connections"),
+        ureq::Error::Io(e) if e.kind() == ErrorKind::InvalidData => {
+            anyhow::anyhow!("{host} has no certificate that this system trusts ({e}): SSL_CERT_FILE can name more")
+        }
         e => anyhow::anyhow!("{host} cannot be reached ({e}): is this machine offline?"),
     })?;
     let status = response.status().as_u16();

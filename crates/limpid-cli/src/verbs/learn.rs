@@ -135,7 +135,7 @@ pub fn run(args: Args) -> Result<()> {
     let left = source::left_out(read.documents.empty, read.documents.bad, &read.documents.complaints);
     let names: Vec<String> = written.iter().map(|path| path.display().to_string()).collect();
     show::out(&format!(
-        "{} tokens from {} of text{left} in {}: {}\n{}",
+        "{} tokens from {} of text in {}: {}{left}\n{}",
         show::commas(size as u64),
         show::bytes(bytes),
         show::duration(seconds),
