@@ -569,7 +569,7 @@ impl MachineOptions {
     /// A session of one sequence on this processor, if it fits into memory.
     pub fn session(&self, config: &Config) -> Result<Session> {
         let rows = 256.min(config.context_length);
-        crate::verbs::fits(&Model::new(config, Use::Decode { rows, sequences: 1 })?, self, "this model")?;
+        crate::verbs::fits(&Model::new(config, Use::Decode { rows, sequences: 1 })?, None, self, "this model")?;
         Ok(Session::new(config, 1, rows, |model| Box::new(self.cpu(model)))?)
     }
 

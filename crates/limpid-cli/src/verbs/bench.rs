@@ -118,7 +118,7 @@ fn train(args: &TrainArgs) -> Result<()> {
     let mut recipe: Recipe = asked.over(Recipe::preset(args.model.name()))?;
     recipe.context = if recipe.context == 0 { config.context_length } else { recipe.context };
     let model = trainable(&config, &recipe, &Default::default(), args.machine.threads(), (program(), args.memory))?;
-    fits(&model, &args.machine, "training this model")?;
+    fits(&model, Some(&recipe), &args.machine, "training this model")?;
     let (threads, level) = (args.machine.threads(), args.machine.level());
     let top = roof(threads, level, args.machine.precision);
     let flops = step_flops(&model, &recipe);
@@ -154,7 +154,7 @@ fn train(args: &TrainArgs) -> Result<()> {
 
 fn session(model: &ModelOptions, machine: &MachineOptions) -> Result<Session> {
     let config = model.config()?;
-    fits(&Model::new(&config, Use::Decode { rows: 1, sequences: 1 })?, machine, "this model")?;
+    fits(&Model::new(&config, Use::Decode { rows: 1, sequences: 1 })?, None, machine, "this model")?;
     let mut session = machine.session(&config)?;
     let (model, backend) = session.parts();
     for param in &model.params {

@@ -30,7 +30,7 @@ pub fn run(args: Args) -> Result<()> {
     let job = args.train.job()?;
     let context = job.recipe.context.min(32);
     let model = Model::new(&job.config, Use::Train { batch: 2, context })?;
-    fits(&model, &args.train.machine, "checking this model")?;
+    fits(&model, Some(&job.recipe), &args.train.machine, "checking this model")?;
     let machine = &args.train.machine;
     let verdicts = [
         gradients(&job)?,

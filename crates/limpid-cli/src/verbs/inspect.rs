@@ -475,7 +475,7 @@ fn ready(args: &Args) -> Result<(Model, Cpu, Vec<u32>, Option<Tokenizer>)> {
 /// A model with the weights that training would begin from.
 fn untrained(config: &Config, context: usize, recipe: &Recipe, machine: &MachineOptions) -> Result<(Model, Cpu)> {
     let model = Model::new(config, Use::Inspect { batch: 1, context })?;
-    fits(&model, machine, "this model")?;
+    fits(&model, None, machine, "this model")?;
     let mut cpu = machine.cpu(&model);
     for param in &model.params {
         cpu.write(param.slot, &init::values(&model, param, recipe.init, recipe.init_std, recipe.seed));

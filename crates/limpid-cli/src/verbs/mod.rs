@@ -28,9 +28,10 @@ use limpid::tokenizer::Tokenizer;
 use limpid::train::Recipe;
 use std::path::Path;
 
-/// Bytes that a model and `threads` threads will take.
-pub fn needed(model: &Model, threads: usize) -> u64 {
-    (model.memory().iter().map(|(_, bytes)| bytes).sum::<usize>() + Cpu::scratch_bytes(model, threads)) as u64
+/// Bytes that a model and `threads` threads will take, to train by a recipe if there is one.
+pub fn needed(model: &Model, recipe: Option<&Recipe>, threads: usize) -> u64 {
+    let parts = model.memory().into_iter().chain(recipe.into_iter().flat_map(|recipe| recipe.memory(model)));
+    (parts.map(|(_, bytes)| bytes).sum::<usize>() + Cpu::scratch_bytes(model, threads)) as u64
 }
 
 /// Bytes that this process holds before a model is made, with what it grows by in training: code that is not touched yet,
@@ -50,13 +51,15 @@ pub fn trainable(
     let purpose = Use::Train { batch: recipe.batch_size, context: recipe.context };
     Ok(match budget {
         None => Model::tuned(config, purpose, tuning)?,
-        Some(budget) => Model::within(config, purpose, tuning, budget, |model| needed(model, threads) + program)?,
+        Some(budget) => {
+            Model::within(config, purpose, tuning, budget, |model| needed(model, Some(recipe), threads) + program)?
+        }
     })
 }
 
 /// Refuses what would not fit, before anything is reserved.
-pub fn fits(model: &Model, machine: &MachineOptions, what: &str) -> Result<()> {
-    let (needed, available) = (needed(model, machine.threads()), memory().map(|m| m.available));
+pub fn fits(model: &Model, recipe: Option<&Recipe>, machine: &MachineOptions, what: &str) -> Result<()> {
+    let (needed, available) = (needed(model, recipe, machine.threads()), memory().map(|m| m.available));
     match available {
         Some(available) if needed > available => bail!(
             "{what} needs {} of memory and {} are available: a smaller --batch-size, --context-length or model would fit{}",
@@ -105,7 +108,7 @@ fn status(key: &str) -> Option<u64> {
 /// A model's weights in a backend made for `purpose`.
 pub fn open(checkpoint: &Checkpoint, purpose: Use, machine: &MachineOptions) -> Result<(Model, Cpu)> {
     let model = Model::new(&checkpoint.config, purpose)?;
-    fits(&model, machine, "this model")?;
+    fits(&model, None, machine, "this model")?;
     let mut cpu = machine.cpu(&model);
     checkpoint.load(&model, &mut cpu)?;
     Ok((model, cpu))

@@ -7,6 +7,7 @@ use anyhow::Result;
 use limpid::backend::Cpu;
 use limpid::model::Model;
 use limpid::model::again::Keep;
+use limpid::ops::adamw::Method;
 use serde_json::json;
 
 /// Say what `train` with the same flags would do: nothing is written and nothing reserved.
@@ -42,7 +43,7 @@ pub fn run(args: Args) -> Result<()> {
     let ((matrices, decayed), (vectors, kept)) = (group(true), group(false));
     // this very process holds the program, the text and the tokenizer
     let program = job.program;
-    let total = needed(model, threads) + program;
+    let total = needed(model, Some(recipe), threads) + program;
     // what all blocks making more and more again would bring
     let ladder =
         (0..Keep::ALL.len()).map(|level| Model::on_rung(config, model.purpose, &model.tuning, level * config.n_layer));
@@ -54,12 +55,12 @@ pub fn run(args: Args) -> Result<()> {
             "clip": {"max_norm": recipe.clip, "scope": "global"}, "tokens_per_step": tokens_step,
             "train_tokens": job.train.len(), "validation_tokens": job.validation.len(),
             "learning_rates": milestones.iter().map(|(s, r)| json!({"step": s, "rate": r})).collect::<Vec<_>>(),
-            "flops_per_step": flops, "memory_bytes": model.memory().into_iter().collect::<std::collections::BTreeMap<_, _>>(),
+            "flops_per_step": flops, "memory_bytes": model.memory().into_iter().chain(recipe.memory(model)).collect::<std::collections::BTreeMap<_, _>>(),
             "scratch_bytes": Cpu::scratch_bytes(model, threads), "program_bytes": program, "total_memory_bytes": total, "memory_budget": args.train.memory,
             "made_again": model.keeps().iter().map(|(blocks, keep)| json!({"blocks": blocks.len(), "what": keep.made_again()})).collect::<Vec<_>>(),
             "extra_work": extra_work(model, recipe),
             "ladder": ladder.iter().map(|model| json!({"what": model.keeps()[0].1.made_again(),
-                "total_memory_bytes": needed(model, threads) + program, "extra_work": extra_work(model, recipe)})).collect::<Vec<_>>(), "roof_flops": roof, "expected_seconds": seconds,
+                "total_memory_bytes": needed(model, Some(recipe), threads) + program, "extra_work": extra_work(model, recipe)})).collect::<Vec<_>>(), "roof_flops": roof, "expected_seconds": seconds,
         }));
     }
     let mut text = format!("{}: {config}\n\n", job.name);
@@ -115,14 +116,27 @@ pub fn run(args: Args) -> Result<()> {
     } else {
         "none".into()
     };
+    let mut loss = format!("{} over counted rows", recipe.reduction);
+    for (what, value) in [("label smoothing", recipe.label_smoothing), ("z-loss", recipe.z_loss)] {
+        if value > 0.0 {
+            loss += &format!(", {what} {value}");
+        }
+    }
+    let mut rule = match recipe.optimizer {
+        Method::Muon => {
+            format!("muon (momentum {}) for matrices inside the model, adamw for the rest", recipe.muon_momentum)
+        }
+        method => method.to_string(),
+    };
+    rule += &format!(" (beta1 {}, beta2 {}, eps {:e})", recipe.beta1, recipe.beta2, recipe.eps);
+    if recipe.ema > 0.0 {
+        rule += &format!(", weights averaged over about {:.0} steps", 1.0 / (1.0 - recipe.ema));
+    }
     let rates = milestones.iter().map(|(s, r)| format!("{r:.2e} at step {s}")).collect::<Vec<_>>().join(", ");
     section(
         "Update",
         vec![
-            (
-                "rule",
-                format!("{} (beta1 {}, beta2 {}, eps {:e})", recipe.optimizer, recipe.beta1, recipe.beta2, recipe.eps),
-            ),
+            ("rule", rule),
             (
                 "decay",
                 format!(
@@ -137,12 +151,17 @@ pub fn run(args: Args) -> Result<()> {
                 "accumulation",
                 format!("{} micro-batches, each row weighed by all counted rows of the step", recipe.accumulate),
             ),
-            ("loss", format!("{} over counted rows", recipe.reduction)),
+            ("loss", loss),
             ("learning rate", format!("{}: {rates}", recipe.schedule)),
         ],
     );
     let available = memory().map(|m| format!(" of {} available", show::bytes(m.available))).unwrap_or_default();
-    let parts = model.memory().into_iter().filter(|(_, b)| *b > 0).map(|(k, b)| (k, show::bytes(b as u64)));
+    let parts = model
+        .memory()
+        .into_iter()
+        .chain(recipe.memory(model))
+        .filter(|(_, b)| *b > 0)
+        .map(|(k, b)| (k, show::bytes(b as u64)));
     let more = [
         ("threads' scratch", show::bytes(Cpu::scratch_bytes(model, threads) as u64)),
         ("program and text", show::bytes(program)),
@@ -151,7 +170,7 @@ pub fn run(args: Args) -> Result<()> {
     ];
     section("Memory", parts.chain(more).collect());
     let rung = |model: &Model| {
-        let takes = show::bytes(needed(model, threads) + program);
+        let takes = show::bytes(needed(model, Some(recipe), threads) + program);
         (model.keeps()[0].1.made_again(), format!("{takes:>9}  {:+.1} % FLOPs", 100.0 * extra_work(model, recipe)))
     };
     section("Less memory, if the backward makes again (--memory SIZE chooses)", ladder.iter().map(rung).collect());

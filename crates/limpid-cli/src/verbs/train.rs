@@ -311,7 +311,7 @@ pub fn run(args: Args) -> Result<()> {
     {
         bail!("{} already holds a run: --resume {0} goes on with it, another --out starts a new one", folder.display());
     }
-    fits(&job.model, &args.machine, "training this model")?;
+    fits(&job.model, Some(&job.recipe), &args.machine, "training this model")?;
     if args.find_rate {
         return super::find::run(&job, &args.machine, args.json);
     }

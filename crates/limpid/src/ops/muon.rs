@@ -25,6 +25,12 @@ pub fn scale(out: usize, cols: usize) -> f64 {
     0.2 * (out.max(cols) as f64).sqrt()
 }
 
+/// Elements that making an (out, in) matrix orthogonal takes: it, what it becomes, and two squares of its lesser side.
+pub fn room(out: usize, cols: usize) -> usize {
+    let side = out.min(cols);
+    2 * (out * cols + side * side)
+}
+
 /// Plain f64 loops.
 pub mod reference {
     use super::super::adamw::Rule;

@@ -3,9 +3,11 @@
 
 use crate::config::{Config, ConfigError, axis};
 use crate::data::Documents;
+use crate::model::Model;
 use crate::model::init::Init;
 use crate::ops::adamw::{Method, Rule};
 use crate::ops::classify::Terms;
+use crate::ops::{Space, muon};
 use serde::{Deserialize, Serialize};
 
 axis! {
@@ -249,6 +251,15 @@ impl Recipe {
     /// where they began.
     pub fn averaging(&self, step: u64) -> f64 {
         if step == 0 { 0.0 } else { self.ema.min((1 + step) as f64 / (10 + step) as f64) }
+    }
+
+    /// Bytes that training takes beside the model's own ([`Model::memory`]): the weights' average, and room for the largest of
+    /// muon's matrices.
+    pub fn memory(&self, model: &Model) -> Vec<(&'static str, usize)> {
+        let average = if self.ema > 0.0 { model.sizes[Space::Average as usize] } else { 0 };
+        let groups = model.update_groups(self.weight_decay, self.optimizer);
+        let room = groups.iter().filter_map(|g| g.matrix).map(|(out, cols)| muon::room(out, cols)).max();
+        vec![("average of the weights", 4 * average), ("muon's matrices", 4 * room.unwrap_or(0))]
     }
 
     /// The update of one step.

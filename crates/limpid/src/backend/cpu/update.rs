@@ -119,12 +119,10 @@ fn norm(groups: &[Group], grad: &[f32], crew: &Crew, partial: &mut [f64]) -> f64
     partial[..from].iter().sum::<f64>().sqrt()
 }
 
-/// Room for a matrix, what it becomes, and two squares of its lesser side; returns the matrix'.
+/// Room for a matrix that is to become orthogonal.
 fn reserve(room: &mut Arena, out: usize, cols: usize) -> &mut [f32] {
-    let side = out.min(cols);
-    let wanted = 2 * (out * cols + side * side);
-    if room.len() < wanted {
-        *room = Arena::new(wanted);
+    if room.len() < muon::room(out, cols) {
+        *room = Arena::new(muon::room(out, cols));
     }
     &mut room[..out * cols]
 }
