@@ -116,9 +116,9 @@ pub enum TrainError {
     },
 }
 
-/// A rate in as few digits as say it.
+/// A rate in one digit.
 fn short(rate: f64) -> String {
-    format!("{:.0e}", rate)
+    format!("{rate:.0e}").parse::<f64>().unwrap_or(rate).to_string()
 }
 
 /// What one step found.
