@@ -433,7 +433,7 @@ fn preflight_names_what_would_not_work() {
     for config in [tiny(), Config { head_bias: true, n_segment: 2, tied_head: false, ..tiny() }] {
         let mut t = trainer(&config, recipe());
         let before = weights(&t);
-        assert_eq!(preflight(&mut t, &batches), Ok(()), "{config}");
+        assert!(preflight(&mut t, &batches).is_ok(), "{config}");
         assert_eq!(weights(&t), before);
         let step = |t: &mut Trainer| (t.step(&batches).unwrap(), weights(t));
         assert_eq!(step(&mut t), step(&mut trainer(&config, recipe())), "training begins as if nobody had looked");
@@ -473,7 +473,7 @@ fn preflight_names_what_would_not_work() {
     let mut t = trainer(&tiny(), Recipe { init_std: 3.0, ..recipe() });
     assert!(matches!(refuses(&mut t), Preflight::FirstLoss { .. }));
     t.fresh = false;
-    assert_eq!(preflight(&mut t, &batches), Ok(()), "weights from elsewhere may know what they know");
+    assert!(preflight(&mut t, &batches).is_ok(), "weights from elsewhere may know what they know");
     let slot = t.model.param("blocks.1.attn.out.weight").unwrap().slot;
     t.backend.write(slot, &vec![f32::INFINITY; slot.len()]);
     let error = refuses(&mut t).to_string();

@@ -58,6 +58,15 @@ pub enum Preflight {
     },
 }
 
+/// What was seen of training that can work.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Seen {
+    /// The loss of the weights as they are.
+    pub loss: f64,
+    /// ln V
+    pub uniform: f64,
+}
+
 /// How far the first loss may be from ln V.
 fn allowed(uniform: f64) -> f64 {
     1.0 + 0.1 * uniform
@@ -65,7 +74,7 @@ fn allowed(uniform: f64) -> f64 {
 
 /// A gradient's size, and how far it goes along a direction of random signs.
 #[derive(Clone, Copy)]
-struct Seen {
+struct Slope {
     size: f64,
     along: f64,
 }
@@ -75,7 +84,7 @@ struct Seen {
 ///
 /// # Errors
 /// The first of these that does not hold, with the parameter's name.
-pub fn preflight(trainer: &mut Trainer, batches: &Batches) -> Result<(), Preflight> {
+pub fn preflight(trainer: &mut Trainer, batches: &Batches) -> Result<Seen, Preflight> {
     let (mut whole, mut batch) = (Batch::default(), Batch::default());
     batches.fill(trainer.skipped, 0, &mut whole);
     let sequences = whole.spans.len();
@@ -103,7 +112,7 @@ pub fn preflight(trainer: &mut Trainer, batches: &Batches) -> Result<(), Preflig
     for param in &hidden {
         trainer.backend.write(param.slot, &vec![0.0; param.slot.len()]);
     }
-    found
+    found.map(|()| Seen { loss, uniform })
 }
 
 /// The loss of the weights as they are.
@@ -154,7 +163,7 @@ fn gradients(trainer: &mut Trainer, batch: &Batch) -> Result<(), Preflight> {
 }
 
 /// The gradients that some batches add up to.
-fn look(trainer: &mut Trainer, params: &[Param], batches: &[Batch]) -> Result<Vec<Seen>, Preflight> {
+fn look(trainer: &mut Trainer, params: &[Param], batches: &[Batch]) -> Result<Vec<Slope>, Preflight> {
     trainer.discard();
     for batch in batches {
         trainer.backend.feed(batch);
@@ -162,7 +171,7 @@ fn look(trainer: &mut Trainer, params: &[Param], batches: &[Batch]) -> Result<Ve
         trainer.backend.backward(&trainer.model.back);
     }
     let each = params.iter().map(|param| {
-        let mut seen = Seen { size: 0.0, along: 0.0 };
+        let mut seen = Slope { size: 0.0, along: 0.0 };
         for (i, g) in trainer.backend.read(param.slot.grad()).into_iter().enumerate() {
             if !g.is_finite() {
                 let tensor = format!("the gradient of {}", param.name);
@@ -172,7 +181,7 @@ fn look(trainer: &mut Trainer, params: &[Param], batches: &[Batch]) -> Result<Ve
             seen.size += g * g;
             seen.along += if random::bits(2, random::site(&param.name), i as u64) & 1 == 0 { g } else { -g };
         }
-        Ok(Seen { size: seen.size.sqrt(), ..seen })
+        Ok(Slope { size: seen.size.sqrt(), ..seen })
     });
     each.collect()
 }
