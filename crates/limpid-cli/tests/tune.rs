@@ -1,5 +1,5 @@
-//! Going on from a model: the commands of docs/training.md in their order, every format as a beginning, adapters that stop and
-//! go on, and what is refused.
+//! Going on from a model: the commands of docs/training.md in their order, every format as a beginning, and what is
+//! refused.
 
 use serde_json::Value;
 use std::fs;
@@ -96,12 +96,12 @@ fn a_small_chat_set_changes_the_answers_as_the_guide_says() {
 const TEXT: &str = "a cat and a hat, a bat and a rat. ";
 const SMALL: &str = "--data text.txt --tokenizer char --batch-size 4 --sample 0 --threads 1 --json";
 
-/// A model of every format goes on, whole and with an adapter, and a stopped run ends in the bytes of one that was not.
+/// A model of every format goes on, whole and with an adapter.
 #[test]
 fn every_format_can_be_gone_on_from() {
     let f = Folder::new("formats");
     fs::write(f.0.join("text.txt"), TEXT.repeat(40)).unwrap();
-    f.ok(&format!("train {SMALL} --d-model 16 --n-head 2 --n-layer 2 --context-length 16 --steps 5 --out base"));
+    f.ok(&format!("train {SMALL} --d-model 16 --n-head 2 --n-layer 2 --context-length 16 --activation gelu-tanh --steps 5 --out base"));
     f.ok("convert base hf --to hf");
     f.ok("convert base model.gguf --tokenizer none");
     f.ok("convert base model.bin");
@@ -123,24 +123,13 @@ fn every_format_can_be_gone_on_from() {
     }
     f.ok("generate --model hf --adapter lora-base --prompt a --max-tokens 3");
 
-    // more steps than before, at a flat rate: with a stop between and without
-    let flags = format!("--from base {own} --learning-rate 0.01 --schedule constant --warmup-steps 0 --save-every 0");
-    for (kind, more) in [("full", "--freeze embed.*"), ("lora", "--lora 2 --lora-dropout 0.1")] {
-        let weights = if kind == "full" { "model.safetensors" } else { "adapter_model.safetensors" };
-        f.ok(&format!("train {flags} {more} --steps 8 --out {kind}-once"));
-        f.ok(&format!("train {flags} {more} --steps 4 --out {kind}-twice"));
-        if kind == "full" {
-            fs::rename(f.0.join("base"), f.0.join("away")).unwrap(); // a whole model needs its beginning no more
-        }
-        f.ok(&format!("train --resume {kind}-twice --steps 8 --json"));
-        if kind == "full" {
-            fs::rename(f.0.join("away"), f.0.join("base")).unwrap();
-        }
-        let [once, twice] = ["once", "twice"].map(|end| f.bytes(&format!("{kind}-{end}/state/last.safetensors")));
-        let tensors = |bytes: &[u8]| bytes[8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize..].to_vec();
-        assert_eq!(tensors(&once), tensors(&twice), "{kind}");
-        assert_eq!(f.bytes(&format!("{kind}-once/{weights}")), f.bytes(&format!("{kind}-twice/{weights}")), "{kind}");
-    }
+    // a whole model needs its beginning no more, an adapter does
+    f.ok(&format!("train --from base {own} --steps 2 --freeze embed.* --out frozen"));
+    fs::rename(f.0.join("base"), f.0.join("away")).unwrap();
+    f.ok("train --resume frozen --json");
+    f.fails("train --resume lora-base --json", &["--from", "base"]);
+    fs::rename(f.0.join("away"), f.0.join("base")).unwrap();
+    f.ok("train --resume lora-base --json");
 }
 
 #[test]
@@ -161,7 +150,7 @@ fn what_contradicts_the_model_is_refused() {
     f.fails(&format!("{train} --tokenizer word"), &["--tokenizer", "its own"]);
     f.fails(&format!("{train} --freeze 'block.*'"), &["unknown parameter `block.*`"]);
     f.fails(&format!("{train} --freeze '*'"), &["every parameter is frozen"]);
-    f.fails(&format!("{train} --lora 2 --lora-targets attn"), &["unknown lora target `attn`", "attention"]);
+    f.fails(&format!("{train} --lora 2 --lora-targets attn"), &["unknown lora target `attn`", "blocks.*.attn.qkv"]);
     f.fails(&format!("{train} --lora 2 --freeze embed.weight"), &["--lora", "--freeze"]);
     f.fails("train --lora 2", &["--from"]);
     assert!(!Path::new(&f.0.join("o")).exists(), "nothing was begun");

@@ -8,8 +8,10 @@ use limpid::checkpoint::adapter::{self, Base};
 use limpid::checkpoint::store::Dtype;
 use limpid::checkpoint::{self, Checkpoint, Format, SHARD_BYTES, Source, safetensors_file, save};
 use limpid::config::{Activation, Config, NormKind, NormPlace, Positions};
+use limpid::data::{Objective, Tokens};
 use limpid::model::{Lora, Model, Tuning, Use};
 use limpid::ops::{Batch, random};
+use limpid::train::{Control, Event, Recipe, Run, Trainer};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -239,5 +241,60 @@ fn an_adapter_of_another_model_is_refused_with_both_named() {
         let message =
             Checkpoint::open(&path("moved")).unwrap().with_adapter(&path("run")).err().expect(key).to_string();
         has(&message, &["adapter_config.json", &format!("`{key}` is "), "plain LoRA only"]);
+    }
+}
+
+/// Adapters and frozen models that stop and go on end in the bytes of those that did not.
+#[test]
+fn a_stopped_run_ends_in_the_same_bytes() {
+    let [config, ..] = configs();
+    let folder = Folder::new("stopped");
+    let base = base(&folder.0.join("base"), &config, 1);
+    let text = Tokens::of(common::ids("text", 400, config.vocab_size));
+    let (train, empty) = (text, Tokens::default());
+    let recipe =
+        Recipe { steps: 8, batch_size: 2, context: TOKENS, warmup_steps: 2, save_every: 0, ..Recipe::default() };
+    let frozen = Tuning { freeze: vec!["embed.*".into(), "blocks.0.*".into()], ..Tuning::default() };
+    for (name, tuning) in [("lora", lora(&["attention"])), ("frozen", frozen)] {
+        let go = |out: &str, stop: u64, resume: bool| {
+            let model = Model::tuned(&config, Use::Train { batch: 2, context: TOKENS }, &tuning).unwrap();
+            let cpu = Box::new(Cpu::new(&model, 2));
+            let trainer = Trainer::from(&base, model, cpu, recipe).unwrap();
+            let path = folder.0.join(format!("{name}-{out}"));
+            fs::create_dir_all(path.join("state")).unwrap();
+            let mut run = Run::new(trainer, Some(path.clone()), &train, &empty, Objective::NextToken);
+            if resume {
+                assert_eq!(run.resume().unwrap(), 4);
+            } else {
+                let made_for = Base { path: base.path.clone(), fingerprint: base.fingerprint().unwrap() };
+                adapter::describe(&path, &run.trainer.model, &made_for).unwrap();
+            }
+            run.go(&mut |event| match event {
+                Event::Step(step, _) if step.step == stop => Control::Stop,
+                _ => Control::Continue,
+            })
+            .unwrap();
+            let bits = |p: &limpid::model::Param| {
+                run.trainer.backend.read(p.slot).iter().map(|v| v.to_bits()).collect::<Vec<_>>()
+            };
+            let all: Vec<_> = run.trainer.model.params.iter().map(|p| (p.slot.learns(), bits(p))).collect();
+            (all, path)
+        };
+        let (once, kept) = go("once", 8, false);
+        go("twice", 4, false);
+        let (twice, other) = go("twice", 8, true);
+        assert!(once == twice, "{name}");
+        let file = if name == "lora" { "adapter_model.safetensors" } else { "model.safetensors" };
+        assert_eq!(fs::read(kept.join(file)).unwrap(), fs::read(other.join(file)).unwrap(), "{name}");
+        // the state has the adapter alone; what is frozen is the base's
+        let state = safetensors_file::open(&kept.join("state/last.safetensors")).unwrap();
+        assert_eq!(name == "lora", state.get("embed.weight").is_none());
+        assert!(
+            state.get("moment1/embed.weight").is_none()
+                && state.get("moment1/blocks.1.ln1.weight").is_none() == (name == "lora")
+        );
+        let model = Model::new(&config, Use::Inspect { batch: 1, context: 1 }).unwrap();
+        let first = base.values(&model, &model.params[0]).unwrap();
+        assert!(!once[0].0 && once[0].1.iter().zip(first.iter()).all(|(a, b)| *a == b.to_bits()));
     }
 }

@@ -71,7 +71,7 @@ impl Tuning {
     pub(super) fn check(&self, params: &[Param]) -> Result<(), ConfigError> {
         let own = || params.iter().filter(|p| !p.is_adapter()).map(|p| p.name.as_str());
         for pattern in self.freeze.iter().chain(&self.train_only) {
-            known("parameter", pattern, pattern, own())?;
+            known("parameter", (pattern, pattern), &[], own())?;
         }
         if let Some(lora) = &self.lora {
             let range = |what, found, ok: bool, expected| {
@@ -82,7 +82,7 @@ impl Tuning {
             range("lora dropout", lora.dropout, (0.0..1.0).contains(&lora.dropout), "from 0 up to, but not, 1")?;
             let products = || own().filter_map(product);
             for target in &lora.targets {
-                known("lora target", target, Lora::pattern(target), products())?;
+                known("lora target", (target, Lora::pattern(target)), &GROUPS.map(|(word, _)| word), products())?;
             }
         }
         match params.iter().any(|p| p.slot.learns()) {
@@ -98,17 +98,17 @@ fn product(name: &str) -> Option<&str> {
     (name.contains(".attn.") || name.contains(".mlp.") || name == "head.dense").then_some(name)
 }
 
-/// Refuses a pattern that no name matches.
+/// Refuses a pattern that no name matches; the error lists `words` and what names there are.
 fn known<'a>(
     what: &'static str,
-    said: &str,
-    pattern: &str,
+    (said, pattern): (&str, &str),
+    words: &[&str],
     names: impl Iterator<Item = &'a str> + Clone,
 ) -> Result<(), ConfigError> {
     if names.clone().any(|name| matches(pattern, name)) {
         return Ok(());
     }
-    let mut kinds: Vec<String> = vec![];
+    let mut kinds: Vec<String> = words.iter().map(|word| word.to_string()).collect();
     for name in names {
         let parts: Vec<&str> = name.split('.').map(|p| if p.parse::<usize>().is_ok() { "*" } else { p }).collect();
         let kind = parts.join(".");
