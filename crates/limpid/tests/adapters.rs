@@ -11,6 +11,7 @@ use limpid::config::{Activation, Config, NormKind, NormPlace, Positions};
 use limpid::data::{Objective, Tokens};
 use limpid::model::{Lora, Model, Tuning, Use};
 use limpid::ops::{Batch, random};
+use limpid::tokenizer::{Kind, Order, Tokenizer};
 use limpid::train::{Control, Event, Recipe, Run, Trainer};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -252,6 +253,7 @@ fn a_stopped_run_ends_in_the_same_bytes() {
     let base = base(&folder.0.join("base"), &config, 1);
     let text = Tokens::of(common::ids("text", 400, config.vocab_size));
     let (train, empty) = (text, Tokens::default());
+    let tokenizer = Tokenizer::train(Kind::Char, "ab", Order::Sorted, &[]).unwrap();
     let recipe =
         Recipe { steps: 8, batch_size: 2, context: TOKENS, warmup_steps: 2, save_every: 0, ..Recipe::default() };
     let frozen = Tuning { freeze: vec!["embed.*".into(), "blocks.0.*".into()], ..Tuning::default() };
@@ -262,9 +264,9 @@ fn a_stopped_run_ends_in_the_same_bytes() {
             let trainer = Trainer::from(&base, model, cpu, recipe).unwrap();
             let path = folder.0.join(format!("{name}-{out}"));
             fs::create_dir_all(path.join("state")).unwrap();
-            let mut run = Run::new(trainer, Some(path.clone()), &train, &empty, Objective::NextToken);
+            let mut run = Run::new(trainer, Some(path.clone()), &train, &empty, Objective::NextToken, &tokenizer);
             if resume {
-                assert_eq!(run.resume().unwrap(), 4);
+                assert_eq!(run.resume(None).unwrap(), 4);
             } else {
                 let made_for = Base { path: base.path.clone(), fingerprint: base.fingerprint().unwrap() };
                 adapter::describe(&path, &run.trainer.model, &made_for).unwrap();

@@ -529,6 +529,7 @@ impl Back {
 }
 
 /// One entry of the backward pass.
+#[allow(clippy::large_enum_variant)] // a few hundred of them, copied one at a time
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Pass {
     /// The forward of an op whose output was not kept, run again on the same operands: the same bits.

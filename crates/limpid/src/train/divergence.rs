@@ -98,8 +98,8 @@ mod tests {
 
     #[test]
     fn worse_than_at_first() {
-        assert_eq!(is_worse(&[7.4; 20], 4.0), None);
-        assert_eq!(is_worse(&[7.6; 20], 4.0), Some(7.6));
-        assert_eq!(is_worse(&[7.6; 19], 4.0), None);
+        assert_eq!(is_worse(&[6.9; 20], 4.0), None);
+        assert_eq!(is_worse(&[7.5; 20], 4.0), Some(7.5));
+        assert_eq!(is_worse(&[7.5; 19], 4.0), None);
     }
 }

@@ -111,7 +111,7 @@ pub struct Recipe {
     pub spike: f64,
     /// What to do then.
     pub divergence: Divergence,
-    /// Whether training is checked before the first step ([`super::preflight`]).
+    /// Whether training is checked before the first step ([`mod@super::preflight`]).
     pub preflight: bool,
     /// Share of the text kept for validation.
     pub val_fraction: f64,
