@@ -44,7 +44,7 @@ mod drawn {
     use limpid::train::{Step, log};
     use ratatui::backend::CrosstermBackend;
     use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
-    use ratatui::crossterm::terminal::{self, EnterAlternateScreen, LeaveAlternateScreen};
+    use ratatui::crossterm::terminal::{self, Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen};
     use ratatui::crossterm::{cursor, execute};
     use ratatui::layout::{Constraint, Layout};
     use ratatui::prelude::{Color, Frame, Line, Span, Style, Stylize, Terminal};
@@ -112,7 +112,7 @@ mod drawn {
             });
             terminal::enable_raw_mode().ok()?;
             OURS.store(true, Ordering::SeqCst);
-            if execute!(stderr(), EnterAlternateScreen, cursor::Hide).is_err() {
+            if execute!(stderr(), EnterAlternateScreen, Clear(ClearType::All), cursor::Hide).is_err() {
                 restore();
                 return None;
             }
@@ -160,6 +160,11 @@ mod drawn {
         }
     }
 
+    /// Whether the terminal is taken over: what is printed would stand in the picture.
+    pub fn active() -> bool {
+        OURS.load(Ordering::SeqCst)
+    }
+
     /// Gives the terminal back as it was; done once.
     pub fn restore() {
         if OURS.swap(false, Ordering::SeqCst) {
@@ -192,12 +197,8 @@ mod drawn {
     /// Draws until it is over. A key is answered at once, the rest five times a second.
     fn draw(screen: &Mutex<Screen>, over: &AtomicBool, asked: &AtomicBool) {
         let Ok(mut terminal) = Terminal::new(CrosstermBackend::new(stderr())) else { return };
-        let mut stopping = false;
         while !over.load(Ordering::SeqCst) {
-            if asked.load(Ordering::SeqCst) != stopping {
-                stopping = true;
-                let _ = terminal.clear(); // whoever asked by a signal was answered in a line
-            }
+            let stopping = asked.load(Ordering::SeqCst);
             let _ = terminal.draw(|frame| view(frame, &screen.lock().unwrap_or_else(|e| e.into_inner()), stopping));
             match event::poll(Duration::from_millis(200)) {
                 Ok(true) => {
@@ -254,15 +255,17 @@ mod drawn {
     fn curves(frame: &mut Frame, screen: &Screen, area: ratatui::layout::Rect) {
         let last = screen.train.last().map_or(1.0, |p| p.0).max(1.0);
         let later = || screen.train.iter().chain(&screen.val).filter(|p| p.0 >= 0.05 * last).map(|p| p.1);
-        let (low, high) =
-            (later().chain(screen.floor).fold(f64::INFINITY, f64::min), later().fold(f64::NEG_INFINITY, f64::max));
+        let (low, high) = (later().fold(f64::INFINITY, f64::min), later().fold(f64::NEG_INFINITY, f64::max));
         if !low.is_finite() || !high.is_finite() {
             return frame.render_widget(Line::from("waiting for the first step"), area);
         }
+        // a floor that is far away would flatten the curves
+        let floor = screen.floor.filter(|floor| *floor > low - (high - low));
+        let low = floor.map_or(low, |floor| low.min(floor));
         let room = (0.04 * (high - low)).max(1e-6);
         let (low, high) = (low - room, high + room);
         let floor: Vec<(f64, f64)> =
-            screen.floor.iter().flat_map(|f| (0..=100).map(|i| (last * f64::from(i) / 100.0, *f))).collect();
+            floor.iter().flat_map(|f| (0..=100).map(|i| (last * f64::from(i) / 100.0, *f))).collect();
         let set = |name, points, colour, graph| {
             Dataset::default()
                 .name(name)
@@ -339,6 +342,14 @@ mod none {
         /// Nobody is told.
         pub fn line(&self, _: &str) {}
     }
+}
+
+/// Whether a dashboard has the terminal.
+pub fn active() -> bool {
+    #[cfg(feature = "ui")]
+    return drawn::active();
+    #[cfg(not(feature = "ui"))]
+    false
 }
 
 /// Gives the terminal back, if it was taken.

@@ -288,7 +288,9 @@ pub fn interrupt() -> Result<Arc<AtomicBool>> {
             dashboard::restore();
             std::process::exit(130);
         }
-        eprintln!("\nstopping after this step; once more to stop at once");
+        if !dashboard::active() {
+            eprintln!("\nstopping after this step; once more to stop at once");
+        }
     })?;
     Ok(asked)
 }
