@@ -330,7 +330,7 @@ impl<'a> Run<'a> {
                     Ok(()) => drop(tell(Event::Saved(step.step))),
                     Err(error) if last || stopped || ended_early || worse.is_some() => return Err(error),
                     Err(error) => {
-                        let what = format!("step {}: {error}. Training goes on; the next save is tried", step.step);
+                        let what = format!("step {}: {}. Training goes on; the next save is tried", step.step, whole(&error));
                         tell(Event::Notice(what));
                     }
                 }
@@ -526,7 +526,7 @@ impl<'a> Run<'a> {
         if let Some(error) = &failed
             && !self.log_fails
         {
-            tell(Event::Notice(format!("{error}. Training goes on; the lines wait")));
+            tell(Event::Notice(format!("{}. Training goes on; the lines wait", whole(error))));
         }
         self.log_fails = failed.is_some();
     }
@@ -584,6 +584,11 @@ impl<'a> Run<'a> {
 
 fn state_path(folder: &Path) -> PathBuf {
     folder.join("state").join("last.safetensors")
+}
+
+/// An error with its causes.
+fn whole(error: &dyn std::error::Error) -> String {
+    std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// The state kept after a step.
