@@ -7,7 +7,7 @@ use limpid::backend::{Backend, Cpu, Reference};
 use limpid::config::{Config, Dropout, NormPlace};
 use limpid::data::{Batches, Objective, Tokens};
 use limpid::model::again::Keep;
-use limpid::model::{Model, Tuning, Use};
+use limpid::model::{Lora, Model, Tuning, Use};
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
 use limpid::ops::{Batch, Op, Pass, Space, random};
@@ -37,12 +37,28 @@ fn shapes() -> Vec<Config> {
     ]
 }
 
+/// Everything learns; the lower blocks do not; adapters on all products do.
+fn tunings() -> Vec<Tuning> {
+    let lora = Lora { rank: 3, alpha: 6.0, dropout: 0.2, targets: vec!["attention".into(), "feed-forward".into()] };
+    vec![
+        Tuning::default(),
+        Tuning { freeze: vec!["embed.*".into(), "blocks.[01].*".into()], ..Tuning::default() },
+        Tuning { lora: Some(lora), ..Tuning::default() },
+    ]
+}
+
 /// Losses of five steps of two micro-batches, and the weights after them, as bits.
-fn trained(config: &Config, rung: usize, threads: usize, precision: Precision) -> (Vec<u64>, Vec<u32>) {
+fn trained(
+    config: &Config,
+    tuning: &Tuning,
+    rung: usize,
+    threads: usize,
+    precision: Precision,
+) -> (Vec<u64>, Vec<u32>) {
     let recipe = Recipe { batch_size: 3, accumulate: 2, warmup_steps: 1, ..Recipe::default() };
     let text = Tokens::of((0..600).map(|i| random::below(1, 0, i / 3, 17) as u32).collect());
     let batches = Batches::new(&text, 3, CONTEXT, 1, Objective::NextToken).unwrap().accumulated(2);
-    let model = Model::on_rung(config, Use::Train { batch: 3, context: CONTEXT }, &Tuning::default(), rung).unwrap();
+    let model = Model::on_rung(config, Use::Train { batch: 3, context: CONTEXT }, tuning, rung).unwrap();
     let cpu = Cpu::with(&model, threads, Level::best(), precision);
     let mut trainer = Trainer::new(model, Box::new(cpu), recipe);
     let losses = (0..5).map(|_| trainer.step(&batches).unwrap().loss.to_bits()).collect();
@@ -52,13 +68,14 @@ fn trained(config: &Config, rung: usize, threads: usize, precision: Precision) -
 
 #[test]
 fn training_gives_the_same_bits_on_every_rung() {
-    for config in shapes() {
+    for (config, tuning) in shapes().iter().flat_map(|config| tunings().into_iter().map(move |tuning| (config, tuning)))
+    {
         for precision in [Precision::F32, Precision::Bf16] {
-            let all = trained(&config, 0, 2, precision);
-            for rung in 1..=Model::rungs(&config) {
+            let all = trained(config, &tuning, 0, 2, precision);
+            for rung in 1..=Model::rungs(config) {
                 let threads = [1, 3][rung % 2];
-                let same = trained(&config, rung, threads, precision) == all;
-                assert!(same, "rung {rung}, {threads} threads, {precision}: {config:?}");
+                let same = trained(config, &tuning, rung, threads, precision) == all;
+                assert!(same, "rung {rung}, {threads} threads, {precision}, {tuning:?}: {config:?}");
             }
         }
     }

@@ -53,11 +53,14 @@ impl Keep {
 fn level(block: &[Op], i: usize) -> Option<Keep> {
     let heads = block.iter().position(|op| matches!(op, Op::Attend { .. }));
     let last = block.iter().rposition(|op| matches!(op, Op::Add { .. }));
+    let inside = |x: Slot| block.iter().any(|op| op.output() == x);
     match block[i] {
         Op::Norm { .. } | Op::Activate { .. } | Op::Multiply { .. } => Some(Keep::Products),
-        Op::Linear { .. } if Some(i) > heads => Some(Keep::Attention),
-        Op::Add { .. } if Some(i) == last => None,
         Op::Attend { .. } => Some(Keep::Stream),
+        Op::Add { .. } if Some(i) == last => None,
+        // the stream between the halves; other sums are adapters'
+        Op::Add { a, .. } if !inside(a) => Some(Keep::Heads),
+        _ if Some(i) > heads => Some(Keep::Attention),
         _ => Some(Keep::Heads),
     }
 }
