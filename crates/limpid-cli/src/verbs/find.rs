@@ -43,7 +43,7 @@ pub fn run(job: &Job, machine: &MachineOptions, json: bool) -> Result<()> {
         text += &format!("{rate:>13.1e}  {loss:>13.4}  {bar}\n");
     }
     show::out(&format!(
-        "{text}\nleast at {:.1e}; a third of that is a rate to train with:\n  --learning-rate {:.1e}",
+        "{text}\nleast at {:.1e}; a third of that is a rate to train with:\n  --learning-rate {:.1e}\n",
         found.lowest, found.suggested
     ))
 }
