@@ -1,76 +1,13 @@
 //! The binary as a user meets it: in an empty folder, with right and wrong flags, killed, resumed, read through a pipe.
 
+mod common;
+
+use common::{Folder, block, text};
 use serde_json::Value;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-
-/// An empty folder of its own, gone at the end.
-struct Folder(PathBuf);
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("limpid-cli-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-    fn file(&self, name: &str, bytes: impl AsRef<[u8]>) -> String {
-        let path = self.0.join(name);
-        fs::write(&path, bytes).unwrap();
-        path.display().to_string()
-    }
-    fn command(&self, arguments: &str) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_limpid"));
-        command.args(words(arguments)).current_dir(&self.0).env_remove("LIMPID_STEPS").stdin(Stdio::null());
-        command
-    }
-    fn run(&self, arguments: &str) -> Output {
-        self.command(arguments).output().unwrap()
-    }
-    /// Runs what must succeed and returns stdout.
-    #[track_caller]
-    fn ok(&self, arguments: &str) -> String {
-        let out = self.run(arguments);
-        assert!(out.status.success(), "limpid {arguments}: {}\n{}", out.status, text(&out.stderr));
-        text(&out.stdout)
-    }
-    #[track_caller]
-    fn json(&self, arguments: &str) -> Value {
-        let out = self.ok(arguments);
-        serde_json::from_str(&out).unwrap_or_else(|e| panic!("limpid {arguments} printed no JSON: {e}\n{out}"))
-    }
-    /// Runs what must fail with `code`, and returns the message.
-    #[track_caller]
-    fn fails(&self, code: i32, arguments: &str, said: &[&str]) -> String {
-        let out = self.run(arguments);
-        let message = text(&out.stderr);
-        assert_eq!(out.status.code(), Some(code), "limpid {arguments}\n{message}");
-        assert!(!message.contains("panicked"), "limpid {arguments}\n{message}");
-        for words in said {
-            assert!(message.contains(words), "limpid {arguments}: the message lacks `{words}`:\n{message}");
-        }
-        message
-    }
-}
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// Arguments split at spaces; '...' keeps them together.
-fn words(line: &str) -> Vec<String> {
-    let mut all = vec![];
-    for (i, part) in line.split('\'').enumerate() {
-        if i % 2 == 1 { all.push(part.to_string()) } else { all.extend(part.split_whitespace().map(String::from)) }
-    }
-    all
-}
 
 const TINY: &str =
     "--d-model 16 --n-head 2 --n-layer 2 --context-length 16 --batch-size 4 --warmup-steps 2 --sample 0 --threads 1";
@@ -445,13 +382,12 @@ fn masked_models_learn_and_fill() {
 #[test]
 fn conversations_are_learned_as_the_guide_says() {
     let f = Folder::new("chat");
-    let guide = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/chat.md")).unwrap();
-    let block = |kind: &str| guide.split(&format!("```{kind}\n")).nth(1).unwrap().split("```").next().unwrap();
-    let lines = block("json");
-    f.file("chat.jsonl", lines);
-    f.file("question.txt", block("text"));
+    let of = |kind| block("chat.md", "## Train on conversations", kind);
+    let lines = of("json");
+    f.file("chat.jsonl", &lines);
+    f.file("question.txt", of("text"));
     let small = "--d-model 32 --n-head 2 --n-layer 2 --threads 2 --sample 0 --json";
-    let said: Vec<String> = block("sh")
+    let said: Vec<String> = of("sh")
         .lines()
         .map(|line| line.strip_prefix("limpid ").unwrap())
         .map(|line| f.ok(&if line.starts_with("train") { format!("{line} {small}") } else { line.into() }))

@@ -1,5 +1,8 @@
 //! Looking closer from the command line: what `inspect`, `tokenize` and `eval` show besides the usual.
 
+mod common;
+
+use common::{LIMPID, text, words};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,21 +33,8 @@ fn folder() -> &'static Path {
 }
 
 fn run_in(folder: &Path, arguments: &str) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_limpid"));
+    let mut command = Command::new(LIMPID);
     command.args(words(arguments)).current_dir(folder).env("COLUMNS", "100").stdin(Stdio::null()).output().unwrap()
-}
-
-/// Arguments split at spaces; '...' keeps them together.
-fn words(line: &str) -> Vec<String> {
-    let mut all = vec![];
-    for (i, part) in line.split('\'').enumerate() {
-        if i % 2 == 1 { all.push(part.to_string()) } else { all.extend(part.split_whitespace().map(String::from)) }
-    }
-    all
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 #[track_caller]

@@ -1,70 +1,27 @@
 //! Going on from a model: the commands of docs/training.md in their order, every format as a beginning, and what is
 //! refused.
 
+mod common;
+
+use common::{Folder, block, root};
 use serde_json::Value;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-
-const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-
-/// An empty folder of its own, gone at the end.
-struct Folder(PathBuf);
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("limpid-tune-{name}-{}", std::process::id()));
-        _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-    fn run(&self, arguments: &str) -> Output {
-        let mut words: Vec<String> = vec![];
-        for (i, part) in arguments.split('\'').enumerate() {
-            if i % 2 == 1 { words.push(part.into()) } else { words.extend(part.split_whitespace().map(String::from)) }
-        }
-        let mut command = Command::new(env!("CARGO_BIN_EXE_limpid"));
-        command.args(words).current_dir(&self.0).stdin(Stdio::null()).output().unwrap()
-    }
-    #[track_caller]
-    fn ok(&self, arguments: &str) -> (String, String) {
-        let out = self.run(arguments);
-        let [stdout, stderr] = [out.stdout, out.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        assert!(out.status.success(), "limpid {arguments}: {}\n{stderr}", out.status);
-        (stdout, stderr)
-    }
-    #[track_caller]
-    fn fails(&self, arguments: &str, said: &[&str]) {
-        let out = self.run(arguments);
-        let message = String::from_utf8_lossy(&out.stderr).into_owned();
-        assert!(!out.status.success() && !message.contains("panicked"), "limpid {arguments}\n{message}");
-        said.iter().for_each(|words| assert!(message.contains(words), "{arguments}: `{words}` is not in:\n{message}"));
-    }
-    fn bytes(&self, path: &str) -> Vec<u8> {
-        fs::read(self.0.join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
-    }
-}
-impl Drop for Folder {
-    fn drop(&mut self) {
-        _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 #[test]
 fn a_small_chat_set_changes_the_answers_as_the_guide_says() {
     let f = Folder::new("guide");
-    let guide = fs::read_to_string(format!("{ROOT}/docs/training.md")).unwrap();
-    let block = |kind: &str| guide.split(&format!("```{kind}\n")).nth(1).unwrap().split("```").next().unwrap();
-    fs::copy(format!("{ROOT}/fixtures/chat/questions.jsonl"), f.0.join("questions.jsonl")).unwrap();
-    fs::write(f.0.join("question.txt"), block("text")).unwrap();
+    let of = |kind| block("training.md", "## Fine-tuning and LoRA", kind);
+    fs::copy(root("fixtures/chat/questions.jsonl"), f.0.join("questions.jsonl")).unwrap();
+    f.file("question.txt", of("text"));
     let mut said = vec![];
-    for line in block("sh").lines() {
+    for line in of("sh").lines() {
         let line = line.strip_prefix("limpid ").unwrap();
         let small = match () {
             () if line.starts_with("train --data") => " --d-model 48 --n-head 3 --n-layer 2 --threads 2 --sample 0",
             () if line.starts_with("train") => " --threads 2 --sample 0",
             () => "",
         };
-        let (stdout, stderr) = f.ok(&format!("{line}{small}"));
+        let (stdout, stderr) = f.both(&format!("{line}{small}"));
         if line.starts_with("generate") {
             said.push(stdout.trim().to_string());
         } else if line.contains("--lora") {
@@ -84,12 +41,12 @@ fn a_small_chat_set_changes_the_answers_as_the_guide_says() {
         let [question, answer] = ["prompt", "completion"].map(|key| line[key].as_str().unwrap());
         fs::write(f.0.join("question.txt"), format!("<|user|>\n{question}\n<|assistant|>\n")).unwrap();
         let (found, _) =
-            f.ok("generate --model base --adapter lora --prompt @question.txt --temperature 0 --stop '<|end|>'");
+            f.both("generate --model base --adapter lora --prompt @question.txt --temperature 0 --stop '<|end|>'");
         right += usize::from(found.trim() == answer);
     }
     assert!(right >= 7, "{right} of 8 questions are answered");
-    f.ok("eval --model lora --data questions.jsonl --json");
-    f.ok("inspect --model lora --prompt x");
+    f.both("eval --model lora --data questions.jsonl --json");
+    f.both("inspect --model lora --prompt x");
     assert!(!f.0.join("lora/model.safetensors").exists() && !f.0.join("full/adapter_config.json").exists());
 }
 
@@ -101,19 +58,19 @@ const SMALL: &str = "--data text.txt --tokenizer char --batch-size 4 --sample 0 
 fn every_format_can_be_gone_on_from() {
     let f = Folder::new("formats");
     fs::write(f.0.join("text.txt"), TEXT.repeat(40)).unwrap();
-    f.ok(&format!("train {SMALL} --d-model 16 --n-head 2 --n-layer 2 --context-length 16 --activation gelu-tanh --steps 5 --out base"));
-    f.ok("convert base hf --to hf");
-    f.ok("convert base model.gguf --tokenizer none");
-    f.ok("convert base model.bin");
+    f.both(&format!("train {SMALL} --d-model 16 --n-head 2 --n-layer 2 --context-length 16 --activation gelu-tanh --steps 5 --out base"));
+    f.both("convert base hf --to hf");
+    f.both("convert base model.gguf --tokenizer none");
+    f.both("convert base model.bin");
     let own = SMALL.replace("--tokenizer char ", "");
     for (from, small) in [("base", &own[..]), ("hf", &own), ("model.gguf", SMALL), ("model.bin", SMALL)] {
         let flags = format!("--from {from} {small} --learning-rate 0.01 --steps 6 --save-every 3");
         for (kind, more) in [("full", ""), ("lora", "--lora 2 --lora-targets attention")] {
             let out = format!("{kind}-{from}");
-            let (stdout, _) = f.ok(&format!("train {flags} {more} --out {out}"));
+            let (stdout, _) = f.both(&format!("train {flags} {more} --out {out}"));
             let summary: Value = serde_json::from_str(&stdout).unwrap();
             assert_eq!(summary["steps"], 6);
-            f.ok(&format!("generate --model {out} --prompt a --max-tokens 3"));
+            f.both(&format!("generate --model {out} --prompt a --max-tokens 3"));
         }
     }
     // the formats are one model: so are the adapters, and a moved base is found by --model
@@ -121,15 +78,15 @@ fn every_format_can_be_gone_on_from() {
         let file = "adapter_model.safetensors";
         assert_eq!(f.bytes(&format!("lora-base/{file}")), f.bytes(&format!("lora-{name}/{file}")), "{name}");
     }
-    f.ok("generate --model hf --adapter lora-base --prompt a --max-tokens 3");
+    f.both("generate --model hf --adapter lora-base --prompt a --max-tokens 3");
 
     // a whole model needs its beginning no more, an adapter does
-    f.ok(&format!("train --from base {own} --steps 2 --freeze embed.* --out frozen"));
+    f.both(&format!("train --from base {own} --steps 2 --freeze embed.* --out frozen"));
     fs::rename(f.0.join("base"), f.0.join("away")).unwrap();
-    f.ok("train --resume frozen --json");
-    f.fails("train --resume lora-base --json", &["--from", "base"]);
+    f.both("train --resume frozen --json");
+    f.refuses("train --resume lora-base --json", &["--from", "base"]);
     fs::rename(f.0.join("away"), f.0.join("base")).unwrap();
-    f.ok("train --resume lora-base --json");
+    f.both("train --resume lora-base --json");
 }
 
 #[test]
@@ -137,29 +94,29 @@ fn what_contradicts_the_model_is_refused() {
     let f = Folder::new("refused");
     fs::write(f.0.join("text.txt"), TEXT.repeat(40)).unwrap();
     let make = |size: &str, out: &str| {
-        f.ok(&format!(
+        f.both(&format!(
             "train {SMALL} --d-model {size} --n-head 2 --n-layer 2 --context-length 16 --steps 2 --out {out}"
         ));
     };
     make("16", "base");
     make("32", "wide");
     let train = "train --from base --data text.txt --sample 0 --steps 1 --out o";
-    f.fails(&format!("{train} --n-layer 4"), &["--n-layer is 4, but the model base has 2"]);
-    f.fails(&format!("{train} --context-length 32"), &["--context-length is 32, but the model base has 16"]);
-    f.fails(&format!("{train} --preset nano"), &["--from", "--preset"]);
-    f.fails(&format!("{train} --tokenizer word"), &["--tokenizer", "its own"]);
-    f.fails(&format!("{train} --freeze 'block.*'"), &["unknown parameter `block.*`"]);
-    f.fails(&format!("{train} --freeze '*'"), &["every parameter is frozen"]);
-    f.fails(&format!("{train} --lora 2 --lora-targets attn"), &["unknown lora target `attn`", "blocks.*.attn.qkv"]);
-    f.fails(&format!("{train} --lora 2 --freeze embed.weight"), &["--lora", "--freeze"]);
-    f.fails("train --lora 2", &["--from"]);
-    assert!(!Path::new(&f.0.join("o")).exists(), "nothing was begun");
-    f.ok(&format!("{train} --dropout 0.1 --context-length 8 --n-layer 2"));
+    f.refuses(&format!("{train} --n-layer 4"), &["--n-layer is 4, but the model base has 2"]);
+    f.refuses(&format!("{train} --context-length 32"), &["--context-length is 32, but the model base has 16"]);
+    f.refuses(&format!("{train} --preset nano"), &["--from", "--preset"]);
+    f.refuses(&format!("{train} --tokenizer word"), &["--tokenizer", "its own"]);
+    f.refuses(&format!("{train} --freeze 'block.*'"), &["unknown parameter `block.*`"]);
+    f.refuses(&format!("{train} --freeze '*'"), &["every parameter is frozen"]);
+    f.refuses(&format!("{train} --lora 2 --lora-targets attn"), &["unknown lora target `attn`", "blocks.*.attn.qkv"]);
+    f.refuses(&format!("{train} --lora 2 --freeze embed.weight"), &["--lora", "--freeze"]);
+    f.refuses("train --lora 2", &["--from"]);
+    assert!(!f.0.join("o").exists(), "nothing was begun");
+    f.both(&format!("{train} --dropout 0.1 --context-length 8 --n-layer 2"));
 
-    f.ok("train --from base --data text.txt --sample 0 --steps 1 --lora 2 --out lora");
-    f.fails("generate --model wide --adapter lora --prompt a", &["made for the model", "base", "wide is another"]);
-    f.fails("train --from lora --data text.txt --lora 2 --out p", &["is an adapter itself", "limpid convert lora"]);
-    f.ok("train --from lora --data text.txt --sample 0 --steps 1 --out q"); // merged, it is a model like any other
+    f.both("train --from base --data text.txt --sample 0 --steps 1 --lora 2 --out lora");
+    f.refuses("generate --model wide --adapter lora --prompt a", &["made for the model", "base", "wide is another"]);
+    f.refuses("train --from lora --data text.txt --lora 2 --out p", &["is an adapter itself", "limpid convert lora"]);
+    f.both("train --from lora --data text.txt --sample 0 --steps 1 --out q"); // merged, it is a model like any other
     fs::remove_dir_all(f.0.join("base")).unwrap();
-    f.fails("generate --model lora --prompt a", &["base, which is not there", "--adapter"]);
+    f.refuses("generate --model lora --prompt a", &["base, which is not there", "--adapter"]);
 }

@@ -27,6 +27,12 @@ enum What {
     Info(Info),
     /// Download a public text by name, or any file by its address
     Fetch(super::fetch::Args),
+    /// Write the built-in stories as text, one a line: something to learn from, without a network
+    Stories {
+        /// How much: 500K, 20M
+        #[arg(value_name = "SIZE", default_value = "4M")]
+        size: String,
+    },
 }
 
 /// Make shards of tokens from documents, on all cores and in bounded memory.
@@ -89,6 +95,7 @@ pub fn run(args: Args) -> Result<()> {
         What::Prepare(args) => prepare(args),
         What::Info(args) => info(&args),
         What::Fetch(args) => super::fetch::run(args),
+        What::Stories { size } => show::out(&source::text(&format!("builtin:stories:{size}"))?),
     }
 }
 

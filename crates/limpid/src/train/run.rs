@@ -330,7 +330,8 @@ impl<'a> Run<'a> {
                     Ok(()) => drop(tell(Event::Saved(step.step))),
                     Err(error) if last || stopped || ended_early || worse.is_some() => return Err(error),
                     Err(error) => {
-                        let what = format!("step {}: {}. Training goes on; the next save is tried", step.step, whole(&error));
+                        let what =
+                            format!("step {}: {}. Training goes on; the next save is tried", step.step, whole(&error));
                         tell(Event::Notice(what));
                     }
                 }

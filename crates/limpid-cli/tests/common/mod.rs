@@ -1,0 +1,118 @@
+//! What the tests of the binary share: an empty folder to run it in, and the guides whose commands they run.
+#![allow(dead_code)] // each test file uses its own part
+
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// The built binary.
+pub const LIMPID: &str = env!("CARGO_BIN_EXE_limpid");
+
+/// An empty folder of its own, gone at the end.
+pub struct Folder(pub PathBuf);
+impl Folder {
+    pub fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("limpid-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+    pub fn file(&self, name: &str, bytes: impl AsRef<[u8]>) -> String {
+        let path = self.0.join(name);
+        fs::write(&path, bytes).unwrap();
+        path.display().to_string()
+    }
+    #[track_caller]
+    pub fn bytes(&self, path: &str) -> Vec<u8> {
+        fs::read(self.0.join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
+    }
+    pub fn command(&self, arguments: &str) -> Command {
+        let mut command = Command::new(LIMPID);
+        command.args(words(arguments)).current_dir(&self.0).env_remove("LIMPID_STEPS").stdin(Stdio::null());
+        command
+    }
+    pub fn run(&self, arguments: &str) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+    /// Runs what must succeed and returns stdout and stderr.
+    #[track_caller]
+    pub fn both(&self, arguments: &str) -> (String, String) {
+        let out = self.run(arguments);
+        assert!(out.status.success(), "limpid {arguments}: {}\n{}", out.status, text(&out.stderr));
+        (text(&out.stdout), text(&out.stderr))
+    }
+    /// Runs what must succeed and returns stdout.
+    #[track_caller]
+    pub fn ok(&self, arguments: &str) -> String {
+        self.both(arguments).0
+    }
+    #[track_caller]
+    pub fn json(&self, arguments: &str) -> Value {
+        let out = self.ok(arguments);
+        serde_json::from_str(&out).unwrap_or_else(|e| panic!("limpid {arguments} printed no JSON: {e}\n{out}"))
+    }
+    /// Runs what must fail with `code`, and returns the message.
+    #[track_caller]
+    pub fn fails(&self, code: i32, arguments: &str, said: &[&str]) -> String {
+        let (found, message) = self.refuses(arguments, said);
+        assert_eq!(found, Some(code), "limpid {arguments}\n{message}");
+        message
+    }
+    /// Runs what must fail, with whatever code, and returns it and the message.
+    #[track_caller]
+    pub fn refuses(&self, arguments: &str, said: &[&str]) -> (Option<i32>, String) {
+        let out = self.run(arguments);
+        let message = text(&out.stderr);
+        assert!(!out.status.success() && !message.contains("panicked"), "limpid {arguments}\n{message}");
+        for words in said {
+            assert!(message.contains(words), "limpid {arguments}: the message lacks `{words}`:\n{message}");
+        }
+        (out.status.code(), message)
+    }
+}
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Arguments split at spaces; '...' keeps them together.
+pub fn words(line: &str) -> Vec<String> {
+    let mut all = vec![];
+    for (i, part) in line.split('\'').enumerate() {
+        if i % 2 == 1 { all.push(part.to_string()) } else { all.extend(part.split_whitespace().map(String::from)) }
+    }
+    all
+}
+
+/// A file of the repository.
+pub fn root(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+}
+
+/// The code blocks of a guide in docs/ after a line of it (a heading), in their order: the language of each and its text.
+pub fn blocks(guide: &str, heading: &str) -> Vec<(String, String)> {
+    let text = fs::read_to_string(root("docs").join(guide)).unwrap();
+    let mut blocks: Vec<(String, String)> = vec![];
+    let mut inside = false;
+    for line in text.lines().skip_while(|line| *line != heading) {
+        match line.strip_prefix("```") {
+            Some(kind) if !inside => blocks.push((kind.into(), String::new())),
+            None if inside => blocks.last_mut().unwrap().1 += &format!("{line}\n"),
+            _ => {}
+        }
+        inside ^= line.starts_with("```");
+    }
+    blocks
+}
+
+/// The first of them in a language.
+pub fn block(guide: &str, heading: &str, kind: &str) -> String {
+    let found = blocks(guide, heading).into_iter().find(|(language, _)| language == kind);
+    found.unwrap_or_else(|| panic!("docs/{guide} has no {kind} after `{heading}`")).1
+}
