@@ -15,6 +15,7 @@ const LAYER_NORM: (NormKind, f64) = (NormKind::Layer, 1e-5);
 /// What a layer normalises before its product.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Norm {
+    /// Nothing.
     None,
     /// Each row over its features.
     Layer,
@@ -25,12 +26,15 @@ pub enum Norm {
 /// One network.
 #[derive(Clone, Copy)]
 pub struct Stack {
+    /// How deep.
     pub layers: usize,
+    /// f
     pub activation: Activation,
     /// Deviation of the weights, in units of 1 / sqrt(width): 1 is Xavier's, sqrt(2) He's.
     pub gain: f64,
     /// x' = x + f(...) instead of x' = f(...).
     pub residual: bool,
+    /// What comes before the product.
     pub norm: Norm,
 }
 

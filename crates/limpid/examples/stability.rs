@@ -5,9 +5,10 @@
 //! `cargo run --release -p limpid --example stability`
 
 #[path = "lesson/mod.rs"]
+#[allow(dead_code)] // each lesson uses a part
 mod lesson;
 
-use lesson::{Course, Text, cell};
+use lesson::{Text, cell, each};
 use limpid::config::{Config, NormPlace};
 use limpid::ops::adamw::Method;
 use limpid::train::{Recipe, Schedule, TrainError};
@@ -39,60 +40,65 @@ pub fn by(optimizer: Method, learning_rate: f64) -> Recipe {
     Recipe { optimizer, learning_rate, ..plain() }
 }
 
-pub fn run(text: &Text, config: &Config, recipe: Recipe) -> Result<Course, TrainError> {
-    lesson::course(text, config, recipe)
+/// [`small`] with so many blocks; a stack in post-norm needs no norm at its end.
+pub fn normed(n_layer: usize, norm_place: NormPlace) -> Config {
+    Config { n_layer, norm_place, final_norm: norm_place == NormPlace::Pre, ..small() }
+}
+
+/// The text that all of these learn.
+pub fn text() -> Text {
+    Text::new(200_000)
+}
+
+/// The mean loss of the last 20 steps; infinite where training broke off.
+pub fn last(text: &Text, config: &Config, recipe: Recipe) -> Result<f64, TrainError> {
+    lesson::course(text, config, recipe).map(|course| course.last(recipe.steps))
 }
 
 fn main() -> Result<(), TrainError> {
-    let text = Text::new(200_000);
-    let last = |config: &Config, recipe: Recipe| run(&text, config, recipe).map(|c| c.last(recipe.steps));
-    let rates = |title: &str, rates: &[f64]| {
-        println!("{title}\n{:<36}{}", "", rates.iter().map(|r| format!("{r:>8}")).collect::<String>());
+    let text = text();
+    // a row of losses, one for each rate
+    let row = |name: &str, rates: &[f64], config: &Config, recipe: &(dyn Fn(f64) -> Recipe + Sync)| {
+        let losses: Result<Vec<f64>, _> = each(rates, |rate| last(&text, config, recipe(*rate))).into_iter().collect();
+        println!("{name:<36}{}", losses?.into_iter().map(cell).collect::<String>());
+        Ok::<(), TrainError>(())
     };
-    let row =
-        |name: &str, losses: &[f64]| println!("{name:<36}{}", losses.iter().map(|l| cell(*l)).collect::<String>());
+    let title = |title: &str, rates: &[f64]| {
+        println!("\n{title}\n{:<36}{}", "", rates.iter().map(|r| format!("{r:>8}")).collect::<String>());
+    };
+    println!("Mean loss of the last 20 of 150 steps, by learning rate");
 
-    let sgd = [0.03, 0.1, 0.3, 1.0, 3.0];
-    rates("Clipping: SGD with momentum, mean loss of the last 20 steps, by learning rate", &sgd);
-    for clip in [0.0, 1.0, 0.25] {
-        let losses: Result<Vec<f64>, _> =
-            sgd.iter().map(|rate| last(&small(), Recipe { clip, ..by(Method::Sgd, *rate) })).collect();
-        row(&if clip > 0.0 { format!("gradient's norm at most {clip}") } else { "not clipped".into() }, &losses?);
+    let rates = [0.03, 0.1, 0.3, 1.0, 3.0];
+    title("Clipping: SGD with momentum", &rates);
+    row("not clipped", &rates, &small(), &|rate| by(Method::Sgd, rate))?;
+    for clip in [1.0, 0.25] {
+        let name = format!("gradient's norm at most {clip}");
+        row(&name, &rates, &small(), &|rate| Recipe { clip, ..by(Method::Sgd, rate) })?;
     }
-    println!();
 
-    let adam = [1e-3, 3e-3, 1e-2, 3e-2];
-    rates("Optimizers, by learning rate", &adam);
+    let rates = [1e-3, 3e-3, 1e-2, 3e-2];
+    title("Optimizers", &rates);
     use Method::{Adam, AdamW, Muon, Sgd};
     for (method, weight_decay) in [(Sgd, 0.0), (Adam, 0.0), (Muon, 0.0), (Adam, 0.1), (AdamW, 0.1)] {
-        let recipe = |rate| Recipe { weight_decay, ..by(method, rate) };
-        let losses: Result<Vec<f64>, _> = adam.iter().map(|rate| last(&small(), recipe(*rate))).collect();
-        row(&format!("{method}, decay {weight_decay}"), &losses?);
+        let name = format!("{method}, decay {weight_decay}");
+        row(&name, &rates, &small(), &|rate| Recipe { weight_decay, ..by(method, rate) })?;
     }
-    println!();
 
-    rates("Warm-up and schedule: AdamW, by learning rate", &adam);
-    let warm = |recipe| Recipe { warmup_steps: 20, ..recipe };
-    let falling = |recipe| Recipe { schedule: Schedule::Cosine, ..recipe };
-    type Change<'a> = (&'a str, &'a dyn Fn(Recipe) -> Recipe);
-    let changes: [Change; 4] = [
-        ("constant", &|r| r),
-        ("20 steps of warm-up", &warm),
-        ("cosine to 0", &falling),
-        ("both", &|r| warm(falling(r))),
+    title("Warm-up and schedule: AdamW", &rates);
+    use Schedule::{Constant, Cosine};
+    let choices = [
+        ("constant", 0, Constant),
+        ("20 steps of warm-up", 20, Constant),
+        ("cosine to 0", 0, Cosine),
+        ("both", 20, Cosine),
     ];
-    for (name, change) in changes {
-        let losses: Result<Vec<f64>, _> =
-            adam.iter().map(|rate| last(&small(), change(by(Method::AdamW, *rate)))).collect();
-        row(name, &losses?);
+    for (name, warmup_steps, schedule) in choices {
+        row(name, &rates, &small(), &|rate| Recipe { warmup_steps, schedule, ..by(AdamW, rate) })?;
     }
-    println!();
 
-    rates("Pre-norm and post-norm: AdamW without warm-up, by learning rate", &adam);
-    for (layers, place) in [3, 12].into_iter().flat_map(|l| [(l, NormPlace::Pre), (l, NormPlace::Post)]) {
-        let config = Config { n_layer: layers, norm_place: place, final_norm: place == NormPlace::Pre, ..small() };
-        let losses: Result<Vec<f64>, _> = adam.iter().map(|rate| last(&config, by(Method::AdamW, *rate))).collect();
-        row(&format!("{layers} blocks, {place}-norm"), &losses?);
+    title("Pre-norm and post-norm: AdamW without warm-up", &rates);
+    for (blocks, place) in [3, 12].into_iter().flat_map(|n| [(n, NormPlace::Pre), (n, NormPlace::Post)]) {
+        row(&format!("{blocks} blocks, {place}-norm"), &rates, &normed(blocks, place), &|rate| by(AdamW, rate))?;
     }
     Ok(())
 }

@@ -18,13 +18,13 @@ pub struct Text {
 impl Text {
     /// `bytes` to learn from.
     pub fn new(bytes: usize) -> Text {
-        let (all, _) = stories::corpus(7, bytes + 20_000);
+        let (all, _) = stories::corpus(7, bytes + 10_000);
         let tokenizer = Tokenizer::train(Kind::Char, &all, Order::Sorted, &[]).expect("a text");
         let ids = tokenizer.encode(&all).expect("its own characters");
         let (train, validation) = ids.split_at(bytes);
         Text {
             train: Tokens::of(train.to_vec()),
-            validation: Tokens::of(validation[..20_000].to_vec()),
+            validation: Tokens::of(validation[..10_000].to_vec()),
             vocab_size: tokenizer.vocab_size(),
         }
     }
@@ -35,47 +35,55 @@ impl Text {
 pub struct Course {
     /// Each step's loss, up to the one that was no number.
     pub losses: Vec<f64>,
-    /// Each step's norm of the gradient, before clipping.
-    pub norms: Vec<f64>,
     /// (step, validation loss), as often as asked.
     pub validation: Vec<(u64, f64)>,
+    /// The loss of the whole training text at the end, as validation is measured, if that was asked for.
+    pub train: f64,
 }
 
 impl Course {
     /// The mean loss of the last 20 steps; infinite where training broke off.
     pub fn last(&self, steps: u64) -> f64 {
-        let tail = self.losses.iter().rev().take(20);
-        if self.losses.len() < steps as usize { f64::INFINITY } else { tail.clone().sum::<f64>() / tail.len() as f64 }
-    }
-
-    /// The least validation loss.
-    pub fn best(&self) -> f64 {
-        self.validation.iter().map(|(_, loss)| *loss).fold(f64::INFINITY, f64::min)
+        let tail = self.losses.iter().rev().take(20).sum::<f64>() / 20.0;
+        if self.losses.len() < steps as usize { f64::INFINITY } else { tail }
     }
 }
 
-/// Trains `config`'s model, its sizes filled in, by `recipe`, evaluating every `eval_every` steps if that is above 0.
+/// Trains `config`'s model, with the text's vocabulary and the recipe's context, evaluating every `eval_every` steps if that is
+/// above 0. Training that meets a number that is none ends there.
 pub fn course(text: &Text, config: &Config, recipe: Recipe) -> Result<Course, TrainError> {
     let (batch, context) = (recipe.batch_size, recipe.context);
     let config = Config { vocab_size: text.vocab_size, context_length: context, ..config.clone() };
     let model = Model::new(&config, Use::Train { batch, context })?;
-    let backend = Box::new(Cpu::new(&model, 2));
+    let backend = Box::new(Cpu::new(&model, 1));
     let mut trainer = Trainer::new(model, backend, recipe);
     let batches = Batches::new(&text.train, batch, context, recipe.seed, Objective::NextToken)?;
-    let windows = Windows::new("validation", &text.validation, context, Objective::NextToken)?;
-    let mut course = Course { losses: vec![], norms: vec![], validation: vec![] };
+    let windows = |tokens| Windows::new("text", tokens, context, Objective::NextToken);
+    let (seen, unseen) = (windows(&text.train)?, windows(&text.validation)?);
+    let judge = |t: &mut Trainer, text: &Windows| score(&t.model, &mut *t.backend, text, batch, &mut |_| true).loss();
+    let mut course = Course { losses: vec![], validation: vec![], train: f64::NAN };
     for step in 1..=recipe.steps {
         match trainer.step(&batches) {
-            Ok(done) => (course.losses.push(done.loss), course.norms.push(done.norm)),
+            Ok(done) => course.losses.push(done.loss),
             Err(TrainError::NotFinite { .. }) => break,
             Err(error) => return Err(error),
-        };
+        }
         if recipe.eval_every > 0 && step % recipe.eval_every == 0 {
-            let judge = |t: &mut Trainer| score(&t.model, &mut *t.backend, &windows, batch, &mut |_| true).loss();
-            course.validation.push((step, trainer.averaged(judge)));
+            course.validation.push((step, trainer.averaged(|t| judge(t, &unseen))));
         }
     }
+    if recipe.eval_every > 0 {
+        course.train = trainer.averaged(|t| judge(t, &seen));
+    }
     Ok(course)
+}
+
+/// `f` of each, side by side: runs are many and small, so each has a thread.
+pub fn each<T: Sync, R: Send>(of: &[T], f: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    std::thread::scope(|scope| {
+        let running: Vec<_> = of.iter().map(|one| scope.spawn(|| f(one))).collect();
+        running.into_iter().map(|run| run.join().expect("a run returns")).collect()
+    })
 }
 
 /// A loss as a cell of a table.
