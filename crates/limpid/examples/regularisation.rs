@@ -1,0 +1,82 @@
+//! Learning by heart and what helps against it: a model that is large for its text, with dropout, weight decay, label
+//! smoothing, an average of the weights, and stopping early. Contract R257, R258, R038, R230 to R233; docs/lessons.md has what
+//! it prints.
+//!
+//! `cargo run --release -p limpid --example regularisation`
+
+#[path = "lesson/mod.rs"]
+#[allow(dead_code)] // each lesson uses a part
+mod lesson;
+
+use lesson::{Course, Text, cell, each};
+use limpid::config::{Config, Dropout};
+use limpid::train::{Recipe, Schedule, TrainError};
+
+/// Bytes to learn from: some eight stories, which the model reads 68 times.
+const BYTES: usize = 3_000;
+
+/// A model of some 110,000 parameters.
+pub fn config() -> Config {
+    Config { d_model: 48, n_head: 4, n_layer: 4, d_ff: 192, ..Config::preset("nano").expect("a preset") }
+}
+
+/// Nothing against learning by heart.
+pub fn plain() -> Recipe {
+    Recipe {
+        steps: 400,
+        batch_size: 8,
+        context: 64,
+        learning_rate: 3e-3,
+        warmup_steps: 20,
+        schedule: Schedule::Constant,
+        weight_decay: 0.0,
+        eval_every: 25,
+        ..Recipe::default()
+    }
+}
+
+/// What is to be learned.
+pub fn text() -> Text {
+    Text::new(BYTES)
+}
+
+/// Trains and returns what came of it.
+pub fn run(text: &Text, dropout: f64, recipe: Recipe) -> Result<Course, TrainError> {
+    lesson::course(text, &Config { dropout: Dropout::everywhere(dropout), ..config() }, recipe)
+}
+
+fn main() -> Result<(), TrainError> {
+    let text = text();
+    let rows = [
+        ("nothing", 0.0, plain()),
+        ("dropout 0.3", 0.3, plain()),
+        ("weight decay 0.1", 0.0, Recipe { weight_decay: 0.1, ..plain() }),
+        ("weight decay 1", 0.0, Recipe { weight_decay: 1.0, ..plain() }),
+        ("label smoothing 0.1", 0.0, Recipe { label_smoothing: 0.1, ..plain() }),
+        ("average of weights, 0.98", 0.0, Recipe { ema: 0.98, ..plain() }),
+        ("dropout 0.3, decay 1, average", 0.3, Recipe { weight_decay: 1.0, ema: 0.98, ..plain() }),
+    ];
+    println!("{:<32}{:>8}{:>8}{:>8}  best validation loss", "", "train", "valid.", "gap");
+    let mut found = vec![];
+    for ((name, ..), course) in rows.iter().zip(each(&rows, |(_, dropout, recipe)| run(&text, *dropout, *recipe))) {
+        let course = course?;
+        let (_, end) = course.validation[course.validation.len() - 1];
+        let (at, best) = course.validation.into_iter().min_by(|a, b| a.1.total_cmp(&b.1)).expect("evaluations");
+        println!(
+            "{name:<32}{}{}{}{} at step {at}",
+            cell(course.train),
+            cell(end),
+            cell(end - course.train),
+            cell(best)
+        );
+        found.push((name, end, best));
+    }
+    let (_, end, best) = found[0];
+    let (name, least, _) = found.iter().copied().min_by(|a, b| a.1.total_cmp(&b.1)).expect("rows");
+    println!(
+        "\nStopping early would have saved {:.2} nats of validation loss; at the end, {name} is {:.2} below nothing.",
+        end - best,
+        end - least
+    );
+    Ok(())
+}
