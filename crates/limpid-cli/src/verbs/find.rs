@@ -5,7 +5,7 @@ use crate::options::MachineOptions;
 use crate::show::{self, Progress};
 use anyhow::Result;
 use limpid::data::Batches;
-use limpid::train::{Recipe, Trainer, finder};
+use limpid::train::{Recipe, finder};
 use std::sync::atomic::Ordering;
 
 /// Steps, and the rates they go from and to.
@@ -19,7 +19,7 @@ pub fn run(job: &Job, machine: &MachineOptions, json: bool) -> Result<()> {
     let documents = job.recipe.documents();
     let batches = Batches::of_documents(&job.train, batch_size, context, seed, job.objective, documents)?;
     let batches = batches.accumulated(accumulate);
-    let mut trainer = Trainer::new(job.model.clone(), Box::new(machine.cpu(&job.model)), job.recipe);
+    let mut trainer = job.trainer(machine)?;
     let (asked, progress, mut step) = (interrupt()?, Progress::new(RANGE.2, json), 0);
     let found = finder::find(&mut trainer, &batches, RANGE, &mut |rate, loss| {
         step += 1;
@@ -43,7 +43,7 @@ pub fn run(job: &Job, machine: &MachineOptions, json: bool) -> Result<()> {
         text += &format!("{rate:>13.1e}  {loss:>13.4}  {bar}\n");
     }
     show::out(&format!(
-        "{text}\nleast at {:.1e}; a third of that is a rate to train with:\n  --learning-rate {:.1e}\n",
+        "{text}\nleast at {:.1e}; a tenth of that is a rate to begin with:\n  --learning-rate {:.1e}\n",
         found.lowest, found.suggested
     ))
 }

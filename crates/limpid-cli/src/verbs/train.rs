@@ -110,6 +110,17 @@ pub struct Job {
     pub program: u64,
 }
 
+impl Job {
+    /// A trainer with the weights it begins from.
+    pub fn trainer(&self, machine: &MachineOptions) -> Result<Trainer> {
+        let cpu = Box::new(machine.cpu(&self.model));
+        Ok(match &self.base {
+            Some(base) => Trainer::from(base, self.model.clone(), cpu, self.recipe)?,
+            None => Trainer::new(self.model.clone(), cpu, self.recipe),
+        })
+    }
+}
+
 impl Args {
     /// Reads the text and fits model and recipe to it; used by `train`, `plan` and `check`.
     pub fn job(&self) -> Result<Job> {
@@ -347,7 +358,7 @@ pub fn run(args: Args) -> Result<()> {
         .log_probability
         .filter(|_| job.objective == Objective::NextToken)
         .map(|p| -p / (job.validation.len().max(2) - 1) as f64);
-    job.said.into_iter().for_each(say);
+    job.said.iter().cloned().for_each(say);
     if let Some(floor) = floor {
         say(format!("entropy floor: {floor:.4} nats a token; no model can do better on this text"));
     }
@@ -359,11 +370,7 @@ pub fn run(args: Args) -> Result<()> {
     let flops = step_flops(&job.model, &recipe);
 
     let asked = interrupt()?;
-    let cpu = Box::new(args.machine.cpu(&job.model));
-    let trainer = match &job.base {
-        Some(base) => Trainer::from(base, job.model.clone(), cpu, recipe)?,
-        None => Trainer::new(job.model.clone(), cpu, recipe),
-    };
+    let trainer = job.trainer(&args.machine)?;
     let mut run = Run::new(trainer, Some(folder.clone()), &job.train, &job.validation, job.objective, &job.tokenizer);
     if resumed.is_some() {
         if let (Some(base), Some(_)) = (&job.base, args.tuning.lora)

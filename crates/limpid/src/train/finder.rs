@@ -12,7 +12,7 @@ pub struct Found {
     pub curve: Vec<(f64, f64)>,
     /// The rate at which the loss was least.
     pub lowest: f64,
-    /// A rate to train with: a third of that, so as to stay clear of where the loss begins to rise.
+    /// A rate to begin with: a tenth of that, because a long run does not bear what a few steps do.
     pub suggested: f64,
 }
 
@@ -50,7 +50,7 @@ pub fn find(
         }
     }
     let (lowest, _) = lowest(&curve);
-    Ok(Found { curve, lowest, suggested: lowest / 3.0 })
+    Ok(Found { curve, lowest, suggested: lowest / 10.0 })
 }
 
 fn lowest(curve: &[(f64, f64)]) -> (f64, f64) {
