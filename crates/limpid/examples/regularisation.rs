@@ -15,7 +15,7 @@ use limpid::train::{Recipe, Schedule, TrainError};
 /// Bytes to learn from: some eight stories, which the model reads 68 times.
 const BYTES: usize = 3_000;
 
-/// A model of some 110,000 parameters.
+/// A model of 116,640 parameters.
 pub fn config() -> Config {
     Config { d_model: 48, n_head: 4, n_layer: 4, d_ff: 192, ..Config::preset("nano").expect("a preset") }
 }
