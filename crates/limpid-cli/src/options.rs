@@ -623,8 +623,14 @@ pub fn arguments(typed: Vec<OsString>, cli: &Command) -> Result<Vec<OsString>> {
             continue;
         };
         if let Some(value) = std::env::var_os(format!("LIMPID_{}", name.to_uppercase().replace('-', "_"))) {
-            before.push(format!("--{name}").into());
-            before.push(value);
+            // one word, as flags that may stand without a value ask for it; a switch has none
+            let mut word = OsString::from(format!("--{name}"));
+            match arg.get_action().takes_values() {
+                true => word.extend([OsString::from("="), value]),
+                false if value == "true" || value == "1" => {}
+                false => continue,
+            }
+            before.push(word);
         }
     }
     typed.splice(place..place, before);
