@@ -344,8 +344,7 @@ impl<'a> Run<'a> {
                 tell(Event::Notice(what));
             }
         }
-        let summary = self.finish(windows, start.elapsed().as_secs_f64() + before, ended_early, tell)?;
-        Ok(summary)
+        self.finish(windows, start.elapsed().as_secs_f64() + before, ended_early, tell)
     }
 
     /// One step, unless its loss goes astray and the recipe has training go back.
@@ -356,52 +355,33 @@ impl<'a> Run<'a> {
     ) -> Result<Option<Step>, TrainError> {
         let recipe = self.trainer.recipe;
         let step = self.trainer.step + 1;
-        let found = self.trainer.gradient(batches);
+        let mut found = self.trainer.gradient(batches);
         let jumped = |gradient: &Gradient| {
             let (usual, deviations) = jump(&self.state.recent, gradient.loss)?;
-            let loss = gradient.loss;
-            (recipe.spike > 0.0 && deviations > recipe.spike).then_some(TrainError::Spike {
-                step,
-                loss,
-                usual,
-                deviations,
-            })
+            (recipe.spike > 0.0 && deviations > recipe.spike).then_some((gradient.loss, usual, deviations))
         };
-        let trouble = match &found {
-            Ok(gradient) => jumped(gradient),
-            Err(_) => None,
-        };
-        let looks = recipe.detail_every > 0 && step.is_multiple_of(recipe.detail_every);
-        let trainer = &self.trainer;
-        let trained = trainer.model.params.iter().filter(|p| trainer.trains(p));
-        self.changes = if looks { trained.map(|p| Change::of(p.slot.range())).collect() } else { vec![] };
-        if let Some(error) = trouble {
+        if let Some((loss, usual, deviations)) = found.as_ref().ok().and_then(jumped) {
+            let error = TrainError::Spike { step, loss, usual, deviations };
             let path = self.record(batches, &error)?;
+            self.trainer.discard();
             match recipe.divergence {
                 Divergence::Note => {
-                    // the record ran other passes over the same rows: the gradient is made again
-                    let what = match &error {
-                        TrainError::Spike { loss, usual, .. } => {
-                            format!(
-                                "step {step}: the loss jumped to {loss:.4} from about {usual:.4}; the batch is in {path}"
-                            )
-                        }
-                        other => other.to_string(),
-                    };
-                    tell(Event::Notice(what));
-                    self.trainer.discard();
-                    let gradient = self.trainer.gradient(batches)?;
-                    let rate = recipe.rate(self.trainer.step);
-                    return self.trainer.update(batches, gradient, rate, &mut self.changes).map(Some);
+                    let what = format!("the loss jumped to {loss:.4} from about {usual:.4}; the batch is in {path}");
+                    tell(Event::Notice(format!("step {step}: {what}")));
+                    // the record ran other passes over the same rows
+                    found = self.trainer.gradient(batches);
                 }
                 Divergence::Stop => {
-                    self.trainer.discard();
                     self.save(false)?;
                     return Err(error);
                 }
                 Divergence::Rollback => return self.go_back(&error, tell).map(|()| None),
             }
         }
+        let looks = recipe.detail_every > 0 && step.is_multiple_of(recipe.detail_every);
+        let trainer = &self.trainer;
+        let trained = trainer.model.params.iter().filter(|p| trainer.trains(p));
+        self.changes = if looks { trained.map(|p| Change::of(p.slot.range())).collect() } else { vec![] };
         let rate = recipe.rate(self.trainer.step);
         let done = found.and_then(|gradient| self.trainer.update(batches, gradient, rate, &mut self.changes));
         match done {
@@ -430,7 +410,6 @@ impl<'a> Run<'a> {
     /// Takes up the last state, and passes over the data from there to the step that went astray.
     fn go_back(&mut self, error: &TrainError, tell: &mut dyn FnMut(Event) -> Control) -> Result<(), TrainError> {
         let step = self.trainer.step + 1;
-        self.trainer.discard();
         let (times, skipped) = (self.state.rollbacks + 1, self.trainer.skipped);
         let folder = self.folder.clone().filter(|folder| Run::can_resume(folder));
         let (Some(folder), true) = (folder, times <= ROLLBACKS) else {
