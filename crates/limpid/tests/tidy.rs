@@ -12,7 +12,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("ops", &["config"]), // the axes' names only
     ("model", &["config", "ops"]),
     ("backend", &["model", "ops", "config"]), // a model's sizes and tables, never its names
-    ("tokenizer", &["nearest"]),
+    ("tokenizer", &["nearest", "files"]),
     ("data", &["ops", "files", "tokenizer"]),
     ("checkpoint", &["config", "model", "ops", "backend", "tokenizer", "files"]),
     ("names", &["config", "model", "ops"]),

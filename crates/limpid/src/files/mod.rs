@@ -1,12 +1,49 @@
-//! Files as everything here needs them: mapped into memory ([`Map`]), and replaced whole or not at all ([`replace`]).
+//! Files as everything here needs them: mapped into memory ([`Map`]), read whole within a limit ([`read_small`]), and
+//! replaced whole or not at all ([`replace`]).
 
 mod map;
 
 pub use map::Map;
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::path::Path;
+
+/// Reads a file whole that should be small, like a configuration or a vocabulary. Only a regular file of at most `limit`
+/// bytes is read: a named pipe would wait for ever, and a device may have no end.
+///
+/// # Errors
+/// The file system's answer, or what the file is instead.
+pub fn read_small(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let refused = |why: String| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    let about = fs::metadata(path)?; // before it is opened: opening a pipe waits already
+    if !about.is_file() {
+        let found = if about.is_dir() { "a folder" } else { "a pipe or a device" };
+        return refused(format!("it is {found}, not a regular file"));
+    }
+    let mut bytes = vec![];
+    // the size may be wrong or change: some of the system's files say 0
+    if about.len() <= limit {
+        File::open(path)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    }
+    match about.len().max(bytes.len() as u64) {
+        found if found > limit => {
+            refused(format!("it has {found} bytes or more, at most {limit} are read: is it the right file?"))
+        }
+        _ => Ok(bytes),
+    }
+}
+
+/// [`read_small`] of a text in UTF-8.
+///
+/// # Errors
+/// Those, or where the bytes are no text.
+pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
+    String::from_utf8(read_small(path, limit)?).map_err(|e| {
+        let (at, byte) = (e.utf8_error().valid_up_to(), e.as_bytes()[e.utf8_error().valid_up_to()]);
+        io::Error::new(io::ErrorKind::InvalidData, format!("it is not UTF-8 text: byte {at} is 0x{byte:02X}"))
+    })
+}
 
 /// Replaces `path` by what `write` produces: whole, or not at all.
 ///
@@ -25,4 +62,36 @@ pub fn replace(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::
         let _ = fs::remove_file(&beside);
     }
     done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_regular_files_within_the_limit_are_read() {
+        let folder = std::env::temp_dir().join(format!("limpid-small-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("file");
+        for (bytes, limit, fits) in [(0, 0, true), (1, 0, false), (5, 5, true), (6, 5, false), (6, u64::MAX, true)]
+        {
+            fs::write(&path, vec![b'x'; bytes]).unwrap();
+            let read = read_small(&path, limit);
+            assert_eq!(read.as_ref().ok().map(Vec::len), fits.then_some(bytes), "{bytes} {limit}: {read:?}");
+        }
+        fs::write(&path, b"ab\xFFc").unwrap();
+        assert_eq!(read_text(&path, 9).unwrap_err().to_string(), "it is not UTF-8 text: byte 2 is 0xFF");
+        // 1 TiB of hole is refused by its size, before it is read
+        File::create(&path).unwrap().set_len(1 << 40).unwrap();
+        assert!(read_small(&path, 1 << 30).unwrap_err().to_string().contains("1099511627776 bytes"));
+        assert!(read_small(&folder, 9).unwrap_err().to_string().contains("a folder"));
+        assert_eq!(read_small(&folder.join("none"), 9).unwrap_err().kind(), io::ErrorKind::NotFound);
+        if cfg!(unix) {
+            assert!(read_small(Path::new("/dev/zero"), 9).unwrap_err().to_string().contains("a device"));
+            let pipe = folder.join("pipe");
+            assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+            assert!(read_small(&pipe, 9).unwrap_err().to_string().contains("a pipe"));
+        }
+        fs::remove_dir_all(&folder).unwrap();
+    }
 }
