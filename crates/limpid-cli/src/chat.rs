@@ -45,7 +45,7 @@ impl Conversations {
 
     /// What there is to learn, with the tokenizer that is wanted.
     pub fn corpus(&self, wants: Wants) -> Result<Corpus> {
-        let text = || self.all.conversations.iter().map(Conversation::text).collect::<String>();
+        let text = || vec![self.all.conversations.iter().map(Conversation::text).collect::<String>().into()];
         let name = wants.tokenizer.unwrap_or(wants.default);
         let tokenizer = match wants.decided {
             Some(tokenizer) => tokenizer,

@@ -57,6 +57,13 @@ enum Verb {
 }
 
 fn main() -> ExitCode {
+    // what the library turns into an error need not be printed besides
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if !limpid::contain::is_contained() {
+            print(panic);
+        }
+    }));
     let done = options::arguments(std::env::args_os().collect(), &Cli::command()).and_then(|arguments| {
         let matches = Cli::command().try_get_matches_from(arguments).unwrap_or_else(|e| e.exit());
         let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());

@@ -2,11 +2,16 @@
 
 use crate::options::DataOptions;
 use crate::show;
+use crate::verbs::learn;
 use anyhow::{Context, Result, bail};
-use limpid::data::{CorpusError, DocumentReader, Kind as Form, Manifest, Shard, Tokens, Unit, encode, find, stories};
+use limpid::data::{
+    self, CorpusError, DocumentReader, Kind as Form, Manifest, Shard, Tokens, Unit, boundary, encode, find, stories,
+};
 use limpid::ops::random;
-use limpid::tokenizer::{Kind, Order, Tokenizer};
+use limpid::tokenizer::Tokenizer;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 /// What is known about a text.
@@ -54,6 +59,8 @@ pub struct Wants<'a> {
     pub threads: usize,
 }
 
+/// Most bytes of text that are held in memory.
+const HELD: u64 = 2 << 30;
 /// Bytes of stories that are written when no size is asked for.
 const STORIES: usize = 4 << 20;
 /// Seeds of the stories to train and to validate on: never the same ones.
@@ -92,9 +99,7 @@ pub fn corpus(data: &str, wants: Wants) -> Result<Corpus> {
     let (train, validation, text) = documents(data, &wants)?;
     let (name, tokenizer) = match (&wants.decided, wants.tokenizer.unwrap_or(wants.default)) {
         (Some(tokenizer), name) => (name, tokenizer.clone()),
-        (None, name) => {
-            (name, tokenizer(name, &|| [train.as_slice(), &validation].concat().join("\n"), wants.specials)?)
-        }
+        (None, name) => (name, tokenizer(name, &|| learned(&train, &validation), wants.specials)?),
     };
     let read = |documents| tokens(documents, &tokenizer, wants.threads).with_context(|| data.to_string());
     let (train, validation) = (read(train)?, read(validation)?);
@@ -102,6 +107,13 @@ pub fn corpus(data: &str, wants: Wants) -> Result<Corpus> {
         tokens.check_ids(tokenizer.vocab_size())?;
     }
     Ok(Corpus { text, tokenizer_name: name.into(), tokenizer, train, validation })
+}
+
+/// What a tokenizer learns from: all documents, and the newline that stands between them where there are several.
+fn learned<'a>(train: &'a [String], validation: &'a [String]) -> Vec<Cow<'a, str>> {
+    let between = (train.len() > 1 || validation.len() > 1).then_some("\n");
+    let all = train.iter().chain(validation).map(String::as_str);
+    all.flat_map(|text| [Some(text), between]).flatten().map(Cow::from).collect()
 }
 
 /// All of a text, for evaluation, as `tokenizer` has it: stories that no training has seen, the validation part of a
@@ -190,7 +202,8 @@ fn loose(data: &str, files: Vec<PathBuf>, wants: &Wants) -> Result<Corpus> {
     let (mut train, mut validation) = (open(train)?, open(validation)?);
     if validation.is_empty() && wants.val_fraction > 0.0 {
         let all: usize = train.iter().map(Shard::len).sum();
-        let mut cut = (all as f64 * (1.0 - wants.val_fraction)) as usize;
+        let whole = Tokens::of_shards(train.clone());
+        let mut cut = good_cut(&whole, (all as f64 * (1.0 - wants.val_fraction)) as usize, &tokenizer)?;
         let mut kept = vec![];
         for shard in train {
             let len = shard.len();
@@ -227,6 +240,25 @@ fn loose(data: &str, files: Vec<PathBuf>, wants: &Wants) -> Result<Corpus> {
     Ok(Corpus { text, tokenizer, tokenizer_name: name.into(), train, validation })
 }
 
+/// The place nearest to `at` to cut tokens: the end of a document within a tenth of what is kept for validation, else one
+/// before a word.
+fn good_cut(tokens: &Tokens, at: usize, tokenizer: &Tokenizer) -> Result<usize> {
+    let (end, len) = (tokenizer.end_of_text(), tokens.len());
+    let near = |reach: usize| (0..=reach).flat_map(move |d| [at.checked_sub(d), Some(at + d)]).flatten();
+    let inside = |i: &usize| 0 < *i && *i < len;
+    if let Some(cut) = near((len - at) / 10).filter(inside).find(|i| Some(tokens.id(i - 1)) == end) {
+        return Ok(cut);
+    }
+    for cut in near(1 << 10).filter(inside) {
+        let (before, after) =
+            (tokenizer.decode_bytes(&[tokens.id(cut - 1)])?, tokenizer.decode_bytes(&[tokens.id(cut)])?);
+        if before.last().is_none_or(u8::is_ascii_whitespace) || after.first().is_none_or(u8::is_ascii_whitespace) {
+            return Ok(cut);
+        }
+    }
+    Ok(at)
+}
+
 /// The texts that `data` names, those to learn from and those to judge by.
 fn documents(data: &str, wants: &Wants) -> Result<(Vec<String>, Vec<String>, Text)> {
     let fraction = wants.val_fraction;
@@ -243,9 +275,17 @@ fn documents(data: &str, wants: &Wants) -> Result<(Vec<String>, Vec<String>, Tex
     }
     let mut read = Read::new(&[data.into()], wants.data)?;
     let mut all: Vec<String> = vec![];
-    let mut within = false;
+    let (mut within, mut held) = (false, 0);
     for unit in read.documents.by_ref() {
         let unit = unit?;
+        held += unit.bytes as u64;
+        if held > HELD {
+            bail!(
+                "{data} has more than {} of text, the most that is held in memory: \
+                 `limpid data prepare {data} --out DIR` once, then train on DIR",
+                show::bytes(HELD)
+            );
+        }
         match all.last_mut().filter(|_| within) {
             Some(text) => text.push_str(&unit.text),
             None => all.push(unit.text),
@@ -262,31 +302,36 @@ fn documents(data: &str, wants: &Wants) -> Result<(Vec<String>, Vec<String>, Tex
     Ok((train, validation, text))
 }
 
-/// By documents where there are many, else at the end of the text that they make.
-fn split(all: Vec<String>, bytes: usize, fraction: f64) -> (Vec<String>, Vec<String>) {
-    let (mut train, mut validation) = (vec![], vec![]);
-    let many = all.len() as f64 * fraction >= 10.0;
-    let mut left = (bytes as f64 * (1.0 - fraction)) as usize;
-    for (n, mut text) in all.into_iter().enumerate() {
-        if many {
-            let val = n > 0 && random::uniform(0, random::site("validation"), n as u64) < fraction;
-            if val {
-                validation.push(text)
-            } else {
-                train.push(text)
-            }
-            continue;
-        }
-        let mut cut = left.min(text.len());
-        left -= cut;
-        while !text.is_char_boundary(cut) {
-            cut -= 1;
-        }
-        let rest = text.split_off(cut);
-        train.extend(Some(text).filter(|t| !t.is_empty()));
-        validation.extend(Some(rest).filter(|t| !t.is_empty()));
+/// By documents where there are many, else at the end of the text that they make: after a document if one ends there, or
+/// where a text may be cut.
+fn split(mut all: Vec<String>, bytes: usize, fraction: f64) -> (Vec<String>, Vec<String>) {
+    if fraction == 0.0 {
+        return (all, vec![]);
     }
-    (train, validation)
+    if all.len() as f64 * fraction >= 10.0 {
+        let val = |n: usize| n > 0 && random::uniform(0, random::site("validation"), n as u64) < fraction;
+        let (validation, train): (Vec<_>, Vec<_>) = all.into_iter().enumerate().partition(|(n, _)| val(*n));
+        return (train.into_iter().map(|d| d.1).collect(), validation.into_iter().map(|d| d.1).collect());
+    }
+    let mut at = (bytes as f64 * (1.0 - fraction)) as usize;
+    let reach = at.min(bytes - at) / 10;
+    let mut first = 0; // of those that do not end before the place
+    while first + 1 < all.len() && at >= all[first].len() {
+        at -= all[first].len();
+        first += 1;
+    }
+    let text = &mut all[first];
+    let to_end = text.len().saturating_sub(at);
+    let cut = match () {
+        () if first > 0 && at <= reach.min(to_end) => 0,
+        () if to_end <= reach => text.len(),
+        () => boundary(text, at, reach),
+    };
+    let rest = text.split_off(cut);
+    let after = all.split_off(first + 1);
+    let validation = std::iter::once(rest).chain(after).filter(|text| !text.is_empty()).collect();
+    all.retain(|text| !text.is_empty());
+    (all, validation)
 }
 
 /// Documents one after the other, the tokenizer's end of text between them, or a newline where it has none.
@@ -369,22 +414,20 @@ pub fn text(data: &str) -> Result<String> {
 
 /// A text file; one that is not UTF-8 is an error that says where.
 pub fn read_file(path: &Path) -> Result<String> {
-    let bytes = std::fs::read(path).with_context(|| path.display().to_string())?;
-    String::from_utf8(bytes).map_err(|e| {
-        let at = e.utf8_error().valid_up_to();
-        let line = e.as_bytes()[..at].iter().filter(|b| **b == b'\n').count() + 1;
-        anyhow::anyhow!(
-            "{} is not UTF-8 text: byte {at} (line {line}) is 0x{:02X}; convert it first, for example with `iconv -f latin1 -t utf-8`",
-            path.display(),
-            e.as_bytes()[at]
-        )
-    })
+    Ok(data::read_text(path, HELD)?)
 }
 
 /// `--prompt`: text, `@FILE`, or `-` for standard input.
 pub fn prompt(given: &str) -> Result<String> {
     match given {
-        "-" => std::io::read_to_string(std::io::stdin()).context("standard input"),
+        "-" => {
+            let mut text = String::new();
+            let read = std::io::stdin().lock().take(HELD + 1).read_to_string(&mut text).context("standard input")?;
+            if read as u64 > HELD {
+                bail!("standard input has more than {}, the most that is held in memory", show::bytes(HELD));
+            }
+            Ok(text)
+        }
         _ => match given.strip_prefix('@') {
             Some(file) => read_file(Path::new(file)),
             None => Ok(given.into()),
@@ -392,17 +435,52 @@ pub fn prompt(given: &str) -> Result<String> {
     }
 }
 
-/// The tokenizer of that name or file, learned from the text where it is `char`, `word` or `bpe:SIZE`.
-pub fn tokenizer(name: &str, text: &dyn Fn() -> String, specials: &[&str]) -> Result<Tokenizer> {
-    let learn =
-        |kind, order, special: &[&str]| Ok(Tokenizer::train(kind, &text(), order, &[special, specials].concat())?);
-    match name {
-        "char" => learn(Kind::Char, Order::Sorted, &[]),
-        "word" => learn(Kind::Word, Order::FirstAppearance, &["<UNK>"]),
-        name if Path::new(name).is_file() => Ok(Tokenizer::load(Path::new(name))?),
-        name => match name.strip_prefix("bpe:") {
-            Some(size) => crate::verbs::learn::byte_pairs(size, &[&text()], specials),
-            None => Ok(Tokenizer::named(name)?),
-        },
+/// The tokenizer of that name or file, learned from the texts where it is `char`, `word` or `bpe:SIZE`: the same as
+/// `tokenize train` learns.
+pub fn tokenizer<'a>(name: &str, texts: &dyn Fn() -> Vec<Cow<'a, str>>, specials: &[&str]) -> Result<Tokenizer> {
+    match (name, name.strip_prefix("bpe:")) {
+        ("char" | "word", _) => learn::tokenizer(name, None, &texts(), specials),
+        (_, Some(size)) => learn::tokenizer("bpe", Some(learn::size(size)?), &texts(), specials),
+        _ if Path::new(name).is_file() => Ok(Tokenizer::load(Path::new(name))?),
+        _ => Ok(Tokenizer::named(name)?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(all: &[&str], fraction: f64) -> (Vec<String>, Vec<String>) {
+        let all: Vec<String> = all.iter().map(|text| text.to_string()).collect();
+        let bytes = all.iter().map(String::len).sum();
+        let (train, validation) = split(all.clone(), bytes, fraction);
+        assert_eq!([train.concat(), validation.concat()].concat().len(), bytes, "nothing is lost");
+        (train, validation)
+    }
+
+    #[test]
+    fn validation_begins_with_a_word_a_line_or_a_document() {
+        let toy = "cat eat mouse\ndog chase cat\nmouse eat cheese";
+        let (train, validation) = parts(&[toy], 0.1);
+        assert_eq!((train[0].as_str(), validation[0].as_str()), ("cat eat mouse\ndog chase cat\nmouse eat ", "cheese"));
+        for n in 1..100 {
+            let words: Vec<&str> = toy.split_whitespace().collect();
+            let (train, validation) = parts(&[toy], f64::from(n) / 100.0);
+            let found: Vec<&str> = train.iter().chain(&validation).flat_map(|t| t.split_whitespace()).collect();
+            assert_eq!(found, words, "{n} %");
+            assert!(!train.is_empty() && !validation.is_empty(), "{n} %");
+        }
+        // the line that ends near it, and no line further away
+        let lines = "The line has thirty-three bytes.\n".repeat(100);
+        let (train, _) = parts(&[&lines], 0.1);
+        assert!(train[0].ends_with('\n') && (2900..3100).contains(&train[0].len()), "{}", train[0].len());
+        // between documents, where one ends near
+        assert_eq!(parts(&["x", &lines, &lines[..350]], 0.1).1, [&lines[..350]]);
+        assert_eq!(parts(&["a b", "c d"], 0.5), (vec!["a b".into()], vec!["c d".into()]));
+        assert_eq!(parts(&["a b", "c d"], 0.0).1, [""; 0]);
+        let many: Vec<String> = (0..200).map(|n| format!("document {n}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        let (train, validation) = parts(&many, 0.2);
+        assert!(validation.len() > 20 && train.len() + validation.len() == 200);
     }
 }

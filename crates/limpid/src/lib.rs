@@ -27,6 +27,7 @@
 pub mod backend;
 pub mod checkpoint;
 pub mod config;
+pub mod contain;
 pub mod data;
 pub mod evaluate;
 pub mod files;

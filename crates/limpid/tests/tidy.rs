@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 const LAYERS: &[(&str, &[&str])] = &[
     ("nearest", &[]),
     ("files", &[]),
+    ("contain", &[]),
     ("config", &["nearest"]),
     ("ops", &["config"]), // the axes' names only
     ("model", &["config", "ops"]),
     ("backend", &["model", "ops", "config"]), // a model's sizes and tables, never its names
-    ("tokenizer", &["nearest", "files"]),
-    ("data", &["ops", "files", "tokenizer"]),
+    ("tokenizer", &["nearest", "files", "contain"]),
+    ("data", &["ops", "files", "contain", "tokenizer"]),
     ("checkpoint", &["config", "model", "ops", "backend", "tokenizer", "files"]),
     ("names", &["config", "model", "ops"]),
     ("trace", &["config", "model", "ops", "backend", "names", "nearest", "checkpoint"]),

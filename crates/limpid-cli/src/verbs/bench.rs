@@ -237,7 +237,7 @@ fn decode(args: &DecodeArgs) -> Result<()> {
 /// The best of three, of one text in memory.
 fn encode(args: EncodeArgs) -> Result<()> {
     let text = source::text(&args.data)?;
-    let tokenizer = source::tokenizer(&args.tokenizer, &|| text.clone(), &[])?;
+    let tokenizer = source::tokenizer(&args.tokenizer, &|| vec![text.as_str().into()], &[])?;
     let megabytes = text.len() as f64 / 1e6;
     let threads = args.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1);
     tokenizer.encode("the tables are made")?;

@@ -25,8 +25,6 @@ enum What {
     Prepare(Prepare),
     /// Describe documents or shards, show some, or hold them against their checksums
     Info(Info),
-    /// Download a public text by name, or any file by its address
-    Fetch(super::fetch::Args),
     /// Write the built-in stories as text, one a line: something to learn from, without a network
     Stories {
         /// How much: 500K, 20M
@@ -94,7 +92,6 @@ pub fn run(args: Args) -> Result<()> {
     match args.what {
         What::Prepare(args) => prepare(args),
         What::Info(args) => info(&args),
-        What::Fetch(args) => super::fetch::run(args),
         What::Stories { size } => show::out(&source::text(&format!("builtin:stories:{size}"))?),
     }
 }

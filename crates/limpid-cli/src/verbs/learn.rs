@@ -1,6 +1,6 @@
 //! `tokenize train`: a tokenizer learned from documents.
 
-use crate::options::{DataOptions, Interrupted, cores};
+use crate::options::{DataOptions, Interrupted, Usage, cores};
 use crate::show::{self, Progress};
 use crate::source::{self, Read};
 use anyhow::{Context, Result, bail};
@@ -30,6 +30,12 @@ pub struct Args {
     /// What is seen less often becomes no token [default: 2; 1 for char and word]
     #[arg(long, value_name = "N")]
     min_frequency: Option<u64>,
+    /// A token <UNK> for words that are not in the vocabulary (word); without it such words are errors [default: true]
+    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, conflicts_with = "special")]
+    unk: Option<bool>,
+    /// The end of a line is a token (word); otherwise it is a blank like any other
+    #[arg(long, value_name = "BOOL", action = clap::ArgAction::Set, default_value_t = true)]
+    newlines: bool,
     /// Small letters without accents (wordpiece)
     #[arg(long)]
     lowercase: bool,
@@ -52,6 +58,8 @@ pub struct Args {
     reading: DataOptions,
 }
 
+/// What stands for words that are not in the vocabulary.
+const UNKNOWN: &str = "<UNK>";
 /// Text that is held at once.
 const BLOCK: usize = 32 << 20;
 
@@ -73,7 +81,7 @@ pub fn recipe(
         _ if !special.is_empty() => &[],
         Learn::Bpe(_) => &["<|endoftext|>"],
         Learn::WordPiece { .. } => &["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
-        Learn::Plain(Kind::Word) => &["<UNK>"],
+        Learn::Plain(Kind::Word) => &[UNKNOWN],
         Learn::Plain(Kind::Char) => &[],
     };
     let plain = matches!(learn, Learn::Plain(_));
@@ -81,13 +89,20 @@ pub fn recipe(
         bail!("--vocab-size N is needed: how many tokens, for example 8192");
     };
     let special = special.iter().cloned().chain(usual.iter().map(|token| token.to_string())).collect();
-    Ok(Recipe { learn, vocab_size, special, min_frequency: if plain { 1 } else { 2 } })
+    Ok(Recipe { learn, vocab_size, special, min_frequency: if plain { 1 } else { 2 }, newlines: true })
 }
 
 pub fn run(args: Args) -> Result<()> {
     let start = Instant::now();
     let mut recipe = recipe(&args.kind, args.split, args.lowercase, args.vocab_size, &args.special)?;
     recipe.min_frequency = args.min_frequency.unwrap_or(recipe.min_frequency);
+    recipe.newlines = args.newlines;
+    if args.kind != "word" && (args.unk.is_some() || !args.newlines) {
+        bail!(Usage(format!("--unk and --newlines are choices of --kind word, and this is {}", args.kind)));
+    }
+    if args.unk == Some(false) {
+        recipe.special.retain(|token| token != UNKNOWN);
+    }
     let format = super::tokenize::format(args.format.as_deref(), &args.out)?;
     let mut read = Read::new(&args.inputs, &args.reading)?;
     let (files, total) = (read.documents.inputs().len(), read.documents.size());
@@ -154,16 +169,19 @@ fn sentence(tokenizer: &Tokenizer, asked: Option<usize>) -> String {
     }
 }
 
-/// `bpe:SIZE` of a text in memory.
-pub fn byte_pairs(size: &str, texts: &[&str], special: &[&str]) -> Result<Tokenizer> {
+/// The size in `bpe:SIZE`.
+pub fn size(size: &str) -> Result<usize> {
     let (digits, unit) = match size.to_lowercase().strip_suffix('k') {
         Some(digits) => (digits.to_string(), 1 << 10),
         None => (size.to_string(), 1),
     };
-    let Some(size) = digits.parse::<usize>().ok().and_then(|n| n.checked_mul(unit)) else {
-        bail!("`bpe:{size}`: the size of the vocabulary is a number like bpe:4096 or bpe:8k");
-    };
-    let mut recipe = recipe("bpe", Split::Gpt2, false, Some(size), &[])?;
+    let found = digits.parse::<usize>().ok().and_then(|n| n.checked_mul(unit));
+    found.with_context(|| format!("`bpe:{size}`: the size of the vocabulary is a number like bpe:4096 or bpe:8k"))
+}
+
+/// A tokenizer learned from texts in memory, with more special tokens.
+pub fn tokenizer<T: AsRef<str>>(kind: &str, size: Option<usize>, texts: &[T], special: &[&str]) -> Result<Tokenizer> {
+    let mut recipe = recipe(kind, Split::Gpt2, false, size, &[])?;
     recipe.special.extend(special.iter().map(|token| token.to_string()));
     let mut learner = Learner::new(recipe)?;
     learner.add(texts, cores())?;

@@ -6,7 +6,6 @@ pub mod convert;
 pub mod data;
 pub mod doctor;
 pub mod eval;
-pub mod fetch;
 pub mod find;
 pub mod generate;
 pub mod inspect;

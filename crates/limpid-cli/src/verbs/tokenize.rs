@@ -3,6 +3,7 @@
 use crate::{show, source};
 use anyhow::{Context, Result, bail};
 use limpid::checkpoint::Checkpoint;
+use limpid::data::{LONGEST, read_line};
 use limpid::tokenizer::{Kind, Order, Split, Tokenizer, from_one_based, statistics, to_one_based};
 use limpid::trace::table;
 use std::io::{BufRead, Write};
@@ -109,13 +110,22 @@ pub fn write(tokenizer: &Tokenizer, path: &Path, format: &str) -> Result<Vec<Pat
 
 /// `--lines`: a JSON value a line in, one out.
 fn lines(tokenizer: &Tokenizer, file: &str, decode: bool, ordinary: bool) -> Result<()> {
-    let input: Box<dyn BufRead> = match file {
+    let mut input: Box<dyn BufRead> = match file {
         "-" => Box::new(std::io::stdin().lock()),
         _ => Box::new(std::io::BufReader::new(std::fs::File::open(file).with_context(|| file.to_string())?)),
     };
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-    for (line, n) in input.lines().zip(1..) {
-        let line = line.with_context(|| format!("{file}, line {n}"))?;
+    let mut bytes = vec![];
+    for n in 1.. {
+        bytes.clear();
+        let size = read_line(input.as_mut(), &mut bytes, LONGEST).with_context(|| file.to_string())?;
+        if size == 0 {
+            break;
+        }
+        if size > bytes.len() as u64 {
+            bail!("{file}, line {n} is longer than {LONGEST} bytes, the most that one line may have");
+        }
+        let line = String::from_utf8(std::mem::take(&mut bytes)).with_context(|| format!("{file}, line {n}"))?;
         if decode {
             let ids: Vec<u32> =
                 serde_json::from_str(&line).with_context(|| format!("{file}, line {n}: no list of ids"))?;

@@ -66,6 +66,28 @@ pub enum CorpusError {
         /// What it seems to be.
         kind: &'static str,
     },
+    /// A document with a byte that no text has.
+    #[error(
+        "{place} is not text but binary: byte {byte} is 0; take such bytes out, for example with `tr -d '\\000'`, or leave \
+         such documents out with --skip-bad"
+    )]
+    Zero {
+        /// The file, or the line of it.
+        place: Place,
+        /// Offset in the file, or in the text of the line.
+        byte: u64,
+    },
+    /// A line, item or row that would take too much memory.
+    #[error(
+        "{place} is longer than the {limit} bytes that one document may have here: give it as a text file, which is read in \
+         parts, or leave such documents out with --skip-bad"
+    )]
+    TooLong {
+        /// Which.
+        place: Place,
+        /// The most that is read.
+        limit: usize,
+    },
     /// A line or item that is not JSON.
     #[error("{place} is not JSON: {why} (--skip-bad leaves such lines out and counts them)")]
     Json {
@@ -113,22 +135,42 @@ pub enum CorpusError {
     /// The tokenizer's file.
     #[error(transparent)]
     Tokenizer(#[from] tokenizer::Error),
+    /// A folder that is being prepared already.
+    #[error("{}: another `limpid data prepare` is working there: wait for it, or choose another --out", .0.display())]
+    Busy(PathBuf),
+    /// No thread to encode with.
+    #[error(
+        "no thread to encode with can be started: {0}; use fewer with --threads, or allow more memory and processes"
+    )]
+    Thread(io::Error),
     /// Stopped before the end; what is finished is kept.
     #[error("stopped; the same command goes on where it was")]
     Stopped,
 }
 
 fn names(has: &[String]) -> String {
-    if has.is_empty() { "it has none".into() } else { format!("it has {}", has.join(", ")) }
+    match has {
+        [] => "it has none".into(),
+        [first @ .., _] if has.len() > 8 => format!("it has {} ...", first[..8].join(", ")),
+        _ => format!("it has {}", has.join(", ")),
+    }
 }
 
 impl CorpusError {
     /// Whether it is of one document or file, which can be left out.
     pub(super) fn skippable(&self) -> bool {
-        use CorpusError::{Binary, Column, Encode, Field, Format, Json, NotUtf8};
+        use CorpusError::{Binary, Column, Encode, Field, Format, Json, NotUtf8, TooLong, Zero};
         matches!(
             self,
-            NotUtf8 { .. } | Binary { .. } | Json { .. } | Field { .. } | Column { .. } | Format { .. } | Encode { .. }
+            NotUtf8 { .. }
+                | Binary { .. }
+                | Zero { .. }
+                | TooLong { .. }
+                | Json { .. }
+                | Field { .. }
+                | Column { .. }
+                | Format { .. }
+                | Encode { .. }
         )
     }
 }

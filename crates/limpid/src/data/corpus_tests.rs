@@ -150,10 +150,7 @@ fn what_is_bad_is_named_and_the_rest_is_kept() {
 #[test]
 fn parquet_is_read_row_by_row() {
     let at = |name: &str| format!("{}/../../fixtures/parquet/{name}", env!("CARGO_MANIFEST_DIR"));
-    let f = Folder::new("parquet");
-    let packed = f.file("p.parquet.gz", gzip(&fs::read(at("snappy.parquet")).unwrap()));
-    let names = ["snappy", "gzip-v2", "zstd", "zstd-v2", "lz4"].map(|name| at(&format!("{name}.parquet")));
-    for name in names.into_iter().chain([packed]) {
+    for name in ["snappy", "gzip-v2", "zstd", "zstd-v2", "lz4"].map(|name| at(&format!("{name}.parquet"))) {
         let (texts, errors, read) = documents(&name, "text", false);
         assert_eq!((texts.len(), errors.len(), read.empty), (498, 0, 2), "{name}: {errors:?}");
         assert_eq!((texts[7].as_str(), texts[497].contains("Row 499:")), ("é ü 猫", true));
@@ -163,6 +160,119 @@ fn parquet_is_read_row_by_row() {
     assert!(errors[0].contains("no column `body` of text; it has text, url"), "{errors:?}");
     let errors = documents(&at("brotli.parquet"), "text", false).1;
     assert!(errors[0].contains("does not read its compression, brotli"), "{errors:?}");
+}
+
+/// Whatever is damaged in it, a parquet file gives its rows or an error that names it.
+#[cfg(feature = "parquet")]
+#[test]
+fn damaged_parquet_never_panics() {
+    let f = Folder::new("damaged-parquet");
+    let (mut errors, mut contained) = (0, 0);
+    for name in ["snappy", "gzip-v2", "zstd", "zstd-v2", "lz4"] {
+        let at = format!("{}/../../fixtures/parquet/{name}.parquet", env!("CARGO_MANIFEST_DIR"));
+        let good = fs::read(at).unwrap();
+        let footer = good.len() - 8 - u32::from_le_bytes(good[good.len() - 8..][..4].try_into().unwrap()) as usize;
+        for case in 0..400 {
+            let draw = |site: u64, n: usize| crate::ops::random::below(9, site, case, n as u64) as usize;
+            let mut bytes = good.clone();
+            for change in 0..1 + draw(0, 3) as u64 {
+                // mostly in the footer, and there in what can be read
+                let from = if case % 4 == 0 { 4 } else { footer };
+                let place = from + draw(1 + 3 * change, good.len() - 8 - from);
+                bytes[place] =
+                    [draw(2 + 3 * change, 256) as u8, bytes[place] ^ 1 << draw(3 + 3 * change, 8)][case as usize % 2];
+            }
+            let path = f.file("x.parquet", &bytes);
+            let (texts, found, _) = documents(&path, "text", false);
+            assert!(texts.len() < 100_000);
+            errors += found.len();
+            contained += usize::from(found.iter().any(|e| e.contains("the reader of parquet failed")));
+            assert!(found.iter().all(|e| e.contains("x.parquet")), "{found:?}");
+            assert_eq!(documents(&path, "text", true).1, [""; 0]);
+        }
+    }
+    assert!(errors > 200 && contained > 0, "{errors} errors, {contained} panics contained");
+}
+
+/// What a file is and is not: NUL bytes wherever they stand, more after an array, parquet that is packed again, pipes.
+#[test]
+fn what_is_no_text_is_refused_wherever_it_is() {
+    let f = Folder::new("zeros");
+    let text = |at: usize, size: usize| {
+        let mut bytes = "some words of text\n".repeat(size / 19 + 1).into_bytes();
+        bytes[at] = 0;
+        bytes
+    };
+    let after = "there is more after the end of its JSON array";
+    let row = format!("{}/../../fixtures/parquet/snappy.parquet", env!("CARGO_MANIFEST_DIR"));
+    let row = gzip(&fs::read(row).unwrap());
+    let cases: &[(&str, Vec<u8>, &str, usize)] = &[
+        ("a.txt", text(8191, 10_000), "binary", 0),
+        ("b.txt", text(8192, 10_000), "byte 8192 is 0", 0),
+        ("c.txt", text(UNIT + 9000, 3 * UNIT), "byte 1057576 is 0", 1),
+        ("d.txt.gz", gzip(&text(99_999, 100_000)), "byte 99999 is 0", 0),
+        ("e.jsonl", b"\"a\"\n\"b\\u0000c\"\n\"d\"".into(), "line 2 is not text but binary: byte 1 is 0", 2),
+        ("f.json", b"[\"a\", \"\\u0000\", \"b\"]".into(), "item 2 is not text but binary", 2),
+        ("g.json", b"[\"a\"] [\"b\"]".into(), after, 1),
+        ("h.json", b"[\"a\"\n]\n{\"text\":\"b\"}".into(), after, 1),
+        ("i.json", b"[] ]".into(), after, 0),
+        ("j.json", [&b"[\"a\"]"[..], &[b' '; 600_000], b"x"].concat(), after, 1),
+        ("k.parquet.gz", row.clone(), "packed once more, round the parquet: unpack it with gunzip", 0),
+        ("l.parquet", row, "packed once more", 0),
+    ];
+    for (name, bytes, said, kept) in cases {
+        let path = f.file(name, bytes);
+        let (_, errors, _) = documents(&path, "text", false);
+        assert!(errors.len() == 1 && errors[0].contains(said) && errors[0].contains(name), "{name}: {errors:?}");
+        let (texts, errors, read) = documents(&path, "text", true);
+        assert_eq!((texts.len(), errors.len(), read.bad), (*kept, 0, 1), "{name}");
+    }
+    assert_eq!(documents(&f.file("m.json", "[\"a\", \"b\",\n]\n \n"), "text", false).0, ["a", "b"]);
+    // a pipe may be text, but not parquet
+    if cfg!(unix) {
+        let pipe = f.0.join("n.parquet").display().to_string();
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        assert!(documents(&pipe, "text", false).1[0].contains("regular files only"));
+    }
+    let (whole, zero) = (f.file("o.txt", "ab\ncé"), f.file("p.txt", b"ab\0"));
+    let read = |path: &str, limit| read_text(Path::new(path), limit).map_err(|e| e.to_string());
+    assert_eq!(read(&whole, 6), Ok("ab\ncé".into()));
+    assert!(read_text(Path::new(&whole), 5).is_err() && read(&zero, 5).unwrap_err().contains("byte 2 is 0"));
+    assert!(read(&f.file("q.txt", b"ab\nc\xFF"), 9).unwrap_err().contains("byte 4 (line 2) is 0xFF"));
+}
+
+/// A line or item that is too long is named or passed over, and what follows is read; other fields may hold anything.
+#[test]
+fn lines_are_only_so_long() {
+    let f = Folder::new("long-lines");
+    let long = "x".repeat(LONGEST);
+    let least = "y".repeat(LONGEST - 3);
+    for (name, text, unit, kept) in [
+        ("a.jsonl", format!("\"a\"\n\"{long}\"\n\"b\"\n"), "line", 2),
+        ("b.json", format!("[\"a\",\"{long}\",\"b\"]"), "item", 2),
+        ("c.jsonl", format!("\"a\"\n\"{long}"), "line", 1),
+        ("d.jsonl", format!("\"a\"\n{{\"more\":\"{long}\",\"text\":\"b\"}}\n\"b\"\n\"c\""), "line", 3),
+    ] {
+        let path = f.file(name, text);
+        let (texts, errors, _) = documents(&path, "text", false);
+        let said = format!("{name}, {unit} 2 is longer than the 134217728 bytes");
+        assert!(texts == ["a"] && errors[0].contains(&said), "{errors:?}");
+        let (texts, errors, read) = documents(&path, "text", true);
+        assert_eq!((texts.len(), errors.len(), read.bad), (kept, 0, 1), "{name}");
+    }
+    let (texts, errors, _) = documents(&f.file("e.jsonl", format!("\"{least}\"\n")), "text", false);
+    assert!(errors.is_empty() && texts[0].len() == LONGEST - 3);
+    let fields = "{\"deep\":[[{\"text\":1}]],\"text\":\"a\",\"n\":1e999}\n{\"text\":{\"text\":\"b\"}}\n{\"text\":\"\",\"text\":\"c\"}";
+    let (texts, _, read) = documents(&f.file("f.jsonl", fields), "text", true);
+    assert!(texts == ["a", "c"] || texts == ["c"], "{texts:?}");
+    assert!(
+        read.complaints.last().unwrap().contains("line 2 has no text in the field `text`"),
+        "{:?}",
+        read.complaints
+    );
+    let many = format!("{{{}}}", (10..99).map(|n| format!("\"f{n}\":0")).collect::<Vec<_>>().join(","));
+    let errors = documents(&f.file("g.jsonl", many), "text", false).1;
+    assert!(errors[0].contains("it has f10, f11, f12, f13, f14, f15, f16, f17 ..."), "{errors:?}");
 }
 
 #[test]
@@ -184,6 +294,21 @@ fn a_long_text_comes_in_parts_that_change_no_token() {
     for text in ["word ".repeat(UNIT / 2), "猫".repeat(UNIT), "x".repeat(UNIT + 1), "\n".repeat(3 * UNIT)] {
         let (found, errors, _) = documents(&f.file("hard.txt", &text), "", false);
         assert!(errors.is_empty() && found == [text]);
+    }
+    // no part ends within a word or a character of several
+    for text in [
+        "слово ".repeat(UNIT / 5),
+        "e\u{301}".repeat(UNIT),
+        format!("{}👩\u{200d}👧", "🙂".repeat(UNIT / 4 - 1)).repeat(2),
+    ] {
+        let path = f.file("words.txt", &text);
+        let units: Vec<Unit> =
+            DocumentReader::new(find(&[path], Kind::Text).unwrap(), "", false).map(Result::unwrap).collect();
+        assert!(units.len() > 1 && units.iter().map(|u| u.text.as_str()).collect::<String>() == text);
+        for unit in &units[1..] {
+            let first = unit.text.chars().next().unwrap();
+            assert!(first == ' ' || first == 'e' || "🙂👩".contains(first), "{first:?}");
+        }
     }
     let line =
         format!("{{\"text\":\"{}\"}}\n{{\"text\":\"end\"}}\n", "a line of a hundred megabytes ".repeat(3_400_000));
@@ -341,12 +466,48 @@ fn damage_and_strangers_are_named() {
 
     let other = Tokenizer::named("gpt2").unwrap();
     assert!(again(&plan(&input, &other, 2)).unwrap_err().contains("another tokenizer"));
-    assert!(again(&Plan { val_fraction: 0.2, ..plan(&input, &tokenizer, 2) }).unwrap_err().contains("other settings"));
+    let error = again(&Plan { val_fraction: 0.2, ..plan(&input, &tokenizer, 2) }).unwrap_err();
+    assert!(error.contains("other settings: val_fraction was 0.1, and is 0.2 now"), "{error}");
     f.file("in/e.txt", "one more");
-    assert!(again(&plan(&input, &tokenizer, 2)).unwrap_err().contains("other files"));
+    assert!(again(&plan(&input, &tokenizer, 2)).unwrap_err().contains("in/e.txt is new"));
     fs::remove_file(f.0.join("in/e.txt")).unwrap();
+    // the same size, another text: in every file
+    for name in ["a.txt", "b.jsonl", "c.txt.gz", "d.txt"] {
+        let path = f.0.join("in").join(name);
+        let (good, mut bad) = (fs::read(&path).unwrap(), fs::read(&path).unwrap());
+        bad[80] ^= 1;
+        fs::write(&path, bad).unwrap();
+        let error = again(&plan(&input, &tokenizer, 2)).unwrap_err();
+        assert!(error.contains(name) && error.contains("changed since it was prepared: its checksum was"), "{error}");
+        fs::write(&path, &good[1..]).unwrap();
+        let error = again(&plan(&input, &tokenizer, 2)).unwrap_err();
+        assert!(error.contains(&format!("{name} had {} bytes", good.len())), "{error}");
+        fs::write(&path, good).unwrap();
+    }
+    again(&plan(&input, &tokenizer, 2)).unwrap();
+    // a name that leads out of the folder
+    for name in ["../train_000000", "/train_000000", "train_000001", "val_000000", ""] {
+        damage(
+            "manifest.json",
+            &|b| *b = String::from_utf8_lossy(b).replacen("train_000000", name, 1).into(),
+            "where train_000000 must be",
+        );
+    }
     let error = prepare(&plan(&input, &tokenizer, 2), &f.0, &mut |_| true).unwrap_err().to_string();
     assert!(error.contains("not empty"), "{error}");
+
+    // two at once
+    let busy = f.0.join("busy");
+    let mut seen = None;
+    prepare(&plan(&input, &tokenizer, 2), &busy, &mut |_| {
+        seen.get_or_insert_with(|| {
+            prepare(&plan(&input, &tokenizer, 1), &busy, &mut |_| true).unwrap_err().to_string()
+        });
+        true
+    })
+    .unwrap();
+    assert!(seen.unwrap().contains("another `limpid data prepare` is working there"));
+    assert!(bytes(&busy) == bytes(&out));
 
     // a file that changed between an interruption and going on, its size the same
     let parts = f.0.join("parts");

@@ -3,18 +3,25 @@
 //!
 //! A text file comes in units of at most [`UNIT`] bytes, cut before a line that begins with a letter or digit, where every
 //! tokenizer here cuts too: so a file larger than memory is read, and a long one is encoded by many threads. Every other
-//! document is one unit. `encode` is the next to read.
+//! document is one unit, of at most [`LONGEST`] bytes. So what is read needs bounded memory, however much a file unpacks
+//! to. `encode` is the next to read.
 
+use super::boundary::boundary;
 use super::corpus_error::{CorpusError, Place, at, bad};
+use super::manifest::{file_hash, hex};
+use serde::Deserializer;
+use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use std::collections::BTreeSet;
+use std::fmt;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use xxhash_rust::xxh3::Xxh3;
 
 /// Bytes of a text file that are taken at once.
 pub const UNIT: usize = 1 << 20;
-/// Longest JSON line or item that is read.
-pub(super) const LONGEST: u64 = 1 << 30;
+/// Longest JSON line, item or parquet row that is read.
+pub const LONGEST: usize = 128 << 20;
 /// Bytes that are looked at for what text cannot have.
 const LOOK: usize = 8 << 10;
 
@@ -158,7 +165,10 @@ pub struct DocumentReader {
     skip_bad: bool,
     file: usize,
     reader: Option<Reader>,
-    read: Arc<AtomicU64>,
+    /// What is being read, and bytes that have been.
+    raw: Raw,
+    read: u64,
+    sums: Vec<Option<String>>,
     /// Documents left out because they are empty.
     pub empty: u64,
     /// Documents (or rests of files) left out because they are bad.
@@ -177,7 +187,9 @@ impl DocumentReader {
             skip_bad,
             file: 0,
             reader: None,
-            read: Arc::default(),
+            raw: Raw::default(),
+            read: 0,
+            sums: vec![],
             empty: 0,
             bad: 0,
             complaints: vec![],
@@ -196,7 +208,28 @@ impl DocumentReader {
 
     /// Bytes of the files that have been read, as they lie there.
     pub fn read(&self) -> u64 {
-        self.read.load(Ordering::Relaxed)
+        self.read + self.raw.lock().bytes
+    }
+
+    /// XXH3 of each file that has been read to its end, as it was read.
+    pub(super) fn sums(&self) -> &[Option<String>] {
+        &self.sums
+    }
+
+    /// Goes to the next file; of this one the rest is summed too.
+    fn end_file(&mut self) {
+        let input = &self.inputs[self.file];
+        self.file += 1;
+        self.reader = None;
+        let mut raw = std::mem::take(&mut self.raw);
+        let sum = match input.kind {
+            // it is not read in its order
+            Kind::Parquet => Some(&input.path).filter(|path| path.is_file()).and_then(|path| file_hash(path).ok()),
+            _ if io::copy(&mut raw, &mut io::sink()).is_ok() => Some(hex(raw.lock().hash.digest())),
+            _ => None,
+        };
+        self.sums.push(sum);
+        self.read += if input.kind == Kind::Parquet { input.bytes } else { raw.lock().bytes };
     }
 
     /// Where a unit stands.
@@ -222,16 +255,16 @@ impl Iterator for DocumentReader {
             let input = self.inputs.get(self.file)?;
             let opened = match self.reader.take() {
                 Some(reader) => Ok(reader),
-                None => Reader::open(input, &self.field, self.read.clone()),
+                None => Reader::open(input, &self.field, &self.raw),
             };
             let error = match opened {
                 Err(error) => {
-                    self.file += 1;
+                    self.end_file();
                     error
                 }
-                Ok(mut reader) => match reader.next(input, &self.field) {
+                Ok(mut reader) => match reader.next(input, &self.field).and_then(|unit| text(input, unit)) {
                     Ok(None) => {
-                        self.file += 1;
+                        self.end_file();
                         continue;
                     }
                     Ok(Some(mut unit)) => {
@@ -247,7 +280,7 @@ impl Iterator for DocumentReader {
                     Err(error) => {
                         match reader.goes_on(&error) {
                             true => self.reader = Some(reader),
-                            false => self.file += 1,
+                            false => self.end_file(),
                         }
                         error
                     }
@@ -257,6 +290,57 @@ impl Iterator for DocumentReader {
                 return Some(Err(error));
             }
             self.complain(&error);
+        }
+    }
+}
+
+/// A unit that is text: no text has a byte that is 0. (`Unit::bytes` is what comes before it in its file here.)
+fn text(input: &Input, unit: Option<Unit>) -> Result<Option<Unit>, CorpusError> {
+    match unit.as_ref().and_then(|unit| Some((unit, unit.text.bytes().position(|b| b == 0)?))) {
+        None => Ok(unit),
+        Some((Unit { place, bytes, .. }, zero)) => {
+            let place = Place { path: input.path.clone(), unit: input.kind.place(), number: *place };
+            Err(CorpusError::Zero { place, byte: (bytes + zero) as u64 })
+        }
+    }
+}
+
+/// A text file whole, of at most `limit` bytes.
+///
+/// # Errors
+/// Those of [`read_small`](crate::files::read_small); and if it is no text, where.
+pub fn read_text(path: &Path, limit: u64) -> Result<String, CorpusError> {
+    let bytes = at(path, crate::files::read_small(path, limit))?;
+    let place = || Place { path: path.into(), unit: "", number: 0 };
+    if let Some(byte) = bytes.iter().position(|b| *b == 0) {
+        return Err(CorpusError::Zero { place: place(), byte: byte as u64 });
+    }
+    String::from_utf8(bytes).map_err(|e| {
+        let (byte, bytes) = (e.utf8_error().valid_up_to(), e.as_bytes());
+        let line = bytes[..byte].iter().filter(|b| **b == b'\n').count() as u64 + 1;
+        CorpusError::NotUtf8 { place: place(), byte: byte as u64, line, found: bytes[byte] }
+    })
+}
+
+/// Reads a line into `to`, its end too, but no more than `most` bytes of it: the rest is passed over. How many bytes it has,
+/// 0 at the end.
+///
+/// # Errors
+/// Those of the source.
+pub fn read_line(source: &mut dyn BufRead, to: &mut Vec<u8>, most: usize) -> io::Result<u64> {
+    let mut found = 0;
+    loop {
+        let buffer = match source.fill_buf() {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            buffer => buffer?,
+        };
+        let end = buffer.iter().position(|b| *b == b'\n').map(|at| at + 1);
+        let used = end.unwrap_or(buffer.len());
+        to.extend_from_slice(&buffer[..used.min(most - to.len())]);
+        source.consume(used);
+        found += used as u64;
+        if end.is_some() || used == 0 {
+            return Ok(found);
         }
     }
 }
@@ -277,23 +361,34 @@ enum Reader {
 }
 
 impl Reader {
-    fn open(input: &Input, field: &str, read: Arc<AtomicU64>) -> Result<Reader, CorpusError> {
+    fn open(input: &Input, field: &str, raw: &Raw) -> Result<Reader, CorpusError> {
         let path = &input.path;
-        let raw: Box<dyn Read + Send> = match path == Path::new("-") {
+        if input.kind == Kind::Parquet && !path.is_file() {
+            return Err(bad(path, "parquet is read from regular files only: its end says where things are"));
+        }
+        raw.lock().source = Some(match path == Path::new("-") {
             true => Box::new(io::stdin()),
             false => Box::new(at(path, std::fs::File::open(path))?),
-        };
-        let counted = Counted { raw, read: read.clone() };
-        let mut source: Source = Box::new(BufReader::with_capacity(1 << 18, counted));
+        });
+        let mut source: Source = Box::new(BufReader::with_capacity(1 << 18, raw.clone()));
         let magic = at(path, source.fill_buf())?;
         let packed = [&[0x1f, 0x8b][..], &[0x28, 0xb5, 0x2f, 0xfd]].iter().position(|m| magic.starts_with(m));
+        if let Some(packed) = packed.filter(|_| input.kind == Kind::Parquet) {
+            let tool = ["gunzip", "unzstd"][packed];
+            return Err(bad(
+                path,
+                format!(
+                    "it is packed once more, round the parquet: unpack it with {tool}; parquet packs its pages itself"
+                ),
+            ));
+        }
         match packed {
             Some(0) => source = Box::new(BufReader::new(flate2::bufread::MultiGzDecoder::new(source))),
             Some(_) => source = Box::new(BufReader::with_capacity(1 << 17, Zstd::new(source))),
             None => {}
         }
         if input.kind == Kind::Parquet {
-            return rows(input, field, source, packed.is_some(), &read);
+            return rows(input, field);
         }
         let start = look(input, &mut source)?;
         let mark = if start.starts_with(b"\xEF\xBB\xBF") { 3 } else { 0 }; // of byte order
@@ -313,7 +408,7 @@ impl Reader {
             Reader::Array(array) => array.state == State::Within && !matches!(error, CorpusError::Format { .. }),
             Reader::Text(_) => false,
             #[cfg(feature = "parquet")]
-            Reader::Parquet(_) => matches!(error, CorpusError::NotUtf8 { .. }),
+            Reader::Parquet(_) => !matches!(error, CorpusError::Format { .. }),
         }
     }
 
@@ -325,13 +420,13 @@ impl Reader {
                 loop {
                     bytes.clear();
                     *broken = true; // unless this succeeds
-                    let n = damaged(input, source.as_mut().take(LONGEST).read_until(b'\n', &mut bytes))?;
-                    if n as u64 == LONGEST {
-                        return Err(bad(&input.path, format!("line {} is longer than {LONGEST} bytes", *line + 1)));
-                    }
+                    let n = damaged(input, read_line(source.as_mut(), &mut bytes, LONGEST))?;
                     (*broken, *line) = (false, *line + 1);
                     if n == 0 {
                         return Ok(None);
+                    }
+                    if n > bytes.len() as u64 {
+                        return Err(CorpusError::TooLong { place: input.place(*line), limit: LONGEST });
                     }
                     if !bytes.trim_ascii().is_empty() {
                         return json(input, field, *line, *line, &bytes).map(Some);
@@ -349,15 +444,12 @@ impl Reader {
 }
 
 #[cfg(feature = "parquet")]
-fn rows(input: &Input, field: &str, source: Source, packed: bool, read: &AtomicU64) -> Result<Reader, CorpusError> {
-    let rows = super::parquet::Rows::open(input, field, source, packed)?;
-    // what was looked at has been counted already; the pages that follow are not
-    read.fetch_add(input.bytes.saturating_sub(1 << 18), Ordering::Relaxed);
-    Ok(Reader::Parquet(Box::new(rows)))
+fn rows(input: &Input, field: &str) -> Result<Reader, CorpusError> {
+    Ok(Reader::Parquet(Box::new(super::parquet::Rows::open(input, field)?)))
 }
 
 #[cfg(not(feature = "parquet"))]
-fn rows(input: &Input, _: &str, _: Source, _: bool, _: &AtomicU64) -> Result<Reader, CorpusError> {
+fn rows(input: &Input, _: &str) -> Result<Reader, CorpusError> {
     Err(bad(&input.path, "this limpid was built without parquet: build it with `--features parquet`"))
 }
 
@@ -368,6 +460,12 @@ fn damaged<T>(input: &Input, result: io::Result<T>) -> Result<T, CorpusError> {
 
 fn whole(input: &Input) -> Place {
     Place { path: input.path.clone(), unit: "", number: 0 }
+}
+
+impl Input {
+    fn place(&self, number: u64) -> Place {
+        Place { path: self.path.clone(), unit: self.kind.place(), number }
+    }
 }
 
 /// The first bytes of what should be text.
@@ -394,25 +492,83 @@ fn look<'a>(input: &Input, source: &'a mut Source) -> Result<&'a [u8], CorpusErr
 
 /// The document of a line or an item.
 fn json(input: &Input, field: &str, number: u64, line: u64, bytes: &[u8]) -> Result<Unit, CorpusError> {
-    let place = || Place { path: input.path.clone(), unit: input.kind.place(), number };
+    let place = || input.place(number);
     let text = std::str::from_utf8(bytes).map_err(|e| CorpusError::NotUtf8 {
         place: place(),
         byte: e.valid_up_to() as u64,
         line,
         found: bytes[e.valid_up_to()],
     })?;
-    let value = serde_json::from_str(text.trim_start_matches('\u{feff}'))
+    let mut value = serde_json::Deserializer::from_str(text.trim_start_matches('\u{feff}'));
+    let found = Field(Some(field)).deserialize(&mut value).and_then(|found| value.end().map(|()| found));
+    let found = found
         .map_err(|e| CorpusError::Json { place: place(), why: e.to_string().replace("line 1 column", "column") })?;
-    let lacks = |has| CorpusError::Field { place: place(), field: field.into(), has };
-    let text = match value {
-        serde_json::Value::String(text) => text,
-        serde_json::Value::Object(mut fields) => match fields.remove(field) {
-            Some(serde_json::Value::String(text)) => text,
-            _ => return Err(lacks(fields.into_iter().map(|(name, _)| name).collect())),
-        },
-        _ => return Err(lacks(vec![])),
-    };
+    let text = found.map_err(|has| CorpusError::Field { place: place(), field: field.into(), has })?;
     Ok(Unit { place: number, text, last: true, ..Unit::default() })
+}
+
+/// Of a JSON value the text of a field, or itself if it is a text; nothing else of it is held. Without one, some of the
+/// fields that it has. Where no field is wanted, only a text will do.
+struct Field<'a>(Option<&'a str>);
+
+impl<'de> DeserializeSeed<'de> for Field<'_> {
+    type Value = Result<String, Vec<String>>;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Self::Value, D::Error> {
+        from.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Field<'_> {
+    type Value = Result<String, Vec<String>>;
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("an object or a text")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(Ok(text.into()))
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
+        Ok(Err(vec![]))
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
+        Ok(Err(vec![]))
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Self::Value, E> {
+        Ok(Err(vec![]))
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
+        Ok(Err(vec![]))
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(Err(vec![]))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+        while items.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Err(vec![]))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Self::Value, A::Error> {
+        let (mut text, mut has) = (None, BTreeSet::new());
+        while let Some(name) = fields.next_key::<String>()? {
+            if self.0 == Some(&name) {
+                text = fields.next_value_seed(Field(None))?.ok();
+            } else {
+                fields.next_value::<IgnoredAny>()?;
+                if has.len() < 9 {
+                    has.insert(name);
+                }
+            }
+        }
+        Ok(text.ok_or_else(|| has.into_iter().collect()))
+    }
 }
 
 /// A text file in parts.
@@ -437,15 +593,13 @@ impl Text {
         self.begun = true;
         let rest = self.rest.split_off(cut(&self.rest));
         let bytes = std::mem::replace(&mut self.rest, rest);
-        if bytes[..bytes.len().min(LOOK)].contains(&0) {
-            return Err(CorpusError::Binary { place: whole(input), kind: "binary (it has bytes that are 0)" });
-        }
         let lines = |bytes: &[u8]| bytes.iter().filter(|b| **b == b'\n').count() as u64;
         match String::from_utf8(bytes) {
             Ok(text) => {
+                let before = self.byte as usize;
                 (self.byte, self.line) = (self.byte + text.len() as u64, self.line + lines(text.as_bytes()));
                 let last = self.ended && self.rest.is_empty();
-                Ok(Some(Unit { text, last, ..Unit::default() }))
+                Ok(Some(Unit { text, last, bytes: before, ..Unit::default() }))
             }
             Err(e) => {
                 let valid = e.utf8_error().valid_up_to();
@@ -461,7 +615,7 @@ impl Text {
 }
 
 /// Where a text longer than [`UNIT`] is cut: before a line that begins with a letter or digit, else before any line, else
-/// before a blank between letters, else between characters.
+/// before a blank between letters, else at the end of a word or character.
 fn cut(bytes: &[u8]) -> usize {
     if bytes.len() <= UNIT {
         return bytes.len();
@@ -480,8 +634,14 @@ fn cut(bytes: &[u8]) -> usize {
             break;
         }
     }
-    let between = (UNIT - 3..=UNIT).rev().find(|i| bytes[*i] & 0xC0 != 0x80).unwrap_or(UNIT);
-    places.into_iter().flatten().next().unwrap_or(between)
+    places.into_iter().flatten().next().unwrap_or_else(|| {
+        let text = bytes[..UNIT].utf8_chunks().next().map_or("", |chunk| chunk.valid());
+        let letters =
+            |i: usize| text[..i].ends_with(char::is_alphabetic) && text[i + 1..].starts_with(char::is_alphabetic);
+        let blank = text.rmatch_indices(' ').map(|(i, _)| i).take_while(|i| *i > UNIT / 2).find(|i| letters(*i));
+        // without any text it is told when it is read
+        blank.unwrap_or_else(|| if text.is_empty() { UNIT } else { boundary(text, text.len(), 0) })
+    })
 }
 
 /// The items of a JSON array as they stand there.
@@ -501,17 +661,14 @@ enum State {
 impl Array {
     fn next(&mut self, input: &Input) -> Result<Option<Vec<u8>>, CorpusError> {
         if self.state == State::After {
-            return Ok(None);
+            return self.end(input);
         }
-        let (mut item, mut depth, mut string, mut escape) = (vec![], 0u32, false, false);
+        let (mut item, mut long, mut depth, mut string, mut escape) = (vec![], false, 0u32, false, false);
         loop {
             let started = std::mem::replace(&mut self.state, State::After); // unless this succeeds
             let buffer = damaged(input, self.source.fill_buf())?;
             if buffer.is_empty() {
                 return Err(bad(&input.path, "its JSON array does not end: the file was cut short"));
-            }
-            if item.len() as u64 > LONGEST {
-                return Err(bad(&input.path, format!("item {} is longer than {LONGEST} bytes", self.item + 1)));
             }
             self.state = started;
             let mut ended = false;
@@ -538,28 +695,62 @@ impl Array {
                     used = i + 1;
                     break;
                 }
-                item.push(b);
+                if item.len() == LONGEST { long = true } else { item.push(b) }
             }
             self.source.consume(used);
             if ended {
                 self.item += 1;
-                let none = self.state == State::After && item.trim_ascii().is_empty();
-                return Ok((!none).then_some(item));
+                return match () {
+                    () if long => Err(CorpusError::TooLong { place: input.place(self.item), limit: LONGEST }),
+                    () if self.state == State::After && item.trim_ascii().is_empty() => self.end(input),
+                    () => Ok(Some(item)),
+                };
             }
+        }
+    }
+
+    /// Nothing may follow the array.
+    fn end(&mut self, input: &Input) -> Result<Option<Vec<u8>>, CorpusError> {
+        loop {
+            let buffer = damaged(input, self.source.fill_buf())?;
+            let used = buffer.len();
+            if !buffer.trim_ascii().is_empty() {
+                return Err(bad(
+                    &input.path,
+                    "there is more after the end of its JSON array: put all in one array, or one object on each line",
+                ));
+            }
+            if used == 0 {
+                return Ok(None);
+            }
+            self.source.consume(used);
         }
     }
 }
 
-/// Counts what is read.
-struct Counted {
-    raw: Box<dyn Read + Send>,
-    read: Arc<AtomicU64>,
+/// The bytes of a file as they lie there, counted and summed.
+#[derive(Clone, Default)]
+struct Raw(Arc<Mutex<RawFile>>);
+
+#[derive(Default)]
+struct RawFile {
+    source: Option<Box<dyn Read + Send>>,
+    hash: Xxh3,
+    bytes: u64,
 }
 
-impl Read for Counted {
+impl Raw {
+    fn lock(&self) -> std::sync::MutexGuard<'_, RawFile> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Read for Raw {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        let n = self.raw.read(to)?;
-        self.read.fetch_add(n as u64, Ordering::Relaxed);
+        let mut file = self.lock();
+        let n = file.source.as_mut().map_or(Ok(0), |source| source.read(to))?;
+        file.hash.update(&to[..n]);
+        file.bytes += n as u64;
         Ok(n)
     }
 }

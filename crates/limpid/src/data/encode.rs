@@ -1,12 +1,14 @@
 //! Documents to ids on all cores, in their order: jobs of a quarter of a megabyte go to the threads, results are put in
-//! order again, and no more than a few jobs a thread are ever held. A document longer than a unit is shared out itself.
-//! Which thread did what changes nothing.
+//! order again, and no more than a few jobs a thread are ever held, nor more text than those (or one document) have. A
+//! document longer than a unit is shared out itself. Which thread did what changes nothing.
 
 use super::corpus_error::CorpusError;
 use super::documents::{UNIT, Unit};
 use crate::tokenizer::{Error, Tokenizer};
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Mutex, mpsc};
+use std::thread;
 
 /// Text of a job.
 const JOB: usize = 256 << 10;
@@ -18,6 +20,9 @@ const HELD: usize = 4;
 ///
 /// # Errors
 /// The first.
+///
+/// # Panics
+/// If a thread does: nothing is left out.
 pub fn encode<T: Send>(
     units: &mut dyn Iterator<Item = Result<(Unit, T), CorpusError>>,
     wanted: &(dyn Fn(&T) -> bool + Sync),
@@ -26,7 +31,7 @@ pub fn encode<T: Send>(
     sink: &mut dyn FnMut(Unit, T, Result<Vec<u32>, Error>) -> Result<(), CorpusError>,
 ) -> Result<(), CorpusError> {
     type Job<T> = (u64, Vec<(Unit, T)>);
-    type Done<T> = (u64, Vec<(Unit, T, Result<Vec<u32>, Error>)>);
+    type Done<T> = (u64, thread::Result<Vec<(Unit, T, Result<Vec<u32>, Error>)>>);
     let (give, take) = mpsc::channel::<Job<T>>();
     let take = Mutex::new(take);
     let (done, results) = mpsc::channel::<Done<T>>();
@@ -40,21 +45,28 @@ pub fn encode<T: Send>(
                 let ids = if wanted(&about) { tokenizer.encode_on(on, &text) } else { Ok(vec![]) };
                 (unit, about, ids)
             };
-            if done.send((number, units.into_iter().map(one).collect())).is_err() {
+            // who waits for this hears of a panic too
+            let ids = catch_unwind(AssertUnwindSafe(|| units.into_iter().map(one).collect()));
+            if done.send((number, ids)).is_err() {
                 return;
             }
         }
     };
-    std::thread::scope(|scope| {
-        for _ in 0..threads.max(1) {
+    thread::scope(|scope| {
+        let give = give; // dropped when this ends, however it does: then the threads end too
+        for n in 0..threads.max(1) {
             let (work, done) = (&work, done.clone());
-            scope.spawn(move || work(done));
+            match thread::Builder::new().spawn_scoped(scope, move || work(done)) {
+                Ok(_) => {}
+                Err(e) if n == 0 => return Err(CorpusError::Thread(e)),
+                Err(_) => break, // fewer do the same
+            }
         }
         drop(done);
-        let give = give; // dropped when this ends, however it does: then the threads end too
         let (mut given, mut taken, mut ready, mut failed, mut ended) = (0, 0, BTreeMap::new(), None, false);
+        let (most, mut held) = (HELD * threads.max(1), 0);
         loop {
-            while !ended && given - taken < (HELD * threads.max(1)) as u64 {
+            while !ended && given - taken < most as u64 && held < most * JOB {
                 let (mut job, mut size) = (vec![], 0);
                 while size < JOB && !ended {
                     match units.next() {
@@ -67,18 +79,54 @@ pub fn encode<T: Send>(
                 }
                 if !job.is_empty() {
                     _ = give.send((given, job));
-                    given += 1;
+                    (given, held) = (given + 1, held + size);
                 }
             }
             if given == taken {
                 return failed.map_or(Ok(()), Err);
             }
-            let (number, units) = results.recv().expect("a thread that encodes panicked");
-            ready.insert(number, units);
+            let (number, units) = results.recv().expect("threads end only when nothing is given any more");
+            ready.insert(number, units.unwrap_or_else(|panic| resume_unwind(panic)));
             while let Some(units) = ready.remove(&taken) {
                 taken += 1;
+                held -= units.iter().map(|(unit, ..)| unit.bytes + 64).sum::<usize>();
                 units.into_iter().try_for_each(|(unit, about, ids)| sink(unit, about, ids))?;
             }
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every text is given, in order, or the panic is heard: none is left out, and nobody waits for ever.
+    #[test]
+    fn a_thread_that_panics_loses_nothing_silently() {
+        let tokenizer = Tokenizer::named("gpt2").unwrap();
+        for threads in [1, 2, 5] {
+            for bad in [None, Some(0), Some(57), Some(99)] {
+                let unit = |n: usize| Unit { text: "x y".into(), bytes: JOB / 2, place: n as u64, ..Unit::default() };
+                let mut given = vec![];
+                let done = catch_unwind(AssertUnwindSafe(|| {
+                    encode(
+                        &mut (0..100).map(|n| Ok((unit(n), n))),
+                        &|n| {
+                            assert!(Some(*n) != bad);
+                            true
+                        },
+                        &tokenizer,
+                        threads,
+                        &mut |_, n, ids| {
+                            assert!(ids.is_ok());
+                            given.push(n);
+                            Ok(())
+                        },
+                    )
+                }));
+                assert_eq!(done.is_err(), bad.is_some(), "{threads} threads");
+                assert!(given.iter().enumerate().all(|(i, n)| i == *n) && given.len() <= bad.unwrap_or(100));
+            }
+        }
+    }
 }

@@ -13,6 +13,8 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 const FILE: &str = "manifest.json";
 const FORMAT: &str = "limpid-data-1";
+/// The largest that is read: some hundred thousand shards and files.
+const LARGEST: u64 = 256 << 20;
 /// The tokenizer's copy.
 pub(super) const TOKENIZER: &str = "tokenizer.json";
 
@@ -124,6 +126,11 @@ pub struct Written {
     pub(super) text_xxh3: String,
 }
 
+/// What shard `i` of a part is called, without `.bin` and `.idx`.
+pub(super) fn shard_name(part: &str, i: usize) -> String {
+    format!("{part}_{i:06}")
+}
+
 /// XXH3 as it is written.
 pub(super) fn hex(hash: u64) -> String {
     format!("{hash:016x}")
@@ -131,10 +138,14 @@ pub(super) fn hex(hash: u64) -> String {
 
 /// XXH3 of a file's bytes.
 pub(super) fn file_hash(path: &Path) -> Result<String, CorpusError> {
+    stream_hash(path, &mut at(path, std::fs::File::open(path))?)
+}
+
+/// The same of what comes from `path`.
+pub(super) fn stream_hash(path: &Path, source: &mut dyn Read) -> Result<String, CorpusError> {
     let (mut hash, mut buffer) = (Xxh3::new(), vec![0; 1 << 18]);
-    let mut file = at(path, std::fs::File::open(path))?;
     loop {
-        match at(path, file.read(&mut buffer))? {
+        match at(path, source.read(&mut buffer))? {
             0 => return Ok(hex(hash.digest())),
             n => hash.update(&buffer[..n]),
         }
@@ -175,10 +186,16 @@ impl Manifest {
     /// If there is none, or it is damaged.
     pub fn read(folder: &Path) -> Result<Manifest, CorpusError> {
         let path = folder.join(FILE);
-        let text = at(&path, std::fs::read_to_string(&path))?;
+        let text = at(&path, files::read_text(&path, LARGEST))?;
         let manifest: Manifest = serde_json::from_str(&text).map_err(|e| bad(&path, format!("it is damaged: {e}")))?;
         if manifest.format != FORMAT {
             return Err(bad(&path, format!("its format is `{}`, this limpid reads `{FORMAT}`", manifest.format)));
+        }
+        for (part, found) in [("train", &manifest.train), ("val", &manifest.val)] {
+            if let Some((i, other)) = found.shards.iter().enumerate().find(|(i, s)| s.name != shard_name(part, *i)) {
+                let (wanted, other) = (shard_name(part, i), &other.name);
+                return Err(bad(&path, format!("it names a shard {other:?} where {wanted} must be: it was changed")));
+            }
         }
         Ok(manifest)
     }

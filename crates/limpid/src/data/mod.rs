@@ -6,6 +6,7 @@
 //! `shards`, of which `manifest` keeps account; [`Tokens`] are what batches are made of, in memory or in shards.
 
 mod batches;
+mod boundary;
 pub mod chat;
 mod corpus_error;
 mod documents;
@@ -19,8 +20,9 @@ pub mod stories;
 mod tokens;
 
 pub use batches::{Batches, Documents, Objective, Windows, counted};
+pub use boundary::boundary;
 pub use corpus_error::{CorpusError, Place};
-pub use documents::{DocumentReader, Input, Kind, UNIT, Unit, find, matching};
+pub use documents::{DocumentReader, Input, Kind, LONGEST, UNIT, Unit, find, matching, read_line, read_text};
 pub use encode::encode;
 pub use manifest::{Counts, File, Manifest, Part, Settings, Written};
 pub use prepare::{Plan, Progress, prepare};

@@ -7,7 +7,9 @@
 use super::corpus_error::{CorpusError, at, bad};
 use super::documents::{DocumentReader, Input, Unit};
 use super::encode::encode;
-use super::manifest::{Counts, File, Manifest, Part, Settings, TOKENIZER, Written, file_hash, hex};
+use super::manifest::{
+    Counts, File, Manifest, Part, Settings, TOKENIZER, Written, file_hash, hex, shard_name, stream_hash,
+};
 use super::shards;
 use crate::ops::random;
 use crate::tokenizer::Tokenizer;
@@ -66,8 +68,8 @@ struct About {
 /// manifest and what was wrong with the first few documents left out.
 ///
 /// # Errors
-/// If a document cannot be read (and `skip_bad` is not set), the folder holds something else, the files have changed since,
-/// or the file system says no. Finished shards are kept.
+/// If a document cannot be read (and `skip_bad` is not set), the folder holds something else or another process prepares
+/// it, the files have changed since, or the file system says no. Finished shards are kept.
 pub fn prepare(
     plan: &Plan,
     out: &Path,
@@ -82,27 +84,26 @@ pub fn prepare(
     };
     let source = |i: &Input| File { path: i.path.display().to_string(), bytes: i.bytes, xxh3: None };
     let mut manifest = Manifest::new(settings, plan.inputs.iter().map(source).collect());
+    at(out, fs::create_dir_all(out))?;
+    // until this is over, however it ends; a file system without locks keeps nobody out
+    let lock = fs::File::open(out).ok();
+    if let Some(Err(fs::TryLockError::WouldBlock)) = lock.as_ref().map(fs::File::try_lock) {
+        return Err(CorpusError::Busy(out.into()));
+    }
     if Manifest::exists(out) {
         let found = Manifest::read(out)?;
-        let files = |m: &Manifest| m.sources.iter().map(|s| (s.path.clone(), s.bytes)).collect::<Vec<_>>();
-        let differs = match () {
-            () if found.settings.tokenizer_xxh3 != manifest.settings.tokenizer_xxh3 => "another tokenizer",
-            () if found.settings != manifest.settings => "other settings",
-            () if files(&found) != files(&manifest) => "other files",
-            () => "",
-        };
-        if !differs.is_empty() {
+        if let Some(differs) = difference(&found, &manifest) {
             let what =
                 format!("it holds shards made with {differs}: choose another --out, or remove it to begin again");
             return Err(bad(out, what));
         }
         found.check(out, &mut |_, _| {})?;
         if found.complete {
+            unchanged(&found, plan)?;
             return Ok((found, vec![]));
         }
         manifest = found;
     } else {
-        at(out, fs::create_dir_all(out))?;
         let whole = |e: &fs::DirEntry| e.path().extension().is_none_or(|e| e != "partial");
         if at(out, fs::read_dir(out))?.flatten().any(|e| whole(&e)) {
             return Err(bad(out, "the folder is not empty and holds no manifest.json: choose another --out"));
@@ -112,26 +113,17 @@ pub fn prepare(
     plan.tokenizer.save(out.join(TOKENIZER))?;
 
     let documents = RefCell::new(DocumentReader::new(plan.inputs.clone(), plan.field, plan.skip_bad));
-    // files are summed when they are come to, on this thread; shards are written on this thread too
+    // files are read, and shards written, on this thread
     let shared = RefCell::new(manifest);
     let (mut number, mut hash, mut summed) = (0, Xxh3::new(), 0);
     let reached = [last(&shared.borrow().train), last(&shared.borrow().val)];
     let mut units = std::iter::from_fn(|| {
         let unit = documents.borrow_mut().next();
-        let until = match &unit {
-            Some(Ok(unit)) => unit.file + 1,
-            Some(Err(_)) => summed,
-            None => plan.inputs.len(),
-        };
-        for (input, source) in plan.inputs.iter().zip(&mut shared.borrow_mut().sources).take(until).skip(summed) {
-            if input.path != Path::new("-") {
-                match file_hash(&input.path) {
-                    Ok(hash) => source.xxh3 = Some(hash),
-                    Err(e) => return Some(Err(e)),
-                }
-            }
+        let reading = documents.borrow();
+        for (sum, source) in reading.sums().iter().zip(&mut shared.borrow_mut().sources).skip(summed) {
+            source.xxh3 = sum.clone();
         }
-        summed = summed.max(until);
+        summed = reading.sums().len();
         let unit = match unit? {
             Ok(unit) => unit,
             Err(e) => return Some(Err(e)),
@@ -208,6 +200,49 @@ pub fn prepare(
     Ok((manifest, documents.complaints))
 }
 
+/// What was asked for otherwise than what is `found`, in words; nothing if it is the same.
+fn difference(found: &Manifest, asked: &Manifest) -> Option<String> {
+    if found.settings.tokenizer_xxh3 != asked.settings.tokenizer_xxh3 {
+        return Some("another tokenizer".into());
+    }
+    let values = |m: &Manifest| serde_json::to_value(&m.settings).expect("settings are JSON");
+    let (was, is) = (values(found), values(asked));
+    let setting = was.as_object().into_iter().flatten().find(|(name, value)| is[name.as_str()] != **value);
+    if let Some((name, value)) = setting {
+        return Some(format!("other settings: {name} was {value}, and is {} now", is[name.as_str()]));
+    }
+    let (was, is) = (&found.sources, &asked.sources);
+    let other = was.iter().zip(is).find(|(a, b)| (&a.path, a.bytes) != (&b.path, b.bytes));
+    Some(match other {
+        Some((a, b)) if a.path == b.path => {
+            format!("other files: {} had {} bytes, and has {} now", a.path, a.bytes, b.bytes)
+        }
+        Some((a, b)) => format!("other files: {} was where {} is now", a.path, b.path),
+        None if was.len() < is.len() => format!("other files: {} is new", is[was.len()].path),
+        None if was.len() > is.len() => format!("other files: {} is gone", was[is.len()].path),
+        None => return None,
+    })
+}
+
+/// The files are still those that the shards were made of.
+fn unchanged(manifest: &Manifest, plan: &Plan) -> Result<(), CorpusError> {
+    for (input, source) in plan.inputs.iter().zip(&manifest.sources) {
+        let Some(was) = &source.xxh3 else { continue }; // of standard input older folders do not know it
+        let found = match input.path == Path::new("-") {
+            true => stream_hash(&input.path, &mut std::io::stdin())?,
+            false => file_hash(&input.path)?,
+        };
+        if found != *was {
+            let what = format!(
+                "it was changed since it was prepared: its checksum was {was} and is {found}; remove the folder to begin \
+                 again, or choose another --out"
+            );
+            return Err(bad(&input.path, what));
+        }
+    }
+    Ok(())
+}
+
 /// How far a part has come: units, and the checksum of the text until there.
 fn last(part: &Part) -> (u64, String) {
     part.shards.last().map_or((0, String::new()), |s| (s.until, s.text_xxh3.clone()))
@@ -248,7 +283,7 @@ impl<'a> Writer<'a> {
 
     fn open(&mut self) -> Result<&mut Open, CorpusError> {
         if self.open.is_none() {
-            let name = format!("{}_{:06}", self.name, self.manifest.borrow().part(self.name).shards.len());
+            let name = shard_name(self.name, self.manifest.borrow().part(self.name).shards.len());
             let path = self.path(&name, "bin.partial");
             let mut file = BufWriter::with_capacity(1 << 20, at(&path, fs::File::create(&path))?);
             at(&path, file.write_all(&[0; shards::START]))?;

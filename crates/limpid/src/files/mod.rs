@@ -73,8 +73,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("limpid-small-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let path = folder.join("file");
-        for (bytes, limit, fits) in [(0, 0, true), (1, 0, false), (5, 5, true), (6, 5, false), (6, u64::MAX, true)]
-        {
+        for (bytes, limit, fits) in [(0, 0, true), (1, 0, false), (5, 5, true), (6, 5, false), (6, u64::MAX, true)] {
             fs::write(&path, vec![b'x'; bytes]).unwrap();
             let read = read_small(&path, limit);
             assert_eq!(read.as_ref().ok().map(Vec::len), fits.then_some(bytes), "{bytes} {limit}: {read:?}");

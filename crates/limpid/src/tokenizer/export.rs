@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use super::{
-    Encoding, Error, Foreign, Split, Tokenizer, replace,
+    Encoding, Error, Foreign, Split, Tokenizer,
     spec::{Merge, Spec, Vocab},
     table,
 };
@@ -56,10 +56,7 @@ pub(super) fn export(tokenizer: &Tokenizer, dir: &Path, model_max_length: usize)
     files.push(("tokenizer_config.json", format!("{config:#}\n")));
     let write = |(name, text): (&str, String)| {
         let path = dir.join(name);
-        match replace(&path, text.as_bytes()) {
-            Ok(()) => Ok(path),
-            Err(fault) => Err(Error::Io { path, fault }),
-        }
+        super::write(&path, &text).map(|()| path)
     };
     files.into_iter().map(write).collect()
 }

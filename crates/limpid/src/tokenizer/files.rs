@@ -2,7 +2,7 @@
 //!
 //! Each reader makes the tokenizer.json that transformers would make of the same files.
 
-use std::{fs, path::Path, sync::Arc};
+use std::{path::Path, sync::Arc};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::Deserialize;
@@ -15,20 +15,16 @@ use super::{
     split::Split,
     table,
 };
+use crate::files::read_small;
 
 /// Larger than any tokenizer; what is larger is another file by that name.
-const LARGEST: u64 = 1 << 28;
+const LARGEST: u64 = 128 << 20;
 
 /// llm.c's: a header of 256 numbers, of which these are the first two.
 const LLMC: [u32; 2] = [20_240_328, 2];
 
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, Error> {
-    let failed = |fault| Error::Io { path: path.into(), fault };
-    let size = fs::metadata(path).map_err(failed)?.len();
-    if size > LARGEST {
-        return Err(part("the file", "a tokenizer, at most 256 MiB", format!("{size} bytes")).at(path));
-    }
-    fs::read(path).map_err(failed)
+    read_small(path, LARGEST).map_err(|fault| Error::Io { path: path.into(), fault })
 }
 
 pub(super) fn text(path: &Path) -> Result<String, Error> {

@@ -8,15 +8,17 @@
 
 use std::{ops::Range, sync::OnceLock};
 
-use serde_json::Value;
-use tokenizers::Tokenizer as Crate;
-
 use super::{
-    Encoding, Error,
+    Encoding, Error, engine,
     pairs::{Pairs, parts},
     spec::{Added, Merge, Spec, part, shown, steps},
     spell, table,
 };
+use crate::contain::contain;
+use serde_json::Value;
+
+/// The longest text, in bytes, that goes through the crate whole.
+const WHOLE: usize = 16 << 20;
 
 /// A tokenizer from another program's files. See [`Tokenizer::open`](super::Tokenizer::open).
 pub struct Foreign {
@@ -42,7 +44,7 @@ enum Engine {
     BuiltIn(Encoding),
     Bytes(Pairs),
     /// The second finds special tokens in no text; it is made when it is first asked for.
-    Crate(Crate, OnceLock<Box<Crate>>),
+    Crate(engine::Engine, OnceLock<Box<engine::Engine>>),
 }
 
 /// Where a text may be cut so that the ids of its parts are its own: between a letter, a blank and a letter.
@@ -181,9 +183,13 @@ impl Foreign {
             Engine::Bytes(pairs) => return Ok(pairs.encode(text, specials, threads)),
             Engine::Crate(whole, ordinary) => (whole, ordinary),
         };
-        // Beyond about a million blanks in a row their regular expression gives up, and the crate goes on without it.
-        if longest_blank(text) > 500_000 {
-            return Err(Error::Split { name: self.kind, detail: "more than 500,000 blanks in a row".into() });
+        if self.parting.is_none() && text.len() > WHOLE {
+            let detail = format!(
+                "it can only be encoded whole, which needs 160 times its size, and has {} bytes, more than {WHOLE}: \
+                 `limpid data prepare` reads a long text in parts",
+                text.len()
+            );
+            return Err(Error::Encode { name: self.kind, detail });
         }
         let engine = match specials {
             true => whole,
@@ -198,7 +204,7 @@ impl Foreign {
         for (n, part) in parts.into_iter().enumerate() {
             let own = n > 0 && self.parting == Some(Parting::Within);
             let part = if own { &part[1..] } else { part };
-            let found = engine.encode_fast(part, false);
+            let found = contain(|| engine.encode_fast(part, false)).unwrap_or_else(|panic| Err(panic.into()));
             let found = found.map_err(|error| Error::Encode { name: self.kind, detail: error.to_string() })?;
             ids.extend(found.get_ids());
         }
@@ -301,15 +307,6 @@ fn tidied(text: String) -> String {
         (" 're", "'re"),
     ];
     TIDY.iter().fold(text, |text, (a, b)| if text.contains(a) { text.replace(a, b) } else { text })
-}
-
-fn longest_blank(text: &str) -> usize {
-    let (mut longest, mut run) = (0, 0);
-    for c in text.chars() {
-        run = if c.is_whitespace() { run + 1 } else { 0 };
-        longest = longest.max(run);
-    }
-    longest
 }
 
 /// The last place in `range` of a blank between letters.

@@ -199,9 +199,90 @@ fn part_of_a_character_keeps_its_bytes() {
 
 #[test]
 fn too_many_blanks_are_an_error() {
-    let (_, tokenizer, _) = opened().remove(0);
-    let error = tokenizer.encode(&(" ".repeat(2_000_000) + "a")).unwrap_err().to_string();
-    assert!(error.contains("blanks"), "{error}");
+    let file = changed(|v| v["model"]["vocab"] = json!({"a": 0, "b": 1, "ab": 2, "<s>": 3, "Ġ": 4}));
+    let encode = |blanks: usize| Tokenizer::from_json(&file).unwrap().encode(&(" ".repeat(blanks) + "a"));
+    assert_eq!(encode(1000).unwrap().len(), 1001);
+    let error = encode(2_000_000).unwrap_err().to_string();
+    assert!(error.contains("gives up on it") && error.contains("runs of blanks"), "{error}");
+}
+
+/// What the crate leaves out, or leaves uncut, in silence.
+#[test]
+fn nothing_of_a_text_is_left_out_in_silence() {
+    let plain = |unknown: Value, more: Value| {
+        changed(|v| {
+            v["pre_tokenizer"] = json!(null);
+            v["decoder"] = json!(null);
+            v["model"]["unk_token"] = unknown.clone();
+            v["model"]["byte_fallback"] = more.clone();
+            if more == json!(true) {
+                v["model"]["vocab"]["<0xC3>"] = json!(3);
+                v["added_tokens"][0]["id"] = json!(4);
+            }
+        })
+    };
+    let encode = |file: &str, text: &str| Tokenizer::from_json(file).unwrap().encode(text).map_err(|e| e.to_string());
+    for fallback in [json!(null), json!(true)] {
+        let file = plain(json!(null), fallback);
+        assert_eq!(encode(&file, "abba").unwrap(), [2, 1, 0]);
+        for text in ["é", "abé", "éab", "abéab", "ü ab é ü"] {
+            let error = encode(&file, text).unwrap_err();
+            assert!(error.contains("no token for [") && error.contains('é'), "{text}: {error}");
+        }
+    }
+    assert_eq!(encode(&plain(json!("a"), json!(null)), "bé"), Ok(vec![1, 0]));
+    // bytes that a byte-level vocabulary lacks
+    assert!(encode(&changed(|_| {}), "ab c").unwrap_err().contains("no token for"));
+
+    // exponentially many ways to fail
+    let hard = "(?:(?=a)(a|aa))+c";
+    let text = "b".to_string() + &"a".repeat(200) + "b";
+    let split = changed(|v| {
+        v["pre_tokenizer"] =
+            json!({"type": "Split", "pattern": {"Regex": hard}, "behavior": "Isolated", "invert": false});
+    });
+    let swap = changed(|v| {
+        v["pre_tokenizer"] = json!(null);
+        v["normalizer"] = json!({"type": "Replace", "pattern": {"Regex": hard}, "content": "b"});
+    });
+    for file in [&split, &swap] {
+        assert_eq!(encode(file, "bab"), Ok(vec![1, 2]));
+        let error = encode(file, &text).unwrap_err();
+        assert!(error.contains("gives up on it") && error.contains("(a|aa))+c"), "{error}");
+    }
+}
+
+/// Whatever lies where a tokenizer's file is looked for: nothing is read without end.
+#[cfg(unix)]
+#[test]
+fn only_regular_files_of_a_fitting_size_are_read() {
+    let scratch = Scratch::new("devices");
+    let one = |name: &str, make: &dyn Fn(&Path)| {
+        _ = scratch.open([("merges.txt", &b""[..])]).unwrap();
+        let path = scratch.0.join(name);
+        make(&path);
+        let error = Tokenizer::open(&scratch.0).unwrap_err().to_string();
+        if path.is_dir() {
+            fs::remove_dir(&path).unwrap()
+        } else {
+            fs::remove_file(&path).unwrap()
+        }
+        assert!(error.contains(name), "{error}");
+        error
+    };
+    for name in ["tokenizer.json", "vocab.json", "vocab.txt", "gpt2_tokenizer.bin", "tokenizer_config.json"] {
+        let said = one(name, &|path| std::os::unix::fs::symlink("/dev/zero", path).unwrap());
+        assert!(said.contains("a pipe or a device"), "{said}");
+        let said =
+            one(name, &|path| assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success()));
+        assert!(said.contains("a pipe or a device"), "{said}");
+        assert!(one(name, &|path| fs::create_dir(path).unwrap()).contains("a folder"));
+        let said = one(name, &|path| fs::File::create(path).unwrap().set_len(1 << 40).unwrap());
+        assert!(said.contains("at most 134217728 are read"), "{said}");
+    }
+    let mark = scratch.0.join("x.tiktoken");
+    std::os::unix::fs::symlink("/dev/zero", &mark).unwrap();
+    assert!(Tokenizer::load(&mark).unwrap_err().to_string().contains("a pipe or a device"));
 }
 
 // OpenAI's encodings by other names.

@@ -13,26 +13,27 @@ use serde::{
 };
 use serde_json::{Value, json};
 
-use super::{Encoding, Error, Kind, Tokenizer, foreign::Foreign, words};
+use super::{Encoding, Error, Kind, Tokenizer, Vocabulary, foreign::Foreign, words};
 
 /// One Unicode scalar value, a newline too.
 const CHARS: &str = r"[\s\S]";
 
 impl Kind {
-    fn pattern(self) -> &'static str {
+    fn pattern(self, newlines: bool) -> String {
         match self {
-            Kind::Char => CHARS,
-            Kind::Word => words::PATTERN,
+            Kind::Char => CHARS.into(),
+            Kind::Word if newlines => words::PATTERN.into(),
+            Kind::Word => words::PATTERN.replace(r"|\n|", "|"),
         }
     }
 
     /// The step that cuts text. For words the pattern describes the pieces, and what lies between them is removed.
-    fn pre_tokenizer(self) -> Value {
+    fn pre_tokenizer(self, newlines: bool) -> Value {
         let (behavior, invert) = match self {
             Kind::Char => ("Isolated", false),
             Kind::Word => ("Removed", true),
         };
-        json!({ "type": "Split", "pattern": { "Regex": self.pattern() }, "behavior": behavior, "invert": invert })
+        json!({ "type": "Split", "pattern": { "Regex": self.pattern(newlines) }, "behavior": behavior, "invert": invert })
     }
 }
 
@@ -84,7 +85,7 @@ pub(super) fn write(tokenizer: &Tokenizer) -> String {
         padding: (),
         added_tokens: vocabulary.specials().into_iter().map(added).collect(),
         normalizer: (),
-        pre_tokenizer: kind.pre_tokenizer(),
+        pre_tokenizer: kind.pre_tokenizer(vocabulary.newlines()),
         post_processor: (),
         decoder: if kind == Kind::Char { json!({ "type": "Fuse" }) } else { Value::Null },
         model: WrittenModel {
@@ -160,7 +161,7 @@ pub(super) fn read(text: String) -> Result<Tokenizer, Error> {
             None => Tokenizer::named(&name),
         };
     }
-    let Some(kind) = kind_of(&head) else {
+    let Some((kind, newlines)) = kind_of(&head) else {
         if head.model.is_none() {
             return Err(Error::Unsupported { found: keys(&text)? });
         }
@@ -178,7 +179,7 @@ pub(super) fn read(text: String) -> Result<Tokenizer, Error> {
     if pairs.is_empty() {
         return Err(Error::Json("its vocabulary is empty".into()));
     }
-    Tokenizer::from_vocabulary(kind, in_order(pairs)?)
+    Vocabulary::with_newlines(kind, in_order(pairs)?, newlines).map(Tokenizer::learned)
 }
 
 pub(super) fn parse<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Error> {
@@ -197,11 +198,13 @@ fn keys(text: &str) -> Result<String, Error> {
     })
 }
 
-/// Whether it is a char or word file of ours.
-fn kind_of(head: &Head) -> Option<Kind> {
+/// Whether it is a char or word file of ours, and whether the end of a line is a piece.
+fn kind_of(head: &Head) -> Option<(Kind, bool)> {
     let wordlevel = head.model.as_ref()?.r#type.as_deref() == Some("WordLevel") && head.normalizer.is_none();
-    let ours = |kind: &Kind| wordlevel && head.pre_tokenizer.as_ref() == Some(&kind.pre_tokenizer());
-    [Kind::Char, Kind::Word].into_iter().find(ours)
+    let ours = |(kind, newlines): &(Kind, bool)| {
+        wordlevel && head.pre_tokenizer.as_ref() == Some(&kind.pre_tokenizer(*newlines))
+    };
+    [(Kind::Char, true), (Kind::Word, true), (Kind::Word, false)].into_iter().find(ours)
 }
 
 /// The tokens by id. The ids must be 0..n, each once; nothing larger than the file is allocated.
@@ -272,7 +275,7 @@ mod tests {
 
     /// A char file with this vocabulary and these added tokens.
     fn file(vocab: &str, added: &str) -> String {
-        let step = Kind::Char.pre_tokenizer();
+        let step = Kind::Char.pre_tokenizer(true);
         format!(r#"{{"added_tokens":{added},"pre_tokenizer":{step},"model":{{"type":"WordLevel","vocab":{vocab}}}}}"#)
     }
 

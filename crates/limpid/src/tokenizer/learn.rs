@@ -8,7 +8,6 @@ use std::{
     cmp::Reverse,
     collections::{BinaryHeap, HashMap},
     ops::Range,
-    sync::atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
 use rustc_hash::FxHashMap;
@@ -18,8 +17,8 @@ use tokenizers::{
 };
 
 use super::{
-    Error, Kind, Split, Tokenizer, files,
-    pairs::parts,
+    Error, Kind, Split, Tokenizer, Vocabulary, files,
+    pairs::{parts, share},
     spec::{Added, Merge, Model, Spec, Vocab},
     spell, table,
 };
@@ -49,15 +48,27 @@ pub struct Recipe {
     pub special: Vec<String>,
     /// What is seen less often becomes no token.
     pub min_frequency: u64,
+    /// Whether the end of a line is a token, of words; otherwise it is a blank like any other.
+    pub newlines: bool,
 }
 
-/// Counts pieces of text, then makes a tokenizer.
+/// Counts pieces of text, then makes a tokenizer. Of words and characters the most frequent are taken; words are numbered
+/// as they first appear, characters by their code points.
 pub struct Learner {
     recipe: Recipe,
     counts: Counts,
+    /// Bytes that went by.
+    read: u64,
 }
 
-type Counts = FxHashMap<Box<[u8]>, u64>;
+type Counts = FxHashMap<Box<[u8]>, Seen>;
+
+/// How often a piece was seen, and where first.
+#[derive(Clone, Copy)]
+struct Seen {
+    count: u64,
+    first: u64,
+}
 
 /// Bytes counted by a thread at a time.
 const PART: usize = 1 << 19;
@@ -89,7 +100,7 @@ impl Learner {
                 bytes + special
             )));
         }
-        Ok(Learner { recipe, counts: Counts::default() })
+        Ok(Learner { recipe, counts: Counts::default(), read: 0 })
     }
 
     /// Counts the pieces of some texts, shared out among `threads`.
@@ -97,55 +108,61 @@ impl Learner {
     /// # Errors
     /// If BERT's rules cannot cut one.
     pub fn add<T: AsRef<str>>(&mut self, texts: &[T], threads: usize) -> Result<(), Error> {
-        let parts: Vec<&str> = texts.iter().flat_map(|text| parts(text.as_ref(), PART, seam)).collect();
-        let (next, recipe) = (AtomicUsize::new(0), &self.recipe);
+        let mut places = vec![];
+        for part in texts.iter().flat_map(|text| parts(text.as_ref(), PART, seam)) {
+            places.push((self.read, part));
+            self.read += part.len() as u64;
+        }
+        let recipe = &self.recipe;
         let marks = Marks::new(&recipe.special);
-        let work = || {
+        let all = share(threads, &places, |parts| {
             let mut counts = Counts::default();
-            while let Some(part) = parts.get(next.fetch_add(1, Relaxed)) {
-                marks.each(part, |text| recipe.pieces(text, &mut counts))?;
+            for (_, (start, part)) in parts {
+                let place = |text: &str| start + (text.as_ptr() as usize - part.as_ptr() as usize) as u64;
+                marks.each(part, |text| recipe.pieces(text, place(text), &mut counts))?;
             }
             Ok(counts)
-        };
-        let all: Vec<Result<Counts, Error>> = std::thread::scope(|scope| {
-            let others: Vec<_> = (1..threads.min(parts.len())).map(|_| scope.spawn(work)).collect();
-            let own = work();
-            let failed = |_| Err(Error::Learn("a thread failed".into()));
-            others.into_iter().map(|other| other.join().unwrap_or_else(failed)).chain([own]).collect()
         });
         for counts in all {
-            for (piece, count) in counts? {
-                *self.counts.entry(piece).or_insert(0) += count;
+            for (piece, Seen { count, first }) in counts? {
+                let seen = self.counts.entry(piece).or_insert(Seen { count: 0, first });
+                (seen.count, seen.first) = (seen.count + count, seen.first.min(first));
             }
         }
         let mut least = 1;
         while self.counts.len() > if least == 1 { PIECES } else { PIECES / 2 } {
             least += 1;
-            self.counts.retain(|_, count| *count >= least);
+            self.counts.retain(|_, seen| seen.count >= least);
         }
         Ok(())
     }
 
     /// Makes the tokenizer. `tell` hears how many of how many tokens there are and may say no (`None` is then returned).
     pub fn finish(self, tell: &mut dyn FnMut(usize, usize) -> bool) -> Result<Option<Tokenizer>, Error> {
-        let Recipe { learn, vocab_size, special, min_frequency } = self.recipe;
+        let Recipe { learn, vocab_size, special, min_frequency, newlines } = self.recipe;
         if self.counts.is_empty() {
             return Err(Error::Empty("text"));
         }
-        let mut counts: Vec<(Box<[u8]>, u64)> = self.counts.into_iter().collect();
-        counts.sort_unstable();
+        let mut seen: Vec<(Box<[u8]>, Seen)> = self.counts.into_iter().collect();
+        seen.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        let counts = || seen.iter().map(|(piece, seen)| (piece, seen.count));
         let text = |piece: &[u8]| String::from_utf8_lossy(piece).into_owned();
         let added = |from: usize| special.iter().zip(from..).map(|(token, id)| Added::new(id as u32, token, true));
         match learn {
             Learn::Plain(kind) => {
-                counts.retain(|(_, count)| *count >= min_frequency);
-                counts.sort_by_key(|(_, count)| Reverse(*count));
-                counts.truncate(vocab_size - special.len());
-                if kind == Kind::Char {
-                    counts.sort_unstable();
+                let newlines = newlines || kind == Kind::Char;
+                seen.retain(|(piece, seen)| seen.count >= min_frequency && (newlines || **piece != *b"\n"));
+                seen.sort_by_key(|(_, seen)| (Reverse(seen.count), seen.first));
+                seen.truncate(vocab_size - special.len());
+                match kind {
+                    Kind::Char => seen.sort_unstable_by(|(a, _), (b, _)| a.cmp(b)),
+                    Kind::Word => seen.sort_unstable_by_key(|(_, seen)| seen.first),
                 }
-                let tokens = special.into_iter().chain(counts.iter().map(|(piece, _)| text(piece)));
-                Tokenizer::from_vocabulary(kind, tokens.collect()).map(Some)
+                if seen.is_empty() {
+                    return Err(Error::Empty(kind.name()));
+                }
+                let tokens = special.into_iter().chain(seen.iter().map(|(piece, _)| text(piece)));
+                Vocabulary::with_newlines(kind, tokens.collect(), newlines).map(Tokenizer::learned).map(Some)
             }
             Learn::Bpe(split) => {
                 // In the order of their letters, which is GPT-2's.
@@ -153,7 +170,7 @@ impl Learner {
                 bytes.sort_by_key(|byte| spell::spell(&[*byte]));
                 let tokens: Vec<String> = bytes.iter().map(|byte| spell::spell(&[*byte])).collect();
                 let ids: HashMap<u8, u32> = bytes.into_iter().zip(0..).collect();
-                let words = counts.iter().map(|(piece, count)| (piece.iter().map(|byte| ids[byte]).collect(), *count));
+                let words = counts().map(|(piece, count)| (piece.iter().map(|byte| ids[byte]).collect(), count));
                 let most = vocab_size - special.len();
                 let Some((tokens, merges)) = join(tokens, words.collect(), most, min_frequency, "", tell) else {
                     return Ok(None);
@@ -167,7 +184,7 @@ impl Learner {
                 Tokenizer::made(spec).map(Some)
             }
             Learn::WordPiece { lowercase } => {
-                let words: Vec<(String, u64)> = counts.iter().map(|(piece, count)| (text(piece), *count)).collect();
+                let words: Vec<(String, u64)> = counts().map(|(piece, count)| (text(piece), count)).collect();
                 let mut seen: FxHashMap<char, u64> = FxHashMap::default();
                 words.iter().for_each(|(word, n)| word.chars().for_each(|c| *seen.entry(c).or_insert(0) += n));
                 let mut alphabet: Vec<(char, u64)> = seen.into_iter().collect();
@@ -201,15 +218,19 @@ impl Learner {
 }
 
 impl Recipe {
-    /// Counts the pieces of a text without special tokens.
-    fn pieces(&self, text: &str, counts: &mut Counts) -> Result<(), Error> {
-        let mut add = |piece: &[u8]| match counts.get_mut(piece) {
-            Some(count) => *count += 1,
-            None => _ = counts.insert(piece.into(), 1),
+    /// Counts the pieces of a text without special tokens that begins at byte `start` of all texts.
+    fn pieces(&self, text: &str, start: u64, counts: &mut Counts) -> Result<(), Error> {
+        let mut place = |at: usize, piece: &[u8]| {
+            let first = start + at as u64;
+            match counts.get_mut(piece) {
+                Some(seen) => (seen.count, seen.first) = (seen.count + 1, seen.first.min(first)),
+                None => _ = counts.insert(piece.into(), Seen { count: 1, first }),
+            }
         };
+        let mut add = |piece: &[u8]| place(0, piece);
         match self.learn {
             Learn::Bpe(split) => split.pieces(text, |piece| piece.chunks(LONGEST).for_each(&mut add)),
-            Learn::Plain(kind) => kind.pieces(text).for_each(|(_, piece)| add(piece.as_bytes())),
+            Learn::Plain(kind) => kind.pieces(text).for_each(|(at, piece)| place(at, piece.as_bytes())),
             Learn::WordPiece { lowercase } => {
                 let refused = |error: tokenizers::Error| Error::Learn(error.to_string());
                 for line in text.split_inclusive(['\n', ' ']) {
@@ -370,7 +391,7 @@ mod tests {
 
     fn learned(learn: Learn, size: usize, special: &[&str], text: &str, threads: usize) -> Result<Tokenizer, Error> {
         let special = special.iter().map(|token| token.to_string()).collect();
-        let mut learner = Learner::new(Recipe { learn, vocab_size: size, special, min_frequency: 1 })?;
+        let mut learner = Learner::new(Recipe { learn, vocab_size: size, special, min_frequency: 1, newlines: true })?;
         learner.add(&[text], threads)?;
         Ok(learner.finish(&mut |_, _| true)?.unwrap())
     }

@@ -10,6 +10,7 @@
 //! `table` and `export` for where they come from and go to.
 
 mod bpe;
+mod engine;
 mod error;
 mod export;
 mod files;
@@ -29,8 +30,6 @@ mod words;
 
 use std::{
     fmt,
-    fs::{self, File},
-    io::{self, Write},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -45,7 +44,7 @@ pub use stream::TextStream;
 pub use table::Table;
 pub use vocabulary::{Kind, Order, Vocabulary};
 
-use crate::nearest::nearest;
+use crate::{files::replace, nearest::nearest};
 use foreign::Seam;
 use words::Spacing;
 
@@ -279,7 +278,7 @@ impl Tokenizer {
     /// Writes a tokenizer.json, whole or not at all.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         let path = path.as_ref();
-        replace(path, self.to_json().as_bytes()).map_err(|fault| Error::Io { path: path.into(), fault })
+        write(path, &self.to_json())
     }
 
     /// Reads a tokenizer.json; or, by their endings, OpenAI's .tiktoken and llm.c's .bin.
@@ -337,7 +336,7 @@ impl Tokenizer {
     /// Writes the tokenizer.json that [`export`](Tokenizer::export) writes: whole, where [`save`](Tokenizer::save) only names
     /// an encoding.
     pub fn export_json(&self, path: &Path) -> Result<(), Error> {
-        replace(path, export::json(self)?.as_bytes()).map_err(|fault| Error::Io { path: path.into(), fault })
+        write(path, &export::json(self)?)
     }
 
     /// What a GGUF file says of it, or why GGUF cannot say it.
@@ -376,19 +375,9 @@ fn visible(bytes: &[u8]) -> String {
     text
 }
 
-/// Writes beside `path`, then renames.
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".partial");
-    let written = File::create(&beside).and_then(|mut file| {
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&beside, path)
-    });
-    if written.is_err() {
-        _ = fs::remove_file(&beside);
-    }
-    written
+/// Writes a file, whole or not at all.
+fn write(path: &Path, text: &str) -> Result<(), Error> {
+    replace(path, |beside| std::fs::write(beside, text)).map_err(|fault| Error::Io { path: path.into(), fault })
 }
 
 #[cfg(test)]

@@ -2,7 +2,9 @@
 
 use std::{
     ops::Range,
+    panic::resume_unwind,
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
+    thread,
 };
 
 use super::{
@@ -125,25 +127,39 @@ impl Pairs {
             return self.split.pieces(text, |piece| self.ranks.encode(piece, &mut scratch, out));
         }
         let parts = parts(text, PART, Split::cut);
-        let next = AtomicUsize::new(0);
-        let work = || {
+        let mut done = share(threads, &parts, |parts| {
             let (mut done, mut scratch) = (Vec::new(), Scratch::new(text.len()));
-            while let Some((i, part)) = Some(next.fetch_add(1, Relaxed)).and_then(|i| Some((i, parts.get(i)?))) {
+            for (i, part) in parts {
                 let mut ids = Vec::with_capacity(part.len() / 4 + 1);
                 self.split.pieces(part, |piece| self.ranks.encode(piece, &mut scratch, &mut ids));
                 done.push((i, ids));
             }
             done
-        };
-        let mut done: Vec<(usize, Vec<u32>)> = std::thread::scope(|scope| {
-            let others: Vec<_> = (1..threads.min(parts.len())).map(|_| scope.spawn(work)).collect();
-            let own = work();
-            others.into_iter().flat_map(|other| other.join().unwrap_or_default()).chain(own).collect()
-        });
+        })
+        .concat();
         done.sort_unstable_by_key(|(i, _)| *i);
         out.reserve(done.iter().map(|(_, ids)| ids.len()).sum());
         done.iter().for_each(|(_, ids)| out.extend(ids));
     }
+}
+
+/// What `work` makes of some of the tasks, each with its number, on every thread. Who panics is heard.
+pub(super) fn share<T: Sync, R: Send>(
+    threads: usize,
+    tasks: &[T],
+    work: impl Fn(&mut dyn Iterator<Item = (usize, &T)>) -> R + Sync,
+) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let own =
+        || work(&mut std::iter::from_fn(|| Some(next.fetch_add(1, Relaxed)).and_then(|i| Some((i, tasks.get(i)?)))));
+    thread::scope(|scope| {
+        // a thread that cannot be started leaves its tasks to the others
+        let start = |_| thread::Builder::new().spawn_scoped(scope, own).ok();
+        let others: Vec<_> = (1..threads.min(tasks.len())).filter_map(start).collect();
+        let own = own();
+        let joined = others.into_iter().map(|other| other.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        joined.chain([own]).collect()
+    })
 }
 
 /// `text` in parts of about that size, cut where `cut` says; larger ones where there is no such place.
@@ -164,4 +180,25 @@ pub(super) fn parts(text: &str, size: usize, cut: impl Fn(&str, Range<usize>) ->
     }
     parts.push(&text[from..]);
     parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_are_all_done_or_the_panic_is_heard() {
+        let tasks: Vec<usize> = (0..200).collect();
+        for threads in [1, 2, 7] {
+            let mut done = share(threads, &tasks, |some| some.map(|(i, task)| i + task).collect::<Vec<_>>()).concat();
+            done.sort();
+            assert!(done.iter().enumerate().all(|(i, sum)| *sum == 2 * i) && done.len() == 200);
+            for bad in [0, 100, 199] {
+                let heard = std::panic::catch_unwind(|| {
+                    share(threads, &tasks, |some| some.for_each(|(i, _)| assert_ne!(i, bad)))
+                });
+                assert!(heard.is_err(), "{threads} threads, task {bad}");
+            }
+        }
+    }
 }

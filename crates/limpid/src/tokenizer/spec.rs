@@ -19,13 +19,17 @@ use serde::{
 };
 use serde_json::Value;
 use tokenizers::{
-    AddedToken, ModelWrapper, NormalizerWrapper, PreTokenizerWrapper, Tokenizer as Crate,
+    AddedToken, ModelWrapper, Normalizer, SplitDelimiterBehavior,
     models::{bpe::BPE, unigram::Unigram, wordlevel::WordLevel, wordpiece::WordPiece},
     normalizers::{self as norm, BertNormalizer, Lowercase, NFC, NFD, NFKC, NFKD, Nmt, Prepend, Replace, Strip},
     pre_tokenizers::{self as pre, byte_level::ByteLevel, metaspace::Metaspace},
 };
 
-use super::Error;
+use super::{
+    Error,
+    engine::{Cut, Cutting, Engine, Expression, Steps, Swap, Whole},
+};
+use crate::contain::contain;
 
 /// A tokenizer.json.
 #[derive(Serialize, Deserialize)]
@@ -224,25 +228,40 @@ fn step<T: DeserializeOwned>(name: &'static str, value: &Value) -> Result<T, Err
 const NORMALIZER: &str = "the normalizer";
 const PRE_TOKENIZER: &str = "the pre_tokenizer";
 
-fn normalizer(value: &Value) -> Result<Option<NormalizerWrapper>, Error> {
+/// GPT-2's way of cutting, as the crate writes it.
+const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+
+fn expression(name: &'static str, pattern: &str) -> Result<Expression, Error> {
+    Expression::new(pattern).map_err(|error| part(name, "a regular expression", error.to_string()))
+}
+
+type Changes = Steps<dyn Normalizer + Send + Sync>;
+
+fn normalizer(value: &Value) -> Result<Option<Changes>, Error> {
     let mut growth = 1usize;
-    let mut list: Vec<NormalizerWrapper> = Vec::new();
+    let mut list: Vec<Box<dyn Normalizer + Send + Sync>> = Vec::new();
     for (kind, value) in steps(NORMALIZER, value)? {
         let text = value["content"].as_str().or(value["prepend"].as_str()).unwrap_or("");
         growth = growth.saturating_mul(if kind == "ByteLevel" { 2 } else { text.len() + 1 });
         list.push(match kind {
-            "NFC" => NFC.into(),
-            "NFD" => NFD.into(),
-            "NFKC" => NFKC.into(),
-            "NFKD" => NFKD.into(),
-            "Nmt" => Nmt.into(),
-            "Lowercase" => Lowercase.into(),
-            "StripAccents" => norm::StripAccents.into(),
-            "ByteLevel" => norm::ByteLevel.into(),
-            "BertNormalizer" => step::<BertNormalizer>(NORMALIZER, value)?.into(),
-            "Strip" => step::<Strip>(NORMALIZER, value)?.into(),
-            "Replace" => step::<Replace>(NORMALIZER, value)?.into(),
-            "Prepend" => step::<Prepend>(NORMALIZER, value)?.into(),
+            "NFC" => Box::new(NFC),
+            "NFD" => Box::new(NFD),
+            "NFKC" => Box::new(NFKC),
+            "NFKD" => Box::new(NFKD),
+            "Nmt" => Box::new(Nmt),
+            "Lowercase" => Box::new(Lowercase),
+            "StripAccents" => Box::new(norm::StripAccents),
+            "ByteLevel" => Box::new(norm::ByteLevel),
+            "BertNormalizer" => Box::new(step::<BertNormalizer>(NORMALIZER, value)?),
+            "Strip" => Box::new(step::<Strip>(NORMALIZER, value)?),
+            "Replace" => {
+                let replace = step::<Replace>(NORMALIZER, value)?;
+                match value["pattern"]["Regex"].as_str() {
+                    Some(pattern) => Box::new(Swap(expression(NORMALIZER, pattern)?, replace.content)),
+                    None => Box::new(replace),
+                }
+            }
+            "Prepend" => Box::new(step::<Prepend>(NORMALIZER, value)?),
             // Precompiled is SentencePiece's binary map, which the crate follows out of bounds where it is damaged.
             _ => return Err(part(NORMALIZER, "steps limpid can check (all of HuggingFace's but Precompiled)", kind)),
         });
@@ -251,40 +270,47 @@ fn normalizer(value: &Value) -> Result<Option<NormalizerWrapper>, Error> {
     if growth > 4096 {
         return Err(part(NORMALIZER, "replacements of a few letters", "long ones, one upon the other"));
     }
-    Ok(match list.len() {
-        0 => None,
-        1 => list.pop(),
-        _ => Some(norm::Sequence::new(list).into()),
-    })
+    Ok((!list.is_empty()).then(|| Steps(list.into())))
 }
 
-fn pre_tokenizer(value: &Value) -> Result<Option<PreTokenizerWrapper>, Error> {
+fn pre_tokenizer(value: &Value) -> Result<Option<Steps<Cutting>>, Error> {
     const NAME: &str = PRE_TOKENIZER;
-    let one = |(kind, value): (&str, &Value)| -> Result<PreTokenizerWrapper, Error> {
-        Ok(match kind {
-            "ByteLevel" => step::<ByteLevel>(NAME, value)?.into(),
-            "Split" => step::<pre::split::Split>(NAME, value)?.into(),
-            "Digits" => step::<pre::digits::Digits>(NAME, value)?.into(),
-            "Metaspace" => step::<Metaspace>(NAME, value)?.into(),
-            "Punctuation" => step::<pre::punctuation::Punctuation>(NAME, value)?.into(),
-            "CharDelimiterSplit" => step::<pre::delimiter::CharDelimiterSplit>(NAME, value)?.into(),
-            "BertPreTokenizer" => pre::bert::BertPreTokenizer.into(),
-            "Whitespace" => pre::whitespace::Whitespace {}.into(),
-            "WhitespaceSplit" => pre::whitespace::WhitespaceSplit.into(),
-            "UnicodeScripts" => pre::unicode_scripts::UnicodeScripts::new().into(),
+    let one = |(kind, value): (&str, &Value)| -> Result<Vec<Box<Cutting>>, Error> {
+        Ok(vec![match kind {
+            "ByteLevel" => {
+                let bytes = step::<ByteLevel>(NAME, value)?;
+                let (behavior, invert, blank) = (SplitDelimiterBehavior::Isolated, false, bytes.add_prefix_space);
+                let own = bytes.use_regex.then_some(Cut { pattern: expression(NAME, GPT2)?, behavior, invert, blank });
+                let blank = bytes.add_prefix_space && own.is_none();
+                let letters = Box::new(bytes.use_regex(false).add_prefix_space(blank));
+                return Ok(own.into_iter().map(|cut| Box::new(cut) as Box<Cutting>).chain([letters as _]).collect());
+            }
+            "Split" => {
+                let split = step::<pre::split::Split>(NAME, value)?;
+                let (behavior, invert, blank) = (split.behavior, split.invert, false);
+                match value["pattern"]["Regex"].as_str() {
+                    Some(pattern) => Box::new(Cut { pattern: expression(NAME, pattern)?, behavior, invert, blank }),
+                    None => Box::new(split),
+                }
+            }
+            "Digits" => Box::new(step::<pre::digits::Digits>(NAME, value)?),
+            "Metaspace" => Box::new(step::<Metaspace>(NAME, value)?),
+            "Punctuation" => Box::new(step::<pre::punctuation::Punctuation>(NAME, value)?),
+            "CharDelimiterSplit" => Box::new(step::<pre::delimiter::CharDelimiterSplit>(NAME, value)?),
+            "BertPreTokenizer" => Box::new(pre::bert::BertPreTokenizer),
+            "Whitespace" => Box::new(pre::whitespace::Whitespace {}),
+            "WhitespaceSplit" => Box::new(pre::whitespace::WhitespaceSplit),
+            "UnicodeScripts" => Box::new(pre::unicode_scripts::UnicodeScripts::new()),
             _ => return Err(part(NAME, "a step that HuggingFace's crate has and limpid reads", kind)),
-        })
+        }])
     };
     let all = steps(NAME, value)?;
     if all.iter().filter(|(kind, _)| *kind == "ByteLevel").count() > 1 {
         return Err(part(NAME, "bytes made letters once", "several ByteLevel steps"));
     }
-    let mut list = all.into_iter().map(one).collect::<Result<Vec<_>, Error>>()?;
-    Ok(match list.len() {
-        0 => None,
-        1 => list.pop(),
-        _ => Some(pre::sequence::Sequence::new(list).into()),
-    })
+    let list: Vec<Box<Cutting>> =
+        all.into_iter().map(one).collect::<Result<Vec<_>, Error>>()?.into_iter().flatten().collect();
+    Ok((!list.is_empty()).then(|| Steps(list.into())))
 }
 
 impl Spec {
@@ -350,13 +376,19 @@ impl Spec {
     }
 
     /// Builds the crate's tokenizer. `self` has passed [`tokens`](Spec::tokens).
-    pub(super) fn build(self) -> Result<Crate, Error> {
+    pub(super) fn build(self) -> Result<Engine, Error> {
+        contain(|| self.build_unguarded()).unwrap_or_else(|panic| Err(refused(panic.into())))
+    }
+
+    fn build_unguarded(self) -> Result<Engine, Error> {
         if self.version != "1.0" {
             return Err(part("the version", "1.0", self.version));
         }
         let (normalizer, pre_tokenizer) = (normalizer(&self.normalizer)?, pre_tokenizer(&self.pre_tokenizer)?);
         let added = self.added_tokens;
-        let mut new = Crate::new(model(self.model)?);
+        let leaves_out = self.model.unk_token.is_none();
+        let model = model(self.model)?;
+        let mut new = Engine::new(Whole { leaves_out: leaves_out && matches!(model, ModelWrapper::BPE(_)), model });
         new.with_normalizer(normalizer).map_err(refused)?;
         new.with_pre_tokenizer(pre_tokenizer);
         let tokens = added.iter().map(|a| AddedToken {

@@ -1,5 +1,7 @@
 //! The tokenizers judged from outside: the seeds' worked examples, then properties over random text.
 
+use std::fs;
+
 use super::*;
 
 const SPECIAL: &[&str] = &["[PAD]", "[MASK]", "<UNK>", "<|endoftext|>"];
@@ -453,4 +455,72 @@ fn a_file_is_saved_whole_and_loaded() {
     assert!(Tokenizer::load(&missing).unwrap_err().to_string().starts_with(missing.to_str().unwrap()));
     assert!(matches!(learned(Kind::Char, "a").save(&missing), Err(Error::Io { .. })));
     fs::remove_dir_all(&folder).unwrap();
+}
+
+/// Learned in one go or from a stream, on any number of threads, words are numbered as they first appear and characters by
+/// their code points; the most frequent are taken where not all fit.
+#[test]
+fn a_stream_learns_what_a_text_does() {
+    let (text, _) = crate::data::stories::corpus(5, 3 << 20);
+    let learn = |kind: Kind, threads: usize, blocks: usize, vocab_size: usize| {
+        let (learn, special) = (Learn::Plain(kind), vec!["<UNK>".to_string()]);
+        let mut learner =
+            Learner::new(Recipe { learn, vocab_size, special, min_frequency: 1, newlines: true }).unwrap();
+        let mut rest = text.as_str();
+        while !rest.is_empty() {
+            // blocks that end with a line
+            let end = rest.len().min(text.len() / blocks);
+            let end = rest[end..].find('\n').map_or(rest.len(), |at| end + at + 1);
+            learner.add(&[&rest[..end]], threads).unwrap();
+            rest = &rest[end..];
+        }
+        learner.finish(&mut |_, _| true).unwrap().unwrap()
+    };
+    for (kind, order) in [(Kind::Word, Order::FirstAppearance), (Kind::Char, Order::Sorted)] {
+        let whole = Tokenizer::train(kind, &text, order, &["<UNK>"]).unwrap();
+        for (threads, blocks) in [(1, 1), (3, 1), (2, 7), (5, 40)] {
+            assert!(learn(kind, threads, blocks, 1 << 24) == whole, "{kind:?} {threads} {blocks}");
+        }
+    }
+    let few = learn(Kind::Word, 2, 3, 11);
+    let whole = Tokenizer::train(Kind::Word, &text, Order::FirstAppearance, &["<UNK>"]).unwrap();
+    let ids = whole.encode(&text).unwrap();
+    let mut counts = vec![0; whole.vocab_size()];
+    ids.iter().for_each(|id| counts[*id as usize] += 1);
+    let mut most: Vec<usize> = (1..counts.len()).collect();
+    most.sort_by_key(|id| (std::cmp::Reverse(counts[*id]), *id));
+    most.truncate(10);
+    most.sort_unstable();
+    let words: Vec<String> = most.iter().map(|id| whole.piece(*id as u32).unwrap()).collect();
+    assert_eq!(few.pieces(&(1..11).collect::<Vec<_>>()).unwrap(), words);
+}
+
+/// S0's and S3's corpora: exactly their words, in the order of first appearance.
+#[test]
+fn newlines_and_unknown_words_are_a_choice() {
+    let learn = |text: &str, special: &[&str], newlines: bool| {
+        let special = special.iter().map(|token| token.to_string()).collect();
+        let learn = Learn::Plain(Kind::Word);
+        let mut learner = Learner::new(Recipe { learn, vocab_size: 100, special, min_frequency: 1, newlines }).unwrap();
+        learner.add(&[text], 2).unwrap();
+        learner.finish(&mut |_, _| true).unwrap().unwrap()
+    };
+    let corpus = "cat eat mouse\ndog chase cat\nmouse eat cheese\n";
+    let bare = learn(corpus, &[], false);
+    assert_eq!(bare.pieces(&[0, 1, 2, 3, 4, 5]).unwrap(), ["cat", "eat", "mouse", "dog", "chase", "cheese"]);
+    assert_eq!(bare.vocab_size(), 6);
+    assert_eq!(bare.encode(corpus).unwrap(), [0, 1, 2, 3, 4, 0, 2, 1, 5]);
+    let error = bare.encode("cat\neat bread").unwrap_err().to_string();
+    assert!(error.starts_with("\"bread\" at byte 8 (line 2, column 5)"), "{error}");
+    assert_eq!(learn(corpus, &[], true).vocab_size(), 7);
+    assert_eq!(learn(corpus, &["<UNK>"], true).vocab_size(), 8);
+    assert_eq!(learn(corpus, &["<UNK>"], false).encode("dog\nbread").unwrap(), [4, 0]);
+    assert_eq!(learn("dog jumps around cat\nman is helping cat", &[], false).vocab_size(), 7);
+    // the file keeps the choice
+    let back = Tokenizer::from_json(&bare.to_json()).unwrap();
+    assert!(back == bare && back.encode(corpus).unwrap() == bare.encode(corpus).unwrap());
+    assert!(bare != Tokenizer::from_vocabulary(Kind::Word, bare.pieces(&[0, 1, 2, 3, 4, 5]).unwrap()).unwrap());
+    // and HuggingFace's crate gives the same ids for it
+    let foreign = foreign::Foreign::read(bare.to_json()).unwrap();
+    assert_eq!(foreign.encode(corpus, true, 1).unwrap(), bare.encode(corpus).unwrap());
 }

@@ -78,6 +78,8 @@ pub struct Vocabulary {
     /// Special tokens by their first byte, the longest first.
     specials: Vec<Vec<u32>>,
     unknown: Option<u32>,
+    /// Whether the end of a line is a piece; otherwise it is a blank like any other (words only).
+    newlines: bool,
 }
 
 impl Vocabulary {
@@ -107,8 +109,14 @@ impl Vocabulary {
 
     /// Takes the tokens as they are: the first has id 0.
     pub(super) fn new(kind: Kind, tokens: Vec<String>) -> Result<Vocabulary, Error> {
+        Vocabulary::with_newlines(kind, tokens, true)
+    }
+
+    /// The same, where the end of a line may be a blank like any other.
+    pub(super) fn with_newlines(kind: Kind, tokens: Vec<String>, newlines: bool) -> Result<Vocabulary, Error> {
         let mut new = Vocabulary {
             kind,
+            newlines,
             ids: HashMap::with_capacity(tokens.len()),
             ascii: [NONE; 128],
             chars: HashMap::new(),
@@ -142,6 +150,11 @@ impl Vocabulary {
     /// What the tokens are.
     pub fn kind(&self) -> Kind {
         self.kind
+    }
+
+    /// Whether the end of a line is a piece of text; where it is not, `\n` is a blank between words.
+    pub fn newlines(&self) -> bool {
+        self.newlines
     }
 
     /// The tokens, by id.
@@ -187,6 +200,9 @@ impl Vocabulary {
                 }
                 Kind::Word => {
                     for (at, piece) in words::pieces(&text[plain]) {
+                        if piece == "\n" && !self.newlines {
+                            continue;
+                        }
                         let id = self.id(piece);
                         ids.push(if let Some(id) = id { id } else { self.lacking(text, start + at, piece.len())? });
                     }
@@ -241,6 +257,6 @@ impl Vocabulary {
 
 impl PartialEq for Vocabulary {
     fn eq(&self, other: &Vocabulary) -> bool {
-        self.kind == other.kind && self.tokens == other.tokens
+        (self.kind, self.newlines) == (other.kind, other.newlines) && self.tokens == other.tokens
     }
 }

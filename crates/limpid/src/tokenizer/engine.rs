@@ -1,0 +1,158 @@
+//! HuggingFace's crate with guards: a regular expression that gives up is an error (the crate leaves the rest of the text
+//! uncut), and so are letters that a vocabulary lacks and no unknown token stands for (the crate leaves them out).
+
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use fancy_regex::Regex;
+use tokenizers::{
+    DecoderWrapper, Model, ModelWrapper, NormalizedString, Normalizer, Offsets, PostProcessorWrapper,
+    PreTokenizedString, PreTokenizer, Result, SplitDelimiterBehavior, Token, TokenizerImpl,
+    tokenizer::pattern::{Invert, Pattern},
+};
+
+/// The crate's tokenizer.
+pub(super) type Engine =
+    TokenizerImpl<Whole, Steps<dyn Normalizer + Send + Sync>, Steps<Cutting>, PostProcessorWrapper, DecoderWrapper>;
+
+/// A step that cuts text.
+pub(super) type Cutting = dyn PreTokenizer + Send + Sync;
+
+/// Steps, one after the other.
+pub(super) struct Steps<T: ?Sized>(pub Arc<[Box<T>]>);
+
+impl<T: ?Sized> Clone for Steps<T> {
+    fn clone(&self) -> Self {
+        Steps(self.0.clone())
+    }
+}
+
+impl Normalizer for Steps<dyn Normalizer + Send + Sync> {
+    fn normalize(&self, text: &mut NormalizedString) -> Result<()> {
+        self.0.iter().try_for_each(|step| step.normalize(text))
+    }
+}
+
+impl PreTokenizer for Steps<Cutting> {
+    fn pre_tokenize(&self, text: &mut PreTokenizedString) -> Result<()> {
+        self.0.iter().try_for_each(|step| step.pre_tokenize(text))
+    }
+}
+
+/// A regular expression.
+pub(super) struct Expression(Regex);
+
+impl Expression {
+    pub(super) fn new(pattern: &str) -> Result<Expression> {
+        Ok(Expression(Regex::new(pattern)?))
+    }
+}
+
+impl Pattern for &Expression {
+    fn find_matches(&self, text: &str) -> Result<Vec<(Offsets, bool)>> {
+        let (mut found, mut last) = (vec![], 0);
+        for part in self.0.find_iter(text) {
+            let part = part.map_err(|e| {
+                let pattern = self.0.as_str();
+                format!("its regular expression {pattern:?} gives up on it ({e}): shorten its longest runs of blanks or marks")
+            })?;
+            if last < part.start() {
+                found.push(((last, part.start()), false));
+            }
+            found.push(((part.start(), part.end()), true));
+            last = part.end();
+        }
+        if last < text.len() || text.is_empty() {
+            found.push(((last, text.len()), false));
+        }
+        Ok(found)
+    }
+}
+
+/// Cuts at a regular expression.
+pub(super) struct Cut {
+    pub pattern: Expression,
+    pub behavior: SplitDelimiterBehavior,
+    pub invert: bool,
+    /// Puts a blank before a text that has none.
+    pub blank: bool,
+}
+
+impl PreTokenizer for Cut {
+    fn pre_tokenize(&self, text: &mut PreTokenizedString) -> Result<()> {
+        text.split(|_, mut part| {
+            if self.blank && !part.get().starts_with(' ') {
+                part.prepend(" ");
+            }
+            match self.invert {
+                true => part.split(Invert(&self.pattern), self.behavior),
+                false => part.split(&self.pattern, self.behavior),
+            }
+        })
+    }
+}
+
+/// Replaces what a regular expression finds.
+pub(super) struct Swap(pub Expression, pub String);
+
+impl Normalizer for Swap {
+    fn normalize(&self, text: &mut NormalizedString) -> Result<()> {
+        text.replace(&self.0, &self.1)
+    }
+}
+
+/// A model that gives ids for all of a text.
+#[derive(Clone)]
+pub(super) struct Whole {
+    pub model: ModelWrapper,
+    /// Whether the crate's own leaves out what it has no token for.
+    pub leaves_out: bool,
+}
+
+impl Model for Whole {
+    type Trainer = <ModelWrapper as Model>::Trainer;
+
+    fn tokenize(&self, text: &str) -> Result<Vec<Token>> {
+        let tokens = self.model.tokenize(text)?;
+        if self.leaves_out && tokens.last().map_or(0, |token| token.offsets.1) < text.len() {
+            let mut letters: Vec<String> = text.chars().map(String::from).collect();
+            letters.retain(|letter| self.model.token_to_id(letter).is_none());
+            letters.sort();
+            letters.dedup();
+            letters.truncate(8);
+            return Err(format!(
+                "its vocabulary has no token for {letters:?} and none for what is unknown, so they would be left out; take \
+                 them out of the text, or use a tokenizer that has them"
+            )
+            .into());
+        }
+        Ok(tokens)
+    }
+
+    fn token_to_id(&self, token: &str) -> Option<u32> {
+        self.model.token_to_id(token)
+    }
+
+    fn id_to_token(&self, id: u32) -> Option<String> {
+        self.model.id_to_token(id)
+    }
+
+    fn get_vocab(&self) -> HashMap<String, u32> {
+        self.model.get_vocab()
+    }
+
+    fn get_vocab_size(&self) -> usize {
+        self.model.get_vocab_size()
+    }
+
+    fn save(&self, folder: &Path, prefix: Option<&str>) -> Result<Vec<PathBuf>> {
+        self.model.save(folder, prefix)
+    }
+
+    fn get_trainer(&self) -> Self::Trainer {
+        self.model.get_trainer()
+    }
+}
