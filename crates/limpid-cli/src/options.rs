@@ -562,15 +562,17 @@ impl MachineOptions {
     }
 
     /// This processor as a backend for `model`.
-    pub fn cpu(&self, model: &Model) -> Cpu {
-        Cpu::with(model, self.threads(), self.level(), self.precision)
+    pub fn cpu(&self, model: &Model) -> Result<Cpu> {
+        Ok(Cpu::start(model, self.threads(), self.level(), self.precision)?)
     }
 
     /// A session of one sequence on this processor, if it fits into memory.
     pub fn session(&self, config: &Config) -> Result<Session> {
         let rows = 256.min(config.context_length);
-        crate::verbs::fits(&Model::new(config, Use::Decode { rows, sequences: 1 })?, None, self, "this model")?;
-        Ok(Session::new(config, 1, rows, |model| Box::new(self.cpu(model)))?)
+        let model = Model::new(config, Use::Decode { rows, sequences: 1 })?;
+        crate::verbs::fits(&model, None, self.threads(), "this model")?;
+        let cpu = Box::new(self.cpu(&model)?);
+        Ok(Session::new(config, 1, rows, |_| cpu)?)
     }
 
     /// Threads to use.

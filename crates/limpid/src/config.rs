@@ -678,6 +678,7 @@ impl Config {
             ("d_ff", self.d_ff),
             ("n_kv_head", self.n_kv_head.unwrap_or(1)),
             ("d_head", self.d_head.unwrap_or(1)),
+            ("n_segment", self.n_segment.max(1)),
         ];
         if let Some((what, _)) = sizes.iter().find(|(_, size)| *size == 0) {
             return Err(ConfigError::Zero { what });
@@ -735,12 +736,29 @@ impl Config {
         let (v, t, c, f, l) = (self.vocab_size, self.context_length, self.d_model, self.d_ff, self.n_layer);
         let size = |n: &[usize]| n.iter().fold(1u128, |all, n| all.saturating_mul(*n as u128));
         let total = size(&[2, v.saturating_add(1), c])
+            .saturating_add(size(&[self.n_segment, c]))
             .saturating_add(size(&[t, c.max(d_head)]))
             .saturating_add(size(&[l, c, 2, n_head.saturating_add(n_kv_head), d_head]))
             .saturating_add(size(&[l, c, 3, f]));
         if total > 1 << 48 {
-            let what = format!("vocab_size {v}, context_length {t}, d_model {c}, d_ff {f}, n_layer {l}");
+            let segments = if self.n_segment > 0 { format!(", n_segment {}", self.n_segment) } else { String::new() };
+            let what = format!("vocab_size {v}, context_length {t}, d_model {c}, d_ff {f}, n_layer {l}{segments}");
             return Err(ConfigError::TooLarge { what });
+        }
+        Ok(())
+    }
+
+    /// Says whether the activations of `rows` rows, each of which sees `keys` keys, can be counted at all: what fits into memory
+    /// is another question, and a number that wraps would answer it wrongly. The configuration has been checked.
+    pub(crate) fn check_rows(&self, rows: [usize; 2], keys: usize) -> Result<(), ConfigError> {
+        let heads = self.heads();
+        let block = [12 * self.d_model, 6 * self.d_ff, 3 * heads.cols()].iter().sum::<usize>() as u128
+            + 4 * heads.n_head as u128 * keys as u128;
+        let row = 4 * (self.n_layer as u128 * block + 4 * self.vocab_size as u128 + 16 * self.d_model as u128);
+        let rows = rows.iter().fold(1u128, |all, n| all.saturating_mul(*n as u128));
+        if rows.saturating_mul(row) > 1 << 56 {
+            let expected = "more than any memory holds: make the batch size or the context smaller";
+            return Err(ConfigError::Range { what: "the number of rows at once", found: rows as f64, expected });
         }
         Ok(())
     }
@@ -835,6 +853,8 @@ mod tests {
             Config { d_head, ..Config::default() },
             Config { context_length: 1 << 50, ..Config::default() },
             Config { n_head: usize::MAX, d_head: Some(2), n_kv_head: Some(1), ..Config::default() },
+            Config { n_segment: 1 << 62, ..Config::default() },
+            Config { n_segment: (1 << 40) - 1, ..Config::default() },
         ] {
             assert!(config.check().is_err(), "{config}");
         }

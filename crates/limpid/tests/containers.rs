@@ -509,18 +509,34 @@ fn broken_gguf_says_what_is_wrong() {
             (&rows(&[row("x", &[33], 8, 0)], 64), "`x`, Q8_0 with axes [33], is too large to count or no whole"),
             (&rows(&[row("x", &[8], 0, 4)], 64), "`x` begins at 4, which is no multiple of the alignment 32"),
             (&rows(&[row("x", &[8], 0, u64::MAX - 31)], 64), "beyond any file: it is damaged"),
-            (&rows(&[row("x", &[8], 99, 1 << 63)], 64), "`x` should end at byte"),
+            (
+                &rows(&[row("x", &[8], 99, 1 << 63)], 64),
+                "`x` begins at 9223372036854775808 of the data, and the tensors",
+            ),
+            // tensors lie one after the other: a size that is not what was written leaves a hole, overlaps or ends elsewhere
             (
                 &rows(&[row("x", &[16], 0, 0), row("y", &[8], 0, 32)], 64),
-                "`x` ends at 64 of the data and `y` begins at 32",
+                "`y` begins at 32 of the data, and the tensors before it end at 64",
             ),
+            (
+                &rows(&[row("x", &[32], 1, 0), row("y", &[8], 0, 128)], 160), // F32 retyped as F16
+                "`y` begins at 128 of the data, and the tensors before it end at 64",
+            ),
+            (
+                &rows(&[row("y", &[8], 0, 128), row("x", &[32], 0, 0)], 160),
+                "`y` begins at 128 of the data, and the tensors before it end at 0",
+            ),
+            (&rows(&[row("x", &[8], 0, 32)], 64), "`x` begins at 32 of the data, and the tensors before it end at 0"),
+            (&rows(&[row("x", &[32], 1, 0)], 128), "64 bytes follow `x`, its last tensor"),
+            (&rows(&[row("x", &[8], 0, 0)], 33), "1 bytes follow `x`, its last tensor"),
             (&rows(&[row("x", &[16], 0, 0)], 63), "`x` should end at byte 128, but the file has 127: it was cut short"),
             (&rows(&[row("x", &[8], 0, 0), row("x", &[8], 0, 32)], 64), "two tensors are called `x`"),
         ],
     );
     let folder = Folder::new("types");
-    for (kind, axes, name) in [(12, 256, "Q4_K"), (77, 8, "ggml type 77"), (26, 8, "I32")] {
-        let path = folder.file("types", &rows(&[row("x", &[axes], kind, 0), row("y", &[8], 0, 160)], 192));
+    for (kind, axes, name, next) in [(12, 256, "Q4_K", 160), (77, 8, "ggml type 77", 160), (26, 8, "I32", 32)] {
+        let path =
+            folder.file("types", &rows(&[row("x", &[axes], kind, 0), row("y", &[8], 0, next)], next as usize + 32));
         let store = gguf::open(&path).unwrap().1;
         let error = store.get("x").unwrap().values().unwrap_err().to_string();
         assert!(error.contains(&format!("`x` is stored as {name}, which limpid does not read")), "{error}");
@@ -680,6 +696,61 @@ fn mutated_gguf_does_no_harm() {
     let keys = [key("k", 9, &array(9, 2, &[array(0, 1, &[7]), array(8, 0, &[])].concat()))];
     let rows = [row("x", &[256], 12, 0), row("y", &[8], 77, 160), row("z", &[32, 2], 8, 192), row("w", &[3], 1, 288)];
     survives("gguf2", &ggml(2, &keys, &rows, 320), read);
+}
+
+/// Every change of a type or an axis in a GGUF file, one at a time: it is refused, or what is read is the same. (F16 and BF16
+/// are as long as each other: which of the two it is, nothing else in a file says.)
+#[test]
+fn a_retyped_or_reshaped_tensor_of_gguf_is_refused() {
+    let folder = Folder::new("retyped");
+    let x = normal(640);
+    let tensors = || {
+        let at = |name, dtype, shape: &'static [usize]| out(name, dtype, shape, &x[..shape.iter().product()]);
+        let (a, b) = (at("a", Dtype::F32, &[2, 32]), at("b", Dtype::F16, &[64]));
+        vec![a, b, at("c", Dtype::Q8_0, &[4, 32]), at("d", Dtype::Bf16, &[3, 5]), at("e", Dtype::F32, &[7])]
+    };
+    let path = folder.0.join("whole");
+    gguf::write(&path, &Metadata::default(), tensors()).unwrap();
+    let whole = fs::read(&path).unwrap();
+    let read = |path: &Path| {
+        let store = gguf::open(path)?.1;
+        store
+            .names()
+            .map(|n| Ok((n.to_string(), bits(&store.get(n).unwrap().values()?))))
+            .collect::<Result<Vec<_>, CheckpointError>>()
+    };
+    let good = read(&path).unwrap();
+    let mut cases = 0;
+    for (name, shape) in [("a", 2), ("b", 1), ("c", 2), ("d", 2), ("e", 1)] {
+        let row = text(name);
+        let at = whole.windows(row.len()).position(|w| w == row).unwrap() + row.len();
+        let (axes, kind) = (at + 4, at + 4 + 8 * shape);
+        let numbers = (0..50u64).chain([255, 256, 1 << 31, 1 << 40]);
+        for (place, width, number) in (0..shape)
+            .map(|i| axes + 8 * i)
+            .flat_map(|place| numbers.clone().map(move |n| (place, 8, n)))
+            .chain(numbers.clone().map(|n| (kind, 4, n)))
+            .chain(numbers.clone().map(|n| (kind + 4, 8, n)))
+        // where it begins
+        {
+            let mut file = whole.clone();
+            file[place..place + width].copy_from_slice(&number.to_le_bytes()[..width]);
+            let halves = place == kind && [1, 30].contains(&number) && ["b", "d"].contains(&name);
+            // an axis whose padded size is the same is another shape: whoever knows the model refuses it
+            let same = |found: &Vec<(String, Vec<u32>)>| {
+                found.iter().zip(&good).all(|(f, g)| {
+                    f == g || place < kind && g.1.starts_with(&f.1) || place < kind && f.1.starts_with(&g.1)
+                })
+            };
+            let path = folder.file(&format!("{cases}"), &file);
+            if let Ok(found) = read(&path) {
+                assert!(halves || same(&found), "{name}: {number} at {place} gives other values");
+            }
+            fs::remove_file(&path).unwrap();
+            cases += 1;
+        }
+    }
+    assert!(cases > 700, "{cases}");
 }
 
 #[test]

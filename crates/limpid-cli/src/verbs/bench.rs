@@ -8,7 +8,7 @@ use crate::{show, source};
 use anyhow::Result;
 use limpid::data::{Batches, Objective, Tokens};
 use limpid::generate::Session;
-use limpid::model::{Model, Use, init};
+use limpid::model::init;
 use limpid::ops::linear::Precision;
 use limpid::ops::random;
 use limpid::train::{Recipe, Trainer};
@@ -118,13 +118,13 @@ fn train(args: &TrainArgs) -> Result<()> {
     let mut recipe: Recipe = asked.over(Recipe::preset(args.model.name()))?;
     recipe.context = if recipe.context == 0 { config.context_length } else { recipe.context };
     let model = trainable(&config, &recipe, &Default::default(), args.machine.threads(), (program(), args.memory))?;
-    fits(&model, Some(&recipe), &args.machine, "training this model")?;
+    fits(&model, Some(&recipe), args.machine.threads(), "training this model")?;
     let (threads, level) = (args.machine.threads(), args.machine.level());
     let top = roof(threads, level, args.machine.precision);
     let flops = step_flops(&model, &recipe);
     let text = Tokens::of(ids(recipe.batch_size * recipe.context + 10_000, config.vocab_size));
     let batches = Batches::new(&text, recipe.batch_size, recipe.context, 1, Objective::NextToken)?;
-    let mut trainer = Trainer::new(model.clone(), Box::new(args.machine.cpu(&model)), recipe);
+    let mut trainer = Trainer::new(model.clone(), Box::new(args.machine.cpu(&model)?), recipe);
     let mut times = vec![];
     for step in 0..args.recipe.steps.unwrap_or(20).max(1) + 2 {
         let start = Instant::now();
@@ -154,7 +154,6 @@ fn train(args: &TrainArgs) -> Result<()> {
 
 fn session(model: &ModelOptions, machine: &MachineOptions) -> Result<Session> {
     let config = model.config()?;
-    fits(&Model::new(&config, Use::Decode { rows: 1, sequences: 1 })?, None, machine, "this model")?;
     let mut session = machine.session(&config)?;
     let (model, backend) = session.parts();
     for param in &model.params {

@@ -31,8 +31,8 @@ pub fn run(args: Args) -> Result<()> {
     let job = args.train.job()?;
     let context = job.recipe.context.min(32);
     let model = Model::new(&job.config, Use::Train { batch: 2, context })?;
-    fits(&model, Some(&job.recipe), &args.train.machine, "checking this model")?;
     let machine = &args.train.machine;
+    fits(&model, Some(&job.recipe), machine.threads(), "checking this model")?;
     let verdicts = [gradients(&job)?, preflight(&job, &model, machine)?, overfit(&job, &model, machine)?];
     let passed = verdicts.iter().all(|v| v.passed);
     if args.train.json {
@@ -116,8 +116,8 @@ fn gradients(job: &Job) -> Result<Verdict> {
 }
 
 /// A trainer on small batches with what `train` would begin with.
-fn trainer(model: &Model, machine: &MachineOptions, recipe: Recipe) -> Trainer {
-    Trainer::new(model.clone(), Box::new(machine.cpu(model)), recipe)
+fn trainer(model: &Model, machine: &MachineOptions, recipe: Recipe) -> Result<Trainer> {
+    Ok(Trainer::new(model.clone(), Box::new(machine.cpu(model)?), recipe))
 }
 
 fn batches<'a>(job: &'a Job, model: &Model) -> Result<Batches<'a>> {
@@ -130,7 +130,7 @@ fn batches<'a>(job: &'a Job, model: &Model) -> Result<Batches<'a>> {
 }
 
 fn preflight(job: &Job, model: &Model, machine: &MachineOptions) -> Result<Verdict> {
-    let seen = limpid::train::preflight(&mut trainer(model, machine, job.recipe), &batches(job, model)?);
+    let seen = limpid::train::preflight(&mut trainer(model, machine, job.recipe)?, &batches(job, model)?);
     let found = match &seen {
         Ok(Seen { loss, uniform }) => format!(
             "all {} tensors reached, finite and updated; micro-batches add up; first loss {loss:.4}, ln V is {uniform:.4}",
@@ -153,7 +153,7 @@ fn overfit(job: &Job, model: &Model, machine: &MachineOptions) -> Result<Verdict
     let mut config = model.config.clone();
     config.dropout = limpid::config::Dropout::NONE;
     let model = Model::new(&config, model.purpose)?;
-    let mut trainer = trainer(&model, machine, recipe);
+    let mut trainer = trainer(&model, machine, recipe)?;
     // one window, twice: the same batch at every step
     let context = match model.purpose {
         Use::Train { context, .. } => context,

@@ -4,10 +4,12 @@ use crate::show;
 use anyhow::{Context, Result, anyhow, bail};
 use limpid::backend::{Backend, Cpu};
 use limpid::checkpoint::store::{Dtype, rounded};
-use limpid::checkpoint::{Checkpoint, CheckpointError, Format, SHARD_BYTES, Source, save};
+use limpid::checkpoint::{Checkpoint, CheckpointError, Format, SHARD_BYTES, Source, is_part, save};
 use limpid::config::Config;
 use limpid::model::{Model, Param, Use};
 use limpid::ops::Batch;
+use limpid::ops::linear::Precision;
+use limpid::ops::simd::Level;
 use limpid::tokenizer::Tokenizer;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -46,6 +48,9 @@ pub struct Args {
     /// Part a HuggingFace folder's weights into files of so many megabytes [default: 5000]
     #[arg(long, value_name = "MB", value_parser = shard_size)]
     max_shard_size: Option<usize>,
+    /// Replace what DST is, in one step: a file, or a folder that has nothing but a model's files
+    #[arg(long)]
+    force: bool,
     /// Open both again, compare every parameter, run the same tokens through both
     #[arg(long)]
     verify: bool,
@@ -74,10 +79,6 @@ pub fn run(args: Args) -> Result<()> {
     if let Some(from) = args.from.filter(|from| *from != source.format) {
         bail!("{} is of the format {}, not {from}", args.src.display(), source.format);
     }
-    let same = |a: &Path, b: &Path| matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b);
-    if same(&args.src, &args.dst) {
-        bail!("{} would be written over itself: give another DST", args.src.display());
-    }
     let ending = args.dst.extension().map(|e| e.to_ascii_lowercase());
     let format = args.to.unwrap_or(match ending.as_ref().and_then(|e| e.to_str()) {
         Some("gguf") => Format::Gguf,
@@ -85,11 +86,7 @@ pub fn run(args: Args) -> Result<()> {
         _ if source.format == Format::Limpid => Format::HuggingFace,
         _ => Format::Limpid,
     });
-    let folder = matches!(format, Format::Limpid | Format::HuggingFace);
-    if folder && args.dst.is_file() || !folder && args.dst.is_dir() {
-        let is = if folder { "a folder" } else { "one file" };
-        bail!("{} is there already, and a model as {format} is {is}: give another DST", args.dst.display());
-    }
+    check_place(&args, &source, format)?;
     let tokenizer = match args.tokenizer.as_deref() {
         None => source.tokenizer.clone(),
         Some("none") => None,
@@ -161,6 +158,62 @@ pub fn run(args: Args) -> Result<()> {
     }
 }
 
+/// What files of programs end in: a folder, or another program's file, of such a name would be taken for one.
+#[rustfmt::skip]
+const ENDINGS: &[&str] = &[
+    "bin", "ckpt", "ggml", "gguf", "gz", "h5", "json", "keras", "mlmodel", "msgpack", "nemo", "npy", "npz", "onnx", "pb",
+    "pickle", "pkl", "pt", "pth", "safetensors", "tar", "tflite", "zip", "zst",
+];
+
+/// Refuses a DST by which something would be lost, or that is called what it is not.
+fn check_place(args: &Args, source: &Checkpoint, format: Format) -> Result<()> {
+    let (dst, is) = (args.dst.display(), if format.is_folder() { "a folder" } else { "one file" });
+    let place = resolved(&args.dst)?;
+    let adapter = source.adapter.as_ref().map(|adapter| &*adapter.path);
+    for used in [Some(&*args.src), Some(&*source.path), adapter].into_iter().flatten() {
+        let shown = used.display();
+        let Ok(used) = used.canonicalize() else { continue };
+        let part = place.file_name().is_some_and(|name| is_part(&name.display().to_string()));
+        if place == used {
+            bail!("{shown} would be written over itself: give another DST");
+        }
+        if place.starts_with(&used) && (format.is_folder() || part) || used.starts_with(&place) {
+            bail!("{dst} and {shown}, which it is made from, are one inside the other: give another DST");
+        }
+    }
+    if args.dst.exists() && args.dst.is_dir() != format.is_folder() {
+        bail!("{dst} is there already, and a model as {format} is {is}: give another DST");
+    }
+    let empty = std::fs::read_dir(&args.dst).is_ok_and(|mut entries| entries.next().is_none());
+    if !args.force && !empty && std::fs::symlink_metadata(&args.dst).is_ok() {
+        bail!("{dst} is there already: give another DST, or replace it with --force");
+    }
+    let own = match format {
+        Format::Gguf => "gguf",
+        Format::Llmc => "bin",
+        Format::Limpid | Format::HuggingFace => "",
+    };
+    let ending = args.dst.extension().map(|end| end.display().to_string().to_lowercase()).unwrap_or_default();
+    if ENDINGS.contains(&&*ending) && ending != own {
+        bail!(
+            "{dst} ends in .{ending}, and a model as {format} is {is}: limpid writes folders (hf and limpid), .gguf and \
+             llm.c's .bin; give another DST, or another --to"
+        );
+    }
+    Ok(())
+}
+
+/// The place that a path is, whether something is there or not: without links and steps back.
+fn resolved(path: &Path) -> Result<PathBuf> {
+    let whole = std::path::absolute(path).with_context(|| path.display().to_string())?;
+    let known = whole.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
+    let rest = |above: &Path| whole.strip_prefix(above).map(Path::to_path_buf).unwrap_or_default();
+    Ok(known.map_or(whole.clone(), |(above, real)| match rest(above) {
+        rest if rest.as_os_str().is_empty() => real,
+        rest => real.join(rest),
+    }))
+}
+
 /// The first few of many names.
 fn list(names: &[String]) -> String {
     let shown = names.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
@@ -205,10 +258,11 @@ fn verify(source: &Checkpoint, dst: &Path) -> Result<Proof> {
     let tokens = 16.min(c.context_length);
     let ids = (0..tokens as u64).map(|i| ((i * 7919 + 13) % c.vocab_size as u64) as u32).collect();
     let batch = Batch::of_sequences(ids, vec![0; tokens], tokens);
-    let purpose = Use::Inspect { batch: 1, context: tokens };
+    let (purpose, threads) = (Use::Inspect { batch: 1, context: tokens }, crate::options::cores());
     let run = |config: &Config, load: &dyn Fn(&Model, &mut Cpu) -> Result<()>| -> Result<(Model, Cpu)> {
         let model = Model::new(config, purpose)?;
-        let mut cpu = Cpu::new(&model, crate::options::cores());
+        super::fits(&model, None, threads, "comparing the two models")?;
+        let mut cpu = Cpu::start(&model, threads, Level::best(), Precision::F32)?;
         load(&model, &mut cpu)?;
         cpu.feed(&batch);
         cpu.forward(&model.ops);

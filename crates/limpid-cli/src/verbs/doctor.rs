@@ -4,6 +4,7 @@ use super::{memory, train::roof};
 use crate::options::{MachineOptions, cores};
 use crate::show;
 use anyhow::Result;
+use limpid::backend::Cpu;
 use limpid::backend::cpu::roof::Reads;
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
@@ -31,6 +32,7 @@ pub fn read_roof(threads: usize, level: Level) -> f64 {
 
 pub fn run(args: Args) -> Result<()> {
     let (threads, level) = (args.machine.threads(), args.machine.level());
+    Cpu::can_start(threads)?;
     let levels: Vec<&str> = Level::available().iter().map(|l| l.name()).collect();
     let cpu = std::fs::read_to_string("/proc/cpuinfo").ok();
     let name = cpu

@@ -1,6 +1,6 @@
 //! `eval`: how well a model knows a text.
 
-use super::{adapted, needs_head, open, prompt_ids, tokenizer};
+use super::{adapted, finite, needs_head, open, prompt_ids, tokenizer};
 use crate::chat;
 use crate::options::{DataOptions, MachineOptions, Usage};
 use crate::show;
@@ -103,6 +103,7 @@ pub fn run(args: Args) -> Result<()> {
     let windows = Windows::of_documents("text", &ids, context, objective, documents)?;
     let (model, mut cpu) = open(&checkpoint, Use::Score { batch: args.batch_size, context }, &args.machine)?;
     let score = evaluate::score(&model, &mut cpu, &windows, args.batch_size, &mut |_| true);
+    finite(&checkpoint, "the loss", score.loss())?;
     let floor = text.log_probability.filter(|_| objective == Objective::NextToken).map(|p| -p / score.tokens as f64);
     let found = Found {
         loss: score.loss(),

@@ -7,6 +7,7 @@ use crate::options::{MachineOptions, ModelOptions, Usage};
 use crate::{show, source};
 use anyhow::{Context, Result, bail};
 use limpid::backend::{Backend, Cpu};
+use limpid::checkpoint::is_part;
 use limpid::config::{Config, ConfigError, Mask};
 use limpid::data::check_ids;
 use limpid::model::{Model, Use, init};
@@ -107,6 +108,14 @@ struct Seen {
 }
 
 pub fn run(args: Args) -> Result<()> {
+    if let (Some(path), Some(model)) = (&args.save, &args.model) {
+        let real = |path: &Path| path.canonicalize().ok();
+        let part = path.file_name().is_some_and(|name| is_part(&name.display().to_string()));
+        let (there, model) = (real(path), real(model));
+        if there.is_some() && (there == model || part && there.as_deref().and_then(Path::parent) == model.as_deref()) {
+            bail!("--save {} would replace a file of the model itself: give another name", path.display());
+        }
+    }
     let (model, mut cpu, ids, tokenizer) = ready(&args)?;
     let tokenizer = tokenizer.as_ref();
     let batch = batch(&model, &ids, args.segments.as_deref(), tokenizer)?;
@@ -130,7 +139,8 @@ pub fn run(args: Args) -> Result<()> {
         );
     }
     if args.json {
-        return show::json(&to_json(&args, &model, &ids, &seen, tokenizer));
+        show::json(&to_json(&args, &model, &ids, &seen, tokenizer))?;
+        return sound(&trace, &seen.rows);
     }
     let mut parts = vec![];
     if args.listing {
@@ -185,7 +195,23 @@ pub fn run(args: Args) -> Result<()> {
         let lines: Vec<_> = seen.layers.iter().map(|(name, norm)| vec![name.clone(), short(*norm)]).collect();
         parts.push(columns(&["gradient of the parameters of", "norm"], &lines));
     }
-    show::out(&parts.join("\n"))
+    show::out(&parts.join("\n"))?;
+    sound(&trace, &seen.rows)
+}
+
+/// Refuses to call a run good in which something is no number: names the parameter, or else what was made first.
+fn sound(trace: &Trace, rows: &[Row]) -> Result<()> {
+    let broken = |row: &Row| row.nan + row.infinite > 0;
+    let Some(first) = rows.iter().find(|row| broken(row)) else { return Ok(()) };
+    for param in &trace.model().params {
+        if broken(&trace.row(&param.name)?) {
+            bail!("the weights are damaged: `{}` has values that are no numbers or infinite", param.name);
+        }
+    }
+    bail!(
+        "`{}` has values that are no numbers or infinite, though the weights have none: they are too large",
+        first.name
+    )
 }
 
 /// Looks up all that was asked for.
@@ -475,8 +501,8 @@ fn ready(args: &Args) -> Result<(Model, Cpu, Vec<u32>, Option<Tokenizer>)> {
 /// A model with the weights that training would begin from.
 fn untrained(config: &Config, context: usize, recipe: &Recipe, machine: &MachineOptions) -> Result<(Model, Cpu)> {
     let model = Model::new(config, Use::Inspect { batch: 1, context })?;
-    fits(&model, None, machine, "this model")?;
-    let mut cpu = machine.cpu(&model);
+    fits(&model, None, machine.threads(), "this model")?;
+    let mut cpu = machine.cpu(&model)?;
     for param in &model.params {
         cpu.write(param.slot, &init::values(&model, param, recipe.init, recipe.init_std, recipe.seed));
     }

@@ -13,6 +13,7 @@ pub mod learn;
 pub mod params;
 pub mod plan;
 pub mod report;
+pub mod room;
 pub mod tokenize;
 pub mod train;
 
@@ -57,17 +58,21 @@ pub fn trainable(
 }
 
 /// Refuses what would not fit, before anything is reserved.
-pub fn fits(model: &Model, recipe: Option<&Recipe>, machine: &MachineOptions, what: &str) -> Result<()> {
-    let (needed, available) = (needed(model, recipe, machine.threads()), memory().map(|m| m.available));
-    match available {
-        Some(available) if needed > available => bail!(
-            "{what} needs {} of memory and {} are available: a smaller --batch-size, --context-length or model would fit{}",
-            show::bytes(needed),
-            show::bytes(available),
-            if model.back.is_empty() { "" } else { "; `limpid plan` shows what --memory can save" }
-        ),
-        _ => Ok(()),
+pub fn fits(model: &Model, recipe: Option<&Recipe>, threads: usize, what: &str) -> Result<()> {
+    let (touched, untouched) = (needed(model, recipe, threads), Cpu::untouched_bytes(model, threads) as u64);
+    for limit in room::limits() {
+        let needed = if limit.of_addresses { touched + untouched } else { touched };
+        if needed > limit.left {
+            bail!(
+                "{what} needs {} of memory and {} are {}: a smaller --batch-size, --context-length or model would fit{}",
+                show::bytes(needed),
+                show::bytes(limit.left),
+                limit.said,
+                if model.back.is_empty() { "" } else { "; `limpid plan` shows what --memory can save" }
+            );
+        }
     }
+    Ok(())
 }
 
 /// What the system says of its memory, in bytes.
@@ -85,7 +90,8 @@ pub fn memory() -> Option<Memory> {
         let line = text.lines().find(|l| l.starts_with(key))?;
         line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kb| kb * 1024)
     };
-    Some(Memory { total: of("MemTotal:")?, available: of("MemAvailable:")? })
+    let available = room::limits().iter().map(|limit| limit.left).min()?;
+    Some(Memory { total: of("MemTotal:")?, available })
 }
 
 /// The most memory this process has held (Linux).
@@ -107,10 +113,22 @@ fn status(key: &str) -> Option<u64> {
 /// A model's weights in a backend made for `purpose`.
 pub fn open(checkpoint: &Checkpoint, purpose: Use, machine: &MachineOptions) -> Result<(Model, Cpu)> {
     let model = Model::new(&checkpoint.config, purpose)?;
-    fits(&model, None, machine, "this model")?;
-    let mut cpu = machine.cpu(&model);
+    fits(&model, None, machine.threads(), "this model")?;
+    let mut cpu = machine.cpu(&model)?;
     checkpoint.load(&model, &mut cpu)?;
     Ok((model, cpu))
+}
+
+/// Refuses a result that is no number, or infinite, naming what of the model it comes from.
+pub fn finite(checkpoint: &Checkpoint, what: &str, result: f64) -> Result<()> {
+    if result.is_finite() {
+        return Ok(());
+    }
+    let place = checkpoint.path.display();
+    match checkpoint.not_finite()? {
+        Some((tensor, at)) => bail!("{what} is {result}: `{tensor}` in {place} is not finite at element {at}"),
+        None => bail!("{what} is {result}, though all weights in {place} are finite: they are too large"),
+    }
 }
 
 /// Opens a model, with an adapter if one is given.

@@ -2,7 +2,7 @@
 
 use crate::{show, source};
 use anyhow::{Context, Result, bail};
-use limpid::checkpoint::Checkpoint;
+use limpid::checkpoint::{Checkpoint, is_part};
 use limpid::data::{LONGEST, read_line};
 use limpid::tokenizer::{Kind, Order, Split, Tokenizer, from_one_based, statistics, to_one_based};
 use limpid::trace::table;
@@ -93,8 +93,26 @@ pub fn format<'a>(asked: Option<&'a str>, path: &Path) -> Result<&'a str> {
 pub fn write(tokenizer: &Tokenizer, path: &Path, format: &str) -> Result<Vec<PathBuf>> {
     let bytes = match format {
         "folder" => {
-            std::fs::create_dir_all(path).with_context(|| path.display().to_string())?;
-            return Ok(tokenizer.export(path, 1_000_000)?);
+            let place = || path.display().to_string();
+            for entry in std::fs::read_dir(path).into_iter().flatten() {
+                let name = entry.with_context(place)?.file_name().display().to_string();
+                let model = name.starts_with("model") || ["config.json", "generation_config.json"].contains(&&*name);
+                if model || !is_part(&name) {
+                    bail!("{} has {name:?}, which is no file of a tokenizer: give another folder", path.display());
+                }
+            }
+            // the old folder goes whole: files of two tokenizers in one would be read as one
+            let path = &path.canonicalize().unwrap_or(path.into());
+            if let Some(parent) = path.parent() {
+                std::fs::create_dir_all(parent).with_context(place)?;
+            }
+            let mut written = vec![];
+            let done = limpid::files::replace_folder(path, |beside| {
+                written = tokenizer.export(beside, 1_000_000).map_err(std::io::Error::other)?;
+                Ok(())
+            });
+            done.with_context(place)?;
+            return Ok(written.iter().filter_map(|file| Some(path.join(file.file_name()?))).collect());
         }
         "tiktoken" => tokenizer.to_tiktoken()?.into_bytes(),
         "llmc" => tokenizer.to_llmc()?,

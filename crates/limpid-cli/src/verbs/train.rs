@@ -113,7 +113,7 @@ pub struct Job {
 impl Job {
     /// A trainer with the weights it begins from.
     pub fn trainer(&self, machine: &MachineOptions) -> Result<Trainer> {
-        let cpu = Box::new(machine.cpu(&self.model));
+        let cpu = Box::new(machine.cpu(&self.model)?);
         Ok(match &self.base {
             Some(base) => Trainer::from(base, self.model.clone(), cpu, self.recipe)?,
             None => Trainer::new(self.model.clone(), cpu, self.recipe),
@@ -324,7 +324,7 @@ pub fn run(args: Args) -> Result<()> {
     {
         bail!("{} already holds a run: --resume {0} goes on with it, another --out starts a new one", folder.display());
     }
-    fits(&job.model, Some(&job.recipe), &args.machine, "training this model")?;
+    fits(&job.model, Some(&job.recipe), args.machine.threads(), "training this model")?;
     if args.find_rate {
         return super::find::run(&job, &args.machine, args.json);
     }

@@ -10,7 +10,7 @@ use crate::model::Model;
 use crate::ops::adamw::{Change, Group, Rule};
 use crate::ops::{Batch, Op, Pass, Slot};
 
-pub use cpu::Cpu;
+pub use cpu::{Cpu, CpuError};
 pub use reference::Reference;
 
 /// What an update found.

@@ -60,7 +60,7 @@ pub fn is_one(folder: &Path) -> bool {
 pub fn base(folder: &Path) -> Result<(PathBuf, Option<String>)> {
     let path = folder.join("base.json");
     if path.exists() {
-        let text = at(&path, fs::read_to_string(&path))?;
+        let text = at(&path, crate::files::read_text(&path, super::LARGEST_JSON))?;
         let base: Base = serde_json::from_str(&text).map_err(|e| bad(&path, format!("it cannot be read: {e}")))?;
         return Ok((base.path, Some(base.fingerprint)));
     }
@@ -79,7 +79,7 @@ fn read_config(folder: &Path) -> Result<Map<String, Value>> {
     if !path.exists() {
         return Err(CheckpointError::NotAModel { path: folder.into(), missing: CONFIG });
     }
-    let text = at(&path, fs::read_to_string(&path))?;
+    let text = at(&path, crate::files::read_text(&path, super::LARGEST_JSON))?;
     serde_json::from_str(&text).map_err(|e| bad(&path, format!("it is not a JSON object: {e}")))
 }
 

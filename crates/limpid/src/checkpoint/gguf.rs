@@ -383,8 +383,8 @@ pub fn open(path: &Path) -> Result<(Metadata, Store)> {
     }
     let alignment = metadata.alignment(path)?;
     let mut tensors = (0..n_tensors).map(|n| tensor(&mut from, n, alignment)).collect::<Result<Vec<_>>>()?;
-    let start = if tensors.is_empty() { from.at } else { from.at.next_multiple_of(alignment) };
-    settle(path, &mut tensors, start, map.len())?;
+    let start = from.at.checked_next_multiple_of(alignment).filter(|_| !tensors.is_empty()).unwrap_or(from.at);
+    settle(path, &mut tensors, start, map.len(), alignment)?;
     let store = Store::new(path, vec![(path.into(), map)], tensors, Facts::new())?;
     Ok((metadata, store))
 }
@@ -426,27 +426,27 @@ fn tensor(from: &mut Reader, n: u64, alignment: usize) -> Result<Place> {
     Ok(Place { name, dtype: dtype(&kind), shape, file: 0, bytes })
 }
 
-/// Gives every tensor its bytes in the file and checks that no two share any. One of an unknown type reaches to the
-/// next.
-fn settle(path: &Path, tensors: &mut [Place], start: usize, len: usize) -> Result<()> {
-    let mut order: Vec<usize> = (0..tensors.len()).collect();
-    order.sort_by_key(|i| (tensors[*i].bytes.start, tensors[*i].bytes.end));
-    for (n, &i) in order.iter().enumerate() {
-        let next = order.get(n + 1).map(|j| &tensors[*j]);
-        let (bytes, room) = (&tensors[i].bytes, len.saturating_sub(start));
-        let limit = next.map_or(room, |next| next.bytes.start);
-        let end = if bytes.end == usize::MAX { limit.max(bytes.start) } else { bytes.end };
-        if let Some(next) = next
-            && end > limit
-        {
-            let (a, b) = (&tensors[i].name, &next.name);
-            return Err(bad(
-                path,
-                format!("`{a}` ends at {end} of the data and `{b}` begins at {limit}: they overlap"),
-            ));
+/// Gives every tensor its bytes in the file, and checks that they lie as ggml lays them: in the table's order, one after the
+/// other, the first at `start`, nothing but padding between them and behind the last. So a size that is not what was
+/// written fits nowhere. One of an unknown type reaches to the next.
+fn settle(path: &Path, tensors: &mut [Place], start: usize, len: usize, alignment: usize) -> Result<()> {
+    let room = len.saturating_sub(start);
+    let mut due = 0; // where the next begins, counted from `start`
+    for i in 0..tensors.len() {
+        let next = tensors.get(i + 1).map_or(room, |next| next.bytes.start);
+        let Place { name, bytes, .. } = &mut tensors[i];
+        if bytes.start != due {
+            let what =
+                format!("`{name}` begins at {} of the data, and the tensors before it end at {due}", bytes.start);
+            return Err(bad(path, format!("{what}: it is damaged")));
         }
-        let begin = start.saturating_add(bytes.start);
-        tensors[i].bytes = begin..start.saturating_add(end).max(begin);
+        let end = if bytes.end == usize::MAX { next.max(bytes.start) } else { bytes.end };
+        due = end.checked_next_multiple_of(alignment).unwrap_or(usize::MAX);
+        *bytes = start.saturating_add(bytes.start)..start.saturating_add(end);
+    }
+    if let Some(last) = tensors.last().filter(|_| room > due) {
+        let what = format!("{} bytes follow `{}`, its last tensor: it is damaged", room - due, last.name);
+        return Err(bad(path, what));
     }
     Ok(())
 }

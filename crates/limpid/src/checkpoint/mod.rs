@@ -108,6 +108,28 @@ pub enum CheckpointError {
     },
 }
 
+impl CheckpointError {
+    /// The same of a file that was written in the folder `from` and would have been in `to`.
+    fn moved(self, from: &Path, to: &Path) -> CheckpointError {
+        let place = |path: PathBuf| path.strip_prefix(from).map_or(path.clone(), |rest| to.join(rest));
+        match self {
+            CheckpointError::Io { path, source } => CheckpointError::Io { path: place(path), source },
+            CheckpointError::Format { path, what } => CheckpointError::Format { path: place(path), what },
+            other => other,
+        }
+    }
+
+    /// The error that went through a function of the file system's, as itself.
+    fn inner(self) -> CheckpointError {
+        match self {
+            CheckpointError::Io { path, source } => {
+                source.downcast().unwrap_or_else(|source| CheckpointError::Io { path, source })
+            }
+            other => other,
+        }
+    }
+}
+
 fn mend(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::StorageFull => " (free some space; the file that was there is still whole)",
@@ -115,6 +137,9 @@ fn mend(error: &io::Error) -> &'static str {
         _ => "",
     }
 }
+
+/// More than any configuration or index has; what is larger is another file by that name.
+const LARGEST_JSON: u64 = 64 << 20;
 
 type Result<T, E = CheckpointError> = std::result::Result<T, E>;
 
@@ -294,9 +319,11 @@ impl Checkpoint {
         if adapter::is_one(path) {
             return Checkpoint::open_adapter(path);
         }
-        let opened = match at(path, fs::metadata(path))?.is_dir() {
-            true => Checkpoint::open_folder(path),
-            false => Checkpoint::open_file(path),
+        let about = at(path, fs::metadata(path))?;
+        let opened = match () {
+            () if about.is_dir() => Checkpoint::open_folder(path),
+            () if about.is_file() => Checkpoint::open_file(path),
+            () => Err(bad(path, "it is a pipe or a device: a model is a folder or a file")),
         }?;
         if let Some(t) = &opened.tokenizer
             && t.vocab_size() > opened.config.vocab_size
@@ -380,7 +407,7 @@ impl Checkpoint {
         if !config_path.exists() {
             return Err(CheckpointError::NotAModel { path: path.into(), missing: "config.json" });
         }
-        let text = at(&config_path, fs::read_to_string(&config_path))?;
+        let text = at(&config_path, crate::files::read_text(&config_path, LARGEST_JSON))?;
         let bad_config = |source| CheckpointError::Config { path: config_path.clone(), source };
         let tokenizer = Tokenizer::open(path)?;
         let (path, left_out) = (path.to_path_buf(), vec![]);
@@ -505,14 +532,15 @@ impl Checkpoint {
     }
 }
 
-/// The weights of a folder: one file, several with an index, or a pickle, which is refused.
+/// The weights of a folder: one file, several with an index, or a pickle, which is refused. Files of weights that the index
+/// does not name are not read.
 fn open_weights(folder: &Path) -> Result<Store> {
     let (one, index) = (folder.join("model.safetensors"), folder.join("model.safetensors.index.json"));
-    if one.exists() {
-        return safetensors_file::open(&one);
-    }
     if index.exists() {
         return safetensors_file::open_sharded(folder, &index);
+    }
+    if one.exists() {
+        return safetensors_file::open(&one);
     }
     for name in ["pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "pytorch_model.pt", "ckpt.pt"] {
         if folder.join(name).exists() {
@@ -556,11 +584,79 @@ pub struct Source<'a> {
 /// The size from which on transformers parts weights into files.
 pub const SHARD_BYTES: usize = 5_000_000_000;
 
-/// Writes a model to `path` (a folder, or for GGUF and llm.c a file), matrices stored as `dtype`.
+impl Format {
+    /// Whether such a model is a folder; else it is one file.
+    pub fn is_folder(self) -> bool {
+        matches!(self, Format::Limpid | Format::HuggingFace)
+    }
+}
+
+/// Whether a file of this name may be part of a model's folder, as limpid and transformers write them.
+pub fn is_part(name: &str) -> bool {
+    #[rustfmt::skip]
+    const NAMES: &[&str] = &[
+        "config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json",
+        "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "vocab.txt",
+        "chat_template.jinja",
+    ];
+    NAMES.contains(&name) || name.starts_with("model-") && name.ends_with(".safetensors")
+}
+
+/// What is in the folder `path` and is no part of a model, by name.
+fn foreign(path: &Path) -> Result<Vec<String>> {
+    let mut names = vec![];
+    for entry in at(path, fs::read_dir(path))? {
+        let entry = at(path, entry)?;
+        let (name, folder) = (entry.file_name().display().to_string(), at(path, entry.file_type())?.is_dir());
+        if folder || !is_part(&name) {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Writes a model to `path` (a folder, or for GGUF and llm.c a file), matrices stored as `dtype`. What was there is replaced
+/// in one step, whole or not at all: a file, or a folder that has nothing but the files of a model.
 ///
 /// # Errors
-/// If the format cannot express the model or its tokenizer, saying what it lacks; or the file system says so.
+/// If the format cannot express the model or its tokenizer, saying what it lacks; if `path` is something else that would be
+/// lost; or the file system says so. What was there is then as it was.
 pub fn save(path: &Path, format: Format, dtype: &Dtype, source: &Source) -> Result<()> {
+    if fs::symlink_metadata(path).is_ok() && !path.exists() {
+        return Err(bad(path, "it is a link to what is not there: give the place itself"));
+    }
+    let path = &path.canonicalize().unwrap_or(path.into()); // a link stays a link
+    if path.exists() && path.is_dir() != format.is_folder() {
+        let [is, wanted] = if path.is_dir() { ["a folder", "one file"] } else { ["a file", "a folder"] };
+        return Err(bad(path, format!("it is {is}, and a model as {format} is {wanted}: give another place")));
+    }
+    if path.file_name().is_none() {
+        return Err(bad(path, "it has no name to write to: give another place"));
+    }
+    if !format.is_folder() {
+        return put(path, format, dtype, source);
+    }
+    if path.is_dir()
+        && let names = foreign(path)?
+        && !names.is_empty()
+    {
+        let more = if names.len() > 3 { format!(" and {} more", names.len() - 3) } else { String::new() };
+        let some = names.iter().take(3).map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");
+        let what = format!("it has {some}{more}, no part of a model, which would be lost: give another folder");
+        return Err(bad(path, what));
+    }
+    if let Some(parent) = path.parent() {
+        at(parent, fs::create_dir_all(parent))?;
+    }
+    let done = crate::files::replace_folder(path, |beside| {
+        put(beside, format, dtype, source).map_err(|error| io::Error::other(error.moved(beside, path)))
+    });
+    at(path, done).map_err(CheckpointError::inner)
+}
+
+/// Writes what [`save`] has found room for, file by file.
+fn put(path: &Path, format: Format, dtype: &Dtype, source: &Source) -> Result<()> {
     let config_error = |source| CheckpointError::Config { path: path.into(), source };
     if *dtype == Dtype::Q8_0 && format != Format::Gguf {
         return Err(bad(path, "only GGUF has Q8_0: choose F32, F16 or BF16"));
@@ -588,7 +684,6 @@ pub fn save(path: &Path, format: Format, dtype: &Dtype, source: &Source) -> Resu
     };
     match format {
         Format::Limpid => {
-            at(path, fs::create_dir_all(path))?;
             let tensors = given.params.iter().map(|p| own(p, "", dtype, move || values(p))).collect();
             safetensors_file::write(&path.join("model.safetensors"), tensors, format_pt())?;
             write_text(&path.join("config.json"), &source.config.to_json())?;
@@ -599,7 +694,6 @@ pub fn save(path: &Path, format: Format, dtype: &Dtype, source: &Source) -> Resu
         Format::HuggingFace => {
             let (family, config) = huggingface::express(source.config)?;
             let model = dialect::outline(&config).map_err(config_error)?;
-            at(path, fs::create_dir_all(path))?;
             let tensors = outs(&model, family.links(&model), &|l| family.full(&l.name, &config), &|_, _| dtype.clone());
             safetensors_file::write_sharded(path, tensors, format_pt(), source.shard_bytes)?;
             let end = source.tokenizer.and_then(Tokenizer::end_of_text);
@@ -624,6 +718,19 @@ pub fn save(path: &Path, format: Format, dtype: &Dtype, source: &Source) -> Resu
         Format::Llmc => {
             let (header, config) = dialect::llmc::express(source.config, dtype.clone())?;
             let model = dialect::outline(&config).map_err(config_error)?;
+            // under the name that llm.c looks for; it would be taken for another model's there, too
+            let beside = path.with_file_name("gpt2_tokenizer.bin");
+            let tokenizer = source.tokenizer.and_then(|t| t.to_llmc().ok());
+            let there =
+                beside.exists().then(|| at(&beside, crate::files::read_small(&beside, LARGEST_JSON))).transpose()?;
+            if let (Some(bytes), Some(there)) = (&tokenizer, &there)
+                && bytes != there
+            {
+                return Err(bad(
+                    &beside,
+                    "it is of another model, and would be taken for this one's: give another folder",
+                ));
+            }
             let links = dialect::llmc::links(&model);
             let rows = header.padded_vocab_size * header.d_model;
             llmc::write(path, &header, &|name| {
@@ -635,9 +742,7 @@ pub fn save(path: &Path, format: Format, dtype: &Dtype, source: &Source) -> Resu
                 }
                 theirs
             })?;
-            // under the name that llm.c looks for; another one that is there stays
-            let beside = path.with_file_name("gpt2_tokenizer.bin");
-            if let Some(bytes) = source.tokenizer.and_then(|t| t.to_llmc().ok()).filter(|_| !beside.exists()) {
+            if let Some(bytes) = tokenizer.filter(|_| there.is_none()) {
                 replace(&beside, |path| File::create(path)?.write_all(&bytes))?;
             }
         }

@@ -8,12 +8,14 @@ use crate::files::Map;
 use safetensors::tensor::{Dtype as Kind, Metadata, TensorInfo};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::io::Write;
 use std::path::{Component, Path};
 
 /// Longer headers are refused, as by everybody who reads this format.
 const LONGEST_HEADER: u64 = 100_000_000;
+
+/// The file of weights that are not parted.
+const ONE: &str = "model.safetensors";
 
 /// Opens `path`.
 ///
@@ -78,10 +80,15 @@ struct Index {
 /// # Errors
 /// If one is not there, lies elsewhere, or does not hold what it should, or two hold one tensor.
 pub fn open_sharded(folder: &Path, index: &Path) -> Result<Store> {
-    let text = at(index, fs::read_to_string(index))?;
+    let text = at(index, crate::files::read_text(index, super::LARGEST_JSON))?;
     let Index { weight_map } = serde_json::from_str(&text)
         .map_err(|e| bad(index, format!("it should have a `weight_map` from tensors to files: {e}")))?;
     let names: BTreeSet<&str> = weight_map.values().map(String::as_str).collect();
+    if folder.join(ONE).exists() && !names.contains(ONE) {
+        let what = "it names other files of weights, and model.safetensors lies beside it: two models are in one folder \
+                    (transformers reads model.safetensors); take the one away that is not meant";
+        return Err(bad(index, what));
+    }
     let (mut files, mut tensors, mut facts) = (vec![], vec![], Facts::new());
     for name in names {
         let mut steps = Path::new(name).components();
@@ -168,7 +175,7 @@ pub fn write_sharded(folder: &Path, tensors: Vec<Out>, facts: Facts, most: usize
         shards.last_mut().expect("there is a first").push(tensor);
     }
     if let [_] = &shards[..] {
-        return write(&folder.join("model.safetensors"), shards.remove(0), facts);
+        return write(&folder.join(ONE), shards.remove(0), facts);
     }
     let (n, mut map) = (shards.len(), BTreeMap::new());
     for (i, shard) in shards.into_iter().enumerate() {

@@ -326,10 +326,5 @@ pub(super) fn replace(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> i
         write(&mut file)?;
         file.flush()
     };
-    super::replace(path, whole).map_err(|error| match error {
-        CheckpointError::Io { path, source } => {
-            source.downcast().unwrap_or_else(|source| CheckpointError::Io { path, source })
-        }
-        other => other,
-    })
+    super::replace(path, whole).map_err(CheckpointError::inner)
 }

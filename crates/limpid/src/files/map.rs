@@ -19,11 +19,12 @@ impl Map {
     /// # Errors
     /// If it cannot be opened or is not a regular file (a directory, a pipe).
     pub fn open(path: &Path) -> io::Result<Map> {
-        let file = File::open(path)?;
-        let about = file.metadata()?;
-        if !about.is_file() {
+        // before it is opened: opening a pipe waits for whoever writes
+        if !std::fs::metadata(path)?.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
         }
+        let file = File::open(path)?;
+        let about = file.metadata()?;
         if about.len() == 0 {
             return Ok(Map(None)); // no system maps nothing
         }

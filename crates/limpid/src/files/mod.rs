@@ -1,5 +1,5 @@
 //! Files as everything here needs them: mapped into memory ([`Map`]), read whole within a limit ([`read_small`]), and
-//! replaced whole or not at all ([`replace`]).
+//! replaced whole or not at all ([`replace`], [`replace_folder`]).
 
 mod map;
 
@@ -50,6 +50,12 @@ pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
 /// # Errors
 /// Whatever the file system says; the old file is then still there, and nothing is left beside it.
 pub fn replace(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+    if fs::metadata(path).is_ok_and(|about| !about.is_file()) {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "it is a folder, a pipe or a device: it is left as it is",
+        ));
+    }
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(".partial");
     let beside = path.with_file_name(name);
@@ -62,6 +68,45 @@ pub fn replace(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::
         let _ = fs::remove_file(&beside);
     }
     done
+}
+
+/// Replaces the folder `path` by one that `write` fills: whole, or not at all, and nothing of the old one stays. Where both
+/// cannot be exchanged in one step (systems other than Linux, some network drives), a crash between two renames leaves
+/// the old one beside `path`.
+///
+/// # Errors
+/// What `write` or the file system says; the old folder is then still there, and nothing is left beside it.
+pub fn replace_folder(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+    let beside = |tag: &str| {
+        let mut name = path.file_name().unwrap_or_default().to_os_string();
+        name.push(format!(".{tag}-{}", std::process::id())); // two programs may write at once
+        path.with_file_name(name)
+    };
+    let (new, old) = (beside("partial"), beside("old"));
+    fs::create_dir(&new)?;
+    let full = fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some());
+    let done = write(&new).and_then(|()| match full {
+        false => fs::rename(&new, path),
+        true => exchange(&new, path).or_else(|_| {
+            fs::rename(path, &old)?;
+            fs::rename(&new, path).inspect_err(|_| drop(fs::rename(&old, path)))?;
+            fs::rename(&old, &new)
+        }),
+    });
+    // what lies there now is the old folder, or an unfinished one
+    let _ = fs::remove_dir_all(&new);
+    done
+}
+
+#[cfg(target_os = "linux")]
+fn exchange(a: &Path, b: &Path) -> io::Result<()> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    Ok(renameat_with(CWD, a, CWD, b, RenameFlags::EXCHANGE)?)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn exchange(_: &Path, _: &Path) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
 }
 
 #[cfg(test)]
@@ -92,5 +137,43 @@ mod tests {
             assert!(read_small(&pipe, 9).unwrap_err().to_string().contains("a pipe"));
         }
         fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_folder_is_replaced_whole_or_not_at_all() {
+        let root = std::env::temp_dir().join(format!("limpid-folder-{}", std::process::id()));
+        fs::create_dir_all(&root).unwrap();
+        let path = root.join("it");
+        let names = |folder: &Path| {
+            let mut all: Vec<_> = fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name()).collect();
+            all.sort();
+            all
+        };
+        let put = |name: &'static str| move |folder: &Path| fs::write(folder.join(name), name);
+        for round in 0..2 {
+            replace_folder(&path, put("a")).unwrap(); // where there is none, and where there is an empty one
+            assert_eq!(names(&path), ["a"]);
+            replace_folder(&path, put("b")).unwrap();
+            assert_eq!(
+                (names(&path), names(&root)),
+                (vec!["b".into()], vec!["it".into()]),
+                "nothing of the old one stays"
+            );
+            let failed = replace_folder(&path, |folder| put("c")(folder).and(Err(io::ErrorKind::StorageFull.into())));
+            assert_eq!(failed.unwrap_err().kind(), io::ErrorKind::StorageFull);
+            assert_eq!((names(&path), names(&root)), (vec!["b".into()], vec!["it".into()]), "the old one is whole");
+            fs::remove_dir_all(&path).unwrap();
+            if round == 0 {
+                fs::create_dir(&path).unwrap();
+            }
+        }
+        fs::create_dir(&path).unwrap();
+        assert!(replace(&path, |_| Ok(())).unwrap_err().to_string().contains("a folder"));
+        if cfg!(unix) {
+            assert!(
+                replace(Path::new("/dev/null"), |_| panic!("written")).unwrap_err().to_string().contains("a device")
+            );
+        }
+        fs::remove_dir_all(&root).unwrap();
     }
 }

@@ -240,6 +240,13 @@ impl Model {
         if let Some((what, _)) = sizes.iter().find(|(_, size)| *size == 0) {
             return Err(ConfigError::Zero { what });
         }
+        let (rows, keys) = match purpose {
+            Use::Train { batch, context } | Use::Score { batch, context } | Use::Inspect { batch, context } => {
+                ([batch, context], context)
+            }
+            Use::Decode { rows, sequences } => ([rows.max(sequences), config.context_length], config.context_length),
+        };
+        config.check_rows(rows, keys)?;
         let rung = if matches!(purpose, Use::Train { .. }) { rung.min(Model::rungs(config)) } else { 0 };
         let model = builder::build(config, purpose, tuning, rung);
         tuning.check(&model.params)?;

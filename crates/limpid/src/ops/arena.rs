@@ -3,7 +3,17 @@
 //! each other: LOG.md), and it asks for huge pages where the system has them.
 
 use memmap2::MmapMut;
+use std::io;
 use std::ops::{Deref, DerefMut};
+
+/// Memory that the system does not give.
+#[derive(Debug, thiserror::Error)]
+#[error("the system refuses {:.1} MB of memory: {source}", *.bytes as f64 / 1e6)]
+pub struct Refused {
+    /// What was asked for.
+    pub bytes: usize,
+    source: io::Error,
+}
 
 /// Some f32s, aligned to a page.
 #[derive(Default)]
@@ -14,18 +24,27 @@ pub struct Arena {
 impl Arena {
     /// `len` zeros.
     ///
-    /// # Panics
-    /// If the system gives no such memory; whoever builds a model asks first (`Model::memory`).
-    pub fn new(len: usize) -> Arena {
+    /// # Errors
+    /// If the system gives no such memory.
+    pub fn reserve(len: usize) -> Result<Arena, Refused> {
         if len == 0 {
-            return Arena::default();
+            return Ok(Arena::default());
         }
-        let map = MmapMut::map_anon(4 * len).unwrap_or_else(|e| panic!("{} bytes of memory: {e}", 4 * len));
+        let bytes = len.saturating_mul(4);
+        let map = MmapMut::map_anon(bytes).map_err(|source| Refused { bytes, source })?;
         #[cfg(target_os = "linux")]
         if len >= 1 << 19 {
             let _ = map.advise(memmap2::Advice::HugePage); // slower without, and as right
         }
-        Arena { map: Some(map) }
+        Ok(Arena { map: Some(map) })
+    }
+
+    /// The same for what is small or has been asked for before.
+    ///
+    /// # Panics
+    /// If the system gives no such memory.
+    pub fn new(len: usize) -> Arena {
+        Arena::reserve(len).unwrap_or_else(|refused| panic!("{refused}"))
     }
 
     /// Takes memory page by page, where much of it will not be touched.
@@ -53,6 +72,14 @@ impl DerefMut for Arena {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_system_refuses_is_an_error() {
+        for len in [usize::MAX, usize::MAX / 4, 1 << 60] {
+            let error = Arena::reserve(len).err().expect("no machine has it").to_string();
+            assert!(error.starts_with("the system refuses ") && error.contains(" MB of memory: "), "{error}");
+        }
+    }
 
     #[test]
     fn it_is_zero_aligned_and_as_long_as_asked() {

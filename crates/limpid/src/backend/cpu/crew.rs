@@ -2,6 +2,7 @@
 //! task writes what no other task writes and every sum has one order, so the split changes no bit.
 #![allow(unsafe_code)] // tasks write disjoint parts of one matrix; each block says why they are disjoint
 
+use super::CpuError;
 use super::pool::Pool;
 use crate::model::Model;
 use crate::ops::arena::Arena;
@@ -37,10 +38,16 @@ pub fn scratch(model: &Model) -> usize {
 
 impl Crew {
     /// `threads` of them, with scratch for the model's ops and `chunk` elements for logits.
-    pub fn new(model: &Model, threads: usize, (level, precision): (Level, Precision), chunk: usize) -> Crew {
-        let pool = Pool::new(threads);
-        let scratch = (0..pool.threads()).map(|_| Mutex::new(Arena::new(scratch(model)))).collect();
-        Crew { pool, level, precision, scratch, chunk: Mutex::new(Arena::new(chunk)) }
+    pub fn new(
+        model: &Model,
+        threads: usize,
+        (level, precision): (Level, Precision),
+        chunk: usize,
+    ) -> Result<Crew, CpuError> {
+        let pool = Pool::start(threads)?;
+        let own = |_| Arena::reserve(scratch(model)).map(Mutex::new);
+        let scratch = (0..pool.threads()).map(own).collect::<Result<_, _>>()?;
+        Ok(Crew { pool, level, precision, scratch, chunk: Mutex::new(Arena::reserve(chunk)?) })
     }
 
     /// Room for a chunk of logits.

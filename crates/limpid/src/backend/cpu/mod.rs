@@ -17,7 +17,7 @@ mod update;
 use super::{Backend, Report};
 use crate::model::{Model, Use};
 use crate::ops::adamw::{Change, Group, Rule};
-use crate::ops::arena::Arena;
+use crate::ops::arena::{Arena, Refused};
 use crate::ops::classify;
 use crate::ops::linear::Precision;
 use crate::ops::linear::gemm::Packed;
@@ -26,10 +26,30 @@ use crate::ops::view::Mat;
 use crate::ops::{Batch, Op, Pass, Slot, Space};
 use backward::Parameters;
 use crew::Crew;
+use pool::Pool;
 use std::collections::HashMap;
+use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// Why a [`Cpu`] cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum CpuError {
+    /// The system has a limit on threads, or no room for a stack.
+    #[error("cannot start thread {thread} of {threads}: {source}; ask for fewer threads")]
+    Thread {
+        /// Which, from 1.
+        thread: usize,
+        /// Of how many.
+        threads: usize,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// Memory that the system does not give.
+    #[error(transparent)]
+    Memory(#[from] Refused),
+}
 
 /// The f32 backend.
 pub struct Cpu {
@@ -148,34 +168,46 @@ impl Cpu {
     }
 
     /// The same with a chosen precision of products.
+    ///
+    /// # Panics
+    /// As the two before: if the system gives no such memory, or does not start the threads. [`Cpu::start`] says so.
     pub fn with(model: &Model, threads: usize, level: Level, precision: Precision) -> Cpu {
-        let arena = |space: Space, wanted: bool| Arena::new(if wanted { model.sizes[space as usize] } else { 0 });
+        Cpu::start(model, threads, level, precision).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// The same, asking.
+    ///
+    /// # Errors
+    /// If the system gives no such memory, or does not start the threads.
+    pub fn start(model: &Model, threads: usize, level: Level, precision: Precision) -> Result<Cpu, CpuError> {
+        let arena = |space: Space, wanted: bool| Arena::reserve(if wanted { model.sizes[space as usize] } else { 0 });
         let (differentiates, trains) = (!model.back.is_empty(), matches!(model.purpose, Use::Train { .. }));
         let decodes = matches!(model.purpose, Use::Decode { .. });
-        let crew = Crew::new(model, threads, (level, precision), chunk(model));
+        let crew = Crew::new(model, threads, (level, precision), chunk(model))?;
         let lanes = lanes(model, crew.pool.threads());
-        let lane = |_| {
-            let [act, act_grad, stat] = [(Space::Act, true), (Space::ActGrad, differentiates), (Space::Stat, true)]
-                .map(|(space, wanted)| arena(space, wanted));
+        let lane = |_| -> Result<RwLock<Lane>, CpuError> {
+            let (act, act_grad) = (arena(Space::Act, true)?, arena(Space::ActGrad, differentiates)?);
+            let stat = arena(Space::Stat, true)?;
             let lane = Lane { first: 0, batch: Batch::default(), act, act_grad, stat };
             if lanes > 1 {
                 // huge pages would give memory to the rows that other lanes have
                 [&lane.act, &lane.act_grad, &lane.stat].into_iter().for_each(Arena::small_pages);
             }
-            RwLock::new(lane)
+            Ok(RwLock::new(lane))
         };
         let learning = model.params.iter().filter(|p| p.slot.learns());
+        let cache = arena(Space::Cache, decodes)?;
         let mut cpu = Cpu {
-            weights: Weights { konst: arena(Space::Const, true), param: arena(Space::Param, true) },
-            grad: arena(Space::Grad, differentiates),
+            weights: Weights { konst: arena(Space::Const, true)?, param: arena(Space::Param, true)? },
+            grad: arena(Space::Grad, differentiates)?,
             blank: learning.map(|p| (p.slot.grad(), AtomicBool::new(true))).collect(),
-            moment1: arena(Space::Moment1, trains),
-            moment2: arena(Space::Moment2, trains),
-            average: arena(Space::Average, trains),
+            moment1: arena(Space::Moment1, trains)?,
+            moment2: arena(Space::Moment2, trains)?,
+            average: arena(Space::Average, trains)?,
             room: Arena::default(),
-            lanes: (0..lanes).map(lane).collect(),
+            lanes: (0..lanes).map(lane).collect::<Result<_, _>>()?,
             serving: decodes.then(|| Serving {
-                cache: arena(Space::Cache, true),
+                cache,
                 packed: HashMap::new(),
                 tables: tables(&model.ops, precision),
                 rows: vec![0.0; model.rows * model.config.d_model],
@@ -183,12 +215,12 @@ impl Cpu {
             }),
             solo: (0..if lanes > 1 { crew.pool.threads() } else { 0 })
                 .map(|_| Crew::new(model, 1, (level, precision), 0))
-                .collect(),
+                .collect::<Result<_, _>>()?,
             crew,
             partial: vec![0.0; model.sizes[Space::Param as usize].div_ceil(update::PART) + 3 * model.params.len()],
         };
         super::prepare(model, &mut cpu);
-        cpu
+        Ok(cpu)
     }
 
     /// Threads that work.
@@ -208,6 +240,23 @@ impl Cpu {
     pub fn scratch_bytes(model: &Model, threads: usize) -> usize {
         let crews = if lanes(model, threads) > 1 { 2 } else { 1 };
         4 * (chunk(model) + crews * threads * crew::scratch(model))
+    }
+
+    /// Bytes of address space that are reserved beside those and never touched: places of rows that other lanes have, weights
+    /// that lie packed instead, most of the threads' stacks. They matter under a limit on address space (`ulimit -v`).
+    pub fn untouched_bytes(model: &Model, threads: usize) -> usize {
+        let lane: usize = [Space::Act, Space::ActGrad, Space::Stat].iter().map(|s| model.sizes[*s as usize]).sum();
+        let decodes = matches!(model.purpose, Use::Decode { .. });
+        let packed = if decodes { model.sizes[Space::Param as usize] } else { 0 };
+        4 * ((lanes(model, threads) - 1) * lane + packed) + threads * pool::STACK
+    }
+
+    /// Starts `threads` threads and ends them again.
+    ///
+    /// # Errors
+    /// If one does not start.
+    pub fn can_start(threads: usize) -> Result<(), CpuError> {
+        Pool::start(threads).map(drop)
     }
 
     /// Runs `f` on every lane that has rows, each on one thread; a single lane has all threads.

@@ -6,13 +6,18 @@
 //! Which thread does which task changes nothing else, because a task writes what no other task writes.
 #![allow(unsafe_code)] // a borrowed job is lent to threads that give it back before `run` returns
 
+use super::CpuError;
+use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex};
-use std::thread::JoinHandle;
+use std::thread::{Builder, JoinHandle};
 
 /// A job: takes the number of a task and of the thread that does it.
 type Job<'a> = dyn Fn(usize, usize) + Sync + 'a;
+
+/// Bytes of a thread's stack: what it uses of them is less than a tenth.
+pub const STACK: usize = 2 << 20;
 
 /// Spins before a waiting thread goes to sleep.
 const PATIENCE: u32 = 20_000;
@@ -48,7 +53,25 @@ pub struct Pool {
 
 impl Pool {
     /// `threads` in all; the caller is one of them.
+    ///
+    /// # Errors
+    /// If one cannot be started: the system has a limit on threads, or no memory for its stack.
+    pub fn start(threads: usize) -> Result<Pool, CpuError> {
+        Pool::by(threads, |thread, work| thread.spawn(work))
+    }
+
+    /// The same where it has been seen that they start.
+    ///
+    /// # Panics
+    /// If one cannot be started.
     pub fn new(threads: usize) -> Pool {
+        Pool::start(threads).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn by(
+        threads: usize,
+        spawn: impl Fn(Builder, Box<dyn FnOnce() + Send>) -> io::Result<JoinHandle<()>>,
+    ) -> Result<Pool, CpuError> {
         let shared = Arc::new(Shared {
             job: Mutex::new(None),
             wake: Condvar::new(),
@@ -58,13 +81,16 @@ impl Pool {
             stop: AtomicBool::new(false),
             panicked: AtomicBool::new(false),
         });
-        let worker = |id: usize| {
+        let mut pool = Pool { shared: shared.clone(), workers: vec![] };
+        for id in 1..threads.max(1) {
             let shared = shared.clone();
-            std::thread::Builder::new().name(format!("limpid-{id}")).spawn(move || serve(&shared, id))
-        };
-        // fewer threads than asked for are fine: the work is the same
-        let workers = (1..threads.max(1)).map_while(|id| worker(id).ok()).collect();
-        Pool { shared, workers }
+            let worker = spawn(
+                Builder::new().name(format!("limpid-{id}")).stack_size(STACK),
+                Box::new(move || serve(&shared, id)),
+            );
+            pool.workers.push(worker.map_err(|source| CpuError::Thread { thread: id + 1, threads, source })?);
+        }
+        Ok(pool)
     }
 
     /// Threads that work.
@@ -196,5 +222,19 @@ mod tests {
         }));
         assert!(caught.is_err());
         pool.run(8, &|_, _| {});
+    }
+
+    #[test]
+    fn a_thread_that_does_not_start_is_an_error_and_those_that_did_end() {
+        for last in [1, 2, 5] {
+            let started = AtomicUsize::new(1);
+            let pool = Pool::by(6, |thread, work| match started.fetch_add(1, Relaxed) {
+                n if n == last => Err(io::ErrorKind::WouldBlock.into()),
+                _ => thread.spawn(work),
+            });
+            let error = pool.err().expect("one did not start").to_string(); // those that did have been waited for
+            assert!(error.starts_with(&format!("cannot start thread {} of 6: ", last + 1)), "{error}");
+            assert_eq!(started.load(Relaxed), last + 1);
+        }
     }
 }

@@ -102,9 +102,13 @@ fn scaling(m: &Metadata, store: &Store, key: &dyn Fn(&str) -> String, d_head: us
     let original = key("rope.scaling.original_context_length");
     let given = m.get(&original).map(|_| m.u64(&original)).transpose()?.map(|n| n as usize);
     let tried = given.into_iter().chain((4..24).map(|n| 1 << n));
+    if found.len() != d_head / 2 {
+        let what = format!("`{ROPE_FREQS}` has {} numbers, and heads of {d_head} features {}", found.len(), d_head / 2);
+        return Err(bad(store.path(), what));
+    }
     let agree = |s: &RotaryScaling| {
         let want = factors(*s, base, d_head);
-        want.len() == found.len() && want.iter().zip(&*found).all(|(w, f)| (w - f).abs() <= 1e-4 * w)
+        want.iter().zip(&*found).all(|(w, f)| (w - f).abs() <= 1e-4 * w)
     };
     // llama.cpp's converter leaves out what its tensor says already; Llama 3.1's are 1 and 4
     let bound = |name: &str, usual: f64| m.get(&key(name)).map_or(Ok(usual), |_| m.f64(&key(name)));

@@ -1,0 +1,168 @@
+//! How much memory is left to this process, by every limit that the system tells (Linux): the machine's own, those of the control
+//! groups it is in (containers, services), and `ulimit`'s. Elsewhere none is known, and none is kept to.
+
+use crate::show;
+use std::path::{Path, PathBuf};
+
+/// What is left under one limit.
+#[derive(Debug, PartialEq)]
+pub struct Limit {
+    /// Bytes.
+    pub left: u64,
+    /// What follows "1 GB are": "available", or left under which limit.
+    pub said: String,
+    /// Whether what is reserved and never touched counts too.
+    pub of_addresses: bool,
+}
+
+/// All of them.
+pub fn limits() -> Vec<Limit> {
+    let read = |path: &Path| std::fs::read_to_string(path).ok();
+    machine(&read).into_iter().chain(groups(&read)).chain(own(&read)).collect()
+}
+
+type Read<'a> = &'a dyn Fn(&Path) -> Option<String>;
+
+/// The number after a key, in a line of its own.
+fn number(text: &str, key: &str) -> Option<u64> {
+    let rest = text.lines().find_map(|line| line.strip_prefix(key))?;
+    rest.split_whitespace().next()?.parse().ok()
+}
+
+fn machine(read: Read) -> Option<Limit> {
+    let left = number(&read(Path::new("/proc/meminfo"))?, "MemAvailable:")? * 1024;
+    Some(Limit { left, said: "available".into(), of_addresses: false })
+}
+
+/// `ulimit`'s limits, which are of addresses.
+fn own(read: Read) -> Vec<Limit> {
+    let text = |path: &str| read(Path::new(path)).unwrap_or_default();
+    let (limits, status) = (text("/proc/self/limits"), text("/proc/self/status"));
+    let limit = |(key, held, name): (&str, &str, &str)| {
+        let most = number(&limits, key)?;
+        let held = number(&status, held).unwrap_or(0) * 1024;
+        let said = format!("left of the {} that {name} allows", show::bytes(most));
+        Some(Limit { left: most.saturating_sub(held), said, of_addresses: true })
+    };
+    let known = [("Max address space", "VmSize:", "ulimit -v"), ("Max data size", "VmData:", "ulimit -d")];
+    known.into_iter().filter_map(limit).collect()
+}
+
+/// The limits of the control groups this process is in, and of those that they are in.
+fn groups(read: Read) -> Vec<Limit> {
+    let text = |path: &str| read(Path::new(path)).unwrap_or_default();
+    let (memberships, mounts) = (text("/proc/self/cgroup"), text("/proc/self/mountinfo"));
+    let mut found = vec![];
+    for membership in memberships.lines() {
+        let mut parts = membership.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(group)) = (parts.next(), parts.next()) else { continue };
+        let second = controllers.is_empty();
+        if !second && !controllers.split(',').any(|name| name == "memory") {
+            continue;
+        }
+        // of the second version: files of other names, and no list of controllers
+        let names = match second {
+            true => ["memory.max", "memory.current", "inactive_file ", "active_file "],
+            false => ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file ", "total_active_file "],
+        };
+        for (root, place) in mounts.lines().filter_map(|line| mount(line, second)) {
+            let Ok(below) = Path::new(group).strip_prefix(root) else { continue };
+            let mut folder = place.join(below);
+            while folder.starts_with(&place) {
+                found.extend(group_limit(read, &folder, names));
+                if !folder.pop() {
+                    break;
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Which group a line of mountinfo mounts where, if it mounts groups of memory, of the second version or of the first.
+fn mount(line: &str, second: bool) -> Option<(&str, PathBuf)> {
+    let (mount, kind) = line.split_once(" - ")?;
+    let mut mount = mount.split(' ').skip(3);
+    let (root, place) = (mount.next()?, mount.next()?);
+    let mut kind = kind.split(' ');
+    let (name, options) = (kind.next()?, kind.nth(1)?);
+    let memory = match second {
+        true => name == "cgroup2",
+        false => name == "cgroup" && options.split(',').any(|option| option == "memory"),
+    };
+    memory.then(|| (root, place.into()))
+}
+
+fn group_limit(read: Read, folder: &Path, [most, held, idle, active]: [&str; 4]) -> Option<Limit> {
+    let one = |name: &str| read(&folder.join(name))?.trim().parse::<u64>().ok(); // `max` is no limit
+    let most = one(most)?;
+    // pages of files are given up for the asking
+    let stat = read(&folder.join("memory.stat")).unwrap_or_default();
+    let files = number(&stat, idle).unwrap_or(0) + number(&stat, active).unwrap_or(0);
+    let held = one(held).unwrap_or(0).saturating_sub(files);
+    let said = format!("left of the {} that the control group {} allows", show::bytes(most), folder.display());
+    Some(Limit { left: most.saturating_sub(held), said, of_addresses: false })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    /// A system of these files.
+    fn system(files: &[(&str, &str)]) -> impl Fn(&Path) -> Option<String> {
+        let files: HashMap<PathBuf, String> =
+            files.iter().map(|(path, text)| (path.into(), text.to_string())).collect();
+        move |path| files.get(path).cloned()
+    }
+
+    #[test]
+    fn every_limit_is_read_with_the_figure() {
+        // as Linux 6 writes them, shortened
+        let second = system(&[
+            ("/proc/self/cgroup", "0::/a/b\n"),
+            ("/proc/self/mountinfo", "31 23 0:28 / /sys/fs/cgroup rw,relatime - cgroup2 cgroup2 rw\n"),
+            ("/sys/fs/cgroup/a/b/memory.max", "max\n"),
+            ("/sys/fs/cgroup/a/b/memory.current", "500\n"),
+            ("/sys/fs/cgroup/a/memory.max", "3000000000\n"),
+            ("/sys/fs/cgroup/a/memory.current", "1000000000\n"),
+            ("/sys/fs/cgroup/a/memory.stat", "anon 1\ninactive_file 300000000\nactive_file 200000000\n"),
+        ]);
+        let found = groups(&second);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(found[0].left, 2_500_000_000, "the parent's limit, less what is held and not of files");
+        assert_eq!(found[0].said, "left of the 3.00 GB that the control group /sys/fs/cgroup/a allows");
+        // the first version, in a container that sees its own group as the root of its mount
+        let first = system(&[
+            ("/proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/box/inner\n0::/\n"),
+            (
+                "/proc/self/mountinfo",
+                "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
+                 35 31 0:32 /box /sys/fs/cgroup/memory rw shared:1 - cgroup cgroup rw,memory\n",
+            ),
+            ("/sys/fs/cgroup/memory/inner/memory.limit_in_bytes", "800000000\n"),
+            ("/sys/fs/cgroup/memory/inner/memory.usage_in_bytes", "900000000\n"),
+            ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"),
+            ("/sys/fs/cgroup/memory/memory.usage_in_bytes", "900000000\n"),
+        ]);
+        let left: Vec<u64> = groups(&first).iter().map(|limit| limit.left).collect();
+        assert_eq!(left, [0, 9_223_372_036_854_771_712 - 900_000_000]);
+        // a shell's
+        let shell = system(&[
+            (
+                "/proc/self/limits",
+                "Limit                     Soft Limit           Hard Limit           Units\n\
+                 Max data size             unlimited            unlimited            bytes\n\
+                 Max address space         614400000            unlimited            bytes\n",
+            ),
+            ("/proc/self/status", "VmSize:\t  100000 kB\nVmData:\t  5 kB\n"),
+            ("/proc/meminfo", "MemTotal:       24684092 kB\nMemAvailable:   22496388 kB\n"),
+        ]);
+        let said = "left of the 614.4 MB that ulimit -v allows".to_string();
+        assert_eq!(own(&shell), [Limit { left: 614_400_000 - 102_400_000, said, of_addresses: true }]);
+        assert_eq!(machine(&shell).unwrap().left, 22_496_388 * 1024);
+        // where nothing is told, nothing is refused
+        let none = system(&[]);
+        assert!(machine(&none).is_none() && groups(&none).is_empty() && own(&none).is_empty());
+    }
+}

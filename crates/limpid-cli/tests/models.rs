@@ -1,0 +1,223 @@
+//! Models in files, from the command line: where they may be written, what is opened, and what there is no room for.
+
+mod common;
+
+use common::{Folder, LIMPID, text};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+const SMALL: &str = "--d-model 32 --n-head 2 --n-layer 2 --d-ff 64 --context-length 16 --steps 2 --batch-size 4";
+
+/// A folder with a text and a model that learned from it.
+fn trained(name: &str) -> Folder {
+    let f = Folder::new(name);
+    f.file("text.txt", "the quick brown fox jumps over the lazy dog. ".repeat(100));
+    f.both(&format!("train --data text.txt --out m --activation gelu-tanh {SMALL}"));
+    f
+}
+
+fn names(f: &Folder, folder: &str) -> Vec<String> {
+    let entries = fs::read_dir(f.0.join(folder)).unwrap();
+    let mut all: Vec<String> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    all.sort();
+    all
+}
+
+/// Runs with an end after a minute: what waits for ever fails here.
+#[track_caller]
+fn refused(f: &Folder, arguments: &str, said: &[&str]) {
+    let mut child = f.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let waits = (0..600).all(|_| {
+        std::thread::sleep(Duration::from_millis(100));
+        child.try_wait().unwrap().is_none()
+    });
+    if waits {
+        child.kill().unwrap();
+    }
+    let out = child.wait_with_output().unwrap();
+    let message = text(&out.stderr);
+    assert!(!waits && out.status.code() == Some(1) && !message.contains("panicked"), "limpid {arguments}: {message}");
+    said.iter().for_each(|words| assert!(message.contains(words), "limpid {arguments} lacks `{words}`: {message}"));
+}
+
+#[test]
+fn convert_writes_over_nothing_unasked_and_replaces_whole() {
+    let f = trained("places");
+    f.ok("convert m hf --max-shard-size 1");
+    let old = names(&f, "hf");
+    f.fails(1, "convert m hf", &["hf is there already", "--force"]);
+    f.fails(1, "convert m hf/ --to limpid", &["is there already", "--force"]);
+    f.file("hf/merges.txt", "stale");
+    f.file("hf/model-00001-of-00002.safetensors", "stale");
+    f.ok("convert m hf --force --verify");
+    assert_eq!(names(&f, "hf"), old, "nothing of the old one stays");
+    assert!(names(&f, ".").iter().all(|name| !name.contains("partial") && !name.contains("old")));
+    f.file("hf/README.md", "mine");
+    f.fails(1, "convert m hf --force", &["\"README.md\"", "no part of a model"]);
+    assert_eq!(f.bytes("hf/README.md"), b"mine");
+    f.fails(1, "convert hf m --force --to limpid", &["no part of a model", "report.html"]); // a run's folder
+    // single files
+    f.ok("convert m m.gguf");
+    let whole = f.bytes("m.gguf");
+    f.fails(1, "convert m m.gguf --dtype f16", &["m.gguf is there already", "--force"]);
+    assert_eq!(f.bytes("m.gguf"), whole);
+    f.ok("convert m m.gguf --dtype f16 --force");
+    assert_ne!(f.bytes("m.gguf"), whole);
+    f.fails(1, "convert m m.gguf --to hf --force", &["is there already", "a model as hf is a folder"]);
+    f.fails(1, "convert m hf --to gguf --force", &["is there already", "a model as gguf is one file"]);
+    // one inside the other, by whatever way
+    symlink("m", f.0.join("link")).unwrap();
+    symlink("nowhere", f.0.join("dangling")).unwrap();
+    fs::create_dir_all(f.0.join("outer/empty")).unwrap();
+    f.ok("convert m outer/inner --to limpid");
+    for what in ["m m", "m ./m/", "m link", "link m", "m outer/../m"] {
+        f.fails(1, &format!("convert {what} --to limpid --force"), &["written over itself"]);
+    }
+    for what in ["m m/sub", "m link/sub", "outer/inner outer", "m m/model.safetensors --to gguf"] {
+        f.fails(1, &format!("convert {what} --force"), &["one inside the other"]);
+    }
+    f.fails(1, "convert m dangling", &["is there already"]);
+    f.fails(1, "convert m dangling --force", &["a link to what is not there"]);
+    f.fails(1, "convert m /dev/null --to gguf --force", &["a device"]);
+    f.ok("convert m m/beside.gguf"); // a new file beside others is no harm
+    f.ok("convert m outer/empty --to limpid");
+    symlink("outer/inner", f.0.join("way")).unwrap();
+    f.ok("convert m way --to hf --force");
+    assert!(fs::symlink_metadata(f.0.join("way")).unwrap().is_symlink() && names(&f, "outer/inner") == old);
+    // names of what limpid does not write
+    for what in
+        ["x.onnx", "x.PT", "x.safetensors", "x.bin --to hf", "x.gguf --to limpid", "x.gguf --to llmc", "x.pt --to gguf"]
+    {
+        f.fails(1, &format!("convert m {what}"), &["limpid writes folders (hf and limpid), .gguf and llm.c's .bin"]);
+    }
+    f.ok("convert m v0.2"); // a point is no ending
+    f.fails(1, "inspect --model m --prompt the --save m/model.safetensors", &["a file of the model itself"]);
+    f.fails(1, "inspect --model m.gguf --prompt the --save m.gguf", &["a file of the model itself"]);
+    // a folder of a tokenizer holds one tokenizer
+    f.ok("tokenize train text.txt --vocab-size 270 --out tok/folder --quiet");
+    f.ok("tokenize train text.txt --kind char --out tok/folder --quiet");
+    assert_eq!(names(&f, "tok/folder"), ["tokenizer.json", "tokenizer_config.json"]);
+    f.fails(1, "tokenize train text.txt --kind char --out m --format folder --quiet", &["no file of a tokenizer"]);
+}
+
+/// A conversion that is killed leaves the old model or the new one, whole.
+#[test]
+fn a_killed_conversion_leaves_the_old_or_the_new() {
+    let f = trained("killed");
+    f.ok("convert m x --to limpid");
+    f.ok("convert m other --to limpid --dtype bf16");
+    let (old, new) = (f.bytes("x/model.safetensors"), f.bytes("other/model.safetensors"));
+    for wait in 0..12 {
+        let dtype = if wait % 2 == 0 { "bf16" } else { "f32" };
+        let mut child = f
+            .command(&format!("convert m x --to limpid --force --dtype {dtype}"))
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(4 * wait));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let found = f.bytes("x/model.safetensors");
+        assert!(found == old || found == new, "after {wait}: {} bytes", found.len());
+        f.ok("params --model x");
+    }
+}
+
+#[test]
+fn pipes_devices_and_files_without_end_are_no_models() {
+    let f = trained("endless");
+    assert!(Command::new("mkfifo").arg(f.0.join("pipe")).status().unwrap().success());
+    for (name, file, target) in [
+        ("zero", "config.json", "/dev/zero"),
+        ("fifo", "config.json", "../pipe"),
+        ("weights", "model.safetensors", "../pipe"),
+        ("tokens", "tokenizer.json", "/dev/zero"),
+        ("merges", "vocab.txt", "../pipe"),
+    ] {
+        f.ok(&format!("convert m {name} --to limpid"));
+        let _ = fs::remove_file(f.0.join(name).join("tokenizer.json"));
+        let _ = fs::remove_file(f.0.join(name).join(file));
+        symlink(target, f.0.join(name).join(file)).unwrap();
+        refused(&f, &format!("params --model {name}"), &[file]);
+    }
+    f.ok("convert m index --to hf");
+    fs::remove_file(f.0.join("index/model.safetensors")).unwrap();
+    symlink("/dev/zero", f.0.join("index/model.safetensors.index.json")).unwrap();
+    refused(&f, "params --model index", &["index.json", "a pipe or a device"]);
+    fs::create_dir(f.0.join("adapter")).unwrap();
+    symlink("../pipe", f.0.join("adapter/adapter_config.json")).unwrap();
+    refused(&f, "params --model adapter", &["adapter_config.json", "a pipe or a device"]);
+    for device in ["pipe", "/dev/zero", "/dev/null"] {
+        refused(&f, &format!("params --model {device}"), &["a pipe or a device: a model is a folder or a file"]);
+    }
+}
+
+/// A model with a weight that is no number is never said to know a text this or that well.
+#[test]
+fn a_model_with_a_weight_that_is_no_number_is_an_error_that_names_it() {
+    let f = trained("nan");
+    for (name, value) in [("nan", f32::NAN), ("inf", f32::INFINITY)] {
+        f.ok(&format!("convert m {name} --to limpid --force"));
+        let mut bytes = f.bytes(&format!("{name}/model.safetensors"));
+        let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+        let json: serde_json::Value = serde_json::from_slice(&bytes[8..8 + header]).unwrap();
+        let tensor = "blocks.0.mlp.in.weight";
+        let at = 8 + header + json[tensor]["data_offsets"][0].as_u64().unwrap() as usize + 40;
+        bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        f.file(&format!("{name}/model.safetensors"), bytes);
+        for verb in [
+            "eval --data text.txt",
+            "eval --data text.txt --json",
+            "inspect --prompt the",
+            "inspect --prompt the --json",
+        ] {
+            f.fails(1, &format!("{verb} --model {name}"), &[tensor]);
+        }
+        assert!(!f.run(&format!("eval --data text.txt --json --model {name}")).stdout.starts_with(b"{"), "no null");
+        f.fails(1, &format!("generate --model {name} --prompt the"), &["damaged"]);
+        f.fails(1, &format!("params --check --model {name}"), &[tensor]);
+    }
+}
+
+/// `ulimit -v` is kept to: with the figure where it is known before, and without a panic wherever it is met.
+#[test]
+fn what_the_shell_allows_is_kept_to() {
+    let f = trained("ulimit");
+    let run = |kilobytes: u64, arguments: &str| {
+        let script = format!("ulimit -v {kilobytes}; exec {LIMPID} {arguments}");
+        let out = Command::new("sh").args(["-c", &script]).current_dir(&f.0).stdin(Stdio::null()).output().unwrap();
+        (out.status.code(), text(&out.stderr))
+    };
+    for arguments in [
+        "bench decode --preset gpt2 --tokens 1",
+        "bench train --preset gpt2 --batch-size 1 --context-length 8",
+        "train --data text.txt --preset gpt2 --out none --batch-size 1 --context-length 8",
+        "check --data text.txt --preset gpt2 --context-length 8",
+        "inspect --preset gpt2 --tokens 1",
+    ] {
+        let (code, said) = run(600_000, arguments);
+        let known = said.contains("left of the 614.4 MB that ulimit -v allows");
+        assert!(code == Some(1) && known && said.contains("needs "), "{arguments}: {code:?} {said}");
+    }
+    assert!(!f.0.join("none").exists());
+    // wherever it is met: threads, memory, a model's own tables
+    for kilobytes in (60_000..240_000).step_by(12_000) {
+        for arguments in ["eval --model m --data text.txt --threads 48", "inspect --model m --prompt the --threads 48"]
+        {
+            let (code, said) = run(kilobytes, arguments);
+            assert!(
+                matches!(code, Some(0 | 1)) && !said.contains("panicked"),
+                "{kilobytes} {arguments}: {code:?} {said}"
+            );
+        }
+    }
+    let sizes = "eval --model m --data text.txt --batch-size";
+    for size in ["4611686018427387904", "18446744073709551615", "1000000000000"] {
+        f.fails(1, &format!("{sizes} {size}"), &[]);
+    }
+    for segments in ["9223372036854775807", "4611686018427387904", "1099511627775"] {
+        f.fails(1, &format!("train --data text.txt --out none {SMALL} --n-segment {segments}"), &["n_segment"]);
+    }
+}
