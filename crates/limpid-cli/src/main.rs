@@ -87,7 +87,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if show::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("{}{error:#}", if error.is::<options::Interrupted>() { "" } else { "error: " });
             ExitCode::from(match () {
                 () if error.is::<options::Usage>() => 2,
                 () if error.is::<options::Interrupted>() => 130,

@@ -18,6 +18,7 @@ use limpid::nearest::nearest;
 use limpid::ops::adamw::Method;
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
+use limpid::train::folder::{self, Found};
 use limpid::train::{Divergence, Recipe, Reduction, Schedule};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -653,11 +654,13 @@ fn resumed(resume: Option<OsString>, out: Option<OsString>) -> Result<Option<Pat
     Ok(folder.filter(|folder| folder.join("limpid.toml").exists()))
 }
 
-/// The newest folder under runs/ that has a state.
+/// The newest run under runs/ that can go on, or that began and was killed before its first save.
 pub fn newest_run() -> Option<PathBuf> {
     let runs = std::fs::read_dir("runs").ok()?.flatten().map(|entry| entry.path());
-    runs.filter(|path| limpid::train::Run::can_resume(path))
-        .max_by_key(|path| path.join("state/last.safetensors").metadata().and_then(|m| m.modified()).ok())
+    let begun = |path: &PathBuf| path.join("limpid.toml").exists() && folder::look(path) == Found::Begun;
+    let time = |file: PathBuf| file.metadata().and_then(|m| m.modified()).ok();
+    runs.filter(|path| limpid::train::Run::can_resume(path) || begun(path))
+        .max_by_key(|path| time(path.join("state/last.safetensors")).max(time(path.join("limpid.toml"))))
 }
 
 fn dashes(arg: OsString) -> OsString {

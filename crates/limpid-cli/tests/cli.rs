@@ -345,7 +345,7 @@ fn an_interrupt_saves_and_says_how_to_go_on() {
     let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(killed.success());
     let out = child.wait_with_output().unwrap();
-    assert!(out.status.success(), "{}", text(&out.stderr));
+    assert_eq!(out.status.code(), Some(130), "{}", text(&out.stderr));
     assert!(text(&out.stderr).contains("limpid train --resume run"), "{}", text(&out.stderr));
     let stopped: Value = serde_json::from_str(&fs::read_to_string(f.0.join("run/summary.json")).unwrap()).unwrap();
     let steps = stopped["steps"].as_u64().unwrap();

@@ -75,6 +75,12 @@ fn values(name: &str, n: usize, seed: u64) -> Vec<f32> {
     (0..n as u64).map(|i| (0.3 * random::normal(seed, random::site(name), i)) as f32).collect()
 }
 
+/// Begins an adapter's folder, as a run does.
+fn begin(folder: &Path, model: &Model, base: &Base) {
+    fs::create_dir_all(folder).unwrap();
+    adapter::describe(model, base).iter().for_each(|(name, text)| fs::write(folder.join(name), text).unwrap());
+}
+
 /// A random model in a folder.
 fn base(path: &Path, config: &Config, seed: u64) -> Checkpoint {
     let values = |param: &limpid::model::Param| values(&param.name, param.slot.len(), seed);
@@ -123,8 +129,8 @@ fn merged_is_unmerged_within_rounding_and_comes_back_bit_for_bit() {
             let run = folder.0.join("run");
             let (model, mut cpu) = adapted(&base, &lora(targets), score);
             let fingerprint = base.fingerprint().unwrap();
-            adapter::describe(&run, &model, &Base { path: base.path.clone(), fingerprint }).unwrap();
-            checkpoint::save_weights(&run, &model, &cpu).unwrap();
+            begin(&run, &model, &Base { path: base.path.clone(), fingerprint });
+            checkpoint::save_weights(&run, &model, &cpu, 1).unwrap();
             let unmerged = losses(&model, &mut cpu);
 
             let opened = Checkpoint::open(&run).unwrap();
@@ -194,8 +200,8 @@ fn an_adapter_of_another_model_is_refused_with_both_named() {
     let own = base(&path("own"), &config, 1);
     let (model, cpu) = adapted(&own, &lora(&["attention"]), score);
     let made_for = Base { path: own.path.clone(), fingerprint: own.fingerprint().unwrap() };
-    adapter::describe(&path("run"), &model, &made_for).unwrap();
-    checkpoint::save_weights(&path("run"), &model, &cpu).unwrap();
+    begin(&path("run"), &model, &made_for);
+    checkpoint::save_weights(&path("run"), &model, &cpu, 1).unwrap();
     let refused = |base: Checkpoint| base.with_adapter(&path("run")).err().expect("refused").to_string();
     let has =
         |message: &str, words: &[&str]| words.iter().for_each(|w| assert!(message.contains(w), "{message} lacks {w}"));
@@ -263,13 +269,12 @@ fn a_stopped_run_ends_in_the_same_bytes() {
             let cpu = Box::new(Cpu::new(&model, 2));
             let trainer = Trainer::from(&base, model, cpu, recipe).unwrap();
             let path = folder.0.join(format!("{name}-{out}"));
-            fs::create_dir_all(path.join("state")).unwrap();
             let mut run = Run::new(trainer, Some(path.clone()), &train, &empty, Objective::NextToken, &tokenizer);
             if resume {
                 assert_eq!(run.resume(None).unwrap(), 4);
             } else {
                 let made_for = Base { path: base.path.clone(), fingerprint: base.fingerprint().unwrap() };
-                adapter::describe(&path, &run.trainer.model, &made_for).unwrap();
+                run.files = adapter::describe(&run.trainer.model, &made_for);
             }
             run.go(&mut |event| match event {
                 Event::Step(step, _) if step.step == stop => Control::Stop,

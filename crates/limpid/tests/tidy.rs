@@ -19,7 +19,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("names", &["config", "model", "ops"]),
     ("trace", &["config", "model", "ops", "backend", "names", "nearest", "checkpoint"]),
     ("evaluate", &["model", "ops", "backend", "data"]),
-    ("train", &["config", "model", "ops", "backend", "data", "checkpoint", "evaluate", "tokenizer", "trace"]),
+    ("train", &["config", "model", "ops", "backend", "data", "checkpoint", "evaluate", "files", "tokenizer", "trace"]),
     ("report", &["train", "checkpoint", "trace"]), // a run's log, files, thousands
     ("generate", &["config", "model", "ops", "backend", "tokenizer"]),
 ];

@@ -269,8 +269,6 @@ fn run_until(
     let mut run = Run::new(trainer, folder, &text, &validation, Objective::NextToken, &tokenizer);
     if resume {
         run.resume(None).unwrap();
-    } else {
-        run.describe().unwrap();
     }
     run.go(&mut |event| match event {
         Event::Step(step, _) if Some(step.step) == stop_at => Control::Stop,
@@ -490,7 +488,7 @@ fn told(
     let tokenizer = letters();
     let mut run = Run::new(trainer, Some(folder.into()), train, validation, Objective::NextToken, &tokenizer);
     let resumes = Run::can_resume(folder);
-    let began = if resumes { run.resume(None).map(drop) } else { run.describe() };
+    let began = if resumes { run.resume(None).map(drop) } else { Ok(()) };
     let mut notices = vec![];
     let done = began.and_then(|()| {
         run.go(&mut |event| {

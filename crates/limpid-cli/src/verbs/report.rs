@@ -1,14 +1,15 @@
 //! `report`: what runs came to, as a page of curves and a table.
 
 use crate::show;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use limpid::report::units::{count, duration};
-use limpid::report::{self, RunRecord};
+use limpid::report::{self, ReportError, RunRecord};
 use std::path::{Path, PathBuf};
 
 /// Show what runs came to, finished or not: a page with their curves, that any browser opens, and a table.
 ///
-/// Of several runs, the page lays the curves over each other and says in which settings they differ.
+/// Of several runs, the page lays the curves over each other and says in which settings they differ; folders without a step
+/// are passed over, and named.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example: limpid report runs/*")]
 pub struct Args {
@@ -28,17 +29,38 @@ pub fn run(args: Args) -> Result<()> {
         [run] => run.join("report.html"),
         _ => "report.html".into(),
     });
-    let runs = write(&args.runs, &out)?;
+    // of several, those without a step (never begun, or no run's folder) are passed over
+    let (mut runs, mut folders, mut passed) = (vec![], vec![], vec![]);
+    for folder in &args.runs {
+        match read(folder) {
+            Ok(run) => {
+                runs.push(run);
+                folders.push(folder);
+            }
+            Err(e) if args.runs.len() > 1 && e.downcast_ref().is_some_and(ReportError::has_no_step) => {
+                passed.push((folder, e))
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    passed.iter().for_each(|(_, why)| eprintln!("passed over: {why:#}"));
+    if runs.is_empty() {
+        bail!("none of the {} folders holds a run with a step", args.runs.len());
+    }
+    page(&runs, &out)?;
     let differing = report::differences(&runs);
     if args.json {
-        let results = args.runs.iter().zip(&runs);
+        let results = folders.into_iter().zip(&runs);
         let results = results.map(|(folder, run)| {
             let mut result = serde_json::to_value(&run.results)?;
             result["folder"] = folder.display().to_string().into();
             Ok(result)
         });
         let results: Vec<serde_json::Value> = results.collect::<Result<_>>()?;
-        return show::json(&serde_json::json!({ "page": out, "runs": results, "differs": differing }));
+        let passed: Vec<_> = passed.iter().map(|(folder, _)| folder.display().to_string()).collect();
+        return show::json(
+            &serde_json::json!({ "page": out, "runs": results, "differs": differing, "passed_over": passed }),
+        );
     }
     let head = ["", "steps", "train loss", "val loss", "best step", "tokens", "tok/s", "time"].map(String::from);
     let rows = runs.iter().map(|run| {
@@ -60,11 +82,13 @@ pub fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
-/// Reads runs and writes their page.
-pub fn write(folders: &[impl AsRef<Path>], page: &Path) -> Result<Vec<RunRecord>> {
-    let runs = folders.iter().map(|folder| read(folder.as_ref())).collect::<Result<Vec<_>>>()?;
-    limpid::checkpoint::write_text(page, &report::html(&runs))?;
-    Ok(runs)
+/// Writes the page of one run into its folder.
+pub fn write(folder: &Path) -> Result<()> {
+    page(&[read(folder)?], &folder.join("report.html"))
+}
+
+fn page(runs: &[RunRecord], page: &Path) -> Result<()> {
+    Ok(limpid::checkpoint::write_text(page, &report::html(runs))?)
 }
 
 /// A run, with the settings that `train` wrote down.

@@ -3,7 +3,9 @@
 use super::{fits, peak_rss, program, trainable};
 use crate::chat;
 use crate::dashboard::{self, Dashboard, Now};
-use crate::options::{self, DataOptions, MachineOptions, ModelOptions, RecipeOptions, TuningOptions, Usage};
+use crate::options::{
+    self, DataOptions, Interrupted, MachineOptions, ModelOptions, RecipeOptions, TuningOptions, Usage,
+};
 use crate::show::{self, Progress};
 use crate::source::{self, Corpus, Text, Wants};
 use anyhow::{Context, Result, bail};
@@ -17,7 +19,7 @@ use limpid::model::again::Keep;
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
 use limpid::tokenizer::Tokenizer;
-use limpid::train::log::Log;
+use limpid::train::folder::{self, Found};
 use limpid::train::{Control, Event, Recipe, Run, Summary, Trainer};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -41,6 +43,9 @@ pub struct Args {
     /// Where the model goes [default: runs/PRESET-TIME]
     #[arg(long, value_name = "DIR", aliases = ["out-dir", "output-dir"])]
     pub out: Option<PathBuf>,
+    /// Train into --out although it holds something else: its model, if it has one, is replaced
+    #[arg(long, requires = "out", conflicts_with = "resume", hide_short_help = true)]
+    pub force: bool,
     /// Go on with a run: its folder, or `auto` for the newest (or for --out, if it has begun)
     #[arg(long, value_name = "auto|DIR", aliases = ["resume-from-checkpoint"])]
     pub resume: Option<String>,
@@ -250,18 +255,69 @@ impl Args {
         self.data == "builtin:stories" && !chosen && self.config.is_none() && self.tuning.from.is_none()
     }
 
-    /// The folder of a run that is to go on.
-    fn resumed(&self) -> Option<PathBuf> {
-        match self.resume.as_deref()? {
-            "auto" => self.out.clone().or_else(options::newest_run).filter(|folder| Run::can_resume(folder)),
-            folder => Some(folder.into()),
+    /// The folder that was asked for, if one was.
+    fn asked(&self) -> Option<PathBuf> {
+        match self.resume.as_deref() {
+            Some("auto") => self.out.clone().or_else(options::newest_run),
+            Some(folder) => Some(folder.into()),
+            None => self.out.clone(),
         }
     }
 
+    /// The folder of a run that is to go on: of one that was killed before its first save, all is done again.
+    fn resumed(&self) -> Option<PathBuf> {
+        self.resume.as_ref().and_then(|_| self.asked()).filter(|folder| Run::can_resume(folder))
+    }
+
     fn folder(&self, name: &str) -> PathBuf {
-        self.resumed()
-            .or(self.out.clone())
-            .unwrap_or_else(|| PathBuf::from("runs").join(format!("{name}-{}", timestamp())))
+        let named = || {
+            let first = PathBuf::from("runs").join(format!("{name}-{}", timestamp()));
+            let next = (2..).map(|n| first.with_file_name(format!("{name}-{}-{n}", timestamp())));
+            std::iter::once(first.clone()).chain(next).find(|path| !path.exists()).unwrap_or(first)
+        };
+        self.asked().unwrap_or_else(named)
+    }
+
+    /// Refuses what could not become of this folder, before the text is read.
+    fn fits_folder(&self, folder: &Path) -> Result<()> {
+        if self.resumed().is_some() {
+            let text = std::fs::read_to_string(folder.join("limpid.toml")).unwrap_or_default();
+            let was = text.parse::<toml::Table>().unwrap_or_default();
+            let was = was.get("tokenizer").and_then(toml::Value::as_str);
+            return match &self.tokenizer {
+                Some(asked) if was != Some(&absolute(asked)) => bail!(
+                    "--tokenizer is {asked}, but a run keeps the tokenizer that it began with{}: leave it out, or start a new \
+                     run with another --out",
+                    was.map_or(String::new(), |was| format!(", {was}"))
+                ),
+                _ => Ok(()),
+            };
+        }
+        let found = folder::look(folder);
+        if self.resume.as_ref().is_some_and(|resume| resume != "auto") && found != Found::Begun {
+            bail!("{} cannot be resumed: it has no state/last.safetensors (no step was saved there)", folder.display());
+        }
+        if !self.force && matches!(found, Found::Run | Found::Other(_)) {
+            bail!("{}", found.says(folder));
+        }
+        let kept = ["model.safetensors", "adapter_model.safetensors"].iter().any(|name| folder.join(name).exists());
+        if found == Found::Begun && kept && self.resume.is_none() && !self.force {
+            bail!(
+                "{0} already holds a run, which was killed before its first save: --resume {0} begins it again, another --out \
+                 starts a new one",
+                folder.display()
+            );
+        }
+        let same = |from: &String| std::fs::canonicalize(from).ok().zip(std::fs::canonicalize(folder).ok());
+        if let Some((from, out)) = self.tuning.from.as_ref().and_then(same)
+            && from == out
+        {
+            bail!(
+                "--from and --out are both {}: the model that is trained on stays; choose another --out",
+                folder.display()
+            );
+        }
+        Ok(())
     }
 }
 
@@ -294,7 +350,7 @@ fn timestamp() -> String {
 pub fn interrupt() -> Result<Arc<AtomicBool>> {
     let asked = Arc::new(AtomicBool::new(false));
     let flag = asked.clone();
-    ctrlc::set_handler(move || {
+    on_signal(move || {
         if flag.swap(true, Ordering::Relaxed) {
             dashboard::restore();
             std::process::exit(130);
@@ -306,24 +362,32 @@ pub fn interrupt() -> Result<Arc<AtomicBool>> {
     Ok(asked)
 }
 
+/// Calls `f` at Ctrl-C, when the process is told to end and when its terminal is closed, unless that is to be ignored (nohup).
+#[cfg(unix)]
+fn on_signal(f: impl Fn() + Send + 'static) -> Result<()> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    // Linux says what is ignored: a mask, with the first signal as its lowest bit
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    let ignored = mask.is_some_and(|mask| mask >> (SIGHUP - 1) & 1 == 1);
+    let caught = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| *signal != SIGHUP || !ignored);
+    let mut signals = signal_hook::iterator::Signals::new(caught)?;
+    std::thread::Builder::new().spawn(move || signals.forever().for_each(|_| f()))?;
+    Ok(())
+}
+
+#[cfg(not(unix))]
+fn on_signal(f: impl Fn() + Send + 'static) -> Result<()> {
+    Ok(ctrlc::set_handler(f)?)
+}
+
 pub fn run(args: Args) -> Result<()> {
     let resumed = args.resumed();
-    if let Some(folder) = &resumed
-        && !Run::can_resume(folder)
-    {
-        bail!("{} cannot be resumed: it has no state/last.safetensors (no step was saved there)", folder.display());
+    if let Some(folder) = args.asked().filter(|_| !args.find_rate) {
+        args.fits_folder(&folder)?;
     }
     let job = args.job()?;
     let folder = args.folder(&job.name);
-    // killed before its first state was saved, a run has nothing to go on from: `--resume auto` begins it again
-    let has = |file: &str| folder.join(file).exists();
-    let begins_again = args.resume.is_some() && has("limpid.toml") && !has("summary.json");
-    if resumed.is_none()
-        && !begins_again
-        && (Run::can_resume(&folder) || has("model.safetensors") || has("adapter_config.json"))
-    {
-        bail!("{} already holds a run: --resume {0} goes on with it, another --out starts a new one", folder.display());
-    }
     fits(&job.model, Some(&job.recipe), args.machine.threads(), "training this model")?;
     if args.find_rate {
         return super::find::run(&job, &args.machine, args.json);
@@ -382,11 +446,14 @@ pub fn run(args: Args) -> Result<()> {
         let step = run.resume(args.resume_step)?;
         say(format!("going on with {} after step {step}", folder.display()));
     } else {
-        run.describe()?;
+        if args.resume.is_some() && folder::look(&folder) == Found::Begun {
+            say(format!("{} was stopped before its first save: it begins again", folder.display()));
+        }
+        run.force = args.force;
         let from = args.tuning.from.as_deref().map(absolute);
         if let (Some(from), Some(base)) = (&from, &job.base) {
             let base = adapter::Base { path: from.into(), fingerprint: base.fingerprint()? };
-            adapter::describe(&folder, &job.model, &base)?;
+            run.files = adapter::describe(&job.model, &base);
         }
         // a model that is trained on brings its tokenizer, and is no preset
         let own = job.base.as_ref().is_some_and(|base| base.tokenizer.is_some());
@@ -402,7 +469,8 @@ pub fn run(args: Args) -> Result<()> {
         ];
         let rest = rest.into_iter().chain(args.tuning.keys());
         let rest: Vec<_> = rest.filter(|(_, value)| !value.is_empty() && value != "false").collect();
-        limpid::checkpoint::write_text(&folder.join("limpid.toml"), &options::to_toml(&job.config, &recipe, &rest))?;
+        // the first to be there: a run that is killed as it begins knows what it was
+        run.files.insert(0, ("limpid.toml".into(), options::to_toml(&job.config, &recipe, &rest)));
     }
 
     let watched = args.ui && !args.json;
@@ -431,6 +499,9 @@ pub fn run(args: Args) -> Result<()> {
                 dashboard.iter().for_each(|d| d.line(&format!("step {step}: saved")));
             }
             Event::Notice(what) => {
+                if args.json {
+                    eprintln!("{what}");
+                }
                 progress.line(&what);
                 dashboard.iter().for_each(|d| d.line(&what));
             }
@@ -439,22 +510,40 @@ pub fn run(args: Args) -> Result<()> {
     });
     progress.done();
     drop(dashboard);
-    let summary = Summary { entropy_floor: floor, peak_rss_bytes: peak_rss(), ..summary? };
-    limpid::checkpoint::write_text(&folder.join("summary.json"), &(serde_json::to_string_pretty(&summary)? + "\n"))?;
+    let mut summary = Summary { entropy_floor: floor, peak_rss_bytes: peak_rss(), ..summary? };
+    let mut log = run.into_log(); // the model's memory is free for the sample
+    let text = serde_json::to_string_pretty(&summary)? + "\n";
+    if let Err(error) = limpid::checkpoint::write_text(&folder.join("summary.json"), &text) {
+        summary.missing.push(format!("{:#}", anyhow::Error::from(error)));
+    }
     if !args.json {
         report(&summary, &folder);
     }
-    drop(run); // its memory is free for the sample
-    if !summary.stopped
-        && !args.json
-        && args.sample > 0
-        && let Some((prompt, text)) = super::generate::sample(&folder, args.sample, &args.machine, recipe.seed)?
-    {
+    let whole = !summary.stopped && summary.missing.is_empty() && !asked.load(Ordering::Relaxed);
+    let sampled = match whole && !args.json && args.sample > 0 {
+        true => super::generate::sample(&folder, args.sample, &args.machine, recipe.seed),
+        false => Ok(None),
+    };
+    if let (Ok(Some((prompt, text))), Some(log)) = (&sampled, &mut log) {
         let line = serde_json::json!({ "step": summary.steps, "prompt": prompt, "sample": text });
-        Log::open(&folder, summary.steps)?.add(line)?;
+        if let Err(error) = log.add(line).and_then(|()| log.derive()) {
+            summary.missing.push(format!("{:#}", anyhow::Error::from(error)));
+        }
     }
-    super::report::write(&[folder.as_path()], &folder.join("report.html"))?;
-    if args.json { show::json(&summary) } else { Ok(()) }
+    if let Err(error) = super::report::write(&folder) {
+        summary.missing.push(format!("{error:#}"));
+    }
+    if args.json {
+        show::json(&summary)?;
+    }
+    sampled?;
+    if !summary.missing.is_empty() {
+        bail!("not all that the run should leave could be written: {}", summary.missing.join("; "));
+    }
+    if summary.stopped || asked.load(Ordering::Relaxed) && !whole {
+        bail!(Interrupted("stopped before the end"));
+    }
+    Ok(())
 }
 
 fn report(summary: &Summary, folder: &Path) {

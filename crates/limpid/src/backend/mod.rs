@@ -8,6 +8,7 @@ pub mod reference;
 
 use crate::model::Model;
 use crate::ops::adamw::{Change, Group, Rule};
+use crate::ops::linear::Precision;
 use crate::ops::{Batch, Op, Pass, Slot};
 
 pub use cpu::{Cpu, CpuError};
@@ -42,6 +43,10 @@ pub trait Backend {
     /// The sum of a tensor's values, in their order: what a loss needs, without a copy.
     fn sum(&self, slot: Slot) -> f64 {
         self.read(slot).iter().map(|v| f64::from(*v)).sum()
+    }
+    /// What products multiply.
+    fn precision(&self) -> Precision {
+        Precision::F32
     }
     /// Replaces the values of a tensor.
     fn write(&mut self, slot: Slot, values: &[f32]);

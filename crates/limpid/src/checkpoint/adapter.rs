@@ -7,7 +7,7 @@
 
 use super::dialect::{Link, Turn, huggingface, outline};
 use super::store::{Dtype, Out, Store, bad};
-use super::{CheckpointError, Dialect, Result, at, format_pt, safetensors_file, write_text};
+use super::{CheckpointError, Dialect, Result, at, safetensors_file};
 use crate::backend::Backend;
 use crate::model::{Lora, Model, Param};
 use huggingface::Family;
@@ -18,7 +18,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 const CONFIG: &str = "adapter_config.json";
-const WEIGHTS: &str = "adapter_model.safetensors";
+pub(super) const WEIGHTS: &str = "adapter_model.safetensors";
 const PREFIX: &str = "base_model.model.";
 
 /// The model that an adapter was made for: `base.json`.
@@ -292,13 +292,9 @@ fn modules(model: &Model) -> Vec<(Link, String)> {
     dialect.links(model).into_iter().filter(|link| adapted(link).is_some()).map(named).collect()
 }
 
-/// Begins an adapter's folder: `adapter_config.json` and `base.json`.
-///
-/// # Errors
-/// Whatever the file system says.
-pub fn describe(folder: &Path, model: &Model, base: &Base) -> Result<()> {
-    let Some(lora) = &model.tuning.lora else { return Ok(()) };
-    at(folder, fs::create_dir_all(folder))?;
+/// What an adapter's folder begins with: the names and texts of `adapter_config.json` and `base.json`.
+pub fn describe(model: &Model, base: &Base) -> Vec<(String, String)> {
+    let Some(lora) = &model.tuning.lora else { return vec![] };
     let dialect = dialect(model);
     let transposed = matches!(dialect, Dialect::HuggingFace(Family::Gpt2 | Family::Gpt));
     let causal = model.config.mask == crate::config::Mask::Causal;
@@ -309,16 +305,12 @@ pub fn describe(folder: &Path, model: &Model, base: &Base) -> Result<()> {
         "target_modules": targets, "fan_in_fan_out": transposed, "bias": "none", "inference_mode": true,
         "init_lora_weights": true,
     });
-    write_text(&folder.join(CONFIG), &format!("{config:#}\n"))?;
     let base = serde_json::to_string_pretty(base).expect("a base is JSON");
-    write_text(&folder.join("base.json"), &format!("{base}\n"))
+    vec![(CONFIG.into(), format!("{config:#}\n")), ("base.json".into(), format!("{base}\n"))]
 }
 
-/// Writes the matrices of a model's adapter.
-///
-/// # Errors
-/// Whatever the file system says; the old file is then still there.
-pub(super) fn save(folder: &Path, model: &Model, backend: &dyn Backend) -> Result<()> {
+/// The matrices of a model's adapter, as they are written.
+pub(super) fn tensors<'a>(model: &'a Model, backend: &'a dyn Backend) -> Vec<Out<'a>> {
     let mut outs = vec![];
     for (link, module) in modules(model) {
         let target = link.param.trim_end_matches(".weight");
@@ -329,10 +321,10 @@ pub(super) fn save(folder: &Path, model: &Model, backend: &dyn Backend) -> Resul
         let shape = vec![link.rows.len(), b.slot.cols];
         outs.push(out(b_name, shape, Box::new(move || link.theirs(b, &backend.read(b.slot)))));
     }
-    safetensors_file::write(&folder.join(WEIGHTS), outs, format_pt())
+    outs
 }
 
-/// Reads what [`save`] wrote.
+/// Reads an adapter into a model that has one.
 pub(super) fn load(folder: &Path, model: &Model, backend: &mut dyn Backend) -> Result<()> {
     let plain = outline(&model.config).map_err(|source| CheckpointError::Config { path: folder.into(), source })?;
     Adapter::open(folder, &plain, folder)?.load(model, backend)

@@ -15,6 +15,7 @@ pub mod store;
 
 use crate::backend::Backend;
 use crate::config::{Config, ConfigError, axis};
+use crate::files;
 use crate::model::{Model, Param};
 use crate::ops::{Slot, Space};
 use crate::tokenizer::{self, Tokenizer};
@@ -152,7 +153,7 @@ pub(crate) fn at<T>(path: &Path, result: io::Result<T>) -> Result<T> {
 /// # Errors
 /// Whatever the file system says; the old file is then still there, and nothing is left beside it.
 pub fn replace(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> Result<()> {
-    at(path, crate::files::replace(path, write))
+    at(path, files::replace(path, write))
 }
 
 /// Replaces a small text file.
@@ -160,7 +161,7 @@ pub fn replace(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> Resu
 /// # Errors
 /// As [`replace`].
 pub fn write_text(path: &Path, text: &str) -> Result<()> {
-    replace(path, |path| File::create(path)?.write_all(text.as_bytes()))
+    replace(path, |path| files::Out::create(path)?.write_all(text.as_bytes()))
 }
 
 /// A parameter as it will be stored under limpid's own name.
@@ -202,15 +203,34 @@ pub fn save_parameters(path: &Path, model: &Model, backend: &dyn Backend) -> Res
     safetensors_file::write(path, stored(model, backend, Space::Param, ""), format_pt())
 }
 
-/// Writes what a run keeps to `folder`: `model.safetensors`, or the adapter alone where there is one.
+/// The file in `folder` that holds what a run keeps: `model.safetensors`, or the adapter alone where there is one.
+pub fn weights_path(folder: &Path, model: &Model) -> PathBuf {
+    folder.join(if model.tuning.lora.is_none() { "model.safetensors" } else { adapter::WEIGHTS })
+}
+
+/// Writes what a run keeps to `folder`, with the step it is of and a checksum. Returns the checksum.
 ///
 /// # Errors
 /// As [`save_parameters`].
-pub fn save_weights(folder: &Path, model: &Model, backend: &dyn Backend) -> Result<()> {
-    match model.tuning.lora {
-        None => save_parameters(&folder.join("model.safetensors"), model, backend),
-        Some(_) => adapter::save(folder, model, backend),
-    }
+pub fn save_weights(folder: &Path, model: &Model, backend: &dyn Backend, step: u64) -> Result<String> {
+    let tensors = match model.tuning.lora {
+        None => stored(model, backend, Space::Param, ""),
+        Some(_) => adapter::tensors(model, backend),
+    };
+    let mut facts = format_pt();
+    facts.insert("step".into(), step.to_string());
+    safetensors_file::write_summed(&weights_path(folder, model), tensors, facts)
+}
+
+/// The checksum of what [`save_weights`] wrote, and the step it is of.
+///
+/// # Errors
+/// If the file cannot be read, or is not what was written.
+pub fn check_weights(folder: &Path, model: &Model) -> Result<(String, u64)> {
+    let path = weights_path(folder, model);
+    let (store, sum) = safetensors_file::open_summed(&path)?;
+    let step = store.fact("step").and_then(|step| step.parse().ok());
+    Ok((sum, step.ok_or_else(|| bad(&path, "it does not say of which step it is"))?))
 }
 
 /// Reads what [`save_weights`] wrote.
@@ -224,7 +244,7 @@ pub fn load_weights(folder: &Path, model: &Model, backend: &mut dyn Backend) -> 
     }
 }
 
-/// Writes `memories`, each with a prefix to its tensors' names, to `path`, with `state` (JSON) in the metadata.
+/// Writes `memories`, each with a prefix to its tensors' names, to `path`, with `state` (JSON) and a checksum in the metadata.
 ///
 /// # Errors
 /// As [`save_parameters`].
@@ -236,7 +256,7 @@ pub fn save_state(
     state: String,
 ) -> Result<()> {
     let tensors = memories.iter().flat_map(|(prefix, space)| stored(model, backend, *space, prefix)).collect();
-    safetensors_file::write(path, tensors, Facts::from([("limpid".to_string(), state)]))
+    safetensors_file::write_summed(path, tensors, Facts::from([("limpid".to_string(), state)])).map(drop)
 }
 
 /// Our own names of some parameters, with a prefix for the tensors of another memory.

@@ -8,8 +8,10 @@ use crate::files::Map;
 use safetensors::tensor::{Dtype as Kind, Metadata, TensorInfo};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write;
+use std::io::{self, Seek, SeekFrom, Write};
+use std::ops::Range;
 use std::path::{Component, Path};
+use xxhash_rust::xxh3::Xxh3;
 
 /// Longer headers are refused, as by everybody who reads this format.
 const LONGEST_HEADER: u64 = 100_000_000;
@@ -24,6 +26,35 @@ const ONE: &str = "model.safetensors";
 pub fn open(path: &Path) -> Result<Store> {
     let (map, tensors, facts) = parts(path, 0)?;
     Store::new(path, vec![(path.into(), map)], tensors, facts)
+}
+
+/// What a checksum is called in the metadata, and how long it is.
+const SUM: (&str, usize) = ("\"xxh3\":\"", 16);
+
+/// Opens a file that [`write_summed`] wrote. Returns its checksum, too.
+///
+/// # Errors
+/// As [`open`], and if a single bit is not as it was written.
+pub fn open_summed(path: &Path) -> Result<(Store, String)> {
+    let map = at(path, Map::open(path))?;
+    let (_, start) = header(path, &map)?;
+    let Some(digits) = digits(&map[..start]) else {
+        return Err(bad(path, "it has no checksum: it was changed, or an older limpid wrote it"));
+    };
+    let mut sum = Xxh3::new();
+    [&map[..digits.start], &[b'0'; SUM.1], &map[digits.end..]].iter().for_each(|part| sum.update(part));
+    let found = format!("{:016x}", sum.digest());
+    if found.as_bytes() != &map[digits.clone()] {
+        let said = String::from_utf8_lossy(&map[digits]).into_owned();
+        return Err(bad(path, format!("its checksum is {found}, and it says {said:?}: it was changed or damaged")));
+    }
+    Ok((open(path)?, found))
+}
+
+/// Where a header has the digits of its checksum.
+fn digits(header: &[u8]) -> Option<Range<usize>> {
+    let at = header.windows(SUM.0.len()).position(|w| w == SUM.0.as_bytes())? + SUM.0.len();
+    (at + SUM.1 <= header.len()).then_some(at..at + SUM.1)
 }
 
 /// What a store of `path` is made of, where it is file number `file`.
@@ -132,7 +163,20 @@ pub fn open_sharded(folder: &Path, index: &Path) -> Result<Store> {
 ///
 /// # Errors
 /// If a type or value has no place in such a file, or the file system says so; the old file is then still there.
-pub fn write(path: &Path, mut tensors: Vec<Out>, facts: Facts) -> Result<()> {
+pub fn write(path: &Path, tensors: Vec<Out>, facts: Facts) -> Result<()> {
+    put(path, tensors, facts).map(drop)
+}
+
+/// The same, with a checksum (XXH3 of the whole file, its own digits as zeros) in the metadata. Returns it.
+///
+/// # Errors
+/// As [`write()`].
+pub fn write_summed(path: &Path, tensors: Vec<Out>, mut facts: Facts) -> Result<String> {
+    facts.insert("xxh3".into(), "0".repeat(SUM.1));
+    put(path, tensors, facts)
+}
+
+fn put(path: &Path, mut tensors: Vec<Out>, facts: Facts) -> Result<String> {
     // wider types first, so that every tensor is aligned; then by name, as the crate does
     tensors.sort_by(|a, b| (a.dtype != Dtype::F32, &a.name).cmp(&(b.dtype != Dtype::F32, &b.name)));
     let (mut infos, mut end) = (vec![], 0);
@@ -147,15 +191,47 @@ pub fn write(path: &Path, mut tensors: Vec<Out>, facts: Facts) -> Result<()> {
         end += size;
         infos.push((tensor.name.clone(), TensorInfo { dtype, shape: tensor.shape.clone(), data_offsets }));
     }
-    let facts = Some(facts).filter(|facts| !facts.is_empty()); // the crate writes no valid header of an empty map alone
-    let header = Metadata::new(facts, infos).map_err(|e| bad(path, e.to_string()))?;
+    let header = Metadata::new(None, infos).map_err(|e| bad(path, e.to_string()))?;
     let mut header = serde_json::to_vec(&header).map_err(|e| bad(path, e.to_string()))?;
+    if !facts.is_empty() {
+        // in the order of their names: the crate has them in any
+        let facts: BTreeMap<_, _> = facts.into_iter().collect();
+        let facts = serde_json::to_string(&facts).expect("texts by name are JSON");
+        let comma = if tensors.is_empty() { "" } else { "," };
+        header.splice(1..1, format!("\"__metadata__\":{facts}{comma}").into_bytes());
+    }
     header.resize(header.len().next_multiple_of(8), b' ');
+    let mut sum = String::new();
     replace(path, |file| {
+        let mut file = Summed { file, sum: Xxh3::new() };
         file.write_all(&(header.len() as u64).to_le_bytes())?;
         file.write_all(&header)?;
-        tensors.iter().try_for_each(|t| t.write(path, file))
-    })
+        tensors.iter().try_for_each(|t| t.write(path, &mut file))?;
+        sum = format!("{:016x}", file.sum.digest());
+        if let Some(digits) = digits(&header) {
+            file.file.seek(SeekFrom::Start(8 + digits.start as u64))?;
+            file.file.write_all(sum.as_bytes())?;
+        }
+        Ok(())
+    })?;
+    Ok(sum)
+}
+
+/// A file with the checksum of what was written.
+struct Summed<'a, W> {
+    file: &'a mut W,
+    sum: Xxh3,
+}
+
+impl<W: Write> Write for Summed<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let n = self.file.write(bytes)?;
+        self.sum.update(&bytes[..n]);
+        Ok(n)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
 }
 
 /// Writes `tensors` to `folder`: one `model.safetensors`, or where they take more than `most` bytes several files with an

@@ -4,14 +4,13 @@
 //! `llmc` make stores; what the names mean is not known here.
 
 use super::{CheckpointError, Result};
-use crate::files::Map;
+use crate::files::{Map, Out as File};
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::vec::HalfFloatVecExt;
 use half::{bf16, f16};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};

@@ -5,6 +5,7 @@ use super::shards::Shard;
 use super::{CorpusError, DataError};
 use std::ops::Range;
 use std::sync::Arc;
+use xxhash_rust::xxh3::Xxh3;
 
 /// Token ids with the ends of their documents.
 #[derive(Clone, Debug, PartialEq)]
@@ -141,6 +142,24 @@ impl Tokens {
                 placed.documents + placed.shard.ends_until(at - placed.start)
             }
         }
+    }
+
+    /// A number for all of it: every id, where documents end, and what is to be predicted.
+    pub fn digest(&self) -> u64 {
+        const STEP: usize = 1 << 16;
+        let (mut sum, mut ids) = (Xxh3::new(), Vec::with_capacity(STEP.min(self.len())));
+        sum.update(&(self.len() as u64).to_le_bytes());
+        for start in (0..self.len()).step_by(STEP) {
+            ids.clear();
+            self.copy(start..(start + STEP).min(self.len()), &mut ids);
+            ids.iter_mut().for_each(|id| *id = id.to_le());
+            sum.update(bytemuck::cast_slice(&ids));
+        }
+        (0..self.documents()).for_each(|i| sum.update(&(self.document(i).end as u64).to_le_bytes()));
+        if let Form::Held { counted: Some(counted), .. } = &self.0 {
+            counted.iter().for_each(|counted| sum.update(&[u8::from(*counted)]));
+        }
+        sum.digest()
     }
 
     /// Every id is below `vocab_size`.

@@ -1,12 +1,13 @@
-//! Files as everything here needs them: mapped into memory ([`Map`]), read whole within a limit ([`read_small`]), and
-//! replaced whole or not at all ([`replace`], [`replace_folder`]).
+//! Files as everything here needs them: mapped into memory ([`Map`]), read whole within a limit ([`read_small`]), written through
+//! one door ([`Out`], and the functions here), and replaced whole or not at all ([`replace`], [`replace_folder`]). Whatever a run
+//! writes passes here, so that a test can make any one of these operations fail.
 
 mod map;
 
 pub use map::Map;
 
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
 /// Reads a file whole that should be small, like a configuration or a vocabulary. Only a regular file of at most `limit`
@@ -45,10 +46,87 @@ pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
     })
 }
 
+/// A file that is being written.
+pub struct Out(File);
+
+impl Out {
+    /// Makes the file, or empties the one that is there.
+    ///
+    /// # Errors
+    /// Whatever the file system says, as for all that follows.
+    pub fn create(path: &Path) -> io::Result<Out> {
+        may()?;
+        File::create(path).map(Out)
+    }
+
+    /// Opens a file to read and write, and makes it where there is none.
+    ///
+    /// # Errors
+    /// Whatever the file system says.
+    pub fn open(path: &Path) -> io::Result<Out> {
+        may()?;
+        File::options().read(true).write(true).create(true).truncate(false).open(path).map(Out)
+    }
+
+    /// Holds the file for this process, until it is dropped or the process ends.
+    ///
+    /// # Errors
+    /// If another process holds it, or there are no locks.
+    pub fn try_lock(&self) -> Result<(), TryLockError> {
+        self.0.try_lock()
+    }
+
+    /// Cuts the file after `end` bytes and goes on there.
+    ///
+    /// # Errors
+    /// Whatever the file system says.
+    pub fn rewind(&mut self, end: u64) -> io::Result<()> {
+        may()?;
+        self.0.set_len(end)?;
+        self.0.seek(SeekFrom::Start(end)).map(drop)
+    }
+
+    /// Has the system put on the disk what was written.
+    ///
+    /// # Errors
+    /// Whatever the file system says.
+    pub fn sync(&mut self) -> io::Result<()> {
+        may()?;
+        sync(&self.0)
+    }
+}
+
+impl Write for Out {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if let Err(error) = may() {
+            // as a disk that fills: a part of it is there
+            let _ = self.0.write(&bytes[..bytes.len() / 2]);
+            return Err(error);
+        }
+        self.0.write(bytes)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+impl Read for Out {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.0.read(bytes)
+    }
+}
+
+impl Seek for Out {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.0.seek(to)
+    }
+}
+
 /// Replaces `path` by what `write` produces: whole, or not at all.
 ///
 /// # Errors
-/// Whatever the file system says; the old file is then still there, and nothing is left beside it.
+/// Whatever the file system says; the old file is then still there, and nothing is left beside it. Only where the folder itself
+/// cannot be put on the disk at the end, it is the new one.
 pub fn replace(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     if fs::metadata(path).is_ok_and(|about| !about.is_file()) {
         return Err(io::Error::new(
@@ -60,14 +138,125 @@ pub fn replace(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::
     name.push(".partial");
     let beside = path.with_file_name(name);
     // created here, so that it has the permissions that files get
-    let done = File::create(&beside)
+    let done = Out::create(&beside)
         .and_then(|_| write(&beside))
-        .and_then(|()| File::open(&beside)?.sync_all())
-        .and_then(|()| fs::rename(&beside, path));
+        .and_then(|()| {
+            may()?;
+            sync(&File::open(&beside)?)
+        })
+        .and_then(|()| {
+            may()?;
+            fs::rename(&beside, path)
+        });
     if done.is_err() {
         let _ = fs::remove_file(&beside);
     }
-    done
+    done.and_then(|()| sync_folder_of(path))
+}
+
+/// Makes a folder and those above it, where they are not.
+///
+/// # Errors
+/// Whatever the file system says.
+pub fn create_folder(path: &Path) -> io::Result<()> {
+    may()?;
+    fs::create_dir_all(path)
+}
+
+/// Removes a file, or a folder with all in it; that there is none is no error.
+///
+/// # Errors
+/// Whatever the file system says.
+pub fn remove(path: &Path) -> io::Result<()> {
+    may()?;
+    let removed = match path.symlink_metadata() {
+        Ok(about) if about.is_dir() => fs::remove_dir_all(path),
+        _ => fs::remove_file(path),
+    };
+    removed.or_else(|e| if e.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(e) })
+}
+
+/// Gives a file that will never be written into a second name, whole or not at all; where the system has no links, copies it.
+///
+/// # Errors
+/// Whatever the file system says.
+pub fn link(from: &Path, to: &Path) -> io::Result<()> {
+    remove(to)?;
+    may()?;
+    match fs::hard_link(from, to) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Err(e),
+        Err(_) => replace(to, |beside| fs::copy(from, beside).map(drop)),
+        Ok(()) => sync_folder_of(to),
+    }
+}
+
+/// Has the system keep the names in a file's folder: without it, a file that was renamed may have its old name again after the
+/// power has failed. (Not every system opens folders; those that do not keep names by themselves.)
+fn sync_folder_of(path: &Path) -> io::Result<()> {
+    may()?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match File::open(folder) {
+        Ok(folder) if cfg!(unix) => match sync(&folder) {
+            Err(e) if e.kind() == io::ErrorKind::InvalidInput => Ok(()), // a file system that has no such thing
+            done => done,
+        },
+        _ => Ok(()),
+    }
+}
+
+/// Asks before each operation, so that tests can have any of them fail.
+fn may() -> io::Result<()> {
+    #[cfg(test)]
+    faults::next()?;
+    Ok(())
+}
+
+/// Puts a file's bytes on the disk.
+fn sync(file: &File) -> io::Result<()> {
+    #[cfg(test)]
+    if faults::are_counted() {
+        return Ok(());
+    }
+    file.sync_all()
+}
+
+/// Operations that fail, for this thread.
+#[cfg(test)]
+pub(crate) mod faults {
+    use std::cell::{Cell, RefCell};
+    use std::io;
+    use std::ops::Range;
+
+    thread_local! {
+        static DONE: Cell<u64> = const { Cell::new(0) };
+        static FAILING: RefCell<Option<Range<u64>>> = const { RefCell::new(None) };
+    }
+
+    /// Runs `f` with the operations of these numbers failing. Returns how many there were, too.
+    pub fn during<T>(failing: Range<u64>, f: impl FnOnce() -> T) -> (T, u64) {
+        let before = FAILING.replace(Some(failing));
+        DONE.set(0);
+        let done = f();
+        FAILING.set(before);
+        (done, DONE.get())
+    }
+
+    /// Nothing fails and nothing is awaited, for the rest of the thread: thousands of runs are tried.
+    pub fn none() {
+        FAILING.set(Some(0..0));
+    }
+
+    pub fn are_counted() -> bool {
+        FAILING.with_borrow(Option::is_some)
+    }
+
+    pub fn next() -> io::Result<()> {
+        let n = DONE.replace(DONE.get() + 1);
+        match FAILING.with_borrow(|failing| failing.as_ref().is_some_and(|failing| failing.contains(&n))) {
+            true => Err(io::Error::new(io::ErrorKind::StorageFull, format!("operation {n} fails"))),
+            false => Ok(()),
+        }
+    }
 }
 
 /// Replaces the folder `path` by one that `write` fills: whole, or not at all, and nothing of the old one stays. Where both

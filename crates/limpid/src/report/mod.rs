@@ -31,6 +31,13 @@ pub enum ReportError {
     File(#[from] CheckpointError),
 }
 
+impl ReportError {
+    /// Whether there is nothing to tell, rather than something wrong.
+    pub fn has_no_step(&self) -> bool {
+        matches!(self, ReportError::NotARun(_) | ReportError::Empty(_))
+    }
+}
+
 /// A text that the model wrote.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {

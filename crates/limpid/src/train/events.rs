@@ -5,16 +5,17 @@
 //! they are written by hand: a key is the field's number and wire type, a text or message is its length and its bytes.
 
 use super::log::{Speed, numbers};
+use crate::files::{Out, remove};
 use crc::{CRC_32_ISCSI, Crc};
 use serde_json::Value;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
 /// The file of events, open to write, and what the next event needs to know of those before.
 #[derive(Default)]
 pub struct Events {
-    file: Option<File>,
+    file: Option<Out>,
     speed: Speed,
     /// When the run began, and its seconds since then.
     began: f64,
@@ -27,7 +28,7 @@ impl Events {
         for entry in fs::read_dir(folder)?.flatten() {
             let name = entry.file_name();
             if name.to_str().is_some_and(|n| n.starts_with(NAME) && n.ends_with(OWN)) {
-                fs::remove_file(entry.path())?;
+                remove(&entry.path())?;
             }
         }
         let mut events = Events::default();
@@ -42,7 +43,7 @@ impl Events {
         if self.file.is_none() {
             let time = line["time"].as_f64().unwrap_or_default();
             self.began = time - self.seconds;
-            self.file = Some(File::create(folder.join(format!("{NAME}{:010}{OWN}", time as u64)))?);
+            self.file = Some(Out::create(&folder.join(format!("{NAME}{:010}{OWN}", time as u64)))?);
             let mut event = double(1, self.began);
             event.extend(bytes(3, b"brain.Event:2"));
             records.extend(record(&event));

@@ -4,12 +4,15 @@
 //! are a function of `metrics.jsonl` alone.
 
 use super::events::Events;
-use crate::checkpoint::{CheckpointError, at, write_text};
+use crate::checkpoint::{CheckpointError, at};
+use crate::files::Out;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::fs::{self, File};
-use std::io::{self, Seek, SeekFrom, Write};
+use std::fs;
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
+use xxhash_rust::xxh3::Xxh3;
 
 /// The name of the truth in a run's folder.
 pub const METRICS: &str = "metrics.jsonl";
@@ -17,43 +20,86 @@ pub const METRICS: &str = "metrics.jsonl";
 /// A run's log, open to write.
 pub struct Log {
     folder: PathBuf,
-    lines: File,
-    /// Where the last whole line ends.
+    lines: Out,
+    /// Where the last whole line ends, and the checksum of the file up to there.
     end: u64,
+    sum: Xxh3,
+    /// Whether there may be something after the end.
+    torn: bool,
     /// Lines for which there was no room.
     waiting: Vec<Value>,
     /// None if one of them could not be written: they are made anew then.
     derived: Option<(Table, Events)>,
+    /// Why not.
+    fault: Option<CheckpointError>,
     timed: bool,
+    /// The folder's lock, as long as something may be added.
+    _lock: Option<Out>,
+}
+
+/// Where a log stood: what a state vouches for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark {
+    /// Its length.
+    pub bytes: u64,
+    /// Its checksum.
+    pub xxh3: String,
 }
 
 impl Log {
-    /// Opens a folder's log after `step` steps: lines of later steps are forgotten (all, for 0), and so is a last line that a
-    /// kill has torn.
+    /// Opens a folder's log where it stood, or (without a mark) begins another; what comes after is forgotten.
     ///
     /// # Errors
-    /// Whatever the file system says.
-    pub fn open(folder: &Path, step: u64) -> Result<Log, CheckpointError> {
+    /// If what the mark vouches for is not there as it was; whatever the file system says.
+    pub fn open(folder: &Path, mark: Option<&Mark>) -> Result<Log, CheckpointError> {
         let path = folder.join(METRICS);
-        let text = if path.exists() { at(&path, fs::read(&path))? } else { vec![] };
-        let text = String::from_utf8_lossy(&text);
-        let mut kept = vec![];
-        let mut whole = String::new();
-        for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
-            if let Ok(value) = serde_json::from_str::<Value>(line)
-                && value["step"].as_u64().is_some_and(|s| step > 0 && s <= step)
-            {
-                kept.push(value);
-                whole += line;
-            }
+        let none = Mark { bytes: 0, xxh3: format!("{:016x}", Xxh3::new().digest()) };
+        let mut log = Log {
+            folder: folder.into(),
+            lines: at(&path, Out::open(&path))?,
+            end: 0,
+            sum: Xxh3::new(),
+            torn: true,
+            waiting: vec![],
+            derived: None,
+            fault: None,
+            timed: false,
+            _lock: None,
+        };
+        log.rewind(mark.unwrap_or(&none))?;
+        at(&path, log.cut())?;
+        Ok(log)
+    }
+
+    /// Goes back to where it stood once.
+    ///
+    /// # Errors
+    /// As [`Log::open`].
+    pub fn rewind(&mut self, mark: &Mark) -> Result<(), CheckpointError> {
+        let path = self.folder.join(METRICS);
+        let mut bytes = vec![];
+        at(&path, self.lines.seek(SeekFrom::Start(0)))?;
+        at(&path, (&mut self.lines).take(mark.bytes).read_to_end(&mut bytes))?;
+        let mut sum = Xxh3::new();
+        sum.update(&bytes);
+        if bytes.len() as u64 != mark.bytes || format!("{:016x}", sum.digest()) != mark.xxh3 {
+            let what =
+                format!("its first {} bytes are not those that the run wrote: it was changed or damaged", mark.bytes);
+            return Err(CheckpointError::Format { path, what });
         }
-        if whole != text {
-            write_text(&path, &whole)?;
+        self.timed = !bytes.is_empty();
+        (self.end, self.sum, self.torn, self.derived) = (mark.bytes, sum, true, None);
+        self.waiting.clear();
+        Ok(())
+    }
+
+    /// Takes away what is after the end.
+    fn cut(&mut self) -> io::Result<()> {
+        if self.torn {
+            self.lines.rewind(self.end)?;
+            self.torn = false;
         }
-        let lines = at(&path, File::options().create(true).append(true).open(&path))?;
-        let derived = Some(at(folder, derive(folder, &kept))?);
-        let (end, waiting) = (whole.len() as u64, vec![]);
-        Ok(Log { folder: folder.into(), lines, end, waiting, derived, timed: !kept.is_empty() })
+        Ok(())
     }
 
     /// Adds a line: an object with a `step`, whose other keys are numbers, objects of numbers, or texts.
@@ -71,29 +117,62 @@ impl Log {
     }
 
     /// Writes the lines that wait.
-    ///
-    /// # Errors
-    /// As [`Log::add`].
-    pub fn flush(&mut self) -> Result<(), CheckpointError> {
+    fn flush(&mut self) -> Result<(), CheckpointError> {
         let text: String = self.waiting.iter().map(|line| format!("{line}\n")).collect();
-        let written = self.lines.write_all(text.as_bytes());
+        let written = self.cut().and_then(|()| self.lines.write_all(text.as_bytes()));
         if written.is_err() {
-            let _ = self.lines.set_len(self.end); // no part of a line stays
+            self.torn = true;
+            let _ = self.cut(); // no part of a line stays
         }
         at(&self.folder.join(METRICS), written)?;
         self.end += text.len() as u64;
+        self.sum.update(text.as_bytes());
         let lines = std::mem::take(&mut self.waiting);
-        self.derived = Some(match self.derived.take() {
-            None => at(&self.folder, derive(&self.folder, &read(&self.folder)?))?,
-            Some((mut table, mut events)) => {
-                for line in &lines {
-                    at(&self.folder.join("metrics.csv"), table.add(&self.folder, line))?;
-                    at(&self.folder, events.add(&self.folder, line))?;
-                }
-                (table, events)
+        if let Some((table, events)) = &mut self.derived {
+            let add = |line| table.add(&self.folder, line).and_then(|()| events.add(&self.folder, line));
+            if let Err(error) = at(&self.folder.join("metrics.csv"), lines.iter().try_for_each(add)) {
+                (self.derived, self.fault) = (None, Some(error));
             }
-        });
+        }
         Ok(())
+    }
+
+    /// Has every line on the disk, and says where the log stands.
+    ///
+    /// # Errors
+    /// As [`Log::add`].
+    pub fn mark(&mut self) -> Result<Mark, CheckpointError> {
+        self.flush()?;
+        at(&self.folder.join(METRICS), self.lines.sync())?;
+        Ok(Mark { bytes: self.end, xxh3: format!("{:016x}", self.sum.digest()) })
+    }
+
+    /// Why the table and the events stand still since the last line, if they do.
+    pub(super) fn fault(&mut self) -> Option<CheckpointError> {
+        self.fault.take()
+    }
+
+    /// Makes the table and the events anew, where they are not as the lines have them.
+    ///
+    /// # Errors
+    /// Whatever the file system says; they are then made at the next call.
+    pub fn derive(&mut self) -> Result<(), CheckpointError> {
+        if self.derived.is_none() {
+            self.flush()?;
+            let lines = read(&self.folder)?;
+            self.derived = Some(at(&self.folder.join("metrics.csv"), derive(&self.folder, &lines))?);
+        }
+        Ok(())
+    }
+
+    /// The same, with what holds the folder.
+    pub(super) fn holding(self, lock: Option<Out>) -> Log {
+        Log { _lock: lock, ..self }
+    }
+
+    /// Whether its file is still there.
+    pub fn is_there(&self) -> bool {
+        self.folder.join(METRICS).exists()
     }
 }
 
@@ -157,7 +236,7 @@ impl Speed {
 
 /// `metrics.csv`: a row a step, a column for every number but those of layers, empty where a step has none.
 struct Table {
-    file: File,
+    file: Out,
     columns: Vec<String>,
     /// The step of the last row and its cells: they grow with each line of the step.
     step: Option<u64>,
@@ -183,7 +262,7 @@ impl Table {
             }
         }
         let mut text = format!("step,{}\n", columns.join(","));
-        let file = File::create(folder.join("metrics.csv"))?;
+        let file = Out::create(&folder.join("metrics.csv"))?;
         let mut table = Table { file, columns, step: None, cells: vec![], row: String::new(), start: text.len() };
         for line in lines {
             table.put(line);
@@ -219,8 +298,7 @@ impl Table {
             *self = Table::new(folder, &read(folder).map_err(io::Error::other)?)?;
             return Ok(());
         }
-        self.file.set_len(self.start as u64)?;
-        self.file.seek(SeekFrom::Start(self.start as u64))?;
+        self.file.rewind(self.start as u64)?;
         self.file.write_all(self.row.as_bytes())
     }
 }
@@ -252,7 +330,8 @@ mod tests {
     #[test]
     fn a_row_holds_a_steps_lines_and_late_columns() {
         let folder = folder("rows");
-        let mut log = Log::open(&folder, 0).unwrap();
+        let mut log = Log::open(&folder, None).unwrap();
+        log.derive().unwrap();
         for line in [
             step(1),
             step(2),
@@ -270,9 +349,10 @@ mod tests {
              1,1,,0.5,0.001,10,0.5,\n2,0.5,0.75,0.5,0.001,20,1,7\n3,0.3333333333333333,,0.5,0.001,30,1.5,\n"
         );
         assert!(events.windows(15).any(|w| w == b"grad_norm/embed"));
+        let mark = log.mark().unwrap();
         drop(log);
         // what is derived is a function of the lines
-        Log::open(&folder, 3).unwrap();
+        Log::open(&folder, Some(&mark)).unwrap().derive().unwrap();
         assert_eq!(derived(&folder), (table, events));
         fs::remove_dir_all(folder).unwrap();
     }
@@ -280,20 +360,27 @@ mod tests {
     #[test]
     fn torn_and_later_lines_are_forgotten() {
         let folder = folder("torn");
-        let mut log = Log::open(&folder, 0).unwrap();
-        (1..=3).for_each(|n| log.add(step(n)).unwrap());
+        let mut log = Log::open(&folder, None).unwrap();
+        (1..=2).for_each(|n| log.add(step(n)).unwrap());
+        let mark = log.mark().unwrap();
+        log.add(step(3)).unwrap();
         let two = read(&folder).unwrap()[..2].to_vec();
         let torn = fs::read_to_string(folder.join(METRICS)).unwrap() + r#"{"step":4,"tra"#;
         fs::write(folder.join(METRICS), &torn).unwrap();
         assert_eq!(read(&folder).unwrap().len(), 3, "a line that is being written is not read");
-        let mut log = Log::open(&folder, 2).unwrap();
+        let mut log = Log::open(&folder, Some(&mark)).unwrap();
+        log.derive().unwrap();
         assert_eq!(read(&folder).unwrap(), two);
         log.add(step(3)).unwrap();
         assert_eq!(read(&folder).unwrap()[2], step(3), "one line only carries the time");
         assert_eq!(derived(&folder).0.lines().count(), 4);
+        // a file that does not say what it said is refused, and another run begins without it
+        fs::write(folder.join(METRICS), torn.replacen("0.5", "0.4", 1)).unwrap();
+        let error = Log::open(&folder, Some(&mark)).err().unwrap().to_string();
+        assert!(error.contains("metrics.jsonl: its first"), "{error}");
         fs::write(folder.join(METRICS), "{\"step\":1}\nno\n{\"step\":2}\n").unwrap();
         assert!(read(&folder).unwrap_err().to_string().contains("metrics.jsonl: line 2: it is no JSON"));
-        Log::open(&folder, 0).unwrap();
+        Log::open(&folder, None).unwrap();
         assert_eq!(read(&folder).unwrap(), Vec::<Value>::new());
         fs::remove_dir_all(folder).unwrap();
     }

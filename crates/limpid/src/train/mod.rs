@@ -1,4 +1,4 @@
-//! Training: what to do (`recipe`), one step of it (this file), and a whole run in a folder (`run`), which looks before its first
+//! Training: what to do (`recipe`), one step of it (this file), and a whole run in a folder (`run`; `folder` says whose it is), which looks before its first
 //! step (`preflight`) and when a loss goes astray (`divergence`), and tells what happens (`log`, `events`); `finder` tries
 //! learning rates.
 //!
@@ -9,6 +9,7 @@
 pub mod divergence;
 mod events;
 pub mod finder;
+pub mod folder;
 pub mod log;
 pub mod preflight;
 pub mod recipe;
@@ -59,8 +60,8 @@ pub enum TrainError {
     Preflight(#[from] Preflight),
     /// A loss that jumped, where the recipe says to stop.
     #[error(
-        "step {step}: the loss is {loss:.4}, {deviations:.0} deviations above the usual {usual:.4}; the state after step {} is saved. \
-         --divergence rollback goes back and passes over the data that led here; a smaller --learning-rate helps more", .step - 1
+        "step {step}: the loss is {loss:.4}, {deviations:.0} deviations above the usual {usual:.4}. \
+         --divergence rollback goes back and passes over the data that led here; a smaller --learning-rate helps more"
     )]
     Spike {
         /// The step that was not done.
@@ -74,7 +75,7 @@ pub enum TrainError {
     },
     /// A loss that rose far above where it began and stays there.
     #[error(
-        "step {step}: the loss is {loss:.4} and was {first:.4} at first: training diverges; the state is saved. A learning rate of \
+        "step {step}: the loss is {loss:.4} and was {first:.4} at first: training diverges. A learning rate of \
          {} would be the next to try, and `limpid train --find-rate` looks for one", short(.rate / 10.0)
     )]
     Diverged {
@@ -103,7 +104,13 @@ pub enum TrainError {
         /// The run's folder.
         path: PathBuf,
     },
-    /// A resume with another model or recipe.
+    /// A folder that holds something else.
+    #[error("{what}")]
+    Taken {
+        /// What it holds, and what can be done.
+        what: String,
+    },
+    /// A resume with another model, recipe or text.
     #[error(
         "{} cannot be resumed with other settings: {what}. What may differ: eval_every, eval_tokens, save_every, keep, patience, \
          detail_every, spike, divergence, preflight. Another --out starts a new run", .path.display()
@@ -363,3 +370,6 @@ impl Trainer {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod run_tests;

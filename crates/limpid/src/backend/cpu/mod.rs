@@ -231,10 +231,6 @@ impl Cpu {
     pub fn level(&self) -> Level {
         self.crew.level
     }
-    /// What products multiply.
-    pub fn precision(&self) -> Precision {
-        self.crew.precision
-    }
 
     /// Bytes that `threads` threads take beside the model's own memory: their scratch, and a chunk of logits.
     pub fn scratch_bytes(model: &Model, threads: usize) -> usize {
@@ -323,6 +319,9 @@ impl Cpu {
 }
 
 impl Backend for Cpu {
+    fn precision(&self) -> Precision {
+        self.crew.precision
+    }
     fn feed(&mut self, batch: &Batch) {
         let n = self.lanes.len();
         if n == 1 {
