@@ -29,6 +29,8 @@ TRAIN = [
     ("S4", "gpt2", "bf16", ["bf16"], 4, 64, 0, 5, 1.3, 1.8),
     ("S5", "gpt2", "bf16", ["bf16"], 1, 1024, 0, 3, 1.4, 2),
 ]
+# limpid's preset of a model, where it has another name: what is compared is nanoGPT's recipe, not limpid's own for nano
+PRESETS = {"nano": "nanogpt-cpu"}
 # limpid's way to 1.90: with its wider initial weights it bears a higher learning rate than the recipe's 1e-3, and then needs fewer
 # steps than its 2,000; the row with 2,000 steps each compares the programs alone
 TO_190, TO_190_RATE = 850, 6e-3
@@ -118,7 +120,7 @@ class Compare:
     def train(self, id, preset, precision, rivals, batch, tokens, dropout, steps, floor, aim):
         if self.missing(id, "torch"):
             return
-        own = self.limpid("bench", "train", "--preset", preset, "--batch-size", batch, "--context", tokens, "--dropout", dropout,
+        own = self.limpid("bench", "train", "--preset", PRESETS.get(preset, preset), "--batch-size", batch, "--context", tokens, "--dropout", dropout,
                           "--steps", steps, "--json", precision=precision)
         # warm-up: PyTorch's first step is slow, its second is not
         peer = ["step", "--size", preset, "--batch", batch, "--time", tokens, "--dropout", dropout, "--steps", steps,
@@ -151,7 +153,7 @@ class Compare:
         sides, folders = {}, (self.folder / f"recipe-{i}" for i in itertools.count())
 
         def own(steps, rate=1e-3):
-            return lambda: self.limpid("train", "--preset", "nano", "--data", self.args.text, "--tokenizer", "char",
+            return lambda: self.limpid("train", "--preset", PRESETS["nano"], "--data", self.args.text, "--tokenizer", "char",
                                        "--steps", steps, "--learning-rate", rate, "--sample", 0, "--json", "--out", next(folders), precision=precision)
 
         for how, env in (("", {}), (", tuned", TUNED)):
@@ -209,7 +211,7 @@ class Compare:
     def start(self):
         model = self.folder / "nano"
         data = ["--data", self.args.text, "--tokenizer", "char"] if self.args.text else []
-        if self.run(self.limpid("train", "--preset", "nano", "--steps", 5, *data, "--sample", 0, "--out", model, "--json")) is None:
+        if self.run(self.limpid("train", "--preset", PRESETS["nano"], "--steps", 5, *data, "--sample", 0, "--out", model, "--json")) is None:
             return
         # without a prompt, the first byte on stdout is of the first sampled token
         side = (self.limpid("generate", "--model", model, "--max-tokens", 1), {}, True)

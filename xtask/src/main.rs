@@ -26,11 +26,13 @@ fn root() -> PathBuf {
 
 /// Formatting, lints, documentation, tests: stops at the first that fails.
 fn ci() -> bool {
-    let steps: [(&[&str], &str); 4] = [
+    let steps: [(&[&str], &str); 5] = [
         (&["fmt", "--all", "--check"], ""),
         (&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], ""),
         (&["doc", "--no-deps", "--workspace"], "-D warnings"),
         (&["test"], ""),
+        // what is ignored because it takes long
+        (&["test", "-p", "limpid", "--test", "presets", "--", "--ignored", "--nocapture"], ""),
     ];
     steps.iter().all(|(arguments, rustdoc)| {
         println!("== cargo {}", arguments.join(" "));
@@ -82,7 +84,7 @@ fn bench_record() -> bool {
     ];
     for precision in ["f32", "bf16"] {
         let with = |what: &str| format!("bench {what} --precision {precision}");
-        row.push(figure(&with("train --preset nano --steps 40"), "ms_per_step"));
+        row.push(figure(&with("train --preset nanogpt-cpu --steps 40"), "ms_per_step"));
         row.push(figure(&with("train --preset gpt2 --batch-size 4 --context 64 --steps 4"), "ms_per_step"));
         row.push(figure(&with("prefill --preset gpt2"), "tok_s"));
         row.push(figure(&with("decode --preset gpt2"), "tok_s"));

@@ -435,11 +435,22 @@ pub fn prompt(given: &str) -> Result<String> {
     }
 }
 
-/// The tokenizer of that name or file, learned from the texts where it is `char`, `word` or `bpe:SIZE`: the same as
+/// Byte pairs that suit a text of so many bytes: fewer would use less of a large one, more would be learned by heart from a small
+/// one (docs/presets.md has what was measured).
+fn suited(bytes: usize) -> usize {
+    1 << (bytes / 256).max(1).ilog2().clamp(9, 11)
+}
+
+/// The tokenizer of that name or file, learned from the texts where it is `char`, `word`, `bpe` or `bpe:SIZE`: the same as
 /// `tokenize train` learns.
 pub fn tokenizer<'a>(name: &str, texts: &dyn Fn() -> Vec<Cow<'a, str>>, specials: &[&str]) -> Result<Tokenizer> {
     match (name, name.strip_prefix("bpe:")) {
         ("char" | "word", _) => learn::tokenizer(name, None, &texts(), specials),
+        ("bpe", _) => {
+            let texts = texts();
+            let size = suited(texts.iter().map(|text| text.len()).sum());
+            learn::tokenizer("bpe", Some(size), &texts, specials)
+        }
         (_, Some(size)) => learn::tokenizer("bpe", Some(learn::size(size)?), &texts(), specials),
         _ if Path::new(name).is_file() => Ok(Tokenizer::load(Path::new(name))?),
         _ => Ok(Tokenizer::named(name)?),

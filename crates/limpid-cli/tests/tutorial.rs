@@ -5,36 +5,9 @@
 
 mod common;
 
-use common::{Folder, LIMPID, blocks, text};
+use common::{Folder, LIMPID, blocks, missing, text};
 use std::path::Path;
 use std::process::{Command, Stdio};
-
-/// A line without what may differ: numbers become 0, and bars and blanks lose their lengths.
-fn plain(line: &str) -> String {
-    let of = |word: &str| match () {
-        () if word.contains(|c: char| c.is_ascii_digit()) => "0".to_string(),
-        () if word.contains(['#', '━', '─']) => String::new(),
-        () => word.to_string(),
-    };
-    line.split_whitespace().map(of).filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
-}
-
-/// The first line that should be seen and is not; lines are looked for in order, the parts between `...` in one line.
-fn missing<'a>(shown: &'a str, seen: &str) -> Option<&'a str> {
-    let mut seen = seen.lines().map(plain);
-    let holds = |line: &str, parts: &str| {
-        let mut rest = line;
-        parts.split("...").map(plain).all(|part| match rest.find(&part) {
-            Some(at) => {
-                rest = &rest[at + part.len()..];
-                true
-            }
-            None => false,
-        })
-    };
-    let says = |line: &&str| !plain(&line.replace("...", "")).is_empty();
-    shown.lines().filter(says).find(|line| !seen.any(|other| holds(&other, line)))
-}
 
 #[test]
 fn what_is_missing_is_found() {

@@ -17,7 +17,7 @@ const BYTES: usize = 3_000;
 
 /// A model of 116,640 parameters.
 pub fn config() -> Config {
-    Config { d_model: 48, n_head: 4, n_layer: 4, d_ff: 192, ..Config::preset("nano").expect("a preset") }
+    Config { d_model: 48, n_head: 4, n_layer: 4, d_ff: 192, ..Config::preset("nanogpt-cpu").expect("a preset") }
 }
 
 /// Nothing against learning by heart.

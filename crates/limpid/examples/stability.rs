@@ -15,7 +15,7 @@ use limpid::train::{Recipe, Schedule, TrainError};
 
 /// A small GPT-2 for characters.
 pub fn small() -> Config {
-    Config { d_model: 32, n_head: 4, n_layer: 3, d_ff: 128, ..Config::preset("nano").expect("a preset") }
+    Config { d_model: 32, n_head: 4, n_layer: 3, d_ff: 128, ..Config::preset("nanogpt-cpu").expect("a preset") }
 }
 
 /// 150 steps of AdamW at a constant rate, without warm-up, clipping or decay: what the remedies are added to.

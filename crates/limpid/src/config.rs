@@ -473,6 +473,7 @@ impl Default for Config {
 /// Names of the presets: the seeds' systems, the published models, the sizes people train first.
 pub const PRESETS: &[&str] = &[
     "nano",
+    "nanogpt-cpu",
     "baby",
     "notations",
     "zero-to-hero",
@@ -542,11 +543,12 @@ impl Config {
             norm_offset: false,
             attention_bias: false,
             ffn_bias: false,
-            activation: Activation::GeluErf,
             ..Config::default()
         };
+        let nanogpt = Config { activation: Activation::GeluErf, ..nano.clone() };
         Ok(match name.to_lowercase().replace('_', "-").as_str() {
             "nano" => nano,
+            "nanogpt-cpu" => nanogpt,
             "baby" => Config {
                 context_length: 256,
                 d_model: 384,
@@ -554,7 +556,7 @@ impl Config {
                 n_layer: 6,
                 d_ff: 1536,
                 dropout: Dropout::everywhere(0.2),
-                ..nano
+                ..nanogpt
             },
             "notations" => Config {
                 vocab_size: 6,

@@ -1,13 +1,16 @@
 //! `plan`: what `train` with the same flags will do, said before it is done.
 
-use super::train::{self, extra_work, made_again, roof, step_flops};
+use super::train::{self, Job, extra_work, made_again, roof, step_flops};
 use super::{memory, needed};
+use crate::options::{MachineOptions, TuningOptions};
 use crate::show;
 use anyhow::Result;
 use limpid::backend::Cpu;
-use limpid::model::Model;
+use limpid::config::Config;
 use limpid::model::again::Keep;
+use limpid::model::{Model, Tuning, Use};
 use limpid::ops::adamw::Method;
+use limpid::train::Recipe;
 use serde_json::json;
 
 /// Say what `train` with the same flags would do: nothing is written and nothing reserved.
@@ -20,8 +23,93 @@ pub struct Args {
 /// Share of the roof that training reaches, for the estimate of time: measured for presets nano to gpt2 (docs/performance.md).
 const REACHED: f64 = 0.45;
 
+/// A training that does not fit into this machine's memory.
+pub struct TooLarge {
+    needed: u64,
+    available: u64,
+    /// Flags with which it would, and what it takes then.
+    fitting: Vec<(String, u64)>,
+}
+
+impl TooLarge {
+    /// What `plan` says and `train` refuses with.
+    pub fn text(&self) -> String {
+        let (needed, available) = (show::bytes(self.needed), show::bytes(self.available));
+        let fitting: Vec<(String, String)> =
+            self.fitting.iter().map(|(flags, bytes)| (flags.clone(), show::bytes(*bytes))).collect();
+        let would = match &fitting[..] {
+            [] => "a smaller model would fit (--n-layer, --d-model, --preset)".into(),
+            _ => format!("with one of these it would fit:\n{}", show::pairs(&fitting).trim_end()),
+        };
+        format!("training this model needs {needed} of memory and {available} are available; {would}")
+    }
+}
+
+/// Whether a training is too large for the memory that is available, and what of it would fit: with more made again, fewer
+/// sequences at once, shorter ones, fewer blocks, or an adapter for a model that has learned already.
+pub fn too_large(job: &Job, machine: &MachineOptions) -> Result<Option<TooLarge>> {
+    let (threads, Job { config, recipe, .. }) = (machine.threads(), job);
+    let takes = |model: &Model, recipe: &Recipe| needed(model, Some(recipe), threads);
+    let needed = takes(&job.model, recipe);
+    let Some(available) = memory().map(|memory| memory.available).filter(|available| needed > *available) else {
+        return Ok(None);
+    };
+    // a little is left to the system
+    let budget = available - available / 16;
+    let mut fitting = vec![];
+    let rungs = |n_layer: usize| (0..Keep::ALL.len()).map(move |level| level * n_layer);
+    let mut offer = |flags: &str, config: &Config, recipe: &Recipe, tuning: &Tuning| {
+        let purpose = Use::Train { batch: recipe.batch_size, context: recipe.context };
+        let takes = |model: &Model| takes(model, recipe);
+        // all rungs of a ladder are many models, and those between these take no less
+        let may = |rung| Model::on_rung(config, purpose, tuning, rung).is_ok_and(|model| takes(&model) <= budget);
+        let model = rungs(config.n_layer)
+            .any(may)
+            .then(|| Model::within(config, purpose, tuning, budget, takes).ok())
+            .flatten();
+        let found = model.is_some();
+        if let Some(model) = model {
+            let again = if model.rung > 0 { format!(" --memory {}M", budget / 1_000_000) } else { String::new() };
+            fitting.push((format!("{flags}{again}").trim().to_string(), takes(&model)));
+        }
+        found
+    };
+    let tuning = &job.model.tuning;
+    let one = Recipe { batch_size: 1, accumulate: recipe.batch_size * recipe.accumulate, ..*recipe };
+    let same_step = format!("--batch-size 1 --accumulate {}", one.accumulate);
+    let shorter = |context: usize| (format!("--batch-size 1 --context {context}"), Recipe { context, ..one });
+    let halves = || std::iter::successors(Some(recipe.context / 2), |t| Some(t / 2)).take_while(|t| *t >= 64);
+    offer("", config, recipe, tuning);
+    let whole = recipe.batch_size > 1 && offer(&same_step, config, &one, tuning);
+    let short = whole
+        || halves().any(|context| {
+            let (flags, recipe) = shorter(context);
+            offer(&flags, config, &recipe, tuning)
+        });
+    if !short {
+        // not for want of room for a batch: the weights with their gradients and moments are too many
+        let (flags, short) = shorter(recipe.context.min(256));
+        // the most blocks of which the smallest plan fits
+        let fewer = |n_layer| Config { n_layer, ..config.clone() };
+        let purpose = Use::Train { batch: 1, context: short.context };
+        let least = |n| Model::on_rung(&fewer(n), purpose, tuning, Model::rungs(&fewer(n)));
+        let fits = |n: &usize| least(*n).is_ok_and(|model| takes(&model, &short) <= budget);
+        let counts: Vec<usize> = (1..config.n_layer).collect();
+        let n_layer = counts.partition_point(fits);
+        if n_layer > 0 {
+            offer(&format!("--n-layer {n_layer} {flags}"), &fewer(n_layer), &short, tuning);
+        }
+        if job.base.is_none() {
+            let adapter = TuningOptions { lora: Some(16), ..TuningOptions::default() }.tuning();
+            offer(&format!("--from MODEL --lora 16 {flags}"), config, &short, &adapter);
+        }
+    }
+    Ok(Some(TooLarge { needed, available, fitting }))
+}
+
 pub fn run(args: Args) -> Result<()> {
     let job = args.train.job()?;
+    let too_large = too_large(&job, &args.train.machine)?;
     let (model, recipe, config) = (&job.model, &job.recipe, &job.config);
     let threads = args.train.machine.threads();
     let level = args.train.machine.level();
@@ -61,6 +149,7 @@ pub fn run(args: Args) -> Result<()> {
             "extra_work": extra_work(model, recipe),
             "ladder": ladder.iter().map(|model| json!({"what": model.keeps()[0].1.made_again(),
                 "total_memory_bytes": needed(model, Some(recipe), threads) + program, "extra_work": extra_work(model, recipe)})).collect::<Vec<_>>(), "roof_flops": roof, "expected_seconds": seconds,
+            "fits": too_large.is_none(), "would_fit": too_large.iter().flat_map(|t| &t.fitting).map(|(flags, _)| flags).collect::<Vec<_>>(),
         }));
     }
     let mut text = format!("{}: {config}\n\n", job.name);
@@ -182,5 +271,8 @@ pub fn run(args: Args) -> Result<()> {
             ("expected time", format!("about {} at {:.0} % of the roof", show::duration(seconds), 100.0 * REACHED)),
         ],
     );
+    if let Some(too_large) = too_large {
+        text += &format!("\n{}\n", too_large.text());
+    }
     show::out(&text)
 }

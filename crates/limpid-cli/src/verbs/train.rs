@@ -1,6 +1,6 @@
 //! `train`: from text to a model directory.
 
-use super::{fits, peak_rss, program, trainable};
+use super::{peak_rss, program, trainable};
 use crate::chat;
 use crate::dashboard::{self, Dashboard, Now};
 use crate::options::{
@@ -37,7 +37,7 @@ pub struct Args {
     /// conversations (JSON lines), - for standard input, or builtin:stories (builtin:stories:20M for more)
     #[arg(long, value_name = "FILE|DIR", default_value = "builtin:stories", alias = "dataset")]
     pub data: String,
-    /// char, word, gpt2, cl100k_base, o200k_base, bpe:SIZE (learned from the text) or a tokenizer.json [default: word for stories, else what suits the preset]
+    /// bpe (byte pairs learned from the text; bpe:SIZE for so many), char, word, gpt2, cl100k_base, o200k_base or a tokenizer.json [default: bpe, or what suits the preset]
     #[arg(long, value_name = "NAME")]
     pub tokenizer: Option<String>,
     /// Where the model goes [default: runs/PRESET-TIME]
@@ -81,9 +81,6 @@ pub struct Args {
     #[command(flatten)]
     pub machine: MachineOptions,
 }
-
-/// Steps and learning rate where nothing was said: about half a minute on two cores, and what suits the stories (LOG.md).
-const FIRST_LOOK: (u64, f64) = (1000, 3e-3);
 
 /// Everything that is decided before memory is reserved.
 pub struct Job {
@@ -144,12 +141,6 @@ impl Args {
                 (name, self.model.config()?, recipe)
             }
         };
-        if self.is_first_look() {
-            recipe.steps = FIRST_LOOK.0;
-            if self.recipe.learning_rate.is_none() {
-                (recipe.learning_rate, recipe.min_learning_rate) = (FIRST_LOOK.1, 0.1 * FIRST_LOOK.1);
-            }
-        }
         let chat = chat::open(&self.data, recipe.val_fraction, self.reading.skip_bad)?;
         let masked = config.mask != Mask::Causal;
         if masked && chat.is_some() {
@@ -249,12 +240,6 @@ impl Args {
         Ok((Some(base), Some(config)))
     }
 
-    /// `limpid train` as a stranger types it: a run of half a minute.
-    fn is_first_look(&self) -> bool {
-        let chosen = self.model.preset.is_some() || self.recipe.steps.is_some();
-        self.data == "builtin:stories" && !chosen && self.config.is_none() && self.tuning.from.is_none()
-    }
-
     /// The folder that was asked for, if one was.
     fn asked(&self) -> Option<PathBuf> {
         match self.resume.as_deref() {
@@ -321,13 +306,14 @@ impl Args {
     }
 }
 
-/// The tokenizer that suits the text and the preset.
+/// The tokenizer that suits the text and the preset: its document's own, or byte pairs, which know every text and which other
+/// programs read (docs/presets.md).
 fn default_tokenizer(data: &str, preset: &str) -> &'static str {
     match preset {
-        _ if data.starts_with("builtin:") => "word",
-        "gpt2" | "gpt2-medium" | "gpt2-large" | "gpt2-xl" | "llmc-gpt2" => "gpt2",
+        "baby" | "nanogpt-cpu" => "char",
         "decoder-readme" | "notations" | "formulated-bert" | "bert-base-uncased" => "word",
-        _ => "char",
+        "gpt2" | "gpt2-medium" | "gpt2-large" | "gpt2-xl" | "llmc-gpt2" if !data.starts_with("builtin:") => "gpt2",
+        _ => "bpe",
     }
 }
 
@@ -388,7 +374,9 @@ pub fn run(args: Args) -> Result<()> {
     }
     let job = args.job()?;
     let folder = args.folder(&job.name);
-    fits(&job.model, Some(&job.recipe), args.machine.threads(), "training this model")?;
+    if let Some(fit) = super::plan::too_large(&job, &args.machine)? {
+        bail!("{}", fit.text());
+    }
     if args.find_rate {
         return super::find::run(&job, &args.machine, args.json);
     }

@@ -95,12 +95,12 @@ pub fn root(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }
 
-/// The code blocks of a guide in docs/ after a line of it (a heading), in their order: the language of each and its text.
-pub fn blocks(guide: &str, heading: &str) -> Vec<(String, String)> {
-    let text = fs::read_to_string(root("docs").join(guide)).unwrap();
+/// The code blocks of a document, after a line of it (a heading) where one is given, in their order: the language of each and its text.
+pub fn blocks_of(document: &str, heading: Option<&str>) -> Vec<(String, String)> {
+    let text = fs::read_to_string(root(document)).unwrap();
     let mut blocks: Vec<(String, String)> = vec![];
     let mut inside = false;
-    for line in text.lines().skip_while(|line| *line != heading) {
+    for line in text.lines().skip_while(|line| heading.is_some_and(|heading| *line != heading)) {
         match line.strip_prefix("```") {
             Some(kind) if !inside => blocks.push((kind.into(), String::new())),
             None if inside => blocks.last_mut().unwrap().1 += &format!("{line}\n"),
@@ -111,8 +111,40 @@ pub fn blocks(guide: &str, heading: &str) -> Vec<(String, String)> {
     blocks
 }
 
+/// Those of a guide in docs/.
+pub fn blocks(guide: &str, heading: &str) -> Vec<(String, String)> {
+    blocks_of(&format!("docs/{guide}"), Some(heading))
+}
+
 /// The first of them in a language.
 pub fn block(guide: &str, heading: &str, kind: &str) -> String {
     let found = blocks(guide, heading).into_iter().find(|(language, _)| language == kind);
     found.unwrap_or_else(|| panic!("docs/{guide} has no {kind} after `{heading}`")).1
+}
+
+/// A line without what may differ: numbers become 0, and bars and blanks lose their lengths.
+fn plain(line: &str) -> String {
+    let of = |word: &str| match () {
+        () if word.contains(|c: char| c.is_ascii_digit()) => "0".to_string(),
+        () if word.contains(['#', '━', '─']) => String::new(),
+        () => word.to_string(),
+    };
+    line.split_whitespace().map(of).filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
+/// The first line that should be seen and is not; lines are looked for in order, the parts between `...` in one line.
+pub fn missing<'a>(shown: &'a str, seen: &str) -> Option<&'a str> {
+    let mut seen = seen.lines().map(plain);
+    let holds = |line: &str, parts: &str| {
+        let mut rest = line;
+        parts.split("...").map(plain).all(|part| match rest.find(&part) {
+            Some(at) => {
+                rest = &rest[at + part.len()..];
+                true
+            }
+            None => false,
+        })
+    };
+    let says = |line: &&str| !plain(&line.replace("...", "")).is_empty();
+    shown.lines().filter(says).find(|line| !seen.any(|other| holds(&other, line)))
 }

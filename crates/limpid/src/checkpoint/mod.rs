@@ -48,12 +48,14 @@ pub enum CheckpointError {
         missing: &'static str,
     },
     /// A model that a format has no words for.
-    #[error("{form} cannot express this model: it lacks {what}")]
+    #[error("{form} cannot express this model: it lacks {what}{}", avoided(.flags))]
     Inexpressible {
         /// The format.
         form: String,
         /// What the model has.
         what: String,
+        /// The flags of `limpid train` that make a model without that.
+        flags: String,
     },
     /// A file that is not what its name says.
     #[error("{}: {what}", .path.display())]
@@ -129,6 +131,11 @@ impl CheckpointError {
             other => other,
         }
     }
+}
+
+/// Which model a format could have expressed.
+fn avoided(flags: &str) -> String {
+    if flags.is_empty() { String::new() } else { format!("; a model trained with {flags} can be written so") }
 }
 
 fn mend(error: &io::Error) -> &'static str {

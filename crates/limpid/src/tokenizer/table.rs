@@ -174,6 +174,9 @@ pub(super) fn encoding(encoding: Encoding) -> Result<Spec, Error> {
     Ok(spec)
 }
 
+/// What to do about a tokenizer that a model was trained with and that has no table.
+const LEARNED: &str = "a model trained with --tokenizer bpe has one that can";
+
 fn cannot(why: impl Into<String>) -> Error {
     Error::Table(why.into())
 }
@@ -181,9 +184,9 @@ fn cannot(why: impl Into<String>) -> Error {
 /// [`Tokenizer::table`].
 pub(super) fn write(tokenizer: &Tokenizer) -> Result<Table, Error> {
     match tokenizer {
-        Tokenizer::Word(_) => {
-            Err(cannot("a word tokenizer drops blanks and puts them back by rule, which byte pairs cannot do"))
-        }
+        Tokenizer::Word(_) => Err(cannot(format!(
+            "a word tokenizer drops blanks and puts them back by rule, which byte pairs cannot do; {LEARNED}"
+        ))),
         Tokenizer::Char(vocabulary) => chars(vocabulary, tokenizer.end_of_text()),
         Tokenizer::Bpe(known) => {
             let spec = encoding(*known)?;
@@ -195,7 +198,7 @@ pub(super) fn write(tokenizer: &Tokenizer) -> Result<Table, Error> {
         Tokenizer::Foreign(foreign) => {
             let spec = foreign.spec()?;
             if spec.kind() != "BPE" {
-                return Err(cannot(format!("it is a {} model, not byte pairs", spec.kind())));
+                return Err(cannot(format!("it is a {} model, not byte pairs; {LEARNED}", spec.kind())));
             }
             let first = foreign.frame().0.first().copied();
             let (bos, eos) = (first.or(foreign.begin), tokenizer.end_of_text());
@@ -262,7 +265,7 @@ fn chars(vocabulary: &Vocabulary, eos: Option<u32>) -> Result<Table, Error> {
             Err(_) => {
                 return Err(cannot(format!(
                     "byte pairs would need an id for each of the {} bytes of its character {token:?}; ASCII alone has one \
-                     byte each",
+                     byte each; {LEARNED}",
                     token.len()
                 )));
             }

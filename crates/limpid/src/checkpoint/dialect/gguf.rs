@@ -2,8 +2,8 @@
 //! turn neighbouring rows there, as here. Norms, biases and position tables are F32 always; Q8_0 is for matrices whose rows
 //! are whole blocks, others are F16 then.
 
-use super::huggingface::{Family, express as express_hf};
-use super::{Complaints, Link, Links, Turn, inexpressible};
+use super::huggingface::{Family, nearest};
+use super::{Link, Links, Turn};
 use crate::checkpoint::gguf::{Array, Metadata, Value};
 use crate::checkpoint::store::{Dtype, Store, bad};
 use crate::checkpoint::{CheckpointError, Result};
@@ -163,18 +163,17 @@ pub(crate) fn read_tokenizer(m: &Metadata, path: &Path) -> Result<Option<Tokeniz
 
 /// The metadata of a model and its tokenizer, and the configuration with all that the architecture always has.
 pub(crate) fn express(c: &Config, tokenizer: Option<&Tokenizer>) -> Result<(Metadata, Config)> {
-    let (family, config) = express_hf(c)?;
-    let mut not = Complaints::default();
+    let (family, config, mut not) = nearest(c, &[Family::Gpt2, Family::Llama]);
     let (architecture, wanted) = match family {
         Family::Llama => ("llama", Activation::Silu),
         _ => ("gpt2", Activation::GeluTanh),
     };
-    not.unless(matches!(family, Family::Gpt2 | Family::Llama), format!("{}'s way of building blocks", family.name()));
-    not.unless(c.activation == wanted, format!("activation {} (it has {wanted})", c.activation));
-    not.unless(c.attention_scale && !c.attention_scale_by_layer, "another attention_scale");
-    if !not.0.is_empty() {
-        return Err(inexpressible(&format!("GGUF's {architecture}"), &not.0));
+    let flag = format!("--activation {wanted}");
+    not.unless(c.activation == wanted, format!("activation {} (it has {wanted})", c.activation), flag);
+    if family == Family::Gpt2 {
+        not.attention_scale(c);
     }
+    not.check(&format!("GGUF's {architecture}"))?;
     let mut m = Metadata::default();
     m.set("general.architecture", architecture.to_string());
     m.set("general.name", "limpid".to_string());

@@ -1,6 +1,7 @@
 //! What a model is to llm.c: GPT-2, with F = 4 C, the tanh GELU, a tied head and 1e-5 in the norms; its header has sizes only.
 
-use super::{Complaints, Link, Links, Turn, huggingface, inexpressible};
+use super::huggingface::{Family, nearest};
+use super::{Link, Links, Turn};
 use crate::checkpoint::CheckpointError;
 use crate::checkpoint::llmc::Header;
 use crate::checkpoint::store::Dtype;
@@ -26,17 +27,14 @@ pub(crate) fn read(h: &Header) -> Result<Config, ConfigError> {
 
 /// The header of a model, and the configuration with all that llm.c always has.
 pub(crate) fn express(c: &Config, dtype: Dtype) -> Result<(Header, Config), CheckpointError> {
-    let (family, config) = huggingface::express(c)?;
-    let mut not = Complaints::default();
-    not.unless(family == huggingface::Family::Gpt2, format!("{}'s way of building blocks", family.name()));
-    not.unless(c.activation == Activation::GeluTanh, format!("activation {}", c.activation));
-    not.unless(c.d_ff == 4 * c.d_model, "d_ff other than 4 d_model");
-    not.unless(c.tied_head, "tied_head false");
-    not.unless(c.norm_eps == 1e-5, format!("norm_eps {}", c.norm_eps));
-    not.unless(c.attention_scale && !c.attention_scale_by_layer, "another attention_scale");
-    if !not.0.is_empty() {
-        return Err(inexpressible("llm.c's GPT-2", &not.0));
-    }
+    let (_, config, mut not) = nearest(c, &[Family::Gpt2]);
+    let activation = format!("activation {}", c.activation);
+    not.unless(c.activation == Activation::GeluTanh, activation, "--activation gelu-tanh");
+    not.unless(c.d_ff == 4 * c.d_model, "d_ff other than 4 d_model", format_args!("--d-ff {}", 4 * c.d_model));
+    not.unless(c.tied_head, "tied_head false", "--tied-head true");
+    not.unless(c.norm_eps == 1e-5, format!("norm_eps {}", c.norm_eps), "--norm-eps 1e-5");
+    not.attention_scale(c);
+    not.check("llm.c's GPT-2")?;
     let header = Header {
         context_length: c.context_length,
         vocab_size: c.vocab_size,

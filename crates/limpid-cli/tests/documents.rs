@@ -1,0 +1,149 @@
+//! Every command that README.md and docs/*.md show in a `sh` block, run as it is written by a shell that finds `limpid`, document
+//! by document, in a folder with the files that it speaks of. Where other tests run a document, or no test can, it says so here.
+#![cfg(unix)]
+
+mod common;
+
+use common::{Folder, LIMPID, blocks_of, missing, root, text};
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Sections that other tests run whole.
+const ELSEWHERE: [(&str, &str); 4] = [
+    ("docs/tutorial.md", "tests/tutorial.rs"),
+    ("docs/chat.md", "tests/cli.rs"),
+    ("docs/lessons.md", "limpid's tests/lessons.rs"),
+    ("docs/training.md#fine-tuning", "tests/tune.rs"),
+];
+
+/// Commands that no test runs.
+const LEFT_OUT: [(&str, &str); 1] = [("cargo test", "it would run itself")];
+
+/// What keeps a training short: a step or two of the model at its own size, but for GPT-2, which gets one block and short windows
+/// (tests/presets.rs of the library has it whole).
+fn short(command: &str) -> Vec<(&'static str, &'static str)> {
+    let mut settings = vec![];
+    if command.starts_with("limpid train") && !command.contains("--find-rate") {
+        settings.push(("LIMPID_STEPS", if command.contains("--resume") { "4" } else { "2" }));
+        settings.push(("LIMPID_SAMPLE", "10"));
+        if command.contains("--preset gpt2") {
+            settings.extend([("LIMPID_N_LAYER", "1"), ("LIMPID_CONTEXT", "32")]);
+        }
+    }
+    settings
+}
+
+/// The commands of a document: its `sh` blocks without those of sections that are tested elsewhere.
+fn commands(document: &str) -> Vec<String> {
+    let all = blocks_of(document, None);
+    let elsewhere: Vec<String> = match document {
+        "docs/training.md" => {
+            blocks_of(document, Some("## Fine-tuning and LoRA")).into_iter().map(|(_, block)| block).collect()
+        }
+        _ if ELSEWHERE.iter().any(|(other, _)| *other == document) => {
+            all.iter().map(|(_, block)| block.clone()).collect()
+        }
+        _ => vec![],
+    };
+    let here = all.into_iter().filter(|(kind, block)| kind == "sh" && !elsewhere.contains(block));
+    here.flat_map(|(_, block)| block.lines().map(String::from).collect::<Vec<_>>())
+        .map(|line| line.split(" #").next().unwrap_or("").trim().replace("cargo run --release --", "limpid"))
+        .filter(|line| !line.is_empty())
+        .collect()
+}
+
+fn sh(f: &Folder, command: &str) -> String {
+    let path = format!("{}:{}", Path::new(LIMPID).parent().unwrap().display(), std::env::var("PATH").unwrap());
+    let mut shell = Command::new("sh");
+    shell.args(["-euc", &format!("exec 2>&1\n{command}")]).current_dir(&f.0).env("PATH", path).env("COLUMNS", "120");
+    let out = shell.envs(short(command)).stdin(Stdio::null()).output().unwrap();
+    let seen = text(&out.stdout);
+    println!("$ {command}\n{seen}");
+    assert!(out.status.success(), "{command}: {}\n{seen}", out.status);
+    seen
+}
+
+/// The files that the documents speak of, small.
+fn folder(name: &str) -> Folder {
+    let f = Folder::new(name);
+    f.ok("data stories 60K");
+    let stories = f.ok("data stories 60K");
+    f.file("book.txt", &stories);
+    fs::create_dir_all(f.0.join("corpus")).unwrap();
+    f.file("corpus/one.txt", &stories);
+    f.file("corpus/two.txt", stories.replace("Once", "Twice"));
+    let pair = |i: usize| format!("{{\"prompt\": \"What is {i}?\", \"completion\": \"It is {i}.\"}}\n");
+    f.file("chat.jsonl", (0..40).map(pair).collect::<String>());
+    let line = |i: usize| format!("{{\"text\": \"Story {i} of a fox that sang.\"}}\n");
+    f.file("stories.jsonl", (0..200).map(line).collect::<String>());
+    fs::create_dir_all(f.0.join("more")).unwrap();
+    for file in fs::read_dir(root("fixtures/parquet")).unwrap().map(|entry| entry.unwrap().path()) {
+        let good = file.extension().is_some_and(|e| e == "parquet") && file.to_string_lossy().contains("snappy");
+        if good {
+            fs::copy(&file, f.0.join("more/part.parquet")).unwrap();
+        }
+    }
+    // a model that was trained, and what other programs call theirs
+    let model = f.0.join("runs/nano-20261120-151329");
+    f.ok(&format!("train --data book.txt --steps 2 --save-every 1 --sample 0 --json --out {}", model.display()));
+    for (to, name) in [("hf", "gpt2"), ("llmc", "gpt2_124M.bin")] {
+        f.ok(&format!("convert {} {name} --to {to}", model.display()));
+    }
+    for name in ["MODEL", "DIR"] {
+        std::os::unix::fs::symlink(&model, f.0.join(name)).unwrap();
+    }
+    f
+}
+
+#[test]
+fn every_document_is_known() {
+    let docs =
+        fs::read_dir(root("docs")).unwrap().map(|entry| format!("docs/{}", entry.unwrap().file_name().display()));
+    for document in docs.filter(|name| name.ends_with(".md")) {
+        let commands = commands(&document);
+        let run = ["docs/training.md", "docs/formats.md", "docs/data.md"].contains(&document.as_str());
+        assert_eq!(run, !commands.is_empty(), "{document}: add a test of its commands\n{commands:?}");
+        // a block without a language is not run
+        let unnamed =
+            blocks_of(&document, None).into_iter().find(|(kind, block)| kind.is_empty() && block.contains("limpid "));
+        assert_eq!(unnamed, None, "{document}: call this block `sh`");
+    }
+}
+
+#[test]
+fn the_commands_of_the_readme_run() {
+    let f = folder("readme");
+    let mut ran = 0;
+    for command in commands("README.md") {
+        if LEFT_OUT.iter().any(|(left, _)| command == *left) {
+            continue;
+        }
+        let seen = sh(&f, &command);
+        ran += 1;
+        if command.contains("inspect --model") {
+            // the table that follows, whatever its numbers
+            let shown =
+                blocks_of("README.md", None).into_iter().find(|(_, block)| block.starts_with("tensor ")).unwrap().1;
+            assert_eq!(missing(&shown, &seen), None, "{seen}");
+        }
+        if let Some((_, says)) = command.strip_prefix("limpid params ").map(|_| ((), "1,557,611,200")) {
+            assert!(seen.contains(says), "{seen}");
+        }
+    }
+    assert!(ran >= 22, "only {ran} commands were run");
+}
+
+#[test]
+fn the_commands_of_the_guides_run() {
+    for document in ["docs/training.md", "docs/formats.md", "docs/data.md"] {
+        let f = folder(&document.replace('/', "-"));
+        for command in commands(document) {
+            if command.starts_with("limpid train --resume book") {
+                // what was finished is no more to be resumed than by more steps
+                assert!(f.0.join("book/state/last.safetensors").exists());
+            }
+            sh(&f, &command);
+        }
+    }
+}

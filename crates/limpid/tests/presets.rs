@@ -1,0 +1,58 @@
+//! Every preset at its own size: the look before the first step, and a step. It takes minutes and most of 24 GB of memory, so it
+//! is ignored unless asked for; `cargo xtask ci` asks.
+
+use limpid::backend::Cpu;
+use limpid::config::{Config, Mask, PRESETS};
+use limpid::data::{Batches, Objective, Tokens};
+use limpid::model::{Model, Tuning, Use};
+use limpid::ops::random;
+use limpid::train::{Recipe, Trainer, preflight};
+
+/// Bytes that are free for the asking; where the system does not say, enough for all but the largest.
+fn available() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok()).map_or(8 << 30, |kb| kb << 10)
+}
+
+/// A batch of one window of at most 32 tokens; width, depth and vocabulary are the preset's. What does not fit is passed over,
+/// and that must be none of those below 400 million parameters.
+#[test]
+#[ignore = "minutes, and most of 24 GB of memory"]
+fn every_preset_starts_at_its_own_size() {
+    let mut over = vec![];
+    for name in PRESETS {
+        let config = Config::preset(name).unwrap();
+        let recipe = Recipe::preset(name);
+        let context = config.context_length.min(32);
+        let recipe = Recipe { batch_size: 1, context, warmup_steps: 0, detail_every: 0, ..recipe };
+        let masked = config.mask != Mask::Causal;
+        let vocab_size = config.vocab_size;
+        let objective = match masked {
+            true => Objective::Masked { mask: 3, vocab_size, segments: config.n_segment > 0 },
+            false => Objective::NextToken,
+        };
+        let purpose = Use::Train { batch: 1, context };
+        let model = Model::tuned(&config, purpose, &Tuning::default()).unwrap();
+        let parameters = model.parameter_count();
+        let parts = model.memory().into_iter().chain(recipe.memory(&model)).map(|(_, bytes)| bytes).sum::<usize>();
+        // the look before the first step copies the largest parameter
+        let largest = model.params.iter().map(|p| 8 * p.slot.len()).max().unwrap_or(0);
+        let bytes = (parts + largest + Cpu::scratch_bytes(&model, 2)) as u64;
+        if bytes > available() {
+            println!("{name}: {parameters} parameters need {bytes} bytes, more than there are");
+            over.push((name, parameters));
+            continue;
+        }
+        let start = std::time::Instant::now();
+        let text = Tokens::of((0..2000).map(|i| random::below(1, 0, i, vocab_size as u64) as u32).collect());
+        let batches = Batches::new(&text, 1, context, 1, objective).unwrap();
+        let backend = Box::new(Cpu::new(&model, 2));
+        let mut trainer = Trainer::new(model, backend, recipe);
+        let seen = preflight(&mut trainer, &batches).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let step = trainer.step(&batches).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(step.loss.is_finite() && step.norm > 0.0 && step.norm.is_finite(), "{name}: {step:?}");
+        println!("{name}: {parameters} parameters, {seen:?}, {step:?}, {:.1} s", start.elapsed().as_secs_f64());
+    }
+    assert!(over.iter().all(|(_, parameters)| *parameters > 400_000_000), "{over:?}");
+}
