@@ -520,7 +520,8 @@ pub struct MachineOptions {
     /// Threads [default: all cores]
     #[arg(long, short = 't', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
-    /// Instructions to use: portable, avx2, avx512, avx512-bf16, neon [default: the fastest this CPU has]
+    /// Instructions to use: portable, avx2, avx512, avx512-bf16, neon, all with the same results [default: the fastest this CPU has];
+    /// or unfused: for a CPU that has only portable, quicker, with other last digits
     #[arg(long, value_name = "SET", env = "LIMPID_SIMD", value_parser = Level::named, hide_env_values = true, hide_short_help = true)]
     pub simd: Option<Level>,
     /// What products multiply: f32, or bf16 (operands rounded, sums and weights f32)

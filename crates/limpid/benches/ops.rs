@@ -2,7 +2,7 @@
 //! Products and attention in GFLOP/s of the multiply-add roof, passes over memory in GB/s of what a copy reaches on data
 //! of the same size. Best of several runs, the roof measured between them.
 
-use limpid::backend::cpu::roof::Products;
+use limpid::backend::cpu::roof::Roof;
 use limpid::config::{Activation, Mask, NormKind};
 use limpid::ops::linear::Precision;
 use limpid::ops::linear::gemm::{self, Packed, gemm_packed, product};
@@ -40,13 +40,10 @@ impl Bench {
         if !self.wants(name) {
             return;
         }
-        let products = Products::new(1, self.level, precision);
+        let mut roof = Roof::multiply_adds(1, self.level, precision);
+        roof.measure(20);
         let seconds = best(f);
-        let roof = (0..3).map(|_| {
-            let start = Instant::now();
-            products.run().amount / start.elapsed().as_secs_f64()
-        });
-        let roof = roof.fold(0.0, f64::max);
+        let roof = roof.measure(20);
         let rate = flops / seconds;
         println!("{name:<44} {:>9.1} GFLOP/s {:>4.0} % of the roof", rate / 1e9, 100.0 * rate / roof);
     }

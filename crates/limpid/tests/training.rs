@@ -716,13 +716,35 @@ fn the_finder_finds_a_rate_that_trains() {
     let text = text();
     let config = Config { dropout: Dropout::NONE, ..tiny() };
     let batches = Batches::new(&text, 4, 12, 1, Objective::NextToken).unwrap();
-    let found = finder::find(&mut trainer(&config, recipe()), &batches, (1e-6, 10.0, 80), &mut |_, _| true).unwrap();
-    assert!(found.curve.len() < 80, "it stops where the loss climbs");
+    let long = Recipe { steps: 300, warmup_steps: 30, ..recipe() };
     let after = |learning_rate: f64| {
-        let recipe = Recipe { learning_rate, schedule: limpid::train::Schedule::Constant, warmup_steps: 0, ..recipe() };
+        let recipe = Recipe { learning_rate, min_learning_rate: 0.1 * learning_rate, ..long };
         let mut t = trainer(&config, recipe);
-        (0..60).map(|_| t.step(&batches).unwrap().loss).last().unwrap()
+        let losses: Vec<f64> = (0..recipe.steps).map(|_| t.step(&batches).unwrap().loss).collect();
+        losses[200..].iter().sum::<f64>() / 100.0
     };
-    let best = after(found.suggested);
-    assert!(best < after(found.suggested / 30.0) && best < after(found.suggested * 30.0), "{found:?}");
+    // from below and from above, and with an optimizer of other sizes of steps
+    for (optimizer, first) in [(Method::AdamW, 1e-4), (Method::AdamW, 0.3), (Method::Muon, 1e-3)] {
+        let start = Recipe { optimizer, ..long };
+        let mut steps = 0;
+        let found =
+            finder::find(&mut || Ok::<_, TrainError>(trainer(&config, start)), &batches, first, &mut |_, _, _| {
+                steps += 1;
+                true
+            });
+        let found = found.unwrap();
+        assert!(steps <= finder::STEPS * found.tried.len() as u64 && found.tried.is_sorted_by(|a, b| a.0 < b.0));
+        if optimizer == Method::AdamW {
+            let rate = found.suggested.unwrap();
+            let [less, best, more] = [rate / 4.0, rate, rate * 4.0].map(after);
+            assert!(best < less && best < more, "{less} {best} {more} {found:?}");
+        }
+    }
+    // stopped, it names none
+    let stopped =
+        finder::find(&mut || Ok::<_, TrainError>(trainer(&config, long)), &batches, 1e-3, &mut |_, n, _| n < 70);
+    assert!(stopped.unwrap().suggested.is_some(), "no training has so many steps");
+    let stopped =
+        finder::find(&mut || Ok::<_, TrainError>(trainer(&config, long)), &batches, 1e-3, &mut |_, n, _| n < 7);
+    assert_eq!(stopped.unwrap(), finder::Found { tried: vec![], suggested: None });
 }

@@ -1,11 +1,12 @@
 //! `bench`: training, prefill and decoding against the roofs of the machine, measured in the same run.
 
-use super::doctor::read_roof;
-use super::train::{extra_work, roof, step_flops};
+use super::doctor::{PASSES, READINGS};
+use super::train::{extra_work, step_flops};
 use super::{fits, peak_rss, program, trainable};
 use crate::options::{self, MachineOptions, ModelOptions, RecipeOptions};
 use crate::{show, source};
 use anyhow::Result;
+use limpid::backend::cpu::roof::Roof;
 use limpid::data::{Batches, Objective, Tokens};
 use limpid::generate::Session;
 use limpid::model::init;
@@ -120,7 +121,8 @@ fn train(args: &TrainArgs) -> Result<()> {
     let model = trainable(&config, &recipe, &Default::default(), args.machine.threads(), (program(), args.memory))?;
     fits(&model, Some(&recipe), args.machine.threads(), "training this model")?;
     let (threads, level) = (args.machine.threads(), args.machine.level());
-    let top = roof(threads, level, args.machine.precision);
+    let mut roof = Roof::multiply_adds(threads, level, args.machine.precision);
+    roof.measure(READINGS);
     let flops = step_flops(&model, &recipe);
     let text = Tokens::of(ids(recipe.batch_size * recipe.context + 10_000, config.vocab_size));
     let batches = Batches::new(&text, recipe.batch_size, recipe.context, 1, Objective::NextToken)?;
@@ -133,7 +135,7 @@ fn train(args: &TrainArgs) -> Result<()> {
             times.push(start.elapsed().as_secs_f64());
         }
     }
-    let seconds = median(times);
+    let (seconds, top) = (median(times), roof.measure(READINGS));
     let (tok_s, rate) = ((recipe.batch_size * recipe.context * recipe.accumulate) as f64 / seconds, flops / seconds);
     let rss = peak_rss();
     if args.json {
@@ -167,7 +169,8 @@ fn prefill(args: &PrefillArgs) -> Result<()> {
     let mut session = session(&args.model, &args.machine)?;
     let tokens = ids(args.tokens.clamp(1, session.context()), session.model().config.vocab_size);
     let body: f64 = session.model().flops(1, tokens.len().div_ceil(2)) * tokens.len() as f64;
-    let top = roof(threads, level, args.machine.precision);
+    let mut roof = Roof::multiply_adds(threads, level, args.machine.precision);
+    roof.measure(READINGS);
     let mut times = vec![];
     for round in 0..6 {
         let id = session.open()?;
@@ -178,7 +181,7 @@ fn prefill(args: &PrefillArgs) -> Result<()> {
         }
         session.close(id)?;
     }
-    let seconds = median(times);
+    let (seconds, top) = (median(times), roof.measure(READINGS));
     // the head works for the last row only
     let head = 2.0 * (session.model().config.vocab_size * session.model().config.d_model) as f64;
     let rate = (body - head * (tokens.len() - 1) as f64) / seconds;
@@ -200,7 +203,8 @@ fn prefill(args: &PrefillArgs) -> Result<()> {
 fn decode(args: &DecodeArgs) -> Result<()> {
     let (threads, level) = (args.machine.threads(), args.machine.level());
     let mut session = session(&args.model, &args.machine)?;
-    let top = read_roof(threads, level);
+    let mut roof = Roof::reads(threads, level);
+    roof.measure(PASSES);
     let id = session.open()?;
     session.feed(id, &[0])?;
     let mut times = vec![];
@@ -209,7 +213,7 @@ fn decode(args: &DecodeArgs) -> Result<()> {
         session.step(&[(id, (step % session.model().config.vocab_size) as u32)])?;
         times.push(start.elapsed().as_secs_f64());
     }
-    let seconds = median(times);
+    let (seconds, top) = (median(times), roof.measure(PASSES));
     // every weight but the tables' other rows is read once a token
     let model = session.model();
     let tables = model

@@ -1,14 +1,13 @@
 //! `doctor`: what limpid sees of this machine and will use.
 
-use super::{memory, train::roof};
+use super::memory;
 use crate::options::{MachineOptions, cores};
 use crate::show;
 use anyhow::Result;
 use limpid::backend::Cpu;
-use limpid::backend::cpu::roof::Reads;
+use limpid::backend::cpu::roof::Roof;
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
-use std::time::Instant;
 
 /// CPU, instruction sets, threads, memory, roofs: what limpid sees and will use.
 #[derive(clap::Args, Debug)]
@@ -20,15 +19,11 @@ pub struct Args {
     machine: MachineOptions,
 }
 
-/// Bytes a second read from memory: the best of a few passes over more than any cache holds.
-pub fn read_roof(threads: usize, level: Level) -> f64 {
-    let reads = Reads::new(threads, level, 512 << 20);
-    let once = || {
-        let start = Instant::now();
-        reads.run().amount / start.elapsed().as_secs_f64()
-    };
-    (0..4).map(|_| once()).fold(0.0, f64::max)
-}
+/// Readings of a roof of multiply-adds, a millisecond each: other programs disturb some of them.
+pub const READINGS: usize = 100;
+
+/// Readings of a roof of reads, a pass over half a gigabyte each.
+pub const PASSES: usize = 10;
 
 pub fn run(args: Args) -> Result<()> {
     let (threads, level) = (args.machine.threads(), args.machine.level());
@@ -39,9 +34,9 @@ pub fn run(args: Args) -> Result<()> {
         .as_deref()
         .and_then(|t| t.lines().find(|l| l.starts_with("model name"))?.split_once(": "))
         .map_or("unknown", |(_, name)| name);
-    let (one, all) = (roof(1, level, Precision::F32), roof(threads, level, Precision::F32));
-    let half = roof(threads, level, Precision::Bf16);
-    let read = read_roof(threads, level);
+    let roof = |threads, precision| Roof::multiply_adds(threads, level, precision).measure(READINGS);
+    let (one, all, half) = (roof(1, Precision::F32), roof(threads, Precision::F32), roof(threads, Precision::Bf16));
+    let read = Roof::reads(threads, level).measure(PASSES);
     let memory = memory();
     if args.json {
         return show::json(&serde_json::json!({

@@ -1,27 +1,90 @@
 //! `plan`: what `train` with the same flags will do, said before it is done.
 
-use super::train::{self, Job, extra_work, made_again, roof, step_flops};
-use super::{memory, needed};
+use super::doctor::READINGS;
+use super::train::{self, Job, extra_work, made_again, step_flops};
+use super::{fits, memory, needed, trainable};
 use crate::options::{MachineOptions, TuningOptions};
 use crate::show;
 use anyhow::Result;
-use limpid::backend::Cpu;
+use limpid::backend::cpu::roof::Roof;
+use limpid::backend::{Backend, Cpu};
 use limpid::config::Config;
+use limpid::data::Batches;
 use limpid::model::again::Keep;
 use limpid::model::{Model, Tuning, Use};
 use limpid::ops::adamw::Method;
+use limpid::ops::{Batch, random};
 use limpid::train::Recipe;
 use serde_json::json;
+use std::time::Instant;
 
-/// Say what `train` with the same flags would do: nothing is written and nothing reserved.
+/// Say what `train` with the same flags would do. Nothing is written; to measure time, some steps are taken and forgotten.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
     train: train::Args,
 }
 
-/// Share of the roof that training reaches, for the estimate of time: measured for presets nano to gpt2 (docs/performance.md).
-const REACHED: f64 = 0.45;
+/// Share of the roof that training reaches, where it is not measured: about that of presets nano to gpt2 (docs/performance.md).
+const REACHED: f64 = 0.4;
+
+/// Seconds that a step may take to be measured; of a longer one, a smaller one is.
+const LONGEST: f64 = 1.5;
+
+/// Steps that were measured.
+struct Measured {
+    steps: usize,
+    batch_size: usize,
+    context: usize,
+    /// Of a step of the plan's.
+    seconds: f64,
+}
+
+/// Takes some steps of the job, from weights that are any, in at most some seconds. Where a step would take long, those are of
+/// fewer tokens: its gradient takes as much longer as it is more work, its update as long.
+fn measure(job: &Job, machine: &MachineOptions, budget: Option<u64>, guess: f64) -> Result<Measured> {
+    let mut recipe = Recipe { accumulate: 1, ..job.recipe };
+    let mut expected = guess / job.recipe.accumulate as f64;
+    while expected > LONGEST && recipe.batch_size * recipe.context > 64 {
+        let cut = if recipe.batch_size > 1 { &mut recipe.batch_size } else { &mut recipe.context };
+        let before = *cut;
+        *cut = before.div_ceil(2);
+        expected *= *cut as f64 / before as f64;
+    }
+    let model = trainable(&job.config, &recipe, &job.model.tuning, machine.threads(), (job.program, budget))?;
+    fits(&model, Some(&recipe), machine.threads(), "training this model")?;
+    let mut cpu = machine.cpu(&model);
+    for (site, param) in (0..).zip(&model.params) {
+        let key = [random::bits(1, site, 0) as u32, 1];
+        let any = |i: usize| (random::word(key, i as u32) as f32 / u32::MAX as f32 - 0.5) * 0.07;
+        cpu.write(param.slot, &(0..param.slot.len()).map(any).collect::<Vec<f32>>());
+    }
+    let Recipe { batch_size, context, seed, .. } = recipe;
+    let batches = Batches::of_documents(&job.train, batch_size, context, seed, job.objective, recipe.documents())?;
+    let groups = model.update_groups(recipe.weight_decay, recipe.optimizer);
+    let (mut batch, mut times, start) = (Batch::default(), vec![], Instant::now());
+    while times.len() < 3 || (times.len() < 20 && start.elapsed().as_secs_f64() < 1.0) {
+        let step = Instant::now();
+        batches.fill(times.len() as u64, 0, &mut batch);
+        (batch.terms, batch.seed) = (recipe.terms(), Some(times.len() as u64));
+        cpu.feed(&batch);
+        cpu.forward(model.body());
+        cpu.backward(&model.back);
+        let gradient = step.elapsed().as_secs_f64();
+        cpu.update(&groups, &recipe.rule(recipe.learning_rate, times.len() as u64 + 1), &mut []);
+        times.push((gradient, step.elapsed().as_secs_f64() - gradient));
+    }
+    times.remove(0); // memory is touched for the first time
+    let middle = |mut times: Vec<f64>| {
+        times.sort_by(f64::total_cmp);
+        times[times.len() / 2]
+    };
+    let (gradients, updates) = times.iter().copied().unzip();
+    let work = |model: &Model, recipe: &Recipe| (1.0 + extra_work(model, recipe)) * step_flops(model, recipe);
+    let more = work(&job.model, &job.recipe) / work(&model, &recipe);
+    let seconds = more * middle(gradients) + middle(updates);
+    Ok(Measured { steps: times.len(), batch_size, context, seconds })
+}
 
 /// A training that does not fit into this machine's memory.
 pub struct TooLarge {
@@ -115,8 +178,12 @@ pub fn run(args: Args) -> Result<()> {
     let level = args.train.machine.level();
     let tokens_step = recipe.batch_size * recipe.context * recipe.accumulate;
     let flops = step_flops(model, recipe);
-    let roof = roof(threads, level, args.train.machine.precision);
-    let seconds = (1.0 + extra_work(model, recipe)) * flops * recipe.steps as f64 / (roof * REACHED);
+    let mut roof = Roof::multiply_adds(threads, level, args.train.machine.precision);
+    let guess = (1.0 + extra_work(model, recipe)) * flops / (roof.measure(READINGS) * REACHED);
+    let measured = measure(&job, &args.train.machine, args.train.memory, guess);
+    let step_seconds = measured.as_ref().map_or(guess, |m| m.seconds);
+    let (roof, seconds) = (roof.measure(READINGS), step_seconds * recipe.steps as f64);
+    let share = flops / step_seconds / roof;
     let milestones: Vec<(u64, f64)> = {
         let mut at =
             vec![0, recipe.warmup_steps, recipe.steps / 4, recipe.steps / 2, 3 * recipe.steps / 4, recipe.steps - 1];
@@ -148,7 +215,9 @@ pub fn run(args: Args) -> Result<()> {
             "made_again": model.keeps().iter().map(|(blocks, keep)| json!({"blocks": blocks.len(), "what": keep.made_again()})).collect::<Vec<_>>(),
             "extra_work": extra_work(model, recipe),
             "ladder": ladder.iter().map(|model| json!({"what": model.keeps()[0].1.made_again(),
-                "total_memory_bytes": needed(model, Some(recipe), threads) + program, "extra_work": extra_work(model, recipe)})).collect::<Vec<_>>(), "roof_flops": roof, "expected_seconds": seconds,
+                "total_memory_bytes": needed(model, Some(recipe), threads) + program, "extra_work": extra_work(model, recipe)})).collect::<Vec<_>>(), "roof_flops": roof, "expected_seconds": seconds, "seconds_per_step": step_seconds, "share_of_roof": share,
+            "measured": measured.as_ref().ok().map(|m| json!({"steps": m.steps, "batch_size": m.batch_size, "context": m.context})),
+            "not_measured": measured.as_ref().err().map(|e| format!("{e:#}")),
             "fits": too_large.is_none(), "would_fit": too_large.iter().flat_map(|t| &t.fitting).map(|(flags, _)| flags).collect::<Vec<_>>(),
         }));
     }
@@ -268,7 +337,22 @@ pub fn run(args: Args) -> Result<()> {
         vec![
             ("a step", format!("{}FLOP", show::count(flops))),
             ("roof", format!("{}FLOP/s with {threads} threads, {level} (measured now)", show::count(roof))),
-            ("expected time", format!("about {} at {:.0} % of the roof", show::duration(seconds), 100.0 * REACHED)),
+            (
+                "expected time",
+                format!(
+                    "about {}: {} a step, {:.0} % of the roof",
+                    show::duration(seconds),
+                    show::duration(step_seconds),
+                    100.0 * share
+                ),
+            ),
+            (
+                "measured",
+                match &measured {
+                    Ok(m) => format!("now, {} steps of {} x {} tokens", m.steps, m.batch_size, m.context),
+                    Err(error) => format!("no, a guess: {error:#}"),
+                },
+            ),
         ],
     );
     if let Some(too_large) = too_large {

@@ -1,6 +1,7 @@
 //! `train`: from text to a model directory.
 
-use super::{peak_rss, program, trainable};
+use super::doctor::READINGS;
+use super::{fits, peak_rss, program, trainable};
 use crate::chat;
 use crate::dashboard::{self, Dashboard, Now};
 use crate::options::{
@@ -9,7 +10,7 @@ use crate::options::{
 use crate::show::{self, Progress};
 use crate::source::{self, Corpus, Text, Wants};
 use anyhow::{Context, Result, bail};
-use limpid::backend::cpu::roof::Products;
+use limpid::backend::cpu::roof::Roof;
 use limpid::checkpoint::{Checkpoint, adapter};
 use limpid::config::{Config, Mask};
 use limpid::data::chat::MARKERS;
@@ -17,7 +18,6 @@ use limpid::data::{Batches, Objective, Tokens};
 use limpid::model::Model;
 use limpid::model::again::Keep;
 use limpid::ops::linear::Precision;
-use limpid::ops::simd::Level;
 use limpid::tokenizer::Tokenizer;
 use limpid::train::folder::{self, Found};
 use limpid::train::{Control, Event, Recipe, Run, Summary, Trainer};
@@ -52,7 +52,7 @@ pub struct Args {
     /// Go on from the state kept after step N (--keep) instead of the last
     #[arg(long, value_name = "N", requires = "resume", hide_short_help = true)]
     pub resume_step: Option<u64>,
-    /// Look for a learning rate: a hundred steps with a growing one, and what they show. Nothing is written
+    /// Look for a learning rate: short trainings at several, and what they end with. Nothing is written
     #[arg(long, alias = "find-lr", conflicts_with = "resume", hide_short_help = true)]
     pub find_rate: bool,
     /// Read settings from a TOML or JSON file
@@ -377,6 +377,7 @@ pub fn run(args: Args) -> Result<()> {
     if let Some(fit) = super::plan::too_large(&job, &args.machine)? {
         bail!("{}", fit.text());
     }
+    fits(&job.model, Some(&job.recipe), args.machine.threads(), "training this model")?;
     if args.find_rate {
         return super::find::run(&job, &args.machine, args.json);
     }
@@ -418,7 +419,8 @@ pub fn run(args: Args) -> Result<()> {
         let (again, within) = (made_again(&job.model, &recipe), show::bytes(budget));
         say(format!("within {within} of memory; made again in the backward: {again}"));
     }
-    let roof = roof(threads, level, args.machine.precision);
+    let mut roof = Roof::multiply_adds(threads, level, args.machine.precision);
+    roof.measure(READINGS);
     let flops = step_flops(&job.model, &recipe);
 
     let asked = interrupt()?;
@@ -475,6 +477,8 @@ pub fn run(args: Args) -> Result<()> {
             Event::Evaluating(..) => shown.rate.pause(),
             Event::Validated { step, loss, best } => {
                 shown.val = Some(loss);
+                shown.roof.measure(READINGS / 10);
+                shown.rate.pause();
                 let line = format!("step {step}: val loss {loss:.4}{}", if best { " (best so far)" } else { "" });
                 progress.line(&line);
                 dashboard.iter().for_each(|d| {
@@ -588,16 +592,6 @@ pub fn made_again(model: &Model, recipe: &Recipe) -> String {
     format!("{} (+{:.1} % FLOPs)", stretches.join(", "), 100.0 * extra_work(model, recipe))
 }
 
-/// FLOP/s that this machine reaches when nothing stands in the way: the best of a few short runs.
-pub fn roof(threads: usize, level: Level, precision: Precision) -> f64 {
-    let products = Products::new(threads, level, precision);
-    let once = || {
-        let start = Instant::now();
-        products.run().amount / start.elapsed().as_secs_f64()
-    };
-    (0..4).map(|_| once()).fold(0.0, f64::max)
-}
-
 fn absolute(path: &str) -> String {
     if Path::new(path).exists() {
         std::path::absolute(path).map_or_else(|_| path.into(), |p| p.display().to_string())
@@ -638,7 +632,7 @@ impl Rate {
 struct Shown {
     val: Option<f64>,
     rate: Rate,
-    roof: f64,
+    roof: Roof,
     flops: f64,
     steps: u64,
 }
@@ -648,7 +642,7 @@ impl Shown {
         let per_second = self.rate.per_second();
         let steps_a_second = per_second / step.tokens as f64;
         let left = (self.steps - step.step) as f64 / steps_a_second.max(1e-9);
-        Now { val: self.val, per_second, share: self.flops * steps_a_second / self.roof, left }
+        Now { val: self.val, per_second, share: self.flops * steps_a_second / self.roof.best(), left }
     }
 
     /// What the bar says in what room it has, or a line of a log.

@@ -5,6 +5,7 @@
 //! are ranked by id, the lowest first.
 
 use super::Error;
+use crate::ops::math::{exp_f64, ln_f64};
 use crate::ops::random;
 use std::cmp::Ordering;
 
@@ -127,7 +128,7 @@ impl Sampler {
         if self.top_k > 0 && self.top_k < choices.len() {
             best(&mut choices, self.top_k);
         }
-        choices.iter_mut().for_each(|c| c.weight = ((c.logit - likeliest.logit) / self.temperature).exp());
+        choices.iter_mut().for_each(|c| c.weight = exp_f64((c.logit - likeliest.logit) / self.temperature));
         if self.top_p < 1.0 {
             choices = self.nucleus(choices);
         }
@@ -204,7 +205,7 @@ pub(super) fn log_sum_exp(logits: &[f32]) -> Result<f64, Error> {
     if top == f64::NEG_INFINITY {
         return Err(Error::NoToken);
     }
-    Ok(top + logits.iter().map(|logit| (f64::from(*logit) - top).exp()).sum::<f64>().ln())
+    Ok(top + ln_f64(logits.iter().map(|logit| exp_f64(f64::from(*logit) - top)).sum::<f64>()))
 }
 
 /// The `n` tokens of the greatest logits, greatest first.

@@ -4,7 +4,7 @@
 //! SiLU 20 and 26.
 
 use super::math::{self, exp, normal, normal_density, sigmoid, tanh};
-use super::simd::Kernel;
+use super::simd::{Kernel, MulAdd};
 use crate::config::Activation;
 
 const SQRT_2_OVER_PI: f64 = 0.797_884_560_802_865_4;
@@ -65,8 +65,8 @@ pub mod reference {
 
 /// One function in f32: a type, so that its value and slope are compiled into the loops of every level.
 trait Curve {
-    fn value<const FMA: bool>(leak: f32, x: f32) -> f32;
-    fn slope<const FMA: bool>(leak: f32, x: f32) -> f32;
+    fn value<M: MulAdd>(leak: f32, x: f32) -> f32;
+    fn slope<M: MulAdd>(leak: f32, x: f32) -> f32;
 }
 
 /// Runs `$body` with `$C` the type for `$f`.
@@ -112,11 +112,11 @@ macro_rules! with_curve {
 struct Relu;
 impl Curve for Relu {
     #[inline(always)]
-    fn value<const FMA: bool>(_: f32, x: f32) -> f32 {
+    fn value<M: MulAdd>(_: f32, x: f32) -> f32 {
         if x < 0.0 { 0.0 } else { x }
     }
     #[inline(always)]
-    fn slope<const FMA: bool>(_: f32, x: f32) -> f32 {
+    fn slope<M: MulAdd>(_: f32, x: f32) -> f32 {
         if x > 0.0 { 1.0 } else { 0.0 }
     }
 }
@@ -124,11 +124,11 @@ impl Curve for Relu {
 struct LeakyRelu;
 impl Curve for LeakyRelu {
     #[inline(always)]
-    fn value<const FMA: bool>(leak: f32, x: f32) -> f32 {
+    fn value<M: MulAdd>(leak: f32, x: f32) -> f32 {
         if x < 0.0 { leak * x } else { x }
     }
     #[inline(always)]
-    fn slope<const FMA: bool>(leak: f32, x: f32) -> f32 {
+    fn slope<M: MulAdd>(leak: f32, x: f32) -> f32 {
         if x > 0.0 { 1.0 } else { leak }
     }
 }
@@ -136,12 +136,12 @@ impl Curve for LeakyRelu {
 struct GeluErf;
 impl Curve for GeluErf {
     #[inline(always)]
-    fn value<const FMA: bool>(_: f32, x: f32) -> f32 {
-        x * normal::<FMA>(x)
+    fn value<M: MulAdd>(_: f32, x: f32) -> f32 {
+        x * normal::<M>(x)
     }
     #[inline(always)]
-    fn slope<const FMA: bool>(_: f32, x: f32) -> f32 {
-        normal::<FMA>(x) + x * normal_density::<FMA>(x)
+    fn slope<M: MulAdd>(_: f32, x: f32) -> f32 {
+        normal::<M>(x) + x * normal_density::<M>(x)
     }
 }
 
@@ -149,12 +149,12 @@ impl Curve for GeluErf {
 struct GeluTanh;
 impl Curve for GeluTanh {
     #[inline(always)]
-    fn value<const FMA: bool>(_: f32, x: f32) -> f32 {
-        x * sigmoid::<FMA>(2.0 * SQRT_2_OVER_PI as f32 * (x + CUBIC as f32 * x * x * x))
+    fn value<M: MulAdd>(_: f32, x: f32) -> f32 {
+        x * sigmoid::<M>(2.0 * SQRT_2_OVER_PI as f32 * (x + CUBIC as f32 * x * x * x))
     }
     #[inline(always)]
-    fn slope<const FMA: bool>(_: f32, x: f32) -> f32 {
-        let [s, rest] = both_sides::<FMA>(2.0 * SQRT_2_OVER_PI as f32 * (x + CUBIC as f32 * x * x * x));
+    fn slope<M: MulAdd>(_: f32, x: f32) -> f32 {
+        let [s, rest] = both_sides::<M>(2.0 * SQRT_2_OVER_PI as f32 * (x + CUBIC as f32 * x * x * x));
         let inner = 2.0 * SQRT_2_OVER_PI as f32 * (1.0 + 3.0 * CUBIC as f32 * x * x);
         s + x * s * rest * inner
     }
@@ -163,36 +163,36 @@ impl Curve for GeluTanh {
 struct GeluSigmoid;
 impl Curve for GeluSigmoid {
     #[inline(always)]
-    fn value<const FMA: bool>(_: f32, x: f32) -> f32 {
-        x * sigmoid::<FMA>(QUICK as f32 * x)
+    fn value<M: MulAdd>(_: f32, x: f32) -> f32 {
+        x * sigmoid::<M>(QUICK as f32 * x)
     }
     #[inline(always)]
-    fn slope<const FMA: bool>(_: f32, x: f32) -> f32 {
-        swish_slope::<FMA>(QUICK as f32, x)
+    fn slope<M: MulAdd>(_: f32, x: f32) -> f32 {
+        swish_slope::<M>(QUICK as f32, x)
     }
 }
 
 struct Silu;
 impl Curve for Silu {
     #[inline(always)]
-    fn value<const FMA: bool>(_: f32, x: f32) -> f32 {
-        x * sigmoid::<FMA>(x)
+    fn value<M: MulAdd>(_: f32, x: f32) -> f32 {
+        x * sigmoid::<M>(x)
     }
     #[inline(always)]
-    fn slope<const FMA: bool>(_: f32, x: f32) -> f32 {
-        swish_slope::<FMA>(1.0, x)
+    fn slope<M: MulAdd>(_: f32, x: f32) -> f32 {
+        swish_slope::<M>(1.0, x)
     }
 }
 
 struct Sigmoid;
 impl Curve for Sigmoid {
     #[inline(always)]
-    fn value<const FMA: bool>(_: f32, x: f32) -> f32 {
-        sigmoid::<FMA>(x)
+    fn value<M: MulAdd>(_: f32, x: f32) -> f32 {
+        sigmoid::<M>(x)
     }
     #[inline(always)]
-    fn slope<const FMA: bool>(_: f32, x: f32) -> f32 {
-        let [s, rest] = both_sides::<FMA>(x);
+    fn slope<M: MulAdd>(_: f32, x: f32) -> f32 {
+        let [s, rest] = both_sides::<M>(x);
         s * rest
     }
 }
@@ -200,28 +200,28 @@ impl Curve for Sigmoid {
 struct Tanh;
 impl Curve for Tanh {
     #[inline(always)]
-    fn value<const FMA: bool>(_: f32, x: f32) -> f32 {
-        tanh::<FMA>(x)
+    fn value<M: MulAdd>(_: f32, x: f32) -> f32 {
+        tanh::<M>(x)
     }
     #[inline(always)]
-    fn slope<const FMA: bool>(_: f32, x: f32) -> f32 {
-        let [s, rest] = both_sides::<FMA>(2.0 * x);
+    fn slope<M: MulAdd>(_: f32, x: f32) -> f32 {
+        let [s, rest] = both_sides::<M>(2.0 * x);
         4.0 * s * rest
     }
 }
 
 /// sigmoid(x) and 1 - sigmoid(x), neither by subtraction.
 #[inline(always)]
-fn both_sides<const FMA: bool>(x: f32) -> [f32; 2] {
-    let e = exp::<FMA>(-x.abs());
+fn both_sides<M: MulAdd>(x: f32) -> [f32; 2] {
+    let e = exp::<M>(-x.abs());
     let near = 1.0 / (1.0 + e);
     if x < 0.0 { [e * near, near] } else { [near, e * near] }
 }
 
 /// The slope of x sigmoid(k x).
 #[inline(always)]
-fn swish_slope<const FMA: bool>(k: f32, x: f32) -> f32 {
-    let [s, rest] = both_sides::<FMA>(k * x);
+fn swish_slope<M: MulAdd>(k: f32, x: f32) -> f32 {
+    let [s, rest] = both_sides::<M>(k * x);
     s * (1.0 + k * x * rest)
 }
 
@@ -240,11 +240,11 @@ pub struct Forward<'a> {
 impl Kernel for Forward<'_> {
     type Output = ();
     #[inline(always)]
-    fn run<const FMA: bool>(self) {
+    fn run<M: MulAdd>(self) {
         let Forward { f, slope, y, x } = self;
         // loops, not closures: a closure may stay a function compiled without the level's instructions
         with_curve!(f, C => for (y, x) in y.iter_mut().zip(x) {
-            *y = C::value::<FMA>(slope, *x);
+            *y = C::value::<M>(slope, *x);
         });
     }
 }
@@ -268,10 +268,10 @@ pub struct Backward<'a> {
 impl Kernel for Backward<'_> {
     type Output = ();
     #[inline(always)]
-    fn run<const FMA: bool>(self) {
+    fn run<M: MulAdd>(self) {
         let Backward { f, slope, dx, add, dy, x } = self;
         with_curve!(f, C => for ((dx, dy), x) in dx.iter_mut().zip(dy).zip(x) {
-            let value = dy * C::slope::<FMA>(slope, *x);
+            let value = dy * C::slope::<M>(slope, *x);
             *dx = if add { *dx + value } else { value };
         });
     }

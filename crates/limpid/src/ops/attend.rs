@@ -19,8 +19,8 @@
 use super::Span;
 use super::dropout::{Draws, weight_index};
 use super::linear::gemm::{self, gemm};
-use super::math::exp;
-use super::simd::{Kernel, LANES, Level, sum2};
+use super::math::{exp, ln};
+use super::simd::{Computed, Kernel, LANES, Level, MulAdd, sum2};
 use super::view::{Mat, MatMut};
 use crate::config::Mask;
 use std::ops::Range;
@@ -240,7 +240,7 @@ struct Soften<'a> {
 impl Kernel for Soften<'_> {
     type Output = ();
     #[inline(always)]
-    fn run<const FMA: bool>(self) {
+    fn run<M: MulAdd>(self) {
         let Soften { pair, s, scale, top, total, chances, from, mut y } = self;
         let before = *top;
         let tops = top.as_chunks_mut::<LANES>().0;
@@ -265,7 +265,7 @@ impl Kernel for Soften<'_> {
         }
         let mut shrink = [0.0; BLOCK];
         for l in 0..BLOCK {
-            shrink[l] = exp::<FMA>(before[l] - top[l]);
+            shrink[l] = exp::<M>(before[l] - top[l]);
             total[l] *= shrink[l];
         }
         let (tops, totals) = (top.as_chunks::<LANES>().0, total.as_chunks_mut::<LANES>().0);
@@ -274,7 +274,7 @@ impl Kernel for Soften<'_> {
             for v in pair.vectors(j) {
                 let (mut p, top, mut total) = (row[v], tops[v], totals[v]);
                 for l in 0..LANES {
-                    p[l] = exp::<FMA>(p[l] - top[l]);
+                    p[l] = exp::<M>(p[l] - top[l]);
                 }
                 for l in 0..LANES {
                     total[l] += p[l];
@@ -320,7 +320,7 @@ pub fn forward(level: Level, head: Head, mut y: MatMut, mut lse: MatMut, scratch
         for (lane, i) in rows.enumerate() {
             let share = 1.0 / total[lane];
             y.row(i).iter_mut().for_each(|y| *y *= share);
-            lse.row(i)[0] = top[lane] + total[lane].ln();
+            lse.row(i)[0] = top[lane] + ln(total[lane]);
         }
     }
 }
@@ -342,7 +342,7 @@ struct Slopes<'a> {
 impl Kernel for Slopes<'_> {
     type Output = ();
     #[inline(always)]
-    fn run<const FMA: bool>(self) {
+    fn run<M: MulAdd>(self) {
         let Slopes { pair, p, dp, lse, dots, scale, chances, from, mut seen } = self;
         let (lse, dots) = (lse.as_chunks::<LANES>().0, dots.as_chunks::<LANES>().0);
         for j in 0..pair.keys {
@@ -351,7 +351,7 @@ impl Kernel for Slopes<'_> {
                 let hidden = pair.hidden(j, v);
                 let (mut weight, mut dweight, lse, dot) = (p[v], dp[v], lse[v], dots[v]);
                 for l in 0..LANES {
-                    let seen = exp::<FMA>(weight[l] * scale - lse[l]);
+                    let seen = exp::<M>(weight[l] * scale - lse[l]);
                     weight[l] = if LANE[l] < hidden { 0.0 } else { seen };
                 }
                 let mut kept = weight;
@@ -384,7 +384,7 @@ struct Dot<'a>(&'a [f32], &'a [f32]);
 impl Kernel for Dot<'_> {
     type Output = f32;
     #[inline(always)]
-    fn run<const FMA: bool>(self) -> f32 {
+    fn run<M: MulAdd>(self) -> f32 {
         sum2(self.0, self.1, |a, b| a * b)
     }
 }
@@ -462,7 +462,7 @@ pub fn watch(level: Level, head: Head, [raw, scores, pattern]: [Option<MatMut>; 
             gemm(level, MatMut::new(s, keys.len()), q, k.t(), false, scratch);
             let live = head.span.reach(head.mask, i).saturating_sub(from);
             for (j, s) in s.iter().map(|s| s * head.scale).enumerate() {
-                let shown = [s, s, exp::<false>(s - lse.at(i, 0))];
+                let shown = [s, s, exp::<Computed>(s - lse.at(i, 0))];
                 for (place, ((m, _), value)) in to.iter_mut().zip(shown).enumerate() {
                     if let Some(m) = m.as_mut().filter(|_| place == 0 || j < live) {
                         m.row(i)[from + j] = value;

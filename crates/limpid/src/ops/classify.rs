@@ -10,8 +10,8 @@
 //! A row's softmax and gradient: 16 GB/s on one AVX-512 core, in the L2 cache; the three products are the rest, 150 to 160
 //! GFLOP/s on two cores at GPT-2's vocabulary. The backward computes the losses too: in training the forward of this op is not run at all.
 
-use super::math::exp;
-use super::simd::{Kernel, greatest, sum, sum2};
+use super::math::{exp, ln};
+use super::simd::{Kernel, MulAdd, greatest, sum, sum2};
 use super::{Batch, IGNORE};
 
 /// What should follow a row.
@@ -93,7 +93,7 @@ pub struct Row<'a> {
 impl Kernel for Row<'_> {
     type Output = f32;
     #[inline(always)]
-    fn run<const FMA: bool>(self) -> f32 {
+    fn run<M: MulAdd>(self) -> f32 {
         let Row { logits, target, terms: Terms { smoothing, z_loss }, weight } = self;
         let (top, v) = (greatest(logits), logits.len() as f32);
         // the target's logit (or the soft target's weighted sum of logits, and its mass) before they are overwritten
@@ -107,11 +107,11 @@ impl Kernel for Row<'_> {
             own = kept * own + even * sum(logits, |v| v - top);
         }
         for v in logits.iter_mut() {
-            *v = exp::<FMA>(*v - top);
+            *v = exp::<M>(*v - top);
         }
         let z = sum(logits, |v| v);
         let share = 1.0 / z;
-        let (lse, z_loss) = (top + z.ln(), if mass == 0.0 { 0.0 } else { z_loss });
+        let (lse, z_loss) = (top + ln(z), if mass == 0.0 { 0.0 } else { z_loss });
         match (weight, target) {
             (None, _) => logits.iter_mut().for_each(|v| *v *= share),
             (Some(_), Target::None) => logits.fill(0.0),
@@ -128,7 +128,7 @@ impl Kernel for Row<'_> {
                 logits.iter_mut().zip(y).for_each(|(v, y)| *v = weight * (*v * scale - kept * y - even));
             }
         }
-        if matches!(target, Target::None) { 0.0 } else { mass * z.ln() - own + z_loss * lse * lse }
+        if matches!(target, Target::None) { 0.0 } else { mass * ln(z) - own + z_loss * lse * lse }
     }
 }
 

@@ -7,7 +7,7 @@
 //! an element's draw is [`random::word`] of key and place: 32-bit arithmetic without a branch, sixteen at a
 //! time. p is exact to 2^-32. An element in the cache costs 0.2 ns with AVX-512, 0.3 with AVX2, 0.8 with SSE2.
 
-use super::simd::Kernel;
+use super::simd::{Kernel, MulAdd};
 use super::{Drop, random};
 use crate::config::DropoutScale;
 
@@ -88,7 +88,7 @@ pub struct Apply<'a> {
 impl Kernel for Apply<'_> {
     type Output = ();
     #[inline(always)]
-    fn run<const FMA: bool>(self) {
+    fn run<M: MulAdd>(self) {
         let Apply { mut to, add, mut from, draws, mut first } = self;
         assert_eq!(to.len(), from.len());
         while !to.is_empty() {

@@ -53,27 +53,28 @@ pub fn backward<F: Copy + std::ops::AddAssign>(
 
 /// The fixed position tables.
 pub mod tables {
+    use super::super::math::{cos, pow, sin};
     use crate::config::RotaryScaling;
 
     /// Positions and columns from 0: PE(p, 2i) = sin(p / 10000^(2i/C)), PE(p, 2i+1) = cos of the same (R060).
     pub fn sinusoidal(position: usize, column: usize, d_model: usize) -> f64 {
-        let angle = position as f64 / 10_000f64.powf((column / 2 * 2) as f64 / d_model as f64);
-        if column.is_multiple_of(2) { angle.sin() } else { angle.cos() }
+        let angle = position as f64 / pow(10_000.0, (column / 2 * 2) as f64 / d_model as f64);
+        if column.is_multiple_of(2) { sin(angle) } else { cos(angle) }
     }
 
     /// S0 to the letter, positions i and columns j from 1: sin(i / 10000^(j/C)) for even j, cos(i / 10000^((j-1)/C))
     /// for odd j (R061, contract G08). Row `position` and column `column` are still counted from 0 here.
     pub fn sinusoidal_one_based(position: usize, column: usize, d_model: usize) -> f64 {
         let (i, j) = (position as f64 + 1.0, column + 1);
-        let angle = |j: usize| i / 10_000f64.powf(j as f64 / d_model as f64);
-        if j.is_multiple_of(2) { angle(j).sin() } else { angle(j - 1).cos() }
+        let angle = |j: usize| i / pow(10_000.0, j as f64 / d_model as f64);
+        if j.is_multiple_of(2) { sin(angle(j)) } else { cos(angle(j - 1)) }
     }
 
     /// Rotary angles: column 2i is cos(p base^(-2i/D)), column 2i + 1 the sine, with the frequency scaled.
     pub fn rotary(position: usize, column: usize, d_head: usize, (base, scaling): (f64, RotaryScaling)) -> f64 {
-        let frequency = base.powf(-((column / 2 * 2) as f64) / d_head as f64);
+        let frequency = pow(base, -((column / 2 * 2) as f64) / d_head as f64);
         let angle = position as f64 * scaling.apply(frequency);
-        if column.is_multiple_of(2) { angle.cos() } else { angle.sin() }
+        if column.is_multiple_of(2) { cos(angle) } else { sin(angle) }
     }
 }
 

@@ -11,7 +11,7 @@
 //! Five iterations are 10 products of (m, m) by (m, n) and 5 of (m, m) by (m, m), with m the lesser side: at GPT-2's width about
 //! as much as a step of 6 d_model tokens, whatever the batch.
 
-use super::simd::{Kernel, fma};
+use super::simd::{Kernel, MulAdd, fma};
 
 /// a, b and c of the iteration.
 pub const COEFFICIENTS: [f64; 3] = [3.4445, -4.7750, 2.0315];
@@ -96,12 +96,12 @@ pub struct Momentum<'a> {
 impl Kernel for Momentum<'_> {
     type Output = ();
     #[inline(always)]
-    fn run<const FMA: bool>(self) {
+    fn run<M: MulAdd>(self) {
         let (beta, rest) = (self.beta as f32, (1.0 - self.beta) as f32);
         for ((m, g), to) in self.m.iter_mut().zip(self.g).zip(self.to) {
             let g = rest * self.clip * *g;
-            *m = fma::<FMA>(beta, *m, g);
-            *to = fma::<FMA>(beta, *m, g);
+            *m = fma::<M>(beta, *m, g);
+            *to = fma::<M>(beta, *m, g);
         }
     }
 }
@@ -121,9 +121,9 @@ pub struct Blend<'a> {
 impl Kernel for Blend<'_> {
     type Output = ();
     #[inline(always)]
-    fn run<const FMA: bool>(self) {
+    fn run<M: MulAdd>(self) {
         for (to, from) in self.to.iter_mut().zip(self.from) {
-            *to = fma::<FMA>(self.own, *to, self.part * *from);
+            *to = fma::<M>(self.own, *to, self.part * *from);
         }
     }
 }

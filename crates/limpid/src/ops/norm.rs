@@ -14,7 +14,7 @@
 //! A row is read from the nearest cache four times. One AVX-512 core, rows in the L2 cache: 21 GB/s of x and y forward, 15 of
 //! x, dy and dx backward (`cargo bench --bench ops`); under 1 % of a GPT-2 step.
 
-use super::simd::{Kernel, fma, sum, sum2};
+use super::simd::{Kernel, MulAdd, fma, sum, sum2};
 use crate::config::NormKind;
 
 /// Plain f64 loops.
@@ -100,7 +100,7 @@ pub struct Forward<'a> {
 impl Kernel for Forward<'_> {
     type Output = ();
     #[inline(always)]
-    fn run<const FMA: bool>(self) {
+    fn run<M: MulAdd>(self) {
         let c = 2 * self.x.len() / self.stats.len();
         let rows = self.y.chunks_exact_mut(c).zip(self.x.chunks_exact(c)).zip(self.stats.as_chunks_mut::<2>().0);
         for ((y, x), s) in rows {
@@ -114,7 +114,7 @@ impl Kernel for Forward<'_> {
             match (self.gain, self.offset) {
                 (Some(gain), Some(offset)) => {
                     for (((y, x), g), o) in y.iter_mut().zip(x).zip(gain).zip(offset) {
-                        *y = fma::<FMA>((x - mean) * r, *g, *o);
+                        *y = fma::<M>((x - mean) * r, *g, *o);
                     }
                 }
                 (Some(gain), None) => {
@@ -124,7 +124,7 @@ impl Kernel for Forward<'_> {
                 }
                 (None, Some(offset)) => {
                     for ((y, x), o) in y.iter_mut().zip(x).zip(offset) {
-                        *y = fma::<FMA>(x - mean, r, *o);
+                        *y = fma::<M>(x - mean, r, *o);
                     }
                 }
                 (None, None) => {
@@ -162,7 +162,7 @@ pub struct BackwardInput<'a> {
 impl Kernel for BackwardInput<'_> {
     type Output = ();
     #[inline(always)]
-    fn run<const FMA: bool>(self) {
+    fn run<M: MulAdd>(self) {
         let c = 2 * self.x.len() / self.stats.len();
         let g = &mut self.g[..c];
         let rows = self.dx.chunks_exact_mut(c).zip(self.dy.chunks_exact(c)).zip(self.x.chunks_exact(c));
@@ -207,13 +207,13 @@ pub struct BackwardParams<'a> {
 impl Kernel for BackwardParams<'_> {
     type Output = ();
     #[inline(always)]
-    fn run<const FMA: bool>(mut self) {
+    fn run<M: MulAdd>(mut self) {
         let c = 2 * self.x.len() / self.stats.len();
         let rows = self.dy.chunks_exact(c).zip(self.x.chunks_exact(c)).zip(self.stats.as_chunks::<2>().0);
         for ((dy, x), [mean, r]) in rows {
             let (dy, x) = (&dy[self.from..], &x[self.from..]);
             if let Some(d) = &mut self.dgain {
-                d.iter_mut().zip(dy).zip(x).for_each(|((d, dy), x)| *d = fma::<FMA>(*dy, (x - mean) * r, *d));
+                d.iter_mut().zip(dy).zip(x).for_each(|((d, dy), x)| *d = fma::<M>(*dy, (x - mean) * r, *d));
             }
             if let Some(d) = &mut self.doffset {
                 d.iter_mut().zip(dy).for_each(|(d, dy)| *d += dy);

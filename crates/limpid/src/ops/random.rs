@@ -5,6 +5,8 @@
 //! [`bits`] mixes 64 bits a draw. Where there is a draw for every element, [`word`] costs a tenth of it: 32 bits a
 //! lane, which every vector unit multiplies, with a key that `bits` made for the whole row.
 
+use super::math::{cos, ln_f64};
+
 /// 64 mixed bits of three coordinates (splitmix64's finaliser, once per coordinate).
 #[inline(always)]
 pub fn bits(seed: u64, site: u64, index: u64) -> u64 {
@@ -67,8 +69,8 @@ pub fn permuted(seed: u64, site: u64, i: u64, n: u64) -> u64 {
 
 /// Standard normal (Box and Muller).
 pub fn normal(seed: u64, site: u64, index: u64) -> f64 {
-    let radius = (-2.0 * (1.0 - uniform(seed, site, 2 * index)).ln()).sqrt();
-    radius * (std::f64::consts::TAU * uniform(seed, site, 2 * index + 1)).cos()
+    let radius = (-2.0 * ln_f64(1.0 - uniform(seed, site, 2 * index))).sqrt();
+    radius * cos(std::f64::consts::TAU * uniform(seed, site, 2 * index + 1))
 }
 
 /// A number for a name, for sites that have one.

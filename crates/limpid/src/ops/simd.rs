@@ -1,8 +1,11 @@
 //! Which instructions this CPU was seen to have, and how one body is compiled for each of them.
 //!
 //! A kernel is a struct whose fields are its operands and whose [`Kernel::run`] is ordinary safe Rust;
-//! [`Level::run`] calls the copy compiled for the level. The portable copy is the twin that proves the
-//! fast ones. There is one `unsafe` per level, here, and none in the kernels.
+//! [`Level::run`] calls the copy compiled for the level. There is one `unsafe` per level, here, and none in the kernels.
+//!
+//! Every level gives the same bits: sums are kept in [`LANES`] lanes whatever the width of a vector, and a multiply-add
+//! rounds once, which the portable copy computes where the others have an instruction. The portable copy is the twin
+//! that proves the fast ones.
 #![allow(unsafe_code)] // calling a function compiled for instructions that `Level` proves are there
 
 use crate::config::{ConfigError, unknown};
@@ -15,6 +18,7 @@ pub struct Level(Isa);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Isa {
     Portable,
+    Unfused,
     #[cfg(target_arch = "x86_64")]
     Avx2,
     #[cfg(target_arch = "x86_64")]
@@ -26,19 +30,69 @@ enum Isa {
     Neon,
 }
 
+/// a b + c, as a level does it.
+pub trait MulAdd {
+    /// a b + c
+    fn mul_add(a: f32, b: f32, c: f32) -> f32;
+}
+
+/// One instruction, rounded once.
+pub struct Fused;
+
+/// The same bits computed. f64 holds the product exactly; the sum is rounded to odd there, which rounding to f32 then
+/// cannot tell from the exact one (Boldo and Melquiond 2008, "Emulation of a FMA and correctly rounded sums").
+pub struct Computed;
+
+/// Rounded twice: quicker where there is no instruction, and other bits.
+pub struct Unfused;
+
+impl MulAdd for Fused {
+    #[inline(always)]
+    fn mul_add(a: f32, b: f32, c: f32) -> f32 {
+        a.mul_add(b, c)
+    }
+}
+
+impl MulAdd for Computed {
+    #[inline(always)]
+    fn mul_add(a: f32, b: f32, c: f32) -> f32 {
+        let (product, c) = (f64::from(a) * f64::from(b), f64::from(c));
+        let sum = product + c;
+        // what rounding the sum left out (Knuth's TwoSum); NaN beside infinities
+        let part = sum - product;
+        let rest = (product - (sum - part)) + (c - part);
+        // an even neighbour of the exact sum gives way to the odd one on its other side
+        let bits = sum.to_bits();
+        let moves = u64::from(rest.abs() > 0.0) & !bits & 1;
+        let inwards = (bits ^ rest.to_bits()) >> 63;
+        f64::from_bits(bits.wrapping_add(moves).wrapping_sub(2 * (moves & inwards))) as f32
+    }
+}
+
+impl MulAdd for Unfused {
+    #[inline(always)]
+    fn mul_add(a: f32, b: f32, c: f32) -> f32 {
+        a * b + c
+    }
+}
+
 /// A body to be compiled for every level. `run` must be `#[inline(always)]`, and so must what it calls.
 pub trait Kernel {
     /// What it returns.
     type Output;
-    /// The body; `FMA` says whether `mul_add` is one instruction.
-    fn run<const FMA: bool>(self) -> Self::Output;
+    /// The body; `M` is how it multiplies and adds.
+    fn run<M: MulAdd>(self) -> Self::Output;
 }
 
 impl Level {
     /// Plain Rust, any CPU.
     pub const PORTABLE: Level = Level(Isa::Portable);
 
-    /// The levels this CPU has, slowest first. The only way to come by a fast one.
+    /// Plain Rust without the promise: a multiply-add rounds twice, so the bits are not those of the other levels. Many times as
+    /// fast as `PORTABLE`, for a CPU that has nothing better.
+    pub const UNFUSED: Level = Level(Isa::Unfused);
+
+    /// The levels this CPU has, slowest first, all with the same results. The only way to come by a fast one.
     pub fn available() -> Vec<Level> {
         #[cfg_attr(not(target_arch = "x86_64"), allow(unused_mut))]
         let mut levels = vec![Level::PORTABLE];
@@ -64,12 +118,13 @@ impl Level {
         *Level::available().iter().rfind(|level| !slow_dot(level)).expect("portable is always there")
     }
 
-    /// The level called `name`, if this CPU has it.
+    /// The level called `name`, if this CPU has it; `unfused` it has, too.
     ///
     /// # Errors
     /// Names what this CPU has.
     pub fn named(name: &str) -> Result<Level, ConfigError> {
-        let all = Level::available();
+        let mut all = Level::available();
+        all.push(Level::UNFUSED);
         let names: Vec<&str> = all.iter().map(|l| l.name()).collect();
         all.iter()
             .copied()
@@ -77,10 +132,11 @@ impl Level {
             .ok_or_else(|| unknown("instruction set on this CPU", name, &names))
     }
 
-    /// `portable`, `avx2`, `avx512`, `avx512-bf16` or `neon`.
+    /// `portable`, `avx2`, `avx512`, `avx512-bf16`, `neon` or `unfused`.
     pub fn name(self) -> &'static str {
         match self.0 {
             Isa::Portable => "portable",
+            Isa::Unfused => "unfused",
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => "avx2",
             #[cfg(target_arch = "x86_64")]
@@ -90,6 +146,11 @@ impl Level {
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => "neon",
         }
+    }
+
+    /// Whether results are the bits that every other level gives, on any machine.
+    pub fn is_exact(self) -> bool {
+        self != Level::UNFUSED
     }
 
     /// Whether vectors of 16 f32 can be used.
@@ -106,7 +167,8 @@ impl Level {
     #[inline]
     pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
         match self.0 {
-            Isa::Portable => kernel.run::<false>(),
+            Isa::Portable => kernel.run::<Computed>(),
+            Isa::Unfused => kernel.run::<Unfused>(),
             // SAFETY: `available` made this level only after seeing its features on this CPU.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => unsafe { avx2(kernel) },
@@ -114,7 +176,7 @@ impl Level {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Bf16 => unsafe { avx512(kernel) },
             #[cfg(target_arch = "aarch64")]
-            Isa::Neon => kernel.run::<true>(),
+            Isa::Neon => kernel.run::<Fused>(),
         }
     }
 }
@@ -140,19 +202,19 @@ impl fmt::Display for Level {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
 fn avx2<K: Kernel>(kernel: K) -> K::Output {
-    kernel.run::<true>()
+    kernel.run::<Fused>()
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,avx512f")]
 fn avx512<K: Kernel>(kernel: K) -> K::Output {
-    kernel.run::<true>()
+    kernel.run::<Fused>()
 }
 
-/// a b + c, fused where that is one instruction.
+/// a b + c, as the level does it.
 #[inline(always)]
-pub fn fma<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
-    if FMA { a.mul_add(b, c) } else { a * b + c }
+pub fn fma<M: MulAdd>(a: f32, b: f32, c: f32) -> f32 {
+    M::mul_add(a, b, c)
 }
 
 /// Lanes that every sum is kept in: part of the definition of a result, so the same at every level.
@@ -228,8 +290,8 @@ mod tests {
     impl Kernel for Sum<'_> {
         type Output = f32;
         #[inline(always)]
-        fn run<const FMA: bool>(self) -> f32 {
-            sum(self.0, |x| fma::<FMA>(x, x, 0.0))
+        fn run<M: MulAdd>(self) -> f32 {
+            sum(self.0, |x| fma::<M>(x, x, 0.0))
         }
     }
 
@@ -238,17 +300,109 @@ mod tests {
         for n in [0, 1, 15, 16, 17, 1003] {
             let x: Vec<f32> = (0..n).map(|i| (i as f32).sin()).collect();
             let want: f64 = x.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
-            for level in Level::available() {
-                assert!((f64::from(level.run(Sum(&x))) - want).abs() < 1e-4, "{level}, n = {n}");
+            let sums: Vec<f32> = Level::available().into_iter().map(|level| level.run(Sum(&x))).collect();
+            assert!((f64::from(sums[0]) - want).abs() < 1e-4, "n = {n}");
+            assert!(sums.iter().all(|sum| sum.to_bits() == sums[0].to_bits()), "n = {n}: {sums:?}");
+        }
+    }
+
+    /// Sixteen multiply-adds.
+    struct Each<'a>(&'a mut [f32; LANES], [[f32; LANES]; 3]);
+    impl Kernel for Each<'_> {
+        type Output = ();
+        #[inline(always)]
+        fn run<M: MulAdd>(self) {
+            let Each(to, [a, b, c]) = self;
+            for i in 0..LANES {
+                to[i] = fma::<M>(a[i], b[i], c[i]);
             }
         }
+    }
+
+    /// The computed multiply-add is the instruction's, and that of the correctly rounded function of the system's library.
+    fn compare(triples: u64, seed: u64, instruction: impl Fn(&mut [f32; LANES], [[f32; LANES]; 3])) {
+        let mut at = 0;
+        let mut bits = || {
+            at += 1;
+            crate::ops::random::bits(seed, 0, at)
+        };
+        let edges = [0, 1, 0x7f_ffff, 0x80_0000, 0x3f80_0000, 0x3f7f_ffff, 0x7f7f_ffff, 0x7f80_0000, 0x7fc0_0000u32];
+        // a sign, an exponent of n from `low`, and bits of the fraction
+        let number = |r: u64, low: u64, n: u64, fraction: u32| {
+            let exponent = low + (r >> 40) % n;
+            f32::from_bits((r as u32 & 0x8000_0000) | ((exponent as u32) << 23) | ((r >> 8) as u32 & fraction))
+        };
+        for turn in 0..triples / LANES as u64 {
+            let mut x = [[0f32; LANES]; 3];
+            for i in 0..LANES {
+                let r = [bits(), bits(), bits()];
+                let triple = match turn % 6 {
+                    // anything
+                    0 => r.map(|r| f32::from_bits(r as u32)),
+                    // a sum that cancels all but the last bits
+                    1 => {
+                        let [a, b] = [r[0], r[1]].map(|r| number(r, 127, 1, 0x7f_ffff));
+                        [a, b, f32::from_bits((-a * b).to_bits().wrapping_add((r[2] % 9) as u32).wrapping_sub(4))]
+                    }
+                    // few bits each: ties between two neighbours, and what is near them
+                    2 => r.map(|r| number(r, 107, 40, 0x7f_f000)),
+                    // results below the smallest normal number
+                    3 => [
+                        number(r[0], 40, 30, 0x7f_ffff),
+                        number(r[1], 40, 30, 0x7f_ffff),
+                        number(r[2], 0, 2, 0x7f_ffff),
+                    ],
+                    // the ends of the line and their neighbours
+                    4 => r.map(|r| {
+                        let edge = edges[r as usize % edges.len()];
+                        f32::from_bits((edge + (r >> 8) as u32 % 2) | ((r >> 32) as u32 & 0x8000_0000))
+                    }),
+                    // a product about half the last place of what it is added to
+                    _ => [
+                        number(r[0], 127, 1, 0x7f_f800),
+                        number(r[1], 127, 1, 0x7f_f800),
+                        number(r[2], 149, 6, 0x7f_ffff),
+                    ],
+                };
+                for k in 0..3 {
+                    x[k][i] = triple[k];
+                }
+            }
+            let [mut want, mut got] = [[0f32; LANES]; 2];
+            instruction(&mut want, x);
+            Level::PORTABLE.run(Each(&mut got, x));
+            for i in 0..LANES {
+                let (a, b, c) = (x[0][i], x[1][i], x[2][i]);
+                let same = want[i].to_bits() == got[i].to_bits() || (want[i].is_nan() && got[i].is_nan());
+                assert!(same, "{a:e} * {b:e} + {c:e}: {:e}, computed {:e}", want[i], got[i]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_computed_multiply_add_is_the_instruction() {
+        for level in Level::available().into_iter().skip(1) {
+            compare(6_000_000, 1, |to, x| level.run(Each(to, x)));
+        }
+        // where there is no other level, the system's
+        compare(600_000, 2, |to, [a, b, c]| (0..LANES).for_each(|i| to[i] = a[i].mul_add(b[i], c[i])));
+    }
+
+    /// `cargo test --release -p limpid --lib hundreds_of_millions -- --ignored`
+    #[test]
+    #[ignore = "half a minute"]
+    fn a_computed_multiply_add_is_the_instruction_hundreds_of_millions_of_times() {
+        let best = Level::best();
+        compare(600_000_000, 3, |to, x| best.run(Each(to, x)));
     }
 
     #[test]
     fn a_level_has_a_name() {
         for level in Level::available() {
             assert_eq!(Level::named(level.name()), Ok(level));
+            assert!(level.is_exact());
         }
+        assert!(!Level::named("unfused").unwrap().is_exact());
         let error = Level::named("avx9").unwrap_err().to_string();
         assert!(error.contains("avx9") && error.contains("portable"), "{error}");
     }

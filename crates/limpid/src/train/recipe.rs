@@ -7,6 +7,7 @@ use crate::model::Model;
 use crate::model::init::Init;
 use crate::ops::adamw::{Method, Rule};
 use crate::ops::classify::Terms;
+use crate::ops::math::cos;
 use crate::ops::{Space, muon};
 use serde::{Deserialize, Serialize};
 
@@ -240,7 +241,7 @@ impl Recipe {
         let (warm, end) = (self.warmup_steps as f64, self.steps as f64);
         match self.schedule {
             Schedule::Constant => top,
-            Schedule::Cosine => least + 0.5 * (top - least) * (1.0 + (std::f64::consts::PI * share(warm, end)).cos()),
+            Schedule::Cosine => least + 0.5 * (top - least) * (1.0 + cos(std::f64::consts::PI * share(warm, end))),
             Schedule::Linear => top + (least - top) * share(warm, end),
             Schedule::Wsd => top + (least - top) * share(end - self.decay_fraction * end, end),
         }

@@ -32,6 +32,8 @@ struct Shared {
     next: Vec<Line>,
     /// Workers that have not finished the current job.
     busy: AtomicUsize,
+    /// Held while a job runs: one at a time, whoever else holds the pool.
+    one: Mutex<()>,
     stop: AtomicBool,
     panicked: AtomicBool,
 }
@@ -78,6 +80,7 @@ impl Pool {
             turn: AtomicUsize::new(0),
             next: (0..threads.max(1)).map(|_| Line(AtomicUsize::new(0))).collect(),
             busy: AtomicUsize::new(0),
+            one: Mutex::new(()),
             stop: AtomicBool::new(false),
             panicked: AtomicBool::new(false),
         });
@@ -107,8 +110,9 @@ impl Pool {
             return (0..tasks).for_each(|task| job(task, 0));
         }
         let shared = &*self.shared;
+        let _one = shared.one.lock().unwrap_or_else(|e| e.into_inner());
         // SAFETY: only the lifetime is changed; `busy` below is waited for before `run` returns, so no
-        // worker follows the pointer after `job` ends.
+        // worker follows the pointer after `job` ends, and no other job changes `busy` meanwhile.
         let lent: *const Job<'static> = unsafe { std::mem::transmute::<*const Job, *const Job<'static>>(job) };
         for (id, next) in shared.next.iter().enumerate() {
             next.0.store(stretch(tasks, id, shared.next.len()).start, Relaxed);

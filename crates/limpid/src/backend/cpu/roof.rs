@@ -1,82 +1,181 @@
-//! The machine's own roofs, measured: how fast it multiplies and adds when nothing else stands in the way, and
-//! how fast it reads memory. Every share of the roof that limpid reports is of these.
+//! The machine's own roofs, measured: how fast it multiplies and adds when operands are in its registers and nothing else
+//! stands in the way, and how fast it reads memory. Every share of the roof that limpid reports is of these, and no program
+//! that uses the same instructions goes above them (`benches/compare/roof.py` holds them beside PyTorch's).
+#![allow(unsafe_code)] // instructions that `Level` proves are there
 
 use super::pool::Pool;
+use crate::ops::arena::Arena;
 use crate::ops::linear::Precision;
-use crate::ops::linear::gemm::{self, Packed, gemm_packed};
-use crate::ops::simd::{Kernel, Level};
-use crate::ops::view::{Mat, MatMut};
+use crate::ops::simd::{Kernel, Level, MulAdd, fma};
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::*;
+use std::hint::black_box;
 use std::sync::Mutex;
+use std::time::Instant;
 
-/// What a run of one of the roofs did.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Work {
-    /// Floating-point operations, or bytes read.
-    pub amount: f64,
-}
-
-/// Keeps the processor at a product that fits its nearest caches.
-pub struct Products {
+/// A limit of this machine. Other programs and the clock only ever lower a reading, so the best of many short ones counts;
+/// take them before and after what is to be compared.
+pub struct Roof {
     pool: Pool,
     level: Level,
-    a: Vec<f32>,
-    b: Packed,
-    c: Vec<Mutex<[Vec<f32>; 2]>>,
+    work: Work,
+    best: f64,
 }
 
-impl Products {
-    const ROWS: usize = 48;
-    const INNER: usize = gemm::K_BLOCK;
+enum Work {
+    /// Multiply-adds on registers, so many times over; of pairs of bf16 or of f32.
+    MultiplyAdds { times: usize, pairs: bool },
+    /// More memory than the caches hold.
+    Reads(Arena),
+}
 
-    /// For `threads` threads.
-    pub fn new(threads: usize, level: Level, precision: Precision) -> Products {
-        let pool = Pool::new(threads);
-        let width = gemm::width(level);
-        let c = (0..pool.threads())
-            .map(|_| Mutex::new([vec![0.0; Products::ROWS * width], vec![0.0; gemm::SCRATCH]]))
-            .collect();
+/// Seconds of a reading, long beside the start of a thread and short beside the time slice of another program.
+const READING: f64 = 1e-3;
+
+/// Bytes that are read: more than the caches of most machines hold.
+const MEMORY: usize = 512 << 20;
+
+/// Elements that a thread reads before it takes the next ones.
+const PART: usize = 1 << 18;
+
+impl Roof {
+    /// Of multiply-adds, in floating-point operations a second, two for each.
+    pub fn multiply_adds(threads: usize, level: Level, precision: Precision) -> Roof {
         // without the dot product, bf16 is multiplied as f32
-        let precision = if level.has_dot() { precision } else { Precision::F32 };
-        let b = Packed::new(level, precision, Mat::new(&vec![0.5; Products::INNER * width], width));
-        Products { pool, level, a: vec![0.5; Products::ROWS * Products::INNER], b, c }
+        let pairs = precision == Precision::Bf16 && level.has_dot();
+        Roof { pool: Pool::new(threads), level, work: Work::MultiplyAdds { times: 1 << 10, pairs }, best: 0.0 }
     }
 
-    /// Some milliseconds of multiply-adds on every thread.
-    pub fn run(&self) -> Work {
-        const TIMES: usize = 200;
-        let tasks = self.pool.threads() * 4;
-        self.pool.run(tasks, &|_, id| {
-            let [c, scratch] = &mut *self.c[id].lock().unwrap_or_else(|e| e.into_inner());
-            for _ in 0..TIMES {
-                gemm_packed(
-                    self.level,
-                    MatMut::new(c, self.b.cols()),
-                    Mat::new(&self.a, Products::INNER),
-                    &self.b,
-                    0,
-                    false,
-                    scratch,
-                );
+    /// Of reading memory, in bytes a second.
+    pub fn reads(threads: usize, level: Level) -> Roof {
+        let mut data = Arena::new(MEMORY / 4);
+        data.fill(1.0);
+        Roof { pool: Pool::new(threads), level, work: Work::Reads(data), best: 0.0 }
+    }
+
+    /// Takes so many readings, of a millisecond for multiply-adds and of one pass for reads; the best of all so far.
+    pub fn measure(&mut self, readings: usize) -> f64 {
+        let mut taken = 0;
+        while taken < readings {
+            let start = Instant::now();
+            let amount = self.once();
+            let seconds = start.elapsed().as_secs_f64();
+            match &mut self.work {
+                Work::MultiplyAdds { times, .. } if seconds < READING => *times *= 2,
+                _ => {
+                    taken += 1;
+                    self.best = self.best.max(amount / seconds);
+                }
             }
-        });
-        let one = 2 * Products::ROWS * Products::INNER * self.b.cols();
-        Work { amount: (tasks * TIMES * one) as f64 }
+        }
+        self.best
+    }
+
+    /// The best reading so far.
+    pub fn best(&self) -> f64 {
+        self.best
+    }
+
+    /// All threads at once; what they did.
+    fn once(&mut self) -> f64 {
+        let (level, threads) = (self.level, self.pool.threads());
+        match &self.work {
+            &Work::MultiplyAdds { times, pairs } => {
+                let done = Mutex::new(0.0);
+                self.pool.run(threads, &|_, _| {
+                    let did = chains(level, pairs, times);
+                    *done.lock().unwrap_or_else(|e| e.into_inner()) += did;
+                });
+                done.into_inner().unwrap_or_else(|e| e.into_inner())
+            }
+            Work::Reads(data) => {
+                self.pool.run(data.len().div_ceil(PART), &|task, _| {
+                    black_box(level.run(Sum(&data[task * PART..((task + 1) * PART).min(data.len())])));
+                });
+                4.0 * data.len() as f64
+            }
+        }
     }
 }
 
-/// Reads more memory than the caches hold.
-pub struct Reads {
-    pool: Pool,
-    level: Level,
-    data: Vec<f32>,
-    seen: Mutex<f32>,
+/// Adds a product to as many sums as keep the adders busy (two a cycle, four to six cycles each, as far as there are registers),
+/// so many times; the operations that it did.
+fn chains(level: Level, pairs: bool, times: usize) -> f64 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the level proves the instructions.
+    match level.name() {
+        "avx512-bf16" if pairs => return unsafe { avx512_bf16(times) },
+        "avx512" | "avx512-bf16" => return unsafe { avx512(times) },
+        "avx2" => return unsafe { avx2(times) },
+        _ => {}
+    }
+    let _ = pairs;
+    level.run(Chains(times))
+}
+
+/// The loop of one level: `$times` times `$add`, a product added to a register, for `$chains` registers of `$lanes` products.
+#[cfg(target_arch = "x86_64")]
+macro_rules! registers {
+    ($name:ident, $features:literal, $chains:literal x $lanes:literal, $zero:expr, $one:expr, $add:expr) => {
+        #[target_feature(enable = $features)]
+        fn $name(times: usize) -> f64 {
+            let (a, b) = black_box(($one, $one));
+            let mut sums = [$zero; $chains];
+            for _ in 0..times {
+                for sum in &mut sums {
+                    *sum = $add(a, b, *sum);
+                }
+            }
+            black_box(sums);
+            (2 * $lanes * $chains * times) as f64
+        }
+    };
+}
+#[cfg(target_arch = "x86_64")]
+registers!(avx2, "avx2,fma", 12 x 8, _mm256_setzero_ps(), _mm256_set1_ps(1e-3), _mm256_fmadd_ps);
+#[cfg(target_arch = "x86_64")]
+registers!(avx512, "avx512f", 24 x 16, _mm512_setzero_ps(), _mm512_set1_ps(1e-3), _mm512_fmadd_ps);
+#[cfg(target_arch = "x86_64")]
+registers!(
+    avx512_bf16,
+    "avx512f,avx512bf16",
+    24 x 32,
+    _mm512_setzero_ps(),
+    _mm512_set1_ps(1e-3),
+    |a: __m512, b: __m512, sum| {
+        // SAFETY: a vector of 16 floats has the bits of a vector of 32 bf16.
+        let bf16 = |v: __m512| unsafe { std::mem::transmute::<__m512, __m512bh>(v) };
+        _mm512_dpbf16_ps(sum, bf16(a), bf16(b))
+    }
+);
+
+/// In plain Rust, for the levels without a body of their own.
+struct Chains(usize);
+
+impl Kernel for Chains {
+    type Output = f64;
+    #[inline(always)]
+    fn run<M: MulAdd>(self) -> f64 {
+        const CHAINS: usize = if cfg!(target_arch = "aarch64") { 24 } else { 12 };
+        let (a, b) = black_box(([1e-3f32; 4], [1e-3f32; 4]));
+        let mut sums = [[0f32; 4]; CHAINS];
+        for _ in 0..self.0 {
+            for sum in &mut sums {
+                for l in 0..4 {
+                    sum[l] = fma::<M>(a[l], b[l], sum[l]);
+                }
+            }
+        }
+        black_box(sums);
+        (2 * 4 * CHAINS * self.0) as f64
+    }
 }
 
 struct Sum<'a>(&'a [f32]);
 impl Kernel for Sum<'_> {
     type Output = f32;
     #[inline(always)]
-    fn run<const FMA: bool>(self) -> f32 {
+    fn run<M: MulAdd>(self) -> f32 {
         // four independent vectors, so that memory and not the adder is what is waited for
         let [mut a, mut b, mut c, mut d] = [[0f32; 16]; 4];
         for chunk in self.0.as_chunks::<64>().0 {
@@ -91,19 +190,44 @@ impl Kernel for Sum<'_> {
     }
 }
 
-impl Reads {
-    /// `bytes` of memory read by `threads` threads.
-    pub fn new(threads: usize, level: Level, bytes: usize) -> Reads {
-        Reads { pool: Pool::new(threads), level, data: vec![1.0; bytes / 4], seen: Mutex::new(0.0) }
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::linear::gemm::{self, Packed, gemm_packed};
+    use crate::ops::view::{Mat, MatMut};
 
-    /// Reads all of it once.
-    pub fn run(&self) -> Work {
-        let part = 1 << 18;
-        self.pool.run(self.data.len().div_ceil(part), &|task, _| {
-            let sum = self.level.run(Sum(&self.data[task * part..((task + 1) * part).min(self.data.len())]));
-            *self.seen.lock().unwrap_or_else(|e| e.into_inner()) += sum;
-        });
-        Work { amount: 4.0 * self.data.len() as f64 }
+    /// A share above 100 % shows a roof that is none: the product that goes fastest, all of it in the nearest caches, stays below.
+    ///
+    /// `cargo test --release -p limpid --lib above_the_roof -- --ignored`, on a quiet machine.
+    #[test]
+    #[ignore = "it measures time"]
+    fn no_product_goes_above_the_roof() {
+        const ROWS: usize = 48;
+        for level in Level::available() {
+            for precision in [Precision::F32, Precision::Bf16] {
+                let mut roof = Roof::multiply_adds(1, level, precision);
+                roof.measure(5);
+                // without the dot product, unpacking would be in the way
+                let held = if level.has_dot() { precision } else { Precision::F32 };
+                let (inner, width) = (gemm::K_BLOCK, gemm::width(level));
+                let b = Packed::new(level, held, Mat::new(&vec![0.5; inner * width], width));
+                let (a, mut c, mut scratch) =
+                    (vec![0.5; ROWS * inner], vec![0.0; ROWS * width], vec![0.0; gemm::SCRATCH]);
+                let mut times = 1;
+                let mut best = 0f64;
+                for _ in 0..10 {
+                    let start = Instant::now();
+                    for _ in 0..times {
+                        let c = MatMut::new(&mut c, width);
+                        gemm_packed(level, c, Mat::new(&a, inner), &b, 0, false, &mut scratch);
+                    }
+                    let seconds = start.elapsed().as_secs_f64();
+                    best = best.max((times * 2 * ROWS * inner * width) as f64 / seconds);
+                    times = if seconds < READING { 2 * times } else { times };
+                }
+                let roof = roof.measure(20);
+                assert!(best < roof, "{level} {precision}: {:.1} GFLOP/s, roof {:.1}", best / 1e9, roof / 1e9);
+            }
+        }
     }
 }

@@ -10,7 +10,7 @@
 pub mod gemm;
 mod tile;
 
-use super::simd::Kernel;
+use super::simd::{Kernel, MulAdd};
 use crate::config::axis;
 
 axis! {
@@ -80,7 +80,7 @@ pub struct ColumnSums<'a> {
 impl Kernel for ColumnSums<'_> {
     type Output = ();
     #[inline(always)]
-    fn run<const FMA: bool>(self) {
+    fn run<M: MulAdd>(self) {
         for dy in self.dy.chunks_exact(self.cols) {
             self.db.iter_mut().zip(&dy[self.from..]).for_each(|(db, d)| *db += d);
         }

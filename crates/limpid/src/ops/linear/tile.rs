@@ -4,11 +4,10 @@
 //! Each step of k loads the panel's row once and multiplies it by one broadcast per row of a. Where an element holds a
 //! pair of bf16 (`pairs`), the broadcast is a pair too and VDPBF16PS does two steps of k: its high halves first, so
 //! the even k is the high half and the sum is the chain over k in ascending order that f32 has. One
-//! AVX-512 core: 171 GFLOP/s with all operands in the caches, of 175 that multiply-adds do on registers alone. The roof that
-//! `limpid doctor` reports is this loop on such data.
+//! AVX-512 core of Intel's: 171 GFLOP/s with all operands in the caches, of 175 that multiply-adds do on registers alone.
 #![allow(unsafe_code)] // unchecked loads and stores, inside bounds asserted by `panel`
 
-use super::super::simd::{Level, fma};
+use super::super::simd::{Kernel, Level, MulAdd, fma};
 use super::super::view::{Mat, MatMut};
 use super::gemm::Start;
 #[cfg(target_arch = "x86_64")]
@@ -17,7 +16,7 @@ use std::arch::x86_64::*;
 /// Rows and columns of a tile.
 pub fn shape(level: Level) -> (usize, usize) {
     match level.name() {
-        "portable" => (4, 16),
+        "portable" | "unfused" => (4, 16),
         "avx2" | "neon" => (6, 16),
         _ => (6, 64),
     }
@@ -131,22 +130,7 @@ unsafe fn tile(level: Level, pairs: bool, n: usize, vectors: usize, a: Mat, pane
             return if vectors == 1 { rows!(1) } else { rows!(2) };
         }
         let _ = pairs; // no level below has them
-        if level == Level::PORTABLE {
-            return match n {
-                1 => plain::<1, false>(vectors, a, panel, to),
-                2 => plain::<2, false>(vectors, a, panel, to),
-                3 => plain::<3, false>(vectors, a, panel, to),
-                _ => plain::<4, false>(vectors, a, panel, to),
-            };
-        }
-        match n {
-            1 => plain::<1, true>(vectors, a, panel, to),
-            2 => plain::<2, true>(vectors, a, panel, to),
-            3 => plain::<3, true>(vectors, a, panel, to),
-            4 => plain::<4, true>(vectors, a, panel, to),
-            5 => plain::<5, true>(vectors, a, panel, to),
-            _ => plain::<6, true>(vectors, a, panel, to),
-        }
+        level.run(Plain { n, vectors, a, panel, to });
     }
 }
 
@@ -245,28 +229,54 @@ unsafe fn avx2<const N: usize, const V: usize>(a: Mat, panel: &[f32], to: To) {
     }
 }
 
-/// # Safety
-/// As [`tile`].
-unsafe fn plain<const N: usize, const FMA: bool>(vectors: usize, a: Mat, panel: &[f32], to: To) {
-    let cols = 8 * vectors;
-    let mut acc = [[0f32; 16]; N];
-    for (i, acc) in acc.iter_mut().enumerate() {
-        if let Some((from, stride)) = to.from {
-            // SAFETY: row i of what to start from, whole vectors of it.
-            acc[..cols].copy_from_slice(unsafe { std::slice::from_raw_parts(from.add(i * stride), cols) });
+/// A tile in plain Rust, made as [`tile`] asks.
+struct Plain<'a> {
+    n: usize,
+    vectors: usize,
+    a: Mat<'a>,
+    panel: &'a [f32],
+    to: To,
+}
+
+impl Kernel for Plain<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<M: MulAdd>(self) {
+        match self.n {
+            1 => self.rows::<1, M>(),
+            2 => self.rows::<2, M>(),
+            3 => self.rows::<3, M>(),
+            4 => self.rows::<4, M>(),
+            5 => self.rows::<5, M>(),
+            _ => self.rows::<6, M>(),
         }
     }
-    for (p, row) in panel.as_chunks::<16>().0.iter().enumerate().take(a.cols) {
+}
+
+impl Plain<'_> {
+    #[inline(always)]
+    fn rows<const N: usize, M: MulAdd>(self) {
+        let Plain { vectors, a, panel, to, .. } = self;
+        let cols = 8 * vectors;
+        let mut acc = [[0f32; 16]; N];
         for (i, acc) in acc.iter_mut().enumerate() {
-            let x = a.data[i * a.row_stride + p * a.col_stride];
-            for v in 0..16 {
-                acc[v] = fma::<FMA>(x, row[v], acc[v]);
+            if let Some((from, stride)) = to.from {
+                // SAFETY: row i of what to start from, whole vectors of it.
+                acc[..cols].copy_from_slice(unsafe { std::slice::from_raw_parts(from.add(i * stride), cols) });
             }
         }
-    }
-    for (i, acc) in acc.iter().enumerate() {
-        // SAFETY: row i of c.
-        unsafe { std::slice::from_raw_parts_mut(to.c.add(i * to.stride), cols) }.copy_from_slice(&acc[..cols]);
+        for (p, row) in panel.as_chunks::<16>().0.iter().enumerate().take(a.cols) {
+            for (i, acc) in acc.iter_mut().enumerate() {
+                let x = a.data[i * a.row_stride + p * a.col_stride];
+                for v in 0..16 {
+                    acc[v] = fma::<M>(x, row[v], acc[v]);
+                }
+            }
+        }
+        for (i, acc) in acc.iter().enumerate() {
+            // SAFETY: row i of c.
+            unsafe { std::slice::from_raw_parts_mut(to.c.add(i * to.stride), cols) }.copy_from_slice(&acc[..cols]);
+        }
     }
 }
 
@@ -291,20 +301,26 @@ pub fn widen(level: Level, c: &mut [f32], a: &[f32], pairs: &[f32], start: Start
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
         "avx2" => unsafe { widen_avx2(&mut sums, steps) },
-        _ => {
-            for (a, row) in steps {
-                for (sum, pair) in sums.iter_mut().zip(row) {
-                    let [even, odd] = [pair.to_bits() & 0xffff_0000, pair.to_bits() << 16].map(f32::from_bits);
-                    *sum = fma::<FUSED>(a[1], odd, fma::<FUSED>(a[0], even, *sum));
-                }
-            }
-        }
+        _ => level.run(Widen(&mut sums, steps)),
     }
     c.copy_from_slice(&sums[..c.len()]);
 }
 
-/// Whether the levels that have no body of their own fuse; a product of two bf16 is exact, so it changes no bit.
-const FUSED: bool = cfg!(target_arch = "aarch64");
+/// The same in plain Rust.
+struct Widen<'s, I>(&'s mut [f32; 64], I);
+
+impl<'a, I: Iterator<Item = (&'a [f32; 2], &'a [f32])>> Kernel for Widen<'_, I> {
+    type Output = ();
+    #[inline(always)]
+    fn run<M: MulAdd>(self) {
+        for (a, row) in self.1 {
+            for (sum, pair) in self.0.iter_mut().zip(row) {
+                let [even, odd] = [pair.to_bits() & 0xffff_0000, pair.to_bits() << 16].map(f32::from_bits);
+                *sum = fma::<M>(a[1], odd, fma::<M>(a[0], even, *sum));
+            }
+        }
+    }
+}
 
 /// Elements to ask for ahead of use: decoding waits for memory, and the CPU's own guess stops at the end of a page.
 #[cfg(target_arch = "x86_64")]
