@@ -53,7 +53,7 @@ fn measure(job: &Job, machine: &MachineOptions, budget: Option<u64>, guess: f64)
     }
     let model = trainable(&job.config, &recipe, &job.model.tuning, machine.threads(), (job.program, budget))?;
     fits(&model, Some(&recipe), machine.threads(), "training this model")?;
-    let mut cpu = machine.cpu(&model);
+    let mut cpu = machine.cpu(&model)?;
     for (site, param) in (0..).zip(&model.params) {
         let key = [random::bits(1, site, 0) as u32, 1];
         let any = |i: usize| (random::word(key, i as u32) as f32 / u32::MAX as f32 - 0.5) * 0.07;

@@ -14,7 +14,6 @@ use huggingface::Family;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 const CONFIG: &str = "adapter_config.json";
