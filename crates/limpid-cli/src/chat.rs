@@ -3,7 +3,7 @@
 use crate::source::{self, Corpus, Text, Wants};
 use anyhow::{Context, Result};
 use limpid::data::Tokens;
-use limpid::data::chat::{self, Chat, Conversation};
+use limpid::data::chat::{self, Chat, Conversation, Role};
 use limpid::tokenizer::Tokenizer;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -41,6 +41,15 @@ fn first_line(path: &Path) -> std::io::Result<String> {
 impl Conversations {
     fn parts(&self) -> [&[Conversation]; 2] {
         self.all.conversations.split_at(self.train).into()
+    }
+
+    /// Some of what a tokenizer has no token for.
+    pub fn unknown(&self, tokenizer: &Tokenizer) -> Vec<String> {
+        let answers = |c: &'_ Conversation| -> Vec<String> {
+            c.messages.iter().filter(|m| m.role == Role::Assistant).map(|m| m.content.clone()).collect()
+        };
+        let answers: Vec<String> = self.all.conversations.iter().flat_map(answers).collect();
+        source::unknown(tokenizer, answers.iter().map(String::as_str))
     }
 
     /// What there is to learn, with the tokenizer that is wanted.

@@ -25,6 +25,8 @@ pub struct Text {
     pub read: Option<String>,
     /// Bytes of text, for validation or (of [`whole`]) all.
     pub bytes: u64,
+    /// Some of what the tokenizer, which was there before the text, has no token for.
+    pub unknown: Vec<String>,
 }
 
 /// Text as tokens.
@@ -61,6 +63,9 @@ pub struct Wants<'a> {
 
 /// Most bytes of text that are held in memory.
 const HELD: u64 = 2 << 30;
+/// How many of a text's unknown words or characters are shown.
+const SHOWN: usize = 5;
+
 /// Bytes of stories that are written when no size is asked for.
 const STORIES: usize = 4 << 20;
 /// Seeds of the stories to train and to validate on: never the same ones.
@@ -96,7 +101,10 @@ pub fn corpus(data: &str, wants: Wants) -> Result<Corpus> {
     if !shards.is_empty() {
         return loose(data, shards, &wants);
     }
-    let (train, validation, text) = documents(data, &wants)?;
+    let (train, validation, mut text) = documents(data, &wants)?;
+    if let Some(tokenizer) = &wants.decided {
+        text.unknown = unknown(tokenizer, train.iter().chain(&validation).map(String::as_str));
+    }
     let (name, tokenizer) = match (&wants.decided, wants.tokenizer.unwrap_or(wants.default)) {
         (Some(tokenizer), name) => (name, tokenizer.clone()),
         (None, name) => (name, tokenizer(name, &|| learned(&train, &validation), wants.specials)?),
@@ -121,7 +129,12 @@ fn learned<'a>(train: &'a [String], validation: &'a [String]) -> Vec<Cow<'a, str
 pub fn whole(data: &str, tokenizer: &Tokenizer, options: &DataOptions, threads: usize) -> Result<(Tokens, Text)> {
     if let Some(bytes) = stories_size(data)? {
         let (text, log_probability) = stories::corpus(SEEDS[1], bytes.min(200 << 10));
-        let about = Text { log_probability: Some(log_probability), bytes: text.len() as u64, ..Text::default() };
+        let about = Text {
+            log_probability: Some(log_probability),
+            bytes: text.len() as u64,
+            unknown: unknown(tokenizer, [text.as_str()]),
+            ..Text::default()
+        };
         return Ok((Tokens::of(tokenizer.encode(&text)?), about));
     }
     let decided = Some(tokenizer.clone());
@@ -130,6 +143,11 @@ pub fn whole(data: &str, tokenizer: &Tokenizer, options: &DataOptions, threads: 
         corpus(data, Wants { tokenizer, default, decided, specials, val_fraction: 0.0, data: options, threads })?;
     let tokens = if found.validation.is_empty() { found.train } else { found.validation };
     Ok((tokens, found.text))
+}
+
+/// Some of what a tokenizer has no token for.
+pub fn unknown<'a>(tokenizer: &Tokenizer, texts: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    tokenizer.unknown_pieces(texts, SHOWN).into_iter().map(String::from).collect()
 }
 
 /// A folder that `data prepare` wrote.
@@ -163,7 +181,7 @@ fn prepared(data: &str, wants: &Wants) -> Result<Corpus> {
         manifest.train.shards.len() + manifest.val.shards.len()
     );
     let bytes = if validation.is_empty() { manifest.train.all.bytes } else { manifest.val.all.bytes };
-    let text = Text { name: data.into(), read: Some(read), bytes, log_probability: None };
+    let text = Text { name: data.into(), read: Some(read), bytes, ..Text::default() };
     Ok(Corpus { text, tokenizer: own, tokenizer_name: name.clone(), train, validation })
 }
 
@@ -236,7 +254,7 @@ fn loose(data: &str, files: Vec<PathBuf>, wants: &Wants) -> Result<Corpus> {
         bytes += tokenizer.decode_bytes(&ids)?.len() as u64;
     }
     let read = Some(format!("{count} shards of tokens"));
-    let text = Text { name: data.into(), read, bytes, log_probability: None };
+    let text = Text { name: data.into(), read, bytes, ..Text::default() };
     Ok(Corpus { text, tokenizer, tokenizer_name: name.into(), train, validation })
 }
 
@@ -270,7 +288,7 @@ fn documents(data: &str, wants: &Wants) -> Result<(Vec<String>, Vec<String>, Tex
             (String::new(), 0.0)
         };
         let bytes = validation.len() as u64;
-        let text = Text { log_probability: Some(log_probability), name: data.into(), read: None, bytes };
+        let text = Text { log_probability: Some(log_probability), name: data.into(), bytes, ..Text::default() };
         return Ok((vec![train], vec![validation], text));
     }
     let mut read = Read::new(&[data.into()], wants.data)?;
@@ -298,7 +316,7 @@ fn documents(data: &str, wants: &Wants) -> Result<(Vec<String>, Vec<String>, Tex
     }
     let said = read.said(all.len() as u64, bytes as u64);
     let (train, validation) = split(all, bytes, fraction);
-    let text = Text { name: data.into(), read: said, bytes: bytes as u64, log_probability: None };
+    let text = Text { name: data.into(), read: said, bytes: bytes as u64, ..Text::default() };
     Ok((train, validation, text))
 }
 
@@ -417,22 +435,27 @@ pub fn read_file(path: &Path) -> Result<String> {
     Ok(data::read_text(path, HELD)?)
 }
 
-/// `--prompt`: text, `@FILE`, or `-` for standard input.
+/// `--prompt`: text, or `@FILE` or `-` for standard input, which end with a newline that is not meant: the last one of a
+/// file or pipe is no part of the prompt.
 pub fn prompt(given: &str) -> Result<String> {
-    match given {
+    let mut text = match given {
         "-" => {
             let mut text = String::new();
             let read = std::io::stdin().lock().take(HELD + 1).read_to_string(&mut text).context("standard input")?;
             if read as u64 > HELD {
                 bail!("standard input has more than {}, the most that is held in memory", show::bytes(HELD));
             }
-            Ok(text)
+            text
         }
         _ => match given.strip_prefix('@') {
-            Some(file) => read_file(Path::new(file)),
-            None => Ok(given.into()),
+            Some(file) => read_file(Path::new(file))?,
+            None => return Ok(given.into()),
         },
+    };
+    if text.ends_with('\n') {
+        text.truncate(text.len() - if text.ends_with("\r\n") { 2 } else { 1 });
     }
+    Ok(text)
 }
 
 /// Byte pairs that suit a text of so many bytes: fewer would use less of a large one, more would be learned by heart from a small

@@ -5,6 +5,7 @@ mod common;
 use common::{Folder, block, text};
 use serde_json::Value;
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -385,16 +386,17 @@ fn conversations_are_learned_as_the_guide_says() {
     let of = |kind| block("chat.md", "## Train on conversations", kind);
     let lines = of("json");
     f.file("chat.jsonl", &lines);
-    f.file("question.txt", of("text"));
     let small = "--d-model 32 --n-head 2 --n-layer 2 --threads 2 --sample 0 --json";
     let said: Vec<String> = of("sh")
         .lines()
         .map(|line| line.strip_prefix("limpid ").unwrap())
         .map(|line| f.ok(&if line.starts_with("train") { format!("{line} {small}") } else { line.into() }))
         .collect();
-    assert!(said[1].contains("Tom has the ball.") && !said[1].contains("<|end|>"), "{said:?}");
+    // the answer alone: neither the question nor the end of the turn
+    assert_eq!(said[1..3], ["Tom has the ball.\n", "In the tree.\n"]);
     // 12 + 17 + 6 letters and an end each
-    assert!(said[2].contains("tokens predicted") && said[2].contains(" 38"), "{}", said[2]);
+    assert!(said[3].contains("tokens predicted") && said[3].contains(" 38 "), "{}", said[3]);
+    asks_and_continues(&f);
     let settings = fs::read_to_string(f.0.join("chat/limpid.toml")).unwrap();
     assert!(settings.contains("whole_documents = true") && settings.contains("cross_documents = false"), "{settings}");
     f.ok("train --resume chat --json"); // with the settings it began with
@@ -409,6 +411,139 @@ fn conversations_are_learned_as_the_guide_says() {
     assert!(out.status.success() && said.contains("3 conversations"), "{said}");
     assert!(said.contains("3 are longer than 16 tokens") && said.contains("1 bad lines were skipped"), "{said}");
     f.ok("train --resume o --json");
+}
+
+/// What is asked of the model in the folder `chat`, and of others.
+fn asks_and_continues(f: &Folder) {
+    let ask = "--temperature 0 --max-tokens 40";
+    let answer = "Tom has the ball.\n";
+    f.file("question.txt", "Who has the ball?\n");
+    assert_eq!(f.ok(&format!("generate --model chat --chat @question.txt {ask}")), answer);
+    let json = f.json(&format!("generate --model chat --chat 'Who has the ball?' {ask} --json"));
+    assert_eq!(
+        (&json["samples"][0]["text"], &json["samples"][0]["finish_reason"]),
+        (&"Tom has the ball.".into(), &"stop".into())
+    );
+    // written out, it is the same question, and the end of a turn ends the sample without being asked to
+    let whole = "<|user|>\nWho has the ball?\n<|assistant|>\n";
+    let (said, told) = f.both(&format!("generate --model chat --prompt '{whole}' {ask}"));
+    assert_eq!((said, told.contains("--chat")), (format!("{whole}{answer}"), false));
+    let (_, told) = f.both(&format!("generate --model chat --prompt 'Who has' {ask}"));
+    assert!(told.contains("--chat TEXT"), "{told}");
+    // the template goes where the model goes
+    let template = f.bytes("chat/chat_template.jinja");
+    for to in ["hf --to hf", "own --to limpid"] {
+        f.ok(&format!("convert chat {to} --tokenizer chat/tokenizer.json"));
+        let folder = to.split(' ').next().unwrap();
+        assert_eq!(f.bytes(&format!("{folder}/chat_template.jinja")), template);
+        assert_eq!(f.ok(&format!("generate --model {folder} --chat 'Who has the ball?' {ask}")), answer);
+    }
+    f.file("more.txt", "Who has the ball? ".repeat(40));
+    f.ok("train --from chat --data more.txt --steps 1 --sample 0 --lora 1 --out on --json");
+    assert!(f.ok(&format!("generate --model on --chat 'Who has the ball?' {ask}")).ends_with('\n'));
+    f.fails(1, "generate --model chat --chat 'say <|end|>'", &["--chat", "<|end|>", "the template"]);
+    f.fails(2, "generate --model chat --chat a --prompt b", &["--chat", "--prompt"]);
+    f.fails(2, "generate --model chat --chat - --system -", &["standard input"]);
+    fs::remove_file(f.0.join("own/chat_template.jinja")).unwrap();
+    f.fails(1, "generate --model own --chat a", &["own was not trained on conversations", "chat_template.jinja"]);
+    f.file("own/chat_template.jinja", "{{ messages[0].content }}");
+    f.fails(1, "generate --model own --chat a", &["own has a chat template of another program", "--prompt"]);
+}
+
+/// What is written to stdout by a command that is given `input`.
+fn piped(f: &Folder, arguments: &str, input: &str) -> String {
+    let mut child = f.command(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    text(&child.wait_with_output().unwrap().stdout)
+}
+
+#[test]
+fn a_prompt_is_one_prompt_wherever_it_comes_from() {
+    let f = Folder::new("prompt");
+    let data = f.file("rhyme.txt", RHYME.repeat(12));
+    f.ok(&format!("train --data {data} {TINY} --steps 2 --out m"));
+    let generate = "generate --model m --temperature 0 --max-tokens 5";
+    let said = f.ok(&format!("{generate} --prompt 'Twinkle'"));
+    assert!(said.starts_with("Twinkle"), "{said}");
+    // one newline at the end of a file or a pipe is the editor's or the shell's
+    for (given, meant) in [("Twinkle", "Twinkle"), ("Twinkle\n", "Twinkle"), ("Twinkle\n\n", "Twinkle\n")] {
+        f.file("p.txt", given);
+        f.file("crlf.txt", given.replacen('\n', "\r\n", 1));
+        let want = f.ok(&format!("{generate} --prompt '{meant}'"));
+        assert!(want.starts_with(meant), "{want}");
+        assert_eq!(f.ok(&format!("{generate} --prompt @p.txt")), want);
+        assert_eq!(piped(&f, &format!("{generate} --prompt -"), given), want);
+        let tokens = |prompt: &str| f.json(&format!("{generate} --prompt {prompt} --json"))["prompt_tokens"].clone();
+        assert_eq!(tokens("@p.txt"), meant.len(), "{given:?}");
+        assert_eq!(f.ok(&format!("{generate} --prompt @p.txt --no-echo")), want[meant.len()..]);
+    }
+    f.file("p.txt", "Twinkle\r\n");
+    assert_eq!(f.ok(&format!("{generate} --prompt @p.txt")), said);
+}
+
+/// A number is printed under what it is, or not at all.
+#[test]
+fn a_number_that_would_mislead_is_not_printed() {
+    let f = Folder::new("numbers");
+    let data = f.file("rhyme.txt", RHYME.repeat(12));
+    let own =
+        "--steps 60 --sample 0 --threads 2 --d-model 16 --n-head 2 --n-layer 1 --context-length 16 --batch-size 4";
+    let (_, said) = f.both(&format!("train --data {data} {own} --tokenizer word --out w"));
+    assert!(said.contains("(mean of the last 50 steps)"), "{said}");
+    let lines = fs::read_to_string(f.0.join("w/metrics.jsonl")).unwrap();
+    let losses: Vec<f64> =
+        lines.lines().filter_map(|l| serde_json::from_str::<Value>(l).unwrap()["train_loss"].as_f64()).collect();
+    let mean = losses[10..].iter().sum::<f64>() / 50.0;
+    assert!((f.json("report w --json")["runs"][0]["train_loss"].as_f64().unwrap() - mean).abs() < 1e-9);
+    assert!(said.contains(&format!("train loss {mean:.4} (mean")), "{said}");
+
+    // all of the text is known: every byte of it is predicted
+    let known = f.json(&format!("eval --model w --data {data} --json"));
+    assert!(known["bits_per_byte"].as_f64().unwrap() > 0.0);
+    assert_eq!((&known["unknown_tokens"], &known["context"]), (&0.into(), &16.into()));
+    // 4 of 8 words are not
+    f.file("odd.txt", "Up above the zebra crossing quickly zooming, sky");
+    let odd = f.json("eval --model w --data odd.txt --json");
+    assert!(
+        odd["bits_per_byte"].is_null() && odd["why_no_bits_per_byte"].as_str().unwrap().contains("unknown"),
+        "{odd}"
+    );
+    assert_eq!((&odd["unknown_tokens"], &odd["unknown_share"]), (&4.into(), &(4.0 / 9.0).into()), "{odd}");
+    assert_eq!(odd["unknown"], serde_json::json!(["zebra", "crossing", "quickly", "zooming"]));
+    let said = f.ok("eval --model w --data odd.txt");
+    for part in ["4 of 9 (44.4 %)", "\"zebra\"", "bits per byte     none"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    // so are they where training goes on
+    let (_, said) = f.both("train --from w --data odd.txt --steps 1 --val-fraction 0 --context 4 --sample 0 --out on");
+    assert!(said.contains("lacks some of it, such as [\"zebra\""), "{said}");
+
+    // a text that is predicted in part has no bits for each of its bytes
+    f.ok(&format!("train --data {data} {own} --preset formulated-bert --d-ff 32 --tokenizer char --out b --json"));
+    let masked = f.json(&format!("eval --model b --data {data} --json"));
+    assert!(masked["bits_per_byte"].is_null() && masked["why_no_bits_per_byte"].as_str().unwrap().contains("masked"));
+    assert!(f.ok(&format!("eval --model b --data {data}")).contains("nats a masked token"));
+
+    // the last of four positions has no target, so no loss
+    let rows = f.json("inspect --model w --prompt 'Up above the world' --json");
+    let row = rows["rows"].as_array().unwrap().iter().find(|r| r["name"] == "losses").unwrap().clone();
+    let each = f.json("inspect --model w --prompt 'Up above the world' --tensor losses --json");
+    let each: Vec<f64> = each["tensors"][0]["values"].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect();
+    assert_eq!((each.len(), &row["without_target"]), (4, &1.into()));
+    assert!((row["mean"].as_f64().unwrap() - each[..3].iter().sum::<f64>() / 3.0).abs() < 1e-6, "{row} {each:?}");
+    assert!(row["min"].as_f64().unwrap() > 0.0);
+    assert!(f.ok("inspect --model w --prompt 'Up above the world'").contains("1 without target"));
+    // a loss that is no number is an error
+    fs::create_dir(f.0.join("n")).unwrap();
+    for name in ["config.json", "tokenizer.json", "model.safetensors"] {
+        let mut bytes = f.bytes(&format!("w/{name}"));
+        if name.starts_with("model") {
+            let at = bytes.len() - 4;
+            bytes[at..].copy_from_slice(&f32::NAN.to_le_bytes());
+        }
+        f.file(&format!("n/{name}"), bytes);
+    }
+    f.fails(1, &format!("eval --model n --data {data} --json"), &["the loss is NaN", "limpid params --check"]);
 }
 
 #[test]

@@ -12,7 +12,6 @@ fn a_small_chat_set_changes_the_answers_as_the_guide_says() {
     let f = Folder::new("guide");
     let of = |kind| block("training.md", "## Fine-tuning and LoRA", kind);
     fs::copy(root("fixtures/chat/questions.jsonl"), f.0.join("questions.jsonl")).unwrap();
-    f.file("question.txt", of("text"));
     let mut said = vec![];
     for line in of("sh").lines() {
         let line = line.strip_prefix("limpid ").unwrap();
@@ -39,9 +38,7 @@ fn a_small_chat_set_changes_the_answers_as_the_guide_says() {
     for line in lines.lines().take(8) {
         let line: Value = serde_json::from_str(line).unwrap();
         let [question, answer] = ["prompt", "completion"].map(|key| line[key].as_str().unwrap());
-        fs::write(f.0.join("question.txt"), format!("<|user|>\n{question}\n<|assistant|>\n")).unwrap();
-        let (found, _) =
-            f.both("generate --model base --adapter lora --prompt @question.txt --temperature 0 --stop '<|end|>'");
+        let (found, _) = f.both(&format!("generate --model base --adapter lora --chat '{question}' --temperature 0"));
         right += usize::from(found.trim() == answer);
     }
     assert!(right >= 7, "{right} of 8 questions are answered");

@@ -261,7 +261,7 @@ fn convert(from: &Checkpoint, to: &Path, format: Format, dtype: &Dtype) -> Resul
     let values = |param: &limpid::model::Param| from.values(&model, param).unwrap().into_owned();
     // small enough that some models are in several files, where a format has that
     let (config, tokenizer) = (&from.config, from.tokenizer.as_ref());
-    save(to, format, dtype, &Source { config, tokenizer, values: &values, shard_bytes: 6000 })?;
+    save(to, format, dtype, &Source { config, tokenizer, chat_template: None, values: &values, shard_bytes: 6000 })?;
     Ok(())
 }
 
@@ -352,7 +352,7 @@ fn what_another_program_cannot_say_is_named() {
     let folder = Folder::new("refused");
     let refused = |config: &Config, format: Format, dtype: &Dtype| {
         let values = |param: &limpid::model::Param| vec![0.0; param.slot.len()];
-        let source = Source { config, tokenizer: None, values: &values, shard_bytes: 1 << 30 };
+        let source = Source { config, tokenizer: None, chat_template: None, values: &values, shard_bytes: 1 << 30 };
         let path = folder.0.join(format!("out-{format}"));
         let error = save(&path, format, dtype, &source).err().map(|e| e.to_string()).unwrap_or_default();
         assert!(!path.exists() || error.is_empty(), "{error}");

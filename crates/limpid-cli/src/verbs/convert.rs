@@ -115,6 +115,7 @@ pub fn run(args: Args) -> Result<()> {
         &Source {
             config: &source.config,
             tokenizer: tokenizer.as_ref(),
+            chat_template: source.chat_template.as_deref(),
             values: &values,
             shard_bytes: args.max_shard_size.map_or(SHARD_BYTES, |megabytes| megabytes * 1_000_000),
         },

@@ -16,6 +16,9 @@ use std::path::PathBuf;
 
 /// Loss, perplexity and bits per byte of a text: all of it, deterministic, dropout off.
 ///
+/// The text is cut into windows that do not overlap, so the first tokens of each are predicted from little. A model that
+/// predicts masked tokens is asked for 15 in 100, as in training.
+///
 /// With --prompt and --continuation instead of --data: the log-probability of the continuation, token by token.
 #[derive(clap::Args, Debug)]
 pub struct Args {
@@ -54,9 +57,19 @@ pub struct Args {
 struct Found {
     loss: f64,
     perplexity: f64,
-    bits_per_byte: f64,
+    /// None where the predicted tokens do not say every byte of the text.
+    bits_per_byte: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why_no_bits_per_byte: Option<&'static str>,
+    /// Tokens predicted.
     tokens: usize,
     bytes: usize,
+    /// Tokens of a window.
+    context: usize,
+    /// Tokens of the text that stand for what the vocabulary lacks, how large a part of all they are, and some of it.
+    unknown_tokens: usize,
+    unknown_share: f64,
+    unknown: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     entropy_floor: Option<f64>,
 }
@@ -75,7 +88,8 @@ pub fn run(args: Args) -> Result<()> {
         Some(chat) => {
             let (ids, _) = chat.tokens(tokenizer)?;
             let answers: Vec<u32> = (0..ids.len()).filter(|i| ids.counted(*i)).map(|i| ids.id(i)).collect();
-            let text = Text { bytes: tokenizer.decode_bytes(&answers)?.len() as u64, ..Text::default() };
+            let bytes = tokenizer.decode_bytes(&answers)?.len() as u64;
+            let text = Text { bytes, unknown: chat.unknown(tokenizer), ..Text::default() };
             (ids, text, Documents { whole: true, cross: false })
         }
         None => {
@@ -104,25 +118,54 @@ pub fn run(args: Args) -> Result<()> {
     let (model, mut cpu) = open(&checkpoint, Use::Score { batch: args.batch_size, context }, &args.machine)?;
     let score = evaluate::score(&model, &mut cpu, &windows, args.batch_size, &mut |_| true);
     finite(&checkpoint, "the loss", score.loss())?;
-    let floor = text.log_probability.filter(|_| objective == Objective::NextToken).map(|p| -p / score.tokens as f64);
+    let judged = (0..ids.len()).filter(|at| ids.counted(*at));
+    let (all, unknown_tokens) = judged
+        .fold((0, 0), |(all, unknown), at| (all + 1, unknown + usize::from(tokenizer.unknown() == Some(ids.id(at)))));
+    let why_no_bits_per_byte = match objective {
+        Objective::Masked { .. } => Some("only the masked tokens are predicted"),
+        Objective::NextToken if unknown_tokens > 0 => Some("what unknown tokens hide is not predicted"),
+        Objective::NextToken => None,
+    };
+    let floor = text.log_probability.filter(|_| why_no_bits_per_byte.is_none()).map(|p| -p / score.tokens as f64);
     let found = Found {
         loss: score.loss(),
         perplexity: score.perplexity(),
-        bits_per_byte: score.bits_per_byte(text.bytes as usize),
+        bits_per_byte: why_no_bits_per_byte.is_none().then(|| score.bits_per_byte(text.bytes as usize)),
+        why_no_bits_per_byte,
         tokens: score.tokens,
         bytes: text.bytes as usize,
+        context,
+        unknown_tokens,
+        unknown_share: unknown_tokens as f64 / all.max(1) as f64,
+        unknown: text.unknown,
         entropy_floor: floor,
     };
     if args.json {
         return show::json(&found);
     }
+    let of = if objective == Objective::NextToken { "token" } else { "masked token" };
+    let bits = match (found.bits_per_byte, found.why_no_bits_per_byte) {
+        (Some(bits), _) => format!("{bits:.4}"),
+        (None, why) => format!("none: {}", why.unwrap_or_default()),
+    };
     let mut rows = vec![
-        ("loss".to_string(), format!("{:.4} nats a token", found.loss)),
-        ("perplexity".to_string(), format!("{:.4}", found.perplexity)),
-        ("bits per byte".to_string(), format!("{:.4}", found.bits_per_byte)),
-        ("tokens predicted".to_string(), show::commas(found.tokens as u64)),
+        ("loss".to_string(), format!("{:.4} nats a {of}", found.loss)),
+        ("perplexity".to_string(), format!("{:.4} a {of}", found.perplexity)),
+        ("bits per byte".to_string(), bits),
+        ("tokens predicted".to_string(), format!("{} in windows of {context}", show::commas(found.tokens as u64))),
         ("bytes".to_string(), show::commas(found.bytes as u64)),
     ];
+    if unknown_tokens > 0 {
+        let words: Vec<String> = found.unknown.iter().map(|word| format!("{word:?}")).collect();
+        let some = if words.is_empty() { String::new() } else { format!(", such as {}", words.join(", ")) };
+        let share = 100.0 * found.unknown_share;
+        let what = format!(
+            "{} of {} ({share:.1} %){some}: the model's vocabulary lacks them, and to predict that one comes counts as knowing it",
+            show::commas(unknown_tokens as u64),
+            show::commas(all)
+        );
+        rows.push(("unknown tokens".into(), what));
+    }
     if let Some(floor) = floor {
         rows.push((
             "entropy floor".into(),

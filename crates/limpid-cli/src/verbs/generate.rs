@@ -5,8 +5,9 @@ use crate::options::{MachineOptions, Usage};
 use crate::{show, source};
 use anyhow::{Context, Result, bail};
 use limpid::backend::Backend;
-use limpid::checkpoint::Checkpoint;
+use limpid::checkpoint::{CHAT_TEMPLATE, Checkpoint};
 use limpid::config::{Mask, Positions};
+use limpid::data::chat::{self, Message, Role};
 use limpid::data::check_ids;
 use limpid::generate::{Event, Options, Overflow, Sampler, Session, generate};
 use limpid::model::Use;
@@ -17,7 +18,8 @@ use std::sync::atomic::Ordering;
 
 /// Continue a prompt, streaming; greedy with --temperature 0, else sampled.
 ///
-/// A model trained on masked tokens fills every [MASK] of the prompt instead.
+/// The prompt is written before what follows it; with --chat only the answer is. A model trained on masked tokens fills every
+/// [MASK] of the prompt instead.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// A model: a folder of limpid or HuggingFace, a .gguf, a .bin of llm.c
@@ -26,9 +28,19 @@ pub struct Args {
     /// A LoRA adapter to add to the model: a folder of limpid's or PEFT's
     #[arg(long, value_name = "DIR")]
     adapter: Option<PathBuf>,
-    /// Text, @FILE, or - for standard input
+    /// Text, @FILE, or - for standard input; of these two, a newline at the end is left out
     #[arg(long, short, value_name = "TEXT", alias = "start")]
     prompt: Option<String>,
+    /// Ask a model that was trained on conversations: text, @FILE or -, which is put into its template. The answer ends where
+    /// the model ends it
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["prompt", "tokens"])]
+    chat: Option<String>,
+    /// What the model is told before the message of --chat
+    #[arg(long, value_name = "TEXT", requires = "chat")]
+    system: Option<String>,
+    /// Leave out the prompt, write only what follows it
+    #[arg(long, alias = "no-display-prompt")]
+    no_echo: bool,
     /// Token ids instead of a prompt: 1,2,3
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = super::ids, conflicts_with = "prompt")]
     tokens: Option<Vec<u32>>,
@@ -65,7 +77,7 @@ pub struct Args {
     /// At the end of the context: slide-half drops the oldest half and goes on, stop ends the sample
     #[arg(long, value_name = "HOW", default_value = "slide-half", value_parser = overflow)]
     overflow: Overflow,
-    /// Show how every token was chosen
+    /// Show how every token was chosen: the model's likeliest, by its own probabilities, before temperature and cuts
     #[arg(long)]
     trace: bool,
     /// Put the samples on stdout as JSON
@@ -92,7 +104,7 @@ pub fn run(args: Args) -> Result<()> {
         repetition_penalty: args.repetition_penalty,
         seed: args.seed,
     };
-    let options = Options {
+    let mut options = Options {
         max_tokens: args.max_tokens,
         sampler,
         sample: 0,
@@ -119,11 +131,17 @@ pub fn run(args: Args) -> Result<()> {
             _ => *own = context,
         }
     }
-    let prompt = match (&args.tokens, &args.prompt) {
+    let answers = checkpoint.chat_template.as_deref().is_some_and(chat::is_template);
+    if answers && checkpoint.tokenizer.is_some() {
+        options.stop.push(chat::END.into());
+    }
+    let mut text = String::new();
+    let prompt = match (&args.tokens, &args.chat) {
         (Some(ids), _) => ids.clone(),
-        (None, given) => {
+        (None, Some(message)) => asked(&checkpoint, message, args.system.as_deref())?,
+        (None, None) => {
             let tokenizer = tokenizer(&checkpoint)?;
-            let text = given.as_deref().map(source::prompt).transpose()?.unwrap_or_default();
+            text = args.prompt.as_deref().map(source::prompt).transpose()?.unwrap_or_default();
             match (text.is_empty(), tokenizer.bos().or(tokenizer.end_of_text())) {
                 (false, _) => prompt_ids(&checkpoint, &text)?,
                 (true, Some(end)) => vec![end],
@@ -147,7 +165,7 @@ pub fn run(args: Args) -> Result<()> {
             if sample > 0 {
                 show::out("\n---------------\n")?;
             }
-            show::out(args.prompt.as_deref().filter(|p| *p != "-" && !p.starts_with('@')).unwrap_or(""))?;
+            show::out(if args.no_echo { "" } else { &text })?;
         }
         let (mut broken, mut cropped) = (None, false);
         let written = generate(&mut session, tokenizer, &prompt, &options, &mut |event| {
@@ -193,7 +211,33 @@ pub fn run(args: Args) -> Result<()> {
     if args.json {
         return show::json(&serde_json::json!({ "prompt_tokens": prompt.len(), "samples": samples }));
     }
-    show::out("\n")
+    show::out("\n")?;
+    if answers && args.chat.is_none() && args.tokens.is_none() && !chat::MARKERS.iter().any(|m| text.contains(m)) {
+        eprintln!("note: this model was trained on conversations: --chat TEXT asks it, in the form that it knows");
+    }
+    Ok(())
+}
+
+/// The ids of a message in the model's template, ready for the answer.
+fn asked(checkpoint: &Checkpoint, message: &str, system: Option<&str>) -> Result<Vec<u32>> {
+    let model = checkpoint.path.display();
+    match &checkpoint.chat_template {
+        Some(template) if chat::is_template(template) => {}
+        Some(_) => bail!(
+            "{model} has a chat template of another program, which limpid does not read: write the whole prompt with --prompt"
+        ),
+        None => bail!(
+            "{model} was not trained on conversations (it has no {CHAT_TEMPLATE}): --prompt TEXT continues a text; docs/chat.md says how to train a model that answers"
+        ),
+    }
+    if message == "-" && system == Some("-") {
+        bail!(Usage("--chat and --system cannot both be standard input".into()));
+    }
+    let system =
+        system.map(|text| anyhow::Ok(Message { role: Role::System, content: source::prompt(text)? })).transpose()?;
+    let user = Message { role: Role::User, content: source::prompt(message)? };
+    let messages: Vec<Message> = system.into_iter().chain([user]).collect();
+    chat::prompt(&messages, tokenizer(checkpoint)?).context("--chat")
 }
 
 fn session(checkpoint: &Checkpoint, machine: &MachineOptions) -> Result<Session> {

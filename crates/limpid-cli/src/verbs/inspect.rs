@@ -258,7 +258,8 @@ fn look(args: &Args, trace: &Trace, ids: &[u32], tokenizer: Option<&Tokenizer>) 
 fn to_json(args: &Args, model: &Model, ids: &[u32], seen: &Seen, tokenizer: Option<&Tokenizer>) -> Value {
     let row = |r: &Row| {
         json!({ "name": r.name, "symbol": r.symbol, "formula": r.formula, "axes": r.letters, "shape": r.shape,
-            "mean": r.mean, "deviation": r.deviation, "min": r.min, "max": r.max, "masked": r.masked, "nan": r.nan })
+            "mean": r.mean, "deviation": r.deviation, "min": r.min, "max": r.max, "masked": r.masked, "nan": r.nan,
+            "without_target": r.without_target })
     };
     let tensor =
         |(name, t): (&String, &Labelled)| json!({ "name": name, "axes": t.axes, "shape": t.shape, "values": t.values });

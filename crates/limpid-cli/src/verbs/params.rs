@@ -3,7 +3,7 @@
 use crate::{options, show};
 use anyhow::{Result, bail};
 use limpid::checkpoint::Checkpoint;
-use limpid::config::Config;
+use limpid::config::{Config, Mask};
 use limpid::model::{Model, Use};
 use std::path::PathBuf;
 
@@ -43,7 +43,9 @@ pub fn run(args: Args) -> Result<()> {
     };
     let model = Model::new(&config, Use::Inspect { batch: 1, context: 1 })?;
     let (total, groups) = (model.parameter_count(), model.groups());
-    let flops = 3.0 * model.flops(1, config.context_length.div_ceil(2));
+    // the keys that a token of a full context sees, on average
+    let keys = if config.mask == Mask::Causal { config.context_length.div_ceil(2) } else { config.context_length };
+    let flops = 3.0 * model.flops(1, keys);
     if args.json {
         let groups: serde_json::Map<String, serde_json::Value> =
             groups.iter().map(|(name, n)| (name.to_string(), (*n).into())).collect();
@@ -65,7 +67,10 @@ pub fn run(args: Args) -> Result<()> {
             "to train, before activations".to_string(),
             format!("{} (weights, gradients, two moments)", show::bytes(16 * total as u64)),
         ),
-        ("training FLOPs a token".to_string(), show::count(flops)),
+        (
+            "training FLOPs a token".to_string(),
+            format!("{} (in a context of {})", show::count(flops), show::commas(config.context_length as u64)),
+        ),
     ];
     show::out(&format!("{what}: {config}\n\n{}\n{}", show::pairs(&rows), show::pairs(&facts)))
 }

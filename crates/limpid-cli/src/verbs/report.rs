@@ -4,6 +4,7 @@ use crate::show;
 use anyhow::{Context, Result, bail};
 use limpid::report::units::{count, duration};
 use limpid::report::{self, ReportError, RunRecord};
+use limpid::train::RECENT;
 use std::path::{Path, PathBuf};
 
 /// Show what runs came to, finished or not: a page with their curves, that any browser opens, and a table.
@@ -78,6 +79,9 @@ pub fn run(args: Args) -> Result<()> {
         text += &format!("\n{}", table(all.map(|row| row.into_iter().map(String::from).collect()).collect()));
     }
     show::out(&text)?;
+    eprintln!(
+        "train loss: mean of the last {RECENT} steps; val loss: of the step it was best at; tok/s: with evaluations and saves"
+    );
     eprintln!("the curves are in {}", out.display());
     Ok(())
 }

@@ -11,16 +11,16 @@ use crate::show::{self, Progress};
 use crate::source::{self, Corpus, Text, Wants};
 use anyhow::{Context, Result, bail};
 use limpid::backend::cpu::roof::Roof;
-use limpid::checkpoint::{Checkpoint, adapter};
+use limpid::checkpoint::{CHAT_TEMPLATE, Checkpoint, adapter};
 use limpid::config::{Config, Mask};
-use limpid::data::chat::MARKERS;
+use limpid::data::chat::{MARKERS, is_template, template};
 use limpid::data::{Batches, Objective, Tokens};
 use limpid::model::Model;
 use limpid::model::again::Keep;
 use limpid::ops::linear::Precision;
 use limpid::tokenizer::Tokenizer;
 use limpid::train::folder::{self, Found};
-use limpid::train::{Control, Event, Recipe, Run, Summary, Trainer};
+use limpid::train::{Control, Event, RECENT, Recipe, Run, Summary, Trainer};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -94,6 +94,8 @@ pub struct Job {
     pub text: Text,
     /// What there is to say of it.
     pub said: Option<String>,
+    /// How its conversations are written, if it has or had any.
+    pub chat_template: Option<String>,
     /// Its tokenizer.
     pub tokenizer: Tokenizer,
     /// The tokenizer's name as asked for.
@@ -202,6 +204,10 @@ impl Args {
         // an impossible text is said before memory is reserved
         let Recipe { batch_size, seed, .. } = recipe;
         let long = Batches::of_documents(&train, batch_size, context, seed, objective, recipe.documents())?.long();
+        let chat_template = match (&chat, &base) {
+            (Some(_), _) => Some(template(&tokenizer)),
+            (None, base) => base.as_ref().and_then(|base| base.chat_template.clone()),
+        };
         let said = chat.map(|chat| chat.say(long, context));
         let validation = if validation.len() > 1 { validation } else { Tokens::default() };
         let tokenizer_name = chosen;
@@ -211,6 +217,7 @@ impl Args {
             recipe,
             text,
             said,
+            chat_template,
             tokenizer,
             tokenizer_name,
             train,
@@ -398,6 +405,12 @@ pub fn run(args: Args) -> Result<()> {
     if let Some(read) = &job.text.read {
         say(format!("{}: {read}", job.text.name));
     }
+    if !job.text.unknown.is_empty() {
+        say(format!(
+            "{}: the tokenizer lacks some of it, such as {:?}; what it lacks is learned and judged as unknown",
+            job.text.name, job.text.unknown
+        ));
+    }
     say(format!(
         "{}: {} tokens to train on, {} to validate; tokenizer {}; {threads} threads, {level}{}",
         job.text.name,
@@ -445,6 +458,7 @@ pub fn run(args: Args) -> Result<()> {
             let base = adapter::Base { path: from.into(), fingerprint: base.fingerprint()? };
             run.files = adapter::describe(&job.model, &base);
         }
+        run.files.extend(job.chat_template.iter().map(|template| (CHAT_TEMPLATE.into(), template.clone())));
         // a model that is trained on brings its tokenizer, and is no preset
         let own = job.base.as_ref().is_some_and(|base| base.tokenizer.is_some());
         let rest = [
@@ -509,7 +523,7 @@ pub fn run(args: Args) -> Result<()> {
         summary.missing.push(format!("{:#}", anyhow::Error::from(error)));
     }
     if !args.json {
-        report(&summary, &folder);
+        report(&summary, &folder, job.chat_template.as_deref().is_some_and(is_template));
     }
     let whole = !summary.stopped && summary.missing.is_empty() && !asked.load(Ordering::Relaxed);
     let sampled = match whole && !args.json && args.sample > 0 {
@@ -538,13 +552,17 @@ pub fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
-fn report(summary: &Summary, folder: &Path) {
+fn report(summary: &Summary, folder: &Path, answers: bool) {
     let folder = folder.display();
     if summary.stopped {
         eprintln!("stopped after step {}; go on with: limpid train --resume {folder}", summary.steps);
         return;
     }
     let val = summary.val_loss.map(|v| format!(", validation loss {v:.4}")).unwrap_or_default();
+    let of = match summary.steps.min(RECENT as u64) {
+        0 | 1 => String::new(),
+        n => format!(" (mean of the last {n} steps)"),
+    };
     let floor = match (summary.entropy_floor, summary.val_loss) {
         (Some(floor), Some(val)) => format!(" (floor {floor:.4}, {:.4} above it)", val - floor),
         _ => String::new(),
@@ -556,12 +574,13 @@ fn report(summary: &Summary, folder: &Path) {
         );
     }
     eprintln!(
-        "{} steps in {}: train loss {:.4}{val}{floor}",
+        "{} steps in {}: train loss {:.4}{of}{val}{floor}",
         summary.steps,
         show::duration(summary.seconds),
         summary.train_loss
     );
-    eprintln!("the model is in {folder}; try: limpid generate --model {folder} --prompt TEXT");
+    let how = if answers { "--chat" } else { "--prompt" };
+    eprintln!("the model is in {folder}; try: limpid generate --model {folder} {how} TEXT");
     eprintln!("its curves are in {folder}/report.html");
 }
 

@@ -28,6 +28,9 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use store::{Dtype, Facts, Out, Store, bad};
 
+/// The file in a model's folder that says how conversations are written for it, in Jinja, as transformers reads it.
+pub const CHAT_TEMPLATE: &str = "chat_template.jinja";
+
 /// Why a checkpoint cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
@@ -327,6 +330,9 @@ pub struct Checkpoint {
     pub config: Config,
     /// Its tokenizer, if there is one.
     pub tokenizer: Option<Tokenizer>,
+    /// How conversations are written for it, in Jinja, if it was trained on any: chat_template.jinja or what
+    /// tokenizer_config.json or GGUF has in its place. `data::chat` knows ours.
+    pub chat_template: Option<String>,
     /// What the files have and no number depends on: left out when the model is written.
     pub left_out: Vec<String>,
     /// What is added to its weights.
@@ -402,7 +408,8 @@ impl Checkpoint {
             None if path.is_dir() => Tokenizer::open(path)?,
             own => own,
         };
-        Ok(Checkpoint { adapter, tokenizer, ..self })
+        let chat_template = chat_template(path)?.or(self.chat_template);
+        Ok(Checkpoint { adapter, tokenizer, chat_template, ..self })
     }
 
     fn outline(&self) -> Result<Model> {
@@ -437,6 +444,7 @@ impl Checkpoint {
         let text = at(&config_path, crate::files::read_text(&config_path, LARGEST_JSON))?;
         let bad_config = |source| CheckpointError::Config { path: config_path.clone(), source };
         let tokenizer = Tokenizer::open(path)?;
+        let chat_template = chat_template(path)?;
         let (path, left_out) = (path.to_path_buf(), vec![]);
         let value: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
         if value["model_type"] == "limpid" || value["model_type"].is_null() && !value["d_model"].is_null() {
@@ -449,6 +457,7 @@ impl Checkpoint {
                 format: Format::Limpid,
                 config,
                 tokenizer,
+                chat_template,
                 left_out,
                 adapter: None,
                 dialect: Dialect::Own,
@@ -464,7 +473,8 @@ impl Checkpoint {
             store.names().filter(|name| family.tidy(name, &config).is_none()).map(String::from).collect();
         copies_agree(family, &config, &store, &names, &left_out)?;
         let (format, dialect) = (Format::HuggingFace, Dialect::HuggingFace(family));
-        Ok(Checkpoint { path, format, config, tokenizer, left_out, adapter: None, dialect, store, names })
+        let adapter = None;
+        Ok(Checkpoint { path, format, config, tokenizer, chat_template, left_out, adapter, dialect, store, names })
     }
 
     fn open_file(path: &Path) -> Result<Checkpoint> {
@@ -476,8 +486,20 @@ impl Checkpoint {
             let config = dialect::gguf::read(&metadata, &store)?;
             let names = dialect::names(&store, |name| (name != dialect::gguf::ROPE_FREQS).then(|| name.into()))?;
             let tokenizer = dialect::gguf::read_tokenizer(&metadata, path)?;
-            let (path, format, dialect) = (path.into(), Format::Gguf, Dialect::Gguf);
-            return Ok(Checkpoint { path, format, config, tokenizer, left_out, adapter: None, dialect, store, names });
+            let chat_template = metadata.str(dialect::gguf::CHAT_TEMPLATE).ok().map(String::from);
+            let (path, format, dialect, adapter) = (path.into(), Format::Gguf, Dialect::Gguf, None);
+            return Ok(Checkpoint {
+                path,
+                format,
+                config,
+                tokenizer,
+                chat_template,
+                left_out,
+                adapter,
+                dialect,
+                store,
+                names,
+            });
         }
         if safetensors_file::looks_like_pickle(&first[..n]) {
             return Err(safetensors_file::pickle(path));
@@ -498,8 +520,9 @@ impl Checkpoint {
         let beside = Tokenizer::open(path.parent().unwrap_or(Path::new(".")))?;
         let gpt2 = || Tokenizer::named("gpt2").ok();
         let tokenizer = beside.or_else(gpt2).filter(|t| t.vocab_size() == config.vocab_size);
-        let (path, format, dialect) = (path.into(), Format::Llmc, Dialect::Llmc);
-        Ok(Checkpoint { path, format, config, tokenizer, left_out, adapter: None, dialect, store, names })
+        let (path, format, dialect, chat_template) = (path.into(), Format::Llmc, Dialect::Llmc, None);
+        let adapter = None;
+        Ok(Checkpoint { path, format, config, tokenizer, chat_template, left_out, adapter, dialect, store, names })
     }
 
     /// Writes the weights into a backend made for `model`.
@@ -559,6 +582,18 @@ impl Checkpoint {
     }
 }
 
+/// What a folder says of how conversations are written.
+fn chat_template(folder: &Path) -> Result<Option<String>> {
+    let own = folder.join(CHAT_TEMPLATE);
+    if own.exists() {
+        return at(&own, crate::files::read_text(&own, LARGEST_JSON)).map(Some);
+    }
+    // tokenizer_config.json was checked with the tokenizer
+    let config = crate::files::read_text(&folder.join("tokenizer_config.json"), LARGEST_JSON).unwrap_or_default();
+    let config: serde_json::Value = serde_json::from_str(&config).unwrap_or_default();
+    Ok(config["chat_template"].as_str().map(String::from))
+}
+
 /// The weights of a folder: one file, several with an index, or a pickle, which is refused. Files of weights that the index
 /// does not name are not read.
 fn open_weights(folder: &Path) -> Result<Store> {
@@ -602,6 +637,8 @@ pub struct Source<'a> {
     pub config: &'a Config,
     /// Its tokenizer.
     pub tokenizer: Option<&'a Tokenizer>,
+    /// [`Checkpoint::chat_template`]
+    pub chat_template: Option<&'a str>,
     /// The values of a parameter of `config`'s model.
     pub values: &'a dyn Fn(&Param) -> Vec<f32>,
     /// Bytes from which on a folder of HuggingFace's has its weights in several files; [`SHARD_BYTES`] as a rule.
@@ -717,6 +754,7 @@ fn put(path: &Path, format: Format, dtype: &Dtype, source: &Source) -> Result<()
             if let Some(tokenizer) = source.tokenizer {
                 write_text(&path.join("tokenizer.json"), &tokenizer.to_json())?;
             }
+            write_template(path, source)?;
         }
         Format::HuggingFace => {
             let (family, config) = huggingface::express(source.config)?;
@@ -728,9 +766,13 @@ fn put(path: &Path, format: Format, dtype: &Dtype, source: &Source) -> Result<()
             if let Some(tokenizer) = source.tokenizer {
                 tokenizer.export(path, config.context_length)?;
             }
+            write_template(path, source)?;
         }
         Format::Gguf => {
             let (mut metadata, config) = dialect::gguf::express(source.config, source.tokenizer)?;
+            if let Some(template) = source.chat_template {
+                metadata.set(dialect::gguf::CHAT_TEMPLATE, template.to_string());
+            }
             metadata.set("general.file_type", gguf::Value::U32(dialect::gguf::file_type(dtype)));
             let model = dialect::outline(&config).map_err(config_error)?;
             let stored_as = |name: &str, shape: &[usize]| dialect::gguf::stored_as(name, shape, dtype);
@@ -775,6 +817,10 @@ fn put(path: &Path, format: Format, dtype: &Dtype, source: &Source) -> Result<()
         }
     }
     Ok(())
+}
+
+fn write_template(folder: &Path, source: &Source) -> Result<()> {
+    source.chat_template.map_or(Ok(()), |template| write_text(&folder.join(CHAT_TEMPLATE), template))
 }
 
 #[cfg(test)]

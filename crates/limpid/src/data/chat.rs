@@ -20,6 +20,30 @@ use serde_json::{Map, Value};
 /// What the template writes round messages, in the order of [`Role`], and after an answer.
 pub const MARKERS: [&str; 4] = ["<|system|>", "<|user|>", "<|assistant|>", "<|end|>"];
 
+/// Ends what an assistant says.
+pub const END: &str = MARKERS[3];
+
+/// [`Conversation::text`] in Jinja, and with `add_generation_prompt` what an answer comes after.
+const TEMPLATE: &str = concat!(
+    "{%- for message in messages -%}{{ '<|' + message['role'] + '|>\\n' + message['content'] }}",
+    "{%- if message['role'] == 'assistant' -%}{{ '<|end|>' }}{%- endif -%}{{ '\\n' }}{%- endfor -%}",
+    "{%- if add_generation_prompt -%}{{ '<|assistant|>\\n' }}{%- endif -%}"
+);
+/// Comes first where every text of the model does so.
+const BEGIN: &str = "{{- bos_token -}}";
+
+/// The template for other programs, in Jinja, of a model with this tokenizer.
+pub fn template(tokenizer: &Tokenizer) -> String {
+    let begin = if tokenizer.bos().is_some() { BEGIN } else { "" };
+    format!("{begin}{TEMPLATE}")
+}
+
+/// Whether a template is [`template`]: of others there is no telling what they write.
+pub fn is_template(text: &str) -> bool {
+    let text = text.trim_end();
+    text.strip_prefix(BEGIN).unwrap_or(text) == TEMPLATE
+}
+
 /// Why conversations cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ChatError {
@@ -39,6 +63,12 @@ pub enum ChatError {
         /// What the tokenizer said.
         fault: tokenizer::Error,
     },
+    /// A message that cannot be put into the template.
+    #[error(transparent)]
+    Message(#[from] Fault),
+    /// A message that a tokenizer cannot write.
+    #[error(transparent)]
+    Tokenizer(#[from] tokenizer::Error),
     /// Nothing is left.
     #[error("there is no conversation in it ({skipped} bad lines were skipped)")]
     Empty {
@@ -183,6 +213,21 @@ pub fn tokens(conversations: &[Conversation], tokenizer: &Tokenizer) -> Result<T
     Ok(Tokens::of_documents(ids, ends, Some(counted)))
 }
 
+/// The ids that an answer to `messages` comes after.
+///
+/// # Errors
+/// If a message holds a marker, or the tokenizer cannot write it.
+pub fn prompt(messages: &[Message], tokenizer: &Tokenizer) -> Result<Vec<u32>, ChatError> {
+    unmarked(messages)?;
+    let answer = Message { role: Role::Assistant, content: String::new() };
+    let parts = Conversation { line: 1, messages: [messages, &[answer]].concat() }.parts();
+    let mut ids: Vec<u32> = tokenizer.bos().into_iter().collect();
+    for (text, _) in &parts[..parts.len() - 2] {
+        ids.extend(encode(text, tokenizer)?);
+    }
+    Ok(ids)
+}
+
 impl Conversation {
     /// As the template writes it.
     pub fn text(&self) -> String {
@@ -197,7 +242,7 @@ impl Conversation {
             given.push('\n');
             if *role == Role::Assistant {
                 parts.push((std::mem::take(&mut given), false));
-                parts.push((format!("{content}{}", MARKERS[3]), true));
+                parts.push((format!("{content}{END}"), true));
             } else {
                 given += content;
             }
@@ -256,15 +301,20 @@ fn parse(line: &str) -> Result<Vec<Message>, Fault> {
             return Err(Fault::Form(keys.join(", ")));
         }
     };
-    for (i, Message { content, .. }) in messages.iter().enumerate() {
-        if let Some(marker) = MARKERS.into_iter().find(|marker| content.contains(marker)) {
-            return Err(Fault::Marker { message: i + 1, marker });
-        }
-    }
+    unmarked(&messages)?;
     match () {
         () if messages.is_empty() => Err(Fault::NoMessages),
         () if messages.iter().all(|m| m.role != Role::Assistant) => Err(Fault::NoAnswer),
         () => Ok(messages),
+    }
+}
+
+/// Refuses what would be taken for the template.
+fn unmarked(messages: &[Message]) -> Result<(), Fault> {
+    let marked = |content: &str| MARKERS.into_iter().find(|marker| content.contains(marker));
+    match messages.iter().enumerate().find_map(|(i, m)| Some((i + 1, marked(&m.content)?))) {
+        Some((message, marker)) => Err(Fault::Marker { message, marker }),
+        None => Ok(()),
     }
 }
 

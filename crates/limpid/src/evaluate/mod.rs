@@ -24,7 +24,8 @@ impl Score {
     pub fn perplexity(&self) -> f64 {
         self.loss().exp()
     }
-    /// Bits for each of `bytes` bytes of text.
+    /// Bits for each of `bytes` bytes of text: a measure where all of the text was predicted, and every token says which
+    /// bytes it stands for.
     pub fn bits_per_byte(&self, bytes: usize) -> f64 {
         self.total / std::f64::consts::LN_2 / bytes.max(1) as f64
     }

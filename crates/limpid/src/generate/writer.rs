@@ -31,7 +31,7 @@ pub struct Options {
     pub sample: u64,
     /// Texts that end the sample and are not part of it.
     pub stop: Vec<String>,
-    /// Whether the tokenizer's end-of-text token ends the sample.
+    /// Whether the tokenizer's end-of-text token ends the sample, or the one that ends an answer.
     pub stop_at_end_of_text: bool,
     /// What happens at the end of the context.
     pub overflow: Overflow,
@@ -73,7 +73,7 @@ impl Options {
 pub enum FinishReason {
     /// It has as many tokens as were wanted, or as the context holds.
     Length,
-    /// A stop text came.
+    /// A stop text came, or the end of an answer.
     Stop,
     /// The end-of-text token came.
     EndOfText,
@@ -216,6 +216,10 @@ impl Writer {
             return Ok(Turn { token, text: self.flush(), step, finish: Some(FinishReason::EndOfText) });
         }
         self.all.push(token);
+        let turn = self.tokenizer.as_ref().and_then(Tokenizer::end_of_turn);
+        if self.options.stop_at_end_of_text && turn == Some(token) {
+            return Ok(Turn { token, text: self.flush(), step, finish: Some(FinishReason::Stop) });
+        }
         let piece = self.stream.as_mut().map(|stream| stream.push(token)).transpose()?.unwrap_or_default();
         let (mut text, stopped) = self.cutter.push(&piece);
         self.text += &text;

@@ -10,6 +10,7 @@ pub mod units;
 pub use page::html;
 
 use crate::checkpoint::{CheckpointError, at};
+use crate::train::RECENT;
 use crate::train::log::{self, METRICS, Speed};
 use serde::Serialize;
 use serde_json::Value;
@@ -70,7 +71,7 @@ pub struct Results {
     pub steps: u64,
     /// Training loss of the first step, nats a token.
     pub first_loss: f64,
-    /// Mean training loss of the last steps.
+    /// Mean training loss of the last [`RECENT`] steps, or of all if there are fewer.
     pub train_loss: f64,
     /// Validation loss: of the kept weights on all of the text, or the least on the way while that is not known.
     pub val_loss: Option<f64>,
@@ -175,7 +176,7 @@ fn results(series: &BTreeMap<String, Vec<(f64, f64)>>, summary: &Value) -> Optio
     let train = values("train_loss");
     let (first, (steps, _)) = (train.first()?, train.last()?);
     let done = summary["steps"].as_f64() == Some(*steps);
-    let recent = &train[train.len().saturating_sub(50)..];
+    let recent = &train[train.len().saturating_sub(RECENT)..];
     let best = values("val_loss").iter().min_by(|a, b| a.1.total_cmp(&b.1));
     let (tokens, seconds) = (last("tokens"), last("seconds"));
     let told = |key: &str| summary[key].as_f64().filter(|_| done);

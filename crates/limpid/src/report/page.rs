@@ -5,6 +5,7 @@ use super::plot::{Curve, Look, Plot, around, mean, median};
 use super::units::{bytes, count, duration};
 use super::{RunRecord, State, differences};
 use crate::trace::table::thousands;
+use crate::train::RECENT;
 use std::collections::BTreeSet;
 
 /// Text as HTML shows it.
@@ -72,12 +73,13 @@ fn words(run: &RunRecord) -> String {
     };
     let of = if r.state == State::Finished { String::new() } else { of };
     let mut text = format!(
-        "{done} {}{of} steps, {} tokens, {}. The training loss went from {:.4} to {:.4} nats a token (the mean of the last 50 steps).",
+        "{done} {}{of} steps, {} tokens, {}. The training loss went from {:.4} to {:.4} nats a token (the mean of the last {} steps).",
         thousands(r.steps as usize),
         thousands(r.tokens as usize),
         duration(r.seconds),
         r.first_loss,
-        r.train_loss
+        r.train_loss,
+        r.steps.min(RECENT as u64)
     );
     if let Some(val) = r.val_loss {
         text += &match r.state {
@@ -112,12 +114,12 @@ fn results(run: &RunRecord) -> Vec<(&'static str, String)> {
     vec![
         ("validation loss", r.val_loss.map(|v| format!("{v:.4}")).unwrap_or_default()),
         ("entropy floor", r.entropy_floor.map(|v| format!("{v:.4}")).unwrap_or_default()),
-        ("training loss", format!("{:.4}", r.train_loss)),
+        ("training loss, mean of the last steps", format!("{:.4}", r.train_loss)),
         ("best step", thousands(r.best_step as usize)),
         ("steps", thousands(r.steps as usize) + state),
         ("tokens", count(r.tokens as f64)),
         ("time", duration(r.seconds)),
-        ("tokens a second", count(r.tok_s)),
+        ("tokens a second, with evaluations", count(r.tok_s)),
         ("peak memory", r.peak_rss_bytes.map(bytes).unwrap_or_default()),
     ]
 }

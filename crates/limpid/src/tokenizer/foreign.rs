@@ -37,6 +37,8 @@ pub struct Foreign {
     frame: (Vec<u32>, Vec<u32>),
     pub(super) end: Option<u32>,
     pub(super) begin: Option<u32>,
+    /// What stands for text that it cannot write.
+    pub(super) unknown: Option<u32>,
 }
 
 #[expect(clippy::large_enum_variant, reason = "there is one per model")]
@@ -111,6 +113,7 @@ impl Foreign {
         let frame = frame(&spec.post_processor, tokens.len())?;
         let decoder = decoder(&spec.decoder)?;
         let parting = parting(&spec, &tokens)?;
+        let unknown = spec.unknown(&tokens);
         let engine = match built_in(&spec, &tokens).filter(|_| decoder == Decoder::Letters) {
             Some(encoding) => Engine::BuiltIn(encoding),
             None => match Pairs::of(&spec) {
@@ -118,7 +121,7 @@ impl Foreign {
                 None => Engine::Crate(spec.build()?, OnceLock::new()),
             },
         };
-        Ok(Foreign { kind, source, engine, parting, decoder, tokens, added, frame, end: None, begin: None })
+        Ok(Foreign { kind, source, engine, parting, decoder, tokens, added, frame, end: None, begin: None, unknown })
     }
 
     /// The tokenizer.json.

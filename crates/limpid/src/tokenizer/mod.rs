@@ -29,6 +29,7 @@ mod vocabulary;
 mod words;
 
 use std::{
+    collections::HashSet,
     fmt,
     path::{Path, PathBuf},
     sync::Arc,
@@ -249,12 +250,42 @@ impl Tokenizer {
         }
     }
 
+    /// The token that stands for text which the vocabulary lacks, such as `<UNK>`. None where every text can be written.
+    pub fn unknown(&self) -> Option<u32> {
+        match self {
+            Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => vocabulary.unknown(),
+            Tokenizer::Bpe(_) => None,
+            Tokenizer::Foreign(foreign) => foreign.unknown,
+        }
+    }
+
+    /// The first `most` different pieces of `texts` that [`unknown`](Tokenizer::unknown) stands for: characters or words;
+    /// of another program's vocabulary, what stands between blanks.
+    pub fn unknown_pieces<'a>(&self, texts: impl IntoIterator<Item = &'a str>, most: usize) -> Vec<&'a str> {
+        let Some(unknown) = self.unknown() else { return vec![] };
+        let pieces = |text: &'a str| -> Box<dyn Iterator<Item = &'a str> + 'a> {
+            match self {
+                Tokenizer::Char(v) | Tokenizer::Word(v) => Box::new(v.kind().pieces(text).map(|(_, piece)| piece)),
+                _ => Box::new(text.split_whitespace()),
+            }
+        };
+        let mut seen = HashSet::new();
+        let new = texts.into_iter().flat_map(pieces).filter(|piece| seen.insert(*piece));
+        new.filter(|piece| self.encode(piece).is_ok_and(|ids| ids.contains(&unknown))).take(most).collect()
+    }
+
     /// The token that ends a document: the one tokenizer_config.json or config.json named, or else `<|endoftext|>`,
     /// `[EOS]`, `<EOS>`, `</s>`, `<eos>`, `<|end_of_text|>` or `<|eot_id|>`.
     pub fn end_of_text(&self) -> Option<u32> {
         const NAMES: [&str; 7] = ["<|endoftext|>", "[EOS]", "<EOS>", "</s>", "<eos>", "<|end_of_text|>", "<|eot_id|>"];
         let named = if let Tokenizer::Foreign(foreign) = self { foreign.end } else { None };
         named.or_else(|| NAMES.into_iter().find_map(|name| self.special(name)))
+    }
+
+    /// The special token that ends what one speaker says: `<|end|>`, `<|im_end|>`, `<|eot_id|>` or `<end_of_turn>`.
+    pub fn end_of_turn(&self) -> Option<u32> {
+        const NAMES: [&str; 4] = ["<|end|>", "<|im_end|>", "<|eot_id|>", "<end_of_turn>"];
+        NAMES.into_iter().find_map(|name| self.special(name))
     }
 
     /// The token that begins one, where files name it: see [`bos`](Tokenizer::bos) for whether it must stand there.

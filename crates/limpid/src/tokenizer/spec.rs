@@ -375,6 +375,18 @@ impl Spec {
         }
     }
 
+    /// The id of what stands for text that the model cannot write, if there is such a token.
+    pub(super) fn unknown(&self, tokens: &[Option<String>]) -> Option<u32> {
+        let name = match (self.kind(), self.model.unk_token.as_deref()) {
+            ("Unigram", _) => return self.model.unk_id.map(|id| id as u32),
+            (_, Some(name)) => name,
+            ("WordPiece", None) => "[UNK]",
+            ("WordLevel", None) => "<unk>",
+            _ => return None,
+        };
+        tokens.iter().position(|token| token.as_deref() == Some(name)).map(|id| id as u32)
+    }
+
     /// Builds the crate's tokenizer. `self` has passed [`tokens`](Spec::tokens).
     pub(super) fn build(self) -> Result<Engine, Error> {
         contain(|| self.build_unguarded()).unwrap_or_else(|panic| Err(refused(panic.into())))

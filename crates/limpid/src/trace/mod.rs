@@ -139,7 +139,7 @@ pub struct Row {
     pub letters: String,
     /// Sizes.
     pub shape: Vec<usize>,
-    /// Mean of the finite elements.
+    /// Mean of the finite elements (of `losses`: of those that have a target).
     pub mean: f64,
     /// Their standard deviation.
     pub deviation: f64,
@@ -153,6 +153,8 @@ pub struct Row {
     pub nan: usize,
     /// Infinite elements that are not masked scores.
     pub infinite: usize,
+    /// Places of `losses` that predict nothing: no loss is there.
+    pub without_target: usize,
     /// The earlier name of the same tensor, if this is its second.
     pub same_as: Option<String>,
 }
@@ -291,11 +293,15 @@ impl<'a> Trace<'a> {
             masked: 0,
             nan: 0,
             infinite: 0,
+            without_target: 0,
             same_as: None,
         };
         let mut finite = vec![];
-        for v in tensor.values {
+        let vocab_size = self.model.config.vocab_size;
+        let idle = |n| name == "losses" && classify::target(&self.batch, n, vocab_size) == Target::None;
+        for (n, v) in tensor.values.into_iter().enumerate() {
             match v {
+                _ if idle(n) => row.without_target += 1,
                 v if v.is_nan() => row.nan += 1,
                 f32::NEG_INFINITY if masked_scores => row.masked += 1,
                 v if v.is_infinite() => row.infinite += 1,

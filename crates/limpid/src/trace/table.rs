@@ -216,7 +216,12 @@ pub fn short(v: f64) -> String {
 pub fn summary_table(rows: &[Row], width: usize) -> String {
     let sizes = |row: &Row| row.shape.iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
     let remarks = |row: &Row| {
-        let counted = [(row.nan, "NaN"), (row.infinite, "infinite"), (row.masked, "masked")];
+        let counted = [
+            (row.nan, "NaN"),
+            (row.infinite, "infinite"),
+            (row.masked, "masked"),
+            (row.without_target, "without target"),
+        ];
         counted
             .iter()
             .filter(|(n, _)| *n > 0)

@@ -17,7 +17,7 @@ pub mod run;
 
 pub use preflight::{Preflight, preflight};
 pub use recipe::{Divergence, Recipe, Reduction, Schedule};
-pub use run::{Control, Event, Run, Summary};
+pub use run::{Control, Event, RECENT, Run, Summary};
 
 use crate::backend::{Backend, Report};
 use crate::checkpoint::store::Store;

@@ -68,7 +68,7 @@ pub enum Control {
 pub struct Summary {
     /// Updates done.
     pub steps: u64,
-    /// Mean training loss of the last steps.
+    /// Mean training loss of the last [`RECENT`] steps, or of all if there are fewer.
     pub train_loss: f64,
     /// Loss on all validation text, of the weights in model.safetensors.
     pub val_loss: Option<f64>,
@@ -179,8 +179,8 @@ pub struct Run<'a> {
     changes: Vec<Change>,
 }
 
-/// Training losses that the progress and the summary average.
-const RECENT: usize = 50;
+/// Training losses that the summary's is the mean of.
+pub const RECENT: usize = 50;
 
 /// Why training ends before its last step.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -125,6 +125,9 @@ pub(crate) fn factors(scaling: RotaryScaling, base: f64, d_head: usize) -> Vec<f
     (0..d_head / 2).map(|i| (frequency(i) / scaling.apply(frequency(i))) as f32).collect()
 }
 
+/// How conversations are written, in Jinja.
+pub(crate) const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
+
 /// The tokenizer inside, if there is one.
 pub(crate) fn read_tokenizer(m: &Metadata, path: &Path) -> Result<Option<Tokenizer>> {
     let key = |name: &str| format!("tokenizer.ggml.{name}");
