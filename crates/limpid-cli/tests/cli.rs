@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Folder, block, text};
+use common::{Folder, block, root, text};
 use serde_json::Value;
 use std::fs;
 use std::io::Write;
@@ -376,6 +376,19 @@ fn masked_models_learn_and_fill() {
     assert!(summary["train_loss"].as_f64().unwrap() < 1.5, "{summary}");
     let filled = f.ok("generate --model bert --prompt 'Twinkle, twinkle, little [MASK], how I wonder what you are.'");
     assert!(filled.starts_with("Twinkle, twinkle, little star, how I wonder what you are."), "{filled}");
+    // what is said of the mask is the distribution of its row (contract R270)
+    let prompt = "--model bert --prompt 'Twinkle, [MASK], little star, how I wonder [MASK] you are.' --json";
+    let (filled, rows) = (f.json(&format!("generate {prompt}")), f.json(&format!("inspect {prompt} --next")));
+    let masks = filled["samples"][0]["masks"].as_array().unwrap();
+    assert_eq!(masks.len(), 2);
+    for mask in masks {
+        let at = mask["position"].as_u64().unwrap() as usize;
+        let row =
+            rows["next"][at].as_array().unwrap().iter().map(|c| (&c["piece"], c["probability"].as_f64().unwrap()));
+        let said = mask["candidates"].as_array().unwrap().iter().map(|c| (&c[0], c[1].as_f64().unwrap()));
+        assert!(said.clone().map(|(piece, _)| piece).eq(row.clone().map(|(piece, _)| piece)), "{mask}");
+        assert!(said.zip(row).all(|((_, a), (_, b))| (a - b).abs() < 1e-6), "{mask}");
+    }
     f.fails(1, "generate --model bert --prompt 'no mask'", &["[MASK]"]);
 }
 
@@ -479,6 +492,81 @@ fn a_prompt_is_one_prompt_wherever_it_comes_from() {
     }
     f.file("p.txt", "Twinkle\r\n");
     assert_eq!(f.ok(&format!("{generate} --prompt @p.txt")), said);
+}
+
+/// A text of one's own of the size that a document used (contract R032): all of it is read, as characters of several bytes too,
+/// and parted once (R038): the end, as large as asked for, is for validation and never learned.
+#[test]
+fn a_text_of_ones_own_is_read_whole_and_parted() {
+    let f = Folder::new("own");
+    let (first, second) = ("naïve — ", "日本語");
+    let text = first.repeat(43_125) + &second.repeat(38_333) + "日";
+    assert_eq!((text.chars().count(), text.len()), (460_000, 474_375 + 345_000));
+    f.file("book.txt", &text);
+    let train = format!("train --data book.txt --tokenizer char {TINY} --steps 60 --learning-rate 0.01 --eval-every 0");
+    let (_, said) = f.both(&format!("{train} --val-fraction 0.4211 --out m")); // where the text changes, or just before
+    let counts = said.split_once(" tokens to train on, ").unwrap();
+    let number = |text: &str| text.replace(',', "").parse::<u64>().unwrap();
+    let learned = number(counts.0.rsplit(' ').next().unwrap());
+    let kept = number(counts.1.split(' ').next().unwrap());
+    assert!(learned + kept == 460_000 && (344_900..=345_000).contains(&learned), "{learned} {kept}");
+    let whole = f.json("eval --model m --data book.txt --batch-size 64 --context-length 16 --json");
+    assert_eq!((&whole["tokens"], &whole["bytes"]), (&459_999.into(), &819_375.into()));
+    // the characters that only the end has were never a target: they are less likely than one of all
+    let run = f.json("report m --json")["runs"][0].clone();
+    let (train, val) = (run["train_loss"].as_f64().unwrap(), run["val_loss"].as_f64().unwrap());
+    assert!(train < 1.0 && val > (10f64).ln(), "{train} {val}");
+}
+
+/// The documents' names of sizes (R282, R334): an alias is the flag itself, in a file of settings too.
+#[test]
+fn sizes_by_the_documents_names_are_the_same_model() {
+    let f = Folder::new("names");
+    let data = f.file("rhyme.txt", RHYME.repeat(12));
+    let rest = "--batch-size 4 --steps 1 --sample 0 --threads 1 --json";
+    f.ok(&format!("train --data {data} --context-length 12 --n-layer 3 --n-head 4 --d-model 24 {rest} --out plain"));
+    let config = f.bytes("plain/config.json");
+    let config_has = |key: &str| serde_json::from_slice::<Value>(&config).unwrap()[key].clone();
+    assert_eq!(["context_length", "n_layer", "n_head", "d_model"].map(config_has), [12, 3, 4, 24].map(Value::from));
+    for (n, names) in [
+        ["block-size", "n-layers", "num-heads", "n-embed"],
+        ["block_size", "n_layer", "num_heads", "n_embd"],
+        ["max-seq-len", "num-layers", "num-heads", "channels"],
+        ["context-length", "n-layer", "n-heads", "d-model"],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let sizes = names.iter().zip([12, 3, 4, 24]);
+        let flags: String = sizes.clone().map(|(name, size)| format!("--{name} {size} ")).collect();
+        f.ok(&format!("train --data {data} {flags} {rest} --out flags{n}"));
+        f.file(
+            "sizes.toml",
+            sizes.map(|(name, size)| format!("{} = {size}\n", name.replace('-', "_"))).collect::<String>(),
+        );
+        f.ok(&format!("train --data {data} --config sizes.toml {rest} --out file{n}"));
+        for out in ["flags", "file"] {
+            for name in ["config.json", "model.safetensors"] {
+                assert_eq!(f.bytes(&format!("{out}{n}/{name}")), f.bytes(&format!("plain/{name}")), "{names:?}");
+            }
+        }
+    }
+    // head size is d_model / n_head unless it is chosen
+    f.ok(&format!(
+        "train --data {data} --context-length 12 --n-layer 3 --n-head 4 --d-model 24 --head-size 6 {rest} --out head"
+    ));
+    assert_eq!(f.bytes("head/model.safetensors"), f.bytes("plain/model.safetensors"));
+}
+
+/// Contract R249.
+#[test]
+fn without_a_prompt_text_begins_after_the_token_that_ends_one() {
+    let f = Folder::new("begins");
+    let model = root("fixtures/hf/gpt2-text").display().to_string();
+    let generate = |how: &str| f.json(&format!("generate --model {model} {how} --max-tokens 6 --temperature 0 --json"));
+    let begun = generate("");
+    assert_eq!(begun["prompt_tokens"], 1);
+    assert_eq!(generate("--prompt '<|endoftext|>'"), begun);
 }
 
 /// A number is printed under what it is, or not at all.

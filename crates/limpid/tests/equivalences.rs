@@ -20,7 +20,7 @@ use limpid::ops::classify::{self, Target, Terms};
 use limpid::ops::dropout::Draws;
 use limpid::ops::embed::tables::sinusoidal;
 use limpid::ops::simd::Level;
-use limpid::ops::{Batch, Drop, IGNORE, Space, activate, linear, norm};
+use limpid::ops::{Batch, Drop, IGNORE, Op, Space, activate, linear, norm};
 use limpid::tokenizer::{Kind, Order, Tokenizer, from_one_based, to_one_based};
 
 const TIGHT: f64 = 1e-12;
@@ -247,14 +247,85 @@ fn sinusoids_have_their_properties() {
     assert!((1..4).all(|d| far(0, d) < far(0, d + 1)) && far(0, 1) < far(0, 15) / 2.0);
 }
 
-/// R045, R131; G25, and the primer's check of inner dimensions.
+/// R045; and the primer's check of inner dimensions: the product of the documents is the linear layer's, with the matrix as
+/// it is stored, and a layer whose matrix does not fit is refused.
 #[test]
-fn products_and_concatenation() {
-    assert_eq!(matmul(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], &[1.0, 0.0, 2.0, 1.0, 0.0, 3.0], 3), [5.0, 11.0, 14.0, 23.0]);
-    assert!(std::panic::catch_unwind(|| matmul(&[1.0; 6], &[1.0; 4], 3)).is_err());
+fn a_product_is_a_linear_layer() {
+    let (a, b) = ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [1.0, 0.0, 2.0, 1.0, 0.0, 3.0]);
+    let printed = [5.0, 11.0, 14.0, 23.0];
+    let mut y = [0.0; 4];
+    linear::reference::forward(&mut y, &a, &transpose(&b, 2), None, 3);
+    assert_eq!((y, matmul(&a, &b, 3)), (printed, printed.to_vec()));
+
+    let model = Model::new(&small(), Use::Score { batch: B, context: T }).unwrap();
+    let linear = model.ops.iter().find(|op| matches!(op, Op::Linear { .. })).unwrap();
+    linear.check();
+    for (rows, cols) in [(1, 0), (0, 1)] {
+        let mut other = *linear;
+        let Op::Linear { w, .. } = &mut other else { unreachable!() };
+        (w.rows, w.cols) = (w.rows + rows, w.cols + cols);
+        let refused = std::panic::catch_unwind(|| other.check()).unwrap_err();
+        assert!(refused.downcast_ref::<String>().unwrap().contains("shapes disagree"));
+    }
+}
+
+/// The attention of the first block alone: queries, keys and values as given, (B T, 3 C), to the merged heads, (B T, C).
+fn attend(config: &Config, batch: &Batch, qkv: &[f64]) -> Vec<f64> {
+    let mut run = Run::new(config, batch);
+    let given = run.model.tensor("blocks.0.attn.hook_qkv").unwrap().slot;
+    run.reference.exact_mut(given).copy_from_slice(qkv);
+    let at = run.model.ops.iter().position(|op| matches!(op, Op::Attend { .. })).unwrap();
+    run.reference.forward(&run.model.ops[at..=at]);
+    run.block("attn.hook_z")
+}
+
+/// R128 to R131; G25: three heads of two columns over two positions give the printed matrices, and their merge is the printed
+/// Concat. Heads 0 and 2 look at themselves alone; head 1 looks at both alike, so its second value is what makes the mean
+/// the printed row.
+#[test]
+fn heads_are_concatenated() {
+    let config = Config { d_model: 6, n_head: 3, ..small() };
+    let own = 1e6; // exp(-1e6 / sqrt 2) is 0
+    #[rustfmt::skip]
+    let qkv = [
+        0.0, 0.0, 0.0, 0.0, 0.0, 0.0,   0.0, 0.0, 0.0, 0.0, 0.0, 0.0,   1.0, 2.0, 5.0, 6.0,  9.0, 10.0,
+        1.0, 0.0, 0.0, 0.0, 0.0, 1.0,   own, 0.0, 0.0, 0.0, 0.0, own,   3.0, 4.0, 9.0, 10.0, 11.0, 12.0,
+    ];
     let parts = [1.0, 5.0, 9.0].map(|a: f64| vec![a, a + 1.0, a + 2.0, a + 3.0]);
-    assert_eq!(concat(&parts, 2), [1.0, 2.0, 5.0, 6.0, 9.0, 10.0, 3.0, 4.0, 7.0, 8.0, 11.0, 12.0]);
-    assert!((0..3).all(|k| columns(&concat(&parts, 2), 6, 2 * k..2 * k + 2) == parts[k]));
+    let printed = [1.0, 2.0, 5.0, 6.0, 9.0, 10.0, 3.0, 4.0, 7.0, 8.0, 11.0, 12.0];
+    assert_eq!(concat(&parts, 2), printed);
+    assert_eq!(attend(&config, &Batch::of_sequences(vec![1, 2], vec![3, 4], 2), &qkv), printed);
+}
+
+/// R078: dropout falls on the weights after the softmax, each of B x H x T x T with a draw of its own, and what is left is
+/// not normalised again. The values are unit rows, so the context shows the weights.
+#[test]
+fn dropout_falls_on_attention_weights() {
+    let (h, d) = (3, T);
+    let weights = |p: f64, scale, seed| {
+        let dropout = Dropout { attention: p, scale, ..Dropout::NONE };
+        let config = Config { d_model: h * d, n_head: h, dropout, ..small() };
+        let qk = normals("queries and keys", B * T * 2 * h * d);
+        let unit = |t: usize| (0..h * d).map(move |j| f64::from(j % d == t));
+        let rows = qk.chunks(2 * h * d).enumerate();
+        let qkv: Vec<f64> = rows.flat_map(|(n, qk)| qk.iter().copied().chain(unit(n % T))).collect();
+        attend(&config, &Batch { seed, ..batch(&config) }, &qkv)
+    };
+    let whole = weights(0.0, DropoutScale::Inverted, None);
+    assert!(whole.chunks(d).all(|row| (row.iter().sum::<f64>() - 1.0).abs() < TIGHT), "rows of weights");
+    assert_eq!(weights(0.5, DropoutScale::Inverted, None), whole, "in evaluation nothing is dropped");
+    for (scale, kept) in [(DropoutScale::Inverted, 2.0), (DropoutScale::Unscaled, 1.0)] {
+        let some = weights(0.5, scale, Some(9));
+        let seen = (0..some.len()).filter(|at| whole[*at] > 0.0);
+        let (gone, left): (Vec<usize>, Vec<usize>) = seen.partition(|at| some[*at] == 0.0);
+        // B H T (T + 1) / 2 = 90 weights of which half go: six deviations are 28
+        assert!((17..74).contains(&gone.len()), "{scale}: {} of 90", gone.len());
+        assert!(left.iter().all(|at| (some[*at] - kept * whole[*at]).abs() < TIGHT), "{scale}");
+        let masks: std::collections::HashSet<Vec<bool>> = (0..B * h)
+            .map(|s| (0..T * T).map(|i| some[(s / h * T + i / T) * h * d + s % h * d + i % T] == 0.0).collect())
+            .collect();
+        assert_eq!(masks.len(), B * h, "{scale}: every sequence and head has draws of its own");
+    }
 }
 
 /// R047, R048, R266; G26, E2-17: diag(t) Stack(w_A) + diag(1 - t) Stack(w_B) is the look-up of a segment, with w_A in
@@ -298,12 +369,47 @@ fn weights_in_out_and_out_in() {
     assert_ne!(matmul(x, &square, 3), matmul(x, &transpose(&square, 3), 3)); // one matrix read both ways is two layers
 }
 
-/// R111, G05: column d of the fused projection is feature d mod D/H of head d div D/H, and back.
+/// R111, G05: column d of a projection is feature d mod D/H of head d div D/H. Adding 1 to that column of all values adds 1
+/// there and nowhere else, as weights sum to 1; a query's or key's column changes the columns of its head alone.
 #[test]
 fn head_split_index() {
     for (c, h, column, head, feature) in [(64, 4, 37, 2, 5), (6, 3, 5, 2, 1), (768, 12, 700, 10, 60)] {
-        let d = Config { d_model: c, n_head: h, ..Config::default() }.d_head();
-        assert_eq!((column / d, column % d, head * d + feature), (head, feature, column));
+        let config = Config { d_model: c, n_head: h, n_layer: 1, d_ff: 4, ..small() };
+        let (d, batch) = (config.d_head(), batch(&config));
+        assert_eq!(head * d + feature, column);
+        let qkv = normals("qkv", B * T * 3 * c);
+        let before = attend(&config, &batch, &qkv);
+        let moved = |third: usize, by: &dyn Fn(usize) -> f64| -> Vec<f64> {
+            let mut other = qkv.clone();
+            (0..B * T).for_each(|n| other[n * 3 * c + third * c + column] += by(n));
+            add(&attend(&config, &batch, &other), &scaled(&before, -1.0))
+        };
+        for (at, by) in moved(2, &|_| 1.0).into_iter().enumerate() {
+            assert!((by - f64::from(at % c == column)).abs() < TIGHT, "C {c}, column {}: {by}", at % c);
+        }
+        for third in [0, 1] {
+            // keys move differently, for what is added to all of them adds alike to a query's scores
+            let changed = moved(third, &|n| n as f64);
+            let heads: std::collections::BTreeSet<usize> =
+                (0..changed.len()).filter(|at| changed[*at] != 0.0).map(|at| at % c / d).collect();
+            assert_eq!(heads, [head].into(), "C {c}");
+        }
+    }
+}
+
+/// R277: eps is a number of the configuration, added to the variance of every row.
+#[test]
+fn eps_is_a_choice() {
+    for norm_eps in [1e-12, 1e-5, 0.5, 100.0] {
+        let config = Config { norm_eps, ..small() };
+        let run = Run::new(&config, &batch(&config));
+        let (x, c) = (run.block("hook_resid_pre"), config.d_model);
+        let want = x.chunks(c).flat_map(|row| {
+            let mean = row.iter().sum::<f64>() / c as f64;
+            let variance = row.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / c as f64;
+            row.iter().map(move |v| (v - mean) / (variance + f64::from(norm_eps as f32)).sqrt()).collect::<Vec<_>>()
+        });
+        assert_close("normalised", &run.block("ln1.hook_normalized"), &want.collect::<Vec<f64>>(), TIGHT);
     }
 }
 

@@ -147,3 +147,66 @@ fn the_library_stays_within_its_budget() {
         .sum();
     assert!(lines <= BUDGET, "the library has {lines} lines of code, the budget is {BUDGET}");
 }
+
+/// The functions of a source under `#[test]`.
+fn tests_of(text: &str) -> Vec<&str> {
+    let name = |part| -> Option<&str> { str::split_once(part, "fn ")?.1.split('(').next() };
+    text.split("#[test]\n").skip(1).filter_map(name).collect()
+}
+
+/// docs/contract.md has every requirement once, and what it names is there: tests, in the last column of its tables (`file::name`,
+/// or `::name` of the file before), and sources.
+#[test]
+fn the_contract_names_what_exists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(root.join("../../docs/contract.md")).unwrap();
+    let cli = root.join("../limpid-cli");
+    let (mut rows, mut missing, mut named) = (vec![], vec![], 0);
+    for line in page.lines().filter(|line| line.starts_with('|')) {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let quoted = |cell: &str| -> Vec<String> { cell.split('`').skip(1).step_by(2).map(String::from).collect() };
+        if let Some(numbers) = cells[0].strip_prefix('R') {
+            let ends: Vec<usize> = numbers.split("-R").filter_map(|n| n.parse().ok()).collect();
+            if let (Some(first), Some(last)) = (ends.first(), ends.last()) {
+                rows.extend(*first..=*last);
+            }
+        }
+        let (mut file, mut folder) = (String::new(), PathBuf::new());
+        for (word, last) in
+            cells.iter().enumerate().flat_map(|(i, c)| quoted(c).into_iter().map(move |w| (w, i + 1 == cells.len())))
+        {
+            if word.ends_with(".rs") && !word.contains([' ', '*']) {
+                let places = [
+                    root.join("src").join(&word),
+                    root.join("..").join(&word),
+                    folder.join(&word),
+                    cli.join("src/verbs").join(word.trim_start_matches("cli/")),
+                ];
+                match places.iter().find(|path| path.exists()) {
+                    Some(path) => folder = path.parent().unwrap().into(),
+                    None => missing.push(word),
+                }
+            } else if let Some((of, test)) =
+                word.split_once("::").filter(|(of, test)| last && !format!("{of}{test}").contains(char::is_uppercase))
+            {
+                if !of.is_empty() {
+                    file = of.into();
+                }
+                let places = [
+                    root.join(format!("tests/{file}.rs")),
+                    cli.join(format!("tests/{file}.rs")),
+                    root.join(format!("src/{file}.rs")),
+                    root.join(format!("src/{file}/mod.rs")),
+                ];
+                let text = places.iter().find_map(|path| fs::read_to_string(path).ok()).unwrap_or_default();
+                named += 1;
+                if !tests_of(&text).contains(&test) {
+                    missing.push(format!("{file}::{test}"));
+                }
+            }
+        }
+    }
+    assert!(missing.is_empty(), "docs/contract.md names what is not there: {missing:#?}");
+    assert_eq!(rows, (1..=352).collect::<Vec<_>>(), "every requirement has one row, in order");
+    assert!(named > 250, "only {named} tests are named");
+}

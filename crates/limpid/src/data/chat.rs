@@ -352,6 +352,7 @@ fn kind(value: &Value) -> String {
 mod tests {
     use super::*;
     use crate::tokenizer::{Kind, Order};
+    use serde_json::json;
 
     const TALK: &str = r#"{"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"},
         {"role": "assistant", "content": "Ho."}, {"role": "user", "content": "Bye"},
@@ -378,6 +379,33 @@ mod tests {
         for line in ["", "{", "[]", r#"{"text": "x"}"#, r#"{"prompt": "x"}"#, "Once there was"] {
             assert!(!is_chat(line), "{line}");
         }
+    }
+
+    /// transformers writes what is written here, from the template in a model's folder (reference/chat.py).
+    #[test]
+    fn the_template_in_jinja_is_the_same() {
+        let told: Value = serde_json::from_str(include_str!("../../../../fixtures/chat/template.json")).unwrap();
+        let tokenizer = Tokenizer::named("gpt2").unwrap();
+        assert_eq!(told["template"], template(&tokenizer));
+        assert!(is_template(&format!("{}\n", template(&tokenizer))));
+        assert!(is_template(&format!("{BEGIN}{TEMPLATE}")) && !is_template("") && !is_template(&TEMPLATE[1..]));
+        assert_eq!(tokenizer.end_of_turn(), None);
+        for case in told["cases"].as_array().unwrap() {
+            let talk = one(&json!({ "messages": case["messages"] }).to_string());
+            assert_eq!(case["text"], talk.text());
+            // what a model is asked is what it was taught to answer
+            let (_, asked) = talk.messages.split_last().unwrap();
+            let ids = prompt(asked, &tokenizer).unwrap();
+            assert_eq!(case["asked"], tokenizer.decode(&ids).unwrap());
+            let taught = tokens(std::slice::from_ref(&talk), &tokenizer).unwrap();
+            assert_eq!(ids, (0..ids.len()).map(|i| taught.id(i)).collect::<Vec<_>>());
+            assert!(taught.counted(ids.len()) && !taught.counted(ids.len() - 1));
+        }
+        let marked = Message { role: Role::User, content: "<|system|>".into() };
+        assert!(matches!(prompt(&[marked], &tokenizer), Err(ChatError::Message(Fault::Marker { message: 1, .. }))));
+        // a marker that is a special token ends an answer
+        let own = Tokenizer::train(Kind::Char, "a<|user|>\nassistant", Order::Sorted, &MARKERS).unwrap();
+        assert_eq!(own.end_of_turn(), own.special(END));
     }
 
     /// With the markers as characters and as special tokens, the answers and their ends are counted, and nothing else.

@@ -304,6 +304,33 @@ fn what_the_vocabulary_lacks() {
     assert!(long.len() < 250, "{long}");
 }
 
+/// Contract R024.
+#[test]
+fn a_token_is_a_word_or_a_character() {
+    let text = "the cat sat.\nthe hat";
+    let pieces = |kind| {
+        let tokenizer = Tokenizer::train(kind, text, Order::FirstAppearance, &[]).unwrap();
+        let ids = tokenizer.encode(text).unwrap();
+        assert_eq!(tokenizer.decode(&ids).unwrap(), text);
+        tokenizer.pieces(&ids).unwrap()
+    };
+    assert_eq!(pieces(Kind::Word), ["the", "cat", "sat", ".", "\n", "the", "hat"]);
+    assert_eq!(pieces(Kind::Char), text.chars().map(String::from).collect::<Vec<_>>());
+}
+
+#[test]
+fn what_is_unknown_can_be_named() {
+    let word = learned(Kind::Word, "the cat sat");
+    assert_eq!(word.unknown(), word.special("<UNK>"));
+    let texts = ["the zebra, the gnu", "a zebra sat"];
+    assert_eq!(word.unknown_pieces(texts, 9), ["zebra", ",", "gnu", "a"]);
+    assert_eq!(word.unknown_pieces(texts, 2), ["zebra", ","]);
+    assert_eq!(learned(Kind::Char, "the cat").unknown_pieces(["éta éb"], 9), ["é", "b"]);
+    for all in encodings().into_iter().chain([Tokenizer::train(Kind::Char, "ab", Order::Sorted, &[]).unwrap()]) {
+        assert_eq!((all.unknown(), all.unknown_pieces(["zz é"], 9)), (None, vec![]));
+    }
+}
+
 #[test]
 fn an_id_out_of_range_is_named() {
     let tokenizer = Tokenizer::named("gpt2").unwrap();
