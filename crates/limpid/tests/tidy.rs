@@ -154,54 +154,41 @@ fn tests_of(text: &str) -> Vec<&str> {
     text.split("#[test]\n").skip(1).filter_map(name).collect()
 }
 
-/// docs/contract.md has every requirement once, and what it names is there: tests, in the last column of its tables (`file::name`,
-/// or `::name` of the file before), and sources.
+/// docs/contract.md has every requirement once, and what it names is there: sources, and in the last column of its tables tests
+/// (`file::name`, or `::name` of the file before).
 #[test]
 fn the_contract_names_what_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (src, cli) = (root.join("src"), root.join("../limpid-cli"));
     let page = fs::read_to_string(root.join("../../docs/contract.md")).unwrap();
-    let cli = root.join("../limpid-cli");
     let (mut rows, mut missing, mut named) = (vec![], vec![], 0);
     for line in page.lines().filter(|line| line.starts_with('|')) {
         let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
-        let quoted = |cell: &str| -> Vec<String> { cell.split('`').skip(1).step_by(2).map(String::from).collect() };
-        if let Some(numbers) = cells[0].strip_prefix('R') {
-            let ends: Vec<usize> = numbers.split("-R").filter_map(|n| n.parse().ok()).collect();
-            if let (Some(first), Some(last)) = (ends.first(), ends.last()) {
-                rows.extend(*first..=*last);
-            }
-        }
-        let (mut file, mut folder) = (String::new(), PathBuf::new());
-        for (word, last) in
-            cells.iter().enumerate().flat_map(|(i, c)| quoted(c).into_iter().map(move |w| (w, i + 1 == cells.len())))
-        {
-            if word.ends_with(".rs") && !word.contains([' ', '*']) {
-                let places = [
-                    root.join("src").join(&word),
-                    root.join("..").join(&word),
-                    folder.join(&word),
-                    cli.join("src/verbs").join(word.trim_start_matches("cli/")),
-                ];
-                match places.iter().find(|path| path.exists()) {
-                    Some(path) => folder = path.parent().unwrap().into(),
-                    None => missing.push(word),
+        let ends = cells[0].strip_prefix('R').into_iter().flat_map(|ends| ends.split("-R"));
+        let ends: Vec<usize> = ends.filter_map(|n| n.parse().ok()).collect();
+        rows.extend(ends.first().zip(ends.last()).into_iter().flat_map(|(first, last)| *first..=*last));
+        let (mut file, mut folder) = ("", src.clone());
+        for (n, cell) in cells.iter().enumerate() {
+            for word in cell.split('`').skip(1).step_by(2) {
+                if word.ends_with(".rs") {
+                    let verb = cli.join("src/verbs").join(word.trim_start_matches("cli/"));
+                    let places = [src.join(word), root.join("..").join(word), folder.join(word), verb];
+                    match places.iter().find(|path| path.exists()) {
+                        Some(path) => folder = path.parent().unwrap().into(),
+                        None => missing.push(word.to_string()),
+                    }
                 }
-            } else if let Some((of, test)) =
-                word.split_once("::").filter(|(of, test)| last && !format!("{of}{test}").contains(char::is_uppercase))
-            {
-                if !of.is_empty() {
-                    file = of.into();
-                }
-                let places = [
-                    root.join(format!("tests/{file}.rs")),
-                    cli.join(format!("tests/{file}.rs")),
-                    root.join(format!("src/{file}.rs")),
-                    root.join(format!("src/{file}/mod.rs")),
-                ];
-                let text = places.iter().find_map(|path| fs::read_to_string(path).ok()).unwrap_or_default();
-                named += 1;
-                if !tests_of(&text).contains(&test) {
-                    missing.push(format!("{file}::{test}"));
+                let test = word.split_once("::").filter(|_| n + 1 == cells.len() && !word.contains(char::is_uppercase));
+                if let Some((of, test)) = test {
+                    file = if of.is_empty() { file } else { of };
+                    let tests = format!("tests/{file}.rs");
+                    let unit = [src.join(format!("{file}.rs")), src.join(format!("{file}/mod.rs"))];
+                    let places = [root.join(&tests), cli.join(&tests)].into_iter().chain(unit);
+                    let text = places.filter_map(|path| fs::read_to_string(path).ok()).collect::<String>();
+                    named += 1;
+                    if !tests_of(&text).contains(&test) {
+                        missing.push(format!("{file}::{test}"));
+                    }
                 }
             }
         }

@@ -143,14 +143,15 @@ pub fn run(args: Args) -> Result<()> {
     if args.json {
         return show::json(&found);
     }
-    let of = if objective == Objective::NextToken { "token" } else { "masked token" };
+    let [of, among] =
+        if objective == Objective::NextToken { ["token", ""] } else { ["masked token", " of masked tokens"] };
     let bits = match (found.bits_per_byte, found.why_no_bits_per_byte) {
         (Some(bits), _) => format!("{bits:.4}"),
         (None, why) => format!("none: {}", why.unwrap_or_default()),
     };
     let mut rows = vec![
         ("loss".to_string(), format!("{:.4} nats a {of}", found.loss)),
-        ("perplexity".to_string(), format!("{:.4} a {of}", found.perplexity)),
+        ("perplexity".to_string(), format!("{:.4}{among}", found.perplexity)),
         ("bits per byte".to_string(), bits),
         ("tokens predicted".to_string(), format!("{} in windows of {context}", show::commas(found.tokens as u64))),
         ("bytes".to_string(), show::commas(found.bytes as u64)),
