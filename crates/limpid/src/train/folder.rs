@@ -24,6 +24,7 @@ const OWN: &[&str] = &[
     "limpid.toml",
     "config.json",
     "tokenizer.json",
+    "chat_template.jinja",
     "model.safetensors",
     "adapter_config.json",
     "adapter_model.safetensors",
