@@ -172,6 +172,8 @@ fn there_and_back_changes_no_byte() {
             assert_true(&format!("{name} as {format}"), &there, &truth);
             let second = Checkpoint::open(&there).unwrap();
             assert_eq!((second.format, second.dtype()), (*format, dtype.clone()), "{name}");
+            let template = Some(CHAT).filter(|_| *format != Format::Llmc); // llm.c's file has no place for one
+            assert_eq!(second.chat_template.as_deref(), template, "{name} as {format}");
             let back = place("back").with_extension("");
             convert(&second, &back, first.format, &dtype).unwrap();
             parted += usize::from(back.join("model.safetensors.index.json").exists());
@@ -256,12 +258,15 @@ fn old_bert(name: &str) -> String {
     name.trim_start_matches("bert.").replace("gamma", "weight").replace("beta", "bias")
 }
 
+/// A chat template that is not limpid's.
+const CHAT: &str = "{{ bos_token }}{{ messages[0]['content'] }}\n";
+
 fn convert(from: &Checkpoint, to: &Path, format: Format, dtype: &Dtype) -> Result<(), Box<dyn std::error::Error>> {
     let model = Model::new(&from.config, Use::Inspect { batch: 1, context: 1 })?;
     let values = |param: &limpid::model::Param| from.values(&model, param).unwrap().into_owned();
     // small enough that some models are in several files, where a format has that
-    let (config, tokenizer) = (&from.config, from.tokenizer.as_ref());
-    save(to, format, dtype, &Source { config, tokenizer, chat_template: None, values: &values, shard_bytes: 6000 })?;
+    let (config, tokenizer, chat_template) = (&from.config, from.tokenizer.as_ref(), Some(CHAT));
+    save(to, format, dtype, &Source { config, tokenizer, chat_template, values: &values, shard_bytes: 6000 })?;
     Ok(())
 }
 

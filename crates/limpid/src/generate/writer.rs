@@ -296,6 +296,7 @@ impl Cutter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tokenizer::{Kind, Order};
 
     /// The same text in any pieces is cut at the same place.
     #[test]
@@ -371,6 +372,27 @@ mod tests {
         logits[50_256] = 10.0;
         assert_eq!(writer.take(&logits, 1).unwrap().finish, Some(FinishReason::EndOfText));
         assert!(writer.into_sample(FinishReason::EndOfText).tokens.is_empty());
+    }
+
+    #[test]
+    fn the_end_of_a_turn_ends_a_sample() {
+        for end in ["<|end|>", "<|im_end|>"] {
+            let words = Tokenizer::train(Kind::Word, "a b", Order::Sorted, &[end]).unwrap();
+            for stops in [true, false] {
+                let options = Options { stop_at_end_of_text: stops, sampler: Sampler::GREEDY, ..Options::default() };
+                let mut writer = Writer::new(Some(&words), &words.encode("a").unwrap(), &options).unwrap();
+                let said: Vec<Turn> = ["b", end]
+                    .map(|token| {
+                        let id = words.encode(token).unwrap()[0];
+                        let logits: Vec<f32> = (0..3).map(|other| f32::from(u8::from(other == id))).collect();
+                        writer.take(&logits, 1).unwrap()
+                    })
+                    .into();
+                assert_eq!((said[0].finish, said[1].finish), (None, stops.then_some(FinishReason::Stop)), "{end}");
+                assert_eq!(writer.text(), if stops { " b".into() } else { format!(" b {end}") });
+                assert_eq!(writer.tokens().len(), 2, "as a stop text's tokens are");
+            }
+        }
     }
 
     #[test]
