@@ -693,6 +693,61 @@ fn benches_and_doctor_report_their_roofs() {
     assert!(f.json("doctor --threads 1 --json")["roof_flops_f32"].as_f64().unwrap() > 0.0);
 }
 
+/// A model is the same bytes whatever the instructions; the one name that is outside the promise is another.
+#[test]
+fn every_instruction_set_trains_the_same_model() {
+    let f = Folder::new("levels");
+    f.file("rhyme.txt", RHYME.repeat(12));
+    let levels = f.json("doctor --threads 1 --json")["simd_available"].clone();
+    let levels: Vec<&str> = levels.as_array().unwrap().iter().map(|level| level.as_str().unwrap()).collect();
+    for precision in ["f32", "bf16"] {
+        let train = |level: &str| {
+            let out = format!("{level}-{precision}");
+            let rest = format!("--steps 4 --learning-rate 0.01 --precision {precision} --simd {level} --out {out}");
+            f.ok(&format!("train --data rhyme.txt --tokenizer char {TINY} {rest}"));
+            f.bytes(&format!("{out}/model.safetensors"))
+        };
+        let portable = train("portable");
+        for level in levels.iter().filter(|level| **level != "portable") {
+            assert!(train(level) == portable, "{level}, {precision}");
+        }
+        if precision == "f32" {
+            assert!(train("unfused") != portable);
+        }
+    }
+}
+
+/// The time is that of steps that were taken, or `plan` says why none were.
+#[test]
+fn a_plan_measures_steps() {
+    let f = Folder::new("plan-time");
+    f.file("rhyme.txt", RHYME.repeat(12));
+    let plan = |rest: &str| f.json(&format!("plan --data rhyme.txt --tokenizer char --steps 50 {rest} --json"));
+    let found = plan(TINY);
+    assert!(found["measured"]["steps"].as_u64().unwrap() >= 2 && found["not_measured"].is_null(), "{found}");
+    let (step, all) = (found["seconds_per_step"].as_f64().unwrap(), found["expected_seconds"].as_f64().unwrap());
+    assert!(step > 0.0 && (all / (50.0 * step) - 1.0).abs() < 1e-9, "{found}");
+    let found = plan("--d-model 16384 --n-head 16 --n-layer 96");
+    assert!(found["measured"].is_null() && found["not_measured"].as_str().unwrap().contains("available"), "{found}");
+    let text = f.ok("plan --data rhyme.txt --tokenizer char --d-model 16384 --n-head 16 --n-layer 96");
+    assert!(text.contains("a guess: training this model needs"), "{text}");
+    assert!(std::fs::read_dir(&f.0).unwrap().count() == 1, "nothing is written");
+}
+
+#[test]
+fn a_rate_is_found_and_nothing_is_written() {
+    let f = Folder::new("find-rate");
+    f.file("rhyme.txt", RHYME.repeat(12));
+    let find = format!("train --data rhyme.txt --tokenizer char {TINY} --find-rate");
+    let found = f.json(&format!("{find} --json"));
+    let tried = found["tried"].as_array().unwrap();
+    let rates: Vec<f64> = tried.iter().map(|t| t["rate"].as_f64().unwrap()).collect();
+    let suggested = found["suggested"].as_f64().unwrap();
+    assert!(rates.len() >= 3 && rates[0] < suggested && suggested < 2.0 * rates[rates.len() - 1], "{found}");
+    assert!(f.ok(&find).contains(&format!("--learning-rate {suggested:.1e}")));
+    assert!(std::fs::read_dir(&f.0).unwrap().count() == 1, "nothing is written");
+}
+
 /// What `plan` says of memory is what training takes, within 5 %, whichever way the work is shared out.
 #[test]
 #[cfg(target_os = "linux")]

@@ -11,7 +11,7 @@ use crate::ops::math::pow;
 pub const STEPS: u64 = 60;
 
 /// A long training bears more than a short one, whose warm-up is short as well (measured: docs/training.md).
-pub const LONGER: f64 = 1.4;
+pub const LONGER: f64 = 1.6;
 
 /// Trainings to try at most.
 const TRIES: usize = 16;

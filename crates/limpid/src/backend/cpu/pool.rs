@@ -219,6 +219,24 @@ mod tests {
     }
 
     #[test]
+    fn two_callers_take_turns() {
+        let pool = Pool::new(3);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        let done: Vec<AtomicUsize> = (0..7).map(|_| AtomicUsize::new(0)).collect();
+                        pool.run(done.len(), &|task, _| {
+                            done[task].fetch_add(1, Relaxed);
+                        });
+                        assert!(done.iter().all(|count| count.load(Relaxed) == 1));
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
     fn a_panic_in_a_task_reaches_the_caller_and_the_pool_lives() {
         let pool = Pool::new(3);
         let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
