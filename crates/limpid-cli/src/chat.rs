@@ -1,5 +1,6 @@
 //! `--data` that holds conversations: which file does, and what there is to learn in it.
 
+use crate::show::plural;
 use crate::source::{self, Corpus, Text, Wants};
 use anyhow::{Context, Result};
 use limpid::data::Tokens;
@@ -73,15 +74,19 @@ impl Conversations {
 
     /// What was read; `long` conversations are longer than the window of `context` tokens.
     pub fn say(&self, long: usize, context: usize) -> String {
-        let mut said =
-            format!("{}: {} conversations; the loss is on the answers", self.name, self.all.conversations.len());
+        let mut said = format!(
+            "{}: {}; the loss is on the answers",
+            self.name,
+            plural(self.all.conversations.len(), "conversation")
+        );
         if long > 0 {
             said += &format!(
-                "; {long} are longer than {context} tokens and were cut: what follows a cut does not see before it"
+                "; {} longer than {context} tokens and cut: what follows a cut does not see before it",
+                if long == 1 { "1 was".into() } else { format!("{long} were") }
             );
         }
         if let Some(error) = &self.all.first_skipped {
-            said += &format!("; {} bad lines were skipped, the first at {error}", self.all.skipped);
+            said += &format!("; {} skipped, the first at {error}", plural(self.all.skipped, "bad line"));
         }
         said
     }

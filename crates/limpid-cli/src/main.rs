@@ -1,8 +1,8 @@
 //! The binary `limpid`: arguments, terminals and files. Each verb is one file in `verbs`; what they share is in
 //! `options` (flags and configuration files), `source` (text), and `show` (what people see).
 //!
-//! Data goes to stdout, everything else to stderr. Exit 0: done; 1: something the user can mend; 2: wrong usage; 130: stopped
-//! by Ctrl-C before the end.
+//! Data goes to stdout, everything else to stderr. Exit 0: done, also where whoever read stdout had enough; 1: something the
+//! user can mend; 2: wrong usage; 130: stopped by Ctrl-C before the end.
 
 mod chat;
 mod dashboard;
@@ -11,7 +11,9 @@ mod show;
 mod source;
 mod verbs;
 
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand};
+use std::path::Path;
 use std::process::ExitCode;
 
 /// A GPT that you can see through: train, run and inspect transformers.
@@ -56,6 +58,35 @@ enum Verb {
     Doctor(verbs::doctor::Args),
 }
 
+/// What clap refuses, with tips as everywhere in limpid: near names only, and what else may have been meant.
+fn refused(mut error: clap::Error, command: &Command, typed: &[String]) -> anyhow::Error {
+    let verb = options::verb(typed, command).map_or(command, |(verb, _)| verb);
+    let (given, suggested, known): (_, _, Vec<String>) = match error.kind() {
+        ErrorKind::UnknownArgument => (
+            ContextKind::InvalidArg,
+            ContextKind::SuggestedArg,
+            options::names(verb).map(|name| format!("--{name}")).collect(),
+        ),
+        ErrorKind::InvalidSubcommand => {
+            let verbs = verb.get_subcommands().map(|verb| verb.get_name().to_string());
+            (ContextKind::InvalidSubcommand, ContextKind::SuggestedSubcommand, verbs.collect())
+        }
+        _ => return error.into(),
+    };
+    let Some(ContextValue::String(word)) = error.get(given).cloned() else { return error.into() };
+    error.remove(suggested);
+    error.remove(ContextKind::Suggested);
+    error.remove(ContextKind::Usage);
+    let near = limpid::nearest::nearest(&word, known.iter().map(String::as_str));
+    if let Some(near) = near {
+        error.insert(suggested, ContextValue::String(near.into()));
+    } else if !word.starts_with('-') && Path::new(&word).exists() && options::names(verb).any(|name| name == "data") {
+        let tip = "--data takes one name; quotes keep a pattern from the shell: --data '*.txt'";
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    error.into()
+}
+
 fn main() -> ExitCode {
     // what the library turns into an error need not be printed besides
     let print = std::panic::take_hook();
@@ -64,9 +95,13 @@ fn main() -> ExitCode {
             print(panic);
         }
     }));
-    let done = options::arguments(std::env::args_os().collect(), &Cli::command()).and_then(|arguments| {
-        let matches = Cli::command().try_get_matches_from(arguments).unwrap_or_else(|e| e.exit());
-        let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
+    let command = Cli::command();
+    let typed: Vec<_> = std::env::args_os().collect();
+    let words: Vec<String> = typed.iter().map(|word| word.to_string_lossy().into()).collect();
+    let done = options::arguments(typed, &command).and_then(|arguments| {
+        let refused = |error| refused(error, &command, &words);
+        let matches = command.clone().try_get_matches_from(arguments).map_err(refused)?;
+        let cli = Cli::from_arg_matches(&matches)?;
         match cli.verb {
             Verb::Train(args) => verbs::train::run(args),
             Verb::Generate(args) => verbs::generate::run(args),
@@ -87,13 +122,30 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if show::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{}{error:#}", if error.is::<options::Interrupted>() { "" } else { "error: " });
-            ExitCode::from(match () {
-                () if error.is::<options::Usage>() => 2,
-                () if error.is::<options::Interrupted>() => 130,
-                () => 1,
-            })
+            let code = match error.downcast_ref::<clap::Error>() {
+                Some(usage) if !usage.use_stderr() => return help(usage),
+                Some(usage) => {
+                    show::say(usage.render().to_string().trim_end());
+                    return ExitCode::from(2);
+                }
+                None if error.is::<options::Usage>() => 2,
+                None if error.is::<options::Interrupted>() => 130,
+                None => 1,
+            };
+            show::say(format_args!("{}{error:#}", if error.is::<options::Interrupted>() { "" } else { "error: " }));
+            ExitCode::from(code)
         }
+    }
+}
+
+/// Help and version are data: they go to stdout, coloured where that is a terminal.
+fn help(asked: &clap::Error) -> ExitCode {
+    match show::help(&asked.render()) {
+        Err(error) if !show::is_closed_pipe(&error) => {
+            show::say(format_args!("error: {error:#}"));
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::SUCCESS,
     }
 }
 
@@ -104,5 +156,18 @@ mod tests {
     #[test]
     fn the_arguments_are_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_verb_takes_json() {
+        fn verbs(command: &Command) -> Vec<&Command> {
+            match command.has_subcommands() {
+                true => command.get_subcommands().flat_map(verbs).collect(),
+                false => vec![command],
+            }
+        }
+        for verb in verbs(&Cli::command()) {
+            assert!(options::names(verb).any(|name| name == "json"), "{}", verb.get_name());
+        }
     }
 }

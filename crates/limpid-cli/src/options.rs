@@ -2,10 +2,13 @@
 //!
 //! A configuration file's keys are the flags' names, so it is turned into flags and put before those that were
 //! typed: file < environment (`LIMPID_LEARNING_RATE`) < flag, and an unknown key gets the same error as an unknown
-//! flag. Familiar names of other programs are aliases.
+//! flag. Familiar names of other programs are aliases. A flag that sets several things (`--dropout`), or from which others
+//! follow (`--d-model`), goes over all that the layers below it said: each layer is applied whole, the lowest first.
 
+use crate::show;
 use anyhow::{Context, Result, anyhow, bail};
-use clap::{Args, Command};
+use clap::parser::ValueSource;
+use clap::{Arg, Args, Command};
 use limpid::backend::Cpu;
 use limpid::config::{
     Activation, Axis, Config, ConfigError, DropoutScale, Mask, NormKind, NormPlace, PRESETS, Positions, parse_axis,
@@ -20,8 +23,9 @@ use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
 use limpid::train::folder::{self, Found};
 use limpid::train::{Divergence, Recipe, Reduction, Schedule};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 
 /// Wrong usage: exit 2.
 #[derive(Debug)]
@@ -176,6 +180,9 @@ pub struct ModelOptions {
     /// inverted or unscaled
     #[arg(long, value_name = "KIND", value_parser = axis::<DropoutScale>(), hide_short_help = true)]
     pub dropout_scale: Option<DropoutScale>,
+    /// The configuration file's, the environment's and the typed ones, where there is more than one of them
+    #[arg(long = "model-layer", hide = true, value_parser = layer::<ModelOptions>)]
+    pub model_layers: Vec<ModelOptions>,
 }
 
 impl ModelOptions {
@@ -211,6 +218,16 @@ impl ModelOptions {
 
     /// `c` with what was asked for.
     fn over(&self, mut c: Config) -> Result<Config> {
+        match &self.model_layers[..] {
+            [] => self.apply(&mut c),
+            layers => layers.iter().for_each(|layer| layer.apply(&mut c)),
+        }
+        c.check()?;
+        Ok(c)
+    }
+
+    /// One layer: what sets several things first.
+    fn apply(&self, c: &mut Config) {
         fn set<T: Copy>(to: &mut T, from: Option<T>) {
             if let Some(value) = from {
                 *to = value;
@@ -263,8 +280,6 @@ impl ModelOptions {
         set(&mut d.projection, self.dropout_projection);
         set(&mut d.ffn, self.dropout_ffn);
         set(&mut d.scale, self.dropout_scale);
-        c.check()?;
-        Ok(c)
     }
 }
 
@@ -400,11 +415,27 @@ pub struct RecipeOptions {
     /// Share of the text kept for validation
     #[arg(long, value_name = "X", hide_short_help = true)]
     pub val_fraction: Option<f64>,
+    /// The configuration file's, the environment's and the typed ones, where there is more than one of them
+    #[arg(long = "recipe-layer", hide = true, value_parser = layer::<RecipeOptions>)]
+    pub recipe_layers: Vec<RecipeOptions>,
 }
 
 impl RecipeOptions {
     /// A recipe with what was asked for.
-    pub fn over(&self, mut r: Recipe) -> Result<Recipe> {
+    pub fn over(&self, base: Recipe) -> Result<Recipe> {
+        let alone = std::slice::from_ref(self);
+        let layers = if self.recipe_layers.is_empty() { alone } else { &self.recipe_layers };
+        let mut r = base;
+        layers.iter().for_each(|layer| layer.apply(&mut r));
+        if layers.iter().all(|layer| layer.warmup_steps.is_none()) && r.steps != base.steps {
+            r.warmup_steps = warmup(base.warmup_steps, r.steps);
+        }
+        r.check()?;
+        Ok(r)
+    }
+
+    /// One layer: what others follow from first.
+    fn apply(&self, r: &mut Recipe) {
         fn set<T: Copy>(to: &mut T, from: Option<T>) {
             if let Some(value) = from {
                 *to = value;
@@ -413,9 +444,8 @@ impl RecipeOptions {
         if let Some(rate) = self.learning_rate {
             r.min_learning_rate *= rate / r.learning_rate;
         }
-        if let Some(steps) = self.steps.filter(|_| self.warmup_steps.is_none()) {
-            // a short run warms up for at most a tenth of it
-            r.warmup_steps = r.warmup_steps.min(steps / 10);
+        if let Some(steps) = self.steps.filter(|steps| *steps < r.steps) {
+            r.warmup_steps = warmup(r.warmup_steps, steps);
         }
         set(&mut r.steps, self.steps);
         set(&mut r.batch_size, self.batch_size);
@@ -452,9 +482,12 @@ impl RecipeOptions {
         set(&mut r.val_fraction, self.val_fraction);
         set(&mut r.whole_documents, self.whole_documents);
         set(&mut r.cross_documents, self.cross_documents);
-        r.check()?;
-        Ok(r)
     }
+}
+
+/// A short run warms up for at most a tenth of it.
+fn warmup(usual: u64, steps: u64) -> u64 {
+    usual.min(steps / 10)
 }
 
 /// What of a model learns.
@@ -579,8 +612,19 @@ impl MachineOptions {
 
     /// Threads to use.
     pub fn threads(&self) -> usize {
-        self.threads.map_or_else(cores, usize::from)
+        threads(self.threads)
     }
+}
+
+/// Threads to use where so many were asked for; more than there are cores is told, once.
+pub fn threads(asked: Option<impl Into<usize>>) -> usize {
+    static TOLD: Once = Once::new();
+    let threads = asked.map_or_else(cores, Into::into);
+    if threads > cores() {
+        let (threads, cores) = (show::plural(threads, "thread"), show::plural(cores(), "core"));
+        TOLD.call_once(|| show::say(format_args!("note: {threads} on {cores} wait for each other: fewer are faster")));
+    }
+    threads
 }
 
 /// Cores that this process may use.
@@ -590,55 +634,210 @@ pub fn cores() -> usize {
 
 // ---- from what was typed to what clap reads
 
+/// One flag with its value, as a word: `--steps=100`; a switch is its name alone.
+struct Word {
+    name: String,
+    value: Option<OsString>,
+}
+
+impl Word {
+    fn text(&self) -> OsString {
+        let mut text = OsString::from(format!("--{}", self.name));
+        self.value.iter().for_each(|value| text.extend([OsStr::new("="), value]));
+        text
+    }
+}
+
+/// The verb that was typed, where its own words begin: `bench train` is a verb of two.
+pub fn verb<'a>(typed: &[String], cli: &'a Command) -> Option<(&'a Command, usize)> {
+    let find = |command: &'a Command, at: usize| typed.get(at).and_then(|word| command.find_subcommand(word));
+    let verb = find(cli, 1)?;
+    Some(find(verb, 2).map_or((verb, 2), |verb| (verb, 3)))
+}
+
+/// The names of a verb's flags, those that they go by elsewhere too.
+pub fn names(verb: &Command) -> impl Iterator<Item = &str> {
+    verb.get_arguments().filter(|arg| !arg.is_hide_set()).flat_map(all_names)
+}
+
+fn all_names(arg: &Arg) -> impl Iterator<Item = &str> {
+    arg.get_long().into_iter().chain(arg.get_all_aliases().unwrap_or_default())
+}
+
 /// The arguments with `_` read as `-` in flags' names, and with those of the configuration file and the environment
-/// put before what was typed.
+/// put before what was typed. Options that are groups of others (`--dropout`) also get each of the three by itself.
 pub fn arguments(typed: Vec<OsString>, cli: &Command) -> Result<Vec<OsString>> {
-    let mut typed: Vec<OsString> = typed.into_iter().map(dashes).collect();
-    let Some(verb) = typed.get(1).and_then(|v| v.to_str()).and_then(|v| cli.find_subcommand(v)).cloned() else {
-        return Ok(typed);
-    };
-    // `bench train` is a verb of two words
-    let second = typed.get(2).and_then(|v| v.to_str()).and_then(|v| verb.find_subcommand(v)).cloned();
-    let (verb, place) = second.map_or((verb, 2), |verb| (verb, 3));
+    let mut typed = numbers(typed.into_iter().map(dashes));
+    let words: Vec<String> = typed.iter().map(|word| word.to_string_lossy().into()).collect();
+    let Some((verb, place)) = verb(&words, cli) else { return Ok(typed) };
     if typed.iter().any(|a| a == "--help" || a == "-h") {
         return Ok(typed);
     }
+    name_unknown_variables(cli);
+    let flags = given(&typed[place..], verb);
+    let variables = from_environment(verb)?;
     let flag = |name: &str| {
-        let at = typed.iter().position(|a| {
-            a.to_str().is_some_and(|a| a == format!("--{name}") || a.starts_with(&format!("--{name}=")))
-        })?;
-        let own = typed[at].to_str()?.split_once('=').map(|(_, v)| OsString::from(v));
-        own.or_else(|| typed.get(at + 1).cloned())
+        let found = flags.iter().chain(&variables).find(|word| word.name == name);
+        found.and_then(|word| word.value.clone())
     };
-    let mut before = vec![];
-    let takes = |name: &str| verb.get_arguments().any(|a| a.get_long() == Some(name));
-    if takes("config")
-        && let Some(file) = flag("config")
-    {
-        before.extend(from_file(Path::new(&file), &verb)?);
-    } else if takes("resume")
-        && let Some(folder) = resumed(flag("resume"), flag("out"))?
-    {
-        let saved = folder.join("limpid.toml");
-        before.extend(from_file(&saved, &verb).with_context(|| format!("{} cannot be resumed", folder.display()))?);
+    let (mut file, mut whence) = (vec![], PathBuf::new());
+    if let Some(path) = flag("config") {
+        whence = path.into();
+        file = from_file(&whence, verb)?;
+    } else if let Some(folder) = resumed(flag("resume"), flag("out"))? {
+        whence = folder.join("limpid.toml");
+        file = from_file(&whence, verb).with_context(|| format!("{} cannot be resumed", folder.display()))?;
+        kept(&folder, &file, flags.iter().chain(&variables))?;
     }
-    for arg in verb.get_arguments() {
-        let Some(name) = arg.get_long().filter(|n| !["help", "version", "json", "config", "resume"].contains(n)) else {
+    one_preset(&whence, [&file, &variables, &flags])?;
+    let mut before = vec![];
+    let whences = [whence.display().to_string(), "the environment".into(), "the command line".into()];
+    for (name, group, check) in [kind::<ModelOptions>("model-layer"), kind::<RecipeOptions>("recipe-layer")] {
+        if !verb.get_arguments().any(|arg| arg.get_long() == Some(name)) || file.is_empty() && variables.is_empty() {
             continue;
-        };
-        if let Some(value) = std::env::var_os(format!("LIMPID_{}", name.to_uppercase().replace('-', "_"))) {
-            // one word, as flags that may stand without a value ask for it; a switch has none
-            let mut word = OsString::from(format!("--{name}"));
-            match arg.get_action().takes_values() {
-                true => word.extend([OsString::from("="), value]),
-                false if value == "true" || value == "1" => {}
-                false => continue,
-            }
-            before.push(word);
+        }
+        for (layer, whence) in [&file, &variables, &flags].into_iter().zip(&whences) {
+            let own = layer.iter().filter(|word| group.contains(&word.name));
+            let own = own.map(|word| word.text().to_string_lossy().into()).collect::<Vec<String>>().join("\n");
+            check(&own).map_err(|said| Usage(format!("{whence}: {said}")))?;
+            before.push(format!("--{name}={own}").into());
         }
     }
+    // what is named again above does not stand, also where several values of it would add up
+    let above = |name: &str, layers: &[&Vec<Word>]| layers.iter().any(|l| l.iter().any(|word| word.name == name));
+    let stands = file.iter().filter(|word| !above(&word.name, &[&variables, &flags]));
+    let stands = stands.chain(variables.iter().filter(|word| !above(&word.name, &[&flags])));
+    before.extend(stands.map(Word::text));
     typed.splice(place..place, before);
     Ok(typed)
+}
+
+/// What was typed, each flag by its own name; what is wrong in it is left for clap to say.
+fn given(words: &[OsString], verb: &Command) -> Vec<Word> {
+    let lenient = verb.clone().args_override_self(true).ignore_errors(true).no_binary_name(true);
+    let Ok(matches) = lenient.try_get_matches_from(words) else { return vec![] };
+    let typed = |arg: &&Arg| matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine);
+    let word = |arg: &Arg| {
+        let values = matches.get_raw(arg.get_id().as_str()).into_iter().flatten();
+        let value = values.collect::<Vec<_>>().join(OsStr::new(","));
+        Some(Word { name: arg.get_long()?.into(), value: arg.get_action().takes_values().then_some(value) })
+    };
+    verb.get_arguments().filter(typed).filter_map(word).collect()
+}
+
+/// A flag from a place that has names and values alone; none for a switch that is off.
+fn word(arg: &Arg, value: OsString, whence: &str) -> Result<Option<Word>> {
+    let name = arg.get_long().unwrap_or_default().to_string();
+    if arg.get_action().takes_values() {
+        return Ok(Some(Word { name, value: Some(value) }));
+    }
+    match value.to_str() {
+        Some("true" | "1") => Ok(Some(Word { name, value: None })),
+        Some("false" | "0" | "") => Ok(None),
+        _ => bail!(Usage(format!("{whence} is `{}`: it is true or false", value.display()))),
+    }
+}
+
+/// The environment variable of a setting.
+fn variable(name: &str) -> String {
+    format!("LIMPID_{}", name.to_uppercase().replace('-', "_"))
+}
+
+fn from_environment(verb: &Command) -> Result<Vec<Word>> {
+    let mut words = vec![];
+    for arg in verb.get_arguments().filter(|arg| !arg.is_hide_set() && arg.get_long() != Some("help")) {
+        let found = all_names(arg).map(variable).find_map(|name| Some((std::env::var_os(&name)?, name)));
+        if let Some((value, name)) = found {
+            words.extend(word(arg, value, &name)?);
+        }
+    }
+    Ok(words)
+}
+
+/// A variable that looks like a setting and is none is told: the setting it was meant for would be missed in silence.
+fn name_unknown_variables(cli: &Command) {
+    fn all(command: &Command) -> Vec<String> {
+        names(command).map(variable).chain(command.get_subcommands().flat_map(all)).collect()
+    }
+    let known = all(cli);
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy();
+        if name.starts_with("LIMPID_") && !known.iter().any(|known| *known == name) {
+            let near = nearest(&name["LIMPID_".len()..], known.iter().map(|name| &name["LIMPID_".len()..]));
+            let near = near.map(|near| format!(": did you mean LIMPID_{near}?")).unwrap_or_default();
+            show::say(format_args!("note: the environment has {name}, which is no setting of limpid{near}"));
+        }
+    }
+}
+
+/// Settings that a run keeps to its end, beside those that its state holds.
+const KEPT: [&str; 7] = ["from", "tokenizer", "field", "freeze", "train-only", "lora", "lora-targets"];
+
+/// Refuses to go on with a run otherwise than it began.
+fn kept<'a>(folder: &Path, file: &[Word], asked: impl Iterator<Item = &'a Word>) -> Result<()> {
+    for word in asked.filter(|word| KEPT.contains(&word.name.as_str())) {
+        let was = file.iter().find(|was| was.name == word.name).and_then(|was| was.value.as_ref());
+        let is = word.value.as_ref();
+        let path = is.and_then(|is| std::path::absolute(is).ok()).map(OsString::from);
+        let file = is.and_then(|is| Path::new(is).file_name()).map(OsString::from);
+        if was != is && was != path.as_ref() && was != file.as_ref() {
+            let was = was.map_or("none".into(), |was| was.to_string_lossy());
+            let is = is.map_or("true".into(), |is| is.to_string_lossy());
+            let (name, key, folder) = (&word.name, word.name.replace('-', "_"), folder.display());
+            bail!(Usage(format!(
+                "--{name} {is}: the run in {folder} began with another one ({key} in its limpid.toml: {was}), and goes on with \
+                 it; another --out begins a new run"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a preset over settings of a model that were made for another: they would leave nothing of it.
+fn one_preset(file: &Path, layers: [&Vec<Word>; 3]) -> Result<()> {
+    let spelled = |value: &OsString| value.to_string_lossy().to_lowercase().replace('_', "-");
+    let preset = |layer: &[Word]| layer.iter().find(|w| w.name == "preset").and_then(|w| w.value.as_ref()).map(spelled);
+    let model = group::<ModelOptions>();
+    for (n, layer) in layers.iter().enumerate() {
+        let below = &layers[..n];
+        let (Some(is), Some(was)) = (preset(layer), below.iter().rev().find_map(|layer| preset(layer))) else {
+            continue;
+        };
+        let mut own = below.iter().flat_map(|layer| layer.iter()).map(|word| &word.name);
+        if is != was
+            && let Some(name) = own.find(|name| *name != "preset" && model.contains(name))
+        {
+            let whence = if below[0].is_empty() { "the environment".into() } else { file.display().to_string() };
+            bail!(Usage(format!(
+                "--preset {is}: {whence} has another, {was}, with settings of its own ({}, ...), which would stand: leave one \
+                 of the two out",
+                name.replace('-', "_")
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// What holds a kind's layers, its flags, and what says what is wrong with a layer of it.
+type Layered = (&'static str, Vec<String>, fn(&str) -> Result<(), String>);
+
+fn kind<T: Args>(name: &'static str) -> Layered {
+    let check = |words: &str| {
+        let said = |error: clap::Error| error.to_string().lines().next().unwrap_or_default().replacen("error: ", "", 1);
+        layer::<T>(words).map(drop).map_err(said)
+    };
+    (name, group::<T>(), check)
+}
+
+/// The names of the flags of one kind.
+fn group<T: Args>() -> Vec<String> {
+    names(&T::augment_args(Command::new("limpid"))).map(String::from).collect()
+}
+
+/// Flags of one kind from the words of one layer.
+fn layer<T: Args>(words: &str) -> Result<T, clap::Error> {
+    let command = T::augment_args(Command::new("limpid").no_binary_name(true).args_override_self(true));
+    T::from_arg_matches(&command.try_get_matches_from(words.lines())?)
 }
 
 /// The folder that `--resume` means: the one named, `--out`'s, or the newest under runs/.
@@ -664,6 +863,22 @@ pub fn newest_run() -> Option<PathBuf> {
         .max_by_key(|path| time(path.join("state/last.safetensors")).max(time(path.join("limpid.toml"))))
 }
 
+/// Words in which a number below zero belongs to the flag before it, which may refuse it: it is no flag itself.
+fn numbers(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let below_zero = |word: &str| word.starts_with('-') && word.parse::<f64>().is_ok();
+    let flag = |word: &str| word.len() > 1 && word.starts_with('-') && !word.contains('=') && !below_zero(word);
+    let mut joined: Vec<OsString> = vec![];
+    for word in words {
+        match joined.last_mut() {
+            Some(last) if word.to_str().is_some_and(below_zero) && last.to_str().is_some_and(flag) => {
+                last.extend([OsStr::new("="), &word]);
+            }
+            _ => joined.push(word),
+        }
+    }
+    joined
+}
+
 fn dashes(arg: OsString) -> OsString {
     let Some(text) = arg.to_str().filter(|a| a.starts_with("--") && a.len() > 2) else { return arg };
     let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
@@ -672,40 +887,41 @@ fn dashes(arg: OsString) -> OsString {
 }
 
 /// A TOML or JSON file as flags.
-fn from_file(path: &Path, verb: &Command) -> Result<Vec<OsString>> {
+fn from_file(path: &Path, verb: &Command) -> Result<Vec<Word>> {
     let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
     let table: toml::Table = if path.extension().is_some_and(|e| e == "json") {
         serde_json::from_str(&text).map_err(|e| anyhow!("{}: {e}", path.display()))?
     } else {
         text.parse().map_err(|e: toml::de::Error| anyhow!("{}: {e}", path.display()))?
     };
-    let mut known: Vec<String> = vec![];
-    for arg in verb.get_arguments() {
-        known.extend(arg.get_long().map(String::from));
-        known.extend(arg.get_all_aliases().unwrap_or_default().into_iter().map(String::from));
-    }
-    let mut flags = vec![];
+    let mut words: Vec<Word> = vec![];
     for (key, value) in table {
         let name = key.replace('_', "-");
-        if !known.contains(&name) || ["help", "config", "json"].contains(&name.as_str()) {
-            let near = nearest(&name, known.iter().map(String::as_str))
-                .map(|n| format!(": did you mean `{}`?", n.replace('-', "_")));
+        let found = verb.get_arguments().filter(|arg| !arg.is_hide_set()).find(|arg| all_names(arg).any(|n| n == name));
+        let Some(arg) = found.filter(|_| !["help", "config", "json", "resume"].contains(&name.as_str())) else {
+            let near = nearest(&name, names(verb)).map(|n| format!(": did you mean `{}`?", n.replace('-', "_")));
             return Err(Usage(format!("{}: unknown key `{key}`{}", path.display(), near.unwrap_or_default())).into());
-        }
+        };
         let value = match value {
             toml::Value::String(s) => s,
             toml::Value::Integer(_) | toml::Value::Float(_) | toml::Value::Boolean(_) => value.to_string(),
             other => return Err(Usage(format!("{}: `{key}` is {other}: it must be one value", path.display())).into()),
         };
-        flags.push(format!("--{name}={value}").into());
+        let Some(word) = word(arg, value.into(), &format!("{}: `{key}`", path.display()))? else { continue };
+        if words.iter().any(|other| other.name == word.name) {
+            let own = word.name.replace('-', "_");
+            return Err(Usage(format!("{}: `{key}` is `{own}`, which stands there too", path.display())).into());
+        }
+        words.push(word);
     }
-    Ok(flags)
+    Ok(words)
 }
 
 /// The resolved settings as a configuration file: what `--config` and `--resume` read.
 pub fn to_toml(config: &Config, recipe: &Recipe, rest: &[(&str, String)]) -> String {
     let mut table = toml::Table::new();
     let own = |value: serde_json::Value| toml::Value::try_from(value).expect("settings are plain values");
+    let config_context = config.context_length;
     let mut config = serde_json::to_value(config).expect("a config is JSON");
     let object = config.as_object_mut().expect("an object");
     object.remove("vocab_size"); // the tokenizer's
@@ -718,6 +934,9 @@ pub fn to_toml(config: &Config, recipe: &Recipe, rest: &[(&str, String)]) -> Str
             None => drop(table.insert(key.clone(), own(value.clone()))),
         }
     }
+    // what follows the model's own is written so, for whoever takes another model with these settings
+    let context = if recipe.context == config_context { 0 } else { recipe.context };
+    let recipe = Recipe { context, ..*recipe };
     for (key, value) in serde_json::to_value(recipe).expect("a recipe is JSON").as_object().expect("an object") {
         table.insert(key.clone(), own(value.clone()));
     }

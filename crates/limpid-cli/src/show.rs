@@ -1,9 +1,12 @@
 //! What people see: numbers with units, tables, a progress bar where there is a terminal and plain lines where
-//! there is none.
+//! there is none. Every print of the binary is one of [`out`] (data, to stdout), [`say`] (the rest, to stderr) and
+//! [`Progress`]: none panics, whatever became of the stream, and none lets a name steer the terminal.
 
 use indicatif::{ProgressBar, ProgressStyle};
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::io::{IsTerminal, Write};
+use std::path::Path;
 use std::time::Duration;
 
 /// 1234567 as 1,234,567.
@@ -11,7 +14,26 @@ pub fn commas(n: u64) -> String {
     limpid::trace::table::thousands(n as usize)
 }
 
+pub use limpid::plural::plural;
 pub use limpid::report::units::{bytes, count, duration};
+
+/// Text with its control characters spelled, as names from files may hold them: a terminal would obey. Lines and tabs stay.
+pub fn spelled(text: &str) -> Cow<'_, str> {
+    let obeyed = |c: char| c.is_control() && c != '\n' && c != '\t';
+    if !text.contains(obeyed) {
+        return text.into();
+    }
+    let spell = |c: char| if obeyed(c) { c.escape_default().to_string() } else { c.into() };
+    text.chars().map(spell).collect::<String>().into()
+}
+
+/// A path as a word of a command that can be pasted into a shell.
+pub fn quoted(path: impl AsRef<Path>) -> String {
+    let text = path.as_ref().display().to_string();
+    let text = if text.starts_with('-') { format!("./{text}") } else { text };
+    let plain = |c: char| c.is_alphanumeric() || "_@%+=:,./-".contains(c);
+    if !text.is_empty() && text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
+}
 
 /// Columns of the terminal; 100 where there is none.
 pub fn width() -> usize {
@@ -28,11 +50,34 @@ fn terminal_width() -> Option<usize> {
     console::Term::stderr().size_checked().map(|(_, columns)| usize::from(columns))
 }
 
-/// Prints to stdout; a closed pipe is an error that `main` takes for an end.
+/// Stdout cannot be written. A closed pipe is no failure: whoever read has enough, and `main` takes it for an end.
+#[derive(Debug)]
+pub struct Stdout(std::io::Error);
+impl std::fmt::Display for Stdout {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "standard output cannot be written: {}", self.0)
+    }
+}
+impl std::error::Error for Stdout {}
+
+/// Prints data to stdout: to a terminal with its control characters spelled, elsewhere as it is.
 pub fn out(text: &str) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout().lock();
-    stdout.write_all(text.as_bytes())?;
-    Ok(stdout.flush()?)
+    let text = if stdout.is_terminal() { spelled(text) } else { text.into() };
+    Ok(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(Stdout)?)
+}
+
+/// Prints help to stdout; its styles are our own.
+pub fn help(text: &clap::builder::StyledStr) -> anyhow::Result<()> {
+    let coloured = console::colors_enabled() && std::io::stdout().is_terminal();
+    let text = if coloured { text.ansi().to_string() } else { text.to_string() };
+    let mut stdout = std::io::stdout().lock();
+    Ok(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(Stdout)?)
+}
+
+/// Says a line to people, on stderr. Where nobody can hear it any more, work goes on.
+pub fn say(line: impl std::fmt::Display) {
+    let _ = writeln!(std::io::stderr().lock(), "{}", spelled(&line.to_string()));
 }
 
 /// The one JSON object of `--json`.
@@ -42,7 +87,7 @@ pub fn json(value: &impl serde::Serialize) -> anyhow::Result<()> {
 
 /// Whether whoever read our output has gone away.
 pub fn is_closed_pipe(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+    error.downcast_ref::<Stdout>().is_some_and(|e| e.0.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
 /// Rows of label and value, labels padded.
@@ -92,11 +137,11 @@ impl Progress {
         }
         if !self.lines {
             self.bar.set_position(step);
-            self.bar.set_message(text());
+            self.bar.set_message(spelled(&text()).into_owned());
         } else if step > 0 && step.is_multiple_of(self.every) || step == 1 && self.unit.is_none() {
             match self.unit {
-                Some(unit) => eprintln!("{step} {unit}: {}", text()),
-                None => eprintln!("step {step:>w$}: {}", text(), w = self.digits),
+                Some(unit) => say(format_args!("{step} {unit}: {}", text())),
+                None => say(format_args!("step {step:>w$}: {}", text(), w = self.digits)),
             }
         }
     }
@@ -112,8 +157,8 @@ impl Progress {
     pub fn line(&self, text: &str) {
         match (self.quiet, self.lines) {
             (true, _) => {}
-            (false, true) => eprintln!("{text}"),
-            (false, false) => self.bar.println(text),
+            (false, true) => say(text),
+            (false, false) => self.bar.println(spelled(text)),
         }
     }
     /// Takes the bar away.
@@ -129,5 +174,31 @@ mod tests {
     #[test]
     fn numbers_as_people_read_them() {
         assert_eq!((commas(124_439_808), commas(7), commas(1000)), ("124,439,808".into(), "7".into(), "1,000".into()));
+    }
+
+    #[test]
+    fn names_do_not_steer_the_terminal() {
+        for (raw, shown) in [
+            ("plain é 日本\n\ttext", "plain é 日本\n\ttext"),
+            ("a\u{1b}[31mred", r"a\u{1b}[31mred"),
+            ("\u{9b}2J\r\u{7f}\0\u{7}", r"\u{9b}2J\r\u{7f}\u{0}\u{7}"),
+        ] {
+            assert_eq!(spelled(raw), shown);
+        }
+    }
+
+    #[test]
+    fn paths_are_words_of_a_shell() {
+        for (path, word) in [
+            ("runs/nano-1", "runs/nano-1"),
+            ("my run", "'my run'"),
+            ("Tom's", r"'Tom'\''s'"),
+            ("-x", "./-x"),
+            ("", "''"),
+            ("a;b$(c)*", "'a;b$(c)*'"),
+            ("modèle", "modèle"),
+        ] {
+            assert_eq!(quoted(path), word);
+        }
     }
 }

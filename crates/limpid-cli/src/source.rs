@@ -175,10 +175,10 @@ fn prepared(data: &str, wants: &Wants) -> Result<Corpus> {
         tokens.check_ids(own.vocab_size()).with_context(|| format!("{data} is damaged"))?;
     }
     let read = format!(
-        "{} prepared documents of {} in {} shards",
-        show::commas(manifest.all().documents),
+        "{} of {} in {}",
+        show::plural(manifest.all().documents, "prepared document"),
         show::bytes(manifest.all().bytes),
-        manifest.train.shards.len() + manifest.val.shards.len()
+        show::plural(manifest.train.shards.len() + manifest.val.shards.len(), "shard")
     );
     let bytes = if validation.is_empty() { manifest.train.all.bytes } else { manifest.val.all.bytes };
     let text = Text { name: data.into(), read: Some(read), bytes, ..Text::default() };
@@ -253,7 +253,7 @@ fn loose(data: &str, files: Vec<PathBuf>, wants: &Wants) -> Result<Corpus> {
         ids.retain(|id| Some(*id) != end);
         bytes += tokenizer.decode_bytes(&ids)?.len() as u64;
     }
-    let read = Some(format!("{count} shards of tokens"));
+    let read = Some(format!("{} of tokens", show::plural(count, "shard")));
     let text = Text { name: data.into(), read, bytes, ..Text::default() };
     Ok(Corpus { text, tokenizer, tokenizer_name: name.into(), train, validation })
 }
@@ -402,9 +402,10 @@ impl Read {
         let plain = documents == 1 && self.files.keys().eq([&Form::Text]);
         (!plain || self.documents.bad + self.documents.empty > 0).then(|| {
             let kinds: Vec<String> = self.files.iter().map(|(kind, n)| format!("{n} {}", kind.name())).collect();
-            let (documents, bytes) = (show::commas(documents), show::bytes(bytes));
+            let (documents, bytes) = (show::plural(documents, "document"), show::bytes(bytes));
+            let files = if self.files.values().sum::<usize>() == 1 { "file" } else { "files" };
             let left = left_out(self.documents.empty, self.documents.bad, &self.documents.complaints);
-            format!("read {} files: {documents} documents, {bytes} of text{left}", kinds.join(", "))
+            format!("read {} {files}: {documents}, {bytes} of text{left}", kinds.join(", "))
         })
     }
 }

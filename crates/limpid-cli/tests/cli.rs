@@ -422,7 +422,7 @@ fn conversations_are_learned_as_the_guide_says() {
     let out = f.run(&format!("{train} o --skip-bad"));
     let said = text(&out.stderr);
     assert!(out.status.success() && said.contains("3 conversations"), "{said}");
-    assert!(said.contains("3 are longer than 16 tokens") && said.contains("1 bad lines were skipped"), "{said}");
+    assert!(said.contains("3 were longer than 16 tokens") && said.contains("1 bad line skipped"), "{said}");
     f.ok("train --resume o --json");
 }
 

@@ -5,6 +5,7 @@
 //! and the data are elsewhere, because a model is not its training. Read `ops` next.
 
 use crate::nearest::nearest;
+use crate::plural::plural;
 use serde::{Deserialize, Serialize};
 use std::{fmt, ops::Range, str::FromStr};
 
@@ -56,6 +57,14 @@ pub enum ConfigError {
     TooLarge {
         /// The sizes.
         what: String,
+    },
+    /// The activations would not fit any memory.
+    #[error("{sequences} sequences of {tokens} tokens at once fit no memory: make batch_size or context smaller")]
+    TooManyRows {
+        /// Sequences at once.
+        sequences: usize,
+        /// Tokens of each.
+        tokens: usize,
     },
     /// A name that is not in the list.
     #[error("unknown {what} `{found}`: {}", known(.nearest, .all))]
@@ -681,6 +690,7 @@ impl Config {
             ("n_kv_head", self.n_kv_head.unwrap_or(1)),
             ("d_head", self.d_head.unwrap_or(1)),
             ("n_segment", self.n_segment.max(1)),
+            ("rotary_scaling.context", self.rotary_scaling.context.max(1)),
         ];
         if let Some((what, _)) = sizes.iter().find(|(_, size)| *size == 0) {
             return Err(ConfigError::Zero { what });
@@ -724,13 +734,17 @@ impl Config {
             }
         }
         let positive = |what, found: f64| {
-            if found > 0.0 && found.is_finite() {
+            if found as f32 > 0.0 && (found as f32).is_finite() {
                 return Ok(());
             }
-            Err(ConfigError::Range { what, found, expected: "it must be above 0" })
+            Err(ConfigError::Range { what, found, expected: "it must be above 0, and a number of f32" })
         };
         positive("norm_eps", self.norm_eps)?;
         positive("rotary_base", self.rotary_base)?;
+        if !self.leaky_slope.is_finite() {
+            let (what, found) = ("leaky_slope", self.leaky_slope);
+            return Err(ConfigError::Range { what, found, expected: "it must be finite" });
+        }
         self.rotary_scaling.check()?;
         if self.n_segment == 1 {
             return Err(ConfigError::Range { what: "n_segment", found: 1.0, expected: "0 for none, or at least 2" });
@@ -752,15 +766,14 @@ impl Config {
 
     /// Says whether the activations of `rows` rows, each of which sees `keys` keys, can be counted at all: what fits into memory
     /// is another question, and a number that wraps would answer it wrongly. The configuration has been checked.
-    pub(crate) fn check_rows(&self, rows: [usize; 2], keys: usize) -> Result<(), ConfigError> {
+    pub(crate) fn check_rows(&self, [sequences, tokens]: [usize; 2], keys: usize) -> Result<(), ConfigError> {
         let heads = self.heads();
         let block = [12 * self.d_model, 6 * self.d_ff, 3 * heads.cols()].iter().sum::<usize>() as u128
             + 4 * heads.n_head as u128 * keys as u128;
         let row = 4 * (self.n_layer as u128 * block + 4 * self.vocab_size as u128 + 16 * self.d_model as u128);
-        let rows = rows.iter().fold(1u128, |all, n| all.saturating_mul(*n as u128));
+        let rows = sequences as u128 * tokens as u128;
         if rows.saturating_mul(row) > 1 << 56 {
-            let expected = "more than any memory holds: make the batch size or the context smaller";
-            return Err(ConfigError::Range { what: "the number of rows at once", found: rows as f64, expected });
+            return Err(ConfigError::TooManyRows { sequences, tokens });
         }
         Ok(())
     }
@@ -803,8 +816,13 @@ impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} layers, {} heads, d_model {}, d_ff {}, context {}, vocabulary {}",
-            self.n_layer, self.n_head, self.d_model, self.d_ff, self.context_length, self.vocab_size
+            "{}, {}, d_model {}, d_ff {}, context {}, vocabulary {}",
+            plural(self.n_layer, "layer"),
+            plural(self.n_head, "head"),
+            self.d_model,
+            self.d_ff,
+            self.context_length,
+            self.vocab_size
         )
     }
 }
@@ -857,6 +875,7 @@ mod tests {
             Config { n_head: usize::MAX, d_head: Some(2), n_kv_head: Some(1), ..Config::default() },
             Config { n_segment: 1 << 62, ..Config::default() },
             Config { n_segment: (1 << 40) - 1, ..Config::default() },
+            Config { leaky_slope: f64::NAN, ..Config::default() },
         ] {
             assert!(config.check().is_err(), "{config}");
         }

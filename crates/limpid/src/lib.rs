@@ -36,6 +36,7 @@ pub mod model;
 pub mod names;
 pub mod nearest;
 pub mod ops;
+pub mod plural;
 pub mod report;
 pub mod tokenizer;
 pub mod trace;

@@ -9,7 +9,8 @@ const LONGEST: usize = 64;
 /// The candidate most like `word`, or `None` where nothing is close enough to be meant.
 ///
 /// Case, and `-` for `_`, do not count. A swap of two neighbours counts as one slip, like a missing, extra or wrong
-/// letter. Close enough is one slip in three letters, or being the beginning of a candidate. The first of equals wins.
+/// letter. Close enough is one slip in three letters, or being the beginning of a candidate and half of it. The first of
+/// equals wins.
 ///
 /// ```
 /// # use limpid::nearest::nearest;
@@ -17,15 +18,15 @@ const LONGEST: usize = 64;
 /// assert_eq!(nearest("gtp2", known), Some("gpt2"));
 /// assert_eq!(nearest("cl100k", known), Some("cl100k_base"));
 /// assert_eq!(nearest("zebra", known), None);
+/// assert_eq!(nearest("--device", ["--device-batch-size"]), None);
 /// ```
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let typed = letters(word)?;
     let near = candidates.into_iter().filter_map(|candidate| {
         let known = letters(candidate)?;
         let slips = distance(&typed, &known);
-        let begins = typed.len() >= 3 && known.starts_with(&typed);
-        (slips <= typed.len().max(known.len()).div_ceil(3) || begins)
-            .then_some((if begins { 1 } else { slips }, candidate))
+        let begins = typed.len() >= 3 && known.starts_with(&typed) && 2 * typed.len() >= known.len();
+        (slips <= typed.len().max(known.len()) / 3 || begins).then_some((if begins { 1 } else { slips }, candidate))
     });
     near.min_by_key(|&(slips, _)| slips).map(|(_, candidate)| candidate)
 }
@@ -88,7 +89,7 @@ mod tests {
     #[test]
     fn nothing_close_gives_no_hint() {
         let names = ["char", "word", "gpt2"];
-        for typed in ["", "zebra", "q", "x".repeat(10_000).as_str()] {
+        for typed in ["", "zebra", "q", "man", "core", "x".repeat(10_000).as_str()] {
             assert_eq!(nearest(typed, names), None, "{typed}");
         }
         assert_eq!(nearest("char", []), None);

@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 /// Each module and what it may use, in the order of reading. ARCHITECTURE.md explains the arrows.
 const LAYERS: &[(&str, &[&str])] = &[
     ("nearest", &[]),
+    ("plural", &[]),
     ("files", &[]),
     ("contain", &[]),
-    ("config", &["nearest"]),
+    ("config", &["nearest", "plural"]),
     ("ops", &["config"]), // the axes' names only
     ("model", &["config", "ops"]),
     ("backend", &["model", "ops", "config"]), // a model's sizes and tables, never its names
@@ -19,7 +20,22 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("names", &["config", "model", "ops"]),
     ("trace", &["config", "model", "ops", "backend", "names", "nearest", "checkpoint"]),
     ("evaluate", &["model", "ops", "backend", "data"]),
-    ("train", &["config", "model", "ops", "backend", "data", "checkpoint", "evaluate", "files", "tokenizer", "trace"]),
+    (
+        "train",
+        &[
+            "config",
+            "model",
+            "ops",
+            "backend",
+            "data",
+            "checkpoint",
+            "evaluate",
+            "files",
+            "tokenizer",
+            "trace",
+            "plural",
+        ],
+    ),
     ("report", &["train", "checkpoint", "trace"]), // a run's log, files, thousands
     ("generate", &["config", "model", "ops", "backend", "tokenizer"]),
 ];
@@ -108,6 +124,24 @@ fn results_do_not_depend_on_the_systems_mathematics() {
             [".ln()", ".exp()", ".powf(", ".sin()", ".cos()", ".tanh()", ".sin_cos()", ".exp2(", ".log2(", ".log10("]
         {
             assert!(!own.contains(word), "{name} has {word}");
+        }
+    }
+}
+
+/// `println!` and `eprintln!` panic where their stream is closed or full; `show` has what does not.
+#[test]
+fn the_binary_prints_in_one_file() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../limpid-cli/src");
+    for path in sources(&root) {
+        let text = fs::read_to_string(&path).unwrap();
+        for word in ["println!", "print!(", "dbg!", "io::stdout", "io::stderr", "e.exit()"] {
+            let drawn = path.ends_with("show.rs") && word.starts_with("io::")
+                || path.ends_with("dashboard.rs") && word == "io::stderr";
+            assert!(
+                drawn || !code(&text).contains(word),
+                "{} has {word}: print with show::out or show::say",
+                path.display()
+            );
         }
     }
 }

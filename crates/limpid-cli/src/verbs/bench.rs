@@ -60,8 +60,8 @@ struct EncodeArgs {
     #[arg(long, value_name = "NAME|FILE", default_value = "gpt2")]
     tokenizer: String,
     /// Threads to use [default: all]
-    #[arg(long, value_name = "N")]
-    threads: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
     /// Put the result on stdout as JSON
     #[arg(long)]
     json: bool,
@@ -115,7 +115,7 @@ fn ids(n: usize, vocab_size: usize) -> Vec<u32> {
 
 fn train(args: &TrainArgs) -> Result<()> {
     let config = args.model.config()?;
-    let asked = RecipeOptions { steps: None, ..args.recipe.clone() };
+    let asked = RecipeOptions { steps: None, recipe_layers: vec![], ..args.recipe.clone() };
     let mut recipe: Recipe = asked.over(Recipe::preset(args.model.name()))?;
     recipe.context = if recipe.context == 0 { config.context_length } else { recipe.context };
     let model = trainable(&config, &recipe, &Default::default(), args.machine.threads(), (program(), args.memory))?;
@@ -242,7 +242,7 @@ fn encode(args: EncodeArgs) -> Result<()> {
     let text = source::text(&args.data)?;
     let tokenizer = source::tokenizer(&args.tokenizer, &|| vec![text.as_str().into()], &[])?;
     let megabytes = text.len() as f64 / 1e6;
-    let threads = args.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)).max(1);
+    let threads = options::threads(args.threads);
     tokenizer.encode("the tables are made")?;
     let rate = |threads: usize| -> Result<(f64, usize)> {
         let (mut best, mut tokens) = (f64::MAX, 0);
@@ -261,8 +261,9 @@ fn encode(args: EncodeArgs) -> Result<()> {
         }));
     }
     show::out(&format!(
-        "{}: {megabytes:.1} MB, {} tokens; one thread {one:.1} MB/s, {threads} threads {all:.1} MB/s\n",
+        "{}: {megabytes:.1} MB, {} tokens; one thread {one:.1} MB/s, {} {all:.1} MB/s\n",
         tokenizer.name(),
-        show::commas(tokens as u64)
+        show::commas(tokens as u64),
+        show::plural(threads, "thread")
     ))
 }

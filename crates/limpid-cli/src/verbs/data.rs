@@ -1,7 +1,7 @@
 //! `data`: shards of tokens from documents, and what lies in files of either.
 
 use super::{peak_rss, train};
-use crate::options::{DataOptions, Interrupted, Usage, cores};
+use crate::options::{self, DataOptions, Interrupted, Usage};
 use crate::show::{self, Progress};
 use crate::source::{self, Read};
 use anyhow::{Result, bail};
@@ -107,10 +107,10 @@ fn prepare(args: Prepare) -> Result<()> {
     let tokenizer = tokenizer(&args.tokenizer)?;
     let inputs = data::find(&args.inputs, args.reading.stdin())?;
     let total: u64 = inputs.iter().map(|input| input.bytes).sum();
-    let threads = args.threads.map_or_else(cores, usize::from);
+    let threads = options::threads(args.threads);
     if !args.json {
-        let files = show::commas(inputs.len() as u64);
-        eprintln!("{files} files, {}; tokenizer {}; {threads} threads", show::bytes(total), args.tokenizer);
+        let (files, threads) = (show::plural(inputs.len(), "file"), show::plural(threads, "thread"));
+        show::say(format_args!("{files}, {}; tokenizer {}; {threads}", show::bytes(total), args.tokenizer));
     }
     let name = Path::new(&args.tokenizer).file_name().map_or(args.tokenizer.clone(), |n| n.to_string_lossy().into());
     let plan = Plan {
@@ -151,20 +151,20 @@ fn prepare(args: Prepare) -> Result<()> {
         }));
     }
     let left = source::left_out(manifest.empty, manifest.bad, &complaints);
-    eprintln!(
-        "{} documents, {} tokens, {} of text{left}",
-        show::commas(all.documents),
-        show::commas(all.tokens),
+    show::say(format_args!(
+        "{}, {}, {} of text{left}",
+        show::plural(all.documents, "document"),
+        show::plural(all.tokens, "token"),
         show::bytes(all.bytes)
-    );
+    ));
     if last.encoded > 0 {
         let memory = peak_rss().map(|b| format!("; peak memory {}", show::bytes(b))).unwrap_or_default();
         let (tokens, bytes) = (last.encoded as f64 / seconds, last.encoded_bytes as f64 / seconds);
         let time = show::duration(seconds);
-        eprintln!("in {time}: {} tokens/s, {}/s{memory}", show::count(tokens), show::bytes(bytes as u64));
+        show::say(format_args!("in {time}: {} tokens/s, {}/s{memory}", show::count(tokens), show::bytes(bytes as u64)));
     }
-    let out = args.out.display();
-    eprintln!("the shards are in {out}; try: limpid train --data {out}");
+    let (out, word) = (args.out.display(), show::quoted(&args.out));
+    show::say(format_args!("the shards are in {out}; try: limpid train --data {word}"));
     Ok(())
 }
 

@@ -47,16 +47,16 @@ pub fn run(args: Args) -> Result<()> {
             "memory_available_bytes": memory.as_ref().map(|m| m.available), "devices": ["cpu"],
         }));
     }
-    let more = if threads > cores() { " (more threads than cores: they will wait for each other)" } else { "" };
+    let used = show::plural(threads, "thread");
     let mut rows = vec![
         ("limpid", env!("CARGO_PKG_VERSION").to_string()),
         ("processor", name.to_string()),
         ("cores", cores().to_string()),
-        ("threads in use", format!("{threads}{more}")),
+        ("threads in use", threads.to_string()),
         ("instructions in use", format!("{level} (this processor has: {})", levels.join(", "))),
-        ("multiply-add roof, f32", format!("{:.0} GFLOP/s on {threads} threads, {:.0} on one", all / 1e9, one / 1e9)),
-        ("multiply-add roof, bf16", format!("{:.0} GFLOP/s on {threads} threads", half / 1e9)),
-        ("memory read roof", format!("{:.1} GB/s on {threads} threads", read / 1e9)),
+        ("multiply-add roof, f32", format!("{:.0} GFLOP/s on {used}, {:.0} on one", all / 1e9, one / 1e9)),
+        ("multiply-add roof, bf16", format!("{:.0} GFLOP/s on {used}", half / 1e9)),
+        ("memory read roof", format!("{:.1} GB/s on {used}", read / 1e9)),
     ];
     if let Some(memory) = memory {
         rows.push(("memory", format!("{}, {} available", show::bytes(memory.total), show::bytes(memory.available))));

@@ -99,7 +99,7 @@ pub fn run(args: Args) -> Result<()> {
     };
     ids.check_ids(checkpoint.config.vocab_size)?;
     if let Some(read) = text.read.as_ref().filter(|_| !args.json) {
-        eprintln!("{data}: {read}");
+        show::say(format_args!("{data}: {read}"));
     }
     let context = args.context_length.unwrap_or(checkpoint.config.context_length);
     if context == 0 || args.batch_size == 0 {

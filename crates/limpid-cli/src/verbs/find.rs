@@ -18,7 +18,7 @@ pub fn run(job: &Job, machine: &MachineOptions, json: bool) -> Result<()> {
     let first = if learning_rate > 0.0 { learning_rate } else { 1e-3 };
     let found = finder::find(&mut || job.trainer(machine), &batches, first, &mut |rate, step, loss| {
         if step == steps && !json {
-            eprintln!("learning rate {rate:.1e}: loss {loss:.4} after {steps} steps");
+            show::say(format_args!("learning rate {rate:.1e}: loss {loss:.4} after {steps} steps"));
         }
         !asked.load(Ordering::Relaxed)
     })?;

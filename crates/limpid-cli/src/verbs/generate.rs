@@ -12,7 +12,6 @@ use limpid::data::check_ids;
 use limpid::generate::{Event, Options, Overflow, Sampler, Session, generate};
 use limpid::model::Use;
 use limpid::ops::{Batch, IGNORE, Space};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
@@ -158,7 +157,7 @@ pub fn run(args: Args) -> Result<()> {
     let mut session = session(&checkpoint, &args.machine)?;
     let asked = super::train::interrupt()?;
     let tokenizer = checkpoint.tokenizer.as_ref();
-    let mut samples = vec![];
+    let (mut samples, mut cropped) = (vec![], false);
     for sample in 0..args.num_samples {
         let options = Options { sample, ..options.clone() };
         if !args.json {
@@ -167,31 +166,25 @@ pub fn run(args: Args) -> Result<()> {
             }
             show::out(if args.no_echo { "" } else { &text })?;
         }
-        let (mut broken, mut cropped) = (None, false);
+        let mut broken = None;
         let written = generate(&mut session, tokenizer, &prompt, &options, &mut |event| {
             match event {
                 Event::Piece { text } if !args.json => broken = show::out(&text).err(),
                 Event::Piece { .. } => {}
-                Event::Cropped { kept, dropped } => {
-                    if !std::mem::replace(&mut cropped, true) && !args.json {
-                        eprintln!(
-                            "\nnote: the context is full: the oldest {dropped} tokens are dropped, {kept} are seen; so again whenever it is"
-                        );
-                    }
-                }
+                Event::Cropped { .. } => cropped = true,
                 Event::Step(step) => {
                     let others: Vec<String> = step
                         .candidates
                         .iter()
                         .map(|c| format!("{:?} {:.1}%", c.piece, 100.0 * c.probability))
                         .collect();
-                    eprintln!(
+                    show::say(format_args!(
                         "\ninput (1, {}): {:?} ({:.1}%) of {}",
                         step.input_len,
                         step.chosen.piece,
                         100.0 * step.chosen.probability,
                         others.join(", ")
-                    );
+                    ));
                 }
             }
             broken.is_none() && !asked.load(Ordering::Relaxed)
@@ -212,8 +205,14 @@ pub fn run(args: Args) -> Result<()> {
         return show::json(&serde_json::json!({ "prompt_tokens": prompt.len(), "samples": samples }));
     }
     show::out("\n")?;
+    if cropped {
+        let context = show::plural(checkpoint.config.context_length, "token");
+        show::say(format_args!(
+            "note: the model sees at most {context}: whenever they were full, the older half was dropped (--overflow stop ends there)"
+        ));
+    }
     if answers && args.chat.is_none() && args.tokens.is_none() && !chat::MARKERS.iter().any(|m| text.contains(m)) {
-        eprintln!("note: this model was trained on conversations: --chat TEXT asks it, in the form that it knows");
+        show::say("note: this model was trained on conversations: --chat TEXT asks it, in the form that it knows");
     }
     Ok(())
 }
@@ -247,12 +246,14 @@ fn session(checkpoint: &Checkpoint, machine: &MachineOptions) -> Result<Session>
     Ok(session)
 }
 
-/// Writes a short sample of a model that has just been trained. Returns what it began with, and the sample.
+/// Writes a short sample of a model that has just been trained. Returns what it began with, and the sample; what cannot be
+/// printed is made all the same.
 pub fn sample(
     folder: &Path,
     max_tokens: usize,
     machine: &MachineOptions,
     seed: u64,
+    printed: &mut Result<()>,
 ) -> Result<Option<(String, String)>> {
     let checkpoint = Checkpoint::open(folder)?;
     let tokenizer = tokenizer(&checkpoint)?;
@@ -266,13 +267,19 @@ pub fn sample(
     };
     let sampler = Sampler { temperature: 0.8, seed, ..Sampler::default() };
     let options = Options { max_tokens, sampler, ..Options::default() };
-    eprintln!("\na sample:");
-    let written = generate(&mut session, Some(tokenizer), &start, &options, &mut |event| match event {
-        Event::Piece { text } => show::out(&text).is_ok(),
-        _ => true,
+    show::say("\na sample:");
+    let mut print = |text: &str| {
+        if printed.is_ok() {
+            *printed = show::out(text);
+        }
+    };
+    let written = generate(&mut session, Some(tokenizer), &start, &options, &mut |event| {
+        if let Event::Piece { text } = event {
+            print(&text);
+        }
+        true
     })?;
-    println!();
-    std::io::stdout().flush()?;
+    print("\n");
     Ok(Some((tokenizer.decode(&start)?, written.text)))
 }
 

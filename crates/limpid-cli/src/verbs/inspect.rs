@@ -132,11 +132,8 @@ pub fn run(args: Args) -> Result<()> {
     if let Some(path) = &args.save {
         let names: Vec<&str> = args.tensor.iter().map(String::as_str).collect();
         trace.save(path, &names)?;
-        eprintln!(
-            "saved {} to {}",
-            if names.is_empty() { "all tensors".into() } else { format!("{} tensors", names.len()) },
-            path.display()
-        );
+        let saved = if names.is_empty() { "all tensors".into() } else { show::plural(names.len(), "tensor") };
+        show::say(format_args!("saved {saved} to {}", path.display()));
     }
     if args.json {
         show::json(&to_json(&args, &model, &ids, &seen, tokenizer))?;
@@ -180,7 +177,7 @@ pub fn run(args: Args) -> Result<()> {
         let mut text = String::new();
         if let Some(tokenizer) = tokenizer {
             let pieces: Vec<String> = tokenizer.pieces(&ids)?.iter().map(|p| format!("{p:?}")).collect();
-            text = format!("{} tokens: {}\n\n", ids.len(), pieces.join(" "));
+            text = format!("{}: {}\n\n", show::plural(ids.len(), "token"), pieces.join(" "));
         }
         parts.push(text + &table::summary_table(&seen.rows, show::table_width()));
     }

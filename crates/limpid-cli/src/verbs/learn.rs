@@ -1,6 +1,6 @@
 //! `tokenize train`: a tokenizer learned from documents.
 
-use crate::options::{DataOptions, Interrupted, Usage, cores};
+use crate::options::{self, DataOptions, Interrupted, Usage, cores};
 use crate::show::{self, Progress};
 use crate::source::{self, Read};
 use anyhow::{Context, Result, bail};
@@ -106,7 +106,7 @@ pub fn run(args: Args) -> Result<()> {
     let format = super::tokenize::format(args.format.as_deref(), &args.out)?;
     let mut read = Read::new(&args.inputs, &args.reading)?;
     let (files, total) = (read.documents.inputs().len(), read.documents.size());
-    let threads = args.threads.map_or_else(cores, usize::from);
+    let threads = options::threads(args.threads);
     let mut learner = Learner::new(recipe)?;
     let asked = super::train::interrupt()?;
     let stopped = || bail!(Interrupted("stopped; nothing was written"));
@@ -150,8 +150,8 @@ pub fn run(args: Args) -> Result<()> {
     let left = source::left_out(read.documents.empty, read.documents.bad, &read.documents.complaints);
     let names: Vec<String> = written.iter().map(|path| path.display().to_string()).collect();
     show::out(&format!(
-        "{} tokens from {} of text in {}: {}{left}\n{}",
-        show::commas(size as u64),
+        "{} from {} of text in {}: {}{left}\n{}",
+        show::plural(size, "token"),
         show::bytes(bytes),
         show::duration(seconds),
         names.join(", "),

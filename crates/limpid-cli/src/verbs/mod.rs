@@ -131,9 +131,29 @@ pub fn finite(checkpoint: &Checkpoint, what: &str, result: f64) -> Result<()> {
     }
 }
 
+/// Opens a model; a name that no file has is most often a preset's, or one of a model elsewhere.
+pub fn checkpoint(model: &Path) -> Result<Checkpoint> {
+    if model.symlink_metadata().is_ok() {
+        return Ok(Checkpoint::open(model)?);
+    }
+    let (path, name) = (model.display(), model.to_string_lossy());
+    let mend = match Config::preset(&name) {
+        Ok(_) => format!(
+            "it is the name of a preset: `limpid train --preset {name}` makes such a model; trained weights of that \
+             name are fetched from where they are published, for example as the folder huggingface.co/{name}"
+        ),
+        Err(_) => {
+            "limpid opens a folder (of `limpid train`, or one of HuggingFace's that you have fetched), a .gguf or \
+                   a .bin of llm.c, and downloads none"
+                .into()
+        }
+    };
+    bail!("there is no file or folder {path} here: {mend}")
+}
+
 /// Opens a model, with an adapter if one is given.
 pub fn adapted(model: &Path, adapter: Option<&Path>) -> Result<Checkpoint> {
-    let checkpoint = Checkpoint::open(model)?;
+    let checkpoint = checkpoint(model)?;
     Ok(match adapter {
         Some(adapter) => checkpoint.with_adapter(adapter)?,
         None => checkpoint,

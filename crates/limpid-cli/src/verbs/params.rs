@@ -2,7 +2,6 @@
 
 use crate::{options, show};
 use anyhow::{Result, bail};
-use limpid::checkpoint::Checkpoint;
 use limpid::config::{Config, Mask};
 use limpid::model::{Model, Use};
 use std::path::PathBuf;
@@ -29,7 +28,7 @@ pub fn run(args: Args) -> Result<()> {
     let (what, config) = match (&args.name, &args.model) {
         (Some(name), _) => (name.clone(), Config::preset(name)?),
         (None, Some(dir)) => {
-            let checkpoint = Checkpoint::open(dir)?;
+            let checkpoint = super::checkpoint(dir)?;
             if args.check
                 && let Some((tensor, at)) = checkpoint.not_finite()?
             {

@@ -254,8 +254,8 @@ pub fn run(args: Args) -> Result<()> {
                 "all steps",
                 format!(
                     "{} tokens, the text {:.1} times over",
-                    n(tokens_step * recipe.steps as usize),
-                    (tokens_step as u64 * recipe.steps) as f64 / job.train.len() as f64
+                    n(tokens_step.saturating_mul(recipe.steps as usize)),
+                    tokens_step as f64 * recipe.steps as f64 / job.train.len() as f64
                 ),
             ),
         ],
@@ -336,7 +336,10 @@ pub fn run(args: Args) -> Result<()> {
         "Work",
         vec![
             ("a step", format!("{}FLOP", show::count(flops))),
-            ("roof", format!("{}FLOP/s with {threads} threads, {level} (measured now)", show::count(roof))),
+            (
+                "roof",
+                format!("{}FLOP/s with {}, {level} (measured now)", show::count(roof), show::plural(threads, "thread")),
+            ),
             (
                 "expected time",
                 format!(

@@ -44,7 +44,7 @@ pub fn run(args: Args) -> Result<()> {
             Err(e) => return Err(e),
         }
     }
-    passed.iter().for_each(|(_, why)| eprintln!("passed over: {why:#}"));
+    passed.iter().for_each(|(_, why)| show::say(format_args!("passed over: {why:#}")));
     if runs.is_empty() {
         bail!("none of the {} folders holds a run with a step", args.runs.len());
     }
@@ -79,10 +79,10 @@ pub fn run(args: Args) -> Result<()> {
         text += &format!("\n{}", table(all.map(|row| row.into_iter().map(String::from).collect()).collect()));
     }
     show::out(&text)?;
-    eprintln!(
+    show::say(format_args!(
         "train loss: mean of the last {RECENT} steps; val loss: of the step it was best at; tok/s: with evaluations and saves"
-    );
-    eprintln!("the curves are in {}", out.display());
+    ));
+    show::say(format_args!("the curves are in {}", out.display()));
     Ok(())
 }
 

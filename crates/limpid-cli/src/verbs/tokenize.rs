@@ -2,11 +2,11 @@
 
 use crate::{show, source};
 use anyhow::{Context, Result, bail};
-use limpid::checkpoint::{Checkpoint, is_part};
+use limpid::checkpoint::is_part;
 use limpid::data::{LONGEST, read_line};
 use limpid::tokenizer::{Kind, Order, Split, Tokenizer, from_one_based, statistics, to_one_based};
 use limpid::trace::table;
-use std::io::{BufRead, Write};
+use std::io::BufRead;
 use std::path::{Path, PathBuf};
 
 /// Text to ids and back, pieces beside ids; `tokenize train` learns a tokenizer.
@@ -132,7 +132,7 @@ fn lines(tokenizer: &Tokenizer, file: &str, decode: bool, ordinary: bool) -> Res
         "-" => Box::new(std::io::stdin().lock()),
         _ => Box::new(std::io::BufReader::new(std::fs::File::open(file).with_context(|| file.to_string())?)),
     };
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut out = String::new();
     let mut bytes = vec![];
     for n in 1.. {
         bytes.clear();
@@ -147,16 +147,19 @@ fn lines(tokenizer: &Tokenizer, file: &str, decode: bool, ordinary: bool) -> Res
         if decode {
             let ids: Vec<u32> =
                 serde_json::from_str(&line).with_context(|| format!("{file}, line {n}: no list of ids"))?;
-            serde_json::to_writer(&mut out, &tokenizer.decode(&ids).with_context(|| format!("{file}, line {n}"))?)?;
+            out += &serde_json::to_string(&tokenizer.decode(&ids).with_context(|| format!("{file}, line {n}"))?)?;
         } else {
             let text: String =
                 serde_json::from_str(&line).with_context(|| format!("{file}, line {n}: no JSON string"))?;
             let ids = if ordinary { tokenizer.encode_ordinary(&text) } else { tokenizer.encode(&text) };
-            serde_json::to_writer(&mut out, &ids.with_context(|| format!("{file}, line {n}"))?)?;
+            out += &serde_json::to_string(&ids.with_context(|| format!("{file}, line {n}"))?)?;
         }
-        out.write_all(b"\n")?;
+        out.push('\n');
+        if out.len() >= 1 << 16 {
+            show::out(&std::mem::take(&mut out))?;
+        }
     }
-    Ok(out.flush()?)
+    show::out(&out)
 }
 
 /// Widest one-hot matrix, and longest vocabulary that is printed whole.
@@ -168,7 +171,7 @@ pub fn run(args: Args) -> Result<()> {
     }
     let text = args.text.as_deref().map(source::prompt).transpose()?;
     let tokenizer = match (&args.model, args.tokenizer.as_str()) {
-        (Some(dir), _) => super::tokenizer(&Checkpoint::open(dir)?)?.clone(),
+        (Some(dir), _) => super::tokenizer(&super::checkpoint(dir)?)?.clone(),
         (None, kind @ ("char" | "word")) => {
             let Some(text) = text.as_deref().filter(|_| !args.decode) else {
                 let purpose = if args.decode { "to decode" } else { "without TEXT" };
@@ -245,7 +248,7 @@ pub fn run(args: Args) -> Result<()> {
         ]));
     }
     if args.vocab {
-        parts.push(list(&vocabulary, first) + &format!("[{} tokens]\n", show::commas(size as u64)));
+        parts.push(list(&vocabulary, first) + &format!("[{}]\n", show::plural(size, "token")));
     }
     if let Some(matrix) = &one_hot {
         let options = table::Options { max_cols: WIDEST, ..table::Options::default() };
@@ -255,11 +258,11 @@ pub fn run(args: Args) -> Result<()> {
         let width = shown.iter().max().map_or(1, |id| id.to_string().len());
         let lines: String = shown.iter().zip(&pieces).map(|(id, piece)| format!("{id:>width$}  {piece:?}\n")).collect();
         parts.push(format!(
-            "{lines}[{} tokens of {} in {}, {} bytes]\n",
-            ids.len(),
+            "{lines}[{} of {} in {}, {}]\n",
+            show::plural(ids.len(), "token"),
             show::commas(size as u64),
             tokenizer.name(),
-            given.len()
+            show::plural(given.len(), "byte")
         ));
     }
     show::out(&parts.join("\n"))

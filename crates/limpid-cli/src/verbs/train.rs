@@ -29,7 +29,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 /// Train a model, or go on from one (--from).
 ///
 /// With no flags: the built-in stories, preset `nano`, about half a minute on two cores. Every flag is also a key of
-/// a --config file and an environment variable (LIMPID_STEPS=100).
+/// a --config file and an environment variable (LIMPID_STEPS=100, LIMPID_CONFIG=FILE): file < environment < flag.
 #[derive(clap::Args, Clone, Debug)]
 #[group(id = "train")]
 pub struct Args {
@@ -238,10 +238,13 @@ impl Args {
             let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
             return Ok((None, Some(Config::from_json(&text).with_context(|| path.display().to_string())?)));
         }
-        let base = Checkpoint::open(Path::new(from)).context("--from")?;
+        let base = super::checkpoint(Path::new(from)).context("--from")?;
         super::needs_head(&base)?;
         if base.adapter.is_some() && self.tuning.lora.is_some() {
-            bail!("{from} is an adapter itself: merge it first, with limpid convert {from} MERGED --to limpid");
+            bail!(
+                "{from} is an adapter itself: merge it first, with limpid convert {} MERGED --to limpid",
+                show::quoted(from)
+            );
         }
         let config = base.config.clone();
         Ok((Some(base), Some(config)))
@@ -339,25 +342,28 @@ fn timestamp() -> String {
     format!("{y:04}{m:02}{d:02}-{h:02}{min:02}{s:02}")
 }
 
-/// Set when the user asks to stop; asked a second time, the process ends at once.
+/// Set when the user or the system asks to stop (Ctrl-C, SIGTERM, a terminal that is closed); after a second Ctrl-C the
+/// process ends at once.
 pub fn interrupt() -> Result<Arc<AtomicBool>> {
     let asked = Arc::new(AtomicBool::new(false));
     let flag = asked.clone();
-    on_signal(move || {
-        if flag.swap(true, Ordering::Relaxed) {
+    on_signal(move |urgent| match flag.swap(true, Ordering::Relaxed) {
+        // a closed terminal sends SIGHUP two or three times: nobody is in a hurry there
+        true if !urgent => {}
+        true => {
             dashboard::restore();
             std::process::exit(130);
         }
-        if !dashboard::active() {
-            eprintln!("\nstopping after this step; once more to stop at once");
-        }
+        false if dashboard::active() => {}
+        false => show::say("\nstopping after this step; Ctrl-C once more to stop at once"),
     })?;
     Ok(asked)
 }
 
-/// Calls `f` at Ctrl-C, when the process is told to end and when its terminal is closed, unless that is to be ignored (nohup).
+/// Calls `f` at Ctrl-C (`true`: a person waits), when the process is told to end and when its terminal is closed, unless that is
+/// to be ignored (nohup).
 #[cfg(unix)]
-fn on_signal(f: impl Fn() + Send + 'static) -> Result<()> {
+fn on_signal(f: impl Fn(bool) + Send + 'static) -> Result<()> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     // Linux says what is ignored: a mask, with the first signal as its lowest bit
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -365,13 +371,13 @@ fn on_signal(f: impl Fn() + Send + 'static) -> Result<()> {
     let ignored = mask.is_some_and(|mask| mask >> (SIGHUP - 1) & 1 == 1);
     let caught = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| *signal != SIGHUP || !ignored);
     let mut signals = signal_hook::iterator::Signals::new(caught)?;
-    std::thread::Builder::new().spawn(move || signals.forever().for_each(|_| f()))?;
+    std::thread::Builder::new().spawn(move || signals.forever().for_each(|signal| f(signal == SIGINT)))?;
     Ok(())
 }
 
 #[cfg(not(unix))]
-fn on_signal(f: impl Fn() + Send + 'static) -> Result<()> {
-    Ok(ctrlc::set_handler(f)?)
+fn on_signal(f: impl Fn(bool) + Send + 'static) -> Result<()> {
+    Ok(ctrlc::set_handler(move || f(true))?)
 }
 
 pub fn run(args: Args) -> Result<()> {
@@ -392,7 +398,7 @@ pub fn run(args: Args) -> Result<()> {
     let (level, recipe) = (args.machine.level(), job.recipe);
     let say = |text: String| {
         if !args.json {
-            eprintln!("{text}");
+            show::say(text);
         }
     };
     let (all, learning) = (job.model.parameter_count(), job.model.learning().map(|p| p.slot.len()).sum::<usize>());
@@ -412,11 +418,12 @@ pub fn run(args: Args) -> Result<()> {
         ));
     }
     say(format!(
-        "{}: {} tokens to train on, {} to validate; tokenizer {}; {threads} threads, {level}{}",
+        "{}: {} to train on, {} to validate; tokenizer {}; {}, {level}{}",
         job.text.name,
-        show::commas(job.train.len() as u64),
+        show::plural(job.train.len(), "token"),
         show::commas(job.validation.len() as u64),
         job.tokenizer_name,
+        show::plural(threads, "thread"),
         if args.machine.precision == Precision::Bf16 { ", bf16" } else { "" },
     ));
     let floor = job
@@ -506,7 +513,7 @@ pub fn run(args: Args) -> Result<()> {
             }
             Event::Notice(what) => {
                 if args.json {
-                    eprintln!("{what}");
+                    show::say(&what);
                 }
                 progress.line(&what);
                 dashboard.iter().for_each(|d| d.line(&what));
@@ -526,8 +533,9 @@ pub fn run(args: Args) -> Result<()> {
         report(&summary, &folder, job.chat_template.as_deref().is_some_and(is_template));
     }
     let whole = !summary.stopped && summary.missing.is_empty() && !asked.load(Ordering::Relaxed);
+    let mut printed = Ok(());
     let sampled = match whole && !args.json && args.sample > 0 {
-        true => super::generate::sample(&folder, args.sample, &args.machine, recipe.seed),
+        true => super::generate::sample(&folder, args.sample, &args.machine, recipe.seed, &mut printed),
         false => Ok(None),
     };
     if let (Ok(Some((prompt, text))), Some(log)) = (&sampled, &mut log) {
@@ -543,6 +551,7 @@ pub fn run(args: Args) -> Result<()> {
         show::json(&summary)?;
     }
     sampled?;
+    printed?;
     if !summary.missing.is_empty() {
         bail!("not all that the run should leave could be written: {}", summary.missing.join("; "));
     }
@@ -553,10 +562,10 @@ pub fn run(args: Args) -> Result<()> {
 }
 
 fn report(summary: &Summary, folder: &Path, answers: bool) {
-    let folder = folder.display();
+    let (folder, word) = (folder.display(), show::quoted(folder));
     if summary.stopped {
-        eprintln!("stopped after step {}; go on with: limpid train --resume {folder}", summary.steps);
-        return;
+        let steps = summary.steps;
+        return show::say(format_args!("stopped after step {steps}; go on with: limpid train --resume {word}"));
     }
     let val = summary.val_loss.map(|v| format!(", validation loss {v:.4}")).unwrap_or_default();
     let of = match summary.steps.min(RECENT as u64) {
@@ -568,20 +577,20 @@ fn report(summary: &Summary, folder: &Path, answers: bool) {
         _ => String::new(),
     };
     if summary.ended_early {
-        eprintln!(
+        show::say(format_args!(
             "ended early: the validation loss no longer fell; the best weights are of step {}",
             summary.best_step
-        );
+        ));
     }
-    eprintln!(
-        "{} steps in {}: train loss {:.4}{of}{val}{floor}",
-        summary.steps,
+    show::say(format_args!(
+        "{} in {}: train loss {:.4}{of}{val}{floor}",
+        show::plural(summary.steps, "step"),
         show::duration(summary.seconds),
         summary.train_loss
-    );
+    ));
     let how = if answers { "--chat" } else { "--prompt" };
-    eprintln!("the model is in {folder}; try: limpid generate --model {folder} {how} TEXT");
-    eprintln!("its curves are in {folder}/report.html");
+    show::say(format_args!("the model is in {folder}; try: limpid generate --model {word} {how} TEXT"));
+    show::say(format_args!("its curves are in {folder}/report.html"));
 }
 
 /// FLOPs of a step, forward and backward; the recipe's context is the one trained on.

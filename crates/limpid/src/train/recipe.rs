@@ -287,9 +287,29 @@ impl Recipe {
         let range = |what, found: f64, ok: bool, expected| {
             if ok { Ok(()) } else { Err(ConfigError::Range { what, found, expected }) }
         };
+        let counts = [
+            ("steps", self.steps),
+            ("batch_size", self.batch_size as u64),
+            ("context", self.context as u64),
+            ("accumulate", self.accumulate as u64),
+            ("warmup_steps", self.warmup_steps),
+            ("eval_every", self.eval_every),
+            ("eval_tokens", self.eval_tokens as u64),
+            ("save_every", self.save_every),
+            ("keep", self.keep as u64),
+            ("patience", self.patience),
+            ("detail_every", self.detail_every),
+        ];
+        for (what, n) in counts {
+            range(what, n as f64, n <= 1 << 40, "at most 2^40")?;
+        }
+        // products of them stay countable, and TOML's whole numbers end there
+        range("accumulate", self.accumulate as f64, self.accumulate <= 1 << 20, "at most 2^20")?;
+        range("seed", self.seed as f64, self.seed <= i64::MAX as u64, "below 2^63")?;
+        let finite = |x: f64| (0.0..=f64::from(f32::MAX)).contains(&x);
         let below_one = |x: f64| (0.0..1.0).contains(&x);
         let (rate, least) = (self.learning_rate, self.min_learning_rate);
-        range("learning_rate", rate, rate > 0.0 && rate.is_finite(), "it must be above 0")?;
+        range("learning_rate", rate, rate > 0.0 && finite(rate), "above 0, and a number of f32")?;
         range("min_learning_rate", least, (0.0..=rate).contains(&least), "from 0 to the learning rate")?;
         for (what, x) in [
             ("beta1", self.beta1),
@@ -301,11 +321,11 @@ impl Recipe {
             range(what, x, below_one(x), "from 0 up to, but not, 1")?;
         }
         range("z_loss", self.z_loss, (0.0..=1.0).contains(&self.z_loss), "from 0 to 1; 0.0001 is usual")?;
-        range("spike", self.spike, self.spike >= 0.0, "0 to look for none, or deviations above the recent losses")?;
-        range("eps", self.eps, self.eps > 0.0, "it must be above 0")?;
-        range("weight_decay", self.weight_decay, self.weight_decay >= 0.0, "0 or more")?;
-        range("clip", self.clip, self.clip >= 0.0, "0 for no clipping, or the greatest norm of the gradient")?;
-        range("init_std", self.init_std, self.init_std >= 0.0, "0 for what suits the width, or above 0")?;
+        range("spike", self.spike, finite(self.spike), "0 to look for none, or deviations above the recent losses")?;
+        range("eps", self.eps, self.eps as f32 > 0.0 && finite(self.eps), "above 0, and a number of f32")?;
+        range("weight_decay", self.weight_decay, finite(self.weight_decay), "0 or more, and a number of f32")?;
+        range("clip", self.clip, finite(self.clip), "0 for no clipping, or the greatest norm of the gradient")?;
+        range("init_std", self.init_std, finite(self.init_std), "0 for what suits the width, or above 0")?;
         range("decay_fraction", self.decay_fraction, (0.0..=1.0).contains(&self.decay_fraction), "from 0 to 1")?;
         range("val_fraction", self.val_fraction, below_one(self.val_fraction), "from 0 up to, but not, 1")
     }
@@ -334,6 +354,45 @@ mod tests {
     fn a_number_out_of_range_is_named() {
         let error = Recipe { beta2: 1.0, ..Recipe::default() }.check().unwrap_err().to_string();
         assert_eq!(error, "beta2 is 1: from 0 up to, but not, 1");
-        assert!(Recipe { learning_rate: f64::NAN, ..Recipe::default() }.check().is_err());
+    }
+
+    /// Every number is held to its range, whoever sets it: a flag, a file, the environment, a program.
+    #[test]
+    fn no_number_passes_that_cannot_be_trained_or_written() {
+        let valid = serde_json::to_value(Recipe::default()).unwrap();
+        let with = |key: &str, value: serde_json::Value| {
+            let mut changed = valid.clone();
+            changed[key] = value;
+            serde_json::from_value::<Recipe>(changed).map(|recipe| recipe.check())
+        };
+        for (key, value) in valid.as_object().unwrap() {
+            if value.is_f64() {
+                for bad in [-1.0, 1e300] {
+                    assert!(with(key, bad.into()).unwrap().is_err(), "{key} {bad}");
+                }
+            } else if value.is_u64() {
+                assert!(with(key, u64::MAX.into()).unwrap().is_err(), "{key}");
+                assert!(with(key, (1u64 << 63).into()).unwrap().is_err(), "{key}");
+                let most = with(key, (1u64 << 20).into()).unwrap();
+                assert!(most.is_ok(), "{key}: {most:?}");
+            }
+        }
+        for bad in [f64::NAN, f64::INFINITY] {
+            let base = Recipe::default();
+            for recipe in [
+                Recipe { learning_rate: bad, ..base },
+                Recipe { min_learning_rate: bad, ..base },
+                Recipe { eps: bad, ..base },
+                Recipe { weight_decay: bad, ..base },
+                Recipe { clip: bad, ..base },
+                Recipe { spike: bad, ..base },
+                Recipe { init_std: bad, ..base },
+                Recipe { z_loss: bad, ..base },
+                Recipe { ema: bad, ..base },
+                Recipe { decay_fraction: bad, ..base },
+            ] {
+                assert!(recipe.check().is_err(), "{recipe:?}");
+            }
+        }
     }
 }

@@ -24,6 +24,7 @@ use crate::data::{Batches, Objective, Tokens, Windows};
 use crate::evaluate::{self, Score};
 use crate::files::{self, Out};
 use crate::ops::adamw::Change;
+use crate::plural::plural;
 use crate::tokenizer::Tokenizer;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -473,7 +474,8 @@ impl<'a> Run<'a> {
             return Err(TrainError::Diverged { step, loss, first, rate: recipe.learning_rate });
         }
         if early {
-            let what = format!("no better validation loss in {} evaluations: training ends", self.state.stale);
+            let what =
+                format!("no better validation loss in {}: training ends", plural(self.state.stale, "evaluation"));
             stop |= tell(Event::Notice(what)) == Control::Stop;
         }
         Ok(if stop { Some(End::Stopped) } else { early.then_some(End::Early) })
@@ -581,7 +583,10 @@ impl<'a> Run<'a> {
         (self.state.skipped, self.state.rollbacks) = (self.trainer.skipped, times);
         let what = error.to_string();
         let what = what.split("; ").next().unwrap_or_default();
-        tell(Event::Notice(format!("{what}. Back to step {back}, without the data of {} steps", step - back)));
+        tell(Event::Notice(format!(
+            "{what}. Back to step {back}, without the data of {}",
+            plural(step - back, "step")
+        )));
         Ok(())
     }
 
@@ -946,7 +951,9 @@ fn differing(was: &Recipe, is: &Recipe) -> Vec<String> {
     let keys = |r: &Recipe| serde_json::to_value(r).expect("a recipe is JSON");
     let mut found = differing_keys(&keys(was), &keys(is));
     if was.steps != is.steps {
-        found.push("steps may differ with --schedule constant, or wsd before it falls".into());
+        let how = "steps may differ with --schedule constant, or wsd before it falls; a run of another length is begun \
+                   from this one's model with --from, its folder, and another --out";
+        found.push(how.into());
     }
     found
 }

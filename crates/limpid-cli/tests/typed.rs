@@ -1,0 +1,319 @@
+//! What a person types and reads: the last word of several places that say a setting, streams that are closed or full, and
+//! messages that help.
+
+mod common;
+
+use common::{Folder, text};
+use serde_json::Value;
+use std::fs;
+use std::process::{Command, Output, Stdio};
+
+const TINY: &str =
+    "--tokenizer char --d-model 16 --n-head 2 --n-layer 1 --context-length 16 --batch-size 4 --threads 1";
+const RHYME: &str = "Twinkle, twinkle, little star, how I wonder what you are.\n";
+
+/// A folder with a text, and a model `m` trained on it for 12 steps.
+fn with_model(name: &str) -> Folder {
+    let f = Folder::new(name);
+    f.file("rhyme.txt", RHYME.repeat(60));
+    f.ok(&format!("train --data rhyme.txt {TINY} --steps 12 --sample 0 --out m --json"));
+    f
+}
+
+fn plan(f: &Folder, flags: &str, environment: &[(&str, &str)]) -> Value {
+    let mut command = f.command(&format!("plan --data rhyme.txt --tokenizer char {flags} --json"));
+    let out = command.envs(environment.to_vec()).output().unwrap();
+    assert!(out.status.success(), "{flags} {environment:?}: {}", text(&out.stderr));
+    serde_json::from_slice(&out.stdout).unwrap()
+}
+
+/// What a layer says of a whole goes over what the layers below it said of its parts, and what follows from a value follows.
+#[test]
+fn what_is_said_last_holds() {
+    let f = Folder::new("layers");
+    f.file("rhyme.txt", RHYME.repeat(60));
+    let parts = "dropout_ffn = 0.5\nattention_bias = false\nnorm_offset = false\nmin_learning_rate = 0.0\n\
+                 learning_rate = 0.002\nd_model = 16\nd_ff = 64\nn_head = 2\nsteps = 100\nwarmup_steps = 8\n";
+    let file = f.file("c.toml", parts);
+    let none: &[(&str, &str)] = &[];
+    for (flags, environment, pointer, value) in [
+        ("", none, "/config/dropout/ffn", 0.5.into()),
+        ("--dropout 0.2", none, "/config/dropout/ffn", Value::from(0.2)),
+        ("--dropout 0.2", none, "/config/dropout/attention", 0.2.into()),
+        ("--dropout-ffn 0.1 --dropout 0.2", none, "/config/dropout/ffn", 0.1.into()),
+        ("", &[("LIMPID_DROPOUT", "0.3")], "/config/dropout/ffn", 0.3.into()),
+        ("--dropout 0.2", &[("LIMPID_DROPOUT_FFN", "0.3")], "/config/dropout/ffn", 0.2.into()),
+        ("--dropout-ffn 0.2", &[("LIMPID_DROPOUT", "0.3")], "/config/dropout/ffn", 0.2.into()),
+        ("--bias true", none, "/config/attention_bias", true.into()),
+        ("--bias", none, "/config/norm_offset", true.into()),
+        ("--bias --norm-offset false", none, "/config/norm_offset", false.into()),
+        ("", &[("LIMPID_BIAS", "true")], "/config/norm_offset", true.into()),
+        ("--d-model 32", none, "/config/d_ff", 128.into()),
+        ("--n_embd 32 --d-ff 50", none, "/config/d_ff", 50.into()),
+        ("--lr 0.001", none, "/recipe/learning_rate", 0.001.into()),
+        ("--lr 0.001", none, "/recipe/min_learning_rate", 0.0.into()),
+        ("--lr 0.001 --min-lr 0.0005", none, "/recipe/min_learning_rate", 0.0005.into()),
+        ("--steps 50", none, "/recipe/warmup_steps", 5.into()),
+        ("--max_iters 1000", none, "/recipe/warmup_steps", 8.into()),
+        ("--steps 50 --warmup-steps 7", none, "/recipe/warmup_steps", 7.into()),
+        ("", &[("LIMPID_LR", "0.003")], "/recipe/learning_rate", 0.003.into()),
+    ] {
+        let found = plan(&f, &format!("--config {file} {flags}"), environment);
+        assert_eq!(found.pointer(pointer), Some(&value), "{flags} {environment:?}: {pointer}");
+    }
+    // the file may be named by the environment
+    assert_eq!(plan(&f, "", &[("LIMPID_CONFIG", &file)])["recipe"]["steps"], 100);
+    // a file's resolved settings are no cage: a run's own file, and another length, width or context
+    f.ok(&format!("train --data rhyme.txt {TINY} --steps 40 --sample 0 --dropout 0.1 --out m --json"));
+    let found = plan(&f, "--config m/limpid.toml --context-length 32 --dropout 0.2 --bias true --d-model 32", none);
+    for (pointer, value) in [
+        ("/recipe/context", Value::from(32)),
+        ("/config/dropout/embedding", 0.2.into()),
+        ("/config/ffn_bias", true.into()),
+        ("/config/d_ff", 128.into()),
+        ("/recipe/steps", 40.into()),
+    ] {
+        assert_eq!(found.pointer(pointer), Some(&value), "{pointer}");
+    }
+    // what cannot win is refused, and where it was said is named
+    let two = f.file("two.toml", "lr = 0.1\nlearning_rate = 0.2\n");
+    for (flags, says) in [
+        ("plan --config m/limpid.toml --preset baby", &["--preset baby", "m/limpid.toml", "nano"][..]),
+        (&format!("plan --config {two}"), &["two.toml", "learning_rate"]),
+        ("train --resume m --tokenizer gpt2", &["--tokenizer gpt2", "char", "--out"]),
+        ("train --resume m --freeze embed.*", &["--freeze", "another --out"]),
+    ] {
+        f.fails(2, flags, says);
+    }
+    f.fails(1, "train --resume m --dropout 0.2", &["dropout"]);
+    let wrong = f.file("wrong.toml", "steps = \"many\"\n");
+    f.fails(2, &format!("plan --config {wrong}"), &["wrong.toml", "many", "--steps"]);
+    // the same line again is no other setting
+    f.ok(&format!("train --data rhyme.txt {TINY} --preset nano --steps 40 --dropout 0.1 --sample 0 --resume m --json"));
+}
+
+#[test]
+fn unknown_variables_are_told() {
+    let f = Folder::new("variables");
+    f.file("rhyme.txt", RHYME.repeat(60));
+    let run = |name: &str, value: &str| f.command("params nano").env(name, value).output().unwrap();
+    let said = text(&run("LIMPID_STEP", "3").stderr);
+    assert!(said.contains("LIMPID_STEP,") && said.contains("did you mean LIMPID_STEPS?"), "{said}");
+    let said = text(&run("LIMPID_KILLS", "3").stderr);
+    assert!(said.lines().count() == 1 && !said.contains("mean"), "{said}");
+    assert_eq!(text(&run("LIMPID_STEPS", "3").stderr), "", "another verb's");
+    let out = run("LIMPID_JSON", "true");
+    assert!(serde_json::from_slice::<Value>(&out.stdout).is_ok());
+    let out = run("LIMPID_JSON", "yes");
+    assert!(
+        out.status.code() == Some(2) && text(&out.stderr).contains("LIMPID_JSON is `yes`"),
+        "{}",
+        text(&out.stderr)
+    );
+}
+
+/// Each number outside its range is refused in a line, whoever says it.
+#[test]
+fn numbers_out_of_range_are_refused() {
+    let f = Folder::new("ranges");
+    f.file("rhyme.txt", RHYME.repeat(60));
+    let most = u64::MAX.to_string();
+    for flag in [
+        "seed",
+        "steps",
+        "warmup-steps",
+        "save-every",
+        "eval-every",
+        "eval-tokens",
+        "patience",
+        "detail-every",
+        "keep",
+        "batch-size",
+        "accumulate",
+        "context",
+        "n-segment",
+        "rotary-scaling-context",
+        "d-ff",
+    ] {
+        f.fails(1, &format!("train --data rhyme.txt {TINY} --out o --{flag} {most}"), &["error: "]);
+        let mut command = f.command(&format!("train --data rhyme.txt {TINY} --out o"));
+        command.env(format!("LIMPID_{}", flag.to_uppercase().replace('-', "_")), &most);
+        let out = command.output().unwrap();
+        assert!(flag == "batch-size" || out.status.code() == Some(1), "{flag}: {}", text(&out.stderr));
+    }
+    for (flag, value) in [
+        ("seed", "9223372036854775808"),
+        ("batch-size", "4611686018427387904"),
+        ("batch-size", "1099511627776"),
+        ("accumulate", "4611686018427387904"),
+        ("clip", "inf"),
+        ("eps", "inf"),
+        ("eps", "1e-60"),
+        ("weight-decay", "inf"),
+        ("weight-decay", "1e300"),
+        ("learning-rate", "1e300"),
+        ("spike", "inf"),
+        ("init-std", "inf"),
+        ("leaky-slope", "nan"),
+        ("norm-eps", "1e-60"),
+        ("dropout", "-0.1"),
+        ("clip", "-1"),
+        ("learning-rate", "-1e-3"),
+    ] {
+        f.fails(1, &format!("train --data rhyme.txt {TINY} --out o --{flag} {value}"), &["error: "]);
+    }
+    assert!(!f.0.join("o").exists());
+}
+
+#[test]
+fn messages_help() {
+    let f = with_model("messages");
+    let says = |code: i32, arguments: &str, said: &[&str], not: &[&str]| {
+        let message = f.fails(code, arguments, said);
+        assert!(not.iter().all(|word| !message.contains(word)), "limpid {arguments}\n{message}");
+    };
+    says(2, "train --device cpu", &["--device"], &["device-batch-size", "tip"]);
+    says(2, "man", &["man"], &["plan", "tip"]);
+    says(2, "trian", &["train"], &[]);
+    says(2, "train --learning-rat 1", &["--learning-rate"], &[]);
+    f.file("a b.txt", RHYME);
+    says(2, "train --data rhyme.txt 'a b.txt'", &["quotes keep a pattern from the shell"], &[]);
+    says(1, "generate --model gpt2 --prompt a", &["gpt2", "preset", "limpid train --preset gpt2"], &["os error"]);
+    says(1, "eval --model nowhere --data rhyme.txt", &["no file or folder nowhere", "downloads none"], &["os error"]);
+    says(1, "generate --model m --prompt a --temperature -1", &["temperature", "-1"], &[]);
+    says(2, "generate --model m --prompt a -n -5", &["-5", "--max-tokens"], &[]);
+    says(2, "tokenize --tokenizer", &["--tokenizer"], &[]);
+    says(1, "train --resume m --steps 24", &["steps was 12", "--from"], &[]);
+    says(2, "", &["Usage", "train"], &[]);
+    assert!(f.ok("help").contains("train") && f.ok("--version").starts_with("limpid "));
+
+    // the context fills up: the text is whole, and it is said once, after it
+    let (out, said) = f.both("generate --model m --prompt Twinkle --num-samples 2");
+    assert_eq!(said.matches("note:").count(), 1, "{said}");
+    assert!(said.contains("16 tokens") && said.contains("--overflow stop"), "{said}");
+    let json = f.json("generate --model m --prompt Twinkle --num-samples 2 --json");
+    let whole = |n: usize| format!("Twinkle{}", json["samples"][n]["text"].as_str().unwrap());
+    assert_eq!(out, format!("{}\n---------------\n{}\n", whole(0), whole(1)));
+
+    // commands that are suggested can be pasted
+    let (_, said) = f.both(&format!("train --data rhyme.txt {TINY} --steps 2 --sample 0 --out 'my $run'"));
+    assert!(said.contains("limpid generate --model 'my $run' --prompt TEXT"), "{said}");
+    assert!(said.contains("1 thread,") && said.contains("1 layer,"), "{said}");
+    let (_, said) = f.both("data prepare rhyme.txt --out 'my shards' --threads 64");
+    assert!(said.contains("limpid train --data 'my shards'") && said.contains("1 file,"), "{said}");
+    assert_eq!(said.matches("64 threads on").count(), 1, "{said}");
+}
+
+/// Names from files reach a person, never a terminal: in every message and, on a terminal, in every table.
+#[test]
+fn escapes_in_names_are_spelled() {
+    let f = Folder::new("escapes");
+    let evil = "a\u{1b}[31m\u{7}\u{9b}2J";
+    fs::create_dir(f.0.join(evil)).unwrap();
+    f.file(&format!("{evil}/config.json"), format!("{{\"{evil}\": 1, \"model_type\": \"{evil}\"}}"));
+    f.file("c.toml", "\"a\\u001b[31m\\u009b2J\" = 1\n");
+    for arguments in [
+        format!("params --model '{evil}'"),
+        format!("params --model 'no{evil}'"),
+        format!("train --data 'no{evil}'"),
+        format!("'{evil}'"),
+        format!("train '--{evil}'"),
+        format!("train --steps '{evil}'"),
+        format!("report '{evil}'"),
+        format!("tokenize --tokenizer '{evil}' a"),
+        "plan --config c.toml".into(),
+    ] {
+        let (_, message) = f.refuses(&arguments, &[r"\u{9b}2J"]);
+        assert!(!message.contains(|c: char| c.is_control() && c != '\n'), "{arguments}: {message:?}");
+    }
+}
+
+#[cfg(unix)]
+mod streams {
+    use super::*;
+    use std::io::{BufRead, BufReader};
+
+    fn sh(f: &Folder, script: &str) -> Output {
+        let script = format!("limpid() {{ '{}' \"$@\"; }}\n{script}", common::LIMPID);
+        Command::new("bash").args(["-c", &script]).current_dir(&f.0).stdin(Stdio::null()).output().unwrap()
+    }
+
+    /// Every verb, in a folder with a model.
+    const VERBS: [&str; 16] = [
+        "params nano",
+        "params --model m --json",
+        "generate --model m --prompt Twinkle --max-tokens 40",
+        "generate --model m --prompt Twinkle --max-tokens 40 --trace",
+        "eval --model m --data rhyme.txt",
+        "inspect --model m --prompt star --next --listing",
+        "report m",
+        "plan --data rhyme.txt --tokenizer char",
+        "check --data rhyme.txt --tokenizer char --d-model 16 --n-head 2 --n-layer 1 --context-length 16",
+        "tokenize hello",
+        "tokenize --decode 1,2,3",
+        "tokenize train rhyme.txt --vocab-size 260 --out t.json",
+        "data info rhyme.txt",
+        "convert m c --to hf",
+        "bench encode rhyme.txt",
+        "--help",
+    ];
+
+    /// A closed stream ends quietly, a full one is told; neither is a panic, whichever stream it is.
+    #[test]
+    fn no_stream_makes_a_verb_panic() {
+        let f = with_model("streams");
+        for verb in VERBS {
+            for (to, code) in
+                [(">/dev/full", 1), ("2>/dev/full", 0), ("> >(exec 0<&-)", 0), (">&-", 0), ("2>&-", 0), (">&- 2>&-", 0)]
+            {
+                let _ = fs::remove_dir_all(f.0.join("c"));
+                let out = sh(&f, &format!("limpid {verb} {to}"));
+                let said = text(&out.stderr);
+                assert_eq!(out.status.code(), Some(code), "{verb} {to}: {said}");
+                assert!(!said.contains("panicked"), "{verb} {to}: {said}");
+                assert!(code == 0 || said.contains("standard output cannot be written"), "{verb} {to}: {said}");
+            }
+        }
+    }
+
+    /// A run is what it would have been, though nobody hears of it any more.
+    #[test]
+    fn training_goes_on_unheard() {
+        let f = with_model("unheard");
+        let weights =
+            |run: &str| (f.bytes(&format!("{run}/model.safetensors")), f.0.join(run).join("report.html").exists());
+        let flags = format!("train --data rhyme.txt {TINY} --steps 60 --eval-every 20 --sample 30");
+        f.ok(&format!("{flags} --out whole"));
+        for (n, to) in
+            ["2>&1 | head -4", "2>/dev/full", "2> >(exec 0<&-)", "2>&-", ">&- 2>&-", "| head -c 1", ">/dev/full"]
+                .iter()
+                .enumerate()
+        {
+            let out = sh(&f, &format!("limpid {flags} --out r{n} {to}"));
+            assert!(!text(&out.stderr).contains("panicked"), "{to}: {}", text(&out.stderr));
+            assert!(weights(&format!("r{n}")) == weights("whole"), "{to}");
+        }
+        let out = sh(&f, &format!("limpid {flags} --out full >/dev/full"));
+        assert!(out.status.code() == Some(1) && weights("full") == weights("whole"), "{}", text(&out.stderr));
+    }
+
+    /// A terminal that is closed sends SIGHUP more than once, and takes stderr with it: the state is saved.
+    #[test]
+    fn a_closed_terminal_saves_and_stops() {
+        let f = with_model("hangup");
+        let flags = format!("train --data rhyme.txt {TINY} --steps 1000000 --sample 0 --out run");
+        let mut child = f.command(&flags).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        lines.find(|line| line.as_ref().is_ok_and(|line| line.starts_with("step"))).unwrap().unwrap();
+        drop(lines);
+        for signal in ["-HUP", "-HUP", "-TERM", "-HUP"] {
+            let _ = Command::new("kill").args([signal, &child.id().to_string()]).status();
+        }
+        let status = child.wait().unwrap();
+        assert!(status.code().is_some_and(|code| code != 101), "{status}");
+        let summary: Value = serde_json::from_slice(&f.bytes("run/summary.json")).unwrap();
+        assert_eq!(summary["stopped"], true);
+        assert!(f.0.join("run/state/last.safetensors").exists());
+        assert!(f.0.join("run/report.html").exists());
+    }
+}
