@@ -399,7 +399,7 @@ fn conversations_are_learned_as_the_guide_says() {
     let of = |kind| block("chat.md", "## Train on conversations", kind);
     let lines = of("json");
     f.file("chat.jsonl", &lines);
-    let small = "--d-model 32 --n-head 2 --n-layer 2 --threads 2 --sample 0 --json";
+    let small = "--tokenizer char --d-model 32 --n-head 2 --n-layer 2 --threads 2 --sample 0 --json";
     let said: Vec<String> = of("sh")
         .lines()
         .map(|line| line.strip_prefix("limpid ").unwrap())

@@ -112,9 +112,11 @@ impl TooLarge {
 /// sequences at once, shorter ones, fewer blocks, or an adapter for a model that has learned already.
 pub fn too_large(job: &Job, machine: &MachineOptions) -> Result<Option<TooLarge>> {
     let (threads, Job { config, recipe, .. }) = (machine.threads(), job);
-    let takes = |model: &Model, recipe: &Recipe| needed(model, Some(recipe), threads);
+    let takes = |model: &Model, recipe: &Recipe| needed(model, Some(recipe), threads) + job.program;
     let needed = takes(&job.model, recipe);
-    let Some(available) = memory().map(|memory| memory.available).filter(|available| needed > *available) else {
+    // this very process holds the program already
+    let lacks = |available: &u64| needed > available + job.program;
+    let Some(available) = memory().map(|memory| memory.available).filter(lacks) else {
         return Ok(None);
     };
     // a little is left to the system
