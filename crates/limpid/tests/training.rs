@@ -315,10 +315,10 @@ fn a_resume_with_other_settings_says_which() {
     let dir = folder("differs");
     run_until(&dir, recipe(), &tiny(), Some(5), false);
     // the text that `run_until` trains on
-    let (text, none, tokenizer) = (documents(&ids()[..500]), Tokens::default(), letters());
+    let (text, validation, tokenizer) = (documents(&ids()[..500]), documents(&ids()[500..]), letters());
     let refused = |config: &Config, recipe: Recipe, text: &Tokens| {
         let trainer = trainer(config, recipe);
-        let mut run = Run::new(trainer, Some(dir.clone()), text, &none, Objective::NextToken, &tokenizer);
+        let mut run = Run::new(trainer, Some(dir.clone()), text, &validation, Objective::NextToken, &tokenizer);
         run.resume(None).unwrap_err().to_string()
     };
     let error = refused(&tiny(), Recipe { learning_rate: 2e-3, ..recipe() }, &text);
@@ -340,12 +340,12 @@ fn a_resume_with_other_settings_says_which() {
     // what only says when to look and to save is free
     let trainer_of = |recipe| trainer(&tiny(), recipe);
     let free = Recipe { eval_every: 5, save_every: 1, keep: 3, patience: 9, detail_every: 0, spike: 0.0, ..recipe() };
-    let mut run = Run::new(trainer_of(free), Some(dir.clone()), &text, &none, Objective::NextToken, &tokenizer);
+    let mut run = Run::new(trainer_of(free), Some(dir.clone()), &text, &validation, Objective::NextToken, &tokenizer);
     assert_eq!(run.resume(None).unwrap(), 5);
     drop(run);
     fs::write(dir.join("state/last.safetensors"), b"short").unwrap();
     let mut run =
-        Run::new(trainer(&tiny(), recipe()), Some(dir.clone()), &text, &none, Objective::NextToken, &tokenizer);
+        Run::new(trainer(&tiny(), recipe()), Some(dir.clone()), &text, &validation, Objective::NextToken, &tokenizer);
     assert!(run.resume(None).unwrap_err().to_string().contains("cut short"));
     fs::remove_dir_all(dir).unwrap();
 }
@@ -691,22 +691,24 @@ fn a_rate_that_diverges_at_once_is_told() {
 }
 
 #[test]
-fn a_state_of_a_later_format_is_refused() {
+fn a_state_of_another_format_is_refused() {
     let _alone = alone();
     let dir = folder("later");
     run_until(&dir, recipe(), &tiny(), Some(4), false);
     let path = dir.join("state/last.safetensors");
     let bytes = fs::read(&path).unwrap();
-    let here = br#"\"format\":1,"#;
+    let here = br#"\"format\":2,"#;
     let at = bytes.windows(here.len()).position(|w| w == here).unwrap();
-    let mut later = bytes.clone();
-    later[at + here.len() - 2] = b'7';
-    fs::write(&path, later).unwrap();
     let (text, none, tokenizer) = (text(), Tokens::default(), letters());
-    let mut run =
-        Run::new(trainer(&tiny(), recipe()), Some(dir.clone()), &text, &none, Objective::NextToken, &tokenizer);
-    let error = run.resume(None).unwrap_err().to_string();
-    assert!(error.contains("format 7") && error.contains("a later limpid wrote it"), "{error}");
+    for (format, said) in [(b'7', "a later limpid wrote it"), (b'1', "an older limpid wrote it")] {
+        let mut other = bytes.clone();
+        other[at + here.len() - 2] = format;
+        fs::write(&path, other).unwrap();
+        let mut run =
+            Run::new(trainer(&tiny(), recipe()), Some(dir.clone()), &text, &none, Objective::NextToken, &tokenizer);
+        let error = run.resume(None).unwrap_err().to_string();
+        assert!(error.contains(&format!("format {}", format as char)) && error.contains(said), "{error}");
+    }
     fs::remove_dir_all(dir).unwrap();
 }
 
