@@ -1,40 +1,23 @@
 //! Other programs' files: what is written is read back bit for bit, files made by others are read and written as they
 //! are, broken ones are refused with a reason, and no mutation of one makes reading panic or take much memory.
 
+#[path = "common/counting.rs"]
+mod counting;
+#[path = "common/mutate.rs"]
+mod mutate;
+
+use counting::{Counting, most};
 use limpid::checkpoint::CheckpointError;
 use limpid::checkpoint::gguf::{self, Array, Metadata, Value};
 use limpid::checkpoint::llmc::{self, Header};
 use limpid::checkpoint::safetensors_file as st;
 use limpid::checkpoint::store::{Dtype, Facts, Out, Store, encode};
 use limpid::ops::random;
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+use mutate::Dice;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Counts what this thread holds, and the most it held.
-struct Counting;
-thread_local! {
-    static HELD: Cell<(isize, isize)> = const { Cell::new((0, 0)) };
-}
-fn counted(change: isize) {
-    let _ = HELD.try_with(|h| h.set((h.get().0 + change, h.get().1.max(h.get().0 + change))));
-}
-// SAFETY: every call is passed on to the system's allocator unchanged.
-#[allow(unsafe_code)]
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        counted(layout.size() as isize);
-        // SAFETY: as above.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        counted(-(layout.size() as isize));
-        // SAFETY: as above.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
@@ -597,44 +580,6 @@ fn broken_llmc_files_say_what_is_wrong() {
 
 // ------------------------------------------------------------------------------------------------ mutations
 
-/// Numbers that make arithmetic go wrong.
-const AWKWARD: [u64; 14] =
-    [0, 1, 2, 5, 31, 33, 255, 1 << 16, 1 << 31, u32::MAX as u64, 1 << 40, 1 << 61, i64::MAX as u64, u64::MAX];
-
-/// One to four changes of a file, by a seed: bits, numbers, digits, pieces moved, cut or added.
-fn mutated(original: &[u8], seed: u64) -> Vec<u8> {
-    let mut bytes = original.to_vec();
-    let mut n = 0;
-    let mut draw = |below: usize| {
-        n += 1;
-        random::bits(seed, 1, n) as usize % below.max(1)
-    };
-    for _ in 0..=draw(4) {
-        // most of what can go wrong is near the beginning
-        let len = bytes.len().max(1);
-        let at = if draw(4) > 0 { draw(len.min(400)) } else { draw(len) };
-        let width = [1, 2, 4, 8][draw(4)].min(bytes.len().saturating_sub(at));
-        match draw(8) {
-            0 if width > 0 => bytes[at] ^= 1 << draw(8),
-            1..=3 => bytes[at..at + width].copy_from_slice(&AWKWARD[draw(AWKWARD.len())].to_le_bytes()[..width]),
-            4 => {
-                if let Some(digit) = bytes[at..].iter_mut().find(|b| b.is_ascii_digit()) {
-                    *digit = b"0123456789-.e]"[draw(14)];
-                }
-            }
-            5 => bytes.truncate(at),
-            6 => {
-                let piece = bytes[at..(at + draw(64)).min(bytes.len())].to_vec();
-                let to = draw(bytes.len());
-                bytes.splice(to..to, piece);
-            }
-            7 => drop(bytes.drain(at..(at + draw(16)).min(bytes.len()).max(at))),
-            _ => {}
-        }
-    }
-    bytes
-}
-
 /// Reads thousands of mutations: an error or values, no panic, and not much memory.
 fn survives(name: &str, original: &[u8], read: impl Fn(&Path) -> Result<(), CheckpointError>) {
     let folder = Folder::new(name);
@@ -642,16 +587,14 @@ fn survives(name: &str, original: &[u8], read: impl Fn(&Path) -> Result<(), Chec
     let mut good = 0;
     read(&folder.file("whole", original)).unwrap();
     for seed in 0..rounds {
-        let bytes = mutated(original, seed);
+        let bytes = mutate::bytes(original, &mut Dice::new(seed));
         let path = folder.file("mutated", &bytes);
-        let before = HELD.get().0;
-        HELD.set((before, before));
-        match read(&path) {
+        let (done, most) = most(|| read(&path));
+        match done {
             Ok(()) => good += 1,
             Err(error) => assert!(error.to_string().starts_with(&path.display().to_string()), "{error}"),
         }
-        let most = HELD.get().1 - before;
-        assert!(most as usize <= 8 * bytes.len() + 16_384, "{name} {seed}: {most} bytes for {}", bytes.len());
+        assert!(most <= 8 * bytes.len() + 16_384, "{name} {seed}: {most} bytes for {}", bytes.len());
         // a mapped file may not be shortened, so the next one takes its name anew
         fs::remove_file(&path).unwrap();
     }
