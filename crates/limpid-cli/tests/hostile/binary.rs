@@ -1,9 +1,10 @@
 //! The binary with flags, variables, files and names that it should not be given. Whatever it is: it ends by itself with a code of
 //! its own, without a panic, within its address space, and says nothing that a terminal would obey.
 
+use super::Cases::{Listed, Share};
 use super::models::{Restored, change, differing, name};
 use super::mutate::Dice;
-use super::{ANY, Came, Subject, Trial, Verdict};
+use super::{Came, Subject, Trial, Verdict, skipped};
 use limpid::checkpoint::safetensors_file;
 use serde_json::Value;
 use std::ffi::{OsStr, OsString};
@@ -15,14 +16,15 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 pub const SUBJECTS: &[Subject] = &[
-    Subject { name: "run", share: 18, most: ANY, new: runs },
-    Subject { name: "prepared", share: 8, most: ANY, new: prepared },
-    Subject { name: "report", share: 6, most: ANY, new: reports },
-    Subject { name: "configuration", share: 8, most: ANY, new: configurations },
-    Subject { name: "flags", share: 24, most: ANY, new: |at| flags(at, false) },
-    Subject { name: "variables", share: 6, most: ANY, new: |at| flags(at, true) },
-    Subject { name: "names", share: 2, most: ANY, new: names },
-    Subject { name: "devices", share: 1, most: 48, new: devices },
+    Subject { name: "run", cases: Share(18), new: runs },
+    Subject { name: "prepared", cases: Share(8), new: prepared },
+    Subject { name: "report", cases: Share(6), new: reports },
+    Subject { name: "configuration", cases: Share(8), new: configurations },
+    Subject { name: "flags", cases: Share(24), new: |at| flags(at, false) },
+    Subject { name: "variables", cases: Share(6), new: |at| flags(at, true) },
+    Subject { name: "names", cases: Share(2), new: names },
+    Subject { name: "devices", cases: Listed(48), new: devices },
+    Subject { name: "limits", cases: Listed(LIMITS.len() * UNDER.len()), new: limits },
 ];
 
 /// Address space of a case, in KiB: small models take a tenth of it.
@@ -43,10 +45,20 @@ struct Answer {
 
 /// Runs limpid in `at`.
 fn limpid<S: AsRef<OsStr>>(at: &Path, arguments: &[S], variable: Option<(&str, &OsStr)>) -> Result<Answer, String> {
+    under(&format!("ulimit -v {SPACE}"), at, arguments, variable)
+}
+
+/// Runs limpid in `at` behind what a shell does first.
+fn under<S: AsRef<OsStr>>(
+    first: &str,
+    at: &Path,
+    arguments: &[S],
+    variable: Option<(&str, &OsStr)>,
+) -> Result<Answer, String> {
     let (out, said) = (at.join(".out"), at.join(".said"));
     let mut command = Command::new("sh");
     command
-        .args(["-c", &format!("ulimit -c 0; ulimit -v {SPACE}; exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_limpid")])
+        .args(["-c", &format!("ulimit -c 0; {first} && exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_limpid")])
         .args(arguments)
         .current_dir(at)
         .env_clear()
@@ -273,7 +285,7 @@ fn reports(at: &Path) -> Trial {
 /// A configuration file that was changed is refused by name, or says what its flags would.
 fn configurations(at: &Path) -> Trial {
     const TOML: &str = "# settings\nn_layer = 2\nd_model = 32\nn-head = 2\ncontext_length = 16\ndropout = 0.1\nbias = true\n\
-        activation = \"gelu-tanh\"\nsteps = 3\nlearning_rate = 3e-3\nbetas = [0.9, 0.95]\n";
+        activation = \"gelu-tanh\"\nsteps = 3\nlearning_rate = 3e-3\nbeta2 = 0.95\n";
     const JSON: &str = "{\"n_layer\": 2, \"d_model\": 32, \"n_head\": 2, \"context_length\": 16, \"tied_head\": false,\
         \"positions\": \"rotary\", \"steps\": 3, \"batch_size\": 4, \"seed\": 5, \"weight_decay\": 0.1}";
     fs::write(at.join("text.txt"), words()).unwrap();
@@ -305,7 +317,7 @@ fn configurations(at: &Path) -> Trial {
             (0, Some(is)) if Some(&is) == parsed(original.as_bytes()).as_ref() => Ok(Came::Same),
             (0, Some(_)) => Ok(Came::Told),
             // what cannot be together is said by the names of its keys
-            (2, Some(is)) if is.as_object().is_some_and(|is| is.keys().any(|key| says(&answer, key))) => {
+            (_, Some(is)) if is.as_object().is_some_and(|is| is.keys().any(|key| says(&answer, key))) => {
                 Ok(Came::Refused)
             }
             _ => named(&answer, &file),
@@ -569,6 +581,65 @@ fn devices(at: &Path) -> Trial {
             0 if kind == "/dev/null" => Ok(Came::Same),
             0 => Err(format!("{kind} as {file}, {line}: done, with exit code 0")),
             _ => Ok(Came::Refused),
+        }
+    })
+}
+
+/// What the system gives too little of.
+const LIMITS: [&str; 12] = [
+    "ulimit -v 150000",
+    "ulimit -v 300000",
+    "ulimit -v 600000",
+    "ulimit -v 1200000",
+    "ulimit -n 8",
+    "ulimit -n 12",
+    "ulimit -s 256",
+    "trap '' XFSZ; ulimit -f 8",
+    "trap '' XFSZ; ulimit -f 64",
+    "mount -t tmpfs -o size=16k none full",
+    "mount -t tmpfs -o size=64k none full",
+    "mount -t tmpfs -o size=1m none full",
+];
+const UNDER: [&str; 6] = [
+    "train --data text.txt --preset gpt2 --tokenizer gpt2 --steps 1 --batch-size 4 --out full/new",
+    "train --data text.txt --preset gpt2 --tokenizer gpt2 --steps 1 --batch-size 100000 --out full/new",
+    "train --data text.txt --tokenizer char --steps 4 --save-every 1 --eval-every 1 --threads 64 --out full/new",
+    "eval --model run --data text.txt --threads 64",
+    "data prepare text.txt --tokenizer gpt2 --out full/prepared --threads 64",
+    "convert run full/model.gguf",
+];
+
+/// With less memory, fewer files and threads, and less disk than it takes: done, or an error that says so.
+fn limits(at: &Path) -> Trial {
+    furnished(at);
+    let at = at.to_path_buf();
+    Box::new(move |n, _| {
+        let (limit, line) = (LIMITS[n % LIMITS.len()], UNDER[n / LIMITS.len() % UNDER.len()]);
+        let _ = fs::remove_dir_all(at.join("full"));
+        fs::create_dir_all(at.join("full")).unwrap();
+        let line: Vec<&str> = line.split(' ').collect();
+        let run = |at: &Path| match limit.starts_with("mount") {
+            false => under(limit, at, &line, None),
+            true => {
+                // a mount that nobody else sees, where such may be made
+                let able = Command::new("unshare")
+                    .args(["-m", "sh", "-c", limit])
+                    .current_dir(at)
+                    .stderr(Stdio::null())
+                    .status();
+                if !able.is_ok_and(|status| status.success()) {
+                    skipped("no file system may be mounted here: a full disk is not tried");
+                    return Ok(Answer { code: 0, out: vec![], said: String::new(), stopped: false });
+                }
+                let first = format!("unshare -m sh -c '{limit} && exec \"$0\" \"$@\"' \"$0\" \"$@\"; exit $?; :");
+                under(&first, at, &line, None)
+            }
+        };
+        let answer = run(&at).map_err(|e| format!("{limit}: limpid {}: {e}", line.join(" ")))?;
+        match answer.code {
+            0 => Ok(Came::Same),
+            _ if answer.stopped || answer.said.contains("error: ") => Ok(Came::Refused),
+            code => Err(format!("{limit}: limpid {}: exit code {code}, and no word of why", line.join(" "))),
         }
     })
 }

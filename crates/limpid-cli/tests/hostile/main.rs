@@ -22,7 +22,7 @@ mod texts;
 
 use limpid::ops::random;
 use mutate::Dice;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -52,17 +52,20 @@ pub type Verdict = Result<Came, String>;
 pub struct Subject {
     /// What it is called on the command line.
     pub name: &'static str,
-    /// Cases of it among all.
-    pub share: usize,
-    /// Cases there are, where they are counted.
-    pub most: usize,
+    /// How many cases there are.
+    pub cases: Cases,
     /// Makes what its cases share, in an empty folder of its own.
     /// Makes what its cases share, in an empty folder of its own.
     pub new: fn(&Path) -> Trial,
 }
 
-/// As many cases as are asked for.
-pub const ANY: usize = usize::MAX;
+/// How many cases a subject has.
+pub enum Cases {
+    /// As many as are asked for: its part among all such subjects.
+    Share(usize),
+    /// A list, made whole each time.
+    Listed(usize),
+}
 
 /// A case by its number and its draws.
 pub type Trial = Box<dyn FnMut(usize, &mut Dice) -> Verdict>;
@@ -94,14 +97,23 @@ fn main() -> ExitCode {
         .map(|a| a.split_once(':').map_or((&a[..], None), |(name, n)| (name, n.parse().ok())))
         .collect();
     let cases = std::env::var("LIMPID_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(CASES);
-    let shares: usize = all.iter().map(|s| s.share).sum();
+    let (mut shares, mut listed) = (0, 0);
+    for subject in &all {
+        match subject.cases {
+            Cases::Share(n) => shares += n,
+            Cases::Listed(n) => listed += n,
+        }
+    }
     let mut jobs = vec![];
     for subject in &all {
         match wanted.iter().find(|(name, _)| *name == subject.name) {
             None if !wanted.is_empty() => {}
             Some((_, Some(one))) => jobs.push((subject.name, *one..one + 1)),
             _ => {
-                let n = (cases * subject.share).div_ceil(shares).min(subject.most);
+                let n = match subject.cases {
+                    Cases::Share(share) => (cases.saturating_sub(listed) * share).div_ceil(shares),
+                    Cases::Listed(n) => n,
+                };
                 let parts = (0..n).step_by(500).map(|from| (subject.name, from..n.min(from + 500)));
                 jobs.extend(parts);
             }
@@ -115,6 +127,7 @@ fn main() -> ExitCode {
 struct Tally {
     came: BTreeMap<&'static str, usize>,
     failed: Vec<(usize, String)>,
+    skipped: BTreeSet<String>,
     seconds: f64,
 }
 
@@ -137,6 +150,7 @@ fn run(jobs: Vec<(&'static str, std::ops::Range<usize>)>) -> ExitCode {
                     let tally = tallies.entry(name).or_default();
                     found.came.into_iter().for_each(|(came, n)| *tally.came.entry(came).or_default() += n);
                     tally.failed.extend(found.failed);
+                    tally.skipped.extend(found.skipped);
                     tally.seconds += start.elapsed().as_secs_f64();
                 }
             });
@@ -161,6 +175,7 @@ fn run(jobs: Vec<(&'static str, std::ops::Range<usize>)>) -> ExitCode {
     }
     println!("{cases} cases in {:.1} s, {failures} failed", start.elapsed().as_secs_f64());
     for (name, tally) in &tallies {
+        tally.skipped.iter().for_each(|why| println!("{name}: SKIPPED: {why}"));
         // failures that differ in numbers and places alone are one
         let mut kinds: BTreeMap<String, Vec<&(usize, String)>> = BTreeMap::new();
         for failure in &tally.failed {
@@ -212,6 +227,7 @@ fn drive(name: &str, range: std::ops::Range<usize>, found: &mut Tally) -> usize 
             Ok(line) => match line.split_at_checked(2) {
                 Some(("@ ", n)) => (now, begun) = (n.parse().unwrap(), true),
                 Some(("! ", what)) => found.failed.push((now, what.replace("\\n", "\n  "))),
+                Some(("~ ", why)) => drop(found.skipped.insert(why.into())),
                 Some(("= ", came)) => {
                     let came = ["Refused", "Same", "Told"].into_iter().find(|c| *c == came).unwrap();
                     *found.came.entry(came).or_default() += 1;
@@ -261,6 +277,11 @@ fn work(name: &str, from: usize, to: usize) {
             Err(what) => say(format!("! {}\n", shown(&what))),
         }
     }
+}
+
+/// Says once that something cannot be tried on this machine.
+pub fn skipped(why: &str) {
+    println!("~ {why}");
 }
 
 /// On one line, and nothing that a terminal obeys.

@@ -5,8 +5,9 @@
 //! computed from the form ([`weights`]) and stay as they are. What is meant to be edited may be edited: a configuration or the
 //! keys of a GGUF may say another model, if that is then what limpid says of it ([`faithful`]).
 
+use super::Cases::Share;
 use super::mutate::{self, Dice};
-use super::{ANY, Came, Subject, Trial, Verdict, counting};
+use super::{Came, Subject, Trial, Verdict, counting};
 use limpid::backend::{Backend, Cpu};
 use limpid::checkpoint::store::{Dtype, Store};
 use limpid::checkpoint::{Checkpoint, Format, SHARD_BYTES, Source, gguf, save};
@@ -18,13 +19,13 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 pub const SUBJECTS: &[Subject] = &[
-    Subject { name: "safetensors", share: 8, most: ANY, new: safetensors },
-    Subject { name: "sharded", share: 8, most: ANY, new: sharded },
-    Subject { name: "huggingface", share: 12, most: ANY, new: huggingface },
-    Subject { name: "limpid-folder", share: 10, most: ANY, new: limpid_folder },
-    Subject { name: "gguf", share: 14, most: ANY, new: gguf },
-    Subject { name: "llmc", share: 8, most: ANY, new: llmc },
-    Subject { name: "adapter", share: 8, most: ANY, new: adapter },
+    Subject { name: "safetensors", cases: Share(8), new: safetensors },
+    Subject { name: "sharded", cases: Share(8), new: sharded },
+    Subject { name: "huggingface", cases: Share(12), new: huggingface },
+    Subject { name: "limpid-folder", cases: Share(10), new: limpid_folder },
+    Subject { name: "gguf", cases: Share(14), new: gguf },
+    Subject { name: "llmc", cases: Share(8), new: llmc },
+    Subject { name: "adapter", cases: Share(8), new: adapter },
 ];
 
 /// A folder of the repository's fixtures, copied.
@@ -210,7 +211,9 @@ fn trial(wholes: Vec<Whole>) -> Trial {
         // what is opened takes memory in proportion to what is there
         let stated = most * long.div_ceil(original.len()).max(1) + (64 << 10);
         if took > 2 * stated {
-            return Err(format!("{took} bytes of memory, where {stated} are stated"));
+            let mut settings = vec![];
+            found.iter().for_each(|found| differing("", &seen.config, &found.config, &mut settings));
+            return Err(format!("{took} bytes of memory, where {stated} are stated; its settings: {settings:?}"));
         }
         let found = match found {
             Err(error) => return refused(&error, whole.open.parent().unwrap()),

@@ -1,9 +1,10 @@
 //! Tokenizers and documents in every form that limpid reads, their files changed. What a file of documents holds is said by
 //! another reader, a few lines each: limpid refuses the file or says the same.
 
+use super::Cases::{Listed, Share};
 use super::models::{Restored, change, copied, name, refused, told};
 use super::mutate::{self, Dice};
-use super::{ANY, Came, Subject, Trial, Verdict, counting};
+use super::{Came, Subject, Trial, Verdict, counting};
 use limpid::data::chat::{self, Role};
 use limpid::data::{DocumentReader, Kind, find};
 use limpid::tokenizer::{self, Order, Tokenizer};
@@ -13,35 +14,31 @@ use std::io::Write;
 use std::path::Path;
 
 pub const SUBJECTS: &[Subject] = &[
-    Subject { name: "tokenizer", share: 16, most: ANY, new: tokenizers },
-    Subject { name: "text", share: 3, most: ANY, new: |at| documents(at, "some.txt", plain().into(), 0..0, text) },
+    Subject { name: "tokenizer", cases: Share(16), new: tokenizers },
+    Subject { name: "text", cases: Share(3), new: |at| documents(at, "some.txt", plain().into(), 0..0, text) },
     Subject {
         name: "json-lines",
-        share: 6,
-        most: ANY,
+        cases: Share(6),
         new: |at| documents(at, "some.jsonl", lines().into(), 0..0, json_lines),
     },
     Subject {
         name: "json-array",
-        share: 6,
-        most: ANY,
+        cases: Share(6),
         new: |at| documents(at, "some.json", array().into(), 0..0, json_array),
     },
     Subject {
         name: "gzip",
-        share: 4,
-        most: ANY,
+        cases: Share(4),
         new: |at| documents(at, "some.jsonl.gz", gzip(lines().as_bytes()), 0..0, packed),
     },
     Subject {
         name: "zstd",
-        share: 4,
-        most: ANY,
+        cases: Share(4),
         new: |at| documents(at, "some.jsonl.zst", zstd(lines().as_bytes()), 0..0, packed),
     },
-    Subject { name: "parquet", share: 8, most: ANY, new: parquet },
-    Subject { name: "chat", share: 4, most: ANY, new: conversations },
-    Subject { name: "bombs", share: 1, most: 6, new: bombs },
+    Subject { name: "parquet", cases: Share(8), new: parquet },
+    Subject { name: "chat", cases: Share(4), new: conversations },
+    Subject { name: "bombs", cases: Listed(6), new: bombs },
 ];
 
 const TEXT: &str =
