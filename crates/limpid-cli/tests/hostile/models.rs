@@ -113,7 +113,13 @@ fn converted(at: &Path, fixture: &str, format: Format, to: &Path) -> PathBuf {
     let model = Model::new(&from.config, Use::Inspect { batch: 1, context: 1 }).unwrap();
     let values = |param: &limpid::model::Param| from.values(&model, param).unwrap().into_owned();
     let (config, tokenizer) = (&from.config, from.tokenizer.as_ref());
-    save(to, format, &Dtype::F32, &Source { config, tokenizer, values: &values, shard_bytes: SHARD_BYTES }).unwrap();
+    save(
+        to,
+        format,
+        &Dtype::F32,
+        &Source { config, tokenizer, chat_template: None, values: &values, shard_bytes: SHARD_BYTES },
+    )
+    .unwrap();
     to.into()
 }
 
