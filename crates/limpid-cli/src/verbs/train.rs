@@ -355,7 +355,7 @@ pub fn interrupt() -> Result<Arc<AtomicBool>> {
             std::process::exit(130);
         }
         false if dashboard::active() => {}
-        false => show::say("\nstopping after this step; Ctrl-C once more to stop at once"),
+        false => show::say("\nstopping after this step; once more to stop at once"),
     })?;
     Ok(asked)
 }
