@@ -44,6 +44,9 @@ pub fn is_template(text: &str) -> bool {
     text.strip_prefix(BEGIN).unwrap_or(text) == TEMPLATE
 }
 
+/// Longest line, in bytes: read as JSON it takes many times that.
+const LONGEST: usize = 16 << 20;
+
 /// Why conversations cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ChatError {
@@ -83,6 +86,9 @@ pub enum Fault {
     /// Not JSON.
     #[error("it is not JSON ({0}); expected one object on each line")]
     Json(String),
+    /// More than one conversation could have.
+    #[error("it is longer than the {LONGEST} bytes that one conversation may have")]
+    Long,
     /// Not one of the forms.
     #[error("expected an object with `messages`, `prompt` and `completion`, or `instruction` and `output`, found {0}")]
     Form(String),
@@ -274,6 +280,9 @@ fn form(object: &Map<String, Value>) -> Option<&'static [&'static str]> {
 }
 
 fn parse(line: &str) -> Result<Vec<Message>, Fault> {
+    if line.len() > LONGEST {
+        return Err(Fault::Long);
+    }
     let value: Value = serde_json::from_str(line).map_err(|e| Fault::Json(e.to_string()))?;
     let object = value.as_object().ok_or_else(|| Fault::Form(kind(&value)))?;
     let text = |key: &str| match &object[key] {
@@ -457,6 +466,7 @@ mod tests {
             (r#"{"prompt": null, "completion": "x"}"#, "expected `prompt` to be a text, found nothing"),
             (r#"{"instruction": "x", "input": [], "output": "y"}"#, "expected `input` to be a text, found a list"),
             (r#"{"prompt": "x", "completion": "say <|end|>"}"#, "message 2 contains <|end|>"),
+            (&format!("[{}0]", "0,".repeat(LONGEST / 2)), "longer than the 16777216 bytes"),
         ] {
             let text = format!("{good}\n\n{bad}\n{good}\n");
             let error = read(&text, false).unwrap_err().to_string();

@@ -112,14 +112,6 @@ pub enum Error {
         /// What is wrong with it.
         why: &'static str,
     },
-    /// Text that the splitting rules of an encoding cannot get through.
-    #[error("{name} cannot split this text ({detail}); a run of about a million blanks does this: shorten it")]
-    Split {
-        /// The encoding's name.
-        name: &'static str,
-        /// What its regular expression said.
-        detail: String,
-    },
     /// Something that is not a tokenizer.json.
     #[error("not a tokenizer.json: {0}")]
     Json(String),
