@@ -488,7 +488,7 @@ fn a_file_is_saved_whole_and_loaded() {
 /// their code points; the most frequent are taken where not all fit.
 #[test]
 fn a_stream_learns_what_a_text_does() {
-    let (text, _) = crate::data::stories::corpus(5, 3 << 20);
+    let text = Random(5).text(400_000);
     let learn = |kind: Kind, threads: usize, blocks: usize, vocab_size: usize| {
         let (learn, special) = (Learn::Plain(kind), vec!["<UNK>".to_string()]);
         let mut learner =
