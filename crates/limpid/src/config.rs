@@ -801,6 +801,12 @@ impl Config {
         if let Some(missing) = keys.iter().find(|key| !own.contains_key(**key) && !YOUNGER.contains(key)) {
             return Err(ConfigError::File(format!("config.json lacks the key `{missing}`")));
         }
+        let parts = |key: &String| known[key].as_object().into_iter().flatten().map(|(part, _)| part);
+        for (key, value) in &own {
+            if let Some(missing) = parts(key).find(|part| value.get(part.as_str()).is_none()) {
+                return Err(ConfigError::File(format!("config.json: `{key}` lacks the key `{missing}`")));
+            }
+        }
         serde_json::from_value(own.into()).map_err(|e| ConfigError::File(format!("config.json: {e}")))
     }
 
@@ -858,6 +864,12 @@ mod tests {
         assert!(error.contains("did you mean `gelu-tanh`"), "{error}");
         let bad = Config::default().to_json().replace("\"n_head\"", "\"n_heads\"");
         assert!(Config::from_json(&bad).unwrap_err().to_string().contains("did you mean `n_head`"));
+        let mut bad: serde_json::Value = serde_json::from_str(&Config::default().to_json()).unwrap();
+        bad["rotary_scaling"].as_object_mut().unwrap().remove("high");
+        let error = Config::from_json(&bad.to_string()).unwrap_err().to_string();
+        assert!(error.contains("`rotary_scaling` lacks the key `high`"), "{error}");
+        bad["rotary_scaling"] = serde_json::json!([]);
+        assert!(Config::from_json(&bad.to_string()).unwrap_err().to_string().contains("`rotary_scaling` lacks"));
     }
 
     #[test]

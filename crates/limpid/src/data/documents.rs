@@ -372,6 +372,9 @@ impl Reader {
         });
         let mut source: Source = Box::new(BufReader::with_capacity(1 << 18, raw.clone()));
         let magic = at(path, source.fill_buf())?;
+        if magic.is_empty() && path.extension().is_some_and(|e| e == "gz" || e == "zst") {
+            return Err(bad(path, "it is empty, which no packed file is: it was cut short"));
+        }
         let packed = [&[0x1f, 0x8b][..], &[0x28, 0xb5, 0x2f, 0xfd]].iter().position(|m| magic.starts_with(m));
         if let Some(packed) = packed.filter(|_| input.kind == Kind::Parquet) {
             let tool = ["gunzip", "unzstd"][packed];
