@@ -102,10 +102,12 @@ impl Roof {
 /// so many times; the operations that it did.
 fn chains(level: Level, pairs: bool, times: usize) -> f64 {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the level proves the instructions.
     match level.name() {
+        // SAFETY: the level proves the instructions.
         "avx512-bf16" if pairs => return unsafe { avx512_bf16(times) },
+        // SAFETY: as above.
         "avx512" | "avx512-bf16" => return unsafe { avx512(times) },
+        // SAFETY: as above.
         "avx2" => return unsafe { avx2(times) },
         _ => {}
     }
