@@ -509,6 +509,10 @@ fn broken_gguf_says_what_is_wrong() {
                 &rows(&[row("y", &[8], 0, 128), row("x", &[32], 0, 0)], 160),
                 "`y` begins at 128 of the data, and the tensors before it end at 0",
             ),
+            (
+                &[&rows(&[row("x", &[7], 0, 0)], 0)[..], &[1; 32]].concat(),
+                "what follows `x` up to the next tensor is not zeros",
+            ),
             (&rows(&[row("x", &[8], 0, 32)], 64), "`x` begins at 32 of the data, and the tensors before it end at 0"),
             (&rows(&[row("x", &[32], 1, 0)], 128), "64 bytes follow `x`, its last tensor"),
             (&rows(&[row("x", &[8], 0, 0)], 33), "1 bytes follow `x`, its last tensor"),

@@ -57,11 +57,14 @@ pub fn trainable(
     })
 }
 
+/// Bytes of addresses left for all that is not counted: text, tokens, buffers. Where those are refused a program ends at once.
+const SPARE: u64 = 32 << 20;
+
 /// Refuses what would not fit, before anything is reserved.
 pub fn fits(model: &Model, recipe: Option<&Recipe>, threads: usize, what: &str) -> Result<()> {
     let (touched, untouched) = (needed(model, recipe, threads), Cpu::untouched_bytes(model, threads) as u64);
     for limit in room::limits() {
-        let needed = if limit.of_addresses { touched + untouched } else { touched };
+        let needed = if limit.of_addresses { touched + untouched + SPARE } else { touched };
         if needed > limit.left {
             bail!(
                 "{what} needs {} of memory and {} are {}: a smaller --batch-size, --context-length or model would fit{}",

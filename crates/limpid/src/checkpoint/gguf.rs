@@ -384,7 +384,7 @@ pub fn open(path: &Path) -> Result<(Metadata, Store)> {
     let alignment = metadata.alignment(path)?;
     let mut tensors = (0..n_tensors).map(|n| tensor(&mut from, n, alignment)).collect::<Result<Vec<_>>>()?;
     let start = from.at.checked_next_multiple_of(alignment).filter(|_| !tensors.is_empty()).unwrap_or(from.at);
-    settle(path, &mut tensors, start, map.len(), alignment)?;
+    settle(path, &mut tensors, start, &map, alignment)?;
     let store = Store::new(path, vec![(path.into(), map)], tensors, Facts::new())?;
     Ok((metadata, store))
 }
@@ -426,11 +426,11 @@ fn tensor(from: &mut Reader, n: u64, alignment: usize) -> Result<Place> {
     Ok(Place { name, dtype: dtype(&kind), shape, file: 0, bytes })
 }
 
-/// Gives every tensor its bytes in the file, and checks that they lie as ggml lays them: in the table's order, one after the
-/// other, the first at `start`, nothing but padding between them and behind the last. So a size that is not what was
-/// written fits nowhere. One of an unknown type reaches to the next.
-fn settle(path: &Path, tensors: &mut [Place], start: usize, len: usize, alignment: usize) -> Result<()> {
-    let room = len.saturating_sub(start);
+/// Gives every tensor its bytes in the file, and checks that they lie as ggml lays them: in the table's order, one
+/// after the other, the first at `start`, nothing but zeros up to the alignment between them and behind the last. So a size
+/// that is not what was written fits nowhere. One of an unknown type reaches to the next.
+fn settle(path: &Path, tensors: &mut [Place], start: usize, map: &[u8], alignment: usize) -> Result<()> {
+    let room = map.len().saturating_sub(start);
     let mut due = 0; // where the next begins, counted from `start`
     for i in 0..tensors.len() {
         let next = tensors.get(i + 1).map_or(room, |next| next.bytes.start);
@@ -442,6 +442,10 @@ fn settle(path: &Path, tensors: &mut [Place], start: usize, len: usize, alignmen
         }
         let end = if bytes.end == usize::MAX { next.max(bytes.start) } else { bytes.end };
         due = end.checked_next_multiple_of(alignment).unwrap_or(usize::MAX);
+        let padding = map.get(start.saturating_add(end)..start.saturating_add(due.min(room)));
+        if padding.is_some_and(|bytes| bytes.iter().any(|b| *b != 0)) {
+            return Err(bad(path, format!("what follows `{name}` up to the next tensor is not zeros: it is damaged")));
+        }
         *bytes = start.saturating_add(bytes.start)..start.saturating_add(end);
     }
     if let Some(last) = tensors.last().filter(|_| room > due) {
