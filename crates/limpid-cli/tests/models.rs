@@ -57,7 +57,7 @@ fn convert_writes_over_nothing_unasked_and_replaces_whole() {
     f.file("hf/README.md", "mine");
     f.fails(1, "convert m hf --force", &["\"README.md\"", "no part of a model"]);
     assert_eq!(f.bytes("hf/README.md"), b"mine");
-    f.fails(1, "convert hf m --force --to limpid", &["no part of a model", "report.html"]); // a run's folder
+    f.fails(1, "convert hf m --force --to limpid", &["no part of a model", "limpid.toml"]); // a run's folder
     // single files
     f.ok("convert m m.gguf");
     let whole = f.bytes("m.gguf");

@@ -75,6 +75,7 @@ struct Found {
 }
 
 pub fn run(args: Args) -> Result<()> {
+    limpid::backend::Cpu::can_start(args.machine.threads())?; // the text is encoded on as many
     let checkpoint = adapted(&args.model, args.adapter.as_deref())?;
     needs_head(&checkpoint)?;
     let data = match (&args.data, &args.prompt, &args.continuation) {
