@@ -194,7 +194,7 @@ fn faulty(at: &Path, run: &str, more: &[&str], fault: Fault, share: f64, whole: 
 fn a_fault_at_any_place_is_told_and_changes_nothing() {
     let (runs, seed) = (asked("LIMPID_KILLS", 40), asked("LIMPID_SEED", 1));
     let mut outcomes = BTreeMap::<(String, &str), usize>::new();
-    let wholes: Vec<_> = VARIANTS.iter().enumerate().map(|(v, more)| {
+    let wholes = VARIANTS.iter().enumerate().map(|(v, more)| {
         let at = folder(&format!("faults{v}"));
         let start = Instant::now();
         finish(train(&at, "whole", more));

@@ -77,7 +77,7 @@ impl Case {
             eval_every: 7,
             keep: 0,
             divergence: Divergence::Rollback,
-            spike: 3.0,
+            spike: 1.5,
             ..Case::small().recipe
         };
         let validation = Tokens::of((0..60).map(|i| i % 9 % 2).collect());
