@@ -26,6 +26,8 @@ fn short(command: &str) -> Vec<(&'static str, &'static str)> {
     if command.starts_with("limpid train") && !command.contains("--find-rate") {
         settings.push(("LIMPID_STEPS", if command.contains("--resume") { "4" } else { "2" }));
         settings.push(("LIMPID_SAMPLE", "10"));
+        // a run may go on for longer than it was begun for only if its rate does not depend on that
+        settings.push(("LIMPID_SCHEDULE", "constant"));
         if command.contains("--preset gpt2") {
             settings.extend([("LIMPID_N_LAYER", "1"), ("LIMPID_CONTEXT", "32")]);
         }
