@@ -235,8 +235,8 @@ fn nothing_of_a_text_is_left_out_in_silence() {
     assert!(encode(&changed(|_| {}), "ab c").unwrap_err().contains("no token for"));
 
     // more ways to fail than a regular expression tries: a million
-    let hard = "a+(?![ab])";
-    let text = "b".to_string() + &"a".repeat(1_500_000) + "b";
+    let hard = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+    let text = " ".repeat(2_000_000) + "a";
     let split = changed(|v| {
         v["pre_tokenizer"] =
             json!({"type": "Split", "pattern": {"Regex": hard}, "behavior": "Isolated", "invert": false});
@@ -246,9 +246,8 @@ fn nothing_of_a_text_is_left_out_in_silence() {
         v["normalizer"] = json!({"type": "Replace", "pattern": {"Regex": hard}, "content": "b"});
     });
     for file in [&split, &swap] {
-        assert_eq!(encode(file, "bab"), Ok(vec![1, 2]));
         let error = encode(file, &text).unwrap_err();
-        assert!(error.contains("gives up on it") && error.contains(hard), "{error}");
+        assert!(error.contains("gives up on it"), "{error}");
     }
 }
 

@@ -496,7 +496,7 @@ fn a_stream_learns_what_a_text_does() {
         let mut rest = text.as_str();
         while !rest.is_empty() {
             // blocks that end with a line
-            let end = rest.len().min(text.len() / blocks);
+            let end = rest.floor_char_boundary(text.len() / blocks);
             let end = rest[end..].find('\n').map_or(rest.len(), |at| end + at + 1);
             learner.add(&[&rest[..end]], threads).unwrap();
             rest = &rest[end..];
