@@ -101,10 +101,13 @@ pub enum CheckpointError {
     Tokenizer(#[from] tokenizer::Error),
     /// A tokenizer with more ids than the model has rows.
     #[error(
-        "the tokenizer `{name}` has {tokens} tokens, the model's vocab_size is {vocab_size}: \
-         they do not belong together (was tokenizer.json replaced?)"
+        "{}: the tokenizer `{name}` has {tokens} tokens, the model's vocab_size is {vocab_size}: \
+         they do not belong together (was tokenizer.json replaced?)",
+        .path.display()
     )]
     Mismatch {
+        /// The folder or file that has both.
+        path: PathBuf,
         /// The tokenizer.
         name: String,
         /// Its size.
@@ -362,7 +365,7 @@ impl Checkpoint {
             && t.vocab_size() > opened.config.vocab_size
         {
             let (name, tokens, vocab_size) = (t.name().to_string(), t.vocab_size(), opened.config.vocab_size);
-            return Err(CheckpointError::Mismatch { name, tokens, vocab_size });
+            return Err(CheckpointError::Mismatch { path: path.into(), name, tokens, vocab_size });
         }
         let (layers, tensors) = (opened.config.n_layer, opened.store.names().count());
         if layers > tensors {

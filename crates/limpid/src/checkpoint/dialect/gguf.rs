@@ -9,7 +9,7 @@ use crate::checkpoint::store::{Dtype, Store, bad};
 use crate::checkpoint::{CheckpointError, Result};
 use crate::config::{Activation, Config, NormKind, Positions, RotaryScaling};
 use crate::model::Model;
-use crate::tokenizer::{Table, Tokenizer};
+use crate::tokenizer::{Error, Table, Tokenizer};
 use std::path::Path;
 
 /// The tensor of factors by which each pair of a head turns slower.
@@ -161,7 +161,8 @@ pub(crate) fn read_tokenizer(m: &Metadata, path: &Path) -> Result<Option<Tokeniz
         add_space_prefix: flag("add_space_prefix", spm)?,
         model,
     };
-    Ok(Some(Tokenizer::from_table(table)?))
+    let of_file = |fault: Error| Error::File { path: path.into(), fault: fault.into() };
+    Ok(Some(Tokenizer::from_table(table).map_err(of_file)?))
 }
 
 /// The metadata of a model and its tokenizer, and the configuration with all that the architecture always has.
