@@ -727,10 +727,10 @@ fn the_finder_finds_a_rate_that_trains() {
     };
     // from below and from above, and with an optimizer of other sizes of steps
     for (optimizer, first) in [(Method::AdamW, 1e-4), (Method::AdamW, 0.3), (Method::Muon, 1e-3)] {
-        let start = Recipe { optimizer, ..long };
+        let start = Recipe { optimizer, learning_rate: first, ..long };
         let mut steps = 0;
         let found =
-            finder::find(&mut || Ok::<_, TrainError>(trainer(&config, start)), &batches, first, &mut |_, _, _| {
+            finder::find(&mut || Ok::<_, TrainError>(trainer(&config, start)), &batches, &start, &mut |_, _, _| {
                 steps += 1;
                 true
             });
@@ -744,9 +744,9 @@ fn the_finder_finds_a_rate_that_trains() {
     }
     // stopped, it names none
     let stopped =
-        finder::find(&mut || Ok::<_, TrainError>(trainer(&config, long)), &batches, 1e-3, &mut |_, n, _| n < 70);
+        finder::find(&mut || Ok::<_, TrainError>(trainer(&config, long)), &batches, &long, &mut |_, n, _| n < 70);
     assert!(stopped.unwrap().suggested.is_some(), "no training has so many steps");
     let stopped =
-        finder::find(&mut || Ok::<_, TrainError>(trainer(&config, long)), &batches, 1e-3, &mut |_, n, _| n < 7);
+        finder::find(&mut || Ok::<_, TrainError>(trainer(&config, long)), &batches, &long, &mut |_, n, _| n < 7);
     assert_eq!(stopped.unwrap(), finder::Found { tried: vec![], suggested: None });
 }

@@ -9,14 +9,13 @@ use limpid::train::{Recipe, finder};
 use std::sync::atomic::Ordering;
 
 pub fn run(job: &Job, machine: &MachineOptions, json: bool) -> Result<()> {
-    let Recipe { batch_size, context, seed, accumulate, learning_rate, .. } = job.recipe;
+    let Recipe { batch_size, context, seed, accumulate, .. } = job.recipe;
     let documents = job.recipe.documents();
     let batches = Batches::of_documents(&job.train, batch_size, context, seed, job.objective, documents)?;
     let batches = batches.accumulated(accumulate);
     let asked = interrupt()?;
     let steps = finder::STEPS.min(job.recipe.steps);
-    let first = if learning_rate > 0.0 { learning_rate } else { 1e-3 };
-    let found = finder::find(&mut || job.trainer(machine), &batches, first, &mut |rate, step, loss| {
+    let found = finder::find(&mut || job.trainer(machine), &batches, &job.recipe, &mut |rate, step, loss| {
         if step == steps && !json {
             show::say(format_args!("learning rate {rate:.1e}: loss {loss:.4} after {steps} steps"));
         }

@@ -5,13 +5,17 @@
 
 use super::{Recipe, TrainError, Trainer};
 use crate::data::Batches;
+use crate::ops::adamw::Method;
 use crate::ops::math::pow;
 
 /// Steps of a training that is tried.
 pub const STEPS: u64 = 60;
 
-/// A long training bears more than a short one, whose warm-up is short as well (measured: docs/training.md).
-pub const LONGER: f64 = 1.6;
+/// How much larger the best rate of a long training is than that of a short one (measured: docs/training.md). Adam's first steps, whose
+/// second moments are young, bear less than the later ones; Muon's steps are of one size from the first.
+fn longer(optimizer: Method) -> f64 {
+    if optimizer == Method::Muon { 0.6 } else { 1.6 }
+}
 
 /// Trainings to try at most.
 const TRIES: usize = 16;
@@ -25,7 +29,7 @@ pub struct Found {
     pub suggested: Option<f64>,
 }
 
-/// Tries rates around `first`. `start` makes a trainer with the weights that training begins from; `goes_on` is asked after
+/// Tries rates around the recipe's. `start` makes a trainer with the weights that training begins from; `goes_on` is asked after
 /// every step, with the rate, the number of the step and its loss.
 ///
 /// # Errors
@@ -33,11 +37,11 @@ pub struct Found {
 pub fn find<E: From<TrainError>>(
     start: &mut dyn FnMut() -> Result<Trainer, E>,
     batches: &Batches,
-    first: f64,
+    recipe: &Recipe,
     goes_on: &mut dyn FnMut(f64, u64, f64) -> bool,
 ) -> Result<Found, E> {
     let mut tried: Vec<(f64, f64)> = vec![];
-    let mut next = Some(first);
+    let mut next = Some(if recipe.learning_rate > 0.0 { recipe.learning_rate } else { 1e-3 });
     while let Some(rate) = next {
         let Some(loss) = train(start()?, batches, rate, goes_on)? else {
             return Ok(Found { tried, suggested: None });
@@ -46,7 +50,7 @@ pub fn find<E: From<TrainError>>(
         tried.sort_by(|a, b| a.0.total_cmp(&b.0));
         next = if tried.len() < TRIES { unknown(&tried) } else { None };
     }
-    let suggested = Some(LONGER * least(&tried));
+    let suggested = Some(longer(recipe.optimizer) * least(&tried));
     Ok(Found { tried, suggested })
 }
 
