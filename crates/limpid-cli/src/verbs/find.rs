@@ -17,7 +17,7 @@ pub fn run(job: &Job, machine: &MachineOptions, json: bool) -> Result<()> {
     let steps = finder::STEPS.min(job.recipe.steps);
     let found = finder::find(&mut || job.trainer(machine), &batches, &job.recipe, &mut |rate, step, loss| {
         if step == steps && !json {
-            show::say(format_args!("learning rate {rate:.1e}: loss {loss:.4} after {steps} steps"));
+            show::say(format_args!("learning rate {rate:.1e}: step {step}, loss {loss:.4}"));
         }
         !asked.load(Ordering::Relaxed)
     })?;
