@@ -20,10 +20,10 @@ pub struct Args {
 }
 
 /// Readings of a roof of multiply-adds, a millisecond each: other programs disturb some of them.
-pub const READINGS: usize = 100;
+pub const READINGS: usize = 60;
 
 /// Readings of a roof of reads, a pass over half a gigabyte each.
-pub const PASSES: usize = 10;
+pub const PASSES: usize = 6;
 
 pub fn run(args: Args) -> Result<()> {
     let (threads, level) = (args.machine.threads(), args.machine.level());
