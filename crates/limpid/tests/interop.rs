@@ -215,7 +215,12 @@ fn a_model_takes_the_place_of_another_whole() {
         let model = Model::new(&source.config, Use::Inspect { batch: 1, context: 1 }).unwrap();
         let values = |param: &limpid::model::Param| source.values(&model, param).unwrap().into_owned();
         let (config, tokenizer) = (&source.config, source.tokenizer.as_ref());
-        save(&place, format, &Dtype::F32, &Source { config, tokenizer, values: &values, shard_bytes })
+        save(
+            &place,
+            format,
+            &Dtype::F32,
+            &Source { config, tokenizer, chat_template: None, values: &values, shard_bytes },
+        )
     };
     for parts in [4000, usize::MAX, 2000, 4000, usize::MAX] {
         write(&first, parts, Format::HuggingFace).unwrap();
