@@ -163,6 +163,7 @@ fn result(run: &Path) -> Result<Value, String> {
     let store = safetensors_file::open(&run.join("state/last.safetensors")).map_err(|e| e.to_string())?;
     let mut state: Value = serde_json::from_str(store.fact("limpid").ok_or("no state")?).map_err(|e| e.to_string())?;
     state["seconds"] = Value::Null;
+    state["log"] = Value::Null; // what vouches for the log is of its times, too
     let bits =
         |name: &str| -> Vec<u32> { store.get(name).unwrap().values().unwrap().iter().map(|v| v.to_bits()).collect() };
     let tensors: Vec<(&str, Vec<u32>)> = store.names().map(|name| (name, bits(name))).collect();
@@ -576,6 +577,8 @@ fn devices(at: &Path) -> Trial {
         let answer = limpid(&case, &line.split_whitespace().collect::<Vec<_>>(), None);
         let answer = answer.map_err(|e| format!("{kind} as {file}, {line}: {e}"))?;
         match answer.code {
+            // whoever gives a text by a pipe may take any time
+            _ if answer.stopped && kind == "pipe" && ["text.txt", "prompt"].contains(&file) => Ok(Came::Same),
             _ if answer.stopped => Err(format!("{kind} as {file}, {line}: it waits without end")),
             // an empty file may do where nothing is asked of it
             0 if kind == "/dev/null" => Ok(Came::Same),
