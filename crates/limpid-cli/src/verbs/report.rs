@@ -1,6 +1,6 @@
 //! `report`: what runs came to, as a page of curves and a table.
 
-use crate::show;
+use crate::{options, show};
 use anyhow::{Context, Result, bail};
 use limpid::report::units::{count, duration};
 use limpid::report::{self, ReportError, RunRecord};
@@ -100,7 +100,7 @@ fn read(folder: &Path) -> Result<RunRecord> {
     let mut run = RunRecord::read(folder)?;
     let path = folder.join("limpid.toml");
     if path.exists() {
-        let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let text = options::read_settings(&path)?;
         let settings: toml::Table = text.parse().with_context(|| path.display().to_string())?;
         for (key, value) in settings {
             run.set(&key, &serde_json::to_value(value)?);

@@ -235,7 +235,7 @@ impl Args {
         let Some(from) = &self.tuning.from else { return Ok((None, None)) };
         if let (Some(folder), None) = (self.resumed(), self.tuning.lora) {
             let path = folder.join("config.json");
-            let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+            let text = options::read_settings(&path)?;
             return Ok((None, Some(Config::from_json(&text).with_context(|| path.display().to_string())?)));
         }
         let base = super::checkpoint(Path::new(from)).context("--from")?;
@@ -276,7 +276,8 @@ impl Args {
     /// Refuses what could not become of this folder, before the text is read.
     fn fits_folder(&self, folder: &Path) -> Result<()> {
         if self.resumed().is_some() {
-            let text = std::fs::read_to_string(folder.join("limpid.toml")).unwrap_or_default();
+            Run::check(folder, self.resume_step)?;
+            let text = options::read_settings(&folder.join("limpid.toml")).unwrap_or_default();
             let was = text.parse::<toml::Table>().unwrap_or_default();
             let was = was.get("tokenizer").and_then(toml::Value::as_str);
             return match &self.tokenizer {

@@ -433,17 +433,15 @@ impl Model {
         self.flops(rows, keys) + backs.map(|back| times(back) * back.op.flops(rows, keys)).sum::<f64>()
     }
 
-    /// Bytes of each memory that a run needs; gradients and moments only where there is a backward.
+    /// Bytes of each memory that a run needs; gradients only where there is a backward. Training needs more
+    /// ([`Recipe::memory`](crate::train::Recipe::memory)).
     pub fn memory(&self) -> Vec<(&'static str, usize)> {
         let size = |space: Space| 4 * self.sizes[space as usize];
         let tables = 4 * self.tables.iter().map(|(slot, _)| slot.len()).sum::<usize>();
         let learning = size(Space::Param);
-        let only = |there: bool| if there { learning } else { 0 };
-        let trains = matches!(self.purpose, Use::Train { .. });
         vec![
             ("parameters", learning + size(Space::Const) - tables),
-            ("gradients", only(!self.back.is_empty())),
-            ("optimizer moments", 2 * only(trains)),
+            ("gradients", if self.back.is_empty() { 0 } else { learning }),
             ("activations", size(Space::Act)),
             ("activation gradients", size(Space::ActGrad)),
             ("statistics", size(Space::Stat)),

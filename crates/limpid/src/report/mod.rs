@@ -15,7 +15,6 @@ use crate::train::log::{self, METRICS, Speed};
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Why a run cannot be told.
@@ -164,7 +163,7 @@ fn json(path: &Path) -> Result<Option<Value>, ReportError> {
     if !path.exists() {
         return Ok(None);
     }
-    let text = at(path, fs::read_to_string(path))?;
+    let text = at(path, crate::files::read_text(path, 16 << 20))?;
     let bad = |e| CheckpointError::Format { path: path.into(), what: format!("it is no JSON ({e})") };
     Ok(Some(serde_json::from_str(&text).map_err(bad)?))
 }

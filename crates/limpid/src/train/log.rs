@@ -5,10 +5,9 @@
 
 use super::events::Events;
 use crate::checkpoint::{CheckpointError, at};
-use crate::files::Out;
+use crate::files::{self, Out};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::fs;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -16,6 +15,9 @@ use xxhash_rust::xxh3::Xxh3;
 
 /// The name of the truth in a run's folder.
 pub const METRICS: &str = "metrics.jsonl";
+
+/// Bytes of a log that are read at most: some ten million steps.
+const LONGEST: u64 = 2 << 30;
 
 /// A run's log, open to write.
 pub struct Log {
@@ -187,7 +189,7 @@ fn derive(folder: &Path, lines: &[Value]) -> io::Result<(Table, Events)> {
 /// Names the file, and the line that is no JSON object with a `step`.
 pub fn read(folder: &Path) -> Result<Vec<Value>, CheckpointError> {
     let path = folder.join(METRICS);
-    let text = at(&path, fs::read_to_string(&path))?;
+    let text = at(&path, files::read_text(&path, LONGEST))?;
     let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
     let parse = |(n, line): (usize, &str)| {
         let bad =

@@ -5,7 +5,7 @@ use crate::config::{Config, ConfigError, axis};
 use crate::data::Documents;
 use crate::model::Model;
 use crate::model::init::Init;
-use crate::ops::adamw::{Method, Rule};
+use crate::ops::adamw::{Group, Method, Rule};
 use crate::ops::classify::Terms;
 use crate::ops::math::cos;
 use crate::ops::{Space, muon};
@@ -258,13 +258,27 @@ impl Recipe {
         if step == 0 { 0.0 } else { self.ema.min((1 + step) as f64 / (10 + step) as f64) }
     }
 
-    /// Bytes that training takes beside the model's own ([`Model::memory`]): the weights' average, and room for the largest of
-    /// muon's matrices.
+    /// Bytes that training takes beside the model's own ([`Model::memory`]): the optimizer's moments, the weights' average, and
+    /// room for the largest of muon's matrices.
     pub fn memory(&self, model: &Model) -> Vec<(&'static str, usize)> {
         let average = if self.ema > 0.0 { model.sizes[Space::Average as usize] } else { 0 };
         let groups = model.update_groups(self.weight_decay, self.optimizer);
         let room = groups.iter().filter_map(|g| g.matrix).map(|(out, cols)| muon::room(out, cols)).max();
-        vec![("average of the weights", 4 * average), ("muon's matrices", 4 * room.unwrap_or(0))]
+        // of what has one moment, the place of the second is never touched
+        let one = |g: &Group| self.optimizer == Method::Sgd || g.matrix.is_some();
+        let moments: usize = groups.iter().map(|g| g.range.len() * if one(g) { 1 } else { 2 }).sum();
+        vec![
+            ("optimizer moments", 4 * moments),
+            ("average of the weights", 4 * average),
+            ("muon's matrices", 4 * room.unwrap_or(0)),
+        ]
+    }
+
+    /// Bytes of address space that are reserved for training and never touched: second moments and an average that are not used.
+    pub fn untouched(&self, model: &Model) -> usize {
+        let reserved = [Space::Moment1, Space::Moment2, Space::Average].map(|space| 4 * model.sizes[space as usize]);
+        let used = &self.memory(model)[..2];
+        reserved.iter().sum::<usize>() - used.iter().map(|(_, bytes)| bytes).sum::<usize>()
     }
 
     /// The update of one step.

@@ -141,6 +141,23 @@ struct Given {
     base: u64,
 }
 
+impl State {
+    /// Whether the files of the folder that it vouches for are as they were.
+    fn vouch(&self, folder: &Path) -> Result<(), TrainError> {
+        for (name, was) in &self.files {
+            let path = folder.join(name);
+            if sum(&at(&path, fs::read(&path))?) != *was {
+                let what =
+                    "it is not what this run wrote when it began: it was changed or damaged. What may differ is \
+                            chosen by flags"
+                        .into();
+                return Err(CheckpointError::Format { path, what }.into());
+            }
+        }
+        Ok(())
+    }
+}
+
 /// The state's format. A file of another one is refused: those of format 1 had no checksums.
 const FORMAT: u32 = 2;
 
@@ -313,6 +330,14 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    /// Says whether the files that a resumed run begins from are as the run wrote them, before any is made use of.
+    ///
+    /// # Errors
+    /// Names the state (the last, or the one kept after step `from`) or the first file that is not.
+    pub fn check(folder: &Path, from: Option<u64>) -> Result<(), TrainError> {
+        read_state(&state_file(folder, from))?.0.vouch(folder)
+    }
+
     /// Takes up the folder's last state, or the one kept after step `from`. Returns the steps it had done.
     ///
     /// # Errors
@@ -320,20 +345,11 @@ impl<'a> Run<'a> {
     /// said); a file that it vouches for is not as it was; or it is damaged or of another format.
     pub fn resume(&mut self, from: Option<u64>) -> Result<u64, TrainError> {
         let Some(folder) = self.folder.clone() else { return Ok(0) };
-        let path = from.map_or_else(|| state_path(&folder), |step| kept_path(&folder, step));
+        let path = state_file(&folder, from);
         at(&path, fs::metadata(&path))?; // a folder without a state stays as it is
         self.claim(&folder)?;
         let (state, store) = read_state(&path)?;
-        for (name, was) in &state.files {
-            let path = folder.join(name);
-            if sum(&at(&path, fs::read(&path))?) != *was {
-                let what =
-                    "it is not what this run wrote when it began: it was changed or damaged. What may differ is \
-                            chosen by flags"
-                        .into();
-                return Err(CheckpointError::Format { path, what }.into());
-            }
-        }
+        state.vouch(&folder)?;
         let (was, is) = (state.recipe, self.trainer.recipe);
         let mut differing = differing(&free(was, &is, state.step), &is);
         let config = folder.join("config.json");
@@ -879,6 +895,11 @@ fn read_state(path: &Path) -> Result<(State, Store), TrainError> {
 
 fn sum(bytes: &[u8]) -> String {
     format!("{:016x}", xxh3_64(bytes))
+}
+
+/// The last state's file, or that of the one kept after a step.
+fn state_file(folder: &Path, from: Option<u64>) -> PathBuf {
+    from.map_or_else(|| state_path(folder), |step| kept_path(folder, step))
 }
 
 fn state_path(folder: &Path) -> PathBuf {

@@ -19,7 +19,7 @@ type Job<'a> = dyn Fn(usize, usize) + Sync + 'a;
 /// Bytes of a thread's stack: what it uses of them is less than a tenth.
 pub const STACK: usize = 2 << 20;
 
-/// Spins before a waiting thread goes to sleep.
+/// Spins before a waiting thread goes to sleep, where each thread has a core; where they share cores, none waits for long.
 const PATIENCE: u32 = 20_000;
 
 struct Shared {
@@ -36,6 +36,7 @@ struct Shared {
     one: Mutex<()>,
     stop: AtomicBool,
     panicked: AtomicBool,
+    patience: u32,
 }
 
 #[repr(align(128))]
@@ -74,6 +75,7 @@ impl Pool {
         threads: usize,
         spawn: impl Fn(Builder, Box<dyn FnOnce() + Send>) -> io::Result<JoinHandle<()>>,
     ) -> Result<Pool, CpuError> {
+        let cores = std::thread::available_parallelism().map_or(threads, |n| n.get());
         let shared = Arc::new(Shared {
             job: Mutex::new(None),
             wake: Condvar::new(),
@@ -83,6 +85,7 @@ impl Pool {
             one: Mutex::new(()),
             stop: AtomicBool::new(false),
             panicked: AtomicBool::new(false),
+            patience: if threads <= cores { PATIENCE } else { 0 },
         });
         let mut pool = Pool { shared: shared.clone(), workers: vec![] };
         for id in 1..threads.max(1) {
@@ -128,7 +131,7 @@ impl Pool {
         let mut spins = 0u32;
         while shared.busy.load(Acquire) > 0 {
             spins += 1;
-            if spins > PATIENCE { std::thread::yield_now() } else { std::hint::spin_loop() }
+            if spins > shared.patience { std::thread::yield_now() } else { std::hint::spin_loop() }
         }
         if let Err(panic) = own {
             std::panic::resume_unwind(panic);
@@ -161,7 +164,7 @@ fn serve(shared: &Shared, id: usize) {
     let mut seen = 0;
     loop {
         let mut spins = 0u32;
-        while shared.turn.load(Acquire) == seen && !shared.stop.load(Relaxed) && spins < PATIENCE {
+        while shared.turn.load(Acquire) == seen && !shared.stop.load(Relaxed) && spins < shared.patience {
             spins += 1;
             std::hint::spin_loop();
         }
