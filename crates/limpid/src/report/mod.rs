@@ -203,6 +203,7 @@ fn results(series: &BTreeMap<String, Vec<(f64, f64)>>, summary: &Value) -> Optio
 mod tests {
     use super::*;
     use serde_json::json;
+    use std::fs;
 
     /// A run of 5,000 steps with spikes, layers and a text that is full of markup.
     fn record(name: &str) -> (RunRecord, Vec<Value>) {

@@ -309,6 +309,7 @@ impl Table {
 mod tests {
     use super::*;
     use serde_json::json;
+    use std::fs;
     use std::path::PathBuf;
 
     fn folder(name: &str) -> PathBuf {
