@@ -284,7 +284,7 @@ fn runs_are_reported_side_by_side() {
     assert!(found["differs"].get("d_model").is_none());
     let page = fs::read_to_string(f.0.join("both.html")).unwrap();
     let loss = format!("{:.4}", two["val_loss"].as_f64().unwrap());
-    assert!(page.contains(&loss) && page.contains("<th>learning_rate</th><td>0.001</td><td>0.02</td>"));
+    assert!(page.contains(&loss) && page.contains("<th>learning_rate</th><td>0.003</td><td>0.02</td>"));
     assert!(!page.contains("http://") && !page.contains("https://") && !page.contains(" src="), "needs the network");
     let shown = f.ok("report two");
     assert!(shown.contains(&loss) && shown.starts_with("   "), "{shown}");

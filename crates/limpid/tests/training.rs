@@ -738,8 +738,10 @@ fn the_finder_finds_a_rate_that_trains() {
         assert!(steps <= finder::STEPS * found.tried.len() as u64 && found.tried.is_sorted_by(|a, b| a.0 < b.0));
         if optimizer == Method::AdamW {
             let rate = found.suggested.unwrap();
-            let [less, best, more] = [rate / 8.0, rate, rate * 8.0].map(after);
-            assert!(best < less && best < more, "{less} {best} {more} {found:?}");
+            // a tenth of a nat is what a rate within a factor of some three of the best one costs here; eight times it costs more
+            let ends = [0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0].map(|times| after(times * rate));
+            let best = ends.iter().copied().fold(f64::INFINITY, f64::min);
+            assert!(ends[3] < best + 0.1 && ends[6] > best + 0.2, "{ends:?} {found:?}");
         }
     }
     // stopped, it names none

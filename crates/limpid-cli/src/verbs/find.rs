@@ -40,5 +40,7 @@ pub fn run(job: &Job, machine: &MachineOptions, json: bool) -> Result<()> {
             false => format!("{rate:>13.1e}  diverged\n"),
         };
     }
-    show::out(&format!("{text}\na rate to train with:\n  --learning-rate {suggested:.1e}\n"))
+    show::out(&format!(
+        "{text}\na rate to train with, corrected for a longer training:\n  --learning-rate {suggested:.1e}\n"
+    ))
 }

@@ -44,7 +44,8 @@ pub fn tick(v: f64, greatest: f64) -> String {
         a if a >= 1e6 => trimmed(v / 1e6, "M"),
         a if a >= 1e4 => trimmed(v / 1e3, "k"),
         _ if greatest >= 1e-2 => trimmed(v, ""),
-        _ => format!("{v:e}"),
+        // steps that were added up have digits of their own
+        _ => format!("{:e}", format!("{v:.3e}").parse::<f64>().unwrap_or(v)),
     }
 }
 
@@ -58,7 +59,7 @@ mod tests {
             (bytes(1_500_000), duration(75.0), count(3.97e9)),
             ("1.5 MB".into(), "1m 15s".into(), "3.97 G".into())
         );
-        let ticks = [(0.0, 1.0), (0.25, 1.0), (7.0, 9.0), (2e4, 5e4), (2.5e6, 3e6), (3e-4, 6e-4), (0.005, 0.01)];
+        let ticks = [(0.0, 1.0), (0.25, 1.0), (7.0, 9.0), (2e4, 5e4), (2.5e6, 3e6), (0.1 * 3e-3, 6e-4), (0.005, 0.01)];
         assert_eq!(ticks.map(|(v, to)| tick(v, to)), ["0", "0.25", "7", "20k", "2.5M", "3e-4", "0.005"]);
     }
 }

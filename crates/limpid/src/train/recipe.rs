@@ -5,11 +5,15 @@ use crate::config::{Config, ConfigError, axis};
 use crate::data::Documents;
 use crate::model::Model;
 use crate::model::init::Init;
-use crate::ops::adamw::{Group, Method, Rule};
+use crate::ops::adamw::{Method, Rule};
 use crate::ops::classify::Terms;
 use crate::ops::math::cos;
 use crate::ops::{Space, muon};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// Elements of the largest pages that memory comes in.
+const PAGE: usize = (2 << 20) / 4;
 
 axis! {
     /// How the learning rate goes after the warm-up.
@@ -264,9 +268,11 @@ impl Recipe {
         let average = if self.ema > 0.0 { model.sizes[Space::Average as usize] } else { 0 };
         let groups = model.update_groups(self.weight_decay, self.optimizer);
         let room = groups.iter().filter_map(|g| g.matrix).map(|(out, cols)| muon::room(out, cols)).max();
-        // of what has one moment, the place of the second is never touched
-        let one = |g: &Group| self.optimizer == Method::Sgd || g.matrix.is_some();
-        let moments: usize = groups.iter().map(|g| g.range.len() * if one(g) { 1 } else { 2 }).sum();
+        let size = model.sizes[Space::Moment1 as usize];
+        // what has one moment leaves the place of the second untouched; the system gives memory by pages of at most 2 MiB
+        let two = groups.iter().filter(|g| self.optimizer != Method::Sgd && g.matrix.is_none() && !g.range.is_empty());
+        let pages: BTreeSet<usize> = two.flat_map(|g| g.range.start / PAGE..=(g.range.end - 1) / PAGE).collect();
+        let moments = size + pages.iter().map(|page| ((page + 1) * PAGE).min(size) - page * PAGE).sum::<usize>();
         vec![
             ("optimizer moments", 4 * moments),
             ("average of the weights", 4 * average),
