@@ -22,7 +22,7 @@ use limpid::ops::adamw::Method;
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
 use limpid::train::folder::{self, Found};
-use limpid::train::{Divergence, Recipe, Reduction, Schedule};
+use limpid::train::{Divergence, Recipe, Reduction, Run, Schedule};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Once;
@@ -688,6 +688,16 @@ pub fn arguments(typed: Vec<OsString>, cli: &Command) -> Result<Vec<OsString>> {
         whence = folder.join("limpid.toml");
         file = from_file(&whence, verb).with_context(|| format!("{} cannot be resumed", folder.display()))?;
         kept(&folder, &file, flags.iter().chain(&variables))?;
+        // what was chosen anew when it went on before stays chosen
+        let from = flag("resume-step").and_then(|step| step.to_str()?.parse().ok());
+        let last = serde_json::to_value(Run::recipe(&folder, from))?;
+        for word in file.iter_mut().filter(|word| Run::FREE.contains(&word.name.replace('-', "_").as_str())) {
+            word.value = match &last[word.name.replace('-', "_")] {
+                serde_json::Value::Null => word.value.take(),
+                serde_json::Value::String(text) => Some(text.into()),
+                other => Some(other.to_string().into()),
+            };
+        }
     }
     one_preset(&whence, [&file, &variables, &flags])?;
     let mut before = vec![];

@@ -92,6 +92,20 @@ fn what_is_said_last_holds() {
     f.ok(&format!("train --data rhyme.txt {TINY} --preset nano --steps 40 --dropout 0.1 --sample 0 --resume m --json"));
 }
 
+/// What was chosen anew when a run went on stays chosen: what is printed to go on with it, does.
+#[test]
+fn what_a_run_went_on_with_stays() {
+    let f = Folder::new("longer");
+    let data = f.file("text.txt", "the cat sat on the mat and the dog sat on the log. ".repeat(40));
+    let small = "--tokenizer char --d-model 16 --n-head 2 --n-layer 1 --context-length 8 --schedule constant";
+    f.ok(&format!("train --data {data} {small} --steps 4 --sample 0 --out k"));
+    let steps = |more: &str| f.json(&format!("train --resume k {more} --json"))["steps"].clone();
+    assert_eq!(steps("--steps 8 --eval-every 2"), 8);
+    assert_eq!(steps(""), 8, "it has been told of 8 steps");
+    assert_eq!(steps("--steps 12"), 12);
+    assert!(!f.ok("train --resume k").contains("bpe"));
+}
+
 #[test]
 fn unknown_variables_are_told() {
     let f = Folder::new("variables");

@@ -2,7 +2,7 @@
 
 use limpid::backend::{Backend, Cpu, Reference, Report};
 use limpid::config::{Config, Dropout, NormKind, NormPlace};
-use limpid::data::{Batches, Documents, Objective, Tokens};
+use limpid::data::{Batches, Documents, Objective, Tokens, Windows};
 use limpid::model::init::Init;
 use limpid::model::{Model, Use};
 use limpid::ops::adamw::{Change, Group, Method, Rule};
@@ -710,6 +710,38 @@ fn a_state_of_another_format_is_refused() {
         assert!(error.contains(&format!("format {}", format as char)) && error.contains(said), "{error}");
     }
     fs::remove_dir_all(dir).unwrap();
+}
+
+/// What cannot be done is said before a kernel meets it, whoever asks.
+#[test]
+fn batches_and_recipes_out_of_range_are_refused() {
+    let _alone = alone();
+    let text = text();
+    for (batch_size, context) in [(0, 8), (4, 0), (usize::MAX, 8), (2, usize::MAX)] {
+        let made = Batches::new(&text, batch_size, context, 1, Objective::NextToken);
+        assert!(made.is_err(), "{batch_size} x {context}");
+    }
+    assert!(Windows::new("text", &text, 0, Objective::NextToken).is_err());
+    let tokenizer = Tokenizer::named("gpt2").unwrap();
+    let go = |recipe: Recipe, train: &Tokens| {
+        let none = Tokens::default();
+        let mut trainer = self::trainer(&tiny(), self::recipe());
+        trainer.recipe = recipe;
+        Run::new(trainer, None, train, &none, Objective::NextToken, &tokenizer).go(&mut |_| Control::Continue)
+    };
+    assert!(go(Recipe { steps: 2, ..recipe() }, &text).is_ok());
+    for wrong in [
+        Recipe { learning_rate: f64::NAN, ..recipe() },
+        Recipe { learning_rate: -1.0, ..recipe() },
+        Recipe { accumulate: 0, ..recipe() },
+        Recipe { batch_size: 0, ..recipe() },
+        Recipe { ema: 2.0, ..recipe() },
+    ] {
+        assert!(matches!(go(wrong, &text), Err(TrainError::Config(_))), "{wrong:?}");
+    }
+    let strange = Tokens::of((0..200).map(|i| if i == 150 { 60_000 } else { 1 }).collect());
+    let error = go(recipe(), &strange).unwrap_err().to_string();
+    assert!(error.contains("token 60000 at position 150"), "{error}");
 }
 
 #[test]

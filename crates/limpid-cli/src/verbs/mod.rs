@@ -60,22 +60,25 @@ pub fn trainable(
 /// Bytes of addresses left for all that is not counted: text, tokens, buffers. Where those are refused a program ends at once.
 const SPARE: u64 = 32 << 20;
 
-/// Refuses what would not fit, before anything is reserved.
-pub fn fits(model: &Model, recipe: Option<&Recipe>, threads: usize, what: &str) -> Result<()> {
+/// The limit that a model and its training do not fit into, if there is one, with what they need of it.
+pub fn lacking(model: &Model, recipe: Option<&Recipe>, threads: usize) -> Option<(u64, room::Limit)> {
     let touched = needed(model, recipe, threads);
     let reserved = recipe.map_or(0, |recipe| recipe.untouched(model));
     let untouched = (Cpu::untouched_bytes(model, threads) + reserved) as u64;
-    for limit in room::limits() {
-        let needed = if limit.of_addresses { touched + untouched + SPARE } else { touched };
-        if needed > limit.left {
-            bail!(
-                "{what} needs {} of memory and {} are {}: a smaller --batch-size, --context-length or model would fit{}",
-                show::bytes(needed),
-                show::bytes(limit.left),
-                limit.said,
-                if model.back.is_empty() { "" } else { "; `limpid plan` shows what --memory can save" }
-            );
-        }
+    let needs = |limit: &room::Limit| if limit.of_addresses { touched + untouched + SPARE } else { touched };
+    room::limits().into_iter().map(|limit| (needs(&limit), limit)).find(|(needs, limit)| *needs > limit.left)
+}
+
+/// Refuses what would not fit, before anything is reserved.
+pub fn fits(model: &Model, recipe: Option<&Recipe>, threads: usize, what: &str) -> Result<()> {
+    if let Some((needed, limit)) = lacking(model, recipe, threads) {
+        bail!(
+            "{what} needs {} of memory and {} are {}: a smaller --batch-size, --context-length or model would fit{}",
+            show::bytes(needed),
+            show::bytes(limit.left),
+            limit.said,
+            if model.back.is_empty() { "" } else { "; `limpid plan` shows what --memory can save" }
+        );
     }
     Ok(())
 }

@@ -1,8 +1,9 @@
 //! `plan`: what `train` with the same flags will do, said before it is done.
 
 use super::doctor::READINGS;
+use super::room::Limit;
 use super::train::{self, Job, extra_work, made_again, step_flops};
-use super::{fits, memory, needed, trainable};
+use super::{fits, lacking, memory, needed, trainable};
 use crate::options::{MachineOptions, TuningOptions};
 use crate::show;
 use anyhow::Result;
@@ -89,7 +90,7 @@ fn measure(job: &Job, machine: &MachineOptions, budget: Option<u64>, guess: f64)
 /// A training that does not fit into this machine's memory.
 pub struct TooLarge {
     needed: u64,
-    available: u64,
+    limit: Limit,
     /// Flags with which it would, and what it takes then.
     fitting: Vec<(String, u64)>,
 }
@@ -97,14 +98,14 @@ pub struct TooLarge {
 impl TooLarge {
     /// What `plan` says and `train` refuses with.
     pub fn text(&self) -> String {
-        let (needed, available) = (show::bytes(self.needed), show::bytes(self.available));
+        let (needed, available) = (show::bytes(self.needed), show::bytes(self.limit.left));
         let fitting: Vec<(String, String)> =
             self.fitting.iter().map(|(flags, bytes)| (flags.clone(), show::bytes(*bytes))).collect();
         let would = match &fitting[..] {
             [] => "a smaller model would fit (--n-layer, --d-model, --preset)".into(),
             _ => format!("with one of these it would fit:\n{}", show::pairs(&fitting).trim_end()),
         };
-        format!("training this model needs {needed} of memory and {available} are available; {would}")
+        format!("training this model needs {needed} of memory and {available} are {}; {would}", self.limit.said)
     }
 }
 
@@ -113,14 +114,10 @@ impl TooLarge {
 pub fn too_large(job: &Job, machine: &MachineOptions) -> Result<Option<TooLarge>> {
     let (threads, Job { config, recipe, .. }) = (machine.threads(), job);
     let takes = |model: &Model, recipe: &Recipe| needed(model, Some(recipe), threads) + job.program;
-    let needed = takes(&job.model, recipe);
-    // this very process holds the program already
-    let lacks = |available: &u64| needed > available + job.program;
-    let Some(available) = memory().map(|memory| memory.available).filter(lacks) else {
-        return Ok(None);
-    };
-    // a little is left to the system
-    let budget = available - available / 16;
+    let Some((needed, limit)) = lacking(&job.model, Some(recipe), threads) else { return Ok(None) };
+    // a little is left to the system, and what is only reserved is no part of what a model takes
+    let budget =
+        (limit.left - limit.left / 16 + job.program).saturating_sub(needed + job.program - takes(&job.model, recipe));
     let mut fitting = vec![];
     let rungs = |n_layer: usize| (0..Keep::ALL.len()).map(move |level| level * n_layer);
     let mut offer = |flags: &str, config: &Config, recipe: &Recipe, tuning: &Tuning| {
@@ -169,7 +166,7 @@ pub fn too_large(job: &Job, machine: &MachineOptions) -> Result<Option<TooLarge>
             offer(&format!("--from MODEL --lora 16 {flags}"), config, &short, &adapter);
         }
     }
-    Ok(Some(TooLarge { needed, available, fitting }))
+    Ok(Some(TooLarge { needed, limit, fitting }))
 }
 
 pub fn run(args: Args) -> Result<()> {

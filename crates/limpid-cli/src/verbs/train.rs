@@ -1,7 +1,7 @@
 //! `train`: from text to a model directory.
 
 use super::doctor::READINGS;
-use super::{fits, peak_rss, program, trainable};
+use super::{peak_rss, program, trainable};
 use crate::chat;
 use crate::dashboard::{self, Dashboard, Now};
 use crate::options::{
@@ -156,10 +156,11 @@ impl Args {
         if let (Some(base), None, None) = (&base, &own, &self.tokenizer) {
             bail!("{} has no tokenizer: name its own with --tokenizer NAME|FILE", base.path.display());
         }
+        let decided = saved.map(Tokenizer::load).transpose()?.or(own.clone());
         let wants = Wants {
             tokenizer: self.tokenizer.as_deref(),
-            default: own.as_ref().map_or(default_tokenizer(&self.data, &name), Tokenizer::name),
-            decided: saved.map(Tokenizer::load).transpose()?.or(own.clone()),
+            default: decided.as_ref().map_or(default_tokenizer(&self.data, &name), Tokenizer::name),
+            decided: decided.clone(),
             specials: if masked {
                 &["[MASK]"]
             } else if chat.is_some() {
@@ -276,18 +277,7 @@ impl Args {
     /// Refuses what could not become of this folder, before the text is read.
     fn fits_folder(&self, folder: &Path) -> Result<()> {
         if self.resumed().is_some() {
-            Run::check(folder, self.resume_step)?;
-            let text = options::read_settings(&folder.join("limpid.toml")).unwrap_or_default();
-            let was = text.parse::<toml::Table>().unwrap_or_default();
-            let was = was.get("tokenizer").and_then(toml::Value::as_str);
-            return match &self.tokenizer {
-                Some(asked) if was != Some(&absolute(asked)) => bail!(
-                    "--tokenizer is {asked}, but a run keeps the tokenizer that it began with{}: leave it out, or start a new \
-                     run with another --out",
-                    was.map_or(String::new(), |was| format!(", {was}"))
-                ),
-                _ => Ok(()),
-            };
+            return Ok(Run::check(folder, self.resume_step)?);
         }
         let found = folder::look(folder);
         if self.resume.as_ref().is_some_and(|resume| resume != "auto") && found != Found::Begun {
@@ -391,7 +381,6 @@ pub fn run(args: Args) -> Result<()> {
     if let Some(fit) = super::plan::too_large(&job, &args.machine)? {
         bail!("{}", fit.text());
     }
-    fits(&job.model, Some(&job.recipe), args.machine.threads(), "training this model")?;
     if args.find_rate {
         return super::find::run(&job, &args.machine, args.json);
     }

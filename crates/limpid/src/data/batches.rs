@@ -5,7 +5,7 @@
 //! them; none is put together of documents from all over the stream. Where documents do not see each other their
 //! neighbours do not matter, and windows are shuffled anyway.
 
-use super::{DataError, Tokens};
+use super::{DataError, Tokens, check_size};
 use crate::ops::{Batch, IGNORE, Span, random};
 use std::ops::Range;
 use std::sync::Arc;
@@ -175,7 +175,7 @@ impl<'a> Batches<'a> {
     /// The same of documents.
     ///
     /// # Errors
-    /// If the text is shorter than one window, or has nothing to predict.
+    /// If the text is shorter than one window, or there is nothing in a batch.
     pub fn of_documents(
         tokens: &'a Tokens,
         batch_size: usize,
@@ -184,6 +184,7 @@ impl<'a> Batches<'a> {
         objective: Objective,
         documents: Documents,
     ) -> Result<Batches<'a>, DataError> {
+        check_size(batch_size, context)?;
         check_length("training text", tokens.len(), if documents.whole { 1 } else { context })?;
         let cut = Cut::new(tokens, context, objective, documents);
         Ok(Batches { cut, batch_size, part: 0..batch_size, micros: 1, seed })
@@ -276,6 +277,7 @@ impl<'a> Windows<'a> {
         objective: Objective,
         documents: Documents,
     ) -> Result<Windows<'a>, DataError> {
+        check_size(1, context)?;
         check_length(what, tokens.len(), 1)?;
         Ok(Windows { cut: Cut::new(tokens, context, objective, documents), every: 1 })
     }
@@ -291,8 +293,9 @@ impl<'a> Windows<'a> {
         (self.cut.tokens.len() - 1).div_ceil(self.every)
     }
 
-    /// Calls `with` for one batch after another, each of at most `batch_size` windows.
+    /// Calls `with` for one batch after another, each of at most `batch_size` windows, and at least one.
     pub fn each(&self, batch_size: usize, mut with: impl FnMut(&Batch)) {
+        let batch_size = batch_size.max(1);
         let (mut batch, Cut { tokens, context, starts, .. }) = (Batch::default(), &self.cut);
         let last = tokens.len() - 1;
         let count = starts.as_ref().map_or(last.div_ceil(*context), |starts| starts.len());

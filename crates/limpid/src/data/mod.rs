@@ -61,6 +61,14 @@ pub enum DataError {
         /// Windows of a batch.
         windows: usize,
     },
+    /// Windows or batches of nothing, or of more than any memory holds.
+    #[error("{what} is {found}: it must be 1 or more, and a batch has at most 2^40 tokens")]
+    Size {
+        /// batch_size or context
+        what: &'static str,
+        /// What was asked for.
+        found: usize,
+    },
     /// A token that the model has no row for.
     #[error("token {id} at position {position} is outside the model's vocabulary of {vocab_size} (0 to {})", .vocab_size - 1)]
     TokenRange {
@@ -71,6 +79,14 @@ pub enum DataError {
         /// The model's vocabulary.
         vocab_size: usize,
     },
+}
+
+/// Batches of `batch_size` windows of `context` tokens can be counted.
+fn check_size(batch_size: usize, context: usize) -> Result<(), DataError> {
+    let zero = [("batch_size", batch_size), ("context", context)].into_iter().find(|(_, size)| *size == 0);
+    let wrong =
+        zero.or(batch_size.checked_mul(context).is_none_or(|n| n > 1 << 40).then_some(("batch_size", batch_size)));
+    wrong.map_or(Ok(()), |(what, found)| Err(DataError::Size { what, found }))
 }
 
 /// Every id is below `vocab_size`.

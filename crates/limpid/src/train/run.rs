@@ -330,6 +330,28 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    /// What of a recipe a resumed run may choose anew.
+    pub const FREE: [&'static str; 10] = [
+        "steps",
+        "eval_every",
+        "eval_tokens",
+        "save_every",
+        "keep",
+        "patience",
+        "detail_every",
+        "spike",
+        "divergence",
+        "preflight",
+    ];
+
+    /// The recipe that the last state was made with (or the one kept after step `from`), with what was chosen anew since the run
+    /// began; none where no state says so.
+    pub fn recipe(folder: &Path, from: Option<u64>) -> Option<Recipe> {
+        let store = safetensors_file::open(&state_file(folder, from)).ok()?;
+        let mut state: serde_json::Value = serde_json::from_str(store.fact("limpid")?).ok()?;
+        serde_json::from_value(state["recipe"].take()).ok()
+    }
+
     /// Says whether the files that a resumed run begins from are as the run wrote them, before any is made use of.
     ///
     /// # Errors
@@ -405,6 +427,10 @@ impl<'a> Run<'a> {
     /// If the folder is taken or cannot be begun, the text is too short, a number is not finite, or training goes astray.
     pub fn go(&mut self, tell: &mut dyn FnMut(Event) -> Control) -> Result<Summary, TrainError> {
         let recipe = self.trainer.recipe;
+        recipe.check()?;
+        for text in [self.train, self.validation] {
+            text.check_ids(self.trainer.model.config.vocab_size)?;
+        }
         let context = if recipe.context == 0 { self.trainer.model.config.context_length } else { recipe.context };
         let Recipe { batch_size, seed, .. } = recipe;
         let documents = recipe.documents();
