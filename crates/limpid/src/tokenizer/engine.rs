@@ -2,6 +2,7 @@
 //! uncut), and so are letters that a vocabulary lacks and no unknown token stands for (the crate leaves them out).
 
 use std::{
+    cell::RefCell,
     collections::HashMap,
     path::{Path, PathBuf},
     sync::Arc,
@@ -32,8 +33,21 @@ impl<T: ?Sized> Clone for Steps<T> {
 
 impl Normalizer for Steps<dyn Normalizer + Send + Sync> {
     fn normalize(&self, text: &mut NormalizedString) -> Result<()> {
-        self.0.iter().try_for_each(|step| step.normalize(text))
+        let done = self.0.iter().try_for_each(|step| step.normalize(text));
+        done.inspect_err(|error| UNHEARD.set(Some(error.to_string())))
     }
+}
+
+thread_local! {
+    /// What a normalizer failed with: the crate goes on with the text as it was.
+    static UNHEARD: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// What `encode` gives, unless a normalizer failed meanwhile.
+pub(super) fn heard<T>(encode: impl FnOnce() -> Result<T>) -> Result<T> {
+    UNHEARD.set(None);
+    let done = encode();
+    UNHEARD.take().map_or(done, |error| Err(error.into()))
 }
 
 impl PreTokenizer for Steps<Cutting> {

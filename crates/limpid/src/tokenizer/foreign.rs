@@ -207,7 +207,8 @@ impl Foreign {
         for (n, part) in parts.into_iter().enumerate() {
             let own = n > 0 && self.parting == Some(Parting::Within);
             let part = if own { &part[1..] } else { part };
-            let found = contain(|| engine.encode_fast(part, false)).unwrap_or_else(|panic| Err(panic.into()));
+            let found =
+                contain(|| engine::heard(|| engine.encode_fast(part, false))).unwrap_or_else(|panic| Err(panic.into()));
             let found = found.map_err(|error| Error::Encode { name: self.kind, detail: error.to_string() })?;
             ids.extend(found.get_ids());
         }
