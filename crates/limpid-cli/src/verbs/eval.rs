@@ -75,6 +75,7 @@ struct Found {
 }
 
 pub fn run(args: Args) -> Result<()> {
+    super::room::for_text(args.machine.threads())?;
     limpid::backend::Cpu::can_start(args.machine.threads())?; // the text is encoded on as many
     let checkpoint = adapted(&args.model, args.adapter.as_deref())?;
     needs_head(&checkpoint)?;

@@ -94,6 +94,7 @@ pub fn recipe(
 
 pub fn run(args: Args) -> Result<()> {
     let start = Instant::now();
+    super::room::for_text(cores())?;
     let mut recipe = recipe(&args.kind, args.split, args.lowercase, args.vocab_size, &args.special)?;
     recipe.min_frequency = args.min_frequency.unwrap_or(recipe.min_frequency);
     recipe.newlines = args.newlines;

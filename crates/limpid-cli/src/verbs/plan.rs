@@ -121,6 +121,9 @@ pub fn too_large(job: &Job, machine: &MachineOptions) -> Result<Option<TooLarge>
     let mut fitting = vec![];
     let rungs = |n_layer: usize| (0..Keep::ALL.len()).map(move |level| level * n_layer);
     let mut offer = |flags: &str, config: &Config, recipe: &Recipe, tuning: &Tuning| {
+        if recipe.check().is_err() {
+            return false;
+        }
         let purpose = Use::Train { batch: recipe.batch_size, context: recipe.context };
         let takes = |model: &Model| takes(model, recipe);
         // all rungs of a ladder are many models, and those between these take no less

@@ -2,6 +2,7 @@
 //! groups it is in (containers, services), and `ulimit`'s. Elsewhere none is known, and none is kept to.
 
 use crate::show;
+use anyhow::{Result, bail};
 use std::path::{Path, PathBuf};
 
 /// What is left under one limit.
@@ -19,6 +20,21 @@ pub struct Limit {
 pub fn limits() -> Vec<Limit> {
     let read = |path: &Path| std::fs::read_to_string(path).ok();
     machine(&read).into_iter().chain(groups(&read)).chain(own(&read)).collect()
+}
+
+/// Refuses to encode a text on so many threads where their stacks and heaps would not fit under a limit on addresses: a small
+/// allocation that the system refuses ends the program at once.
+pub fn for_text(threads: usize) -> Result<()> {
+    let needed = (96 << 20) + threads as u64 * (3 << 20);
+    match limits().into_iter().find(|limit| limit.of_addresses && limit.left < needed) {
+        None => Ok(()),
+        Some(Limit { left, said, .. }) => bail!(
+            "reading a text on {} needs {} of memory and {} are {said}: fewer --threads need less",
+            show::plural(threads, "thread"),
+            show::bytes(needed),
+            show::bytes(left)
+        ),
+    }
 }
 
 type Read<'a> = &'a dyn Fn(&Path) -> Option<String>;

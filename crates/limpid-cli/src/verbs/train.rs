@@ -128,6 +128,7 @@ impl Job {
 impl Args {
     /// Reads the text and fits model and recipe to it; used by `train`, `plan` and `check`.
     pub fn job(&self) -> Result<Job> {
+        super::room::for_text(self.machine.threads())?;
         let (base, given) = self.base()?;
         let (name, mut config, mut recipe) = match (&given, &self.tuning.from) {
             (Some(given), Some(from)) => {

@@ -124,7 +124,13 @@ pub fn matching(pattern: &str) -> Vec<PathBuf> {
 }
 
 fn input(path: &Path, kind: Kind) -> Result<Input, CorpusError> {
-    let bytes = at(path, path.metadata())?.len();
+    let about = at(path, path.metadata())?;
+    #[cfg(unix)]
+    if std::os::unix::fs::FileTypeExt::is_char_device(&about.file_type()) {
+        let device = std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is a device, which may have no end");
+        return at(path, Err(device)); // a pipe is read, as - is
+    }
+    let bytes = about.len();
     Ok(Input { path: path.into(), kind, bytes })
 }
 
