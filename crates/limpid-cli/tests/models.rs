@@ -217,7 +217,9 @@ fn what_the_shell_allows_is_kept_to() {
     for size in ["4611686018427387904", "18446744073709551615", "1000000000000"] {
         f.fails(1, &format!("{sizes} {size}"), &[]);
     }
-    for segments in ["9223372036854775807", "4611686018427387904", "1099511627775"] {
-        f.fails(1, &format!("train --data text.txt --out none {SMALL} --n-segment {segments}"), &["n_segment"]);
+    for (segments, said) in
+        [("9223372036854775807", "n_segment"), ("4611686018427387904", "n_segment"), ("1099511627775", "of memory")]
+    {
+        f.fails(1, &format!("train --data text.txt --out none {SMALL} --n-segment {segments}"), &[said]);
     }
 }

@@ -25,7 +25,9 @@ pub fn limits() -> Vec<Limit> {
 /// Refuses to encode a text on so many threads where their stacks and heaps would not fit under a limit on addresses: a small
 /// allocation that the system refuses ends the program at once.
 pub fn for_text(threads: usize) -> Result<()> {
-    let needed = (96 << 20) + threads as u64 * (3 << 20);
+    // glibc gives threads heaps of 64 MiB, eight for each core at most
+    let heaps = threads.min(8 * crate::options::cores()) as u64;
+    let needed = (96 << 20) + threads as u64 * (3 << 20) + heaps * (64 << 20);
     match limits().into_iter().find(|limit| limit.of_addresses && limit.left < needed) {
         None => Ok(()),
         Some(Limit { left, said, .. }) => bail!(
