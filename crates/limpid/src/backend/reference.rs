@@ -3,7 +3,7 @@
 
 use super::{Backend, Report};
 use crate::model::Model;
-use crate::ops::adamw::{self, Change, Group, Method, Rule};
+use crate::ops::adamw::{self, Change, Group, Rule};
 use crate::ops::dropout::{Draws, weight_index};
 use crate::ops::embed::{self, Lookup};
 use crate::ops::{Back, Batch, Drop, Grad, Op, Pass, Slot, Space, Span};
@@ -92,7 +92,7 @@ impl Backend for Reference {
         if norm.is_finite() {
             for Group { range, decay, matrix } in groups {
                 let [w, g, m, v] = [&mut *param, grad, moment1, moment2].map(|memory| &mut memory[range.clone()]);
-                match matrix.filter(|_| rule.method == Method::Muon) {
+                match *matrix {
                     Some((_, cols)) => {
                         muon::reference::update(rule, rule.clip(norm), *decay, cols, w, g, m);
                     }

@@ -11,7 +11,9 @@
 //! Five iterations are 10 products of (m, m) by (m, n) and 5 of (m, m) by (m, m), with m the lesser side: at GPT-2's width about
 //! as much as a step of 6 d_model tokens, whatever the batch.
 
+use super::adamw::Group;
 use super::simd::{Kernel, MulAdd, fma};
+use std::ops::Range;
 
 /// a, b and c of the iteration.
 pub const COEFFICIENTS: [f64; 3] = [3.4445, -4.7750, 2.0315];
@@ -29,6 +31,25 @@ pub fn scale(out: usize, cols: usize) -> f64 {
 pub fn room(out: usize, cols: usize) -> usize {
     let side = out.min(cols);
     2 * (out * cols + side * side)
+}
+
+/// Elements that small matrices take together; a larger one is by itself.
+const TOGETHER: usize = 4 << 20;
+
+/// The groups in waves, whose matrices are made orthogonal at the same time.
+pub fn waves(mut groups: &[Group]) -> impl Iterator<Item = &[Group]> {
+    std::iter::from_fn(move || {
+        let fits = |n: &usize| place(groups, n - 1).end <= TOGETHER;
+        let n = (2..=groups.len()).take_while(fits).last().unwrap_or(groups.len().min(1));
+        groups.split_off(..n).filter(|wave| !wave.is_empty())
+    })
+}
+
+/// Where the matrix of group `i` of a wave has its room; nowhere if it has none.
+pub fn place(wave: &[Group], i: usize) -> Range<usize> {
+    let of = |group: &Group| group.matrix.map_or(0, |(out, cols)| room(out, cols));
+    let at = wave[..i].iter().map(of).sum();
+    at..at + of(&wave[i])
 }
 
 /// Plain f64 loops.
@@ -169,6 +190,28 @@ mod tests {
             let back = reference::orthogonal(&turned, rows);
             assert!((0..x.len()).all(|i| (back[i] - near[i % rows * cols + i / rows]).abs() < 1e-12));
         }
+    }
+
+    #[test]
+    fn waves_hold_what_fits_and_places_do_not_meet() {
+        let mut at = 0;
+        let mut group = |matrix: Option<(usize, usize)>| {
+            let n = matrix.map_or(7, |(out, cols)| out * cols);
+            at += n;
+            Group { range: at - n..at, decay: 0.0, matrix }
+        };
+        let [small, large] = [Some((384, 384)), Some((3072, 768))];
+        let shapes = [small, None, small, large, None, large, small, small, None, small, small, small, small, small];
+        let groups = shapes.map(&mut group);
+        let sizes: Vec<usize> = waves(&groups).map(<[Group]>::len).collect();
+        // a large matrix is alone; of the small ones, 590 k elements each, seven fit
+        assert_eq!(sizes, [3, 1, 1, 1, 8]);
+        for wave in waves(&groups) {
+            let places: Vec<_> = (0..wave.len()).map(|i| place(wave, i)).collect();
+            assert!(places[0].start == 0 && places.windows(2).all(|two| two[0].end == two[1].start), "{places:?}");
+            assert!(places.iter().zip(wave).all(|(p, g)| p.len() == g.matrix.map_or(0, |(o, c)| room(o, c))));
+        }
+        assert_eq!(waves(&[]).count(), 0);
     }
 
     /// A 1 x 1 matrix, by hand: u = 0.19 g is made 1 in size, then five times x = 3.4445 x - 4.775 x^3 + 2.0315 x^5.

@@ -66,7 +66,7 @@ pub struct Cpu {
     lanes: Vec<RwLock<Lane>>,
     serving: Option<Serving>,
     crew: Crew,
-    /// Crews of one thread, for threads that go their own way; none where there is one lane.
+    /// Crews of one thread, for threads that go their own way: with lanes, and in training.
     solo: Vec<Crew>,
     partial: Vec<f64>,
 }
@@ -123,6 +123,11 @@ fn chunk(model: &Model) -> usize {
 /// Into how many lanes `threads` threads part the sequences.
 fn lanes(model: &Model, threads: usize) -> usize {
     if model.by_sequence { threads.min(model.sequences()) } else { 1 }
+}
+
+/// Whether threads sometimes go their own way: on lanes, and in training for muon's matrices.
+fn alone(model: &Model, threads: usize) -> bool {
+    threads > 1 && (lanes(model, threads) > 1 || matches!(model.purpose, Use::Train { .. }))
 }
 
 /// The parameters in which rows are looked up, and which lie plain for that. In f32 a tied table does not: its rows can be
@@ -213,7 +218,7 @@ impl Cpu {
                 rows: vec![0.0; model.rows * model.config.d_model],
                 order: (0..model.rows as u32).collect(),
             }),
-            solo: (0..if lanes > 1 { crew.pool.threads() } else { 0 })
+            solo: (0..if alone(model, threads) { crew.pool.threads() } else { 0 })
                 .map(|_| Crew::new(model, 1, (level, precision), 0))
                 .collect::<Result<_, _>>()?,
             crew,
@@ -234,7 +239,7 @@ impl Cpu {
 
     /// Bytes that `threads` threads take beside the model's own memory: their scratch, and a chunk of logits.
     pub fn scratch_bytes(model: &Model, threads: usize) -> usize {
-        let crews = if lanes(model, threads) > 1 { 2 } else { 1 };
+        let crews = if alone(model, threads) { 2 } else { 1 };
         4 * (chunk(model) + crews * threads * crew::scratch(model))
     }
 

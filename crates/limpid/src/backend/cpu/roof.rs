@@ -89,8 +89,11 @@ impl Roof {
                 done.into_inner().unwrap_or_else(|e| e.into_inner())
             }
             Work::Reads(data) => {
-                self.pool.run(data.len().div_ceil(PART), &|task, _| {
-                    black_box(level.run(Sum(&data[task * PART..((task + 1) * PART).min(data.len())])));
+                // two stretches at once: memory gives more where it can prefetch more than one
+                let (a, b) = data.split_at(data.len() / 2);
+                self.pool.run(a.len() / PART, &|task, _| {
+                    let part = task * PART..(task + 1) * PART;
+                    black_box(level.run(Sum([&a[part.clone()], &b[part]])));
                 });
                 4.0 * data.len() as f64
             }
@@ -173,19 +176,20 @@ impl Kernel for Chains {
     }
 }
 
-struct Sum<'a>(&'a [f32]);
+struct Sum<'a>([&'a [f32]; 2]);
 impl Kernel for Sum<'_> {
     type Output = f32;
     #[inline(always)]
     fn run<M: MulAdd>(self) -> f32 {
         // four independent vectors, so that memory and not the adder is what is waited for
         let [mut a, mut b, mut c, mut d] = [[0f32; 16]; 4];
-        for chunk in self.0.as_chunks::<64>().0 {
+        let [left, right] = self.0.map(|part| part.as_chunks::<32>().0);
+        for (left, right) in left.iter().zip(right) {
             for i in 0..16 {
-                a[i] += chunk[i];
-                b[i] += chunk[16 + i];
-                c[i] += chunk[32 + i];
-                d[i] += chunk[48 + i];
+                a[i] += left[i];
+                b[i] += left[16 + i];
+                c[i] += right[i];
+                d[i] += right[16 + i];
             }
         }
         [a, b, c, d].as_flattened().iter().sum()

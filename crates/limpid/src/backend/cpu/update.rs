@@ -1,13 +1,14 @@
 //! The optimizer on all threads: the norm of the gradient, then a pass over the parameters, stretch by stretch; with what
 //! was asked to be watched measured on the way.
+#![allow(unsafe_code)] // threads take matrices of their own; the block says why they are disjoint
 
 use super::crew::Crew;
 use super::{Backend, Cpu, Report};
-use crate::ops::adamw::{self, Change, Group, Measure, Method, Rule};
+use crate::ops::adamw::{self, Change, Group, Measure, Rule};
 use crate::ops::arena::Arena;
 use crate::ops::linear::gemm::Start;
 use crate::ops::muon::{self, Blend, Momentum};
-use crate::ops::view::Mat;
+use crate::ops::view::{Mat, Shared};
 use std::ops::Range;
 use std::sync::Mutex;
 
@@ -21,72 +22,20 @@ impl Cpu {
     pub(super) fn update_parameters(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Report {
         self.fill_blanks(0..self.grad.len());
         self.clear(); // once they are used below
-        let Cpu { weights, grad, moment1, moment2, room, crew, partial, .. } = self;
+        let Cpu { weights, grad, moment1, moment2, room, crew, solo, partial, .. } = self;
         let norm = norm(groups, grad, crew, partial);
         if !norm.is_finite() {
             return Report { norm, finite: false };
         }
         let clip = rule.clip(norm) as f32;
-        for group in groups {
-            let g = &grad[group.range.clone()];
-            let [w, m, v] = [&mut weights.param, moment1, moment2].map(|memory| &mut memory[group.range.clone()]);
-            let matrix = group.matrix.filter(|_| rule.method == Method::Muon);
-            let ahead = matrix.map(|(out, cols)| {
-                let beta = rule.momentum;
-                let to = reserve(room, out, cols);
-                crew.rows([(&mut *m, 1), (&mut *to, 1)], |rows, [m, to], _| {
-                    crew.level.run(Momentum { beta, clip, g: &g[rows], m, to });
-                });
-                (orthogonal(crew, room, (out, cols)), muon::scale(out, cols))
-            });
-            let (rate, decay) = (rule.rate, group.decay);
-            let step = |range: Range<usize>, w: &mut [f32], m: &mut [f32], v: &mut [f32]| match ahead {
-                Some((x, scale)) => {
-                    let (own, part) = ((1.0 - rate * decay) as f32, (-rate * scale) as f32);
-                    crew.level.run(Blend { to: w, own, from: &x[range], part });
-                }
-                None => {
-                    let (g, decay) = (&g[range], decay as f32);
-                    crew.level.run(adamw::Update { rule, clip, decay, w, g, m, v });
-                }
-            };
-            let inside = |change: &Change| {
-                let (from, to) = (change.range.start.max(group.range.start), change.range.end.min(group.range.end));
-                (from < to).then(|| from - group.range.start..to - group.range.start)
-            };
-            if watch.is_empty() {
-                crew.rows([(w, 1), (m, 1), (v, 1)], |rows, [w, m, v], _| step(rows, w, m, v));
-                continue;
-            }
-            for change in &mut *watch {
-                let Some(range) = inside(change) else { continue };
-                let whole = range.len() / BLOCK * BLOCK;
-                for (part, block) in
-                    [(range.start..range.start + whole, BLOCK), (range.start + whole..range.end, range.len() - whole)]
-                {
-                    if part.is_empty() {
-                        continue;
-                    }
-                    let mut sums = vec![0.0; 3 * (part.len() / block)];
-                    let [w, m, v] = [&mut *w, &mut *m, &mut *v].map(|memory| (&mut memory[part.clone()], block));
-                    crew.rows([w, m, v, (&mut sums, 3)], |rows, [w, m, v, sums], scratch| {
-                        for (i, sums) in sums.chunks_exact_mut(3).enumerate() {
-                            let own = i * block..(i + 1) * block;
-                            let at = part.start + (rows.start + i) * block;
-                            let before = &mut scratch[..block];
-                            before.copy_from_slice(&w[own.clone()]);
-                            step(at..at + block, &mut w[own.clone()], &mut m[own.clone()], &mut v[own.clone()]);
-                            let g = &g[at..at + block];
-                            sums.copy_from_slice(&crew.level.run(Measure { before, after: &w[own], g }));
-                        }
-                    });
-                    for sums in sums.chunks_exact(3) {
-                        let [gradient, weight, update] = [sums[0], sums[1], sums[2]].map(f64::from);
-                        change.gradient += gradient;
-                        change.weight += weight;
-                        change.update += update;
-                    }
-                }
+        for wave in muon::waves(groups) {
+            make_orthogonal(wave, (rule.momentum, clip), [grad, moment1], room, crew, solo);
+            for (i, group) in wave.iter().enumerate() {
+                let g = &grad[group.range.clone()];
+                let memories = [&mut weights.param, &mut *moment1, &mut *moment2];
+                let memories = memories.map(|memory| &mut memory[group.range.clone()]);
+                let ahead = group.matrix.map(|(out, cols)| (&room[made(wave, i)], muon::scale(out, cols)));
+                step(group, (rule, clip), ahead, g, memories, crew, watch);
             }
         }
         Report { norm, finite: true }
@@ -99,6 +48,67 @@ impl Cpu {
             crew.rows([(&mut average[range.clone()], 1)], |rows, [to], _| {
                 crew.level.run(Blend { to, own: decay as f32, from: &w[rows], part: (1.0 - decay) as f32 });
             });
+        }
+    }
+}
+
+/// One group's step, `clip` being what gradients are multiplied by and `ahead` where muon's matrix is to go; measured where
+/// somebody watches.
+fn step(
+    group: &Group,
+    (rule, clip): (&Rule, f32),
+    ahead: Option<(&[f32], f64)>,
+    g: &[f32],
+    [w, m, v]: [&mut [f32]; 3],
+    crew: &Crew,
+    watch: &mut [Change],
+) {
+    let (rate, decay) = (rule.rate, group.decay);
+    let change = |range: Range<usize>, w: &mut [f32], m: &mut [f32], v: &mut [f32]| match ahead {
+        Some((x, scale)) => {
+            let (own, part) = ((1.0 - rate * decay) as f32, (-rate * scale) as f32);
+            crew.level.run(Blend { to: w, own, from: &x[range], part });
+        }
+        None => {
+            let (g, decay) = (&g[range], decay as f32);
+            crew.level.run(adamw::Update { rule, clip, decay, w, g, m, v });
+        }
+    };
+    let inside = |watched: &Change| {
+        let (from, to) = (watched.range.start.max(group.range.start), watched.range.end.min(group.range.end));
+        (from < to).then(|| from - group.range.start..to - group.range.start)
+    };
+    if watch.is_empty() {
+        return crew.rows([(w, 1), (m, 1), (v, 1)], |rows, [w, m, v], _| change(rows, w, m, v));
+    }
+    for watched in watch {
+        let Some(range) = inside(watched) else { continue };
+        let whole = range.len() / BLOCK * BLOCK;
+        for (part, block) in
+            [(range.start..range.start + whole, BLOCK), (range.start + whole..range.end, range.len() - whole)]
+        {
+            if part.is_empty() {
+                continue;
+            }
+            let mut sums = vec![0.0; 3 * (part.len() / block)];
+            let [w, m, v] = [&mut *w, &mut *m, &mut *v].map(|memory| (&mut memory[part.clone()], block));
+            crew.rows([w, m, v, (&mut sums, 3)], |rows, [w, m, v, sums], scratch| {
+                for (i, sums) in sums.chunks_exact_mut(3).enumerate() {
+                    let own = i * block..(i + 1) * block;
+                    let at = part.start + (rows.start + i) * block;
+                    let before = &mut scratch[..block];
+                    before.copy_from_slice(&w[own.clone()]);
+                    change(at..at + block, &mut w[own.clone()], &mut m[own.clone()], &mut v[own.clone()]);
+                    let g = &g[at..at + block];
+                    sums.copy_from_slice(&crew.level.run(Measure { before, after: &w[own], g }));
+                }
+            });
+            for sums in sums.chunks_exact(3) {
+                let [gradient, weight, update] = [sums[0], sums[1], sums[2]].map(f64::from);
+                watched.gradient += gradient;
+                watched.weight += weight;
+                watched.update += update;
+            }
         }
     }
 }
@@ -119,21 +129,54 @@ fn norm(groups: &[Group], grad: &[f32], crew: &Crew, partial: &mut [f64]) -> f64
     partial[..from].iter().sum::<f64>().sqrt()
 }
 
-/// Room for a matrix that is to become orthogonal.
-fn reserve(room: &mut Arena, out: usize, cols: usize) -> &mut [f32] {
-    if room.len() < muon::room(out, cols) {
-        *room = Arena::new(muon::room(out, cols));
-    }
-    &mut room[..out * cols]
+/// Where the room of a wave has the orthogonal matrix of its group `i`: rounds go to and fro between two places.
+fn made(wave: &[Group], i: usize) -> Range<usize> {
+    let (at, n) = (muon::place(wave, i).start, wave[i].range.len());
+    let at = at + muon::ROUNDS % 2 * n;
+    at..at + n
 }
 
-/// Makes the (out, cols) matrix at the beginning of `room` nearly orthogonal, and says where it is then.
-fn orthogonal<'a>(crew: &Crew, room: &'a mut Arena, (out, cols): (usize, usize)) -> &'a [f32] {
+/// Muon's momentum and direction of every matrix of a wave, into `room`. Threads that meet after each of a small matrix'
+/// products wait longer than they work, and on a busy machine for whoever has their core; so each thread takes whole
+/// matrices where there are enough.
+fn make_orthogonal(
+    wave: &[Group],
+    (beta, clip): (f64, f32),
+    [grad, moment]: [&mut Arena; 2],
+    room: &mut Arena,
+    crew: &Crew,
+    solo: &[Crew],
+) {
+    let matrices = wave.iter().filter(|group| group.matrix.is_some()).count();
+    let elements = muon::place(wave, wave.len() - 1).end;
+    if room.len() < elements {
+        *room = Arena::new(elements);
+    }
+    assert!(wave.is_sorted_by(|a, b| a.range.end <= b.range.start), "groups of parameters overlap");
+    let (moment, room) = (Shared::new(moment, 1), Shared::new(room, 1));
+    let one = |i: usize, crew: &Crew| {
+        let Group { range, matrix: Some(shape), .. } = &wave[i] else { return };
+        // SAFETY: groups share no parameter by the assert, nor places in the room; each group is one task.
+        let [m, room] = unsafe { [moment.part(range.clone(), 0..1), room.part(muon::place(wave, i), 0..1)] };
+        let (g, m, room) = (&grad[range.clone()], m.into_whole(), room.into_whole());
+        crew.rows([(m, 1), (&mut room[..g.len()], 1)], |rows, [m, to], _| {
+            crew.level.run(Momentum { beta, clip, g: &g[rows], m, to });
+        });
+        orthogonal(crew, room, *shape);
+    };
+    if matrices < solo.len() || solo.is_empty() {
+        (0..wave.len()).for_each(|i| one(i, crew));
+    } else {
+        crew.pool.run(wave.len(), &|i, id| one(i, &solo[id]));
+    }
+}
+
+/// Makes the (out, cols) matrix at the beginning of `room` nearly orthogonal; [`made`] says where it is then.
+fn orthogonal(crew: &Crew, room: &mut [f32], (out, cols): (usize, usize)) {
     let (n, side) = (out * cols, out.min(cols));
     let (mut x, rest) = room.split_at_mut(n);
     let (mut next, rest) = rest.split_at_mut(n);
-    let (s, rest) = rest.split_at_mut(side * side);
-    let mix = &mut rest[..side * side];
+    let (s, mix) = rest.split_at_mut(side * side);
     let [a, b, c] = muon::COEFFICIENTS.map(|c| c as f32);
     let blend = |to: &mut [f32], own: f32, from: &[f32], part: f32| {
         crew.rows([(to, 1)], |rows, [to], _| crew.level.run(Blend { to, own, from: &from[rows], part }));
@@ -154,5 +197,4 @@ fn orthogonal<'a>(crew: &Crew, room: &'a mut Arena, (out, cols): (usize, usize))
         blend(next, 1.0, x, a);
         (x, next) = (next, x);
     }
-    x
 }
