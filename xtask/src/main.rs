@@ -1,4 +1,4 @@
-//! Chores of the project: `cargo xtask ci` (what the gate runs), `cargo xtask size` (lines of code by module),
+//! Chores of the project: `cargo xtask ci` (what the gate runs), `cargo xtask size` (lines of code by crate),
 //! `cargo xtask bench-record` (a row of docs/bench-record.md: what this machine reaches, beside its roofs).
 
 use std::path::{Path, PathBuf};
@@ -107,23 +107,21 @@ gpt2: B 4, T 64), prefill of 256 tokens and decoding in tokens a second, each wi
 |---|---|---|---|---|---|---|---|---|---|---|---|
 ";
 
-/// Lines of code of the library, tests, comments and blanks left out.
+/// Lines of code of each crate, tests, comments and blanks left out.
 fn size() -> bool {
-    let mut modules: Vec<(String, usize)> = vec![];
-    let source = root().join("crates/limpid/src");
-    visit(&source, &mut |path, text| {
-        let module = path.strip_prefix(&source).expect("below src").components().next().expect("a name");
-        let module = module.as_os_str().to_string_lossy().replace(".rs", "");
-        let code = text.split("#[cfg(test)]").next().unwrap_or("");
-        let lines = code.lines().filter(|l| !l.trim().is_empty() && !l.trim_start().starts_with("//")).count();
-        match modules.iter_mut().find(|(name, _)| *name == module) {
-            Some((_, n)) => *n += lines,
-            None => modules.push((module, lines)),
+    let crates = root().join("crates");
+    let mut sizes = std::collections::BTreeMap::<String, usize>::new();
+    visit(&crates, &mut |path, text| {
+        let mut parts = path.strip_prefix(&crates).expect("below crates").iter();
+        let (name, folder) = (parts.next().expect("a crate"), parts.next());
+        if folder.is_some_and(|folder| folder == "src") {
+            let code = text.split("#[cfg(test)]").next().unwrap_or("");
+            let lines = code.lines().filter(|l| !l.trim().is_empty() && !l.trim_start().starts_with("//")).count();
+            *sizes.entry(name.to_string_lossy().into()).or_default() += lines;
         }
     });
-    modules.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
-    modules.iter().for_each(|(name, n)| println!("{n:>6}  {name}"));
-    println!("{:>6}  in all", modules.iter().map(|(_, n)| n).sum::<usize>());
+    sizes.iter().for_each(|(name, n)| println!("{n:>6}  {name}"));
+    println!("{:>6}  in all", sizes.values().sum::<usize>());
     true
 }
 

@@ -24,23 +24,26 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-pub mod backend;
-pub mod checkpoint;
-pub mod config;
-pub mod contain;
-pub mod data;
-pub mod evaluate;
-pub mod files;
 pub mod generate;
-pub mod model;
-pub mod names;
-pub mod nearest;
-pub mod ops;
-pub mod plural;
-pub mod report;
-pub mod tokenizer;
-pub mod trace;
-pub mod train;
+
+pub use limpid_base::{contain, files, nearest, plural};
+pub use limpid_checkpoint as checkpoint;
+pub use limpid_core::{backend, config, model, names, ops};
+pub use limpid_tokenizer as tokenizer;
+pub use limpid_train as train;
+pub use limpid_train::{evaluate, report};
+
+/// Text to tokens, and tokens to batches.
+pub mod data {
+    pub use limpid_data::*;
+    pub use limpid_train::batches::*;
+}
+
+/// Looking inside: every tensor of one run, by name; printed, and saved.
+pub mod trace {
+    pub use limpid_checkpoint::trace::{save, tensors};
+    pub use limpid_core::trace::*;
+}
 
 /// README's example, run by `cargo test`.
 #[doc = include_str!("../../../README.md")]

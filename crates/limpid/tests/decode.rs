@@ -6,7 +6,7 @@ mod random_config;
 use limpid::backend::{Backend, Cpu, Reference, Report};
 use limpid::config::*;
 use limpid::generate::{
-    Error, Event, FinishReason, Options, Overflow, Sample, Sampler, SequenceId, Session, generate, score,
+    DecodeError, Error, Event, FinishReason, Options, Overflow, Sample, Sampler, SequenceId, Session, generate, score,
 };
 use limpid::model::{Model, Use};
 use limpid::ops::adamw::{Change, Group, Rule};
@@ -87,7 +87,7 @@ fn every_way(what: fmt::Arguments, config: &Config, mut session: Session, all: &
             assert_same(format_args!("{what}, chunks of {chunk}"), &session, id, want);
         }
         assert_eq!(session.tokens(id).unwrap(), tokens);
-        assert!(matches!(session.step(&[(id, 0)]), Err(Error::Full { more: 1, .. })));
+        assert!(matches!(session.step(&[(id, 0)]), Err(DecodeError::Full { more: 1, .. })));
         assert_same(format_args!("{what}, after an error"), &session, id, want);
         session.close(id).unwrap();
     }
@@ -316,7 +316,7 @@ fn stop_texts_end_of_text_and_cancelling() {
     assert_eq!(sample.text, all.text.chars().take(sample.text.chars().count()).collect::<String>());
     // whatever happened, the sequences are free
     assert!(session.open().is_ok() && session.open().is_ok());
-    assert!(matches!(session.open(), Err(Error::NoRoom { sequences: 2 })));
+    assert!(matches!(session.open(), Err(DecodeError::NoRoom { sequences: 2 })));
 }
 
 #[test]
@@ -367,7 +367,7 @@ fn the_context_slides_or_stops() {
         let (sample, _) = run(&mut session, &tokenizer, &ids(1, context, 30), &stop);
         assert_eq!((sample.tokens.len(), sample.finish_reason), (1, FinishReason::Length));
         let long = generate(&mut session, Some(&tokenizer), &ids(1, context + 1, 30), &stop, &mut |_| true);
-        assert!(matches!(long, Err(Error::Full { held: 0, .. })));
+        assert!(matches!(long, Err(Error::Decode(DecodeError::Full { held: 0, .. }))));
     }
 }
 
@@ -398,11 +398,11 @@ fn a_score_is_the_sum_of_the_losses() {
     let all: f64 = (0..config.vocab_size as u32).map(|t| score(&mut session, &prompt, &[t]).unwrap().total.exp()).sum();
     assert!((all - 1.0).abs() < 1e-9);
 
-    assert!(matches!(score(&mut session, &[], &[1]), Err(Error::Empty)));
+    assert!(matches!(score(&mut session, &[], &[1]), Err(DecodeError::Empty)));
     let full = score(&mut session, &prompt, &ids(3, 9, 30)).unwrap_err();
-    assert!(matches!(full, Error::Full { held: 5, more: 8, context: 12 }), "{full}");
-    assert!(matches!(score(&mut session, &ids(3, 40, 30), &[1]), Err(Error::Full { .. })));
-    assert!(matches!(score(&mut session, &[1, 2], &[3, 99]), Err(Error::Token { id: 99, index: 3, .. })));
+    assert!(matches!(full, DecodeError::Full { held: 5, more: 8, context: 12 }), "{full}");
+    assert!(matches!(score(&mut session, &ids(3, 40, 30), &[1]), Err(DecodeError::Full { .. })));
+    assert!(matches!(score(&mut session, &[1, 2], &[3, 99]), Err(DecodeError::Token { id: 99, index: 3, .. })));
     assert!(session.open().is_ok() && session.open().is_ok());
 }
 
@@ -430,27 +430,27 @@ fn mistakes_are_errors_and_change_nothing() {
     let (_, mut session, config) = letters(8);
     let v = config.vocab_size as u32;
     let (a, b) = (session.open().unwrap(), session.open().unwrap());
-    assert!(matches!(session.logits(a), Err(Error::Empty)));
-    assert!(matches!(session.feed(a, &[]), Err(Error::Empty)));
+    assert!(matches!(session.logits(a), Err(DecodeError::Empty)));
+    assert!(matches!(session.feed(a, &[]), Err(DecodeError::Empty)));
     let said = session.feed(a, &[1, 2, v]).unwrap_err().to_string();
     assert_eq!(
         said,
         format!("token {v} (at index 2) is not below the model's vocab_size {v}: was it made by another tokenizer?")
     );
-    assert!(matches!(session.step(&[(a, 1), (b, u32::MAX)]), Err(Error::Token { index: 1, .. })));
-    assert!(matches!(session.step(&[(a, 1), (a, 2)]), Err(Error::Twice { .. })));
+    assert!(matches!(session.step(&[(a, 1), (b, u32::MAX)]), Err(DecodeError::Token { index: 1, .. })));
+    assert!(matches!(session.step(&[(a, 1), (a, 2)]), Err(DecodeError::Twice { .. })));
     assert_eq!((session.len(a).unwrap(), session.len(b).unwrap(), session.room(a).unwrap()), (0, 0, 8));
     session.feed(a, &[1, 2, 3]).unwrap();
     let said = session.feed(a, &[1; 6]).unwrap_err().to_string();
     assert!(said.contains("holds 3 tokens and 6 more would make 9") && said.contains("at most 5 more"), "{said}");
-    assert!(matches!(session.extend(&[(b, &[1]), (a, &[1; 6])]), Err(Error::Full { .. })));
+    assert!(matches!(session.extend(&[(b, &[1]), (a, &[1; 6])]), Err(DecodeError::Full { .. })));
     assert_eq!((session.len(a).unwrap(), session.len(b).unwrap()), (3, 0));
     session.step(&[]).unwrap();
     assert_eq!(session.slide(a).unwrap(), (3, 0), "there is room: nothing is dropped");
     session.close(b).unwrap();
     let c = session.open().unwrap();
     assert_ne!(b, c);
-    assert!(matches!(session.step(&[(b, 1)]), Err(Error::Sequence { .. })));
+    assert!(matches!(session.step(&[(b, 1)]), Err(DecodeError::Sequence { .. })));
     assert!(session.close(b).is_err() && session.len(b).is_err());
     session.clear(a).unwrap();
     assert_eq!(session.len(a).unwrap(), 0);
@@ -462,8 +462,8 @@ fn mistakes_are_errors_and_change_nothing() {
             format!("the model's mask is {mask}: it has no order to generate in; generating and scoring need `causal`")
         );
     }
-    assert!(matches!(Session::on_cpu(&config, 0, 1), Err(Error::Config(_))));
-    assert!(matches!(Session::on_cpu(&Config { n_head: 5, ..config }, 1, 1), Err(Error::Config(_))));
+    assert!(matches!(Session::on_cpu(&config, 0, 1), Err(DecodeError::Config(_))));
+    assert!(matches!(Session::on_cpu(&Config { n_head: 5, ..config }, 1, 1), Err(DecodeError::Config(_))));
 
     // parameters that went bad are an error, not a panic
     let (tokenizer, mut session, _) = letters(8);
@@ -471,6 +471,6 @@ fn mistakes_are_errors_and_change_nothing() {
     let slot = model.params[0].slot;
     backend.write(slot, &vec![f32::NAN; slot.len()]);
     let bad = generate(&mut session, Some(&tokenizer), &[1], &Options::default(), &mut |_| true);
-    assert!(matches!(bad, Err(Error::Logit { .. })));
-    assert!(matches!(score(&mut session, &[1], &[2]), Err(Error::Logit { .. })));
+    assert!(matches!(bad, Err(Error::Decode(DecodeError::Logit { .. }))));
+    assert!(matches!(score(&mut session, &[1], &[2]), Err(DecodeError::Logit { .. })));
 }

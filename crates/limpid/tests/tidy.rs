@@ -4,41 +4,29 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Each module and what it may use, in the order of reading. ARCHITECTURE.md explains the arrows.
+/// The modules of limpid-core and what each may use, in the order of reading. The crates' arrows are Cargo's.
 const LAYERS: &[(&str, &[&str])] = &[
-    ("nearest", &[]),
-    ("plural", &[]),
-    ("files", &[]),
-    ("contain", &[]),
-    ("config", &["nearest", "plural"]),
+    ("config", &[]),
     ("ops", &["config"]), // the axes' names only
     ("model", &["config", "ops"]),
     ("backend", &["model", "ops", "config"]), // a model's sizes and tables, never its names
-    ("tokenizer", &["nearest", "files", "contain"]),
-    ("data", &["ops", "files", "contain", "tokenizer"]),
-    ("checkpoint", &["config", "model", "ops", "backend", "tokenizer", "files"]),
     ("names", &["config", "model", "ops"]),
-    ("trace", &["config", "model", "ops", "backend", "names", "nearest", "checkpoint"]),
-    ("evaluate", &["model", "ops", "backend", "data"]),
-    (
-        "train",
-        &[
-            "config",
-            "model",
-            "ops",
-            "backend",
-            "data",
-            "checkpoint",
-            "evaluate",
-            "files",
-            "tokenizer",
-            "trace",
-            "plural",
-        ],
-    ),
-    ("report", &["train", "checkpoint", "trace", "files"]), // a run's log, files, thousands
-    ("generate", &["config", "model", "ops", "backend", "tokenizer"]),
+    ("trace", &["config", "model", "ops", "backend", "names"]),
+    ("decode", &["config", "model", "ops", "backend"]),
 ];
+
+/// The folder of the crates.
+fn crates() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The library's crates.
+fn libraries() -> Vec<String> {
+    let names = fs::read_dir(crates()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.filter(|name| name != "limpid-cli").collect();
+    names.sort();
+    names
+}
 
 fn sources(folder: &Path) -> Vec<PathBuf> {
     let mut files = vec![];
@@ -54,13 +42,17 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-fn library() -> Vec<(String, String, String)> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let module = |path: &Path| {
-        path.strip_prefix(&root).unwrap().components().next().unwrap().as_os_str().to_string_lossy().replace(".rs", "")
-    };
-    let name = |path: &Path| path.strip_prefix(&root).unwrap().display().to_string();
-    sources(&root).iter().map(|p| (name(p), module(p), fs::read_to_string(p).unwrap())).collect()
+/// Every source of the library: its place (`limpid-core/ops/norm.rs`), and its text.
+fn library() -> Vec<(String, String)> {
+    let mut all = vec![];
+    for name in libraries() {
+        let root = crates().join(&name).join("src");
+        for path in sources(&root) {
+            let place = format!("{name}/{}", path.strip_prefix(&root).unwrap().display());
+            all.push((place, fs::read_to_string(path).unwrap()));
+        }
+    }
+    all
 }
 
 /// What comes before the tests of a file.
@@ -85,12 +77,37 @@ fn offences(module: &str, source: &str) -> Vec<String> {
 
 #[test]
 fn arrows_point_one_way() {
-    let found: Vec<String> =
-        library().iter().filter(|(_, m, _)| m != "lib").flat_map(|(_, m, text)| offences(m, code(text))).collect();
+    let core: Vec<(String, String)> = library()
+        .into_iter()
+        .filter_map(|(name, text)| {
+            let module = name.strip_prefix("limpid-core/")?.split('/').next()?.trim_end_matches(".rs").to_string();
+            (module != "lib").then_some((module, text))
+        })
+        .collect();
+    let found: Vec<String> = core.iter().flat_map(|(module, text)| offences(module, code(text))).collect();
     assert!(found.is_empty(), "{found:#?}");
-    let known = |m: &String| m == "lib" || LAYERS.iter().any(|(name, _)| name == m);
-    let unknown: Vec<_> = library().into_iter().map(|(_, m, _)| m).filter(|m| !known(m)).collect();
+    let unknown: Vec<_> = core.iter().filter(|(m, _)| LAYERS.iter().all(|(name, _)| name != m)).collect();
     assert!(unknown.is_empty(), "modules without a place in LAYERS: {unknown:?}");
+}
+
+/// ARCHITECTURE.md draws the crates as Cargo has them: `crate -> crates that it uses`.
+#[test]
+fn the_crates_are_as_they_are_drawn() {
+    let page = fs::read_to_string(crates().join("../ARCHITECTURE.md")).unwrap();
+    let drawn: Vec<&str> =
+        page.split("```text\nlimpid-cli").nth(1).unwrap().split("```").next().unwrap().lines().collect();
+    for name in libraries().into_iter().chain(["limpid-cli".into()]) {
+        let manifest = fs::read_to_string(crates().join(&name).join("Cargo.toml")).unwrap();
+        let own = manifest.split("[dependencies]").nth(1).unwrap().split("\n[").next().unwrap();
+        let uses =
+            own.lines().filter_map(|line| line.split([' ', '.']).next()).filter(|used| used.starts_with("limpid"));
+        let uses = uses.map(|used| used.trim_start_matches("limpid-")).collect::<Vec<_>>().join(", ");
+        let line = drawn.iter().find_map(|line| {
+            let (of, uses) = line.split_once("->").unwrap_or((line, ""));
+            (of.trim() == if name == "limpid-cli" { "" } else { &name }).then_some(uses.trim())
+        });
+        assert_eq!(line, Some(uses.as_str()), "{name} in ARCHITECTURE.md");
+    }
 }
 
 #[test]
@@ -101,7 +118,7 @@ fn a_wrong_arrow_is_found() {
 
 #[test]
 fn the_library_tells_and_never_prints() {
-    for (name, _, text) in library().into_iter().filter(|(name, ..)| !name.ends_with("tests.rs")) {
+    for (name, text) in library().into_iter().filter(|(name, _)| !name.ends_with("tests.rs")) {
         for word in ["println!", "print!(", "eprint", "dbg!", "std::env::", "process::exit"] {
             assert!(!code(&text).contains(word), "{name} has {word}: the library returns events and errors");
         }
@@ -112,10 +129,11 @@ fn the_library_tells_and_never_prints() {
 #[test]
 fn results_do_not_depend_on_the_systems_mathematics() {
     let counts = |name: &str| {
-        ["ops/", "model/", "backend/cpu/"].iter().any(|folder| name.starts_with(folder))
-            || ["train/recipe.rs", "train/mod.rs", "train/finder.rs", "generate/sample.rs"].contains(&name)
+        let core = name.strip_prefix("limpid-core/").unwrap_or("");
+        ["ops/", "model/", "backend/cpu/", "decode/"].iter().any(|folder| core.starts_with(folder))
+            || ["recipe.rs", "lib.rs", "finder.rs"].iter().any(|file| name == format!("limpid-train/{file}"))
     };
-    for (name, _, text) in library().into_iter().filter(|(name, ..)| counts(name)) {
+    for (name, text) in library().into_iter().filter(|(name, _)| counts(name)) {
         // the references are judges, not results
         let outside = |part: &str| part.split_once("\n}\n").map_or(String::new(), |(_, rest)| rest.to_string());
         let mut parts = code(&text).split("pub mod reference {");
@@ -148,15 +166,16 @@ fn the_binary_prints_in_one_file() {
 
 #[test]
 fn unsafe_lives_in_two_folders_and_one_file() {
-    for (name, _, text) in library() {
-        let allowed = name.starts_with("ops/") || name.starts_with("backend/cpu/") || name == "files/map.rs";
+    for (name, text) in library() {
+        let allowed = ["limpid-core/ops/", "limpid-core/backend/cpu/", "limpid-base/files/map.rs"];
+        let allowed = allowed.iter().any(|place| name.starts_with(place));
         assert!(allowed || !text.contains("unsafe_code"), "{name} may not be unsafe");
     }
 }
 
 #[test]
 fn every_file_says_what_it_is() {
-    for (name, _, text) in library() {
+    for (name, text) in library() {
         assert!(text.starts_with("//! "), "{name} does not open with what it is");
     }
     for path in sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../limpid-cli/src")) {
@@ -176,8 +195,8 @@ fn the_library_stays_within_its_budget() {
     let counts = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with("//");
     let lines: usize = library()
         .iter()
-        .filter(|(name, ..)| !name.ends_with("tests.rs"))
-        .map(|(_, _, text)| code(text).lines().filter(counts).count())
+        .filter(|(name, _)| !name.ends_with("tests.rs"))
+        .map(|(_, text)| code(text).lines().filter(counts).count())
         .sum();
     assert!(lines <= BUDGET, "the library has {lines} lines of code, the budget is {BUDGET}");
 }
@@ -193,7 +212,17 @@ fn tests_of(text: &str) -> Vec<&str> {
 #[test]
 fn the_contract_names_what_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let (src, cli) = (root.join("src"), root.join("../limpid-cli"));
+    let cli = root.join("../limpid-cli");
+    // `ops/norm.rs` of limpid-core; `train/recipe.rs` of limpid-train
+    let source = |word: &str| {
+        let below = |name: String| {
+            let (src, short) = (crates().join(&name).join("src"), name.trim_start_matches("limpid-").to_string());
+            let own =
+                word.strip_prefix(&format!("{short}/")).map(|rest| if rest == "mod.rs" { "lib.rs" } else { rest });
+            [Some(src.join(word)), own.map(|rest| src.join(rest))].into_iter().flatten()
+        };
+        libraries().into_iter().flat_map(below).find(|path| path.exists())
+    };
     let page = fs::read_to_string(root.join("../../docs/contract.md")).unwrap();
     let (mut rows, mut missing, mut named) = (vec![], vec![], 0);
     for line in page.lines().filter(|line| line.starts_with('|')) {
@@ -201,13 +230,13 @@ fn the_contract_names_what_exists() {
         let ends = cells[0].strip_prefix('R').into_iter().flat_map(|ends| ends.split("-R"));
         let ends: Vec<usize> = ends.filter_map(|n| n.parse().ok()).collect();
         rows.extend(ends.first().zip(ends.last()).into_iter().flat_map(|(first, last)| *first..=*last));
-        let (mut file, mut folder) = ("", src.clone());
+        let (mut file, mut folder) = ("", crates());
         for (n, cell) in cells.iter().enumerate() {
             for word in cell.split('`').skip(1).step_by(2) {
                 if word.ends_with(".rs") {
                     let verb = cli.join("src/verbs").join(word.trim_start_matches("cli/"));
-                    let places = [src.join(word), root.join("..").join(word), folder.join(word), verb];
-                    match places.iter().find(|path| path.exists()) {
+                    let places = [crates().join(word), folder.join(word), verb];
+                    match source(word).or(places.into_iter().find(|path| path.exists())) {
                         Some(path) => folder = path.parent().unwrap().into(),
                         None => missing.push(word.to_string()),
                     }
@@ -216,7 +245,7 @@ fn the_contract_names_what_exists() {
                 if let Some((of, test)) = test {
                     file = if of.is_empty() { file } else { of };
                     let tests = format!("tests/{file}.rs");
-                    let unit = [src.join(format!("{file}.rs")), src.join(format!("{file}/mod.rs"))];
+                    let unit = [source(&format!("{file}.rs")), source(&format!("{file}/mod.rs"))].into_iter().flatten();
                     let places = [root.join(&tests), cli.join(&tests)].into_iter().chain(unit);
                     let text = places.filter_map(|path| fs::read_to_string(path).ok()).collect::<String>();
                     named += 1;

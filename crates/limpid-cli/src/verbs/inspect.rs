@@ -14,7 +14,7 @@ use limpid::model::{Model, Use, init};
 use limpid::ops::{Batch, IGNORE};
 use limpid::tokenizer::Tokenizer;
 use limpid::trace::table::{self, Masks};
-use limpid::trace::{self, Labelled, Row, Trace};
+use limpid::trace::{self, Labelled, Row, Trace, save, tensors};
 use limpid::train::Recipe;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -131,7 +131,7 @@ pub fn run(args: Args) -> Result<()> {
     let seen = look(&args, &trace, &ids, tokenizer)?;
     if let Some(path) = &args.save {
         let names: Vec<&str> = args.tensor.iter().map(String::as_str).collect();
-        trace.save(path, &names)?;
+        save(path, &tensors(&trace, &names)?)?;
         let saved = if names.is_empty() { "all tensors".into() } else { show::plural(names.len(), "tensor") };
         show::say(format_args!("saved {saved} to {}", path.display()));
     }

@@ -7,103 +7,22 @@
 //! Nothing here is random but by [`Sampler::seed`], and a sequence's logits do not depend on how its tokens were
 //! fed or on which others are open. Read `session` first.
 
-mod sample;
-mod session;
 mod writer;
 
-pub use sample::Sampler;
-pub use session::{SequenceId, Session};
+pub use limpid_core::decode::{DecodeError, Likelihood, Sampler, SequenceId, Session, score};
 pub use writer::{Candidate, FinishReason, Options, Overflow, Sample, Step, Turn, Writer};
 
-use crate::config::{ConfigError, Mask};
 use crate::tokenizer::{self, Tokenizer};
 
-/// Why nothing can be generated or scored.
+/// Why nothing can be generated.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A configuration that cannot be built.
+    /// The model, the sequence or the logits.
     #[error(transparent)]
-    Config(#[from] ConfigError),
+    Decode(#[from] DecodeError),
     /// Ids the tokenizer does not have.
     #[error(transparent)]
     Tokenizer(#[from] tokenizer::Error),
-    /// The model looks at what comes after.
-    #[error("the model's mask is {mask}: it has no order to generate in; generating and scoring need `causal`")]
-    Mask {
-        /// The model's mask.
-        mask: Mask,
-    },
-    /// A token the model has no row for.
-    #[error(
-        "token {id} (at index {index}) is not below the model's vocab_size {vocab_size}: was it made by another tokenizer?"
-    )]
-    Token {
-        /// The token.
-        id: u32,
-        /// Its place in the list given.
-        index: usize,
-        /// V.
-        vocab_size: usize,
-    },
-    /// More tokens than there are positions.
-    #[error(
-        "the context is full: the sequence holds {held} tokens and {more} more would make {}, but the model's position \
-         table ends at context_length {context}; feed at most {} more, or go on in a new sequence with the latest tokens \
-         (generating does so by itself when the overflow is `slide-half`)",
-        .held + .more, .context - .held
-    )]
-    Full {
-        /// Tokens in the sequence.
-        held: usize,
-        /// Tokens to be added.
-        more: usize,
-        /// T.
-        context: usize,
-    },
-    /// A sequence that was closed, or belongs to another session.
-    #[error("sequence {id} is not open in this session")]
-    Sequence {
-        /// Its id.
-        id: SequenceId,
-    },
-    /// One sequence twice in one call.
-    #[error("sequence {id} is there twice: a call feeds each sequence once")]
-    Twice {
-        /// Its id.
-        id: SequenceId,
-    },
-    /// No place for another sequence.
-    #[error("all {sequences} sequences of this session are open: close one, or make a session with more")]
-    NoRoom {
-        /// How many there are.
-        sequences: usize,
-    },
-    /// Nothing to go on from.
-    #[error(
-        "there are no tokens to go on from: begin with at least one (the end-of-text token, if there is no prompt)"
-    )]
-    Empty,
-    /// A setting outside its range.
-    #[error("{what} is {found}: it must be {expected}")]
-    Setting {
-        /// Its name.
-        what: &'static str,
-        /// Its value.
-        found: f64,
-        /// What it may be.
-        expected: &'static str,
-    },
-    /// Logits that are no distribution.
-    #[error("the logit of token {token} is {value}: the model's parameters are damaged, or its training diverged")]
-    Logit {
-        /// The token.
-        token: u32,
-        /// NaN or infinity.
-        value: f32,
-    },
-    /// Logits that are all minus infinity.
-    #[error("no token is possible: every logit is -inf")]
-    NoToken,
     /// A stop text that is everywhere.
     #[error("stop text {index} is empty: it would stop before the first token; leave it out")]
     EmptyStop {
@@ -113,12 +32,6 @@ pub enum Error {
     /// Stop texts without text.
     #[error("stop texts need a tokenizer: without one there are only tokens")]
     StopWithoutTokenizer,
-    /// Parameters of a differently built model.
-    #[error("the parameters belong to another model: {what}")]
-    OtherModel {
-        /// What differs.
-        what: String,
-    },
 }
 
 /// What [`generate`] tells while it works.
@@ -208,50 +121,4 @@ fn write(
         }
         session.step(&[(id, turn.token)])?;
     }
-}
-
-/// How likely a continuation is: logarithms, because products of probabilities soon underflow (contract R197).
-#[derive(Clone, Debug, PartialEq)]
-pub struct Likelihood {
-    /// Of each token: log P(token | everything before it), in nats.
-    pub log_probs: Vec<f64>,
-    /// Their sum: log P(continuation | prompt).
-    pub total: f64,
-}
-
-/// The log-probability of `continuation` after `prompt`: any conditional of the model's factorisation (contract R194,
-/// R195). Token by token through the session, so the logits are those that generating would see; softmax over the whole
-/// vocabulary, in f64.
-///
-/// # Errors
-/// If the prompt is empty (nothing predicts a first token), a token is not the model's, prompt and continuation but its
-/// last token do not fit the context, no sequence is free, or the logits are not numbers.
-pub fn score(session: &mut Session, prompt: &[u32], continuation: &[u32]) -> Result<Likelihood, Error> {
-    session.check_tokens(&[prompt, continuation].concat())?;
-    if prompt.is_empty() {
-        return Err(Error::Empty);
-    }
-    let (held, more, context) = (prompt.len().min(session.context()), continuation.len(), session.context());
-    if prompt.len() + more.saturating_sub(1) > context {
-        let all = prompt.len() + more - 1;
-        return Err(Error::Full { held, more: all - held, context });
-    }
-    let id = session.open()?;
-    let log_probs = conditionals(session, id, prompt, continuation);
-    session.close(id)?;
-    let log_probs = log_probs?;
-    Ok(Likelihood { total: log_probs.iter().sum(), log_probs })
-}
-
-fn conditionals(session: &mut Session, id: SequenceId, prompt: &[u32], tokens: &[u32]) -> Result<Vec<f64>, Error> {
-    let mut log_probs = Vec::with_capacity(tokens.len());
-    for (i, token) in tokens.iter().enumerate() {
-        match i {
-            0 => session.feed(id, prompt)?,
-            _ => session.step(&[(id, tokens[i - 1])])?,
-        }
-        let logits = session.logits(id)?;
-        log_probs.push(f64::from(logits[*token as usize]) - sample::log_sum_exp(logits)?);
-    }
-    Ok(log_probs)
 }

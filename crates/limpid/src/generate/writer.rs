@@ -4,8 +4,9 @@
 //! that the sample is finished. It holds back what is no whole character yet, and what may be the beginning of a stop
 //! text.
 
-use super::{Error, Sampler, sample};
-use crate::tokenizer::{TextStream, Tokenizer};
+use super::{DecodeError, Error, Sampler};
+use limpid_core::decode::{likeliest, log_sum_exp};
+use limpid_tokenizer::{TextStream, Tokenizer};
 
 /// Tokens beside the chosen one that a [`Step`] lists.
 const CANDIDATES: usize = 5;
@@ -168,7 +169,7 @@ impl Writer {
             return Err(Error::StopWithoutTokenizer);
         }
         if prompt.is_empty() {
-            return Err(Error::Empty);
+            return Err(DecodeError::Empty.into());
         }
         Ok(Writer {
             options: options.clone(),
@@ -252,14 +253,14 @@ impl Writer {
     }
 
     fn explain(&self, logits: &[f32], token: u32, chances: &[(u32, f64)], input_len: usize) -> Result<Step, Error> {
-        let lse = sample::log_sum_exp(logits)?;
+        let lse = log_sum_exp(logits)?;
         let candidate = |token: u32| -> Result<Candidate, Error> {
             let logit = logits[token as usize];
             let piece = self.tokenizer.as_ref().map_or_else(|| Ok(token.to_string()), |t| t.piece(token))?;
             let chance = chances.binary_search_by_key(&token, |(token, _)| *token).map_or(0.0, |at| chances[at].1);
             Ok(Candidate { token, piece, logit, probability: (f64::from(logit) - lse).exp(), chance })
         };
-        let candidates = sample::likeliest(logits, CANDIDATES).into_iter().map(candidate).collect::<Result<_, _>>()?;
+        let candidates = likeliest(logits, CANDIDATES).into_iter().map(candidate).collect::<Result<_, _>>()?;
         Ok(Step { input_len, chosen: candidate(token)?, candidates })
     }
 }
@@ -296,7 +297,7 @@ impl Cutter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tokenizer::{Kind, Order};
+    use limpid_tokenizer::{Kind, Order};
 
     /// The same text in any pieces is cut at the same place.
     #[test]
@@ -404,7 +405,7 @@ mod tests {
         let gpt2 = Tokenizer::named("gpt2").unwrap();
         assert!(matches!(new(Some(&gpt2), &[1], &["a", ""]), Err(Error::EmptyStop { index: 1 })));
         assert!(matches!(new(None, &[1], &["a"]), Err(Error::StopWithoutTokenizer)));
-        assert!(matches!(new(None, &[], &[]), Err(Error::Empty)));
+        assert!(matches!(new(None, &[], &[]), Err(Error::Decode(DecodeError::Empty))));
         assert!(matches!(new(Some(&gpt2), &[60_000], &[]), Err(Error::Tokenizer(_))));
     }
 }

@@ -1,0 +1,42 @@
+//! Foreign code that may panic on damaged input: its panic becomes an error of the file that it was reading.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+thread_local! {
+    static WITHIN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What `work` gives, or what it said when it panicked. What it was working on must not be used after that.
+pub fn contain<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    let before = WITHIN.replace(true);
+    let done = catch_unwind(AssertUnwindSafe(work));
+    WITHIN.set(before);
+    done.map_err(|panic| {
+        let text = panic.downcast_ref::<&str>().map(|text| text.to_string());
+        text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "it gave no reason".into())
+    })
+}
+
+/// Whether a panic of this thread will become an error: a program's panic hook need not print it.
+pub fn is_contained() -> bool {
+    WITHIN.get()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_an_error_with_its_reason() {
+        assert_eq!(contain(|| 3), Ok(3));
+        let inner = contain(|| {
+            assert!(is_contained());
+            assert_eq!(contain(|| panic!("{} {}", "of", "two")), Err::<(), _>("of two".into()));
+            assert!(is_contained());
+            panic!("plain")
+        });
+        assert_eq!(inner, Err::<(), _>("plain".into()));
+        assert!(!is_contained());
+    }
+}

@@ -1,0 +1,373 @@
+//! Files as everything here needs them: mapped into memory ([`Map`]), read whole within a limit ([`read_small`]), written through
+//! one door ([`Out`], and the functions here), and replaced whole or not at all ([`replace`], [`replace_folder`]). Whatever a run
+//! writes passes here, so that a test can make any one of these operations fail.
+
+mod map;
+
+pub use map::Map;
+
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+
+/// Reads a file whole that should be small, like a configuration or a vocabulary. Only a regular file of at most `limit`
+/// bytes is read: a named pipe would wait for ever, and a device may have no end.
+///
+/// # Errors
+/// The file system's answer, or what the file is instead.
+pub fn read_small(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let refused = |why: String| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    let about = fs::metadata(path)?; // before it is opened: opening a pipe waits already
+    if !about.is_file() {
+        let found = if about.is_dir() { "a folder" } else { "a pipe or a device" };
+        return refused(format!("it is {found}, not a regular file"));
+    }
+    let mut bytes = vec![];
+    // the size may be wrong or change: some of the system's files say 0
+    if about.len() <= limit {
+        File::open(path)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    }
+    match about.len().max(bytes.len() as u64) {
+        found if found > limit => {
+            refused(format!("it has {found} bytes or more, at most {limit} are read: is it the right file?"))
+        }
+        _ => Ok(bytes),
+    }
+}
+
+/// [`read_small`] of a text in UTF-8.
+///
+/// # Errors
+/// Those, or where the bytes are no text.
+pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
+    String::from_utf8(read_small(path, limit)?).map_err(|e| {
+        let (at, byte) = (e.utf8_error().valid_up_to(), e.as_bytes()[e.utf8_error().valid_up_to()]);
+        io::Error::new(io::ErrorKind::InvalidData, format!("it is not UTF-8 text: byte {at} is 0x{byte:02X}"))
+    })
+}
+
+/// A file that is being written.
+pub struct Out(File);
+
+impl Out {
+    /// Makes the file, or empties the one that is there.
+    ///
+    /// # Errors
+    /// Whatever the file system says, as for all that follows.
+    pub fn create(path: &Path) -> io::Result<Out> {
+        may()?;
+        File::create(path).map(Out)
+    }
+
+    /// Opens a file to read and write, and makes it where there is none.
+    ///
+    /// # Errors
+    /// Whatever the file system says.
+    pub fn open(path: &Path) -> io::Result<Out> {
+        may()?;
+        File::options().read(true).write(true).create(true).truncate(false).open(path).map(Out)
+    }
+
+    /// Holds the file for this process, until it is dropped or the process ends.
+    ///
+    /// # Errors
+    /// If another process holds it, or there are no locks.
+    pub fn try_lock(&self) -> Result<(), TryLockError> {
+        self.0.try_lock()
+    }
+
+    /// Cuts the file after `end` bytes and goes on there.
+    ///
+    /// # Errors
+    /// Whatever the file system says.
+    pub fn rewind(&mut self, end: u64) -> io::Result<()> {
+        may()?;
+        self.0.set_len(end)?;
+        self.0.seek(SeekFrom::Start(end)).map(drop)
+    }
+
+    /// Has the system put on the disk what was written.
+    ///
+    /// # Errors
+    /// Whatever the file system says.
+    pub fn sync(&mut self) -> io::Result<()> {
+        may()?;
+        sync(&self.0)
+    }
+}
+
+impl Write for Out {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if let Err(error) = may() {
+            // as a disk that fills: a part of it is there
+            let _ = self.0.write(&bytes[..bytes.len() / 2]);
+            return Err(error);
+        }
+        self.0.write(bytes)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+impl Read for Out {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.0.read(bytes)
+    }
+}
+
+impl Seek for Out {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.0.seek(to)
+    }
+}
+
+/// Replaces `path` by what `write` produces: whole, or not at all.
+///
+/// # Errors
+/// Whatever the file system says; the old file is then still there, and nothing is left beside it. Only where the folder itself
+/// cannot be put on the disk at the end, it is the new one.
+pub fn replace(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+    if fs::metadata(path).is_ok_and(|about| !about.is_file()) {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "it is a folder, a pipe or a device: it is left as it is",
+        ));
+    }
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(".partial");
+    let beside = path.with_file_name(name);
+    // created here, so that it has the permissions that files get
+    let done = Out::create(&beside)
+        .and_then(|_| write(&beside))
+        .and_then(|()| {
+            may()?;
+            sync(&File::open(&beside)?)
+        })
+        .and_then(|()| {
+            may()?;
+            fs::rename(&beside, path)
+        });
+    if done.is_err() {
+        let _ = fs::remove_file(&beside);
+    }
+    done.and_then(|()| sync_folder_of(path))
+}
+
+/// Makes a folder and those above it, where they are not.
+///
+/// # Errors
+/// Whatever the file system says.
+pub fn create_folder(path: &Path) -> io::Result<()> {
+    may()?;
+    fs::create_dir_all(path)
+}
+
+/// Removes a file, or a folder with all in it; that there is none is no error.
+///
+/// # Errors
+/// Whatever the file system says.
+pub fn remove(path: &Path) -> io::Result<()> {
+    may()?;
+    let removed = match path.symlink_metadata() {
+        Ok(about) if about.is_dir() => fs::remove_dir_all(path),
+        _ => fs::remove_file(path),
+    };
+    removed.or_else(|e| if e.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(e) })
+}
+
+/// Gives a file that will never be written into a second name, whole or not at all; where the system has no links, copies it.
+///
+/// # Errors
+/// Whatever the file system says.
+pub fn link(from: &Path, to: &Path) -> io::Result<()> {
+    remove(to)?;
+    may()?;
+    match fs::hard_link(from, to) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Err(e),
+        Err(_) => replace(to, |beside| fs::copy(from, beside).map(drop)),
+        Ok(()) => sync_folder_of(to),
+    }
+}
+
+/// Has the system keep the names in a file's folder: without it, a file that was renamed may have its old name again after the
+/// power has failed. (Not every system opens folders; those that do not keep names by themselves.)
+fn sync_folder_of(path: &Path) -> io::Result<()> {
+    may()?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match File::open(folder) {
+        Ok(folder) if cfg!(unix) => match sync(&folder) {
+            Err(e) if e.kind() == io::ErrorKind::InvalidInput => Ok(()), // a file system that has no such thing
+            done => done,
+        },
+        _ => Ok(()),
+    }
+}
+
+/// Asks before each operation, so that tests can have any of them fail.
+fn may() -> io::Result<()> {
+    #[cfg(feature = "faults")]
+    faults::next()?;
+    Ok(())
+}
+
+/// Puts a file's bytes on the disk.
+fn sync(file: &File) -> io::Result<()> {
+    #[cfg(feature = "faults")]
+    if faults::are_counted() {
+        return Ok(());
+    }
+    file.sync_all()
+}
+
+/// Operations that fail, for this thread.
+#[cfg(feature = "faults")]
+pub mod faults {
+    use std::cell::{Cell, RefCell};
+    use std::io;
+    use std::ops::Range;
+
+    thread_local! {
+        static DONE: Cell<u64> = const { Cell::new(0) };
+        static FAILING: RefCell<Option<Range<u64>>> = const { RefCell::new(None) };
+    }
+
+    /// Runs `f` with the operations of these numbers failing. Returns how many there were, too.
+    pub fn during<T>(failing: Range<u64>, f: impl FnOnce() -> T) -> (T, u64) {
+        let before = FAILING.replace(Some(failing));
+        DONE.set(0);
+        let done = f();
+        FAILING.set(before);
+        (done, DONE.get())
+    }
+
+    /// Nothing fails and nothing is awaited, for the rest of the thread: thousands of runs are tried.
+    pub fn none() {
+        FAILING.set(Some(0..0));
+    }
+
+    /// Whether this thread tries faults.
+    pub fn are_counted() -> bool {
+        FAILING.with_borrow(Option::is_some)
+    }
+
+    /// Counts an operation, and says whether it may be done.
+    ///
+    /// # Errors
+    /// Where its number is one of those that fail.
+    pub fn next() -> io::Result<()> {
+        let n = DONE.replace(DONE.get() + 1);
+        match FAILING.with_borrow(|failing| failing.as_ref().is_some_and(|failing| failing.contains(&n))) {
+            true => Err(io::Error::new(io::ErrorKind::StorageFull, format!("operation {n} fails"))),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Replaces the folder `path` by one that `write` fills: whole, or not at all, and nothing of the old one stays. Where both
+/// cannot be exchanged in one step (systems other than Linux, some network drives), a crash between two renames leaves
+/// the old one beside `path`.
+///
+/// # Errors
+/// What `write` or the file system says; the old folder is then still there, and nothing is left beside it.
+pub fn replace_folder(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+    let beside = |tag: &str| {
+        let mut name = path.file_name().unwrap_or_default().to_os_string();
+        name.push(format!(".{tag}-{}", std::process::id())); // two programs may write at once
+        path.with_file_name(name)
+    };
+    let (new, old) = (beside("partial"), beside("old"));
+    fs::create_dir(&new)?;
+    let full = fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some());
+    let done = write(&new).and_then(|()| match full {
+        false => fs::rename(&new, path),
+        true => exchange(&new, path).or_else(|_| {
+            fs::rename(path, &old)?;
+            fs::rename(&new, path).inspect_err(|_| drop(fs::rename(&old, path)))?;
+            fs::rename(&old, &new)
+        }),
+    });
+    // what lies there now is the old folder, or an unfinished one
+    let _ = fs::remove_dir_all(&new);
+    done
+}
+
+#[cfg(target_os = "linux")]
+fn exchange(a: &Path, b: &Path) -> io::Result<()> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    Ok(renameat_with(CWD, a, CWD, b, RenameFlags::EXCHANGE)?)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn exchange(_: &Path, _: &Path) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_regular_files_within_the_limit_are_read() {
+        let folder = std::env::temp_dir().join(format!("limpid-small-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("file");
+        for (bytes, limit, fits) in [(0, 0, true), (1, 0, false), (5, 5, true), (6, 5, false), (6, u64::MAX, true)] {
+            fs::write(&path, vec![b'x'; bytes]).unwrap();
+            let read = read_small(&path, limit);
+            assert_eq!(read.as_ref().ok().map(Vec::len), fits.then_some(bytes), "{bytes} {limit}: {read:?}");
+        }
+        fs::write(&path, b"ab\xFFc").unwrap();
+        assert_eq!(read_text(&path, 9).unwrap_err().to_string(), "it is not UTF-8 text: byte 2 is 0xFF");
+        // 1 TiB of hole is refused by its size, before it is read
+        File::create(&path).unwrap().set_len(1 << 40).unwrap();
+        assert!(read_small(&path, 1 << 30).unwrap_err().to_string().contains("1099511627776 bytes"));
+        assert!(read_small(&folder, 9).unwrap_err().to_string().contains("a folder"));
+        assert_eq!(read_small(&folder.join("none"), 9).unwrap_err().kind(), io::ErrorKind::NotFound);
+        if cfg!(unix) {
+            assert!(read_small(Path::new("/dev/zero"), 9).unwrap_err().to_string().contains("a device"));
+            let pipe = folder.join("pipe");
+            assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+            assert!(read_small(&pipe, 9).unwrap_err().to_string().contains("a pipe"));
+        }
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_folder_is_replaced_whole_or_not_at_all() {
+        let root = std::env::temp_dir().join(format!("limpid-folder-{}", std::process::id()));
+        fs::create_dir_all(&root).unwrap();
+        let path = root.join("it");
+        let names = |folder: &Path| {
+            let mut all: Vec<_> = fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name()).collect();
+            all.sort();
+            all
+        };
+        let put = |name: &'static str| move |folder: &Path| fs::write(folder.join(name), name);
+        for round in 0..2 {
+            replace_folder(&path, put("a")).unwrap(); // where there is none, and where there is an empty one
+            assert_eq!(names(&path), ["a"]);
+            replace_folder(&path, put("b")).unwrap();
+            assert_eq!(
+                (names(&path), names(&root)),
+                (vec!["b".into()], vec!["it".into()]),
+                "nothing of the old one stays"
+            );
+            let failed = replace_folder(&path, |folder| put("c")(folder).and(Err(io::ErrorKind::StorageFull.into())));
+            assert_eq!(failed.unwrap_err().kind(), io::ErrorKind::StorageFull);
+            assert_eq!((names(&path), names(&root)), (vec!["b".into()], vec!["it".into()]), "the old one is whole");
+            fs::remove_dir_all(&path).unwrap();
+            if round == 0 {
+                fs::create_dir(&path).unwrap();
+            }
+        }
+        fs::create_dir(&path).unwrap();
+        assert!(replace(&path, |_| Ok(())).unwrap_err().to_string().contains("a folder"));
+        if cfg!(unix) {
+            assert!(
+                replace(Path::new("/dev/null"), |_| panic!("written")).unwrap_err().to_string().contains("a device")
+            );
+        }
+        fs::remove_dir_all(&root).unwrap();
+    }
+}

@@ -1,0 +1,11 @@
+//! What limpid's crates stand on, none of it about transformers: [`random`] draws as functions of their coordinates, [`nearest`]
+//! and [`plural`] for messages; with the feature `files`, [`files`] that are read within a limit and replaced whole or not at all, and
+//! [`contain`] for foreign code that may panic.
+
+#[cfg(feature = "files")]
+pub mod contain;
+#[cfg(feature = "files")]
+pub mod files;
+pub mod nearest;
+pub mod plural;
+pub mod random;

@@ -1,0 +1,47 @@
+//! How many of what, as people say it: 1 thread, 2 threads.
+//!
+//! Every message that counts asks here. It stands alone and uses nothing else in the house.
+
+/// A number with its word, in the plural unless it is 1; thousands are set apart.
+///
+/// ```
+/// # use limpid_base::plural::plural;
+/// assert_eq!(plural(1, "thread"), "1 thread");
+/// assert_eq!(plural(50_257, "token"), "50,257 tokens");
+/// assert_eq!(plural(2, "batch"), "2 batches");
+/// ```
+pub fn plural(n: impl TryInto<u64>, word: &str) -> String {
+    let digits = n.try_into().unwrap_or(u64::MAX).to_string();
+    let mut number = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            number.push(',');
+        }
+        number.push(digit);
+    }
+    let end = match word {
+        _ if digits == "1" => "",
+        word if ["s", "x", "ch", "sh"].iter().any(|end| word.ends_with(end)) => "es",
+        _ => "s",
+    };
+    format!("{number} {word}{end}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::plural;
+
+    #[test]
+    fn one_is_no_plural() {
+        for (n, word, said) in [
+            (0, "thread", "0 threads"),
+            (1, "batch", "1 batch"),
+            (999, "loss", "999 losses"),
+            (1000, "step", "1,000 steps"),
+            (1_234_567, "token", "1,234,567 tokens"),
+            (u64::MAX, "byte", "18,446,744,073,709,551,615 bytes"),
+        ] {
+            assert_eq!(plural(n, word), said);
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! LoRA adapters in files, as PEFT keeps them: `adapter_config.json` says what they are, `adapter_model.safetensors` holds two
+//! matrices a product, under the names that HuggingFace has for it (ours, where the model has none there). A product that is
+//! several modules there, as Llama's queries, keys and values, has its A once for each and its B in parts.
+//!
+//! Read, an adapter is a layer over a [`Checkpoint`](super::Checkpoint): w + alpha / r B A, summed in f64 and rounded once.
+//! A run's folder has `base.json` beside it, which says what model it was made for.
+
+use super::dialect::{Link, Turn, huggingface, outline};
+use super::store::{Dtype, Out, Store, bad};
+use super::{CheckpointError, Dialect, Result, at, safetensors_file};
+use huggingface::Family;
+use limpid_core::backend::Backend;
+use limpid_core::model::{Lora, Model, Param};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+
+const CONFIG: &str = "adapter_config.json";
+pub(super) const WEIGHTS: &str = "adapter_model.safetensors";
+const PREFIX: &str = "base_model.model.";
+
+/// The model that an adapter was made for: `base.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Base {
+    /// Where it was.
+    pub path: PathBuf,
+    /// [`Checkpoint::fingerprint`](super::Checkpoint::fingerprint)
+    pub fingerprint: String,
+}
+
+/// An adapter in its files, fitted to a model.
+pub struct Adapter {
+    /// Its folder.
+    pub path: PathBuf,
+    /// Rank, scale, and the products it is for by our names.
+    pub lora: Lora,
+    store: Store,
+    parts: Vec<Part>,
+}
+
+/// What it adds to some rows of a matrix.
+struct Part {
+    link: Link,
+    /// Names of both tensors.
+    names: [String; 2],
+}
+
+/// Whether a folder holds an adapter and no model.
+pub fn is_one(folder: &Path) -> bool {
+    folder.join(CONFIG).exists()
+        && !["model.safetensors", "model.safetensors.index.json"].map(|n| folder.join(n).exists()).contains(&true)
+}
+
+/// The model that the adapter in `folder` says it is for: the path, and its fingerprint if limpid made it.
+///
+/// # Errors
+/// If nothing says so.
+pub fn base(folder: &Path) -> Result<(PathBuf, Option<String>)> {
+    let path = folder.join("base.json");
+    if path.exists() {
+        let text = at(&path, limpid_base::files::read_text(&path, super::LARGEST_JSON))?;
+        let base: Base = serde_json::from_str(&text).map_err(|e| bad(&path, format!("it cannot be read: {e}")))?;
+        return Ok((base.path, Some(base.fingerprint)));
+    }
+    let config = read_config(folder)?;
+    match config.get("base_model_name_or_path").and_then(Value::as_str).filter(|name| !name.is_empty()) {
+        Some(name) => Ok((name.into(), None)),
+        None => Err(bad(
+            &folder.join(CONFIG),
+            "it does not say which model it is for: give that with --model, and this with --adapter",
+        )),
+    }
+}
+
+fn read_config(folder: &Path) -> Result<Map<String, Value>> {
+    let path = folder.join(CONFIG);
+    if !path.exists() {
+        return Err(CheckpointError::NotAModel { path: folder.into(), missing: CONFIG });
+    }
+    let text = at(&path, limpid_base::files::read_text(&path, super::LARGEST_JSON))?;
+    serde_json::from_str(&text).map_err(|e| bad(&path, format!("it is not a JSON object: {e}")))
+}
+
+/// Keys of PEFT's LoraConfig that are read here, or change no number once an adapter is trained.
+#[rustfmt::skip]
+const IDLE: &[&str] = &[
+    "peft_type", "r", "lora_alpha", "lora_dropout", "bias", "init_lora_weights", "target_modules", "task_type",
+    "base_model_name_or_path", "fan_in_fan_out", "inference_mode", "revision", "auto_mapping", "peft_version",
+    "layers_to_transform", "layers_pattern", "exclude_modules", "megatron_core", "qalora_group_size", "runtime_config",
+];
+
+/// Rank, alpha and dropout; refuses what is more than plain LoRA.
+fn settings(path: &Path, config: &Map<String, Value>) -> Result<(usize, f64, f64)> {
+    let get = |key: &str| config.get(key).unwrap_or(&Value::Null);
+    let refuse = |key: &str| {
+        let what = format!("`{key}` is {}: limpid reads plain LoRA only", get(key));
+        Err(bad(path, what))
+    };
+    if get("peft_type") != "LORA" {
+        return refuse("peft_type");
+    }
+    if !get("bias").is_null() && get("bias") != "none" {
+        return refuse("bias");
+    }
+    // the others change the model that the adapter is for
+    let start = get("init_lora_weights").as_str().is_none_or(|s| ["gaussian", "eva", "orthogonal"].contains(&s));
+    if !start {
+        return refuse("init_lora_weights");
+    }
+    let says_no = |value: &Value| match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        _ => false,
+    };
+    if let Some(key) = config.keys().find(|key| !IDLE.contains(&key.as_str()) && !says_no(&config[*key])) {
+        return refuse(key);
+    }
+    let rank = get("r").as_u64().filter(|r| (1..=1 << 16).contains(r));
+    let alpha = get("lora_alpha").as_f64().filter(|a| a.is_finite());
+    match (rank, alpha) {
+        (Some(rank), Some(alpha)) => Ok((rank as usize, alpha, get("lora_dropout").as_f64().unwrap_or(0.0))),
+        (None, _) => Err(bad(path, format!("`r` is {}: it must be a whole number above 0", get("r")))),
+        (_, None) => Err(bad(path, format!("`lora_alpha` is {}: it must be a number", get("lora_alpha")))),
+    }
+}
+
+/// The names of a product's two tensors.
+fn pair(module: &str) -> [String; 2] {
+    ["A", "B"].map(|part| format!("{PREFIX}{module}.lora_{part}.weight"))
+}
+
+/// The link of a matrix, for the B that stands in its place: (out, r) whichever way the matrix lies.
+fn turned(link: Link) -> Link {
+    let turn = if link.turn == Turn::Transposed { Turn::Same } else { link.turn };
+    Link { turn, ..link }
+}
+
+impl Adapter {
+    /// Opens the adapter in the folder `path` for `model`, of which `like` says how messages name it.
+    ///
+    /// # Errors
+    /// If a file is missing or damaged, the adapter is more than plain LoRA, or it was made for another model: what it has
+    /// and what the model has are named.
+    pub fn open(path: &Path, model: &Model, like: &Path) -> Result<Adapter> {
+        let config_path = path.join(CONFIG);
+        let (rank, alpha, dropout) = settings(&config_path, &read_config(path)?)?;
+        if !path.join(WEIGHTS).exists() && path.join("adapter_model.bin").exists() {
+            return Err(safetensors_file::pickle(&path.join("adapter_model.bin")));
+        }
+        let store = safetensors_file::open(&path.join(WEIGHTS))?;
+        let other =
+            |what: String| bad(path, format!("{what}: the adapter was made for another model than {}", like.display()));
+        let mut modules: Vec<&str> = vec![];
+        for name in store.names() {
+            let module = name.strip_prefix(PREFIX).and_then(|name| name.strip_suffix(".weight"));
+            let module = module.and_then(|m| m.strip_suffix(".lora_A").or(m.strip_suffix(".lora_B")));
+            match module {
+                Some(module) if !modules.contains(&module) => modules.push(module),
+                Some(_) => {}
+                None => return Err(bad(store.path(), format!("`{name}` is no matrix of a plain LoRA adapter"))),
+            }
+        }
+        let dialects = [Dialect::Own].into_iter().chain(Family::ALL.map(Dialect::HuggingFace));
+        let find = |dialect: Dialect, links: &[Link], module: &str| {
+            let name = match dialect {
+                Dialect::HuggingFace(family) => family.tidy(&format!("{module}.weight"), &model.config)?,
+                _ => format!("{module}.weight"),
+            };
+            links.iter().find(|link| link.name == name).cloned()
+        };
+        let all = dialects.map(|dialect| (dialect, dialect.links(model)));
+        let spoken =
+            all.max_by_key(|(dialect, links)| modules.iter().filter(|m| find(*dialect, links, m).is_some()).count());
+        let (dialect, links) = spoken.expect("there are dialects");
+        let mut parts = vec![];
+        for module in modules {
+            let Some(link) = find(dialect, &links, module) else {
+                return Err(other(format!("it adapts `{module}`, which that model has not ({})", model.config)));
+            };
+            let link = turned(link);
+            let param = model.param(&link.param).expect("links are of the model's parameters");
+            let names = pair(module);
+            for (name, wanted) in names.iter().zip([[rank, param.slot.cols], [link.rows.len(), rank]]) {
+                let Some(found) = store.get(name) else {
+                    return Err(CheckpointError::Missing { path: store.path().into(), tensor: name.clone() });
+                };
+                if found.shape != wanted {
+                    return Err(other(format!(
+                        "`{name}` is {:?}, and for `{}` it must be {wanted:?}",
+                        found.shape, param.name
+                    )));
+                }
+                found.values()?; // a type that is not read
+            }
+            parts.push(Part { link, names });
+        }
+        let mut targets: Vec<String> = vec![];
+        for part in &parts {
+            let target = part.link.param.trim_end_matches(".weight").to_string();
+            if !targets.contains(&target) {
+                targets.push(target);
+            }
+        }
+        Ok(Adapter { path: path.into(), lora: Lora { rank, alpha, dropout, targets }, store, parts })
+    }
+
+    /// Both matrices of a part: A (r, in), B (rows, r) with our order of rows.
+    fn matrices(&self, part: &Part) -> Result<[Cow<'_, [f32]>; 2]> {
+        let [a, b] = part.names.each_ref().map(|name| self.store.get(name).expect("checked when it was opened"));
+        Ok([a.values()?, part.link.ours(b.values()?, self.lora.rank)])
+    }
+
+    /// Whether it adds to a parameter.
+    pub fn adapts(&self, param: &Param) -> bool {
+        self.parts.iter().any(|part| part.link.param == param.name)
+    }
+
+    /// The values of a parameter with what is added to it.
+    ///
+    /// # Errors
+    /// If a tensor cannot be read.
+    pub fn merge<'a>(&self, param: &Param, values: Cow<'a, [f32]>) -> Result<Cow<'a, [f32]>> {
+        let (cols, rank, scale) = (param.slot.cols, self.lora.rank, self.lora.scale());
+        let mut values = values;
+        for part in self.parts.iter().filter(|part| part.link.param == param.name) {
+            let [a, b] = self.matrices(part)?;
+            let rows = &mut values.to_mut()[part.link.rows.start * cols..part.link.rows.end * cols];
+            let mut sum = vec![0f64; cols];
+            for (row, b) in rows.chunks_exact_mut(cols).zip(b.chunks_exact(rank)) {
+                sum.fill(0.0);
+                for (b, a) in b.iter().zip(a.chunks_exact(cols)) {
+                    sum.iter_mut().zip(a).for_each(|(sum, a)| *sum += f64::from(*b) * f64::from(*a));
+                }
+                row.iter_mut().zip(&sum).for_each(|(w, sum)| *w = (f64::from(*w) + scale * sum) as f32);
+            }
+        }
+        Ok(values)
+    }
+
+    /// Writes both matrices of every product into a backend made for `model`, which has an adapter of these targets.
+    ///
+    /// # Errors
+    /// If modules that are one product here have each an A of their own; the backend is then untouched.
+    pub fn load(&self, model: &Model, backend: &mut dyn Backend) -> Result<()> {
+        let mut writes = vec![];
+        for target in &self.lora.targets {
+            let [to_a, to_b] = ["A", "B"].map(|part| model.param(&format!("{target}.lora_{part}.weight")));
+            let (Some(to_a), Some(to_b)) = (to_a, to_b) else {
+                return Err(bad(&self.path, format!("it adapts {target}, which the model's own adapter does not")));
+            };
+            let (mut first, mut all) = (None, vec![0f32; to_b.slot.len()]);
+            for part in self.parts.iter().filter(|part| part.link.param.trim_end_matches(".weight") == target) {
+                let [a, b] = self.matrices(part)?;
+                all[part.link.rows.start * self.lora.rank..part.link.rows.end * self.lora.rank].copy_from_slice(&b);
+                if *first.get_or_insert_with(|| a.clone()) != a {
+                    let what = format!(
+                        "the modules that are {target} here have each an A of their own: it can be merged, not trained on"
+                    );
+                    return Err(bad(&self.path, what));
+                }
+            }
+            writes.push((to_a.slot, first.expect("a target has parts").into_owned()));
+            writes.push((to_b.slot, all));
+        }
+        writes.into_iter().for_each(|(slot, values)| backend.write(slot, &values));
+        Ok(())
+    }
+}
+
+/// Who names the products of a model's adapter: the family that it can be written as, or we.
+fn dialect(model: &Model) -> Dialect {
+    huggingface::express(&model.config).map_or(Dialect::Own, |(family, _)| Dialect::HuggingFace(family))
+}
+
+/// Every adapted product, or part of one: its link and its module's name there.
+fn modules(model: &Model) -> Vec<(Link, String)> {
+    let dialect = dialect(model);
+    let adapted = |link: &Link| {
+        let target = link.param.strip_suffix(".weight")?;
+        model.param(&format!("{target}.lora_A.weight"))
+    };
+    let named = |link: Link| {
+        let full = match dialect {
+            Dialect::HuggingFace(family) => family.full(&link.name, &model.config),
+            _ => link.name.clone(),
+        };
+        (turned(link), full.trim_end_matches(".weight").to_string())
+    };
+    dialect.links(model).into_iter().filter(|link| adapted(link).is_some()).map(named).collect()
+}
+
+/// What an adapter's folder begins with: the names and texts of `adapter_config.json` and `base.json`.
+pub fn describe(model: &Model, base: &Base) -> Vec<(String, String)> {
+    let Some(lora) = &model.tuning.lora else { return vec![] };
+    let dialect = dialect(model);
+    let transposed = matches!(dialect, Dialect::HuggingFace(Family::Gpt2 | Family::Gpt));
+    let causal = model.config.mask == limpid_core::config::Mask::Causal;
+    let targets: Vec<String> = modules(model).into_iter().map(|(_, name)| name).collect();
+    let config = json!({
+        "peft_type": "LORA", "task_type": if causal { json!("CAUSAL_LM") } else { Value::Null },
+        "base_model_name_or_path": base.path, "r": lora.rank, "lora_alpha": lora.alpha, "lora_dropout": lora.dropout,
+        "target_modules": targets, "fan_in_fan_out": transposed, "bias": "none", "inference_mode": true,
+        "init_lora_weights": true,
+    });
+    let base = serde_json::to_string_pretty(base).expect("a base is JSON");
+    vec![(CONFIG.into(), format!("{config:#}\n")), ("base.json".into(), format!("{base}\n"))]
+}
+
+/// The matrices of a model's adapter, as they are written.
+pub(super) fn tensors<'a>(model: &'a Model, backend: &'a dyn Backend) -> Vec<Out<'a>> {
+    let mut outs = vec![];
+    for (link, module) in modules(model) {
+        let target = link.param.trim_end_matches(".weight");
+        let [a, b] = ["A", "B"].map(|part| model.param(&format!("{target}.lora_{part}.weight")).expect("both or none"));
+        let [a_name, b_name] = pair(&module);
+        let out = |name, shape, values| Out { name, dtype: Dtype::F32, shape, values };
+        outs.push(out(a_name, a.shape(), Box::new(move || backend.read(a.slot)) as Box<dyn Fn() -> Vec<f32>>));
+        let shape = vec![link.rows.len(), b.slot.cols];
+        outs.push(out(b_name, shape, Box::new(move || link.theirs(b, &backend.read(b.slot)))));
+    }
+    outs
+}
+
+/// Reads an adapter into a model that has one.
+pub(super) fn load(folder: &Path, model: &Model, backend: &mut dyn Backend) -> Result<()> {
+    let plain = outline(&model.config).map_err(|source| CheckpointError::Config { path: folder.into(), source })?;
+    Adapter::open(folder, &plain, folder)?.load(model, backend)
+}

@@ -1,0 +1,290 @@
+//! What a model is to llama.cpp: the architectures `gpt2` and `llama` of GGUF, with the tokenizer inside. Rotary positions
+//! turn neighbouring rows there, as here. Norms, biases and position tables are F32 always; Q8_0 is for matrices whose rows
+//! are whole blocks, others are F16 then.
+
+use super::huggingface::{Family, nearest};
+use super::{Link, Links, Turn};
+use crate::gguf::{Array, Metadata, Value};
+use crate::store::{Dtype, Store, bad};
+use crate::{CheckpointError, Result};
+use limpid_core::config::{Activation, Config, NormKind, Positions, RotaryScaling};
+use limpid_core::model::Model;
+use limpid_tokenizer::{Error, Table, Tokenizer};
+use std::path::Path;
+
+/// The tensor of factors by which each pair of a head turns slower.
+pub(crate) const ROPE_FREQS: &str = "rope_freqs.weight";
+
+/// Our keys for what decides those factors: others skip them.
+const LOW: &str = "rope.scaling.low_freq_factor";
+const HIGH: &str = "rope.scaling.high_freq_factor";
+
+/// Reads what the metadata say.
+pub(crate) fn read(m: &Metadata, store: &Store) -> Result<Config> {
+    let architecture = m.str("general.architecture")?;
+    let llama = match architecture {
+        "gpt2" => false,
+        "llama" => true,
+        other => {
+            let what = format!("its architecture is `{other}`; limpid opens gpt2 and llama");
+            return Err(bad(store.path(), what));
+        }
+    };
+    let key = |name: &str| format!("{architecture}.{name}");
+    let size = |name: &str| m.u64(&key(name)).map(|n| n as usize);
+    let maybe = |name: &str| m.get(&key(name)).map(|_| size(name)).transpose();
+    for expert in ["expert_count", "expert_used_count"] {
+        if maybe(expert)?.is_some_and(|n| n > 0) {
+            return Err(bad(store.path(), format!("it has experts (`{}`), which limpid has not", key(expert))));
+        }
+    }
+    let (d_model, n_head) = (size("embedding_length")?, size("attention.head_count")?);
+    let rows = |name: &str| store.get(name).and_then(|t| t.shape.first().copied());
+    let Some(vocab_size) = rows("token_embd.weight") else {
+        return Err(CheckpointError::Missing { path: store.path().into(), tensor: "token_embd.weight".into() });
+    };
+    let base = Config {
+        vocab_size,
+        context_length: size("context_length")?,
+        d_model,
+        n_head,
+        n_layer: size("block_count")?,
+        d_ff: size("feed_forward_length")?,
+        tied_head: store.get("output.weight").is_none(),
+        ..Config::default()
+    };
+    let config = if llama {
+        let d_head = maybe("attention.key_length")?.or(maybe("rope.dimension_count")?);
+        let bias = |name: &str| store.get(&format!("blk.0.{name}.bias")).is_some();
+        let own = d_head.filter(|d| d.checked_mul(n_head) != Some(d_model));
+        Config {
+            n_kv_head: maybe("attention.head_count_kv")?.filter(|n| *n != n_head),
+            d_head: own,
+            positions: Positions::Rotary,
+            rotary_base: m.get(&key("rope.freq_base")).map_or(Ok(10_000.0), |_| m.f64(&key("rope.freq_base")))?,
+            rotary_scaling: scaling(m, store, &key, d_head.unwrap_or(d_model / n_head.max(1)))?,
+            norm: NormKind::Rms,
+            norm_eps: m.f64(&key("attention.layer_norm_rms_epsilon"))?,
+            norm_offset: false,
+            attention_bias: bias("attn_q"),
+            ffn_bias: bias("ffn_up"),
+            activation: Activation::Silu,
+            ffn_gated: true,
+            ..base
+        }
+    } else {
+        Config { norm_eps: m.f64(&key("attention.layer_norm_epsilon"))?, ..base }
+    };
+    let config = Config { norm_eps: shortest(config.norm_eps), rotary_base: shortest(config.rotary_base), ..config };
+    config.check().map(|()| config).map_err(|source| CheckpointError::Config { path: store.path().into(), source })
+}
+
+/// What was written 1e-5 and stored as f32 is 1e-5 again.
+fn shortest(x: f64) -> f64 {
+    (x as f32).to_string().parse().unwrap_or(x)
+}
+
+/// The rotary angles' scaling: a factor for all pairs, or Llama 3.1's factors for each, recognised.
+fn scaling(m: &Metadata, store: &Store, key: &dyn Fn(&str) -> String, d_head: usize) -> Result<RotaryScaling> {
+    let kind = key("rope.scaling.type");
+    let factor = key("rope.scaling.factor");
+    match m.get(&kind).map(|_| m.str(&kind)).transpose()? {
+        None | Some("none") => {}
+        Some("linear") => return Ok(RotaryScaling { factor: m.f64(&factor)?, ..RotaryScaling::NONE }),
+        Some(other) => {
+            return Err(bad(store.path(), format!("`{kind}` is `{other}`; limpid has none and linear")));
+        }
+    }
+    let Some(stored) = store.get(ROPE_FREQS) else { return Ok(RotaryScaling::NONE) };
+    let found = stored.values()?;
+    let base = m.get(&key("rope.freq_base")).map_or(Ok(10_000.0), |_| m.f64(&key("rope.freq_base")))?;
+    let factor = shortest(found.iter().copied().fold(1.0, f32::max).into());
+    let original = key("rope.scaling.original_context_length");
+    let given = m.get(&original).map(|_| m.u64(&original)).transpose()?.map(|n| n as usize);
+    let tried = given.into_iter().chain((4..24).map(|n| 1 << n));
+    if found.len() != d_head / 2 {
+        let what = format!("`{ROPE_FREQS}` has {} numbers, and heads of {d_head} features {}", found.len(), d_head / 2);
+        return Err(bad(store.path(), what));
+    }
+    let agree = |s: &RotaryScaling| {
+        let want = factors(*s, base, d_head);
+        want.iter().zip(&*found).all(|(w, f)| (w - f).abs() <= 1e-4 * w)
+    };
+    // llama.cpp's converter leaves out what its tensor says already; Llama 3.1's are 1 and 4
+    let bound = |name: &str, usual: f64| m.get(&key(name)).map_or(Ok(usual), |_| m.f64(&key(name)));
+    let (low, high) = (bound(LOW, 1.0)?, bound(HIGH, 4.0)?);
+    let mut all = tried.map(|context| RotaryScaling { factor, low: shortest(low), high: shortest(high), context });
+    all.find(agree).ok_or_else(|| {
+        bad(store.path(), format!("`{ROPE_FREQS}` scales the rotary angles in a way that is not Llama 3.1's"))
+    })
+}
+
+/// How many times slower each pair of a head turns.
+pub(crate) fn factors(scaling: RotaryScaling, base: f64, d_head: usize) -> Vec<f32> {
+    let frequency = |i: usize| base.powf(-((2 * i) as f64) / d_head as f64);
+    (0..d_head / 2).map(|i| (frequency(i) / scaling.apply(frequency(i))) as f32).collect()
+}
+
+/// How conversations are written, in Jinja.
+pub(crate) const CHAT_TEMPLATE: &str = "tokenizer.chat_template";
+
+/// The tokenizer inside, if there is one.
+pub(crate) fn read_tokenizer(m: &Metadata, path: &Path) -> Result<Option<Tokenizer>> {
+    let key = |name: &str| format!("tokenizer.ggml.{name}");
+    let model = match m.get(&key("model")).map(|_| m.str(&key("model"))).transpose()? {
+        None | Some("none" | "no_vocab") => return Ok(None),
+        Some("gpt2") => "gpt2",
+        Some("llama") => "llama",
+        Some(other) => {
+            let what = format!("its tokenizer is of the kind `{other}`; limpid reads gpt2 and llama (use --tokenizer)");
+            return Err(bad(path, what));
+        }
+    };
+    let maybe_id = |name: &str| m.get(&key(name)).map(|_| m.u64(&key(name))).transpose();
+    let flag = |name: &str, otherwise| m.get(&key(name)).map_or(Ok(otherwise), |_| m.bool(&key(name)));
+    let spm = model == "llama";
+    let tokens = m.strings(&key("tokens"))?.to_vec();
+    let table = Table {
+        pre: m.get(&key("pre")).map_or(Ok("default"), |_| m.str(&key("pre")))?.to_string(),
+        types: m
+            .get(&key("token_type"))
+            .map_or(Ok(vec![1; tokens.len()]), |_| m.i32s(&key("token_type")).map(<[i32]>::to_vec))?,
+        tokens,
+        scores: match m.get(&key("scores")) {
+            Some(Value::Array(Array::F32(scores))) => Some(scores.clone()),
+            _ => None,
+        },
+        merges: m.get(&key("merges")).map_or(Ok(vec![]), |_| m.strings(&key("merges")).map(<[String]>::to_vec))?,
+        bos: maybe_id("bos_token_id")?.map(|id| id as u32),
+        eos: maybe_id("eos_token_id")?.map(|id| id as u32),
+        add_bos: flag("add_bos_token", spm)?,
+        add_space_prefix: flag("add_space_prefix", spm)?,
+        model,
+    };
+    let of_file = |fault: Error| Error::File { path: path.into(), fault: fault.into() };
+    Ok(Some(Tokenizer::from_table(table).map_err(of_file)?))
+}
+
+/// The metadata of a model and its tokenizer, and the configuration with all that the architecture always has.
+pub(crate) fn express(c: &Config, tokenizer: Option<&Tokenizer>) -> Result<(Metadata, Config)> {
+    let (family, config, mut not) = nearest(c, &[Family::Gpt2, Family::Llama]);
+    let (architecture, wanted) = match family {
+        Family::Llama => ("llama", Activation::Silu),
+        _ => ("gpt2", Activation::GeluTanh),
+    };
+    let flag = format!("--activation {wanted}");
+    not.unless(c.activation == wanted, format!("activation {} (it has {wanted})", c.activation), flag);
+    if family == Family::Gpt2 {
+        not.attention_scale(c);
+    }
+    not.check(&format!("GGUF's {architecture}"))?;
+    let mut m = Metadata::default();
+    m.set("general.architecture", architecture.to_string());
+    m.set("general.name", "limpid".to_string());
+    let mut put = |name: &str, value: Value| m.set(format!("{architecture}.{name}"), value);
+    let size = |n: usize| Value::U32(u32::try_from(n).unwrap_or(u32::MAX));
+    put("context_length", size(c.context_length));
+    put("embedding_length", size(c.d_model));
+    put("block_count", size(c.n_layer));
+    put("feed_forward_length", size(c.d_ff));
+    put("attention.head_count", size(c.n_head));
+    put("vocab_size", size(c.vocab_size));
+    match family {
+        Family::Llama => {
+            put("attention.head_count_kv", size(c.heads().n_kv_head));
+            put("attention.key_length", size(c.d_head()));
+            put("attention.value_length", size(c.d_head()));
+            put("attention.layer_norm_rms_epsilon", Value::F32(c.norm_eps as f32));
+            put("rope.dimension_count", size(c.d_head()));
+            put("rope.freq_base", Value::F32(c.rotary_base as f32));
+            let s = c.rotary_scaling;
+            if s.factor != 1.0 && s.context == 0 {
+                put("rope.scaling.type", Value::String("linear".into()));
+                put("rope.scaling.factor", Value::F32(s.factor as f32));
+            } else if s.factor != 1.0 {
+                put("rope.scaling.original_context_length", size(s.context));
+                put(LOW, Value::F32(s.low as f32));
+                put(HIGH, Value::F32(s.high as f32));
+            }
+        }
+        _ => put("attention.layer_norm_epsilon", Value::F32(c.norm_eps as f32)),
+    }
+    match tokenizer {
+        Some(tokenizer) => write_tokenizer(&mut m, tokenizer.table()?, c.vocab_size),
+        None => m.set("tokenizer.ggml.model", "none".to_string()),
+    }
+    Ok((m, config))
+}
+
+fn write_tokenizer(m: &mut Metadata, mut t: Table, vocab_size: usize) {
+    // rows of the table that no token has
+    for i in t.tokens.len()..vocab_size {
+        t.tokens.push(format!("[PAD{i}]"));
+        t.types.push(5);
+        if let Some(scores) = &mut t.scores {
+            scores.push(0.0);
+        }
+    }
+    let mut put = |name: &str, value: Value| m.set(format!("tokenizer.ggml.{name}"), value);
+    put("model", Value::String(t.model.into()));
+    put("pre", Value::String(t.pre));
+    put("tokens", t.tokens.into());
+    put("token_type", t.types.into());
+    match t.scores {
+        Some(scores) => put("scores", scores.into()),
+        None => put("merges", t.merges.into()),
+    }
+    for (name, id) in [("bos_token_id", t.bos), ("eos_token_id", t.eos)] {
+        if let Some(id) = id {
+            put(name, Value::U32(id));
+        }
+    }
+    put("add_bos_token", Value::Bool(t.add_bos));
+    put("add_space_prefix", Value::Bool(t.add_space_prefix));
+}
+
+/// How a tensor of a model that is written as `dtype` is stored.
+pub(crate) fn stored_as(name: &str, shape: &[usize], dtype: &Dtype) -> Dtype {
+    let blocks = shape.last().is_some_and(|n| n.is_multiple_of(32));
+    match dtype {
+        _ if shape.len() < 2 || name == "position_embd.weight" => Dtype::F32,
+        Dtype::Q8_0 if !blocks => Dtype::F16,
+        dtype => dtype.clone(),
+    }
+}
+
+/// llama.cpp's number for what most tensors are (`general.file_type`).
+pub(crate) fn file_type(dtype: &Dtype) -> u32 {
+    match dtype {
+        Dtype::F16 => 1,
+        Dtype::Q8_0 => 7,
+        Dtype::Bf16 => 32,
+        _ => 0,
+    }
+}
+
+/// Which of its tensors is which of ours.
+pub(crate) fn links(model: &Model) -> Vec<Link> {
+    let mut l = Links::new(model);
+    let llama = model.config.positions == Positions::Rotary;
+    l.whole("token_embd.weight", "embed.weight", Turn::Same);
+    l.whole("position_embd.weight", "pos_embed.weight", Turn::Same);
+    for i in 0..model.config.n_layer {
+        let (h, b) = (format!("blk.{i}"), format!("blocks.{i}"));
+        l.pair(&format!("{h}.attn_norm"), &format!("{b}.ln1"), Turn::Same);
+        if llama {
+            let thirds = ["attn_q", "attn_k", "attn_v"].map(|x| format!("{h}.{x}"));
+            l.thirds(thirds, &format!("{b}.attn.qkv"), [Turn::Same; 3]);
+        } else {
+            l.pair(&format!("{h}.attn_qkv"), &format!("{b}.attn.qkv"), Turn::Same);
+        }
+        l.pair(&format!("{h}.attn_output"), &format!("{b}.attn.out"), Turn::Same);
+        l.pair(&format!("{h}.ffn_norm"), &format!("{b}.ln2"), Turn::Same);
+        l.pair(&format!("{h}.ffn_gate"), &format!("{b}.mlp.gate"), Turn::Same);
+        l.pair(&format!("{h}.ffn_up"), &format!("{b}.mlp.in"), Turn::Same);
+        l.pair(&format!("{h}.ffn_down"), &format!("{b}.mlp.out"), Turn::Same);
+    }
+    l.pair("output_norm", "ln_final", Turn::Same);
+    l.whole("output.weight", "unembed.weight", Turn::Same);
+    l.done()
+}

@@ -1,0 +1,71 @@
+//! What a model is to llm.c: GPT-2, with F = 4 C, the tanh GELU, a tied head and 1e-5 in the norms; its header has sizes only.
+
+use super::huggingface::{Family, nearest};
+use super::{Link, Links, Turn};
+use crate::CheckpointError;
+use crate::llmc::Header;
+use crate::store::Dtype;
+use limpid_core::config::{Activation, Config, ConfigError};
+use limpid_core::model::Model;
+
+/// Rows of the token table are rounded up to this.
+const VOCAB_ALIGN: usize = 128;
+
+/// The configuration of a header.
+pub(crate) fn read(h: &Header) -> Result<Config, ConfigError> {
+    let config = Config {
+        vocab_size: h.vocab_size,
+        context_length: h.context_length,
+        d_model: h.d_model,
+        n_head: h.n_head,
+        n_layer: h.n_layer,
+        d_ff: 4 * h.d_model,
+        ..Config::default()
+    };
+    config.check().map(|()| config)
+}
+
+/// The header of a model, and the configuration with all that llm.c always has.
+pub(crate) fn express(c: &Config, dtype: Dtype) -> Result<(Header, Config), CheckpointError> {
+    let (_, config, mut not) = nearest(c, &[Family::Gpt2]);
+    let activation = format!("activation {}", c.activation);
+    not.unless(c.activation == Activation::GeluTanh, activation, "--activation gelu-tanh");
+    not.unless(c.d_ff == 4 * c.d_model, "d_ff other than 4 d_model", format_args!("--d-ff {}", 4 * c.d_model));
+    not.unless(c.tied_head, "tied_head false", "--tied-head true");
+    not.unless(c.norm_eps == 1e-5, format!("norm_eps {}", c.norm_eps), "--norm-eps 1e-5");
+    not.attention_scale(c);
+    not.check("llm.c's GPT-2")?;
+    let header = Header {
+        context_length: c.context_length,
+        vocab_size: c.vocab_size,
+        padded_vocab_size: c.vocab_size.next_multiple_of(VOCAB_ALIGN),
+        n_layer: c.n_layer,
+        n_head: c.n_head,
+        d_model: c.d_model,
+        dtype,
+    };
+    Ok((header, config))
+}
+
+/// Which of its tensors is which of ours.
+pub(crate) fn links(model: &Model) -> Vec<Link> {
+    let mut l = Links::new(model);
+    l.vocabulary("wte", "embed.weight");
+    l.whole("wpe", "pos_embed.weight", Turn::Same);
+    for i in 0..model.config.n_layer {
+        for (kind, param) in [
+            ("ln1", "ln1"),
+            ("qkv", "attn.qkv"),
+            ("attproj", "attn.out"),
+            ("ln2", "ln2"),
+            ("fc", "mlp.in"),
+            ("fcproj", "mlp.out"),
+        ] {
+            l.whole(format!("{kind}w.{i}"), &format!("blocks.{i}.{param}.weight"), Turn::Same);
+            l.whole(format!("{kind}b.{i}"), &format!("blocks.{i}.{param}.bias"), Turn::Same);
+        }
+    }
+    l.whole("lnfw", "ln_final.weight", Turn::Same);
+    l.whole("lnfb", "ln_final.bias", Turn::Same);
+    l.done()
+}

@@ -1,0 +1,330 @@
+//! Other programs' names, shapes and settings for the parameters that limpid has too. A [`Link`] says which tensor of theirs
+//! is which piece of which parameter of ours, and how it is turned; one list of links serves reading and writing. What a
+//! model's configuration is called there is said in the same file: `huggingface` (four families), `gguf`, `llmc`.
+
+pub mod gguf;
+pub mod huggingface;
+pub mod llmc;
+
+use super::store::{Dtype, Store, Stored, bad};
+use super::{CheckpointError, Result};
+use limpid_core::backend::{Backend, transpose};
+use limpid_core::config::Config;
+use limpid_core::model::{Model, Param, Use};
+use limpid_core::ops::Space;
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// How a tensor of theirs lies, seen from ours.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Turn {
+    /// As ours: a matrix is (out, in).
+    Same,
+    /// (in, out), as GPT-2's `Conv1D` has it.
+    Transposed,
+    /// Of each head's rows the even ones first, then the odd ones: Llama's queries and keys at HuggingFace, where rotary
+    /// positions turn row i with row i + D / 2.
+    Halves {
+        /// D
+        d_head: usize,
+    },
+}
+
+impl Turn {
+    /// Where row `i` of ours is in theirs.
+    fn row(self, i: usize) -> usize {
+        match self {
+            Turn::Halves { d_head } => i - i % d_head + i % d_head / 2 + (i % 2) * (d_head / 2),
+            Turn::Same | Turn::Transposed => i,
+        }
+    }
+}
+
+/// A tensor of theirs and the rows of one parameter of ours that it holds (of a vector: its elements).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Link {
+    /// Its name there, without the prefixes that programs put before it.
+    pub name: String,
+    /// The parameter.
+    pub param: String,
+    /// Its rows.
+    pub rows: Range<usize>,
+    /// How they lie.
+    pub turn: Turn,
+    /// Whether rows may follow that are no tokens: vocabularies are padded to round numbers.
+    pub padded: bool,
+}
+
+/// Rows and columns of a parameter; a vector is a column.
+fn extent(param: &Param) -> (usize, usize) {
+    if param.is_matrix() { param.slot.shape() } else { (param.slot.cols, 1) }
+}
+
+impl Link {
+    /// The shape there.
+    pub fn shape(&self, param: &Param) -> Vec<usize> {
+        match (param.is_matrix(), self.turn) {
+            (false, _) => vec![self.rows.len()],
+            (true, Turn::Transposed) => vec![param.slot.cols, self.rows.len()],
+            (true, _) => vec![self.rows.len(), param.slot.cols],
+        }
+    }
+
+    /// Ours, from theirs.
+    pub(super) fn ours<'a>(&self, theirs: Cow<'a, [f32]>, cols: usize) -> Cow<'a, [f32]> {
+        let rows = self.rows.len();
+        match self.turn {
+            Turn::Same => theirs,
+            Turn::Transposed if cols == 1 => theirs,
+            Turn::Transposed => transpose(&theirs, cols, rows).into(),
+            turn => (0..rows).flat_map(|i| theirs[turn.row(i) * cols..][..cols].iter().copied()).collect(),
+        }
+    }
+
+    /// Theirs, from all of ours.
+    pub fn theirs(&self, param: &Param, ours: &[f32]) -> Vec<f32> {
+        let cols = extent(param).1;
+        let mine = &ours[self.rows.start * cols..self.rows.end * cols];
+        match self.turn {
+            Turn::Same => mine.to_vec(),
+            Turn::Transposed if cols == 1 => mine.to_vec(),
+            Turn::Transposed => transpose(mine, self.rows.len(), cols),
+            turn => {
+                let mut theirs = vec![0.0; mine.len()];
+                for (i, row) in mine.chunks_exact(cols).enumerate() {
+                    theirs[turn.row(i) * cols..][..cols].copy_from_slice(row);
+                }
+                theirs
+            }
+        }
+    }
+}
+
+/// The list of links as it is made; what a model has not is left out.
+pub(super) struct Links<'a> {
+    model: &'a Model,
+    list: Vec<Link>,
+}
+
+impl<'a> Links<'a> {
+    pub(super) fn new(model: &'a Model) -> Links<'a> {
+        Links { model, list: vec![] }
+    }
+    /// Some rows of a parameter.
+    fn part(&mut self, name: impl Into<String>, param: &str, rows: Range<usize>, turn: Turn) {
+        if self.model.param(param).is_some() {
+            self.list.push(Link { name: name.into(), param: param.into(), rows, turn, padded: false });
+        }
+    }
+    /// All of a parameter.
+    pub(super) fn whole(&mut self, name: impl Into<String>, param: &str, turn: Turn) {
+        if let Some(rows) = self.model.param(param).map(|p| extent(p).0) {
+            self.part(name, param, 0..rows, turn);
+        }
+    }
+    /// All of a parameter with a row a token.
+    fn vocabulary(&mut self, name: impl Into<String>, param: &str) {
+        let before = self.list.len();
+        self.whole(name, param, Turn::Same);
+        self.list[before..].iter_mut().for_each(|link| link.padded = true);
+    }
+    /// `.weight` and `.bias` of a parameter.
+    fn pair(&mut self, name: &str, param: &str, turn: Turn) {
+        self.whole(format!("{name}.weight"), &format!("{param}.weight"), turn);
+        self.whole(format!("{name}.bias"), &format!("{param}.bias"), turn);
+    }
+    /// `.weight` and `.bias` of queries, keys and values, each a tensor of its own there.
+    fn thirds(&mut self, names: [String; 3], param: &str, turns: [Turn; 3]) {
+        for ((name, rows), turn) in names.into_iter().zip(self.model.config.heads().parts()).zip(turns) {
+            for kind in ["weight", "bias"] {
+                self.part(format!("{name}.{kind}"), &format!("{param}.{kind}"), rows.clone(), turn);
+            }
+        }
+    }
+    pub(super) fn done(self) -> Vec<Link> {
+        self.list
+    }
+}
+
+/// Which stored name is which canonical one.
+pub(super) type Names = HashMap<String, String>;
+
+/// Canonical names of what a file has: `tidy` gives each, or none for what no number depends on.
+pub(super) fn names(store: &Store, tidy: impl Fn(&str) -> Option<String>) -> Result<Names> {
+    let mut names = Names::new();
+    for stored in store.names() {
+        let Some(name) = tidy(stored) else { continue };
+        if let Some(other) = names.insert(name.clone(), stored.to_string()) {
+            return Err(bad(store.path(), format!("`{other}` and `{stored}` are both `{name}`: keep one of them")));
+        }
+    }
+    Ok(names)
+}
+
+/// The tensor of a link, of the shape it must have.
+fn find<'a>(link: &Link, model: &Model, store: &'a Store, names: &Names) -> Result<Stored<'a>> {
+    let param = model.param(&link.param).expect("links are of the model's parameters");
+    let stored = names.get(&link.name).and_then(|name| store.get(name));
+    let Some(stored) = stored else {
+        return Err(CheckpointError::Missing { path: store.path().into(), tensor: link.name.clone() });
+    };
+    let wanted = link.shape(param);
+    let longer =
+        || stored.shape.len() == wanted.len() && stored.shape[0] >= wanted[0] && stored.shape[1..] == wanted[1..];
+    if stored.shape != wanted && !(link.padded && longer()) {
+        let (found, path) = (stored.shape.to_vec(), stored.path().into());
+        return Err(CheckpointError::Shape { path, tensor: stored.name.into(), found, wanted });
+    }
+    if let Dtype::Other(_) = stored.dtype {
+        stored.values()?; // the error that says so
+    }
+    Ok(stored)
+}
+
+/// The values of one parameter of `model`, put together from its links.
+///
+/// # Errors
+/// If one is missing, of another shape, or of a type that is not read.
+pub(super) fn values<'a>(
+    param: &Param,
+    links: &[Link],
+    model: &Model,
+    store: &'a Store,
+    names: &Names,
+) -> Result<Cow<'a, [f32]>> {
+    let (rows, cols) = extent(param);
+    let mut all: Option<Vec<f32>> = None;
+    for link in links.iter().filter(|link| link.param == param.name) {
+        let stored = find(link, model, store, names)?.values()?;
+        // rows of padding are left behind
+        let theirs = match stored {
+            Cow::Borrowed(v) => Cow::Borrowed(&v[..link.rows.len() * cols]),
+            Cow::Owned(mut v) => {
+                v.truncate(link.rows.len() * cols);
+                Cow::Owned(v)
+            }
+        };
+        let ours = link.ours(theirs, cols);
+        if link.rows == (0..rows) {
+            return Ok(ours);
+        }
+        let all = all.get_or_insert_with(|| vec![0.0; rows * cols]);
+        all[link.rows.start * cols..link.rows.end * cols].copy_from_slice(&ours);
+    }
+    Ok(all.expect("every parameter has a link").into())
+}
+
+/// Checks that every parameter that has a link is there and that nothing is left over, then writes them to `space` of the backend.
+///
+/// # Errors
+/// As [`values`], or if the file has a tensor that the model has no use for; the backend is then untouched.
+pub(super) fn load(
+    links: &[Link],
+    model: &Model,
+    (store, names): (&Store, &Names),
+    (backend, space): (&mut dyn Backend, Space),
+) -> Result<()> {
+    check(links, model, store, names)?;
+    for param in model.params.iter().filter(|param| links.iter().any(|link| link.param == param.name)) {
+        let slot = super::place(param, space);
+        // a matrix that lies the other way round goes from its file to where it is needed in one step
+        let turned = links.iter().find(|l| l.param == param.name && l.turn == Turn::Transposed && param.is_matrix());
+        match turned {
+            Some(link) => backend.write_transposed(slot, &find(link, model, store, names)?.values()?),
+            None => backend.write(slot, &values(param, links, model, store, names)?),
+        }
+    }
+    Ok(())
+}
+
+/// Checks that every parameter is there, of its shape, and that nothing is left over.
+pub(super) fn check(links: &[Link], model: &Model, store: &Store, names: &Names) -> Result<()> {
+    for link in links {
+        find(link, model, store, names)?;
+    }
+    let mut extra: Vec<&str> = names.keys().map(String::as_str).collect();
+    extra.retain(|name| !links.iter().any(|link| link.name == *name));
+    if let Some(name) = extra.iter().min() {
+        let what = format!(
+            "it has a tensor `{}` that its configuration knows nothing of{}: the two belong to different models, or the \
+             model has a part that limpid has not",
+            names[*name],
+            match extra.len() {
+                1 => String::new(),
+                n => format!(" (and {} more)", n - 1),
+            }
+        );
+        return Err(bad(store.path(), what));
+    }
+    Ok(())
+}
+
+/// What a model has that a form lacks, and the flag of `limpid train` that makes a model without it.
+#[derive(Default)]
+pub(super) struct Complaints(pub(super) Vec<(String, String)>);
+
+impl Complaints {
+    /// Notes `what` unless `ok`; `flag` is its name and value, or nothing where none helps.
+    pub(super) fn unless(&mut self, ok: bool, what: impl Into<String>, flag: impl std::fmt::Display) {
+        if !ok {
+            self.0.push((what.into(), flag.to_string()));
+        }
+    }
+
+    /// Notes scores that are not divided by the root of the head size alone.
+    pub(super) fn attention_scale(&mut self, c: &Config) {
+        self.unless(c.attention_scale, "attention_scale false", "--attention-scale true");
+        self.unless(!c.attention_scale_by_layer, "attention_scale_by_layer", "--attention-scale-by-layer false");
+    }
+
+    /// Why a model cannot be written in some form, if there are complaints.
+    pub(super) fn check(self, form: &str) -> Result<()> {
+        let (what, mut flags): (Vec<String>, Vec<String>) = self.0.into_iter().unzip();
+        flags.retain(|flag| !flag.is_empty());
+        match what.is_empty() {
+            true => Ok(()),
+            false => {
+                Err(CheckpointError::Inexpressible { form: form.into(), what: what.join(", "), flags: flags.join(" ") })
+            }
+        }
+    }
+}
+
+/// What every form that is written lacks: the settings that no other program has.
+pub(super) fn common(c: &Config) -> Complaints {
+    use limpid_core::config::DropoutScale;
+    let mut not = Complaints::default();
+    let d = c.dropout;
+    let drops = [d.embedding, d.attention, d.projection, d.ffn].iter().any(|p| *p > 0.0);
+    not.unless(d.scale == DropoutScale::Inverted || !drops, "dropout that is not rescaled", "--dropout-scale inverted");
+    not.unless(
+        c.activation != limpid_core::config::Activation::LeakyRelu || c.leaky_slope == 0.01,
+        "a leaky_slope that is not 0.01",
+        "--leaky-slope 0.01",
+    );
+    not
+}
+
+/// The values of a parameter that a form has and the model has not: those that change nothing.
+pub(super) fn neutral(param: &Param, config: &Config) -> Vec<f32> {
+    use limpid_core::config::Positions;
+    use limpid_core::ops::embed::tables;
+    let (rows, cols) = extent(param);
+    match (param.name.as_str(), config.positions) {
+        ("pos_embed.weight", Positions::Sinusoidal | Positions::SinusoidalOneBased) => {
+            let table = match config.positions {
+                Positions::Sinusoidal => tables::sinusoidal,
+                _ => tables::sinusoidal_one_based,
+            };
+            (0..rows * cols).map(|i| table(i / cols, i % cols, cols) as f32).collect()
+        }
+        (name, _) if name.ends_with(".weight") && !param.is_matrix() => vec![1.0; rows],
+        _ => vec![0.0; rows * cols],
+    }
+}
+
+/// A model made to know its parameters, none of which gets memory.
+pub(super) fn outline(config: &Config) -> Result<Model, limpid_core::config::ConfigError> {
+    Model::new(config, Use::Inspect { batch: 1, context: 1 })
+}

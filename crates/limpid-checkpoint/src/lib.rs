@@ -1,0 +1,855 @@
+//! Weights in files, limpid's own and other programs'. A model of limpid's is a folder of `config.json`,
+//! `model.safetensors` and `tokenizer.json`; a run's `state/last.safetensors` adds the optimizer's moments and the step.
+//! [`Checkpoint::open`] opens these, HuggingFace's folders, GGUF and llm.c's files by looking at them; [`save`] writes any.
+//!
+//! Two layers. Containers (`store`, `safetensors_file`, `gguf`, `llmc`) are files of named tensors and know no model; they
+//! are mapped and checked whole, and values are made when asked for. `dialect` knows what the names mean. Files are written
+//! beside and renamed, so a failure leaves the old one whole.
+
+pub mod adapter;
+mod dialect;
+pub mod gguf;
+pub mod llmc;
+pub mod safetensors_file;
+pub mod store;
+pub mod trace;
+
+pub use adapter::Adapter;
+use dialect::huggingface::{self, Family};
+use dialect::{Link, Names, Turn};
+use limpid_base::files;
+use limpid_core::backend::Backend;
+use limpid_core::config::{Config, ConfigError, axis};
+use limpid_core::model::{Model, Param};
+use limpid_core::ops::{Slot, Space};
+use limpid_tokenizer::Tokenizer;
+use std::borrow::Cow;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use store::{Dtype, Facts, Out, Store, bad};
+
+/// The file in a model's folder that says how conversations are written for it, in Jinja, as transformers reads it.
+pub const CHAT_TEMPLATE: &str = "chat_template.jinja";
+
+/// Why a checkpoint cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// The file system's answer.
+    #[error("{}{}", .path.display(), mend(.source))]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What happened.
+        source: io::Error,
+    },
+    /// Not a directory of a model.
+    #[error("{} is not a model directory: it has no {missing}", .path.display())]
+    NotAModel {
+        /// The directory.
+        path: PathBuf,
+        /// The file that is not there.
+        missing: &'static str,
+    },
+    /// A model that a format has no words for.
+    #[error("{form} cannot express this model: it lacks {what}{}", avoided(.flags))]
+    Inexpressible {
+        /// The format.
+        form: String,
+        /// What the model has.
+        what: String,
+        /// The flags of `limpid train` that make a model without that.
+        flags: String,
+    },
+    /// A file that is not what its name says.
+    #[error("{}: {what}", .path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+    /// A tensor the model needs.
+    #[error("{} has no tensor `{tensor}`, which this config.json asks for: the two files belong to different models", .path.display())]
+    Missing {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+    },
+    /// A tensor of another shape.
+    #[error("{}: `{tensor}` is {found:?}, but config.json makes it {wanted:?}: the two files belong to different models", .path.display())]
+    Shape {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Shape in the file.
+        found: Vec<usize>,
+        /// Shape in the model.
+        wanted: Vec<usize>,
+    },
+    /// A configuration that cannot be built.
+    #[error("{}", .path.display())]
+    Config {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: ConfigError,
+    },
+    /// A tokenizer that cannot be read.
+    #[error(transparent)]
+    Tokenizer(#[from] limpid_tokenizer::Error),
+    /// A tokenizer with more ids than the model has rows.
+    #[error(
+        "{}: the tokenizer `{name}` has {tokens} tokens, the model's vocab_size is {vocab_size}: \
+         they do not belong together (was tokenizer.json replaced?)",
+        .path.display()
+    )]
+    Mismatch {
+        /// The folder or file that has both.
+        path: PathBuf,
+        /// The tokenizer.
+        name: String,
+        /// Its size.
+        tokens: usize,
+        /// The model's.
+        vocab_size: usize,
+    },
+}
+
+impl CheckpointError {
+    /// The same of a file that was written in the folder `from` and would have been in `to`.
+    fn moved(self, from: &Path, to: &Path) -> CheckpointError {
+        let place = |path: PathBuf| path.strip_prefix(from).map_or(path.clone(), |rest| to.join(rest));
+        match self {
+            CheckpointError::Io { path, source } => CheckpointError::Io { path: place(path), source },
+            CheckpointError::Format { path, what } => CheckpointError::Format { path: place(path), what },
+            other => other,
+        }
+    }
+
+    /// The error that went through a function of the file system's, as itself.
+    fn inner(self) -> CheckpointError {
+        match self {
+            CheckpointError::Io { path, source } => {
+                source.downcast().unwrap_or_else(|source| CheckpointError::Io { path, source })
+            }
+            other => other,
+        }
+    }
+}
+
+/// Which model a format could have expressed.
+fn avoided(flags: &str) -> String {
+    if flags.is_empty() { String::new() } else { format!("; a model trained with {flags} can be written so") }
+}
+
+fn mend(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::StorageFull => " (free some space; the file that was there is still whole)",
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => " (choose a folder you may write to)",
+        _ => "",
+    }
+}
+
+/// More than any configuration or index has; what is larger is another file by that name.
+const LARGEST_JSON: u64 = 64 << 20;
+
+type Result<T, E = CheckpointError> = std::result::Result<T, E>;
+
+/// What the file system said, with the file that it was about.
+///
+/// # Errors
+/// Its own.
+pub fn at<T>(path: &Path, result: io::Result<T>) -> Result<T> {
+    result.map_err(|source| CheckpointError::Io { path: path.into(), source })
+}
+
+/// Replaces `path` by what `write` produces: whole, or not at all.
+///
+/// # Errors
+/// Whatever the file system says; the old file is then still there, and nothing is left beside it.
+pub fn replace(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> Result<()> {
+    at(path, files::replace(path, write))
+}
+
+/// Replaces a small text file.
+///
+/// # Errors
+/// As [`replace`].
+pub fn write_text(path: &Path, text: &str) -> Result<()> {
+    replace(path, |path| files::Out::create(path)?.write_all(text.as_bytes()))
+}
+
+/// A parameter as it will be stored under limpid's own name.
+fn own<'a>(param: &'a Param, prefix: &str, dtype: &Dtype, values: impl Fn() -> Vec<f32> + 'a) -> Out<'a> {
+    Out {
+        name: format!("{prefix}{}", param.name),
+        dtype: dtype.clone(),
+        shape: param.shape(),
+        values: Box::new(values),
+    }
+}
+
+/// The parameters that a run keeps in the given memory: moments are of those that learn.
+fn kept(model: &Model, space: Space) -> impl Iterator<Item = &Param> {
+    model.kept().filter(move |p| space == Space::Param || p.slot.learns())
+}
+
+/// A parameter's place in the given memory.
+fn place(param: &Param, space: Space) -> Slot {
+    if space == Space::Param { param.slot } else { param.slot.in_space(space) }
+}
+
+/// A tensor of the given memory, parameter by parameter, with a prefix to its name.
+fn stored<'a>(model: &'a Model, backend: &'a dyn Backend, space: Space, prefix: &str) -> Vec<Out<'a>> {
+    let one = |param: &'a Param| own(param, prefix, &Dtype::F32, move || backend.read(place(param, space)));
+    kept(model, space).map(one).collect()
+}
+
+/// What transformers asks of a safetensors file.
+fn format_pt() -> Facts {
+    Facts::from([("format".to_string(), "pt".to_string())])
+}
+
+/// Writes the parameters to `path`, a safetensors file.
+///
+/// # Errors
+/// Whatever the file system says; the old file is then still there.
+pub fn save_parameters(path: &Path, model: &Model, backend: &dyn Backend) -> Result<()> {
+    safetensors_file::write(path, stored(model, backend, Space::Param, ""), format_pt())
+}
+
+/// The file in `folder` that holds what a run keeps: `model.safetensors`, or the adapter alone where there is one.
+pub fn weights_path(folder: &Path, model: &Model) -> PathBuf {
+    folder.join(if model.tuning.lora.is_none() { "model.safetensors" } else { adapter::WEIGHTS })
+}
+
+/// Writes what a run keeps to `folder`, with the step it is of and a checksum. Returns the checksum.
+///
+/// # Errors
+/// As [`save_parameters`].
+pub fn save_weights(folder: &Path, model: &Model, backend: &dyn Backend, step: u64) -> Result<String> {
+    let tensors = match model.tuning.lora {
+        None => stored(model, backend, Space::Param, ""),
+        Some(_) => adapter::tensors(model, backend),
+    };
+    let mut facts = format_pt();
+    facts.insert("step".into(), step.to_string());
+    safetensors_file::write_summed(&weights_path(folder, model), tensors, facts)
+}
+
+/// The checksum of what [`save_weights`] wrote, and the step it is of.
+///
+/// # Errors
+/// If the file cannot be read, or is not what was written.
+pub fn check_weights(folder: &Path, model: &Model) -> Result<(String, u64)> {
+    let path = weights_path(folder, model);
+    let (store, sum) = safetensors_file::open_summed(&path)?;
+    let step = store.fact("step").and_then(|step| step.parse().ok());
+    Ok((sum, step.ok_or_else(|| bad(&path, "it does not say of which step it is"))?))
+}
+
+/// Reads what [`save_weights`] wrote.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_weights(folder: &Path, model: &Model, backend: &mut dyn Backend) -> Result<()> {
+    match model.tuning.lora {
+        None => load(&safetensors_file::open(&folder.join("model.safetensors"))?, model, backend, "", Space::Param),
+        Some(_) => adapter::load(folder, model, backend),
+    }
+}
+
+/// Writes `memories`, each with a prefix to its tensors' names, to `path`, with `state` (JSON) and a checksum in the metadata.
+///
+/// # Errors
+/// As [`save_parameters`].
+pub fn save_state(
+    path: &Path,
+    model: &Model,
+    backend: &dyn Backend,
+    memories: &[(&str, Space)],
+    state: String,
+) -> Result<()> {
+    let tensors = memories.iter().flat_map(|(prefix, space)| stored(model, backend, *space, prefix)).collect();
+    safetensors_file::write_summed(path, tensors, Facts::from([("limpid".to_string(), state)])).map(drop)
+}
+
+/// Our own names of some parameters, with a prefix for the tensors of another memory.
+fn own_links<'a>(model: &'a Model, prefix: &str, params: impl Iterator<Item = &'a Param>) -> Vec<Link> {
+    let mut links = dialect::Links::new(model);
+    params.for_each(|p| links.whole(format!("{prefix}{}", p.name), &p.name, Turn::Same));
+    links.done()
+}
+
+/// Reads what [`save_parameters`] or [`save_state`] wrote: the parameters, or another memory with its prefix.
+///
+/// # Errors
+/// If a tensor is missing, left over or of another shape; the backend is then untouched.
+pub fn load(store: &Store, model: &Model, backend: &mut dyn Backend, prefix: &str, space: Space) -> Result<()> {
+    let wanted = |name: &str| if prefix.is_empty() { !name.contains('/') } else { name.starts_with(prefix) };
+    let names = dialect::names(store, |name| wanted(name).then(|| name.into()))?;
+    dialect::load(&own_links(model, prefix, kept(model, space)), model, (store, &names), (backend, space))
+}
+
+axis! {
+    /// Whose files a model is kept in.
+    Format, "format" {
+        /// limpid's own folder.
+        Limpid = "limpid",
+        /// A folder of HuggingFace's transformers.
+        HuggingFace = "hf",
+        /// llama.cpp's GGUF, one file.
+        Gguf = "gguf",
+        /// llm.c's `.bin`, one file.
+        Llmc = "llmc",
+    }
+}
+
+/// Who named the tensors.
+#[derive(Clone, Copy)]
+enum Dialect {
+    Own,
+    HuggingFace(Family),
+    Gguf,
+    Llmc,
+}
+
+impl Dialect {
+    fn links(self, model: &Model) -> Vec<Link> {
+        match self {
+            Dialect::Own => own_links(model, "", model.params.iter().filter(|p| !p.is_adapter())),
+            Dialect::HuggingFace(family) => family.links(model),
+            Dialect::Gguf => dialect::gguf::links(model),
+            Dialect::Llmc => dialect::llmc::links(model),
+        }
+    }
+}
+
+/// A model in its files, opened and fitted together; the weights are still in their files.
+pub struct Checkpoint {
+    /// The folder or file.
+    pub path: PathBuf,
+    /// Whose files they are.
+    pub format: Format,
+    /// Which transformer.
+    pub config: Config,
+    /// Its tokenizer, if there is one.
+    pub tokenizer: Option<Tokenizer>,
+    /// How conversations are written for it, in Jinja, if it was trained on any: chat_template.jinja or what
+    /// tokenizer_config.json or GGUF has in its place. `data::chat` knows ours.
+    pub chat_template: Option<String>,
+    /// What the files have and no number depends on: left out when the model is written.
+    pub left_out: Vec<String>,
+    /// What is added to its weights.
+    pub adapter: Option<Adapter>,
+    dialect: Dialect,
+    store: Store,
+    names: Names,
+}
+
+impl Checkpoint {
+    /// Opens `path` by looking at it: a folder of limpid's or HuggingFace's, a `.gguf`, a `.bin` of llm.c's, an adapter whose
+    /// model is where it says.
+    ///
+    /// # Errors
+    /// Names the file that is missing, damaged, not supported, or does not fit the others, and what about it.
+    pub fn open(path: &Path) -> Result<Checkpoint> {
+        if adapter::is_one(path) {
+            return Checkpoint::open_adapter(path);
+        }
+        let about = at(path, fs::metadata(path))?;
+        let opened = match () {
+            () if about.is_dir() => Checkpoint::open_folder(path),
+            () if about.is_file() => Checkpoint::open_file(path),
+            () => Err(bad(path, "it is a pipe or a device: a model is a folder or a file")),
+        }?;
+        if let Some(t) = &opened.tokenizer
+            && t.vocab_size() > opened.config.vocab_size
+        {
+            let (name, tokens, vocab_size) = (t.name().to_string(), t.vocab_size(), opened.config.vocab_size);
+            return Err(CheckpointError::Mismatch { path: path.into(), name, tokens, vocab_size });
+        }
+        let (layers, tensors) = (opened.config.n_layer, opened.store.names().count());
+        if layers > tensors {
+            let what = format!("its configuration has {layers} layers, but there are only {tensors} tensors");
+            return Err(bad(opened.store.path(), what));
+        }
+        let model = opened.outline()?;
+        dialect::check(&opened.dialect.links(&model), &model, &opened.store, &opened.names)?;
+        Ok(opened)
+    }
+
+    fn open_adapter(path: &Path) -> Result<Checkpoint> {
+        let (base, _) = adapter::base(path)?;
+        let base = if base.exists() { base } else { path.join(base) };
+        if !base.exists() {
+            let what = format!(
+                "it is an adapter of the model {}, which is not there: give that with --model, and this with --adapter",
+                base.display()
+            );
+            return Err(bad(path, what));
+        }
+        if adapter::is_one(&base) {
+            return Err(bad(path, format!("it is an adapter of {}, which is an adapter itself", base.display())));
+        }
+        Checkpoint::open(&base)?.with_adapter(path)
+    }
+
+    /// The same model with the adapter in the folder `path`, merged.
+    ///
+    /// # Errors
+    /// As [`Adapter::open`], or if `path` says that it was made for other weights.
+    pub fn with_adapter(self, path: &Path) -> Result<Checkpoint> {
+        if let (base, Some(made_for)) = adapter::base(path)?
+            && self.fingerprint()? != made_for
+        {
+            let (own, base) = (self.path.display(), base.display());
+            let what = format!("the adapter was made for the model {base}, and {own} is another, or has changed since");
+            return Err(bad(path, what));
+        }
+        let model = self.outline()?;
+        let adapter = Some(Adapter::open(path, &model, &self.path)?);
+        let tokenizer = match self.tokenizer {
+            None if path.is_dir() => Tokenizer::open(path)?,
+            own => own,
+        };
+        let chat_template = chat_template(path)?.or(self.chat_template);
+        Ok(Checkpoint { adapter, tokenizer, chat_template, ..self })
+    }
+
+    fn outline(&self) -> Result<Model> {
+        dialect::outline(&self.config).map_err(|source| CheckpointError::Config { path: self.path.clone(), source })
+    }
+
+    /// What tells this model from others, whatever format it is in: its sizes, and the values of its gains and biases that
+    /// are not all 0 or all 1. (They are few, kept exactly by every format, and change in any training.)
+    ///
+    /// # Errors
+    /// If a tensor is of a type that is not read.
+    pub fn fingerprint(&self) -> Result<String> {
+        let (model, c) = (self.outline()?, &self.config);
+        let mut hash = xxhash_rust::xxh3::Xxh3::new();
+        let sizes =
+            [c.vocab_size, c.context_length, c.d_model, c.n_layer, c.d_ff, c.heads().n_head, c.heads().n_kv_head];
+        sizes.iter().for_each(|n| hash.update(&(*n as u64).to_le_bytes()));
+        for param in model.params.iter().filter(|p| !p.is_matrix()) {
+            let values = self.values(&model, param)?;
+            if !values.iter().all(|v| *v == 0.0) && !values.iter().all(|v| *v == 1.0) {
+                values.iter().for_each(|v| hash.update(&v.to_le_bytes()));
+            }
+        }
+        Ok(format!("{:016x}", hash.digest()))
+    }
+
+    fn open_folder(path: &Path) -> Result<Checkpoint> {
+        let config_path = path.join("config.json");
+        if !config_path.exists() {
+            return Err(CheckpointError::NotAModel { path: path.into(), missing: "config.json" });
+        }
+        let text = at(&config_path, limpid_base::files::read_text(&config_path, LARGEST_JSON))?;
+        let bad_config = |source| CheckpointError::Config { path: config_path.clone(), source };
+        let tokenizer = Tokenizer::open(path)?;
+        let chat_template = chat_template(path)?;
+        let (path, left_out) = (path.to_path_buf(), vec![]);
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+        if value["model_type"] == "limpid" || value["model_type"].is_null() && !value["d_model"].is_null() {
+            let checked = |config: Config| config.check().map(|()| config);
+            let config = Config::from_json(&text).and_then(checked).map_err(bad_config)?;
+            let store = open_weights(&path)?;
+            let names = dialect::names(&store, |name| Some(name.into()))?;
+            return Ok(Checkpoint {
+                path,
+                format: Format::Limpid,
+                config,
+                tokenizer,
+                chat_template,
+                left_out,
+                adapter: None,
+                dialect: Dialect::Own,
+                store,
+                names,
+            });
+        }
+        let (family, config) = huggingface::read(&text).map_err(bad_config)?;
+        let store = open_weights(&path)?;
+        let config = family.fit(config, |name| store.names().any(|n| n.ends_with(name)));
+        let names = dialect::names(&store, |name| family.tidy(name, &config))?;
+        let left_out: Vec<String> =
+            store.names().filter(|name| family.tidy(name, &config).is_none()).map(String::from).collect();
+        copies_agree(family, &config, &store, &names, &left_out)?;
+        let (format, dialect) = (Format::HuggingFace, Dialect::HuggingFace(family));
+        let adapter = None;
+        Ok(Checkpoint { path, format, config, tokenizer, chat_template, left_out, adapter, dialect, store, names })
+    }
+
+    fn open_file(path: &Path) -> Result<Checkpoint> {
+        let mut first = [0; 16];
+        let n = at(path, File::open(path).and_then(|mut f| f.read(&mut first)))?;
+        let left_out = vec![];
+        if first.starts_with(b"GGUF") {
+            let (metadata, store) = gguf::open(path)?;
+            let config = dialect::gguf::read(&metadata, &store)?;
+            let names = dialect::names(&store, |name| (name != dialect::gguf::ROPE_FREQS).then(|| name.into()))?;
+            let tokenizer = dialect::gguf::read_tokenizer(&metadata, path)?;
+            let chat_template = metadata.str(dialect::gguf::CHAT_TEMPLATE).ok().map(String::from);
+            let (path, format, dialect, adapter) = (path.into(), Format::Gguf, Dialect::Gguf, None);
+            return Ok(Checkpoint {
+                path,
+                format,
+                config,
+                tokenizer,
+                chat_template,
+                left_out,
+                adapter,
+                dialect,
+                store,
+                names,
+            });
+        }
+        if safetensors_file::looks_like_pickle(&first[..n]) {
+            return Err(safetensors_file::pickle(path));
+        }
+        if path.extension().is_some_and(|e| e == "safetensors") {
+            let what = "it is the weights alone: give the folder that it is in, with config.json beside it";
+            return Err(bad(path, what));
+        }
+        if !llmc::looks_like_one(&first[..n]) && path.extension().is_none_or(|e| e != "bin") {
+            let what =
+                "it is no model: limpid opens a folder with config.json and safetensors, a .gguf, or a .bin of llm.c";
+            return Err(bad(path, what));
+        }
+        let (header, store) = llmc::open(path)?;
+        let config =
+            dialect::llmc::read(&header).map_err(|source| CheckpointError::Config { path: path.into(), source })?;
+        let names = dialect::names(&store, |name| Some(name.into()))?;
+        let beside = Tokenizer::open(path.parent().unwrap_or(Path::new(".")))?;
+        let gpt2 = || Tokenizer::named("gpt2").ok();
+        let tokenizer = beside.or_else(gpt2).filter(|t| t.vocab_size() == config.vocab_size);
+        let (path, format, dialect, chat_template) = (path.into(), Format::Llmc, Dialect::Llmc, None);
+        let adapter = None;
+        Ok(Checkpoint { path, format, config, tokenizer, chat_template, left_out, adapter, dialect, store, names })
+    }
+
+    /// Writes the weights into a backend made for `model`.
+    ///
+    /// # Errors
+    /// If a tensor is missing, of another shape, or of a type that is not read; the backend is then untouched.
+    pub fn load(&self, model: &Model, backend: &mut dyn Backend) -> Result<()> {
+        dialect::load(&self.dialect.links(model), model, (&self.store, &self.names), (&mut *backend, Space::Param))?;
+        for param in model.params.iter().filter(|p| self.adapter.as_ref().is_some_and(|a| a.adapts(p))) {
+            backend.write(param.slot, &self.values(model, param)?);
+        }
+        Ok(())
+    }
+
+    /// The values of one parameter of `model`.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::load`].
+    pub fn values(&self, model: &Model, param: &Param) -> Result<Cow<'_, [f32]>> {
+        let values = dialect::values(param, &self.dialect.links(model), model, &self.store, &self.names)?;
+        match &self.adapter {
+            Some(adapter) => adapter.merge(param, values),
+            None => Ok(values),
+        }
+    }
+
+    /// How one parameter of `model` is stored.
+    pub fn stored_as(&self, model: &Model, param: &Param) -> Dtype {
+        let link = self.dialect.links(model).into_iter().find(|l| l.param == param.name);
+        let stored = link.and_then(|l| self.store.get(self.names.get(&l.name)?));
+        stored.map_or(Dtype::F32, |t| t.dtype.clone())
+    }
+
+    /// How its matrices are stored: as the token table is.
+    pub fn dtype(&self) -> Dtype {
+        let largest =
+            self.store.names().filter_map(|n| self.store.get(n)).max_by_key(|t| t.shape.iter().product::<usize>());
+        largest.map_or(Dtype::F32, |t| t.dtype.clone())
+    }
+
+    /// The tensors as they are stored.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// The first value that is no number, or infinite: the tensor it is in, and where in it.
+    ///
+    /// # Errors
+    /// If a tensor is of a type that is not read.
+    pub fn not_finite(&self) -> Result<Option<(String, usize)>> {
+        for tensor in self.names.values().filter_map(|name| self.store.get(name)) {
+            if let Some(at) = tensor.not_finite()? {
+                return Ok(Some((tensor.name.into(), at)));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// What a folder says of how conversations are written.
+fn chat_template(folder: &Path) -> Result<Option<String>> {
+    let own = folder.join(CHAT_TEMPLATE);
+    if own.exists() {
+        return at(&own, limpid_base::files::read_text(&own, LARGEST_JSON)).map(Some);
+    }
+    // tokenizer_config.json was checked with the tokenizer
+    let config = limpid_base::files::read_text(&folder.join("tokenizer_config.json"), LARGEST_JSON).unwrap_or_default();
+    let config: serde_json::Value = serde_json::from_str(&config).unwrap_or_default();
+    Ok(config["chat_template"].as_str().map(String::from))
+}
+
+/// The weights of a folder: one file, several with an index, or a pickle, which is refused. Files of weights that the index
+/// does not name are not read.
+fn open_weights(folder: &Path) -> Result<Store> {
+    let (one, index) = (folder.join("model.safetensors"), folder.join("model.safetensors.index.json"));
+    if index.exists() {
+        return safetensors_file::open_sharded(folder, &index);
+    }
+    if one.exists() {
+        return safetensors_file::open(&one);
+    }
+    for name in ["pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "pytorch_model.pt", "ckpt.pt"] {
+        if folder.join(name).exists() {
+            return Err(safetensors_file::pickle(&folder.join(name)));
+        }
+    }
+    Err(CheckpointError::NotAModel { path: folder.into(), missing: "model.safetensors" })
+}
+
+/// A tied table and its copy, where a file has both, must be one: else the file is not what its configuration says.
+fn copies_agree(family: Family, config: &Config, store: &Store, names: &Names, left_out: &[String]) -> Result<()> {
+    for (copy, of) in family.copies() {
+        let copy = left_out.iter().find(|name| name.ends_with(copy)).and_then(|name| store.get(name));
+        let of = names.get(*of).and_then(|name| store.get(name));
+        if let (Some(copy), Some(of), true) = (copy, of, config.tied_head)
+            && copy.bytes != of.bytes
+        {
+            let what = format!(
+                "`{}` and `{}` differ, but the configuration ties them: set tie_word_embeddings to false in config.json if \
+                 the head has weights of its own",
+                copy.name, of.name
+            );
+            return Err(bad(store.path(), what));
+        }
+    }
+    Ok(())
+}
+
+/// A model to be written: what it is, and the values of its parameters by our names.
+pub struct Source<'a> {
+    /// Which transformer.
+    pub config: &'a Config,
+    /// Its tokenizer.
+    pub tokenizer: Option<&'a Tokenizer>,
+    /// [`Checkpoint::chat_template`]
+    pub chat_template: Option<&'a str>,
+    /// The values of a parameter of `config`'s model.
+    pub values: &'a dyn Fn(&Param) -> Vec<f32>,
+    /// Bytes from which on a folder of HuggingFace's has its weights in several files; [`SHARD_BYTES`] as a rule.
+    pub shard_bytes: usize,
+}
+
+/// The size from which on transformers parts weights into files.
+pub const SHARD_BYTES: usize = 5_000_000_000;
+
+impl Format {
+    /// Whether such a model is a folder; else it is one file.
+    pub fn is_folder(self) -> bool {
+        matches!(self, Format::Limpid | Format::HuggingFace)
+    }
+}
+
+/// Whether a file of this name may be part of a model's folder, as limpid and transformers write them.
+pub fn is_part(name: &str) -> bool {
+    #[rustfmt::skip]
+    const NAMES: &[&str] = &[
+        "config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json",
+        "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "vocab.txt",
+        "chat_template.jinja",
+    ];
+    NAMES.contains(&name) || name.starts_with("model-") && name.ends_with(".safetensors")
+}
+
+/// What is in the folder `path` and is no part of a model, by name.
+fn foreign(path: &Path) -> Result<Vec<String>> {
+    let mut names = vec![];
+    for entry in at(path, fs::read_dir(path))? {
+        let entry = at(path, entry)?;
+        let (name, folder) = (entry.file_name().display().to_string(), at(path, entry.file_type())?.is_dir());
+        if folder || !is_part(&name) {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Writes a model to `path` (a folder, or for GGUF and llm.c a file), matrices stored as `dtype`. What was there is replaced
+/// in one step, whole or not at all: a file, or a folder that has nothing but the files of a model.
+///
+/// # Errors
+/// If the format cannot express the model or its tokenizer, saying what it lacks; if `path` is something else that would be
+/// lost; or the file system says so. What was there is then as it was.
+pub fn save(path: &Path, format: Format, dtype: &Dtype, source: &Source) -> Result<()> {
+    if fs::symlink_metadata(path).is_ok() && !path.exists() {
+        return Err(bad(path, "it is a link to what is not there: give the place itself"));
+    }
+    let path = &path.canonicalize().unwrap_or(path.into()); // a link stays a link
+    if path.exists() && path.is_dir() != format.is_folder() {
+        let [is, wanted] = if path.is_dir() { ["a folder", "one file"] } else { ["a file", "a folder"] };
+        return Err(bad(path, format!("it is {is}, and a model as {format} is {wanted}: give another place")));
+    }
+    if path.file_name().is_none() {
+        return Err(bad(path, "it has no name to write to: give another place"));
+    }
+    if !format.is_folder() {
+        return put(path, format, dtype, source);
+    }
+    if path.is_dir()
+        && let names = foreign(path)?
+        && !names.is_empty()
+    {
+        let more = if names.len() > 3 { format!(" and {} more", names.len() - 3) } else { String::new() };
+        let some = names.iter().take(3).map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");
+        let what = format!("it has {some}{more}, no part of a model, which would be lost: give another folder");
+        return Err(bad(path, what));
+    }
+    if let Some(parent) = path.parent() {
+        at(parent, fs::create_dir_all(parent))?;
+    }
+    let done = limpid_base::files::replace_folder(path, |beside| {
+        put(beside, format, dtype, source).map_err(|error| io::Error::other(error.moved(beside, path)))
+    });
+    at(path, done).map_err(CheckpointError::inner)
+}
+
+/// Writes what [`save`] has found room for, file by file.
+fn put(path: &Path, format: Format, dtype: &Dtype, source: &Source) -> Result<()> {
+    let config_error = |source| CheckpointError::Config { path: path.into(), source };
+    if *dtype == Dtype::Q8_0 && format != Format::Gguf {
+        return Err(bad(path, "only GGUF has Q8_0: choose F32, F16 or BF16"));
+    }
+    let given = dialect::outline(source.config).map_err(config_error)?;
+    // a parameter that the format has and the model has not changes nothing
+    let values = |param: &Param| match given.param(&param.name) {
+        Some(param) => (source.values)(param),
+        None => dialect::neutral(param, source.config),
+    };
+    let outs = |model: &'_ Model,
+                links: Vec<Link>,
+                name: &dyn Fn(&Link) -> String,
+                dtype: &dyn Fn(&str, &[usize]) -> Dtype| {
+        links
+            .into_iter()
+            .map(|link| {
+                let param = model.param(&link.param).expect("links are of the model's parameters").clone();
+                let (name, shape) = (name(&link), link.shape(&param));
+                let dtype = dtype(&name, &shape);
+                let values = &values;
+                Out { name, dtype, shape, values: Box::new(move || link.theirs(&param, &values(&param))) }
+            })
+            .collect::<Vec<Out>>()
+    };
+    match format {
+        Format::Limpid => {
+            let tensors = given.params.iter().map(|p| own(p, "", dtype, move || values(p))).collect();
+            safetensors_file::write(&path.join("model.safetensors"), tensors, format_pt())?;
+            write_text(&path.join("config.json"), &source.config.to_json())?;
+            if let Some(tokenizer) = source.tokenizer {
+                write_text(&path.join("tokenizer.json"), &tokenizer.to_json())?;
+            }
+            write_template(path, source)?;
+        }
+        Format::HuggingFace => {
+            let (family, config) = huggingface::express(source.config)?;
+            let model = dialect::outline(&config).map_err(config_error)?;
+            let tensors = outs(&model, family.links(&model), &|l| family.full(&l.name, &config), &|_, _| dtype.clone());
+            safetensors_file::write_sharded(path, tensors, format_pt(), source.shard_bytes)?;
+            let end = source.tokenizer.and_then(Tokenizer::end_of_text);
+            write_text(&path.join("config.json"), &huggingface::write(family, &config, end))?;
+            if let Some(tokenizer) = source.tokenizer {
+                tokenizer.export(path, config.context_length)?;
+            }
+            write_template(path, source)?;
+        }
+        Format::Gguf => {
+            let (mut metadata, config) = dialect::gguf::express(source.config, source.tokenizer)?;
+            if let Some(template) = source.chat_template {
+                metadata.set(dialect::gguf::CHAT_TEMPLATE, template.to_string());
+            }
+            metadata.set("general.file_type", gguf::Value::U32(dialect::gguf::file_type(dtype)));
+            let model = dialect::outline(&config).map_err(config_error)?;
+            let stored_as = |name: &str, shape: &[usize]| dialect::gguf::stored_as(name, shape, dtype);
+            let mut tensors = outs(&model, dialect::gguf::links(&model), &|l| l.name.clone(), &stored_as);
+            if config.rotary_scaling.factor != 1.0 && config.rotary_scaling.context > 0 {
+                let factors = dialect::gguf::factors(config.rotary_scaling, config.rotary_base, config.d_head());
+                let (name, shape) = (dialect::gguf::ROPE_FREQS.into(), vec![factors.len()]);
+                tensors.push(Out { name, dtype: Dtype::F32, shape, values: Box::new(move || factors.clone()) });
+            }
+            gguf::write(path, &metadata, tensors)?;
+        }
+        Format::Llmc => {
+            let (header, config) = dialect::llmc::express(source.config, dtype.clone())?;
+            let model = dialect::outline(&config).map_err(config_error)?;
+            // under the name that llm.c looks for; it would be taken for another model's there, too
+            let beside = path.with_file_name("gpt2_tokenizer.bin");
+            let tokenizer = source.tokenizer.and_then(|t| t.to_llmc().ok());
+            let there = beside
+                .exists()
+                .then(|| at(&beside, limpid_base::files::read_small(&beside, LARGEST_JSON)))
+                .transpose()?;
+            if let (Some(bytes), Some(there)) = (&tokenizer, &there)
+                && bytes != there
+            {
+                return Err(bad(
+                    &beside,
+                    "it is of another model, and would be taken for this one's: give another folder",
+                ));
+            }
+            let links = dialect::llmc::links(&model);
+            let rows = header.padded_vocab_size * header.d_model;
+            llmc::write(path, &header, &|name| {
+                let link = links.iter().find(|l| l.name == name).expect("llm.c's tensors all have links");
+                let param = model.param(&link.param).expect("as above");
+                let mut theirs = link.theirs(param, &values(param));
+                if link.padded {
+                    theirs.resize(rows, 0.0);
+                }
+                theirs
+            })?;
+            if let Some(bytes) = tokenizer.filter(|_| there.is_none()) {
+                replace(&beside, |path| File::create(path)?.write_all(&bytes))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn write_template(folder: &Path, source: &Source) -> Result<()> {
+    source.chat_template.map_or(Ok(()), |template| write_text(&folder.join(CHAT_TEMPLATE), template))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_save_leaves_the_old_file_and_nothing_beside() {
+        let dir = std::env::temp_dir().join(format!("limpid-replace-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let path = dir.join("file");
+        write_text(&path, "good").unwrap();
+        let full = replace(&path, |p| {
+            File::create(p)?.write_all(b"ha")?;
+            Err(io::ErrorKind::StorageFull.into())
+        });
+        assert!(full.unwrap_err().to_string().contains("free some space"));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "good");
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 1);
+        fs::remove_dir_all(dir).unwrap();
+    }
+}

@@ -1,0 +1,329 @@
+//! What files of weights have in common: named tensors, each of a stored type and a shape, somewhere in the bytes of
+//! one file or of several. A [`Store`] is checked when it is made, so that reading from it cannot go astray; values
+//! become f32 when they are asked for, and stay in the file where they are f32 already. `safetensors_file`, `gguf` and
+//! `llmc` make stores; what the names mean is not known here.
+
+use super::{CheckpointError, Result};
+use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
+use half::vec::HalfFloatVecExt;
+use half::{bf16, f16};
+use limpid_base::files::{Map, Out as File};
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt;
+use std::io::{self, BufWriter, Write};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// How the values of a tensor are stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Dtype {
+    /// 32 bits.
+    F32,
+    /// IEEE's 16 bits.
+    F16,
+    /// The upper 16 bits of an f32.
+    Bf16,
+    /// ggml's blocks of 32 along the last axis: an f16 scale and 32 signed bytes.
+    Q8_0,
+    /// Anything else, by its name: never decoded.
+    Other(String),
+}
+
+/// Values of a block of [`Dtype::Q8_0`], and its bytes.
+const BLOCK: (usize, usize) = (32, 34);
+
+impl Dtype {
+    /// The bytes of a tensor of this shape. None if they cannot be counted: too many, not whole blocks, another type.
+    pub fn bytes(&self, shape: &[usize]) -> Option<usize> {
+        let n = count(shape)?;
+        match self {
+            Dtype::F32 => n.checked_mul(4),
+            Dtype::F16 | Dtype::Bf16 => n.checked_mul(2),
+            Dtype::Q8_0 => blocks(shape, BLOCK),
+            Dtype::Other(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Dtype {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(match self {
+            Dtype::F32 => "F32",
+            Dtype::F16 => "F16",
+            Dtype::Bf16 => "BF16",
+            Dtype::Q8_0 => "Q8_0",
+            Dtype::Other(name) => name,
+        })
+    }
+}
+
+fn count(shape: &[usize]) -> Option<usize> {
+    shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d))
+}
+
+/// The bytes of a shape stored in blocks of (values, bytes) along its last axis.
+pub(super) fn blocks(shape: &[usize], (values, bytes): (usize, usize)) -> Option<usize> {
+    let whole = shape.last().copied().unwrap_or(1).is_multiple_of(values);
+    if whole { (count(shape)? / values).checked_mul(bytes) } else { None }
+}
+
+/// A tensor as it lies in its file.
+#[derive(Clone, Copy)]
+pub struct Stored<'a> {
+    /// Its name there.
+    pub name: &'a str,
+    /// How its values are stored.
+    pub dtype: &'a Dtype,
+    /// Its axes, the slowest first.
+    pub shape: &'a [usize],
+    /// Its bytes.
+    pub bytes: &'a [u8],
+    path: &'a Path,
+}
+
+impl<'a> Stored<'a> {
+    /// The file it is in: of several, the one that holds it.
+    pub fn path(&self) -> &'a Path {
+        self.path
+    }
+
+    /// The values: the file's own memory where they are f32 and aligned, else decoded.
+    ///
+    /// # Errors
+    /// If the type is [`Dtype::Other`].
+    pub fn values(&self) -> Result<Cow<'a, [f32]>> {
+        Ok(match self.dtype {
+            Dtype::F32 => view(self.bytes, f32::from_le_bytes),
+            Dtype::F16 => view(self.bytes, u16::from_le_bytes).reinterpret_cast::<f16>().to_f32_vec().into(),
+            Dtype::Bf16 => view(self.bytes, u16::from_le_bytes).reinterpret_cast::<bf16>().to_f32_vec().into(),
+            Dtype::Q8_0 => {
+                let mut values = Vec::with_capacity(self.bytes.len() / BLOCK.1 * BLOCK.0);
+                for block in self.bytes.as_chunks::<{ BLOCK.1 }>().0 {
+                    let d = f16::from_le_bytes([block[0], block[1]]).to_f32();
+                    values.extend(block[2..].iter().map(|q| f32::from(*q as i8) * d));
+                }
+                values.into()
+            }
+            Dtype::Other(dtype) => {
+                let what = format!(
+                    "`{}` is stored as {dtype}, which limpid does not read: \
+                     convert it to F32, F16 or BF16, or requantise a GGUF to Q8_0",
+                    self.name
+                );
+                return Err(bad(self.path, what));
+            }
+        })
+    }
+
+    /// Where the first value is that is no number or infinite, if there is one.
+    ///
+    /// # Errors
+    /// As [`Stored::values`].
+    pub fn not_finite(&self) -> Result<Option<usize>> {
+        Ok(self.values()?.iter().position(|v| !v.is_finite()))
+    }
+}
+
+/// `bytes` as little-endian numbers: in place where the machine and the address allow it.
+pub(super) fn view<T: bytemuck::Pod, const N: usize>(bytes: &[u8], read: fn([u8; N]) -> T) -> Cow<'_, [T]> {
+    match bytemuck::try_cast_slice(bytes) {
+        Ok(values) if cfg!(target_endian = "little") => Cow::Borrowed(values),
+        _ => bytes.as_chunks::<N>().0.iter().map(|b| read(*b)).collect(),
+    }
+}
+
+/// Lines of text by name: safetensors' `__metadata__`.
+pub type Facts = HashMap<String, String>;
+
+/// A tensor's place: which file, which bytes of it.
+pub(super) struct Place {
+    pub name: String,
+    pub dtype: Dtype,
+    pub shape: Vec<usize>,
+    pub file: usize,
+    pub bytes: Range<usize>,
+}
+
+/// The tensors of one file, or of several that are one model.
+pub struct Store {
+    path: PathBuf,
+    files: Vec<(PathBuf, Map)>,
+    tensors: Vec<Place>,
+    by_name: Vec<usize>,
+    facts: Facts,
+}
+
+impl Store {
+    /// Checks that every tensor has a name of its own, lies in its file and has the bytes that its shape takes.
+    pub(super) fn new(path: &Path, files: Vec<(PathBuf, Map)>, tensors: Vec<Place>, facts: Facts) -> Result<Store> {
+        for Place { name, dtype, shape, file, bytes } in &tensors {
+            let (path, map) = &files[*file];
+            let wanted = dtype.bytes(shape);
+            if !matches!(dtype, Dtype::Other(_)) && wanted != Some(bytes.len()) {
+                let wanted = wanted.map_or("no whole number of bytes".into(), |n| format!("{n} bytes"));
+                let what = format!("`{name}` is {dtype} {shape:?}, {wanted}, but has {} in the file", bytes.len());
+                return Err(bad(path, what));
+            }
+            if map.get(bytes.clone()).is_none() {
+                let what = format!(
+                    "`{name}` should end at byte {}, but the file has {}: it was cut short or damaged",
+                    bytes.end,
+                    map.len()
+                );
+                return Err(bad(path, what));
+            }
+        }
+        let mut by_name: Vec<usize> = (0..tensors.len()).collect();
+        by_name.sort_by(|a, b| tensors[*a].name.cmp(&tensors[*b].name));
+        if let Some([a, b]) = by_name.array_windows().find(|[a, b]| tensors[*a].name == tensors[*b].name) {
+            let (a, b) = (&tensors[*a], &tensors[*b]);
+            let file = |place: &Place| files[place.file].0.file_name().unwrap_or_default().display().to_string();
+            let places = if a.file == b.file { String::new() } else { format!(", in {} and in {}", file(a), file(b)) };
+            return Err(bad(path, format!("two tensors are called `{}`{places}", a.name)));
+        }
+        Ok(Store { path: path.into(), files, tensors, by_name, facts })
+    }
+
+    /// The file, or the index of the files.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The names of the tensors, in the order in which they are stored.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.tensors.iter().map(|t| t.name.as_str())
+    }
+
+    /// The tensor called `name`.
+    pub fn get(&self, name: &str) -> Option<Stored<'_>> {
+        let at = self.by_name.binary_search_by(|i| self.tensors[*i].name.as_str().cmp(name)).ok()?;
+        let Place { name, dtype, shape, file, bytes } = &self.tensors[self.by_name[at]];
+        let (path, map) = &self.files[*file];
+        Some(Stored { name, dtype, shape, bytes: &map[bytes.clone()], path })
+    }
+
+    /// A line of text that came with the tensors: an entry of safetensors' `__metadata__`.
+    pub fn fact(&self, key: &str) -> Option<&str> {
+        self.facts.get(key).map(String::as_str)
+    }
+}
+
+/// A tensor to be written; its values are made when its turn has come.
+pub struct Out<'a> {
+    /// Its name in the file.
+    pub name: String,
+    /// How it is stored.
+    pub dtype: Dtype,
+    /// Its axes, the slowest first.
+    pub shape: Vec<usize>,
+    /// Makes its values.
+    pub values: Box<dyn Fn() -> Vec<f32> + 'a>,
+}
+
+impl Out<'_> {
+    /// Makes and writes the values to `file`, which will be `path`.
+    ///
+    /// # Panics
+    /// If there are not as many values as the shape says.
+    pub(super) fn write(&self, path: &Path, file: &mut impl Write) -> io::Result<()> {
+        let values = (self.values)();
+        assert_eq!(Some(values.len()), count(&self.shape), "values of `{}`", self.name);
+        let refused = |what| io::Error::other(bad(path, format!("`{}`: {what}", self.name)));
+        file.write_all(&encode(&values, &self.dtype).map_err(refused)?)
+    }
+}
+
+/// The bytes of every tensor to be written to `path`.
+///
+/// # Errors
+/// If two have one name, or one cannot be stored so.
+pub(super) fn sizes(path: &Path, tensors: &[Out]) -> Result<Vec<usize>> {
+    let mut names: Vec<&str> = tensors.iter().map(|t| t.name.as_str()).collect();
+    names.sort_unstable();
+    if let Some([name, _]) = names.array_windows().find(|[a, b]| a == b) {
+        return Err(bad(path, format!("two tensors to be written are called `{name}`")));
+    }
+    let size = |t: &Out| {
+        t.dtype.bytes(&t.shape).ok_or_else(|| {
+            let need = if t.dtype == Dtype::Q8_0 { ": its last axis must be a multiple of 32" } else { "" };
+            bad(path, format!("`{}` {:?} cannot be written as {}{need}", t.name, t.shape, t.dtype))
+        })
+    };
+    tensors.iter().map(size).collect()
+}
+
+/// Values as `dtype` stores them, rounded to the nearest, ties to even (Q8_0: as ggml, away from zero).
+///
+/// # Errors
+/// Says which value is beyond the range of the type, or that the type cannot be written.
+pub fn encode(values: &[f32], dtype: &Dtype) -> std::result::Result<Vec<u8>, String> {
+    fn bytes<T: Copy, const N: usize>(values: &[T], write: fn(T) -> [u8; N]) -> Vec<u8> {
+        let mut bytes = vec![0; N * values.len()];
+        bytes.as_chunks_mut().0.iter_mut().zip(values).for_each(|(to, v)| *to = write(*v));
+        bytes
+    }
+    let beyond = |i: usize| format!("value {i}, {:e}, is beyond the range of {dtype}: choose F32", values[i]);
+    // of values that became infinite or no number, the first that was neither
+    let finite = |bits: Vec<u16>, exponent: u16| {
+        let lost = |bits: &u16| bits & exponent == exponent;
+        if bits.iter().any(lost)
+            && let Some(i) = (0..bits.len()).find(|i| values[*i].is_finite() && lost(&bits[*i]))
+        {
+            return Err(beyond(i));
+        }
+        Ok(bytes(&bits, u16::to_le_bytes))
+    };
+    match dtype {
+        Dtype::F32 => Ok(bytes(values, f32::to_le_bytes)),
+        Dtype::F16 => finite(Vec::<f16>::from_f32_slice(values).reinterpret_into(), 0x7c00),
+        Dtype::Bf16 => finite(Vec::<bf16>::from_f32_slice(values).reinterpret_into(), 0x7f80),
+        Dtype::Q8_0 => quantize(values).map_err(beyond),
+        Dtype::Other(name) => Err(format!("{name} cannot be written: choose F32, F16, BF16 or Q8_0")),
+    }
+}
+
+/// Values as they are read again once `dtype` has stored them; those that it cannot store stay. Rows are of `cols` values.
+pub fn rounded(values: &[f32], cols: usize, dtype: &Dtype) -> Vec<f32> {
+    let (name, path, shape) = ("", Path::new(""), [values.len() / cols.max(1), cols]);
+    let read = |bytes: Vec<u8>| {
+        let stored = Stored { name, dtype, shape: &shape, bytes: &bytes, path };
+        stored.values().map(Cow::into_owned).ok()
+    };
+    encode(values, dtype).ok().and_then(read).unwrap_or_else(|| values.to_vec())
+}
+
+/// ggml's `quantize_row_q8_0_ref`, bit for bit; or which value has no place in it.
+fn quantize(values: &[f32]) -> std::result::Result<Vec<u8>, usize> {
+    let mut out = Vec::with_capacity(values.len() / BLOCK.0 * BLOCK.1);
+    for (n, block) in values.chunks(BLOCK.0).enumerate() {
+        let largest = |a: usize, b: usize| if block[b].abs() > block[a].abs() { b } else { a };
+        let at = (0..block.len()).reduce(largest).expect("chunks are not empty");
+        let d = block[at].abs() / 127.0;
+        let scale = f16::from_f32(d);
+        let odd = block.iter().position(|v| !v.is_finite()).or((!scale.is_finite()).then_some(at));
+        if let Some(odd) = odd {
+            return Err(n * BLOCK.0 + odd);
+        }
+        // the quotients are of d, not of the f16 it is stored as: so does ggml
+        let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
+        out.extend(scale.to_le_bytes());
+        out.extend(block.iter().map(|v| (v * inverse).round() as i8 as u8));
+    }
+    Ok(out)
+}
+
+/// A file that is not what it should be.
+pub(super) fn bad(path: &Path, what: impl Into<String>) -> CheckpointError {
+    CheckpointError::Format { path: path.into(), what: what.into() }
+}
+
+/// [`super::replace`] for a writer that may also refuse a value: its [`CheckpointError`] comes out as itself.
+pub(super) fn replace(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<()> {
+    let whole = |beside: &Path| {
+        let mut file = BufWriter::with_capacity(1 << 20, File::create(beside)?);
+        write(&mut file)?;
+        file.flush()
+    };
+    super::replace(path, whole).map_err(CheckpointError::inner)
+}

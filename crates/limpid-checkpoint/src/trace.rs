@@ -1,0 +1,92 @@
+//! Writes tensors of a run as a safetensors file, f32, each with its axes in the metadata:
+//! `{"format": "pt", "blocks.0.attn.hook_pattern": "batch head query_pos key_pos", ...}`.
+//!
+//! The same run gives the same bytes, and a file is there whole or not at all.
+
+use crate::{CheckpointError, replace};
+use limpid_base::files::Out;
+use limpid_core::trace::{Error, Labelled, Trace};
+use safetensors::tensor::{Dtype, TensorView};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+
+/// The tensors called `names`; with none, every tensor of the run and, after a backward pass, its gradient.
+///
+/// # Errors
+/// As [`Trace::get`].
+pub fn tensors(trace: &Trace, names: &[&str]) -> Result<Vec<Labelled>, Error> {
+    let mut tensors = names.iter().map(|name| trace.get(name)).collect::<Result<Vec<_>, _>>()?;
+    if names.is_empty() {
+        for name in trace.names() {
+            tensors.push(trace.get(name)?);
+            // what has none (token ids) is left out
+            tensors.extend(trace.get(&format!("{name}.grad")).ok());
+        }
+    }
+    Ok(tensors)
+}
+
+/// Writes `tensors` to `path`, whole or not at all ([`replace`]). Of two with one name the first is written.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn save(path: &Path, tensors: &[Labelled]) -> Result<(), CheckpointError> {
+    let [head, body] = encode(tensors).map_err(|what| CheckpointError::Format { path: path.into(), what })?;
+    replace(path, |beside| {
+        let mut file = Out::create(beside)?;
+        file.write_all(&head)?;
+        file.write_all(&body)
+    })
+}
+
+/// The file in two pieces: header and data. The crate lays the tensors out; the metadata is added here, because it
+/// would write it in an order that differs from run to run.
+fn encode(tensors: &[Labelled]) -> Result<[Vec<u8>; 2], String> {
+    let mut metadata = BTreeMap::from([("format", "pt".to_string())]);
+    let mut data: BTreeMap<&str, (Vec<usize>, Vec<u8>)> = BTreeMap::new();
+    for tensor in tensors {
+        let bytes = || tensor.values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        data.entry(&tensor.name).or_insert_with(|| (tensor.shape.clone(), bytes()));
+        metadata.entry(&tensor.name).or_insert_with(|| tensor.axes.join(" "));
+    }
+    let mut views = vec![];
+    for (name, (shape, bytes)) in &data {
+        views.push((*name, TensorView::new(Dtype::F32, shape.clone(), bytes).map_err(|e| format!("{name}: {e}"))?));
+    }
+    let mut file = safetensors::serialize(views, None).map_err(|e| e.to_string())?;
+    let body = file.split_off(8 + u64::from_le_bytes(file[..8].try_into().map_err(|_| "no header")?) as usize);
+    let mut header: BTreeMap<String, serde_json::Value> =
+        serde_json::from_slice(&file[8..]).map_err(|e| e.to_string())?;
+    header.insert("__metadata__".into(), serde_json::to_value(metadata).map_err(|e| e.to_string())?);
+    let mut text = serde_json::to_vec(&header).map_err(|e| e.to_string())?;
+    text.resize(text.len().next_multiple_of(8), b' '); // data starts at a multiple of 8
+    let mut head = (text.len() as u64).to_le_bytes().to_vec();
+    head.append(&mut text);
+    Ok([head, body])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_order_is_no_matter_and_a_failure_is_told_once() {
+        let tensor = |name: &str, values: [f32; 2]| Labelled {
+            name: name.into(),
+            axes: vec!["pos"],
+            shape: vec![2],
+            values: values.into(),
+        };
+        let (a, b) = (tensor("a", [1.0, 2.0]), tensor("b", [3.0, f32::NEG_INFINITY]));
+        assert_eq!(encode(&[a.clone(), b.clone()]), encode(&[b.clone(), a.clone(), tensor("a", [9.0; 2])]));
+        let dir = std::env::temp_dir().join(format!("limpid-trace-save-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let (good, nowhere) = (dir.join("run.safetensors"), dir.join("none/run.safetensors"));
+        save(&good, &[a, b]).unwrap();
+        let text = save(&nowhere, &[]).unwrap_err().to_string();
+        assert_eq!(text, nowhere.display().to_string());
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 1);
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+}

@@ -1,0 +1,896 @@
+//! Which transformer: sizes, and one enum per axis on which published models differ.
+//!
+//! A [`Config`] is plain data and a preset is a value. Nothing here knows how a model is
+//! computed: `model::builder` matches each axis once, and the optimizer's recipe, the tokenizer
+//! and the data are elsewhere, because a model is not its training. Read `ops` next.
+
+use limpid_base::nearest::nearest;
+use limpid_base::plural::plural;
+use serde::{Deserialize, Serialize};
+use std::{fmt, ops::Range, str::FromStr};
+
+/// Why a configuration cannot be built.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum ConfigError {
+    /// A size is zero.
+    #[error("{what} is 0: it must be at least 1")]
+    Zero {
+        /// The size's name.
+        what: &'static str,
+    },
+    /// The width cannot be shared out evenly.
+    #[error("d_model {d_model} is not a multiple of n_head {n_head}: {mend}")]
+    HeadsDontDivide {
+        /// Width of the residual stream.
+        d_model: usize,
+        /// Number of heads asked for.
+        n_head: usize,
+        /// Values that would do.
+        mend: String,
+    },
+    /// Query heads cannot be shared out evenly.
+    #[error("n_head {n_head} is not a multiple of n_kv_head {n_kv_head}: each key head serves as many query heads")]
+    KeyHeadsDontDivide {
+        /// Query heads.
+        n_head: usize,
+        /// Heads of keys and values.
+        n_kv_head: usize,
+    },
+    /// Rotary positions turn pairs of features.
+    #[error("rotary positions turn pairs of features: the head size is {d_head}, it must be even")]
+    OddHead {
+        /// Features of one head.
+        d_head: usize,
+    },
+    /// A number is outside its range.
+    #[error("{what} is {found}: {expected}")]
+    Range {
+        /// The key.
+        what: &'static str,
+        /// Its value.
+        found: f64,
+        /// What it may be.
+        expected: &'static str,
+    },
+    /// The parameters would not fit any memory.
+    #[error("these sizes make more than 2^48 parameters ({what}): make d_model, d_ff, n_layer or vocab_size smaller")]
+    TooLarge {
+        /// The sizes.
+        what: String,
+    },
+    /// The activations would not fit any memory.
+    #[error("{sequences} sequences of {tokens} tokens at once fit no memory: make batch_size or context smaller")]
+    TooManyRows {
+        /// Sequences at once.
+        sequences: usize,
+        /// Tokens of each.
+        tokens: usize,
+    },
+    /// A name that is not in the list.
+    #[error("unknown {what} `{found}`: {}", known(.nearest, .all))]
+    Unknown {
+        /// What kind of name.
+        what: &'static str,
+        /// The name given.
+        found: String,
+        /// The nearest right one, if any is near.
+        nearest: Option<String>,
+        /// All right ones.
+        all: String,
+    },
+    /// S2's multiplicative mask, which is not a mask.
+    #[error(
+        "the multiplicative mask (scores times 1 or -inf) is refused: a negative score times -inf is +inf and a zero \
+         score is NaN, so the softmax is NaN (contract E2-01); use `causal`, which adds 0 or -inf"
+    )]
+    MultiplicativeMask,
+    /// Nothing that can be made again would make the model fit.
+    #[error(
+        "{:.1} MB of memory are too little: with everything made again that can be, this takes {:.1} MB; a smaller \
+         batch_size (with more in accumulate a step stays the same), context or model would fit",
+        *.budget as f64 / 1e6, *.least as f64 / 1e6
+    )]
+    Budget {
+        /// Bytes there are.
+        budget: u64,
+        /// Bytes it takes at least.
+        least: u64,
+    },
+    /// A use that needs logits.
+    #[error(
+        "this model has no head over the vocabulary, only hidden states: it can be inspected, not trained or sampled"
+    )]
+    NoHead,
+    /// A training in which every parameter is frozen.
+    #[error("every parameter is frozen, so nothing would learn: freeze fewer")]
+    NothingLearns,
+    /// A configuration file that cannot be read.
+    #[error("{0}")]
+    File(String),
+}
+
+fn known(near: &Option<String>, all: &str) -> String {
+    match near {
+        Some(near) => format!("did you mean `{near}`? (one of: {all})"),
+        None => format!("it is one of: {all}"),
+    }
+}
+
+/// Makes the error for an unknown name, with the nearest known one.
+pub fn unknown(what: &'static str, found: &str, all: &[&str]) -> ConfigError {
+    ConfigError::Unknown {
+        what,
+        found: found.to_string(),
+        nearest: nearest(found, all.iter().copied()).map(str::to_string),
+        all: all.join(", "),
+    }
+}
+
+/// A choice on one axis: its values have names, the same in files, flags and messages.
+pub trait Axis: Sized + Copy + PartialEq + 'static {
+    /// What the axis is called in messages.
+    const WHAT: &'static str;
+    /// Every value, in the order of the documentation.
+    const ALL: &'static [Self];
+    /// The value's name.
+    fn name(self) -> &'static str;
+}
+
+/// Declares an enum whose values have names: one line per value, nothing else to keep in step.
+#[macro_export]
+macro_rules! axis {
+    ($(#[$doc:meta])* $type:ident, $what:literal { $($(#[$vdoc:meta])* $value:ident = $name:literal),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+        pub enum $type { $($(#[$vdoc])* $value),* }
+        impl $crate::config::Axis for $type {
+            const WHAT: &'static str = $what;
+            const ALL: &'static [$type] = &[$($type::$value),*];
+            fn name(self) -> &'static str { match self { $($type::$value => $name),* } }
+        }
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result { f.write_str($crate::config::Axis::name(*self)) }
+        }
+        impl std::str::FromStr for $type {
+            type Err = $crate::config::ConfigError;
+            fn from_str(s: &str) -> Result<$type, Self::Err> { $crate::config::parse_axis(s) }
+        }
+        impl serde::Serialize for $type {
+            fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> { s.serialize_str($crate::config::Axis::name(*self)) }
+        }
+        impl<'de> serde::Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<$type, D::Error> {
+                <String as serde::Deserialize>::deserialize(d)?.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+pub use axis;
+
+/// The value of an axis by its name; `_` and `-` are the same, case does not matter.
+pub fn parse_axis<A: Axis>(s: &str) -> Result<A, ConfigError> {
+    let name = s.to_lowercase().replace('_', "-");
+    if A::WHAT == Mask::WHAT && name == "multiplicative" {
+        return Err(ConfigError::MultiplicativeMask);
+    }
+    let all: Vec<&str> = A::ALL.iter().map(|a| a.name()).collect();
+    A::ALL.iter().copied().find(|a| a.name() == name).ok_or_else(|| unknown(A::WHAT, s, &all))
+}
+
+axis! {
+    /// How a token learns where it stands.
+    Positions, "positions" {
+        /// A trained table of `context_length` rows, added to the embedding (R064).
+        Learned = "learned",
+        /// sin and cos in turn, positions and columns from 0 (R060).
+        Sinusoidal = "sinusoidal",
+        /// S0's literal table: positions and columns from 1 (R061, contract G08).
+        SinusoidalOneBased = "sinusoidal-one-based",
+        /// Queries and keys turned by their position (Su et al. 2021).
+        Rotary = "rotary",
+    }
+}
+axis! {
+    /// Where a block normalises.
+    NormPlace, "norm placement" {
+        /// x + f(norm(x)): GPT-2 (R164).
+        Pre = "pre",
+        /// norm(x + f(x)): the first Transformer, GPT, BERT (R167).
+        Post = "post",
+    }
+}
+axis! {
+    /// What normalising means.
+    NormKind, "norm" {
+        /// (x - mean) / sqrt(variance + eps) (R084).
+        Layer = "layer",
+        /// (x - mean) / (deviation + eps), S0's code (R085).
+        LayerStd = "layer-std",
+        /// x / sqrt(mean(x^2) + eps) (Zhang and Sennrich 2019).
+        Rms = "rms",
+    }
+}
+axis! {
+    /// Which keys a query may look at.
+    Mask, "mask" {
+        /// Itself and what came before (R118).
+        Causal = "causal",
+        /// Every real token of its sequence; padding is hidden (R122).
+        Bidirectional = "bidirectional",
+        /// Every place of its sequence, padding too: no mask is applied at all (R098).
+        None = "none",
+    }
+}
+axis! {
+    /// The function between the two halves of the feed-forward network.
+    Activation, "activation" {
+        /// max(0, x) (R155)
+        Relu = "relu",
+        /// x where positive, `leaky_slope` x elsewhere (R156)
+        LeakyRelu = "leaky-relu",
+        /// x Phi(x), exactly (R150)
+        GeluErf = "gelu-erf",
+        /// x Phi(x) by tanh (R151)
+        GeluTanh = "gelu-tanh",
+        /// x sigmoid(1.702 x) (R152)
+        GeluSigmoid = "gelu-sigmoid",
+        /// x sigmoid(x)
+        Silu = "silu",
+        /// 1 / (1 + exp(-x)): saturates, kept to show vanishing gradients (R157)
+        Sigmoid = "sigmoid",
+        /// tanh(x): saturates likewise (R157)
+        Tanh = "tanh",
+    }
+}
+axis! {
+    /// What dropout does to what it keeps.
+    DropoutScale, "dropout scale" {
+        /// Divided by 1 - p while training, untouched in evaluation (R076).
+        Inverted = "inverted",
+        /// Untouched while training (R075), multiplied by 1 - p in evaluation so that the mean agrees.
+        Unscaled = "unscaled",
+    }
+}
+
+/// Probability of dropping an element, in each of the four places.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Dropout {
+    /// After token and position embedding (R077).
+    pub embedding: f64,
+    /// On the attention weights, after the softmax (R078).
+    pub attention: f64,
+    /// On the projected attention output (R079).
+    pub projection: f64,
+    /// On the feed-forward network's output (R080).
+    pub ffn: f64,
+    /// Whether what is kept is scaled up.
+    pub scale: DropoutScale,
+}
+
+impl Dropout {
+    /// No dropout (R081).
+    pub const NONE: Dropout = Dropout::everywhere(0.0);
+    /// The same probability in all four places.
+    pub const fn everywhere(p: f64) -> Dropout {
+        Dropout { embedding: p, attention: p, projection: p, ffn: p, scale: DropoutScale::Inverted }
+    }
+}
+impl Default for Dropout {
+    fn default() -> Dropout {
+        Dropout::NONE
+    }
+}
+
+/// How queries, keys and values lie side by side in a row: all queries, then all keys, then all values, each head by
+/// head. Key head j serves the query heads from j H / K on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Heads {
+    /// H: query heads.
+    pub n_head: usize,
+    /// K: heads of keys and of values.
+    pub n_kv_head: usize,
+    /// D: features of each.
+    pub d_head: usize,
+}
+
+impl Heads {
+    /// Columns of all queries, keys and values.
+    pub const fn cols(self) -> usize {
+        (self.n_head + 2 * self.n_kv_head) * self.d_head
+    }
+    /// Columns of all queries: as many as the output has.
+    pub const fn query_cols(self) -> usize {
+        self.n_head * self.d_head
+    }
+    /// Columns of all keys, or of all values.
+    pub const fn key_cols(self) -> usize {
+        self.n_kv_head * self.d_head
+    }
+    /// Query heads that one key head serves.
+    pub const fn group(self) -> usize {
+        self.n_head / self.n_kv_head
+    }
+    /// The queries', keys' and values' columns.
+    pub fn parts(self) -> [Range<usize>; 3] {
+        let (q, k) = (self.query_cols(), self.key_cols());
+        [0..q, q..q + k, q + k..q + 2 * k]
+    }
+    /// Where the query, the key and the value that query head `h` works with begin.
+    pub fn starts(self, h: usize) -> [usize; 3] {
+        let (own, shared) = (h * self.d_head, h / self.group() * self.d_head);
+        let [q, k, v] = self.parts();
+        [q.start + own, k.start + shared, v.start + shared]
+    }
+}
+
+/// Rotary angles for longer contexts: a pair that turns once in `w` positions turns `factor` times slower where w is above
+/// `context` / `low`, as it was where w is below `context` / `high`, and in between in between (Llama 3.1). With `context`
+/// 0 all pairs turn slower (Chen et al. 2023).
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RotaryScaling {
+    /// How many times longer; 1 changes nothing.
+    pub factor: f64,
+    /// Turns within `context` below which a pair is slowed down whole.
+    pub low: f64,
+    /// Turns within `context` above which a pair stays.
+    pub high: f64,
+    /// Positions the model was first trained on.
+    pub context: usize,
+}
+
+impl RotaryScaling {
+    /// Angles as they are.
+    pub const NONE: RotaryScaling = RotaryScaling { factor: 1.0, low: 1.0, high: 4.0, context: 0 };
+
+    /// What a frequency, in radians a position, becomes.
+    pub fn apply(self, frequency: f64) -> f64 {
+        let turns = self.context as f64 * frequency / std::f64::consts::TAU;
+        let kept = ((turns - self.low) / (self.high - self.low)).clamp(0.0, 1.0);
+        frequency * (kept + (1.0 - kept) / self.factor)
+    }
+
+    fn check(self) -> Result<(), ConfigError> {
+        let range = |what, found, expected| Err(ConfigError::Range { what, found, expected });
+        match self {
+            s if !(s.factor > 0.0 && s.factor.is_finite()) => {
+                range("rotary_scaling.factor", s.factor, "it must be above 0")
+            }
+            s if !(s.low > 0.0 && s.high > s.low && s.high.is_finite()) => {
+                range("rotary_scaling.high", s.high, "it must be above rotary_scaling.low, and that above 0")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+impl Default for RotaryScaling {
+    fn default() -> RotaryScaling {
+        RotaryScaling::NONE
+    }
+}
+
+/// Everything that distinguishes one transformer from another.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// V: rows of the token table.
+    pub vocab_size: usize,
+    /// T: most positions a sequence may have.
+    pub context_length: usize,
+    /// C: width of the residual stream.
+    pub d_model: usize,
+    /// H: attention heads; divides `d_model` unless `d_head` is given.
+    pub n_head: usize,
+    /// Heads of keys and values, each serving as many query heads (Ainslie et al. 2023); none means `n_head`.
+    pub n_kv_head: Option<usize>,
+    /// D: features of one head; none means `d_model` / `n_head`.
+    pub d_head: Option<usize>,
+    /// L: blocks.
+    pub n_layer: usize,
+    /// F: width inside the feed-forward network.
+    pub d_ff: usize,
+    /// How positions enter.
+    pub positions: Positions,
+    /// Base of the rotary angles.
+    pub rotary_base: f64,
+    /// Rotary angles for longer contexts than a model was trained on.
+    pub rotary_scaling: RotaryScaling,
+    /// Segment vectors (BERT's sentence A and B); 0 for none.
+    pub n_segment: usize,
+    /// Where a block normalises.
+    pub norm_place: NormPlace,
+    /// A norm between the last block and the head (R178), or none (R179).
+    pub final_norm: bool,
+    /// A norm right after the embedding (BERT).
+    pub embedding_norm: bool,
+    /// What normalising means.
+    pub norm: NormKind,
+    /// Added to the variance (or deviation): keeps a constant row finite.
+    pub norm_eps: f64,
+    /// The norm's learned gain (gamma).
+    pub norm_gain: bool,
+    /// The norm's learned offset (beta).
+    pub norm_offset: bool,
+    /// Biases of query, key, value and attention output.
+    pub attention_bias: bool,
+    /// Biases of the feed-forward network.
+    pub ffn_bias: bool,
+    /// Scores divided by the square root of the head size (R114), or not (R116).
+    pub attention_scale: bool,
+    /// Scores of block i, from 1, also divided by i (GPT-2's `scale_attn_by_inverse_layer_idx`).
+    pub attention_scale_by_layer: bool,
+    /// Which keys a query sees.
+    pub mask: Mask,
+    /// The feed-forward network's function.
+    pub activation: Activation,
+    /// What the function makes is multiplied by a second product of the input (Shazeer 2020: SwiGLU, with silu).
+    pub ffn_gated: bool,
+    /// Slope of the leaky ReLU below zero.
+    pub leaky_slope: f64,
+    /// A head over the vocabulary. An encoder without one gives its hidden states: it can be looked into, not trained.
+    pub lm_head: bool,
+    /// The head uses the token table (R184) or has its own weights (R182).
+    pub tied_head: bool,
+    /// The head adds a bias (R183).
+    pub head_bias: bool,
+    /// BERT's dense layer, activation and norm before the head.
+    pub head_transform: bool,
+    /// Dropout, place by place.
+    pub dropout: Dropout,
+}
+
+impl Default for Config {
+    /// GPT-2 small's choices without its dropout.
+    fn default() -> Config {
+        Config {
+            vocab_size: 50_257,
+            context_length: 1024,
+            d_model: 768,
+            n_head: 12,
+            n_kv_head: None,
+            d_head: None,
+            n_layer: 12,
+            d_ff: 3072,
+            positions: Positions::Learned,
+            rotary_base: 10_000.0,
+            rotary_scaling: RotaryScaling::NONE,
+            n_segment: 0,
+            norm_place: NormPlace::Pre,
+            final_norm: true,
+            embedding_norm: false,
+            norm: NormKind::Layer,
+            norm_eps: 1e-5,
+            norm_gain: true,
+            norm_offset: true,
+            attention_bias: true,
+            ffn_bias: true,
+            attention_scale: true,
+            attention_scale_by_layer: false,
+            mask: Mask::Causal,
+            activation: Activation::GeluTanh,
+            leaky_slope: 0.01,
+            ffn_gated: false,
+            lm_head: true,
+            tied_head: true,
+            head_bias: false,
+            head_transform: false,
+            dropout: Dropout::NONE,
+        }
+    }
+}
+
+/// Names of the presets: the seeds' systems, the published models, the sizes people train first.
+pub const PRESETS: &[&str] = &[
+    "nano",
+    "nanogpt-cpu",
+    "baby",
+    "notations",
+    "zero-to-hero",
+    "formulated-gpt",
+    "formulated-gpt2",
+    "formulated-bert",
+    "decoder-readme",
+    "llmc-gpt2",
+    "openai-gpt",
+    "gpt2",
+    "gpt2-medium",
+    "gpt2-large",
+    "gpt2-xl",
+    "bert-base-uncased",
+    "nano-llama",
+    "llama-3.2-1b",
+];
+
+/// Blocks a model may have.
+const MAX_LAYERS: usize = 4096;
+
+/// Keys that the first models did not have; their defaults mean what those models were.
+const YOUNGER: [&str; 6] =
+    ["n_kv_head", "d_head", "rotary_scaling", "attention_scale_by_layer", "ffn_gated", "lm_head"];
+
+impl Config {
+    /// A preset by name. Where the document a preset follows gives no value, the one chosen here is
+    /// listed in docs/presets.md.
+    pub fn preset(name: &str) -> Result<Config, ConfigError> {
+        let gpt2 = |d_model, n_head, n_layer| Config {
+            d_model,
+            n_head,
+            n_layer,
+            d_ff: 4 * d_model,
+            dropout: Dropout::everywhere(0.1),
+            ..Config::default()
+        };
+        let formulated = Config {
+            vocab_size: 40_478,
+            context_length: 512,
+            attention_bias: false,
+            activation: Activation::GeluSigmoid,
+            ..Config::default()
+        };
+        let llama = |from: Config, d_model, n_head, n_kv_head, n_layer| Config {
+            d_model,
+            n_head,
+            n_kv_head: Some(n_kv_head),
+            n_layer,
+            d_ff: 4 * d_model,
+            positions: Positions::Rotary,
+            norm: NormKind::Rms,
+            norm_offset: false,
+            attention_bias: false,
+            ffn_bias: false,
+            activation: Activation::Silu,
+            ffn_gated: true,
+            ..from
+        };
+        let nano = Config {
+            vocab_size: 65,
+            context_length: 64,
+            d_model: 128,
+            n_head: 4,
+            n_layer: 4,
+            d_ff: 512,
+            norm_offset: false,
+            attention_bias: false,
+            ffn_bias: false,
+            ..Config::default()
+        };
+        let nanogpt = Config { activation: Activation::GeluErf, ..nano.clone() };
+        Ok(match name.to_lowercase().replace('_', "-").as_str() {
+            "nano" => nano,
+            "nanogpt-cpu" => nanogpt,
+            "baby" => Config {
+                context_length: 256,
+                d_model: 384,
+                n_head: 6,
+                n_layer: 6,
+                d_ff: 1536,
+                dropout: Dropout::everywhere(0.2),
+                ..nanogpt
+            },
+            "notations" => Config {
+                vocab_size: 6,
+                context_length: 64,
+                d_model: 128,
+                n_head: 4,
+                n_layer: 4,
+                d_ff: 512,
+                positions: Positions::SinusoidalOneBased,
+                attention_bias: false,
+                activation: Activation::GeluErf,
+                tied_head: false,
+                dropout: Dropout { ffn: 0.0, ..Dropout::everywhere(0.1) },
+                ..Config::default()
+            },
+            "zero-to-hero" => Config {
+                vocab_size: 3771,
+                context_length: 16,
+                d_model: 64,
+                n_head: 4,
+                n_layer: 4,
+                d_ff: 256,
+                positions: Positions::Sinusoidal,
+                norm_place: NormPlace::Post,
+                final_norm: false,
+                attention_bias: false,
+                activation: Activation::Relu,
+                tied_head: false,
+                head_bias: true,
+                ..Config::default()
+            },
+            "formulated-gpt" => Config { norm_place: NormPlace::Post, final_norm: false, ..formulated },
+            "formulated-gpt2" => formulated,
+            "formulated-bert" => Config {
+                norm_place: NormPlace::Post,
+                final_norm: false,
+                mask: Mask::Bidirectional,
+                activation: Activation::Relu,
+                n_segment: 2,
+                ..formulated
+            },
+            "decoder-readme" => Config {
+                vocab_size: 7,
+                context_length: 4,
+                d_model: 6,
+                n_head: 3,
+                n_layer: 1,
+                d_ff: 24,
+                final_norm: false,
+                attention_bias: false,
+                activation: Activation::Relu,
+                tied_head: false,
+                head_bias: true,
+                dropout: Dropout { ffn: 0.1, ..Dropout::NONE },
+                ..Config::default()
+            },
+            "llmc-gpt2" => Config::default(),
+            "openai-gpt" => Config {
+                vocab_size: 40_478,
+                context_length: 512,
+                norm_place: NormPlace::Post,
+                final_norm: false,
+                dropout: Dropout::everywhere(0.1),
+                ..Config::default()
+            },
+            "gpt2" => gpt2(768, 12, 12),
+            "gpt2-medium" => gpt2(1024, 16, 24),
+            "gpt2-large" => gpt2(1280, 20, 36),
+            "gpt2-xl" => gpt2(1600, 25, 48),
+            "bert-base-uncased" => Config {
+                vocab_size: 30_522,
+                context_length: 512,
+                n_segment: 2,
+                norm_place: NormPlace::Post,
+                final_norm: false,
+                embedding_norm: true,
+                norm_eps: 1e-12,
+                mask: Mask::Bidirectional,
+                activation: Activation::GeluErf,
+                head_bias: true,
+                head_transform: true,
+                dropout: Dropout::everywhere(0.1),
+                ..Config::default()
+            },
+            "nano-llama" => Config { d_ff: 344, ..llama(nano, 128, 4, 2, 4) },
+            "llama-3.2-1b" => Config {
+                vocab_size: 128_256,
+                context_length: 131_072,
+                rotary_base: 500_000.0,
+                rotary_scaling: RotaryScaling { factor: 32.0, low: 1.0, high: 4.0, context: 8192 },
+                ..llama(Config::default(), 2048, 32, 8, 16)
+            },
+            _ => return Err(unknown("preset", name, PRESETS)),
+        })
+    }
+
+    /// D, C / H unless given: features of one head (R344).
+    pub fn d_head(&self) -> usize {
+        self.d_head.unwrap_or(self.d_model / self.n_head)
+    }
+
+    /// How queries, keys and values lie in a row.
+    pub fn heads(&self) -> Heads {
+        Heads { n_head: self.n_head, n_kv_head: self.n_kv_head.unwrap_or(self.n_head), d_head: self.d_head() }
+    }
+
+    /// What scores of `block`, from 0, are multiplied by: 1 / sqrt(D), or 1.
+    pub fn score_scale(&self, block: usize) -> f64 {
+        let scale = if self.attention_scale { 1.0 / (self.d_head() as f64).sqrt() } else { 1.0 };
+        if self.attention_scale_by_layer { scale / (block + 1) as f64 } else { scale }
+    }
+
+    /// Says whether a model can be built, and if not, why.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let sizes = [
+            ("vocab_size", self.vocab_size),
+            ("context_length", self.context_length),
+            ("d_model", self.d_model),
+            ("n_head", self.n_head),
+            ("n_layer", self.n_layer),
+            ("d_ff", self.d_ff),
+            ("n_kv_head", self.n_kv_head.unwrap_or(1)),
+            ("d_head", self.d_head.unwrap_or(1)),
+            ("n_segment", self.n_segment.max(1)),
+            ("rotary_scaling.context", self.rotary_scaling.context.max(1)),
+        ];
+        if let Some((what, _)) = sizes.iter().find(|(_, size)| *size == 0) {
+            return Err(ConfigError::Zero { what });
+        }
+        if let Some((what, found)) = sizes.iter().find(|(_, size)| *size as u64 >= 1 << 40) {
+            return Err(ConfigError::TooLarge { what: format!("{what} {found}") });
+        }
+        if self.d_head.is_none() && !self.d_model.is_multiple_of(self.n_head) {
+            let divides = |n: &usize| self.d_model.is_multiple_of(*n);
+            const TRIED: usize = 1 << 16; // of absurd numbers
+            let below = (1..self.n_head.min(self.d_model + 1)).rev().take(TRIED).find(divides);
+            let above = (self.n_head..=self.d_model).take(TRIED).find(divides);
+            let heads: Vec<String> = [below, above].iter().flatten().map(usize::to_string).collect();
+            let mend = format!(
+                "use {} heads, or d_model {}",
+                heads.join(" or "),
+                self.d_model.div_ceil(self.n_head).saturating_mul(self.n_head)
+            );
+            return Err(ConfigError::HeadsDontDivide { d_model: self.d_model, n_head: self.n_head, mend });
+        }
+        let Heads { n_head, n_kv_head, d_head } = self.heads();
+        if !n_head.is_multiple_of(n_kv_head) {
+            return Err(ConfigError::KeyHeadsDontDivide { n_head, n_kv_head });
+        }
+        if self.positions == Positions::Rotary && !self.d_head().is_multiple_of(2) {
+            return Err(ConfigError::OddHead { d_head: self.d_head() });
+        }
+        if self.n_layer > MAX_LAYERS {
+            let (what, found) = ("n_layer", self.n_layer as f64);
+            return Err(ConfigError::Range { what, found, expected: "at most 4096: the list of ops would be endless" });
+        }
+        let d = self.dropout;
+        for (what, p) in [
+            ("dropout.embedding", d.embedding),
+            ("dropout.attention", d.attention),
+            ("dropout.projection", d.projection),
+            ("dropout.ffn", d.ffn),
+        ] {
+            if !(0.0..1.0).contains(&p) {
+                return Err(ConfigError::Range { what, found: p, expected: "a probability from 0 up to, but not, 1" });
+            }
+        }
+        let positive = |what, found: f64| {
+            if found as f32 > 0.0 && (found as f32).is_finite() {
+                return Ok(());
+            }
+            Err(ConfigError::Range { what, found, expected: "it must be above 0, and a number of f32" })
+        };
+        positive("norm_eps", self.norm_eps)?;
+        positive("rotary_base", self.rotary_base)?;
+        if !self.leaky_slope.is_finite() {
+            let (what, found) = ("leaky_slope", self.leaky_slope);
+            return Err(ConfigError::Range { what, found, expected: "it must be finite" });
+        }
+        self.rotary_scaling.check()?;
+        if self.n_segment == 1 {
+            return Err(ConfigError::Range { what: "n_segment", found: 1.0, expected: "0 for none, or at least 2" });
+        }
+        let (v, t, c, f, l) = (self.vocab_size, self.context_length, self.d_model, self.d_ff, self.n_layer);
+        let size = |n: &[usize]| n.iter().fold(1u128, |all, n| all.saturating_mul(*n as u128));
+        let total = size(&[2, v.saturating_add(1), c])
+            .saturating_add(size(&[self.n_segment, c]))
+            .saturating_add(size(&[t, c.max(d_head)]))
+            .saturating_add(size(&[l, c, 2, n_head.saturating_add(n_kv_head), d_head]))
+            .saturating_add(size(&[l, c, 3, f]));
+        if total > 1 << 48 {
+            let segments = if self.n_segment > 0 { format!(", n_segment {}", self.n_segment) } else { String::new() };
+            let what = format!("vocab_size {v}, context_length {t}, d_model {c}, d_ff {f}, n_layer {l}{segments}");
+            return Err(ConfigError::TooLarge { what });
+        }
+        Ok(())
+    }
+
+    /// Says whether the activations of `rows` rows, each of which sees `keys` keys, can be counted at all: what fits into memory
+    /// is another question, and a number that wraps would answer it wrongly. The configuration has been checked.
+    pub(crate) fn check_rows(&self, [sequences, tokens]: [usize; 2], keys: usize) -> Result<(), ConfigError> {
+        let heads = self.heads();
+        let block = [12 * self.d_model, 6 * self.d_ff, 3 * heads.cols()].iter().sum::<usize>() as u128
+            + 4 * heads.n_head as u128 * keys as u128;
+        let row = 4 * (self.n_layer as u128 * block + 4 * self.vocab_size as u128 + 16 * self.d_model as u128);
+        let rows = sequences as u128 * tokens as u128;
+        if rows.saturating_mul(row) > 1 << 56 {
+            return Err(ConfigError::TooManyRows { sequences, tokens });
+        }
+        Ok(())
+    }
+
+    /// Reads `config.json`; an unknown key is an error that names the nearest known one.
+    pub fn from_json(text: &str) -> Result<Config, ConfigError> {
+        let value: serde_json::Value =
+            serde_json::from_str(text).map_err(|e| ConfigError::File(format!("config.json is not JSON: {e}")))?;
+        let found = value.as_object().ok_or_else(|| ConfigError::File("config.json is not an object".into()))?;
+        let known = serde_json::to_value(Config::default()).expect("a config is JSON");
+        let keys: Vec<&str> = known.as_object().expect("an object").keys().map(String::as_str).collect();
+        let mut own = serde_json::Map::new();
+        for (key, value) in found {
+            match key.as_str() {
+                "model_type" if value == "limpid" => {}
+                "model_type" => {
+                    return Err(ConfigError::File(format!(
+                        "config.json has model_type {value}: this version opens `limpid` models only"
+                    )));
+                }
+                key if keys.contains(&key) => drop(own.insert(key.into(), value.clone())),
+                key => return Err(unknown("key in config.json", key, &keys)),
+            }
+        }
+        if let Some(missing) = keys.iter().find(|key| !own.contains_key(**key) && !YOUNGER.contains(key)) {
+            return Err(ConfigError::File(format!("config.json lacks the key `{missing}`")));
+        }
+        let parts = |key: &String| known[key].as_object().into_iter().flatten().map(|(part, _)| part);
+        for (key, value) in &own {
+            if let Some(missing) = parts(key).find(|part| value.get(part.as_str()).is_none()) {
+                return Err(ConfigError::File(format!("config.json: `{key}` lacks the key `{missing}`")));
+            }
+        }
+        serde_json::from_value(own.into()).map_err(|e| ConfigError::File(format!("config.json: {e}")))
+    }
+
+    /// The text of `config.json`.
+    pub fn to_json(&self) -> String {
+        let mut value = serde_json::to_value(self).expect("a config is JSON");
+        value.as_object_mut().expect("an object").insert("model_type".into(), "limpid".into());
+        serde_json::to_string_pretty(&value).expect("a value is JSON") + "\n"
+    }
+}
+
+impl fmt::Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}, {}, d_model {}, d_ff {}, context {}, vocabulary {}",
+            plural(self.n_layer, "layer"),
+            plural(self.n_head, "head"),
+            self.d_model,
+            self.d_ff,
+            self.context_length,
+            self.vocab_size
+        )
+    }
+}
+
+impl FromStr for Config {
+    type Err = ConfigError;
+    fn from_str(name: &str) -> Result<Config, ConfigError> {
+        Config::preset(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_preset_can_be_built_and_written() {
+        for name in PRESETS {
+            let config = Config::preset(name).unwrap();
+            config.check().unwrap();
+            assert_eq!(Config::from_json(&config.to_json()).unwrap(), config, "{name}");
+        }
+    }
+
+    #[test]
+    fn messages_carry_the_mend() {
+        let error = Config { n_head: 5, ..Config::default() }.check().unwrap_err().to_string();
+        assert_eq!(error, "d_model 768 is not a multiple of n_head 5: use 4 or 6 heads, or d_model 770");
+        let error = Config::preset("gtp2").unwrap_err().to_string();
+        assert!(error.starts_with("unknown preset `gtp2`: did you mean `gpt2`?"), "{error}");
+        assert_eq!("multiplicative".parse::<Mask>().unwrap_err(), ConfigError::MultiplicativeMask);
+        let error = "gelu_tan".parse::<Activation>().unwrap_err().to_string();
+        assert!(error.contains("did you mean `gelu-tanh`"), "{error}");
+        let bad = Config::default().to_json().replace("\"n_head\"", "\"n_heads\"");
+        assert!(Config::from_json(&bad).unwrap_err().to_string().contains("did you mean `n_head`"));
+        let mut bad: serde_json::Value = serde_json::from_str(&Config::default().to_json()).unwrap();
+        bad["rotary_scaling"].as_object_mut().unwrap().remove("high");
+        let error = Config::from_json(&bad.to_string()).unwrap_err().to_string();
+        assert!(error.contains("`rotary_scaling` lacks the key `high`"), "{error}");
+        bad["rotary_scaling"] = serde_json::json!([]);
+        assert!(Config::from_json(&bad.to_string()).unwrap_err().to_string().contains("`rotary_scaling` lacks"));
+    }
+
+    #[test]
+    fn absurd_sizes_are_refused_not_multiplied() {
+        let huge = Config { d_model: 1 << 40, n_head: 1, ..Config::default() };
+        assert!(matches!(huge.check(), Err(ConfigError::TooLarge { .. })));
+        assert_eq!(Config { n_layer: 0, ..Config::default() }.check(), Err(ConfigError::Zero { what: "n_layer" }));
+        assert_eq!(Config { n_head: 0, ..Config::default() }.check(), Err(ConfigError::Zero { what: "n_head" }));
+        let (n_kv_head, d_head) = (Some(usize::MAX), Some(usize::MAX - 1));
+        for config in [
+            Config { n_layer: 1 << 40, ..Config::default() },
+            Config { n_kv_head, ..Config::default() },
+            Config { d_head, ..Config::default() },
+            Config { context_length: 1 << 50, ..Config::default() },
+            Config { n_head: usize::MAX, d_head: Some(2), n_kv_head: Some(1), ..Config::default() },
+            Config { n_segment: 1 << 62, ..Config::default() },
+            Config { n_segment: (1 << 40) - 1, ..Config::default() },
+            Config { leaky_slope: f64::NAN, ..Config::default() },
+        ] {
+            assert!(config.check().is_err(), "{config}");
+        }
+    }
+}

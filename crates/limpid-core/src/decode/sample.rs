@@ -1,0 +1,351 @@
+//! A token out of logits: a pure function of the logits, the tokens so far, and where in which sample it is.
+//!
+//! In this order: repetition penalty, temperature, top-k, top-p, min-p, the rest renormalised, and one uniform draw
+//! turned into a token by adding up probabilities in f64. What is cut is cut from the least likely end; equal logits
+//! are ranked by id, the lowest first.
+
+use super::DecodeError as Error;
+use crate::ops::math::{exp_f64, ln_f64};
+use crate::ops::random;
+use std::cmp::Ordering;
+
+/// How a token is chosen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sampler {
+    /// Logits are divided by it: below 1 sharper, above 1 flatter. 0 takes the greatest (greedy).
+    pub temperature: f64,
+    /// Only the so many most likely tokens; 0 for all.
+    pub top_k: usize,
+    /// Only the fewest most likely tokens whose probabilities make at least this sum; 1 for all.
+    pub top_p: f64,
+    /// Only tokens at least this fraction as likely as the likeliest; 0 for all.
+    pub min_p: f64,
+    /// Logits of tokens that were there before are divided by it where positive, multiplied where negative (Keskar et
+    /// al. 2019, CTRL); 1 for none.
+    pub repetition_penalty: f64,
+    /// Decides every draw.
+    pub seed: u64,
+}
+
+impl Default for Sampler {
+    /// The model's own distribution.
+    fn default() -> Sampler {
+        Sampler { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, repetition_penalty: 1.0, seed: 0 }
+    }
+}
+
+/// A token that may be chosen.
+#[derive(Clone, Copy)]
+struct Choice {
+    token: u32,
+    logit: f64,
+    /// Its probability as a multiple of the likeliest token's.
+    weight: f64,
+}
+
+/// The likelier first; of equals, the lower id.
+fn rank(a: &Choice, b: &Choice) -> Ordering {
+    b.logit.partial_cmp(&a.logit).unwrap_or(Ordering::Equal).then(a.token.cmp(&b.token))
+}
+
+/// Leaves the `n` first in rank, in that order.
+fn best(choices: &mut Vec<Choice>, n: usize) {
+    if n < choices.len() {
+        choices.select_nth_unstable_by(n, rank);
+        choices.truncate(n);
+    }
+    choices.sort_unstable_by(rank);
+}
+
+impl Sampler {
+    /// Always the likeliest token.
+    pub const GREEDY: Sampler =
+        Sampler { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, repetition_penalty: 1.0, seed: 0 };
+
+    /// Says which setting, if any, is out of its range.
+    ///
+    /// # Errors
+    /// Names it, and what it may be.
+    pub fn check(&self) -> Result<(), Error> {
+        let settings = [
+            ("temperature", self.temperature, 0.0..=f64::MAX, "0 (greedy) or a positive number"),
+            ("top_p", self.top_p, f64::MIN_POSITIVE..=1.0, "above 0 and at most 1 (1 turns it off)"),
+            ("min_p", self.min_p, 0.0..=1.0 - f64::EPSILON, "from 0 (off) up to, but not, 1"),
+            ("repetition_penalty", self.repetition_penalty, f64::MIN_POSITIVE..=f64::MAX, "above 0 (1 turns it off)"),
+        ];
+        match settings.into_iter().find(|(_, value, range, _)| !range.contains(value)) {
+            Some((what, found, _, expected)) => Err(Error::Setting { what, found, expected }),
+            None => Ok(()),
+        }
+    }
+
+    /// The token that follows `previous` (all of the sequence so far) in sample number `sample` at `step`.
+    ///
+    /// # Errors
+    /// If a setting is out of its range, a logit is NaN or infinite, or all are minus infinity.
+    pub fn pick(&self, logits: &[f32], previous: &[u32], sample: u64, step: u64) -> Result<u32, Error> {
+        Ok(self.draw(&self.kept(logits, previous)?, sample, step))
+    }
+
+    /// The tokens that may follow, with their probabilities, the likeliest first.
+    ///
+    /// # Errors
+    /// As [`Sampler::pick`].
+    pub fn distribution(&self, logits: &[f32], previous: &[u32]) -> Result<Vec<(u32, f64)>, Error> {
+        let mut choices = self.kept(logits, previous)?;
+        let total: f64 = choices.iter().map(|c| c.weight).sum();
+        choices.sort_unstable_by(rank);
+        Ok(choices.iter().map(|c| (c.token, c.weight / total)).collect())
+    }
+
+    /// [`Sampler::pick`] with what every token could have been chosen with, ascending by id.
+    ///
+    /// # Errors
+    /// As [`Sampler::pick`].
+    pub fn pick_of(
+        &self,
+        logits: &[f32],
+        previous: &[u32],
+        (sample, step): (u64, u64),
+    ) -> Result<(u32, Vec<(u32, f64)>), Error> {
+        let kept = self.kept(logits, previous)?;
+        let total: f64 = kept.iter().map(|c| c.weight).sum();
+        let chances = kept.iter().map(|c| (c.token, c.weight / total)).collect();
+        Ok((self.draw(&kept, sample, step), chances))
+    }
+
+    /// What is left after all cuts, ascending by id; never nothing.
+    fn kept(&self, logits: &[f32], previous: &[u32]) -> Result<Vec<Choice>, Error> {
+        self.check()?;
+        check_logits(logits)?;
+        let choice =
+            |(token, logit): (usize, &f32)| Choice { token: token as u32, logit: f64::from(*logit), weight: 1.0 };
+        let mut choices: Vec<Choice> = logits.iter().enumerate().map(choice).collect();
+        self.penalise(&mut choices, previous);
+        // ascending ids: of equals the first stays
+        let likeliest = choices.iter().copied().reduce(|best, c| if c.logit > best.logit { c } else { best });
+        let likeliest = likeliest.filter(|c| c.logit > f64::NEG_INFINITY).ok_or(Error::NoToken)?;
+        if self.temperature == 0.0 {
+            return Ok(vec![likeliest]);
+        }
+        if self.top_k > 0 && self.top_k < choices.len() {
+            best(&mut choices, self.top_k);
+        }
+        choices.iter_mut().for_each(|c| c.weight = exp_f64((c.logit - likeliest.logit) / self.temperature));
+        if self.top_p < 1.0 {
+            choices = self.nucleus(choices);
+        }
+        choices.retain(|c| c.weight > 0.0 && c.weight >= self.min_p);
+        choices.sort_unstable_by_key(|c| c.token);
+        Ok(choices)
+    }
+
+    fn penalise(&self, choices: &mut [Choice], previous: &[u32]) {
+        if self.repetition_penalty == 1.0 {
+            return;
+        }
+        let logits = choices.len();
+        let mut seen = vec![false; logits];
+        for token in previous.iter().map(|token| *token as usize).filter(|token| *token < logits) {
+            seen[token] = true;
+        }
+        for (choice, _) in choices.iter_mut().zip(seen).filter(|(_, seen)| *seen) {
+            let (logit, by) = (choice.logit, self.repetition_penalty);
+            choice.logit = if logit > 0.0 { (logit / by).min(f64::MAX) } else { logit * by };
+        }
+    }
+
+    /// The fewest of the likeliest that make `top_p` of all; the one that crosses it is among them. Ranks only as many
+    /// as it needs, eight times more at each try.
+    fn nucleus(&self, choices: Vec<Choice>) -> Vec<Choice> {
+        let wanted = self.top_p * choices.iter().map(|c| c.weight).sum::<f64>();
+        let mut tried = 64;
+        loop {
+            let mut top = choices.clone();
+            best(&mut top, tried);
+            let mut sum = 0.0;
+            let crossing = top.iter().position(|c| {
+                sum += c.weight;
+                sum >= wanted
+            });
+            match crossing {
+                Some(last) => top.truncate(last + 1),
+                None if top.len() < choices.len() => {
+                    tried *= 8;
+                    continue;
+                }
+                None => {} // rounding: the whole sum was added in another order
+            }
+            return top;
+        }
+    }
+
+    /// The first token at which the sum of weights passes the draw.
+    fn draw(&self, kept: &[Choice], sample: u64, step: u64) -> u32 {
+        let site = random::site("generate").wrapping_add(sample);
+        let at = random::uniform(self.seed, site, step) * kept.iter().map(|c| c.weight).sum::<f64>();
+        let mut sum = 0.0;
+        let found = kept.iter().find(|c| {
+            sum += c.weight;
+            sum > at
+        });
+        found.or(kept.last()).expect("at least the likeliest token is kept").token
+    }
+}
+
+/// NaN and infinity are no logits; minus infinity is a token that cannot be.
+fn check_logits(logits: &[f32]) -> Result<(), Error> {
+    match logits.iter().position(|logit| logit.is_nan() || *logit == f32::INFINITY) {
+        Some(token) => Err(Error::Logit { token: token as u32, value: logits[token] }),
+        None => Ok(()),
+    }
+}
+
+/// log of the sum of exponentials: a logit less this is a log-probability.
+///
+/// # Errors
+/// If a logit is NaN or infinite, or all are minus infinity.
+pub fn log_sum_exp(logits: &[f32]) -> Result<f64, Error> {
+    check_logits(logits)?;
+    let top = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+    if top == f64::NEG_INFINITY {
+        return Err(Error::NoToken);
+    }
+    Ok(top + ln_f64(logits.iter().map(|logit| exp_f64(f64::from(*logit) - top)).sum::<f64>()))
+}
+
+/// The `n` tokens of the greatest logits, greatest first.
+pub fn likeliest(logits: &[f32], n: usize) -> Vec<u32> {
+    let choice = |(token, logit): (usize, &f32)| Choice { token: token as u32, logit: f64::from(*logit), weight: 1.0 };
+    let mut choices: Vec<Choice> = logits.iter().enumerate().map(choice).collect();
+    best(&mut choices, n);
+    choices.iter().map(|c| c.token).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Probabilities 0.4 0.3 0.2 0.08 0.02, not in order: ids 3 1 0 4 2.
+    fn logits() -> Vec<f32> {
+        [0.2f32, 0.3, 0.02, 0.4, 0.08].map(f32::ln).to_vec()
+    }
+
+    fn kept(sampler: Sampler) -> Vec<u32> {
+        sampler.distribution(&logits(), &[]).unwrap().iter().map(|(token, _)| *token).collect()
+    }
+
+    #[test]
+    fn cuts_keep_what_they_promise() {
+        let plain = Sampler::default();
+        assert_eq!(kept(plain), [3, 1, 0, 4, 2]);
+        assert_eq!(kept(Sampler { top_k: 2, ..plain }), [3, 1]);
+        assert_eq!(kept(Sampler { top_k: 9, ..plain }), [3, 1, 0, 4, 2]);
+        // the token that crosses the sum is kept
+        assert_eq!(kept(Sampler { top_p: 0.39, ..plain }), [3]);
+        assert_eq!(kept(Sampler { top_p: 0.41, ..plain }), [3, 1]);
+        assert_eq!(kept(Sampler { top_p: 0.71, ..plain }), [3, 1, 0]);
+        assert_eq!(kept(Sampler { top_p: 1e-300, ..plain }), [3]);
+        // top-p is of what top-k left: 0.4 of 0.7 is 0.571
+        assert_eq!(kept(Sampler { top_k: 2, top_p: 0.57, ..plain }), [3]);
+        assert_eq!(kept(Sampler { top_k: 2, top_p: 0.58, ..plain }), [3, 1]);
+        // min-p is relative to the likeliest: 0.19 of 0.4 is 0.076
+        assert_eq!(kept(Sampler { min_p: 0.19, ..plain }), [3, 1, 0, 4]);
+        assert_eq!(kept(Sampler { min_p: 0.21, ..plain }), [3, 1, 0]);
+        // and looks at what temperature made: (0.2 / 0.4)^2 = 0.25
+        assert_eq!(kept(Sampler { min_p: 0.26, temperature: 0.5, ..plain }), [3, 1]);
+    }
+
+    #[test]
+    fn probabilities_are_renormalised_and_sharpened() {
+        let close = |got: Vec<(u32, f64)>, want: &[f64]| {
+            assert_eq!(got.len(), want.len());
+            got.iter().zip(want).for_each(|((_, got), want)| assert!((got - want).abs() < 1e-7, "{got} {want}"));
+        };
+        let of = |sampler: Sampler| sampler.distribution(&logits(), &[]).unwrap();
+        close(of(Sampler { top_k: 2, ..Sampler::default() }), &[4.0 / 7.0, 3.0 / 7.0]);
+        let squares = [0.16, 0.09, 0.04, 0.0064, 0.0004];
+        close(of(Sampler { temperature: 0.5, ..Sampler::default() }), &squares.map(|s| s / 0.2968));
+        let flat = of(Sampler { temperature: 1e9, ..Sampler::default() });
+        assert!(flat.iter().all(|(_, p)| (p - 0.2).abs() < 1e-6));
+        assert_eq!(of(Sampler { temperature: 1e-310, ..Sampler::default() }), [(3, 1.0)]);
+    }
+
+    #[test]
+    fn greedy_takes_the_greatest_and_of_equals_the_first() {
+        let pick = |logits: &[f32]| Sampler::GREEDY.pick(logits, &[], 0, 0).unwrap();
+        assert_eq!(pick(&logits()), 3);
+        assert_eq!(pick(&[1.0, 5.0, 5.0, -1.0]), 1);
+        assert_eq!(pick(&[-0.0, 0.0]), 0);
+        assert_eq!(pick(&[f32::NEG_INFINITY, -3.0]), 1);
+        let tie = Sampler { top_k: 1, ..Sampler::default() };
+        assert_eq!(tie.distribution(&[1.0, 5.0, 5.0], &[]).unwrap(), [(1, 1.0)]);
+        assert_eq!(likeliest(&[1.0, 5.0, -2.0, 5.0], 3), [1, 3, 0]);
+    }
+
+    #[test]
+    fn repetition_is_penalised_once_per_token() {
+        let sampler = Sampler { temperature: 0.0, repetition_penalty: 2.0, ..Sampler::default() };
+        assert_eq!(sampler.pick(&[3.0, 2.0, -1.0], &[0, 0, 0], 0, 0).unwrap(), 1, "3 / 2 is below 2");
+        assert_eq!(sampler.pick(&[3.0, 1.4, -1.0], &[0, 0, 0], 0, 0).unwrap(), 0, "3 / 2 is above 1.4");
+        assert_eq!(sampler.pick(&[-1.0, -1.5], &[0, 77], 0, 0).unwrap(), 1, "-1 x 2 is below -1.5");
+        let wild = Sampler { repetition_penalty: 1e-300, ..Sampler::default() };
+        assert_eq!(wild.distribution(&[1e30, 0.0], &[0]).unwrap(), [(0, 1.0)]);
+    }
+
+    #[test]
+    fn frequencies_follow_probabilities_and_seeds_differ() {
+        let want = [0.2, 0.3, 0.02, 0.4, 0.08];
+        let n = 20_000;
+        let draws = |seed, sample| {
+            let sampler = Sampler { seed, ..Sampler::default() };
+            (0..n).map(|step| sampler.pick(&logits(), &[], sample, step).unwrap()).collect::<Vec<_>>()
+        };
+        let first = draws(1, 0);
+        assert_eq!(first, draws(1, 0));
+        assert_ne!(first, draws(2, 0));
+        assert_ne!(first, draws(1, 1));
+        for tokens in [&first, &draws(2, 0), &draws(1, 1)] {
+            let count = |token: u32| tokens.iter().filter(|t| **t == token).count() as f64;
+            let chi: f64 = (0u32..).zip(want).map(|(t, p)| (count(t) - n as f64 * p).powi(2) / (n as f64 * p)).sum();
+            assert!(chi < 18.5, "chi-square {chi} of 4 degrees of freedom is beyond one in a thousand");
+        }
+    }
+
+    #[test]
+    fn a_large_nucleus_needs_no_order() {
+        // 3000 equal logits: half of the mass is the 1500 lowest ids
+        let sampler = Sampler { top_p: 0.5, ..Sampler::default() };
+        let kept = sampler.distribution(&vec![0.5; 3000], &[]).unwrap();
+        assert_eq!(kept.iter().map(|(token, _)| *token).collect::<Vec<_>>(), (0..1500).collect::<Vec<_>>());
+        assert!((kept.iter().map(|(_, p)| p).sum::<f64>() - 1.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn what_is_out_of_range_is_said() {
+        let said = |sampler: Sampler| sampler.pick(&logits(), &[], 0, 0).unwrap_err().to_string();
+        let plain = Sampler::default();
+        assert_eq!(
+            said(Sampler { temperature: -1.0, ..plain }),
+            "temperature is -1: it must be 0 (greedy) or a positive number"
+        );
+        assert!(said(Sampler { temperature: f64::NAN, ..plain }).starts_with("temperature is NaN"));
+        assert!(said(Sampler { temperature: f64::INFINITY, ..plain }).starts_with("temperature is inf"));
+        for top_p in [0.0, 1.1, f64::NAN] {
+            assert!(said(Sampler { top_p, ..plain }).starts_with("top_p is "));
+        }
+        for min_p in [-0.1, 1.0, f64::NAN] {
+            assert!(said(Sampler { min_p, ..plain }).starts_with("min_p is "));
+        }
+        for repetition_penalty in [0.0, -1.0, f64::NAN] {
+            assert!(said(Sampler { repetition_penalty, ..plain }).starts_with("repetition_penalty is "));
+        }
+        let bad = |logits: &[f32]| plain.pick(logits, &[], 0, 0).unwrap_err();
+        assert!(matches!(bad(&[0.0, f32::NAN]), Error::Logit { token: 1, .. }));
+        assert!(matches!(bad(&[f32::INFINITY]), Error::Logit { token: 0, .. }));
+        assert!(matches!(bad(&[f32::NEG_INFINITY; 3]), Error::NoToken));
+        assert!(matches!(bad(&[]), Error::NoToken));
+        assert!(log_sum_exp(&[f32::NAN]).is_err());
+        assert_eq!(log_sum_exp(&[0.0, 0.0]).unwrap(), 2f64.ln());
+    }
+}

@@ -1,0 +1,322 @@
+//! Open sequences and what the model remembers of them.
+//!
+//! A batch row says which sequence it belongs to and at which position, so a prompt in chunks, one token more, and
+//! one token more for many sequences at once are the same call: [`Session::extend`]. The bits of a sequence's logits
+//! are the same whichever way its tokens came.
+
+use super::DecodeError as Error;
+use crate::backend::{Backend, Cpu};
+use crate::config::{Config, Mask};
+use crate::model::{Model, Use};
+use crate::ops::{Batch, Op, Span};
+use std::fmt;
+
+/// Most rows of one run, unless another number is asked for: longer prompts are fed in pieces of this size.
+const ROWS: usize = 256;
+
+/// Names a sequence of a session; never given twice.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct SequenceId(u64);
+
+impl fmt::Display for SequenceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A sequence; its place in the list is its place in the cache.
+struct Sequence {
+    id: SequenceId,
+    tokens: Vec<u32>,
+    /// Of what follows the last token; empty before the first.
+    logits: Vec<f32>,
+}
+
+/// Sequences that grow, over one model and the backend that runs it.
+pub struct Session {
+    model: Model,
+    backend: Box<dyn Backend + Send>,
+    sequences: Vec<Option<Sequence>>,
+    opened: u64,
+    /// Ops before the head, which are all that a run without outputs needs.
+    body: usize,
+    batch: Batch,
+}
+
+impl Session {
+    /// Room for `sequences` open at once, run by what `make` makes for the model. A run has at most `rows` rows (no
+    /// fewer than `sequences`, no more than all contexts have); parameters are zero until somebody writes them.
+    ///
+    /// # Errors
+    /// If the model is not causal or cannot be built.
+    pub fn new(
+        config: &Config,
+        sequences: usize,
+        rows: usize,
+        make: impl FnOnce(&Model) -> Box<dyn Backend + Send>,
+    ) -> Result<Session, Error> {
+        config.check()?;
+        if config.mask != Mask::Causal {
+            return Err(Error::Mask { mask: config.mask });
+        }
+        let most = config.context_length.saturating_mul(sequences);
+        let model = Model::new(config, Use::Decode { rows: rows.min(most).max(sequences), sequences })?;
+        let body = model.ops.iter().position(|op| matches!(op, Op::Gather { .. })).unwrap_or(model.ops.len());
+        let backend = make(&model);
+        let batch = Batch { context: config.context_length, ..Batch::default() };
+        let sequences = (0..sequences).map(|_| None).collect();
+        Ok(Session { model, backend, sequences, opened: 0, body, batch })
+    }
+
+    /// The same on this processor, with `threads` threads.
+    ///
+    /// # Errors
+    /// As [`Session::new`].
+    pub fn on_cpu(config: &Config, sequences: usize, threads: usize) -> Result<Session, Error> {
+        Session::new(config, sequences, ROWS.min(config.context_length), |model| Box::new(Cpu::new(model, threads)))
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// The model and its backend, for whoever brings the parameters. What open sequences remember is of the
+    /// parameters they were fed under: open them afterwards.
+    pub fn parts(&mut self) -> (&Model, &mut dyn Backend) {
+        (&self.model, &mut *self.backend)
+    }
+
+    /// Takes the parameters of a model made for another use, parameter by parameter, by name.
+    ///
+    /// # Errors
+    /// If one is missing there or has another shape; nothing is then changed.
+    pub fn take_parameters(&mut self, model: &Model, backend: &dyn Backend) -> Result<(), Error> {
+        let mut found = Vec::with_capacity(self.model.params.len());
+        for own in &self.model.params {
+            let other = |what| Error::OtherModel { what };
+            let theirs = model.param(&own.name).ok_or_else(|| other(format!("it has no `{}`", own.name)))?;
+            if theirs.slot.shape() != own.slot.shape() {
+                let what = format!("its `{}` is {:?}, not {:?}", own.name, theirs.slot.shape(), own.slot.shape());
+                return Err(other(what));
+            }
+            found.push((own.slot, theirs.slot));
+        }
+        found.iter().for_each(|(own, theirs)| self.backend.write(*own, &backend.read(*theirs)));
+        Ok(())
+    }
+
+    /// T: the most tokens a sequence may hold.
+    pub fn context(&self) -> usize {
+        self.model.config.context_length
+    }
+
+    /// How many sequences may be open at once.
+    pub fn capacity(&self) -> usize {
+        self.sequences.len()
+    }
+
+    /// Opens an empty sequence.
+    ///
+    /// # Errors
+    /// If all are open.
+    pub fn open(&mut self) -> Result<SequenceId, Error> {
+        let sequences = self.sequences.len();
+        let place = self.sequences.iter_mut().find(|s| s.is_none()).ok_or(Error::NoRoom { sequences })?;
+        let id = SequenceId(self.opened);
+        self.opened += 1;
+        *place = Some(Sequence { id, tokens: vec![], logits: vec![] });
+        Ok(id)
+    }
+
+    /// Closes a sequence; its place is free.
+    ///
+    /// # Errors
+    /// If it is not open.
+    pub fn close(&mut self, id: SequenceId) -> Result<(), Error> {
+        let place = self.place(id)?;
+        self.sequences[place] = None;
+        Ok(())
+    }
+
+    /// Empties a sequence, which stays open.
+    ///
+    /// # Errors
+    /// If it is not open.
+    pub fn clear(&mut self, id: SequenceId) -> Result<(), Error> {
+        let place = self.place(id)?;
+        self.sequences[place] = Some(Sequence { id, tokens: vec![], logits: vec![] });
+        Ok(())
+    }
+
+    /// The tokens a sequence holds.
+    ///
+    /// # Errors
+    /// If it is not open.
+    pub fn tokens(&self, id: SequenceId) -> Result<&[u32], Error> {
+        Ok(&self.sequence(id)?.tokens)
+    }
+
+    /// How many there are.
+    ///
+    /// # Errors
+    /// If the sequence is not open.
+    pub fn len(&self, id: SequenceId) -> Result<usize, Error> {
+        Ok(self.tokens(id)?.len())
+    }
+
+    /// How many more it can hold.
+    ///
+    /// # Errors
+    /// If the sequence is not open.
+    pub fn room(&self, id: SequenceId) -> Result<usize, Error> {
+        Ok(self.context() - self.len(id)?)
+    }
+
+    /// The logits (V) of what follows the sequence's last token.
+    ///
+    /// # Errors
+    /// If the sequence is not open or holds no tokens.
+    pub fn logits(&self, id: SequenceId) -> Result<&[f32], Error> {
+        let logits = &self.sequence(id)?.logits;
+        if logits.is_empty() { Err(Error::Empty) } else { Ok(logits) }
+    }
+
+    /// Adds a prompt, or more of one, to a sequence.
+    ///
+    /// # Errors
+    /// As [`Session::extend`].
+    pub fn feed(&mut self, id: SequenceId, tokens: &[u32]) -> Result<(), Error> {
+        self.extend(&[(id, tokens)])
+    }
+
+    /// Adds one token to each of several sequences, in one run.
+    ///
+    /// # Errors
+    /// As [`Session::extend`]; the index of a token out of range is that in `tokens`.
+    pub fn step(&mut self, tokens: &[(SequenceId, u32)]) -> Result<(), Error> {
+        if let Some(index) = tokens.iter().position(|(_, token)| *token as usize >= self.model.config.vocab_size) {
+            return Err(self.out_of_range(tokens[index].1, index));
+        }
+        let parts: Vec<_> = tokens.iter().map(|(id, token)| (*id, std::slice::from_ref(token))).collect();
+        self.extend(&parts)
+    }
+
+    /// Adds tokens to several sequences: to each as many as wanted, at least one. Runs take rows from the sequences in
+    /// the order given, until they are full; only the last row of each sequence has its logits computed.
+    ///
+    /// # Errors
+    /// If a sequence is not open or there twice, a list is empty, a token is not below the vocabulary's size, or the
+    /// context would overflow. Nothing is then changed.
+    pub fn extend(&mut self, parts: &[(SequenceId, &[u32])]) -> Result<(), Error> {
+        let places = self.check(parts)?;
+        // the part whose turn it is, and how many of its tokens are done
+        let (mut at, mut done) = (0, 0);
+        while at < parts.len() {
+            let first = at;
+            let batch = &mut self.batch;
+            batch.tokens.clear();
+            batch.positions.clear();
+            batch.spans.clear();
+            batch.outputs.clear();
+            while at < parts.len() && batch.tokens.len() < self.model.rows {
+                let (sequence, tokens) = (places[at], parts[at].1);
+                let held = &mut self.sequences[sequence].as_mut().expect("checked to be open").tokens;
+                let (row, past) = (batch.tokens.len(), held.len());
+                let rows = (tokens.len() - done).min(self.model.rows - row);
+                batch.tokens.extend(&tokens[done..done + rows]);
+                batch.positions.extend((past..past + rows).map(|position| position as u32));
+                batch.spans.push(Span { row, rows, past, sequence, valid: past + rows });
+                held.extend(&tokens[done..done + rows]);
+                done += rows;
+                if done == tokens.len() {
+                    batch.outputs.push((row + rows - 1) as u32);
+                    (at, done) = (at + 1, 0);
+                }
+            }
+            self.run(&places[first..at]);
+        }
+        Ok(())
+    }
+
+    /// Makes room in a full sequence: the oldest half is dropped, the latest T / 2 tokens (rounded down) are fed again
+    /// at positions from 0. Gives how many were kept and dropped; a sequence with room is left as it is.
+    ///
+    /// # Errors
+    /// If the sequence is not open.
+    pub fn slide(&mut self, id: SequenceId) -> Result<(usize, usize), Error> {
+        let (tokens, context) = (self.tokens(id)?, self.context());
+        if tokens.len() < context {
+            return Ok((tokens.len(), 0));
+        }
+        let kept = context / 2;
+        let latest = tokens[context - kept..].to_vec();
+        self.clear(id)?;
+        if kept > 0 {
+            self.feed(id, &latest)?;
+        }
+        Ok((kept, context - kept))
+    }
+
+    /// Says which token, if any, the model has no row for.
+    ///
+    /// # Errors
+    /// Names the first that it has not.
+    pub fn check_tokens(&self, tokens: &[u32]) -> Result<(), Error> {
+        match tokens.iter().position(|token| *token as usize >= self.model.config.vocab_size) {
+            Some(index) => Err(self.out_of_range(tokens[index], index)),
+            None => Ok(()),
+        }
+    }
+
+    fn out_of_range(&self, id: u32, index: usize) -> Error {
+        Error::Token { id, index, vocab_size: self.model.config.vocab_size }
+    }
+
+    /// Runs the batch; `ended` are the places of its outputs.
+    fn run(&mut self, ended: &[usize]) {
+        let batch = &self.batch;
+        self.backend.feed(batch);
+        if ended.is_empty() {
+            return self.backend.forward(&self.model.ops[..self.body]);
+        }
+        self.backend.forward(&self.model.ops);
+        let slot = self.model.logits().expect("a model that decodes has logits").of(batch);
+        let rows = self.backend.read(slot);
+        for (place, row) in ended.iter().zip(rows.chunks_exact(slot.cols)) {
+            let logits = &mut self.sequences[*place].as_mut().expect("checked to be open").logits;
+            logits.clear();
+            logits.extend_from_slice(row);
+        }
+    }
+
+    /// The places of the sequences, if all is well.
+    fn check(&self, parts: &[(SequenceId, &[u32])]) -> Result<Vec<usize>, Error> {
+        let mut places = Vec::with_capacity(parts.len());
+        for (id, tokens) in parts {
+            let place = self.place(*id)?;
+            if places.contains(&place) {
+                return Err(Error::Twice { id: *id });
+            }
+            places.push(place);
+            if tokens.is_empty() {
+                return Err(Error::Empty);
+            }
+            self.check_tokens(tokens)?;
+            let (held, context) = (self.len(*id)?, self.context());
+            if tokens.len() > context - held {
+                return Err(Error::Full { held, more: tokens.len(), context });
+            }
+        }
+        Ok(places)
+    }
+
+    fn place(&self, id: SequenceId) -> Result<usize, Error> {
+        let found = self.sequences.iter().position(|s| s.as_ref().is_some_and(|s| s.id == id));
+        found.ok_or(Error::Sequence { id })
+    }
+
+    fn sequence(&self, id: SequenceId) -> Result<&Sequence, Error> {
+        self.sequences.iter().flatten().find(|s| s.id == id).ok_or(Error::Sequence { id })
+    }
+}

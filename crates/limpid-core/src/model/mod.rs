@@ -1,0 +1,491 @@
+//! The transformer: which ops, in which order, on which named tensors. It emits ops and runs nothing; a
+//! backend runs them and has never heard of a model.
+//!
+//! `builder` is the hundred lines that *are* the transformer, one `match` per axis of the configuration;
+//! `plan` derives the backward pass and lets tensors share places, `again` makes things again where memory is short;
+//! `init` gives initial values; `tuning` says what of it learns. Printing a [`Model`] explains it.
+
+pub mod again;
+mod builder;
+pub mod init;
+mod plan;
+pub mod tuning;
+
+use crate::config::{Config, ConfigError, RotaryScaling};
+use crate::ops::adamw::{Group, Method};
+use crate::ops::{Access, Back, Op, Pass, Slot, Space};
+use again::Keep;
+use std::fmt;
+use std::ops::Range;
+pub use tuning::{Lora, Tuning};
+
+/// What the run is for: decides what is kept, never what is computed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Use {
+    /// Forward and backward of `batch` sequences of at most `context` tokens.
+    Train {
+        /// sequences
+        batch: usize,
+        /// tokens of each
+        context: usize,
+    },
+    /// Forward with losses only; activations share places.
+    Score {
+        /// sequences
+        batch: usize,
+        /// tokens of each
+        context: usize,
+    },
+    /// Everything is kept, what fused ops do not need too.
+    Inspect {
+        /// sequences
+        batch: usize,
+        /// tokens of each
+        context: usize,
+    },
+    /// Rows of several sequences with a cache; logits of chosen rows.
+    Decode {
+        /// rows at once
+        rows: usize,
+        /// open sequences
+        sequences: usize,
+    },
+}
+
+/// How the elements of a tensor are to be read: the field's axes, in the field's order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Axes {
+    /// [batch, pos, d_model]
+    Model,
+    /// [batch, pos, head, d_head]
+    Heads,
+    /// [batch, head, query_pos, key_pos], stored row by row as (query, head, key)
+    Scores,
+    /// [batch, pos, d_ff]
+    Ffn,
+    /// [batch, pos, d_vocab]
+    Vocab,
+    /// [batch, pos, 1]
+    One,
+    /// [batch, pos]
+    Position,
+    /// [batch, pos, features]: what has no name of its own in the field
+    Features,
+}
+
+/// A named activation: some columns of a slot.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tensor {
+    /// TransformerLens's name, or ours where it has none (docs/names.md).
+    pub name: String,
+    /// Where it lies.
+    pub slot: Slot,
+    /// Which of the slot's columns it is.
+    pub cols: Range<usize>,
+    /// How to read it.
+    pub axes: Axes,
+    /// Where its gradient lies, if the plan keeps it.
+    pub grad: Option<Slot>,
+}
+
+/// What a parameter is, which decides its initial value and its decay.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// A table of vectors.
+    Embedding,
+    /// A table of positions.
+    Position,
+    /// A matrix, (out, in).
+    Weight,
+    /// A matrix whose product is added to the residual stream.
+    Residual,
+    /// A norm's gain.
+    Gain,
+    /// A bias, or a norm's offset.
+    Bias,
+    /// The first matrix of an adapter, (r, in).
+    LoraA,
+    /// The second, (out, r).
+    LoraB,
+}
+
+/// A named parameter.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Param {
+    /// Its name in files: `blocks.0.attn.qkv.weight`.
+    pub name: String,
+    /// Where it lies.
+    pub slot: Slot,
+    /// What it is.
+    pub role: Role,
+}
+
+impl Param {
+    /// The shape written to files: vectors are vectors.
+    pub fn shape(&self) -> Vec<usize> {
+        if self.is_matrix() { vec![self.slot.rows, self.slot.cols] } else { vec![self.slot.cols] }
+    }
+    /// Whether it has two dimensions: decay is for these (GPT-2's rule).
+    pub fn is_matrix(&self) -> bool {
+        !matches!(self.role, Role::Gain | Role::Bias)
+    }
+    /// Whether it is a matrix from features to features, neither a table nor the head: these are muon's.
+    pub fn is_inside(&self) -> bool {
+        matches!(self.role, Role::Weight | Role::Residual) && !self.name.starts_with("unembed.")
+    }
+    /// Whether it is part of an adapter, not of the model itself.
+    pub fn is_adapter(&self) -> bool {
+        matches!(self.role, Role::LoraA | Role::LoraB)
+    }
+    /// The layer it belongs to: `blocks.3`, `embed`, `ln_final`.
+    pub fn layer(&self) -> &str {
+        let parts = if self.name.starts_with("blocks.") { 2 } else { 1 };
+        self.name.match_indices('.').nth(parts - 1).map_or(&self.name, |(at, _)| &self.name[..at])
+    }
+    /// The group it is counted in: its name without block numbers and the last part.
+    pub fn group(&self) -> &'static str {
+        let name = &self.name;
+        match () {
+            () if self.is_adapter() => "adapter",
+            () if name.starts_with("embed.") => "token embedding",
+            () if name.starts_with("pos_embed.") => "position embedding",
+            () if name.starts_with("segment_embed.") => "segment embedding",
+            () if name.contains(".attn.") => "attention",
+            () if name.contains(".mlp.") => "feed-forward",
+            () if name.contains("ln") || name.contains("norm") => "norms",
+            () => "head",
+        }
+    }
+}
+
+/// A table that is computed once.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Table {
+    Sinusoidal,
+    SinusoidalOneBased,
+    Rotary { base: f64, scaling: RotaryScaling },
+}
+
+/// The transformer: names and places for its tensors, and the list of ops.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// What it was built from.
+    pub config: Config,
+    /// What it was built for.
+    pub purpose: Use,
+    /// What of it learns.
+    pub tuning: Tuning,
+    /// The forward pass, first to last.
+    pub ops: Vec<Op>,
+    /// The backward pass, in the order it runs; empty where there is none.
+    pub back: Vec<Pass>,
+    /// Activations by name, in the order they are made.
+    pub tensors: Vec<Tensor>,
+    /// Parameters, in the order they lie in memory: kind by kind, layer within kind.
+    pub params: Vec<Param>,
+    /// Rows a batch may have.
+    pub rows: usize,
+    /// Small enough that threads should take whole sequences through all ops instead of sharing each op: gradients of
+    /// activations that parameters' gradients are made of are then kept to the end of the backward.
+    pub by_sequence: bool,
+    /// How far from keeping everything for the backward: see [`Model::on_rung`].
+    pub rung: usize,
+    /// Elements of each memory, by [`Space::ALL`].
+    pub sizes: [usize; Space::ALL.len()],
+    /// The names of each op's output and other operands, noted before places were shared.
+    labels: Vec<(String, Vec<String>)>,
+    tables: Vec<(Slot, Table)>,
+}
+
+impl Model {
+    /// Builds the list for `config` and `purpose`.
+    ///
+    /// # Errors
+    /// If [`Config::check`] objects, or `purpose` asks for more positions than the configuration has.
+    pub fn new(config: &Config, purpose: Use) -> Result<Model, ConfigError> {
+        Model::tuned(config, purpose, &Tuning::default())
+    }
+
+    /// The same with an adapter, or with parameters that do not learn. Only [`Use::Train`] freezes.
+    ///
+    /// # Errors
+    /// As [`Model::new`], or if a name of `tuning` matches nothing, or nothing is left to learn.
+    pub fn tuned(config: &Config, purpose: Use, tuning: &Tuning) -> Result<Model, ConfigError> {
+        Model::on_rung(config, purpose, tuning, 0)
+    }
+
+    /// The same on a rung of the ladder that gives up memory for work: on 0 the backward finds everything kept; on each next one,
+    /// up to [`Model::rungs`], one block more makes more again ([`Keep`]). Results are the same bits on all.
+    ///
+    /// # Errors
+    /// As [`Model::tuned`].
+    pub fn on_rung(config: &Config, purpose: Use, tuning: &Tuning, rung: usize) -> Result<Model, ConfigError> {
+        config.check()?;
+        if !config.lm_head && !matches!(purpose, Use::Inspect { .. }) {
+            return Err(ConfigError::NoHead);
+        }
+        let sizes = match purpose {
+            Use::Train { batch, context } | Use::Score { batch, context } | Use::Inspect { batch, context } => {
+                if context > config.context_length {
+                    return Err(ConfigError::Range {
+                        what: "context",
+                        found: context as f64,
+                        expected: "at most the model's context_length, the rows of its position table",
+                    });
+                }
+                [("batch size", batch), ("context", context)]
+            }
+            Use::Decode { rows, sequences } => [("rows", rows), ("sequences", sequences)],
+        };
+        if let Some((what, _)) = sizes.iter().find(|(_, size)| *size == 0) {
+            return Err(ConfigError::Zero { what });
+        }
+        let (rows, keys) = match purpose {
+            Use::Train { batch, context } | Use::Score { batch, context } | Use::Inspect { batch, context } => {
+                ([batch, context], context)
+            }
+            Use::Decode { rows, sequences } => ([rows.max(sequences), config.context_length], config.context_length),
+        };
+        config.check_rows(rows, keys)?;
+        let rung = if matches!(purpose, Use::Train { .. }) { rung.min(Model::rungs(config)) } else { 0 };
+        let model = builder::build(config, purpose, tuning, rung);
+        tuning.check(&model.params)?;
+        Ok(model)
+    }
+
+    /// The last rung of [`Model::on_rung`]'s ladder: each block keeps nothing but what leaves it.
+    pub fn rungs(config: &Config) -> usize {
+        (Keep::ALL.len() - 1) * config.n_layer
+    }
+
+    /// The model that fits `budget` bytes with the least work, `bytes` being what a model takes in all.
+    ///
+    /// # Errors
+    /// As [`Model::tuned`], and if no rung fits.
+    pub fn within(
+        config: &Config,
+        purpose: Use,
+        tuning: &Tuning,
+        budget: u64,
+        bytes: impl Fn(&Model) -> u64,
+    ) -> Result<Model, ConfigError> {
+        let mut least = u64::MAX;
+        for rung in 0..=Model::rungs(config) {
+            let model = Model::on_rung(config, purpose, tuning, rung)?;
+            let takes = bytes(&model);
+            if takes <= budget {
+                return Ok(model);
+            }
+            least = least.min(takes);
+        }
+        Err(ConfigError::Budget { budget, least })
+    }
+
+    /// What blocks keep for the backward: neighbours that keep the same are one stretch.
+    pub fn keeps(&self) -> Vec<(Range<usize>, Keep)> {
+        let mut keeps: Vec<(Range<usize>, Keep)> = vec![];
+        for i in 0..self.config.n_layer {
+            let keep = Keep::on(self.rung, i, self.config.n_layer);
+            match keeps.last_mut() {
+                Some((blocks, last)) if *last == keep => blocks.end += 1,
+                _ => keeps.push((i..i + 1, keep)),
+            }
+        }
+        keeps
+    }
+
+    /// Sequences a batch may have.
+    pub fn sequences(&self) -> usize {
+        match self.purpose {
+            Use::Train { batch, .. } | Use::Score { batch, .. } | Use::Inspect { batch, .. } => batch,
+            Use::Decode { sequences, .. } => sequences,
+        }
+    }
+
+    /// Parameters that exist, padding not counted.
+    pub fn parameter_count(&self) -> usize {
+        self.params.iter().map(|p| p.slot.len()).sum()
+    }
+
+    /// Parameters that learn.
+    pub fn learning(&self) -> impl Iterator<Item = &Param> {
+        self.params.iter().filter(|p| p.slot.learns())
+    }
+
+    /// What a run of it keeps in its files: the adapter alone where there is one.
+    pub fn kept(&self) -> impl Iterator<Item = &Param> {
+        self.params.iter().filter(|p| self.tuning.lora.is_none() || p.is_adapter())
+    }
+
+    /// Parameters by group, in the order of the forward pass.
+    pub fn groups(&self) -> Vec<(&'static str, usize)> {
+        let mut groups: Vec<(&'static str, usize)> = vec![];
+        for param in &self.params {
+            match groups.iter_mut().find(|(name, _)| *name == param.group()) {
+                Some((_, n)) => *n += param.slot.len(),
+                None => groups.push((param.group(), param.slot.len())),
+            }
+        }
+        groups
+    }
+
+    /// The constant tables and their values.
+    pub fn constants(&self) -> impl Iterator<Item = (Slot, Vec<f32>)> {
+        use crate::ops::embed::tables;
+        self.tables.iter().map(|(slot, table)| {
+            let value = |i: usize| {
+                let (t, c) = (i / slot.cols, i % slot.cols);
+                match *table {
+                    Table::Sinusoidal => tables::sinusoidal(t, c, slot.cols),
+                    Table::SinusoidalOneBased => tables::sinusoidal_one_based(t, c, slot.cols),
+                    Table::Rotary { base, scaling } => tables::rotary(t, c, slot.cols, (base, scaling)),
+                }
+            };
+            (*slot, (0..slot.len()).map(|i| value(i) as f32).collect())
+        })
+    }
+
+    /// The stretches of parameters an update walks over (those that learn), each with its decay: matrices decay, vectors
+    /// (biases, gains, offsets) do not. Neighbours of one kind are one stretch; muon's matrices, those inside the model, are
+    /// stretches of their own, and so are queries, keys and values, which lie in one.
+    pub fn update_groups(&self, decay: f64, method: Method) -> Vec<Group> {
+        let mut groups: Vec<Group> = vec![];
+        for param in self.learning() {
+            let (slot, decay) = (param.slot, if param.is_matrix() { decay } else { 0.0 });
+            if method == Method::Muon && param.is_inside() {
+                let mut add = |rows: Range<usize>| {
+                    let range = slot.at + rows.start * slot.cols..slot.at + rows.end * slot.cols;
+                    groups.push(Group { range, decay, matrix: Some((rows.len(), slot.cols)) });
+                };
+                match param.name.contains(".attn.qkv.") {
+                    true => self.config.heads().parts().into_iter().for_each(add),
+                    false => add(0..slot.rows),
+                }
+                continue;
+            }
+            match groups.last_mut() {
+                Some(last) if last.decay == decay && last.matrix.is_none() => last.range.end = slot.range().end,
+                _ => groups.push(Group { range: slot.range(), decay, matrix: None }),
+            }
+        }
+        groups
+    }
+
+    /// The layers that have parameters, in the order of the forward pass.
+    pub fn layers(&self) -> Vec<&str> {
+        let mut layers: Vec<&str> = vec![];
+        for mut op in self.ops.iter().copied() {
+            for (_, slot) in op.operands().filter(|(access, _)| *access == Access::Own) {
+                let of = self.params.iter().find(|p| p.slot == *slot).map(Param::layer);
+                layers.extend(of.filter(|layer| !layers.contains(layer)));
+            }
+        }
+        layers
+    }
+
+    /// The activation called `name`.
+    pub fn tensor(&self, name: &str) -> Option<&Tensor> {
+        self.tensors.iter().find(|t| t.name == name)
+    }
+
+    /// The parameter called `name`.
+    pub fn param(&self, name: &str) -> Option<&Param> {
+        self.params.iter().find(|p| p.name == name)
+    }
+
+    /// Per-row losses.
+    pub fn losses(&self) -> Option<Slot> {
+        self.ops.iter().find_map(|op| if let Op::Classify { losses, .. } = op { Some(*losses) } else { None })
+    }
+
+    /// The logits of the wanted rows (decoding) or of all (inspection).
+    pub fn logits(&self) -> Option<Slot> {
+        self.tensor("logits").map(|t| t.slot)
+    }
+
+    /// The forward pass without the loss op, whose backward computes the losses itself: a training step runs
+    /// this and then [`Model::back`].
+    pub fn body(&self) -> &[Op] {
+        match self.ops.split_last() {
+            Some((Op::Classify { .. }, body)) => body,
+            _ => &self.ops,
+        }
+    }
+
+    /// Floating-point operations of the forward for `rows` rows that each see `keys` keys (products only).
+    pub fn flops(&self, rows: usize, keys: usize) -> f64 {
+        self.ops.iter().map(|op| op.flops(rows, keys)).sum()
+    }
+
+    /// Floating-point operations of what the backward makes again, counted as [`Model::flops`].
+    pub fn flops_again(&self, rows: usize, keys: usize) -> f64 {
+        let again = |pass: &Pass| if let Pass::Again(op) = pass { op.flops(rows, keys) } else { 0.0 };
+        self.back.iter().map(again).sum()
+    }
+
+    /// The same of a training step: forward, and what the backward does of the gradients of activations and of parameters.
+    pub fn training_flops(&self, rows: usize, keys: usize) -> f64 {
+        let times = |back: &Back| match back.op {
+            Op::Attend { .. } => 2.0,
+            op => f64::from(u8::from(back.dx[0].is_some()) + u8::from(op.learns())),
+        };
+        let backs = self.back.iter().filter_map(Pass::back);
+        self.flops(rows, keys) + backs.map(|back| times(back) * back.op.flops(rows, keys)).sum::<f64>()
+    }
+
+    /// Bytes of each memory that a run needs; gradients only where there is a backward. Training needs more
+    /// (`Recipe::memory` of limpid-train).
+    pub fn memory(&self) -> Vec<(&'static str, usize)> {
+        let size = |space: Space| 4 * self.sizes[space as usize];
+        let tables = 4 * self.tables.iter().map(|(slot, _)| slot.len()).sum::<usize>();
+        let learning = size(Space::Param);
+        vec![
+            ("parameters", learning + size(Space::Const) - tables),
+            ("gradients", if self.back.is_empty() { 0 } else { learning }),
+            ("activations", size(Space::Act)),
+            ("activation gradients", size(Space::ActGrad)),
+            ("statistics", size(Space::Stat)),
+            ("cache", size(Space::Cache)),
+            ("tables", tables),
+        ]
+    }
+
+    /// The name of what op `i` makes, in any plan.
+    pub fn output_name(&self, i: usize) -> &str {
+        &self.labels[i].0
+    }
+
+    /// Notes the names of all operands; places still name tensors then.
+    fn label(&mut self) {
+        let operands = |mut op: Op, y: Slot| {
+            let others = op.operands().filter(|(_, slot)| **slot != y).map(|(_, slot)| *slot).collect::<Vec<_>>();
+            others.into_iter().map(|slot| self.name_of(slot)).collect()
+        };
+        self.labels = self.ops.iter().map(|op| (self.name_of(op.output()), operands(*op, op.output()))).collect();
+    }
+
+    /// The name of whatever lies in `slot`, in a plan that shares no places ([`Use::Inspect`]).
+    pub fn name_of(&self, slot: Slot) -> String {
+        let same = |s: Slot| (s.space, s.at) == (slot.space, slot.at);
+        let whole = |t: &&Tensor| same(t.slot) && t.cols == (0..t.slot.cols);
+        let tensor = || self.tensors.iter().rev().find(whole).or(self.tensors.iter().find(|t| same(t.slot)));
+        if let Some(param) = self.params.iter().find(|p| same(p.slot)) {
+            return param.name.clone();
+        }
+        if let Some((_, table)) = self.tables.iter().find(|(s, _)| same(*s)) {
+            return if matches!(table, Table::Rotary { .. }) { "angles" } else { "sinusoids" }.to_string();
+        }
+        tensor().map_or_else(|| format!("{:?}@{}", slot.space, slot.at).to_lowercase(), |t| t.name.clone())
+    }
+}
+
+/// The model as a listing: one line per op, its operands by name, what it makes.
+impl fmt::Display for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (op, (name, operands)) in self.ops.iter().zip(&self.labels) {
+            let y = op.output();
+            writeln!(f, "{:<9} {:<34} ({}, {})  <- {}", op.name(), name, y.rows, y.cols, operands.join(" "))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,321 @@
+//! Names: one table for every tensor and every parameter of the model, with what the seeds call it, what others
+//! call it, and what it is. The builder makes the names, files and messages carry them; this table explains them.
+//!
+//! [`TABLE`] is the whole of it, [`symbol`] and [`describe`] look one up, and [`formula`] says how a tensor is
+//! made by reading the op that makes it, so it is true of every variant. Blocks are numbered from 0 in names and
+//! from 1 in symbols, as in S0. docs/names.md is the same table as a page; read `trace` next.
+
+use crate::config::{Axis, Config, Mask, NormKind, NormPlace, Positions};
+use crate::model::{Model, Tensor, Use};
+use crate::ops::{Access, Drop, Op, Slot};
+
+/// A row of the table.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Entry {
+    /// Our name; `{i}` is a block's number, from 0.
+    pub name: &'static str,
+    /// S0's symbol or, where S0 has none, ours; `{}` is where the block's number goes, from 1.
+    pub symbol: &'static str,
+    /// TransformerLens's name where it means the same; empty where the name is ours.
+    pub lens: &'static str,
+    /// HuggingFace's name in GPT-2; empty where it has none.
+    pub hf: &'static str,
+    /// llm.c's name; empty where it has none.
+    pub llmc: &'static str,
+    /// Axes, as they are read out. A matrix is stored (out, in).
+    pub axes: &'static str,
+    /// What it is, in one line.
+    pub about: &'static str,
+}
+
+impl Entry {
+    /// Whether it is a parameter, not a tensor of a run.
+    pub fn is_param(&self) -> bool {
+        self.name.ends_with(".weight") || self.name.ends_with(".bias")
+    }
+}
+
+#[rustfmt::skip]
+const fn entry(row: [&'static str; 7]) -> Entry {
+    let [name, symbol, lens, hf, llmc, axes, about] = row;
+    Entry { name, symbol, lens, hf, llmc, axes, about }
+}
+
+const X: &str = "batch pos d_model";
+const HEADS: &str = "batch pos head d_head";
+const SCORES: &str = "batch head query_pos key_pos";
+const FFN: &str = "batch pos d_ff";
+const VOCAB: &str = "batch pos d_vocab";
+const ONE: &str = "batch pos 1";
+const POS: &str = "batch pos";
+const FEATURES: &str = "batch pos features";
+
+/// Every name the builder makes: first the tensors of a run in the order of the forward pass, then the parameters.
+#[rustfmt::skip]
+pub const TABLE: &[Entry] = &[
+    //     name                                 symbol           TransformerLens                      HuggingFace GPT-2             llm.c        axes
+    entry(["input",                             "x",             "",                                  "input_ids",                  "inputs",    POS,      "token ids"]),
+    entry(["hook_embed",                        "X",             "hook_embed",                        "",                           "",          X,        "the token's row of the token table"]),
+    entry(["hook_pos_embed",                    "PE",            "hook_pos_embed",                    "",                           "",          X,        "the position's vector, learned or sinusoidal"]),
+    entry(["hook_embed_sum",                    "X_sum",         "",                                  "",                           "encoded",   X,        "token, position and segment vectors, added"]),
+    entry(["embed_norm.hook_scale",             "s_e",           "",                                  "",                           "",          ONE,      "what the embedding's norm divides by"]),
+    entry(["embed_norm.hook_normalized",        "N_e",           "",                                  "",                           "",          X,        "the embedding normalised, before gain and offset"]),
+    entry(["embed_norm.hook_out",               "X_norm",        "",                                  "",                           "",          X,        "the embedding normalised, with gain and offset"]),
+    entry(["hook_embed_dropped",                "X̃",             "",                                  "",                           "",          X,        "the embedding after dropout"]),
+    entry(["blocks.{i}.hook_resid_pre",         "X̃",             "blocks.{i}.hook_resid_pre",         "hidden_states[i]",           "encoded, residual3", X, "the residual stream that enters the block"]),
+    entry(["blocks.{i}.ln1.hook_scale",         "s₁{}",          "blocks.{i}.ln1.hook_scale",         "",                           "1/ln1_rstd",  ONE,    "the deviation the first norm divides by"]),
+    entry(["blocks.{i}.ln1.hook_normalized",    "N₁{}",          "blocks.{i}.ln1.hook_normalized",    "",                           "",          X,        "the first norm, before gain and offset"]),
+    entry(["blocks.{i}.ln1.hook_out",           "Z₁{}",          "",                                  "",                           "ln1",       X,        "the first norm, with gain and offset: what it gives on"]),
+    entry(["blocks.{i}.attn.hook_qkv",          "[Q K V]{}",     "",                                  "",                           "qkv",       FEATURES, "queries, keys and values side by side"]),
+    entry(["blocks.{i}.attn.hook_q",            "Q{}",           "blocks.{i}.attn.hook_q",            "",                           "",          HEADS,    "queries, each of the token being processed; before any rotation"]),
+    entry(["blocks.{i}.attn.hook_k",            "K{}",           "blocks.{i}.attn.hook_k",            "",                           "",          HEADS,    "keys, each the label of a token for the others; before any rotation"]),
+    entry(["blocks.{i}.attn.hook_v",            "V{}",           "blocks.{i}.attn.hook_v",            "",                           "",          HEADS,    "values, the information each token passes on"]),
+    entry(["blocks.{i}.attn.hook_rotated",      "[RQ RK V]{}",   "",                                  "",                           "",          FEATURES, "the same, queries and keys turned by their position"]),
+    entry(["blocks.{i}.attn.hook_rot_q",        "RQ{}",          "blocks.{i}.attn.hook_rot_q",        "",                           "",          HEADS,    "queries turned by their position"]),
+    entry(["blocks.{i}.attn.hook_rot_k",        "RK{}",          "blocks.{i}.attn.hook_rot_k",        "",                           "",          HEADS,    "keys turned by their position"]),
+    entry(["blocks.{i}.attn.hook_raw_scores",   "A_s{}",         "",                                  "",                           "",          SCORES,   "scaled scores before the mask"]),
+    entry(["blocks.{i}.attn.hook_attn_scores",  "A_s^M{}",       "blocks.{i}.attn.hook_attn_scores",  "",                           "preatt",    SCORES,   "scaled scores after the mask: -inf where hidden"]),
+    entry(["blocks.{i}.attn.hook_pattern",      "A_w{}",         "blocks.{i}.attn.hook_pattern",      "attentions[i]",              "att",       SCORES,   "attention weights, before any dropout: every row sums to 1"]),
+    entry(["blocks.{i}.attn.hook_z",            "C_concat{}",    "blocks.{i}.attn.hook_z",            "",                           "atty",      HEADS,    "context: values weighted by the pattern, head by head"]),
+    entry(["blocks.{i}.hook_attn_out",          "Z₂{}",          "blocks.{i}.hook_attn_out",          "",                           "attproj",   X,        "what attention adds to the stream"]),
+    entry(["blocks.{i}.hook_attn_out_dropped",  "drop(Z₂){}",    "",                                  "",                           "",          X,        "the same after dropout"]),
+    entry(["blocks.{i}.hook_attn_sum",          "S₁{}",          "HookedEncoder's blocks.{i}.hook_resid_mid", "",                   "",          X,        "post-norm only: stream plus attention, before the norm"]),
+    entry(["blocks.{i}.hook_resid_mid",         "Z₃{}",          "blocks.{i}.hook_resid_mid",         "",                           "residual2", X,        "the residual stream between the sub-layers; post-norm: what leaves the first norm"]),
+    entry(["blocks.{i}.ln2.hook_scale",         "s₂{}",          "blocks.{i}.ln2.hook_scale",         "",                           "1/ln2_rstd",  ONE,    "the deviation the second norm divides by"]),
+    entry(["blocks.{i}.ln2.hook_normalized",    "N₂{}",          "blocks.{i}.ln2.hook_normalized",    "",                           "",          X,        "the second norm, before gain and offset"]),
+    entry(["blocks.{i}.ln2.hook_out",           "Z₄{}",          "",                                  "",                           "ln2",       X,        "the second norm, with gain and offset: what it gives on"]),
+    entry(["blocks.{i}.mlp.hook_pre",           "Z₁^FF{}",       "blocks.{i}.mlp.hook_pre",           "",                           "fch",       FFN,      "inside the feed-forward network, before the activation"]),
+    entry(["blocks.{i}.mlp.hook_gate",          "σ(Z₁^FF){}",    "",                                  "",                           "",          FFN,      "gated only: the gate, the activation of what is before it"]),
+    entry(["blocks.{i}.mlp.hook_pre_linear",    "Z_g^FF{}",      "blocks.{i}.mlp.hook_pre_linear",    "",                           "",          FFN,      "gated only: what the gate is multiplied with"]),
+    entry(["blocks.{i}.mlp.hook_post",          "σ(Z₁^FF){}",    "blocks.{i}.mlp.hook_post",          "",                           "fch_gelu",  FFN,      "inside the feed-forward network, after the activation; gated: after the gate"]),
+    entry(["blocks.{i}.hook_mlp_out",           "Z₅{}",          "blocks.{i}.hook_mlp_out",           "",                           "fcproj",    X,        "what the feed-forward network adds to the stream"]),
+    entry(["blocks.{i}.hook_mlp_out_dropped",   "drop(Z₅){}",    "",                                  "",                           "",          X,        "the same after dropout"]),
+    entry(["blocks.{i}.hook_mlp_sum",           "S₂{}",          "HookedEncoder's blocks.{i}.hook_resid_post", "",                  "",          X,        "post-norm only: stream plus feed-forward, before the norm"]),
+    entry(["blocks.{i}.hook_resid_post",        "Z_out{}",       "blocks.{i}.hook_resid_post",        "hidden_states[i+1]",         "residual3", X,        "the residual stream that leaves the block; post-norm: what leaves the second norm"]),
+    entry(["hook_outputs",                      "Z_last",        "",                                  "",                           "",          "outputs d_model", "decoding only: the rows whose logits are wanted"]),
+    entry(["ln_final.hook_scale",               "s_f",           "ln_final.hook_scale",               "",                           "1/lnf_rstd",  ONE,    "the deviation the final norm divides by"]),
+    entry(["ln_final.hook_normalized",          "N_f",           "ln_final.hook_normalized",          "",                           "",          X,        "the final norm, before gain and offset"]),
+    entry(["ln_final.hook_out",                 "Z_pre-head",    "",                                  "hidden_states[-1]",          "lnf",       X,        "the final norm, with gain and offset"]),
+    entry(["head.hook_pre",                     "Z_t",           "",                                  "",                           "",          X,        "BERT's dense layer before the head"]),
+    entry(["head.hook_post",                    "σ(Z_t)",        "",                                  "",                           "",          X,        "the same after the activation"]),
+    entry(["head.ln.hook_scale",                "s_h",           "",                                  "",                           "",          ONE,      "what the head's norm divides by"]),
+    entry(["head.ln.hook_normalized",           "N_h",           "",                                  "",                           "",          X,        "the head's norm, before gain and offset"]),
+    entry(["head.ln.hook_out",                  "Z_h",           "",                                  "",                           "",          X,        "the head's norm, with gain and offset"]),
+    entry(["logits",                            "Z",             "the model's output",                "logits",                     "logits",    VOCAB,    "a score for every token of the vocabulary"]),
+    entry(["probs",                             "P",             "",                                  "",                           "probs",     VOCAB,    "their softmax: the probability of every next token"]),
+    entry(["losses",                            "𝓛_t",           "the loss, return_type=\"loss\", loss_per_token=True", "",         "losses",    POS,      "loss of every position; 0 where there is no target"]),
+    // parameters
+    entry(["embed.weight",                      "W_e",           "embed.W_E",                         "wte.weight",                 "wte",       "d_vocab d_model",    "token table, and the head's matrix if tied"]),
+    entry(["pos_embed.weight",                  "W_p",           "pos_embed.W_pos",                   "wpe.weight",                 "wpe",       "pos d_model",        "position table"]),
+    entry(["segment_embed.weight",              "W_seg",         "",                                  "",                           "",          "segment d_model",    "segment table (S2's w_A, w_B)"]),
+    entry(["embed_norm.weight",                 "γ_e",           "",                                  "",                           "",          "d_model",            "gain of the embedding's norm"]),
+    entry(["embed_norm.bias",                   "β_e",           "",                                  "",                           "",          "d_model",            "offset of the embedding's norm"]),
+    entry(["blocks.{i}.ln1.weight",             "γ{}",           "blocks.{i}.ln1.w",                  "h.{i}.ln_1.weight",          "ln1w",      "d_model",            "gain of the first norm"]),
+    entry(["blocks.{i}.ln1.bias",               "β{}",           "blocks.{i}.ln1.b",                  "h.{i}.ln_1.bias",            "ln1b",      "d_model",            "offset of the first norm"]),
+    entry(["blocks.{i}.attn.qkv.weight",        "[W^Q W^K W^V]{}", "blocks.{i}.attn.W_Q, W_K, W_V",   "h.{i}.attn.c_attn.weight",   "qkvw",      "features d_model",   "rows of all queries, then keys, then values"]),
+    entry(["blocks.{i}.attn.qkv.bias",          "[b^Q b^K b^V]{}", "blocks.{i}.attn.b_Q, b_K, b_V",   "h.{i}.attn.c_attn.bias",     "qkvb",      "features",           "biases of queries, keys and values"]),
+    entry(["blocks.{i}.attn.out.weight",        "W^O{}",         "blocks.{i}.attn.W_O",               "h.{i}.attn.c_proj.weight",   "attprojw",  "d_model d_model",    "from the heads back to the stream"]),
+    entry(["blocks.{i}.attn.out.bias",          "b^O{}",         "blocks.{i}.attn.b_O",               "h.{i}.attn.c_proj.bias",     "attprojb",  "d_model",            "its bias"]),
+    entry(["blocks.{i}.ln2.weight",             "γ′{}",          "blocks.{i}.ln2.w",                  "h.{i}.ln_2.weight",          "ln2w",      "d_model",            "gain of the second norm"]),
+    entry(["blocks.{i}.ln2.bias",               "β′{}",          "blocks.{i}.ln2.b",                  "h.{i}.ln_2.bias",            "ln2b",      "d_model",            "offset of the second norm"]),
+    entry(["blocks.{i}.mlp.gate.weight",        "W_g^FF{}",      "blocks.{i}.mlp.W_gate",             "",                           "",          "d_ff d_model",       "gated only: into the gate"]),
+    entry(["blocks.{i}.mlp.gate.bias",          "b_g^FF{}",      "blocks.{i}.mlp.b_gate",             "",                           "",          "d_ff",               "its bias"]),
+    entry(["blocks.{i}.mlp.in.weight",          "W₁^FF{}",       "blocks.{i}.mlp.W_in",               "h.{i}.mlp.c_fc.weight",      "fcw",       "d_ff d_model",       "into the feed-forward network"]),
+    entry(["blocks.{i}.mlp.in.bias",            "b₁^FF{}",       "blocks.{i}.mlp.b_in",               "h.{i}.mlp.c_fc.bias",        "fcb",       "d_ff",               "its bias"]),
+    entry(["blocks.{i}.mlp.out.weight",         "W₂^FF{}",       "blocks.{i}.mlp.W_out",              "h.{i}.mlp.c_proj.weight",    "fcprojw",   "d_model d_ff",       "out of the feed-forward network"]),
+    entry(["blocks.{i}.mlp.out.bias",           "b₂^FF{}",       "blocks.{i}.mlp.b_out",              "h.{i}.mlp.c_proj.bias",      "fcprojb",   "d_model",            "its bias"]),
+    entry(["ln_final.weight",                   "γ_f",           "ln_final.w",                        "ln_f.weight",                "lnfw",      "d_model",            "gain of the final norm"]),
+    entry(["ln_final.bias",                     "β_f",           "ln_final.b",                        "ln_f.bias",                  "lnfb",      "d_model",            "offset of the final norm"]),
+    entry(["head.dense.weight",                 "W_t",           "",                                  "",                           "",          "d_model d_model",    "BERT's dense layer before the head"]),
+    entry(["head.dense.bias",                   "b_t",           "",                                  "",                           "",          "d_model",            "its bias"]),
+    entry(["head.ln.weight",                    "γ_h",           "",                                  "",                           "",          "d_model",            "gain of the head's norm"]),
+    entry(["head.ln.bias",                      "β_h",           "",                                  "",                           "",          "d_model",            "offset of the head's norm"]),
+    entry(["unembed.weight",                    "W_s",           "unembed.W_U",                       "lm_head.weight",             "wte",       "d_vocab d_model",    "the head's own matrix, where it is not tied"]),
+    entry(["unembed.bias",                      "b_s",           "unembed.b_U",                       "",                           "",          "d_vocab",            "the head's bias"]),
+];
+
+/// The table's row for a name, and the number of the block in it. The row of a gradient (`NAME.grad`) is its tensor's.
+pub fn lookup(name: &str) -> Option<(&'static Entry, Option<usize>)> {
+    let name = name.strip_suffix(".grad").unwrap_or(name);
+    let mut block = None;
+    let mut part = |part: &'_ str| match part.parse() {
+        Ok(i) => {
+            block = Some(i);
+            "{i}".to_string()
+        }
+        Err(_) => part.to_string(),
+    };
+    let pattern = name.split('.').map(&mut part).collect::<Vec<_>>().join(".");
+    TABLE.iter().find(|entry| entry.name == pattern).map(|entry| (entry, block))
+}
+
+/// What a name means, in one line; none if the builder makes no such name.
+pub fn describe(name: &str) -> Option<&'static str> {
+    lookup(name).map(|(entry, _)| entry.about)
+}
+
+/// The seeds' symbol for a name: `Z₁⁽²⁾` for `blocks.1.ln1.hook_out`. Where two names are one tensor they have one
+/// symbol, so it depends on the variant. The tilde of `X̃` is a combining mark: count it as no column.
+///
+/// ```
+/// use limpid_core::{config::Config, names::symbol};
+/// let gpt2 = Config::preset("gpt2").unwrap();
+/// assert_eq!(symbol("blocks.1.attn.hook_pattern", &gpt2).unwrap(), "A_w⁽²⁾");
+/// assert_eq!(symbol("blocks.0.hook_resid_post", &Config::preset("openai-gpt").unwrap()).unwrap(), "X₁");
+/// ```
+pub fn symbol(name: &str, config: &Config) -> Option<String> {
+    symbol_within(name, config, None)
+}
+
+/// The same, without the block's number where it is `home`: in a formula of that block.
+fn symbol_within(name: &str, config: &Config, home: Option<usize>) -> Option<String> {
+    if let Some(tensor) = name.strip_suffix(".grad") {
+        return Some(format!("∂𝓛/∂{}", symbol_within(tensor, config, home)?));
+    }
+    let (entry, block) = lookup(name)?;
+    let (post, i) = (config.norm_place == NormPlace::Post, block.unwrap_or(0));
+    let stream = |letter: &str| format!("{letter}{}", digits(i + 1, SUB)); // S2's X′ and X of a block
+    Some(match entry.name {
+        "hook_embed_sum" if !config.embedding_norm && config.dropout.embedding == 0.0 => "X̃".into(),
+        "embed_norm.hook_out" if config.dropout.embedding == 0.0 => "X̃".into(),
+        "blocks.{i}.hook_resid_pre" if i > 0 => {
+            return symbol_within(&format!("blocks.{}.hook_resid_post", i - 1), config, home);
+        }
+        "blocks.{i}.mlp.hook_post" if config.ffn_gated => {
+            return Some(symbol_within(&name.replace("hook_post", "hook_gate"), config, home)?.replace('σ', "⊙σ"));
+        }
+        "blocks.{i}.hook_resid_mid" | "blocks.{i}.ln1.hook_out" if post => stream("X′"),
+        "blocks.{i}.hook_resid_post" | "blocks.{i}.ln2.hook_out" if post => stream("X"),
+        _ => {
+            let number = if block == home { String::new() } else { format!("⁽{}⁾", digits(i + 1, SUPER)) };
+            entry.symbol.replace("{}", &number)
+        }
+    })
+}
+
+const SUB: [char; 10] = ['₀', '₁', '₂', '₃', '₄', '₅', '₆', '₇', '₈', '₉'];
+const SUPER: [char; 10] = ['⁰', '¹', '²', '³', '⁴', '⁵', '⁶', '⁷', '⁸', '⁹'];
+
+fn digits(n: usize, with: [char; 10]) -> String {
+    n.to_string().bytes().map(|digit| with[usize::from(digit - b'0')]).collect()
+}
+
+/// How a tensor is made, in symbols: `Z₃ = X̃ + Z₂`. Read off the op that makes it and its operands. Symbols of the
+/// tensor's own block go without their number. None for an unknown name, and for a model that was not built to be
+/// inspected: in others tensors share places, so an operand's name is not certain.
+pub fn formula(model: &Model, name: &str) -> Option<String> {
+    let Use::Inspect { .. } = model.purpose else { return None };
+    if name == "input" {
+        return Some("x = token ids".into());
+    }
+    if let Some(tensor) = name.strip_suffix(".grad") {
+        model.tensor(tensor)?;
+        return Some(format!("{} = gradient of the weighted sum of losses", symbol(name, &model.config)?));
+    }
+    let tensor = model.tensor(name)?;
+    let maker = model.ops.iter().find(|op| makes(op, tensor.slot))?;
+    let (_, home) = lookup(name)?;
+    let scribe = Scribe { model, home };
+    Some(format!("{} = {}", symbol_within(name, &model.config, home)?, scribe.right_side(maker, tensor)?))
+}
+
+fn makes(op: &Op, slot: Slot) -> bool {
+    let mut copy = *op;
+    op.output() == slot || copy.operands().into_iter().any(|(access, s)| access == Access::Watched && *s == slot)
+}
+
+/// Writes an op down, from inside a block.
+struct Scribe<'a> {
+    model: &'a Model,
+    home: Option<usize>,
+}
+
+impl Scribe<'_> {
+    fn of(&self, slot: Slot) -> String {
+        let name = self.model.name_of(slot);
+        symbol_within(&name, &self.model.config, self.home).unwrap_or(name)
+    }
+
+    fn plus(&self, slot: Option<Slot>) -> String {
+        slot.map_or(String::new(), |slot| format!(" + {}", self.of(slot)))
+    }
+
+    fn right_side(&self, op: &Op, tensor: &Tensor) -> Option<String> {
+        let c = &self.model.config;
+        let is = |slot: Option<Slot>| slot == Some(tensor.slot);
+        let part = |tensor: &Tensor| c.heads().parts().iter().position(|cols| *cols == tensor.cols);
+        Some(match *op {
+            Op::Embed { table, token, .. } if is(token) => format!("X^ohe {}", self.of(table)),
+            Op::Embed { position, .. } if is(position) => match c.positions {
+                Positions::Learned => "W_p[t]".into(),
+                Positions::SinusoidalOneBased => "sin, cos of t / 10000^(j/C), t and j from 1".into(),
+                _ => "sin, cos of t / 10000^(2j/C), t and j from 0".into(),
+            },
+            Op::Embed { positions, segments, .. } => {
+                format!(
+                    "X{}{}",
+                    if positions.is_some() { " + PE" } else { "" },
+                    self.plus(segments).replace("W_seg", "W_seg[s]")
+                )
+            }
+            Op::Norm { kind, x, scale, .. } if is(scale) => match kind {
+                NormKind::Layer => format!("√(var({}) + ε)", self.of(x)),
+                NormKind::LayerStd => format!("√var({}) + ε", self.of(x)),
+                NormKind::Rms => format!("√(mean({}²) + ε)", self.of(x)),
+            },
+            Op::Norm { kind, x, normalized, scale, .. } if is(normalized) => {
+                let (x, s) = (self.of(x), scale.map_or("s".into(), |s| self.of(s)));
+                if kind == NormKind::Rms { format!("{x} / {s}") } else { format!("({x} − mean({x})) / {s}") }
+            }
+            Op::Norm { kind, x, gain, offset, .. } => {
+                let f = match kind {
+                    NormKind::Layer => "LN",
+                    NormKind::LayerStd => "LN_σ+ε",
+                    NormKind::Rms => "RMS",
+                };
+                let gain = gain.map_or(String::new(), |g| format!(" {}", self.of(g)));
+                format!("{f}({}){gain}{}", self.of(x), self.plus(offset))
+            }
+            Op::Linear { x, b, y, .. } if tensor.cols != (0..y.cols) => {
+                let letter = ["Q", "K", "V"].get(part(tensor)?)?;
+                let bias = if b.is_some() { format!(" + b^{letter}") } else { String::new() };
+                format!("{} W^{letter}{bias}", self.of(x))
+            }
+            Op::Linear { x, w, b, .. } => format!("{} {}{}", self.of(x), self.of(w), self.plus(b)),
+            Op::Rotate { x, y, .. } => {
+                let all = tensor.cols == (0..y.cols);
+                let letter = ["Q", "K"].get(if all { 0 } else { part(tensor)? })?;
+                if all { format!("R(t) on Q and K of {}", self.of(x)) } else { format!("R(t) {letter}") }
+            }
+            Op::Attend { raw, .. } if is(raw) => {
+                let (q, k) = if c.positions == Positions::Rotary { ("RQ", "RK") } else { ("Q", "K") };
+                if c.attention_scale { format!("{q} {k}ᵀ / √{}", c.d_head()) } else { format!("{q} {k}ᵀ") }
+            }
+            Op::Attend { raw: Some(raw), scores, mask, .. } if is(scores) => {
+                format!("{}{}", self.of(raw), if mask == Mask::None { "" } else { " + M" })
+            }
+            Op::Attend { scores: Some(scores), pattern, .. } if is(pattern) => format!("softmax({})", self.of(scores)),
+            Op::Attend { pattern: Some(pattern), drop, .. } => {
+                format!("concat({} V)", dropped(drop, &self.of(pattern)))
+            }
+            Op::Attend { .. } => return None,
+            Op::Activate { f, x, .. } => format!("{}({})", f.name(), self.of(x)),
+            Op::Add { a, b, scale, .. } => match scale {
+                1.0 => format!("{} + {}", self.of(a), self.of(b)),
+                scale => format!("{} + {scale} {}", self.of(a), self.of(b)),
+            },
+            Op::Multiply { a, b, .. } => format!("{} ⊙ {}", self.of(a), self.of(b)),
+            Op::Dropout { x, drop, .. } => dropped(Some(drop), &self.of(x)),
+            Op::Gather { x, .. } => format!("the wanted rows of {}", self.of(x)),
+            Op::Classify { x, w, b, logits, .. } if is(logits) => {
+                format!("{} {}{}{}", self.of(x), self.of(w), if c.tied_head { "ᵀ" } else { "" }, self.plus(b))
+            }
+            Op::Classify { probs, .. } if is(probs) => "softmax(Z)".into(),
+            Op::Classify { .. } => "−log P[target]".into(),
+        })
+    }
+}
+
+fn dropped(drop: Option<Drop>, what: &str) -> String {
+    drop.map_or(what.to_string(), |drop| format!("dropout({what}, {})", drop.p))
+}

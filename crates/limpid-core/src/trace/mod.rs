@@ -1,0 +1,534 @@
+//! Looking inside: every tensor of one run, by name, with its axes, symbol, formula and statistics.
+//!
+//! [`Trace::run`] runs a model that was built for [`Use::Inspect`], forward and, if asked, backward, and then reads
+//! what is asked for from the backend. Nothing is hooked in and nothing is computed differently: tensors that fused
+//! ops do not need are filled beside them, so looking changes no bit. Names are `names::TABLE`'s; `NAME.grad` is
+//! the gradient of the batch's weighted loss in NAME, for tensors and parameters.
+//!
+//! `table` prints tensors and summaries; [`find_not_finite`] is for a trainer whose loss went bad.
+
+pub mod table;
+
+use crate::backend::Backend;
+use crate::model::{Axes, Model, Param, Tensor, Use};
+use crate::names;
+use crate::ops::classify::{self, Target};
+use crate::ops::{Access, Batch, Op, Slot};
+use limpid_base::nearest::nearest;
+
+/// Why something cannot be shown.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No tensor of this model has the name.
+    #[error("unknown tensor `{name}`{}", hint(.known, .nearest))]
+    Unknown {
+        /// The name asked for.
+        name: String,
+        /// Its meaning, where other models have it.
+        known: Option<&'static str>,
+        /// The nearest name that there is.
+        nearest: Option<String>,
+    },
+    /// The gradient was not computed.
+    #[error("`{name}`: this run had no backward pass; ask for one, with targets in the batch")]
+    NoBackward {
+        /// The name asked for.
+        name: String,
+    },
+    /// The tensor has no gradient.
+    #[error("`{name}`: {why}")]
+    NoGradient {
+        /// The name asked for.
+        name: String,
+        /// Why.
+        why: &'static str,
+    },
+    /// The model was built to train or decode.
+    #[error("a trace needs a model built with Use::Inspect, this one is for {found}")]
+    NotForInspection {
+        /// What it was built for.
+        found: String,
+    },
+    /// The batch does not fit the model.
+    #[error("{what}")]
+    Batch {
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The logit lens reads vectors of the residual stream.
+    #[error("`{name}` has axes [{axes}]: the head reads [batch pos d_model]")]
+    NotResidual {
+        /// The name asked for.
+        name: String,
+        /// Its axes.
+        axes: String,
+    },
+}
+
+fn hint(known: &Option<&'static str>, nearest: &Option<String>) -> String {
+    let mut text = known.map_or(String::new(), |about| format!(": this model has none ({about})"));
+    if let Some(near) = nearest {
+        text += &format!("{} did you mean `{near}`?", if known.is_some() { ";" } else { ":" });
+    }
+    text
+}
+
+/// A tensor that explains itself: row-major values with named axes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Labelled {
+    /// Its name.
+    pub name: String,
+    /// What each dimension is, in the field's order.
+    pub axes: Vec<&'static str>,
+    /// Sizes.
+    pub shape: Vec<usize>,
+    /// Row-major values.
+    pub values: Vec<f32>,
+}
+
+impl Labelled {
+    /// The shape in letters: `B T C`.
+    pub fn letters(&self) -> String {
+        self.axes.iter().map(|axis| letter(axis)).collect::<Vec<_>>().join(" ")
+    }
+    /// The element at an index of as many numbers as there are axes.
+    pub fn at(&self, index: &[usize]) -> Option<f32> {
+        let inside = index.len() == self.shape.len() && index.iter().zip(&self.shape).all(|(i, n)| i < n);
+        let flat = index.iter().zip(&self.shape).fold(0, |flat, (i, n)| flat * n + i);
+        inside.then(|| self.values[flat])
+    }
+}
+
+/// The house's letter for an axis (the glossary of `ops`).
+pub fn letter(axis: &str) -> &'static str {
+    match axis {
+        "batch" => "B",
+        "pos" | "query_pos" | "key_pos" => "T",
+        "d_model" => "C",
+        "head" => "H",
+        "d_head" => "D",
+        "d_ff" => "F",
+        "d_vocab" => "V",
+        "segment" => "S",
+        "1" => "1",
+        "features" => "3C",
+        "outputs" => "N",
+        _ => "·",
+    }
+}
+
+/// What one tensor looks like, on one line.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// Its name.
+    pub name: String,
+    /// The seeds' symbol.
+    pub symbol: String,
+    /// How it is made: `Z₃ = X̃ + Z₂`.
+    pub formula: String,
+    /// Its axes in letters: `B T C`.
+    pub letters: String,
+    /// Sizes.
+    pub shape: Vec<usize>,
+    /// Mean of the finite elements (of `losses`: of those that have a target).
+    pub mean: f64,
+    /// Their standard deviation.
+    pub deviation: f64,
+    /// The least of them.
+    pub min: f32,
+    /// The greatest of them.
+    pub max: f32,
+    /// Scores that the mask hides (-inf on purpose).
+    pub masked: usize,
+    /// Elements that are not a number.
+    pub nan: usize,
+    /// Infinite elements that are not masked scores.
+    pub infinite: usize,
+    /// Places of `losses` that predict nothing: no loss is there.
+    pub without_target: usize,
+    /// The earlier name of the same tensor, if this is its second.
+    pub same_as: Option<String>,
+}
+
+/// The first tensor that is not finite.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NotFinite {
+    /// Its name.
+    pub name: String,
+    /// The op that made it, or `parameter`.
+    pub op: &'static str,
+    /// Its first bad element, counted in the tensor as it is stored.
+    pub row: usize,
+    /// The column of that element.
+    pub column: usize,
+    /// The element.
+    pub value: f32,
+    /// How many are bad.
+    pub count: usize,
+}
+
+impl std::fmt::Display for NotFinite {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let NotFinite { name, op, row, column, value, count } = self;
+        write!(
+            f,
+            "`{name}` (made by {op}) has {count} elements that are not finite, the first {value} at row {row}, column {column}"
+        )
+    }
+}
+
+/// One run of a model, to be looked at.
+pub struct Trace<'a> {
+    model: &'a Model,
+    backend: &'a mut dyn Backend,
+    batch: Batch,
+    backward: bool,
+    sequences: usize,
+    length: usize,
+}
+
+impl<'a> Trace<'a> {
+    /// Runs `batch` forward and, if asked, backward. The gradients are this batch's alone: what the backend held
+    /// of parameter gradients is cleared first.
+    ///
+    /// # Errors
+    /// If the model was not built for [`Use::Inspect`], or the batch does not fit it: sequences must be equally
+    /// long and follow one another, tokens inside the vocabulary, and there must be targets for a backward pass.
+    pub fn run(
+        model: &'a Model,
+        backend: &'a mut dyn Backend,
+        batch: &Batch,
+        backward: bool,
+    ) -> Result<Trace<'a>, Error> {
+        let length = fits(model, batch, backward)?;
+        backend.feed(batch);
+        backend.forward(&model.ops);
+        if backward {
+            for param in &model.params {
+                backend.write(param.slot.grad(), &vec![0.0; param.slot.len()]);
+            }
+            backend.backward(&model.back);
+        }
+        let sequences = batch.spans.len();
+        Ok(Trace { model, backend, batch: batch.clone(), backward, sequences, length })
+    }
+
+    /// The model that ran.
+    pub fn model(&self) -> &'a Model {
+        self.model
+    }
+
+    /// The batch it ran on.
+    pub fn batch(&self) -> &Batch {
+        &self.batch
+    }
+
+    /// Names of the tensors of the forward pass, in its order, the token ids first.
+    pub fn names(&self) -> impl Iterator<Item = &'a str> {
+        std::iter::once("input").chain(self.model.tensors.iter().map(|t| t.name.as_str()))
+    }
+
+    /// A tensor, a parameter, or the gradient of either (`NAME.grad`).
+    ///
+    /// # Errors
+    /// If there is no such name (the nearest is in the message), or a gradient was not computed.
+    pub fn get(&self, name: &str) -> Result<Labelled, Error> {
+        if name == "input" {
+            return Ok(self.labelled(name, Axes::Position, self.batch.tokens.iter().map(|id| *id as f32).collect()));
+        }
+        if let Some(base) = name.strip_suffix(".grad") {
+            return self.gradient(name, base);
+        }
+        if let Some(tensor) = self.model.tensor(name) {
+            return Ok(self.tensor(name, tensor, tensor.slot));
+        }
+        match self.model.param(name) {
+            Some(param) => Ok(self.param(name, param, param.slot)),
+            None => Err(self.unknown(name)),
+        }
+    }
+
+    /// One line for every tensor of the forward pass, in its order.
+    pub fn rows(&self) -> Vec<Row> {
+        let places: Vec<(&str, Slot, std::ops::Range<usize>)> =
+            self.model.tensors.iter().map(|t| (t.name.as_str(), t.slot, t.cols.clone())).collect();
+        self.names()
+            .filter_map(|name| {
+                let mut row = self.row(name).ok()?;
+                let mine = places.iter().position(|(n, ..)| *n == name);
+                let same =
+                    |i: usize| places[..i].iter().find(|(_, slot, cols)| (slot, cols) == (&places[i].1, &places[i].2));
+                row.same_as = mine.and_then(same).map(|(name, ..)| name.to_string());
+                Some(row)
+            })
+            .collect()
+    }
+
+    /// The line of one tensor, parameter or gradient.
+    ///
+    /// # Errors
+    /// As [`Trace::get`].
+    pub fn row(&self, name: &str) -> Result<Row, Error> {
+        let tensor = self.get(name)?;
+        let masked_scores = name.ends_with(".hook_attn_scores");
+        let mut row = Row {
+            name: name.to_string(),
+            symbol: names::symbol(name, &self.model.config).unwrap_or_default(),
+            formula: names::formula(self.model, name).unwrap_or_default(),
+            letters: tensor.letters(),
+            shape: tensor.shape,
+            mean: 0.0,
+            deviation: 0.0,
+            min: f32::NAN,
+            max: f32::NAN,
+            masked: 0,
+            nan: 0,
+            infinite: 0,
+            without_target: 0,
+            same_as: None,
+        };
+        let mut finite = vec![];
+        let vocab_size = self.model.config.vocab_size;
+        let idle = |n| name == "losses" && classify::target(&self.batch, n, vocab_size) == Target::None;
+        for (n, v) in tensor.values.into_iter().enumerate() {
+            match v {
+                _ if idle(n) => row.without_target += 1,
+                v if v.is_nan() => row.nan += 1,
+                f32::NEG_INFINITY if masked_scores => row.masked += 1,
+                v if v.is_infinite() => row.infinite += 1,
+                v => finite.push(v),
+            }
+        }
+        let n = finite.len().max(1) as f64;
+        row.mean = finite.iter().map(|v| f64::from(*v)).sum::<f64>() / n;
+        row.deviation = (finite.iter().map(|v| (f64::from(*v) - row.mean).powi(2)).sum::<f64>() / n).sqrt();
+        row.min = finite.iter().copied().fold(f32::NAN, f32::min);
+        row.max = finite.iter().copied().fold(f32::NAN, f32::max);
+        Ok(row)
+    }
+
+    /// The first tensor of the run that is not finite, in the order of the ops; masked scores do not count.
+    pub fn first_not_finite(&self) -> Option<NotFinite> {
+        let read = |slot: Slot| self.backend.read(slot.of(&self.batch));
+        bad_params(self.model, &read).or_else(|| {
+            self.model.ops.iter().find_map(|op| {
+                bad_output(op, &read).map(|(slot, bad)| NotFinite { name: self.model.name_of(slot), ..bad })
+            })
+        })
+    }
+
+    /// The logit lens: what the head would predict if it read `name` (a `[batch pos d_model]` tensor such as
+    /// `blocks.0.hook_resid_post`) instead of what leaves the last block. Returns the probabilities. The run is left
+    /// as it was.
+    ///
+    /// # Errors
+    /// As [`Trace::get`], and if the tensor does not have those axes.
+    pub fn lens(&mut self, name: &str) -> Result<Labelled, Error> {
+        let seen = self.get(name)?;
+        if seen.axes != ["batch", "pos", "d_model"] {
+            return Err(Error::NotResidual { name: name.into(), axes: seen.axes.join(" ") });
+        }
+        let last = format!("blocks.{}.hook_resid_post", self.model.config.n_layer - 1);
+        let slot = self.model.tensor(&last).ok_or_else(|| self.unknown(&last))?.slot.of(&self.batch);
+        let maker = self.model.ops.iter().position(|op| op.output().of(&self.batch) == slot);
+        let head = &self.model.ops[maker.map_or(0, |i| i + 1)..];
+        let keep = self.backend.read(slot);
+        self.backend.write(slot, &seen.values);
+        self.backend.forward(head);
+        let probs = self.get("probs");
+        self.backend.write(slot, &keep);
+        self.backend.forward(head);
+        Ok(Labelled { name: format!("lens({name})"), ..probs? })
+    }
+
+    // ---- reading
+
+    fn gradient(&self, name: &str, base: &str) -> Result<Labelled, Error> {
+        if base == "input" {
+            return Err(Error::NoGradient { name: name.into(), why: "token ids are not differentiable" });
+        }
+        let (tensor, param) = (self.model.tensor(base), self.model.param(base));
+        if tensor.is_none() && param.is_none() {
+            return Err(self.unknown(name));
+        }
+        if !self.backward {
+            return Err(Error::NoBackward { name: name.into() });
+        }
+        if let Some(param) = param {
+            return Ok(self.param(name, param, param.slot.grad()));
+        }
+        match (base, tensor.map(|t| (t, t.grad))) {
+            // head and loss are one op, and its ends have gradients of one line each
+            ("losses", _) => {
+                Ok(self.labelled(name, Axes::Position, self.each_target(|to, target| to.push(self.weight(target)))))
+            }
+            ("probs", _) => {
+                let (probs, v) = (self.get("probs")?, self.model.config.vocab_size);
+                let mut rows = probs.values.chunks_exact(v);
+                let slopes = self.each_target(|to, target| {
+                    let p = rows.next().unwrap_or_default().iter().enumerate();
+                    to.extend(p.map(|(j, p)| match target {
+                        Target::Token(t) if t == j => -self.batch.weight / p,
+                        Target::Soft(y) if y[j] != 0.0 => -self.batch.weight * y[j] / p,
+                        _ => 0.0,
+                    }));
+                });
+                Ok(self.labelled(name, Axes::Vocab, slopes))
+            }
+            (_, Some((tensor, Some(grad)))) => Ok(self.tensor(name, tensor, grad)),
+            _ => Err(Error::NoGradient { name: name.into(), why: "nothing differentiable depends on it" }),
+        }
+    }
+
+    fn weight(&self, target: Target) -> f32 {
+        if target == Target::None { 0.0 } else { self.batch.weight }
+    }
+
+    fn each_target(&self, mut f: impl FnMut(&mut Vec<f32>, Target)) -> Vec<f32> {
+        let mut to = vec![];
+        (0..self.batch.tokens.len())
+            .for_each(|n| f(&mut to, classify::target(&self.batch, n, self.model.config.vocab_size)));
+        to
+    }
+
+    fn param(&self, name: &str, param: &Param, slot: Slot) -> Labelled {
+        let axes = names::lookup(name).map_or(vec![], |(entry, _)| entry.axes.split(' ').collect());
+        Labelled { name: name.into(), axes, shape: param.shape(), values: self.backend.read(slot) }
+    }
+
+    /// A tensor's columns, from its own place or its gradient's.
+    fn tensor(&self, name: &str, tensor: &Tensor, slot: Slot) -> Labelled {
+        let all = self.backend.read(slot.of(&self.batch));
+        let values = if tensor.cols == (0..slot.cols) {
+            all
+        } else {
+            all.chunks_exact(slot.cols).flat_map(|row| &row[tensor.cols.clone()]).copied().collect()
+        };
+        self.labelled(name, tensor.axes, values)
+    }
+
+    /// Puts names to the axes of stored rows (batch x pos).
+    fn labelled(&self, name: &str, axes: Axes, values: Vec<f32>) -> Labelled {
+        let (c, b, t) = (&self.model.config, self.sequences, self.length);
+        let wide = values.len() / (b * t).max(1);
+        let (axes, shape): (&[&'static str], _) = match axes {
+            Axes::Model => (&["batch", "pos", "d_model"], vec![b, t, wide]),
+            Axes::Heads => (&["batch", "pos", "head", "d_head"], vec![b, t, wide / c.d_head(), c.d_head()]),
+            Axes::Scores => (&["batch", "head", "query_pos", "key_pos"], vec![b, c.n_head, t, t]),
+            Axes::Ffn => (&["batch", "pos", "d_ff"], vec![b, t, wide]),
+            Axes::Vocab => (&["batch", "pos", "d_vocab"], vec![b, t, wide]),
+            Axes::One => (&["batch", "pos", "1"], vec![b, t, 1]),
+            Axes::Position => (&["batch", "pos"], vec![b, t]),
+            Axes::Features => (&["batch", "pos", "features"], vec![b, t, wide]),
+        };
+        let values = if axes[1] == "head" {
+            // stored as (query, head, key), with room for as many keys as the model was built for
+            let room = wide / c.n_head;
+            let row = |b: usize, h: usize, i: usize| &values[(b * t + i) * wide + h * room..][..t];
+            let rows = (0..b).flat_map(|b| (0..c.n_head).flat_map(move |h| (0..t).map(move |i| (b, h, i))));
+            rows.flat_map(|(b, h, i)| row(b, h, i)).copied().collect()
+        } else {
+            values
+        };
+        Labelled { name: name.into(), axes: axes.to_vec(), shape, values }
+    }
+
+    fn unknown(&self, name: &str) -> Error {
+        let base = name.strip_suffix(".grad").unwrap_or(name);
+        let all = || self.names().chain(self.model.params.iter().map(|p| p.name.as_str()));
+        // the end of a name is meant more often than a slip of the finger
+        let ends = all().find(|known| known.strip_suffix(base).is_some_and(|rest| rest.ends_with('.')));
+        let near = ends.or_else(|| nearest(base, all())).map(|near| near.to_string() + &name[base.len()..]);
+        Error::Unknown { name: name.into(), known: names::describe(base), nearest: near }
+    }
+}
+
+/// The length of the batch's sequences, if it fits.
+fn fits(model: &Model, batch: &Batch, backward: bool) -> Result<usize, Error> {
+    let Use::Inspect { batch: most, context } = model.purpose else {
+        return Err(Error::NotForInspection { found: format!("{:?}", model.purpose) });
+    };
+    let wrong = |what: String| Err(Error::Batch { what });
+    let (rows, c) = (batch.tokens.len(), &model.config);
+    let length = batch.spans.first().map_or(0, |span| span.rows);
+    if length == 0 {
+        return wrong("the batch has no tokens".into());
+    }
+    if length > context || batch.spans.len() > most {
+        let sizes = (batch.spans.len(), length);
+        return wrong(format!(
+            "{} sequences of {} tokens do not fit a model built to inspect {most} of {context}",
+            sizes.0, sizes.1
+        ));
+    }
+    let regular = |(b, span): (usize, &crate::ops::Span)| (span.row, span.rows, span.past) == (b * length, length, 0);
+    if !batch.spans.iter().enumerate().all(regular)
+        || rows != length * batch.spans.len()
+        || batch.positions.len() != rows
+    {
+        return wrong("the sequences of a trace are equally long and follow one another: pad the shorter ones".into());
+    }
+    let beyond = |what: &str, ids: &[u32], n: usize, size: &str| match ids.iter().find(|id| **id as usize >= n) {
+        Some(id) => wrong(format!("{what} {id} is outside the model's {size} of {n}")),
+        None => Ok(0),
+    };
+    beyond("token", &batch.tokens, c.vocab_size, "vocabulary")?;
+    beyond("position", &batch.positions, c.context_length, "context")?;
+    beyond("segment", &batch.segments, c.n_segment.max(1), "segments")?;
+    if backward && model.losses().is_none() {
+        return wrong("this model has no head, so there is no loss to go back from".into());
+    }
+    let targets: Vec<u32> = batch.targets.iter().copied().filter(|t| *t != crate::ops::IGNORE).collect();
+    beyond("target", &targets, c.vocab_size, "vocabulary")?;
+    let soft = batch.soft_targets.len();
+    let counts = [batch.targets.len(), batch.segments.len(), soft / c.vocab_size];
+    if counts.iter().any(|n| *n != 0 && *n != rows) || !soft.is_multiple_of(c.vocab_size) {
+        return wrong(format!("targets and segments are given for all of the {rows} tokens or none"));
+    }
+    if backward && targets.is_empty() && soft == 0 {
+        return wrong("gradients need a loss, and a loss needs targets: the batch has none".into());
+    }
+    Ok(length)
+}
+
+fn bad(values: &[f32], cols: usize, masked: bool) -> Option<NotFinite> {
+    let is_bad = |v: &f32| !(v.is_finite() || masked && *v == f32::NEG_INFINITY);
+    let first = values.iter().position(is_bad)?;
+    let (value, count) = (values[first], values.iter().filter(|v| is_bad(v)).count());
+    Some(NotFinite { name: String::new(), op: "", row: first / cols, column: first % cols, value, count })
+}
+
+fn bad_params(model: &Model, read: &dyn Fn(Slot) -> Vec<f32>) -> Option<NotFinite> {
+    let of = |p: &Param| {
+        bad(&read(p.slot), p.slot.cols, false).map(|bad| NotFinite { name: p.name.clone(), op: "parameter", ..bad })
+    };
+    model.params.iter().find_map(of)
+}
+
+/// What an op made that is not finite: what it makes on the way first.
+fn bad_output(op: &Op, read: &dyn Fn(Slot) -> Vec<f32>) -> Option<(Slot, NotFinite)> {
+    let masked = if let Op::Attend { scores, .. } = op { *scores } else { None };
+    let mut copy = *op;
+    let watched: Vec<Slot> =
+        copy.operands().filter(|(access, _)| *access == Access::Watched).map(|(_, slot)| *slot).collect();
+    let of =
+        |slot: Slot| Some((slot, NotFinite { op: op.name(), ..bad(&read(slot), slot.cols, masked == Some(slot))? }));
+    watched.into_iter().chain([op.output()]).find_map(of)
+}
+
+/// Runs `batch` again, op by op, and names the first tensor that is not finite; parameters come before all. For any
+/// model, with or without shared places: a trainer asks when its loss or its gradient's norm is not finite.
+pub fn find_not_finite(model: &Model, backend: &mut dyn Backend, batch: &Batch) -> Option<NotFinite> {
+    if let Some(bad) = bad_params(model, &|slot| backend.read(slot)) {
+        return Some(bad);
+    }
+    backend.feed(batch);
+    for (i, op) in model.ops.iter().enumerate() {
+        backend.forward(std::slice::from_ref(op));
+        if let Some((slot, bad)) = bad_output(op, &|slot| backend.read(slot.of(batch))) {
+            let name = if slot == op.output() { model.output_name(i).to_string() } else { model.name_of(slot) };
+            return Some(NotFinite { name, ..bad });
+        }
+    }
+    None
+}

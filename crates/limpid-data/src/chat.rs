@@ -1,0 +1,484 @@
+//! Conversations: JSON lines in three forms, one template, and a loss on the answers alone. docs/chat.md is for users.
+//!
+//! ```text
+//! <|system|>
+//! You are brief.
+//! <|user|>
+//! Where is the kite?
+//! <|assistant|>
+//! In the tree.<|end|>
+//! ```
+//!
+//! The markers are text that every tokenizer can write; one that has them as special tokens has each as one. What an
+//! assistant says and the `<|end|>` after it are to be predicted, nothing else is. The text before an answer is encoded
+//! apart from it, as a prompt is when the model answers.
+
+use super::Tokens;
+use limpid_tokenizer::Tokenizer;
+use serde_json::{Map, Value};
+
+/// What the template writes round messages, in the order of [`Role`], and after an answer.
+pub const MARKERS: [&str; 4] = ["<|system|>", "<|user|>", "<|assistant|>", "<|end|>"];
+
+/// Ends what an assistant says.
+pub const END: &str = MARKERS[3];
+
+/// [`Conversation::text`] in Jinja, and with `add_generation_prompt` what an answer comes after.
+const TEMPLATE: &str = concat!(
+    "{%- for message in messages -%}{{ '<|' + message['role'] + '|>\\n' + message['content'] }}",
+    "{%- if message['role'] == 'assistant' -%}{{ '<|end|>' }}{%- endif -%}{{ '\\n' }}{%- endfor -%}",
+    "{%- if add_generation_prompt -%}{{ '<|assistant|>\\n' }}{%- endif -%}"
+);
+/// Comes first where every text of the model does so.
+const BEGIN: &str = "{{- bos_token -}}";
+
+/// The template for other programs, in Jinja, of a model with this tokenizer.
+pub fn template(tokenizer: &Tokenizer) -> String {
+    let begin = if tokenizer.bos().is_some() { BEGIN } else { "" };
+    format!("{begin}{TEMPLATE}")
+}
+
+/// Whether a template is [`template`]: of others there is no telling what they write.
+pub fn is_template(text: &str) -> bool {
+    let text = text.trim_end();
+    text.strip_prefix(BEGIN).unwrap_or(text) == TEMPLATE
+}
+
+/// Longest line, in bytes: read as JSON it takes many times that.
+const LONGEST: usize = 16 << 20;
+
+/// Why conversations cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ChatError {
+    /// A line that is no conversation.
+    #[error("line {line}: {fault}")]
+    Line {
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        fault: Fault,
+    },
+    /// A text that a tokenizer cannot write.
+    #[error("line {line}: {fault}")]
+    Encode {
+        /// The line, from 1.
+        line: usize,
+        /// What the tokenizer said.
+        fault: limpid_tokenizer::Error,
+    },
+    /// A message that cannot be put into the template.
+    #[error(transparent)]
+    Message(#[from] Fault),
+    /// A message that a tokenizer cannot write.
+    #[error(transparent)]
+    Tokenizer(#[from] limpid_tokenizer::Error),
+    /// Nothing is left.
+    #[error("there is no conversation in it ({skipped} bad lines were skipped)")]
+    Empty {
+        /// Lines left out.
+        skipped: usize,
+    },
+}
+
+/// What is wrong with a line.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// Not JSON.
+    #[error("it is not JSON ({0}); expected one object on each line")]
+    Json(String),
+    /// More than one conversation could have.
+    #[error("it is longer than the {LONGEST} bytes that one conversation may have")]
+    Long,
+    /// Not one of the forms.
+    #[error("expected an object with `messages`, `prompt` and `completion`, or `instruction` and `output`, found {0}")]
+    Form(String),
+    /// Something that is not of its type.
+    #[error("expected {what} to be {wanted}, found {found}")]
+    Type {
+        /// What.
+        what: String,
+        /// The type it should have.
+        wanted: &'static str,
+        /// What it is.
+        found: String,
+    },
+    /// `messages` without any.
+    #[error("`messages` is empty; expected at least one of the role `assistant`")]
+    NoMessages,
+    /// A role that is none.
+    #[error("message {message} has the role `{role}`; expected `system`, `user` or `assistant`")]
+    Role {
+        /// Which message, from 1.
+        message: usize,
+        /// Its role.
+        role: String,
+    },
+    /// Nobody answers.
+    #[error("no message has the role `assistant`, so there is no answer to learn")]
+    NoAnswer,
+    /// A text that would be taken for the template.
+    #[error("message {message} contains {marker}, which the template keeps for itself")]
+    Marker {
+        /// Which message, from 1.
+        message: usize,
+        /// What it contains.
+        marker: &'static str,
+    },
+}
+
+/// Who speaks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// Whoever sets the scene.
+    System,
+    /// Whoever asks.
+    User,
+    /// The model.
+    Assistant,
+}
+
+/// What one speaker says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Message {
+    /// Who.
+    pub role: Role,
+    /// What.
+    pub content: String,
+}
+
+/// Messages in their order, at least one of them the assistant's.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Conversation {
+    /// The line it was read from, from 1.
+    pub line: usize,
+    /// The messages.
+    pub messages: Vec<Message>,
+}
+
+/// What a file of conversations holds.
+#[derive(Debug)]
+pub struct Chat {
+    /// Those that could be read.
+    pub conversations: Vec<Conversation>,
+    /// Lines left out.
+    pub skipped: usize,
+    /// Why the first of them was.
+    pub first_skipped: Option<ChatError>,
+}
+
+/// Whether a file that begins with this line is one of conversations: the line is an object with the keys of one of the
+/// forms.
+pub fn is_chat(first_line: &str) -> bool {
+    let object: Result<Map<String, Value>, _> = serde_json::from_str(first_line.trim_start_matches('\u{feff}'));
+    object.is_ok_and(|object| form(&object).is_some())
+}
+
+/// The conversations of a text, one a line; blank lines do not count.
+///
+/// # Errors
+/// At the first line that is no conversation, unless `skip_bad`; and if none is left.
+pub fn read(text: &str, skip_bad: bool) -> Result<Chat, ChatError> {
+    let mut chat = Chat { conversations: vec![], skipped: 0, first_skipped: None };
+    for (i, line) in text.trim_start_matches('\u{feff}').lines().enumerate().filter(|(_, l)| !l.trim().is_empty()) {
+        let line_number = i + 1;
+        match parse(line) {
+            Ok(messages) => chat.conversations.push(Conversation { line: line_number, messages }),
+            Err(fault) => {
+                let error = ChatError::Line { line: line_number, fault };
+                if !skip_bad {
+                    return Err(error);
+                }
+                chat.skipped += 1;
+                chat.first_skipped.get_or_insert(error);
+            }
+        }
+    }
+    match chat.conversations.is_empty() {
+        true => Err(ChatError::Empty { skipped: chat.skipped }),
+        false => Ok(chat),
+    }
+}
+
+/// Every conversation as a document, after the token that texts of this tokenizer's model begin with, if there is one;
+/// the answers are counted.
+///
+/// # Errors
+/// If the tokenizer cannot write a text.
+pub fn tokens(conversations: &[Conversation], tokenizer: &Tokenizer) -> Result<Tokens, ChatError> {
+    let (mut ids, mut ends, mut counted) = (vec![], vec![], vec![]);
+    for conversation in conversations {
+        ids.extend(tokenizer.bos());
+        counted.resize(ids.len(), false);
+        for (text, answer) in conversation.parts() {
+            let part = encode(&text, tokenizer);
+            ids.extend(part.map_err(|fault| ChatError::Encode { line: conversation.line, fault })?);
+            counted.resize(ids.len(), answer);
+        }
+        ends.push(ids.len());
+    }
+    Ok(Tokens::of_documents(ids, ends, Some(counted)))
+}
+
+/// The ids that an answer to `messages` comes after.
+///
+/// # Errors
+/// If a message holds a marker, or the tokenizer cannot write it.
+pub fn prompt(messages: &[Message], tokenizer: &Tokenizer) -> Result<Vec<u32>, ChatError> {
+    unmarked(messages)?;
+    let answer = Message { role: Role::Assistant, content: String::new() };
+    let parts = Conversation { line: 1, messages: [messages, &[answer]].concat() }.parts();
+    let mut ids: Vec<u32> = tokenizer.bos().into_iter().collect();
+    for (text, _) in &parts[..parts.len() - 2] {
+        ids.extend(encode(text, tokenizer)?);
+    }
+    Ok(ids)
+}
+
+impl Conversation {
+    /// As the template writes it.
+    pub fn text(&self) -> String {
+        self.parts().into_iter().map(|(text, _)| text).collect()
+    }
+
+    /// Its text in parts: what is given, and what is to be answered.
+    fn parts(&self) -> Vec<(String, bool)> {
+        let (mut parts, mut given) = (vec![], String::new());
+        for Message { role, content } in &self.messages {
+            given += MARKERS[*role as usize];
+            given.push('\n');
+            if *role == Role::Assistant {
+                parts.push((std::mem::take(&mut given), false));
+                parts.push((format!("{content}{END}"), true));
+            } else {
+                given += content;
+            }
+            given.push('\n');
+        }
+        parts.push((given, false));
+        parts
+    }
+}
+
+/// The ids of text where no other special token than the markers is one.
+fn encode(text: &str, tokenizer: &Tokenizer) -> Result<Vec<u32>, limpid_tokenizer::Error> {
+    let known = MARKERS.map(|marker| tokenizer.special(marker).map(|id| (marker, id)));
+    let next = |rest: &str| known.iter().flatten().filter_map(|(m, id)| Some((rest.find(m)?, m.len(), *id))).min();
+    let (mut ids, mut rest) = (vec![], text);
+    while let Some((at, length, id)) = next(rest) {
+        ids.extend(tokenizer.encode_ordinary(&rest[..at])?);
+        ids.push(id);
+        rest = &rest[at + length..];
+    }
+    ids.extend(tokenizer.encode_ordinary(rest)?);
+    Ok(ids)
+}
+
+/// The keys of an object's form.
+fn form(object: &Map<String, Value>) -> Option<&'static [&'static str]> {
+    const FORMS: [&[&str]; 3] = [&["messages"], &["prompt", "completion"], &["instruction", "output"]];
+    FORMS.into_iter().find(|keys| keys.iter().all(|key| object.contains_key(*key)))
+}
+
+fn parse(line: &str) -> Result<Vec<Message>, Fault> {
+    if line.len() > LONGEST {
+        return Err(Fault::Long);
+    }
+    let value: Value = serde_json::from_str(line).map_err(|e| Fault::Json(e.to_string()))?;
+    let object = value.as_object().ok_or_else(|| Fault::Form(kind(&value)))?;
+    let text = |key: &str| match &object[key] {
+        Value::String(text) => Ok(text.clone()),
+        other => Err(wrong(format!("`{key}`"), "a text", other)),
+    };
+    let pair = |asked: String, answer: String| {
+        let message = |role, content| Message { role, content };
+        vec![message(Role::User, asked), message(Role::Assistant, answer)]
+    };
+    let messages = match form(object) {
+        Some(["messages"]) => match &object["messages"] {
+            Value::Array(messages) => messages.iter().enumerate().map(|(i, m)| message(i + 1, m)).collect(),
+            other => Err(wrong("`messages`".into(), "a list", other)),
+        }?,
+        Some(["prompt", ..]) => pair(text("prompt")?, text("completion")?),
+        Some(_) => {
+            let input = if object.contains_key("input") { text("input")? } else { String::new() };
+            let between = if input.is_empty() { "" } else { "\n\n" };
+            pair(text("instruction")? + between + &input, text("output")?)
+        }
+        None if object.is_empty() => return Err(Fault::Form("an empty one".into())),
+        None => {
+            let keys: Vec<String> = object.keys().take(8).map(|key| format!("`{key}`")).collect();
+            return Err(Fault::Form(keys.join(", ")));
+        }
+    };
+    unmarked(&messages)?;
+    match () {
+        () if messages.is_empty() => Err(Fault::NoMessages),
+        () if messages.iter().all(|m| m.role != Role::Assistant) => Err(Fault::NoAnswer),
+        () => Ok(messages),
+    }
+}
+
+/// Refuses what would be taken for the template.
+fn unmarked(messages: &[Message]) -> Result<(), Fault> {
+    let marked = |content: &str| MARKERS.into_iter().find(|marker| content.contains(marker));
+    match messages.iter().enumerate().find_map(|(i, m)| Some((i + 1, marked(&m.content)?))) {
+        Some((message, marker)) => Err(Fault::Marker { message, marker }),
+        None => Ok(()),
+    }
+}
+
+fn message(n: usize, value: &Value) -> Result<Message, Fault> {
+    let text = |key: &str| match value.get(key) {
+        Some(Value::String(text)) => Ok(text.clone()),
+        other => Err(wrong(format!("`{key}` of message {n}"), "a text", other.unwrap_or(&Value::Null))),
+    };
+    let role = match text("role")?.as_str() {
+        "system" => Role::System,
+        "user" => Role::User,
+        "assistant" => Role::Assistant,
+        other => return Err(Fault::Role { message: n, role: other.into() }),
+    };
+    Ok(Message { role, content: text("content")? })
+}
+
+fn wrong(what: String, wanted: &'static str, found: &Value) -> Fault {
+    Fault::Type { what, wanted, found: kind(found) }
+}
+
+fn kind(value: &Value) -> String {
+    let kind = match value {
+        Value::Null => "nothing",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    };
+    kind.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use limpid_tokenizer::{Kind, Order};
+    use serde_json::json;
+
+    const TALK: &str = r#"{"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Ho."}, {"role": "user", "content": "Bye"},
+        {"role": "assistant", "content": ""}]}"#;
+
+    fn one(line: &str) -> Conversation {
+        read(&line.replace('\n', " "), false).unwrap().conversations.remove(0)
+    }
+
+    #[test]
+    fn the_template_and_the_three_forms() {
+        let want =
+            "<|system|>\nBe brief.\n<|user|>\nHi\n<|assistant|>\nHo.<|end|>\n<|user|>\nBye\n<|assistant|>\n<|end|>\n";
+        assert_eq!(one(TALK).text(), want);
+        for (line, asked) in [
+            (r#"{"prompt": "A?", "completion": "B"}"#, "A?"),
+            (r#"{"instruction": "A?", "input": "", "output": "B", "id": 3}"#, "A?"),
+            (r#"{"instruction": "A?", "input": "x\ny", "output": "B"}"#, "A?\n\nx\ny"),
+        ] {
+            assert!(is_chat(line));
+            assert_eq!(one(line).text(), format!("<|user|>\n{asked}\n<|assistant|>\nB<|end|>\n"));
+        }
+        assert!(is_chat(&format!("\u{feff}{}", TALK.replace('\n', ""))));
+        for line in ["", "{", "[]", r#"{"text": "x"}"#, r#"{"prompt": "x"}"#, "Once there was"] {
+            assert!(!is_chat(line), "{line}");
+        }
+    }
+
+    /// transformers writes what is written here, from the template in a model's folder (reference/chat.py).
+    #[test]
+    fn the_template_in_jinja_is_the_same() {
+        let told: Value = serde_json::from_str(include_str!("../../../fixtures/chat/template.json")).unwrap();
+        let tokenizer = Tokenizer::named("gpt2").unwrap();
+        assert_eq!(told["template"], template(&tokenizer));
+        assert!(is_template(&format!("{}\n", template(&tokenizer))));
+        assert!(is_template(&format!("{BEGIN}{TEMPLATE}")) && !is_template("") && !is_template(&TEMPLATE[1..]));
+        assert_eq!(tokenizer.end_of_turn(), None);
+        for case in told["cases"].as_array().unwrap() {
+            let talk = one(&json!({ "messages": case["messages"] }).to_string());
+            assert_eq!(case["text"], talk.text());
+            // what a model is asked is what it was taught to answer
+            let (_, asked) = talk.messages.split_last().unwrap();
+            let ids = prompt(asked, &tokenizer).unwrap();
+            assert_eq!(case["asked"], tokenizer.decode(&ids).unwrap());
+            let taught = tokens(std::slice::from_ref(&talk), &tokenizer).unwrap();
+            assert_eq!(ids, (0..ids.len()).map(|i| taught.id(i)).collect::<Vec<_>>());
+            assert!(taught.counted(ids.len()) && !taught.counted(ids.len() - 1));
+        }
+        let marked = Message { role: Role::User, content: "<|system|>".into() };
+        assert!(matches!(prompt(&[marked], &tokenizer), Err(ChatError::Message(Fault::Marker { message: 1, .. }))));
+        // a marker that is a special token ends an answer
+        let own = Tokenizer::train(Kind::Char, "a<|user|>\nassistant", Order::Sorted, &MARKERS).unwrap();
+        assert_eq!(own.end_of_turn(), own.special(END));
+    }
+
+    /// With the markers as characters and as special tokens, the answers and their ends are counted, and nothing else.
+    #[test]
+    fn answers_and_their_ends_are_counted() {
+        let talk = one(TALK);
+        let text = talk.text() + "Ho.<|end|>";
+        for (kind, specials) in [(Kind::Char, &[][..]), (Kind::Char, &MARKERS), (Kind::Word, &MARKERS)] {
+            let tokenizer = Tokenizer::train(kind, &text, Order::Sorted, specials).unwrap();
+            let tokens = tokens(&[talk.clone(), talk.clone()], &tokenizer).unwrap();
+            assert_eq!((tokens.documents(), tokens.document(1).end), (2, tokens.len()));
+            for document in [0, 1].map(|i| tokens.document(i)) {
+                let ids = |counted: bool| -> Vec<u32> {
+                    document.clone().filter(|i| !counted || tokens.counted(*i)).map(|i| tokens.id(i)).collect()
+                };
+                assert_eq!(tokenizer.decode(&ids(true)).unwrap().replace(' ', ""), "Ho.<|end|><|end|>");
+                assert_eq!(ids(false), tokenizer.encode(&talk.text()).unwrap());
+            }
+        }
+        // a special token in what is said is text
+        let tokenizer = Tokenizer::named("gpt2").unwrap();
+        let said = one(r#"{"prompt": "<|endoftext|>", "completion": "<|endoftext|>"}"#);
+        let tokens = tokens(std::slice::from_ref(&said), &tokenizer).unwrap();
+        let ids: Vec<u32> = (0..tokens.len()).map(|i| tokens.id(i)).collect();
+        assert!(!ids.contains(&50256));
+        assert_eq!(tokenizer.decode(&ids).unwrap(), said.text());
+    }
+
+    #[test]
+    fn bad_lines_are_named_or_counted() {
+        let good = r#"{"prompt": "a", "completion": "b"}"#;
+        for (bad, said) in [
+            ("{\"prompt\": ", "it is not JSON"),
+            ("[1]", "found a list"),
+            ("{}", "found an empty one"),
+            (r#"{"text": "x", "id": 1}"#, "found `id`, `text`"),
+            (r#"{"messages": []}"#, "`messages` is empty"),
+            (r#"{"messages": "x"}"#, "expected `messages` to be a list, found a text"),
+            (
+                r#"{"messages": [{"role": "robot", "content": "x"}]}"#,
+                "message 1 has the role `robot`; expected `system`",
+            ),
+            (
+                r#"{"messages": [{"role": "user", "content": 4}]}"#,
+                "expected `content` of message 1 to be a text, found a n",
+            ),
+            (r#"{"messages": ["x"]}"#, "expected `role` of message 1 to be a text, found nothing"),
+            (r#"{"messages": [{"role": "user", "content": "x"}]}"#, "no answer"),
+            (r#"{"prompt": null, "completion": "x"}"#, "expected `prompt` to be a text, found nothing"),
+            (r#"{"instruction": "x", "input": [], "output": "y"}"#, "expected `input` to be a text, found a list"),
+            (r#"{"prompt": "x", "completion": "say <|end|>"}"#, "message 2 contains <|end|>"),
+            (&format!("[{}0]", "0,".repeat(LONGEST / 2)), "longer than the 16777216 bytes"),
+        ] {
+            let text = format!("{good}\n\n{bad}\n{good}\n");
+            let error = read(&text, false).unwrap_err().to_string();
+            assert!(error.starts_with("line 3: ") && error.contains(said), "{error}");
+            let chat = read(&text, true).unwrap();
+            assert_eq!((chat.conversations.len(), chat.skipped, chat.conversations[1].line), (2, 1, 4));
+            assert_eq!(chat.first_skipped.unwrap().to_string(), error);
+        }
+        assert!(matches!(read("\n[]\n", true), Err(ChatError::Empty { skipped: 1 })));
+        let tokenizer = Tokenizer::train(Kind::Char, "<|user|>\nassistant<|end|>", Order::Sorted, &[]).unwrap();
+        let error =
+            tokens(&read("\n\n{\"prompt\": \"Q\", \"completion\": \"\"}", false).unwrap().conversations, &tokenizer);
+        assert!(error.unwrap_err().to_string().starts_with("line 3: "));
+    }
+}

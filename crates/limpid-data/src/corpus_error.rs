@@ -1,0 +1,183 @@
+//! Why a corpus cannot be read, prepared or opened: what, where, and how to mend it.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Where a document stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Its file; `-` is standard input.
+    pub path: PathBuf,
+    /// What is counted: `line`, `row` or `item`; empty for a whole file.
+    pub unit: &'static str,
+    /// Which one, from 1.
+    pub number: u64,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let name = if self.path == Path::new("-") { "standard input".into() } else { self.path.display().to_string() };
+        if self.unit.is_empty() { write!(f, "{name}") } else { write!(f, "{name}, {} {}", self.unit, self.number) }
+    }
+}
+
+/// Why a corpus cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CorpusError {
+    /// The file system's answer.
+    #[error("{}", .path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What happened.
+        source: io::Error,
+    },
+    /// A name that stands for nothing.
+    #[error("{0}: there is no such file or folder (or use builtin:stories)")]
+    NotFound(String),
+    /// A folder without documents.
+    #[error("{}: the folder has no documents (.txt, .md, .jsonl, .ndjson, .json, .parquet, these with .gz or .zst)", .0.display())]
+    EmptyFolder(PathBuf),
+    /// Files without any text.
+    #[error("{0} is empty: there is nothing to learn from")]
+    Empty(String),
+    /// Bytes that are no text.
+    #[error(
+        "{place} is not UTF-8 text: byte {byte} (line {line}) is 0x{found:02X}; convert it first, for example with \
+         `iconv -f latin1 -t utf-8`, or leave such documents out with --skip-bad"
+    )]
+    NotUtf8 {
+        /// The file, or the line of it.
+        place: Place,
+        /// Offset in the file, or in the line.
+        byte: u64,
+        /// Line of the file, from 1.
+        line: u64,
+        /// The byte.
+        found: u8,
+    },
+    /// A file that is no text at all.
+    #[error("{place} is not text: it is {kind}")]
+    Binary {
+        /// The file.
+        place: Place,
+        /// What it seems to be.
+        kind: &'static str,
+    },
+    /// A document with a byte that no text has.
+    #[error(
+        "{place} is not text but binary: byte {byte} is 0; take such bytes out, for example with `tr -d '\\000'`, or leave \
+         such documents out with --skip-bad"
+    )]
+    Zero {
+        /// The file, or the line of it.
+        place: Place,
+        /// Offset in the file, or in the text of the line.
+        byte: u64,
+    },
+    /// A line, item or row that would take too much memory.
+    #[error(
+        "{place} is longer than the {limit} bytes that one document may have here: give it as a text file, which is read in \
+         parts, or leave such documents out with --skip-bad"
+    )]
+    TooLong {
+        /// Which.
+        place: Place,
+        /// The most that is read.
+        limit: usize,
+    },
+    /// A line or item that is not JSON.
+    #[error("{place} is not JSON: {why} (--skip-bad leaves such lines out and counts them)")]
+    Json {
+        /// Which.
+        place: Place,
+        /// What the parser said.
+        why: String,
+    },
+    /// A document without the text.
+    #[error("{place} has no text in the field `{field}`; {}: name it with --field", names(.has))]
+    Field {
+        /// Which.
+        place: Place,
+        /// The field asked for.
+        field: String,
+        /// The fields it has.
+        has: Vec<String>,
+    },
+    /// A parquet file without the column.
+    #[error("{} has no column `{column}` of text; {}: name it with --field", .path.display(), names(.has))]
+    Column {
+        /// The file.
+        path: PathBuf,
+        /// The column asked for.
+        column: String,
+        /// The columns of text it has.
+        has: Vec<String>,
+    },
+    /// A file that is not what its name says, or damaged.
+    #[error("{}: {what}", .path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+    /// A document that the tokenizer has no words for.
+    #[error("{place}")]
+    Encode {
+        /// Which.
+        place: Place,
+        /// Why.
+        source: limpid_tokenizer::Error,
+    },
+    /// The tokenizer's file.
+    #[error(transparent)]
+    Tokenizer(#[from] limpid_tokenizer::Error),
+    /// A folder that is being prepared already.
+    #[error("{}: another `limpid data prepare` is working there: wait for it, or choose another --out", .0.display())]
+    Busy(PathBuf),
+    /// No thread to encode with.
+    #[error(
+        "no thread to encode with can be started: {0}; use fewer with --threads, or allow more memory and processes"
+    )]
+    Thread(io::Error),
+    /// Stopped before the end; what is finished is kept.
+    #[error("stopped; the same command goes on where it was")]
+    Stopped,
+}
+
+fn names(has: &[String]) -> String {
+    match has {
+        [] => "it has none".into(),
+        [first @ .., _] if has.len() > 8 => format!("it has {} ...", first[..8].join(", ")),
+        _ => format!("it has {}", has.join(", ")),
+    }
+}
+
+impl CorpusError {
+    /// Whether it is of one document or file, which can be left out.
+    pub(super) fn skippable(&self) -> bool {
+        use CorpusError::{Binary, Column, Encode, Field, Format, Json, NotUtf8, TooLong, Zero};
+        matches!(
+            self,
+            NotUtf8 { .. }
+                | Binary { .. }
+                | Zero { .. }
+                | TooLong { .. }
+                | Json { .. }
+                | Field { .. }
+                | Column { .. }
+                | Format { .. }
+                | Encode { .. }
+        )
+    }
+}
+
+pub(super) fn at<T>(path: &Path, result: io::Result<T>) -> Result<T, CorpusError> {
+    result.map_err(|source| CorpusError::Io { path: path.into(), source })
+}
+
+pub(super) fn bad(path: &Path, what: impl Into<String>) -> CorpusError {
+    CorpusError::Format { path: path.into(), what: what.into() }
+}

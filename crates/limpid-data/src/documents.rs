@@ -1,0 +1,815 @@
+//! Documents out of files, one after the other, in bounded memory: text (a file is a document), JSON lines and arrays
+//! (an item is one), parquet (a row is one), each also in gzip or zstd, and standard input.
+//!
+//! A text file comes in units of at most [`UNIT`] bytes, cut before a line that begins with a letter or digit, where every
+//! tokenizer here cuts too: so a file larger than memory is read, and a long one is encoded by many threads. Every other
+//! document is one unit, of at most [`LONGEST`] bytes. So what is read needs bounded memory, however much a file unpacks
+//! to. `encode` is the next to read.
+
+use super::boundary::boundary;
+use super::corpus_error::{CorpusError, Place, at, bad};
+use super::manifest::{file_hash, hex};
+use serde::Deserializer;
+use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use xxhash_rust::xxh3::Xxh3;
+
+/// Bytes of a text file that are taken at once.
+pub const UNIT: usize = 1 << 20;
+/// Longest JSON line, item or parquet row that is read.
+pub const LONGEST: usize = 128 << 20;
+/// Bytes that are looked at for what text cannot have.
+const LOOK: usize = 8 << 10;
+
+/// What a file holds.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Kind {
+    /// One document.
+    Text,
+    /// One a line.
+    JsonLines,
+    /// An array of them, or lines after all.
+    Json,
+    /// One a row.
+    Parquet,
+}
+
+impl Kind {
+    /// By the end of the name, `.gz` and `.zst` left out.
+    fn of(path: &Path) -> Option<Kind> {
+        let name = path.file_name()?.to_str()?.to_lowercase();
+        let name = [".gz", ".zst"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(&name);
+        match name.rsplit_once('.')?.1 {
+            "txt" | "md" => Some(Kind::Text),
+            "jsonl" | "ndjson" => Some(Kind::JsonLines),
+            "json" => Some(Kind::Json),
+            "parquet" => Some(Kind::Parquet),
+            _ => None,
+        }
+    }
+
+    /// What people call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Text => "text",
+            Kind::JsonLines => "JSON lines",
+            Kind::Json => "JSON",
+            Kind::Parquet => "parquet",
+        }
+    }
+
+    fn place(self) -> &'static str {
+        match self {
+            Kind::Text => "",
+            Kind::JsonLines => "line",
+            Kind::Json => "item",
+            Kind::Parquet => "row",
+        }
+    }
+}
+
+/// A file to read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Input {
+    /// Where; `-` is standard input.
+    pub path: PathBuf,
+    /// What it holds.
+    pub kind: Kind,
+    /// Its size; 0 for standard input.
+    pub bytes: u64,
+}
+
+/// The files that names stand for: files, folders (all below, sorted; only kinds known by their ends), patterns like
+/// `data/*.jsonl`, and `-`. A file named outright is text if its end says nothing else.
+///
+/// # Errors
+/// If a name stands for nothing.
+pub fn find(names: &[String], stdin: Kind) -> Result<Vec<Input>, CorpusError> {
+    let mut inputs = vec![];
+    for name in names {
+        let path = Path::new(name);
+        if name == "-" {
+            inputs.push(Input { path: path.into(), kind: stdin, bytes: 0 });
+        } else if path.is_dir() {
+            let before = inputs.len();
+            folder(path, &mut inputs)?;
+            if inputs.len() == before {
+                return Err(CorpusError::EmptyFolder(path.into()));
+            }
+        } else if path.exists() {
+            inputs.push(input(path, Kind::of(path).unwrap_or(Kind::Text))?);
+        } else {
+            let before = inputs.len();
+            for path in matching(name) {
+                match path.is_dir() {
+                    true => folder(&path, &mut inputs)?,
+                    false => inputs.push(input(&path, Kind::of(&path).unwrap_or(Kind::Text))?),
+                }
+            }
+            if inputs.len() == before {
+                return Err(CorpusError::NotFound(name.clone()));
+            }
+        }
+    }
+    Ok(inputs)
+}
+
+/// The files and folders that a pattern stands for, sorted.
+pub fn matching(pattern: &str) -> Vec<PathBuf> {
+    glob::glob(pattern).map(|found| found.flatten().collect()).unwrap_or_default()
+}
+
+fn input(path: &Path, kind: Kind) -> Result<Input, CorpusError> {
+    let about = at(path, path.metadata())?;
+    #[cfg(unix)]
+    if std::os::unix::fs::FileTypeExt::is_char_device(&about.file_type()) {
+        let device = std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is a device, which may have no end");
+        return at(path, Err(device)); // a pipe is read, as - is
+    }
+    let bytes = about.len();
+    Ok(Input { path: path.into(), kind, bytes })
+}
+
+fn folder(path: &Path, to: &mut Vec<Input>) -> Result<(), CorpusError> {
+    let entries: io::Result<Vec<_>> = at(path, std::fs::read_dir(path))?.collect();
+    let mut paths: Vec<PathBuf> = at(path, entries)?.into_iter().map(|entry| entry.path()).collect();
+    paths.sort();
+    for path in paths {
+        // a link to a folder is left out: it may lead round in a circle
+        if path.is_dir() && !path.is_symlink() {
+            folder(&path, to)?;
+        } else if let Some(kind) = Kind::of(&path).filter(|_| path.is_file()) {
+            to.push(input(&path, kind)?);
+        }
+    }
+    Ok(())
+}
+
+/// A document, or a part of a long text.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Unit {
+    /// Which of the inputs it is from.
+    pub file: usize,
+    /// Its line, row or item, from 1; 0 for text.
+    pub place: u64,
+    /// The text.
+    pub text: String,
+    /// Bytes of the text.
+    pub bytes: usize,
+    /// Whether the document ends with it.
+    pub last: bool,
+}
+
+/// All documents of some files, in order.
+pub struct DocumentReader {
+    inputs: Vec<Input>,
+    field: String,
+    skip_bad: bool,
+    file: usize,
+    reader: Option<Reader>,
+    /// What is being read, and bytes that have been.
+    raw: Raw,
+    read: u64,
+    sums: Vec<Option<String>>,
+    /// Documents left out because they are empty.
+    pub empty: u64,
+    /// Documents (or rests of files) left out because they are bad.
+    pub bad: u64,
+    /// What was wrong with the first few.
+    pub complaints: Vec<String>,
+}
+
+impl DocumentReader {
+    /// The documents of `inputs`; of JSON and parquet, what stands in `field`. With `skip_bad` those that cannot be read
+    /// are counted instead of ending all.
+    pub fn new(inputs: Vec<Input>, field: &str, skip_bad: bool) -> DocumentReader {
+        DocumentReader {
+            inputs,
+            field: field.into(),
+            skip_bad,
+            file: 0,
+            reader: None,
+            raw: Raw::default(),
+            read: 0,
+            sums: vec![],
+            empty: 0,
+            bad: 0,
+            complaints: vec![],
+        }
+    }
+
+    /// The files.
+    pub fn inputs(&self) -> &[Input] {
+        &self.inputs
+    }
+
+    /// Bytes of all files.
+    pub fn size(&self) -> u64 {
+        self.inputs.iter().map(|input| input.bytes).sum()
+    }
+
+    /// Bytes of the files that have been read, as they lie there.
+    pub fn read(&self) -> u64 {
+        self.read + self.raw.lock().bytes
+    }
+
+    /// XXH3 of each file that has been read to its end, as it was read.
+    pub(super) fn sums(&self) -> &[Option<String>] {
+        &self.sums
+    }
+
+    /// Goes to the next file; of this one the rest is summed too.
+    fn end_file(&mut self) {
+        let input = &self.inputs[self.file];
+        self.file += 1;
+        self.reader = None;
+        let mut raw = std::mem::take(&mut self.raw);
+        let sum = match input.kind {
+            // it is not read in its order
+            Kind::Parquet => Some(&input.path).filter(|path| path.is_file()).and_then(|path| file_hash(path).ok()),
+            _ if io::copy(&mut raw, &mut io::sink()).is_ok() => Some(hex(raw.lock().hash.digest())),
+            _ => None,
+        };
+        self.sums.push(sum);
+        self.read += if input.kind == Kind::Parquet { input.bytes } else { raw.lock().bytes };
+    }
+
+    /// Where a unit stands.
+    pub fn place(inputs: &[Input], unit: &Unit) -> Place {
+        let input = &inputs[unit.file];
+        Place { path: input.path.clone(), unit: input.kind.place(), number: unit.place }
+    }
+
+    /// Counts a document that is left out.
+    pub fn complain(&mut self, error: &CorpusError) {
+        self.bad += 1;
+        if self.complaints.len() < 5 {
+            self.complaints.push(error.to_string());
+        }
+    }
+}
+
+impl Iterator for DocumentReader {
+    type Item = Result<Unit, CorpusError>;
+
+    fn next(&mut self) -> Option<Result<Unit, CorpusError>> {
+        loop {
+            let input = self.inputs.get(self.file)?;
+            let opened = match self.reader.take() {
+                Some(reader) => Ok(reader),
+                None => Reader::open(input, &self.field, &self.raw),
+            };
+            let error = match opened {
+                Err(error) => {
+                    self.end_file();
+                    error
+                }
+                Ok(mut reader) => match reader.next(input, &self.field).and_then(|unit| text(input, unit)) {
+                    Ok(None) => {
+                        self.end_file();
+                        continue;
+                    }
+                    Ok(Some(mut unit)) => {
+                        (unit.file, unit.bytes) = (self.file, unit.text.len());
+                        self.reader = Some(reader);
+                        if !unit.text.is_empty() {
+                            return Some(Ok(unit));
+                        }
+                        self.empty += 1;
+                        continue;
+                    }
+                    // after a bad line or row the next is read; after a bad file, the next file
+                    Err(error) => {
+                        match reader.goes_on(&error) {
+                            true => self.reader = Some(reader),
+                            false => self.end_file(),
+                        }
+                        error
+                    }
+                },
+            };
+            if !(self.skip_bad && error.skippable()) {
+                return Some(Err(error));
+            }
+            self.complain(&error);
+        }
+    }
+}
+
+/// A unit that is text: no text has a byte that is 0. (`Unit::bytes` is what comes before it in its file here.)
+fn text(input: &Input, unit: Option<Unit>) -> Result<Option<Unit>, CorpusError> {
+    match unit.as_ref().and_then(|unit| Some((unit, unit.text.bytes().position(|b| b == 0)?))) {
+        None => Ok(unit),
+        Some((Unit { place, bytes, .. }, zero)) => {
+            let place = Place { path: input.path.clone(), unit: input.kind.place(), number: *place };
+            Err(CorpusError::Zero { place, byte: (bytes + zero) as u64 })
+        }
+    }
+}
+
+/// A text file whole, of at most `limit` bytes.
+///
+/// # Errors
+/// Those of [`read_small`](limpid_base::files::read_small); and if it is no text, where.
+pub fn read_text(path: &Path, limit: u64) -> Result<String, CorpusError> {
+    let bytes = at(path, limpid_base::files::read_small(path, limit))?;
+    let place = || Place { path: path.into(), unit: "", number: 0 };
+    if let Some(byte) = bytes.iter().position(|b| *b == 0) {
+        return Err(CorpusError::Zero { place: place(), byte: byte as u64 });
+    }
+    String::from_utf8(bytes).map_err(|e| {
+        let (byte, bytes) = (e.utf8_error().valid_up_to(), e.as_bytes());
+        let line = bytes[..byte].iter().filter(|b| **b == b'\n').count() as u64 + 1;
+        CorpusError::NotUtf8 { place: place(), byte: byte as u64, line, found: bytes[byte] }
+    })
+}
+
+/// Reads a line into `to`, its end too, but no more than `most` bytes of it: the rest is passed over. How many bytes it has,
+/// 0 at the end.
+///
+/// # Errors
+/// Those of the source.
+pub fn read_line(source: &mut dyn BufRead, to: &mut Vec<u8>, most: usize) -> io::Result<u64> {
+    let mut found = 0;
+    loop {
+        let buffer = match source.fill_buf() {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            buffer => buffer?,
+        };
+        let end = buffer.iter().position(|b| *b == b'\n').map(|at| at + 1);
+        let used = end.unwrap_or(buffer.len());
+        to.extend_from_slice(&buffer[..used.min(most - to.len())]);
+        source.consume(used);
+        found += used as u64;
+        if end.is_some() || used == 0 {
+            return Ok(found);
+        }
+    }
+}
+
+type Source = Box<dyn BufRead + Send>;
+
+/// An open file.
+enum Reader {
+    Text(Text),
+    Lines {
+        source: Source,
+        line: u64,
+        broken: bool,
+    },
+    Array(Array),
+    #[cfg(feature = "parquet")]
+    Parquet(Box<super::parquet::Rows>),
+}
+
+impl Reader {
+    fn open(input: &Input, field: &str, raw: &Raw) -> Result<Reader, CorpusError> {
+        let path = &input.path;
+        if input.kind == Kind::Parquet && !path.is_file() {
+            return Err(bad(path, "parquet is read from regular files only: its end says where things are"));
+        }
+        raw.lock().source = Some(match path == Path::new("-") {
+            true => Box::new(io::stdin()),
+            false => Box::new(at(path, std::fs::File::open(path))?),
+        });
+        let mut source: Source = Box::new(BufReader::with_capacity(1 << 18, raw.clone()));
+        let magic = at(path, source.fill_buf())?;
+        if magic.is_empty() && path.extension().is_some_and(|e| e == "gz" || e == "zst") {
+            return Err(bad(path, "it is empty, which no packed file is: it was cut short"));
+        }
+        let packed = [&[0x1f, 0x8b][..], &[0x28, 0xb5, 0x2f, 0xfd]].iter().position(|m| magic.starts_with(m));
+        if let Some(packed) = packed.filter(|_| input.kind == Kind::Parquet) {
+            let tool = ["gunzip", "unzstd"][packed];
+            return Err(bad(
+                path,
+                format!(
+                    "it is packed once more, round the parquet: unpack it with {tool}; parquet packs its pages itself"
+                ),
+            ));
+        }
+        match packed {
+            Some(0) => source = Box::new(BufReader::new(flate2::bufread::MultiGzDecoder::new(source))),
+            Some(_) => source = Box::new(BufReader::with_capacity(1 << 17, Zstd::new(source))),
+            None => {}
+        }
+        if input.kind == Kind::Parquet {
+            return rows(input, field);
+        }
+        let start = look(input, &mut source)?;
+        let mark = if start.starts_with(b"\xEF\xBB\xBF") { 3 } else { 0 }; // of byte order
+        let array = start[mark..].iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'[');
+        source.consume(mark);
+        Ok(match input.kind {
+            Kind::Text => Reader::Text(Text { source, rest: vec![], byte: 0, line: 1, ended: false, begun: false }),
+            Kind::Json if array => Reader::Array(Array { source, state: State::Before, item: 0 }),
+            _ => Reader::Lines { source, line: 0, broken: false },
+        })
+    }
+
+    /// Whether what follows an error can be read.
+    fn goes_on(&self, error: &CorpusError) -> bool {
+        match self {
+            Reader::Lines { broken, .. } => !broken,
+            Reader::Array(array) => array.state == State::Within && !matches!(error, CorpusError::Format { .. }),
+            Reader::Text(_) => false,
+            #[cfg(feature = "parquet")]
+            Reader::Parquet(_) => !matches!(error, CorpusError::Format { .. }),
+        }
+    }
+
+    fn next(&mut self, input: &Input, field: &str) -> Result<Option<Unit>, CorpusError> {
+        match self {
+            Reader::Text(text) => text.next(input),
+            Reader::Lines { source, line, broken } => {
+                let mut bytes = vec![];
+                loop {
+                    bytes.clear();
+                    *broken = true; // unless this succeeds
+                    let n = damaged(input, read_line(source.as_mut(), &mut bytes, LONGEST))?;
+                    (*broken, *line) = (false, *line + 1);
+                    if n == 0 {
+                        return Ok(None);
+                    }
+                    if n > bytes.len() as u64 {
+                        return Err(CorpusError::TooLong { place: input.place(*line), limit: LONGEST });
+                    }
+                    if !bytes.trim_ascii().is_empty() {
+                        return json(input, field, *line, *line, &bytes).map(Some);
+                    }
+                }
+            }
+            Reader::Array(array) => match array.next(input)? {
+                None => Ok(None),
+                Some(bytes) => json(input, field, array.item, array.item, &bytes).map(Some),
+            },
+            #[cfg(feature = "parquet")]
+            Reader::Parquet(rows) => rows.next(input),
+        }
+    }
+}
+
+#[cfg(feature = "parquet")]
+fn rows(input: &Input, field: &str) -> Result<Reader, CorpusError> {
+    Ok(Reader::Parquet(Box::new(super::parquet::Rows::open(input, field)?)))
+}
+
+#[cfg(not(feature = "parquet"))]
+fn rows(input: &Input, _: &str) -> Result<Reader, CorpusError> {
+    Err(bad(&input.path, "this limpid was built without parquet: build it with `--features parquet`"))
+}
+
+/// A failure inside a file that could be opened: the file is damaged.
+fn damaged<T>(input: &Input, result: io::Result<T>) -> Result<T, CorpusError> {
+    result.map_err(|e| bad(&input.path, format!("it cannot be read to its end, it is cut short or damaged: {e}")))
+}
+
+fn whole(input: &Input) -> Place {
+    Place { path: input.path.clone(), unit: "", number: 0 }
+}
+
+impl Input {
+    fn place(&self, number: u64) -> Place {
+        Place { path: self.path.clone(), unit: self.kind.place(), number }
+    }
+}
+
+/// The first bytes of what should be text.
+fn look<'a>(input: &Input, source: &'a mut Source) -> Result<&'a [u8], CorpusError> {
+    const KINDS: [(&[u8], &str); 9] = [
+        (b"%PDF", "a PDF file"),
+        (b"PK\x03\x04", "a ZIP archive (or a document made of one)"),
+        (b"\x89PNG", "a PNG image"),
+        (b"\xFF\xD8\xFF", "a JPEG image"),
+        (b"\x7fELF", "a program"),
+        (b"PAR1", "a parquet file (its name should end in .parquet)"),
+        (b"BZh", "a bzip2 file, which limpid does not read"),
+        (b"\xFF\xFE", "UTF-16: convert it first, for example with `iconv -f utf-16 -t utf-8`"),
+        (b"\xFE\xFF", "UTF-16: convert it first, for example with `iconv -f utf-16 -t utf-8`"),
+    ];
+    let start = damaged(input, source.fill_buf())?;
+    let known = KINDS.iter().find(|(magic, _)| start.starts_with(magic)).map(|k| k.1);
+    let zero = start[..start.len().min(LOOK)].contains(&0).then_some("binary (it has bytes that are 0)");
+    match known.or(zero) {
+        Some(kind) => Err(CorpusError::Binary { place: whole(input), kind }),
+        None => Ok(start),
+    }
+}
+
+/// The document of a line or an item.
+fn json(input: &Input, field: &str, number: u64, line: u64, bytes: &[u8]) -> Result<Unit, CorpusError> {
+    let place = || input.place(number);
+    let text = std::str::from_utf8(bytes).map_err(|e| CorpusError::NotUtf8 {
+        place: place(),
+        byte: e.valid_up_to() as u64,
+        line,
+        found: bytes[e.valid_up_to()],
+    })?;
+    let mut value = serde_json::Deserializer::from_str(text.trim_start_matches('\u{feff}'));
+    let found = Field(Some(field)).deserialize(&mut value).and_then(|found| value.end().map(|()| found));
+    let found = found
+        .map_err(|e| CorpusError::Json { place: place(), why: e.to_string().replace("line 1 column", "column") })?;
+    let text = found.map_err(|has| CorpusError::Field { place: place(), field: field.into(), has })?;
+    Ok(Unit { place: number, text, last: true, ..Unit::default() })
+}
+
+/// Of a JSON value the text of a field, or itself if it is a text; nothing else of it is held. Without one, some of the
+/// fields that it has. Where no field is wanted, only a text will do.
+struct Field<'a>(Option<&'a str>);
+
+impl<'de> DeserializeSeed<'de> for Field<'_> {
+    type Value = Result<String, Vec<String>>;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Self::Value, D::Error> {
+        from.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Field<'_> {
+    type Value = Result<String, Vec<String>>;
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("an object or a text")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(Ok(text.into()))
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
+        Ok(Err(vec![]))
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
+        Ok(Err(vec![]))
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Self::Value, E> {
+        Ok(Err(vec![]))
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
+        Ok(Err(vec![]))
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(Err(vec![]))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+        while items.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Err(vec![]))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Self::Value, A::Error> {
+        let (mut text, mut has) = (None, BTreeSet::new());
+        while let Some(name) = fields.next_key::<String>()? {
+            if self.0 == Some(&name) {
+                text = fields.next_value_seed(Field(None))?.ok();
+            } else {
+                fields.next_value::<IgnoredAny>()?;
+                if has.len() < 9 {
+                    has.insert(name);
+                }
+            }
+        }
+        Ok(text.ok_or_else(|| has.into_iter().collect()))
+    }
+}
+
+/// A text file in parts.
+struct Text {
+    source: Source,
+    rest: Vec<u8>,
+    byte: u64,
+    line: u64,
+    ended: bool,
+    begun: bool,
+}
+
+impl Text {
+    fn next(&mut self, input: &Input) -> Result<Option<Unit>, CorpusError> {
+        while self.rest.len() <= UNIT && !self.ended {
+            let want = (UNIT + 1 - self.rest.len()) as u64;
+            self.ended = damaged(input, self.source.as_mut().take(want).read_to_end(&mut self.rest))? == 0;
+        }
+        if self.rest.is_empty() && self.begun {
+            return Ok(None);
+        }
+        self.begun = true;
+        let rest = self.rest.split_off(cut(&self.rest));
+        let bytes = std::mem::replace(&mut self.rest, rest);
+        let lines = |bytes: &[u8]| bytes.iter().filter(|b| **b == b'\n').count() as u64;
+        match String::from_utf8(bytes) {
+            Ok(text) => {
+                let before = self.byte as usize;
+                (self.byte, self.line) = (self.byte + text.len() as u64, self.line + lines(text.as_bytes()));
+                let last = self.ended && self.rest.is_empty();
+                Ok(Some(Unit { text, last, bytes: before, ..Unit::default() }))
+            }
+            Err(e) => {
+                let valid = e.utf8_error().valid_up_to();
+                Err(CorpusError::NotUtf8 {
+                    place: whole(input),
+                    byte: self.byte + valid as u64,
+                    line: self.line + lines(&e.as_bytes()[..valid]),
+                    found: e.as_bytes()[valid],
+                })
+            }
+        }
+    }
+}
+
+/// Where a text longer than [`UNIT`] is cut: before a line that begins with a letter or digit, else before any line, else
+/// before a blank between letters, else at the end of a word or character.
+fn cut(bytes: &[u8]) -> usize {
+    if bytes.len() <= UNIT {
+        return bytes.len();
+    }
+    let mut places = [None; 3];
+    for i in (UNIT / 2..UNIT).rev() {
+        let (before, here, next) = (bytes[i - 1], bytes[i], bytes[i + 1]);
+        let kind = match () {
+            () if before == b'\n' && here.is_ascii_alphanumeric() => 0,
+            () if before == b'\n' && !here.is_ascii_whitespace() => 1,
+            () if before.is_ascii_alphabetic() && here == b' ' && next.is_ascii_alphabetic() => 2,
+            () => continue,
+        };
+        places[kind].get_or_insert(i);
+        if kind == 0 {
+            break;
+        }
+    }
+    places.into_iter().flatten().next().unwrap_or_else(|| {
+        let text = bytes[..UNIT].utf8_chunks().next().map_or("", |chunk| chunk.valid());
+        let letters =
+            |i: usize| text[..i].ends_with(char::is_alphabetic) && text[i + 1..].starts_with(char::is_alphabetic);
+        let blank = text.rmatch_indices(' ').map(|(i, _)| i).take_while(|i| *i > UNIT / 2).find(|i| letters(*i));
+        // without any text it is told when it is read
+        blank.unwrap_or_else(|| if text.is_empty() { UNIT } else { boundary(text, text.len(), 0) })
+    })
+}
+
+/// The items of a JSON array as they stand there.
+struct Array {
+    source: Source,
+    state: State,
+    item: u64,
+}
+
+#[derive(PartialEq)]
+enum State {
+    Before,
+    Within,
+    After,
+}
+
+impl Array {
+    fn next(&mut self, input: &Input) -> Result<Option<Vec<u8>>, CorpusError> {
+        if self.state == State::After {
+            return self.end(input);
+        }
+        let (mut item, mut long, mut depth, mut string, mut escape) = (vec![], false, 0u32, false, false);
+        loop {
+            let started = std::mem::replace(&mut self.state, State::After); // unless this succeeds
+            let buffer = damaged(input, self.source.fill_buf())?;
+            if buffer.is_empty() {
+                return Err(bad(&input.path, "its JSON array does not end: the file was cut short"));
+            }
+            self.state = started;
+            let mut ended = false;
+            let mut used = buffer.len();
+            for (i, &b) in buffer.iter().enumerate() {
+                match b {
+                    b'[' if self.state == State::Before => {
+                        self.state = State::Within;
+                        continue;
+                    }
+                    _ if self.state == State::Before => continue,
+                    _ if string => {
+                        string = escape || b != b'"';
+                        escape = !escape && b == b'\\';
+                    }
+                    b'"' => string = true,
+                    b'{' | b'[' => depth += 1,
+                    b'}' | b']' if depth > 0 => depth -= 1,
+                    b',' if depth == 0 => ended = true,
+                    b']' => (ended, self.state) = (true, State::After),
+                    _ => {}
+                }
+                if ended {
+                    used = i + 1;
+                    break;
+                }
+                if item.len() == LONGEST { long = true } else { item.push(b) }
+            }
+            self.source.consume(used);
+            if ended {
+                self.item += 1;
+                return match () {
+                    () if long => Err(CorpusError::TooLong { place: input.place(self.item), limit: LONGEST }),
+                    () if self.state == State::After && item.trim_ascii().is_empty() => self.end(input),
+                    () => Ok(Some(item)),
+                };
+            }
+        }
+    }
+
+    /// Nothing may follow the array.
+    fn end(&mut self, input: &Input) -> Result<Option<Vec<u8>>, CorpusError> {
+        loop {
+            let buffer = damaged(input, self.source.fill_buf())?;
+            let used = buffer.len();
+            if !buffer.trim_ascii().is_empty() {
+                return Err(bad(
+                    &input.path,
+                    "there is more after the end of its JSON array: put all in one array, or one object on each line",
+                ));
+            }
+            if used == 0 {
+                return Ok(None);
+            }
+            self.source.consume(used);
+        }
+    }
+}
+
+/// The bytes of a file as they lie there, counted and summed.
+#[derive(Clone, Default)]
+struct Raw(Arc<Mutex<RawFile>>);
+
+#[derive(Default)]
+struct RawFile {
+    source: Option<Box<dyn Read + Send>>,
+    hash: Xxh3,
+    bytes: u64,
+}
+
+impl Raw {
+    fn lock(&self) -> std::sync::MutexGuard<'_, RawFile> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Read for Raw {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let mut file = self.lock();
+        let n = file.source.as_mut().map_or(Ok(0), |source| source.read(to))?;
+        file.hash.update(&to[..n]);
+        file.bytes += n as u64;
+        Ok(n)
+    }
+}
+
+/// All frames of a zstd file.
+pub(super) struct Zstd {
+    state: Frame,
+}
+
+impl Zstd {
+    /// What `source` unpacks to.
+    pub(super) fn new(source: Source) -> Zstd {
+        Zstd { state: Frame::Between(source) }
+    }
+}
+
+enum Frame {
+    Between(Source),
+    Within(Box<ruzstd::decoding::StreamingDecoder<Source, ruzstd::decoding::FrameDecoder>>),
+    Over,
+}
+
+impl Read for Zstd {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match std::mem::replace(&mut self.state, Frame::Over) {
+                Frame::Over => return Ok(0),
+                Frame::Between(mut source) => {
+                    if source.fill_buf()?.is_empty() {
+                        return Ok(0);
+                    }
+                    let frame = ruzstd::decoding::StreamingDecoder::new(source).map_err(io::Error::other)?;
+                    self.state = Frame::Within(Box::new(frame));
+                }
+                Frame::Within(mut frame) => {
+                    let n = frame.read(to)?;
+                    if n > 0 || to.is_empty() {
+                        self.state = Frame::Within(frame);
+                        return Ok(n);
+                    }
+                    if !frame.decoder.is_finished() {
+                        return Err(io::ErrorKind::UnexpectedEof.into());
+                    }
+                    let sums = (frame.decoder.get_checksum_from_data(), frame.decoder.get_calculated_checksum());
+                    if sums.0.is_some_and(|sum| sums.1 != Some(sum)) {
+                        return Err(io::Error::other("its checksum is another"));
+                    }
+                    self.state = Frame::Between(frame.into_inner());
+                }
+            }
+        }
+    }
+}

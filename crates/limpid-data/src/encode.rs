@@ -1,0 +1,132 @@
+//! Documents to ids on all cores, in their order: jobs of a quarter of a megabyte go to the threads, results are put in
+//! order again, and no more than a few jobs a thread are ever held, nor more text than those (or one document) have. A
+//! document longer than a unit is shared out itself. Which thread did what changes nothing.
+
+use super::corpus_error::CorpusError;
+use super::documents::{UNIT, Unit};
+use limpid_tokenizer::{Error, Tokenizer};
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Mutex, mpsc};
+use std::thread;
+
+/// Text of a job.
+const JOB: usize = 256 << 10;
+/// Jobs held for each thread.
+const HELD: usize = 4;
+
+/// Encodes `units` with `threads` threads and gives each with its ids to `sink`, in order. Those that are not `wanted` get
+/// no ids. Nothing is given after the first error, of a unit or of the sink; what came before it has been given.
+///
+/// # Errors
+/// The first.
+///
+/// # Panics
+/// If a thread does: nothing is left out.
+pub fn encode<T: Send>(
+    units: &mut dyn Iterator<Item = Result<(Unit, T), CorpusError>>,
+    wanted: &(dyn Fn(&T) -> bool + Sync),
+    tokenizer: &Tokenizer,
+    threads: usize,
+    sink: &mut dyn FnMut(Unit, T, Result<Vec<u32>, Error>) -> Result<(), CorpusError>,
+) -> Result<(), CorpusError> {
+    type Job<T> = (u64, Vec<(Unit, T)>);
+    type Done<T> = (u64, thread::Result<Vec<(Unit, T, Result<Vec<u32>, Error>)>>);
+    let (give, take) = mpsc::channel::<Job<T>>();
+    let take = Mutex::new(take);
+    let (done, results) = mpsc::channel::<Done<T>>();
+    let work = |done: mpsc::Sender<Done<T>>| {
+        loop {
+            let job = take.lock().map(|take| take.recv());
+            let Ok(Ok((number, units))) = job else { return };
+            let one = |(mut unit, about): (Unit, T)| {
+                let text = std::mem::take(&mut unit.text);
+                let on = if text.len() > UNIT { threads } else { 1 };
+                let ids = if wanted(&about) { tokenizer.encode_on(on, &text) } else { Ok(vec![]) };
+                (unit, about, ids)
+            };
+            // who waits for this hears of a panic too
+            let ids = catch_unwind(AssertUnwindSafe(|| units.into_iter().map(one).collect()));
+            if done.send((number, ids)).is_err() {
+                return;
+            }
+        }
+    };
+    thread::scope(|scope| {
+        let give = give; // dropped when this ends, however it does: then the threads end too
+        for n in 0..threads.max(1) {
+            let (work, done) = (&work, done.clone());
+            match thread::Builder::new().spawn_scoped(scope, move || work(done)) {
+                Ok(_) => {}
+                Err(e) if n == 0 => return Err(CorpusError::Thread(e)),
+                Err(_) => break, // fewer do the same
+            }
+        }
+        drop(done);
+        let (mut given, mut taken, mut ready, mut failed, mut ended) = (0, 0, BTreeMap::new(), None, false);
+        let (most, mut held) = (HELD * threads.max(1), 0);
+        loop {
+            while !ended && given - taken < most as u64 && held < most * JOB {
+                let (mut job, mut size) = (vec![], 0);
+                while size < JOB && !ended {
+                    match units.next() {
+                        Some(Ok((unit, about))) => {
+                            size += unit.bytes + 64;
+                            job.push((unit, about));
+                        }
+                        other => (ended, failed) = (true, other.and_then(Result::err)),
+                    }
+                }
+                if !job.is_empty() {
+                    _ = give.send((given, job));
+                    (given, held) = (given + 1, held + size);
+                }
+            }
+            if given == taken {
+                return failed.map_or(Ok(()), Err);
+            }
+            let (number, units) = results.recv().expect("threads end only when nothing is given any more");
+            ready.insert(number, units.unwrap_or_else(|panic| resume_unwind(panic)));
+            while let Some(units) = ready.remove(&taken) {
+                taken += 1;
+                held -= units.iter().map(|(unit, ..)| unit.bytes + 64).sum::<usize>();
+                units.into_iter().try_for_each(|(unit, about, ids)| sink(unit, about, ids))?;
+            }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every text is given, in order, or the panic is heard: none is left out, and nobody waits for ever.
+    #[test]
+    fn a_thread_that_panics_loses_nothing_silently() {
+        let tokenizer = Tokenizer::named("gpt2").unwrap();
+        for threads in [1, 2, 5] {
+            for bad in [None, Some(0), Some(57), Some(99)] {
+                let unit = |n: usize| Unit { text: "x y".into(), bytes: JOB / 2, place: n as u64, ..Unit::default() };
+                let mut given = vec![];
+                let done = catch_unwind(AssertUnwindSafe(|| {
+                    encode(
+                        &mut (0..100).map(|n| Ok((unit(n), n))),
+                        &|n| {
+                            assert!(Some(*n) != bad);
+                            true
+                        },
+                        &tokenizer,
+                        threads,
+                        &mut |_, n, ids| {
+                            assert!(ids.is_ok());
+                            given.push(n);
+                            Ok(())
+                        },
+                    )
+                }));
+                assert_eq!(done.is_err(), bad.is_some(), "{threads} threads");
+                assert!(given.iter().enumerate().all(|(i, n)| i == *n) && given.len() <= bad.unwrap_or(100));
+            }
+        }
+    }
+}

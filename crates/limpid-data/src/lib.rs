@@ -1,0 +1,91 @@
+//! From files to tokens: `documents` reads them, `encode` makes ids of them, `prepare` writes these to `shards`, of which
+//! `manifest` keeps account; [`Tokens`] are what batches are made of, in memory or in shards. `stories` is the built-in corpus,
+//! `chat` reads conversations.
+
+mod boundary;
+pub mod chat;
+mod corpus_error;
+mod documents;
+mod encode;
+mod manifest;
+#[cfg(feature = "parquet")]
+mod parquet;
+mod prepare;
+mod shards;
+pub mod stories;
+mod tokens;
+
+pub use boundary::boundary;
+pub use corpus_error::{CorpusError, Place};
+pub use documents::{DocumentReader, Input, Kind, LONGEST, UNIT, Unit, find, matching, read_line, read_text};
+pub use encode::encode;
+pub use manifest::{Counts, File, Manifest, Part, Settings, Written};
+pub use prepare::{Plan, Progress, prepare};
+pub use shards::Shard;
+pub use tokens::Tokens;
+
+/// Why data cannot be used.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum DataError {
+    /// Not even one window.
+    #[error(
+        "the {what} has {found} tokens, but one window needs {wanted} (context_length {context} and the token after it): \
+         give more text, or use --context-length {mend}"
+    )]
+    TooShort {
+        /// Which text.
+        what: &'static str,
+        /// Tokens it has.
+        found: usize,
+        /// Tokens needed.
+        wanted: usize,
+        /// The context asked for.
+        context: usize,
+        /// A context that would do.
+        mend: usize,
+    },
+    /// A part of a batch that there is not.
+    #[error(
+        "rank {rank} of {ranks}: ranks are counted from 0, and each of them needs one of the batch's {windows} windows"
+    )]
+    Rank {
+        /// The rank asked for.
+        rank: usize,
+        /// How many there are.
+        ranks: usize,
+        /// Windows of a batch.
+        windows: usize,
+    },
+    /// Windows or batches of nothing, or of more than any memory holds.
+    #[error("{what} is {found}: it must be 1 or more, and a batch has at most 2^40 tokens")]
+    Size {
+        /// batch_size or context
+        what: &'static str,
+        /// What was asked for.
+        found: usize,
+    },
+    /// A token that the model has no row for.
+    #[error("token {id} at position {position} is outside the model's vocabulary of {vocab_size} (0 to {})", .vocab_size - 1)]
+    TokenRange {
+        /// The id.
+        id: u32,
+        /// Where it stands.
+        position: usize,
+        /// The model's vocabulary.
+        vocab_size: usize,
+    },
+}
+
+/// Every id is below `vocab_size`.
+///
+/// # Errors
+/// Names the first that is not, and where it stands.
+pub fn check_ids(ids: &[u32], vocab_size: usize) -> Result<(), DataError> {
+    match ids.iter().position(|id| *id as usize >= vocab_size) {
+        Some(position) => Err(DataError::TokenRange { id: ids[position], position, vocab_size }),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod corpus_tests;

@@ -1,0 +1,300 @@
+//! `manifest.json`, which says of a folder of shards what it was made from, with which tokenizer, and what must lie there.
+//! It is written anew after each shard, so it is also how far an interrupted `prepare` has come.
+
+use super::Tokens;
+use super::corpus_error::{CorpusError, at, bad};
+use super::shards::Shard;
+use limpid_base::files;
+use limpid_tokenizer::Tokenizer;
+use serde::{Deserialize, Serialize};
+use std::io::{Read, Write};
+use std::path::Path;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+const FILE: &str = "manifest.json";
+const FORMAT: &str = "limpid-data-1";
+/// The largest that is read: some hundred thousand shards and files.
+const LARGEST: u64 = 256 << 20;
+/// The tokenizer's copy.
+pub(super) const TOKENIZER: &str = "tokenizer.json";
+
+/// What a folder of shards holds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    pub(super) format: String,
+    /// Whether everything was prepared.
+    pub complete: bool,
+    /// How it was asked for.
+    pub settings: Settings,
+    /// The files, in order; their checksums once they have been read.
+    pub sources: Vec<File>,
+    /// Documents left out because they are empty.
+    pub empty: u64,
+    /// Documents left out because they are bad.
+    pub bad: u64,
+    /// What to learn from.
+    pub train: Part,
+    /// What to judge by.
+    pub val: Part,
+}
+
+/// What decides the shards' bytes, besides the files.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Settings {
+    /// The tokenizer's name as asked for.
+    pub tokenizer: String,
+    /// XXH3 (64 bits) of its copy.
+    pub tokenizer_xxh3: String,
+    /// Its size.
+    pub vocab_size: usize,
+    /// What stands after each document.
+    pub end_of_text: Option<u32>,
+    /// u16 or u32.
+    pub ids: String,
+    /// Where the text stands in JSON and parquet.
+    pub field: String,
+    /// Whether bad documents were left out.
+    pub skip_bad: bool,
+    /// Share of the documents kept for validation.
+    pub val_fraction: f64,
+    /// Tokens after which a shard ends.
+    pub shard_tokens: u64,
+}
+
+/// A file and its checksum.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct File {
+    /// Where it was; `-` is standard input.
+    pub path: String,
+    /// Its size.
+    pub bytes: u64,
+    /// XXH3 (64 bits), as `xxhsum -H3` prints it.
+    pub xxh3: Option<String>,
+}
+
+/// Documents, tokens and bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Documents that end here.
+    pub documents: u64,
+    /// What the index ends: documents, or parts of those that lie in training and validation.
+    pub parts: u64,
+    /// Ids.
+    pub tokens: u64,
+    /// Bytes of text.
+    pub bytes: u64,
+    /// Units left out because the tokenizer has no words for them.
+    pub bad: u64,
+}
+
+impl std::ops::Add for Counts {
+    type Output = Counts;
+    fn add(self, b: Counts) -> Counts {
+        Counts {
+            documents: self.documents + b.documents,
+            parts: self.parts + b.parts,
+            tokens: self.tokens + b.tokens,
+            bytes: self.bytes + b.bytes,
+            bad: self.bad + b.bad,
+        }
+    }
+}
+
+/// One part of the documents.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Part {
+    /// In all shards.
+    pub all: Counts,
+    /// The shards, in order.
+    pub shards: Vec<Written>,
+}
+
+/// A finished shard.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Written {
+    /// `train_000000`: the ids are in `.bin`, the documents' ends in `.idx`.
+    pub name: String,
+    /// What it holds.
+    pub counts: Counts,
+    /// XXH3 of the `.bin`.
+    pub bin_xxh3: String,
+    /// XXH3 of the `.idx`.
+    pub idx_xxh3: String,
+    /// Units read until its end: where an interrupted `prepare` goes on.
+    pub(super) until: u64,
+    /// XXH3 of all text until there: whether the files are still the same.
+    pub(super) text_xxh3: String,
+}
+
+/// What shard `i` of a part is called, without `.bin` and `.idx`.
+pub(super) fn shard_name(part: &str, i: usize) -> String {
+    format!("{part}_{i:06}")
+}
+
+/// XXH3 as it is written.
+pub(super) fn hex(hash: u64) -> String {
+    format!("{hash:016x}")
+}
+
+/// XXH3 of a file's bytes.
+pub(super) fn file_hash(path: &Path) -> Result<String, CorpusError> {
+    stream_hash(path, &mut at(path, std::fs::File::open(path))?)
+}
+
+/// The same of what comes from `path`.
+pub(super) fn stream_hash(path: &Path, source: &mut dyn Read) -> Result<String, CorpusError> {
+    let (mut hash, mut buffer) = (Xxh3::new(), vec![0; 1 << 18]);
+    loop {
+        match at(path, source.read(&mut buffer))? {
+            0 => return Ok(hex(hash.digest())),
+            n => hash.update(&buffer[..n]),
+        }
+    }
+}
+
+impl Settings {
+    /// Of this tokenizer, the rest left to say.
+    pub(super) fn of(tokenizer: &Tokenizer, name: &str) -> Settings {
+        Settings {
+            tokenizer: name.into(),
+            tokenizer_xxh3: hex(xxh3_64(tokenizer.to_json().as_bytes())),
+            vocab_size: tokenizer.vocab_size(),
+            end_of_text: tokenizer.end_of_text(),
+            ids: if tokenizer.vocab_size() > 1 << 16 { "u32" } else { "u16" }.into(),
+            field: "text".into(),
+            skip_bad: false,
+            val_fraction: 0.0,
+            shard_tokens: 0,
+        }
+    }
+}
+
+impl Manifest {
+    pub(super) fn new(settings: Settings, sources: Vec<File>) -> Manifest {
+        let (train, val) = (Part::default(), Part::default());
+        Manifest { format: FORMAT.into(), complete: false, settings, sources, empty: 0, bad: 0, train, val }
+    }
+
+    /// Whether `folder` has one.
+    pub fn exists(folder: &Path) -> bool {
+        folder.join(FILE).is_file()
+    }
+
+    /// Reads that of `folder`, whole or not.
+    ///
+    /// # Errors
+    /// If there is none, or it is damaged.
+    pub fn read(folder: &Path) -> Result<Manifest, CorpusError> {
+        let path = folder.join(FILE);
+        let text = at(&path, files::read_text(&path, LARGEST))?;
+        let manifest: Manifest = serde_json::from_str(&text).map_err(|e| bad(&path, format!("it is damaged: {e}")))?;
+        if manifest.format != FORMAT {
+            return Err(bad(&path, format!("its format is `{}`, this limpid reads `{FORMAT}`", manifest.format)));
+        }
+        for (part, found) in [("train", &manifest.train), ("val", &manifest.val)] {
+            if let Some((i, other)) = found.shards.iter().enumerate().find(|(i, s)| s.name != shard_name(part, *i)) {
+                let (wanted, other) = (shard_name(part, i), &other.name);
+                return Err(bad(&path, format!("it names a shard {other:?} where {wanted} must be: it was changed")));
+            }
+        }
+        Ok(manifest)
+    }
+
+    /// Reads that of a folder that is ready to be used.
+    ///
+    /// # Errors
+    /// If there is none, it is damaged, or `prepare` has not come to its end.
+    pub fn open(folder: &Path) -> Result<Manifest, CorpusError> {
+        let manifest = Manifest::read(folder)?;
+        match manifest.complete {
+            true => Ok(manifest),
+            false => {
+                Err(bad(folder, "preparing it was interrupted: the same `limpid data prepare` goes on where it was"))
+            }
+        }
+    }
+
+    /// Writes it.
+    pub(super) fn write(&self, folder: &Path) -> Result<(), CorpusError> {
+        let path = folder.join(FILE);
+        let text = serde_json::to_string_pretty(self).expect("a manifest is JSON") + "\n";
+        at(&path, files::replace(&path, |path| std::fs::File::create(path)?.write_all(text.as_bytes())))
+    }
+
+    /// What both parts hold.
+    pub fn all(&self) -> Counts {
+        self.train.all + self.val.all
+    }
+
+    /// A part by its name.
+    pub fn part(&self, name: &str) -> &Part {
+        if name == "val" { &self.val } else { &self.train }
+    }
+
+    /// The tokenizer whose copy lies in the folder.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is another than the shards were made with.
+    pub fn tokenizer(&self, folder: &Path) -> Result<Tokenizer, CorpusError> {
+        let path = folder.join(TOKENIZER);
+        let tokenizer = Tokenizer::load(&path)?;
+        match self.made_with(&tokenizer) {
+            true => Ok(tokenizer),
+            false => {
+                Err(bad(&path, "it is not the tokenizer that the shards beside it were made with: it was changed"))
+            }
+        }
+    }
+
+    /// Whether this is the tokenizer of the shards.
+    pub fn made_with(&self, tokenizer: &Tokenizer) -> bool {
+        let known = |name: &str| Tokenizer::named(name).is_ok() && name == self.settings.tokenizer;
+        self.settings.tokenizer_xxh3 == hex(xxh3_64(tokenizer.to_json().as_bytes())) || known(tokenizer.name())
+    }
+
+    /// The tokens of a part, mapped; their sizes are held against the manifest.
+    ///
+    /// # Errors
+    /// Names the shard that is missing, was changed or cut short.
+    pub fn tokens(&self, folder: &Path, part: &str) -> Result<Tokens, CorpusError> {
+        let open = |written: &Written| {
+            let path = folder.join(format!("{}.bin", written.name));
+            let shard = Shard::open(&path, Some(&path.with_extension("idx")))?;
+            let Counts { parts, tokens, .. } = written.counts;
+            let found = (shard.documents() as u64, shard.len() as u64);
+            match found == (parts, tokens) {
+                true => Ok(shard),
+                false => Err(bad(
+                    &path,
+                    format!(
+                        "it has {found:?} documents (or parts) and tokens, the manifest says {:?}: it was changed",
+                        (parts, tokens)
+                    ),
+                )),
+            }
+        };
+        let shards: Result<Vec<Shard>, CorpusError> = self.part(part).shards.iter().map(open).collect();
+        Ok(Tokens::of_shards(shards?))
+    }
+
+    /// Reads every shard and holds it against its checksum. `tell` hears how many are done, of how many.
+    ///
+    /// # Errors
+    /// Names the first file that is missing or differs.
+    pub fn check(&self, folder: &Path, tell: &mut dyn FnMut(usize, usize)) -> Result<(), CorpusError> {
+        let shards: Vec<&Written> = self.train.shards.iter().chain(&self.val.shards).collect();
+        for (i, written) in shards.iter().enumerate() {
+            for (end, wanted) in [("bin", &written.bin_xxh3), ("idx", &written.idx_xxh3)] {
+                let path = folder.join(format!("{}.{end}", written.name));
+                let found = file_hash(&path)?;
+                if found != *wanted {
+                    let what =
+                        format!("its checksum is {found}, the manifest says {wanted}: it was changed or damaged");
+                    return Err(bad(&path, what));
+                }
+            }
+            tell(i + 1, shards.len());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,243 @@
+//! The rows of a parquet file: one column of text, page by page and row by row. The crate reads metadata, pages and values;
+//! what is packed in a page is unpacked here, where no page can become larger than [`PAGE`]. A damaged file may make the
+//! crate panic, which is an error of that file.
+
+use super::corpus_error::{CorpusError, Place, at, bad};
+use super::documents::{Input, LONGEST, Unit, Zstd};
+use ::parquet::basic::{Compression, Type};
+use ::parquet::column::page::{Page, PageMetadata, PageReader};
+use ::parquet::column::reader::{ColumnReader, get_column_reader};
+use ::parquet::data_type::ByteArray;
+use ::parquet::errors::{ParquetError, Result as Parquet};
+use ::parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
+use ::parquet::file::serialized_reader::SerializedPageReader;
+use bytes::Bytes;
+use limpid_base::contain::contain;
+use std::fs::File;
+use std::io::{Cursor, Read};
+use std::sync::Arc;
+
+/// Largest page, unpacked.
+const PAGE: usize = 1 << 30;
+/// Most values in a page.
+const VALUES: u32 = 1 << 24;
+
+/// The text column of an open file.
+pub struct Rows {
+    file: Arc<File>,
+    metadata: Arc<ParquetMetaData>,
+    column: usize,
+    optional: i16,
+    group: usize,
+    reader: Option<ColumnReader>,
+    row: u64,
+}
+
+/// What `work` gives; its errors and panics are the file's.
+fn guarded<T>(input: &Input, work: impl FnOnce() -> Parquet<T>) -> Result<T, CorpusError> {
+    match contain(work) {
+        Ok(Ok(found)) => Ok(found),
+        Ok(Err(ParquetError::General(why))) => Err(bad(&input.path, why)),
+        Ok(Err(e)) => Err(bad(&input.path, e.to_string())),
+        Err(panic) => Err(bad(&input.path, format!("it is damaged: the reader of parquet failed ({panic})"))),
+    }
+}
+
+impl Rows {
+    /// Opens `input`, which must be a file: parquet is not read from its beginning to its end.
+    pub fn open(input: &Input, field: &str) -> Result<Rows, CorpusError> {
+        let path = &input.path;
+        let file = Arc::new(at(path, File::open(path))?);
+        let metadata = guarded(input, || {
+            let found = ParquetMetaDataReader::new().parse_and_finish(&*file);
+            found.map_err(|e| ParquetError::General(format!("it is not a whole parquet file: {e}")))
+        })?;
+        let metadata = Arc::new(metadata);
+        let columns = metadata.file_metadata().schema_descr().columns().to_vec();
+        let text = |i: &usize| columns[*i].physical_type() == Type::BYTE_ARRAY && columns[*i].max_rep_level() == 0;
+        let Some(column) = (0..columns.len()).filter(text).find(|i| columns[*i].path().string() == field) else {
+            let has = (0..columns.len()).filter(text).map(|i| columns[i].path().string()).collect();
+            return Err(CorpusError::Column { path: path.clone(), column: field.into(), has });
+        };
+        let optional = columns[column].max_def_level();
+        Ok(Rows { file, metadata, column, optional, group: 0, reader: None, row: 0 })
+    }
+
+    /// The pages of the next group's column.
+    fn pages(&self) -> Parquet<Box<dyn PageReader>> {
+        let group = self.metadata.row_group(self.group);
+        let chunk = group.column(self.column);
+        let codec = chunk.compression();
+        if let Compression::BROTLI(_) | Compression::LZO = codec {
+            let name = if codec == Compression::LZO { "LZO" } else { "brotli" };
+            let mend = "write it anew with another, for example snappy or zstd";
+            return Err(ParquetError::General(format!("limpid does not read its compression, {name}: {mend}")));
+        }
+        let raw = chunk.clone().into_builder().set_compression(Compression::UNCOMPRESSED).build()?;
+        let pages = SerializedPageReader::new(self.file.clone(), &raw, group.num_rows() as usize, None)?;
+        Ok(Box::new(Unpacked { pages, codec }))
+    }
+
+    /// The next row; a missing text is an empty one.
+    pub fn next(&mut self, input: &Input) -> Result<Option<Unit>, CorpusError> {
+        let place = Place { path: input.path.clone(), unit: "row", number: self.row + 1 };
+        let found = guarded(input, || {
+            self.value().map_err(|e| ParquetError::General(format!("row {} cannot be read: {e}", self.row + 1)))
+        })?;
+        let Some(value) = found else { return Ok(None) };
+        self.row += 1;
+        let bytes = value.as_ref().map_or(&[][..], ByteArray::data);
+        if bytes.len() > LONGEST {
+            return Err(CorpusError::TooLong { place, limit: LONGEST });
+        }
+        let text = std::str::from_utf8(bytes).map_err(|e| {
+            let (byte, found) = (e.valid_up_to() as u64, bytes[e.valid_up_to()]);
+            CorpusError::NotUtf8 { place, byte, line: 1, found }
+        })?;
+        Ok(Some(Unit { place: self.row, text: text.into(), last: true, ..Unit::default() }))
+    }
+
+    /// Decodes a row, whose text may be missing; nothing after the last.
+    fn value(&mut self) -> Parquet<Option<Option<ByteArray>>> {
+        loop {
+            if self.reader.is_none() {
+                if self.group == self.metadata.num_row_groups() {
+                    return Ok(None);
+                }
+                let column = self.metadata.file_metadata().schema_descr().column(self.column);
+                self.reader = Some(get_column_reader(column, self.pages()?));
+                self.group += 1;
+            }
+            let Some(ColumnReader::ByteArrayColumnReader(reader)) = &mut self.reader else {
+                return Err(ParquetError::General("the column is not of text".into()));
+            };
+            let (mut levels, mut values) = (vec![], vec![]);
+            match reader.read_records(1, Some(&mut levels), None, &mut values)?.0 {
+                0 => self.reader = None,
+                _ if self.optional > 0 && levels.first() != Some(&self.optional) => return Ok(Some(None)),
+                _ => return Ok(Some(values.pop())),
+            }
+        }
+    }
+}
+
+/// Pages as they lie in the file, unpacked.
+struct Unpacked {
+    pages: SerializedPageReader<File>,
+    codec: Compression,
+}
+
+fn unpack(codec: Compression, packed: &Bytes, levels: usize) -> Parquet<Bytes> {
+    let levels = levels.min(packed.len());
+    let (mut bytes, values) = (packed[..levels].to_vec(), packed.slice(levels..));
+    let large = || ParquetError::General(format!("a page is larger than {PAGE} bytes"));
+    let damaged = |what: &str| ParquetError::General(format!("a page is no {what}"));
+    match codec {
+        _ if values.is_empty() => {}
+        Compression::ZSTD(_) => {
+            _ = Zstd::new(Box::new(Cursor::new(values))).take(PAGE as u64 + 1).read_to_end(&mut bytes)?;
+        }
+        Compression::GZIP(_) => {
+            _ = flate2::read::MultiGzDecoder::new(&values[..]).take(PAGE as u64 + 1).read_to_end(&mut bytes)?;
+        }
+        Compression::SNAPPY => {
+            if snap::raw::decompress_len(&values).map_err(|_| damaged("snappy"))? > PAGE {
+                return Err(large());
+            }
+            bytes.extend(snap::raw::Decoder::new().decompress_vec(&values).map_err(|_| damaged("snappy"))?);
+        }
+        Compression::LZ4 => bytes.extend(hadoop(&values).or_else(|| lz4(&values)).ok_or_else(|| damaged("LZ4"))?),
+        _ => bytes.extend(lz4(&values).ok_or_else(|| damaged("LZ4"))?),
+    }
+    if bytes.len() > PAGE { Err(large()) } else { Ok(bytes.into()) }
+}
+
+/// A block of LZ4, whose size is not told.
+fn lz4(packed: &[u8]) -> Option<Vec<u8>> {
+    let most = packed.len().saturating_mul(255).min(PAGE + 1); // what LZ4 can reach
+    let mut size = most.min(4 * packed.len());
+    loop {
+        match lz4_flex::block::decompress(packed, size) {
+            Ok(bytes) => return Some(bytes),
+            Err(lz4_flex::block::DecompressError::OutputTooSmall { .. }) if size < most => size = most.min(4 * size),
+            Err(_) => return None,
+        }
+    }
+}
+
+/// Blocks of LZ4 as Hadoop writes them: the size of each, unpacked and packed, before it.
+fn hadoop(mut packed: &[u8]) -> Option<Vec<u8>> {
+    let mut bytes = vec![];
+    while !packed.is_empty() {
+        let (sizes, rest) = packed.split_at_checked(8)?;
+        let [whole, part] = [0, 4].map(|i| u32::from_be_bytes([sizes[i], sizes[i + 1], sizes[i + 2], sizes[i + 3]]));
+        let (block, rest) = rest.split_at_checked(part as usize)?;
+        let fits = bytes.len() + whole as usize <= PAGE;
+        bytes.extend(lz4_flex::block::decompress(block, fits.then_some(whole as usize)?).ok()?);
+        packed = rest;
+    }
+    Some(bytes)
+}
+
+impl PageReader for Unpacked {
+    fn get_next_page(&mut self) -> Parquet<Option<Page>> {
+        let (mut page, codec) = (self.pages.get_next_page()?, self.codec);
+        if let Some(values) = page.as_ref().map(Page::num_values).filter(|n| *n > VALUES) {
+            return Err(ParquetError::General(format!("a page has {values} values, at most {VALUES} are read")));
+        }
+        match &mut page {
+            _ if codec == Compression::UNCOMPRESSED => {}
+            Some(Page::DataPage { buf, .. } | Page::DictionaryPage { buf, .. }) => *buf = unpack(codec, buf, 0)?,
+            Some(Page::DataPageV2 { buf, def_levels_byte_len, rep_levels_byte_len, is_compressed: true, .. }) => {
+                *buf = unpack(codec, buf, def_levels_byte_len.saturating_add(*rep_levels_byte_len) as usize)?;
+            }
+            _ => {}
+        }
+        Ok(page)
+    }
+
+    fn peek_next_page(&mut self) -> Parquet<Option<PageMetadata>> {
+        self.pages.peek_next_page()
+    }
+
+    fn skip_next_page(&mut self) -> Parquet<()> {
+        self.pages.skip_next_page()
+    }
+}
+
+impl Iterator for Unpacked {
+    type Item = Parquet<Page>;
+
+    fn next(&mut self) -> Option<Parquet<Page>> {
+        self.get_next_page().transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A page says how large it becomes, or is stopped where it is too large: never more than [`PAGE`] is held.
+    #[test]
+    fn pages_stay_within_their_limit() {
+        let huge = [0xFF, 0xFF, 0xFF, 0xFF, 0x0F, 0]; // snappy of 4 GiB less one
+        let error = unpack(Compression::SNAPPY, &Bytes::from(huge.to_vec()), 0).unwrap_err().to_string();
+        assert!(error.contains("larger than 1073741824 bytes"), "{error}");
+        let text = b"some text, some text, some text".repeat(900);
+        let packed = lz4_flex::block::compress(&text);
+        let sizes = [text.len(), packed.len()].map(|n| (n as u32).to_be_bytes()).concat();
+        for (codec, packed) in [
+            (Compression::LZ4_RAW, packed.clone()),
+            (Compression::LZ4, packed.clone()),
+            (Compression::LZ4, [&sizes[..], &packed, &sizes, &packed].concat()),
+            (Compression::SNAPPY, snap::raw::Encoder::new().compress_vec(&text).unwrap()),
+        ] {
+            let found = unpack(codec, &Bytes::from([&b"lv"[..], &packed].concat()), 2).unwrap();
+            assert!(found.starts_with(b"lv") && found[2..].chunks(text.len()).all(|part| part == text), "{codec:?}");
+            assert!(unpack(codec, &Bytes::from(packed[..packed.len() - 9].to_vec()), 0).is_err());
+        }
+        let false_size = [&(PAGE as u32 + 1).to_be_bytes()[..], &4u32.to_be_bytes(), b"abcd"].concat();
+        assert!(hadoop(&false_size).is_none());
+        assert!(lz4(&[0x1F; 40]).is_none());
+    }
+}

@@ -1,0 +1,396 @@
+//! From documents to shards: streamed, on all cores, and the same bytes however often it is interrupted.
+//!
+//! Every unit that is read has a number, and everything follows from the units' numbers, sizes and texts: which part it
+//! is for, and where shards end. An interrupted `prepare` reads all documents again (many times quicker than encoding
+//! them), encodes only those that stand in no finished shard, and holds the text it passes over against the manifest.
+
+use super::corpus_error::{CorpusError, at, bad};
+use super::documents::{DocumentReader, Input, Unit};
+use super::encode::encode;
+use super::manifest::{
+    Counts, File, Manifest, Part, Settings, TOKENIZER, Written, file_hash, hex, shard_name, stream_hash,
+};
+use super::shards;
+use limpid_base::random;
+use limpid_tokenizer::Tokenizer;
+use std::cell::RefCell;
+use std::fs;
+use std::io::{BufWriter, Seek, Write};
+use std::path::{Path, PathBuf};
+use xxhash_rust::xxh3::Xxh3;
+
+/// What to prepare.
+pub struct Plan<'a> {
+    /// The files.
+    pub inputs: Vec<Input>,
+    /// Where the text stands in JSON and parquet.
+    pub field: &'a str,
+    /// Leave out what is bad and count it.
+    pub skip_bad: bool,
+    /// The tokenizer.
+    pub tokenizer: &'a Tokenizer,
+    /// Its name, for the manifest.
+    pub tokenizer_name: &'a str,
+    /// Share of the documents for validation; parts of a long text count as documents here.
+    pub val_fraction: f64,
+    /// Tokens after which a shard ends, at the end of a unit.
+    pub shard_tokens: u64,
+    /// Threads that encode.
+    pub threads: usize,
+}
+
+/// How far it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes of the files that have been read.
+    pub read: u64,
+    /// What has been written, or was there already.
+    pub done: Counts,
+    /// Tokens encoded now.
+    pub encoded: u64,
+    /// Bytes of text encoded now.
+    pub encoded_bytes: u64,
+    /// Units that the tokenizer refused now.
+    pub refused: u64,
+    /// Shards finished now.
+    pub shards: usize,
+}
+
+/// What is known of a unit when it is read.
+struct About {
+    number: u64,
+    val: bool,
+    wanted: bool,
+    text: u64,
+}
+
+/// Prepares `plan` in the folder `out`, or goes on with it; `tell` hears of every unit and says whether to go on. Returns the
+/// manifest and what was wrong with the first few documents left out.
+///
+/// # Errors
+/// If a document cannot be read (and `skip_bad` is not set), the folder holds something else or another process prepares
+/// it, the files have changed since, or the file system says no. Finished shards are kept.
+pub fn prepare(
+    plan: &Plan,
+    out: &Path,
+    tell: &mut dyn FnMut(&Progress) -> bool,
+) -> Result<(Manifest, Vec<String>), CorpusError> {
+    let settings = Settings {
+        field: plan.field.into(),
+        skip_bad: plan.skip_bad,
+        val_fraction: plan.val_fraction,
+        shard_tokens: plan.shard_tokens,
+        ..Settings::of(plan.tokenizer, plan.tokenizer_name)
+    };
+    let source = |i: &Input| File { path: i.path.display().to_string(), bytes: i.bytes, xxh3: None };
+    let mut manifest = Manifest::new(settings, plan.inputs.iter().map(source).collect());
+    at(out, fs::create_dir_all(out))?;
+    // until this is over, however it ends; a file system without locks keeps nobody out
+    let lock = fs::File::open(out).ok();
+    if let Some(Err(fs::TryLockError::WouldBlock)) = lock.as_ref().map(fs::File::try_lock) {
+        return Err(CorpusError::Busy(out.into()));
+    }
+    if Manifest::exists(out) {
+        let found = Manifest::read(out)?;
+        if let Some(differs) = difference(&found, &manifest) {
+            let what =
+                format!("it holds shards made with {differs}: choose another --out, or remove it to begin again");
+            return Err(bad(out, what));
+        }
+        found.check(out, &mut |_, _| {})?;
+        if found.complete {
+            unchanged(&found, plan)?;
+            return Ok((found, vec![]));
+        }
+        manifest = found;
+    } else {
+        let whole = |e: &fs::DirEntry| e.path().extension().is_none_or(|e| e != "partial");
+        if at(out, fs::read_dir(out))?.flatten().any(|e| whole(&e)) {
+            return Err(bad(out, "the folder is not empty and holds no manifest.json: choose another --out"));
+        }
+        manifest.write(out)?;
+    }
+    plan.tokenizer.save(out.join(TOKENIZER))?;
+
+    let documents = RefCell::new(DocumentReader::new(plan.inputs.clone(), plan.field, plan.skip_bad));
+    // files are read, and shards written, on this thread
+    let shared = RefCell::new(manifest);
+    let (mut number, mut hash, mut summed) = (0, Xxh3::new(), 0);
+    let reached = [last(&shared.borrow().train), last(&shared.borrow().val)];
+    let mut units = std::iter::from_fn(|| {
+        let unit = documents.borrow_mut().next();
+        let reading = documents.borrow();
+        for (sum, source) in reading.sums().iter().zip(&mut shared.borrow_mut().sources).skip(summed) {
+            source.xxh3 = sum.clone();
+        }
+        summed = reading.sums().len();
+        let unit = match unit? {
+            Ok(unit) => unit,
+            Err(e) => return Some(Err(e)),
+        };
+        hash.update(unit.text.as_bytes());
+        // the first is to learn from, so that there is something
+        let val = number > 0 && random::uniform(0, random::site("validation"), number) < plan.val_fraction;
+        number += 1;
+        let text = hash.digest();
+        if let Some((_, was)) = reached.iter().find(|r| r.0 == number && r.1 != hex(text)) {
+            let what = format!(
+                "the text before it gives {}, it was {was}: the file or one before it was changed since",
+                hex(text)
+            );
+            return Some(Err(bad(&plan.inputs[unit.file].path, what + "; remove the folder to begin again")));
+        }
+        let wanted = number > reached[usize::from(val)].0;
+        Some(Ok((unit, About { number, val, wanted, text })))
+    });
+
+    let mut progress = Progress::default();
+    let mut parts = [Writer::new(out, "train", &shared, plan), Writer::new(out, "val", &shared, plan)];
+    progress.done = shared.borrow().all();
+    let end = plan.tokenizer.end_of_text();
+    let mut sink = |unit: Unit, about: About, ids: Result<Vec<u32>, _>| {
+        let ids = match ids {
+            Ok(ids) => Some(ids),
+            Err(source) => {
+                let error = CorpusError::Encode { place: DocumentReader::place(&plan.inputs, &unit), source };
+                if !plan.skip_bad {
+                    return Err(error);
+                }
+                documents.borrow_mut().complain(&error);
+                None
+            }
+        };
+        if about.val {
+            // what was left open in training is cut here
+            parts[0].end(&about)?;
+        } else {
+            parts[1].end(&about)?;
+        }
+        let before = parts[usize::from(about.val)].shards;
+        let counts = parts[usize::from(about.val)].push(&unit, &about, ids, end)?;
+        progress.done = progress.done + counts;
+        progress.encoded += counts.tokens;
+        progress.refused += counts.bad;
+        progress.encoded_bytes += counts.bytes;
+        progress.read = documents.borrow().read();
+        progress.shards += parts[usize::from(about.val)].shards - before;
+        if tell(&progress) { Ok(()) } else { Err(CorpusError::Stopped) }
+    };
+    encode(&mut units, &|about: &About| about.wanted, plan.tokenizer, plan.threads, &mut sink)?;
+    if reached.iter().any(|r| r.0 > number) {
+        return Err(bad(
+            out,
+            "the files are shorter than they were: they were changed since; remove the folder to begin again",
+        ));
+    }
+    for part in &mut parts {
+        part.finish()?;
+    }
+    drop(parts);
+    let documents = documents.into_inner();
+    let mut manifest = shared.into_inner();
+    if manifest.train.all.tokens == 0 {
+        return Err(CorpusError::Empty(out.display().to_string()));
+    }
+    // those that the tokenizer refused before an interruption are in the shards' counts only
+    let refused = manifest.train.all.bad + manifest.val.all.bad;
+    (manifest.empty, manifest.bad, manifest.complete) =
+        (documents.empty, documents.bad - progress.refused + refused, true);
+    manifest.write(out)?;
+    Ok((manifest, documents.complaints))
+}
+
+/// What was asked for otherwise than what is `found`, in words; nothing if it is the same.
+fn difference(found: &Manifest, asked: &Manifest) -> Option<String> {
+    if found.settings.tokenizer_xxh3 != asked.settings.tokenizer_xxh3 {
+        return Some("another tokenizer".into());
+    }
+    let values = |m: &Manifest| serde_json::to_value(&m.settings).expect("settings are JSON");
+    let (was, is) = (values(found), values(asked));
+    let setting = was.as_object().into_iter().flatten().find(|(name, value)| is[name.as_str()] != **value);
+    if let Some((name, value)) = setting {
+        return Some(format!("other settings: {name} was {value}, and is {} now", is[name.as_str()]));
+    }
+    let (was, is) = (&found.sources, &asked.sources);
+    let other = was.iter().zip(is).find(|(a, b)| (&a.path, a.bytes) != (&b.path, b.bytes));
+    Some(match other {
+        Some((a, b)) if a.path == b.path => {
+            format!("other files: {} had {} bytes, and has {} now", a.path, a.bytes, b.bytes)
+        }
+        Some((a, b)) => format!("other files: {} was where {} is now", a.path, b.path),
+        None if was.len() < is.len() => format!("other files: {} is new", is[was.len()].path),
+        None if was.len() > is.len() => format!("other files: {} is gone", was[is.len()].path),
+        None => return None,
+    })
+}
+
+/// The files are still those that the shards were made of.
+fn unchanged(manifest: &Manifest, plan: &Plan) -> Result<(), CorpusError> {
+    for (input, source) in plan.inputs.iter().zip(&manifest.sources) {
+        let Some(was) = &source.xxh3 else { continue }; // of standard input older folders do not know it
+        let found = match input.path == Path::new("-") {
+            true => stream_hash(&input.path, &mut std::io::stdin())?,
+            false => file_hash(&input.path)?,
+        };
+        if found != *was {
+            let what = format!(
+                "it was changed since it was prepared: its checksum was {was} and is {found}; remove the folder to begin \
+                 again, or choose another --out"
+            );
+            return Err(bad(&input.path, what));
+        }
+    }
+    Ok(())
+}
+
+/// How far a part has come: units, and the checksum of the text until there.
+fn last(part: &Part) -> (u64, String) {
+    part.shards.last().map_or((0, String::new()), |s| (s.until, s.text_xxh3.clone()))
+}
+
+/// Writes the shards of one part.
+struct Writer<'a> {
+    folder: &'a Path,
+    name: &'static str,
+    manifest: &'a RefCell<Manifest>,
+    plan: &'a Plan<'a>,
+    /// The last unit that stands in a finished shard.
+    reached: u64,
+    /// Whether a document has begun and not ended.
+    within: bool,
+    open: Option<Open>,
+    last: (u64, String),
+    shards: usize,
+}
+
+/// A shard that is being written.
+struct Open {
+    name: String,
+    file: BufWriter<fs::File>,
+    ends: Vec<u8>,
+    counts: Counts,
+}
+
+impl<'a> Writer<'a> {
+    fn new(folder: &'a Path, name: &'static str, manifest: &'a RefCell<Manifest>, plan: &'a Plan<'a>) -> Writer<'a> {
+        let last = last(manifest.borrow().part(name));
+        Writer { folder, name, manifest, plan, reached: last.0, within: false, open: None, last, shards: 0 }
+    }
+
+    fn path(&self, name: &str, end: &str) -> PathBuf {
+        self.folder.join(format!("{name}.{end}"))
+    }
+
+    fn open(&mut self) -> Result<&mut Open, CorpusError> {
+        if self.open.is_none() {
+            let name = shard_name(self.name, self.manifest.borrow().part(self.name).shards.len());
+            let path = self.path(&name, "bin.partial");
+            let mut file = BufWriter::with_capacity(1 << 20, at(&path, fs::File::create(&path))?);
+            at(&path, file.write_all(&[0; shards::START]))?;
+            self.open = Some(Open { name, file, ends: vec![], counts: Counts::default() });
+        }
+        Ok(self.open.as_mut().expect("it was just opened"))
+    }
+
+    /// Ends the document that has begun, if one has.
+    fn end(&mut self, about: &About) -> Result<(), CorpusError> {
+        if std::mem::take(&mut self.within) && about.number > self.reached {
+            self.open()?.end();
+        }
+        Ok(())
+    }
+
+    /// Appends a unit, and closes the shard if that makes it long enough.
+    fn push(
+        &mut self,
+        unit: &Unit,
+        about: &About,
+        ids: Option<Vec<u32>>,
+        end: Option<u32>,
+    ) -> Result<Counts, CorpusError> {
+        let begun = self.within;
+        self.within = !unit.last && (begun || ids.is_some());
+        if !about.wanted {
+            return Ok(Counts::default());
+        }
+        self.last = (about.number, hex(about.text));
+        let wide = self.manifest.borrow().settings.ids == "u32";
+        let path = self.path(self.name, "bin");
+        let open = self.open()?;
+        let before = open.counts;
+        match &ids {
+            Some(_) => open.counts.bytes += unit.bytes as u64,
+            None => open.counts.bad += 1,
+        }
+        let ends = unit.last && (begun || ids.is_some());
+        for id in ids.into_iter().flatten().chain(end.filter(|_| ends)) {
+            let bytes = id.to_le_bytes();
+            at(&path, open.file.write_all(if wide { &bytes } else { &bytes[..2] }))?;
+            open.counts.tokens += 1;
+        }
+        if ends {
+            open.counts.documents += 1;
+            open.end();
+        }
+        let now = open.counts;
+        if now.tokens >= self.plan.shard_tokens {
+            self.close()?;
+        }
+        Ok(Counts {
+            documents: now.documents - before.documents,
+            parts: now.parts - before.parts,
+            tokens: now.tokens - before.tokens,
+            bytes: now.bytes - before.bytes,
+            bad: now.bad - before.bad,
+        })
+    }
+
+    /// Finishes the shard: ids, then ends, then the manifest that names them.
+    fn close(&mut self) -> Result<(), CorpusError> {
+        let Some(Open { name, mut file, ends, counts }) = self.open.take() else { return Ok(()) };
+        let wide = self.manifest.borrow().settings.ids == "u32";
+        let (partial, bin, idx) = (self.path(&name, "bin.partial"), self.path(&name, "bin"), self.path(&name, "idx"));
+        let Ok(ids) = u32::try_from(counts.tokens) else {
+            return Err(bad(
+                &bin,
+                format!("{} tokens are too many for one shard: use a smaller --shard-tokens", counts.tokens),
+            ));
+        };
+        let finished = (|| {
+            file.rewind()?;
+            file.write_all(&shards::header(wide, ids))?;
+            file.into_inner().map_err(|e| e.into_error())?.sync_all()?;
+            fs::rename(&partial, &bin)
+        })();
+        at(&bin, finished)?;
+        at(&idx, limpid_base::files::replace(&idx, |path| fs::write(path, &ends)))?;
+        let written = Written {
+            name,
+            counts,
+            bin_xxh3: file_hash(&bin)?,
+            idx_xxh3: file_hash(&idx)?,
+            until: self.last.0,
+            text_xxh3: self.last.1.clone(),
+        };
+        let mut manifest = self.manifest.borrow_mut();
+        let part = if self.name == "val" { &mut manifest.val } else { &mut manifest.train };
+        part.all = part.all + counts;
+        part.shards.push(written);
+        self.shards += 1;
+        manifest.write(self.folder)
+    }
+
+    fn finish(&mut self) -> Result<(), CorpusError> {
+        if std::mem::take(&mut self.within) {
+            self.open()?.end();
+        }
+        self.close()
+    }
+}
+
+impl Open {
+    fn end(&mut self) {
+        self.ends.extend(self.counts.tokens.to_le_bytes());
+        self.counts.parts += 1;
+    }
+}

@@ -1,0 +1,322 @@
+//! Where a model's folder keeps its tokenizer, and the older files it may be written in.
+//!
+//! Each reader makes the tokenizer.json that transformers would make of the same files.
+
+use std::{path::Path, sync::Arc};
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{
+    Encoding, Error, Tokenizer,
+    foreign::Foreign,
+    spec::{Added, Merge, Model, Spec, Vocab, part},
+    split::Split,
+    table,
+};
+use limpid_base::files::read_small;
+
+/// Larger than any tokenizer; what is larger is another file by that name.
+const LARGEST: u64 = 128 << 20;
+
+/// llm.c's: a header of 256 numbers, of which these are the first two.
+const LLMC: [u32; 2] = [20_240_328, 2];
+
+pub(super) fn read(path: &Path) -> Result<Vec<u8>, Error> {
+    read_small(path, LARGEST).map_err(|fault| Error::Io { path: path.into(), fault })
+}
+
+pub(super) fn text(path: &Path) -> Result<String, Error> {
+    let bytes = read(path)?;
+    String::from_utf8(bytes).map_err(|error| part("the file", "text in UTF-8", error.utf8_error().to_string()).at(path))
+}
+
+pub(super) fn open(dir: &Path) -> Result<Option<Tokenizer>, Error> {
+    let [json, vocab, merges, lines, llmc] =
+        ["tokenizer.json", "vocab.json", "merges.txt", "vocab.txt", "gpt2_tokenizer.bin"].map(|name| dir.join(name));
+    let config = Config::read(dir)?;
+    let mut foreign = if json.exists() {
+        match Tokenizer::load(&json)? {
+            Tokenizer::Foreign(foreign) => foreign,
+            other => return Ok(Some(other)),
+        }
+    } else if vocab.exists() && merges.exists() {
+        let lines = text(&merges)?;
+        let pairs =
+            text(&vocab).and_then(|t| super::json::parse::<super::json::Pairs>(&t).map_err(|e| e.at(&vocab)))?;
+        Arc::new(byte_pairs(pairs.0, &lines, &config).map_err(|error| error.at(&merges))?)
+    } else if lines.exists() {
+        Arc::new(word_pieces(&text(&lines)?, &config).map_err(|error| error.at(&lines))?)
+    } else if llmc.exists() {
+        return llm_c(&read(&llmc)?).map_err(|error| error.at(&llmc)).map(Some);
+    } else {
+        return Ok(None);
+    };
+    if let Some(foreign) = Arc::get_mut(&mut foreign) {
+        let id = |token: &Option<Value>| foreign.id(named(token.as_ref()?)?);
+        let (begin, end) = (id(&config.bos_token), id(&config.eos_token).or(config.eos_id));
+        let end = end.filter(|&id| (id as usize) < foreign.tokens().len());
+        foreign.configure(begin, end, config.add_bos_token);
+    }
+    Ok(Some(Tokenizer::Foreign(foreign)))
+}
+
+/// A token in tokenizer_config.json: its text, or an object that has it.
+fn named(token: &Value) -> Option<&str> {
+    token.as_str().or(token["content"].as_str())
+}
+
+/// What is read of tokenizer_config.json, and of config.json where that is silent.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Config {
+    bos_token: Option<Value>,
+    eos_token: Option<Value>,
+    add_bos_token: Option<bool>,
+    add_prefix_space: Option<bool>,
+    do_lower_case: Option<bool>,
+    strip_accents: Option<bool>,
+    tokenize_chinese_chars: Option<bool>,
+    #[serde(skip)]
+    eos_id: Option<u32>,
+}
+
+impl Config {
+    fn read(dir: &Path) -> Result<Config, Error> {
+        let [own, model] = ["tokenizer_config.json", "config.json"].map(|name| dir.join(name));
+        let mut config = match own.exists() {
+            true => {
+                let wrong = |error: serde_json::Error| part("the file", "a tokenizer_config.json", error.to_string());
+                serde_json::from_str(&text(&own)?).map_err(|error| wrong(error).at(&own))?
+            }
+            false => Config::default(),
+        };
+        // config.json is the model's, and whoever reads the model checks it.
+        let model: Option<Value> = text(&model).ok().and_then(|text| serde_json::from_str(&text).ok());
+        let id = model.as_ref().map(|model| model["eos_token_id"].get(0).unwrap_or(&model["eos_token_id"]));
+        config.eos_id = id.and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());
+        Ok(config)
+    }
+}
+
+/// vocab.json and merges.txt: GPT-2's letters for bytes, or GPT-1's `</w>` after words.
+fn byte_pairs(pairs: Vec<(String, u64)>, lines: &str, config: &Config) -> Result<Foreign, Error> {
+    let lines = lines.lines().filter(|line| !line.starts_with("#version") && !line.is_empty());
+    let merge = |line: &str| Merge::parse(line).ok_or_else(|| part("a line", "two tokens with a blank between", line));
+    let merges = lines.map(merge).collect::<Result<Vec<_>, Error>>()?;
+    let words = merges.iter().any(|merge| merge.1.ends_with("</w>"));
+    let added = |names: &[&str]| -> Vec<Added> {
+        let known = pairs.iter().filter(|(token, id)| names.contains(&token.as_str()) && *id <= u32::MAX.into());
+        known.map(|(token, id)| Added::new(*id as u32, token, true)).collect()
+    };
+    let added = if words { added(&["<unk>"]) } else { added(&["<|endoftext|>"]) };
+    let mut model = Model { r#type: Some("BPE".into()), merges: Some(merges), ..Model::default() };
+    if words {
+        model.end_of_word_suffix = Some("</w>".into());
+        model.unk_token = Some("<unk>".into());
+    }
+    model.vocab = Vocab::Ids(pairs);
+    let mut spec = if words { Spec::of(model) } else { byte_level(model) };
+    if words {
+        spec.normalizer = bert_normalizer(&Config { do_lower_case: Some(true), ..Config::default() });
+        spec.pre_tokenizer = json!({ "type": "BertPreTokenizer" });
+        spec.decoder = json!({ "type": "BPEDecoder", "suffix": "</w>" });
+    } else if config.add_prefix_space == Some(true) {
+        spec.pre_tokenizer["add_prefix_space"] = json!(true);
+    }
+    spec.added_tokens = added;
+    Foreign::made(spec)
+}
+
+/// A byte-level model behind GPT-2's splitting.
+fn byte_level(model: Model) -> Spec {
+    let mut spec = Spec::of(model);
+    spec.pre_tokenizer = table::pre_tokenizer("gpt-2").unwrap_or_default();
+    spec.decoder = table::byte_level(true);
+    spec
+}
+
+fn bert_normalizer(config: &Config) -> Value {
+    json!({
+        "type": "BertNormalizer", "clean_text": true,
+        "handle_chinese_chars": config.tokenize_chinese_chars.unwrap_or(true),
+        "strip_accents": config.strip_accents, "lowercase": config.do_lower_case.unwrap_or(true)
+    })
+}
+
+/// BERT's tokenizer of that vocab.txt, with these special tokens.
+pub(super) fn learned_pieces(lines: &str, lowercase: bool, special: &[String]) -> Result<Tokenizer, Error> {
+    let config = Config { do_lower_case: Some(lowercase), ..Config::default() };
+    let mut spec = word_piece_spec(lines, &config)?;
+    spec.added_tokens = (0..).zip(special).map(|(id, token)| Added::new(id, token, true)).collect();
+    Tokenizer::made(spec)
+}
+
+/// BERT's vocab.txt: a token a line.
+fn word_pieces(lines: &str, config: &Config) -> Result<Foreign, Error> {
+    Foreign::made(word_piece_spec(lines, config)?)
+}
+
+fn word_piece_spec(lines: &str, config: &Config) -> Result<Spec, Error> {
+    let pairs: Vec<(String, u64)> = lines.lines().map(String::from).zip(0..).collect();
+    let id = |name: &str| pairs.iter().find(|(token, _)| token == name).map(|(_, id)| *id as u32);
+    let names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"];
+    let mut added: Vec<Added> = names.iter().filter_map(|name| Some(Added::new(id(name)?, name, true))).collect();
+    added.sort_by_key(|added| added.id);
+    let (Some(_), Some(cls), Some(sep)) = (id("[UNK]"), id("[CLS]"), id("[SEP]")) else {
+        return Err(part("the vocabulary", "BERT's, with [UNK], [CLS] and [SEP]", "one without"));
+    };
+    let model = Model {
+        r#type: Some("WordPiece".into()),
+        unk_token: Some("[UNK]".into()),
+        continuing_subword_prefix: Some("##".into()),
+        max_input_chars_per_word: Some(100),
+        vocab: Vocab::Ids(pairs),
+        ..Model::default()
+    };
+    let mut spec = Spec::of(model);
+    spec.added_tokens = added;
+    spec.normalizer = bert_normalizer(config);
+    spec.pre_tokenizer = json!({ "type": "BertPreTokenizer" });
+    spec.post_processor = json!({ "type": "BertProcessing", "sep": ["[SEP]", sep], "cls": ["[CLS]", cls] });
+    spec.decoder = json!({ "type": "WordPiece", "prefix": "##", "cleanup": true });
+    Ok(spec)
+}
+
+/// llm.c's file: the bytes of each token, in the order they were merged in.
+pub(super) fn llm_c(bytes: &[u8]) -> Result<Tokenizer, Error> {
+    let number = |i: usize| bytes.get(4 * i..4 * i + 4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+    let header = [number(0), number(1), number(2), number(255)];
+    let [Some(magic), Some(version @ 1..=2), Some(count), Some(_)] = header else {
+        return Err(part(
+            "the header",
+            "256 numbers, of version 1 or 2",
+            format!("{header:?} in {} bytes", bytes.len()),
+        ));
+    };
+    if magic != LLMC[0] {
+        return Err(part("the header", "llm.c's mark 20240328", magic.to_string()));
+    }
+    let mut rest = &bytes[1024..];
+    let mut tokens: Vec<Option<Vec<u8>>> = Vec::new();
+    for id in 0..count {
+        let token = rest.split_first().and_then(|(&len, rest)| rest.split_at_checked(len.into()));
+        let Some((token, after)) = token.filter(|(token, _)| !token.is_empty()) else {
+            return Err(part("the tokens", "as many as the header says, none empty", format!("an end at token {id}")));
+        };
+        tokens.push(Some(token.to_vec()));
+        rest = after;
+    }
+    if !rest.is_empty() {
+        return Err(part("the file", "an end after its tokens", format!("{} bytes more", rest.len())));
+    }
+    let end = if version == LLMC[1] { number(3) } else { Some(50_256) };
+    let gpt2 = Encoding::Gpt2;
+    if tokens.len() == gpt2.vocab_size() && (0..).zip(&tokens).all(|(id, t)| t.as_deref() == Some(&*gpt2.bytes(&[id])))
+    {
+        return Ok(Tokenizer::Bpe(gpt2));
+    }
+    let end = end.filter(|&id| id < count).ok_or_else(|| part("the header", "an end of text among the tokens", "none"));
+    let end = end? as usize;
+    let special = tokens[end].take().unwrap_or_default();
+    let special = String::from_utf8(special).map_err(|_| part("the end of text", "text", "other bytes"))?;
+    let mut spec = table::ranked(&tokens)?;
+    spec.added_tokens.push(Added::new(end as u32, &special, true));
+    if let Vocab::Ids(pairs) = &mut spec.model.vocab {
+        pairs.push((special, end as u64));
+    }
+    spec.pre_tokenizer = table::pre_tokenizer("gpt-2").unwrap_or_default();
+    spec.decoder = table::byte_level(true);
+    Ok(Tokenizer::Foreign(Arc::new(Foreign::made(spec)?)))
+}
+
+/// Each token of a .tiktoken file: its bytes in base64, a blank, its rank.
+pub(super) fn tiktoken(bytes: &[u8], split: Option<Split>, special: &[String]) -> Result<Tokenizer, Error> {
+    let text =
+        str::from_utf8(bytes).map_err(|error| part("the file", "lines of base64 and ranks", error.to_string()))?;
+    let mut tokens: Vec<Option<Vec<u8>>> = Vec::new();
+    let mut seen = std::collections::HashSet::new();
+    for (line, n) in text.lines().zip(1..).filter(|(line, _)| !line.is_empty()) {
+        let parsed = line.split_once(' ').and_then(|(token, rank)| {
+            let rank: usize = rank.trim().parse().ok().filter(|rank| *rank < 1 << 22)?;
+            Some((STANDARD.decode(token).ok().filter(|token| !token.is_empty())?, rank))
+        });
+        let wrong = |expected| part(&format!("line {n}"), expected, super::error::shown(line));
+        let (token, rank) = parsed.ok_or_else(|| wrong("a token in base64, a blank and its rank"))?;
+        if rank >= tokens.len() {
+            tokens.resize(rank + 1, None);
+        }
+        if !seen.insert(token.clone()) || tokens[rank].replace(token).is_some() {
+            return Err(wrong("a token and a rank that no other line has"));
+        }
+    }
+    if !(0..=255u8).all(|byte| seen.contains([byte].as_slice())) {
+        return Err(part("the tokens", "all 256 single bytes among them", format!("{} tokens", seen.len())));
+    }
+    let is = |encoding: Encoding, count: usize| {
+        let own = tokens.len() == count || (encoding == Encoding::Gpt2 && tokens.len() == 50_281);
+        own && (0..).zip(&tokens[..count]).all(|(id, token)| token.as_deref() == Some(&*encoding.bytes(&[id])))
+    };
+    let known = [(Encoding::Gpt2, 50_256), (Encoding::Cl100k, 100_256), (Encoding::O200k, 199_998)];
+    let known = known.into_iter().find(|&(encoding, count)| tokens.len() >= count && is(encoding, count));
+    let own =
+        known.filter(|&(encoding, count)| split.is_none_or(|split| split == encoding.split()) && tokens.len() == count);
+    if let Some((encoding, _)) = own.filter(|_| special.is_empty()) {
+        return Ok(Tokenizer::Bpe(encoding));
+    }
+    let split = split.or(known.map(|(encoding, _)| encoding.split())).ok_or(Error::NoSplit)?;
+    let mut spec = table::ranked(&tokens)?;
+    // p50k_base has its end of text where GPT-2 has it, among its tokens.
+    let p50k = known.is_some() && own.is_none() && tokens[50_256].is_none() && special.is_empty();
+    spec.added_tokens =
+        special.iter().zip(tokens.len() as u32..).map(|(token, id)| Added::new(id, token, true)).collect();
+    spec.added_tokens.extend(p50k.then(|| Added::new(50_256, "<|endoftext|>", true)));
+    if let Vocab::Ids(pairs) = &mut spec.model.vocab {
+        pairs.extend(spec.added_tokens.iter().map(|added| (added.content.clone(), added.id)));
+    }
+    (spec.pre_tokenizer, spec.decoder) = (table::cutting(split), table::byte_level(true));
+    Tokenizer::made(spec)
+}
+
+/// The tokens of byte-level byte pairs whose ids are in the order of their ranks: bytes and id, special tokens left out.
+fn in_order(tokenizer: &Tokenizer) -> Result<Vec<(Vec<u8>, u32)>, Error> {
+    let pairs = match tokenizer {
+        Tokenizer::Bpe(encoding) => Some(encoding.pairs()),
+        Tokenizer::Foreign(foreign) => foreign.pairs(),
+        _ => None,
+    };
+    let pairs =
+        pairs.ok_or_else(|| Error::Format(format!("it is no byte-level byte pairs, but {}", tokenizer.name())))?;
+    let mut tokens: Vec<(Vec<u8>, u32)> = pairs.tokens().map(|(token, id)| (token.to_vec(), id)).collect();
+    let joined = tokens.iter().filter(|(token, _)| token.len() > 1).map(|(_, id)| *id);
+    if !joined.is_sorted() {
+        return Err(Error::Format("its ids are not in the order of its merges".into()));
+    }
+    tokens.sort_by_key(|(_, id)| *id);
+    Ok(tokens)
+}
+
+/// [`Tokenizer::to_tiktoken`].
+pub(super) fn to_tiktoken(tokenizer: &Tokenizer) -> Result<String, Error> {
+    Ok(in_order(tokenizer)?.iter().map(|(token, id)| format!("{} {id}\n", STANDARD.encode(token))).collect())
+}
+
+/// [`Tokenizer::to_llmc`].
+pub(super) fn to_llmc(tokenizer: &Tokenizer) -> Result<Vec<u8>, Error> {
+    let end = tokenizer.end_of_text().ok_or_else(|| Error::Format("it has no token that ends a text".into()))?;
+    let mut tokens = in_order(tokenizer)?;
+    tokens.extend(tokenizer.specials().into_iter().map(|(text, id)| (text.into(), id)));
+    tokens.sort_by_key(|(_, id)| *id);
+    let mut header = [0u32; 256];
+    header[..4].copy_from_slice(&[LLMC[0], LLMC[1], tokens.len() as u32, end]);
+    let mut bytes: Vec<u8> = header.iter().flat_map(|number| number.to_le_bytes()).collect();
+    for ((token, id), place) in tokens.iter().zip(0..) {
+        let size = u8::try_from(token.len()).ok().filter(|_| *id == place);
+        bytes.push(
+            size.ok_or_else(|| Error::Format(format!("token {id} is longer than 255 bytes, or ids are unused")))?,
+        );
+        bytes.extend(token);
+    }
+    Ok(bytes)
+}

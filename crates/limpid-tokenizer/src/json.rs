@@ -1,0 +1,338 @@
+//! tokenizer.json: written so that HuggingFace's `tokenizers` reads it and gives the same ids; read back with suspicion.
+//!
+//! A char or word tokenizer is a `WordLevel` model behind a `Split` whose regular expression says which of the two it is.
+//! An OpenAI encoding is `{"limpid_encoding": NAME}`, since its ranks are in the program. Every other tokenizer.json is
+//! `foreign`'s.
+
+use std::{collections::HashMap, fmt, sync::Arc};
+
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{IgnoredAny, MapAccess, Visitor},
+    ser::SerializeMap,
+};
+use serde_json::{Value, json};
+
+use super::{Encoding, Error, Kind, Tokenizer, Vocabulary, foreign::Foreign, words};
+
+/// One Unicode scalar value, a newline too.
+const CHARS: &str = r"[\s\S]";
+
+impl Kind {
+    fn pattern(self, newlines: bool) -> String {
+        match self {
+            Kind::Char => CHARS.into(),
+            Kind::Word if newlines => words::PATTERN.into(),
+            Kind::Word => words::PATTERN.replace(r"|\n|", "|"),
+        }
+    }
+
+    /// The step that cuts text. For words the pattern describes the pieces, and what lies between them is removed.
+    fn pre_tokenizer(self, newlines: bool) -> Value {
+        let (behavior, invert) = match self {
+            Kind::Char => ("Isolated", false),
+            Kind::Word => ("Removed", true),
+        };
+        json!({ "type": "Split", "pattern": { "Regex": self.pattern(newlines) }, "behavior": behavior, "invert": invert })
+    }
+}
+
+#[derive(Serialize)]
+struct Written<'a> {
+    version: &'static str,
+    truncation: (),
+    padding: (),
+    added_tokens: Vec<Value>,
+    normalizer: (),
+    pre_tokenizer: Value,
+    post_processor: (),
+    decoder: Value,
+    model: WrittenModel<'a>,
+}
+
+#[derive(Serialize)]
+struct WrittenModel<'a> {
+    r#type: &'static str,
+    #[serde(serialize_with = "by_id")]
+    vocab: &'a [String],
+    unk_token: &'a str,
+}
+
+fn by_id<S: Serializer>(tokens: &&[String], serializer: S) -> Result<S::Ok, S::Error> {
+    let mut map = serializer.serialize_map(Some(tokens.len()))?;
+    for (id, token) in tokens.iter().enumerate() {
+        map.serialize_entry(token, &id)?;
+    }
+    map.end()
+}
+
+pub(super) fn write(tokenizer: &Tokenizer) -> String {
+    let vocabulary = match tokenizer {
+        Tokenizer::Bpe(encoding) => return json!({ "limpid_encoding": encoding.name() }).to_string() + "\n",
+        Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => vocabulary,
+        Tokenizer::Foreign(foreign) => return foreign.source().into(),
+    };
+    let (kind, tokens) = (vocabulary.kind(), vocabulary.tokens());
+    let added = |id: u32| {
+        json!({
+            "id": id, "content": tokens[id as usize], "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false, "special": true
+        })
+    };
+    let written = Written {
+        version: "1.0",
+        truncation: (),
+        padding: (),
+        added_tokens: vocabulary.specials().into_iter().map(added).collect(),
+        normalizer: (),
+        pre_tokenizer: kind.pre_tokenizer(vocabulary.newlines()),
+        post_processor: (),
+        decoder: if kind == Kind::Char { json!({ "type": "Fuse" }) } else { Value::Null },
+        model: WrittenModel {
+            r#type: "WordLevel",
+            vocab: tokens,
+            unk_token: vocabulary.unknown().map_or("<UNK>", |id| &tokens[id as usize]),
+        },
+    };
+    serde_json::to_string_pretty(&written).expect("strings and numbers can be written") + "\n"
+}
+
+/// What says whose file it is.
+#[derive(Deserialize)]
+struct Head {
+    limpid_encoding: Option<String>,
+    model: Option<ModelHead>,
+    pre_tokenizer: Option<Value>,
+    normalizer: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct ModelHead {
+    r#type: Option<String>,
+}
+
+/// What is read of a file of ours.
+#[derive(Deserialize)]
+struct Ours {
+    #[serde(default)]
+    added_tokens: Vec<Added>,
+    model: Model,
+}
+
+#[derive(Deserialize)]
+struct Added {
+    id: u64,
+    content: String,
+}
+
+#[derive(Deserialize)]
+struct Model {
+    vocab: Pairs,
+}
+
+/// A JSON object as it stands: a key that comes twice is here twice.
+pub(super) struct Pairs(pub Vec<(String, u64)>);
+
+impl<'de> Deserialize<'de> for Pairs {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Pairs, D::Error> {
+        struct Each;
+        impl<'de> Visitor<'de> for Each {
+            type Value = Pairs;
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("an object of tokens and their ids")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some(pair) = map.next_entry()? {
+                    pairs.push(pair);
+                }
+                Ok(Pairs(pairs))
+            }
+        }
+        deserializer.deserialize_map(Each)
+    }
+}
+
+pub(super) fn read(text: String) -> Result<Tokenizer, Error> {
+    let head: Head = parse(&text)?;
+    if let Some(name) = head.limpid_encoding {
+        return match Encoding::named(&name) {
+            Some(encoding) => Ok(Tokenizer::Bpe(encoding)),
+            None => Tokenizer::named(&name),
+        };
+    }
+    let Some((kind, newlines)) = kind_of(&head) else {
+        if head.model.is_none() {
+            return Err(Error::Unsupported { found: keys(&text)? });
+        }
+        return Ok(Tokenizer::Foreign(Arc::new(Foreign::read(text)?)));
+    };
+    let Ours { added_tokens, model: Model { vocab: Pairs(mut pairs) } } = parse(&text)?;
+    let ids: HashMap<String, u64> = pairs.iter().cloned().collect();
+    for Added { id, content } in added_tokens {
+        match ids.get(&content) {
+            None => pairs.push((content, id)),
+            Some(&first) if first != id => return Err(Error::Duplicate { token: content, first, second: id }),
+            Some(_) => {}
+        }
+    }
+    if pairs.is_empty() {
+        return Err(Error::Json("its vocabulary is empty".into()));
+    }
+    Vocabulary::with_newlines(kind, in_order(pairs)?, newlines).map(Tokenizer::learned)
+}
+
+pub(super) fn parse<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Error> {
+    serde_json::from_str(text).map_err(|error| Error::Json(error.to_string()))
+}
+
+/// What a file without a model holds instead.
+fn keys(text: &str) -> Result<String, Error> {
+    let all: HashMap<String, IgnoredAny> = parse(text)?;
+    let mut keys: Vec<&str> = all.keys().map(String::as_str).collect();
+    keys.sort_unstable();
+    keys.truncate(8);
+    Ok(match keys[..] {
+        [] => "no model".into(),
+        _ => format!("no model, only {}", keys.join(", ")),
+    })
+}
+
+/// Whether it is a char or word file of ours, and whether the end of a line is a piece.
+fn kind_of(head: &Head) -> Option<(Kind, bool)> {
+    let wordlevel = head.model.as_ref()?.r#type.as_deref() == Some("WordLevel") && head.normalizer.is_none();
+    let ours = |(kind, newlines): &(Kind, bool)| {
+        wordlevel && head.pre_tokenizer.as_ref() == Some(&kind.pre_tokenizer(*newlines))
+    };
+    [(Kind::Char, true), (Kind::Word, true), (Kind::Word, false)].into_iter().find(ours)
+}
+
+/// The tokens by id. The ids must be 0..n, each once; nothing larger than the file is allocated.
+fn in_order(pairs: Vec<(String, u64)>) -> Result<Vec<String>, Error> {
+    let count = pairs.len();
+    let mut tokens: Vec<Option<String>> = vec![None; count];
+    let mut ids: HashMap<String, u64> = HashMap::with_capacity(count);
+    for (token, id) in pairs {
+        if let Some(first) = ids.insert(token.clone(), id) {
+            return Err(Error::Duplicate { token, first, second: id });
+        }
+        let Some(place) = usize::try_from(id).ok().and_then(|id| tokens.get_mut(id)) else {
+            return Err(Error::Gap { id, token, count });
+        };
+        if let Some(first) = place.take() {
+            return Err(Error::Shared { id, first, second: token });
+        }
+        *place = Some(token);
+    }
+    // n distinct ids below n: every place is taken.
+    Ok(tokens.into_iter().flatten().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Order;
+
+    fn round_trip(tokenizer: &Tokenizer) {
+        let text = tokenizer.to_json();
+        let back = Tokenizer::from_json(&text).unwrap();
+        assert_eq!(&back, tokenizer);
+        assert_eq!(back.to_json(), text);
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let text = "Anna said, \"Where is my kite?\"\n\tÉté \\ \u{0} 🙂";
+        for kind in [Kind::Char, Kind::Word] {
+            for special in [&[][..], &["[PAD]", "<UNK>", "[MASK]", "<|endoftext|>"]] {
+                round_trip(&Tokenizer::train(kind, text, Order::Sorted, special).unwrap());
+            }
+        }
+        for name in ["gpt2", "cl100k_base", "o200k_base"] {
+            round_trip(&Tokenizer::named(name).unwrap());
+        }
+        assert_eq!(Tokenizer::named("gpt2").unwrap().to_json(), "{\"limpid_encoding\":\"gpt2\"}\n");
+    }
+
+    #[test]
+    fn the_format_is_that_of_huggingface() {
+        let tokenizer = Tokenizer::train(Kind::Char, "ba", Order::Sorted, &["[PAD]"]).unwrap();
+        let value: Value = serde_json::from_str(&tokenizer.to_json()).unwrap();
+        let expected = json!({
+            "version": "1.0", "truncation": null, "padding": null, "normalizer": null, "post_processor": null,
+            "added_tokens": [{"id": 0, "content": "[PAD]", "single_word": false, "lstrip": false, "rstrip": false,
+                "normalized": false, "special": true}],
+            "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "[\\s\\S]"}, "behavior": "Isolated", "invert": false},
+            "decoder": {"type": "Fuse"},
+            "model": {"type": "WordLevel", "vocab": {"[PAD]": 0, "a": 1, "b": 2}, "unk_token": "<UNK>"},
+        });
+        assert_eq!(value, expected);
+    }
+
+    fn refusal(text: &str) -> String {
+        Tokenizer::from_json(text).unwrap_err().to_string()
+    }
+
+    /// A char file with this vocabulary and these added tokens.
+    fn file(vocab: &str, added: &str) -> String {
+        let step = Kind::Char.pre_tokenizer(true);
+        format!(r#"{{"added_tokens":{added},"pre_tokenizer":{step},"model":{{"type":"WordLevel","vocab":{vocab}}}}}"#)
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for (text, says) in [
+            ("", "not a tokenizer.json: EOF"),
+            ("{\"model\": ", "not a tokenizer.json: EOF"),
+            ("[1, 2]", "not a tokenizer.json: invalid type"),
+            ("{}", "holds no model"),
+            ("{\"vocab\": 1, \"merges\": 2}", "holds no model, only merges, vocab"),
+            ("{\"limpid_encoding\": \"gpt3\"}", "did you mean \"gpt2\"?"),
+            ("{\"limpid_encoding\": 3}", "invalid type: integer"),
+            ("{\"limpid_encoding\": \"char\"}", "no vocabulary until it is trained"),
+            ("{\"model\": {\"type\": \"BPE\", \"vocab\": {}, \"merges\": []}}", "its vocabulary is empty"),
+            ("{\"model\": {\"type\": \"RNN\", \"vocab\": {\"a\": 0}}}", "found RNN"),
+            ("{\"model\": {\"type\": \"WordLevel\", \"vocab\": [3]}}", "not a tokenizer.json: invalid type"),
+            (&file("{}", "[]"), "its vocabulary is empty"),
+            (&file("[\"a\"]", "[]"), "expected an object of tokens and their ids"),
+            (&file("{\"a\": 0, \"b\": -1}", "[]"), "invalid value: integer `-1`"),
+            (&file("{\"a\": 0, \"a\": 1}", "[]"), "token \"a\" is twice in the vocabulary, as 0 and as 1"),
+            (&file("{\"a\": 0, \"b\": 0}", "[]"), "id 0 is given to both \"a\" and \"b\""),
+            (&file("{\"a\": 0, \"b\": 2}", "[]"), "id 2 of token \"b\" is out of place: 2 tokens have the ids 0 to 1"),
+            (&file("{\"a\": 18446744073709551615}", "[]"), "id 18446744073709551615 of token \"a\""),
+            (&file("{\"a\": 0}", "[{\"id\": 5, \"content\": \"a\"}]"), "twice in the vocabulary, as 0 and as 5"),
+            (&file("{\"a\": 0}", "[{\"id\": 0, \"content\": \"[X]\"}]"), "id 0 is given to both \"a\" and \"[X]\""),
+            (&file("{\"a\": 0, \"\": 1}", "[]"), "token 1, \"\", cannot be in a char vocabulary: it is empty"),
+            (&file("{\"a\": 0}", "{}"), "invalid type: map, expected a sequence"),
+            (&file("{\"a\": 0}", "[{\"id\": 1}]"), "missing field `content`"),
+        ] {
+            assert!(refusal(text).contains(says), "{text}: {}", refusal(text));
+        }
+        let deep = "[".repeat(100_000);
+        assert!(refusal(&format!("{{\"pre_tokenizer\": {deep}")).contains("recursion limit"));
+    }
+
+    #[test]
+    fn an_added_token_beyond_the_vocabulary_is_one_more() {
+        let tokenizer = Tokenizer::from_json(&file("{\"a\": 0}", "[{\"id\": 1, \"content\": \"[MASK]\"}]")).unwrap();
+        assert_eq!(tokenizer.encode("a[MASK]a").unwrap(), [0, 1, 0]);
+    }
+
+    #[test]
+    fn damaged_files_never_panic() {
+        let text = Tokenizer::train(Kind::Word, "a b, c", Order::Sorted, &["[PAD]"]).unwrap().to_json();
+        let mut random = crate::tests::Random(7);
+        for _ in 0..2000 {
+            let mut bytes = text.clone().into_bytes();
+            for _ in 0..=random.below(3) {
+                let at = random.below(bytes.len());
+                match random.below(3) {
+                    0 => bytes[at] = random.below(256) as u8,
+                    1 => _ = bytes.remove(at),
+                    _ => bytes.truncate(at.max(1)),
+                }
+            }
+            _ = Tokenizer::from_json(&String::from_utf8_lossy(&bytes));
+        }
+    }
+}

@@ -1,0 +1,476 @@
+//! Tokenizers learned from texts that need not fit into memory.
+//!
+//! Texts go by and only the counts of distinct pieces are kept, so that what is learned depends on the texts alone, not on
+//! threads. Then the most frequent pair of neighbours becomes a token, and again, as the `tokenizers`
+//! crate does: of pairs that are equally frequent, the one whose ids are smaller.
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap},
+    ops::Range,
+};
+
+use rustc_hash::FxHashMap;
+use tokenizers::{
+    NormalizedString, Normalizer, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer,
+    normalizers::BertNormalizer, pre_tokenizers::bert::BertPreTokenizer,
+};
+
+use super::{
+    Error, Kind, Split, Tokenizer, Vocabulary, files,
+    pairs::{parts, share},
+    spec::{Added, Merge, Model, Spec, Vocab},
+    spell, table,
+};
+
+/// What a learned tokenizer is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Learn {
+    /// Byte-level byte pairs within pieces that are cut so.
+    Bpe(Split),
+    /// BERT's word pieces, of text in small letters without accents if `lowercase`.
+    WordPiece {
+        /// Capitals and accents go.
+        lowercase: bool,
+    },
+    /// Characters or words.
+    Plain(Kind),
+}
+
+/// What to learn.
+#[derive(Clone, Debug)]
+pub struct Recipe {
+    /// The kind of tokens.
+    pub learn: Learn,
+    /// V at most, special tokens counted.
+    pub vocab_size: usize,
+    /// Tokens that the text is cut at and nothing is learned of. Byte pairs have them last, the others first.
+    pub special: Vec<String>,
+    /// What is seen less often becomes no token.
+    pub min_frequency: u64,
+    /// Whether the end of a line is a token, of words; otherwise it is a blank like any other.
+    pub newlines: bool,
+}
+
+/// Counts pieces of text, then makes a tokenizer. Of words and characters the most frequent are taken; words are numbered
+/// as they first appear, characters by their code points.
+pub struct Learner {
+    recipe: Recipe,
+    counts: Counts,
+    /// Bytes that went by.
+    read: u64,
+}
+
+type Counts = FxHashMap<Box<[u8]>, Seen>;
+
+/// How often a piece was seen, and where first.
+#[derive(Clone, Copy)]
+struct Seen {
+    count: u64,
+    first: u64,
+}
+
+/// Bytes counted by a thread at a time.
+const PART: usize = 1 << 19;
+/// Distinct pieces kept: beyond, the rarest go until half as many are left.
+const PIECES: usize = 1 << 22;
+/// Longer pieces, in bytes, are counted in parts.
+const LONGEST: usize = 4096;
+/// Characters that word pieces are made of; what is rarer is unknown.
+const ALPHABET: usize = 1000;
+
+impl Learner {
+    /// Learns that, if it can be learned.
+    pub fn new(recipe: Recipe) -> Result<Learner, Error> {
+        for (i, token) in recipe.special.iter().enumerate() {
+            let wrong = |why| Err(Error::Learn(format!("the special token {token:?} {why}")));
+            if token.is_empty() || token.contains(char::is_whitespace) {
+                return wrong("is empty or has blanks in it");
+            }
+            if recipe.special[..i].contains(token) {
+                return wrong("is given twice");
+            }
+        }
+        let (bytes, special) = (if matches!(recipe.learn, Learn::Bpe(_)) { 256 } else { 1 }, recipe.special.len());
+        if recipe.vocab_size < bytes + special || recipe.vocab_size > 1 << 24 {
+            let of = if bytes == 256 { "256 bytes" } else { "1 token" };
+            return Err(Error::Learn(format!(
+                "a vocabulary of {} is too small or too large: {of} and {special} special tokens are {}, 16777216 the most",
+                recipe.vocab_size,
+                bytes + special
+            )));
+        }
+        Ok(Learner { recipe, counts: Counts::default(), read: 0 })
+    }
+
+    /// Counts the pieces of some texts, shared out among `threads`.
+    ///
+    /// # Errors
+    /// If BERT's rules cannot cut one.
+    pub fn add<T: AsRef<str>>(&mut self, texts: &[T], threads: usize) -> Result<(), Error> {
+        let mut places = vec![];
+        for part in texts.iter().flat_map(|text| parts(text.as_ref(), PART, seam)) {
+            places.push((self.read, part));
+            self.read += part.len() as u64;
+        }
+        let recipe = &self.recipe;
+        let marks = Marks::new(&recipe.special);
+        let all = share(threads, &places, |parts| {
+            let mut counts = Counts::default();
+            for (_, (start, part)) in parts {
+                let place = |text: &str| start + (text.as_ptr() as usize - part.as_ptr() as usize) as u64;
+                marks.each(part, |text| recipe.pieces(text, place(text), &mut counts))?;
+            }
+            Ok(counts)
+        });
+        for counts in all {
+            for (piece, Seen { count, first }) in counts? {
+                let seen = self.counts.entry(piece).or_insert(Seen { count: 0, first });
+                (seen.count, seen.first) = (seen.count + count, seen.first.min(first));
+            }
+        }
+        let mut least = 1;
+        while self.counts.len() > if least == 1 { PIECES } else { PIECES / 2 } {
+            least += 1;
+            self.counts.retain(|_, seen| seen.count >= least);
+        }
+        Ok(())
+    }
+
+    /// Makes the tokenizer. `tell` hears how many of how many tokens there are and may say no (`None` is then returned).
+    pub fn finish(self, tell: &mut dyn FnMut(usize, usize) -> bool) -> Result<Option<Tokenizer>, Error> {
+        let Recipe { learn, vocab_size, special, min_frequency, newlines } = self.recipe;
+        if self.counts.is_empty() {
+            return Err(Error::Empty("text"));
+        }
+        let mut seen: Vec<(Box<[u8]>, Seen)> = self.counts.into_iter().collect();
+        seen.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        let counts = || seen.iter().map(|(piece, seen)| (piece, seen.count));
+        let text = |piece: &[u8]| String::from_utf8_lossy(piece).into_owned();
+        let added = |from: usize| special.iter().zip(from..).map(|(token, id)| Added::new(id as u32, token, true));
+        match learn {
+            Learn::Plain(kind) => {
+                let newlines = newlines || kind == Kind::Char;
+                seen.retain(|(piece, seen)| seen.count >= min_frequency && (newlines || **piece != *b"\n"));
+                seen.sort_by_key(|(_, seen)| (Reverse(seen.count), seen.first));
+                seen.truncate(vocab_size - special.len());
+                match kind {
+                    Kind::Char => seen.sort_unstable_by(|(a, _), (b, _)| a.cmp(b)),
+                    Kind::Word => seen.sort_unstable_by_key(|(_, seen)| seen.first),
+                }
+                if seen.is_empty() {
+                    return Err(Error::Empty(kind.name()));
+                }
+                let tokens = special.into_iter().chain(seen.iter().map(|(piece, _)| text(piece)));
+                Vocabulary::with_newlines(kind, tokens.collect(), newlines).map(Tokenizer::learned).map(Some)
+            }
+            Learn::Bpe(split) => {
+                // In the order of their letters, which is GPT-2's.
+                let mut bytes: Vec<u8> = (0..=255).collect();
+                bytes.sort_by_key(|byte| spell::spell(&[*byte]));
+                let tokens: Vec<String> = bytes.iter().map(|byte| spell::spell(&[*byte])).collect();
+                let ids: HashMap<u8, u32> = bytes.into_iter().zip(0..).collect();
+                let words = counts().map(|(piece, count)| (piece.iter().map(|byte| ids[byte]).collect(), count));
+                let most = vocab_size - special.len();
+                let Some((tokens, merges)) = join(tokens, words.collect(), most, min_frequency, "", tell) else {
+                    return Ok(None);
+                };
+                let added: Vec<Added> = added(tokens.len()).collect();
+                let vocab = tokens.into_iter().chain(special.iter().cloned()).zip(0..).collect();
+                let (r#type, vocab) = (Some("BPE".into()), Vocab::Ids(vocab));
+                let mut spec = Spec::of(Model { r#type, vocab, merges: Some(merges), ..Model::default() });
+                (spec.pre_tokenizer, spec.decoder) = (table::cutting(split), table::byte_level(true));
+                spec.added_tokens = added;
+                Tokenizer::made(spec).map(Some)
+            }
+            Learn::WordPiece { lowercase } => {
+                let words: Vec<(String, u64)> = counts().map(|(piece, count)| (text(piece), count)).collect();
+                let mut seen: FxHashMap<char, u64> = FxHashMap::default();
+                words.iter().for_each(|(word, n)| word.chars().for_each(|c| *seen.entry(c).or_insert(0) += n));
+                let mut alphabet: Vec<(char, u64)> = seen.into_iter().collect();
+                alphabet.sort_by_key(|&(c, count)| (Reverse(count), c));
+                alphabet.truncate(ALPHABET);
+                let alphabet: std::collections::HashSet<char> = alphabet.into_iter().map(|(c, _)| c).collect();
+                let forms = |word: &str| -> Vec<String> {
+                    let known = word.chars().filter(|c| alphabet.contains(c)).enumerate();
+                    known.map(|(i, c)| if i == 0 { c.into() } else { format!("##{c}") }).collect()
+                };
+                let letters: std::collections::BTreeSet<(bool, String)> =
+                    words.iter().flat_map(|(word, _)| forms(word)).map(|form| (form.starts_with("##"), form)).collect();
+                let mut tokens = special.clone();
+                tokens.extend(letters.into_iter().map(|(_, form)| form).filter(|form| !special.contains(form)));
+                if tokens.len() > vocab_size {
+                    return Err(Error::Learn(format!(
+                        "a vocabulary of {vocab_size} is too small: {} characters and special tokens are in it before any joining",
+                        tokens.len()
+                    )));
+                }
+                let ids: HashMap<String, u32> = tokens.iter().cloned().zip(0..).collect();
+                let words = words.iter().map(|(word, n)| (forms(word).iter().map(|form| ids[form]).collect(), *n));
+                let Some((tokens, _)) = join(tokens, words.collect(), vocab_size, min_frequency, "##", tell) else {
+                    return Ok(None);
+                };
+                let lines: String = tokens.into_iter().map(|token| token + "\n").collect();
+                files::learned_pieces(&lines, lowercase, &special).map(Some)
+            }
+        }
+    }
+}
+
+impl Recipe {
+    /// Counts the pieces of a text without special tokens that begins at byte `start` of all texts.
+    fn pieces(&self, text: &str, start: u64, counts: &mut Counts) -> Result<(), Error> {
+        let mut place = |at: usize, piece: &[u8]| {
+            let first = start + at as u64;
+            match counts.get_mut(piece) {
+                Some(seen) => (seen.count, seen.first) = (seen.count + 1, seen.first.min(first)),
+                None => _ = counts.insert(piece.into(), Seen { count: 1, first }),
+            }
+        };
+        let mut add = |piece: &[u8]| place(0, piece);
+        match self.learn {
+            Learn::Bpe(split) => split.pieces(text, |piece| piece.chunks(LONGEST).for_each(&mut add)),
+            Learn::Plain(kind) => kind.pieces(text).for_each(|(at, piece)| place(at, piece.as_bytes())),
+            Learn::WordPiece { lowercase } => {
+                let refused = |error: tokenizers::Error| Error::Learn(error.to_string());
+                for line in text.split_inclusive(['\n', ' ']) {
+                    let mut line = NormalizedString::from(line);
+                    BertNormalizer::new(true, true, None, lowercase).normalize(&mut line).map_err(refused)?;
+                    let mut line = PreTokenizedString::from(line);
+                    BertPreTokenizer.pre_tokenize(&mut line).map_err(refused)?;
+                    for (word, ..) in line.get_splits(OffsetReferential::Normalized, OffsetType::Byte) {
+                        if word.chars().nth(100).is_none() {
+                            add(word.as_bytes()); // longer ones are unknown to BERT
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Cuts text at special tokens.
+struct Marks<'a>(Vec<&'a str>);
+
+impl Marks<'_> {
+    fn new(special: &[String]) -> Marks<'_> {
+        let mut list: Vec<&str> = special.iter().map(String::as_str).collect();
+        list.sort_by_key(|token| Reverse(token.len()));
+        Marks(list)
+    }
+
+    fn each<'t>(&self, text: &'t str, mut each: impl FnMut(&'t str) -> Result<(), Error>) -> Result<(), Error> {
+        let first: Vec<u8> = self.0.iter().map(|token| token.as_bytes()[0]).collect();
+        let (mut start, mut at) = (0, 0);
+        while let Some(found) = text.as_bytes()[at..].iter().position(|byte| first.contains(byte)) {
+            at += found;
+            match self.0.iter().find(|token| text.as_bytes()[at..].starts_with(token.as_bytes())) {
+                Some(token) => {
+                    each(&text[start..at])?;
+                    at += token.len();
+                    start = at;
+                }
+                None => at += 1,
+            }
+        }
+        each(&text[start..])
+    }
+}
+
+/// The last place in `range` between a letter and a blank: no piece of any kind goes over it, nor a special token.
+pub(super) fn seam(text: &str, range: Range<usize>) -> Option<usize> {
+    let mut blank = None;
+    for (at, c) in text.get(..range.end)?.char_indices().rev() {
+        if let Some(cut) = blank.filter(|_| c.is_ascii_alphabetic()) {
+            return Some(cut);
+        }
+        if at <= range.start {
+            return None;
+        }
+        blank = (c == ' ' || c == '\n').then_some(at);
+    }
+    None
+}
+
+/// Joins the most frequent pair of neighbours in `words` until there are `most` tokens: the tokens, and what they were joined
+/// from. `prefix` is left out of a right side.
+fn join(
+    mut tokens: Vec<String>,
+    mut words: Vec<(Vec<u32>, u64)>,
+    most: usize,
+    least: u64,
+    prefix: &str,
+    tell: &mut dyn FnMut(usize, usize) -> bool,
+) -> Option<(Vec<String>, Vec<Merge>)> {
+    type Pair = (u32, u32);
+    let mut merges = Vec::new();
+    let mut counts: FxHashMap<Pair, i64> = FxHashMap::default();
+    let mut places: FxHashMap<Pair, Vec<u32>> = FxHashMap::default();
+    let mut ids: HashMap<String, u32> = tokens.iter().cloned().zip(0..).collect();
+    for ((word, count), place) in words.iter().zip(0..) {
+        for pair in word.windows(2).map(|pair| (pair[0], pair[1])) {
+            *counts.entry(pair).or_insert(0) += *count as i64;
+            let places = places.entry(pair).or_default();
+            if places.last() != Some(&place) {
+                places.push(place);
+            }
+        }
+    }
+    let mut heap: BinaryHeap<(i64, Reverse<Pair>)> = counts.iter().map(|(pair, n)| (*n, Reverse(*pair))).collect();
+    while tokens.len() < most
+        && let Some((count, Reverse(pair))) = heap.pop()
+    {
+        let now = counts.get(&pair).copied().unwrap_or(0);
+        if now != count {
+            if now > 0 {
+                heap.push((now, Reverse(pair)));
+            }
+            continue;
+        }
+        if count < least.max(1) as i64 {
+            break;
+        }
+        let (a, b) = (tokens[pair.0 as usize].clone(), tokens[pair.1 as usize].clone());
+        let joined = format!("{a}{}", b.strip_prefix(prefix).unwrap_or(&b));
+        let id = *ids.entry(joined).or_insert_with_key(|joined| {
+            tokens.push(joined.clone());
+            tokens.len() as u32 - 1
+        });
+        merges.push(Merge(a, b));
+        if merges.len() % 256 == 0 && !tell(tokens.len(), most) {
+            return None;
+        }
+        counts.remove(&pair);
+        let mut born: FxHashMap<Pair, ()> = FxHashMap::default();
+        for place in places.remove(&pair).unwrap_or_default() {
+            let (word, times) = &mut words[place as usize];
+            let times = *times as i64;
+            let (mut from, mut to) = (0, 0);
+            while from < word.len() {
+                let next = word.get(from + 1).copied();
+                if (word[from], next.unwrap_or(u32::MAX)) != pair {
+                    word[to] = word[from];
+                    (from, to) = (from + 1, to + 1);
+                    continue;
+                }
+                let mut change = |old: Pair, new: Pair| {
+                    if let Some(count) = counts.get_mut(&old) {
+                        *count -= times;
+                    }
+                    *counts.entry(new).or_insert(0) += times;
+                    born.insert(new, ());
+                    let places = places.entry(new).or_default();
+                    if places.last() != Some(&place) {
+                        places.push(place);
+                    }
+                };
+                if to > 0 {
+                    change((word[to - 1], pair.0), (word[to - 1], id));
+                }
+                if let Some(after) = word.get(from + 2).copied() {
+                    change((pair.1, after), (id, after));
+                }
+                word[to] = id;
+                (from, to) = (from + 2, to + 1);
+            }
+            word.truncate(to);
+        }
+        for pair in born.into_keys() {
+            if let Some(count) = counts.get(&pair).filter(|count| **count > 0) {
+                heap.push((*count, Reverse(pair)));
+            }
+        }
+    }
+    Some((tokens, merges))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn learned(learn: Learn, size: usize, special: &[&str], text: &str, threads: usize) -> Result<Tokenizer, Error> {
+        let special = special.iter().map(|token| token.to_string()).collect();
+        let mut learner = Learner::new(Recipe { learn, vocab_size: size, special, min_frequency: 1, newlines: true })?;
+        learner.add(&[text], threads)?;
+        Ok(learner.finish(&mut |_, _| true)?.unwrap())
+    }
+
+    fn text() -> String {
+        let mut random = crate::tests::Random(5);
+        (0..30_000)
+            .map(|_| ["the ", "dogs ", "don't ", "été ", "東京", "10 ", "\n", "<|end|>"][random.below(8)])
+            .collect()
+    }
+
+    #[test]
+    fn threads_and_blocks_change_nothing() {
+        let text = text().repeat(8); // several parts
+        let kinds = Split::ALL.map(Learn::Bpe).into_iter();
+        let kinds = kinds.chain([Learn::WordPiece { lowercase: true }, Learn::Plain(Kind::Word)]);
+        for learn in kinds {
+            let special: &[&str] = match learn {
+                Learn::WordPiece { .. } => &["[UNK]", "[CLS]", "[SEP]", "<|end|>"],
+                _ => &["<UNK>", "<|end|>"],
+            };
+            let one = learned(learn, 300, special, &text, 1).unwrap();
+            for threads in [2, 5] {
+                assert!(learned(learn, 300, special, &text, threads).unwrap().to_json() == one.to_json(), "{learn:?}");
+            }
+            assert_eq!(one.encode("<|end|>").unwrap(), [one.special("<|end|>").unwrap()]);
+        }
+    }
+
+    #[test]
+    fn the_most_frequent_pair_comes_first_and_ties_go_by_id() {
+        let found = learned(Learn::Bpe(Split::Gpt2), 259, &[], "ab ab cd cd ab", 1).unwrap();
+        assert_eq!(found.pieces(&[256, 257, 258]).unwrap(), ["ab", "cd", " ab"]);
+        assert_eq!(found.decode(&found.encode("é cab\0").unwrap()).unwrap(), "é cab\0");
+        let pieces =
+            learned(Learn::WordPiece { lowercase: true }, 12, &["[UNK]", "[CLS]", "[SEP]"], "Été et", 1).unwrap();
+        assert_eq!(pieces.pieces(&pieces.encode("ÉTÉ x").unwrap()).unwrap(), ["ete", "[UNK]"]);
+        let many = "Et [SEP] été\n".repeat(20_000); // goes in parts
+        assert_eq!(pieces.encode(&many).unwrap(), pieces.encode("Et [SEP] été\n").unwrap().repeat(20_000));
+    }
+
+    #[test]
+    fn other_programs_files_come_back_the_same() {
+        let dir = std::env::temp_dir().join(format!("limpid-learn-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let (ranks, llmc, sample) = (dir.join("a.tiktoken"), dir.join("a.bin"), text());
+        for split in Split::ALL {
+            let own = learned(Learn::Bpe(split), 320, &["<|endoftext|>"], &sample, 2).unwrap();
+            assert_eq!(own.split(), Some(split));
+            std::fs::write(&ranks, own.to_tiktoken().unwrap()).unwrap();
+            assert!(
+                matches!(Tokenizer::load(&ranks), Err(Error::File { fault, .. }) if matches!(*fault, Error::NoSplit))
+            );
+            let end = ["<|endoftext|>".to_string()];
+            let again = Tokenizer::load_tiktoken(&ranks, Some(split), &end).unwrap();
+            let sample = "don't <|endoftext|>\n\n the Dogs 123456 \n ";
+            assert_eq!(again.encode(sample).unwrap(), own.encode(sample).unwrap(), "{split:?}");
+            std::fs::write(&llmc, own.to_llmc().unwrap()).unwrap();
+            let bin = Tokenizer::load(&llmc).unwrap();
+            assert_eq!(bin.end_of_text(), own.end_of_text());
+            assert_eq!(bin.decode(&own.encode(sample).unwrap()).unwrap(), sample);
+            own.export(&dir, 1024).unwrap();
+        }
+        for encoding in [crate::Encoding::Gpt2, crate::Encoding::Cl100k] {
+            std::fs::write(&ranks, Tokenizer::Bpe(encoding).to_tiktoken().unwrap()).unwrap();
+            assert_eq!(Tokenizer::load(&ranks).unwrap(), Tokenizer::Bpe(encoding));
+        }
+        std::fs::write(&ranks, "YQ== 0\nYQ== 1\n").unwrap();
+        assert!(Tokenizer::load(&ranks).unwrap_err().to_string().contains("line 2"));
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn what_cannot_be_learned_is_said() {
+        let bpe = Learn::Bpe(Split::Gpt4);
+        let said = |size, special: &[&str], text| learned(bpe, size, special, text, 1).unwrap_err().to_string();
+        assert!(said(256, &["<a>"], "text").contains("256 bytes and 1 special tokens are 257"));
+        assert!(said(300, &["<a>", "<a>"], "text").contains("\"<a>\" is given twice"));
+        assert!(said(300, &["a b"], "text").contains("blanks"));
+        assert!(said(300, &[], "").contains("empty"));
+    }
+}

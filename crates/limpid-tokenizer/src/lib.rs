@@ -1,0 +1,417 @@
+//! Text to ids and back. Four kinds: characters, words, OpenAI's byte-pair encodings, and what other programs' models
+//! come with.
+//!
+//! A tokenizer is a value that is cheap to clone and never changes. Ids count from 0 and are below
+//! [`vocab_size`](Tokenizer::vocab_size). Characters and words are learned here from a text; byte-pair encodings go by
+//! name and come with the program.
+//!
+//! Read `vocabulary` for how a learned tokenizer looks things up, `words` for what a word is, `json` for the file; `split`,
+//! `ranks` and `pairs` for byte pairs, `learn` for training; then `foreign` for other programs' tokenizers, and `files`,
+//! `table` and `export` for where they come from and go to.
+
+mod bpe;
+mod engine;
+mod error;
+mod export;
+mod files;
+mod foreign;
+mod ids;
+mod json;
+mod learn;
+mod pairs;
+mod ranks;
+mod spec;
+mod spell;
+mod split;
+mod stream;
+mod table;
+mod vocabulary;
+mod words;
+
+use std::{
+    collections::HashSet,
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+pub use bpe::Encoding;
+pub use error::Error;
+pub use foreign::Foreign;
+pub use ids::{Remap, Statistics, from_one_based, statistics, to_one_based};
+pub use learn::{Learn, Learner, Recipe};
+pub use split::Split;
+pub use stream::TextStream;
+pub use table::Table;
+pub use vocabulary::{Kind, Order, Vocabulary};
+
+use foreign::Seam;
+use limpid_base::{files::replace, nearest::nearest};
+use words::Spacing;
+
+/// Every name a tokenizer goes by. `char` and `word` need a text or a file besides.
+pub const NAMES: [&str; 5] = ["char", "word", "gpt2", "cl100k_base", "o200k_base"];
+
+/// Text to ids and back.
+///
+/// | kind | a token is | `decode(encode(text))` |
+/// |---|---|---|
+/// | `Char` | one Unicode scalar value | `text` |
+/// | `Word` | a word, a single mark, a newline | `text` if it is spaced as English is, see below |
+/// | `Bpe` | some bytes | `text` |
+/// | `Foreign` | what its files say | `text` if it is byte-level, else what its decoder makes of it |
+///
+/// **Special tokens** such as `[PAD]`, `[MASK]`, `<|endoftext|>` are found in text by [`encode`](Tokenizer::encode) if the
+/// vocabulary has them. In a learned vocabulary every token that is not one character, or one word, is special.
+/// Decoding gives their text. `<UNK>` (or `[UNK]`, `<unk>`), if there, stands for what the vocabulary lacks.
+///
+/// **Words.** A word is a run of letters and digits; an apostrophe, hyphen or underscore between letters belongs to it, and
+/// so does a point, comma or colon between digits. Blanks other than newlines are not tokens. Decoding puts one space
+/// between tokens, but none before `. , ! ? ; : ) % … ” ’`, none after `( $ “ ‘`, none beside a newline, and reads `"` as
+/// opening and closing in turn within a line. Text spaced otherwise (two spaces, tabs, indentation, `--` between words,
+/// `e.g.`, 'single straight quotes') comes back with these spaces instead. Its ids are the same when encoded again, as long
+/// as no two tokens side by side spell a third with a blank between (`New`, `York`, `New York`).
+#[derive(Clone, PartialEq)]
+pub enum Tokenizer {
+    /// Characters.
+    Char(Arc<Vocabulary>),
+    /// Words.
+    Word(Arc<Vocabulary>),
+    /// Byte pairs.
+    Bpe(Encoding),
+    /// From another program's files.
+    Foreign(Arc<Foreign>),
+}
+
+impl Tokenizer {
+    /// The byte-pair encoding of that name: `gpt2` (or `r50k_base`), `cl100k_base`, `o200k_base`.
+    pub fn named(name: &str) -> Result<Tokenizer, Error> {
+        if let Some(encoding) = Encoding::named(name) {
+            return Ok(Tokenizer::Bpe(encoding));
+        }
+        Err(match [Kind::Char, Kind::Word].into_iter().find(|kind| kind.name() == name) {
+            Some(kind) => Error::Untrained { name: kind.name() },
+            None => Error::Name { name: name.into(), nearest: nearest(name, NAMES) },
+        })
+    }
+
+    /// Learns the vocabulary of `text`. The `special` tokens come first, in their order.
+    pub fn train(kind: Kind, text: &str, order: Order, special: &[&str]) -> Result<Tokenizer, Error> {
+        Vocabulary::train(kind, text, order, special).map(Tokenizer::learned)
+    }
+
+    /// Takes a vocabulary as given: the first token has id 0. A token that is there twice is an error.
+    pub fn from_vocabulary(kind: Kind, tokens: Vec<String>) -> Result<Tokenizer, Error> {
+        if tokens.is_empty() {
+            return Err(Error::Empty(kind.name()));
+        }
+        Vocabulary::new(kind, tokens).map(Tokenizer::learned)
+    }
+
+    /// From what was put together here.
+    fn made(spec: spec::Spec) -> Result<Tokenizer, Error> {
+        Ok(Tokenizer::Foreign(Arc::new(Foreign::made(spec)?)))
+    }
+
+    fn learned(vocabulary: Vocabulary) -> Tokenizer {
+        match vocabulary.kind() {
+            Kind::Char => Tokenizer::Char(Arc::new(vocabulary)),
+            Kind::Word => Tokenizer::Word(Arc::new(vocabulary)),
+        }
+    }
+
+    /// `char`, `word`, `gpt2`, `cl100k_base` or `o200k_base`; of another program's, its kind: `bpe`, `wordpiece`,
+    /// `wordlevel` or `unigram` (and `gpt2`, if it is that).
+    pub fn name(&self) -> &'static str {
+        match self {
+            Tokenizer::Char(_) => "char",
+            Tokenizer::Word(_) => "word",
+            Tokenizer::Bpe(encoding) => encoding.name(),
+            Tokenizer::Foreign(foreign) => foreign.name(),
+        }
+    }
+
+    /// V: all ids are below it.
+    pub fn vocab_size(&self) -> usize {
+        match self {
+            Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => vocabulary.tokens().len(),
+            Tokenizer::Bpe(encoding) => encoding.vocab_size(),
+            Tokenizer::Foreign(foreign) => foreign.tokens().len(),
+        }
+    }
+
+    /// The ids of `text`, special tokens recognised.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, Error> {
+        self.encode_with(text, true, 1)
+    }
+
+    /// The same ids from several threads, for a long text. Only byte-level byte pairs make use of them.
+    pub fn encode_on(&self, threads: usize, text: &str) -> Result<Vec<u32>, Error> {
+        self.encode_with(text, true, threads)
+    }
+
+    /// The ids of `text`, where the text of a special token is text like any other.
+    pub fn encode_ordinary(&self, text: &str) -> Result<Vec<u32>, Error> {
+        self.encode_with(text, false, 1)
+    }
+
+    fn encode_with(&self, text: &str, specials: bool, threads: usize) -> Result<Vec<u32>, Error> {
+        match self {
+            Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => vocabulary.encode(text, specials),
+            Tokenizer::Bpe(encoding) => Ok(encoding.encode(text, specials, threads)),
+            Tokenizer::Foreign(foreign) => foreign.encode(text, specials, threads),
+        }
+    }
+
+    /// [`encode`](Tokenizer::encode) between what the model of this tokenizer expects round every text: BERT's `[CLS]` and
+    /// `[SEP]`, Llama's `<s>`. The same as `encode` where its files say nothing, and for limpid's own.
+    pub fn encode_for_model(&self, text: &str) -> Result<Vec<u32>, Error> {
+        let ids = self.encode(text)?;
+        Ok(match self {
+            Tokenizer::Foreign(foreign) => [foreign.frame().0, &ids, foreign.frame().1].concat(),
+            _ => ids,
+        })
+    }
+
+    /// The first id of every text its model was trained on, if there is one: a prompt for it begins with this id. What
+    /// [`encode_for_model`](Tokenizer::encode_for_model) puts first.
+    pub fn bos(&self) -> Option<u32> {
+        match self {
+            Tokenizer::Foreign(foreign) => foreign.frame().0.first().copied(),
+            _ => None,
+        }
+    }
+
+    /// The text of `ids`. Bytes that are no character become U+FFFD, and so does an id below V that no text has.
+    pub fn decode(&self, ids: &[u32]) -> Result<String, Error> {
+        let bytes = self.decode_bytes(ids)?;
+        Ok(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+    }
+
+    /// The bytes of `ids`, which for byte pairs need not be whole characters.
+    pub fn decode_bytes(&self, ids: &[u32]) -> Result<Vec<u8>, Error> {
+        self.check(ids)?;
+        Ok(match self {
+            Tokenizer::Char(vocabulary) => {
+                ids.iter().flat_map(|&id| vocabulary.tokens()[id as usize].as_bytes()).copied().collect()
+            }
+            Tokenizer::Word(vocabulary) => {
+                let mut spacing = Spacing::default();
+                let mut bytes = Vec::with_capacity(ids.len() * 5);
+                for &id in ids {
+                    let token = &vocabulary.tokens()[id as usize];
+                    bytes.extend_from_slice(spacing.before(token).as_bytes());
+                    bytes.extend_from_slice(token.as_bytes());
+                }
+                bytes
+            }
+            Tokenizer::Bpe(encoding) => encoding.bytes(ids),
+            Tokenizer::Foreign(foreign) => {
+                let (mut seam, mut bytes) = (Seam::default(), Vec::with_capacity(ids.len() * 4));
+                ids.iter().for_each(|&id| foreign.push(id, &mut seam, &mut bytes));
+                bytes
+            }
+        })
+    }
+
+    /// One token to look at: its text as it is, with bytes that are no character written `\xE2`. An id that no text has is
+    /// `<unused 100256>`.
+    pub fn piece(&self, id: u32) -> Result<String, Error> {
+        Ok(self.pieces(&[id])?.remove(0))
+    }
+
+    /// [`piece`](Tokenizer::piece) of each id.
+    pub fn pieces(&self, ids: &[u32]) -> Result<Vec<String>, Error> {
+        self.check(ids)?;
+        let one = |&id: &u32| match self {
+            Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => vocabulary.tokens()[id as usize].clone(),
+            Tokenizer::Bpe(encoding) if encoding.unused(id) => format!("<unused {id}>"),
+            Tokenizer::Bpe(encoding) => visible(&encoding.bytes(&[id])),
+            Tokenizer::Foreign(foreign) => {
+                foreign.piece(id).map_or_else(|| format!("<unused {id}>"), |bytes| visible(&bytes))
+            }
+        };
+        Ok(ids.iter().map(one).collect())
+    }
+
+    /// The id of a special token, such as `[MASK]`, `[PAD]` or `<|endoftext|>`.
+    pub fn special(&self, name: &str) -> Option<u32> {
+        self.specials().into_iter().find(|(token, _)| *token == name).map(|(_, id)| id)
+    }
+
+    /// All special tokens and their ids, ascending.
+    pub fn specials(&self) -> Vec<(&str, u32)> {
+        match self {
+            Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => {
+                vocabulary.specials().into_iter().map(|id| (vocabulary.tokens()[id as usize].as_str(), id)).collect()
+            }
+            Tokenizer::Bpe(encoding) => encoding.specials().to_vec(),
+            Tokenizer::Foreign(foreign) => foreign.specials(),
+        }
+    }
+
+    /// The token that stands for text which the vocabulary lacks, such as `<UNK>`. None where every text can be written.
+    pub fn unknown(&self) -> Option<u32> {
+        match self {
+            Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => vocabulary.unknown(),
+            Tokenizer::Bpe(_) => None,
+            Tokenizer::Foreign(foreign) => foreign.unknown,
+        }
+    }
+
+    /// The first `most` different pieces of `texts` that [`unknown`](Tokenizer::unknown) stands for: characters or words;
+    /// of another program's vocabulary, what stands between blanks.
+    pub fn unknown_pieces<'a>(&self, texts: impl IntoIterator<Item = &'a str>, most: usize) -> Vec<&'a str> {
+        let Some(unknown) = self.unknown() else { return vec![] };
+        let pieces = |text: &'a str| -> Box<dyn Iterator<Item = &'a str> + 'a> {
+            match self {
+                Tokenizer::Char(v) | Tokenizer::Word(v) => Box::new(v.kind().pieces(text).map(|(_, piece)| piece)),
+                _ => Box::new(text.split_whitespace()),
+            }
+        };
+        let mut seen = HashSet::new();
+        let new = texts.into_iter().flat_map(pieces).filter(|piece| seen.insert(*piece));
+        new.filter(|piece| self.encode(piece).is_ok_and(|ids| ids.contains(&unknown))).take(most).collect()
+    }
+
+    /// The token that ends a document: the one tokenizer_config.json or config.json named, or else `<|endoftext|>`,
+    /// `[EOS]`, `<EOS>`, `</s>`, `<eos>`, `<|end_of_text|>` or `<|eot_id|>`.
+    pub fn end_of_text(&self) -> Option<u32> {
+        const NAMES: [&str; 7] = ["<|endoftext|>", "[EOS]", "<EOS>", "</s>", "<eos>", "<|end_of_text|>", "<|eot_id|>"];
+        let named = if let Tokenizer::Foreign(foreign) = self { foreign.end } else { None };
+        named.or_else(|| NAMES.into_iter().find_map(|name| self.special(name)))
+    }
+
+    /// The special token that ends what one speaker says: `<|end|>`, `<|im_end|>`, `<|eot_id|>` or `<end_of_turn>`.
+    pub fn end_of_turn(&self) -> Option<u32> {
+        const NAMES: [&str; 4] = ["<|end|>", "<|im_end|>", "<|eot_id|>", "<end_of_turn>"];
+        NAMES.into_iter().find_map(|name| self.special(name))
+    }
+
+    /// The token that begins one, where files name it: see [`bos`](Tokenizer::bos) for whether it must stand there.
+    fn begin_of_text(&self) -> Option<u32> {
+        let Tokenizer::Foreign(foreign) = self else { return None };
+        foreign.begin.or(self.bos())
+    }
+
+    /// The content of a tokenizer.json. HuggingFace's `tokenizers` reads that of `char` and `word` and gives the same ids
+    /// (its decoder puts a space between all words); a byte-pair encoding is only named; another program's is the very
+    /// file it was read from, or what stands for it.
+    pub fn to_json(&self) -> String {
+        json::write(self)
+    }
+
+    /// Reads what [`to_json`](Tokenizer::to_json) wrote, or another tokenizer.json of HuggingFace's.
+    pub fn from_json(text: &str) -> Result<Tokenizer, Error> {
+        json::read(text.into())
+    }
+
+    /// Writes a tokenizer.json, whole or not at all.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Error> {
+        let path = path.as_ref();
+        write(path, &self.to_json())
+    }
+
+    /// Reads a tokenizer.json; or, by their endings, OpenAI's .tiktoken and llm.c's .bin.
+    pub fn load(path: impl AsRef<Path>) -> Result<Tokenizer, Error> {
+        let path = path.as_ref();
+        match path.extension().and_then(|end| end.to_str()) {
+            Some("tiktoken") => return Tokenizer::load_tiktoken(path, None, &[]),
+            Some("bin") => return files::llm_c(&files::read(path)?).map_err(|error| error.at(path)),
+            _ => {}
+        }
+        json::read(files::text(path)?).map_err(|error| error.at(path))
+    }
+
+    /// Reads a .tiktoken file: OpenAI's ranks are known by what they are, others need to be told how text is cut. `special`
+    /// tokens have the ids that follow.
+    pub fn load_tiktoken(path: &Path, split: Option<Split>, special: &[String]) -> Result<Tokenizer, Error> {
+        files::tiktoken(&files::read(path)?, split, special).map_err(|error| error.at(path))
+    }
+
+    /// The content of a .tiktoken file: byte-level byte pairs whose ids are in the order of their merges. Special tokens and
+    /// the way of cutting have no place in it; [`split`](Tokenizer::split) says the latter.
+    pub fn to_tiktoken(&self) -> Result<String, Error> {
+        files::to_tiktoken(self)
+    }
+
+    /// The content of llm.c's gpt2_tokenizer.bin, version 2.
+    pub fn to_llmc(&self) -> Result<Vec<u8>, Error> {
+        files::to_llmc(self)
+    }
+
+    /// How it cuts text before joining bytes, if that is what it does.
+    pub fn split(&self) -> Option<Split> {
+        match self {
+            Tokenizer::Bpe(encoding) => Some(encoding.split()),
+            Tokenizer::Foreign(foreign) => foreign.pairs().map(|pairs| pairs.split),
+            _ => None,
+        }
+    }
+
+    /// The tokenizer in a model's folder: tokenizer.json, or else vocab.json with merges.txt (GPT-2, GPT-1), vocab.txt
+    /// (BERT) or gpt2_tokenizer.bin (llm.c), with what tokenizer_config.json says of begin, end and letter case. `None` if
+    /// there is none of them.
+    ///
+    /// Padding, truncation and dropout that a file asks for are not done: a text has the same ids always, all of them.
+    pub fn open(dir: &Path) -> Result<Option<Tokenizer>, Error> {
+        files::open(dir)
+    }
+
+    /// Writes files into `dir` that transformers' `AutoTokenizer` reads and gives the same ids with: a full tokenizer.json,
+    /// tokenizer_config.json, and for `gpt2` vocab.json and merges.txt. `model_max_length` is the model's context.
+    pub fn export(&self, dir: &Path, model_max_length: usize) -> Result<Vec<PathBuf>, Error> {
+        export::export(self, dir, model_max_length)
+    }
+
+    /// Writes the tokenizer.json that [`export`](Tokenizer::export) writes: whole, where [`save`](Tokenizer::save) only names
+    /// an encoding.
+    pub fn export_json(&self, path: &Path) -> Result<(), Error> {
+        write(path, &export::json(self)?)
+    }
+
+    /// What a GGUF file says of it, or why GGUF cannot say it.
+    pub fn table(&self) -> Result<Table, Error> {
+        table::write(self)
+    }
+
+    /// The tokenizer that a GGUF file describes.
+    pub fn from_table(table: Table) -> Result<Tokenizer, Error> {
+        table::read(table)
+    }
+
+    /// Says which id, if any, is not below V.
+    fn check(&self, ids: &[u32]) -> Result<(), Error> {
+        let vocab_size = self.vocab_size();
+        match ids.iter().position(|&id| id as usize >= vocab_size) {
+            None => Ok(()),
+            Some(index) => Err(Error::Id { id: ids[index], index, name: self.name().into(), vocab_size }),
+        }
+    }
+}
+
+impl fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "Tokenizer({}, {} tokens)", self.name(), self.vocab_size())
+    }
+}
+
+/// Bytes as text, with `\xE2` for what is no character.
+fn visible(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for chunk in bytes.utf8_chunks() {
+        text += chunk.valid();
+        chunk.invalid().iter().for_each(|byte| text += &format!("\\x{byte:02X}"));
+    }
+    text
+}
+
+/// Writes a file, whole or not at all.
+fn write(path: &Path, text: &str) -> Result<(), Error> {
+    replace(path, |beside| std::fs::write(beside, text)).map_err(|fault| Error::Io { path: path.into(), fault })
+}
+
+#[cfg(test)]
+mod foreign_tests;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,544 @@
+//! Windows of a token stream, as batches: shuffled ones to train on, all of them in order to evaluate on.
+//!
+//! A window is a piece of the stream, so its tokens are read in one go and the window of any number is found at
+//! once. What [`Documents`] changes is where windows begin, and whether attention and positions begin anew inside
+//! them; none is put together of documents from all over the stream. Where documents do not see each other their
+//! neighbours do not matter, and windows are shuffled anyway.
+
+use limpid_core::ops::{Batch, IGNORE, Span, random};
+use limpid_data::{DataError, Tokens};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// What is asked of the model at each position.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Objective {
+    /// The token that follows (contract R034, R236).
+    NextToken,
+    /// Tokens that were hidden (BERT, R265 to R272): 15 % are chosen; of these 80 % become `mask`, 10 % a random
+    /// token, 10 % stay; only they are predicted.
+    Masked {
+        /// Id of the mask token.
+        mask: u32,
+        /// Ids to draw random tokens from: 0..vocab_size.
+        vocab_size: usize,
+        /// Whether half of the windows are made of two segments.
+        segments: bool,
+    },
+}
+
+/// What windows make of the stream's documents.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Documents {
+    /// Windows begin where documents do, and hold as many whole ones as fit (a longer one is cut into windows of its
+    /// own); they are not filled up, so batches differ in their rows. Else windows are equally long and cut anywhere.
+    pub whole: bool,
+    /// A document sees those before it in its window. Else each is a sequence of its own, positions from 0, and its
+    /// last token predicts nothing: a window gives what its documents would give one by one, bit for bit.
+    pub cross: bool,
+}
+
+impl Default for Documents {
+    /// A stream, as GPT-2 was trained on.
+    fn default() -> Documents {
+        Documents { whole: false, cross: true }
+    }
+}
+
+/// Batches of `batch_size` windows of `context` tokens can be counted.
+fn check_size(batch_size: usize, context: usize) -> Result<(), DataError> {
+    let zero = [("batch_size", batch_size), ("context", context)].into_iter().find(|(_, size)| *size == 0);
+    let wrong =
+        zero.or(batch_size.checked_mul(context).is_none_or(|n| n > 1 << 40).then_some(("batch_size", batch_size)));
+    wrong.map_or(Ok(()), |(what, found)| Err(DataError::Size { what, found }))
+}
+
+/// A stream that is cut into windows.
+#[derive(Clone, Debug)]
+struct Cut<'a> {
+    tokens: &'a Tokens,
+    context: usize,
+    objective: Objective,
+    cross: bool,
+    /// Where windows of whole documents begin.
+    starts: Option<Arc<[usize]>>,
+    /// Documents that no window holds whole.
+    long: usize,
+}
+
+impl<'a> Cut<'a> {
+    fn new(tokens: &'a Tokens, context: usize, objective: Objective, documents: Documents) -> Cut<'a> {
+        // what is only predicted needs no row
+        let room = context + usize::from(objective == Objective::NextToken);
+        let (mut starts, mut start, mut long) = (vec![0], 0, 0);
+        for document in (0..if documents.whole { tokens.documents() } else { 0 }).map(|i| tokens.document(i)) {
+            if document.end - start > room && document.start > start {
+                start = document.start;
+                starts.push(start);
+            }
+            long += usize::from(document.end - start > room);
+            while document.end - start > room {
+                start += context;
+                starts.push(start);
+            }
+        }
+        let starts = documents.whole.then(|| starts.into());
+        Cut { tokens, context, objective, cross: documents.cross, starts, long }
+    }
+
+    /// Window `i` of whole documents.
+    fn whole(&self, starts: &[usize], i: usize) -> Range<usize> {
+        let end = starts.get(i + 1).copied().unwrap_or(self.tokens.len());
+        starts[i]..end.min(starts[i] + self.context)
+    }
+
+    /// Empties `batch` and gives it room for any batch of `windows`.
+    fn clear(&self, windows: usize, batch: &mut Batch) {
+        let rows = windows * self.context;
+        let Batch { tokens, positions, segments, targets, spans, .. } = batch;
+        [&mut *tokens, &mut *positions, &mut *segments, &mut *targets].into_iter().for_each(Vec::clear);
+        [tokens, positions, targets].into_iter().for_each(|values| values.reserve(rows));
+        if let Objective::Masked { segments: true, .. } = self.objective {
+            segments.reserve(rows);
+        }
+        spans.clear();
+        let parts = if self.cross { 1 } else { self.tokens.documents() + 1 };
+        spans.reserve(rows.min(windows.saturating_mul(parts)));
+    }
+
+    /// Appends one window; what it predicts reaches one token further.
+    fn push(&self, batch: &mut Batch, window: Range<usize>, (seed, at, b): (u64, u64, usize)) {
+        let (tokens, rows) = (self.tokens, window.len());
+        let (mut document, mut start) = (if self.cross { 0 } else { tokens.document_at(window.start) }, window.start);
+        while start < window.end {
+            // where what may be predicted ends
+            let last = match self.cross || document >= tokens.documents() {
+                true => tokens.len(),
+                false => tokens.document(document).end,
+            };
+            document += 1;
+            let (row, part) = (batch.positions.len(), start..last.min(window.end));
+            start = part.end;
+            if part.is_empty() {
+                continue;
+            }
+            batch.spans.push(Span { row, rows: part.len(), past: 0, sequence: batch.spans.len(), valid: part.len() });
+            batch.positions.extend(0..part.len() as u32);
+            if self.objective == Objective::NextToken {
+                tokens.copy(part.clone(), &mut batch.tokens);
+                let target = |at: usize| if at < last && tokens.counted(at) { tokens.id(at) } else { IGNORE };
+                batch.targets.extend(part.map(|i| target(i + 1)));
+            }
+        }
+        if let Objective::Masked { mask, vocab_size, segments } = self.objective {
+            let draw = |what: &str, i: usize| {
+                random::uniform(seed, random::site(what), at.wrapping_add(((b as u64) << 32) + i as u64))
+            };
+            for (i, token) in window.map(|i| tokens.id(i)).enumerate() {
+                let chosen = draw("choose", i) < 0.15;
+                let fate = draw("fate", i);
+                batch.targets.push(if chosen { token } else { IGNORE });
+                batch.tokens.push(match () {
+                    () if !chosen || fate >= 0.9 => token,
+                    () if fate < 0.8 => mask,
+                    () => (draw("token", i) * vocab_size as f64) as u32,
+                });
+            }
+            if segments {
+                let second = if draw("two", 0) < 0.5 { rows } else { (draw("split", 0) * rows as f64) as usize };
+                batch.segments.extend((0..rows).map(|i| u32::from(i >= second)));
+            }
+        }
+    }
+}
+
+/// Shuffled windows: an endless stream that can be entered anywhere. An epoch cuts the text into windows from an
+/// offset of its own (whole documents: always the same windows) and takes each once, so nothing is left out for long;
+/// the order is a permutation that is computed, not stored. Any thread may fill any step's batch; it takes
+/// microseconds, so none runs ahead (LOG.md).
+#[derive(Clone, Debug)]
+pub struct Batches<'a> {
+    cut: Cut<'a>,
+    batch_size: usize,
+    part: Range<usize>,
+    micros: u64,
+    seed: u64,
+}
+
+impl<'a> Batches<'a> {
+    /// Batches of `batch_size` windows of `context` tokens of a stream.
+    ///
+    /// # Errors
+    /// If the text is shorter than one window.
+    pub fn new(
+        tokens: &'a Tokens,
+        batch_size: usize,
+        context: usize,
+        seed: u64,
+        objective: Objective,
+    ) -> Result<Batches<'a>, DataError> {
+        Batches::of_documents(tokens, batch_size, context, seed, objective, Documents::default())
+    }
+
+    /// The same of documents.
+    ///
+    /// # Errors
+    /// If the text is shorter than one window, or there is nothing in a batch.
+    pub fn of_documents(
+        tokens: &'a Tokens,
+        batch_size: usize,
+        context: usize,
+        seed: u64,
+        objective: Objective,
+        documents: Documents,
+    ) -> Result<Batches<'a>, DataError> {
+        check_size(batch_size, context)?;
+        check_length("training text", tokens.len(), if documents.whole { 1 } else { context })?;
+        let cut = Cut::new(tokens, context, objective, documents);
+        Ok(Batches { cut, batch_size, part: 0..batch_size, micros: 1, seed })
+    }
+
+    /// The same, `micros` batches to a step.
+    pub fn accumulated(self, micros: usize) -> Batches<'a> {
+        Batches { micros: micros as u64, ..self }
+    }
+
+    /// What the `rank`-th of `ranks` computers takes of every batch: windows of its own, which put together in the
+    /// order of the ranks are the batch. The weight [`fill`](Batches::fill) gives is that part's; a mean over the
+    /// whole step takes the [`counted`] rows of all.
+    ///
+    /// # Errors
+    /// If there is no such rank, or a rank would have no window.
+    pub fn rank(self, rank: usize, ranks: usize) -> Result<Batches<'a>, DataError> {
+        let windows = self.batch_size;
+        if rank >= ranks || ranks > windows {
+            return Err(DataError::Rank { rank, ranks, windows });
+        }
+        Ok(Batches { part: windows * rank / ranks..windows * (rank + 1) / ranks, ..self })
+    }
+
+    /// Documents that are longer than a window, and so cut though they should be whole.
+    pub fn long(&self) -> usize {
+        self.cut.long
+    }
+
+    /// Fills `batch` with micro-batch `micro` of `step`, its weight for the mean of that micro-batch alone.
+    /// Allocates nothing once `batch` has been filled before.
+    pub fn fill(&self, step: u64, micro: u64, batch: &mut Batch) {
+        let at = random::bits(step, 0, micro);
+        self.cut.clear(self.part.len(), batch);
+        for b in self.part.clone() {
+            let number = (step * self.micros + micro) * self.batch_size as u64 + b as u64;
+            self.cut.push(batch, self.window(number), (self.seed, at, b));
+        }
+        finish(batch);
+    }
+
+    /// Window `number` of the stream.
+    fn window(&self, number: u64) -> Range<usize> {
+        let (seed, Cut { tokens, context, starts, .. }) = (self.seed, &self.cut);
+        let last = tokens.len() - 1;
+        let windows = match starts {
+            Some(starts) => starts.len(),
+            None => (last / context).saturating_sub(1).max(1),
+        };
+        let (epoch, i) = (number / windows as u64, number % windows as u64);
+        let i = random::permuted(seed, epoch, i, windows as u64) as usize;
+        if let Some(starts) = starts {
+            return self.cut.whole(starts, i);
+        }
+        let slack = (last - windows * context).min(context - 1) as u64 + 1;
+        let start = random::below(seed, random::site("offset"), epoch, slack) as usize + i * context;
+        start..start + context
+    }
+}
+
+/// All windows of a text in order, none overlapping, the last one short: a deterministic evaluation.
+#[derive(Clone, Debug)]
+pub struct Windows<'a> {
+    cut: Cut<'a>,
+    every: usize,
+}
+
+impl<'a> Windows<'a> {
+    /// Windows of `context` tokens of a stream.
+    ///
+    /// # Errors
+    /// If there is nothing to predict.
+    pub fn new(
+        what: &'static str,
+        tokens: &'a Tokens,
+        context: usize,
+        objective: Objective,
+    ) -> Result<Windows<'a>, DataError> {
+        Windows::of_documents(what, tokens, context, objective, Documents::default())
+    }
+
+    /// The same of documents.
+    ///
+    /// # Errors
+    /// If there is nothing to predict.
+    pub fn of_documents(
+        what: &'static str,
+        tokens: &'a Tokens,
+        context: usize,
+        objective: Objective,
+        documents: Documents,
+    ) -> Result<Windows<'a>, DataError> {
+        check_size(1, context)?;
+        check_length(what, tokens.len(), 1)?;
+        Ok(Windows { cut: Cut::new(tokens, context, objective, documents), every: 1 })
+    }
+
+    /// Only so many of the windows that about `tokens` are predicted, evenly spread.
+    pub fn about(mut self, tokens: usize) -> Windows<'a> {
+        self.every = self.cut.tokens.len().div_ceil(tokens.max(1)).max(1);
+        self
+    }
+
+    /// Tokens that will be predicted, at most.
+    pub fn tokens(&self) -> usize {
+        (self.cut.tokens.len() - 1).div_ceil(self.every)
+    }
+
+    /// Calls `with` for one batch after another, each of at most `batch_size` windows, and at least one.
+    pub fn each(&self, batch_size: usize, mut with: impl FnMut(&Batch)) {
+        let batch_size = batch_size.max(1);
+        let (mut batch, Cut { tokens, context, starts, .. }) = (Batch::default(), &self.cut);
+        let last = tokens.len() - 1;
+        let count = starts.as_ref().map_or(last.div_ceil(*context), |starts| starts.len());
+        let window = |i: usize| match starts {
+            Some(starts) => self.cut.whole(starts, i),
+            None => i * context..((i + 1) * context).min(last),
+        };
+        let mut windows = (0..count).step_by(self.every).map(window).peekable();
+        let mut number = 0;
+        while windows.peek().is_some() {
+            self.cut.clear(batch_size, &mut batch);
+            for window in windows.by_ref().take(batch_size) {
+                self.cut.push(&mut batch, window, (0x5eed, number, 0));
+                number += 1;
+            }
+            finish(&mut batch);
+            with(&batch);
+        }
+    }
+}
+
+fn check_length(what: &'static str, found: usize, context: usize) -> Result<(), DataError> {
+    if found > context {
+        return Ok(());
+    }
+    Err(DataError::TooShort { what, found, wanted: context + 1, context, mend: found.saturating_sub(1).max(1) })
+}
+
+/// The weight of a mean over what is counted.
+fn finish(batch: &mut Batch) {
+    batch.weight = 1.0 / counted(batch).max(1) as f32;
+}
+
+/// Rows that have a target.
+pub fn counted(batch: &Batch) -> usize {
+    batch.targets.iter().filter(|t| **t != IGNORE).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_is_the_next_token_and_a_batch_is_its_step() {
+        let tokens = Tokens::of((0..50).collect());
+        let batches = Batches::new(&tokens, 3, 7, 1, Objective::NextToken).unwrap();
+        let (mut a, mut b) = (Batch::default(), Batch::default());
+        batches.fill(5, 2, &mut a);
+        batches.fill(6, 2, &mut b);
+        assert_ne!(a.tokens, b.tokens);
+        batches.fill(5, 2, &mut b);
+        assert_eq!(a, b);
+        assert!(a.tokens.iter().zip(&a.targets).all(|(x, y)| x + 1 == *y) && a.tokens.len() == 21);
+        assert_eq!(a.positions[..8], [0, 1, 2, 3, 4, 5, 6, 0]);
+    }
+
+    #[test]
+    fn an_epoch_takes_every_window_once() {
+        let tokens = Tokens::of((0..1003).collect());
+        let batches = Batches::new(&tokens, 5, 10, 1, Objective::NextToken).unwrap().accumulated(3);
+        let (mut batch, mut starts) = (Batch::default(), vec![]);
+        for step in 0..7 {
+            for micro in 0..3 {
+                batches.fill(step, micro, &mut batch);
+                starts.extend(batch.spans.iter().map(|s| batch.tokens[s.row] as usize));
+            }
+        }
+        starts.truncate(99); // one epoch: (1002 / 10) - 1 windows
+        let offset = starts[0] % 10;
+        starts.sort_unstable();
+        assert_eq!(starts, (0..99).map(|i| offset + 10 * i).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn evaluation_sees_every_token_but_the_first_once() {
+        let tokens = Tokens::of((0..50).collect());
+        let mut seen: Vec<u32> = vec![];
+        Windows::new("text", &tokens, 8, Objective::NextToken).unwrap().each(3, |batch| seen.extend(&batch.targets));
+        assert_eq!(seen, (1..50).collect::<Vec<u32>>());
+    }
+
+    #[test]
+    fn masked_tokens_are_fifteen_percent_in_shares_of_eighty_ten_ten() {
+        let tokens = Tokens::of((0..40_000).map(|i| i % 90).collect());
+        let objective = Objective::Masked { mask: 99, vocab_size: 100, segments: true };
+        let batches = Batches::new(&tokens, 64, 512, 3, objective).unwrap();
+        let mut batch = Batch::default();
+        batches.fill(0, 0, &mut batch);
+        let rows = batch.tokens.len() as f64;
+        let chosen: Vec<(u32, u32)> =
+            batch.tokens.iter().zip(&batch.targets).filter(|(_, y)| **y != IGNORE).map(|(x, y)| (*x, *y)).collect();
+        let share =
+            |f: &dyn Fn(&(u32, u32)) -> bool| chosen.iter().filter(|c| f(c)).count() as f64 / chosen.len() as f64;
+        assert!((chosen.len() as f64 / rows - 0.15).abs() < 0.01);
+        assert!((share(&|(x, _)| *x == 99) - 0.8).abs() < 0.02, "masked");
+        assert!((share(&|(x, y)| x == y) - 0.1).abs() < 0.02, "kept");
+        assert!(batch.segments.contains(&1) && batch.segments.len() == batch.tokens.len());
+    }
+
+    #[test]
+    fn a_text_too_short_says_what_would_do() {
+        let error = Batches::new(&Tokens::of(vec![1, 2, 3]), 2, 16, 0, Objective::NextToken).unwrap_err().to_string();
+        assert!(
+            error.contains("has 3 tokens") && error.contains("needs 17") && error.contains("--context-length 2"),
+            "{error}"
+        );
+    }
+
+    /// `n` documents of 0 to 29 tokens; the ids are places in the stream, some are not counted.
+    fn documents(n: u64) -> Tokens {
+        let ends = |at: &mut usize, i| {
+            *at += random::below(4, 0, i, 30) as usize;
+            Some(*at)
+        };
+        let ends: Vec<usize> = (0..n).scan(0, |at, i| ends(at, i)).collect();
+        let ids: Vec<u32> = (0..*ends.last().unwrap() as u32).collect();
+        let counted = ids.iter().map(|i| i % 7 != 3).collect();
+        Tokens::of_documents(ids, ends, Some(counted))
+    }
+
+    const KINDS: [Documents; 4] = [
+        Documents { whole: false, cross: true },
+        Documents { whole: false, cross: false },
+        Documents { whole: true, cross: true },
+        Documents { whole: true, cross: false },
+    ];
+
+    #[test]
+    fn whole_documents_are_whole_and_each_is_there_once_an_epoch() {
+        let tokens = documents(300);
+        for context in [12, 16, 40] {
+            let of = Batches::of_documents(&tokens, 1, context, 1, Objective::NextToken, KINDS[3]).unwrap();
+            let windows = of.cut.starts.as_ref().unwrap().len() as u64;
+            let (mut batch, mut targets, mut room) = (Batch::default(), vec![], None);
+            for step in 0..windows {
+                of.fill(step, 0, &mut batch);
+                assert!(batch.tokens.len() <= context && batch.positions.len() == batch.tokens.len());
+                for span in &batch.spans {
+                    let (first, last) =
+                        (batch.tokens[span.row] as usize, batch.tokens[span.row + span.rows - 1] as usize);
+                    let document = tokens.document(tokens.document_at(first));
+                    // whole but for a last token that is only predicted, or a piece of a long one
+                    let long = document.len() > context + 1;
+                    assert!(long || first == document.start && last + 2 >= document.end, "{span:?} of {document:?}");
+                    assert!(last < document.end);
+                    assert_eq!(batch.positions[span.row..][..span.rows], (0..span.rows as u32).collect::<Vec<u32>>());
+                }
+                targets.extend(batch.targets.iter().copied().filter(|t| *t != IGNORE));
+                let now = (batch.tokens.capacity(), batch.targets.capacity(), batch.spans.capacity());
+                assert_eq!(*room.get_or_insert(now), now, "it has all its room from the start");
+            }
+            targets.sort_unstable();
+            let begins = |i: usize| tokens.document(tokens.document_at(i)).start == i;
+            let want = (0..tokens.len()).filter(|i| tokens.counted(*i) && !begins(*i)).map(|i| i as u32);
+            assert_eq!(targets, want.collect::<Vec<u32>>(), "all but what nothing comes before");
+            let long = (0..300).filter(|i| tokens.document(*i).len() > context + 1).count();
+            assert_eq!((of.long(), long > 0), (long, context < 29));
+        }
+    }
+
+    /// The batch of a step does not depend on who filled what before, nor on which thread.
+    #[test]
+    fn any_number_of_threads_fill_the_same_batches() {
+        let tokens = documents(200);
+        for documents in KINDS {
+            for objective in [Objective::NextToken, Objective::Masked { mask: 1, vocab_size: 9, segments: true }] {
+                let batches = Batches::of_documents(&tokens, 3, 14, 5, objective, documents).unwrap().accumulated(2);
+                let load = |threads: u64| {
+                    let one = |id: u64| {
+                        let (batches, mut batch) = (&batches, Batch::default());
+                        let steps = (0..40).filter(move |step| step % threads == id);
+                        let mut fill = move |step, micro| {
+                            batches.fill(step, micro, &mut batch);
+                            (step, micro, batch.clone())
+                        };
+                        steps.flat_map(|step| [fill(step, 1), fill(step, 0)]).collect::<Vec<_>>()
+                    };
+                    let mut all: Vec<_> = std::thread::scope(|scope| {
+                        let workers: Vec<_> = (0..threads).map(|id| scope.spawn(move || one(id))).collect();
+                        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+                    });
+                    all.sort_by_key(|(step, micro, _)| (*step, *micro));
+                    all
+                };
+                let one = load(1);
+                assert!(one == load(2) && one == load(5));
+            }
+        }
+    }
+
+    #[test]
+    fn the_parts_of_ranks_put_together_are_the_batch() {
+        let tokens = documents(200);
+        for documents in KINDS {
+            for objective in [Objective::NextToken, Objective::Masked { mask: 1, vocab_size: 9, segments: true }] {
+                let batches = Batches::of_documents(&tokens, 6, 14, 5, objective, documents).unwrap().accumulated(2);
+                for (ranks, step) in [1, 2, 4, 6].into_iter().flat_map(|ranks| (0..9).map(move |step| (ranks, step))) {
+                    let (mut whole, mut all) = (Batch::default(), Batch::default());
+                    batches.fill(step, 1, &mut whole);
+                    for rank in 0..ranks {
+                        let mut part = Batch::default();
+                        batches.clone().rank(rank, ranks).unwrap().fill(step, 1, &mut part);
+                        let (row, sequence) = (all.tokens.len(), all.spans.len());
+                        let moved = |s: &Span| Span { row: s.row + row, sequence: s.sequence + sequence, ..*s };
+                        all.spans.extend(part.spans.iter().map(moved));
+                        all.tokens.extend(part.tokens);
+                        all.positions.extend(part.positions);
+                        all.segments.extend(part.segments);
+                        all.targets.extend(part.targets);
+                    }
+                    finish(&mut all);
+                    assert_eq!(all, whole, "{ranks} ranks");
+                }
+                for (rank, ranks) in [(2, 2), (0, 7)] {
+                    let error = batches.clone().rank(rank, ranks).unwrap_err();
+                    assert_eq!(error, DataError::Rank { rank, ranks, windows: 6 });
+                }
+            }
+        }
+    }
+
+    /// `cargo test --release -- --ignored --nocapture batches::tests::report`
+    #[test]
+    #[ignore = "prints figures"]
+    fn report() {
+        let ids = (0..10_000_000u64).map(|i| random::bits(1, 0, i) as u32 % 50_257).collect();
+        let ends = (1..=20_000).map(|i| i * 500).collect();
+        let tokens = Tokens::of_documents(ids, ends, None);
+        for documents in KINDS {
+            let start = std::time::Instant::now();
+            let batches = Batches::of_documents(&tokens, 12, 1024, 1, Objective::NextToken, documents).unwrap();
+            let (begin, mut batch) = (start.elapsed(), Batch::default());
+            let start = std::time::Instant::now();
+            (0..1000).for_each(|step| batches.fill(step, 0, &mut batch));
+            println!("{documents:?}: begun in {begin:?}, a batch of 12 x 1024 in {:?}", start.elapsed() / 1000);
+        }
+    }
+}

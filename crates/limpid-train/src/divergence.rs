@@ -1,0 +1,105 @@
+//! When a loss goes astray: what counts as a jump, and what is written down of the batch that made it.
+
+use super::{TrainError, Trainer};
+use crate::Batches;
+use limpid_core::ops::Batch;
+use limpid_tokenizer::Tokenizer;
+use std::fmt::Write;
+
+/// Losses that a jump is measured against, at least.
+const HISTORY: usize = 20;
+
+/// How far a loss lies above the recent ones: their mean, and how many of their deviations it is above it. Nothing before
+/// there are enough of them. A deviation is at least a hundredth of the mean, so that a loss that hardly moves can.
+pub fn jump(recent: &[f64], loss: f64) -> Option<(f64, f64)> {
+    if recent.len() < HISTORY {
+        return None;
+    }
+    let n = recent.len() as f64;
+    let mean = recent.iter().sum::<f64>() / n;
+    let deviation = (recent.iter().map(|l| (l - mean).powi(2)).sum::<f64>() / n).sqrt();
+    Some((mean, (loss - mean) / deviation.max(0.01 * mean.abs()).max(1e-6)))
+}
+
+/// Whether the recent losses say that training is worse off than at its first step, by more than half of that loss and one.
+pub fn is_worse(recent: &[f64], first: f64) -> Option<f64> {
+    let last = recent.last_chunk::<HISTORY>()?;
+    let mean = last.iter().sum::<f64>() / HISTORY as f64;
+    (mean > 1.5 * first + 1.0).then_some(mean)
+}
+
+/// The layers whose gradients are greatest, with their norms, greatest first. The gradient must be waiting.
+pub fn steepest(trainer: &Trainer) -> Vec<(String, f64)> {
+    let mut layers: Vec<(String, f64)> = vec![];
+    for param in trainer.model.params.iter().filter(|p| trainer.trains(p)) {
+        let square: f64 = trainer.backend.read(param.slot.grad()).iter().map(|g| f64::from(*g).powi(2)).sum();
+        match layers.iter_mut().find(|(name, _)| name == param.layer()) {
+            Some((_, sum)) => *sum += square,
+            None => layers.push((param.layer().into(), square)),
+        }
+    }
+    layers.iter_mut().for_each(|(_, square)| *square = square.sqrt());
+    layers.retain(|(_, norm)| *norm > 0.0);
+    layers.sort_by(|a, b| b.1.total_cmp(&a.1));
+    layers
+}
+
+/// The next step's batch as text, each sequence with its loss without dropout, the worst first, after `what` is said of it.
+pub fn describe(trainer: &mut Trainer, batches: &Batches, tokenizer: &Tokenizer, what: &str) -> String {
+    let losses = trainer.model.losses().expect("a model in training has losses");
+    let (mut batch, mut found) = (Batch::default(), vec![]);
+    for micro in 0..trainer.recipe.accumulate as u64 {
+        batches.fill(trainer.step + trainer.skipped, micro, &mut batch);
+        trainer.backend.feed(&batch);
+        trainer.backend.forward(&trainer.model.ops);
+        let losses = trainer.backend.read(losses.of(&batch));
+        for (n, span) in batch.spans.iter().enumerate() {
+            let rows = span.row..span.row + span.rows;
+            let loss = losses[rows.clone()].iter().map(|l| f64::from(*l)).sum::<f64>() / span.rows.max(1) as f64;
+            let text = tokenizer.decode(&batch.tokens[rows]).unwrap_or_default();
+            found.push((loss, format!("micro-batch {}, sequence {}", micro + 1, n + 1), text));
+        }
+    }
+    let key = |loss: f64| if loss.is_nan() { f64::INFINITY } else { loss };
+    found.sort_by(|a, b| key(b.0).total_cmp(&key(a.0)));
+    let mut text = format!("{what}\n");
+    for (loss, place, words) in found {
+        let _ = write!(text, "\n--- {place}: mean loss {loss:.4}\n{words}\n");
+    }
+    text
+}
+
+/// What an error says of a step that is not to be done.
+pub fn says(error: &TrainError, trainer: &Trainer, steepest: &[(String, f64)]) -> String {
+    let mut text = format!("{error}\n\nlearning rate {:e}", trainer.recipe.rate(trainer.step));
+    if trainer.skipped > 0 {
+        let _ = write!(text, "; data of {} steps passed over so far", trainer.skipped);
+    }
+    if !steepest.is_empty() {
+        let layers: Vec<String> = steepest.iter().take(6).map(|(name, norm)| format!("{name} {norm:.4}")).collect();
+        let _ = write!(text, "\ngreatest gradients by layer: {}", layers.join(", "));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_jump_is_counted_in_deviations() {
+        let recent: Vec<f64> = (0..40).map(|i| 2.0 + if i % 2 == 0 { 0.1 } else { -0.1 }).collect();
+        let (mean, deviations) = jump(&recent, 3.0).unwrap();
+        assert!((mean - 2.0).abs() < 1e-12 && (deviations - 10.0).abs() < 1e-9);
+        assert_eq!(jump(&recent[..19], 3.0), None, "too early to tell");
+        let (_, deviations) = jump(&[2.0; 30], 2.2).unwrap();
+        assert!((deviations - 10.0).abs() < 1e-9, "a hundredth of the mean at least");
+    }
+
+    #[test]
+    fn worse_than_at_first() {
+        assert_eq!(is_worse(&[6.9; 20], 4.0), None);
+        assert_eq!(is_worse(&[7.5; 20], 4.0), Some(7.5));
+        assert_eq!(is_worse(&[7.5; 19], 4.0), None);
+    }
+}

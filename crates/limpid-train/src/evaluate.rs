@@ -1,0 +1,63 @@
+//! How good a model is: the mean negative log-likelihood of a text, and what follows from it. Everything is
+//! deterministic: all windows in order, losses added in f64 in that order, dropout off (contract R231).
+
+use crate::Windows;
+use limpid_core::backend::Backend;
+use limpid_core::model::Model;
+use limpid_core::ops::{Batch, IGNORE};
+
+/// Losses of a text, added up.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Score {
+    /// Sum of negative log-likelihoods, in nats.
+    pub total: f64,
+    /// Tokens predicted.
+    pub tokens: usize,
+}
+
+impl Score {
+    /// Mean loss, in nats a token.
+    pub fn loss(&self) -> f64 {
+        self.total / self.tokens.max(1) as f64
+    }
+    /// exp of the mean loss.
+    pub fn perplexity(&self) -> f64 {
+        self.loss().exp()
+    }
+    /// Bits for each of `bytes` bytes of text: a measure where all of the text was predicted, and every token says which
+    /// bytes it stands for.
+    pub fn bits_per_byte(&self, bytes: usize) -> f64 {
+        self.total / std::f64::consts::LN_2 / bytes.max(1) as f64
+    }
+    /// Adds the losses of a batch that has just run.
+    pub fn add(&mut self, losses: &[f32], batch: &Batch) {
+        for (loss, target) in losses.iter().zip(&batch.targets) {
+            if *target != IGNORE {
+                self.total += f64::from(*loss);
+                self.tokens += 1;
+            }
+        }
+    }
+}
+
+/// Runs the forward over all windows. The model may be one made to train, to score or to inspect; `goes_on` is
+/// asked after every batch.
+pub fn score(
+    model: &Model,
+    backend: &mut dyn Backend,
+    windows: &Windows,
+    batch_size: usize,
+    goes_on: &mut dyn FnMut(&Score) -> bool,
+) -> Score {
+    let losses = model.losses().expect("a model that scores has losses");
+    let (mut score, mut running) = (Score::default(), true);
+    windows.each(batch_size, |batch| {
+        if running {
+            backend.feed(batch);
+            backend.forward(&model.ops);
+            score.add(&backend.read(losses.of(batch)), batch);
+            running = goes_on(&score);
+        }
+    });
+    score
+}

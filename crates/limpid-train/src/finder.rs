@@ -1,0 +1,139 @@
+//! A learning rate by trying: short trainings from the same weights on the same batches, each whole, with its warm-up and its
+//! decay, so that what they end with can be compared. Rates are doubled and halved until the best one lies between two that are
+//! worse; a parabola through the three says where the least loss is. (A single run with a growing rate is quicker and says
+//! less: each of its losses is also the work of the rates before.)
+
+use super::{Recipe, TrainError, Trainer};
+use crate::Batches;
+use limpid_core::ops::adamw::Method;
+use limpid_core::ops::math::pow;
+
+/// Steps of a training that is tried.
+pub const STEPS: u64 = 60;
+
+/// How much larger the best rate of a long training is than that of a short one (measured: docs/training.md). Adam's first steps, whose
+/// second moments are young, bear less than the later ones; Muon's steps are of one size from the first.
+fn longer(optimizer: Method) -> f64 {
+    if optimizer == Method::Muon { 0.6 } else { 1.6 }
+}
+
+/// Trainings to try at most.
+const TRIES: usize = 16;
+
+/// What was tried and what it showed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Found {
+    /// Each rate, ascending, and the loss that its training ended with: a mean of the last quarter of its steps; infinite where it diverged.
+    pub tried: Vec<(f64, f64)>,
+    /// A rate to train with; none if the search was stopped before one was known.
+    pub suggested: Option<f64>,
+}
+
+/// Tries rates around the recipe's. `start` makes a trainer with the weights that training begins from; `goes_on` is asked after
+/// every step, with the rate, the number of the step and its loss.
+///
+/// # Errors
+/// Those of a trainer, but for a loss that is not finite.
+pub fn find<E: From<TrainError>>(
+    start: &mut dyn FnMut() -> Result<Trainer, E>,
+    batches: &Batches,
+    recipe: &Recipe,
+    goes_on: &mut dyn FnMut(f64, u64, f64) -> bool,
+) -> Result<Found, E> {
+    let mut tried: Vec<(f64, f64)> = vec![];
+    let mut next = Some(if recipe.learning_rate > 0.0 { recipe.learning_rate } else { 1e-3 });
+    while let Some(rate) = next {
+        let Some(loss) = train(start()?, batches, rate, goes_on)? else {
+            return Ok(Found { tried, suggested: None });
+        };
+        tried.push((rate, loss));
+        tried.sort_by(|a, b| a.0.total_cmp(&b.0));
+        next = if tried.len() < TRIES { unknown(&tried) } else { None };
+    }
+    let suggested = Some(longer(recipe.optimizer) * least(&tried));
+    Ok(Found { tried, suggested })
+}
+
+/// The loss that a short training at this rate ends with; none if it was stopped.
+fn train(
+    mut trainer: Trainer,
+    batches: &Batches,
+    rate: f64,
+    goes_on: &mut dyn FnMut(f64, u64, f64) -> bool,
+) -> Result<Option<f64>, TrainError> {
+    let long = trainer.recipe;
+    let steps = STEPS.min(long.steps).max(1);
+    let floor = if long.learning_rate > 0.0 { long.min_learning_rate / long.learning_rate } else { 0.1 };
+    let warmup_steps = (long.warmup_steps * steps).div_ceil(long.steps.max(1)).min(steps / 2);
+    trainer.recipe = Recipe { steps, warmup_steps, learning_rate: rate, min_learning_rate: floor * rate, ..long };
+    let (mut sum, last) = (0.0, steps.div_ceil(4));
+    for step in 1..=steps {
+        let loss = match trainer.step(batches) {
+            Ok(step) => step.loss,
+            // a rate so large that numbers overflow has shown what it is; the first loss knows nothing of the rate
+            Err(TrainError::NotFinite { .. }) if step > 1 => return Ok(Some(f64::INFINITY)),
+            Err(error) => return Err(error),
+        };
+        sum += if step > steps - last { loss } else { 0.0 };
+        if !goes_on(rate, step, loss) {
+            return Ok(None);
+        }
+    }
+    Ok(Some(sum / last as f64))
+}
+
+/// Where the best of `tried` is.
+fn best(tried: &[(f64, f64)]) -> usize {
+    (0..tried.len()).min_by(|a, b| tried[*a].1.total_cmp(&tried[*b].1)).expect("a rate was tried")
+}
+
+/// The rate to try next: beside the best, where none was tried.
+fn unknown(tried: &[(f64, f64)]) -> Option<f64> {
+    match best(tried) {
+        at if at + 1 == tried.len() && tried[at].1.is_finite() => Some(2.0 * tried[at].0),
+        0 => Some(0.5 * tried[0].0),
+        _ => None,
+    }
+}
+
+/// Where the parabola through the best and its neighbours is least, over the logarithm of the rate.
+fn least(tried: &[(f64, f64)]) -> f64 {
+    let at = best(tried);
+    if at == 0 || at + 1 == tried.len() {
+        return tried[at].0;
+    }
+    let [below, here, above] = [tried[at - 1].1, tried[at].1, tried[at + 1].1];
+    let bend = below - 2.0 * here + above;
+    // with a neighbour that diverged, the best is as far as one can say
+    let shift = if bend > 0.0 && bend.is_finite() { 0.5 * (below - above) / bend } else { 0.0 };
+    tried[at].0 * pow(2.0, shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Walks as [`find`] does, over losses that are known.
+    fn walk(first: f64, loss: impl Fn(f64) -> f64) -> Vec<(f64, f64)> {
+        let mut tried = vec![(first, loss(first))];
+        while let Some(rate) = unknown(&tried).filter(|_| tried.len() < TRIES) {
+            tried.push((rate, loss(rate)));
+            tried.sort_by(|a, b| a.0.total_cmp(&b.0));
+        }
+        tried
+    }
+
+    #[test]
+    fn the_bottom_of_a_valley_is_found_from_either_side() {
+        for bottom in [1e-4, 3e-3, 0.07] {
+            for first in [bottom / 20.0, bottom, bottom * 20.0] {
+                let tried = walk(first, |rate| (rate / bottom).ln().powi(2));
+                assert!((least(&tried) / bottom - 1.0).abs() < 1e-9, "{first:e} to {bottom:e}: {tried:?}");
+                let cliff = walk(first, |rate| if rate > bottom { f64::INFINITY } else { -rate });
+                assert!((0.4..=1.0).contains(&(least(&cliff) / bottom)), "{first:e} to {bottom:e}: {cliff:?}");
+            }
+        }
+        // nothing learns: it ends all the same
+        assert!(walk(1e-3, |_| f64::INFINITY).len() <= TRIES && walk(1e-3, |_| 1.0).len() <= TRIES);
+    }
+}

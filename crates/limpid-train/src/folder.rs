@@ -1,0 +1,188 @@
+//! Whose folder it is: a run never writes into one that holds something else, unless it is told to, and then removes what would
+//! be read in place of its own model.
+
+use limpid_base::files;
+use limpid_checkpoint::{CheckpointError, at};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What a folder is to a run that is to begin there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Nothing is there, or nothing is in it.
+    Nothing,
+    /// A run that began and has saved no state: it begins again.
+    Begun,
+    /// A run with a state, or a finished one.
+    Run,
+    /// Something else: the names.
+    Other(Vec<String>),
+}
+
+/// What a run puts into its folder.
+const OWN: &[&str] = &[
+    "limpid.toml",
+    "config.json",
+    "tokenizer.json",
+    "chat_template.jinja",
+    "model.safetensors",
+    "adapter_config.json",
+    "adapter_model.safetensors",
+    "base.json",
+    "metrics.jsonl",
+    "metrics.csv",
+    "summary.json",
+    "report.html",
+    "divergence",
+    "state",
+];
+
+/// Files that belong to a model as other programs keep it, and would be read beside a run's own or in their place.
+const READ: &[&str] = &[
+    "model.safetensors.index.json",
+    "pytorch_model.bin.index.json",
+    "adapter_model.bin",
+    "model.pt",
+    "ckpt.pt",
+    "generation_config.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "tokenizer.model",
+    "gpt2_tokenizer.bin",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+];
+
+fn is_own(name: &str) -> bool {
+    let name = name.strip_suffix(".partial").unwrap_or(name);
+    OWN.contains(&name) || name.starts_with("events.out.tfevents.") && name.ends_with(".limpid")
+}
+
+fn is_read(name: &str) -> bool {
+    let shard = |start: &str, end: &str| name.starts_with(start) && name.ends_with(end);
+    READ.contains(&name) || shard("model-", ".safetensors") || shard("pytorch_model", ".bin")
+}
+
+/// Names in a folder, those that systems put there left out.
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let mut names: Vec<String> = names.filter(|name| !name.starts_with('.') && name != "lost+found").collect();
+    names.sort();
+    names
+}
+
+/// Looks at a folder.
+pub fn look(folder: &Path) -> Found {
+    if folder.exists() && !folder.is_dir() {
+        return Found::Other(vec!["a file".into()]);
+    }
+    let (names, state) = (names(folder), folder.join("state"));
+    let began = state.join("lock").exists();
+    match () {
+        () if names.is_empty() => Found::Nothing,
+        () if state.join("last.safetensors").exists() || began && folder.join("summary.json").exists() => Found::Run,
+        () if began || names == ["state"] => Found::Begun,
+        () => Found::Other(names),
+    }
+}
+
+impl Found {
+    /// Why a run does not begin in a folder where this was found.
+    pub fn says(&self, folder: &Path) -> String {
+        let at = folder.display();
+        match self {
+            Found::Nothing | Found::Begun => format!("{at} is free"),
+            Found::Run if !folder.join("state/last.safetensors").exists() => format!(
+                "{at} already holds a run that has ended, and no state to go on from: another --out starts a new one, --force puts \
+                 one in its place"
+            ),
+            Found::Run => format!(
+                "{at} already holds a run: --resume {at} goes on with it, another --out starts a new one, --force puts one in its place"
+            ),
+            Found::Other(names) => {
+                let (first, rest) = names.split_at(names.len().min(4));
+                let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
+                format!(
+                    "{at} holds {}{more}, which no run put there: choose another --out, or train there all the same with --force, \
+                     which puts the new model in the place of one that is there",
+                    first.join(", ")
+                )
+            }
+        }
+    }
+}
+
+/// Removes what an earlier run left but for the names in `stay`; with `force` also another program's model.
+///
+/// # Errors
+/// Whatever the file system says.
+pub(super) fn clear(folder: &Path, stay: &[&str], force: bool) -> Result<(), CheckpointError> {
+    let remove = |path: &Path| at(path, files::remove(path));
+    for name in names(folder) {
+        let path = folder.join(&name);
+        let goes = is_own(&name) && !stay.contains(&name.as_str()) || force && is_read(&name);
+        if goes && (path.is_file() || name == "divergence") {
+            remove(&path)?;
+        }
+    }
+    let state = folder.join("state");
+    let goes = |path: &PathBuf| path.is_file() && path.file_name().is_some_and(|name| name != "lock");
+    names(&state).iter().map(|name| state.join(name)).filter(goes).try_for_each(|path| remove(&path))
+}
+
+/// Removes what a run that could not begin has made, and the folders from `first` down, where they are empty.
+pub(super) fn leave(folder: &Path, first: Option<&Path>) {
+    let names = names(folder);
+    let mut own = names.iter().filter(|name| is_own(name) && *name != "state");
+    // the state's folder last: with it, what is left is still known for a run's
+    if own.all(|name| files::remove(&folder.join(name)).is_ok()) {
+        let _ = files::remove(&folder.join("state"));
+    }
+    let made = |path: &&Path| first.is_some_and(|first| path.starts_with(first));
+    for path in folder.ancestors().take_while(made) {
+        let _ = fs::remove_dir(path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_are_known_by_what_is_in_them() {
+        let folder = std::env::temp_dir().join(format!("limpid-folder-{}", std::process::id()));
+        let other = |names: &[&str]| Found::Other(names.iter().map(|name| name.to_string()).collect());
+        let shards = ["config.json", "model-00001-of-00002.safetensors", "model.safetensors.index.json"];
+        let cases: &[(&[&str], Found)] = &[
+            (&[], Found::Nothing),
+            (&[".gitkeep"], Found::Nothing),
+            (&["state/"], Found::Begun),
+            (&["state/lock"], Found::Begun),
+            (&["state/lock", "limpid.toml", "model.safetensors"], Found::Begun),
+            (&["state/lock", "limpid.toml", "summary.json"], Found::Run),
+            (&["state/last.safetensors"], Found::Run),
+            (&["limpid.toml"], other(&["limpid.toml"])),
+            (&["notes.txt"], other(&["notes.txt"])),
+            (&["config.json", "model.safetensors"], other(&["config.json", "model.safetensors"])),
+            (&shards, other(&shards)),
+        ];
+        for (files, found) in cases {
+            let _ = fs::remove_dir_all(&folder);
+            fs::create_dir_all(folder.join("state")).unwrap();
+            if !files.iter().any(|file| file.starts_with("state")) {
+                fs::remove_dir(folder.join("state")).unwrap();
+            }
+            files.iter().filter(|file| !file.ends_with('/')).for_each(|file| fs::write(folder.join(file), "").unwrap());
+            assert_eq!(look(&folder), *found, "{files:?}");
+        }
+        clear(&folder, &["config.json"], false).unwrap();
+        assert_eq!(names(&folder), shards);
+        clear(&folder, &["config.json"], true).unwrap();
+        assert_eq!(names(&folder), ["config.json"]);
+        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(look(&folder), Found::Nothing);
+    }
+}

@@ -1,0 +1,379 @@
+//! Training: what to do (`recipe`), one step of it (this file), and a whole run in a folder (`run`; `folder` says whose it is), which looks before its first
+//! step (`preflight`) and when a loss goes astray (`divergence`), and tells what happens (`log`, `events`); `finder` tries
+//! learning rates.
+//!
+//! A step is: fill a batch, forward, backward, for every micro-batch; then one update. Gradients add and the loss
+//! weighs each row by all rows of the step, so 8 x 1, 2 x 4 and 1 x 8 are the same step. The state is the
+//! step's number and the arenas; everything random is a function of (seed, step).
+
+pub mod batches;
+pub mod divergence;
+pub mod evaluate;
+mod events;
+pub mod finder;
+pub mod folder;
+pub mod log;
+pub mod preflight;
+pub mod recipe;
+pub mod report;
+pub mod run;
+
+pub use batches::{Batches, Documents, Objective, Windows};
+pub use preflight::{Preflight, preflight};
+pub use recipe::{Divergence, Recipe, Reduction, Schedule};
+pub use run::{Control, Event, RECENT, Run, Summary};
+
+use limpid_checkpoint::store::Store;
+use limpid_checkpoint::{Checkpoint, CheckpointError};
+use limpid_core::backend::{Backend, Report};
+use limpid_core::config::ConfigError;
+use limpid_core::model::{Model, Param, init};
+use limpid_core::ops::adamw::{Change, Group};
+use limpid_core::ops::{Batch, Pass, Space, random};
+use limpid_core::trace;
+use limpid_data::DataError;
+use std::path::{Path, PathBuf};
+
+/// Why training cannot start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum TrainError {
+    /// A model that cannot be built, or a number of the recipe outside its range.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Data that cannot be used.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// A file.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// A number that is no number.
+    #[error(
+        "step {step}: {tensor} is not finite ({value}); the weights of step {} are untouched. \
+         A smaller --learning-rate, a longer --warmup-steps or a smaller --clip usually helps", .step - 1
+    )]
+    NotFinite {
+        /// The step that met it, from 1.
+        step: u64,
+        /// The first tensor that holds it, in the order of computation.
+        tensor: String,
+        /// Its first such value.
+        value: f32,
+    },
+    /// Training that could not work.
+    #[error(transparent)]
+    Preflight(#[from] Preflight),
+    /// A loss that jumped, where the recipe says to stop.
+    #[error(
+        "step {step}: the loss is {loss:.4}, {deviations:.0} deviations above the usual {usual:.4}. \
+         --divergence rollback goes back and passes over the data that led here; a smaller --learning-rate helps more"
+    )]
+    Spike {
+        /// The step that was not done.
+        step: u64,
+        /// Its loss.
+        loss: f64,
+        /// The recent losses' mean.
+        usual: f64,
+        /// Their deviations between the two.
+        deviations: f64,
+    },
+    /// A loss that rose far above where it began and stays there.
+    #[error(
+        "step {step}: the loss is {loss:.4} and was {first:.4} at first: training diverges. A learning rate of \
+         {} would be the next to try, and `limpid train --find-rate` looks for one", short(.rate / 10.0)
+    )]
+    Diverged {
+        /// The last step done.
+        step: u64,
+        /// The recent losses' mean.
+        loss: f64,
+        /// The first loss.
+        first: f64,
+        /// The recipe's learning rate.
+        rate: f64,
+    },
+    /// Rolling back again and again.
+    #[error(
+        "training went astray {times} times, the last time at step {step}: going back does not help; a smaller --learning-rate may"
+    )]
+    Astray {
+        /// How often.
+        times: u64,
+        /// Where it did last.
+        step: u64,
+    },
+    /// Somebody else works in the folder.
+    #[error("another process is training in {} (its lock is state/lock): wait for it, stop it, or choose another --out", .path.display())]
+    Busy {
+        /// The run's folder.
+        path: PathBuf,
+    },
+    /// A folder that holds something else.
+    #[error("{what}")]
+    Taken {
+        /// What it holds, and what can be done.
+        what: String,
+    },
+    /// A resume with another model, recipe or text.
+    #[error(
+        "{} cannot be resumed with other settings: {what}. What may differ: eval_every, eval_tokens, save_every, keep, patience, \
+         detail_every, spike, divergence, preflight. Another --out starts a new run", .path.display()
+    )]
+    Differs {
+        /// The run's folder.
+        path: PathBuf,
+        /// What differs.
+        what: String,
+    },
+}
+
+/// A rate in one digit.
+fn short(rate: f64) -> String {
+    format!("{rate:.0e}").parse::<f64>().unwrap_or(rate).to_string()
+}
+
+/// What one step found.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Step {
+    /// Its number, from 1.
+    pub step: u64,
+    /// Mean loss of its batch, before the update.
+    pub loss: f64,
+    /// Norm of the whole gradient, before clipping.
+    pub norm: f64,
+    /// Its learning rate.
+    pub rate: f64,
+    /// Tokens it saw.
+    pub tokens: usize,
+}
+
+/// A model in training.
+pub struct Trainer {
+    /// The model, built to train.
+    pub model: Model,
+    /// Who runs it.
+    pub backend: Box<dyn Backend>,
+    /// What to do.
+    pub recipe: Recipe,
+    /// Steps done.
+    pub step: u64,
+    /// Steps' worth of data that were passed over: step s learns from what would be step s + skipped's.
+    pub skipped: u64,
+    /// Whether the weights are as [`Trainer::new`] draws them; whoever writes others there says so.
+    pub fresh: bool,
+    groups: Vec<Group>,
+    batch: Batch,
+}
+
+/// The gradient of a step, which waits in the backend for [`Trainer::update`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Gradient {
+    /// Mean loss of the step's batch.
+    pub loss: f64,
+    /// Tokens it saw.
+    pub tokens: usize,
+}
+
+impl Trainer {
+    /// A trainer with initial weights.
+    pub fn new(model: Model, mut backend: Box<dyn Backend>, recipe: Recipe) -> Trainer {
+        for param in &model.params {
+            backend.write(param.slot, &init::values(&model, param, recipe.init, recipe.init_std, recipe.seed));
+        }
+        Trainer { fresh: true, ..Trainer::with(model, backend, recipe) }
+    }
+
+    /// A trainer with a checkpoint's weights, and an adapter's initial ones where the model has one.
+    ///
+    /// # Errors
+    /// If the checkpoint is not one of this model's.
+    pub fn from(
+        base: &Checkpoint,
+        model: Model,
+        mut backend: Box<dyn Backend>,
+        recipe: Recipe,
+    ) -> Result<Trainer, CheckpointError> {
+        base.load(&model, &mut *backend)?;
+        for param in model.params.iter().filter(|p| p.is_adapter()) {
+            backend.write(param.slot, &init::values(&model, param, recipe.init, recipe.init_std, recipe.seed));
+        }
+        Ok(Trainer::with(model, backend, recipe))
+    }
+
+    /// A trainer with the weights that the backend has.
+    fn with(model: Model, backend: Box<dyn Backend>, recipe: Recipe) -> Trainer {
+        let groups = model.update_groups(recipe.weight_decay, recipe.optimizer);
+        Trainer { model, backend, recipe, step: 0, skipped: 0, fresh: false, groups, batch: Batch::default() }
+    }
+
+    /// Does one step: the gradient of every micro-batch, then an update.
+    ///
+    /// # Errors
+    /// If a loss or the gradient is not finite; the weights are then what they were, and the tensor is named.
+    pub fn step(&mut self, batches: &Batches) -> Result<Step, TrainError> {
+        let gradient = self.gradient(batches)?;
+        self.update(batches, gradient, self.recipe.rate(self.step), &mut [])
+    }
+
+    /// Forward and backward of every micro-batch of the next step.
+    ///
+    /// # Errors
+    /// If the loss is not finite; the gradient is forgotten then, and the first tensor that broke is named.
+    pub fn gradient(&mut self, batches: &Batches) -> Result<Gradient, TrainError> {
+        let losses = self.model.losses().expect("a model in training has losses");
+        let micros = self.recipe.accumulate as u64;
+        let mut counted = 0;
+        for micro in 0..micros {
+            batches.fill(self.step + self.skipped, micro, &mut self.batch);
+            counted += batches::counted(&self.batch);
+        }
+        let (mut total, mut tokens) = (0.0, 0);
+        for micro in 0..micros {
+            if micros > 1 {
+                batches.fill(self.step + self.skipped, micro, &mut self.batch);
+            }
+            self.feed(micro, counted);
+            self.backend.forward(self.model.body());
+            self.backend.backward(&self.model.back);
+            total += self.backend.sum(losses.of(&self.batch));
+            tokens += self.batch.tokens.len();
+        }
+        let loss = total / counted.max(1) as f64;
+        if loss.is_finite() { Ok(Gradient { loss, tokens }) } else { Err(self.broken(batches)) }
+    }
+
+    /// Updates the weights with the gradient that waits, and their average if there is one; adds to `watch` what that did to
+    /// those stretches.
+    ///
+    /// # Errors
+    /// If the gradient is not finite; the weights are then what they were.
+    pub fn update(
+        &mut self,
+        batches: &Batches,
+        gradient: Gradient,
+        rate: f64,
+        watch: &mut [Change],
+    ) -> Result<Step, TrainError> {
+        let Gradient { loss, tokens } = gradient;
+        let step = self.step + 1;
+        let Report { norm, finite } = self.backend.update(&self.groups, &self.recipe.rule(rate, step), watch);
+        if !finite {
+            return Err(self.broken(batches));
+        }
+        if self.recipe.ema > 0.0 {
+            self.backend.average(&self.groups, self.recipe.averaging(self.step));
+        }
+        self.step = step;
+        Ok(Step { step, loss, norm, rate, tokens })
+    }
+
+    /// Forgets the gradient that waits.
+    pub fn discard(&mut self) {
+        self.backend.clear();
+    }
+
+    /// Whether updates change a parameter.
+    pub fn trains(&self, param: &Param) -> bool {
+        param.slot.learns() && self.groups.iter().any(|g| g.range.contains(&param.slot.at))
+    }
+
+    /// Runs `f` with the weights' average in their place, if there is one: what is evaluated and kept.
+    pub fn averaged<T>(&mut self, f: impl FnOnce(&mut Trainer) -> T) -> T {
+        self.swap();
+        let done = f(self);
+        self.swap();
+        done
+    }
+
+    /// Weights and average change places.
+    fn swap(&mut self) {
+        if self.recipe.ema == 0.0 || self.step == 0 {
+            return;
+        }
+        for i in 0..self.model.params.len() {
+            let (slot, trains) = (self.model.params[i].slot, self.trains(&self.model.params[i]));
+            if trains {
+                let [own, average] = [slot, slot.in_space(Space::Average)].map(|slot| self.backend.read(slot));
+                self.backend.write(slot, &average);
+                self.backend.write(slot.in_space(Space::Average), &own);
+            }
+        }
+    }
+
+    /// What a step that is not finite says of itself.
+    fn broken(&mut self, batches: &Batches) -> TrainError {
+        let (tensor, value) = self.first_not_finite(batches);
+        self.discard();
+        TrainError::NotFinite { step: self.step + 1, tensor, value }
+    }
+
+    fn feed(&mut self, micro: u64, counted: usize) {
+        self.batch.weight = match self.recipe.reduction {
+            Reduction::Mean => 1.0 / counted.max(1) as f32,
+            Reduction::Sum => 1.0,
+        };
+        self.batch.terms = self.recipe.terms();
+        self.batch.seed = Some(random::bits(self.recipe.seed, self.step + self.skipped, micro));
+        self.backend.feed(&self.batch);
+    }
+
+    /// Runs the step again, op by op, and names the first tensor that holds what is no number.
+    fn first_not_finite(&mut self, batches: &Batches) -> (String, f32) {
+        let bad = |values: &[f32]| values.iter().copied().find(|v| !v.is_finite());
+        self.discard();
+        for micro in 0..self.recipe.accumulate as u64 {
+            batches.fill(self.step + self.skipped, micro, &mut self.batch);
+            self.feed(micro, batches::counted(&self.batch));
+            if let Some(found) = trace::find_not_finite(&self.model, &mut *self.backend, &self.batch) {
+                return (found.name, found.value);
+            }
+            for pass in &self.model.back {
+                self.backend.backward(&[*pass]);
+                let Pass::Back(back) = pass else { continue };
+                for grad in back.dx.iter().flatten() {
+                    if let Some(value) = bad(&self.backend.read(grad.slot.of(&self.batch))) {
+                        let name = self.model.output_name(back.index);
+                        return (format!("the gradient that leaves {name}"), value);
+                    }
+                }
+            }
+        }
+        for param in self.model.learning() {
+            if let Some(value) = bad(&self.backend.read(param.slot.grad())) {
+                return (format!("the gradient of {}", param.name), value);
+            }
+        }
+        ("the norm of the gradient".into(), f32::INFINITY)
+    }
+
+    /// The memories that resuming needs, with the prefix of their tensors' names in a state file.
+    fn memories(&self) -> impl Iterator<Item = (&'static str, Space)> + use<> {
+        let average = (self.recipe.ema > 0.0).then_some(("average/", Space::Average));
+        [("", Space::Param), ("moment1/", Space::Moment1), ("moment2/", Space::Moment2)].into_iter().chain(average)
+    }
+
+    /// Writes weights, moments, average and `state` (JSON) to a file: all that resuming needs.
+    ///
+    /// # Errors
+    /// Whatever the file system says; the old file is then still there.
+    pub fn save(&self, path: &Path, state: String) -> Result<(), CheckpointError> {
+        let memories: Vec<_> = self.memories().collect();
+        limpid_checkpoint::save_state(path, &self.model, &*self.backend, &memories, state)
+    }
+
+    /// Takes weights, moments, average and step from a state file.
+    ///
+    /// # Errors
+    /// If a tensor is missing or of another shape; nothing has changed then.
+    pub fn restore(&mut self, state: &Store, step: u64) -> Result<(), CheckpointError> {
+        for (prefix, space) in self.memories() {
+            limpid_checkpoint::load(state, &self.model, &mut *self.backend, prefix, space)?;
+        }
+        self.fresh = false;
+        self.step = step;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod run_tests;

@@ -1,0 +1,227 @@
+//! The look before the first step: on two sequences of the real data, with the real weights and backend, it sees whether
+//! training can work at all. What it writes it takes back.
+
+use super::Trainer;
+
+use crate::Batches;
+use limpid_core::model::Param;
+use limpid_core::ops::{Batch, IGNORE, random};
+use limpid_core::trace;
+
+/// Why training would not work.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum Preflight {
+    /// A tensor that is not finite before anything was learned.
+    #[error(
+        "before the first step, {tensor} is not finite ({value}): look at the initial weights (--init, --init-std)"
+    )]
+    NotFinite {
+        /// The first such tensor, in the order of computation.
+        tensor: String,
+        /// Its first such value.
+        value: f32,
+    },
+    /// A parameter that no gradient reaches.
+    #[error("no gradient reaches {param}: it would never learn, so the backward pass is cut between it and the loss")]
+    Unreached {
+        /// Its name.
+        param: String,
+    },
+    /// A parameter that has a gradient and no update.
+    #[error("{param} is to be trained, but no update would change it")]
+    NotUpdated {
+        /// Its name.
+        param: String,
+    },
+    /// Accumulation that gives another gradient.
+    #[error(
+        "the gradient of {param} from two micro-batches is not that of their rows together \
+         ({two:e} instead of {one:e} along one direction): accumulation is broken"
+    )]
+    Accumulation {
+        /// The first parameter for which that is so.
+        param: String,
+        /// Together, along a random direction.
+        one: f64,
+        /// One after the other.
+        two: f64,
+    },
+    /// Weights that begin far from knowing nothing.
+    #[error(
+        "before the first step the logits of a row differ by {spread:.2} (standard deviation) and may by {most:.2}: the initial \
+         weights are too large (--init, --init-std); --preflight false trains all the same"
+    )]
+    TooLarge {
+        /// What was found.
+        spread: f64,
+        /// What may be.
+        most: f64,
+    },
+}
+
+/// What was seen of training that can work.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Seen {
+    /// The loss of the weights as they are.
+    pub loss: f64,
+    /// ln V
+    pub uniform: f64,
+}
+
+/// By how much the logits of a row may differ before anything was learned. Where they are normal with deviation s, the loss is
+/// s^2 / 2 above ln V, and 1 + ln V / 10 above it can still be learned away (He's weights at nano's width need so much).
+fn allowed(uniform: f64) -> f64 {
+    (2.0 * (1.0 + 0.1 * uniform)).sqrt()
+}
+
+/// A gradient's size, and how far it goes along a direction of random signs.
+#[derive(Clone, Copy)]
+struct Slope {
+    size: f64,
+    along: f64,
+}
+
+/// Sees that every trained parameter is reached by the backward, finite and updated, that accumulation adds up, and that
+/// fresh weights prefer no token much.
+///
+/// # Errors
+/// The first of these that does not hold, with the parameter's name.
+pub fn preflight(trainer: &mut Trainer, batches: &Batches) -> Result<Seen, Preflight> {
+    let (mut whole, mut batch) = (Batch::default(), Batch::default());
+    batches.fill(trainer.skipped, 0, &mut whole);
+    let sequences = whole.spans.len();
+    batch.take(&whole, 0..sequences.min(2));
+    if crate::batches::counted(&batch) == 0 {
+        batch.copy_from(&whole);
+    }
+    // dropout would be another one in micro-batches, and could silence a parameter
+    (batch.seed, batch.terms, batch.weight) =
+        (None, Default::default(), 1.0 / crate::batches::counted(&batch).max(1) as f32);
+
+    let loss = first_loss(trainer, &batch)?;
+    let uniform = (trainer.model.config.vocab_size as f64).ln();
+    if trainer.fresh {
+        let (spread, most) = (spread(trainer, &batch), allowed(uniform));
+        if spread.is_nan() || spread > most {
+            return Err(Preflight::TooLarge { spread, most });
+        }
+    }
+    // a factor that begins as zero hides whatever it multiplies
+    let zero = |p: &Param, t: &Trainer| t.trains(p) && t.backend.read(p.slot).iter().all(|v| *v == 0.0);
+    let hidden: Vec<Param> = trainer.model.params.iter().filter(|p| zero(p, trainer)).cloned().collect();
+    for param in &hidden {
+        let draw = |i: usize| 0.02 * random::normal(1, random::site(&param.name), i as u64) as f32;
+        trainer.backend.write(param.slot, &(0..param.slot.len()).map(draw).collect::<Vec<_>>());
+    }
+    let found = gradients(trainer, &batch);
+    trainer.discard();
+    for param in &hidden {
+        trainer.backend.write(param.slot, &vec![0.0; param.slot.len()]);
+    }
+    found.map(|()| Seen { loss, uniform })
+}
+
+/// The loss of the weights as they are.
+fn first_loss(trainer: &mut Trainer, batch: &Batch) -> Result<f64, Preflight> {
+    let Trainer { model, backend, .. } = trainer;
+    let losses = model.losses().expect("a model in training has losses").of(batch);
+    backend.feed(batch);
+    backend.forward(&model.ops);
+    let loss = backend.sum(losses) / crate::batches::counted(batch).max(1) as f64;
+    match loss.is_finite() {
+        true => Ok(loss),
+        false => Err(trace::find_not_finite(model, &mut **backend, batch)
+            .map_or(Preflight::NotFinite { tensor: "losses".into(), value: loss as f32 }, |bad| {
+                Preflight::NotFinite { tensor: bad.name, value: bad.value }
+            })),
+    }
+}
+
+/// Tokens whose logits are looked at in each row.
+const DRAWS: u64 = 4;
+
+/// The standard deviation of the logits in a row, that of the row's own token left out, of which the loss says nothing: a tied
+/// head multiplies the stream, which carries the token's embedding, by that very embedding, so fresh weights expect the token
+/// they are given (by 10 nats and more behind a norm at GPT-2's width). That is soon unlearned and no sign of large weights.
+/// A row's losses of two targets are as far apart as their logits, so a few targets drawn for each row tell.
+fn spread(trainer: &mut Trainer, batch: &Batch) -> f64 {
+    let Trainer { model, backend, .. } = trainer;
+    let losses = model.losses().expect("a model in training has losses");
+    let (head, others) = (&model.ops[model.body().len()..], model.config.vocab_size as u64 - 1);
+    let rows: Vec<usize> = (0..batch.tokens.len()).filter(|row| batch.targets[*row] != IGNORE).collect();
+    if others < 2 || rows.is_empty() {
+        return 0.0;
+    }
+    let mut other = batch.clone();
+    let mut drawn = |draw: u64| {
+        for &row in &rows {
+            let target = random::below(3, draw, row as u64, others) as u32;
+            other.targets[row] = target + u32::from(target >= batch.tokens[row]);
+        }
+        backend.feed(&other);
+        backend.forward(head);
+        backend.read(losses)
+    };
+    let drawn: Vec<Vec<f32>> = (0..DRAWS).map(&mut drawn).collect();
+    let variance = |row: &usize| {
+        let of = |losses: &Vec<f32>| f64::from(losses[*row]);
+        let mean = drawn.iter().map(of).sum::<f64>() / DRAWS as f64;
+        drawn.iter().map(|losses| (of(losses) - mean).powi(2)).sum::<f64>() / (DRAWS - 1) as f64
+    };
+    (rows.iter().map(variance).sum::<f64>() / rows.len() as f64).sqrt()
+}
+
+fn gradients(trainer: &mut Trainer, batch: &Batch) -> Result<(), Preflight> {
+    let trained: Vec<Param> = trainer.model.params.iter().filter(|p| p.slot.learns()).cloned().collect();
+    if let Some(param) = trained.iter().find(|p| !trainer.trains(p)) {
+        return Err(Preflight::NotUpdated { param: param.name.clone() });
+    }
+    let together = look(trainer, &trained, std::slice::from_ref(batch))?;
+    for (param, seen) in trained.iter().zip(&together) {
+        if seen.size == 0.0 {
+            return Err(Preflight::Unreached { param: param.name.clone() });
+        }
+    }
+    // its sequences one by one; a single one twice, at half its weight
+    let n = batch.spans.len();
+    let parts: Vec<Batch> = (0..n.max(2))
+        .map(|i| {
+            let mut part = Batch::default();
+            part.take(batch, i % n..i % n + 1);
+            part.weight /= if n == 1 { 2.0 } else { 1.0 };
+            part
+        })
+        .collect();
+    let apart = look(trainer, &trained, &parts)?;
+    for ((param, one), two) in trained.iter().zip(&together).zip(&apart) {
+        let off = (one.along - two.along).abs().max((one.size - two.size).abs());
+        if off > 1e-2 * one.size {
+            return Err(Preflight::Accumulation { param: param.name.clone(), one: one.along, two: two.along });
+        }
+    }
+    Ok(())
+}
+
+/// The gradients that some batches add up to.
+fn look(trainer: &mut Trainer, params: &[Param], batches: &[Batch]) -> Result<Vec<Slope>, Preflight> {
+    trainer.discard();
+    for batch in batches {
+        trainer.backend.feed(batch);
+        trainer.backend.forward(trainer.model.body());
+        trainer.backend.backward(&trainer.model.back);
+    }
+    let each = params.iter().map(|param| {
+        let mut seen = Slope { size: 0.0, along: 0.0 };
+        for (i, g) in trainer.backend.read(param.slot.grad()).into_iter().enumerate() {
+            if !g.is_finite() {
+                let tensor = format!("the gradient of {}", param.name);
+                return Err(Preflight::NotFinite { tensor, value: g });
+            }
+            let g = f64::from(g);
+            seen.size += g * g;
+            seen.along += if random::bits(2, random::site(&param.name), i as u64) & 1 == 0 { g } else { -g };
+        }
+        Ok(Slope { size: seen.size.sqrt(), ..seen })
+    });
+    each.collect()
+}

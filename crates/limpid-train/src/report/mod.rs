@@ -1,0 +1,308 @@
+//! Runs as they are told: [`RunRecord::read`] takes what a run's folder holds, [`html`] makes one page of one run or
+//! several, complete in itself: no network, no script needed, light or dark as the reader has it.
+//!
+//! `plot.rs` draws curves as SVG, `page.rs` puts the page together, `units.rs` says numbers as people read them.
+
+mod page;
+mod plot;
+pub mod units;
+
+pub use page::html;
+
+use crate::RECENT;
+use crate::log::{self, METRICS, Speed};
+use limpid_checkpoint::{CheckpointError, at};
+use serde::Serialize;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Why a run cannot be told.
+#[derive(Debug, thiserror::Error)]
+pub enum ReportError {
+    /// A folder of something else.
+    #[error("{} is not a run's folder: it has no {METRICS} (`limpid train` writes one)", .0.display())]
+    NotARun(PathBuf),
+    /// A run before its first step.
+    #[error("{}: {METRICS} holds no step yet: report again when the run has done one", .0.display())]
+    Empty(PathBuf),
+    /// A file that cannot be read, or what is wrong in it.
+    #[error(transparent)]
+    File(#[from] CheckpointError),
+}
+
+impl ReportError {
+    /// Whether there is nothing to tell, rather than something wrong.
+    pub fn has_no_step(&self) -> bool {
+        matches!(self, ReportError::NotARun(_) | ReportError::Empty(_))
+    }
+}
+
+/// A text that the model wrote.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sample {
+    /// The step it was written after.
+    pub step: u64,
+    /// What it was to go on from.
+    pub prompt: String,
+    /// What it wrote.
+    pub text: String,
+}
+
+/// How far a run has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// To its last step.
+    Finished,
+    /// Until somebody stopped it.
+    Stopped,
+    /// It has written no summary of its last step: it goes on, or was killed.
+    Unfinished,
+}
+
+/// What a run has come to.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Results {
+    /// How far it has come.
+    pub state: State,
+    /// Steps done.
+    pub steps: u64,
+    /// Training loss of the first step, nats a token.
+    pub first_loss: f64,
+    /// Mean training loss of the last [`RECENT`] steps, or of all if there are fewer.
+    pub train_loss: f64,
+    /// Validation loss: of the kept weights on all of the text, or the least on the way while that is not known.
+    pub val_loss: Option<f64>,
+    /// The step of the least validation loss on the way, or the last one.
+    pub best_step: u64,
+    /// Tokens trained on.
+    pub tokens: u64,
+    /// Seconds spent.
+    pub seconds: f64,
+    /// Tokens a second, evaluations and saves included.
+    pub tok_s: f64,
+    /// Most memory the process held.
+    pub peak_rss_bytes: Option<u64>,
+    /// The least loss any model can reach, where that is known.
+    pub entropy_floor: Option<f64>,
+}
+
+/// What a run's folder tells.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunRecord {
+    /// The folder's name.
+    pub name: String,
+    /// What it was set to: config.json's keys here, to which whoever started it may add.
+    pub settings: BTreeMap<String, String>,
+    /// Every number of the log by name: (step, value), steps ascending; and `tokens_per_second`, made of two.
+    pub series: BTreeMap<String, Vec<(f64, f64)>>,
+    /// Texts it wrote.
+    pub samples: Vec<Sample>,
+    /// What it has come to.
+    pub results: Results,
+}
+
+impl RunRecord {
+    /// Reads a folder, while the run goes on or after.
+    ///
+    /// # Errors
+    /// If it is no run's, has no step yet, or holds a line or file that cannot be read, which is named.
+    pub fn read(folder: &Path) -> Result<RunRecord, ReportError> {
+        if !folder.join(METRICS).exists() {
+            return Err(ReportError::NotARun(folder.into()));
+        }
+        let (mut series, mut samples) = (BTreeMap::<_, Vec<_>>::new(), vec![]);
+        let mut speed = Speed::default();
+        for line in log::read(folder)? {
+            let step = line["step"].as_u64().unwrap_or_default();
+            let of = speed.of(&line).map(|speed| ("tokens_per_second".to_string(), speed));
+            for (name, value) in log::numbers(&line).into_iter().chain(of) {
+                series.entry(name).or_default().push((step as f64, value));
+            }
+            if let Some(text) = line["sample"].as_str() {
+                let prompt = line["prompt"].as_str().unwrap_or_default().to_string();
+                samples.push(Sample { step, prompt, text: text.into() });
+            }
+        }
+        let summary = json(&folder.join("summary.json"))?.unwrap_or_default();
+        let results = results(&series, &summary).ok_or_else(|| ReportError::Empty(folder.into()))?;
+        let config = json(&folder.join("config.json"))?.unwrap_or_default();
+        let whole = std::path::absolute(folder).unwrap_or_else(|_| folder.into());
+        let name = whole.file_name().map_or_else(|| folder.display().to_string(), |n| n.to_string_lossy().into());
+        let mut run = RunRecord { name, settings: BTreeMap::new(), series, samples, results };
+        config.as_object().into_iter().flatten().for_each(|(key, value)| run.set(key, value));
+        Ok(run)
+    }
+
+    /// Adds a setting; parts of an object are `key_part`, as in a configuration file.
+    pub fn set(&mut self, key: &str, value: &Value) {
+        let text = match value {
+            Value::Null => return,
+            Value::Object(parts) => return parts.iter().for_each(|(part, v)| self.set(&format!("{key}_{part}"), v)),
+            Value::String(text) => text.clone(),
+            // as it was meant: 0.1 times 0.003 is not 0.00030000000000000003
+            Value::Number(n) if n.is_f64() => format!("{:.12e}", n.as_f64().unwrap_or_default())
+                .parse::<f64>()
+                .map_or_else(|_| n.to_string(), |v| v.to_string()),
+            other => other.to_string(),
+        };
+        self.settings.insert(key.into(), text);
+    }
+}
+
+/// The settings in which runs differ: each run's value in the order of the runs, empty where it has none.
+pub fn differences(runs: &[RunRecord]) -> BTreeMap<&str, Vec<&str>> {
+    let keys = runs.iter().flat_map(|run| run.settings.keys());
+    let row = |key: &String| runs.iter().map(|run| run.settings.get(key).map_or("", String::as_str)).collect();
+    let all: BTreeMap<&str, Vec<&str>> = keys.map(|key| (key.as_str(), row(key))).collect();
+    all.into_iter().filter(|(_, values)| values.iter().any(|v| *v != values[0])).collect()
+}
+
+fn json(path: &Path) -> Result<Option<Value>, ReportError> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    let text = at(path, limpid_base::files::read_text(path, 16 << 20))?;
+    let bad = |e| CheckpointError::Format { path: path.into(), what: format!("it is no JSON ({e})") };
+    Ok(Some(serde_json::from_str(&text).map_err(bad)?))
+}
+
+/// What came of it, by its summary if that is of the last step, else by the log.
+fn results(series: &BTreeMap<String, Vec<(f64, f64)>>, summary: &Value) -> Option<Results> {
+    let values = |name: &str| series.get(name).map_or(&[][..], Vec::as_slice);
+    let last = |name: &str| values(name).last().map_or(0.0, |(_, value)| *value);
+    let train = values("train_loss");
+    let (first, (steps, _)) = (train.first()?, train.last()?);
+    let done = summary["steps"].as_f64() == Some(*steps);
+    let recent = &train[train.len().saturating_sub(RECENT)..];
+    let best = values("val_loss").iter().min_by(|a, b| a.1.total_cmp(&b.1));
+    let (tokens, seconds) = (last("tokens"), last("seconds"));
+    let told = |key: &str| summary[key].as_f64().filter(|_| done);
+    let seconds = told("seconds").unwrap_or(seconds);
+    Some(Results {
+        state: match (done, summary["stopped"] == true) {
+            (false, _) => State::Unfinished,
+            (true, true) => State::Stopped,
+            (true, false) => State::Finished,
+        },
+        steps: *steps as u64,
+        first_loss: first.1,
+        train_loss: told("train_loss").unwrap_or(recent.iter().map(|p| p.1).sum::<f64>() / recent.len() as f64),
+        val_loss: told("val_loss").or(best.map(|p| p.1)),
+        best_step: told("best_step").or(best.map(|p| p.0)).unwrap_or(*steps) as u64,
+        tokens: tokens as u64,
+        seconds,
+        tok_s: if seconds > 0.0 { tokens / seconds } else { 0.0 },
+        peak_rss_bytes: summary["peak_rss_bytes"].as_u64(),
+        entropy_floor: summary["entropy_floor"].as_f64(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use std::fs;
+
+    /// A run of 5,000 steps with spikes, layers and a text that is full of markup.
+    fn record(name: &str) -> (RunRecord, Vec<Value>) {
+        let folder = std::env::temp_dir().join(format!("limpid-report-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap();
+        let mut lines = vec![];
+        for n in 1..=5000_u64 {
+            let loss = if n == 3210 { 9.5 } else { 2.0 + 5.0 / n as f64 };
+            lines.push(
+                json!({ "step": n, "train_loss": loss, "tokens": 100 * n, "seconds": 0.5 * n as f64, "time": 7 }),
+            );
+            if n % 500 == 0 {
+                lines.push(json!({ "step": n, "val_loss": 2.5 + (n as f64 - 4000.0).abs() / 1000.0 }));
+                let of = |k: f64| json!({ "grad_norm": k / n as f64 });
+                let layers =
+                    json!({ "embed": of(9.0), "blocks.10": of(3.0), "blocks.2": of(2.0), "ln_final": of(1.0) });
+                lines.push(json!({ "step": n, "layers": layers }));
+            }
+        }
+        lines.push(json!({ "step": 5000, "prompt": "", "sample": "a <b> & \"c\" <|endoftext|>" }));
+        let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+        fs::write(folder.join(METRICS), text).unwrap();
+        fs::write(folder.join("config.json"), r#"{"n_layer":11,"rotary_scaling":{"factor":8.0},"d_head":null}"#)
+            .unwrap();
+        let run = RunRecord::read(&folder).unwrap();
+        fs::remove_dir_all(folder).unwrap();
+        (run, lines)
+    }
+
+    /// What a figure's attribute says, and the points of the curve of a label: as an SVG's reader finds them.
+    fn figure<'a>(page: &'a str, title: &str) -> &'a str {
+        let from = page.find(&format!("<b>{title}</b>")).unwrap();
+        &page[from..from + page[from..].find("</figure>").unwrap()]
+    }
+    fn between<'a>(text: &'a str, from: &str) -> &'a str {
+        let at = text.find(from).unwrap() + from.len();
+        &text[at..at + text[at..].find('"').unwrap()]
+    }
+    fn pairs(text: &str) -> Vec<(f64, f64)> {
+        let pair = |p: &str| p.split_once(',').map(|(x, y)| (x.parse().unwrap(), y.parse().unwrap())).unwrap();
+        text.split(' ').map(pair).collect()
+    }
+    fn numbers(text: &str) -> Vec<f64> {
+        text.split(' ').map(|v| v.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn what_is_drawn_is_what_was_told() {
+        let (run, lines) = record("drawn");
+        let page = html(std::slice::from_ref(&run));
+        assert!(page.len() < 1_000_000);
+        let loss = figure(&page, "Loss");
+        let [x, y, at] = ["data-x=\"", "data-y=\"", "data-box=\""].map(|key| numbers(between(loss, key)));
+        // from a pixel back to a step and a loss
+        let told = |(px, py): (f64, f64)| {
+            let step = x[0] + (px - at[0]) / (at[1] - at[0]) * (x[1] - x[0]);
+            (step, y[0] + (at[3] - py) / (at[3] - at[2]) * (y[1] - y[0]))
+        };
+        let val = &loss[loss.find("data-label=\"validation\"").unwrap()..];
+        let drawn: Vec<(f64, f64)> = pairs(between(val, "points=\"")).into_iter().map(told).collect();
+        let want: Vec<(f64, f64)> =
+            lines.iter().filter_map(|l| Some((l["step"].as_f64()?, l["val_loss"].as_f64()?))).collect();
+        assert_eq!(drawn.len(), want.len());
+        for (a, b) in drawn.iter().zip(&want) {
+            assert!((a.0 - b.0).abs() < 0.2 && (a.1 - b.1).abs() < 1e-3, "{a:?} {b:?}");
+        }
+        // of 5,000 raw points a column keeps two, and the one spike and the first loss are among them
+        let raw: Vec<(f64, f64)> = pairs(between(loss, "points=\"")).into_iter().map(told).collect();
+        assert!(raw.len() < 900, "{}", raw.len());
+        assert!(raw.iter().any(|p| (p.0 - 3210.0).abs() < 0.2 && (p.1 - 9.5).abs() < 1e-3));
+        assert!((raw[0].0 - 1.0).abs() < 0.2 && (raw[0].1 - 7.0).abs() < 1e-3, "{:?}", raw[0]);
+        // layers stand in their order, on an axis of logarithms
+        let layers = figure(&page, "Norm of the gradient");
+        let places = ["embed", "blocks.2", "blocks.10", "ln_final"].map(|l| layers.find(&format!("\"{l}\"")).unwrap());
+        assert!(places.is_sorted());
+        let (y, line) = (numbers(between(layers, "data-y=\"")), &layers[places[2]..]);
+        let last = pairs(between(line, "points=\"")).last().unwrap().1;
+        let value = y[0] * (y[1] / y[0]).powf((at[3] - last) / (at[3] - at[2]));
+        assert!((value / (3.0 / 5000.0) - 1.0).abs() < 1e-3, "{value}");
+    }
+
+    #[test]
+    fn results_and_texts() {
+        let (mut run, _) = record("results");
+        let r = &run.results;
+        assert_eq!((r.state, r.steps, r.val_loss, r.best_step), (State::Unfinished, 5000, Some(2.5), 4000));
+        assert_eq!((r.tokens, r.tok_s, r.first_loss), (500_000, 200.0, 7.0));
+        let mean = (4951..=5000).map(|n| 2.0 + 5.0 / f64::from(n)).sum::<f64>() / 50.0;
+        assert!((r.train_loss - mean).abs() < 1e-12);
+        let settings = |run: &RunRecord, key: &str| run.settings.get(key).cloned();
+        assert_eq!(settings(&run, "rotary_scaling_factor").as_deref(), Some("8"));
+        assert_eq!(settings(&run, "d_head"), None);
+        run.set("min_learning_rate", &json!(0.1 * 0.003));
+        assert_eq!(settings(&run, "min_learning_rate").as_deref(), Some("0.0003"));
+        run.name = "<script>".into();
+        let page = html(&[run.clone(), run]);
+        assert!(page.contains("a &lt;b&gt; &amp; &quot;c&quot; &lt;|endoftext|&gt;"));
+        assert_eq!(page.matches("<script>").count(), 1, "ours alone");
+        assert!(page.contains("Nothing in their settings"));
+    }
+}

@@ -1,0 +1,1013 @@
+//! A run: training from where it stands to its last step, in a folder that is a model directory all along.
+//!
+//!   config.json, tokenizer.json     what the model is
+//!   model.safetensors               (of an adapter: adapter_model.safetensors) the best weights by validation loss so far (the last ones, if there is no validation)
+//!   state/last.safetensors          the last weights, moments and step: what resuming needs, in one file
+//!   state/back.safetensors          where rolling back goes, if the last state is of a stop between two saves
+//!   state/step-00000250.safetensors earlier ones, if any are to be kept
+//!   state/lock                      held by the process that trains here
+//!   metrics.jsonl, summary.json     what happened (`log` derives metrics.csv and TensorBoard's events from it)
+//!   divergence/step-00000812.txt    batches that made the loss jump, as text
+//!
+//! Nothing is made before the look at the first step (`preflight`) has passed. Every file is replaced whole. The state is written
+//! after all that it vouches for, with checksums of it, so a run that is killed or stopped at any moment resumes from its last
+//! state and writes the same bytes again. A file that cannot be written is told, tried again at the next save, and ends no
+//! training; [`Summary::missing`] says what could not be written to the end. `folder` knows whose folder it is.
+
+use super::divergence::{describe, is_worse, jump, says, steepest};
+use super::folder::{self, Found};
+use super::log::{Log, METRICS, Mark};
+use super::{Divergence, Gradient, Recipe, Schedule, Step, TrainError, Trainer, preflight};
+use crate::evaluate::{self, Score};
+use crate::{Batches, Objective, Windows};
+use limpid_base::files::{self, Out};
+use limpid_base::plural::plural;
+use limpid_checkpoint::store::Store;
+use limpid_checkpoint::{CheckpointError, at, safetensors_file};
+use limpid_core::ops::adamw::Change;
+use limpid_data::Tokens;
+use limpid_tokenizer::Tokenizer;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::{self, TryLockError};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+/// What a run tells whoever listens.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// A step was done; seconds since the run (or its resumption) began.
+    Step(Step, f64),
+    /// An evaluation on validation text goes on: tokens done, tokens in all.
+    Evaluating(usize, usize),
+    /// The validation loss after a step, and whether it is the best so far.
+    Validated {
+        /// the step
+        step: u64,
+        /// the loss
+        loss: f64,
+        /// the best so far
+        best: bool,
+    },
+    /// The state after a step is on disk.
+    Saved(u64),
+    /// Something that the user should know: a save that failed, a loss that jumped, an early end.
+    Notice(String),
+}
+
+/// What the listener wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// Go on.
+    Continue,
+    /// Save and stop.
+    Stop,
+}
+
+/// What a run came to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Updates done.
+    pub steps: u64,
+    /// Mean training loss of the last [`RECENT`] steps, or of all if there are fewer.
+    pub train_loss: f64,
+    /// Loss on all validation text, of the weights in model.safetensors.
+    pub val_loss: Option<f64>,
+    /// The step those weights are of.
+    pub best_step: u64,
+    /// Tokens trained on.
+    pub tokens: u64,
+    /// Seconds spent, resumptions included.
+    pub seconds: f64,
+    /// Tokens a second while training, evaluations and saves included.
+    pub tok_s: f64,
+    /// Most memory the process held.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peak_rss_bytes: Option<u64>,
+    /// The least loss any model can reach on the validation text, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub entropy_floor: Option<f64>,
+    /// Whether the run was stopped before its last step, or before it was evaluated.
+    pub stopped: bool,
+    /// Whether it ended before its last step because the validation loss no longer fell.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ended_early: bool,
+    /// What could not be written, and why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<String>,
+}
+
+/// What the state file carries beside tensors.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct State {
+    format: u32,
+    step: u64,
+    tokens: u64,
+    seconds: f64,
+    best: Option<(u64, f64)>,
+    recent: Vec<f64>,
+    recipe: Recipe,
+    /// The first step's loss.
+    first: Option<f64>,
+    /// Evaluations since the best.
+    stale: u64,
+    /// Steps' worth of data passed over, and how often training went back to do so.
+    skipped: u64,
+    rollbacks: u64,
+    /// Whether what follows the last step, an evaluation and a save where they are due, is still to be done.
+    unfinished: bool,
+    /// Whether it was saved because the recipe says so, and not because somebody stopped the run.
+    due: bool,
+    /// What the results depend on beside model and recipe.
+    given: Given,
+    /// Checksums of the files that the run began with.
+    files: BTreeMap<String, String>,
+    /// The checksum of the kept weights.
+    weights: Option<String>,
+    /// Where the log stood.
+    log: Option<Mark>,
+}
+
+/// What a run's results depend on beside its model and recipe. A run goes on with the same alone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Given {
+    /// Every token of the texts, where documents end, and what is to be predicted.
+    training_text: u64,
+    validation_text: u64,
+    tokenizer: u64,
+    objective: String,
+    precision: String,
+    /// The parameters that no state holds: those of the model that an adapter is for.
+    base: u64,
+}
+
+impl State {
+    /// Whether the files of the folder that it vouches for are as they were.
+    fn vouch(&self, folder: &Path) -> Result<(), TrainError> {
+        for (name, was) in &self.files {
+            let path = folder.join(name);
+            if sum(&at(&path, fs::read(&path))?) != *was {
+                let what =
+                    "it is not what this run wrote when it began: it was changed or damaged. What may differ is \
+                            chosen by flags"
+                        .into();
+                return Err(CheckpointError::Format { path, what }.into());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The state's format. A file of another one is refused: those of format 1 had no checksums.
+const FORMAT: u32 = 2;
+
+/// Times that training may go back before that is seen to be of no use.
+const ROLLBACKS: u64 = 10;
+
+/// A folder, the data, and what to do.
+pub struct Run<'a> {
+    /// The model in training.
+    pub trainer: Trainer,
+    /// Where files go; none to write nothing.
+    pub folder: Option<PathBuf>,
+    /// Text to learn from.
+    pub train: &'a Tokens,
+    /// Text to judge by; empty for none.
+    pub validation: &'a Tokens,
+    /// What is asked of the model.
+    pub objective: Objective,
+    /// Whose ids they are.
+    pub tokenizer: &'a Tokenizer,
+    /// Names and texts of files that the folder is to begin with, beside config.json and tokenizer.json.
+    pub files: Vec<(String, String)>,
+    /// Whether a folder that holds something else is taken, and what would be read in place of this run's model removed.
+    pub force: bool,
+    state: State,
+    lock: Option<Out>,
+    log: Option<Log>,
+    /// Whether the state in the folder is one to go back to.
+    due: bool,
+    /// The best weights and their step, where they could not be written: no state is, before they are.
+    owed: Option<(u64, Vec<Vec<f32>>)>,
+    /// Texts of batches that could not be written.
+    texts: Vec<(PathBuf, String)>,
+    /// What could not be written, and why.
+    missing: BTreeMap<PathBuf, String>,
+    /// One for each parameter that trains, when layers are looked at.
+    changes: Vec<Change>,
+}
+
+/// Training losses that the summary's is the mean of.
+pub const RECENT: usize = 50;
+
+/// Why training ends before its last step.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Stopped,
+    Early,
+}
+
+impl<'a> Run<'a> {
+    /// A run that has not begun.
+    pub fn new(
+        trainer: Trainer,
+        folder: Option<PathBuf>,
+        train: &'a Tokens,
+        validation: &'a Tokens,
+        objective: Objective,
+        tokenizer: &'a Tokenizer,
+    ) -> Run<'a> {
+        let mut base = Xxh3::new();
+        for param in trainer.model.params.iter().filter(|p| trainer.model.kept().all(|kept| kept.name != p.name)) {
+            trainer.backend.read(param.slot).iter().for_each(|v| base.update(&v.to_le_bytes()));
+        }
+        let state = State {
+            format: FORMAT,
+            step: 0,
+            tokens: 0,
+            seconds: 0.0,
+            best: None,
+            recent: vec![],
+            recipe: trainer.recipe,
+            first: None,
+            stale: 0,
+            skipped: 0,
+            rollbacks: 0,
+            unfinished: false,
+            due: true,
+            given: Given {
+                training_text: train.digest(),
+                validation_text: validation.digest(),
+                tokenizer: xxh3_64(tokenizer.to_json().as_bytes()),
+                objective: format!("{objective:?}"),
+                precision: trainer.backend.precision().to_string(),
+                base: base.digest(),
+            },
+            files: BTreeMap::new(),
+            weights: None,
+            log: None,
+        };
+        Run {
+            trainer,
+            folder,
+            train,
+            validation,
+            objective,
+            tokenizer,
+            files: vec![],
+            force: false,
+            state,
+            lock: None,
+            log: None,
+            due: false,
+            owed: None,
+            texts: vec![],
+            missing: BTreeMap::new(),
+            changes: vec![],
+        }
+    }
+
+    /// Whether a folder has a state to resume from.
+    pub fn can_resume(folder: &Path) -> bool {
+        state_path(folder).exists()
+    }
+
+    /// Begins the folder; where that fails, leaves nothing.
+    fn begin(&mut self) -> Result<(), TrainError> {
+        let Some(folder) = self.folder.clone() else { return Ok(()) };
+        let first = folder.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists()).last();
+        let first = first.map(Path::to_path_buf);
+        let found = folder::look(&folder);
+        match &found {
+            Found::Nothing | Found::Begun => {}
+            Found::Run | Found::Other(_) if self.force => {}
+            _ => return Err(TrainError::Taken { what: found.says(&folder) }),
+        }
+        let begun = self.claim(&folder).and_then(|()| {
+            // what was there goes when there is something to put in its place
+            self.write_texts(&folder)?;
+            let stay: Vec<&str> = self.state.files.keys().map(String::as_str).chain([METRICS]).collect();
+            folder::clear(&folder, &stay, self.force)?;
+            self.log = Some(Log::open(&folder, None)?);
+            Ok(())
+        });
+        if let Err(error) = &begun
+            && found == Found::Nothing
+            && !matches!(error, TrainError::Busy { .. })
+        {
+            (self.log, self.lock) = (None, None);
+            folder::leave(&folder, first.as_deref());
+        }
+        begun
+    }
+
+    /// Writes what the folder begins with.
+    fn write_texts(&mut self, folder: &Path) -> Result<(), TrainError> {
+        let own = [
+            ("config.json".to_string(), self.trainer.model.config.to_json()),
+            ("tokenizer.json".to_string(), self.tokenizer.to_json()),
+        ];
+        for (name, text) in self.files.iter().chain(&own) {
+            limpid_checkpoint::write_text(&folder.join(name), text)?;
+            self.state.files.insert(name.clone(), sum(text.as_bytes()));
+        }
+        Ok(())
+    }
+
+    /// Holds the folder until this run, or the log that it leaves, is dropped or its process ends, however it does.
+    fn claim(&mut self, folder: &Path) -> Result<(), TrainError> {
+        let path = folder.join("state").join("lock");
+        if self.lock.is_some() && path.exists() {
+            return Ok(());
+        }
+        at(&folder.join("state"), files::create_folder(&folder.join("state")))?;
+        let lock = at(&path, Out::open(&path))?;
+        match lock.try_lock() {
+            Err(TryLockError::WouldBlock) => return Err(TrainError::Busy { path: folder.into() }),
+            // a file system without locks keeps nobody out
+            Err(TryLockError::Error(_)) | Ok(()) => self.lock = Some(lock),
+        }
+        Ok(())
+    }
+
+    /// What of a recipe a resumed run may choose anew.
+    pub const FREE: [&'static str; 10] = [
+        "steps",
+        "eval_every",
+        "eval_tokens",
+        "save_every",
+        "keep",
+        "patience",
+        "detail_every",
+        "spike",
+        "divergence",
+        "preflight",
+    ];
+
+    /// The recipe that the last state was made with (or the one kept after step `from`), with what was chosen anew since the run
+    /// began; none where no state says so.
+    pub fn recipe(folder: &Path, from: Option<u64>) -> Option<Recipe> {
+        let store = safetensors_file::open(&state_file(folder, from)).ok()?;
+        let mut state: serde_json::Value = serde_json::from_str(store.fact("limpid")?).ok()?;
+        serde_json::from_value(state["recipe"].take()).ok()
+    }
+
+    /// Says whether the files that a resumed run begins from are as the run wrote them, before any is made use of.
+    ///
+    /// # Errors
+    /// Names the state (the last, or the one kept after step `from`) or the first file that is not.
+    pub fn check(folder: &Path, from: Option<u64>) -> Result<(), TrainError> {
+        read_state(&state_file(folder, from))?.0.vouch(folder)
+    }
+
+    /// Takes up the folder's last state, or the one kept after step `from`. Returns the steps it had done.
+    ///
+    /// # Errors
+    /// If another process trains there; the state is of another model, recipe, text, tokenizer or precision (what may differ is
+    /// said); a file that it vouches for is not as it was; or it is damaged or of another format.
+    pub fn resume(&mut self, from: Option<u64>) -> Result<u64, TrainError> {
+        let Some(folder) = self.folder.clone() else { return Ok(0) };
+        let path = state_file(&folder, from);
+        at(&path, fs::metadata(&path))?; // a folder without a state stays as it is
+        self.claim(&folder)?;
+        let (state, store) = read_state(&path)?;
+        state.vouch(&folder)?;
+        let (was, is) = (state.recipe, self.trainer.recipe);
+        let mut differing = differing(&free(was, &is, state.step), &is);
+        let config = folder.join("config.json");
+        if let Ok(text) = fs::read_to_string(&config) {
+            let is: serde_json::Value = serde_json::from_str(&self.trainer.model.config.to_json()).unwrap_or_default();
+            let was = serde_json::from_str(&text).unwrap_or_default();
+            differing.extend(differing_keys(&was, &is));
+        }
+        differing.extend(state.given.differing(&self.state.given));
+        if !differing.is_empty() {
+            let what = differing.join(", ");
+            return Err(TrainError::Differs { path: folder, what });
+        }
+        let kept = match state.best {
+            Some(_) => Some(limpid_checkpoint::check_weights(&folder, &self.trainer.model)?),
+            None => None,
+        };
+        if let (Some((found, step)), Some(said)) = (&kept, &state.weights)
+            && found != said
+            && *step <= state.step
+        {
+            let path = limpid_checkpoint::weights_path(&folder, &self.trainer.model);
+            let what = format!("it holds other weights (of step {step}) than this run kept: it was replaced");
+            return Err(CheckpointError::Format { path, what }.into());
+        }
+        self.log = Some(Log::open(&folder, state.log.as_ref())?);
+        self.due = state.due;
+        self.take(&store, state, kept.map(|(sum, _)| sum))?;
+        Ok(self.state.step)
+    }
+
+    /// Takes weights, moments and counts from a state; the recipe stays. Where the folder holds other weights than the best
+    /// of then, as they were kept later, the next evaluation is the best again: it is the one that kept them, or may be better.
+    fn take(&mut self, store: &Store, state: State, kept: Option<String>) -> Result<(), TrainError> {
+        self.trainer.restore(store, state.step)?;
+        self.trainer.skipped = state.skipped;
+        self.state = State { recipe: self.trainer.recipe, ..state };
+        if self.state.weights != kept {
+            (self.state.best, self.state.weights) = (None, None);
+        }
+        Ok(())
+    }
+
+    /// The log, and with it the folder, for whoever has something to add when the run is over.
+    pub fn into_log(self) -> Option<Log> {
+        let Run { log, lock, .. } = self;
+        log.map(|log| log.holding(lock))
+    }
+
+    /// Trains to the last step, or until told to stop.
+    ///
+    /// # Errors
+    /// If the folder is taken or cannot be begun, the text is too short, a number is not finite, or training goes astray.
+    pub fn go(&mut self, tell: &mut dyn FnMut(Event) -> Control) -> Result<Summary, TrainError> {
+        let recipe = self.trainer.recipe;
+        recipe.check()?;
+        for text in [self.train, self.validation] {
+            text.check_ids(self.trainer.model.config.vocab_size)?;
+        }
+        let context = if recipe.context == 0 { self.trainer.model.config.context_length } else { recipe.context };
+        let Recipe { batch_size, seed, .. } = recipe;
+        let documents = recipe.documents();
+        let batches = Batches::of_documents(self.train, batch_size, context, seed, self.objective, documents)?;
+        let batches = batches.accumulated(recipe.accumulate);
+        let windows = match self.validation.is_empty() {
+            true => None,
+            false => {
+                let what = "validation text";
+                Some(Windows::of_documents(what, self.validation, context, self.objective, documents)?)
+            }
+        };
+        if recipe.preflight && self.trainer.step == 0 {
+            preflight(&mut self.trainer, &batches)?;
+        }
+        if self.log.is_none() {
+            self.begin()?;
+        }
+        let (start, before) = (Instant::now(), self.state.seconds);
+        self.derive(tell);
+        if recipe.divergence == Divergence::Rollback && self.trainer.step == 0 {
+            self.try_save(true, tell); // what to go back to
+        }
+        let stale = recipe.patience > 0 && self.state.stale >= recipe.patience;
+        let mut end = (stale && self.trainer.step < recipe.steps).then_some(End::Early);
+        if self.state.unfinished {
+            end = self.rest(&windows, false, tell)?;
+        }
+        while self.trainer.step < recipe.steps && end.is_none() {
+            let Some(step) = self.advance(&batches, tell)? else { continue };
+            self.state.tokens += step.tokens as u64;
+            self.state.seconds = before + start.elapsed().as_secs_f64();
+            self.state.first.get_or_insert(step.loss);
+            if self.state.recent.len() == RECENT {
+                self.state.recent.remove(0);
+            }
+            self.state.recent.push(step.loss);
+            let line = serde_json::json!({
+                "step": step.step, "train_loss": step.loss, "grad_norm": step.norm, "learning_rate": step.rate,
+                "tokens": self.state.tokens, "seconds": self.state.seconds,
+            });
+            self.note(line, tell);
+            if !self.changes.is_empty() {
+                let layers = self.layers();
+                self.note(serde_json::json!({ "step": step.step, "layers": layers }), tell);
+            }
+            let stop = tell(Event::Step(step, start.elapsed().as_secs_f64())) == Control::Stop;
+            end = self.rest(&windows, stop, tell)?;
+        }
+        self.finish(windows, start.elapsed().as_secs_f64() + before, end, tell)
+    }
+
+    /// What is to be done after a step: evaluate, look, save. Where it is stopped, the state says what is left.
+    fn rest(
+        &mut self,
+        windows: &Option<Windows>,
+        mut stop: bool,
+        tell: &mut dyn FnMut(Event) -> Control,
+    ) -> Result<Option<End>, TrainError> {
+        let (recipe, step) = (self.trainer.recipe, self.trainer.step);
+        let last = step == recipe.steps;
+        let due = |every: u64| every > 0 && step.is_multiple_of(every) || last;
+        self.state.unfinished = stop;
+        if let Some(windows) = windows
+            && due(recipe.eval_every)
+            && !stop
+        {
+            let done = self.validate(&windows.clone().about(recipe.eval_tokens), tell);
+            self.state.unfinished = done.is_none();
+            stop = done.unwrap_or(true);
+        }
+        if self.state.unfinished {
+            self.try_save(false, tell);
+            return Ok(Some(End::Stopped));
+        }
+        let early = recipe.patience > 0 && self.state.stale >= recipe.patience && !last;
+        let worse = self.state.first.and_then(|first| Some((first, is_worse(&self.state.recent, first)?)));
+        let saves = due(recipe.save_every) || early || worse.is_some();
+        if saves || stop {
+            stop |= self.try_save(saves, tell);
+        }
+        if let Some((first, loss)) = worse {
+            return Err(TrainError::Diverged { step, loss, first, rate: recipe.learning_rate });
+        }
+        if early {
+            let what =
+                format!("no better validation loss in {}: training ends", plural(self.state.stale, "evaluation"));
+            stop |= tell(Event::Notice(what)) == Control::Stop;
+        }
+        Ok(if stop { Some(End::Stopped) } else { early.then_some(End::Early) })
+    }
+
+    /// One step, unless its loss goes astray and the recipe has training go back.
+    fn advance(
+        &mut self,
+        batches: &Batches,
+        tell: &mut dyn FnMut(Event) -> Control,
+    ) -> Result<Option<Step>, TrainError> {
+        let recipe = self.trainer.recipe;
+        let step = self.trainer.step + 1;
+        let mut found = self.trainer.gradient(batches);
+        let jumped = |gradient: &Gradient| {
+            let (usual, deviations) = jump(&self.state.recent, gradient.loss)?;
+            (recipe.spike > 0.0 && deviations > recipe.spike).then_some((gradient.loss, usual, deviations))
+        };
+        if let Some((loss, usual, deviations)) = found.as_ref().ok().and_then(jumped) {
+            let error = TrainError::Spike { step, loss, usual, deviations };
+            let path = self.record(batches, &error, tell);
+            self.trainer.discard();
+            match recipe.divergence {
+                Divergence::Note => {
+                    let what = format!("the loss jumped to {loss:.4} from about {usual:.4}; the batch is in {path}");
+                    tell(Event::Notice(format!("step {step}: {what}")));
+                    // the record ran other passes over the same rows
+                    found = self.trainer.gradient(batches);
+                }
+                Divergence::Stop => {
+                    self.try_save(false, tell);
+                    return Err(error);
+                }
+                Divergence::Rollback => return self.go_back(&error, tell).map(|()| None),
+            }
+        }
+        let looks = recipe.detail_every > 0 && step.is_multiple_of(recipe.detail_every);
+        let trainer = &self.trainer;
+        let trained = trainer.model.params.iter().filter(|p| trainer.trains(p));
+        self.changes = if looks { trained.map(|p| Change::of(p.slot.range())).collect() } else { vec![] };
+        let rate = recipe.rate(self.trainer.step);
+        let done = found.and_then(|gradient| self.trainer.update(batches, gradient, rate, &mut self.changes));
+        match done {
+            Err(error @ TrainError::NotFinite { .. }) => {
+                self.record(batches, &error, tell);
+                match recipe.divergence {
+                    Divergence::Rollback => self.go_back(&error, tell).map(|()| None),
+                    Divergence::Note | Divergence::Stop => Err(error),
+                }
+            }
+            done => done.map(Some),
+        }
+    }
+
+    /// Writes the next step's batch as text. Returns the file's name.
+    fn record(&mut self, batches: &Batches, error: &TrainError, tell: &mut dyn FnMut(Event) -> Control) -> String {
+        let Some(folder) = self.folder.clone() else { return String::new() };
+        let said = says(error, &self.trainer, &steepest(&self.trainer));
+        let text = describe(&mut self.trainer, batches, self.tokenizer, &said);
+        let path = folder.join("divergence").join(format!("step-{:08}.txt", self.trainer.step + 1));
+        let name = path.display().to_string();
+        self.texts.push((path, text));
+        if self.texts.len() > ROLLBACKS as usize {
+            self.texts.remove(0); // they wait in memory
+        }
+        self.write_records(tell);
+        name
+    }
+
+    /// Writes the texts of batches that wait.
+    fn write_records(&mut self, tell: &mut dyn FnMut(Event) -> Control) {
+        for (path, text) in std::mem::take(&mut self.texts) {
+            let write = || {
+                let folder = path.parent().unwrap_or(&path);
+                at(folder, files::create_folder(folder))?;
+                limpid_checkpoint::write_text(&path, &text)
+            };
+            let written = write();
+            if !self.told(&path, written, tell) {
+                self.texts.push((path, text));
+            }
+        }
+    }
+
+    /// Takes up the last state that was due, and passes over the data from there to the step that went astray.
+    fn go_back(&mut self, error: &TrainError, tell: &mut dyn FnMut(Event) -> Control) -> Result<(), TrainError> {
+        let step = self.trainer.step + 1;
+        let (times, skipped) = (self.state.rollbacks + 1, self.trainer.skipped);
+        let folder = self.folder.clone().filter(|folder| Run::can_resume(folder));
+        let (Some(folder), true) = (folder, times <= ROLLBACKS) else {
+            return Err(TrainError::Astray { times, step });
+        };
+        let (mut state, mut store) = read_state(&state_path(&folder))?;
+        if !state.due && back_path(&folder).exists() {
+            (state, store) = read_state(&back_path(&folder))?;
+        }
+        let back = state.step;
+        if let (Some(log), Some(mark)) = (&mut self.log, &state.log) {
+            log.rewind(mark)?;
+        }
+        self.derive(tell);
+        let kept = if self.owed.take().is_some() { state.weights.clone() } else { self.state.weights.take() };
+        self.take(&store, state, kept)?;
+        self.trainer.skipped = skipped + (step - back);
+        (self.state.skipped, self.state.rollbacks) = (self.trainer.skipped, times);
+        let what = error.to_string();
+        let what = what.split("; ").next().unwrap_or_default();
+        tell(Event::Notice(format!(
+            "{what}. Back to step {back}, without the data of {}",
+            plural(step - back, "step")
+        )));
+        Ok(())
+    }
+
+    /// What the last update did, by layer: norms of gradients and weights, and how large the update was beside the weights.
+    fn layers(&self) -> serde_json::Value {
+        let mut layers: Vec<(&str, Change)> = vec![];
+        let trained = self.trainer.model.params.iter().filter(|p| self.trainer.trains(p));
+        for (param, change) in trained.zip(&self.changes) {
+            match layers.iter_mut().find(|(name, _)| *name == param.layer()) {
+                Some((_, all)) => {
+                    all.gradient += change.gradient;
+                    all.weight += change.weight;
+                    all.update += change.update;
+                }
+                None => layers.push((param.layer(), change.clone())),
+            }
+        }
+        let place = |name: &str| self.trainer.model.layers().iter().position(|layer| *layer == name);
+        layers.sort_by_key(|(name, _)| place(name));
+        let say = |(name, change): (&str, Change)| {
+            let [gradient, weight, update] = [change.gradient, change.weight, change.update].map(f64::sqrt);
+            let ratio = update / weight.max(f64::MIN_POSITIVE);
+            let value = serde_json::json!({ "grad_norm": gradient, "weight_norm": weight, "update_ratio": ratio });
+            (name.to_string(), value)
+        };
+        layers.into_iter().map(say).collect::<serde_json::Map<_, _>>().into()
+    }
+
+    /// Evaluates on part of the validation text and keeps the weights if they are the best. Returns whether to stop; nothing
+    /// where it was stopped before it was done.
+    fn validate(&mut self, windows: &Windows, tell: &mut dyn FnMut(Event) -> Control) -> Option<bool> {
+        let score = self.trainer.averaged(|trainer| evaluate(trainer, windows, tell));
+        let score = score?;
+        let step = self.trainer.step;
+        let best = self.state.best.is_none_or(|(_, loss)| score.loss() < loss);
+        self.state.stale = if best { 0 } else { self.state.stale + 1 };
+        if best {
+            self.state.best = Some((step, score.loss()));
+            if let Some(folder) = self.folder.clone() {
+                let kept = self.keep();
+                if kept.is_err() {
+                    self.owed = Some((step, self.trainer.averaged(|trainer| values(trainer))));
+                }
+                self.told(&limpid_checkpoint::weights_path(&folder, &self.trainer.model), kept, tell);
+            }
+        }
+        self.note(serde_json::json!({ "step": step, "val_loss": score.loss(), "val_tokens": score.tokens }), tell);
+        Some(tell(Event::Validated { step, loss: score.loss(), best }) == Control::Stop)
+    }
+
+    /// Writes the weights as they are.
+    fn keep(&mut self) -> Result<(), CheckpointError> {
+        let (Some(folder), step) = (&self.folder, self.trainer.step) else { return Ok(()) };
+        let sum = self.trainer.averaged(|t| limpid_checkpoint::save_weights(folder, &t.model, &*t.backend, step))?;
+        (self.state.weights, self.owed) = (Some(sum), None);
+        Ok(())
+    }
+
+    /// Writes the best weights, where they are owed.
+    fn keep_owed(&mut self) -> Result<(), CheckpointError> {
+        let (Some(folder), Some((step, best))) = (&self.folder, &self.owed) else { return Ok(()) };
+        let save = |t: &mut Trainer| limpid_checkpoint::save_weights(folder, &t.model, &*t.backend, *step);
+        self.state.weights = Some(with(&mut self.trainer, best, save)?);
+        self.owed = None;
+        Ok(())
+    }
+
+    /// Saves; a failure is told. Returns whether to stop.
+    fn try_save(&mut self, due: bool, tell: &mut dyn FnMut(Event) -> Control) -> bool {
+        let Some(folder) = self.folder.clone() else { return tell(Event::Saved(self.trainer.step)) == Control::Stop };
+        self.write_records(tell);
+        let saved = self.save(&folder, due);
+        if saved.is_ok() {
+            // it came after these
+            let weights = limpid_checkpoint::weights_path(&folder, &self.trainer.model);
+            for path in [weights, folder.join(METRICS)] {
+                self.told(&path, Ok::<(), TrainError>(()), tell);
+            }
+        }
+        self.derive(tell);
+        self.told(&state_path(&folder), saved, tell) && tell(Event::Saved(self.trainer.step)) == Control::Stop
+    }
+
+    /// Makes again what of the log could not be written.
+    fn derive(&mut self, tell: &mut dyn FnMut(Event) -> Control) {
+        let (Some(log), Some(folder)) = (&mut self.log, &self.folder) else { return };
+        let (path, derived) = (folder.join("metrics.csv"), log.derive());
+        self.told(&path, derived, tell);
+    }
+
+    /// Writes the state, after all that it vouches for.
+    fn save(&mut self, folder: &Path, due: bool) -> Result<(), TrainError> {
+        (self.state.step, self.state.skipped, self.state.due) = (self.trainer.step, self.trainer.skipped, due);
+        self.restore_folder(folder)?;
+        self.keep_owed()?;
+        if self.validation.is_empty() || self.state.best.is_none() {
+            self.keep()?;
+        }
+        self.state.log = self.log.as_mut().map(Log::mark).transpose()?;
+        let (path, back, recipe) = (state_path(folder), back_path(folder), self.trainer.recipe);
+        if !due && self.due && recipe.divergence == Divergence::Rollback {
+            at(&back, files::link(&path, &back))?;
+        }
+        self.trainer.save(&path, serde_json::to_string(&self.state).expect("a state is JSON"))?;
+        self.due = due;
+        if due {
+            at(&back, files::remove(&back))?;
+        }
+        if due && recipe.keep > 0 {
+            // the same file under a second name: the next save puts another in the place of the first
+            let kept = kept_path(folder, self.state.step);
+            at(&kept, files::link(&path, &kept))?;
+            let mut steps = kept_steps(folder);
+            steps.retain(|step| *step <= self.state.step);
+            for step in steps.iter().rev().skip(recipe.keep + 1) {
+                at(&kept, files::remove(&kept_path(folder, *step)))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes again what somebody removed from the folder while the run went on.
+    fn restore_folder(&mut self, folder: &Path) -> Result<(), TrainError> {
+        self.claim(folder)?;
+        if self.state.files.keys().any(|name| !folder.join(name).exists()) {
+            self.write_texts(folder)?;
+        }
+        if self.log.as_ref().is_some_and(|log| !log.is_there()) {
+            self.log = Some(Log::open(folder, None)?);
+        }
+        Ok(())
+    }
+
+    /// Tells what could not be written, once, and when it was after all. Returns whether it was.
+    fn told<E: std::error::Error>(
+        &mut self,
+        path: &Path,
+        written: Result<(), E>,
+        tell: &mut dyn FnMut(Event) -> Control,
+    ) -> bool {
+        match &written {
+            Ok(()) => {
+                if self.missing.remove(path).is_some() {
+                    tell(Event::Notice(format!("{} could be written after all", path.display())));
+                }
+            }
+            Err(error) => {
+                let (error, step) = (whole(error), self.trainer.step);
+                if self.missing.insert(path.into(), error.clone()).is_none() {
+                    let next = "It is tried again at the next save, and at the end";
+                    tell(Event::Notice(format!("step {step}: {error}. {next}")));
+                }
+            }
+        }
+        written.is_ok()
+    }
+
+    /// Writes a line into the folder's log; where that fails the line waits, and training goes on.
+    fn note(&mut self, line: serde_json::Value, tell: &mut dyn FnMut(Event) -> Control) {
+        let (Some(log), Some(folder)) = (&mut self.log, self.folder.clone()) else { return };
+        let (added, fault) = (log.add(line), log.fault());
+        self.told(&folder.join(METRICS), added, tell);
+        if let Some(fault) = fault {
+            self.told(&folder.join("metrics.csv"), Err(fault), tell);
+        }
+    }
+
+    /// The last evaluation is of the weights that are kept, on all of the validation text.
+    fn finish(
+        &mut self,
+        windows: Option<Windows>,
+        seconds: f64,
+        end: Option<End>,
+        tell: &mut dyn FnMut(Event) -> Control,
+    ) -> Result<Summary, TrainError> {
+        let mut stopped = end == Some(End::Stopped);
+        let best_step = self.state.best.map_or(self.trainer.step, |(step, _)| step);
+        let mut val_loss = None;
+        if let (Some(windows), false) = (windows, stopped) {
+            let score = match best_step == self.trainer.step {
+                true => self.trainer.averaged(|trainer| evaluate(trainer, &windows, tell)),
+                false => self.with_best(|trainer| evaluate(trainer, &windows, tell))?,
+            };
+            stopped = score.is_none();
+            val_loss = score.map(|score| score.loss());
+        }
+        if !self.missing.is_empty() {
+            self.try_save(self.state.due, tell);
+        }
+        let recent = &self.state.recent;
+        let summary = Summary {
+            steps: self.trainer.step,
+            train_loss: recent.iter().sum::<f64>() / recent.len().max(1) as f64,
+            val_loss,
+            best_step,
+            tokens: self.state.tokens,
+            seconds,
+            tok_s: self.state.tokens as f64 / seconds.max(1e-9),
+            peak_rss_bytes: None,
+            entropy_floor: None,
+            stopped,
+            ended_early: end == Some(End::Early),
+            missing: self.missing.values().cloned().collect(),
+        };
+        Ok(summary)
+    }
+
+    /// Runs `f` with the best weights in the place of the last ones.
+    fn with_best<T>(&mut self, f: impl FnOnce(&mut Trainer) -> T) -> Result<T, TrainError> {
+        if let Some((_, best)) = &self.owed {
+            return Ok(with(&mut self.trainer, best, f));
+        }
+        let Some(folder) = &self.folder else { return Ok(f(&mut self.trainer)) };
+        if Some(limpid_checkpoint::check_weights(folder, &self.trainer.model)?.0) != self.state.weights {
+            let path = limpid_checkpoint::weights_path(folder, &self.trainer.model);
+            let what = "it holds other weights than this run kept: it was replaced".into();
+            return Err(CheckpointError::Format { path, what }.into());
+        }
+        let last = values(&self.trainer);
+        limpid_checkpoint::load_weights(folder, &self.trainer.model, &mut *self.trainer.backend)?;
+        let done = f(&mut self.trainer);
+        put(&mut self.trainer, &last);
+        Ok(done)
+    }
+}
+
+impl Given {
+    /// What differs, in words.
+    fn differing(&self, is: &Given) -> Vec<String> {
+        let same = [
+            (self.training_text == is.training_text, "the training text is another"),
+            (self.validation_text == is.validation_text, "the validation text is another"),
+            (self.tokenizer == is.tokenizer, "the tokenizer is another"),
+            (self.base == is.base, "the model that is adapted has changed"),
+        ];
+        let texts = same.iter().filter(|(same, _)| !same).map(|(_, what)| what.to_string());
+        let [was, now] = [self, is].map(|g| [("precision", g.precision.clone()), ("objective", g.objective.clone())]);
+        let named = was.into_iter().zip(now).filter(|(was, is)| was != is);
+        texts.chain(named.map(|((key, was), (_, is))| format!("{key} was {was} and is {is}"))).collect()
+    }
+}
+
+/// The weights that a run keeps.
+fn values(trainer: &Trainer) -> Vec<Vec<f32>> {
+    trainer.model.kept().map(|p| trainer.backend.read(p.slot)).collect()
+}
+
+fn put(trainer: &mut Trainer, values: &[Vec<f32>]) {
+    let Trainer { model, backend, .. } = trainer;
+    model.kept().zip(values).for_each(|(p, v)| backend.write(p.slot, v));
+}
+
+/// Runs `f` with other weights in the place of those that are there.
+fn with<T>(trainer: &mut Trainer, other: &[Vec<f32>], f: impl FnOnce(&mut Trainer) -> T) -> T {
+    let own = values(trainer);
+    put(trainer, other);
+    let done = f(trainer);
+    put(trainer, &own);
+    done
+}
+
+/// What a state file says beside its tensors, and these.
+fn read_state(path: &Path) -> Result<(State, Store), TrainError> {
+    let bad = |what: String| TrainError::Checkpoint(CheckpointError::Format { path: path.into(), what });
+    let first = safetensors_file::open(path)?;
+    let text = first.fact("limpid").ok_or_else(|| bad("it is not a training state".into()))?;
+    let value: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
+    match value["format"].as_u64() {
+        Some(format) if format > u64::from(FORMAT) => {
+            return Err(bad(format!(
+                "it is of format {format} and this limpid knows {FORMAT}: a later limpid wrote it, which can go on with it"
+            )));
+        }
+        Some(1) => {
+            return Err(bad(
+                "it is of format 1, which has no checksum: an older limpid wrote it, which can go on with it; \
+                            this one trains on from the run's best weights, with --from"
+                    .into(),
+            ));
+        }
+        _ => {}
+    }
+    let (store, _) = safetensors_file::open_summed(path)?;
+    let state: State = serde_json::from_value(value).map_err(|e| bad(format!("its state cannot be read: {e}")))?;
+    if state.step > state.recipe.steps {
+        return Err(bad(format!("it is of step {} of {}: it was changed", state.step, state.recipe.steps)));
+    }
+    Ok((state, store))
+}
+
+fn sum(bytes: &[u8]) -> String {
+    format!("{:016x}", xxh3_64(bytes))
+}
+
+/// The last state's file, or that of the one kept after a step.
+fn state_file(folder: &Path, from: Option<u64>) -> PathBuf {
+    from.map_or_else(|| state_path(folder), |step| kept_path(folder, step))
+}
+
+fn state_path(folder: &Path) -> PathBuf {
+    folder.join("state").join("last.safetensors")
+}
+
+/// The last state that was due, where another is the last.
+fn back_path(folder: &Path) -> PathBuf {
+    folder.join("state").join("back.safetensors")
+}
+
+/// An error with its causes.
+fn whole(error: &dyn std::error::Error) -> String {
+    std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+/// The state kept after a step.
+fn kept_path(folder: &Path, step: u64) -> PathBuf {
+    folder.join("state").join(format!("step-{step:08}.safetensors"))
+}
+
+/// The steps whose states a folder keeps, in order.
+pub fn kept_steps(folder: &Path) -> Vec<u64> {
+    let files = fs::read_dir(folder.join("state")).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let step = |name: &str| name.strip_prefix("step-")?.strip_suffix(".safetensors")?.parse().ok();
+    let mut steps: Vec<u64> = files.filter_map(|name| step(name.to_str()?)).collect();
+    steps.sort_unstable();
+    steps
+}
+
+/// The score of all windows; none where it was stopped before.
+fn evaluate(trainer: &mut Trainer, windows: &Windows, tell: &mut dyn FnMut(Event) -> Control) -> Option<Score> {
+    let (all, mut stopped) = (windows.tokens(), false);
+    let Trainer { model, backend, recipe, .. } = trainer;
+    let score = evaluate::score(model, &mut **backend, windows, recipe.batch_size, &mut |score| {
+        stopped = tell(Event::Evaluating(score.tokens, all)) == Control::Stop;
+        !stopped
+    });
+    (!stopped).then_some(score)
+}
+
+/// The recipe of a state after `step`, with what a resumed run may choose anew taken from its own.
+fn free(was: Recipe, is: &Recipe, step: u64) -> Recipe {
+    let Recipe {
+        eval_every, eval_tokens, save_every, keep, patience, detail_every, spike, divergence, preflight, ..
+    } = *is;
+    // other steps change the rates of the steps already done, unless those are the same
+    let steps = Recipe { steps: is.steps, ..was };
+    let flat = matches!(was.schedule, Schedule::Constant | Schedule::Wsd);
+    // both are flat and then fall: where the last rate is the same, so are those before it
+    let same_rates = flat && step <= is.steps && step.checked_sub(1).is_none_or(|s| steps.rate(s) == was.rate(s));
+    let steps = if same_rates { is.steps } else { was.steps };
+    Recipe {
+        steps,
+        eval_every,
+        eval_tokens,
+        save_every,
+        keep,
+        patience,
+        detail_every,
+        spike,
+        divergence,
+        preflight,
+        ..was
+    }
+}
+
+/// What differs, with what may.
+fn differing(was: &Recipe, is: &Recipe) -> Vec<String> {
+    let keys = |r: &Recipe| serde_json::to_value(r).expect("a recipe is JSON");
+    let mut found = differing_keys(&keys(was), &keys(is));
+    if was.steps != is.steps {
+        let how = "steps may differ with --schedule constant, or wsd before it falls; a run of another length is begun \
+                   from this one's model with --from, its folder, and another --out";
+        found.push(how.into());
+    }
+    found
+}
+
+fn differing_keys(was: &serde_json::Value, is: &serde_json::Value) -> Vec<String> {
+    let keys = was.as_object().into_iter().flatten();
+    let differing = keys.filter(|(key, value)| !is[*key].is_null() && is[*key] != **value);
+    differing.map(|(key, value)| format!("{key} was {value} and is {}", is[key])).collect()
+}

@@ -1,0 +1,406 @@
+//! A run under faults: every file operation fails in turn, every moment is a stop, every file has a flipped bit. What comes out
+//! is, to the byte, the run that nothing happened to, or it was told.
+
+use super::run::{Control, Event, Run, Summary};
+use super::{Divergence, Recipe, TrainError, Trainer};
+use crate::{Batches, Documents, Objective};
+use limpid_base::files::faults;
+use limpid_checkpoint::safetensors_file;
+use limpid_core::backend::Cpu;
+use limpid_core::config::{Config, Dropout};
+use limpid_core::model::{Model, Use};
+use limpid_core::ops::linear::Precision;
+use limpid_core::ops::simd::Level;
+use limpid_core::ops::{Batch, random};
+use limpid_data::Tokens;
+use limpid_tokenizer::{Kind, Order, Tokenizer};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What is trained, and on what.
+#[derive(Clone)]
+struct Case {
+    recipe: Recipe,
+    train: Tokens,
+    validation: Tokens,
+    precision: Precision,
+    letters: &'static str,
+}
+
+impl Case {
+    /// Six steps with evaluations and saves between, and documents that repeat.
+    fn small() -> Case {
+        let ids: Vec<u32> = (0..400).map(|i| random::below(1, 0, i / 3, 7) as u32).collect();
+        let recipe = Recipe {
+            steps: 6,
+            batch_size: 2,
+            warmup_steps: 1,
+            eval_every: 2,
+            save_every: 3,
+            eval_tokens: 40,
+            detail_every: 4,
+            keep: 1,
+            learning_rate: 1e-2,
+            preflight: false,
+            ..Recipe::default()
+        };
+        let [train, validation] = [&ids[..300], &ids[300..]].map(|ids| Tokens::of(ids.to_vec()));
+        Case { recipe, train, validation, precision: Precision::F32, letters: "abcdefg" }
+    }
+
+    fn with(recipe: Recipe) -> Case {
+        Case { recipe, ..Case::small() }
+    }
+
+    /// A document of noise among others that are soon known: training goes back.
+    fn astray() -> Case {
+        let noise = |i: u64| 2 + random::below(9, 1, i, 5) as u32;
+        let ids = (0..150 * 9).map(|i| if i / 9 == 77 { noise(i) } else { (i % 9 % 2) as u32 }).collect();
+        let train = Tokens::of_documents(ids, (1..=150).map(|d| 9 * d).collect(), None);
+        let documents = Documents { whole: true, cross: false };
+        let late = |seed: &u64| {
+            let batches = Batches::of_documents(&train, 1, 8, *seed, Objective::NextToken, documents).unwrap();
+            let mut batch = Batch::default();
+            (33..37).any(|step| {
+                batches.fill(step, 0, &mut batch);
+                batch.tokens[3] > 1
+            })
+        };
+        let recipe = Recipe {
+            steps: 44,
+            seed: (0..).find(late).unwrap(),
+            batch_size: 1,
+            learning_rate: 2e-2,
+            whole_documents: true,
+            cross_documents: false,
+            save_every: 15,
+            eval_every: 7,
+            keep: 0,
+            divergence: Divergence::Rollback,
+            spike: 1.5,
+            ..Case::small().recipe
+        };
+        let validation = Tokens::of((0..60).map(|i| i % 9 % 2).collect());
+        Case { recipe, train, validation, ..Case::small() }
+    }
+
+    fn run(&self, folder: &Path) -> Run<'_> {
+        let config = Config {
+            vocab_size: 7,
+            context_length: 8,
+            d_model: 8,
+            n_head: 2,
+            n_layer: 1,
+            d_ff: 16,
+            dropout: Dropout::everywhere(if self.recipe.batch_size == 1 { 0.0 } else { 0.1 }),
+            ..Config::preset("nano").unwrap()
+        };
+        let model = Model::new(&config, Use::Train { batch: self.recipe.batch_size, context: 8 }).unwrap();
+        let backend = Box::new(Cpu::with(&model, 1, Level::best(), self.precision));
+        let trainer = Trainer::new(model, backend, self.recipe);
+        let tokenizer = Tokenizer::train(Kind::Char, self.letters, Order::Sorted, &[]).unwrap();
+        let tokenizer: &'static Tokenizer = Box::leak(Box::new(tokenizer));
+        let folder = Some(folder.to_path_buf());
+        let mut run = Run::new(trainer, folder, &self.train, &self.validation, Objective::NextToken, tokenizer);
+        run.files = vec![("limpid.toml".into(), "steps = 6\n".into())];
+        run
+    }
+
+    /// Takes up what the folder holds, or begins, and goes on until `listen` says stop.
+    fn go(
+        &self,
+        folder: &Path,
+        listen: &mut dyn FnMut(&Event) -> Control,
+    ) -> (Result<Summary, TrainError>, Vec<String>) {
+        let (mut run, mut notices) = (self.run(folder), vec![]);
+        let taken_up = if Run::can_resume(folder) { run.resume(None).map(drop) } else { Ok(()) };
+        let done = taken_up.and_then(|()| {
+            run.go(&mut |event| {
+                if let Event::Notice(what) = &event {
+                    notices.push(what.clone());
+                }
+                listen(&event)
+            })
+        });
+        (done, notices)
+    }
+
+    fn to_the_end(&self, folder: &Path) -> Summary {
+        let (summary, notices) = self.go(folder, &mut |_| Control::Continue);
+        let summary = summary.unwrap();
+        assert!(!summary.stopped && summary.missing.is_empty(), "{summary:?} {notices:?}");
+        summary
+    }
+
+    /// Why a folder's run is not taken up.
+    fn refused(&self, folder: &Path) -> String {
+        self.run(folder).resume(None).expect_err("it is refused").to_string()
+    }
+}
+
+fn folder(name: &str) -> PathBuf {
+    faults::none();
+    let path = std::env::temp_dir().join(format!("limpid-run-{name}-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&path);
+    path
+}
+
+fn metrics(folder: &Path) -> Vec<Value> {
+    let untimed = |line: &str| {
+        let mut value: Value = serde_json::from_str(line).expect("a whole line");
+        value.as_object_mut().unwrap().retain(|key, _| key != "seconds" && key != "time");
+        value
+    };
+    fs::read_to_string(folder.join("metrics.jsonl")).unwrap().lines().map(untimed).collect()
+}
+
+/// All that a run leaves that is not a time.
+fn left(folder: &Path) -> (Value, Vec<u8>, Vec<u8>, Vec<Value>) {
+    let path = folder.join("state/last.safetensors");
+    let (store, _) = safetensors_file::open_summed(&path).expect("the state is whole");
+    let mut said: Value = serde_json::from_str(store.fact("limpid").unwrap()).unwrap();
+    (said["seconds"], said["log"]) = (Value::Null, Value::Null);
+    let names: Vec<String> = store.names().map(String::from).collect();
+    let tensors = names.iter().flat_map(|name| store.get(name).unwrap().bytes.to_vec()).collect();
+    // the table has every step
+    let lines = metrics(folder);
+    let steps = lines.iter().filter(|line| line["train_loss"].is_f64()).count();
+    assert_eq!(fs::read_to_string(folder.join("metrics.csv")).unwrap().lines().count(), 1 + steps);
+    (said, tensors, fs::read(folder.join("model.safetensors")).unwrap(), lines)
+}
+
+/// Each file operation of a run fails, alone, with the two after it, and with all after it.
+#[test]
+fn whatever_cannot_be_written_is_told_and_loses_nothing() {
+    let plain = Case::small();
+    let cases = [
+        plain.clone(),
+        Case { validation: Tokens::default(), ..Case::with(Recipe { ema: 0.5, keep: 0, ..plain.recipe }) },
+        Case::with(Recipe { divergence: Divergence::Rollback, save_every: 2, eval_every: 1, keep: 0, ..plain.recipe }),
+    ];
+    for (c, case) in cases.iter().enumerate() {
+        let whole = folder(&format!("faults{c}"));
+        let (_, operations) = faults::during(0..0, || case.to_the_end(&whole));
+        let want = left(&whole);
+        assert!(operations > 60, "{operations}");
+        fs::remove_dir_all(&whole).unwrap();
+        for first in 0..operations {
+            for failing in [first..first + 1, first..first + 3, first..u64::MAX] {
+                let (at, path) = (format!("case {c}, {failing:?} of {operations}"), folder(&format!("fault{c}")));
+                let ((done, notices), _) =
+                    faults::during(failing.clone(), || case.go(&path, &mut |_| Control::Continue));
+                match done {
+                    Ok(summary) => {
+                        assert!(!notices.is_empty(), "{at}: not told");
+                        if summary.missing.is_empty() {
+                            assert!(left(&path) == want, "{at}: another run");
+                        }
+                    }
+                    Err(error) => {
+                        assert!(error.to_string().contains("limpid-run"), "{at}: {error}");
+                        assert!(!path.join("state/last.safetensors").exists() && notices.is_empty(), "{at}");
+                        assert!(
+                            failing.end - first > 1 || !path.exists(),
+                            "{at}: {error}: it never began, and left something"
+                        );
+                    }
+                }
+                // with room again
+                let (summary, notices) = case.go(&path, &mut |_| Control::Continue);
+                assert!(summary.is_ok_and(|s| s.missing.is_empty()) && notices.is_empty(), "{at}: {notices:?}");
+                assert!(left(&path) == want, "{at}: another run after it was taken up");
+                fs::remove_dir_all(&path).unwrap();
+            }
+        }
+    }
+}
+
+/// A stop at each event of a run, told once or again and again, and going on.
+#[test]
+fn a_run_that_is_stopped_anywhere_ends_in_the_same_bytes() {
+    let plain = Case::small().recipe;
+    let patient = Recipe { steps: 40, eval_every: 1, patience: 2, learning_rate: 0.05, save_every: 5, ..plain };
+    let cases = [
+        Case::small(),
+        Case { validation: Tokens::default(), ..Case::small() },
+        Case::with(Recipe { ema: 0.9, accumulate: 2, save_every: 4, keep: 2, ..plain }),
+        Case::with(patient),
+        Case::astray(),
+    ];
+    for (c, case) in cases.iter().enumerate() {
+        let whole = folder(&format!("stops{c}"));
+        let mut events = vec![];
+        let (summary, notices) = case.go(&whole, &mut |event| {
+            events.push(event.clone());
+            Control::Continue
+        });
+        let summary = summary.unwrap();
+        assert_eq!(summary.ended_early, c == 3, "{summary:?}");
+        assert_eq!(notices.iter().any(|n| n.contains("Back to step")), c == 4, "{notices:?}");
+        let (want, kept) = (left(&whole), super::run::kept_steps(&whole));
+        for at in 0..events.len() {
+            for sticky in [true, false] {
+                let (path, mut seen) = (folder(&format!("stop{c}")), 0);
+                let (stopped, _) = case.go(&path, &mut |_| {
+                    seen += 1;
+                    let stop = if sticky { seen > at } else { seen == at + 1 };
+                    if stop { Control::Stop } else { Control::Continue }
+                });
+                let (place, stopped) = (format!("case {c}, stopped at {:?}", events[at]), stopped.unwrap());
+                assert!(stopped.stopped || !sticky, "{place}");
+                assert!(case.validation.is_empty() || stopped.stopped == stopped.val_loss.is_none(), "{place}");
+                // and once more, a step later
+                let mut steps = 0;
+                let (_, _) = case.go(&path, &mut |event| {
+                    steps += u64::from(matches!(event, Event::Step(..)));
+                    if steps == 2 { Control::Stop } else { Control::Continue }
+                });
+                let end = case.to_the_end(&path);
+                assert!(left(&path) == want, "{place}: another run");
+                assert_eq!(super::run::kept_steps(&path), kept, "{place}");
+                let timed = |s: &Summary| Summary { seconds: 0.0, tok_s: 0.0, ..s.clone() };
+                assert_eq!(timed(&end), timed(&summary), "{place}");
+                fs::remove_dir_all(&path).unwrap();
+            }
+        }
+        fs::remove_dir_all(&whole).unwrap();
+    }
+}
+
+/// Hundreds of places of each file that a run goes on from.
+#[test]
+fn a_flipped_bit_is_found_in_every_file() {
+    let (case, path) = (Case::small(), folder("bits"));
+    case.to_the_end(&path);
+    for file in
+        ["state/last.safetensors", "model.safetensors", "config.json", "tokenizer.json", "metrics.jsonl", "limpid.toml"]
+    {
+        let at = path.join(file);
+        let whole = fs::read(&at).unwrap();
+        let bits = 8 * whole.len() as u64;
+        let places = (0..64).chain((0..600).map(|n| random::below(7, 0, n, bits))).chain(bits - 64..bits);
+        for bit in places {
+            let mut bytes = whole.clone();
+            let byte = bit as usize / 8 % whole.len();
+            bytes[byte] ^= 1 << (bit % 8);
+            fs::write(&at, bytes).unwrap();
+            let error = case.refused(&path);
+            assert!(error.contains(file), "{file}, bit {bit}: {error}");
+        }
+        // cut short, empty, gone
+        for len in [whole.len() - 1, whole.len() / 2, 0] {
+            fs::write(&at, &whole[..len]).unwrap();
+            assert!(case.refused(&path).contains(file), "{file} of {len} bytes");
+        }
+        fs::remove_file(&at).unwrap();
+        if file != "state/last.safetensors" {
+            assert!(case.refused(&path).contains(file), "{file} is gone");
+        }
+        fs::write(&at, whole).unwrap();
+    }
+    case.to_the_end(&path);
+    fs::remove_dir_all(path).unwrap();
+}
+
+#[test]
+fn what_would_change_the_results_is_refused() {
+    let (case, path) = (Case::small(), folder("given"));
+    let (stopped, _) = case.go(&path, &mut |event| match event {
+        Event::Step(step, _) if step.step == 4 => Control::Stop,
+        _ => Control::Continue,
+    });
+    assert!(stopped.unwrap().stopped);
+    let changed = |text: &Tokens, at: usize| {
+        let mut ids = vec![];
+        text.copy(0..text.len(), &mut ids);
+        ids[at] = (ids[at] + 1) % 7;
+        Tokens::of(ids)
+    };
+    for at in [0, 70, 150, 299] {
+        let other = Case { train: changed(&case.train, at), ..case.clone() };
+        assert!(other.refused(&path).contains("the training text is another"), "token {at}");
+    }
+    let ended = Tokens::of_documents((0..300).map(|i| case.train.id(i)).collect(), vec![100, 300], None);
+    let recipe = Recipe { learning_rate: 0.5, ..case.recipe };
+    for (other, said) in [
+        (Case { train: ended, ..case.clone() }, "the training text is another"),
+        (Case { validation: changed(&case.validation, 50), ..case.clone() }, "the validation text is another"),
+        (Case { validation: Tokens::default(), ..case.clone() }, "the validation text is another"),
+        (Case { precision: Precision::Bf16, ..case.clone() }, "precision was f32 and is bf16"),
+        (Case { letters: "gfedcbX", ..case.clone() }, "the tokenizer is another"),
+        (Case { recipe, ..case.clone() }, "learning_rate was 0.01 and is 0.5"),
+    ] {
+        let error = other.refused(&path);
+        assert!(error.contains(said), "{error}");
+    }
+    case.to_the_end(&path);
+    fs::remove_dir_all(path).unwrap();
+}
+
+/// Somebody removes files while the run goes on.
+#[test]
+fn what_is_removed_is_made_again() {
+    let (case, whole) = (Case::with(Recipe { steps: 9, ..Case::small().recipe }), folder("removed"));
+    case.to_the_end(&whole);
+    let want = left(&whole);
+    for name in ["state", "config.json", "limpid.toml"] {
+        let path = folder(&format!("removed-{name}"));
+        let (summary, _) = case.go(&path, &mut |event| {
+            if matches!(event, Event::Step(step, _) if step.step == 5) {
+                limpid_base::files::remove(&path.join(name)).unwrap();
+            }
+            if matches!(event, Event::Saved(6)) {
+                assert!(path.join("state/lock").exists());
+                assert!(matches!(case.run(&path).resume(None), Err(TrainError::Busy { .. })), "the lock holds again");
+            }
+            Control::Continue
+        });
+        assert!(summary.unwrap().missing.is_empty());
+        assert!(left(&path) == want, "{name}");
+        fs::remove_dir_all(path).unwrap();
+    }
+    fs::remove_dir_all(whole).unwrap();
+}
+
+/// What no run put there stays; with force the new model is the one that is read.
+#[test]
+fn a_folder_of_something_else_is_not_written_into() {
+    let (case, path) = (Case::small(), folder("foreign"));
+    let foreign: &[(&str, &str)] = &[
+        ("config.json", "{\"mine\": 1}"),
+        ("model-00001-of-00002.safetensors", "x"),
+        ("model.safetensors.index.json", "{}"),
+        ("tokenizer_config.json", "{}"),
+        ("notes.txt", "notes"),
+    ];
+    fs::create_dir_all(&path).unwrap();
+    foreign.iter().for_each(|(name, text)| fs::write(path.join(name), text).unwrap());
+    let (refused, _) = case.go(&path, &mut |_| Control::Continue);
+    let error = refused.unwrap_err().to_string();
+    assert!(error.contains("config.json, model-00001-of-00002.safetensors") && error.contains("--force"), "{error}");
+    assert!(foreign.iter().all(|(name, text)| fs::read_to_string(path.join(name)).unwrap() == *text));
+    assert_eq!(fs::read_dir(&path).unwrap().count(), foreign.len());
+    let mut run = case.run(&path);
+    run.force = true;
+    assert!(run.go(&mut |_| Control::Continue).unwrap().missing.is_empty());
+    let there: Vec<bool> = foreign.iter().map(|(name, _)| path.join(name).exists()).collect();
+    assert_eq!(there, [true, false, false, false, true]);
+    assert!(limpid_checkpoint::Checkpoint::open(&path).is_ok());
+    drop(run);
+    // and a run is not begun over another
+    fs::remove_file(path.join("state/last.safetensors")).unwrap();
+    fs::write(path.join("summary.json"), "{}").unwrap();
+    let (refused, _) = case.go(&path, &mut |_| Control::Continue);
+    assert!(refused.unwrap_err().to_string().contains("already holds a run"));
+    fs::remove_dir_all(path).unwrap();
+}
+
+#[test]
+fn a_run_that_never_began_leaves_nothing() {
+    let path = folder("never");
+    let recipe = Recipe { preflight: true, init_std: 5.0, ..Case::small().recipe };
+    let (refused, _) = Case::with(recipe).go(&path.join("runs/one"), &mut |_| Control::Continue);
+    assert!(matches!(refused, Err(TrainError::Preflight(_))), "{refused:?}");
+    assert!(!path.exists());
+}
