@@ -59,7 +59,9 @@ pub enum ConfigError {
         what: String,
     },
     /// The activations would not fit any memory.
-    #[error("{sequences} sequences of {tokens} tokens at once fit no memory: make batch_size or context smaller")]
+    #[error(
+        "{sequences} sequences of {tokens} tokens at once fit no memory: make batch_size or context_length smaller"
+    )]
     TooManyRows {
         /// Sequences at once.
         sequences: usize,
@@ -505,10 +507,6 @@ pub const PRESETS: &[&str] = &[
 /// Blocks a model may have.
 const MAX_LAYERS: usize = 4096;
 
-/// Keys that the first models did not have; their defaults mean what those models were.
-const YOUNGER: [&str; 6] =
-    ["n_kv_head", "d_head", "rotary_scaling", "attention_scale_by_layer", "ffn_gated", "lm_head"];
-
 impl Config {
     /// A preset by name. Where the document a preset follows gives no value, the one chosen here is
     /// listed in docs/presets.md.
@@ -799,7 +797,7 @@ impl Config {
                 key => return Err(unknown("key in config.json", key, &keys)),
             }
         }
-        if let Some(missing) = keys.iter().find(|key| !own.contains_key(**key) && !YOUNGER.contains(key)) {
+        if let Some(missing) = keys.iter().find(|key| !own.contains_key(**key)) {
             return Err(ConfigError::File(format!("config.json lacks the key `{missing}`")));
         }
         let parts = |key: &String| known[key].as_object().into_iter().flatten().map(|(part, _)| part);

@@ -89,13 +89,14 @@ pub struct Counts {
 
 impl std::ops::Add for Counts {
     type Output = Counts;
+    /// No text has as much as a u64 counts: what does is damaged, and found to be so.
     fn add(self, b: Counts) -> Counts {
         Counts {
-            documents: self.documents + b.documents,
-            parts: self.parts + b.parts,
-            tokens: self.tokens + b.tokens,
-            bytes: self.bytes + b.bytes,
-            bad: self.bad + b.bad,
+            documents: self.documents.saturating_add(b.documents),
+            parts: self.parts.saturating_add(b.parts),
+            tokens: self.tokens.saturating_add(b.tokens),
+            bytes: self.bytes.saturating_add(b.bytes),
+            bad: self.bad.saturating_add(b.bad),
         }
     }
 }
@@ -195,6 +196,12 @@ impl Manifest {
             if let Some((i, other)) = found.shards.iter().enumerate().find(|(i, s)| s.name != shard_name(part, *i)) {
                 let (wanted, other) = (shard_name(part, i), &other.name);
                 return Err(bad(&path, format!("it names a shard {other:?} where {wanted} must be: it was changed")));
+            }
+            if found.all != found.shards.iter().fold(Counts::default(), |sum, shard| sum + shard.counts) {
+                return Err(bad(
+                    &path,
+                    format!("the counts of `{part}` are not the sums of its shards': it was changed"),
+                ));
             }
         }
         Ok(manifest)

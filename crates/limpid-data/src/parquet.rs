@@ -60,6 +60,16 @@ impl Rows {
             return Err(CorpusError::Column { path: path.clone(), column: field.into(), has });
         };
         let optional = columns[column].max_def_level();
+        guarded(input, || {
+            let mut places: Vec<_> =
+                metadata.row_groups().iter().map(|group| group.column(column).byte_range()).collect();
+            places.sort_unstable();
+            // a footer that has two groups in one place would give rows twice
+            match places.windows(2).all(|two| two[0].0.saturating_add(two[0].1) <= two[1].0) {
+                true => Ok(()),
+                false => Err(ParquetError::General("it is damaged: two of its row groups share bytes".into())),
+            }
+        })?;
         Ok(Rows { file, metadata, column, optional, group: 0, reader: None, row: 0 })
     }
 

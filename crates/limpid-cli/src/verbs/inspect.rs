@@ -479,6 +479,10 @@ fn ready(args: &Args) -> Result<(Model, Cpu, Vec<u32>, Option<Tokenizer>)> {
         return Ok((model, cpu, ids, None));
     };
     let checkpoint = super::adapted(dir, args.adapter.as_deref())?;
+    if let Some(preset) = &args.preset.preset {
+        bail!(Usage(format!("--model and --preset {preset} are two models: give one of them")));
+    }
+    args.preset.config_of(&dir.display().to_string(), &checkpoint.config)?;
     let ids = match (&args.tokens, &args.prompt) {
         (Some(ids), _) => ids.clone(),
         (None, Some(prompt)) => prompt_ids(&checkpoint, &source::prompt(prompt)?)?,
