@@ -56,6 +56,10 @@ enum Verb {
     Bench(verbs::bench::Args),
     /// What limpid sees of this machine and will use
     Doctor(verbs::doctor::Args),
+    /// Print the completions of a shell
+    Completions(verbs::pages::Completions),
+    /// Print the manual page, or write one for every verb into a folder
+    Man(verbs::pages::Man),
 }
 
 /// What clap refuses, with tips as everywhere in limpid: near names only, and what else may have been meant.
@@ -116,6 +120,8 @@ fn main() -> ExitCode {
             Verb::Convert(args) => verbs::convert::run(args),
             Verb::Bench(args) => verbs::bench::run(args),
             Verb::Doctor(args) => verbs::doctor::run(args),
+            Verb::Completions(args) => verbs::pages::completions(args, command.clone()),
+            Verb::Man(args) => verbs::pages::man(args, command.clone()),
         }
     });
     match done {
@@ -166,8 +172,9 @@ mod tests {
                 false => vec![command],
             }
         }
-        // but one, whose output is a text
-        for verb in verbs(&Cli::command()).into_iter().filter(|verb| verb.get_name() != "stories") {
+        // but those whose output is a text
+        let texts = ["stories", "completions", "man"];
+        for verb in verbs(&Cli::command()).into_iter().filter(|verb| !texts.contains(&verb.get_name())) {
             assert!(options::names(verb).any(|name| name == "json"), "{}", verb.get_name());
         }
     }

@@ -1051,3 +1051,21 @@ fn a_tokenizer_is_learned_and_written() {
     f.json(&format!("train --data a.txt --tokenizer bpe:270 {TINY} --steps 2 --out m --json"));
     assert!(f.ok("tokenize --model m 'the'").contains("of 270"));
 }
+
+/// Shells and `man` are told of every verb and flag.
+#[test]
+fn completions_and_manual_pages_know_every_verb() {
+    let f = Folder::new("pages");
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let text = f.ok(&format!("completions {shell}"));
+        assert!(["train", "generate", "learning-rate"].iter().all(|word| text.contains(word)), "{shell}");
+    }
+    assert!(f.ok("man").contains(".TH limpid 1"));
+    f.ok("man pages");
+    for (verb, says) in [("", "see through"), ("-train", "learning"), ("-data-prepare", "shard"), ("-doctor", "machine")] {
+        let page = fs::read_to_string(f.0.join(format!("pages/limpid{verb}.1"))).unwrap();
+        assert!(page.contains(says), "limpid{verb}.1");
+    }
+    let refused = f.run("completions tcsh");
+    assert_eq!(refused.status.code(), Some(2));
+}

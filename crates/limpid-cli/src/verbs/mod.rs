@@ -10,6 +10,7 @@ pub mod find;
 pub mod generate;
 pub mod inspect;
 pub mod learn;
+pub mod pages;
 pub mod params;
 pub mod plan;
 pub mod report;

@@ -80,11 +80,13 @@ struct To {
     /// What its sums start from, likewise; zero if none.
     from: Option<(*const f32, usize)>,
     /// Stored past the caches, where the level can: c is aligned to 64 bytes, and so are its rows.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     past: bool,
 }
 
 /// # Safety
 /// `to` has n rows of `vectors` whole vectors; a is inside its data; panel has a.cols rows of the level's width.
+#[cfg_attr(not(target_arch = "x86_64"), allow(unused_unsafe))]
 unsafe fn tile(level: Level, pairs: bool, n: usize, vectors: usize, a: Mat, panel: &[f32], to: To) {
     // SAFETY: passed on from the caller; `level` proves its instructions.
     unsafe {
