@@ -9,7 +9,7 @@ use super::dialect::{Link, Turn, huggingface, outline};
 use super::store::{Dtype, Out, Store, bad};
 use super::{CheckpointError, Dialect, Result, at, safetensors_file};
 use huggingface::Family;
-use limpid_core::backend::Backend;
+use limpid_core::backend::{self, Backend};
 use limpid_core::model::{Lora, Model, Param};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -264,8 +264,7 @@ impl Adapter {
             writes.push((to_a.slot, first.expect("a target has parts").into_owned()));
             writes.push((to_b.slot, all));
         }
-        writes.into_iter().for_each(|(slot, values)| backend.write(slot, &values));
-        Ok(())
+        Ok(writes.into_iter().try_for_each(|(slot, values)| backend.write(slot, &values))?)
     }
 }
 
@@ -316,9 +315,13 @@ pub(super) fn tensors<'a>(model: &'a Model, backend: &'a dyn Backend) -> Vec<Out
         let [a, b] = ["A", "B"].map(|part| model.param(&format!("{target}.lora_{part}.weight")).expect("both or none"));
         let [a_name, b_name] = pair(&module);
         let out = |name, shape, values| Out { name, dtype: Dtype::F32, shape, values };
-        outs.push(out(a_name, a.shape(), Box::new(move || backend.read(a.slot)) as Box<dyn Fn() -> Vec<f32>>));
+        outs.push(out(
+            a_name,
+            a.shape(),
+            Box::new(move || backend.read(a.slot)) as Box<dyn Fn() -> backend::Result<Vec<f32>>>,
+        ));
         let shape = vec![link.rows.len(), b.slot.cols];
-        outs.push(out(b_name, shape, Box::new(move || link.theirs(b, &backend.read(b.slot)))));
+        outs.push(out(b_name, shape, Box::new(move || Ok(link.theirs(b, &backend.read(b.slot)?)))));
     }
     outs
 }

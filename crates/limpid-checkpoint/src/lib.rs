@@ -18,7 +18,7 @@ pub use adapter::Adapter;
 use dialect::huggingface::{self, Family};
 use dialect::{Link, Names, Turn};
 use limpid_base::files;
-use limpid_core::backend::Backend;
+use limpid_core::backend::{self, Backend, BackendError};
 use limpid_core::config::{Config, ConfigError, axis};
 use limpid_core::model::{Model, Param};
 use limpid_core::ops::{Slot, Space};
@@ -116,6 +116,9 @@ pub enum CheckpointError {
         /// The model's.
         vocab_size: usize,
     },
+    /// The backend that holds the values.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
 }
 
 impl CheckpointError {
@@ -183,7 +186,12 @@ pub fn write_text(path: &Path, text: &str) -> Result<()> {
 }
 
 /// A parameter as it will be stored under limpid's own name.
-fn own<'a>(param: &'a Param, prefix: &str, dtype: &Dtype, values: impl Fn() -> Vec<f32> + 'a) -> Out<'a> {
+fn own<'a>(
+    param: &'a Param,
+    prefix: &str,
+    dtype: &Dtype,
+    values: impl Fn() -> backend::Result<Vec<f32>> + 'a,
+) -> Out<'a> {
     Out {
         name: format!("{prefix}{}", param.name),
         dtype: dtype.clone(),
@@ -543,7 +551,7 @@ impl Checkpoint {
     pub fn load(&self, model: &Model, backend: &mut dyn Backend) -> Result<()> {
         dialect::load(&self.dialect.links(model), model, (&self.store, &self.names), (&mut *backend, Space::Param))?;
         for param in model.params.iter().filter(|p| self.adapter.as_ref().is_some_and(|a| a.adapts(p))) {
-            backend.write(param.slot, &self.values(model, param)?);
+            backend.write(param.slot, &self.values(model, param)?)?;
         }
         Ok(())
     }
@@ -753,13 +761,13 @@ fn put(path: &Path, format: Format, dtype: &Dtype, source: &Source) -> Result<()
                 let (name, shape) = (name(&link), link.shape(&param));
                 let dtype = dtype(&name, &shape);
                 let values = &values;
-                Out { name, dtype, shape, values: Box::new(move || link.theirs(&param, &values(&param))) }
+                Out { name, dtype, shape, values: Box::new(move || Ok(link.theirs(&param, &values(&param)))) }
             })
             .collect::<Vec<Out>>()
     };
     match format {
         Format::Limpid => {
-            let tensors = given.params.iter().map(|p| own(p, "", dtype, move || values(p))).collect();
+            let tensors = given.params.iter().map(|p| own(p, "", dtype, move || Ok(values(p)))).collect();
             safetensors_file::write(&path.join("model.safetensors"), tensors, format_pt())?;
             write_text(&path.join("config.json"), &source.config.to_json())?;
             if let Some(tokenizer) = source.tokenizer {
@@ -791,7 +799,7 @@ fn put(path: &Path, format: Format, dtype: &Dtype, source: &Source) -> Result<()
             if config.rotary_scaling.factor != 1.0 && config.rotary_scaling.context > 0 {
                 let factors = dialect::gguf::factors(config.rotary_scaling, config.rotary_base, config.d_head());
                 let (name, shape) = (dialect::gguf::ROPE_FREQS.into(), vec![factors.len()]);
-                tensors.push(Out { name, dtype: Dtype::F32, shape, values: Box::new(move || factors.clone()) });
+                tensors.push(Out { name, dtype: Dtype::F32, shape, values: Box::new(move || Ok(factors.clone())) });
             }
             gguf::write(path, &metadata, tensors)?;
         }

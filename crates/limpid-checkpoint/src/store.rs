@@ -8,6 +8,7 @@ use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::vec::HalfFloatVecExt;
 use half::{bf16, f16};
 use limpid_base::files::{Map, Out as File};
+use limpid_core::backend;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
@@ -218,7 +219,7 @@ pub struct Out<'a> {
     /// Its axes, the slowest first.
     pub shape: Vec<usize>,
     /// Makes its values.
-    pub values: Box<dyn Fn() -> Vec<f32> + 'a>,
+    pub values: Box<dyn Fn() -> backend::Result<Vec<f32>> + 'a>,
 }
 
 impl Out<'_> {
@@ -227,7 +228,7 @@ impl Out<'_> {
     /// # Panics
     /// If there are not as many values as the shape says.
     pub(super) fn write(&self, path: &Path, file: &mut impl Write) -> io::Result<()> {
-        let values = (self.values)();
+        let values = (self.values)().map_err(|error| io::Error::other(CheckpointError::Backend(error)))?;
         assert_eq!(Some(values.len()), count(&self.shape), "values of `{}`", self.name);
         let refused = |what| io::Error::other(bad(path, format!("`{}`: {what}", self.name)));
         file.write_all(&encode(&values, &self.dtype).map_err(refused)?)

@@ -20,8 +20,11 @@ pub fn tensors(trace: &Trace, names: &[&str]) -> Result<Vec<Labelled>, Error> {
     if names.is_empty() {
         for name in trace.names() {
             tensors.push(trace.get(name)?);
-            // what has none (token ids) is left out
-            tensors.extend(trace.get(&format!("{name}.grad")).ok());
+            match trace.get(&format!("{name}.grad")) {
+                Ok(gradient) => tensors.push(gradient),
+                Err(error @ Error::Backend(_)) => return Err(error),
+                Err(_) => {} // token ids have none, nor has anything without a backward pass
+            }
         }
     }
     Ok(tensors)

@@ -607,7 +607,7 @@ impl MachineOptions {
         let model = Model::new(config, Use::Decode { rows, sequences: 1 })?;
         crate::verbs::fits(&model, None, self.threads(), "this model")?;
         let cpu = Box::new(self.cpu(&model)?);
-        Ok(Session::new(config, 1, rows, |_| cpu)?)
+        Ok(Session::new(config, 1, rows, |_| Ok(cpu))?)
     }
 
     /// Threads to use.

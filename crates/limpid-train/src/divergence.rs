@@ -2,6 +2,7 @@
 
 use super::{TrainError, Trainer};
 use crate::Batches;
+use limpid_core::backend;
 use limpid_core::ops::Batch;
 use limpid_tokenizer::Tokenizer;
 use std::fmt::Write;
@@ -29,10 +30,13 @@ pub fn is_worse(recent: &[f64], first: f64) -> Option<f64> {
 }
 
 /// The layers whose gradients are greatest, with their norms, greatest first. The gradient must be waiting.
-pub fn steepest(trainer: &Trainer) -> Vec<(String, f64)> {
+///
+/// # Errors
+/// If the backend fails.
+pub fn steepest(trainer: &Trainer) -> backend::Result<Vec<(String, f64)>> {
     let mut layers: Vec<(String, f64)> = vec![];
     for param in trainer.model.params.iter().filter(|p| trainer.trains(p)) {
-        let square: f64 = trainer.backend.read(param.slot.grad()).iter().map(|g| f64::from(*g).powi(2)).sum();
+        let square: f64 = trainer.backend.read(param.slot.grad())?.iter().map(|g| f64::from(*g).powi(2)).sum();
         match layers.iter_mut().find(|(name, _)| name == param.layer()) {
             Some((_, sum)) => *sum += square,
             None => layers.push((param.layer().into(), square)),
@@ -41,18 +45,26 @@ pub fn steepest(trainer: &Trainer) -> Vec<(String, f64)> {
     layers.iter_mut().for_each(|(_, square)| *square = square.sqrt());
     layers.retain(|(_, norm)| *norm > 0.0);
     layers.sort_by(|a, b| b.1.total_cmp(&a.1));
-    layers
+    Ok(layers)
 }
 
 /// The next step's batch as text, each sequence with its loss without dropout, the worst first, after `what` is said of it.
-pub fn describe(trainer: &mut Trainer, batches: &Batches, tokenizer: &Tokenizer, what: &str) -> String {
+///
+/// # Errors
+/// If the backend fails.
+pub fn describe(
+    trainer: &mut Trainer,
+    batches: &Batches,
+    tokenizer: &Tokenizer,
+    what: &str,
+) -> backend::Result<String> {
     let losses = trainer.model.losses().expect("a model in training has losses");
     let (mut batch, mut found) = (Batch::default(), vec![]);
     for micro in 0..trainer.recipe.accumulate as u64 {
         batches.fill(trainer.step + trainer.skipped, micro, &mut batch);
-        trainer.backend.feed(&batch);
-        trainer.backend.forward(&trainer.model.ops);
-        let losses = trainer.backend.read(losses.of(&batch));
+        trainer.backend.feed(&batch)?;
+        trainer.backend.forward(&trainer.model.ops)?;
+        let losses = trainer.backend.read(losses.of(&batch))?;
         for (n, span) in batch.spans.iter().enumerate() {
             let rows = span.row..span.row + span.rows;
             let loss = losses[rows.clone()].iter().map(|l| f64::from(*l)).sum::<f64>() / span.rows.max(1) as f64;
@@ -66,7 +78,7 @@ pub fn describe(trainer: &mut Trainer, batches: &Batches, tokenizer: &Tokenizer,
     for (loss, place, words) in found {
         let _ = write!(text, "\n--- {place}: mean loss {loss:.4}\n{words}\n");
     }
-    text
+    Ok(text)
 }
 
 /// What an error says of a step that is not to be done.

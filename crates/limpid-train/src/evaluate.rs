@@ -2,7 +2,7 @@
 //! deterministic: all windows in order, losses added in f64 in that order, dropout off (contract R231).
 
 use crate::Windows;
-use limpid_core::backend::Backend;
+use limpid_core::backend::{self, Backend};
 use limpid_core::model::Model;
 use limpid_core::ops::{Batch, IGNORE};
 
@@ -42,22 +42,28 @@ impl Score {
 
 /// Runs the forward over all windows. The model may be one made to train, to score or to inspect; `goes_on` is
 /// asked after every batch.
+///
+/// # Errors
+/// If the backend fails.
 pub fn score(
     model: &Model,
     backend: &mut dyn Backend,
     windows: &Windows,
     batch_size: usize,
     goes_on: &mut dyn FnMut(&Score) -> bool,
-) -> Score {
+) -> backend::Result<Score> {
     let losses = model.losses().expect("a model that scores has losses");
-    let (mut score, mut running) = (Score::default(), true);
+    let (mut score, mut running) = (Score::default(), Ok(true));
+    let mut run = |batch: &Batch| {
+        backend.feed(batch)?;
+        backend.forward(&model.ops)?;
+        score.add(&backend.read(losses.of(batch))?, batch);
+        Ok(goes_on(&score))
+    };
     windows.each(batch_size, |batch| {
-        if running {
-            backend.feed(batch);
-            backend.forward(&model.ops);
-            score.add(&backend.read(losses.of(batch)), batch);
-            running = goes_on(&score);
+        if running == Ok(true) {
+            running = run(batch);
         }
     });
-    score
+    running.map(|_| score)
 }

@@ -25,11 +25,11 @@ pub use run::{Control, Event, RECENT, Run, Summary};
 
 use limpid_checkpoint::store::Store;
 use limpid_checkpoint::{Checkpoint, CheckpointError};
-use limpid_core::backend::{Backend, Report};
+use limpid_core::backend::{self, Backend, BackendError, Report};
 use limpid_core::config::ConfigError;
 use limpid_core::model::{Model, Param, init};
 use limpid_core::ops::adamw::{Change, Group};
-use limpid_core::ops::{Batch, Pass, Space, random};
+use limpid_core::ops::{Batch, Pass, Slot, Space, random};
 use limpid_core::trace;
 use limpid_data::DataError;
 use std::path::{Path, PathBuf};
@@ -45,7 +45,10 @@ pub enum TrainError {
     Data(#[from] DataError),
     /// A file.
     #[error(transparent)]
-    Checkpoint(#[from] CheckpointError),
+    Checkpoint(CheckpointError),
+    /// The backend: the weights and what is on disk are as before the step.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
     /// A number that is no number.
     #[error(
         "step {step}: {tensor} is not finite ({value}); the weights of step {} are untouched. \
@@ -61,7 +64,7 @@ pub enum TrainError {
     },
     /// Training that could not work.
     #[error(transparent)]
-    Preflight(#[from] Preflight),
+    Preflight(Preflight),
     /// A loss that jumped, where the recipe says to stop.
     #[error(
         "step {step}: the loss is {loss:.4}, {deviations:.0} deviations above the usual {usual:.4}. \
@@ -127,10 +130,31 @@ pub enum TrainError {
     },
 }
 
+impl From<CheckpointError> for TrainError {
+    fn from(error: CheckpointError) -> TrainError {
+        match error {
+            CheckpointError::Backend(error) => TrainError::Backend(error),
+            error => TrainError::Checkpoint(error),
+        }
+    }
+}
+
+impl From<Preflight> for TrainError {
+    fn from(error: Preflight) -> TrainError {
+        match error {
+            Preflight::Backend(error) => TrainError::Backend(error),
+            error => TrainError::Preflight(error),
+        }
+    }
+}
+
 /// A rate in one digit.
 fn short(rate: f64) -> String {
     format!("{rate:.0e}").parse::<f64>().unwrap_or(rate).to_string()
 }
+
+/// Values of some parameters, and where they lie.
+type Weights = Vec<(Slot, Vec<f32>)>;
 
 /// What one step found.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -163,6 +187,14 @@ pub struct Trainer {
     pub fresh: bool,
     groups: Vec<Group>,
     batch: Batch,
+    /// Whether the backend holds gradients that no update has used.
+    waits: bool,
+    /// How much the average is yet to move for the last update.
+    behind: Option<f64>,
+    /// Parameters, from the first, that have changed places with their average.
+    swapped: usize,
+    /// What is yet to be written, last first: others' values lie in these places.
+    lent: Weights,
 }
 
 /// The gradient of a step, which waits in the backend for [`Trainer::update`].
@@ -176,11 +208,14 @@ pub struct Gradient {
 
 impl Trainer {
     /// A trainer with initial weights.
-    pub fn new(model: Model, mut backend: Box<dyn Backend>, recipe: Recipe) -> Trainer {
+    ///
+    /// # Errors
+    /// If the backend cannot write them.
+    pub fn new(model: Model, mut backend: Box<dyn Backend>, recipe: Recipe) -> backend::Result<Trainer> {
         for param in &model.params {
-            backend.write(param.slot, &init::values(&model, param, recipe.init, recipe.init_std, recipe.seed));
+            backend.write(param.slot, &init::values(&model, param, recipe.init, recipe.init_std, recipe.seed))?;
         }
-        Trainer { fresh: true, ..Trainer::with(model, backend, recipe) }
+        Ok(Trainer { fresh: true, ..Trainer::with(model, backend, recipe) })
     }
 
     /// A trainer with a checkpoint's weights, and an adapter's initial ones where the model has one.
@@ -195,7 +230,7 @@ impl Trainer {
     ) -> Result<Trainer, CheckpointError> {
         base.load(&model, &mut *backend)?;
         for param in model.params.iter().filter(|p| p.is_adapter()) {
-            backend.write(param.slot, &init::values(&model, param, recipe.init, recipe.init_std, recipe.seed));
+            backend.write(param.slot, &init::values(&model, param, recipe.init, recipe.init_std, recipe.seed))?;
         }
         Ok(Trainer::with(model, backend, recipe))
     }
@@ -203,13 +238,27 @@ impl Trainer {
     /// A trainer with the weights that the backend has.
     fn with(model: Model, backend: Box<dyn Backend>, recipe: Recipe) -> Trainer {
         let groups = model.update_groups(recipe.weight_decay, recipe.optimizer);
-        Trainer { model, backend, recipe, step: 0, skipped: 0, fresh: false, groups, batch: Batch::default() }
+        Trainer {
+            model,
+            backend,
+            recipe,
+            step: 0,
+            skipped: 0,
+            fresh: false,
+            groups,
+            batch: Batch::default(),
+            waits: false,
+            behind: None,
+            swapped: 0,
+            lent: vec![],
+        }
     }
 
     /// Does one step: the gradient of every micro-batch, then an update.
     ///
     /// # Errors
-    /// If a loss or the gradient is not finite; the weights are then what they were, and the tensor is named.
+    /// If a loss or the gradient is not finite; the weights are then what they were, and the tensor is named. If the backend
+    /// fails; unless the device is lost, training goes on where [`Trainer::step`] says it is.
     pub fn step(&mut self, batches: &Batches) -> Result<Step, TrainError> {
         let gradient = self.gradient(batches)?;
         self.update(batches, gradient, self.recipe.rate(self.step), &mut [])
@@ -218,9 +267,15 @@ impl Trainer {
     /// Forward and backward of every micro-batch of the next step.
     ///
     /// # Errors
-    /// If the loss is not finite; the gradient is forgotten then, and the first tensor that broke is named.
+    /// If the loss is not finite; the gradient is forgotten then, and the first tensor that broke is named. If the backend
+    /// fails; the next gradient begins anew.
     pub fn gradient(&mut self, batches: &Batches) -> Result<Gradient, TrainError> {
         let losses = self.model.losses().expect("a model in training has losses");
+        self.settle()?;
+        if self.waits {
+            self.discard()?;
+        }
+        self.waits = true;
         let micros = self.recipe.accumulate as u64;
         let mut counted = 0;
         for micro in 0..micros {
@@ -232,10 +287,10 @@ impl Trainer {
             if micros > 1 {
                 batches.fill(self.step + self.skipped, micro, &mut self.batch);
             }
-            self.feed(micro, counted);
-            self.backend.forward(self.model.body());
-            self.backend.backward(&self.model.back);
-            total += self.backend.sum(losses.of(&self.batch));
+            self.feed(micro, counted)?;
+            self.backend.forward(self.model.body())?;
+            self.backend.backward(&self.model.back)?;
+            total += self.backend.sum(losses.of(&self.batch))?;
             tokens += self.batch.tokens.len();
         }
         let loss = total / counted.max(1) as f64;
@@ -246,7 +301,8 @@ impl Trainer {
     /// those stretches.
     ///
     /// # Errors
-    /// If the gradient is not finite; the weights are then what they were.
+    /// If the gradient is not finite, or the backend cannot update; the weights are then what they were. If it cannot move the
+    /// average; the step is then done all the same, and the average moves before the next one.
     pub fn update(
         &mut self,
         batches: &Batches,
@@ -256,20 +312,41 @@ impl Trainer {
     ) -> Result<Step, TrainError> {
         let Gradient { loss, tokens } = gradient;
         let step = self.step + 1;
-        let Report { norm, finite } = self.backend.update(&self.groups, &self.recipe.rule(rate, step), watch);
+        let Report { norm, finite } = self.backend.update(&self.groups, &self.recipe.rule(rate, step), watch)?;
         if !finite {
             return Err(self.broken(batches));
         }
-        if self.recipe.ema > 0.0 {
-            self.backend.average(&self.groups, self.recipe.averaging(self.step));
-        }
+        self.waits = false;
+        self.behind = (self.recipe.ema > 0.0).then(|| self.recipe.averaging(self.step));
         self.step = step;
+        self.settle()?;
         Ok(Step { step, loss, norm, rate, tokens })
     }
 
     /// Forgets the gradient that waits.
-    pub fn discard(&mut self) {
-        self.backend.clear();
+    ///
+    /// # Errors
+    /// If the backend fails.
+    pub fn discard(&mut self) -> backend::Result<()> {
+        self.backend.clear()?;
+        self.waits = false;
+        Ok(())
+    }
+
+    /// Does what an error left undone: the backend's memories are then those after step [`Trainer::step`].
+    fn settle(&mut self) -> backend::Result<()> {
+        while let Some((slot, values)) = self.lent.last() {
+            self.backend.write(*slot, values)?;
+            self.lent.pop();
+        }
+        while self.swapped > 0 {
+            self.exchange(self.swapped - 1, self.swapped - 1)?;
+        }
+        if let Some(decay) = self.behind {
+            self.backend.average(&self.groups, decay)?;
+            self.behind = None;
+        }
+        Ok(())
     }
 
     /// Whether updates change a parameter.
@@ -278,72 +355,103 @@ impl Trainer {
     }
 
     /// Runs `f` with the weights' average in their place, if there is one: what is evaluated and kept.
-    pub fn averaged<T>(&mut self, f: impl FnOnce(&mut Trainer) -> T) -> T {
-        self.swap();
+    ///
+    /// # Errors
+    /// If the backend fails; the weights are put back before they are used again.
+    pub fn averaged<T>(&mut self, f: impl FnOnce(&mut Trainer) -> T) -> backend::Result<T> {
+        self.settle()?;
+        if self.recipe.ema > 0.0 && self.step > 0 {
+            (0..self.model.params.len()).try_for_each(|i| self.exchange(i, i + 1))?;
+        }
         let done = f(self);
-        self.swap();
+        self.settle()?;
+        Ok(done)
+    }
+
+    /// A weight and its average change places; `swapped` weights have then.
+    fn exchange(&mut self, i: usize, swapped: usize) -> backend::Result<()> {
+        let (slot, trains) = (self.model.params[i].slot, self.trains(&self.model.params[i]));
+        if trains {
+            let average = slot.in_space(Space::Average);
+            self.lent = vec![(average, self.backend.read(slot)?), (slot, self.backend.read(average)?)];
+        }
+        self.swapped = swapped;
+        while let Some((slot, values)) = self.lent.last() {
+            self.backend.write(*slot, values)?;
+            self.lent.pop();
+        }
+        Ok(())
+    }
+
+    /// Runs `f` after `put` has written other weights in the place of those that a run keeps, and puts these back.
+    ///
+    /// # Errors
+    /// Those of `put`, and if the backend fails; the weights are put back before they are used again.
+    fn with_others<T, E: From<BackendError>>(
+        &mut self,
+        put: impl FnOnce(&mut Trainer) -> Result<(), E>,
+        f: impl FnOnce(&mut Trainer) -> T,
+    ) -> Result<T, E> {
+        self.settle()?;
+        self.lent = self.kept()?;
+        let done = put(self).map(|()| f(self));
+        self.settle()?;
         done
     }
 
-    /// Weights and average change places.
-    fn swap(&mut self) {
-        if self.recipe.ema == 0.0 || self.step == 0 {
-            return;
-        }
-        for i in 0..self.model.params.len() {
-            let (slot, trains) = (self.model.params[i].slot, self.trains(&self.model.params[i]));
-            if trains {
-                let [own, average] = [slot, slot.in_space(Space::Average)].map(|slot| self.backend.read(slot));
-                self.backend.write(slot, &average);
-                self.backend.write(slot.in_space(Space::Average), &own);
-            }
-        }
+    /// The weights that a run keeps, and where they lie.
+    fn kept(&self) -> backend::Result<Weights> {
+        self.model.kept().map(|p| Ok((p.slot, self.backend.read(p.slot)?))).collect()
     }
 
     /// What a step that is not finite says of itself.
     fn broken(&mut self, batches: &Batches) -> TrainError {
-        let (tensor, value) = self.first_not_finite(batches);
-        self.discard();
-        TrainError::NotFinite { step: self.step + 1, tensor, value }
+        self.waits = true;
+        let found = self.first_not_finite(batches).and_then(|found| self.discard().map(|()| found));
+        match found {
+            Ok((tensor, value)) => TrainError::NotFinite { step: self.step + 1, tensor, value },
+            Err(error) => error.into(),
+        }
     }
 
-    fn feed(&mut self, micro: u64, counted: usize) {
+    fn feed(&mut self, micro: u64, counted: usize) -> backend::Result<()> {
         self.batch.weight = match self.recipe.reduction {
             Reduction::Mean => 1.0 / counted.max(1) as f32,
             Reduction::Sum => 1.0,
         };
         self.batch.terms = self.recipe.terms();
         self.batch.seed = Some(random::bits(self.recipe.seed, self.step + self.skipped, micro));
-        self.backend.feed(&self.batch);
+        self.backend.feed(&self.batch)
     }
 
     /// Runs the step again, op by op, and names the first tensor that holds what is no number.
-    fn first_not_finite(&mut self, batches: &Batches) -> (String, f32) {
+    fn first_not_finite(&mut self, batches: &Batches) -> backend::Result<(String, f32)> {
         let bad = |values: &[f32]| values.iter().copied().find(|v| !v.is_finite());
-        self.discard();
+        self.discard()?;
+        self.waits = true;
         for micro in 0..self.recipe.accumulate as u64 {
             batches.fill(self.step + self.skipped, micro, &mut self.batch);
-            self.feed(micro, batches::counted(&self.batch));
-            if let Some(found) = trace::find_not_finite(&self.model, &mut *self.backend, &self.batch) {
-                return (found.name, found.value);
+            self.feed(micro, batches::counted(&self.batch))?;
+            if let Some(found) = trace::find_not_finite(&self.model, &mut *self.backend, &self.batch)? {
+                return Ok((found.name, found.value));
             }
             for pass in &self.model.back {
-                self.backend.backward(&[*pass]);
+                self.backend.backward(&[*pass])?;
                 let Pass::Back(back) = pass else { continue };
                 for grad in back.dx.iter().flatten() {
-                    if let Some(value) = bad(&self.backend.read(grad.slot.of(&self.batch))) {
+                    if let Some(value) = bad(&self.backend.read(grad.slot.of(&self.batch))?) {
                         let name = self.model.output_name(back.index);
-                        return (format!("the gradient that leaves {name}"), value);
+                        return Ok((format!("the gradient that leaves {name}"), value));
                     }
                 }
             }
         }
         for param in self.model.learning() {
-            if let Some(value) = bad(&self.backend.read(param.slot.grad())) {
-                return (format!("the gradient of {}", param.name), value);
+            if let Some(value) = bad(&self.backend.read(param.slot.grad())?) {
+                return Ok((format!("the gradient of {}", param.name), value));
             }
         }
-        ("the norm of the gradient".into(), f32::INFINITY)
+        Ok(("the norm of the gradient".into(), f32::INFINITY))
     }
 
     /// The memories that resuming needs, with the prefix of their tensors' names in a state file.
@@ -355,8 +463,9 @@ impl Trainer {
     /// Writes weights, moments, average and `state` (JSON) to a file: all that resuming needs.
     ///
     /// # Errors
-    /// Whatever the file system says; the old file is then still there.
-    pub fn save(&self, path: &Path, state: String) -> Result<(), CheckpointError> {
+    /// Whatever the file system says, or the backend; the old file is then still there.
+    pub fn save(&mut self, path: &Path, state: String) -> Result<(), CheckpointError> {
+        self.settle()?;
         let memories: Vec<_> = self.memories().collect();
         limpid_checkpoint::save_state(path, &self.model, &*self.backend, &memories, state)
     }
@@ -364,8 +473,10 @@ impl Trainer {
     /// Takes weights, moments, average and step from a state file.
     ///
     /// # Errors
-    /// If a tensor is missing or of another shape; nothing has changed then.
+    /// If a tensor is missing or of another shape, or the backend fails.
     pub fn restore(&mut self, state: &Store, step: u64) -> Result<(), CheckpointError> {
+        (self.behind, self.swapped) = (None, 0);
+        self.lent.clear();
         for (prefix, space) in self.memories() {
             limpid_checkpoint::load(state, &self.model, &mut *self.backend, prefix, space)?;
         }

@@ -4,6 +4,7 @@
 use super::Trainer;
 
 use crate::Batches;
+use limpid_core::backend::{self, BackendError};
 use limpid_core::model::Param;
 use limpid_core::ops::{Batch, IGNORE, random};
 use limpid_core::trace;
@@ -57,6 +58,9 @@ pub enum Preflight {
         /// What may be.
         most: f64,
     },
+    /// The backend that looks.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
 }
 
 /// What was seen of training that can work.
@@ -87,6 +91,7 @@ struct Slope {
 /// # Errors
 /// The first of these that does not hold, with the parameter's name.
 pub fn preflight(trainer: &mut Trainer, batches: &Batches) -> Result<Seen, Preflight> {
+    trainer.settle()?;
     let (mut whole, mut batch) = (Batch::default(), Batch::default());
     batches.fill(trainer.skipped, 0, &mut whole);
     let sequences = whole.spans.len();
@@ -101,23 +106,27 @@ pub fn preflight(trainer: &mut Trainer, batches: &Batches) -> Result<Seen, Prefl
     let loss = first_loss(trainer, &batch)?;
     let uniform = (trainer.model.config.vocab_size as f64).ln();
     if trainer.fresh {
-        let (spread, most) = (spread(trainer, &batch), allowed(uniform));
+        let (spread, most) = (spread(trainer, &batch)?, allowed(uniform));
         if spread.is_nan() || spread > most {
             return Err(Preflight::TooLarge { spread, most });
         }
     }
     // a factor that begins as zero hides whatever it multiplies
-    let zero = |p: &Param, t: &Trainer| t.trains(p) && t.backend.read(p.slot).iter().all(|v| *v == 0.0);
-    let hidden: Vec<Param> = trainer.model.params.iter().filter(|p| zero(p, trainer)).cloned().collect();
-    for param in &hidden {
-        let draw = |i: usize| 0.02 * random::normal(1, random::site(&param.name), i as u64) as f32;
-        trainer.backend.write(param.slot, &(0..param.slot.len()).map(draw).collect::<Vec<_>>());
+    let mut hidden = vec![];
+    for param in trainer.model.params.iter().filter(|p| trainer.trains(p)) {
+        let values = trainer.backend.read(param.slot)?;
+        if values.iter().all(|v| *v == 0.0) {
+            hidden.push((param.slot, values, random::site(&param.name)));
+        }
+    }
+    for (slot, zeros, site) in hidden {
+        let draw = |i: usize| 0.02 * random::normal(1, site, i as u64) as f32;
+        trainer.lent.push((slot, zeros));
+        trainer.backend.write(slot, &(0..slot.len()).map(draw).collect::<Vec<_>>())?;
     }
     let found = gradients(trainer, &batch);
-    trainer.discard();
-    for param in &hidden {
-        trainer.backend.write(param.slot, &vec![0.0; param.slot.len()]);
-    }
+    trainer.discard()?;
+    trainer.settle()?;
     found.map(|()| Seen { loss, uniform })
 }
 
@@ -125,12 +134,12 @@ pub fn preflight(trainer: &mut Trainer, batches: &Batches) -> Result<Seen, Prefl
 fn first_loss(trainer: &mut Trainer, batch: &Batch) -> Result<f64, Preflight> {
     let Trainer { model, backend, .. } = trainer;
     let losses = model.losses().expect("a model in training has losses").of(batch);
-    backend.feed(batch);
-    backend.forward(&model.ops);
-    let loss = backend.sum(losses) / crate::batches::counted(batch).max(1) as f64;
+    backend.feed(batch)?;
+    backend.forward(&model.ops)?;
+    let loss = backend.sum(losses)? / crate::batches::counted(batch).max(1) as f64;
     match loss.is_finite() {
         true => Ok(loss),
-        false => Err(trace::find_not_finite(model, &mut **backend, batch)
+        false => Err(trace::find_not_finite(model, &mut **backend, batch)?
             .map_or(Preflight::NotFinite { tensor: "losses".into(), value: loss as f32 }, |bad| {
                 Preflight::NotFinite { tensor: bad.name, value: bad.value }
             })),
@@ -144,13 +153,13 @@ const DRAWS: u64 = 4;
 /// head multiplies the stream, which carries the token's embedding, by that very embedding, so fresh weights expect the token
 /// they are given (by 10 nats and more behind a norm at GPT-2's width). That is soon unlearned and no sign of large weights.
 /// A row's losses of two targets are as far apart as their logits, so a few targets drawn for each row tell.
-fn spread(trainer: &mut Trainer, batch: &Batch) -> f64 {
+fn spread(trainer: &mut Trainer, batch: &Batch) -> backend::Result<f64> {
     let Trainer { model, backend, .. } = trainer;
     let losses = model.losses().expect("a model in training has losses");
     let (head, others) = (&model.ops[model.body().len()..], model.config.vocab_size as u64 - 1);
     let rows: Vec<usize> = (0..batch.tokens.len()).filter(|row| batch.targets[*row] != IGNORE).collect();
     if others < 2 || rows.is_empty() {
-        return 0.0;
+        return Ok(0.0);
     }
     let mut other = batch.clone();
     let mut drawn = |draw: u64| {
@@ -158,17 +167,17 @@ fn spread(trainer: &mut Trainer, batch: &Batch) -> f64 {
             let target = random::below(3, draw, row as u64, others) as u32;
             other.targets[row] = target + u32::from(target >= batch.tokens[row]);
         }
-        backend.feed(&other);
-        backend.forward(head);
+        backend.feed(&other)?;
+        backend.forward(head)?;
         backend.read(losses)
     };
-    let drawn: Vec<Vec<f32>> = (0..DRAWS).map(&mut drawn).collect();
+    let drawn: Vec<Vec<f32>> = (0..DRAWS).map(&mut drawn).collect::<backend::Result<_>>()?;
     let variance = |row: &usize| {
         let of = |losses: &Vec<f32>| f64::from(losses[*row]);
         let mean = drawn.iter().map(of).sum::<f64>() / DRAWS as f64;
         drawn.iter().map(|losses| (of(losses) - mean).powi(2)).sum::<f64>() / (DRAWS - 1) as f64
     };
-    (rows.iter().map(variance).sum::<f64>() / rows.len() as f64).sqrt()
+    Ok((rows.iter().map(variance).sum::<f64>() / rows.len() as f64).sqrt())
 }
 
 fn gradients(trainer: &mut Trainer, batch: &Batch) -> Result<(), Preflight> {
@@ -204,15 +213,16 @@ fn gradients(trainer: &mut Trainer, batch: &Batch) -> Result<(), Preflight> {
 
 /// The gradients that some batches add up to.
 fn look(trainer: &mut Trainer, params: &[Param], batches: &[Batch]) -> Result<Vec<Slope>, Preflight> {
-    trainer.discard();
+    trainer.discard()?;
+    trainer.waits = true;
     for batch in batches {
-        trainer.backend.feed(batch);
-        trainer.backend.forward(trainer.model.body());
-        trainer.backend.backward(&trainer.model.back);
+        trainer.backend.feed(batch)?;
+        trainer.backend.forward(trainer.model.body())?;
+        trainer.backend.backward(&trainer.model.back)?;
     }
     let each = params.iter().map(|param| {
         let mut seen = Slope { size: 0.0, along: 0.0 };
-        for (i, g) in trainer.backend.read(param.slot.grad()).into_iter().enumerate() {
+        for (i, g) in trainer.backend.read(param.slot.grad())?.into_iter().enumerate() {
             if !g.is_finite() {
                 let tensor = format!("the gradient of {}", param.name);
                 return Err(Preflight::NotFinite { tensor, value: g });

@@ -17,13 +17,14 @@
 use super::divergence::{describe, is_worse, jump, says, steepest};
 use super::folder::{self, Found};
 use super::log::{Log, METRICS, Mark};
-use super::{Divergence, Gradient, Recipe, Schedule, Step, TrainError, Trainer, preflight};
+use super::{Divergence, Gradient, Recipe, Schedule, Step, TrainError, Trainer, Weights, preflight};
 use crate::evaluate::{self, Score};
 use crate::{Batches, Objective, Windows};
 use limpid_base::files::{self, Out};
 use limpid_base::plural::plural;
 use limpid_checkpoint::store::Store;
 use limpid_checkpoint::{CheckpointError, at, safetensors_file};
+use limpid_core::backend;
 use limpid_core::ops::adamw::Change;
 use limpid_data::Tokens;
 use limpid_tokenizer::Tokenizer;
@@ -189,7 +190,7 @@ pub struct Run<'a> {
     /// Whether the state in the folder is one to go back to.
     due: bool,
     /// The best weights and their step, where they could not be written: no state is, before they are.
-    owed: Option<(u64, Vec<Vec<f32>>)>,
+    owed: Option<(u64, Weights)>,
     /// Texts of batches that could not be written.
     texts: Vec<(PathBuf, String)>,
     /// What could not be written, and why.
@@ -210,6 +211,9 @@ enum End {
 
 impl<'a> Run<'a> {
     /// A run that has not begun.
+    ///
+    /// # Errors
+    /// If the backend cannot read the weights that training does not change.
     pub fn new(
         trainer: Trainer,
         folder: Option<PathBuf>,
@@ -217,10 +221,10 @@ impl<'a> Run<'a> {
         validation: &'a Tokens,
         objective: Objective,
         tokenizer: &'a Tokenizer,
-    ) -> Run<'a> {
+    ) -> backend::Result<Run<'a>> {
         let mut base = Xxh3::new();
         for param in trainer.model.params.iter().filter(|p| trainer.model.kept().all(|kept| kept.name != p.name)) {
-            trainer.backend.read(param.slot).iter().for_each(|v| base.update(&v.to_le_bytes()));
+            trainer.backend.read(param.slot)?.iter().for_each(|v| base.update(&v.to_le_bytes()));
         }
         let state = State {
             format: FORMAT,
@@ -248,7 +252,7 @@ impl<'a> Run<'a> {
             weights: None,
             log: None,
         };
-        Run {
+        Ok(Run {
             trainer,
             folder,
             train,
@@ -265,7 +269,7 @@ impl<'a> Run<'a> {
             texts: vec![],
             missing: BTreeMap::new(),
             changes: vec![],
-        }
+        })
     }
 
     /// Whether a folder has a state to resume from.
@@ -453,7 +457,7 @@ impl<'a> Run<'a> {
         let (start, before) = (Instant::now(), self.state.seconds);
         self.derive(tell);
         if recipe.divergence == Divergence::Rollback && self.trainer.step == 0 {
-            self.try_save(true, tell); // what to go back to
+            self.try_save(true, tell)?; // what to go back to
         }
         let stale = recipe.patience > 0 && self.state.stale >= recipe.patience;
         let mut end = (stale && self.trainer.step < recipe.steps).then_some(End::Early);
@@ -499,19 +503,19 @@ impl<'a> Run<'a> {
             && due(recipe.eval_every)
             && !stop
         {
-            let done = self.validate(&windows.clone().about(recipe.eval_tokens), tell);
+            let done = self.validate(&windows.clone().about(recipe.eval_tokens), tell)?;
             self.state.unfinished = done.is_none();
             stop = done.unwrap_or(true);
         }
         if self.state.unfinished {
-            self.try_save(false, tell);
+            self.try_save(false, tell)?;
             return Ok(Some(End::Stopped));
         }
         let early = recipe.patience > 0 && self.state.stale >= recipe.patience && !last;
         let worse = self.state.first.and_then(|first| Some((first, is_worse(&self.state.recent, first)?)));
         let saves = due(recipe.save_every) || early || worse.is_some();
         if saves || stop {
-            stop |= self.try_save(saves, tell);
+            stop |= self.try_save(saves, tell)?;
         }
         if let Some((first, loss)) = worse {
             return Err(TrainError::Diverged { step, loss, first, rate: recipe.learning_rate });
@@ -539,8 +543,8 @@ impl<'a> Run<'a> {
         };
         if let Some((loss, usual, deviations)) = found.as_ref().ok().and_then(jumped) {
             let error = TrainError::Spike { step, loss, usual, deviations };
-            let path = self.record(batches, &error, tell);
-            self.trainer.discard();
+            let path = self.record(batches, &error, tell)?;
+            self.trainer.discard()?;
             match recipe.divergence {
                 Divergence::Note => {
                     let what = format!("the loss jumped to {loss:.4} from about {usual:.4}; the batch is in {path}");
@@ -549,7 +553,7 @@ impl<'a> Run<'a> {
                     found = self.trainer.gradient(batches);
                 }
                 Divergence::Stop => {
-                    self.try_save(false, tell);
+                    self.try_save(false, tell)?;
                     return Err(error);
                 }
                 Divergence::Rollback => return self.go_back(&error, tell).map(|()| None),
@@ -563,7 +567,7 @@ impl<'a> Run<'a> {
         let done = found.and_then(|gradient| self.trainer.update(batches, gradient, rate, &mut self.changes));
         match done {
             Err(error @ TrainError::NotFinite { .. }) => {
-                self.record(batches, &error, tell);
+                self.record(batches, &error, tell)?;
                 match recipe.divergence {
                     Divergence::Rollback => self.go_back(&error, tell).map(|()| None),
                     Divergence::Note | Divergence::Stop => Err(error),
@@ -574,10 +578,15 @@ impl<'a> Run<'a> {
     }
 
     /// Writes the next step's batch as text. Returns the file's name.
-    fn record(&mut self, batches: &Batches, error: &TrainError, tell: &mut dyn FnMut(Event) -> Control) -> String {
-        let Some(folder) = self.folder.clone() else { return String::new() };
-        let said = says(error, &self.trainer, &steepest(&self.trainer));
-        let text = describe(&mut self.trainer, batches, self.tokenizer, &said);
+    fn record(
+        &mut self,
+        batches: &Batches,
+        error: &TrainError,
+        tell: &mut dyn FnMut(Event) -> Control,
+    ) -> backend::Result<String> {
+        let Some(folder) = self.folder.clone() else { return Ok(String::new()) };
+        let said = says(error, &self.trainer, &steepest(&self.trainer)?);
+        let text = describe(&mut self.trainer, batches, self.tokenizer, &said)?;
         let path = folder.join("divergence").join(format!("step-{:08}.txt", self.trainer.step + 1));
         let name = path.display().to_string();
         self.texts.push((path, text));
@@ -585,7 +594,7 @@ impl<'a> Run<'a> {
             self.texts.remove(0); // they wait in memory
         }
         self.write_records(tell);
-        name
+        Ok(name)
     }
 
     /// Writes the texts of batches that wait.
@@ -660,48 +669,53 @@ impl<'a> Run<'a> {
 
     /// Evaluates on part of the validation text and keeps the weights if they are the best. Returns whether to stop; nothing
     /// where it was stopped before it was done.
-    fn validate(&mut self, windows: &Windows, tell: &mut dyn FnMut(Event) -> Control) -> Option<bool> {
-        let score = self.trainer.averaged(|trainer| evaluate(trainer, windows, tell));
-        let score = score?;
+    fn validate(
+        &mut self,
+        windows: &Windows,
+        tell: &mut dyn FnMut(Event) -> Control,
+    ) -> Result<Option<bool>, TrainError> {
+        let Some(score) = self.trainer.averaged(|trainer| evaluate(trainer, windows, tell))?? else { return Ok(None) };
         let step = self.trainer.step;
         let best = self.state.best.is_none_or(|(_, loss)| score.loss() < loss);
         self.state.stale = if best { 0 } else { self.state.stale + 1 };
         if best {
             self.state.best = Some((step, score.loss()));
             if let Some(folder) = self.folder.clone() {
-                let kept = self.keep();
+                let kept = on_disk(self.keep())?;
                 if kept.is_err() {
-                    self.owed = Some((step, self.trainer.averaged(|trainer| values(trainer))));
+                    self.owed = Some((step, self.trainer.averaged(|trainer| trainer.kept())??));
                 }
                 self.told(&limpid_checkpoint::weights_path(&folder, &self.trainer.model), kept, tell);
             }
         }
         self.note(serde_json::json!({ "step": step, "val_loss": score.loss(), "val_tokens": score.tokens }), tell);
-        Some(tell(Event::Validated { step, loss: score.loss(), best }) == Control::Stop)
+        Ok(Some(tell(Event::Validated { step, loss: score.loss(), best }) == Control::Stop))
     }
 
     /// Writes the weights as they are.
-    fn keep(&mut self) -> Result<(), CheckpointError> {
+    fn keep(&mut self) -> Result<(), TrainError> {
         let (Some(folder), step) = (&self.folder, self.trainer.step) else { return Ok(()) };
-        let sum = self.trainer.averaged(|t| limpid_checkpoint::save_weights(folder, &t.model, &*t.backend, step))?;
+        let sum = self.trainer.averaged(|t| limpid_checkpoint::save_weights(folder, &t.model, &*t.backend, step))??;
         (self.state.weights, self.owed) = (Some(sum), None);
         Ok(())
     }
 
     /// Writes the best weights, where they are owed.
-    fn keep_owed(&mut self) -> Result<(), CheckpointError> {
+    fn keep_owed(&mut self) -> Result<(), TrainError> {
         let (Some(folder), Some((step, best))) = (&self.folder, &self.owed) else { return Ok(()) };
         let save = |t: &mut Trainer| limpid_checkpoint::save_weights(folder, &t.model, &*t.backend, *step);
-        self.state.weights = Some(with(&mut self.trainer, best, save)?);
+        self.state.weights = Some(with(&mut self.trainer, best, save)??);
         self.owed = None;
         Ok(())
     }
 
-    /// Saves; a failure is told. Returns whether to stop.
-    fn try_save(&mut self, due: bool, tell: &mut dyn FnMut(Event) -> Control) -> bool {
-        let Some(folder) = self.folder.clone() else { return tell(Event::Saved(self.trainer.step)) == Control::Stop };
+    /// Saves; what cannot be written is told. Returns whether to stop.
+    fn try_save(&mut self, due: bool, tell: &mut dyn FnMut(Event) -> Control) -> Result<bool, TrainError> {
+        let Some(folder) = self.folder.clone() else {
+            return Ok(tell(Event::Saved(self.trainer.step)) == Control::Stop);
+        };
         self.write_records(tell);
-        let saved = self.save(&folder, due);
+        let saved = on_disk(self.save(&folder, due))?;
         if saved.is_ok() {
             // it came after these
             let weights = limpid_checkpoint::weights_path(&folder, &self.trainer.model);
@@ -710,7 +724,7 @@ impl<'a> Run<'a> {
             }
         }
         self.derive(tell);
-        self.told(&state_path(&folder), saved, tell) && tell(Event::Saved(self.trainer.step)) == Control::Stop
+        Ok(self.told(&state_path(&folder), saved, tell) && tell(Event::Saved(self.trainer.step)) == Control::Stop)
     }
 
     /// Makes again what of the log could not be written.
@@ -810,14 +824,14 @@ impl<'a> Run<'a> {
         let mut val_loss = None;
         if let (Some(windows), false) = (windows, stopped) {
             let score = match best_step == self.trainer.step {
-                true => self.trainer.averaged(|trainer| evaluate(trainer, &windows, tell)),
-                false => self.with_best(|trainer| evaluate(trainer, &windows, tell))?,
+                true => self.trainer.averaged(|trainer| evaluate(trainer, &windows, tell))??,
+                false => self.with_best(|trainer| evaluate(trainer, &windows, tell))??,
             };
             stopped = score.is_none();
             val_loss = score.map(|score| score.loss());
         }
         if !self.missing.is_empty() {
-            self.try_save(self.state.due, tell);
+            self.try_save(self.state.due, tell)?;
         }
         let recent = &self.state.recent;
         let summary = Summary {
@@ -840,7 +854,7 @@ impl<'a> Run<'a> {
     /// Runs `f` with the best weights in the place of the last ones.
     fn with_best<T>(&mut self, f: impl FnOnce(&mut Trainer) -> T) -> Result<T, TrainError> {
         if let Some((_, best)) = &self.owed {
-            return Ok(with(&mut self.trainer, best, f));
+            return Ok(with(&mut self.trainer, best, f)?);
         }
         let Some(folder) = &self.folder else { return Ok(f(&mut self.trainer)) };
         if Some(limpid_checkpoint::check_weights(folder, &self.trainer.model)?.0) != self.state.weights {
@@ -848,11 +862,8 @@ impl<'a> Run<'a> {
             let what = "it holds other weights than this run kept: it was replaced".into();
             return Err(CheckpointError::Format { path, what }.into());
         }
-        let last = values(&self.trainer);
-        limpid_checkpoint::load_weights(folder, &self.trainer.model, &mut *self.trainer.backend)?;
-        let done = f(&mut self.trainer);
-        put(&mut self.trainer, &last);
-        Ok(done)
+        let load = |t: &mut Trainer| limpid_checkpoint::load_weights(folder, &t.model, &mut *t.backend);
+        Ok(self.trainer.with_others(load, f)?)
     }
 }
 
@@ -872,23 +883,17 @@ impl Given {
     }
 }
 
-/// The weights that a run keeps.
-fn values(trainer: &Trainer) -> Vec<Vec<f32>> {
-    trainer.model.kept().map(|p| trainer.backend.read(p.slot)).collect()
-}
-
-fn put(trainer: &mut Trainer, values: &[Vec<f32>]) {
-    let Trainer { model, backend, .. } = trainer;
-    model.kept().zip(values).for_each(|(p, v)| backend.write(p.slot, v));
-}
-
 /// Runs `f` with other weights in the place of those that are there.
-fn with<T>(trainer: &mut Trainer, other: &[Vec<f32>], f: impl FnOnce(&mut Trainer) -> T) -> T {
-    let own = values(trainer);
-    put(trainer, other);
-    let done = f(trainer);
-    put(trainer, &own);
-    done
+fn with<T>(trainer: &mut Trainer, other: &Weights, f: impl FnOnce(&mut Trainer) -> T) -> backend::Result<T> {
+    trainer.with_others(|t| other.iter().try_for_each(|(slot, values)| t.backend.write(*slot, values)), f)
+}
+
+/// What a disk does not take is told and tried again; a backend that fails ends the run.
+fn on_disk(done: Result<(), TrainError>) -> Result<Result<(), TrainError>, TrainError> {
+    match done {
+        Err(error @ TrainError::Backend(_)) => Err(error),
+        done => Ok(done),
+    }
 }
 
 /// What a state file says beside its tensors, and these.
@@ -958,14 +963,18 @@ pub fn kept_steps(folder: &Path) -> Vec<u64> {
 }
 
 /// The score of all windows; none where it was stopped before.
-fn evaluate(trainer: &mut Trainer, windows: &Windows, tell: &mut dyn FnMut(Event) -> Control) -> Option<Score> {
+fn evaluate(
+    trainer: &mut Trainer,
+    windows: &Windows,
+    tell: &mut dyn FnMut(Event) -> Control,
+) -> backend::Result<Option<Score>> {
     let (all, mut stopped) = (windows.tokens(), false);
     let Trainer { model, backend, recipe, .. } = trainer;
     let score = evaluate::score(model, &mut **backend, windows, recipe.batch_size, &mut |score| {
         stopped = tell(Event::Evaluating(score.tokens, all)) == Control::Stop;
         !stopped
-    });
-    (!stopped).then_some(score)
+    })?;
+    Ok((!stopped).then_some(score))
 }
 
 /// The recipe of a state after `step`, with what a resumed run may choose anew taken from its own.

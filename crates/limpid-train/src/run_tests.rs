@@ -98,11 +98,12 @@ impl Case {
         };
         let model = Model::new(&config, Use::Train { batch: self.recipe.batch_size, context: 8 }).unwrap();
         let backend = Box::new(Cpu::with(&model, 1, Level::best(), self.precision));
-        let trainer = Trainer::new(model, backend, self.recipe);
+        let trainer = Trainer::new(model, backend, self.recipe).unwrap();
         let tokenizer = Tokenizer::train(Kind::Char, self.letters, Order::Sorted, &[]).unwrap();
         let tokenizer: &'static Tokenizer = Box::leak(Box::new(tokenizer));
         let folder = Some(folder.to_path_buf());
-        let mut run = Run::new(trainer, folder, &self.train, &self.validation, Objective::NextToken, tokenizer);
+        let mut run =
+            Run::new(trainer, folder, &self.train, &self.validation, Objective::NextToken, tokenizer).unwrap();
         run.files = vec![("limpid.toml".into(), "steps = 6\n".into())];
         run
     }

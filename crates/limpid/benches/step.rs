@@ -28,13 +28,13 @@ fn main() {
     let rows = recipe.batch_size * context;
     for param in &model.params {
         let values = limpid::model::init::values(&model, param, recipe.init, recipe.init_std, 1);
-        cpu.write(param.slot, &values);
+        cpu.write(param.slot, &values).unwrap();
     }
     let ids =
         |site| (0..rows as u64).map(|i| random::below(1, site, i, config.vocab_size as u64) as u32).collect::<Vec<_>>();
     let mut batch = Batch::of_sequences(ids(1), ids(2), context);
     batch.seed = Some(1);
-    cpu.feed(&batch);
+    cpu.feed(&batch).unwrap();
     let mut times: BTreeMap<(String, &str), (f64, f64)> = BTreeMap::new();
     let steps = if config.d_model > 256 { 4 } else { 20 };
     for step in 0..steps + 3 {
@@ -46,12 +46,12 @@ fn main() {
         };
         for op in model.body() {
             let start = Instant::now();
-            cpu.forward(&[*op]);
+            cpu.forward(&[*op]).unwrap();
             note(op.name().into(), "forward", op.flops(rows, context / 2), start);
         }
         for pass in &model.back {
             let start = Instant::now();
-            cpu.backward(&[*pass]);
+            cpu.backward(&[*pass]).unwrap();
             let (op, way, times) = match pass {
                 Pass::Again(op) => (op, "again", 1.0),
                 Pass::Back(back) => (&back.op, "backward", 2.0),
@@ -59,7 +59,7 @@ fn main() {
             note(op.name().into(), way, times * op.flops(rows, context / 2), start);
         }
         let start = Instant::now();
-        cpu.update(&model.update_groups(0.1, recipe.optimizer), &recipe.rule(1e-3, step + 1), &mut []);
+        cpu.update(&model.update_groups(0.1, recipe.optimizer), &recipe.rule(1e-3, step + 1), &mut []).unwrap();
         note("update".into(), "", 0.0, start);
     }
     let all: f64 = times.values().map(|t| t.0).sum();

@@ -89,7 +89,7 @@ impl Setup {
         let model = self.model();
         let mut cpu = Cpu::new(&model, 2);
         let (scheme, std) = self.init;
-        model.params.iter().for_each(|p| cpu.write(p.slot, &init::values(&model, p, scheme, std, seed)));
+        model.params.iter().for_each(|p| cpu.write(p.slot, &init::values(&model, p, scheme, std, seed)).unwrap());
         let (context, batch, vocab) = SIZES;
         let ids =
             |site| (0..(batch * context) as u64).map(|i| random::below(seed, site, i, vocab as u64) as u32).collect();

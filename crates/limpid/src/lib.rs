@@ -16,7 +16,7 @@
 //! let config = Config { vocab_size: tokenizer.vocab_size(), d_model: 32, d_ff: 128, ..Config::preset("nano")? };
 //! let model = Model::new(&config, Use::Train { batch: 4, context: 16 })?;
 //! let backend = Box::new(Cpu::new(&model, 1));
-//! let mut trainer = Trainer::new(model, backend, Recipe::default());
+//! let mut trainer = Trainer::new(model, backend, Recipe::default())?;
 //! let batches = Batches::new(&ids, 4, 16, 1, Objective::NextToken)?;
 //! let first = trainer.step(&batches)?.loss;
 //! let last = (0..50).map(|_| trainer.step(&batches).map(|s| s.loss)).last().unwrap()?;

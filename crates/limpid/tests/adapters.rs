@@ -95,15 +95,15 @@ fn adapted(base: &Checkpoint, tuning: &Tuning, purpose: Use) -> (Model, Cpu) {
     let mut cpu = Cpu::new(&model, 2);
     base.load(&model, &mut cpu).unwrap();
     for param in model.params.iter().filter(|p| p.is_adapter()) {
-        cpu.write(param.slot, &values(&param.name, param.slot.len(), 3));
+        cpu.write(param.slot, &values(&param.name, param.slot.len(), 3)).unwrap();
     }
     (model, cpu)
 }
 
 fn losses(model: &Model, cpu: &mut Cpu) -> Vec<f32> {
-    cpu.feed(&batch(&model.config));
-    cpu.forward(&model.ops);
-    cpu.read(model.losses().unwrap())
+    cpu.feed(&batch(&model.config)).unwrap();
+    cpu.forward(&model.ops).unwrap();
+    cpu.read(model.losses().unwrap()).unwrap()
 }
 
 /// The logits of the last row of a sequence, with a cache, one token at a time.
@@ -112,10 +112,10 @@ fn decoded(model: &Model, cpu: &mut Cpu) -> Vec<f32> {
         let mut one = Batch::of_sequences(vec![*token], vec![], 1);
         (one.positions[0], one.spans[0].past, one.spans[0].valid) = (i as u32, i, i + 1);
         (one.outputs, one.context) = (vec![0], model.config.context_length);
-        cpu.feed(&one);
-        cpu.forward(&model.ops);
+        cpu.feed(&one).unwrap();
+        cpu.forward(&model.ops).unwrap();
     }
-    cpu.read(model.logits().unwrap())
+    cpu.read(model.logits().unwrap()).unwrap()
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn merged_is_unmerged_within_rounding_and_comes_back_bit_for_bit() {
 
             checkpoint::load_weights(&run, &model, &mut plain).unwrap();
             for param in model.params.iter().filter(|p| p.is_adapter()) {
-                assert_eq!(plain.read(param.slot), cpu.read(param.slot), "{}", param.name);
+                assert_eq!(plain.read(param.slot).unwrap(), cpu.read(param.slot).unwrap(), "{}", param.name);
             }
             assert_eq!(losses(&model, &mut plain), unmerged);
         }
@@ -183,9 +183,9 @@ fn adapters_of_peft_give_its_logits() {
         let mut cpu = Cpu::new(&model, 2);
         opened.load(&model, &mut cpu).unwrap();
         let targets = vec![0; tokens.len()];
-        cpu.feed(&Batch::of_sequences(tokens.clone(), targets, tokens.len()));
-        cpu.forward(&model.ops);
-        let (got, want) = (cpu.read(model.logits().unwrap()), get("logits"));
+        cpu.feed(&Batch::of_sequences(tokens.clone(), targets, tokens.len())).unwrap();
+        cpu.forward(&model.ops).unwrap();
+        let (got, want) = (cpu.read(model.logits().unwrap()).unwrap(), get("logits"));
         let worst = common::assert_close(&case.display().to_string(), &common::wide(&got), &common::wide(&want), 1e-5);
         println!("{}: {worst:.1e}", case.display());
     }
@@ -269,7 +269,8 @@ fn a_stopped_run_ends_in_the_same_bytes() {
             let cpu = Box::new(Cpu::new(&model, 2));
             let trainer = Trainer::from(&base, model, cpu, recipe).unwrap();
             let path = folder.0.join(format!("{name}-{out}"));
-            let mut run = Run::new(trainer, Some(path.clone()), &train, &empty, Objective::NextToken, &tokenizer);
+            let mut run =
+                Run::new(trainer, Some(path.clone()), &train, &empty, Objective::NextToken, &tokenizer).unwrap();
             if resume {
                 assert_eq!(run.resume(None).unwrap(), 4);
             } else {
@@ -282,7 +283,7 @@ fn a_stopped_run_ends_in_the_same_bytes() {
             })
             .unwrap();
             let bits = |p: &limpid::model::Param| {
-                run.trainer.backend.read(p.slot).iter().map(|v| v.to_bits()).collect::<Vec<_>>()
+                run.trainer.backend.read(p.slot).unwrap().iter().map(|v| v.to_bits()).collect::<Vec<_>>()
             };
             let all: Vec<_> = run.trainer.model.params.iter().map(|p| (p.slot.learns(), bits(p))).collect();
             (all, path)

@@ -48,7 +48,7 @@ fn fixture(name: &str) -> PathBuf {
 }
 
 fn out<'a>(name: &str, dtype: Dtype, shape: &[usize], values: &'a [f32]) -> Out<'a> {
-    Out { name: name.into(), dtype, shape: shape.into(), values: Box::new(|| values.to_vec()) }
+    Out { name: name.into(), dtype, shape: shape.into(), values: Box::new(|| Ok(values.to_vec())) }
 }
 
 fn normal(n: usize) -> Vec<f32> {

@@ -3,7 +3,7 @@
 
 mod random_config;
 
-use limpid::backend::{Backend, Cpu, Reference, Report};
+use limpid::backend::{Backend, Cpu, Reference, Report, Result};
 use limpid::config::*;
 use limpid::generate::{
     DecodeError, Error, Event, FinishReason, Options, Overflow, Sample, Sampler, SequenceId, Session, generate, score,
@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex};
 fn fill(model: &Model, backend: &mut dyn Backend) {
     for param in &model.params {
         let value = |i: usize| (random::normal(5, random::site(&param.name), i as u64) * 0.3) as f32;
-        backend.write(param.slot, &(0..param.slot.len()).map(value).collect::<Vec<_>>());
+        backend.write(param.slot, &(0..param.slot.len()).map(value).collect::<Vec<_>>()).unwrap();
     }
 }
 
@@ -60,9 +60,9 @@ fn full(config: &Config, tokens: &[u32], make: impl FnOnce(&Model) -> Box<dyn Ba
     let model = Model::new(config, Use::Inspect { batch: 1, context: tokens.len() }).unwrap();
     let mut backend = make(&model);
     fill(&model, &mut *backend);
-    backend.feed(&Batch::of_sequences(tokens.to_vec(), vec![IGNORE; tokens.len()], tokens.len()));
-    backend.forward(&model.ops);
-    backend.read(model.logits().unwrap()).chunks(config.vocab_size).map(<[f32]>::to_vec).collect()
+    backend.feed(&Batch::of_sequences(tokens.to_vec(), vec![IGNORE; tokens.len()], tokens.len())).unwrap();
+    backend.forward(&model.ops).unwrap();
+    backend.read(model.logits().unwrap()).unwrap().chunks(config.vocab_size).map(<[f32]>::to_vec).collect()
 }
 
 fn bits(logits: &[f32]) -> Vec<u32> {
@@ -130,7 +130,7 @@ fn decoding_is_the_full_forward_to_the_bit() {
             for threads in threads {
                 let rows = [256, 5, 3][(c + threads) % 3];
                 let make =
-                    |model: &Model| Box::new(Cpu::with(model, threads, level, precision)) as Box<dyn Backend + Send>;
+                    |model: &Model| Ok(Box::new(Cpu::start(model, threads, level, precision)?) as Box<dyn Backend>);
                 every_way(
                     format_args!("{level}, {precision}, {threads} threads, {rows} rows, {config:?}"),
                     config,
@@ -146,29 +146,29 @@ fn decoding_is_the_full_forward_to_the_bit() {
 struct Held(Arc<Mutex<Reference>>);
 
 impl Backend for Held {
-    fn feed(&mut self, batch: &Batch) {
-        self.0.lock().unwrap().feed(batch);
+    fn feed(&mut self, batch: &Batch) -> Result<()> {
+        self.0.lock().unwrap().feed(batch)
     }
-    fn forward(&mut self, ops: &[Op]) {
-        self.0.lock().unwrap().forward(ops);
+    fn forward(&mut self, ops: &[Op]) -> Result<()> {
+        self.0.lock().unwrap().forward(ops)
     }
-    fn backward(&mut self, back: &[Pass]) {
-        self.0.lock().unwrap().backward(back);
+    fn backward(&mut self, back: &[Pass]) -> Result<()> {
+        self.0.lock().unwrap().backward(back)
     }
-    fn update(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Report {
+    fn update(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Result<Report> {
         self.0.lock().unwrap().update(groups, rule, watch)
     }
-    fn clear(&mut self) {
-        self.0.lock().unwrap().clear();
+    fn clear(&mut self) -> Result<()> {
+        self.0.lock().unwrap().clear()
     }
-    fn average(&mut self, groups: &[Group], decay: f64) {
-        self.0.lock().unwrap().average(groups, decay);
+    fn average(&mut self, groups: &[Group], decay: f64) -> Result<()> {
+        self.0.lock().unwrap().average(groups, decay)
     }
-    fn read(&self, slot: Slot) -> Vec<f32> {
+    fn read(&self, slot: Slot) -> Result<Vec<f32>> {
         self.0.lock().unwrap().read(slot)
     }
-    fn write(&mut self, slot: Slot, values: &[f32]) {
-        self.0.lock().unwrap().write(slot, values);
+    fn write(&mut self, slot: Slot, values: &[f32]) -> Result<()> {
+        self.0.lock().unwrap().write(slot, values)
     }
 }
 
@@ -179,8 +179,8 @@ fn the_reference_decodes_as_it_runs_whole() {
         let inspect = Model::new(&config, Use::Inspect { batch: 1, context: tokens.len() }).unwrap();
         let mut whole = Reference::new(&inspect);
         fill(&inspect, &mut whole);
-        whole.feed(&Batch::of_sequences(tokens.clone(), vec![IGNORE; tokens.len()], tokens.len()));
-        whole.forward(&inspect.ops);
+        whole.feed(&Batch::of_sequences(tokens.clone(), vec![IGNORE; tokens.len()], tokens.len())).unwrap();
+        whole.forward(&inspect.ops).unwrap();
         let want: Vec<&[f64]> = whole.exact(inspect.logits().unwrap()).chunks(config.vocab_size).collect();
         let scale = want.iter().flat_map(|row| row.iter()).fold(0f64, |top, v| top.max(v.abs()));
 
@@ -188,7 +188,7 @@ fn the_reference_decodes_as_it_runs_whole() {
         let make = |model: &Model| {
             let reference = Arc::new(Mutex::new(Reference::new(model)));
             held = Some(reference.clone());
-            Box::new(Held(reference)) as Box<dyn Backend + Send>
+            Ok(Box::new(Held(reference)) as Box<dyn Backend>)
         };
         let mut session = Session::new(&config, 2, 4, make).unwrap();
         let (model, backend) = session.parts();
@@ -382,9 +382,9 @@ fn a_score_is_the_sum_of_the_losses() {
     let model = Model::new(&config, Use::Score { batch: 1, context: 12 }).unwrap();
     let mut cpu = Cpu::new(&model, 1);
     fill(&model, &mut cpu);
-    cpu.feed(&Batch::of_sequences(tokens, targets, 12));
-    cpu.forward(&model.ops);
-    for (log_prob, loss) in likely.log_probs.iter().zip(&cpu.read(model.losses().unwrap())[4..]) {
+    cpu.feed(&Batch::of_sequences(tokens, targets, 12)).unwrap();
+    cpu.forward(&model.ops).unwrap();
+    for (log_prob, loss) in likely.log_probs.iter().zip(&cpu.read(model.losses().unwrap()).unwrap()[4..]) {
         assert!((log_prob + f64::from(*loss)).abs() < 1e-5);
     }
     assert_eq!(likely.total, likely.log_probs.iter().sum::<f64>());
@@ -455,6 +455,13 @@ fn mistakes_are_errors_and_change_nothing() {
     session.clear(a).unwrap();
     assert_eq!(session.len(a).unwrap(), 0);
 
+    // a sequence of another session is not one of this, though both opened it as their first
+    let mut elsewhere = Session::on_cpu(&config, 2, 1).unwrap();
+    let theirs = elsewhere.open().unwrap();
+    assert_eq!(theirs.to_string(), a.to_string());
+    assert!(matches!(session.step(&[(theirs, 1)]), Err(DecodeError::Sequence { .. })));
+    assert!(session.close(theirs).is_err() && session.logits(theirs).is_err() && session.len(a).is_ok());
+
     for mask in [Mask::Bidirectional, Mask::None] {
         let refused = Session::on_cpu(&Config { mask, ..config.clone() }, 1, 1).map(drop).unwrap_err().to_string();
         assert_eq!(
@@ -469,7 +476,7 @@ fn mistakes_are_errors_and_change_nothing() {
     let (tokenizer, mut session, _) = letters(8);
     let (model, backend) = session.parts();
     let slot = model.params[0].slot;
-    backend.write(slot, &vec![f32::NAN; slot.len()]);
+    backend.write(slot, &vec![f32::NAN; slot.len()]).unwrap();
     let bad = generate(&mut session, Some(&tokenizer), &[1], &Options::default(), &mut |_| true);
     assert!(matches!(bad, Err(Error::Decode(DecodeError::Logit { .. }))));
     assert!(matches!(score(&mut session, &[1], &[2]), Err(DecodeError::Logit { .. })));

@@ -31,7 +31,7 @@ fn tiny() -> Config {
 fn start(model: &Model, backend: &mut dyn Backend) {
     for param in &model.params {
         let draw = |i| 0.3 * random::normal(2, random::site(&param.name), i) as f32;
-        backend.write(param.slot, &(0..param.slot.len() as u64).map(draw).collect::<Vec<f32>>());
+        backend.write(param.slot, &(0..param.slot.len() as u64).map(draw).collect::<Vec<f32>>()).unwrap();
     }
 }
 
@@ -64,10 +64,10 @@ fn a_window_of_documents_gives_their_own_logits_to_the_bit() {
         let mut cpu = Cpu::new(&model, 2);
         start(&model, &mut cpu);
         let mut logits = |batch: &Batch| -> Vec<u32> {
-            cpu.feed(batch);
-            cpu.forward(&model.ops);
+            cpu.feed(batch).unwrap();
+            cpu.forward(&model.ops).unwrap();
             let slot = model.logits().unwrap().of(batch);
-            cpu.read(slot).into_iter().map(f32::to_bits).collect()
+            cpu.read(slot).unwrap().into_iter().map(f32::to_bits).collect()
         };
         let packed = one(&tokens, Objective::NextToken, APART);
         assert_eq!((packed.spans.len(), packed.tokens.len()), (4, CONTEXT));
@@ -93,16 +93,16 @@ fn gradients(config: &Config, batch: &Batch) -> [Vec<(String, Vec<f64>)>; 2] {
     let (mut reference, mut cpu) = (Reference::new(&model), Cpu::new(&model, 2));
     let run = |backend: &mut dyn Backend| {
         start(&model, backend);
-        backend.feed(batch);
-        backend.forward(model.body());
-        backend.backward(&model.back);
+        backend.feed(batch).unwrap();
+        backend.forward(model.body()).unwrap();
+        backend.backward(&model.back).unwrap();
     };
     run(&mut reference);
     run(&mut cpu);
     let wide = |values: Vec<f32>| values.into_iter().map(f64::from).collect();
     [
         model.params.iter().map(|p| (p.name.clone(), reference.exact(p.slot.grad()).to_vec())).collect(),
-        model.params.iter().map(|p| (p.name.clone(), wide(cpu.read(p.slot.grad())))).collect(),
+        model.params.iter().map(|p| (p.name.clone(), wide(cpu.read(p.slot.grad()).unwrap()))).collect(),
     ]
 }
 
@@ -210,8 +210,9 @@ fn a_window_without_an_answer_divides_by_nothing() {
     }
     let recipe = Recipe { batch_size: 2, weight_decay: 0.0, ..Recipe::default() };
     let model = Model::new(&tiny(), Use::Train { batch: 2, context: CONTEXT }).unwrap();
-    let mut trainer = Trainer::new(model.clone(), Box::new(Cpu::new(&model, 2)), recipe);
-    let weights = |t: &Trainer| t.model.params.iter().flat_map(|p| t.backend.read(p.slot)).collect::<Vec<f32>>();
+    let mut trainer = Trainer::new(model.clone(), Box::new(Cpu::new(&model, 2)), recipe).unwrap();
+    let weights =
+        |t: &Trainer| t.model.params.iter().flat_map(|p| t.backend.read(p.slot).unwrap()).collect::<Vec<f32>>();
     let before = weights(&trainer);
     let batches = Batches::of_documents(&tokens, 2, CONTEXT, 1, Objective::NextToken, APART).unwrap();
     let step = trainer.step(&batches).unwrap();
@@ -232,15 +233,15 @@ fn evaluation_respects_boundaries_and_masks() {
     for mask in [None, Some(mask)] {
         let tokens = Tokens::of_documents(ids.clone(), ends.clone(), mask.clone());
         let windows = Windows::of_documents("text", &tokens, CONTEXT, Objective::NextToken, APART).unwrap();
-        let together = evaluate::score(&model, &mut cpu, &windows, 2, &mut |_| true);
+        let together = evaluate::score(&model, &mut cpu, &windows, 2, &mut |_| true).unwrap();
         let mut alone = Score::default();
         for document in (0..tokens.documents()).map(|d| tokens.document(d)).filter(|d| d.len() > 1) {
             let own = mask.as_ref().map(|mask| mask[document.clone()].to_vec());
             let own = Tokens::of_documents(ids[document.clone()].to_vec(), vec![document.len()], own);
             Windows::new("text", &own, CONTEXT, Objective::NextToken).unwrap().each(1, |batch| {
-                cpu.feed(batch);
-                cpu.forward(&model.ops);
-                alone.add(&cpu.read(model.losses().unwrap().of(batch)), batch);
+                cpu.feed(batch).unwrap();
+                cpu.forward(&model.ops).unwrap();
+                alone.add(&cpu.read(model.losses().unwrap().of(batch)).unwrap(), batch);
             });
         }
         assert_eq!(together, alone);
@@ -256,10 +257,10 @@ fn any_number_of_threads_trains_the_same() {
     let train = |threads: usize| {
         let recipe = Recipe { batch_size: 5, ..Recipe::default() };
         let model = Model::new(&tiny(), Use::Train { batch: 5, context: CONTEXT }).unwrap();
-        let mut trainer = Trainer::new(model.clone(), Box::new(Cpu::new(&model, threads)), recipe);
+        let mut trainer = Trainer::new(model.clone(), Box::new(Cpu::new(&model, threads)), recipe).unwrap();
         let batches = Batches::of_documents(&tokens, 5, CONTEXT, 1, Objective::NextToken, APART).unwrap();
         let losses: Vec<u64> = (0..6).map(|_| trainer.step(&batches).unwrap().loss.to_bits()).collect();
-        let weights = model.params.iter().flat_map(|p| trainer.backend.read(p.slot)).map(f32::to_bits);
+        let weights = model.params.iter().flat_map(|p| trainer.backend.read(p.slot).unwrap()).map(f32::to_bits);
         (losses, weights.collect::<Vec<u32>>())
     };
     let one = train(1);

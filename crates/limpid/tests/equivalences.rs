@@ -122,19 +122,19 @@ impl Run {
         for param in &model.params {
             let shift = if matches!(param.role, limpid::model::Role::Gain) { 1.0 } else { 0.0 };
             let values: Vec<f64> = normals(&param.name, param.slot.len()).iter().map(|v| shift + 0.4 * v).collect();
-            reference.write(param.slot, &narrow(&values));
+            reference.write(param.slot, &narrow(&values)).unwrap();
         }
         let mut run = Run { model, reference };
         run.go(batch);
         run
     }
     fn go(&mut self, batch: &Batch) {
-        self.reference.feed(batch);
-        self.reference.forward(&self.model.ops);
+        self.reference.feed(batch).unwrap();
+        self.reference.forward(&self.model.ops).unwrap();
         for param in &self.model.params {
             self.reference.exact_mut(param.slot.grad()).fill(0.0);
         }
-        self.reference.backward(&self.model.back);
+        self.reference.backward(&self.model.back).unwrap();
     }
     fn of(&self, name: &str) -> Vec<f64> {
         let tensor = self.model.tensor(name).unwrap_or_else(|| panic!("no tensor {name}"));
@@ -277,7 +277,7 @@ fn attend(config: &Config, batch: &Batch, qkv: &[f64]) -> Vec<f64> {
     let given = run.model.tensor("blocks.0.attn.hook_qkv").unwrap().slot;
     run.reference.exact_mut(given).copy_from_slice(qkv);
     let at = run.model.ops.iter().position(|op| matches!(op, Op::Attend { .. })).unwrap();
-    run.reference.forward(&run.model.ops[at..=at]);
+    run.reference.forward(&run.model.ops[at..=at]).unwrap();
     run.block("attn.hook_z")
 }
 
@@ -871,10 +871,10 @@ fn the_first_loss_is_ln_v() {
         let mut reference = Reference::new(&model); // all zero
         let mut loss = |init: Option<f64>| {
             for (param, std) in model.params.iter().zip(init.iter().cycle()) {
-                reference.write(param.slot, &init::values(&model, param, Init::Gpt2, *std, 3));
+                reference.write(param.slot, &init::values(&model, param, Init::Gpt2, *std, 3)).unwrap();
             }
-            reference.feed(&batch);
-            reference.forward(&model.ops);
+            reference.feed(&batch).unwrap();
+            reference.forward(&model.ops).unwrap();
             reference.exact(model.losses().unwrap()).iter().sum::<f64>() / (B * T) as f64
         };
         assert!((loss(None) - printed).abs() < 5e-7, "V = {vocab_size}");
@@ -1112,13 +1112,13 @@ fn the_last_row_is_the_last_of_all_rows() {
     let mut reference = Reference::new(&model);
     for (to, from) in model.params.iter().zip(&run.model.params) {
         assert_eq!(to.name, from.name);
-        reference.write(to.slot, &run.reference.read(from.slot));
+        reference.write(to.slot, &run.reference.read(from.slot).unwrap()).unwrap();
     }
     let last = [T as u32 - 1, (B * T) as u32 - 1];
-    reference.feed(&Batch { outputs: last.to_vec(), context: config.context_length, ..batch });
-    reference.forward(&model.ops);
-    let logits = wide(&run.reference.read(run.model.logits().unwrap()));
+    reference.feed(&Batch { outputs: last.to_vec(), context: config.context_length, ..batch }).unwrap();
+    reference.forward(&model.ops).unwrap();
+    let logits = wide(&run.reference.read(run.model.logits().unwrap()).unwrap());
     let v = config.vocab_size;
     let want: Vec<f64> = last.iter().flat_map(|n| logits[*n as usize * v..][..v].to_vec()).collect();
-    assert_eq!(wide(&reference.read(model.logits().unwrap()))[..2 * v], want);
+    assert_eq!(wide(&reference.read(model.logits().unwrap()).unwrap())[..2 * v], want);
 }

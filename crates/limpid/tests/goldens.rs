@@ -65,7 +65,7 @@ fn zero_to_hero(look: impl Fn(&Trace)) {
     let (mut reference, mut cpu) = (Reference::new(&model), Cpu::new(&model, 2));
     let backends: [&mut dyn Backend; 2] = [&mut reference, &mut cpu];
     for backend in backends {
-        backend.write(model.param("embed.weight").unwrap().slot, &table);
+        backend.write(model.param("embed.weight").unwrap().slot, &table).unwrap();
         look(&Trace::run(&model, backend, &Batch::of_sequences((0..16).collect(), vec![], 16), false).unwrap());
     }
 }
@@ -134,8 +134,8 @@ fn the_printed_weights_are_the_softmax_of_the_printed_scores() {
             row.iter().enumerate().for_each(|(j, s)| qkv[j * c + i] = (2.0 * by * s) as f32);
         }
         qkv[c * c..2 * c * c].copy_from_slice(&unit(c));
-        backend.write(model.param("embed.weight").unwrap().slot, &unit(t));
-        backend.write(model.param("blocks.0.attn.qkv.weight").unwrap().slot, &qkv);
+        backend.write(model.param("embed.weight").unwrap().slot, &unit(t)).unwrap();
+        backend.write(model.param("blocks.0.attn.qkv.weight").unwrap().slot, &qkv).unwrap();
         let batch = Batch::of_sequences((0..t as u32).collect(), vec![], t);
         let trace = Trace::run(&model, backend, &batch, false).unwrap();
         let of = |name: &str| trace.get(&format!("blocks.0.attn.{name}")).unwrap();
@@ -310,7 +310,7 @@ fn directory(name: &str) -> (Folder, Config, Tokenizer) {
     };
     let model = Model::new(&config, Use::Train { batch: 2, context: 3 }).unwrap();
     let mut cpu = Cpu::new(&model, 1);
-    model.params.iter().for_each(|p| cpu.write(p.slot, &initial(&model, p)));
+    model.params.iter().for_each(|p| cpu.write(p.slot, &initial(&model, p)).unwrap());
     fs::write(folder.file("config.json"), config.to_json()).unwrap();
     tokenizer.save(folder.file("tokenizer.json")).unwrap();
     save_parameters(&folder.file("model.safetensors"), &model, &cpu).unwrap();
@@ -338,7 +338,7 @@ fn a_model_directory_comes_back() {
         opened.load(&model, &mut reference).unwrap();
         for param in &model.params {
             let want: Vec<u32> = initial(&model, param).iter().map(|v| v.to_bits()).collect();
-            for got in [cpu.read(param.slot), reference.read(param.slot)] {
+            for got in [cpu.read(param.slot).unwrap(), reference.read(param.slot).unwrap()] {
                 assert_eq!(got.iter().map(|v| v.to_bits()).collect::<Vec<_>>(), want, "{} {purpose:?}", param.name);
             }
         }
@@ -379,9 +379,12 @@ fn refused(folder: &Folder, config: &Config) -> CheckpointError {
     let model = Model::new(config, Use::Train { batch: 1, context: 4 }).unwrap();
     let mut cpu = Cpu::new(&model, 1);
     let before: Vec<Vec<f32>> = model.params.iter().map(|p| vec![9.0; p.slot.len()]).collect();
-    model.params.iter().zip(&before).for_each(|(p, values)| cpu.write(p.slot, values));
+    model.params.iter().zip(&before).for_each(|(p, values)| cpu.write(p.slot, values).unwrap());
     let error = opened.load(&model, &mut cpu).expect_err("a broken directory was loaded");
-    assert!(model.params.iter().zip(&before).all(|(p, values)| cpu.read(p.slot) == *values), "half loaded: {error}");
+    assert!(
+        model.params.iter().zip(&before).all(|(p, values)| cpu.read(p.slot).unwrap() == *values),
+        "half loaded: {error}"
+    );
     error
 }
 
@@ -478,7 +481,7 @@ fn gradients_by_block(place: NormPlace, (scheme, std): (Init, f64), layers: usiz
     };
     let model = Model::new(&config, Use::Inspect { batch: b, context: t }).unwrap();
     let mut cpu = Cpu::new(&model, 2);
-    model.params.iter().for_each(|p| cpu.write(p.slot, &init::values(&model, p, scheme, std, seed)));
+    model.params.iter().for_each(|p| cpu.write(p.slot, &init::values(&model, p, scheme, std, seed)).unwrap());
     let random = |what: &str| ids(&format!("{what} {seed}"), b * t, config.vocab_size);
     let batch = Batch::of_sequences(random("tokens"), random("targets"), t);
     let trace = Trace::run(&model, &mut cpu, &batch, true).unwrap();

@@ -48,9 +48,9 @@ fn check(config: &Config, tuning: &Tuning, seed: u64) -> f64 {
     let mut reference = Reference::new(&model);
     let batch = batch(config, seed);
     fill(&model, &mut reference, seed);
-    reference.feed(&batch);
-    reference.forward(model.body());
-    reference.backward(&model.back);
+    reference.feed(&batch).unwrap();
+    reference.forward(model.body()).unwrap();
+    reference.backward(&model.back).unwrap();
     let mut worst = 0f64;
     for param in model.learning() {
         let grads = reference.exact(param.slot.grad()).to_vec();
@@ -59,7 +59,7 @@ fn check(config: &Config, tuning: &Tuning, seed: u64) -> f64 {
             let keep = reference.exact(param.slot)[i];
             let mut loss = |value| {
                 reference.exact_mut(param.slot)[i] = value;
-                reference.forward(&model.ops);
+                reference.forward(&model.ops).unwrap();
                 mean_loss(&model, &reference, &batch)
             };
             let slope = (loss(keep + h) - loss(keep - h)) / (2.0 * h);
@@ -150,14 +150,14 @@ fn freezing_changes_what_is_frozen_and_nothing_else() {
             let model = Model::tuned(config, Use::Train { batch: BATCH, context: CONTEXT }, tuning).unwrap();
             let mut cpu = Cpu::new(&model, 1 + i % 3);
             fill(&model, &mut cpu, 1);
-            let bits = |cpu: &Cpu, slot| cpu.read(slot).iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+            let bits = |cpu: &Cpu, slot| cpu.read(slot).unwrap().iter().map(|v| v.to_bits()).collect::<Vec<_>>();
             let before = model.params.iter().map(|p| bits(&cpu, p.slot)).collect::<Vec<_>>();
-            cpu.feed(&batch(config, i as u64));
-            cpu.forward(model.body());
-            cpu.backward(&model.back);
+            cpu.feed(&batch(config, i as u64)).unwrap();
+            cpu.forward(model.body()).unwrap();
+            cpu.backward(&model.back).unwrap();
             let grads = model.params.iter().map(|p| if p.slot.learns() { bits(&cpu, p.slot.grad()) } else { vec![] });
             let grads = grads.collect::<Vec<_>>();
-            cpu.update(&model.update_groups(0.1, rule.method), &rule, &mut []);
+            cpu.update(&model.update_groups(0.1, rule.method), &rule, &mut []).unwrap();
             let after = model.params.iter().map(|p| bits(&cpu, p.slot)).collect::<Vec<_>>();
             (model, before, grads, after)
         };
@@ -203,7 +203,7 @@ fn the_backward_ends_where_nothing_below_learns() {
 
 /// Copies tensors of `from` to `to`, so that the next op starts from the same numbers.
 fn copy(slots: &[Slot], from: &dyn Backend, to: &mut dyn Backend) {
-    slots.iter().for_each(|slot| to.write(*slot, &from.read(*slot)));
+    slots.iter().for_each(|slot| to.write(*slot, &from.read(*slot).unwrap()).unwrap());
 }
 
 /// Every tensor an op touches.
@@ -244,8 +244,8 @@ fn compare(
     let batch = batch(config, seed);
     fill(&model, &mut reference, seed);
     fill(&model, &mut cpu, seed);
-    reference.feed(&batch);
-    cpu.feed(&batch);
+    reference.feed(&batch).unwrap();
+    cpu.feed(&batch).unwrap();
     // in bf16 both operands of a product are off by up to 2^-9 of themselves; nothing else is
     let slack = |op: &Op| match (precision, op) {
         (Precision::Bf16, Op::Linear { .. } | Op::Classify { .. }) => 0.012,
@@ -255,25 +255,25 @@ fn compare(
         let slots = touched(*op);
         copy(&slots, &reference, &mut cpu);
         copy(&slots, &cpu, &mut reference); // now rounded to f32
-        reference.forward(&[*op]);
-        cpu.forward(&[*op]);
+        reference.forward(&[*op]).unwrap();
+        cpu.forward(&[*op]).unwrap();
         for slot in slots {
             let what = format!("{} {} at {level}, {precision}, {threads} threads", op.name(), model.name_of(slot));
-            assert_close(&what, &cpu.read(slot), &reference.read(slot), slack(op));
+            assert_close(&what, &cpu.read(slot).unwrap(), &reference.read(slot).unwrap(), slack(op));
         }
     }
     for step in model.back.iter().filter_map(Pass::back) {
         let slots = touched_back(*step);
         copy(&slots, &reference, &mut cpu);
         copy(&slots, &cpu, &mut reference);
-        reference.backward(&[Pass::Back(*step)]);
-        cpu.backward(&[Pass::Back(*step)]);
+        reference.backward(&[Pass::Back(*step)]).unwrap();
+        cpu.backward(&[Pass::Back(*step)]).unwrap();
         let dx = step.dx.iter().flatten().map(|g| g.slot);
         let mut op = step.op;
         let params = op.operands().filter(|(_, s)| s.space == Space::Param).map(|(_, s)| s.grad()).collect::<Vec<_>>();
         for slot in dx.chain(params).chain(step.watched.into_iter().flatten()) {
             let what = format!("gradient of {} at {slot:?}, {level}, {precision}, {threads} threads", step.op.name());
-            assert_close(&what, &cpu.read(slot), &reference.read(slot), 4.0 * slack(&step.op));
+            assert_close(&what, &cpu.read(slot).unwrap(), &reference.read(slot).unwrap(), 4.0 * slack(&step.op));
         }
     }
 }
@@ -312,20 +312,25 @@ fn long(config: &Config, level: Level, threads: usize) {
     let run = |backend: &mut dyn Backend| {
         for param in &model.params {
             let value = |i| (0.1 * random::normal(9, random::site(&param.name), i)) as f32;
-            backend.write(param.slot, &(0..param.slot.len() as u64).map(value).collect::<Vec<_>>());
+            backend.write(param.slot, &(0..param.slot.len() as u64).map(value).collect::<Vec<_>>()).unwrap();
         }
-        backend.feed(&batch);
-        backend.forward(model.body());
-        backend.backward(&model.back);
+        backend.feed(&batch).unwrap();
+        backend.forward(model.body()).unwrap();
+        backend.backward(&model.back).unwrap();
     };
     let (mut reference, mut cpu) = (Reference::new(&model), Cpu::with_level(&model, threads, level));
     run(&mut reference);
     run(&mut cpu);
     for param in &model.params {
         let what = format!("gradient of {} at {level}, {threads} threads", param.name);
-        assert_close(&what, &cpu.read(param.slot.grad()), &reference.read(param.slot.grad()), 3e-5);
+        assert_close(&what, &cpu.read(param.slot.grad()).unwrap(), &reference.read(param.slot.grad()).unwrap(), 3e-5);
     }
-    assert_close("losses", &cpu.read(model.losses().unwrap()), &reference.read(model.losses().unwrap()), 2e-6);
+    assert_close(
+        "losses",
+        &cpu.read(model.losses().unwrap()).unwrap(),
+        &reference.read(model.losses().unwrap()).unwrap(),
+        2e-6,
+    );
 }
 
 /// The same bits from any number of threads, sharing ops or sequences, op by op or in one go, forward, backward and
@@ -359,16 +364,16 @@ fn bits_depend_on_neither_threads_nor_watchers() {
                 shared.by_sequence = by_sequence;
                 let mut cpu = Cpu::with(&shared, threads, level, precision);
                 fill(&model, &mut cpu, 3);
-                cpu.feed(&batch);
+                cpu.feed(&batch).unwrap();
                 if one_by_one {
-                    model.body().iter().for_each(|op| cpu.forward(&[*op]));
-                    model.back.iter().for_each(|step| cpu.backward(&[*step]));
+                    model.body().iter().for_each(|op| cpu.forward(&[*op]).unwrap());
+                    model.back.iter().for_each(|step| cpu.backward(&[*step]).unwrap());
                 } else {
-                    cpu.forward(model.body());
-                    cpu.backward(&model.back);
+                    cpu.forward(model.body()).unwrap();
+                    cpu.backward(&model.back).unwrap();
                 }
-                cpu.update(&model.update_groups(0.1, rule.method), &rule, &mut []);
-                let bits = |slot| cpu.read(slot).iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+                cpu.update(&model.update_groups(0.1, rule.method), &rule, &mut []).unwrap();
+                let bits = |slot| cpu.read(slot).unwrap().iter().map(|v| v.to_bits()).collect::<Vec<_>>();
                 let params = model.params.iter().map(|p| bits(p.slot)).collect::<Vec<_>>();
                 (params, bits(model.losses().unwrap()), model.body().last().map(|op| bits(op.output())))
             };
@@ -397,11 +402,11 @@ fn gradients_begin_blank_after_an_update() {
         let model = Model::new(config, Use::Train { batch: BATCH, context: CONTEXT }).unwrap();
         let mut cpu = Cpu::new(&model, 1 + i % 3);
         fill(&model, &mut cpu, 1);
-        cpu.feed(&batch(config, i as u64));
-        let grads = |cpu: &Cpu| model.params.iter().map(|p| cpu.read(p.slot.grad())).collect::<Vec<_>>();
+        cpu.feed(&batch(config, i as u64)).unwrap();
+        let grads = |cpu: &Cpu| model.params.iter().map(|p| cpu.read(p.slot.grad()).unwrap()).collect::<Vec<_>>();
         let run = |cpu: &mut Cpu| {
-            cpu.forward(model.body());
-            cpu.backward(&model.back);
+            cpu.forward(model.body()).unwrap();
+            cpu.backward(&model.back).unwrap();
         };
         let rule = Rule {
             method: Method::Sgd,
@@ -416,10 +421,10 @@ fn gradients_begin_blank_after_an_update() {
         assert!(grads(&cpu).iter().flatten().all(|g| *g == 0.0));
         run(&mut cpu);
         let once = grads(&cpu);
-        let norm = cpu.update(&model.update_groups(0.0, rule.method), &rule, &mut []).norm;
+        let norm = cpu.update(&model.update_groups(0.0, rule.method), &rule, &mut []).unwrap().norm;
         assert!(norm > 0.0 && grads(&cpu).iter().flatten().all(|g| *g == 0.0));
         assert_eq!(
-            cpu.update(&model.update_groups(0.0, rule.method), &rule, &mut []).norm,
+            cpu.update(&model.update_groups(0.0, rule.method), &rule, &mut []).unwrap().norm,
             0.0,
             "nothing was added since"
         );
@@ -443,16 +448,16 @@ fn a_compact_plan_changes_memory_and_nothing_else() {
             fill(&model, &mut cpu, 1);
             let mut batch = batch(config, i as u64);
             batch.seed = None;
-            cpu.feed(&batch);
-            cpu.forward(&model.ops);
-            let losses = cpu.read(model.losses().unwrap());
+            cpu.feed(&batch).unwrap();
+            cpu.forward(&model.ops).unwrap();
+            let losses = cpu.read(model.losses().unwrap()).unwrap();
             if !model.back.is_empty() {
-                cpu.backward(&model.back);
+                cpu.backward(&model.back).unwrap();
             }
             let grads: Vec<Vec<f32>> = if model.back.is_empty() {
                 vec![]
             } else {
-                model.params.iter().map(|p| cpu.read(p.slot.grad())).collect()
+                model.params.iter().map(|p| cpu.read(p.slot.grad()).unwrap()).collect()
             };
             (losses, grads, model.sizes[Space::Act as usize])
         };
@@ -494,7 +499,7 @@ fn updates_agree_with_f64_watched_or_not() {
             for step in 1..=3 {
                 for p in &model.params {
                     let g = |i: usize| 0.01 * random::normal(step, random::site(&p.name), i as u64) as f32;
-                    backend.write(p.slot.grad(), &(0..p.slot.len()).map(g).collect::<Vec<_>>());
+                    backend.write(p.slot.grad(), &(0..p.slot.len()).map(g).collect::<Vec<_>>()).unwrap();
                 }
                 changes = model.params.iter().map(|p| Change::of(p.slot.range())).collect();
                 let rule = Rule {
@@ -507,11 +512,13 @@ fn updates_agree_with_f64_watched_or_not() {
                     step,
                     max_norm: 0.05,
                 };
-                let report = backend.update(&groups, &rule, if watched { &mut changes } else { &mut [] });
+                let report = backend.update(&groups, &rule, if watched { &mut changes } else { &mut [] }).unwrap();
                 assert!(report.finite && report.norm > 0.05, "clipping is seen");
-                backend.average(&groups, if step == 1 { 0.0 } else { 0.7 });
+                backend.average(&groups, if step == 1 { 0.0 } else { 0.7 }).unwrap();
             }
-            let of = |space: Space| model.params.iter().flat_map(|p| backend.read(p.slot.in_space(space))).collect();
+            let of = |space: Space| {
+                model.params.iter().flat_map(|p| backend.read(p.slot.in_space(space)).unwrap()).collect()
+            };
             let all: [Vec<f32>; 3] = [Space::Param, Space::Moment1, Space::Average].map(of);
             (all, changes)
         };

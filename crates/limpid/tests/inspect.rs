@@ -71,11 +71,11 @@ fn looking_changes_no_bit() {
             let model = Model::new(config, purpose).unwrap();
             let mut cpu = Cpu::new(&model, 2);
             fill(&model, &mut cpu, 7);
-            cpu.feed(&batch);
-            cpu.forward(&model.ops);
-            let losses = bits(&cpu.read(model.losses().unwrap()));
-            cpu.backward(&model.back);
-            let grads = model.params.iter().map(|p| bits(&cpu.read(p.slot.grad()))).collect::<Vec<_>>();
+            cpu.feed(&batch).unwrap();
+            cpu.forward(&model.ops).unwrap();
+            let losses = bits(&cpu.read(model.losses().unwrap()).unwrap());
+            cpu.backward(&model.back).unwrap();
+            let grads = model.params.iter().map(|p| bits(&cpu.read(p.slot.grad()).unwrap())).collect::<Vec<_>>();
             (losses, grads)
         };
         let (trained, grads) = plain(Use::Train { batch: BATCH, context: CONTEXT });
@@ -92,17 +92,17 @@ fn looking_changes_no_bit() {
             }
         }
         // one op at a time, as wrappers run it
-        let whole: Vec<_> = model.tensors.iter().map(|t| bits(&cpu.read(t.slot))).collect();
-        model.ops.iter().for_each(|op| cpu.forward(&[*op]));
-        let single: Vec<_> = model.tensors.iter().map(|t| bits(&cpu.read(t.slot))).collect();
+        let whole: Vec<_> = model.tensors.iter().map(|t| bits(&cpu.read(t.slot).unwrap())).collect();
+        model.ops.iter().for_each(|op| cpu.forward(&[*op]).unwrap());
+        let single: Vec<_> = model.tensors.iter().map(|t| bits(&cpu.read(t.slot).unwrap())).collect();
         assert!(whole == single, "{config:?}");
         let scored = {
             let model = Model::new(config, Use::Score { batch: BATCH, context: CONTEXT }).unwrap();
             let mut cpu = Cpu::new(&model, 1);
             fill(&model, &mut cpu, 7);
-            cpu.feed(&batch);
-            cpu.forward(&model.ops);
-            bits(&cpu.read(model.losses().unwrap()))
+            cpu.feed(&batch).unwrap();
+            cpu.forward(&model.ops).unwrap();
+            bits(&cpu.read(model.losses().unwrap()).unwrap())
         };
         assert_eq!(scored, trained, "{config:?}");
     }
@@ -203,7 +203,7 @@ fn scores_weights_and_context_belong_together() {
         let mut cpu = Cpu::new(&model, 2);
         fill(&model, &mut cpu, 3);
         let trace = Trace::run(&model, &mut cpu, &batch, false).unwrap();
-        for row in trace.rows().iter().filter(|row| row.name.ends_with("hook_attn_scores")) {
+        for row in trace.rows().unwrap().iter().filter(|row| row.name.ends_with("hook_attn_scores")) {
             let reach = |b: usize, i: usize| batch.spans[b].reach(config.mask, i);
             let seen: usize = (0..BATCH).flat_map(|b| (0..CONTEXT).map(move |i| reach(b, i))).sum();
             assert_eq!((row.masked, row.nan, row.infinite), (3 * (2 * 25 - seen), 0, 0), "{config:?}");
@@ -229,7 +229,7 @@ fn the_stream_is_a_sum_before_a_norm_and_not_after_one() {
             assert!(sums(&pre, &attn, &get("blocks.1.hook_attn_sum")));
         }
         assert_eq!(get("blocks.0.hook_resid_post"), pre);
-        let rows = trace.rows();
+        let rows = trace.rows().unwrap();
         let row = rows.iter().find(|r| r.name == "blocks.1.hook_resid_pre").unwrap();
         assert_eq!(
             row.same_as.as_deref(),
@@ -263,7 +263,7 @@ fn check_gradients(config: &Config, seed: u64, dropout: bool) -> usize {
             let (h, keep) = (1e-5, reference.exact(slot)[at]);
             let mut loss = |value: f64| {
                 reference.exact_mut(slot)[at] = value;
-                reference.forward(&model.ops[maker + 1..]);
+                reference.forward(&model.ops[maker + 1..]).unwrap();
                 f64::from(batch.weight) * reference.exact(model.losses().unwrap()).iter().sum::<f64>()
             };
             let slope = (loss(keep + h) - loss(keep - h)) / (2.0 * h);
@@ -522,10 +522,10 @@ fn the_first_bad_tensor_is_named() {
             let mut cpu = Cpu::new(&model, 1);
             fill(&model, &mut cpu, 1);
             let slot = model.param(name).unwrap().slot;
-            cpu.write(slot, &vec![value; slot.len()]);
-            let found = find_not_finite(&model, &mut cpu, &batch);
+            cpu.write(slot, &vec![value; slot.len()]).unwrap();
+            let found = find_not_finite(&model, &mut cpu, &batch).unwrap();
             if purpose == INSPECT {
-                let kept = Trace::run(&model, &mut cpu, &batch, false).unwrap().first_not_finite();
+                let kept = Trace::run(&model, &mut cpu, &batch, false).unwrap().first_not_finite().unwrap();
                 assert_eq!(format!("{kept:?}"), format!("{found:?}")); // as text: NaN is not NaN
             }
             found
@@ -641,7 +641,7 @@ fn ids_masks_and_one_hot_vectors_are_whole_numbers() {
 fn tables_of_a_run() {
     let (model, mut reference, batch) = ready(&Config { n_layer: 12, ..tiny() }, 1);
     let trace = Trace::run(&model, &mut reference, &batch, false).unwrap();
-    let rows = trace.rows();
+    let rows = trace.rows().unwrap();
     for width in [60, 80, 100, 120, 160] {
         let text = table::summary_table(&rows, width);
         assert!(text.lines().all(|line| table::columns(line) <= width), "{width}\n{text}");

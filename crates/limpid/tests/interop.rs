@@ -73,11 +73,11 @@ fn run(path: &Path, truth: &Truth, make: impl Fn(&Model) -> Box<dyn Backend>) ->
     let model = Model::new(&opened.config, Use::Inspect { batch: truth.rows, context: truth.length }).unwrap();
     let mut backend = make(&model);
     opened.load(&model, &mut *backend).unwrap();
-    backend.feed(&truth.batch);
-    backend.forward(&model.ops);
+    backend.feed(&truth.batch).unwrap();
+    backend.forward(&model.ops).unwrap();
     let last = format!("blocks.{}.hook_resid_post", opened.config.n_layer - 1);
     let hidden = if opened.config.final_norm { "ln_final.hook_out".to_string() } else { last };
-    let read = |name: &str| model.tensor(name).map(|t| backend.read(t.slot));
+    let read = |name: &str| model.tensor(name).map(|t| backend.read(t.slot).unwrap());
     (read("logits"), read(&hidden).unwrap())
 }
 
@@ -290,13 +290,13 @@ fn llm_c_s_debug_state_is_reproduced() {
     let mut cpu = Cpu::new(&model, 2);
     opened.load(&model, &mut cpu).unwrap();
     let ids = |ids: &[i32]| ids.iter().map(|id| *id as u32).collect::<Vec<_>>();
-    cpu.feed(&Batch::of_sequences(ids(&state.inputs), ids(&state.targets), state.context));
-    cpu.forward(&model.ops);
-    cpu.backward(&model.back);
+    cpu.feed(&Batch::of_sequences(ids(&state.inputs), ids(&state.targets), state.context)).unwrap();
+    cpu.forward(&model.ops).unwrap();
+    cpu.backward(&model.back).unwrap();
     let apart = |got: &[f32], want: &[f32]| got.iter().zip(want).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
     let want = state.store.get("logits").unwrap().values().unwrap();
-    assert!(apart(&cpu.read(model.logits().unwrap()), &want) < 1e-5);
-    let losses = cpu.read(model.losses().unwrap());
+    assert!(apart(&cpu.read(model.logits().unwrap()).unwrap(), &want) < 1e-5);
+    let losses = cpu.read(model.losses().unwrap()).unwrap();
     assert!((losses.iter().sum::<f32>() / losses.len() as f32 - state.loss).abs() < 1e-5);
     let mut compared = 0;
     for param in &model.params {
@@ -321,7 +321,7 @@ fn llm_c_s_debug_state_is_reproduced() {
             }
         };
         let want = state.store.get(&theirs).unwrap_or_else(|| panic!("no {theirs}")).values().unwrap();
-        let got = cpu.read(param.slot.grad());
+        let got = cpu.read(param.slot.grad()).unwrap();
         let off = apart(&got, &want[..got.len()]);
         assert!(off < 1e-5, "the gradient of {} is {off:e} from PyTorch's", param.name);
         compared += 1;
@@ -342,9 +342,9 @@ fn llm_c_s_other_files_are_read() {
         let model = Model::new(&opened.config, Use::Inspect { batch: rows, context: length }).unwrap();
         let mut cpu = Cpu::new(&model, 1);
         opened.load(&model, &mut cpu).unwrap();
-        cpu.feed(&batch);
-        cpu.forward(&model.ops);
-        let (got, want) = (cpu.read(model.logits().unwrap()), get(logits));
+        cpu.feed(&batch).unwrap();
+        cpu.forward(&model.ops).unwrap();
+        let (got, want) = (cpu.read(model.logits().unwrap()).unwrap(), get(logits));
         let off = got.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
         assert!(off < 1e-5, "{file}: {off:e}");
     }

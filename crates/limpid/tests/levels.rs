@@ -46,30 +46,30 @@ fn train(
     for step in 1..=3 {
         let mut batch = batch(config, context, step);
         (batch.terms, batch.seed, batch.weight) = (recipe.terms(), Some(step), 1.0 / (BATCH * context) as f32);
-        cpu.feed(&batch);
-        cpu.forward(model.body());
-        cpu.backward(&model.back);
-        found.push((format!("losses of step {step}"), cpu.read(model.losses().unwrap())));
-        let report = cpu.update(&groups, &recipe.rule(recipe.rate(step), step), &mut []);
+        cpu.feed(&batch).unwrap();
+        cpu.forward(model.body()).unwrap();
+        cpu.backward(&model.back).unwrap();
+        found.push((format!("losses of step {step}"), cpu.read(model.losses().unwrap()).unwrap()));
+        let report = cpu.update(&groups, &recipe.rule(recipe.rate(step), step), &mut []).unwrap();
         assert!(report.finite);
         found.push((
             format!("the norm of step {step}"),
             vec![report.norm as f32, (report.norm - f64::from(report.norm as f32)) as f32],
         ));
-        cpu.average(&groups, recipe.averaging(step));
+        cpu.average(&groups, recipe.averaging(step)).unwrap();
     }
     let score = Model::new(config, Use::Score { batch: BATCH, context }).unwrap();
     let mut scorer = Cpu::with(&score, threads, level, precision);
     for (param, to) in model.params.iter().zip(&score.params) {
-        let values = cpu.read(param.slot);
-        scorer.write(to.slot, &values);
+        let values = cpu.read(param.slot).unwrap();
+        scorer.write(to.slot, &values).unwrap();
         found.push((param.name.clone(), values));
         let average = limpid::ops::Slot { space: limpid::ops::Space::Average, ..param.slot };
-        found.push((format!("the average of {}", param.name), cpu.read(average)));
+        found.push((format!("the average of {}", param.name), cpu.read(average).unwrap()));
     }
-    scorer.feed(&batch(config, context, 9));
-    scorer.forward(&score.ops);
-    found.push(("losses of the evaluation".into(), scorer.read(score.losses().unwrap())));
+    scorer.feed(&batch(config, context, 9)).unwrap();
+    scorer.forward(&score.ops).unwrap();
+    found.push(("losses of the evaluation".into(), scorer.read(score.losses().unwrap()).unwrap()));
     found
 }
 

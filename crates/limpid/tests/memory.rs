@@ -60,9 +60,10 @@ fn trained(
     let batches = Batches::new(&text, 3, CONTEXT, 1, Objective::NextToken).unwrap().accumulated(2);
     let model = Model::on_rung(config, Use::Train { batch: 3, context: CONTEXT }, tuning, rung).unwrap();
     let cpu = Cpu::with(&model, threads, Level::best(), precision);
-    let mut trainer = Trainer::new(model, Box::new(cpu), recipe);
+    let mut trainer = Trainer::new(model, Box::new(cpu), recipe).unwrap();
     let losses = (0..5).map(|_| trainer.step(&batches).unwrap().loss.to_bits()).collect();
-    let weights = trainer.model.params.iter().flat_map(|p| trainer.backend.read(p.slot)).map(f32::to_bits).collect();
+    let weights =
+        trainer.model.params.iter().flat_map(|p| trainer.backend.read(p.slot).unwrap()).map(f32::to_bits).collect();
     (losses, weights)
 }
 
@@ -94,13 +95,14 @@ fn gradients_are_the_same_on_every_level_for_every_configuration() {
             let (mut judge, mut cpu) = (Reference::new(&model), Cpu::new(&model, 1 + i % 3));
             for backend in [&mut judge as &mut dyn Backend, &mut cpu] {
                 fill(&model, backend, 1);
-                backend.feed(&batch);
-                backend.forward(model.body());
-                backend.backward(&model.back);
+                backend.feed(&batch).unwrap();
+                backend.forward(model.body()).unwrap();
+                backend.backward(&model.back).unwrap();
             }
             let exact: Vec<u64> =
                 model.params.iter().flat_map(|p| judge.exact(p.slot.grad()).to_vec()).map(f64::to_bits).collect();
-            let bits: Vec<u32> = model.params.iter().flat_map(|p| cpu.read(p.slot.grad())).map(f32::to_bits).collect();
+            let bits: Vec<u32> =
+                model.params.iter().flat_map(|p| cpu.read(p.slot.grad()).unwrap()).map(f32::to_bits).collect();
             (exact, bits)
         };
         let all = gradients(0);

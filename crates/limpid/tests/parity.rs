@@ -183,7 +183,7 @@ impl Fixture {
 
     fn write(&self, model: &Model, backend: &mut dyn Backend) {
         for param in &model.params {
-            backend.write(param.slot, &narrow(&self.parameter("param", &param.name)));
+            backend.write(param.slot, &narrow(&self.parameter("param", &param.name))).unwrap();
         }
     }
 }
@@ -209,12 +209,12 @@ fn counted(batch: &Batch) -> f64 {
 
 /// Losses, their mean, and the gradient of every parameter.
 fn check_losses_and_gradients(f: &Fixture, model: &Model, backend: &dyn Backend, who: &str, tolerance: f64) -> f64 {
-    let losses = wide(&backend.read(model.losses().unwrap()));
+    let losses = wide(&backend.read(model.losses().unwrap()).unwrap());
     let mean = losses.iter().sum::<f64>() / counted(&f.batch());
     let mut worst = assert_close(&format!("{who} losses"), &losses, f.get("losses"), tolerance);
     worst = worst.max(assert_close(&format!("{who} loss"), &[mean], f.get("loss"), tolerance));
     for param in &model.params {
-        let got = wide(&backend.read(param.slot.grad()));
+        let got = wide(&backend.read(param.slot.grad()).unwrap());
         let want = f.parameter("grad", &param.name);
         worst = worst.max(assert_close(&format!("{who} gradient of {}", param.name), &got, &want, tolerance));
     }
@@ -235,9 +235,9 @@ fn check_model(name: &'static str) {
     for (who, mut backend, tolerance) in backends(&model) {
         let who = format!("{name} train {who}");
         f.write(&model, &mut *backend);
-        backend.feed(&f.batch());
-        backend.forward(model.body());
-        backend.backward(&model.back);
+        backend.feed(&f.batch()).unwrap();
+        backend.forward(model.body()).unwrap();
+        backend.backward(&model.back).unwrap();
         let worst = check_losses_and_gradients(&f, &model, &*backend, &who, tolerance);
         println!("{who}: worst {worst:.1e}");
     }
@@ -247,12 +247,12 @@ fn check_model(name: &'static str) {
     for (who, mut backend, tolerance) in backends(&model) {
         let who = format!("{name} inspect {who}");
         f.write(&model, &mut *backend);
-        backend.feed(&f.batch());
-        backend.forward(&model.ops);
+        backend.feed(&f.batch()).unwrap();
+        backend.forward(&model.ops).unwrap();
         let read = |ours: &str| {
             let tensor = model.tensor(ours).unwrap_or_else(|| panic!("no tensor {ours}"));
             assert_eq!(tensor.cols, 0..tensor.slot.cols, "{ours} is all of its slot");
-            wide(&backend.read(tensor.slot))
+            wide(&backend.read(tensor.slot).unwrap())
         };
         let mut worst = 0f64;
         let mut check = |theirs: &str, ours: &str, got: Vec<f64>| {
@@ -274,7 +274,7 @@ fn check_model(name: &'static str) {
         let ours =
             if config.final_norm { "ln_final.hook_out".into() } else { format!("blocks.{}.hook_resid_post", last - 1) };
         check(&format!("hidden/{last}"), &ours, read(&ours));
-        backend.backward(&model.back);
+        backend.backward(&model.back).unwrap();
         let worst = worst.max(check_losses_and_gradients(&f, &model, &*backend, &who, tolerance));
         println!("{who}: worst {worst:.1e}");
     }
@@ -324,39 +324,42 @@ fn check_training(f: &Fixture, method: Method) {
         let who = format!("{} {name} {who}", f.name);
         f.write(&model, &mut *backend);
         let rows = f.batch();
-        let mean =
-            |backend: &dyn Backend| wide(&backend.read(model.losses().unwrap())).iter().sum::<f64>() / counted(&rows);
+        let mean = |backend: &dyn Backend| {
+            wide(&backend.read(model.losses().unwrap()).unwrap()).iter().sum::<f64>() / counted(&rows)
+        };
         let (mut losses, mut norms) = (vec![], vec![]);
         for step in 1..=10 {
-            backend.feed(&rows);
-            backend.forward(model.body());
-            backend.backward(&model.back);
+            backend.feed(&rows).unwrap();
+            backend.forward(model.body()).unwrap();
+            backend.backward(&model.back).unwrap();
             losses.push(mean(&*backend));
-            let report = backend.update(
-                &groups,
-                &Rule {
-                    method,
-                    rate: number("lr").unwrap(),
-                    beta1: beta(0).or(number("momentum")).unwrap(),
-                    beta2: beta(1).unwrap_or(0.0),
-                    momentum: 0.0,
-                    eps: number("eps").unwrap_or(0.0),
-                    step,
-                    max_norm: number("clip_grad_norm").unwrap_or(f64::INFINITY),
-                },
-                &mut [],
-            );
+            let report = backend
+                .update(
+                    &groups,
+                    &Rule {
+                        method,
+                        rate: number("lr").unwrap(),
+                        beta1: beta(0).or(number("momentum")).unwrap(),
+                        beta2: beta(1).unwrap_or(0.0),
+                        momentum: 0.0,
+                        eps: number("eps").unwrap_or(0.0),
+                        step,
+                        max_norm: number("clip_grad_norm").unwrap_or(f64::INFINITY),
+                    },
+                    &mut [],
+                )
+                .unwrap();
             assert!(report.finite, "{who}: step {step}");
             norms.push(report.norm);
         }
-        backend.feed(&rows);
-        backend.forward(&model.ops);
+        backend.feed(&rows).unwrap();
+        backend.forward(&model.ops).unwrap();
         losses.push(mean(&*backend));
         let mut worst = assert_close(&format!("{who} losses"), &losses, f.get(&format!("{name}_losses")), tolerance);
         if method == Method::AdamW {
             worst = worst.max(assert_close(&format!("{who} norms"), &norms, f.get("adamw_grad_norms"), tolerance));
             for param in &model.params {
-                let got = without_key_bias(&param.name, wide(&backend.read(param.slot)));
+                let got = without_key_bias(&param.name, wide(&backend.read(param.slot).unwrap()));
                 let want = without_key_bias(&param.name, f.parameter("adamw_param", &param.name));
                 worst = worst.max(assert_close(&format!("{who} {} in the end", param.name), &got, &want, tolerance));
             }

@@ -48,7 +48,7 @@ fn every_preset_starts_at_its_own_size() {
         let text = Tokens::of((0..2000).map(|i| random::below(1, 0, i, vocab_size as u64) as u32).collect());
         let batches = Batches::new(&text, 1, context, 1, objective).unwrap();
         let backend = Box::new(Cpu::new(&model, 2));
-        let mut trainer = Trainer::new(model, backend, recipe);
+        let mut trainer = Trainer::new(model, backend, recipe).unwrap();
         let seen = preflight(&mut trainer, &batches).unwrap_or_else(|error| panic!("{name}: {error}"));
         let step = trainer.step(&batches).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert!(step.loss.is_finite() && step.norm > 0.0 && step.norm.is_finite(), "{name}: {step:?}");

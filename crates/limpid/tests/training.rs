@@ -1,6 +1,6 @@
 //! Training as a whole: accumulation, resuming, what a bad number does, and that a step allocates nothing.
 
-use limpid::backend::{Backend, Cpu, Reference, Report};
+use limpid::backend::{Backend, Cpu, Reference, Report, Result};
 use limpid::config::{Config, Dropout, NormKind, NormPlace};
 use limpid::data::{Batches, Documents, Objective, Tokens, Windows};
 use limpid::model::init::Init;
@@ -64,7 +64,7 @@ fn text() -> Tokens {
 fn trainer(config: &Config, recipe: Recipe) -> Trainer {
     let model = Model::new(config, Use::Train { batch: recipe.batch_size, context: 12 }).unwrap();
     let backend = Box::new(Cpu::new(&model, 2));
-    Trainer::new(model, backend, recipe)
+    Trainer::new(model, backend, recipe).unwrap()
 }
 
 fn recipe() -> Recipe {
@@ -80,7 +80,7 @@ fn recipe() -> Recipe {
 }
 
 fn weights(trainer: &Trainer) -> Vec<u32> {
-    trainer.model.params.iter().flat_map(|p| trainer.backend.read(p.slot)).map(f32::to_bits).collect()
+    trainer.model.params.iter().flat_map(|p| trainer.backend.read(p.slot).unwrap()).map(f32::to_bits).collect()
 }
 
 /// 8 x 1, 2 x 4 and 1 x 8 micro-batches of the same rows are the same step: gradients agree to rounding, on both
@@ -109,16 +109,16 @@ fn accumulation_is_weighed_by_token() {
                 let values: Vec<f32> = (0..param.slot.len() as u64)
                     .map(|i| 0.3 * random::normal(2, random::site(&param.name), i) as f32)
                     .collect();
-                reference.write(param.slot, &values);
+                reference.write(param.slot, &values).unwrap();
             }
             for group in rows.chunks(size) {
                 let tokens = group.iter().flat_map(|b| b.tokens.clone()).collect();
                 let targets = group.iter().flat_map(|b| b.targets.clone()).collect();
                 let mut batch = limpid::ops::Batch::of_sequences(tokens, targets, 12);
                 batch.weight = 1.0 / counted as f32;
-                reference.feed(&batch);
-                reference.forward(model.body());
-                reference.backward(&model.back);
+                reference.feed(&batch).unwrap();
+                reference.forward(model.body()).unwrap();
+                reference.backward(&model.back).unwrap();
             }
             model.params.iter().flat_map(|p| reference.exact(p.slot.grad()).to_vec()).collect::<Vec<f64>>()
         };
@@ -220,9 +220,9 @@ fn a_number_that_is_none_is_named_and_the_weights_stay() {
     let mut t = trainer(&tiny(), recipe());
     t.step(&batches).unwrap();
     let slot = t.model.param("blocks.1.mlp.in.weight").unwrap().slot;
-    let mut values = t.backend.read(slot);
+    let mut values = t.backend.read(slot).unwrap();
     values[5] = f32::NAN;
-    t.backend.write(slot, &values);
+    t.backend.write(slot, &values).unwrap();
     let before = weights(&t);
     let error = t.step(&batches).unwrap_err();
     assert_eq!(weights(&t), before);
@@ -235,7 +235,7 @@ fn a_number_that_is_none_is_named_and_the_weights_stay() {
     let mut t = trainer(&tiny(), recipe());
     for name in ["blocks.0.mlp.in.weight", "blocks.0.mlp.out.weight"] {
         let slot = t.model.param(name).unwrap().slot;
-        t.backend.write(slot, &vec![3e37; slot.len()]);
+        t.backend.write(slot, &vec![3e37; slot.len()]).unwrap();
     }
     let error = t.step(&batches).unwrap_err().to_string();
     assert!(error.contains("blocks.0.mlp.hook_p") || error.contains("blocks.0.hook_mlp_out"), "{error}");
@@ -267,7 +267,7 @@ fn run_until(
 ) -> Vec<u32> {
     let [text, validation] = [&ids()[..500], &ids()[500..]].map(documents);
     let (trainer, folder, tokenizer) = (trainer(config, recipe), Some(folder.to_path_buf()), letters());
-    let mut run = Run::new(trainer, folder, &text, &validation, Objective::NextToken, &tokenizer);
+    let mut run = Run::new(trainer, folder, &text, &validation, Objective::NextToken, &tokenizer).unwrap();
     if resume {
         run.resume(None).unwrap();
     }
@@ -318,7 +318,8 @@ fn a_resume_with_other_settings_says_which() {
     let (text, validation, tokenizer) = (documents(&ids()[..500]), documents(&ids()[500..]), letters());
     let refused = |config: &Config, recipe: Recipe, text: &Tokens| {
         let trainer = trainer(config, recipe);
-        let mut run = Run::new(trainer, Some(dir.clone()), text, &validation, Objective::NextToken, &tokenizer);
+        let mut run =
+            Run::new(trainer, Some(dir.clone()), text, &validation, Objective::NextToken, &tokenizer).unwrap();
         run.resume(None).unwrap_err().to_string()
     };
     let error = refused(&tiny(), Recipe { learning_rate: 2e-3, ..recipe() }, &text);
@@ -340,12 +341,14 @@ fn a_resume_with_other_settings_says_which() {
     // what only says when to look and to save is free
     let trainer_of = |recipe| trainer(&tiny(), recipe);
     let free = Recipe { eval_every: 5, save_every: 1, keep: 3, patience: 9, detail_every: 0, spike: 0.0, ..recipe() };
-    let mut run = Run::new(trainer_of(free), Some(dir.clone()), &text, &validation, Objective::NextToken, &tokenizer);
+    let mut run =
+        Run::new(trainer_of(free), Some(dir.clone()), &text, &validation, Objective::NextToken, &tokenizer).unwrap();
     assert_eq!(run.resume(None).unwrap(), 5);
     drop(run);
     fs::write(dir.join("state/last.safetensors"), b"short").unwrap();
     let mut run =
-        Run::new(trainer(&tiny(), recipe()), Some(dir.clone()), &text, &validation, Objective::NextToken, &tokenizer);
+        Run::new(trainer(&tiny(), recipe()), Some(dir.clone()), &text, &validation, Objective::NextToken, &tokenizer)
+            .unwrap();
     assert!(run.resume(None).unwrap_err().to_string().contains("cut short"));
     fs::remove_dir_all(dir).unwrap();
 }
@@ -379,33 +382,33 @@ enum Fault {
 }
 
 impl Backend for Faulty {
-    fn feed(&mut self, batch: &Batch) {
+    fn feed(&mut self, batch: &Batch) -> Result<()> {
         if self.fault == Fault::Forgetful {
-            self.own.clear();
+            self.own.clear()?;
         }
-        self.own.feed(batch);
+        self.own.feed(batch)
     }
-    fn forward(&mut self, ops: &[Op]) {
-        self.own.forward(ops);
+    fn forward(&mut self, ops: &[Op]) -> Result<()> {
+        self.own.forward(ops)
     }
-    fn backward(&mut self, back: &[Pass]) {
+    fn backward(&mut self, back: &[Pass]) -> Result<()> {
         let end = if let Fault::Cut(at) = self.fault { at.min(back.len()) } else { back.len() };
-        self.own.backward(&back[..end]);
+        self.own.backward(&back[..end])
     }
-    fn update(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Report {
+    fn update(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Result<Report> {
         self.own.update(groups, rule, watch)
     }
-    fn clear(&mut self) {
-        self.own.clear();
+    fn clear(&mut self) -> Result<()> {
+        self.own.clear()
     }
-    fn average(&mut self, groups: &[Group], decay: f64) {
-        self.own.average(groups, decay);
+    fn average(&mut self, groups: &[Group], decay: f64) -> Result<()> {
+        self.own.average(groups, decay)
     }
-    fn read(&self, slot: Slot) -> Vec<f32> {
+    fn read(&self, slot: Slot) -> Result<Vec<f32>> {
         self.own.read(slot)
     }
-    fn write(&mut self, slot: Slot, values: &[f32]) {
-        self.own.write(slot, values);
+    fn write(&mut self, slot: Slot, values: &[f32]) -> Result<()> {
+        self.own.write(slot, values)
     }
 }
 
@@ -444,6 +447,14 @@ fn preflight_passes_fresh_weights_of_any_width() {
 }
 
 #[test]
+fn trainers_and_sessions_may_move_to_another_thread() {
+    fn moves<T: Send>() {}
+    moves::<Trainer>();
+    moves::<limpid::generate::Session>();
+    moves::<Run>();
+}
+
+#[test]
 fn preflight_names_what_would_not_work() {
     let _alone = alone();
     let text = text();
@@ -458,7 +469,7 @@ fn preflight_names_what_would_not_work() {
         let mut t = trainer(&tiny(), recipe());
         t.backend = Box::new(Faulty { own: Cpu::new(&t.model, 2), fault });
         let whole = trainer(&tiny(), recipe());
-        t.model.params.iter().for_each(|p| t.backend.write(p.slot, &whole.backend.read(p.slot)));
+        t.model.params.iter().for_each(|p| t.backend.write(p.slot, &whole.backend.read(p.slot).unwrap()).unwrap());
         t
     };
 
@@ -479,7 +490,7 @@ fn preflight_names_what_would_not_work() {
     let at = t.model.back.iter().position(makes_mid);
     t.backend = Box::new(Faulty { own: Cpu::new(&t.model, 2), fault: Fault::Cut(at.unwrap_or(6)) });
     let whole = trainer(&tiny(), recipe());
-    t.model.params.iter().for_each(|p| t.backend.write(p.slot, &whole.backend.read(p.slot)));
+    t.model.params.iter().for_each(|p| t.backend.write(p.slot, &whole.backend.read(p.slot).unwrap()).unwrap());
     let error = refuses(&mut t);
     assert!(matches!(&error, Preflight::Unreached { param } if param == "pos_embed.weight"), "{error}");
     // so is a parameter whose own step is left out of a backward that is otherwise whole
@@ -508,7 +519,7 @@ fn preflight_names_what_would_not_work() {
     t.fresh = false;
     assert!(preflight(&mut t, &batches).is_ok(), "weights from elsewhere may know what they know");
     let slot = t.model.param("blocks.1.attn.out.weight").unwrap().slot;
-    t.backend.write(slot, &vec![f32::INFINITY; slot.len()]);
+    t.backend.write(slot, &vec![f32::INFINITY; slot.len()]).unwrap();
     let error = refuses(&mut t).to_string();
     assert!(error.contains("blocks.1.attn.out.weight is not finite (inf)"), "{error}");
 }
@@ -521,7 +532,7 @@ fn told(
     validation: &Tokens,
 ) -> (Result<Summary, TrainError>, Vec<String>) {
     let tokenizer = letters();
-    let mut run = Run::new(trainer, Some(folder.into()), train, validation, Objective::NextToken, &tokenizer);
+    let mut run = Run::new(trainer, Some(folder.into()), train, validation, Objective::NextToken, &tokenizer).unwrap();
     let resumes = Run::can_resume(folder);
     let began = if resumes { run.resume(None).map(drop) } else { Ok(()) };
     let mut notices = vec![];
@@ -549,14 +560,16 @@ fn states_are_kept_and_gone_back_to() {
     let tokenizer = letters();
     let [text, validation] = [&ids()[..500], &ids()[500..]].map(documents);
     let mut run =
-        Run::new(trainer(&tiny(), recipe), Some(dir.clone()), &text, &validation, Objective::NextToken, &tokenizer);
+        Run::new(trainer(&tiny(), recipe), Some(dir.clone()), &text, &validation, Objective::NextToken, &tokenizer)
+            .unwrap();
     assert!(run.resume(Some(7)).is_err(), "there is no such state");
     assert_eq!(run.resume(Some(15)).unwrap(), 15);
     run.go(&mut |_| Control::Continue).unwrap();
     assert_eq!(weights(&run.trainer), want);
     // one process at a time
     let mut other =
-        Run::new(trainer(&tiny(), recipe), Some(dir.clone()), &text, &validation, Objective::NextToken, &tokenizer);
+        Run::new(trainer(&tiny(), recipe), Some(dir.clone()), &text, &validation, Objective::NextToken, &tokenizer)
+            .unwrap();
     let error = other.resume(None).unwrap_err();
     assert!(matches!(error, TrainError::Busy { .. }), "{error}");
     drop(run);
@@ -583,7 +596,7 @@ fn training_ends_early_with_the_best_weights() {
     let mut cpu = Cpu::new(&model, 1);
     checkpoint.load(&model, &mut cpu).unwrap();
     let windows = limpid::data::Windows::new("validation text", &validation, 12, Objective::NextToken).unwrap();
-    let loss = limpid::evaluate::score(&model, &mut cpu, &windows, 4, &mut |_| true).loss();
+    let loss = limpid::evaluate::score(&model, &mut cpu, &windows, 4, &mut |_| true).unwrap().loss();
     assert!((loss - summary.val_loss.unwrap()).abs() < 1e-9, "{loss} {summary:?}");
     fs::remove_dir_all(dir).unwrap();
 }
@@ -705,7 +718,8 @@ fn a_state_of_another_format_is_refused() {
         other[at + here.len() - 2] = format;
         fs::write(&path, other).unwrap();
         let mut run =
-            Run::new(trainer(&tiny(), recipe()), Some(dir.clone()), &text, &none, Objective::NextToken, &tokenizer);
+            Run::new(trainer(&tiny(), recipe()), Some(dir.clone()), &text, &none, Objective::NextToken, &tokenizer)
+                .unwrap();
         let error = run.resume(None).unwrap_err().to_string();
         assert!(error.contains(&format!("format {}", format as char)) && error.contains(said), "{error}");
     }
@@ -727,7 +741,7 @@ fn batches_and_recipes_out_of_range_are_refused() {
         let none = Tokens::default();
         let mut trainer = self::trainer(&tiny(), self::recipe());
         trainer.recipe = recipe;
-        Run::new(trainer, None, train, &none, Objective::NextToken, &tokenizer).go(&mut |_| Control::Continue)
+        Run::new(trainer, None, train, &none, Objective::NextToken, &tokenizer).unwrap().go(&mut |_| Control::Continue)
     };
     assert!(go(Recipe { steps: 2, ..recipe() }, &text).is_ok());
     for wrong in [

@@ -231,8 +231,8 @@ pub(super) fn load(
         // a matrix that lies the other way round goes from its file to where it is needed in one step
         let turned = links.iter().find(|l| l.param == param.name && l.turn == Turn::Transposed && param.is_matrix());
         match turned {
-            Some(link) => backend.write_transposed(slot, &find(link, model, store, names)?.values()?),
-            None => backend.write(slot, &values(param, links, model, store, names)?),
+            Some(link) => backend.write_transposed(slot, &find(link, model, store, names)?.values()?)?,
+            None => backend.write(slot, &values(param, links, model, store, names)?)?,
         }
     }
     Ok(())

@@ -126,7 +126,7 @@ fn train(args: &TrainArgs) -> Result<()> {
     let flops = step_flops(&model, &recipe);
     let text = Tokens::of(ids(recipe.batch_size * recipe.context + 10_000, config.vocab_size));
     let batches = Batches::new(&text, recipe.batch_size, recipe.context, 1, Objective::NextToken)?;
-    let mut trainer = Trainer::new(model.clone(), Box::new(args.machine.cpu(&model)?), recipe);
+    let mut trainer = Trainer::new(model.clone(), Box::new(args.machine.cpu(&model)?), recipe)?;
     let mut times = vec![];
     for step in 0..args.recipe.steps.unwrap_or(20).max(1) + 2 {
         let start = Instant::now();
@@ -159,7 +159,7 @@ fn session(model: &ModelOptions, machine: &MachineOptions) -> Result<Session> {
     let mut session = machine.session(&config)?;
     let (model, backend) = session.parts();
     for param in &model.params {
-        backend.write(param.slot, &init::values(model, param, init::Init::Normal, 0.02, 1));
+        backend.write(param.slot, &init::values(model, param, init::Init::Normal, 0.02, 1))?;
     }
     Ok(session)
 }

@@ -11,7 +11,7 @@ use limpid::data::{Batches, Objective, Tokens};
 use limpid::model::{Model, Use};
 use limpid::ops::{Batch, random};
 use limpid::train::preflight::Seen;
-use limpid::train::{Recipe, Schedule, Trainer};
+use limpid::train::{Preflight, Recipe, Schedule, Trainer};
 
 /// Prove that a configuration can learn: gradients against finite differences; what training looks at before its
 /// first step; one batch learned by heart. Takes the flags of `train`.
@@ -78,13 +78,13 @@ fn gradients(job: &Job) -> Result<Verdict> {
             (if param.name.ends_with("ln1.weight") { 1.0 } else { 0.0 }
                 + 0.4 * random::normal(3, random::site(&param.name), i)) as f32
         };
-        reference.write(param.slot, &(0..param.slot.len() as u64).map(value).collect::<Vec<_>>());
+        reference.write(param.slot, &(0..param.slot.len() as u64).map(value).collect::<Vec<_>>())?;
     }
     let ids = |site| (0..10).map(|i| random::below(5, site, i, 11) as u32).collect::<Vec<_>>();
     let batch = Batch { seed: Some(7), ..Batch::of_sequences(ids(1), ids(2), 5) };
-    reference.feed(&batch);
-    reference.forward(model.body());
-    reference.backward(&model.back);
+    reference.feed(&batch)?;
+    reference.forward(model.body())?;
+    reference.backward(&model.back)?;
     let losses = model.losses().expect("a model to train has losses");
     let (mut worst, mut of, mut tried) = (0.0, String::new(), 0);
     for param in &model.params {
@@ -93,13 +93,13 @@ fn gradients(job: &Job) -> Result<Verdict> {
             let keep = reference.exact(param.slot)[i];
             let h = 1e-5;
             let exact = |reference: &Reference| reference.exact(losses).iter().sum::<f64>() * f64::from(batch.weight);
-            let mut at = |value: f64| {
+            let mut at = |value: f64| -> Result<f64> {
                 reference.exact_mut(param.slot)[i] = value;
-                reference.forward(&model.ops);
-                exact(&reference)
+                reference.forward(&model.ops)?;
+                Ok(exact(&reference))
             };
-            let slope = (at(keep + h) - at(keep - h)) / (2.0 * h);
-            at(keep);
+            let slope = (at(keep + h)? - at(keep - h)?) / (2.0 * h);
+            at(keep)?;
             let size = slope.abs().max(grads[i].abs());
             let error = if size > 1e-5 { (slope - grads[i]).abs() / size } else { 0.0 };
             tried += 1;
@@ -117,7 +117,7 @@ fn gradients(job: &Job) -> Result<Verdict> {
 
 /// A trainer on small batches with what `train` would begin with.
 fn trainer(model: &Model, machine: &MachineOptions, recipe: Recipe) -> Result<Trainer> {
-    Ok(Trainer::new(model.clone(), Box::new(machine.cpu(model)?), recipe))
+    Ok(Trainer::new(model.clone(), Box::new(machine.cpu(model)?), recipe)?)
 }
 
 fn batches<'a>(job: &'a Job, model: &Model) -> Result<Batches<'a>> {
@@ -131,6 +131,9 @@ fn batches<'a>(job: &'a Job, model: &Model) -> Result<Batches<'a>> {
 
 fn preflight(job: &Job, model: &Model, machine: &MachineOptions) -> Result<Verdict> {
     let seen = limpid::train::preflight(&mut trainer(model, machine, job.recipe)?, &batches(job, model)?);
+    if let Err(Preflight::Backend(error)) = seen {
+        return Err(error.into());
+    }
     let found = match &seen {
         Ok(Seen { loss, uniform }) => format!(
             "all {} tensors reached, finite and updated; micro-batches add up; first loss {loss:.4}, ln V is {uniform:.4}",

@@ -265,17 +265,17 @@ fn verify(source: &Checkpoint, dst: &Path) -> Result<Proof> {
         super::fits(&model, None, threads, "comparing the two models")?;
         let mut cpu = Cpu::start(&model, threads, Level::best(), Precision::F32)?;
         load(&model, &mut cpu)?;
-        cpu.feed(&batch);
-        cpu.forward(&model.ops);
+        cpu.feed(&batch)?;
+        cpu.forward(&model.ops)?;
         Ok((model, cpu))
     };
     let output = |(model, cpu): &(Model, Cpu)| match model.logits() {
         Some(logits) => cpu.read(logits),
         None => cpu.read(model.ops.last().expect("a model has ops").output()),
     };
-    let before = output(&run(c, &|model, cpu| Ok(source.load(model, cpu)?))?);
+    let before = output(&run(c, &|model, cpu| Ok(source.load(model, cpu)?))?)?;
     let after = run(&written.config, &|model, cpu| Ok(written.load(model, cpu)?))?;
-    let found = output(&after);
+    let found = output(&after)?;
     let largest = before.iter().fold(0f32, |m, v| m.max(v.abs()));
     let apart = before.iter().zip(&found).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     if wrong.is_none() {
@@ -283,27 +283,27 @@ fn verify(source: &Checkpoint, dst: &Path) -> Result<Proof> {
         let mixed = run(c, &|model, cpu| {
             for param in &model.params {
                 let there = theirs.param(&param.name).context("written above")?;
-                cpu.write(param.slot, &written.values(&theirs, there)?);
+                cpu.write(param.slot, &written.values(&theirs, there)?)?;
             }
             Ok(())
         })?;
-        wrong = first_difference(&mixed, &after);
+        wrong = first_difference(&mixed, &after)?;
     }
     let of = if c.lm_head { "logits" } else { "hidden states" };
     Ok(Proof { of, apart, largest, tokens, wrong })
 }
 
 /// The first tensor of the forward pass that is not the same in both.
-fn first_difference(a: &(Model, Cpu), b: &(Model, Cpu)) -> Option<String> {
+fn first_difference(a: &(Model, Cpu), b: &(Model, Cpu)) -> Result<Option<String>> {
     for tensor in &a.0.tensors {
         let Some(other) = b.0.tensor(&tensor.name) else { continue };
-        let (x, y) = (a.1.read(tensor.slot), b.1.read(other.slot));
+        let (x, y) = (a.1.read(tensor.slot)?, b.1.read(other.slot)?);
         let size = x.iter().filter(|v| v.is_finite()).fold(0f32, |m, v| m.max(v.abs()));
         let apart = x.iter().zip(&y).filter(|(a, b)| a.to_bits() != b.to_bits()).map(|(a, b)| (a - b).abs());
         let apart = apart.fold(0f32, f32::max);
         if apart > 1e-5 * (1.0 + size) {
-            return Some(format!("`{}` by {apart:.2e} (it reaches {size:.3})", tensor.name));
+            return Ok(Some(format!("`{}` by {apart:.2e} (it reaches {size:.3})", tensor.name)));
         }
     }
-    None
+    Ok(None)
 }

@@ -302,11 +302,11 @@ fn fill(args: &Args, checkpoint: &Checkpoint, prompt: &[u32]) -> Result<()> {
     if checkpoint.config.n_segment > 0 {
         batch.segments = vec![0; prompt.len()];
     }
-    cpu.feed(&batch);
-    cpu.forward(&model.ops);
+    cpu.feed(&batch)?;
+    cpu.forward(&model.ops)?;
     let probs = model.tensor("probs").map(|t| t.slot).context("an inspected model has probabilities")?;
     debug_assert_eq!(probs.space, Space::Stat);
-    let (all, v) = (cpu.read(probs), checkpoint.config.vocab_size);
+    let (all, v) = (cpu.read(probs)?, checkpoint.config.vocab_size);
     let (mut filled, mut found) = (prompt.to_vec(), vec![]);
     for (n, _) in prompt.iter().enumerate().filter(|(_, id)| **id == mask) {
         let mut ranked: Vec<(u32, f32)> = (0..).zip(all[n * v..(n + 1) * v].iter().copied()).collect();

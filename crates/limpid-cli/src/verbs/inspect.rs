@@ -233,7 +233,7 @@ fn look(args: &Args, trace: &Trace, ids: &[u32], tokenizer: Option<&Tokenizer>) 
     if args.masks && !causal {
         bail!("this model's mask is {}: it hides nothing, so there is no mask to print", model.config.mask);
     }
-    let mut rows = trace.rows();
+    let mut rows = trace.rows()?;
     let (mut gradients, mut layers) = (vec![], vec![]);
     if args.params {
         rows.extend(params.iter().map(|name| trace.row(name)).collect::<Result<Vec<_>, _>>()?);
@@ -506,7 +506,7 @@ fn untrained(config: &Config, context: usize, recipe: &Recipe, machine: &Machine
     fits(&model, None, machine.threads(), "this model")?;
     let mut cpu = machine.cpu(&model)?;
     for param in &model.params {
-        cpu.write(param.slot, &init::values(&model, param, recipe.init, recipe.init_std, recipe.seed));
+        cpu.write(param.slot, &init::values(&model, param, recipe.init, recipe.init_std, recipe.seed))?;
     }
     Ok((model, cpu))
 }

@@ -58,7 +58,7 @@ fn measure(job: &Job, machine: &MachineOptions, budget: Option<u64>, guess: f64)
     for (site, param) in (0..).zip(&model.params) {
         let key = [random::bits(1, site, 0) as u32, 1];
         let any = |i: usize| (random::word(key, i as u32) as f32 / u32::MAX as f32 - 0.5) * 0.07;
-        cpu.write(param.slot, &(0..param.slot.len()).map(any).collect::<Vec<f32>>());
+        cpu.write(param.slot, &(0..param.slot.len()).map(any).collect::<Vec<f32>>())?;
     }
     let Recipe { batch_size, context, seed, .. } = recipe;
     let batches = Batches::of_documents(&job.train, batch_size, context, seed, job.objective, recipe.documents())?;
@@ -68,11 +68,11 @@ fn measure(job: &Job, machine: &MachineOptions, budget: Option<u64>, guess: f64)
         let step = Instant::now();
         batches.fill(times.len() as u64, 0, &mut batch);
         (batch.terms, batch.seed) = (recipe.terms(), Some(times.len() as u64));
-        cpu.feed(&batch);
-        cpu.forward(model.body());
-        cpu.backward(&model.back);
+        cpu.feed(&batch)?;
+        cpu.forward(model.body())?;
+        cpu.backward(&model.back)?;
         let gradient = step.elapsed().as_secs_f64();
-        cpu.update(&groups, &recipe.rule(recipe.learning_rate, times.len() as u64 + 1), &mut []);
+        cpu.update(&groups, &recipe.rule(recipe.learning_rate, times.len() as u64 + 1), &mut [])?;
         times.push((gradient, step.elapsed().as_secs_f64() - gradient));
     }
     times.remove(0); // memory is touched for the first time

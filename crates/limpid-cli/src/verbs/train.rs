@@ -120,7 +120,7 @@ impl Job {
         let cpu = Box::new(machine.cpu(&self.model)?);
         Ok(match &self.base {
             Some(base) => Trainer::from(base, self.model.clone(), cpu, self.recipe)?,
-            None => Trainer::new(self.model.clone(), cpu, self.recipe),
+            None => Trainer::new(self.model.clone(), cpu, self.recipe)?,
         })
     }
 }
@@ -436,7 +436,7 @@ pub fn run(args: Args) -> Result<()> {
 
     let asked = interrupt()?;
     let trainer = job.trainer(&args.machine)?;
-    let mut run = Run::new(trainer, Some(folder.clone()), &job.train, &job.validation, job.objective, &job.tokenizer);
+    let mut run = Run::new(trainer, Some(folder.clone()), &job.train, &job.validation, job.objective, &job.tokenizer)?;
     if resumed.is_some() {
         if let (Some(base), Some(_)) = (&job.base, args.tuning.lora)
             && let (path, Some(made_for)) = adapter::base(&folder)?

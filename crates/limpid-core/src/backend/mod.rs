@@ -8,11 +8,64 @@ pub mod reference;
 
 use crate::model::Model;
 use crate::ops::adamw::{Change, Group, Rule};
+use crate::ops::arena::Refused;
 use crate::ops::linear::Precision;
 use crate::ops::{Batch, Op, Pass, Slot};
 
-pub use cpu::{Cpu, CpuError};
+pub use cpu::Cpu;
 pub use reference::Reference;
+
+/// Why a backend did not do what it was told. `op` is the op or the verb it was at.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BackendError {
+    /// The device answers no more: what it held is gone.
+    #[error("the device was lost during {op}: {what}; go on from what was saved")]
+    Lost {
+        /// The op or verb.
+        op: &'static str,
+        /// The device's answer.
+        what: String,
+    },
+    /// Memory that the device or the system does not give.
+    #[error("the system refuses {:.1} MB of memory for {op}: {what}", *.bytes as f64 / 1e6)]
+    Memory {
+        /// The op or verb.
+        op: &'static str,
+        /// What was asked for.
+        bytes: usize,
+        /// The system's answer.
+        what: String,
+    },
+    /// Something that other backends can do.
+    #[error("this backend does not support {op}: {what}")]
+    NotSupported {
+        /// The op or verb.
+        op: &'static str,
+        /// What of it.
+        what: String,
+    },
+    /// A thread that does not start: the system has a limit on threads, or no room for a stack.
+    #[error("cannot start thread {thread} of {threads}: {what}; ask for fewer threads")]
+    Thread {
+        /// Which, from 1.
+        thread: usize,
+        /// Of how many.
+        threads: usize,
+        /// The system's answer.
+        what: String,
+    },
+}
+
+impl BackendError {
+    /// What the system refuses while a backend is at `op`.
+    pub fn refused(op: &'static str, refused: &Refused) -> BackendError {
+        BackendError::Memory { op, bytes: refused.bytes, what: refused.answer() }
+    }
+}
+
+/// What a backend's verb comes to.
+pub type Result<T, E = BackendError> = std::result::Result<T, E>;
 
 /// What an update found.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -23,36 +76,69 @@ pub struct Report {
     pub finite: bool,
 }
 
-/// Whoever runs ops: object-safe, so that observers can wrap it.
-pub trait Backend {
+/// Whoever runs ops: object-safe, so that observers can wrap it, and free to move to another thread.
+///
+/// Every verb may fail. What a verb was to write is then undefined; everything else is as it was. [`Backend::update`] alone
+/// is all or nothing where the error is not [`BackendError::Lost`].
+pub trait Backend: Send {
     /// Takes the rows of the next run.
-    fn feed(&mut self, batch: &Batch);
+    ///
+    /// # Errors
+    /// Whatever keeps the backend from it, here as in all verbs.
+    fn feed(&mut self, batch: &Batch) -> Result<()>;
     /// Runs `ops` first to last.
-    fn forward(&mut self, ops: &[Op]);
+    ///
+    /// # Errors
+    /// As [`Backend::feed`]; so too below.
+    fn forward(&mut self, ops: &[Op]) -> Result<()>;
     /// Runs the backward's entries in their order. Gradients of parameters are added to.
-    fn backward(&mut self, back: &[Pass]);
+    ///
+    /// # Errors
+    /// As above.
+    fn backward(&mut self, back: &[Pass]) -> Result<()>;
     /// Updates the stretches of parameters and clears all gradients; adds to `watch` what it did to those stretches. Nothing
     /// but the gradients is changed if the gradient's norm is not finite.
-    fn update(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Report;
+    ///
+    /// # Errors
+    /// As above.
+    fn update(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Result<Report>;
     /// Forgets all gradients of parameters.
-    fn clear(&mut self);
+    ///
+    /// # Errors
+    /// As above.
+    fn clear(&mut self) -> Result<()>;
     /// Moves the average of the stretches towards the parameters: `average = decay average + (1 - decay) parameters`.
-    fn average(&mut self, groups: &[Group], decay: f64);
+    ///
+    /// # Errors
+    /// As above.
+    fn average(&mut self, groups: &[Group], decay: f64) -> Result<()>;
     /// The values of a tensor (of all its rows).
-    fn read(&self, slot: Slot) -> Vec<f32>;
+    ///
+    /// # Errors
+    /// As above.
+    fn read(&self, slot: Slot) -> Result<Vec<f32>>;
     /// The sum of a tensor's values, in their order: what a loss needs, without a copy.
-    fn sum(&self, slot: Slot) -> f64 {
-        self.read(slot).iter().map(|v| f64::from(*v)).sum()
+    ///
+    /// # Errors
+    /// As above.
+    fn sum(&self, slot: Slot) -> Result<f64> {
+        Ok(self.read(slot)?.iter().map(|v| f64::from(*v)).sum())
     }
     /// What products multiply.
     fn precision(&self) -> Precision {
         Precision::F32
     }
     /// Replaces the values of a tensor.
-    fn write(&mut self, slot: Slot, values: &[f32]);
+    ///
+    /// # Errors
+    /// As above.
+    fn write(&mut self, slot: Slot, values: &[f32]) -> Result<()>;
     /// The same from values that lie the other way round, (cols, rows).
-    fn write_transposed(&mut self, slot: Slot, values: &[f32]) {
-        self.write(slot, &transpose(values, slot.cols, slot.rows));
+    ///
+    /// # Errors
+    /// As above.
+    fn write_transposed(&mut self, slot: Slot, values: &[f32]) -> Result<()> {
+        self.write(slot, &transpose(values, slot.cols, slot.rows))
     }
 }
 
@@ -73,6 +159,9 @@ pub fn transpose(from: &[f32], rows: usize, cols: usize) -> Vec<f32> {
 }
 
 /// Writes the model's constant tables; done once, before the first run.
-pub fn prepare(model: &Model, backend: &mut dyn Backend) {
-    model.constants().for_each(|(slot, values)| backend.write(slot, &values));
+///
+/// # Errors
+/// If the backend cannot write them.
+pub fn prepare(model: &Model, backend: &mut dyn Backend) -> Result<()> {
+    model.constants().try_for_each(|(slot, values)| backend.write(slot, &values))
 }

@@ -1,7 +1,7 @@
 //! Plain loops in f64: slow, obvious, and the judge of every other backend. Written for reading against
 //! the formulas at the head of each op; nobody makes it faster.
 
-use super::{Backend, Report};
+use super::{Backend, Report, Result};
 use crate::model::Model;
 use crate::ops::adamw::{self, Change, Group, Rule};
 use crate::ops::dropout::{Draws, weight_index};
@@ -24,7 +24,7 @@ impl Reference {
     /// Memory for `model`, all zero but its constant tables.
     pub fn new(model: &Model) -> Reference {
         let mut reference = Reference { memory: model.sizes.map(|n| vec![0.0; n]), batch: Batch::default() };
-        super::prepare(model, &mut reference);
+        super::prepare(model, &mut reference).expect("memory takes what it is given");
         reference
     }
     /// A tensor at full precision.
@@ -73,19 +73,22 @@ impl Reference {
 }
 
 impl Backend for Reference {
-    fn feed(&mut self, batch: &Batch) {
+    fn feed(&mut self, batch: &Batch) -> Result<()> {
         self.batch.copy_from(batch);
+        Ok(())
     }
-    fn forward(&mut self, ops: &[Op]) {
+    fn forward(&mut self, ops: &[Op]) -> Result<()> {
         ops.iter().for_each(|op| self.forward_op(op.of(&self.batch)));
+        Ok(())
     }
-    fn backward(&mut self, back: &[Pass]) {
+    fn backward(&mut self, back: &[Pass]) -> Result<()> {
         back.iter().for_each(|pass| match pass.of(&self.batch) {
             Pass::Again(op) => self.forward_op(op),
             Pass::Back(back) => self.backward_op(back),
         });
+        Ok(())
     }
-    fn update(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Report {
+    fn update(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Result<Report> {
         let [_, param, grad, moment1, moment2, ..] = &mut self.memory;
         let norm = groups.iter().flat_map(|g| &grad[g.range.clone()]).map(|g| g * g).sum::<f64>().sqrt();
         let before = if watch.is_empty() { vec![] } else { param.clone() };
@@ -107,24 +110,27 @@ impl Backend for Reference {
                 change.update += (param[i] - before[i]) * (param[i] - before[i]);
             }
         }
-        self.clear();
-        Report { norm, finite: norm.is_finite() }
+        self.clear()?;
+        Ok(Report { norm, finite: norm.is_finite() })
     }
-    fn clear(&mut self) {
+    fn clear(&mut self) -> Result<()> {
         self.memory[Space::Grad as usize].fill(0.0);
+        Ok(())
     }
-    fn average(&mut self, groups: &[Group], decay: f64) {
+    fn average(&mut self, groups: &[Group], decay: f64) -> Result<()> {
         let [_, param, _, _, _, average, ..] = &mut self.memory;
         for i in groups.iter().flat_map(|g| g.range.clone()) {
             average[i] = decay * average[i] + (1.0 - decay) * param[i];
         }
+        Ok(())
     }
-    fn read(&self, slot: Slot) -> Vec<f32> {
-        self.exact(slot).iter().map(|v| *v as f32).collect()
+    fn read(&self, slot: Slot) -> Result<Vec<f32>> {
+        Ok(self.exact(slot).iter().map(|v| *v as f32).collect())
     }
-    fn write(&mut self, slot: Slot, values: &[f32]) {
+    fn write(&mut self, slot: Slot, values: &[f32]) -> Result<()> {
         assert_eq!(values.len(), slot.len(), "values for {slot:?}");
         self.exact_mut(slot).iter_mut().zip(values).for_each(|(to, v)| *to = f64::from(*v));
+        Ok(())
     }
 }
 

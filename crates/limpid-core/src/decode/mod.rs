@@ -10,6 +10,7 @@ mod session;
 pub use sample::{Sampler, likeliest, log_sum_exp};
 pub use session::{SequenceId, Session};
 
+use crate::backend::BackendError;
 use crate::config::{ConfigError, Mask};
 
 /// Why a sequence does not go on.
@@ -101,6 +102,9 @@ pub enum DecodeError {
         /// What differs.
         what: String,
     },
+    /// The backend that runs the model.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
 }
 
 /// How likely a continuation is: logarithms, because products of probabilities soon underflow (contract R197).

@@ -5,22 +5,31 @@
 //! are the same whichever way its tokens came.
 
 use super::DecodeError as Error;
-use crate::backend::{Backend, Cpu};
+use crate::backend::{Backend, BackendError, Cpu};
 use crate::config::{Config, Mask};
 use crate::model::{Model, Use};
+use crate::ops::linear::Precision;
+use crate::ops::simd::Level;
 use crate::ops::{Batch, Op, Span};
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Most rows of one run, unless another number is asked for: longer prompts are fed in pieces of this size.
 const ROWS: usize = 256;
 
-/// Names a sequence of a session; never given twice.
+/// Sessions that were made in this process: each has a number of its own.
+static SESSIONS: AtomicU64 = AtomicU64::new(0);
+
+/// Names a sequence of one session; never given twice, nor known to another session.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
-pub struct SequenceId(u64);
+pub struct SequenceId {
+    session: u64,
+    number: u64,
+}
 
 impl fmt::Display for SequenceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        self.number.fmt(f)
     }
 }
 
@@ -30,13 +39,22 @@ struct Sequence {
     tokens: Vec<u32>,
     /// Of what follows the last token; empty before the first.
     logits: Vec<f32>,
+    /// What `logits` will be when all runs of a call are done.
+    next: Vec<f32>,
+}
+
+impl Sequence {
+    fn new(id: SequenceId) -> Sequence {
+        Sequence { id, tokens: vec![], logits: vec![], next: vec![] }
+    }
 }
 
 /// Sequences that grow, over one model and the backend that runs it.
 pub struct Session {
     model: Model,
-    backend: Box<dyn Backend + Send>,
+    backend: Box<dyn Backend>,
     sequences: Vec<Option<Sequence>>,
+    number: u64,
     opened: u64,
     /// Ops before the head, which are all that a run without outputs needs.
     body: usize,
@@ -48,12 +66,12 @@ impl Session {
     /// fewer than `sequences`, no more than all contexts have); parameters are zero until somebody writes them.
     ///
     /// # Errors
-    /// If the model is not causal or cannot be built.
+    /// If the model is not causal or cannot be built, or `make` fails.
     pub fn new(
         config: &Config,
         sequences: usize,
         rows: usize,
-        make: impl FnOnce(&Model) -> Box<dyn Backend + Send>,
+        make: impl FnOnce(&Model) -> Result<Box<dyn Backend>, BackendError>,
     ) -> Result<Session, Error> {
         config.check()?;
         if config.mask != Mask::Causal {
@@ -62,18 +80,21 @@ impl Session {
         let most = config.context_length.saturating_mul(sequences);
         let model = Model::new(config, Use::Decode { rows: rows.min(most).max(sequences), sequences })?;
         let body = model.ops.iter().position(|op| matches!(op, Op::Gather { .. })).unwrap_or(model.ops.len());
-        let backend = make(&model);
+        let backend = make(&model)?;
         let batch = Batch { context: config.context_length, ..Batch::default() };
         let sequences = (0..sequences).map(|_| None).collect();
-        Ok(Session { model, backend, sequences, opened: 0, body, batch })
+        let number = SESSIONS.fetch_add(1, Relaxed);
+        Ok(Session { model, backend, sequences, number, opened: 0, body, batch })
     }
 
     /// The same on this processor, with `threads` threads.
     ///
     /// # Errors
-    /// As [`Session::new`].
+    /// As [`Session::new`], and if the system gives no such memory or threads.
     pub fn on_cpu(config: &Config, sequences: usize, threads: usize) -> Result<Session, Error> {
-        Session::new(config, sequences, ROWS.min(config.context_length), |model| Box::new(Cpu::new(model, threads)))
+        Session::new(config, sequences, ROWS.min(config.context_length), |model| {
+            Ok(Box::new(Cpu::start(model, threads, Level::best(), Precision::F32)?))
+        })
     }
 
     /// The model.
@@ -90,7 +111,7 @@ impl Session {
     /// Takes the parameters of a model made for another use, parameter by parameter, by name.
     ///
     /// # Errors
-    /// If one is missing there or has another shape; nothing is then changed.
+    /// If one is missing there or has another shape; nothing is then changed. Or if a backend fails.
     pub fn take_parameters(&mut self, model: &Model, backend: &dyn Backend) -> Result<(), Error> {
         let mut found = Vec::with_capacity(self.model.params.len());
         for own in &self.model.params {
@@ -102,8 +123,7 @@ impl Session {
             }
             found.push((own.slot, theirs.slot));
         }
-        found.iter().for_each(|(own, theirs)| self.backend.write(*own, &backend.read(*theirs)));
-        Ok(())
+        Ok(found.iter().try_for_each(|(own, theirs)| self.backend.write(*own, &backend.read(*theirs)?))?)
     }
 
     /// T: the most tokens a sequence may hold.
@@ -123,9 +143,9 @@ impl Session {
     pub fn open(&mut self) -> Result<SequenceId, Error> {
         let sequences = self.sequences.len();
         let place = self.sequences.iter_mut().find(|s| s.is_none()).ok_or(Error::NoRoom { sequences })?;
-        let id = SequenceId(self.opened);
+        let id = SequenceId { session: self.number, number: self.opened };
         self.opened += 1;
-        *place = Some(Sequence { id, tokens: vec![], logits: vec![] });
+        *place = Some(Sequence::new(id));
         Ok(id)
     }
 
@@ -145,7 +165,7 @@ impl Session {
     /// If it is not open.
     pub fn clear(&mut self, id: SequenceId) -> Result<(), Error> {
         let place = self.place(id)?;
-        self.sequences[place] = Some(Sequence { id, tokens: vec![], logits: vec![] });
+        self.sequences[place] = Some(Sequence::new(id));
         Ok(())
     }
 
@@ -207,9 +227,23 @@ impl Session {
     ///
     /// # Errors
     /// If a sequence is not open or there twice, a list is empty, a token is not below the vocabulary's size, or the
-    /// context would overflow. Nothing is then changed.
+    /// context would overflow; or if the backend fails. Nothing is then changed: the same call may be tried again.
     pub fn extend(&mut self, parts: &[(SequenceId, &[u32])]) -> Result<(), Error> {
         let places = self.check(parts)?;
+        let done = self.grow(&places, parts);
+        for (place, held) in &places {
+            let sequence = self.sequences[*place].as_mut().expect("checked to be open");
+            match done {
+                Ok(()) => std::mem::swap(&mut sequence.logits, &mut sequence.next),
+                // what the cache holds of the tokens is written again when they are fed again
+                Err(_) => sequence.tokens.truncate(*held),
+            }
+        }
+        Ok(done?)
+    }
+
+    /// Runs the parts; their logits wait.
+    fn grow(&mut self, places: &[(usize, usize)], parts: &[(SequenceId, &[u32])]) -> Result<(), BackendError> {
         // the part whose turn it is, and how many of its tokens are done
         let (mut at, mut done) = (0, 0);
         while at < parts.len() {
@@ -220,7 +254,7 @@ impl Session {
             batch.spans.clear();
             batch.outputs.clear();
             while at < parts.len() && batch.tokens.len() < self.model.rows {
-                let (sequence, tokens) = (places[at], parts[at].1);
+                let (sequence, tokens) = (places[at].0, parts[at].1);
                 let held = &mut self.sequences[sequence].as_mut().expect("checked to be open").tokens;
                 let (row, past) = (batch.tokens.len(), held.len());
                 let rows = (tokens.len() - done).min(self.model.rows - row);
@@ -234,7 +268,7 @@ impl Session {
                     (at, done) = (at + 1, 0);
                 }
             }
-            self.run(&places[first..at]);
+            self.run(&places[first..at])?;
         }
         Ok(())
     }
@@ -243,7 +277,7 @@ impl Session {
     /// at positions from 0. Gives how many were kept and dropped; a sequence with room is left as it is.
     ///
     /// # Errors
-    /// If the sequence is not open.
+    /// If the sequence is not open; or if the backend fails, and the sequence is then as it was.
     pub fn slide(&mut self, id: SequenceId) -> Result<(usize, usize), Error> {
         let (tokens, context) = (self.tokens(id)?, self.context());
         if tokens.len() < context {
@@ -251,9 +285,13 @@ impl Session {
         }
         let kept = context / 2;
         let latest = tokens[context - kept..].to_vec();
-        self.clear(id)?;
-        if kept > 0 {
-            self.feed(id, &latest)?;
+        let place = self.place(id)?;
+        let full = self.sequences[place].replace(Sequence::new(id));
+        if kept > 0
+            && let Err(error) = self.feed(id, &latest)
+        {
+            self.sequences[place] = full; // it is full, so nothing reads what the cache now lacks
+            return Err(error);
         }
         Ok((kept, context - kept))
     }
@@ -274,31 +312,31 @@ impl Session {
     }
 
     /// Runs the batch; `ended` are the places of its outputs.
-    fn run(&mut self, ended: &[usize]) {
+    fn run(&mut self, ended: &[(usize, usize)]) -> Result<(), BackendError> {
         let batch = &self.batch;
-        self.backend.feed(batch);
+        self.backend.feed(batch)?;
         if ended.is_empty() {
             return self.backend.forward(&self.model.ops[..self.body]);
         }
-        self.backend.forward(&self.model.ops);
+        self.backend.forward(&self.model.ops)?;
         let slot = self.model.logits().expect("a model that decodes has logits").of(batch);
-        let rows = self.backend.read(slot);
-        for (place, row) in ended.iter().zip(rows.chunks_exact(slot.cols)) {
-            let logits = &mut self.sequences[*place].as_mut().expect("checked to be open").logits;
-            logits.clear();
-            logits.extend_from_slice(row);
+        let rows = self.backend.read(slot)?;
+        for ((place, _), row) in ended.iter().zip(rows.chunks_exact(slot.cols)) {
+            let next = &mut self.sequences[*place].as_mut().expect("checked to be open").next;
+            next.clear();
+            next.extend_from_slice(row);
         }
+        Ok(())
     }
 
-    /// The places of the sequences, if all is well.
-    fn check(&self, parts: &[(SequenceId, &[u32])]) -> Result<Vec<usize>, Error> {
-        let mut places = Vec::with_capacity(parts.len());
+    /// The places of the sequences, and how many tokens they hold, if all is well.
+    fn check(&self, parts: &[(SequenceId, &[u32])]) -> Result<Vec<(usize, usize)>, Error> {
+        let mut places: Vec<(usize, usize)> = Vec::with_capacity(parts.len());
         for (id, tokens) in parts {
             let place = self.place(*id)?;
-            if places.contains(&place) {
+            if places.iter().any(|(other, _)| *other == place) {
                 return Err(Error::Twice { id: *id });
             }
-            places.push(place);
             if tokens.is_empty() {
                 return Err(Error::Empty);
             }
@@ -307,6 +345,7 @@ impl Session {
             if tokens.len() > context - held {
                 return Err(Error::Full { held, more: tokens.len(), context });
             }
+            places.push((place, held));
         }
         Ok(places)
     }

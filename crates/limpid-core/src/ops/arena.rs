@@ -15,6 +15,13 @@ pub struct Refused {
     source: io::Error,
 }
 
+impl Refused {
+    /// The system's answer.
+    pub fn answer(&self) -> String {
+        self.source.to_string()
+    }
+}
+
 /// Some f32s, aligned to a page.
 #[derive(Default)]
 pub struct Arena {

@@ -9,7 +9,7 @@
 
 pub mod table;
 
-use crate::backend::Backend;
+use crate::backend::{self, Backend, BackendError};
 use crate::model::{Axes, Model, Param, Tensor, Use};
 use crate::names;
 use crate::ops::classify::{self, Target};
@@ -63,6 +63,9 @@ pub enum Error {
         /// Its axes.
         axes: String,
     },
+    /// The backend that runs the model.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
 }
 
 fn hint(known: &Option<&'static str>, nearest: &Option<String>) -> String {
@@ -201,13 +204,13 @@ impl<'a> Trace<'a> {
         backward: bool,
     ) -> Result<Trace<'a>, Error> {
         let length = fits(model, batch, backward)?;
-        backend.feed(batch);
-        backend.forward(&model.ops);
+        backend.feed(batch)?;
+        backend.forward(&model.ops)?;
         if backward {
             for param in &model.params {
-                backend.write(param.slot.grad(), &vec![0.0; param.slot.len()]);
+                backend.write(param.slot.grad(), &vec![0.0; param.slot.len()])?;
             }
-            backend.backward(&model.back);
+            backend.backward(&model.back)?;
         }
         let sequences = batch.spans.len();
         Ok(Trace { model, backend, batch: batch.clone(), backward, sequences, length })
@@ -240,26 +243,29 @@ impl<'a> Trace<'a> {
             return self.gradient(name, base);
         }
         if let Some(tensor) = self.model.tensor(name) {
-            return Ok(self.tensor(name, tensor, tensor.slot));
+            return self.tensor(name, tensor, tensor.slot);
         }
         match self.model.param(name) {
-            Some(param) => Ok(self.param(name, param, param.slot)),
+            Some(param) => self.param(name, param, param.slot),
             None => Err(self.unknown(name)),
         }
     }
 
     /// One line for every tensor of the forward pass, in its order.
-    pub fn rows(&self) -> Vec<Row> {
+    ///
+    /// # Errors
+    /// If the backend cannot read one.
+    pub fn rows(&self) -> Result<Vec<Row>, Error> {
         let places: Vec<(&str, Slot, std::ops::Range<usize>)> =
             self.model.tensors.iter().map(|t| (t.name.as_str(), t.slot, t.cols.clone())).collect();
         self.names()
-            .filter_map(|name| {
-                let mut row = self.row(name).ok()?;
+            .map(|name| {
+                let mut row = self.row(name)?;
                 let mine = places.iter().position(|(n, ..)| *n == name);
                 let same =
                     |i: usize| places[..i].iter().find(|(_, slot, cols)| (slot, cols) == (&places[i].1, &places[i].2));
                 row.same_as = mine.and_then(same).map(|(name, ..)| name.to_string());
-                Some(row)
+                Ok(row)
             })
             .collect()
     }
@@ -308,13 +314,20 @@ impl<'a> Trace<'a> {
     }
 
     /// The first tensor of the run that is not finite, in the order of the ops; masked scores do not count.
-    pub fn first_not_finite(&self) -> Option<NotFinite> {
+    ///
+    /// # Errors
+    /// If the backend cannot read one.
+    pub fn first_not_finite(&self) -> backend::Result<Option<NotFinite>> {
         let read = |slot: Slot| self.backend.read(slot.of(&self.batch));
-        bad_params(self.model, &read).or_else(|| {
-            self.model.ops.iter().find_map(|op| {
-                bad_output(op, &read).map(|(slot, bad)| NotFinite { name: self.model.name_of(slot), ..bad })
-            })
-        })
+        if let Some(bad) = bad_params(self.model, &read)? {
+            return Ok(Some(bad));
+        }
+        for op in &self.model.ops {
+            if let Some((slot, bad)) = bad_output(op, &read)? {
+                return Ok(Some(NotFinite { name: self.model.name_of(slot), ..bad }));
+            }
+        }
+        Ok(None)
     }
 
     /// The logit lens: what the head would predict if it read `name` (a `[batch pos d_model]` tensor such as
@@ -332,12 +345,15 @@ impl<'a> Trace<'a> {
         let slot = self.model.tensor(&last).ok_or_else(|| self.unknown(&last))?.slot.of(&self.batch);
         let maker = self.model.ops.iter().position(|op| op.output().of(&self.batch) == slot);
         let head = &self.model.ops[maker.map_or(0, |i| i + 1)..];
-        let keep = self.backend.read(slot);
-        self.backend.write(slot, &seen.values);
-        self.backend.forward(head);
+        let keep = self.backend.read(slot)?;
+        let put = |backend: &mut dyn Backend, values: &[f32]| {
+            backend.write(slot, values)?;
+            backend.forward(head)
+        };
+        let seen = put(self.backend, &seen.values);
         let probs = self.get("probs");
-        self.backend.write(slot, &keep);
-        self.backend.forward(head);
+        put(self.backend, &keep)?;
+        seen?;
         Ok(Labelled { name: format!("lens({name})"), ..probs? })
     }
 
@@ -355,7 +371,7 @@ impl<'a> Trace<'a> {
             return Err(Error::NoBackward { name: name.into() });
         }
         if let Some(param) = param {
-            return Ok(self.param(name, param, param.slot.grad()));
+            return self.param(name, param, param.slot.grad());
         }
         match (base, tensor.map(|t| (t, t.grad))) {
             // head and loss are one op, and its ends have gradients of one line each
@@ -375,7 +391,7 @@ impl<'a> Trace<'a> {
                 });
                 Ok(self.labelled(name, Axes::Vocab, slopes))
             }
-            (_, Some((tensor, Some(grad)))) => Ok(self.tensor(name, tensor, grad)),
+            (_, Some((tensor, Some(grad)))) => self.tensor(name, tensor, grad),
             _ => Err(Error::NoGradient { name: name.into(), why: "nothing differentiable depends on it" }),
         }
     }
@@ -391,20 +407,20 @@ impl<'a> Trace<'a> {
         to
     }
 
-    fn param(&self, name: &str, param: &Param, slot: Slot) -> Labelled {
+    fn param(&self, name: &str, param: &Param, slot: Slot) -> Result<Labelled, Error> {
         let axes = names::lookup(name).map_or(vec![], |(entry, _)| entry.axes.split(' ').collect());
-        Labelled { name: name.into(), axes, shape: param.shape(), values: self.backend.read(slot) }
+        Ok(Labelled { name: name.into(), axes, shape: param.shape(), values: self.backend.read(slot)? })
     }
 
     /// A tensor's columns, from its own place or its gradient's.
-    fn tensor(&self, name: &str, tensor: &Tensor, slot: Slot) -> Labelled {
-        let all = self.backend.read(slot.of(&self.batch));
+    fn tensor(&self, name: &str, tensor: &Tensor, slot: Slot) -> Result<Labelled, Error> {
+        let all = self.backend.read(slot.of(&self.batch))?;
         let values = if tensor.cols == (0..slot.cols) {
             all
         } else {
             all.chunks_exact(slot.cols).flat_map(|row| &row[tensor.cols.clone()]).copied().collect()
         };
-        self.labelled(name, tensor.axes, values)
+        Ok(self.labelled(name, tensor.axes, values))
     }
 
     /// Puts names to the axes of stored rows (batch x pos).
@@ -498,37 +514,48 @@ fn bad(values: &[f32], cols: usize, masked: bool) -> Option<NotFinite> {
     Some(NotFinite { name: String::new(), op: "", row: first / cols, column: first % cols, value, count })
 }
 
-fn bad_params(model: &Model, read: &dyn Fn(Slot) -> Vec<f32>) -> Option<NotFinite> {
-    let of = |p: &Param| {
-        bad(&read(p.slot), p.slot.cols, false).map(|bad| NotFinite { name: p.name.clone(), op: "parameter", ..bad })
-    };
-    model.params.iter().find_map(of)
+/// How a tensor is read.
+type Read<'a> = &'a dyn Fn(Slot) -> backend::Result<Vec<f32>>;
+
+fn bad_params(model: &Model, read: Read) -> backend::Result<Option<NotFinite>> {
+    for p in &model.params {
+        if let Some(bad) = bad(&read(p.slot)?, p.slot.cols, false) {
+            return Ok(Some(NotFinite { name: p.name.clone(), op: "parameter", ..bad }));
+        }
+    }
+    Ok(None)
 }
 
 /// What an op made that is not finite: what it makes on the way first.
-fn bad_output(op: &Op, read: &dyn Fn(Slot) -> Vec<f32>) -> Option<(Slot, NotFinite)> {
+fn bad_output(op: &Op, read: Read) -> backend::Result<Option<(Slot, NotFinite)>> {
     let masked = if let Op::Attend { scores, .. } = op { *scores } else { None };
     let mut copy = *op;
     let watched: Vec<Slot> =
         copy.operands().filter(|(access, _)| *access == Access::Watched).map(|(_, slot)| *slot).collect();
-    let of =
-        |slot: Slot| Some((slot, NotFinite { op: op.name(), ..bad(&read(slot), slot.cols, masked == Some(slot))? }));
-    watched.into_iter().chain([op.output()]).find_map(of)
+    for slot in watched.into_iter().chain([op.output()]) {
+        if let Some(bad) = bad(&read(slot)?, slot.cols, masked == Some(slot)) {
+            return Ok(Some((slot, NotFinite { op: op.name(), ..bad })));
+        }
+    }
+    Ok(None)
 }
 
 /// Runs `batch` again, op by op, and names the first tensor that is not finite; parameters come before all. For any
 /// model, with or without shared places: a trainer asks when its loss or its gradient's norm is not finite.
-pub fn find_not_finite(model: &Model, backend: &mut dyn Backend, batch: &Batch) -> Option<NotFinite> {
-    if let Some(bad) = bad_params(model, &|slot| backend.read(slot)) {
-        return Some(bad);
+///
+/// # Errors
+/// If the backend cannot run it.
+pub fn find_not_finite(model: &Model, backend: &mut dyn Backend, batch: &Batch) -> backend::Result<Option<NotFinite>> {
+    if let Some(bad) = bad_params(model, &|slot| backend.read(slot))? {
+        return Ok(Some(bad));
     }
-    backend.feed(batch);
+    backend.feed(batch)?;
     for (i, op) in model.ops.iter().enumerate() {
-        backend.forward(std::slice::from_ref(op));
-        if let Some((slot, bad)) = bad_output(op, &|slot| backend.read(slot.of(batch))) {
+        backend.forward(std::slice::from_ref(op))?;
+        if let Some((slot, bad)) = bad_output(op, &|slot| backend.read(slot.of(batch)))? {
             let name = if slot == op.output() { model.output_name(i).to_string() } else { model.name_of(slot) };
-            return Some(NotFinite { name, ..bad });
+            return Ok(Some(NotFinite { name, ..bad }));
         }
     }
-    None
+    Ok(None)
 }

@@ -56,11 +56,13 @@ pub fn course(text: &Text, config: &Config, recipe: Recipe) -> Result<Course, Tr
     let config = Config { vocab_size: text.vocab_size, context_length: context, ..config.clone() };
     let model = Model::new(&config, Use::Train { batch, context })?;
     let backend = Box::new(Cpu::new(&model, 1));
-    let mut trainer = Trainer::new(model, backend, recipe);
+    let mut trainer = Trainer::new(model, backend, recipe)?;
     let batches = Batches::new(&text.train, batch, context, recipe.seed, Objective::NextToken)?;
     let windows = |tokens| Windows::new("text", tokens, context, Objective::NextToken);
     let (seen, unseen) = (windows(&text.train)?, windows(&text.validation)?);
-    let judge = |t: &mut Trainer, text: &Windows| score(&t.model, &mut *t.backend, text, batch, &mut |_| true).loss();
+    let judge = |t: &mut Trainer, text: &Windows| {
+        score(&t.model, &mut *t.backend, text, batch, &mut |_| true).map(|score| score.loss())
+    };
     let mut course = Course { losses: vec![], validation: vec![], train: f64::NAN };
     for step in 1..=recipe.steps {
         match trainer.step(&batches) {
@@ -69,11 +71,11 @@ pub fn course(text: &Text, config: &Config, recipe: Recipe) -> Result<Course, Tr
             Err(error) => return Err(error),
         }
         if recipe.eval_every > 0 && step % recipe.eval_every == 0 {
-            course.validation.push((step, trainer.averaged(|t| judge(t, &unseen))));
+            course.validation.push((step, trainer.averaged(|t| judge(t, &unseen))??));
         }
     }
     if recipe.eval_every > 0 {
-        course.train = trainer.averaged(|t| judge(t, &seen));
+        course.train = trainer.averaged(|t| judge(t, &seen))??;
     }
     Ok(course)
 }

@@ -2,8 +2,9 @@
 //! task writes what no other task writes and every sum has one order, so the split changes no bit.
 #![allow(unsafe_code)] // tasks write disjoint parts of one matrix; each block says why they are disjoint
 
-use super::CpuError;
 use super::pool::Pool;
+use super::reserve;
+use crate::backend::BackendError;
 use crate::model::Model;
 use crate::ops::arena::Arena;
 use crate::ops::attend;
@@ -43,11 +44,11 @@ impl Crew {
         threads: usize,
         (level, precision): (Level, Precision),
         chunk: usize,
-    ) -> Result<Crew, CpuError> {
+    ) -> Result<Crew, BackendError> {
         let pool = Pool::start(threads)?;
-        let own = |_| Arena::reserve(scratch(model)).map(Mutex::new);
+        let own = |_| reserve(scratch(model)).map(Mutex::new);
         let scratch = (0..pool.threads()).map(own).collect::<Result<_, _>>()?;
-        Ok(Crew { pool, level, precision, scratch, chunk: Mutex::new(Arena::reserve(chunk)?) })
+        Ok(Crew { pool, level, precision, scratch, chunk: Mutex::new(reserve(chunk)?) })
     }
 
     /// Room for a chunk of logits.

@@ -14,10 +14,10 @@ mod pool;
 pub mod roof;
 mod update;
 
-use super::{Backend, Report};
+use super::{Backend, BackendError, Report, Result};
 use crate::model::{Model, Use};
 use crate::ops::adamw::{Change, Group, Rule};
-use crate::ops::arena::{Arena, Refused};
+use crate::ops::arena::Arena;
 use crate::ops::classify;
 use crate::ops::linear::Precision;
 use crate::ops::linear::gemm::Packed;
@@ -28,27 +28,13 @@ use backward::Parameters;
 use crew::Crew;
 use pool::Pool;
 use std::collections::HashMap;
-use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Why a [`Cpu`] cannot be made.
-#[derive(Debug, thiserror::Error)]
-pub enum CpuError {
-    /// The system has a limit on threads, or no room for a stack.
-    #[error("cannot start thread {thread} of {threads}: {source}; ask for fewer threads")]
-    Thread {
-        /// Which, from 1.
-        thread: usize,
-        /// Of how many.
-        threads: usize,
-        /// The system's answer.
-        source: io::Error,
-    },
-    /// Memory that the system does not give.
-    #[error(transparent)]
-    Memory(#[from] Refused),
+/// Memory for what a [`Cpu`] begins with.
+fn reserve(len: usize) -> Result<Arena> {
+    Arena::reserve(len).map_err(|refused| BackendError::refused("the model and its scratch", &refused))
 }
 
 /// The f32 backend.
@@ -184,13 +170,13 @@ impl Cpu {
     ///
     /// # Errors
     /// If the system gives no such memory, or does not start the threads.
-    pub fn start(model: &Model, threads: usize, level: Level, precision: Precision) -> Result<Cpu, CpuError> {
-        let arena = |space: Space, wanted: bool| Arena::reserve(if wanted { model.sizes[space as usize] } else { 0 });
+    pub fn start(model: &Model, threads: usize, level: Level, precision: Precision) -> Result<Cpu> {
+        let arena = |space: Space, wanted: bool| reserve(if wanted { model.sizes[space as usize] } else { 0 });
         let (differentiates, trains) = (!model.back.is_empty(), matches!(model.purpose, Use::Train { .. }));
         let decodes = matches!(model.purpose, Use::Decode { .. });
         let crew = Crew::new(model, threads, (level, precision), chunk(model))?;
         let lanes = lanes(model, crew.pool.threads());
-        let lane = |_| -> Result<RwLock<Lane>, CpuError> {
+        let lane = |_| -> Result<RwLock<Lane>> {
             let (act, act_grad) = (arena(Space::Act, true)?, arena(Space::ActGrad, differentiates)?);
             let stat = arena(Space::Stat, true)?;
             let lane = Lane { first: 0, batch: Batch::default(), act, act_grad, stat };
@@ -210,7 +196,7 @@ impl Cpu {
             moment2: arena(Space::Moment2, trains)?,
             average: arena(Space::Average, trains)?,
             room: Arena::default(),
-            lanes: (0..lanes).map(lane).collect::<Result<_, _>>()?,
+            lanes: (0..lanes).map(lane).collect::<Result<_>>()?,
             serving: decodes.then(|| Serving {
                 cache,
                 packed: HashMap::new(),
@@ -220,11 +206,11 @@ impl Cpu {
             }),
             solo: (0..if alone(model, threads) { crew.pool.threads() } else { 0 })
                 .map(|_| Crew::new(model, 1, (level, precision), 0))
-                .collect::<Result<_, _>>()?,
+                .collect::<Result<_>>()?,
             crew,
             partial: vec![0.0; model.sizes[Space::Param as usize].div_ceil(update::PART) + 3 * model.params.len()],
         };
-        super::prepare(model, &mut cpu);
+        super::prepare(model, &mut cpu)?;
         Ok(cpu)
     }
 
@@ -256,7 +242,7 @@ impl Cpu {
     ///
     /// # Errors
     /// If one does not start.
-    pub fn can_start(threads: usize) -> Result<(), CpuError> {
+    pub fn can_start(threads: usize) -> Result<()> {
         Pool::start(threads).map(drop)
     }
 
@@ -311,6 +297,11 @@ impl Cpu {
         }
     }
 
+    /// Forgets all gradients: whoever adds to one next overwrites it.
+    fn forget(&mut self) {
+        self.blank.iter_mut().for_each(|(_, blank)| *blank.get_mut() = true);
+    }
+
     /// Calls `f` with the parts of a tensor, first rows first, and the element of the tensor each begins at.
     fn parts(&self, slot: Slot, mut f: impl FnMut(usize, &mut [f32])) {
         for lane in &self.lanes {
@@ -327,10 +318,11 @@ impl Backend for Cpu {
     fn precision(&self) -> Precision {
         self.crew.precision
     }
-    fn feed(&mut self, batch: &Batch) {
+    fn feed(&mut self, batch: &Batch) -> Result<()> {
         let n = self.lanes.len();
         if n == 1 {
-            return Lane::write(&self.lanes[0]).batch.copy_from(batch);
+            Lane::write(&self.lanes[0]).batch.copy_from(batch);
+            return Ok(());
         }
         // sequences that do not lie one after the other cannot be shared out
         let ends = batch.spans.iter().map(|s| s.row + s.rows);
@@ -348,8 +340,9 @@ impl Backend for Cpu {
             };
             lane.first = lane.batch.take(batch, share);
         }
+        Ok(())
     }
-    fn forward(&mut self, ops: &[Op]) {
+    fn forward(&mut self, ops: &[Op]) -> Result<()> {
         // the head has chunks of logits: all threads share each lane's
         let body = ops.iter().position(|op| matches!(op, Op::Classify { .. })).unwrap_or(ops.len());
         let (body, head) = ops.split_at(body);
@@ -364,8 +357,9 @@ impl Backend for Cpu {
                 forward::run(op.of(&lane.batch), &self.weights, lane, &self.crew, None);
             }
         }
+        Ok(())
     }
-    fn backward(&mut self, back: &[Pass]) {
+    fn backward(&mut self, back: &[Pass]) -> Result<()> {
         let is_head = |pass: &Pass| pass.back().is_some_and(|back| back.dy.is_none());
         let (head, body) = back.split_at(back.iter().rposition(is_head).map_or(0, |head| head + 1));
         for pass in head {
@@ -390,7 +384,7 @@ impl Backend for Cpu {
                     }
                 }
             }
-            return;
+            return Ok(());
         }
         self.on_lanes(|lane, weights, crew, _| {
             for pass in body {
@@ -408,56 +402,60 @@ impl Backend for Cpu {
                 backward::parameters(back.of(&lane.batch), &lane, &to, &solo[id]);
             }
         });
+        Ok(())
     }
-    fn update(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Report {
+    fn update(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Result<Report> {
         self.update_parameters(groups, rule, watch)
     }
-    fn clear(&mut self) {
-        self.blank.iter_mut().for_each(|(_, blank)| *blank.get_mut() = true);
+    fn clear(&mut self) -> Result<()> {
+        self.forget();
+        Ok(())
     }
-    fn average(&mut self, groups: &[Group], decay: f64) {
-        self.average_parameters(groups, decay);
+    fn average(&mut self, groups: &[Group], decay: f64) -> Result<()> {
+        self.average_parameters(groups, decay)
     }
-    fn read(&self, slot: Slot) -> Vec<f32> {
+    fn read(&self, slot: Slot) -> Result<Vec<f32>> {
         if let (Space::Param, Some(Serving { packed, tables, .. })) = (slot.space, &self.serving)
             && let Some(packed) = packed.get(&slot.at).filter(|_| !tables.contains(&slot))
         {
-            return (0..slot.len()).map(|i| packed.at(i % slot.cols, i / slot.cols)).collect();
+            return Ok((0..slot.len()).map(|i| packed.at(i % slot.cols, i / slot.cols)).collect());
         }
         if self.blank.iter().any(|(other, blank)| *other == slot && blank.load(Relaxed)) {
-            return vec![0.0; slot.len()];
+            return Ok(vec![0.0; slot.len()]);
         }
         if let Some(memory) = self.shared(slot.space) {
-            return memory[slot.range()].to_vec();
+            return Ok(memory[slot.range()].to_vec());
         }
         let mut values = vec![0.0; slot.len()];
         self.parts(slot, |from, part| values[from..from + part.len()].copy_from_slice(part));
-        values
+        Ok(values)
     }
-    fn sum(&self, slot: Slot) -> f64 {
+    fn sum(&self, slot: Slot) -> Result<f64> {
         let mut sum = 0.0;
         let mut add = |values: &[f32]| values.iter().for_each(|v| sum += f64::from(*v));
         match self.shared(slot.space) {
             Some(memory) => add(&memory[slot.range()]),
             None => self.parts(slot, |_, part| add(part)),
         }
-        sum
+        Ok(sum)
     }
-    fn write_transposed(&mut self, slot: Slot, values: &[f32]) {
-        if !self.pack(slot, Mat::new(values, slot.rows)) {
-            self.write(slot, &super::transpose(values, slot.cols, slot.rows));
+    fn write_transposed(&mut self, slot: Slot, values: &[f32]) -> Result<()> {
+        if self.pack(slot, Mat::new(values, slot.rows)) {
+            return Ok(());
         }
+        self.write(slot, &super::transpose(values, slot.cols, slot.rows))
     }
-    fn write(&mut self, slot: Slot, values: &[f32]) {
+    fn write(&mut self, slot: Slot, values: &[f32]) -> Result<()> {
         if self.pack(slot, Mat::new(values, slot.cols).t()) {
-            return;
+            return Ok(());
         }
         if slot.space == Space::Grad {
             self.fill_blanks(slot.range());
         }
         let memory = match slot.space {
             Space::Act | Space::ActGrad | Space::Stat => {
-                return self.parts(slot, |from, part| part.copy_from_slice(&values[from..from + part.len()]));
+                self.parts(slot, |from, part| part.copy_from_slice(&values[from..from + part.len()]));
+                return Ok(());
             }
             Space::Const => &mut self.weights.konst,
             Space::Param => &mut self.weights.param,
@@ -468,5 +466,6 @@ impl Backend for Cpu {
             Space::Cache => &mut self.serving.as_mut().expect("only decoding has a cache").cache,
         };
         memory[slot.range()].copy_from_slice(values);
+        Ok(())
     }
 }

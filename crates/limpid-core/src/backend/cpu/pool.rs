@@ -6,7 +6,7 @@
 //! Which thread does which task changes nothing else, because a task writes what no other task writes.
 #![allow(unsafe_code)] // a borrowed job is lent to threads that give it back before `run` returns
 
-use super::CpuError;
+use crate::backend::BackendError;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
@@ -59,7 +59,7 @@ impl Pool {
     ///
     /// # Errors
     /// If one cannot be started: the system has a limit on threads, or no memory for its stack.
-    pub fn start(threads: usize) -> Result<Pool, CpuError> {
+    pub fn start(threads: usize) -> Result<Pool, BackendError> {
         Pool::by(threads, |thread, work| thread.spawn(work))
     }
 
@@ -74,7 +74,7 @@ impl Pool {
     fn by(
         threads: usize,
         spawn: impl Fn(Builder, Box<dyn FnOnce() + Send>) -> io::Result<JoinHandle<()>>,
-    ) -> Result<Pool, CpuError> {
+    ) -> Result<Pool, BackendError> {
         let cores = std::thread::available_parallelism().map_or(threads, |n| n.get());
         let shared = Arc::new(Shared {
             job: Mutex::new(None),
@@ -94,7 +94,9 @@ impl Pool {
                 Builder::new().name(format!("limpid-{id}")).stack_size(STACK),
                 Box::new(move || serve(&shared, id)),
             );
-            pool.workers.push(worker.map_err(|source| CpuError::Thread { thread: id + 1, threads, source })?);
+            let worker =
+                worker.map_err(|error| BackendError::Thread { thread: id + 1, threads, what: error.to_string() });
+            pool.workers.push(worker?);
         }
         Ok(pool)
     }

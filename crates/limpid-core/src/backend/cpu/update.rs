@@ -3,7 +3,7 @@
 #![allow(unsafe_code)] // threads take matrices of their own; the block says why they are disjoint
 
 use super::crew::Crew;
-use super::{Backend, Cpu, Report};
+use super::{BackendError, Cpu, Report, Result};
 use crate::ops::adamw::{self, Change, Group, Measure, Rule};
 use crate::ops::arena::Arena;
 use crate::ops::linear::gemm::Start;
@@ -19,13 +19,18 @@ pub const PART: usize = 1 << 16;
 const BLOCK: usize = 1 << 12;
 
 impl Cpu {
-    pub(super) fn update_parameters(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Report {
+    pub(super) fn update_parameters(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Result<Report> {
+        // what may be refused comes first, so that nothing has changed then
+        let elements = muon::waves(groups).map(|wave| muon::place(wave, wave.len() - 1).end).max().unwrap_or(0);
+        if self.room.len() < elements {
+            self.room = Arena::reserve(elements).map_err(|refused| BackendError::refused("update", &refused))?;
+        }
         self.fill_blanks(0..self.grad.len());
-        self.clear(); // once they are used below
+        self.forget(); // once they are used below
         let Cpu { weights, grad, moment1, moment2, room, crew, solo, partial, .. } = self;
         let norm = norm(groups, grad, crew, partial);
         if !norm.is_finite() {
-            return Report { norm, finite: false };
+            return Ok(Report { norm, finite: false });
         }
         let clip = rule.clip(norm) as f32;
         for wave in muon::waves(groups) {
@@ -38,10 +43,10 @@ impl Cpu {
                 step(group, (rule, clip), ahead, g, memories, crew, watch);
             }
         }
-        Report { norm, finite: true }
+        Ok(Report { norm, finite: true })
     }
 
-    pub(super) fn average_parameters(&mut self, groups: &[Group], decay: f64) {
+    pub(super) fn average_parameters(&mut self, groups: &[Group], decay: f64) -> Result<()> {
         let Cpu { weights, average, crew, .. } = self;
         for Group { range, .. } in groups {
             let w = &weights.param[range.clone()];
@@ -49,6 +54,7 @@ impl Cpu {
                 crew.level.run(Blend { to, own: decay as f32, from: &w[rows], part: (1.0 - decay) as f32 });
             });
         }
+        Ok(())
     }
 }
 
@@ -148,10 +154,6 @@ fn make_orthogonal(
     solo: &[Crew],
 ) {
     let matrices = wave.iter().filter(|group| group.matrix.is_some()).count();
-    let elements = muon::place(wave, wave.len() - 1).end;
-    if room.len() < elements {
-        *room = Arena::new(elements);
-    }
     assert!(wave.is_sorted_by(|a, b| a.range.end <= b.range.start), "groups of parameters overlap");
     let (moment, room) = (Shared::new(moment, 1), Shared::new(room, 1));
     let one = |i: usize, crew: &Crew| {
