@@ -40,7 +40,7 @@ impl Bench {
         if !self.wants(name) {
             return;
         }
-        let mut roof = Roof::multiply_adds(1, self.level, precision);
+        let mut roof = Roof::multiply_adds(1, self.level, precision).unwrap();
         roof.measure(20);
         let seconds = best(f);
         let roof = roof.measure(20);
@@ -97,7 +97,7 @@ fn products(bench: &Bench) {
         // decoding: one row, weights larger than the caches
         let (o, i) = (16 * 3072, 768);
         let w = values(o * i);
-        let packed = Packed::new(level, precision, Mat::new(&w, i).t());
+        let packed = Packed::new(level, precision, Mat::new(&w, i).t()).unwrap();
         let (x, mut y) = (values(i), vec![0.0; o]);
         bench.bytes(&format!("product {precision} one row of {o}x{i}, packed"), packed.bytes() / 4, || {
             gemm_packed(level, MatMut::new(&mut y, o), Mat::new(&x, i), &packed, 0, false, &mut scratch);

@@ -121,7 +121,7 @@ fn train(args: &TrainArgs) -> Result<()> {
     let model = trainable(&config, &recipe, &Default::default(), args.machine.threads(), (program(), args.memory))?;
     fits(&model, Some(&recipe), args.machine.threads(), "training this model")?;
     let (threads, level) = (args.machine.threads(), args.machine.level());
-    let mut roof = Roof::multiply_adds(threads, level, args.machine.precision);
+    let mut roof = Roof::multiply_adds(threads, level, args.machine.precision)?;
     roof.measure(READINGS);
     let flops = step_flops(&model, &recipe);
     let text = Tokens::of(ids(recipe.batch_size * recipe.context + 10_000, config.vocab_size));
@@ -169,7 +169,7 @@ fn prefill(args: &PrefillArgs) -> Result<()> {
     let mut session = session(&args.model, &args.machine)?;
     let tokens = ids(args.tokens.clamp(1, session.context()), session.model().config.vocab_size);
     let body: f64 = session.model().flops(1, tokens.len().div_ceil(2)) * tokens.len() as f64;
-    let mut roof = Roof::multiply_adds(threads, level, args.machine.precision);
+    let mut roof = Roof::multiply_adds(threads, level, args.machine.precision)?;
     roof.measure(READINGS);
     let mut times = vec![];
     for round in 0..6 {
@@ -203,7 +203,7 @@ fn prefill(args: &PrefillArgs) -> Result<()> {
 fn decode(args: &DecodeArgs) -> Result<()> {
     let (threads, level) = (args.machine.threads(), args.machine.level());
     let mut session = session(&args.model, &args.machine)?;
-    let mut roof = Roof::reads(threads, level);
+    let mut roof = Roof::reads(threads, level)?;
     roof.measure(PASSES);
     let id = session.open()?;
     session.feed(id, &[0])?;

@@ -34,9 +34,10 @@ pub fn run(args: Args) -> Result<()> {
         .as_deref()
         .and_then(|t| t.lines().find(|l| l.starts_with("model name"))?.split_once(": "))
         .map_or("unknown", |(_, name)| name);
-    let roof = |threads, precision| Roof::multiply_adds(threads, level, precision).measure(READINGS);
-    let (one, all, half) = (roof(1, Precision::F32), roof(threads, Precision::F32), roof(threads, Precision::Bf16));
-    let read = Roof::reads(threads, level).measure(PASSES);
+    let roof =
+        |threads, precision| Roof::multiply_adds(threads, level, precision).map(|mut roof| roof.measure(READINGS));
+    let (one, all, half) = (roof(1, Precision::F32)?, roof(threads, Precision::F32)?, roof(threads, Precision::Bf16)?);
+    let read = Roof::reads(threads, level)?.measure(PASSES);
     let memory = memory();
     if args.json {
         return show::json(&serde_json::json!({

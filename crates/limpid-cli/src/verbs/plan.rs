@@ -180,7 +180,7 @@ pub fn run(args: Args) -> Result<()> {
     let level = args.train.machine.level();
     let tokens_step = recipe.batch_size * recipe.context * recipe.accumulate;
     let flops = step_flops(model, recipe);
-    let mut roof = Roof::multiply_adds(threads, level, args.train.machine.precision);
+    let mut roof = Roof::multiply_adds(threads, level, args.train.machine.precision)?;
     let guess = (1.0 + extra_work(model, recipe)) * flops / (roof.measure(READINGS) * REACHED);
     let measured = measure(&job, &args.train.machine, args.train.memory, guess);
     let step_seconds = measured.as_ref().map_or(guess, |m| m.seconds);

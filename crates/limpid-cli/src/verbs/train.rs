@@ -430,7 +430,7 @@ pub fn run(args: Args) -> Result<()> {
         let (again, within) = (made_again(&job.model, &recipe), show::bytes(budget));
         say(format!("within {within} of memory; made again in the backward: {again}"));
     }
-    let mut roof = Roof::multiply_adds(threads, level, args.machine.precision);
+    let mut roof = Roof::multiply_adds(threads, level, args.machine.precision)?;
     roof.measure(READINGS);
     let flops = step_flops(&job.model, &recipe);
 

@@ -46,14 +46,6 @@ impl Arena {
         Ok(Arena { map: Some(map) })
     }
 
-    /// The same for what is small or has been asked for before.
-    ///
-    /// # Panics
-    /// If the system gives no such memory.
-    pub fn new(len: usize) -> Arena {
-        Arena::reserve(len).unwrap_or_else(|refused| panic!("{refused}"))
-    }
-
     /// Takes memory page by page, where much of it will not be touched.
     pub fn small_pages(&self) {
         #[cfg(target_os = "linux")]
@@ -91,7 +83,7 @@ mod tests {
     #[test]
     fn it_is_zero_aligned_and_as_long_as_asked() {
         for len in [0, 1, 1000, 1 << 20] {
-            let mut arena = Arena::new(len);
+            let mut arena = Arena::reserve(len).unwrap();
             assert!(arena.len() == len && arena.iter().all(|v| *v == 0.0));
             assert!(len == 0 || (arena.as_ptr() as usize).is_multiple_of(4096));
             arena.fill(1.5);

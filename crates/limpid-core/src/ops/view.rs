@@ -10,15 +10,15 @@ use std::{marker::PhantomData, ops::Range, slice};
 #[derive(Clone, Copy)]
 pub struct Mat<'a> {
     /// The elements.
-    pub data: &'a [f32],
+    pub(crate) data: &'a [f32],
     /// Rows.
-    pub rows: usize,
+    pub(crate) rows: usize,
     /// Columns.
-    pub cols: usize,
+    pub(crate) cols: usize,
     /// Elements from one row to the next.
-    pub row_stride: usize,
+    pub(crate) row_stride: usize,
     /// Elements from one column to the next.
-    pub col_stride: usize,
+    pub(crate) col_stride: usize,
 }
 
 impl<'a> Mat<'a> {
@@ -36,12 +36,16 @@ impl<'a> Mat<'a> {
     }
     /// Every element is inside `data`: what the kernels' unchecked loads rely on.
     #[track_caller]
-    pub fn check(&self) {
-        let last = match (self.rows, self.cols) {
+    pub(crate) fn check(&self) {
+        let (rows, cols) = match (self.rows, self.cols) {
             (0, _) | (_, 0) => return,
-            (rows, cols) => (rows - 1) * self.row_stride + (cols - 1) * self.col_stride,
+            (rows, cols) => (rows - 1, cols - 1),
         };
-        assert!(last < self.data.len(), "a {}x{} matrix in {} elements", self.rows, self.cols, self.data.len());
+        // strides are the caller's, so these may be numbers that no usize holds
+        let last = rows.checked_mul(self.row_stride).zip(cols.checked_mul(self.col_stride));
+        let last = last.and_then(|(down, along)| down.checked_add(along));
+        let inside = last.is_some_and(|last| last < self.data.len());
+        assert!(inside, "a {}x{} matrix in {} elements", self.rows, self.cols, self.data.len());
     }
     /// Rows and columns exchanged.
     pub fn t(self) -> Mat<'a> {
@@ -123,8 +127,8 @@ impl<'a> MatMut<'a> {
     /// Some rows and columns of it, while it is not used itself.
     pub fn part(&mut self, rows: Range<usize>, cols: Range<usize>) -> MatMut<'_> {
         assert!(rows.start <= rows.end && rows.end <= self.rows && cols.start <= cols.end && cols.end <= self.cols);
-        // SAFETY: inside the matrix by the assert (an empty part is never dereferenced); exclusive by the borrow.
-        let at = unsafe { self.at.add(rows.start * self.stride + cols.start) };
+        // inside the matrix, but for an empty part, which is never dereferenced; exclusive by the borrow
+        let at = self.at.wrapping_add(rows.start * self.stride + cols.start);
         MatMut { at, rows: rows.len(), cols: cols.len(), stride: self.stride, lifetime: PhantomData }
     }
     /// Sets every element.
@@ -167,8 +171,8 @@ impl<'a> Shared<'a> {
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn part(&self, rows: Range<usize>, cols: Range<usize>) -> MatMut<'_> {
         assert!(rows.start <= rows.end && rows.end <= self.rows && cols.start <= cols.end && cols.end <= self.cols);
-        // SAFETY: within the matrix by the assert; unaliased by the caller's promise.
-        let at = unsafe { self.at.add(rows.start * self.cols + cols.start) };
+        // inside the matrix, but for an empty part, which is never dereferenced; unaliased by the caller's promise
+        let at = self.at.wrapping_add(rows.start * self.cols + cols.start);
         MatMut { at, rows: rows.len(), cols: cols.len(), stride: self.cols, lifetime: PhantomData }
     }
 }
@@ -183,6 +187,33 @@ mod tests {
         let m = Mat::new(&data, 4);
         assert_eq!((m.at(2, 1), m.t().at(1, 2), m.rows(1..3).at(1, 1)), (9.0, 9.0, 9.0));
         assert_eq!((m.cols(1..3).at(2, 0), m.t().rows(1..3).at(0, 2)), (9.0, 9.0));
+    }
+
+    #[test]
+    fn a_view_beyond_its_memory_is_refused() {
+        let data = [0.0; 12];
+        let fits = |rows: usize, cols: usize, stride: usize| {
+            let Err(said) = std::panic::catch_unwind(|| Mat::strided(&data, rows, cols, stride)) else { return true };
+            let said = said.downcast::<String>().expect("a message");
+            assert_eq!(*said, format!("a {rows}x{cols} matrix in 12 elements"));
+            false
+        };
+        assert!(fits(3, 4, 4) && fits(2, 4, 8) && fits(1, 12, usize::MAX) && fits(5, 3, 0) && fits(0, 99, 99));
+        assert!(!fits(3, 4, 5) && !fits(4, 4, 4) && !fits(1, 13, 0));
+        // the last element's place, as a usize wraps: 0, 1 and 2
+        let half = usize::MAX / 2 + 1;
+        assert!(!fits(3, 1, half) && !fits(2, 3, usize::MAX) && !fits(half + 1, 1, 2) && !fits(3, 3, half));
+    }
+
+    #[test]
+    fn a_part_of_nothing_lies_anywhere() {
+        let mut data = [0.0; 12];
+        let mut all = MatMut::new(&mut data, 4);
+        all.part(3..3, 4..4).fill(1.0);
+        all.part(2..3, 4..4).fill(1.0);
+        assert_eq!(all.part(3..3, 2..4).rows(), 0);
+        all.part(2..3, 3..4).fill(2.0);
+        assert_eq!(data.iter().sum::<f32>(), 2.0);
     }
 
     #[test]

@@ -130,15 +130,19 @@ impl Crew {
     }
 
     /// Packs b whole.
-    pub fn pack(&self, b: Mat) -> Packed {
-        let mut packed = Packed::room(self.level, self.precision, (b.rows, b.cols));
+    ///
+    /// # Errors
+    /// If the system gives no memory for it.
+    pub fn pack(&self, b: Mat) -> Result<Packed, BackendError> {
+        let room = Packed::room(self.level, self.precision, (b.rows, b.cols));
+        let mut packed = room.map_err(|refused| BackendError::refused("packing a weight", &refused))?;
         let to = Shared::new(&mut packed.data, packed.panel);
         self.pool.run(to.rows(), &|task, _| {
             // SAFETY: each task takes its own panel.
             let to = unsafe { to.part(task..task + 1, 0..to.cols()) };
             gemm::pack_panel(self.level, self.precision, to.into_whole(), b, task);
         });
-        packed
+        Ok(packed)
     }
 
     /// The same with b packed.

@@ -84,8 +84,7 @@ pub fn run(op: Op, weights: &Weights, lane: &mut Lane, crew: &Crew, serving: Opt
             let (weights, bias) = (of(w), b.map(of));
             let cols = x.cols;
             let [x, y] = pick(act, [x, y]);
-            let packed =
-                serving.map(|s| &*s.packed.entry(w.at).or_insert_with(|| crew.pack(Mat::new(weights, cols).t())));
+            let packed = serving.map(|s| &s.packed[&w.at]);
             crew.linear(y, Mat::new(x, cols), weights, bias, packed);
         }
         Op::Rotate { x, y, angles, heads } => {

@@ -275,16 +275,29 @@ impl Cpu {
     }
 
     /// Keeps a weight packed, given as (in, out), where products alone read it. Returns whether that is so.
-    fn pack(&mut self, slot: Slot, values: Mat) -> bool {
+    fn pack(&mut self, slot: Slot, values: Mat) -> Result<bool> {
         let (Space::Param, Some(Serving { packed, tables, .. })) = (slot.space, &mut self.serving) else {
-            return false;
+            return Ok(false);
         };
         packed.remove(&slot.at);
         let alone = slot.rows > 1 && !tables.contains(&slot);
         if alone {
-            packed.insert(slot.at, self.crew.pack(values));
+            packed.insert(slot.at, self.crew.pack(values)?);
         }
-        alone
+        Ok(alone)
+    }
+
+    /// Packs the weights of products that are not: tables that lie plain, too, and what nobody wrote.
+    fn pack_all(&mut self, ops: &[Op]) -> Result<()> {
+        let Some(Serving { packed, .. }) = &mut self.serving else { return Ok(()) };
+        for op in ops {
+            if let Op::Linear { w, .. } = op
+                && !packed.contains_key(&w.at)
+            {
+                packed.insert(w.at, self.crew.pack(Mat::new(self.weights.of(*w), w.cols).t())?);
+            }
+        }
+        Ok(())
     }
 
     /// Writes the zeros of the gradients that nothing was added to, where they meet `range`.
@@ -343,6 +356,7 @@ impl Backend for Cpu {
         Ok(())
     }
     fn forward(&mut self, ops: &[Op]) -> Result<()> {
+        self.pack_all(ops)?;
         // the head has chunks of logits: all threads share each lane's
         let body = ops.iter().position(|op| matches!(op, Op::Classify { .. })).unwrap_or(ops.len());
         let (body, head) = ops.split_at(body);
@@ -440,13 +454,13 @@ impl Backend for Cpu {
         Ok(sum)
     }
     fn write_transposed(&mut self, slot: Slot, values: &[f32]) -> Result<()> {
-        if self.pack(slot, Mat::new(values, slot.rows)) {
+        if self.pack(slot, Mat::new(values, slot.rows))? {
             return Ok(());
         }
         self.write(slot, &super::transpose(values, slot.cols, slot.rows))
     }
     fn write(&mut self, slot: Slot, values: &[f32]) -> Result<()> {
-        if self.pack(slot, Mat::new(values, slot.cols).t()) {
+        if self.pack(slot, Mat::new(values, slot.cols).t())? {
             return Ok(());
         }
         if slot.space == Space::Grad {

@@ -4,6 +4,7 @@
 #![allow(unsafe_code)] // instructions that `Level` proves are there
 
 use super::pool::Pool;
+use crate::backend::{BackendError, Result};
 use crate::ops::arena::Arena;
 use crate::ops::linear::Precision;
 use crate::ops::simd::{Kernel, Level, MulAdd, fma};
@@ -40,17 +41,24 @@ const PART: usize = 1 << 18;
 
 impl Roof {
     /// Of multiply-adds, in floating-point operations a second, two for each.
-    pub fn multiply_adds(threads: usize, level: Level, precision: Precision) -> Roof {
+    ///
+    /// # Errors
+    /// If a thread cannot be started.
+    pub fn multiply_adds(threads: usize, level: Level, precision: Precision) -> Result<Roof> {
         // without the dot product, bf16 is multiplied as f32
         let pairs = precision == Precision::Bf16 && level.has_dot();
-        Roof { pool: Pool::new(threads), level, work: Work::MultiplyAdds { times: 1 << 10, pairs }, best: 0.0 }
+        Ok(Roof { pool: Pool::start(threads)?, level, work: Work::MultiplyAdds { times: 1 << 10, pairs }, best: 0.0 })
     }
 
     /// Of reading memory, in bytes a second.
-    pub fn reads(threads: usize, level: Level) -> Roof {
-        let mut data = Arena::new(MEMORY / 4);
+    ///
+    /// # Errors
+    /// If a thread cannot be started, or the system refuses the half gigabyte that is read.
+    pub fn reads(threads: usize, level: Level) -> Result<Roof> {
+        let data = Arena::reserve(MEMORY / 4);
+        let mut data = data.map_err(|refused| BackendError::refused("a reading of memory", &refused))?;
         data.fill(1.0);
-        Roof { pool: Pool::new(threads), level, work: Work::Reads(data), best: 0.0 }
+        Ok(Roof { pool: Pool::start(threads)?, level, work: Work::Reads(data), best: 0.0 })
     }
 
     /// Takes so many readings, of a millisecond for multiply-adds and of one pass for reads; the best of all so far.
@@ -211,12 +219,12 @@ mod tests {
         const ROWS: usize = 48;
         for level in Level::available() {
             for precision in [Precision::F32, Precision::Bf16] {
-                let mut roof = Roof::multiply_adds(1, level, precision);
+                let mut roof = Roof::multiply_adds(1, level, precision).unwrap();
                 roof.measure(5);
                 // without the dot product, unpacking would be in the way
                 let held = if level.has_dot() { precision } else { Precision::F32 };
                 let (inner, width) = (gemm::K_BLOCK, gemm::width(level));
-                let b = Packed::new(level, held, Mat::new(&vec![0.5; inner * width], width));
+                let b = Packed::new(level, held, Mat::new(&vec![0.5; inner * width], width)).unwrap();
                 let (a, mut c, mut scratch) =
                     (vec![0.5; ROWS * inner], vec![0.0; ROWS * width], vec![0.0; gemm::SCRATCH]);
                 let mut times = 1;

@@ -14,7 +14,7 @@
 //! One AVX-512 core with a roof of 171 GFLOP/s: nano's shapes (384 x 512 x 128) 148 to 171, GPT-2's (256 x 768 x 768) 130 to 140,
 //! with weights that come from memory 120 to 130; one packed row 18 to 28 GB/s, as fast as a copy.
 
-use super::super::arena::Arena;
+use super::super::arena::{Arena, Refused};
 use super::super::simd::{Kernel, Level, MulAdd};
 use super::super::view::{Mat, MatMut};
 use super::{Precision, tile};
@@ -322,18 +322,25 @@ pub fn pack_panel(level: Level, precision: Precision, to: &mut [f32], b: Mat, i:
 
 impl Packed {
     /// Room for a (rows, cols) matrix.
-    pub fn room(level: Level, precision: Precision, (rows, cols): (usize, usize)) -> Packed {
+    ///
+    /// # Errors
+    /// If the system gives no such memory.
+    pub fn room(level: Level, precision: Precision, (rows, cols): (usize, usize)) -> Result<Packed, Refused> {
         let (width, pairs) = (width(level), precision == Precision::Bf16);
         let panel = width * rows.div_ceil(1 + usize::from(pairs)).max(1);
-        Packed { data: Arena::new(cols.div_ceil(width) * panel), panel, rows, cols, width, pairs }
+        let data = Arena::reserve(cols.div_ceil(width) * panel)?;
+        Ok(Packed { data, panel, rows, cols, width, pairs })
     }
     /// Packs b.
-    pub fn new(level: Level, precision: Precision, b: Mat) -> Packed {
-        let mut packed = Packed::room(level, precision, (b.rows, b.cols));
+    ///
+    /// # Errors
+    /// If the system gives no memory for it.
+    pub fn new(level: Level, precision: Precision, b: Mat) -> Result<Packed, Refused> {
+        let mut packed = Packed::room(level, precision, (b.rows, b.cols))?;
         for (i, to) in packed.data.chunks_exact_mut(packed.panel).enumerate() {
             pack_panel(level, precision, to, b, i);
         }
-        packed
+        Ok(packed)
     }
     /// Rows: k.
     pub fn rows(&self) -> usize {
@@ -481,7 +488,7 @@ mod tests {
     fn an_element_is_one_chain_over_k() {
         let sizes = [1, 2, 5, 6, 7, 13, 16, 17, 33, 64, 65, 130];
         let mut scratch = vec![0.0; SCRATCH];
-        let mut memory = [0; 2].map(|_| Arena::new(130 * 130)); // aligned, as `Past` wants it
+        let mut memory = [0; 2].map(|_| Arena::reserve(130 * 130).unwrap()); // aligned, as `Past` wants it
         for level in Level::available() {
             for (i, &m) in sizes.iter().enumerate() {
                 for &n in &sizes {
@@ -511,7 +518,7 @@ mod tests {
                             let want = (0..k).fold(first, chain);
                             assert_eq!(want.to_bits(), c.to_bits(), "{level} {precision} {m}x{n}x{k} ({i},{j})");
                         }
-                        let packed = Packed::new(level, precision, b);
+                        let packed = Packed::new(level, precision, b).unwrap();
                         gemm_packed(level, MatMut::new(d, n), a, &packed, 0, from, &mut scratch);
                         assert!(c == d, "packed: {level} {precision} {m}x{n}x{k}");
                         assert_eq!(packed.at(k - 1, n - 1), near(b.at(k - 1, n - 1)));

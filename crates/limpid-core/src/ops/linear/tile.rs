@@ -29,7 +29,7 @@ pub fn panel(level: Level, pairs: bool, mut c: MatMut, a: Mat, panel: &[f32], st
     let (height, width) = shape(level);
     let cols = c.cols();
     a.check();
-    assert!(a.rows == c.rows() && cols <= width && panel.len() >= a.cols * width && (!pairs || level.has_dot()));
+    assert!(a.rows == c.rows() && cols <= width && panel.len() / width >= a.cols && (!pairs || level.has_dot()));
     assert!(!matches!(start, Start::Row(row) if row.len() != cols));
     let vectors = if level.is_avx512() { cols.div_ceil(16) } else { cols.div_ceil(8) };
     let whole = cols == vectors * if level.is_avx512() { 16 } else { 8 };
@@ -437,5 +437,20 @@ unsafe fn transpose_avx512(rows: &[[f32; 16]; 16], to: *mut f32, stride: usize) 
                 _mm512_storeu_ps(to.add((q + j) * stride), v);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As many columns as a view without a stride may have, times the width, wrap to nothing: no panel is that long.
+    #[test]
+    #[should_panic(expected = "assertion failed")]
+    fn a_panel_that_is_too_short_is_refused() {
+        let (level, mut c) = (Level::best(), [0.0; 64]);
+        let width = shape(level).1;
+        let a = Mat::strided(&[1.0], usize::MAX / width + 1, 1, 0).t();
+        panel(level, false, MatMut::new(&mut c[..width], width), a, &[], Start::Zero);
     }
 }

@@ -6,18 +6,23 @@
 //! Which thread does which task changes nothing else, because a task writes what no other task writes.
 #![allow(unsafe_code)] // a borrowed job is lent to threads that give it back before `run` returns
 
+use super::primitives::{
+    Arc, AtomicBool, AtomicUsize, Builder, Condvar, JoinHandle, Mutex, available_parallelism, spin_loop, yield_now,
+};
 use crate::backend::BackendError;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
-use std::sync::{Arc, Condvar, Mutex};
-use std::thread::{Builder, JoinHandle};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// A job: takes the number of a task and of the thread that does it.
 type Job<'a> = dyn Fn(usize, usize) + Sync + 'a;
 
 /// Bytes of a thread's stack: what it uses of them is less than a tenth.
 pub const STACK: usize = 2 << 20;
+
+/// Threads that are started at most: far more than any processor has cores, and so few that the system tells which one it has no
+/// room for (beyond some ten thousand, a thread that has begun finds none for itself, and the program ends at once).
+const MOST: usize = 4096;
 
 /// Spins before a waiting thread goes to sleep, where each thread has a core; where they share cores, none waits for long.
 const PATIENCE: u32 = 20_000;
@@ -58,24 +63,21 @@ impl Pool {
     /// `threads` in all; the caller is one of them.
     ///
     /// # Errors
-    /// If one cannot be started: the system has a limit on threads, or no memory for its stack.
+    /// If one cannot be started: the system has a limit on threads, or no memory for its stack. Or if there are more than 4096.
     pub fn start(threads: usize) -> Result<Pool, BackendError> {
-        Pool::by(threads, |thread, work| thread.spawn(work))
+        let cores = available_parallelism().map_or(threads, |n| n.get());
+        Pool::by(threads, if threads <= cores { PATIENCE } else { 0 }, |thread, work| thread.spawn(work))
     }
 
-    /// The same where it has been seen that they start.
-    ///
-    /// # Panics
-    /// If one cannot be started.
-    pub fn new(threads: usize) -> Pool {
-        Pool::start(threads).unwrap_or_else(|error| panic!("{error}"))
-    }
-
-    fn by(
+    pub(super) fn by(
         threads: usize,
+        patience: u32,
         spawn: impl Fn(Builder, Box<dyn FnOnce() + Send>) -> io::Result<JoinHandle<()>>,
     ) -> Result<Pool, BackendError> {
-        let cores = std::thread::available_parallelism().map_or(threads, |n| n.get());
+        if threads > MOST {
+            let what = format!("at most {MOST} are started");
+            return Err(BackendError::Thread { thread: MOST + 1, threads, what });
+        }
         let shared = Arc::new(Shared {
             job: Mutex::new(None),
             wake: Condvar::new(),
@@ -85,7 +87,7 @@ impl Pool {
             one: Mutex::new(()),
             stop: AtomicBool::new(false),
             panicked: AtomicBool::new(false),
-            patience: if threads <= cores { PATIENCE } else { 0 },
+            patience,
         });
         let mut pool = Pool { shared: shared.clone(), workers: vec![] };
         for id in 1..threads.max(1) {
@@ -115,7 +117,7 @@ impl Pool {
             return (0..tasks).for_each(|task| job(task, 0));
         }
         let shared = &*self.shared;
-        let _one = shared.one.lock().unwrap_or_else(|e| e.into_inner());
+        let one = shared.one.lock().unwrap_or_else(|e| e.into_inner());
         // SAFETY: only the lifetime is changed; `busy` below is waited for before `run` returns, so no
         // worker follows the pointer after `job` ends, and no other job changes `busy` meanwhile.
         let lent: *const Job<'static> = unsafe { std::mem::transmute::<*const Job, *const Job<'static>>(job) };
@@ -133,12 +135,14 @@ impl Pool {
         let mut spins = 0u32;
         while shared.busy.load(Acquire) > 0 {
             spins += 1;
-            if spins > shared.patience { std::thread::yield_now() } else { std::hint::spin_loop() }
+            if spins > shared.patience { yield_now() } else { spin_loop() }
         }
+        let others_panicked = shared.panicked.swap(false, Relaxed); // the next job begins without
+        drop(one);
         if let Err(panic) = own {
             std::panic::resume_unwind(panic);
         }
-        assert!(!shared.panicked.swap(false, Relaxed), "a task panicked; its message is above");
+        assert!(!others_panicked, "a task panicked; its message is above");
     }
 }
 
@@ -168,7 +172,7 @@ fn serve(shared: &Shared, id: usize) {
         let mut spins = 0u32;
         while shared.turn.load(Acquire) == seen && !shared.stop.load(Relaxed) && spins < shared.patience {
             spins += 1;
-            std::hint::spin_loop();
+            spin_loop();
         }
         let (job, tasks) = {
             let mut job = shared.job.lock().unwrap_or_else(|e| e.into_inner());
@@ -199,69 +203,5 @@ impl Drop for Pool {
             self.shared.wake.notify_all();
         }
         self.workers.drain(..).for_each(|worker| drop(worker.join()));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_task_is_done_once() {
-        for threads in [1, 2, 3, 7] {
-            let pool = Pool::new(threads);
-            for tasks in [0, 1, 2, 5, 1000] {
-                let counts: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
-                pool.run(tasks, &|task, id| {
-                    assert!(id < threads);
-                    counts[task].fetch_add(1, Relaxed);
-                });
-                assert!(counts.iter().all(|c| c.load(Relaxed) == 1), "{threads} threads, {tasks} tasks");
-            }
-            std::thread::sleep(std::time::Duration::from_millis(5)); // asleep, and awake again
-            pool.run(3, &|_, _| {});
-        }
-    }
-
-    #[test]
-    fn two_callers_take_turns() {
-        let pool = Pool::new(3);
-        std::thread::scope(|scope| {
-            for _ in 0..2 {
-                scope.spawn(|| {
-                    for _ in 0..200 {
-                        let done: Vec<AtomicUsize> = (0..7).map(|_| AtomicUsize::new(0)).collect();
-                        pool.run(done.len(), &|task, _| {
-                            done[task].fetch_add(1, Relaxed);
-                        });
-                        assert!(done.iter().all(|count| count.load(Relaxed) == 1));
-                    }
-                });
-            }
-        });
-    }
-
-    #[test]
-    fn a_panic_in_a_task_reaches_the_caller_and_the_pool_lives() {
-        let pool = Pool::new(3);
-        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            pool.run(8, &|task, _| assert!(task != 5));
-        }));
-        assert!(caught.is_err());
-        pool.run(8, &|_, _| {});
-    }
-
-    #[test]
-    fn a_thread_that_does_not_start_is_an_error_and_those_that_did_end() {
-        for last in [1, 2, 5] {
-            let started = AtomicUsize::new(1);
-            let pool = Pool::by(6, |thread, work| match started.fetch_add(1, Relaxed) {
-                n if n == last => Err(io::ErrorKind::WouldBlock.into()),
-                _ => thread.spawn(work),
-            });
-            let error = pool.err().expect("one did not start").to_string(); // those that did have been waited for
-            assert!(error.starts_with(&format!("cannot start thread {} of 6: ", last + 1)), "{error}");
-            assert_eq!(started.load(Relaxed), last + 1);
-        }
     }
 }
