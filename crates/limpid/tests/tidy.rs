@@ -55,19 +55,75 @@ fn library() -> Vec<(String, String)> {
     all
 }
 
-/// What comes before the tests of a file.
-fn code(text: &str) -> &str {
-    text.split("#[cfg(test)]").next().unwrap()
+/// A file without its tests, whose lines are left blank: every item under `#[cfg(test)]`, wherever it stands.
+fn code(text: &str) -> String {
+    let (mut kept, mut lines) = (String::new(), text.lines());
+    while let Some(line) = lines.next() {
+        if line.trim() != "#[cfg(test)]" {
+            kept += &format!("{line}\n");
+            continue;
+        }
+        kept.push('\n');
+        // the item ends in its first line or with a brace as far in as it began
+        let end = line.replace("#[cfg(test)]", "}");
+        let begins = lines.by_ref().inspect(|_| kept.push('\n')).find(|line| !line.trim_start().starts_with("#["));
+        if begins.is_some_and(|line| line.ends_with('{')) {
+            let inside = lines.by_ref().take_while(|line| *line != end).count();
+            kept += &"\n".repeat(inside + 1);
+        }
+    }
+    kept
 }
 
-/// Every `crate::x` that `module` may not have.
-fn offences(module: &str, source: &str) -> Vec<String> {
+/// The modules that a path begins with, or all those of a group: `x` of `x::y`, `x` and `z` of `{x::y, z}`.
+fn heads(path: &str) -> Vec<&str> {
+    let name = |path: &'_ str| path.find(|c: char| !c.is_alphanumeric() && c != '_' && c != '*').unwrap_or(path.len());
+    let Some(group) = path.strip_prefix('{') else { return vec![&path[..name(path)]] };
+    let (mut heads, mut depth, mut from) = (vec![], 0, 0);
+    for (at, c) in group.char_indices() {
+        if depth == 0 && matches!(c, ',' | '}') {
+            let part = group[from..at].trim_start();
+            heads.push(&part[..name(part)]);
+            from = at + 1;
+        }
+        match c {
+            '{' => depth += 1,
+            '}' if depth == 0 => break,
+            '}' => depth -= 1,
+            _ => {}
+        }
+    }
+    heads.retain(|head| !head.is_empty());
+    heads
+}
+
+/// Every module of the crate that `source`, the module `place` (`["ops", "norm"]`), may not use: `crate::x`, and `super::x` where
+/// that is the crate's own.
+fn offences(place: &[&str], source: &str) -> Vec<String> {
+    let module = place[0];
     let allowed = LAYERS.iter().find(|(name, _)| *name == module).map_or(&[][..], |(_, uses)| uses);
-    let mut found = vec![];
-    for (n, line) in source.lines().enumerate().filter(|(_, l)| !l.trim_start().starts_with("//")) {
-        for part in line.split("crate::").skip(1) {
-            let used: String = part.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
-            if !used.is_empty() && used != module && !allowed.contains(&used.as_str()) {
+    let comment = |line: &str| if line.trim_start().starts_with("//") { String::new() } else { line.to_string() };
+    let lines: Vec<String> = source.lines().map(comment).collect();
+    let (mut found, mut inner) = (vec![], vec![]); // the ends of the modules around a line that are in this file
+    for (n, line) in lines.iter().enumerate() {
+        let end = line.find(|c| c != ' ').map_or(String::new(), |indent| " ".repeat(indent) + "}");
+        if inner.last() == Some(line) {
+            inner.pop();
+        }
+        let opens = line.trim_start().trim_start_matches("pub ").trim_start_matches("pub(super) ");
+        if opens.starts_with("mod ") && line.ends_with('{') {
+            inner.push(end);
+        }
+        let rest = lines[n..].join("\n");
+        for (at, _) in line.match_indices("crate::").chain(line.match_indices("super::")) {
+            let whole = !line[..at].ends_with(|c: char| c.is_alphanumeric() || matches!(c, '_' | '$' | ':'));
+            let path = rest[at..].trim_start_matches("super::");
+            let above = (rest.len() - at - path.len()) / "super::".len();
+            let path = path.trim_start_matches("crate::");
+            if !whole || above > 0 && above < place.len() + inner.len() {
+                continue;
+            }
+            for used in heads(path).into_iter().filter(|used| *used != module && !allowed.contains(used)) {
                 found.push(format!("{module}:{} uses {used}", n + 1));
             }
         }
@@ -77,16 +133,18 @@ fn offences(module: &str, source: &str) -> Vec<String> {
 
 #[test]
 fn arrows_point_one_way() {
-    let core: Vec<(String, String)> = library()
-        .into_iter()
-        .filter_map(|(name, text)| {
-            let module = name.strip_prefix("limpid-core/")?.split('/').next()?.trim_end_matches(".rs").to_string();
-            (module != "lib").then_some((module, text))
-        })
-        .collect();
-    let found: Vec<String> = core.iter().flat_map(|(module, text)| offences(module, code(text))).collect();
+    let (mut found, mut unknown) = (vec![], vec![]);
+    for (name, text) in library() {
+        let Some(place) = name.strip_prefix("limpid-core/").filter(|place| *place != "lib.rs") else { continue };
+        let place: Vec<&str> = place.trim_end_matches(".rs").trim_end_matches("/mod").split('/').collect();
+        if !name.ends_with("tests.rs") {
+            found.extend(offences(&place, &code(&text)));
+        }
+        if LAYERS.iter().all(|(layer, _)| *layer != place[0]) {
+            unknown.push(name);
+        }
+    }
     assert!(found.is_empty(), "{found:#?}");
-    let unknown: Vec<_> = core.iter().filter(|(m, _)| LAYERS.iter().all(|(name, _)| name != m)).collect();
     assert!(unknown.is_empty(), "modules without a place in LAYERS: {unknown:?}");
 }
 
@@ -112,8 +170,29 @@ fn the_crates_are_as_they_are_drawn() {
 
 #[test]
 fn a_wrong_arrow_is_found() {
-    assert_eq!(offences("model", "use crate::backend::Cpu;"), ["model:1 uses backend"]);
-    assert!(offences("model", "use crate::ops::Op;\n// crate::train is fine in words").is_empty());
+    let of = |place: &[&str], source: &str| offences(place, &code(source));
+    for (place, source) in [
+        (&["model"][..], "use crate::backend::Cpu;"),
+        (&["model"], "use super::backend::Cpu;"),
+        (&["model", "plan"], "use super::super::backend::Cpu;"),
+        (&["model", "plan"], "use crate::{ops::{Op, Slot}, backend::Cpu};"),
+        (&["model", "plan"], "use super::super::{backend, ops};"),
+        (&["model"], "let cpu = crate::backend::Cpu::new();"),
+    ] {
+        assert_eq!(of(place, source), ["model:1 uses backend"], "{source}");
+    }
+    assert_eq!(of(&["model"], "use crate::{\n    ops::Op,\n    backend::Cpu,\n};"), ["model:1 uses backend"]);
+    let inner = "pub mod a {\n    mod b {\n        use super::backend;\n    }\n    use super::super::backend;\n}";
+    assert_eq!(of(&["model"], inner), ["model:5 uses backend"]);
+    assert_eq!(of(&["model", "plan"], &format!("{inner}\nuse super::super::trace::Trace;")), ["model:7 uses trace"]);
+    let after = "#[cfg(test)]\nmod tests {\n    use crate::trace::Trace;\n}\nuse crate::backend::Cpu;\n";
+    assert_eq!(of(&["model"], after), ["model:5 uses backend"]);
+    assert_eq!(of(&["model"], &format!("#[cfg(test)]\nmod more_tests;\n{after}")), ["model:7 uses backend"]);
+    for fine in
+        ["use crate::ops::Op;\n// crate::train is fine in words", "use super::{Model, plan::key};", "$crate::train"]
+    {
+        assert!(of(&["model", "again"], fine).is_empty(), "{fine}");
+    }
 }
 
 #[test]
@@ -136,7 +215,8 @@ fn results_do_not_depend_on_the_systems_mathematics() {
     for (name, text) in library().into_iter().filter(|(name, _)| counts(name)) {
         // the references are judges, not results
         let outside = |part: &str| part.split_once("\n}\n").map_or(String::new(), |(_, rest)| rest.to_string());
-        let mut parts = code(&text).split("pub mod reference {");
+        let own = code(&text);
+        let mut parts = own.split("pub mod reference {");
         let own = parts.next().unwrap().to_string() + &parts.map(outside).collect::<String>();
         for word in
             [".ln()", ".exp()", ".powf(", ".sin()", ".cos()", ".tanh()", ".sin_cos()", ".exp2(", ".log2(", ".log10("]

@@ -92,15 +92,10 @@ pub struct Memory {
     pub available: u64,
 }
 
-/// Where the system says it (Linux).
+/// Where the system says it.
 pub fn memory() -> Option<Memory> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let of = |key: &str| {
-        let line = text.lines().find(|l| l.starts_with(key))?;
-        line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kb| kb * 1024)
-    };
     let available = room::limits().iter().map(|limit| limit.left).min()?;
-    Some(Memory { total: of("MemTotal:")?, available })
+    Some(Memory { total: room::total()?, available })
 }
 
 /// The most memory this process has held (Linux).

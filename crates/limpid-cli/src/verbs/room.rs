@@ -1,5 +1,5 @@
-//! How much memory is left to this process, by every limit that the system tells (Linux): the machine's own, those of the control
-//! groups it is in (containers, services), and `ulimit`'s. Elsewhere none is known, and none is kept to.
+//! How much memory is left to this process, by every limit that the system tells: the machine's own; on Linux also those of the
+//! control groups it is in (containers, services), and `ulimit`'s.
 
 use crate::show;
 use anyhow::{Result, bail};
@@ -19,7 +19,14 @@ pub struct Limit {
 /// All of them.
 pub fn limits() -> Vec<Limit> {
     let read = |path: &Path| std::fs::read_to_string(path).ok();
-    machine(&read).into_iter().chain(groups(&read)).chain(own(&read)).collect()
+    let available = |left| Limit { left, said: "available".into(), of_addresses: false };
+    let machine = machine(&read).map(|[_, left]| available(left));
+    machine.into_iter().chain(groups(&read)).chain(own(&read)).collect()
+}
+
+/// The machine's memory, in bytes.
+pub fn total() -> Option<u64> {
+    machine(&|path| std::fs::read_to_string(path).ok()).map(|[total, _]| total)
 }
 
 /// Refuses to encode a text on so many threads where their stacks and heaps would not fit under a limit on addresses: a small
@@ -47,9 +54,20 @@ fn number(text: &str, key: &str) -> Option<u64> {
     rest.split_whitespace().next()?.parse().ok()
 }
 
-fn machine(read: Read) -> Option<Limit> {
-    let left = number(&read(Path::new("/proc/meminfo"))?, "MemAvailable:")? * 1024;
-    Some(Limit { left, said: "available".into(), of_addresses: false })
+/// The machine's bytes, and those that are available.
+#[cfg(target_os = "linux")]
+fn machine(read: Read) -> Option<[u64; 2]> {
+    let text = read(Path::new("/proc/meminfo"))?;
+    Some([number(&text, "MemTotal:")? * 1024, number(&text, "MemAvailable:")? * 1024])
+}
+
+/// The same where there are no such files.
+#[cfg(not(target_os = "linux"))]
+fn machine(_: Read) -> Option<[u64; 2]> {
+    let mut system = sysinfo::System::new();
+    system.refresh_memory();
+    // 0 is what a system says that it does not know
+    Some([system.total_memory(), system.available_memory()]).filter(|known| !known.contains(&0))
 }
 
 /// `ulimit`'s limits, which are of addresses.
@@ -174,13 +192,27 @@ mod tests {
                  Max address space         614400000            unlimited            bytes\n",
             ),
             ("/proc/self/status", "VmSize:\t  100000 kB\nVmData:\t  5 kB\n"),
-            ("/proc/meminfo", "MemTotal:       24684092 kB\nMemAvailable:   22496388 kB\n"),
         ]);
         let said = "left of the 614.4 MB that ulimit -v allows".to_string();
         assert_eq!(own(&shell), [Limit { left: 614_400_000 - 102_400_000, said, of_addresses: true }]);
-        assert_eq!(machine(&shell).unwrap().left, 22_496_388 * 1024);
         // where nothing is told, nothing is refused
         let none = system(&[]);
-        assert!(machine(&none).is_none() && groups(&none).is_empty() && own(&none).is_empty());
+        assert!(groups(&none).is_empty() && own(&none).is_empty());
+    }
+
+    /// On every system that limpid is built for.
+    #[test]
+    fn the_machine_tells_its_memory() {
+        let (total, limits) = (total().expect("how much there is"), limits());
+        let machine = limits.iter().find(|limit| limit.said == "available").expect("how much is left");
+        assert!((1 << 20..=total).contains(&machine.left) && !machine.of_addresses, "{machine:?} of {total}");
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn linux_tells_it_in_a_file() {
+        let told = system(&[("/proc/meminfo", "MemTotal:       24684092 kB\nMemAvailable:   22496388 kB\n")]);
+        assert_eq!(machine(&told), Some([24_684_092 * 1024, 22_496_388 * 1024]));
+        assert_eq!(machine(&system(&[])), None);
     }
 }
