@@ -9,6 +9,7 @@ pub mod reference;
 use crate::model::Model;
 use crate::ops::adamw::{Change, Group, Rule};
 use crate::ops::arena::Refused;
+use crate::ops::limits::BatchError;
 use crate::ops::linear::Precision;
 use crate::ops::{Batch, Op, Pass, Slot};
 
@@ -37,12 +38,23 @@ pub enum BackendError {
         /// The system's answer.
         what: String,
     },
-    /// Something that other backends can do.
-    #[error("this backend does not support {op}: {what}")]
+    /// Something that other backends can do, or one whose model was built for it.
+    #[error("this backend cannot do {op}: {what}")]
     NotSupported {
         /// The op or verb.
         op: &'static str,
         /// What of it.
+        what: String,
+    },
+    /// Rows that the model has no room for, or that are looked up where nothing is.
+    #[error(transparent)]
+    Batch(#[from] BatchError),
+    /// An op or a stretch of parameters that is not the model's.
+    #[error("{op}: {what}")]
+    Invalid {
+        /// The op or verb.
+        op: &'static str,
+        /// What is wrong with it.
         what: String,
     },
     /// A thread that does not start: the system has a limit on threads, or no room for a stack.
@@ -58,6 +70,20 @@ pub enum BackendError {
 }
 
 impl BackendError {
+    /// Whether the stretches of parameters lie one after the other among `elements` of them, none in two: what an update may
+    /// share out among threads.
+    fn check_groups(op: &'static str, groups: &[Group], elements: usize) -> Result<()> {
+        let fits = |g: &Group| g.range.start <= g.range.end && g.matrix.is_none_or(|(o, i)| o * i == g.range.len());
+        let disjoint = groups.is_sorted_by(|a, b| a.range.end <= b.range.start);
+        match disjoint && groups.iter().all(fits) && groups.last().is_none_or(|last| last.range.end <= elements) {
+            true => Ok(()),
+            false => {
+                let what = "its groups of parameters overlap, are out of order or lie outside the parameters".into();
+                Err(BackendError::Invalid { op, what })
+            }
+        }
+    }
+
     /// What the system refuses while a backend is at `op`.
     pub fn refused(op: &'static str, refused: &Refused) -> BackendError {
         BackendError::Memory { op, bytes: refused.bytes, what: refused.answer() }
@@ -78,13 +104,13 @@ pub struct Report {
 
 /// Whoever runs ops: object-safe, so that observers can wrap it, and free to move to another thread.
 ///
-/// Every verb may fail. What a verb was to write is then undefined; everything else is as it was. [`Backend::update`] alone
-/// is all or nothing where the error is not [`BackendError::Lost`].
+/// Every verb may fail. What it was to write is then undefined, and everything else is as it was; [`Backend::update`] and
+/// [`Backend::average`] are all or nothing. So whoever uses a backend can try again, unless the device is gone for good.
 pub trait Backend: Send {
-    /// Takes the rows of the next run.
+    /// Takes the rows of the next run, which are held against the model's limits first ([`Model::limits`]).
     ///
     /// # Errors
-    /// Whatever keeps the backend from it, here as in all verbs.
+    /// [`BackendError::Batch`] where they do not fit; whatever else keeps the backend from it, here as in all verbs.
     fn feed(&mut self, batch: &Batch) -> Result<()>;
     /// Runs `ops` first to last.
     ///

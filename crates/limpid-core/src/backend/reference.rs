@@ -1,17 +1,19 @@
 //! Plain loops in f64: slow, obvious, and the judge of every other backend. Written for reading against
 //! the formulas at the head of each op; nobody makes it faster.
 
-use super::{Backend, Report, Result};
+use super::{Backend, BackendError, Report, Result};
 use crate::model::Model;
 use crate::ops::adamw::{self, Change, Group, Rule};
 use crate::ops::dropout::{Draws, weight_index};
 use crate::ops::embed::{self, Lookup};
+use crate::ops::limits::Limits;
 use crate::ops::{Back, Batch, Drop, Grad, Op, Pass, Slot, Space, Span};
 use crate::ops::{activate, add, attend, classify, gather, linear, multiply, muon, norm, rotate};
 
 /// The f64 backend.
 pub struct Reference {
     memory: [Vec<f64>; Space::ALL.len()],
+    limits: Limits,
     batch: Batch,
 }
 
@@ -23,7 +25,8 @@ fn pick<const N: usize>(memory: &mut [f64], slots: [Slot; N]) -> [&mut [f64]; N]
 impl Reference {
     /// Memory for `model`, all zero but its constant tables.
     pub fn new(model: &Model) -> Reference {
-        let mut reference = Reference { memory: model.sizes.map(|n| vec![0.0; n]), batch: Batch::default() };
+        let memory = model.sizes.map(|n| vec![0.0; n]);
+        let mut reference = Reference { memory, limits: model.limits(), batch: Batch::default() };
         super::prepare(model, &mut reference).expect("memory takes what it is given");
         reference
     }
@@ -74,6 +77,7 @@ impl Reference {
 
 impl Backend for Reference {
     fn feed(&mut self, batch: &Batch) -> Result<()> {
+        self.limits.check(batch)?;
         self.batch.copy_from(batch);
         Ok(())
     }
@@ -90,6 +94,7 @@ impl Backend for Reference {
     }
     fn update(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Result<Report> {
         let [_, param, grad, moment1, moment2, ..] = &mut self.memory;
+        BackendError::check_groups("update", groups, param.len())?;
         let norm = groups.iter().flat_map(|g| &grad[g.range.clone()]).map(|g| g * g).sum::<f64>().sqrt();
         let before = if watch.is_empty() { vec![] } else { param.clone() };
         if norm.is_finite() {
@@ -119,6 +124,7 @@ impl Backend for Reference {
     }
     fn average(&mut self, groups: &[Group], decay: f64) -> Result<()> {
         let [_, param, _, _, _, average, ..] = &mut self.memory;
+        BackendError::check_groups("average", groups, param.len())?;
         for i in groups.iter().flat_map(|g| g.range.clone()) {
             average[i] = decay * average[i] + (1.0 - decay) * param[i];
         }

@@ -13,6 +13,7 @@ pub mod tuning;
 
 use crate::config::{Config, ConfigError, RotaryScaling};
 use crate::ops::adamw::{Group, Method};
+use crate::ops::limits::Limits;
 use crate::ops::{Access, Back, Op, Pass, Slot, Space};
 use again::Keep;
 use std::fmt;
@@ -299,6 +300,23 @@ impl Model {
         match self.purpose {
             Use::Train { batch, .. } | Use::Score { batch, .. } | Use::Inspect { batch, .. } => batch,
             Use::Decode { sequences, .. } => sequences,
+        }
+    }
+
+    /// What a batch may hold.
+    pub fn limits(&self) -> Limits {
+        let gathered = |op: &Op| if let Op::Gather { y, .. } = op { Some(y.rows) } else { None };
+        let (context, cached) = match self.purpose {
+            Use::Train { context, .. } | Use::Score { context, .. } | Use::Inspect { context, .. } => (context, None),
+            Use::Decode { sequences, .. } => (self.config.context_length, Some(sequences)),
+        };
+        Limits {
+            rows: self.rows,
+            outputs: self.ops.iter().find_map(gathered).unwrap_or(self.rows),
+            context,
+            cached,
+            vocab_size: self.config.vocab_size,
+            segments: self.config.n_segment.max(1),
         }
     }
 

@@ -17,6 +17,7 @@ pub mod classify;
 pub mod dropout;
 pub mod embed;
 pub mod gather;
+pub mod limits;
 pub mod linear;
 pub mod math;
 pub mod multiply;
@@ -582,7 +583,8 @@ impl Span {
     }
 }
 
-/// The rows of one run: what they are, where they stand, and what should follow.
+/// The rows of one run: what they are, where they stand, and what should follow. Plain data, which may say anything: a
+/// backend holds it against its model's [`limits::Limits`] when it is fed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch {
     /// Token of each row.
@@ -654,14 +656,15 @@ impl Batch {
         rows.start
     }
 
-    /// `sequences` of equal length, one after the other, positions from 0, every row's target given.
+    /// Sequences of `length` tokens, one after the other, positions from 0, every row's target given.
     pub fn of_sequences(tokens: Vec<u32>, targets: Vec<u32>, length: usize) -> Batch {
-        let spans = (0..tokens.len() / length)
+        let sequences = tokens.len().checked_div(length).unwrap_or(1); // one without tokens, which no model takes
+        let spans = (0..sequences)
             .map(|b| Span { row: b * length, rows: length, past: 0, sequence: b, valid: length })
             .collect();
         let counted = targets.iter().filter(|t| **t != IGNORE).count();
         Batch {
-            positions: (0..tokens.len()).map(|i| (i % length) as u32).collect(),
+            positions: (0..tokens.len()).map(|i| i.checked_rem(length).unwrap_or(0) as u32).collect(),
             weight: 1.0 / counted.max(1) as f32,
             tokens,
             targets,

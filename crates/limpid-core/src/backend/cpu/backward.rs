@@ -6,7 +6,7 @@
 
 use super::crew::Crew;
 use super::forward::{at, query_key_value};
-use super::{Lane, Weights, pick};
+use super::{Lane, Sum, Weights, pick};
 use crate::ops::attend::{self, Gradients, Head};
 use crate::ops::dropout::{self, Draws};
 use crate::ops::linear::gemm::Start;
@@ -14,7 +14,7 @@ use crate::ops::view::{Mat, MatMut, Shared};
 use crate::ops::{Back, Grad, Op, Slot, Span};
 use crate::ops::{activate, add, classify, embed, gather, multiply, norm, rotate};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Elements of all gradients (64 MiB) from which they are written past the caches: the update, which reads them, comes when
 /// all are made.
@@ -23,13 +23,13 @@ const FAR: usize = 16 << 20;
 /// The gradients of all parameters, while several tasks add to them, each to its own.
 pub struct Parameters<'a> {
     all: Shared<'a>,
-    blank: &'a [(Slot, AtomicBool)],
+    sums: &'a [Sum],
 }
 
 impl<'a> Parameters<'a> {
-    /// `blank`: each parameter's gradient, in ascending order, and whether it is yet to be written.
-    pub fn new(grad: &'a mut [f32], blank: &'a [(Slot, AtomicBool)]) -> Parameters<'a> {
-        Parameters { all: Shared::new(grad, 1), blank }
+    /// `sums`: each parameter's gradient, in ascending order.
+    pub fn new(grad: &'a mut [f32], sums: &'a [Sum]) -> Parameters<'a> {
+        Parameters { all: Shared::new(grad, 1), sums }
     }
     /// One parameter's, and what its sums start from: the first to ask overwrites it whole.
     ///
@@ -37,8 +37,8 @@ impl<'a> Parameters<'a> {
     /// No other task may hold this parameter's gradient.
     #[allow(clippy::mut_from_ref)]
     unsafe fn of(&self, slot: Slot) -> (&mut [f32], Start<'static>) {
-        let place = self.blank.binary_search_by_key(&slot.at, |(slot, _)| slot.at).expect("a parameter");
-        let start = match self.blank[place].1.swap(false, Relaxed) {
+        let place = self.sums.binary_search_by_key(&slot.at, |sum| sum.slot.at).expect("`share_out` found it");
+        let start = match self.sums[place].blank.swap(false, Relaxed) {
             true if self.all.rows() >= FAR => Start::Past,
             true => Start::Zero,
             false => Start::Own,
@@ -218,7 +218,7 @@ pub fn inputs(step: Back, weights: &Weights, lane: &mut Lane, crew: &Crew) {
 pub fn parameters(step: Back, lane: &Lane, to: &Parameters, crew: &Crew) {
     let Lane { batch, act, act_grad, stat, .. } = lane;
     let Some(dy) = step.dy.map(|dy| &act_grad[dy.range()]) else { return };
-    // SAFETY: one task works on one op, and an op's parameters are its own.
+    // SAFETY: an op's parameters are its own, and no two tasks have one in common (`Cpu::share_out`).
     let sums = |slot: Slot| unsafe { to.sums(slot, crew) };
     match step.op {
         Op::Embed { table, positions, segments, y, .. } => {

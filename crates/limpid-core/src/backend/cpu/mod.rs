@@ -19,11 +19,12 @@ use crate::model::{Model, Use};
 use crate::ops::adamw::{Change, Group, Rule};
 use crate::ops::arena::Arena;
 use crate::ops::classify;
+use crate::ops::limits::Limits;
 use crate::ops::linear::Precision;
 use crate::ops::linear::gemm::Packed;
 use crate::ops::simd::Level;
 use crate::ops::view::Mat;
-use crate::ops::{Batch, Op, Pass, Slot, Space};
+use crate::ops::{Access, Back, Batch, Op, Pass, Slot, Space};
 use backward::Parameters;
 use crew::Crew;
 use pool::Pool;
@@ -41,8 +42,8 @@ fn reserve(len: usize) -> Result<Arena> {
 pub struct Cpu {
     weights: Weights,
     grad: Arena,
-    /// Each parameter's gradient, and whether nothing was added to it yet: whoever does first overwrites what lies there.
-    blank: Vec<(Slot, AtomicBool)>,
+    /// Each parameter's gradient, in ascending order.
+    sums: Vec<Sum>,
     moment1: Arena,
     moment2: Arena,
     average: Arena,
@@ -51,10 +52,20 @@ pub struct Cpu {
     /// One for all rows, or one a thread.
     lanes: Vec<RwLock<Lane>>,
     serving: Option<Serving>,
+    limits: Limits,
     crew: Crew,
     /// Crews of one thread, for threads that go their own way: with lanes, and in training.
     solo: Vec<Crew>,
     partial: Vec<f64>,
+}
+
+/// A parameter's gradient, which several ops may add to, one after the other.
+struct Sum {
+    slot: Slot,
+    /// Whether nothing was added to it yet: whoever does first overwrites what lies there.
+    blank: AtomicBool,
+    /// The last task of a backward that adds to it.
+    task: Option<usize>,
 }
 
 /// What all rows share and none changes.
@@ -191,7 +202,7 @@ impl Cpu {
         let mut cpu = Cpu {
             weights: Weights { konst: arena(Space::Const, true)?, param: arena(Space::Param, true)? },
             grad: arena(Space::Grad, differentiates)?,
-            blank: learning.map(|p| (p.slot.grad(), AtomicBool::new(true))).collect(),
+            sums: learning.map(|p| Sum { slot: p.slot.grad(), blank: AtomicBool::new(true), task: None }).collect(),
             moment1: arena(Space::Moment1, trains)?,
             moment2: arena(Space::Moment2, trains)?,
             average: arena(Space::Average, trains)?,
@@ -208,6 +219,7 @@ impl Cpu {
                 .map(|_| Crew::new(model, 1, (level, precision), 0))
                 .collect::<Result<_>>()?,
             crew,
+            limits: model.limits(),
             partial: vec![0.0; model.sizes[Space::Param as usize].div_ceil(update::PART) + 3 * model.params.len()],
         };
         super::prepare(model, &mut cpu)?;
@@ -303,16 +315,43 @@ impl Cpu {
     /// Writes the zeros of the gradients that nothing was added to, where they meet `range`.
     fn fill_blanks(&mut self, range: Range<usize>) {
         let meets = |slot: Slot| slot.at < range.end && range.start < slot.range().end;
-        for (slot, blank) in self.blank.iter_mut().filter(|(slot, _)| meets(*slot)) {
-            if std::mem::take(blank.get_mut()) {
-                self.grad[slot.range()].fill(0.0);
+        for sum in self.sums.iter_mut().filter(|sum| meets(sum.slot)) {
+            if std::mem::take(sum.blank.get_mut()) {
+                self.grad[sum.slot.range()].fill(0.0);
             }
         }
     }
 
     /// Forgets all gradients: whoever adds to one next overwrites it.
     fn forget(&mut self) {
-        self.blank.iter_mut().for_each(|(_, blank)| *blank.get_mut() = true);
+        self.sums.iter_mut().for_each(|sum| *sum.blank.get_mut() = true);
+    }
+
+    /// Notes which gradients the entries add to, each being one task. Returns whether no two tasks have one in common.
+    ///
+    /// # Errors
+    /// If one adds to what is not the gradient of a parameter that learns, or twice to one.
+    fn share_out(&mut self, back: &[Pass]) -> Result<bool> {
+        self.sums.iter_mut().for_each(|sum| sum.task = None);
+        let mut apart = true;
+        for (task, pass) in back.iter().enumerate() {
+            let Pass::Back(Back { mut op, .. }) = *pass else { continue };
+            let name = op.name();
+            for (_, slot) in op.operands().filter(|(access, slot)| *access == Access::Own && slot.learns()) {
+                let invalid = |what: &str| Err(BackendError::Invalid { op: name, what: format!("{slot:?} {what}") });
+                let place = self.sums.binary_search_by_key(&slot.at, |sum| sum.slot.at);
+                let Some(sum) = place.ok().map(|place| &mut self.sums[place]).filter(|sum| sum.slot == slot.grad())
+                else {
+                    return invalid("is no parameter of this model");
+                };
+                if sum.task == Some(task) {
+                    return invalid("is two of its operands");
+                }
+                apart &= sum.task.is_none();
+                sum.task = Some(task);
+            }
+        }
+        Ok(apart)
     }
 
     /// Calls `f` with the parts of a tensor, first rows first, and the element of the tensor each begins at.
@@ -332,26 +371,18 @@ impl Backend for Cpu {
         self.crew.precision
     }
     fn feed(&mut self, batch: &Batch) -> Result<()> {
+        self.limits.check(batch)?;
         let n = self.lanes.len();
         if n == 1 {
             Lane::write(&self.lanes[0]).batch.copy_from(batch);
             return Ok(());
         }
-        // sequences that do not lie one after the other cannot be shared out
-        let ends = batch.spans.iter().map(|s| s.row + s.rows);
-        let starts = batch.spans.iter().map(|s| s.row).skip(1).chain([batch.tokens.len()]);
-        let parted = ends.eq(starts) && batch.spans.first().is_some_and(|s| s.row == 0);
         // sequences need not be equally long: a lane takes those whose middle lies in its share of the rows
-        let (spans, rows) = (batch.spans.len(), batch.tokens.len());
+        let rows = batch.tokens.len();
         let first = |i: usize| batch.spans.partition_point(|s| (2 * s.row + s.rows) * n < 2 * rows * i);
         for (i, lane) in self.lanes.iter().enumerate() {
             let lane = &mut *Lane::write(lane);
-            let share = match parted {
-                true => first(i)..first(i + 1),
-                false if i == 0 => 0..spans,
-                false => 0..0,
-            };
-            lane.first = lane.batch.take(batch, share);
+            lane.first = lane.batch.take(batch, first(i)..first(i + 1));
         }
         Ok(())
     }
@@ -376,8 +407,10 @@ impl Backend for Cpu {
     fn backward(&mut self, back: &[Pass]) -> Result<()> {
         let is_head = |pass: &Pass| pass.back().is_some_and(|back| back.dy.is_none());
         let (head, body) = back.split_at(back.iter().rposition(is_head).map_or(0, |head| head + 1));
+        self.share_out(head)?;
+        let apart = self.share_out(body)?;
         for pass in head {
-            let to = Parameters::new(&mut self.grad, &self.blank);
+            let to = Parameters::new(&mut self.grad, &self.sums);
             for mut lane in self.lanes.iter().map(Lane::write).filter(|lane| lane.has_rows()) {
                 let lane = &mut *lane;
                 match pass.of(&lane.batch) {
@@ -388,7 +421,7 @@ impl Backend for Cpu {
         }
         if let [lane] = &self.lanes[..] {
             let lane = &mut *Lane::write(lane);
-            let to = Parameters::new(&mut self.grad, &self.blank);
+            let to = Parameters::new(&mut self.grad, &self.sums);
             for pass in body {
                 match pass.of(&lane.batch) {
                     Pass::Again(op) => forward::run(op, &self.weights, lane, &self.crew, None),
@@ -408,14 +441,18 @@ impl Backend for Cpu {
                 }
             }
         });
-        let Cpu { lanes, crew, solo, grad, blank, .. } = self;
-        let to = Parameters::new(grad, blank);
-        crew.pool.run(body.len(), &|task, id| {
+        let Cpu { lanes, crew, solo, grad, sums, .. } = self;
+        let to = Parameters::new(grad, sums);
+        let one = |task: usize, crew: &Crew| {
             let Pass::Back(back) = body[task] else { return };
             for lane in lanes.iter().map(Lane::read).filter(|lane| lane.has_rows()) {
-                backward::parameters(back.of(&lane.batch), &lane, &to, &solo[id]);
+                backward::parameters(back.of(&lane.batch), &lane, &to, crew);
             }
-        });
+        };
+        match apart {
+            true => crew.pool.run(body.len(), &|task, id| one(task, &solo[id])),
+            false => (0..body.len()).for_each(|task| one(task, crew)),
+        }
         Ok(())
     }
     fn update(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Result<Report> {
@@ -434,7 +471,7 @@ impl Backend for Cpu {
         {
             return Ok((0..slot.len()).map(|i| packed.at(i % slot.cols, i / slot.cols)).collect());
         }
-        if self.blank.iter().any(|(other, blank)| *other == slot && blank.load(Relaxed)) {
+        if self.sums.iter().any(|sum| sum.slot == slot && sum.blank.load(Relaxed)) {
             return Ok(vec![0.0; slot.len()]);
         }
         if let Some(memory) = self.shared(slot.space) {

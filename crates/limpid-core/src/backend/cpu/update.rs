@@ -21,6 +21,11 @@ const BLOCK: usize = 1 << 12;
 impl Cpu {
     pub(super) fn update_parameters(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Result<Report> {
         // what may be refused comes first, so that nothing has changed then
+        self.check_groups("update", groups)?;
+        let parts = groups.iter().map(|g| g.range.len().div_ceil(PART)).sum();
+        if self.partial.len() < parts {
+            self.partial.resize(parts, 0.0);
+        }
         let elements = muon::waves(groups).map(|wave| muon::place(wave, wave.len() - 1).end).max().unwrap_or(0);
         if self.room.len() < elements {
             self.room = Arena::reserve(elements).map_err(|refused| BackendError::refused("update", &refused))?;
@@ -46,7 +51,17 @@ impl Cpu {
         Ok(Report { norm, finite: true })
     }
 
+    /// Says whether there is what an optimizer needs, and whether threads may share the groups out.
+    fn check_groups(&self, op: &'static str, groups: &[Group]) -> Result<()> {
+        let elements = self.weights.param.len();
+        if self.moment1.len() < elements {
+            return Err(BackendError::NotSupported { op, what: "its model was not built to train".into() });
+        }
+        BackendError::check_groups(op, groups, elements)
+    }
+
     pub(super) fn average_parameters(&mut self, groups: &[Group], decay: f64) -> Result<()> {
+        self.check_groups("average", groups)?;
         let Cpu { weights, average, crew, .. } = self;
         for Group { range, .. } in groups {
             let w = &weights.param[range.clone()];
@@ -154,11 +169,10 @@ fn make_orthogonal(
     solo: &[Crew],
 ) {
     let matrices = wave.iter().filter(|group| group.matrix.is_some()).count();
-    assert!(wave.is_sorted_by(|a, b| a.range.end <= b.range.start), "groups of parameters overlap");
     let (moment, room) = (Shared::new(moment, 1), Shared::new(room, 1));
     let one = |i: usize, crew: &Crew| {
         let Group { range, matrix: Some(shape), .. } = &wave[i] else { return };
-        // SAFETY: groups share no parameter by the assert, nor places in the room; each group is one task.
+        // SAFETY: groups share no parameter (`Cpu::check_groups`), nor places in the room; each group is one task.
         let [m, room] = unsafe { [moment.part(range.clone(), 0..1), room.part(muon::place(wave, i), 0..1)] };
         let (g, m, room) = (&grad[range.clone()], m.into_whole(), room.into_whole());
         crew.rows([(m, 1), (&mut room[..g.len()], 1)], |rows, [m, to], _| {
