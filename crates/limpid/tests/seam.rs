@@ -1,0 +1,581 @@
+//! The seam between those who use a model and whoever runs it: what does not fit reaches no kernel, and where a backend
+//! fails, at whatever op, training goes on to the same bytes and a session to the same logits.
+
+use limpid::backend::{Backend, BackendError, Cpu, Reference, Report, Result};
+use limpid::checkpoint::safetensors_file;
+use limpid::config::Config;
+use limpid::data::{Batches, Documents, Objective, Tokens, Windows};
+use limpid::evaluate::score;
+use limpid::generate::{DecodeError, SequenceId, Session};
+use limpid::model::{Model, Use, init};
+use limpid::ops::adamw::{Change, Group, Method, Rule};
+use limpid::ops::linear::Precision;
+use limpid::ops::{Batch, IGNORE, Op, Pass, Slot, Space, Span, random};
+use limpid::tokenizer::{Kind, Order, Tokenizer};
+use limpid::trace::{self, Trace};
+use limpid::train::{Control, Event, Recipe, Run, TrainError, Trainer};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+const NEVER: usize = usize::MAX;
+
+/// What a test knows of a wrapped backend, and tells it.
+#[derive(Default)]
+struct Told {
+    /// Ops and other verbs that were begun.
+    count: AtomicUsize,
+    /// The one that fails.
+    fails: AtomicUsize,
+    /// Every one so many waits a little; none if 0.
+    waits: AtomicUsize,
+}
+
+impl Told {
+    fn new() -> Arc<Told> {
+        Arc::new(Told { fails: AtomicUsize::new(NEVER), ..Told::default() })
+    }
+
+    /// Has the `k`-th from now fail, and none after it.
+    fn fail_in(&self, k: usize) {
+        self.fails.store(self.count.load(Relaxed) + k, Relaxed);
+    }
+
+    fn counted<T>(&self, f: impl FnOnce() -> T) -> (T, usize) {
+        let before = self.count.load(Relaxed);
+        let done = f();
+        (done, self.count.load(Relaxed) - before)
+    }
+}
+
+/// A backend that hands on one op at a time, counts, waits, and fails where it is told to: not before an op has written what
+/// it writes, for that may be there or not.
+struct Wrapped {
+    own: Box<dyn Backend>,
+    told: Arc<Told>,
+}
+
+impl Wrapped {
+    fn begin(&self, op: &'static str) -> Result<()> {
+        let at = self.told.count.fetch_add(1, Relaxed);
+        let waits = self.told.waits.load(Relaxed);
+        if waits > 0 && at.is_multiple_of(waits) {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        match at == self.told.fails.load(Relaxed) {
+            true => Err(BackendError::Lost { op, what: format!("call {at} was told to fail") }),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Backend for Wrapped {
+    fn feed(&mut self, batch: &Batch) -> Result<()> {
+        self.begin("feed")?;
+        self.own.feed(batch)
+    }
+    fn forward(&mut self, ops: &[Op]) -> Result<()> {
+        for op in ops {
+            let begun = self.begin(op.name());
+            self.own.forward(std::slice::from_ref(op))?;
+            begun?;
+        }
+        Ok(())
+    }
+    fn backward(&mut self, back: &[Pass]) -> Result<()> {
+        for pass in back {
+            let begun = self.begin(pass.back().map_or("again", |back| back.op.name()));
+            self.own.backward(&[*pass])?;
+            begun?;
+        }
+        Ok(())
+    }
+    fn update(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Result<Report> {
+        self.begin("update")?;
+        self.own.update(groups, rule, watch)
+    }
+    fn clear(&mut self) -> Result<()> {
+        self.begin("clear")?;
+        self.own.clear()
+    }
+    fn average(&mut self, groups: &[Group], decay: f64) -> Result<()> {
+        self.begin("average")?;
+        self.own.average(groups, decay)
+    }
+    fn read(&self, slot: Slot) -> Result<Vec<f32>> {
+        self.begin("read")?;
+        self.own.read(slot)
+    }
+    fn sum(&self, slot: Slot) -> Result<f64> {
+        self.begin("sum")?;
+        self.own.sum(slot)
+    }
+    fn precision(&self) -> Precision {
+        self.own.precision()
+    }
+    fn write(&mut self, slot: Slot, values: &[f32]) -> Result<()> {
+        let begun = self.begin("write");
+        match begun.is_ok() {
+            true => self.own.write(slot, values)?,
+            false => self.own.write(slot, &vec![f32::NAN; values.len()])?,
+        }
+        begun
+    }
+}
+
+fn tiny() -> Config {
+    Config {
+        vocab_size: 17,
+        context_length: 12,
+        d_model: 24,
+        n_head: 3,
+        n_layer: 1,
+        d_ff: 40,
+        ..Config::preset("nano").unwrap()
+    }
+}
+
+fn text() -> Tokens {
+    Tokens::of((0..600).map(|i| random::below(1, 0, i / 3, 17) as u32).collect())
+}
+
+fn recipe() -> Recipe {
+    Recipe {
+        steps: 3,
+        batch_size: 2,
+        accumulate: 2,
+        context: 12,
+        warmup_steps: 1,
+        eval_every: 1,
+        save_every: 1,
+        eval_tokens: 40,
+        ema: 0.9,
+        optimizer: Method::Muon,
+        ..Recipe::default()
+    }
+}
+
+fn trainer(told: &Arc<Told>) -> Trainer {
+    let model = Model::new(&tiny(), Use::Train { batch: 2, context: 12 }).unwrap();
+    let own = Box::new(Cpu::new(&model, 1));
+    Trainer::new(model, Box::new(Wrapped { own, told: told.clone() }), recipe()).unwrap()
+}
+
+/// All that a state file would hold, bit by bit.
+fn state(trainer: &Trainer) -> Vec<u32> {
+    let memories = [Space::Param, Space::Moment1, Space::Moment2, Space::Average];
+    let slots = memories.iter().flat_map(|space| trainer.model.params.iter().map(|p| p.slot.in_space(*space)));
+    slots.flat_map(|slot| trainer.backend.read(slot).unwrap()).map(f32::to_bits).collect()
+}
+
+fn batches(text: &Tokens) -> Batches<'_> {
+    Batches::new(text, 2, 12, 7, Objective::NextToken).unwrap().accumulated(2)
+}
+
+#[test]
+fn a_step_that_fails_at_any_op_is_done_again_to_the_same_bits() {
+    let (text, told) = (text(), Told::new());
+    let batches = batches(&text);
+    let mut whole = trainer(&told);
+    whole.step(&batches).unwrap();
+    let (_, ops) = told.counted(|| whole.step(&batches).unwrap());
+    whole.step(&batches).unwrap();
+    let want = state(&whole);
+    let model = &whole.model;
+    assert!(ops > 2 * (model.body().len() + model.back.len()), "every op of both micro-batches is counted: {ops}");
+    let mut named = vec![];
+    for k in 0..ops {
+        let told = Told::new();
+        let mut trainer = trainer(&told);
+        trainer.step(&batches).unwrap();
+        told.fail_in(k);
+        match trainer.step(&batches) {
+            Err(TrainError::Backend(BackendError::Lost { op, .. })) => named.push(op),
+            other => panic!("op {k} of {ops}: {other:?}"),
+        }
+        while trainer.step < 3 {
+            trainer.step(&batches).unwrap();
+        }
+        assert!(state(&trainer) == want, "op {k} of {ops}, {}", named[k]);
+    }
+    named.sort_unstable();
+    named.dedup();
+    for op in ["attend", "average", "classify", "embed", "feed", "linear", "norm", "sum", "update"] {
+        assert!(named.contains(&op), "{op} failed once: {named:?}");
+    }
+}
+
+#[test]
+fn an_evaluation_that_fails_at_any_op_leaves_the_weights() {
+    let (text, told) = (text(), Told::new());
+    let batches = batches(&text);
+    let windows = Windows::new("text", &text, 12, Objective::NextToken).unwrap().about(40);
+    let look = |t: &mut Trainer| score(&t.model, &mut *t.backend, &windows, 2, &mut |_| true);
+    let mut whole = trainer(&told);
+    whole.step(&batches).unwrap();
+    let (judged, ops) = told.counted(|| whole.averaged(look).unwrap().unwrap());
+    whole.step(&batches).unwrap();
+    let want = state(&whole);
+    assert!(ops > 4 * whole.model.params.len(), "weights and averages change places: {ops}");
+    for k in 0..ops {
+        let told = Told::new();
+        let mut trainer = trainer(&told);
+        trainer.step(&batches).unwrap();
+        told.fail_in(k);
+        let failed = trainer.averaged(look).and_then(|score| score);
+        assert!(matches!(failed, Err(BackendError::Lost { .. })), "op {k} of {ops}: {failed:?}");
+        if k % 2 == 0 {
+            assert_eq!(trainer.averaged(look).unwrap(), Ok(judged), "op {k} of {ops}");
+        }
+        trainer.step(&batches).unwrap();
+        assert!(state(&trainer) == want, "op {k} of {ops}");
+    }
+}
+
+/// A folder that is gone afterwards.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("limpid-seam-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn run<'a>(told: &Arc<Told>, folder: &Path, text: &'a Tokens, tokenizer: &'a Tokenizer) -> Run<'a> {
+    Run::new(trainer(told), Some(folder.into()), text, text, Objective::NextToken, tokenizer).unwrap()
+}
+
+/// What a run leaves: the weights' file, and every tensor of the last state.
+fn left(folder: &Path) -> (Vec<u8>, Vec<u32>) {
+    let state = safetensors_file::open(&folder.join("state/last.safetensors")).unwrap();
+    let mut names: Vec<String> = state.names().map(Into::into).collect();
+    names.sort();
+    let values = names.iter().flat_map(|name| state.get(name).unwrap().values().unwrap().into_owned());
+    (fs::read(folder.join("model.safetensors")).unwrap(), values.map(f32::to_bits).collect())
+}
+
+#[test]
+fn a_run_that_fails_at_any_op_is_resumed_to_the_same_bytes() {
+    let text = text();
+    let tokenizer = Tokenizer::train(Kind::Char, "abcdefghijklmnopq", Order::Sorted, &[]).unwrap();
+    let (told, folder) = (Told::new(), Folder::new("whole"));
+    let mut steps = vec![];
+    let mut whole = run(&told, &folder.0, &text, &tokenizer);
+    whole
+        .go(&mut |event| {
+            if let Event::Saved(_) = event {
+                steps.push(told.count.load(Relaxed));
+            }
+            Control::Continue
+        })
+        .unwrap();
+    let end = told.count.load(Relaxed);
+    drop(whole);
+    let want = left(&folder.0);
+    // some ops of the second step, of its evaluation and of its save, and fewer of what comes before and after
+    let some = |range: std::ops::Range<usize>, every| range.step_by(every);
+    let first = Told::new();
+    let begun = first.counted(|| run(&first, &folder.0, &text, &tokenizer)).1;
+    for k in some(begun..steps[0], 41).chain(some(steps[0]..steps[1], 3)).chain(some(steps[1]..end, 41)) {
+        let (told, folder) = (Told::new(), Folder::new("failing"));
+        told.fails.store(k, Relaxed);
+        let failed = run(&told, &folder.0, &text, &tokenizer).go(&mut |_| Control::Continue);
+        let failed = failed.expect_err("a backend that fails ends the run");
+        assert!(matches!(failed, TrainError::Backend(BackendError::Lost { .. })), "call {k}: {failed}");
+        let mut again = run(&Told::new(), &folder.0, &text, &tokenizer);
+        if Run::can_resume(&folder.0) {
+            again.resume(None).unwrap();
+        }
+        again.go(&mut |_| Control::Continue).unwrap();
+        drop(again);
+        assert!(left(&folder.0) == want, "call {k} of {end}");
+    }
+}
+
+#[test]
+fn a_backend_that_waits_changes_nothing() {
+    let text = text();
+    let batches = batches(&text);
+    let [prompt, slow] = [0, 3].map(|waits| {
+        let told = Told::new();
+        told.waits.store(waits, Relaxed);
+        let mut trainer = trainer(&told);
+        trainer.step(&batches).unwrap();
+        trainer.step(&batches).unwrap();
+        state(&trainer)
+    });
+    assert!(prompt == slow);
+}
+
+fn session(told: &Arc<Told>) -> Session {
+    let mut session = Session::new(&tiny(), 3, 4, |model| {
+        let own = Box::new(Cpu::new(model, 1));
+        Ok(Box::new(Wrapped { own, told: told.clone() }))
+    })
+    .unwrap();
+    let (model, backend) = session.parts();
+    for param in &model.params {
+        backend.write(param.slot, &init::values(model, param, init::Init::Gpt2, 0.3, 5)).unwrap();
+    }
+    session
+}
+
+/// Two sequences that hold something, a third that is empty.
+fn opened(session: &mut Session) -> [SequenceId; 3] {
+    let ids = [(); 3].map(|()| session.open().unwrap());
+    session.feed(ids[0], &[1, 2, 3]).unwrap();
+    session.feed(ids[1], &[4, 5]).unwrap();
+    ids
+}
+
+/// Tokens and logits of all, to the bit.
+fn seen(session: &Session, ids: &[SequenceId]) -> Vec<(Vec<u32>, Vec<u32>)> {
+    let bits = |id| session.logits(id).unwrap_or(&[]).iter().map(|v| v.to_bits()).collect();
+    ids.iter().map(|id| (session.tokens(*id).unwrap().to_vec(), bits(*id))).collect()
+}
+
+#[test]
+fn a_decode_step_that_fails_at_any_op_changes_nothing_and_may_be_tried_again() {
+    type Grow = fn(&mut Session, &[SequenceId; 3]) -> Result<(), DecodeError>;
+    let ways: [(&str, Grow); 3] = [
+        ("one token each", |s, ids| s.step(&[(ids[0], 6), (ids[1], 7)])),
+        // more than one run of at most four rows: the first sequence is done when a later run fails
+        ("prompts in pieces", |s, ids| {
+            s.extend(&[(ids[0], &[8, 9]), (ids[2], &[1, 2, 3, 4, 5, 6, 7]), (ids[1], &[3])])
+        }),
+        ("a full context", |s, ids| {
+            let room = s.room(ids[0])?;
+            if room > 0 {
+                s.feed(ids[0], &vec![11; room])?;
+            }
+            s.slide(ids[0]).map(|_| ())
+        }),
+    ];
+    for (what, grow) in ways {
+        let told = Told::new();
+        let mut whole = session(&told);
+        let ids = opened(&mut whole);
+        let (_, ops) = told.counted(|| grow(&mut whole, &ids).unwrap());
+        assert!(ops > whole.model().ops.len(), "{what}: {ops}");
+        let want = seen(&whole, &ids);
+        for id in ids {
+            whole.feed(id, &[2]).unwrap();
+        }
+        let after = seen(&whole, &ids);
+        let told = Told::new();
+        let mut session = session(&told);
+        for k in 0..ops {
+            let ids = opened(&mut session);
+            let before = seen(&session, &ids);
+            told.fail_in(k);
+            let failed = grow(&mut session, &ids);
+            assert!(
+                matches!(failed, Err(DecodeError::Backend(BackendError::Lost { .. }))),
+                "{what}, op {k} of {ops}: {failed:?}"
+            );
+            if what != "a full context" || session.room(ids[0]).unwrap() > 0 {
+                assert_eq!(seen(&session, &ids), before, "{what}, op {k} of {ops}");
+            }
+            grow(&mut session, &ids).unwrap();
+            assert_eq!(seen(&session, &ids), want, "{what}, op {k} of {ops}");
+            for id in ids {
+                session.feed(id, &[2]).unwrap();
+            }
+            assert_eq!(seen(&session, &ids), after, "{what}, op {k} of {ops}");
+            for id in ids {
+                session.close(id).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_look_inside_that_fails_says_so() {
+    let model = Model::new(&tiny(), Use::Inspect { batch: 1, context: 6 }).unwrap();
+    let batch = Batch::of_sequences(vec![1, 2, 3, 4, 5, 6], vec![2, 3, 4, 5, 6, 7], 6);
+    let told = Told::new();
+    let mut backend = Wrapped { own: Box::new(Cpu::new(&model, 1)), told: told.clone() };
+    let (want, ops) = told.counted(|| {
+        let mut trace = Trace::run(&model, &mut backend, &batch, true).unwrap();
+        let lens = trace.lens("blocks.0.hook_resid_mid").unwrap();
+        (trace.rows().unwrap(), trace::tensors(&trace, &[]).unwrap(), lens)
+    });
+    assert!(want.1.iter().any(|t| t.name == "logits.grad"));
+    for k in 0..ops {
+        told.fail_in(k);
+        let looked = Trace::run(&model, &mut backend, &batch, true).and_then(|mut trace| {
+            let lens = trace.lens("blocks.0.hook_resid_mid")?;
+            Ok((trace.rows()?, trace::tensors(&trace, &[])?, lens))
+        });
+        assert!(matches!(looked, Err(trace::Error::Backend(BackendError::Lost { .. }))), "op {k} of {ops}");
+    }
+    told.fails.store(NEVER, Relaxed);
+    let trace = Trace::run(&model, &mut backend, &batch, true).unwrap();
+    assert_eq!(trace::tensors(&trace, &[]).unwrap(), want.1);
+}
+
+/// Backends for a model, those whose threads share ops and those whose threads take sequences.
+fn backends(model: &Model) -> Vec<Box<dyn Backend>> {
+    let mut all: Vec<Box<dyn Backend>> = vec![Box::new(Reference::new(model))];
+    all.extend([1, 3].map(|threads| Box::new(Cpu::new(model, threads)) as Box<dyn Backend>));
+    for backend in &mut all {
+        for param in &model.params {
+            backend.write(param.slot, &init::values(model, param, init::Init::Gpt2, 0.3, 5)).unwrap();
+        }
+    }
+    all
+}
+
+#[test]
+fn a_batch_that_does_not_fit_reaches_no_kernel() {
+    let model = Model::new(&tiny(), Use::Train { batch: 3, context: 4 }).unwrap();
+    let batch = || Batch::of_sequences((0..12).collect(), (1..13).collect(), 4);
+    type Alter = fn(&mut Batch);
+    let changes: [(&str, Alter); 8] = [
+        ("spans that overlap", |b| b.spans[1] = b.spans[0]),
+        ("a span without rows", |b| b.spans[2] = Span { rows: 0, ..b.spans[2] }),
+        ("a span that ends outside", |b| b.spans[2].rows = 5),
+        ("a position outside the table", |b| b.positions[3] = 12),
+        ("a token outside the vocabulary", |b| b.tokens[11] = 17),
+        ("a target outside the vocabulary", |b| b.targets[0] = 17),
+        ("a longer sequence", |b| *b = Batch::of_sequences((0..12).collect(), vec![IGNORE; 12], 12)),
+        ("more rows", |b| *b = Batch::of_sequences(vec![0; 16], vec![0; 16], 4)),
+    ];
+    for (n, mut backend) in backends(&model).into_iter().enumerate() {
+        let run = |backend: &mut dyn Backend| {
+            backend.clear().unwrap();
+            backend.forward(model.body()).unwrap();
+            backend.backward(&model.back).unwrap();
+            backend.read(model.losses().unwrap()).unwrap()
+        };
+        backend.feed(&batch()).unwrap();
+        let want = run(&mut *backend);
+        for (what, change) in changes {
+            let mut wrong = batch();
+            change(&mut wrong);
+            let refused = backend.feed(&wrong);
+            assert!(matches!(refused, Err(BackendError::Batch(_))), "backend {n}, {what}: {refused:?}");
+            assert_eq!(run(&mut *backend), want, "backend {n}, {what}: it has the rows it had");
+        }
+    }
+    // what a cache adds
+    let model = Model::new(&tiny(), Use::Decode { rows: 4, sequences: 2 }).unwrap();
+    for mut backend in backends(&model) {
+        let batch = || {
+            let mut batch = Batch::of_sequences(vec![1, 2], vec![], 1);
+            (batch.context, batch.outputs) = (12, vec![0, 1]);
+            batch
+        };
+        backend.feed(&batch()).unwrap();
+        backend.forward(&model.ops).unwrap();
+        let changes: [fn(&mut Batch); 5] = [
+            |b| b.spans[1].sequence = 2,
+            |b| b.spans[1].sequence = 0,
+            |b| (b.spans[1].past, b.spans[1].valid) = (12, 13),
+            |b| b.context = 13,
+            |b| b.outputs[1] = 2,
+        ];
+        for change in changes {
+            let mut wrong = batch();
+            change(&mut wrong);
+            assert!(matches!(backend.feed(&wrong), Err(BackendError::Batch(_))), "{wrong:?}");
+        }
+    }
+}
+
+/// Two entries that add to one gradient add one after the other, whoever shares the work out; an op that is given one
+/// gradient twice, or another model's, is refused.
+#[test]
+fn no_two_tasks_add_to_one_gradient() {
+    let config = Config { d_model: 64, n_head: 2, d_ff: 256, ..tiny() };
+    let model = Model::new(&config, Use::Train { batch: 6, context: 12 }).unwrap();
+    assert!(model.by_sequence, "threads take sequences");
+    let ids = |site| (0..72).map(|i| random::below(3, site, i, 17) as u32).collect();
+    let batch = Batch::of_sequences(ids(1), ids(2), 12);
+    let weight = model.param("blocks.0.mlp.in.weight").unwrap().slot;
+    let of = |op: &Op| matches!(op, Op::Linear { w, .. } if *w == weight);
+    let pass = *model.back.iter().find(|pass| pass.back().is_some_and(|back| of(&back.op))).unwrap();
+    let mut found = vec![];
+    for (n, mut backend) in backends(&model).into_iter().enumerate() {
+        backend.feed(&batch).unwrap();
+        backend.forward(model.body()).unwrap();
+        backend.backward(&model.back).unwrap();
+        let mut twice = |lists: &[&[Pass]]| {
+            backend.clear().unwrap();
+            lists.iter().for_each(|list| backend.backward(list).unwrap());
+            backend.read(weight.grad()).unwrap()
+        };
+        let want = twice(&[&[pass], &[pass]]);
+        for _ in 0..20 {
+            assert!(twice(&[&[pass, pass]]) == want, "backend {n}");
+        }
+        found.push(want);
+        if n == 0 {
+            continue; // the reference has one thread and no blanks
+        }
+        let Pass::Back(back) = pass else { unreachable!() };
+        let Op::Linear { x, w, y, .. } = back.op else { unreachable!() };
+        let refuses = |backend: &mut dyn Backend, op| {
+            let refused = backend.backward(&[Pass::Back(limpid::ops::Back { op, ..back })]);
+            assert!(matches!(refused, Err(BackendError::Invalid { op: "linear", .. })), "{refused:?}");
+        };
+        refuses(&mut *backend, Op::Linear { x, w, b: Some(w), y });
+        refuses(&mut *backend, Op::Linear { x, w: Slot { at: w.at + 64, ..w }, b: None, y });
+        refuses(&mut *backend, Op::Linear { x, w: Slot { rows: w.rows - 1, ..w }, b: None, y });
+    }
+    assert!(found[1] == found[2], "and the bits are those of one thread");
+    let norm = |v: &[f32]| v.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
+    assert!((norm(&found[0]) / norm(&found[1]) - 1.0).abs() < 1e-4 && norm(&found[0]) > 0.0);
+}
+
+#[test]
+fn an_update_takes_each_parameter_once() {
+    let model = Model::new(&tiny(), Use::Train { batch: 1, context: 12 }).unwrap();
+    let groups = model.update_groups(0.1, Method::Muon);
+    let matrix = groups.iter().find(|group| group.matrix.is_some()).unwrap();
+    let end = model.sizes[Space::Param as usize];
+    let outside = Group { range: end - 2..end + 2, decay: 0.0, matrix: None };
+    let skewed = Group { matrix: Some((3, 5)), ..matrix.clone() };
+    let rule = recipe().rule(0.1, 1);
+    for (n, mut backend) in backends(&model).into_iter().enumerate() {
+        backend.feed(&Batch::of_sequences((0..12).collect(), (1..13).collect(), 12)).unwrap();
+        backend.forward(model.body()).unwrap();
+        backend.backward(&model.back).unwrap();
+        let all = |backend: &dyn Backend| -> Vec<Vec<f32>> {
+            model.params.iter().flat_map(|p| [p.slot, p.slot.grad()]).map(|slot| backend.read(slot).unwrap()).collect()
+        };
+        let before = all(&*backend);
+        for wrong in [vec![matrix.clone(), matrix.clone()], vec![outside.clone()], vec![skewed.clone()]] {
+            for refused in [backend.update(&wrong, &rule, &mut []).map(|_| ()), backend.average(&wrong, 0.5)] {
+                assert!(matches!(refused, Err(BackendError::Invalid { .. })), "backend {n}: {refused:?}");
+            }
+        }
+        assert!(all(&*backend) == before, "backend {n}: nothing was changed, the gradient waits");
+        backend.update(&groups, &rule, &mut []).unwrap();
+        assert!(all(&*backend) != before);
+    }
+    let inspected = Model::new(&tiny(), Use::Inspect { batch: 1, context: 12 }).unwrap();
+    let refused = Cpu::new(&inspected, 1).update(&groups, &rule, &mut []);
+    assert!(matches!(refused, Err(BackendError::NotSupported { op: "update", .. })), "{refused:?}");
+}
+
+#[test]
+fn documents_in_a_window_fit() {
+    let model = Model::new(&tiny(), Use::Train { batch: 2, context: 12 }).unwrap();
+    let text = text();
+    let documents = Documents { whole: false, cross: false };
+    let batches = Batches::of_documents(&text, 2, 12, 7, Objective::NextToken, documents).unwrap();
+    let mut batch = Batch::default();
+    batches.fill(0, 0, &mut batch);
+    backends(&model).into_iter().for_each(|mut backend| backend.feed(&batch).unwrap());
+}
