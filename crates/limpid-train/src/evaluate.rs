@@ -1,8 +1,8 @@
 //! How good a model is: the mean negative log-likelihood of a text, and what follows from it. Everything is
 //! deterministic: all windows in order, losses added in f64 in that order, dropout off (contract R231).
 
-use crate::Windows;
-use limpid_core::backend::{self, Backend};
+use crate::{TrainError, Windows};
+use limpid_core::backend::Backend;
 use limpid_core::model::Model;
 use limpid_core::ops::{Batch, IGNORE};
 
@@ -44,15 +44,16 @@ impl Score {
 /// asked after every batch.
 ///
 /// # Errors
-/// If the backend fails.
+/// If the model computes no losses, or the backend fails.
 pub fn score(
     model: &Model,
     backend: &mut dyn Backend,
     windows: &Windows,
     batch_size: usize,
     goes_on: &mut dyn FnMut(&Score) -> bool,
-) -> backend::Result<Score> {
-    let losses = model.losses().expect("a model that scores has losses");
+) -> Result<Score, TrainError> {
+    let lacking = TrainError::Purpose { lacks: "losses", mend: "Use::Score or Use::Train" };
+    let losses = model.losses().ok_or(lacking)?;
     let (mut score, mut running) = (Score::default(), Ok(true));
     let mut run = |batch: &Batch| {
         backend.feed(batch)?;
@@ -61,7 +62,7 @@ pub fn score(
         Ok(goes_on(&score))
     };
     windows.each(batch_size, |batch| {
-        if running == Ok(true) {
+        if matches!(running, Ok(true)) {
             running = run(batch);
         }
     });

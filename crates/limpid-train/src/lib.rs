@@ -27,7 +27,7 @@ use limpid_checkpoint::store::Store;
 use limpid_checkpoint::{Checkpoint, CheckpointError};
 use limpid_core::backend::{self, Backend, BackendError, Report};
 use limpid_core::config::ConfigError;
-use limpid_core::model::{Model, Param, init};
+use limpid_core::model::{Model, Param, Use, init};
 use limpid_core::ops::adamw::{Change, Group};
 use limpid_core::ops::{Batch, Pass, Slot, Space, random};
 use limpid_core::trace;
@@ -49,6 +49,14 @@ pub enum TrainError {
     /// The backend: the weights and what is on disk are as before the step.
     #[error(transparent)]
     Backend(#[from] BackendError),
+    /// A model that was made for something else.
+    #[error("the model was made for something else: it computes no {lacks}. Make it with {mend}")]
+    Purpose {
+        /// What it does not compute.
+        lacks: &'static str,
+        /// The uses with which it does.
+        mend: &'static str,
+    },
     /// A number that is no number.
     #[error(
         "step {step}: {tensor} is not finite ({value}); the weights of step {} are untouched. \
@@ -268,9 +276,9 @@ impl Trainer {
     ///
     /// # Errors
     /// If the loss is not finite; the gradient is forgotten then, and the first tensor that broke is named. If the backend
-    /// fails; the next gradient begins anew.
+    /// fails; the next gradient begins anew. If the model was not made to be trained.
     pub fn gradient(&mut self, batches: &Batches) -> Result<Gradient, TrainError> {
-        let losses = self.model.losses().expect("a model in training has losses");
+        let losses = self.losses().ok_or(TrainError::Purpose { lacks: "gradients", mend: "Use::Train" })?;
         self.settle()?;
         if self.waits {
             self.discard()?;
@@ -295,6 +303,11 @@ impl Trainer {
         }
         let loss = total / counted.max(1) as f64;
         if loss.is_finite() { Ok(Gradient { loss, tokens }) } else { Err(self.broken(batches)) }
+    }
+
+    /// The losses of a model that was made to be trained.
+    fn losses(&self) -> Option<Slot> {
+        self.model.losses().filter(|_| matches!(self.model.purpose, Use::Train { .. }))
     }
 
     /// Updates the weights with the gradient that waits, and their average if there is one; adds to `watch` what that did to

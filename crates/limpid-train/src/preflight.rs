@@ -22,6 +22,9 @@ pub enum Preflight {
         /// Its first such value.
         value: f32,
     },
+    /// A model that was not made to be trained.
+    #[error("the model was made for something else: it computes no gradients. Make it with Use::Train")]
+    Purpose,
     /// A parameter that no gradient reaches.
     #[error("no gradient reaches {param}: it would never learn, so the backward pass is cut between it and the loss")]
     Unreached {
@@ -91,6 +94,7 @@ struct Slope {
 /// # Errors
 /// The first of these that does not hold, with the parameter's name.
 pub fn preflight(trainer: &mut Trainer, batches: &Batches) -> Result<Seen, Preflight> {
+    trainer.losses().ok_or(Preflight::Purpose)?;
     trainer.settle()?;
     let (mut whole, mut batch) = (Batch::default(), Batch::default());
     batches.fill(trainer.skipped, 0, &mut whole);

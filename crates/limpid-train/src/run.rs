@@ -967,7 +967,7 @@ fn evaluate(
     trainer: &mut Trainer,
     windows: &Windows,
     tell: &mut dyn FnMut(Event) -> Control,
-) -> backend::Result<Option<Score>> {
+) -> Result<Option<Score>, TrainError> {
     let (all, mut stopped) = (windows.tokens(), false);
     let Trainer { model, backend, recipe, .. } = trainer;
     let score = evaluate::score(model, &mut **backend, windows, recipe.batch_size, &mut |score| {

@@ -134,12 +134,24 @@ pub fn axes_of(_: &Config) -> Vec<&'static str> {
     AXES.iter().map(|(name, _)| *name).collect()
 }
 
-/// Pairs of values that the sample takes, and that there are.
+/// Pairs of values that these configurations take, and that there are: a value is taken where another one in its place would be
+/// another configuration.
 #[allow(dead_code)]
 pub fn pairs_covered(configs: &[Config]) -> (usize, usize) {
-    let all = choices();
-    assert_eq!(all.len(), configs.len());
-    let covered: HashSet<_> = all.iter().flat_map(|c| pairs(c).collect::<Vec<_>>()).collect();
+    let mut covered = HashSet::new();
+    for choice in choices() {
+        let own = config(&choice);
+        assert!(configs.contains(&own), "it is not in the sample: {own:?}");
+        let reaches = |a: usize| {
+            (0..AXES[a].1).filter(|value| *value != choice[a]).all(|value| {
+                let mut other = choice.clone();
+                other[a] = value;
+                config(&other) != own
+            })
+        };
+        let reaches: Vec<bool> = (0..AXES.len()).map(reaches).collect();
+        covered.extend(pairs(&choice).filter(|(a, _, b, _)| reaches[*a] && reaches[*b]));
+    }
     (covered.len(), total())
 }
 
