@@ -1,17 +1,19 @@
 //! Chores of the project: `cargo xtask ci` (what the gate runs), `cargo xtask size` (lines of code by crate),
+//! `cargo xtask settings` (writes docs/settings.md),
 //! `cargo xtask bench-record` (a row of docs/bench-record.md: what this machine reaches, beside its roofs).
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 
 fn main() -> ExitCode {
     let done = match std::env::args().nth(1).as_deref() {
         Some("ci") => ci(),
         Some("size") => size(),
+        Some("settings") => settings(),
         Some("bench-record") => bench_record(),
         other => {
             eprintln!(
-                "usage: cargo xtask ci | size | bench-record{}",
+                "usage: cargo xtask ci | size | settings | bench-record{}",
                 other.map(|o| format!(" (not `{o}`)")).unwrap_or_default()
             );
             false
@@ -43,6 +45,14 @@ fn ci() -> bool {
         }
         cargo.status().is_ok_and(|status| status.success())
     })
+}
+
+/// Writes docs/settings.md anew.
+fn settings() -> bool {
+    let arguments = ["run", "--quiet", "--bin", "limpid", "--", "settings"];
+    let made = Command::new(env!("CARGO")).args(arguments).current_dir(root()).stderr(Stdio::inherit()).output();
+    let made = made.ok().filter(|made| made.status.success());
+    made.is_some_and(|made| std::fs::write(root().join("docs/settings.md"), made.stdout).is_ok())
 }
 
 /// Builds, measures, and appends a row to the table; a machine that is busy gives a row that is not worth keeping.

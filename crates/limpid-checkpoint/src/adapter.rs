@@ -68,7 +68,7 @@ pub fn base(folder: &Path) -> Result<(PathBuf, Option<String>)> {
         Some(name) => Ok((name.into(), None)),
         None => Err(bad(
             &folder.join(CONFIG),
-            "it does not say which model it is for: give that with --model, and this with --adapter",
+            "it does not say which model it is for: open that model, with this as its adapter",
         )),
     }
 }

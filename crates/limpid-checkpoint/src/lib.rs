@@ -52,14 +52,14 @@ pub enum CheckpointError {
         missing: &'static str,
     },
     /// A model that a format has no words for.
-    #[error("{form} cannot express this model: it lacks {what}{}", avoided(.flags))]
+    #[error("{form} cannot express this model: it lacks {what}{}", avoided(.settings))]
     Inexpressible {
         /// The format.
         form: String,
         /// What the model has.
         what: String,
-        /// The flags of `limpid train` that make a model without that.
-        flags: String,
+        /// The settings that make a model without that, each a name and its value.
+        settings: Vec<String>,
     },
     /// A file that is not what its name says.
     #[error("{}: {what}", .path.display())]
@@ -144,8 +144,19 @@ impl CheckpointError {
 }
 
 /// Which model a format could have expressed.
-fn avoided(flags: &str) -> String {
-    if flags.is_empty() { String::new() } else { format!("; a model trained with {flags} can be written so") }
+fn avoided(settings: &[String]) -> String {
+    if settings.is_empty() {
+        String::new()
+    } else {
+        format!("; one trained with {} can be written so", settings.join(", "))
+    }
+}
+
+impl CheckpointError {
+    /// The settings by which it may be mended, each a name and its value.
+    pub fn settings(&self) -> &[String] {
+        if let CheckpointError::Inexpressible { settings, .. } = self { settings } else { &[] }
+    }
 }
 
 fn mend(error: &io::Error) -> &'static str {
@@ -398,7 +409,7 @@ impl Checkpoint {
         let base = if base.exists() { base } else { path.join(base) };
         if !base.exists() {
             let what = format!(
-                "it is an adapter of the model {}, which is not there: give that with --model, and this with --adapter",
+                "it is an adapter of the model {}, which is not there: open that model where it is, with this as its adapter",
                 base.display()
             );
             return Err(bad(path, what));

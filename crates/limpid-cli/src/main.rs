@@ -60,6 +60,9 @@ enum Verb {
     Completions(verbs::pages::Completions),
     /// Print the manual page, or write one for every verb into a folder
     Man(verbs::pages::Man),
+    /// docs/settings.md
+    #[command(hide = true)]
+    Settings,
 }
 
 /// What clap refuses, with tips as everywhere in limpid: near names only, and what else may have been meant.
@@ -122,6 +125,7 @@ fn main() -> ExitCode {
             Verb::Doctor(args) => verbs::doctor::run(args),
             Verb::Completions(args) => verbs::pages::completions(args, command.clone()),
             Verb::Man(args) => verbs::pages::man(args, command.clone()),
+            Verb::Settings => verbs::settings::run(&command),
         }
     });
     match done {
@@ -138,7 +142,8 @@ fn main() -> ExitCode {
                 None if error.is::<options::Interrupted>() => 130,
                 None => 1,
             };
-            show::say(format_args!("{}{error:#}", if error.is::<options::Interrupted>() { "" } else { "error: " }));
+            let before = if error.is::<options::Interrupted>() { "" } else { "error: " };
+            show::say(format_args!("{before}{error:#}{}", options::mending(&error)));
             ExitCode::from(code)
         }
     }
@@ -173,7 +178,7 @@ mod tests {
             }
         }
         // but those whose output is a text
-        let texts = ["stories", "completions", "man"];
+        let texts = ["stories", "completions", "man", "settings"];
         for verb in verbs(&Cli::command()).into_iter().filter(|verb| !texts.contains(&verb.get_name())) {
             assert!(options::names(verb).any(|name| name == "json"), "{}", verb.get_name());
         }

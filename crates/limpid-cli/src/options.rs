@@ -1,29 +1,27 @@
 //! Flags, environment and configuration files, resolved to a configuration and a recipe.
 //!
-//! A configuration file's keys are the flags' names, so it is turned into flags and put before those that were
-//! typed: file < environment (`LIMPID_LEARNING_RATE`) < flag, and an unknown key gets the same error as an unknown
-//! flag. Familiar names of other programs are aliases. A flag that sets several things (`--dropout`), or from which others
+//! The flags of models and of training are those of the library's tables of settings. A configuration file's keys are the flags'
+//! names, so it is turned into flags and put before those that were typed: file < environment (`LIMPID_LEARNING_RATE`) < flag,
+//! and an unknown key gets the same error as an unknown flag. A flag that sets several things (`--dropout`), or from which others
 //! follow (`--d-model`), goes over all that the layers below it said: each layer is applied whole, the lowest first.
 
 use crate::show;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::parser::ValueSource;
-use clap::{Arg, Args, Command};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use limpid::backend::Cpu;
-use limpid::config::{
-    Activation, Axis, Config, ConfigError, DropoutScale, Mask, NormKind, NormPlace, PRESETS, Positions, parse_axis,
-};
-use limpid::data::Kind;
+use limpid::checkpoint::CheckpointError;
+use limpid::config::{Config, ConfigError, Fields, PRESETS, Setting, Settings, Value, parse_axis};
+use limpid::data::{CorpusError, DataError, Kind};
 use limpid::generate::Session;
-use limpid::model::init::Init;
 use limpid::model::{Lora, Model, Tuning, Use};
 use limpid::nearest::nearest;
-use limpid::ops::adamw::Method;
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
 use limpid::train::folder::{self, Found};
-use limpid::train::{Divergence, Recipe, Reduction, Run, Schedule};
+use limpid::train::{Recipe, Run, RunOptions, RunSettings, TrainError};
 use std::ffi::{OsStr, OsString};
+use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 
@@ -47,9 +45,114 @@ impl std::fmt::Display for Interrupted {
 }
 impl std::error::Error for Interrupted {}
 
-/// An axis's values as clap wants them: shown in help, checked with the nearest name.
-fn axis<A: Axis + Send + Sync>() -> impl Fn(&str) -> Result<A, ConfigError> + Clone {
-    parse_axis::<A>
+/// A struct of settings whose fields are flags.
+pub trait Flags: Settings + 'static {
+    /// Where help shows them.
+    const HEADING: &'static str;
+}
+impl Flags for Config {
+    const HEADING: &'static str = "Model";
+}
+impl Flags for Recipe {
+    const HEADING: &'static str = "Training";
+}
+impl Flags for RunOptions {
+    const HEADING: &'static str = "Run";
+}
+
+/// Settings of one kind that were asked for, layer by layer: the configuration file's, the environment's, the typed ones.
+#[derive(Clone, Debug, Default)]
+pub struct Asked<S> {
+    layers: Vec<Vec<(&'static str, String)>>,
+    kind: PhantomData<S>,
+}
+
+impl<S: Flags> Asked<S> {
+    /// A recipe, a model or the like with what was asked for.
+    pub fn over(&self, base: &S) -> Result<S> {
+        Ok(base.over(&self.layers)?)
+    }
+    /// Whether one was asked for.
+    pub fn has(&self, name: &str) -> bool {
+        self.layers.iter().flatten().any(|(asked, _)| *asked == name)
+    }
+    /// The rest of them.
+    pub fn without(mut self, name: &str) -> Asked<S> {
+        self.layers.iter_mut().for_each(|layer| layer.retain(|(asked, _)| *asked != name));
+        self
+    }
+}
+
+/// What a user may choose of a kind, with a value that tells of which type it is.
+pub fn choices<S: Settings>(of: &S) -> Vec<(&Setting, &dyn Value)> {
+    let fields = of.fields();
+    let value = |name: &str| fields.iter().find(|(setting, _)| setting.name == name).expect("a group is of settings").1;
+    let groups = S::groups().iter().map(|group| (&group.setting, value(group.sets[0])));
+    groups.chain(fields.iter().copied().filter(|(setting, _)| setting.chosen)).collect()
+}
+
+/// The mark between two layers, among the words that clap reads.
+const LAYER: &str = "layer";
+
+impl<S: Flags> Args for Asked<S> {
+    fn augment_args(command: Command) -> Command {
+        let marked = command.get_arguments().any(|arg| arg.get_id() == LAYER);
+        let mark = (!marked).then(|| Arg::new(LAYER).long(LAYER).hide(true).action(ArgAction::Append));
+        let usual = S::default();
+        command.args(mark).args(choices(&usual).into_iter().map(|(setting, value)| flag::<S>(setting, value)))
+    }
+    fn augment_args_for_update(command: Command) -> Command {
+        Asked::<S>::augment_args(command)
+    }
+}
+
+impl<S: Flags> FromArgMatches for Asked<S> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Asked<S>, clap::Error> {
+        let places = |name: &str| matches.indices_of(name).into_iter().flatten();
+        let ends: Vec<usize> = places(LAYER).collect();
+        let mut layers = vec![vec![]; ends.len() + 1];
+        let groups = S::groups().iter().map(|group| group.setting.name);
+        for name in groups.chain(S::default().fields().iter().filter(|(s, _)| s.chosen).map(|(s, _)| s.name)) {
+            for (place, text) in places(name).zip(matches.get_raw(name).into_iter().flatten()) {
+                let layer = ends.partition_point(|end| *end < place);
+                layers[layer].push((name, text.to_string_lossy().into_owned()));
+            }
+        }
+        Ok(Asked { layers, kind: PhantomData })
+    }
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Asked::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// What help says of a setting.
+pub fn help(setting: &Setting, value: &dyn Value) -> String {
+    let choices = value.choices().join(", ");
+    let choices = if choices.is_empty() { choices } else { format!(": {choices}") };
+    format!("{}{choices}", setting.line())
+}
+
+/// The flag of a setting. Layers are told apart by where its values stand, so every one is kept.
+fn flag<S: Flags>(setting: &Setting, value: &dyn Value) -> Arg {
+    let otherwise = setting.otherwise.map(|what| format!(" [default: {what}]")).unwrap_or_default();
+    let arg = Arg::new(setting.name)
+        .long(setting.name.replace('_', "-"))
+        .aliases(setting.aliases)
+        .value_name(setting.value)
+        .help(help(setting, value) + &otherwise)
+        .help_heading(S::HEADING)
+        .hide_short_help(!setting.common)
+        .action(ArgAction::Append);
+    if value.is_switch() {
+        return arg.num_args(0..=1).default_missing_value("true").value_parser(clap::value_parser!(bool));
+    }
+    let name = setting.name;
+    arg.value_parser(move |text: &str| match S::default().set(name, text) {
+        Err(ConfigError::Value { why, .. }) => Err(why),
+        Err(error) => Err(error.to_string()),
+        Ok(()) => Ok(text.to_string()),
+    })
 }
 
 fn preset(name: &str) -> Result<String, ConfigError> {
@@ -63,126 +166,8 @@ pub struct ModelOptions {
     /// Start from a preset: nano, baby, gpt2, ... (all: limpid params --help)
     #[arg(long, value_name = "NAME", value_parser = preset)]
     pub preset: Option<String>,
-    /// Positions a sequence may have
-    #[arg(long, value_name = "T", aliases = ["block-size", "n-positions", "n-ctx", "max-seq-len", "max-seq-length", "max-position-embeddings", "sequence-len"])]
-    pub context_length: Option<usize>,
-    /// Width of the residual stream
-    #[arg(long, value_name = "C", aliases = ["n-embd", "n-embed", "hidden-size", "channels"])]
-    pub d_model: Option<usize>,
-    /// Attention heads
-    #[arg(long, value_name = "H", aliases = ["n-heads", "num-heads", "num-attention-heads"])]
-    pub n_head: Option<usize>,
-    /// Heads of keys and values, each serving several attention heads [default: n_head]
-    #[arg(long, value_name = "K", aliases = ["n-kv-heads", "num-key-value-heads", "n-query-groups"], hide_short_help = true)]
-    pub n_kv_head: Option<usize>,
-    /// Features of one head [default: d_model / n_head]
-    #[arg(long, value_name = "D", aliases = ["head-dim", "head-size"], hide_short_help = true)]
-    pub d_head: Option<usize>,
-    /// Blocks
-    #[arg(long, value_name = "L", aliases = ["n-layers", "num-layers", "num-hidden-layers", "depth"])]
-    pub n_layer: Option<usize>,
-    /// Width inside the feed-forward network [default: 4 d_model]
-    #[arg(long, value_name = "F", aliases = ["n-inner", "intermediate-size"])]
-    pub d_ff: Option<usize>,
-    /// Dropout in all four places
-    #[arg(long, value_name = "P")]
-    pub dropout: Option<f64>,
-    /// learned, sinusoidal, sinusoidal-one-based, rotary
-    #[arg(long, value_name = "KIND", value_parser = axis::<Positions>(), hide_short_help = true)]
-    pub positions: Option<Positions>,
-    /// Base of the rotary angles
-    #[arg(long, value_name = "X", alias = "rope-theta", hide_short_help = true)]
-    pub rotary_base: Option<f64>,
-    /// Rotary pairs turn this many times slower (Llama 3.1: those that turn seldom)
-    #[arg(long, value_name = "X", hide_short_help = true)]
-    pub rotary_scaling_factor: Option<f64>,
-    /// Positions trained on before; 0: all pairs turn slower
-    #[arg(long, value_name = "T", hide_short_help = true)]
-    pub rotary_scaling_context: Option<usize>,
-    /// Turns in those positions below which a pair is slowed down whole
-    #[arg(long, value_name = "N", hide_short_help = true)]
-    pub rotary_scaling_low: Option<f64>,
-    /// Turns in those positions above which a pair stays
-    #[arg(long, value_name = "N", hide_short_help = true)]
-    pub rotary_scaling_high: Option<f64>,
-    /// Segment vectors (BERT: 2)
-    #[arg(long, value_name = "N", alias = "type-vocab-size", hide_short_help = true)]
-    pub n_segment: Option<usize>,
-    /// pre or post
-    #[arg(long, value_name = "WHERE", value_parser = axis::<NormPlace>(), hide_short_help = true)]
-    pub norm_place: Option<NormPlace>,
-    /// A norm before the head
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_short_help = true)]
-    pub final_norm: Option<bool>,
-    /// A norm after the embedding
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_short_help = true)]
-    pub embedding_norm: Option<bool>,
-    /// layer, layer-std, rms
-    #[arg(long, value_name = "KIND", value_parser = axis::<NormKind>(), hide_short_help = true)]
-    pub norm: Option<NormKind>,
-    /// Added to the norm's variance or deviation
-    #[arg(long, value_name = "X", aliases = ["layer-norm-eps", "layer-norm-epsilon", "rms-norm-eps"], hide_short_help = true)]
-    pub norm_eps: Option<f64>,
-    /// The norms' learned gain
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_short_help = true)]
-    pub norm_gain: Option<bool>,
-    /// The norms' learned offset
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_short_help = true)]
-    pub norm_offset: Option<bool>,
-    /// All biases and norm offsets at once (nanoGPT's `bias`)
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_short_help = true)]
-    pub bias: Option<bool>,
-    /// Biases of query, key, value and attention output
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_short_help = true)]
-    pub attention_bias: Option<bool>,
-    /// Biases of the feed-forward network
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_short_help = true)]
-    pub ffn_bias: Option<bool>,
-    /// Scores divided by the root of the head size
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", alias = "scale-attn-weights", hide_short_help = true)]
-    pub attention_scale: Option<bool>,
-    /// Scores of block i also divided by i
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", alias = "scale-attn-by-inverse-layer-idx", hide_short_help = true)]
-    pub attention_scale_by_layer: Option<bool>,
-    /// causal, bidirectional, none
-    #[arg(long, value_name = "KIND", value_parser = axis::<Mask>(), hide_short_help = true)]
-    pub mask: Option<Mask>,
-    /// relu, leaky-relu, gelu-erf, gelu-tanh, gelu-sigmoid, silu, sigmoid, tanh
-    #[arg(long, value_name = "KIND", value_parser = axis::<Activation>(), aliases = ["activation-function", "hidden-act"], hide_short_help = true)]
-    pub activation: Option<Activation>,
-    /// The activation is multiplied by a second product (with silu: SwiGLU)
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_short_help = true)]
-    pub ffn_gated: Option<bool>,
-    /// Slope of leaky-relu below zero
-    #[arg(long, value_name = "X", hide_short_help = true)]
-    pub leaky_slope: Option<f64>,
-    /// The head uses the token table
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", alias = "tie-word-embeddings", hide_short_help = true)]
-    pub tied_head: Option<bool>,
-    /// The head adds a bias
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_short_help = true)]
-    pub head_bias: Option<bool>,
-    /// BERT's dense layer, activation and norm before the head
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_short_help = true)]
-    pub head_transform: Option<bool>,
-    /// Dropout after the embedding
-    #[arg(long, value_name = "P", alias = "embd-pdrop", hide_short_help = true)]
-    pub dropout_embedding: Option<f64>,
-    /// Dropout on the attention weights
-    #[arg(long, value_name = "P", alias = "attn-pdrop", hide_short_help = true)]
-    pub dropout_attention: Option<f64>,
-    /// Dropout on the projected attention output
-    #[arg(long, value_name = "P", alias = "resid-pdrop", hide_short_help = true)]
-    pub dropout_projection: Option<f64>,
-    /// Dropout on the feed-forward output
-    #[arg(long, value_name = "P", hide_short_help = true)]
-    pub dropout_ffn: Option<f64>,
-    /// inverted or unscaled
-    #[arg(long, value_name = "KIND", value_parser = axis::<DropoutScale>(), hide_short_help = true)]
-    pub dropout_scale: Option<DropoutScale>,
-    /// The configuration file's, the environment's and the typed ones, where there is more than one of them
-    #[arg(long = "model-layer", hide = true, value_parser = layer::<ModelOptions>)]
-    pub model_layers: Vec<ModelOptions>,
+    #[command(flatten)]
+    asked: Asked<Config>,
 }
 
 impl ModelOptions {
@@ -193,13 +178,13 @@ impl ModelOptions {
 
     /// The configuration, its vocabulary still the preset's.
     pub fn config(&self) -> Result<Config> {
-        self.over(Config::preset(self.name())?)
+        self.over(&Config::preset(self.name())?)
     }
 
     /// The configuration of the model `from` that is trained on: dropout may be chosen anew, and fewer positions be used.
     /// What was asked for beside that must be what it is.
     pub fn config_of(&self, from: &str, base: &Config) -> Result<Config> {
-        let asked = self.over(base.clone())?;
+        let asked = self.over(base)?;
         let mut wanted = Config { dropout: base.dropout, ..asked.clone() };
         wanted.context_length = wanted.context_length.max(base.context_length);
         let keys = |config: &Config| serde_json::to_value(config).expect("a config is JSON");
@@ -216,70 +201,11 @@ impl ModelOptions {
         Ok(Config { dropout: asked.dropout, ..base.clone() })
     }
 
-    /// `c` with what was asked for.
-    fn over(&self, mut c: Config) -> Result<Config> {
-        match &self.model_layers[..] {
-            [] => self.apply(&mut c),
-            layers => layers.iter().for_each(|layer| layer.apply(&mut c)),
-        }
-        c.check()?;
-        Ok(c)
-    }
-
-    /// One layer: what sets several things first.
-    fn apply(&self, c: &mut Config) {
-        fn set<T: Copy>(to: &mut T, from: Option<T>) {
-            if let Some(value) = from {
-                *to = value;
-            }
-        }
-        if self.d_model.is_some() && c.d_ff == 4 * c.d_model {
-            c.d_ff = self.d_model.unwrap_or(c.d_model).saturating_mul(4);
-        }
-        set(&mut c.context_length, self.context_length);
-        set(&mut c.d_model, self.d_model);
-        set(&mut c.n_head, self.n_head);
-        c.n_kv_head = self.n_kv_head.or(c.n_kv_head);
-        c.d_head = self.d_head.or(c.d_head);
-        set(&mut c.n_layer, self.n_layer);
-        set(&mut c.d_ff, self.d_ff);
-        set(&mut c.positions, self.positions);
-        set(&mut c.rotary_base, self.rotary_base);
-        set(&mut c.rotary_scaling.factor, self.rotary_scaling_factor);
-        set(&mut c.rotary_scaling.context, self.rotary_scaling_context);
-        set(&mut c.rotary_scaling.low, self.rotary_scaling_low);
-        set(&mut c.rotary_scaling.high, self.rotary_scaling_high);
-        set(&mut c.n_segment, self.n_segment);
-        set(&mut c.norm_place, self.norm_place);
-        set(&mut c.final_norm, self.final_norm);
-        set(&mut c.embedding_norm, self.embedding_norm);
-        set(&mut c.norm, self.norm);
-        set(&mut c.norm_eps, self.norm_eps);
-        set(&mut c.norm_gain, self.norm_gain);
-        for to in [&mut c.norm_offset, &mut c.attention_bias, &mut c.ffn_bias] {
-            set(to, self.bias);
-        }
-        set(&mut c.norm_offset, self.norm_offset);
-        set(&mut c.attention_bias, self.attention_bias);
-        set(&mut c.ffn_bias, self.ffn_bias);
-        set(&mut c.attention_scale, self.attention_scale);
-        set(&mut c.attention_scale_by_layer, self.attention_scale_by_layer);
-        set(&mut c.mask, self.mask);
-        set(&mut c.activation, self.activation);
-        set(&mut c.ffn_gated, self.ffn_gated);
-        set(&mut c.leaky_slope, self.leaky_slope);
-        set(&mut c.tied_head, self.tied_head);
-        set(&mut c.head_bias, self.head_bias);
-        set(&mut c.head_transform, self.head_transform);
-        let d = &mut c.dropout;
-        for to in [&mut d.embedding, &mut d.attention, &mut d.projection, &mut d.ffn] {
-            set(to, self.dropout);
-        }
-        set(&mut d.embedding, self.dropout_embedding);
-        set(&mut d.attention, self.dropout_attention);
-        set(&mut d.projection, self.dropout_projection);
-        set(&mut d.ffn, self.dropout_ffn);
-        set(&mut d.scale, self.dropout_scale);
+    /// A model with what was asked for.
+    pub fn over(&self, base: &Config) -> Result<Config> {
+        let config = self.asked.over(base)?;
+        config.check()?;
+        Ok(config)
     }
 }
 
@@ -304,190 +230,6 @@ impl DataOptions {
     pub fn stdin(&self) -> Kind {
         if self.field.is_some() { Kind::JsonLines } else { Kind::Text }
     }
-}
-
-/// How to train.
-#[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "Training")]
-pub struct RecipeOptions {
-    /// Updates
-    #[arg(long, value_name = "N", aliases = ["max-iters", "max-steps", "num-iterations", "num-steps"])]
-    pub steps: Option<u64>,
-    /// Sequences at once
-    #[arg(long, value_name = "B", aliases = ["device-batch-size", "per-device-train-batch-size", "micro-batch-size"])]
-    pub batch_size: Option<usize>,
-    /// Batches whose gradients make one update
-    #[arg(long, value_name = "N", aliases = ["gradient-accumulation-steps", "grad-accum"])]
-    pub accumulate: Option<usize>,
-    /// Greatest learning rate
-    #[arg(long, value_name = "X", alias = "lr")]
-    pub learning_rate: Option<f64>,
-    /// Learning rate at the end [default: a tenth of the greatest]
-    #[arg(long, value_name = "X", alias = "min-lr")]
-    pub min_learning_rate: Option<f64>,
-    /// Steps over which the rate rises
-    #[arg(long, value_name = "N", alias = "warmup-iters")]
-    pub warmup_steps: Option<u64>,
-    /// Decides weights, batches and dropout
-    #[arg(long, value_name = "N")]
-    pub seed: Option<u64>,
-    /// Steps between evaluations; 0: at the end only
-    #[arg(long, value_name = "N", aliases = ["eval-interval", "eval-steps"])]
-    pub eval_every: Option<u64>,
-    /// Tokens of a sequence in training, if fewer than the model's
-    #[arg(long, value_name = "T", hide_short_help = true)]
-    pub context: Option<usize>,
-    /// cosine, linear, constant, wsd
-    #[arg(long, value_name = "KIND", value_parser = axis::<Schedule>(), alias = "lr-scheduler-type", hide_short_help = true)]
-    pub schedule: Option<Schedule>,
-    /// Share of the steps in which wsd falls
-    #[arg(long, value_name = "X", hide_short_help = true)]
-    pub decay_fraction: Option<f64>,
-    /// adamw, adam, sgd, muon (for the matrices inside the model, adamw for the rest)
-    #[arg(long, value_name = "KIND", value_parser = axis::<Method>(), alias = "optim", hide_short_help = true)]
-    pub optimizer: Option<Method>,
-    /// First moment's memory, or sgd's momentum
-    #[arg(long, value_name = "X", aliases = ["adam-beta1", "momentum"], hide_short_help = true)]
-    pub beta1: Option<f64>,
-    /// Second moment's memory
-    #[arg(long, value_name = "X", alias = "adam-beta2", hide_short_help = true)]
-    pub beta2: Option<f64>,
-    /// Added to the root of the second moment
-    #[arg(long, value_name = "X", alias = "adam-epsilon", hide_short_help = true)]
-    pub eps: Option<f64>,
-    /// Momentum of muon's matrices
-    #[arg(long, value_name = "X", hide_short_help = true)]
-    pub muon_momentum: Option<f64>,
-    /// Decay of matrices
-    #[arg(long, value_name = "X", hide_short_help = true)]
-    pub weight_decay: Option<f64>,
-    /// Greatest norm of the whole gradient; 0: no clipping
-    #[arg(long, value_name = "X", aliases = ["grad-clip", "max-grad-norm", "max-norm"], hide_short_help = true)]
-    pub clip: Option<f64>,
-    /// mean or sum of the losses
-    #[arg(long, value_name = "KIND", value_parser = axis::<Reduction>(), hide_short_help = true)]
-    pub reduction: Option<Reduction>,
-    /// Share of each target that goes to all tokens alike
-    #[arg(long, value_name = "X", alias = "label-smoothing-factor", hide_short_help = true)]
-    pub label_smoothing: Option<f64>,
-    /// Weight of the squared log-sum-exp of the logits, which keeps them from drifting; 0.0001 is usual
-    #[arg(long, value_name = "X", hide_short_help = true)]
-    pub z_loss: Option<f64>,
-    /// Memory of the weights' moving average, which is then what is evaluated and kept: 0.999
-    #[arg(long, value_name = "X", alias = "ema-decay", hide_short_help = true)]
-    pub ema: Option<f64>,
-    /// gpt2, normal, xavier, he
-    #[arg(long, value_name = "KIND", value_parser = axis::<Init>(), hide_short_help = true)]
-    pub init: Option<Init>,
-    /// Deviation of normal initial weights [default: 0.02 sqrt(768 / d_model)]
-    #[arg(long, value_name = "X", alias = "initializer-range", hide_short_help = true)]
-    pub init_std: Option<f64>,
-    /// About how many tokens an evaluation on the way takes
-    #[arg(long, value_name = "N", hide_short_help = true)]
-    pub eval_tokens: Option<usize>,
-    /// Steps between saves of the state; 0: at the end only
-    #[arg(long, value_name = "N", alias = "save-steps", hide_short_help = true)]
-    pub save_every: Option<u64>,
-    /// Earlier saved states to keep beside the last
-    #[arg(long, value_name = "N", alias = "save-total-limit", hide_short_help = true)]
-    pub keep: Option<usize>,
-    /// Evaluations without a better loss after which training ends; 0: never
-    #[arg(long, value_name = "N", alias = "early-stopping-patience", hide_short_help = true)]
-    pub patience: Option<u64>,
-    /// Steps between notes of every layer's gradients and updates; 0: none
-    #[arg(long, value_name = "N", hide_short_help = true)]
-    pub detail_every: Option<u64>,
-    /// Deviations above the recent losses from which a loss is a jump; 0: look for none
-    #[arg(long, value_name = "X", hide_short_help = true)]
-    pub spike: Option<f64>,
-    /// When the loss jumps or is no number: note, stop, rollback (to the last saved state, without the data that led there)
-    #[arg(long, value_name = "KIND", value_parser = axis::<Divergence>(), alias = "on-divergence", hide_short_help = true)]
-    pub divergence: Option<Divergence>,
-    /// Check before the first step that training can work
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_short_help = true)]
-    pub preflight: Option<bool>,
-    /// Windows of whole documents instead of a stream cut anywhere [default: true for conversations, else false]
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_short_help = true)]
-    pub whole_documents: Option<bool>,
-    /// Whether a document sees those before it in its window [default: false for conversations, else true]
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_short_help = true)]
-    pub cross_documents: Option<bool>,
-    /// Share of the text kept for validation
-    #[arg(long, value_name = "X", hide_short_help = true)]
-    pub val_fraction: Option<f64>,
-    /// The configuration file's, the environment's and the typed ones, where there is more than one of them
-    #[arg(long = "recipe-layer", hide = true, value_parser = layer::<RecipeOptions>)]
-    pub recipe_layers: Vec<RecipeOptions>,
-}
-
-impl RecipeOptions {
-    /// A recipe with what was asked for.
-    pub fn over(&self, base: Recipe) -> Result<Recipe> {
-        let alone = std::slice::from_ref(self);
-        let layers = if self.recipe_layers.is_empty() { alone } else { &self.recipe_layers };
-        let mut r = base;
-        layers.iter().for_each(|layer| layer.apply(&mut r));
-        if layers.iter().all(|layer| layer.warmup_steps.is_none()) && r.steps != base.steps {
-            r.warmup_steps = warmup(base.warmup_steps, r.steps);
-        }
-        r.check()?;
-        Ok(r)
-    }
-
-    /// One layer: what others follow from first.
-    fn apply(&self, r: &mut Recipe) {
-        fn set<T: Copy>(to: &mut T, from: Option<T>) {
-            if let Some(value) = from {
-                *to = value;
-            }
-        }
-        if let Some(rate) = self.learning_rate {
-            r.min_learning_rate *= rate / r.learning_rate;
-        }
-        if let Some(steps) = self.steps.filter(|steps| *steps < r.steps) {
-            r.warmup_steps = warmup(r.warmup_steps, steps);
-        }
-        set(&mut r.steps, self.steps);
-        set(&mut r.batch_size, self.batch_size);
-        set(&mut r.context, self.context);
-        set(&mut r.accumulate, self.accumulate);
-        set(&mut r.learning_rate, self.learning_rate);
-        set(&mut r.min_learning_rate, self.min_learning_rate);
-        set(&mut r.warmup_steps, self.warmup_steps);
-        set(&mut r.seed, self.seed);
-        set(&mut r.eval_every, self.eval_every);
-        set(&mut r.schedule, self.schedule);
-        set(&mut r.decay_fraction, self.decay_fraction);
-        set(&mut r.optimizer, self.optimizer);
-        set(&mut r.beta1, self.beta1);
-        set(&mut r.beta2, self.beta2);
-        set(&mut r.eps, self.eps);
-        set(&mut r.muon_momentum, self.muon_momentum);
-        set(&mut r.label_smoothing, self.label_smoothing);
-        set(&mut r.z_loss, self.z_loss);
-        set(&mut r.ema, self.ema);
-        set(&mut r.keep, self.keep);
-        set(&mut r.patience, self.patience);
-        set(&mut r.detail_every, self.detail_every);
-        set(&mut r.spike, self.spike);
-        set(&mut r.divergence, self.divergence);
-        set(&mut r.preflight, self.preflight);
-        set(&mut r.weight_decay, self.weight_decay);
-        set(&mut r.clip, self.clip);
-        set(&mut r.reduction, self.reduction);
-        set(&mut r.init, self.init);
-        set(&mut r.init_std, self.init_std);
-        set(&mut r.eval_tokens, self.eval_tokens);
-        set(&mut r.save_every, self.save_every);
-        set(&mut r.val_fraction, self.val_fraction);
-        set(&mut r.whole_documents, self.whole_documents);
-        set(&mut r.cross_documents, self.cross_documents);
-    }
-}
-
-/// A short run warms up for at most a tenth of it.
-fn warmup(usual: u64, steps: u64) -> u64 {
-    usual.min(steps / 10)
 }
 
 /// What of a model learns.
@@ -627,6 +369,26 @@ pub fn threads(asked: Option<impl Into<usize>>) -> usize {
     threads
 }
 
+/// The flags by which an error of the library may be mended, as text to put behind it.
+pub fn mending(error: &anyhow::Error) -> String {
+    let own = |names: &[&str]| names.iter().map(ToString::to_string).collect();
+    let of = |cause: &(dyn std::error::Error + 'static)| {
+        let train = cause.downcast_ref().map(TrainError::settings);
+        let data = || cause.downcast_ref().map(DataError::settings);
+        let corpus = || cause.downcast_ref().map(|error: &CorpusError| own(error.settings()));
+        let checkpoint = || cause.downcast_ref().map(|error: &CheckpointError| error.settings().to_vec());
+        let tokenizer = || cause.downcast_ref().map(|error: &limpid::tokenizer::Error| own(error.settings()));
+        train.or_else(data).or_else(corpus).or_else(checkpoint).or_else(tokenizer)
+    };
+    let settings: Option<Vec<String>> = error.chain().filter_map(of).find(|settings| !settings.is_empty());
+    let flag = |setting: String| {
+        let (name, value) = setting.split_once(' ').map_or((&*setting, ""), |(name, value)| (name, value));
+        format!("--{} {value}", name.replace('_', "-")).trim_end().to_string()
+    };
+    let flags: Vec<String> = settings.into_iter().flatten().map(flag).collect();
+    if flags.is_empty() { String::new() } else { format!(" ({})", flags.join(", ")) }
+}
+
 /// Cores that this process may use.
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get())
@@ -690,36 +452,48 @@ pub fn arguments(typed: Vec<OsString>, cli: &Command) -> Result<Vec<OsString>> {
         kept(&folder, &file, flags.iter().chain(&variables))?;
         // what was chosen anew when it went on before stays chosen
         let from = flag("resume-step").and_then(|step| step.to_str()?.parse().ok());
-        let last = serde_json::to_value(Run::recipe(&folder, from))?;
-        for word in file.iter_mut().filter(|word| Run::FREE.contains(&word.name.replace('-', "_").as_str())) {
-            word.value = match &last[word.name.replace('-', "_")] {
-                serde_json::Value::Null => word.value.take(),
-                serde_json::Value::String(text) => Some(text.into()),
-                other => Some(other.to_string().into()),
-            };
+        if let Some(RunSettings { recipe, options }) = Run::settings(&folder, from) {
+            let last =
+                recipe.fields().into_iter().filter(|(setting, _)| setting.name == "steps").chain(options.fields());
+            for (setting, value) in last {
+                let word = file.iter_mut().find(|word| word.name.replace('-', "_") == setting.name);
+                word.into_iter().for_each(|word| word.value = Some(plain(&value.json()).into()));
+            }
         }
     }
     one_preset(&whence, [&file, &variables, &flags])?;
-    let mut before = vec![];
-    let whences = [whence.display().to_string(), "the environment".into(), "the command line".into()];
-    for (name, group, check) in [kind::<ModelOptions>("model-layer"), kind::<RecipeOptions>("recipe-layer")] {
-        if !verb.get_arguments().any(|arg| arg.get_long() == Some(name)) || file.is_empty() && variables.is_empty() {
-            continue;
+    let (all, known) = (settings_command(), verb.get_arguments().any(|arg| arg.get_id() == LAYER));
+    let is_setting = |word: &Word| known && word.name != "preset" && names(&all).any(|name| name == word.name);
+    // what is named again above does not stand, but for settings, whose layers are taken one after the other
+    let above = |name: &str, layers: &[&Vec<Word>]| layers.iter().any(|l| l.iter().any(|word| word.name == name));
+    let (path, mut before) = (whence.display().to_string(), vec![]);
+    for (layer, whence, higher) in
+        [(&file, path.as_str(), &[&variables, &flags][..]), (&variables, "the environment", &[&flags])]
+    {
+        let own = layer.iter().filter(|word| known && names(&all).any(|name| name == word.name)).map(Word::text);
+        if let Err(error) = all.clone().try_get_matches_from(own) {
+            let said = error.to_string().lines().next().unwrap_or_default().replacen("error: ", "", 1);
+            bail!(Usage(format!("{whence}: {said}")));
         }
-        for (layer, whence) in [&file, &variables, &flags].into_iter().zip(&whences) {
-            let own = layer.iter().filter(|word| group.contains(&word.name));
-            let own = own.map(|word| word.text().to_string_lossy().into()).collect::<Vec<String>>().join("\n");
-            check(&own).map_err(|said| Usage(format!("{whence}: {said}")))?;
-            before.push(format!("--{name}={own}").into());
+        before.extend(layer.iter().filter(|word| is_setting(word) || !above(&word.name, higher)).map(Word::text));
+        if known {
+            before.push(format!("--{LAYER}={whence}").into());
         }
     }
-    // what is named again above does not stand, also where several values of it would add up
-    let above = |name: &str, layers: &[&Vec<Word>]| layers.iter().any(|l| l.iter().any(|word| word.name == name));
-    let stands = file.iter().filter(|word| !above(&word.name, &[&variables, &flags]));
-    let stands = stands.chain(variables.iter().filter(|word| !above(&word.name, &[&flags])));
-    before.extend(stands.map(Word::text));
     typed.splice(place..place, before);
     Ok(typed)
+}
+
+/// All settings of models and of training as a command of their own.
+pub fn settings_command() -> Command {
+    let command = Command::new("limpid").no_binary_name(true).args_override_self(true);
+    let command = Asked::<Recipe>::augment_args(ModelOptions::augment_args(command));
+    Asked::<RunOptions>::augment_args(command)
+}
+
+/// A value as it is typed.
+pub fn plain(value: &serde_json::Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), String::from)
 }
 
 /// What was typed, each flag by its own name; what is wrong in it is left for clap to say.
@@ -728,8 +502,10 @@ fn given(words: &[OsString], verb: &Command) -> Vec<Word> {
     let Ok(matches) = lenient.try_get_matches_from(words) else { return vec![] };
     let typed = |arg: &&Arg| matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine);
     let word = |arg: &Arg| {
-        let values = matches.get_raw(arg.get_id().as_str()).into_iter().flatten();
-        let value = values.collect::<Vec<_>>().join(OsStr::new(","));
+        let values: Vec<_> = matches.get_raw(arg.get_id().as_str()).into_iter().flatten().collect();
+        // several are a list, or the last one holds
+        let several = arg.get_value_delimiter().map_or(values.len().saturating_sub(1), |_| 0);
+        let value = values[several..].join(OsStr::new(","));
         Some(Word { name: arg.get_long()?.into(), value: arg.get_action().takes_values().then_some(value) })
     };
     verb.get_arguments().filter(typed).filter_map(word).collect()
@@ -749,7 +525,7 @@ fn word(arg: &Arg, value: OsString, whence: &str) -> Result<Option<Word>> {
 }
 
 /// The environment variable of a setting.
-fn variable(name: &str) -> String {
+pub fn variable(name: &str) -> String {
     format!("LIMPID_{}", name.to_uppercase().replace('-', "_"))
 }
 
@@ -807,7 +583,8 @@ fn kept<'a>(folder: &Path, file: &[Word], asked: impl Iterator<Item = &'a Word>)
 fn one_preset(file: &Path, layers: [&Vec<Word>; 3]) -> Result<()> {
     let spelled = |value: &OsString| value.to_string_lossy().to_lowercase().replace('_', "-");
     let preset = |layer: &[Word]| layer.iter().find(|w| w.name == "preset").and_then(|w| w.value.as_ref()).map(spelled);
-    let model = group::<ModelOptions>();
+    let model = ModelOptions::augment_args(Command::new("limpid"));
+    let model: Vec<&str> = names(&model).collect();
     for (n, layer) in layers.iter().enumerate() {
         let below = &layers[..n];
         let (Some(is), Some(was)) = (preset(layer), below.iter().rev().find_map(|layer| preset(layer))) else {
@@ -815,7 +592,7 @@ fn one_preset(file: &Path, layers: [&Vec<Word>; 3]) -> Result<()> {
         };
         let mut own = below.iter().flat_map(|layer| layer.iter()).map(|word| &word.name);
         if is != was
-            && let Some(name) = own.find(|name| *name != "preset" && model.contains(name))
+            && let Some(name) = own.find(|name| *name != "preset" && model.contains(&name.as_str()))
         {
             let whence = if below[0].is_empty() { "the environment".into() } else { file.display().to_string() };
             bail!(Usage(format!(
@@ -826,28 +603,6 @@ fn one_preset(file: &Path, layers: [&Vec<Word>; 3]) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// What holds a kind's layers, its flags, and what says what is wrong with a layer of it.
-type Layered = (&'static str, Vec<String>, fn(&str) -> Result<(), String>);
-
-fn kind<T: Args>(name: &'static str) -> Layered {
-    let check = |words: &str| {
-        let said = |error: clap::Error| error.to_string().lines().next().unwrap_or_default().replacen("error: ", "", 1);
-        layer::<T>(words).map(drop).map_err(said)
-    };
-    (name, group::<T>(), check)
-}
-
-/// The names of the flags of one kind.
-fn group<T: Args>() -> Vec<String> {
-    names(&T::augment_args(Command::new("limpid"))).map(String::from).collect()
-}
-
-/// Flags of one kind from the words of one layer.
-fn layer<T: Args>(words: &str) -> Result<T, clap::Error> {
-    let command = T::augment_args(Command::new("limpid").no_binary_name(true).args_override_self(true));
-    T::from_arg_matches(&command.try_get_matches_from(words.lines())?)
 }
 
 /// The folder that `--resume` means: the one named, `--out`'s, or the newest under runs/.
@@ -933,27 +688,15 @@ fn from_file(path: &Path, verb: &Command) -> Result<Vec<Word>> {
 }
 
 /// The resolved settings as a configuration file: what `--config` and `--resume` read.
-pub fn to_toml(config: &Config, recipe: &Recipe, rest: &[(&str, String)]) -> String {
-    let mut table = toml::Table::new();
-    let own = |value: serde_json::Value| toml::Value::try_from(value).expect("settings are plain values");
-    let config_context = config.context_length;
-    let mut config = serde_json::to_value(config).expect("a config is JSON");
-    let object = config.as_object_mut().expect("an object");
-    object.remove("vocab_size"); // the tokenizer's
-    object.remove("lm_head"); // what is trained has one
-    for (key, value) in object.iter().filter(|(_, value)| !value.is_null()) {
-        match value.as_object() {
-            Some(parts) => {
-                table.extend(parts.iter().map(|(part, value)| (format!("{key}_{part}"), own(value.clone()))));
-            }
-            None => drop(table.insert(key.clone(), own(value.clone()))),
-        }
-    }
+pub fn to_toml(config: &Config, chosen: &RunSettings, rest: &[(&str, String)]) -> String {
     // what follows the model's own is written so, for whoever takes another model with these settings
-    let context = if recipe.context == config_context { 0 } else { recipe.context };
-    let recipe = Recipe { context, ..*recipe };
-    for (key, value) in serde_json::to_value(recipe).expect("a recipe is JSON").as_object().expect("an object") {
-        table.insert(key.clone(), own(value.clone()));
+    let own = chosen.recipe.context == config.context_length;
+    let recipe = Recipe { context: if own { 0 } else { chosen.recipe.context }, ..chosen.recipe };
+    let fields = config.fields().into_iter().chain(recipe.fields()).chain(chosen.options.fields());
+    let values = fields.filter(|(setting, _)| setting.chosen).map(|(setting, value)| (setting.name, value.json()));
+    let mut table = toml::Table::new();
+    for (name, value) in values.filter(|(_, value)| !value.is_null()) {
+        table.insert(name.into(), toml::Value::try_from(value).expect("settings are plain values"));
     }
     for (key, value) in rest {
         table.insert(key.to_string(), value.clone().into());

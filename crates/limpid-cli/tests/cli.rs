@@ -1062,7 +1062,9 @@ fn completions_and_manual_pages_know_every_verb() {
     }
     assert!(f.ok("man").contains(".TH limpid 1"));
     f.ok("man pages");
-    for (verb, says) in [("", "see through"), ("-train", "learning"), ("-data-prepare", "shard"), ("-doctor", "machine")] {
+    for (verb, says) in
+        [("", "see through"), ("-train", "learning"), ("-data-prepare", "shard"), ("-doctor", "machine")]
+    {
         let page = fs::read_to_string(f.0.join(format!("pages/limpid{verb}.1"))).unwrap();
         assert!(page.contains(says), "limpid{verb}.1");
     }

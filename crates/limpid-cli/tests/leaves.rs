@@ -76,11 +76,9 @@ fn a_refusal_names_the_flags_that_avoid_it() {
     .enumerate()
     {
         f.ok(&format!("train {SMALL} {flags} --out m{i}"));
-        let (_, said) = f.refuses(&format!("convert m{i} x{i} --to {to}"), &["a model trained with --"]);
-        let after = said.split_once("a model trained with ").unwrap().1;
-        let words: Vec<&str> = after.split([';', '\n']).next().unwrap().split_whitespace().collect();
-        let end = words.iter().position(|w| ["can", "has"].contains(w)).unwrap_or_else(|| panic!("{said}"));
-        let mend = words[..end].join(" ");
+        let (_, said) = f.refuses(&format!("convert m{i} x{i} --to {to}"), &["trained with ", " (--"]);
+        let mend = said.split_once(" (--").unwrap().1.split(')').next().unwrap();
+        let mend = format!("--{}", mend.replace(',', ""));
         f.ok(&format!("train {SMALL} {flags} {mend} --out n{i}"));
         f.ok(&format!("convert n{i} y{i} --to {to} --verify"));
     }

@@ -4,10 +4,15 @@
 //! computed: `model::builder` matches each axis once, and the optimizer's recipe, the tokenizer
 //! and the data are elsewhere, because a model is not its training. Read `ops` next.
 
+mod presets;
+mod settings;
+
+pub use presets::{PRESETS, Preset};
+pub use settings::{Field, FieldMut, Fields, Group, Range, Setting, Settings, Value, settings};
+
 use limpid_base::nearest::nearest;
 use limpid_base::plural::plural;
-use serde::{Deserialize, Serialize};
-use std::{fmt, ops::Range, str::FromStr};
+use std::{fmt, ops, str::FromStr};
 
 /// Why a configuration cannot be built.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -51,6 +56,16 @@ pub enum ConfigError {
         found: f64,
         /// What it may be.
         expected: &'static str,
+    },
+    /// A text that is no value of a setting.
+    #[error("{what} is `{found}`: {why}")]
+    Value {
+        /// The setting.
+        what: &'static str,
+        /// The text.
+        found: String,
+        /// Why it is none.
+        why: String,
     },
     /// The parameters would not fit any memory.
     #[error("these sizes make more than 2^48 parameters ({what}): make d_model, d_ff, n_layer or vocab_size smaller")]
@@ -254,20 +269,21 @@ axis! {
     }
 }
 
-/// Probability of dropping an element, in each of the four places.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Dropout {
-    /// After token and position embedding (R077).
-    pub embedding: f64,
-    /// On the attention weights, after the softmax (R078).
-    pub attention: f64,
-    /// On the projected attention output (R079).
-    pub projection: f64,
-    /// On the feed-forward network's output (R080).
-    pub ffn: f64,
-    /// Whether what is kept is scaled up.
-    pub scale: DropoutScale,
+settings! {
+    /// Probability of dropping an element, in each of the four places.
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    pub struct Dropout named "dropout_" {
+        /// Dropout after the embedding.
+        embedding: f64 = 0.0, Setting::of("P").below_one().also(&["embd-pdrop"]);
+        /// Dropout on the attention weights, after the softmax.
+        attention: f64 = 0.0, Setting::of("P").below_one().also(&["attn-pdrop"]);
+        /// Dropout on the projected attention output.
+        projection: f64 = 0.0, Setting::of("P").below_one().also(&["resid-pdrop"]);
+        /// Dropout on the feed-forward network's output.
+        ffn: f64 = 0.0, Setting::of("P").below_one();
+        /// Whether what dropout keeps is scaled up.
+        scale: DropoutScale = DropoutScale::Inverted, Setting::of("KIND");
+    }
 }
 
 impl Dropout {
@@ -276,11 +292,6 @@ impl Dropout {
     /// The same probability in all four places.
     pub const fn everywhere(p: f64) -> Dropout {
         Dropout { embedding: p, attention: p, projection: p, ffn: p, scale: DropoutScale::Inverted }
-    }
-}
-impl Default for Dropout {
-    fn default() -> Dropout {
-        Dropout::NONE
     }
 }
 
@@ -314,7 +325,7 @@ impl Heads {
         self.n_head / self.n_kv_head
     }
     /// The queries', keys' and values' columns.
-    pub fn parts(self) -> [Range<usize>; 3] {
+    pub fn parts(self) -> [ops::Range<usize>; 3] {
         let (q, k) = (self.query_cols(), self.key_cols());
         [0..q, q..q + k, q + k..q + 2 * k]
     }
@@ -326,25 +337,26 @@ impl Heads {
     }
 }
 
-/// Rotary angles for longer contexts: a pair that turns once in `w` positions turns `factor` times slower where w is above
-/// `context` / `low`, as it was where w is below `context` / `high`, and in between in between (Llama 3.1). With `context`
-/// 0 all pairs turn slower (Chen et al. 2023).
-#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RotaryScaling {
-    /// How many times longer; 1 changes nothing.
-    pub factor: f64,
-    /// Turns within `context` below which a pair is slowed down whole.
-    pub low: f64,
-    /// Turns within `context` above which a pair stays.
-    pub high: f64,
-    /// Positions the model was first trained on.
-    pub context: usize,
+settings! {
+    /// Rotary angles for longer contexts: a pair that turns once in `w` positions turns `factor` times slower where w is above
+    /// `context` / `low`, as it was where w is below `context` / `high`, and in between by a share of the two (Llama 3.1). With
+    /// `context` 0 all pairs turn slower (Chen et al. 2023).
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    pub struct RotaryScaling named "rotary_scaling_" {
+        /// How many times slower rotary pairs turn, for longer contexts than a model was trained on; 1 changes nothing.
+        factor: f64 = 1.0, Setting::of("X").number(|x| x > 0.0 && x.is_finite(), "it must be above 0");
+        /// Turns in the positions trained on before, below which a pair is slowed down whole.
+        low: f64 = 1.0, Setting::of("N").number(|x| x > 0.0, "it must be above 0");
+        /// Turns in those positions above which a pair is not slowed down.
+        high: f64 = 4.0, Setting::of("N").number(|x| x > 0.0 && x.is_finite(), "it must be above rotary_scaling_low");
+        /// Positions trained on before; 0 slows all pairs down alike.
+        context: usize = 0, Setting::of("T").count();
+    }
 }
 
 impl RotaryScaling {
     /// Angles as they are.
-    pub const NONE: RotaryScaling = RotaryScaling { factor: 1.0, low: 1.0, high: 4.0, context: 0 };
+    pub const NONE: RotaryScaling = RotaryScaling::DEFAULT;
 
     /// What a frequency, in radians a position, becomes.
     pub fn apply(self, frequency: f64) -> f64 {
@@ -352,313 +364,116 @@ impl RotaryScaling {
         let kept = ((turns - self.low) / (self.high - self.low)).clamp(0.0, 1.0);
         frequency * (kept + (1.0 - kept) / self.factor)
     }
+}
 
-    fn check(self) -> Result<(), ConfigError> {
-        let range = |what, found, expected| Err(ConfigError::Range { what, found, expected });
-        match self {
-            s if !(s.factor > 0.0 && s.factor.is_finite()) => {
-                range("rotary_scaling.factor", s.factor, "it must be above 0")
-            }
-            s if !(s.low > 0.0 && s.high > s.low && s.high.is_finite()) => {
-                range("rotary_scaling.high", s.high, "it must be above rotary_scaling.low, and that above 0")
-            }
-            _ => Ok(()),
+settings! {
+    /// Everything that distinguishes one transformer from another. By default: GPT-2 small's choices without its dropout.
+    #[derive(Clone, PartialEq, Debug)]
+    pub struct Config {
+        /// Rows of the token table.
+        vocab_size: usize = 50_257, Setting::of("V").size().follows();
+        /// Positions a sequence may have.
+        context_length: usize = 1024, Setting::of("T").size().common().also(&[
+            "block-size", "n-positions", "n-ctx", "max-seq-len", "max-seq-length", "max-position-embeddings", "sequence-len",
+        ]);
+        /// Width of the residual stream.
+        d_model: usize = 768, Setting::of("C").size().common().also(&["n-embd", "n-embed", "hidden-size", "channels"]);
+        /// Attention heads; they divide `d_model` unless `d_head` is given.
+        n_head: usize = 12, Setting::of("H").size().common().also(&["n-heads", "num-heads", "num-attention-heads"]);
+        /// Heads of keys and values, each serving as many attention heads (Ainslie et al. 2023).
+        n_kv_head: Option<usize> = None, Setting::of("K").size().otherwise("n_head")
+            .also(&["n-kv-heads", "num-key-value-heads", "n-query-groups"]);
+        /// Features of one head.
+        d_head: Option<usize> = None, Setting::of("D").size().otherwise("d_model / n_head")
+            .also(&["head-dim", "head-size"]);
+        /// Blocks.
+        n_layer: usize = 12, Setting::of("L").whole(1, 4096, "at most 4096: the list of ops would be endless").common()
+            .also(&["n-layers", "num-layers", "num-hidden-layers", "depth"]);
+        /// Width inside the feed-forward network.
+        d_ff: usize = 3072, Setting::of("F").size().common().otherwise("4 d_model").also(&["n-inner", "intermediate-size"]);
+        /// How positions enter.
+        positions: Positions = Positions::Learned, Setting::of("KIND");
+        /// Base of the rotary angles.
+        rotary_base: f64 = 10_000.0, Setting::of("X").above_zero().also(&["rope-theta"]);
+        /// Rotary angles for longer contexts than a model was trained on.
+        rotary_scaling: RotaryScaling = RotaryScaling::NONE, Setting::of("");
+        /// Segment vectors (BERT: 2); 0 for none.
+        n_segment: usize = 0, Setting::of("N").count().also(&["type-vocab-size"]);
+        /// Where a block normalises.
+        norm_place: NormPlace = NormPlace::Pre, Setting::of("WHERE");
+        /// A norm between the last block and the head.
+        final_norm: bool = true, Setting::of("BOOL");
+        /// A norm right after the embedding (BERT).
+        embedding_norm: bool = false, Setting::of("BOOL");
+        /// What normalising means.
+        norm: NormKind = NormKind::Layer, Setting::of("KIND");
+        /// Added to the norm's variance (or deviation), which keeps a constant row finite.
+        norm_eps: f64 = 1e-5, Setting::of("X").above_zero().also(&["layer-norm-eps", "layer-norm-epsilon", "rms-norm-eps"]);
+        /// The norms' learned gain (gamma).
+        norm_gain: bool = true, Setting::of("BOOL");
+        /// The norms' learned offset (beta).
+        norm_offset: bool = true, Setting::of("BOOL");
+        /// Biases of query, key, value and attention output.
+        attention_bias: bool = true, Setting::of("BOOL");
+        /// Biases of the feed-forward network.
+        ffn_bias: bool = true, Setting::of("BOOL");
+        /// Scores divided by the square root of the head size.
+        attention_scale: bool = true, Setting::of("BOOL").also(&["scale-attn-weights"]);
+        /// Scores of block i, from 1, also divided by i.
+        attention_scale_by_layer: bool = false, Setting::of("BOOL").also(&["scale-attn-by-inverse-layer-idx"]);
+        /// Which keys a query sees.
+        mask: Mask = Mask::Causal, Setting::of("KIND");
+        /// The feed-forward network's function.
+        activation: Activation = Activation::GeluTanh, Setting::of("KIND").also(&["activation-function", "hidden-act"]);
+        /// What the function makes is multiplied by a second product of the input (with silu: SwiGLU, Shazeer 2020).
+        ffn_gated: bool = false, Setting::of("BOOL");
+        /// Slope of leaky-relu below zero.
+        leaky_slope: f64 = 0.01, Setting::of("X").number(f64::is_finite, "it must be finite");
+        /// A head over the vocabulary. An encoder without one gives its hidden states: it can be looked into, not trained.
+        lm_head: bool = true, Setting::of("BOOL").follows();
+        /// The head uses the token table, or has its own weights.
+        tied_head: bool = true, Setting::of("BOOL").also(&["tie-word-embeddings"]);
+        /// The head adds a bias.
+        head_bias: bool = false, Setting::of("BOOL");
+        /// BERT's dense layer, activation and norm before the head.
+        head_transform: bool = false, Setting::of("BOOL");
+        /// Dropout, place by place.
+        dropout: Dropout = Dropout::NONE, Setting::of("");
+    }
+}
+
+impl Settings for Config {
+    fn groups() -> &'static [Group] {
+        const DROPOUT: Setting = Setting::of("P").below_one().common();
+        const PLACES: &[&str] = &["dropout_embedding", "dropout_attention", "dropout_projection", "dropout_ffn"];
+        const BIAS: Setting = Setting::of("BOOL");
+        &[
+            Group { setting: Setting { name: "dropout", help: "Dropout in all four places", ..DROPOUT }, sets: PLACES },
+            Group {
+                setting: Setting {
+                    name: "bias",
+                    help: "All biases and norm offsets at once (nanoGPT's `bias`)",
+                    ..BIAS
+                },
+                sets: &["norm_offset", "attention_bias", "ffn_bias"],
+            },
+        ]
+    }
+
+    fn follow(&mut self, was: &Config, given: &dyn Fn(&str) -> bool) {
+        if given("d_model") && !given("d_ff") && was.d_ff == was.d_model.saturating_mul(4) {
+            self.d_ff = self.d_model.saturating_mul(4);
         }
     }
 }
-impl Default for RotaryScaling {
-    fn default() -> RotaryScaling {
-        RotaryScaling::NONE
-    }
-}
-
-/// Everything that distinguishes one transformer from another.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Config {
-    /// V: rows of the token table.
-    pub vocab_size: usize,
-    /// T: most positions a sequence may have.
-    pub context_length: usize,
-    /// C: width of the residual stream.
-    pub d_model: usize,
-    /// H: attention heads; divides `d_model` unless `d_head` is given.
-    pub n_head: usize,
-    /// Heads of keys and values, each serving as many query heads (Ainslie et al. 2023); none means `n_head`.
-    pub n_kv_head: Option<usize>,
-    /// D: features of one head; none means `d_model` / `n_head`.
-    pub d_head: Option<usize>,
-    /// L: blocks.
-    pub n_layer: usize,
-    /// F: width inside the feed-forward network.
-    pub d_ff: usize,
-    /// How positions enter.
-    pub positions: Positions,
-    /// Base of the rotary angles.
-    pub rotary_base: f64,
-    /// Rotary angles for longer contexts than a model was trained on.
-    pub rotary_scaling: RotaryScaling,
-    /// Segment vectors (BERT's sentence A and B); 0 for none.
-    pub n_segment: usize,
-    /// Where a block normalises.
-    pub norm_place: NormPlace,
-    /// A norm between the last block and the head (R178), or none (R179).
-    pub final_norm: bool,
-    /// A norm right after the embedding (BERT).
-    pub embedding_norm: bool,
-    /// What normalising means.
-    pub norm: NormKind,
-    /// Added to the variance (or deviation): keeps a constant row finite.
-    pub norm_eps: f64,
-    /// The norm's learned gain (gamma).
-    pub norm_gain: bool,
-    /// The norm's learned offset (beta).
-    pub norm_offset: bool,
-    /// Biases of query, key, value and attention output.
-    pub attention_bias: bool,
-    /// Biases of the feed-forward network.
-    pub ffn_bias: bool,
-    /// Scores divided by the square root of the head size (R114), or not (R116).
-    pub attention_scale: bool,
-    /// Scores of block i, from 1, also divided by i (GPT-2's `scale_attn_by_inverse_layer_idx`).
-    pub attention_scale_by_layer: bool,
-    /// Which keys a query sees.
-    pub mask: Mask,
-    /// The feed-forward network's function.
-    pub activation: Activation,
-    /// What the function makes is multiplied by a second product of the input (Shazeer 2020: SwiGLU, with silu).
-    pub ffn_gated: bool,
-    /// Slope of the leaky ReLU below zero.
-    pub leaky_slope: f64,
-    /// A head over the vocabulary. An encoder without one gives its hidden states: it can be looked into, not trained.
-    pub lm_head: bool,
-    /// The head uses the token table (R184) or has its own weights (R182).
-    pub tied_head: bool,
-    /// The head adds a bias (R183).
-    pub head_bias: bool,
-    /// BERT's dense layer, activation and norm before the head.
-    pub head_transform: bool,
-    /// Dropout, place by place.
-    pub dropout: Dropout,
-}
-
-impl Default for Config {
-    /// GPT-2 small's choices without its dropout.
-    fn default() -> Config {
-        Config {
-            vocab_size: 50_257,
-            context_length: 1024,
-            d_model: 768,
-            n_head: 12,
-            n_kv_head: None,
-            d_head: None,
-            n_layer: 12,
-            d_ff: 3072,
-            positions: Positions::Learned,
-            rotary_base: 10_000.0,
-            rotary_scaling: RotaryScaling::NONE,
-            n_segment: 0,
-            norm_place: NormPlace::Pre,
-            final_norm: true,
-            embedding_norm: false,
-            norm: NormKind::Layer,
-            norm_eps: 1e-5,
-            norm_gain: true,
-            norm_offset: true,
-            attention_bias: true,
-            ffn_bias: true,
-            attention_scale: true,
-            attention_scale_by_layer: false,
-            mask: Mask::Causal,
-            activation: Activation::GeluTanh,
-            leaky_slope: 0.01,
-            ffn_gated: false,
-            lm_head: true,
-            tied_head: true,
-            head_bias: false,
-            head_transform: false,
-            dropout: Dropout::NONE,
-        }
-    }
-}
-
-/// Names of the presets: the seeds' systems, the published models, the sizes people train first.
-pub const PRESETS: &[&str] = &[
-    "nano",
-    "nanogpt-cpu",
-    "baby",
-    "notations",
-    "zero-to-hero",
-    "formulated-gpt",
-    "formulated-gpt2",
-    "formulated-bert",
-    "decoder-readme",
-    "llmc-gpt2",
-    "openai-gpt",
-    "gpt2",
-    "gpt2-medium",
-    "gpt2-large",
-    "gpt2-xl",
-    "bert-base-uncased",
-    "nano-llama",
-    "llama-3.2-1b",
-];
-
-/// Blocks a model may have.
-const MAX_LAYERS: usize = 4096;
 
 impl Config {
-    /// A preset by name. Where the document a preset follows gives no value, the one chosen here is
-    /// listed in docs/presets.md.
+    /// The model of a preset by name.
+    ///
+    /// # Errors
+    /// If there is no such preset; the nearest is named.
     pub fn preset(name: &str) -> Result<Config, ConfigError> {
-        let gpt2 = |d_model, n_head, n_layer| Config {
-            d_model,
-            n_head,
-            n_layer,
-            d_ff: 4 * d_model,
-            dropout: Dropout::everywhere(0.1),
-            ..Config::default()
-        };
-        let formulated = Config {
-            vocab_size: 40_478,
-            context_length: 512,
-            attention_bias: false,
-            activation: Activation::GeluSigmoid,
-            ..Config::default()
-        };
-        let llama = |from: Config, d_model, n_head, n_kv_head, n_layer| Config {
-            d_model,
-            n_head,
-            n_kv_head: Some(n_kv_head),
-            n_layer,
-            d_ff: 4 * d_model,
-            positions: Positions::Rotary,
-            norm: NormKind::Rms,
-            norm_offset: false,
-            attention_bias: false,
-            ffn_bias: false,
-            activation: Activation::Silu,
-            ffn_gated: true,
-            ..from
-        };
-        let nano = Config {
-            vocab_size: 65,
-            context_length: 64,
-            d_model: 128,
-            n_head: 4,
-            n_layer: 4,
-            d_ff: 512,
-            norm_offset: false,
-            attention_bias: false,
-            ffn_bias: false,
-            ..Config::default()
-        };
-        let nanogpt = Config { activation: Activation::GeluErf, ..nano.clone() };
-        Ok(match name.to_lowercase().replace('_', "-").as_str() {
-            "nano" => nano,
-            "nanogpt-cpu" => nanogpt,
-            "baby" => Config {
-                context_length: 256,
-                d_model: 384,
-                n_head: 6,
-                n_layer: 6,
-                d_ff: 1536,
-                dropout: Dropout::everywhere(0.2),
-                ..nanogpt
-            },
-            "notations" => Config {
-                vocab_size: 6,
-                context_length: 64,
-                d_model: 128,
-                n_head: 4,
-                n_layer: 4,
-                d_ff: 512,
-                positions: Positions::SinusoidalOneBased,
-                attention_bias: false,
-                activation: Activation::GeluErf,
-                tied_head: false,
-                dropout: Dropout { ffn: 0.0, ..Dropout::everywhere(0.1) },
-                ..Config::default()
-            },
-            "zero-to-hero" => Config {
-                vocab_size: 3771,
-                context_length: 16,
-                d_model: 64,
-                n_head: 4,
-                n_layer: 4,
-                d_ff: 256,
-                positions: Positions::Sinusoidal,
-                norm_place: NormPlace::Post,
-                final_norm: false,
-                attention_bias: false,
-                activation: Activation::Relu,
-                tied_head: false,
-                head_bias: true,
-                ..Config::default()
-            },
-            "formulated-gpt" => Config { norm_place: NormPlace::Post, final_norm: false, ..formulated },
-            "formulated-gpt2" => formulated,
-            "formulated-bert" => Config {
-                norm_place: NormPlace::Post,
-                final_norm: false,
-                mask: Mask::Bidirectional,
-                activation: Activation::Relu,
-                n_segment: 2,
-                ..formulated
-            },
-            "decoder-readme" => Config {
-                vocab_size: 7,
-                context_length: 4,
-                d_model: 6,
-                n_head: 3,
-                n_layer: 1,
-                d_ff: 24,
-                final_norm: false,
-                attention_bias: false,
-                activation: Activation::Relu,
-                tied_head: false,
-                head_bias: true,
-                dropout: Dropout { ffn: 0.1, ..Dropout::NONE },
-                ..Config::default()
-            },
-            "llmc-gpt2" => Config::default(),
-            "openai-gpt" => Config {
-                vocab_size: 40_478,
-                context_length: 512,
-                norm_place: NormPlace::Post,
-                final_norm: false,
-                dropout: Dropout::everywhere(0.1),
-                ..Config::default()
-            },
-            "gpt2" => gpt2(768, 12, 12),
-            "gpt2-medium" => gpt2(1024, 16, 24),
-            "gpt2-large" => gpt2(1280, 20, 36),
-            "gpt2-xl" => gpt2(1600, 25, 48),
-            "bert-base-uncased" => Config {
-                vocab_size: 30_522,
-                context_length: 512,
-                n_segment: 2,
-                norm_place: NormPlace::Post,
-                final_norm: false,
-                embedding_norm: true,
-                norm_eps: 1e-12,
-                mask: Mask::Bidirectional,
-                activation: Activation::GeluErf,
-                head_bias: true,
-                head_transform: true,
-                dropout: Dropout::everywhere(0.1),
-                ..Config::default()
-            },
-            "nano-llama" => Config { d_ff: 344, ..llama(nano, 128, 4, 2, 4) },
-            "llama-3.2-1b" => Config {
-                vocab_size: 128_256,
-                context_length: 131_072,
-                rotary_base: 500_000.0,
-                rotary_scaling: RotaryScaling { factor: 32.0, low: 1.0, high: 4.0, context: 8192 },
-                ..llama(Config::default(), 2048, 32, 8, 16)
-            },
-            _ => return Err(unknown("preset", name, PRESETS)),
-        })
+        Ok(Preset::named(name)?.model.clone())
     }
 
     /// D, C / H unless given: features of one head (R344).
@@ -679,24 +494,7 @@ impl Config {
 
     /// Says whether a model can be built, and if not, why.
     pub fn check(&self) -> Result<(), ConfigError> {
-        let sizes = [
-            ("vocab_size", self.vocab_size),
-            ("context_length", self.context_length),
-            ("d_model", self.d_model),
-            ("n_head", self.n_head),
-            ("n_layer", self.n_layer),
-            ("d_ff", self.d_ff),
-            ("n_kv_head", self.n_kv_head.unwrap_or(1)),
-            ("d_head", self.d_head.unwrap_or(1)),
-            ("n_segment", self.n_segment.max(1)),
-            ("rotary_scaling.context", self.rotary_scaling.context.max(1)),
-        ];
-        if let Some((what, _)) = sizes.iter().find(|(_, size)| *size == 0) {
-            return Err(ConfigError::Zero { what });
-        }
-        if let Some((what, found)) = sizes.iter().find(|(_, size)| *size as u64 >= 1 << 40) {
-            return Err(ConfigError::TooLarge { what: format!("{what} {found}") });
-        }
+        self.check_ranges()?;
         if self.d_head.is_none() && !self.d_model.is_multiple_of(self.n_head) {
             let divides = |n: &usize| self.d_model.is_multiple_of(*n);
             const TRIED: usize = 1 << 16; // of absurd numbers
@@ -717,34 +515,10 @@ impl Config {
         if self.positions == Positions::Rotary && !self.d_head().is_multiple_of(2) {
             return Err(ConfigError::OddHead { d_head: self.d_head() });
         }
-        if self.n_layer > MAX_LAYERS {
-            let (what, found) = ("n_layer", self.n_layer as f64);
-            return Err(ConfigError::Range { what, found, expected: "at most 4096: the list of ops would be endless" });
+        if self.rotary_scaling.high <= self.rotary_scaling.low {
+            let (what, found) = ("rotary_scaling_high", self.rotary_scaling.high);
+            return Err(ConfigError::Range { what, found, expected: "it must be above rotary_scaling_low" });
         }
-        let d = self.dropout;
-        for (what, p) in [
-            ("dropout.embedding", d.embedding),
-            ("dropout.attention", d.attention),
-            ("dropout.projection", d.projection),
-            ("dropout.ffn", d.ffn),
-        ] {
-            if !(0.0..1.0).contains(&p) {
-                return Err(ConfigError::Range { what, found: p, expected: "a probability from 0 up to, but not, 1" });
-            }
-        }
-        let positive = |what, found: f64| {
-            if found as f32 > 0.0 && (found as f32).is_finite() {
-                return Ok(());
-            }
-            Err(ConfigError::Range { what, found, expected: "it must be above 0, and a number of f32" })
-        };
-        positive("norm_eps", self.norm_eps)?;
-        positive("rotary_base", self.rotary_base)?;
-        if !self.leaky_slope.is_finite() {
-            let (what, found) = ("leaky_slope", self.leaky_slope);
-            return Err(ConfigError::Range { what, found, expected: "it must be finite" });
-        }
-        self.rotary_scaling.check()?;
         if self.n_segment == 1 {
             return Err(ConfigError::Range { what: "n_segment", found: 1.0, expected: "0 for none, or at least 2" });
         }
@@ -797,8 +571,8 @@ impl Config {
                 key => return Err(unknown("key in config.json", key, &keys)),
             }
         }
-        if let Some(missing) = keys.iter().find(|key| !own.contains_key(**key)) {
-            return Err(ConfigError::File(format!("config.json lacks the key `{missing}`")));
+        if let Some(missing) = Config::OWN.iter().find(|key| !own.contains_key(key.name)) {
+            return Err(ConfigError::File(format!("config.json lacks the key `{}`", missing.name)));
         }
         let parts = |key: &String| known[key].as_object().into_iter().flatten().map(|(part, _)| part);
         for (key, value) in &own {

@@ -45,7 +45,7 @@ pub enum CorpusError {
     /// Bytes that are no text.
     #[error(
         "{place} is not UTF-8 text: byte {byte} (line {line}) is 0x{found:02X}; convert it first, for example with \
-         `iconv -f latin1 -t utf-8`, or leave such documents out with --skip-bad"
+         `iconv -f latin1 -t utf-8`, or leave such documents out"
     )]
     NotUtf8 {
         /// The file, or the line of it.
@@ -68,7 +68,7 @@ pub enum CorpusError {
     /// A document with a byte that no text has.
     #[error(
         "{place} is not text but binary: byte {byte} is 0; take such bytes out, for example with `tr -d '\\000'`, or leave \
-         such documents out with --skip-bad"
+         such documents out"
     )]
     Zero {
         /// The file, or the line of it.
@@ -79,7 +79,7 @@ pub enum CorpusError {
     /// A line, item or row that would take too much memory.
     #[error(
         "{place} is longer than the {limit} bytes that one document may have here: give it as a text file, which is read in \
-         parts, or leave such documents out with --skip-bad"
+         parts, or leave such documents out"
     )]
     TooLong {
         /// Which.
@@ -88,7 +88,7 @@ pub enum CorpusError {
         limit: usize,
     },
     /// A line or item that is not JSON.
-    #[error("{place} is not JSON: {why} (--skip-bad leaves such lines out and counts them)")]
+    #[error("{place} is not JSON: {why}; such lines can be left out and counted")]
     Json {
         /// Which.
         place: Place,
@@ -96,7 +96,7 @@ pub enum CorpusError {
         why: String,
     },
     /// A document without the text.
-    #[error("{place} has no text in the field `{field}`; {}: name it with --field", names(.has))]
+    #[error("{place} has no text in the field `{field}`; {}: name the field of the text", names(.has))]
     Field {
         /// Which.
         place: Place,
@@ -106,7 +106,7 @@ pub enum CorpusError {
         has: Vec<String>,
     },
     /// A parquet file without the column.
-    #[error("{} has no column `{column}` of text; {}: name it with --field", .path.display(), names(.has))]
+    #[error("{} has no column `{column}` of text; {}: name the column of the text", .path.display(), names(.has))]
     Column {
         /// The file.
         path: PathBuf,
@@ -135,12 +135,10 @@ pub enum CorpusError {
     #[error(transparent)]
     Tokenizer(#[from] limpid_tokenizer::Error),
     /// A folder that is being prepared already.
-    #[error("{}: another `limpid data prepare` is working there: wait for it, or choose another --out", .0.display())]
+    #[error("{}: it is being prepared already: wait for that, or choose another folder", .0.display())]
     Busy(PathBuf),
     /// No thread to encode with.
-    #[error(
-        "no thread to encode with can be started: {0}; use fewer with --threads, or allow more memory and processes"
-    )]
+    #[error("no thread to encode with can be started: {0}; use fewer threads, or allow more memory and processes")]
     Thread(io::Error),
     /// Stopped before the end; what is finished is kept.
     #[error("stopped; the same command goes on where it was")]
@@ -156,6 +154,18 @@ fn names(has: &[String]) -> String {
 }
 
 impl CorpusError {
+    /// The settings by which it may be mended, by name.
+    pub fn settings(&self) -> &'static [&'static str] {
+        use CorpusError::{Busy, Column, Field, Json, NotUtf8, Thread, TooLong, Zero};
+        match self {
+            NotUtf8 { .. } | Zero { .. } | TooLong { .. } | Json { .. } => &["skip_bad"],
+            Field { .. } | Column { .. } => &["field"],
+            Busy(_) => &["out"],
+            Thread(_) => &["threads"],
+            _ => &[],
+        }
+    }
+
     /// Whether it is of one document or file, which can be left out.
     pub(super) fn skippable(&self) -> bool {
         use CorpusError::{Binary, Column, Encode, Field, Format, Json, NotUtf8, TooLong, Zero};

@@ -506,7 +506,7 @@ fn damage_and_strangers_are_named() {
         true
     })
     .unwrap();
-    assert!(seen.unwrap().contains("another `limpid data prepare` is working there"));
+    assert!(seen.unwrap().contains("it is being prepared already"));
     assert!(bytes(&busy) == bytes(&out));
 
     // a file that changed between an interruption and going on, its size the same

@@ -459,7 +459,7 @@ fn rows(input: &Input, field: &str) -> Result<Reader, CorpusError> {
 
 #[cfg(not(feature = "parquet"))]
 fn rows(input: &Input, _: &str) -> Result<Reader, CorpusError> {
-    Err(bad(&input.path, "this limpid was built without parquet: build it with `--features parquet`"))
+    Err(bad(&input.path, "this limpid was built without its feature `parquet`, which reads such files"))
 }
 
 /// A failure inside a file that could be opened: the file is damaged.

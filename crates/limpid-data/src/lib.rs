@@ -30,7 +30,7 @@ pub enum DataError {
     /// Not even one window.
     #[error(
         "the {what} has {found} tokens, but one window needs {wanted} (context_length {context} and the token after it): \
-         give more text, or use --context-length {mend}"
+         give more text, or use a context_length of {mend}"
     )]
     TooShort {
         /// Which text.
@@ -74,6 +74,16 @@ pub enum DataError {
         /// The model's vocabulary.
         vocab_size: usize,
     },
+}
+
+impl DataError {
+    /// The settings by which it may be mended, each by its name and, where one is known, a value.
+    pub fn settings(&self) -> Vec<String> {
+        match self {
+            DataError::TooShort { mend, .. } => vec![format!("context_length {mend}")],
+            _ => vec![],
+        }
+    }
 }
 
 /// Every id is below `vocab_size`.

@@ -215,9 +215,7 @@ impl Manifest {
         let manifest = Manifest::read(folder)?;
         match manifest.complete {
             true => Ok(manifest),
-            false => {
-                Err(bad(folder, "preparing it was interrupted: the same `limpid data prepare` goes on where it was"))
-            }
+            false => Err(bad(folder, "preparing it was interrupted: preparing the same again goes on where it was")),
         }
     }
 

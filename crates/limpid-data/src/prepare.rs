@@ -94,7 +94,7 @@ pub fn prepare(
         let found = Manifest::read(out)?;
         if let Some(differs) = difference(&found, &manifest) {
             let what =
-                format!("it holds shards made with {differs}: choose another --out, or remove it to begin again");
+                format!("it holds shards made with {differs}: choose another folder, or remove it to begin again");
             return Err(bad(out, what));
         }
         found.check(out, &mut |_, _| {})?;
@@ -106,7 +106,7 @@ pub fn prepare(
     } else {
         let whole = |e: &fs::DirEntry| e.path().extension().is_none_or(|e| e != "partial");
         if at(out, fs::read_dir(out))?.flatten().any(|e| whole(&e)) {
-            return Err(bad(out, "the folder is not empty and holds no manifest.json: choose another --out"));
+            return Err(bad(out, "the folder is not empty and holds no manifest.json: choose another"));
         }
         manifest.write(out)?;
     }
@@ -235,7 +235,7 @@ fn unchanged(manifest: &Manifest, plan: &Plan) -> Result<(), CorpusError> {
         if found != *was {
             let what = format!(
                 "it was changed since it was prepared: its checksum was {was} and is {found}; remove the folder to begin \
-                 again, or choose another --out"
+                 again, or choose another"
             );
             return Err(bad(&input.path, what));
         }
@@ -353,7 +353,7 @@ impl<'a> Writer<'a> {
         let Ok(ids) = u32::try_from(counts.tokens) else {
             return Err(bad(
                 &bin,
-                format!("{} tokens are too many for one shard: use a smaller --shard-tokens", counts.tokens),
+                format!("{} tokens are too many for one shard: make shards of fewer", counts.tokens),
             ));
         };
         let finished = (|| {

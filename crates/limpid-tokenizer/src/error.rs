@@ -151,8 +151,8 @@ pub enum Error {
     Format(String),
     /// Ranks without a way of cutting text.
     #[error(
-        "a .tiktoken file does not say how text is cut, and these are not OpenAI's ranks: say it with --split gpt2, gpt4, \
-         gpt4o, llama3 or qwen2 (`limpid tokenize --tokenizer FILE --split gpt4 --export tokenizer.json` keeps it)"
+        "a .tiktoken file does not say how text is cut, and these are not OpenAI's ranks: name the split, which \
+         is one of gpt2, gpt4, gpt4o, llama3 and qwen2; a tokenizer.json made of the two keeps it"
     )]
     NoSplit,
     /// What cannot be learned.
@@ -177,6 +177,15 @@ pub enum Error {
 }
 
 impl Error {
+    /// The settings by which it may be mended, each by its name and, where one is known, a value.
+    pub fn settings(&self) -> &'static [&'static str] {
+        match self {
+            Error::NoSplit => &["split"],
+            Error::Table(why) if why.contains(crate::table::LEARNED) => &["tokenizer bpe"],
+            _ => &[],
+        }
+    }
+
     /// The same, in this file.
     pub(super) fn at(self, path: &Path) -> Error {
         Error::File { path: path.into(), fault: self.into() }

@@ -189,7 +189,7 @@ impl Foreign {
         if self.parting.is_none() && text.len() > WHOLE {
             let detail = format!(
                 "it can only be encoded whole, which needs 160 times its size, and has {} bytes, more than {WHOLE}: \
-                 `limpid data prepare` reads a long text in parts",
+                 shards are prepared from a long text in parts",
                 text.len()
             );
             return Err(Error::Encode { name: self.kind, detail });

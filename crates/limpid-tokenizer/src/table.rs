@@ -175,7 +175,7 @@ pub(super) fn encoding(encoding: Encoding) -> Result<Spec, Error> {
 }
 
 /// What to do about a tokenizer that a model was trained with and that has no table.
-const LEARNED: &str = "a model trained with --tokenizer bpe has one that can";
+pub(crate) const LEARNED: &str = "a model trained with the tokenizer bpe has one that can";
 
 fn cannot(why: impl Into<String>) -> Error {
     Error::Table(why.into())

@@ -407,7 +407,7 @@ mod tests {
     fn a_text_too_short_says_what_would_do() {
         let error = Batches::new(&Tokens::of(vec![1, 2, 3]), 2, 16, 0, Objective::NextToken).unwrap_err().to_string();
         assert!(
-            error.contains("has 3 tokens") && error.contains("needs 17") && error.contains("--context-length 2"),
+            error.contains("has 3 tokens") && error.contains("needs 17") && error.contains("context_length of 2"),
             "{error}"
         );
     }

@@ -96,22 +96,31 @@ impl Found {
         match self {
             Found::Nothing | Found::Begun => format!("{at} is free"),
             Found::Run if !folder.join("state/last.safetensors").exists() => format!(
-                "{at} already holds a run that has ended, and no state to go on from: another --out starts a new one, --force puts \
-                 one in its place"
+                "{at} already holds a run that has ended, and no state to go on from: choose another folder, or force a new run into \
+                 its place"
             ),
-            Found::Run => format!(
-                "{at} already holds a run: --resume {at} goes on with it, another --out starts a new one, --force puts one in its place"
-            ),
+            Found::Run => {
+                format!("{at} already holds a run: resume it, choose another folder, or force a new run into its place")
+            }
             Found::Other(names) => {
                 let (first, rest) = names.split_at(names.len().min(4));
                 let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
                 format!(
-                    "{at} holds {}{more}, which no run put there: choose another --out, or train there all the same with --force, \
-                     which puts the new model in the place of one that is there",
+                    "{at} holds {}{more}, which no run put there: choose another folder, or force a run into it, whose model \
+                     takes the place of one that is there",
                     first.join(", ")
                 )
             }
         }
+    }
+}
+
+impl Found {
+    /// The settings by which a run can begin or go on all the same: [`TrainError::settings`](crate::TrainError::settings).
+    pub fn settings(&self, folder: &Path) -> Vec<String> {
+        let goes_on = *self == Found::Run && folder.join("state/last.safetensors").exists();
+        let resume = goes_on.then(|| format!("resume {}", folder.display()));
+        resume.into_iter().chain(["out", "force"].map(String::from)).collect()
     }
 }
 

@@ -20,9 +20,10 @@ pub mod run;
 
 pub use batches::{Batches, Documents, Objective, Windows};
 pub use preflight::{Preflight, preflight};
-pub use recipe::{Divergence, Recipe, Reduction, Schedule};
+pub use recipe::{Divergence, Recipe, Reduction, RunOptions, RunSettings, Schedule};
 pub use run::{Control, Event, RECENT, Run, Summary};
 
+use folder::Found;
 use limpid_checkpoint::store::Store;
 use limpid_checkpoint::{Checkpoint, CheckpointError};
 use limpid_core::backend::{self, Backend, BackendError, Report};
@@ -60,7 +61,7 @@ pub enum TrainError {
     /// A number that is no number.
     #[error(
         "step {step}: {tensor} is not finite ({value}); the weights of step {} are untouched. \
-         A smaller --learning-rate, a longer --warmup-steps or a smaller --clip usually helps", .step - 1
+         A smaller learning_rate, more warmup_steps or a smaller clip usually helps", .step - 1
     )]
     NotFinite {
         /// The step that met it, from 1.
@@ -76,7 +77,7 @@ pub enum TrainError {
     /// A loss that jumped, where the recipe says to stop.
     #[error(
         "step {step}: the loss is {loss:.4}, {deviations:.0} deviations above the usual {usual:.4}. \
-         --divergence rollback goes back and passes over the data that led here; a smaller --learning-rate helps more"
+         Going back and passing over the data that led here may help (divergence rollback); a smaller learning_rate helps more"
     )]
     Spike {
         /// The step that was not done.
@@ -91,7 +92,7 @@ pub enum TrainError {
     /// A loss that rose far above where it began and stays there.
     #[error(
         "step {step}: the loss is {loss:.4} and was {first:.4} at first: training diverges. A learning rate of \
-         {} would be the next to try, and `limpid train --find-rate` looks for one", short(.rate / 10.0)
+         {} would be the next to try, or look for one", short(.rate / 10.0)
     )]
     Diverged {
         /// The last step done.
@@ -105,7 +106,7 @@ pub enum TrainError {
     },
     /// Rolling back again and again.
     #[error(
-        "training went astray {times} times, the last time at step {step}: going back does not help; a smaller --learning-rate may"
+        "training went astray {times} times, the last time at step {step}: going back does not help; a smaller learning_rate may"
     )]
     Astray {
         /// How often.
@@ -114,21 +115,23 @@ pub enum TrainError {
         step: u64,
     },
     /// Somebody else works in the folder.
-    #[error("another process is training in {} (its lock is state/lock): wait for it, stop it, or choose another --out", .path.display())]
+    #[error("another process is training in {} (its lock is state/lock): wait for it, stop it, or choose another folder", .path.display())]
     Busy {
         /// The run's folder.
         path: PathBuf,
     },
     /// A folder that holds something else.
-    #[error("{what}")]
+    #[error("{}", .found.says(.path))]
     Taken {
-        /// What it holds, and what can be done.
-        what: String,
+        /// The folder.
+        path: PathBuf,
+        /// What it holds.
+        found: Found,
     },
     /// A resume with another model, recipe or text.
     #[error(
-        "{} cannot be resumed with other settings: {what}. What may differ: eval_every, eval_tokens, save_every, keep, patience, \
-         detail_every, spike, divergence, preflight. Another --out starts a new run", .path.display()
+        "{} cannot be resumed with other settings: {what}. What may differ: {}. A new run may begin from this one's model, in another \
+         folder", .path.display(), recipe::free()
     )]
     Differs {
         /// The run's folder.
@@ -153,6 +156,29 @@ impl From<Preflight> for TrainError {
             Preflight::Backend(error) => TrainError::Backend(error),
             error => TrainError::Preflight(error),
         }
+    }
+}
+
+impl TrainError {
+    /// The settings by which it may be mended, each by its name and, where one is known, a value: `clip`, `divergence rollback`.
+    pub fn settings(&self) -> Vec<String> {
+        let names: &[&str] = match self {
+            TrainError::NotFinite { .. } => &["learning_rate", "warmup_steps", "clip"],
+            TrainError::Preflight(error) => error.settings(),
+            TrainError::Spike { .. } => &["divergence rollback", "learning_rate"],
+            TrainError::Diverged { rate, .. } => {
+                return vec![format!("learning_rate {}", short(rate / 10.0)), "find_rate".into()];
+            }
+            TrainError::Astray { .. } => &["learning_rate"],
+            TrainError::Busy { .. } => &["out"],
+            TrainError::Taken { path, found } => return found.settings(path),
+            TrainError::Differs { path, .. } => return vec!["out".into(), format!("from {}", path.display())],
+            TrainError::Data(error) => return error.settings(),
+            TrainError::Config(_) | TrainError::Checkpoint(_) | TrainError::Backend(_) | TrainError::Purpose { .. } => {
+                &[]
+            }
+        };
+        names.iter().map(ToString::to_string).collect()
     }
 }
 

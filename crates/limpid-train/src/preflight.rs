@@ -13,9 +13,7 @@ use limpid_core::trace;
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Preflight {
     /// A tensor that is not finite before anything was learned.
-    #[error(
-        "before the first step, {tensor} is not finite ({value}): look at the initial weights (--init, --init-std)"
-    )]
+    #[error("before the first step, {tensor} is not finite ({value}): look at the initial weights")]
     NotFinite {
         /// The first such tensor, in the order of computation.
         tensor: String,
@@ -53,7 +51,7 @@ pub enum Preflight {
     /// Weights that begin far from knowing nothing.
     #[error(
         "before the first step the logits of a row differ by {spread:.2} (standard deviation) and may by {most:.2}: the initial \
-         weights are too large (--init, --init-std); --preflight false trains all the same"
+         weights are too large; without preflight it trains all the same"
     )]
     TooLarge {
         /// What was found.
@@ -64,6 +62,17 @@ pub enum Preflight {
     /// The backend that looks.
     #[error(transparent)]
     Backend(#[from] BackendError),
+}
+
+impl Preflight {
+    /// The settings by which it may be mended: [`TrainError::settings`](crate::TrainError::settings).
+    pub fn settings(&self) -> &'static [&'static str] {
+        match self {
+            Preflight::NotFinite { .. } => &["init", "init_std"],
+            Preflight::TooLarge { .. } => &["init", "init_std", "preflight false"],
+            _ => &[],
+        }
+    }
 }
 
 /// What was seen of training that can work.

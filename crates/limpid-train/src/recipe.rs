@@ -1,8 +1,9 @@
-//! What to do in training, as plain data: a model is not its training. Every field is a flag of `train` and a
-//! key of its configuration file.
+//! What to do in training, as plain data: a model is not its training. [`Recipe`] decides the numbers, and a run keeps it to its
+//! end; [`RunOptions`] say how a run is carried out, and may be chosen anew whenever it goes on. Every field of both is a flag of
+//! `train` and a key of its configuration file.
 
 use crate::Documents;
-use limpid_core::config::{Config, ConfigError, axis};
+use limpid_core::config::{Config, ConfigError, Preset, Setting, Settings, axis, settings};
 use limpid_core::model::Model;
 use limpid_core::model::init::Init;
 use limpid_core::ops::adamw::{Method, Rule};
@@ -49,173 +50,156 @@ axis! {
     }
 }
 
-/// A training recipe.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Recipe {
-    /// Updates.
-    pub steps: u64,
-    /// B: sequences of a micro-batch.
-    pub batch_size: usize,
-    /// T: tokens of a sequence; 0 for the model's context_length.
-    pub context: usize,
-    /// Micro-batches of a step.
-    pub accumulate: usize,
-    /// The update rule.
-    pub optimizer: Method,
-    /// Greatest learning rate.
-    pub learning_rate: f64,
-    /// Least learning rate, at the end of the schedule.
-    pub min_learning_rate: f64,
-    /// Steps over which the rate rises from near 0.
-    pub warmup_steps: u64,
-    /// What it does then.
-    pub schedule: Schedule,
-    /// Share of the steps in which `wsd` falls.
-    pub decay_fraction: f64,
-    /// First moment's memory; sgd's momentum.
-    pub beta1: f64,
-    /// Second moment's memory.
-    pub beta2: f64,
-    /// Added to the root of the second moment.
-    pub eps: f64,
-    /// Momentum of muon's matrices.
-    pub muon_momentum: f64,
-    /// Decay of matrices; vectors do not decay.
-    pub weight_decay: f64,
-    /// Greatest norm of the whole gradient; 0 for no clipping.
-    pub clip: f64,
-    /// What the losses become.
-    pub reduction: Reduction,
-    /// Share of each target that goes to all tokens alike.
-    pub label_smoothing: f64,
-    /// Weight of the squared log of the sum of exponentials, which keeps logits from drifting.
-    pub z_loss: f64,
-    /// Memory of the weights' moving average, which is what is evaluated and kept; 0 for the weights themselves.
-    pub ema: f64,
-    /// How weights start.
-    pub init: Init,
-    /// Deviation of normal initial weights; 0 for 0.02 sqrt(768 / d_model): GPT-2's at GPT-2's width, and the same
-    /// size of products at others (LOG.md has what it brings to small models).
-    pub init_std: f64,
-    /// Decides initial weights, batches and dropout.
-    pub seed: u64,
-    /// Steps between evaluations; 0 for the end only.
-    pub eval_every: u64,
-    /// About how many tokens an evaluation on the way predicts; the last one takes all.
-    pub eval_tokens: usize,
-    /// Steps between saves of the state; 0 for the end only.
-    pub save_every: u64,
-    /// Saved states to keep beside the last.
-    pub keep: usize,
-    /// Evaluations without a better loss after which training ends; 0 for never.
-    pub patience: u64,
-    /// Steps between notes of every layer's gradients, weights and updates; 0 for none.
-    pub detail_every: u64,
-    /// Deviations above the recent losses from which a loss is a jump; 0 to look for none.
-    pub spike: f64,
-    /// What to do then.
-    pub divergence: Divergence,
-    /// Whether training is checked before the first step ([`mod@super::preflight`]).
-    pub preflight: bool,
-    /// Share of the text kept for validation.
-    pub val_fraction: f64,
-    /// Whether windows hold whole documents: see [`Documents::whole`].
-    pub whole_documents: bool,
-    /// Whether a document sees those before it in its window: see [`Documents::cross`].
-    pub cross_documents: bool,
+settings! {
+    /// What decides the numbers of a training. By default nanoGPT's recipe for characters on a CPU: the preset `nanogpt-cpu`'s.
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    pub struct Recipe {
+        /// Updates.
+        steps: u64 = 2000, Setting::of("N").size().common()
+            .also(&["max-iters", "max-steps", "num-iterations", "num-steps"]);
+        /// Sequences at once: those of a micro-batch.
+        batch_size: usize = 12, Setting::of("B").size().common()
+            .also(&["device-batch-size", "per-device-train-batch-size", "micro-batch-size"]);
+        /// Tokens of a sequence in training, if fewer than the model's; 0 for the model's `context_length`.
+        context: usize = 0, Setting::of("T").count();
+        /// Micro-batches whose gradients make one update.
+        accumulate: usize = 1, Setting::of("N").whole(1, 1 << 20, "at most 2^20").common()
+            .also(&["gradient-accumulation-steps", "grad-accum"]);
+        /// The update rule; muon is for the matrices inside the model, adamw then for the rest.
+        optimizer: Method = Method::AdamW, Setting::of("KIND").also(&["optim"]);
+        /// Greatest learning rate.
+        learning_rate: f64 = 1e-3, Setting::of("X").common().also(&["lr"])
+            .number(|x| x > 0.0 && x <= f32::MAX as f64, "above 0, and a number of f32");
+        /// Learning rate at the end of the schedule.
+        min_learning_rate: f64 = 1e-4, Setting::of("X").not_below_zero(MIN_RATE).common().also(&["min-lr"])
+            .otherwise("the same share of the greatest as before, most often a tenth");
+        /// Steps over which the learning rate rises from near 0.
+        warmup_steps: u64 = 100, Setting::of("N").count().common().also(&["warmup-iters"])
+            .otherwise("at most a tenth of the steps");
+        /// How the learning rate goes after the warm-up.
+        schedule: Schedule = Schedule::Cosine, Setting::of("KIND").also(&["lr-scheduler-type"]);
+        /// Share of the steps in which wsd falls.
+        decay_fraction: f64 = 0.2, Setting::of("X").number(|x| (0.0..=1.0).contains(&x), "from 0 to 1");
+        /// Decay rate of the first moment, or sgd's momentum.
+        beta1: f64 = 0.9, Setting::of("X").below_one().also(&["adam-beta1", "momentum"]);
+        /// Decay rate of the second moment.
+        beta2: f64 = 0.99, Setting::of("X").below_one().also(&["adam-beta2"]);
+        /// Added to the root of the second moment.
+        eps: f64 = 1e-8, Setting::of("X").also(&["adam-epsilon"])
+            .number(|x| x as f32 > 0.0 && x <= f32::MAX as f64, "above 0, and a number of f32");
+        /// Momentum of muon's matrices.
+        muon_momentum: f64 = 0.95, Setting::of("X").below_one();
+        /// Weight decay of matrices; vectors do not decay.
+        weight_decay: f64 = 0.1, Setting::of("X").not_below_zero("0 or more, and a number of f32");
+        /// Greatest norm of the whole gradient; 0 for no clipping.
+        clip: f64 = 1.0, Setting::of("X").also(&["grad-clip", "max-grad-norm", "max-norm"])
+            .not_below_zero("0 for no clipping, or the greatest norm of the gradient");
+        /// What the losses of a step's tokens become.
+        reduction: Reduction = Reduction::Mean, Setting::of("KIND");
+        /// Share of each target that goes to all tokens alike.
+        label_smoothing: f64 = 0.0, Setting::of("X").below_one().also(&["label-smoothing-factor"]);
+        /// Weight of the squared log-sum-exp of the logits, which keeps them from drifting.
+        z_loss: f64 = 0.0, Setting::of("X").number(|x| (0.0..=1.0).contains(&x), "from 0 to 1; 0.0001 is usual");
+        /// Decay rate of a moving average of the weights, which is then what is evaluated and kept (0.999 is usual); 0 for none.
+        ema: f64 = 0.0, Setting::of("X").below_one().also(&["ema-decay"]);
+        /// How weights start.
+        init: Init = Init::Gpt2, Setting::of("KIND");
+        /// Standard deviation of normal initial weights; 0 for 0.02 sqrt(768 / d_model), which is GPT-2's at GPT-2's width.
+        init_std: f64 = 0.0, Setting::of("X").also(&["initializer-range"])
+            .not_below_zero("0 for what suits the width, or above 0");
+        /// Decides initial weights, batches and dropout.
+        seed: u64 = 1337, Setting::of("N").whole(0, i64::MAX as u64, "below 2^63").common();
+        /// Share of the text kept for validation.
+        val_fraction: f64 = 0.1, Setting::of("X").below_one();
+        /// Windows of whole documents instead of a stream cut anywhere.
+        whole_documents: bool = false, Setting::of("BOOL").otherwise("true for conversations, else false");
+        /// Whether a document sees those before it in its window.
+        cross_documents: bool = true, Setting::of("BOOL").otherwise("false for conversations, else true");
+    }
 }
 
-impl Default for Recipe {
-    /// nanoGPT's recipe for characters on a CPU: the preset `nanogpt-cpu`'s.
-    fn default() -> Recipe {
-        Recipe {
-            steps: 2000,
-            batch_size: 12,
-            context: 0,
-            accumulate: 1,
-            optimizer: Method::AdamW,
-            learning_rate: 1e-3,
-            min_learning_rate: 1e-4,
-            warmup_steps: 100,
-            schedule: Schedule::Cosine,
-            decay_fraction: 0.2,
-            beta1: 0.9,
-            beta2: 0.99,
-            eps: 1e-8,
-            muon_momentum: 0.95,
-            weight_decay: 0.1,
-            clip: 1.0,
-            reduction: Reduction::Mean,
-            label_smoothing: 0.0,
-            z_loss: 0.0,
-            ema: 0.0,
-            init: Init::Gpt2,
-            init_std: 0.0,
-            seed: 1337,
-            eval_every: 250,
-            eval_tokens: 20_000,
-            save_every: 250,
-            keep: 0,
-            patience: 0,
-            detail_every: 10,
-            spike: 8.0,
-            divergence: Divergence::Note,
-            preflight: true,
-            val_fraction: 0.1,
-            whole_documents: false,
-            cross_documents: true,
+const MIN_RATE: &str = "from 0 to the learning rate";
+
+settings! {
+    /// How a run is carried out: what a run that goes on may choose anew.
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    pub struct RunOptions {
+        /// Steps between evaluations; 0 for the end only.
+        eval_every: u64 = 250, Setting::of("N").count().common().also(&["eval-interval", "eval-steps"]);
+        /// About how many tokens an evaluation on the way predicts; the last one takes all.
+        eval_tokens: usize = 20_000, Setting::of("N").count();
+        /// Steps between saves of the state; 0 for the end only.
+        save_every: u64 = 250, Setting::of("N").count().also(&["save-steps"]);
+        /// Earlier saved states to keep beside the last.
+        keep: usize = 0, Setting::of("N").count().also(&["save-total-limit"]);
+        /// Early stopping: evaluations without a better loss after which training ends; 0 for never.
+        patience: u64 = 0, Setting::of("N").count().also(&["early-stopping-patience"]);
+        /// Steps between notes of every layer's gradients, weights and updates; 0 for none.
+        detail_every: u64 = 10, Setting::of("N").count();
+        /// Standard deviations above the recent losses from which a loss is a jump; 0 to look for none.
+        spike: f64 = 8.0, Setting::of("X").not_below_zero("0 to look for none, or deviations above the recent losses");
+        /// When the loss jumps or is not finite: go on if that is possible, stop, or go back to the last saved state, without the
+        /// data that led there.
+        divergence: Divergence = Divergence::Note, Setting::of("KIND").also(&["on-divergence"]);
+        /// Whether training is checked before the first step.
+        preflight: bool = true, Setting::of("BOOL");
+    }
+}
+
+impl Settings for RunOptions {}
+
+impl Settings for Recipe {
+    fn follow(&mut self, was: &Recipe, given: &dyn Fn(&str) -> bool) {
+        if given("learning_rate") && !given("min_learning_rate") {
+            self.min_learning_rate = was.min_learning_rate * (self.learning_rate / was.learning_rate);
+        }
+        if given("steps") && !given("warmup_steps") {
+            // a short run warms up for at most a tenth of it
+            let shorter = self.steps < was.steps;
+            self.warmup_steps = if shorter { was.warmup_steps.min(self.steps / 10) } else { was.warmup_steps };
         }
     }
 }
 
-impl Recipe {
-    /// The recipe that goes with a preset of [`limpid_core::config::PRESETS`]; the choices are listed in docs/presets.md.
-    pub fn preset(name: &str) -> Recipe {
-        let base = Recipe::default();
-        let large = Recipe {
-            steps: 10_000,
-            batch_size: 4,
-            learning_rate: 6e-4,
-            min_learning_rate: 6e-5,
-            warmup_steps: 700,
-            beta2: 0.95,
-            init_std: 0.02,
-            ..base
-        };
-        match name.to_lowercase().replace('_', "-").as_str() {
-            // the best that was measured in about half a minute on two cores
-            "nano" | "nano-llama" => {
-                Recipe { steps: 1000, optimizer: Method::Muon, learning_rate: 3e-3, min_learning_rate: 3e-4, ..base }
-            }
-            "baby" => Recipe { batch_size: 64, steps: 5000, ..base },
-            "zero-to-hero" => Recipe { batch_size: 4, steps: 5000, ..base },
-            "decoder-readme" => Recipe { batch_size: 2, steps: 1000, learning_rate: 3e-3, warmup_steps: 20, ..base },
-            "llmc-gpt2" => Recipe {
-                batch_size: 4,
-                context: 64,
-                steps: 40,
-                learning_rate: 1e-4,
-                min_learning_rate: 1e-4,
-                warmup_steps: 0,
-                schedule: Schedule::Constant,
-                beta2: 0.999,
-                weight_decay: 0.0,
-                clip: 0.0,
-                eval_every: 10,
-                ..base
-            },
-            "formulated-gpt" | "formulated-gpt2" | "formulated-bert" | "openai-gpt" | "gpt2" | "gpt2-medium"
-            | "gpt2-large" | "gpt2-xl" | "bert-base-uncased" | "llama-3.2-1b" => large,
-            _ => base,
-        }
+/// What a run that goes on may choose anew, in words.
+pub(crate) fn free() -> String {
+    RunOptions::OWN.iter().map(|setting| setting.name).collect::<Vec<_>>().join(", ")
+}
+
+/// What of its training a preset says for `T`, over the usual.
+fn preset<T: Settings>(name: &str) -> Result<T, ConfigError> {
+    let (mut settings, training) = (T::default(), Preset::named(name)?.training);
+    let known: Vec<&str> = T::default().fields().iter().map(|(setting, _)| setting.name).collect();
+    training.iter().filter(|(name, _)| known.contains(name)).try_for_each(|(name, text)| settings.set(name, text))?;
+    Ok(settings)
+}
+
+/// All that is chosen of a run.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunSettings {
+    /// What decides its numbers.
+    #[serde(flatten)]
+    pub recipe: Recipe,
+    /// How it is carried out.
+    #[serde(flatten)]
+    pub options: RunOptions,
+}
+
+impl RunSettings {
+    /// Those that go with a preset; docs/presets.md lists the choices.
+    ///
+    /// # Errors
+    /// If there is no such preset.
+    pub fn preset(name: &str) -> Result<RunSettings, ConfigError> {
+        Ok(RunSettings { recipe: preset(name)?, options: preset(name)? })
     }
 
-    /// The recipe that goes with a model that has learned already: few steps, a rate that falls with its width, and ten
-    /// times higher for an adapter (Schulman et al. 2025, "LoRA Without Regret"); docs/presets.md.
-    pub fn fine_tuning(config: &Config, adapter: bool) -> Recipe {
+    /// Those that go with a model that has learned already: few steps, a rate that falls with its width, and ten times higher for
+    /// an adapter (Schulman et al. 2025, "LoRA Without Regret"); docs/presets.md.
+    pub fn fine_tuning(config: &Config, adapter: bool) -> RunSettings {
         let rate = 5e-5 * 768.0 / config.d_model as f64 * if adapter { 10.0 } else { 1.0 };
-        Recipe {
+        let recipe = Recipe {
             steps: 300,
             batch_size: 4,
             context: config.context_length.min(512),
@@ -223,12 +207,22 @@ impl Recipe {
             min_learning_rate: 0.1 * rate,
             warmup_steps: 20,
             weight_decay: 0.0,
-            eval_every: 50,
-            save_every: 50,
-            ..Recipe::default()
-        }
+            ..Recipe::DEFAULT
+        };
+        RunSettings { recipe, options: RunOptions { eval_every: 50, save_every: 50, ..RunOptions::DEFAULT } }
     }
 
+    /// Whether every number is in its range.
+    ///
+    /// # Errors
+    /// Names the first that is not, and what it may be.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        self.recipe.check()?;
+        self.options.check_ranges()
+    }
+}
+
+impl Recipe {
     /// What windows make of documents.
     pub fn documents(&self) -> Documents {
         Documents { whole: self.whole_documents, cross: self.cross_documents }
@@ -299,61 +293,19 @@ impl Recipe {
     /// # Errors
     /// Names the first that is not, and what it may be.
     pub fn check(&self) -> Result<(), ConfigError> {
-        let zero =
-            [("steps", self.steps == 0), ("batch_size", self.batch_size == 0), ("accumulate", self.accumulate == 0)];
-        if let Some((what, _)) = zero.iter().find(|(_, zero)| *zero) {
-            return Err(ConfigError::Zero { what });
-        }
-        let range = |what, found: f64, ok: bool, expected| {
-            if ok { Ok(()) } else { Err(ConfigError::Range { what, found, expected }) }
-        };
-        let counts = [
-            ("steps", self.steps),
-            ("batch_size", self.batch_size as u64),
-            ("context", self.context as u64),
-            ("accumulate", self.accumulate as u64),
-            ("warmup_steps", self.warmup_steps),
-            ("eval_every", self.eval_every),
-            ("eval_tokens", self.eval_tokens as u64),
-            ("save_every", self.save_every),
-            ("keep", self.keep as u64),
-            ("patience", self.patience),
-            ("detail_every", self.detail_every),
-        ];
-        for (what, n) in counts {
-            range(what, n as f64, n <= 1 << 40, "at most 2^40")?;
-        }
-        // products of them stay countable, and TOML's whole numbers end there
-        range("accumulate", self.accumulate as f64, self.accumulate <= 1 << 20, "at most 2^20")?;
-        range("seed", self.seed as f64, self.seed <= i64::MAX as u64, "below 2^63")?;
-        let finite = |x: f64| (0.0..=f64::from(f32::MAX)).contains(&x);
-        let below_one = |x: f64| (0.0..1.0).contains(&x);
+        self.check_ranges()?;
         let (rate, least) = (self.learning_rate, self.min_learning_rate);
-        range("learning_rate", rate, rate > 0.0 && finite(rate), "above 0, and a number of f32")?;
-        range("min_learning_rate", least, (0.0..=rate).contains(&least), "from 0 to the learning rate")?;
-        for (what, x) in [
-            ("beta1", self.beta1),
-            ("beta2", self.beta2),
-            ("muon_momentum", self.muon_momentum),
-            ("label_smoothing", self.label_smoothing),
-            ("ema", self.ema),
-        ] {
-            range(what, x, below_one(x), "from 0 up to, but not, 1")?;
+        if least > rate {
+            return Err(ConfigError::Range { what: "min_learning_rate", found: least, expected: MIN_RATE });
         }
-        range("z_loss", self.z_loss, (0.0..=1.0).contains(&self.z_loss), "from 0 to 1; 0.0001 is usual")?;
-        range("spike", self.spike, finite(self.spike), "0 to look for none, or deviations above the recent losses")?;
-        range("eps", self.eps, self.eps as f32 > 0.0 && finite(self.eps), "above 0, and a number of f32")?;
-        range("weight_decay", self.weight_decay, finite(self.weight_decay), "0 or more, and a number of f32")?;
-        range("clip", self.clip, finite(self.clip), "0 for no clipping, or the greatest norm of the gradient")?;
-        range("init_std", self.init_std, finite(self.init_std), "0 for what suits the width, or above 0")?;
-        range("decay_fraction", self.decay_fraction, (0.0..=1.0).contains(&self.decay_fraction), "from 0 to 1")?;
-        range("val_fraction", self.val_fraction, below_one(self.val_fraction), "from 0 up to, but not, 1")
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use limpid_core::config::Fields;
 
     #[test]
     fn rates_at_the_milestones() {
@@ -379,12 +331,13 @@ mod tests {
     /// Every number is held to its range, whoever sets it: a flag, a file, the environment, a program.
     #[test]
     fn no_number_passes_that_cannot_be_trained_or_written() {
-        let valid = serde_json::to_value(Recipe::default()).unwrap();
+        let valid = serde_json::to_value(RunSettings::default()).unwrap();
         let with = |key: &str, value: serde_json::Value| {
             let mut changed = valid.clone();
             changed[key] = value;
-            serde_json::from_value::<Recipe>(changed).map(|recipe| recipe.check())
+            serde_json::from_value::<RunSettings>(changed).map(|chosen| chosen.check())
         };
+        let mut numbers = 0;
         for (key, value) in valid.as_object().unwrap() {
             if value.is_f64() {
                 for bad in [-1.0, 1e300] {
@@ -396,23 +349,53 @@ mod tests {
                 let most = with(key, (1u64 << 20).into()).unwrap();
                 assert!(most.is_ok(), "{key}: {most:?}");
             }
+            numbers += usize::from(value.is_number());
         }
-        for bad in [f64::NAN, f64::INFINITY] {
-            let base = Recipe::default();
-            for recipe in [
-                Recipe { learning_rate: bad, ..base },
-                Recipe { min_learning_rate: bad, ..base },
-                Recipe { eps: bad, ..base },
-                Recipe { weight_decay: bad, ..base },
-                Recipe { clip: bad, ..base },
-                Recipe { spike: bad, ..base },
-                Recipe { init_std: bad, ..base },
-                Recipe { z_loss: bad, ..base },
-                Recipe { ema: bad, ..base },
-                Recipe { decay_fraction: bad, ..base },
-            ] {
-                assert!(recipe.check().is_err(), "{recipe:?}");
+        assert!(numbers > 20, "{valid}");
+        assert!(with("stepps", 1.into()).is_err(), "an unknown key is refused");
+        for bad in ["nan", "inf"] {
+            for (setting, value) in Recipe::default().fields() {
+                if value.number().is_some() && value.whole().is_none() {
+                    let mut recipe = Recipe::default();
+                    recipe.set(setting.name, bad).unwrap();
+                    assert!(recipe.check().is_err(), "{} {bad}", setting.name);
+                }
             }
         }
+    }
+
+    /// What a preset says of its training is a setting of the recipe or of how a run is carried out, in its range.
+    #[test]
+    fn presets_say_what_there_is() {
+        let names = serde_json::to_value(RunSettings::default()).unwrap();
+        for preset in Preset::ALL {
+            RunSettings::preset(preset.name).unwrap().check().unwrap();
+            for (name, _) in preset.training {
+                assert!(names.get(name).is_some(), "{}: {name}", preset.name);
+            }
+        }
+        assert_eq!(RunSettings::preset("llmc-gpt2").unwrap().options.eval_every, 10);
+        assert_eq!(RunSettings::preset("Nano_Llama").unwrap().recipe.optimizer, Method::Muon);
+        let error = RunSettings::preset("nanno").unwrap_err().to_string();
+        assert!(error.contains("did you mean `nano`"), "{error}");
+    }
+
+    #[test]
+    fn what_follows_from_a_setting_follows() {
+        let over = |layers: &[&[(&'static str, &str)]]| {
+            let layer =
+                |layer: &&[(&'static str, &str)]| layer.iter().map(|(name, text)| (*name, text.to_string())).collect();
+            let layers: Vec<Vec<_>> = layers.iter().map(layer).collect();
+            let recipe = Recipe::default().over(&layers).unwrap();
+            (recipe.warmup_steps, recipe.min_learning_rate)
+        };
+        assert_eq!(over(&[]), (100, 1e-4));
+        assert_eq!(over(&[&[("steps", "100"), ("learning_rate", "0.002")]]), (10, 2e-4));
+        assert_eq!(over(&[&[("steps", "100")], &[("steps", "4000")]]), (100, 1e-4), "as long as it was at first");
+        assert_eq!(over(&[&[("warmup_steps", "50")], &[("steps", "100")]]), (10, 1e-4), "the later shorter run");
+        assert_eq!(over(&[&[("steps", "100"), ("warmup_steps", "50")]]), (50, 1e-4));
+        assert_eq!(over(&[&[("min_learning_rate", "0")], &[("lr", "")][..0]]), (100, 0.0));
+        let error = Recipe::default().over(&[vec![("steps", "many".into())]]).unwrap_err().to_string();
+        assert_eq!(error, "steps is `many`: invalid digit found in string");
     }
 }

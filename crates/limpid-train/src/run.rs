@@ -17,7 +17,9 @@
 use super::divergence::{describe, is_worse, jump, says, steepest};
 use super::folder::{self, Found};
 use super::log::{Log, METRICS, Mark};
-use super::{Divergence, Gradient, Recipe, Schedule, Step, TrainError, Trainer, Weights, preflight};
+use super::{
+    Divergence, Gradient, Recipe, RunOptions, RunSettings, Schedule, Step, TrainError, Trainer, Weights, preflight,
+};
 use crate::evaluate::{self, Score};
 use crate::{Batches, Objective, Windows};
 use limpid_base::files::{self, Out};
@@ -108,7 +110,9 @@ struct State {
     seconds: f64,
     best: Option<(u64, f64)>,
     recent: Vec<f64>,
-    recipe: Recipe,
+    /// What was chosen, under the name that the first states had for it.
+    #[serde(rename = "recipe")]
+    chosen: RunSettings,
     /// The first step's loss.
     first: Option<f64>,
     /// Evaluations since the best.
@@ -151,7 +155,7 @@ impl State {
             if sum(&at(&path, fs::read(&path))?) != *was {
                 let what =
                     "it is not what this run wrote when it began: it was changed or damaged. What may differ is \
-                            chosen by flags"
+                            chosen as settings"
                         .into();
                 return Err(CheckpointError::Format { path, what }.into());
             }
@@ -170,6 +174,8 @@ const ROLLBACKS: u64 = 10;
 pub struct Run<'a> {
     /// The model in training.
     pub trainer: Trainer,
+    /// How the run is carried out: as usual, unless somebody chooses otherwise.
+    pub options: RunOptions,
     /// Where files go; none to write nothing.
     pub folder: Option<PathBuf>,
     /// Text to learn from.
@@ -233,7 +239,7 @@ impl<'a> Run<'a> {
             seconds: 0.0,
             best: None,
             recent: vec![],
-            recipe: trainer.recipe,
+            chosen: RunSettings { recipe: trainer.recipe, options: RunOptions::default() },
             first: None,
             stale: 0,
             skipped: 0,
@@ -254,6 +260,7 @@ impl<'a> Run<'a> {
         };
         Ok(Run {
             trainer,
+            options: RunOptions::default(),
             folder,
             train,
             validation,
@@ -286,7 +293,7 @@ impl<'a> Run<'a> {
         match &found {
             Found::Nothing | Found::Begun => {}
             Found::Run | Found::Other(_) if self.force => {}
-            _ => return Err(TrainError::Taken { what: found.says(&folder) }),
+            _ => return Err(TrainError::Taken { path: folder, found }),
         }
         let begun = self.claim(&folder).and_then(|()| {
             // what was there goes when there is something to put in its place
@@ -335,23 +342,9 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// What of a recipe a resumed run may choose anew.
-    pub const FREE: [&'static str; 10] = [
-        "steps",
-        "eval_every",
-        "eval_tokens",
-        "save_every",
-        "keep",
-        "patience",
-        "detail_every",
-        "spike",
-        "divergence",
-        "preflight",
-    ];
-
-    /// The recipe that the last state was made with (or the one kept after step `from`), with what was chosen anew since the run
-    /// began; none where no state says so.
-    pub fn recipe(folder: &Path, from: Option<u64>) -> Option<Recipe> {
+    /// What the last state was made with (or the one kept after step `from`), with what was chosen anew since the run began;
+    /// none where no state says so.
+    pub fn settings(folder: &Path, from: Option<u64>) -> Option<RunSettings> {
         let store = safetensors_file::open(&state_file(folder, from)).ok()?;
         let mut state: serde_json::Value = serde_json::from_str(store.fact("limpid")?).ok()?;
         serde_json::from_value(state["recipe"].take()).ok()
@@ -377,8 +370,8 @@ impl<'a> Run<'a> {
         self.claim(&folder)?;
         let (state, store) = read_state(&path)?;
         state.vouch(&folder)?;
-        let (was, is) = (state.recipe, self.trainer.recipe);
-        let mut differing = differing(&free(was, &is, state.step), &is);
+        let (was, is) = (state.chosen.recipe, self.trainer.recipe);
+        let mut differing = differing(&longer(was, &is, state.step), &is);
         let config = folder.join("config.json");
         if let Ok(text) = fs::read_to_string(&config) {
             let is: serde_json::Value = serde_json::from_str(&self.trainer.model.config.to_json()).unwrap_or_default();
@@ -413,7 +406,7 @@ impl<'a> Run<'a> {
     fn take(&mut self, store: &Store, state: State, kept: Option<String>) -> Result<(), TrainError> {
         self.trainer.restore(store, state.step)?;
         self.trainer.skipped = state.skipped;
-        self.state = State { recipe: self.trainer.recipe, ..state };
+        self.state = State { chosen: self.state.chosen, ..state };
         if self.state.weights != kept {
             (self.state.best, self.state.weights) = (None, None);
         }
@@ -431,8 +424,9 @@ impl<'a> Run<'a> {
     /// # Errors
     /// If the folder is taken or cannot be begun, the text is too short, a number is not finite, or training goes astray.
     pub fn go(&mut self, tell: &mut dyn FnMut(Event) -> Control) -> Result<Summary, TrainError> {
-        let recipe = self.trainer.recipe;
-        recipe.check()?;
+        let (recipe, options) = (self.trainer.recipe, self.options);
+        self.state.chosen = RunSettings { recipe, options };
+        self.state.chosen.check()?;
         for text in [self.train, self.validation] {
             text.check_ids(self.trainer.model.config.vocab_size)?;
         }
@@ -448,7 +442,7 @@ impl<'a> Run<'a> {
                 Some(Windows::of_documents(what, self.validation, context, self.objective, documents)?)
             }
         };
-        if recipe.preflight && self.trainer.step == 0 {
+        if options.preflight && self.trainer.step == 0 {
             preflight(&mut self.trainer, &batches)?;
         }
         if self.log.is_none() {
@@ -456,10 +450,10 @@ impl<'a> Run<'a> {
         }
         let (start, before) = (Instant::now(), self.state.seconds);
         self.derive(tell);
-        if recipe.divergence == Divergence::Rollback && self.trainer.step == 0 {
+        if options.divergence == Divergence::Rollback && self.trainer.step == 0 {
             self.try_save(true, tell)?; // what to go back to
         }
-        let stale = recipe.patience > 0 && self.state.stale >= recipe.patience;
+        let stale = options.patience > 0 && self.state.stale >= options.patience;
         let mut end = (stale && self.trainer.step < recipe.steps).then_some(End::Early);
         if self.state.unfinished {
             end = self.rest(&windows, false, tell)?;
@@ -495,15 +489,15 @@ impl<'a> Run<'a> {
         mut stop: bool,
         tell: &mut dyn FnMut(Event) -> Control,
     ) -> Result<Option<End>, TrainError> {
-        let (recipe, step) = (self.trainer.recipe, self.trainer.step);
+        let (recipe, options, step) = (self.trainer.recipe, self.options, self.trainer.step);
         let last = step == recipe.steps;
         let due = |every: u64| every > 0 && step.is_multiple_of(every) || last;
         self.state.unfinished = stop;
         if let Some(windows) = windows
-            && due(recipe.eval_every)
+            && due(options.eval_every)
             && !stop
         {
-            let done = self.validate(&windows.clone().about(recipe.eval_tokens), tell)?;
+            let done = self.validate(&windows.clone().about(options.eval_tokens), tell)?;
             self.state.unfinished = done.is_none();
             stop = done.unwrap_or(true);
         }
@@ -511,9 +505,9 @@ impl<'a> Run<'a> {
             self.try_save(false, tell)?;
             return Ok(Some(End::Stopped));
         }
-        let early = recipe.patience > 0 && self.state.stale >= recipe.patience && !last;
+        let early = options.patience > 0 && self.state.stale >= options.patience && !last;
         let worse = self.state.first.and_then(|first| Some((first, is_worse(&self.state.recent, first)?)));
-        let saves = due(recipe.save_every) || early || worse.is_some();
+        let saves = due(options.save_every) || early || worse.is_some();
         if saves || stop {
             stop |= self.try_save(saves, tell)?;
         }
@@ -534,18 +528,18 @@ impl<'a> Run<'a> {
         batches: &Batches,
         tell: &mut dyn FnMut(Event) -> Control,
     ) -> Result<Option<Step>, TrainError> {
-        let recipe = self.trainer.recipe;
+        let (recipe, options) = (self.trainer.recipe, self.options);
         let step = self.trainer.step + 1;
         let mut found = self.trainer.gradient(batches);
         let jumped = |gradient: &Gradient| {
             let (usual, deviations) = jump(&self.state.recent, gradient.loss)?;
-            (recipe.spike > 0.0 && deviations > recipe.spike).then_some((gradient.loss, usual, deviations))
+            (options.spike > 0.0 && deviations > options.spike).then_some((gradient.loss, usual, deviations))
         };
         if let Some((loss, usual, deviations)) = found.as_ref().ok().and_then(jumped) {
             let error = TrainError::Spike { step, loss, usual, deviations };
             let path = self.record(batches, &error, tell)?;
             self.trainer.discard()?;
-            match recipe.divergence {
+            match options.divergence {
                 Divergence::Note => {
                     let what = format!("the loss jumped to {loss:.4} from about {usual:.4}; the batch is in {path}");
                     tell(Event::Notice(format!("step {step}: {what}")));
@@ -559,7 +553,7 @@ impl<'a> Run<'a> {
                 Divergence::Rollback => return self.go_back(&error, tell).map(|()| None),
             }
         }
-        let looks = recipe.detail_every > 0 && step.is_multiple_of(recipe.detail_every);
+        let looks = options.detail_every > 0 && step.is_multiple_of(options.detail_every);
         let trainer = &self.trainer;
         let trained = trainer.model.params.iter().filter(|p| trainer.trains(p));
         self.changes = if looks { trained.map(|p| Change::of(p.slot.range())).collect() } else { vec![] };
@@ -568,7 +562,7 @@ impl<'a> Run<'a> {
         match done {
             Err(error @ TrainError::NotFinite { .. }) => {
                 self.record(batches, &error, tell)?;
-                match recipe.divergence {
+                match options.divergence {
                     Divergence::Rollback => self.go_back(&error, tell).map(|()| None),
                     Divergence::Note | Divergence::Stop => Err(error),
                 }
@@ -743,8 +737,8 @@ impl<'a> Run<'a> {
             self.keep()?;
         }
         self.state.log = self.log.as_mut().map(Log::mark).transpose()?;
-        let (path, back, recipe) = (state_path(folder), back_path(folder), self.trainer.recipe);
-        if !due && self.due && recipe.divergence == Divergence::Rollback {
+        let (path, back, options) = (state_path(folder), back_path(folder), self.options);
+        if !due && self.due && options.divergence == Divergence::Rollback {
             at(&back, files::link(&path, &back))?;
         }
         self.trainer.save(&path, serde_json::to_string(&self.state).expect("a state is JSON"))?;
@@ -752,13 +746,13 @@ impl<'a> Run<'a> {
         if due {
             at(&back, files::remove(&back))?;
         }
-        if due && recipe.keep > 0 {
+        if due && options.keep > 0 {
             // the same file under a second name: the next save puts another in the place of the first
             let kept = kept_path(folder, self.state.step);
             at(&kept, files::link(&path, &kept))?;
             let mut steps = kept_steps(folder);
             steps.retain(|step| *step <= self.state.step);
-            for step in steps.iter().rev().skip(recipe.keep + 1) {
+            for step in steps.iter().rev().skip(options.keep + 1) {
                 at(&kept, files::remove(&kept_path(folder, *step)))?;
             }
         }
@@ -911,7 +905,7 @@ fn read_state(path: &Path) -> Result<(State, Store), TrainError> {
         Some(1) => {
             return Err(bad(
                 "it is of format 1, which has no checksum: an older limpid wrote it, which can go on with it; \
-                            this one trains on from the run's best weights, with --from"
+                            this one can begin a new run from its best weights"
                     .into(),
             ));
         }
@@ -919,8 +913,8 @@ fn read_state(path: &Path) -> Result<(State, Store), TrainError> {
     }
     let (store, _) = safetensors_file::open_summed(path)?;
     let state: State = serde_json::from_value(value).map_err(|e| bad(format!("its state cannot be read: {e}")))?;
-    if state.step > state.recipe.steps {
-        return Err(bad(format!("it is of step {} of {}: it was changed", state.step, state.recipe.steps)));
+    if state.step > state.chosen.recipe.steps {
+        return Err(bad(format!("it is of step {} of {}: it was changed", state.step, state.chosen.recipe.steps)));
     }
     Ok((state, store))
 }
@@ -977,39 +971,23 @@ fn evaluate(
     Ok((!stopped).then_some(score))
 }
 
-/// The recipe of a state after `step`, with what a resumed run may choose anew taken from its own.
-fn free(was: Recipe, is: &Recipe, step: u64) -> Recipe {
-    let Recipe {
-        eval_every, eval_tokens, save_every, keep, patience, detail_every, spike, divergence, preflight, ..
-    } = *is;
+/// The recipe of a state after `step`, with as many steps as `is` where that is the same training, gone on with.
+fn longer(was: Recipe, is: &Recipe, step: u64) -> Recipe {
     // other steps change the rates of the steps already done, unless those are the same
     let steps = Recipe { steps: is.steps, ..was };
     let flat = matches!(was.schedule, Schedule::Constant | Schedule::Wsd);
     // both are flat and then fall: where the last rate is the same, so are those before it
     let same_rates = flat && step <= is.steps && step.checked_sub(1).is_none_or(|s| steps.rate(s) == was.rate(s));
-    let steps = if same_rates { is.steps } else { was.steps };
-    Recipe {
-        steps,
-        eval_every,
-        eval_tokens,
-        save_every,
-        keep,
-        patience,
-        detail_every,
-        spike,
-        divergence,
-        preflight,
-        ..was
-    }
+    if same_rates { steps } else { was }
 }
 
-/// What differs, with what may.
+/// What differs, and what can be done.
 fn differing(was: &Recipe, is: &Recipe) -> Vec<String> {
     let keys = |r: &Recipe| serde_json::to_value(r).expect("a recipe is JSON");
     let mut found = differing_keys(&keys(was), &keys(is));
     if was.steps != is.steps {
-        let how = "steps may differ with --schedule constant, or wsd before it falls; a run of another length is begun \
-                   from this one's model with --from, its folder, and another --out";
+        let how =
+            "steps may differ with schedule constant, or wsd before it falls; a run of another length is a new one";
         found.push(how.into());
     }
     found

@@ -2,7 +2,7 @@
 //! is, to the byte, the run that nothing happened to, or it was told.
 
 use super::run::{Control, Event, Run, Summary};
-use super::{Divergence, Recipe, TrainError, Trainer};
+use super::{Divergence, Recipe, RunOptions, TrainError, Trainer};
 use crate::{Batches, Documents, Objective};
 use limpid_base::files::faults;
 use limpid_checkpoint::safetensors_file;
@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 #[derive(Clone)]
 struct Case {
     recipe: Recipe,
+    options: RunOptions,
     train: Tokens,
     validation: Tokens,
     precision: Precision,
@@ -32,25 +33,22 @@ impl Case {
     /// Six steps with evaluations and saves between, and documents that repeat.
     fn small() -> Case {
         let ids: Vec<u32> = (0..400).map(|i| random::below(1, 0, i / 3, 7) as u32).collect();
-        let recipe = Recipe {
-            steps: 6,
-            batch_size: 2,
-            warmup_steps: 1,
+        let recipe = Recipe { steps: 6, batch_size: 2, warmup_steps: 1, learning_rate: 1e-2, ..Recipe::default() };
+        let options = RunOptions {
             eval_every: 2,
             save_every: 3,
             eval_tokens: 40,
             detail_every: 4,
             keep: 1,
-            learning_rate: 1e-2,
             preflight: false,
-            ..Recipe::default()
+            ..RunOptions::default()
         };
         let [train, validation] = [&ids[..300], &ids[300..]].map(|ids| Tokens::of(ids.to_vec()));
-        Case { recipe, train, validation, precision: Precision::F32, letters: "abcdefg" }
+        Case { recipe, options, train, validation, precision: Precision::F32, letters: "abcdefg" }
     }
 
-    fn with(recipe: Recipe) -> Case {
-        Case { recipe, ..Case::small() }
+    fn with(recipe: Recipe, options: RunOptions) -> Case {
+        Case { recipe, options, ..Case::small() }
     }
 
     /// A document of noise among others that are soon known: training goes back.
@@ -74,15 +72,18 @@ impl Case {
             learning_rate: 2e-2,
             whole_documents: true,
             cross_documents: false,
+            ..Case::small().recipe
+        };
+        let options = RunOptions {
             save_every: 15,
             eval_every: 7,
             keep: 0,
             divergence: Divergence::Rollback,
             spike: 1.5,
-            ..Case::small().recipe
+            ..Case::small().options
         };
         let validation = Tokens::of((0..60).map(|i| i % 9 % 2).collect());
-        Case { recipe, train, validation, ..Case::small() }
+        Case { recipe, options, train, validation, ..Case::small() }
     }
 
     fn run(&self, folder: &Path) -> Run<'_> {
@@ -104,6 +105,7 @@ impl Case {
         let folder = Some(folder.to_path_buf());
         let mut run =
             Run::new(trainer, folder, &self.train, &self.validation, Objective::NextToken, tokenizer).unwrap();
+        run.options = self.options;
         run.files = vec![("limpid.toml".into(), "steps = 6\n".into())];
         run
     }
@@ -175,11 +177,10 @@ fn left(folder: &Path) -> (Value, Vec<u8>, Vec<u8>, Vec<Value>) {
 #[test]
 fn whatever_cannot_be_written_is_told_and_loses_nothing() {
     let plain = Case::small();
-    let cases = [
-        plain.clone(),
-        Case { validation: Tokens::default(), ..Case::with(Recipe { ema: 0.5, keep: 0, ..plain.recipe }) },
-        Case::with(Recipe { divergence: Divergence::Rollback, save_every: 2, eval_every: 1, keep: 0, ..plain.recipe }),
-    ];
+    let rollback = Divergence::Rollback;
+    let back = RunOptions { divergence: rollback, save_every: 2, eval_every: 1, keep: 0, ..plain.options };
+    let average = Case::with(Recipe { ema: 0.5, ..plain.recipe }, RunOptions { keep: 0, ..plain.options });
+    let cases = [plain.clone(), Case { validation: Tokens::default(), ..average }, Case::with(plain.recipe, back)];
     for (c, case) in cases.iter().enumerate() {
         let whole = folder(&format!("faults{c}"));
         let (_, operations) = faults::during(0..0, || case.to_the_end(&whole));
@@ -220,13 +221,15 @@ fn whatever_cannot_be_written_is_told_and_loses_nothing() {
 /// A stop at each event of a run, told once or again and again, and going on.
 #[test]
 fn a_run_that_is_stopped_anywhere_ends_in_the_same_bytes() {
-    let plain = Case::small().recipe;
-    let patient = Recipe { steps: 40, eval_every: 1, patience: 2, learning_rate: 0.05, save_every: 5, ..plain };
+    let Case { recipe: plain, options, .. } = Case::small();
+    let long = Recipe { steps: 40, learning_rate: 0.05, ..plain };
+    let patient = RunOptions { eval_every: 1, patience: 2, save_every: 5, ..options };
+    let average = Recipe { ema: 0.9, accumulate: 2, ..plain };
     let cases = [
         Case::small(),
         Case { validation: Tokens::default(), ..Case::small() },
-        Case::with(Recipe { ema: 0.9, accumulate: 2, save_every: 4, keep: 2, ..plain }),
-        Case::with(patient),
+        Case::with(average, RunOptions { save_every: 4, keep: 2, ..options }),
+        Case::with(long, patient),
         Case::astray(),
     ];
     for (c, case) in cases.iter().enumerate() {
@@ -342,7 +345,8 @@ fn what_would_change_the_results_is_refused() {
 /// Somebody removes files while the run goes on.
 #[test]
 fn what_is_removed_is_made_again() {
-    let (case, whole) = (Case::with(Recipe { steps: 9, ..Case::small().recipe }), folder("removed"));
+    let (case, whole) = (Case::small(), folder("removed"));
+    let case = Case { recipe: Recipe { steps: 9, ..case.recipe }, ..case };
     case.to_the_end(&whole);
     let want = left(&whole);
     for name in ["state", "config.json", "limpid.toml"] {
@@ -379,7 +383,7 @@ fn a_folder_of_something_else_is_not_written_into() {
     foreign.iter().for_each(|(name, text)| fs::write(path.join(name), text).unwrap());
     let (refused, _) = case.go(&path, &mut |_| Control::Continue);
     let error = refused.unwrap_err().to_string();
-    assert!(error.contains("config.json, model-00001-of-00002.safetensors") && error.contains("--force"), "{error}");
+    assert!(error.contains("config.json, model-00001-of-00002.safetensors") && error.contains("force"), "{error}");
     assert!(foreign.iter().all(|(name, text)| fs::read_to_string(path.join(name)).unwrap() == *text));
     assert_eq!(fs::read_dir(&path).unwrap().count(), foreign.len());
     let mut run = case.run(&path);
@@ -400,8 +404,9 @@ fn a_folder_of_something_else_is_not_written_into() {
 #[test]
 fn a_run_that_never_began_leaves_nothing() {
     let path = folder("never");
-    let recipe = Recipe { preflight: true, init_std: 5.0, ..Case::small().recipe };
-    let (refused, _) = Case::with(recipe).go(&path.join("runs/one"), &mut |_| Control::Continue);
+    let Case { recipe, options, .. } = Case::small();
+    let case = Case::with(Recipe { init_std: 5.0, ..recipe }, RunOptions { preflight: true, ..options });
+    let (refused, _) = case.go(&path.join("runs/one"), &mut |_| Control::Continue);
     assert!(matches!(refused, Err(TrainError::Preflight(_))), "{refused:?}");
     assert!(!path.exists());
 }

@@ -30,7 +30,6 @@ pub fn plain() -> Recipe {
         warmup_steps: 20,
         schedule: Schedule::Constant,
         weight_decay: 0.0,
-        eval_every: 25,
         ..Recipe::default()
     }
 }
@@ -40,9 +39,9 @@ pub fn text() -> Text {
     Text::new(BYTES)
 }
 
-/// Trains and returns what came of it.
-pub fn run(text: &Text, dropout: f64, recipe: Recipe) -> Result<Course, TrainError> {
-    lesson::course(text, &Config { dropout: Dropout::everywhere(dropout), ..config() }, recipe)
+/// Trains, evaluating every so many steps, and returns what came of it.
+pub fn run(text: &Text, dropout: f64, recipe: Recipe, eval_every: u64) -> Result<Course, TrainError> {
+    lesson::course(text, &Config { dropout: Dropout::everywhere(dropout), ..config() }, recipe, eval_every)
 }
 
 fn main() -> Result<(), TrainError> {
@@ -58,7 +57,7 @@ fn main() -> Result<(), TrainError> {
     ];
     println!("{:<32}{:>8}{:>8}{:>8}  best validation loss", "", "train", "valid.", "gap");
     let mut found = vec![];
-    for ((name, ..), course) in rows.iter().zip(each(&rows, |(_, dropout, recipe)| run(&text, *dropout, *recipe))) {
+    for ((name, ..), course) in rows.iter().zip(each(&rows, |(_, dropout, recipe)| run(&text, *dropout, *recipe, 25))) {
         let course = course?;
         let (_, end) = course.validation[course.validation.len() - 1];
         let (at, best) = course.validation.into_iter().min_by(|a, b| a.1.total_cmp(&b.1)).expect("evaluations");

@@ -29,7 +29,6 @@ pub fn plain() -> Recipe {
         schedule: Schedule::Constant,
         weight_decay: 0.0,
         clip: 0.0,
-        eval_every: 0,
         min_learning_rate: 0.0,
         ..Recipe::default()
     }
@@ -52,7 +51,7 @@ pub fn text() -> Text {
 
 /// The mean loss of the last 20 steps; infinite where training broke off.
 pub fn last(text: &Text, config: &Config, recipe: Recipe) -> Result<f64, TrainError> {
-    lesson::course(text, config, recipe).map(|course| course.last(recipe.steps))
+    lesson::course(text, config, recipe, 0).map(|course| course.last(recipe.steps))
 }
 
 fn main() -> Result<(), TrainError> {

@@ -224,7 +224,7 @@ fn an_adapter_of_another_model_is_refused_with_both_named() {
     // its model is gone
     fs::rename(path("own"), path("moved")).unwrap();
     let message = Checkpoint::open(&path("run")).err().expect("refused").to_string();
-    has(&message, &["is an adapter of the model", "/own, which is not there: give that with --model"]);
+    has(&message, &["is an adapter of the model", "/own, which is not there: open that model where it is"]);
     assert!(Checkpoint::open(&path("moved")).unwrap().with_adapter(&path("run")).is_ok());
 
     // what PEFT has and limpid has not
@@ -260,8 +260,7 @@ fn a_stopped_run_ends_in_the_same_bytes() {
     let text = Tokens::of(common::ids("text", 400, config.vocab_size));
     let (train, empty) = (text, Tokens::default());
     let tokenizer = Tokenizer::train(Kind::Char, "ab", Order::Sorted, &[]).unwrap();
-    let recipe =
-        Recipe { steps: 8, batch_size: 2, context: TOKENS, warmup_steps: 2, save_every: 0, ..Recipe::default() };
+    let recipe = Recipe { steps: 8, batch_size: 2, context: TOKENS, warmup_steps: 2, ..Recipe::default() };
     let frozen = Tuning { freeze: vec!["embed.*".into(), "blocks.0.*".into()], ..Tuning::default() };
     for (name, tuning) in [("lora", lora(&["attention"])), ("frozen", frozen)] {
         let go = |out: &str, stop: u64, resume: bool| {
@@ -271,6 +270,7 @@ fn a_stopped_run_ends_in_the_same_bytes() {
             let path = folder.0.join(format!("{name}-{out}"));
             let mut run =
                 Run::new(trainer, Some(path.clone()), &train, &empty, Objective::NextToken, &tokenizer).unwrap();
+            run.options.save_every = 0;
             if resume {
                 assert_eq!(run.resume(None).unwrap(), 4);
             } else {

@@ -380,13 +380,13 @@ fn what_another_program_cannot_say_is_named() {
         (
             Config { activation: Activation::GeluErf, ..nano.clone() },
             Format::Gguf,
-            "activation gelu-erf (it has gelu-tanh); a model trained with --activation gelu-tanh can be written so",
+            "activation gelu-erf (it has gelu-tanh); one trained with activation gelu-tanh can be written so",
         ),
         (Config { activation: Activation::Relu, ..llama.clone() }, Format::Gguf, "activation relu (it has silu)"),
         (
             Config { attention_scale: false, tied_head: false, ..nano.clone() },
             Format::Llmc,
-            "tied_head false, attention_scale false; a model trained with --tied-head true --attention-scale true can",
+            "tied_head false, attention_scale false; one trained with tied_head true, attention_scale true can",
         ),
         (llama.clone(), Format::Llmc, "positions rotary, norm rms, ffn_gated true, n_kv_head"),
         (Config { lm_head: false, ..nano }, Format::HuggingFace, "lm_head false"),

@@ -6,7 +6,7 @@ use limpid::config::{Config, Mask, PRESETS};
 use limpid::data::{Batches, Objective, Tokens};
 use limpid::model::{Model, Tuning, Use};
 use limpid::ops::random;
-use limpid::train::{Recipe, Trainer, preflight};
+use limpid::train::{Recipe, RunSettings, Trainer, preflight};
 
 /// Bytes that are free for the asking; where the system does not say, enough for all but the largest.
 fn available() -> u64 {
@@ -23,9 +23,8 @@ fn every_preset_starts_at_its_own_size() {
     let mut over = vec![];
     for name in PRESETS {
         let config = Config::preset(name).unwrap();
-        let recipe = Recipe::preset(name);
         let context = config.context_length.min(32);
-        let recipe = Recipe { batch_size: 1, context, warmup_steps: 0, detail_every: 0, ..recipe };
+        let recipe = Recipe { batch_size: 1, context, warmup_steps: 0, ..RunSettings::preset(name).unwrap().recipe };
         let masked = config.mask != Mask::Causal;
         let vocab_size = config.vocab_size;
         let objective = match masked {

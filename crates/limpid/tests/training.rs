@@ -9,7 +9,8 @@ use limpid::ops::adamw::{Change, Group, Method, Rule};
 use limpid::ops::{Back, Batch, Op, Pass, Slot, random};
 use limpid::tokenizer::{Kind, Order, Tokenizer};
 use limpid::train::{
-    Control, Divergence, Event, Preflight, Recipe, Reduction, Run, Summary, TrainError, Trainer, finder, preflight,
+    Control, Divergence, Event, Preflight, Recipe, Reduction, Run, RunOptions, RunSettings, Summary, TrainError,
+    Trainer, finder, preflight,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fs;
@@ -88,15 +89,15 @@ fn trainer(config: &Config, recipe: Recipe) -> Trainer {
 }
 
 fn recipe() -> Recipe {
-    Recipe {
-        steps: 12,
-        batch_size: 4,
-        warmup_steps: 3,
-        eval_every: 4,
-        save_every: 4,
-        eval_tokens: 40,
-        ..Recipe::default()
-    }
+    Recipe { steps: 12, batch_size: 4, warmup_steps: 3, ..Recipe::default() }
+}
+
+fn options() -> RunOptions {
+    RunOptions { eval_every: 4, save_every: 4, eval_tokens: 40, ..RunOptions::default() }
+}
+
+fn with(recipe: Recipe) -> RunSettings {
+    RunSettings { recipe, options: options() }
 }
 
 fn weights(trainer: &Trainer) -> Vec<u32> {
@@ -272,7 +273,7 @@ fn documents(ids: &[u32]) -> Tokens {
 
 fn run_until(
     folder: &std::path::Path,
-    recipe: Recipe,
+    RunSettings { recipe, options }: RunSettings,
     config: &Config,
     stop_at: Option<u64>,
     resume: bool,
@@ -280,6 +281,7 @@ fn run_until(
     let [text, validation] = [&ids()[..500], &ids()[500..]].map(documents);
     let (trainer, folder, tokenizer) = (trainer(config, recipe), Some(folder.to_path_buf()), letters());
     let mut run = Run::new(trainer, folder, &text, &validation, Objective::NextToken, &tokenizer).unwrap();
+    run.options = options;
     if resume {
         run.resume(None).unwrap();
     }
@@ -297,8 +299,11 @@ fn a_resumed_run_is_the_run_that_was_not_stopped() {
     let config = Config { dropout: Dropout::everywhere(0.2), ..tiny() };
     let sgd = Recipe { accumulate: 3, optimizer: Method::Sgd, learning_rate: 0.1, ..recipe() };
     let documents = Recipe { accumulate: 2, whole_documents: true, cross_documents: false, ..recipe() };
-    let muon = Recipe { optimizer: Method::Muon, ema: 0.9, keep: 2, label_smoothing: 0.1, z_loss: 1e-3, ..recipe() };
-    for (n, recipe) in [recipe(), sgd, documents, muon].into_iter().enumerate() {
+    let muon = RunSettings {
+        recipe: Recipe { optimizer: Method::Muon, ema: 0.9, label_smoothing: 0.1, z_loss: 1e-3, ..recipe() },
+        options: RunOptions { keep: 2, ..options() },
+    };
+    for (n, recipe) in [with(recipe()), with(sgd), with(documents), muon].into_iter().enumerate() {
         let (whole, parts) = (folder(&format!("whole{n}")), folder(&format!("parts{n}")));
         let want = run_until(&whole, recipe, &config, None, false);
         run_until(&parts, recipe, &config, Some(3), false);
@@ -325,7 +330,7 @@ fn a_resumed_run_is_the_run_that_was_not_stopped() {
 fn a_resume_with_other_settings_says_which() {
     let _alone = alone();
     let dir = folder("differs");
-    run_until(&dir, recipe(), &tiny(), Some(5), false);
+    run_until(&dir, with(recipe()), &tiny(), Some(5), false);
     // the text that `run_until` trains on
     let (text, validation, tokenizer) = (documents(&ids()[..500]), documents(&ids()[500..]), letters());
     let refused = |config: &Config, recipe: Recipe, text: &Tokens| {
@@ -336,13 +341,13 @@ fn a_resume_with_other_settings_says_which() {
     };
     let error = refused(&tiny(), Recipe { learning_rate: 2e-3, ..recipe() }, &text);
     assert!(
-        error.contains("learning_rate was 0.001 and is 0.002") && error.contains("What may differ: eval"),
+        error.contains("learning_rate was 0.001 and is 0.002") && error.contains("What may differ: eval_every, "),
         "{error}"
     );
     let error = refused(&tiny(), Recipe { cross_documents: false, ..recipe() }, &text);
     assert!(error.contains("cross_documents was true and is false"), "{error}");
     let error = refused(&tiny(), Recipe { steps: 99, ..recipe() }, &text);
-    assert!(error.contains("steps was 12 and is 99, steps may differ with --schedule constant"), "{error}");
+    assert!(error.contains("steps was 12 and is 99, steps may differ with schedule constant"), "{error}");
     let error = refused(&Config { d_ff: 44, ..tiny() }, recipe(), &text);
     assert!(error.contains("d_ff was 40 and is 44"), "{error}");
     // shapes alone would not tell this
@@ -352,9 +357,11 @@ fn a_resume_with_other_settings_says_which() {
     assert!(error.contains("the training text is another"), "{error}");
     // what only says when to look and to save is free
     let trainer_of = |recipe| trainer(&tiny(), recipe);
-    let free = Recipe { eval_every: 5, save_every: 1, keep: 3, patience: 9, detail_every: 0, spike: 0.0, ..recipe() };
     let mut run =
-        Run::new(trainer_of(free), Some(dir.clone()), &text, &validation, Objective::NextToken, &tokenizer).unwrap();
+        Run::new(trainer_of(recipe()), Some(dir.clone()), &text, &validation, Objective::NextToken, &tokenizer)
+            .unwrap();
+    run.options =
+        RunOptions { eval_every: 5, save_every: 1, keep: 3, patience: 9, detail_every: 0, spike: 0.0, ..options() };
     assert_eq!(run.resume(None).unwrap(), 5);
     drop(run);
     fs::write(dir.join("state/last.safetensors"), b"short").unwrap();
@@ -539,12 +546,13 @@ fn preflight_names_what_would_not_work() {
 /// A run of which some events are told.
 fn told(
     folder: &std::path::Path,
-    trainer: Trainer,
+    (trainer, options): (Trainer, RunOptions),
     train: &Tokens,
     validation: &Tokens,
 ) -> (Result<Summary, TrainError>, Vec<String>) {
     let tokenizer = letters();
     let mut run = Run::new(trainer, Some(folder.into()), train, validation, Objective::NextToken, &tokenizer).unwrap();
+    run.options = options;
     let resumes = Run::can_resume(folder);
     let began = if resumes { run.resume(None).map(drop) } else { Ok(()) };
     let mut notices = vec![];
@@ -563,8 +571,9 @@ fn told(
 fn states_are_kept_and_gone_back_to() {
     let _alone = alone();
     let dir = folder("kept");
-    let recipe = Recipe { steps: 20, save_every: 3, keep: 2, ..recipe() };
-    let want = run_until(&dir, recipe, &tiny(), None, false);
+    let recipe = Recipe { steps: 20, ..recipe() };
+    let options = RunOptions { save_every: 3, keep: 2, ..options() };
+    let want = run_until(&dir, RunSettings { recipe, options }, &tiny(), None, false);
     assert_eq!(limpid::train::run::kept_steps(&dir), [15, 18, 20], "the last, and two before it");
     let read = |file: &str| fs::read(dir.join("state").join(file)).unwrap();
     assert_eq!(read("last.safetensors"), read("step-00000020.safetensors"));
@@ -574,6 +583,7 @@ fn states_are_kept_and_gone_back_to() {
     let mut run =
         Run::new(trainer(&tiny(), recipe), Some(dir.clone()), &text, &validation, Objective::NextToken, &tokenizer)
             .unwrap();
+    run.options = options;
     assert!(run.resume(Some(7)).is_err(), "there is no such state");
     assert_eq!(run.resume(Some(15)).unwrap(), 15);
     run.go(&mut |_| Control::Continue).unwrap();
@@ -596,8 +606,9 @@ fn training_ends_early_with_the_best_weights() {
     // 60 tokens are soon known by heart, and say nothing of the others
     let [train, validation] = [&ids()[..60], &ids()[500..]].map(|ids| Tokens::of(ids.to_vec()));
     let config = Config { dropout: Dropout::NONE, ..tiny() };
-    let recipe = Recipe { steps: 400, eval_every: 5, patience: 3, learning_rate: 1e-2, ema: 0.5, ..recipe() };
-    let (summary, notices) = told(&dir, trainer(&config, recipe), &train, &validation);
+    let recipe = Recipe { steps: 400, learning_rate: 1e-2, ema: 0.5, ..recipe() };
+    let options = RunOptions { eval_every: 5, patience: 3, ..options() };
+    let (summary, notices) = told(&dir, (trainer(&config, recipe), options), &train, &validation);
     let summary = summary.unwrap();
     assert!(summary.ended_early && !summary.stopped && summary.steps < 400, "{summary:?}");
     assert_eq!(summary.steps, summary.best_step + 15);
@@ -642,15 +653,13 @@ fn a_jump_is_noted_stops_or_is_passed_over() {
         learning_rate: 5e-3,
         whole_documents: true,
         cross_documents: false,
-        save_every: 10,
-        eval_every: 0,
-        detail_every: 7,
         ..recipe()
     };
+    let options = RunOptions { save_every: 10, eval_every: 0, detail_every: 7, ..options() };
     let run = |divergence| {
         let dir = folder(&format!("jump-{divergence}"));
-        let trainer = trainer(&config, Recipe { divergence, ..base });
-        let (summary, notices) = told(&dir, trainer, &text, &Tokens::default());
+        let of = (trainer(&config, base), RunOptions { divergence, ..options });
+        let (summary, notices) = told(&dir, of, &text, &Tokens::default());
         (dir, summary, notices)
     };
 
@@ -680,7 +689,7 @@ fn a_jump_is_noted_stops_or_is_passed_over() {
     let (dir, summary, _) = run(Divergence::Stop);
     let Err(TrainError::Spike { step, .. }) = summary else { panic!("{summary:?}") };
     // what was learned until then is saved
-    let mut again = trainer(&config, Recipe { divergence: Divergence::Stop, ..base });
+    let mut again = trainer(&config, base);
     let state = limpid::checkpoint::safetensors_file::open(&dir.join("state/last.safetensors")).unwrap();
     again.restore(&state, step - 1).unwrap();
     fs::remove_dir_all(dir).unwrap();
@@ -707,11 +716,11 @@ fn a_rate_that_diverges_at_once_is_told() {
     let dir = folder("diverges");
     let config = Config { dropout: Dropout::NONE, ..tiny() };
     let recipe = Recipe { learning_rate: 30.0, warmup_steps: 0, steps: 200, clip: 0.0, ..recipe() };
-    let (summary, _) = told(&dir, trainer(&config, recipe), &text(), &Tokens::default());
+    let (summary, _) = told(&dir, (trainer(&config, recipe), options()), &text(), &Tokens::default());
     let error = summary.unwrap_err();
     let told = error.to_string();
     assert!(matches!(error, TrainError::Diverged { .. } | TrainError::NotFinite { .. }), "{told}");
-    assert!(told.contains("learning rate") || told.contains("--learning-rate"), "{told}");
+    assert!(told.contains("learning rate") || told.contains("learning_rate"), "{told}");
     fs::remove_dir_all(dir).unwrap();
 }
 
@@ -719,7 +728,7 @@ fn a_rate_that_diverges_at_once_is_told() {
 fn a_state_of_another_format_is_refused() {
     let _alone = alone();
     let dir = folder("later");
-    run_until(&dir, recipe(), &tiny(), Some(4), false);
+    run_until(&dir, with(recipe()), &tiny(), Some(4), false);
     let path = dir.join("state/last.safetensors");
     let bytes = fs::read(&path).unwrap();
     let here = br#"\"format\":2,"#;

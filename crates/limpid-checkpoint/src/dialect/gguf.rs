@@ -136,7 +136,9 @@ pub(crate) fn read_tokenizer(m: &Metadata, path: &Path) -> Result<Option<Tokeniz
         Some("gpt2") => "gpt2",
         Some("llama") => "llama",
         Some(other) => {
-            let what = format!("its tokenizer is of the kind `{other}`; limpid reads gpt2 and llama (use --tokenizer)");
+            let what = format!(
+                "its tokenizer is of the kind `{other}`; limpid reads gpt2 and llama: give it a tokenizer of its own"
+            );
             return Err(bad(path, what));
         }
     };
@@ -172,8 +174,8 @@ pub(crate) fn express(c: &Config, tokenizer: Option<&Tokenizer>) -> Result<(Meta
         Family::Llama => ("llama", Activation::Silu),
         _ => ("gpt2", Activation::GeluTanh),
     };
-    let flag = format!("--activation {wanted}");
-    not.unless(c.activation == wanted, format!("activation {} (it has {wanted})", c.activation), flag);
+    let setting = format!("activation {wanted}");
+    not.unless(c.activation == wanted, format!("activation {} (it has {wanted})", c.activation), setting);
     if family == Family::Gpt2 {
         not.attention_scale(c);
     }

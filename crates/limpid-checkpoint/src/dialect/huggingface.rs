@@ -510,40 +510,40 @@ fn candidate(family: Family, c: &Config) -> (Config, Complaints) {
     let llama = family == Family::Llama;
     let pre = matches!(family, Family::Gpt2 | Family::Llama);
     let known = if family == Family::Gpt { gpt_spellings(c.activation) } else { spellings(c.activation) };
-    not.unless(!known.is_empty(), format!("activation {}", c.activation), "--activation gelu-tanh");
+    not.unless(!known.is_empty(), format!("activation {}", c.activation), "activation gelu-tanh");
     not.unless(
         (c.norm_place == NormPlace::Pre) == pre,
         format!("norm_place {}", c.norm_place),
-        if pre { "--norm-place pre" } else { "--norm-place post" },
+        if pre { "norm_place pre" } else { "norm_place post" },
     );
-    not.unless(c.final_norm == pre, format!("final_norm {}", c.final_norm), format_args!("--final-norm {pre}"));
+    not.unless(c.final_norm == pre, format!("final_norm {}", c.final_norm), format_args!("final_norm {pre}"));
     let positions = if llama { Positions::Rotary } else { Positions::Learned };
-    let flag = format!("--positions {positions}");
-    not.unless((c.positions == Positions::Rotary) == llama, format!("positions {}", c.positions), flag);
+    let setting = format!("positions {positions}");
+    not.unless((c.positions == Positions::Rotary) == llama, format!("positions {}", c.positions), setting);
     let norm = if llama { NormKind::Rms } else { NormKind::Layer };
-    not.unless(c.norm == norm, format!("norm {}", c.norm), format_args!("--norm {norm}"));
-    not.unless(c.ffn_gated == llama, format!("ffn_gated {}", c.ffn_gated), format_args!("--ffn-gated {llama}"));
+    not.unless(c.norm == norm, format!("norm {}", c.norm), format_args!("norm {norm}"));
+    not.unless(c.ffn_gated == llama, format!("ffn_gated {}", c.ffn_gated), format_args!("ffn_gated {llama}"));
     let heads = c.heads();
-    not.unless(llama || heads.n_kv_head == heads.n_head, "n_kv_head", format_args!("--n-kv-head {}", heads.n_head));
+    not.unless(llama || heads.n_kv_head == heads.n_head, "n_kv_head", format_args!("n_kv_head {}", heads.n_head));
     let d_head = c.d_model / heads.n_head;
-    not.unless(llama || heads.query_cols() == c.d_model, "d_head", format_args!("--d-head {d_head}"));
-    not.unless(family == Family::Gpt2 || c.attention_scale, "attention_scale false", "--attention-scale true");
-    let by_layer = "--attention-scale-by-layer false";
+    not.unless(llama || heads.query_cols() == c.d_model, "d_head", format_args!("d_head {d_head}"));
+    not.unless(family == Family::Gpt2 || c.attention_scale, "attention_scale false", "attention_scale true");
+    let by_layer = "attention_scale_by_layer false";
     not.unless(family == Family::Gpt2 || !c.attention_scale_by_layer, "attention_scale_by_layer", by_layer);
-    let wide = format!("--d-ff {}", 4 * c.d_model);
+    let wide = format!("d_ff {}", 4 * c.d_model);
     not.unless(family != Family::Gpt || c.d_ff == 4 * c.d_model, "d_ff other than 4 d_model", wide);
-    not.unless(!llama || !c.norm_offset, "norm_offset true", "--norm-offset false");
+    not.unless(!llama || !c.norm_offset, "norm_offset true", "norm_offset false");
     if family == Family::Bert {
-        not.unless(c.mask == Mask::Bidirectional, format!("mask {}", c.mask), "--mask bidirectional");
-        not.unless(c.embedding_norm, "embedding_norm false", "--embedding-norm true");
-        not.unless(!c.lm_head || c.head_transform, "head_transform false", "--head-transform true");
+        not.unless(c.mask == Mask::Bidirectional, format!("mask {}", c.mask), "mask bidirectional");
+        not.unless(c.embedding_norm, "embedding_norm false", "embedding_norm true");
+        not.unless(!c.lm_head || c.head_transform, "head_transform false", "head_transform true");
     } else {
-        not.unless(c.mask == Mask::Causal, format!("mask {}", c.mask), "--mask causal");
-        not.unless(!c.embedding_norm, "embedding_norm true", "--embedding-norm false");
-        not.unless(c.n_segment == 0, "n_segment", "--n-segment 0");
+        not.unless(c.mask == Mask::Causal, format!("mask {}", c.mask), "mask causal");
+        not.unless(!c.embedding_norm, "embedding_norm true", "embedding_norm false");
+        not.unless(c.n_segment == 0, "n_segment", "n_segment 0");
         not.unless(c.lm_head, "lm_head false", "");
-        not.unless(!c.head_bias, "head_bias true", "--head-bias false");
-        not.unless(!c.head_transform, "head_transform true", "--head-transform false");
+        not.unless(!c.head_bias, "head_bias true", "head_bias false");
+        not.unless(!c.head_transform, "head_transform true", "head_transform false");
     }
     let mut config = Config { norm_gain: true, ..c.clone() };
     if !llama {

@@ -29,10 +29,10 @@ pub(crate) fn read(h: &Header) -> Result<Config, ConfigError> {
 pub(crate) fn express(c: &Config, dtype: Dtype) -> Result<(Header, Config), CheckpointError> {
     let (_, config, mut not) = nearest(c, &[Family::Gpt2]);
     let activation = format!("activation {}", c.activation);
-    not.unless(c.activation == Activation::GeluTanh, activation, "--activation gelu-tanh");
-    not.unless(c.d_ff == 4 * c.d_model, "d_ff other than 4 d_model", format_args!("--d-ff {}", 4 * c.d_model));
-    not.unless(c.tied_head, "tied_head false", "--tied-head true");
-    not.unless(c.norm_eps == 1e-5, format!("norm_eps {}", c.norm_eps), "--norm-eps 1e-5");
+    not.unless(c.activation == Activation::GeluTanh, activation, "activation gelu-tanh");
+    not.unless(c.d_ff == 4 * c.d_model, "d_ff other than 4 d_model", format_args!("d_ff {}", 4 * c.d_model));
+    not.unless(c.tied_head, "tied_head false", "tied_head true");
+    not.unless(c.norm_eps == 1e-5, format!("norm_eps {}", c.norm_eps), "norm_eps 1e-5");
     not.attention_scale(c);
     not.check("llm.c's GPT-2")?;
     let header = Header {

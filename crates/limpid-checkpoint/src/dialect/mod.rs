@@ -260,33 +260,31 @@ pub(super) fn check(links: &[Link], model: &Model, store: &Store, names: &Names)
     Ok(())
 }
 
-/// What a model has that a form lacks, and the flag of `limpid train` that makes a model without it.
+/// What a model has that a form lacks, and the setting that makes a model without it.
 #[derive(Default)]
 pub(super) struct Complaints(pub(super) Vec<(String, String)>);
 
 impl Complaints {
-    /// Notes `what` unless `ok`; `flag` is its name and value, or nothing where none helps.
-    pub(super) fn unless(&mut self, ok: bool, what: impl Into<String>, flag: impl std::fmt::Display) {
+    /// Notes `what` unless `ok`; `setting` is its name and value, or nothing where none helps.
+    pub(super) fn unless(&mut self, ok: bool, what: impl Into<String>, setting: impl std::fmt::Display) {
         if !ok {
-            self.0.push((what.into(), flag.to_string()));
+            self.0.push((what.into(), setting.to_string()));
         }
     }
 
     /// Notes scores that are not divided by the root of the head size alone.
     pub(super) fn attention_scale(&mut self, c: &Config) {
-        self.unless(c.attention_scale, "attention_scale false", "--attention-scale true");
-        self.unless(!c.attention_scale_by_layer, "attention_scale_by_layer", "--attention-scale-by-layer false");
+        self.unless(c.attention_scale, "attention_scale false", "attention_scale true");
+        self.unless(!c.attention_scale_by_layer, "attention_scale_by_layer", "attention_scale_by_layer false");
     }
 
     /// Why a model cannot be written in some form, if there are complaints.
     pub(super) fn check(self, form: &str) -> Result<()> {
-        let (what, mut flags): (Vec<String>, Vec<String>) = self.0.into_iter().unzip();
-        flags.retain(|flag| !flag.is_empty());
+        let (what, mut settings): (Vec<String>, Vec<String>) = self.0.into_iter().unzip();
+        settings.retain(|setting| !setting.is_empty());
         match what.is_empty() {
             true => Ok(()),
-            false => {
-                Err(CheckpointError::Inexpressible { form: form.into(), what: what.join(", "), flags: flags.join(" ") })
-            }
+            false => Err(CheckpointError::Inexpressible { form: form.into(), what: what.join(", "), settings }),
         }
     }
 }
@@ -297,11 +295,11 @@ pub(super) fn common(c: &Config) -> Complaints {
     let mut not = Complaints::default();
     let d = c.dropout;
     let drops = [d.embedding, d.attention, d.projection, d.ffn].iter().any(|p| *p > 0.0);
-    not.unless(d.scale == DropoutScale::Inverted || !drops, "dropout that is not rescaled", "--dropout-scale inverted");
+    not.unless(d.scale == DropoutScale::Inverted || !drops, "dropout that is not rescaled", "dropout_scale inverted");
     not.unless(
         c.activation != limpid_core::config::Activation::LeakyRelu || c.leaky_slope == 0.01,
         "a leaky_slope that is not 0.01",
-        "--leaky-slope 0.01",
+        "leaky_slope 0.01",
     );
     not
 }

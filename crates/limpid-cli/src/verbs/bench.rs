@@ -3,7 +3,7 @@
 use super::doctor::{PASSES, READINGS};
 use super::train::{extra_work, step_flops};
 use super::{fits, peak_rss, program, trainable};
-use crate::options::{self, MachineOptions, ModelOptions, RecipeOptions};
+use crate::options::{self, Asked, MachineOptions, ModelOptions};
 use crate::{show, source};
 use anyhow::Result;
 use limpid::backend::cpu::roof::Roof;
@@ -12,7 +12,7 @@ use limpid::generate::Session;
 use limpid::model::init;
 use limpid::ops::linear::Precision;
 use limpid::ops::random;
-use limpid::train::{Recipe, Trainer};
+use limpid::train::{Recipe, RunSettings, Trainer};
 use std::time::Instant;
 
 /// Measure training, prefill and decoding. Weights and tokens are random; every figure stands beside its roof.
@@ -40,7 +40,7 @@ struct TrainArgs {
     #[command(flatten)]
     model: ModelOptions,
     #[command(flatten)]
-    recipe: RecipeOptions,
+    recipe: Asked<Recipe>,
     #[command(flatten)]
     machine: MachineOptions,
     /// Within this much memory (2G, 800M, 1.5GiB)
@@ -115,8 +115,10 @@ fn ids(n: usize, vocab_size: usize) -> Vec<u32> {
 
 fn train(args: &TrainArgs) -> Result<()> {
     let config = args.model.config()?;
-    let asked = RecipeOptions { steps: None, recipe_layers: vec![], ..args.recipe.clone() };
-    let mut recipe: Recipe = asked.over(Recipe::preset(args.model.name()))?;
+    let usual = RunSettings::preset(args.model.name())?.recipe;
+    let steps = args.recipe.over(&Recipe { steps: 20, ..usual })?.steps;
+    let mut recipe = args.recipe.clone().without("steps").over(&usual)?;
+    recipe.check()?;
     recipe.context = if recipe.context == 0 { config.context_length } else { recipe.context };
     let model = trainable(&config, &recipe, &Default::default(), args.machine.threads(), (program(), args.memory))?;
     fits(&model, Some(&recipe), args.machine.threads(), "training this model")?;
@@ -128,7 +130,7 @@ fn train(args: &TrainArgs) -> Result<()> {
     let batches = Batches::new(&text, recipe.batch_size, recipe.context, 1, Objective::NextToken)?;
     let mut trainer = Trainer::new(model.clone(), Box::new(args.machine.cpu(&model)?), recipe)?;
     let mut times = vec![];
-    for step in 0..args.recipe.steps.unwrap_or(20).max(1) + 2 {
+    for step in 0..steps.max(1) + 2 {
         let start = Instant::now();
         trainer.step(&batches)?;
         if step >= 2 {

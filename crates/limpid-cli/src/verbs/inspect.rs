@@ -15,7 +15,7 @@ use limpid::ops::{Batch, IGNORE};
 use limpid::tokenizer::Tokenizer;
 use limpid::trace::table::{self, Masks};
 use limpid::trace::{self, Labelled, Row, Trace, save, tensors};
-use limpid::train::Recipe;
+use limpid::train::{Recipe, RunSettings};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -475,7 +475,7 @@ fn ready(args: &Args) -> Result<(Model, Cpu, Vec<u32>, Option<Tokenizer>)> {
             (None, None) => (0..config.context_length.min(4) as u32).map(|i| i % config.vocab_size as u32).collect(),
         };
         check(&ids, &config)?;
-        let (model, cpu) = untrained(&config, ids.len(), &Recipe::preset(args.preset.name()), machine)?;
+        let (model, cpu) = untrained(&config, ids.len(), &RunSettings::preset(args.preset.name())?.recipe, machine)?;
         return Ok((model, cpu, ids, None));
     };
     let checkpoint = super::adapted(dir, args.adapter.as_deref())?;

@@ -15,6 +15,7 @@ pub mod params;
 pub mod plan;
 pub mod report;
 pub mod room;
+pub mod settings;
 pub mod tokenize;
 pub mod train;
 

@@ -15,7 +15,7 @@ use limpid::model::again::Keep;
 use limpid::model::{Model, Tuning, Use};
 use limpid::ops::adamw::Method;
 use limpid::ops::{Batch, random};
-use limpid::train::Recipe;
+use limpid::train::{Recipe, RunSettings};
 use serde_json::json;
 use std::time::Instant;
 
@@ -207,7 +207,7 @@ pub fn run(args: Args) -> Result<()> {
     let ladder = ladder.collect::<Result<Vec<Model>, _>>()?;
     if args.train.json {
         return show::json(&json!({
-            "preset": job.name, "config": config, "recipe": recipe, "parameters": model.parameter_count(), "learning": decayed + kept,
+            "preset": job.name, "config": config, "recipe": RunSettings { recipe: *recipe, options: job.options }, "parameters": model.parameter_count(), "learning": decayed + kept,
             "decay": {"weight_decay": recipe.weight_decay, "matrices": matrices, "decayed": decayed, "vectors": vectors, "not_decayed": kept},
             "clip": {"max_norm": recipe.clip, "scope": "global"}, "tokens_per_step": tokens_step,
             "train_tokens": job.train.len(), "validation_tokens": job.validation.len(),

@@ -4,15 +4,13 @@ use super::doctor::READINGS;
 use super::{peak_rss, program, trainable};
 use crate::chat;
 use crate::dashboard::{self, Dashboard, Now};
-use crate::options::{
-    self, DataOptions, Interrupted, MachineOptions, ModelOptions, RecipeOptions, TuningOptions, Usage,
-};
+use crate::options::{self, Asked, DataOptions, Interrupted, MachineOptions, ModelOptions, TuningOptions, Usage};
 use crate::show::{self, Progress};
 use crate::source::{self, Corpus, Text, Wants};
 use anyhow::{Context, Result, bail};
 use limpid::backend::cpu::roof::Roof;
 use limpid::checkpoint::{CHAT_TEMPLATE, Checkpoint, adapter};
-use limpid::config::{Config, Mask};
+use limpid::config::{Config, Mask, Preset};
 use limpid::data::chat::{MARKERS, is_template, template};
 use limpid::data::{Batches, Objective, Tokens};
 use limpid::model::Model;
@@ -20,7 +18,7 @@ use limpid::model::again::Keep;
 use limpid::ops::linear::Precision;
 use limpid::tokenizer::Tokenizer;
 use limpid::train::folder::{self, Found};
-use limpid::train::{Control, Event, RECENT, Recipe, Run, Summary, Trainer};
+use limpid::train::{Control, Event, RECENT, Recipe, Run, RunOptions, RunSettings, Summary, TrainError, Trainer};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -77,7 +75,9 @@ pub struct Args {
     #[command(flatten)]
     pub model: ModelOptions,
     #[command(flatten)]
-    pub recipe: RecipeOptions,
+    pub recipe: Asked<Recipe>,
+    #[command(flatten)]
+    pub run: Asked<RunOptions>,
     #[command(flatten)]
     pub machine: MachineOptions,
 }
@@ -90,6 +90,8 @@ pub struct Job {
     pub config: Config,
     /// The recipe.
     pub recipe: Recipe,
+    /// How the run is carried out.
+    pub options: RunOptions,
     /// The text.
     pub text: Text,
     /// What there is to say of it.
@@ -130,20 +132,22 @@ impl Args {
     pub fn job(&self) -> Result<Job> {
         super::room::for_text(self.machine.threads())?;
         let (base, given) = self.base()?;
-        let (name, mut config, mut recipe) = match (&given, &self.tuning.from) {
+        let (name, mut config, usual) = match (&given, &self.tuning.from) {
             (Some(given), Some(from)) => {
                 let config = self.model.config_of(from, given)?;
-                let mut recipe = Recipe::fine_tuning(&config, self.tuning.lora.is_some());
-                recipe.context = self.model.context_length.map_or(recipe.context, |t| t.min(recipe.context));
+                let mut usual = RunSettings::fine_tuning(&config, self.tuning.lora.is_some());
+                usual.recipe.context = self.model.over(given)?.context_length.min(usual.recipe.context);
                 let name = Path::new(from).file_stem().map_or(from.clone(), |name| name.to_string_lossy().into());
-                (name, config, self.recipe.over(recipe)?)
+                (name, config, usual)
             }
             _ => {
                 let name = self.model.name().to_string();
-                let recipe = self.recipe.over(Recipe::preset(&name))?;
-                (name, self.model.config()?, recipe)
+                let usual = RunSettings::preset(&name)?;
+                (name, self.model.config()?, usual)
             }
         };
+        let (mut recipe, options) = (self.recipe.over(&usual.recipe)?, self.run.over(&usual.options)?);
+        RunSettings { recipe, options }.check()?;
         let chat = chat::open(&self.data, recipe.val_fraction, self.reading.skip_bad)?;
         let masked = config.mask != Mask::Causal;
         if masked && chat.is_some() {
@@ -196,8 +200,8 @@ impl Args {
             Objective::NextToken
         };
         if chat.is_some() {
-            recipe.whole_documents = self.recipe.whole_documents.unwrap_or(true);
-            recipe.cross_documents = self.recipe.cross_documents.unwrap_or(false);
+            recipe.whole_documents |= !self.recipe.has("whole_documents");
+            recipe.cross_documents &= self.recipe.has("cross_documents");
         }
         let context = if recipe.context == 0 { config.context_length } else { recipe.context };
         recipe.context = context;
@@ -217,6 +221,7 @@ impl Args {
             name,
             config,
             recipe,
+            options,
             text,
             said,
             chat_template,
@@ -285,7 +290,7 @@ impl Args {
             bail!("{} cannot be resumed: it has no state/last.safetensors (no step was saved there)", folder.display());
         }
         if !self.force && matches!(found, Found::Run | Found::Other(_)) {
-            bail!("{}", found.says(folder));
+            return Err(TrainError::Taken { path: folder.into(), found }.into());
         }
         let kept = ["model.safetensors", "adapter_model.safetensors"].iter().any(|name| folder.join(name).exists());
         if found == Found::Begun && kept && self.resume.is_none() && !self.force {
@@ -311,11 +316,9 @@ impl Args {
 /// The tokenizer that suits the text and the preset: its document's own, or byte pairs, which know every text and which other
 /// programs read (docs/presets.md).
 fn default_tokenizer(data: &str, preset: &str) -> &'static str {
-    match preset {
-        "baby" | "nanogpt-cpu" => "char",
-        "decoder-readme" | "notations" | "formulated-bert" | "bert-base-uncased" => "word",
-        "gpt2" | "gpt2-medium" | "gpt2-large" | "gpt2-xl" | "llmc-gpt2" if !data.starts_with("builtin:") => "gpt2",
-        _ => "bpe",
+    match Preset::named(preset).map_or("bpe", |preset| preset.tokenizer) {
+        "gpt2" if data.starts_with("builtin:") => "bpe",
+        suits => suits,
     }
 }
 
@@ -437,6 +440,7 @@ pub fn run(args: Args) -> Result<()> {
     let asked = interrupt()?;
     let trainer = job.trainer(&args.machine)?;
     let mut run = Run::new(trainer, Some(folder.clone()), &job.train, &job.validation, job.objective, &job.tokenizer)?;
+    run.options = job.options;
     if resumed.is_some() {
         if let (Some(base), Some(_)) = (&job.base, args.tuning.lora)
             && let (path, Some(made_for)) = adapter::base(&folder)?
@@ -471,8 +475,9 @@ pub fn run(args: Args) -> Result<()> {
         ];
         let rest = rest.into_iter().chain(args.tuning.keys());
         let rest: Vec<_> = rest.filter(|(_, value)| !value.is_empty() && value != "false").collect();
+        let chosen = RunSettings { recipe, options: job.options };
         // the first to be there: a run that is killed as it begins knows what it was
-        run.files.insert(0, ("limpid.toml".into(), options::to_toml(&job.config, &recipe, &rest)));
+        run.files.insert(0, ("limpid.toml".into(), options::to_toml(&job.config, &chosen, &rest)));
     }
 
     let watched = args.ui && !args.json;

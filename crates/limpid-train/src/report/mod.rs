@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
     /// A folder of something else.
-    #[error("{} is not a run's folder: it has no {METRICS} (`limpid train` writes one)", .0.display())]
+    #[error("{} is not a run's folder: it has no {METRICS}, which every run writes", .0.display())]
     NotARun(PathBuf),
     /// A run before its first step.
     #[error("{}: {METRICS} holds no step yet: report again when the run has done one", .0.display())]

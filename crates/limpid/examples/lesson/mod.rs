@@ -51,7 +51,7 @@ impl Course {
 
 /// Trains `config`'s model, with the text's vocabulary and the recipe's context, evaluating every `eval_every` steps if that is
 /// above 0. Training that meets a number that is none ends there.
-pub fn course(text: &Text, config: &Config, recipe: Recipe) -> Result<Course, TrainError> {
+pub fn course(text: &Text, config: &Config, recipe: Recipe, eval_every: u64) -> Result<Course, TrainError> {
     let (batch, context) = (recipe.batch_size, recipe.context);
     let config = Config { vocab_size: text.vocab_size, context_length: context, ..config.clone() };
     let model = Model::new(&config, Use::Train { batch, context })?;
@@ -70,11 +70,11 @@ pub fn course(text: &Text, config: &Config, recipe: Recipe) -> Result<Course, Tr
             Err(TrainError::NotFinite { .. }) => break,
             Err(error) => return Err(error),
         }
-        if recipe.eval_every > 0 && step % recipe.eval_every == 0 {
+        if eval_every > 0 && step % eval_every == 0 {
             course.validation.push((step, trainer.averaged(|t| judge(t, &unseen))??));
         }
     }
-    if recipe.eval_every > 0 {
+    if eval_every > 0 {
         course.train = trainer.averaged(|t| judge(t, &seen))??;
     }
     Ok(course)

@@ -1,0 +1,118 @@
+//! `settings`: docs/settings.md, made of the library's tables of settings and of the verbs' flags. It is hidden: whoever changes a
+//! setting calls `cargo xtask settings`, and a test fails until then.
+
+use crate::options::{self, Flags};
+use crate::show;
+use anyhow::Result;
+use clap::{Arg, Command};
+use limpid::config::{Config, Range};
+use limpid::train::RunSettings;
+
+const HEAD: &str = "\
+# Settings
+
+`cargo xtask settings` writes this page; a test fails where it is stale.
+
+A setting is a flag, a key of a TOML or JSON file (`--config FILE`), or an environment variable. `learning_rate`, for example, is typed
+`--learning-rate 0.001`, stands in a file as `learning_rate = 0.001`, and in the environment as `LIMPID_LEARNING_RATE=0.001`. Its
+other names serve in all three places: `--lr`, `lr`, `LIMPID_LR`. The environment goes over the file, and what is typed over both
+([training](training.md) has the details). An unknown flag or key is an error; a variable that begins with `LIMPID_` and is none of these is told.
+
+The defaults are those of the preset `nano`; other [presets](presets.md) have others.
+";
+
+pub fn run(cli: &Command) -> Result<()> {
+    show::out(&page(cli)?)
+}
+
+/// The page.
+fn page(cli: &Command) -> Result<String> {
+    let verbs = verbs(cli, "");
+    let RunSettings { recipe, options } = RunSettings::preset("nano")?;
+    let mut text = HEAD.to_string();
+    text += &section(
+        &verbs,
+        &Config::preset("nano")?,
+        "Which transformer. A run keeps it to its end; a model that is trained on (`--from`) keeps all but its dropout.",
+    );
+    text += &section(
+        &verbs,
+        &recipe,
+        "What decides the numbers of a training. A run keeps it to its end; only `steps` may change when it goes on, where that leaves \
+         the learning rates of the steps already done as they were.",
+    );
+    text += &section(&verbs, &options, "How a run is carried out. All of it may be chosen anew when a run goes on.");
+    text += "\n## All other flags\n\n| flag | environment | verbs | what it is |\n|---|---|---|---|\n";
+    let mut rows: Vec<(String, Vec<&str>)> = vec![];
+    let settings = options::settings_command();
+    let is_setting = |arg: &Arg| settings.get_arguments().any(|known| known.get_id() == arg.get_id());
+    for (name, verb) in &verbs {
+        for arg in
+            verb.get_arguments().filter(|arg| !arg.is_hide_set() && (!is_setting(arg) || arg.get_id() == "preset"))
+        {
+            let Some(long) = arg.get_long().filter(|long| !["help", "version"].contains(long)) else { continue };
+            let default: Vec<_> = arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
+            let shown = arg.get_action().takes_values() && !default.is_empty() && !arg.is_hide_default_value_set();
+            let default = if shown { format!(" [default: {}]", default.join(",")) } else { String::new() };
+            let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+            let row = format!("`{}` | VERBS | {}{default}", options::variable(long), cell(&help));
+            let row = format!(
+                "`--{}` | {row}",
+                [&[long], &arg.get_all_aliases().unwrap_or_default()[..]].concat().join("`, `--")
+            );
+            match rows.iter_mut().find(|(known, _)| *known == row) {
+                Some((_, verbs)) => verbs.push(name),
+                None => rows.push((row, vec![name])),
+            }
+        }
+    }
+    rows.sort();
+    for (row, verbs) in rows {
+        text += &format!("| {} |\n", row.replacen("VERBS", &verbs.join(", "), 1));
+    }
+    Ok(text)
+}
+
+/// Every verb by its whole name.
+fn verbs<'a>(command: &'a Command, before: &str) -> Vec<(String, &'a Command)> {
+    let below = command.get_subcommands().filter(|verb| !verb.is_hide_set() && verb.get_name() != "help");
+    let named = below.map(|verb| (format!("{before}{}", verb.get_name()), verb));
+    let leaves = |(name, verb): (String, &'a Command)| match verb.has_subcommands() {
+        true => verbs(verb, &format!("{name} ")),
+        false => vec![(name, verb)],
+    };
+    named.flat_map(leaves).collect()
+}
+
+/// The settings of one kind as a table.
+fn section<S: Flags>(verbs: &[(String, &Command)], of: &S, says: &str) -> String {
+    let all = options::choices(of);
+    let has = |verb: &Command| verb.get_arguments().any(|arg| arg.get_id() == all[0].0.name);
+    let of_verbs: Vec<String> =
+        verbs.iter().filter(|(_, verb)| has(verb)).map(|(name, _)| format!("`{name}`")).collect();
+    let mut text = format!("\n## {}\n\n{says} Verbs: {}.\n\n", S::HEADING, of_verbs.join(", "));
+    text += "| setting | what it is | values | default | other names |\n|---|---|---|---|---|\n";
+    for (setting, value) in all {
+        let values = match setting.range {
+            Range::Whole(1, ..) => format!("at least 1, {}", setting.range.said()),
+            _ if value.is_switch() => "true, false".into(),
+            _ if setting.range.said().is_empty() => value.choices().join(", "),
+            _ => setting.range.said().into(),
+        };
+        let group = S::groups().iter().find(|group| group.setting.name == setting.name);
+        let default = match (group, setting.otherwise) {
+            (Some(group), _) => group.sets.join(", "),
+            (None, Some(otherwise)) => otherwise.into(),
+            (None, None) => options::plain(&value.json()),
+        };
+        let default = if group.is_some() { format!("sets {default}") } else { default };
+        let (name, help, aliases) = (setting.name, cell(setting.line()), setting.aliases.join(", ").replace('-', "_"));
+        text += &format!("| `{name}` | {help} | {values} | {default} | {aliases} |\n");
+    }
+    text
+}
+
+/// A text that fits into a cell.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|")
+}

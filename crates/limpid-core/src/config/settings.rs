@@ -1,0 +1,332 @@
+//! Settings: a struct whose fields are declared once, each with its type, default, range, help and other names.
+//!
+//! [`settings!`](crate::settings) makes the struct and its table. Everything else reads the table: flags, environment and
+//! files, the written configuration, what a resumed run may choose anew, error texts, and docs/settings.md.
+
+use super::{Axis, ConfigError, unknown};
+use std::error::Error;
+use std::fmt::Debug;
+
+/// What is known of a setting beside its type and its default.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// Its name: the field's.
+    pub name: &'static str,
+    /// What it is, as the field's documentation says.
+    pub help: &'static str,
+    /// What stands for a value: N, X, KIND.
+    pub value: &'static str,
+    /// What its value may be.
+    pub range: Range,
+    /// What it goes by in other programs.
+    pub aliases: &'static [&'static str],
+    /// What it is where nobody chooses it, if that follows from something else.
+    pub otherwise: Option<&'static str>,
+    /// Whether it is among the first that a user needs.
+    pub common: bool,
+    /// Whether a user may choose it; else it follows from the data.
+    pub chosen: bool,
+}
+
+/// What a number may be, and how that is said.
+#[derive(Clone, Copy, Debug)]
+pub enum Range {
+    /// Whatever its type has.
+    Any,
+    /// A whole number between two, both included.
+    Whole(u64, u64, &'static str),
+    /// A number of which this is true.
+    Number(fn(f64) -> bool, &'static str),
+}
+
+impl Range {
+    /// The range in words; empty for any value.
+    pub fn said(&self) -> &'static str {
+        match self {
+            Range::Any => "",
+            Range::Whole(.., said) | Range::Number(_, said) => said,
+        }
+    }
+}
+
+impl Setting {
+    /// A setting whose values are written as `value`; [`settings!`](crate::settings) adds name and help.
+    pub const fn of(value: &'static str) -> Setting {
+        let (range, aliases, otherwise) = (Range::Any, &[], None);
+        Setting { name: "", help: "", value, range, aliases, otherwise, common: false, chosen: true }
+    }
+    /// A whole number between two, both included.
+    pub const fn whole(self, least: u64, most: u64, said: &'static str) -> Setting {
+        Setting { range: Range::Whole(least, most, said), ..self }
+    }
+    /// A whole number that may be 0.
+    pub const fn count(self) -> Setting {
+        self.whole(0, 1 << 40, "at most 2^40")
+    }
+    /// A whole number that may not be 0.
+    pub const fn size(self) -> Setting {
+        self.whole(1, 1 << 40, "at most 2^40")
+    }
+    /// A number of which this is true.
+    pub const fn number(self, ok: fn(f64) -> bool, said: &'static str) -> Setting {
+        Setting { range: Range::Number(ok, said), ..self }
+    }
+    /// A number from 0 up to, but not, 1.
+    pub const fn below_one(self) -> Setting {
+        self.number(|x| (0.0..1.0).contains(&x), "from 0 up to, but not, 1")
+    }
+    /// A number above 0 that f32 holds.
+    pub const fn above_zero(self) -> Setting {
+        self.number(|x| x as f32 > 0.0 && (x as f32).is_finite(), "above 0, and a number of f32")
+    }
+    /// A number of at least 0 that f32 holds, said otherwise.
+    pub const fn not_below_zero(self, said: &'static str) -> Setting {
+        self.number(|x| (0.0..=f32::MAX as f64).contains(&x), said)
+    }
+    /// What other programs call it.
+    pub const fn also(self, aliases: &'static [&'static str]) -> Setting {
+        Setting { aliases, ..self }
+    }
+    /// What it is where nobody chooses it.
+    pub const fn otherwise(self, what: &'static str) -> Setting {
+        Setting { otherwise: Some(what), ..self }
+    }
+    /// One of the first that a user needs.
+    pub const fn common(self) -> Setting {
+        Setting { common: true, ..self }
+    }
+    /// It follows from the data: nobody chooses it.
+    pub const fn follows(self) -> Setting {
+        Setting { chosen: false, ..self }
+    }
+    /// What it is, as a line of help: without the full stop.
+    pub fn line(&self) -> &'static str {
+        self.help.trim().trim_end_matches('.')
+    }
+}
+
+/// A setting that sets several others at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Group {
+    /// It.
+    pub setting: Setting,
+    /// Their names.
+    pub sets: &'static [&'static str],
+}
+
+/// A setting and the value it has.
+pub type Field<'a> = (&'static Setting, &'a dyn Value);
+/// The same, to be changed.
+pub type FieldMut<'a> = (&'static Setting, &'a mut dyn Value);
+
+/// A value that a setting can have.
+pub trait Value: Debug {
+    /// Takes the value that a text says.
+    ///
+    /// # Errors
+    /// If it says none.
+    fn parse(&mut self, text: &str) -> Result<(), Box<dyn Error + Send + Sync>>;
+    /// The value for a file; null for none.
+    fn json(&self) -> serde_json::Value;
+    /// The value as a whole number, if it is one.
+    fn whole(&self) -> Option<u64> {
+        None
+    }
+    /// The value as a number, if it is one.
+    fn number(&self) -> Option<f64> {
+        self.whole().map(|n| n as f64)
+    }
+    /// The names of all values, if they have names.
+    fn choices(&self) -> Vec<&'static str> {
+        vec![]
+    }
+    /// Whether it is true or false.
+    fn is_switch(&self) -> bool {
+        false
+    }
+    /// The settings in it: itself, unless it is a struct of them.
+    fn parts<'a>(&'a self, own: &'static Setting) -> Vec<Field<'a>>;
+    /// The same, to be changed.
+    fn parts_mut<'a>(&'a mut self, own: &'static Setting) -> Vec<FieldMut<'a>>;
+}
+
+macro_rules! alone {
+    () => {
+        fn json(&self) -> serde_json::Value {
+            serde_json::to_value(self).expect("a setting is a plain value")
+        }
+        fn parts<'a>(&'a self, own: &'static Setting) -> Vec<Field<'a>> {
+            vec![(own, self)]
+        }
+        fn parts_mut<'a>(&'a mut self, own: &'static Setting) -> Vec<FieldMut<'a>> {
+            vec![(own, self)]
+        }
+    };
+}
+
+macro_rules! value {
+    ($type:ty, |$text:ident| $parsed:expr $(, $method:ident = |$own:ident| $seen:expr => $kind:ty)?) => {
+        impl Value for $type {
+            fn parse(&mut self, $text: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
+                *self = $parsed;
+                Ok(())
+            }
+            $(fn $method(&self) -> $kind { let $own = self; $seen })?
+            alone!();
+        }
+    };
+}
+value!(u64, |text| text.parse()?, whole = |n| Some(*n) => Option<u64>);
+value!(usize, |text| text.parse()?, whole = |n| Some(*n as u64) => Option<u64>);
+value!(Option<usize>, |text| Some(text.parse()?), whole = |n| n.map(|n| n as u64) => Option<u64>);
+value!(f64, |text| text.parse()?, number = |x| Some(*x) => Option<f64>);
+value!(bool, |text| text.parse()?, is_switch = |_own| true => bool);
+
+impl<A: Axis + Debug + serde::Serialize> Value for A {
+    fn parse(&mut self, text: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
+        *self = super::parse_axis(text)?;
+        Ok(())
+    }
+    fn choices(&self) -> Vec<&'static str> {
+        A::ALL.iter().map(|value| value.name()).collect()
+    }
+    alone!();
+}
+
+/// The settings of a struct, made by [`settings!`](crate::settings).
+pub trait Fields: Default + Clone {
+    /// Every setting with its value, those of structs within it too.
+    fn fields(&self) -> Vec<Field<'_>>;
+    /// The same, to be changed.
+    fn fields_mut(&mut self) -> Vec<FieldMut<'_>>;
+}
+
+/// A struct of settings, and how they hang together.
+pub trait Settings: Fields {
+    /// Settings that set several at once.
+    fn groups() -> &'static [Group] {
+        &[]
+    }
+    /// Changes what follows from settings that were `given`, where it was not given itself; `was` is from before they were.
+    fn follow(&mut self, _was: &Self, _given: &dyn Fn(&str) -> bool) {}
+
+    /// Sets one by its name, or a group.
+    ///
+    /// # Errors
+    /// If there is none of this name, or the text is no value of it.
+    fn set(&mut self, name: &str, text: &str) -> Result<(), ConfigError> {
+        if let Some(group) = Self::groups().iter().find(|group| group.setting.name == name) {
+            return group.sets.iter().try_for_each(|part| self.set(part, text));
+        }
+        match self.fields_mut().into_iter().find(|(setting, _)| setting.name == name) {
+            Some((setting, value)) => value.parse(text).map_err(|why| ConfigError::Value {
+                what: setting.name,
+                found: text.into(),
+                why: why.to_string(),
+            }),
+            None => {
+                let known = Self::default();
+                let names: Vec<&str> = known.fields().iter().map(|(setting, _)| setting.name).collect();
+                Err(unknown("setting", name, &names))
+            }
+        }
+    }
+
+    /// Takes settings by name, layer over layer: each is taken whole, groups before what is in them, and what follows from a
+    /// setting follows.
+    ///
+    /// # Errors
+    /// As [`Settings::set`].
+    fn over(&self, layers: &[Vec<(&str, String)>]) -> Result<Self, ConfigError> {
+        let has = |layer: &[(&str, String)], name: &str| layer.iter().any(|(given, _)| *given == name);
+        let is_group = |name: &str| Self::groups().iter().any(|group| group.setting.name == name);
+        let mut all = self.clone();
+        for layer in layers {
+            let was = all.clone();
+            let (groups, single): (Vec<_>, Vec<_>) = layer.iter().partition(|(name, _)| is_group(name));
+            groups.into_iter().chain(single).try_for_each(|(name, text)| all.set(name, text))?;
+            all.follow(&was, &|name| has(layer, name));
+        }
+        all.follow(self, &|name| layers.iter().any(|layer| has(layer, name)));
+        Ok(all)
+    }
+
+    /// Whether every number is in its range.
+    ///
+    /// # Errors
+    /// Names the first that is not, and what it may be.
+    fn check_ranges(&self) -> Result<(), ConfigError> {
+        for (setting, value) in self.fields() {
+            let what = setting.name;
+            let ok = match setting.range {
+                Range::Any => true,
+                Range::Whole(1.., ..) if value.whole() == Some(0) => return Err(ConfigError::Zero { what }),
+                Range::Whole(least, most, _) => value.whole().is_none_or(|n| (least..=most).contains(&n)),
+                Range::Number(ok, _) => value.number().is_none_or(ok),
+            };
+            if !ok {
+                let found = value.number().unwrap_or(f64::NAN);
+                return Err(ConfigError::Range { what, found, expected: setting.range.said() });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Declares a struct of settings: a line of help, a name, a type, a default and a [`Setting`] each, and nothing else to keep in
+/// step. In a struct that is part of another, names begin as `named` says.
+#[macro_export]
+macro_rules! settings {
+    ($(#[$meta:meta])* pub struct $Type:ident named $prefix:literal { $($body:tt)* }) => {
+        $crate::settings!(@ $prefix $(#[$meta])* $Type { $($body)* });
+        impl $crate::config::Value for $Type {
+            fn parse(&mut self, _: &str) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+                Err(concat!("it is several settings, whose names begin with ", $prefix).into())
+            }
+            fn json(&self) -> serde_json::Value {
+                serde_json::to_value(self).expect("settings are plain values")
+            }
+            fn parts<'a>(&'a self, _: &'static $crate::config::Setting) -> Vec<$crate::config::Field<'a>> {
+                $crate::config::Fields::fields(self)
+            }
+            fn parts_mut<'a>(&'a mut self, _: &'static $crate::config::Setting) -> Vec<$crate::config::FieldMut<'a>> {
+                $crate::config::Fields::fields_mut(self)
+            }
+        }
+    };
+    ($(#[$meta:meta])* pub struct $Type:ident { $($body:tt)* }) => {
+        $crate::settings!(@ "" $(#[$meta])* $Type { $($body)* });
+    };
+    (
+        @ $prefix:literal $(#[$meta:meta])* $Type:ident {
+            $($(#[doc = $help:literal])+ $field:ident: $type:ty = $default:expr, $setting:expr;)*
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(serde::Serialize, serde::Deserialize)]
+        #[serde(deny_unknown_fields, default)]
+        pub struct $Type { $($(#[doc = $help])+ pub $field: $type,)* }
+        impl $Type {
+            /// What every setting is where nobody chooses it.
+            pub const DEFAULT: $Type = $Type { $($field: $default),* };
+            /// Its own settings, in order; structs of settings are one each.
+            pub const OWN: &'static [$crate::config::Setting] = &[$($crate::config::Setting {
+                name: concat!($prefix, stringify!($field)), help: concat!($($help),+), ..$setting
+            }),*];
+        }
+        impl Default for $Type {
+            fn default() -> $Type { $Type::DEFAULT }
+        }
+        impl $crate::config::Fields for $Type {
+            fn fields(&self) -> Vec<$crate::config::Field<'_>> {
+                let values: Vec<&dyn $crate::config::Value> = vec![$(&self.$field),*];
+                $Type::OWN.iter().zip(values).flat_map(|(setting, value)| value.parts(setting)).collect()
+            }
+            fn fields_mut(&mut self) -> Vec<$crate::config::FieldMut<'_>> {
+                let values: Vec<&mut dyn $crate::config::Value> = vec![$(&mut self.$field),*];
+                $Type::OWN.iter().zip(values).flat_map(|(setting, value)| value.parts_mut(setting)).collect()
+            }
+        }
+    };
+}
+pub use settings;
