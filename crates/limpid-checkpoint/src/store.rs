@@ -3,7 +3,7 @@
 //! become f32 when they are asked for, and stay in the file where they are f32 already. `safetensors_file`, `gguf` and
 //! `llmc` make stores; what the names mean is not known here.
 
-use super::{CheckpointError, Result};
+use super::{CheckpointError, Result, at};
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::vec::HalfFloatVecExt;
 use half::{bf16, f16};
@@ -81,6 +81,8 @@ pub struct Stored<'a> {
     /// Its bytes.
     pub bytes: &'a [u8],
     path: &'a Path,
+    /// What they lie in, where that is a file.
+    map: Option<&'a Map>,
 }
 
 impl<'a> Stored<'a> {
@@ -92,8 +94,9 @@ impl<'a> Stored<'a> {
     /// The values: the file's own memory where they are f32 and aligned, else decoded.
     ///
     /// # Errors
-    /// If the type is [`Dtype::Other`].
+    /// If the type is [`Dtype::Other`], or the file was changed since it was opened.
     pub fn values(&self) -> Result<Cow<'a, [f32]>> {
+        at(self.path, self.map.map_or(Ok(()), Map::check))?;
         Ok(match self.dtype {
             Dtype::F32 => view(self.bytes, f32::from_le_bytes),
             Dtype::F16 => view(self.bytes, u16::from_le_bytes).reinterpret_cast::<f16>().to_f32_vec().into(),
@@ -201,7 +204,15 @@ impl Store {
         let at = self.by_name.binary_search_by(|i| self.tensors[*i].name.as_str().cmp(name)).ok()?;
         let Place { name, dtype, shape, file, bytes } = &self.tensors[self.by_name[at]];
         let (path, map) = &self.files[*file];
-        Some(Stored { name, dtype, shape, bytes: &map[bytes.clone()], path })
+        Some(Stored { name, dtype, shape, bytes: &map[bytes.clone()], path, map: Some(map) })
+    }
+
+    /// Whether the files are what was opened: what was read of others is of no use.
+    ///
+    /// # Errors
+    /// Names the one that was changed.
+    pub fn check(&self) -> Result<()> {
+        self.files.iter().try_for_each(|(path, map)| at(path, map.check()))
     }
 
     /// A line of text that came with the tensors: an entry of safetensors' `__metadata__`.
@@ -288,7 +299,7 @@ pub fn encode(values: &[f32], dtype: &Dtype) -> std::result::Result<Vec<u8>, Str
 pub fn rounded(values: &[f32], cols: usize, dtype: &Dtype) -> Vec<f32> {
     let (name, path, shape) = ("", Path::new(""), [values.len() / cols.max(1), cols]);
     let read = |bytes: Vec<u8>| {
-        let stored = Stored { name, dtype, shape: &shape, bytes: &bytes, path };
+        let stored = Stored { name, dtype, shape: &shape, bytes: &bytes, path, map: None };
         stored.values().map(Cow::into_owned).ok()
     };
     encode(values, dtype).ok().and_then(read).unwrap_or_else(|| values.to_vec())

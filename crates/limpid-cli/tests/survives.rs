@@ -104,6 +104,20 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
+/// What a process says until it ends; two minutes are too long.
+#[track_caller]
+fn ends(mut child: Child) -> Output {
+    let start = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if start.elapsed() > Duration::from_secs(120) {
+            child.kill().unwrap();
+            panic!("it does not end: {}", said(&child.wait_with_output().unwrap()));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    child.wait_with_output().unwrap()
+}
+
 fn signal(name: &str, child: &Child) {
     let sent = Command::new("kill").args([&format!("-{name}"), &child.id().to_string()]).stderr(Stdio::null()).status();
     assert!(sent.is_ok());
@@ -167,7 +181,7 @@ fn faulty(at: &Path, run: &str, more: &[&str], fault: Fault, share: f64, whole: 
                 Fault::InTheWay(file) => drop(fs::create_dir_all(folder.join(format!("{file}.partial/x")))),
                 Fault::Room(_) => {}
             }
-            child.wait_with_output().unwrap()
+            ends(child)
         }
     };
     let (code, told) = (output.status.code(), said(&output));
@@ -176,7 +190,10 @@ fn faulty(at: &Path, run: &str, more: &[&str], fault: Fault, share: f64, whole: 
         (Some(0), _) => "ended",
         (Some(130), Fault::Signal("INT" | "TERM" | "HUP")) => "stopped, 130",
         (None, Fault::Signal("KILL")) => "killed",
-        (None, Fault::Signal(_)) => "killed before it listened",
+        (None, Fault::Signal(_)) => {
+            assert!(!folder.exists(), "{fault:?} at {share:.3}: it listens before it makes a folder");
+            "killed before it listened"
+        }
         (Some(1), Fault::Room(_) | Fault::InTheWay(_)) => {
             let named = told.lines().last().is_some_and(|line| line.starts_with("error: ") && line.contains(run));
             assert!(named, "{fault:?}: {told}");
@@ -235,6 +252,11 @@ fn a_fault_at_any_place_is_told_and_changes_nothing() {
         let run = at.join(&name);
         if run.join("state/last.safetensors").exists() {
             state(&run);
+        }
+        // and whoever says that all is done has done it all
+        if how == "ended" {
+            files.iter().for_each(|file| assert!(run.join(file).exists(), "run {n}, {fault:?}, {more:?}: no {file}"));
+            assert!(left(&run) == *want, "run {n}, {fault:?}, {more:?}: another run");
         }
         finish_what_is_left(at, &name, more);
         assert!(left(&run) == *want, "run {n}, {fault:?}, {how}, {more:?}: another run");
@@ -295,7 +317,7 @@ fn a_full_disk_loses_nothing() {
 fn interrupt_after_a_save(child: Child, run: &Path) {
     until("the first save", || run.join("state/last.safetensors").exists());
     signal("INT", &child);
-    let output = child.wait_with_output().unwrap();
+    let output = ends(child);
     assert_eq!(output.status.code(), Some(130), "{}", said(&output));
 }
 
@@ -491,7 +513,7 @@ fn nohup_is_kept() {
     let child = in_shell(&at, "run", &[], "trap '' HUP; exec", "").spawn().unwrap();
     until("the first save", || at.join("run/state/last.safetensors").exists());
     signal("HUP", &child);
-    let output = child.wait_with_output().unwrap();
+    let output = ends(child);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     fs::remove_dir_all(at).unwrap();
 }
@@ -506,7 +528,7 @@ fn a_stopped_run_says_so_in_its_exit_code() {
     let child = command.spawn().unwrap();
     until("the first save", || at.join("run/state/last.safetensors").exists());
     signal("TERM", &child);
-    let output = child.wait_with_output().unwrap();
+    let output = ends(child);
     assert_eq!(output.status.code(), Some(130), "{}", said(&output));
     let summary: Value = serde_json::from_slice(&output.stdout).expect("the summary");
     assert!(summary["stopped"] == true && summary["steps"].as_u64() > Some(0), "{summary}");

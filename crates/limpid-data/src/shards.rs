@@ -12,7 +12,7 @@ use super::corpus_error::{CorpusError, at, bad};
 use limpid_base::files::Map;
 use std::fmt;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Bytes before the ids.
@@ -33,6 +33,7 @@ pub(super) fn header(wide: bool, ids: u32) -> [u8; START] {
 /// Ids in a mapped file, or some of them.
 #[derive(Clone)]
 pub struct Shard {
+    path: PathBuf,
     map: Arc<Map>,
     wide: bool,
     first: usize,
@@ -68,7 +69,8 @@ impl Shard {
             let why = if map.len() < wanted { "it lost its tail" } else { "it was changed" };
             return Err(bad(path, format!("its header makes it {wanted} bytes and it is {}: {why}", map.len())));
         }
-        let mut shard = Shard { map: Arc::new(map), wide: width == 4, first: 0, len, ends: Ends::Held(vec![]) };
+        let mut shard =
+            Shard { path: path.into(), map: Arc::new(map), wide: width == 4, first: 0, len, ends: Ends::Held(vec![]) };
         if let Some(index) = index {
             let ends = at(index, Map::open(index))?;
             shard.ends = Ends::Mapped(Arc::new(ends));
@@ -87,6 +89,15 @@ impl Shard {
 
     fn ends_bytes(&self) -> usize {
         if let Ends::Mapped(map) = &self.ends { map.len() } else { 0 }
+    }
+
+    /// Whether its files are what was opened: one that was cut must not be read.
+    ///
+    /// # Errors
+    /// If one was changed.
+    pub(super) fn check(&self) -> Result<(), CorpusError> {
+        let ends = if let Ends::Mapped(map) = &self.ends { map.check() } else { Ok(()) };
+        at(&self.path, self.map.check().and(ends))
     }
 
     /// How many ids.

@@ -66,6 +66,18 @@ impl Tokens {
         super::Manifest::open(folder)?.tokens(folder, part)
     }
 
+    /// Whether the files they lie in are what was opened; asked before some are read, for one that another program has cut must
+    /// not be.
+    ///
+    /// # Errors
+    /// If one was changed.
+    pub fn check_files(&self) -> Result<(), CorpusError> {
+        match &self.0 {
+            Form::Held { .. } => Ok(()),
+            Form::Mapped { shards, .. } => shards.iter().try_for_each(|placed| placed.shard.check()),
+        }
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         match &self.0 {

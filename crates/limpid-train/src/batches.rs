@@ -6,7 +6,7 @@
 //! neighbours do not matter, and windows are shuffled anyway.
 
 use limpid_core::ops::{Batch, IGNORE, Span, random};
-use limpid_data::{DataError, Tokens};
+use limpid_data::{CorpusError, DataError, Tokens};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -217,6 +217,14 @@ impl<'a> Batches<'a> {
         Ok(Batches { part: windows * rank / ranks..windows * (rank + 1) / ranks, ..self })
     }
 
+    /// Whether the files that the text lies in are what was opened: see [`Tokens::check_files`].
+    ///
+    /// # Errors
+    /// If one was changed.
+    pub fn check_files(&self) -> Result<(), CorpusError> {
+        self.cut.tokens.check_files()
+    }
+
     /// Documents that are longer than a window, and so cut though they should be whole.
     pub fn long(&self) -> usize {
         self.cut.long
@@ -299,6 +307,14 @@ impl<'a> Windows<'a> {
     /// Tokens that will be predicted, at most.
     pub fn tokens(&self) -> usize {
         (self.cut.tokens.len() - 1).div_ceil(self.every)
+    }
+
+    /// Whether the files that the text lies in are what was opened: see [`Tokens::check_files`].
+    ///
+    /// # Errors
+    /// If one was changed.
+    pub fn check_files(&self) -> Result<(), CorpusError> {
+        self.cut.tokens.check_files()
     }
 
     /// Calls `with` for one batch after another, each of at most `batch_size` windows, and at least one.

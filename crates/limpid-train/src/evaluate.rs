@@ -44,7 +44,7 @@ impl Score {
 /// asked after every batch.
 ///
 /// # Errors
-/// If the model computes no losses, or the backend fails.
+/// If the model computes no losses, the backend fails, or a file of the text was changed.
 pub fn score(
     model: &Model,
     backend: &mut dyn Backend,
@@ -54,11 +54,13 @@ pub fn score(
 ) -> Result<Score, TrainError> {
     let lacking = TrainError::Purpose { lacks: "losses", mend: "Use::Score or Use::Train" };
     let losses = model.losses().ok_or(lacking)?;
+    windows.check_files()?;
     let (mut score, mut running) = (Score::default(), Ok(true));
     let mut run = |batch: &Batch| {
         backend.feed(batch)?;
         backend.forward(&model.ops)?;
         score.add(&backend.read(losses.of(batch))?, batch);
+        windows.check_files()?;
         Ok(goes_on(&score))
     };
     windows.each(batch_size, |batch| {

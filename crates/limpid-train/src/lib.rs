@@ -44,6 +44,9 @@ pub enum TrainError {
     /// Data that cannot be used.
     #[error(transparent)]
     Data(#[from] DataError),
+    /// Files of text that were changed while they were read.
+    #[error(transparent)]
+    Corpus(#[from] limpid_data::CorpusError),
     /// A file.
     #[error(transparent)]
     Checkpoint(CheckpointError),
@@ -302,9 +305,10 @@ impl Trainer {
     ///
     /// # Errors
     /// If the loss is not finite; the gradient is forgotten then, and the first tensor that broke is named. If the backend
-    /// fails; the next gradient begins anew. If the model was not made to be trained.
+    /// fails; the next gradient begins anew. If the model was not made to be trained, or a file of the text was changed.
     pub fn gradient(&mut self, batches: &Batches) -> Result<Gradient, TrainError> {
         let losses = self.losses().ok_or(TrainError::Purpose { lacks: "gradients", mend: "Use::Train" })?;
+        batches.check_files()?;
         self.settle()?;
         if self.waits {
             self.discard()?;

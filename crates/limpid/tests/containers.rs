@@ -195,6 +195,40 @@ fn every_container_gives_back_what_was_written() {
     assert_eq!(st::open(&path).unwrap().names().count(), 0);
 }
 
+/// Another program cuts a file that is open, or writes into it: that is an error where values are asked for. (Read all the same,
+/// a page that is gone would end the process.) One that it replaces stays open as it was.
+#[test]
+fn a_file_that_is_changed_while_it_is_open_is_an_error() {
+    let folder = Folder::new("changed");
+    let out = || Out {
+        name: "x".into(),
+        dtype: Dtype::F32,
+        shape: vec![1 << 16],
+        values: Box::new(|| Ok(vec![1.0; 1 << 16])),
+    };
+    for (name, said) in [("cut", "it was changed while it was read (it had"), ("written", "it was written into")] {
+        let path = folder.0.join(name);
+        st::write(&path, vec![out()], Facts::new()).unwrap();
+        let store = st::open(&path).unwrap();
+        let x = store.get("x").unwrap();
+        assert!(x.values().unwrap().iter().all(|v| *v == 1.0) && store.check().is_ok());
+        let file = fs::File::options().write(true).open(&path).unwrap();
+        match name {
+            "cut" => file.set_len(4096).unwrap(),
+            _ => file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap(),
+        }
+        for error in [x.values().unwrap_err(), store.check().unwrap_err()] {
+            let CheckpointError::Io { path: named, source } = error else { panic!("{error}") };
+            assert!(named == path && source.to_string().contains(said), "{source}");
+        }
+    }
+    let path = folder.0.join("replaced");
+    st::write(&path, vec![out()], Facts::new()).unwrap();
+    let store = st::open(&path).unwrap();
+    st::write(&path, vec![], Facts::new()).unwrap();
+    assert!(store.get("x").unwrap().values().unwrap().iter().all(|v| *v == 1.0) && store.check().is_ok());
+}
+
 #[test]
 fn what_cannot_be_written_leaves_the_old_file() {
     let folder = Folder::new("unwritten");

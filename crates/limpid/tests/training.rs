@@ -818,6 +818,31 @@ fn the_finder_finds_a_rate_that_trains() {
     assert_eq!(stopped.unwrap(), finder::Found { tried: vec![], suggested: None });
 }
 
+/// A shard that another program cuts while a run reads it ends the run with its name, not the process; the weights stay.
+#[test]
+fn a_text_that_is_cut_while_it_is_read_is_an_error() {
+    let _alone = alone();
+    let path = std::env::temp_dir().join(format!("limpid-training-shard-{}.bin", std::process::id()));
+    let header = [20240520u32, 1, 600].into_iter().chain([0; 253]).flat_map(u32::to_le_bytes);
+    let text: Vec<u8> = header.chain(ids().into_iter().flat_map(|id| (id as u16).to_le_bytes())).collect();
+    fs::write(&path, &text).unwrap();
+    let tokens = Tokens::of_shards(vec![limpid::data::Shard::open(&path, None).unwrap()]);
+    let batches = Batches::new(&tokens, 4, 12, 1, Objective::NextToken).unwrap();
+    let windows = Windows::new("text", &tokens, 12, Objective::NextToken).unwrap();
+    let mut t = trainer(&tiny(), recipe());
+    t.step(&batches).unwrap();
+    let before = weights(&t);
+    fs::File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
+    let scored = limpid::evaluate::score(&t.model, &mut *t.backend, &windows, 4, &mut |_| true).map(drop);
+    for error in [t.step(&batches).map(drop).unwrap_err(), scored.unwrap_err()] {
+        let cause = std::error::Error::source(&error).expect("what happened to the file").to_string();
+        assert!(error.to_string() == path.display().to_string(), "{error}");
+        assert!(cause.contains("it had 2224 bytes and has 0"), "{cause}");
+    }
+    assert_eq!(weights(&t), before);
+    fs::remove_file(path).unwrap();
+}
+
 /// A recipe of no steps: a training of one is tried, and what it ends with is a number.
 #[test]
 fn the_finder_needs_no_steps() {

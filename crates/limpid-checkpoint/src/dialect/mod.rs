@@ -218,7 +218,8 @@ pub(super) fn values<'a>(
 /// Checks that every parameter that has a link is there and that nothing is left over, then writes them to `space` of the backend.
 ///
 /// # Errors
-/// As [`values`], or if the file has a tensor that the model has no use for; the backend is then untouched.
+/// As [`values`], or if the file has a tensor that the model has no use for; the backend is then untouched. Not so if the file is changed
+/// meanwhile.
 pub(super) fn load(
     links: &[Link],
     model: &Model,
@@ -235,7 +236,7 @@ pub(super) fn load(
             None => backend.write(slot, &values(param, links, model, store, names)?)?,
         }
     }
-    Ok(())
+    store.check()
 }
 
 /// Checks that every parameter is there, of its shape, and that nothing is left over.
