@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What transformers makes of limpid's chat template.
 
-    python reference/chat.py FOLDER fixtures/chat/template.json
+    python reference/chat.py FOLDER crates/limpid-data/fixtures/chat/template.json
 
 FOLDER is a model that limpid trained on conversations, as `limpid convert --to hf` writes it: its tokenizer.json and its
 chat_template.jinja are read by AutoTokenizer. The file holds the template, and conversations with their text: `text` of

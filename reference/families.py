@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Small random models of every family that limpid opens, saved by transformers, with their truth.
 
-    python reference/families.py make fixtures/hf               # all cases
+    python reference/families.py make crates/limpid/fixtures/hf               # all cases
     python reference/families.py make /tmp/hf gpt2-plain        # only these
-    python reference/families.py refuse fixtures/hf-refused     # configurations limpid must refuse
+    python reference/families.py refuse crates/limpid/fixtures/hf-refused     # configurations limpid must refuse
     python reference/families.py list
 
 `make` writes DIR/CASE/ as `save_pretrained` does (config.json, model.safetensors or shards with

@@ -6,18 +6,18 @@
     python reference/interop.py llmc target/release/limpid --source LLM.C
     python reference/interop.py all target/release/limpid --source LLM.C
 
-`hf`    every folder of fixtures/hf is opened by limpid and compared with its truth; then converted
+`hf`    every folder of crates/limpid/fixtures/hf is opened by limpid and compared with its truth; then converted
         (limpid convert FOLDER OUT --to hf) and what transformers makes of OUT is compared with it.
         Then limpid's own models in many variants, with every weight random, are converted, and
         transformers' logits compared with limpid's. A variant that HuggingFace's configurations
-        cannot express must be refused. Folders of fixtures/hf-refused must be refused too.
+        cannot express must be refused. Folders of crates/limpid/fixtures/hf-refused must be refused too.
 `gguf`  models of GPT-2's and Llama's kind with a byte-level tokenizer are converted to GGUF in f32,
         f16, bf16 and q8_0; llama.cpp and limpid then open the same file, continue the same prompts
         greedily by 64 tokens, and must agree, and on the ids of some texts too. Then the other way:
         GGUF files made with the `gguf` package, as llama.cpp's converter makes them, are opened by
         limpid and compared with the model in transformers, after llama.cpp has opened them too.
 `llmc`  model files go both ways, and llm.c itself, compiled from LLM.C (a checkout or a bare
-        repository), runs them. First it runs fixtures/llmc, which proves those.
+        repository), runs them. First it runs crates/limpid/fixtures/llmc, which proves those.
 
 Every line is a case; exit 1 if any of them fails. `--only TEXT` keeps the cases with TEXT in their
 name, `--keep DIR` leaves the files there. Nothing is downloaded. Of limpid this uses
@@ -56,7 +56,7 @@ torch.use_deterministic_algorithms(False)
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 
-FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
+FIXTURES = Path(__file__).resolve().parent.parent / "crates/limpid/fixtures"
 LENGTH = 64  # of greedy continuations
 
 

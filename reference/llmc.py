@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The files of llm.c, read and written, and small ones of each kind for `fixtures/llmc/`.
+"""The files of llm.c, read and written, and small ones of each kind for `crates/limpid/fixtures/llmc/`.
 
-    python reference/llmc.py make fixtures/llmc
+    python reference/llmc.py make crates/limpid/fixtures/llmc
 
 Every file begins with 256 int32s, the first of them a magic number, and is little endian:
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Make the golden fixtures in `fixtures/` from PyTorch and HuggingFace transformers.
+"""Make the golden fixtures in `crates/limpid/fixtures/` from PyTorch and HuggingFace transformers.
 
     python reference/make.py                # all of them
     python reference/make.py gpt2 ops       # only these
@@ -34,7 +34,7 @@ from torch import nn
 torch.set_num_threads(1)
 torch.use_deterministic_algorithms(True)
 
-FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
+FIXTURES = Path(__file__).resolve().parent.parent / "crates/limpid/fixtures"
 IGNORE = -100  # the target that cross-entropy leaves out
 STEPS = 10  # optimiser steps in every training run
 F64 = torch.float64
@@ -66,7 +66,7 @@ def as_float32_values(x):
 
 
 def save(name, tensors, **metadata):
-    """Write fixtures/<name>.safetensors; metadata values are stored as JSON."""
+    """Write crates/limpid/fixtures/<name>.safetensors; metadata values are stored as JSON."""
     stored = {}
     for key, tensor in tensors.items():
         dtype = torch.float32 if tensor.is_floating_point() else torch.int32

@@ -1,4 +1,4 @@
-"""Makes fixtures/tokenizers/tokenizers.json: small tokenizers trained here, and the ids HuggingFace gives texts.
+"""Makes crates/limpid-tokenizer/fixtures/tokenizers.json: small tokenizers trained here, and the ids HuggingFace gives texts.
 
     python reference/make_tokenizers.py
 
@@ -172,7 +172,7 @@ def main():
     out["bert-files"] = {"files": files, "cases": cases(in_folder(BertTokenizer, files))}
     cased = {"tokenizer_config.json": json.dumps({"do_lower_case": False})}
     out["bert-cased-files"] = {"files": cased, "like": "bert-files", "cases": cases(in_folder(BertTokenizer, files | cased))}
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fixtures", "tokenizers", "tokenizers.json")
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "crates", "limpid-tokenizer", "fixtures", "tokenizers.json")
     with open(path, "w", encoding="utf-8") as file:
         json.dump(out, file, ensure_ascii=False, separators=(",", ":"))
     print(os.path.getsize(path), "bytes")

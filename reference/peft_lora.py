@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """LoRA adapters, limpid's and PEFT's.
 
-    python reference/peft_lora.py make fixtures/peft          # adapters that PEFT made, with its logits
+    python reference/peft_lora.py make crates/limpid/fixtures/peft          # adapters that PEFT made, with its logits
     python reference/peft_lora.py check target/release/limpid # PEFT reads what limpid trained, and the other way
 
-`make` puts a random adapter on models of fixtures/hf, saves it with PEFT and writes the logits that it gives. `check` trains
+`make` puts a random adapter on models of crates/limpid/fixtures/hf, saves it with PEFT and writes the logits that it gives. `check` trains
 adapters with limpid on the same models, and on limpid's own, which it converts for transformers; PEFT then loads the adapter
 and must give limpid's logits. Then limpid reads adapters of PEFT's. Nothing is downloaded.
 """
@@ -26,7 +26,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 transformers.logging.set_verbosity_error()
 torch.set_num_threads(1)
 
-FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
+FIXTURES = Path(__file__).resolve().parent.parent / "crates/limpid/fixtures"
 TOLERANCE = 1e-4  # of logits of order 1
 # model, rank, alpha, targets
 CASES = [
@@ -43,7 +43,7 @@ def model(path):
 
 
 def adapted(name, rank, alpha, targets):
-    """A model of fixtures/hf with a random adapter."""
+    """A model of crates/limpid/fixtures/hf with a random adapter."""
     torch.manual_seed(len(name))
     transposed = "gpt" in name
     config = LoraConfig(

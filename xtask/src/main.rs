@@ -1,4 +1,5 @@
-//! Chores of the project: `cargo xtask ci` (what the gate runs), `cargo xtask size` (lines of code by crate),
+//! Chores of the project: `cargo xtask ci` (what the gate runs), `cargo xtask features` (every crate alone, with and without each
+//! of its features), `cargo xtask package` (every crate as it would be published, with its tests), `cargo xtask size` (lines of code by crate),
 //! `cargo xtask settings` (writes docs/settings.md),
 //! `cargo xtask bench-record` (a row of docs/bench-record.md: what this machine reaches, beside its roofs).
 
@@ -8,12 +9,14 @@ use std::process::{Command, ExitCode, Stdio};
 fn main() -> ExitCode {
     let done = match std::env::args().nth(1).as_deref() {
         Some("ci") => ci(),
+        Some("features") => features(),
+        Some("package") => package(),
         Some("size") => size(),
         Some("settings") => settings(),
         Some("bench-record") => bench_record(),
         other => {
             eprintln!(
-                "usage: cargo xtask ci | size | settings | bench-record{}",
+                "usage: cargo xtask ci | features | package | size | settings | bench-record{}",
                 other.map(|o| format!(" (not `{o}`)")).unwrap_or_default()
             );
             false
@@ -26,7 +29,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace").to_path_buf()
 }
 
-/// Formatting, lints, documentation, tests: stops at the first that fails.
+/// Formatting, lints, documentation, tests, features: stops at the first that fails.
 fn ci() -> bool {
     let steps: [(&[&str], &str); 5] = [
         (&["fmt", "--all", "--check"], ""),
@@ -36,7 +39,7 @@ fn ci() -> bool {
         // what is ignored because it takes long
         (&["test", "--test", "presets", "--", "--ignored", "--nocapture"], ""),
     ];
-    steps.iter().all(|(arguments, rustdoc)| {
+    let done = steps.iter().all(|(arguments, rustdoc)| {
         println!("== cargo {}", arguments.join(" "));
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(*arguments).current_dir(root());
@@ -44,7 +47,72 @@ fn ci() -> bool {
             cargo.env("RUSTDOCFLAGS", rustdoc);
         }
         cargo.status().is_ok_and(|status| status.success())
-    })
+    });
+    done && features()
+}
+
+/// Most crates that limpid-core may need, itself among them.
+const CORE_NEEDS: usize = 25;
+
+/// Every crate by itself without features, with each of them, and as it comes; how many crates limpid-core needs.
+fn features() -> bool {
+    let output = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO")).args(arguments).current_dir(root()).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).to_string())
+    };
+    let Some(metadata) = output(&["metadata", "--no-deps", "--format-version", "1"]) else { return false };
+    let Ok(metadata) = serde_json::from_str::<serde_json::Value>(&metadata) else { return false };
+    let mut all: Vec<(String, Option<String>)> = vec![];
+    for package in metadata["packages"].as_array().into_iter().flatten().filter(|package| package["name"] != "xtask") {
+        let name = package["name"].as_str().unwrap_or_default();
+        let own = package["features"].as_object().into_iter().flat_map(|features| features.keys());
+        let one = own.filter(|feature| *feature != "default").map(String::as_str);
+        all.extend([""].into_iter().chain(one).map(|feature| (name.into(), Some(feature.into()))));
+        all.push((name.into(), None));
+    }
+    let built = all.iter().all(|(name, feature)| {
+        let mut arguments = vec!["clippy", "--quiet", "-p", name];
+        if let Some(feature) = feature {
+            arguments.extend(["--no-default-features", "--features", feature]);
+        }
+        println!("== cargo {}", arguments.join(" "));
+        let clippy =
+            Command::new(env!("CARGO")).args(&arguments).args(["--", "-D", "warnings"]).current_dir(root()).status();
+        clippy.is_ok_and(|status| status.success())
+    });
+    let tree = output(&["tree", "-p", "limpid-core", "-e", "normal", "--prefix", "none", "--no-dedupe"]);
+    let needed = tree.map_or(usize::MAX, |tree| tree.lines().collect::<std::collections::BTreeSet<_>>().len());
+    println!("limpid-core needs {needed} crates, itself among them; at most {CORE_NEEDS} are allowed");
+    built && needed <= CORE_NEEDS
+}
+
+/// Packs and builds every crate as it would be published, offline, then unpacks all and runs their tests.
+fn package() -> bool {
+    let cargo = |folder: &Path, arguments: &[&str]| {
+        println!("== cargo {}", arguments.join(" "));
+        let status = Command::new(env!("CARGO")).args(arguments).current_dir(folder).status();
+        status.is_ok_and(|status| status.success())
+    };
+    if !cargo(&root(), &["package", "--workspace", "--exclude", "xtask", "--offline", "--allow-dirty"]) {
+        return false;
+    }
+    // one workspace of what was unpacked to be built, in which each finds the others
+    let folder = root().join("target/package");
+    let (version, mut members, mut patches) = (env!("CARGO_PKG_VERSION"), vec![], String::new());
+    for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten().filter(|entry| entry.path().is_dir()) {
+        let member = entry.file_name().to_string_lossy().to_string();
+        if let Some(name) = member.strip_suffix(&format!("-{version}")) {
+            patches += &format!("{name} = {{ path = \"{member}\" }}\n");
+            members.push(member);
+        }
+    }
+    let own = std::fs::read_to_string(root().join("Cargo.toml")).unwrap_or_default();
+    let profiles = own.find("[profile").map_or("", |at| &own[at..]);
+    let manifest =
+        format!("[workspace]\nresolver = \"3\"\nmembers = {members:?}\n\n[patch.crates-io]\n{patches}\n{profiles}");
+    let written = std::fs::write(folder.join("Cargo.toml"), manifest).is_ok()
+        && std::fs::copy(root().join("Cargo.lock"), folder.join("Cargo.lock")).is_ok();
+    written && cargo(&folder, &["test", "--offline", "--workspace", "--target-dir", "target"])
 }
 
 /// Writes docs/settings.md anew.

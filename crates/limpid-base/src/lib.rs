@@ -1,5 +1,5 @@
-//! What limpid's crates stand on, none of it about transformers: [`random`] draws as functions of their coordinates, [`nearest`]
-//! and [`plural`] for messages; with the feature `files`, [`files`] that are read within a limit and replaced whole or not at all, and
+//! What limpid's crates stand on, none of it about transformers: [`random`] draws as functions of their coordinates, [`nearest`],
+//! [`plural`] and [`units`] for messages; with the feature `files`, [`files`] that are read within a limit and replaced whole or not at all, and
 //! [`contain`] for foreign code that may panic.
 
 #[cfg(feature = "files")]
@@ -9,3 +9,4 @@ pub mod files;
 pub mod nearest;
 pub mod plural;
 pub mod random;
+pub mod units;

@@ -1,6 +1,6 @@
 //! How many of what, as people say it: 1 thread, 2 threads.
 //!
-//! Every message that counts asks here. It stands alone and uses nothing else in the house.
+//! Every message that counts asks here.
 
 /// A number with its word, in the plural unless it is 1; thousands are set apart.
 ///
@@ -11,16 +11,9 @@
 /// assert_eq!(plural(2, "batch"), "2 batches");
 /// ```
 pub fn plural(n: impl TryInto<u64>, word: &str) -> String {
-    let digits = n.try_into().unwrap_or(u64::MAX).to_string();
-    let mut number = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            number.push(',');
-        }
-        number.push(digit);
-    }
+    let number = crate::units::commas(n.try_into().unwrap_or(u64::MAX));
     let end = match word {
-        _ if digits == "1" => "",
+        _ if number == "1" => "",
         word if ["s", "x", "ch", "sh"].iter().any(|end| word.ends_with(end)) => "es",
         _ => "s",
     };

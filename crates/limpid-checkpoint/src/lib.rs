@@ -678,6 +678,17 @@ pub struct Source<'a> {
 /// The size from which on transformers parts weights into files.
 pub const SHARD_BYTES: usize = 5_000_000_000;
 
+impl Dtype {
+    /// This, or f32 where the format has nothing like it: blocks are GGUF's alone, and llm.c has no f16.
+    pub fn in_format(self, format: Format) -> Dtype {
+        match (self, format) {
+            (Dtype::Q8_0, format) if format != Format::Gguf => Dtype::F32,
+            (Dtype::F16, Format::Llmc) => Dtype::F32,
+            (dtype, _) => dtype,
+        }
+    }
+}
+
 impl Format {
     /// Whether such a model is a folder; else it is one file.
     pub fn is_folder(self) -> bool {

@@ -180,7 +180,7 @@ impl Store {
         }
         let mut by_name: Vec<usize> = (0..tensors.len()).collect();
         by_name.sort_by(|a, b| tensors[*a].name.cmp(&tensors[*b].name));
-        if let Some([a, b]) = by_name.array_windows().find(|[a, b]| tensors[*a].name == tensors[*b].name) {
+        if let Some([a, b]) = by_name.windows(2).find(|pair| tensors[pair[0]].name == tensors[pair[1]].name) {
             let (a, b) = (&tensors[*a], &tensors[*b]);
             let file = |place: &Place| files[place.file].0.file_name().unwrap_or_default().display().to_string();
             let places = if a.file == b.file { String::new() } else { format!(", in {} and in {}", file(a), file(b)) };
@@ -253,7 +253,7 @@ impl Out<'_> {
 pub(super) fn sizes(path: &Path, tensors: &[Out]) -> Result<Vec<usize>> {
     let mut names: Vec<&str> = tensors.iter().map(|t| t.name.as_str()).collect();
     names.sort_unstable();
-    if let Some([name, _]) = names.array_windows().find(|[a, b]| a == b) {
+    if let Some([name, _]) = names.windows(2).find(|pair| pair[0] == pair[1]) {
         return Err(bad(path, format!("two tensors to be written are called `{name}`")));
     }
     let size = |t: &Out| {

@@ -40,8 +40,8 @@ mod drawn {
     use super::Now;
     use crate::show::{bytes, commas};
     use crate::verbs::peak_rss;
-    use limpid::report::units::tick;
     use limpid::train::{Step, log};
+    use limpid::units::tick;
     use ratatui::backend::CrosstermBackend;
     use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
     use ratatui::crossterm::terminal::{self, Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen};

@@ -4,7 +4,6 @@
 //! Data goes to stdout, everything else to stderr. Exit 0: done, also where whoever read stdout had enough; 1: something the
 //! user can mend; 2: wrong usage; 130: stopped by Ctrl-C before the end.
 
-mod chat;
 mod dashboard;
 mod options;
 mod show;

@@ -9,13 +9,8 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::time::Duration;
 
-/// 1234567 as 1,234,567.
-pub fn commas(n: u64) -> String {
-    limpid::trace::table::thousands(n as usize)
-}
-
 pub use limpid::plural::plural;
-pub use limpid::report::units::{bytes, count, duration};
+pub use limpid::units::{bytes, commas, count, duration};
 
 /// Text with its control characters spelled, as names from files may hold them: a terminal would obey. Lines and tabs stay.
 pub fn spelled(text: &str) -> Cow<'_, str> {

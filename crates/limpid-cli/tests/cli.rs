@@ -562,7 +562,7 @@ fn sizes_by_the_documents_names_are_the_same_model() {
 #[test]
 fn without_a_prompt_text_begins_after_the_token_that_ends_one() {
     let f = Folder::new("begins");
-    let model = root("fixtures/hf/gpt2-text").display().to_string();
+    let model = root("crates/limpid/fixtures/hf/gpt2-text").display().to_string();
     let generate = |how: &str| f.json(&format!("generate --model {model} {how} --max-tokens 6 --temperature 0 --json"));
     let begun = generate("");
     assert_eq!(begun["prompt_tokens"], 1);
@@ -868,7 +868,7 @@ fn a_model_goes_to_other_programs_and_comes_back() {
 #[test]
 fn other_programs_models_are_opened_by_looking() {
     let f = Folder::new("foreign");
-    let model = |name: &str| format!("{}/../../fixtures/hf/{name}", env!("CARGO_MANIFEST_DIR"));
+    let model = |name: &str| format!("{}/../limpid/fixtures/hf/{name}", env!("CARGO_MANIFEST_DIR"));
     let generated =
         f.json(&format!("generate --model {} --prompt 'the cat' --max-tokens 5 --json", model("gpt2-text")));
     assert!((1..=5).contains(&generated["samples"][0]["tokens"].as_array().unwrap().len()), "{generated}");
@@ -897,7 +897,7 @@ fn other_programs_models_are_opened_by_looking() {
 
 /// A folder with every kind of document.
 fn mixed(f: &Folder) -> String {
-    let from = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/parquet/snappy.parquet");
+    let from = concat!(env!("CARGO_MANIFEST_DIR"), "/../limpid-data/fixtures/parquet/snappy.parquet");
     fs::create_dir_all(f.0.join("mix/deep")).unwrap();
     fs::copy(from, f.0.join("mix/rows.parquet")).unwrap();
     let lines: String = (0..200).map(|i| format!("{{\"text\":\"Line {i}: {}\"}}\n", RHYME.trim_end())).collect();

@@ -86,7 +86,7 @@ fn what_unpacks_to_much_needs_little_memory() {
 #[test]
 fn a_damaged_footer_is_an_error_of_its_file() {
     let f = Folder::new("footer");
-    let good = std::fs::read(common::root("fixtures/parquet/snappy.parquet")).unwrap();
+    let good = std::fs::read(common::root("crates/limpid-data/fixtures/parquet/snappy.parquet")).unwrap();
     let footer = good.len() - 8 - u32::from_le_bytes(good[good.len() - 8..][..4].try_into().unwrap()) as usize;
     // the lowest bit of a number there is its sign
     let contained = (footer..good.len() - 8).find(|place| {

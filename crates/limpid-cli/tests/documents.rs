@@ -82,7 +82,7 @@ fn folder(name: &str) -> Folder {
     let line = |i: usize| format!("{{\"text\": \"Story {i} of a fox that sang.\"}}\n");
     f.file("stories.jsonl", (0..200).map(line).collect::<String>());
     fs::create_dir_all(f.0.join("more")).unwrap();
-    for file in fs::read_dir(root("fixtures/parquet")).unwrap().map(|entry| entry.unwrap().path()) {
+    for file in fs::read_dir(root("crates/limpid-data/fixtures/parquet")).unwrap().map(|entry| entry.unwrap().path()) {
         let good = file.extension().is_some_and(|e| e == "parquet") && file.to_string_lossy().contains("snappy");
         if good {
             fs::copy(&file, f.0.join("more/part.parquet")).unwrap();

@@ -11,7 +11,7 @@ use std::fs;
 fn a_small_chat_set_changes_the_answers_as_the_guide_says() {
     let f = Folder::new("guide");
     let of = |kind| block("training.md", "## Fine-tuning and LoRA", kind);
-    fs::copy(root("fixtures/chat/questions.jsonl"), f.0.join("questions.jsonl")).unwrap();
+    fs::copy(root("crates/limpid-data/fixtures/chat/questions.jsonl"), f.0.join("questions.jsonl")).unwrap();
     let mut said = vec![];
     for line in of("sh").lines() {
         let line = line.strip_prefix("limpid ").unwrap();

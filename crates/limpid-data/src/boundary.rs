@@ -45,8 +45,10 @@ fn word(before: &str, after: &str) -> bool {
 
 /// The end of a word as Unicode has it, or else of a character with all that belongs to it.
 fn cluster(text: &str, at: usize) -> usize {
-    let from = text.floor_char_boundary(at.saturating_sub(CLUSTER));
-    let part = &text[from..text.ceil_char_boundary((at + CLUSTER).min(text.len()))];
+    let whole = |i: &usize| text.is_char_boundary(*i);
+    let from = (0..=at.saturating_sub(CLUSTER)).rev().find(whole).unwrap_or(0);
+    let to = ((at + CLUSTER).min(text.len())..).find(whole).unwrap_or(text.len());
+    let part = &text[from..to];
     let nearest = |ends: &mut dyn Iterator<Item = usize>| {
         ends.map(|i| from + i).filter(|i| 0 < *i && *i < text.len()).min_by_key(|i| i.abs_diff(at))
     };

@@ -393,7 +393,7 @@ mod tests {
     /// transformers writes what is written here, from the template in a model's folder (reference/chat.py).
     #[test]
     fn the_template_in_jinja_is_the_same() {
-        let told: Value = serde_json::from_str(include_str!("../../../fixtures/chat/template.json")).unwrap();
+        let told: Value = serde_json::from_str(include_str!("../fixtures/chat/template.json")).unwrap();
         let tokenizer = Tokenizer::named("gpt2").unwrap();
         assert_eq!(told["template"], template(&tokenizer));
         assert!(is_template(&format!("{}\n", template(&tokenizer))));

@@ -149,7 +149,7 @@ fn what_is_bad_is_named_and_the_rest_is_kept() {
 #[cfg(feature = "parquet")]
 #[test]
 fn parquet_is_read_row_by_row() {
-    let at = |name: &str| format!("{}/../../fixtures/parquet/{name}", env!("CARGO_MANIFEST_DIR"));
+    let at = |name: &str| format!("{}/fixtures/parquet/{name}", env!("CARGO_MANIFEST_DIR"));
     for name in ["snappy", "gzip-v2", "zstd", "zstd-v2", "lz4"].map(|name| at(&format!("{name}.parquet"))) {
         let (texts, errors, read) = documents(&name, "text", false);
         assert_eq!((texts.len(), errors.len(), read.empty), (498, 0, 2), "{name}: {errors:?}");
@@ -169,7 +169,7 @@ fn damaged_parquet_never_panics() {
     let f = Folder::new("damaged-parquet");
     let (mut errors, mut contained) = (0, 0);
     for name in ["snappy", "gzip-v2", "zstd", "zstd-v2", "lz4"] {
-        let at = format!("{}/../../fixtures/parquet/{name}.parquet", env!("CARGO_MANIFEST_DIR"));
+        let at = format!("{}/fixtures/parquet/{name}.parquet", env!("CARGO_MANIFEST_DIR"));
         let good = fs::read(at).unwrap();
         let footer = good.len() - 8 - u32::from_le_bytes(good[good.len() - 8..][..4].try_into().unwrap()) as usize;
         for case in 0..400 {
@@ -204,7 +204,7 @@ fn what_is_no_text_is_refused_wherever_it_is() {
         bytes
     };
     let after = "there is more after the end of its JSON array";
-    let row = format!("{}/../../fixtures/parquet/snappy.parquet", env!("CARGO_MANIFEST_DIR"));
+    let row = format!("{}/fixtures/parquet/snappy.parquet", env!("CARGO_MANIFEST_DIR"));
     let row = gzip(&fs::read(row).unwrap());
     let cases: &[(&str, Vec<u8>, &str, usize)] = &[
         ("a.txt", text(8191, 10_000), "binary", 0),

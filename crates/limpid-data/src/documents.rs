@@ -459,7 +459,10 @@ fn rows(input: &Input, field: &str) -> Result<Reader, CorpusError> {
 
 #[cfg(not(feature = "parquet"))]
 fn rows(input: &Input, _: &str) -> Result<Reader, CorpusError> {
-    Err(bad(&input.path, "this limpid was built without its feature `parquet`, which reads such files"))
+    Err(bad(
+        &input.path,
+        "parquet needs the feature `parquet`, which this program was built without: build it with that feature",
+    ))
 }
 
 /// A failure inside a file that could be opened: the file is damaged.

@@ -1,6 +1,6 @@
 //! From files to tokens: `documents` reads them, `encode` makes ids of them, `prepare` writes these to `shards`, of which
-//! `manifest` keeps account; [`Tokens`] are what batches are made of, in memory or in shards. `stories` is the built-in corpus,
-//! `chat` reads conversations.
+//! `manifest` keeps account; [`Tokens`] are what batches are made of, in memory or in shards. [`source`] finds all of
+//! that by name and splits it for training. `stories` is the built-in corpus, `chat` reads conversations.
 
 mod boundary;
 pub mod chat;
@@ -12,6 +12,7 @@ mod manifest;
 mod parquet;
 mod prepare;
 mod shards;
+pub mod source;
 pub mod stories;
 mod tokens;
 

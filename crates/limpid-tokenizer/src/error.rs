@@ -149,6 +149,14 @@ pub enum Error {
     /// A tokenizer that a file's format cannot express.
     #[error("this tokenizer cannot be written in that format: {0}")]
     Format(String),
+    /// What was left out when the program was built.
+    #[error("{what} needs the feature `{feature}`, which this program was built without: build it with that feature")]
+    Feature {
+        /// What cannot be done.
+        what: String,
+        /// The feature of the crate.
+        feature: &'static str,
+    },
     /// Ranks without a way of cutting text.
     #[error(
         "a .tiktoken file does not say how text is cut, and these are not OpenAI's ranks: name the split, which \

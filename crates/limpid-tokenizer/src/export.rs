@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use super::{
-    Encoding, Error, Foreign, Split, Tokenizer,
+    Error, Foreign, Split, Tokenizer,
     spec::{Merge, Spec, Vocab},
     table,
 };
@@ -17,7 +17,7 @@ pub(super) fn export(tokenizer: &Tokenizer, dir: &Path, model_max_length: usize)
         Tokenizer::Bpe(encoding) => {
             let spec = table::encoding(*encoding)?;
             files.push(("tokenizer.json", written(&spec)?));
-            if *encoding == Encoding::Gpt2 {
+            if encoding.is_gpt2() {
                 byte_pairs(&spec, &mut files)?;
             }
         }
@@ -33,7 +33,7 @@ pub(super) fn export(tokenizer: &Tokenizer, dir: &Path, model_max_length: usize)
     let token = |id: Option<u32>| {
         tokenizer.specials().into_iter().find(|&(_, other)| Some(other) == id).map(|(t, _)| t.to_string())
     };
-    let gpt2 = matches!(tokenizer, Tokenizer::Bpe(Encoding::Gpt2));
+    let gpt2 = matches!(tokenizer, Tokenizer::Bpe(encoding) if encoding.is_gpt2());
     let end = token(tokenizer.end_of_text());
     let same = end.clone().filter(|_| gpt2);
     let mut config = json!({

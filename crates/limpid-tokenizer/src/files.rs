@@ -212,8 +212,9 @@ pub(super) fn llm_c(bytes: &[u8]) -> Result<Tokenizer, Error> {
         return Err(part("the file", "an end after its tokens", format!("{} bytes more", rest.len())));
     }
     let end = if version == LLMC[1] { number(3) } else { Some(50_256) };
-    let gpt2 = Encoding::Gpt2;
-    if tokens.len() == gpt2.vocab_size() && (0..).zip(&tokens).all(|(id, t)| t.as_deref() == Some(&*gpt2.bytes(&[id])))
+    if let Some(gpt2) = Encoding::named("gpt2")
+        && tokens.len() == gpt2.vocab_size()
+        && (0..).zip(&tokens).all(|(id, t)| t.as_deref() == Some(&*gpt2.bytes(&[id])))
     {
         return Ok(Tokenizer::Bpe(gpt2));
     }
@@ -254,18 +255,18 @@ pub(super) fn tiktoken(bytes: &[u8], split: Option<Split>, special: &[String]) -
     if !(0..=255u8).all(|byte| seen.contains([byte].as_slice())) {
         return Err(part("the tokens", "all 256 single bytes among them", format!("{} tokens", seen.len())));
     }
-    let is = |encoding: Encoding, count: usize| {
-        let own = tokens.len() == count || (encoding == Encoding::Gpt2 && tokens.len() == 50_281);
-        own && (0..).zip(&tokens[..count]).all(|(id, token)| token.as_deref() == Some(&*encoding.bytes(&[id])))
+    let is = |encoding: &Encoding| {
+        let own = tokens.len() == encoding.ranks() || (encoding.is_gpt2() && tokens.len() == 50_281);
+        let same = |(id, token): (u32, &Option<Vec<u8>>)| token.as_deref() == Some(&*encoding.bytes(&[id]));
+        own && (0..).zip(&tokens[..encoding.ranks()]).all(same)
     };
-    let known = [(Encoding::Gpt2, 50_256), (Encoding::Cl100k, 100_256), (Encoding::O200k, 199_998)];
-    let known = known.into_iter().find(|&(encoding, count)| tokens.len() >= count && is(encoding, count));
-    let own =
-        known.filter(|&(encoding, count)| split.is_none_or(|split| split == encoding.split()) && tokens.len() == count);
-    if let Some((encoding, _)) = own.filter(|_| special.is_empty()) {
+    let known = Encoding::all().find(is);
+    let whole = |encoding: &Encoding| tokens.len() == encoding.ranks();
+    let own = known.filter(|encoding| split.is_none_or(|split| split == encoding.split()) && whole(encoding));
+    if let Some(encoding) = own.filter(|_| special.is_empty()) {
         return Ok(Tokenizer::Bpe(encoding));
     }
-    let split = split.or(known.map(|(encoding, _)| encoding.split())).ok_or(Error::NoSplit)?;
+    let split = split.or(known.map(Encoding::split)).ok_or(Error::NoSplit)?;
     let mut spec = table::ranked(&tokens)?;
     // p50k_base has its end of text where GPT-2 has it, among its tokens.
     let p50k = known.is_some() && own.is_none() && tokens[50_256].is_none() && special.is_empty();

@@ -1,4 +1,5 @@
-//! Tokenizers that other programs trained, run by HuggingFace's crate `tokenizers`.
+//! Tokenizers that other programs trained, run by HuggingFace's crate `tokenizers` (feature `huggingface`; byte-level byte pairs do
+//! without).
 //!
 //! The crate cuts text and merges; what goes round a text and how ids become bytes is done here, so that it can go on
 //! token by token, exactly, where the crate decodes whole texts only. Where a file is GPT-2's or another of
@@ -6,18 +7,23 @@
 //!
 //! Read `spec` for what a file may say, `files` for where files lie.
 
-use std::{ops::Range, sync::OnceLock};
+#[cfg(feature = "huggingface")]
+use std::ops::Range;
+#[cfg(feature = "huggingface")]
+use std::sync::OnceLock;
 
+#[cfg(feature = "huggingface")]
+use super::engine;
 use super::{
-    Encoding, Error, engine,
-    pairs::{Pairs, parts},
+    Encoding, Error,
+    pairs::Pairs,
     spec::{Added, Merge, Spec, part, shown, steps},
     spell, table,
 };
-use limpid_base::contain::contain;
 use serde_json::Value;
 
 /// The longest text, in bytes, that goes through the crate whole.
+#[cfg(feature = "huggingface")]
 const WHOLE: usize = 16 << 20;
 
 /// A tokenizer from another program's files. See [`Tokenizer::open`](super::Tokenizer::open).
@@ -26,6 +32,7 @@ pub struct Foreign {
     /// The tokenizer.json, byte for byte where it was read from one.
     source: String,
     engine: Engine,
+    #[cfg(feature = "huggingface")]
     /// Whether and how a long text goes through the crate in parts: it needs 160 times a text.
     pub(super) parting: Option<Parting>,
     decoder: Decoder,
@@ -46,9 +53,11 @@ enum Engine {
     BuiltIn(Encoding),
     Bytes(Pairs),
     /// The second finds special tokens in no text; it is made when it is first asked for.
+    #[cfg(feature = "huggingface")]
     Crate(engine::Engine, OnceLock<Box<engine::Engine>>),
 }
 
+#[cfg(feature = "huggingface")]
 /// Where a text may be cut so that the ids of its parts are its own: between a letter, a blank and a letter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Parting {
@@ -112,16 +121,33 @@ impl Foreign {
         added.dedup_by_key(|(id, _)| *id);
         let frame = frame(&spec.post_processor, tokens.len())?;
         let decoder = decoder(&spec.decoder)?;
+        #[cfg(feature = "huggingface")]
         let parting = parting(&spec, &tokens)?;
         let unknown = spec.unknown(&tokens);
         let engine = match built_in(&spec, &tokens).filter(|_| decoder == Decoder::Letters) {
             Some(encoding) => Engine::BuiltIn(encoding),
             None => match Pairs::of(&spec) {
                 Some(pairs) => Engine::Bytes(pairs),
+                #[cfg(feature = "huggingface")]
                 None => Engine::Crate(spec.build()?, OnceLock::new()),
+                #[cfg(not(feature = "huggingface"))]
+                None => return Err(Error::Feature { what: format!("this {kind} tokenizer"), feature: "huggingface" }),
             },
         };
-        Ok(Foreign { kind, source, engine, parting, decoder, tokens, added, frame, end: None, begin: None, unknown })
+        Ok(Foreign {
+            kind,
+            source,
+            engine,
+            #[cfg(feature = "huggingface")]
+            parting,
+            decoder,
+            tokens,
+            added,
+            frame,
+            end: None,
+            begin: None,
+            unknown,
+        })
     }
 
     /// The tokenizer.json.
@@ -148,6 +174,7 @@ impl Foreign {
         match &self.engine {
             Engine::BuiltIn(encoding) => Some(encoding.pairs()),
             Engine::Bytes(pairs) => Some(pairs),
+            #[cfg(feature = "huggingface")]
             Engine::Crate(..) => None,
         }
     }
@@ -181,11 +208,22 @@ impl Foreign {
     }
 
     pub(super) fn encode(&self, text: &str, specials: bool, threads: usize) -> Result<Vec<u32>, Error> {
-        let (whole, ordinary) = match &self.engine {
-            Engine::BuiltIn(encoding) => return Ok(encoding.encode(text, specials, threads)),
-            Engine::Bytes(pairs) => return Ok(pairs.encode(text, specials, threads)),
-            Engine::Crate(whole, ordinary) => (whole, ordinary),
-        };
+        match &self.engine {
+            Engine::BuiltIn(encoding) => Ok(encoding.encode(text, specials, threads)),
+            Engine::Bytes(pairs) => Ok(pairs.encode(text, specials, threads)),
+            #[cfg(feature = "huggingface")]
+            Engine::Crate(whole, ordinary) => self.encode_by_crate((whole, ordinary), text, specials),
+        }
+    }
+
+    /// The ids of HuggingFace's crate, part by part of a long text.
+    #[cfg(feature = "huggingface")]
+    fn encode_by_crate(
+        &self,
+        (whole, ordinary): (&engine::Engine, &OnceLock<Box<engine::Engine>>),
+        text: &str,
+        specials: bool,
+    ) -> Result<Vec<u32>, Error> {
         if self.parting.is_none() && text.len() > WHOLE {
             let detail = format!(
                 "it can only be encoded whole, which needs 160 times its size, and has {} bytes, more than {WHOLE}: \
@@ -203,12 +241,12 @@ impl Foreign {
             }),
         };
         let mut ids = Vec::new();
-        let parts = if self.parting.is_some() { parts(text, 1 << 16, gap) } else { vec![text] };
+        let parts = if self.parting.is_some() { super::pairs::parts(text, 1 << 16, gap) } else { vec![text] };
         for (n, part) in parts.into_iter().enumerate() {
             let own = n > 0 && self.parting == Some(Parting::Within);
             let part = if own { &part[1..] } else { part };
-            let found =
-                contain(|| engine::heard(|| engine.encode_fast(part, false))).unwrap_or_else(|panic| Err(panic.into()));
+            let found = limpid_base::contain::contain(|| engine::heard(|| engine.encode_fast(part, false)))
+                .unwrap_or_else(|panic| Err(panic.into()));
             let found = found.map_err(|error| Error::Encode { name: self.kind, detail: error.to_string() })?;
             ids.extend(found.get_ids());
         }
@@ -314,6 +352,7 @@ fn tidied(text: String) -> String {
 }
 
 /// The last place in `range` of a blank between letters.
+#[cfg(feature = "huggingface")]
 fn gap(text: &str, range: Range<usize>) -> Option<usize> {
     let (bytes, letter) = (text.as_bytes(), |at: usize| text.as_bytes()[at].is_ascii_alphabetic());
     (range.start.max(1)..range.end.min(bytes.len() - 1))
@@ -321,6 +360,7 @@ fn gap(text: &str, range: Range<usize>) -> Option<usize> {
         .find(|&at| bytes[at] == b' ' && letter(at - 1) && letter(at + 1))
 }
 
+#[cfg(feature = "huggingface")]
 /// Whether no step looks past a blank between letters, and either one divides there or no token goes over it.
 fn parting(spec: &Spec, tokens: &[Option<String>]) -> Result<Option<Parting>, Error> {
     let (mut marked, mut own) = (false, false);
@@ -444,7 +484,7 @@ fn built_in(spec: &Spec, tokens: &[Option<String>]) -> Option<Encoding> {
     let model = &spec.model;
     let plain = |text: &Option<String>| text.as_ref().is_none_or(String::is_empty);
     let split = table::split(&spec.pre_tokenizer)?;
-    let (encoding, known) = KNOWN.into_iter().find(|&(encoding, _)| encoding.split() == split)?;
+    let encoding = Encoding::all().find(|encoding| encoding.split() == split)?;
     let merges = model.merges.as_deref().filter(|_| spec.kind() == "BPE" && spec.version == "1.0")?;
     let alike = |added: &Added| {
         let bare = added.special && !(added.single_word || added.lstrip || added.rstrip);
@@ -457,16 +497,9 @@ fn built_in(spec: &Spec, tokens: &[Option<String>]) -> Option<Encoding> {
         && plain(&model.continuing_subword_prefix)
         && plain(&model.end_of_word_suffix)
         && model.byte_fallback != Some(true)
-        && hash(tokens, merges) == known;
+        && hash(tokens, merges) == encoding.hash();
     same.then_some(encoding)
 }
-
-/// [`hash`] of each encoding's tokens and merges; a test makes them again.
-pub(super) const KNOWN: [(Encoding, u64); 3] = [
-    (Encoding::Gpt2, 4_228_805_884_710_071_985),
-    (Encoding::Cl100k, 14_993_893_442_745_432_302),
-    (Encoding::O200k, 1_713_173_490_170_547_939),
-];
 
 /// FNV-1a over texts, each with a byte after it that no text has.
 pub(super) fn hash(tokens: &[Option<String>], merges: &[Merge]) -> u64 {

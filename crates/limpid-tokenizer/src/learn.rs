@@ -5,16 +5,14 @@
 //! crate does: of pairs that are equally frequent, the one whose ids are smaller.
 
 use std::{
+    borrow::Cow,
     cmp::Reverse,
     collections::{BinaryHeap, HashMap},
     ops::Range,
+    path::Path,
 };
 
 use rustc_hash::FxHashMap;
-use tokenizers::{
-    NormalizedString, Normalizer, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer,
-    normalizers::BertNormalizer, pre_tokenizers::bert::BertPreTokenizer,
-};
 
 use super::{
     Error, Kind, Split, Tokenizer, Vocabulary, files,
@@ -39,7 +37,7 @@ pub enum Learn {
 
 /// What to learn.
 #[derive(Clone, Debug)]
-pub struct Recipe {
+pub struct LearnerOptions {
     /// The kind of tokens.
     pub learn: Learn,
     /// V at most, special tokens counted.
@@ -55,7 +53,7 @@ pub struct Recipe {
 /// Counts pieces of text, then makes a tokenizer. Of words and characters the most frequent are taken; words are numbered
 /// as they first appear, characters by their code points.
 pub struct Learner {
-    recipe: Recipe,
+    recipe: LearnerOptions,
     counts: Counts,
     /// Bytes that went by.
     read: u64,
@@ -81,7 +79,7 @@ const ALPHABET: usize = 1000;
 
 impl Learner {
     /// Learns that, if it can be learned.
-    pub fn new(recipe: Recipe) -> Result<Learner, Error> {
+    pub fn new(recipe: LearnerOptions) -> Result<Learner, Error> {
         for (i, token) in recipe.special.iter().enumerate() {
             let wrong = |why| Err(Error::Learn(format!("the special token {token:?} {why}")));
             if token.is_empty() || token.contains(char::is_whitespace) {
@@ -139,7 +137,7 @@ impl Learner {
 
     /// Makes the tokenizer. `tell` hears how many of how many tokens there are and may say no (`None` is then returned).
     pub fn finish(self, tell: &mut dyn FnMut(usize, usize) -> bool) -> Result<Option<Tokenizer>, Error> {
-        let Recipe { learn, vocab_size, special, min_frequency, newlines } = self.recipe;
+        let LearnerOptions { learn, vocab_size, special, min_frequency, newlines } = self.recipe;
         if self.counts.is_empty() {
             return Err(Error::Empty("text"));
         }
@@ -217,7 +215,25 @@ impl Learner {
     }
 }
 
-impl Recipe {
+impl LearnerOptions {
+    /// The size of a vocabulary of all characters or words that there are.
+    pub const ALL: usize = 1 << 24;
+
+    /// The usual of that: what must be seen twice to be a token (once, of characters and words), and, where no `special` tokens are
+    /// given, `<|endoftext|>` for byte pairs, BERT's five for word pieces, `<UNK>` for words.
+    pub fn usual(learn: Learn, vocab_size: usize, special: &[String]) -> LearnerOptions {
+        let usual: &[&str] = match learn {
+            _ if !special.is_empty() => &[],
+            Learn::Bpe(_) => &["<|endoftext|>"],
+            Learn::WordPiece { .. } => &["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
+            Learn::Plain(Kind::Word) => &["<UNK>"],
+            Learn::Plain(Kind::Char) => &[],
+        };
+        let special = special.iter().cloned().chain(usual.iter().map(|token| token.to_string())).collect();
+        let min_frequency = if matches!(learn, Learn::Plain(_)) { 1 } else { 2 };
+        LearnerOptions { learn, vocab_size, special, min_frequency, newlines: true }
+    }
+
     /// Counts the pieces of a text without special tokens that begins at byte `start` of all texts.
     fn pieces(&self, text: &str, start: u64, counts: &mut Counts) -> Result<(), Error> {
         let mut place = |at: usize, piece: &[u8]| {
@@ -231,7 +247,16 @@ impl Recipe {
         match self.learn {
             Learn::Bpe(split) => split.pieces(text, |piece| piece.chunks(LONGEST).for_each(&mut add)),
             Learn::Plain(kind) => kind.pieces(text).for_each(|(at, piece)| place(at, piece.as_bytes())),
+            #[cfg(not(feature = "huggingface"))]
+            Learn::WordPiece { .. } => {
+                return Err(Error::Feature { what: "learning word pieces".into(), feature: "huggingface" });
+            }
+            #[cfg(feature = "huggingface")]
             Learn::WordPiece { lowercase } => {
+                use tokenizers::{
+                    NormalizedString, Normalizer, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer,
+                    normalizers::BertNormalizer, pre_tokenizers::bert::BertPreTokenizer,
+                };
                 let refused = |error: tokenizers::Error| Error::Learn(error.to_string());
                 for line in text.split_inclusive(['\n', ' ']) {
                     let mut line = NormalizedString::from(line);
@@ -247,6 +272,75 @@ impl Recipe {
             }
         }
         Ok(())
+    }
+}
+
+/// Byte pairs that suit a text of so many bytes: fewer would use less of a large one, more would be learned by heart from a small
+/// one (docs/presets.md has what was measured).
+fn suited(bytes: usize) -> usize {
+    1 << (bytes / 256).max(1).ilog2().clamp(9, 11)
+}
+
+/// The size in `bpe:SIZE`.
+fn size(size: &str) -> Result<usize, Error> {
+    let (digits, unit) = match size.to_lowercase().strip_suffix('k') {
+        Some(digits) => (digits.to_string(), 1 << 10),
+        None => (size.to_string(), 1),
+    };
+    let found = digits.parse::<usize>().ok().and_then(|n| n.checked_mul(unit));
+    found.ok_or_else(|| {
+        Error::Learn(format!("`bpe:{size}`: the size of the vocabulary is a number like bpe:4096 or bpe:8k"))
+    })
+}
+
+impl Tokenizer {
+    /// The tokenizer of that name or file.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::load`] and [`Tokenizer::named`].
+    pub fn known(name: &str) -> Result<Tokenizer, Error> {
+        if Path::new(name).is_file() { Tokenizer::load(name) } else { Tokenizer::named(name) }
+    }
+
+    /// The tokenizer of that name or file, or learned from `texts` where the name is `char`, `word`, `bpe` (of a size that suits the
+    /// texts) or `bpe:SIZE`; a learned one has the `special` tokens too.
+    ///
+    /// ```
+    /// # use limpid_tokenizer::Tokenizer;
+    /// let texts = || vec!["to be or not to be".into()];
+    /// let tokenizer = Tokenizer::for_texts("char", &texts, &[], 1)?;
+    /// assert_eq!(tokenizer.decode(&tokenizer.encode("not to be")?)?, "not to be");
+    /// # Ok::<(), limpid_tokenizer::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If there is none of that name, or none can be learned.
+    pub fn for_texts<'a>(
+        name: &str,
+        texts: &dyn Fn() -> Vec<Cow<'a, str>>,
+        special: &[String],
+        threads: usize,
+    ) -> Result<Tokenizer, Error> {
+        let asked = match (name, name.strip_prefix("bpe:")) {
+            (_, Some(asked)) => Some(size(asked)?),
+            _ => None,
+        };
+        let learn = match name {
+            "char" => Learn::Plain(Kind::Char),
+            "word" => Learn::Plain(Kind::Word),
+            _ if name == "bpe" || asked.is_some() => Learn::Bpe(Split::Gpt2),
+            _ => return Tokenizer::known(name),
+        };
+        let texts = texts();
+        let vocab_size = match learn {
+            Learn::Plain(_) => LearnerOptions::ALL,
+            _ => asked.unwrap_or_else(|| suited(texts.iter().map(|text| text.len()).sum())),
+        };
+        let mut recipe = LearnerOptions::usual(learn, vocab_size, &[]);
+        recipe.special.extend_from_slice(special);
+        let mut learner = Learner::new(recipe)?;
+        learner.add(&texts, threads)?;
+        Ok(learner.finish(&mut |_, _| true)?.expect("nobody stops it"))
     }
 }
 
@@ -386,12 +480,14 @@ fn join(
 }
 
 #[cfg(test)]
+#[cfg(all(feature = "huggingface", feature = "tiktoken"))]
 mod tests {
     use super::*;
 
     fn learned(learn: Learn, size: usize, special: &[&str], text: &str, threads: usize) -> Result<Tokenizer, Error> {
         let special = special.iter().map(|token| token.to_string()).collect();
-        let mut learner = Learner::new(Recipe { learn, vocab_size: size, special, min_frequency: 1, newlines: true })?;
+        let mut learner =
+            Learner::new(LearnerOptions { learn, vocab_size: size, special, min_frequency: 1, newlines: true })?;
         learner.add(&[text], threads)?;
         Ok(learner.finish(&mut |_, _| true)?.unwrap())
     }
@@ -455,7 +551,7 @@ mod tests {
             assert_eq!(bin.decode(&own.encode(sample).unwrap()).unwrap(), sample);
             own.export(&dir, 1024).unwrap();
         }
-        for encoding in [crate::Encoding::Gpt2, crate::Encoding::Cl100k] {
+        for encoding in crate::Encoding::all().take(2) {
             std::fs::write(&ranks, Tokenizer::Bpe(encoding).to_tiktoken().unwrap()).unwrap();
             assert_eq!(Tokenizer::load(&ranks).unwrap(), Tokenizer::Bpe(encoding));
         }

@@ -8,8 +8,14 @@
 //! Read `vocabulary` for how a learned tokenizer looks things up, `words` for what a word is, `json` for the file; `split`,
 //! `ranks` and `pairs` for byte pairs, `learn` for training; then `foreign` for other programs' tokenizers, and `files`,
 //! `table` and `export` for where they come from and go to.
+//!
+//! Features, both on by default: `tiktoken` has the tables of OpenAI's encodings, `huggingface` runs other programs' tokenizers
+//! that are not byte-level byte pairs, and learns word pieces. What needs one that is off is an error that names it.
 
 mod bpe;
+#[cfg(feature = "huggingface")]
+mod build;
+#[cfg(feature = "huggingface")]
 mod engine;
 mod error;
 mod export;
@@ -39,7 +45,7 @@ pub use bpe::Encoding;
 pub use error::Error;
 pub use foreign::Foreign;
 pub use ids::{Remap, Statistics, from_one_based, statistics, to_one_based};
-pub use learn::{Learn, Learner, Recipe};
+pub use learn::{Learn, Learner, LearnerOptions};
 pub use split::Split;
 pub use stream::TextStream;
 pub use table::Table;
@@ -88,6 +94,9 @@ impl Tokenizer {
     pub fn named(name: &str) -> Result<Tokenizer, Error> {
         if let Some(encoding) = Encoding::named(name) {
             return Ok(Tokenizer::Bpe(encoding));
+        }
+        if bpe::ENCODINGS.contains(&name) {
+            return Err(Error::Feature { what: format!("the tokenizer {name}"), feature: "tiktoken" });
         }
         Err(match [Kind::Char, Kind::Word].into_iter().find(|kind| kind.name() == name) {
             Some(kind) => Error::Untrained { name: kind.name() },
@@ -412,6 +421,8 @@ fn write(path: &Path, text: &str) -> Result<(), Error> {
 }
 
 #[cfg(test)]
+#[cfg(all(feature = "huggingface", feature = "tiktoken"))]
 mod foreign_tests;
 #[cfg(test)]
+#[cfg(all(feature = "huggingface", feature = "tiktoken"))]
 mod tests;

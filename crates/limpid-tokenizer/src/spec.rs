@@ -2,34 +2,21 @@
 //!
 //! The crate trusts its files: a merge of two tokens whose sum is no token, a continuation shorter than its prefix or a
 //! broken character map panic in it or worse. So the file is read into a [`Spec`] here, everything the crate indexes
-//! with is looked up first, and its parts are built one by one. Random choices (dropout), padding and truncation are
+//! with is looked up first, and its parts are built one by one (`build`). Random choices (dropout), padding and truncation are
 //! left out: a text always gives the same ids, all of them.
 //!
 //! Read `foreign` next.
 
-use std::{
-    collections::{HashMap, HashSet},
-    fmt,
-};
+use std::{collections::HashMap, fmt};
 
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
-    de::{DeserializeOwned, MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer},
+    de::{MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer},
     ser::SerializeMap,
 };
 use serde_json::Value;
-use tokenizers::{
-    AddedToken, ModelWrapper, Normalizer, SplitDelimiterBehavior,
-    models::{bpe::BPE, unigram::Unigram, wordlevel::WordLevel, wordpiece::WordPiece},
-    normalizers::{self as norm, BertNormalizer, Lowercase, NFC, NFD, NFKC, NFKD, Nmt, Prepend, Replace, Strip},
-    pre_tokenizers::{self as pre, byte_level::ByteLevel, metaspace::Metaspace},
-};
 
-use super::{
-    Error,
-    engine::{Cut, Cutting, Engine, Expression, Steps, Swap, Whole},
-};
-use limpid_base::contain::contain;
+use super::Error;
 
 /// A tokenizer.json.
 #[derive(Serialize, Deserialize)]
@@ -214,105 +201,6 @@ pub(super) fn shown(value: &Value) -> String {
     }
 }
 
-/// Reads one step with the crate's own rules.
-fn step<T: DeserializeOwned>(name: &'static str, value: &Value) -> Result<T, Error> {
-    let long = |text: &str| text.len() > 4096;
-    let pattern = &value["pattern"];
-    if [&pattern["Regex"], &pattern["String"]].iter().any(|text| text.as_str().is_some_and(long)) {
-        return Err(part(name, "a pattern of at most 4,096 bytes", "a longer one"));
-    }
-    serde_json::from_value(value.clone())
-        .map_err(|error| part(name, "what this step needs", format!("{}: {error}", shown(value))))
-}
-
-const NORMALIZER: &str = "the normalizer";
-const PRE_TOKENIZER: &str = "the pre_tokenizer";
-
-/// GPT-2's way of cutting, as the crate writes it.
-const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
-
-fn expression(name: &'static str, pattern: &str) -> Result<Expression, Error> {
-    Expression::new(pattern).map_err(|error| part(name, "a regular expression", error.to_string()))
-}
-
-type Changes = Steps<dyn Normalizer + Send + Sync>;
-
-fn normalizer(value: &Value) -> Result<Option<Changes>, Error> {
-    let mut growth = 1usize;
-    let mut list: Vec<Box<dyn Normalizer + Send + Sync>> = Vec::new();
-    for (kind, value) in steps(NORMALIZER, value)? {
-        let text = value["content"].as_str().or(value["prepend"].as_str()).unwrap_or("");
-        growth = growth.saturating_mul(if kind == "ByteLevel" { 2 } else { text.len() + 1 });
-        list.push(match kind {
-            "NFC" => Box::new(NFC),
-            "NFD" => Box::new(NFD),
-            "NFKC" => Box::new(NFKC),
-            "NFKD" => Box::new(NFKD),
-            "Nmt" => Box::new(Nmt),
-            "Lowercase" => Box::new(Lowercase),
-            "StripAccents" => Box::new(norm::StripAccents),
-            "ByteLevel" => Box::new(norm::ByteLevel),
-            "BertNormalizer" => Box::new(step::<BertNormalizer>(NORMALIZER, value)?),
-            "Strip" => Box::new(step::<Strip>(NORMALIZER, value)?),
-            "Replace" => {
-                let replace = step::<Replace>(NORMALIZER, value)?;
-                match value["pattern"]["Regex"].as_str() {
-                    Some(pattern) => Box::new(Swap(expression(NORMALIZER, pattern)?, replace.content)),
-                    None => Box::new(replace),
-                }
-            }
-            "Prepend" => Box::new(step::<Prepend>(NORMALIZER, value)?),
-            // Precompiled is SentencePiece's binary map, which the crate follows out of bounds where it is damaged.
-            _ => return Err(part(NORMALIZER, "steps limpid can check (all of HuggingFace's but Precompiled)", kind)),
-        });
-    }
-    // Each step may make a text longer by as much as it puts in.
-    if growth > 4096 {
-        return Err(part(NORMALIZER, "replacements of a few letters", "long ones, one upon the other"));
-    }
-    Ok((!list.is_empty()).then(|| Steps(list.into())))
-}
-
-fn pre_tokenizer(value: &Value) -> Result<Option<Steps<Cutting>>, Error> {
-    const NAME: &str = PRE_TOKENIZER;
-    let one = |(kind, value): (&str, &Value)| -> Result<Vec<Box<Cutting>>, Error> {
-        Ok(vec![match kind {
-            "ByteLevel" => {
-                let bytes = step::<ByteLevel>(NAME, value)?;
-                let (behavior, invert, blank) = (SplitDelimiterBehavior::Isolated, false, bytes.add_prefix_space);
-                let own = bytes.use_regex.then_some(Cut { pattern: expression(NAME, GPT2)?, behavior, invert, blank });
-                let blank = bytes.add_prefix_space && own.is_none();
-                let letters = Box::new(bytes.use_regex(false).add_prefix_space(blank));
-                return Ok(own.into_iter().map(|cut| Box::new(cut) as Box<Cutting>).chain([letters as _]).collect());
-            }
-            "Split" => {
-                let split = step::<pre::split::Split>(NAME, value)?;
-                let (behavior, invert, blank) = (split.behavior, split.invert, false);
-                match value["pattern"]["Regex"].as_str() {
-                    Some(pattern) => Box::new(Cut { pattern: expression(NAME, pattern)?, behavior, invert, blank }),
-                    None => Box::new(split),
-                }
-            }
-            "Digits" => Box::new(step::<pre::digits::Digits>(NAME, value)?),
-            "Metaspace" => Box::new(step::<Metaspace>(NAME, value)?),
-            "Punctuation" => Box::new(step::<pre::punctuation::Punctuation>(NAME, value)?),
-            "CharDelimiterSplit" => Box::new(step::<pre::delimiter::CharDelimiterSplit>(NAME, value)?),
-            "BertPreTokenizer" => Box::new(pre::bert::BertPreTokenizer),
-            "Whitespace" => Box::new(pre::whitespace::Whitespace {}),
-            "WhitespaceSplit" => Box::new(pre::whitespace::WhitespaceSplit),
-            "UnicodeScripts" => Box::new(pre::unicode_scripts::UnicodeScripts::new()),
-            _ => return Err(part(NAME, "a step that HuggingFace's crate has and limpid reads", kind)),
-        }])
-    };
-    let all = steps(NAME, value)?;
-    if all.iter().filter(|(kind, _)| *kind == "ByteLevel").count() > 1 {
-        return Err(part(NAME, "bytes made letters once", "several ByteLevel steps"));
-    }
-    let list: Vec<Box<Cutting>> =
-        all.into_iter().map(one).collect::<Result<Vec<_>, Error>>()?.into_iter().flatten().collect();
-    Ok((!list.is_empty()).then(|| Steps(list.into())))
-}
-
 impl Spec {
     /// A tokenizer of this model, with nothing round it.
     pub(super) fn of(model: Model) -> Spec {
@@ -385,116 +273,5 @@ impl Spec {
             _ => return None,
         };
         tokens.iter().position(|token| token.as_deref() == Some(name)).map(|id| id as u32)
-    }
-
-    /// Builds the crate's tokenizer. `self` has passed [`tokens`](Spec::tokens).
-    pub(super) fn build(self) -> Result<Engine, Error> {
-        contain(|| self.build_unguarded()).unwrap_or_else(|panic| Err(refused(panic.into())))
-    }
-
-    fn build_unguarded(self) -> Result<Engine, Error> {
-        if self.version != "1.0" {
-            return Err(part("the version", "1.0", self.version));
-        }
-        let (normalizer, pre_tokenizer) = (normalizer(&self.normalizer)?, pre_tokenizer(&self.pre_tokenizer)?);
-        let added = self.added_tokens;
-        let leaves_out = self.model.unk_token.is_none();
-        let model = model(self.model)?;
-        let mut new = Engine::new(Whole { leaves_out: leaves_out && matches!(model, ModelWrapper::BPE(_)), model });
-        new.with_normalizer(normalizer).map_err(refused)?;
-        new.with_pre_tokenizer(pre_tokenizer);
-        let tokens = added.iter().map(|a| AddedToken {
-            content: a.content.clone(),
-            single_word: a.single_word,
-            lstrip: a.lstrip,
-            rstrip: a.rstrip,
-            normalized: a.normalized,
-            special: a.special,
-        });
-        new.add_tokens(tokens).map_err(refused)?;
-        // The crate numbers added tokens itself, after the model's.
-        for Added { id, content, .. } in &added {
-            let given = new.token_to_id(content).map(u64::from);
-            if given != Some(*id) {
-                let found = format!("{content:?} with id {id}, where {given:?} is next");
-                return Err(part("added_tokens", "tokens of the model, or ids that go on after its own", found));
-            }
-        }
-        Ok(new)
-    }
-}
-
-fn refused(error: Box<dyn std::error::Error + Send + Sync>) -> Error {
-    part("the tokenizer", "what HuggingFace's crate can run", error.to_string())
-}
-
-fn model(model: Model) -> Result<ModelWrapper, Error> {
-    let spec = Spec::of(model);
-    let kind = spec.kind().to_string();
-    let model = spec.model;
-    let needs = |what| part("the model", what, format!("a {kind} model without"));
-    if let ("Unigram", Vocab::Scores(list)) = (kind.as_str(), &model.vocab) {
-        if list.iter().any(|(token, score)| token.is_empty() || !score.is_finite()) {
-            return Err(part("the vocabulary", "tokens of at least one letter, with finite scores", "another"));
-        }
-        let Vocab::Scores(list) = model.vocab else { return Err(needs("scores")) };
-        return Ok(Unigram::from(list, model.unk_id, model.byte_fallback == Some(true)).map_err(refused)?.into());
-    }
-    let Vocab::Ids(pairs) = model.vocab else { return Err(needs("an object of tokens and ids")) };
-    match kind.as_str() {
-        "BPE" => {
-            let prefix = model.continuing_subword_prefix.unwrap_or_default();
-            let merges = model.merges.ok_or_else(|| needs("merges"))?;
-            let known: HashSet<&str> = pairs.iter().map(|(token, _)| token.as_str()).collect();
-            let mut sum = String::new();
-            for (i, Merge(a, b)) in merges.iter().enumerate() {
-                sum.clear();
-                sum += a;
-                sum += b.strip_prefix(&*prefix).ok_or_else(|| {
-                    part("merges", "a continuation with its prefix", format!("{b:?} in merge {i}, without {prefix:?}"))
-                })?;
-                if let Some(lacks) = [a, b, &sum].into_iter().find(|token| !known.contains(token.as_str())) {
-                    let found = format!("{lacks:?} of merge {i} ({a:?} {b:?}), which has no id");
-                    return Err(part("merges", "tokens of the vocabulary", found));
-                }
-            }
-            let vocab: tokenizers::models::bpe::Vocab = pairs.into_iter().map(|(t, id)| (t, id as u32)).collect();
-            let merges = merges.into_iter().map(|Merge(a, b)| (a, b)).collect();
-            let mut builder = BPE::builder()
-                .vocab_and_merges(vocab, merges)
-                .fuse_unk(model.fuse_unk == Some(true))
-                .byte_fallback(model.byte_fallback == Some(true))
-                .ignore_merges(model.ignore_merges == Some(true));
-            if let Some(unk) = model.unk_token {
-                builder = builder.unk_token(unk);
-            }
-            if !prefix.is_empty() {
-                builder = builder.continuing_subword_prefix(prefix);
-            }
-            if let Some(suffix) = model.end_of_word_suffix.filter(|suffix| !suffix.is_empty()) {
-                builder = builder.end_of_word_suffix(suffix);
-            }
-            Ok(builder.build().map_err(refused)?.into())
-        }
-        "WordPiece" => {
-            let longest = model.max_input_chars_per_word.unwrap_or(100);
-            if longest > 500 {
-                return Err(part("max_input_chars_per_word", "at most 500", longest.to_string()));
-            }
-            let vocab: tokenizers::models::bpe::Vocab = pairs.into_iter().map(|(t, id)| (t, id as u32)).collect();
-            let builder = WordPiece::builder()
-                .vocab(vocab)
-                .unk_token(model.unk_token.unwrap_or_else(|| "[UNK]".into()))
-                .continuing_subword_prefix(model.continuing_subword_prefix.unwrap_or_else(|| "##".into()))
-                .max_input_chars_per_word(longest);
-            Ok(builder.build().map_err(refused)?.into())
-        }
-        "WordLevel" => {
-            let vocab = pairs.into_iter().map(|(t, id)| (t, id as u32)).collect();
-            let unknown = model.unk_token.unwrap_or_else(|| "<unk>".into());
-            Ok(WordLevel::builder().vocab(vocab).unk_token(unknown).build().map_err(refused)?.into())
-        }
-        "Unigram" => Err(needs("tokens with scores")),
-        other => Err(part("the model", "a BPE, WordPiece, WordLevel or Unigram model", other)),
     }
 }

@@ -492,7 +492,7 @@ fn a_stream_learns_what_a_text_does() {
     let learn = |kind: Kind, threads: usize, blocks: usize, vocab_size: usize| {
         let (learn, special) = (Learn::Plain(kind), vec!["<UNK>".to_string()]);
         let mut learner =
-            Learner::new(Recipe { learn, vocab_size, special, min_frequency: 1, newlines: true }).unwrap();
+            Learner::new(LearnerOptions { learn, vocab_size, special, min_frequency: 1, newlines: true }).unwrap();
         let mut rest = text.as_str();
         while !rest.is_empty() {
             // blocks that end with a line
@@ -528,7 +528,8 @@ fn newlines_and_unknown_words_are_a_choice() {
     let learn = |text: &str, special: &[&str], newlines: bool| {
         let special = special.iter().map(|token| token.to_string()).collect();
         let learn = Learn::Plain(Kind::Word);
-        let mut learner = Learner::new(Recipe { learn, vocab_size: 100, special, min_frequency: 1, newlines }).unwrap();
+        let mut learner =
+            Learner::new(LearnerOptions { learn, vocab_size: 100, special, min_frequency: 1, newlines }).unwrap();
         learner.add(&[text], 2).unwrap();
         learner.finish(&mut |_, _| true).unwrap().unwrap()
     };

@@ -177,9 +177,11 @@ impl TrainError {
             TrainError::Taken { path, found } => return found.settings(path),
             TrainError::Differs { path, .. } => return vec!["out".into(), format!("from {}", path.display())],
             TrainError::Data(error) => return error.settings(),
-            TrainError::Config(_) | TrainError::Checkpoint(_) | TrainError::Backend(_) | TrainError::Purpose { .. } => {
-                &[]
-            }
+            TrainError::Config(_)
+            | TrainError::Checkpoint(_)
+            | TrainError::Corpus(_)
+            | TrainError::Backend(_)
+            | TrainError::Purpose { .. } => &[],
         };
         names.iter().map(ToString::to_string).collect()
     }

@@ -1,5 +1,40 @@
 //! limpid: a GPT that you can see through.
 //!
+//! [`Lm`] is a model as a whole, from files or from training. It writes, judges, shows its inside, and is saved for other programs.
+//!
+//! ```
+//! use limpid::checkpoint::Format;
+//! use limpid::generate::Options;
+//! use limpid::train::{Control, Recipe, RunSettings};
+//! use limpid::{Pooling, Training};
+//!
+//! let text = "to be or not to be, that is the question. ".repeat(40);
+//! let recipe = Recipe { steps: 10, batch_size: 4, context: 32, ..RunSettings::preset("nano")?.recipe };
+//! let lm = Training::preset("nano")?.recipe(recipe).text(text).run(|_| Control::Continue)?.lm; // or Lm::open("runs/x")?
+//!
+//! let sample = lm.generate("to be", &Options::default())?;
+//! let likelihood = lm.score("to be or", " not to be")?;
+//! let vector = lm.embed("that is the question", Pooling::Mean)?;
+//! let pattern = lm.trace("to be or not", |trace| trace.get("blocks.0.attn.hook_pattern"))?;
+//! # assert!(likelihood.total < 0.0 && vector.len() == lm.config().d_model && pattern.axes[0] == "batch");
+//! # assert!(!sample.tokens.is_empty());
+//! # let folder = std::env::temp_dir().join(format!("limpid-face-{}", std::process::id()));
+//! # let path = folder.join("model.gguf");
+//! # std::fs::create_dir_all(&folder)?;
+//! lm.save(&path, Format::Gguf)?;
+//! # std::fs::remove_dir_all(&folder)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! `examples/` has six short programs: generate, stream, train on one's own text, look inside, convert, watch a backend.
+//!
+//! # Features
+//!
+//! All are on by default; what needs one that is off is an error that names it. `huggingface`: other programs' tokenizers that are not
+//! byte-level byte pairs. `tiktoken`: the tables of OpenAI's encodings (gpt2, cl100k_base, o200k_base). `parquet`: parquet files as text.
+//!
+//! # The parts
+//!
 //! A transformer is a list of ops, an op runs in two directions, and a backend is whoever runs ops. The modules, in the
 //! order to read them: [`config`] says which transformer; [`ops`] is what happens; [`model`] builds the list; [`backend`]
 //! runs it; [`tokenizer`] and [`data`] bring text; [`train`], [`generate`], [`evaluate`] and [`trace`] join a model with
@@ -24,9 +59,17 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod error;
 pub mod generate;
+mod lm;
+pub mod trace;
+mod training;
 
-pub use limpid_base::{contain, files, nearest, plural};
+pub use error::Error;
+pub use lm::{Lm, Pooling};
+pub use training::{Trained, Training};
+
+pub use limpid_base::{contain, files, nearest, plural, units};
 pub use limpid_checkpoint as checkpoint;
 pub use limpid_core::{backend, config, model, names, ops};
 pub use limpid_tokenizer as tokenizer;
@@ -39,13 +82,7 @@ pub mod data {
     pub use limpid_train::batches::*;
 }
 
-/// Looking inside: every tensor of one run, by name; printed, and saved.
-pub mod trace {
-    pub use limpid_checkpoint::trace::{save, tensors};
-    pub use limpid_core::trace::*;
-}
-
 /// README's example, run by `cargo test`.
-#[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../README.md")]
 #[cfg(doctest)]
 pub struct Readme;

@@ -170,7 +170,7 @@ fn merged_is_unmerged_within_rounding_and_comes_back_bit_for_bit() {
 
 #[test]
 fn adapters_of_peft_give_its_logits() {
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/peft");
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/peft");
     let mut cases: Vec<PathBuf> = fs::read_dir(fixtures).unwrap().map(|e| e.unwrap().path()).collect();
     cases.sort();
     assert!(cases.len() >= 4);

@@ -44,7 +44,7 @@ impl Drop for Folder {
 }
 
 fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
 }
 
 fn out<'a>(name: &str, dtype: Dtype, shape: &[usize], values: &'a [f32]) -> Out<'a> {

@@ -268,7 +268,7 @@ fn a_sample_is_what_its_seed_and_number_say() {
     let (sample, events) = run(&mut session, &tokenizer, &prompt, &greedy);
     let mut tokens = prompt.clone();
     let steps: Vec<_> =
-        events.iter().filter_map(|e| if let Event::Step(step) = e { Some(step) } else { None }).collect();
+        events.iter().filter_map(|e| if let Event::Choice(choice) = e { Some(choice) } else { None }).collect();
     assert_eq!(steps.len(), sample.tokens.len());
     for (token, step) in sample.tokens.iter().zip(steps) {
         let rows = full(&config, &tokens, |model| Box::new(Cpu::new(model, 2)));

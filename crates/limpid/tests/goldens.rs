@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 
 /// A table of the fixture; rows may differ in length.
 fn printed(key: &str) -> Vec<Vec<f64>> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/seeds.json");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/seeds.json");
     let text = fs::read_to_string(path).unwrap_or_else(|e| panic!("{path}: {e}"));
     let all: serde_json::Value = serde_json::from_str(&text).unwrap();
     serde_json::from_value(all[key].clone()).unwrap_or_else(|e| panic!("{key}: {e}"))
@@ -72,7 +72,7 @@ fn zero_to_hero(look: impl Fn(&Trace)) {
 
 #[test]
 fn the_fixture_says_where_it_is_from() {
-    let text = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/seeds.json")).unwrap();
+    let text = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/seeds.json")).unwrap();
     assert!(text.trim_start_matches(['{', '\n', ' ']).starts_with("\"source\": \"Numbers as printed in S1"));
     let all: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(all["columns"], serde_json::json!(columns()));

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 const TOLERANCE: f32 = 1e-4;
 
 fn fixtures(folder: &str) -> Vec<PathBuf> {
-    let path = format!("{}/../../fixtures/{folder}", env!("CARGO_MANIFEST_DIR"));
+    let path = format!("{}/fixtures/{folder}", env!("CARGO_MANIFEST_DIR"));
     let entries = std::fs::read_dir(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
     let mut all: Vec<PathBuf> = entries.map(|e| e.unwrap().path()).filter(|p| p.is_dir()).collect();
     all.sort();
@@ -120,7 +120,7 @@ fn models_of_transformers_give_its_numbers() {
 
 #[test]
 fn what_limpid_has_not_is_refused_by_key() {
-    let readme = format!("{}/../../fixtures/hf-refused/README.md", env!("CARGO_MANIFEST_DIR"));
+    let readme = format!("{}/fixtures/hf-refused/README.md", env!("CARGO_MANIFEST_DIR"));
     let readme = std::fs::read_to_string(readme).unwrap();
     for case in fixtures("hf-refused") {
         let name = case.file_name().unwrap().to_str().unwrap();
@@ -276,7 +276,7 @@ fn convert(from: &Checkpoint, to: &Path, format: Format, dtype: &Dtype) -> Resul
 }
 
 fn llmc_file(name: &str) -> PathBuf {
-    PathBuf::from(format!("{}/../../fixtures/llmc/{name}", env!("CARGO_MANIFEST_DIR")))
+    PathBuf::from(format!("{}/fixtures/llmc/{name}", env!("CARGO_MANIFEST_DIR")))
 }
 
 /// llm.c's own check of itself, against the state that PyTorch left: logits, loss, and the gradient of every parameter.

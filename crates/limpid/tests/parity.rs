@@ -41,7 +41,7 @@ struct Fixture {
 
 impl Fixture {
     fn open(name: &'static str) -> Fixture {
-        let path = format!("{}/../../fixtures/{name}.safetensors", env!("CARGO_MANIFEST_DIR"));
+        let path = format!("{}/fixtures/{name}.safetensors", env!("CARGO_MANIFEST_DIR"));
         let bytes = std::fs::read(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
         let file = SafeTensors::deserialize(&bytes).unwrap();
         let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();

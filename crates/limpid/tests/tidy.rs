@@ -1,6 +1,7 @@
 //! The house's order, held by a test: which module may use which, who may print, who may be unsafe, that every
 //! file opens with what it is, and that no source grows past its budget.
 
+use limpid::names;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -339,4 +340,19 @@ fn the_contract_names_what_exists() {
     assert!(missing.is_empty(), "docs/contract.md names what is not there: {missing:#?}");
     assert_eq!(rows, (1..=352).collect::<Vec<_>>(), "every requirement has one row, in order");
     assert!(named > 250, "only {named} tests are named");
+}
+
+/// docs/names.md has the table of names.
+#[test]
+fn the_page_of_names_is_the_table() {
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/names.md")).unwrap();
+    for entry in names::TABLE {
+        let symbol = entry.symbol.replace("{}", "⁽ℓ⁾");
+        let cells = [entry.name, &symbol, entry.lens, entry.hf, entry.llmc, entry.axes, entry.about];
+        let line = format!(
+            "| `{}` | {} | {} | {} | {} | {} | {} |",
+            cells[0], cells[1], cells[2], cells[3], cells[4], cells[5], cells[6]
+        );
+        assert!(page.contains(&line), "docs/names.md lacks the line\n{line}");
+    }
 }

@@ -4,7 +4,7 @@ use super::doctor::{PASSES, READINGS};
 use super::train::{extra_work, step_flops};
 use super::{fits, peak_rss, program, trainable};
 use crate::options::{self, Asked, MachineOptions, ModelOptions};
-use crate::{show, source};
+use crate::show;
 use anyhow::Result;
 use limpid::backend::cpu::roof::Roof;
 use limpid::data::{Batches, Objective, Tokens};
@@ -241,10 +241,11 @@ fn decode(args: &DecodeArgs) -> Result<()> {
 
 /// The best of three, of one text in memory.
 fn encode(args: EncodeArgs) -> Result<()> {
-    let text = source::text(&args.data)?;
-    let tokenizer = source::tokenizer(&args.tokenizer, &|| vec![text.as_str().into()], &[])?;
-    let megabytes = text.len() as f64 / 1e6;
+    let text = limpid::data::source::text(&args.data)?;
     let threads = options::threads(args.threads);
+    let tokenizer =
+        limpid::tokenizer::Tokenizer::for_texts(&args.tokenizer, &|| vec![text.as_str().into()], &[], threads)?;
+    let megabytes = text.len() as f64 / 1e6;
     tokenizer.encode("the tables are made")?;
     let rate = |threads: usize| -> Result<(f64, usize)> {
         let (mut best, mut tokens) = (f64::MAX, 0);

@@ -90,8 +90,7 @@ pub fn run(args: Args) -> Result<()> {
     let tokenizer = match args.tokenizer.as_deref() {
         None => source.tokenizer.clone(),
         Some("none") => None,
-        Some(name) if Path::new(name).is_file() => Some(Tokenizer::load(name)?),
-        Some(name) => Some(Tokenizer::named(name)?),
+        Some(name) => Some(Tokenizer::known(name)?),
     };
     if let Some(t) = tokenizer.as_ref().filter(|t| t.vocab_size() > source.config.vocab_size) {
         bail!(
@@ -100,11 +99,7 @@ pub fn run(args: Args) -> Result<()> {
             source.config.vocab_size
         );
     }
-    let stored = args.dtype.clone().unwrap_or(match (source.dtype(), format) {
-        (Dtype::Q8_0, format) if format != Format::Gguf => Dtype::F32, // no other has such blocks
-        (Dtype::F16, Format::Llmc) => Dtype::F32,
-        (dtype, _) => dtype,
-    });
+    let stored = args.dtype.clone().unwrap_or(source.dtype().in_format(format));
     let start = Instant::now();
     let model = outline(&source.config)?;
     let values = |param: &Param| source.values(&model, param).expect("checked when it was opened").into_owned();

@@ -3,7 +3,7 @@
 use super::{peak_rss, train};
 use crate::options::{self, DataOptions, Interrupted, Usage};
 use crate::show::{self, Progress};
-use crate::source::{self, Read};
+use crate::source;
 use anyhow::{Result, bail};
 use limpid::data::{self, CorpusError, Counts, DocumentReader, Manifest, Plan, Shard, Tokens};
 use limpid::ops::random;
@@ -92,12 +92,8 @@ pub fn run(args: Args) -> Result<()> {
     match args.what {
         What::Prepare(args) => prepare(args),
         What::Info(args) => info(&args),
-        What::Stories { size } => show::out(&source::text(&format!("builtin:stories:{size}"))?),
+        What::Stories { size } => show::out(&data::source::text(&format!("builtin:stories:{size}"))?),
     }
-}
-
-fn tokenizer(name: &str) -> Result<Tokenizer> {
-    Ok(if Path::new(name).is_file() { Tokenizer::load(Path::new(name))? } else { Tokenizer::named(name)? })
 }
 
 fn prepare(args: Prepare) -> Result<()> {
@@ -105,7 +101,7 @@ fn prepare(args: Prepare) -> Result<()> {
         bail!(Usage("--val-fraction must be at least 0 and less than 1, --shard-tokens at least 1".into()));
     }
     super::room::for_text(options::threads(args.threads))?;
-    let tokenizer = tokenizer(&args.tokenizer)?;
+    let tokenizer = Tokenizer::known(&args.tokenizer)?;
     let inputs = data::find(&args.inputs, args.reading.stdin())?;
     let total: u64 = inputs.iter().map(|input| input.bytes).sum();
     let threads = options::threads(args.threads);
@@ -151,7 +147,7 @@ fn prepare(args: Prepare) -> Result<()> {
             "tok_s": last.encoded as f64 / seconds, "bytes_s": last.encoded_bytes as f64 / seconds, "peak_rss_bytes": peak_rss(),
         }));
     }
-    let left = source::left_out(manifest.empty, manifest.bad, &complaints);
+    let left = data::source::left_out(manifest.empty, manifest.bad, &complaints);
     show::say(format_args!(
         "{}, {}, {} of text{left}",
         show::plural(all.documents, "document"),
@@ -177,7 +173,7 @@ fn info(args: &Info) -> Result<()> {
     if args.check {
         bail!("{} has no manifest.json, so there are no checksums to hold it against", args.data);
     }
-    let files = source::shard_files(&args.data);
+    let files = data::source::shard_files(&args.data);
     if files.is_empty() { documents(args) } else { shards(args, &files) }
 }
 
@@ -263,7 +259,7 @@ fn samples(args: &Info, tokens: &Tokens, tokenizer: &Tokenizer) -> Result<Vec<St
 }
 
 fn shards(args: &Info, files: &[PathBuf]) -> Result<()> {
-    let tokenizer = tokenizer(&args.tokenizer)?;
+    let tokenizer = Tokenizer::known(&args.tokenizer)?;
     let opened: Result<Vec<Shard>, _> = files.iter().map(|path| Shard::open(path, None)).collect();
     let (opened, end) = (opened?, tokenizer.end_of_text());
     let last = opened.len().saturating_sub(1);
@@ -287,7 +283,7 @@ fn shards(args: &Info, files: &[PathBuf]) -> Result<()> {
 }
 
 fn documents(args: &Info) -> Result<()> {
-    let mut read = Read::new(std::slice::from_ref(&args.data), &args.reading)?;
+    let mut read = source::documents(std::slice::from_ref(&args.data), &args.reading)?;
     let (mut documents, mut bytes, mut longest, mut here) = (0u64, 0u64, 0u64, 0u64);
     // a sample of fixed size from a stream of unknown length: each has the same chance
     let mut kept: Vec<(u64, String)> = vec![];

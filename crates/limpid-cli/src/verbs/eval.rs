@@ -1,13 +1,13 @@
 //! `eval`: how well a model knows a text.
 
 use super::{adapted, finite, needs_head, open, prompt_ids, tokenizer};
-use crate::chat;
 use crate::options::{DataOptions, MachineOptions, Usage};
 use crate::show;
-use crate::source::{self, Text};
+use crate::source::{self, NEEDS_CAUSAL};
 use anyhow::{Context, Result, bail};
 use limpid::checkpoint::Checkpoint;
 use limpid::config::Mask;
+use limpid::data::source::About;
 use limpid::data::{Documents, Objective, Windows};
 use limpid::evaluate;
 use limpid::generate;
@@ -85,17 +85,20 @@ pub fn run(args: Args) -> Result<()> {
         _ => bail!(Usage("give --data FILE, or --prompt TEXT and --continuation TEXT".into())),
     };
     let tokenizer = tokenizer(&checkpoint)?;
-    let (ids, text, documents) = match chat::open(data, 0.0, args.reading.skip_bad)? {
-        Some(_) if checkpoint.config.mask != Mask::Causal => bail!("{}", chat::NEEDS_CAUSAL),
+    let mut text = source::source(data, &args.reading, args.machine.threads());
+    text.val_fraction = 0.0;
+    let (ids, text, documents) = match source::worded(text.conversations())? {
+        Some(_) if checkpoint.config.mask != Mask::Causal => bail!("{NEEDS_CAUSAL}"),
         Some(chat) => {
             let (ids, _) = chat.tokens(tokenizer)?;
             let answers: Vec<u32> = (0..ids.len()).filter(|i| ids.counted(*i)).map(|i| ids.id(i)).collect();
             let bytes = tokenizer.decode_bytes(&answers)?.len() as u64;
-            let text = Text { bytes, unknown: chat.unknown(tokenizer), ..Text::default() };
+            let mut text = About::default();
+            (text.bytes, text.unknown) = (bytes, chat.unknown(tokenizer));
             (ids, text, Documents { whole: true, cross: false })
         }
         None => {
-            let (ids, text) = source::whole(data, tokenizer, &args.reading, args.machine.threads())?;
+            let (ids, text) = source::worded(text.whole(tokenizer))?;
             (ids, text, Documents::default())
         }
     };

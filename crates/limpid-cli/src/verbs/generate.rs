@@ -4,14 +4,13 @@ use super::{adapted, needs_head, open, prompt_ids, tokenizer};
 use crate::options::{MachineOptions, Usage};
 use crate::{show, source};
 use anyhow::{Context, Result, bail};
-use limpid::backend::Backend;
 use limpid::checkpoint::{CHAT_TEMPLATE, Checkpoint};
 use limpid::config::{Mask, Positions};
 use limpid::data::chat::{self, Message, Role};
 use limpid::data::check_ids;
-use limpid::generate::{Event, Options, Overflow, Sampler, Session, generate};
+use limpid::generate::{self, Event, Options, Overflow, Sampler, Session};
 use limpid::model::Use;
-use limpid::ops::{Batch, IGNORE, Space};
+use limpid::trace;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
@@ -141,11 +140,9 @@ pub fn run(args: Args) -> Result<()> {
         (None, None) => {
             let tokenizer = tokenizer(&checkpoint)?;
             text = args.prompt.as_deref().map(source::prompt).transpose()?.unwrap_or_default();
-            match (text.is_empty(), tokenizer.bos().or(tokenizer.end_of_text())) {
-                (false, _) => prompt_ids(&checkpoint, &text)?,
-                (true, Some(end)) => vec![end],
-                // a text begins where another ends
-                (true, None) => tokenizer.encode("\n").context(
+            match text.is_empty() {
+                false => prompt_ids(&checkpoint, &text)?,
+                true => generate::start_ids(tokenizer).context(
                     "without a prompt the model begins after a newline, which its tokenizer lacks: give --prompt",
                 )?,
             }
@@ -167,12 +164,12 @@ pub fn run(args: Args) -> Result<()> {
             show::out(if args.no_echo { "" } else { &text })?;
         }
         let mut broken = None;
-        let written = generate(&mut session, tokenizer, &prompt, &options, &mut |event| {
+        let written = generate::generate(&mut session, tokenizer, &prompt, &options, &mut |event| {
             match event {
                 Event::Piece { text } if !args.json => broken = show::out(&text).err(),
                 Event::Piece { .. } => {}
                 Event::Cropped { .. } => cropped = true,
-                Event::Step(step) => {
+                Event::Choice(step) => {
                     let others: Vec<String> = step
                         .candidates
                         .iter()
@@ -273,7 +270,7 @@ pub fn sample(
             *printed = show::out(text);
         }
     };
-    let written = generate(&mut session, Some(tokenizer), &start, &options, &mut |event| {
+    let written = generate::generate(&mut session, Some(tokenizer), &start, &options, &mut |event| {
         if let Event::Piece { text } = event {
             print(&text);
         }
@@ -297,29 +294,14 @@ fn fill(args: &Args, checkpoint: &Checkpoint, prompt: &[u32]) -> Result<()> {
         bail!("the prompt has {} tokens, the model's context_length is {context}: shorten it", prompt.len());
     }
     let (model, mut cpu) = open(checkpoint, Use::Inspect { batch: 1, context: prompt.len() }, &args.machine)?;
-    let targets = vec![IGNORE; prompt.len()];
-    let mut batch = Batch::of_sequences(prompt.to_vec(), targets, prompt.len());
-    if checkpoint.config.n_segment > 0 {
-        batch.segments = vec![0; prompt.len()];
-    }
-    cpu.feed(&batch)?;
-    cpu.forward(&model.ops)?;
-    let probs = model.tensor("probs").map(|t| t.slot).context("an inspected model has probabilities")?;
-    debug_assert_eq!(probs.space, Space::Stat);
-    let (all, v) = (cpu.read(probs)?, checkpoint.config.vocab_size);
-    let (mut filled, mut found) = (prompt.to_vec(), vec![]);
-    for (n, _) in prompt.iter().enumerate().filter(|(_, id)| **id == mask) {
-        let mut ranked: Vec<(u32, f32)> = (0..).zip(all[n * v..(n + 1) * v].iter().copied()).collect();
-        ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
-        filled[n] = ranked[0].0;
-        let best = ranked.iter().take(5).map(|(id, p)| Ok((tokenizer.piece(*id)?, *p))).collect::<Result<Vec<_>>>()?;
-        found.push((n, best));
-    }
-    let text = tokenizer.decode(&filled)?;
+    let batch = trace::batch(&checkpoint.config, prompt, None, Some(mask))?;
+    let filled = generate::fill(&model, &mut cpu, tokenizer, &batch, mask)?;
+    let (text, found) = (filled.text, filled.masks);
     if args.json {
         let masks: Vec<_> =
             found.iter().map(|(n, best)| serde_json::json!({ "position": n, "candidates": best })).collect();
-        let sample = serde_json::json!({ "text": text, "tokens": filled, "finish_reason": "filled", "masks": masks });
+        let sample =
+            serde_json::json!({ "text": text, "tokens": filled.tokens, "finish_reason": "filled", "masks": masks });
         return show::json(&serde_json::json!({ "prompt_tokens": prompt.len(), "samples": [sample] }));
     }
     let mut lines = format!("{text}\n");

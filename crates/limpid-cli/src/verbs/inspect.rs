@@ -11,7 +11,6 @@ use limpid::checkpoint::is_part;
 use limpid::config::{Config, ConfigError, Mask};
 use limpid::data::check_ids;
 use limpid::model::{Model, Use, init};
-use limpid::ops::{Batch, IGNORE};
 use limpid::tokenizer::Tokenizer;
 use limpid::trace::table::{self, Masks};
 use limpid::trace::{self, Labelled, Row, Trace, save, tensors};
@@ -118,7 +117,17 @@ pub fn run(args: Args) -> Result<()> {
     }
     let (model, mut cpu, ids, tokenizer) = ready(&args)?;
     let tokenizer = tokenizer.as_ref();
-    let batch = batch(&model, &ids, args.segments.as_deref(), tokenizer)?;
+    match &args.segments {
+        Some(_) if model.config.n_segment == 0 => {
+            bail!("this model has no segment vectors (n_segment is 0): leave --segments out")
+        }
+        Some(segments) if segments.len() != ids.len() => {
+            bail!("--segments has {} numbers and the prompt {} tokens: give one for each", segments.len(), ids.len())
+        }
+        _ => {}
+    }
+    let mask = tokenizer.and_then(|tokenizer| tokenizer.special("[MASK]"));
+    let batch = trace::batch(&model.config, &ids, args.segments.as_deref(), mask)?;
     let others = args.listing || args.next || args.masks || args.similar.is_some();
     let named = !args.tensor.is_empty() || args.save.is_some();
     let table = args.table || args.params || !(others || named);
@@ -540,27 +549,4 @@ fn check(ids: &[u32], config: &Config) -> Result<()> {
         );
     }
     Ok(())
-}
-
-/// The ids as one sequence; the target of each is the next, of a mask whatever a masked model finds itself.
-fn batch(model: &Model, ids: &[u32], segments: Option<&[u32]>, tokenizer: Option<&Tokenizer>) -> Result<Batch> {
-    let causal = model.config.mask == Mask::Causal;
-    let mask = tokenizer.and_then(|t| t.special("[MASK]"));
-    let mut targets: Vec<u32> = if causal {
-        ids[1..].to_vec()
-    } else {
-        ids.iter().map(|id| if Some(*id) == mask { IGNORE } else { *id }).collect()
-    };
-    targets.resize(ids.len(), IGNORE);
-    let mut batch = Batch::of_sequences(ids.to_vec(), targets, ids.len());
-    match (segments, model.config.n_segment) {
-        (Some(_), 0) => bail!("this model has no segment vectors (n_segment is 0): leave --segments out"),
-        (Some(segments), _) if segments.len() != ids.len() => {
-            bail!("--segments has {} numbers and the prompt {} tokens: give one for each", segments.len(), ids.len())
-        }
-        (Some(segments), _) => batch.segments = segments.to_vec(),
-        (None, 0) => {}
-        (None, _) => batch.segments = vec![0; ids.len()],
-    }
-    Ok(batch)
 }

@@ -2,9 +2,10 @@
 
 use crate::options::{self, DataOptions, Interrupted, Usage, cores};
 use crate::show::{self, Progress};
-use crate::source::{self, Read};
-use anyhow::{Context, Result, bail};
-use limpid::tokenizer::{Kind, Learn, Learner, Recipe, Split, Tokenizer};
+use crate::source;
+use anyhow::{Result, bail};
+use limpid::data::source::left_out;
+use limpid::tokenizer::{Kind, Learn, Learner, LearnerOptions, Split, Tokenizer};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -63,39 +64,20 @@ const UNKNOWN: &str = "<UNK>";
 /// Text that is held at once.
 const BLOCK: usize = 32 << 20;
 
-/// What is learned, from the names people use.
-pub fn recipe(
-    kind: &str,
-    split: Split,
-    lowercase: bool,
-    vocab_size: Option<usize>,
-    special: &[String],
-) -> Result<Recipe> {
-    let learn = match kind {
-        "bpe" => Learn::Bpe(split),
-        "wordpiece" => Learn::WordPiece { lowercase },
-        "char" => Learn::Plain(Kind::Char),
-        _ => Learn::Plain(Kind::Word),
-    };
-    let usual: &[&str] = match learn {
-        _ if !special.is_empty() => &[],
-        Learn::Bpe(_) => &["<|endoftext|>"],
-        Learn::WordPiece { .. } => &["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
-        Learn::Plain(Kind::Word) => &[UNKNOWN],
-        Learn::Plain(Kind::Char) => &[],
-    };
-    let plain = matches!(learn, Learn::Plain(_));
-    let Some(vocab_size) = vocab_size.or(plain.then_some(1 << 24)) else {
-        bail!("--vocab-size N is needed: how many tokens, for example 8192");
-    };
-    let special = special.iter().cloned().chain(usual.iter().map(|token| token.to_string())).collect();
-    Ok(Recipe { learn, vocab_size, special, min_frequency: if plain { 1 } else { 2 }, newlines: true })
-}
-
 pub fn run(args: Args) -> Result<()> {
     let start = Instant::now();
     super::room::for_text(cores())?;
-    let mut recipe = recipe(&args.kind, args.split, args.lowercase, args.vocab_size, &args.special)?;
+    let learn = match args.kind.as_str() {
+        "bpe" => Learn::Bpe(args.split),
+        "wordpiece" => Learn::WordPiece { lowercase: args.lowercase },
+        "char" => Learn::Plain(Kind::Char),
+        _ => Learn::Plain(Kind::Word),
+    };
+    let all = matches!(learn, Learn::Plain(_)).then_some(LearnerOptions::ALL);
+    let Some(vocab_size) = args.vocab_size.or(all) else {
+        bail!("--vocab-size N is needed: how many tokens, for example 8192");
+    };
+    let mut recipe = LearnerOptions::usual(learn, vocab_size, &args.special);
     recipe.min_frequency = args.min_frequency.unwrap_or(recipe.min_frequency);
     recipe.newlines = args.newlines;
     if args.kind != "word" && (args.unk.is_some() || !args.newlines) {
@@ -105,7 +87,7 @@ pub fn run(args: Args) -> Result<()> {
         recipe.special.retain(|token| token != UNKNOWN);
     }
     let format = super::tokenize::format(args.format.as_deref(), &args.out)?;
-    let mut read = Read::new(&args.inputs, &args.reading)?;
+    let mut read = source::documents(&args.inputs, &args.reading)?;
     let (files, total) = (read.documents.inputs().len(), read.documents.size());
     let threads = options::threads(args.threads);
     let mut learner = Learner::new(recipe)?;
@@ -148,7 +130,7 @@ pub fn run(args: Args) -> Result<()> {
             "seconds": seconds, "written": written
         }));
     }
-    let left = source::left_out(read.documents.empty, read.documents.bad, &read.documents.complaints);
+    let left = left_out(read.documents.empty, read.documents.bad, &read.documents.complaints);
     let names: Vec<String> = written.iter().map(|path| path.display().to_string()).collect();
     show::out(&format!(
         "{} from {} of text in {}: {}{left}\n{}",
@@ -168,23 +150,4 @@ fn sentence(tokenizer: &Tokenizer, asked: Option<usize>) -> String {
         }
         None => String::new(),
     }
-}
-
-/// The size in `bpe:SIZE`.
-pub fn size(size: &str) -> Result<usize> {
-    let (digits, unit) = match size.to_lowercase().strip_suffix('k') {
-        Some(digits) => (digits.to_string(), 1 << 10),
-        None => (size.to_string(), 1),
-    };
-    let found = digits.parse::<usize>().ok().and_then(|n| n.checked_mul(unit));
-    found.with_context(|| format!("`bpe:{size}`: the size of the vocabulary is a number like bpe:4096 or bpe:8k"))
-}
-
-/// A tokenizer learned from texts in memory, with more special tokens.
-pub fn tokenizer<T: AsRef<str>>(kind: &str, size: Option<usize>, texts: &[T], special: &[&str]) -> Result<Tokenizer> {
-    let mut recipe = recipe(kind, Split::Gpt2, false, size, &[])?;
-    recipe.special.extend(special.iter().map(|token| token.to_string()));
-    let mut learner = Learner::new(recipe)?;
-    learner.add(texts, cores())?;
-    learner.finish(&mut |_, _| true)?.context("training the tokenizer was stopped")
 }

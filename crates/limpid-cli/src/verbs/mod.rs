@@ -24,7 +24,7 @@ use crate::show;
 use anyhow::{Result, bail};
 use limpid::backend::Cpu;
 use limpid::checkpoint::Checkpoint;
-use limpid::config::{Config, ConfigError, Mask};
+use limpid::config::{Config, ConfigError};
 use limpid::model::{Model, Tuning, Use};
 use limpid::tokenizer::Tokenizer;
 use limpid::train::Recipe;
@@ -181,14 +181,10 @@ pub fn needs_head(checkpoint: &Checkpoint) -> Result<()> {
     }
 }
 
-/// The ids of a prompt: after the token that every text of the model began with, if there is one; for a model that sees
-/// both ways, between the tokens that were round every text.
+/// The ids of a prompt, as the model expects it.
 pub fn prompt_ids(checkpoint: &Checkpoint, text: &str) -> Result<Vec<u32>> {
     let tokenizer = tokenizer(checkpoint)?;
-    Ok(match checkpoint.config.mask {
-        Mask::Causal => tokenizer.bos().into_iter().chain(tokenizer.encode(text)?).collect(),
-        _ => tokenizer.encode_for_model(text)?,
-    })
+    Ok(limpid::generate::prompt_ids(tokenizer, checkpoint.config.mask, text)?)
 }
 
 /// Ids as `--tokens` takes them: 1,2,3.

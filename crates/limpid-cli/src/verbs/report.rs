@@ -2,9 +2,9 @@
 
 use crate::{options, show};
 use anyhow::{Context, Result, bail};
-use limpid::report::units::{count, duration};
 use limpid::report::{self, ReportError, RunRecord};
 use limpid::train::RECENT;
+use limpid::units::{count, duration};
 use std::path::{Path, PathBuf};
 
 /// Show what runs came to, finished or not: a page with their curves, that any browser opens, and a table.

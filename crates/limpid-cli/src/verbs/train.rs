@@ -2,16 +2,16 @@
 
 use super::doctor::READINGS;
 use super::{peak_rss, program, trainable};
-use crate::chat;
 use crate::dashboard::{self, Dashboard, Now};
 use crate::options::{self, Asked, DataOptions, Interrupted, MachineOptions, ModelOptions, TuningOptions, Usage};
 use crate::show::{self, Progress};
-use crate::source::{self, Corpus, Text, Wants};
+use crate::source::{self, NEEDS_CAUSAL};
 use anyhow::{Context, Result, bail};
 use limpid::backend::cpu::roof::Roof;
 use limpid::checkpoint::{CHAT_TEMPLATE, Checkpoint, adapter};
 use limpid::config::{Config, Mask, Preset};
 use limpid::data::chat::{MARKERS, is_template, template};
+use limpid::data::source::{About, Corpus};
 use limpid::data::{Batches, Objective, Tokens};
 use limpid::model::Model;
 use limpid::model::again::Keep;
@@ -93,7 +93,7 @@ pub struct Job {
     /// How the run is carried out.
     pub options: RunOptions,
     /// The text.
-    pub text: Text,
+    pub text: About,
     /// What there is to say of it.
     pub said: Option<String>,
     /// How its conversations are written, if it has or had any.
@@ -148,10 +148,12 @@ impl Args {
         };
         let (mut recipe, options) = (self.recipe.over(&usual.recipe)?, self.run.over(&usual.options)?);
         RunSettings { recipe, options }.check()?;
-        let chat = chat::open(&self.data, recipe.val_fraction, self.reading.skip_bad)?;
+        let mut text = source::source(&self.data, &self.reading, self.machine.threads());
+        text.val_fraction = recipe.val_fraction;
+        let chat = source::worded(text.conversations())?;
         let masked = config.mask != Mask::Causal;
         if masked && chat.is_some() {
-            bail!("{}", chat::NEEDS_CAUSAL);
+            bail!("{NEEDS_CAUSAL}");
         }
         let saved = self.resumed().map(|folder| folder.join("tokenizer.json")).filter(|path| path.exists());
         let own = base.as_ref().and_then(|base| base.tokenizer.clone());
@@ -162,26 +164,21 @@ impl Args {
             bail!("{} has no tokenizer: name its own with --tokenizer NAME|FILE", base.path.display());
         }
         let decided = saved.map(Tokenizer::load).transpose()?.or(own.clone());
-        let wants = Wants {
-            tokenizer: self.tokenizer.as_deref(),
-            default: decided.as_ref().map_or(default_tokenizer(&self.data, &name), Tokenizer::name),
-            decided: decided.clone(),
-            specials: if masked {
-                &["[MASK]"]
-            } else if chat.is_some() {
-                &MARKERS
-            } else {
-                &[]
-            },
-            val_fraction: recipe.val_fraction,
-            data: &self.reading,
-            threads: self.machine.threads(),
+        text.tokenizer.clone_from(&self.tokenizer);
+        let default = default_tokenizer(&self.data, &name);
+        text.default_tokenizer = decided.as_ref().map_or(default, Tokenizer::name).into();
+        text.decided = decided;
+        let specials: &[&str] = match &chat {
+            _ if masked => &["[MASK]"],
+            Some(_) => &MARKERS,
+            None => &[],
         };
+        text.specials = specials.iter().map(|token| token.to_string()).collect();
         let corpus = match &chat {
-            Some(chat) => chat.corpus(wants),
-            None => source::corpus(&self.data, wants),
+            Some(chat) => chat.corpus(&text),
+            None => text.read(),
         };
-        let Corpus { text, tokenizer, tokenizer_name: chosen, train, validation } = corpus?;
+        let Corpus { about: text, tokenizer, tokenizer_name: chosen, train, validation, .. } = source::worded(corpus)?;
         match &given {
             None => config.vocab_size = tokenizer.vocab_size(),
             Some(given) if tokenizer.vocab_size() > given.vocab_size => bail!(

@@ -32,7 +32,7 @@ pub const SUBJECTS: &[Subject] = &[
 
 /// A folder of the repository's fixtures, copied.
 pub fn copied(fixture: &str, to: &Path) -> PathBuf {
-    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(fixture);
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../limpid/fixtures").join(fixture);
     let to = to.join(from.file_name().unwrap());
     if from.is_file() {
         fs::copy(&from, &to).unwrap();

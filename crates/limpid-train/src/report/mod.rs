@@ -1,12 +1,12 @@
 //! Runs as they are told: [`RunRecord::read`] takes what a run's folder holds, [`html`] makes one page of one run or
 //! several, complete in itself: no network, no script needed, light or dark as the reader has it.
 //!
-//! `plot.rs` draws curves as SVG, `page.rs` puts the page together, `units.rs` says numbers as people read them.
+//! `plot.rs` draws curves as SVG, `page.rs` puts the page together, `units` of limpid-base says numbers as people read them.
 
 mod page;
 mod plot;
-pub mod units;
 
+pub use limpid_base::units;
 pub use page::html;
 
 use crate::RECENT;

@@ -7,11 +7,14 @@
 //! Nothing here is random but by [`Sampler::seed`], and a sequence's logits do not depend on how its tokens were
 //! fed or on which others are open. Read `session` first.
 
+mod fill;
 mod writer;
 
+pub use fill::{Filled, fill};
 pub use limpid_core::decode::{DecodeError, Likelihood, Sampler, SequenceId, Session, score};
-pub use writer::{Candidate, FinishReason, Options, Overflow, Sample, Step, Turn, Writer};
+pub use writer::{Candidate, Choice, FinishReason, Options, Overflow, Sample, Turn, Writer};
 
+use crate::config::Mask;
 use crate::tokenizer::{self, Tokenizer};
 
 /// Why nothing can be generated.
@@ -34,6 +37,29 @@ pub enum Error {
     StopWithoutTokenizer,
 }
 
+/// The ids of a prompt as a model expects it: after the token that every text of the model began with, if there is one; for a model that
+/// sees both ways, between the tokens that were round every text.
+///
+/// # Errors
+/// If the tokenizer has no ids for it.
+pub fn prompt_ids(tokenizer: &Tokenizer, mask: Mask, text: &str) -> Result<Vec<u32>, tokenizer::Error> {
+    match mask {
+        Mask::Causal => Ok(tokenizer.bos().into_iter().chain(tokenizer.encode(text)?).collect()),
+        _ => tokenizer.encode_for_model(text),
+    }
+}
+
+/// What a text begins after: the token that begins or ends texts, or a newline.
+///
+/// # Errors
+/// If the tokenizer has none of these.
+pub fn start_ids(tokenizer: &Tokenizer) -> Result<Vec<u32>, tokenizer::Error> {
+    match tokenizer.bos().or(tokenizer.end_of_text()) {
+        Some(end) => Ok(vec![end]), // a text begins where another ends
+        None => tokenizer.encode("\n"),
+    }
+}
+
 /// What [`generate`] tells while it works.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
@@ -45,7 +71,7 @@ pub enum Event {
         dropped: usize,
     },
     /// How a token was chosen (with [`Options::trace`]); comes before its text.
-    Step(Step),
+    Choice(Choice),
     /// More text: whole characters, never a part of a stop text.
     Piece {
         /// The text.
@@ -100,7 +126,7 @@ fn write(
     session.feed(id, &prompt[dropped..])?;
     loop {
         let turn = writer.take(session.logits(id)?, session.len(id)?)?;
-        let mut goes_on = turn.step.is_none_or(|step| tell(Event::Step(step)));
+        let mut goes_on = turn.choice.is_none_or(|choice| tell(Event::Choice(choice)));
         goes_on = goes_on && (turn.text.is_empty() || tell(Event::Piece { text: turn.text }));
         if !goes_on {
             return Ok(writer.into_sample(FinishReason::Cancelled));

@@ -8,7 +8,7 @@ use super::{DecodeError, Error, Sampler};
 use limpid_core::decode::{likeliest, log_sum_exp};
 use limpid_tokenizer::{TextStream, Tokenizer};
 
-/// Tokens beside the chosen one that a [`Step`] lists.
+/// Tokens beside the chosen one that a [`Choice`] lists.
 const CANDIDATES: usize = 5;
 
 /// What happens when a token must be added and the context is full; [`generate`](super::generate) says exactly.
@@ -122,7 +122,7 @@ pub struct Candidate {
 
 /// How one token was chosen (contract R248).
 #[derive(Clone, Debug, PartialEq)]
-pub struct Step {
+pub struct Choice {
     /// Tokens the model saw: its input was (1, input_len).
     pub input_len: usize,
     /// The token chosen.
@@ -139,7 +139,7 @@ pub struct Turn {
     /// Text that is now certain; may be empty.
     pub text: String,
     /// How the token was chosen, if [`Options::trace`].
-    pub step: Option<Step>,
+    pub choice: Option<Choice>,
     /// Whether the sample is finished, and why.
     pub finish: Option<FinishReason>,
 }
@@ -206,7 +206,7 @@ impl Writer {
         let known = self.tokenizer.as_ref().map_or(logits.len(), |t| t.vocab_size().min(logits.len()));
         let logits = &logits[..known];
         let draw = (self.options.sample, (self.all.len() - self.prompt) as u64);
-        let (token, step) = if self.options.trace {
+        let (token, choice) = if self.options.trace {
             let (token, chances) = self.options.sampler.pick_of(logits, &self.all, draw)?;
             (token, Some(self.explain(logits, token, &chances, input_len)?))
         } else {
@@ -214,12 +214,12 @@ impl Writer {
         };
         let end = self.tokenizer.as_ref().and_then(Tokenizer::end_of_text);
         if self.options.stop_at_end_of_text && end == Some(token) {
-            return Ok(Turn { token, text: self.flush(), step, finish: Some(FinishReason::EndOfText) });
+            return Ok(Turn { token, text: self.flush(), choice, finish: Some(FinishReason::EndOfText) });
         }
         self.all.push(token);
         let turn = self.tokenizer.as_ref().and_then(Tokenizer::end_of_turn);
         if self.options.stop_at_end_of_text && turn == Some(token) {
-            return Ok(Turn { token, text: self.flush(), step, finish: Some(FinishReason::Stop) });
+            return Ok(Turn { token, text: self.flush(), choice, finish: Some(FinishReason::Stop) });
         }
         let piece = self.stream.as_mut().map(|stream| stream.push(token)).transpose()?.unwrap_or_default();
         let (mut text, stopped) = self.cutter.push(&piece);
@@ -231,7 +231,7 @@ impl Writer {
         if finish == Some(FinishReason::Length) {
             text += &self.flush();
         }
-        Ok(Turn { token, text, step, finish })
+        Ok(Turn { token, text, choice, finish })
     }
 
     /// Gives what was held back: no more tokens will come. The beginning of a character becomes U+FFFD, as
@@ -252,7 +252,7 @@ impl Writer {
         Sample { tokens: self.all[self.prompt..].to_vec(), text: self.text, finish_reason }
     }
 
-    fn explain(&self, logits: &[f32], token: u32, chances: &[(u32, f64)], input_len: usize) -> Result<Step, Error> {
+    fn explain(&self, logits: &[f32], token: u32, chances: &[(u32, f64)], input_len: usize) -> Result<Choice, Error> {
         let lse = log_sum_exp(logits)?;
         let candidate = |token: u32| -> Result<Candidate, Error> {
             let logit = logits[token as usize];
@@ -261,7 +261,7 @@ impl Writer {
             Ok(Candidate { token, piece, logit, probability: (f64::from(logit) - lse).exp(), chance })
         };
         let candidates = likeliest(logits, CANDIDATES).into_iter().map(candidate).collect::<Result<_, _>>()?;
-        Ok(Step { input_len, chosen: candidate(token)?, candidates })
+        Ok(Choice { input_len, chosen: candidate(token)?, candidates })
     }
 }
 
@@ -355,7 +355,7 @@ mod tests {
             logits[*id as usize] = 0.0;
             assert_eq!(turn.token, *id);
             assert!(!turn.text.contains('\u{fffd}'), "{:?}", turn.text);
-            let step = turn.step.unwrap();
+            let step = turn.choice.unwrap();
             assert_eq!((step.input_len, step.candidates.len()), (prompt.len() + i, 5));
             assert_eq!(step.candidates[0], step.chosen);
             assert_eq!((step.chosen.chance, step.candidates[1].chance), (1.0, 0.0));

@@ -10,6 +10,19 @@ pub fn bytes(n: u64) -> String {
     }
 }
 
+/// 1234567 as 1,234,567.
+pub fn commas(n: u64) -> String {
+    let digits = n.to_string();
+    let mut number = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            number.push(',');
+        }
+        number.push(digit);
+    }
+    number
+}
+
 /// A count with a unit: 1.2 M.
 pub fn count(n: f64) -> String {
     match n {

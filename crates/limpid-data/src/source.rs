@@ -1,0 +1,691 @@
+//! Text by name, as tokens: files and folders of documents, prepared folders, llm.c's shards, conversations, the built-in stories.
+//!
+//! A [`Source`] says what text and how it is to be read; [`Source::read`] gives a [`Corpus`]: ids to learn from and ids to judge by. A
+//! program reads and splits a text here as the command line does. `documents`, `encode`, `manifest` and `shards` do the work.
+
+use crate::chat::{self, Chat, Conversation};
+use crate::{
+    CorpusError, DataError, DocumentReader, Kind, Manifest, Shard, Tokens, Unit, boundary, encode, find, matching,
+    read_text, stories,
+};
+use limpid_base::plural::plural;
+use limpid_base::{random, units};
+use limpid_tokenizer::{self as tokenizer, Tokenizer};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, BufReader, Read as _};
+use std::path::{Path, PathBuf};
+
+/// Most bytes of text that are held in memory.
+pub const HELD: u64 = 2 << 30;
+/// How many of a text's unknown words or characters are shown.
+const SHOWN: usize = 5;
+/// Bytes of stories that are written when no size is asked for.
+const STORIES: usize = 4 << 20;
+/// Seeds of the stories to train and to validate on: never the same ones.
+const SEEDS: [u64; 2] = [1, 2];
+/// The longest first line that is looked at for a conversation.
+const LINE: u64 = 16 << 20;
+
+/// Why a text by name does not become tokens.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SourceError {
+    /// Files and documents.
+    #[error(transparent)]
+    Corpus(#[from] CorpusError),
+    /// Tokens.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// The tokenizer, or a text that it has no ids for.
+    #[error(transparent)]
+    Tokenizer(#[from] tokenizer::Error),
+    /// A conversation that cannot be read.
+    #[error(transparent)]
+    Chat(#[from] chat::ChatError),
+    /// Any of these, with the text that it is about.
+    #[error("{about}")]
+    Of {
+        /// The text.
+        about: String,
+        /// What is wrong.
+        source: Box<SourceError>,
+    },
+    /// A corpus that is not built in.
+    #[error("unknown built-in corpus `{0}`: there is `builtin:stories` (and `builtin:stories:20M` for 20 MB of it)")]
+    BuiltIn(String),
+    /// A size of the stories that is none.
+    #[error("`{0}`: the size is a number of bytes like 500K or 20M, at most 1024M")]
+    Size(String),
+    /// More text than is held.
+    #[error(
+        "{name} has more than {} of text, the most that is held in memory: prepare it once as shards of tokens, then train on \
+         those",
+        units::bytes(HELD)
+    )]
+    Large {
+        /// The text.
+        name: String,
+    },
+    /// A prepared folder and a tokenizer that it was not prepared with.
+    #[error(
+        "{name} was prepared with the tokenizer {made_with}, not with this one ({asked}): name none, or prepare it \
+         anew"
+    )]
+    OtherTokenizer {
+        /// The folder.
+        name: String,
+        /// Its tokenizer, and how many tokens that has.
+        made_with: String,
+        /// The tokenizer asked for, and how many tokens it has.
+        asked: String,
+    },
+    /// Shards with ids that the tokenizer does not have.
+    #[error("{name}: are these shards of another tokenizer than {tokenizer}? name theirs")]
+    OtherShards {
+        /// The shards.
+        name: String,
+        /// The tokenizer.
+        tokenizer: String,
+        /// The first id that is not its own.
+        source: DataError,
+    },
+}
+
+type Result<T, E = SourceError> = std::result::Result<T, E>;
+
+/// An error with the text that it is about.
+fn of<T, E: Into<SourceError>>(about: &str, result: Result<T, E>) -> Result<T> {
+    result.map_err(|error| SourceError::Of { about: about.into(), source: Box::new(error.into()) })
+}
+
+/// What is known about a text.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct About {
+    /// Log-probability of the validation text under its own generator, in nats.
+    pub log_probability: Option<f64>,
+    /// What to call it.
+    pub name: String,
+    /// What was read, if it was more than a text.
+    pub read: Option<String>,
+    /// Bytes of text, for validation or (of [`Source::whole`]) all.
+    pub bytes: u64,
+    /// Some of what the tokenizer, which was there before the text, has no token for.
+    pub unknown: Vec<String>,
+}
+
+/// Text as tokens.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Corpus {
+    /// What is known about it.
+    pub about: About,
+    /// Its tokenizer.
+    pub tokenizer: Tokenizer,
+    /// The name it was asked for by.
+    pub tokenizer_name: String,
+    /// Ids to learn from (or all).
+    pub train: Tokens,
+    /// Ids to judge by.
+    pub validation: Tokens,
+}
+
+/// A text by name, and how it becomes tokens.
+///
+/// ```
+/// # use limpid_data::source::Source;
+/// let mut source = Source::of_text("to be or not to be, that is the question. ".repeat(9));
+/// source.tokenizer = Some("char".into());
+/// let corpus = source.read()?;
+/// assert!(corpus.train.len() > 5 * corpus.validation.len());
+/// # Ok::<(), limpid_data::source::SourceError>(())
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Source {
+    /// A file, folder or pattern of text, JSON lines and parquet (also .gz, .zst), a folder of [`prepare`](crate::prepare), llm.c's
+    /// .bin, `-` for standard input, `builtin:stories` or `builtin:stories:SIZE`.
+    pub name: String,
+    /// The tokenizer's name or file: see [`Tokenizer::for_texts`].
+    pub tokenizer: Option<String>,
+    /// The tokenizer where none was asked for.
+    pub default_tokenizer: String,
+    /// The tokenizer, where it is decided already.
+    pub decided: Option<Tokenizer>,
+    /// Special tokens that a learned one must have.
+    pub specials: Vec<String>,
+    /// Share of the text for validation: at least 0 and less than 1.
+    pub val_fraction: f64,
+    /// Where the text stands in JSON and parquet, if it is not `text`; standard input is then JSON lines.
+    pub field: Option<String>,
+    /// Whether documents that cannot be read are left out.
+    pub skip_bad: bool,
+    /// Threads that encode.
+    pub threads: usize,
+    text: Option<String>,
+}
+
+impl Source {
+    /// A text by name, byte pairs learned from it, a tenth for validation, on one thread.
+    pub fn new(name: impl Into<String>) -> Source {
+        Source {
+            name: name.into(),
+            tokenizer: None,
+            default_tokenizer: "bpe".into(),
+            decided: None,
+            specials: vec![],
+            val_fraction: 0.1,
+            field: None,
+            skip_bad: false,
+            threads: 1,
+            text: None,
+        }
+    }
+
+    /// A text in memory, which is one document.
+    pub fn of_text(text: impl Into<String>) -> Source {
+        Source { text: Some(text.into()), ..Source::new("the text") }
+    }
+
+    /// The tokens, split for training.
+    ///
+    /// # Errors
+    /// If the text cannot be read, has no token for validation or training, or does not fit the tokenizer.
+    pub fn read(&self) -> Result<Corpus> {
+        if self.text.is_none() {
+            if Manifest::exists(Path::new(&self.name)) {
+                return self.prepared();
+            }
+            let shards = shard_files(&self.name);
+            if !shards.is_empty() {
+                return self.shards(shards);
+            }
+        }
+        let (train, validation, mut about) = self.documents()?;
+        if let Some(tokenizer) = &self.decided {
+            about.unknown = unknown(tokenizer, train.iter().chain(&validation).map(String::as_str));
+        }
+        let name = self.tokenizer_name();
+        let tokenizer = self.tokenizer(&|| learned(&train, &validation))?;
+        let read = |documents| of(&self.name, tokens(documents, &tokenizer, self.threads));
+        let (train, validation) = (read(train)?, read(validation)?);
+        for tokens in [&train, &validation] {
+            tokens.check_ids(tokenizer.vocab_size())?;
+        }
+        Ok(Corpus { about, tokenizer_name: name.into(), tokenizer, train, validation })
+    }
+
+    /// All of the text, for evaluation, as `tokenizer` has it: stories that no training has seen, the validation part of a
+    /// prepared folder if it has one.
+    ///
+    /// # Errors
+    /// As [`Source::read`].
+    pub fn whole(&self, tokenizer: &Tokenizer) -> Result<(Tokens, About)> {
+        if let (Some(bytes), None) = (stories_size(&self.name)?, &self.text) {
+            let (text, log_probability) = stories::corpus(SEEDS[1], bytes.min(200 << 10));
+            let about = About {
+                log_probability: Some(log_probability),
+                bytes: text.len() as u64,
+                unknown: unknown(tokenizer, [text.as_str()]),
+                ..About::default()
+            };
+            return Ok((Tokens::of(tokenizer.encode(&text)?), about));
+        }
+        let all = Source { tokenizer: None, decided: Some(tokenizer.clone()), val_fraction: 0.0, ..self.clone() };
+        let found = all.read()?;
+        let tokens = if found.validation.is_empty() { found.train } else { found.validation };
+        Ok((tokens, found.about))
+    }
+
+    /// Its conversations, where it is a file whose first line says so; the last of them are kept for validation.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub fn conversations(&self) -> Result<Option<Conversations>> {
+        let path = Path::new(&self.name);
+        if self.text.is_some() || !path.is_file() || !first_line(path).is_ok_and(|line| chat::is_chat(&line)) {
+            return Ok(None);
+        }
+        let all = of(&self.name, chat::read(&read_text(path, HELD)?, self.skip_bad))?;
+        let train = (all.conversations.len() as f64 * (1.0 - self.val_fraction)).ceil() as usize;
+        Ok(Some(Conversations { name: self.name.clone(), all, train }))
+    }
+
+    fn tokenizer_name(&self) -> &str {
+        self.tokenizer.as_deref().unwrap_or(&self.default_tokenizer)
+    }
+
+    /// The tokenizer, learned from texts where it is to be.
+    fn tokenizer<'a>(&self, texts: &dyn Fn() -> Vec<Cow<'a, str>>) -> Result<Tokenizer> {
+        match &self.decided {
+            Some(tokenizer) => Ok(tokenizer.clone()),
+            None => Ok(Tokenizer::for_texts(self.tokenizer_name(), texts, &self.specials, self.threads)?),
+        }
+    }
+
+    /// A folder that [`prepare`](crate::prepare) wrote.
+    fn prepared(&self) -> Result<Corpus> {
+        let folder = Path::new(&self.name);
+        let manifest = Manifest::open(folder)?;
+        let own = manifest.tokenizer(folder)?;
+        let asked = match (&self.decided, &self.tokenizer) {
+            (Some(tokenizer), _) => Some(tokenizer.clone()),
+            (None, Some(name)) => Some(Tokenizer::known(name)?),
+            (None, None) => None,
+        };
+        let name = &manifest.settings.tokenizer;
+        if let Some(asked) = asked.filter(|asked| !manifest.made_with(asked)) {
+            return Err(SourceError::OtherTokenizer {
+                name: self.name.clone(),
+                made_with: format!("{name} ({})", plural(manifest.settings.vocab_size, "token")),
+                asked: format!("{}, {}", asked.name(), units::commas(asked.vocab_size() as u64)),
+            });
+        }
+        let (train, validation) = (manifest.tokens(folder, "train")?, manifest.tokens(folder, "val")?);
+        for tokens in [&train, &validation] {
+            of(&format!("{} is damaged", self.name), tokens.check_ids(own.vocab_size()))?;
+        }
+        let read = format!(
+            "{} of {} in {}",
+            plural(manifest.all().documents, "prepared document"),
+            units::bytes(manifest.all().bytes),
+            plural(manifest.train.shards.len() + manifest.val.shards.len(), "shard")
+        );
+        let bytes = if validation.is_empty() { manifest.train.all.bytes } else { manifest.val.all.bytes };
+        let about = About { name: self.name.clone(), read: Some(read), bytes, ..About::default() };
+        Ok(Corpus { about, tokenizer: own, tokenizer_name: name.clone(), train, validation })
+    }
+
+    /// Shards of llm.c: those with `val` in their name are for validation, or else the end of all.
+    fn shards(&self, files: Vec<PathBuf>) -> Result<Corpus> {
+        let name = self.tokenizer.as_deref().unwrap_or("gpt2");
+        let tokenizer = match &self.decided {
+            Some(tokenizer) => tokenizer.clone(),
+            None => Tokenizer::known(name)?,
+        };
+        let val = |path: &PathBuf| path.file_name().is_some_and(|n| n.to_string_lossy().contains("val"));
+        let count = files.len();
+        let (mut validation, mut train): (Vec<_>, Vec<_>) = files.into_iter().partition(val);
+        if train.is_empty() {
+            std::mem::swap(&mut train, &mut validation);
+        }
+        let open =
+            |files: Vec<PathBuf>| files.iter().map(|path| Shard::open(path, None)).collect::<Result<Vec<_>, _>>();
+        let (mut train, mut validation) = (open(train)?, open(validation)?);
+        if validation.is_empty() && self.val_fraction > 0.0 {
+            let all: usize = train.iter().map(Shard::len).sum();
+            let whole = Tokens::of_shards(train.clone());
+            let mut cut = good_cut(&whole, (all as f64 * (1.0 - self.val_fraction)) as usize, &tokenizer)?;
+            let mut kept = vec![];
+            for shard in train {
+                let len = shard.len();
+                let (left, right) = shard.split(cut);
+                cut -= cut.min(len);
+                kept.push(left);
+                validation.push(right);
+            }
+            train = kept;
+        }
+        let end = tokenizer.end_of_text();
+        let tokens = |shards: Vec<Shard>| {
+            let shards: Vec<Shard> = shards.into_iter().filter(|s| !s.is_empty()).collect();
+            let last = shards.len().saturating_sub(1);
+            let tokens =
+                Tokens::of_shards(shards.into_iter().enumerate().map(|(i, s)| s.ended_by(end, i == last)).collect());
+            let other = |source| {
+                let (name, tokenizer) = (self.name.clone(), tokenizer.name().into());
+                SourceError::OtherShards { name, tokenizer, source }
+            };
+            tokens.check_ids(tokenizer.vocab_size()).map_err(other)?;
+            Ok::<_, SourceError>(tokens)
+        };
+        let (train, validation) = (tokens(train)?, tokens(validation)?);
+        let judged = if validation.is_empty() { &train } else { &validation };
+        let (mut bytes, mut ids) = (0, vec![]);
+        for start in (0..judged.len()).step_by(1 << 16) {
+            ids.clear();
+            judged.copy(start..(start + (1 << 16)).min(judged.len()), &mut ids);
+            ids.retain(|id| Some(*id) != end);
+            bytes += tokenizer.decode_bytes(&ids)?.len() as u64;
+        }
+        let read = Some(format!("{} of tokens", plural(count, "shard")));
+        let about = About { name: self.name.clone(), read, bytes, ..About::default() };
+        Ok(Corpus { about, tokenizer_name: name.into(), tokenizer, train, validation })
+    }
+
+    /// The texts to learn from and to judge by.
+    fn documents(&self) -> Result<(Vec<String>, Vec<String>, About)> {
+        let fraction = self.val_fraction;
+        if let Some(text) = &self.text {
+            if text.is_empty() {
+                return Err(CorpusError::Empty(self.name.clone()).into());
+            }
+            let (train, validation) = split(vec![text.clone()], text.len(), fraction);
+            let about = About { name: self.name.clone(), bytes: text.len() as u64, ..About::default() };
+            return Ok((train, validation, about));
+        }
+        if let Some(bytes) = stories_size(&self.name)? {
+            let (train, _) = stories::corpus(SEEDS[0], bytes);
+            let (validation, log_probability) = if fraction > 0.0 {
+                stories::corpus(SEEDS[1], ((bytes as f64 * fraction) as usize).clamp(1, 200 << 10))
+            } else {
+                (String::new(), 0.0)
+            };
+            let (log_probability, bytes) = (Some(log_probability), validation.len() as u64);
+            let about = About { log_probability, name: self.name.clone(), bytes, ..About::default() };
+            return Ok((vec![train], vec![validation], about));
+        }
+        let mut read = Reading::new(std::slice::from_ref(&self.name), self.field.as_deref(), self.skip_bad)?;
+        let mut all: Vec<String> = vec![];
+        let (mut within, mut held) = (false, 0);
+        for unit in read.documents.by_ref() {
+            let unit = unit?;
+            held += unit.bytes as u64;
+            if held > HELD {
+                return Err(SourceError::Large { name: self.name.clone() });
+            }
+            match all.last_mut().filter(|_| within) {
+                Some(text) => text.push_str(&unit.text),
+                None => all.push(unit.text),
+            }
+            within = !unit.last;
+        }
+        let bytes = all.iter().map(String::len).sum::<usize>();
+        if bytes == 0 {
+            return Err(CorpusError::Empty(self.name.clone()).into());
+        }
+        let said = read.said(all.len() as u64, bytes as u64);
+        let (train, validation) = split(all, bytes, fraction);
+        let about = About { name: self.name.clone(), read: said, bytes: bytes as u64, ..About::default() };
+        Ok((train, validation, about))
+    }
+}
+
+/// `builtin:stories` or `builtin:stories:10M`: the bytes to write.
+fn stories_size(name: &str) -> Result<Option<usize>> {
+    let Some(rest) = name.strip_prefix("builtin:") else { return Ok(None) };
+    let (corpus, size) = rest.split_once(':').map_or((rest, None), |(c, s)| (c, Some(s)));
+    if corpus != "stories" {
+        return Err(SourceError::BuiltIn(corpus.into()));
+    }
+    let Some(size) = size else { return Ok(Some(STORIES)) };
+    let (digits, unit) = match size.to_uppercase().trim_end_matches('B') {
+        s if s.ends_with('K') => (s.trim_end_matches('K').to_string(), 1 << 10),
+        s if s.ends_with('M') => (s.trim_end_matches('M').to_string(), 1 << 20),
+        s => (s.to_string(), 1),
+    };
+    match digits.parse::<usize>().ok().and_then(|n| n.checked_mul(unit)).filter(|n| (1..=1 << 30).contains(n)) {
+        Some(bytes) => Ok(Some(bytes)),
+        None => Err(SourceError::Size(name.into())),
+    }
+}
+
+/// One text in memory by name: a file, or the built-in stories.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn text(name: &str) -> Result<String> {
+    match stories_size(name)? {
+        Some(bytes) => Ok(stories::corpus(SEEDS[0], bytes).0),
+        None => Ok(read_text(Path::new(name), HELD)?),
+    }
+}
+
+/// Some of what a tokenizer has no token for.
+fn unknown<'a>(tokenizer: &Tokenizer, texts: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    tokenizer.unknown_pieces(texts, SHOWN).into_iter().map(String::from).collect()
+}
+
+/// llm.c's shards that `data` names: a file, a folder that has nothing else, or a pattern.
+pub fn shard_files(data: &str) -> Vec<PathBuf> {
+    let path = Path::new(data);
+    let is = |path: &Path| path.extension().is_some_and(|e| e == "bin");
+    let mut files = match () {
+        () if path.is_file() => vec![path.to_path_buf()],
+        () if path.is_dir() && find(&[data.into()], Kind::Text).is_err() => {
+            std::fs::read_dir(path).map(|entries| entries.flatten().map(|e| e.path()).collect()).unwrap_or_default()
+        }
+        () if data.ends_with(".bin") => matching(data),
+        () => vec![],
+    };
+    files.retain(|path| is(path));
+    files.sort();
+    files
+}
+
+/// What a tokenizer learns from: all documents, and the newline that stands between them where there are several.
+fn learned<'a>(train: &'a [String], validation: &'a [String]) -> Vec<Cow<'a, str>> {
+    let between = (train.len() > 1 || validation.len() > 1).then_some("\n");
+    let all = train.iter().chain(validation).map(String::as_str);
+    all.flat_map(|text| [Some(text), between]).flatten().map(Cow::from).collect()
+}
+
+/// The place nearest to `at` to cut tokens: the end of a document within a tenth of what is kept for validation, else one
+/// before a word.
+fn good_cut(tokens: &Tokens, at: usize, tokenizer: &Tokenizer) -> Result<usize> {
+    let (end, len) = (tokenizer.end_of_text(), tokens.len());
+    let near = |reach: usize| (0..=reach).flat_map(move |d| [at.checked_sub(d), Some(at + d)]).flatten();
+    let inside = |i: &usize| 0 < *i && *i < len;
+    if let Some(cut) = near((len - at) / 10).filter(inside).find(|i| Some(tokens.id(i - 1)) == end) {
+        return Ok(cut);
+    }
+    for cut in near(1 << 10).filter(inside) {
+        let (before, after) =
+            (tokenizer.decode_bytes(&[tokens.id(cut - 1)])?, tokenizer.decode_bytes(&[tokens.id(cut)])?);
+        if before.last().is_none_or(u8::is_ascii_whitespace) || after.first().is_none_or(u8::is_ascii_whitespace) {
+            return Ok(cut);
+        }
+    }
+    Ok(at)
+}
+
+/// By documents where there are many, else at the end of the text that they make: after a document if one ends there, or
+/// where a text may be cut.
+fn split(mut all: Vec<String>, bytes: usize, fraction: f64) -> (Vec<String>, Vec<String>) {
+    if fraction == 0.0 {
+        return (all, vec![]);
+    }
+    if all.len() as f64 * fraction >= 10.0 {
+        let val = |n: usize| n > 0 && random::uniform(0, random::site("validation"), n as u64) < fraction;
+        let (validation, train): (Vec<_>, Vec<_>) = all.into_iter().enumerate().partition(|(n, _)| val(*n));
+        return (train.into_iter().map(|d| d.1).collect(), validation.into_iter().map(|d| d.1).collect());
+    }
+    let mut at = (bytes as f64 * (1.0 - fraction)) as usize;
+    let reach = at.min(bytes - at) / 10;
+    let mut first = 0; // of those that do not end before the place
+    while first + 1 < all.len() && at >= all[first].len() {
+        at -= all[first].len();
+        first += 1;
+    }
+    let text = &mut all[first];
+    let to_end = text.len().saturating_sub(at);
+    let cut = match () {
+        () if first > 0 && at <= reach.min(to_end) => 0,
+        () if to_end <= reach => text.len(),
+        () => boundary(text, at, reach),
+    };
+    let rest = text.split_off(cut);
+    let after = all.split_off(first + 1);
+    let validation = std::iter::once(rest).chain(after).filter(|text| !text.is_empty()).collect();
+    all.retain(|text| !text.is_empty());
+    (all, validation)
+}
+
+/// Documents one after the other, the tokenizer's end of text between them, or a newline where it has none.
+fn tokens(documents: Vec<String>, tokenizer: &Tokenizer, threads: usize) -> Result<Tokens> {
+    let (end, count) = (tokenizer.end_of_text(), documents.len());
+    let (mut ids, mut ends) = (vec![], vec![]);
+    let unit = |(n, mut text): (usize, String)| {
+        if end.is_none() && n + 1 < count {
+            text.push('\n');
+        }
+        Ok((Unit { bytes: text.len(), text, last: true, ..Unit::default() }, ()))
+    };
+    let mut failed = None;
+    let read = encode(
+        &mut documents.into_iter().enumerate().map(unit),
+        &|()| true,
+        tokenizer,
+        threads,
+        &mut |_, (), found| {
+            ids.extend(found.map_err(|e| failed = Some(e)).map_err(|()| CorpusError::Stopped)?);
+            ids.extend(end.filter(|_| ends.len() + 1 < count));
+            ends.push(ids.len());
+            Ok(())
+        },
+    );
+    match (failed, read) {
+        (Some(error), _) => Err(error.into()),
+        (None, read) => Ok(read.map(|()| Tokens::of_documents(ids, ends, None))?),
+    }
+}
+
+/// Documents that are being read.
+pub struct Reading {
+    /// They.
+    pub documents: DocumentReader,
+    files: BTreeMap<Kind, usize>,
+}
+
+impl Reading {
+    /// Finds what `names` stand for; the text stands in `field` of JSON and parquet, and standard input is JSON lines where one is
+    /// named.
+    ///
+    /// # Errors
+    /// If a name stands for nothing.
+    pub fn new(names: &[String], field: Option<&str>, skip_bad: bool) -> Result<Reading, CorpusError> {
+        let inputs = find(names, if field.is_some() { Kind::JsonLines } else { Kind::Text })?;
+        let mut files = BTreeMap::new();
+        inputs.iter().for_each(|input| *files.entry(input.kind).or_default() += 1);
+        Ok(Reading { documents: DocumentReader::new(inputs, field.unwrap_or("text"), skip_bad), files })
+    }
+
+    /// What was read, where that is more than a text.
+    pub fn said(&self, documents: u64, bytes: u64) -> Option<String> {
+        let plain = documents == 1 && self.files.keys().eq([&Kind::Text]);
+        (!plain || self.documents.bad + self.documents.empty > 0).then(|| {
+            let kinds: Vec<String> = self.files.iter().map(|(kind, n)| format!("{n} {}", kind.name())).collect();
+            let (documents, bytes) = (plural(documents, "document"), units::bytes(bytes));
+            let files = if self.files.values().sum::<usize>() == 1 { "file" } else { "files" };
+            let left = left_out(self.documents.empty, self.documents.bad, &self.documents.complaints);
+            format!("read {} {files}: {documents}, {bytes} of text{left}", kinds.join(", "))
+        })
+    }
+}
+
+/// What was left out, and why.
+pub fn left_out(empty: u64, bad: u64, complaints: &[String]) -> String {
+    let mut said = String::new();
+    if empty > 0 {
+        said += &format!("; {} empty ones left out", units::commas(empty));
+    }
+    if bad > 0 {
+        said += &format!("; {} bad ones left out:", units::commas(bad));
+        complaints.iter().for_each(|c| said += &format!("\n  {c}"));
+    }
+    said
+}
+
+/// Conversations, the last of them kept for validation.
+pub struct Conversations {
+    name: String,
+    all: Chat,
+    train: usize,
+}
+
+fn first_line(path: &Path) -> io::Result<String> {
+    let mut lines = BufReader::new(std::fs::File::open(path)?.take(LINE)).lines();
+    lines.find(|line| line.as_ref().map_or(true, |line| !line.trim().is_empty())).unwrap_or(Ok(String::new()))
+}
+
+impl Conversations {
+    /// Some of what a tokenizer has no token for.
+    pub fn unknown(&self, tokenizer: &Tokenizer) -> Vec<String> {
+        let answers = |c: &'_ Conversation| -> Vec<String> {
+            c.messages.iter().filter(|m| m.role == chat::Role::Assistant).map(|m| m.content.clone()).collect()
+        };
+        let answers: Vec<String> = self.all.conversations.iter().flat_map(answers).collect();
+        unknown(tokenizer, answers.iter().map(String::as_str))
+    }
+
+    /// What there is to learn, with the tokenizer that `source` asks for.
+    ///
+    /// # Errors
+    /// If they do not fit the tokenizer.
+    pub fn corpus(&self, source: &Source) -> Result<Corpus> {
+        let text = || vec![self.all.conversations.iter().map(Conversation::text).collect::<String>().into()];
+        let tokenizer = source.tokenizer(&text)?;
+        let (train, validation) = self.tokens(&tokenizer)?;
+        let about = About { name: self.name.clone(), ..About::default() };
+        Ok(Corpus { about, tokenizer, tokenizer_name: source.tokenizer_name().into(), train, validation })
+    }
+
+    /// The ids to train on and to judge by.
+    ///
+    /// # Errors
+    /// If the tokenizer has no ids for a text.
+    pub fn tokens(&self, tokenizer: &Tokenizer) -> Result<(Tokens, Tokens)> {
+        let (train, validation) = self.all.conversations.split_at(self.train);
+        let tokens = |part| of(&self.name, chat::tokens(part, tokenizer));
+        Ok((tokens(train)?, tokens(validation)?))
+    }
+
+    /// What was read; `long` conversations are longer than the window of `context` tokens.
+    pub fn say(&self, long: usize, context: usize) -> String {
+        let mut said = format!(
+            "{}: {}; the loss is on the answers",
+            self.name,
+            plural(self.all.conversations.len(), "conversation")
+        );
+        if long > 0 {
+            said += &format!(
+                "; {} longer than {context} tokens and cut: what follows a cut does not see before it",
+                if long == 1 { "1 was".into() } else { format!("{long} were") }
+            );
+        }
+        if let Some(error) = &self.all.first_skipped {
+            said += &format!("; {} skipped, the first at {error}", plural(self.all.skipped, "bad line"));
+        }
+        said
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(all: &[&str], fraction: f64) -> (Vec<String>, Vec<String>) {
+        let all: Vec<String> = all.iter().map(|text| text.to_string()).collect();
+        let bytes = all.iter().map(String::len).sum();
+        let (train, validation) = split(all.clone(), bytes, fraction);
+        assert_eq!([train.concat(), validation.concat()].concat().len(), bytes, "nothing is lost");
+        (train, validation)
+    }
+
+    #[test]
+    fn validation_begins_with_a_word_a_line_or_a_document() {
+        let toy = "cat eat mouse\ndog chase cat\nmouse eat cheese";
+        let (train, validation) = parts(&[toy], 0.1);
+        assert_eq!((train[0].as_str(), validation[0].as_str()), ("cat eat mouse\ndog chase cat\nmouse eat ", "cheese"));
+        for n in 1..100 {
+            let words: Vec<&str> = toy.split_whitespace().collect();
+            let (train, validation) = parts(&[toy], f64::from(n) / 100.0);
+            let found: Vec<&str> = train.iter().chain(&validation).flat_map(|t| t.split_whitespace()).collect();
+            assert_eq!(found, words, "{n} %");
+            assert!(!train.is_empty() && !validation.is_empty(), "{n} %");
+        }
+        // the line that ends near it, and no line further away
+        let lines = "The line has thirty-three bytes.\n".repeat(100);
+        let (train, _) = parts(&[&lines], 0.1);
+        assert!(train[0].ends_with('\n') && (2900..3100).contains(&train[0].len()), "{}", train[0].len());
+        // between documents, where one ends near
+        assert_eq!(parts(&["x", &lines, &lines[..350]], 0.1).1, [&lines[..350]]);
+        assert_eq!(parts(&["a b", "c d"], 0.5), (vec!["a b".into()], vec!["c d".into()]));
+        assert_eq!(parts(&["a b", "c d"], 0.0).1, [""; 0]);
+        let many: Vec<String> = (0..200).map(|n| format!("document {n}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        let (train, validation) = parts(&many, 0.2);
+        assert!(validation.len() > 20 && train.len() + validation.len() == 200);
+    }
+}

@@ -1,0 +1,83 @@
+//! A backend of one's own that watches another: which op makes the largest value? `cargo run --release --example observer -- runs/1 TEXT`.
+//!
+//! A backend gets the model's list of ops. One that runs it op by op sees all that is made in between, and the bits are the same.
+
+use limpid::backend::{Backend, Cpu, Report, Result};
+use limpid::model::{Model, Use};
+use limpid::ops::adamw::{Change, Group, Rule};
+use limpid::ops::{Batch, Op, Pass, Slot};
+use limpid::trace;
+use limpid::{Error, Lm};
+
+/// Runs ops by another backend, one at a time, and notes the largest magnitude of what each makes.
+pub struct Observer<B> {
+    inner: B,
+    batch: Batch,
+    /// Of each op that ran.
+    pub largest: Vec<f32>,
+}
+
+impl<B: Backend> Observer<B> {
+    /// Watches `inner`.
+    pub fn new(inner: B) -> Observer<B> {
+        Observer { inner, batch: Batch::default(), largest: vec![] }
+    }
+}
+
+impl<B: Backend> Backend for Observer<B> {
+    fn feed(&mut self, batch: &Batch) -> Result<()> {
+        self.batch = batch.clone();
+        self.inner.feed(batch)
+    }
+    fn forward(&mut self, ops: &[Op]) -> Result<()> {
+        for op in ops {
+            self.inner.forward(&[*op])?;
+            let made = self.inner.read(op.output().of(&self.batch))?;
+            self.largest.push(made.iter().fold(0.0, |most, v| v.abs().max(most)));
+        }
+        Ok(())
+    }
+    fn backward(&mut self, back: &[Pass]) -> Result<()> {
+        self.inner.backward(back)
+    }
+    fn update(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Result<Report> {
+        self.inner.update(groups, rule, watch)
+    }
+    fn clear(&mut self) -> Result<()> {
+        self.inner.clear()
+    }
+    fn average(&mut self, groups: &[Group], decay: f64) -> Result<()> {
+        self.inner.average(groups, decay)
+    }
+    fn read(&self, slot: Slot) -> Result<Vec<f32>> {
+        self.inner.read(slot)
+    }
+    fn write(&mut self, slot: Slot, values: &[f32]) -> Result<()> {
+        self.inner.write(slot, values)
+    }
+}
+
+/// What each op of a run makes, by name, and the largest magnitude in it; and the logits.
+type Seen = (Vec<(String, f32)>, Vec<f32>);
+
+/// Runs a text under an observer's eyes.
+pub fn watch(lm: &Lm, text: &str) -> Result<Seen, Error> {
+    let ids = lm.encode(text)?;
+    let model = Model::new(lm.config(), Use::Inspect { batch: 1, context: ids.len() })?;
+    let mut observer = Observer::new(Cpu::new(&model, 1));
+    lm.load(&model, &mut observer)?;
+    observer.feed(&trace::batch(lm.config(), &ids, None, None)?)?;
+    observer.forward(&model.ops)?;
+    let names = (0..model.ops.len()).map(|i| model.output_name(i).to_string());
+    let logits = observer.read(model.logits().expect("a model with a head"))?;
+    Ok((names.zip(observer.largest).collect(), logits))
+}
+
+fn main() -> Result<(), Error> {
+    let mut arguments = std::env::args().skip(1);
+    let lm = Lm::open(arguments.next().expect("a model"))?;
+    for (name, largest) in watch(&lm, &arguments.next().expect("a text"))?.0 {
+        println!("{largest:10.4}  {name}");
+    }
+    Ok(())
+}

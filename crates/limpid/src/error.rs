@@ -1,0 +1,88 @@
+//! What can go wrong with a model as a whole: the errors of the parts, and what only shows when they meet.
+
+use crate::{backend, checkpoint, config, data, generate, tokenizer, trace, train};
+
+/// Why an [`Lm`](crate::Lm) cannot do what was asked of it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Weights and their files.
+    #[error(transparent)]
+    Checkpoint(#[from] checkpoint::CheckpointError),
+    /// A configuration that cannot be built.
+    #[error(transparent)]
+    Config(#[from] config::ConfigError),
+    /// What a backend does not do: threads or memory that the system refuses, a device that is lost.
+    #[error(transparent)]
+    Backend(#[from] backend::BackendError),
+    /// Generating and scoring.
+    #[error(transparent)]
+    Generate(#[from] generate::Error),
+    /// Looking inside.
+    #[error(transparent)]
+    Trace(#[from] trace::Error),
+    /// Training.
+    #[error(transparent)]
+    Train(Box<train::TrainError>),
+    /// Text to train or judge on.
+    #[error(transparent)]
+    Source(Box<data::source::SourceError>),
+    /// Tokens that make no batch.
+    #[error(transparent)]
+    Data(#[from] data::DataError),
+    /// A conversation that cannot be written for the model.
+    #[error(transparent)]
+    Chat(#[from] data::chat::ChatError),
+    /// A text for a model without a tokenizer.
+    #[error("this model has no tokenizer, so text says nothing to it: give it one with `Lm::with_tokenizer`")]
+    NoTokenizer,
+    /// A tokenizer of another model.
+    #[error("the tokenizer has {tokens} tokens, the model's vocab_size is {vocab_size}: they do not belong together")]
+    OtherTokenizer {
+        /// V of the tokenizer.
+        tokens: usize,
+        /// V of the model.
+        vocab_size: usize,
+    },
+    /// A model of masked tokens whose tokenizer cannot write one.
+    #[error("the model predicts masked tokens, but its tokenizer has no [MASK]")]
+    NoMask,
+    /// A chat with a model whose form of conversations is not known.
+    #[error("the model was not trained on conversations that limpid can write: continue a text with `Lm::generate`")]
+    NoChat,
+    /// More tokens than the model can see at once.
+    #[error("the text has {tokens} tokens, the model's context_length is {context}: shorten it")]
+    TooLong {
+        /// Tokens of the text.
+        tokens: usize,
+        /// T.
+        context: usize,
+    },
+    /// Nothing to work on.
+    #[error("the text is empty: there is nothing to look at")]
+    Empty,
+}
+
+impl From<train::TrainError> for Error {
+    fn from(error: train::TrainError) -> Error {
+        Error::Train(error.into())
+    }
+}
+
+impl From<data::source::SourceError> for Error {
+    fn from(error: data::source::SourceError) -> Error {
+        Error::Source(error.into())
+    }
+}
+
+impl From<tokenizer::Error> for Error {
+    fn from(error: tokenizer::Error) -> Error {
+        Error::Generate(error.into())
+    }
+}
+
+impl From<generate::DecodeError> for Error {
+    fn from(error: generate::DecodeError) -> Error {
+        Error::Generate(error.into())
+    }
+}

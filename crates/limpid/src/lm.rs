@@ -1,0 +1,488 @@
+//! A model as a whole, ready for use: its configuration, its tokenizer, its weights.
+//!
+//! Every method is a few calls of the modules that do the work, in the order that suits most programs; whoever needs another order
+//! calls them. Read `generate`, `trace` and `checkpoint` next, and [`Training`](crate::Training), which makes an [`Lm`].
+
+use crate::backend::{Backend, Cpu};
+use crate::checkpoint::{self, CHAT_TEMPLATE, Checkpoint, Format, SHARD_BYTES};
+use crate::config::{Config, ConfigError, Mask};
+use crate::data::chat::{self, Message};
+use crate::data::source::Source;
+use crate::data::{Objective, Windows};
+use crate::evaluate::{self, Score};
+use crate::generate::{self, Event, Filled, Likelihood, Options, Sample, Session};
+use crate::model::{Model, Param, Use};
+use crate::ops::Batch;
+use crate::ops::linear::Precision;
+use crate::ops::simd::Level;
+use crate::tokenizer::Tokenizer;
+use crate::trace::{self, Trace};
+use crate::{Error, checkpoint::store::Dtype};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::num::NonZero;
+use std::path::Path;
+use std::sync::Mutex;
+
+type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Most rows of one run of a session: longer prompts are fed in pieces of this size.
+const ROWS: usize = 256;
+/// Windows that are evaluated at once.
+const WINDOWS: usize = 16;
+
+/// A language model: a transformer with its weights and, mostly, a tokenizer.
+///
+/// It is opened from files, or made by [`Training`](crate::Training). It may be shared between threads; a call that generates
+/// or scores keeps a copy of the weights ready for the next, and calls at the same time have a copy each.
+///
+/// ```
+/// use limpid::generate::Options;
+/// use limpid::train::{Control, Recipe, RunSettings};
+/// use limpid::{Lm, Training};
+/// # let folder = std::env::temp_dir().join(format!("limpid-lm-doc-{}", std::process::id()));
+/// # let recipe = Recipe { steps: 2, batch_size: 2, context: 16, ..RunSettings::preset("nano")?.recipe };
+/// # let text = "to be or not to be, that is the question. ".repeat(40);
+/// # Training::preset("nano")?.recipe(recipe).text(text).folder(&folder).run(|_| Control::Continue)?;
+///
+/// let lm = Lm::open(&folder)?; // or a folder of HuggingFace's, a .gguf, a .bin of llm.c
+/// let sample = lm.generate("to be", &Options { max_tokens: 8, ..Options::default() })?;
+/// assert_eq!(sample.tokens.len(), 8);
+/// # std::fs::remove_dir_all(&folder)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Lm {
+    config: Config,
+    tokenizer: Option<Tokenizer>,
+    chat_template: Option<String>,
+    weights: Weights,
+    threads: usize,
+    precision: Precision,
+    /// One that waits for the next call.
+    session: Mutex<Option<Session>>,
+}
+
+/// Where the weights are.
+enum Weights {
+    /// In files that are open.
+    Files(Box<Checkpoint>),
+    /// In memory, by the parameters' names.
+    Held(BTreeMap<String, Vec<f32>>),
+}
+
+/// What the vector of a text is made of, from the hidden states (T, C) of its tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Pooling {
+    /// The mean of all, the tokens round the text included.
+    #[default]
+    Mean,
+    /// The first: of an encoder's `[CLS]`.
+    Cls,
+    /// The last, which of a causal model alone has seen the whole text.
+    Last,
+}
+
+impl From<Checkpoint> for Lm {
+    /// A model whose files are open: with an adapter, or settings of its configuration changed.
+    fn from(checkpoint: Checkpoint) -> Lm {
+        Lm {
+            config: checkpoint.config.clone(),
+            tokenizer: checkpoint.tokenizer.clone(),
+            chat_template: checkpoint.chat_template.clone(),
+            weights: Weights::Files(Box::new(checkpoint)),
+            threads: std::thread::available_parallelism().map_or(1, NonZero::get),
+            precision: Precision::F32,
+            session: Mutex::new(None),
+        }
+    }
+}
+
+impl fmt::Debug for Lm {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "Lm({}, {:?})", self.config, self.tokenizer)
+    }
+}
+
+impl Lm {
+    /// Opens a model: a folder of limpid's or HuggingFace's, a `.gguf`, a `.bin` of llm.c's, or an adapter whose model is where it says.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Lm> {
+        Ok(Checkpoint::open(path.as_ref())?.into())
+    }
+
+    /// A model of these weights, by the parameters' names.
+    pub(crate) fn held(
+        config: Config,
+        tokenizer: Tokenizer,
+        chat_template: Option<String>,
+        weights: BTreeMap<String, Vec<f32>>,
+        (threads, precision): (usize, Precision),
+    ) -> Lm {
+        let (tokenizer, session) = (Some(tokenizer), Mutex::new(None));
+        Lm { config, tokenizer, chat_template, weights: Weights::Held(weights), threads, precision, session }
+    }
+
+    /// The same on so many threads (at least 1) instead of one for each core. Results are the same on any number.
+    #[must_use]
+    pub fn with_threads(self, threads: usize) -> Lm {
+        Lm { threads: threads.max(1), session: Mutex::new(None), ..self }
+    }
+
+    /// The same with products of that precision instead of f32.
+    #[must_use]
+    pub fn with_precision(self, precision: Precision) -> Lm {
+        Lm { precision, session: Mutex::new(None), ..self }
+    }
+
+    /// The same with another tokenizer, for files that have none.
+    ///
+    /// # Errors
+    /// If it has more tokens than the model.
+    pub fn with_tokenizer(self, tokenizer: Tokenizer) -> Result<Lm> {
+        let (tokens, vocab_size) = (tokenizer.vocab_size(), self.config.vocab_size);
+        if tokens > vocab_size {
+            return Err(Error::OtherTokenizer { tokens, vocab_size });
+        }
+        Ok(Lm { tokenizer: Some(tokenizer), ..self })
+    }
+
+    /// Which transformer it is.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Its tokenizer.
+    ///
+    /// # Errors
+    /// If it has none.
+    pub fn tokenizer(&self) -> Result<&Tokenizer> {
+        self.tokenizer.as_ref().ok_or(Error::NoTokenizer)
+    }
+
+    /// The template of conversations it was trained on, in Jinja, if there is one.
+    pub fn chat_template(&self) -> Option<&str> {
+        self.chat_template.as_deref()
+    }
+
+    /// Threads that it runs on, and what its products multiply.
+    pub fn machine(&self) -> (usize, Precision) {
+        (self.threads, self.precision)
+    }
+
+    /// The ids of a text as the model expects it: see [`generate::prompt_ids`].
+    ///
+    /// # Errors
+    /// If there is no tokenizer, or it has no ids for the text.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        Ok(generate::prompt_ids(self.tokenizer()?, self.config.mask, text)?)
+    }
+
+    // ---- writing
+
+    /// Continues `prompt`; from the beginning of a text if it is empty. The prompt is not part of the sample.
+    ///
+    /// # Errors
+    /// As [`generate::generate`], and if the model has no tokenizer.
+    pub fn generate(&self, prompt: &str, options: &Options) -> Result<Sample> {
+        self.stream(prompt, options, |_| true)
+    }
+
+    /// Continues `prompt`, and gives each piece of text to `tell` as it comes; a `false` answer ends the sample.
+    ///
+    /// # Errors
+    /// As [`Lm::generate`].
+    pub fn stream(&self, prompt: &str, options: &Options, mut tell: impl FnMut(&str) -> bool) -> Result<Sample> {
+        let ids = match prompt {
+            "" => generate::start_ids(self.tokenizer()?)?,
+            _ => self.encode(prompt)?,
+        };
+        self.generate_events(&ids, options, &mut |event| match event {
+            Event::Piece { text } => tell(&text),
+            _ => true,
+        })
+    }
+
+    /// Answers the last message of a conversation, where the model was trained on conversations.
+    ///
+    /// # Errors
+    /// If it was not, or as [`Lm::generate`].
+    pub fn chat(&self, messages: &[Message], options: &Options) -> Result<Sample> {
+        if !self.chat_template().is_some_and(chat::is_template) {
+            return Err(Error::NoChat);
+        }
+        let ids = chat::prompt(messages, self.tokenizer()?)?;
+        let mut options = options.clone();
+        options.stop.push(chat::END.into());
+        self.generate_events(&ids, &options, &mut |_| true)
+    }
+
+    /// Continues a prompt of ids, and tells every event: how each token was chosen ([`Options::trace`]), and when the context was full.
+    ///
+    /// # Errors
+    /// As [`generate::generate`].
+    pub fn generate_events(
+        &self,
+        prompt: &[u32],
+        options: &Options,
+        tell: &mut dyn FnMut(Event) -> bool,
+    ) -> Result<Sample> {
+        let tokenizer = self.tokenizer.as_ref();
+        self.in_session(|session| Ok(generate::generate(session, tokenizer, prompt, options, tell)?))
+    }
+
+    /// Fills every `[MASK]` of a text, with a model that looks both ways.
+    ///
+    /// # Errors
+    /// If the tokenizer has no `[MASK]`, or the text is empty or too long.
+    pub fn fill(&self, text: &str) -> Result<Filled> {
+        self.needs_head()?;
+        let (tokenizer, mask) = (self.tokenizer()?, self.mask()?.ok_or(Error::NoMask)?);
+        let batch = self.batch(text)?;
+        let (model, mut backend) = self.inspected(batch.tokens.len())?;
+        Ok(generate::fill(&model, &mut *backend, tokenizer, &batch, mask)?)
+    }
+
+    /// Room for `sequences` that grow side by side, with the model's weights: for a server, which decides itself what comes next.
+    ///
+    /// # Errors
+    /// If the model is not causal, or there is no room.
+    pub fn session(&self, sequences: usize) -> Result<Session> {
+        self.needs_head()?;
+        let rows = ROWS.min(self.config.context_length).max(sequences);
+        let model = Model::new(&self.config, Use::Decode { rows, sequences })?;
+        let cpu = self.backend(&model)?;
+        let mut session = Session::new(&self.config, sequences, rows, |_| Ok(cpu))?;
+        let (model, backend) = session.parts();
+        self.load(model, backend)?;
+        Ok(session)
+    }
+
+    // ---- judging
+
+    /// How likely `continuation` is after `prompt`: the logarithm of each token's probability, in nats, and their sum.
+    ///
+    /// # Errors
+    /// As [`generate::score`], and if the model has no tokenizer.
+    pub fn score(&self, prompt: &str, continuation: &str) -> Result<Likelihood> {
+        let (prompt, ids) = (self.encode(prompt)?, self.tokenizer()?.encode(continuation)?);
+        self.in_session(|session| Ok(generate::score(session, &prompt, &ids)?))
+    }
+
+    /// How well the model knows a text, in windows of its context that do not overlap. A model that looks both ways is asked for
+    /// masked tokens, 15 in 100.
+    ///
+    /// ```no_run
+    /// # use limpid::{Lm, data::source::Source};
+    /// let score = Lm::open("runs/1")?.evaluate(&Source::new("held-out.txt"))?;
+    /// println!("{:.4} nats a token, perplexity {:.2}", score.loss(), score.perplexity());
+    /// # Ok::<(), limpid::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the text cannot be read or is shorter than a window.
+    pub fn evaluate(&self, text: &Source) -> Result<Score> {
+        self.needs_head()?;
+        let (ids, _) = text.whole(self.tokenizer()?)?;
+        ids.check_ids(self.config.vocab_size)?;
+        let (context, vocab_size) = (self.config.context_length, self.config.vocab_size);
+        let objective = match self.config.mask {
+            Mask::Causal => Objective::NextToken,
+            _ => Objective::Masked { mask: self.mask()?.ok_or(Error::NoMask)?, vocab_size, segments: false },
+        };
+        let windows = Windows::new("text", &ids, context, objective)?;
+        let model = Model::new(&self.config, Use::Score { batch: WINDOWS, context })?;
+        let mut backend = self.loaded(&model)?;
+        Ok(evaluate::score(&model, &mut *backend, &windows, WINDOWS, &mut |_| true)?)
+    }
+
+    // ---- looking inside
+
+    /// A text as one vector (C): the hidden states before the head, pooled. Of a causal model and of one that looks both ways.
+    ///
+    /// # Errors
+    /// If the model has no tokenizer, or the text is empty or longer than the context.
+    pub fn embed(&self, text: &str, pooling: Pooling) -> Result<Vec<f32>> {
+        let batch = self.batch(text)?;
+        let (rows, width) = (batch.tokens.len(), self.config.d_model);
+        let (model, mut backend) = self.inspected(rows)?;
+        let name = match self.config.final_norm {
+            true => "ln_final.hook_out".to_string(),
+            false => format!("blocks.{}.hook_resid_post", self.config.n_layer - 1),
+        };
+        let hidden = model.tensor(&name).expect("every model has hidden states").slot;
+        let last = model.ops.iter().rposition(|op| op.output() == hidden).expect("an op makes them");
+        backend.feed(&batch)?;
+        backend.forward(&model.ops[..=last])?;
+        let states = backend.read(hidden.of(&batch))?;
+        Ok(match pooling {
+            Pooling::Cls => states[..width].to_vec(),
+            Pooling::Last => states[(rows - 1) * width..].to_vec(),
+            Pooling::Mean => {
+                let sum = |c: usize| states.chunks_exact(width).map(|row| f64::from(row[c])).sum::<f64>();
+                (0..width).map(|c| (sum(c) / rows as f64) as f32).collect()
+            }
+        })
+    }
+
+    /// Runs a text, and lets `look` see every tensor of the run by its name (docs/names.md).
+    ///
+    /// ```no_run
+    /// # let lm = limpid::Lm::open("runs/1")?;
+    /// let pattern = lm.trace("to be or not", |trace| trace.get("blocks.0.attn.hook_pattern"))?;
+    /// assert_eq!(pattern.axes, ["batch", "head", "query_pos", "key_pos"]);
+    /// # Ok::<(), limpid::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the model has no tokenizer, or the text is empty or longer than the context; and those of `look`.
+    pub fn trace<T>(&self, text: &str, look: impl FnOnce(&mut Trace) -> Result<T, trace::Error>) -> Result<T> {
+        self.traced(text, false, look)
+    }
+
+    /// [`Lm::trace`] with the backward pass too: the gradient of the mean loss of the next token (of a model that looks both ways: of
+    /// every token) in each tensor and parameter, as `NAME.grad`.
+    ///
+    /// # Errors
+    /// As [`Lm::trace`].
+    pub fn trace_gradients<T>(
+        &self,
+        text: &str,
+        look: impl FnOnce(&mut Trace) -> Result<T, trace::Error>,
+    ) -> Result<T> {
+        self.traced(text, true, look)
+    }
+
+    fn traced<T>(
+        &self,
+        text: &str,
+        backward: bool,
+        look: impl FnOnce(&mut Trace) -> Result<T, trace::Error>,
+    ) -> Result<T> {
+        let batch = self.batch(text)?;
+        let (model, mut backend) = self.inspected(batch.tokens.len())?;
+        Ok(look(&mut Trace::run(&model, &mut *backend, &batch, backward)?)?)
+    }
+
+    // ---- weights
+
+    /// The values of a parameter of `model`, which was built of this configuration, row by row.
+    ///
+    /// # Errors
+    /// If its file cannot be read.
+    pub fn values(&self, model: &Model, param: &Param) -> Result<Cow<'_, [f32]>> {
+        match &self.weights {
+            Weights::Files(checkpoint) => Ok(checkpoint.values(model, param)?),
+            Weights::Held(all) => {
+                Ok(Cow::from(all.get(&param.name).expect("a model has all parameters of its configuration")))
+            }
+        }
+    }
+
+    /// Writes the weights into any backend that was made for `model`, which was built of this configuration.
+    ///
+    /// # Errors
+    /// If a file cannot be read.
+    pub fn load(&self, model: &Model, backend: &mut dyn Backend) -> Result<()> {
+        match &self.weights {
+            Weights::Files(checkpoint) => Ok(checkpoint.load(model, backend)?),
+            Weights::Held(_) => {
+                model.params.iter().try_for_each(|param| Ok(backend.write(param.slot, &self.values(model, param)?)?))
+            }
+        }
+    }
+
+    /// Writes the model, with its tokenizer: a folder of limpid's or HuggingFace's, a GGUF, a file of llm.c's. Matrices are stored as
+    /// they were, or as f32 where the format has nothing like it. What was there is replaced in one step.
+    ///
+    /// ```no_run
+    /// # use limpid::{Lm, checkpoint::Format};
+    /// Lm::open("runs/1")?.save("model.gguf", Format::Gguf)?;
+    /// # Ok::<(), limpid::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`checkpoint::save`].
+    pub fn save(&self, path: impl AsRef<Path>, format: Format) -> Result<()> {
+        let own = match &self.weights {
+            Weights::Files(checkpoint) => checkpoint.dtype(),
+            Weights::Held(_) => Dtype::F32,
+        };
+        self.save_as(path, format, &own.in_format(format))
+    }
+
+    /// [`Lm::save`] with matrices stored as `dtype`.
+    ///
+    /// # Errors
+    /// As [`checkpoint::save`].
+    pub fn save_as(&self, path: impl AsRef<Path>, format: Format, dtype: &Dtype) -> Result<()> {
+        let model = Model::new(&self.config, Use::Inspect { batch: 1, context: 1 })?;
+        let values = |param: &Param| self.values(&model, param).expect("checked when it was opened").into_owned();
+        let source = checkpoint::Source {
+            config: &self.config,
+            tokenizer: self.tokenizer.as_ref(),
+            chat_template: self.chat_template(),
+            values: &values,
+            shard_bytes: SHARD_BYTES,
+        };
+        Ok(checkpoint::save(path.as_ref(), format, dtype, &source)?)
+    }
+
+    // ---- parts
+
+    /// This processor, for `model`.
+    fn backend(&self, model: &Model) -> Result<Box<dyn Backend + Send>> {
+        Ok(Box::new(Cpu::start(model, self.threads, Level::best(), self.precision)?))
+    }
+
+    /// The same with the weights.
+    fn loaded(&self, model: &Model) -> Result<Box<dyn Backend + Send>> {
+        let mut backend = self.backend(model)?;
+        self.load(model, &mut *backend)?;
+        Ok(backend)
+    }
+
+    /// A run of one sequence in which everything is kept.
+    fn inspected(&self, context: usize) -> Result<(Model, Box<dyn Backend + Send>)> {
+        let model = Model::new(&self.config, Use::Inspect { batch: 1, context })?;
+        let backend = self.loaded(&model)?;
+        Ok((model, backend))
+    }
+
+    /// A text as one sequence.
+    fn batch(&self, text: &str) -> Result<Batch> {
+        let ids = self.encode(text)?;
+        let (tokens, context) = (ids.len(), self.config.context_length);
+        match tokens {
+            0 => Err(Error::Empty),
+            _ if tokens > context => Err(Error::TooLong { tokens, context }),
+            _ => Ok(trace::batch(&self.config, &ids, None, self.mask()?)?),
+        }
+    }
+
+    /// What stands for a masked token.
+    fn mask(&self) -> Result<Option<u32>> {
+        Ok(self.tokenizer()?.special("[MASK]"))
+    }
+
+    fn needs_head(&self) -> Result<()> {
+        if self.config.lm_head { Ok(()) } else { Err(ConfigError::NoHead.into()) }
+    }
+
+    /// Lends the session that waits, or makes one, and keeps it for the next call.
+    fn in_session<T>(&self, work: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
+        let waiting = || self.session.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let kept = waiting().take();
+        let mut session = kept.map_or_else(|| self.session(1), Ok)?;
+        let done = work(&mut session);
+        *waiting() = Some(session);
+        done
+    }
+
+    /// The file that keeps how conversations are written, if there are any, and what it holds.
+    pub(crate) fn chat_file(&self) -> Option<(String, String)> {
+        self.chat_template.as_ref().map(|template| (CHAT_TEMPLATE.into(), template.clone()))
+    }
+}

@@ -1,0 +1,245 @@
+//! A training run in a few lines: a text, a model, a recipe, and somebody who hears how it goes.
+//!
+//! It joins what the modules have: `data::source` reads and splits the text, `model` is built, `train::Run` trains it. Read `train` next.
+
+use crate::backend::Cpu;
+use crate::checkpoint::write_text;
+use crate::config::{Config, Mask};
+use crate::data::chat::{MARKERS, template};
+use crate::data::source::Source;
+use crate::data::{Objective, Tokens};
+use crate::model::{Model, Use};
+use crate::ops::linear::Precision;
+use crate::ops::simd::Level;
+use crate::tokenizer::Tokenizer;
+use crate::train::{Control, Event, Recipe, Run, RunOptions, RunSettings, Summary, Trainer};
+use crate::{Error, Lm};
+use std::num::NonZero;
+use std::path::PathBuf;
+
+/// A training run that has not begun: of a new model, or of one that goes on learning.
+///
+/// ```
+/// use limpid::generate::Options;
+/// use limpid::train::{Control, Event, Recipe, RunSettings};
+/// use limpid::Training;
+///
+/// let text = "to be or not to be, that is the question. ".repeat(40);
+/// let recipe = Recipe { steps: 20, batch_size: 4, context: 32, ..RunSettings::preset("nano")?.recipe };
+/// let mut losses = vec![];
+/// let trained = Training::preset("nano")?.recipe(recipe).text(text).run(|event| {
+///     if let Event::Step(step, _) = event {
+///         losses.push(step.loss);
+///     }
+///     Control::Continue // or Control::Stop
+/// })?;
+/// assert!(losses.len() == 20 && losses[19] < losses[0]);
+/// let sample = trained.lm.generate("to be", &Options::default())?;
+/// # assert!(!sample.tokens.is_empty());
+/// # Ok::<(), limpid::Error>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "nothing is trained before `run`"]
+pub struct Training {
+    config: Config,
+    recipe: Recipe,
+    options: RunOptions,
+    source: Source,
+    base: Option<Lm>,
+    folder: Option<PathBuf>,
+    resume: bool,
+    machine: (usize, Precision),
+}
+
+/// What a run made.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Trained {
+    /// The model: of a run in a folder the best by validation loss, else the last.
+    pub lm: Lm,
+    /// What the run came to.
+    pub summary: Summary,
+}
+
+impl Training {
+    /// A new model of this configuration, whose vocabulary will be its tokenizer's. With no text named it learns the built-in stories.
+    pub fn new(config: Config, recipe: Recipe) -> Training {
+        let options = RunOptions::default();
+        let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let source = Source::new("builtin:stories");
+        let machine = (threads, Precision::F32);
+        Training { config, recipe, options, source, base: None, folder: None, resume: false, machine }
+    }
+
+    /// A new model of a preset, with its recipe.
+    ///
+    /// # Errors
+    /// If there is none of that name.
+    pub fn preset(name: &str) -> Result<Training, Error> {
+        let RunSettings { recipe, options } = RunSettings::preset(name)?;
+        Ok(Training { options, ..Training::new(Config::preset(name)?, recipe) })
+    }
+
+    /// A model that goes on learning, all of it, with its own tokenizer and the recipe for fine-tuning.
+    pub fn fine_tuning(lm: Lm) -> Training {
+        let RunSettings { recipe, options } = RunSettings::fine_tuning(lm.config(), false);
+        let (config, machine) = (lm.config().clone(), lm.machine());
+        Training { base: Some(lm), machine, options, ..Training::new(config, recipe) }
+    }
+
+    /// Another recipe.
+    pub fn recipe(self, recipe: Recipe) -> Training {
+        Training { recipe, ..self }
+    }
+
+    /// How the run is carried out: when it evaluates and saves, what it does when its loss goes astray.
+    pub fn options(self, options: RunOptions) -> Training {
+        Training { options, ..self }
+    }
+
+    /// Learns from a text in memory.
+    pub fn text(self, text: impl Into<String>) -> Training {
+        let Source { tokenizer, .. } = self.source;
+        let mut source = Source::of_text(text);
+        source.tokenizer = tokenizer;
+        Training { source, ..self }
+    }
+
+    /// Learns from a text by name: a file, a folder, a pattern ([`Source::name`]).
+    pub fn data(mut self, name: impl Into<String>) -> Training {
+        let tokenizer = self.source.tokenizer.take();
+        self.source = Source::new(name);
+        self.source.tokenizer = tokenizer;
+        self
+    }
+
+    /// Learns from a text that is read as the source says: another field, bad documents left out. Threads and the share for validation
+    /// are the run's.
+    pub fn source(self, source: Source) -> Training {
+        Training { source, ..self }
+    }
+
+    /// The tokenizer of a new model: `bpe` (where none is named), `bpe:SIZE`, `char`, `word`, `gpt2`, ..., or a file
+    /// ([`Tokenizer::for_texts`]).
+    pub fn tokenizer(mut self, name: impl Into<String>) -> Training {
+        self.source.tokenizer = Some(name.into());
+        self
+    }
+
+    /// Keeps the run in a folder, from which it can go on ([`Training::resume`]) and be opened; without one nothing is written.
+    pub fn folder(self, folder: impl Into<PathBuf>) -> Training {
+        Training { folder: Some(folder.into()), ..self }
+    }
+
+    /// Goes on with what its folder holds, if a state was saved there: with the same bits as if it had never stopped.
+    pub fn resume(self) -> Training {
+        Training { resume: true, ..self }
+    }
+
+    /// So many threads (at least 1) instead of one for each core. Results are the same on any number.
+    pub fn threads(mut self, threads: usize) -> Training {
+        self.machine.0 = threads.max(1);
+        self
+    }
+
+    /// Products of that precision instead of f32.
+    pub fn precision(mut self, precision: Precision) -> Training {
+        self.machine.1 = precision;
+        self
+    }
+
+    /// Reads the text, trains to the last step of the recipe or until `progress` says stop, and gives the model.
+    ///
+    /// # Errors
+    /// If the text cannot be read or is too short, the model cannot be built, the folder holds something else, or training goes astray.
+    pub fn run(self, mut progress: impl FnMut(Event) -> Control) -> Result<Trained, Error> {
+        let Training {
+            mut config,
+            mut recipe,
+            options,
+            mut source,
+            base,
+            folder,
+            resume,
+            machine: (threads, precision),
+        } = self;
+        let masked = config.mask != Mask::Causal;
+        (source.threads, source.val_fraction) = (threads, recipe.val_fraction);
+        if let Some(base) = &base {
+            source.decided = Some(base.tokenizer()?.clone());
+        }
+        let saved = folder.as_ref().filter(|folder| resume && Run::can_resume(folder));
+        if let Some(folder) = saved {
+            source.decided = Some(Tokenizer::load(folder.join("tokenizer.json"))?);
+        }
+        let chat = if masked { None } else { source.conversations()? };
+        let specials: &[&str] = match &chat {
+            _ if masked => &["[MASK]"],
+            Some(_) => &MARKERS,
+            None => &[],
+        };
+        source.specials = specials.iter().map(|token| token.to_string()).collect();
+        let corpus = match &chat {
+            Some(chat) => {
+                (recipe.whole_documents, recipe.cross_documents) = (true, false);
+                chat.corpus(&source)?
+            }
+            None => source.read()?,
+        };
+        let tokenizer = corpus.tokenizer;
+        let (tokens, vocab_size) = (tokenizer.vocab_size(), config.vocab_size);
+        match &base {
+            None => config.vocab_size = tokens,
+            Some(_) if tokens > vocab_size => return Err(Error::OtherTokenizer { tokens, vocab_size }),
+            Some(_) => {}
+        }
+        let objective = match masked {
+            true => {
+                let mask = tokenizer.special("[MASK]").ok_or(Error::NoMask)?;
+                Objective::Masked { mask, vocab_size: tokens, segments: config.n_segment > 0 }
+            }
+            false => Objective::NextToken,
+        };
+        if recipe.context == 0 {
+            recipe.context = config.context_length;
+        }
+        let chat_file = match (&chat, &base) {
+            (Some(_), _) => Some((crate::checkpoint::CHAT_TEMPLATE.into(), template(&tokenizer))),
+            (None, base) => base.as_ref().and_then(Lm::chat_file),
+        };
+        let chat_template = chat_file.as_ref().map(|(_, text)| text.clone());
+        let model = Model::new(&config, Use::Train { batch: recipe.batch_size, context: recipe.context })?;
+        let cpu = Box::new(Cpu::start(&model, threads, Level::best(), precision)?);
+        let mut trainer = Trainer::new(model, cpu, recipe)?;
+        if let Some(base) = &base {
+            base.load(&trainer.model, &mut *trainer.backend)?;
+            trainer.fresh = false;
+        }
+        let none = Tokens::default();
+        let validation = if corpus.validation.len() > 1 { &corpus.validation } else { &none };
+        let mut run = Run::new(trainer, folder.clone(), &corpus.train, validation, objective, &tokenizer)?;
+        run.options = options;
+        match saved {
+            Some(_) => _ = run.resume(None)?,
+            None => run.files.extend(chat_file),
+        }
+        let summary = run.go(&mut progress)?;
+        let lm = match &folder {
+            Some(folder) => {
+                let text = serde_json::to_string_pretty(&summary).expect("a summary is JSON") + "\n";
+                write_text(&folder.join("summary.json"), &text)?;
+                drop(run); // its memory is free for the model
+                Lm::open(folder)?.with_threads(threads).with_precision(precision)
+            }
+            None => {
+                let weights = run.trainer.averaged(|trainer| {
+                    let read =
+                        |param: &crate::model::Param| Ok((param.name.clone(), trainer.backend.read(param.slot)?));
+                    trainer.model.params.iter().map(read).collect::<Result<_, Error>>()
+                })??;
+                Lm::held(config, tokenizer.clone(), chat_template, weights, (threads, precision))
+            }
+        };
+        Ok(Trained { lm, summary })
+    }
+}

@@ -1,0 +1,292 @@
+//! The face: an [`Lm`] says what the parts say, from files and from memory; and the examples do what they are for.
+
+#[allow(dead_code)]
+#[path = "../examples/convert.rs"]
+mod convert;
+#[allow(dead_code)]
+#[path = "../examples/generate.rs"]
+mod generate;
+#[allow(dead_code)]
+#[path = "../examples/look_inside.rs"]
+mod look_inside;
+#[allow(dead_code)]
+#[path = "../examples/observer.rs"]
+mod observer;
+#[allow(dead_code)]
+#[path = "../examples/own_text.rs"]
+mod own_text;
+#[allow(dead_code)]
+#[path = "../examples/stream.rs"]
+mod stream;
+
+use limpid::backend::{Backend, Reference};
+use limpid::checkpoint::Format;
+use limpid::config::{Config, Mask};
+use limpid::data::source::Source;
+use limpid::generate::{FinishReason, Options, Sampler};
+use limpid::model::{Model, Use};
+use limpid::ops::IGNORE;
+use limpid::train::{Control, Event, Recipe, RunOptions, RunSettings, Summary};
+use limpid::{Error, Lm, Pooling, Trained, Training, trace};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A folder that goes when it is dropped.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let folder = std::env::temp_dir().join(format!("limpid-face-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap();
+        Scratch(folder)
+    }
+    fn at(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+const TEXT: &str = "to be or not to be, that is the question.\n";
+
+/// A quick run of a small model on the text above.
+fn training(steps: u64) -> Training {
+    let config = Config { d_model: 32, d_ff: 64, n_layer: 2, context_length: 32, ..Config::preset("nano").unwrap() };
+    let RunSettings { recipe, options } = RunSettings::preset("nano").unwrap();
+    let options = RunOptions { eval_every: 4, preflight: false, ..options };
+    let recipe = Recipe { steps, batch_size: 4, ..recipe };
+    Training::new(config, recipe).options(options).text(TEXT.repeat(40)).tokenizer("char").threads(2)
+}
+
+fn trained(training: Training) -> (Lm, Summary) {
+    let Trained { lm, summary, .. } = training.run(|_| Control::Continue).unwrap();
+    (lm, summary)
+}
+
+/// The bits of a model at a text.
+fn logits(lm: &Lm, text: &str) -> Vec<u32> {
+    let logits = lm.trace(text, |trace| trace.get("logits")).unwrap();
+    logits.values.iter().map(|v| v.to_bits()).collect()
+}
+
+fn close(a: f64, b: f64) -> bool {
+    (a - b).abs() < 1e-4 * (1.0 + a.abs())
+}
+
+/// From memory, from its folder, from every format: the same model to the bit.
+#[test]
+fn a_model_is_the_same_in_memory_and_in_every_format() {
+    let f = Scratch::new("formats");
+    let (held, summary) = trained(training(6));
+    assert_eq!(summary.steps, 6);
+    let recipe = Recipe { val_fraction: 0.0, ..RunSettings::preset("nano").unwrap().recipe };
+    // without validation the kept weights are the last ones
+    let again = || training(6).recipe(Recipe { steps: 6, batch_size: 4, ..recipe });
+    let (held, opened) = (trained(again()).0.with_threads(1), (held, trained(again().folder(f.at("run"))).0).1);
+    let own = logits(&held, "to be or");
+    assert_eq!(own, logits(&opened, "to be or"));
+    let formats = [("hf", Format::HuggingFace), ("m.gguf", Format::Gguf), ("limpid", Format::Limpid)];
+    for (name, format) in formats {
+        match held.save(f.at(name), format) {
+            Ok(()) => assert_eq!(own, logits(&Lm::open(f.at(name)).unwrap(), "to be or"), "{format}"),
+            Err(error) => panic!("{format}: {error}"),
+        }
+    }
+}
+
+/// A prompt's sample is the same streamed, generated again in the session that was kept, and from several threads at once.
+#[test]
+fn generating_depends_on_the_prompt_and_options_alone() {
+    let (lm, _) = trained(training(8));
+    let options = Options { max_tokens: 40, sampler: Sampler { seed: 3, ..Sampler::default() }, ..Options::default() };
+    let first = lm.generate("to be", &options).unwrap();
+    assert_eq!((first.tokens.len(), first.finish_reason), (40, FinishReason::Length));
+    let mut pieces = String::new();
+    let streamed = lm.stream("to be", &options, |piece| {
+        pieces += piece;
+        true
+    });
+    assert_eq!((streamed.unwrap(), &pieces), (first.clone(), &first.text));
+    let cut = lm.stream("to be", &options, |_| false).unwrap();
+    assert_eq!(cut.finish_reason, FinishReason::Cancelled);
+    std::thread::scope(|scope| {
+        let all: Vec<_> = (0..3).map(|_| scope.spawn(|| lm.generate("to be", &options).unwrap())).collect();
+        all.into_iter().for_each(|one| assert_eq!(one.join().unwrap(), first));
+    });
+    assert!(!lm.generate("", &options).unwrap().tokens.is_empty(), "a text may begin anywhere");
+}
+
+/// A score is what the logits of the whole text say, and evaluation is the mean of such scores.
+#[test]
+fn scores_are_those_of_the_logits() {
+    let (lm, _) = trained(training(8));
+    let (prompt, more) = ("to be", " or not");
+    let found = lm.score(prompt, more).unwrap();
+    let ids = lm.encode(&format!("{prompt}{more}")).unwrap();
+    let seen = lm.trace(&format!("{prompt}{more}"), |trace| trace.get("logits")).unwrap();
+    let v = lm.config().vocab_size;
+    for (i, log_prob) in found.log_probs.iter().enumerate() {
+        let at = prompt.len() + i;
+        let row: Vec<f64> = seen.values[(at - 1) * v..at * v].iter().map(|v| f64::from(*v)).collect();
+        let expected = row[ids[at] as usize] - row.iter().map(|v| v.exp()).sum::<f64>().ln();
+        assert!(close(*log_prob, expected), "{log_prob}, expected {expected}");
+    }
+    let text = &TEXT[..33]; // one window of 32 predictions
+    let score = lm.evaluate(&Source::of_text(text)).unwrap();
+    let whole = lm.score(&text[..1], &text[1..]).unwrap();
+    assert!(score.tokens == 32 && close(score.loss(), -whole.total / 32.0), "{} {}", score.loss(), whole.total);
+}
+
+/// What is pooled is what leaves the final norm, and nothing after it matters.
+#[test]
+fn embeddings_are_the_hidden_states_pooled() {
+    let (lm, _) = trained(training(4));
+    let states = lm.trace("not to be", |trace| trace.get("ln_final.hook_out")).unwrap();
+    let (rows, width) = (states.shape[1], lm.config().d_model);
+    assert_eq!(states.values.len(), rows * width);
+    assert_eq!(lm.embed("not to be", Pooling::Cls).unwrap(), states.values[..width]);
+    assert_eq!(lm.embed("not to be", Pooling::Last).unwrap(), states.values[(rows - 1) * width..]);
+    for (c, mean) in lm.embed("not to be", Pooling::Mean).unwrap().into_iter().enumerate() {
+        let all = states.values.iter().skip(c).step_by(width).map(|v| f64::from(*v)).sum::<f64>();
+        assert!(close(f64::from(mean), all / rows as f64), "{c}");
+    }
+    // and by the judge, in f64
+    let ids = lm.encode("not to be").unwrap();
+    let model = Model::new(lm.config(), Use::Inspect { batch: 1, context: ids.len() }).unwrap();
+    let mut judge = Reference::new(&model);
+    lm.load(&model, &mut judge).unwrap();
+    judge.feed(&trace::batch(lm.config(), &ids, None, None).unwrap()).unwrap();
+    judge.forward(&model.ops).unwrap();
+    let exact = judge.read(model.tensor("ln_final.hook_out").unwrap().slot).unwrap();
+    assert!(exact.iter().zip(&states.values).all(|(a, b)| (a - b).abs() < 1e-3));
+}
+
+/// An encoder: masks are filled, texts have vectors; what only a causal model does is refused.
+#[test]
+fn an_encoder_fills_and_embeds() {
+    let config =
+        Config { d_model: 32, d_ff: 64, n_layer: 1, mask: Mask::Bidirectional, ..Config::preset("nano").unwrap() };
+    let recipe = Recipe { steps: 300, batch_size: 8, context: 16, ..RunSettings::preset("nano").unwrap().recipe };
+    let text = "to be or not to be\n".repeat(60);
+    let (lm, _) = trained(Training::new(config, recipe).text(text).tokenizer("word").threads(2));
+    let filled = lm.fill("to be or [MASK] to be").unwrap();
+    assert_eq!((filled.text.as_str(), filled.masks.len(), filled.masks[0].0), ("to be or not to be", 1, 3));
+    assert!(filled.masks[0].1.len() == 5 && filled.masks[0].1.is_sorted_by(|a, b| a.1 >= b.1));
+    assert_eq!(lm.embed("to be", Pooling::Cls).unwrap().len(), 32);
+    assert!(matches!(lm.generate("to be", &Options::default()), Err(Error::Generate(_))));
+    assert!(lm.evaluate(&Source::of_text("to be or not to be\n".repeat(60))).unwrap().loss() < 1.0);
+}
+
+/// A run that is stopped and resumed ends with the bits of one that is not; a listener hears every step.
+#[test]
+fn training_tells_stops_and_goes_on() {
+    let f = Scratch::new("resume");
+    let whole = trained(training(8).folder(f.at("whole"))).0;
+    let mut steps = vec![];
+    let stopped = training(8).folder(f.at("parts")).run(|event| match event {
+        Event::Step(step, _) => {
+            steps.push(step.step);
+            if step.step == 5 { Control::Stop } else { Control::Continue }
+        }
+        _ => Control::Continue,
+    });
+    assert_eq!((steps, stopped.unwrap().summary.stopped), ((1..=5).collect(), true));
+    let again = || training(8).folder(f.at("parts"));
+    assert!(matches!(again().run(|_| Control::Continue), Err(Error::Train(_))), "a run is not written over");
+    let (resumed, summary) = trained(again().resume());
+    assert_eq!((logits(&resumed, "to be"), summary.steps), (logits(&whole, "to be"), 8));
+    assert!(f.at("parts/summary.json").exists());
+    let (tuned, _) = trained(Training::fine_tuning(whole).text(TEXT.repeat(20)).recipe(Recipe {
+        steps: 3,
+        batch_size: 2,
+        ..Recipe::default()
+    }));
+    assert_ne!(logits(&tuned, "to be"), logits(&resumed, "to be"), "it learned");
+    assert_eq!(tuned.tokenizer().unwrap(), resumed.tokenizer().unwrap());
+}
+
+/// What does not fit is said, and nothing panics.
+#[test]
+fn what_cannot_be_done_is_said() {
+    let (lm, _) = trained(training(2));
+    let says = |error: Error, words: &[&str]| {
+        let text = error.to_string();
+        assert!(words.iter().all(|word| text.contains(word)), "{text}");
+    };
+    says(lm.embed("", Pooling::Mean).unwrap_err(), &["empty"]);
+    says(lm.embed(&TEXT.repeat(2), Pooling::Mean).unwrap_err(), &["84 tokens", "context_length is 32"]);
+    says(lm.trace("to be", |trace| trace.get("blocks.9.hook_resid_post")).unwrap_err(), &["unknown tensor"]);
+    says(lm.fill("to be").unwrap_err(), &["[MASK]"]);
+    says(lm.chat(&[], &Options::default()).unwrap_err(), &["conversations"]);
+    says(lm.encode("ü").unwrap_err(), &["\"ü\"", "not in the char vocabulary"]);
+    says(lm.evaluate(&Source::new("no-such-file")).unwrap_err(), &["no-such-file"]);
+    says(Training::preset("nanoo").unwrap_err(), &["nanoo"]);
+    says(training(2).text("").run(|_| Control::Continue).unwrap_err(), &["empty"]);
+    says(Lm::open("no-such-folder").unwrap_err(), &["no-such-folder"]);
+    let bytes = limpid::tokenizer::Tokenizer::named("gpt2").unwrap();
+    says(lm.with_tokenizer(bytes).unwrap_err(), &["50257", "do not belong together"]);
+}
+
+#[test]
+fn an_lm_can_be_shared() {
+    fn shared<T: Send + Sync>() {}
+    shared::<Lm>();
+}
+
+/// Segments and masks are what they are for the command line.
+#[test]
+fn a_batch_to_look_at() {
+    let causal = Config::preset("nano").unwrap();
+    let encoder = Config { mask: Mask::Bidirectional, n_segment: 2, ..causal.clone() };
+    let batch = |config, segments, mask| trace::batch(config, &[5, 6, 7], segments, mask);
+    assert_eq!(batch(&causal, None, None).unwrap().targets, [6, 7, IGNORE]);
+    let seen = batch(&encoder, Some(&[0, 1, 1]), Some(6)).unwrap();
+    assert_eq!((seen.targets, seen.segments), (vec![5, IGNORE, 7], vec![0, 1, 1]));
+    assert_eq!(batch(&encoder, None, None).unwrap().segments, [0; 3]);
+    assert!(batch(&causal, Some(&[0; 3]), None).is_err() && batch(&encoder, Some(&[0]), None).is_err());
+    assert!(trace::batch(&causal, &[], None, None).is_err());
+}
+
+/// The six examples, one after the other: each works on what the first made.
+#[test]
+fn the_examples_do_what_they_say() {
+    let f = Scratch::new("examples");
+    let book = f.at("book.txt");
+    fs::write(&book, TEXT.repeat(60)).unwrap();
+    let mut told = vec![];
+    let trained = own_text::train(&book.display().to_string(), &f.at("run"), 60, |step, loss| told.push((step, loss)));
+    let lm = trained.unwrap().lm;
+    assert!(told.len() == 10 && told[9].1 < 0.5 * told[0].1, "{told:?}");
+
+    let model: &Path = &f.at("run");
+    assert_eq!(generate::continued(model, "to be").unwrap().chars().count(), 50);
+
+    let mut pieces = String::new();
+    let reason = stream::line(&lm, "to be or", |piece| pieces += piece).unwrap();
+    assert_eq!((reason, pieces.contains('\n')), (FinishReason::Stop, false), "{pieces:?}");
+
+    let looks = look_inside::looks_at(&lm, "to be").unwrap();
+    assert_eq!(looks.len(), 5 * lm.config().heads().n_head);
+    assert!(looks.iter().all(|(_, query, key)| key <= query), "a causal model looks back");
+    assert!(close(look_inside::alike(&lm, "to be", "to be").unwrap(), 1.0));
+
+    let written = convert::convert(model, &f.0).unwrap();
+    assert!(
+        written.len() == 3 && written.iter().all(|path| logits(&Lm::open(path).unwrap(), "to") == logits(&lm, "to"))
+    );
+
+    let (seen, made) = observer::watch(&lm, "to be").unwrap();
+    assert_eq!(
+        made.iter().map(|v| v.to_bits()).collect::<Vec<_>>(),
+        logits(&lm, "to be"),
+        "who watches changes no bit"
+    );
+    let largest = |name: &str| seen.iter().find(|(other, _)| other == name).unwrap().1;
+    let tensor = lm.trace("to be", |trace| trace.get("blocks.1.hook_resid_post")).unwrap();
+    assert_eq!(largest("blocks.1.hook_resid_post"), tensor.values.iter().fold(0.0, |most, v| v.abs().max(most)));
+}
