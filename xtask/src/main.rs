@@ -90,8 +90,10 @@ fn features() -> bool {
 fn package() -> bool {
     let cargo = |folder: &Path, arguments: &[&str]| {
         println!("== cargo {}", arguments.join(" "));
-        let status = Command::new(env!("CARGO")).args(arguments).current_dir(folder).status();
-        status.is_ok_and(|status| status.success())
+        // one folder for all that is built, so that what they need is built once
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(arguments).current_dir(folder).env("CARGO_TARGET_DIR", root().join("target"));
+        cargo.status().is_ok_and(|status| status.success())
     };
     if !cargo(&root(), &["package", "--workspace", "--exclude", "xtask", "--offline", "--allow-dirty"]) {
         return false;
@@ -112,7 +114,7 @@ fn package() -> bool {
         format!("[workspace]\nresolver = \"3\"\nmembers = {members:?}\n\n[patch.crates-io]\n{patches}\n{profiles}");
     let written = std::fs::write(folder.join("Cargo.toml"), manifest).is_ok()
         && std::fs::copy(root().join("Cargo.lock"), folder.join("Cargo.lock")).is_ok();
-    written && cargo(&folder, &["test", "--offline", "--workspace", "--target-dir", "target"])
+    written && cargo(&folder, &["test", "--offline", "--workspace"])
 }
 
 /// Writes docs/settings.md anew.

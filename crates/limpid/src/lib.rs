@@ -18,7 +18,8 @@
 //! let pattern = lm.trace("to be or not", |trace| trace.get("blocks.0.attn.hook_pattern"))?;
 //! # assert!(likelihood.total < 0.0 && vector.len() == lm.config().d_model && pattern.axes[0] == "batch");
 //! # assert!(!sample.tokens.is_empty());
-//! # let folder = std::env::temp_dir().join(format!("limpid-face-{}", std::process::id()));
+//! # use std::env;
+//! # let folder = env::temp_dir().join(format!("limpid-face-{}", std::process::id()));
 //! # let path = folder.join("model.gguf");
 //! # std::fs::create_dir_all(&folder)?;
 //! lm.save(&path, Format::Gguf)?;

@@ -41,7 +41,8 @@ const WINDOWS: usize = 16;
 /// use limpid::generate::Options;
 /// use limpid::train::{Control, Recipe, RunSettings};
 /// use limpid::{Lm, Training};
-/// # let folder = std::env::temp_dir().join(format!("limpid-lm-doc-{}", std::process::id()));
+/// # use std::env;
+/// # let folder = env::temp_dir().join(format!("limpid-lm-doc-{}", std::process::id()));
 /// # let recipe = Recipe { steps: 2, batch_size: 2, context: 16, ..RunSettings::preset("nano")?.recipe };
 /// # let text = "to be or not to be, that is the question. ".repeat(40);
 /// # Training::preset("nano")?.recipe(recipe).text(text).folder(&folder).run(|_| Control::Continue)?;
@@ -277,7 +278,7 @@ impl Lm {
     /// ```no_run
     /// # use limpid::{Lm, data::source::Source};
     /// let score = Lm::open("runs/1")?.evaluate(&Source::new("held-out.txt"))?;
-    /// println!("{:.4} nats a token, perplexity {:.2}", score.loss(), score.perplexity());
+    /// let (nats_a_token, perplexity) = (score.loss(), score.perplexity());
     /// # Ok::<(), limpid::Error>(())
     /// ```
     ///

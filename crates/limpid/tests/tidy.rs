@@ -269,7 +269,7 @@ fn every_file_says_what_it_is() {
 }
 
 /// Lines of the library without tests, comments and blanks. Raising it is a reviewed line.
-const BUDGET: usize = 22_000;
+const BUDGET: usize = 23_500;
 
 #[test]
 fn the_library_stays_within_its_budget() {
