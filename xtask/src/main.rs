@@ -95,7 +95,12 @@ fn package() -> bool {
         cargo.args(arguments).current_dir(folder).env("CARGO_TARGET_DIR", root().join("target"));
         cargo.status().is_ok_and(|status| status.success())
     };
-    if !cargo(&root(), &["package", "--workspace", "--exclude", "xtask", "--offline", "--allow-dirty"]) {
+    // the workspace's own profile, so that what is there already serves
+    let profile =
+        ["profile.dev.opt-level=1", "profile.dev.package.\"*\".opt-level=2", "profile.dev.package.\"*\".debug=false"];
+    let mut arguments = vec!["package", "--workspace", "--exclude", "xtask", "--offline", "--allow-dirty"];
+    arguments.extend(profile.into_iter().flat_map(|setting| ["--config", setting]));
+    if !cargo(&root(), &arguments) {
         return false;
     }
     // one workspace of what was unpacked to be built, in which each finds the others
