@@ -38,8 +38,8 @@ pub use drawn::Dashboard;
 #[cfg(feature = "ui")]
 mod drawn {
     use super::Now;
+    use crate::machine::peak_rss;
     use crate::show::{bytes, commas};
-    use crate::verbs::peak_rss;
     use limpid::train::{Step, log};
     use limpid::units::tick;
     use ratatui::backend::CrosstermBackend;

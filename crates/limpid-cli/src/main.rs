@@ -1,13 +1,21 @@
 //! The binary `limpid`: arguments, terminals and files. Each verb is one file in `verbs`; what they share is in
-//! `options` (flags and configuration files), `source` (text), and `show` (what people see).
+//! `options` (flags and configuration files), `job` (what is to be trained), `source` (text), `models`, `tokenizers`, `records` (of
+//! runs), `machine` and `room` (memory, signals), and `show` (what people see).
 //!
 //! Data goes to stdout, everything else to stderr. Exit 0: done, also where whoever read stdout had enough; 1: something the
 //! user can mend; 2: wrong usage; 130: stopped by Ctrl-C before the end.
 
 mod dashboard;
+mod find;
+mod job;
+mod machine;
+mod models;
 mod options;
+mod records;
+mod room;
 mod show;
 mod source;
+mod tokenizers;
 mod verbs;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};

@@ -12,6 +12,7 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use limpid::backend::Cpu;
 use limpid::checkpoint::CheckpointError;
 use limpid::config::{Config, ConfigError, Fields, PRESETS, Setting, Settings, Value, parse_axis};
+use limpid::data::source::SourceError;
 use limpid::data::{CorpusError, DataError, Kind};
 use limpid::generate::Session;
 use limpid::model::{Lora, Model, Tuning, Use};
@@ -347,7 +348,7 @@ impl MachineOptions {
     pub fn session(&self, config: &Config) -> Result<Session> {
         let rows = 256.min(config.context_length);
         let model = Model::new(config, Use::Decode { rows, sequences: 1 })?;
-        crate::verbs::fits(&model, None, self.threads(), "this model")?;
+        crate::machine::fits(&model, None, self.threads(), "this model")?;
         let cpu = Box::new(self.cpu(&model)?);
         Ok(Session::new(config, 1, rows, |_| Ok(cpu))?)
     }
@@ -378,7 +379,8 @@ pub fn mending(error: &anyhow::Error) -> String {
         let corpus = || cause.downcast_ref().map(|error: &CorpusError| own(error.settings()));
         let checkpoint = || cause.downcast_ref().map(|error: &CheckpointError| error.settings().to_vec());
         let tokenizer = || cause.downcast_ref().map(|error: &limpid::tokenizer::Error| own(error.settings()));
-        train.or_else(data).or_else(corpus).or_else(checkpoint).or_else(tokenizer)
+        let source = || cause.downcast_ref().map(SourceError::settings);
+        train.or_else(data).or_else(corpus).or_else(source).or_else(checkpoint).or_else(tokenizer)
     };
     let settings: Option<Vec<String>> = error.chain().filter_map(of).find(|settings| !settings.is_empty());
     let flag = |setting: String| {

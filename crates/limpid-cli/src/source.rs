@@ -26,7 +26,6 @@ pub fn worded<T>(result: Result<T, SourceError>) -> Result<T> {
             anyhow!("{error}: `limpid data prepare {} --out DIR`, then --data DIR", show::quoted(name))
         }
         SourceError::OtherTokenizer { .. } => anyhow!("{error} (leave --tokenizer out)"),
-        SourceError::OtherShards { .. } => anyhow::Error::from(error).context("--tokenizer names it"),
         _ => error.into(),
     })
 }

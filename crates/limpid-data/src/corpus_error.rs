@@ -156,12 +156,13 @@ fn names(has: &[String]) -> String {
 impl CorpusError {
     /// The settings by which it may be mended, by name.
     pub fn settings(&self) -> &'static [&'static str] {
-        use CorpusError::{Busy, Column, Field, Json, NotUtf8, Thread, TooLong, Zero};
+        use CorpusError::{Busy, Column, Encode, Field, Json, NotUtf8, Thread, Tokenizer, TooLong, Zero};
         match self {
             NotUtf8 { .. } | Zero { .. } | TooLong { .. } | Json { .. } => &["skip_bad"],
             Field { .. } | Column { .. } => &["field"],
             Busy(_) => &["out"],
             Thread(_) => &["threads"],
+            Encode { source: error, .. } | Tokenizer(error) => error.settings(),
             _ => &[],
         }
     }

@@ -92,6 +92,21 @@ pub enum SourceError {
     },
 }
 
+impl SourceError {
+    /// The settings by which it may be mended, each by its name and, where one is known, a value.
+    pub fn settings(&self) -> Vec<String> {
+        let names = match self {
+            SourceError::Corpus(error) => error.settings(),
+            SourceError::Tokenizer(error) => error.settings(),
+            SourceError::Data(error) => return error.settings(),
+            SourceError::Of { source, .. } => return source.settings(),
+            SourceError::OtherShards { .. } => &["tokenizer"],
+            _ => &[],
+        };
+        names.iter().map(ToString::to_string).collect()
+    }
+}
+
 type Result<T, E = SourceError> = std::result::Result<T, E>;
 
 /// An error with the text that it is about.

@@ -245,6 +245,25 @@ fn the_binary_prints_in_one_file() {
     }
 }
 
+/// What several verbs need lies beside them; `tokenize train` alone is a verb of a verb.
+#[test]
+fn verbs_call_no_verbs() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../limpid-cli/src");
+    let mut verbs = 0;
+    for path in sources(&root) {
+        let text = code(&fs::read_to_string(&path).unwrap());
+        let verb = path.parent().is_some_and(|folder| folder.ends_with("verbs"));
+        verbs += usize::from(verb);
+        let calls = |line: &&str| {
+            line.contains("verbs::") && !path.ends_with("main.rs")
+                || verb && line.contains("super::") && !line.contains("super::learn::")
+        };
+        let found: Vec<&str> = text.lines().filter(calls).collect();
+        assert!(found.is_empty(), "{}: {found:?}", path.display());
+    }
+    assert!(verbs > 10, "{verbs}");
+}
+
 #[test]
 fn unsafe_lives_in_two_folders_and_one_file() {
     for (name, text) in library() {

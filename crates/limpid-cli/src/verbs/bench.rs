@@ -1,8 +1,7 @@
 //! `bench`: training, prefill and decoding against the roofs of the machine, measured in the same run.
 
-use super::doctor::{PASSES, READINGS};
-use super::train::{extra_work, step_flops};
-use super::{fits, peak_rss, program, trainable};
+use crate::job::{extra_work, step_flops};
+use crate::machine::{PASSES, READINGS, fits, peak_rss, program, trainable};
 use crate::options::{self, Asked, MachineOptions, ModelOptions};
 use crate::show;
 use anyhow::Result;

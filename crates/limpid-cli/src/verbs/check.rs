@@ -1,7 +1,7 @@
 //! `check`: proves that a configuration can learn, in three short tests.
 
-use super::fits;
-use super::train::{self, Job};
+use crate::job::{Job, JobArgs};
+use crate::machine::fits;
 use crate::options::MachineOptions;
 use crate::show;
 use anyhow::{Result, bail};
@@ -18,7 +18,7 @@ use limpid::train::{Preflight, Recipe, Schedule, Trainer};
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
-    train: train::Args,
+    train: JobArgs,
 }
 
 struct Verdict {

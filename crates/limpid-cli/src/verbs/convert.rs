@@ -1,5 +1,6 @@
 //! `convert`: a model of one program's as another's, and the proof that it is the same.
 
+use crate::options::mending;
 use crate::show;
 use anyhow::{Context, Result, anyhow, bail};
 use limpid::backend::{Backend, Cpu};
@@ -75,7 +76,7 @@ fn shard_size(text: &str) -> Result<usize, String> {
 }
 
 pub fn run(args: Args) -> Result<()> {
-    let source = super::adapted(&args.src, args.adapter.as_deref())?;
+    let source = crate::models::adapted(&args.src, args.adapter.as_deref())?;
     if let Some(from) = args.from.filter(|from| *from != source.format) {
         bail!("{} is of the format {}, not {from}", args.src.display(), source.format);
     }
@@ -116,7 +117,10 @@ pub fn run(args: Args) -> Result<()> {
         },
     )
     .map_err(|error| match error {
-        CheckpointError::Tokenizer(error) => anyhow!("{error}; --tokenizer none leaves it out"),
+        CheckpointError::Tokenizer(error) => {
+            let error = anyhow::Error::from(error);
+            anyhow!("{error}{}; --tokenizer none leaves it out", mending(&error))
+        }
         error => error.into(),
     })?;
     let seconds = start.elapsed().as_secs_f64();
@@ -257,7 +261,7 @@ fn verify(source: &Checkpoint, dst: &Path) -> Result<Proof> {
     let (purpose, threads) = (Use::Inspect { batch: 1, context: tokens }, crate::options::cores());
     let run = |config: &Config, load: &dyn Fn(&Model, &mut Cpu) -> Result<()>| -> Result<(Model, Cpu)> {
         let model = Model::new(config, purpose)?;
-        super::fits(&model, None, threads, "comparing the two models")?;
+        crate::machine::fits(&model, None, threads, "comparing the two models")?;
         let mut cpu = Cpu::start(&model, threads, Level::best(), Precision::F32)?;
         load(&model, &mut cpu)?;
         cpu.feed(&batch)?;

@@ -1,6 +1,6 @@
 //! `data`: shards of tokens from documents, and what lies in files of either.
 
-use super::{peak_rss, train};
+use crate::machine::{interrupt, peak_rss};
 use crate::options::{self, DataOptions, Interrupted, Usage};
 use crate::show::{self, Progress};
 use crate::source;
@@ -100,7 +100,7 @@ fn prepare(args: Prepare) -> Result<()> {
     if !(0.0..1.0).contains(&args.val_fraction) || args.shard_tokens == 0 {
         bail!(Usage("--val-fraction must be at least 0 and less than 1, --shard-tokens at least 1".into()));
     }
-    super::room::for_text(options::threads(args.threads))?;
+    crate::room::for_text(options::threads(args.threads))?;
     let tokenizer = Tokenizer::known(&args.tokenizer)?;
     let inputs = data::find(&args.inputs, args.reading.stdin())?;
     let total: u64 = inputs.iter().map(|input| input.bytes).sum();
@@ -120,7 +120,7 @@ fn prepare(args: Prepare) -> Result<()> {
         shard_tokens: args.shard_tokens,
         threads,
     };
-    let asked = train::interrupt()?;
+    let asked = interrupt()?;
     let (start, bar) = (Instant::now(), Progress::of("%", 100, args.json));
     let mut last = data::Progress::default();
     let done = data::prepare(&plan, &args.out, &mut |progress| {

@@ -1,6 +1,6 @@
 //! `doctor`: what limpid sees of this machine and will use.
 
-use super::memory;
+use crate::machine::{PASSES, READINGS, memory};
 use crate::options::{MachineOptions, cores};
 use crate::show;
 use anyhow::Result;
@@ -18,12 +18,6 @@ pub struct Args {
     #[command(flatten)]
     machine: MachineOptions,
 }
-
-/// Readings of a roof of multiply-adds, a millisecond each: other programs disturb some of them.
-pub const READINGS: usize = 60;
-
-/// Readings of a roof of reads, a pass over half a gigabyte each.
-pub const PASSES: usize = 6;
 
 pub fn run(args: Args) -> Result<()> {
     let (threads, level) = (args.machine.threads(), args.machine.level());

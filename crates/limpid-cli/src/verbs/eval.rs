@@ -1,6 +1,6 @@
 //! `eval`: how well a model knows a text.
 
-use super::{adapted, finite, needs_head, open, prompt_ids, tokenizer};
+use crate::models::{adapted, finite, needs_head, open, prompt_ids, tokenizer};
 use crate::options::{DataOptions, MachineOptions, Usage};
 use crate::show;
 use crate::source::{self, NEEDS_CAUSAL};
@@ -75,7 +75,7 @@ struct Found {
 }
 
 pub fn run(args: Args) -> Result<()> {
-    super::room::for_text(args.machine.threads())?;
+    crate::room::for_text(args.machine.threads())?;
     limpid::backend::Cpu::can_start(args.machine.threads())?; // the text is encoded on as many
     let checkpoint = adapted(&args.model, args.adapter.as_deref())?;
     needs_head(&checkpoint)?;

@@ -1,6 +1,7 @@
 //! `generate`: continue a prompt; or, with a model that looks both ways, fill its masks.
 
-use super::{adapted, needs_head, open, prompt_ids, tokenizer};
+use crate::machine::interrupt;
+use crate::models::{self, adapted, needs_head, open, prompt_ids, session, tokenizer};
 use crate::options::{MachineOptions, Usage};
 use crate::{show, source};
 use anyhow::{Context, Result, bail};
@@ -8,10 +9,10 @@ use limpid::checkpoint::{CHAT_TEMPLATE, Checkpoint};
 use limpid::config::{Mask, Positions};
 use limpid::data::chat::{self, Message, Role};
 use limpid::data::check_ids;
-use limpid::generate::{self, Event, Options, Overflow, Sampler, Session};
+use limpid::generate::{self, Event, Options, Overflow, Sampler};
 use limpid::model::Use;
 use limpid::trace;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 /// Continue a prompt, streaming; greedy with --temperature 0, else sampled.
@@ -40,7 +41,7 @@ pub struct Args {
     #[arg(long, alias = "no-display-prompt")]
     no_echo: bool,
     /// Token ids instead of a prompt: 1,2,3
-    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = super::ids, conflicts_with = "prompt")]
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = models::ids, conflicts_with = "prompt")]
     tokens: Option<Vec<u32>>,
     /// Most tokens to write
     #[arg(long, short = 'n', value_name = "N", default_value_t = 200, aliases = ["max-new-tokens", "n-predict"])]
@@ -152,7 +153,7 @@ pub fn run(args: Args) -> Result<()> {
         return fill(&args, &checkpoint, &prompt);
     }
     let mut session = session(&checkpoint, &args.machine)?;
-    let asked = super::train::interrupt()?;
+    let asked = interrupt()?;
     let tokenizer = checkpoint.tokenizer.as_ref();
     let (mut samples, mut cropped) = (vec![], false);
     for sample in 0..args.num_samples {
@@ -234,50 +235,6 @@ fn asked(checkpoint: &Checkpoint, message: &str, system: Option<&str>) -> Result
     let user = Message { role: Role::User, content: source::prompt(message)? };
     let messages: Vec<Message> = system.into_iter().chain([user]).collect();
     chat::prompt(&messages, tokenizer(checkpoint)?).context("--chat")
-}
-
-fn session(checkpoint: &Checkpoint, machine: &MachineOptions) -> Result<Session> {
-    let mut session = machine.session(&checkpoint.config)?;
-    let (model, backend) = session.parts();
-    checkpoint.load(model, backend)?;
-    Ok(session)
-}
-
-/// Writes a short sample of a model that has just been trained. Returns what it began with, and the sample; what cannot be
-/// printed is made all the same.
-pub fn sample(
-    folder: &Path,
-    max_tokens: usize,
-    machine: &MachineOptions,
-    seed: u64,
-    printed: &mut Result<()>,
-) -> Result<Option<(String, String)>> {
-    let checkpoint = Checkpoint::open(folder)?;
-    let tokenizer = tokenizer(&checkpoint)?;
-    if checkpoint.config.mask != Mask::Causal {
-        return Ok(None);
-    }
-    let mut session = session(&checkpoint, machine)?;
-    let start = match tokenizer.end_of_text() {
-        Some(end) => vec![end],
-        None => tokenizer.encode("\n").or_else(|_| tokenizer.encode(&tokenizer.piece(0)?))?,
-    };
-    let sampler = Sampler { temperature: 0.8, seed, ..Sampler::default() };
-    let options = Options { max_tokens, sampler, ..Options::default() };
-    show::say("\na sample:");
-    let mut print = |text: &str| {
-        if printed.is_ok() {
-            *printed = show::out(text);
-        }
-    };
-    let written = generate::generate(&mut session, Some(tokenizer), &start, &options, &mut |event| {
-        if let Event::Piece { text } = event {
-            print(&text);
-        }
-        true
-    })?;
-    print("\n");
-    Ok(Some((tokenizer.decode(&start)?, written.text)))
 }
 
 /// What stands where a mask is: the likeliest tokens, and the prompt with the first of them put in.

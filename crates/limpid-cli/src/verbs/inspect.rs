@@ -2,7 +2,8 @@
 //!
 //! Everything that can go wrong is looked up into [`Seen`] first, then printed: as text, or as one JSON object.
 
-use super::{fits, open, prompt_ids};
+use crate::machine::fits;
+use crate::models::{self, open, prompt_ids};
 use crate::options::{MachineOptions, ModelOptions, Usage};
 use crate::{show, source};
 use anyhow::{Context, Result, bail};
@@ -32,10 +33,10 @@ pub struct Args {
     #[arg(long, short, value_name = "TEXT", conflicts_with = "tokens")]
     prompt: Option<String>,
     /// Token ids instead of a prompt: 1,2,3
-    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = super::ids)]
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = models::ids)]
     tokens: Option<Vec<u32>>,
     /// The segment of each token: 0,0,1,1 [default: all 0]
-    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = super::ids)]
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = models::ids)]
     segments: Option<Vec<u32>>,
     /// Take the weights as they were before training
     #[arg(long, requires = "model")]
@@ -487,7 +488,7 @@ fn ready(args: &Args) -> Result<(Model, Cpu, Vec<u32>, Option<Tokenizer>)> {
         let (model, cpu) = untrained(&config, ids.len(), &RunSettings::preset(args.preset.name())?.recipe, machine)?;
         return Ok((model, cpu, ids, None));
     };
-    let checkpoint = super::adapted(dir, args.adapter.as_deref())?;
+    let checkpoint = models::adapted(dir, args.adapter.as_deref())?;
     if let Some(preset) = &args.preset.preset {
         bail!(Usage(format!("--model and --preset {preset} are two models: give one of them")));
     }

@@ -1,8 +1,9 @@
 //! `tokenize train`: a tokenizer learned from documents.
 
+use crate::machine::interrupt;
 use crate::options::{self, DataOptions, Interrupted, Usage, cores};
 use crate::show::{self, Progress};
-use crate::source;
+use crate::{source, tokenizers};
 use anyhow::{Result, bail};
 use limpid::data::source::left_out;
 use limpid::tokenizer::{Kind, Learn, Learner, LearnerOptions, Split, Tokenizer};
@@ -23,7 +24,7 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     vocab_size: Option<usize>,
     /// How text is cut before bytes are joined: gpt2, gpt4, gpt4o, llama3 or qwen2
-    #[arg(long, value_name = "NAME", default_value = "gpt2", value_parser = super::tokenize::split)]
+    #[arg(long, value_name = "NAME", default_value = "gpt2", value_parser = tokenizers::split)]
     split: Split,
     /// A special token; again for more [default: <|endoftext|> for bpe, BERT's five for wordpiece, <UNK> for word]
     #[arg(long, value_name = "TOKEN")]
@@ -44,7 +45,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE|DIR")]
     out: PathBuf,
     /// The form, where the name of --out does not say it
-    #[arg(long, value_name = "FORM", value_parser = super::tokenize::FORMATS)]
+    #[arg(long, value_name = "FORM", value_parser = tokenizers::FORMATS)]
     format: Option<String>,
     /// Threads [default: all cores]
     #[arg(long, short = 't', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -66,7 +67,7 @@ const BLOCK: usize = 32 << 20;
 
 pub fn run(args: Args) -> Result<()> {
     let start = Instant::now();
-    super::room::for_text(cores())?;
+    crate::room::for_text(cores())?;
     let learn = match args.kind.as_str() {
         "bpe" => Learn::Bpe(args.split),
         "wordpiece" => Learn::WordPiece { lowercase: args.lowercase },
@@ -86,12 +87,12 @@ pub fn run(args: Args) -> Result<()> {
     if args.unk == Some(false) {
         recipe.special.retain(|token| token != UNKNOWN);
     }
-    let format = super::tokenize::format(args.format.as_deref(), &args.out)?;
+    let format = tokenizers::format(args.format.as_deref(), &args.out)?;
     let mut read = source::documents(&args.inputs, &args.reading)?;
     let (files, total) = (read.documents.inputs().len(), read.documents.size());
     let threads = options::threads(args.threads);
     let mut learner = Learner::new(recipe)?;
-    let asked = super::train::interrupt()?;
+    let asked = interrupt()?;
     let stopped = || bail!(Interrupted("stopped; nothing was written"));
     let (progress, mut bytes) = (Progress::of("%", 100, args.quiet), 0);
     loop {
@@ -121,7 +122,7 @@ pub fn run(args: Args) -> Result<()> {
     })?;
     progress.done();
     let Some(tokenizer) = found else { return stopped() };
-    let written = super::tokenize::write(&tokenizer, &args.out, format)?;
+    let written = tokenizers::write(&tokenizer, &args.out, format)?;
     let (size, seconds) = (tokenizer.vocab_size(), start.elapsed().as_secs_f64());
     if args.json {
         let written: Vec<String> = written.iter().map(|path| path.display().to_string()).collect();

@@ -1,6 +1,6 @@
 //! `params`: how large a model is, and where its parameters are.
 
-use crate::{options, show};
+use crate::{models, options, show};
 use anyhow::{Result, bail};
 use limpid::config::{Config, Mask};
 use limpid::model::{Model, Use};
@@ -28,7 +28,7 @@ pub fn run(args: Args) -> Result<()> {
     let (what, config) = match (&args.name, &args.model) {
         (Some(name), _) => (name.clone(), Config::preset(name)?),
         (None, Some(dir)) => {
-            let checkpoint = super::checkpoint(dir)?;
+            let checkpoint = models::checkpoint(dir)?;
             if args.check
                 && let Some((tensor, at)) = checkpoint.not_finite()?
             {

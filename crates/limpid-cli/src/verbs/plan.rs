@@ -1,18 +1,15 @@
 //! `plan`: what `train` with the same flags will do, said before it is done.
 
-use super::doctor::READINGS;
-use super::room::Limit;
-use super::train::{self, Job, extra_work, made_again, step_flops};
-use super::{fits, lacking, memory, needed, trainable};
-use crate::options::{MachineOptions, TuningOptions};
+use crate::job::{Job, JobArgs, extra_work, made_again, step_flops, too_large};
+use crate::machine::{READINGS, fits, memory, needed, trainable};
+use crate::options::MachineOptions;
 use crate::show;
 use anyhow::Result;
 use limpid::backend::cpu::roof::Roof;
 use limpid::backend::{Backend, Cpu};
-use limpid::config::Config;
 use limpid::data::Batches;
+use limpid::model::Model;
 use limpid::model::again::Keep;
-use limpid::model::{Model, Tuning, Use};
 use limpid::ops::adamw::Method;
 use limpid::ops::{Batch, random};
 use limpid::train::{Recipe, RunSettings};
@@ -23,7 +20,7 @@ use std::time::Instant;
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
-    train: train::Args,
+    train: JobArgs,
 }
 
 /// Share of the roof that training reaches, where it is not measured: about that of presets nano to gpt2 (docs/performance.md).
@@ -85,91 +82,6 @@ fn measure(job: &Job, machine: &MachineOptions, budget: Option<u64>, guess: f64)
     let more = work(&job.model, &job.recipe) / work(&model, &recipe);
     let seconds = more * middle(gradients) + middle(updates);
     Ok(Measured { steps: times.len(), batch_size, context, seconds })
-}
-
-/// A training that does not fit into this machine's memory.
-pub struct TooLarge {
-    needed: u64,
-    limit: Limit,
-    /// Flags with which it would, and what it takes then.
-    fitting: Vec<(String, u64)>,
-}
-
-impl TooLarge {
-    /// What `plan` says and `train` refuses with.
-    pub fn text(&self) -> String {
-        let (needed, available) = (show::bytes(self.needed), show::bytes(self.limit.left));
-        let fitting: Vec<(String, String)> =
-            self.fitting.iter().map(|(flags, bytes)| (flags.clone(), show::bytes(*bytes))).collect();
-        let would = match &fitting[..] {
-            [] => "a smaller model would fit (--n-layer, --d-model, --preset)".into(),
-            _ => format!("with one of these it would fit:\n{}", show::pairs(&fitting).trim_end()),
-        };
-        format!("training this model needs {needed} of memory and {available} are {}; {would}", self.limit.said)
-    }
-}
-
-/// Whether a training is too large for the memory that is available, and what of it would fit: with more made again, fewer
-/// sequences at once, shorter ones, fewer blocks, or an adapter for a model that has learned already.
-pub fn too_large(job: &Job, machine: &MachineOptions) -> Result<Option<TooLarge>> {
-    let (threads, Job { config, recipe, .. }) = (machine.threads(), job);
-    let takes = |model: &Model, recipe: &Recipe| needed(model, Some(recipe), threads) + job.program;
-    let Some((needed, limit)) = lacking(&job.model, Some(recipe), threads) else { return Ok(None) };
-    // a little is left to the system, and what is only reserved is no part of what a model takes
-    let budget =
-        (limit.left - limit.left / 16 + job.program).saturating_sub(needed + job.program - takes(&job.model, recipe));
-    let mut fitting = vec![];
-    let rungs = |n_layer: usize| (0..Keep::ALL.len()).map(move |level| level * n_layer);
-    let mut offer = |flags: &str, config: &Config, recipe: &Recipe, tuning: &Tuning| {
-        if recipe.check().is_err() {
-            return false;
-        }
-        let purpose = Use::Train { batch: recipe.batch_size, context: recipe.context };
-        let takes = |model: &Model| takes(model, recipe);
-        // all rungs of a ladder are many models, and those between these take no less
-        let may = |rung| Model::on_rung(config, purpose, tuning, rung).is_ok_and(|model| takes(&model) <= budget);
-        let model = rungs(config.n_layer)
-            .any(may)
-            .then(|| Model::within(config, purpose, tuning, budget, takes).ok())
-            .flatten();
-        let found = model.is_some();
-        if let Some(model) = model {
-            let again = if model.rung > 0 { format!(" --memory {}M", budget / 1_000_000) } else { String::new() };
-            fitting.push((format!("{flags}{again}").trim().to_string(), takes(&model)));
-        }
-        found
-    };
-    let tuning = &job.model.tuning;
-    let one = Recipe { batch_size: 1, accumulate: recipe.batch_size * recipe.accumulate, ..*recipe };
-    let same_step = format!("--batch-size 1 --accumulate {}", one.accumulate);
-    let shorter = |context: usize| (format!("--batch-size 1 --context {context}"), Recipe { context, ..one });
-    let halves = || std::iter::successors(Some(recipe.context / 2), |t| Some(t / 2)).take_while(|t| *t >= 64);
-    offer("", config, recipe, tuning);
-    let whole = recipe.batch_size > 1 && offer(&same_step, config, &one, tuning);
-    let short = whole
-        || halves().any(|context| {
-            let (flags, recipe) = shorter(context);
-            offer(&flags, config, &recipe, tuning)
-        });
-    if !short {
-        // not for want of room for a batch: the weights with their gradients and moments are too many
-        let (flags, short) = shorter(recipe.context.min(256));
-        // the most blocks of which the smallest plan fits
-        let fewer = |n_layer| Config { n_layer, ..config.clone() };
-        let purpose = Use::Train { batch: 1, context: short.context };
-        let least = |n| Model::on_rung(&fewer(n), purpose, tuning, Model::rungs(&fewer(n)));
-        let fits = |n: &usize| least(*n).is_ok_and(|model| takes(&model, &short) <= budget);
-        let counts: Vec<usize> = (1..config.n_layer).collect();
-        let n_layer = counts.partition_point(fits);
-        if n_layer > 0 {
-            offer(&format!("--n-layer {n_layer} {flags}"), &fewer(n_layer), &short, tuning);
-        }
-        if job.base.is_none() {
-            let adapter = TuningOptions { lora: Some(16), ..TuningOptions::default() }.tuning();
-            offer(&format!("--from MODEL --lora 16 {flags}"), config, &short, &adapter);
-        }
-    }
-    Ok(Some(TooLarge { needed, limit, fitting }))
 }
 
 pub fn run(args: Args) -> Result<()> {

@@ -1,11 +1,12 @@
 //! `report`: what runs came to, as a page of curves and a table.
 
-use crate::{options, show};
-use anyhow::{Context, Result, bail};
-use limpid::report::{self, ReportError, RunRecord};
+use crate::records::{page, read};
+use crate::show;
+use anyhow::{Result, bail};
+use limpid::report::{self, ReportError};
 use limpid::train::RECENT;
 use limpid::units::{count, duration};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Show what runs came to, finished or not: a page with their curves, that any browser opens, and a table.
 ///
@@ -84,29 +85,6 @@ pub fn run(args: Args) -> Result<()> {
     ));
     show::say(format_args!("the curves are in {}", out.display()));
     Ok(())
-}
-
-/// Writes the page of one run into its folder.
-pub fn write(folder: &Path) -> Result<()> {
-    page(&[read(folder)?], &folder.join("report.html"))
-}
-
-fn page(runs: &[RunRecord], page: &Path) -> Result<()> {
-    Ok(limpid::checkpoint::write_text(page, &report::html(runs))?)
-}
-
-/// A run, with the settings that `train` wrote down.
-fn read(folder: &Path) -> Result<RunRecord> {
-    let mut run = RunRecord::read(folder)?;
-    let path = folder.join("limpid.toml");
-    if path.exists() {
-        let text = options::read_settings(&path)?;
-        let settings: toml::Table = text.parse().with_context(|| path.display().to_string())?;
-        for (key, value) in settings {
-            run.set(&key, &serde_json::to_value(value)?);
-        }
-    }
-    Ok(run)
 }
 
 /// Rows of cells, the first column left, the others right.

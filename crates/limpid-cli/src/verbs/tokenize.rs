@@ -1,8 +1,8 @@
 //! `tokenize`: text to ids and back.
 
-use crate::{show, source};
+use crate::tokenizers::{FORMATS, format, split, write};
+use crate::{models, show, source};
 use anyhow::{Context, Result, bail};
-use limpid::checkpoint::is_part;
 use limpid::data::{LONGEST, read_line};
 use limpid::tokenizer::{Kind, Order, Split, Tokenizer, from_one_based, statistics, to_one_based};
 use limpid::trace::table;
@@ -68,64 +68,6 @@ enum Verb {
     Train(super::learn::Args),
 }
 
-/// Forms a tokenizer is written in.
-pub const FORMATS: [&str; 4] = ["json", "tiktoken", "llmc", "folder"];
-
-/// A way of cutting text, by name.
-pub fn split(name: &str) -> Result<Split, String> {
-    Split::named(name).ok_or_else(|| "known are gpt2, gpt4, gpt4o, llama3 and qwen2".into())
-}
-
-/// The form asked for, or the one that the name says.
-pub fn format<'a>(asked: Option<&'a str>, path: &Path) -> Result<&'a str> {
-    Ok(match (asked, path.extension().and_then(|end| end.to_str())) {
-        (Some(form), _) => form,
-        _ if path.is_dir() => "folder",
-        (_, Some("json")) => "json",
-        (_, Some("tiktoken")) => "tiktoken",
-        (_, Some("bin")) => "llmc",
-        (_, None) => "folder",
-        (_, Some(_)) => bail!("{}: say the form with --format {}", path.display(), FORMATS.join(", ")),
-    })
-}
-
-/// Writes a tokenizer in that form; what was written.
-pub fn write(tokenizer: &Tokenizer, path: &Path, format: &str) -> Result<Vec<PathBuf>> {
-    let bytes = match format {
-        "folder" => {
-            let place = || path.display().to_string();
-            for entry in std::fs::read_dir(path).into_iter().flatten() {
-                let name = entry.with_context(place)?.file_name().display().to_string();
-                let model = name.starts_with("model") || ["config.json", "generation_config.json"].contains(&&*name);
-                if model || !is_part(&name) {
-                    bail!("{} has {name:?}, which is no file of a tokenizer: give another folder", path.display());
-                }
-            }
-            // the old folder goes whole: files of two tokenizers in one would be read as one
-            let path = &path.canonicalize().unwrap_or(path.into());
-            if let Some(parent) = path.parent() {
-                std::fs::create_dir_all(parent).with_context(place)?;
-            }
-            let mut written = vec![];
-            let done = limpid::files::replace_folder(path, |beside| {
-                written = tokenizer.export(beside, 1_000_000).map_err(std::io::Error::other)?;
-                Ok(())
-            });
-            done.with_context(place)?;
-            return Ok(written.iter().filter_map(|file| Some(path.join(file.file_name()?))).collect());
-        }
-        "tiktoken" => tokenizer.to_tiktoken()?.into_bytes(),
-        "llmc" => tokenizer.to_llmc()?,
-        _ => {
-            tokenizer.export_json(path)?;
-            return Ok(vec![path.into()]);
-        }
-    };
-    limpid::checkpoint::replace(path, |beside| std::fs::write(beside, &bytes))
-        .with_context(|| path.display().to_string())?;
-    Ok(vec![path.into()])
-}
-
 /// `--lines`: a JSON value a line in, one out.
 fn lines(tokenizer: &Tokenizer, file: &str, decode: bool, ordinary: bool) -> Result<()> {
     let mut input: Box<dyn BufRead> = match file {
@@ -171,7 +113,7 @@ pub fn run(args: Args) -> Result<()> {
     }
     let text = args.text.as_deref().map(source::prompt).transpose()?;
     let tokenizer = match (&args.model, args.tokenizer.as_str()) {
-        (Some(dir), _) => super::tokenizer(&super::checkpoint(dir)?)?.clone(),
+        (Some(dir), _) => models::tokenizer(&models::checkpoint(dir)?)?.clone(),
         (None, kind @ ("char" | "word")) => {
             let Some(text) = text.as_deref().filter(|_| !args.decode) else {
                 let purpose = if args.decode { "to decode" } else { "without TEXT" };
@@ -201,7 +143,7 @@ pub fn run(args: Args) -> Result<()> {
         true => {
             let parts =
                 given.split(|c: char| c == ',' || c.is_whitespace() || c == '[' || c == ']').filter(|p| !p.is_empty());
-            let ids = parts.map(super::ids).collect::<Result<Vec<u32>, String>>().map_err(anyhow::Error::msg)?;
+            let ids = parts.map(models::ids).collect::<Result<Vec<u32>, String>>().map_err(anyhow::Error::msg)?;
             if args.one_based { from_one_based(&ids)? } else { ids }
         }
         false if args.ordinary => tokenizer.encode_ordinary(given)?,

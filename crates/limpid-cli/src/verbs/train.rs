@@ -1,28 +1,25 @@
 //! `train`: from text to a model directory.
 
-use super::doctor::READINGS;
-use super::{peak_rss, program, trainable};
-use crate::dashboard::{self, Dashboard, Now};
-use crate::options::{self, Asked, DataOptions, Interrupted, MachineOptions, ModelOptions, TuningOptions, Usage};
+use crate::dashboard::{Dashboard, Now};
+use crate::job::{JobArgs, made_again, step_flops, too_large};
+use crate::machine::{READINGS, interrupt, peak_rss};
+use crate::models::{session, tokenizer};
+use crate::options::{self, Interrupted, MachineOptions};
 use crate::show::{self, Progress};
-use crate::source::{self, NEEDS_CAUSAL};
-use anyhow::{Context, Result, bail};
+use crate::{find, records};
+use anyhow::{Result, bail};
 use limpid::backend::cpu::roof::Roof;
 use limpid::checkpoint::{CHAT_TEMPLATE, Checkpoint, adapter};
-use limpid::config::{Config, Mask, Preset};
-use limpid::data::chat::{MARKERS, is_template, template};
-use limpid::data::source::{About, Corpus};
-use limpid::data::{Batches, Objective, Tokens};
-use limpid::model::Model;
-use limpid::model::again::Keep;
+use limpid::config::Mask;
+use limpid::data::Objective;
+use limpid::data::chat::is_template;
+use limpid::generate::{Options, Sampler, generate};
 use limpid::ops::linear::Precision;
-use limpid::tokenizer::Tokenizer;
 use limpid::train::folder::{self, Found};
-use limpid::train::{Control, Event, RECENT, Recipe, Run, RunOptions, RunSettings, Summary, TrainError, Trainer};
+use limpid::train::{Control, Event, RECENT, Run, RunSettings, Summary, TrainError};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::sync::atomic::Ordering;
+use std::time::{Instant, SystemTime};
 
 /// Train a model, or go on from one (--from).
 ///
@@ -31,359 +28,67 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 #[derive(clap::Args, Clone, Debug)]
 #[group(id = "train")]
 pub struct Args {
-    /// A file, folder or pattern of text, JSON lines and parquet (also .gz, .zst), a folder of `data prepare`, llm.c's .bin,
-    /// conversations (JSON lines), - for standard input, or builtin:stories (builtin:stories:20M for more)
-    #[arg(long, value_name = "FILE|DIR", default_value = "builtin:stories", alias = "dataset")]
-    pub data: String,
-    /// bpe (byte pairs learned from the text; bpe:SIZE for so many), char, word, gpt2, cl100k_base, o200k_base or a tokenizer.json [default: bpe, or what suits the preset]
-    #[arg(long, value_name = "NAME")]
-    pub tokenizer: Option<String>,
-    /// Where the model goes [default: runs/PRESET-TIME]
-    #[arg(long, value_name = "DIR", aliases = ["out-dir", "output-dir"])]
-    pub out: Option<PathBuf>,
-    /// Train into --out although it holds something else: its model, if it has one, is replaced
-    #[arg(long, requires = "out", conflicts_with = "resume", hide_short_help = true)]
-    pub force: bool,
-    /// Go on with a run: its folder, or `auto` for the newest (or for --out, if it has begun)
-    #[arg(long, value_name = "auto|DIR", aliases = ["resume-from-checkpoint"])]
-    pub resume: Option<String>,
-    /// Go on from the state kept after step N (--keep) instead of the last
-    #[arg(long, value_name = "N", requires = "resume", hide_short_help = true)]
-    pub resume_step: Option<u64>,
-    /// Look for a learning rate: short trainings at several, and what they end with. Nothing is written
-    #[arg(long, alias = "find-lr", conflicts_with = "resume", hide_short_help = true)]
-    pub find_rate: bool,
-    /// Read settings from a TOML or JSON file
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-    /// Train within this much memory (2G, 800M, 1.5GiB): what does not fit is computed again; results stay the same
-    #[arg(long, value_name = "SIZE", value_parser = options::bytes)]
-    pub memory: Option<u64>,
-    /// Tokens of the sample at the end; 0 for none
-    #[arg(long, value_name = "N", default_value_t = 120, hide_short_help = true)]
-    pub sample: usize,
-    /// Watch the run: curves and numbers, drawn anew as they come; q saves and stops
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true, hide_possible_values = true)]
-    pub ui: bool,
-    /// Put the summary on stdout as JSON, and nothing else
-    #[arg(long)]
-    pub json: bool,
     #[command(flatten)]
-    pub tuning: TuningOptions,
-    #[command(flatten)]
-    pub reading: DataOptions,
-    #[command(flatten)]
-    pub model: ModelOptions,
-    #[command(flatten)]
-    pub recipe: Asked<Recipe>,
-    #[command(flatten)]
-    pub run: Asked<RunOptions>,
-    #[command(flatten)]
-    pub machine: MachineOptions,
+    job: JobArgs,
 }
 
-/// Everything that is decided before memory is reserved.
-pub struct Job {
-    /// The preset it began from.
-    pub name: String,
-    /// The model.
-    pub config: Config,
-    /// The recipe.
-    pub recipe: Recipe,
-    /// How the run is carried out.
-    pub options: RunOptions,
-    /// The text.
-    pub text: About,
-    /// What there is to say of it.
-    pub said: Option<String>,
-    /// How its conversations are written, if it has or had any.
-    pub chat_template: Option<String>,
-    /// Its tokenizer.
-    pub tokenizer: Tokenizer,
-    /// The tokenizer's name as asked for.
-    pub tokenizer_name: String,
-    /// Ids to train on.
-    pub train: Tokens,
-    /// Ids to judge by.
-    pub validation: Tokens,
-    /// What is asked of the model.
-    pub objective: Objective,
-    /// The built list.
-    pub model: Model,
-    /// The model that it begins from; none where all weights come from a state.
-    pub base: Option<Checkpoint>,
-    /// Bytes that the process holds beside it.
-    pub program: u64,
+/// Where the model goes.
+fn folder(args: &JobArgs, name: &str) -> PathBuf {
+    // 20261120-130155 (UTC)
+    let time = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+    let time = time.replace(['-', ':', 'Z'], "").replace('T', "-");
+    let named = || {
+        let first = PathBuf::from("runs").join(format!("{name}-{time}"));
+        let next = (2..).map(|n| first.with_file_name(format!("{name}-{time}-{n}")));
+        std::iter::once(first.clone()).chain(next).find(|path| !path.exists()).unwrap_or(first)
+    };
+    args.asked().unwrap_or_else(named)
 }
 
-impl Job {
-    /// A trainer with the weights it begins from.
-    pub fn trainer(&self, machine: &MachineOptions) -> Result<Trainer> {
-        let cpu = Box::new(machine.cpu(&self.model)?);
-        Ok(match &self.base {
-            Some(base) => Trainer::from(base, self.model.clone(), cpu, self.recipe)?,
-            None => Trainer::new(self.model.clone(), cpu, self.recipe)?,
-        })
+/// Refuses what could not become of this folder, before the text is read.
+fn fits_folder(args: &JobArgs, folder: &Path) -> Result<()> {
+    if args.resumed().is_some() {
+        return Ok(Run::check(folder, args.resume_step)?);
     }
-}
-
-impl Args {
-    /// Reads the text and fits model and recipe to it; used by `train`, `plan` and `check`.
-    pub fn job(&self) -> Result<Job> {
-        super::room::for_text(self.machine.threads())?;
-        let (base, given) = self.base()?;
-        let (name, mut config, usual) = match (&given, &self.tuning.from) {
-            (Some(given), Some(from)) => {
-                let config = self.model.config_of(from, given)?;
-                let mut usual = RunSettings::fine_tuning(&config, self.tuning.lora.is_some());
-                usual.recipe.context = self.model.over(given)?.context_length.min(usual.recipe.context);
-                let name = Path::new(from).file_stem().map_or(from.clone(), |name| name.to_string_lossy().into());
-                (name, config, usual)
-            }
-            _ => {
-                let name = self.model.name().to_string();
-                let usual = RunSettings::preset(&name)?;
-                (name, self.model.config()?, usual)
-            }
-        };
-        let (mut recipe, options) = (self.recipe.over(&usual.recipe)?, self.run.over(&usual.options)?);
-        RunSettings { recipe, options }.check()?;
-        let mut text = source::source(&self.data, &self.reading, self.machine.threads());
-        text.val_fraction = recipe.val_fraction;
-        let chat = source::worded(text.conversations())?;
-        let masked = config.mask != Mask::Causal;
-        if masked && chat.is_some() {
-            bail!("{NEEDS_CAUSAL}");
-        }
-        let saved = self.resumed().map(|folder| folder.join("tokenizer.json")).filter(|path| path.exists());
-        let own = base.as_ref().and_then(|base| base.tokenizer.clone());
-        if let (Some(own), Some(_), None) = (&own, &self.tokenizer, &saved) {
-            bail!(Usage(format!("--tokenizer cannot be chosen: the model comes with its own, {}", own.name())));
-        }
-        if let (Some(base), None, None) = (&base, &own, &self.tokenizer) {
-            bail!("{} has no tokenizer: name its own with --tokenizer NAME|FILE", base.path.display());
-        }
-        let decided = saved.map(Tokenizer::load).transpose()?.or(own.clone());
-        text.tokenizer.clone_from(&self.tokenizer);
-        let default = default_tokenizer(&self.data, &name);
-        text.default_tokenizer = decided.as_ref().map_or(default, Tokenizer::name).into();
-        text.decided = decided;
-        let specials: &[&str] = match &chat {
-            _ if masked => &["[MASK]"],
-            Some(_) => &MARKERS,
-            None => &[],
-        };
-        text.specials = specials.iter().map(|token| token.to_string()).collect();
-        let corpus = match &chat {
-            Some(chat) => chat.corpus(&text),
-            None => text.read(),
-        };
-        let Corpus { about: text, tokenizer, tokenizer_name: chosen, train, validation, .. } = source::worded(corpus)?;
-        match &given {
-            None => config.vocab_size = tokenizer.vocab_size(),
-            Some(given) if tokenizer.vocab_size() > given.vocab_size => bail!(
-                "the tokenizer {chosen} has {} tokens, the model's vocab_size is {}: they do not belong together",
-                tokenizer.vocab_size(),
-                given.vocab_size
-            ),
-            Some(_) => {}
-        }
-        let objective = if masked {
-            let mask = tokenizer.special("[MASK]").with_context(|| {
-                format!("the tokenizer {chosen} has no [MASK] token, which training on masked tokens needs: use --tokenizer word or char")
-            })?;
-            Objective::Masked { mask, vocab_size: tokenizer.vocab_size(), segments: config.n_segment > 0 }
-        } else {
-            Objective::NextToken
-        };
-        if chat.is_some() {
-            recipe.whole_documents |= !self.recipe.has("whole_documents");
-            recipe.cross_documents &= self.recipe.has("cross_documents");
-        }
-        let context = if recipe.context == 0 { config.context_length } else { recipe.context };
-        recipe.context = context;
-        let program = program();
-        let model = trainable(&config, &recipe, &self.tuning.tuning(), self.machine.threads(), (program, self.memory))?;
-        // an impossible text is said before memory is reserved
-        let Recipe { batch_size, seed, .. } = recipe;
-        let long = Batches::of_documents(&train, batch_size, context, seed, objective, recipe.documents())?.long();
-        let chat_template = match (&chat, &base) {
-            (Some(_), _) => Some(template(&tokenizer)),
-            (None, base) => base.as_ref().and_then(|base| base.chat_template.clone()),
-        };
-        let said = chat.map(|chat| chat.say(long, context));
-        let validation = if validation.len() > 1 { validation } else { Tokens::default() };
-        let tokenizer_name = chosen;
-        Ok(Job {
-            name,
-            config,
-            recipe,
-            options,
-            text,
-            said,
-            chat_template,
-            tokenizer,
-            tokenizer_name,
-            train,
-            validation,
-            objective,
-            model,
-            base,
-            program,
-        })
+    let found = folder::look(folder);
+    if args.resume.as_ref().is_some_and(|resume| resume != "auto") && found != Found::Begun {
+        bail!("{} cannot be resumed: it has no state/last.safetensors (no step was saved there)", folder.display());
     }
-
-    /// The model to go on from, and its configuration. A run that goes on has all of a model in its own folder, unless it
-    /// trains an adapter.
-    fn base(&self) -> Result<(Option<Checkpoint>, Option<Config>)> {
-        let Some(from) = &self.tuning.from else { return Ok((None, None)) };
-        if let (Some(folder), None) = (self.resumed(), self.tuning.lora) {
-            let path = folder.join("config.json");
-            let text = options::read_settings(&path)?;
-            return Ok((None, Some(Config::from_json(&text).with_context(|| path.display().to_string())?)));
-        }
-        let base = super::checkpoint(Path::new(from)).context("--from")?;
-        super::needs_head(&base)?;
-        if base.adapter.is_some() && self.tuning.lora.is_some() {
-            bail!(
-                "{from} is an adapter itself: merge it first, with limpid convert {} MERGED --to limpid",
-                show::quoted(from)
-            );
-        }
-        let config = base.config.clone();
-        Ok((Some(base), Some(config)))
+    if !args.force && matches!(found, Found::Run | Found::Other(_)) {
+        return Err(TrainError::Taken { path: folder.into(), found }.into());
     }
-
-    /// The folder that was asked for, if one was.
-    fn asked(&self) -> Option<PathBuf> {
-        match self.resume.as_deref() {
-            Some("auto") => self.out.clone().or_else(options::newest_run),
-            Some(folder) => Some(folder.into()),
-            None => self.out.clone(),
-        }
+    let kept = ["model.safetensors", "adapter_model.safetensors"].iter().any(|name| folder.join(name).exists());
+    if found == Found::Begun && kept && args.resume.is_none() && !args.force {
+        bail!(
+            "{0} already holds a run, which was killed before its first save: --resume {0} begins it again, another --out \
+             starts a new one",
+            folder.display()
+        );
     }
-
-    /// The folder of a run that is to go on: of one that was killed before its first save, all is done again.
-    fn resumed(&self) -> Option<PathBuf> {
-        self.resume.as_ref().and_then(|_| self.asked()).filter(|folder| Run::can_resume(folder))
+    let same = |from: &String| std::fs::canonicalize(from).ok().zip(std::fs::canonicalize(folder).ok());
+    if let Some((from, out)) = args.tuning.from.as_ref().and_then(same)
+        && from == out
+    {
+        bail!(
+            "--from and --out are both {}: the model that is trained on stays; choose another --out",
+            folder.display()
+        );
     }
-
-    fn folder(&self, name: &str) -> PathBuf {
-        let named = || {
-            let first = PathBuf::from("runs").join(format!("{name}-{}", timestamp()));
-            let next = (2..).map(|n| first.with_file_name(format!("{name}-{}-{n}", timestamp())));
-            std::iter::once(first.clone()).chain(next).find(|path| !path.exists()).unwrap_or(first)
-        };
-        self.asked().unwrap_or_else(named)
-    }
-
-    /// Refuses what could not become of this folder, before the text is read.
-    fn fits_folder(&self, folder: &Path) -> Result<()> {
-        if self.resumed().is_some() {
-            return Ok(Run::check(folder, self.resume_step)?);
-        }
-        let found = folder::look(folder);
-        if self.resume.as_ref().is_some_and(|resume| resume != "auto") && found != Found::Begun {
-            bail!("{} cannot be resumed: it has no state/last.safetensors (no step was saved there)", folder.display());
-        }
-        if !self.force && matches!(found, Found::Run | Found::Other(_)) {
-            return Err(TrainError::Taken { path: folder.into(), found }.into());
-        }
-        let kept = ["model.safetensors", "adapter_model.safetensors"].iter().any(|name| folder.join(name).exists());
-        if found == Found::Begun && kept && self.resume.is_none() && !self.force {
-            bail!(
-                "{0} already holds a run, which was killed before its first save: --resume {0} begins it again, another --out \
-                 starts a new one",
-                folder.display()
-            );
-        }
-        let same = |from: &String| std::fs::canonicalize(from).ok().zip(std::fs::canonicalize(folder).ok());
-        if let Some((from, out)) = self.tuning.from.as_ref().and_then(same)
-            && from == out
-        {
-            bail!(
-                "--from and --out are both {}: the model that is trained on stays; choose another --out",
-                folder.display()
-            );
-        }
-        Ok(())
-    }
-}
-
-/// The tokenizer that suits the text and the preset: its document's own, or byte pairs, which know every text and which other
-/// programs read (docs/presets.md).
-fn default_tokenizer(data: &str, preset: &str) -> &'static str {
-    match Preset::named(preset).map_or("bpe", |preset| preset.tokenizer) {
-        "gpt2" if data.starts_with("builtin:") => "bpe",
-        suits => suits,
-    }
-}
-
-/// The time in a folder's name: 20261120-130155 (UTC).
-fn timestamp() -> String {
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-    // days to a date: Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms"
-    let days = seconds / 86_400 + 719_468;
-    let (era, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let (d, m) = (day - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
-    let y = year + era * 400 + u64::from(m <= 2);
-    let (h, min, s) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
-    format!("{y:04}{m:02}{d:02}-{h:02}{min:02}{s:02}")
-}
-
-/// Set when the user or the system asks to stop (Ctrl-C, SIGTERM, a terminal that is closed); after a second Ctrl-C the
-/// process ends at once.
-pub fn interrupt() -> Result<Arc<AtomicBool>> {
-    let asked = Arc::new(AtomicBool::new(false));
-    let flag = asked.clone();
-    on_signal(move |urgent| match flag.swap(true, Ordering::Relaxed) {
-        // a closed terminal sends SIGHUP two or three times: nobody is in a hurry there
-        true if !urgent => {}
-        true => {
-            dashboard::restore();
-            std::process::exit(130);
-        }
-        false if dashboard::active() => {}
-        false => show::say("\nstopping after this step; once more to stop at once"),
-    })?;
-    Ok(asked)
-}
-
-/// Calls `f` at Ctrl-C (`true`: a person waits), when the process is told to end and when its terminal is closed, unless that is
-/// to be ignored (nohup).
-#[cfg(unix)]
-fn on_signal(f: impl Fn(bool) + Send + 'static) -> Result<()> {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-    // Linux says what is ignored: a mask, with the first signal as its lowest bit
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
-    let ignored = mask.is_some_and(|mask| mask >> (SIGHUP - 1) & 1 == 1);
-    let caught = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| *signal != SIGHUP || !ignored);
-    let mut signals = signal_hook::iterator::Signals::new(caught)?;
-    std::thread::Builder::new().spawn(move || signals.forever().for_each(|signal| f(signal == SIGINT)))?;
     Ok(())
 }
 
-#[cfg(not(unix))]
-fn on_signal(f: impl Fn(bool) + Send + 'static) -> Result<()> {
-    Ok(ctrlc::set_handler(move || f(true))?)
-}
-
-pub fn run(args: Args) -> Result<()> {
+pub fn run(Args { job: args }: Args) -> Result<()> {
     let resumed = args.resumed();
     if let Some(folder) = args.asked().filter(|_| !args.find_rate) {
-        args.fits_folder(&folder)?;
+        fits_folder(&args, &folder)?;
     }
     let job = args.job()?;
-    let folder = args.folder(&job.name);
-    if let Some(fit) = super::plan::too_large(&job, &args.machine)? {
+    let folder = folder(&args, &job.name);
+    if let Some(fit) = too_large(&job, &args.machine)? {
         bail!("{}", fit.text());
     }
     if args.find_rate {
-        return super::find::run(&job, &args.machine, args.json);
+        return find::run(&job, &args.machine, args.json);
     }
     let threads = args.machine.threads();
     let (level, recipe) = (args.machine.level(), job.recipe);
@@ -528,7 +233,7 @@ pub fn run(args: Args) -> Result<()> {
     let whole = !summary.stopped && summary.missing.is_empty() && !asked.load(Ordering::Relaxed);
     let mut printed = Ok(());
     let sampled = match whole && !args.json && args.sample > 0 {
-        true => super::generate::sample(&folder, args.sample, &args.machine, recipe.seed, &mut printed),
+        true => sample(&folder, args.sample, &args.machine, recipe.seed, &mut printed),
         false => Ok(None),
     };
     if let (Ok(Some((prompt, text))), Some(log)) = (&sampled, &mut log) {
@@ -537,7 +242,7 @@ pub fn run(args: Args) -> Result<()> {
             summary.missing.push(format!("{:#}", anyhow::Error::from(error)));
         }
     }
-    if let Err(error) = super::report::write(&folder) {
+    if let Err(error) = records::write(&folder) {
         summary.missing.push(format!("{error:#}"));
     }
     if args.json {
@@ -584,33 +289,6 @@ fn report(summary: &Summary, folder: &Path, answers: bool) {
     let how = if answers { "--chat" } else { "--prompt" };
     show::say(format_args!("the model is in {folder}; try: limpid generate --model {word} {how} TEXT"));
     show::say(format_args!("its curves are in {folder}/report.html"));
-}
-
-/// FLOPs of a step, forward and backward; the recipe's context is the one trained on.
-pub fn step_flops(model: &Model, recipe: &Recipe) -> f64 {
-    recipe.accumulate as f64 * model.training_flops(recipe.batch_size * recipe.context, keys(model, recipe))
-}
-
-/// FLOPs of what a step makes again, as a share of [`step_flops`].
-pub fn extra_work(model: &Model, recipe: &Recipe) -> f64 {
-    let again = model.flops_again(recipe.batch_size * recipe.context, keys(model, recipe));
-    recipe.accumulate as f64 * again / step_flops(model, recipe)
-}
-
-/// Keys that a row sees on average.
-fn keys(model: &Model, recipe: &Recipe) -> usize {
-    if model.config.mask == Mask::Causal { recipe.context.div_ceil(2) } else { recipe.context }
-}
-
-/// What the backward makes again, block by block, and the work that costs.
-pub fn made_again(model: &Model, recipe: &Recipe) -> String {
-    let stretch = |(blocks, keep): (std::ops::Range<usize>, Keep)| match blocks.len() {
-        n if n == model.config.n_layer => keep.made_again().to_string(),
-        1 => format!("{} in block {}", keep.made_again(), blocks.start),
-        _ => format!("{} in blocks {} to {}", keep.made_again(), blocks.start, blocks.end - 1),
-    };
-    let stretches: Vec<String> = model.keeps().into_iter().map(stretch).collect();
-    format!("{} (+{:.1} % FLOPs)", stretches.join(", "), 100.0 * extra_work(model, recipe))
 }
 
 fn absolute(path: &str) -> String {
@@ -678,4 +356,41 @@ impl Shown {
         let said: Vec<String> = numbers.filter_map(said).collect();
         if line { said.join("  ") } else { said.iter().map(|s| s.trim()).collect::<Vec<_>>().join("  ") }
     }
+}
+
+/// Writes a short sample of a model that has just been trained. Returns what it began with, and the sample; what cannot be
+/// printed is made all the same.
+fn sample(
+    folder: &Path,
+    max_tokens: usize,
+    machine: &MachineOptions,
+    seed: u64,
+    printed: &mut Result<()>,
+) -> Result<Option<(String, String)>> {
+    let checkpoint = Checkpoint::open(folder)?;
+    let tokenizer = tokenizer(&checkpoint)?;
+    if checkpoint.config.mask != Mask::Causal {
+        return Ok(None);
+    }
+    let mut session = session(&checkpoint, machine)?;
+    let start = match tokenizer.end_of_text() {
+        Some(end) => vec![end],
+        None => tokenizer.encode("\n").or_else(|_| tokenizer.encode(&tokenizer.piece(0)?))?,
+    };
+    let sampler = Sampler { temperature: 0.8, seed, ..Sampler::default() };
+    let options = Options { max_tokens, sampler, ..Options::default() };
+    show::say("\na sample:");
+    let mut print = |text: &str| {
+        if printed.is_ok() {
+            *printed = show::out(text);
+        }
+    };
+    let written = generate(&mut session, Some(tokenizer), &start, &options, &mut |event| {
+        if let limpid::generate::Event::Piece { text } = event {
+            print(&text);
+        }
+        true
+    })?;
+    print("\n");
+    Ok(Some((tokenizer.decode(&start)?, written.text)))
 }

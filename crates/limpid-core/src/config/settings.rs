@@ -278,7 +278,7 @@ pub trait Settings: Fields {
 #[macro_export]
 macro_rules! settings {
     ($(#[$meta:meta])* pub struct $Type:ident named $prefix:literal { $($body:tt)* }) => {
-        $crate::settings!(@ $prefix $(#[$meta])* $Type { $($body)* });
+        $crate::config::settings!(@ $prefix $(#[$meta])* $Type { $($body)* });
         impl $crate::config::Value for $Type {
             fn parse(&mut self, _: &str) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
                 Err(concat!("it is several settings, whose names begin with ", $prefix).into())
@@ -295,7 +295,7 @@ macro_rules! settings {
         }
     };
     ($(#[$meta:meta])* pub struct $Type:ident { $($body:tt)* }) => {
-        $crate::settings!(@ "" $(#[$meta])* $Type { $($body)* });
+        $crate::config::settings!(@ "" $(#[$meta])* $Type { $($body)* });
     };
     (
         @ $prefix:literal $(#[$meta:meta])* $Type:ident {

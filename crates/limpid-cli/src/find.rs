@@ -1,6 +1,7 @@
 //! `train --find-rate`: short trainings at several learning rates, and what they end with.
 
-use super::train::{Job, interrupt};
+use crate::job::Job;
+use crate::machine::interrupt;
 use crate::options::{Interrupted, MachineOptions};
 use crate::show;
 use anyhow::{Result, bail};

@@ -1,0 +1,381 @@
+//! What `train`, `plan` and `check` begin with: the flags that say what is to be trained, and the job that they make of them, with
+//! everything decided before memory is reserved; what it costs, and what would fit where it is too large.
+
+use crate::machine::{lacking, needed, program, trainable};
+use crate::options::{self, Asked, DataOptions, MachineOptions, ModelOptions, TuningOptions, Usage};
+use crate::room::{self, Limit};
+use crate::source::{self, NEEDS_CAUSAL};
+use crate::{models, show};
+use anyhow::{Context, Result, bail};
+use limpid::checkpoint::Checkpoint;
+use limpid::config::{Config, Mask, Preset};
+use limpid::data::chat::{MARKERS, template};
+use limpid::data::source::{About, Corpus};
+use limpid::data::{Batches, Objective, Tokens};
+use limpid::model::again::Keep;
+use limpid::model::{Model, Tuning, Use};
+use limpid::tokenizer::Tokenizer;
+use limpid::train::{Recipe, Run, RunOptions, RunSettings, Trainer};
+use std::path::{Path, PathBuf};
+
+/// What is to be trained, and how.
+#[derive(clap::Args, Clone, Debug)]
+pub struct JobArgs {
+    /// A file, folder or pattern of text, JSON lines and parquet (also .gz, .zst), a folder of `data prepare`, llm.c's .bin,
+    /// conversations (JSON lines), - for standard input, or builtin:stories (builtin:stories:20M for more)
+    #[arg(long, value_name = "FILE|DIR", default_value = "builtin:stories", alias = "dataset")]
+    pub data: String,
+    /// bpe (byte pairs learned from the text; bpe:SIZE for so many), char, word, gpt2, cl100k_base, o200k_base or a tokenizer.json [default: bpe, or what suits the preset]
+    #[arg(long, value_name = "NAME")]
+    pub tokenizer: Option<String>,
+    /// Where the model goes [default: runs/PRESET-TIME]
+    #[arg(long, value_name = "DIR", aliases = ["out-dir", "output-dir"])]
+    pub out: Option<PathBuf>,
+    /// Train into --out although it holds something else: its model, if it has one, is replaced
+    #[arg(long, requires = "out", conflicts_with = "resume", hide_short_help = true)]
+    pub force: bool,
+    /// Go on with a run: its folder, or `auto` for the newest (or for --out, if it has begun)
+    #[arg(long, value_name = "auto|DIR", aliases = ["resume-from-checkpoint"])]
+    pub resume: Option<String>,
+    /// Go on from the state kept after step N (--keep) instead of the last
+    #[arg(long, value_name = "N", requires = "resume", hide_short_help = true)]
+    pub resume_step: Option<u64>,
+    /// Look for a learning rate: short trainings at several, and what they end with. Nothing is written
+    #[arg(long, alias = "find-lr", conflicts_with = "resume", hide_short_help = true)]
+    pub find_rate: bool,
+    /// Read settings from a TOML or JSON file
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Train within this much memory (2G, 800M, 1.5GiB): what does not fit is computed again; results stay the same
+    #[arg(long, value_name = "SIZE", value_parser = options::bytes)]
+    pub memory: Option<u64>,
+    /// Tokens of the sample at the end; 0 for none
+    #[arg(long, value_name = "N", default_value_t = 120, hide_short_help = true)]
+    pub sample: usize,
+    /// Watch the run: curves and numbers, drawn anew as they come; q saves and stops
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true, hide_possible_values = true)]
+    pub ui: bool,
+    /// Put the summary on stdout as JSON, and nothing else
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub tuning: TuningOptions,
+    #[command(flatten)]
+    pub reading: DataOptions,
+    #[command(flatten)]
+    pub model: ModelOptions,
+    #[command(flatten)]
+    pub recipe: Asked<Recipe>,
+    #[command(flatten)]
+    pub run: Asked<RunOptions>,
+    #[command(flatten)]
+    pub machine: MachineOptions,
+}
+
+/// Everything that is decided before memory is reserved.
+pub struct Job {
+    /// The preset it began from.
+    pub name: String,
+    /// The model.
+    pub config: Config,
+    /// The recipe.
+    pub recipe: Recipe,
+    /// How the run is carried out.
+    pub options: RunOptions,
+    /// The text.
+    pub text: About,
+    /// What there is to say of it.
+    pub said: Option<String>,
+    /// How its conversations are written, if it has or had any.
+    pub chat_template: Option<String>,
+    /// Its tokenizer.
+    pub tokenizer: Tokenizer,
+    /// The tokenizer's name as asked for.
+    pub tokenizer_name: String,
+    /// Ids to train on.
+    pub train: Tokens,
+    /// Ids to judge by.
+    pub validation: Tokens,
+    /// What is asked of the model.
+    pub objective: Objective,
+    /// The built list.
+    pub model: Model,
+    /// The model that it begins from; none where all weights come from a state.
+    pub base: Option<Checkpoint>,
+    /// Bytes that the process holds beside it.
+    pub program: u64,
+}
+
+impl Job {
+    /// A trainer with the weights it begins from.
+    pub fn trainer(&self, machine: &MachineOptions) -> Result<Trainer> {
+        let cpu = Box::new(machine.cpu(&self.model)?);
+        Ok(match &self.base {
+            Some(base) => Trainer::from(base, self.model.clone(), cpu, self.recipe)?,
+            None => Trainer::new(self.model.clone(), cpu, self.recipe)?,
+        })
+    }
+}
+
+impl JobArgs {
+    /// Reads the text and fits model and recipe to it; used by `train`, `plan` and `check`.
+    pub fn job(&self) -> Result<Job> {
+        room::for_text(self.machine.threads())?;
+        let (base, given) = self.base()?;
+        let (name, mut config, usual) = match (&given, &self.tuning.from) {
+            (Some(given), Some(from)) => {
+                let config = self.model.config_of(from, given)?;
+                let mut usual = RunSettings::fine_tuning(&config, self.tuning.lora.is_some());
+                usual.recipe.context = self.model.over(given)?.context_length.min(usual.recipe.context);
+                let name = Path::new(from).file_stem().map_or(from.clone(), |name| name.to_string_lossy().into());
+                (name, config, usual)
+            }
+            _ => {
+                let name = self.model.name().to_string();
+                let usual = RunSettings::preset(&name)?;
+                (name, self.model.config()?, usual)
+            }
+        };
+        let (mut recipe, options) = (self.recipe.over(&usual.recipe)?, self.run.over(&usual.options)?);
+        RunSettings { recipe, options }.check()?;
+        let mut text = source::source(&self.data, &self.reading, self.machine.threads());
+        text.val_fraction = recipe.val_fraction;
+        let chat = source::worded(text.conversations())?;
+        let masked = config.mask != Mask::Causal;
+        if masked && chat.is_some() {
+            bail!("{NEEDS_CAUSAL}");
+        }
+        let saved = self.resumed().map(|folder| folder.join("tokenizer.json")).filter(|path| path.exists());
+        let own = base.as_ref().and_then(|base| base.tokenizer.clone());
+        if let (Some(own), Some(_), None) = (&own, &self.tokenizer, &saved) {
+            bail!(Usage(format!("--tokenizer cannot be chosen: the model comes with its own, {}", own.name())));
+        }
+        if let (Some(base), None, None) = (&base, &own, &self.tokenizer) {
+            bail!("{} has no tokenizer: name its own with --tokenizer NAME|FILE", base.path.display());
+        }
+        let decided = saved.map(Tokenizer::load).transpose()?.or(own.clone());
+        text.tokenizer.clone_from(&self.tokenizer);
+        let default = default_tokenizer(&self.data, &name);
+        text.default_tokenizer = decided.as_ref().map_or(default, Tokenizer::name).into();
+        text.decided = decided;
+        let specials: &[&str] = match &chat {
+            _ if masked => &["[MASK]"],
+            Some(_) => &MARKERS,
+            None => &[],
+        };
+        text.specials = specials.iter().map(|token| token.to_string()).collect();
+        let corpus = match &chat {
+            Some(chat) => chat.corpus(&text),
+            None => text.read(),
+        };
+        let Corpus { about: text, tokenizer, tokenizer_name: chosen, train, validation, .. } = source::worded(corpus)?;
+        match &given {
+            None => config.vocab_size = tokenizer.vocab_size(),
+            Some(given) if tokenizer.vocab_size() > given.vocab_size => bail!(
+                "the tokenizer {chosen} has {} tokens, the model's vocab_size is {}: they do not belong together",
+                tokenizer.vocab_size(),
+                given.vocab_size
+            ),
+            Some(_) => {}
+        }
+        let objective = if masked {
+            let mask = tokenizer.special("[MASK]").with_context(|| {
+                format!("the tokenizer {chosen} has no [MASK] token, which training on masked tokens needs: use --tokenizer word or char")
+            })?;
+            Objective::Masked { mask, vocab_size: tokenizer.vocab_size(), segments: config.n_segment > 0 }
+        } else {
+            Objective::NextToken
+        };
+        if chat.is_some() {
+            recipe.whole_documents |= !self.recipe.has("whole_documents");
+            recipe.cross_documents &= self.recipe.has("cross_documents");
+        }
+        let context = if recipe.context == 0 { config.context_length } else { recipe.context };
+        recipe.context = context;
+        let program = program();
+        let model = trainable(&config, &recipe, &self.tuning.tuning(), self.machine.threads(), (program, self.memory))?;
+        // an impossible text is said before memory is reserved
+        let Recipe { batch_size, seed, .. } = recipe;
+        let long = Batches::of_documents(&train, batch_size, context, seed, objective, recipe.documents())?.long();
+        let chat_template = match (&chat, &base) {
+            (Some(_), _) => Some(template(&tokenizer)),
+            (None, base) => base.as_ref().and_then(|base| base.chat_template.clone()),
+        };
+        let said = chat.map(|chat| chat.say(long, context));
+        let validation = if validation.len() > 1 { validation } else { Tokens::default() };
+        let tokenizer_name = chosen;
+        Ok(Job {
+            name,
+            config,
+            recipe,
+            options,
+            text,
+            said,
+            chat_template,
+            tokenizer,
+            tokenizer_name,
+            train,
+            validation,
+            objective,
+            model,
+            base,
+            program,
+        })
+    }
+
+    /// The model to go on from, and its configuration. A run that goes on has all of a model in its own folder, unless it
+    /// trains an adapter.
+    fn base(&self) -> Result<(Option<Checkpoint>, Option<Config>)> {
+        let Some(from) = &self.tuning.from else { return Ok((None, None)) };
+        if let (Some(folder), None) = (self.resumed(), self.tuning.lora) {
+            let path = folder.join("config.json");
+            let text = options::read_settings(&path)?;
+            return Ok((None, Some(Config::from_json(&text).with_context(|| path.display().to_string())?)));
+        }
+        let base = models::checkpoint(Path::new(from)).context("--from")?;
+        models::needs_head(&base)?;
+        if base.adapter.is_some() && self.tuning.lora.is_some() {
+            bail!(
+                "{from} is an adapter itself: merge it first, with limpid convert {} MERGED --to limpid",
+                show::quoted(from)
+            );
+        }
+        let config = base.config.clone();
+        Ok((Some(base), Some(config)))
+    }
+
+    /// The folder that was asked for, if one was.
+    pub fn asked(&self) -> Option<PathBuf> {
+        match self.resume.as_deref() {
+            Some("auto") => self.out.clone().or_else(options::newest_run),
+            Some(folder) => Some(folder.into()),
+            None => self.out.clone(),
+        }
+    }
+
+    /// The folder of a run that is to go on: of one that was killed before its first save, all is done again.
+    pub fn resumed(&self) -> Option<PathBuf> {
+        self.resume.as_ref().and_then(|_| self.asked()).filter(|folder| Run::can_resume(folder))
+    }
+}
+
+/// The tokenizer that suits the text and the preset: its document's own, or byte pairs, which know every text and which other
+/// programs read (docs/presets.md).
+fn default_tokenizer(data: &str, preset: &str) -> &'static str {
+    match Preset::named(preset).map_or("bpe", |preset| preset.tokenizer) {
+        "gpt2" if data.starts_with("builtin:") => "bpe",
+        suits => suits,
+    }
+}
+
+/// FLOPs of a step, forward and backward; the recipe's context is the one trained on.
+pub fn step_flops(model: &Model, recipe: &Recipe) -> f64 {
+    recipe.accumulate as f64 * model.training_flops(recipe.batch_size * recipe.context, keys(model, recipe))
+}
+
+/// FLOPs of what a step makes again, as a share of [`step_flops`].
+pub fn extra_work(model: &Model, recipe: &Recipe) -> f64 {
+    let again = model.flops_again(recipe.batch_size * recipe.context, keys(model, recipe));
+    recipe.accumulate as f64 * again / step_flops(model, recipe)
+}
+
+/// Keys that a row sees on average.
+fn keys(model: &Model, recipe: &Recipe) -> usize {
+    if model.config.mask == Mask::Causal { recipe.context.div_ceil(2) } else { recipe.context }
+}
+
+/// What the backward makes again, block by block, and the work that costs.
+pub fn made_again(model: &Model, recipe: &Recipe) -> String {
+    let stretch = |(blocks, keep): (std::ops::Range<usize>, Keep)| match blocks.len() {
+        n if n == model.config.n_layer => keep.made_again().to_string(),
+        1 => format!("{} in block {}", keep.made_again(), blocks.start),
+        _ => format!("{} in blocks {} to {}", keep.made_again(), blocks.start, blocks.end - 1),
+    };
+    let stretches: Vec<String> = model.keeps().into_iter().map(stretch).collect();
+    format!("{} (+{:.1} % FLOPs)", stretches.join(", "), 100.0 * extra_work(model, recipe))
+}
+
+/// A training that does not fit into this machine's memory.
+pub struct TooLarge {
+    needed: u64,
+    limit: Limit,
+    /// Flags with which it would, and what it takes then.
+    pub fitting: Vec<(String, u64)>,
+}
+
+impl TooLarge {
+    /// What `plan` says and `train` refuses with.
+    pub fn text(&self) -> String {
+        let (needed, available) = (show::bytes(self.needed), show::bytes(self.limit.left));
+        let fitting: Vec<(String, String)> =
+            self.fitting.iter().map(|(flags, bytes)| (flags.clone(), show::bytes(*bytes))).collect();
+        let would = match &fitting[..] {
+            [] => "a smaller model would fit (--n-layer, --d-model, --preset)".into(),
+            _ => format!("with one of these it would fit:\n{}", show::pairs(&fitting).trim_end()),
+        };
+        format!("training this model needs {needed} of memory and {available} are {}; {would}", self.limit.said)
+    }
+}
+
+/// Whether a training is too large for the memory that is available, and what of it would fit: with more made again, fewer
+/// sequences at once, shorter ones, fewer blocks, or an adapter for a model that has learned already.
+pub fn too_large(job: &Job, machine: &MachineOptions) -> Result<Option<TooLarge>> {
+    let (threads, Job { config, recipe, .. }) = (machine.threads(), job);
+    let takes = |model: &Model, recipe: &Recipe| needed(model, Some(recipe), threads) + job.program;
+    let Some((needed, limit)) = lacking(&job.model, Some(recipe), threads) else { return Ok(None) };
+    // a little is left to the system, and what is only reserved is no part of what a model takes
+    let budget =
+        (limit.left - limit.left / 16 + job.program).saturating_sub(needed + job.program - takes(&job.model, recipe));
+    let mut fitting = vec![];
+    let rungs = |n_layer: usize| (0..Keep::ALL.len()).map(move |level| level * n_layer);
+    let mut offer = |flags: &str, config: &Config, recipe: &Recipe, tuning: &Tuning| {
+        if recipe.check().is_err() {
+            return false;
+        }
+        let purpose = Use::Train { batch: recipe.batch_size, context: recipe.context };
+        let takes = |model: &Model| takes(model, recipe);
+        // all rungs of a ladder are many models, and those between these take no less
+        let may = |rung| Model::on_rung(config, purpose, tuning, rung).is_ok_and(|model| takes(&model) <= budget);
+        let model = rungs(config.n_layer)
+            .any(may)
+            .then(|| Model::within(config, purpose, tuning, budget, takes).ok())
+            .flatten();
+        let found = model.is_some();
+        if let Some(model) = model {
+            let again = if model.rung > 0 { format!(" --memory {}M", budget / 1_000_000) } else { String::new() };
+            fitting.push((format!("{flags}{again}").trim().to_string(), takes(&model)));
+        }
+        found
+    };
+    let tuning = &job.model.tuning;
+    let one = Recipe { batch_size: 1, accumulate: recipe.batch_size * recipe.accumulate, ..*recipe };
+    let same_step = format!("--batch-size 1 --accumulate {}", one.accumulate);
+    let shorter = |context: usize| (format!("--batch-size 1 --context {context}"), Recipe { context, ..one });
+    let halves = || std::iter::successors(Some(recipe.context / 2), |t| Some(t / 2)).take_while(|t| *t >= 64);
+    offer("", config, recipe, tuning);
+    let whole = recipe.batch_size > 1 && offer(&same_step, config, &one, tuning);
+    let short = whole
+        || halves().any(|context| {
+            let (flags, recipe) = shorter(context);
+            offer(&flags, config, &recipe, tuning)
+        });
+    if !short {
+        // not for want of room for a batch: the weights with their gradients and moments are too many
+        let (flags, short) = shorter(recipe.context.min(256));
+        // the most blocks of which the smallest plan fits
+        let fewer = |n_layer| Config { n_layer, ..config.clone() };
+        let purpose = Use::Train { batch: 1, context: short.context };
+        let least = |n| Model::on_rung(&fewer(n), purpose, tuning, Model::rungs(&fewer(n)));
+        let fits = |n: &usize| least(*n).is_ok_and(|model| takes(&model, &short) <= budget);
+        let counts: Vec<usize> = (1..config.n_layer).collect();
+        let n_layer = counts.partition_point(fits);
+        if n_layer > 0 {
+            offer(&format!("--n-layer {n_layer} {flags}"), &fewer(n_layer), &short, tuning);
+        }
+        if job.base.is_none() {
+            let adapter = TuningOptions { lora: Some(16), ..TuningOptions::default() }.tuning();
+            offer(&format!("--from MODEL --lora 16 {flags}"), config, &short, &adapter);
+        }
+    }
+    Ok(Some(TooLarge { needed, limit, fitting }))
+}

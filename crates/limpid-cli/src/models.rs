@@ -1,0 +1,99 @@
+//! Models as verbs open them: in a folder or a file, with an adapter, in a backend; their tokenizers and prompts.
+
+use crate::machine::fits;
+use crate::options::MachineOptions;
+use anyhow::{Result, bail};
+use limpid::backend::Cpu;
+use limpid::checkpoint::Checkpoint;
+use limpid::config::{Config, ConfigError};
+use limpid::generate::Session;
+use limpid::model::{Model, Use};
+use limpid::tokenizer::Tokenizer;
+use std::path::Path;
+
+/// A model's weights in a backend made for `purpose`.
+pub fn open(checkpoint: &Checkpoint, purpose: Use, machine: &MachineOptions) -> Result<(Model, Cpu)> {
+    let model = Model::new(&checkpoint.config, purpose)?;
+    fits(&model, None, machine.threads(), "this model")?;
+    let mut cpu = machine.cpu(&model)?;
+    checkpoint.load(&model, &mut cpu)?;
+    Ok((model, cpu))
+}
+
+/// Refuses a result that is no number, or infinite, naming what of the model it comes from.
+pub fn finite(checkpoint: &Checkpoint, what: &str, result: f64) -> Result<()> {
+    if result.is_finite() {
+        return Ok(());
+    }
+    let place = checkpoint.path.display();
+    match checkpoint.not_finite()? {
+        Some((tensor, at)) => bail!("{what} is {result}: `{tensor}` in {place} is not finite at element {at}"),
+        None => bail!("{what} is {result}, though all weights in {place} are finite: they are too large"),
+    }
+}
+
+/// Opens a model; a name that no file has is most often a preset's, or one of a model elsewhere.
+pub fn checkpoint(model: &Path) -> Result<Checkpoint> {
+    if model.symlink_metadata().is_ok() {
+        return Ok(Checkpoint::open(model)?);
+    }
+    let (path, name) = (model.display(), model.to_string_lossy());
+    let mend = match Config::preset(&name) {
+        Ok(_) => format!(
+            "it is the name of a preset: `limpid train --preset {name}` makes such a model; trained weights of that \
+             name are fetched from where they are published, for example as the folder huggingface.co/{name}"
+        ),
+        Err(_) => {
+            "limpid opens a folder (of `limpid train`, or one of HuggingFace's that you have fetched), a .gguf or \
+                   a .bin of llm.c, and downloads none"
+                .into()
+        }
+    };
+    bail!("there is no file or folder {path} here: {mend}")
+}
+
+/// Opens a model, with an adapter if one is given.
+pub fn adapted(model: &Path, adapter: Option<&Path>) -> Result<Checkpoint> {
+    let checkpoint = checkpoint(model)?;
+    Ok(match adapter {
+        Some(adapter) => checkpoint.with_adapter(adapter)?,
+        None => checkpoint,
+    })
+}
+
+/// The directory's tokenizer, or an error that says what to do without one.
+pub fn tokenizer(checkpoint: &Checkpoint) -> Result<&Tokenizer> {
+    match &checkpoint.tokenizer {
+        Some(tokenizer) => Ok(tokenizer),
+        None => bail!("{} has no tokenizer: give ids with --tokens 1,2,3", checkpoint.path.display()),
+    }
+}
+
+/// Refuses an encoder that has no head, before anything else about it is asked for.
+pub fn needs_head(checkpoint: &Checkpoint) -> Result<()> {
+    match checkpoint.config.lm_head {
+        true => Ok(()),
+        false => bail!("{}: {}", checkpoint.path.display(), ConfigError::NoHead),
+    }
+}
+
+/// The ids of a prompt, as the model expects it.
+pub fn prompt_ids(checkpoint: &Checkpoint, text: &str) -> Result<Vec<u32>> {
+    let tokenizer = tokenizer(checkpoint)?;
+    Ok(limpid::generate::prompt_ids(tokenizer, checkpoint.config.mask, text)?)
+}
+
+/// Ids as `--tokens` takes them: 1,2,3.
+pub fn ids(text: &str) -> Result<u32, String> {
+    text.trim()
+        .parse()
+        .map_err(|_| format!("`{text}` is not a token id: give whole numbers with commas between, like 1,2,3"))
+}
+
+/// A session of a model with its weights.
+pub fn session(checkpoint: &Checkpoint, machine: &MachineOptions) -> Result<Session> {
+    let mut session = machine.session(&checkpoint.config)?;
+    let (model, backend) = session.parts();
+    checkpoint.load(model, backend)?;
+    Ok(session)
+}

@@ -1,0 +1,30 @@
+//! What runs left in their folders, with the settings that `train` wrote down, and the page made of it.
+
+use crate::options;
+use anyhow::{Context, Result};
+use limpid::report::{self, RunRecord};
+use std::path::Path;
+
+/// Writes the page of one run into its folder.
+pub fn write(folder: &Path) -> Result<()> {
+    page(&[read(folder)?], &folder.join("report.html"))
+}
+
+/// Writes the page of several.
+pub fn page(runs: &[RunRecord], page: &Path) -> Result<()> {
+    Ok(limpid::checkpoint::write_text(page, &report::html(runs))?)
+}
+
+/// A run, with the settings that `train` wrote down.
+pub fn read(folder: &Path) -> Result<RunRecord> {
+    let mut run = RunRecord::read(folder)?;
+    let path = folder.join("limpid.toml");
+    if path.exists() {
+        let text = options::read_settings(&path)?;
+        let settings: toml::Table = text.parse().with_context(|| path.display().to_string())?;
+        for (key, value) in settings {
+            run.set(&key, &serde_json::to_value(value)?);
+        }
+    }
+    Ok(run)
+}
