@@ -65,7 +65,9 @@ fn train(
     let steps = STEPS.min(long.steps).max(1);
     let floor = if long.learning_rate > 0.0 { long.min_learning_rate / long.learning_rate } else { 0.1 };
     let warmup_steps = (long.warmup_steps * steps).div_ceil(long.steps.max(1)).min(steps / 2);
-    trainer.recipe = Recipe { steps, warmup_steps, learning_rate: rate, min_learning_rate: floor * rate, ..long };
+    let decay_steps = (long.decay_steps * steps).div_ceil(long.steps.max(1));
+    let short = Recipe { steps, warmup_steps, decay_steps, ..long };
+    trainer.recipe = Recipe { learning_rate: rate, min_learning_rate: floor * rate, ..short };
     let (mut sum, last) = (0.0, steps.div_ceil(4));
     for step in 1..=steps {
         let loss = match trainer.step(batches) {

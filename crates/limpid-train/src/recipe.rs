@@ -78,6 +78,8 @@ settings! {
             .otherwise("at most a tenth of the steps");
         /// How the learning rate goes after the warm-up.
         schedule: Schedule = Schedule::Cosine, Setting::of("KIND").also(&["lr-scheduler-type"]);
+        /// Steps after which the learning rate has come to its end, for cosine and linear (nanoGPT's `lr_decay_iters`); 0 for all.
+        decay_steps: u64 = 0, Setting::of("N").count().also(&["lr-decay-iters"]);
         /// Share of the steps in which wsd falls.
         decay_fraction: f64 = 0.2, Setting::of("X").number(|x| (0.0..=1.0).contains(&x), "from 0 to 1");
         /// Decay rate of the first moment, or sgd's momentum.
@@ -237,10 +239,11 @@ impl Recipe {
         let share =
             |from: f64, to: f64| if to <= from { 1.0 } else { ((step as f64 - from) / (to - from)).clamp(0.0, 1.0) };
         let (warm, end) = (self.warmup_steps as f64, self.steps as f64);
+        let last = if self.decay_steps == 0 { end } else { self.decay_steps as f64 };
         match self.schedule {
             Schedule::Constant => top,
-            Schedule::Cosine => least + 0.5 * (top - least) * (1.0 + cos(std::f64::consts::PI * share(warm, end))),
-            Schedule::Linear => top + (least - top) * share(warm, end),
+            Schedule::Cosine => least + 0.5 * (top - least) * (1.0 + cos(std::f64::consts::PI * share(warm, last))),
+            Schedule::Linear => top + (least - top) * share(warm, last),
             Schedule::Wsd => top + (least - top) * share(end - self.decay_fraction * end, end),
         }
     }
@@ -317,6 +320,9 @@ mod tests {
         near(recipe.rate(1000), 1e-4);
         near(Recipe { schedule: Schedule::Linear, ..recipe }.rate(550), 5.5e-4);
         near(Recipe { schedule: Schedule::Constant, ..recipe }.rate(999), 1e-3);
+        let early = Recipe { steps: 5000, decay_steps: 1000, ..recipe };
+        [0, 100, 550, 1000].iter().for_each(|step| near(early.rate(*step), recipe.rate(*step)));
+        near(early.rate(4999), 1e-4);
         let wsd = Recipe { schedule: Schedule::Wsd, ..recipe };
         near(wsd.rate(800), 1e-3);
         near(wsd.rate(900), 5.5e-4);
