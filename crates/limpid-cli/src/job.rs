@@ -109,10 +109,10 @@ pub struct Job {
 impl Job {
     /// A trainer with the weights it begins from.
     pub fn trainer(&self, machine: &MachineOptions) -> Result<Trainer> {
-        let cpu = Box::new(machine.cpu(&self.model)?);
+        let backend = machine.backend(&self.model)?;
         Ok(match &self.base {
-            Some(base) => Trainer::from(base, self.model.clone(), cpu, self.recipe)?,
-            None => Trainer::new(self.model.clone(), cpu, self.recipe)?,
+            Some(base) => Trainer::from(base, self.model.clone(), backend, self.recipe)?,
+            None => Trainer::new(self.model.clone(), backend, self.recipe)?,
         })
     }
 }

@@ -71,6 +71,19 @@ pub fn fits(model: &Model, recipe: Option<&Recipe>, threads: usize, what: &str) 
     Ok(())
 }
 
+/// Refuses what the reference, which keeps all memories of a model in f64, has no room for.
+pub fn fits_in_f64(model: &Model) -> Result<()> {
+    let needed = 8 * model.sizes.iter().map(|n| *n as u64).sum::<u64>();
+    if let Some(limit) = room::limits().into_iter().find(|limit| needed > limit.left) {
+        let (needed, left) = (show::bytes(needed), show::bytes(limit.left));
+        bail!(
+            "on --device reference this model needs {needed} of memory and {left} are {}: use --device cpu",
+            limit.said
+        );
+    }
+    Ok(())
+}
+
 /// What the system says of its memory, in bytes.
 pub struct Memory {
     /// In all.

@@ -3,7 +3,7 @@
 use crate::machine::fits;
 use crate::options::MachineOptions;
 use anyhow::{Result, bail};
-use limpid::backend::Cpu;
+use limpid::backend::Backend;
 use limpid::checkpoint::Checkpoint;
 use limpid::config::{Config, ConfigError};
 use limpid::generate::Session;
@@ -12,12 +12,12 @@ use limpid::tokenizer::Tokenizer;
 use std::path::Path;
 
 /// A model's weights in a backend made for `purpose`.
-pub fn open(checkpoint: &Checkpoint, purpose: Use, machine: &MachineOptions) -> Result<(Model, Cpu)> {
+pub fn open(checkpoint: &Checkpoint, purpose: Use, machine: &MachineOptions) -> Result<(Model, Box<dyn Backend>)> {
     let model = Model::new(&checkpoint.config, purpose)?;
     fits(&model, None, machine.threads(), "this model")?;
-    let mut cpu = machine.cpu(&model)?;
-    checkpoint.load(&model, &mut cpu)?;
-    Ok((model, cpu))
+    let mut backend = machine.backend(&model)?;
+    checkpoint.load(&model, &mut *backend)?;
+    Ok((model, backend))
 }
 
 /// Refuses a result that is no number, or infinite, naming what of the model it comes from.

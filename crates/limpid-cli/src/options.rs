@@ -9,7 +9,7 @@ use crate::show;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
-use limpid::backend::Cpu;
+use limpid::backend::{Backend, Device, Start};
 use limpid::checkpoint::CheckpointError;
 use limpid::config::{Config, ConfigError, Fields, PRESETS, Setting, Settings, Value, parse_axis};
 use limpid::data::source::SourceError;
@@ -303,6 +303,9 @@ pub struct MachineOptions {
     /// What products multiply: f32, or bf16 (operands rounded, sums and weights f32)
     #[arg(long, alias = "dtype", value_name = "P", default_value = "f32", value_parser = precision, hide_short_help = true)]
     pub precision: Precision,
+    /// Where the model runs: cpu, or reference (plain f64 loops on one thread: slow, to judge the other by)
+    #[arg(long, value_name = "D", default_value = "cpu", value_parser = parse_axis::<Device>, hide_short_help = true)]
+    pub device: Device,
 }
 
 /// Bytes as people write them: 2G, 1.5GiB, 800M, 2000000000.
@@ -339,9 +342,13 @@ impl MachineOptions {
         self.simd.unwrap_or_else(Level::best)
     }
 
-    /// This processor as a backend for `model`.
-    pub fn cpu(&self, model: &Model) -> Result<Cpu> {
-        Ok(Cpu::start(model, self.threads(), self.level(), self.precision)?)
+    /// The chosen device as a backend for `model`.
+    pub fn backend(&self, model: &Model) -> Result<Box<dyn Backend>> {
+        let how = Start { threads: self.threads(), level: self.level(), precision: self.precision };
+        if self.device == Device::Reference {
+            crate::machine::fits_in_f64(model)?;
+        }
+        Ok(self.device.start(model, how)?)
     }
 
     /// A session of one sequence on this processor, if it fits into memory.
@@ -349,8 +356,8 @@ impl MachineOptions {
         let rows = 256.min(config.context_length);
         let model = Model::new(config, Use::Decode { rows, sequences: 1 })?;
         crate::machine::fits(&model, None, self.threads(), "this model")?;
-        let cpu = Box::new(self.cpu(&model)?);
-        Ok(Session::new(config, 1, rows, |_| Ok(cpu))?)
+        let backend = self.backend(&model)?;
+        Ok(Session::new(config, 1, rows, |_| Ok(backend))?)
     }
 
     /// Threads to use.

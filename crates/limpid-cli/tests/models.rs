@@ -202,6 +202,11 @@ fn what_the_shell_allows_is_kept_to() {
         assert!(code == Some(1) && known && said.contains("needs "), "{arguments}: {code:?} {said}");
     }
     assert!(!f.0.join("none").exists());
+    // what fits as f32 and not as f64: 25 million parameters, 0.4 GB and 1 GB to train
+    let wide =
+        "bench train --preset nano --d-model 512 --n-layer 8 --batch-size 1 --context-length 8 --device reference";
+    let (code, said) = run(900_000, wide);
+    assert!(code == Some(1) && said.contains("on --device reference this model needs 1."), "{code:?} {said}");
     // wherever it is met: threads, memory, a model's own tables
     for kilobytes in (60_000..240_000).step_by(12_000) {
         for arguments in ["eval --model m --data text.txt --threads 48", "inspect --model m --prompt the --threads 48"]
@@ -222,4 +227,26 @@ fn what_the_shell_allows_is_kept_to() {
     {
         f.fails(1, &format!("train --data text.txt --out none {SMALL} --n-segment {segments}"), &[said]);
     }
+}
+
+/// Every verb that runs a model runs it on the device that is named: the same losses, gradients and tokens to rounding.
+#[test]
+fn a_device_is_chosen_by_name() {
+    let f = trained("devices");
+    let on = |verb: &str, device: &str| f.json(&format!("{verb} --device {device} --json"));
+    let loss = |device| on("eval --model m --data text.txt --context-length 8", device)["loss"].as_f64().unwrap();
+    let (cpu, reference) = (loss("cpu"), loss("reference"));
+    assert!(cpu != reference && (cpu - reference).abs() < 1e-5 * cpu, "f64 is not f32, but near: {cpu} {reference}");
+    let total = |device| on("eval --model m --prompt the --continuation quick", device)["total"].as_f64().unwrap();
+    assert!(total("cpu") != total("reference") && (total("cpu") - total("reference")).abs() < 1e-4);
+    let train = |device| {
+        let small = SMALL.replace("--steps 2", "--steps 1");
+        let summary = on(&format!("train --data text.txt --out on-{device} {small}"), device);
+        summary["val_loss"].as_f64().unwrap()
+    };
+    let (cpu, reference) = (train("cpu"), train("reference"));
+    assert!(cpu != reference && (cpu - reference).abs() < 1e-5 * cpu, "{cpu} {reference}");
+    f.fails(2, "eval --model m --data text.txt --device gpu", &["device", "gpu", "cpu", "reference"]);
+    let both = "eval --model m --data text.txt --device reference --precision bf16";
+    f.fails(1, both, &["cannot do products of bf16: the reference computes in f64"]);
 }

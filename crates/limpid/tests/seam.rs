@@ -578,3 +578,51 @@ fn documents_in_a_window_fit() {
     batches.fill(0, 0, &mut batch);
     backends(&model).into_iter().for_each(|mut backend| backend.feed(&batch).unwrap());
 }
+
+/// Muon's room is asked for before anything is changed, so the same update is done when there is memory. In a process of its own,
+/// whose memory is limited once its backend is there.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_update_that_is_refused_memory_changes_nothing() {
+    use std::process::Command;
+    const CHILD: &str = "LIMPID_TEST_CHILD";
+    let name = "an_update_that_is_refused_memory_changes_nothing";
+    if std::env::var_os(CHILD).is_none() {
+        let own = std::env::current_exe().unwrap();
+        let out = Command::new(own).args(["--exact", name, "--nocapture"]).env(CHILD, "1").output().unwrap();
+        let said = String::from_utf8_lossy(&out.stdout);
+        assert!(
+            out.status.success() && said.contains("refused, and done"),
+            "{said}{}",
+            String::from_utf8_lossy(&out.stderr)
+        );
+        return;
+    }
+    let limit = |kilobytes: Option<u64>| {
+        let soft = kilobytes.map_or("unlimited".into(), |n| (1024 * n).to_string());
+        let arguments = [format!("--pid={}", std::process::id()), format!("--as={soft}:unlimited")];
+        assert!(Command::new("prlimit").args(arguments).status().unwrap().success());
+    };
+    let config = Config { d_model: 512, n_head: 4, d_ff: 2048, ..tiny() };
+    let model = Model::new(&config, Use::Train { batch: 1, context: 12 }).unwrap();
+    let mut cpu = Cpu::new(&model, 1);
+    for param in &model.params {
+        cpu.write(param.slot, &init::values(&model, param, init::Init::Gpt2, 0.02, 5)).unwrap();
+    }
+    cpu.feed(&Batch::of_sequences((0..12).collect(), (1..13).collect(), 12)).unwrap();
+    cpu.forward(model.body()).unwrap();
+    cpu.backward(&model.back).unwrap();
+    let all = |cpu: &Cpu| -> Vec<Vec<f32>> {
+        model.params.iter().flat_map(|p| [p.slot, p.slot.grad()]).map(|slot| cpu.read(slot).unwrap()).collect()
+    };
+    let (groups, rule, before) = (model.update_groups(0.1, Method::Muon), recipe().rule(0.1, 1), all(&cpu));
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")?.split_whitespace().next()).unwrap();
+    limit(Some(size.parse::<u64>().unwrap() + 4096)); // 4 MB, and the room of a matrix takes 10
+    let refused = cpu.update(&groups, &rule, &mut []);
+    limit(None);
+    assert!(matches!(refused, Err(BackendError::Memory { op: "update", .. })), "{refused:?}");
+    assert!(all(&cpu) == before, "weights are as they were, and the gradient waits");
+    assert!(cpu.update(&groups, &rule, &mut []).unwrap().finite);
+    println!("refused, and done");
+}

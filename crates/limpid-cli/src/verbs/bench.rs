@@ -127,7 +127,7 @@ fn train(args: &TrainArgs) -> Result<()> {
     let flops = step_flops(&model, &recipe);
     let text = Tokens::of(ids(recipe.batch_size * recipe.context + 10_000, config.vocab_size));
     let batches = Batches::new(&text, recipe.batch_size, recipe.context, 1, Objective::NextToken)?;
-    let mut trainer = Trainer::new(model.clone(), Box::new(args.machine.cpu(&model)?), recipe)?;
+    let mut trainer = Trainer::new(model.clone(), args.machine.backend(&model)?, recipe)?;
     let mut times = vec![];
     for step in 0..steps.max(1) + 2 {
         let start = Instant::now();

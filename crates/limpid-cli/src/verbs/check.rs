@@ -117,7 +117,7 @@ fn gradients(job: &Job) -> Result<Verdict> {
 
 /// A trainer on small batches with what `train` would begin with.
 fn trainer(model: &Model, machine: &MachineOptions, recipe: Recipe) -> Result<Trainer> {
-    Ok(Trainer::new(model.clone(), Box::new(machine.cpu(model)?), recipe)?)
+    Ok(Trainer::new(model.clone(), machine.backend(model)?, recipe)?)
 }
 
 fn batches<'a>(job: &'a Job, model: &Model) -> Result<Batches<'a>> {

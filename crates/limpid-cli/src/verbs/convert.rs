@@ -3,7 +3,7 @@
 use crate::options::mending;
 use crate::show;
 use anyhow::{Context, Result, anyhow, bail};
-use limpid::backend::{Backend, Cpu};
+use limpid::backend::{Backend, Device, Start};
 use limpid::checkpoint::store::{Dtype, rounded};
 use limpid::checkpoint::{Checkpoint, CheckpointError, Format, SHARD_BYTES, Source, is_part, save};
 use limpid::config::Config;
@@ -259,16 +259,17 @@ fn verify(source: &Checkpoint, dst: &Path) -> Result<Proof> {
     let ids = (0..tokens as u64).map(|i| ((i * 7919 + 13) % c.vocab_size as u64) as u32).collect();
     let batch = Batch::of_sequences(ids, vec![0; tokens], tokens);
     let (purpose, threads) = (Use::Inspect { batch: 1, context: tokens }, crate::options::cores());
-    let run = |config: &Config, load: &dyn Fn(&Model, &mut Cpu) -> Result<()>| -> Result<(Model, Cpu)> {
+    let run = |config: &Config, load: &dyn Fn(&Model, &mut dyn Backend) -> Result<()>| -> Result<Ran> {
         let model = Model::new(config, purpose)?;
         crate::machine::fits(&model, None, threads, "comparing the two models")?;
-        let mut cpu = Cpu::start(&model, threads, Level::best(), Precision::F32)?;
-        load(&model, &mut cpu)?;
+        let how = Start { threads, level: Level::best(), precision: Precision::F32 };
+        let mut cpu = Device::Cpu.start(&model, how)?;
+        load(&model, &mut *cpu)?;
         cpu.feed(&batch)?;
         cpu.forward(&model.ops)?;
         Ok((model, cpu))
     };
-    let output = |(model, cpu): &(Model, Cpu)| match model.logits() {
+    let output = |(model, cpu): &Ran| match model.logits() {
         Some(logits) => cpu.read(logits),
         None => cpu.read(model.ops.last().expect("a model has ops").output()),
     };
@@ -292,8 +293,11 @@ fn verify(source: &Checkpoint, dst: &Path) -> Result<Proof> {
     Ok(Proof { of, apart, largest, tokens, wrong })
 }
 
+/// A model that has run, and the backend that has what it made.
+type Ran = (Model, Box<dyn Backend>);
+
 /// The first tensor of the forward pass that is not the same in both.
-fn first_difference(a: &(Model, Cpu), b: &(Model, Cpu)) -> Result<Option<String>> {
+fn first_difference(a: &Ran, b: &Ran) -> Result<Option<String>> {
     for tensor in &a.0.tensors {
         let Some(other) = b.0.tensor(&tensor.name) else { continue };
         let (x, y) = (a.1.read(tensor.slot)?, b.1.read(other.slot)?);

@@ -120,8 +120,8 @@ pub fn run(args: Args) -> Result<()> {
         }
     };
     let windows = Windows::of_documents("text", &ids, context, objective, documents)?;
-    let (model, mut cpu) = open(&checkpoint, Use::Score { batch: args.batch_size, context }, &args.machine)?;
-    let score = evaluate::score(&model, &mut cpu, &windows, args.batch_size, &mut |_| true)?;
+    let (model, mut backend) = open(&checkpoint, Use::Score { batch: args.batch_size, context }, &args.machine)?;
+    let score = evaluate::score(&model, &mut *backend, &windows, args.batch_size, &mut |_| true)?;
     finite(&checkpoint, "the loss", score.loss())?;
     let judged = (0..ids.len()).filter(|at| ids.counted(*at));
     let (all, unknown_tokens) = judged

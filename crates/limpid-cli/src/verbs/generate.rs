@@ -250,9 +250,9 @@ fn fill(args: &Args, checkpoint: &Checkpoint, prompt: &[u32]) -> Result<()> {
     if prompt.len() > context {
         bail!("the prompt has {} tokens, the model's context_length is {context}: shorten it", prompt.len());
     }
-    let (model, mut cpu) = open(checkpoint, Use::Inspect { batch: 1, context: prompt.len() }, &args.machine)?;
+    let (model, mut backend) = open(checkpoint, Use::Inspect { batch: 1, context: prompt.len() }, &args.machine)?;
     let batch = trace::batch(&checkpoint.config, prompt, None, Some(mask))?;
-    let filled = generate::fill(&model, &mut cpu, tokenizer, &batch, mask)?;
+    let filled = generate::fill(&model, &mut *backend, tokenizer, &batch, mask)?;
     let (text, found) = (filled.text, filled.masks);
     if args.json {
         let masks: Vec<_> =

@@ -7,7 +7,7 @@ use crate::models::{self, open, prompt_ids};
 use crate::options::{MachineOptions, ModelOptions, Usage};
 use crate::{show, source};
 use anyhow::{Context, Result, bail};
-use limpid::backend::{Backend, Cpu};
+use limpid::backend::Backend;
 use limpid::checkpoint::is_part;
 use limpid::config::{Config, ConfigError, Mask};
 use limpid::data::check_ids;
@@ -116,7 +116,7 @@ pub fn run(args: Args) -> Result<()> {
             bail!("--save {} would replace a file of the model itself: give another name", path.display());
         }
     }
-    let (model, mut cpu, ids, tokenizer) = ready(&args)?;
+    let (model, mut backend, ids, tokenizer) = ready(&args)?;
     let tokenizer = tokenizer.as_ref();
     match &args.segments {
         Some(_) if model.config.n_segment == 0 => {
@@ -136,7 +136,7 @@ pub fn run(args: Args) -> Result<()> {
     if args.next && !model.config.lm_head {
         bail!("--next: {}", ConfigError::NoHead);
     }
-    let trace = Trace::run(&model, &mut cpu, &batch, backward)?;
+    let trace = Trace::run(&model, &mut *backend, &batch, backward)?;
     // every name is looked up before anything is printed or written
     let seen = look(&args, &trace, &ids, tokenizer)?;
     if let Some(path) = &args.save {
@@ -471,8 +471,11 @@ fn columns(headers: &[&str], lines: &[Vec<String>]) -> String {
 
 // ---- the model and its input
 
+/// A model with a backend that has its weights, the ids to run, and what they are of.
+type Ready = (Model, Box<dyn Backend>, Vec<u32>, Option<Tokenizer>);
+
 /// The model with its weights (a preset's initial ones, if no checkpoint was given) and the prompt's ids.
-fn ready(args: &Args) -> Result<(Model, Cpu, Vec<u32>, Option<Tokenizer>)> {
+fn ready(args: &Args) -> Result<Ready> {
     let machine = &args.machine;
     let Some(dir) = &args.model else {
         if args.preset.preset.is_none() {
@@ -485,8 +488,9 @@ fn ready(args: &Args) -> Result<(Model, Cpu, Vec<u32>, Option<Tokenizer>)> {
             (None, None) => (0..config.context_length.min(4) as u32).map(|i| i % config.vocab_size as u32).collect(),
         };
         check(&ids, &config)?;
-        let (model, cpu) = untrained(&config, ids.len(), &RunSettings::preset(args.preset.name())?.recipe, machine)?;
-        return Ok((model, cpu, ids, None));
+        let (model, backend) =
+            untrained(&config, ids.len(), &RunSettings::preset(args.preset.name())?.recipe, machine)?;
+        return Ok((model, backend, ids, None));
     };
     let checkpoint = models::adapted(dir, args.adapter.as_deref())?;
     if let Some(preset) = &args.preset.preset {
@@ -502,23 +506,28 @@ fn ready(args: &Args) -> Result<(Model, Cpu, Vec<u32>, Option<Tokenizer>)> {
         }
     };
     check(&ids, &checkpoint.config)?;
-    let (model, cpu) = if args.initial {
+    let (model, backend) = if args.initial {
         untrained(&checkpoint.config, ids.len(), &began(dir)?, machine)?
     } else {
         open(&checkpoint, Use::Inspect { batch: 1, context: ids.len() }, machine)?
     };
-    Ok((model, cpu, ids, checkpoint.tokenizer))
+    Ok((model, backend, ids, checkpoint.tokenizer))
 }
 
 /// A model with the weights that training would begin from.
-fn untrained(config: &Config, context: usize, recipe: &Recipe, machine: &MachineOptions) -> Result<(Model, Cpu)> {
+fn untrained(
+    config: &Config,
+    context: usize,
+    recipe: &Recipe,
+    machine: &MachineOptions,
+) -> Result<(Model, Box<dyn Backend>)> {
     let model = Model::new(config, Use::Inspect { batch: 1, context })?;
     fits(&model, None, machine.threads(), "this model")?;
-    let mut cpu = machine.cpu(&model)?;
+    let mut backend = machine.backend(&model)?;
     for param in &model.params {
-        cpu.write(param.slot, &init::values(&model, param, recipe.init, recipe.init_std, recipe.seed))?;
+        backend.write(param.slot, &init::values(&model, param, recipe.init, recipe.init_std, recipe.seed))?;
     }
-    Ok((model, cpu))
+    Ok((model, backend))
 }
 
 /// How a run's weights began, as its limpid.toml says.

@@ -5,8 +5,8 @@ use crate::machine::{READINGS, fits, memory, needed, trainable};
 use crate::options::MachineOptions;
 use crate::show;
 use anyhow::Result;
+use limpid::backend::Cpu;
 use limpid::backend::cpu::roof::Roof;
-use limpid::backend::{Backend, Cpu};
 use limpid::data::Batches;
 use limpid::model::Model;
 use limpid::model::again::Keep;
@@ -51,11 +51,11 @@ fn measure(job: &Job, machine: &MachineOptions, budget: Option<u64>, guess: f64)
     }
     let model = trainable(&job.config, &recipe, &job.model.tuning, machine.threads(), (job.program, budget))?;
     fits(&model, Some(&recipe), machine.threads(), "training this model")?;
-    let mut cpu = machine.cpu(&model)?;
+    let mut backend = machine.backend(&model)?;
     for (site, param) in (0..).zip(&model.params) {
         let key = [random::bits(1, site, 0) as u32, 1];
         let any = |i: usize| (random::word(key, i as u32) as f32 / u32::MAX as f32 - 0.5) * 0.07;
-        cpu.write(param.slot, &(0..param.slot.len()).map(any).collect::<Vec<f32>>())?;
+        backend.write(param.slot, &(0..param.slot.len()).map(any).collect::<Vec<f32>>())?;
     }
     let Recipe { batch_size, context, seed, .. } = recipe;
     let batches = Batches::of_documents(&job.train, batch_size, context, seed, job.objective, recipe.documents())?;
@@ -65,11 +65,11 @@ fn measure(job: &Job, machine: &MachineOptions, budget: Option<u64>, guess: f64)
         let step = Instant::now();
         batches.fill(times.len() as u64, 0, &mut batch);
         (batch.terms, batch.seed) = (recipe.terms(), Some(times.len() as u64));
-        cpu.feed(&batch)?;
-        cpu.forward(model.body())?;
-        cpu.backward(&model.back)?;
+        backend.feed(&batch)?;
+        backend.forward(model.body())?;
+        backend.backward(&model.back)?;
         let gradient = step.elapsed().as_secs_f64();
-        cpu.update(&groups, &recipe.rule(recipe.learning_rate, times.len() as u64 + 1), &mut [])?;
+        backend.update(&groups, &recipe.rule(recipe.learning_rate, times.len() as u64 + 1), &mut [])?;
         times.push((gradient, step.elapsed().as_secs_f64() - gradient));
     }
     times.remove(0); // memory is touched for the first time

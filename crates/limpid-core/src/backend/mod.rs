@@ -6,11 +6,13 @@
 pub mod cpu;
 pub mod reference;
 
+use crate::config::axis;
 use crate::model::Model;
 use crate::ops::adamw::{Change, Group, Rule};
 use crate::ops::arena::Refused;
 use crate::ops::limits::BatchError;
 use crate::ops::linear::Precision;
+use crate::ops::simd::Level;
 use crate::ops::{Batch, Op, Pass, Slot};
 
 pub use cpu::Cpu;
@@ -87,6 +89,44 @@ impl BackendError {
     /// What the system refuses while a backend is at `op`.
     pub fn refused(op: &'static str, refused: &Refused) -> BackendError {
         BackendError::Memory { op, bytes: refused.bytes, what: refused.answer() }
+    }
+}
+
+axis! {
+    /// Where a model runs: the one place that knows every backend by its name.
+    Device, "device" {
+        /// This processor: f32, all its threads, its fastest instructions.
+        Cpu = "cpu",
+        /// Plain loops in f64 on one thread: slow, the judge of the others.
+        Reference = "reference",
+    }
+}
+
+/// How a device is to work; what it has no choice in, it ignores.
+#[derive(Clone, Copy, Debug)]
+pub struct Start {
+    /// Threads of the processor.
+    pub threads: usize,
+    /// Its instructions.
+    pub level: Level,
+    /// What products multiply.
+    pub precision: Precision,
+}
+
+impl Device {
+    /// A backend for `model` there.
+    ///
+    /// # Errors
+    /// If the system gives no such memory or threads, or the device does not work so.
+    pub fn start(self, model: &Model, how: Start) -> Result<Box<dyn Backend>> {
+        Ok(match self {
+            Device::Cpu => Box::new(Cpu::start(model, how.threads, how.level, how.precision)?),
+            Device::Reference if how.precision == Precision::Bf16 => {
+                let what = "the reference computes in f64".into();
+                return Err(BackendError::NotSupported { op: "products of bf16", what });
+            }
+            Device::Reference => Box::new(Reference::start(model)?),
+        })
     }
 }
 

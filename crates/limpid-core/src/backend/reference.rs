@@ -9,6 +9,7 @@ use crate::ops::embed::{self, Lookup};
 use crate::ops::limits::Limits;
 use crate::ops::{Back, Batch, Drop, Grad, Op, Pass, Slot, Space, Span};
 use crate::ops::{activate, add, attend, classify, gather, linear, multiply, muon, norm, rotate};
+use std::collections::TryReserveError;
 
 /// The f64 backend.
 pub struct Reference {
@@ -24,11 +25,29 @@ fn pick<const N: usize>(memory: &mut [f64], slots: [Slot; N]) -> [&mut [f64]; N]
 
 impl Reference {
     /// Memory for `model`, all zero but its constant tables.
+    ///
+    /// # Panics
+    /// If the system gives no such memory. [`Reference::start`] says so.
     pub fn new(model: &Model) -> Reference {
-        let memory = model.sizes.map(|n| vec![0.0; n]);
+        Reference::start(model).unwrap_or_else(|error| panic!("{error}"))
+    }
+    /// The same, asking.
+    ///
+    /// # Errors
+    /// If the system gives no such memory.
+    pub fn start(model: &Model) -> Result<Reference> {
+        let mut memory: [Vec<f64>; Space::ALL.len()] = Default::default();
+        for (memory, n) in memory.iter_mut().zip(model.sizes) {
+            let refused = |error: TryReserveError| {
+                let (op, bytes) = ("the model", n.saturating_mul(size_of::<f64>()));
+                BackendError::Memory { op, bytes, what: error.to_string() }
+            };
+            Vec::<f64>::new().try_reserve_exact(n).map_err(refused)?;
+            *memory = vec![0.0; n]; // the system gives it when it is touched
+        }
         let mut reference = Reference { memory, limits: model.limits(), batch: Batch::default() };
-        super::prepare(model, &mut reference).expect("memory takes what it is given");
-        reference
+        super::prepare(model, &mut reference)?;
+        Ok(reference)
     }
     /// A tensor at full precision.
     pub fn exact(&self, slot: Slot) -> &[f64] {
