@@ -194,7 +194,7 @@ impl RunSettings {
     /// # Errors
     /// If there is no such preset.
     pub fn preset(name: &str) -> Result<RunSettings, ConfigError> {
-        Ok(RunSettings { recipe: preset(name)?, options: preset(name)? })
+        Ok(RunSettings { recipe: Recipe::preset(name)?, options: preset(name)? })
     }
 
     /// Those that go with a model that has learned already: few steps, a rate that falls with its width, and ten times higher for
@@ -225,6 +225,14 @@ impl RunSettings {
 }
 
 impl Recipe {
+    /// The recipe that goes with a preset; docs/presets.md lists the choices.
+    ///
+    /// # Errors
+    /// If there is no such preset.
+    pub fn preset(name: &str) -> Result<Recipe, ConfigError> {
+        preset(name)
+    }
+
     /// What windows make of documents.
     pub fn documents(&self) -> Documents {
         Documents { whole: self.whole_documents, cross: self.cross_documents }

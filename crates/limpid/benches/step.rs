@@ -6,7 +6,7 @@ use limpid::backend::{Backend, Cpu};
 use limpid::config::Config;
 use limpid::model::{Model, Use};
 use limpid::ops::{Batch, Pass, random};
-use limpid::train::RunSettings;
+use limpid::train::Recipe;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ fn main() {
     let preset = args.first().map_or("nano", String::as_str);
     let threads = args.get(1).and_then(|t| t.parse().ok()).unwrap_or(2);
     let config = Config::preset(preset).expect("a preset");
-    let recipe = RunSettings::preset(preset).expect("a preset").recipe;
+    let recipe = Recipe::preset(preset).expect("a preset");
     let context = args.get(2).and_then(|t| t.parse().ok()).unwrap_or(if recipe.context == 0 {
         config.context_length
     } else {

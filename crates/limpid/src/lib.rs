@@ -5,11 +5,11 @@
 //! ```
 //! use limpid::checkpoint::Format;
 //! use limpid::generate::Options;
-//! use limpid::train::{Control, Recipe, RunSettings};
+//! use limpid::train::{Control, Recipe};
 //! use limpid::{Pooling, Training};
 //!
 //! let text = "to be or not to be, that is the question. ".repeat(40);
-//! let recipe = Recipe { steps: 10, batch_size: 4, context: 32, ..RunSettings::preset("nano")?.recipe };
+//! let recipe = Recipe { steps: 10, batch_size: 4, context: 32, ..Recipe::preset("nano")? };
 //! let lm = Training::preset("nano")?.recipe(recipe).text(text).run(|_| Control::Continue)?.lm; // or Lm::open("runs/x")?
 //!
 //! let sample = lm.generate("to be", &Options::default())?;

@@ -39,11 +39,11 @@ const WINDOWS: usize = 16;
 ///
 /// ```
 /// use limpid::generate::Options;
-/// use limpid::train::{Control, Recipe, RunSettings};
+/// use limpid::train::{Control, Recipe};
 /// use limpid::{Lm, Training};
 /// # use std::env;
 /// # let folder = env::temp_dir().join(format!("limpid-lm-doc-{}", std::process::id()));
-/// # let recipe = Recipe { steps: 2, batch_size: 2, context: 16, ..RunSettings::preset("nano")?.recipe };
+/// # let recipe = Recipe { steps: 2, batch_size: 2, context: 16, ..Recipe::preset("nano")? };
 /// # let text = "to be or not to be, that is the question. ".repeat(40);
 /// # Training::preset("nano")?.recipe(recipe).text(text).folder(&folder).run(|_| Control::Continue)?;
 ///

@@ -21,11 +21,11 @@ use std::path::PathBuf;
 ///
 /// ```
 /// use limpid::generate::Options;
-/// use limpid::train::{Control, Event, Recipe, RunSettings};
+/// use limpid::train::{Control, Event, Recipe};
 /// use limpid::Training;
 ///
 /// let text = "to be or not to be, that is the question. ".repeat(40);
-/// let recipe = Recipe { steps: 20, batch_size: 4, context: 32, ..RunSettings::preset("nano")?.recipe };
+/// let recipe = Recipe { steps: 20, batch_size: 4, context: 32, ..Recipe::preset("nano")? };
 /// let mut losses = vec![];
 /// let trained = Training::preset("nano")?.recipe(recipe).text(text).run(|event| {
 ///     if let Event::Step(step, _) = event {

@@ -84,7 +84,7 @@ fn a_model_is_the_same_in_memory_and_in_every_format() {
     let f = Scratch::new("formats");
     let (held, summary) = trained(training(6));
     assert_eq!(summary.steps, 6);
-    let recipe = Recipe { val_fraction: 0.0, ..RunSettings::preset("nano").unwrap().recipe };
+    let recipe = Recipe { val_fraction: 0.0, ..Recipe::preset("nano").unwrap() };
     // without validation the kept weights are the last ones
     let again = || training(6).recipe(Recipe { steps: 6, batch_size: 4, ..recipe });
     let (held, opened) = (trained(again()).0.with_threads(1), (held, trained(again().folder(f.at("run"))).0).1);
@@ -177,7 +177,7 @@ fn an_encoder_fills_and_embeds() {
         mask: Mask::Bidirectional,
         ..Config::preset("nano").unwrap()
     };
-    let recipe = Recipe { steps: 300, batch_size: 8, context: 16, ..RunSettings::preset("nano").unwrap().recipe };
+    let recipe = Recipe { steps: 300, batch_size: 8, context: 16, ..Recipe::preset("nano").unwrap() };
     let text = "to be or not to be\n".repeat(60);
     let (lm, _) = trained(Training::new(config, recipe).text(text).tokenizer("word").threads(2));
     let filled = lm.fill("to be or [MASK] to be").unwrap();

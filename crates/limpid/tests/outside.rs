@@ -6,11 +6,11 @@ use std::process::Command;
 
 const MAIN: &str = r#"
 use limpid::generate::Options;
-use limpid::train::{Control, Recipe, RunSettings};
+use limpid::train::{Control, Recipe};
 use limpid::{Error, Pooling, Training};
 
 fn main() -> Result<(), Error> {
-    let recipe = Recipe { steps: 5, batch_size: 2, context: 16, ..RunSettings::preset("nano")?.recipe };
+    let recipe = Recipe { steps: 5, batch_size: 2, context: 16, ..Recipe::preset("nano")? };
     let text = "to be or not to be, that is the question.\n".repeat(40);
     let lm = Training::preset("nano")?.recipe(recipe).text(text).run(|_| Control::Continue)?.lm;
     let sample = lm.generate("to be", &Options { max_tokens: 12, stop_at_end_of_text: false, ..Options::default() })?;

@@ -6,7 +6,7 @@ use limpid::config::{Config, Mask, PRESETS};
 use limpid::data::{Batches, Objective, Tokens};
 use limpid::model::{Model, Tuning, Use};
 use limpid::ops::random;
-use limpid::train::{Recipe, RunSettings, Trainer, preflight};
+use limpid::train::{Recipe, Trainer, preflight};
 
 /// Bytes that are free for the asking; where the system does not say, enough for all but the largest.
 fn available() -> u64 {
@@ -24,7 +24,7 @@ fn every_preset_starts_at_its_own_size() {
     for name in PRESETS {
         let config = Config::preset(name).unwrap();
         let context = config.context_length.min(32);
-        let recipe = Recipe { batch_size: 1, context, warmup_steps: 0, ..RunSettings::preset(name).unwrap().recipe };
+        let recipe = Recipe { batch_size: 1, context, warmup_steps: 0, ..Recipe::preset(name).unwrap() };
         let masked = config.mask != Mask::Causal;
         let vocab_size = config.vocab_size;
         let objective = match masked {

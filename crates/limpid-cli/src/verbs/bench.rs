@@ -11,7 +11,7 @@ use limpid::generate::Session;
 use limpid::model::init;
 use limpid::ops::linear::Precision;
 use limpid::ops::random;
-use limpid::train::{Recipe, RunSettings, Trainer};
+use limpid::train::{Recipe, Trainer};
 use std::time::Instant;
 
 /// Measure training, prefill and decoding. Weights and tokens are random; every figure stands beside its roof.
@@ -114,7 +114,7 @@ fn ids(n: usize, vocab_size: usize) -> Vec<u32> {
 
 fn train(args: &TrainArgs) -> Result<()> {
     let config = args.model.config()?;
-    let usual = RunSettings::preset(args.model.name())?.recipe;
+    let usual = Recipe::preset(args.model.name())?;
     let steps = args.recipe.over(&Recipe { steps: 20, ..usual })?.steps;
     let mut recipe = args.recipe.clone().without("steps").over(&usual)?;
     recipe.check()?;

@@ -15,7 +15,7 @@ use limpid::model::{Model, Use, init};
 use limpid::tokenizer::Tokenizer;
 use limpid::trace::table::{self, Masks};
 use limpid::trace::{self, Labelled, Row, Trace, save, tensors};
-use limpid::train::{Recipe, RunSettings};
+use limpid::train::Recipe;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -488,8 +488,7 @@ fn ready(args: &Args) -> Result<Ready> {
             (None, None) => (0..config.context_length.min(4) as u32).map(|i| i % config.vocab_size as u32).collect(),
         };
         check(&ids, &config)?;
-        let (model, backend) =
-            untrained(&config, ids.len(), &RunSettings::preset(args.preset.name())?.recipe, machine)?;
+        let (model, backend) = untrained(&config, ids.len(), &Recipe::preset(args.preset.name())?, machine)?;
         return Ok((model, backend, ids, None));
     };
     let checkpoint = models::adapted(dir, args.adapter.as_deref())?;
