@@ -188,6 +188,7 @@ impl Error {
     /// The settings by which it may be mended, each by its name and, where one is known, a value.
     pub fn settings(&self) -> &'static [&'static str] {
         match self {
+            Error::File { fault, .. } => fault.settings(),
             Error::NoSplit => &["split"],
             Error::Table(why) if why.contains(crate::table::LEARNED) => &["tokenizer bpe"],
             _ => &[],
