@@ -195,7 +195,7 @@ fn messages_help() {
         assert!(not.iter().all(|word| !message.contains(word)), "limpid {arguments}\n{message}");
     };
     says(2, "train --device cpu", &["--device"], &["device-batch-size", "tip"]);
-    says(2, "man", &["man"], &["plan", "tip"]);
+    says(2, "land", &["land"], &["plan", "tip"]);
     says(2, "trian", &["train"], &[]);
     says(2, "train --learning-rat 1", &["--learning-rate"], &[]);
     f.file("a b.txt", RHYME);
