@@ -959,7 +959,14 @@ fn a_mixed_folder_trains_in_one_command_and_prepared_it_gives_the_same() {
     f.fails(
         1,
         &format!("train --data {data} --tokenizer gpt2 --out y {TINY}"),
-        &[&wrong[wrong.len() - 15..], "line 2 is not JSON"],
+        &[&wrong[wrong.len() - 15..], "line 2 is not JSON", "(--skip-bad)"],
+    );
+    f.fails(1, &format!("train --data {wrong} --field body --out y {TINY}"), &["body", "(--field)"]);
+    f.ok("tokenize train mix/rows.parquet --vocab-size 260 --out small.json");
+    f.fails(
+        1,
+        &format!("train --data p/train_000001.bin --tokenizer small.json --out y {TINY}"),
+        &["shards of another tokenizer than", "name theirs", "(--tokenizer)"],
     );
     let said = f.run(&format!("train --data {data} --skip-bad --tokenizer gpt2 --out y {TINY} --steps 2"));
     assert!(text(&said.stderr).contains("1 bad ones left out:\n  mix/wrong.jsonl, line 2"), "{}", text(&said.stderr));

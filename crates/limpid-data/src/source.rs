@@ -328,6 +328,13 @@ impl Source {
         let open =
             |files: Vec<PathBuf>| files.iter().map(|path| Shard::open(path, None)).collect::<Result<Vec<_>, _>>();
         let (mut train, mut validation) = (open(train)?, open(validation)?);
+        for shards in [&train, &validation] {
+            let other = |source| {
+                let (name, tokenizer) = (self.name.clone(), tokenizer.name().into());
+                SourceError::OtherShards { name, tokenizer, source }
+            };
+            Tokens::of_shards(shards.clone()).check_ids(tokenizer.vocab_size()).map_err(other)?;
+        }
         if validation.is_empty() && self.val_fraction > 0.0 {
             let all: usize = train.iter().map(Shard::len).sum();
             let whole = Tokens::of_shards(train.clone());
@@ -346,16 +353,9 @@ impl Source {
         let tokens = |shards: Vec<Shard>| {
             let shards: Vec<Shard> = shards.into_iter().filter(|s| !s.is_empty()).collect();
             let last = shards.len().saturating_sub(1);
-            let tokens =
-                Tokens::of_shards(shards.into_iter().enumerate().map(|(i, s)| s.ended_by(end, i == last)).collect());
-            let other = |source| {
-                let (name, tokenizer) = (self.name.clone(), tokenizer.name().into());
-                SourceError::OtherShards { name, tokenizer, source }
-            };
-            tokens.check_ids(tokenizer.vocab_size()).map_err(other)?;
-            Ok::<_, SourceError>(tokens)
+            Tokens::of_shards(shards.into_iter().enumerate().map(|(i, s)| s.ended_by(end, i == last)).collect())
         };
-        let (train, validation) = (tokens(train)?, tokens(validation)?);
+        let (train, validation) = (tokens(train), tokens(validation));
         let judged = if validation.is_empty() { &train } else { &validation };
         let (mut bytes, mut ids) = (0, vec![]);
         for start in (0..judged.len()).step_by(1 << 16) {

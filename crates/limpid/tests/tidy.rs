@@ -199,8 +199,10 @@ fn a_wrong_arrow_is_found() {
 #[test]
 fn the_library_tells_and_never_prints() {
     for (name, text) in library().into_iter().filter(|(name, _)| !name.ends_with("tests.rs")) {
+        // an example in a comment is a program of its own
+        let text: String = code(&text).lines().filter(|line| !line.trim_start().starts_with("//")).collect();
         for word in ["println!", "print!(", "eprint", "dbg!", "std::env::", "process::exit"] {
-            assert!(!code(&text).contains(word), "{name} has {word}: the library returns events and errors");
+            assert!(!text.contains(word), "{name} has {word}: the library returns events and errors");
         }
     }
 }
