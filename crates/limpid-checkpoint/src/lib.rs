@@ -61,6 +61,17 @@ pub enum CheckpointError {
         /// The settings that make a model without that, each a name and its value.
         settings: Vec<String>,
     },
+    /// An adapter whose model is not where it was.
+    #[error(
+        "{}: it is an adapter of the model {}, which is not there: open that model where it is, with this as its adapter",
+        .path.display(), .base.display()
+    )]
+    NoBase {
+        /// The adapter.
+        path: PathBuf,
+        /// Where its model was.
+        base: PathBuf,
+    },
     /// A file that is not what its name says.
     #[error("{}: {what}", .path.display())]
     Format {
@@ -154,8 +165,12 @@ fn avoided(settings: &[String]) -> String {
 
 impl CheckpointError {
     /// The settings by which it may be mended, each a name and its value.
-    pub fn settings(&self) -> &[String] {
-        if let CheckpointError::Inexpressible { settings, .. } = self { settings } else { &[] }
+    pub fn settings(&self) -> Vec<String> {
+        match self {
+            CheckpointError::Inexpressible { settings, .. } => settings.clone(),
+            CheckpointError::NoBase { .. } => vec!["model".into(), "adapter".into()],
+            _ => vec![],
+        }
     }
 }
 
@@ -408,11 +423,7 @@ impl Checkpoint {
         let (base, _) = adapter::base(path)?;
         let base = if base.exists() { base } else { path.join(base) };
         if !base.exists() {
-            let what = format!(
-                "it is an adapter of the model {}, which is not there: open that model where it is, with this as its adapter",
-                base.display()
-            );
-            return Err(bad(path, what));
+            return Err(CheckpointError::NoBase { path: path.into(), base });
         }
         if adapter::is_one(&base) {
             return Err(bad(path, format!("it is an adapter of {}, which is an adapter itself", base.display())));

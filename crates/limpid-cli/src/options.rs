@@ -384,7 +384,7 @@ pub fn mending(error: &anyhow::Error) -> String {
         let train = cause.downcast_ref().map(TrainError::settings);
         let data = || cause.downcast_ref().map(DataError::settings);
         let corpus = || cause.downcast_ref().map(|error: &CorpusError| own(error.settings()));
-        let checkpoint = || cause.downcast_ref().map(|error: &CheckpointError| error.settings().to_vec());
+        let checkpoint = || cause.downcast_ref().map(|error: &CheckpointError| error.settings());
         let tokenizer = || cause.downcast_ref().map(|error: &limpid::tokenizer::Error| own(error.settings()));
         let source = || cause.downcast_ref().map(SourceError::settings);
         train.or_else(data).or_else(corpus).or_else(source).or_else(checkpoint).or_else(tokenizer)

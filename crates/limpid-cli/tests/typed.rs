@@ -194,7 +194,7 @@ fn messages_help() {
         let message = f.fails(code, arguments, said);
         assert!(not.iter().all(|word| !message.contains(word)), "limpid {arguments}\n{message}");
     };
-    says(2, "train --device cpu", &["--device"], &["device-batch-size", "tip"]);
+    says(2, "train --cuda 0", &["--cuda"], &["device", "tip"]);
     says(2, "land", &["land"], &["plan", "tip"]);
     says(2, "trian", &["train"], &[]);
     says(2, "train --learning-rat 1", &["--learning-rate"], &[]);

@@ -30,9 +30,12 @@ pub const SUBJECTS: &[Subject] = &[
     Subject { name: "adapter", cases: Share(8), new: adapter },
 ];
 
-/// A folder of the repository's fixtures, copied.
+/// A file or a folder of the crates' fixtures, copied.
 pub fn copied(fixture: &str, to: &Path) -> PathBuf {
-    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../limpid/fixtures").join(fixture);
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let place = |name: &&str| crates.join(name).join("fixtures").join(fixture);
+    let from = ["limpid", "limpid-data", "limpid-tokenizer"].iter().map(|name| place(&name)).find(|path| path.exists());
+    let from = from.unwrap_or_else(|| panic!("no crate has the fixture {fixture}"));
     let to = to.join(from.file_name().unwrap());
     if from.is_file() {
         fs::copy(&from, &to).unwrap();

@@ -48,7 +48,7 @@ const TEXT: &str =
 
 fn tokenizers(at: &Path) -> Trial {
     let mut folders = vec![];
-    let all = fs::read_to_string(copied("tokenizers/tokenizers.json", at)).unwrap();
+    let all = fs::read_to_string(copied("tokenizers.json", at)).unwrap();
     let all: Value = serde_json::from_str(&all).unwrap();
     for (name, one) in all.as_object().unwrap() {
         let folder = at.join(name);
