@@ -34,7 +34,7 @@ pub const SUBJECTS: &[Subject] = &[
 pub fn copied(fixture: &str, to: &Path) -> PathBuf {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let place = |name: &&str| crates.join(name).join("fixtures").join(fixture);
-    let from = ["limpid", "limpid-data", "limpid-tokenizer"].iter().map(|name| place(&name)).find(|path| path.exists());
+    let from = ["limpid", "limpid-data", "limpid-tokenizer"].iter().map(place).find(|path| path.exists());
     let from = from.unwrap_or_else(|| panic!("no crate has the fixture {fixture}"));
     let to = to.join(from.file_name().unwrap());
     if from.is_file() {
