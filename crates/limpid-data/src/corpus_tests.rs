@@ -101,6 +101,17 @@ fn every_kind_packed_or_not_gives_its_documents() {
     assert_eq!(documents(&f.file("other", "any name is text"), "text", false).0, ["any name is text"]);
 }
 
+/// A file of which something is bad is an error that names it and says what; where bad documents are left out, `kept` others are read,
+/// and it is told.
+fn is_bad(f: &Folder, name: &str, bytes: &[u8], said: &str, kept: usize) {
+    let path = f.file(name, bytes);
+    let (_, errors, _) = documents(&path, "text", false);
+    assert!(errors.len() == 1 && errors[0].contains(said) && errors[0].contains(name), "{name}: {errors:?}");
+    let (texts, errors, read) = documents(&path, "text", true);
+    assert_eq!((texts.len(), errors.len(), read.bad), (kept, 0, 1), "{name}");
+    assert!(read.complaints[0].contains(said), "{:?}", read.complaints);
+}
+
 #[test]
 fn what_is_bad_is_named_and_the_rest_is_kept() {
     let f = Folder::new("bad");
@@ -127,14 +138,7 @@ fn what_is_bad_is_named_and_the_rest_is_kept() {
         ("l2.txt.zst", &summed, "its checksum is another", 0),
         ("m.parquet", b"PAR1 and nothing", "parquet", 0),
     ];
-    for (name, bytes, said, kept) in cases {
-        let path = f.file(name, bytes);
-        let (_, errors, _) = documents(&path, "text", false);
-        assert!(errors.len() == 1 && errors[0].contains(said) && errors[0].contains(name), "{name}: {errors:?}");
-        let (texts, errors, read) = documents(&path, "text", true);
-        assert_eq!((texts.len(), errors.len(), read.bad), (*kept, 0, 1), "{name}");
-        assert!(read.complaints[0].contains(said), "{:?}", read.complaints);
-    }
+    cases.iter().for_each(|(name, bytes, said, kept)| is_bad(&f, name, bytes, said, *kept));
     f.file("z.txt", "the last one is still read");
     let (texts, _, read) = documents(&f.name(), "text", true);
     assert_eq!((read.bad, texts.last().unwrap().as_str()), (14, "the last one is still read"));
@@ -220,13 +224,7 @@ fn what_is_no_text_is_refused_wherever_it_is() {
         ("k.parquet.gz", row.clone(), "packed once more, round the parquet: unpack it with gunzip", 0),
         ("l.parquet", row, "packed once more", 0),
     ];
-    for (name, bytes, said, kept) in cases {
-        let path = f.file(name, bytes);
-        let (_, errors, _) = documents(&path, "text", false);
-        assert!(errors.len() == 1 && errors[0].contains(said) && errors[0].contains(name), "{name}: {errors:?}");
-        let (texts, errors, read) = documents(&path, "text", true);
-        assert_eq!((texts.len(), errors.len(), read.bad), (*kept, 0, 1), "{name}");
-    }
+    cases.iter().for_each(|(name, bytes, said, kept)| is_bad(&f, name, bytes, said, *kept));
     assert_eq!(documents(&f.file("m.json", "[\"a\", \"b\",\n]\n \n"), "text", false).0, ["a", "b"]);
     // a pipe may be text, but not parquet
     if cfg!(unix) {

@@ -272,7 +272,7 @@ impl Recipe {
     pub fn memory(&self, model: &Model) -> Vec<(&'static str, usize)> {
         let average = if self.ema > 0.0 { model.sizes[Space::Average as usize] } else { 0 };
         let groups = model.update_groups(self.weight_decay, self.optimizer);
-        let room = muon::waves(&groups).map(|wave| muon::place(wave, wave.len() - 1).end).max();
+        let room = muon::waves(&groups).map(muon::elements).max();
         let size = model.sizes[Space::Moment1 as usize];
         // what has one moment leaves the place of the second untouched; the system gives memory by pages of at most 2 MiB
         let two = groups.iter().filter(|g| self.optimizer != Method::Sgd && g.matrix.is_none() && !g.range.is_empty());

@@ -3,7 +3,7 @@
 //! Every method is a few calls of the modules that do the work, in the order that suits most programs; whoever needs another order
 //! calls them. Read `generate`, `trace` and `checkpoint` next, and [`Training`](crate::Training), which makes an [`Lm`].
 
-use crate::backend::{Backend, Cpu};
+use crate::backend::{self, Backend, Device, Start};
 use crate::checkpoint::{self, CHAT_TEMPLATE, Checkpoint, Format, SHARD_BYTES};
 use crate::config::{Config, ConfigError, Mask};
 use crate::data::chat::{self, Message};
@@ -434,19 +434,19 @@ impl Lm {
     // ---- parts
 
     /// This processor, for `model`.
-    fn backend(&self, model: &Model) -> Result<Box<dyn Backend + Send>> {
-        Ok(Box::new(Cpu::start(model, self.threads, Level::best(), self.precision)?))
+    fn backend(&self, model: &Model) -> Result<Box<dyn Backend>> {
+        Ok(processor(model, self.machine())?)
     }
 
     /// The same with the weights.
-    fn loaded(&self, model: &Model) -> Result<Box<dyn Backend + Send>> {
+    fn loaded(&self, model: &Model) -> Result<Box<dyn Backend>> {
         let mut backend = self.backend(model)?;
         self.load(model, &mut *backend)?;
         Ok(backend)
     }
 
     /// A run of one sequence in which everything is kept.
-    fn inspected(&self, context: usize) -> Result<(Model, Box<dyn Backend + Send>)> {
+    fn inspected(&self, context: usize) -> Result<(Model, Box<dyn Backend>)> {
         let model = Model::new(&self.config, Use::Inspect { batch: 1, context })?;
         let backend = self.loaded(&model)?;
         Ok((model, backend))
@@ -486,4 +486,9 @@ impl Lm {
     pub(crate) fn chat_file(&self) -> Option<(String, String)> {
         self.chat_template.as_ref().map(|template| (CHAT_TEMPLATE.into(), template.clone()))
     }
+}
+
+/// This processor for a model, with so many threads and products of that precision.
+pub(crate) fn processor(model: &Model, (threads, precision): (usize, Precision)) -> backend::Result<Box<dyn Backend>> {
+    Device::Cpu.start(model, Start { threads, level: Level::best(), precision })
 }

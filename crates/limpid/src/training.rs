@@ -2,15 +2,14 @@
 //!
 //! It joins what the modules have: `data::source` reads and splits the text, `model` is built, `train::Run` trains it. Read `train` next.
 
-use crate::backend::Cpu;
 use crate::checkpoint::write_text;
 use crate::config::{Config, Mask};
 use crate::data::chat::{MARKERS, template};
 use crate::data::source::Source;
 use crate::data::{Objective, Tokens};
+use crate::lm::processor;
 use crate::model::{Model, Use};
 use crate::ops::linear::Precision;
-use crate::ops::simd::Level;
 use crate::tokenizer::Tokenizer;
 use crate::train::{Control, Event, Recipe, Run, RunOptions, RunSettings, Summary, Trainer};
 use crate::{Error, Lm};
@@ -209,8 +208,8 @@ impl Training {
         };
         let chat_template = chat_file.as_ref().map(|(_, text)| text.clone());
         let model = Model::new(&config, Use::Train { batch: recipe.batch_size, context: recipe.context })?;
-        let cpu = Box::new(Cpu::start(&model, threads, Level::best(), precision)?);
-        let mut trainer = Trainer::new(model, cpu, recipe)?;
+        let processor = processor(&model, (threads, precision))?;
+        let mut trainer = Trainer::new(model, processor, recipe)?;
         if let Some(base) = &base {
             base.load(&trainer.model, &mut *trainer.backend)?;
             trainer.fresh = false;

@@ -1,8 +1,10 @@
 //! The chain of judges: central differences judge `reference` over the whole product of axes, and `reference`
 //! judges `cpu` op by op, at every instruction level and thread count.
 
+mod common;
 mod random_config;
 
+use common::tiny;
 use limpid::backend::{Backend, Cpu, Reference};
 use limpid::config::Config;
 use limpid::model::{Lora, Model, Tuning, Use};
@@ -541,17 +543,5 @@ fn updates_agree_with_f64_watched_or_not() {
         for (threads, watch) in [(1, false), (3, true), (5, false)] {
             assert!(run(&mut Cpu::new(&model, threads), watch).0 == one, "{method}, {threads} threads, {watch}");
         }
-    }
-}
-
-fn tiny() -> Config {
-    Config {
-        vocab_size: 17,
-        context_length: 12,
-        d_model: 24,
-        n_head: 3,
-        n_layer: 2,
-        d_ff: 40,
-        ..Config::preset("nano").unwrap()
     }
 }

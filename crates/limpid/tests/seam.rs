@@ -1,6 +1,9 @@
 //! The seam between those who use a model and whoever runs it: what does not fit reaches no kernel, and where a backend
 //! fails, at whatever op, training goes on to the same bytes and a session to the same logits.
 
+mod common;
+
+use common::tiny;
 use limpid::backend::{Backend, BackendError, Cpu, Reference, Report, Result};
 use limpid::checkpoint::safetensors_file;
 use limpid::config::Config;
@@ -125,16 +128,8 @@ impl Backend for Wrapped {
     }
 }
 
-fn tiny() -> Config {
-    Config {
-        vocab_size: 17,
-        context_length: 12,
-        d_model: 24,
-        n_head: 3,
-        n_layer: 1,
-        d_ff: 40,
-        ..Config::preset("nano").unwrap()
-    }
+fn one_block() -> Config {
+    Config { n_layer: 1, ..tiny() }
 }
 
 fn text() -> Tokens {
@@ -155,7 +150,7 @@ fn recipe() -> Recipe {
 }
 
 fn trainer(told: &Arc<Told>) -> Trainer {
-    let model = Model::new(&tiny(), Use::Train { batch: 2, context: 12 }).unwrap();
+    let model = Model::new(&one_block(), Use::Train { batch: 2, context: 12 }).unwrap();
     let own = Box::new(Cpu::new(&model, 1));
     Trainer::new(model, Box::new(Wrapped { own, told: told.clone() }), recipe()).unwrap()
 }
@@ -317,7 +312,7 @@ fn a_backend_that_waits_changes_nothing() {
 }
 
 fn session(told: &Arc<Told>) -> Session {
-    let mut session = Session::new(&tiny(), 3, 4, |model| {
+    let mut session = Session::new(&one_block(), 3, 4, |model| {
         let own = Box::new(Cpu::new(model, 1));
         Ok(Box::new(Wrapped { own, told: told.clone() }))
     })
@@ -400,7 +395,7 @@ fn a_decode_step_that_fails_at_any_op_changes_nothing_and_may_be_tried_again() {
 
 #[test]
 fn a_look_inside_that_fails_says_so() {
-    let model = Model::new(&tiny(), Use::Inspect { batch: 1, context: 6 }).unwrap();
+    let model = Model::new(&one_block(), Use::Inspect { batch: 1, context: 6 }).unwrap();
     let batch = Batch::of_sequences(vec![1, 2, 3, 4, 5, 6], vec![2, 3, 4, 5, 6, 7], 6);
     let told = Told::new();
     let mut backend = Wrapped { own: Box::new(Cpu::new(&model, 1)), told: told.clone() };
@@ -437,7 +432,7 @@ fn backends(model: &Model) -> Vec<Box<dyn Backend>> {
 
 #[test]
 fn a_batch_that_does_not_fit_reaches_no_kernel() {
-    let model = Model::new(&tiny(), Use::Train { batch: 3, context: 4 }).unwrap();
+    let model = Model::new(&one_block(), Use::Train { batch: 3, context: 4 }).unwrap();
     let batch = || Batch::of_sequences((0..12).collect(), (1..13).collect(), 4);
     type Alter = fn(&mut Batch);
     let changes: [(&str, Alter); 8] = [
@@ -468,7 +463,7 @@ fn a_batch_that_does_not_fit_reaches_no_kernel() {
         }
     }
     // what a cache adds
-    let model = Model::new(&tiny(), Use::Decode { rows: 4, sequences: 2 }).unwrap();
+    let model = Model::new(&one_block(), Use::Decode { rows: 4, sequences: 2 }).unwrap();
     for mut backend in backends(&model) {
         let batch = || {
             let mut batch = Batch::of_sequences(vec![1, 2], vec![], 1);
@@ -539,7 +534,7 @@ fn no_two_tasks_add_to_one_gradient() {
 
 #[test]
 fn an_update_takes_each_parameter_once() {
-    let model = Model::new(&tiny(), Use::Train { batch: 1, context: 12 }).unwrap();
+    let model = Model::new(&one_block(), Use::Train { batch: 1, context: 12 }).unwrap();
     let groups = model.update_groups(0.1, Method::Muon);
     let matrix = groups.iter().find(|group| group.matrix.is_some()).unwrap();
     let end = model.sizes[Space::Param as usize];
@@ -563,14 +558,14 @@ fn an_update_takes_each_parameter_once() {
         backend.update(&groups, &rule, &mut []).unwrap();
         assert!(all(&*backend) != before);
     }
-    let inspected = Model::new(&tiny(), Use::Inspect { batch: 1, context: 12 }).unwrap();
+    let inspected = Model::new(&one_block(), Use::Inspect { batch: 1, context: 12 }).unwrap();
     let refused = Cpu::new(&inspected, 1).update(&groups, &rule, &mut []);
     assert!(matches!(refused, Err(BackendError::NotSupported { op: "update", .. })), "{refused:?}");
 }
 
 #[test]
 fn documents_in_a_window_fit() {
-    let model = Model::new(&tiny(), Use::Train { batch: 2, context: 12 }).unwrap();
+    let model = Model::new(&one_block(), Use::Train { batch: 2, context: 12 }).unwrap();
     let text = text();
     let documents = Documents { whole: false, cross: false };
     let batches = Batches::of_documents(&text, 2, 12, 7, Objective::NextToken, documents).unwrap();

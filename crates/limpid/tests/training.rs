@@ -1,5 +1,8 @@
 //! Training as a whole: accumulation, resuming, what a bad number does, and that a step allocates nothing.
 
+mod common;
+
+use common::tiny;
 use limpid::backend::{Backend, Cpu, Reference, Report, Result};
 use limpid::config::{Config, Dropout, NormKind, NormPlace};
 use limpid::data::{Batches, Documents, Objective, Tokens, Windows};
@@ -60,18 +63,6 @@ fn is_all_alone(test: &str) -> bool {
     let told = [output.stdout, output.stderr].map(|told| String::from_utf8_lossy(&told).into_owned());
     assert!(output.status.success() && told[0].contains("1 passed"), "{}{}", told[0], told[1]);
     false
-}
-
-fn tiny() -> Config {
-    Config {
-        vocab_size: 17,
-        context_length: 12,
-        d_model: 24,
-        n_head: 3,
-        n_layer: 2,
-        d_ff: 40,
-        ..Config::preset("nano").unwrap()
-    }
 }
 
 fn ids() -> Vec<u32> {

@@ -39,17 +39,20 @@ const TOGETHER: usize = 4 << 20;
 /// The groups in waves, whose matrices are made orthogonal at the same time.
 pub fn waves(mut groups: &[Group]) -> impl Iterator<Item = &[Group]> {
     std::iter::from_fn(move || {
-        let fits = |n: &usize| place(groups, n - 1).end <= TOGETHER;
+        let fits = |n: &usize| elements(&groups[..*n]) <= TOGETHER;
         let n = (2..=groups.len()).take_while(fits).last().unwrap_or(groups.len().min(1));
         groups.split_off(..n).filter(|wave| !wave.is_empty())
     })
 }
 
+/// Elements of room that a wave takes.
+pub fn elements(wave: &[Group]) -> usize {
+    wave.iter().filter_map(|group| group.matrix).map(|(out, cols)| room(out, cols)).sum()
+}
+
 /// Where the matrix of group `i` of a wave has its room; nowhere if it has none.
 pub fn place(wave: &[Group], i: usize) -> Range<usize> {
-    let of = |group: &Group| group.matrix.map_or(0, |(out, cols)| room(out, cols));
-    let at = wave[..i].iter().map(of).sum();
-    at..at + of(&wave[i])
+    elements(&wave[..i])..elements(&wave[..=i])
 }
 
 /// Plain f64 loops.

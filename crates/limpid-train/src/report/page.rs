@@ -5,7 +5,7 @@ use super::plot::{Curve, Look, Plot, around, mean, median};
 use super::units::{bytes, count, duration};
 use super::{RunRecord, State, differences};
 use crate::RECENT;
-use limpid_core::trace::table::thousands;
+use limpid_base::units::commas;
 use std::collections::BTreeSet;
 
 /// Text as HTML shows it.
@@ -65,7 +65,7 @@ fn words(run: &RunRecord) -> String {
         .settings
         .get("steps")
         .and_then(|s| s.parse().ok())
-        .map_or(String::new(), |steps: u64| format!(" of {}", thousands(steps as usize)));
+        .map_or(String::new(), |steps: u64| format!(" of {}", commas(steps)));
     let done = match r.state {
         State::Finished => "Finished:".into(),
         State::Stopped => format!("Stopped before its end{}:", if of.is_empty() { "" } else { "," }),
@@ -74,8 +74,8 @@ fn words(run: &RunRecord) -> String {
     let of = if r.state == State::Finished { String::new() } else { of };
     let mut text = format!(
         "{done} {}{of} steps, {} tokens, {}. The training loss went from {:.4} to {:.4} nats a token (the mean of the last {} steps).",
-        thousands(r.steps as usize),
-        thousands(r.tokens as usize),
+        commas(r.steps),
+        commas(r.tokens),
         duration(r.seconds),
         r.first_loss,
         r.train_loss,
@@ -86,7 +86,7 @@ fn words(run: &RunRecord) -> String {
             State::Finished => format!(" The validation loss is {val:.4}"),
             _ => format!(" The least validation loss on the way was {val:.4}"),
         };
-        text += &format!(", with the weights of step {}", thousands(r.best_step as usize));
+        text += &format!(", with the weights of step {}", commas(r.best_step));
         if let Some(floor) = r.entropy_floor {
             text +=
                 &format!("; no model can get below {floor:.4} on that text, so {:.4} is left to learn", val - floor);
@@ -115,8 +115,8 @@ fn results(run: &RunRecord) -> Vec<(&'static str, String)> {
         ("validation loss", r.val_loss.map(|v| format!("{v:.4}")).unwrap_or_default()),
         ("entropy floor", r.entropy_floor.map(|v| format!("{v:.4}")).unwrap_or_default()),
         ("training loss, mean of the last steps", format!("{:.4}", r.train_loss)),
-        ("best step", thousands(r.best_step as usize)),
-        ("steps", thousands(r.steps as usize) + state),
+        ("best step", commas(r.best_step)),
+        ("steps", commas(r.steps) + state),
         ("tokens", count(r.tokens as f64)),
         ("time", duration(r.seconds)),
         ("tokens a second, with evaluations", count(r.tok_s)),
@@ -304,7 +304,7 @@ fn samples(run: &RunRecord, named: bool) -> String {
     let mut out = String::new();
     for sample in &run.samples {
         let (prompt, text) = (escape(sample.prompt.trim_start()), escape(&sample.text));
-        let step = thousands(sample.step as usize);
+        let step = commas(sample.step);
         out += &format!(
             "<h2>A sample after step {step}{}</h2>\n<blockquote><b>{prompt}</b>{text}</blockquote>\n",
             escape(&name)

@@ -1,7 +1,21 @@
-//! What `parity` and `equivalences` share: a comparison that says where it failed, and made-up numbers.
+//! What test files share: a small model, a comparison that says where it failed, and made-up numbers.
 #![allow(dead_code)] // each test file uses its own part
 
+use limpid::config::Config;
 use limpid::ops::random;
+
+/// Two small blocks, of sizes that are no multiples of a vector's.
+pub fn tiny() -> Config {
+    Config {
+        vocab_size: 17,
+        context_length: 12,
+        d_model: 24,
+        n_head: 3,
+        n_layer: 2,
+        d_ff: 40,
+        ..Config::preset("nano").unwrap()
+    }
+}
 
 /// Fails if an element of `got` is farther from `want` than `tolerance` times the greatest element of `want`: sums
 /// round in proportion to their greatest terms, and a tensor's elements are sums of the same terms. Returns the

@@ -26,7 +26,7 @@ impl Cpu {
         if self.partial.len() < parts {
             self.partial.resize(parts, 0.0);
         }
-        let elements = muon::waves(groups).map(|wave| muon::place(wave, wave.len() - 1).end).max().unwrap_or(0);
+        let elements = muon::waves(groups).map(muon::elements).max().unwrap_or(0);
         if self.room.len() < elements {
             self.room = Arena::reserve(elements).map_err(|refused| BackendError::refused("update", &refused))?;
         }
