@@ -3,7 +3,7 @@
 //! Every method is a few calls of the modules that do the work, in the order that suits most programs; whoever needs another order
 //! calls them. Read `generate`, `trace` and `checkpoint` next, and [`Training`](crate::Training), which makes an [`Lm`].
 
-use crate::backend::{self, Backend, Device, Start};
+use crate::backend::{self, Backend, Device, SharedWeights, Start};
 use crate::checkpoint::{self, CHAT_TEMPLATE, Checkpoint, Format, SHARD_BYTES};
 use crate::config::{Config, ConfigError, Mask};
 use crate::data::chat::{self, Message};
@@ -19,11 +19,10 @@ use crate::tokenizer::Tokenizer;
 use crate::trace::{self, Trace};
 use crate::{Error, checkpoint::store::Dtype};
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZero;
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -34,8 +33,8 @@ const WINDOWS: usize = 16;
 
 /// A language model: a transformer with its weights and, mostly, a tokenizer.
 ///
-/// It is opened from files, or made by [`Training`](crate::Training). It may be shared between threads; a call that generates
-/// or scores keeps a copy of the weights ready for the next, and calls at the same time have a copy each.
+/// It is opened from files, or made by [`Training`](crate::Training). It may be shared between threads. Its weights are in memory once,
+/// from the first call that needs them on: all sessions, traces and scores run on those; gradients alone have their own.
 ///
 /// ```
 /// use limpid::generate::Options;
@@ -60,6 +59,8 @@ pub struct Lm {
     weights: Weights,
     threads: usize,
     precision: Precision,
+    /// In memory, as they are run; all calls share them.
+    ready: Mutex<Option<SharedWeights>>,
     /// One that waits for the next call.
     session: Mutex<Option<Session>>,
 }
@@ -68,8 +69,8 @@ pub struct Lm {
 enum Weights {
     /// In files that are open.
     Files(Box<Checkpoint>),
-    /// In memory, by the parameters' names.
-    Held(BTreeMap<String, Vec<f32>>),
+    /// In memory, in f32.
+    Held(SharedWeights),
 }
 
 /// What the vector of a text is made of, from the hidden states (T, C) of its tokens.
@@ -94,6 +95,7 @@ impl From<Checkpoint> for Lm {
             weights: Weights::Files(Box::new(checkpoint)),
             threads: std::thread::available_parallelism().map_or(1, NonZero::get),
             precision: Precision::F32,
+            ready: Mutex::new(None),
             session: Mutex::new(None),
         }
     }
@@ -114,16 +116,18 @@ impl Lm {
         Ok(Checkpoint::open(path.as_ref())?.into())
     }
 
-    /// A model of these weights, by the parameters' names.
+    /// A model of the weights in memory that `load` writes into a backend.
     pub(crate) fn held(
         config: Config,
         tokenizer: Tokenizer,
         chat_template: Option<String>,
-        weights: BTreeMap<String, Vec<f32>>,
+        load: impl FnOnce(&Model, &mut dyn Backend) -> Result<()>,
         (threads, precision): (usize, Precision),
-    ) -> Lm {
-        let (tokenizer, session) = (Some(tokenizer), Mutex::new(None));
-        Lm { config, tokenizer, chat_template, weights: Weights::Held(weights), threads, precision, session }
+    ) -> Result<Lm> {
+        let held = kept(&config, (threads, Precision::F32), load)?;
+        let ready = Mutex::new((precision == Precision::F32).then(|| held.clone()));
+        let (tokenizer, weights, session) = (Some(tokenizer), Weights::Held(held), Mutex::new(None));
+        Ok(Lm { config, tokenizer, chat_template, weights, threads, precision, ready, session })
     }
 
     /// The same on so many threads (at least 1) instead of one for each core. Results are the same on any number.
@@ -135,7 +139,11 @@ impl Lm {
     /// The same with products of that precision instead of f32.
     #[must_use]
     pub fn with_precision(self, precision: Precision) -> Lm {
-        Lm { precision, session: Mutex::new(None), ..self }
+        let ready = match &self.weights {
+            Weights::Held(held) if precision == Precision::F32 => Some(held.clone()),
+            _ => self.ready().take().filter(|_| precision == self.precision),
+        };
+        Lm { precision, ready: Mutex::new(ready), session: Mutex::new(None), ..self }
     }
 
     /// The same with another tokenizer, for files that have none.
@@ -242,11 +250,12 @@ impl Lm {
         self.needs_head()?;
         let (tokenizer, mask) = (self.tokenizer()?, self.mask()?.ok_or(Error::NoMask)?);
         let batch = self.batch(text)?;
-        let (model, mut backend) = self.inspected(batch.tokens.len())?;
+        let (model, mut backend) = self.inspected(batch.tokens.len(), true)?;
         Ok(generate::fill(&model, &mut *backend, tokenizer, &batch, mask)?)
     }
 
-    /// Room for `sequences` that grow side by side, with the model's weights: for a server, which decides itself what comes next.
+    /// Room for `sequences` that grow side by side, on the model's weights, which all sessions share and none can change: for a server,
+    /// which decides itself what comes next.
     ///
     /// # Errors
     /// If the model is not causal, or there is no room.
@@ -254,11 +263,8 @@ impl Lm {
         self.needs_head()?;
         let rows = ROWS.min(self.config.context_length).max(sequences);
         let model = Model::new(&self.config, Use::Decode { rows, sequences })?;
-        let cpu = self.backend(&model)?;
-        let mut session = Session::new(&self.config, sequences, rows, |_| Ok(cpu))?;
-        let (model, backend) = session.parts();
-        self.load(model, backend)?;
-        Ok(session)
+        let cpu = self.sharing(&model)?;
+        Ok(Session::new(&self.config, sequences, rows, |_| Ok(cpu))?)
     }
 
     // ---- judging
@@ -295,7 +301,7 @@ impl Lm {
         };
         let windows = Windows::new("text", &ids, context, objective)?;
         let model = Model::new(&self.config, Use::Score { batch: WINDOWS, context })?;
-        let mut backend = self.loaded(&model)?;
+        let mut backend = self.sharing(&model)?;
         Ok(evaluate::score(&model, &mut *backend, &windows, WINDOWS, &mut |_| true)?)
     }
 
@@ -308,7 +314,7 @@ impl Lm {
     pub fn embed(&self, text: &str, pooling: Pooling) -> Result<Vec<f32>> {
         let batch = self.batch(text)?;
         let (rows, width) = (batch.tokens.len(), self.config.d_model);
-        let (model, mut backend) = self.inspected(rows)?;
+        let (model, mut backend) = self.inspected(rows, true)?;
         let name = match self.config.final_norm {
             true => "ln_final.hook_out".to_string(),
             false => format!("blocks.{}.hook_resid_post", self.config.n_layer - 1),
@@ -363,7 +369,9 @@ impl Lm {
         look: impl FnOnce(&mut Trace) -> Result<T, trace::Error>,
     ) -> Result<T> {
         let batch = self.batch(text)?;
-        let (model, mut backend) = self.inspected(batch.tokens.len())?;
+        // packed in bf16 they are rounded, and cannot be looked at as they are
+        let shares = !packs(&self.config) || !backward && self.precision == Precision::F32;
+        let (model, mut backend) = self.inspected(batch.tokens.len(), shares)?;
         Ok(look(&mut Trace::run(&model, &mut *backend, &batch, backward)?)?)
     }
 
@@ -376,8 +384,8 @@ impl Lm {
     pub fn values(&self, model: &Model, param: &Param) -> Result<Cow<'_, [f32]>> {
         match &self.weights {
             Weights::Files(checkpoint) => Ok(checkpoint.values(model, param)?),
-            Weights::Held(all) => {
-                Ok(Cow::from(all.get(&param.name).expect("a model has all parameters of its configuration")))
+            Weights::Held(held) => {
+                Ok(held.values(&param.name).expect("a model has all parameters of its configuration").into())
             }
         }
     }
@@ -433,22 +441,33 @@ impl Lm {
 
     // ---- parts
 
-    /// This processor, for `model`.
-    fn backend(&self, model: &Model) -> Result<Box<dyn Backend>> {
-        Ok(processor(model, self.machine())?)
+    fn ready(&self) -> MutexGuard<'_, Option<SharedWeights>> {
+        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same with the weights.
-    fn loaded(&self, model: &Model) -> Result<Box<dyn Backend>> {
-        let mut backend = self.backend(model)?;
-        self.load(model, &mut *backend)?;
-        Ok(backend)
+    /// This processor, for a run of `model` on the weights that all share. The first call brings them into memory.
+    fn sharing(&self, model: &Model) -> Result<Box<dyn Backend>> {
+        let mut ready = self.ready();
+        let weights = match &*ready {
+            Some(weights) => weights.clone(),
+            None => {
+                let weights = kept(&self.config, self.machine(), |model, backend| self.load(model, backend))?;
+                ready.insert(weights).clone()
+            }
+        };
+        drop(ready);
+        Ok(Device::Cpu.start_with(model, how(self.machine()), &weights)?)
     }
 
-    /// A run of one sequence in which everything is kept.
-    fn inspected(&self, context: usize) -> Result<(Model, Box<dyn Backend>)> {
+    /// A run of one sequence in which everything is kept; on the shared weights, or on its own.
+    fn inspected(&self, context: usize, shares: bool) -> Result<(Model, Box<dyn Backend>)> {
         let model = Model::new(&self.config, Use::Inspect { batch: 1, context })?;
-        let backend = self.loaded(&model)?;
+        if shares {
+            let backend = self.sharing(&model)?;
+            return Ok((model, backend));
+        }
+        let mut backend = processor(&model, self.machine())?;
+        self.load(&model, &mut *backend)?;
         Ok((model, backend))
     }
 
@@ -474,7 +493,7 @@ impl Lm {
 
     /// Lends the session that waits, or makes one, and keeps it for the next call.
     fn in_session<T>(&self, work: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
-        let waiting = || self.session.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let waiting = || self.session.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = waiting().take();
         let mut session = kept.map_or_else(|| self.session(1), Ok)?;
         let done = work(&mut session);
@@ -490,5 +509,30 @@ impl Lm {
 
 /// This processor for a model, with so many threads and products of that precision.
 pub(crate) fn processor(model: &Model, (threads, precision): (usize, Precision)) -> backend::Result<Box<dyn Backend>> {
-    Device::Cpu.start(model, Start { threads, level: Level::best(), precision })
+    Device::Cpu.start(model, how((threads, precision)))
+}
+
+fn how((threads, precision): (usize, Precision)) -> Start {
+    Start { threads, level: Level::best(), precision }
+}
+
+/// Whether a model's weights are kept packed: where it decodes.
+fn packs(config: &Config) -> bool {
+    config.lm_head && config.mask == Mask::Causal
+}
+
+/// Weights that `load` writes, kept as they are run.
+fn kept(
+    config: &Config,
+    machine: (usize, Precision),
+    load: impl FnOnce(&Model, &mut dyn Backend) -> Result<()>,
+) -> Result<SharedWeights> {
+    let purpose = match packs(config) {
+        true => Use::Decode { rows: 1, sequences: 1 },
+        false => Use::Inspect { batch: 1, context: 1 },
+    };
+    let model = Model::new(config, purpose)?;
+    let mut backend = processor(&model, machine)?;
+    load(&model, &mut *backend)?;
+    Ok(backend.share()?)
 }

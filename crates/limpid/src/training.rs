@@ -2,13 +2,14 @@
 //!
 //! It joins what the modules have: `data::source` reads and splits the text, `model` is built, `train::Run` trains it. Read `train` next.
 
+use crate::backend::Backend;
 use crate::checkpoint::write_text;
 use crate::config::{Config, Mask};
 use crate::data::chat::{MARKERS, template};
 use crate::data::source::Source;
 use crate::data::{Objective, Tokens};
 use crate::lm::processor;
-use crate::model::{Model, Use};
+use crate::model::{Model, Param, Use};
 use crate::ops::linear::Precision;
 use crate::tokenizer::Tokenizer;
 use crate::train::{Control, Event, Recipe, Run, RunOptions, RunSettings, Summary, Trainer};
@@ -231,12 +232,15 @@ impl Training {
                 Lm::open(folder)?.with_threads(threads).with_precision(precision)
             }
             None => {
-                let weights = run.trainer.averaged(|trainer| {
-                    let read =
-                        |param: &crate::model::Param| Ok((param.name.clone(), trainer.backend.read(param.slot)?));
-                    trainer.model.params.iter().map(read).collect::<Result<_, Error>>()
-                })??;
-                Lm::held(config, tokenizer.clone(), chat_template, weights, (threads, precision))
+                let (tokenizer, machine) = (tokenizer.clone(), (threads, precision));
+                run.trainer.averaged(|trainer| {
+                    let load = |model: &Model, backend: &mut dyn Backend| {
+                        let own = |param: &Param| trainer.model.param(&param.name).expect("they are one model").slot;
+                        let mut params = model.params.iter();
+                        params.try_for_each(|p| Ok(backend.write(p.slot, &trainer.backend.read(own(p))?)?))
+                    };
+                    Lm::held(config, tokenizer, chat_template, load, machine)
+                })??
             }
         };
         Ok(Trained { lm, summary })

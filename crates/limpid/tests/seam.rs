@@ -4,7 +4,7 @@
 mod common;
 
 use common::tiny;
-use limpid::backend::{Backend, BackendError, Cpu, Reference, Report, Result};
+use limpid::backend::{Backend, BackendError, Cpu, Reference, Report, Result, SharedWeights};
 use limpid::checkpoint::safetensors_file;
 use limpid::config::Config;
 use limpid::data::{Batches, Documents, Objective, Tokens, Windows};
@@ -117,6 +117,10 @@ impl Backend for Wrapped {
     }
     fn precision(&self) -> Precision {
         self.own.precision()
+    }
+    fn share(&mut self) -> Result<SharedWeights> {
+        self.begin("share")?;
+        self.own.share()
     }
     fn write(&mut self, slot: Slot, values: &[f32]) -> Result<()> {
         let begun = self.begin("write");

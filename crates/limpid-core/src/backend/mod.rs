@@ -7,13 +7,16 @@ pub mod cpu;
 pub mod reference;
 
 use crate::config::axis;
-use crate::model::Model;
+use crate::model::{Layout, Model};
 use crate::ops::adamw::{Change, Group, Rule};
 use crate::ops::arena::Refused;
 use crate::ops::limits::BatchError;
 use crate::ops::linear::Precision;
 use crate::ops::simd::Level;
 use crate::ops::{Batch, Op, Pass, Slot};
+use limpid_base::plural::plural;
+use std::any::Any;
+use std::sync::Arc;
 
 pub use cpu::Cpu;
 pub use reference::Reference;
@@ -57,6 +60,25 @@ pub enum BackendError {
         /// The op or verb.
         op: &'static str,
         /// What is wrong with it.
+        what: String,
+    },
+    /// Weights that would change under others that run on them. Nothing was changed.
+    #[error(
+        "{op} cannot change `{tensor}`: {} the same weights; drop what shares them first",
+        if *.others == 1 { "another holds".into() } else { plural(*.others, "other") + " hold" }
+    )]
+    Shared {
+        /// The op or verb.
+        op: &'static str,
+        /// The parameter.
+        tensor: String,
+        /// Sessions, traces and [`SharedWeights`] beside this backend.
+        others: usize,
+    },
+    /// Shared weights that are not this model's.
+    #[error("the shared weights are another model's: {what}")]
+    OtherWeights {
+        /// In what they differ.
         what: String,
     },
     /// A thread that does not start: the system has a limit on threads, or no room for a stack.
@@ -128,6 +150,54 @@ impl Device {
             Device::Reference => Box::new(Reference::start(model)?),
         })
     }
+
+    /// A backend for `model` there that has no weights of its own, but runs on those that another shares.
+    ///
+    /// # Errors
+    /// As [`Device::start`]; if the weights are another model's or another device's, or are kept in a form that the model or `how`
+    /// has no use for: what training and other precisions need differs from what is packed for running.
+    pub fn start_with(self, model: &Model, how: Start, weights: &SharedWeights) -> Result<Box<dyn Backend>> {
+        match self {
+            Device::Cpu => Ok(Box::new(Cpu::start_with(model, how.threads, how.level, how.precision, weights)?)),
+            Device::Reference => {
+                let what = "the reference keeps weights of its own".into();
+                Err(BackendError::NotSupported { op: "shared weights", what })
+            }
+        }
+    }
+}
+
+/// Weights in the memory of a backend ([`Backend::share`]) that others of its device can run on too ([`Device::start_with`]).
+///
+/// Nobody can change them while a second one holds them; whoever is left last can again.
+#[derive(Clone)]
+pub struct SharedWeights(Arc<dyn Held>);
+
+/// What a backend keeps weights in. None can be changed while it is shared.
+pub trait Held: Any + Send + Sync {
+    /// Which weights, and where they lie.
+    fn layout(&self) -> &Layout;
+    /// The values of a parameter, row by row.
+    fn read(&self, slot: Slot, to: &mut [f32]);
+}
+
+impl SharedWeights {
+    /// Of a backend.
+    pub fn new(held: Arc<dyn Held>) -> SharedWeights {
+        SharedWeights(held)
+    }
+    /// The backend's own, if they are a `T`.
+    pub fn held<T: Held>(&self) -> Option<Arc<T>> {
+        let any: Arc<dyn Any + Send + Sync> = self.0.clone();
+        any.downcast().ok()
+    }
+    /// The values of a parameter, row by row; none if there is none of that name.
+    pub fn values(&self, name: &str) -> Option<Vec<f32>> {
+        let slot = self.0.layout().slot(name)?;
+        let mut values = vec![0.0; slot.len()];
+        self.0.read(slot, &mut values);
+        Some(values)
+    }
 }
 
 /// What a backend's verb comes to.
@@ -193,6 +263,18 @@ pub trait Backend: Send {
     /// What products multiply.
     fn precision(&self) -> Precision {
         Precision::F32
+    }
+    /// Its weights, for others to run on too. Until those and what is given here are dropped, whatever changes weights is refused
+    /// ([`BackendError::Shared`]).
+    ///
+    /// Those of a model that decodes are packed; of others they lie plain, on which a session takes about seven times as long for a
+    /// token (prompts a fifth longer): good for samples meanwhile.
+    ///
+    /// # Errors
+    /// If the backend cannot share them.
+    fn share(&mut self) -> Result<SharedWeights> {
+        let what = "this backend keeps its weights to itself".into();
+        Err(BackendError::NotSupported { op: "sharing weights", what })
     }
     /// Replaces the values of a tensor.
     ///

@@ -170,7 +170,7 @@ impl Reference {
                 let [token_of, position_of, segment_of] =
                     tables.map(|(table, ids)| table.as_ref().map(|table| Lookup { table, ids }));
                 let token_of = token_of.expect("there is a token table");
-                embed::forward(self.exact_mut(y), 0, cols, token_of, [position_of, segment_of]);
+                embed::forward(self.exact_mut(y), 0, cols, |n, to| token_of.copy(n, to), [position_of, segment_of]);
                 self.put(token, || (0..y.rows).flat_map(|n| token_of.row(n, cols).to_vec()).collect());
                 if let Some(of) = position_of {
                     self.put(position, || (0..y.rows).flat_map(|n| of.row(n, cols).to_vec()).collect());

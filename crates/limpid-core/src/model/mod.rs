@@ -167,6 +167,45 @@ pub(crate) enum Table {
     Rotary { base: f64, scaling: RotaryScaling },
 }
 
+/// Where the parameters and the constant tables of a model lie, by name: models of one configuration agree in it whatever they are
+/// for, unless some of their parameters are frozen or adapters.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Layout {
+    params: Vec<(String, Slot)>,
+    tables: Vec<(Slot, Table)>,
+}
+
+impl Layout {
+    /// The place of the parameter called `name`.
+    pub fn slot(&self, name: &str) -> Option<Slot> {
+        self.params.iter().find(|(own, _)| own == name).map(|(_, slot)| *slot)
+    }
+    /// The name of the parameter that an element of a space belongs to.
+    pub fn name_at(&self, space: Space, at: usize) -> Option<&str> {
+        let holds = |slot: &Slot| slot.space == space && slot.range().contains(&at);
+        self.params.iter().find(|(_, slot)| holds(slot)).map(|(name, _)| name.as_str())
+    }
+    /// The first thing in which `other` differs from this.
+    pub fn difference(&self, other: &Layout) -> Option<String> {
+        for (name, slot) in &other.params {
+            match self.slot(name) {
+                None => return Some(format!("they have no `{name}`")),
+                Some(own) if own.shape() != slot.shape() => {
+                    return Some(format!("their `{name}` is {:?}, not {:?}", own.shape(), slot.shape()));
+                }
+                Some(_) => {}
+            }
+        }
+        if let Some((name, _)) = self.params.iter().find(|(name, _)| other.slot(name).is_none()) {
+            return Some(format!("they have a `{name}`, which this model has not"));
+        }
+        if let Some((name, _)) = other.params.iter().find(|(name, slot)| self.slot(name) != Some(*slot)) {
+            return Some(format!("their `{name}` lies elsewhere: parameters of one of the models are frozen"));
+        }
+        (self.tables != other.tables).then(|| "their tables of positions are others".into())
+    }
+}
+
 /// The transformer: names and places for its tensors, and the list of ops.
 #[derive(Clone, Debug)]
 pub struct Model {
@@ -318,6 +357,12 @@ impl Model {
             vocab_size: self.config.vocab_size,
             segments: self.config.n_segment.max(1),
         }
+    }
+
+    /// Where its weights lie.
+    pub fn layout(&self) -> Layout {
+        let params = self.params.iter().map(|p| (p.name.clone(), p.slot)).collect();
+        Layout { params, tables: self.tables.clone() }
     }
 
     /// Parameters that exist, padding not counted.

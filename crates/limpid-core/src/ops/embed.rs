@@ -20,16 +20,23 @@ impl<'a, F> Lookup<'a, F> {
     }
 }
 
-/// y: (rows,C), the batch's rows from `first` on, is the sum of the lookups, added in their order.
+impl<F: Copy> Lookup<'_, F> {
+    /// Copies the table's row for batch row `n`.
+    pub fn copy(&self, n: usize, to: &mut [F]) {
+        to.copy_from_slice(self.row(n, to.len()));
+    }
+}
+
+/// y: (rows,C), the batch's rows from `first` on, is what `token` writes for each row, and the lookups added in their order.
 pub fn forward<F: Copy + std::ops::AddAssign>(
     y: &mut [F],
     first: usize,
     cols: usize,
-    token: Lookup<F>,
+    token: impl Fn(usize, &mut [F]),
     others: [Option<Lookup<F>>; 2],
 ) {
     for (n, y) in y.chunks_exact_mut(cols).enumerate() {
-        y.copy_from_slice(token.row(first + n, cols));
+        token(first + n, y);
         for other in others.iter().flatten() {
             y.iter_mut().zip(other.row(first + n, cols)).for_each(|(y, v)| *y += *v);
         }

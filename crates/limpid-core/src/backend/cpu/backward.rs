@@ -6,7 +6,8 @@
 
 use super::crew::Crew;
 use super::forward::{at, query_key_value};
-use super::{Lane, Sum, Weights, pick};
+use super::weights::Weights;
+use super::{Lane, Sum, pick};
 use crate::ops::attend::{self, Gradients, Head};
 use crate::ops::dropout::{self, Draws};
 use crate::ops::linear::gemm::Start;

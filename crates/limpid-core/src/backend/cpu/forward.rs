@@ -2,8 +2,10 @@
 #![allow(unsafe_code)] // tasks write disjoint parts of one matrix; each block says why they are disjoint
 
 use super::crew::Crew;
-use super::{Lane, Serving, Weights, pick};
+use super::weights::Weights;
+use super::{Lane, pick};
 use crate::config::Heads;
+use crate::ops::arena::Arena;
 use crate::ops::attend::{self, Head};
 use crate::ops::dropout::{self, Draws};
 use crate::ops::embed::{self, Lookup};
@@ -35,34 +37,25 @@ pub fn at(slot: Slot, rows: &Range<usize>) -> Range<usize> {
 }
 
 /// Runs one op on the rows of one lane.
-pub fn run(op: Op, weights: &Weights, lane: &mut Lane, crew: &Crew, serving: Option<&mut Serving>) {
+pub fn run(op: Op, weights: &Weights, lane: &mut Lane, crew: &Crew, cache_of: Option<&mut Arena>) {
     let Lane { first, batch, act, stat, .. } = lane;
     let of = |slot: Slot| weights.of(slot);
     let (first, batch, level) = (*first, &*batch, crew.level);
     match op {
         Op::Embed { table, positions, segments, y, token, position } => {
             let cols = y.cols;
-            let token_of = match serving {
-                Some(Serving { packed, tables, rows, order, .. })
-                    if packed.contains_key(&table.at) && !tables.contains(&table) =>
-                {
-                    let packed = &packed[&table.at];
-                    for (row, id) in rows.chunks_exact_mut(cols).zip(&batch.tokens) {
-                        row.iter_mut().enumerate().for_each(|(c, to)| *to = packed.at(c, *id as usize));
-                    }
-                    Lookup { table: &*rows, ids: order }
-                }
-                _ => Lookup { table: of(table), ids: &batch.tokens },
-            };
+            let table = weights.table(table);
+            let token_of = |n: usize, to: &mut [f32]| table.row(batch.tokens[n] as usize, to);
             let position_of = positions.map(|p| Lookup { table: of(p), ids: &batch.positions });
             let segment_of = segments.map(|s| Lookup { table: of(s), ids: &batch.segments });
             crew.rows([(&mut act[y.range()], cols)], |rows, [y], _| {
                 embed::forward(y, rows.start, cols, token_of, [position_of, segment_of]);
             });
-            for (slot, of) in [(token, Some(token_of)), (position, position_of)] {
-                if let (Some(slot), Some(of)) = (slot, of) {
-                    embed::forward(&mut stat[slot.range()], 0, cols, of, [None, None]);
-                }
+            if let Some(slot) = token {
+                embed::forward(&mut stat[slot.range()], 0, cols, token_of, [None, None]);
+            }
+            if let (Some(slot), Some(of)) = (position, position_of) {
+                embed::forward(&mut stat[slot.range()], 0, cols, |n, to| of.copy(n, to), [None, None]);
             }
         }
         Op::Norm { kind, eps, x, gain, offset, y, stats, normalized, scale } => {
@@ -81,11 +74,9 @@ pub fn run(op: Op, weights: &Weights, lane: &mut Lane, crew: &Crew, serving: Opt
             }
         }
         Op::Linear { x, w, b, y } => {
-            let (weights, bias) = (of(w), b.map(of));
             let cols = x.cols;
             let [x, y] = pick(act, [x, y]);
-            let packed = serving.map(|s| &s.packed[&w.at]);
-            crew.linear(y, Mat::new(x, cols), weights, bias, packed);
+            crew.linear(y, Mat::new(x, cols), of(w), b.map(of), weights.packed(w));
         }
         Op::Rotate { x, y, angles, heads } => {
             let angles = of(angles);
@@ -103,8 +94,8 @@ pub fn run(op: Op, weights: &Weights, lane: &mut Lane, crew: &Crew, serving: Opt
             let [x, y] = pick(act, [qkv, y]);
             let x = &*x;
             let cache_rows = batch.context * cached;
-            let kv = cache.zip(serving).map(|(slot, serving)| {
-                let kv = &mut serving.cache[slot.range()];
+            let kv = cache.zip(cache_of).map(|(slot, cache)| {
+                let kv = &mut cache[slot.range()];
                 for span in &batch.spans {
                     for i in 0..span.rows {
                         let to = span.sequence * cache_rows + (span.past + i) * cached;
@@ -186,13 +177,13 @@ pub fn run(op: Op, weights: &Weights, lane: &mut Lane, crew: &Crew, serving: Opt
         }
         Op::Classify { x, w, b, losses, logits, probs } => {
             let v = w.rows;
-            let (w, b) = (of(w), b.map(of));
+            let (packed, w, b) = (weights.packed(w), of(w), b.map(of));
             let mut chunk = crew.chunk();
             let each = chunk.len() / v;
             for from in (0..losses.rows).step_by(each) {
                 let part = from..(from + each).min(losses.rows);
                 let chunk = &mut chunk[..part.len() * v];
-                crew.linear(chunk, Mat::new(&act[at(x, &part)], x.cols), w, b, None);
+                crew.linear(chunk, Mat::new(&act[at(x, &part)], x.cols), w, b, packed);
                 if let Some(slot) = logits {
                     stat[at(slot, &part)].copy_from_slice(chunk);
                 }

@@ -13,25 +13,26 @@ mod forward;
 mod pool;
 pub mod roof;
 mod update;
+mod weights;
 
-use super::{Backend, BackendError, Report, Result};
+use super::{Backend, BackendError, Held, Report, Result, SharedWeights};
 use crate::model::{Model, Use};
 use crate::ops::adamw::{Change, Group, Rule};
 use crate::ops::arena::Arena;
 use crate::ops::classify;
 use crate::ops::limits::Limits;
 use crate::ops::linear::Precision;
-use crate::ops::linear::gemm::Packed;
 use crate::ops::simd::Level;
 use crate::ops::view::Mat;
 use crate::ops::{Access, Back, Batch, Op, Pass, Slot, Space};
 use backward::Parameters;
 use crew::Crew;
 use pool::Pool;
-use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use weights::Weights;
 
 /// Memory for what a [`Cpu`] begins with.
 fn reserve(len: usize) -> Result<Arena> {
@@ -40,7 +41,7 @@ fn reserve(len: usize) -> Result<Arena> {
 
 /// The f32 backend.
 pub struct Cpu {
-    weights: Weights,
+    weights: Arc<Weights>,
     grad: Arena,
     /// Each parameter's gradient, in ascending order.
     sums: Vec<Sum>,
@@ -51,7 +52,8 @@ pub struct Cpu {
     room: Arena,
     /// One for all rows, or one a thread.
     lanes: Vec<RwLock<Lane>>,
-    serving: Option<Serving>,
+    /// Keys and values of open sequences.
+    cache: Option<Arena>,
     limits: Limits,
     crew: Crew,
     /// Crews of one thread, for threads that go their own way: with lanes, and in training.
@@ -68,20 +70,6 @@ struct Sum {
     task: Option<usize>,
 }
 
-/// What all rows share and none changes.
-struct Weights {
-    konst: Arena,
-    param: Arena,
-}
-
-impl Weights {
-    /// A parameter, or a constant.
-    fn of(&self, slot: Slot) -> &[f32] {
-        let memory = if slot.space == Space::Const { &self.konst } else { &self.param };
-        &memory[slot.range()]
-    }
-}
-
 /// Some sequences of the batch with their activations. Lanes beyond the first have the plan's places too; a lane touches
 /// the first rows of each, and untouched memory is only address space.
 struct Lane {
@@ -91,19 +79,6 @@ struct Lane {
     act: Arena,
     act_grad: Arena,
     stat: Arena,
-}
-
-/// What decoding keeps.
-struct Serving {
-    cache: Arena,
-    /// Packed weights, by where they lie. What products alone read is kept here and nowhere else: its place among the
-    /// parameters is never touched.
-    packed: HashMap<usize, Packed>,
-    /// Tables that lie plain, because rows are looked up in them.
-    tables: Vec<Slot>,
-    /// Rows of a table that does not, one for each of the batch, and their numbers.
-    rows: Vec<f32>,
-    order: Vec<u32>,
 }
 
 /// Disjoint mutable views of one memory. Overlap is a bug in the plan, and says so.
@@ -125,17 +100,6 @@ fn lanes(model: &Model, threads: usize) -> usize {
 /// Whether threads sometimes go their own way: on lanes, and in training for muon's matrices.
 fn alone(model: &Model, threads: usize) -> bool {
     threads > 1 && (lanes(model, threads) > 1 || matches!(model.purpose, Use::Train { .. }))
-}
-
-/// The parameters in which rows are looked up, and which lie plain for that. In f32 a tied table does not: its rows can be
-/// read from what is packed for the head.
-fn tables(ops: &[Op], precision: Precision) -> Vec<Slot> {
-    let multiplied = |slot: &Slot| ops.iter().any(|op| matches!(op, Op::Linear { w, .. } if w == slot));
-    let tables = ops.iter().filter_map(|op| match *op {
-        Op::Embed { table, positions, segments, .. } => Some([Some(table), positions, segments]),
-        _ => None,
-    });
-    tables.flatten().flatten().filter(|slot| precision != Precision::F32 || !multiplied(slot)).collect()
 }
 
 impl Lane {
@@ -182,6 +146,35 @@ impl Cpu {
     /// # Errors
     /// If the system gives no such memory, or does not start the threads.
     pub fn start(model: &Model, threads: usize, level: Level, precision: Precision) -> Result<Cpu> {
+        let weights = Arc::new(Weights::new(model, (level, precision))?);
+        let mut cpu = Cpu::build(model, threads, (level, precision), weights)?;
+        super::prepare(model, &mut cpu)?;
+        Ok(cpu)
+    }
+
+    /// The same with weights that another shares: see [`Device::start_with`](super::Device::start_with).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_with(
+        model: &Model,
+        threads: usize,
+        level: Level,
+        precision: Precision,
+        weights: &SharedWeights,
+    ) -> Result<Cpu> {
+        let other = || BackendError::OtherWeights { what: "they are in the memory of another device".into() };
+        let weights = weights.held::<Weights>().ok_or_else(other)?;
+        weights.fit(model, (level, precision))?;
+        Cpu::build(model, threads, (level, precision), weights)
+    }
+
+    fn build(
+        model: &Model,
+        threads: usize,
+        (level, precision): (Level, Precision),
+        weights: Arc<Weights>,
+    ) -> Result<Cpu> {
         let arena = |space: Space, wanted: bool| reserve(if wanted { model.sizes[space as usize] } else { 0 });
         let (differentiates, trains) = (!model.back.is_empty(), matches!(model.purpose, Use::Train { .. }));
         let decodes = matches!(model.purpose, Use::Decode { .. });
@@ -198,9 +191,8 @@ impl Cpu {
             Ok(RwLock::new(lane))
         };
         let learning = model.params.iter().filter(|p| p.slot.learns());
-        let cache = arena(Space::Cache, decodes)?;
-        let mut cpu = Cpu {
-            weights: Weights { konst: arena(Space::Const, true)?, param: arena(Space::Param, true)? },
+        Ok(Cpu {
+            weights,
             grad: arena(Space::Grad, differentiates)?,
             sums: learning.map(|p| Sum { slot: p.slot.grad(), blank: AtomicBool::new(true), task: None }).collect(),
             moment1: arena(Space::Moment1, trains)?,
@@ -208,22 +200,14 @@ impl Cpu {
             average: arena(Space::Average, trains)?,
             room: Arena::default(),
             lanes: (0..lanes).map(lane).collect::<Result<_>>()?,
-            serving: decodes.then(|| Serving {
-                cache,
-                packed: HashMap::new(),
-                tables: tables(&model.ops, precision),
-                rows: vec![0.0; model.rows * model.config.d_model],
-                order: (0..model.rows as u32).collect(),
-            }),
+            cache: decodes.then(|| arena(Space::Cache, true)).transpose()?,
             solo: (0..if alone(model, threads) { crew.pool.threads() } else { 0 })
                 .map(|_| Crew::new(model, 1, (level, precision), 0))
                 .collect::<Result<_>>()?,
             crew,
             limits: model.limits(),
             partial: vec![0.0; model.sizes[Space::Param as usize].div_ceil(update::PART) + 3 * model.params.len()],
-        };
-        super::prepare(model, &mut cpu)?;
-        Ok(cpu)
+        })
     }
 
     /// Threads that work.
@@ -245,8 +229,7 @@ impl Cpu {
     /// that lie packed instead, most of the threads' stacks. They matter under a limit on address space (`ulimit -v`).
     pub fn untouched_bytes(model: &Model, threads: usize) -> usize {
         let lane: usize = [Space::Act, Space::ActGrad, Space::Stat].iter().map(|s| model.sizes[*s as usize]).sum();
-        let decodes = matches!(model.purpose, Use::Decode { .. });
-        let packed = if decodes { model.sizes[Space::Param as usize] } else { 0 };
+        let packed = if weights::packs(model) { model.sizes[Space::Param as usize] } else { 0 };
         4 * ((lanes(model, threads) - 1) * lane + packed) + threads * pool::STACK
     }
 
@@ -259,10 +242,10 @@ impl Cpu {
     }
 
     /// Runs `f` on every lane that has rows, each on one thread; a single lane has all threads.
-    fn on_lanes(&mut self, f: impl Fn(&mut Lane, &Weights, &Crew, Option<&mut Serving>) + Sync) {
-        let Cpu { weights, lanes, serving, crew, solo, .. } = self;
+    fn on_lanes(&mut self, f: impl Fn(&mut Lane, &Weights, &Crew, Option<&mut Arena>) + Sync) {
+        let Cpu { weights, lanes, cache, crew, solo, .. } = self;
         if let [lane] = &lanes[..] {
-            return f(&mut Lane::write(lane), weights, crew, serving.as_mut());
+            return f(&mut Lane::write(lane), weights, crew, cache.as_mut());
         }
         crew.pool.run(lanes.len(), &|task, id| {
             let mut lane = Lane::write(&lanes[task]);
@@ -281,35 +264,36 @@ impl Cpu {
             Space::Moment1 => Some(&self.moment1),
             Space::Moment2 => Some(&self.moment2),
             Space::Average => Some(&self.average),
-            Space::Cache => self.serving.as_ref().map(|s| &s.cache),
+            Space::Cache => self.cache.as_ref(),
             Space::Act | Space::ActGrad | Space::Stat => None,
         }
     }
 
-    /// Keeps a weight packed, given as (in, out), where products alone read it. Returns whether that is so.
-    fn pack(&mut self, slot: Slot, values: Mat) -> Result<bool> {
-        let (Space::Param, Some(Serving { packed, tables, .. })) = (slot.space, &mut self.serving) else {
-            return Ok(false);
-        };
-        packed.remove(&slot.at);
-        let alone = slot.rows > 1 && !tables.contains(&slot);
-        if alone {
-            packed.insert(slot.at, self.crew.pack(values)?);
+    /// The weights, to change what lies at `at`, unless others hold them too.
+    fn own_weights(&mut self, op: &'static str, space: Space, at: usize) -> Result<&mut Weights> {
+        let others = Arc::strong_count(&self.weights) - 1;
+        if others > 0 {
+            let tensor = self.weights.layout().name_at(space, at).unwrap_or("a table").into();
+            return Err(BackendError::Shared { op, tensor, others });
         }
-        Ok(alone)
+        Ok(Arc::get_mut(&mut self.weights).expect("nobody else holds them"))
     }
 
-    /// Packs the weights of products that are not: tables that lie plain, too, and what nobody wrote.
-    fn pack_all(&mut self, ops: &[Op]) -> Result<()> {
-        let Some(Serving { packed, .. }) = &mut self.serving else { return Ok(()) };
-        for op in ops {
-            if let Op::Linear { w, .. } = op
-                && !packed.contains_key(&w.at)
-            {
-                packed.insert(w.at, self.crew.pack(Mat::new(self.weights.of(*w), w.cols).t())?);
-            }
+    /// Keeps a weight packed, given as (in, out), where products alone read it. Returns whether that is so.
+    fn pack(&mut self, slot: Slot, values: Mat) -> Result<bool> {
+        if !matches!(slot.space, Space::Const | Space::Param) {
+            return Ok(false);
         }
-        Ok(())
+        self.own_weights("write", slot.space, slot.at)?;
+        Arc::get_mut(&mut self.weights).map_or(Ok(false), |weights| weights.pack(slot, values, &self.crew))
+    }
+
+    /// Packs what products multiply by and is not yet; what is shared is.
+    fn pack_all(&mut self) -> Result<()> {
+        match Arc::get_mut(&mut self.weights) {
+            Some(weights) if !weights.are_packed() => weights.pack_all(&self.crew),
+            _ => Ok(()),
+        }
     }
 
     /// Writes the zeros of the gradients that nothing was added to, where they meet `range`.
@@ -387,13 +371,13 @@ impl Backend for Cpu {
         Ok(())
     }
     fn forward(&mut self, ops: &[Op]) -> Result<()> {
-        self.pack_all(ops)?;
+        self.pack_all()?;
         // the head has chunks of logits: all threads share each lane's
         let body = ops.iter().position(|op| matches!(op, Op::Classify { .. })).unwrap_or(ops.len());
         let (body, head) = ops.split_at(body);
-        self.on_lanes(|lane, weights, crew, mut serving| {
+        self.on_lanes(|lane, weights, crew, mut cache| {
             for op in body {
-                forward::run(op.of(&lane.batch), weights, lane, crew, serving.as_deref_mut());
+                forward::run(op.of(&lane.batch), weights, lane, crew, cache.as_deref_mut());
             }
         });
         for op in head {
@@ -407,6 +391,10 @@ impl Backend for Cpu {
     fn backward(&mut self, back: &[Pass]) -> Result<()> {
         let is_head = |pass: &Pass| pass.back().is_some_and(|back| back.dy.is_none());
         let (head, body) = back.split_at(back.iter().rposition(is_head).map_or(0, |head| head + 1));
+        if !self.weights.are_plain() {
+            let what = "its weights are packed for running: gradients need a model with its own".into();
+            return Err(BackendError::NotSupported { op: "backward", what });
+        }
         self.share_out(head)?;
         let apart = self.share_out(body)?;
         for pass in head {
@@ -466,18 +454,17 @@ impl Backend for Cpu {
         self.average_parameters(groups, decay)
     }
     fn read(&self, slot: Slot) -> Result<Vec<f32>> {
-        if let (Space::Param, Some(Serving { packed, tables, .. })) = (slot.space, &self.serving)
-            && let Some(packed) = packed.get(&slot.at).filter(|_| !tables.contains(&slot))
-        {
-            return Ok((0..slot.len()).map(|i| packed.at(i % slot.cols, i / slot.cols)).collect());
+        let mut values = vec![0.0; slot.len()];
+        if matches!(slot.space, Space::Const | Space::Param) {
+            self.weights.read(slot, &mut values);
+            return Ok(values);
         }
         if self.sums.iter().any(|sum| sum.slot == slot && sum.blank.load(Relaxed)) {
-            return Ok(vec![0.0; slot.len()]);
+            return Ok(values);
         }
         if let Some(memory) = self.shared(slot.space) {
             return Ok(memory[slot.range()].to_vec());
         }
-        let mut values = vec![0.0; slot.len()];
         self.parts(slot, |from, part| values[from..from + part.len()].copy_from_slice(part));
         Ok(values)
     }
@@ -496,6 +483,10 @@ impl Backend for Cpu {
         }
         self.write(slot, &super::transpose(values, slot.cols, slot.rows))
     }
+    fn share(&mut self) -> Result<SharedWeights> {
+        self.pack_all()?;
+        Ok(SharedWeights::new(self.weights.clone()))
+    }
     fn write(&mut self, slot: Slot, values: &[f32]) -> Result<()> {
         if self.pack(slot, Mat::new(values, slot.cols).t())? {
             return Ok(());
@@ -508,13 +499,13 @@ impl Backend for Cpu {
                 self.parts(slot, |from, part| part.copy_from_slice(&values[from..from + part.len()]));
                 return Ok(());
             }
-            Space::Const => &mut self.weights.konst,
-            Space::Param => &mut self.weights.param,
+            Space::Const => &mut self.own_weights("write", slot.space, slot.at)?.konst,
+            Space::Param => &mut self.own_weights("write", slot.space, slot.at)?.param,
             Space::Grad => &mut self.grad,
             Space::Moment1 => &mut self.moment1,
             Space::Moment2 => &mut self.moment2,
             Space::Average => &mut self.average,
-            Space::Cache => &mut self.serving.as_mut().expect("only decoding has a cache").cache,
+            Space::Cache => self.cache.as_mut().expect("only decoding has a cache"),
         };
         memory[slot.range()].copy_from_slice(values);
         Ok(())

@@ -4,13 +4,14 @@
 
 use super::crew::Crew;
 use super::{BackendError, Cpu, Report, Result};
+use crate::ops::Space;
 use crate::ops::adamw::{self, Change, Group, Measure, Rule};
 use crate::ops::arena::Arena;
 use crate::ops::linear::gemm::Start;
 use crate::ops::muon::{self, Blend, Momentum};
 use crate::ops::view::{Mat, Shared};
 use std::ops::Range;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 /// Gradients whose squares are summed in one go: fixes the order of the norm's sum.
 pub const PART: usize = 1 << 16;
@@ -22,6 +23,9 @@ impl Cpu {
     pub(super) fn update_parameters(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Result<Report> {
         // what may be refused comes first, so that nothing has changed then
         self.check_groups("update", groups)?;
+        if let Some(first) = groups.first() {
+            self.own_weights("update", Space::Param, first.range.start)?;
+        }
         let parts = groups.iter().map(|g| g.range.len().div_ceil(PART)).sum();
         if self.partial.len() < parts {
             self.partial.resize(parts, 0.0);
@@ -33,6 +37,7 @@ impl Cpu {
         self.fill_blanks(0..self.grad.len());
         self.forget(); // once they are used below
         let Cpu { weights, grad, moment1, moment2, room, crew, solo, partial, .. } = self;
+        let param = &mut Arc::get_mut(weights).expect("nobody else holds them").param;
         let norm = norm(groups, grad, crew, partial);
         if !norm.is_finite() {
             return Ok(Report { norm, finite: false });
@@ -42,7 +47,7 @@ impl Cpu {
             make_orthogonal(wave, (rule.momentum, clip), [grad, moment1], room, crew, solo);
             for (i, group) in wave.iter().enumerate() {
                 let g = &grad[group.range.clone()];
-                let memories = [&mut weights.param, &mut *moment1, &mut *moment2];
+                let memories = [&mut *param, &mut *moment1, &mut *moment2];
                 let memories = memories.map(|memory| &mut memory[group.range.clone()]);
                 let ahead = group.matrix.map(|(out, cols)| (&room[made(wave, i)], muon::scale(out, cols)));
                 step(group, (rule, clip), ahead, g, memories, crew, watch);
