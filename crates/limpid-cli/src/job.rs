@@ -350,7 +350,9 @@ pub fn too_large(job: &Job, machine: &MachineOptions) -> Result<Option<TooLarge>
     let tuning = &job.model.tuning;
     let one = Recipe { batch_size: 1, accumulate: recipe.batch_size * recipe.accumulate, ..*recipe };
     let same_step = format!("--batch-size 1 --accumulate {}", one.accumulate);
-    let shorter = |context: usize| (format!("--batch-size 1 --context {context}"), Recipe { context, ..one });
+    let shorter = |context: usize| {
+        (format!("--batch-size 1 --context {context}"), Recipe { context, accumulate: recipe.accumulate, ..one })
+    };
     let halves = || std::iter::successors(Some(recipe.context / 2), |t| Some(t / 2)).take_while(|t| *t >= 64);
     offer("", config, recipe, tuning);
     let whole = recipe.batch_size > 1 && offer(&same_step, config, &one, tuning);

@@ -2,10 +2,15 @@
 //! step (`preflight`) and when a loss goes astray (`divergence`), and tells what happens (`log`, `events`); `finder` tries
 //! learning rates.
 //!
-//! A step is: fill a batch, forward, backward, for every micro-batch; then one update. Gradients add and the loss
-//! weighs each row by all rows of the step, so 8 x 1, 2 x 4 and 1 x 8 are the same step. The state is the
-//! step's number and the arenas; everything random is a function of (seed, step).
+//! A step is: fill a batch, forward, backward, for every micro-batch; then one update. The loss weighs each row by all rows of
+//! the step, so 8 x 1, 2 x 4 and 1 x 8 are the same step to rounding. The state is the step's number and the arenas; everything
+//! random is a function of (seed, step).
+//!
+//! Gradients and losses of micro-batches add up in a binary tree: neighbours first, ((0 + 1) + (2 + 3)). Where their number is no
+//! power of two, the greatest power of two below it is the left branch, and the rest is a tree likewise: ((0 + 1) + (2 + 3)) +
+//! ((4 + 5) + 6). So several processes, each with a branch, come to the same bits (`all_reduce`).
 
+mod all_reduce;
 pub mod batches;
 pub mod divergence;
 pub mod evaluate;
@@ -18,6 +23,7 @@ pub mod recipe;
 pub mod report;
 pub mod run;
 
+pub use all_reduce::{AllReduce, Solo};
 pub use batches::{Batches, Documents, Objective, Windows};
 pub use preflight::{Preflight, preflight};
 pub use recipe::{Divergence, Recipe, Reduction, RunOptions, RunSettings, Schedule};
@@ -33,6 +39,7 @@ use limpid_core::ops::adamw::{Change, Group};
 use limpid_core::ops::{Batch, Pass, Slot, Space, random};
 use limpid_core::trace;
 use limpid_data::DataError;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// Why training cannot start or go on.
@@ -53,6 +60,9 @@ pub enum TrainError {
     /// The backend: the weights and what is on disk are as before the step.
     #[error(transparent)]
     Backend(#[from] BackendError),
+    /// Processes that train one model and do not reach each other; the weights are as before the step.
+    #[error("the processes that train together could not add up their gradients: {0}")]
+    AllReduce(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// A model that was made for something else.
     #[error("the model was made for something else: it computes no {lacks}. Make it with {mend}")]
     Purpose {
@@ -181,6 +191,7 @@ impl TrainError {
             | TrainError::Checkpoint(_)
             | TrainError::Corpus(_)
             | TrainError::Backend(_)
+            | TrainError::AllReduce(_)
             | TrainError::Purpose { .. } => &[],
         };
         names.iter().map(ToString::to_string).collect()
@@ -224,8 +235,12 @@ pub struct Trainer {
     pub skipped: u64,
     /// Whether the weights are as [`Trainer::new`] draws them; whoever writes others there says so.
     pub fresh: bool,
+    /// Who else trains the model: nobody, unless somebody is put here.
+    pub all_reduce: Box<dyn AllReduce>,
     groups: Vec<Group>,
     batch: Batch,
+    /// Losses of micro-batches, added up as far as their gradients are: one for each that is set aside, and the last.
+    losses: Vec<f64>,
     /// Whether the backend holds gradients that no update has used.
     waits: bool,
     /// How much the average is yet to move for the last update.
@@ -284,8 +299,10 @@ impl Trainer {
             step: 0,
             skipped: 0,
             fresh: false,
+            all_reduce: Box::new(Solo),
             groups,
             batch: Batch::default(),
+            losses: vec![],
             waits: false,
             behind: None,
             swapped: 0,
@@ -303,11 +320,12 @@ impl Trainer {
         self.update(batches, gradient, self.recipe.rate(self.step), &mut [])
     }
 
-    /// Forward and backward of every micro-batch of the next step.
+    /// Forward and backward of every micro-batch of the next step: this process's own, and then what [`Trainer::all_reduce`] adds.
     ///
     /// # Errors
     /// If the loss is not finite; the gradient is forgotten then, and the first tensor that broke is named. If the backend
-    /// fails; the next gradient begins anew. If the model was not made to be trained, or a file of the text was changed.
+    /// fails, or other processes are not reached; the next gradient begins anew. If the model was not made to be trained, or a
+    /// file of the text was changed.
     pub fn gradient(&mut self, batches: &Batches) -> Result<Gradient, TrainError> {
         let losses = self.losses().ok_or(TrainError::Purpose { lacks: "gradients", mend: "Use::Train" })?;
         batches.check_files()?;
@@ -317,24 +335,42 @@ impl Trainer {
         }
         self.waits = true;
         let micros = self.recipe.accumulate as u64;
-        let mut counted = 0;
+        let (mut counted, mut tokens) = (0, 0);
         for micro in 0..micros {
             batches.fill(self.step + self.skipped, micro, &mut self.batch);
             counted += batches::counted(&self.batch);
+            tokens += self.batch.tokens.len();
         }
-        let (mut total, mut tokens) = (0.0, 0);
-        for micro in 0..micros {
+        let own = self.all_reduce.own(micros);
+        for micro in own.clone() {
             if micros > 1 {
                 batches.fill(self.step + self.skipped, micro, &mut self.batch);
             }
             self.feed(micro, counted)?;
             self.backend.forward(self.model.body())?;
             self.backend.backward(&self.model.back)?;
-            total += self.backend.sum(losses.of(&self.batch))?;
-            tokens += self.batch.tokens.len();
+            let loss = self.backend.sum(losses.of(&self.batch))?;
+            self.add_up(micro, &own, loss)?;
         }
+        let mut total = self.losses.pop().unwrap_or(0.0);
+        self.all_reduce.all_reduce(&self.model, &self.groups, &mut *self.backend, &mut total)?;
         let loss = total / counted.max(1) as f64;
         if loss.is_finite() { Ok(Gradient { loss, tokens }) } else { Err(self.broken(batches)) }
+    }
+
+    /// Adds the gradient and the loss of a micro-batch to those of the ones before it, as far as the tree has both of a pair, and
+    /// sets the sum aside where another one follows: a binary counter, whose bits are the sums set aside.
+    fn add_up(&mut self, micro: u64, own: &Range<u64>, mut loss: f64) -> backend::Result<()> {
+        let (place, last) = (micro - own.start, micro + 1 == own.end);
+        if place == 0 {
+            self.losses.clear();
+        }
+        for _ in 0..if last { place.count_ones() } else { place.trailing_ones() } {
+            self.backend.add_pushed()?;
+            loss += self.losses.pop().unwrap_or(0.0);
+        }
+        self.losses.push(loss);
+        if last { Ok(()) } else { self.backend.push_gradients() }
     }
 
     /// The losses of a model that was made to be trained.
@@ -474,7 +510,8 @@ impl Trainer {
         let bad = |values: &[f32]| values.iter().copied().find(|v| !v.is_finite());
         self.discard()?;
         self.waits = true;
-        for micro in 0..self.recipe.accumulate as u64 {
+        let own = self.all_reduce.own(self.recipe.accumulate as u64);
+        for micro in own.clone() {
             batches.fill(self.step + self.skipped, micro, &mut self.batch);
             self.feed(micro, batches::counted(&self.batch))?;
             if let Some(found) = trace::find_not_finite(&self.model, &mut *self.backend, &self.batch)? {
@@ -490,6 +527,7 @@ impl Trainer {
                     }
                 }
             }
+            self.add_up(micro, &own, 0.0)?;
         }
         for param in self.model.learning() {
             if let Some(value) = bad(&self.backend.read(param.slot.grad())?) {

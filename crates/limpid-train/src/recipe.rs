@@ -62,7 +62,7 @@ settings! {
             .also(&["device-batch-size", "per-device-train-batch-size", "micro-batch-size"]);
         /// Tokens of a sequence in training, if fewer than the model's; 0 for the model's `context_length`.
         context: usize = 0, Setting::of("T").count();
-        /// Micro-batches whose gradients make one update.
+        /// Micro-batches whose gradients make one update; they add up in a binary tree.
         accumulate: usize = 1, Setting::of("N").whole(1, 1 << 20, "at most 2^20").common()
             .also(&["gradient-accumulation-steps", "grad-accum"]);
         /// The update rule; muon is for the matrices inside the model, adamw then for the rest.
@@ -267,8 +267,8 @@ impl Recipe {
         if step == 0 { 0.0 } else { self.ema.min((1 + step) as f64 / (10 + step) as f64) }
     }
 
-    /// Bytes that training takes beside the model's own ([`Model::memory`]): the optimizer's moments, the weights' average, and
-    /// room for the largest of muon's matrices.
+    /// Bytes that training takes beside the model's own ([`Model::memory`]): the optimizer's moments, the weights' average,
+    /// room for the largest of muon's matrices, and gradients of micro-batches that wait for others.
     pub fn memory(&self, model: &Model) -> Vec<(&'static str, usize)> {
         let average = if self.ema > 0.0 { model.sizes[Space::Average as usize] } else { 0 };
         let groups = model.update_groups(self.weight_decay, self.optimizer);
@@ -282,6 +282,7 @@ impl Recipe {
             ("optimizer moments", 4 * moments),
             ("average of the weights", 4 * average),
             ("muon's matrices", 4 * room.unwrap_or(0)),
+            ("gradients set aside", 4 * model.sizes[Space::Grad as usize] * self.accumulate.max(1).ilog2() as usize),
         ]
     }
 

@@ -164,8 +164,8 @@ impl State {
     }
 }
 
-/// The state's format. A file of another one is refused: those of format 1 had no checksums.
-const FORMAT: u32 = 2;
+/// The state's format. Those of format 1 had no checksums; in format 2 gradients of micro-batches added up one after the other.
+const FORMAT: u32 = 3;
 
 /// Times that training may go back before that is seen to be of no use.
 const ROLLBACKS: u64 = 10;
@@ -896,6 +896,7 @@ fn read_state(path: &Path) -> Result<(State, Store), TrainError> {
     let first = safetensors_file::open(path)?;
     let text = first.fact("limpid").ok_or_else(|| bad("it is not a training state".into()))?;
     let value: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
+    let many = value["recipe"]["accumulate"].as_u64().is_some_and(|micros| micros > 1);
     match value["format"].as_u64() {
         Some(format) if format > u64::from(FORMAT) => {
             return Err(bad(format!(
@@ -906,6 +907,13 @@ fn read_state(path: &Path) -> Result<(State, Store), TrainError> {
             return Err(bad(
                 "it is of format 1, which has no checksum: an older limpid wrote it, which can go on with it; \
                             this one can begin a new run from its best weights"
+                    .into(),
+            ));
+        }
+        Some(2) if many => {
+            return Err(bad(
+                "it is of format 2, in which the gradients of micro-batches (accumulate) added up in another order: an older limpid \
+                            wrote it, which can go on with it; this one can begin a new run from its best weights"
                     .into(),
             ));
         }

@@ -342,6 +342,36 @@ fn what_would_change_the_results_is_refused() {
     fs::remove_dir_all(path).unwrap();
 }
 
+/// Gradients of micro-batches once added up one after the other: whoever goes on with such a run would come to other bits.
+#[test]
+fn a_state_whose_micro_batches_added_up_otherwise_is_refused() {
+    for accumulate in [1, 2] {
+        let small = Case::small();
+        let case = Case { recipe: Recipe { accumulate, ..small.recipe }, ..small };
+        let path = folder(&format!("format{accumulate}"));
+        case.to_the_end(&path);
+        let want = left(&path).1;
+        let state = path.join("state/last.safetensors");
+        let (digits, mut bytes) = (safetensors_file::open_summed(&state).unwrap().1, fs::read(&state).unwrap());
+        let place = |bytes: &[u8], text: &str| bytes.windows(text.len()).position(|w| w == text.as_bytes()).unwrap();
+        let format = place(&bytes, r#"format\":3"#) + r#"format\":"#.len();
+        bytes[format] = b'2';
+        let sum = place(&bytes, &digits);
+        bytes[sum..sum + digits.len()].fill(b'0');
+        let digits = format!("{:016x}", xxhash_rust::xxh3::xxh3_64(&bytes));
+        bytes[sum..sum + digits.len()].copy_from_slice(digits.as_bytes());
+        fs::write(&state, bytes).unwrap();
+        if accumulate == 1 {
+            case.to_the_end(&path);
+            assert!(left(&path).1 == want);
+        } else {
+            let error = case.refused(&path);
+            assert!(error.contains("(accumulate) added up in another order: an older limpid wrote it"), "{error}");
+        }
+        fs::remove_dir_all(path).unwrap();
+    }
+}
+
 /// Somebody removes files while the run goes on.
 #[test]
 fn what_is_removed_is_made_again() {

@@ -43,6 +43,12 @@ impl<B: Backend> Backend for Observer<B> {
     fn update(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Result<Report> {
         self.inner.update(groups, rule, watch)
     }
+    fn push_gradients(&mut self) -> Result<()> {
+        self.inner.push_gradients()
+    }
+    fn add_pushed(&mut self) -> Result<()> {
+        self.inner.add_pushed()
+    }
     fn clear(&mut self) -> Result<()> {
         self.inner.clear()
     }

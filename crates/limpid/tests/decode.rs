@@ -158,6 +158,12 @@ impl Backend for Held {
     fn update(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Result<Report> {
         self.0.lock().unwrap().update(groups, rule, watch)
     }
+    fn push_gradients(&mut self) -> Result<()> {
+        self.0.lock().unwrap().push_gradients()
+    }
+    fn add_pushed(&mut self) -> Result<()> {
+        self.0.lock().unwrap().add_pushed()
+    }
     fn clear(&mut self) -> Result<()> {
         self.0.lock().unwrap().clear()
     }

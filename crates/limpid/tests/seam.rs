@@ -34,6 +34,9 @@ struct Told {
     fails: AtomicUsize,
     /// Every one so many waits a little; none if 0.
     waits: AtomicUsize,
+    /// Gradients that are set aside, and the most that ever were.
+    aside: AtomicUsize,
+    most: AtomicUsize,
 }
 
 impl Told {
@@ -98,6 +101,16 @@ impl Backend for Wrapped {
     fn update(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Result<Report> {
         self.begin("update")?;
         self.own.update(groups, rule, watch)
+    }
+    fn push_gradients(&mut self) -> Result<()> {
+        self.begin("push_gradients")?;
+        self.told.most.fetch_max(1 + self.told.aside.fetch_add(1, Relaxed), Relaxed);
+        self.own.push_gradients()
+    }
+    fn add_pushed(&mut self) -> Result<()> {
+        self.begin("add_pushed")?;
+        self.told.aside.fetch_sub(1, Relaxed);
+        self.own.add_pushed()
     }
     fn clear(&mut self) -> Result<()> {
         self.begin("clear")?;
@@ -198,7 +211,19 @@ fn a_step_that_fails_at_any_op_is_done_again_to_the_same_bits() {
     }
     named.sort_unstable();
     named.dedup();
-    for op in ["attend", "average", "classify", "embed", "feed", "linear", "norm", "sum", "update"] {
+    for op in [
+        "add_pushed",
+        "push_gradients",
+        "attend",
+        "average",
+        "classify",
+        "embed",
+        "feed",
+        "linear",
+        "norm",
+        "sum",
+        "update",
+    ] {
         assert!(named.contains(&op), "{op} failed once: {named:?}");
     }
 }
@@ -420,6 +445,62 @@ fn a_look_inside_that_fails_says_so() {
     told.fails.store(NEVER, Relaxed);
     let trace = Trace::run(&model, &mut backend, &batch, true).unwrap();
     assert_eq!(trace::tensors(&trace, &[]).unwrap(), want.1);
+}
+
+/// What a recipe says that gradients set aside take is what is set aside.
+#[test]
+fn the_recipe_counts_the_gradients_that_are_set_aside() {
+    let text = text();
+    for (accumulate, most) in [(1, 0), (2, 1), (3, 1), (4, 2), (5, 2), (7, 2), (8, 3), (9, 3), (16, 4)] {
+        let told = Told::new();
+        let mut trainer = trainer(&told);
+        trainer.recipe.accumulate = accumulate;
+        trainer.gradient(&Batches::new(&text, 2, 12, 7, Objective::NextToken).unwrap()).unwrap();
+        assert_eq!((told.most.load(Relaxed), told.aside.load(Relaxed)), (most, 0), "{accumulate} micro-batches");
+        let memory = trainer.recipe.memory(&trainer.model);
+        let (_, bytes) = memory.iter().find(|(what, _)| *what == "gradients set aside").unwrap();
+        assert_eq!(*bytes, most * 4 * trainer.model.sizes[Space::Grad as usize], "{accumulate} micro-batches");
+    }
+}
+
+#[test]
+fn gradients_that_are_set_aside_wait_are_added_to_and_forgotten() {
+    let model = Model::new(&one_block(), Use::Train { batch: 1, context: 12 }).unwrap();
+    for (n, mut backend) in backends(&model).into_iter().enumerate() {
+        let run = |backend: &mut dyn Backend| {
+            backend.feed(&Batch::of_sequences((0..12).collect(), (1..13).collect(), 12)).unwrap();
+            backend.forward(model.body()).unwrap();
+            backend.backward(&model.back).unwrap();
+        };
+        let all = |backend: &dyn Backend| -> Vec<f32> {
+            model.params.iter().flat_map(|p| backend.read(p.slot.grad()).unwrap()).collect()
+        };
+        let nothing = |backend: &mut dyn Backend| {
+            let refused = backend.add_pushed();
+            assert!(matches!(refused, Err(BackendError::Invalid { op: "add_pushed", .. })), "backend {n}: {refused:?}");
+        };
+        run(&mut *backend);
+        let one = all(&*backend);
+        nothing(&mut *backend);
+        assert_eq!(all(&*backend), one, "backend {n}");
+        backend.push_gradients().unwrap();
+        assert!(
+            one.iter().any(|g| *g != 0.0) && all(&*backend).iter().all(|g| *g == 0.0),
+            "backend {n}: they begin blank"
+        );
+        backend.add_pushed().unwrap(); // to nothing
+        assert_eq!(all(&*backend), one, "backend {n}");
+        backend.push_gradients().unwrap();
+        run(&mut *backend);
+        backend.add_pushed().unwrap();
+        let twice: Vec<f32> = one.iter().map(|g| 2.0 * g).collect();
+        assert_eq!(all(&*backend), twice, "backend {n}");
+        backend.push_gradients().unwrap();
+        backend.push_gradients().unwrap();
+        backend.clear().unwrap();
+        nothing(&mut *backend);
+        assert!(all(&*backend).iter().all(|g| *g == 0.0), "backend {n}");
+    }
 }
 
 /// Backends for a model, those whose threads share ops and those whose threads take sequences.

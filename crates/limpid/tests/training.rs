@@ -12,13 +12,15 @@ use limpid::ops::adamw::{Change, Group, Method, Rule};
 use limpid::ops::{Back, Batch, Op, Pass, Slot, random};
 use limpid::tokenizer::{Kind, Order, Tokenizer};
 use limpid::train::{
-    Control, Divergence, Event, Preflight, Recipe, Reduction, Run, RunOptions, RunSettings, Summary, TrainError,
-    Trainer, finder, preflight,
+    AllReduce, Control, Divergence, Event, Preflight, Recipe, Reduction, Run, RunOptions, RunSettings, Summary,
+    TrainError, Trainer, finder, preflight,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fs;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, Mutex};
 
 /// Counts allocations, so that a test can ask for none.
 struct Counting;
@@ -162,6 +164,189 @@ fn the_trainer_weighs_micro_batches_by_their_tokens() {
     }
 }
 
+/// Whatever lies between gradients and update, for a test.
+struct Between<F> {
+    own: Range<u64>,
+    f: F,
+}
+
+impl<F> AllReduce for Between<F>
+where
+    F: FnMut(&Model, &mut dyn Backend, &mut f64) -> Result<(), TrainError> + Send,
+{
+    fn own(&self, _: u64) -> Range<u64> {
+        self.own.clone()
+    }
+    fn all_reduce(
+        &mut self,
+        model: &Model,
+        _: &[Group],
+        backend: &mut dyn Backend,
+        loss: &mut f64,
+    ) -> Result<(), TrainError> {
+        (self.f)(model, backend, loss)
+    }
+}
+
+/// The gradients of all parameters, and the sum of losses, to the bit.
+type Sums = (Vec<u32>, u64);
+
+fn gradients(model: &Model, backend: &dyn Backend) -> Vec<f32> {
+    model.params.iter().flat_map(|p| backend.read(p.slot.grad()).unwrap()).collect()
+}
+
+/// What micro-batches `own` of the first step come to.
+fn sums(mut trainer: Trainer, batches: &Batches, own: Range<u64>) -> Sums {
+    let sums = Arc::new(Mutex::new(Sums::default()));
+    let to = sums.clone();
+    let f = move |model: &Model, backend: &mut dyn Backend, loss: &mut f64| {
+        let bits = gradients(model, backend).into_iter().map(f32::to_bits).collect();
+        *to.lock().unwrap() = (bits, loss.to_bits());
+        Ok(())
+    };
+    trainer.all_reduce = Box::new(Between { own, f });
+    trainer.gradient(batches).unwrap();
+    sums.lock().unwrap().clone()
+}
+
+fn add((left, a): Sums, (right, b): Sums) -> Sums {
+    let sum = |(a, b): (u32, u32)| (f32::from_bits(a) + f32::from_bits(b)).to_bits();
+    (left.into_iter().zip(right).map(sum).collect(), (f64::from_bits(a) + f64::from_bits(b)).to_bits())
+}
+
+/// The tree as it is defined: the left branch has the greatest power of two below their number.
+fn tree(parts: &[Sums]) -> Sums {
+    match parts {
+        [one] => one.clone(),
+        _ => {
+            let (left, right) = parts.split_at(parts.len().next_power_of_two() / 2);
+            add(tree(left), tree(right))
+        }
+    }
+}
+
+#[test]
+fn micro_batches_add_up_in_a_binary_tree() {
+    let _alone = alone();
+    let (text, config) = (text(), Config { dropout: Dropout::everywhere(0.2), ..tiny() });
+    let batches = Batches::new(&text, 4, 12, 1, Objective::NextToken).unwrap();
+    for micros in 1..=9 {
+        let trainer = |threads| {
+            let recipe = Recipe { accumulate: micros as usize, ..recipe() };
+            let model = Model::new(&config, Use::Train { batch: 4, context: 12 }).unwrap();
+            let backend = Box::new(Cpu::new(&model, threads));
+            Trainer::new(model, backend, recipe).unwrap()
+        };
+        let each: Vec<Sums> = (0..micros).map(|m| sums(trainer(2), &batches, m..m + 1)).collect();
+        for threads in 1..=3 {
+            let same = sums(trainer(threads), &batches, 0..micros) == tree(&each);
+            assert!(same, "{micros} micro-batches, {threads} threads");
+        }
+        let chain = each.iter().cloned().reduce(add).unwrap();
+        assert_eq!(chain == tree(&each), micros < 4, "a sum one after the other is another one: {micros}");
+    }
+}
+
+/// The judge adds up likewise: in f64, where the order hardly matters.
+#[test]
+fn the_reference_adds_micro_batches_up() {
+    let _alone = alone();
+    let text = text();
+    let batches = Batches::new(&text, 4, 12, 1, Objective::NextToken).unwrap();
+    for micros in [3, 4] {
+        let gradients = |own: Range<u64>| {
+            let model = Model::new(&tiny(), Use::Train { batch: 4, context: 12 }).unwrap();
+            let reference = Box::new(Reference::new(&model));
+            let recipe = Recipe { accumulate: micros as usize, ..recipe() };
+            let (bits, loss) = sums(Trainer::new(model, reference, recipe).unwrap(), &batches, own);
+            (bits.into_iter().map(|g| f64::from(f32::from_bits(g))).collect::<Vec<f64>>(), f64::from_bits(loss))
+        };
+        let (all, loss) = gradients(0..micros);
+        let each: Vec<_> = (0..micros).map(|m| gradients(m..m + 1)).collect();
+        let sums: Vec<f64> = (0..all.len()).map(|i| each.iter().map(|(g, _)| g[i]).sum()).collect();
+        common::assert_close("gradients", &all, &sums, 1e-6);
+        assert!((loss - each.iter().map(|(_, loss)| loss).sum::<f64>()).abs() < 1e-9 * loss);
+    }
+}
+
+/// Processes, played by threads: each has its micro-batches, tells the others what they came to, and adds all up.
+#[test]
+fn processes_that_share_the_micro_batches_come_to_the_bits_of_one() {
+    let _alone = alone();
+    const MICROS: usize = 8;
+    let (text, config) = (text(), Config { dropout: Dropout::everywhere(0.2), ..tiny() });
+    let batches = Batches::new(&text, 2, 12, 1, Objective::NextToken).unwrap();
+    for (optimizer, ema) in [(Method::AdamW, 0.0), (Method::Muon, 0.9)] {
+        let recipe = Recipe { batch_size: 2, accumulate: MICROS, optimizer, ema, clip: 0.5, ..recipe() };
+        let go = |mut trainer: Trainer| {
+            let steps: Vec<_> = (0..3)
+                .map(|_| trainer.step(&batches).unwrap())
+                .map(|step| (step.loss.to_bits(), step.norm.to_bits(), step.tokens))
+                .collect();
+            (steps, weights(&trainer))
+        };
+        let one = go(trainer(&config, recipe));
+        for size in [2, 4, 8] {
+            let told = Arc::new((Barrier::new(size), Mutex::new(vec![Sums::default(); size])));
+            let process = |rank: usize| {
+                let (mut trainer, told) = (trainer(&config, recipe), told.clone());
+                let each = (MICROS / size) as u64;
+                let own = rank as u64 * each..(rank as u64 + 1) * each;
+                let f = move |model: &Model, backend: &mut dyn Backend, loss: &mut f64| {
+                    let bits = gradients(model, backend).into_iter().map(f32::to_bits).collect();
+                    told.1.lock().unwrap()[rank] = (bits, loss.to_bits());
+                    told.0.wait();
+                    let (sum, total) = tree(&told.1.lock().unwrap());
+                    told.0.wait();
+                    let mut values = sum.into_iter().map(f32::from_bits);
+                    for param in &model.params {
+                        backend
+                            .write(param.slot.grad(), &values.by_ref().take(param.slot.len()).collect::<Vec<_>>())?;
+                    }
+                    *loss = f64::from_bits(total);
+                    Ok(())
+                };
+                trainer.all_reduce = Box::new(Between { own, f });
+                trainer
+            };
+            let all: Vec<_> = std::thread::scope(|scope| {
+                let go = &go;
+                let start = |trainer| scope.spawn(move || go(trainer));
+                let threads: Vec<_> = (0..size).map(process).map(start).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            for (rank, process) in all.iter().enumerate() {
+                assert!(*process == one, "{optimizer}, process {rank} of {size}");
+            }
+        }
+    }
+}
+
+/// Other processes that are not reached: the step is not done, and may be done again.
+#[test]
+fn a_step_whose_processes_do_not_meet_is_done_again_to_the_same_bits() {
+    let _alone = alone();
+    let text = text();
+    let batches = Batches::new(&text, 4, 12, 1, Objective::NextToken).unwrap();
+    let recipe = Recipe { accumulate: 3, ..recipe() };
+    let mut whole = trainer(&tiny(), recipe);
+    (0..3).for_each(|_| assert!(whole.step(&batches).is_ok()));
+    let (mut t, mut calls) = (trainer(&tiny(), recipe), 0);
+    let f = move |_: &Model, _: &mut dyn Backend, _: &mut f64| {
+        calls += 1;
+        if calls == 2 { Err(TrainError::AllReduce("the network is down".into())) } else { Ok(()) }
+    };
+    t.all_reduce = Box::new(Between { own: 0..3, f });
+    t.step(&batches).unwrap();
+    let error = t.step(&batches).unwrap_err();
+    assert!(
+        matches!(error, TrainError::AllReduce(_)) && error.to_string().ends_with(": the network is down"),
+        "{error}"
+    );
+    (0..2).for_each(|_| assert!(t.step(&batches).is_ok()));
+    assert_eq!((t.step, weights(&t)), (3, weights(&whole)));
+}
+
 #[test]
 fn every_optimizer_learns() {
     let _alone = alone();
@@ -185,7 +370,7 @@ fn a_step_allocates_nothing() {
     let config =
         Config { dropout: Dropout::everywhere(0.1), n_segment: 2, head_bias: true, embedding_norm: true, ..tiny() };
     let batches = Batches::new(&text, 4, 12, 1, Objective::NextToken).unwrap();
-    let mut t = trainer(&config, Recipe { accumulate: 2, ..recipe() });
+    let mut t = trainer(&config, Recipe { accumulate: 5, ..recipe() });
     t.step(&batches).unwrap();
     let steps = || (0..20).for_each(|_| assert!(t.step(&batches).is_ok()));
     assert_eq!(allocations(steps), 0, "allocations in 20 steps");
@@ -407,6 +592,12 @@ impl Backend for Faulty {
     }
     fn update(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Result<Report> {
         self.own.update(groups, rule, watch)
+    }
+    fn push_gradients(&mut self) -> Result<()> {
+        self.own.push_gradients()
+    }
+    fn add_pushed(&mut self) -> Result<()> {
+        self.own.add_pushed()
     }
     fn clear(&mut self) -> Result<()> {
         self.own.clear()
@@ -722,7 +913,7 @@ fn a_state_of_another_format_is_refused() {
     run_until(&dir, with(recipe()), &tiny(), Some(4), false);
     let path = dir.join("state/last.safetensors");
     let bytes = fs::read(&path).unwrap();
-    let here = br#"\"format\":2,"#;
+    let here = br#"\"format\":3,"#;
     let at = bytes.windows(here.len()).position(|w| w == here).unwrap();
     let (text, none, tokenizer) = (text(), Tokens::default(), letters());
     for (format, said) in [(b'7', "a later limpid wrote it"), (b'1', "an older limpid wrote it")] {

@@ -108,6 +108,11 @@ impl BackendError {
         }
     }
 
+    /// Adding to gradients that were not set aside.
+    pub fn nothing_pushed() -> BackendError {
+        BackendError::Invalid { op: "add_pushed", what: "no gradients were set aside".into() }
+    }
+
     /// What the system refuses while a backend is at `op`.
     pub fn refused(op: &'static str, refused: &Refused) -> BackendError {
         BackendError::Memory { op, bytes: refused.bytes, what: refused.answer() }
@@ -232,13 +237,23 @@ pub trait Backend: Send {
     /// # Errors
     /// As above.
     fn backward(&mut self, back: &[Pass]) -> Result<()>;
-    /// Updates the stretches of parameters and clears all gradients; adds to `watch` what it did to those stretches. Nothing
+    /// Updates the stretches of parameters and clears all gradients, as [`Backend::clear`] does; adds to `watch` what it did to those stretches. Nothing
     /// but the gradients is changed if the gradient's norm is not finite.
     ///
     /// # Errors
     /// As above.
     fn update(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Result<Report>;
-    /// Forgets all gradients of parameters.
+    /// Sets the gradients of parameters aside, on top of those that are, and begins new ones.
+    ///
+    /// # Errors
+    /// As above; so too where memory for them is refused.
+    fn push_gradients(&mut self) -> Result<()>;
+    /// Takes what was set aside last, and adds the gradients of parameters to it, which are then the sum of both.
+    ///
+    /// # Errors
+    /// As above; [`BackendError::Invalid`] where nothing is set aside.
+    fn add_pushed(&mut self) -> Result<()>;
+    /// Forgets all gradients of parameters, those set aside too.
     ///
     /// # Errors
     /// As above.

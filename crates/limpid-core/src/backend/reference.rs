@@ -14,8 +14,20 @@ use std::collections::TryReserveError;
 /// The f64 backend.
 pub struct Reference {
     memory: [Vec<f64>; Space::ALL.len()],
+    /// Gradients that were set aside.
+    pushed: Vec<Vec<f64>>,
     limits: Limits,
     batch: Batch,
+}
+
+/// Memory, which the system gives when it is touched.
+fn zeros(op: &'static str, n: usize) -> Result<Vec<f64>> {
+    let refused = |error: TryReserveError| {
+        let bytes = n.saturating_mul(size_of::<f64>());
+        BackendError::Memory { op, bytes, what: error.to_string() }
+    };
+    Vec::<f64>::new().try_reserve_exact(n).map_err(refused)?;
+    Ok(vec![0.0; n])
 }
 
 /// Disjoint mutable views of one memory. Overlap is a bug in the plan, and says so.
@@ -38,14 +50,9 @@ impl Reference {
     pub fn start(model: &Model) -> Result<Reference> {
         let mut memory: [Vec<f64>; Space::ALL.len()] = Default::default();
         for (memory, n) in memory.iter_mut().zip(model.sizes) {
-            let refused = |error: TryReserveError| {
-                let (op, bytes) = ("the model", n.saturating_mul(size_of::<f64>()));
-                BackendError::Memory { op, bytes, what: error.to_string() }
-            };
-            Vec::<f64>::new().try_reserve_exact(n).map_err(refused)?;
-            *memory = vec![0.0; n]; // the system gives it when it is touched
+            *memory = zeros("the model", n)?;
         }
-        let mut reference = Reference { memory, limits: model.limits(), batch: Batch::default() };
+        let mut reference = Reference { memory, pushed: vec![], limits: model.limits(), batch: Batch::default() };
         super::prepare(model, &mut reference)?;
         Ok(reference)
     }
@@ -137,7 +144,19 @@ impl Backend for Reference {
         self.clear()?;
         Ok(Report { norm, finite: norm.is_finite() })
     }
+    fn push_gradients(&mut self) -> Result<()> {
+        let grad = &mut self.memory[Space::Grad as usize];
+        let blank = zeros("push_gradients", grad.len())?;
+        self.pushed.push(std::mem::replace(grad, blank));
+        Ok(())
+    }
+    fn add_pushed(&mut self) -> Result<()> {
+        let from = self.pushed.pop().ok_or_else(BackendError::nothing_pushed)?;
+        self.memory[Space::Grad as usize].iter_mut().zip(from).for_each(|(to, from)| *to += from);
+        Ok(())
+    }
     fn clear(&mut self) -> Result<()> {
+        self.pushed.clear();
         self.memory[Space::Grad as usize].fill(0.0);
         Ok(())
     }

@@ -43,6 +43,9 @@ fn reserve(len: usize) -> Result<Arena> {
 pub struct Cpu {
     weights: Arc<Weights>,
     grad: Arena,
+    /// Gradients that were set aside: the first `pushed`, whole. Then memory for more, which is taken when it is first used.
+    aside: Vec<Arena>,
+    pushed: usize,
     /// Each parameter's gradient, in ascending order.
     sums: Vec<Sum>,
     moment1: Arena,
@@ -194,6 +197,8 @@ impl Cpu {
         Ok(Cpu {
             weights,
             grad: arena(Space::Grad, differentiates)?,
+            aside: vec![],
+            pushed: 0,
             sums: learning.map(|p| Sum { slot: p.slot.grad(), blank: AtomicBool::new(true), task: None }).collect(),
             moment1: arena(Space::Moment1, trains)?,
             moment2: arena(Space::Moment2, trains)?,
@@ -308,6 +313,7 @@ impl Cpu {
 
     /// Forgets all gradients: whoever adds to one next overwrites it.
     fn forget(&mut self) {
+        self.pushed = 0;
         self.sums.iter_mut().for_each(|sum| *sum.blank.get_mut() = true);
     }
 
@@ -445,6 +451,27 @@ impl Backend for Cpu {
     }
     fn update(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Result<Report> {
         self.update_parameters(groups, rule, watch)
+    }
+    fn push_gradients(&mut self) -> Result<()> {
+        if self.aside.len() == self.pushed {
+            let own = Arena::reserve(self.grad.len());
+            self.aside.push(own.map_err(|refused| BackendError::refused("push_gradients", &refused))?);
+        }
+        self.fill_blanks(0..self.grad.len());
+        std::mem::swap(&mut self.grad, &mut self.aside[self.pushed]);
+        let pushed = self.pushed + 1;
+        self.forget();
+        self.pushed = pushed;
+        Ok(())
+    }
+    fn add_pushed(&mut self) -> Result<()> {
+        self.fill_blanks(0..self.grad.len());
+        self.pushed = self.pushed.checked_sub(1).ok_or_else(BackendError::nothing_pushed)?;
+        let from = &self.aside[self.pushed];
+        self.crew.rows([(&mut self.grad, 1)], |rows, [to], _| {
+            to.iter_mut().zip(&from[rows]).for_each(|(to, from)| *to += from);
+        });
+        Ok(())
     }
     fn clear(&mut self) -> Result<()> {
         self.forget();
