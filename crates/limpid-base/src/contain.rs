@@ -1,4 +1,4 @@
-//! Foreign code that may panic on damaged input: its panic becomes an error of the file that it was reading.
+//! Third-party code that may panic on damaged input: its panic becomes an error about the file it was reading.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};

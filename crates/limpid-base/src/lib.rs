@@ -1,6 +1,6 @@
 //! What limpid's crates stand on, none of it about transformers: [`random`] draws as functions of their coordinates, [`nearest`],
 //! [`plural`] and [`units`] for messages; with the feature `files`, [`files`] that are read within a limit and replaced whole or not at all, and
-//! [`contain`] for foreign code that may panic.
+//! [`contain`] for third-party code that may panic.
 
 #[cfg(feature = "files")]
 pub mod contain;

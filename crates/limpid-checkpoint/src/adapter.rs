@@ -5,8 +5,8 @@
 //! Read, an adapter is a layer over a [`Checkpoint`](super::Checkpoint): w + alpha / r B A, summed in f64 and rounded once.
 //! A run's folder has `base.json` beside it, which says what model it was made for.
 
-use super::dialect::{Link, Turn, huggingface, outline};
-use super::store::{Dtype, Out, Store, bad};
+use super::dialect::{Layout, Link, huggingface, outline};
+use super::store::{Dtype, OutputTensor, Store, bad};
 use super::{CheckpointError, Dialect, Result, at, safetensors_file};
 use huggingface::Family;
 use limpid_core::backend::{self, Backend};
@@ -133,7 +133,7 @@ fn pair(module: &str) -> [String; 2] {
 
 /// The link of a matrix, for the B that stands in its place: (out, r) whichever way the matrix lies.
 fn turned(link: Link) -> Link {
-    let turn = if link.turn == Turn::Transposed { Turn::Same } else { link.turn };
+    let turn = if link.turn == Layout::Transposed { Layout::Same } else { link.turn };
     Link { turn, ..link }
 }
 
@@ -308,13 +308,13 @@ pub fn describe(model: &Model, base: &Base) -> Vec<(String, String)> {
 }
 
 /// The matrices of a model's adapter, as they are written.
-pub(super) fn tensors<'a>(model: &'a Model, backend: &'a dyn Backend) -> Vec<Out<'a>> {
+pub(super) fn tensors<'a>(model: &'a Model, backend: &'a dyn Backend) -> Vec<OutputTensor<'a>> {
     let mut outs = vec![];
     for (link, module) in modules(model) {
         let target = link.param.trim_end_matches(".weight");
         let [a, b] = ["A", "B"].map(|part| model.param(&format!("{target}.lora_{part}.weight")).expect("both or none"));
         let [a_name, b_name] = pair(&module);
-        let out = |name, shape, values| Out { name, dtype: Dtype::F32, shape, values };
+        let out = |name, shape, values| OutputTensor { name, dtype: Dtype::F32, shape, values };
         outs.push(out(
             a_name,
             a.shape(),

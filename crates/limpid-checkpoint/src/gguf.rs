@@ -2,7 +2,7 @@
 //! 2 and 3, little-endian; written as version 3. A file's counts and lengths are held against what is left of it
 //! before anything is made of them. ggml names the fastest axis first: here, as everywhere in limpid, it is the last.
 
-use super::store::{Dtype, Facts, Out, Place, Store, bad, blocks, replace, sizes};
+use super::store::{Dtype, Facts, OutputTensor, Place, Store, bad, blocks, replace, sizes};
 use super::{CheckpointError, Result, at, safetensors_file};
 use limpid_base::files::Map;
 use std::collections::BTreeMap;
@@ -138,7 +138,7 @@ macro_rules! values {
         /// A value of a key.
         #[derive(Clone, Debug, PartialEq)]
         #[allow(missing_docs)] // each is the type it is named after
-        pub enum Value {
+        pub enum GgufValue {
             $($name($type),)*
             Array(Array),
         }
@@ -152,34 +152,34 @@ macro_rules! values {
         }
 
         $(
-            impl From<$type> for Value {
-                fn from(value: $type) -> Value {
-                    Value::$name(value)
+            impl From<$type> for GgufValue {
+                fn from(value: $type) -> GgufValue {
+                    GgufValue::$name(value)
                 }
             }
-            impl From<Vec<$type>> for Value {
-                fn from(values: Vec<$type>) -> Value {
-                    Value::Array(Array::$name(values))
+            impl From<Vec<$type>> for GgufValue {
+                fn from(values: Vec<$type>) -> GgufValue {
+                    GgufValue::Array(Array::$name(values))
                 }
             }
         )*
 
-        impl Value {
-            fn read(from: &mut Reader, what: &str) -> Result<Value> {
+        impl GgufValue {
+            fn read(from: &mut Reader, what: &str) -> Result<GgufValue> {
                 match from.get::<u32>(what)? {
-                    $($number => from.get(what).map(Value::$name),)*
-                    9 => Array::read(from, what, 1).map(Value::Array),
+                    $($number => from.get(what).map(GgufValue::$name),)*
+                    9 => Array::read(from, what, 1).map(GgufValue::Array),
                     other => Err(unknown(from.path, what, other)),
                 }
             }
 
             fn write(&self, to: &mut Vec<u8>) {
                 match self {
-                    $(Value::$name(value) => {
+                    $(GgufValue::$name(value) => {
                         u32::write(&$number, to);
                         value.write(to);
                     })*
-                    Value::Array(array) => {
+                    GgufValue::Array(array) => {
                         9u32.write(to);
                         array.write(to);
                     }
@@ -233,26 +233,26 @@ fn unknown(path: &Path, what: &str, number: u32) -> CheckpointError {
 #[derive(Clone, Debug, Default)]
 pub struct Metadata {
     path: PathBuf,
-    entries: BTreeMap<String, Value>,
+    entries: BTreeMap<String, GgufValue>,
 }
 
 impl Metadata {
     /// A value, if the key is there.
-    pub fn get(&self, key: &str) -> Option<&Value> {
+    pub fn get(&self, key: &str) -> Option<&GgufValue> {
         self.entries.get(key)
     }
 
     /// Gives `key` a value.
-    pub fn set(&mut self, key: impl Into<String>, value: impl Into<Value>) {
+    pub fn set(&mut self, key: impl Into<String>, value: impl Into<GgufValue>) {
         self.entries.insert(key.into(), value.into());
     }
 
     /// All of them, by key.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &GgufValue)> {
         self.entries.iter().map(|(key, value)| (key.as_str(), value))
     }
 
-    fn of<'a, T>(&'a self, key: &str, kind: &str, want: impl FnOnce(&'a Value) -> Option<T>) -> Result<T> {
+    fn of<'a, T>(&'a self, key: &str, kind: &str, want: impl FnOnce(&'a GgufValue) -> Option<T>) -> Result<T> {
         let value = self.get(key).ok_or_else(|| bad(&self.path, format!("it lacks the key `{key}`, {kind}")))?;
         want(value).ok_or_else(|| {
             let mut found = format!("{value:?}");
@@ -268,7 +268,7 @@ impl Metadata {
     /// # Errors
     /// If the key is not there or is something else; as all that follow.
     pub fn str(&self, key: &str) -> Result<&str> {
-        self.of(key, "a string", |v| if let Value::String(s) = v { Some(s.as_str()) } else { None })
+        self.of(key, "a string", |v| if let GgufValue::String(s) = v { Some(s.as_str()) } else { None })
     }
 
     /// A number that is whole and not negative, of any integer type.
@@ -277,14 +277,14 @@ impl Metadata {
     /// As [`Metadata::str`].
     pub fn u64(&self, key: &str) -> Result<u64> {
         self.of(key, "a whole number", |v| match *v {
-            Value::U8(n) => Some(n.into()),
-            Value::U16(n) => Some(n.into()),
-            Value::U32(n) => Some(n.into()),
-            Value::U64(n) => Some(n),
-            Value::I8(n) => n.try_into().ok(),
-            Value::I16(n) => n.try_into().ok(),
-            Value::I32(n) => n.try_into().ok(),
-            Value::I64(n) => n.try_into().ok(),
+            GgufValue::U8(n) => Some(n.into()),
+            GgufValue::U16(n) => Some(n.into()),
+            GgufValue::U32(n) => Some(n.into()),
+            GgufValue::U64(n) => Some(n),
+            GgufValue::I8(n) => n.try_into().ok(),
+            GgufValue::I16(n) => n.try_into().ok(),
+            GgufValue::I32(n) => n.try_into().ok(),
+            GgufValue::I64(n) => n.try_into().ok(),
             _ => None,
         })
     }
@@ -295,8 +295,8 @@ impl Metadata {
     /// As [`Metadata::str`].
     pub fn f64(&self, key: &str) -> Result<f64> {
         self.of(key, "a number with a fraction", |v| match *v {
-            Value::F32(x) => Some(x.into()),
-            Value::F64(x) => Some(x),
+            GgufValue::F32(x) => Some(x.into()),
+            GgufValue::F64(x) => Some(x),
             _ => None,
         })
     }
@@ -306,7 +306,7 @@ impl Metadata {
     /// # Errors
     /// As [`Metadata::str`].
     pub fn bool(&self, key: &str) -> Result<bool> {
-        self.of(key, "true or false", |v| if let Value::Bool(b) = v { Some(*b) } else { None })
+        self.of(key, "true or false", |v| if let GgufValue::Bool(b) = v { Some(*b) } else { None })
     }
 
     /// Several strings.
@@ -315,7 +315,7 @@ impl Metadata {
     /// As [`Metadata::str`].
     pub fn strings(&self, key: &str) -> Result<&[String]> {
         self.of(key, "an array of strings", |v| {
-            if let Value::Array(Array::String(strings)) = v { Some(strings.as_slice()) } else { None }
+            if let GgufValue::Array(Array::String(strings)) = v { Some(strings.as_slice()) } else { None }
         })
     }
 
@@ -324,13 +324,17 @@ impl Metadata {
     /// # Errors
     /// As [`Metadata::str`].
     pub fn i32s(&self, key: &str) -> Result<&[i32]> {
-        self.of(key, "an array of I32", |v| if let Value::Array(Array::I32(n)) = v { Some(n.as_slice()) } else { None })
+        self.of(
+            key,
+            "an array of I32",
+            |v| if let GgufValue::Array(Array::I32(n)) = v { Some(n.as_slice()) } else { None },
+        )
     }
 
     fn alignment(&self, path: &Path) -> Result<usize> {
         match self.get(ALIGNMENT) {
             None => Ok(32),
-            Some(Value::U32(n)) if n.is_power_of_two() => Ok(*n as usize),
+            Some(GgufValue::U32(n)) if n.is_power_of_two() => Ok(*n as usize),
             Some(other) => {
                 Err(bad(path, format!("the key `{ALIGNMENT}` should be a power of two (U32) and is {other:?}")))
             }
@@ -371,7 +375,7 @@ pub fn open(path: &Path) -> Result<(Metadata, Store)> {
     let mut metadata = Metadata { path: path.into(), entries: BTreeMap::new() };
     for n in 0..n_keys {
         let key: String = from.get(&format!("key {n}"))?;
-        let value = Value::read(&mut from, &format!("the key `{key}`"))?;
+        let value = GgufValue::read(&mut from, &format!("the key `{key}`"))?;
         if metadata.entries.contains_key(&key) {
             return Err(bad(path, format!("it has the key `{key}` twice")));
         }
@@ -459,7 +463,7 @@ fn settle(path: &Path, tensors: &mut [Place], start: usize, map: &[u8], alignmen
 ///
 /// # Errors
 /// If a name, type or value has no place in such a file, or the file system says so; the old file is then still there.
-pub fn write(path: &Path, metadata: &Metadata, tensors: Vec<Out>) -> Result<()> {
+pub fn write(path: &Path, metadata: &Metadata, tensors: Vec<OutputTensor>) -> Result<()> {
     let alignment = metadata.alignment(path)?;
     let mut head = MAGIC.to_vec();
     3u32.write(&mut head);
@@ -472,7 +476,7 @@ pub fn write(path: &Path, metadata: &Metadata, tensors: Vec<Out>) -> Result<()> 
     let sizes = sizes(path, &tensors)?;
     let mut offset = 0u64;
     for (tensor, size) in tensors.iter().zip(&sizes) {
-        let Out { name, shape, dtype, .. } = tensor;
+        let OutputTensor { name, shape, dtype, .. } = tensor;
         if name.len() > LONGEST_NAME || shape.len() > MOST_AXES {
             let what =
                 format!("`{name}` {shape:?}: ggml has names of {LONGEST_NAME} bytes and {MOST_AXES} axes at most");

@@ -16,7 +16,7 @@ pub mod trace;
 
 pub use adapter::Adapter;
 use dialect::huggingface::{self, Family};
-use dialect::{Link, Names, Turn};
+use dialect::{Layout, Link, Names};
 use limpid_base::files;
 use limpid_core::backend::{self, Backend, BackendError};
 use limpid_core::config::{Config, ConfigError, axis};
@@ -27,7 +27,7 @@ use std::borrow::Cow;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use store::{Dtype, Facts, Out, Store, bad};
+use store::{Dtype, Facts, OutputTensor, Store, bad};
 
 /// The file in a model's folder that says how conversations are written for it, in Jinja, as transformers reads it.
 pub const CHAT_TEMPLATE: &str = "chat_template.jinja";
@@ -110,7 +110,7 @@ pub enum CheckpointError {
     },
     /// A tokenizer that cannot be read.
     #[error(transparent)]
-    Tokenizer(#[from] limpid_tokenizer::Error),
+    Tokenizer(#[from] limpid_tokenizer::TokenizerError),
     /// A tokenizer with more ids than the model has rows.
     #[error(
         "{}: the tokenizer `{name}` has {tokens} tokens, the model's vocab_size is {vocab_size}: \
@@ -208,7 +208,7 @@ pub fn replace(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> Resu
 /// # Errors
 /// As [`replace`].
 pub fn write_text(path: &Path, text: &str) -> Result<()> {
-    replace(path, |path| files::Out::create(path)?.write_all(text.as_bytes()))
+    replace(path, |path| files::OutputFile::create(path)?.write_all(text.as_bytes()))
 }
 
 /// A parameter as it will be stored under limpid's own name.
@@ -217,8 +217,8 @@ fn own<'a>(
     prefix: &str,
     dtype: &Dtype,
     values: impl Fn() -> backend::Result<Vec<f32>> + 'a,
-) -> Out<'a> {
-    Out {
+) -> OutputTensor<'a> {
+    OutputTensor {
         name: format!("{prefix}{}", param.name),
         dtype: dtype.clone(),
         shape: param.shape(),
@@ -237,7 +237,7 @@ fn place(param: &Param, space: Space) -> Slot {
 }
 
 /// A tensor of the given memory, parameter by parameter, with a prefix to its name.
-fn stored<'a>(model: &'a Model, backend: &'a dyn Backend, space: Space, prefix: &str) -> Vec<Out<'a>> {
+fn stored<'a>(model: &'a Model, backend: &'a dyn Backend, space: Space, prefix: &str) -> Vec<OutputTensor<'a>> {
     let one = |param: &'a Param| own(param, prefix, &Dtype::F32, move || backend.read(place(param, space)));
     kept(model, space).map(one).collect()
 }
@@ -314,7 +314,7 @@ pub fn save_state(
 /// Our own names of some parameters, with a prefix for the tensors of another memory.
 fn own_links<'a>(model: &'a Model, prefix: &str, params: impl Iterator<Item = &'a Param>) -> Vec<Link> {
     let mut links = dialect::Links::new(model);
-    params.for_each(|p| links.whole(format!("{prefix}{}", p.name), &p.name, Turn::Same));
+    params.for_each(|p| links.whole(format!("{prefix}{}", p.name), &p.name, Layout::Same));
     links.done()
 }
 
@@ -673,7 +673,7 @@ fn copies_agree(family: Family, config: &Config, store: &Store, names: &Names, l
 }
 
 /// A model to be written: what it is, and the values of its parameters by our names.
-pub struct Source<'a> {
+pub struct ModelData<'a> {
     /// Which transformer.
     pub config: &'a Config,
     /// Its tokenizer.
@@ -718,8 +718,8 @@ pub fn is_part(name: &str) -> bool {
     NAMES.contains(&name) || name.starts_with("model-") && name.ends_with(".safetensors")
 }
 
-/// What is in the folder `path` and is no part of a model, by name.
-fn foreign(path: &Path) -> Result<Vec<String>> {
+/// The names of what is in the folder `path` and is no part of a model.
+fn other_files(path: &Path) -> Result<Vec<String>> {
     let mut names = vec![];
     for entry in at(path, fs::read_dir(path))? {
         let entry = at(path, entry)?;
@@ -738,7 +738,7 @@ fn foreign(path: &Path) -> Result<Vec<String>> {
 /// # Errors
 /// If the format cannot express the model or its tokenizer, saying what it lacks; if `path` is something else that would be
 /// lost; or the file system says so. What was there is then as it was.
-pub fn save(path: &Path, format: Format, dtype: &Dtype, source: &Source) -> Result<()> {
+pub fn save(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> Result<()> {
     if fs::symlink_metadata(path).is_ok() && !path.exists() {
         return Err(bad(path, "it is a link to what is not there: give the place itself"));
     }
@@ -754,7 +754,7 @@ pub fn save(path: &Path, format: Format, dtype: &Dtype, source: &Source) -> Resu
         return put(path, format, dtype, source);
     }
     if path.is_dir()
-        && let names = foreign(path)?
+        && let names = other_files(path)?
         && !names.is_empty()
     {
         let more = if names.len() > 3 { format!(" and {} more", names.len() - 3) } else { String::new() };
@@ -772,7 +772,7 @@ pub fn save(path: &Path, format: Format, dtype: &Dtype, source: &Source) -> Resu
 }
 
 /// Writes what [`save`] has found room for, file by file.
-fn put(path: &Path, format: Format, dtype: &Dtype, source: &Source) -> Result<()> {
+fn put(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> Result<()> {
     let config_error = |source| CheckpointError::Config { path: path.into(), source };
     if *dtype == Dtype::Q8_0 && format != Format::Gguf {
         return Err(bad(path, "only GGUF has Q8_0: choose F32, F16 or BF16"));
@@ -794,9 +794,9 @@ fn put(path: &Path, format: Format, dtype: &Dtype, source: &Source) -> Result<()
                 let (name, shape) = (name(&link), link.shape(&param));
                 let dtype = dtype(&name, &shape);
                 let values = &values;
-                Out { name, dtype, shape, values: Box::new(move || Ok(link.theirs(&param, &values(&param)))) }
+                OutputTensor { name, dtype, shape, values: Box::new(move || Ok(link.theirs(&param, &values(&param)))) }
             })
-            .collect::<Vec<Out>>()
+            .collect::<Vec<OutputTensor>>()
     };
     match format {
         Format::Limpid => {
@@ -825,14 +825,19 @@ fn put(path: &Path, format: Format, dtype: &Dtype, source: &Source) -> Result<()
             if let Some(template) = source.chat_template {
                 metadata.set(dialect::gguf::CHAT_TEMPLATE, template.to_string());
             }
-            metadata.set("general.file_type", gguf::Value::U32(dialect::gguf::file_type(dtype)));
+            metadata.set("general.file_type", gguf::GgufValue::U32(dialect::gguf::file_type(dtype)));
             let model = dialect::outline(&config).map_err(config_error)?;
             let stored_as = |name: &str, shape: &[usize]| dialect::gguf::stored_as(name, shape, dtype);
             let mut tensors = outs(&model, dialect::gguf::links(&model), &|l| l.name.clone(), &stored_as);
             if config.rotary_scaling.factor != 1.0 && config.rotary_scaling.context > 0 {
                 let factors = dialect::gguf::factors(config.rotary_scaling, config.rotary_base, config.d_head());
                 let (name, shape) = (dialect::gguf::ROPE_FREQS.into(), vec![factors.len()]);
-                tensors.push(Out { name, dtype: Dtype::F32, shape, values: Box::new(move || Ok(factors.clone())) });
+                tensors.push(OutputTensor {
+                    name,
+                    dtype: Dtype::F32,
+                    shape,
+                    values: Box::new(move || Ok(factors.clone())),
+                });
             }
             gguf::write(path, &metadata, tensors)?;
         }
@@ -873,7 +878,7 @@ fn put(path: &Path, format: Format, dtype: &Dtype, source: &Source) -> Result<()
     Ok(())
 }
 
-fn write_template(folder: &Path, source: &Source) -> Result<()> {
+fn write_template(folder: &Path, source: &ModelData) -> Result<()> {
     source.chat_template.map_or(Ok(()), |template| write_text(&folder.join(CHAT_TEMPLATE), template))
 }
 

@@ -3,7 +3,7 @@
 //! llm.c's tests: a batch, its logits and loss, and all gradients. Matrices are stored (out, in), as ours are. Shards of
 //! tokens are `data::Shard`'s.
 
-use super::store::{Dtype, Facts, Out, Place, Store, bad, replace, sizes, view};
+use super::store::{Dtype, Facts, OutputTensor, Place, Store, bad, replace, sizes, view};
 use super::{Result, at};
 use limpid_base::files::Map;
 use std::io::Write;
@@ -184,9 +184,9 @@ pub fn write(path: &Path, header: &Header, values: &dyn Fn(&str) -> Vec<f32>) ->
     let head = first(MODEL, version, &numbers);
     let out = |(name, shape): (String, Vec<usize>)| {
         let own = name.clone();
-        Out { name, dtype: header.dtype.clone(), shape, values: Box::new(move || Ok(values(&own))) }
+        OutputTensor { name, dtype: header.dtype.clone(), shape, values: Box::new(move || Ok(values(&own))) }
     };
-    let tensors: Vec<Out> = header.tensors().into_iter().map(out).collect();
+    let tensors: Vec<OutputTensor> = header.tensors().into_iter().map(out).collect();
     sizes(path, &tensors)?;
     replace(path, |file| {
         file.write_all(&head)?;
@@ -203,7 +203,7 @@ fn first(magic: i32, version: i32, numbers: &[usize]) -> Vec<u8> {
 }
 
 /// What one step of PyTorch gave.
-pub struct State {
+pub struct DebugState {
     /// Sequences.
     pub batch_size: usize,
     /// Tokens of each.
@@ -222,7 +222,7 @@ pub struct State {
 ///
 /// # Errors
 /// If it cannot be read, is none, or is longer or shorter than the headers say.
-pub fn open_state(path: &Path, model: &Header) -> Result<State> {
+pub fn open_state(path: &Path, model: &Header) -> Result<DebugState> {
     model.check(path)?;
     let map = at(path, Map::open(path))?;
     let n = header(path, &map, STATE, &[2])?;
@@ -242,7 +242,7 @@ pub fn open_state(path: &Path, model: &Header) -> Result<State> {
         file: 0,
         bytes: logits..loss,
     });
-    Ok(State {
+    Ok(DebugState {
         batch_size,
         context,
         inputs: ids(START),

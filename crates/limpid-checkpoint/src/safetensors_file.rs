@@ -2,7 +2,7 @@
 //! `model.safetensors.index.json`, which says in which of several such files a tensor is. A Python pickle in its place
 //! is recognised and never read, because reading one runs the code in it. Read `gguf` next.
 
-use super::store::{Dtype, Facts, Out, Place, Store, bad, replace, sizes};
+use super::store::{Dtype, Facts, OutputTensor, Place, Store, bad, replace, sizes};
 use super::{CheckpointError, Result, at};
 use limpid_base::files::Map;
 use safetensors::tensor::{Dtype as Kind, Metadata, TensorInfo};
@@ -163,7 +163,7 @@ pub fn open_sharded(folder: &Path, index: &Path) -> Result<Store> {
 ///
 /// # Errors
 /// If a type or value has no place in such a file, or the file system says so; the old file is then still there.
-pub fn write(path: &Path, tensors: Vec<Out>, facts: Facts) -> Result<()> {
+pub fn write(path: &Path, tensors: Vec<OutputTensor>, facts: Facts) -> Result<()> {
     put(path, tensors, facts).map(drop)
 }
 
@@ -171,12 +171,12 @@ pub fn write(path: &Path, tensors: Vec<Out>, facts: Facts) -> Result<()> {
 ///
 /// # Errors
 /// As [`write()`].
-pub fn write_summed(path: &Path, tensors: Vec<Out>, mut facts: Facts) -> Result<String> {
+pub fn write_summed(path: &Path, tensors: Vec<OutputTensor>, mut facts: Facts) -> Result<String> {
     facts.insert("xxh3".into(), "0".repeat(SUM.1));
     put(path, tensors, facts)
 }
 
-fn put(path: &Path, mut tensors: Vec<Out>, facts: Facts) -> Result<String> {
+fn put(path: &Path, mut tensors: Vec<OutputTensor>, facts: Facts) -> Result<String> {
     // wider types first, so that every tensor is aligned; then by name, as the crate does
     tensors.sort_by(|a, b| (a.dtype != Dtype::F32, &a.name).cmp(&(b.dtype != Dtype::F32, &b.name)));
     let (mut infos, mut end) = (vec![], 0);
@@ -239,7 +239,7 @@ impl<W: Write> Write for Summed<'_, W> {
 ///
 /// # Errors
 /// As [`write()`].
-pub fn write_sharded(folder: &Path, tensors: Vec<Out>, facts: Facts, most: usize) -> Result<()> {
+pub fn write_sharded(folder: &Path, tensors: Vec<OutputTensor>, facts: Facts, most: usize) -> Result<()> {
     let bytes = sizes(folder, &tensors)?;
     let (total, mut shards, mut filled) = (bytes.iter().sum::<usize>(), vec![vec![]], 0);
     for (tensor, bytes) in tensors.into_iter().zip(bytes) {

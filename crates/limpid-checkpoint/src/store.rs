@@ -7,7 +7,7 @@ use super::{CheckpointError, Result, at};
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::vec::HalfFloatVecExt;
 use half::{bf16, f16};
-use limpid_base::files::{Map, Out as File};
+use limpid_base::files::{Map, OutputFile as File};
 use limpid_core::backend;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -222,7 +222,7 @@ impl Store {
 }
 
 /// A tensor to be written; its values are made when its turn has come.
-pub struct Out<'a> {
+pub struct OutputTensor<'a> {
     /// Its name in the file.
     pub name: String,
     /// How it is stored.
@@ -233,7 +233,7 @@ pub struct Out<'a> {
     pub values: Box<dyn Fn() -> backend::Result<Vec<f32>> + 'a>,
 }
 
-impl Out<'_> {
+impl OutputTensor<'_> {
     /// Makes and writes the values to `file`, which will be `path`.
     ///
     /// # Panics
@@ -250,13 +250,13 @@ impl Out<'_> {
 ///
 /// # Errors
 /// If two have one name, or one cannot be stored so.
-pub(super) fn sizes(path: &Path, tensors: &[Out]) -> Result<Vec<usize>> {
+pub(super) fn sizes(path: &Path, tensors: &[OutputTensor]) -> Result<Vec<usize>> {
     let mut names: Vec<&str> = tensors.iter().map(|t| t.name.as_str()).collect();
     names.sort_unstable();
     if let Some([name, _]) = names.windows(2).find(|pair| pair[0] == pair[1]) {
         return Err(bad(path, format!("two tensors to be written are called `{name}`")));
     }
-    let size = |t: &Out| {
+    let size = |t: &OutputTensor| {
         t.dtype.bytes(&t.shape).ok_or_else(|| {
             let need = if t.dtype == Dtype::Q8_0 { ": its last axis must be a multiple of 32" } else { "" };
             bad(path, format!("`{}` {:?} cannot be written as {}{need}", t.name, t.shape, t.dtype))

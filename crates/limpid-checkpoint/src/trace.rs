@@ -4,7 +4,7 @@
 //! The same run gives the same bytes, and a file is there whole or not at all.
 
 use crate::{CheckpointError, replace};
-use limpid_base::files::Out;
+use limpid_base::files::OutputFile;
 use limpid_core::trace::{Error, Labelled, Trace};
 use safetensors::tensor::{Dtype, TensorView};
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ pub fn tensors(trace: &Trace, names: &[&str]) -> Result<Vec<Labelled>, Error> {
 pub fn save(path: &Path, tensors: &[Labelled]) -> Result<(), CheckpointError> {
     let [head, body] = encode(tensors).map_err(|what| CheckpointError::Format { path: path.into(), what })?;
     replace(path, |beside| {
-        let mut file = Out::create(beside)?;
+        let mut file = OutputFile::create(beside)?;
         file.write_all(&head)?;
         file.write_all(&body)
     })

@@ -1,4 +1,4 @@
-//! `train --find-rate`: short trainings at several learning rates, and what they end with.
+//! `train --lr-find`: short trainings at several learning rates, and what they end with.
 
 use crate::job::Job;
 use crate::machine::interrupt;
@@ -6,7 +6,7 @@ use crate::options::{Interrupted, MachineOptions};
 use crate::show;
 use anyhow::{Result, bail};
 use limpid::data::Batches;
-use limpid::train::{Recipe, finder};
+use limpid::train::{Recipe, lr_finder};
 use std::sync::atomic::Ordering;
 
 pub fn run(job: &Job, machine: &MachineOptions, json: bool) -> Result<()> {
@@ -15,8 +15,8 @@ pub fn run(job: &Job, machine: &MachineOptions, json: bool) -> Result<()> {
     let batches = Batches::of_documents(&job.train, batch_size, context, seed, job.objective, documents)?;
     let batches = batches.accumulated(accumulate);
     let asked = interrupt()?;
-    let steps = finder::STEPS.min(job.recipe.steps);
-    let found = finder::find(&mut || job.trainer(machine), &batches, &job.recipe, &mut |rate, step, loss| {
+    let steps = lr_finder::STEPS.min(job.recipe.steps);
+    let found = lr_finder::find(&mut || job.trainer(machine), &batches, &job.recipe, &mut |rate, step, loss| {
         if step == steps && !json {
             show::say(format_args!("learning rate {rate:.1e}: step {step}, loss {loss:.4}"));
         }

@@ -40,9 +40,9 @@ pub struct JobArgs {
     /// Go on from the state kept after step N (--keep) instead of the last
     #[arg(long, value_name = "N", requires = "resume", hide_short_help = true)]
     pub resume_step: Option<u64>,
-    /// Look for a learning rate: short trainings at several, and what they end with. Nothing is written
-    #[arg(long, alias = "find-lr", conflicts_with = "resume", hide_short_help = true)]
-    pub find_rate: bool,
+    /// Run the learning-rate finder: short trainings at several rates, and the loss each ends with. Nothing is written
+    #[arg(long, aliases = ["find-rate", "find-lr"], conflicts_with = "resume", hide_short_help = true)]
+    pub lr_find: bool,
     /// Read settings from a TOML or JSON file
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,

@@ -13,13 +13,13 @@ use limpid::backend::{Backend, Device, Start};
 use limpid::checkpoint::CheckpointError;
 use limpid::config::{Config, ConfigError, Fields, PRESETS, Setting, Settings, Value, parse_axis};
 use limpid::data::source::SourceError;
-use limpid::data::{CorpusError, DataError, Kind};
+use limpid::data::{CorpusError, DataError, TextFormat};
 use limpid::generate::Session;
 use limpid::model::{Lora, Model, Tuning, Use};
 use limpid::nearest::nearest;
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
-use limpid::train::folder::{self, Found};
+use limpid::train::folder::{self, FolderContents};
 use limpid::train::{Recipe, Run, RunOptions, RunSettings, TrainError};
 use std::ffi::{OsStr, OsString};
 use std::marker::PhantomData;
@@ -228,8 +228,8 @@ impl DataOptions {
     }
 
     /// What standard input holds.
-    pub fn stdin(&self) -> Kind {
-        if self.field.is_some() { Kind::JsonLines } else { Kind::Text }
+    pub fn stdin(&self) -> TextFormat {
+        if self.field.is_some() { TextFormat::JsonLines } else { TextFormat::Text }
     }
 }
 
@@ -385,7 +385,7 @@ pub fn mending(error: &anyhow::Error) -> String {
         let data = || cause.downcast_ref().map(DataError::settings);
         let corpus = || cause.downcast_ref().map(|error: &CorpusError| own(error.settings()));
         let checkpoint = || cause.downcast_ref().map(|error: &CheckpointError| error.settings());
-        let tokenizer = || cause.downcast_ref().map(|error: &limpid::tokenizer::Error| own(error.settings()));
+        let tokenizer = || cause.downcast_ref().map(|error: &limpid::tokenizer::TokenizerError| own(error.settings()));
         let source = || cause.downcast_ref().map(SourceError::settings);
         train.or_else(data).or_else(corpus).or_else(source).or_else(checkpoint).or_else(tokenizer)
     };
@@ -631,7 +631,7 @@ fn resumed(resume: Option<OsString>, out: Option<OsString>) -> Result<Option<Pat
 /// The newest run under runs/ that can go on, or that began and was killed before its first save.
 pub fn newest_run() -> Option<PathBuf> {
     let runs = std::fs::read_dir("runs").ok()?.flatten().map(|entry| entry.path());
-    let begun = |path: &PathBuf| path.join("limpid.toml").exists() && folder::look(path) == Found::Begun;
+    let begun = |path: &PathBuf| path.join("limpid.toml").exists() && folder::look(path) == FolderContents::Begun;
     let time = |file: PathBuf| file.metadata().and_then(|m| m.modified()).ok();
     runs.filter(|path| limpid::train::Run::can_resume(path) || begun(path))
         .max_by_key(|path| time(path.join("state/last.safetensors")).max(time(path.join("limpid.toml"))))

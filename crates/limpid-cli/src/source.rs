@@ -3,13 +3,13 @@
 use crate::options::DataOptions;
 use crate::show;
 use anyhow::{Context, Result, anyhow, bail};
-use limpid::data::source::{HELD, Reading, Source, SourceError};
+use limpid::data::source::{HELD, Reading, SourceError, TextSource};
 use std::io::Read as _;
 use std::path::Path;
 
 /// A source with what `--field` and `--skip-bad` say.
-pub fn source(data: &str, reading: &DataOptions, threads: usize) -> Source {
-    let mut source = Source::new(data);
+pub fn source(data: &str, reading: &DataOptions, threads: usize) -> TextSource {
+    let mut source = TextSource::new(data);
     (source.field, source.skip_bad, source.threads) = (reading.field.clone(), reading.skip_bad, threads);
     source
 }

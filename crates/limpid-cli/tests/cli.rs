@@ -742,7 +742,7 @@ fn a_plan_measures_steps() {
 fn a_rate_is_found_and_nothing_is_written() {
     let f = Folder::new("find-rate");
     f.file("rhyme.txt", RHYME.repeat(12));
-    let find = format!("train --data rhyme.txt --tokenizer char {TINY} --find-rate");
+    let find = format!("train --data rhyme.txt --tokenizer char {TINY} --lr-find");
     let found = f.json(&format!("{find} --json"));
     let tried = found["tried"].as_array().unwrap();
     let rates: Vec<f64> = tried.iter().map(|t| t["rate"].as_f64().unwrap()).collect();

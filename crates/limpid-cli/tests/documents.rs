@@ -27,7 +27,7 @@ const LEFT_OUT: [(&str, &str); 3] = [
 /// (tests/presets.rs of the library has it whole).
 fn short(command: &str) -> Vec<(&'static str, &'static str)> {
     let mut settings = vec![];
-    if command.starts_with("limpid train") && !command.contains("--find-rate") {
+    if command.starts_with("limpid train") && !command.contains("--lr-find") {
         settings.push(("LIMPID_STEPS", if command.contains("--resume") { "4" } else { "2" }));
         settings.push(("LIMPID_SAMPLE", "10"));
         // a run may go on for longer than it was begun for only if its rate does not depend on that

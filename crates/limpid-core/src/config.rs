@@ -8,7 +8,7 @@ mod presets;
 mod settings;
 
 pub use presets::{PRESETS, Preset};
-pub use settings::{Field, FieldMut, Fields, Group, Range, Setting, Settings, Value, settings};
+pub use settings::{Field, FieldMut, Fields, Range, Setting, SettingGroup, Settings, Value, settings};
 
 use limpid_base::nearest::nearest;
 use limpid_base::plural::plural;
@@ -443,13 +443,16 @@ settings! {
 }
 
 impl Settings for Config {
-    fn groups() -> &'static [Group] {
+    fn groups() -> &'static [SettingGroup] {
         const DROPOUT: Setting = Setting::of("P").below_one().common();
         const PLACES: &[&str] = &["dropout_embedding", "dropout_attention", "dropout_projection", "dropout_ffn"];
         const BIAS: Setting = Setting::of("BOOL");
         &[
-            Group { setting: Setting { name: "dropout", help: "Dropout in all four places", ..DROPOUT }, sets: PLACES },
-            Group {
+            SettingGroup {
+                setting: Setting { name: "dropout", help: "Dropout in all four places", ..DROPOUT },
+                sets: PLACES,
+            },
+            SettingGroup {
                 setting: Setting {
                     name: "bias",
                     help: "All biases and norm offsets at once (nanoGPT's `bias`)",

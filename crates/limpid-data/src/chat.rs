@@ -64,14 +64,14 @@ pub enum ChatError {
         /// The line, from 1.
         line: usize,
         /// What the tokenizer said.
-        fault: limpid_tokenizer::Error,
+        fault: limpid_tokenizer::TokenizerError,
     },
     /// A message that cannot be put into the template.
     #[error(transparent)]
     Message(#[from] Fault),
     /// A message that a tokenizer cannot write.
     #[error(transparent)]
-    Tokenizer(#[from] limpid_tokenizer::Error),
+    Tokenizer(#[from] limpid_tokenizer::TokenizerError),
     /// Nothing is left.
     #[error("there is no conversation in it ({skipped} bad lines were skipped)")]
     Empty {
@@ -260,7 +260,7 @@ impl Conversation {
 }
 
 /// The ids of text where no other special token than the markers is one.
-fn encode(text: &str, tokenizer: &Tokenizer) -> Result<Vec<u32>, limpid_tokenizer::Error> {
+fn encode(text: &str, tokenizer: &Tokenizer) -> Result<Vec<u32>, limpid_tokenizer::TokenizerError> {
     let known = MARKERS.map(|marker| tokenizer.special(marker).map(|id| (marker, id)));
     let next = |rest: &str| known.iter().flatten().filter_map(|(m, id)| Some((rest.find(m)?, m.len(), *id))).min();
     let (mut ids, mut rest) = (vec![], text);
@@ -360,7 +360,7 @@ fn kind(value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use limpid_tokenizer::{Kind, Order};
+    use limpid_tokenizer::{Order, TokenizerKind};
     use serde_json::json;
 
     const TALK: &str = r#"{"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"},
@@ -413,7 +413,7 @@ mod tests {
         let marked = Message { role: Role::User, content: "<|system|>".into() };
         assert!(matches!(prompt(&[marked], &tokenizer), Err(ChatError::Message(Fault::Marker { message: 1, .. }))));
         // a marker that is a special token ends an answer
-        let own = Tokenizer::train(Kind::Char, "a<|user|>\nassistant", Order::Sorted, &MARKERS).unwrap();
+        let own = Tokenizer::train(TokenizerKind::Char, "a<|user|>\nassistant", Order::Sorted, &MARKERS).unwrap();
         assert_eq!(own.end_of_turn(), own.special(END));
     }
 
@@ -422,7 +422,9 @@ mod tests {
     fn answers_and_their_ends_are_counted() {
         let talk = one(TALK);
         let text = talk.text() + "Ho.<|end|>";
-        for (kind, specials) in [(Kind::Char, &[][..]), (Kind::Char, &MARKERS), (Kind::Word, &MARKERS)] {
+        for (kind, specials) in
+            [(TokenizerKind::Char, &[][..]), (TokenizerKind::Char, &MARKERS), (TokenizerKind::Word, &MARKERS)]
+        {
             let tokenizer = Tokenizer::train(kind, &text, Order::Sorted, specials).unwrap();
             let tokens = tokens(&[talk.clone(), talk.clone()], &tokenizer).unwrap();
             assert_eq!((tokens.documents(), tokens.document(1).end), (2, tokens.len()));
@@ -476,7 +478,8 @@ mod tests {
             assert_eq!(chat.first_skipped.unwrap().to_string(), error);
         }
         assert!(matches!(read("\n[]\n", true), Err(ChatError::Empty { skipped: 1 })));
-        let tokenizer = Tokenizer::train(Kind::Char, "<|user|>\nassistant<|end|>", Order::Sorted, &[]).unwrap();
+        let tokenizer =
+            Tokenizer::train(TokenizerKind::Char, "<|user|>\nassistant<|end|>", Order::Sorted, &[]).unwrap();
         let error =
             tokens(&read("\n\n{\"prompt\": \"Q\", \"completion\": \"\"}", false).unwrap().conversations, &tokenizer);
         assert!(error.unwrap_err().to_string().starts_with("line 3: "));

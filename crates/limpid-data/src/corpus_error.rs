@@ -129,11 +129,11 @@ pub enum CorpusError {
         /// Which.
         place: Place,
         /// Why.
-        source: limpid_tokenizer::Error,
+        source: limpid_tokenizer::TokenizerError,
     },
     /// The tokenizer's file.
     #[error(transparent)]
-    Tokenizer(#[from] limpid_tokenizer::Error),
+    Tokenizer(#[from] limpid_tokenizer::TokenizerError),
     /// A folder that is being prepared already.
     #[error("{}: it is being prepared already: wait for that, or choose another folder", .0.display())]
     Busy(PathBuf),

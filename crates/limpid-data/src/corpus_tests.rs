@@ -1,7 +1,7 @@
 //! Documents in, shards out: every kind of file, every kind of damage, interrupted anywhere, with any number of threads.
 
 use super::*;
-use limpid_tokenizer::{Kind as Learned, Order, Tokenizer};
+use limpid_tokenizer::{Order, Tokenizer, TokenizerKind as Learned};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
@@ -44,7 +44,7 @@ fn zstd(bytes: &[u8]) -> Vec<u8> {
 }
 
 fn documents(name: &str, field: &str, skip: bool) -> (Vec<String>, Vec<String>, DocumentReader) {
-    let mut read = DocumentReader::new(find(&[name.into()], Kind::Text).unwrap(), field, skip);
+    let mut read = DocumentReader::new(find(&[name.into()], TextFormat::Text).unwrap(), field, skip);
     let (mut texts, mut errors, mut within) = (vec![], vec![], false);
     for unit in read.by_ref() {
         match unit {
@@ -142,7 +142,7 @@ fn what_is_bad_is_named_and_the_rest_is_kept() {
     f.file("z.txt", "the last one is still read");
     let (texts, _, read) = documents(&f.name(), "text", true);
     assert_eq!((read.bad, texts.last().unwrap().as_str()), (14, "the last one is still read"));
-    let message = |name: &str| find(&[name.into()], Kind::Text).unwrap_err().to_string();
+    let message = |name: &str| find(&[name.into()], TextFormat::Text).unwrap_err().to_string();
     assert!(message("/nowhere/at all").contains("no such file"));
     assert!(message(&format!("{}/*.csv", f.name())).contains("no such file"));
     fs::create_dir(f.0.join("none")).unwrap();
@@ -279,7 +279,7 @@ fn a_long_text_comes_in_parts_that_change_no_token() {
     let f = Folder::new("long");
     let path = f.file("long.txt", &text);
     let units: Vec<Unit> =
-        DocumentReader::new(find(&[path], Kind::Text).unwrap(), "", false).map(Result::unwrap).collect();
+        DocumentReader::new(find(&[path], TextFormat::Text).unwrap(), "", false).map(Result::unwrap).collect();
     assert!(units.len() >= 3 && units.iter().all(|u| u.text.len() <= UNIT));
     assert!(units.iter().rev().skip(1).all(|u| !u.last) && units.last().unwrap().last);
     assert_eq!(units.iter().map(|u| u.text.as_str()).collect::<String>(), text);
@@ -301,7 +301,7 @@ fn a_long_text_comes_in_parts_that_change_no_token() {
     ] {
         let path = f.file("words.txt", &text);
         let units: Vec<Unit> =
-            DocumentReader::new(find(&[path], Kind::Text).unwrap(), "", false).map(Result::unwrap).collect();
+            DocumentReader::new(find(&[path], TextFormat::Text).unwrap(), "", false).map(Result::unwrap).collect();
         assert!(units.len() > 1 && units.iter().map(|u| u.text.as_str()).collect::<String>() == text);
         for unit in &units[1..] {
             let first = unit.text.chars().next().unwrap();
@@ -328,7 +328,7 @@ fn mixed(f: &Folder) -> (String, Tokenizer) {
 
 fn plan<'a>(input: &str, tokenizer: &'a Tokenizer, threads: usize) -> Plan<'a> {
     Plan {
-        inputs: find(&[input.into()], Kind::Text).unwrap(),
+        inputs: find(&[input.into()], TextFormat::Text).unwrap(),
         field: "text",
         skip_bad: false,
         tokenizer,

@@ -27,7 +27,7 @@ const LOOK: usize = 8 << 10;
 
 /// What a file holds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Kind {
+pub enum TextFormat {
     /// One document.
     Text,
     /// One a line.
@@ -38,16 +38,16 @@ pub enum Kind {
     Parquet,
 }
 
-impl Kind {
+impl TextFormat {
     /// By the end of the name, `.gz` and `.zst` left out.
-    fn of(path: &Path) -> Option<Kind> {
+    fn of(path: &Path) -> Option<TextFormat> {
         let name = path.file_name()?.to_str()?.to_lowercase();
         let name = [".gz", ".zst"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(&name);
         match name.rsplit_once('.')?.1 {
-            "txt" | "md" => Some(Kind::Text),
-            "jsonl" | "ndjson" => Some(Kind::JsonLines),
-            "json" => Some(Kind::Json),
-            "parquet" => Some(Kind::Parquet),
+            "txt" | "md" => Some(TextFormat::Text),
+            "jsonl" | "ndjson" => Some(TextFormat::JsonLines),
+            "json" => Some(TextFormat::Json),
+            "parquet" => Some(TextFormat::Parquet),
             _ => None,
         }
     }
@@ -55,19 +55,19 @@ impl Kind {
     /// What people call it.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Text => "text",
-            Kind::JsonLines => "JSON lines",
-            Kind::Json => "JSON",
-            Kind::Parquet => "parquet",
+            TextFormat::Text => "text",
+            TextFormat::JsonLines => "JSON lines",
+            TextFormat::Json => "JSON",
+            TextFormat::Parquet => "parquet",
         }
     }
 
     fn place(self) -> &'static str {
         match self {
-            Kind::Text => "",
-            Kind::JsonLines => "line",
-            Kind::Json => "item",
-            Kind::Parquet => "row",
+            TextFormat::Text => "",
+            TextFormat::JsonLines => "line",
+            TextFormat::Json => "item",
+            TextFormat::Parquet => "row",
         }
     }
 }
@@ -78,7 +78,7 @@ pub struct Input {
     /// Where; `-` is standard input.
     pub path: PathBuf,
     /// What it holds.
-    pub kind: Kind,
+    pub kind: TextFormat,
     /// Its size; 0 for standard input.
     pub bytes: u64,
 }
@@ -88,7 +88,7 @@ pub struct Input {
 ///
 /// # Errors
 /// If a name stands for nothing.
-pub fn find(names: &[String], stdin: Kind) -> Result<Vec<Input>, CorpusError> {
+pub fn find(names: &[String], stdin: TextFormat) -> Result<Vec<Input>, CorpusError> {
     let mut inputs = vec![];
     for name in names {
         let path = Path::new(name);
@@ -101,13 +101,13 @@ pub fn find(names: &[String], stdin: Kind) -> Result<Vec<Input>, CorpusError> {
                 return Err(CorpusError::EmptyFolder(path.into()));
             }
         } else if path.exists() {
-            inputs.push(input(path, Kind::of(path).unwrap_or(Kind::Text))?);
+            inputs.push(input(path, TextFormat::of(path).unwrap_or(TextFormat::Text))?);
         } else {
             let before = inputs.len();
             for path in matching(name) {
                 match path.is_dir() {
                     true => folder(&path, &mut inputs)?,
-                    false => inputs.push(input(&path, Kind::of(&path).unwrap_or(Kind::Text))?),
+                    false => inputs.push(input(&path, TextFormat::of(&path).unwrap_or(TextFormat::Text))?),
                 }
             }
             if inputs.len() == before {
@@ -123,7 +123,7 @@ pub fn matching(pattern: &str) -> Vec<PathBuf> {
     glob::glob(pattern).map(|found| found.flatten().collect()).unwrap_or_default()
 }
 
-fn input(path: &Path, kind: Kind) -> Result<Input, CorpusError> {
+fn input(path: &Path, kind: TextFormat) -> Result<Input, CorpusError> {
     let about = at(path, path.metadata())?;
     #[cfg(unix)]
     if std::os::unix::fs::FileTypeExt::is_char_device(&about.file_type()) {
@@ -142,7 +142,7 @@ fn folder(path: &Path, to: &mut Vec<Input>) -> Result<(), CorpusError> {
         // a link to a folder is left out: it may lead round in a circle
         if path.is_dir() && !path.is_symlink() {
             folder(&path, to)?;
-        } else if let Some(kind) = Kind::of(&path).filter(|_| path.is_file()) {
+        } else if let Some(kind) = TextFormat::of(&path).filter(|_| path.is_file()) {
             to.push(input(&path, kind)?);
         }
     }
@@ -230,12 +230,14 @@ impl DocumentReader {
         let mut raw = std::mem::take(&mut self.raw);
         let sum = match input.kind {
             // it is not read in its order
-            Kind::Parquet => Some(&input.path).filter(|path| path.is_file()).and_then(|path| file_hash(path).ok()),
+            TextFormat::Parquet => {
+                Some(&input.path).filter(|path| path.is_file()).and_then(|path| file_hash(path).ok())
+            }
             _ if io::copy(&mut raw, &mut io::sink()).is_ok() => Some(hex(raw.lock().hash.digest())),
             _ => None,
         };
         self.sums.push(sum);
-        self.read += if input.kind == Kind::Parquet { input.bytes } else { raw.lock().bytes };
+        self.read += if input.kind == TextFormat::Parquet { input.bytes } else { raw.lock().bytes };
     }
 
     /// Where a unit stands.
@@ -351,13 +353,13 @@ pub fn read_line(source: &mut dyn BufRead, to: &mut Vec<u8>, most: usize) -> io:
     }
 }
 
-type Source = Box<dyn BufRead + Send>;
+type TextSource = Box<dyn BufRead + Send>;
 
 /// An open file.
 enum Reader {
     Text(Text),
     Lines {
-        source: Source,
+        source: TextSource,
         line: u64,
         broken: bool,
     },
@@ -369,20 +371,20 @@ enum Reader {
 impl Reader {
     fn open(input: &Input, field: &str, raw: &Raw) -> Result<Reader, CorpusError> {
         let path = &input.path;
-        if input.kind == Kind::Parquet && !path.is_file() {
+        if input.kind == TextFormat::Parquet && !path.is_file() {
             return Err(bad(path, "parquet is read from regular files only: its end says where things are"));
         }
         raw.lock().source = Some(match path == Path::new("-") {
             true => Box::new(io::stdin()),
             false => Box::new(at(path, std::fs::File::open(path))?),
         });
-        let mut source: Source = Box::new(BufReader::with_capacity(1 << 18, raw.clone()));
+        let mut source: TextSource = Box::new(BufReader::with_capacity(1 << 18, raw.clone()));
         let magic = at(path, source.fill_buf())?;
         if magic.is_empty() && path.extension().is_some_and(|e| e == "gz" || e == "zst") {
             return Err(bad(path, "it is empty, which no packed file is: it was cut short"));
         }
         let packed = [&[0x1f, 0x8b][..], &[0x28, 0xb5, 0x2f, 0xfd]].iter().position(|m| magic.starts_with(m));
-        if let Some(packed) = packed.filter(|_| input.kind == Kind::Parquet) {
+        if let Some(packed) = packed.filter(|_| input.kind == TextFormat::Parquet) {
             let tool = ["gunzip", "unzstd"][packed];
             return Err(bad(
                 path,
@@ -396,7 +398,7 @@ impl Reader {
             Some(_) => source = Box::new(BufReader::with_capacity(1 << 17, Zstd::new(source))),
             None => {}
         }
-        if input.kind == Kind::Parquet {
+        if input.kind == TextFormat::Parquet {
             return rows(input, field);
         }
         let start = look(input, &mut source)?;
@@ -404,8 +406,10 @@ impl Reader {
         let array = start[mark..].iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'[');
         source.consume(mark);
         Ok(match input.kind {
-            Kind::Text => Reader::Text(Text { source, rest: vec![], byte: 0, line: 1, ended: false, begun: false }),
-            Kind::Json if array => Reader::Array(Array { source, state: State::Before, item: 0 }),
+            TextFormat::Text => {
+                Reader::Text(Text { source, rest: vec![], byte: 0, line: 1, ended: false, begun: false })
+            }
+            TextFormat::Json if array => Reader::Array(Array { source, state: State::Before, item: 0 }),
             _ => Reader::Lines { source, line: 0, broken: false },
         })
     }
@@ -481,7 +485,7 @@ impl Input {
 }
 
 /// The first bytes of what should be text.
-fn look<'a>(input: &Input, source: &'a mut Source) -> Result<&'a [u8], CorpusError> {
+fn look<'a>(input: &Input, source: &'a mut TextSource) -> Result<&'a [u8], CorpusError> {
     const KINDS: [(&[u8], &str); 9] = [
         (b"%PDF", "a PDF file"),
         (b"PK\x03\x04", "a ZIP archive (or a document made of one)"),
@@ -585,7 +589,7 @@ impl<'de> Visitor<'de> for Field<'_> {
 
 /// A text file in parts.
 struct Text {
-    source: Source,
+    source: TextSource,
     rest: Vec<u8>,
     byte: u64,
     line: u64,
@@ -658,7 +662,7 @@ fn cut(bytes: &[u8]) -> usize {
 
 /// The items of a JSON array as they stand there.
 struct Array {
-    source: Source,
+    source: TextSource,
     state: State,
     item: u64,
 }
@@ -774,14 +778,14 @@ pub(super) struct Zstd {
 
 impl Zstd {
     /// What `source` unpacks to.
-    pub(super) fn new(source: Source) -> Zstd {
+    pub(super) fn new(source: TextSource) -> Zstd {
         Zstd { state: Frame::Between(source) }
     }
 }
 
 enum Frame {
-    Between(Source),
-    Within(Box<ruzstd::decoding::StreamingDecoder<Source, ruzstd::decoding::FrameDecoder>>),
+    Between(TextSource),
+    Within(Box<ruzstd::decoding::StreamingDecoder<TextSource, ruzstd::decoding::FrameDecoder>>),
     Over,
 }
 

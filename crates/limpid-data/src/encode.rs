@@ -4,7 +4,7 @@
 
 use super::corpus_error::CorpusError;
 use super::documents::{UNIT, Unit};
-use limpid_tokenizer::{Error, Tokenizer};
+use limpid_tokenizer::{Tokenizer, TokenizerError};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Mutex, mpsc};
@@ -28,10 +28,10 @@ pub fn encode<T: Send>(
     wanted: &(dyn Fn(&T) -> bool + Sync),
     tokenizer: &Tokenizer,
     threads: usize,
-    sink: &mut dyn FnMut(Unit, T, Result<Vec<u32>, Error>) -> Result<(), CorpusError>,
+    sink: &mut dyn FnMut(Unit, T, Result<Vec<u32>, TokenizerError>) -> Result<(), CorpusError>,
 ) -> Result<(), CorpusError> {
     type Job<T> = (u64, Vec<(Unit, T)>);
-    type Done<T> = (u64, thread::Result<Vec<(Unit, T, Result<Vec<u32>, Error>)>>);
+    type Done<T> = (u64, thread::Result<Vec<(Unit, T, Result<Vec<u32>, TokenizerError>)>>);
     let (give, take) = mpsc::channel::<Job<T>>();
     let take = Mutex::new(take);
     let (done, results) = mpsc::channel::<Done<T>>();

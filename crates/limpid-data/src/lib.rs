@@ -18,9 +18,9 @@ mod tokens;
 
 pub use boundary::boundary;
 pub use corpus_error::{CorpusError, Place};
-pub use documents::{DocumentReader, Input, Kind, LONGEST, UNIT, Unit, find, matching, read_line, read_text};
+pub use documents::{DocumentReader, Input, LONGEST, TextFormat, UNIT, Unit, find, matching, read_line, read_text};
 pub use encode::encode;
-pub use manifest::{Counts, File, Manifest, Part, Settings, Written};
+pub use manifest::{Counts, File, Manifest, Part, PrepareSettings, Written};
 pub use prepare::{Plan, Progress, prepare};
 pub use shards::Shard;
 pub use tokens::Tokens;

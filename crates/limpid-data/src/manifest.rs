@@ -25,7 +25,7 @@ pub struct Manifest {
     /// Whether everything was prepared.
     pub complete: bool,
     /// How it was asked for.
-    pub settings: Settings,
+    pub settings: PrepareSettings,
     /// The files, in order; their checksums once they have been read.
     pub sources: Vec<File>,
     /// Documents left out because they are empty.
@@ -40,7 +40,7 @@ pub struct Manifest {
 
 /// What decides the shards' bytes, besides the files.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Settings {
+pub struct PrepareSettings {
     /// The tokenizer's name as asked for.
     pub tokenizer: String,
     /// XXH3 (64 bits) of its copy.
@@ -153,10 +153,10 @@ pub(super) fn stream_hash(path: &Path, source: &mut dyn Read) -> Result<String, 
     }
 }
 
-impl Settings {
+impl PrepareSettings {
     /// Of this tokenizer, the rest left to say.
-    pub(super) fn of(tokenizer: &Tokenizer, name: &str) -> Settings {
-        Settings {
+    pub(super) fn of(tokenizer: &Tokenizer, name: &str) -> PrepareSettings {
+        PrepareSettings {
             tokenizer: name.into(),
             tokenizer_xxh3: hex(xxh3_64(tokenizer.to_json().as_bytes())),
             vocab_size: tokenizer.vocab_size(),
@@ -171,7 +171,7 @@ impl Settings {
 }
 
 impl Manifest {
-    pub(super) fn new(settings: Settings, sources: Vec<File>) -> Manifest {
+    pub(super) fn new(settings: PrepareSettings, sources: Vec<File>) -> Manifest {
         let (train, val) = (Part::default(), Part::default());
         Manifest { format: FORMAT.into(), complete: false, settings, sources, empty: 0, bad: 0, train, val }
     }

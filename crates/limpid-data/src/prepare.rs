@@ -8,7 +8,7 @@ use super::corpus_error::{CorpusError, at, bad};
 use super::documents::{DocumentReader, Input, Unit};
 use super::encode::encode;
 use super::manifest::{
-    Counts, File, Manifest, Part, Settings, TOKENIZER, Written, file_hash, hex, shard_name, stream_hash,
+    Counts, File, Manifest, Part, PrepareSettings, TOKENIZER, Written, file_hash, hex, shard_name, stream_hash,
 };
 use super::shards;
 use limpid_base::random;
@@ -75,12 +75,12 @@ pub fn prepare(
     out: &Path,
     tell: &mut dyn FnMut(&Progress) -> bool,
 ) -> Result<(Manifest, Vec<String>), CorpusError> {
-    let settings = Settings {
+    let settings = PrepareSettings {
         field: plan.field.into(),
         skip_bad: plan.skip_bad,
         val_fraction: plan.val_fraction,
         shard_tokens: plan.shard_tokens,
-        ..Settings::of(plan.tokenizer, plan.tokenizer_name)
+        ..PrepareSettings::of(plan.tokenizer, plan.tokenizer_name)
     };
     let source = |i: &Input| File { path: i.path.display().to_string(), bytes: i.bytes, xxh3: None };
     let mut manifest = Manifest::new(settings, plan.inputs.iter().map(source).collect());

@@ -1,12 +1,12 @@
 //! Text by name, as tokens: files and folders of documents, prepared folders, llm.c's shards, conversations, the built-in stories.
 //!
-//! A [`Source`] says what text and how it is to be read; [`Source::read`] gives a [`Corpus`]: ids to learn from and ids to judge by. A
+//! A [`TextSource`] says what text and how it is to be read; [`TextSource::read`] gives a [`Corpus`]: ids to learn from and ids to judge by. A
 //! program reads and splits a text here as the command line does. `documents`, `encode`, `manifest` and `shards` do the work.
 
 use crate::chat::{self, Chat, Conversation};
 use crate::{
-    CorpusError, DataError, DocumentReader, Kind, Manifest, Shard, Tokens, Unit, boundary, encode, find, matching,
-    read_text, stories,
+    CorpusError, DataError, DocumentReader, Manifest, Shard, TextFormat, Tokens, Unit, boundary, encode, find,
+    matching, read_text, stories,
 };
 use limpid_base::plural::plural;
 use limpid_base::{random, units};
@@ -39,7 +39,7 @@ pub enum SourceError {
     Data(#[from] DataError),
     /// The tokenizer, or a text that it has no ids for.
     #[error(transparent)]
-    Tokenizer(#[from] tokenizer::Error),
+    Tokenizer(#[from] tokenizer::TokenizerError),
     /// A conversation that cannot be read.
     #[error(transparent)]
     Chat(#[from] chat::ChatError),
@@ -124,7 +124,7 @@ pub struct About {
     pub name: String,
     /// What was read, if it was more than a text.
     pub read: Option<String>,
-    /// Bytes of text, for validation or (of [`Source::whole`]) all.
+    /// Bytes of text, for validation or (of [`TextSource::whole`]) all.
     pub bytes: u64,
     /// Some of what the tokenizer, which was there before the text, has no token for.
     pub unknown: Vec<String>,
@@ -149,8 +149,8 @@ pub struct Corpus {
 /// A text by name, and how it becomes tokens.
 ///
 /// ```
-/// # use limpid_data::source::Source;
-/// let mut source = Source::of_text("to be or not to be, that is the question. ".repeat(9));
+/// # use limpid_data::source::TextSource;
+/// let mut source = TextSource::of_text("to be or not to be, that is the question. ".repeat(9));
 /// source.tokenizer = Some("char".into());
 /// let corpus = source.read()?;
 /// assert!(corpus.train.len() > 5 * corpus.validation.len());
@@ -158,7 +158,7 @@ pub struct Corpus {
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Source {
+pub struct TextSource {
     /// A file, folder or pattern of text, JSON lines and parquet (also .gz, .zst), a folder of [`prepare`](crate::prepare), llm.c's
     /// .bin, `-` for standard input, `builtin:stories` or `builtin:stories:SIZE`.
     pub name: String,
@@ -181,10 +181,10 @@ pub struct Source {
     text: Option<String>,
 }
 
-impl Source {
+impl TextSource {
     /// A text by name, byte pairs learned from it, a tenth for validation, on one thread.
-    pub fn new(name: impl Into<String>) -> Source {
-        Source {
+    pub fn new(name: impl Into<String>) -> TextSource {
+        TextSource {
             name: name.into(),
             tokenizer: None,
             default_tokenizer: "bpe".into(),
@@ -199,8 +199,8 @@ impl Source {
     }
 
     /// A text in memory, which is one document.
-    pub fn of_text(text: impl Into<String>) -> Source {
-        Source { text: Some(text.into()), ..Source::new("the text") }
+    pub fn of_text(text: impl Into<String>) -> TextSource {
+        TextSource { text: Some(text.into()), ..TextSource::new("the text") }
     }
 
     /// The tokens, split for training.
@@ -235,7 +235,7 @@ impl Source {
     /// prepared folder if it has one.
     ///
     /// # Errors
-    /// As [`Source::read`].
+    /// As [`TextSource::read`].
     pub fn whole(&self, tokenizer: &Tokenizer) -> Result<(Tokens, About)> {
         if let (Some(bytes), None) = (stories_size(&self.name)?, &self.text) {
             let (text, log_probability) = stories::corpus(SEEDS[1], bytes.min(200 << 10));
@@ -247,7 +247,7 @@ impl Source {
             };
             return Ok((Tokens::of(tokenizer.encode(&text)?), about));
         }
-        let all = Source { tokenizer: None, decided: Some(tokenizer.clone()), val_fraction: 0.0, ..self.clone() };
+        let all = TextSource { tokenizer: None, decided: Some(tokenizer.clone()), val_fraction: 0.0, ..self.clone() };
         let found = all.read()?;
         let tokens = if found.validation.is_empty() { found.train } else { found.validation };
         Ok((tokens, found.about))
@@ -458,7 +458,7 @@ pub fn shard_files(data: &str) -> Vec<PathBuf> {
     let is = |path: &Path| path.extension().is_some_and(|e| e == "bin");
     let mut files = match () {
         () if path.is_file() => vec![path.to_path_buf()],
-        () if path.is_dir() && find(&[data.into()], Kind::Text).is_err() => {
+        () if path.is_dir() && find(&[data.into()], TextFormat::Text).is_err() => {
             std::fs::read_dir(path).map(|entries| entries.flatten().map(|e| e.path()).collect()).unwrap_or_default()
         }
         () if data.ends_with(".bin") => matching(data),
@@ -560,7 +560,7 @@ fn tokens(documents: Vec<String>, tokenizer: &Tokenizer, threads: usize) -> Resu
 pub struct Reading {
     /// They.
     pub documents: DocumentReader,
-    files: BTreeMap<Kind, usize>,
+    files: BTreeMap<TextFormat, usize>,
 }
 
 impl Reading {
@@ -570,7 +570,7 @@ impl Reading {
     /// # Errors
     /// If a name stands for nothing.
     pub fn new(names: &[String], field: Option<&str>, skip_bad: bool) -> Result<Reading, CorpusError> {
-        let inputs = find(names, if field.is_some() { Kind::JsonLines } else { Kind::Text })?;
+        let inputs = find(names, if field.is_some() { TextFormat::JsonLines } else { TextFormat::Text })?;
         let mut files = BTreeMap::new();
         inputs.iter().for_each(|input| *files.entry(input.kind).or_default() += 1);
         Ok(Reading { documents: DocumentReader::new(inputs, field.unwrap_or("text"), skip_bad), files })
@@ -578,7 +578,7 @@ impl Reading {
 
     /// What was read, where that is more than a text.
     pub fn said(&self, documents: u64, bytes: u64) -> Option<String> {
-        let plain = documents == 1 && self.files.keys().eq([&Kind::Text]);
+        let plain = documents == 1 && self.files.keys().eq([&TextFormat::Text]);
         (!plain || self.documents.bad + self.documents.empty > 0).then(|| {
             let kinds: Vec<String> = self.files.iter().map(|(kind, n)| format!("{n} {}", kind.name())).collect();
             let (documents, bytes) = (plural(documents, "document"), units::bytes(bytes));
@@ -628,7 +628,7 @@ impl Conversations {
     ///
     /// # Errors
     /// If they do not fit the tokenizer.
-    pub fn corpus(&self, source: &Source) -> Result<Corpus> {
+    pub fn corpus(&self, source: &TextSource) -> Result<Corpus> {
         let text = || vec![self.all.conversations.iter().map(Conversation::text).collect::<String>().into()];
         let tokenizer = source.tokenizer(&text)?;
         let (train, validation) = self.tokens(&tokenizer)?;

@@ -23,7 +23,7 @@ struct Facts {
     split: Split,
     /// Tokens of its .tiktoken file.
     ranks: usize,
-    /// `foreign::hash` of its tokens and merges; a test makes it again.
+    /// `imported::hash` of its tokens and merges; a test makes it again.
     hash: u64,
     /// The bytes of ids, unless one of them is unused.
     bytes: fn(&[u32]) -> Option<Vec<u8>>,
@@ -143,7 +143,7 @@ impl Encoding {
         self.0.ranks
     }
 
-    /// `foreign::hash` of its tokens and merges.
+    /// `imported::hash` of its tokens and merges.
     pub(super) fn hash(self) -> u64 {
         self.0.hash
     }

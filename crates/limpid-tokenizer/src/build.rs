@@ -15,13 +15,13 @@ use tokenizers::{
 };
 
 use super::{
-    Error,
+    TokenizerError,
     engine::{Cut, Cutting, Engine, Expression, Steps, Swap, Whole},
     spec::{Added, Merge, Model, Spec, Vocab, part, shown, steps},
 };
 
 /// Reads one step with the crate's own rules.
-fn step<T: DeserializeOwned>(name: &'static str, value: &Value) -> Result<T, Error> {
+fn step<T: DeserializeOwned>(name: &'static str, value: &Value) -> Result<T, TokenizerError> {
     let long = |text: &str| text.len() > 4096;
     let pattern = &value["pattern"];
     if [&pattern["Regex"], &pattern["String"]].iter().any(|text| text.as_str().is_some_and(long)) {
@@ -37,13 +37,13 @@ const PRE_TOKENIZER: &str = "the pre_tokenizer";
 /// GPT-2's way of cutting, as the crate writes it.
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
-fn expression(name: &'static str, pattern: &str) -> Result<Expression, Error> {
+fn expression(name: &'static str, pattern: &str) -> Result<Expression, TokenizerError> {
     Expression::new(pattern).map_err(|error| part(name, "a regular expression", error.to_string()))
 }
 
 type Changes = Steps<dyn Normalizer + Send + Sync>;
 
-fn normalizer(value: &Value) -> Result<Option<Changes>, Error> {
+fn normalizer(value: &Value) -> Result<Option<Changes>, TokenizerError> {
     let mut growth = 1usize;
     let mut list: Vec<Box<dyn Normalizer + Send + Sync>> = Vec::new();
     for (kind, value) in steps(NORMALIZER, value)? {
@@ -79,9 +79,9 @@ fn normalizer(value: &Value) -> Result<Option<Changes>, Error> {
     Ok((!list.is_empty()).then(|| Steps(list.into())))
 }
 
-fn pre_tokenizer(value: &Value) -> Result<Option<Steps<Cutting>>, Error> {
+fn pre_tokenizer(value: &Value) -> Result<Option<Steps<Cutting>>, TokenizerError> {
     const NAME: &str = PRE_TOKENIZER;
-    let one = |(kind, value): (&str, &Value)| -> Result<Vec<Box<Cutting>>, Error> {
+    let one = |(kind, value): (&str, &Value)| -> Result<Vec<Box<Cutting>>, TokenizerError> {
         Ok(vec![match kind {
             "ByteLevel" => {
                 let bytes = step::<ByteLevel>(NAME, value)?;
@@ -115,17 +115,17 @@ fn pre_tokenizer(value: &Value) -> Result<Option<Steps<Cutting>>, Error> {
         return Err(part(NAME, "bytes made letters once", "several ByteLevel steps"));
     }
     let list: Vec<Box<Cutting>> =
-        all.into_iter().map(one).collect::<Result<Vec<_>, Error>>()?.into_iter().flatten().collect();
+        all.into_iter().map(one).collect::<Result<Vec<_>, TokenizerError>>()?.into_iter().flatten().collect();
     Ok((!list.is_empty()).then(|| Steps(list.into())))
 }
 
 impl Spec {
     /// Builds the crate's tokenizer. `self` has passed [`tokens`](Spec::tokens).
-    pub(super) fn build(self) -> Result<Engine, Error> {
+    pub(super) fn build(self) -> Result<Engine, TokenizerError> {
         contain(|| self.build_unguarded()).unwrap_or_else(|panic| Err(refused(panic.into())))
     }
 
-    fn build_unguarded(self) -> Result<Engine, Error> {
+    fn build_unguarded(self) -> Result<Engine, TokenizerError> {
         if self.version != "1.0" {
             return Err(part("the version", "1.0", self.version));
         }
@@ -157,11 +157,11 @@ impl Spec {
     }
 }
 
-fn refused(error: Box<dyn std::error::Error + Send + Sync>) -> Error {
+fn refused(error: Box<dyn std::error::Error + Send + Sync>) -> TokenizerError {
     part("the tokenizer", "what HuggingFace's crate can run", error.to_string())
 }
 
-fn model(model: Model) -> Result<ModelWrapper, Error> {
+fn model(model: Model) -> Result<ModelWrapper, TokenizerError> {
     let spec = Spec::of(model);
     let kind = spec.kind().to_string();
     let model = spec.model;

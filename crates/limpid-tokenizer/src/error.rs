@@ -9,7 +9,7 @@ use super::NAMES;
 
 /// What a tokenizer refuses, and why.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum TokenizerError {
     /// A name that no tokenizer has.
     #[error("no tokenizer is called {name:?}; {}known names are {}", meant(.nearest), NAMES.join(", "))]
     Name {
@@ -180,24 +180,24 @@ pub enum Error {
         /// The file.
         path: PathBuf,
         /// What is wrong in it.
-        fault: Box<Error>,
+        fault: Box<TokenizerError>,
     },
 }
 
-impl Error {
+impl TokenizerError {
     /// The settings by which it may be mended, each by its name and, where one is known, a value.
     pub fn settings(&self) -> &'static [&'static str] {
         match self {
-            Error::File { fault, .. } => fault.settings(),
-            Error::NoSplit => &["split"],
-            Error::Table(why) if why.contains(crate::table::LEARNED) => &["tokenizer bpe"],
+            TokenizerError::File { fault, .. } => fault.settings(),
+            TokenizerError::NoSplit => &["split"],
+            TokenizerError::Table(why) if why.contains(crate::table::LEARNED) => &["tokenizer bpe"],
             _ => &[],
         }
     }
 
     /// The same, in this file.
-    pub(super) fn at(self, path: &Path) -> Error {
-        Error::File { path: path.into(), fault: self.into() }
+    pub(super) fn at(self, path: &Path) -> TokenizerError {
+        TokenizerError::File { path: path.into(), fault: self.into() }
     }
 }
 

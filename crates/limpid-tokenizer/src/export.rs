@@ -5,13 +5,17 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use super::{
-    Error, Foreign, Split, Tokenizer,
+    ImportedTokenizer, Split, Tokenizer, TokenizerError,
     spec::{Merge, Spec, Vocab},
     table,
 };
 
 /// [`Tokenizer::export`].
-pub(super) fn export(tokenizer: &Tokenizer, dir: &Path, model_max_length: usize) -> Result<Vec<PathBuf>, Error> {
+pub(super) fn export(
+    tokenizer: &Tokenizer,
+    dir: &Path,
+    model_max_length: usize,
+) -> Result<Vec<PathBuf>, TokenizerError> {
     let mut files: Vec<(&str, String)> = Vec::new();
     match tokenizer {
         Tokenizer::Bpe(encoding) => {
@@ -21,8 +25,8 @@ pub(super) fn export(tokenizer: &Tokenizer, dir: &Path, model_max_length: usize)
                 byte_pairs(&spec, &mut files)?;
             }
         }
-        Tokenizer::Foreign(foreign) if other_gpt2(foreign) => {
-            let spec = foreign.spec()?;
+        Tokenizer::Imported(imported) if other_gpt2(imported) => {
+            let spec = imported.spec()?;
             files.push(("tokenizer.json", tokenizer.to_json()));
             byte_pairs(&spec, &mut files)?;
         }
@@ -62,7 +66,7 @@ pub(super) fn export(tokenizer: &Tokenizer, dir: &Path, model_max_length: usize)
 }
 
 /// The full tokenizer.json.
-pub(super) fn json(tokenizer: &Tokenizer) -> Result<String, Error> {
+pub(super) fn json(tokenizer: &Tokenizer) -> Result<String, TokenizerError> {
     match tokenizer {
         Tokenizer::Bpe(encoding) => written(&table::encoding(*encoding)?),
         other => Ok(other.to_json()),
@@ -70,11 +74,11 @@ pub(super) fn json(tokenizer: &Tokenizer) -> Result<String, Error> {
 }
 
 /// Whoever reads vocab.json and merges.txt cuts text as GPT-2 does.
-fn other_gpt2(foreign: &Foreign) -> bool {
-    foreign.pairs().is_some_and(|pairs| pairs.split == Split::Gpt2)
+fn other_gpt2(imported: &ImportedTokenizer) -> bool {
+    imported.pairs().is_some_and(|pairs| pairs.split == Split::Gpt2)
 }
 
-fn byte_pairs(spec: &Spec, files: &mut Vec<(&str, String)>) -> Result<(), Error> {
+fn byte_pairs(spec: &Spec, files: &mut Vec<(&str, String)>) -> Result<(), TokenizerError> {
     if let (Vocab::Ids(pairs), Some(merges)) = (&spec.model.vocab, &spec.model.merges) {
         let lines = merges.iter().map(|Merge(a, b)| format!("{a} {b}\n"));
         files.push(("merges.txt", std::iter::once("#version: 0.2\n".to_string()).chain(lines).collect()));
@@ -83,6 +87,6 @@ fn byte_pairs(spec: &Spec, files: &mut Vec<(&str, String)>) -> Result<(), Error>
     Ok(())
 }
 
-fn written(value: &impl serde::Serialize) -> Result<String, Error> {
-    serde_json::to_string(value).map_err(|error| Error::Json(error.to_string()))
+fn written(value: &impl serde::Serialize) -> Result<String, TokenizerError> {
+    serde_json::to_string(value).map_err(|error| TokenizerError::Json(error.to_string()))
 }

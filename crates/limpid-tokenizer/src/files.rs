@@ -9,8 +9,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    Encoding, Error, Tokenizer,
-    foreign::Foreign,
+    Encoding, Tokenizer, TokenizerError,
+    imported::ImportedTokenizer,
     spec::{Added, Merge, Model, Spec, Vocab, part},
     split::Split,
     table,
@@ -23,22 +23,22 @@ const LARGEST: u64 = 128 << 20;
 /// llm.c's: a header of 256 numbers, of which these are the first two.
 const LLMC: [u32; 2] = [20_240_328, 2];
 
-pub(super) fn read(path: &Path) -> Result<Vec<u8>, Error> {
-    read_small(path, LARGEST).map_err(|fault| Error::Io { path: path.into(), fault })
+pub(super) fn read(path: &Path) -> Result<Vec<u8>, TokenizerError> {
+    read_small(path, LARGEST).map_err(|fault| TokenizerError::Io { path: path.into(), fault })
 }
 
-pub(super) fn text(path: &Path) -> Result<String, Error> {
+pub(super) fn text(path: &Path) -> Result<String, TokenizerError> {
     let bytes = read(path)?;
     String::from_utf8(bytes).map_err(|error| part("the file", "text in UTF-8", error.utf8_error().to_string()).at(path))
 }
 
-pub(super) fn open(dir: &Path) -> Result<Option<Tokenizer>, Error> {
+pub(super) fn open(dir: &Path) -> Result<Option<Tokenizer>, TokenizerError> {
     let [json, vocab, merges, lines, llmc] =
         ["tokenizer.json", "vocab.json", "merges.txt", "vocab.txt", "gpt2_tokenizer.bin"].map(|name| dir.join(name));
     let config = Config::read(dir)?;
-    let mut foreign = if json.exists() {
+    let mut imported = if json.exists() {
         match Tokenizer::load(&json)? {
-            Tokenizer::Foreign(foreign) => foreign,
+            Tokenizer::Imported(imported) => imported,
             other => return Ok(Some(other)),
         }
     } else if vocab.exists() && merges.exists() {
@@ -53,13 +53,13 @@ pub(super) fn open(dir: &Path) -> Result<Option<Tokenizer>, Error> {
     } else {
         return Ok(None);
     };
-    if let Some(foreign) = Arc::get_mut(&mut foreign) {
-        let id = |token: &Option<Value>| foreign.id(named(token.as_ref()?)?);
+    if let Some(imported) = Arc::get_mut(&mut imported) {
+        let id = |token: &Option<Value>| imported.id(named(token.as_ref()?)?);
         let (begin, end) = (id(&config.bos_token), id(&config.eos_token).or(config.eos_id));
-        let end = end.filter(|&id| (id as usize) < foreign.tokens().len());
-        foreign.configure(begin, end, config.add_bos_token);
+        let end = end.filter(|&id| (id as usize) < imported.tokens().len());
+        imported.configure(begin, end, config.add_bos_token);
     }
-    Ok(Some(Tokenizer::Foreign(foreign)))
+    Ok(Some(Tokenizer::Imported(imported)))
 }
 
 /// A token in tokenizer_config.json: its text, or an object that has it.
@@ -83,7 +83,7 @@ struct Config {
 }
 
 impl Config {
-    fn read(dir: &Path) -> Result<Config, Error> {
+    fn read(dir: &Path) -> Result<Config, TokenizerError> {
         let [own, model] = ["tokenizer_config.json", "config.json"].map(|name| dir.join(name));
         let mut config = match own.exists() {
             true => {
@@ -101,10 +101,10 @@ impl Config {
 }
 
 /// vocab.json and merges.txt: GPT-2's letters for bytes, or GPT-1's `</w>` after words.
-fn byte_pairs(pairs: Vec<(String, u64)>, lines: &str, config: &Config) -> Result<Foreign, Error> {
+fn byte_pairs(pairs: Vec<(String, u64)>, lines: &str, config: &Config) -> Result<ImportedTokenizer, TokenizerError> {
     let lines = lines.lines().filter(|line| !line.starts_with("#version") && !line.is_empty());
     let merge = |line: &str| Merge::parse(line).ok_or_else(|| part("a line", "two tokens with a blank between", line));
-    let merges = lines.map(merge).collect::<Result<Vec<_>, Error>>()?;
+    let merges = lines.map(merge).collect::<Result<Vec<_>, TokenizerError>>()?;
     let words = merges.iter().any(|merge| merge.1.ends_with("</w>"));
     let added = |names: &[&str]| -> Vec<Added> {
         let known = pairs.iter().filter(|(token, id)| names.contains(&token.as_str()) && *id <= u32::MAX.into());
@@ -126,7 +126,7 @@ fn byte_pairs(pairs: Vec<(String, u64)>, lines: &str, config: &Config) -> Result
         spec.pre_tokenizer["add_prefix_space"] = json!(true);
     }
     spec.added_tokens = added;
-    Foreign::made(spec)
+    ImportedTokenizer::made(spec)
 }
 
 /// A byte-level model behind GPT-2's splitting.
@@ -146,7 +146,7 @@ fn bert_normalizer(config: &Config) -> Value {
 }
 
 /// BERT's tokenizer of that vocab.txt, with these special tokens.
-pub(super) fn learned_pieces(lines: &str, lowercase: bool, special: &[String]) -> Result<Tokenizer, Error> {
+pub(super) fn learned_pieces(lines: &str, lowercase: bool, special: &[String]) -> Result<Tokenizer, TokenizerError> {
     let config = Config { do_lower_case: Some(lowercase), ..Config::default() };
     let mut spec = word_piece_spec(lines, &config)?;
     spec.added_tokens = (0..).zip(special).map(|(id, token)| Added::new(id, token, true)).collect();
@@ -154,11 +154,11 @@ pub(super) fn learned_pieces(lines: &str, lowercase: bool, special: &[String]) -
 }
 
 /// BERT's vocab.txt: a token a line.
-fn word_pieces(lines: &str, config: &Config) -> Result<Foreign, Error> {
-    Foreign::made(word_piece_spec(lines, config)?)
+fn word_pieces(lines: &str, config: &Config) -> Result<ImportedTokenizer, TokenizerError> {
+    ImportedTokenizer::made(word_piece_spec(lines, config)?)
 }
 
-fn word_piece_spec(lines: &str, config: &Config) -> Result<Spec, Error> {
+fn word_piece_spec(lines: &str, config: &Config) -> Result<Spec, TokenizerError> {
     let pairs: Vec<(String, u64)> = lines.lines().map(String::from).zip(0..).collect();
     let id = |name: &str| pairs.iter().find(|(token, _)| token == name).map(|(_, id)| *id as u32);
     let names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"];
@@ -185,7 +185,7 @@ fn word_piece_spec(lines: &str, config: &Config) -> Result<Spec, Error> {
 }
 
 /// llm.c's file: the bytes of each token, in the order they were merged in.
-pub(super) fn llm_c(bytes: &[u8]) -> Result<Tokenizer, Error> {
+pub(super) fn llm_c(bytes: &[u8]) -> Result<Tokenizer, TokenizerError> {
     let number = |i: usize| bytes.get(4 * i..4 * i + 4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
     let header = [number(0), number(1), number(2), number(255)];
     let [Some(magic), Some(version @ 1..=2), Some(count), Some(_)] = header else {
@@ -229,11 +229,11 @@ pub(super) fn llm_c(bytes: &[u8]) -> Result<Tokenizer, Error> {
     }
     spec.pre_tokenizer = table::pre_tokenizer("gpt-2").unwrap_or_default();
     spec.decoder = table::byte_level(true);
-    Ok(Tokenizer::Foreign(Arc::new(Foreign::made(spec)?)))
+    Ok(Tokenizer::Imported(Arc::new(ImportedTokenizer::made(spec)?)))
 }
 
 /// Each token of a .tiktoken file: its bytes in base64, a blank, its rank.
-pub(super) fn tiktoken(bytes: &[u8], split: Option<Split>, special: &[String]) -> Result<Tokenizer, Error> {
+pub(super) fn tiktoken(bytes: &[u8], split: Option<Split>, special: &[String]) -> Result<Tokenizer, TokenizerError> {
     let text =
         str::from_utf8(bytes).map_err(|error| part("the file", "lines of base64 and ranks", error.to_string()))?;
     let mut tokens: Vec<Option<Vec<u8>>> = Vec::new();
@@ -266,7 +266,7 @@ pub(super) fn tiktoken(bytes: &[u8], split: Option<Split>, special: &[String]) -
     if let Some(encoding) = own.filter(|_| special.is_empty()) {
         return Ok(Tokenizer::Bpe(encoding));
     }
-    let split = split.or(known.map(Encoding::split)).ok_or(Error::NoSplit)?;
+    let split = split.or(known.map(Encoding::split)).ok_or(TokenizerError::NoSplit)?;
     let mut spec = table::ranked(&tokens)?;
     // p50k_base has its end of text where GPT-2 has it, among its tokens.
     let p50k = known.is_some() && own.is_none() && tokens[50_256].is_none() && special.is_empty();
@@ -281,31 +281,32 @@ pub(super) fn tiktoken(bytes: &[u8], split: Option<Split>, special: &[String]) -
 }
 
 /// The tokens of byte-level byte pairs whose ids are in the order of their ranks: bytes and id, special tokens left out.
-fn in_order(tokenizer: &Tokenizer) -> Result<Vec<(Vec<u8>, u32)>, Error> {
+fn in_order(tokenizer: &Tokenizer) -> Result<Vec<(Vec<u8>, u32)>, TokenizerError> {
     let pairs = match tokenizer {
         Tokenizer::Bpe(encoding) => Some(encoding.pairs()),
-        Tokenizer::Foreign(foreign) => foreign.pairs(),
+        Tokenizer::Imported(imported) => imported.pairs(),
         _ => None,
     };
-    let pairs =
-        pairs.ok_or_else(|| Error::Format(format!("it is no byte-level byte pairs, but {}", tokenizer.name())))?;
+    let pairs = pairs
+        .ok_or_else(|| TokenizerError::Format(format!("it is no byte-level byte pairs, but {}", tokenizer.name())))?;
     let mut tokens: Vec<(Vec<u8>, u32)> = pairs.tokens().map(|(token, id)| (token.to_vec(), id)).collect();
     let joined = tokens.iter().filter(|(token, _)| token.len() > 1).map(|(_, id)| *id);
     if !joined.is_sorted() {
-        return Err(Error::Format("its ids are not in the order of its merges".into()));
+        return Err(TokenizerError::Format("its ids are not in the order of its merges".into()));
     }
     tokens.sort_by_key(|(_, id)| *id);
     Ok(tokens)
 }
 
 /// [`Tokenizer::to_tiktoken`].
-pub(super) fn to_tiktoken(tokenizer: &Tokenizer) -> Result<String, Error> {
+pub(super) fn to_tiktoken(tokenizer: &Tokenizer) -> Result<String, TokenizerError> {
     Ok(in_order(tokenizer)?.iter().map(|(token, id)| format!("{} {id}\n", STANDARD.encode(token))).collect())
 }
 
 /// [`Tokenizer::to_llmc`].
-pub(super) fn to_llmc(tokenizer: &Tokenizer) -> Result<Vec<u8>, Error> {
-    let end = tokenizer.end_of_text().ok_or_else(|| Error::Format("it has no token that ends a text".into()))?;
+pub(super) fn to_llmc(tokenizer: &Tokenizer) -> Result<Vec<u8>, TokenizerError> {
+    let end =
+        tokenizer.end_of_text().ok_or_else(|| TokenizerError::Format("it has no token that ends a text".into()))?;
     let mut tokens = in_order(tokenizer)?;
     tokens.extend(tokenizer.specials().into_iter().map(|(text, id)| (text.into(), id)));
     tokens.sort_by_key(|(_, id)| *id);
@@ -314,9 +315,9 @@ pub(super) fn to_llmc(tokenizer: &Tokenizer) -> Result<Vec<u8>, Error> {
     let mut bytes: Vec<u8> = header.iter().flat_map(|number| number.to_le_bytes()).collect();
     for ((token, id), place) in tokens.iter().zip(0..) {
         let size = u8::try_from(token.len()).ok().filter(|_| *id == place);
-        bytes.push(
-            size.ok_or_else(|| Error::Format(format!("token {id} is longer than 255 bytes, or ids are unused")))?,
-        );
+        bytes.push(size.ok_or_else(|| {
+            TokenizerError::Format(format!("token {id} is longer than 255 bytes, or ids are unused"))
+        })?);
         bytes.extend(token);
     }
     Ok(bytes)

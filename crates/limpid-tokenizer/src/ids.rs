@@ -5,20 +5,20 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Error, Tokenizer};
+use super::{Tokenizer, TokenizerError};
 
 /// 0..V-1 to 1..V, as papers count.
-pub fn to_one_based(ids: &[u32]) -> Result<Vec<u32>, Error> {
+pub fn to_one_based(ids: &[u32]) -> Result<Vec<u32>, TokenizerError> {
     let one = |(index, &id): (usize, &u32)| {
-        id.checked_add(1).ok_or(Error::Mapping { id, index, why: "has no successor in 32 bits" })
+        id.checked_add(1).ok_or(TokenizerError::Mapping { id, index, why: "has no successor in 32 bits" })
     };
     ids.iter().enumerate().map(one).collect()
 }
 
 /// 1..V to 0..V-1. An id 0 is an error.
-pub fn from_one_based(ids: &[u32]) -> Result<Vec<u32>, Error> {
+pub fn from_one_based(ids: &[u32]) -> Result<Vec<u32>, TokenizerError> {
     let one = |(index, &id): (usize, &u32)| {
-        id.checked_sub(1).ok_or(Error::Mapping { id, index, why: "cannot be in a list that counts from 1" })
+        id.checked_sub(1).ok_or(TokenizerError::Mapping { id, index, why: "cannot be in a list that counts from 1" })
     };
     ids.iter().enumerate().map(one).collect()
 }
@@ -56,19 +56,19 @@ impl Remap {
     }
 
     /// The tokenizer's ids to 0..n. An id that was not there when the map was made is an error.
-    pub fn dense(&self, ids: &[u32]) -> Result<Vec<u32>, Error> {
+    pub fn dense(&self, ids: &[u32]) -> Result<Vec<u32>, TokenizerError> {
         let one = |(index, &id): (usize, &u32)| match self.used.binary_search(&id) {
             Ok(dense) => Ok(dense as u32),
-            Err(_) => Err(Error::Mapping { id, index, why: "is not among the ids the map was made of" }),
+            Err(_) => Err(TokenizerError::Mapping { id, index, why: "is not among the ids the map was made of" }),
         };
         ids.iter().enumerate().map(one).collect()
     }
 
     /// 0..n back to the tokenizer's ids.
-    pub fn sparse(&self, ids: &[u32]) -> Result<Vec<u32>, Error> {
+    pub fn sparse(&self, ids: &[u32]) -> Result<Vec<u32>, TokenizerError> {
         let one = |(index, &id): (usize, &u32)| {
             let used = self.used.get(id as usize).copied();
-            used.ok_or(Error::Mapping { id, index, why: "is beyond the dense ids of this map" })
+            used.ok_or(TokenizerError::Mapping { id, index, why: "is beyond the dense ids of this map" })
         };
         ids.iter().enumerate().map(one).collect()
     }
@@ -106,7 +106,7 @@ pub struct Statistics {
 }
 
 /// Counts `text` and the `ids` it was encoded to.
-pub fn statistics(tokenizer: &Tokenizer, text: &str, ids: &[u32]) -> Result<Statistics, Error> {
+pub fn statistics(tokenizer: &Tokenizer, text: &str, ids: &[u32]) -> Result<Statistics, TokenizerError> {
     tokenizer.check(ids)?;
     let map = Remap::of(ids);
     let max_id = map.used.last().copied();

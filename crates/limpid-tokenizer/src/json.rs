@@ -2,7 +2,7 @@
 //!
 //! A char or word tokenizer is a `WordLevel` model behind a `Split` whose regular expression says which of the two it is.
 //! An OpenAI encoding is `{"limpid_encoding": NAME}`, since its ranks are in the program. Every other tokenizer.json is
-//! `foreign`'s.
+//! `imported`'s.
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
@@ -13,25 +13,25 @@ use serde::{
 };
 use serde_json::{Value, json};
 
-use super::{Encoding, Error, Kind, Tokenizer, Vocabulary, foreign::Foreign, words};
+use super::{Encoding, Tokenizer, TokenizerError, TokenizerKind, Vocabulary, imported::ImportedTokenizer, words};
 
 /// One Unicode scalar value, a newline too.
 const CHARS: &str = r"[\s\S]";
 
-impl Kind {
+impl TokenizerKind {
     fn pattern(self, newlines: bool) -> String {
         match self {
-            Kind::Char => CHARS.into(),
-            Kind::Word if newlines => words::PATTERN.into(),
-            Kind::Word => words::PATTERN.replace(r"|\n|", "|"),
+            TokenizerKind::Char => CHARS.into(),
+            TokenizerKind::Word if newlines => words::PATTERN.into(),
+            TokenizerKind::Word => words::PATTERN.replace(r"|\n|", "|"),
         }
     }
 
     /// The step that cuts text. For words the pattern describes the pieces, and what lies between them is removed.
     fn pre_tokenizer(self, newlines: bool) -> Value {
         let (behavior, invert) = match self {
-            Kind::Char => ("Isolated", false),
-            Kind::Word => ("Removed", true),
+            TokenizerKind::Char => ("Isolated", false),
+            TokenizerKind::Word => ("Removed", true),
         };
         json!({ "type": "Split", "pattern": { "Regex": self.pattern(newlines) }, "behavior": behavior, "invert": invert })
     }
@@ -70,7 +70,7 @@ pub(super) fn write(tokenizer: &Tokenizer) -> String {
     let vocabulary = match tokenizer {
         Tokenizer::Bpe(encoding) => return json!({ "limpid_encoding": encoding.name() }).to_string() + "\n",
         Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => vocabulary,
-        Tokenizer::Foreign(foreign) => return foreign.source().into(),
+        Tokenizer::Imported(imported) => return imported.source().into(),
     };
     let (kind, tokens) = (vocabulary.kind(), vocabulary.tokens());
     let added = |id: u32| {
@@ -87,7 +87,7 @@ pub(super) fn write(tokenizer: &Tokenizer) -> String {
         normalizer: (),
         pre_tokenizer: kind.pre_tokenizer(vocabulary.newlines()),
         post_processor: (),
-        decoder: if kind == Kind::Char { json!({ "type": "Fuse" }) } else { Value::Null },
+        decoder: if kind == TokenizerKind::Char { json!({ "type": "Fuse" }) } else { Value::Null },
         model: WrittenModel {
             r#type: "WordLevel",
             vocab: tokens,
@@ -153,7 +153,7 @@ impl<'de> Deserialize<'de> for Pairs {
     }
 }
 
-pub(super) fn read(text: String) -> Result<Tokenizer, Error> {
+pub(super) fn read(text: String) -> Result<Tokenizer, TokenizerError> {
     let head: Head = parse(&text)?;
     if let Some(name) = head.limpid_encoding {
         return match Encoding::named(&name) {
@@ -163,31 +163,31 @@ pub(super) fn read(text: String) -> Result<Tokenizer, Error> {
     }
     let Some((kind, newlines)) = kind_of(&head) else {
         if head.model.is_none() {
-            return Err(Error::Unsupported { found: keys(&text)? });
+            return Err(TokenizerError::Unsupported { found: keys(&text)? });
         }
-        return Ok(Tokenizer::Foreign(Arc::new(Foreign::read(text)?)));
+        return Ok(Tokenizer::Imported(Arc::new(ImportedTokenizer::read(text)?)));
     };
     let Ours { added_tokens, model: Model { vocab: Pairs(mut pairs) } } = parse(&text)?;
     let ids: HashMap<String, u64> = pairs.iter().cloned().collect();
     for Added { id, content } in added_tokens {
         match ids.get(&content) {
             None => pairs.push((content, id)),
-            Some(&first) if first != id => return Err(Error::Duplicate { token: content, first, second: id }),
+            Some(&first) if first != id => return Err(TokenizerError::Duplicate { token: content, first, second: id }),
             Some(_) => {}
         }
     }
     if pairs.is_empty() {
-        return Err(Error::Json("its vocabulary is empty".into()));
+        return Err(TokenizerError::Json("its vocabulary is empty".into()));
     }
     Vocabulary::with_newlines(kind, in_order(pairs)?, newlines).map(Tokenizer::learned)
 }
 
-pub(super) fn parse<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Error> {
-    serde_json::from_str(text).map_err(|error| Error::Json(error.to_string()))
+pub(super) fn parse<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, TokenizerError> {
+    serde_json::from_str(text).map_err(|error| TokenizerError::Json(error.to_string()))
 }
 
 /// What a file without a model holds instead.
-fn keys(text: &str) -> Result<String, Error> {
+fn keys(text: &str) -> Result<String, TokenizerError> {
     let all: HashMap<String, IgnoredAny> = parse(text)?;
     let mut keys: Vec<&str> = all.keys().map(String::as_str).collect();
     keys.sort_unstable();
@@ -199,28 +199,28 @@ fn keys(text: &str) -> Result<String, Error> {
 }
 
 /// Whether it is a char or word file of ours, and whether the end of a line is a piece.
-fn kind_of(head: &Head) -> Option<(Kind, bool)> {
+fn kind_of(head: &Head) -> Option<(TokenizerKind, bool)> {
     let wordlevel = head.model.as_ref()?.r#type.as_deref() == Some("WordLevel") && head.normalizer.is_none();
-    let ours = |(kind, newlines): &(Kind, bool)| {
+    let ours = |(kind, newlines): &(TokenizerKind, bool)| {
         wordlevel && head.pre_tokenizer.as_ref() == Some(&kind.pre_tokenizer(*newlines))
     };
-    [(Kind::Char, true), (Kind::Word, true), (Kind::Word, false)].into_iter().find(ours)
+    [(TokenizerKind::Char, true), (TokenizerKind::Word, true), (TokenizerKind::Word, false)].into_iter().find(ours)
 }
 
 /// The tokens by id. The ids must be 0..n, each once; nothing larger than the file is allocated.
-fn in_order(pairs: Vec<(String, u64)>) -> Result<Vec<String>, Error> {
+fn in_order(pairs: Vec<(String, u64)>) -> Result<Vec<String>, TokenizerError> {
     let count = pairs.len();
     let mut tokens: Vec<Option<String>> = vec![None; count];
     let mut ids: HashMap<String, u64> = HashMap::with_capacity(count);
     for (token, id) in pairs {
         if let Some(first) = ids.insert(token.clone(), id) {
-            return Err(Error::Duplicate { token, first, second: id });
+            return Err(TokenizerError::Duplicate { token, first, second: id });
         }
         let Some(place) = usize::try_from(id).ok().and_then(|id| tokens.get_mut(id)) else {
-            return Err(Error::Gap { id, token, count });
+            return Err(TokenizerError::Gap { id, token, count });
         };
         if let Some(first) = place.take() {
-            return Err(Error::Shared { id, first, second: token });
+            return Err(TokenizerError::Shared { id, first, second: token });
         }
         *place = Some(token);
     }
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let text = "Anna said, \"Where is my kite?\"\n\tÉté \\ \u{0} 🙂";
-        for kind in [Kind::Char, Kind::Word] {
+        for kind in [TokenizerKind::Char, TokenizerKind::Word] {
             for special in [&[][..], &["[PAD]", "<UNK>", "[MASK]", "<|endoftext|>"]] {
                 round_trip(&Tokenizer::train(kind, text, Order::Sorted, special).unwrap());
             }
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn the_format_is_that_of_huggingface() {
-        let tokenizer = Tokenizer::train(Kind::Char, "ba", Order::Sorted, &["[PAD]"]).unwrap();
+        let tokenizer = Tokenizer::train(TokenizerKind::Char, "ba", Order::Sorted, &["[PAD]"]).unwrap();
         let value: Value = serde_json::from_str(&tokenizer.to_json()).unwrap();
         let expected = json!({
             "version": "1.0", "truncation": null, "padding": null, "normalizer": null, "post_processor": null,
@@ -275,7 +275,7 @@ mod tests {
 
     /// A char file with this vocabulary and these added tokens.
     fn file(vocab: &str, added: &str) -> String {
-        let step = Kind::Char.pre_tokenizer(true);
+        let step = TokenizerKind::Char.pre_tokenizer(true);
         format!(r#"{{"added_tokens":{added},"pre_tokenizer":{step},"model":{{"type":"WordLevel","vocab":{vocab}}}}}"#)
     }
 
@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn damaged_files_never_panic() {
-        let text = Tokenizer::train(Kind::Word, "a b, c", Order::Sorted, &["[PAD]"]).unwrap().to_json();
+        let text = Tokenizer::train(TokenizerKind::Word, "a b, c", Order::Sorted, &["[PAD]"]).unwrap().to_json();
         let mut random = crate::tests::Random(7);
         for _ in 0..2000 {
             let mut bytes = text.clone().into_bytes();

@@ -15,10 +15,10 @@ use std::{
 use rustc_hash::FxHashMap;
 
 use super::{
-    Error, Kind, Split, Tokenizer, Vocabulary, files,
+    Split, Tokenizer, TokenizerError, TokenizerKind, Vocabulary, byte_letters, files,
     pairs::{parts, share},
     spec::{Added, Merge, Model, Spec, Vocab},
-    spell, table,
+    table,
 };
 
 /// What a learned tokenizer is made of.
@@ -32,7 +32,7 @@ pub enum Learn {
         lowercase: bool,
     },
     /// Characters or words.
-    Plain(Kind),
+    Plain(TokenizerKind),
 }
 
 /// What to learn.
@@ -79,9 +79,9 @@ const ALPHABET: usize = 1000;
 
 impl Learner {
     /// Learns that, if it can be learned.
-    pub fn new(recipe: LearnerOptions) -> Result<Learner, Error> {
+    pub fn new(recipe: LearnerOptions) -> Result<Learner, TokenizerError> {
         for (i, token) in recipe.special.iter().enumerate() {
-            let wrong = |why| Err(Error::Learn(format!("the special token {token:?} {why}")));
+            let wrong = |why| Err(TokenizerError::Learn(format!("the special token {token:?} {why}")));
             if token.is_empty() || token.contains(char::is_whitespace) {
                 return wrong("is empty or has blanks in it");
             }
@@ -92,7 +92,7 @@ impl Learner {
         let (bytes, special) = (if matches!(recipe.learn, Learn::Bpe(_)) { 256 } else { 1 }, recipe.special.len());
         if recipe.vocab_size < bytes + special || recipe.vocab_size > 1 << 24 {
             let of = if bytes == 256 { "256 bytes" } else { "1 token" };
-            return Err(Error::Learn(format!(
+            return Err(TokenizerError::Learn(format!(
                 "a vocabulary of {} is too small or too large: {of} and {special} special tokens are {}, 16777216 the most",
                 recipe.vocab_size,
                 bytes + special
@@ -105,7 +105,7 @@ impl Learner {
     ///
     /// # Errors
     /// If BERT's rules cannot cut one.
-    pub fn add<T: AsRef<str>>(&mut self, texts: &[T], threads: usize) -> Result<(), Error> {
+    pub fn add<T: AsRef<str>>(&mut self, texts: &[T], threads: usize) -> Result<(), TokenizerError> {
         let mut places = vec![];
         for part in texts.iter().flat_map(|text| parts(text.as_ref(), PART, seam)) {
             places.push((self.read, part));
@@ -136,10 +136,10 @@ impl Learner {
     }
 
     /// Makes the tokenizer. `tell` hears how many of how many tokens there are and may say no (`None` is then returned).
-    pub fn finish(self, tell: &mut dyn FnMut(usize, usize) -> bool) -> Result<Option<Tokenizer>, Error> {
+    pub fn finish(self, tell: &mut dyn FnMut(usize, usize) -> bool) -> Result<Option<Tokenizer>, TokenizerError> {
         let LearnerOptions { learn, vocab_size, special, min_frequency, newlines } = self.recipe;
         if self.counts.is_empty() {
-            return Err(Error::Empty("text"));
+            return Err(TokenizerError::Empty("text"));
         }
         let mut seen: Vec<(Box<[u8]>, Seen)> = self.counts.into_iter().collect();
         seen.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
@@ -148,16 +148,16 @@ impl Learner {
         let added = |from: usize| special.iter().zip(from..).map(|(token, id)| Added::new(id as u32, token, true));
         match learn {
             Learn::Plain(kind) => {
-                let newlines = newlines || kind == Kind::Char;
+                let newlines = newlines || kind == TokenizerKind::Char;
                 seen.retain(|(piece, seen)| seen.count >= min_frequency && (newlines || **piece != *b"\n"));
                 seen.sort_by_key(|(_, seen)| (Reverse(seen.count), seen.first));
                 seen.truncate(vocab_size - special.len());
                 match kind {
-                    Kind::Char => seen.sort_unstable_by(|(a, _), (b, _)| a.cmp(b)),
-                    Kind::Word => seen.sort_unstable_by_key(|(_, seen)| seen.first),
+                    TokenizerKind::Char => seen.sort_unstable_by(|(a, _), (b, _)| a.cmp(b)),
+                    TokenizerKind::Word => seen.sort_unstable_by_key(|(_, seen)| seen.first),
                 }
                 if seen.is_empty() {
-                    return Err(Error::Empty(kind.name()));
+                    return Err(TokenizerError::Empty(kind.name()));
                 }
                 let tokens = special.into_iter().chain(seen.iter().map(|(piece, _)| text(piece)));
                 Vocabulary::with_newlines(kind, tokens.collect(), newlines).map(Tokenizer::learned).map(Some)
@@ -165,8 +165,8 @@ impl Learner {
             Learn::Bpe(split) => {
                 // In the order of their letters, which is GPT-2's.
                 let mut bytes: Vec<u8> = (0..=255).collect();
-                bytes.sort_by_key(|byte| spell::spell(&[*byte]));
-                let tokens: Vec<String> = bytes.iter().map(|byte| spell::spell(&[*byte])).collect();
+                bytes.sort_by_key(|byte| byte_letters::letters_of(&[*byte]));
+                let tokens: Vec<String> = bytes.iter().map(|byte| byte_letters::letters_of(&[*byte])).collect();
                 let ids: HashMap<u8, u32> = bytes.into_iter().zip(0..).collect();
                 let words = counts().map(|(piece, count)| (piece.iter().map(|byte| ids[byte]).collect(), count));
                 let most = vocab_size - special.len();
@@ -198,7 +198,7 @@ impl Learner {
                 let mut tokens = special.clone();
                 tokens.extend(letters.into_iter().map(|(_, form)| form).filter(|form| !special.contains(form)));
                 if tokens.len() > vocab_size {
-                    return Err(Error::Learn(format!(
+                    return Err(TokenizerError::Learn(format!(
                         "a vocabulary of {vocab_size} is too small: {} characters and special tokens are in it before any joining",
                         tokens.len()
                     )));
@@ -226,8 +226,8 @@ impl LearnerOptions {
             _ if !special.is_empty() => &[],
             Learn::Bpe(_) => &["<|endoftext|>"],
             Learn::WordPiece { .. } => &["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
-            Learn::Plain(Kind::Word) => &["<UNK>"],
-            Learn::Plain(Kind::Char) => &[],
+            Learn::Plain(TokenizerKind::Word) => &["<UNK>"],
+            Learn::Plain(TokenizerKind::Char) => &[],
         };
         let special = special.iter().cloned().chain(usual.iter().map(|token| token.to_string())).collect();
         let min_frequency = if matches!(learn, Learn::Plain(_)) { 1 } else { 2 };
@@ -235,7 +235,7 @@ impl LearnerOptions {
     }
 
     /// Counts the pieces of a text without special tokens that begins at byte `start` of all texts.
-    fn pieces(&self, text: &str, start: u64, counts: &mut Counts) -> Result<(), Error> {
+    fn pieces(&self, text: &str, start: u64, counts: &mut Counts) -> Result<(), TokenizerError> {
         let mut place = |at: usize, piece: &[u8]| {
             let first = start + at as u64;
             match counts.get_mut(piece) {
@@ -249,7 +249,7 @@ impl LearnerOptions {
             Learn::Plain(kind) => kind.pieces(text).for_each(|(at, piece)| place(at, piece.as_bytes())),
             #[cfg(not(feature = "huggingface"))]
             Learn::WordPiece { .. } => {
-                return Err(Error::Feature { what: "learning word pieces".into(), feature: "huggingface" });
+                return Err(TokenizerError::Feature { what: "learning word pieces".into(), feature: "huggingface" });
             }
             #[cfg(feature = "huggingface")]
             Learn::WordPiece { lowercase } => {
@@ -257,7 +257,7 @@ impl LearnerOptions {
                     NormalizedString, Normalizer, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer,
                     normalizers::BertNormalizer, pre_tokenizers::bert::BertPreTokenizer,
                 };
-                let refused = |error: tokenizers::Error| Error::Learn(error.to_string());
+                let refused = |error: tokenizers::Error| TokenizerError::Learn(error.to_string());
                 for line in text.split_inclusive(['\n', ' ']) {
                     let mut line = NormalizedString::from(line);
                     BertNormalizer::new(true, true, None, lowercase).normalize(&mut line).map_err(refused)?;
@@ -282,14 +282,14 @@ fn suited(bytes: usize) -> usize {
 }
 
 /// The size in `bpe:SIZE`.
-fn size(size: &str) -> Result<usize, Error> {
+fn size(size: &str) -> Result<usize, TokenizerError> {
     let (digits, unit) = match size.to_lowercase().strip_suffix('k') {
         Some(digits) => (digits.to_string(), 1 << 10),
         None => (size.to_string(), 1),
     };
     let found = digits.parse::<usize>().ok().and_then(|n| n.checked_mul(unit));
     found.ok_or_else(|| {
-        Error::Learn(format!("`bpe:{size}`: the size of the vocabulary is a number like bpe:4096 or bpe:8k"))
+        TokenizerError::Learn(format!("`bpe:{size}`: the size of the vocabulary is a number like bpe:4096 or bpe:8k"))
     })
 }
 
@@ -298,7 +298,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// As [`Tokenizer::load`] and [`Tokenizer::named`].
-    pub fn known(name: &str) -> Result<Tokenizer, Error> {
+    pub fn known(name: &str) -> Result<Tokenizer, TokenizerError> {
         if Path::new(name).is_file() { Tokenizer::load(name) } else { Tokenizer::named(name) }
     }
 
@@ -310,7 +310,7 @@ impl Tokenizer {
     /// let texts = || vec!["to be or not to be".into()];
     /// let tokenizer = Tokenizer::for_texts("char", &texts, &[], 1)?;
     /// assert_eq!(tokenizer.decode(&tokenizer.encode("not to be")?)?, "not to be");
-    /// # Ok::<(), limpid_tokenizer::Error>(())
+    /// # Ok::<(), limpid_tokenizer::TokenizerError>(())
     /// ```
     ///
     /// # Errors
@@ -320,14 +320,14 @@ impl Tokenizer {
         texts: &dyn Fn() -> Vec<Cow<'a, str>>,
         special: &[String],
         threads: usize,
-    ) -> Result<Tokenizer, Error> {
+    ) -> Result<Tokenizer, TokenizerError> {
         let asked = match (name, name.strip_prefix("bpe:")) {
             (_, Some(asked)) => Some(size(asked)?),
             _ => None,
         };
         let learn = match name {
-            "char" => Learn::Plain(Kind::Char),
-            "word" => Learn::Plain(Kind::Word),
+            "char" => Learn::Plain(TokenizerKind::Char),
+            "word" => Learn::Plain(TokenizerKind::Word),
             _ if name == "bpe" || asked.is_some() => Learn::Bpe(Split::Gpt2),
             _ => return Tokenizer::known(name),
         };
@@ -354,7 +354,11 @@ impl Marks<'_> {
         Marks(list)
     }
 
-    fn each<'t>(&self, text: &'t str, mut each: impl FnMut(&'t str) -> Result<(), Error>) -> Result<(), Error> {
+    fn each<'t>(
+        &self,
+        text: &'t str,
+        mut each: impl FnMut(&'t str) -> Result<(), TokenizerError>,
+    ) -> Result<(), TokenizerError> {
         let first: Vec<u8> = self.0.iter().map(|token| token.as_bytes()[0]).collect();
         let (mut start, mut at) = (0, 0);
         while let Some(found) = text.as_bytes()[at..].iter().position(|byte| first.contains(byte)) {
@@ -484,7 +488,13 @@ fn join(
 mod tests {
     use super::*;
 
-    fn learned(learn: Learn, size: usize, special: &[&str], text: &str, threads: usize) -> Result<Tokenizer, Error> {
+    fn learned(
+        learn: Learn,
+        size: usize,
+        special: &[&str],
+        text: &str,
+        threads: usize,
+    ) -> Result<Tokenizer, TokenizerError> {
         let special = special.iter().map(|token| token.to_string()).collect();
         let mut learner =
             Learner::new(LearnerOptions { learn, vocab_size: size, special, min_frequency: 1, newlines: true })?;
@@ -503,7 +513,7 @@ mod tests {
     fn threads_and_blocks_change_nothing() {
         let text = text().repeat(8); // several parts
         let kinds = Split::ALL.map(Learn::Bpe).into_iter();
-        let kinds = kinds.chain([Learn::WordPiece { lowercase: true }, Learn::Plain(Kind::Word)]);
+        let kinds = kinds.chain([Learn::WordPiece { lowercase: true }, Learn::Plain(TokenizerKind::Word)]);
         for learn in kinds {
             let special: &[&str] = match learn {
                 Learn::WordPiece { .. } => &["[UNK]", "[CLS]", "[SEP]", "<|end|>"],
@@ -539,7 +549,7 @@ mod tests {
             assert_eq!(own.split(), Some(split));
             std::fs::write(&ranks, own.to_tiktoken().unwrap()).unwrap();
             assert!(
-                matches!(Tokenizer::load(&ranks), Err(Error::File { fault, .. }) if matches!(*fault, Error::NoSplit))
+                matches!(Tokenizer::load(&ranks), Err(TokenizerError::File { fault, .. }) if matches!(*fault, TokenizerError::NoSplit))
             );
             let end = ["<|endoftext|>".to_string()];
             let again = Tokenizer::load_tiktoken(&ranks, Some(split), &end).unwrap();

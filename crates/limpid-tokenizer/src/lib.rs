@@ -6,7 +6,7 @@
 //! name and come with the program.
 //!
 //! Read `vocabulary` for how a learned tokenizer looks things up, `words` for what a word is, `json` for the file; `split`,
-//! `ranks` and `pairs` for byte pairs, `learn` for training; then `foreign` for other programs' tokenizers, and `files`,
+//! `ranks` and `pairs` for byte pairs, `learn` for training; then `imported` for other programs' tokenizers, and `files`,
 //! `table` and `export` for where they come from and go to.
 //!
 //! Features, both on by default: `tiktoken` has the tables of OpenAI's encodings, `huggingface` runs other programs' tokenizers
@@ -15,19 +15,19 @@
 mod bpe;
 #[cfg(feature = "huggingface")]
 mod build;
+mod byte_letters;
 #[cfg(feature = "huggingface")]
 mod engine;
 mod error;
 mod export;
 mod files;
-mod foreign;
 mod ids;
+mod imported;
 mod json;
 mod learn;
 mod pairs;
 mod ranks;
 mod spec;
-mod spell;
 mod split;
 mod stream;
 mod table;
@@ -42,16 +42,16 @@ use std::{
 };
 
 pub use bpe::Encoding;
-pub use error::Error;
-pub use foreign::Foreign;
+pub use error::TokenizerError;
 pub use ids::{Remap, Statistics, from_one_based, statistics, to_one_based};
+pub use imported::ImportedTokenizer;
 pub use learn::{Learn, Learner, LearnerOptions};
 pub use split::Split;
 pub use stream::TextStream;
 pub use table::Table;
-pub use vocabulary::{Kind, Order, Vocabulary};
+pub use vocabulary::{Order, TokenizerKind, Vocabulary};
 
-use foreign::Seam;
+use imported::Seam;
 use limpid_base::{files::replace, nearest::nearest};
 use words::Spacing;
 
@@ -65,7 +65,7 @@ pub const NAMES: [&str; 5] = ["char", "word", "gpt2", "cl100k_base", "o200k_base
 /// | `Char` | one Unicode scalar value | `text` |
 /// | `Word` | a word, a single mark, a newline | `text` if it is spaced as English is, see below |
 /// | `Bpe` | some bytes | `text` |
-/// | `Foreign` | what its files say | `text` if it is byte-level, else what its decoder makes of it |
+/// | `Imported` | what its files say | `text` if it is byte-level, else what its decoder makes of it |
 ///
 /// **Special tokens** such as `[PAD]`, `[MASK]`, `<|endoftext|>` are found in text by [`encode`](Tokenizer::encode) if the
 /// vocabulary has them. In a learned vocabulary every token that is not one character, or one word, is special.
@@ -86,46 +86,46 @@ pub enum Tokenizer {
     /// Byte pairs.
     Bpe(Encoding),
     /// From another program's files.
-    Foreign(Arc<Foreign>),
+    Imported(Arc<ImportedTokenizer>),
 }
 
 impl Tokenizer {
     /// The byte-pair encoding of that name: `gpt2` (or `r50k_base`), `cl100k_base`, `o200k_base`.
-    pub fn named(name: &str) -> Result<Tokenizer, Error> {
+    pub fn named(name: &str) -> Result<Tokenizer, TokenizerError> {
         if let Some(encoding) = Encoding::named(name) {
             return Ok(Tokenizer::Bpe(encoding));
         }
         if bpe::ENCODINGS.contains(&name) {
-            return Err(Error::Feature { what: format!("the tokenizer {name}"), feature: "tiktoken" });
+            return Err(TokenizerError::Feature { what: format!("the tokenizer {name}"), feature: "tiktoken" });
         }
-        Err(match [Kind::Char, Kind::Word].into_iter().find(|kind| kind.name() == name) {
-            Some(kind) => Error::Untrained { name: kind.name() },
-            None => Error::Name { name: name.into(), nearest: nearest(name, NAMES) },
+        Err(match [TokenizerKind::Char, TokenizerKind::Word].into_iter().find(|kind| kind.name() == name) {
+            Some(kind) => TokenizerError::Untrained { name: kind.name() },
+            None => TokenizerError::Name { name: name.into(), nearest: nearest(name, NAMES) },
         })
     }
 
     /// Learns the vocabulary of `text`. The `special` tokens come first, in their order.
-    pub fn train(kind: Kind, text: &str, order: Order, special: &[&str]) -> Result<Tokenizer, Error> {
+    pub fn train(kind: TokenizerKind, text: &str, order: Order, special: &[&str]) -> Result<Tokenizer, TokenizerError> {
         Vocabulary::train(kind, text, order, special).map(Tokenizer::learned)
     }
 
     /// Takes a vocabulary as given: the first token has id 0. A token that is there twice is an error.
-    pub fn from_vocabulary(kind: Kind, tokens: Vec<String>) -> Result<Tokenizer, Error> {
+    pub fn from_vocabulary(kind: TokenizerKind, tokens: Vec<String>) -> Result<Tokenizer, TokenizerError> {
         if tokens.is_empty() {
-            return Err(Error::Empty(kind.name()));
+            return Err(TokenizerError::Empty(kind.name()));
         }
         Vocabulary::new(kind, tokens).map(Tokenizer::learned)
     }
 
     /// From what was put together here.
-    fn made(spec: spec::Spec) -> Result<Tokenizer, Error> {
-        Ok(Tokenizer::Foreign(Arc::new(Foreign::made(spec)?)))
+    fn made(spec: spec::Spec) -> Result<Tokenizer, TokenizerError> {
+        Ok(Tokenizer::Imported(Arc::new(ImportedTokenizer::made(spec)?)))
     }
 
     fn learned(vocabulary: Vocabulary) -> Tokenizer {
         match vocabulary.kind() {
-            Kind::Char => Tokenizer::Char(Arc::new(vocabulary)),
-            Kind::Word => Tokenizer::Word(Arc::new(vocabulary)),
+            TokenizerKind::Char => Tokenizer::Char(Arc::new(vocabulary)),
+            TokenizerKind::Word => Tokenizer::Word(Arc::new(vocabulary)),
         }
     }
 
@@ -136,7 +136,7 @@ impl Tokenizer {
             Tokenizer::Char(_) => "char",
             Tokenizer::Word(_) => "word",
             Tokenizer::Bpe(encoding) => encoding.name(),
-            Tokenizer::Foreign(foreign) => foreign.name(),
+            Tokenizer::Imported(imported) => imported.name(),
         }
     }
 
@@ -145,39 +145,39 @@ impl Tokenizer {
         match self {
             Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => vocabulary.tokens().len(),
             Tokenizer::Bpe(encoding) => encoding.vocab_size(),
-            Tokenizer::Foreign(foreign) => foreign.tokens().len(),
+            Tokenizer::Imported(imported) => imported.tokens().len(),
         }
     }
 
     /// The ids of `text`, special tokens recognised.
-    pub fn encode(&self, text: &str) -> Result<Vec<u32>, Error> {
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
         self.encode_with(text, true, 1)
     }
 
     /// The same ids from several threads, for a long text. Only byte-level byte pairs make use of them.
-    pub fn encode_on(&self, threads: usize, text: &str) -> Result<Vec<u32>, Error> {
+    pub fn encode_on(&self, threads: usize, text: &str) -> Result<Vec<u32>, TokenizerError> {
         self.encode_with(text, true, threads)
     }
 
     /// The ids of `text`, where the text of a special token is text like any other.
-    pub fn encode_ordinary(&self, text: &str) -> Result<Vec<u32>, Error> {
+    pub fn encode_ordinary(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
         self.encode_with(text, false, 1)
     }
 
-    fn encode_with(&self, text: &str, specials: bool, threads: usize) -> Result<Vec<u32>, Error> {
+    fn encode_with(&self, text: &str, specials: bool, threads: usize) -> Result<Vec<u32>, TokenizerError> {
         match self {
             Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => vocabulary.encode(text, specials),
             Tokenizer::Bpe(encoding) => Ok(encoding.encode(text, specials, threads)),
-            Tokenizer::Foreign(foreign) => foreign.encode(text, specials, threads),
+            Tokenizer::Imported(imported) => imported.encode(text, specials, threads),
         }
     }
 
     /// [`encode`](Tokenizer::encode) between what the model of this tokenizer expects round every text: BERT's `[CLS]` and
     /// `[SEP]`, Llama's `<s>`. The same as `encode` where its files say nothing, and for limpid's own.
-    pub fn encode_for_model(&self, text: &str) -> Result<Vec<u32>, Error> {
+    pub fn encode_for_model(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
         let ids = self.encode(text)?;
         Ok(match self {
-            Tokenizer::Foreign(foreign) => [foreign.frame().0, &ids, foreign.frame().1].concat(),
+            Tokenizer::Imported(imported) => [imported.frame().0, &ids, imported.frame().1].concat(),
             _ => ids,
         })
     }
@@ -186,19 +186,19 @@ impl Tokenizer {
     /// [`encode_for_model`](Tokenizer::encode_for_model) puts first.
     pub fn bos(&self) -> Option<u32> {
         match self {
-            Tokenizer::Foreign(foreign) => foreign.frame().0.first().copied(),
+            Tokenizer::Imported(imported) => imported.frame().0.first().copied(),
             _ => None,
         }
     }
 
     /// The text of `ids`. Bytes that are no character become U+FFFD, and so does an id below V that no text has.
-    pub fn decode(&self, ids: &[u32]) -> Result<String, Error> {
+    pub fn decode(&self, ids: &[u32]) -> Result<String, TokenizerError> {
         let bytes = self.decode_bytes(ids)?;
         Ok(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
     }
 
     /// The bytes of `ids`, which for byte pairs need not be whole characters.
-    pub fn decode_bytes(&self, ids: &[u32]) -> Result<Vec<u8>, Error> {
+    pub fn decode_bytes(&self, ids: &[u32]) -> Result<Vec<u8>, TokenizerError> {
         self.check(ids)?;
         Ok(match self {
             Tokenizer::Char(vocabulary) => {
@@ -215,9 +215,9 @@ impl Tokenizer {
                 bytes
             }
             Tokenizer::Bpe(encoding) => encoding.bytes(ids),
-            Tokenizer::Foreign(foreign) => {
+            Tokenizer::Imported(imported) => {
                 let (mut seam, mut bytes) = (Seam::default(), Vec::with_capacity(ids.len() * 4));
-                ids.iter().for_each(|&id| foreign.push(id, &mut seam, &mut bytes));
+                ids.iter().for_each(|&id| imported.push(id, &mut seam, &mut bytes));
                 bytes
             }
         })
@@ -225,19 +225,19 @@ impl Tokenizer {
 
     /// One token to look at: its text as it is, with bytes that are no character written `\xE2`. An id that no text has is
     /// `<unused 100256>`.
-    pub fn piece(&self, id: u32) -> Result<String, Error> {
+    pub fn piece(&self, id: u32) -> Result<String, TokenizerError> {
         Ok(self.pieces(&[id])?.remove(0))
     }
 
     /// [`piece`](Tokenizer::piece) of each id.
-    pub fn pieces(&self, ids: &[u32]) -> Result<Vec<String>, Error> {
+    pub fn pieces(&self, ids: &[u32]) -> Result<Vec<String>, TokenizerError> {
         self.check(ids)?;
         let one = |&id: &u32| match self {
             Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => vocabulary.tokens()[id as usize].clone(),
             Tokenizer::Bpe(encoding) if encoding.unused(id) => format!("<unused {id}>"),
             Tokenizer::Bpe(encoding) => visible(&encoding.bytes(&[id])),
-            Tokenizer::Foreign(foreign) => {
-                foreign.piece(id).map_or_else(|| format!("<unused {id}>"), |bytes| visible(&bytes))
+            Tokenizer::Imported(imported) => {
+                imported.piece(id).map_or_else(|| format!("<unused {id}>"), |bytes| visible(&bytes))
             }
         };
         Ok(ids.iter().map(one).collect())
@@ -255,7 +255,7 @@ impl Tokenizer {
                 vocabulary.specials().into_iter().map(|id| (vocabulary.tokens()[id as usize].as_str(), id)).collect()
             }
             Tokenizer::Bpe(encoding) => encoding.specials().to_vec(),
-            Tokenizer::Foreign(foreign) => foreign.specials(),
+            Tokenizer::Imported(imported) => imported.specials(),
         }
     }
 
@@ -264,7 +264,7 @@ impl Tokenizer {
         match self {
             Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => vocabulary.unknown(),
             Tokenizer::Bpe(_) => None,
-            Tokenizer::Foreign(foreign) => foreign.unknown,
+            Tokenizer::Imported(imported) => imported.unknown,
         }
     }
 
@@ -287,7 +287,7 @@ impl Tokenizer {
     /// `[EOS]`, `<EOS>`, `</s>`, `<eos>`, `<|end_of_text|>` or `<|eot_id|>`.
     pub fn end_of_text(&self) -> Option<u32> {
         const NAMES: [&str; 7] = ["<|endoftext|>", "[EOS]", "<EOS>", "</s>", "<eos>", "<|end_of_text|>", "<|eot_id|>"];
-        let named = if let Tokenizer::Foreign(foreign) = self { foreign.end } else { None };
+        let named = if let Tokenizer::Imported(imported) = self { imported.end } else { None };
         named.or_else(|| NAMES.into_iter().find_map(|name| self.special(name)))
     }
 
@@ -299,8 +299,8 @@ impl Tokenizer {
 
     /// The token that begins one, where files name it: see [`bos`](Tokenizer::bos) for whether it must stand there.
     fn begin_of_text(&self) -> Option<u32> {
-        let Tokenizer::Foreign(foreign) = self else { return None };
-        foreign.begin.or(self.bos())
+        let Tokenizer::Imported(imported) = self else { return None };
+        imported.begin.or(self.bos())
     }
 
     /// The content of a tokenizer.json. HuggingFace's `tokenizers` reads that of `char` and `word` and gives the same ids
@@ -311,18 +311,18 @@ impl Tokenizer {
     }
 
     /// Reads what [`to_json`](Tokenizer::to_json) wrote, or another tokenizer.json of HuggingFace's.
-    pub fn from_json(text: &str) -> Result<Tokenizer, Error> {
+    pub fn from_json(text: &str) -> Result<Tokenizer, TokenizerError> {
         json::read(text.into())
     }
 
     /// Writes a tokenizer.json, whole or not at all.
-    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Error> {
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), TokenizerError> {
         let path = path.as_ref();
         write(path, &self.to_json())
     }
 
     /// Reads a tokenizer.json; or, by their endings, OpenAI's .tiktoken and llm.c's .bin.
-    pub fn load(path: impl AsRef<Path>) -> Result<Tokenizer, Error> {
+    pub fn load(path: impl AsRef<Path>) -> Result<Tokenizer, TokenizerError> {
         let path = path.as_ref();
         match path.extension().and_then(|end| end.to_str()) {
             Some("tiktoken") => return Tokenizer::load_tiktoken(path, None, &[]),
@@ -334,18 +334,18 @@ impl Tokenizer {
 
     /// Reads a .tiktoken file: OpenAI's ranks are known by what they are, others need to be told how text is cut. `special`
     /// tokens have the ids that follow.
-    pub fn load_tiktoken(path: &Path, split: Option<Split>, special: &[String]) -> Result<Tokenizer, Error> {
+    pub fn load_tiktoken(path: &Path, split: Option<Split>, special: &[String]) -> Result<Tokenizer, TokenizerError> {
         files::tiktoken(&files::read(path)?, split, special).map_err(|error| error.at(path))
     }
 
     /// The content of a .tiktoken file: byte-level byte pairs whose ids are in the order of their merges. Special tokens and
     /// the way of cutting have no place in it; [`split`](Tokenizer::split) says the latter.
-    pub fn to_tiktoken(&self) -> Result<String, Error> {
+    pub fn to_tiktoken(&self) -> Result<String, TokenizerError> {
         files::to_tiktoken(self)
     }
 
     /// The content of llm.c's gpt2_tokenizer.bin, version 2.
-    pub fn to_llmc(&self) -> Result<Vec<u8>, Error> {
+    pub fn to_llmc(&self) -> Result<Vec<u8>, TokenizerError> {
         files::to_llmc(self)
     }
 
@@ -353,7 +353,7 @@ impl Tokenizer {
     pub fn split(&self) -> Option<Split> {
         match self {
             Tokenizer::Bpe(encoding) => Some(encoding.split()),
-            Tokenizer::Foreign(foreign) => foreign.pairs().map(|pairs| pairs.split),
+            Tokenizer::Imported(imported) => imported.pairs().map(|pairs| pairs.split),
             _ => None,
         }
     }
@@ -363,38 +363,38 @@ impl Tokenizer {
     /// there is none of them.
     ///
     /// Padding, truncation and dropout that a file asks for are not done: a text has the same ids always, all of them.
-    pub fn open(dir: &Path) -> Result<Option<Tokenizer>, Error> {
+    pub fn open(dir: &Path) -> Result<Option<Tokenizer>, TokenizerError> {
         files::open(dir)
     }
 
     /// Writes files into `dir` that transformers' `AutoTokenizer` reads and gives the same ids with: a full tokenizer.json,
     /// tokenizer_config.json, and for `gpt2` vocab.json and merges.txt. `model_max_length` is the model's context.
-    pub fn export(&self, dir: &Path, model_max_length: usize) -> Result<Vec<PathBuf>, Error> {
+    pub fn export(&self, dir: &Path, model_max_length: usize) -> Result<Vec<PathBuf>, TokenizerError> {
         export::export(self, dir, model_max_length)
     }
 
     /// Writes the tokenizer.json that [`export`](Tokenizer::export) writes: whole, where [`save`](Tokenizer::save) only names
     /// an encoding.
-    pub fn export_json(&self, path: &Path) -> Result<(), Error> {
+    pub fn export_json(&self, path: &Path) -> Result<(), TokenizerError> {
         write(path, &export::json(self)?)
     }
 
     /// What a GGUF file says of it, or why GGUF cannot say it.
-    pub fn table(&self) -> Result<Table, Error> {
+    pub fn table(&self) -> Result<Table, TokenizerError> {
         table::write(self)
     }
 
     /// The tokenizer that a GGUF file describes.
-    pub fn from_table(table: Table) -> Result<Tokenizer, Error> {
+    pub fn from_table(table: Table) -> Result<Tokenizer, TokenizerError> {
         table::read(table)
     }
 
     /// Says which id, if any, is not below V.
-    fn check(&self, ids: &[u32]) -> Result<(), Error> {
+    fn check(&self, ids: &[u32]) -> Result<(), TokenizerError> {
         let vocab_size = self.vocab_size();
         match ids.iter().position(|&id| id as usize >= vocab_size) {
             None => Ok(()),
-            Some(index) => Err(Error::Id { id: ids[index], index, name: self.name().into(), vocab_size }),
+            Some(index) => Err(TokenizerError::Id { id: ids[index], index, name: self.name().into(), vocab_size }),
         }
     }
 }
@@ -416,13 +416,14 @@ fn visible(bytes: &[u8]) -> String {
 }
 
 /// Writes a file, whole or not at all.
-fn write(path: &Path, text: &str) -> Result<(), Error> {
-    replace(path, |beside| std::fs::write(beside, text)).map_err(|fault| Error::Io { path: path.into(), fault })
+fn write(path: &Path, text: &str) -> Result<(), TokenizerError> {
+    replace(path, |beside| std::fs::write(beside, text))
+        .map_err(|fault| TokenizerError::Io { path: path.into(), fault })
 }
 
 #[cfg(test)]
 #[cfg(all(feature = "huggingface", feature = "tiktoken"))]
-mod foreign_tests;
+mod imported_tests;
 #[cfg(test)]
 #[cfg(all(feature = "huggingface", feature = "tiktoken"))]
 mod tests;

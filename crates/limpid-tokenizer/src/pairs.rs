@@ -8,9 +8,9 @@ use std::{
 };
 
 use super::{
+    byte_letters,
     ranks::{Ranks, Scratch},
     spec::{Merge, Spec, Vocab},
-    spell,
     split::Split,
     table,
 };
@@ -63,7 +63,7 @@ impl Pairs {
             tokens.push((token.into(), u32::try_from(ids.remove(token)?).ok()?));
             Some(())
         };
-        (0..=255u8).try_for_each(|byte| take(&spell::spell(&[byte])))?;
+        (0..=255u8).try_for_each(|byte| take(&byte_letters::letters_of(&[byte])))?;
         // A second merge that makes the same token finds it gone.
         listed.iter().try_for_each(|Merge(a, b)| take(&[a.as_str(), b].concat()))?;
         if model.ignore_merges == Some(true) {
@@ -72,11 +72,11 @@ impl Pairs {
             rest.sort();
             tokens.extend(rest.into_iter().map(|(id, token)| (token, id as u32)));
         }
-        let bytes: Vec<_> = tokens.iter().map(|(token, _)| spell::unspell(token)).collect();
+        let bytes: Vec<_> = tokens.iter().map(|(token, _)| byte_letters::bytes_of(token)).collect();
         if bytes.iter().any(Option::is_none) {
             return None;
         }
-        let made = spell::merges(&bytes);
+        let made = byte_letters::merges(&bytes);
         let name = |rank: u32| tokens[rank as usize].0.as_str();
         let listed = listed.iter().map(|Merge(a, b)| Some((a.as_str(), b.as_str())));
         let listed = std::iter::repeat_n(None, 256).chain(listed).chain(std::iter::repeat(None));

@@ -1,7 +1,7 @@
 //! Byte pairs by rank: of all neighbours in a piece of text, the two whose union ranks lowest are joined, and again.
 //!
 //! This is what OpenAI's encodings are, and any byte-level list of merges in which each token has one way to be made (see
-//! `spell`). A piece that is a token needs no joining; others are remembered, since texts repeat themselves.
+//! `byte_letters`). A piece that is a token needs no joining; others are remembered, since texts repeat themselves.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 

@@ -5,7 +5,7 @@
 //! with is looked up first, and its parts are built one by one (`build`). Random choices (dropout), padding and truncation are
 //! left out: a text always gives the same ids, all of them.
 //!
-//! Read `foreign` next.
+//! Read `imported` next.
 
 use std::{collections::HashMap, fmt};
 
@@ -16,7 +16,7 @@ use serde::{
 };
 use serde_json::Value;
 
-use super::Error;
+use super::TokenizerError;
 
 /// A tokenizer.json.
 #[derive(Serialize, Deserialize)]
@@ -173,17 +173,17 @@ impl<'de> Deserialize<'de> for Merge {
 }
 
 /// A part of a tokenizer file that cannot be used.
-pub(super) fn part(part: &str, expected: &'static str, found: impl Into<String>) -> Error {
-    Error::Part { part: part.into(), expected, found: found.into() }
+pub(super) fn part(part: &str, expected: &'static str, found: impl Into<String>) -> TokenizerError {
+    TokenizerError::Part { part: part.into(), expected, found: found.into() }
 }
 
 /// The steps of a normalizer, pre_tokenizer, post_processor or decoder: none, one, or a sequence's.
-pub(super) fn steps<'a>(name: &'static str, value: &'a Value) -> Result<Vec<(&'a str, &'a Value)>, Error> {
+pub(super) fn steps<'a>(name: &'static str, value: &'a Value) -> Result<Vec<(&'a str, &'a Value)>, TokenizerError> {
     let inner = ["normalizers", "pretokenizers", "processors", "decoders"].iter().find_map(|key| value.get(key));
     match (value, value["type"].as_str(), inner.and_then(Value::as_array)) {
         (Value::Null, ..) => Ok(Vec::new()),
         (_, Some("Sequence"), Some(list)) if list.len() <= 32 => {
-            let nested: Result<Vec<_>, Error> = list.iter().map(|step| steps(name, step)).collect();
+            let nested: Result<Vec<_>, TokenizerError> = list.iter().map(|step| steps(name, step)).collect();
             Ok(nested?.concat())
         }
         (_, Some("Sequence"), _) => Err(part(name, "a sequence of at most 32 steps", "another")),
@@ -211,7 +211,7 @@ impl Spec {
     }
 
     /// The tokens by id, those of the model and the added ones; an id between them may have none.
-    pub(super) fn tokens(&self) -> Result<Vec<Option<String>>, Error> {
+    pub(super) fn tokens(&self) -> Result<Vec<Option<String>>, TokenizerError> {
         let (mut pairs, mut ids) = (Vec::new(), HashMap::new());
         match &self.model.vocab {
             Vocab::Ids(list) => pairs.extend(list.iter().map(|(token, id)| (token.as_str(), *id))),
@@ -219,20 +219,20 @@ impl Spec {
         }
         for &(token, id) in &pairs {
             if let Some(first) = ids.insert(token, id) {
-                return Err(Error::Duplicate { token: token.into(), first, second: id });
+                return Err(TokenizerError::Duplicate { token: token.into(), first, second: id });
             }
         }
         for Added { id, content, .. } in &self.added_tokens {
             match ids.insert(content, *id) {
                 None => pairs.push((content, *id)),
                 Some(first) if first != *id => {
-                    return Err(Error::Duplicate { token: content.clone(), first, second: *id });
+                    return Err(TokenizerError::Duplicate { token: content.clone(), first, second: *id });
                 }
                 Some(_) => {}
             }
         }
         if pairs.is_empty() {
-            return Err(Error::Json("its vocabulary is empty".into()));
+            return Err(TokenizerError::Json("its vocabulary is empty".into()));
         }
         let room = 2 * pairs.len() as u64 + 65_536; // some models leave ids unused; none leaves more than it uses
         let mut tokens: Vec<Option<String>> = Vec::new();
@@ -246,7 +246,7 @@ impl Spec {
                 tokens.resize(id + 1, None);
             }
             if let Some(first) = tokens[id].replace(token.into()) {
-                return Err(Error::Shared { id: id as u64, first, second: token.into() });
+                return Err(TokenizerError::Shared { id: id as u64, first, second: token.into() });
             }
         }
         Ok(tokens)

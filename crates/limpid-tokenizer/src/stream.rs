@@ -4,7 +4,7 @@
 //! [`TextStream`] keeps what is not yet whole, so that the pieces it gives are always valid text and, put together, are
 //! exactly what [`Tokenizer::decode`] makes of all ids.
 
-use super::{Error, Tokenizer, foreign::Seam, words::Spacing};
+use super::{Tokenizer, TokenizerError, imported::Seam, words::Spacing};
 
 /// Turns ids into text one at a time, never splitting a character.
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ impl TextStream {
     }
 
     /// A stream that goes on after `ids` (a prompt), whose own text is not given again.
-    pub fn after(tokenizer: &Tokenizer, ids: &[u32]) -> Result<TextStream, Error> {
+    pub fn after(tokenizer: &Tokenizer, ids: &[u32]) -> Result<TextStream, TokenizerError> {
         let mut stream = TextStream::new(tokenizer);
         for &id in ids {
             stream.push(id)?;
@@ -34,11 +34,11 @@ impl TextStream {
     }
 
     /// Takes the next id and gives the text that is now whole, which may be empty.
-    pub fn push(&mut self, id: u32) -> Result<String, Error> {
+    pub fn push(&mut self, id: u32) -> Result<String, TokenizerError> {
         let size = self.tokenizer.vocab_size();
         if id as usize >= size {
             let name = self.tokenizer.name().into();
-            return Err(Error::Id { id, index: self.count, name, vocab_size: size });
+            return Err(TokenizerError::Id { id, index: self.count, name, vocab_size: size });
         }
         self.count += 1;
         Ok(match &self.tokenizer {
@@ -51,8 +51,8 @@ impl TextStream {
                 self.held.extend(encoding.bytes(&[id]));
                 whole(&mut self.held)
             }
-            Tokenizer::Foreign(foreign) => {
-                foreign.push(id, &mut self.seam, &mut self.held);
+            Tokenizer::Imported(imported) => {
+                imported.push(id, &mut self.seam, &mut self.held);
                 whole(&mut self.held)
             }
         })

@@ -9,10 +9,9 @@ use std::{collections::HashMap, sync::Arc};
 use serde_json::{Value, json};
 
 use super::{
-    Encoding, Error, Tokenizer, Vocabulary,
-    foreign::Foreign,
+    Encoding, Tokenizer, TokenizerError, Vocabulary, byte_letters,
+    imported::ImportedTokenizer,
     spec::{Added, Merge, Model, Spec, Vocab, part, shown, steps},
-    spell,
     split::Split,
 };
 
@@ -145,11 +144,12 @@ pub(super) fn splitting(value: &Value) -> Option<&'static str> {
 }
 
 /// A byte-level model of tokens by rank. What cannot be merged is found where it is a whole piece of text, as OpenAI does.
-pub(super) fn ranked(tokens: &[Option<Vec<u8>>]) -> Result<Spec, Error> {
-    let name = |id: u32| spell::spell(tokens[id as usize].as_deref().unwrap_or_default());
-    let pairs = spell::merges(tokens);
+pub(super) fn ranked(tokens: &[Option<Vec<u8>>]) -> Result<Spec, TokenizerError> {
+    let name = |id: u32| byte_letters::letters_of(tokens[id as usize].as_deref().unwrap_or_default());
+    let pairs = byte_letters::merges(tokens);
     let lone = tokens.iter().zip(&pairs).any(|(t, pair)| pair.is_none() && t.as_ref().is_some_and(|t| t.len() > 1));
-    let vocab = tokens.iter().zip(0u64..).filter_map(|(token, id)| Some((spell::spell(token.as_deref()?), id)));
+    let vocab =
+        tokens.iter().zip(0u64..).filter_map(|(token, id)| Some((byte_letters::letters_of(token.as_deref()?), id)));
     Ok(Spec::of(Model {
         r#type: Some("BPE".into()),
         ignore_merges: lone.then_some(true),
@@ -160,7 +160,7 @@ pub(super) fn ranked(tokens: &[Option<Vec<u8>>]) -> Result<Spec, Error> {
 }
 
 /// One of OpenAI's encodings as a tokenizer.json.
-pub(super) fn encoding(encoding: Encoding) -> Result<Spec, Error> {
+pub(super) fn encoding(encoding: Encoding) -> Result<Spec, TokenizerError> {
     let special = |id: u32| encoding.specials().iter().any(|&(_, special)| special == id);
     let ordinary = |id: u32| (!special(id) && !encoding.unused(id)).then(|| encoding.bytes(&[id]));
     let mut spec = ranked(&(0..encoding.vocab_size() as u32).map(ordinary).collect::<Vec<_>>())?;
@@ -177,12 +177,12 @@ pub(super) fn encoding(encoding: Encoding) -> Result<Spec, Error> {
 /// What to do about a tokenizer that a model was trained with and that has no table.
 pub(crate) const LEARNED: &str = "a model trained with the tokenizer bpe has one that can";
 
-fn cannot(why: impl Into<String>) -> Error {
-    Error::Table(why.into())
+fn cannot(why: impl Into<String>) -> TokenizerError {
+    TokenizerError::Table(why.into())
 }
 
 /// [`Tokenizer::table`].
-pub(super) fn write(tokenizer: &Tokenizer) -> Result<Table, Error> {
+pub(super) fn write(tokenizer: &Tokenizer) -> Result<Table, TokenizerError> {
     match tokenizer {
         Tokenizer::Word(_) => Err(cannot(format!(
             "a word tokenizer drops blanks and puts them back by rule, which byte pairs cannot do; {LEARNED}"
@@ -195,14 +195,14 @@ pub(super) fn write(tokenizer: &Tokenizer) -> Result<Table, Error> {
             let table = letters(spec, tokens, end, end)?;
             Ok(table)
         }
-        Tokenizer::Foreign(foreign) => {
-            let spec = foreign.spec()?;
+        Tokenizer::Imported(imported) => {
+            let spec = imported.spec()?;
             if spec.kind() != "BPE" {
                 return Err(cannot(format!("it is a {} model, not byte pairs; {LEARNED}", spec.kind())));
             }
-            let first = foreign.frame().0.first().copied();
-            let (bos, eos) = (first.or(foreign.begin), tokenizer.end_of_text());
-            let tokens = foreign.tokens().to_vec();
+            let first = imported.frame().0.first().copied();
+            let (bos, eos) = (first.or(imported.begin), tokenizer.end_of_text());
+            let tokens = imported.tokens().to_vec();
             let marked = steps("", &spec.normalizer).is_ok_and(|list| list.iter().any(|(_, s)| s["content"] == "▁"));
             let mut table = match marked || spec.pre_tokenizer["type"] == "Metaspace" {
                 true => marks(spec, tokens, bos, eos)?,
@@ -230,7 +230,12 @@ fn kinds(spec: &Spec, tokens: Vec<Option<String>>) -> (Vec<String>, Vec<i32>) {
 
 /// llama.cpp's `gpt-4o` takes combining marks for no letters, where OpenAI's own regular expression does: texts with such
 /// marks have other ids there.
-fn letters(spec: Spec, tokens: Vec<Option<String>>, bos: Option<u32>, eos: Option<u32>) -> Result<Table, Error> {
+fn letters(
+    spec: Spec,
+    tokens: Vec<Option<String>>,
+    bos: Option<u32>,
+    eos: Option<u32>,
+) -> Result<Table, TokenizerError> {
     let mut pre = splitting(&spec.pre_tokenizer).ok_or_else(|| {
         cannot(format!("llama.cpp has no name for its pre_tokenizer, {}", shown(&spec.pre_tokenizer)))
     })?;
@@ -254,14 +259,14 @@ fn letters(spec: Spec, tokens: Vec<Option<String>>, bos: Option<u32>, eos: Optio
     Ok(Table { model: "gpt2", pre: pre.into(), tokens, types, scores, merges, bos, eos, add_bos, add_space_prefix })
 }
 
-fn chars(vocabulary: &Vocabulary, eos: Option<u32>) -> Result<Table, Error> {
+fn chars(vocabulary: &Vocabulary, eos: Option<u32>) -> Result<Table, TokenizerError> {
     let (mut tokens, mut types) = (Vec::new(), Vec::new());
     let specials = vocabulary.specials();
     for (token, id) in vocabulary.tokens().iter().zip(0..) {
         let (name, kind) = match specials.binary_search(&id) {
             Ok(_) if vocabulary.unknown() == Some(id) => (token.clone(), UNKNOWN),
             Ok(_) => (token.clone(), CONTROL),
-            Err(_) if token.is_ascii() => (spell::spell(token.as_bytes()), NORMAL),
+            Err(_) if token.is_ascii() => (byte_letters::letters_of(token.as_bytes()), NORMAL),
             Err(_) => {
                 return Err(cannot(format!(
                     "byte pairs would need an id for each of the {} bytes of its character {token:?}; ASCII alone has one \
@@ -278,7 +283,7 @@ fn chars(vocabulary: &Vocabulary, eos: Option<u32>) -> Result<Table, Error> {
 }
 
 /// A model whose blanks are `▁`: its merges become scores.
-fn marks(spec: Spec, tokens: Vec<Option<String>>, bos: Option<u32>, eos: Option<u32>) -> Result<Table, Error> {
+fn marks(spec: Spec, tokens: Vec<Option<String>>, bos: Option<u32>, eos: Option<u32>) -> Result<Table, TokenizerError> {
     let odd = |value: &Value| cannot(format!("SentencePiece's model has no {}", shown(value)));
     let mut prefix = false;
     for (kind, step) in steps("", &spec.normalizer)? {
@@ -325,7 +330,7 @@ fn byte(token: &str) -> Option<u8> {
 }
 
 /// [`Tokenizer::from_table`].
-pub(super) fn read(table: Table) -> Result<Tokenizer, Error> {
+pub(super) fn read(table: Table) -> Result<Tokenizer, TokenizerError> {
     let size = table.tokens.len();
     let scored = table.scores.as_ref().map_or(size, Vec::len);
     if size == 0 || table.types.len() != size || scored != size {
@@ -387,19 +392,19 @@ pub(super) fn read(table: Table) -> Result<Tokenizer, Error> {
     let tokens = table.tokens.into_iter().zip(&table.types).zip(0..);
     let used = tokens.filter(|((_, kind), id)| **kind != UNUSED || *id == last as u64);
     spec.model.vocab = Vocab::Ids(used.map(|((token, _), id)| (token, id)).collect());
-    let mut foreign = Foreign::made(spec)?;
-    let named = foreign.built_in().map(Tokenizer::Bpe);
+    let mut imported = ImportedTokenizer::made(spec)?;
+    let named = imported.built_in().map(Tokenizer::Bpe);
     if let Some(named) =
         named.filter(|named| !table.add_bos && table.eos.is_none_or(|eos| named.end_of_text() == Some(eos)))
     {
         return Ok(named);
     }
-    foreign.configure(table.bos, table.eos, None);
-    Ok(Tokenizer::Foreign(Arc::new(foreign)))
+    imported.configure(table.bos, table.eos, None);
+    Ok(Tokenizer::Imported(Arc::new(imported)))
 }
 
 /// The merges that scores stand for: every way to put a token together, the best token first, as transformers does.
-fn joined(table: &Table, scores: &[f32]) -> Result<Vec<Merge>, Error> {
+fn joined(table: &Table, scores: &[f32]) -> Result<Vec<Merge>, TokenizerError> {
     let ids: HashMap<&str, usize> = table.tokens.iter().map(String::as_str).zip(0..).collect();
     let mut found: Vec<(f32, &str, &str)> = Vec::new();
     for ((token, &kind), &score) in table.tokens.iter().zip(&table.types).zip(scores) {

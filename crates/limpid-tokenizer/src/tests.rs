@@ -78,7 +78,7 @@ impl Random {
     }
 }
 
-fn learned(kind: Kind, text: &str) -> Tokenizer {
+fn learned(kind: TokenizerKind, text: &str) -> Tokenizer {
     Tokenizer::train(kind, text, Order::Sorted, SPECIAL).unwrap()
 }
 
@@ -97,7 +97,7 @@ fn streamed(tokenizer: &Tokenizer, ids: &[u32]) -> String {
 #[test]
 fn g01_order_of_first_appearance() {
     let corpus = ["cat eat mouse", "dog chase cat", "mouse eat cheese"];
-    let tokenizer = Tokenizer::train(Kind::Word, &corpus.join(" "), Order::FirstAppearance, &[]).unwrap();
+    let tokenizer = Tokenizer::train(TokenizerKind::Word, &corpus.join(" "), Order::FirstAppearance, &[]).unwrap();
     assert_eq!(tokenizer.vocab_size(), 6);
     assert_eq!(tokenizer.pieces(&[0, 1, 2, 3, 4, 5]).unwrap(), ["cat", "eat", "mouse", "dog", "chase", "cheese"]);
     let ids = corpus.map(|line| tokenizer.encode(line).unwrap());
@@ -112,7 +112,7 @@ fn g01_order_of_first_appearance() {
 #[test]
 fn g02_g03_a_given_vocabulary_is_a_bijection() {
     let tokens = ["cat", "dog", "mouse"];
-    let tokenizer = Tokenizer::from_vocabulary(Kind::Word, tokens.map(String::from).to_vec()).unwrap();
+    let tokenizer = Tokenizer::from_vocabulary(TokenizerKind::Word, tokens.map(String::from).to_vec()).unwrap();
     for (id, token) in tokens.iter().enumerate() {
         assert_eq!(tokenizer.encode(token).unwrap(), [id as u32]);
         assert_eq!(tokenizer.decode(&[id as u32]).unwrap(), *token);
@@ -211,28 +211,33 @@ fn names_are_known_or_guessed() {
         Tokenizer::named("zebra").unwrap_err().to_string(),
         "no tokenizer is called \"zebra\"; known names are char, word, gpt2, cl100k_base, o200k_base"
     );
-    assert!(matches!(Tokenizer::named("word"), Err(Error::Untrained { name: "word" })));
+    assert!(matches!(Tokenizer::named("word"), Err(TokenizerError::Untrained { name: "word" })));
 }
 
 // Learned vocabularies.
 
 #[test]
 fn characters_are_sorted_like_nanogpt_does() {
-    let tokenizer = Tokenizer::train(Kind::Char, "hello\nWörld", Order::Sorted, &[]).unwrap();
+    let tokenizer = Tokenizer::train(TokenizerKind::Char, "hello\nWörld", Order::Sorted, &[]).unwrap();
     assert_eq!(tokenizer.pieces(&(0..9).collect::<Vec<_>>()).unwrap().concat(), "\nWdehlorö");
     assert_eq!(tokenizer.vocab_size(), 9);
     assert_eq!(tokenizer.encode("heöl").unwrap(), [4, 3, 8, 5]);
-    let first = Tokenizer::train(Kind::Char, "hello", Order::FirstAppearance, &["[PAD]"]).unwrap();
+    let first = Tokenizer::train(TokenizerKind::Char, "hello", Order::FirstAppearance, &["[PAD]"]).unwrap();
     assert_eq!(first.encode("hello[PAD]").unwrap(), [1, 2, 3, 3, 4, 0]);
 }
 
 #[test]
 fn nothing_to_learn_from_is_an_error() {
-    for (kind, text) in [(Kind::Char, ""), (Kind::Word, ""), (Kind::Word, " \t "), (Kind::Char, "[PAD]")] {
+    for (kind, text) in [
+        (TokenizerKind::Char, ""),
+        (TokenizerKind::Word, ""),
+        (TokenizerKind::Word, " \t "),
+        (TokenizerKind::Char, "[PAD]"),
+    ] {
         let error = Tokenizer::train(kind, text, Order::Sorted, &["[PAD]"]).unwrap_err();
-        assert!(matches!(error, Error::Empty(_)), "{text:?}: {error}");
+        assert!(matches!(error, TokenizerError::Empty(_)), "{text:?}: {error}");
     }
-    assert!(matches!(Tokenizer::from_vocabulary(Kind::Word, vec![]), Err(Error::Empty("word"))));
+    assert!(matches!(Tokenizer::from_vocabulary(TokenizerKind::Word, vec![]), Err(TokenizerError::Empty("word"))));
 }
 
 #[test]
@@ -242,17 +247,19 @@ fn a_token_has_one_id() {
         Tokenizer::from_vocabulary(kind, tokens).unwrap_err().to_string()
     };
     assert_eq!(
-        given(Kind::Word, &["cat", "dog", "cat"]),
+        given(TokenizerKind::Word, &["cat", "dog", "cat"]),
         "token \"cat\" is twice in the vocabulary, as 0 and as 2; every token has one id"
     );
-    assert!(given(Kind::Char, &["a", ""]).contains("token 1, \"\", cannot be in a char vocabulary: it is empty"));
-    assert!(given(Kind::Word, &["a", " b"]).contains("blanks round a word"));
-    assert!(Tokenizer::train(Kind::Char, "a", Order::Sorted, &["[PAD]", "[PAD]"]).is_err());
+    assert!(
+        given(TokenizerKind::Char, &["a", ""]).contains("token 1, \"\", cannot be in a char vocabulary: it is empty")
+    );
+    assert!(given(TokenizerKind::Word, &["a", " b"]).contains("blanks round a word"));
+    assert!(Tokenizer::train(TokenizerKind::Char, "a", Order::Sorted, &["[PAD]", "[PAD]"]).is_err());
 }
 
 #[test]
 fn special_tokens_are_found_unless_they_are_ordinary() {
-    let tokenizer = learned(Kind::Char, "[PAD]<|endoftext|>abc");
+    let tokenizer = learned(TokenizerKind::Char, "[PAD]<|endoftext|>abc");
     assert_eq!(tokenizer.specials(), [("[PAD]", 0), ("[MASK]", 1), ("<UNK>", 2), ("<|endoftext|>", 3)]);
     assert_eq!(
         (tokenizer.special("[MASK]"), tokenizer.special("[CLS]"), tokenizer.special("a")),
@@ -264,7 +271,7 @@ fn special_tokens_are_found_unless_they_are_ordinary() {
     assert_eq!(tokenizer.encode_ordinary("a[b").unwrap(), [4, 2, 5]);
     assert_eq!(tokenizer.decode(&[4, 1, 5, 3]).unwrap(), "a[MASK]b<|endoftext|>");
 
-    let words = learned(Kind::Word, "the cat sat");
+    let words = learned(TokenizerKind::Word, "the cat sat");
     assert_eq!(words.encode("[PAD] the[MASK] cat").unwrap(), [0, 6, 1, 4]);
     assert_eq!(words.decode(&[0, 6, 1, 4]).unwrap(), "[PAD] the [MASK] cat");
 
@@ -279,25 +286,25 @@ fn special_tokens_are_found_unless_they_are_ordinary() {
 #[test]
 fn the_longer_special_token_wins_and_phrases_are_special() {
     let tokens = ["New York", "New", "York", "is", "New York City"].map(String::from).to_vec();
-    let tokenizer = Tokenizer::from_vocabulary(Kind::Word, tokens).unwrap();
+    let tokenizer = Tokenizer::from_vocabulary(TokenizerKind::Word, tokens).unwrap();
     assert_eq!(tokenizer.encode("New York City is New York").unwrap(), [4, 3, 0]);
     assert_eq!(tokenizer.encode_ordinary("New York").unwrap(), [1, 2]);
 }
 
 #[test]
 fn what_the_vocabulary_lacks() {
-    let with = learned(Kind::Word, "the cat");
+    let with = learned(TokenizerKind::Word, "the cat");
     assert_eq!(with.encode("the zebra").unwrap(), [5, 2]);
     assert_eq!(with.decode(&[5, 2]).unwrap(), "the <UNK>");
-    let without = Tokenizer::train(Kind::Char, "ab\nc", Order::Sorted, &[]).unwrap();
+    let without = Tokenizer::train(TokenizerKind::Char, "ab\nc", Order::Sorted, &[]).unwrap();
     assert_eq!(
         without.encode("ab\nbéc").unwrap_err().to_string(),
         "\"é\" at byte 4 (line 2, column 2) is not in the char vocabulary of 4 tokens; \
          train the tokenizer on text that has it, or with the special token <UNK>"
     );
-    let words = Tokenizer::train(Kind::Word, "a b [X]", Order::Sorted, &["[X]"]).unwrap();
+    let words = Tokenizer::train(TokenizerKind::Word, "a b [X]", Order::Sorted, &["[X]"]).unwrap();
     match words.encode("a [X]\n zebra") {
-        Err(Error::Unknown { piece, byte: 5, line: 1, column: 6, .. }) => assert_eq!(piece, "\n"),
+        Err(TokenizerError::Unknown { piece, byte: 5, line: 1, column: 6, .. }) => assert_eq!(piece, "\n"),
         other => panic!("{other:?}"),
     }
     let long = words.encode(&"z".repeat(1000)).unwrap_err().to_string();
@@ -314,19 +321,20 @@ fn a_token_is_a_word_or_a_character() {
         assert_eq!(tokenizer.decode(&ids).unwrap(), text);
         tokenizer.pieces(&ids).unwrap()
     };
-    assert_eq!(pieces(Kind::Word), ["the", "cat", "sat", ".", "\n", "the", "hat"]);
-    assert_eq!(pieces(Kind::Char), text.chars().map(String::from).collect::<Vec<_>>());
+    assert_eq!(pieces(TokenizerKind::Word), ["the", "cat", "sat", ".", "\n", "the", "hat"]);
+    assert_eq!(pieces(TokenizerKind::Char), text.chars().map(String::from).collect::<Vec<_>>());
 }
 
 #[test]
 fn what_is_unknown_can_be_named() {
-    let word = learned(Kind::Word, "the cat sat");
+    let word = learned(TokenizerKind::Word, "the cat sat");
     assert_eq!(word.unknown(), word.special("<UNK>"));
     let texts = ["the zebra, the gnu", "a zebra sat"];
     assert_eq!(word.unknown_pieces(texts, 9), ["zebra", ",", "gnu", "a"]);
     assert_eq!(word.unknown_pieces(texts, 2), ["zebra", ","]);
-    assert_eq!(learned(Kind::Char, "the cat").unknown_pieces(["éta éb"], 9), ["é", "b"]);
-    for all in encodings().into_iter().chain([Tokenizer::train(Kind::Char, "ab", Order::Sorted, &[]).unwrap()]) {
+    assert_eq!(learned(TokenizerKind::Char, "the cat").unknown_pieces(["éta éb"], 9), ["é", "b"]);
+    for all in encodings().into_iter().chain([Tokenizer::train(TokenizerKind::Char, "ab", Order::Sorted, &[]).unwrap()])
+    {
         assert_eq!((all.unknown(), all.unknown_pieces(["zz é"], 9)), (None, vec![]));
     }
 }
@@ -336,7 +344,7 @@ fn an_id_out_of_range_is_named() {
     let tokenizer = Tokenizer::named("gpt2").unwrap();
     let message = "id 50257 (at index 1) is outside the vocabulary of gpt2: its 50257 ids end at 50256";
     assert_eq!(tokenizer.decode(&[0, 50_257]).unwrap_err().to_string(), message);
-    let small = learned(Kind::Char, "ab");
+    let small = learned(TokenizerKind::Char, "ab");
     assert!(small.decode(&[u32::MAX]).is_err());
     assert!(small.decode_bytes(&[6]).is_err());
     assert!(small.piece(6).is_err());
@@ -375,7 +383,7 @@ fn a_character_in_several_tokens_comes_whole() {
 
 #[test]
 fn a_stream_after_a_prompt_goes_on_from_it() {
-    let tokenizer = learned(Kind::Word, "Anna said, \"Where is my kite?\" Then she ran.");
+    let tokenizer = learned(TokenizerKind::Word, "Anna said, \"Where is my kite?\" Then she ran.");
     let ids = tokenizer.encode("Anna said, \"Where is my kite?\" Then").unwrap();
     let mut stream = TextStream::after(&tokenizer, &ids[..4]).unwrap();
     let text: String = ids[4..].iter().map(|&id| stream.push(id).unwrap()).collect();
@@ -392,7 +400,7 @@ fn bytes_come_back_exactly_from_characters_and_byte_pairs() {
             0 => random.text(40),
             _ => String::from_utf8_lossy(&(0..60).map(|_| random.below(256) as u8).collect::<Vec<_>>()).into_owned(),
         };
-        for tokenizer in encodings().into_iter().chain([learned(Kind::Char, &format!("x{text}"))]) {
+        for tokenizer in encodings().into_iter().chain([learned(TokenizerKind::Char, &format!("x{text}"))]) {
             for ids in [tokenizer.encode(&text).unwrap(), tokenizer.encode_ordinary(&text).unwrap()] {
                 if tokenizer.name() == "char" && ids.contains(&2) {
                     continue; // letters of a special token that were not learned
@@ -409,7 +417,7 @@ fn bytes_come_back_exactly_from_characters_and_byte_pairs() {
 #[test]
 fn any_ids_decode_and_stream_alike() {
     let mut random = Random(2);
-    let texts = [learned(Kind::Char, &random.text(200)), learned(Kind::Word, &random.text(200))];
+    let texts = [learned(TokenizerKind::Char, &random.text(200)), learned(TokenizerKind::Word, &random.text(200))];
     for tokenizer in encodings().into_iter().chain(texts) {
         for _ in 0..300 {
             let ids: Vec<u32> = (0..20).map(|_| random.below(tokenizer.vocab_size()) as u32).collect();
@@ -426,11 +434,11 @@ fn any_ids_decode_and_stream_alike() {
 #[test]
 fn words_keep_their_ids_whatever_the_spacing() {
     let mut random = Random(3);
-    let half = learned(Kind::Word, &random.text(300));
+    let half = learned(TokenizerKind::Word, &random.text(300));
     for _ in 0..3000 {
         let text = random.text(30);
         let mut tokenizers = vec![half.clone()];
-        tokenizers.extend(Tokenizer::train(Kind::Word, &text, Order::FirstAppearance, SPECIAL).ok());
+        tokenizers.extend(Tokenizer::train(TokenizerKind::Word, &text, Order::FirstAppearance, SPECIAL).ok());
         for tokenizer in tokenizers {
             let ids = tokenizer.encode(&text).unwrap();
             let back = tokenizer.decode(&ids).unwrap();
@@ -443,7 +451,7 @@ fn words_keep_their_ids_whatever_the_spacing() {
 #[test]
 fn english_comes_back_exactly_from_words() {
     let text = "Anna said, \"Where is my kite?\" Then she ran home.\n";
-    let tokenizer = Tokenizer::train(Kind::Word, text, Order::FirstAppearance, &[]).unwrap();
+    let tokenizer = Tokenizer::train(TokenizerKind::Word, text, Order::FirstAppearance, &[]).unwrap();
     assert_eq!(tokenizer.decode(&tokenizer.encode(text).unwrap()).unwrap(), text);
     let mut random = Random(4);
     for _ in 0..300 {
@@ -454,7 +462,7 @@ fn english_comes_back_exactly_from_words() {
             words.join(" ") + end
         };
         let text = format!("{} \"{}\" {}\n\n{}", sentence(","), sentence("?"), sentence("."), sentence("!"));
-        let tokenizer = learned(Kind::Word, &text);
+        let tokenizer = learned(TokenizerKind::Word, &text);
         assert_eq!(tokenizer.decode(&tokenizer.encode(&text).unwrap()).unwrap(), text);
     }
 }
@@ -466,8 +474,11 @@ fn a_file_is_saved_whole_and_loaded() {
     let folder = std::env::temp_dir().join(format!("limpid-tokenizer-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     let path = folder.join("tokenizer.json");
-    for tokenizer in [learned(Kind::Char, "aé\n🙂"), learned(Kind::Word, "a, b"), Tokenizer::named("gpt2").unwrap()]
-    {
+    for tokenizer in [
+        learned(TokenizerKind::Char, "aé\n🙂"),
+        learned(TokenizerKind::Word, "a, b"),
+        Tokenizer::named("gpt2").unwrap(),
+    ] {
         tokenizer.save(&path).unwrap();
         assert_eq!(Tokenizer::load(&path).unwrap(), tokenizer);
     }
@@ -480,7 +491,7 @@ fn a_file_is_saved_whole_and_loaded() {
     assert!(error.starts_with(path.to_str().unwrap()) && error.contains("text in UTF-8"), "{error}");
     let missing = folder.join("none").join("tokenizer.json");
     assert!(Tokenizer::load(&missing).unwrap_err().to_string().starts_with(missing.to_str().unwrap()));
-    assert!(matches!(learned(Kind::Char, "a").save(&missing), Err(Error::Io { .. })));
+    assert!(matches!(learned(TokenizerKind::Char, "a").save(&missing), Err(TokenizerError::Io { .. })));
     fs::remove_dir_all(&folder).unwrap();
 }
 
@@ -489,7 +500,7 @@ fn a_file_is_saved_whole_and_loaded() {
 #[test]
 fn a_stream_learns_what_a_text_does() {
     let text = Random(5).text(400_000);
-    let learn = |kind: Kind, threads: usize, blocks: usize, vocab_size: usize| {
+    let learn = |kind: TokenizerKind, threads: usize, blocks: usize, vocab_size: usize| {
         let (learn, special) = (Learn::Plain(kind), vec!["<UNK>".to_string()]);
         let mut learner =
             Learner::new(LearnerOptions { learn, vocab_size, special, min_frequency: 1, newlines: true }).unwrap();
@@ -503,14 +514,14 @@ fn a_stream_learns_what_a_text_does() {
         }
         learner.finish(&mut |_, _| true).unwrap().unwrap()
     };
-    for (kind, order) in [(Kind::Word, Order::FirstAppearance), (Kind::Char, Order::Sorted)] {
+    for (kind, order) in [(TokenizerKind::Word, Order::FirstAppearance), (TokenizerKind::Char, Order::Sorted)] {
         let whole = Tokenizer::train(kind, &text, order, &["<UNK>"]).unwrap();
         for (threads, blocks) in [(1, 1), (3, 1), (2, 7), (5, 40)] {
             assert!(learn(kind, threads, blocks, 1 << 24) == whole, "{kind:?} {threads} {blocks}");
         }
     }
-    let few = learn(Kind::Word, 2, 3, 11);
-    let whole = Tokenizer::train(Kind::Word, &text, Order::FirstAppearance, &["<UNK>"]).unwrap();
+    let few = learn(TokenizerKind::Word, 2, 3, 11);
+    let whole = Tokenizer::train(TokenizerKind::Word, &text, Order::FirstAppearance, &["<UNK>"]).unwrap();
     let ids = whole.encode(&text).unwrap();
     let mut counts = vec![0; whole.vocab_size()];
     ids.iter().for_each(|id| counts[*id as usize] += 1);
@@ -527,7 +538,7 @@ fn a_stream_learns_what_a_text_does() {
 fn newlines_and_unknown_words_are_a_choice() {
     let learn = |text: &str, special: &[&str], newlines: bool| {
         let special = special.iter().map(|token| token.to_string()).collect();
-        let learn = Learn::Plain(Kind::Word);
+        let learn = Learn::Plain(TokenizerKind::Word);
         let mut learner =
             Learner::new(LearnerOptions { learn, vocab_size: 100, special, min_frequency: 1, newlines }).unwrap();
         learner.add(&[text], 2).unwrap();
@@ -547,8 +558,10 @@ fn newlines_and_unknown_words_are_a_choice() {
     // the file keeps the choice
     let back = Tokenizer::from_json(&bare.to_json()).unwrap();
     assert!(back == bare && back.encode(corpus).unwrap() == bare.encode(corpus).unwrap());
-    assert!(bare != Tokenizer::from_vocabulary(Kind::Word, bare.pieces(&[0, 1, 2, 3, 4, 5]).unwrap()).unwrap());
+    assert!(
+        bare != Tokenizer::from_vocabulary(TokenizerKind::Word, bare.pieces(&[0, 1, 2, 3, 4, 5]).unwrap()).unwrap()
+    );
     // and HuggingFace's crate gives the same ids for it
-    let foreign = foreign::Foreign::read(bare.to_json()).unwrap();
-    assert_eq!(foreign.encode(corpus, true, 1).unwrap(), bare.encode(corpus).unwrap());
+    let imported = imported::ImportedTokenizer::read(bare.to_json()).unwrap();
+    assert_eq!(imported.encode(corpus, true, 1).unwrap(), bare.encode(corpus).unwrap());
 }

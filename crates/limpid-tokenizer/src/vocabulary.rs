@@ -8,31 +8,31 @@ use std::{
     ops::Range,
 };
 
-use super::{Error, words};
+use super::{TokenizerError, words};
 
 /// What a learned tokenizer's tokens are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum TokenizerKind {
     /// Characters (Unicode scalar values).
     Char,
     /// Words, single marks and newlines.
     Word,
 }
 
-impl Kind {
+impl TokenizerKind {
     /// `char` or `word`.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Char => "char",
-            Kind::Word => "word",
+            TokenizerKind::Char => "char",
+            TokenizerKind::Word => "word",
         }
     }
 
     /// The pieces of `text`, each with the byte where it starts.
     pub(super) fn pieces<'a>(self, text: &'a str) -> Box<dyn Iterator<Item = (usize, &'a str)> + 'a> {
         match self {
-            Kind::Char => Box::new(text.char_indices().map(|(at, c)| (at, &text[at..at + c.len_utf8()]))),
-            Kind::Word => Box::new(words::pieces(text)),
+            TokenizerKind::Char => Box::new(text.char_indices().map(|(at, c)| (at, &text[at..at + c.len_utf8()]))),
+            TokenizerKind::Word => Box::new(words::pieces(text)),
         }
     }
 
@@ -40,7 +40,9 @@ impl Kind {
     fn objection(self, token: &str) -> Option<&'static str> {
         match self {
             _ if token.is_empty() => Some("it is empty"),
-            Kind::Word if token != "\n" && token.trim() != token => Some("blanks round a word are not part of it"),
+            TokenizerKind::Word if token != "\n" && token.trim() != token => {
+                Some("blanks round a word are not part of it")
+            }
             _ => None,
         }
     }
@@ -69,7 +71,7 @@ const NONE: u32 = u32::MAX;
 
 /// Distinct tokens; a token's id is its place.
 pub struct Vocabulary {
-    kind: Kind,
+    kind: TokenizerKind,
     tokens: Vec<String>,
     ids: HashMap<String, u32>,
     /// Ids of the one-character tokens: ASCII by table, the others by map.
@@ -84,7 +86,12 @@ pub struct Vocabulary {
 
 impl Vocabulary {
     /// Takes the tokens of `text`, after the `special` ones, which count as tokens where they occur in it.
-    pub(super) fn train(kind: Kind, text: &str, order: Order, special: &[&str]) -> Result<Vocabulary, Error> {
+    pub(super) fn train(
+        kind: TokenizerKind,
+        text: &str,
+        order: Order,
+        special: &[&str],
+    ) -> Result<Vocabulary, TokenizerError> {
         let first = Vocabulary::new(kind, special.iter().map(|token| token.to_string()).collect())?;
         let mut seen: HashSet<&str> = special.iter().copied().collect();
         let mut tokens: Vec<&str> = Vec::new();
@@ -99,7 +106,7 @@ impl Vocabulary {
             Ok(())
         })?;
         if pieces == 0 {
-            return Err(Error::Empty(kind.name()));
+            return Err(TokenizerError::Empty(kind.name()));
         }
         if order == Order::Sorted {
             tokens.sort_unstable();
@@ -108,12 +115,16 @@ impl Vocabulary {
     }
 
     /// Takes the tokens as they are: the first has id 0.
-    pub(super) fn new(kind: Kind, tokens: Vec<String>) -> Result<Vocabulary, Error> {
+    pub(super) fn new(kind: TokenizerKind, tokens: Vec<String>) -> Result<Vocabulary, TokenizerError> {
         Vocabulary::with_newlines(kind, tokens, true)
     }
 
     /// The same, where the end of a line may be a blank like any other.
-    pub(super) fn with_newlines(kind: Kind, tokens: Vec<String>, newlines: bool) -> Result<Vocabulary, Error> {
+    pub(super) fn with_newlines(
+        kind: TokenizerKind,
+        tokens: Vec<String>,
+        newlines: bool,
+    ) -> Result<Vocabulary, TokenizerError> {
         let mut new = Vocabulary {
             kind,
             newlines,
@@ -126,10 +137,10 @@ impl Vocabulary {
         };
         for (id, token) in new.tokens.iter().enumerate() {
             if let Some(why) = kind.objection(token) {
-                return Err(Error::Token { token: token.clone(), id, kind: kind.name(), why });
+                return Err(TokenizerError::Token { token: token.clone(), id, kind: kind.name(), why });
             }
             if let Some(first) = new.ids.insert(token.clone(), id as u32) {
-                return Err(Error::Duplicate { token: token.clone(), first: first.into(), second: id as u64 });
+                return Err(TokenizerError::Duplicate { token: token.clone(), first: first.into(), second: id as u64 });
             }
             if kind.is_special(token) {
                 new.specials[token.as_bytes()[0] as usize].push(id as u32);
@@ -148,7 +159,7 @@ impl Vocabulary {
     }
 
     /// What the tokens are.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> TokenizerKind {
         self.kind
     }
 
@@ -179,17 +190,17 @@ impl Vocabulary {
         self.unknown
     }
 
-    pub(super) fn encode(&self, text: &str, specials: bool) -> Result<Vec<u32>, Error> {
+    pub(super) fn encode(&self, text: &str, specials: bool) -> Result<Vec<u32>, TokenizerError> {
         let guess = match self.kind {
-            Kind::Char => text.len(),
-            Kind::Word => text.len() / 4,
+            TokenizerKind::Char => text.len(),
+            TokenizerKind::Word => text.len() / 4,
         };
         let mut ids = Vec::with_capacity(guess);
         self.segments(text, specials, |special, plain| {
             ids.extend(special);
             let start = plain.start;
             match self.kind {
-                Kind::Char => {
+                TokenizerKind::Char => {
                     for (at, c) in text[plain].char_indices() {
                         let id = match self.ascii.get(c as usize) {
                             Some(&id) => id,
@@ -198,7 +209,7 @@ impl Vocabulary {
                         ids.push(if id != NONE { id } else { self.lacking(text, start + at, c.len_utf8())? });
                     }
                 }
-                Kind::Word => {
+                TokenizerKind::Word => {
                     for (at, piece) in words::pieces(&text[plain]) {
                         if piece == "\n" && !self.newlines {
                             continue;
@@ -214,10 +225,10 @@ impl Vocabulary {
     }
 
     /// The id of `<UNK>` for the piece of `text` at byte `at`, or what to say about it.
-    fn lacking(&self, text: &str, at: usize, len: usize) -> Result<u32, Error> {
+    fn lacking(&self, text: &str, at: usize, len: usize) -> Result<u32, TokenizerError> {
         self.unknown.ok_or_else(|| {
             let line = text[..at].rfind('\n').map_or(0, |newline| newline + 1);
-            Error::Unknown {
+            TokenizerError::Unknown {
                 piece: text[at..at + len].into(),
                 byte: at,
                 line: text[..at].matches('\n').count() + 1,
@@ -234,8 +245,8 @@ impl Vocabulary {
         &self,
         text: &str,
         specials: bool,
-        mut each: impl FnMut(Option<u32>, Range<usize>) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+        mut each: impl FnMut(Option<u32>, Range<usize>) -> Result<(), TokenizerError>,
+    ) -> Result<(), TokenizerError> {
         let (mut special, mut start, mut at) = (None, 0, 0);
         if specials && self.specials.iter().any(|group| !group.is_empty()) {
             let bytes = text.as_bytes();

@@ -6,7 +6,7 @@
 
 use super::log::{Speed, numbers};
 use crc::{CRC_32_ISCSI, Crc};
-use limpid_base::files::{Out, remove};
+use limpid_base::files::{OutputFile, remove};
 use serde_json::Value;
 use std::fs;
 use std::io::{self, Write};
@@ -15,7 +15,7 @@ use std::path::Path;
 /// The file of events, open to write, and what the next event needs to know of those before.
 #[derive(Default)]
 pub struct Events {
-    file: Option<Out>,
+    file: Option<OutputFile>,
     speed: Speed,
     /// When the run began, and its seconds since then.
     began: f64,
@@ -43,7 +43,7 @@ impl Events {
         if self.file.is_none() {
             let time = line["time"].as_f64().unwrap_or_default();
             self.began = time - self.seconds;
-            self.file = Some(Out::create(&folder.join(format!("{NAME}{:010}{OWN}", time as u64)))?);
+            self.file = Some(OutputFile::create(&folder.join(format!("{NAME}{:010}{OWN}", time as u64)))?);
             let mut event = double(1, self.began);
             event.extend(bytes(3, b"brain.Event:2"));
             records.extend(record(&event));

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// What a folder is to a run that is to begin there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum FolderContents {
     /// Nothing is there, or nothing is in it.
     Nothing,
     /// A run that began and has saved no state: it begins again.
@@ -75,34 +75,36 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 /// Looks at a folder.
-pub fn look(folder: &Path) -> Found {
+pub fn look(folder: &Path) -> FolderContents {
     if folder.exists() && !folder.is_dir() {
-        return Found::Other(vec!["a file".into()]);
+        return FolderContents::Other(vec!["a file".into()]);
     }
     let (names, state) = (names(folder), folder.join("state"));
     let began = state.join("lock").exists();
     match () {
-        () if names.is_empty() => Found::Nothing,
-        () if state.join("last.safetensors").exists() || began && folder.join("summary.json").exists() => Found::Run,
-        () if began || names == ["state"] => Found::Begun,
-        () => Found::Other(names),
+        () if names.is_empty() => FolderContents::Nothing,
+        () if state.join("last.safetensors").exists() || began && folder.join("summary.json").exists() => {
+            FolderContents::Run
+        }
+        () if began || names == ["state"] => FolderContents::Begun,
+        () => FolderContents::Other(names),
     }
 }
 
-impl Found {
+impl FolderContents {
     /// Why a run does not begin in a folder where this was found.
     pub fn says(&self, folder: &Path) -> String {
         let at = folder.display();
         match self {
-            Found::Nothing | Found::Begun => format!("{at} is free"),
-            Found::Run if !folder.join("state/last.safetensors").exists() => format!(
+            FolderContents::Nothing | FolderContents::Begun => format!("{at} is free"),
+            FolderContents::Run if !folder.join("state/last.safetensors").exists() => format!(
                 "{at} already holds a run that has ended, and no state to go on from: choose another folder, or force a new run into \
                  its place"
             ),
-            Found::Run => {
+            FolderContents::Run => {
                 format!("{at} already holds a run: resume it, choose another folder, or force a new run into its place")
             }
-            Found::Other(names) => {
+            FolderContents::Other(names) => {
                 let (first, rest) = names.split_at(names.len().min(4));
                 let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
                 format!(
@@ -115,10 +117,10 @@ impl Found {
     }
 }
 
-impl Found {
+impl FolderContents {
     /// The settings by which a run can begin or go on all the same: [`TrainError::settings`](crate::TrainError::settings).
     pub fn settings(&self, folder: &Path) -> Vec<String> {
-        let goes_on = *self == Found::Run && folder.join("state/last.safetensors").exists();
+        let goes_on = *self == FolderContents::Run && folder.join("state/last.safetensors").exists();
         let resume = goes_on.then(|| format!("resume {}", folder.display()));
         resume.into_iter().chain(["out", "force"].map(String::from)).collect()
     }
@@ -163,16 +165,16 @@ mod tests {
     #[test]
     fn folders_are_known_by_what_is_in_them() {
         let folder = std::env::temp_dir().join(format!("limpid-folder-{}", std::process::id()));
-        let other = |names: &[&str]| Found::Other(names.iter().map(|name| name.to_string()).collect());
+        let other = |names: &[&str]| FolderContents::Other(names.iter().map(|name| name.to_string()).collect());
         let shards = ["config.json", "model-00001-of-00002.safetensors", "model.safetensors.index.json"];
-        let cases: &[(&[&str], Found)] = &[
-            (&[], Found::Nothing),
-            (&[".gitkeep"], Found::Nothing),
-            (&["state/"], Found::Begun),
-            (&["state/lock"], Found::Begun),
-            (&["state/lock", "limpid.toml", "model.safetensors"], Found::Begun),
-            (&["state/lock", "limpid.toml", "summary.json"], Found::Run),
-            (&["state/last.safetensors"], Found::Run),
+        let cases: &[(&[&str], FolderContents)] = &[
+            (&[], FolderContents::Nothing),
+            (&[".gitkeep"], FolderContents::Nothing),
+            (&["state/"], FolderContents::Begun),
+            (&["state/lock"], FolderContents::Begun),
+            (&["state/lock", "limpid.toml", "model.safetensors"], FolderContents::Begun),
+            (&["state/lock", "limpid.toml", "summary.json"], FolderContents::Run),
+            (&["state/last.safetensors"], FolderContents::Run),
             (&["limpid.toml"], other(&["limpid.toml"])),
             (&["notes.txt"], other(&["notes.txt"])),
             (&["config.json", "model.safetensors"], other(&["config.json", "model.safetensors"])),
@@ -192,6 +194,6 @@ mod tests {
         clear(&folder, &["config.json"], true).unwrap();
         assert_eq!(names(&folder), ["config.json"]);
         fs::remove_dir_all(&folder).unwrap();
-        assert_eq!(look(&folder), Found::Nothing);
+        assert_eq!(look(&folder), FolderContents::Nothing);
     }
 }

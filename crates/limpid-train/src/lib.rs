@@ -15,9 +15,9 @@ pub mod batches;
 pub mod divergence;
 pub mod evaluate;
 mod events;
-pub mod finder;
 pub mod folder;
 pub mod log;
+pub mod lr_finder;
 pub mod preflight;
 pub mod recipe;
 pub mod report;
@@ -25,11 +25,11 @@ pub mod run;
 
 pub use all_reduce::{AllReduce, Solo};
 pub use batches::{Batches, Documents, Objective, Windows};
-pub use preflight::{Preflight, preflight};
+pub use preflight::{PreflightError, preflight};
 pub use recipe::{Divergence, Recipe, Reduction, RunOptions, RunSettings, Schedule};
-pub use run::{Control, Event, RECENT, Run, Summary};
+pub use run::{Control, RECENT, Run, Summary, TrainEvent};
 
-use folder::Found;
+use folder::FolderContents;
 use limpid_checkpoint::store::Store;
 use limpid_checkpoint::{Checkpoint, CheckpointError};
 use limpid_core::backend::{self, Backend, BackendError, Report};
@@ -86,7 +86,7 @@ pub enum TrainError {
     },
     /// Training that could not work.
     #[error(transparent)]
-    Preflight(Preflight),
+    Preflight(PreflightError),
     /// A loss that jumped, where the recipe says to stop.
     #[error(
         "step {step}: the loss is {loss:.4}, {deviations:.0} deviations above the usual {usual:.4}. \
@@ -121,7 +121,7 @@ pub enum TrainError {
     #[error(
         "training went astray {times} times, the last time at step {step}: going back does not help; a smaller learning_rate may"
     )]
-    Astray {
+    TooManyRollbacks {
         /// How often.
         times: u64,
         /// Where it did last.
@@ -135,11 +135,11 @@ pub enum TrainError {
     },
     /// A folder that holds something else.
     #[error("{}", .found.says(.path))]
-    Taken {
+    FolderNotEmpty {
         /// The folder.
         path: PathBuf,
         /// What it holds.
-        found: Found,
+        found: FolderContents,
     },
     /// A resume with another model, recipe or text.
     #[error(
@@ -163,10 +163,10 @@ impl From<CheckpointError> for TrainError {
     }
 }
 
-impl From<Preflight> for TrainError {
-    fn from(error: Preflight) -> TrainError {
+impl From<PreflightError> for TrainError {
+    fn from(error: PreflightError) -> TrainError {
         match error {
-            Preflight::Backend(error) => TrainError::Backend(error),
+            PreflightError::Backend(error) => TrainError::Backend(error),
             error => TrainError::Preflight(error),
         }
     }
@@ -180,11 +180,11 @@ impl TrainError {
             TrainError::Preflight(error) => error.settings(),
             TrainError::Spike { .. } => &["divergence rollback", "learning_rate"],
             TrainError::Diverged { rate, .. } => {
-                return vec![format!("learning_rate {}", short(rate / 10.0)), "find_rate".into()];
+                return vec![format!("learning_rate {}", short(rate / 10.0)), "lr_find".into()];
             }
-            TrainError::Astray { .. } => &["learning_rate"],
+            TrainError::TooManyRollbacks { .. } => &["learning_rate"],
             TrainError::Busy { .. } => &["out"],
-            TrainError::Taken { path, found } => return found.settings(path),
+            TrainError::FolderNotEmpty { path, found } => return found.settings(path),
             TrainError::Differs { path, .. } => return vec!["out".into(), format!("from {}", path.display())],
             TrainError::Data(error) => return error.settings(),
             TrainError::Config(_)

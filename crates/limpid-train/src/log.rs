@@ -4,7 +4,7 @@
 //! are a function of `metrics.jsonl` alone.
 
 use super::events::Events;
-use limpid_base::files::{self, Out};
+use limpid_base::files::{self, OutputFile};
 use limpid_checkpoint::{CheckpointError, at};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -22,7 +22,7 @@ const LONGEST: u64 = 2 << 30;
 /// A run's log, open to write.
 pub struct Log {
     folder: PathBuf,
-    lines: Out,
+    lines: OutputFile,
     /// Where the last whole line ends, and the checksum of the file up to there.
     end: u64,
     sum: Xxh3,
@@ -36,7 +36,7 @@ pub struct Log {
     fault: Option<CheckpointError>,
     timed: bool,
     /// The folder's lock, as long as something may be added.
-    _lock: Option<Out>,
+    _lock: Option<OutputFile>,
 }
 
 /// Where a log stood: what a state vouches for.
@@ -58,7 +58,7 @@ impl Log {
         let none = Mark { bytes: 0, xxh3: format!("{:016x}", Xxh3::new().digest()) };
         let mut log = Log {
             folder: folder.into(),
-            lines: at(&path, Out::open(&path))?,
+            lines: at(&path, OutputFile::open(&path))?,
             end: 0,
             sum: Xxh3::new(),
             torn: true,
@@ -168,7 +168,7 @@ impl Log {
     }
 
     /// The same, with what holds the folder.
-    pub(super) fn holding(self, lock: Option<Out>) -> Log {
+    pub(super) fn holding(self, lock: Option<OutputFile>) -> Log {
         Log { _lock: lock, ..self }
     }
 
@@ -238,7 +238,7 @@ impl Speed {
 
 /// `metrics.csv`: a row a step, a column for every number but those of layers, empty where a step has none.
 struct Table {
-    file: Out,
+    file: OutputFile,
     columns: Vec<String>,
     /// The step of the last row and its cells: they grow with each line of the step.
     step: Option<u64>,
@@ -264,7 +264,7 @@ impl Table {
             }
         }
         let mut text = format!("step,{}\n", columns.join(","));
-        let file = Out::create(&folder.join("metrics.csv"))?;
+        let file = OutputFile::create(&folder.join("metrics.csv"))?;
         let mut table = Table { file, columns, step: None, cells: vec![], row: String::new(), start: text.len() };
         for line in lines {
             table.put(line);

@@ -11,7 +11,7 @@ use limpid_core::trace;
 
 /// Why training would not work.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum Preflight {
+pub enum PreflightError {
     /// A tensor that is not finite before anything was learned.
     #[error("before the first step, {tensor} is not finite ({value}): look at the initial weights")]
     NotFinite {
@@ -64,12 +64,12 @@ pub enum Preflight {
     Backend(#[from] BackendError),
 }
 
-impl Preflight {
+impl PreflightError {
     /// The settings by which it may be mended: [`TrainError::settings`](crate::TrainError::settings).
     pub fn settings(&self) -> &'static [&'static str] {
         match self {
-            Preflight::NotFinite { .. } => &["init", "init_std"],
-            Preflight::TooLarge { .. } => &["init", "init_std", "preflight false"],
+            PreflightError::NotFinite { .. } => &["init", "init_std"],
+            PreflightError::TooLarge { .. } => &["init", "init_std", "preflight false"],
             _ => &[],
         }
     }
@@ -77,7 +77,7 @@ impl Preflight {
 
 /// What was seen of training that can work.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Seen {
+pub struct PreflightReport {
     /// The loss of the weights as they are.
     pub loss: f64,
     /// ln V
@@ -102,8 +102,8 @@ struct Slope {
 ///
 /// # Errors
 /// The first of these that does not hold, with the parameter's name.
-pub fn preflight(trainer: &mut Trainer, batches: &Batches) -> Result<Seen, Preflight> {
-    trainer.losses().ok_or(Preflight::Purpose)?;
+pub fn preflight(trainer: &mut Trainer, batches: &Batches) -> Result<PreflightReport, PreflightError> {
+    trainer.losses().ok_or(PreflightError::Purpose)?;
     trainer.settle()?;
     let (mut whole, mut batch) = (Batch::default(), Batch::default());
     batches.fill(trainer.skipped, 0, &mut whole);
@@ -121,7 +121,7 @@ pub fn preflight(trainer: &mut Trainer, batches: &Batches) -> Result<Seen, Prefl
     if trainer.fresh {
         let (spread, most) = (spread(trainer, &batch)?, allowed(uniform));
         if spread.is_nan() || spread > most {
-            return Err(Preflight::TooLarge { spread, most });
+            return Err(PreflightError::TooLarge { spread, most });
         }
     }
     // a factor that begins as zero hides whatever it multiplies
@@ -140,11 +140,11 @@ pub fn preflight(trainer: &mut Trainer, batches: &Batches) -> Result<Seen, Prefl
     let found = gradients(trainer, &batch);
     trainer.discard()?;
     trainer.settle()?;
-    found.map(|()| Seen { loss, uniform })
+    found.map(|()| PreflightReport { loss, uniform })
 }
 
 /// The loss of the weights as they are.
-fn first_loss(trainer: &mut Trainer, batch: &Batch) -> Result<f64, Preflight> {
+fn first_loss(trainer: &mut Trainer, batch: &Batch) -> Result<f64, PreflightError> {
     let Trainer { model, backend, .. } = trainer;
     let losses = model.losses().expect("a model in training has losses").of(batch);
     backend.feed(batch)?;
@@ -153,8 +153,8 @@ fn first_loss(trainer: &mut Trainer, batch: &Batch) -> Result<f64, Preflight> {
     match loss.is_finite() {
         true => Ok(loss),
         false => Err(trace::find_not_finite(model, &mut **backend, batch)?
-            .map_or(Preflight::NotFinite { tensor: "losses".into(), value: loss as f32 }, |bad| {
-                Preflight::NotFinite { tensor: bad.name, value: bad.value }
+            .map_or(PreflightError::NotFinite { tensor: "losses".into(), value: loss as f32 }, |bad| {
+                PreflightError::NotFinite { tensor: bad.name, value: bad.value }
             })),
     }
 }
@@ -193,15 +193,15 @@ fn spread(trainer: &mut Trainer, batch: &Batch) -> backend::Result<f64> {
     Ok((rows.iter().map(variance).sum::<f64>() / rows.len() as f64).sqrt())
 }
 
-fn gradients(trainer: &mut Trainer, batch: &Batch) -> Result<(), Preflight> {
+fn gradients(trainer: &mut Trainer, batch: &Batch) -> Result<(), PreflightError> {
     let trained: Vec<Param> = trainer.model.params.iter().filter(|p| p.slot.learns()).cloned().collect();
     if let Some(param) = trained.iter().find(|p| !trainer.trains(p)) {
-        return Err(Preflight::NotUpdated { param: param.name.clone() });
+        return Err(PreflightError::NotUpdated { param: param.name.clone() });
     }
     let together = look(trainer, &trained, std::slice::from_ref(batch))?;
     for (param, seen) in trained.iter().zip(&together) {
         if seen.size == 0.0 {
-            return Err(Preflight::Unreached { param: param.name.clone() });
+            return Err(PreflightError::Unreached { param: param.name.clone() });
         }
     }
     // its sequences one by one; a single one twice, at half its weight
@@ -218,14 +218,14 @@ fn gradients(trainer: &mut Trainer, batch: &Batch) -> Result<(), Preflight> {
     for ((param, one), two) in trained.iter().zip(&together).zip(&apart) {
         let off = (one.along - two.along).abs().max((one.size - two.size).abs());
         if off > 1e-2 * one.size {
-            return Err(Preflight::Accumulation { param: param.name.clone(), one: one.along, two: two.along });
+            return Err(PreflightError::Accumulation { param: param.name.clone(), one: one.along, two: two.along });
         }
     }
     Ok(())
 }
 
 /// The gradients that some batches add up to.
-fn look(trainer: &mut Trainer, params: &[Param], batches: &[Batch]) -> Result<Vec<Slope>, Preflight> {
+fn look(trainer: &mut Trainer, params: &[Param], batches: &[Batch]) -> Result<Vec<Slope>, PreflightError> {
     trainer.discard()?;
     trainer.waits = true;
     for batch in batches {
@@ -238,7 +238,7 @@ fn look(trainer: &mut Trainer, params: &[Param], batches: &[Batch]) -> Result<Ve
         for (i, g) in trainer.backend.read(param.slot.grad())?.into_iter().enumerate() {
             if !g.is_finite() {
                 let tensor = format!("the gradient of {}", param.name);
-                return Err(Preflight::NotFinite { tensor, value: g });
+                return Err(PreflightError::NotFinite { tensor, value: g });
             }
             let g = f64::from(g);
             seen.size += g * g;

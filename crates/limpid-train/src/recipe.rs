@@ -136,12 +136,15 @@ settings! {
         keep: usize = 0, Setting::of("N").count().also(&["save-total-limit"]);
         /// Early stopping: evaluations without a better loss after which training ends; 0 for never.
         patience: u64 = 0, Setting::of("N").count().also(&["early-stopping-patience"]);
-        /// Steps between notes of every layer's gradients, weights and updates; 0 for none.
-        detail_every: u64 = 10, Setting::of("N").count();
-        /// Standard deviations above the recent losses from which a loss is a jump; 0 to look for none.
-        spike: f64 = 8.0, Setting::of("X").not_below_zero("0 to look for none, or deviations above the recent losses");
-        /// When the loss jumps or is not finite: go on if that is possible, stop, or go back to the last saved state, without the
-        /// data that led there.
+        /// Steps between log lines of every layer's gradient, weight and update norms; 0 for none.
+        #[serde(alias = "detail_every")]
+        layer_stats_every: u64 = 10, Setting::of("N").count().also(&["detail-every"]);
+        /// A loss this many standard deviations above the mean of the recent ones is a spike; 0 to look for none.
+        #[serde(alias = "spike")]
+        spike_sigma: f64 = 8.0, Setting::of("X").also(&["spike"])
+            .not_below_zero("0 to look for none, or standard deviations above the recent losses");
+        /// What to do when the loss spikes or is not finite: note it and go on where possible, stop, or roll back to the last saved
+        /// state and skip the data that led there.
         divergence: Divergence = Divergence::Note, Setting::of("KIND").also(&["on-divergence"]);
         /// Whether training is checked before the first step.
         preflight: bool = true, Setting::of("BOOL");

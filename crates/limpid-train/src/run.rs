@@ -15,14 +15,14 @@
 //! training; [`Summary::missing`] says what could not be written to the end. `folder` knows whose folder it is.
 
 use super::divergence::{describe, is_worse, jump, says, steepest};
-use super::folder::{self, Found};
+use super::folder::{self, FolderContents};
 use super::log::{Log, METRICS, Mark};
 use super::{
     Divergence, Gradient, Recipe, RunOptions, RunSettings, Schedule, Step, TrainError, Trainer, Weights, preflight,
 };
 use crate::evaluate::{self, Score};
 use crate::{Batches, Objective, Windows};
-use limpid_base::files::{self, Out};
+use limpid_base::files::{self, OutputFile};
 use limpid_base::plural::plural;
 use limpid_checkpoint::store::Store;
 use limpid_checkpoint::{CheckpointError, at, safetensors_file};
@@ -39,7 +39,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 /// What a run tells whoever listens.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Event {
+pub enum TrainEvent {
     /// A step was done; seconds since the run (or its resumption) began.
     Step(Step, f64),
     /// An evaluation on validation text goes on: tokens done, tokens in all.
@@ -191,7 +191,7 @@ pub struct Run<'a> {
     /// Whether a folder that holds something else is taken, and what would be read in place of this run's model removed.
     pub force: bool,
     state: State,
-    lock: Option<Out>,
+    lock: Option<OutputFile>,
     log: Option<Log>,
     /// Whether the state in the folder is one to go back to.
     due: bool,
@@ -291,9 +291,9 @@ impl<'a> Run<'a> {
         let first = first.map(Path::to_path_buf);
         let found = folder::look(&folder);
         match &found {
-            Found::Nothing | Found::Begun => {}
-            Found::Run | Found::Other(_) if self.force => {}
-            _ => return Err(TrainError::Taken { path: folder, found }),
+            FolderContents::Nothing | FolderContents::Begun => {}
+            FolderContents::Run | FolderContents::Other(_) if self.force => {}
+            _ => return Err(TrainError::FolderNotEmpty { path: folder, found }),
         }
         let begun = self.claim(&folder).and_then(|()| {
             // what was there goes when there is something to put in its place
@@ -304,7 +304,7 @@ impl<'a> Run<'a> {
             Ok(())
         });
         if let Err(error) = &begun
-            && found == Found::Nothing
+            && found == FolderContents::Nothing
             && !matches!(error, TrainError::Busy { .. })
         {
             (self.log, self.lock) = (None, None);
@@ -333,7 +333,7 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         at(&folder.join("state"), files::create_folder(&folder.join("state")))?;
-        let lock = at(&path, Out::open(&path))?;
+        let lock = at(&path, OutputFile::open(&path))?;
         match lock.try_lock() {
             Err(TryLockError::WouldBlock) => return Err(TrainError::Busy { path: folder.into() }),
             // a file system without locks keeps nobody out
@@ -423,7 +423,7 @@ impl<'a> Run<'a> {
     ///
     /// # Errors
     /// If the folder is taken or cannot be begun, the text is too short, a number is not finite, or training goes astray.
-    pub fn go(&mut self, tell: &mut dyn FnMut(Event) -> Control) -> Result<Summary, TrainError> {
+    pub fn go(&mut self, tell: &mut dyn FnMut(TrainEvent) -> Control) -> Result<Summary, TrainError> {
         let (recipe, options) = (self.trainer.recipe, self.options);
         self.state.chosen = RunSettings { recipe, options };
         self.state.chosen.check()?;
@@ -476,7 +476,7 @@ impl<'a> Run<'a> {
                 let layers = self.layers();
                 self.note(serde_json::json!({ "step": step.step, "layers": layers }), tell);
             }
-            let stop = tell(Event::Step(step, start.elapsed().as_secs_f64())) == Control::Stop;
+            let stop = tell(TrainEvent::Step(step, start.elapsed().as_secs_f64())) == Control::Stop;
             end = self.rest(&windows, stop, tell)?;
         }
         self.finish(windows, start.elapsed().as_secs_f64() + before, end, tell)
@@ -487,7 +487,7 @@ impl<'a> Run<'a> {
         &mut self,
         windows: &Option<Windows>,
         mut stop: bool,
-        tell: &mut dyn FnMut(Event) -> Control,
+        tell: &mut dyn FnMut(TrainEvent) -> Control,
     ) -> Result<Option<End>, TrainError> {
         let (recipe, options, step) = (self.trainer.recipe, self.options, self.trainer.step);
         let last = step == recipe.steps;
@@ -517,7 +517,7 @@ impl<'a> Run<'a> {
         if early {
             let what =
                 format!("no better validation loss in {}: training ends", plural(self.state.stale, "evaluation"));
-            stop |= tell(Event::Notice(what)) == Control::Stop;
+            stop |= tell(TrainEvent::Notice(what)) == Control::Stop;
         }
         Ok(if stop { Some(End::Stopped) } else { early.then_some(End::Early) })
     }
@@ -526,14 +526,18 @@ impl<'a> Run<'a> {
     fn advance(
         &mut self,
         batches: &Batches,
-        tell: &mut dyn FnMut(Event) -> Control,
+        tell: &mut dyn FnMut(TrainEvent) -> Control,
     ) -> Result<Option<Step>, TrainError> {
         let (recipe, options) = (self.trainer.recipe, self.options);
         let step = self.trainer.step + 1;
         let mut found = self.trainer.gradient(batches);
         let jumped = |gradient: &Gradient| {
             let (usual, deviations) = jump(&self.state.recent, gradient.loss)?;
-            (options.spike > 0.0 && deviations > options.spike).then_some((gradient.loss, usual, deviations))
+            (options.spike_sigma > 0.0 && deviations > options.spike_sigma).then_some((
+                gradient.loss,
+                usual,
+                deviations,
+            ))
         };
         if let Some((loss, usual, deviations)) = found.as_ref().ok().and_then(jumped) {
             let error = TrainError::Spike { step, loss, usual, deviations };
@@ -542,7 +546,7 @@ impl<'a> Run<'a> {
             match options.divergence {
                 Divergence::Note => {
                     let what = format!("the loss jumped to {loss:.4} from about {usual:.4}; the batch is in {path}");
-                    tell(Event::Notice(format!("step {step}: {what}")));
+                    tell(TrainEvent::Notice(format!("step {step}: {what}")));
                     // the record ran other passes over the same rows
                     found = self.trainer.gradient(batches);
                 }
@@ -553,7 +557,7 @@ impl<'a> Run<'a> {
                 Divergence::Rollback => return self.go_back(&error, tell).map(|()| None),
             }
         }
-        let looks = options.detail_every > 0 && step.is_multiple_of(options.detail_every);
+        let looks = options.layer_stats_every > 0 && step.is_multiple_of(options.layer_stats_every);
         let trainer = &self.trainer;
         let trained = trainer.model.params.iter().filter(|p| trainer.trains(p));
         self.changes = if looks { trained.map(|p| Change::of(p.slot.range())).collect() } else { vec![] };
@@ -576,7 +580,7 @@ impl<'a> Run<'a> {
         &mut self,
         batches: &Batches,
         error: &TrainError,
-        tell: &mut dyn FnMut(Event) -> Control,
+        tell: &mut dyn FnMut(TrainEvent) -> Control,
     ) -> backend::Result<String> {
         let Some(folder) = self.folder.clone() else { return Ok(String::new()) };
         let said = says(error, &self.trainer, &steepest(&self.trainer)?);
@@ -592,7 +596,7 @@ impl<'a> Run<'a> {
     }
 
     /// Writes the texts of batches that wait.
-    fn write_records(&mut self, tell: &mut dyn FnMut(Event) -> Control) {
+    fn write_records(&mut self, tell: &mut dyn FnMut(TrainEvent) -> Control) {
         for (path, text) in std::mem::take(&mut self.texts) {
             let write = || {
                 let folder = path.parent().unwrap_or(&path);
@@ -607,12 +611,12 @@ impl<'a> Run<'a> {
     }
 
     /// Takes up the last state that was due, and passes over the data from there to the step that went astray.
-    fn go_back(&mut self, error: &TrainError, tell: &mut dyn FnMut(Event) -> Control) -> Result<(), TrainError> {
+    fn go_back(&mut self, error: &TrainError, tell: &mut dyn FnMut(TrainEvent) -> Control) -> Result<(), TrainError> {
         let step = self.trainer.step + 1;
         let (times, skipped) = (self.state.rollbacks + 1, self.trainer.skipped);
         let folder = self.folder.clone().filter(|folder| Run::can_resume(folder));
         let (Some(folder), true) = (folder, times <= ROLLBACKS) else {
-            return Err(TrainError::Astray { times, step });
+            return Err(TrainError::TooManyRollbacks { times, step });
         };
         let (mut state, mut store) = read_state(&state_path(&folder))?;
         if !state.due && back_path(&folder).exists() {
@@ -629,7 +633,7 @@ impl<'a> Run<'a> {
         (self.state.skipped, self.state.rollbacks) = (self.trainer.skipped, times);
         let what = error.to_string();
         let what = what.split("; ").next().unwrap_or_default();
-        tell(Event::Notice(format!(
+        tell(TrainEvent::Notice(format!(
             "{what}. Back to step {back}, without the data of {}",
             plural(step - back, "step")
         )));
@@ -666,7 +670,7 @@ impl<'a> Run<'a> {
     fn validate(
         &mut self,
         windows: &Windows,
-        tell: &mut dyn FnMut(Event) -> Control,
+        tell: &mut dyn FnMut(TrainEvent) -> Control,
     ) -> Result<Option<bool>, TrainError> {
         let Some(score) = self.trainer.averaged(|trainer| evaluate(trainer, windows, tell))?? else { return Ok(None) };
         let step = self.trainer.step;
@@ -683,7 +687,7 @@ impl<'a> Run<'a> {
             }
         }
         self.note(serde_json::json!({ "step": step, "val_loss": score.loss(), "val_tokens": score.tokens }), tell);
-        Ok(Some(tell(Event::Validated { step, loss: score.loss(), best }) == Control::Stop))
+        Ok(Some(tell(TrainEvent::Validated { step, loss: score.loss(), best }) == Control::Stop))
     }
 
     /// Writes the weights as they are.
@@ -704,9 +708,9 @@ impl<'a> Run<'a> {
     }
 
     /// Saves; what cannot be written is told. Returns whether to stop.
-    fn try_save(&mut self, due: bool, tell: &mut dyn FnMut(Event) -> Control) -> Result<bool, TrainError> {
+    fn try_save(&mut self, due: bool, tell: &mut dyn FnMut(TrainEvent) -> Control) -> Result<bool, TrainError> {
         let Some(folder) = self.folder.clone() else {
-            return Ok(tell(Event::Saved(self.trainer.step)) == Control::Stop);
+            return Ok(tell(TrainEvent::Saved(self.trainer.step)) == Control::Stop);
         };
         self.write_records(tell);
         let saved = on_disk(self.save(&folder, due))?;
@@ -718,11 +722,11 @@ impl<'a> Run<'a> {
             }
         }
         self.derive(tell);
-        Ok(self.told(&state_path(&folder), saved, tell) && tell(Event::Saved(self.trainer.step)) == Control::Stop)
+        Ok(self.told(&state_path(&folder), saved, tell) && tell(TrainEvent::Saved(self.trainer.step)) == Control::Stop)
     }
 
     /// Makes again what of the log could not be written.
-    fn derive(&mut self, tell: &mut dyn FnMut(Event) -> Control) {
+    fn derive(&mut self, tell: &mut dyn FnMut(TrainEvent) -> Control) {
         let (Some(log), Some(folder)) = (&mut self.log, &self.folder) else { return };
         let (path, derived) = (folder.join("metrics.csv"), log.derive());
         self.told(&path, derived, tell);
@@ -776,19 +780,19 @@ impl<'a> Run<'a> {
         &mut self,
         path: &Path,
         written: Result<(), E>,
-        tell: &mut dyn FnMut(Event) -> Control,
+        tell: &mut dyn FnMut(TrainEvent) -> Control,
     ) -> bool {
         match &written {
             Ok(()) => {
                 if self.missing.remove(path).is_some() {
-                    tell(Event::Notice(format!("{} could be written after all", path.display())));
+                    tell(TrainEvent::Notice(format!("{} could be written after all", path.display())));
                 }
             }
             Err(error) => {
                 let (error, step) = (whole(error), self.trainer.step);
                 if self.missing.insert(path.into(), error.clone()).is_none() {
                     let next = "It is tried again at the next save, and at the end";
-                    tell(Event::Notice(format!("step {step}: {error}. {next}")));
+                    tell(TrainEvent::Notice(format!("step {step}: {error}. {next}")));
                 }
             }
         }
@@ -796,7 +800,7 @@ impl<'a> Run<'a> {
     }
 
     /// Writes a line into the folder's log; where that fails the line waits, and training goes on.
-    fn note(&mut self, line: serde_json::Value, tell: &mut dyn FnMut(Event) -> Control) {
+    fn note(&mut self, line: serde_json::Value, tell: &mut dyn FnMut(TrainEvent) -> Control) {
         let (Some(log), Some(folder)) = (&mut self.log, self.folder.clone()) else { return };
         let (added, fault) = (log.add(line), log.fault());
         self.told(&folder.join(METRICS), added, tell);
@@ -811,7 +815,7 @@ impl<'a> Run<'a> {
         windows: Option<Windows>,
         seconds: f64,
         end: Option<End>,
-        tell: &mut dyn FnMut(Event) -> Control,
+        tell: &mut dyn FnMut(TrainEvent) -> Control,
     ) -> Result<Summary, TrainError> {
         let mut stopped = end == Some(End::Stopped);
         let best_step = self.state.best.map_or(self.trainer.step, |(step, _)| step);
@@ -968,12 +972,12 @@ pub fn kept_steps(folder: &Path) -> Vec<u64> {
 fn evaluate(
     trainer: &mut Trainer,
     windows: &Windows,
-    tell: &mut dyn FnMut(Event) -> Control,
+    tell: &mut dyn FnMut(TrainEvent) -> Control,
 ) -> Result<Option<Score>, TrainError> {
     let (all, mut stopped) = (windows.tokens(), false);
     let Trainer { model, backend, recipe, .. } = trainer;
     let score = evaluate::score(model, &mut **backend, windows, recipe.batch_size, &mut |score| {
-        stopped = tell(Event::Evaluating(score.tokens, all)) == Control::Stop;
+        stopped = tell(TrainEvent::Evaluating(score.tokens, all)) == Control::Stop;
         !stopped
     })?;
     Ok((!stopped).then_some(score))

@@ -1,7 +1,7 @@
 //! A run under faults: every file operation fails in turn, every moment is a stop, every file has a flipped bit. What comes out
 //! is, to the byte, the run that nothing happened to, or it was told.
 
-use super::run::{Control, Event, Run, Summary};
+use super::run::{Control, Run, Summary, TrainEvent};
 use super::{Divergence, Recipe, RunOptions, TrainError, Trainer};
 use crate::{Batches, Documents, Objective};
 use limpid_base::files::faults;
@@ -13,7 +13,7 @@ use limpid_core::ops::linear::Precision;
 use limpid_core::ops::simd::Level;
 use limpid_core::ops::{Batch, random};
 use limpid_data::Tokens;
-use limpid_tokenizer::{Kind, Order, Tokenizer};
+use limpid_tokenizer::{Order, Tokenizer, TokenizerKind};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ impl Case {
             eval_every: 2,
             save_every: 3,
             eval_tokens: 40,
-            detail_every: 4,
+            layer_stats_every: 4,
             keep: 1,
             preflight: false,
             ..RunOptions::default()
@@ -79,7 +79,7 @@ impl Case {
             eval_every: 7,
             keep: 0,
             divergence: Divergence::Rollback,
-            spike: 1.5,
+            spike_sigma: 1.5,
             ..Case::small().options
         };
         let validation = Tokens::of((0..60).map(|i| i % 9 % 2).collect());
@@ -100,7 +100,7 @@ impl Case {
         let model = Model::new(&config, Use::Train { batch: self.recipe.batch_size, context: 8 }).unwrap();
         let backend = Box::new(Cpu::with(&model, 1, Level::best(), self.precision));
         let trainer = Trainer::new(model, backend, self.recipe).unwrap();
-        let tokenizer = Tokenizer::train(Kind::Char, self.letters, Order::Sorted, &[]).unwrap();
+        let tokenizer = Tokenizer::train(TokenizerKind::Char, self.letters, Order::Sorted, &[]).unwrap();
         let tokenizer: &'static Tokenizer = Box::leak(Box::new(tokenizer));
         let folder = Some(folder.to_path_buf());
         let mut run =
@@ -114,13 +114,13 @@ impl Case {
     fn go(
         &self,
         folder: &Path,
-        listen: &mut dyn FnMut(&Event) -> Control,
+        listen: &mut dyn FnMut(&TrainEvent) -> Control,
     ) -> (Result<Summary, TrainError>, Vec<String>) {
         let (mut run, mut notices) = (self.run(folder), vec![]);
         let taken_up = if Run::can_resume(folder) { run.resume(None).map(drop) } else { Ok(()) };
         let done = taken_up.and_then(|()| {
             run.go(&mut |event| {
-                if let Event::Notice(what) = &event {
+                if let TrainEvent::Notice(what) = &event {
                     notices.push(what.clone());
                 }
                 listen(&event)
@@ -257,7 +257,7 @@ fn a_run_that_is_stopped_anywhere_ends_in_the_same_bytes() {
                 // and once more, a step later
                 let mut steps = 0;
                 let (_, _) = case.go(&path, &mut |event| {
-                    steps += u64::from(matches!(event, Event::Step(..)));
+                    steps += u64::from(matches!(event, TrainEvent::Step(..)));
                     if steps == 2 { Control::Stop } else { Control::Continue }
                 });
                 let end = case.to_the_end(&path);
@@ -311,7 +311,7 @@ fn a_flipped_bit_is_found_in_every_file() {
 fn what_would_change_the_results_is_refused() {
     let (case, path) = (Case::small(), folder("given"));
     let (stopped, _) = case.go(&path, &mut |event| match event {
-        Event::Step(step, _) if step.step == 4 => Control::Stop,
+        TrainEvent::Step(step, _) if step.step == 4 => Control::Stop,
         _ => Control::Continue,
     });
     assert!(stopped.unwrap().stopped);
@@ -382,10 +382,10 @@ fn what_is_removed_is_made_again() {
     for name in ["state", "config.json", "limpid.toml"] {
         let path = folder(&format!("removed-{name}"));
         let (summary, _) = case.go(&path, &mut |event| {
-            if matches!(event, Event::Step(step, _) if step.step == 5) {
+            if matches!(event, TrainEvent::Step(step, _) if step.step == 5) {
                 limpid_base::files::remove(&path.join(name)).unwrap();
             }
-            if matches!(event, Event::Saved(6)) {
+            if matches!(event, TrainEvent::Saved(6)) {
                 assert!(path.join("state/lock").exists());
                 assert!(matches!(case.run(&path).resume(None), Err(TrainError::Busy { .. })), "the lock holds again");
             }

@@ -1,6 +1,6 @@
 //! Trains a small model on a text of one's own: `cargo run --release --example own_text -- book.txt runs/book`.
 
-use limpid::train::{Control, Event, Recipe, RunOptions, RunSettings};
+use limpid::train::{Control, Recipe, RunOptions, RunSettings, TrainEvent};
 use limpid::{Error, Trained, Training};
 use std::path::Path;
 
@@ -11,7 +11,7 @@ pub fn train(text: &str, folder: &Path, steps: u64, mut tell: impl FnMut(u64, f6
         .recipe(Recipe { steps, ..recipe })
         .options(RunOptions { eval_every: steps.div_ceil(10), ..options });
     training.data(text).tokenizer("char").folder(folder).resume().run(|event| {
-        if let Event::Validated { step, loss, .. } = event {
+        if let TrainEvent::Validated { step, loss, .. } = event {
             tell(step, loss);
         }
         Control::Continue

@@ -17,7 +17,7 @@ pub enum Error {
     Backend(#[from] backend::BackendError),
     /// Generating and scoring.
     #[error(transparent)]
-    Generate(#[from] generate::Error),
+    Generate(#[from] generate::GenerateError),
     /// Looking inside.
     #[error(transparent)]
     Trace(#[from] trace::Error),
@@ -75,8 +75,8 @@ impl From<data::source::SourceError> for Error {
     }
 }
 
-impl From<tokenizer::Error> for Error {
-    fn from(error: tokenizer::Error) -> Error {
+impl From<tokenizer::TokenizerError> for Error {
+    fn from(error: tokenizer::TokenizerError) -> Error {
         Error::Generate(error.into())
     }
 }

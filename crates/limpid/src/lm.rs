@@ -7,10 +7,10 @@ use crate::backend::{self, Backend, Device, SharedWeights, Start};
 use crate::checkpoint::{self, CHAT_TEMPLATE, Checkpoint, Format, SHARD_BYTES};
 use crate::config::{Config, ConfigError, Mask};
 use crate::data::chat::{self, Message};
-use crate::data::source::Source;
+use crate::data::source::TextSource;
 use crate::data::{Objective, Windows};
 use crate::evaluate::{self, Score};
-use crate::generate::{self, Event, Filled, Likelihood, Options, Sample, Session};
+use crate::generate::{self, Filled, GenerateEvent, Likelihood, Options, Sample, Session};
 use crate::model::{Model, Param, Use};
 use crate::ops::Batch;
 use crate::ops::linear::Precision;
@@ -209,7 +209,7 @@ impl Lm {
             _ => self.encode(prompt)?,
         };
         self.generate_events(&ids, options, &mut |event| match event {
-            Event::Piece { text } => tell(&text),
+            GenerateEvent::Piece { text } => tell(&text),
             _ => true,
         })
     }
@@ -236,7 +236,7 @@ impl Lm {
         &self,
         prompt: &[u32],
         options: &Options,
-        tell: &mut dyn FnMut(Event) -> bool,
+        tell: &mut dyn FnMut(GenerateEvent) -> bool,
     ) -> Result<Sample> {
         let tokenizer = self.tokenizer.as_ref();
         self.in_session(|session| Ok(generate::generate(session, tokenizer, prompt, options, tell)?))
@@ -282,15 +282,15 @@ impl Lm {
     /// masked tokens, 15 in 100.
     ///
     /// ```no_run
-    /// # use limpid::{Lm, data::source::Source};
-    /// let score = Lm::open("runs/1")?.evaluate(&Source::new("held-out.txt"))?;
+    /// # use limpid::{Lm, data::source::TextSource};
+    /// let score = Lm::open("runs/1")?.evaluate(&TextSource::new("held-out.txt"))?;
     /// let (nats_a_token, perplexity) = (score.loss(), score.perplexity());
     /// # Ok::<(), limpid::Error>(())
     /// ```
     ///
     /// # Errors
     /// If the text cannot be read or is shorter than a window.
-    pub fn evaluate(&self, text: &Source) -> Result<Score> {
+    pub fn evaluate(&self, text: &TextSource) -> Result<Score> {
         self.needs_head()?;
         let (ids, _) = text.whole(self.tokenizer()?)?;
         ids.check_ids(self.config.vocab_size)?;
@@ -429,7 +429,7 @@ impl Lm {
     pub fn save_as(&self, path: impl AsRef<Path>, format: Format, dtype: &Dtype) -> Result<()> {
         let model = Model::new(&self.config, Use::Inspect { batch: 1, context: 1 })?;
         let values = |param: &Param| self.values(&model, param).expect("checked when it was opened").into_owned();
-        let source = checkpoint::Source {
+        let source = checkpoint::ModelData {
             config: &self.config,
             tokenizer: self.tokenizer.as_ref(),
             chat_template: self.chat_template(),

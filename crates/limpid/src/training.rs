@@ -6,13 +6,13 @@ use crate::backend::Backend;
 use crate::checkpoint::write_text;
 use crate::config::{Config, Mask};
 use crate::data::chat::{MARKERS, template};
-use crate::data::source::Source;
+use crate::data::source::TextSource;
 use crate::data::{Objective, Tokens};
 use crate::lm::processor;
 use crate::model::{Model, Param, Use};
 use crate::ops::linear::Precision;
 use crate::tokenizer::Tokenizer;
-use crate::train::{Control, Event, Recipe, Run, RunOptions, RunSettings, Summary, Trainer};
+use crate::train::{Control, Recipe, Run, RunOptions, RunSettings, Summary, TrainEvent, Trainer};
 use crate::{Error, Lm};
 use std::num::NonZero;
 use std::path::PathBuf;
@@ -21,14 +21,14 @@ use std::path::PathBuf;
 ///
 /// ```
 /// use limpid::generate::Options;
-/// use limpid::train::{Control, Event, Recipe};
+/// use limpid::train::{Control, TrainEvent, Recipe};
 /// use limpid::Training;
 ///
 /// let text = "to be or not to be, that is the question. ".repeat(40);
 /// let recipe = Recipe { steps: 20, batch_size: 4, context: 32, ..Recipe::preset("nano")? };
 /// let mut losses = vec![];
 /// let trained = Training::preset("nano")?.recipe(recipe).text(text).run(|event| {
-///     if let Event::Step(step, _) = event {
+///     if let TrainEvent::Step(step, _) = event {
 ///         losses.push(step.loss);
 ///     }
 ///     Control::Continue // or Control::Stop
@@ -44,7 +44,7 @@ pub struct Training {
     config: Config,
     recipe: Recipe,
     options: RunOptions,
-    source: Source,
+    source: TextSource,
     base: Option<Lm>,
     folder: Option<PathBuf>,
     resume: bool,
@@ -66,7 +66,7 @@ impl Training {
     pub fn new(config: Config, recipe: Recipe) -> Training {
         let options = RunOptions::default();
         let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
-        let source = Source::new("builtin:stories");
+        let source = TextSource::new("builtin:stories");
         let machine = (threads, Precision::F32);
         Training { config, recipe, options, source, base: None, folder: None, resume: false, machine }
     }
@@ -99,23 +99,23 @@ impl Training {
 
     /// Learns from a text in memory.
     pub fn text(self, text: impl Into<String>) -> Training {
-        let Source { tokenizer, .. } = self.source;
-        let mut source = Source::of_text(text);
+        let TextSource { tokenizer, .. } = self.source;
+        let mut source = TextSource::of_text(text);
         source.tokenizer = tokenizer;
         Training { source, ..self }
     }
 
-    /// Learns from a text by name: a file, a folder, a pattern ([`Source::name`]).
+    /// Learns from a text by name: a file, a folder, a pattern ([`TextSource::name`]).
     pub fn data(mut self, name: impl Into<String>) -> Training {
         let tokenizer = self.source.tokenizer.take();
-        self.source = Source::new(name);
+        self.source = TextSource::new(name);
         self.source.tokenizer = tokenizer;
         self
     }
 
     /// Learns from a text that is read as the source says: another field, bad documents left out. Threads and the share for validation
     /// are the run's.
-    pub fn source(self, source: Source) -> Training {
+    pub fn source(self, source: TextSource) -> Training {
         Training { source, ..self }
     }
 
@@ -152,7 +152,7 @@ impl Training {
     ///
     /// # Errors
     /// If the text cannot be read or is too short, the model cannot be built, the folder holds something else, or training goes astray.
-    pub fn run(self, mut progress: impl FnMut(Event) -> Control) -> Result<Trained, Error> {
+    pub fn run(self, mut progress: impl FnMut(TrainEvent) -> Control) -> Result<Trained, Error> {
         let Training {
             mut config,
             mut recipe,

@@ -6,13 +6,13 @@ mod common;
 use limpid::backend::{Backend, Cpu};
 use limpid::checkpoint::adapter::{self, Base};
 use limpid::checkpoint::store::Dtype;
-use limpid::checkpoint::{self, Checkpoint, Format, SHARD_BYTES, Source, safetensors_file, save};
+use limpid::checkpoint::{self, Checkpoint, Format, ModelData, SHARD_BYTES, safetensors_file, save};
 use limpid::config::{Activation, Config, NormKind, NormPlace, Positions};
 use limpid::data::{Objective, Tokens};
 use limpid::model::{Lora, Model, Tuning, Use};
 use limpid::ops::{Batch, random};
-use limpid::tokenizer::{Kind, Order, Tokenizer};
-use limpid::train::{Control, Event, Recipe, Run, Trainer};
+use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
+use limpid::train::{Control, Recipe, Run, TrainEvent, Trainer};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -84,7 +84,7 @@ fn begin(folder: &Path, model: &Model, base: &Base) {
 /// A random model in a folder.
 fn base(path: &Path, config: &Config, seed: u64) -> Checkpoint {
     let values = |param: &limpid::model::Param| values(&param.name, param.slot.len(), seed);
-    let source = Source { config, tokenizer: None, chat_template: None, values: &values, shard_bytes: SHARD_BYTES };
+    let source = ModelData { config, tokenizer: None, chat_template: None, values: &values, shard_bytes: SHARD_BYTES };
     save(path, Format::Limpid, &Dtype::F32, &source).unwrap();
     Checkpoint::open(path).unwrap()
 }
@@ -259,7 +259,7 @@ fn a_stopped_run_ends_in_the_same_bytes() {
     let base = base(&folder.0.join("base"), &config, 1);
     let text = Tokens::of(common::ids("text", 400, config.vocab_size));
     let (train, empty) = (text, Tokens::default());
-    let tokenizer = Tokenizer::train(Kind::Char, "ab", Order::Sorted, &[]).unwrap();
+    let tokenizer = Tokenizer::train(TokenizerKind::Char, "ab", Order::Sorted, &[]).unwrap();
     let recipe = Recipe { steps: 8, batch_size: 2, context: TOKENS, warmup_steps: 2, ..Recipe::default() };
     let frozen = Tuning { freeze: vec!["embed.*".into(), "blocks.0.*".into()], ..Tuning::default() };
     for (name, tuning) in [("lora", lora(&["attention"])), ("frozen", frozen)] {
@@ -278,7 +278,7 @@ fn a_stopped_run_ends_in_the_same_bytes() {
                 run.files = adapter::describe(&run.trainer.model, &made_for);
             }
             run.go(&mut |event| match event {
-                Event::Step(step, _) if step.step == stop => Control::Stop,
+                TrainEvent::Step(step, _) if step.step == stop => Control::Stop,
                 _ => Control::Continue,
             })
             .unwrap();

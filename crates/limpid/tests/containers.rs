@@ -8,10 +8,10 @@ mod mutate;
 
 use counting::{Counting, most};
 use limpid::checkpoint::CheckpointError;
-use limpid::checkpoint::gguf::{self, Array, Metadata, Value};
+use limpid::checkpoint::gguf::{self, Array, GgufValue, Metadata};
 use limpid::checkpoint::llmc::{self, Header};
 use limpid::checkpoint::safetensors_file as st;
-use limpid::checkpoint::store::{Dtype, Facts, Out, Store, encode};
+use limpid::checkpoint::store::{Dtype, Facts, OutputTensor, Store, encode};
 use limpid::ops::random;
 use mutate::Dice;
 use std::fs;
@@ -47,8 +47,8 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
 }
 
-fn out<'a>(name: &str, dtype: Dtype, shape: &[usize], values: &'a [f32]) -> Out<'a> {
-    Out { name: name.into(), dtype, shape: shape.into(), values: Box::new(|| Ok(values.to_vec())) }
+fn out<'a>(name: &str, dtype: Dtype, shape: &[usize], values: &'a [f32]) -> OutputTensor<'a> {
+    OutputTensor { name: name.into(), dtype, shape: shape.into(), values: Box::new(|| Ok(values.to_vec())) }
 }
 
 fn normal(n: usize) -> Vec<f32> {
@@ -200,7 +200,7 @@ fn every_container_gives_back_what_was_written() {
 #[test]
 fn a_file_that_is_changed_while_it_is_open_is_an_error() {
     let folder = Folder::new("changed");
-    let out = || Out {
+    let out = || OutputTensor {
         name: "x".into(),
         dtype: Dtype::F32,
         shape: vec![1 << 16],
@@ -235,8 +235,8 @@ fn what_cannot_be_written_leaves_the_old_file() {
     let path = folder.file("file", b"old");
     let (x, big) = ([1.0; 33], [1.0, 1e5]);
     let odd = Dtype::Other("Q4_K".into());
-    type Write = fn(&Path, Vec<Out>) -> Result<(), CheckpointError>;
-    let cases: [(Write, Vec<Out>, &str); 6] = [
+    type Write = fn(&Path, Vec<OutputTensor>) -> Result<(), CheckpointError>;
+    let cases: [(Write, Vec<OutputTensor>, &str); 6] = [
         (st_write, vec![out("a", Dtype::F16, &[2], &big)], "`a`: value 1, 1e5, is beyond the range of F16: choose F32"),
         (
             gguf_write,
@@ -248,10 +248,10 @@ fn what_cannot_be_written_leaves_the_old_file() {
         (st_write, vec![out("a", Dtype::F32, &[33], &x), out("a", Dtype::F32, &[33], &x)], "are called `a`"),
         (gguf_write, vec![out(&"n".repeat(64), Dtype::F32, &[33], &x)], "names of 63 bytes"),
     ];
-    fn st_write(path: &Path, tensors: Vec<Out>) -> Result<(), CheckpointError> {
+    fn st_write(path: &Path, tensors: Vec<OutputTensor>) -> Result<(), CheckpointError> {
         st::write(path, tensors, Facts::new())
     }
-    fn gguf_write(path: &Path, tensors: Vec<Out>) -> Result<(), CheckpointError> {
+    fn gguf_write(path: &Path, tensors: Vec<OutputTensor>) -> Result<(), CheckpointError> {
         gguf::write(path, &Metadata::default(), tensors)
     }
     for (write, tensors, wanted) in cases {
@@ -273,7 +273,7 @@ fn gguf_is_what_ggml_writes() {
     let tokens = metadata.strings("tokenizer.ggml.tokens").unwrap();
     assert_eq!(tokens, ["a", "é\u{120}", "", "<|endoftext|>"]);
     assert_eq!(metadata.i32s("tokenizer.ggml.token_type").unwrap(), [1, 3]);
-    assert_eq!(metadata.get("tokenizer.ggml.scores"), Some(&Value::Array(Array::F32(vec![0.5, -1.0]))));
+    assert_eq!(metadata.get("tokenizer.ggml.scores"), Some(&GgufValue::Array(Array::F32(vec![0.5, -1.0]))));
     let whole = [("u8", 200), ("u16", 60_000), ("u32", 4_000_000_000), ("u64", 1 << 63)];
     whole.iter().for_each(|(key, n)| assert_eq!(metadata.u64(&format!("test.{key}")).unwrap(), *n));
     assert_eq!(metadata.f64("test.f64").unwrap(), 0.1);

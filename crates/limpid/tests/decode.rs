@@ -6,14 +6,15 @@ mod random_config;
 use limpid::backend::{Backend, Cpu, Reference, Report, Result};
 use limpid::config::*;
 use limpid::generate::{
-    DecodeError, Error, Event, FinishReason, Options, Overflow, Sample, Sampler, SequenceId, Session, generate, score,
+    DecodeError, FinishReason, GenerateError, GenerateEvent, Options, Overflow, Sample, Sampler, SequenceId, Session,
+    generate, score,
 };
 use limpid::model::{Model, Use};
 use limpid::ops::adamw::{Change, Group, Rule};
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
 use limpid::ops::{Batch, IGNORE, Op, Pass, Slot, random};
-use limpid::tokenizer::{Kind, Order, Tokenizer};
+use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
@@ -221,7 +222,7 @@ fn the_reference_decodes_as_it_runs_whole() {
 /// A model of characters, and a session of it.
 fn letters(context_length: usize) -> (Tokenizer, Session, Config) {
     let text = "abcdefghijklmnopqrstuvwxyz .é🙂";
-    let tokenizer = Tokenizer::train(Kind::Char, text, Order::FirstAppearance, &["<|endoftext|>"]).unwrap();
+    let tokenizer = Tokenizer::train(TokenizerKind::Char, text, Order::FirstAppearance, &["<|endoftext|>"]).unwrap();
     let config = Config {
         vocab_size: tokenizer.vocab_size() + 3,
         context_length,
@@ -237,7 +238,12 @@ fn letters(context_length: usize) -> (Tokenizer, Session, Config) {
     (tokenizer, session, config)
 }
 
-fn run(session: &mut Session, tokenizer: &Tokenizer, prompt: &[u32], options: &Options) -> (Sample, Vec<Event>) {
+fn run(
+    session: &mut Session,
+    tokenizer: &Tokenizer,
+    prompt: &[u32],
+    options: &Options,
+) -> (Sample, Vec<GenerateEvent>) {
     let mut events = vec![];
     let mut tell = |event| {
         events.push(event);
@@ -246,7 +252,7 @@ fn run(session: &mut Session, tokenizer: &Tokenizer, prompt: &[u32], options: &O
     let sample = generate(session, Some(tokenizer), prompt, options, &mut tell).unwrap();
     let mut told = String::new();
     for event in &events {
-        if let Event::Piece { text } = event {
+        if let GenerateEvent::Piece { text } = event {
             told += text;
         }
     }
@@ -274,7 +280,7 @@ fn a_sample_is_what_its_seed_and_number_say() {
     let (sample, events) = run(&mut session, &tokenizer, &prompt, &greedy);
     let mut tokens = prompt.clone();
     let steps: Vec<_> =
-        events.iter().filter_map(|e| if let Event::Choice(choice) = e { Some(choice) } else { None }).collect();
+        events.iter().filter_map(|e| if let GenerateEvent::Choice(choice) = e { Some(choice) } else { None }).collect();
     assert_eq!(steps.len(), sample.tokens.len());
     for (token, step) in sample.tokens.iter().zip(steps) {
         let rows = full(&config, &tokens, |model| Box::new(Cpu::new(model, 2)));
@@ -363,8 +369,9 @@ fn the_context_slides_or_stops() {
                 seen.push(want[want.len() - 1]);
             }
             assert_eq!((sample.tokens, sample.finish_reason), (want, FinishReason::Length));
-            let crop =
-                |e: &Event| if let Event::Cropped { kept, dropped } = e { Some((*kept, *dropped)) } else { None };
+            let crop = |e: &GenerateEvent| {
+                if let GenerateEvent::Cropped { kept, dropped } = e { Some((*kept, *dropped)) } else { None }
+            };
             assert_eq!(events.iter().filter_map(crop).collect::<Vec<_>>(), crops);
         }
         let stop = Options { overflow: Overflow::Stop, ..slide };
@@ -373,7 +380,7 @@ fn the_context_slides_or_stops() {
         let (sample, _) = run(&mut session, &tokenizer, &ids(1, context, 30), &stop);
         assert_eq!((sample.tokens.len(), sample.finish_reason), (1, FinishReason::Length));
         let long = generate(&mut session, Some(&tokenizer), &ids(1, context + 1, 30), &stop, &mut |_| true);
-        assert!(matches!(long, Err(Error::Decode(DecodeError::Full { held: 0, .. }))));
+        assert!(matches!(long, Err(GenerateError::Decode(DecodeError::Full { held: 0, .. }))));
     }
 }
 
@@ -484,6 +491,6 @@ fn mistakes_are_errors_and_change_nothing() {
     let slot = model.params[0].slot;
     backend.write(slot, &vec![f32::NAN; slot.len()]).unwrap();
     let bad = generate(&mut session, Some(&tokenizer), &[1], &Options::default(), &mut |_| true);
-    assert!(matches!(bad, Err(Error::Decode(DecodeError::Logit { .. }))));
+    assert!(matches!(bad, Err(GenerateError::Decode(DecodeError::Logit { .. }))));
     assert!(matches!(score(&mut session, &[1], &[2]), Err(DecodeError::Logit { .. })));
 }

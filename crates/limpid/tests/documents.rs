@@ -8,7 +8,7 @@ use limpid::data::{Batches, Documents, Objective, Tokens, Windows, counted};
 use limpid::evaluate::{self, Score};
 use limpid::model::{Model, Use};
 use limpid::ops::{Batch, IGNORE, random};
-use limpid::tokenizer::{Kind, Order, Tokenizer};
+use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use limpid::train::{Recipe, Trainer};
 
 const V: usize = 40;
@@ -145,7 +145,7 @@ fn no_gradient_leaks_into_another_document() {
 fn talk() -> (Tokenizer, Tokens) {
     let line = r#"{"messages": [{"role": "user", "content": "abc"}, {"role": "assistant", "content": "de"}]}"#;
     let chat = chat::read(line, false).unwrap();
-    let tokenizer = Tokenizer::train(Kind::Char, "abcdefghij\n", Order::Sorted, &MARKERS).unwrap();
+    let tokenizer = Tokenizer::train(TokenizerKind::Char, "abcdefghij\n", Order::Sorted, &MARKERS).unwrap();
     let tokens = chat::tokens(&chat.conversations, &tokenizer).unwrap();
     (tokenizer, tokens)
 }

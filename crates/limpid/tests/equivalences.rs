@@ -21,7 +21,7 @@ use limpid::ops::dropout::Draws;
 use limpid::ops::embed::tables::sinusoidal;
 use limpid::ops::simd::Level;
 use limpid::ops::{Batch, Drop, IGNORE, Op, Space, activate, linear, norm};
-use limpid::tokenizer::{Kind, Order, Tokenizer, from_one_based, to_one_based};
+use limpid::tokenizer::{Order, Tokenizer, TokenizerKind, from_one_based, to_one_based};
 
 const TIGHT: f64 = 1e-12;
 /// B
@@ -159,7 +159,7 @@ impl Run {
 #[test]
 fn ids_from_zero_and_from_one() {
     let lines = ["cat eat mouse", "dog chase cat", "mouse eat cheese"];
-    let tokenizer = Tokenizer::train(Kind::Word, &lines.join(" "), Order::FirstAppearance, &[]).unwrap();
+    let tokenizer = Tokenizer::train(TokenizerKind::Word, &lines.join(" "), Order::FirstAppearance, &[]).unwrap();
     assert_eq!(tokenizer.vocab_size(), 6);
     let zero: Vec<Vec<u32>> = lines.iter().map(|line| tokenizer.encode(line).unwrap()).collect();
     let one: Vec<Vec<u32>> = zero.iter().map(|ids| to_one_based(ids).unwrap()).collect();
@@ -171,7 +171,8 @@ fn ids_from_zero_and_from_one() {
         let from_one = one.iter().flat_map(|id| (1..=6).map(move |j| f64::from(j == *id))); // R043's own rule
         assert_eq!(one_hot(zero, 6), from_one.collect::<Vec<f64>>());
     }
-    let toy = Tokenizer::from_vocabulary(Kind::Word, ["cat", "dog", "mouse"].map(String::from).to_vec()).unwrap();
+    let toy =
+        Tokenizer::from_vocabulary(TokenizerKind::Word, ["cat", "dog", "mouse"].map(String::from).to_vec()).unwrap();
     assert_eq!(toy.encode("cat dog mouse").unwrap(), [0, 1, 2]);
     assert!((0..3).all(|id| toy.encode(&toy.decode(&[id]).unwrap()).unwrap() == [id]));
 }
@@ -912,9 +913,10 @@ fn dropout_in_two_scales() {
 fn ids_of_the_readmes_corpus() {
     let text = "dog jumps around cat man is helping cat";
     let map = ["cat", "dog", "jumps", "around", "man", "is", "helping"].map(String::from);
-    let printed = Tokenizer::from_vocabulary(Kind::Word, map.to_vec()).unwrap().encode(text).unwrap();
+    let printed = Tokenizer::from_vocabulary(TokenizerKind::Word, map.to_vec()).unwrap().encode(text).unwrap();
     assert_eq!(printed.chunks(4).collect::<Vec<_>>(), [[1, 2, 3, 0], [4, 5, 6, 0]]);
-    let appearance = Tokenizer::train(Kind::Word, text, Order::FirstAppearance, &[]).unwrap().encode(text).unwrap();
+    let appearance =
+        Tokenizer::train(TokenizerKind::Word, text, Order::FirstAppearance, &[]).unwrap().encode(text).unwrap();
     assert_eq!(appearance, [0, 1, 2, 3, 4, 5, 6, 3]);
     let targets: Vec<u32> = printed[1..].iter().copied().chain([IGNORE]).collect();
     assert_eq!(targets.chunks(4).collect::<Vec<_>>(), [[2, 3, 0, 4], [5, 6, 0, IGNORE]]);

@@ -22,11 +22,11 @@ mod stream;
 use limpid::backend::{Backend, Reference};
 use limpid::checkpoint::Format;
 use limpid::config::{Config, Mask};
-use limpid::data::source::Source;
+use limpid::data::source::TextSource;
 use limpid::generate::{FinishReason, Options, Sampler};
 use limpid::model::{Model, Use};
 use limpid::ops::IGNORE;
-use limpid::train::{Control, Event, Recipe, RunOptions, RunSettings, Summary};
+use limpid::train::{Control, Recipe, RunOptions, RunSettings, Summary, TrainEvent};
 use limpid::{Error, Lm, Pooling, Trained, Training, trace};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -137,7 +137,7 @@ fn scores_are_those_of_the_logits() {
         assert!(close(*log_prob, expected), "{log_prob}, expected {expected}");
     }
     let text = &TEXT[..33]; // one window of 32 predictions
-    let score = lm.evaluate(&Source::of_text(text)).unwrap();
+    let score = lm.evaluate(&TextSource::of_text(text)).unwrap();
     let whole = lm.score(&text[..1], &text[1..]).unwrap();
     assert!(score.tokens == 32 && close(score.loss(), -whole.total / 32.0), "{} {}", score.loss(), whole.total);
 }
@@ -185,7 +185,7 @@ fn an_encoder_fills_and_embeds() {
     assert!(filled.masks[0].1.len() == 5 && filled.masks[0].1.is_sorted_by(|a, b| a.1 >= b.1));
     assert_eq!(lm.embed("to be", Pooling::Cls).unwrap().len(), 32);
     assert!(matches!(lm.generate("to be", &Options::default()), Err(Error::Generate(_))));
-    assert!(lm.evaluate(&Source::of_text("to be or not to be\n".repeat(60))).unwrap().loss() < 1.0);
+    assert!(lm.evaluate(&TextSource::of_text("to be or not to be\n".repeat(60))).unwrap().loss() < 1.0);
 }
 
 /// A run that is stopped and resumed ends with the bits of one that is not; a listener hears every step.
@@ -195,7 +195,7 @@ fn training_tells_stops_and_goes_on() {
     let whole = trained(training(8).folder(f.at("whole"))).0;
     let mut steps = vec![];
     let stopped = training(8).folder(f.at("parts")).run(|event| match event {
-        Event::Step(step, _) => {
+        TrainEvent::Step(step, _) => {
             steps.push(step.step);
             if step.step == 5 { Control::Stop } else { Control::Continue }
         }
@@ -230,7 +230,7 @@ fn what_cannot_be_done_is_said() {
     says(lm.fill("to be").unwrap_err(), &["[MASK]"]);
     says(lm.chat(&[], &Options::default()).unwrap_err(), &["conversations"]);
     says(lm.encode("ü").unwrap_err(), &["\"ü\"", "not in the char vocabulary"]);
-    says(lm.evaluate(&Source::new("no-such-file")).unwrap_err(), &["no-such-file"]);
+    says(lm.evaluate(&TextSource::new("no-such-file")).unwrap_err(), &["no-such-file"]);
     says(Training::preset("nanoo").unwrap_err(), &["nanoo"]);
     says(training(2).text("").run(|_| Control::Continue).unwrap_err(), &["empty"]);
     says(Lm::open("no-such-folder").unwrap_err(), &["no-such-folder"]);

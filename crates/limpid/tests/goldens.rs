@@ -16,7 +16,7 @@ use limpid::model::{Model, Param, Use};
 use limpid::names;
 use limpid::ops::Batch;
 use limpid::ops::embed::tables::sinusoidal;
-use limpid::tokenizer::{Kind, Order, Tokenizer};
+use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use limpid::trace::Trace;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use std::fs;
@@ -297,7 +297,7 @@ fn initial(model: &Model, param: &Param) -> Vec<f32> {
 /// A directory as a run leaves it, and what is in it.
 fn directory(name: &str) -> (Folder, Config, Tokenizer) {
     let (folder, tokenizer) =
-        (Folder::new(name), Tokenizer::train(Kind::Word, TEXT, Order::FirstAppearance, &[]).unwrap());
+        (Folder::new(name), Tokenizer::train(TokenizerKind::Word, TEXT, Order::FirstAppearance, &[]).unwrap());
     let config = Config {
         vocab_size: tokenizer.vocab_size(),
         context_length: 4,
@@ -441,7 +441,7 @@ fn a_broken_directory_is_refused_with_the_reason() {
     }
 
     let (error, _) = broken("tokenizer", &|folder| {
-        let other = Tokenizer::train(Kind::Char, TEXT, Order::Sorted, &[]).unwrap();
+        let other = Tokenizer::train(TokenizerKind::Char, TEXT, Order::Sorted, &[]).unwrap();
         other.save(folder.file("tokenizer.json")).unwrap();
     });
     assert!(matches!(error, E::Mismatch { tokens, vocab_size, .. } if tokens > vocab_size), "{error}");

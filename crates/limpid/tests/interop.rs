@@ -5,7 +5,7 @@ mod common;
 
 use limpid::backend::{Backend, Cpu, Reference};
 use limpid::checkpoint::store::Dtype;
-use limpid::checkpoint::{Checkpoint, Format, Source, safetensors_file, save};
+use limpid::checkpoint::{Checkpoint, Format, ModelData, safetensors_file, save};
 use limpid::config::Axis;
 use limpid::model::{Model, Use};
 use limpid::ops::Batch;
@@ -219,7 +219,7 @@ fn a_model_takes_the_place_of_another_whole() {
             &place,
             format,
             &Dtype::F32,
-            &Source { config, tokenizer, chat_template: None, values: &values, shard_bytes },
+            &ModelData { config, tokenizer, chat_template: None, values: &values, shard_bytes },
         )
     };
     for parts in [4000, usize::MAX, 2000, 4000, usize::MAX] {
@@ -271,7 +271,7 @@ fn convert(from: &Checkpoint, to: &Path, format: Format, dtype: &Dtype) -> Resul
     let values = |param: &limpid::model::Param| from.values(&model, param).unwrap().into_owned();
     // small enough that some models are in several files, where a format has that
     let (config, tokenizer, chat_template) = (&from.config, from.tokenizer.as_ref(), Some(CHAT));
-    save(to, format, dtype, &Source { config, tokenizer, chat_template, values: &values, shard_bytes: 6000 })?;
+    save(to, format, dtype, &ModelData { config, tokenizer, chat_template, values: &values, shard_bytes: 6000 })?;
     Ok(())
 }
 
@@ -362,7 +362,7 @@ fn what_another_program_cannot_say_is_named() {
     let folder = Folder::new("refused");
     let refused = |config: &Config, format: Format, dtype: &Dtype| {
         let values = |param: &limpid::model::Param| vec![0.0; param.slot.len()];
-        let source = Source { config, tokenizer: None, chat_template: None, values: &values, shard_bytes: 1 << 30 };
+        let source = ModelData { config, tokenizer: None, chat_template: None, values: &values, shard_bytes: 1 << 30 };
         let path = folder.0.join(format!("out-{format}"));
         let error = save(&path, format, dtype, &source).err().map(|e| e.to_string()).unwrap_or_default();
         assert!(!path.exists() || error.is_empty(), "{error}");

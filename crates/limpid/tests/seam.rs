@@ -14,9 +14,9 @@ use limpid::model::{Model, Use, init};
 use limpid::ops::adamw::{Change, Group, Method, Rule};
 use limpid::ops::linear::Precision;
 use limpid::ops::{Batch, IGNORE, Op, Pass, Slot, Space, Span, random};
-use limpid::tokenizer::{Kind, Order, Tokenizer};
+use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use limpid::trace::{self, Trace};
-use limpid::train::{Control, Event, Recipe, Run, RunOptions, TrainError, Trainer};
+use limpid::train::{Control, Recipe, Run, RunOptions, TrainError, TrainEvent, Trainer};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -290,13 +290,13 @@ fn left(folder: &Path) -> (Vec<u8>, Vec<u32>) {
 #[test]
 fn a_run_that_fails_at_any_op_is_resumed_to_the_same_bytes() {
     let text = text();
-    let tokenizer = Tokenizer::train(Kind::Char, "abcdefghijklmnopq", Order::Sorted, &[]).unwrap();
+    let tokenizer = Tokenizer::train(TokenizerKind::Char, "abcdefghijklmnopq", Order::Sorted, &[]).unwrap();
     let (told, folder) = (Told::new(), Folder::new("whole"));
     let mut steps = vec![];
     let mut whole = run(&told, &folder.0, &text, &tokenizer);
     whole
         .go(&mut |event| {
-            if let Event::Saved(_) = event {
+            if let TrainEvent::Saved(_) = event {
                 steps.push(told.count.load(Relaxed));
             }
             Control::Continue

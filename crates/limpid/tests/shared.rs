@@ -190,10 +190,10 @@ fn weights_that_do_not_fit_are_refused_by_name() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_model_keeps_its_weights_once() {
-    use limpid::checkpoint::{self, Format, SHARD_BYTES, Source as Written, store::Dtype};
-    use limpid::data::source::Source;
+    use limpid::checkpoint::{self, Format, ModelData, SHARD_BYTES, store::Dtype};
+    use limpid::data::source::TextSource;
     use limpid::generate::Options;
-    use limpid::tokenizer::{Kind, Order, Tokenizer};
+    use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
     use limpid::train::{Control, RunOptions};
     use limpid::{Lm, Pooling, Training};
     const CHILD: &str = "LIMPID_TEST_CHILD";
@@ -212,7 +212,7 @@ fn a_model_keeps_its_weights_once() {
         1024.0 * line.split_whitespace().next().unwrap().parse::<f64>().unwrap()
     };
     let text = "to be or not to be, that is the question. ";
-    let tokenizer = Tokenizer::train(Kind::Char, text, Order::Sorted, &[]).unwrap();
+    let tokenizer = Tokenizer::train(TokenizerKind::Char, text, Order::Sorted, &[]).unwrap();
     let (vocab_size, context_length) = (tokenizer.vocab_size(), 16);
     let nano = Config::preset("nano").unwrap();
     let config = Config { vocab_size, context_length, d_model: 512, n_head: 8, n_layer: 4, d_ff: 2048, ..nano };
@@ -228,14 +228,14 @@ fn a_model_keeps_its_weights_once() {
         }
         lm.generate("to be", &Options { max_tokens: 4, ..Options::default() }).unwrap();
         lm.score("to be", " or").unwrap();
-        lm.evaluate(&Source::of_text(text)).unwrap();
+        lm.evaluate(&TextSource::of_text(text)).unwrap();
         lm.embed("not to be", Pooling::Mean).unwrap();
         lm.trace("to be", |trace| trace.get("logits")).unwrap();
         (held() - before) / copy
     };
     let folder = std::env::temp_dir().join(format!("limpid-shared-{}", std::process::id()));
     let values = |param: &limpid::model::Param| init::values(&model, param, init::Init::Gpt2, 0.02, 5);
-    let written = Written {
+    let written = ModelData {
         config: &config,
         tokenizer: Some(&tokenizer),
         chat_template: None,

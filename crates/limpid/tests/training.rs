@@ -10,10 +10,10 @@ use limpid::model::init::Init;
 use limpid::model::{Model, Use};
 use limpid::ops::adamw::{Change, Group, Method, Rule};
 use limpid::ops::{Back, Batch, Op, Pass, Slot, random};
-use limpid::tokenizer::{Kind, Order, Tokenizer};
+use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use limpid::train::{
-    AllReduce, Control, Divergence, Event, Preflight, Recipe, Reduction, Run, RunOptions, RunSettings, Summary,
-    TrainError, Trainer, finder, preflight,
+    AllReduce, Control, Divergence, PreflightError, Recipe, Reduction, Run, RunOptions, RunSettings, Summary,
+    TrainError, TrainEvent, Trainer, lr_finder, preflight,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fs;
@@ -438,7 +438,7 @@ fn folder(name: &str) -> PathBuf {
 }
 
 fn letters() -> Tokenizer {
-    Tokenizer::train(Kind::Char, "abcdefghijklmnopq", Order::Sorted, &[]).unwrap()
+    Tokenizer::train(TokenizerKind::Char, "abcdefghijklmnopq", Order::Sorted, &[]).unwrap()
 }
 
 /// Documents of some tokens each.
@@ -462,7 +462,7 @@ fn run_until(
         run.resume(None).unwrap();
     }
     run.go(&mut |event| match event {
-        Event::Step(step, _) if Some(step.step) == stop_at => Control::Stop,
+        TrainEvent::Step(step, _) if Some(step.step) == stop_at => Control::Stop,
         _ => Control::Continue,
     })
     .unwrap();
@@ -536,8 +536,15 @@ fn a_resume_with_other_settings_says_which() {
     let mut run =
         Run::new(trainer_of(recipe()), Some(dir.clone()), &text, &validation, Objective::NextToken, &tokenizer)
             .unwrap();
-    run.options =
-        RunOptions { eval_every: 5, save_every: 1, keep: 3, patience: 9, detail_every: 0, spike: 0.0, ..options() };
+    run.options = RunOptions {
+        eval_every: 5,
+        save_every: 1,
+        keep: 3,
+        patience: 9,
+        layer_stats_every: 0,
+        spike_sigma: 0.0,
+        ..options()
+    };
     assert_eq!(run.resume(None).unwrap(), 5);
     drop(run);
     fs::write(dir.join("state/last.safetensors"), b"short").unwrap();
@@ -693,7 +700,7 @@ fn preflight_names_what_would_not_work() {
     let whole = trainer(&tiny(), recipe());
     t.model.params.iter().for_each(|p| t.backend.write(p.slot, &whole.backend.read(p.slot).unwrap()).unwrap());
     let error = refuses(&mut t);
-    assert!(matches!(&error, Preflight::Unreached { param } if param == "pos_embed.weight"), "{error}");
+    assert!(matches!(&error, PreflightError::Unreached { param } if param == "pos_embed.weight"), "{error}");
     // so is a parameter whose own step is left out of a backward that is otherwise whole
     let mut t = trainer(&tiny(), recipe());
     let gain = t.model.param("blocks.0.ln2.weight").unwrap().slot;
@@ -702,21 +709,21 @@ fn preflight_names_what_would_not_work() {
             *own = own.filter(|slot| *slot != gain);
         }
     }
-    assert_eq!(refuses(&mut t), Preflight::Unreached { param: "blocks.0.ln2.weight".into() });
+    assert_eq!(refuses(&mut t), PreflightError::Unreached { param: "blocks.0.ln2.weight".into() });
 
     // frozen by mistake: it learns, but no group has it
     let mut t = trainer(&tiny(), recipe());
     t.model.params.iter_mut().find(|p| p.name == "blocks.1.mlp.out.weight").unwrap().slot.at += 1 << 20;
     let error = preflight(&mut t, &batches).unwrap_err();
-    assert_eq!(error, Preflight::NotUpdated { param: "blocks.1.mlp.out.weight".into() });
+    assert_eq!(error, PreflightError::NotUpdated { param: "blocks.1.mlp.out.weight".into() });
 
     // an accumulation that overwrites
     let error = refuses(&mut faulty(Fault::Forgetful));
-    assert!(matches!(&error, Preflight::Accumulation { param, .. } if param == "embed.weight"), "{error}");
+    assert!(matches!(&error, PreflightError::Accumulation { param, .. } if param == "embed.weight"), "{error}");
 
     // weights that know too much, and weights that are none
     let mut t = trainer(&tiny(), Recipe { init_std: 3.0, ..recipe() });
-    assert!(matches!(refuses(&mut t), Preflight::TooLarge { .. }));
+    assert!(matches!(refuses(&mut t), PreflightError::TooLarge { .. }));
     t.fresh = false;
     assert!(preflight(&mut t, &batches).is_ok(), "weights from elsewhere may know what they know");
     let slot = t.model.param("blocks.1.attn.out.weight").unwrap().slot;
@@ -740,7 +747,7 @@ fn told(
     let mut notices = vec![];
     let done = began.and_then(|()| {
         run.go(&mut |event| {
-            if let Event::Notice(what) = event {
+            if let TrainEvent::Notice(what) = event {
                 notices.push(what);
             }
             Control::Continue
@@ -837,7 +844,7 @@ fn a_jump_is_noted_stops_or_is_passed_over() {
         cross_documents: false,
         ..recipe()
     };
-    let options = RunOptions { save_every: 10, eval_every: 0, detail_every: 7, ..options() };
+    let options = RunOptions { save_every: 10, eval_every: 0, layer_stats_every: 7, ..options() };
     let run = |divergence| {
         let dir = folder(&format!("jump-{divergence}"));
         let of = (trainer(&config, base), RunOptions { divergence, ..options });
@@ -979,12 +986,12 @@ fn the_finder_finds_a_rate_that_trains() {
         let start = Recipe { optimizer, learning_rate: first, ..long };
         let mut steps = 0;
         let found =
-            finder::find(&mut || Ok::<_, TrainError>(trainer(&config, start)), &batches, &start, &mut |_, _, _| {
+            lr_finder::find(&mut || Ok::<_, TrainError>(trainer(&config, start)), &batches, &start, &mut |_, _, _| {
                 steps += 1;
                 true
             });
         let found = found.unwrap();
-        assert!(steps <= finder::STEPS * found.tried.len() as u64 && found.tried.is_sorted_by(|a, b| a.0 < b.0));
+        assert!(steps <= lr_finder::STEPS * found.tried.len() as u64 && found.tried.is_sorted_by(|a, b| a.0 < b.0));
         if optimizer == Method::AdamW {
             let rate = found.suggested.unwrap();
             let [named, before] = [rate, first].map(after);
@@ -993,11 +1000,11 @@ fn the_finder_finds_a_rate_that_trains() {
     }
     // stopped, it names none
     let stopped =
-        finder::find(&mut || Ok::<_, TrainError>(trainer(&config, long)), &batches, &long, &mut |_, n, _| n < 70);
+        lr_finder::find(&mut || Ok::<_, TrainError>(trainer(&config, long)), &batches, &long, &mut |_, n, _| n < 70);
     assert!(stopped.unwrap().suggested.is_some(), "no training has so many steps");
     let stopped =
-        finder::find(&mut || Ok::<_, TrainError>(trainer(&config, long)), &batches, &long, &mut |_, n, _| n < 7);
-    assert_eq!(stopped.unwrap(), finder::Found { tried: vec![], suggested: None });
+        lr_finder::find(&mut || Ok::<_, TrainError>(trainer(&config, long)), &batches, &long, &mut |_, n, _| n < 7);
+    assert_eq!(stopped.unwrap(), lr_finder::LrSearch { tried: vec![], suggested: None });
 }
 
 /// A shard that another program cuts while a run reads it ends the run with its name, not the process; the weights stay.
@@ -1032,7 +1039,7 @@ fn the_finder_needs_no_steps() {
     let (text, none) = (text(), Recipe { steps: 0, ..recipe() });
     let batches = Batches::new(&text, 4, 12, 1, Objective::NextToken).unwrap();
     let start = &mut || Ok::<_, TrainError>(trainer(&tiny(), none));
-    let found = finder::find(start, &batches, &none, &mut |_, step, _| step == 1).unwrap();
+    let found = lr_finder::find(start, &batches, &none, &mut |_, step, _| step == 1).unwrap();
     assert!(found.suggested.is_some_and(f64::is_normal), "{found:?}");
     assert!(found.tried.iter().all(|(_, loss)| (0.5..5.0).contains(loss)), "{found:?}");
 }

@@ -1,5 +1,5 @@
 //! Files as everything here needs them: mapped into memory ([`Map`]), read whole within a limit ([`read_small`]), written through
-//! one door ([`Out`], and the functions here), and replaced whole or not at all ([`replace`], [`replace_folder`]). Whatever a run
+//! one door ([`OutputFile`], and the functions here), and replaced whole or not at all ([`replace`], [`replace_folder`]). Whatever a run
 //! writes passes here, so that a test can make any one of these operations fail.
 
 mod map;
@@ -47,25 +47,25 @@ pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
 }
 
 /// A file that is being written.
-pub struct Out(File);
+pub struct OutputFile(File);
 
-impl Out {
+impl OutputFile {
     /// Makes the file, or empties the one that is there.
     ///
     /// # Errors
     /// Whatever the file system says, as for all that follows.
-    pub fn create(path: &Path) -> io::Result<Out> {
+    pub fn create(path: &Path) -> io::Result<OutputFile> {
         may()?;
-        File::create(path).map(Out)
+        File::create(path).map(OutputFile)
     }
 
     /// Opens a file to read and write, and makes it where there is none.
     ///
     /// # Errors
     /// Whatever the file system says.
-    pub fn open(path: &Path) -> io::Result<Out> {
+    pub fn open(path: &Path) -> io::Result<OutputFile> {
         may()?;
-        File::options().read(true).write(true).create(true).truncate(false).open(path).map(Out)
+        File::options().read(true).write(true).create(true).truncate(false).open(path).map(OutputFile)
     }
 
     /// Holds the file for this process, until it is dropped or the process ends.
@@ -96,7 +96,7 @@ impl Out {
     }
 }
 
-impl Write for Out {
+impl Write for OutputFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if let Err(error) = may() {
             // as a disk that fills: a part of it is there
@@ -110,13 +110,13 @@ impl Write for Out {
     }
 }
 
-impl Read for Out {
+impl Read for OutputFile {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         self.0.read(bytes)
     }
 }
 
-impl Seek for Out {
+impl Seek for OutputFile {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         self.0.seek(to)
     }
@@ -138,7 +138,7 @@ pub fn replace(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::
     name.push(".partial");
     let beside = path.with_file_name(name);
     // created here, so that it has the permissions that files get
-    let done = Out::create(&beside)
+    let done = OutputFile::create(&beside)
         .and_then(|_| write(&beside))
         .and_then(|()| {
             may()?;

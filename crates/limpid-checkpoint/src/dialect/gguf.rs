@@ -3,13 +3,13 @@
 //! are whole blocks, others are F16 then.
 
 use super::huggingface::{Family, nearest};
-use super::{Link, Links, Turn};
-use crate::gguf::{Array, Metadata, Value};
+use super::{Layout, Link, Links};
+use crate::gguf::{Array, GgufValue, Metadata};
 use crate::store::{Dtype, Store, bad};
 use crate::{CheckpointError, Result};
 use limpid_core::config::{Activation, Config, NormKind, Positions, RotaryScaling};
 use limpid_core::model::Model;
-use limpid_tokenizer::{Error, Table, Tokenizer};
+use limpid_tokenizer::{Table, Tokenizer, TokenizerError};
 use std::path::Path;
 
 /// The tensor of factors by which each pair of a head turns slower.
@@ -153,7 +153,7 @@ pub(crate) fn read_tokenizer(m: &Metadata, path: &Path) -> Result<Option<Tokeniz
             .map_or(Ok(vec![1; tokens.len()]), |_| m.i32s(&key("token_type")).map(<[i32]>::to_vec))?,
         tokens,
         scores: match m.get(&key("scores")) {
-            Some(Value::Array(Array::F32(scores))) => Some(scores.clone()),
+            Some(GgufValue::Array(Array::F32(scores))) => Some(scores.clone()),
             _ => None,
         },
         merges: m.get(&key("merges")).map_or(Ok(vec![]), |_| m.strings(&key("merges")).map(<[String]>::to_vec))?,
@@ -163,7 +163,7 @@ pub(crate) fn read_tokenizer(m: &Metadata, path: &Path) -> Result<Option<Tokeniz
         add_space_prefix: flag("add_space_prefix", spm)?,
         model,
     };
-    let of_file = |fault: Error| Error::File { path: path.into(), fault: fault.into() };
+    let of_file = |fault: TokenizerError| TokenizerError::File { path: path.into(), fault: fault.into() };
     Ok(Some(Tokenizer::from_table(table).map_err(of_file)?))
 }
 
@@ -183,8 +183,8 @@ pub(crate) fn express(c: &Config, tokenizer: Option<&Tokenizer>) -> Result<(Meta
     let mut m = Metadata::default();
     m.set("general.architecture", architecture.to_string());
     m.set("general.name", "limpid".to_string());
-    let mut put = |name: &str, value: Value| m.set(format!("{architecture}.{name}"), value);
-    let size = |n: usize| Value::U32(u32::try_from(n).unwrap_or(u32::MAX));
+    let mut put = |name: &str, value: GgufValue| m.set(format!("{architecture}.{name}"), value);
+    let size = |n: usize| GgufValue::U32(u32::try_from(n).unwrap_or(u32::MAX));
     put("context_length", size(c.context_length));
     put("embedding_length", size(c.d_model));
     put("block_count", size(c.n_layer));
@@ -196,20 +196,20 @@ pub(crate) fn express(c: &Config, tokenizer: Option<&Tokenizer>) -> Result<(Meta
             put("attention.head_count_kv", size(c.heads().n_kv_head));
             put("attention.key_length", size(c.d_head()));
             put("attention.value_length", size(c.d_head()));
-            put("attention.layer_norm_rms_epsilon", Value::F32(c.norm_eps as f32));
+            put("attention.layer_norm_rms_epsilon", GgufValue::F32(c.norm_eps as f32));
             put("rope.dimension_count", size(c.d_head()));
-            put("rope.freq_base", Value::F32(c.rotary_base as f32));
+            put("rope.freq_base", GgufValue::F32(c.rotary_base as f32));
             let s = c.rotary_scaling;
             if s.factor != 1.0 && s.context == 0 {
-                put("rope.scaling.type", Value::String("linear".into()));
-                put("rope.scaling.factor", Value::F32(s.factor as f32));
+                put("rope.scaling.type", GgufValue::String("linear".into()));
+                put("rope.scaling.factor", GgufValue::F32(s.factor as f32));
             } else if s.factor != 1.0 {
                 put("rope.scaling.original_context_length", size(s.context));
-                put(LOW, Value::F32(s.low as f32));
-                put(HIGH, Value::F32(s.high as f32));
+                put(LOW, GgufValue::F32(s.low as f32));
+                put(HIGH, GgufValue::F32(s.high as f32));
             }
         }
-        _ => put("attention.layer_norm_epsilon", Value::F32(c.norm_eps as f32)),
+        _ => put("attention.layer_norm_epsilon", GgufValue::F32(c.norm_eps as f32)),
     }
     match tokenizer {
         Some(tokenizer) => write_tokenizer(&mut m, tokenizer.table()?, c.vocab_size),
@@ -227,9 +227,9 @@ fn write_tokenizer(m: &mut Metadata, mut t: Table, vocab_size: usize) {
             scores.push(0.0);
         }
     }
-    let mut put = |name: &str, value: Value| m.set(format!("tokenizer.ggml.{name}"), value);
-    put("model", Value::String(t.model.into()));
-    put("pre", Value::String(t.pre));
+    let mut put = |name: &str, value: GgufValue| m.set(format!("tokenizer.ggml.{name}"), value);
+    put("model", GgufValue::String(t.model.into()));
+    put("pre", GgufValue::String(t.pre));
     put("tokens", t.tokens.into());
     put("token_type", t.types.into());
     match t.scores {
@@ -238,11 +238,11 @@ fn write_tokenizer(m: &mut Metadata, mut t: Table, vocab_size: usize) {
     }
     for (name, id) in [("bos_token_id", t.bos), ("eos_token_id", t.eos)] {
         if let Some(id) = id {
-            put(name, Value::U32(id));
+            put(name, GgufValue::U32(id));
         }
     }
-    put("add_bos_token", Value::Bool(t.add_bos));
-    put("add_space_prefix", Value::Bool(t.add_space_prefix));
+    put("add_bos_token", GgufValue::Bool(t.add_bos));
+    put("add_space_prefix", GgufValue::Bool(t.add_space_prefix));
 }
 
 /// How a tensor of a model that is written as `dtype` is stored.
@@ -269,24 +269,24 @@ pub(crate) fn file_type(dtype: &Dtype) -> u32 {
 pub(crate) fn links(model: &Model) -> Vec<Link> {
     let mut l = Links::new(model);
     let llama = model.config.positions == Positions::Rotary;
-    l.whole("token_embd.weight", "embed.weight", Turn::Same);
-    l.whole("position_embd.weight", "pos_embed.weight", Turn::Same);
+    l.whole("token_embd.weight", "embed.weight", Layout::Same);
+    l.whole("position_embd.weight", "pos_embed.weight", Layout::Same);
     for i in 0..model.config.n_layer {
         let (h, b) = (format!("blk.{i}"), format!("blocks.{i}"));
-        l.pair(&format!("{h}.attn_norm"), &format!("{b}.ln1"), Turn::Same);
+        l.pair(&format!("{h}.attn_norm"), &format!("{b}.ln1"), Layout::Same);
         if llama {
             let thirds = ["attn_q", "attn_k", "attn_v"].map(|x| format!("{h}.{x}"));
-            l.thirds(thirds, &format!("{b}.attn.qkv"), [Turn::Same; 3]);
+            l.thirds(thirds, &format!("{b}.attn.qkv"), [Layout::Same; 3]);
         } else {
-            l.pair(&format!("{h}.attn_qkv"), &format!("{b}.attn.qkv"), Turn::Same);
+            l.pair(&format!("{h}.attn_qkv"), &format!("{b}.attn.qkv"), Layout::Same);
         }
-        l.pair(&format!("{h}.attn_output"), &format!("{b}.attn.out"), Turn::Same);
-        l.pair(&format!("{h}.ffn_norm"), &format!("{b}.ln2"), Turn::Same);
-        l.pair(&format!("{h}.ffn_gate"), &format!("{b}.mlp.gate"), Turn::Same);
-        l.pair(&format!("{h}.ffn_up"), &format!("{b}.mlp.in"), Turn::Same);
-        l.pair(&format!("{h}.ffn_down"), &format!("{b}.mlp.out"), Turn::Same);
+        l.pair(&format!("{h}.attn_output"), &format!("{b}.attn.out"), Layout::Same);
+        l.pair(&format!("{h}.ffn_norm"), &format!("{b}.ln2"), Layout::Same);
+        l.pair(&format!("{h}.ffn_gate"), &format!("{b}.mlp.gate"), Layout::Same);
+        l.pair(&format!("{h}.ffn_up"), &format!("{b}.mlp.in"), Layout::Same);
+        l.pair(&format!("{h}.ffn_down"), &format!("{b}.mlp.out"), Layout::Same);
     }
-    l.pair("output_norm", "ln_final", Turn::Same);
-    l.whole("output.weight", "unembed.weight", Turn::Same);
+    l.pair("output_norm", "ln_final", Layout::Same);
+    l.whole("output.weight", "unembed.weight", Layout::Same);
     l.done()
 }

@@ -18,7 +18,7 @@ use std::ops::Range;
 
 /// How a tensor of theirs lies, seen from ours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Turn {
+pub enum Layout {
     /// As ours: a matrix is (out, in).
     Same,
     /// (in, out), as GPT-2's `Conv1D` has it.
@@ -31,12 +31,12 @@ pub enum Turn {
     },
 }
 
-impl Turn {
+impl Layout {
     /// Where row `i` of ours is in theirs.
     fn row(self, i: usize) -> usize {
         match self {
-            Turn::Halves { d_head } => i - i % d_head + i % d_head / 2 + (i % 2) * (d_head / 2),
-            Turn::Same | Turn::Transposed => i,
+            Layout::Halves { d_head } => i - i % d_head + i % d_head / 2 + (i % 2) * (d_head / 2),
+            Layout::Same | Layout::Transposed => i,
         }
     }
 }
@@ -51,7 +51,7 @@ pub struct Link {
     /// Its rows.
     pub rows: Range<usize>,
     /// How they lie.
-    pub turn: Turn,
+    pub turn: Layout,
     /// Whether rows may follow that are no tokens: vocabularies are padded to round numbers.
     pub padded: bool,
 }
@@ -66,7 +66,7 @@ impl Link {
     pub fn shape(&self, param: &Param) -> Vec<usize> {
         match (param.is_matrix(), self.turn) {
             (false, _) => vec![self.rows.len()],
-            (true, Turn::Transposed) => vec![param.slot.cols, self.rows.len()],
+            (true, Layout::Transposed) => vec![param.slot.cols, self.rows.len()],
             (true, _) => vec![self.rows.len(), param.slot.cols],
         }
     }
@@ -75,9 +75,9 @@ impl Link {
     pub(super) fn ours<'a>(&self, theirs: Cow<'a, [f32]>, cols: usize) -> Cow<'a, [f32]> {
         let rows = self.rows.len();
         match self.turn {
-            Turn::Same => theirs,
-            Turn::Transposed if cols == 1 => theirs,
-            Turn::Transposed => transpose(&theirs, cols, rows).into(),
+            Layout::Same => theirs,
+            Layout::Transposed if cols == 1 => theirs,
+            Layout::Transposed => transpose(&theirs, cols, rows).into(),
             turn => (0..rows).flat_map(|i| theirs[turn.row(i) * cols..][..cols].iter().copied()).collect(),
         }
     }
@@ -87,9 +87,9 @@ impl Link {
         let cols = extent(param).1;
         let mine = &ours[self.rows.start * cols..self.rows.end * cols];
         match self.turn {
-            Turn::Same => mine.to_vec(),
-            Turn::Transposed if cols == 1 => mine.to_vec(),
-            Turn::Transposed => transpose(mine, self.rows.len(), cols),
+            Layout::Same => mine.to_vec(),
+            Layout::Transposed if cols == 1 => mine.to_vec(),
+            Layout::Transposed => transpose(mine, self.rows.len(), cols),
             turn => {
                 let mut theirs = vec![0.0; mine.len()];
                 for (i, row) in mine.chunks_exact(cols).enumerate() {
@@ -112,13 +112,13 @@ impl<'a> Links<'a> {
         Links { model, list: vec![] }
     }
     /// Some rows of a parameter.
-    fn part(&mut self, name: impl Into<String>, param: &str, rows: Range<usize>, turn: Turn) {
+    fn part(&mut self, name: impl Into<String>, param: &str, rows: Range<usize>, turn: Layout) {
         if self.model.param(param).is_some() {
             self.list.push(Link { name: name.into(), param: param.into(), rows, turn, padded: false });
         }
     }
     /// All of a parameter.
-    pub(super) fn whole(&mut self, name: impl Into<String>, param: &str, turn: Turn) {
+    pub(super) fn whole(&mut self, name: impl Into<String>, param: &str, turn: Layout) {
         if let Some(rows) = self.model.param(param).map(|p| extent(p).0) {
             self.part(name, param, 0..rows, turn);
         }
@@ -126,16 +126,16 @@ impl<'a> Links<'a> {
     /// All of a parameter with a row a token.
     fn vocabulary(&mut self, name: impl Into<String>, param: &str) {
         let before = self.list.len();
-        self.whole(name, param, Turn::Same);
+        self.whole(name, param, Layout::Same);
         self.list[before..].iter_mut().for_each(|link| link.padded = true);
     }
     /// `.weight` and `.bias` of a parameter.
-    fn pair(&mut self, name: &str, param: &str, turn: Turn) {
+    fn pair(&mut self, name: &str, param: &str, turn: Layout) {
         self.whole(format!("{name}.weight"), &format!("{param}.weight"), turn);
         self.whole(format!("{name}.bias"), &format!("{param}.bias"), turn);
     }
     /// `.weight` and `.bias` of queries, keys and values, each a tensor of its own there.
-    fn thirds(&mut self, names: [String; 3], param: &str, turns: [Turn; 3]) {
+    fn thirds(&mut self, names: [String; 3], param: &str, turns: [Layout; 3]) {
         for ((name, rows), turn) in names.into_iter().zip(self.model.config.heads().parts()).zip(turns) {
             for kind in ["weight", "bias"] {
                 self.part(format!("{name}.{kind}"), &format!("{param}.{kind}"), rows.clone(), turn);
@@ -230,7 +230,7 @@ pub(super) fn load(
     for param in model.params.iter().filter(|param| links.iter().any(|link| link.param == param.name)) {
         let slot = super::place(param, space);
         // a matrix that lies the other way round goes from its file to where it is needed in one step
-        let turned = links.iter().find(|l| l.param == param.name && l.turn == Turn::Transposed && param.is_matrix());
+        let turned = links.iter().find(|l| l.param == param.name && l.turn == Layout::Transposed && param.is_matrix());
         match turned {
             Some(link) => backend.write_transposed(slot, &find(link, model, store, names)?.values()?)?,
             None => backend.write(slot, &values(param, links, model, store, names)?)?,

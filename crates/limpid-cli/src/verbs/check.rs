@@ -10,8 +10,8 @@ use limpid::config::Config;
 use limpid::data::{Batches, Objective, Tokens};
 use limpid::model::{Model, Use};
 use limpid::ops::{Batch, random};
-use limpid::train::preflight::Seen;
-use limpid::train::{Preflight, Recipe, Schedule, Trainer};
+use limpid::train::preflight::PreflightReport;
+use limpid::train::{PreflightError, Recipe, Schedule, Trainer};
 
 /// Prove that a configuration can learn: gradients against finite differences; what training looks at before its
 /// first step; one batch learned by heart. Takes the flags of `train`.
@@ -131,11 +131,11 @@ fn batches<'a>(job: &'a Job, model: &Model) -> Result<Batches<'a>> {
 
 fn preflight(job: &Job, model: &Model, machine: &MachineOptions) -> Result<Verdict> {
     let seen = limpid::train::preflight(&mut trainer(model, machine, job.recipe)?, &batches(job, model)?);
-    if let Err(Preflight::Backend(error)) = seen {
+    if let Err(PreflightError::Backend(error)) = seen {
         return Err(error.into());
     }
     let found = match &seen {
-        Ok(Seen { loss, uniform }) => format!(
+        Ok(PreflightReport { loss, uniform }) => format!(
             "all {} tensors reached, finite and updated; micro-batches add up; first loss {loss:.4}, ln V is {uniform:.4}",
             model.params.len()
         ),

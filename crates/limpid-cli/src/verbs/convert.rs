@@ -5,7 +5,7 @@ use crate::show;
 use anyhow::{Context, Result, anyhow, bail};
 use limpid::backend::{Backend, Device, Start};
 use limpid::checkpoint::store::{Dtype, rounded};
-use limpid::checkpoint::{Checkpoint, CheckpointError, Format, SHARD_BYTES, Source, is_part, save};
+use limpid::checkpoint::{Checkpoint, CheckpointError, Format, ModelData, SHARD_BYTES, is_part, save};
 use limpid::config::Config;
 use limpid::model::{Model, Param, Use};
 use limpid::ops::Batch;
@@ -108,7 +108,7 @@ pub fn run(args: Args) -> Result<()> {
         &args.dst,
         format,
         &stored,
-        &Source {
+        &ModelData {
             config: &source.config,
             tokenizer: tokenizer.as_ref(),
             chat_template: source.chat_template.as_deref(),

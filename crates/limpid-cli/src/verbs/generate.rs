@@ -9,7 +9,7 @@ use limpid::checkpoint::{CHAT_TEMPLATE, Checkpoint};
 use limpid::config::{Mask, Positions};
 use limpid::data::chat::{self, Message, Role};
 use limpid::data::check_ids;
-use limpid::generate::{self, Event, Options, Overflow, Sampler};
+use limpid::generate::{self, GenerateEvent, Options, Overflow, Sampler};
 use limpid::model::Use;
 use limpid::trace;
 use std::path::PathBuf;
@@ -167,10 +167,10 @@ pub fn run(args: Args) -> Result<()> {
         let mut broken = None;
         let written = generate::generate(&mut session, tokenizer, &prompt, &options, &mut |event| {
             match event {
-                Event::Piece { text } if !args.json => broken = show::out(&text).err(),
-                Event::Piece { .. } => {}
-                Event::Cropped { .. } => cropped = true,
-                Event::Choice(step) => {
+                GenerateEvent::Piece { text } if !args.json => broken = show::out(&text).err(),
+                GenerateEvent::Piece { .. } => {}
+                GenerateEvent::Cropped { .. } => cropped = true,
+                GenerateEvent::Choice(step) => {
                     let others: Vec<String> = step
                         .candidates
                         .iter()

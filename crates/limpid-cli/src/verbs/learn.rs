@@ -6,7 +6,7 @@ use crate::show::{self, Progress};
 use crate::{source, tokenizers};
 use anyhow::{Result, bail};
 use limpid::data::source::left_out;
-use limpid::tokenizer::{Kind, Learn, Learner, LearnerOptions, Split, Tokenizer};
+use limpid::tokenizer::{Learn, Learner, LearnerOptions, Split, Tokenizer, TokenizerKind};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -71,8 +71,8 @@ pub fn run(args: Args) -> Result<()> {
     let learn = match args.kind.as_str() {
         "bpe" => Learn::Bpe(args.split),
         "wordpiece" => Learn::WordPiece { lowercase: args.lowercase },
-        "char" => Learn::Plain(Kind::Char),
-        _ => Learn::Plain(Kind::Word),
+        "char" => Learn::Plain(TokenizerKind::Char),
+        _ => Learn::Plain(TokenizerKind::Word),
     };
     let all = matches!(learn, Learn::Plain(_)).then_some(LearnerOptions::ALL);
     let Some(vocab_size) = args.vocab_size.or(all) else {

@@ -4,7 +4,7 @@ use crate::tokenizers::{FORMATS, format, split, write};
 use crate::{models, show, source};
 use anyhow::{Context, Result, bail};
 use limpid::data::{LONGEST, read_line};
-use limpid::tokenizer::{Kind, Order, Split, Tokenizer, from_one_based, statistics, to_one_based};
+use limpid::tokenizer::{Order, Split, Tokenizer, TokenizerKind, from_one_based, statistics, to_one_based};
 use limpid::trace::table;
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
@@ -121,8 +121,11 @@ pub fn run(args: Args) -> Result<()> {
                     "a {kind} tokenizer is learned from a text: {purpose}, give its file with --tokenizer tokenizer.json or --model DIR"
                 );
             };
-            let (kind, order) =
-                if kind == "char" { (Kind::Char, Order::Sorted) } else { (Kind::Word, Order::FirstAppearance) };
+            let (kind, order) = if kind == "char" {
+                (TokenizerKind::Char, Order::Sorted)
+            } else {
+                (TokenizerKind::Word, Order::FirstAppearance)
+            };
             Tokenizer::train(kind, text, order, &[])?
         }
         (None, file) if file.ends_with(".tiktoken") => {

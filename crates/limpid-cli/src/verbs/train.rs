@@ -15,8 +15,8 @@ use limpid::data::Objective;
 use limpid::data::chat::is_template;
 use limpid::generate::{Options, Sampler, generate};
 use limpid::ops::linear::Precision;
-use limpid::train::folder::{self, Found};
-use limpid::train::{Control, Event, RECENT, Run, RunSettings, Summary, TrainError};
+use limpid::train::folder::{self, FolderContents};
+use limpid::train::{Control, RECENT, Run, RunSettings, Summary, TrainError, TrainEvent};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime};
@@ -51,14 +51,14 @@ fn fits_folder(args: &JobArgs, folder: &Path) -> Result<()> {
         return Ok(Run::check(folder, args.resume_step)?);
     }
     let found = folder::look(folder);
-    if args.resume.as_ref().is_some_and(|resume| resume != "auto") && found != Found::Begun {
+    if args.resume.as_ref().is_some_and(|resume| resume != "auto") && found != FolderContents::Begun {
         bail!("{} cannot be resumed: it has no state/last.safetensors (no step was saved there)", folder.display());
     }
-    if !args.force && matches!(found, Found::Run | Found::Other(_)) {
-        return Err(TrainError::Taken { path: folder.into(), found }.into());
+    if !args.force && matches!(found, FolderContents::Run | FolderContents::Other(_)) {
+        return Err(TrainError::FolderNotEmpty { path: folder.into(), found }.into());
     }
     let kept = ["model.safetensors", "adapter_model.safetensors"].iter().any(|name| folder.join(name).exists());
-    if found == Found::Begun && kept && args.resume.is_none() && !args.force {
+    if found == FolderContents::Begun && kept && args.resume.is_none() && !args.force {
         bail!(
             "{0} already holds a run, which was killed before its first save: --resume {0} begins it again, another --out \
              starts a new one",
@@ -79,7 +79,7 @@ fn fits_folder(args: &JobArgs, folder: &Path) -> Result<()> {
 
 pub fn run(Args { job: args }: Args) -> Result<()> {
     let resumed = args.resumed();
-    if let Some(folder) = args.asked().filter(|_| !args.find_rate) {
+    if let Some(folder) = args.asked().filter(|_| !args.lr_find) {
         fits_folder(&args, &folder)?;
     }
     let job = args.job()?;
@@ -87,7 +87,7 @@ pub fn run(Args { job: args }: Args) -> Result<()> {
     if let Some(fit) = too_large(&job, &args.machine)? {
         bail!("{}", fit.text());
     }
-    if args.find_rate {
+    if args.lr_find {
         return find::run(&job, &args.machine, args.json);
     }
     let threads = args.machine.threads();
@@ -153,7 +153,7 @@ pub fn run(Args { job: args }: Args) -> Result<()> {
         let step = run.resume(args.resume_step)?;
         say(format!("going on with {} after step {step}", folder.display()));
     } else {
-        if args.resume.is_some() && folder::look(&folder) == Found::Begun {
+        if args.resume.is_some() && folder::look(&folder) == FolderContents::Begun {
             say(format!("{} was stopped before its first save: it begins again", folder.display()));
         }
         run.force = args.force;
@@ -188,13 +188,13 @@ pub fn run(Args { job: args }: Args) -> Result<()> {
     let mut shown = Shown { val: None, rate: Rate::new(), roof, flops, steps: recipe.steps };
     let summary = run.go(&mut |event| {
         match event {
-            Event::Step(step, _) => {
+            TrainEvent::Step(step, _) => {
                 shown.rate.add(step.tokens);
                 progress.step(step.step, || shown.text(&step, progress.lines()));
                 dashboard.iter().for_each(|d| d.step(&step, &shown.now(&step)));
             }
-            Event::Evaluating(..) => shown.rate.pause(),
-            Event::Validated { step, loss, best } => {
+            TrainEvent::Evaluating(..) => shown.rate.pause(),
+            TrainEvent::Validated { step, loss, best } => {
                 shown.val = Some(loss);
                 shown.roof.measure(READINGS / 10);
                 shown.rate.pause();
@@ -205,11 +205,11 @@ pub fn run(Args { job: args }: Args) -> Result<()> {
                     d.line(&line);
                 });
             }
-            Event::Saved(step) => {
+            TrainEvent::Saved(step) => {
                 shown.rate.pause();
                 dashboard.iter().for_each(|d| d.line(&format!("step {step}: saved")));
             }
-            Event::Notice(what) => {
+            TrainEvent::Notice(what) => {
                 if args.json {
                     show::say(&what);
                 }
@@ -386,7 +386,7 @@ fn sample(
         }
     };
     let written = generate(&mut session, Some(tokenizer), &start, &options, &mut |event| {
-        if let limpid::generate::Event::Piece { text } = event {
+        if let limpid::generate::GenerateEvent::Piece { text } = event {
             print(&text);
         }
         true

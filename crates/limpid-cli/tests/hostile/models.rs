@@ -10,7 +10,7 @@ use super::mutate::{self, Dice};
 use super::{Came, Subject, Trial, Verdict, counting};
 use limpid::backend::{Backend, Cpu};
 use limpid::checkpoint::store::{Dtype, Store};
-use limpid::checkpoint::{Checkpoint, Format, SHARD_BYTES, Source, gguf, save};
+use limpid::checkpoint::{Checkpoint, Format, ModelData, SHARD_BYTES, gguf, save};
 use limpid::model::{Model, Use};
 use limpid::ops::Batch;
 use limpid::ops::linear::Precision;
@@ -122,7 +122,7 @@ fn converted(at: &Path, fixture: &str, format: Format, to: &Path) -> PathBuf {
         to,
         format,
         &Dtype::F32,
-        &Source { config, tokenizer, chat_template: None, values: &values, shard_bytes: SHARD_BYTES },
+        &ModelData { config, tokenizer, chat_template: None, values: &values, shard_bytes: SHARD_BYTES },
     )
     .unwrap();
     to.into()

@@ -6,7 +6,7 @@ use super::models::{Restored, change, copied, name, refused, told};
 use super::mutate::{self, Dice};
 use super::{Came, Subject, Trial, Verdict, counting};
 use limpid::data::chat::{self, Role};
-use limpid::data::{DocumentReader, Kind, find};
+use limpid::data::{DocumentReader, TextFormat, find};
 use limpid::tokenizer::{self, Order, Tokenizer};
 use serde_json::{Value, json};
 use std::fs;
@@ -71,7 +71,7 @@ fn tokenizers(at: &Path) -> Trial {
         tokenizer.save(folder.join("tokenizer.json")).unwrap();
         folder
     };
-    for (name, kind) in [("char", tokenizer::Kind::Char), ("word", tokenizer::Kind::Word)] {
+    for (name, kind) in [("char", tokenizer::TokenizerKind::Char), ("word", tokenizer::TokenizerKind::Word)] {
         folders.push(own(name, Tokenizer::train(kind, TEXT, Order::Sorted, &["<|end|>"]).unwrap()));
     }
     let llmc = at.join("llmc");
@@ -209,7 +209,7 @@ fn packed(_: &[u8]) -> Option<Vec<String>> {
 
 /// All documents that are not empty.
 fn read(path: &Path) -> Result<Vec<String>, String> {
-    let inputs = find(&[path.display().to_string()], Kind::Text).map_err(|e| told(&e))?;
+    let inputs = find(&[path.display().to_string()], TextFormat::Text).map_err(|e| told(&e))?;
     let (mut texts, mut within): (Vec<String>, _) = (vec![], false);
     for unit in DocumentReader::new(inputs, "text", false) {
         let unit = unit.map_err(|e| told(&e))?;
@@ -392,7 +392,7 @@ fn bombs(at: &Path) -> Trial {
         let path = at.join(name);
         fs::write(&path, bytes).unwrap();
         let reads = || {
-            let inputs = find(&[path.display().to_string()], Kind::Text).map_err(|e| told(&e))?;
+            let inputs = find(&[path.display().to_string()], TextFormat::Text).map_err(|e| told(&e))?;
             DocumentReader::new(inputs, "text", false).try_for_each(|unit| unit.map(drop).map_err(|e| told(&e)))
         };
         let (found, took) = counting::most(reads);

@@ -107,7 +107,7 @@ impl Setting {
 
 /// A setting that sets several others at once.
 #[derive(Clone, Copy, Debug)]
-pub struct Group {
+pub struct SettingGroup {
     /// It.
     pub setting: Setting,
     /// Their names.
@@ -204,7 +204,7 @@ pub trait Fields: Default + Clone {
 /// A struct of settings, and how they hang together.
 pub trait Settings: Fields {
     /// Settings that set several at once.
-    fn groups() -> &'static [Group] {
+    fn groups() -> &'static [SettingGroup] {
         &[]
     }
     /// Changes what follows from settings that were `given`, where it was not given itself; `was` is from before they were.
@@ -299,13 +299,13 @@ macro_rules! settings {
     };
     (
         @ $prefix:literal $(#[$meta:meta])* $Type:ident {
-            $($(#[doc = $help:literal])+ $field:ident: $type:ty = $default:expr, $setting:expr;)*
+            $($(#[doc = $help:literal])+ $(#[serde($serde:meta)])? $field:ident: $type:ty = $default:expr, $setting:expr;)*
         }
     ) => {
         $(#[$meta])*
         #[derive(serde::Serialize, serde::Deserialize)]
         #[serde(deny_unknown_fields, default)]
-        pub struct $Type { $($(#[doc = $help])+ pub $field: $type,)* }
+        pub struct $Type { $($(#[doc = $help])+ $(#[serde($serde)])? pub $field: $type,)* }
         impl $Type {
             /// What every setting is where nobody chooses it.
             pub const DEFAULT: $Type = $Type { $($field: $default),* };

@@ -40,7 +40,7 @@ impl ReportError {
 
 /// A text that the model wrote.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sample {
+pub struct SampleRecord {
     /// The step it was written after.
     pub step: u64,
     /// What it was to go on from.
@@ -52,7 +52,7 @@ pub struct Sample {
 /// How far a run has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum RunState {
     /// To its last step.
     Finished,
     /// Until somebody stopped it.
@@ -65,7 +65,7 @@ pub enum State {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Results {
     /// How far it has come.
-    pub state: State,
+    pub state: RunState,
     /// Steps done.
     pub steps: u64,
     /// Training loss of the first step, nats a token.
@@ -98,7 +98,7 @@ pub struct RunRecord {
     /// Every number of the log by name: (step, value), steps ascending; and `tokens_per_second`, made of two.
     pub series: BTreeMap<String, Vec<(f64, f64)>>,
     /// Texts it wrote.
-    pub samples: Vec<Sample>,
+    pub samples: Vec<SampleRecord>,
     /// What it has come to.
     pub results: Results,
 }
@@ -122,7 +122,7 @@ impl RunRecord {
             }
             if let Some(text) = line["sample"].as_str() {
                 let prompt = line["prompt"].as_str().unwrap_or_default().to_string();
-                samples.push(Sample { step, prompt, text: text.into() });
+                samples.push(SampleRecord { step, prompt, text: text.into() });
             }
         }
         let summary = json(&folder.join("summary.json"))?.unwrap_or_default();
@@ -182,9 +182,9 @@ fn results(series: &BTreeMap<String, Vec<(f64, f64)>>, summary: &Value) -> Optio
     let seconds = told("seconds").unwrap_or(seconds);
     Some(Results {
         state: match (done, summary["stopped"] == true) {
-            (false, _) => State::Unfinished,
-            (true, true) => State::Stopped,
-            (true, false) => State::Finished,
+            (false, _) => RunState::Unfinished,
+            (true, true) => RunState::Stopped,
+            (true, false) => RunState::Finished,
         },
         steps: *steps as u64,
         first_loss: first.1,
@@ -290,7 +290,7 @@ mod tests {
     fn results_and_texts() {
         let (mut run, _) = record("results");
         let r = &run.results;
-        assert_eq!((r.state, r.steps, r.val_loss, r.best_step), (State::Unfinished, 5000, Some(2.5), 4000));
+        assert_eq!((r.state, r.steps, r.val_loss, r.best_step), (RunState::Unfinished, 5000, Some(2.5), 4000));
         assert_eq!((r.tokens, r.tok_s, r.first_loss), (500_000, 200.0, 7.0));
         let mean = (4951..=5000).map(|n| 2.0 + 5.0 / f64::from(n)).sum::<f64>() / 50.0;
         assert!((r.train_loss - mean).abs() < 1e-12);

@@ -3,7 +3,7 @@
 
 use super::plot::{Curve, Look, Plot, around, mean, median};
 use super::units::{bytes, count, duration};
-use super::{RunRecord, State, differences};
+use super::{RunRecord, RunState, differences};
 use crate::RECENT;
 use limpid_base::units::commas;
 use std::collections::BTreeSet;
@@ -67,11 +67,11 @@ fn words(run: &RunRecord) -> String {
         .and_then(|s| s.parse().ok())
         .map_or(String::new(), |steps: u64| format!(" of {}", commas(steps)));
     let done = match r.state {
-        State::Finished => "Finished:".into(),
-        State::Stopped => format!("Stopped before its end{}:", if of.is_empty() { "" } else { "," }),
-        State::Unfinished => "Not finished when this was written:".to_string(),
+        RunState::Finished => "Finished:".into(),
+        RunState::Stopped => format!("Stopped before its end{}:", if of.is_empty() { "" } else { "," }),
+        RunState::Unfinished => "Not finished when this was written:".to_string(),
     };
-    let of = if r.state == State::Finished { String::new() } else { of };
+    let of = if r.state == RunState::Finished { String::new() } else { of };
     let mut text = format!(
         "{done} {}{of} steps, {} tokens, {}. The training loss went from {:.4} to {:.4} nats a token (the mean of the last {} steps).",
         commas(r.steps),
@@ -83,7 +83,7 @@ fn words(run: &RunRecord) -> String {
     );
     if let Some(val) = r.val_loss {
         text += &match r.state {
-            State::Finished => format!(" The validation loss is {val:.4}"),
+            RunState::Finished => format!(" The validation loss is {val:.4}"),
             _ => format!(" The least validation loss on the way was {val:.4}"),
         };
         text += &format!(", with the weights of step {}", commas(r.best_step));
@@ -107,9 +107,9 @@ fn tiles(run: &RunRecord) -> String {
 fn results(run: &RunRecord) -> Vec<(&'static str, String)> {
     let r = &run.results;
     let state = match r.state {
-        State::Finished => "",
-        State::Stopped => " (stopped)",
-        State::Unfinished => " (unfinished)",
+        RunState::Finished => "",
+        RunState::Stopped => " (stopped)",
+        RunState::Unfinished => " (unfinished)",
     };
     vec![
         ("validation loss", r.val_loss.map(|v| format!("{v:.4}")).unwrap_or_default()),

@@ -43,13 +43,13 @@ const X: RangeInclusive<f64> = 46.0..=470.0;
 const Y: RangeInclusive<f64> = 8.0..=226.0;
 
 /// Where an axis's values lie.
-pub struct Axis {
+pub struct PlotAxis {
     pub values: (f64, f64),
     pub log: bool,
     pub pixels: (f64, f64),
 }
 
-impl Axis {
+impl PlotAxis {
     fn scaled(&self, v: f64) -> f64 {
         if self.log { v.log10() } else { v }
     }
@@ -95,7 +95,7 @@ impl Plot {
     }
 
     /// The axes: steps from 0 (from the first, where that is far from it), and y as far as the values go.
-    fn axes(&self) -> Option<(Axis, Axis)> {
+    fn axes(&self) -> Option<(PlotAxis, PlotAxis)> {
         let all = || self.curves.iter().flat_map(|curve| self.seen(curve));
         let least = |values: &mut dyn Iterator<Item = f64>| values.reduce(f64::min);
         let (low, high) = (least(&mut all().map(|p| p.1))?, -least(&mut all().map(|p| -p.1))?);
@@ -106,12 +106,12 @@ impl Plot {
             false if high == low => (low - 0.1 * low.abs().max(1e-9), high + 0.1 * high.abs().max(1e-9)),
             false => (low - 0.03 * (high - low), high + 0.03 * (high - low)),
         };
-        let x = Axis {
+        let x = PlotAxis {
             values: (if from < 0.08 * last { 0.0 } else { from.min(last - 1.0) }, last),
             log: false,
             pixels: (*X.start(), *X.end()),
         };
-        Some((x, Axis { values: (low, high), log: self.log, pixels: (*Y.end(), *Y.start()) }))
+        Some((x, PlotAxis { values: (low, high), log: self.log, pixels: (*Y.end(), *Y.start()) }))
     }
 
     /// The figure, with at most two points of a curve in each of `columns` columns; empty if there is nothing to draw.

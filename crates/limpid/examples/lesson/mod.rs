@@ -5,7 +5,7 @@ use limpid::config::Config;
 use limpid::data::{Batches, Objective, Tokens, Windows, stories};
 use limpid::evaluate::score;
 use limpid::model::{Model, Use};
-use limpid::tokenizer::{Kind, Order, Tokenizer};
+use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use limpid::train::{Recipe, TrainError, Trainer};
 
 /// The built-in stories as characters: some to learn from, others to be judged by.
@@ -19,7 +19,7 @@ impl Text {
     /// `bytes` to learn from.
     pub fn new(bytes: usize) -> Text {
         let (all, _) = stories::corpus(7, bytes + 10_000);
-        let tokenizer = Tokenizer::train(Kind::Char, &all, Order::Sorted, &[]).expect("a text");
+        let tokenizer = Tokenizer::train(TokenizerKind::Char, &all, Order::Sorted, &[]).expect("a text");
         let ids = tokenizer.encode(&all).expect("its own characters");
         let (train, validation) = ids.split_at(bytes);
         Text {

@@ -1,6 +1,6 @@
 //! What a model that looks both ways finds where a mask stands.
 
-use super::{DecodeError, Error};
+use super::{DecodeError, GenerateError};
 use crate::backend::Backend;
 use crate::model::Model;
 use crate::ops::Batch;
@@ -32,7 +32,7 @@ pub fn fill(
     tokenizer: &Tokenizer,
     batch: &Batch,
     mask: u32,
-) -> Result<Filled, Error> {
+) -> Result<Filled, GenerateError> {
     backend.feed(batch).map_err(DecodeError::from)?;
     backend.forward(&model.ops).map_err(DecodeError::from)?;
     let probs = model.tensor("probs").expect("an inspected model with a head has probabilities").slot;
@@ -44,7 +44,7 @@ pub fn fill(
         ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
         tokens[n] = ranked[0].0;
         let piece = |(id, p): &(u32, f32)| Ok((tokenizer.piece(*id)?, *p));
-        masks.push((n, ranked.iter().take(CANDIDATES).map(piece).collect::<Result<_, Error>>()?));
+        masks.push((n, ranked.iter().take(CANDIDATES).map(piece).collect::<Result<_, GenerateError>>()?));
     }
     Ok(Filled { text: tokenizer.decode(&tokens)?, tokens, masks })
 }

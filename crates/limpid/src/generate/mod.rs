@@ -12,20 +12,20 @@ mod writer;
 
 pub use fill::{Filled, fill};
 pub use limpid_core::decode::{DecodeError, Likelihood, Sampler, SequenceId, Session, score};
-pub use writer::{Candidate, Choice, FinishReason, Options, Overflow, Sample, Turn, Writer};
+pub use writer::{Candidate, Choice, FinishReason, GeneratedToken, Options, Overflow, Sample, Writer};
 
 use crate::config::Mask;
 use crate::tokenizer::{self, Tokenizer};
 
 /// Why nothing can be generated.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum GenerateError {
     /// The model, the sequence or the logits.
     #[error(transparent)]
     Decode(#[from] DecodeError),
     /// Ids the tokenizer does not have.
     #[error(transparent)]
-    Tokenizer(#[from] tokenizer::Error),
+    Tokenizer(#[from] tokenizer::TokenizerError),
     /// A stop text that is everywhere.
     #[error("stop text {index} is empty: it would stop before the first token; leave it out")]
     EmptyStop {
@@ -42,7 +42,7 @@ pub enum Error {
 ///
 /// # Errors
 /// If the tokenizer has no ids for it.
-pub fn prompt_ids(tokenizer: &Tokenizer, mask: Mask, text: &str) -> Result<Vec<u32>, tokenizer::Error> {
+pub fn prompt_ids(tokenizer: &Tokenizer, mask: Mask, text: &str) -> Result<Vec<u32>, tokenizer::TokenizerError> {
     match mask {
         Mask::Causal => Ok(tokenizer.bos().into_iter().chain(tokenizer.encode(text)?).collect()),
         _ => tokenizer.encode_for_model(text),
@@ -53,7 +53,7 @@ pub fn prompt_ids(tokenizer: &Tokenizer, mask: Mask, text: &str) -> Result<Vec<u
 ///
 /// # Errors
 /// If the tokenizer has none of these.
-pub fn start_ids(tokenizer: &Tokenizer) -> Result<Vec<u32>, tokenizer::Error> {
+pub fn start_ids(tokenizer: &Tokenizer) -> Result<Vec<u32>, tokenizer::TokenizerError> {
     match tokenizer.bos().or(tokenizer.end_of_text()) {
         Some(end) => Ok(vec![end]), // a text begins where another ends
         None => tokenizer.encode("\n"),
@@ -62,7 +62,7 @@ pub fn start_ids(tokenizer: &Tokenizer) -> Result<Vec<u32>, tokenizer::Error> {
 
 /// What [`generate`] tells while it works.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Event {
+pub enum GenerateEvent {
     /// The oldest tokens were dropped, because the context was full.
     Cropped {
         /// Tokens still seen.
@@ -88,7 +88,7 @@ pub enum Event {
 /// that was chosen when the sequence held T tokens, so that prompt and sample have at most T + 1. `Overflow::SlideHalf`:
 /// of a longer prompt the last T tokens are fed; and when a token must be added to a sequence of T, its oldest
 /// T - T / 2 tokens are dropped (T / 2 rounded down) and the other T / 2 fed again, at positions from 0, before it.
-/// Each time [`Event::Cropped`] is told. The repetition penalty still counts what was dropped.
+/// Each time [`GenerateEvent::Cropped`] is told. The repetition penalty still counts what was dropped.
 ///
 /// # Errors
 /// If an option is out of its range, the prompt is empty or has tokens that the model or the tokenizer lacks, no
@@ -98,8 +98,8 @@ pub fn generate(
     tokenizer: Option<&Tokenizer>,
     prompt: &[u32],
     options: &Options,
-    tell: &mut dyn FnMut(Event) -> bool,
-) -> Result<Sample, Error> {
+    tell: &mut dyn FnMut(GenerateEvent) -> bool,
+) -> Result<Sample, GenerateError> {
     session.check_tokens(prompt)?;
     let writer = Writer::new(tokenizer, prompt, options)?;
     let id = session.open()?;
@@ -113,11 +113,11 @@ fn write(
     id: SequenceId,
     prompt: &[u32],
     mut writer: Writer,
-    tell: &mut dyn FnMut(Event) -> bool,
-) -> Result<Sample, Error> {
+    tell: &mut dyn FnMut(GenerateEvent) -> bool,
+) -> Result<Sample, GenerateError> {
     let slides = writer.options().overflow == Overflow::SlideHalf;
     let dropped = if slides { prompt.len().saturating_sub(session.context()) } else { 0 };
-    if dropped > 0 && !tell(Event::Cropped { kept: prompt.len() - dropped, dropped }) {
+    if dropped > 0 && !tell(GenerateEvent::Cropped { kept: prompt.len() - dropped, dropped }) {
         return Ok(writer.into_sample(FinishReason::Cancelled));
     }
     if writer.options().max_tokens == 0 {
@@ -126,8 +126,8 @@ fn write(
     session.feed(id, &prompt[dropped..])?;
     loop {
         let turn = writer.take(session.logits(id)?, session.len(id)?)?;
-        let mut goes_on = turn.choice.is_none_or(|choice| tell(Event::Choice(choice)));
-        goes_on = goes_on && (turn.text.is_empty() || tell(Event::Piece { text: turn.text }));
+        let mut goes_on = turn.choice.is_none_or(|choice| tell(GenerateEvent::Choice(choice)));
+        goes_on = goes_on && (turn.text.is_empty() || tell(GenerateEvent::Piece { text: turn.text }));
         if !goes_on {
             return Ok(writer.into_sample(FinishReason::Cancelled));
         }
@@ -137,11 +137,11 @@ fn write(
         if session.room(id)? == 0 {
             if !slides {
                 let text = writer.flush();
-                let told = text.is_empty() || tell(Event::Piece { text });
+                let told = text.is_empty() || tell(GenerateEvent::Piece { text });
                 return Ok(writer.into_sample(if told { FinishReason::Length } else { FinishReason::Cancelled }));
             }
             let (kept, dropped) = session.slide(id)?;
-            if !tell(Event::Cropped { kept, dropped }) {
+            if !tell(GenerateEvent::Cropped { kept, dropped }) {
                 return Ok(writer.into_sample(FinishReason::Cancelled));
             }
         }

@@ -4,7 +4,7 @@
 //! that the sample is finished. It holds back what is no whole character yet, and what may be the beginning of a stop
 //! text.
 
-use super::{DecodeError, Error, Sampler};
+use super::{DecodeError, GenerateError, Sampler};
 use limpid_core::decode::{likeliest, log_sum_exp};
 use limpid_tokenizer::{TextStream, Tokenizer};
 
@@ -60,10 +60,10 @@ impl Options {
     ///
     /// # Errors
     /// Names it.
-    pub fn check(&self) -> Result<(), Error> {
+    pub fn check(&self) -> Result<(), GenerateError> {
         self.sampler.check()?;
         match self.stop.iter().position(String::is_empty) {
-            Some(index) => Err(Error::EmptyStop { index }),
+            Some(index) => Err(GenerateError::EmptyStop { index }),
             None => Ok(()),
         }
     }
@@ -133,7 +133,7 @@ pub struct Choice {
 
 /// What came of one set of logits.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Turn {
+pub struct GeneratedToken {
     /// The token to feed, unless the sample is finished.
     pub token: u32,
     /// Text that is now certain; may be empty.
@@ -163,10 +163,10 @@ impl Writer {
     /// # Errors
     /// If an option is out of its range, there are stop texts and no tokenizer, the prompt is empty, or it has a token
     /// that the tokenizer lacks.
-    pub fn new(tokenizer: Option<&Tokenizer>, prompt: &[u32], options: &Options) -> Result<Writer, Error> {
+    pub fn new(tokenizer: Option<&Tokenizer>, prompt: &[u32], options: &Options) -> Result<Writer, GenerateError> {
         options.check()?;
         if tokenizer.is_none() && !options.stop.is_empty() {
-            return Err(Error::StopWithoutTokenizer);
+            return Err(GenerateError::StopWithoutTokenizer);
         }
         if prompt.is_empty() {
             return Err(DecodeError::Empty.into());
@@ -202,7 +202,7 @@ impl Writer {
     ///
     /// # Errors
     /// As [`Sampler::pick`].
-    pub fn take(&mut self, logits: &[f32], input_len: usize) -> Result<Turn, Error> {
+    pub fn take(&mut self, logits: &[f32], input_len: usize) -> Result<GeneratedToken, GenerateError> {
         let known = self.tokenizer.as_ref().map_or(logits.len(), |t| t.vocab_size().min(logits.len()));
         let logits = &logits[..known];
         let draw = (self.options.sample, (self.all.len() - self.prompt) as u64);
@@ -214,12 +214,12 @@ impl Writer {
         };
         let end = self.tokenizer.as_ref().and_then(Tokenizer::end_of_text);
         if self.options.stop_at_end_of_text && end == Some(token) {
-            return Ok(Turn { token, text: self.flush(), choice, finish: Some(FinishReason::EndOfText) });
+            return Ok(GeneratedToken { token, text: self.flush(), choice, finish: Some(FinishReason::EndOfText) });
         }
         self.all.push(token);
         let turn = self.tokenizer.as_ref().and_then(Tokenizer::end_of_turn);
         if self.options.stop_at_end_of_text && turn == Some(token) {
-            return Ok(Turn { token, text: self.flush(), choice, finish: Some(FinishReason::Stop) });
+            return Ok(GeneratedToken { token, text: self.flush(), choice, finish: Some(FinishReason::Stop) });
         }
         let piece = self.stream.as_mut().map(|stream| stream.push(token)).transpose()?.unwrap_or_default();
         let (mut text, stopped) = self.cutter.push(&piece);
@@ -231,7 +231,7 @@ impl Writer {
         if finish == Some(FinishReason::Length) {
             text += &self.flush();
         }
-        Ok(Turn { token, text, choice, finish })
+        Ok(GeneratedToken { token, text, choice, finish })
     }
 
     /// Gives what was held back: no more tokens will come. The beginning of a character becomes U+FFFD, as
@@ -252,9 +252,15 @@ impl Writer {
         Sample { tokens: self.all[self.prompt..].to_vec(), text: self.text, finish_reason }
     }
 
-    fn explain(&self, logits: &[f32], token: u32, chances: &[(u32, f64)], input_len: usize) -> Result<Choice, Error> {
+    fn explain(
+        &self,
+        logits: &[f32],
+        token: u32,
+        chances: &[(u32, f64)],
+        input_len: usize,
+    ) -> Result<Choice, GenerateError> {
         let lse = log_sum_exp(logits)?;
-        let candidate = |token: u32| -> Result<Candidate, Error> {
+        let candidate = |token: u32| -> Result<Candidate, GenerateError> {
             let logit = logits[token as usize];
             let piece = self.tokenizer.as_ref().map_or_else(|| Ok(token.to_string()), |t| t.piece(token))?;
             let chance = chances.binary_search_by_key(&token, |(token, _)| *token).map_or(0.0, |at| chances[at].1);
@@ -297,7 +303,7 @@ impl Cutter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use limpid_tokenizer::{Kind, Order};
+    use limpid_tokenizer::{Order, TokenizerKind};
 
     /// The same text in any pieces is cut at the same place.
     #[test]
@@ -378,11 +384,11 @@ mod tests {
     #[test]
     fn the_end_of_a_turn_ends_a_sample() {
         for end in ["<|end|>", "<|im_end|>"] {
-            let words = Tokenizer::train(Kind::Word, "a b", Order::Sorted, &[end]).unwrap();
+            let words = Tokenizer::train(TokenizerKind::Word, "a b", Order::Sorted, &[end]).unwrap();
             for stops in [true, false] {
                 let options = Options { stop_at_end_of_text: stops, sampler: Sampler::GREEDY, ..Options::default() };
                 let mut writer = Writer::new(Some(&words), &words.encode("a").unwrap(), &options).unwrap();
-                let said: Vec<Turn> = ["b", end]
+                let said: Vec<GeneratedToken> = ["b", end]
                     .map(|token| {
                         let id = words.encode(token).unwrap()[0];
                         let logits: Vec<f32> = (0..3).map(|other| f32::from(u8::from(other == id))).collect();
@@ -403,9 +409,9 @@ mod tests {
             Writer::new(tokenizer, prompt, &Options { stop, ..Options::default() }).map(drop)
         };
         let gpt2 = Tokenizer::named("gpt2").unwrap();
-        assert!(matches!(new(Some(&gpt2), &[1], &["a", ""]), Err(Error::EmptyStop { index: 1 })));
-        assert!(matches!(new(None, &[1], &["a"]), Err(Error::StopWithoutTokenizer)));
-        assert!(matches!(new(None, &[], &[]), Err(Error::Decode(DecodeError::Empty))));
-        assert!(matches!(new(Some(&gpt2), &[60_000], &[]), Err(Error::Tokenizer(_))));
+        assert!(matches!(new(Some(&gpt2), &[1], &["a", ""]), Err(GenerateError::EmptyStop { index: 1 })));
+        assert!(matches!(new(None, &[1], &["a"]), Err(GenerateError::StopWithoutTokenizer)));
+        assert!(matches!(new(None, &[], &[]), Err(GenerateError::Decode(DecodeError::Empty))));
+        assert!(matches!(new(Some(&gpt2), &[60_000], &[]), Err(GenerateError::Tokenizer(_))));
     }
 }

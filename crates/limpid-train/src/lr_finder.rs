@@ -22,7 +22,7 @@ const TRIES: usize = 16;
 
 /// What was tried and what it showed.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Found {
+pub struct LrSearch {
     /// Each rate, ascending, and the loss that its training ended with: a mean of the last quarter of its steps; infinite where it diverged.
     pub tried: Vec<(f64, f64)>,
     /// A rate to train with; none if the search was stopped before one was known.
@@ -39,19 +39,19 @@ pub fn find<E: From<TrainError>>(
     batches: &Batches,
     recipe: &Recipe,
     goes_on: &mut dyn FnMut(f64, u64, f64) -> bool,
-) -> Result<Found, E> {
+) -> Result<LrSearch, E> {
     let mut tried: Vec<(f64, f64)> = vec![];
     let mut next = Some(if recipe.learning_rate > 0.0 { recipe.learning_rate } else { 1e-3 });
     while let Some(rate) = next {
         let Some(loss) = train(start()?, batches, rate, goes_on)? else {
-            return Ok(Found { tried, suggested: None });
+            return Ok(LrSearch { tried, suggested: None });
         };
         tried.push((rate, loss));
         tried.sort_by(|a, b| a.0.total_cmp(&b.0));
         next = if tried.len() < TRIES { unknown(&tried) } else { None };
     }
     let suggested = Some(longer(recipe.optimizer) * least(&tried));
-    Ok(Found { tried, suggested })
+    Ok(LrSearch { tried, suggested })
 }
 
 /// The loss that a short training at this rate ends with; none if it was stopped.

@@ -21,12 +21,12 @@ fn letters() -> &'static ([char; 256], HashMap<char, u8>) {
 }
 
 /// Bytes in GPT-2's letters.
-pub(super) fn spell(bytes: &[u8]) -> String {
+pub(super) fn letters_of(bytes: &[u8]) -> String {
     bytes.iter().map(|&byte| letters().0[byte as usize]).collect()
 }
 
 /// The bytes of a token in GPT-2's letters; none if a character is not one of them.
-pub(super) fn unspell(token: &str) -> Option<Vec<u8>> {
+pub(super) fn bytes_of(token: &str) -> Option<Vec<u8>> {
     token.chars().map(|letter| letters().1.get(&letter).copied()).collect()
 }
 
@@ -69,9 +69,9 @@ mod tests {
     #[test]
     fn every_byte_has_its_letter() {
         let all: Vec<u8> = (0..=255).collect();
-        assert_eq!(unspell(&spell(&all)).unwrap(), all);
-        assert_eq!(spell(" a\n\0é".as_bytes()), "ĠaĊĀÃ©");
-        assert_eq!((unspell("a b"), unspell("東")), (None, None));
+        assert_eq!(bytes_of(&letters_of(&all)).unwrap(), all);
+        assert_eq!(letters_of(" a\n\0é".as_bytes()), "ĠaĊĀÃ©");
+        assert_eq!((bytes_of("a b"), bytes_of("東")), (None, None));
     }
 
     #[test]

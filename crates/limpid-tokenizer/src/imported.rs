@@ -15,10 +15,10 @@ use std::sync::OnceLock;
 #[cfg(feature = "huggingface")]
 use super::engine;
 use super::{
-    Encoding, Error,
+    Encoding, TokenizerError, byte_letters,
     pairs::Pairs,
     spec::{Added, Merge, Spec, part, shown, steps},
-    spell, table,
+    table,
 };
 use serde_json::Value;
 
@@ -27,7 +27,7 @@ use serde_json::Value;
 const WHOLE: usize = 16 << 20;
 
 /// A tokenizer from another program's files. See [`Tokenizer::open`](super::Tokenizer::open).
-pub struct Foreign {
+pub struct ImportedTokenizer {
     kind: &'static str,
     /// The tokenizer.json, byte for byte where it was read from one.
     source: String,
@@ -96,19 +96,19 @@ pub(super) struct Seam {
     blank: bool,
 }
 
-impl Foreign {
-    pub(super) fn read(source: String) -> Result<Foreign, Error> {
+impl ImportedTokenizer {
+    pub(super) fn read(source: String) -> Result<ImportedTokenizer, TokenizerError> {
         let spec: Spec = super::json::parse(&source)?;
-        Foreign::new(spec, source)
+        ImportedTokenizer::new(spec, source)
     }
 
     /// From what was put together here; its tokenizer.json is written now.
-    pub(super) fn made(spec: Spec) -> Result<Foreign, Error> {
-        let source = serde_json::to_string(&spec).map_err(|error| Error::Json(error.to_string()))? + "\n";
-        Foreign::new(spec, source)
+    pub(super) fn made(spec: Spec) -> Result<ImportedTokenizer, TokenizerError> {
+        let source = serde_json::to_string(&spec).map_err(|error| TokenizerError::Json(error.to_string()))? + "\n";
+        ImportedTokenizer::new(spec, source)
     }
 
-    fn new(spec: Spec, source: String) -> Result<Foreign, Error> {
+    fn new(spec: Spec, source: String) -> Result<ImportedTokenizer, TokenizerError> {
         let tokens = spec.tokens()?;
         let kind = match spec.kind() {
             "BPE" => "bpe",
@@ -131,10 +131,15 @@ impl Foreign {
                 #[cfg(feature = "huggingface")]
                 None => Engine::Crate(spec.build()?, OnceLock::new()),
                 #[cfg(not(feature = "huggingface"))]
-                None => return Err(Error::Feature { what: format!("this {kind} tokenizer"), feature: "huggingface" }),
+                None => {
+                    return Err(TokenizerError::Feature {
+                        what: format!("this {kind} tokenizer"),
+                        feature: "huggingface",
+                    });
+                }
             },
         };
-        Ok(Foreign {
+        Ok(ImportedTokenizer {
             kind,
             source,
             engine,
@@ -156,7 +161,7 @@ impl Foreign {
     }
 
     /// The tokenizer.json again, as parts.
-    pub(super) fn spec(&self) -> Result<Spec, Error> {
+    pub(super) fn spec(&self) -> Result<Spec, TokenizerError> {
         super::json::parse(&self.source)
     }
 
@@ -207,7 +212,7 @@ impl Foreign {
         special.filter_map(|&(id, _)| Some((self.tokens[id as usize].as_deref()?, id))).collect()
     }
 
-    pub(super) fn encode(&self, text: &str, specials: bool, threads: usize) -> Result<Vec<u32>, Error> {
+    pub(super) fn encode(&self, text: &str, specials: bool, threads: usize) -> Result<Vec<u32>, TokenizerError> {
         match &self.engine {
             Engine::BuiltIn(encoding) => Ok(encoding.encode(text, specials, threads)),
             Engine::Bytes(pairs) => Ok(pairs.encode(text, specials, threads)),
@@ -223,14 +228,14 @@ impl Foreign {
         (whole, ordinary): (&engine::Engine, &OnceLock<Box<engine::Engine>>),
         text: &str,
         specials: bool,
-    ) -> Result<Vec<u32>, Error> {
+    ) -> Result<Vec<u32>, TokenizerError> {
         if self.parting.is_none() && text.len() > WHOLE {
             let detail = format!(
                 "it can only be encoded whole, which needs 160 times its size, and has {} bytes, more than {WHOLE}: \
                  shards are prepared from a long text in parts",
                 text.len()
             );
-            return Err(Error::Encode { name: self.kind, detail });
+            return Err(TokenizerError::Encode { name: self.kind, detail });
         }
         let engine = match specials {
             true => whole,
@@ -247,7 +252,7 @@ impl Foreign {
             let part = if own { &part[1..] } else { part };
             let found = limpid_base::contain::contain(|| engine::heard(|| engine.encode_fast(part, false)))
                 .unwrap_or_else(|panic| Err(panic.into()));
-            let found = found.map_err(|error| Error::Encode { name: self.kind, detail: error.to_string() })?;
+            let found = found.map_err(|error| TokenizerError::Encode { name: self.kind, detail: error.to_string() })?;
             ids.extend(found.get_ids());
         }
         Ok(ids)
@@ -279,7 +284,7 @@ impl Foreign {
         let added = self.added.binary_search_by_key(&id, |&(id, _)| id).ok().map(|at| self.added[at].1);
         match &self.decoder {
             Decoder::Letters => {
-                let bytes = if added.is_some() { None } else { spell::unspell(token) };
+                let bytes = if added.is_some() { None } else { byte_letters::bytes_of(token) };
                 out.extend(bytes.unwrap_or_else(|| token.into()));
             }
             Decoder::Text { replace, bytes, strip } => {
@@ -326,9 +331,9 @@ impl Foreign {
     }
 }
 
-impl PartialEq for Foreign {
-    fn eq(&self, other: &Foreign) -> bool {
-        let facts = |f: &Foreign| (f.begin, f.end, f.frame.clone());
+impl PartialEq for ImportedTokenizer {
+    fn eq(&self, other: &ImportedTokenizer) -> bool {
+        let facts = |f: &ImportedTokenizer| (f.begin, f.end, f.frame.clone());
         self.source == other.source && facts(self) == facts(other)
     }
 }
@@ -362,7 +367,7 @@ fn gap(text: &str, range: Range<usize>) -> Option<usize> {
 
 #[cfg(feature = "huggingface")]
 /// Whether no step looks past a blank between letters, and either one divides there or no token goes over it.
-fn parting(spec: &Spec, tokens: &[Option<String>]) -> Result<Option<Parting>, Error> {
+fn parting(spec: &Spec, tokens: &[Option<String>]) -> Result<Option<Parting>, TokenizerError> {
     let (mut marked, mut own) = (false, false);
     for (kind, step) in steps("the normalizer", &spec.normalizer)? {
         match kind {
@@ -403,7 +408,7 @@ fn parting(spec: &Spec, tokens: &[Option<String>]) -> Result<Option<Parting>, Er
     Ok(fits.then_some(if own { Parting::Within } else { Parting::Before }))
 }
 
-fn decoder(value: &Value) -> Result<Decoder, Error> {
+fn decoder(value: &Value) -> Result<Decoder, TokenizerError> {
     const NAME: &str = "the decoder";
     let list = steps(NAME, value)?;
     let string = |value: &Value| value.as_str().map(str::to_string);
@@ -443,10 +448,10 @@ fn decoder(value: &Value) -> Result<Decoder, Error> {
 }
 
 /// The ids that a post_processor puts before and after one text.
-fn frame(value: &Value, size: usize) -> Result<(Vec<u32>, Vec<u32>), Error> {
+fn frame(value: &Value, size: usize) -> Result<(Vec<u32>, Vec<u32>), TokenizerError> {
     const NAME: &str = "the post_processor";
     let wrong = |value: &Value| part(NAME, "special tokens and their ids round a sequence", shown(value));
-    let id = |id: &Value| -> Result<u32, Error> {
+    let id = |id: &Value| -> Result<u32, TokenizerError> {
         id.as_u64().filter(|&id| id < size as u64).map(|id| id as u32).ok_or_else(|| wrong(id))
     };
     let (mut before, mut after) = (Vec::new(), Vec::new());
@@ -466,7 +471,7 @@ fn frame(value: &Value, size: usize) -> Result<(Vec<u32>, Vec<u32>), Error> {
                         continue;
                     };
                     let ids = step["special_tokens"][name]["ids"].as_array().ok_or_else(|| wrong(item))?;
-                    let ids = ids.iter().map(id).collect::<Result<Vec<_>, Error>>()?;
+                    let ids = ids.iter().map(id).collect::<Result<Vec<_>, TokenizerError>>()?;
                     if text_seen { right.extend(ids) } else { left.extend(ids) }
                 }
             }
