@@ -5,18 +5,15 @@ use crate::machine::interrupt;
 use crate::options::{Interrupted, MachineOptions};
 use crate::show;
 use anyhow::{Result, bail};
-use limpid::data::Batches;
-use limpid::train::{Recipe, lr_finder};
+use limpid::train::lr_finder;
 use std::sync::atomic::Ordering;
 
 pub fn run(job: &Job, machine: &MachineOptions, json: bool) -> Result<()> {
-    let Recipe { batch_size, context, seed, accumulate, .. } = job.recipe;
-    let documents = job.recipe.documents();
-    let batches = Batches::of_documents(&job.train, batch_size, context, seed, job.objective, documents)?;
-    let batches = batches.accumulated(accumulate);
+    let recipe = &job.task.recipe;
+    let batches = recipe.batches(&job.task.corpus.train, job.task.objective)?;
     let asked = interrupt()?;
-    let steps = lr_finder::STEPS.min(job.recipe.steps);
-    let found = lr_finder::find(&mut || job.trainer(machine), &batches, &job.recipe, &mut |rate, step, loss| {
+    let steps = lr_finder::STEPS.min(recipe.steps);
+    let found = lr_finder::find(&mut || job.trainer(machine), &batches, recipe, &mut |rate, step, loss| {
         if step == steps && !json {
             show::say(format_args!("learning rate {rate:.1e}: step {step}, loss {loss:.4}"));
         }

@@ -1,20 +1,16 @@
 //! What `train`, `plan` and `check` begin with: the flags that say what is to be trained, and the job that they make of them, with
 //! everything decided before memory is reserved; what it costs, and what would fit where it is too large.
 
-use crate::machine::{lacking, needed, program, trainable};
+use crate::machine::fits_text;
 use crate::options::{self, Asked, DataOptions, MachineOptions, ModelOptions, TuningOptions, Usage};
-use crate::room::{self, Limit};
-use crate::source::{self, NEEDS_CAUSAL};
-use crate::{models, show};
+use crate::{models, show, source};
 use anyhow::{Context, Result, bail};
 use limpid::checkpoint::Checkpoint;
 use limpid::config::{Config, Mask, Preset};
-use limpid::data::chat::{MARKERS, template};
-use limpid::data::source::{About, Corpus};
-use limpid::data::{Batches, Objective, Tokens};
+use limpid::memory::{Limit, lacking, needed, program, trainable};
 use limpid::model::again::Keep;
 use limpid::model::{Model, Tuning, Use};
-use limpid::tokenizer::Tokenizer;
+use limpid::task::{Given, Task};
 use limpid::train::{Recipe, Run, RunOptions, RunSettings, Trainer};
 use std::path::{Path, PathBuf};
 
@@ -76,28 +72,12 @@ pub struct JobArgs {
 pub struct Job {
     /// The preset it began from.
     pub name: String,
-    /// The model.
-    pub config: Config,
-    /// The recipe.
-    pub recipe: Recipe,
+    /// The text, and what is made of it.
+    pub task: Task,
     /// How the run is carried out.
     pub options: RunOptions,
-    /// The text.
-    pub text: About,
-    /// What there is to say of it.
+    /// What there is to say of its conversations.
     pub said: Option<String>,
-    /// How its conversations are written, if it has or had any.
-    pub chat_template: Option<String>,
-    /// Its tokenizer.
-    pub tokenizer: Tokenizer,
-    /// The tokenizer's name as asked for.
-    pub tokenizer_name: String,
-    /// Ids to train on.
-    pub train: Tokens,
-    /// Ids to judge by.
-    pub validation: Tokens,
-    /// What is asked of the model.
-    pub objective: Objective,
     /// The built list.
     pub model: Model,
     /// The model that it begins from; none where all weights come from a state.
@@ -111,8 +91,8 @@ impl Job {
     pub fn trainer(&self, machine: &MachineOptions) -> Result<Trainer> {
         let backend = machine.backend(&self.model)?;
         Ok(match &self.base {
-            Some(base) => Trainer::from(base, self.model.clone(), backend, self.recipe)?,
-            None => Trainer::new(self.model.clone(), backend, self.recipe)?,
+            Some(base) => Trainer::from(base, self.model.clone(), backend, self.task.recipe)?,
+            None => Trainer::new(self.model.clone(), backend, self.task.recipe)?,
         })
     }
 }
@@ -120,9 +100,9 @@ impl Job {
 impl JobArgs {
     /// Reads the text and fits model and recipe to it; used by `train`, `plan` and `check`.
     pub fn job(&self) -> Result<Job> {
-        room::for_text(self.machine.threads())?;
+        fits_text(self.machine.threads())?;
         let (base, given) = self.base()?;
-        let (name, mut config, usual) = match (&given, &self.tuning.from) {
+        let (name, config, usual) = match (&given, &self.tuning.from) {
             (Some(given), Some(from)) => {
                 let config = self.model.config_of(from, given)?;
                 let mut usual = RunSettings::fine_tuning(&config, self.tuning.lora.is_some());
@@ -136,91 +116,39 @@ impl JobArgs {
                 (name, self.model.config()?, usual)
             }
         };
-        let (mut recipe, options) = (self.recipe.over(&usual.recipe)?, self.run.over(&usual.options)?);
+        let (recipe, options) = (self.recipe.over(&usual.recipe)?, self.run.over(&usual.options)?);
         RunSettings { recipe, options }.check()?;
-        let mut text = source::source(&self.data, &self.reading, self.machine.threads());
-        text.val_fraction = recipe.val_fraction;
-        let chat = source::worded(text.conversations())?;
-        let masked = config.mask != Mask::Causal;
-        if masked && chat.is_some() {
-            bail!("{NEEDS_CAUSAL}");
-        }
-        let saved = self.resumed().map(|folder| folder.join("tokenizer.json")).filter(|path| path.exists());
         let own = base.as_ref().and_then(|base| base.tokenizer.clone());
-        if let (Some(own), Some(_), None) = (&own, &self.tokenizer, &saved) {
-            bail!(Usage(format!("--tokenizer cannot be chosen: the model comes with its own, {}", own.name())));
+        let resumed = self.resumed();
+        if resumed.as_ref().is_none_or(|folder| !folder.join("tokenizer.json").exists()) {
+            match (&base, &own, &self.tokenizer) {
+                (_, Some(own), Some(_)) => {
+                    bail!(Usage(format!("--tokenizer cannot be chosen: the model comes with its own, {}", own.name())))
+                }
+                (Some(base), None, None) => {
+                    bail!("{} has no tokenizer: name its own with --tokenizer NAME|FILE", base.path.display())
+                }
+                _ => {}
+            }
         }
-        if let (Some(base), None, None) = (&base, &own, &self.tokenizer) {
-            bail!("{} has no tokenizer: name its own with --tokenizer NAME|FILE", base.path.display());
-        }
-        let decided = saved.map(Tokenizer::load).transpose()?.or(own.clone());
+        let mut text = source::source(&self.data, &self.reading, self.machine.threads());
         text.tokenizer.clone_from(&self.tokenizer);
-        let default = default_tokenizer(&self.data, &name);
-        text.default_tokenizer = decided.as_ref().map_or(default, Tokenizer::name).into();
-        text.decided = decided;
-        let specials: &[&str] = match &chat {
-            _ if masked => &["[MASK]"],
-            Some(_) => &MARKERS,
-            None => &[],
+        text.default_tokenizer = default_tokenizer(&self.data, &name).into();
+        let documents = ["whole_documents", "cross_documents"].into_iter().filter(|name| self.recipe.has(name));
+        let given = Given {
+            model: given.is_some(),
+            tokenizer: own,
+            chat_template: base.as_ref().and_then(|base| base.chat_template.clone()),
+            resumed,
+            chosen: documents.map(String::from).collect(),
         };
-        text.specials = specials.iter().map(|token| token.to_string()).collect();
-        let corpus = match &chat {
-            Some(chat) => chat.corpus(&text),
-            None => text.read(),
-        };
-        let Corpus { about: text, tokenizer, tokenizer_name: chosen, train, validation, .. } = source::worded(corpus)?;
-        match &given {
-            None => config.vocab_size = tokenizer.vocab_size(),
-            Some(given) if tokenizer.vocab_size() > given.vocab_size => bail!(
-                "the tokenizer {chosen} has {} tokens, the model's vocab_size is {}: they do not belong together",
-                tokenizer.vocab_size(),
-                given.vocab_size
-            ),
-            Some(_) => {}
-        }
-        let objective = if masked {
-            let mask = tokenizer.special("[MASK]").with_context(|| {
-                format!("the tokenizer {chosen} has no [MASK] token, which training on masked tokens needs: use --tokenizer word or char")
-            })?;
-            Objective::Masked { mask, vocab_size: tokenizer.vocab_size(), segments: config.n_segment > 0 }
-        } else {
-            Objective::NextToken
-        };
-        if chat.is_some() {
-            recipe.whole_documents |= !self.recipe.has("whole_documents");
-            recipe.cross_documents &= self.recipe.has("cross_documents");
-        }
-        let context = if recipe.context == 0 { config.context_length } else { recipe.context };
-        recipe.context = context;
-        let program = program();
-        let model = trainable(&config, &recipe, &self.tuning.tuning(), self.machine.threads(), (program, self.memory))?;
+        let task = Task::read(config, recipe, text, given).map_err(source::of_library)?;
+        let (program, on) = (program(), self.machine.on());
+        let model = trainable(&task.config, &task.recipe, &self.tuning.tuning(), on, (program, self.memory))?;
         // an impossible text is said before memory is reserved
-        let Recipe { batch_size, seed, .. } = recipe;
-        let long = Batches::of_documents(&train, batch_size, context, seed, objective, recipe.documents())?.long();
-        let chat_template = match (&chat, &base) {
-            (Some(_), _) => Some(template(&tokenizer)),
-            (None, base) => base.as_ref().and_then(|base| base.chat_template.clone()),
-        };
-        let said = chat.map(|chat| chat.say(long, context));
-        let validation = if validation.len() > 1 { validation } else { Tokens::default() };
-        let tokenizer_name = chosen;
-        Ok(Job {
-            name,
-            config,
-            recipe,
-            options,
-            text,
-            said,
-            chat_template,
-            tokenizer,
-            tokenizer_name,
-            train,
-            validation,
-            objective,
-            model,
-            base,
-            program,
-        })
+        let long = task.recipe.batches(&task.corpus.train, task.objective)?.long();
+        let said = task.conversations.as_ref().map(|chat| chat.say(long, task.recipe.context));
+        Ok(Job { name, task, options, said, model, base, program })
     }
 
     /// The model to go on from, and its configuration. A run that goes on has all of a model in its own folder, unless it
@@ -320,9 +248,9 @@ impl TooLarge {
 /// Whether a training is too large for the memory that is available, and what of it would fit: with more made again, fewer
 /// sequences at once, shorter ones, fewer blocks, or an adapter for a model that has learned already.
 pub fn too_large(job: &Job, machine: &MachineOptions) -> Result<Option<TooLarge>> {
-    let (threads, Job { config, recipe, .. }) = (machine.threads(), job);
-    let takes = |model: &Model, recipe: &Recipe| needed(model, Some(recipe), threads) + job.program;
-    let Some((needed, limit)) = lacking(&job.model, Some(recipe), threads) else { return Ok(None) };
+    let (on, Task { config, recipe, .. }) = (machine.on(), &job.task);
+    let takes = |model: &Model, recipe: &Recipe| needed(model, Some(recipe), on) + job.program;
+    let Some((needed, limit)) = lacking(&job.model, Some(recipe), on) else { return Ok(None) };
     // a little is left to the system, and what is only reserved is no part of what a model takes
     let budget =
         (limit.left - limit.left / 16 + job.program).saturating_sub(needed + job.program - takes(&job.model, recipe));

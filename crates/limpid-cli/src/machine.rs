@@ -1,11 +1,11 @@
 //! What verbs ask of the machine and the system: memory and whether a model fits into it, signals, and how often roofs are read.
 
-use crate::room::{self, Limit};
+use crate::options::cores;
 use crate::{dashboard, show};
 use anyhow::{Result, bail};
-use limpid::backend::Cpu;
-use limpid::config::Config;
-use limpid::model::{Model, Tuning, Use};
+use limpid::backend::Device;
+use limpid::memory::{self, Limit, On};
+use limpid::model::Model;
 use limpid::train::Recipe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,72 +16,36 @@ pub const READINGS: usize = 60;
 /// Readings of a roof of reads, a pass over half a gigabyte each.
 pub const PASSES: usize = 6;
 
-/// Bytes that a model and `threads` threads will take, to train by a recipe if there is one.
-pub fn needed(model: &Model, recipe: Option<&Recipe>, threads: usize) -> u64 {
-    let parts = model.memory().into_iter().chain(recipe.into_iter().flat_map(|recipe| recipe.memory(model)));
-    (parts.map(|(_, bytes)| bytes).sum::<usize>() + Cpu::scratch_bytes(model, threads)) as u64
-}
-
-/// Bytes that this process holds before a model is made, with what it grows by in training: code that is not touched yet,
-/// buffers for evaluating and saving (measured: 4 to 9 MB).
-pub fn program() -> u64 {
-    rss().unwrap_or(0) + (6 << 20)
-}
-
-/// The model to train: the fastest, or the fastest that keeps within `budget` bytes beside the `program`.
-pub fn trainable(
-    config: &Config,
-    recipe: &Recipe,
-    tuning: &Tuning,
-    threads: usize,
-    (program, budget): (u64, Option<u64>),
-) -> Result<Model> {
-    let purpose = Use::Train { batch: recipe.batch_size, context: recipe.context };
-    Ok(match budget {
-        None => Model::tuned(config, purpose, tuning)?,
-        Some(budget) => {
-            Model::within(config, purpose, tuning, budget, |model| needed(model, Some(recipe), threads) + program)?
-        }
-    })
-}
-
-/// Bytes of addresses left for all that is not counted: text, tokens, buffers. Where those are refused a program ends at once.
-const SPARE: u64 = 32 << 20;
-
-/// The limit that a model and its training do not fit into, if there is one, with what they need of it.
-pub fn lacking(model: &Model, recipe: Option<&Recipe>, threads: usize) -> Option<(u64, Limit)> {
-    let touched = needed(model, recipe, threads);
-    let reserved = recipe.map_or(0, |recipe| recipe.untouched(model));
-    let untouched = (Cpu::untouched_bytes(model, threads) + reserved) as u64;
-    let needs = |limit: &Limit| if limit.of_addresses { touched + untouched + SPARE } else { touched };
-    room::limits().into_iter().map(|limit| (needs(&limit), limit)).find(|(needs, limit)| *needs > limit.left)
-}
-
 /// Refuses what would not fit, before anything is reserved.
-pub fn fits(model: &Model, recipe: Option<&Recipe>, threads: usize, what: &str) -> Result<()> {
-    if let Some((needed, limit)) = lacking(model, recipe, threads) {
+pub fn fits(model: &Model, recipe: Option<&Recipe>, on: On, what: &str) -> Result<()> {
+    if let Some((needed, limit)) = memory::lacking(model, recipe, on) {
         bail!(
-            "{what} needs {} of memory and {} are {}: a smaller --batch-size, --context-length or model would fit{}",
+            "{what} needs {} of memory and {} are {}: a smaller --batch-size, --context-length or model would fit{}{}",
             show::bytes(needed),
             show::bytes(limit.left),
             limit.said,
-            if model.back.is_empty() { "" } else { "; `limpid plan` shows what --memory can save" }
+            if model.back.is_empty() { "" } else { "; `limpid plan` shows what --memory can save" },
+            if on.0 == Device::Reference { "; --device cpu takes half" } else { "" }
         );
     }
     Ok(())
 }
 
-/// Refuses what the reference, which keeps all memories of a model in f64, has no room for.
-pub fn fits_in_f64(model: &Model) -> Result<()> {
-    let needed = 8 * model.sizes.iter().map(|n| *n as u64).sum::<u64>();
-    if let Some(limit) = room::limits().into_iter().find(|limit| needed > limit.left) {
-        let (needed, left) = (show::bytes(needed), show::bytes(limit.left));
-        bail!(
-            "on --device reference this model needs {needed} of memory and {left} are {}: use --device cpu",
-            limit.said
-        );
+/// Refuses to encode a text on so many threads where their stacks and heaps would not fit under a limit on addresses: a small
+/// allocation that the system refuses ends the program at once.
+pub fn fits_text(threads: usize) -> Result<()> {
+    // glibc gives threads heaps of 64 MiB, eight for each core at most
+    let heaps = threads.min(8 * cores()) as u64;
+    let needed = (96 << 20) + threads as u64 * (3 << 20) + heaps * (64 << 20);
+    match memory::limits().into_iter().find(|limit| limit.of_addresses && limit.left < needed) {
+        None => Ok(()),
+        Some(Limit { left, said, .. }) => bail!(
+            "reading a text on {} needs {} of memory and {} are {said}: fewer --threads need less",
+            show::plural(threads, "thread"),
+            show::bytes(needed),
+            show::bytes(left)
+        ),
     }
-    Ok(())
 }
 
 /// What the system says of its memory, in bytes.
@@ -94,24 +58,13 @@ pub struct Memory {
 
 /// Where the system says it.
 pub fn memory() -> Option<Memory> {
-    let available = room::limits().iter().map(|limit| limit.left).min()?;
-    Some(Memory { total: room::total()?, available })
+    let available = memory::limits().iter().map(|limit| limit.left).min()?;
+    Some(Memory { total: memory::total()?, available })
 }
 
 /// The most memory this process has held (Linux).
 pub fn peak_rss() -> Option<u64> {
-    status("VmHWM:")
-}
-
-/// The memory this process holds (Linux).
-pub fn rss() -> Option<u64> {
-    status("VmRSS:")
-}
-
-fn status(key: &str) -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = text.lines().find(|l| l.starts_with(key))?;
-    line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kb| kb * 1024)
+    memory::held("VmHWM:")
 }
 
 /// Set when the user or the system asks to stop (Ctrl-C, SIGTERM, a terminal that is closed); after a second Ctrl-C the

@@ -12,7 +12,6 @@ mod machine;
 mod models;
 mod options;
 mod records;
-mod room;
 mod show;
 mod source;
 mod tokenizers;

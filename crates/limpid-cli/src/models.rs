@@ -14,7 +14,7 @@ use std::path::Path;
 /// A model's weights in a backend made for `purpose`.
 pub fn open(checkpoint: &Checkpoint, purpose: Use, machine: &MachineOptions) -> Result<(Model, Box<dyn Backend>)> {
     let model = Model::new(&checkpoint.config, purpose)?;
-    fits(&model, None, machine.threads(), "this model")?;
+    fits(&model, None, machine.on(), "this model")?;
     let mut backend = machine.backend(&model)?;
     checkpoint.load(&model, &mut *backend)?;
     Ok((model, backend))

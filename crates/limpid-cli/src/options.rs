@@ -15,6 +15,7 @@ use limpid::config::{Config, ConfigError, Fields, PRESETS, Setting, Settings, Va
 use limpid::data::source::SourceError;
 use limpid::data::{CorpusError, DataError, TextFormat};
 use limpid::generate::Session;
+use limpid::memory::On;
 use limpid::model::{Lora, Model, Tuning, Use};
 use limpid::nearest::nearest;
 use limpid::ops::linear::Precision;
@@ -274,19 +275,6 @@ impl TuningOptions {
         });
         Tuning { freeze: self.freeze.clone(), train_only: self.train_only.clone(), lora }
     }
-
-    /// What was asked for, as a configuration file has it.
-    pub fn keys(&self) -> Vec<(&'static str, String)> {
-        let number = |n: Option<f64>| n.map_or(String::new(), |n| n.to_string());
-        vec![
-            ("freeze", self.freeze.join(",")),
-            ("train_only", self.train_only.join(",")),
-            ("lora", self.lora.map_or(String::new(), |n| n.to_string())),
-            ("lora_alpha", number(self.lora_alpha)),
-            ("lora_targets", self.lora_targets.join(",")),
-            ("lora_dropout", number(self.lora_dropout)),
-        ]
-    }
 }
 
 /// The machine.
@@ -345,9 +333,6 @@ impl MachineOptions {
     /// The chosen device as a backend for `model`.
     pub fn backend(&self, model: &Model) -> Result<Box<dyn Backend>> {
         let how = Start { threads: self.threads(), level: self.level(), precision: self.precision };
-        if self.device == Device::Reference {
-            crate::machine::fits_in_f64(model)?;
-        }
         Ok(self.device.start(model, how)?)
     }
 
@@ -355,7 +340,7 @@ impl MachineOptions {
     pub fn session(&self, config: &Config) -> Result<Session> {
         let rows = 256.min(config.context_length);
         let model = Model::new(config, Use::Decode { rows, sequences: 1 })?;
-        crate::machine::fits(&model, None, self.threads(), "this model")?;
+        crate::machine::fits(&model, None, self.on(), "this model")?;
         let backend = self.backend(&model)?;
         Ok(Session::new(config, 1, rows, |_| Ok(backend))?)
     }
@@ -363,6 +348,11 @@ impl MachineOptions {
     /// Threads to use.
     pub fn threads(&self) -> usize {
         threads(self.threads)
+    }
+
+    /// Where models run.
+    pub fn on(&self) -> On {
+        (self.device, self.threads())
     }
 }
 
@@ -694,23 +684,6 @@ fn from_file(path: &Path, verb: &Command) -> Result<Vec<Word>> {
         words.push(word);
     }
     Ok(words)
-}
-
-/// The resolved settings as a configuration file: what `--config` and `--resume` read.
-pub fn to_toml(config: &Config, chosen: &RunSettings, rest: &[(&str, String)]) -> String {
-    // what follows the model's own is written so, for whoever takes another model with these settings
-    let own = chosen.recipe.context == config.context_length;
-    let recipe = Recipe { context: if own { 0 } else { chosen.recipe.context }, ..chosen.recipe };
-    let fields = config.fields().into_iter().chain(recipe.fields()).chain(chosen.options.fields());
-    let values = fields.filter(|(setting, _)| setting.chosen).map(|(setting, value)| (setting.name, value.json()));
-    let mut table = toml::Table::new();
-    for (name, value) in values.filter(|(_, value)| !value.is_null()) {
-        table.insert(name.into(), toml::Value::try_from(value).expect("settings are plain values"));
-    }
-    for (key, value) in rest {
-        table.insert(key.to_string(), value.clone().into());
-    }
-    format!("# What this run was started with. `limpid train --config FILE` starts another like it.\n{table}")
 }
 
 /// The presets, for help.

@@ -30,9 +30,14 @@ pub fn worded<T>(result: Result<T, SourceError>) -> Result<T> {
     })
 }
 
-/// Said where conversations meet a model that predicts masked tokens.
-pub const NEEDS_CAUSAL: &str = "conversations have answers to be predicted token after token, and this model \
-    predicts masked tokens: use one whose mask is causal";
+/// An error of the library as a whole: of its part, with the flags that mend it.
+pub fn of_library(error: limpid::Error) -> anyhow::Error {
+    match error {
+        limpid::Error::Source(error) => worded::<()>(Err(*error)).expect_err("it is one"),
+        limpid::Error::NoMask => anyhow!("{error}: use --tokenizer word or char"),
+        _ => error.into(),
+    }
+}
 
 /// A text file; one that is not UTF-8 is an error that says where.
 pub fn read_file(path: &Path) -> Result<String> {

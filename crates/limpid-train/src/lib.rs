@@ -62,7 +62,7 @@ pub enum TrainError {
     Backend(#[from] BackendError),
     /// Processes that train one model and do not reach each other; the weights are as before the step.
     #[error("the processes that train together could not add up their gradients: {0}")]
-    AllReduce(#[source] Box<dyn std::error::Error + Send + Sync>),
+    AllReduce(Box<dyn std::error::Error + Send + Sync>),
     /// A model that was made for something else.
     #[error("the model was made for something else: it computes no {lacks}. Make it with {mend}")]
     Purpose {

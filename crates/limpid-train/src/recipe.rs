@@ -2,7 +2,7 @@
 //! end; [`RunOptions`] say how a run is carried out, and may be chosen anew whenever it goes on. Every field of both is a flag of
 //! `train` and a key of its configuration file.
 
-use crate::Documents;
+use crate::{Batches, Documents, Objective};
 use limpid_core::config::{Config, ConfigError, Preset, Setting, Settings, axis, settings};
 use limpid_core::model::Model;
 use limpid_core::model::init::Init;
@@ -10,6 +10,7 @@ use limpid_core::ops::adamw::{Method, Rule};
 use limpid_core::ops::classify::Terms;
 use limpid_core::ops::math::cos;
 use limpid_core::ops::{Space, muon};
+use limpid_data::{DataError, Tokens};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -239,6 +240,16 @@ impl Recipe {
     /// What windows make of documents.
     pub fn documents(&self) -> Documents {
         Documents { whole: self.whole_documents, cross: self.cross_documents }
+    }
+
+    /// The batches of a text; the context is the one trained on, not 0.
+    ///
+    /// # Errors
+    /// As [`Batches::of_documents`].
+    pub fn batches<'a>(&self, text: &'a Tokens, objective: Objective) -> Result<Batches<'a>, DataError> {
+        let Recipe { batch_size, context, seed, .. } = *self;
+        let batches = Batches::of_documents(text, batch_size, context, seed, objective, self.documents())?;
+        Ok(batches.accumulated(self.accumulate))
     }
 
     /// The learning rate of step `step`, counted from 0.

@@ -431,15 +431,12 @@ impl<'a> Run<'a> {
             text.check_ids(self.trainer.model.config.vocab_size)?;
         }
         let context = if recipe.context == 0 { self.trainer.model.config.context_length } else { recipe.context };
-        let Recipe { batch_size, seed, .. } = recipe;
-        let documents = recipe.documents();
-        let batches = Batches::of_documents(self.train, batch_size, context, seed, self.objective, documents)?;
-        let batches = batches.accumulated(recipe.accumulate);
+        let batches = Recipe { context, ..recipe }.batches(self.train, self.objective)?;
         let windows = match self.validation.is_empty() {
             true => None,
             false => {
                 let what = "validation text";
-                Some(Windows::of_documents(what, self.validation, context, self.objective, documents)?)
+                Some(Windows::of_documents(what, self.validation, context, self.objective, recipe.documents())?)
             }
         };
         if options.preflight && self.trainer.step == 0 {

@@ -1,6 +1,6 @@
 //! What can go wrong with a model as a whole: the errors of the parts, and what only shows when they meet.
 
-use crate::{backend, checkpoint, config, data, generate, tokenizer, trace, train};
+use crate::{backend, checkpoint, config, data, generate, tokenizer, trace, train, units};
 
 /// Why an [`Lm`](crate::Lm) cannot do what was asked of it.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +44,26 @@ pub enum Error {
         /// V of the model.
         vocab_size: usize,
     },
+    /// More memory than is left.
+    #[error("{} of memory are needed and {} are {said}: fewer sequences, a shorter context or a smaller model would fit",
+        units::bytes(*.needed), units::bytes(*.left))]
+    Memory {
+        /// Bytes.
+        needed: u64,
+        /// Bytes under the nearest limit.
+        left: u64,
+        /// Which limit that is.
+        said: String,
+    },
+    /// Conversations for a model that looks both ways.
+    #[error(
+        "conversations have answers to be predicted token after token, and this model predicts masked tokens: use one whose mask is \
+         causal"
+    )]
+    NeedsCausal,
+    /// An adapter without a folder to keep it, or whose model has no files that it could name, or is an adapter itself.
+    #[error("an adapter is kept in a folder, and names the files of its model: {0}")]
+    Adapter(&'static str),
     /// A model of masked tokens whose tokenizer cannot write one.
     #[error("the model predicts masked tokens, but its tokenizer has no [MASK]")]
     NoMask,

@@ -63,6 +63,8 @@
 mod error;
 pub mod generate;
 mod lm;
+pub mod memory;
+pub mod task;
 pub mod trace;
 mod training;
 

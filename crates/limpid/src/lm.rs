@@ -4,7 +4,7 @@
 //! calls them. Read `generate`, `trace` and `checkpoint` next, and [`Training`](crate::Training), which makes an [`Lm`].
 
 use crate::backend::{self, Backend, Device, SharedWeights, Start};
-use crate::checkpoint::{self, CHAT_TEMPLATE, Checkpoint, Format, SHARD_BYTES};
+use crate::checkpoint::{self, Checkpoint, Format, SHARD_BYTES};
 use crate::config::{Config, ConfigError, Mask};
 use crate::data::chat::{self, Message};
 use crate::data::source::TextSource;
@@ -501,9 +501,9 @@ impl Lm {
         done
     }
 
-    /// The file that keeps how conversations are written, if there are any, and what it holds.
-    pub(crate) fn chat_file(&self) -> Option<(String, String)> {
-        self.chat_template.as_ref().map(|template| (CHAT_TEMPLATE.into(), template.clone()))
+    /// The files that its weights are in, if they are.
+    pub(crate) fn files(&self) -> Option<&Checkpoint> {
+        if let Weights::Files(files) = &self.weights { Some(files) } else { None }
     }
 }
 

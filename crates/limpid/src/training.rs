@@ -2,16 +2,15 @@
 //!
 //! It joins what the modules have: `data::source` reads and splits the text, `model` is built, `train::Run` trains it. Read `train` next.
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Device};
 use crate::checkpoint::write_text;
-use crate::config::{Config, Mask};
-use crate::data::chat::{MARKERS, template};
-use crate::data::source::TextSource;
-use crate::data::{Objective, Tokens};
+use crate::config::Config;
+use crate::data::source::{Corpus, TextSource};
 use crate::lm::processor;
-use crate::model::{Model, Param, Use};
+use crate::memory::trainable;
+use crate::model::{Model, Param, Tuning};
 use crate::ops::linear::Precision;
-use crate::tokenizer::Tokenizer;
+use crate::task::{Begins, Given, Task};
 use crate::train::{Control, Recipe, Run, RunOptions, RunSettings, Summary, TrainEvent, Trainer};
 use crate::{Error, Lm};
 use std::num::NonZero;
@@ -48,6 +47,9 @@ pub struct Training {
     base: Option<Lm>,
     folder: Option<PathBuf>,
     resume: bool,
+    tuning: Tuning,
+    memory: Option<u64>,
+    preset: String,
     machine: (usize, Precision),
 }
 
@@ -67,8 +69,19 @@ impl Training {
         let options = RunOptions::default();
         let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
         let source = TextSource::new("builtin:stories");
-        let machine = (threads, Precision::F32);
-        Training { config, recipe, options, source, base: None, folder: None, resume: false, machine }
+        Training {
+            config,
+            recipe,
+            options,
+            source,
+            base: None,
+            folder: None,
+            resume: false,
+            tuning: Tuning::default(),
+            memory: None,
+            preset: String::new(),
+            machine: (threads, Precision::F32),
+        }
     }
 
     /// A new model of a preset, with its recipe.
@@ -77,7 +90,7 @@ impl Training {
     /// If there is none of that name.
     pub fn preset(name: &str) -> Result<Training, Error> {
         let RunSettings { recipe, options } = RunSettings::preset(name)?;
-        Ok(Training { options, ..Training::new(Config::preset(name)?, recipe) })
+        Ok(Training { options, preset: name.into(), ..Training::new(Config::preset(name)?, recipe) })
     }
 
     /// A model that goes on learning, all of it, with its own tokenizer and the recipe for fine-tuning.
@@ -85,6 +98,32 @@ impl Training {
         let RunSettings { recipe, options } = RunSettings::fine_tuning(lm.config(), false);
         let (config, machine) = (lm.config().clone(), lm.machine());
         Training { base: Some(lm), machine, options, ..Training::new(config, recipe) }
+    }
+
+    /// Learns a part of the model that goes on: all but what is frozen, or a LoRA adapter, which is kept in a folder and has a recipe of
+    /// its own where none was chosen.
+    ///
+    /// ```no_run
+    /// use limpid::model::{Lora, Tuning};
+    /// # use limpid::{Lm, Training, train::Control};
+    /// let targets = vec!["attention".into(), "feed-forward".into()];
+    /// let lora = Lora { rank: 16, alpha: 32.0, dropout: 0.0, targets };
+    /// let tuning = Tuning { lora: Some(lora), ..Tuning::default() };
+    /// let training = Training::fine_tuning(Lm::open("model")?).tuning(tuning).data("chat.jsonl");
+    /// let lm = training.folder("runs/adapter").run(|_| Control::Continue)?.lm;
+    /// # Ok::<(), limpid::Error>(())
+    /// ```
+    pub fn tuning(mut self, tuning: Tuning) -> Training {
+        let usual = |adapter| RunSettings::fine_tuning(&self.config, adapter).recipe;
+        if self.base.is_some() && self.recipe == usual(self.tuning.lora.is_some()) {
+            self.recipe = usual(tuning.lora.is_some());
+        }
+        Training { tuning, ..self }
+    }
+
+    /// Keeps the process within so many bytes: what does not fit is computed again, and results stay the same.
+    pub fn memory(self, bytes: u64) -> Training {
+        Training { memory: Some(bytes), ..self }
     }
 
     /// Another recipe.
@@ -131,7 +170,8 @@ impl Training {
         Training { folder: Some(folder.into()), ..self }
     }
 
-    /// Goes on with what its folder holds, if a state was saved there: with the same bits as if it had never stopped.
+    /// Goes on with what its folder holds, if a state was saved there: with the same bits as if it had never stopped. The run may be one
+    /// of the command's, with the same settings; `limpid train --resume FOLDER` goes on with one of these, whose text is a file.
     pub fn resume(self) -> Training {
         Training { resume: true, ..self }
     }
@@ -151,77 +191,55 @@ impl Training {
     /// Reads the text, trains to the last step of the recipe or until `progress` says stop, and gives the model.
     ///
     /// # Errors
-    /// If the text cannot be read or is too short, the model cannot be built, the folder holds something else, or training goes astray.
+    /// If the text cannot be read or is too short, the model cannot be built or does not fit into memory, the folder holds something else,
+    /// or training goes astray.
     pub fn run(self, mut progress: impl FnMut(TrainEvent) -> Control) -> Result<Trained, Error> {
-        let Training {
-            mut config,
-            mut recipe,
-            options,
-            mut source,
-            base,
-            folder,
-            resume,
-            machine: (threads, precision),
-        } = self;
-        let masked = config.mask != Mask::Causal;
-        (source.threads, source.val_fraction) = (threads, recipe.val_fraction);
-        if let Some(base) = &base {
-            source.decided = Some(base.tokenizer()?.clone());
+        let Training { config, recipe, options, mut source, base, folder, resume, tuning, memory, preset, machine } =
+            self;
+        let (threads, precision) = machine;
+        let (program, on) = (crate::memory::program(), (Device::Cpu, threads));
+        let files = base.as_ref().and_then(Lm::files);
+        if tuning.lora.is_some() {
+            match files {
+                _ if folder.is_none() => return Err(Error::Adapter("name a folder")),
+                None => return Err(Error::Adapter("save the model, and open what was saved")),
+                Some(files) if files.adapter.is_some() => {
+                    return Err(Error::Adapter("the model is an adapter itself: save it whole first"));
+                }
+                Some(_) => {}
+            }
         }
         let saved = folder.as_ref().filter(|folder| resume && Run::can_resume(folder));
-        if let Some(folder) = saved {
-            source.decided = Some(Tokenizer::load(folder.join("tokenizer.json"))?);
-        }
-        let chat = if masked { None } else { source.conversations()? };
-        let specials: &[&str] = match &chat {
-            _ if masked => &["[MASK]"],
-            Some(_) => &MARKERS,
-            None => &[],
+        source.threads = threads;
+        let given = Given {
+            model: base.is_some(),
+            tokenizer: base.as_ref().map(|base| base.tokenizer().cloned()).transpose()?,
+            chat_template: base.as_ref().and_then(|base| base.chat_template().map(String::from)),
+            resumed: saved.cloned(),
+            chosen: vec![],
         };
-        source.specials = specials.iter().map(|token| token.to_string()).collect();
-        let corpus = match &chat {
-            Some(chat) => {
-                (recipe.whole_documents, recipe.cross_documents) = (true, false);
-                chat.corpus(&source)?
-            }
-            None => source.read()?,
-        };
-        let tokenizer = corpus.tokenizer;
-        let (tokens, vocab_size) = (tokenizer.vocab_size(), config.vocab_size);
-        match &base {
-            None => config.vocab_size = tokens,
-            Some(_) if tokens > vocab_size => return Err(Error::OtherTokenizer { tokens, vocab_size }),
-            Some(_) => {}
-        }
-        let objective = match masked {
-            true => {
-                let mask = tokenizer.special("[MASK]").ok_or(Error::NoMask)?;
-                Objective::Masked { mask, vocab_size: tokens, segments: config.n_segment > 0 }
-            }
-            false => Objective::NextToken,
-        };
-        if recipe.context == 0 {
-            recipe.context = config.context_length;
-        }
-        let chat_file = match (&chat, &base) {
-            (Some(_), _) => Some((crate::checkpoint::CHAT_TEMPLATE.into(), template(&tokenizer))),
-            (None, base) => base.as_ref().and_then(Lm::chat_file),
-        };
-        let chat_template = chat_file.as_ref().map(|(_, text)| text.clone());
-        let model = Model::new(&config, Use::Train { batch: recipe.batch_size, context: recipe.context })?;
-        let processor = processor(&model, (threads, precision))?;
-        let mut trainer = Trainer::new(model, processor, recipe)?;
+        let task = Task::read(config, recipe, source, given)?;
+        let model = trainable(&task.config, &task.recipe, &tuning, on, (program, memory))?;
+        crate::memory::fits(&model, Some(&task.recipe), on)?;
+        let processor = processor(&model, machine)?;
+        let mut trainer = Trainer::new(model, processor, task.recipe)?;
         if let Some(base) = &base {
             base.load(&trainer.model, &mut *trainer.backend)?;
             trainer.fresh = false;
         }
-        let none = Tokens::default();
-        let validation = if corpus.validation.len() > 1 { &corpus.validation } else { &none };
-        let mut run = Run::new(trainer, folder.clone(), &corpus.train, validation, objective, &tokenizer)?;
-        run.options = options;
-        match saved {
-            Some(_) => _ = run.resume(None)?,
-            None => run.files.extend(chat_file),
+        let began = match saved {
+            Some(_) => vec![],
+            None => {
+                let (model, from) = (&trainer.model, files);
+                task.files(&Begins { preset: &preset, from, model, options, precision, memory })?
+            }
+        };
+        let Task { config, corpus, objective, chat_template, .. } = task;
+        let Corpus { tokenizer, train, validation, .. } = corpus;
+        let mut run = Run::new(trainer, folder.clone(), &train, &validation, objective, &tokenizer)?;
+        (run.options, run.files) = (options, began);
+        if saved.is_some() {
+            run.resume(None)?;
         }
         let summary = run.go(&mut progress)?;
         let lm = match &folder {

@@ -1,13 +1,14 @@
 //! `bench`: training, prefill and decoding against the roofs of the machine, measured in the same run.
 
 use crate::job::{extra_work, step_flops};
-use crate::machine::{PASSES, READINGS, fits, peak_rss, program, trainable};
+use crate::machine::{PASSES, READINGS, fits, peak_rss};
 use crate::options::{self, Asked, MachineOptions, ModelOptions};
 use crate::show;
 use anyhow::Result;
 use limpid::backend::cpu::roof::Roof;
 use limpid::data::{Batches, Objective, Tokens};
 use limpid::generate::Session;
+use limpid::memory::{program, trainable};
 use limpid::model::init;
 use limpid::ops::linear::Precision;
 use limpid::ops::random;
@@ -119,8 +120,8 @@ fn train(args: &TrainArgs) -> Result<()> {
     let mut recipe = args.recipe.clone().without("steps").over(&usual)?;
     recipe.check()?;
     recipe.context = if recipe.context == 0 { config.context_length } else { recipe.context };
-    let model = trainable(&config, &recipe, &Default::default(), args.machine.threads(), (program(), args.memory))?;
-    fits(&model, Some(&recipe), args.machine.threads(), "training this model")?;
+    let model = trainable(&config, &recipe, &Default::default(), args.machine.on(), (program(), args.memory))?;
+    fits(&model, Some(&recipe), args.machine.on(), "training this model")?;
     let (threads, level) = (args.machine.threads(), args.machine.level());
     let mut roof = Roof::multiply_adds(threads, level, args.machine.precision)?;
     roof.measure(READINGS);

@@ -29,10 +29,10 @@ struct Verdict {
 
 pub fn run(args: Args) -> Result<()> {
     let job = args.train.job()?;
-    let context = job.recipe.context.min(32);
-    let model = Model::new(&job.config, Use::Train { batch: 2, context })?;
+    let context = job.task.recipe.context.min(32);
+    let model = Model::new(&job.task.config, Use::Train { batch: 2, context })?;
     let machine = &args.train.machine;
-    fits(&model, Some(&job.recipe), machine.threads(), "checking this model")?;
+    fits(&model, Some(&job.task.recipe), machine.on(), "checking this model")?;
     let verdicts = [gradients(&job)?, preflight(&job, &model, machine)?, overfit(&job, &model, machine)?];
     let passed = verdicts.iter().all(|v| v.passed);
     if args.train.json {
@@ -46,7 +46,7 @@ pub fn run(args: Args) -> Result<()> {
             .iter()
             .map(|v| (v.name.to_string(), format!("{}  {}", if v.passed { "ok    " } else { "FAILED" }, v.found)))
             .collect();
-        show::out(&format!("{}: {}\n\n{}", job.name, job.config, show::pairs(&rows)))?;
+        show::out(&format!("{}: {}\n\n{}", job.name, job.task.config, show::pairs(&rows)))?;
     }
     if passed { Ok(()) } else { bail!("this configuration failed a check; what was found stands above") }
 }
@@ -67,7 +67,7 @@ fn tiny(config: &Config) -> Config {
 }
 
 fn gradients(job: &Job) -> Result<Verdict> {
-    let mut config = tiny(&job.config);
+    let mut config = tiny(&job.task.config);
     if !config.d_model.is_multiple_of(config.n_head) || !(config.d_model / config.n_head).is_multiple_of(2) {
         config.n_head = 2;
     }
@@ -123,14 +123,21 @@ fn trainer(model: &Model, machine: &MachineOptions, recipe: Recipe) -> Result<Tr
 fn batches<'a>(job: &'a Job, model: &Model) -> Result<Batches<'a>> {
     let context = match model.purpose {
         Use::Train { context, .. } => context,
-        _ => job.recipe.context,
+        _ => job.task.recipe.context,
     };
-    let Recipe { seed, .. } = job.recipe;
-    Ok(Batches::of_documents(&job.train, 2, context, seed, job.objective, job.recipe.documents())?)
+    let Recipe { seed, .. } = job.task.recipe;
+    Ok(Batches::of_documents(
+        &job.task.corpus.train,
+        2,
+        context,
+        seed,
+        job.task.objective,
+        job.task.recipe.documents(),
+    )?)
 }
 
 fn preflight(job: &Job, model: &Model, machine: &MachineOptions) -> Result<Verdict> {
-    let seen = limpid::train::preflight(&mut trainer(model, machine, job.recipe)?, &batches(job, model)?);
+    let seen = limpid::train::preflight(&mut trainer(model, machine, job.task.recipe)?, &batches(job, model)?);
     if let Err(PreflightError::Backend(error)) = seen {
         return Err(error.into());
     }
@@ -151,7 +158,7 @@ fn overfit(job: &Job, model: &Model, machine: &MachineOptions) -> Result<Verdict
         warmup_steps: 0,
         weight_decay: 0.0,
         accumulate: 1,
-        ..job.recipe
+        ..job.task.recipe
     };
     let mut config = model.config.clone();
     config.dropout = limpid::config::Dropout::NONE;
@@ -160,20 +167,20 @@ fn overfit(job: &Job, model: &Model, machine: &MachineOptions) -> Result<Verdict
     // one window, twice: the same batch at every step
     let context = match model.purpose {
         Use::Train { context, .. } => context,
-        _ => job.recipe.context,
+        _ => job.task.recipe.context,
     };
     let mut text = vec![];
-    job.train.copy(0..job.train.len().min(context + 1), &mut text);
+    job.task.corpus.train.copy(0..job.task.corpus.train.len().min(context + 1), &mut text);
     let context = context.min(text.len() - 1);
     let text = Tokens::of(text);
-    let batches = Batches::new(&text, 2, context, job.recipe.seed, job.objective)?;
+    let batches = Batches::new(&text, 2, context, job.task.recipe.seed, job.task.objective)?;
     let mut first = None;
     let mut last = f64::INFINITY;
     let mut steps = 0;
     while steps < 300 && last > 0.1 * first.unwrap_or(f64::INFINITY).min(1e9) {
         last = trainer.step(&batches)?.loss;
         first.get_or_insert(last);
-        if job.objective != Objective::NextToken {
+        if job.task.objective != Objective::NextToken {
             trainer.step = 0; // the same masks again
         }
         steps += 1;

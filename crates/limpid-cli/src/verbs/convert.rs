@@ -261,7 +261,7 @@ fn verify(source: &Checkpoint, dst: &Path) -> Result<Proof> {
     let (purpose, threads) = (Use::Inspect { batch: 1, context: tokens }, crate::options::cores());
     let run = |config: &Config, load: &dyn Fn(&Model, &mut dyn Backend) -> Result<()>| -> Result<Ran> {
         let model = Model::new(config, purpose)?;
-        crate::machine::fits(&model, None, threads, "comparing the two models")?;
+        crate::machine::fits(&model, None, (Device::Cpu, threads), "comparing the two models")?;
         let how = Start { threads, level: Level::best(), precision: Precision::F32 };
         let mut cpu = Device::Cpu.start(&model, how)?;
         load(&model, &mut *cpu)?;

@@ -100,7 +100,7 @@ fn prepare(args: Prepare) -> Result<()> {
     if !(0.0..1.0).contains(&args.val_fraction) || args.shard_tokens == 0 {
         bail!(Usage("--val-fraction must be at least 0 and less than 1, --shard-tokens at least 1".into()));
     }
-    crate::room::for_text(options::threads(args.threads))?;
+    crate::machine::fits_text(options::threads(args.threads))?;
     let tokenizer = Tokenizer::known(&args.tokenizer)?;
     let inputs = data::find(&args.inputs, args.reading.stdin())?;
     let total: u64 = inputs.iter().map(|input| input.bytes).sum();

@@ -3,7 +3,7 @@
 use crate::models::{adapted, finite, needs_head, open, prompt_ids, tokenizer};
 use crate::options::{DataOptions, MachineOptions, Usage};
 use crate::show;
-use crate::source::{self, NEEDS_CAUSAL};
+use crate::source;
 use anyhow::{Context, Result, bail};
 use limpid::checkpoint::Checkpoint;
 use limpid::config::Mask;
@@ -75,7 +75,7 @@ struct Found {
 }
 
 pub fn run(args: Args) -> Result<()> {
-    crate::room::for_text(args.machine.threads())?;
+    crate::machine::fits_text(args.machine.threads())?;
     limpid::backend::Cpu::can_start(args.machine.threads())?; // the text is encoded on as many
     let checkpoint = adapted(&args.model, args.adapter.as_deref())?;
     needs_head(&checkpoint)?;
@@ -88,7 +88,7 @@ pub fn run(args: Args) -> Result<()> {
     let mut text = source::source(data, &args.reading, args.machine.threads());
     text.val_fraction = 0.0;
     let (ids, text, documents) = match source::worded(text.conversations())? {
-        Some(_) if checkpoint.config.mask != Mask::Causal => bail!("{NEEDS_CAUSAL}"),
+        Some(_) if checkpoint.config.mask != Mask::Causal => bail!(limpid::Error::NeedsCausal),
         Some(chat) => {
             let (ids, _) = chat.tokens(tokenizer)?;
             let answers: Vec<u32> = (0..ids.len()).filter(|i| ids.counted(*i)).map(|i| ids.id(i)).collect();

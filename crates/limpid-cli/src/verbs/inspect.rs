@@ -521,7 +521,7 @@ fn untrained(
     machine: &MachineOptions,
 ) -> Result<(Model, Box<dyn Backend>)> {
     let model = Model::new(config, Use::Inspect { batch: 1, context })?;
-    fits(&model, None, machine.threads(), "this model")?;
+    fits(&model, None, machine.on(), "this model")?;
     let mut backend = machine.backend(&model)?;
     for param in &model.params {
         backend.write(param.slot, &init::values(&model, param, recipe.init, recipe.init_std, recipe.seed))?;

@@ -67,7 +67,7 @@ const BLOCK: usize = 32 << 20;
 
 pub fn run(args: Args) -> Result<()> {
     let start = Instant::now();
-    crate::room::for_text(cores())?;
+    crate::machine::fits_text(cores())?;
     let learn = match args.kind.as_str() {
         "bpe" => Learn::Bpe(args.split),
         "wordpiece" => Learn::WordPiece { lowercase: args.lowercase },

@@ -1,19 +1,19 @@
 //! `plan`: what `train` with the same flags will do, said before it is done.
 
 use crate::job::{Job, JobArgs, extra_work, made_again, step_flops, too_large};
-use crate::machine::{READINGS, fits, memory, needed, trainable};
+use crate::machine::{READINGS, fits};
 use crate::options::MachineOptions;
 use crate::show;
 use anyhow::Result;
-use limpid::backend::Cpu;
 use limpid::backend::cpu::roof::Roof;
-use limpid::data::Batches;
+use limpid::memory::{self, needed, trainable};
 use limpid::model::Model;
 use limpid::model::again::Keep;
 use limpid::ops::adamw::Method;
 use limpid::ops::{Batch, random};
 use limpid::train::{Recipe, RunSettings};
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 /// Say what `train` with the same flags would do. Nothing is written; to measure time, some steps are taken and forgotten.
@@ -41,24 +41,24 @@ struct Measured {
 /// Takes some steps of the job, from weights that are any, in at most some seconds. Where a step would take long, those are of
 /// fewer tokens: its gradient takes as much longer as it is more work, its update as long.
 fn measure(job: &Job, machine: &MachineOptions, budget: Option<u64>, guess: f64) -> Result<Measured> {
-    let mut recipe = Recipe { accumulate: 1, ..job.recipe };
-    let mut expected = guess / job.recipe.accumulate as f64;
+    let mut recipe = Recipe { accumulate: 1, ..job.task.recipe };
+    let mut expected = guess / job.task.recipe.accumulate as f64;
     while expected > LONGEST && recipe.batch_size * recipe.context > 64 {
         let cut = if recipe.batch_size > 1 { &mut recipe.batch_size } else { &mut recipe.context };
         let before = *cut;
         *cut = before.div_ceil(2);
         expected *= *cut as f64 / before as f64;
     }
-    let model = trainable(&job.config, &recipe, &job.model.tuning, machine.threads(), (job.program, budget))?;
-    fits(&model, Some(&recipe), machine.threads(), "training this model")?;
+    let model = trainable(&job.task.config, &recipe, &job.model.tuning, machine.on(), (job.program, budget))?;
+    fits(&model, Some(&recipe), machine.on(), "training this model")?;
     let mut backend = machine.backend(&model)?;
     for (site, param) in (0..).zip(&model.params) {
         let key = [random::bits(1, site, 0) as u32, 1];
         let any = |i: usize| (random::word(key, i as u32) as f32 / u32::MAX as f32 - 0.5) * 0.07;
         backend.write(param.slot, &(0..param.slot.len()).map(any).collect::<Vec<f32>>())?;
     }
-    let Recipe { batch_size, context, seed, .. } = recipe;
-    let batches = Batches::of_documents(&job.train, batch_size, context, seed, job.objective, recipe.documents())?;
+    let Recipe { batch_size, context, .. } = recipe;
+    let batches = recipe.batches(&job.task.corpus.train, job.task.objective)?;
     let groups = model.update_groups(recipe.weight_decay, recipe.optimizer);
     let (mut batch, mut times, start) = (Batch::default(), vec![], Instant::now());
     while times.len() < 3 || (times.len() < 20 && start.elapsed().as_secs_f64() < 1.0) {
@@ -79,7 +79,7 @@ fn measure(job: &Job, machine: &MachineOptions, budget: Option<u64>, guess: f64)
     };
     let (gradients, updates) = times.iter().copied().unzip();
     let work = |model: &Model, recipe: &Recipe| (1.0 + extra_work(model, recipe)) * step_flops(model, recipe);
-    let more = work(&job.model, &job.recipe) / work(&model, &recipe);
+    let more = work(&job.model, &job.task.recipe) / work(&model, &recipe);
     let seconds = more * middle(gradients) + middle(updates);
     Ok(Measured { steps: times.len(), batch_size, context, seconds })
 }
@@ -87,8 +87,8 @@ fn measure(job: &Job, machine: &MachineOptions, budget: Option<u64>, guess: f64)
 pub fn run(args: Args) -> Result<()> {
     let job = args.train.job()?;
     let too_large = too_large(&job, &args.train.machine)?;
-    let (model, recipe, config) = (&job.model, &job.recipe, &job.config);
-    let threads = args.train.machine.threads();
+    let (model, corpus, recipe, config) = (&job.model, &job.task.corpus, &job.task.recipe, &job.task.config);
+    let (threads, on) = (args.train.machine.threads(), args.train.machine.on());
     let level = args.train.machine.level();
     let tokens_step = recipe.batch_size * recipe.context * recipe.accumulate;
     let flops = step_flops(model, recipe);
@@ -112,24 +112,26 @@ pub fn run(args: Args) -> Result<()> {
     let ((matrices, decayed), (vectors, kept)) = (group(true), group(false));
     // this very process holds the program, the text and the tokenizer
     let program = job.program;
-    let total = needed(model, Some(recipe), threads) + program;
+    let total = needed(model, Some(recipe), on) + program;
     // what all blocks making more and more again would bring
     let ladder =
         (0..Keep::ALL.len()).map(|level| Model::on_rung(config, model.purpose, &model.tuning, level * config.n_layer));
     let ladder = ladder.collect::<Result<Vec<Model>, _>>()?;
     if args.train.json {
+        let mut parts: BTreeMap<_, _> = memory::parts(model, Some(recipe), on).into_iter().collect();
+        let scratch = parts.remove("threads' scratch");
         return show::json(&json!({
             "preset": job.name, "config": config, "recipe": RunSettings { recipe: *recipe, options: job.options }, "parameters": model.parameter_count(), "learning": decayed + kept,
             "decay": {"weight_decay": recipe.weight_decay, "matrices": matrices, "decayed": decayed, "vectors": vectors, "not_decayed": kept},
             "clip": {"max_norm": recipe.clip, "scope": "global"}, "tokens_per_step": tokens_step,
-            "train_tokens": job.train.len(), "validation_tokens": job.validation.len(),
+            "train_tokens": corpus.train.len(), "validation_tokens": corpus.validation.len(),
             "learning_rates": milestones.iter().map(|(s, r)| json!({"step": s, "rate": r})).collect::<Vec<_>>(),
-            "flops_per_step": flops, "memory_bytes": model.memory().into_iter().chain(recipe.memory(model)).collect::<std::collections::BTreeMap<_, _>>(),
-            "scratch_bytes": Cpu::scratch_bytes(model, threads), "program_bytes": program, "total_memory_bytes": total, "memory_budget": args.train.memory,
+            "flops_per_step": flops, "memory_bytes": parts,
+            "scratch_bytes": scratch, "program_bytes": program, "total_memory_bytes": total, "memory_budget": args.train.memory,
             "made_again": model.keeps().iter().map(|(blocks, keep)| json!({"blocks": blocks.len(), "what": keep.made_again()})).collect::<Vec<_>>(),
             "extra_work": extra_work(model, recipe),
             "ladder": ladder.iter().map(|model| json!({"what": model.keeps()[0].1.made_again(),
-                "total_memory_bytes": needed(model, Some(recipe), threads) + program, "extra_work": extra_work(model, recipe)})).collect::<Vec<_>>(), "roof_flops": roof, "expected_seconds": seconds, "seconds_per_step": step_seconds, "share_of_roof": share,
+                "total_memory_bytes": needed(model, Some(recipe), on) + program, "extra_work": extra_work(model, recipe)})).collect::<Vec<_>>(), "roof_flops": roof, "expected_seconds": seconds, "seconds_per_step": step_seconds, "share_of_roof": share,
             "measured": measured.as_ref().ok().map(|m| json!({"steps": m.steps, "batch_size": m.batch_size, "context": m.context})),
             "not_measured": measured.as_ref().err().map(|e| format!("{e:#}")),
             "fits": too_large.is_none(), "would_fit": too_large.iter().flat_map(|t| &t.fitting).map(|(flags, _)| flags).collect::<Vec<_>>(),
@@ -146,14 +148,14 @@ pub fn run(args: Args) -> Result<()> {
         vec![
             (
                 "text",
-                [Some(job.text.name.clone()), job.text.read.clone()]
+                [Some(corpus.about.name.clone()), corpus.about.read.clone()]
                     .into_iter()
                     .flatten()
                     .collect::<Vec<_>>()
                     .join(": "),
             ),
-            ("tokenizer", format!("{} with {} tokens", job.tokenizer_name, n(config.vocab_size))),
-            ("tokens", format!("{} to train on, {} to validate", n(job.train.len()), n(job.validation.len()))),
+            ("tokenizer", format!("{} with {} tokens", corpus.tokenizer_name, n(config.vocab_size))),
+            ("tokens", format!("{} to train on, {} to validate", n(corpus.train.len()), n(corpus.validation.len()))),
             (
                 "a step",
                 format!(
@@ -169,7 +171,7 @@ pub fn run(args: Args) -> Result<()> {
                 format!(
                     "{} tokens, the text {:.1} times over",
                     n(tokens_step.saturating_mul(recipe.steps as usize)),
-                    tokens_step as f64 * recipe.steps as f64 / job.train.len() as f64
+                    tokens_step as f64 * recipe.steps as f64 / corpus.train.len() as f64
                 ),
             ),
         ],
@@ -227,22 +229,18 @@ pub fn run(args: Args) -> Result<()> {
             ("learning rate", format!("{}: {rates}", recipe.schedule)),
         ],
     );
-    let available = memory().map(|m| format!(" of {} available", show::bytes(m.available))).unwrap_or_default();
-    let parts = model
-        .memory()
-        .into_iter()
-        .chain(recipe.memory(model))
-        .filter(|(_, b)| *b > 0)
-        .map(|(k, b)| (k, show::bytes(b as u64)));
+    let available =
+        crate::machine::memory().map(|m| format!(" of {} available", show::bytes(m.available))).unwrap_or_default();
+    let parts = memory::parts(model, Some(recipe), on).into_iter();
+    let parts = parts.filter(|(_, bytes)| *bytes > 0).map(|(what, bytes)| (what, show::bytes(bytes)));
     let more = [
-        ("threads' scratch", show::bytes(Cpu::scratch_bytes(model, threads) as u64)),
         ("program and text", show::bytes(program)),
         ("total", format!("{}{available}", show::bytes(total))),
         ("made again", made_again(model, recipe)),
     ];
     section("Memory", parts.chain(more).collect());
     let rung = |model: &Model| {
-        let takes = show::bytes(needed(model, Some(recipe), threads) + program);
+        let takes = show::bytes(needed(model, Some(recipe), on) + program);
         (model.keeps()[0].1.made_again(), format!("{takes:>9}  {:+.1} % FLOPs", 100.0 * extra_work(model, recipe)))
     };
     section("Less memory, if the backward makes again (--memory SIZE chooses)", ladder.iter().map(rung).collect());

@@ -4,19 +4,20 @@ use crate::dashboard::{Dashboard, Now};
 use crate::job::{JobArgs, made_again, step_flops, too_large};
 use crate::machine::{READINGS, interrupt, peak_rss};
 use crate::models::{session, tokenizer};
-use crate::options::{self, Interrupted, MachineOptions};
+use crate::options::{Interrupted, MachineOptions};
 use crate::show::{self, Progress};
-use crate::{find, records};
+use crate::{find, records, source};
 use anyhow::{Result, bail};
 use limpid::backend::cpu::roof::Roof;
-use limpid::checkpoint::{CHAT_TEMPLATE, Checkpoint, adapter};
+use limpid::checkpoint::{Checkpoint, adapter};
 use limpid::config::Mask;
 use limpid::data::Objective;
 use limpid::data::chat::is_template;
 use limpid::generate::{Options, Sampler, generate};
 use limpid::ops::linear::Precision;
+use limpid::task::Begins;
 use limpid::train::folder::{self, FolderContents};
-use limpid::train::{Control, RECENT, Run, RunSettings, Summary, TrainError, TrainEvent};
+use limpid::train::{Control, RECENT, Run, Summary, TrainError, TrainEvent};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime};
@@ -91,7 +92,8 @@ pub fn run(Args { job: args }: Args) -> Result<()> {
         return find::run(&job, &args.machine, args.json);
     }
     let threads = args.machine.threads();
-    let (level, recipe) = (args.machine.level(), job.recipe);
+    let (level, task, text) = (args.machine.level(), &job.task, &job.task.corpus.about);
+    let (recipe, corpus) = (task.recipe, &task.corpus);
     let say = |text: String| {
         if !args.json {
             show::say(text);
@@ -103,30 +105,29 @@ pub fn run(Args { job: args }: Args) -> Result<()> {
         false => format!("{} of {}", show::commas(learning as u64), show::commas(all as u64)),
     };
     let learn = if learning == all { "parameters" } else { "parameters learn" };
-    say(format!("{}: {}; {parameters} {learn}", job.name, job.config));
-    if let Some(read) = &job.text.read {
-        say(format!("{}: {read}", job.text.name));
+    say(format!("{}: {}; {parameters} {learn}", job.name, task.config));
+    if let Some(read) = &text.read {
+        say(format!("{}: {read}", text.name));
     }
-    if !job.text.unknown.is_empty() {
+    if !text.unknown.is_empty() {
         say(format!(
             "{}: the tokenizer lacks some of it, such as {:?}; what it lacks is learned and judged as unknown",
-            job.text.name, job.text.unknown
+            text.name, text.unknown
         ));
     }
     say(format!(
         "{}: {} to train on, {} to validate; tokenizer {}; {}, {level}{}",
-        job.text.name,
-        show::plural(job.train.len(), "token"),
-        show::commas(job.validation.len() as u64),
-        job.tokenizer_name,
+        text.name,
+        show::plural(corpus.train.len(), "token"),
+        show::commas(corpus.validation.len() as u64),
+        corpus.tokenizer_name,
         show::plural(threads, "thread"),
         if args.machine.precision == Precision::Bf16 { ", bf16" } else { "" },
     ));
-    let floor = job
-        .text
+    let floor = text
         .log_probability
-        .filter(|_| job.objective == Objective::NextToken)
-        .map(|p| -p / (job.validation.len().max(2) - 1) as f64);
+        .filter(|_| task.objective == Objective::NextToken)
+        .map(|p| -p / (corpus.validation.len().max(2) - 1) as f64);
     job.said.iter().cloned().for_each(say);
     if let Some(floor) = floor {
         say(format!("entropy floor: {floor:.4} nats a token; no model can do better on this text"));
@@ -141,7 +142,8 @@ pub fn run(Args { job: args }: Args) -> Result<()> {
 
     let asked = interrupt()?;
     let trainer = job.trainer(&args.machine)?;
-    let mut run = Run::new(trainer, Some(folder.clone()), &job.train, &job.validation, job.objective, &job.tokenizer)?;
+    let mut run =
+        Run::new(trainer, Some(folder.clone()), &corpus.train, &corpus.validation, task.objective, &corpus.tokenizer)?;
     run.options = job.options;
     if resumed.is_some() {
         if let (Some(base), Some(_)) = (&job.base, args.tuning.lora)
@@ -157,29 +159,16 @@ pub fn run(Args { job: args }: Args) -> Result<()> {
             say(format!("{} was stopped before its first save: it begins again", folder.display()));
         }
         run.force = args.force;
-        let from = args.tuning.from.as_deref().map(absolute);
-        if let (Some(from), Some(base)) = (&from, &job.base) {
-            let base = adapter::Base { path: from.into(), fingerprint: base.fingerprint()? };
-            run.files = adapter::describe(&job.model, &base);
-        }
-        run.files.extend(job.chat_template.iter().map(|template| (CHAT_TEMPLATE.into(), template.clone())));
-        // a model that is trained on brings its tokenizer, and is no preset
-        let own = job.base.as_ref().is_some_and(|base| base.tokenizer.is_some());
-        let rest = [
-            ("preset", if from.is_none() { job.name.clone() } else { String::new() }),
-            ("from", from.unwrap_or_default()),
-            ("data", absolute(&args.data)),
-            ("tokenizer", if own { String::new() } else { absolute(&job.tokenizer_name) }),
-            ("field", args.reading.field.clone().unwrap_or_default()),
-            ("skip_bad", args.reading.skip_bad.to_string()),
-            ("precision", args.machine.precision.to_string()),
-            ("memory", args.memory.map(|bytes| bytes.to_string()).unwrap_or_default()),
-        ];
-        let rest = rest.into_iter().chain(args.tuning.keys());
-        let rest: Vec<_> = rest.filter(|(_, value)| !value.is_empty() && value != "false").collect();
-        let chosen = RunSettings { recipe, options: job.options };
-        // the first to be there: a run that is killed as it begins knows what it was
-        run.files.insert(0, ("limpid.toml".into(), options::to_toml(&job.config, &chosen, &rest)));
+        let begins = Begins {
+            // a model that is trained on is no preset
+            preset: if job.base.is_none() { &job.name } else { "" },
+            from: job.base.as_ref(),
+            model: &job.model,
+            options: job.options,
+            precision: args.machine.precision,
+            memory: args.memory,
+        };
+        run.files = task.files(&begins).map_err(source::of_library)?;
     }
 
     let watched = args.ui && !args.json;
@@ -228,7 +217,7 @@ pub fn run(Args { job: args }: Args) -> Result<()> {
         summary.missing.push(format!("{:#}", anyhow::Error::from(error)));
     }
     if !args.json {
-        report(&summary, &folder, job.chat_template.as_deref().is_some_and(is_template));
+        report(&summary, &folder, task.chat_template.as_deref().is_some_and(is_template));
     }
     let whole = !summary.stopped && summary.missing.is_empty() && !asked.load(Ordering::Relaxed);
     let mut printed = Ok(());
@@ -289,14 +278,6 @@ fn report(summary: &Summary, folder: &Path, answers: bool) {
     let how = if answers { "--chat" } else { "--prompt" };
     show::say(format_args!("the model is in {folder}; try: limpid generate --model {word} {how} TEXT"));
     show::say(format_args!("its curves are in {folder}/report.html"));
-}
-
-fn absolute(path: &str) -> String {
-    if Path::new(path).exists() {
-        std::path::absolute(path).map_or_else(|_| path.into(), |p| p.display().to_string())
-    } else {
-        path.into()
-    }
 }
 
 /// Tokens a second, evaluations and saves left out.

@@ -1,12 +1,96 @@
-//! How much memory is left to this process, by every limit that the system tells: the machine's own; on Linux also those of the
-//! control groups it is in (containers, services), and `ulimit`'s.
+//! How much memory a model takes, and how much is left to this process, by every limit that the system tells: the machine's own; on
+//! Linux also those of the control groups it is in (containers, services), and `ulimit`'s.
 
-use crate::show;
-use anyhow::{Result, bail};
+use crate::Error;
+use crate::backend::{Cpu, Device};
+use crate::config::{Config, ConfigError};
+use crate::model::{Model, Tuning, Use};
+use crate::train::Recipe;
+use crate::units;
 use std::path::{Path, PathBuf};
+
+/// Where a model runs, on how many threads.
+pub type On = (Device, usize);
+
+/// Bytes of address space left for all that is not counted: text, tokens, buffers. Where those are refused a program ends at once.
+const SPARE: u64 = 32 << 20;
+
+/// How often a device has the four bytes in which memory is counted.
+fn elements(device: Device) -> usize {
+    match device {
+        Device::Cpu => 1,
+        Device::Reference => 2, // f64
+    }
+}
+
+/// Bytes of each memory that a model takes on a device, to train by a recipe if there is one.
+pub fn parts(model: &Model, recipe: Option<&Recipe>, (device, threads): On) -> Vec<(&'static str, u64)> {
+    let scratch = if device == Device::Cpu { Cpu::scratch_bytes(model, threads) } else { 0 };
+    let parts = model.memory().into_iter().chain(recipe.into_iter().flat_map(|recipe| recipe.memory(model)));
+    let parts = parts.map(|(what, bytes)| (what, (bytes * elements(device)) as u64));
+    parts.chain([("threads' scratch", scratch as u64)]).collect()
+}
+
+/// The bytes of all of [`parts`].
+pub fn needed(model: &Model, recipe: Option<&Recipe>, on: On) -> u64 {
+    parts(model, recipe, on).iter().map(|(_, bytes)| bytes).sum()
+}
+
+/// Bytes that this process holds before a model is made (Linux), with what it grows by in training: code that is not touched yet,
+/// buffers for evaluating and saving (measured: 4 to 9 MB).
+pub fn program() -> u64 {
+    held("VmRSS:").unwrap_or(0) + (6 << 20)
+}
+
+/// A number of bytes that Linux tells of this process: `VmRSS:` for what it holds, `VmHWM:` for the most it ever held.
+pub fn held(key: &str) -> Option<u64> {
+    Some(number(&std::fs::read_to_string("/proc/self/status").ok()?, key)? * 1024)
+}
+
+/// The model to train: the fastest, or the fastest that keeps within `budget` bytes beside the `program`.
+///
+/// # Errors
+/// If the model cannot be built, or nothing fits the budget.
+pub fn trainable(
+    config: &Config,
+    recipe: &Recipe,
+    tuning: &Tuning,
+    on: On,
+    (program, budget): (u64, Option<u64>),
+) -> Result<Model, ConfigError> {
+    let purpose = Use::Train { batch: recipe.batch_size, context: recipe.context };
+    match budget {
+        None => Model::tuned(config, purpose, tuning),
+        Some(budget) => {
+            Model::within(config, purpose, tuning, budget, |model| needed(model, Some(recipe), on) + program)
+        }
+    }
+}
+
+/// The limit that a model and its training do not fit into, if there is one, with what they need of it.
+pub fn lacking(model: &Model, recipe: Option<&Recipe>, on: On) -> Option<(u64, Limit)> {
+    let (touched, (device, threads)) = (needed(model, recipe, on), on);
+    let reserved = recipe.map_or(0, |recipe| recipe.untouched(model)) * elements(device);
+    let own = if device == Device::Cpu { Cpu::untouched_bytes(model, threads) } else { 0 };
+    let untouched = (own + reserved) as u64;
+    let needs = |limit: &Limit| if limit.of_addresses { touched + untouched + SPARE } else { touched };
+    limits().into_iter().map(|limit| (needs(&limit), limit)).find(|(needs, limit)| *needs > limit.left)
+}
+
+/// Refuses what would not fit, before anything is reserved.
+///
+/// # Errors
+/// [`Error::Memory`].
+pub fn fits(model: &Model, recipe: Option<&Recipe>, on: On) -> Result<(), Error> {
+    match lacking(model, recipe, on) {
+        None => Ok(()),
+        Some((needed, Limit { left, said, .. })) => Err(Error::Memory { needed, left, said }),
+    }
+}
 
 /// What is left under one limit.
 #[derive(Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Limit {
     /// Bytes.
     pub left: u64,
@@ -27,23 +111,6 @@ pub fn limits() -> Vec<Limit> {
 /// The machine's memory, in bytes.
 pub fn total() -> Option<u64> {
     machine(&|path| std::fs::read_to_string(path).ok()).map(|[total, _]| total)
-}
-
-/// Refuses to encode a text on so many threads where their stacks and heaps would not fit under a limit on addresses: a small
-/// allocation that the system refuses ends the program at once.
-pub fn for_text(threads: usize) -> Result<()> {
-    // glibc gives threads heaps of 64 MiB, eight for each core at most
-    let heaps = threads.min(8 * crate::options::cores()) as u64;
-    let needed = (96 << 20) + threads as u64 * (3 << 20) + heaps * (64 << 20);
-    match limits().into_iter().find(|limit| limit.of_addresses && limit.left < needed) {
-        None => Ok(()),
-        Some(Limit { left, said, .. }) => bail!(
-            "reading a text on {} needs {} of memory and {} are {said}: fewer --threads need less",
-            show::plural(threads, "thread"),
-            show::bytes(needed),
-            show::bytes(left)
-        ),
-    }
 }
 
 type Read<'a> = &'a dyn Fn(&Path) -> Option<String>;
@@ -77,7 +144,7 @@ fn own(read: Read) -> Vec<Limit> {
     let limit = |(key, held, name): (&str, &str, &str)| {
         let most = number(&limits, key)?;
         let held = number(&status, held).unwrap_or(0) * 1024;
-        let said = format!("left of the {} that {name} allows", show::bytes(most));
+        let said = format!("left of the {} that {name} allows", units::bytes(most));
         Some(Limit { left: most.saturating_sub(held), said, of_addresses: true })
     };
     let known = [("Max address space", "VmSize:", "ulimit -v"), ("Max data size", "VmData:", "ulimit -d")];
@@ -136,7 +203,7 @@ fn group_limit(read: Read, folder: &Path, [most, held, idle, active]: [&str; 4])
     let stat = read(&folder.join("memory.stat")).unwrap_or_default();
     let files = number(&stat, idle).unwrap_or(0) + number(&stat, active).unwrap_or(0);
     let held = one(held).unwrap_or(0).saturating_sub(files);
-    let said = format!("left of the {} that the control group {} allows", show::bytes(most), folder.display());
+    let said = format!("left of the {} that the control group {} allows", units::bytes(most), folder.display());
     Some(Limit { left: most.saturating_sub(held), said, of_addresses: false })
 }
 

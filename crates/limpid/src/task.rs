@@ -1,0 +1,190 @@
+//! What is to be learned, and by whom: read from the text and decided before memory is reserved for a model. [`Training`](crate::Training)
+//! and the command begin with it, and with the files by which either goes on with a run of the other.
+
+use crate::Error;
+use crate::checkpoint::{CHAT_TEMPLATE, Checkpoint, adapter};
+use crate::config::{Config, Fields, Mask};
+use crate::data::chat::{MARKERS, template};
+use crate::data::source::{Conversations, Corpus, TextSource};
+use crate::data::{Objective, Tokens};
+use crate::model::{Model, Tuning};
+use crate::ops::linear::Precision;
+use crate::tokenizer::Tokenizer;
+use crate::train::{Recipe, RunOptions, RunSettings};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// What a task has beside a text, a configuration and a recipe; nothing where a new model begins to learn.
+#[derive(Clone, Debug, Default)]
+pub struct Given {
+    /// Whether the model has learned already: its vocabulary is then what it is, and may be larger than the tokenizer's.
+    pub model: bool,
+    /// Its tokenizer, which is then the text's.
+    pub tokenizer: Option<Tokenizer>,
+    /// The template of the conversations that it was trained on.
+    pub chat_template: Option<String>,
+    /// The folder of a run that goes on, with its tokenizer.
+    pub resumed: Option<PathBuf>,
+    /// Settings of the recipe that stand although conversations have others: `whole_documents`, `cross_documents`.
+    pub chosen: Vec<String>,
+}
+
+/// A text as tokens, the configuration that suits its tokenizer, and how the one is learned by the other.
+#[non_exhaustive]
+pub struct Task {
+    /// The model, its vocabulary the tokenizer's.
+    pub config: Config,
+    /// The recipe, with the context that is trained on.
+    pub recipe: Recipe,
+    /// The text; its validation part is empty where there is nothing to judge by.
+    pub corpus: Corpus,
+    /// Its conversations, if it has any.
+    pub conversations: Option<Conversations>,
+    /// What is asked of the model.
+    pub objective: Objective,
+    /// How conversations are written, if it has or had any.
+    pub chat_template: Option<String>,
+    /// What goes into the settings: the text's name, its field, whether bad documents are left out, the tokenizer if it was chosen.
+    text: [(&'static str, String); 4],
+}
+
+/// How a run of a task begins, as its folder tells it.
+pub struct Begins<'a> {
+    /// The preset that the model began from; empty for none.
+    pub preset: &'a str,
+    /// The files of the model that goes on learning, if one does.
+    pub from: Option<&'a Checkpoint>,
+    /// The model.
+    pub model: &'a Model,
+    /// How it is carried out.
+    pub options: RunOptions,
+    /// What products multiply.
+    pub precision: Precision,
+    /// The bytes that it keeps within, if there is a limit.
+    pub memory: Option<u64>,
+}
+
+impl Task {
+    /// Reads the text, and decides the rest by it.
+    ///
+    /// # Errors
+    /// If it cannot be read, has nothing to learn from, or does not suit the model or its tokenizer.
+    pub fn read(mut config: Config, mut recipe: Recipe, mut source: TextSource, given: Given) -> Result<Task, Error> {
+        let masked = config.mask != Mask::Causal;
+        source.val_fraction = recipe.val_fraction;
+        let conversations = source.conversations()?;
+        let specials: &[&str] = match &conversations {
+            Some(_) if masked => return Err(Error::NeedsCausal),
+            Some(_) => &MARKERS,
+            None if masked => &["[MASK]"],
+            None => &[],
+        };
+        source.specials = specials.iter().map(ToString::to_string).collect();
+        let saved = given.resumed.map(|folder| folder.join("tokenizer.json")).filter(|path| path.exists());
+        let own = given.tokenizer.is_some();
+        source.decided = saved.map(Tokenizer::load).transpose()?.or(given.tokenizer);
+        if let Some(decided) = &source.decided {
+            source.default_tokenizer = decided.name().into();
+        }
+        let mut corpus = match &conversations {
+            Some(conversations) => conversations.corpus(&source)?,
+            None => source.read()?,
+        };
+        if corpus.validation.len() < 2 {
+            corpus.validation = Tokens::default();
+        }
+        let (tokens, vocab_size) = (corpus.tokenizer.vocab_size(), config.vocab_size);
+        match given.model {
+            true if tokens > vocab_size => return Err(Error::OtherTokenizer { tokens, vocab_size }),
+            true => {}
+            false => config.vocab_size = tokens,
+        }
+        let objective = match masked {
+            true => {
+                let mask = corpus.tokenizer.special("[MASK]").ok_or(Error::NoMask)?;
+                Objective::Masked { mask, vocab_size: tokens, segments: config.n_segment > 0 }
+            }
+            false => Objective::NextToken,
+        };
+        if conversations.is_some() {
+            let stands = |name: &str| given.chosen.iter().any(|chosen| chosen == name);
+            recipe.whole_documents |= !stands("whole_documents");
+            recipe.cross_documents &= stands("cross_documents");
+        }
+        if recipe.context == 0 {
+            recipe.context = config.context_length;
+        }
+        let chat_template = conversations.as_ref().map(|_| template(&corpus.tokenizer)).or(given.chat_template);
+        let text = [
+            ("data", absolute(&source.name)),
+            ("field", source.field.unwrap_or_default()),
+            ("skip_bad", if source.skip_bad { "true".into() } else { String::new() }),
+            ("tokenizer", if own { String::new() } else { absolute(&corpus.tokenizer_name) }),
+        ];
+        Ok(Task { config, recipe, corpus, conversations, objective, chat_template, text })
+    }
+
+    /// The files that a run begins its folder with, beside those of every run: limpid.toml, which says what it was started with, and what
+    /// an adapter or a model of conversations has.
+    ///
+    /// # Errors
+    /// If the files of the model that goes on learning cannot be read.
+    pub fn files(&self, begins: &Begins) -> Result<Vec<(String, String)>, Error> {
+        let from = begins.from.map(|files| absolute(&files.path.display().to_string()));
+        let mut files = vec![];
+        if let (Some(path), Some(from)) = (&from, begins.from) {
+            files =
+                adapter::describe(begins.model, &adapter::Base { path: path.into(), fingerprint: from.fingerprint()? });
+        }
+        files.extend(self.chat_template.iter().map(|template| (CHAT_TEMPLATE.into(), template.clone())));
+        let rest = [
+            ("preset", begins.preset.to_string()),
+            ("from", from.unwrap_or_default()),
+            ("precision", begins.precision.to_string()),
+            ("memory", begins.memory.map(|bytes| bytes.to_string()).unwrap_or_default()),
+        ];
+        let rest = rest.into_iter().chain(self.text.clone()).chain(keys(&begins.model.tuning));
+        let chosen = RunSettings { recipe: self.recipe, options: begins.options };
+        // the first to be there: a run that is killed as it begins knows what it was
+        files.insert(0, ("limpid.toml".into(), settings(&self.config, &chosen, rest)));
+        Ok(files)
+    }
+}
+
+/// What of a model learns, as settings.
+fn keys(tuning: &Tuning) -> Vec<(&'static str, String)> {
+    let mut keys = vec![("freeze", tuning.freeze.join(",")), ("train_only", tuning.train_only.join(","))];
+    if let Some(lora) = &tuning.lora {
+        keys.extend([
+            ("lora", lora.rank.to_string()),
+            ("lora_alpha", lora.alpha.to_string()),
+            ("lora_dropout", lora.dropout.to_string()),
+            ("lora_targets", lora.targets.join(",")),
+        ]);
+    }
+    keys
+}
+
+/// Settings as a configuration file: what the command's `--config` and `--resume` read.
+fn settings(config: &Config, chosen: &RunSettings, rest: impl Iterator<Item = (&'static str, String)>) -> String {
+    // what follows the model's own is written so, for whoever takes another model with these settings
+    let own = chosen.recipe.context == config.context_length;
+    let recipe = Recipe { context: if own { 0 } else { chosen.recipe.context }, ..chosen.recipe };
+    let fields = config.fields().into_iter().chain(recipe.fields()).chain(chosen.options.fields());
+    let values = fields.filter(|(setting, _)| setting.chosen).map(|(setting, value)| (setting.name, value.json()));
+    let rest = rest.filter(|(_, value)| !value.is_empty()).map(|(key, value)| (key, json!(value)));
+    let lines: BTreeMap<&str, Value> = values.filter(|(_, value)| !value.is_null()).chain(rest).collect();
+    // one value a key: TOML has it as JSON has, but for a character that it does not take as it is
+    let line = |(key, value): (&&str, &Value)| format!("{key} = {value}\n").replace('\u{7f}', "\\u007f");
+    let lines: String = lines.iter().map(line).collect();
+    format!("# What this run was started with. `limpid train --config FILE` starts another like it.\n{lines}")
+}
+
+/// A path from the root, where there is something; a name as it is.
+fn absolute(name: &str) -> String {
+    match Path::new(name).exists() {
+        true => std::path::absolute(name).map_or_else(|_| name.into(), |path| path.display().to_string()),
+        false => name.into(),
+    }
+}
