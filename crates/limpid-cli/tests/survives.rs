@@ -499,7 +499,7 @@ fn what_a_run_cannot_change_is_refused() {
     let mut text = fs::read(at.join("text.txt")).unwrap();
     text.swap(3000, 3001);
     fs::write(at.join("other.txt"), text).unwrap();
-    refused(&["--data", "other.txt"], "the training text is another");
+    refused(&["--data", "other.txt"], "the training text is a different one");
     let (code, _, said) = resume(&["--tokenizer", "char", "--eval-every", "3", "--threads", "1"]);
     assert_eq!(code, Some(0), "{said}");
     fs::remove_dir_all(at).unwrap();

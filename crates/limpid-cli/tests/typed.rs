@@ -141,7 +141,7 @@ fn numbers_out_of_range_are_refused() {
         "eval-every",
         "eval-tokens",
         "patience",
-        "detail-every",
+        "layer-stats-every",
         "keep",
         "batch-size",
         "accumulate",
@@ -174,7 +174,7 @@ fn numbers_out_of_range_are_refused() {
         ("weight-decay", "inf"),
         ("weight-decay", "1e300"),
         ("learning-rate", "1e300"),
-        ("spike", "inf"),
+        ("spike", "inf"), // the old name of spike-sigma
         ("init-std", "inf"),
         ("leaky-slope", "nan"),
         ("norm-eps", "1e-60"),

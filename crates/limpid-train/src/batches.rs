@@ -1,22 +1,22 @@
 //! Windows of a token stream, as batches: shuffled ones to train on, all of them in order to evaluate on.
 //!
 //! A window is a piece of the stream, so its tokens are read in one go and the window of any number is found at
-//! once. What [`Documents`] changes is where windows begin, and whether attention and positions begin anew inside
-//! them; none is put together of documents from all over the stream. Where documents do not see each other their
-//! neighbours do not matter, and windows are shuffled anyway.
+//! once. [`Documents`] says where windows begin, and whether attention and positions begin anew with each document inside
+//! them. A window never joins documents from different places of the stream: if they do not see each other, it makes no
+//! difference which documents share a window, and windows are shuffled anyway.
 
 use limpid_core::ops::{Batch, IGNORE, Span, random};
 use limpid_data::{CorpusError, DataError, Tokens};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What is asked of the model at each position.
+/// What the model is trained to predict at each position.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Objective {
-    /// The token that follows (contract R034, R236).
+    /// The next token.
     NextToken,
-    /// Tokens that were hidden (BERT, R265 to R272): 15 % are chosen; of these 80 % become `mask`, 10 % a random
-    /// token, 10 % stay; only they are predicted.
+    /// Masked tokens, as in BERT: 15 % of the tokens are chosen and predicted; of these 80 % become `mask`, 10 % a random token,
+    /// 10 % stay.
     Masked {
         /// Id of the mask token.
         mask: u32,
@@ -27,7 +27,7 @@ pub enum Objective {
     },
 }
 
-/// What windows make of the stream's documents.
+/// How windows treat the documents of the stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Documents {
     /// Windows begin where documents do, and hold as many whole ones as fit (a longer one is cut into windows of its
@@ -45,7 +45,7 @@ impl Default for Documents {
     }
 }
 
-/// Batches of `batch_size` windows of `context` tokens can be counted.
+/// Checks that neither size is 0 and that a batch's tokens can be counted.
 fn check_size(batch_size: usize, context: usize) -> Result<(), DataError> {
     let zero = [("batch_size", batch_size), ("context", context)].into_iter().find(|(_, size)| *size == 0);
     let wrong =
@@ -68,7 +68,7 @@ struct Cut<'a> {
 
 impl<'a> Cut<'a> {
     fn new(tokens: &'a Tokens, context: usize, objective: Objective, documents: Documents) -> Cut<'a> {
-        // what is only predicted needs no row
+        // the last token is only a target and needs no row
         let room = context + usize::from(objective == Objective::NextToken);
         let (mut starts, mut start, mut long) = (vec![0], 0, 0);
         for document in (0..if documents.whole { tokens.documents() } else { 0 }).map(|i| tokens.document(i)) {

@@ -1,4 +1,4 @@
-//! When a loss goes astray: what counts as a jump, and what is written down of the batch that made it.
+//! Loss spikes and divergence: what counts as one, and the report that is written of the batch.
 
 use super::{TrainError, Trainer};
 use crate::Batches;
@@ -7,11 +7,11 @@ use limpid_core::ops::Batch;
 use limpid_tokenizer::Tokenizer;
 use std::fmt::Write;
 
-/// Losses that a jump is measured against, at least.
+/// A spike is measured against at least this many losses.
 const HISTORY: usize = 20;
 
-/// How far a loss lies above the recent ones: their mean, and how many of their deviations it is above it. Nothing before
-/// there are enough of them. A deviation is at least a hundredth of the mean, so that a loss that hardly moves can.
+/// How far a loss lies above the recent ones: their mean, and the distance in standard deviations. None before there are enough of
+/// them. The standard deviation counts as at least a hundredth of the mean, so that a loss that hardly moves may move a little.
 pub fn jump(recent: &[f64], loss: f64) -> Option<(f64, f64)> {
     if recent.len() < HISTORY {
         return None;
@@ -22,7 +22,7 @@ pub fn jump(recent: &[f64], loss: f64) -> Option<(f64, f64)> {
     Some((mean, (loss - mean) / deviation.max(0.01 * mean.abs()).max(1e-6)))
 }
 
-/// Whether the recent losses say that training is worse off than at its first step, by more than half of that loss and one.
+/// Whether training diverges: the mean of the recent losses, if it is above one and a half times the first loss, plus one.
 pub fn is_worse(recent: &[f64], first: f64) -> Option<f64> {
     let last = recent.last_chunk::<HISTORY>()?;
     let mean = last.iter().sum::<f64>() / HISTORY as f64;
@@ -48,7 +48,7 @@ pub fn steepest(trainer: &Trainer) -> backend::Result<Vec<(String, f64)>> {
     Ok(layers)
 }
 
-/// The next step's batch as text, each sequence with its loss without dropout, the worst first, after `what` is said of it.
+/// The report of the next step's batch: `what`, then the text of each sequence with its loss (without dropout), the worst first.
 ///
 /// # Errors
 /// If the backend fails.
@@ -81,11 +81,11 @@ pub fn describe(
     Ok(text)
 }
 
-/// What an error says of a step that is not to be done.
+/// The head of the report: the error, the learning rate, the layers with the greatest gradients.
 pub fn says(error: &TrainError, trainer: &Trainer, steepest: &[(String, f64)]) -> String {
     let mut text = format!("{error}\n\nlearning rate {:e}", trainer.recipe.rate(trainer.step));
     if trainer.skipped > 0 {
-        let _ = write!(text, "; data of {} steps passed over so far", trainer.skipped);
+        let _ = write!(text, "; data of {} steps skipped so far", trainer.skipped);
     }
     if !steepest.is_empty() {
         let layers: Vec<String> = steepest.iter().take(6).map(|(name, norm)| format!("{name} {norm:.4}")).collect();

@@ -1,5 +1,5 @@
 //! How good a model is: the mean negative log-likelihood of a text, and what follows from it. Everything is
-//! deterministic: all windows in order, losses added in f64 in that order, dropout off (contract R231).
+//! deterministic: all windows in order, losses added in f64 in that order, dropout off.
 
 use crate::{TrainError, Windows};
 use limpid_core::backend::Backend;
@@ -24,8 +24,8 @@ impl Score {
     pub fn perplexity(&self) -> f64 {
         self.loss().exp()
     }
-    /// Bits for each of `bytes` bytes of text: a measure where all of the text was predicted, and every token says which
-    /// bytes it stands for.
+    /// Bits for each of `bytes` bytes of text. It is meaningful if all of the text was predicted and every token stands for known
+    /// bytes.
     pub fn bits_per_byte(&self, bytes: usize) -> f64 {
         self.total / std::f64::consts::LN_2 / bytes.max(1) as f64
     }
@@ -40,7 +40,7 @@ impl Score {
     }
 }
 
-/// Runs the forward over all windows. The model may be one made to train, to score or to inspect; `goes_on` is
+/// Runs the forward pass over all windows. The model may be one made to train, to score or to inspect; `goes_on` is
 /// asked after every batch.
 ///
 /// # Errors

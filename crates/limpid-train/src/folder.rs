@@ -1,12 +1,12 @@
-//! Whose folder it is: a run never writes into one that holds something else, unless it is told to, and then removes what would
-//! be read in place of its own model.
+//! Whether a folder may be used: a run never writes into one that holds something else, unless forced, and then removes the files that
+//! would be read instead of its own model.
 
 use limpid_base::files;
 use limpid_checkpoint::{CheckpointError, at};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What a folder is to a run that is to begin there.
+/// What a folder holds, for a run that is to begin there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FolderContents {
     /// Nothing is there, or nothing is in it.
@@ -19,7 +19,7 @@ pub enum FolderContents {
     Other(Vec<String>),
 }
 
-/// What a run puts into its folder.
+/// The files of a run.
 const OWN: &[&str] = &[
     "limpid.toml",
     "config.json",
@@ -37,7 +37,7 @@ const OWN: &[&str] = &[
     "state",
 ];
 
-/// Files that belong to a model as other programs keep it, and would be read beside a run's own or in their place.
+/// Files of other programs' models that would be read besides or instead of a run's own.
 const READ: &[&str] = &[
     "model.safetensors.index.json",
     "pytorch_model.bin.index.json",
@@ -65,7 +65,7 @@ fn is_read(name: &str) -> bool {
     READ.contains(&name) || shard("model-", ".safetensors") || shard("pytorch_model", ".bin")
 }
 
-/// Names in a folder, those that systems put there left out.
+/// The names in a folder, without hidden files and `lost+found`.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -118,7 +118,7 @@ impl FolderContents {
 }
 
 impl FolderContents {
-    /// The settings by which a run can begin or go on all the same: [`TrainError::settings`](crate::TrainError::settings).
+    /// The settings with which a run can begin or resume all the same: [`TrainError::settings`](crate::TrainError::settings).
     pub fn settings(&self, folder: &Path) -> Vec<String> {
         let goes_on = *self == FolderContents::Run && folder.join("state/last.safetensors").exists();
         let resume = goes_on.then(|| format!("resume {}", folder.display()));
@@ -126,7 +126,7 @@ impl FolderContents {
     }
 }
 
-/// Removes what an earlier run left but for the names in `stay`; with `force` also another program's model.
+/// Removes the files of an earlier run except those in `stay`; with `force` also another program's model.
 ///
 /// # Errors
 /// Whatever the file system says.
@@ -144,11 +144,11 @@ pub(super) fn clear(folder: &Path, stay: &[&str], force: bool) -> Result<(), Che
     names(&state).iter().map(|name| state.join(name)).filter(goes).try_for_each(|path| remove(&path))
 }
 
-/// Removes what a run that could not begin has made, and the folders from `first` down, where they are empty.
+/// Removes the files of a run that could not begin, and the folders from `first` down, if they are empty.
 pub(super) fn leave(folder: &Path, first: Option<&Path>) {
     let names = names(folder);
     let mut own = names.iter().filter(|name| is_own(name) && *name != "state");
-    // the state's folder last: with it, what is left is still known for a run's
+    // state/ goes last: while it is there, the folder is still recognised as a run's
     if own.all(|name| files::remove(&folder.join(name)).is_ok()) {
         let _ = files::remove(&folder.join("state"));
     }

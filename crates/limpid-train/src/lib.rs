@@ -1,6 +1,6 @@
-//! Training: what to do (`recipe`), one step of it (this file), and a whole run in a folder (`run`; `folder` says whose it is), which looks before its first
-//! step (`preflight`) and when a loss goes astray (`divergence`), and tells what happens (`log`, `events`); `finder` tries
-//! learning rates.
+//! Training: its settings (`recipe`), one step (this file), and a whole run in a folder (`run`; `folder` says whether the folder may be
+//! used). A run checks before its first step that training can work (`preflight`), looks for loss spikes (`divergence`), and logs what
+//! happens (`log`, `events`). `lr_finder` suggests a learning rate.
 //!
 //! A step is: fill a batch, forward, backward, for every micro-batch; then one update. The loss weighs each row by all rows of
 //! the step, so 8 x 1, 2 x 4 and 1 x 8 are the same step to rounding. The state is the step's number and the arenas; everything
@@ -63,15 +63,15 @@ pub enum TrainError {
     /// Processes that train one model and do not reach each other; the weights are as before the step.
     #[error("the processes that train together could not add up their gradients: {0}")]
     AllReduce(Box<dyn std::error::Error + Send + Sync>),
-    /// A model that was made for something else.
-    #[error("the model was made for something else: it computes no {lacks}. Make it with {mend}")]
+    /// A model that was built for another mode.
+    #[error("the model was built for another mode: it computes no {lacks}. Build it with {mend}")]
     Purpose {
         /// What it does not compute.
         lacks: &'static str,
         /// The uses with which it does.
         mend: &'static str,
     },
-    /// A number that is no number.
+    /// A NaN or an infinity in a loss, a gradient or an update.
     #[error(
         "step {step}: {tensor} is not finite ({value}); the weights of step {} are untouched. \
          A smaller learning_rate, more warmup_steps or a smaller clip usually helps", .step - 1
@@ -84,13 +84,13 @@ pub enum TrainError {
         /// Its first such value.
         value: f32,
     },
-    /// Training that could not work.
+    /// The check before the first step failed.
     #[error(transparent)]
     Preflight(PreflightError),
-    /// A loss that jumped, where the recipe says to stop.
+    /// A loss spike, where the settings say to stop.
     #[error(
-        "step {step}: the loss is {loss:.4}, {deviations:.0} deviations above the usual {usual:.4}. \
-         Going back and passing over the data that led here may help (divergence rollback); a smaller learning_rate helps more"
+        "step {step}: loss spike: {loss:.4} is {deviations:.0} standard deviations above the recent mean {usual:.4}. \
+         Rolling back and skipping the data that led here may help (divergence rollback); a smaller learning_rate helps more"
     )]
     Spike {
         /// The step that was not done.
@@ -99,13 +99,13 @@ pub enum TrainError {
         loss: f64,
         /// The recent losses' mean.
         usual: f64,
-        /// Their deviations between the two.
+        /// The distance between the two, in standard deviations of the recent losses.
         deviations: f64,
     },
-    /// A loss that rose far above where it began and stays there.
+    /// A loss that rose far above the first one and stays there.
     #[error(
         "step {step}: the loss is {loss:.4} and was {first:.4} at first: training diverges. A learning rate of \
-         {} would be the next to try, or look for one", short(.rate / 10.0)
+         {} would be the next to try, or run the learning-rate finder", short(.rate / 10.0)
     )]
     Diverged {
         /// The last step done.
@@ -117,9 +117,9 @@ pub enum TrainError {
         /// The recipe's learning rate.
         rate: f64,
     },
-    /// Rolling back again and again.
+    /// More rollbacks than are of use.
     #[error(
-        "training went astray {times} times, the last time at step {step}: going back does not help; a smaller learning_rate may"
+        "training broke off {times} times, the last time at step {step}: rolling back does not help; a smaller learning_rate may"
     )]
     TooManyRollbacks {
         /// How often.
@@ -127,7 +127,7 @@ pub enum TrainError {
         /// Where it did last.
         step: u64,
     },
-    /// Somebody else works in the folder.
+    /// Another process trains in the folder.
     #[error("another process is training in {} (its lock is state/lock): wait for it, stop it, or choose another folder", .path.display())]
     Busy {
         /// The run's folder.
@@ -173,7 +173,7 @@ impl From<PreflightError> for TrainError {
 }
 
 impl TrainError {
-    /// The settings by which it may be mended, each by its name and, where one is known, a value: `clip`, `divergence rollback`.
+    /// The settings that may help, each by its name and, where one is known, with a value: `clip`, `divergence rollback`.
     pub fn settings(&self) -> Vec<String> {
         let names: &[&str] = match self {
             TrainError::NotFinite { .. } => &["learning_rate", "warmup_steps", "clip"],
@@ -225,15 +225,15 @@ pub struct Step {
 pub struct Trainer {
     /// The model, built to train.
     pub model: Model,
-    /// Who runs it.
+    /// The backend that runs it.
     pub backend: Box<dyn Backend>,
     /// What to do.
     pub recipe: Recipe,
     /// Steps done.
     pub step: u64,
-    /// Steps' worth of data that were passed over: step s learns from what would be step s + skipped's.
+    /// Steps' worth of data that were skipped: step s trains on the data of step s + skipped.
     pub skipped: u64,
-    /// Whether the weights are as [`Trainer::new`] draws them; whoever writes others there says so.
+    /// Whether the weights are the initial ones of [`Trainer::new`]; set it to false after writing others.
     pub fresh: bool,
     /// Who else trains the model: nobody, unless somebody is put here.
     pub all_reduce: Box<dyn AllReduce>,

@@ -1,7 +1,6 @@
-//! What happened in a run, in its folder: `metrics.jsonl` is the truth, one JSON object a line, each with its `step`.
-//! `metrics.csv` (a row a step) and the events that TensorBoard reads (`events.rs`) are derived from it and made anew
-//! whenever a folder is opened. The first line carries `time`, the clock when it was written, so that the derived files
-//! are a function of `metrics.jsonl` alone.
+//! The log of a run, in its folder: `metrics.jsonl` is the source, one JSON object a line, each with its `step`. `metrics.csv` (a row
+//! a step) and the events that TensorBoard reads (`events.rs`) are derived from it and rebuilt whenever a folder is opened. The first
+//! line carries `time`, the clock when it was written, so that the derived files are a function of `metrics.jsonl` alone.
 
 use super::events::Events;
 use limpid_base::files::{self, OutputFile};
@@ -13,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use xxhash_rust::xxh3::Xxh3;
 
-/// The name of the truth in a run's folder.
+/// The name of the log in a run's folder.
 pub const METRICS: &str = "metrics.jsonl";
 
 /// Bytes of a log that are read at most: some ten million steps.
@@ -26,20 +25,20 @@ pub struct Log {
     /// Where the last whole line ends, and the checksum of the file up to there.
     end: u64,
     sum: Xxh3,
-    /// Whether there may be something after the end.
+    /// Whether there may be a part of a line after the end.
     torn: bool,
-    /// Lines for which there was no room.
+    /// Lines that could not be written yet.
     waiting: Vec<Value>,
-    /// None if one of them could not be written: they are made anew then.
+    /// None if one of them could not be written: both are then rebuilt.
     derived: Option<(Table, Events)>,
-    /// Why not.
+    /// Why they could not be written.
     fault: Option<CheckpointError>,
     timed: bool,
-    /// The folder's lock, as long as something may be added.
+    /// The folder's lock, as long as lines may be added.
     _lock: Option<OutputFile>,
 }
 
-/// Where a log stood: what a state vouches for.
+/// A position in a log, with the checksum of the lines before it: a state holds one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
     /// Its length.
@@ -49,10 +48,10 @@ pub struct Mark {
 }
 
 impl Log {
-    /// Opens a folder's log where it stood, or (without a mark) begins another; what comes after is forgotten.
+    /// Opens a folder's log at `mark`, or begins a new one without a mark; later lines are dropped.
     ///
     /// # Errors
-    /// If what the mark vouches for is not there as it was; whatever the file system says.
+    /// If the lines before the mark have changed; whatever the file system says.
     pub fn open(folder: &Path, mark: Option<&Mark>) -> Result<Log, CheckpointError> {
         let path = folder.join(METRICS);
         let none = Mark { bytes: 0, xxh3: format!("{:016x}", Xxh3::new().digest()) };
@@ -73,7 +72,7 @@ impl Log {
         Ok(log)
     }
 
-    /// Goes back to where it stood once.
+    /// Goes back to an earlier position.
     ///
     /// # Errors
     /// As [`Log::open`].
@@ -95,7 +94,7 @@ impl Log {
         Ok(())
     }
 
-    /// Takes away what is after the end.
+    /// Cuts the file after its last whole line.
     fn cut(&mut self) -> io::Result<()> {
         if self.torn {
             self.lines.rewind(self.end)?;
@@ -139,7 +138,7 @@ impl Log {
         Ok(())
     }
 
-    /// Has every line on the disk, and says where the log stands.
+    /// Syncs every line to the disk and returns the position.
     ///
     /// # Errors
     /// As [`Log::add`].
@@ -149,15 +148,15 @@ impl Log {
         Ok(Mark { bytes: self.end, xxh3: format!("{:016x}", self.sum.digest()) })
     }
 
-    /// Why the table and the events stand still since the last line, if they do.
+    /// Why metrics.csv and the events could not take the last line, if so.
     pub(super) fn fault(&mut self) -> Option<CheckpointError> {
         self.fault.take()
     }
 
-    /// Makes the table and the events anew, where they are not as the lines have them.
+    /// Rebuilds metrics.csv and the events, if they are not up to date.
     ///
     /// # Errors
-    /// Whatever the file system says; they are then made at the next call.
+    /// Whatever the file system says; the next call tries again.
     pub fn derive(&mut self) -> Result<(), CheckpointError> {
         if self.derived.is_none() {
             self.flush()?;
@@ -167,7 +166,7 @@ impl Log {
         Ok(())
     }
 
-    /// The same, with what holds the folder.
+    /// The same log, with the folder's lock.
     pub(super) fn holding(self, lock: Option<OutputFile>) -> Log {
         Log { _lock: lock, ..self }
     }
@@ -178,12 +177,12 @@ impl Log {
     }
 }
 
-/// The files that are a function of the lines.
+/// The files derived from the lines.
 fn derive(folder: &Path, lines: &[Value]) -> io::Result<(Table, Events)> {
     Ok((Table::new(folder, lines)?, Events::new(folder, lines)?))
 }
 
-/// Reads a folder's lines. A last line without an end is one that is being written, or was torn, and is left out.
+/// Reads a folder's lines. A last line without a newline is still being written, or was cut off, and is left out.
 ///
 /// # Errors
 /// Names the file, and the line that is no JSON object with a `step`.
@@ -201,7 +200,7 @@ pub fn read(folder: &Path) -> Result<Vec<Value>, CheckpointError> {
     whole.enumerate().map(parse).collect()
 }
 
-/// Every number of a line and its name, those of nested objects as `key/sub`; not `step` and `time`, which say when.
+/// Every number of a line with its name, those of nested objects as `key/sub`; without `step` and `time`.
 pub fn numbers(line: &Value) -> Vec<(String, f64)> {
     fn into(found: &mut Vec<(String, f64)>, name: &str, value: &Value) {
         if let Some(number) = value.as_f64() {
@@ -220,7 +219,7 @@ pub fn numbers(line: &Value) -> Vec<(String, f64)> {
     found
 }
 
-/// Tokens a second, from the lines that tell both: a step with what was done since the one before it.
+/// Tokens a second, from lines that have both `tokens` and `seconds`: what was done since the line before.
 #[derive(Default)]
 pub struct Speed {
     tokens: f64,
@@ -228,7 +227,7 @@ pub struct Speed {
 }
 
 impl Speed {
-    /// The speed that a line tells, if it does.
+    /// The speed at a line, if it has both numbers.
     pub fn of(&mut self, line: &Value) -> Option<f64> {
         let (tokens, seconds) = (line["tokens"].as_f64()?, line["seconds"].as_f64()?);
         let before = std::mem::replace(self, Speed { tokens, seconds });

@@ -1,29 +1,29 @@
-//! A learning rate by trying: short trainings from the same weights on the same batches, each whole, with its warm-up and its
-//! decay, so that what they end with can be compared. Rates are doubled and halved until the best one lies between two that are
-//! worse; a parabola through the three says where the least loss is. (A single run with a growing rate is quicker and says
-//! less: each of its losses is also the work of the rates before.)
+//! The learning-rate finder: short trainings from the same weights on the same batches, each with its own warm-up and decay, so that
+//! their last losses can be compared. Rates are doubled and halved until the best one lies between two worse ones; a parabola through
+//! the three gives the rate with the least loss. (The usual test, a single run with a growing rate, is quicker and says less, because
+//! each of its losses also depends on the rates before.)
 
 use super::{Recipe, TrainError, Trainer};
 use crate::Batches;
 use limpid_core::ops::adamw::Method;
 use limpid_core::ops::math::pow;
 
-/// Steps of a training that is tried.
+/// Steps of each short training.
 pub const STEPS: u64 = 60;
 
-/// How much larger the best rate of a long training is than that of a short one (measured: docs/training.md). Adam's first steps, whose
-/// second moments are young, bear less than the later ones; Muon's steps are of one size from the first.
+/// The best rate of a long training divided by that of a short one (measured: docs/training.md). Adam's first steps bear less than the
+/// later ones, because its second moments are not settled yet; Muon's steps have one size from the first.
 fn longer(optimizer: Method) -> f64 {
     if optimizer == Method::Muon { 0.6 } else { 1.6 }
 }
 
-/// Trainings to try at most.
+/// The most short trainings.
 const TRIES: usize = 16;
 
-/// What was tried and what it showed.
+/// The result of the search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LrSearch {
-    /// Each rate, ascending, and the loss that its training ended with: a mean of the last quarter of its steps; infinite where it diverged.
+    /// Each rate, ascending, and its last loss: the mean over the last quarter of the steps; infinite if it diverged.
     pub tried: Vec<(f64, f64)>,
     /// A rate to train with; none if the search was stopped before one was known.
     pub suggested: Option<f64>,
@@ -72,7 +72,7 @@ fn train(
     for step in 1..=steps {
         let loss = match trainer.step(batches) {
             Ok(step) => step.loss,
-            // a rate so large that numbers overflow has shown what it is; the first loss knows nothing of the rate
+            // so large a rate that numbers overflow is too large; the first loss does not depend on the rate
             Err(TrainError::NotFinite { .. }) if step > 1 => return Ok(Some(f64::INFINITY)),
             Err(error) => return Err(error),
         };

@@ -1,5 +1,5 @@
-//! The look before the first step: on two sequences of the real data, with the real weights and backend, it sees whether
-//! training can work at all. What it writes it takes back.
+//! The check before the first step: on two sequences of the real data, with the real weights and backend, it finds out whether
+//! training can work at all. It undoes what it writes.
 
 use super::Trainer;
 
@@ -12,7 +12,7 @@ use limpid_core::trace;
 /// Why training would not work.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum PreflightError {
-    /// A tensor that is not finite before anything was learned.
+    /// A tensor with a NaN or an infinity before the first update.
     #[error("before the first step, {tensor} is not finite ({value}): look at the initial weights")]
     NotFinite {
         /// The first such tensor, in the order of computation.
@@ -20,8 +20,8 @@ pub enum PreflightError {
         /// Its first such value.
         value: f32,
     },
-    /// A model that was not made to be trained.
-    #[error("the model was made for something else: it computes no gradients. Make it with Use::Train")]
+    /// A model that was not built to be trained.
+    #[error("the model was built for another mode: it computes no gradients. Build it with Use::Train")]
     Purpose,
     /// A parameter that no gradient reaches.
     #[error("no gradient reaches {param}: it would never learn, so the backward pass is cut between it and the loss")]
@@ -35,10 +35,10 @@ pub enum PreflightError {
         /// Its name.
         param: String,
     },
-    /// Accumulation that gives another gradient.
+    /// Gradient accumulation that is wrong.
     #[error(
-        "the gradient of {param} from two micro-batches is not that of their rows together \
-         ({two:e} instead of {one:e} along one direction): accumulation is broken"
+        "the gradient of {param} from two micro-batches is not that of the whole batch \
+         ({two:e} instead of {one:e} along one direction): gradient accumulation is broken"
     )]
     Accumulation {
         /// The first parameter for which that is so.
@@ -48,24 +48,24 @@ pub enum PreflightError {
         /// One after the other.
         two: f64,
     },
-    /// Weights that begin far from knowing nothing.
+    /// Initial weights that are too large.
     #[error(
-        "before the first step the logits of a row differ by {spread:.2} (standard deviation) and may by {most:.2}: the initial \
+        "before the first step the logits of a row have a standard deviation of {spread:.2}, and {most:.2} is the most: the initial \
          weights are too large; without preflight it trains all the same"
     )]
     TooLarge {
-        /// What was found.
+        /// The standard deviation of a row's logits.
         spread: f64,
-        /// What may be.
+        /// The largest that is accepted.
         most: f64,
     },
-    /// The backend that looks.
+    /// The backend.
     #[error(transparent)]
     Backend(#[from] BackendError),
 }
 
 impl PreflightError {
-    /// The settings by which it may be mended: [`TrainError::settings`](crate::TrainError::settings).
+    /// The settings that may help: [`TrainError::settings`](crate::TrainError::settings).
     pub fn settings(&self) -> &'static [&'static str] {
         match self {
             PreflightError::NotFinite { .. } => &["init", "init_std"],
@@ -75,7 +75,7 @@ impl PreflightError {
     }
 }
 
-/// What was seen of training that can work.
+/// The result of a check that passed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PreflightReport {
     /// The loss of the weights as they are.
@@ -84,8 +84,8 @@ pub struct PreflightReport {
     pub uniform: f64,
 }
 
-/// By how much the logits of a row may differ before anything was learned. Where they are normal with deviation s, the loss is
-/// s^2 / 2 above ln V, and 1 + ln V / 10 above it can still be learned away (He's weights at nano's width need so much).
+/// The largest standard deviation of a row's logits before the first update. If they are normal with standard deviation s, the loss is
+/// s^2 / 2 above ln V; up to 1 + ln V / 10 above it can still be learned away (He's weights at nano's width need so much).
 fn allowed(uniform: f64) -> f64 {
     (2.0 * (1.0 + 0.1 * uniform)).sqrt()
 }
@@ -97,8 +97,8 @@ struct Slope {
     along: f64,
 }
 
-/// Sees that every trained parameter is reached by the backward, finite and updated, that accumulation adds up, and that
-/// fresh weights prefer no token much.
+/// Checks that the gradient reaches every trained parameter and is finite, that every one of them is updated, that gradient accumulation
+/// adds up, and that initial weights are not too large.
 ///
 /// # Errors
 /// The first of these that does not hold, with the parameter's name.
@@ -124,7 +124,7 @@ pub fn preflight(trainer: &mut Trainer, batches: &Batches) -> Result<PreflightRe
             return Err(PreflightError::TooLarge { spread, most });
         }
     }
-    // a factor that begins as zero hides whatever it multiplies
+    // a factor that is zero, as LoRA's B, stops the gradient of what it multiplies: lend it small values
     let mut hidden = vec![];
     for param in trainer.model.params.iter().filter(|p| trainer.trains(p)) {
         let values = trainer.backend.read(param.slot)?;
@@ -162,10 +162,10 @@ fn first_loss(trainer: &mut Trainer, batch: &Batch) -> Result<f64, PreflightErro
 /// Tokens whose logits are looked at in each row.
 const DRAWS: u64 = 4;
 
-/// The standard deviation of the logits in a row, that of the row's own token left out, of which the loss says nothing: a tied
-/// head multiplies the stream, which carries the token's embedding, by that very embedding, so fresh weights expect the token
-/// they are given (by 10 nats and more behind a norm at GPT-2's width). That is soon unlearned and no sign of large weights.
-/// A row's losses of two targets are as far apart as their logits, so a few targets drawn for each row tell.
+/// The standard deviation of the logits in a row, without the logit of the row's own token. With a tied head that one is large: the
+/// residual stream carries the token's embedding and is multiplied by that same embedding (by 10 nats and more behind a norm at GPT-2's
+/// width). That is soon unlearned and no sign of large weights. Two targets' losses in a row differ by as much as their logits, so a
+/// few targets drawn for each row are enough.
 fn spread(trainer: &mut Trainer, batch: &Batch) -> backend::Result<f64> {
     let Trainer { model, backend, .. } = trainer;
     let losses = model.losses().expect("a model in training has losses");

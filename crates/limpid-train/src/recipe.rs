@@ -1,6 +1,6 @@
-//! What to do in training, as plain data: a model is not its training. [`Recipe`] decides the numbers, and a run keeps it to its
-//! end; [`RunOptions`] say how a run is carried out, and may be chosen anew whenever it goes on. Every field of both is a flag of
-//! `train` and a key of its configuration file.
+//! The settings of a training, as plain data. A [`Recipe`] decides the numbers, and a run keeps it to its end; [`RunOptions`] say how
+//! the run is carried out, and may change when it is resumed. Every field of both is a flag of `train` and a key of its
+//! configuration file.
 
 use crate::{Batches, Documents, Objective};
 use limpid_core::config::{Config, ConfigError, Preset, Setting, Settings, axis, settings};
@@ -18,31 +18,31 @@ use std::collections::BTreeSet;
 const PAGE: usize = (2 << 20) / 4;
 
 axis! {
-    /// How the learning rate goes after the warm-up.
+    /// The learning rate after the warm-up.
     Schedule, "schedule" {
-        /// Half a cosine from the learning rate to the least one.
+        /// Half a cosine from the learning rate to the minimum.
         Cosine = "cosine",
-        /// A straight line to the least one.
+        /// A straight line to the minimum.
         Linear = "linear",
-        /// As it is.
+        /// No change.
         Constant = "constant",
-        /// As it is, then a straight line to the least one over the last `decay_fraction` of the steps.
+        /// Warm-up, stable, decay: constant, then a straight line to the minimum over the last `decay_fraction` of the steps.
         Wsd = "wsd",
     }
 }
 axis! {
-    /// What to do when the loss jumps or is no number.
+    /// What to do when the loss spikes, or is NaN or infinite.
     Divergence, "divergence" {
-        /// Note a jump and go on; stop at what is no number.
+        /// Report a spike and go on; stop at a NaN or an infinity.
         Note = "note",
         /// Stop.
         Stop = "stop",
-        /// Go back to the last saved state and pass over the data that led there.
+        /// Go back to the last saved state and skip the data that led here.
         Rollback = "rollback",
     }
 }
 axis! {
-    /// What the losses of a step's rows become (contract R198 to R200); each row's own loss is always kept.
+    /// How the losses of a step's rows are reduced to one; each row's own loss is always kept.
     Reduction, "reduction" {
         /// Their mean.
         Mean = "mean",
@@ -58,17 +58,17 @@ settings! {
         /// Updates.
         steps: u64 = 2000, Setting::of("N").size().common()
             .also(&["max-iters", "max-steps", "num-iterations", "num-steps"]);
-        /// Sequences at once: those of a micro-batch.
+        /// Sequences of a micro-batch.
         batch_size: usize = 12, Setting::of("B").size().common()
             .also(&["device-batch-size", "per-device-train-batch-size", "micro-batch-size"]);
-        /// Tokens of a sequence in training, if fewer than the model's; 0 for the model's `context_length`.
+        /// Tokens of a training sequence; 0 for the model's `context_length`.
         context: usize = 0, Setting::of("T").count();
-        /// Micro-batches whose gradients make one update; they add up in a binary tree.
+        /// Gradient accumulation: micro-batches whose gradients make one update. They are added up in a binary tree.
         accumulate: usize = 1, Setting::of("N").whole(1, 1 << 20, "at most 2^20").common()
             .also(&["gradient-accumulation-steps", "grad-accum"]);
-        /// The update rule; muon is for the matrices inside the model, adamw then for the rest.
+        /// The optimizer; with muon, adamw updates everything but the matrices inside the blocks.
         optimizer: Method = Method::AdamW, Setting::of("KIND").also(&["optim"]);
-        /// Greatest learning rate.
+        /// Peak learning rate.
         learning_rate: f64 = 1e-3, Setting::of("X").common().also(&["lr"])
             .number(|x| x > 0.0 && x <= f32::MAX as f64, "above 0, and a number of f32");
         /// Learning rate at the end of the schedule.
@@ -77,46 +77,46 @@ settings! {
         /// Steps over which the learning rate rises from near 0.
         warmup_steps: u64 = 100, Setting::of("N").count().common().also(&["warmup-iters"])
             .otherwise("at most a tenth of the steps");
-        /// How the learning rate goes after the warm-up.
+        /// Schedule of the learning rate after the warm-up.
         schedule: Schedule = Schedule::Cosine, Setting::of("KIND").also(&["lr-scheduler-type"]);
-        /// Steps after which the learning rate has come to its end, for cosine and linear (nanoGPT's `lr_decay_iters`); 0 for all.
+        /// Step at which cosine and linear reach the minimum rate (nanoGPT's `lr_decay_iters`); 0 for the last step.
         decay_steps: u64 = 0, Setting::of("N").count().also(&["lr-decay-iters"]);
-        /// Share of the steps in which wsd falls.
+        /// Share of the steps over which wsd decays.
         decay_fraction: f64 = 0.2, Setting::of("X").number(|x| (0.0..=1.0).contains(&x), "from 0 to 1");
-        /// Decay rate of the first moment, or sgd's momentum.
+        /// Decay rate of the first moment; for sgd, the momentum.
         beta1: f64 = 0.9, Setting::of("X").below_one().also(&["adam-beta1", "momentum"]);
         /// Decay rate of the second moment.
         beta2: f64 = 0.99, Setting::of("X").below_one().also(&["adam-beta2"]);
-        /// Added to the root of the second moment.
+        /// Added to the square root of the second moment.
         eps: f64 = 1e-8, Setting::of("X").also(&["adam-epsilon"])
             .number(|x| x as f32 > 0.0 && x <= f32::MAX as f64, "above 0, and a number of f32");
-        /// Momentum of muon's matrices.
+        /// Momentum of muon.
         muon_momentum: f64 = 0.95, Setting::of("X").below_one();
-        /// Weight decay of matrices; vectors do not decay.
+        /// Weight decay of matrices; vectors have none.
         weight_decay: f64 = 0.1, Setting::of("X").not_below_zero("0 or more, and a number of f32");
-        /// Greatest norm of the whole gradient; 0 for no clipping.
+        /// Gradient clipping: the greatest norm of the whole gradient; 0 for no clipping.
         clip: f64 = 1.0, Setting::of("X").also(&["grad-clip", "max-grad-norm", "max-norm"])
             .not_below_zero("0 for no clipping, or the greatest norm of the gradient");
-        /// What the losses of a step's tokens become.
+        /// How the losses of a step's tokens are reduced to one.
         reduction: Reduction = Reduction::Mean, Setting::of("KIND");
-        /// Share of each target that goes to all tokens alike.
+        /// Label smoothing: the share of each target that is spread evenly over all tokens.
         label_smoothing: f64 = 0.0, Setting::of("X").below_one().also(&["label-smoothing-factor"]);
         /// Weight of the squared log-sum-exp of the logits, which keeps them from drifting.
         z_loss: f64 = 0.0, Setting::of("X").number(|x| (0.0..=1.0).contains(&x), "from 0 to 1; 0.0001 is usual");
-        /// Decay rate of a moving average of the weights, which is then what is evaluated and kept (0.999 is usual); 0 for none.
+        /// Decay rate of an exponential moving average of the weights, which is then evaluated and kept (usually 0.999); 0 for none.
         ema: f64 = 0.0, Setting::of("X").below_one().also(&["ema-decay"]);
-        /// How weights start.
+        /// Initialisation of the weights.
         init: Init = Init::Gpt2, Setting::of("KIND");
-        /// Standard deviation of normal initial weights; 0 for 0.02 sqrt(768 / d_model), which is GPT-2's at GPT-2's width.
+        /// Standard deviation of normal initial weights; 0 for 0.02 sqrt(768 / d_model), GPT-2's 0.02 scaled to the width.
         init_std: f64 = 0.0, Setting::of("X").also(&["initializer-range"])
             .not_below_zero("0 for what suits the width, or above 0");
         /// Decides initial weights, batches and dropout.
         seed: u64 = 1337, Setting::of("N").whole(0, i64::MAX as u64, "below 2^63").common();
         /// Share of the text kept for validation.
         val_fraction: f64 = 0.1, Setting::of("X").below_one();
-        /// Windows of whole documents instead of a stream cut anywhere.
+        /// Fill windows with whole documents instead of cutting the token stream anywhere.
         whole_documents: bool = false, Setting::of("BOOL").otherwise("true for conversations, else false");
-        /// Whether a document sees those before it in its window.
+        /// Whether a document attends to those before it in its window.
         cross_documents: bool = true, Setting::of("BOOL").otherwise("false for conversations, else true");
     }
 }
@@ -124,16 +124,16 @@ settings! {
 const MIN_RATE: &str = "from 0 to the learning rate";
 
 settings! {
-    /// How a run is carried out: what a run that goes on may choose anew.
+    /// How a run is carried out: the settings that may change when it is resumed.
     #[derive(Clone, Copy, PartialEq, Debug)]
     pub struct RunOptions {
         /// Steps between evaluations; 0 for the end only.
         eval_every: u64 = 250, Setting::of("N").count().common().also(&["eval-interval", "eval-steps"]);
-        /// About how many tokens an evaluation on the way predicts; the last one takes all.
+        /// About how many tokens an evaluation during training predicts; the last evaluation takes all.
         eval_tokens: usize = 20_000, Setting::of("N").count();
         /// Steps between saves of the state; 0 for the end only.
         save_every: u64 = 250, Setting::of("N").count().also(&["save-steps"]);
-        /// Earlier saved states to keep beside the last.
+        /// Earlier saved states to keep besides the last.
         keep: usize = 0, Setting::of("N").count().also(&["save-total-limit"]);
         /// Early stopping: evaluations without a better loss after which training ends; 0 for never.
         patience: u64 = 0, Setting::of("N").count().also(&["early-stopping-patience"]);
@@ -147,7 +147,7 @@ settings! {
         /// What to do when the loss spikes or is not finite: note it and go on where possible, stop, or roll back to the last saved
         /// state and skip the data that led there.
         divergence: Divergence = Divergence::Note, Setting::of("KIND").also(&["on-divergence"]);
-        /// Whether training is checked before the first step.
+        /// Check before the first step that training can work.
         preflight: bool = true, Setting::of("BOOL");
     }
 }
@@ -160,19 +160,19 @@ impl Settings for Recipe {
             self.min_learning_rate = was.min_learning_rate * (self.learning_rate / was.learning_rate);
         }
         if given("steps") && !given("warmup_steps") {
-            // a short run warms up for at most a tenth of it
+            // a short run warms up for at most a tenth of its steps
             let shorter = self.steps < was.steps;
             self.warmup_steps = if shorter { was.warmup_steps.min(self.steps / 10) } else { was.warmup_steps };
         }
     }
 }
 
-/// What a run that goes on may choose anew, in words.
+/// The settings that may change when a run is resumed, in words.
 pub(crate) fn free() -> String {
     RunOptions::OWN.iter().map(|setting| setting.name).collect::<Vec<_>>().join(", ")
 }
 
-/// What of its training a preset says for `T`, over the usual.
+/// The defaults of `T` with a preset's own training settings.
 fn preset<T: Settings>(name: &str) -> Result<T, ConfigError> {
     let (mut settings, training) = (T::default(), Preset::named(name)?.training);
     let known: Vec<&str> = T::default().fields().iter().map(|(setting, _)| setting.name).collect();
@@ -180,7 +180,7 @@ fn preset<T: Settings>(name: &str) -> Result<T, ConfigError> {
     Ok(settings)
 }
 
-/// All that is chosen of a run.
+/// All settings of a run.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunSettings {
@@ -201,7 +201,7 @@ impl RunSettings {
         Ok(RunSettings { recipe: Recipe::preset(name)?, options: preset(name)? })
     }
 
-    /// Those that go with a model that has learned already: few steps, a rate that falls with its width, and ten times higher for
+    /// The settings to fine-tune a trained model: few steps, and a learning rate that falls with its width and is ten times higher for
     /// an adapter (Schulman et al. 2025, "LoRA Without Regret"); docs/presets.md.
     pub fn fine_tuning(config: &Config, adapter: bool) -> RunSettings {
         let rate = 5e-5 * 768.0 / config.d_model as f64 * if adapter { 10.0 } else { 1.0 };
@@ -237,7 +237,7 @@ impl Recipe {
         preset(name)
     }
 
-    /// What windows make of documents.
+    /// How windows treat documents.
     pub fn documents(&self) -> Documents {
         Documents { whole: self.whole_documents, cross: self.cross_documents }
     }
@@ -270,25 +270,25 @@ impl Recipe {
         }
     }
 
-    /// What training adds to each row's loss.
+    /// The terms that training adds to each row's loss.
     pub fn terms(&self) -> Terms {
         Terms { smoothing: self.label_smoothing as f32, z_loss: self.z_loss as f32 }
     }
 
-    /// The moving average's memory in the step after `step` of them: shorter at first, when the weights are still near
-    /// where they began.
+    /// The decay rate of the moving average in the step after `step` steps. It is smaller at first, so that the initial weights are
+    /// soon forgotten.
     pub fn averaging(&self, step: u64) -> f64 {
         if step == 0 { 0.0 } else { self.ema.min((1 + step) as f64 / (10 + step) as f64) }
     }
 
-    /// Bytes that training takes beside the model's own ([`Model::memory`]): the optimizer's moments, the weights' average,
-    /// room for the largest of muon's matrices, and gradients of micro-batches that wait for others.
+    /// Bytes that training takes besides the model's own ([`Model::memory`]): the optimizer's moments, the average of the weights,
+    /// scratch memory for the largest of muon's matrices, and gradients of micro-batches that wait to be added up.
     pub fn memory(&self, model: &Model) -> Vec<(&'static str, usize)> {
         let average = if self.ema > 0.0 { model.sizes[Space::Average as usize] } else { 0 };
         let groups = model.update_groups(self.weight_decay, self.optimizer);
         let room = muon::waves(&groups).map(muon::elements).max();
         let size = model.sizes[Space::Moment1 as usize];
-        // what has one moment leaves the place of the second untouched; the system gives memory by pages of at most 2 MiB
+        // a parameter with one moment does not touch the memory of the second; the system gives memory in pages of at most 2 MiB
         let two = groups.iter().filter(|g| self.optimizer != Method::Sgd && g.matrix.is_none() && !g.range.is_empty());
         let pages: BTreeSet<usize> = two.flat_map(|g| g.range.start / PAGE..=(g.range.end - 1) / PAGE).collect();
         let moments = size + pages.iter().map(|page| ((page + 1) * PAGE).min(size) - page * PAGE).sum::<usize>();

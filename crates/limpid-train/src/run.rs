@@ -1,18 +1,19 @@
-//! A run: training from where it stands to its last step, in a folder that is a model directory all along.
+//! A run: training to the last step, in a folder that is a model directory.
 //!
 //!   config.json, tokenizer.json     what the model is
-//!   model.safetensors               (of an adapter: adapter_model.safetensors) the best weights by validation loss so far (the last ones, if there is no validation)
-//!   state/last.safetensors          the last weights, moments and step: what resuming needs, in one file
-//!   state/back.safetensors          where rolling back goes, if the last state is of a stop between two saves
+//!   model.safetensors               the best weights by validation loss so far, or the last ones if there is no validation text
+//!                                   (for an adapter: adapter_model.safetensors)
+//!   state/last.safetensors          the last weights, moments and step: all that resuming needs
+//!   state/back.safetensors          the state that a rollback returns to, if the last state is of a stop between two saves
 //!   state/step-00000250.safetensors earlier ones, if any are to be kept
 //!   state/lock                      held by the process that trains here
 //!   metrics.jsonl, summary.json     what happened (`log` derives metrics.csv and TensorBoard's events from it)
-//!   divergence/step-00000812.txt    batches that made the loss jump, as text
+//!   divergence/step-00000812.txt    batches that made the loss spike, as text
 //!
-//! Nothing is made before the look at the first step (`preflight`) has passed. Every file is replaced whole. The state is written
-//! after all that it vouches for, with checksums of it, so a run that is killed or stopped at any moment resumes from its last
-//! state and writes the same bytes again. A file that cannot be written is told, tried again at the next save, and ends no
-//! training; [`Summary::missing`] says what could not be written to the end. `folder` knows whose folder it is.
+//! Nothing is written before the check of the first step (`preflight`) has passed. Every file is replaced whole. The state holds
+//! checksums of the other files and is written after them. So a run that is killed or stopped at any moment resumes from its last
+//! state and writes the same bytes again. If a file cannot be written, training goes on: the error is reported and the next save
+//! tries again; [`Summary::missing`] lists what was never written. `folder` says whether a folder may be used.
 
 use super::divergence::{describe, is_worse, jump, says, steepest};
 use super::folder::{self, FolderContents};
@@ -37,12 +38,12 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-/// What a run tells whoever listens.
+/// An event of a run, passed to the progress callback.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TrainEvent {
-    /// A step was done; seconds since the run (or its resumption) began.
+    /// A step was done; the seconds count from when the run began or was resumed.
     Step(Step, f64),
-    /// An evaluation on validation text goes on: tokens done, tokens in all.
+    /// Progress of an evaluation on validation text: tokens done, tokens in all.
     Evaluating(usize, usize),
     /// The validation loss after a step, and whether it is the best so far.
     Validated {
@@ -55,11 +56,11 @@ pub enum TrainEvent {
     },
     /// The state after a step is on disk.
     Saved(u64),
-    /// Something that the user should know: a save that failed, a loss that jumped, an early end.
+    /// A message for the user: a save that failed, a loss spike, early stopping.
     Notice(String),
 }
 
-/// What the listener wants.
+/// The callback's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
     /// Go on.
@@ -68,7 +69,7 @@ pub enum Control {
     Stop,
 }
 
-/// What a run came to.
+/// The results of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// Updates done.
@@ -93,7 +94,7 @@ pub struct Summary {
     pub entropy_floor: Option<f64>,
     /// Whether the run was stopped before its last step, or before it was evaluated.
     pub stopped: bool,
-    /// Whether it ended before its last step because the validation loss no longer fell.
+    /// Early stopping: whether it ended before its last step because the validation loss no longer fell.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ended_early: bool,
     /// What could not be written, and why.
@@ -101,7 +102,7 @@ pub struct Summary {
     pub missing: Vec<String>,
 }
 
-/// What the state file carries beside tensors.
+/// The metadata of a state file, besides its tensors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct State {
     format: u32,
@@ -110,21 +111,21 @@ struct State {
     seconds: f64,
     best: Option<(u64, f64)>,
     recent: Vec<f64>,
-    /// What was chosen, under the name that the first states had for it.
+    /// The settings, under the name that the first version of the format had for them.
     #[serde(rename = "recipe")]
     chosen: RunSettings,
     /// The first step's loss.
     first: Option<f64>,
     /// Evaluations since the best.
     stale: u64,
-    /// Steps' worth of data passed over, and how often training went back to do so.
+    /// Steps' worth of data skipped, and the number of rollbacks that did so.
     skipped: u64,
     rollbacks: u64,
-    /// Whether what follows the last step, an evaluation and a save where they are due, is still to be done.
+    /// Whether the evaluation and the save that are due after the last step are still to be done.
     unfinished: bool,
-    /// Whether it was saved because the recipe says so, and not because somebody stopped the run.
+    /// Whether the save was a regular one, not one at a stop.
     due: bool,
-    /// What the results depend on beside model and recipe.
+    /// What the results depend on besides model and recipe.
     given: Given,
     /// Checksums of the files that the run began with.
     files: BTreeMap<String, String>,
@@ -134,7 +135,7 @@ struct State {
     log: Option<Mark>,
 }
 
-/// What a run's results depend on beside its model and recipe. A run goes on with the same alone.
+/// What a run's results depend on besides its model and recipe. A run resumes only if all of it is the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Given {
     /// Every token of the texts, where documents end, and what is to be predicted.
@@ -143,12 +144,12 @@ struct Given {
     tokenizer: u64,
     objective: String,
     precision: String,
-    /// The parameters that no state holds: those of the model that an adapter is for.
+    /// A checksum of the parameters that no state holds: those of the model that an adapter is for.
     base: u64,
 }
 
 impl State {
-    /// Whether the files of the folder that it vouches for are as they were.
+    /// Checks that the folder's files are those whose checksums the state holds.
     fn vouch(&self, folder: &Path) -> Result<(), TrainError> {
         for (name, was) in &self.files {
             let path = folder.join(name);
@@ -167,45 +168,45 @@ impl State {
 /// The state's format. Those of format 1 had no checksums; in format 2 gradients of micro-batches added up one after the other.
 const FORMAT: u32 = 3;
 
-/// Times that training may go back before that is seen to be of no use.
+/// Rollbacks after which a run gives up.
 const ROLLBACKS: u64 = 10;
 
 /// A folder, the data, and what to do.
 pub struct Run<'a> {
     /// The model in training.
     pub trainer: Trainer,
-    /// How the run is carried out: as usual, unless somebody chooses otherwise.
+    /// How the run is carried out.
     pub options: RunOptions,
     /// Where files go; none to write nothing.
     pub folder: Option<PathBuf>,
-    /// Text to learn from.
+    /// The training text.
     pub train: &'a Tokens,
-    /// Text to judge by; empty for none.
+    /// The validation text; empty for none.
     pub validation: &'a Tokens,
     /// What is asked of the model.
     pub objective: Objective,
-    /// Whose ids they are.
+    /// The tokenizer of both texts.
     pub tokenizer: &'a Tokenizer,
-    /// Names and texts of files that the folder is to begin with, beside config.json and tokenizer.json.
+    /// Names and texts of files to write at the beginning, besides config.json and tokenizer.json.
     pub files: Vec<(String, String)>,
-    /// Whether a folder that holds something else is taken, and what would be read in place of this run's model removed.
+    /// Whether to use a folder that holds something else, and to remove the files that would be read instead of this run's model.
     pub force: bool,
     state: State,
     lock: Option<OutputFile>,
     log: Option<Log>,
-    /// Whether the state in the folder is one to go back to.
+    /// Whether the state in the folder is one that a rollback may return to.
     due: bool,
-    /// The best weights and their step, where they could not be written: no state is, before they are.
+    /// The best weights and their step, if they could not be written yet; no state is written before them.
     owed: Option<(u64, Weights)>,
-    /// Texts of batches that could not be written.
+    /// Reports of batches that could not be written yet.
     texts: Vec<(PathBuf, String)>,
     /// What could not be written, and why.
     missing: BTreeMap<PathBuf, String>,
-    /// One for each parameter that trains, when layers are looked at.
+    /// One for each parameter that trains, in steps whose layer statistics are logged.
     changes: Vec<Change>,
 }
 
-/// Training losses that the summary's is the mean of.
+/// The summary's training loss is the mean of this many last losses.
 pub const RECENT: usize = 50;
 
 /// Why training ends before its last step.
@@ -342,15 +343,15 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// What the last state was made with (or the one kept after step `from`), with what was chosen anew since the run began;
-    /// none where no state says so.
+    /// The settings of the last state (or of the one kept after step `from`), with the changes made when the run was resumed; none if
+    /// there is no readable state.
     pub fn settings(folder: &Path, from: Option<u64>) -> Option<RunSettings> {
         let store = safetensors_file::open(&state_file(folder, from)).ok()?;
         let mut state: serde_json::Value = serde_json::from_str(store.fact("limpid")?).ok()?;
         serde_json::from_value(state["recipe"].take()).ok()
     }
 
-    /// Says whether the files that a resumed run begins from are as the run wrote them, before any is made use of.
+    /// Checks that the files a resumed run begins from are as the run wrote them, before any of them is used.
     ///
     /// # Errors
     /// Names the state (the last, or the one kept after step `from`) or the first file that is not.
@@ -358,11 +359,11 @@ impl<'a> Run<'a> {
         read_state(&state_file(folder, from))?.0.vouch(folder)
     }
 
-    /// Takes up the folder's last state, or the one kept after step `from`. Returns the steps it had done.
+    /// Resumes from the folder's last state, or from the one kept after step `from`. Returns the number of steps done.
     ///
     /// # Errors
-    /// If another process trains there; the state is of another model, recipe, text, tokenizer or precision (what may differ is
-    /// said); a file that it vouches for is not as it was; or it is damaged or of another format.
+    /// If another process trains there; if the state is of another model, recipe, text, tokenizer or precision (the error says what may
+    /// differ); if a file whose checksum it holds has changed; or if it is damaged or of another format.
     pub fn resume(&mut self, from: Option<u64>) -> Result<u64, TrainError> {
         let Some(folder) = self.folder.clone() else { return Ok(0) };
         let path = state_file(&folder, from);
@@ -401,8 +402,8 @@ impl<'a> Run<'a> {
         Ok(self.state.step)
     }
 
-    /// Takes weights, moments and counts from a state; the recipe stays. Where the folder holds other weights than the best
-    /// of then, as they were kept later, the next evaluation is the best again: it is the one that kept them, or may be better.
+    /// Takes weights, moments and counts from a state, but not its recipe. If the folder's weights were kept after that state, the next
+    /// evaluation counts as the best: it is the one that kept them, or a better one.
     fn take(&mut self, store: &Store, state: State, kept: Option<String>) -> Result<(), TrainError> {
         self.trainer.restore(store, state.step)?;
         self.trainer.skipped = state.skipped;
@@ -413,7 +414,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// The log, and with it the folder, for whoever has something to add when the run is over.
+    /// The log, which still holds the folder's lock: for lines that are added after the run.
     pub fn into_log(self) -> Option<Log> {
         let Run { log, lock, .. } = self;
         log.map(|log| log.holding(lock))
@@ -422,7 +423,7 @@ impl<'a> Run<'a> {
     /// Trains to the last step, or until told to stop.
     ///
     /// # Errors
-    /// If the folder is taken or cannot be begun, the text is too short, a number is not finite, or training goes astray.
+    /// If the folder cannot be used, the text is too short, a number is not finite, or training diverges.
     pub fn go(&mut self, tell: &mut dyn FnMut(TrainEvent) -> Control) -> Result<Summary, TrainError> {
         let (recipe, options) = (self.trainer.recipe, self.options);
         self.state.chosen = RunSettings { recipe, options };
@@ -479,7 +480,7 @@ impl<'a> Run<'a> {
         self.finish(windows, start.elapsed().as_secs_f64() + before, end, tell)
     }
 
-    /// What is to be done after a step: evaluate, look, save. Where it is stopped, the state says what is left.
+    /// The work after a step: evaluate, check for divergence, save. If it is stopped, the state says what is left to do.
     fn rest(
         &mut self,
         windows: &Option<Windows>,
@@ -513,13 +514,13 @@ impl<'a> Run<'a> {
         }
         if early {
             let what =
-                format!("no better validation loss in {}: training ends", plural(self.state.stale, "evaluation"));
+                format!("early stopping: no better validation loss in {}", plural(self.state.stale, "evaluation"));
             stop |= tell(TrainEvent::Notice(what)) == Control::Stop;
         }
         Ok(if stop { Some(End::Stopped) } else { early.then_some(End::Early) })
     }
 
-    /// One step, unless its loss goes astray and the recipe has training go back.
+    /// One step; none if its loss spiked and training was rolled back.
     fn advance(
         &mut self,
         batches: &Batches,
@@ -542,9 +543,9 @@ impl<'a> Run<'a> {
             self.trainer.discard()?;
             match options.divergence {
                 Divergence::Note => {
-                    let what = format!("the loss jumped to {loss:.4} from about {usual:.4}; the batch is in {path}");
+                    let what = format!("loss spike: {loss:.4}, the recent mean is {usual:.4}; the batch is in {path}");
                     tell(TrainEvent::Notice(format!("step {step}: {what}")));
-                    // the record ran other passes over the same rows
+                    // writing the report ran other passes over the same rows
                     found = self.trainer.gradient(batches);
                 }
                 Divergence::Stop => {
@@ -572,7 +573,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Writes the next step's batch as text. Returns the file's name.
+    /// Writes a report of the next step's batch, as text. Returns the file's name.
     fn record(
         &mut self,
         batches: &Batches,
@@ -592,7 +593,7 @@ impl<'a> Run<'a> {
         Ok(name)
     }
 
-    /// Writes the texts of batches that wait.
+    /// Writes the reports that wait.
     fn write_records(&mut self, tell: &mut dyn FnMut(TrainEvent) -> Control) {
         for (path, text) in std::mem::take(&mut self.texts) {
             let write = || {
@@ -607,7 +608,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Takes up the last state that was due, and passes over the data from there to the step that went astray.
+    /// Rolls back to the last regular save, and skips the data from there to the step that spiked.
     fn go_back(&mut self, error: &TrainError, tell: &mut dyn FnMut(TrainEvent) -> Control) -> Result<(), TrainError> {
         let step = self.trainer.step + 1;
         let (times, skipped) = (self.state.rollbacks + 1, self.trainer.skipped);
@@ -631,13 +632,13 @@ impl<'a> Run<'a> {
         let what = error.to_string();
         let what = what.split("; ").next().unwrap_or_default();
         tell(TrainEvent::Notice(format!(
-            "{what}. Back to step {back}, without the data of {}",
+            "{what}. Back to step {back}, skipping the data of {}",
             plural(step - back, "step")
         )));
         Ok(())
     }
 
-    /// What the last update did, by layer: norms of gradients and weights, and how large the update was beside the weights.
+    /// What the last update did, by layer: norms of gradients and weights, and the size of the update relative to the weights.
     fn layers(&self) -> serde_json::Value {
         let mut layers: Vec<(&str, Change)> = vec![];
         let trained = self.trainer.model.params.iter().filter(|p| self.trainer.trains(p));
@@ -662,8 +663,8 @@ impl<'a> Run<'a> {
         layers.into_iter().map(say).collect::<serde_json::Map<_, _>>().into()
     }
 
-    /// Evaluates on part of the validation text and keeps the weights if they are the best. Returns whether to stop; nothing
-    /// where it was stopped before it was done.
+    /// Evaluates on part of the validation text and keeps the weights if they are the best. Returns whether to stop; none if the
+    /// evaluation itself was stopped.
     fn validate(
         &mut self,
         windows: &Windows,
@@ -695,7 +696,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Writes the best weights, where they are owed.
+    /// Writes the best weights, if they could not be written before.
     fn keep_owed(&mut self) -> Result<(), TrainError> {
         let (Some(folder), Some((step, best))) = (&self.folder, &self.owed) else { return Ok(()) };
         let save = |t: &mut Trainer| limpid_checkpoint::save_weights(folder, &t.model, &*t.backend, *step);
@@ -704,7 +705,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Saves; what cannot be written is told. Returns whether to stop.
+    /// Saves, and reports what cannot be written. Returns whether to stop.
     fn try_save(&mut self, due: bool, tell: &mut dyn FnMut(TrainEvent) -> Control) -> Result<bool, TrainError> {
         let Some(folder) = self.folder.clone() else {
             return Ok(tell(TrainEvent::Saved(self.trainer.step)) == Control::Stop);
@@ -712,7 +713,7 @@ impl<'a> Run<'a> {
         self.write_records(tell);
         let saved = on_disk(self.save(&folder, due))?;
         if saved.is_ok() {
-            // it came after these
+            // the state is written after these
             let weights = limpid_checkpoint::weights_path(&folder, &self.trainer.model);
             for path in [weights, folder.join(METRICS)] {
                 self.told(&path, Ok::<(), TrainError>(()), tell);
@@ -722,14 +723,14 @@ impl<'a> Run<'a> {
         Ok(self.told(&state_path(&folder), saved, tell) && tell(TrainEvent::Saved(self.trainer.step)) == Control::Stop)
     }
 
-    /// Makes again what of the log could not be written.
+    /// Rebuilds metrics.csv and the TensorBoard events, if they could not be written.
     fn derive(&mut self, tell: &mut dyn FnMut(TrainEvent) -> Control) {
         let (Some(log), Some(folder)) = (&mut self.log, &self.folder) else { return };
         let (path, derived) = (folder.join("metrics.csv"), log.derive());
         self.told(&path, derived, tell);
     }
 
-    /// Writes the state, after all that it vouches for.
+    /// Writes the state, after the files whose checksums it holds.
     fn save(&mut self, folder: &Path, due: bool) -> Result<(), TrainError> {
         (self.state.step, self.state.skipped, self.state.due) = (self.trainer.step, self.trainer.skipped, due);
         self.restore_folder(folder)?;
@@ -748,7 +749,7 @@ impl<'a> Run<'a> {
             at(&back, files::remove(&back))?;
         }
         if due && options.keep > 0 {
-            // the same file under a second name: the next save puts another in the place of the first
+            // a second name for the same file: the next save replaces the first name
             let kept = kept_path(folder, self.state.step);
             at(&kept, files::link(&path, &kept))?;
             let mut steps = kept_steps(folder);
@@ -760,7 +761,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Makes again what somebody removed from the folder while the run went on.
+    /// Writes again what was removed from the folder during the run.
     fn restore_folder(&mut self, folder: &Path) -> Result<(), TrainError> {
         self.claim(folder)?;
         if self.state.files.keys().any(|name| !folder.join(name).exists()) {
@@ -772,7 +773,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Tells what could not be written, once, and when it was after all. Returns whether it was.
+    /// Reports once what could not be written, and again when it could. Returns whether it was written.
     fn told<E: std::error::Error>(
         &mut self,
         path: &Path,
@@ -796,7 +797,7 @@ impl<'a> Run<'a> {
         written.is_ok()
     }
 
-    /// Writes a line into the folder's log; where that fails the line waits, and training goes on.
+    /// Writes a line into the folder's log. If that fails, the line waits and training goes on.
     fn note(&mut self, line: serde_json::Value, tell: &mut dyn FnMut(TrainEvent) -> Control) {
         let (Some(log), Some(folder)) = (&mut self.log, self.folder.clone()) else { return };
         let (added, fault) = (log.add(line), log.fault());
@@ -806,7 +807,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The last evaluation is of the weights that are kept, on all of the validation text.
+    /// Evaluates the kept weights on all of the validation text, and sums up.
     fn finish(
         &mut self,
         windows: Option<Windows>,
@@ -846,7 +847,7 @@ impl<'a> Run<'a> {
         Ok(summary)
     }
 
-    /// Runs `f` with the best weights in the place of the last ones.
+    /// Runs `f` with the best weights instead of the last ones.
     fn with_best<T>(&mut self, f: impl FnOnce(&mut Trainer) -> T) -> Result<T, TrainError> {
         if let Some((_, best)) = &self.owed {
             return Ok(with(&mut self.trainer, best, f)?);
@@ -866,9 +867,9 @@ impl Given {
     /// What differs, in words.
     fn differing(&self, is: &Given) -> Vec<String> {
         let same = [
-            (self.training_text == is.training_text, "the training text is another"),
-            (self.validation_text == is.validation_text, "the validation text is another"),
-            (self.tokenizer == is.tokenizer, "the tokenizer is another"),
+            (self.training_text == is.training_text, "the training text is a different one"),
+            (self.validation_text == is.validation_text, "the validation text is a different one"),
+            (self.tokenizer == is.tokenizer, "the tokenizer is a different one"),
             (self.base == is.base, "the model that is adapted has changed"),
         ];
         let texts = same.iter().filter(|(same, _)| !same).map(|(_, what)| what.to_string());
@@ -878,12 +879,12 @@ impl Given {
     }
 }
 
-/// Runs `f` with other weights in the place of those that are there.
+/// Runs `f` with other weights.
 fn with<T>(trainer: &mut Trainer, other: &Weights, f: impl FnOnce(&mut Trainer) -> T) -> backend::Result<T> {
     trainer.with_others(|t| other.iter().try_for_each(|(slot, values)| t.backend.write(*slot, values)), f)
 }
 
-/// What a disk does not take is told and tried again; a backend that fails ends the run.
+/// An error of the disk is reported and tried again; an error of the backend ends the run.
 fn on_disk(done: Result<(), TrainError>) -> Result<Result<(), TrainError>, TrainError> {
     match done {
         Err(error @ TrainError::Backend(_)) => Err(error),
@@ -891,7 +892,7 @@ fn on_disk(done: Result<(), TrainError>) -> Result<Result<(), TrainError>, Train
     }
 }
 
-/// What a state file says beside its tensors, and these.
+/// The metadata of a state file, and its tensors.
 fn read_state(path: &Path) -> Result<(State, Store), TrainError> {
     let bad = |what: String| TrainError::Checkpoint(CheckpointError::Format { path: path.into(), what });
     let first = safetensors_file::open(path)?;
@@ -901,13 +902,13 @@ fn read_state(path: &Path) -> Result<(State, Store), TrainError> {
     match value["format"].as_u64() {
         Some(format) if format > u64::from(FORMAT) => {
             return Err(bad(format!(
-                "it is of format {format} and this limpid knows {FORMAT}: a later limpid wrote it, which can go on with it"
+                "it is of format {format} and this limpid knows {FORMAT}: resume the run with the later limpid that wrote it"
             )));
         }
         Some(1) => {
             return Err(bad(
-                "it is of format 1, which has no checksum: an older limpid wrote it, which can go on with it; \
-                            this one can begin a new run from its best weights"
+                "it is of format 1, which has no checksum: resume it with the older limpid that wrote it, or start a \
+                            new run from its best weights"
                     .into(),
             ));
         }
@@ -941,7 +942,7 @@ fn state_path(folder: &Path) -> PathBuf {
     folder.join("state").join("last.safetensors")
 }
 
-/// The last state that was due, where another is the last.
+/// The last regular save, where the last state is another.
 fn back_path(folder: &Path) -> PathBuf {
     folder.join("state").join("back.safetensors")
 }
@@ -965,7 +966,7 @@ pub fn kept_steps(folder: &Path) -> Vec<u64> {
     steps
 }
 
-/// The score of all windows; none where it was stopped before.
+/// The score of all windows; none if it was stopped before the end.
 fn evaluate(
     trainer: &mut Trainer,
     windows: &Windows,
@@ -980,12 +981,12 @@ fn evaluate(
     Ok((!stopped).then_some(score))
 }
 
-/// The recipe of a state after `step`, with as many steps as `is` where that is the same training, gone on with.
+/// The recipe of a state after `step`, with the number of steps of `is` if the steps done so far are the same with it.
 fn longer(was: Recipe, is: &Recipe, step: u64) -> Recipe {
     // other steps change the rates of the steps already done, unless those are the same
     let steps = Recipe { steps: is.steps, ..was };
     let flat = matches!(was.schedule, Schedule::Constant | Schedule::Wsd);
-    // both are flat and then fall: where the last rate is the same, so are those before it
+    // both rates are constant and then decay: if the last one is the same, so are those before it
     let same_rates = flat && step <= is.steps && step.checked_sub(1).is_none_or(|s| steps.rate(s) == was.rate(s));
     if same_rates { steps } else { was }
 }
@@ -995,8 +996,7 @@ fn differing(was: &Recipe, is: &Recipe) -> Vec<String> {
     let keys = |r: &Recipe| serde_json::to_value(r).expect("a recipe is JSON");
     let mut found = differing_keys(&keys(was), &keys(is));
     if was.steps != is.steps {
-        let how =
-            "steps may differ with schedule constant, or wsd before it falls; a run of another length is a new one";
+        let how = "steps may differ with schedule constant, or wsd before it decays; otherwise start a new run";
         found.push(how.into());
     }
     found

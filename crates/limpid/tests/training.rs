@@ -530,7 +530,7 @@ fn a_resume_with_other_settings_says_which() {
     let error = refused(&Config { dropout: Dropout::everywhere(0.5), ..tiny() }, recipe(), &text);
     assert!(error.contains("dropout was "), "{error}");
     let error = refused(&tiny(), recipe(), &Tokens::of(ids()[1..501].to_vec()));
-    assert!(error.contains("the training text is another"), "{error}");
+    assert!(error.contains("the training text is a different one"), "{error}");
     // what only says when to look and to save is free
     let trainer_of = |recipe| trainer(&tiny(), recipe);
     let mut run =
@@ -854,10 +854,13 @@ fn a_jump_is_noted_stops_or_is_passed_over() {
 
     let (dir, summary, notices) = run(Divergence::Note);
     assert_eq!(summary.unwrap().steps, 120);
-    assert!(notices.iter().any(|n| n.contains("the loss jumped to")), "{notices:?}");
+    assert!(notices.iter().any(|n| n.contains("loss spike: ")), "{notices:?}");
     let file = fs::read_dir(dir.join("divergence")).unwrap().next().unwrap().unwrap().path();
     let said = fs::read_to_string(&file).unwrap();
-    assert!(said.contains("deviations above the usual") && said.contains("greatest gradients by layer: "), "{said}");
+    assert!(
+        said.contains("standard deviations above the recent mean") && said.contains("greatest gradients by layer: "),
+        "{said}"
+    );
     let words = said.lines().last().unwrap();
     assert!(words.len() == 12 && words.chars().all(|c| c >= 'f'), "the noise itself stands there: {said}");
     // details: one line in seven steps, whose layers' gradients make up the whole one
@@ -1044,7 +1047,7 @@ fn the_finder_needs_no_steps() {
     assert!(found.tried.iter().all(|(_, loss)| (0.5..5.0).contains(loss)), "{found:?}");
 }
 
-/// A model that was made for something else is told, wherever losses or gradients are asked of it.
+/// A model that was built for another mode is refused wherever losses or gradients are asked of it.
 #[test]
 fn a_model_without_losses_is_refused() {
     let _alone = alone();
@@ -1059,12 +1062,12 @@ fn a_model_without_losses_is_refused() {
     let decode = Use::Decode { rows: 4, sequences: 1 };
     let mut t = made(decode);
     let error = limpid::evaluate::score(&t.model, &mut *t.backend, &windows, 4, &mut |_| true).unwrap_err().to_string();
-    assert!(error.contains("computes no losses. Make it with Use::Score"), "{error}");
+    assert!(error.contains("computes no losses. Build it with Use::Score"), "{error}");
     for purpose in [decode, Use::Score { batch: 4, context: 12 }, Use::Inspect { batch: 4, context: 12 }] {
         let mut t = made(purpose);
         let errors = [t.step(&batches).unwrap_err().to_string(), preflight(&mut t, &batches).unwrap_err().to_string()];
         for error in errors {
-            assert!(error.contains("computes no gradients. Make it with Use::Train"), "{purpose:?}: {error}");
+            assert!(error.contains("computes no gradients. Build it with Use::Train"), "{purpose:?}: {error}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Runs as they are told: [`RunRecord::read`] takes what a run's folder holds, [`html`] makes one page of one run or
-//! several, complete in itself: no network, no script needed, light or dark as the reader has it.
+//! Reports of runs: [`RunRecord::read`] reads a run's folder, [`html`] makes one page of one run or several. The page is complete in
+//! itself: it needs no network and no script, and is light or dark as the reader's browser is.
 //!
 //! `plot.rs` draws curves as SVG, `page.rs` puts the page together, `units` of limpid-base says numbers as people read them.
 
@@ -17,7 +17,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Why a run cannot be told.
+/// Why a run cannot be reported.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
     /// A folder of something else.
@@ -32,20 +32,20 @@ pub enum ReportError {
 }
 
 impl ReportError {
-    /// Whether there is nothing to tell, rather than something wrong.
+    /// Whether there is nothing to report, rather than something wrong.
     pub fn has_no_step(&self) -> bool {
         matches!(self, ReportError::NotARun(_) | ReportError::Empty(_))
     }
 }
 
-/// A text that the model wrote.
+/// A sample that the model generated, as the log has it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SampleRecord {
     /// The step it was written after.
     pub step: u64,
-    /// What it was to go on from.
+    /// The prompt.
     pub prompt: String,
-    /// What it wrote.
+    /// The text.
     pub text: String,
 }
 
@@ -61,7 +61,7 @@ pub enum RunState {
     Unfinished,
 }
 
-/// What a run has come to.
+/// The results of a run so far.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Results {
     /// How far it has come.
@@ -72,9 +72,9 @@ pub struct Results {
     pub first_loss: f64,
     /// Mean training loss of the last [`RECENT`] steps, or of all if there are fewer.
     pub train_loss: f64,
-    /// Validation loss: of the kept weights on all of the text, or the least on the way while that is not known.
+    /// Validation loss: of the kept weights on all of the text, or the least during training while that is not known.
     pub val_loss: Option<f64>,
-    /// The step of the least validation loss on the way, or the last one.
+    /// The step of the least validation loss during training, or the last step.
     pub best_step: u64,
     /// Tokens trained on.
     pub tokens: u64,
@@ -88,23 +88,23 @@ pub struct Results {
     pub entropy_floor: Option<f64>,
 }
 
-/// What a run's folder tells.
+/// A run as its folder records it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunRecord {
     /// The folder's name.
     pub name: String,
-    /// What it was set to: config.json's keys here, to which whoever started it may add.
+    /// Its settings: the keys of config.json, and those that the caller adds.
     pub settings: BTreeMap<String, String>,
     /// Every number of the log by name: (step, value), steps ascending; and `tokens_per_second`, made of two.
     pub series: BTreeMap<String, Vec<(f64, f64)>>,
     /// Texts it wrote.
     pub samples: Vec<SampleRecord>,
-    /// What it has come to.
+    /// Its results so far.
     pub results: Results,
 }
 
 impl RunRecord {
-    /// Reads a folder, while the run goes on or after.
+    /// Reads a folder, during the run or after it.
     ///
     /// # Errors
     /// If it is no run's, has no step yet, or holds a line or file that cannot be read, which is named.
@@ -168,7 +168,7 @@ fn json(path: &Path) -> Result<Option<Value>, ReportError> {
     Ok(Some(serde_json::from_str(&text).map_err(bad)?))
 }
 
-/// What came of it, by its summary if that is of the last step, else by the log.
+/// The results: from the summary if it is of the last step, else from the log.
 fn results(series: &BTreeMap<String, Vec<(f64, f64)>>, summary: &Value) -> Option<Results> {
     let values = |name: &str| series.get(name).map_or(&[][..], Vec::as_slice);
     let last = |name: &str| values(name).last().map_or(0.0, |(_, value)| *value);

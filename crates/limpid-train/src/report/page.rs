@@ -1,5 +1,5 @@
-//! The page: what came of it in words and numbers, the curves, samples, settings; and of several runs, what sets them
-//! apart. All text that comes from outside goes through [`escape`].
+//! The page: the results in words and numbers, the curves, samples and settings; for several runs also what differs between them.
+//! All text that comes from outside goes through [`escape`].
 
 use super::plot::{Curve, Look, Plot, around, mean, median};
 use super::units::{bytes, count, duration};
@@ -58,7 +58,7 @@ pub fn html(runs: &[RunRecord]) -> String {
     )
 }
 
-/// What came of a run, in words.
+/// The results of a run, in words.
 fn words(run: &RunRecord) -> String {
     let r = &run.results;
     let of = run
@@ -84,7 +84,7 @@ fn words(run: &RunRecord) -> String {
     if let Some(val) = r.val_loss {
         text += &match r.state {
             RunState::Finished => format!(" The validation loss is {val:.4}"),
-            _ => format!(" The least validation loss on the way was {val:.4}"),
+            _ => format!(" The least validation loss during training was {val:.4}"),
         };
         text += &format!(", with the weights of step {}", commas(r.best_step));
         if let Some(floor) = r.entropy_floor {
@@ -124,7 +124,7 @@ fn results(run: &RunRecord) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Tables of what came of several runs, and in what they differ.
+/// Tables of the results of several runs, and of the settings in which they differ.
 fn compared(runs: &[RunRecord]) -> String {
     let row = |kind: &str, cells: &[String]| {
         let cells: String = cells.iter().map(|cell| format!("<{kind}>{}</{kind}>", escape(cell))).collect();
@@ -244,7 +244,7 @@ fn plots(runs: &[RunRecord]) -> Vec<(String, Vec<Plot>)> {
     all
 }
 
-/// A plot for each thing that is told of layers, a curve a layer, coloured by depth.
+/// A plot for each statistic of the layers, a curve a layer, coloured by depth.
 fn layers(run: &RunRecord) -> Vec<Plot> {
     let parts = |name: &str| {
         let (layer, what) = name.strip_prefix("layers/")?.rsplit_once('/')?;
@@ -298,7 +298,7 @@ fn ramp() -> String {
     format!(":root{{{}}}\n@media (prefers-color-scheme:dark){{:root{{{}}}}}\n", all(light), all(dark))
 }
 
-/// What a run wrote.
+/// The samples of a run.
 fn samples(run: &RunRecord, named: bool) -> String {
     let name = if named { format!(": {}", run.name) } else { String::new() };
     let mut out = String::new();
@@ -313,7 +313,7 @@ fn samples(run: &RunRecord, named: bool) -> String {
     out
 }
 
-/// What a run was set to.
+/// The settings of a run.
 fn settings(run: &RunRecord, named: bool) -> String {
     let row =
         |(key, value): (&String, &String)| format!("<div><dt>{}</dt><dd>{}</dd></div>\n", escape(key), escape(value));
