@@ -4,11 +4,11 @@
 //! `llmc` make stores; what the names mean is not known here.
 
 use super::{CheckpointError, Result, at};
-use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::vec::HalfFloatVecExt;
 use half::{bf16, f16};
 use limpid_base::files::{Map, OutputFile as File};
 use limpid_core::backend;
+use limpid_core::ops::element::Element;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
@@ -43,6 +43,16 @@ impl Dtype {
             Dtype::F16 | Dtype::Bf16 => n.checked_mul(2),
             Dtype::Q8_0 => blocks(shape, BLOCK),
             Dtype::Other(_) => None,
+        }
+    }
+
+    /// The backends' word for it, if every backend takes it.
+    fn element(&self) -> Option<Element> {
+        match self {
+            Dtype::F32 => Some(Element::F32),
+            Dtype::F16 => Some(Element::F16),
+            Dtype::Bf16 => Some(Element::Bf16),
+            Dtype::Q8_0 | Dtype::Other(_) => None,
         }
     }
 }
@@ -99,8 +109,11 @@ impl<'a> Stored<'a> {
         at(self.path, self.map.map_or(Ok(()), Map::check))?;
         Ok(match self.dtype {
             Dtype::F32 => view(self.bytes, f32::from_le_bytes),
-            Dtype::F16 => view(self.bytes, u16::from_le_bytes).reinterpret_cast::<f16>().to_f32_vec().into(),
-            Dtype::Bf16 => view(self.bytes, u16::from_le_bytes).reinterpret_cast::<bf16>().to_f32_vec().into(),
+            Dtype::F16 | Dtype::Bf16 => {
+                let bits = view(self.bytes, u16::from_le_bytes);
+                let wide = self.dtype.element().and_then(|element| element.widen(bytemuck::cast_slice(&bits)));
+                wide.expect("both are widened").into_owned().into()
+            }
             Dtype::Q8_0 => {
                 let mut values = Vec::with_capacity(self.bytes.len() / BLOCK.1 * BLOCK.0);
                 for block in self.bytes.as_chunks::<{ BLOCK.1 }>().0 {
@@ -118,6 +131,15 @@ impl<'a> Stored<'a> {
                 return Err(bad(self.path, what));
             }
         })
+    }
+
+    /// The bytes as they lie, and what they are, where backends take that as it is.
+    ///
+    /// # Errors
+    /// If the file was changed since it was opened.
+    pub(super) fn raw(&self) -> Result<Option<(Element, &'a [u8])>> {
+        at(self.path, self.map.map_or(Ok(()), Map::check))?;
+        Ok(self.dtype.element().filter(|_| cfg!(target_endian = "little")).map(|element| (element, self.bytes)))
     }
 
     /// Where the first value is that is no number or infinite, if there is one.

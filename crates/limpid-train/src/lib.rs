@@ -243,6 +243,8 @@ pub struct Trainer {
     losses: Vec<f64>,
     /// Whether the backend holds gradients that no update has used.
     waits: bool,
+    /// Whether an update was begun whose report is yet to come.
+    begun: bool,
     /// How much the average is yet to move for the last update.
     behind: Option<f64>,
     /// Parameters, from the first, that have changed places with their average.
@@ -304,6 +306,7 @@ impl Trainer {
             batch: Batch::default(),
             losses: vec![],
             waits: false,
+            begun: false,
             behind: None,
             swapped: 0,
             lent: vec![],
@@ -382,8 +385,8 @@ impl Trainer {
     /// those stretches.
     ///
     /// # Errors
-    /// If the gradient is not finite, or the backend cannot update; the weights are then what they were. If it cannot move the
-    /// average; the step is then done all the same, and the average moves before the next one.
+    /// If the gradient is not finite, or the backend cannot update; the weights are then what they were. If it cannot report, or
+    /// move the average; the step is then done all the same, and the rest of it before the next one.
     pub fn update(
         &mut self,
         batches: &Batches,
@@ -393,15 +396,26 @@ impl Trainer {
     ) -> Result<Step, TrainError> {
         let Gradient { loss, tokens } = gradient;
         let step = self.step + 1;
-        let Report { norm, finite } = self.backend.update(&self.groups, &self.recipe.rule(rate, step), watch)?;
+        self.backend.begin_update(&self.groups, &self.recipe.rule(rate, step), watch)?;
+        self.begun = true;
+        let Report { norm, finite } = self.conclude(watch)?;
         if !finite {
             return Err(self.broken(batches));
         }
-        self.waits = false;
-        self.behind = (self.recipe.ema > 0.0).then(|| self.recipe.averaging(self.step));
-        self.step = step;
         self.settle()?;
         Ok(Step { step, loss, norm, rate, tokens })
+    }
+
+    /// Takes note of what the update found that was begun.
+    fn conclude(&mut self, watch: &mut [Change]) -> backend::Result<Report> {
+        let report = self.backend.report(watch)?;
+        self.begun = false;
+        if report.finite {
+            self.waits = false;
+            self.behind = (self.recipe.ema > 0.0).then(|| self.recipe.averaging(self.step));
+            self.step += 1;
+        }
+        Ok(report)
     }
 
     /// Forgets the gradient that waits.
@@ -416,6 +430,9 @@ impl Trainer {
 
     /// Does what an error left undone: the backend's memories are then those after step [`Trainer::step`].
     fn settle(&mut self) -> backend::Result<()> {
+        if self.begun {
+            self.conclude(&mut [])?;
+        }
         while let Some((slot, values)) = self.lent.last() {
             self.backend.write(*slot, values)?;
             self.lent.pop();
@@ -558,7 +575,7 @@ impl Trainer {
     /// # Errors
     /// If a tensor is missing or of another shape, or the backend fails.
     pub fn restore(&mut self, state: &Store, step: u64) -> Result<(), CheckpointError> {
-        (self.behind, self.swapped) = (None, 0);
+        (self.begun, self.behind, self.swapped) = (false, None, 0);
         self.lent.clear();
         for (prefix, space) in self.memories() {
             limpid_checkpoint::load(state, &self.model, &mut *self.backend, prefix, space)?;

@@ -8,6 +8,7 @@ use limpid_core::model::Model;
 use limpid_core::model::init::Init;
 use limpid_core::ops::adamw::{Method, Rule};
 use limpid_core::ops::classify::Terms;
+use limpid_core::ops::element::Element;
 use limpid_core::ops::math::cos;
 use limpid_core::ops::{Space, muon};
 use limpid_data::{DataError, Tokens};
@@ -284,7 +285,7 @@ impl Recipe {
     /// Bytes that training takes besides the model's own ([`Model::memory`]): the optimizer's moments, the average of the weights,
     /// scratch memory for the largest of muon's matrices, and gradients of micro-batches that wait to be added up.
     pub fn memory(&self, model: &Model) -> Vec<(&'static str, usize)> {
-        let average = if self.ema > 0.0 { model.sizes[Space::Average as usize] } else { 0 };
+        let average = if self.ema > 0.0 { model.bytes(Space::Average) } else { 0 };
         let groups = model.update_groups(self.weight_decay, self.optimizer);
         let room = muon::waves(&groups).map(muon::elements).max();
         let size = model.sizes[Space::Moment1 as usize];
@@ -293,16 +294,16 @@ impl Recipe {
         let pages: BTreeSet<usize> = two.flat_map(|g| g.range.start / PAGE..=(g.range.end - 1) / PAGE).collect();
         let moments = size + pages.iter().map(|page| ((page + 1) * PAGE).min(size) - page * PAGE).sum::<usize>();
         vec![
-            ("optimizer moments", 4 * moments),
-            ("average of the weights", 4 * average),
-            ("muon's matrices", 4 * room.unwrap_or(0)),
-            ("gradients set aside", 4 * model.sizes[Space::Grad as usize] * self.accumulate.max(1).ilog2() as usize),
+            ("optimizer moments", model.element(Space::Moment1).bytes(moments)),
+            ("average of the weights", average),
+            ("muon's matrices", Element::F32.bytes(room.unwrap_or(0))),
+            ("gradients set aside", model.bytes(Space::Grad) * self.accumulate.max(1).ilog2() as usize),
         ]
     }
 
     /// Bytes of address space that are reserved for training and never touched: second moments and an average that are not used.
     pub fn untouched(&self, model: &Model) -> usize {
-        let reserved = [Space::Moment1, Space::Moment2, Space::Average].map(|space| 4 * model.sizes[space as usize]);
+        let reserved = [Space::Moment1, Space::Moment2, Space::Average].map(|space| model.bytes(space));
         let used = &self.memory(model)[..2];
         reserved.iter().sum::<usize>() - used.iter().map(|(_, bytes)| bytes).sum::<usize>()
     }

@@ -2,9 +2,10 @@
 //!
 //! A backend gets the model's list of ops. One that runs it op by op sees all that is made in between, and the bits are the same.
 
-use limpid::backend::{Backend, Cpu, Report, Result};
+use limpid::backend::{Backend, Cpu, Report, Result, Ticket};
 use limpid::model::{Model, Use};
 use limpid::ops::adamw::{Change, Group, Rule};
+use limpid::ops::element::Values;
 use limpid::ops::{Batch, Op, Pass, Slot};
 use limpid::trace;
 use limpid::{Error, Lm};
@@ -40,8 +41,11 @@ impl<B: Backend> Backend for Observer<B> {
     fn backward(&mut self, back: &[Pass]) -> Result<()> {
         self.inner.backward(back)
     }
-    fn update(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Result<Report> {
-        self.inner.update(groups, rule, watch)
+    fn begin_update(&mut self, groups: &[Group], rule: &Rule, watch: &[Change]) -> Result<()> {
+        self.inner.begin_update(groups, rule, watch)
+    }
+    fn report(&mut self, watch: &mut [Change]) -> Result<Report> {
+        self.inner.report(watch)
     }
     fn push_gradients(&mut self) -> Result<()> {
         self.inner.push_gradients()
@@ -55,11 +59,14 @@ impl<B: Backend> Backend for Observer<B> {
     fn average(&mut self, groups: &[Group], decay: f64) -> Result<()> {
         self.inner.average(groups, decay)
     }
-    fn read(&self, slot: Slot) -> Result<Vec<f32>> {
-        self.inner.read(slot)
+    fn request(&self, slot: Slot) -> Result<Ticket> {
+        self.inner.request(slot)
     }
-    fn write(&mut self, slot: Slot, values: &[f32]) -> Result<()> {
-        self.inner.write(slot, values)
+    fn fetch(&self, ticket: Ticket, to: &mut [f32]) -> Result<()> {
+        self.inner.fetch(ticket, to)
+    }
+    fn upload(&mut self, slot: Slot, values: Values) -> Result<()> {
+        self.inner.upload(slot, values)
     }
 }
 

@@ -1,9 +1,11 @@
 //! Generating: a sequence's logits are those of the full forward, to the bit, however its tokens were fed and
 //! whoever else is open; and samples end where they should.
 
+#[path = "common/counting.rs"]
+mod counting;
 mod random_config;
 
-use limpid::backend::{Backend, Cpu, Reference, Report, Result};
+use limpid::backend::{Backend, Cpu, Reference, Report, Result, Ticket};
 use limpid::config::*;
 use limpid::generate::{
     DecodeError, FinishReason, GenerateError, GenerateEvent, Options, Overflow, Sample, Sampler, SequenceId, Session,
@@ -11,12 +13,16 @@ use limpid::generate::{
 };
 use limpid::model::{Model, Use};
 use limpid::ops::adamw::{Change, Group, Rule};
+use limpid::ops::element::Values;
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
 use limpid::ops::{Batch, IGNORE, Op, Pass, Slot, random};
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use std::fmt;
 use std::sync::{Arc, Mutex};
+
+#[global_allocator]
+static COUNTING: counting::Counting = counting::Counting;
 
 fn fill(model: &Model, backend: &mut dyn Backend) {
     for param in &model.params {
@@ -143,6 +149,20 @@ fn decoding_is_the_full_forward_to_the_bit() {
     }
 }
 
+/// The logits of a token are fetched into the session's own memory.
+#[test]
+fn a_token_allocates_nothing_of_its_logits_size() {
+    let config = Config { vocab_size: 5000, d_model: 8, n_head: 2, n_layer: 1, d_ff: 8, ..Config::default() };
+    let mut session = Session::on_cpu(&config, 2, 1).unwrap();
+    let (a, b) = (session.open().unwrap(), session.open().unwrap());
+    for token in 0..3 {
+        session.step(&[(a, token), (b, token)]).unwrap();
+    }
+    let (done, most) = counting::most(|| session.step(&[(a, 7), (b, 7)]));
+    done.unwrap();
+    assert!(most < 500, "{most} bytes beside what the session has; a row of logits takes 20,000");
+}
+
 /// A backend that two can hold: the session runs it, the test reads it at full precision.
 struct Held(Arc<Mutex<Reference>>);
 
@@ -156,8 +176,11 @@ impl Backend for Held {
     fn backward(&mut self, back: &[Pass]) -> Result<()> {
         self.0.lock().unwrap().backward(back)
     }
-    fn update(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Result<Report> {
-        self.0.lock().unwrap().update(groups, rule, watch)
+    fn begin_update(&mut self, groups: &[Group], rule: &Rule, watch: &[Change]) -> Result<()> {
+        self.0.lock().unwrap().begin_update(groups, rule, watch)
+    }
+    fn report(&mut self, watch: &mut [Change]) -> Result<Report> {
+        self.0.lock().unwrap().report(watch)
     }
     fn push_gradients(&mut self) -> Result<()> {
         self.0.lock().unwrap().push_gradients()
@@ -171,11 +194,14 @@ impl Backend for Held {
     fn average(&mut self, groups: &[Group], decay: f64) -> Result<()> {
         self.0.lock().unwrap().average(groups, decay)
     }
-    fn read(&self, slot: Slot) -> Result<Vec<f32>> {
-        self.0.lock().unwrap().read(slot)
+    fn request(&self, slot: Slot) -> Result<Ticket> {
+        self.0.lock().unwrap().request(slot)
     }
-    fn write(&mut self, slot: Slot, values: &[f32]) -> Result<()> {
-        self.0.lock().unwrap().write(slot, values)
+    fn fetch(&self, ticket: Ticket, to: &mut [f32]) -> Result<()> {
+        self.0.lock().unwrap().fetch(ticket, to)
+    }
+    fn upload(&mut self, slot: Slot, values: Values) -> Result<()> {
+        self.0.lock().unwrap().upload(slot, values)
     }
 }
 

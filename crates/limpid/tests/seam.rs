@@ -4,7 +4,7 @@
 mod common;
 
 use common::tiny;
-use limpid::backend::{Backend, BackendError, Cpu, Reference, Report, Result, SharedWeights};
+use limpid::backend::{Backend, BackendError, Cpu, Reference, Report, Result, SharedWeights, Ticket};
 use limpid::checkpoint::safetensors_file;
 use limpid::config::Config;
 use limpid::data::{Batches, Documents, Objective, Tokens, Windows};
@@ -12,6 +12,7 @@ use limpid::evaluate::score;
 use limpid::generate::{DecodeError, SequenceId, Session};
 use limpid::model::{Model, Use, init};
 use limpid::ops::adamw::{Change, Group, Method, Rule};
+use limpid::ops::element::{Element, Major, Values};
 use limpid::ops::linear::Precision;
 use limpid::ops::{Batch, IGNORE, Op, Pass, Slot, Space, Span, random};
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
@@ -19,8 +20,8 @@ use limpid::trace::{self, Trace};
 use limpid::train::{Control, Recipe, Run, RunOptions, TrainError, TrainEvent, Trainer};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const NEVER: usize = usize::MAX;
@@ -37,6 +38,8 @@ struct Told {
     /// Gradients that are set aside, and the most that ever were.
     aside: AtomicUsize,
     most: AtomicUsize,
+    /// What was uploaded.
+    uploads: Mutex<Vec<(Slot, Element, Major)>>,
 }
 
 impl Told {
@@ -98,9 +101,13 @@ impl Backend for Wrapped {
         }
         Ok(())
     }
-    fn update(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Result<Report> {
+    fn begin_update(&mut self, groups: &[Group], rule: &Rule, watch: &[Change]) -> Result<()> {
         self.begin("update")?;
-        self.own.update(groups, rule, watch)
+        self.own.begin_update(groups, rule, watch)
+    }
+    fn report(&mut self, watch: &mut [Change]) -> Result<Report> {
+        self.begin("report")?;
+        self.own.report(watch)
     }
     fn push_gradients(&mut self) -> Result<()> {
         self.begin("push_gradients")?;
@@ -120,9 +127,17 @@ impl Backend for Wrapped {
         self.begin("average")?;
         self.own.average(groups, decay)
     }
-    fn read(&self, slot: Slot) -> Result<Vec<f32>> {
-        self.begin("read")?;
-        self.own.read(slot)
+    fn request(&self, slot: Slot) -> Result<Ticket> {
+        self.begin("request")?;
+        self.own.request(slot)
+    }
+    fn fetch(&self, ticket: Ticket, to: &mut [f32]) -> Result<()> {
+        let begun = self.begin("fetch");
+        self.own.fetch(ticket, to)?;
+        if begun.is_err() {
+            to.fill(f32::NAN);
+        }
+        begun
     }
     fn sum(&self, slot: Slot) -> Result<f64> {
         self.begin("sum")?;
@@ -135,11 +150,12 @@ impl Backend for Wrapped {
         self.begin("share")?;
         self.own.share()
     }
-    fn write(&mut self, slot: Slot, values: &[f32]) -> Result<()> {
-        let begun = self.begin("write");
+    fn upload(&mut self, slot: Slot, values: Values) -> Result<()> {
+        let begun = self.begin("upload");
+        self.told.uploads.lock().unwrap().push((slot, values.element, values.major));
         match begun.is_ok() {
-            true => self.own.write(slot, values)?,
-            false => self.own.write(slot, &vec![f32::NAN; values.len()])?,
+            true => self.own.upload(slot, values)?,
+            false => self.own.write(slot, &vec![f32::NAN; slot.len()])?,
         }
         begun
     }
@@ -221,6 +237,7 @@ fn a_step_that_fails_at_any_op_is_done_again_to_the_same_bits() {
         "feed",
         "linear",
         "norm",
+        "report",
         "sum",
         "update",
     ] {
@@ -569,6 +586,172 @@ fn a_batch_that_does_not_fit_reaches_no_kernel() {
             change(&mut wrong);
             assert!(matches!(backend.feed(&wrong), Err(BackendError::Batch(_))), "{wrong:?}");
         }
+    }
+}
+
+/// Values come in any type that a backend takes and lie in either order: exactly what they are. The backends: the judge, one whose
+/// weights lie plain, one that packs them.
+#[test]
+fn values_of_every_type_are_taken_exactly() {
+    let train = Model::new(&one_block(), Use::Train { batch: 1, context: 12 }).unwrap();
+    let decode = Model::new(&one_block(), Use::Decode { rows: 2, sequences: 1 }).unwrap();
+    let all: Vec<(Box<dyn Backend>, &Model)> = vec![
+        (Box::new(Reference::new(&train)), &train),
+        (Box::new(Cpu::new(&train, 2)), &train),
+        (Box::new(Cpu::new(&decode, 2)), &decode),
+    ];
+    for (n, (mut backend, model)) in all.into_iter().enumerate() {
+        for name in ["embed.weight", "blocks.0.mlp.in.weight", "ln_final.weight"] {
+            let slot = model.param(name).unwrap().slot;
+            // of each type the same numbers, which all of them have
+            let numbers: Vec<f32> = (0..slot.len()).map(|i| (i % 251) as f32 - 125.0).collect();
+            let halves =
+                |bits: fn(f32) -> u16| -> Vec<u8> { numbers.iter().flat_map(|v| bits(*v).to_ne_bytes()).collect() };
+            let f16 = |v: f32| match v.to_bits() {
+                bits if v == 0.0 => (bits >> 16) as u16,
+                bits => (bits >> 16 & 0x8000) as u16 | ((bits >> 13 & 0x3_ffff) - (112 << 10)) as u16,
+            };
+            let stored = [
+                (Element::F32, numbers.iter().flat_map(|v| v.to_ne_bytes()).collect()),
+                (Element::Bf16, halves(|v| (v.to_bits() >> 16) as u16)),
+                (Element::F16, halves(f16)),
+            ];
+            for (element, bytes) in &stored {
+                for major in [Major::Rows, Major::Columns] {
+                    backend.write(slot, &vec![f32::NAN; slot.len()]).unwrap();
+                    backend.upload(slot, Values { element: *element, bytes, major }).unwrap();
+                    let place = |i: usize| match major {
+                        Major::Rows => i,
+                        Major::Columns => i % slot.cols * slot.rows + i / slot.cols,
+                    };
+                    let want: Vec<f32> = (0..slot.len()).map(|i| numbers[place(i)]).collect();
+                    assert!(backend.read(slot).unwrap() == want, "backend {n}: {name} of {element}, {major:?}");
+                }
+                let short = Values { element: *element, bytes: &bytes[..bytes.len() - 4], major: Major::Rows };
+                let refused = backend.upload(slot, short);
+                assert!(matches!(refused, Err(BackendError::Invalid { op: "upload", .. })), "{refused:?}");
+            }
+            let blocks = vec![0; Element::Q8_0.bytes(slot.len())];
+            let refused = backend.upload(slot, Values { element: Element::Q8_0, bytes: &blocks, major: Major::Rows });
+            let said = refused.unwrap_err().to_string();
+            assert!(said.starts_with("this backend cannot do upload: q8_0 is no type that it takes"), "{said}");
+        }
+    }
+}
+
+/// What a file has goes to the backend as it lies, where type and order fit; what does not fit is made of it.
+#[test]
+fn a_loader_hands_on_what_lies_in_its_file() {
+    use limpid::checkpoint::{self, Checkpoint, Format, ModelData, SHARD_BYTES, store::Dtype};
+    let config = &Config { d_model: 32, n_head: 2, d_ff: 64, ..one_block() };
+    let model = Model::new(config, Use::Inspect { batch: 1, context: 1 }).unwrap();
+    let values = |param: &limpid::model::Param| init::values(&model, param, init::Init::Gpt2, 0.3, 5);
+    let source = ModelData { config, tokenizer: None, chat_template: None, values: &values, shard_bytes: SHARD_BYTES };
+    let (f32, bf16, f16) = (Element::F32, Element::Bf16, Element::F16);
+    let cases = [
+        (Format::Limpid, Dtype::F32, f32, Major::Rows),
+        (Format::Limpid, Dtype::Bf16, bf16, Major::Rows),
+        (Format::HuggingFace, Dtype::F16, f16, Major::Columns),
+        (Format::Gguf, Dtype::F16, f16, Major::Rows),
+        (Format::Gguf, Dtype::Q8_0, f32, Major::Rows),
+    ];
+    for (n, (format, dtype, element, major)) in cases.into_iter().enumerate() {
+        let (folder, told) = (Folder::new(&format!("uploads-{n}")), Told::new());
+        checkpoint::save(&folder.0, format, &dtype, &source).unwrap();
+        let opened = Checkpoint::open(&folder.0).unwrap();
+        // a form may have parameters that this model lacks
+        let model = Model::new(&opened.config, Use::Inspect { batch: 1, context: 1 }).unwrap();
+        let mut backend = Wrapped { own: Box::new(Cpu::new(&model, 1)), told: told.clone() };
+        opened.load(&model, &mut backend).unwrap();
+        if !format.is_folder() {
+            fs::remove_file(&folder.0).unwrap();
+        }
+        let inside = model.param("blocks.0.mlp.in.weight").unwrap();
+        let uploads = told.uploads.lock().unwrap();
+        assert_eq!(uploads.len(), model.params.len(), "{format} {dtype}");
+        let found = uploads.iter().find(|(slot, ..)| *slot == inside.slot).unwrap();
+        assert_eq!((found.1, found.2), (element, major), "{format} {dtype}");
+        for param in &model.params {
+            assert!(backend.read(param.slot).unwrap() == *opened.values(&model, param).unwrap(), "{}", param.name);
+        }
+    }
+}
+
+/// Memory is counted by what its elements are, and a backend that has none of that type says so.
+#[test]
+fn a_memory_of_another_type_is_counted_and_refused() {
+    let mut model = Model::new(&one_block(), Use::Score { batch: 1, context: 12 }).unwrap();
+    let before = model.memory();
+    model.elements[Space::Param as usize] = Element::Bf16;
+    for ((name, bytes), (_, before)) in model.memory().into_iter().zip(before) {
+        assert_eq!(bytes, if name == "parameters" { before / 2 } else { before }, "{name}");
+    }
+    let refused = Cpu::start(&model, 1, limpid::ops::simd::Level::best(), Precision::F32).map(drop);
+    let said = refused.unwrap_err().to_string();
+    assert_eq!(said, "this backend cannot do this model: it has no memory of bf16, only of f32");
+}
+
+/// A ticket's values are those of the request, whatever was written since, and are fetched once.
+#[test]
+fn a_ticket_has_the_values_of_its_request() {
+    let model = Model::new(&one_block(), Use::Train { batch: 1, context: 12 }).unwrap();
+    let slot = model.param("blocks.0.mlp.in.weight").unwrap().slot;
+    let other = model.param("ln_final.weight").unwrap().slot;
+    for mut backend in backends(&model) {
+        let fetch = |backend: &dyn Backend, ticket, slot: Slot| {
+            let mut values = vec![f32::NAN; slot.len()];
+            backend.fetch(ticket, &mut values).map(|()| values)
+        };
+        let (old, small) = (backend.read(slot).unwrap(), backend.read(other).unwrap());
+        let [first, second] = [slot, other].map(|slot| backend.request(slot).unwrap());
+        backend.write(slot, &vec![1.0; slot.len()]).unwrap();
+        backend.write(other, &vec![2.0; other.len()]).unwrap();
+        let third = backend.request(slot).unwrap();
+        assert!(fetch(&*backend, second, other).unwrap() == small);
+        assert!(fetch(&*backend, third, slot).unwrap() == vec![1.0; slot.len()]);
+        let spent = Ticket(first.0);
+        assert!(fetch(&*backend, first, slot).unwrap() == old);
+        let again = [spent, backend.request(slot).unwrap()].map(|ticket| fetch(&*backend, ticket, other));
+        for refused in again {
+            assert!(matches!(refused, Err(BackendError::Invalid { op: "fetch", .. })), "{refused:?}");
+        }
+    }
+}
+
+/// A report that is asked for after the next backward is the one that was asked for at once; so is that of an update that was skipped.
+#[test]
+fn a_report_may_come_late() {
+    let model = Model::new(&one_block(), Use::Train { batch: 1, context: 12 }).unwrap();
+    let (groups, rule) = (model.update_groups(0.1, Method::AdamW), recipe().rule(0.1, 1));
+    let watch = || vec![Change::of(model.param("blocks.0.mlp.in.weight").unwrap().slot.range())];
+    let step = |backend: &mut dyn Backend| {
+        backend.feed(&Batch::of_sequences((0..12).collect(), (1..13).collect(), 12)).unwrap();
+        backend.forward(model.body()).unwrap();
+        backend.backward(&model.back).unwrap();
+    };
+    let prompt = backends(&model);
+    for (mut prompt, mut late) in prompt.into_iter().zip(backends(&model)) {
+        assert!(matches!(late.report(&mut []), Err(BackendError::Invalid { op: "report", .. })), "none was begun");
+        let (mut seen, mut changes) = (watch(), watch());
+        step(&mut *prompt);
+        let report = prompt.update(&groups, &rule, &mut seen).unwrap();
+        step(&mut *prompt);
+        step(&mut *late);
+        late.begin_update(&groups, &rule, &changes).unwrap();
+        step(&mut *late);
+        assert!(late.report(&mut changes).unwrap() == report && changes == seen && seen[0].update > 0.0);
+        let weights = |backend: &dyn Backend| -> Vec<Vec<f32>> {
+            model.params.iter().flat_map(|p| [p.slot, p.slot.grad()]).map(|slot| backend.read(slot).unwrap()).collect()
+        };
+        assert!(weights(&*prompt) == weights(&*late));
+
+        let slot = model.param("ln_final.weight").unwrap().slot;
+        let before = late.read(slot).unwrap();
+        late.write(slot.grad(), &vec![f32::INFINITY; slot.len()]).unwrap();
+        late.begin_update(&groups, &rule, &[]).unwrap();
+        step(&mut *late);
+        assert!(!late.report(&mut []).unwrap().finite);
+        assert!(late.read(slot).unwrap() == before);
     }
 }
 

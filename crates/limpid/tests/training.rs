@@ -3,12 +3,13 @@
 mod common;
 
 use common::tiny;
-use limpid::backend::{Backend, Cpu, Reference, Report, Result};
+use limpid::backend::{Backend, Cpu, Reference, Report, Result, Ticket};
 use limpid::config::{Config, Dropout, NormKind, NormPlace};
 use limpid::data::{Batches, Documents, Objective, Tokens, Windows};
 use limpid::model::init::Init;
 use limpid::model::{Model, Use};
 use limpid::ops::adamw::{Change, Group, Method, Rule};
+use limpid::ops::element::Values;
 use limpid::ops::{Back, Batch, Op, Pass, Slot, random};
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use limpid::train::{
@@ -597,8 +598,11 @@ impl Backend for Faulty {
         let end = if let Fault::Cut(at) = self.fault { at.min(back.len()) } else { back.len() };
         self.own.backward(&back[..end])
     }
-    fn update(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Result<Report> {
-        self.own.update(groups, rule, watch)
+    fn begin_update(&mut self, groups: &[Group], rule: &Rule, watch: &[Change]) -> Result<()> {
+        self.own.begin_update(groups, rule, watch)
+    }
+    fn report(&mut self, watch: &mut [Change]) -> Result<Report> {
+        self.own.report(watch)
     }
     fn push_gradients(&mut self) -> Result<()> {
         self.own.push_gradients()
@@ -612,11 +616,14 @@ impl Backend for Faulty {
     fn average(&mut self, groups: &[Group], decay: f64) -> Result<()> {
         self.own.average(groups, decay)
     }
-    fn read(&self, slot: Slot) -> Result<Vec<f32>> {
-        self.own.read(slot)
+    fn request(&self, slot: Slot) -> Result<Ticket> {
+        self.own.request(slot)
     }
-    fn write(&mut self, slot: Slot, values: &[f32]) -> Result<()> {
-        self.own.write(slot, values)
+    fn fetch(&self, ticket: Ticket, to: &mut [f32]) -> Result<()> {
+        self.own.fetch(ticket, to)
+    }
+    fn upload(&mut self, slot: Slot, values: Values) -> Result<()> {
+        self.own.upload(slot, values)
     }
 }
 

@@ -12,6 +12,7 @@ use limpid_core::backend::{Backend, transpose};
 use limpid_core::config::Config;
 use limpid_core::model::{Model, Param, Use};
 use limpid_core::ops::Space;
+use limpid_core::ops::element::{Major, Values};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -215,6 +216,28 @@ pub(super) fn values<'a>(
     Ok(all.expect("every parameter has a link").into())
 }
 
+/// A parameter that is one tensor of theirs, whose rows or columns are in our order: what goes from its file to where it is needed in one
+/// step.
+fn as_it_lies<'a>(
+    param: &Param,
+    links: &[Link],
+    model: &Model,
+    store: &'a Store,
+    names: &Names,
+) -> Result<Option<Values<'a>>> {
+    let (rows, cols) = extent(param);
+    let whole = |link: &&Link| link.param == param.name && link.rows == (0..rows);
+    let Some(link) = links.iter().find(whole) else { return Ok(None) };
+    let major = match link.turn {
+        Layout::Transposed if param.is_matrix() => Major::Columns,
+        Layout::Same | Layout::Transposed => Major::Rows,
+        Layout::Halves { .. } => return Ok(None),
+    };
+    let raw = find(link, model, store, names)?.raw()?;
+    // rows of padding are left behind
+    Ok(raw.map(|(element, bytes)| Values { element, bytes: &bytes[..element.bytes(rows * cols)], major }))
+}
+
 /// Checks that every parameter that has a link is there and that nothing is left over, then writes them to `space` of the backend.
 ///
 /// # Errors
@@ -229,10 +252,8 @@ pub(super) fn load(
     check(links, model, store, names)?;
     for param in model.params.iter().filter(|param| links.iter().any(|link| link.param == param.name)) {
         let slot = super::place(param, space);
-        // a matrix that lies the other way round goes from its file to where it is needed in one step
-        let turned = links.iter().find(|l| l.param == param.name && l.turn == Layout::Transposed && param.is_matrix());
-        match turned {
-            Some(link) => backend.write_transposed(slot, &find(link, model, store, names)?.values()?)?,
+        match as_it_lies(param, links, model, store, names)? {
+            Some(stored) => backend.upload(slot, stored)?,
             None => backend.write(slot, &values(param, links, model, store, names)?)?,
         }
     }

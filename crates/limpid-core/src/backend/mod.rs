@@ -7,16 +7,18 @@ pub mod cpu;
 pub mod reference;
 
 use crate::config::axis;
-use crate::model::{Layout, Model};
+use crate::model::{Model, WeightMap};
 use crate::ops::adamw::{Change, Group, Rule};
 use crate::ops::arena::Refused;
+use crate::ops::element::{Major, Values};
 use crate::ops::limits::BatchError;
 use crate::ops::linear::Precision;
 use crate::ops::simd::Level;
 use crate::ops::{Batch, Op, Pass, Slot};
 use limpid_base::plural::plural;
 use std::any::Any;
-use std::sync::Arc;
+use std::borrow::Cow;
+use std::sync::{Arc, Mutex};
 
 pub use cpu::Cpu;
 pub use reference::Reference;
@@ -113,6 +115,21 @@ impl BackendError {
         BackendError::Invalid { op: "add_pushed", what: "no gradients were set aside".into() }
     }
 
+    /// The values as f32, as many as the tensor has; for a backend that converts them.
+    fn widen<'a>(slot: Slot, values: Values<'a>) -> Result<Cow<'a, [f32]>> {
+        let op = "upload";
+        let wide = values.element.widen(values.bytes).ok_or_else(|| {
+            let what = format!("{} is no type that it takes: convert the values to f32, f16 or bf16", values.element);
+            BackendError::NotSupported { op, what }
+        })?;
+        match wide.len() == slot.len() {
+            true => Ok(wide),
+            false => {
+                Err(BackendError::Invalid { op, what: format!("{} values for a tensor of {}", wide.len(), slot.len()) })
+            }
+        }
+    }
+
     /// What the system refuses while a backend is at `op`.
     pub fn refused(op: &'static str, refused: &Refused) -> BackendError {
         BackendError::Memory { op, bytes: refused.bytes, what: refused.answer() }
@@ -181,7 +198,7 @@ pub struct SharedWeights(Arc<dyn Held>);
 /// What a backend keeps weights in. None can be changed while it is shared.
 pub trait Held: Any + Send + Sync {
     /// Which weights, and where they lie.
-    fn layout(&self) -> &Layout;
+    fn weight_map(&self) -> &WeightMap;
     /// The values of a parameter, row by row.
     fn read(&self, slot: Slot, to: &mut [f32]);
 }
@@ -198,7 +215,7 @@ impl SharedWeights {
     }
     /// The values of a parameter, row by row; none if there is none of that name.
     pub fn values(&self, name: &str) -> Option<Vec<f32>> {
-        let slot = self.0.layout().slot(name)?;
+        let slot = self.0.weight_map().slot(name)?;
         let mut values = vec![0.0; slot.len()];
         self.0.read(slot, &mut values);
         Some(values)
@@ -215,6 +232,20 @@ pub struct Report {
     pub norm: f64,
     /// Whether it was finite; if not, nothing was changed.
     pub finite: bool,
+}
+
+impl Report {
+    /// The report of the last update, for a backend that updates at once; `watch` gets its changes added.
+    fn tell(last: &Option<(Report, Vec<Change>)>, watch: &mut [Change]) -> Result<Report> {
+        let none = || BackendError::Invalid { op: "report", what: "there was no update".into() };
+        let (report, changes) = last.as_ref().ok_or_else(none)?;
+        for (to, change) in watch.iter_mut().zip(changes) {
+            to.gradient += change.gradient;
+            to.weight += change.weight;
+            to.update += change.update;
+        }
+        Ok(*report)
+    }
 }
 
 /// Whoever runs ops: object-safe, so that observers can wrap it, and free to move to another thread.
@@ -237,12 +268,27 @@ pub trait Backend: Send {
     /// # Errors
     /// As above.
     fn backward(&mut self, back: &[Pass]) -> Result<()>;
-    /// Updates the stretches of parameters and clears all gradients, as [`Backend::clear`] does; adds to `watch` what it did to those stretches. Nothing
-    /// but the gradients is changed if the gradient's norm is not finite.
+    /// Begins to update the stretches of parameters and to clear all gradients, as [`Backend::clear`] does. Nothing but the gradients is
+    /// changed if the gradient's norm is not finite, which the backend finds out; `watch` are stretches of which the report is to tell.
     ///
     /// # Errors
     /// As above.
-    fn update(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Result<Report>;
+    fn begin_update(&mut self, groups: &[Group], rule: &Rule, watch: &[Change]) -> Result<()>;
+    /// What the last update found, waiting for its end if need be; adds to `watch`, the stretches it was given, what it did to them.
+    /// Whoever asks after the next forward and backward, and not at once, leaves a device no time to wait in; a gradient
+    /// made meanwhile is worth nothing where the update was skipped.
+    ///
+    /// # Errors
+    /// As above, and if there was no update. What an update did is done all the same; the report may be asked for again.
+    fn report(&mut self, watch: &mut [Change]) -> Result<Report>;
+    /// An update with its report, at once.
+    ///
+    /// # Errors
+    /// As those two.
+    fn update(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Result<Report> {
+        self.begin_update(groups, rule, watch)?;
+        self.report(watch)
+    }
     /// Sets the gradients of parameters aside, on top of those that are, and begins new ones.
     ///
     /// # Errors
@@ -263,11 +309,26 @@ pub trait Backend: Send {
     /// # Errors
     /// As above.
     fn average(&mut self, groups: &[Group], decay: f64) -> Result<()>;
-    /// The values of a tensor (of all its rows).
+    /// Asks for the values that a tensor (all its rows) has now. They are fetched once, with the ticket, when they are needed; a
+    /// ticket that nobody redeems keeps its values waiting.
     ///
     /// # Errors
     /// As above.
-    fn read(&self, slot: Slot) -> Result<Vec<f32>>;
+    fn request(&self, slot: Slot) -> Result<Ticket>;
+    /// The values of a request, row by row, whatever was run since; `to` has as many places.
+    ///
+    /// # Errors
+    /// As above. The values are gone then: ask again.
+    fn fetch(&self, ticket: Ticket, to: &mut [f32]) -> Result<()>;
+    /// The values of a tensor, at once.
+    ///
+    /// # Errors
+    /// As those two.
+    fn read(&self, slot: Slot) -> Result<Vec<f32>> {
+        let mut values = vec![0.0; slot.len()];
+        self.fetch(self.request(slot)?, &mut values)?;
+        Ok(values)
+    }
     /// The sum of a tensor's values, in their order: what a loss needs, without a copy.
     ///
     /// # Errors
@@ -291,17 +352,73 @@ pub trait Backend: Send {
         let what = "this backend keeps its weights to itself".into();
         Err(BackendError::NotSupported { op: "sharing weights", what })
     }
+    /// Replaces the values of a tensor by what a file or somebody else's memory has: as many, of any type that the backend takes,
+    /// f32 at least.
+    ///
+    /// # Errors
+    /// As above; [`BackendError::NotSupported`] names a type that is not taken.
+    fn upload(&mut self, slot: Slot, values: Values) -> Result<()>;
     /// Replaces the values of a tensor.
     ///
     /// # Errors
     /// As above.
-    fn write(&mut self, slot: Slot, values: &[f32]) -> Result<()>;
+    fn write(&mut self, slot: Slot, values: &[f32]) -> Result<()> {
+        self.upload(slot, Values::of(values, Major::Rows))
+    }
     /// The same from values that lie the other way round, (cols, rows).
     ///
     /// # Errors
     /// As above.
     fn write_transposed(&mut self, slot: Slot, values: &[f32]) -> Result<()> {
-        self.write(slot, &transpose(values, slot.cols, slot.rows))
+        self.upload(slot, Values::of(values, Major::Columns))
+    }
+}
+
+/// Stands for values that were asked for ([`Backend::request`]).
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "the values wait until they are fetched"]
+pub struct Ticket(pub u64);
+
+/// Values that wait for their tickets, for a backend that copies them at once. Their places are used again.
+#[derive(Default)]
+pub struct Tickets(Mutex<Waiting>);
+
+#[derive(Default)]
+struct Waiting {
+    given: u64,
+    taken: Vec<(u64, Vec<f32>)>,
+    free: Vec<Vec<f32>>,
+}
+
+impl Tickets {
+    /// A ticket for `len` values, which `copy` writes.
+    pub fn give(&self, len: usize, copy: impl FnOnce(&mut [f32])) -> Ticket {
+        let mut waiting = self.0.lock().unwrap_or_else(|e| e.into_inner());
+        let mut values = waiting.free.pop().unwrap_or_default();
+        values.resize(len, 0.0);
+        copy(&mut values);
+        waiting.given += 1;
+        let number = waiting.given;
+        waiting.taken.push((number, values));
+        Ticket(number)
+    }
+    /// Its values.
+    ///
+    /// # Errors
+    /// If there is no such ticket, or `to` has not as many places.
+    pub fn take(&self, ticket: Ticket, to: &mut [f32]) -> Result<()> {
+        let invalid = |what: String| Err(BackendError::Invalid { op: "fetch", what });
+        let mut waiting = self.0.lock().unwrap_or_else(|e| e.into_inner());
+        let Some(place) = waiting.taken.iter().position(|(number, _)| *number == ticket.0) else {
+            return invalid("the ticket is another backend's".into());
+        };
+        let (_, values) = waiting.taken.swap_remove(place);
+        if values.len() != to.len() {
+            return invalid(format!("{} values for {} places", values.len(), to.len()));
+        }
+        to.copy_from_slice(&values);
+        waiting.free.push(values);
+        Ok(())
     }
 }
 

@@ -1,10 +1,11 @@
 //! Plain loops in f64: slow, obvious, and the judge of every other backend. Written for reading against
 //! the formulas at the head of each op; nobody makes it faster.
 
-use super::{Backend, BackendError, Report, Result};
+use super::{Backend, BackendError, Report, Result, Ticket, Tickets};
 use crate::model::Model;
 use crate::ops::adamw::{self, Change, Group, Rule};
 use crate::ops::dropout::{Draws, weight_index};
+use crate::ops::element::{Major, Values};
 use crate::ops::embed::{self, Lookup};
 use crate::ops::limits::Limits;
 use crate::ops::{Back, Batch, Drop, Grad, Op, Pass, Slot, Space, Span};
@@ -18,6 +19,8 @@ pub struct Reference {
     pushed: Vec<Vec<f64>>,
     limits: Limits,
     batch: Batch,
+    tickets: Tickets,
+    reported: Option<(Report, Vec<Change>)>,
 }
 
 /// Memory, which the system gives when it is touched.
@@ -52,7 +55,14 @@ impl Reference {
         for (memory, n) in memory.iter_mut().zip(model.sizes) {
             *memory = zeros("the model", n)?;
         }
-        let mut reference = Reference { memory, pushed: vec![], limits: model.limits(), batch: Batch::default() };
+        let mut reference = Reference {
+            memory,
+            pushed: vec![],
+            limits: model.limits(),
+            batch: Batch::default(),
+            tickets: Tickets::default(),
+            reported: None,
+        };
         super::prepare(model, &mut reference)?;
         Ok(reference)
     }
@@ -118,7 +128,7 @@ impl Backend for Reference {
         });
         Ok(())
     }
-    fn update(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Result<Report> {
+    fn begin_update(&mut self, groups: &[Group], rule: &Rule, watch: &[Change]) -> Result<()> {
         let [_, param, grad, moment1, moment2, ..] = &mut self.memory;
         BackendError::check_groups("update", groups, param.len())?;
         let norm = groups.iter().flat_map(|g| &grad[g.range.clone()]).map(|g| g * g).sum::<f64>().sqrt();
@@ -134,7 +144,8 @@ impl Backend for Reference {
                 }
             }
         }
-        for change in watch {
+        let mut changes: Vec<Change> = watch.iter().map(|watched| Change::of(watched.range.clone())).collect();
+        for change in &mut changes {
             for i in change.range.clone() {
                 change.gradient += grad[i] * grad[i];
                 change.weight += param[i] * param[i];
@@ -142,7 +153,11 @@ impl Backend for Reference {
             }
         }
         self.clear()?;
-        Ok(Report { norm, finite: norm.is_finite() })
+        self.reported = Some((Report { norm, finite: norm.is_finite() }, changes));
+        Ok(())
+    }
+    fn report(&mut self, watch: &mut [Change]) -> Result<Report> {
+        Report::tell(&self.reported, watch)
     }
     fn push_gradients(&mut self) -> Result<()> {
         let grad = &mut self.memory[Space::Grad as usize];
@@ -168,12 +183,22 @@ impl Backend for Reference {
         }
         Ok(())
     }
-    fn read(&self, slot: Slot) -> Result<Vec<f32>> {
-        Ok(self.exact(slot).iter().map(|v| *v as f32).collect())
+    fn request(&self, slot: Slot) -> Result<Ticket> {
+        let values = self.exact(slot);
+        Ok(self.tickets.give(slot.len(), |to| to.iter_mut().zip(values).for_each(|(to, v)| *to = *v as f32)))
     }
-    fn write(&mut self, slot: Slot, values: &[f32]) -> Result<()> {
-        assert_eq!(values.len(), slot.len(), "values for {slot:?}");
-        self.exact_mut(slot).iter_mut().zip(values).for_each(|(to, v)| *to = f64::from(*v));
+    fn fetch(&self, ticket: Ticket, to: &mut [f32]) -> Result<()> {
+        self.tickets.take(ticket, to)
+    }
+    fn upload(&mut self, slot: Slot, values: Values) -> Result<()> {
+        let wide = BackendError::widen(slot, values)?;
+        for (i, to) in self.exact_mut(slot).iter_mut().enumerate() {
+            let from = match values.major {
+                Major::Rows => i,
+                Major::Columns => i % slot.cols * slot.rows + i / slot.cols,
+            };
+            *to = f64::from(wide[from]);
+        }
         Ok(())
     }
 }

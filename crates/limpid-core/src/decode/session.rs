@@ -59,6 +59,8 @@ pub struct Session {
     /// Ops before the head, which are all that a run without outputs needs.
     body: usize,
     batch: Batch,
+    /// The logits of a run.
+    logits: Vec<f32>,
 }
 
 impl Session {
@@ -84,7 +86,7 @@ impl Session {
         let batch = Batch { context: config.context_length, ..Batch::default() };
         let sequences = (0..sequences).map(|_| None).collect();
         let number = SESSIONS.fetch_add(1, Relaxed);
-        Ok(Session { model, backend, sequences, number, opened: 0, body, batch })
+        Ok(Session { model, backend, sequences, number, opened: 0, body, batch, logits: vec![] })
     }
 
     /// The same on this processor, with `threads` threads.
@@ -320,8 +322,9 @@ impl Session {
         }
         self.backend.forward(&self.model.ops)?;
         let slot = self.model.logits().expect("a model that decodes has logits").of(batch);
-        let rows = self.backend.read(slot)?;
-        for ((place, _), row) in ended.iter().zip(rows.chunks_exact(slot.cols)) {
+        self.logits.resize(slot.len(), 0.0);
+        self.backend.fetch(self.backend.request(slot)?, &mut self.logits)?;
+        for ((place, _), row) in ended.iter().zip(self.logits.chunks_exact(slot.cols)) {
             let next = &mut self.sequences[*place].as_mut().expect("checked to be open").next;
             next.clear();
             next.extend_from_slice(row);

@@ -5,6 +5,7 @@
 
 use super::{Axes, Model, Param, Role, Table, Tensor, Tuning, Use, again, plan};
 use crate::config::{Config, NormPlace, Positions};
+use crate::ops::element::Element;
 use crate::ops::{Drop, Live, Op, Slot, Space, random};
 use std::ops::Range;
 
@@ -324,6 +325,7 @@ impl<'a> Builder<'a> {
             by_sequence: rung == 0 && plan::by_sequence(self.purpose, &self.used),
             rung,
             sizes: self.used,
+            elements: [Element::F32; Space::ALL.len()],
             labels: vec![],
             tables: self.tables,
         };

@@ -13,6 +13,7 @@ pub mod tuning;
 
 use crate::config::{Config, ConfigError, RotaryScaling};
 use crate::ops::adamw::{Group, Method};
+use crate::ops::element::Element;
 use crate::ops::limits::Limits;
 use crate::ops::{Access, Back, Op, Pass, Slot, Space};
 use again::Keep;
@@ -170,12 +171,12 @@ pub(crate) enum Table {
 /// Where the parameters and the constant tables of a model lie, by name: models of one configuration agree in it whatever they are
 /// for, unless some of their parameters are frozen or adapters.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Layout {
+pub struct WeightMap {
     params: Vec<(String, Slot)>,
     tables: Vec<(Slot, Table)>,
 }
 
-impl Layout {
+impl WeightMap {
     /// The place of the parameter called `name`.
     pub fn slot(&self, name: &str) -> Option<Slot> {
         self.params.iter().find(|(own, _)| own == name).map(|(_, slot)| *slot)
@@ -186,7 +187,7 @@ impl Layout {
         self.params.iter().find(|(_, slot)| holds(slot)).map(|(name, _)| name.as_str())
     }
     /// The first thing in which `other` differs from this.
-    pub fn difference(&self, other: &Layout) -> Option<String> {
+    pub fn difference(&self, other: &WeightMap) -> Option<String> {
         for (name, slot) in &other.params {
             match self.slot(name) {
                 None => return Some(format!("they have no `{name}`")),
@@ -232,6 +233,8 @@ pub struct Model {
     pub rung: usize,
     /// Elements of each memory, by [`Space::ALL`].
     pub sizes: [usize; Space::ALL.len()],
+    /// What they are elements of.
+    pub elements: [Element; Space::ALL.len()],
     /// The names of each op's output and other operands, noted before places were shared.
     labels: Vec<(String, Vec<String>)>,
     tables: Vec<(Slot, Table)>,
@@ -360,9 +363,9 @@ impl Model {
     }
 
     /// Where its weights lie.
-    pub fn layout(&self) -> Layout {
+    pub fn weight_map(&self) -> WeightMap {
         let params = self.params.iter().map(|p| (p.name.clone(), p.slot)).collect();
-        Layout { params, tables: self.tables.clone() }
+        WeightMap { params, tables: self.tables.clone() }
     }
 
     /// Parameters that exist, padding not counted.
@@ -496,11 +499,21 @@ impl Model {
         self.flops(rows, keys) + backs.map(|back| times(back) * back.op.flops(rows, keys)).sum::<f64>()
     }
 
+    /// What the elements of a memory are.
+    pub fn element(&self, space: Space) -> Element {
+        self.elements[space as usize]
+    }
+
+    /// The bytes of a memory.
+    pub fn bytes(&self, space: Space) -> usize {
+        self.element(space).bytes(self.sizes[space as usize])
+    }
+
     /// Bytes of each memory that a run needs; gradients only where there is a backward. Training needs more
     /// (`Recipe::memory` of limpid-train).
     pub fn memory(&self) -> Vec<(&'static str, usize)> {
-        let size = |space: Space| 4 * self.sizes[space as usize];
-        let tables = 4 * self.tables.iter().map(|(slot, _)| slot.len()).sum::<usize>();
+        let size = |space: Space| self.bytes(space);
+        let tables = self.element(Space::Const).bytes(self.tables.iter().map(|(slot, _)| slot.len()).sum());
         let learning = size(Space::Param);
         vec![
             ("parameters", learning + size(Space::Const) - tables),

@@ -15,6 +15,7 @@ pub mod arena;
 pub mod attend;
 pub mod classify;
 pub mod dropout;
+pub mod element;
 pub mod embed;
 pub mod gather;
 pub mod limits;

@@ -15,11 +15,12 @@ pub mod roof;
 mod update;
 mod weights;
 
-use super::{Backend, BackendError, Held, Report, Result, SharedWeights};
+use super::{Backend, BackendError, Held, Report, Result, SharedWeights, Ticket, Tickets};
 use crate::model::{Model, Use};
 use crate::ops::adamw::{Change, Group, Rule};
 use crate::ops::arena::Arena;
 use crate::ops::classify;
+use crate::ops::element::{Element, Major, Values};
 use crate::ops::limits::Limits;
 use crate::ops::linear::Precision;
 use crate::ops::simd::Level;
@@ -62,6 +63,9 @@ pub struct Cpu {
     /// Crews of one thread, for threads that go their own way: with lanes, and in training.
     solo: Vec<Crew>,
     partial: Vec<f64>,
+    tickets: Tickets,
+    /// What the last update found.
+    reported: Option<(Report, Vec<Change>)>,
 }
 
 /// A parameter's gradient, which several ops may add to, one after the other.
@@ -178,6 +182,10 @@ impl Cpu {
         (level, precision): (Level, Precision),
         weights: Arc<Weights>,
     ) -> Result<Cpu> {
+        if let Some(element) = model.elements.iter().find(|element| **element != Element::F32) {
+            let what = format!("it has no memory of {element}, only of f32");
+            return Err(BackendError::NotSupported { op: "this model", what });
+        }
         let arena = |space: Space, wanted: bool| reserve(if wanted { model.sizes[space as usize] } else { 0 });
         let (differentiates, trains) = (!model.back.is_empty(), matches!(model.purpose, Use::Train { .. }));
         let decodes = matches!(model.purpose, Use::Decode { .. });
@@ -212,6 +220,8 @@ impl Cpu {
             crew,
             limits: model.limits(),
             partial: vec![0.0; model.sizes[Space::Param as usize].div_ceil(update::PART) + 3 * model.params.len()],
+            tickets: Tickets::default(),
+            reported: None,
         })
     }
 
@@ -233,9 +243,9 @@ impl Cpu {
     /// Bytes of address space that are reserved beside those and never touched: places of rows that other lanes have, weights
     /// that lie packed instead, most of the threads' stacks. They matter under a limit on address space (`ulimit -v`).
     pub fn untouched_bytes(model: &Model, threads: usize) -> usize {
-        let lane: usize = [Space::Act, Space::ActGrad, Space::Stat].iter().map(|s| model.sizes[*s as usize]).sum();
-        let packed = if weights::packs(model) { model.sizes[Space::Param as usize] } else { 0 };
-        4 * ((lanes(model, threads) - 1) * lane + packed) + threads * pool::STACK
+        let lane: usize = [Space::Act, Space::ActGrad, Space::Stat].into_iter().map(|space| model.bytes(space)).sum();
+        let packed = if weights::packs(model) { model.bytes(Space::Param) } else { 0 };
+        (lanes(model, threads) - 1) * lane + packed + threads * pool::STACK
     }
 
     /// Starts `threads` threads and ends them again.
@@ -278,7 +288,7 @@ impl Cpu {
     fn own_weights(&mut self, op: &'static str, space: Space, at: usize) -> Result<&mut Weights> {
         let others = Arc::strong_count(&self.weights) - 1;
         if others > 0 {
-            let tensor = self.weights.layout().name_at(space, at).unwrap_or("a table").into();
+            let tensor = self.weights.weight_map().name_at(space, at).unwrap_or("a table").into();
             return Err(BackendError::Shared { op, tensor, others });
         }
         Ok(Arc::get_mut(&mut self.weights).expect("nobody else holds them"))
@@ -342,6 +352,20 @@ impl Cpu {
             }
         }
         Ok(apart)
+    }
+
+    /// Copies a tensor.
+    fn copy(&self, slot: Slot, to: &mut [f32]) {
+        if matches!(slot.space, Space::Const | Space::Param) {
+            self.weights.read(slot, to);
+        } else if self.sums.iter().any(|sum| sum.slot == slot && sum.blank.load(Relaxed)) {
+            to.fill(0.0);
+        } else if let Some(memory) = self.shared(slot.space) {
+            to.copy_from_slice(&memory[slot.range()]);
+        } else {
+            to.fill(0.0); // lanes have the rows of their sequences alone
+            self.parts(slot, |from, part| to[from..from + part.len()].copy_from_slice(part));
+        }
     }
 
     /// Calls `f` with the parts of a tensor, first rows first, and the element of the tensor each begins at.
@@ -449,8 +473,11 @@ impl Backend for Cpu {
         }
         Ok(())
     }
-    fn update(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Result<Report> {
+    fn begin_update(&mut self, groups: &[Group], rule: &Rule, watch: &[Change]) -> Result<()> {
         self.update_parameters(groups, rule, watch)
+    }
+    fn report(&mut self, watch: &mut [Change]) -> Result<Report> {
+        Report::tell(&self.reported, watch)
     }
     fn push_gradients(&mut self) -> Result<()> {
         if self.aside.len() == self.pushed {
@@ -480,19 +507,15 @@ impl Backend for Cpu {
     fn average(&mut self, groups: &[Group], decay: f64) -> Result<()> {
         self.average_parameters(groups, decay)
     }
+    fn request(&self, slot: Slot) -> Result<Ticket> {
+        Ok(self.tickets.give(slot.len(), |to| self.copy(slot, to)))
+    }
+    fn fetch(&self, ticket: Ticket, to: &mut [f32]) -> Result<()> {
+        self.tickets.take(ticket, to)
+    }
     fn read(&self, slot: Slot) -> Result<Vec<f32>> {
         let mut values = vec![0.0; slot.len()];
-        if matches!(slot.space, Space::Const | Space::Param) {
-            self.weights.read(slot, &mut values);
-            return Ok(values);
-        }
-        if self.sums.iter().any(|sum| sum.slot == slot && sum.blank.load(Relaxed)) {
-            return Ok(values);
-        }
-        if let Some(memory) = self.shared(slot.space) {
-            return Ok(memory[slot.range()].to_vec());
-        }
-        self.parts(slot, |from, part| values[from..from + part.len()].copy_from_slice(part));
+        self.copy(slot, &mut values);
         Ok(values)
     }
     fn sum(&self, slot: Slot) -> Result<f64> {
@@ -504,20 +527,23 @@ impl Backend for Cpu {
         }
         Ok(sum)
     }
-    fn write_transposed(&mut self, slot: Slot, values: &[f32]) -> Result<()> {
-        if self.pack(slot, Mat::new(values, slot.rows))? {
-            return Ok(());
-        }
-        self.write(slot, &super::transpose(values, slot.cols, slot.rows))
-    }
     fn share(&mut self) -> Result<SharedWeights> {
         self.pack_all()?;
         Ok(SharedWeights::new(self.weights.clone()))
     }
-    fn write(&mut self, slot: Slot, values: &[f32]) -> Result<()> {
-        if self.pack(slot, Mat::new(values, slot.cols).t())? {
+    fn upload(&mut self, slot: Slot, values: Values) -> Result<()> {
+        let given = BackendError::widen(slot, values)?;
+        let inputs_first = match values.major {
+            Major::Rows => Mat::new(&given, slot.cols).t(),
+            Major::Columns => Mat::new(&given, slot.rows),
+        };
+        if self.pack(slot, inputs_first)? {
             return Ok(());
         }
+        let values = match values.major {
+            Major::Rows => given,
+            Major::Columns => super::transpose(&given, slot.cols, slot.rows).into(),
+        };
         if slot.space == Space::Grad {
             self.fill_blanks(slot.range());
         }
@@ -534,7 +560,7 @@ impl Backend for Cpu {
             Space::Average => &mut self.average,
             Space::Cache => self.cache.as_mut().expect("only decoding has a cache"),
         };
-        memory[slot.range()].copy_from_slice(values);
+        memory[slot.range()].copy_from_slice(&values);
         Ok(())
     }
 }

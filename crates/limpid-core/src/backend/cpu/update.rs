@@ -20,7 +20,7 @@ pub const PART: usize = 1 << 16;
 const BLOCK: usize = 1 << 12;
 
 impl Cpu {
-    pub(super) fn update_parameters(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Result<Report> {
+    pub(super) fn update_parameters(&mut self, groups: &[Group], rule: &Rule, watch: &[Change]) -> Result<()> {
         // what may be refused comes first, so that nothing has changed then
         self.check_groups("update", groups)?;
         if let Some(first) = groups.first() {
@@ -39,8 +39,11 @@ impl Cpu {
         let Cpu { weights, grad, moment1, moment2, room, crew, solo, partial, .. } = self;
         let param = &mut Arc::get_mut(weights).expect("nobody else holds them").param;
         let norm = norm(groups, grad, crew, partial);
-        if !norm.is_finite() {
-            return Ok(Report { norm, finite: false });
+        let mut changes: Vec<Change> = watch.iter().map(|watched| Change::of(watched.range.clone())).collect();
+        let finite = norm.is_finite();
+        if !finite {
+            self.reported = Some((Report { norm, finite }, changes));
+            return Ok(());
         }
         let clip = rule.clip(norm) as f32;
         for wave in muon::waves(groups) {
@@ -50,10 +53,11 @@ impl Cpu {
                 let memories = [&mut *param, &mut *moment1, &mut *moment2];
                 let memories = memories.map(|memory| &mut memory[group.range.clone()]);
                 let ahead = group.matrix.map(|(out, cols)| (&room[made(wave, i)], muon::scale(out, cols)));
-                step(group, (rule, clip), ahead, g, memories, crew, watch);
+                step(group, (rule, clip), ahead, g, memories, crew, &mut changes);
             }
         }
-        Ok(Report { norm, finite: true })
+        self.reported = Some((Report { norm, finite }, changes));
+        Ok(())
     }
 
     /// Says whether there is what an optimizer needs, and whether threads may share the groups out.

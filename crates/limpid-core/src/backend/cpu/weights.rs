@@ -4,7 +4,7 @@
 use super::crew::Crew;
 use super::reserve;
 use crate::backend::{BackendError, Held, Result};
-use crate::model::{Layout, Model, Use};
+use crate::model::{Model, Use, WeightMap};
 use crate::ops::arena::Arena;
 use crate::ops::linear::Precision;
 use crate::ops::linear::gemm::Packed;
@@ -15,7 +15,7 @@ use std::collections::HashMap;
 
 /// What all rows share and no run changes.
 pub struct Weights {
-    layout: Layout,
+    map: WeightMap,
     how: (Level, Precision),
     pub konst: Arena,
     pub param: Arena,
@@ -29,17 +29,17 @@ pub struct Weights {
 }
 
 /// A weight as it is kept.
-pub enum Table<'a> {
+pub enum Stored<'a> {
     Plain(&'a [f32]),
     Packed(&'a Packed),
 }
 
-impl Table<'_> {
+impl Stored<'_> {
     /// Row `i`.
     pub fn row(&self, i: usize, to: &mut [f32]) {
         match self {
-            Table::Plain(values) => to.copy_from_slice(&values[i * to.len()..][..to.len()]),
-            Table::Packed(packed) => to.iter_mut().enumerate().for_each(|(c, to)| *to = packed.at(c, i)),
+            Stored::Plain(values) => to.copy_from_slice(&values[i * to.len()..][..to.len()]),
+            Stored::Packed(packed) => to.iter_mut().enumerate().for_each(|(c, to)| *to = packed.at(c, i)),
         }
     }
 }
@@ -65,7 +65,7 @@ impl Weights {
     pub fn new(model: &Model, how: (Level, Precision)) -> Result<Weights> {
         let multiplied = if packs(model) { multiplied(model) } else { vec![] };
         Ok(Weights {
-            layout: model.layout(),
+            map: model.weight_map(),
             how,
             konst: reserve(model.sizes[Space::Const as usize])?,
             param: reserve(model.sizes[Space::Param as usize])?,
@@ -77,7 +77,7 @@ impl Weights {
 
     /// Whether they can be what `model` runs on.
     pub fn fit(&self, model: &Model, how: (Level, Precision)) -> Result<()> {
-        if let Some(what) = self.layout.difference(&model.layout()) {
+        if let Some(what) = self.map.difference(&model.weight_map()) {
             return Err(BackendError::OtherWeights { what });
         }
         let packed = !self.multiplied.is_empty();
@@ -106,9 +106,9 @@ impl Weights {
     }
 
     /// Rows of a parameter, or of a constant.
-    pub fn table(&self, slot: Slot) -> Table<'_> {
+    pub fn table(&self, slot: Slot) -> Stored<'_> {
         let packed = self.packed(slot).filter(|_| !self.tables.contains(&slot));
-        packed.map_or_else(|| Table::Plain(self.of(slot)), Table::Packed)
+        packed.map_or_else(|| Stored::Plain(self.of(slot)), Stored::Packed)
     }
 
     /// Whether gradients can be made of them.
@@ -153,8 +153,8 @@ pub fn packs(model: &Model) -> bool {
 }
 
 impl Held for Weights {
-    fn layout(&self) -> &Layout {
-        &self.layout
+    fn weight_map(&self) -> &WeightMap {
+        &self.map
     }
     fn read(&self, slot: Slot, to: &mut [f32]) {
         let table = self.table(slot);

@@ -1,0 +1,145 @@
+//! How elements are stored: how many bytes they take, and what they are as f32. Everything is computed in f32 (and products in
+//! bf16), so the others are how values come to a backend, and how one may keep them.
+
+use std::borrow::Cow;
+use std::fmt;
+
+/// A type of elements.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[non_exhaustive]
+pub enum Element {
+    /// 32 bits.
+    F32,
+    /// The upper 16 bits of an f32.
+    Bf16,
+    /// IEEE's 16 bits.
+    F16,
+    /// ggml's blocks of 32, an f16 scale and 32 signed bytes: for weights that do not change.
+    Q8_0,
+}
+
+impl Element {
+    /// The bytes of `n` elements.
+    pub const fn bytes(self, n: usize) -> usize {
+        match self {
+            Element::F32 => 4 * n,
+            Element::Bf16 | Element::F16 => 2 * n,
+            Element::Q8_0 => 34 * n.div_ceil(32),
+        }
+    }
+
+    /// The elements that `bytes` are, in the machine's order of bytes, as f32: in place where they are f32 and aligned, else converted,
+    /// exactly. None for blocks.
+    ///
+    /// ```
+    /// use limpid_core::ops::element::Element;
+    /// assert_eq!(*Element::F16.widen(&0x3800_u16.to_ne_bytes()).unwrap(), [0.5]);
+    /// assert_eq!(*Element::Bf16.widen(&0x3fc0_u16.to_ne_bytes()).unwrap(), [1.5]);
+    /// ```
+    pub fn widen(self, bytes: &[u8]) -> Option<Cow<'_, [f32]>> {
+        let halves =
+            |widen: fn(u16) -> f32| bytes.as_chunks().0.iter().map(|b| widen(u16::from_ne_bytes(*b))).collect();
+        match self {
+            Element::F32 => Some(match bytemuck::try_cast_slice(bytes) {
+                Ok(values) => Cow::Borrowed(values),
+                Err(_) => bytes.as_chunks().0.iter().map(|b| f32::from_ne_bytes(*b)).collect(),
+            }),
+            Element::Bf16 => Some(halves(|bits| f32::from_bits(u32::from(bits) << 16))),
+            Element::F16 => Some(halves(widen_f16)),
+            Element::Q8_0 => None,
+        }
+    }
+}
+
+impl fmt::Display for Element {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Element::F32 => "f32",
+            Element::Bf16 => "bf16",
+            Element::F16 => "f16",
+            Element::Q8_0 => "q8_0",
+        })
+    }
+}
+
+fn widen_f16(bits: u16) -> f32 {
+    let (sign, rest) = (u32::from(bits & 0x8000) << 16, u32::from(bits & 0x7fff) << 13);
+    // exponents are 15 too large there and 127 here: a product with 2^112, exact for the smallest too
+    let finite = (f32::from_bits(rest) * f32::from_bits((127 + 112) << 23)).to_bits();
+    let infinite = rest | 0x7f80_0000;
+    f32::from_bits(sign | if rest < 0x7c00 << 13 { finite } else { infinite })
+}
+
+/// In which order a matrix (rows, cols) lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Major {
+    /// Row by row.
+    Rows,
+    /// Column by column: (cols, rows) row by row.
+    Columns,
+}
+
+/// Values for a backend, as they lie in a file or in memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Values<'a> {
+    /// What they are.
+    pub element: Element,
+    /// They, in the machine's order of bytes.
+    pub bytes: &'a [u8],
+    /// How they lie.
+    pub major: Major,
+}
+
+impl<'a> Values<'a> {
+    /// Of f32s.
+    pub fn of(values: &'a [f32], major: Major) -> Values<'a> {
+        Values { element: Element::F32, bytes: bytemuck::cast_slice(values), major }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// IEEE 754 binary16 by its definition, in f64.
+    fn by_definition(bits: u16) -> f64 {
+        let (sign, exponent, fraction) = (bits >> 15, i32::from(bits >> 10 & 31), f64::from(bits & 1023));
+        let size = match exponent {
+            0 => fraction * 2f64.powi(-24),
+            31 if fraction == 0.0 => f64::INFINITY,
+            31 => f64::NAN,
+            _ => (1.0 + fraction / 1024.0) * 2f64.powi(exponent - 15),
+        };
+        if sign == 1 { -size } else { size }
+    }
+
+    #[test]
+    fn every_half_is_what_its_definition_says() {
+        for bits in 0..=u16::MAX {
+            let got = Element::F16.widen(&bits.to_ne_bytes()).unwrap()[0];
+            let want = by_definition(bits);
+            let same = f64::from(got).to_bits() == want.to_bits() || got.is_nan() && want.is_nan();
+            assert!(same, "{bits:#06x}: {got}, not {want}");
+            let got = Element::Bf16.widen(&bits.to_ne_bytes()).unwrap()[0];
+            assert_eq!(got.to_bits(), u32::from(bits) << 16);
+        }
+    }
+
+    #[test]
+    fn f32s_stay_where_they_lie_and_need_not_be_aligned() {
+        let values = [1.0f32, -2.5, f32::MIN_POSITIVE];
+        let bytes = Values::of(&values, Major::Rows).bytes;
+        assert!(matches!(Element::F32.widen(bytes), Some(Cow::Borrowed(got)) if got == values));
+        let shifted: Vec<u8> = [0].iter().chain(bytes).copied().collect();
+        let odd = usize::from((shifted.as_ptr() as usize).is_multiple_of(4));
+        let moved: Vec<u8> = std::iter::repeat_n(0, odd).chain(bytes.iter().copied()).collect();
+        assert_eq!(*Element::F32.widen(&moved[odd..]).unwrap(), values);
+        assert_eq!(Element::Q8_0.widen(&[0; 34]), None);
+    }
+
+    #[test]
+    fn bytes_are_counted_in_whole_blocks() {
+        let bytes = [Element::F32, Element::Bf16, Element::F16, Element::Q8_0].map(|e| [e.bytes(64), e.bytes(65)]);
+        assert_eq!(bytes, [[256, 260], [128, 130], [128, 130], [68, 102]]);
+    }
+}
