@@ -29,17 +29,17 @@ pub struct Weights {
 }
 
 /// A weight as it is kept.
-pub enum Stored<'a> {
+pub enum WeightRows<'a> {
     Plain(&'a [f32]),
     Packed(&'a Packed),
 }
 
-impl Stored<'_> {
+impl WeightRows<'_> {
     /// Row `i`.
     pub fn row(&self, i: usize, to: &mut [f32]) {
         match self {
-            Stored::Plain(values) => to.copy_from_slice(&values[i * to.len()..][..to.len()]),
-            Stored::Packed(packed) => to.iter_mut().enumerate().for_each(|(c, to)| *to = packed.at(c, i)),
+            WeightRows::Plain(values) => to.copy_from_slice(&values[i * to.len()..][..to.len()]),
+            WeightRows::Packed(packed) => to.iter_mut().enumerate().for_each(|(c, to)| *to = packed.at(c, i)),
         }
     }
 }
@@ -106,9 +106,9 @@ impl Weights {
     }
 
     /// Rows of a parameter, or of a constant.
-    pub fn table(&self, slot: Slot) -> Stored<'_> {
+    pub fn table(&self, slot: Slot) -> WeightRows<'_> {
         let packed = self.packed(slot).filter(|_| !self.tables.contains(&slot));
-        packed.map_or_else(|| Stored::Plain(self.of(slot)), Stored::Packed)
+        packed.map_or_else(|| WeightRows::Plain(self.of(slot)), WeightRows::Packed)
     }
 
     /// Whether gradients can be made of them.
