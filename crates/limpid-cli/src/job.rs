@@ -1,5 +1,5 @@
-//! What `train`, `plan` and `check` begin with: the flags that say what is to be trained, and the job that they make of them, with
-//! everything decided before memory is reserved; what it costs, and what would fit where it is too large.
+//! The common part of `train`, `plan` and `check`: the flags that say what to train, and the job made of them, with everything decided
+//! before memory is reserved; what the job costs, and what would fit if it is too large.
 
 use crate::machine::fits_text;
 use crate::options::{self, Asked, DataOptions, MachineOptions, ModelOptions, TuningOptions, Usage};
@@ -27,13 +27,13 @@ pub struct JobArgs {
     /// Where the model goes [default: runs/PRESET-TIME]
     #[arg(long, value_name = "DIR", aliases = ["out-dir", "output-dir"])]
     pub out: Option<PathBuf>,
-    /// Train into --out although it holds something else: its model, if it has one, is replaced
+    /// Train into --out even if it holds something else; a model there is replaced
     #[arg(long, requires = "out", conflicts_with = "resume", hide_short_help = true)]
     pub force: bool,
-    /// Go on with a run: its folder, or `auto` for the newest (or for --out, if it has begun)
+    /// Resume a run: its folder, or `auto` for the newest run (or for --out, if that run has begun)
     #[arg(long, value_name = "auto|DIR", aliases = ["resume-from-checkpoint"])]
     pub resume: Option<String>,
-    /// Go on from the state kept after step N (--keep) instead of the last
+    /// Resume from the state kept after step N (--keep) instead of the last
     #[arg(long, value_name = "N", requires = "resume", hide_short_help = true)]
     pub resume_step: Option<u64>,
     /// Run the learning-rate finder: short trainings at several rates, and the loss each ends with. Nothing is written
@@ -42,13 +42,13 @@ pub struct JobArgs {
     /// Read settings from a TOML or JSON file
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Train within this much memory (2G, 800M, 1.5GiB): what does not fit is computed again; results stay the same
+    /// Train within this much memory (2G, 800M, 1.5GiB): activations that do not fit are recomputed; results stay the same
     #[arg(long, value_name = "SIZE", value_parser = options::bytes)]
     pub memory: Option<u64>,
     /// Tokens of the sample at the end; 0 for none
     #[arg(long, value_name = "N", default_value_t = 120, hide_short_help = true)]
     pub sample: usize,
-    /// Watch the run: curves and numbers, drawn anew as they come; q saves and stops
+    /// Show live curves and numbers in the terminal; q saves and stops
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_default_value = true, hide_possible_values = true)]
     pub ui: bool,
     /// Put the summary on stdout as JSON, and nothing else
@@ -76,13 +76,13 @@ pub struct Job {
     pub task: Task,
     /// How the run is carried out.
     pub options: RunOptions,
-    /// What there is to say of its conversations.
+    /// A line to print about its conversations.
     pub said: Option<String>,
     /// The built list.
     pub model: Model,
     /// The model that it begins from; none where all weights come from a state.
     pub base: Option<Checkpoint>,
-    /// Bytes that the process holds beside it.
+    /// Bytes that the process holds besides the model.
     pub program: u64,
 }
 
@@ -201,7 +201,7 @@ pub fn step_flops(model: &Model, recipe: &Recipe) -> f64 {
     recipe.accumulate as f64 * model.training_flops(recipe.batch_size * recipe.context, keys(model, recipe))
 }
 
-/// FLOPs of what a step makes again, as a share of [`step_flops`].
+/// FLOPs of what a step recomputes, as a share of [`step_flops`].
 pub fn extra_work(model: &Model, recipe: &Recipe) -> f64 {
     let again = model.flops_again(recipe.batch_size * recipe.context, keys(model, recipe));
     recipe.accumulate as f64 * again / step_flops(model, recipe)
@@ -212,7 +212,7 @@ fn keys(model: &Model, recipe: &Recipe) -> usize {
     if model.config.mask == Mask::Causal { recipe.context.div_ceil(2) } else { recipe.context }
 }
 
-/// What the backward makes again, block by block, and the work that costs.
+/// What the backward pass recomputes, block by block, and the work that costs.
 pub fn made_again(model: &Model, recipe: &Recipe) -> String {
     let stretch = |(blocks, keep): (std::ops::Range<usize>, Keep)| match blocks.len() {
         n if n == model.config.n_layer => keep.made_again().to_string(),
@@ -245,7 +245,7 @@ impl TooLarge {
     }
 }
 
-/// Whether a training is too large for the memory that is available, and what of it would fit: with more made again, fewer
+/// Whether a training is too large for the memory that is available, and what of it would fit: with more recomputed, fewer
 /// sequences at once, shorter ones, fewer blocks, or an adapter for a model that has learned already.
 pub fn too_large(job: &Job, machine: &MachineOptions) -> Result<Option<TooLarge>> {
     let (on, Task { config, recipe, .. }) = (machine.on(), &job.task);

@@ -2,7 +2,7 @@
 //! `options` (flags and configuration files), `job` (what is to be trained), `source` (text), `models`, `tokenizers`, `records` (of
 //! runs), `machine` and `room` (memory, signals), and `show` (what people see).
 //!
-//! Data goes to stdout, everything else to stderr. Exit 0: done, also where whoever read stdout had enough; 1: something the
+//! Data goes to stdout, everything else to stderr. Exit 0: done, also if the reader of stdout closed it early; 1: an error that the
 //! user can mend; 2: wrong usage; 130: stopped by Ctrl-C before the end.
 
 mod dashboard;
@@ -46,21 +46,21 @@ enum Verb {
     Inspect(verbs::inspect::Args),
     /// Parameters, memory and FLOPs of a preset or a model
     Params(verbs::params::Args),
-    /// Show what runs came to: their curves as a page, side by side
+    /// Show the results of runs: a page with their curves, side by side
     Report(verbs::report::Args),
     /// Say what `train` with the same flags would do
     Plan(verbs::plan::Args),
-    /// Prove that a configuration can learn
+    /// Test that a configuration can learn
     Check(verbs::check::Args),
     /// Text to ids and back
     Tokenize(verbs::tokenize::Args),
-    /// Prepare and describe what models learn from
+    /// Prepare and describe training data
     Data(verbs::data::Args),
-    /// Rewrite a model for another program, and prove that it is the same
+    /// Convert a model for another program, and verify that it is the same
     Convert(verbs::convert::Args),
     /// Measure training, prefill and decoding against the machine's roofs
     Bench(verbs::bench::Args),
-    /// What limpid sees of this machine and will use
+    /// Show this machine's instruction sets, threads, memory and roofs
     Doctor(verbs::doctor::Args),
     /// Print the completions of a shell
     Completions(verbs::pages::Completions),
@@ -101,7 +101,7 @@ fn refused(mut error: clap::Error, command: &Command, typed: &[String]) -> anyho
 }
 
 fn main() -> ExitCode {
-    // what the library turns into an error need not be printed besides
+    // a panic that the library turns into an error is not printed as well
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         if !limpid::contain::is_contained() {

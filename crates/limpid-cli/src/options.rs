@@ -195,7 +195,7 @@ impl ModelOptions {
             wanted.as_object().expect("an object").iter().find(|(key, value)| is[*key] != **value)
         {
             bail!(Usage(format!(
-                "--{} is {value}, but the model {from} has {}: what is trained on stays what it is",
+                "--{} is {value}, but the model {from} has {}: fine-tuning cannot change it",
                 key.replace('_', "-"),
                 is[key]
             )));
@@ -214,10 +214,10 @@ impl ModelOptions {
 /// How documents are read.
 #[derive(Args, Clone, Debug, Default)]
 pub struct DataOptions {
-    /// Where the text stands in JSON and parquet [default: text]; standard input is then JSON lines
+    /// Field of JSON or column of parquet that holds the text [default: text]; standard input is then JSON lines
     #[arg(long, value_name = "NAME", alias = "text-column", hide_short_help = true)]
     pub field: Option<String>,
-    /// Leave out documents that cannot be read, and count them
+    /// Skip documents that cannot be read, and count them
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", hide_short_help = true)]
     pub skip_bad: bool,
 }
@@ -234,26 +234,26 @@ impl DataOptions {
     }
 }
 
-/// What of a model learns.
+/// Which parameters of a model learn.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Fine-tuning")]
 pub struct TuningOptions {
-    /// A model to go on from: a folder of limpid or HuggingFace, a .gguf, a .bin of llm.c
+    /// A model to fine-tune: a folder of limpid or HuggingFace, a .gguf, a .bin of llm.c
     #[arg(long, value_name = "MODEL", conflicts_with = "preset")]
     pub from: Option<String>,
-    /// Parameters that stay as they are, by name: embed.*,blocks.[0-5].* (docs/names.md)
+    /// Parameters to freeze, by name: embed.*,blocks.[0-5].* (docs/names.md)
     #[arg(long, value_name = "NAMES", value_delimiter = ',', hide_short_help = true)]
     pub freeze: Vec<String>,
-    /// The only parameters that learn
+    /// The only parameters to train; all others are frozen
     #[arg(long, value_name = "NAMES", value_delimiter = ',', hide_short_help = true)]
     pub train_only: Vec<String>,
     /// Train a LoRA adapter of this rank instead of the model's own weights
     #[arg(long, value_name = "R", requires = "from", conflicts_with_all = ["freeze", "train_only"], alias = "lora-r")]
     pub lora: Option<usize>,
-    /// What the adapter adds is multiplied by alpha / rank [default: twice the rank]
+    /// LoRA's alpha: the adapter's output is multiplied by alpha / rank [default: twice the rank]
     #[arg(long, value_name = "X", requires = "lora", hide_short_help = true)]
     pub lora_alpha: Option<f64>,
-    /// The products it is for: attention, feed-forward, or names like blocks.0.attn.* [default: attention,feed-forward]
+    /// The weight matrices to adapt: attention, feed-forward, or names like blocks.0.attn.* [default: attention,feed-forward]
     #[arg(long, value_name = "NAMES", value_delimiter = ',', requires = "lora", hide_short_help = true)]
     pub lora_targets: Vec<String>,
     /// Dropout on the adapter's input
@@ -284,14 +284,14 @@ pub struct MachineOptions {
     /// Threads [default: all cores]
     #[arg(long, short = 't', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
-    /// Instructions to use: portable, avx2, avx512, avx512-bf16, neon, all with the same results [default: the fastest this CPU has];
-    /// or unfused: for a CPU that has only portable, quicker, with other last digits
+    /// Instruction set: portable, avx2, avx512, avx512-bf16, neon, all with the same results [default: the fastest this CPU has]; or
+    /// unfused, faster than portable on CPUs without a fused multiply-add, with other last digits
     #[arg(long, value_name = "SET", env = "LIMPID_SIMD", value_parser = Level::named, hide_env_values = true, hide_short_help = true)]
     pub simd: Option<Level>,
-    /// What products multiply: f32, or bf16 (operands rounded, sums and weights f32)
+    /// Precision of matrix products: f32, or bf16 (mixed precision: bf16 operands, f32 sums and weights)
     #[arg(long, alias = "dtype", value_name = "P", default_value = "f32", value_parser = precision, hide_short_help = true)]
     pub precision: Precision,
-    /// Where the model runs: cpu, or reference (plain f64 loops on one thread: slow, to judge the other by)
+    /// Where the model runs: cpu, or reference (plain f64 loops on one thread: slow, to check cpu against)
     #[arg(long, value_name = "D", default_value = "cpu", value_parser = parse_axis::<Device>, hide_short_help = true)]
     pub device: Device,
 }
@@ -570,8 +570,8 @@ fn kept<'a>(folder: &Path, file: &[Word], asked: impl Iterator<Item = &'a Word>)
             let is = is.map_or("true".into(), |is| is.to_string_lossy());
             let (name, key, folder) = (&word.name, word.name.replace('-', "_"), folder.display());
             bail!(Usage(format!(
-                "--{name} {is}: the run in {folder} began with another one ({key} in its limpid.toml: {was}), and goes on with \
-                 it; another --out begins a new run"
+                "--{name} {is}: the run in {folder} began with another one ({key} in its limpid.toml: {was}) and keeps it; \
+                 another --out starts a new run"
             )));
         }
     }
@@ -595,8 +595,8 @@ fn one_preset(file: &Path, layers: [&Vec<Word>; 3]) -> Result<()> {
         {
             let whence = if below[0].is_empty() { "the environment".into() } else { file.display().to_string() };
             bail!(Usage(format!(
-                "--preset {is}: {whence} has another, {was}, with settings of its own ({}, ...), which would stand: leave one \
-                 of the two out",
+                "--preset {is}: {whence} has another, {was}, with settings of its own ({}, ...), which would remain: leave one \
+                 of the two presets out",
                 name.replace('-', "_")
             )));
         }

@@ -304,7 +304,10 @@ fn a_full_disk_loses_nothing() {
         let said = said(&output);
         assert_eq!(output.status.code(), Some(1), "{said}");
         assert!(said.contains("It is tried again at the next save"), "{said}");
-        assert!(said.contains("File too large") && said.contains("not all that the run should leave"), "{said}");
+        assert!(
+            said.contains("File too large") && said.contains("some files of the run could not be written"),
+            "{said}"
+        );
         assert!(said.contains("40 steps in"), "it trained to its end: {said}");
         assert_eq!(state(&at.join("run")), before, "{said}");
     }

@@ -15,7 +15,7 @@ use limpid::ops::random;
 use limpid::train::{Recipe, Trainer};
 use std::time::Instant;
 
-/// Measure training, prefill and decoding. Weights and tokens are random; every figure stands beside its roof.
+/// Measure training, prefill and decoding. Weights and tokens are random; every figure is shown with its roof.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(subcommand)]
@@ -27,9 +27,9 @@ pub struct Args {
 enum What {
     /// Steps of training
     Train(TrainArgs),
-    /// A prompt read at once
+    /// Prefill: a prompt processed at once
     Prefill(PrefillArgs),
-    /// Tokens one by one
+    /// Decoding: tokens one by one
     Decode(DecodeArgs),
     /// Text to ids, on one thread and on all
     Encode(EncodeArgs),

@@ -1,4 +1,4 @@
-//! `check`: proves that a configuration can learn, in three short tests.
+//! `check`: three short tests that a configuration can learn.
 
 use crate::job::{Job, JobArgs};
 use crate::machine::fits;
@@ -13,8 +13,8 @@ use limpid::ops::{Batch, random};
 use limpid::train::preflight::PreflightReport;
 use limpid::train::{PreflightError, Recipe, Schedule, Trainer};
 
-/// Prove that a configuration can learn: gradients against finite differences; what training looks at before its
-/// first step; one batch learned by heart. Takes the flags of `train`.
+/// Test that a configuration can learn: compare gradients with finite differences, run the check before the first step
+/// (preflight), and overfit one batch. Takes the flags of `train`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
@@ -48,10 +48,10 @@ pub fn run(args: Args) -> Result<()> {
             .collect();
         show::out(&format!("{}: {}\n\n{}", job.name, job.task.config, show::pairs(&rows)))?;
     }
-    if passed { Ok(()) } else { bail!("this configuration failed a check; what was found stands above") }
+    if passed { Ok(()) } else { bail!("this configuration failed a check: see above") }
 }
 
-/// The same choices at sizes where f64 and differences are quick.
+/// The same choices at sizes where f64 and finite differences are quick.
 fn tiny(config: &Config) -> Config {
     Config {
         vocab_size: 11,
@@ -112,10 +112,10 @@ fn gradients(job: &Job) -> Result<Verdict> {
         "{tried} gradients of a small model with these choices, worst relative error {worst:.1e}{}",
         if of.is_empty() { of } else { format!(" ({of})") }
     );
-    Ok(Verdict { name: "gradients against differences", passed: worst < 1e-4, found })
+    Ok(Verdict { name: "gradients against finite differences", passed: worst < 1e-4, found })
 }
 
-/// A trainer on small batches with what `train` would begin with.
+/// A trainer on small batches, with the weights that `train` would begin with.
 fn trainer(model: &Model, machine: &MachineOptions, recipe: Recipe) -> Result<Trainer> {
     Ok(Trainer::new(model.clone(), machine.backend(model)?, recipe)?)
 }
@@ -143,7 +143,7 @@ fn preflight(job: &Job, model: &Model, machine: &MachineOptions) -> Result<Verdi
     }
     let found = match &seen {
         Ok(PreflightReport { loss, uniform }) => format!(
-            "all {} tensors reached, finite and updated; micro-batches add up; first loss {loss:.4}, ln V is {uniform:.4}",
+            "gradients reach all {} tensors and are finite; all are updated; micro-batches add up; first loss {loss:.4}, ln V is {uniform:.4}",
             model.params.len()
         ),
         Err(error) => error.to_string(),
@@ -187,5 +187,5 @@ fn overfit(job: &Job, model: &Model, machine: &MachineOptions) -> Result<Verdict
     }
     let first = first.unwrap_or(last);
     let found = format!("loss {first:.3} to {last:.3} in {steps} steps on one batch");
-    Ok(Verdict { name: "one batch learned by heart", passed: last < 0.1 * first, found })
+    Ok(Verdict { name: "overfit one batch", passed: last < 0.1 * first, found })
 }

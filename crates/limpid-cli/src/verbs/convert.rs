@@ -1,4 +1,4 @@
-//! `convert`: a model of one program's as another's, and the proof that it is the same.
+//! `convert`: a model of one program rewritten for another, and the check that it is the same.
 
 use crate::options::mending;
 use crate::show;
@@ -15,10 +15,10 @@ use limpid::tokenizer::Tokenizer;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Rewrite a model for another program: limpid, HuggingFace's transformers, llama.cpp (GGUF), llm.c.
+/// Convert a model for another program: limpid, HuggingFace's transformers, llama.cpp (GGUF), llm.c.
 ///
-/// What SRC is, is seen by looking at it. Formats differ in what they can hold: what cannot be said is an error that names
-/// it. The tokenizer travels along where there is one.
+/// The format of SRC is recognised. Formats differ in what they can express: a model that the target cannot express is refused, with the
+/// reason. The tokenizer is converted too, if there is one.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   limpid convert gpt2 mine                    HuggingFace's folder as limpid's
@@ -34,7 +34,7 @@ pub struct Args {
     /// A LoRA adapter to merge into it: a folder of limpid's or PEFT's
     #[arg(long, value_name = "DIR")]
     adapter: Option<PathBuf>,
-    /// Insist that SRC is of this format: limpid, hf, gguf, llmc
+    /// Require that SRC has this format: limpid, hf, gguf, llmc
     #[arg(long, value_name = "FORMAT")]
     from: Option<Format>,
     /// limpid, hf, gguf, llmc [default: by DST's ending; for a folder hf from limpid, and limpid from all else]
@@ -46,13 +46,13 @@ pub struct Args {
     /// The tokenizer to put in, by name or file, instead of SRC's; `none` for none
     #[arg(long, value_name = "NAME|FILE")]
     tokenizer: Option<String>,
-    /// Part a HuggingFace folder's weights into files of so many megabytes [default: 5000]
+    /// Split a HuggingFace folder's weights into files of this many megabytes [default: 5000]
     #[arg(long, value_name = "MB", value_parser = shard_size)]
     max_shard_size: Option<usize>,
-    /// Replace what DST is, in one step: a file, or a folder that has nothing but a model's files
+    /// Replace DST in one step: a file, or a folder that holds nothing but a model's files
     #[arg(long)]
     force: bool,
-    /// Open both again, compare every parameter, run the same tokens through both
+    /// Verify: open both, compare every parameter, run the same tokens through both
     #[arg(long)]
     verify: bool,
     /// Put the result on stdout as JSON

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// Prepare and describe what models learn from.
+/// Prepare and describe training data.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(subcommand)]
@@ -23,9 +23,9 @@ pub struct Args {
 enum What {
     /// Make shards of tokens from documents: once, for many runs
     Prepare(Prepare),
-    /// Describe documents or shards, show some, or hold them against their checksums
+    /// Describe documents or shards, show some, or verify their checksums
     Info(Info),
-    /// Write the built-in stories as text, one a line: something to learn from, without a network
+    /// Write the built-in stories as text, one a line: training data without a network
     Stories {
         /// How much: 500K, 20M
         #[arg(value_name = "SIZE", default_value = "4M")]
@@ -35,7 +35,7 @@ enum What {
 
 /// Make shards of tokens from documents, on all cores and in bounded memory.
 ///
-/// Interrupted, the same command goes on where it was. `limpid train --data DIR` trains on the result.
+/// If it is interrupted, the same command resumes where it was. `limpid train --data DIR` trains on the result.
 #[derive(clap::Args, Debug)]
 struct Prepare {
     /// Files, folders or patterns of text, JSON lines and parquet (also .gz, .zst); - for standard input
@@ -72,10 +72,10 @@ struct Info {
     /// Show the beginnings of N documents
     #[arg(long, value_name = "N", default_value_t = 0)]
     sample: usize,
-    /// Decides which
+    /// Seed of the choice
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
-    /// Read all shards and hold them against their checksums
+    /// Read all shards and verify their checksums
     #[arg(long)]
     check: bool,
     /// The tokenizer of .bin files

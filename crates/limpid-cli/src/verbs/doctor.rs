@@ -1,4 +1,4 @@
-//! `doctor`: what limpid sees of this machine and will use.
+//! `doctor`: what limpid finds on this machine and will use.
 
 use crate::machine::{PASSES, READINGS, memory};
 use crate::options::{MachineOptions, cores};
@@ -9,7 +9,7 @@ use limpid::backend::cpu::roof::Roof;
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
 
-/// CPU, instruction sets, threads, memory, roofs: what limpid sees and will use.
+/// CPU, instruction sets, threads, memory, roofs: what limpid finds and will use.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Put the result on stdout as JSON

@@ -1,4 +1,4 @@
-//! `eval`: how well a model knows a text.
+//! `eval`: how well a model predicts a text.
 
 use crate::models::{adapted, finite, needs_head, open, prompt_ids, tokenizer};
 use crate::options::{DataOptions, MachineOptions, Usage};
@@ -16,8 +16,8 @@ use std::path::PathBuf;
 
 /// Loss, perplexity and bits per byte of a text: all of it, deterministic, dropout off.
 ///
-/// The text is cut into windows that do not overlap, so the first tokens of each are predicted from little. A model that
-/// predicts masked tokens is asked for 15 in 100, as in training.
+/// The text is cut into windows that do not overlap, so the first tokens of each window are predicted from little context. A model
+/// of masked tokens predicts 15 in 100 tokens, as in training.
 ///
 /// With --prompt and --continuation instead of --data: the log-probability of the continuation, token by token.
 #[derive(clap::Args, Debug)]
@@ -35,7 +35,7 @@ pub struct Args {
     /// What comes before the continuation: text, @FILE, or - for standard input
     #[arg(long, short, value_name = "TEXT", requires = "continuation")]
     prompt: Option<String>,
-    /// Text to score (its tokens are its own: with byte pairs, begin it with the blank before a word)
+    /// Text to score. It is tokenised by itself: with byte pairs, begin it with the space before its first word
     #[arg(long, value_name = "TEXT", requires = "prompt")]
     continuation: Option<String>,
     /// Tokens of a window [default: the model's]
@@ -128,7 +128,7 @@ pub fn run(args: Args) -> Result<()> {
         .fold((0, 0), |(all, unknown), at| (all + 1, unknown + usize::from(tokenizer.unknown() == Some(ids.id(at)))));
     let why_no_bits_per_byte = match objective {
         Objective::Masked { .. } => Some("only the masked tokens are predicted"),
-        Objective::NextToken if unknown_tokens > 0 => Some("what unknown tokens hide is not predicted"),
+        Objective::NextToken if unknown_tokens > 0 => Some("text behind unknown tokens is not predicted"),
         Objective::NextToken => None,
     };
     let floor = text.log_probability.filter(|_| why_no_bits_per_byte.is_none()).map(|p| -p / score.tokens as f64);
@@ -166,7 +166,7 @@ pub fn run(args: Args) -> Result<()> {
         let some = if words.is_empty() { String::new() } else { format!(", such as {}", words.join(", ")) };
         let share = 100.0 * found.unknown_share;
         let what = format!(
-            "{} of {} ({share:.1} %){some}: the model's vocabulary lacks them, and to predict that one comes counts as knowing it",
+            "{} of {} ({share:.1} %){some}: the model's vocabulary lacks them, and predicting `unknown` counts as right",
             show::commas(unknown_tokens as u64),
             show::commas(all)
         );
@@ -175,7 +175,10 @@ pub fn run(args: Args) -> Result<()> {
     if let Some(floor) = floor {
         rows.push((
             "entropy floor".into(),
-            format!("{floor:.4} nats a token: this text cannot be known better ({:.4} above it)", found.loss - floor),
+            format!(
+                "{floor:.4} nats a token: no model can do better on this text ({:.4} above it)",
+                found.loss - floor
+            ),
         ));
     }
     show::out(&show::pairs(&rows))

@@ -1,4 +1,4 @@
-//! `generate`: continue a prompt; or, with a model that looks both ways, fill its masks.
+//! `generate`: continue a prompt; or, with a bidirectional model, fill its masks.
 
 use crate::machine::interrupt;
 use crate::models::{self, adapted, needs_head, open, prompt_ids, session, tokenizer};
@@ -17,8 +17,8 @@ use std::sync::atomic::Ordering;
 
 /// Continue a prompt, streaming; greedy with --temperature 0, else sampled.
 ///
-/// The prompt is written before what follows it; with --chat only the answer is. A model trained on masked tokens fills every
-/// [MASK] of the prompt instead.
+/// Prints the prompt and the continuation; with --chat only the answer. A model trained on masked tokens fills every [MASK] of the
+/// prompt instead.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// A model: a folder of limpid or HuggingFace, a .gguf, a .bin of llm.c
@@ -27,17 +27,17 @@ pub struct Args {
     /// A LoRA adapter to add to the model: a folder of limpid's or PEFT's
     #[arg(long, value_name = "DIR")]
     adapter: Option<PathBuf>,
-    /// Text, @FILE, or - for standard input; of these two, a newline at the end is left out
+    /// Text, @FILE, or - for standard input; a newline at the end of a file or of standard input is dropped
     #[arg(long, short, value_name = "TEXT", alias = "start")]
     prompt: Option<String>,
-    /// Ask a model that was trained on conversations: text, @FILE or -, which is put into its template. The answer ends where
+    /// Ask a model that was trained on conversations: text, @FILE or -, which is put into its chat template. The answer ends where
     /// the model ends it
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["prompt", "tokens"])]
     chat: Option<String>,
-    /// What the model is told before the message of --chat
+    /// System message before the message of --chat
     #[arg(long, value_name = "TEXT", requires = "chat")]
     system: Option<String>,
-    /// Leave out the prompt, write only what follows it
+    /// Print only the continuation, not the prompt
     #[arg(long, alias = "no-display-prompt")]
     no_echo: bool,
     /// Token ids instead of a prompt: 1,2,3
@@ -46,19 +46,19 @@ pub struct Args {
     /// Most tokens to write
     #[arg(long, short = 'n', value_name = "N", default_value_t = 200, aliases = ["max-new-tokens", "n-predict"])]
     max_tokens: usize,
-    /// 0 takes the likeliest token; below 1 sharper, above 1 flatter
+    /// Sampling temperature: 0 takes the likeliest token; below 1 is sharper, above 1 flatter
     #[arg(long, value_name = "X", default_value_t = 0.8, alias = "temp")]
     temperature: f64,
-    /// Only the K likeliest tokens; 0 for all
+    /// Top-k sampling: only the K likeliest tokens; 0 for all
     #[arg(long, value_name = "K", default_value_t = 0)]
     top_k: usize,
-    /// Only the likeliest tokens that make up P together
+    /// Nucleus (top-p) sampling: only the likeliest tokens whose probabilities add up to P
     #[arg(long, value_name = "P", default_value_t = 1.0)]
     top_p: f64,
-    /// Only tokens at least P as likely as the likeliest
+    /// Min-p sampling: only tokens at least P times as likely as the likeliest
     #[arg(long, value_name = "P", default_value_t = 0.0)]
     min_p: f64,
-    /// Above 1: tokens that were there before become less likely
+    /// Repetition penalty: above 1, tokens that already occurred become less likely
     #[arg(long, value_name = "X", default_value_t = 1.0, alias = "repeat-penalty")]
     repetition_penalty: f64,
     /// End before this text; may be given several times
@@ -67,16 +67,16 @@ pub struct Args {
     /// Samples to write
     #[arg(long, value_name = "N", default_value_t = 1)]
     num_samples: u64,
-    /// Decides every draw
+    /// Seed of the random draws
     #[arg(long, value_name = "N", default_value_t = 1337)]
     seed: u64,
-    /// Room for so many positions, where the model computes them (rotary) and has more than memory [default: all]
+    /// Reserve memory for this many positions; for models with rotary positions [default: all]
     #[arg(long, value_name = "T", aliases = ["n-ctx", "ctx-size"], hide_short_help = true)]
     context_length: Option<usize>,
-    /// At the end of the context: slide-half drops the oldest half and goes on, stop ends the sample
+    /// When the context is full: slide-half drops the oldest half and continues, stop ends the sample
     #[arg(long, value_name = "HOW", default_value = "slide-half", value_parser = overflow)]
     overflow: Overflow,
-    /// Show how every token was chosen: the model's likeliest, by its own probabilities, before temperature and cuts
+    /// Show how every token was chosen: the likeliest tokens and their probabilities, before temperature and top-k/top-p
     #[arg(long)]
     trace: bool,
     /// Put the samples on stdout as JSON

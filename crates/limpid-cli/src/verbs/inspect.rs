@@ -1,4 +1,4 @@
-//! `inspect`: a model at work on a prompt.
+//! `inspect`: the tensors of a model on a prompt.
 //!
 //! Everything that can go wrong is looked up into [`Seen`] first, then printed: as text, or as one JSON object.
 
@@ -19,7 +19,7 @@ use limpid::train::Recipe;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// Show a model at work on a prompt: every tensor with its symbol, shape and statistics; tables; any tensor saved.
+/// Run a model on a prompt and show every tensor with its symbol, shape and statistics; print or save any of them.
 #[derive(clap::Args, Debug)]
 #[command(group(clap::ArgGroup::new("printed").args(["tensor", "masks"]).multiple(true)))]
 pub struct Args {
@@ -38,7 +38,7 @@ pub struct Args {
     /// The segment of each token: 0,0,1,1 [default: all 0]
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = models::ids)]
     segments: Option<Vec<u32>>,
-    /// Take the weights as they were before training
+    /// Use the initial weights, as they were before training
     #[arg(long, requires = "model")]
     initial: bool,
     /// Print this tensor as a table; may be given several times (blocks.0.attn.hook_pattern, embed.weight, logits.grad)
@@ -47,10 +47,10 @@ pub struct Args {
     /// Print one head of the named tensors, counted from 0
     #[arg(long, value_name = "H", requires = "tensor")]
     head: Option<usize>,
-    /// Print the named tensors with rows and columns exchanged
+    /// Print the named tensors transposed
     #[arg(long, requires = "tensor")]
     transpose: bool,
-    /// Digits after the point of the named tensors
+    /// Digits after the decimal point of the named tensors
     #[arg(long, value_name = "N", default_value_t = 6, requires = "tensor", value_parser = clap::value_parser!(u8).range(..=17))]
     decimals: u8,
     /// Print all rows and columns
@@ -62,13 +62,13 @@ pub struct Args {
     /// Print the table of all tensors (the default, if nothing else is asked for)
     #[arg(long)]
     table: bool,
-    /// Put the parameters into the table too
+    /// Also list the parameters in the table
     #[arg(long)]
     params: bool,
-    /// Print the listing of ops
+    /// Print the list of ops
     #[arg(long)]
     listing: bool,
-    /// Run the backward too: gradients of the next-token loss under NAME.grad, and a table of them
+    /// Also run the backward pass: gradients of the next-token loss as NAME.grad, and a table of them
     #[arg(long)]
     backward: bool,
     /// Print the five likeliest tokens after each token
@@ -206,19 +206,16 @@ pub fn run(args: Args) -> Result<()> {
     sound(&trace, &seen.rows)
 }
 
-/// Refuses to call a run good in which something is no number: names the parameter, or else what was made first.
+/// Refuses a run with a NaN or an infinity: names the parameter, or else the first tensor that has one.
 fn sound(trace: &Trace, rows: &[Row]) -> Result<()> {
     let broken = |row: &Row| row.nan + row.infinite > 0;
     let Some(first) = rows.iter().find(|row| broken(row)) else { return Ok(()) };
     for param in &trace.model().params {
         if broken(&trace.row(&param.name)?) {
-            bail!("the weights are damaged: `{}` has values that are no numbers or infinite", param.name);
+            bail!("the weights are damaged: `{}` has NaN or infinite values", param.name);
         }
     }
-    bail!(
-        "`{}` has values that are no numbers or infinite, though the weights have none: they are too large",
-        first.name
-    )
+    bail!("`{}` has NaN or infinite values, though the weights have none: the weights are too large", first.name)
 }
 
 /// Looks up all that was asked for.
@@ -501,7 +498,7 @@ fn ready(args: &Args) -> Result<Ready> {
         (None, Some(prompt)) => prompt_ids(&checkpoint, &source::prompt(prompt)?)?,
         (None, None) if args.listing || args.similar.is_some() => vec![0],
         (None, None) => {
-            bail!(Usage("give --prompt TEXT or --tokens 1,2,3: a model is shown at work on something".into()))
+            bail!(Usage("give --prompt TEXT or --tokens 1,2,3: the model needs tokens to run on".into()))
         }
     };
     check(&ids, &checkpoint.config)?;

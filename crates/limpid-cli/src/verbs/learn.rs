@@ -23,13 +23,13 @@ pub struct Args {
     /// Tokens at most, special ones counted [char and word: as many as there are]
     #[arg(long, value_name = "N")]
     vocab_size: Option<usize>,
-    /// How text is cut before bytes are joined: gpt2, gpt4, gpt4o, llama3 or qwen2
+    /// Pre-tokenizer, which splits text before byte pairs are merged: gpt2, gpt4, gpt4o, llama3 or qwen2
     #[arg(long, value_name = "NAME", default_value = "gpt2", value_parser = tokenizers::split)]
     split: Split,
     /// A special token; again for more [default: <|endoftext|> for bpe, BERT's five for wordpiece, <UNK> for word]
     #[arg(long, value_name = "TOKEN")]
     special: Vec<String>,
-    /// What is seen less often becomes no token [default: 2; 1 for char and word]
+    /// Least frequency: what occurs less often becomes no token [default: 2; 1 for char and word]
     #[arg(long, value_name = "N")]
     min_frequency: Option<u64>,
     /// A token <UNK> for words that are not in the vocabulary (word); without it such words are errors [default: true]
@@ -50,7 +50,7 @@ pub struct Args {
     /// Threads [default: all cores]
     #[arg(long, short = 't', value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
-    /// Say only errors
+    /// Print errors only
     #[arg(long)]
     quiet: bool,
     /// Put the result on stdout as JSON

@@ -16,7 +16,7 @@ pub struct Args {
     /// A model: a folder of limpid or HuggingFace, a .gguf, a .bin of llm.c
     #[arg(long, value_name = "DIR")]
     model: Option<PathBuf>,
-    /// Look at every value first: one that is no number, or infinite, is an error that names its tensor
+    /// Look at every value first: a NaN or an infinity is an error that names its tensor
     #[arg(long, requires = "model")]
     check: bool,
     /// Put the result on stdout as JSON

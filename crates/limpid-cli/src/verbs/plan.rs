@@ -1,4 +1,4 @@
-//! `plan`: what `train` with the same flags will do, said before it is done.
+//! `plan`: what `train` with the same flags would do.
 
 use crate::job::{Job, JobArgs, extra_work, made_again, step_flops, too_large};
 use crate::machine::{READINGS, fits};
@@ -16,7 +16,7 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// Say what `train` with the same flags would do. Nothing is written; to measure time, some steps are taken and forgotten.
+/// Say what `train` with the same flags would do. Nothing is written; a few steps are run to measure the time, and discarded.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
@@ -185,11 +185,7 @@ pub fn run(args: Args) -> Result<()> {
             .chain([("total", n(model.parameter_count())), ("that learn", n(decayed + kept))])
             .collect(),
     );
-    let clip = if recipe.clip > 0.0 {
-        format!("the norm of all gradients together, to {}", recipe.clip)
-    } else {
-        "none".into()
-    };
+    let clip = if recipe.clip > 0.0 { format!("global norm, to {}", recipe.clip) } else { "none".into() };
     let mut loss = format!("{} over counted rows", recipe.reduction);
     for (what, value) in [("label smoothing", recipe.label_smoothing), ("z-loss", recipe.z_loss)] {
         if value > 0.0 {
@@ -212,7 +208,7 @@ pub fn run(args: Args) -> Result<()> {
         vec![
             ("rule", rule),
             (
-                "decay",
+                "weight decay",
                 format!(
                     "{} on {matrices} matrices ({} parameters); none on {vectors} biases, gains and offsets ({})",
                     recipe.weight_decay,
@@ -222,8 +218,8 @@ pub fn run(args: Args) -> Result<()> {
             ),
             ("clipping", clip),
             (
-                "accumulation",
-                format!("{} micro-batches, each row weighed by all counted rows of the step", recipe.accumulate),
+                "gradient accumulation",
+                format!("{} micro-batches, each row weighted by all counted rows of the step", recipe.accumulate),
             ),
             ("loss", loss),
             ("learning rate", format!("{}: {rates}", recipe.schedule)),
@@ -236,14 +232,17 @@ pub fn run(args: Args) -> Result<()> {
     let more = [
         ("program and text", show::bytes(program)),
         ("total", format!("{}{available}", show::bytes(total))),
-        ("made again", made_again(model, recipe)),
+        ("recomputed", made_again(model, recipe)),
     ];
     section("Memory", parts.chain(more).collect());
     let rung = |model: &Model| {
         let takes = show::bytes(needed(model, Some(recipe), on) + program);
         (model.keeps()[0].1.made_again(), format!("{takes:>9}  {:+.1} % FLOPs", 100.0 * extra_work(model, recipe)))
     };
-    section("Less memory, if the backward makes again (--memory SIZE chooses)", ladder.iter().map(rung).collect());
+    section(
+        "Less memory by activation checkpointing (--memory SIZE chooses), if the backward pass recomputes",
+        ladder.iter().map(rung).collect(),
+    );
     section(
         "Work",
         vec![

@@ -1,4 +1,4 @@
-//! `report`: what runs came to, as a page of curves and a table.
+//! `report`: the results of runs, as a page of curves and a table.
 
 use crate::records::{page, read};
 use crate::show;
@@ -8,17 +8,17 @@ use limpid::train::RECENT;
 use limpid::units::{count, duration};
 use std::path::PathBuf;
 
-/// Show what runs came to, finished or not: a page with their curves, that any browser opens, and a table.
+/// Show the results of runs, finished or not: a page with their curves, which any browser opens, and a table.
 ///
-/// Of several runs, the page lays the curves over each other and says in which settings they differ; folders without a step
-/// are passed over, and named.
+/// For several runs, the page draws the curves over each other and lists the settings in which they differ. Folders without a
+/// step are skipped and named.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example: limpid report runs/*")]
 pub struct Args {
     /// Folders of runs
     #[arg(value_name = "DIR", required = true)]
     runs: Vec<PathBuf>,
-    /// Where the page goes [default: report.html in the run's folder; of several runs, here]
+    /// File to write the page to [default: report.html in the run's folder; for several runs, in the current folder]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Put the results on stdout as JSON
@@ -31,7 +31,7 @@ pub fn run(args: Args) -> Result<()> {
         [run] => run.join("report.html"),
         _ => "report.html".into(),
     });
-    // of several, those without a step (never begun, or no run's folder) are passed over
+    // of several, those without a step (never begun, or no run's folder) are skipped
     let (mut runs, mut folders, mut passed) = (vec![], vec![], vec![]);
     for folder in &args.runs {
         match read(folder) {
@@ -81,7 +81,7 @@ pub fn run(args: Args) -> Result<()> {
     }
     show::out(&text)?;
     show::say(format_args!(
-        "train loss: mean of the last {RECENT} steps; val loss: of the step it was best at; tok/s: with evaluations and saves"
+        "train loss: mean of the last {RECENT} steps; val loss: of the best step; tok/s: with evaluations and saves"
     ));
     show::say(format_args!("the curves are in {}", out.display()));
     Ok(())

@@ -33,15 +33,15 @@ fn page(cli: &Command) -> Result<String> {
     text += &section(
         &verbs,
         &Config::preset("nano")?,
-        "Which transformer. A run keeps it to its end; a model that is trained on (`--from`) keeps all but its dropout.",
+        "The transformer. It is fixed for the whole run; when fine-tuning (`--from`), only the dropout may change.",
     );
     text += &section(
         &verbs,
         &recipe,
-        "What decides the numbers of a training. A run keeps it to its end; only `steps` may change when it goes on, where that leaves \
-         the learning rates of the steps already done as they were.",
+        "What decides the numbers of a training. It is fixed for the whole run; when a run is resumed only `steps` may change, and only if \
+         the learning rates of the steps already done stay the same.",
     );
-    text += &section(&verbs, &options, "How a run is carried out. All of it may be chosen anew when a run goes on.");
+    text += &section(&verbs, &options, "How a run is carried out. All of these may change when a run is resumed.");
     text += "\n## All other flags\n\n| flag | environment | verbs | what it is |\n|---|---|---|---|\n";
     let mut rows: Vec<(String, Vec<&str>)> = vec![];
     let settings = options::settings_command();

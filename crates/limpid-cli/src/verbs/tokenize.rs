@@ -24,7 +24,7 @@ pub struct Args {
     /// Use the tokenizer of a model directory
     #[arg(long, value_name = "DIR", conflicts_with = "tokenizer")]
     model: Option<PathBuf>,
-    /// From ids to text
+    /// Decode ids to text
     #[arg(long)]
     decode: bool,
     /// Count ids from 1
@@ -42,7 +42,7 @@ pub struct Args {
     /// Encode each line of a file (- for standard input), a JSON string, to a JSON list of ids; with --decode, back
     #[arg(long, value_name = "FILE", conflicts_with_all = ["text", "stats", "vocab", "one_hot", "one_based", "json"])]
     lines: Option<String>,
-    /// Take the text of special tokens for text like any other
+    /// Treat the text of special tokens as ordinary text
     #[arg(long, conflicts_with = "decode")]
     ordinary: bool,
     /// Write the tokenizer: tokenizer.json, NAME.tiktoken, NAME.bin (llm.c) or a folder for all that transformers reads
@@ -51,7 +51,7 @@ pub struct Args {
     /// The form, where the name of --export does not say it
     #[arg(long, value_name = "FORM", requires = "export", value_parser = FORMATS)]
     format: Option<String>,
-    /// How a .tiktoken file cuts text, if it is not OpenAI's: gpt2, gpt4, gpt4o, llama3 or qwen2
+    /// Pre-tokenizer of a .tiktoken file that is not OpenAI's: gpt2, gpt4, gpt4o, llama3 or qwen2
     #[arg(long, value_name = "NAME", value_parser = split)]
     split: Option<Split>,
     /// A special token of a .tiktoken file, with the next id after its ranks; again for more

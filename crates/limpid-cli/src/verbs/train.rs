@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime};
 
-/// Train a model, or go on from one (--from).
+/// Train a model, or fine-tune one (--from).
 ///
 /// With no flags: the built-in stories, preset `nano`, about half a minute on two cores. Every flag is also a key of
 /// a --config file and an environment variable (LIMPID_STEPS=100, LIMPID_CONFIG=FILE): file < environment < flag.
@@ -46,7 +46,7 @@ fn folder(args: &JobArgs, name: &str) -> PathBuf {
     args.asked().unwrap_or_else(named)
 }
 
-/// Refuses what could not become of this folder, before the text is read.
+/// Refuses a folder that cannot be used, before the text is read.
 fn fits_folder(args: &JobArgs, folder: &Path) -> Result<()> {
     if args.resumed().is_some() {
         return Ok(Run::check(folder, args.resume_step)?);
@@ -70,10 +70,7 @@ fn fits_folder(args: &JobArgs, folder: &Path) -> Result<()> {
     if let Some((from, out)) = args.tuning.from.as_ref().and_then(same)
         && from == out
     {
-        bail!(
-            "--from and --out are both {}: the model that is trained on stays; choose another --out",
-            folder.display()
-        );
+        bail!("--from and --out are both {}: the original model is kept; choose another --out", folder.display());
     }
     Ok(())
 }
@@ -111,7 +108,7 @@ pub fn run(Args { job: args }: Args) -> Result<()> {
     }
     if !text.unknown.is_empty() {
         say(format!(
-            "{}: the tokenizer lacks some of it, such as {:?}; what it lacks is learned and judged as unknown",
+            "{}: the tokenizer has no token for some of it, such as {:?}; such text counts as unknown",
             text.name, text.unknown
         ));
     }
@@ -134,7 +131,7 @@ pub fn run(Args { job: args }: Args) -> Result<()> {
     }
     if let Some(budget) = args.memory {
         let (again, within) = (made_again(&job.model, &recipe), show::bytes(budget));
-        say(format!("within {within} of memory; made again in the backward: {again}"));
+        say(format!("within {within} of memory; recomputed in the backward pass: {again}"));
     }
     let mut roof = Roof::multiply_adds(threads, level, args.machine.precision)?;
     roof.measure(READINGS);
@@ -240,7 +237,7 @@ pub fn run(Args { job: args }: Args) -> Result<()> {
     sampled?;
     printed?;
     if !summary.missing.is_empty() {
-        bail!("not all that the run should leave could be written: {}", summary.missing.join("; "));
+        bail!("some files of the run could not be written: {}", summary.missing.join("; "));
     }
     if summary.stopped || asked.load(Ordering::Relaxed) && !whole {
         bail!(Interrupted("stopped before the end"));
@@ -265,7 +262,7 @@ fn report(summary: &Summary, folder: &Path, answers: bool) {
     };
     if summary.ended_early {
         show::say(format_args!(
-            "ended early: the validation loss no longer fell; the best weights are of step {}",
+            "early stopping: the validation loss no longer fell; the best weights are of step {}",
             summary.best_step
         ));
     }
@@ -325,7 +322,7 @@ impl Shown {
         Now { val: self.val, per_second, share: self.flops * steps_a_second / self.roof.best(), left }
     }
 
-    /// What the bar says in what room it has, or a line of a log.
+    /// The text of the progress bar, as wide as there is room, or a line of a log.
     fn text(&self, step: &limpid::train::Step, line: bool) -> String {
         let numbers = self.now(step).numbers(step).into_iter();
         let said = |(name, value): (&str, String)| match name {
