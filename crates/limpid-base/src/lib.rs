@@ -1,5 +1,5 @@
 //! What limpid's crates stand on, none of it about transformers: [`random`] draws as functions of their coordinates, [`nearest`],
-//! [`plural`] and [`units`] for messages; with the feature `files`, [`files`] that are read within a limit and replaced whole or not at all, and
+//! [`plural`] and [`units`] for messages; with the feature `files`, [`files`] that are read up to a limit and replaced atomically, and
 //! [`contain`] for third-party code that may panic.
 
 #[cfg(feature = "files")]

@@ -51,7 +51,7 @@ pub enum CheckpointError {
         /// The file that is not there.
         missing: &'static str,
     },
-    /// A model that a format has no words for.
+    /// A model that a format cannot express.
     #[error("{form} cannot express this model: it lacks {what}{}", avoided(.settings))]
     Inexpressible {
         /// The format.
@@ -133,7 +133,7 @@ pub enum CheckpointError {
 }
 
 impl CheckpointError {
-    /// The same of a file that was written in the folder `from` and would have been in `to`.
+    /// The same error for a file that was written in the folder `from` and would have been moved to `to`.
     fn moved(self, from: &Path, to: &Path) -> CheckpointError {
         let place = |path: PathBuf| path.strip_prefix(from).map_or(path.clone(), |rest| to.join(rest));
         match self {
@@ -143,7 +143,7 @@ impl CheckpointError {
         }
     }
 
-    /// The error that went through a function of the file system's, as itself.
+    /// The error that was wrapped in an `io::Error`, unwrapped.
     fn inner(self) -> CheckpointError {
         match self {
             CheckpointError::Io { path, source } => {
@@ -154,7 +154,7 @@ impl CheckpointError {
     }
 }
 
-/// Which model a format could have expressed.
+/// The settings of a model that the format could express.
 fn avoided(settings: &[String]) -> String {
     if settings.is_empty() {
         String::new()
@@ -164,7 +164,7 @@ fn avoided(settings: &[String]) -> String {
 }
 
 impl CheckpointError {
-    /// The settings by which it may be mended, each a name and its value.
+    /// The settings that may help, each a name and its value.
     pub fn settings(&self) -> Vec<String> {
         match self {
             CheckpointError::Inexpressible { settings, .. } => settings.clone(),
@@ -342,7 +342,7 @@ axis! {
     }
 }
 
-/// Who named the tensors.
+/// Whose names the tensors have.
 #[derive(Clone, Copy)]
 enum Dialect {
     Own,
@@ -375,9 +375,9 @@ pub struct Checkpoint {
     /// How conversations are written for it, in Jinja, if it was trained on any: chat_template.jinja or what
     /// tokenizer_config.json or GGUF has in its place. `data::chat` knows ours.
     pub chat_template: Option<String>,
-    /// What the files have and no number depends on: left out when the model is written.
+    /// Tensors in the files on which no result depends; they are left out when the model is written.
     pub left_out: Vec<String>,
-    /// What is added to its weights.
+    /// The adapter that is merged into its weights.
     pub adapter: Option<Adapter>,
     dialect: Dialect,
     store: Store,
@@ -457,8 +457,8 @@ impl Checkpoint {
         dialect::outline(&self.config).map_err(|source| CheckpointError::Config { path: self.path.clone(), source })
     }
 
-    /// What tells this model from others, whatever format it is in: its sizes, and the values of its gains and biases that
-    /// are not all 0 or all 1. (They are few, kept exactly by every format, and change in any training.)
+    /// Identifies this model in every format: a checksum of its sizes, and of the gains and biases that are not all 0 or all 1. (These
+    /// are few, every format keeps them exactly, and any training changes them.)
     ///
     /// # Errors
     /// If a tensor is of a type that is not read.
@@ -609,7 +609,7 @@ impl Checkpoint {
         &self.store
     }
 
-    /// The first value that is no number, or infinite: the tensor it is in, and where in it.
+    /// The first NaN or infinity: its tensor, and the index in it.
     ///
     /// # Errors
     /// If a tensor is of a type that is not read.

@@ -1,5 +1,5 @@
 //! What files of weights have in common: named tensors, each of a stored type and a shape, somewhere in the bytes of
-//! one file or of several. A [`Store`] is checked when it is made, so that reading from it cannot go astray; values
+//! one file or of several. A [`Store`] is checked when it is made, so that reads stay inside the files; values
 //! become f32 when they are asked for, and stay in the file where they are f32 already. `safetensors_file`, `gguf` and
 //! `llmc` make stores; what the names mean is not known here.
 
@@ -142,7 +142,7 @@ impl<'a> Stored<'a> {
         Ok(self.dtype.element().filter(|_| cfg!(target_endian = "little")).map(|element| (element, self.bytes)))
     }
 
-    /// Where the first value is that is no number or infinite, if there is one.
+    /// The index of the first NaN or infinity, if there is one.
     ///
     /// # Errors
     /// As [`Stored::values`].

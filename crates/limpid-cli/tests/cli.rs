@@ -107,7 +107,7 @@ fn wrong_usage_is_exit_2_and_names_the_nearest() {
     f.fails(2, "train --learning-rat 1", &["--learning-rate"]);
     f.fails(2, "trian", &["train"]);
     f.fails(2, "train --preset nanoo", &["did you mean `nano`"]);
-    f.fails(2, "train --mask multiplicative", &["E2-01"]);
+    f.fails(2, "train --mask multiplicative", &["the softmax is NaN", "`causal`"]);
     f.fails(2, "train --steps many", &["many"]);
     f.fails(2, "params", &["formulated-gpt2"]);
     let config = f.file("c.toml", "learning_rat = 1\n");

@@ -23,7 +23,7 @@ pub enum ConfigError {
         /// The size's name.
         what: &'static str,
     },
-    /// The width cannot be shared out evenly.
+    /// The heads do not divide the width.
     #[error("d_model {d_model} is not a multiple of n_head {n_head}: {mend}")]
     HeadsDontDivide {
         /// Width of the residual stream.
@@ -33,7 +33,7 @@ pub enum ConfigError {
         /// Values that would do.
         mend: String,
     },
-    /// Query heads cannot be shared out evenly.
+    /// The key heads do not divide the query heads.
     #[error("n_head {n_head} is not a multiple of n_kv_head {n_kv_head}: each key head serves as many query heads")]
     KeyHeadsDontDivide {
         /// Query heads.
@@ -41,8 +41,8 @@ pub enum ConfigError {
         /// Heads of keys and values.
         n_kv_head: usize,
     },
-    /// Rotary positions turn pairs of features.
-    #[error("rotary positions turn pairs of features: the head size is {d_head}, it must be even")]
+    /// Rotary positions rotate pairs of features.
+    #[error("rotary positions rotate pairs of features: the head size is {d_head}, it must be even")]
     OddHead {
         /// Features of one head.
         d_head: usize,
@@ -95,16 +95,16 @@ pub enum ConfigError {
         /// All right ones.
         all: String,
     },
-    /// S2's multiplicative mask, which is not a mask.
+    /// A multiplicative mask, as "The Formulated GPT-2" has it, which hides nothing.
     #[error(
         "the multiplicative mask (scores times 1 or -inf) is refused: a negative score times -inf is +inf and a zero \
-         score is NaN, so the softmax is NaN (contract E2-01); use `causal`, which adds 0 or -inf"
+         score is NaN, so the softmax is NaN; use `causal`, which adds 0 or -inf"
     )]
     MultiplicativeMask,
-    /// Nothing that can be made again would make the model fit.
+    /// The model does not fit into the memory budget, even with every activation recomputed that can be.
     #[error(
-        "{:.1} MB of memory are too little: with everything made again that can be, this takes {:.1} MB; a smaller \
-         batch_size (with more in accumulate a step stays the same), context or model would fit",
+        "{:.1} MB of memory are too little: with every activation recomputed that can be, this takes {:.1} MB; a smaller \
+         batch_size (with a larger accumulate a step stays the same), context or model would fit",
         *.budget as f64 / 1e6, *.least as f64 / 1e6
     )]
     Budget {
@@ -113,7 +113,7 @@ pub enum ConfigError {
         /// Bytes it takes at least.
         least: u64,
     },
-    /// A use that needs logits.
+    /// A model without logits, where they are needed.
     #[error(
         "this model has no head over the vocabulary, only hidden states: it can be inspected, not trained or sampled"
     )]
@@ -195,33 +195,33 @@ pub fn parse_axis<A: Axis>(s: &str) -> Result<A, ConfigError> {
 }
 
 axis! {
-    /// How a token learns where it stands.
+    /// How positions are encoded.
     Positions, "positions" {
-        /// A trained table of `context_length` rows, added to the embedding (R064).
+        /// A trained table of `context_length` rows, added to the embedding.
         Learned = "learned",
-        /// sin and cos in turn, positions and columns from 0 (R060).
+        /// Sines and cosines in turn, positions and columns from 0.
         Sinusoidal = "sinusoidal",
-        /// S0's literal table: positions and columns from 1 (R061, contract G08).
+        /// The same with positions and columns from 1, as "Notations" writes it.
         SinusoidalOneBased = "sinusoidal-one-based",
-        /// Queries and keys turned by their position (Su et al. 2021).
+        /// RoPE: queries and keys rotated by their position (Su et al. 2021).
         Rotary = "rotary",
     }
 }
 axis! {
     /// Where a block normalises.
     NormPlace, "norm placement" {
-        /// x + f(norm(x)): GPT-2 (R164).
+        /// x + f(norm(x)): GPT-2.
         Pre = "pre",
-        /// norm(x + f(x)): the first Transformer, GPT, BERT (R167).
+        /// norm(x + f(x)): the first Transformer, GPT, BERT.
         Post = "post",
     }
 }
 axis! {
-    /// What normalising means.
+    /// The kind of norm.
     NormKind, "norm" {
-        /// (x - mean) / sqrt(variance + eps) (R084).
+        /// (x - mean) / sqrt(variance + eps).
         Layer = "layer",
-        /// (x - mean) / (deviation + eps), S0's code (R085).
+        /// (x - mean) / (standard deviation + eps), as in the code of "Notations".
         LayerStd = "layer-std",
         /// x / sqrt(mean(x^2) + eps) (Zhang and Sennrich 2019).
         Rms = "rms",
@@ -230,41 +230,41 @@ axis! {
 axis! {
     /// Which keys a query may look at.
     Mask, "mask" {
-        /// Itself and what came before (R118).
+        /// Itself and the tokens before it.
         Causal = "causal",
-        /// Every real token of its sequence; padding is hidden (R122).
+        /// Every real token of its sequence; padding is hidden.
         Bidirectional = "bidirectional",
-        /// Every place of its sequence, padding too: no mask is applied at all (R098).
+        /// Every position of its sequence, padding too: no mask is applied.
         None = "none",
     }
 }
 axis! {
-    /// The function between the two halves of the feed-forward network.
+    /// The activation function of the feed-forward network.
     Activation, "activation" {
-        /// max(0, x) (R155)
+        /// max(0, x)
         Relu = "relu",
-        /// x where positive, `leaky_slope` x elsewhere (R156)
+        /// x where positive, `leaky_slope` x elsewhere
         LeakyRelu = "leaky-relu",
-        /// x Phi(x), exactly (R150)
+        /// x Phi(x), exactly
         GeluErf = "gelu-erf",
-        /// x Phi(x) by tanh (R151)
+        /// x Phi(x) by tanh
         GeluTanh = "gelu-tanh",
-        /// x sigmoid(1.702 x) (R152)
+        /// x sigmoid(1.702 x)
         GeluSigmoid = "gelu-sigmoid",
         /// x sigmoid(x)
         Silu = "silu",
-        /// 1 / (1 + exp(-x)): saturates, kept to show vanishing gradients (R157)
+        /// 1 / (1 + exp(-x)): saturates, kept to show vanishing gradients
         Sigmoid = "sigmoid",
-        /// tanh(x): saturates likewise (R157)
+        /// tanh(x): saturates likewise
         Tanh = "tanh",
     }
 }
 axis! {
-    /// What dropout does to what it keeps.
+    /// How dropout scales the elements that it keeps.
     DropoutScale, "dropout scale" {
-        /// Divided by 1 - p while training, untouched in evaluation (R076).
+        /// Divided by 1 - p while training, untouched in evaluation.
         Inverted = "inverted",
-        /// Untouched while training (R075), multiplied by 1 - p in evaluation so that the mean agrees.
+        /// Untouched while training, multiplied by 1 - p in evaluation so that the mean agrees.
         Unscaled = "unscaled",
     }
 }
@@ -281,13 +281,13 @@ settings! {
         projection: f64 = 0.0, Setting::of("P").below_one().also(&["resid-pdrop"]);
         /// Dropout on the feed-forward network's output.
         ffn: f64 = 0.0, Setting::of("P").below_one();
-        /// Whether what dropout keeps is scaled up.
+        /// Whether dropout scales the elements that it keeps.
         scale: DropoutScale = DropoutScale::Inverted, Setting::of("KIND");
     }
 }
 
 impl Dropout {
-    /// No dropout (R081).
+    /// No dropout.
     pub const NONE: Dropout = Dropout::everywhere(0.0);
     /// The same probability in all four places.
     pub const fn everywhere(p: f64) -> Dropout {
@@ -338,27 +338,28 @@ impl Heads {
 }
 
 settings! {
-    /// Rotary angles for longer contexts: a pair that turns once in `w` positions turns `factor` times slower where w is above
-    /// `context` / `low`, as it was where w is below `context` / `high`, and in between by a share of the two (Llama 3.1). With
-    /// `context` 0 all pairs turn slower (Chen et al. 2023).
+    /// Scaling of the rotary angles, for contexts longer than those a model was trained on. A pair of features rotates once in some
+    /// number of positions, its wavelength. As in Llama 3.1, pairs with a wavelength above `context` / `low` rotate `factor` times
+    /// slower; pairs below `context` / `high` are unchanged; the frequencies between are interpolated. With `context` 0 all pairs
+    /// rotate slower (position interpolation, Chen et al. 2023).
     #[derive(Clone, Copy, PartialEq, Debug)]
     pub struct RotaryScaling named "rotary_scaling_" {
-        /// How many times slower rotary pairs turn, for longer contexts than a model was trained on; 1 changes nothing.
+        /// Factor by which rotary pairs rotate slower, for contexts longer than those trained on; 1 changes nothing.
         factor: f64 = 1.0, Setting::of("X").number(|x| x > 0.0 && x.is_finite(), "it must be above 0");
-        /// Turns in the positions trained on before, below which a pair is slowed down whole.
+        /// Pairs that rotate fewer times than this over the original context are scaled in full (Llama 3.1's `low_freq_factor`).
         low: f64 = 1.0, Setting::of("N").number(|x| x > 0.0, "it must be above 0");
-        /// Turns in those positions above which a pair is not slowed down.
+        /// Pairs that rotate more often than this over the original context are not scaled (Llama 3.1's `high_freq_factor`).
         high: f64 = 4.0, Setting::of("N").number(|x| x > 0.0 && x.is_finite(), "it must be above rotary_scaling_low");
-        /// Positions trained on before; 0 slows all pairs down alike.
+        /// Context length of the original training; 0 scales all pairs alike.
         context: usize = 0, Setting::of("T").count();
     }
 }
 
 impl RotaryScaling {
-    /// Angles as they are.
+    /// No scaling.
     pub const NONE: RotaryScaling = RotaryScaling::DEFAULT;
 
-    /// What a frequency, in radians a position, becomes.
+    /// A frequency, in radians a position, after scaling.
     pub fn apply(self, frequency: f64) -> f64 {
         let turns = self.context as f64 * frequency / std::f64::consts::TAU;
         let kept = ((turns - self.low) / (self.high - self.low)).clamp(0.0, 1.0);
@@ -367,7 +368,7 @@ impl RotaryScaling {
 }
 
 settings! {
-    /// Everything that distinguishes one transformer from another. By default: GPT-2 small's choices without its dropout.
+    /// Everything that distinguishes one transformer from another. By default GPT-2 small's choices, without its dropout.
     #[derive(Clone, PartialEq, Debug)]
     pub struct Config {
         /// Rows of the token table.
@@ -380,7 +381,7 @@ settings! {
         d_model: usize = 768, Setting::of("C").size().common().also(&["n-embd", "n-embed", "hidden-size", "channels"]);
         /// Attention heads; they divide `d_model` unless `d_head` is given.
         n_head: usize = 12, Setting::of("H").size().common().also(&["n-heads", "num-heads", "num-attention-heads"]);
-        /// Heads of keys and values, each serving as many attention heads (Ainslie et al. 2023).
+        /// Key and value heads, each shared by several attention heads (grouped-query attention, Ainslie et al. 2023).
         n_kv_head: Option<usize> = None, Setting::of("K").size().otherwise("n_head")
             .also(&["n-kv-heads", "num-key-value-heads", "n-query-groups"]);
         /// Features of one head.
@@ -391,7 +392,7 @@ settings! {
             .also(&["n-layers", "num-layers", "num-hidden-layers", "depth"]);
         /// Width inside the feed-forward network.
         d_ff: usize = 3072, Setting::of("F").size().common().otherwise("4 d_model").also(&["n-inner", "intermediate-size"]);
-        /// How positions enter.
+        /// How positions are encoded.
         positions: Positions = Positions::Learned, Setting::of("KIND");
         /// Base of the rotary angles.
         rotary_base: f64 = 10_000.0, Setting::of("X").above_zero().also(&["rope-theta"]);
@@ -399,15 +400,15 @@ settings! {
         rotary_scaling: RotaryScaling = RotaryScaling::NONE, Setting::of("");
         /// Segment vectors (BERT: 2); 0 for none.
         n_segment: usize = 0, Setting::of("N").count().also(&["type-vocab-size"]);
-        /// Where a block normalises.
+        /// Whether a block normalises before or after its sublayers.
         norm_place: NormPlace = NormPlace::Pre, Setting::of("WHERE");
         /// A norm between the last block and the head.
         final_norm: bool = true, Setting::of("BOOL");
         /// A norm right after the embedding (BERT).
         embedding_norm: bool = false, Setting::of("BOOL");
-        /// What normalising means.
+        /// The kind of norm.
         norm: NormKind = NormKind::Layer, Setting::of("KIND");
-        /// Added to the norm's variance (or deviation), which keeps a constant row finite.
+        /// Added to the norm's variance (or standard deviation), so that a constant row stays finite.
         norm_eps: f64 = 1e-5, Setting::of("X").above_zero().also(&["layer-norm-eps", "layer-norm-epsilon", "rms-norm-eps"]);
         /// The norms' learned gain (gamma).
         norm_gain: bool = true, Setting::of("BOOL");
@@ -423,15 +424,15 @@ settings! {
         attention_scale_by_layer: bool = false, Setting::of("BOOL").also(&["scale-attn-by-inverse-layer-idx"]);
         /// Which keys a query sees.
         mask: Mask = Mask::Causal, Setting::of("KIND");
-        /// The feed-forward network's function.
+        /// The activation function of the feed-forward network.
         activation: Activation = Activation::GeluTanh, Setting::of("KIND").also(&["activation-function", "hidden-act"]);
-        /// What the function makes is multiplied by a second product of the input (with silu: SwiGLU, Shazeer 2020).
+        /// Gated feed-forward network: the activation is multiplied by a second projection of the input (with silu: SwiGLU, Shazeer 2020).
         ffn_gated: bool = false, Setting::of("BOOL");
         /// Slope of leaky-relu below zero.
         leaky_slope: f64 = 0.01, Setting::of("X").number(f64::is_finite, "it must be finite");
-        /// A head over the vocabulary. An encoder without one gives its hidden states: it can be looked into, not trained.
+        /// A head over the vocabulary. An encoder without one gives its hidden states: it can be inspected, not trained.
         lm_head: bool = true, Setting::of("BOOL").follows();
-        /// The head uses the token table, or has its own weights.
+        /// Tied weights: the head uses the token table instead of weights of its own.
         tied_head: bool = true, Setting::of("BOOL").also(&["tie-word-embeddings"]);
         /// The head adds a bias.
         head_bias: bool = false, Setting::of("BOOL");
@@ -479,7 +480,7 @@ impl Config {
         Ok(Preset::named(name)?.model.clone())
     }
 
-    /// D, C / H unless given: features of one head (R344).
+    /// D, C / H unless given: features of one head.
     pub fn d_head(&self) -> usize {
         self.d_head.unwrap_or(self.d_model / self.n_head)
     }

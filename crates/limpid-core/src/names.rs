@@ -3,7 +3,7 @@
 //!
 //! [`TABLE`] is the whole of it, [`symbol`] and [`describe`] look one up, and [`formula`] says how a tensor is
 //! made by reading the op that makes it, so it is true of every variant. Blocks are numbered from 0 in names and
-//! from 1 in symbols, as in S0. docs/names.md is the same table as a page; read `trace` next.
+//! from 1 in symbols, as in the article "Notations" (docs/contract.md). docs/names.md is the same table as a page; read `trace` next.
 
 use crate::config::{Axis, Config, Mask, NormKind, NormPlace, Positions};
 use crate::model::{Model, Tensor, Use};
@@ -14,7 +14,7 @@ use crate::ops::{Access, Drop, Op, Slot};
 pub struct Entry {
     /// Our name; `{i}` is a block's number, from 0.
     pub name: &'static str,
-    /// S0's symbol or, where S0 has none, ours; `{}` is where the block's number goes, from 1.
+    /// The symbol of "Notations", or ours where it has none; `{}` is where the block's number goes, from 1.
     pub symbol: &'static str,
     /// TransformerLens's name where it means the same; empty where the name is ours.
     pub lens: &'static str,
@@ -107,7 +107,7 @@ pub const TABLE: &[Entry] = &[
     // parameters
     entry(["embed.weight",                      "W_e",           "embed.W_E",                         "wte.weight",                 "wte",       "d_vocab d_model",    "token table, and the head's matrix if tied"]),
     entry(["pos_embed.weight",                  "W_p",           "pos_embed.W_pos",                   "wpe.weight",                 "wpe",       "pos d_model",        "position table"]),
-    entry(["segment_embed.weight",              "W_seg",         "",                                  "",                           "",          "segment d_model",    "segment table (S2's w_A, w_B)"]),
+    entry(["segment_embed.weight",              "W_seg",         "",                                  "",                           "",          "segment d_model",    "segment table (w_A, w_B)"]),
     entry(["embed_norm.weight",                 "γ_e",           "",                                  "",                           "",          "d_model",            "gain of the embedding's norm"]),
     entry(["embed_norm.bias",                   "β_e",           "",                                  "",                           "",          "d_model",            "offset of the embedding's norm"]),
     entry(["blocks.{i}.ln1.weight",             "γ{}",           "blocks.{i}.ln1.w",                  "h.{i}.ln_1.weight",          "ln1w",      "d_model",            "gain of the first norm"]),
@@ -174,7 +174,7 @@ fn symbol_within(name: &str, config: &Config, home: Option<usize>) -> Option<Str
     }
     let (entry, block) = lookup(name)?;
     let (post, i) = (config.norm_place == NormPlace::Post, block.unwrap_or(0));
-    let stream = |letter: &str| format!("{letter}{}", digits(i + 1, SUB)); // S2's X′ and X of a block
+    let stream = |letter: &str| format!("{letter}{}", digits(i + 1, SUB)); // X′ and X of a block, as in "The Formulated GPT-2"
     Some(match entry.name {
         "hook_embed_sum" if !config.embedding_norm && config.dropout.embedding == 0.0 => "X̃".into(),
         "embed_norm.hook_out" if config.dropout.embedding == 0.0 => "X̃".into(),

@@ -80,7 +80,7 @@ pub enum ChatError {
     },
 }
 
-/// What is wrong with a line.
+/// What is wrong with a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// Not JSON.
@@ -105,7 +105,7 @@ pub enum Fault {
     /// `messages` without any.
     #[error("`messages` is empty; expected at least one of the role `assistant`")]
     NoMessages,
-    /// A role that is none.
+    /// An unknown role.
     #[error("message {message} has the role `{role}`; expected `system`, `user` or `assistant`")]
     Role {
         /// Which message, from 1.
@@ -113,7 +113,7 @@ pub enum Fault {
         /// Its role.
         role: String,
     },
-    /// Nobody answers.
+    /// No message of the assistant.
     #[error("no message has the role `assistant`, so there is no answer to learn")]
     NoAnswer,
     /// A text that would be taken for the template.
@@ -129,9 +129,9 @@ pub enum Fault {
 /// Who speaks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
-    /// Whoever sets the scene.
+    /// The instructions before the conversation.
     System,
-    /// Whoever asks.
+    /// The user.
     User,
     /// The model.
     Assistant,

@@ -123,7 +123,7 @@ pub enum CorpusError {
         /// What is wrong.
         what: String,
     },
-    /// A document that the tokenizer has no words for.
+    /// A document that the tokenizer cannot encode.
     #[error("{place}")]
     Encode {
         /// Which.
@@ -141,7 +141,7 @@ pub enum CorpusError {
     #[error("no thread to encode with can be started: {0}; use fewer threads, or allow more memory and processes")]
     Thread(io::Error),
     /// Stopped before the end; what is finished is kept.
-    #[error("stopped; the same command goes on where it was")]
+    #[error("stopped; the same command resumes where it was")]
     Stopped,
 }
 
@@ -154,7 +154,7 @@ fn names(has: &[String]) -> String {
 }
 
 impl CorpusError {
-    /// The settings by which it may be mended, by name.
+    /// The settings that may help, by name.
     pub fn settings(&self) -> &'static [&'static str] {
         use CorpusError::{Busy, Column, Encode, Field, Json, NotUtf8, Thread, Tokenizer, TooLong, Zero};
         match self {

@@ -22,7 +22,7 @@ use xxhash_rust::xxh3::Xxh3;
 pub const UNIT: usize = 1 << 20;
 /// Longest JSON line, item or parquet row that is read.
 pub const LONGEST: usize = 128 << 20;
-/// Bytes that are looked at for what text cannot have.
+/// Bytes that are searched for signs of a binary file.
 const LOOK: usize = 8 << 10;
 
 /// What a file holds.
@@ -32,14 +32,14 @@ pub enum TextFormat {
     Text,
     /// One a line.
     JsonLines,
-    /// An array of them, or lines after all.
+    /// An array of them, or JSON lines in a .json file.
     Json,
     /// One a row.
     Parquet,
 }
 
 impl TextFormat {
-    /// By the end of the name, `.gz` and `.zst` left out.
+    /// By the file name's extension, without `.gz` and `.zst`.
     fn of(path: &Path) -> Option<TextFormat> {
         let name = path.file_name()?.to_str()?.to_lowercase();
         let name = [".gz", ".zst"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(&name);
@@ -52,7 +52,7 @@ impl TextFormat {
         }
     }
 
-    /// What people call it.
+    /// Its name in messages.
     pub fn name(self) -> &'static str {
         match self {
             TextFormat::Text => "text",

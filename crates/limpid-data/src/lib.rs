@@ -1,6 +1,6 @@
-//! From files to tokens: `documents` reads them, `encode` makes ids of them, `prepare` writes these to `shards`, of which
-//! `manifest` keeps account; [`Tokens`] are what batches are made of, in memory or in shards. [`source`] finds all of
-//! that by name and splits it for training. `stories` is the built-in corpus, `chat` reads conversations.
+//! From files to tokens: `documents` reads them, `encode` turns them into ids, `prepare` writes the ids to `shards` and lists these in
+//! a `manifest`. [`Tokens`] are what batches are made of, in memory or in shards. [`source`] finds text by name, in any of these
+//! forms, and splits it for training. `stories` is the built-in corpus, `chat` reads conversations.
 
 mod boundary;
 pub mod chat;
@@ -28,7 +28,7 @@ pub use tokens::Tokens;
 /// Why data cannot be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum DataError {
-    /// Not even one window.
+    /// A text shorter than one window.
     #[error(
         "the {what} has {found} tokens, but one window needs {wanted} (context_length {context} and the token after it): \
          give more text, or use a context_length of {mend}"
@@ -45,7 +45,7 @@ pub enum DataError {
         /// A context that would do.
         mend: usize,
     },
-    /// A part of a batch that there is not.
+    /// A rank that does not exist, or that would get no window.
     #[error(
         "rank {rank} of {ranks}: ranks are counted from 0, and each of them needs one of the batch's {windows} windows"
     )]
@@ -57,7 +57,7 @@ pub enum DataError {
         /// Windows of a batch.
         windows: usize,
     },
-    /// Windows or batches of nothing, or of more than any memory holds.
+    /// Windows or batches of size 0, or larger than any memory.
     #[error("{what} is {found}: it must be 1 or more, and a batch has at most 2^40 tokens")]
     Size {
         /// batch_size or context
@@ -78,7 +78,7 @@ pub enum DataError {
 }
 
 impl DataError {
-    /// The settings by which it may be mended, each by its name and, where one is known, a value.
+    /// The settings that may help, each by its name and, where one is known, a value.
     pub fn settings(&self) -> Vec<String> {
         match self {
             DataError::TooShort { mend, .. } => vec![format!("context_length {mend}")],

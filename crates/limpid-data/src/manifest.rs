@@ -32,13 +32,13 @@ pub struct Manifest {
     pub empty: u64,
     /// Documents left out because they are bad.
     pub bad: u64,
-    /// What to learn from.
+    /// The training part.
     pub train: Part,
-    /// What to judge by.
+    /// The validation part.
     pub val: Part,
 }
 
-/// What decides the shards' bytes, besides the files.
+/// The settings that decide the shards' bytes, besides the files.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PrepareSettings {
     /// The tokenizer's name as asked for.
@@ -83,7 +83,7 @@ pub struct Counts {
     pub tokens: u64,
     /// Bytes of text.
     pub bytes: u64,
-    /// Units left out because the tokenizer has no words for them.
+    /// Units left out because the tokenizer cannot encode them.
     pub bad: u64,
 }
 

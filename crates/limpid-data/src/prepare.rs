@@ -25,7 +25,7 @@ pub struct Plan<'a> {
     pub inputs: Vec<Input>,
     /// Where the text stands in JSON and parquet.
     pub field: &'a str,
-    /// Leave out what is bad and count it.
+    /// Skip documents that cannot be read, and count them.
     pub skip_bad: bool,
     /// The tokenizer.
     pub tokenizer: &'a Tokenizer,
@@ -39,7 +39,7 @@ pub struct Plan<'a> {
     pub threads: usize,
 }
 
-/// How far it is.
+/// How far the work is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Bytes of the files that have been read.

@@ -1,6 +1,6 @@
 //! Text by name, as tokens: files and folders of documents, prepared folders, llm.c's shards, conversations, the built-in stories.
 //!
-//! A [`TextSource`] says what text and how it is to be read; [`TextSource::read`] gives a [`Corpus`]: ids to learn from and ids to judge by. A
+//! A [`TextSource`] names a text and says how to read it; [`TextSource::read`] gives a [`Corpus`]: ids to train on and ids to validate on. A
 //! program reads and splits a text here as the command line does. `documents`, `encode`, `manifest` and `shards` do the work.
 
 use crate::chat::{self, Chat, Conversation};
@@ -27,7 +27,7 @@ const SEEDS: [u64; 2] = [1, 2];
 /// The longest first line that is looked at for a conversation.
 const LINE: u64 = 16 << 20;
 
-/// Why a text by name does not become tokens.
+/// Why a text cannot be turned into tokens.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SourceError {
@@ -126,7 +126,7 @@ pub struct About {
     pub read: Option<String>,
     /// Bytes of text, for validation or (of [`TextSource::whole`]) all.
     pub bytes: u64,
-    /// Some of what the tokenizer, which was there before the text, has no token for.
+    /// Some words or characters of the text for which the tokenizer has no token.
     pub unknown: Vec<String>,
 }
 
@@ -140,9 +140,9 @@ pub struct Corpus {
     pub tokenizer: Tokenizer,
     /// The name it was asked for by.
     pub tokenizer_name: String,
-    /// Ids to learn from (or all).
+    /// Ids to train on (or all).
     pub train: Tokens,
-    /// Ids to judge by.
+    /// Ids to validate on.
     pub validation: Tokens,
 }
 
@@ -164,9 +164,9 @@ pub struct TextSource {
     pub name: String,
     /// The tokenizer's name or file: see [`Tokenizer::for_texts`].
     pub tokenizer: Option<String>,
-    /// The tokenizer where none was asked for.
+    /// The tokenizer if none is named.
     pub default_tokenizer: String,
-    /// The tokenizer, where it is decided already.
+    /// The tokenizer itself, if it is already there: of a model that is fine-tuned, or of a run that is resumed.
     pub decided: Option<Tokenizer>,
     /// Special tokens that a learned one must have.
     pub specials: Vec<String>,
@@ -174,7 +174,7 @@ pub struct TextSource {
     pub val_fraction: f64,
     /// Where the text stands in JSON and parquet, if it is not `text`; standard input is then JSON lines.
     pub field: Option<String>,
-    /// Whether documents that cannot be read are left out.
+    /// Whether documents that cannot be read are skipped.
     pub skip_bad: bool,
     /// Threads that encode.
     pub threads: usize,
@@ -556,9 +556,9 @@ fn tokens(documents: Vec<String>, tokenizer: &Tokenizer, threads: usize) -> Resu
     }
 }
 
-/// Documents that are being read.
+/// Documents that are being read, with the number of files of each format.
 pub struct Reading {
-    /// They.
+    /// The reader.
     pub documents: DocumentReader,
     files: BTreeMap<TextFormat, usize>,
 }

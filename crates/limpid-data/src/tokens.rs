@@ -46,7 +46,7 @@ impl Tokens {
         Tokens(Form::Held { ids, ends, counted })
     }
 
-    /// What lies in shards, one after the other.
+    /// The tokens of several shards, one after the other.
     pub fn of_shards(shards: Vec<Shard>) -> Tokens {
         let (mut len, mut documents) = (0, 0);
         let mut place = |shard: Shard| {
@@ -66,8 +66,8 @@ impl Tokens {
         super::Manifest::open(folder)?.tokens(folder, part)
     }
 
-    /// Whether the files they lie in are what was opened; asked before some are read, for one that another program has cut must
-    /// not be.
+    /// Checks that the mapped files have not changed. Call it before reading: a file that another program has truncated must not be
+    /// read.
     ///
     /// # Errors
     /// If one was changed.

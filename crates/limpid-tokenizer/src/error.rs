@@ -1,4 +1,4 @@
-//! What can go wrong between text and ids: one enum, with the facts as fields and, where there is one, the mend.
+//! The errors between text and ids: one enum, with the facts as fields and, where one is known, a remedy.
 
 use std::{
     io,
@@ -149,7 +149,7 @@ pub enum TokenizerError {
     /// A tokenizer that a file's format cannot express.
     #[error("this tokenizer cannot be written in that format: {0}")]
     Format(String),
-    /// What was left out when the program was built.
+    /// A feature of the crate that is switched off.
     #[error("{what} needs the feature `{feature}`, which this program was built without: build it with that feature")]
     Feature {
         /// What cannot be done.
@@ -185,7 +185,7 @@ pub enum TokenizerError {
 }
 
 impl TokenizerError {
-    /// The settings by which it may be mended, each by its name and, where one is known, a value.
+    /// The settings that may help, each by its name and, where one is known, a value.
     pub fn settings(&self) -> &'static [&'static str] {
         match self {
             TokenizerError::File { fault, .. } => fault.settings(),

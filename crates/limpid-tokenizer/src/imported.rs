@@ -1,9 +1,9 @@
-//! Tokenizers that other programs trained, run by HuggingFace's crate `tokenizers` (feature `huggingface`; byte-level byte pairs do
-//! without).
+//! Tokenizers that other programs trained. HuggingFace's crate `tokenizers` runs them (feature `huggingface`); byte-level BPE needs no
+//! crate.
 //!
-//! The crate cuts text and merges; what goes round a text and how ids become bytes is done here, so that it can go on
-//! token by token, exactly, where the crate decodes whole texts only. Where a file is GPT-2's or another of
-//! OpenAI's vocabularies, the built-in encoding does the work, with the same ids and several times as fast.
+//! The crate pre-tokenizes and merges. The special tokens around a text and the decoding of ids to bytes are done here, because text is
+//! streamed token by token and the crate decodes whole texts only. If a file is GPT-2's or another of OpenAI's vocabularies, the
+//! built-in encoding does the work: the ids are the same, and it is several times as fast.
 //!
 //! Read `spec` for what a file may say, `files` for where files lie.
 
@@ -22,7 +22,7 @@ use super::{
 };
 use serde_json::Value;
 
-/// The longest text, in bytes, that goes through the crate whole.
+/// The longest text, in bytes, that the crate encodes in one piece.
 #[cfg(feature = "huggingface")]
 const WHOLE: usize = 16 << 20;
 
@@ -33,18 +33,18 @@ pub struct ImportedTokenizer {
     source: String,
     engine: Engine,
     #[cfg(feature = "huggingface")]
-    /// Whether and how a long text goes through the crate in parts: it needs 160 times a text.
+    /// Whether and how a long text is encoded in parts; the crate needs memory of 160 times a text.
     pub(super) parting: Option<Parting>,
     decoder: Decoder,
     /// The tokens by id.
     tokens: Vec<Option<String>>,
     /// The added tokens, ascending, and whether each is special.
     added: Vec<(u32, bool)>,
-    /// What the model it belongs to expects before and after a text.
+    /// The special tokens that its model expects before and after a text.
     frame: (Vec<u32>, Vec<u32>),
     pub(super) end: Option<u32>,
     pub(super) begin: Option<u32>,
-    /// What stands for text that it cannot write.
+    /// The token for text that the vocabulary lacks.
     pub(super) unknown: Option<u32>,
 }
 
@@ -84,7 +84,7 @@ enum Decoder {
     Words,
 }
 
-/// Where a decoded text has got to.
+/// The state of decoding, from token to token.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seam {
     tokens: usize,

@@ -1,5 +1,5 @@
-//! Text to ids and back. Four kinds: characters, words, OpenAI's byte-pair encodings, and what other programs' models
-//! come with.
+//! Text to ids and back. Four kinds: characters, words, OpenAI's byte-pair encodings, and the tokenizers of other programs'
+//! models.
 //!
 //! A tokenizer is a value that is cheap to clone and never changes. Ids count from 0 and are below
 //! [`vocab_size`](Tokenizer::vocab_size). Characters and words are learned here from a text; byte-pair encodings go by

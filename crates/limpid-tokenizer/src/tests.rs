@@ -92,7 +92,7 @@ fn streamed(tokenizer: &Tokenizer, ids: &[u32]) -> String {
     text + &stream.finish()
 }
 
-// The seeds' worked examples (contract G01, G02, G03, G06, G11, G31).
+// The worked examples of the documents in docs/contract.md (G01, G02, G03, G06, G11, G31).
 
 #[test]
 fn g01_order_of_first_appearance() {
@@ -311,7 +311,7 @@ fn what_the_vocabulary_lacks() {
     assert!(long.len() < 250, "{long}");
 }
 
-/// Contract R024.
+/// R024 of docs/contract.md.
 #[test]
 fn a_token_is_a_word_or_a_character() {
     let text = "the cat sat.\nthe hat";
@@ -533,7 +533,7 @@ fn a_stream_learns_what_a_text_does() {
     assert_eq!(few.pieces(&(1..11).collect::<Vec<_>>()).unwrap(), words);
 }
 
-/// S0's and S3's corpora: exactly their words, in the order of first appearance.
+/// The corpora of "Notations" and of the decoder's page: exactly their words, in the order of first appearance.
 #[test]
 fn newlines_and_unknown_words_are_a_choice() {
     let learn = |text: &str, special: &[&str], newlines: bool| {

@@ -1,7 +1,7 @@
 //! A list of tokens and the way back: the learned vocabulary of the character and the word tokenizer.
 //!
-//! Built once and checked at the door (no token twice, none empty); after that, looking up cannot surprise. What makes a
-//! token *special* is its form: it is more than one piece, so cutting text never gives it, and it is looked for first.
+//! It is checked when it is built (no token twice, none empty). A token is *special* if it is more than one piece, so that splitting a
+//! text never gives it; special tokens are searched for first.
 
 use std::{
     collections::{HashMap, HashSet},

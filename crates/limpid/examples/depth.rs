@@ -1,5 +1,5 @@
 //! The gradient on its way down a transformer of 16 blocks, before the first step: what residual sums, norms and their place,
-//! initial weights and activations do to it. Contract R250 to R253, R255, R261 to R264; docs/lessons.md has what it prints.
+//! initial weights and activations do to it. docs/lessons.md has what it prints.
 //!
 //! `cargo run --release -p limpid --example depth`
 //!

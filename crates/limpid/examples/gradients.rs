@@ -1,6 +1,6 @@
 //! Gradients that vanish and gradients that explode, in the plainest deep network: 20 layers of `x' = f(x W')`, forward and
 //! backward by hand with limpid's ops in f64. Then the remedies: weights of the right size, another activation, residual
-//! sums, norms. Contract R250 to R253, R255, R256, R261, R263; docs/lessons.md has what it prints. Read `depth` next.
+//! sums, norms. docs/lessons.md has what it prints. Read `depth` next.
 //!
 //! `cargo run --release -p limpid --example gradients`
 

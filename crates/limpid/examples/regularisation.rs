@@ -1,6 +1,5 @@
-//! Learning by heart and what helps against it: a model that is large for its text, with dropout, weight decay, label
-//! smoothing, an average of the weights, and stopping early. Contract R257, R258, R038, R230 to R233; docs/lessons.md has what
-//! it prints.
+//! Overfitting and its remedies: a model that is large for its text, with dropout, weight decay, label smoothing, an average of the
+//! weights, and early stopping. docs/lessons.md has what it prints.
 //!
 //! `cargo run --release -p limpid --example regularisation`
 

@@ -1,6 +1,5 @@
-//! Training that stays on its feet: clipping, warm-up and schedule, optimizers, pre-norm against post-norm. One thing is
-//! changed at a time; data, seed and number of steps are the same. Contract R254, R259, R260, R262 (and R215 to R221);
-//! docs/lessons.md has what it prints. Read `regularisation` next.
+//! Stable training: gradient clipping, warm-up and schedule, optimizers, pre-norm against post-norm. One thing is changed at a time;
+//! data, seed and number of steps are the same. docs/lessons.md has what it prints. Read `regularisation` next.
 //!
 //! `cargo run --release -p limpid --example stability`
 

@@ -12,7 +12,7 @@ pub enum Error {
     /// A configuration that cannot be built.
     #[error(transparent)]
     Config(#[from] config::ConfigError),
-    /// What a backend does not do: threads or memory that the system refuses, a device that is lost.
+    /// The backend failed: threads or memory that the system refuses, a device that is lost.
     #[error(transparent)]
     Backend(#[from] backend::BackendError),
     /// Generating and scoring.
@@ -24,7 +24,7 @@ pub enum Error {
     /// Training.
     #[error(transparent)]
     Train(Box<train::TrainError>),
-    /// Text to train or judge on.
+    /// Text to train or evaluate on.
     #[error(transparent)]
     Source(Box<data::source::SourceError>),
     /// Tokens that make no batch.

@@ -1,6 +1,7 @@
 //! limpid: a GPT that you can see through.
 //!
-//! [`Lm`] is a model as a whole, from files or from training. It writes, judges, shows its inside, and is saved for other programs.
+//! [`Lm`] is a whole model, from files or from training. It generates and scores text, shows its tensors, and is saved for other
+//! programs.
 //!
 //! ```
 //! use limpid::checkpoint::Format;
@@ -31,7 +32,7 @@
 //!
 //! # Features
 //!
-//! All are on by default; what needs one that is off is an error that names it. `huggingface`: other programs' tokenizers that are not
+//! All are on by default. A call that needs a feature that is off returns an error that names it. `huggingface`: other programs' tokenizers that are not
 //! byte-level byte pairs. `tiktoken`: the tables of OpenAI's encodings (gpt2, cl100k_base, o200k_base). `parquet`: parquet files as text.
 //!
 //! # The parts

@@ -242,7 +242,7 @@ impl Lm {
         self.in_session(|session| Ok(generate::generate(session, tokenizer, prompt, options, tell)?))
     }
 
-    /// Fills every `[MASK]` of a text, with a model that looks both ways.
+    /// Fills every `[MASK]` of a text, with a bidirectional model.
     ///
     /// # Errors
     /// If the tokenizer has no `[MASK]`, or the text is empty or too long.
@@ -267,7 +267,7 @@ impl Lm {
         Ok(Session::new(&self.config, sequences, rows, |_| Ok(cpu))?)
     }
 
-    // ---- judging
+    // ---- scoring
 
     /// How likely `continuation` is after `prompt`: the logarithm of each token's probability, in nats, and their sum.
     ///
@@ -278,8 +278,8 @@ impl Lm {
         self.in_session(|session| Ok(generate::score(session, &prompt, &ids)?))
     }
 
-    /// How well the model knows a text, in windows of its context that do not overlap. A model that looks both ways is asked for
-    /// masked tokens, 15 in 100.
+    /// The loss on a text, in windows of the model's context that do not overlap. A bidirectional model predicts masked tokens, 15 in
+    /// 100.
     ///
     /// ```no_run
     /// # use limpid::{Lm, data::source::TextSource};
@@ -307,7 +307,7 @@ impl Lm {
 
     // ---- looking inside
 
-    /// A text as one vector (C): the hidden states before the head, pooled. Of a causal model and of one that looks both ways.
+    /// A text as one vector (C): the hidden states before the head, pooled. For causal and bidirectional models.
     ///
     /// # Errors
     /// If the model has no tokenizer, or the text is empty or longer than the context.

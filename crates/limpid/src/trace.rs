@@ -6,8 +6,8 @@ pub use limpid_core::trace::*;
 use crate::config::{Config, Mask};
 use crate::ops::{Batch, IGNORE};
 
-/// The ids as one sequence, ready for a trace. The target of each is the next; of a model that looks both ways it is the id itself, and
-/// none where `mask` stands, which the model finds itself. `segments` are all 0 if none are given.
+/// The ids as one sequence, ready for a trace. The target of each id is the next one. For a bidirectional model it is the id itself, and
+/// none for `mask`, whose token the model predicts. `segments` are all 0 if none are given.
 ///
 /// # Errors
 /// If there are no ids, or the segments do not fit them or the model.

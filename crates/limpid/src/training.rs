@@ -1,4 +1,4 @@
-//! A training run in a few lines: a text, a model, a recipe, and somebody who hears how it goes.
+//! A training run in a few lines: a text, a model, a recipe and a progress callback.
 //!
 //! It joins what the modules have: `data::source` reads and splits the text, `model` is built, `train::Run` trains it. Read `train` next.
 
@@ -131,7 +131,7 @@ impl Training {
         Training { recipe, ..self }
     }
 
-    /// How the run is carried out: when it evaluates and saves, what it does when its loss goes astray.
+    /// How the run is carried out: when it evaluates and saves, what it does at a loss spike.
     pub fn options(self, options: RunOptions) -> Training {
         Training { options, ..self }
     }
@@ -192,7 +192,7 @@ impl Training {
     ///
     /// # Errors
     /// If the text cannot be read or is too short, the model cannot be built or does not fit into memory, the folder holds something else,
-    /// or training goes astray.
+    /// or training diverges.
     pub fn run(self, mut progress: impl FnMut(TrainEvent) -> Control) -> Result<Trained, Error> {
         let Training { config, recipe, options, mut source, base, folder, resume, tuning, memory, preset, machine } =
             self;

@@ -17,7 +17,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// How a tensor of theirs lies, seen from ours.
+/// The layout of a tensor in another program's file, compared with ours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Layout {
     /// As ours: a matrix is (out, in).

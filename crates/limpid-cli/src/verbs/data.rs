@@ -135,7 +135,7 @@ fn prepare(args: Prepare) -> Result<()> {
     });
     bar.done();
     let (manifest, complaints) = done.map_err(|e| match e {
-        CorpusError::Stopped => Interrupted("stopped; the same command goes on where it was").into(),
+        CorpusError::Stopped => Interrupted("stopped; the same command resumes where it was").into(),
         e => anyhow::Error::from(e),
     })?;
     let seconds = start.elapsed().as_secs_f64();

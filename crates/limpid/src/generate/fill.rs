@@ -1,4 +1,4 @@
-//! What a model that looks both ways finds where a mask stands.
+//! A bidirectional model's predictions for masked tokens.
 
 use super::{DecodeError, GenerateError};
 use crate::backend::Backend;

@@ -1,7 +1,7 @@
-//! A model that writes: tokens in, one more token out, again and again.
+//! Text generation: tokens in, the next token out, again and again.
 //!
-//! [`Session`] keeps sequences and their keys and values, and gives logits. [`Sampler`] makes a token of logits.
-//! [`Writer`] makes text of tokens, and knows when to stop. [`generate`] joins the three for one sample; a server
+//! [`Session`] holds sequences with their KV cache, and gives logits. [`Sampler`] chooses a token from logits.
+//! [`Writer`] turns tokens into text, and knows when to stop. [`generate`] joins the three for one sample; a server
 //! joins them for many, one [`Session::step`] for all. [`score`] says how likely a given continuation is.
 //!
 //! Nothing here is random but by [`Sampler::seed`], and a sequence's logits do not depend on how its tokens were
@@ -26,19 +26,19 @@ pub enum GenerateError {
     /// Ids the tokenizer does not have.
     #[error(transparent)]
     Tokenizer(#[from] tokenizer::TokenizerError),
-    /// A stop text that is everywhere.
+    /// An empty stop text.
     #[error("stop text {index} is empty: it would stop before the first token; leave it out")]
     EmptyStop {
         /// Its place in the list.
         index: usize,
     },
-    /// Stop texts without text.
+    /// Stop texts without a tokenizer.
     #[error("stop texts need a tokenizer: without one there are only tokens")]
     StopWithoutTokenizer,
 }
 
-/// The ids of a prompt as a model expects it: after the token that every text of the model began with, if there is one; for a model that
-/// sees both ways, between the tokens that were round every text.
+/// The ids of a prompt as a model expects it: after the token that begins every text (BOS), if the tokenizer has one; for a
+/// bidirectional model, between the tokens around every text (`[CLS]` and `[SEP]`).
 ///
 /// # Errors
 /// If the tokenizer has no ids for it.
@@ -49,7 +49,7 @@ pub fn prompt_ids(tokenizer: &Tokenizer, mask: Mask, text: &str) -> Result<Vec<u
     }
 }
 
-/// What a text begins after: the token that begins or ends texts, or a newline.
+/// The ids to generate from without a prompt: the token that begins or ends texts, or a newline.
 ///
 /// # Errors
 /// If the tokenizer has none of these.
@@ -60,7 +60,7 @@ pub fn start_ids(tokenizer: &Tokenizer) -> Result<Vec<u32>, tokenizer::Tokenizer
     }
 }
 
-/// What [`generate`] tells while it works.
+/// What happens in [`generate`], passed to its callback.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GenerateEvent {
     /// The oldest tokens were dropped, because the context was full.
@@ -79,7 +79,7 @@ pub enum GenerateEvent {
     },
 }
 
-/// Continues `prompt`, telling every event as it happens; a `false` answer cancels.
+/// Continues `prompt` and passes every event to `tell`; if that returns `false`, generation ends.
 ///
 /// The prompt is not part of the result. Without a tokenizer there are tokens and no text.
 ///

@@ -78,7 +78,7 @@ pub enum FinishReason {
     Stop,
     /// The end-of-text token came.
     EndOfText,
-    /// Whoever was told about it said so.
+    /// The callback cancelled it.
     Cancelled,
 }
 
@@ -116,11 +116,11 @@ pub struct Candidate {
     pub logit: f32,
     /// The model's probability: softmax of the logits.
     pub probability: f64,
-    /// The sampler's probability: after penalty, temperature and cuts; 0 if it was cut.
+    /// The sampler's probability: after repetition penalty, temperature, top-k, top-p and min-p; 0 if it was excluded.
     pub chance: f64,
 }
 
-/// How one token was chosen (contract R248).
+/// How one token was chosen.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
     /// Tokens the model saw: its input was (1, input_len).
@@ -131,7 +131,7 @@ pub struct Choice {
     pub candidates: Vec<Candidate>,
 }
 
-/// What came of one set of logits.
+/// The token chosen from one set of logits, and the text that is certain after it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GeneratedToken {
     /// The token to feed, unless the sample is finished.
@@ -198,7 +198,7 @@ impl Writer {
     }
 
     /// Chooses a token by the model's `logits` (V) after the `input_len` tokens it saw. Ids beyond the tokenizer's, which a
-    /// model with a padded vocabulary has, are never chosen (contract R193).
+    /// model with a padded vocabulary has, are never chosen.
     ///
     /// # Errors
     /// As [`Sampler::pick`].
