@@ -5,7 +5,7 @@
 //! Read, an adapter is a layer over a [`Checkpoint`](super::Checkpoint): w + alpha / r B A, summed in f64 and rounded once.
 //! A run's folder has `base.json` beside it, which says what model it was made for.
 
-use super::dialect::{Layout, Link, huggingface, outline};
+use super::dialect::{Link, TensorLayout, huggingface, outline};
 use super::store::{Dtype, OutputTensor, Store, bad};
 use super::{CheckpointError, Dialect, Result, at, safetensors_file};
 use huggingface::Family;
@@ -133,7 +133,7 @@ fn pair(module: &str) -> [String; 2] {
 
 /// The link of a matrix, for the B that stands in its place: (out, r) whichever way the matrix lies.
 fn turned(link: Link) -> Link {
-    let turn = if link.turn == Layout::Transposed { Layout::Same } else { link.turn };
+    let turn = if link.turn == TensorLayout::Transposed { TensorLayout::Same } else { link.turn };
     Link { turn, ..link }
 }
 

@@ -16,7 +16,7 @@ pub mod trace;
 
 pub use adapter::Adapter;
 use dialect::huggingface::{self, Family};
-use dialect::{Layout, Link, Names};
+use dialect::{Link, Names, TensorLayout};
 use limpid_base::files;
 use limpid_core::backend::{self, Backend, BackendError};
 use limpid_core::config::{Config, ConfigError, axis};
@@ -314,7 +314,7 @@ pub fn save_state(
 /// Our own names of some parameters, with a prefix for the tensors of another memory.
 fn own_links<'a>(model: &'a Model, prefix: &str, params: impl Iterator<Item = &'a Param>) -> Vec<Link> {
     let mut links = dialect::Links::new(model);
-    params.for_each(|p| links.whole(format!("{prefix}{}", p.name), &p.name, Layout::Same));
+    params.for_each(|p| links.whole(format!("{prefix}{}", p.name), &p.name, TensorLayout::Same));
     links.done()
 }
 

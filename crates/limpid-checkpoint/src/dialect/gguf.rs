@@ -3,7 +3,7 @@
 //! are whole blocks, others are F16 then.
 
 use super::huggingface::{Family, nearest};
-use super::{Layout, Link, Links};
+use super::{Link, Links, TensorLayout};
 use crate::gguf::{Array, GgufValue, Metadata};
 use crate::store::{Dtype, Store, bad};
 use crate::{CheckpointError, Result};
@@ -269,24 +269,24 @@ pub(crate) fn file_type(dtype: &Dtype) -> u32 {
 pub(crate) fn links(model: &Model) -> Vec<Link> {
     let mut l = Links::new(model);
     let llama = model.config.positions == Positions::Rotary;
-    l.whole("token_embd.weight", "embed.weight", Layout::Same);
-    l.whole("position_embd.weight", "pos_embed.weight", Layout::Same);
+    l.whole("token_embd.weight", "embed.weight", TensorLayout::Same);
+    l.whole("position_embd.weight", "pos_embed.weight", TensorLayout::Same);
     for i in 0..model.config.n_layer {
         let (h, b) = (format!("blk.{i}"), format!("blocks.{i}"));
-        l.pair(&format!("{h}.attn_norm"), &format!("{b}.ln1"), Layout::Same);
+        l.pair(&format!("{h}.attn_norm"), &format!("{b}.ln1"), TensorLayout::Same);
         if llama {
             let thirds = ["attn_q", "attn_k", "attn_v"].map(|x| format!("{h}.{x}"));
-            l.thirds(thirds, &format!("{b}.attn.qkv"), [Layout::Same; 3]);
+            l.thirds(thirds, &format!("{b}.attn.qkv"), [TensorLayout::Same; 3]);
         } else {
-            l.pair(&format!("{h}.attn_qkv"), &format!("{b}.attn.qkv"), Layout::Same);
+            l.pair(&format!("{h}.attn_qkv"), &format!("{b}.attn.qkv"), TensorLayout::Same);
         }
-        l.pair(&format!("{h}.attn_output"), &format!("{b}.attn.out"), Layout::Same);
-        l.pair(&format!("{h}.ffn_norm"), &format!("{b}.ln2"), Layout::Same);
-        l.pair(&format!("{h}.ffn_gate"), &format!("{b}.mlp.gate"), Layout::Same);
-        l.pair(&format!("{h}.ffn_up"), &format!("{b}.mlp.in"), Layout::Same);
-        l.pair(&format!("{h}.ffn_down"), &format!("{b}.mlp.out"), Layout::Same);
+        l.pair(&format!("{h}.attn_output"), &format!("{b}.attn.out"), TensorLayout::Same);
+        l.pair(&format!("{h}.ffn_norm"), &format!("{b}.ln2"), TensorLayout::Same);
+        l.pair(&format!("{h}.ffn_gate"), &format!("{b}.mlp.gate"), TensorLayout::Same);
+        l.pair(&format!("{h}.ffn_up"), &format!("{b}.mlp.in"), TensorLayout::Same);
+        l.pair(&format!("{h}.ffn_down"), &format!("{b}.mlp.out"), TensorLayout::Same);
     }
-    l.pair("output_norm", "ln_final", Layout::Same);
-    l.whole("output.weight", "unembed.weight", Layout::Same);
+    l.pair("output_norm", "ln_final", TensorLayout::Same);
+    l.whole("output.weight", "unembed.weight", TensorLayout::Same);
     l.done()
 }

@@ -9,7 +9,7 @@
 //!
 //! Every key of `config.json` either sets something here, or is known to change no number, or is an error.
 
-use super::{Complaints, Layout, Link, Links, common};
+use super::{Complaints, Link, Links, TensorLayout, common};
 use limpid_core::config::{
     Activation, Config, ConfigError, Dropout, Mask, NormKind, NormPlace, Positions, RotaryScaling,
 };
@@ -117,54 +117,54 @@ impl Family {
                 let [tokens, positions] =
                     if self == Family::Gpt2 { ["wte", "wpe"] } else { ["tokens_embed", "positions_embed"] };
                 l.vocabulary(format!("{tokens}.weight"), "embed.weight");
-                l.whole(format!("{positions}.weight"), "pos_embed.weight", Layout::Same);
+                l.whole(format!("{positions}.weight"), "pos_embed.weight", TensorLayout::Same);
                 for i in blocks {
                     let (h, b) = (format!("h.{i}"), format!("blocks.{i}"));
-                    l.pair(&format!("{h}.ln_1"), &format!("{b}.ln1"), Layout::Same);
-                    l.pair(&format!("{h}.attn.c_attn"), &format!("{b}.attn.qkv"), Layout::Transposed);
-                    l.pair(&format!("{h}.attn.c_proj"), &format!("{b}.attn.out"), Layout::Transposed);
-                    l.pair(&format!("{h}.ln_2"), &format!("{b}.ln2"), Layout::Same);
-                    l.pair(&format!("{h}.mlp.c_fc"), &format!("{b}.mlp.in"), Layout::Transposed);
-                    l.pair(&format!("{h}.mlp.c_proj"), &format!("{b}.mlp.out"), Layout::Transposed);
+                    l.pair(&format!("{h}.ln_1"), &format!("{b}.ln1"), TensorLayout::Same);
+                    l.pair(&format!("{h}.attn.c_attn"), &format!("{b}.attn.qkv"), TensorLayout::Transposed);
+                    l.pair(&format!("{h}.attn.c_proj"), &format!("{b}.attn.out"), TensorLayout::Transposed);
+                    l.pair(&format!("{h}.ln_2"), &format!("{b}.ln2"), TensorLayout::Same);
+                    l.pair(&format!("{h}.mlp.c_fc"), &format!("{b}.mlp.in"), TensorLayout::Transposed);
+                    l.pair(&format!("{h}.mlp.c_proj"), &format!("{b}.mlp.out"), TensorLayout::Transposed);
                 }
-                l.pair("ln_f", "ln_final", Layout::Same);
+                l.pair("ln_f", "ln_final", TensorLayout::Same);
                 l.vocabulary("lm_head.weight", "unembed.weight");
             }
             Family::Bert => {
                 l.vocabulary("embeddings.word_embeddings.weight", "embed.weight");
-                l.whole("embeddings.position_embeddings.weight", "pos_embed.weight", Layout::Same);
-                l.whole("embeddings.token_type_embeddings.weight", "segment_embed.weight", Layout::Same);
-                l.pair("embeddings.LayerNorm", "embed_norm", Layout::Same);
+                l.whole("embeddings.position_embeddings.weight", "pos_embed.weight", TensorLayout::Same);
+                l.whole("embeddings.token_type_embeddings.weight", "segment_embed.weight", TensorLayout::Same);
+                l.pair("embeddings.LayerNorm", "embed_norm", TensorLayout::Same);
                 for i in blocks {
                     let (h, b) = (format!("encoder.layer.{i}"), format!("blocks.{i}"));
                     let thirds = ["query", "key", "value"].map(|x| format!("{h}.attention.self.{x}"));
-                    l.thirds(thirds, &format!("{b}.attn.qkv"), [Layout::Same; 3]);
-                    l.pair(&format!("{h}.attention.output.dense"), &format!("{b}.attn.out"), Layout::Same);
-                    l.pair(&format!("{h}.attention.output.LayerNorm"), &format!("{b}.ln1"), Layout::Same);
-                    l.pair(&format!("{h}.intermediate.dense"), &format!("{b}.mlp.in"), Layout::Same);
-                    l.pair(&format!("{h}.output.dense"), &format!("{b}.mlp.out"), Layout::Same);
-                    l.pair(&format!("{h}.output.LayerNorm"), &format!("{b}.ln2"), Layout::Same);
+                    l.thirds(thirds, &format!("{b}.attn.qkv"), [TensorLayout::Same; 3]);
+                    l.pair(&format!("{h}.attention.output.dense"), &format!("{b}.attn.out"), TensorLayout::Same);
+                    l.pair(&format!("{h}.attention.output.LayerNorm"), &format!("{b}.ln1"), TensorLayout::Same);
+                    l.pair(&format!("{h}.intermediate.dense"), &format!("{b}.mlp.in"), TensorLayout::Same);
+                    l.pair(&format!("{h}.output.dense"), &format!("{b}.mlp.out"), TensorLayout::Same);
+                    l.pair(&format!("{h}.output.LayerNorm"), &format!("{b}.ln2"), TensorLayout::Same);
                 }
-                l.pair("cls.predictions.transform.dense", "head.dense", Layout::Same);
-                l.pair("cls.predictions.transform.LayerNorm", "head.ln", Layout::Same);
+                l.pair("cls.predictions.transform.dense", "head.dense", TensorLayout::Same);
+                l.pair("cls.predictions.transform.LayerNorm", "head.ln", TensorLayout::Same);
                 l.vocabulary("cls.predictions.decoder.weight", "unembed.weight");
                 l.vocabulary("cls.predictions.bias", "unembed.bias");
             }
             Family::Llama => {
                 l.vocabulary("embed_tokens.weight", "embed.weight");
-                let halves = Layout::Halves { d_head: c.d_head() };
+                let halves = TensorLayout::Halves { d_head: c.d_head() };
                 for i in blocks {
                     let (h, b) = (format!("layers.{i}"), format!("blocks.{i}"));
-                    l.pair(&format!("{h}.input_layernorm"), &format!("{b}.ln1"), Layout::Same);
+                    l.pair(&format!("{h}.input_layernorm"), &format!("{b}.ln1"), TensorLayout::Same);
                     let thirds = ["q_proj", "k_proj", "v_proj"].map(|x| format!("{h}.self_attn.{x}"));
-                    l.thirds(thirds, &format!("{b}.attn.qkv"), [halves, halves, Layout::Same]);
-                    l.pair(&format!("{h}.self_attn.o_proj"), &format!("{b}.attn.out"), Layout::Same);
-                    l.pair(&format!("{h}.post_attention_layernorm"), &format!("{b}.ln2"), Layout::Same);
-                    l.pair(&format!("{h}.mlp.gate_proj"), &format!("{b}.mlp.gate"), Layout::Same);
-                    l.pair(&format!("{h}.mlp.up_proj"), &format!("{b}.mlp.in"), Layout::Same);
-                    l.pair(&format!("{h}.mlp.down_proj"), &format!("{b}.mlp.out"), Layout::Same);
+                    l.thirds(thirds, &format!("{b}.attn.qkv"), [halves, halves, TensorLayout::Same]);
+                    l.pair(&format!("{h}.self_attn.o_proj"), &format!("{b}.attn.out"), TensorLayout::Same);
+                    l.pair(&format!("{h}.post_attention_layernorm"), &format!("{b}.ln2"), TensorLayout::Same);
+                    l.pair(&format!("{h}.mlp.gate_proj"), &format!("{b}.mlp.gate"), TensorLayout::Same);
+                    l.pair(&format!("{h}.mlp.up_proj"), &format!("{b}.mlp.in"), TensorLayout::Same);
+                    l.pair(&format!("{h}.mlp.down_proj"), &format!("{b}.mlp.out"), TensorLayout::Same);
                 }
-                l.pair("norm", "ln_final", Layout::Same);
+                l.pair("norm", "ln_final", TensorLayout::Same);
                 l.vocabulary("lm_head.weight", "unembed.weight");
             }
         }

@@ -1,7 +1,7 @@
 //! What a model is to llm.c: GPT-2, with F = 4 C, the tanh GELU, a tied head and 1e-5 in the norms; its header has sizes only.
 
 use super::huggingface::{Family, nearest};
-use super::{Layout, Link, Links};
+use super::{Link, Links, TensorLayout};
 use crate::CheckpointError;
 use crate::llmc::Header;
 use crate::store::Dtype;
@@ -51,7 +51,7 @@ pub(crate) fn express(c: &Config, dtype: Dtype) -> Result<(Header, Config), Chec
 pub(crate) fn links(model: &Model) -> Vec<Link> {
     let mut l = Links::new(model);
     l.vocabulary("wte", "embed.weight");
-    l.whole("wpe", "pos_embed.weight", Layout::Same);
+    l.whole("wpe", "pos_embed.weight", TensorLayout::Same);
     for i in 0..model.config.n_layer {
         for (kind, param) in [
             ("ln1", "ln1"),
@@ -61,11 +61,11 @@ pub(crate) fn links(model: &Model) -> Vec<Link> {
             ("fc", "mlp.in"),
             ("fcproj", "mlp.out"),
         ] {
-            l.whole(format!("{kind}w.{i}"), &format!("blocks.{i}.{param}.weight"), Layout::Same);
-            l.whole(format!("{kind}b.{i}"), &format!("blocks.{i}.{param}.bias"), Layout::Same);
+            l.whole(format!("{kind}w.{i}"), &format!("blocks.{i}.{param}.weight"), TensorLayout::Same);
+            l.whole(format!("{kind}b.{i}"), &format!("blocks.{i}.{param}.bias"), TensorLayout::Same);
         }
     }
-    l.whole("lnfw", "ln_final.weight", Layout::Same);
-    l.whole("lnfb", "ln_final.bias", Layout::Same);
+    l.whole("lnfw", "ln_final.weight", TensorLayout::Same);
+    l.whole("lnfb", "ln_final.bias", TensorLayout::Same);
     l.done()
 }

@@ -19,7 +19,7 @@ use std::ops::Range;
 
 /// The layout of a tensor in another program's file, compared with ours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Layout {
+pub enum TensorLayout {
     /// As ours: a matrix is (out, in).
     Same,
     /// (in, out), as GPT-2's `Conv1D` has it.
@@ -32,12 +32,12 @@ pub enum Layout {
     },
 }
 
-impl Layout {
+impl TensorLayout {
     /// Where row `i` of ours is in theirs.
     fn row(self, i: usize) -> usize {
         match self {
-            Layout::Halves { d_head } => i - i % d_head + i % d_head / 2 + (i % 2) * (d_head / 2),
-            Layout::Same | Layout::Transposed => i,
+            TensorLayout::Halves { d_head } => i - i % d_head + i % d_head / 2 + (i % 2) * (d_head / 2),
+            TensorLayout::Same | TensorLayout::Transposed => i,
         }
     }
 }
@@ -52,7 +52,7 @@ pub struct Link {
     /// Its rows.
     pub rows: Range<usize>,
     /// How they lie.
-    pub turn: Layout,
+    pub turn: TensorLayout,
     /// Whether rows may follow that are no tokens: vocabularies are padded to round numbers.
     pub padded: bool,
 }
@@ -67,7 +67,7 @@ impl Link {
     pub fn shape(&self, param: &Param) -> Vec<usize> {
         match (param.is_matrix(), self.turn) {
             (false, _) => vec![self.rows.len()],
-            (true, Layout::Transposed) => vec![param.slot.cols, self.rows.len()],
+            (true, TensorLayout::Transposed) => vec![param.slot.cols, self.rows.len()],
             (true, _) => vec![self.rows.len(), param.slot.cols],
         }
     }
@@ -76,9 +76,9 @@ impl Link {
     pub(super) fn ours<'a>(&self, theirs: Cow<'a, [f32]>, cols: usize) -> Cow<'a, [f32]> {
         let rows = self.rows.len();
         match self.turn {
-            Layout::Same => theirs,
-            Layout::Transposed if cols == 1 => theirs,
-            Layout::Transposed => transpose(&theirs, cols, rows).into(),
+            TensorLayout::Same => theirs,
+            TensorLayout::Transposed if cols == 1 => theirs,
+            TensorLayout::Transposed => transpose(&theirs, cols, rows).into(),
             turn => (0..rows).flat_map(|i| theirs[turn.row(i) * cols..][..cols].iter().copied()).collect(),
         }
     }
@@ -88,9 +88,9 @@ impl Link {
         let cols = extent(param).1;
         let mine = &ours[self.rows.start * cols..self.rows.end * cols];
         match self.turn {
-            Layout::Same => mine.to_vec(),
-            Layout::Transposed if cols == 1 => mine.to_vec(),
-            Layout::Transposed => transpose(mine, self.rows.len(), cols),
+            TensorLayout::Same => mine.to_vec(),
+            TensorLayout::Transposed if cols == 1 => mine.to_vec(),
+            TensorLayout::Transposed => transpose(mine, self.rows.len(), cols),
             turn => {
                 let mut theirs = vec![0.0; mine.len()];
                 for (i, row) in mine.chunks_exact(cols).enumerate() {
@@ -113,13 +113,13 @@ impl<'a> Links<'a> {
         Links { model, list: vec![] }
     }
     /// Some rows of a parameter.
-    fn part(&mut self, name: impl Into<String>, param: &str, rows: Range<usize>, turn: Layout) {
+    fn part(&mut self, name: impl Into<String>, param: &str, rows: Range<usize>, turn: TensorLayout) {
         if self.model.param(param).is_some() {
             self.list.push(Link { name: name.into(), param: param.into(), rows, turn, padded: false });
         }
     }
     /// All of a parameter.
-    pub(super) fn whole(&mut self, name: impl Into<String>, param: &str, turn: Layout) {
+    pub(super) fn whole(&mut self, name: impl Into<String>, param: &str, turn: TensorLayout) {
         if let Some(rows) = self.model.param(param).map(|p| extent(p).0) {
             self.part(name, param, 0..rows, turn);
         }
@@ -127,16 +127,16 @@ impl<'a> Links<'a> {
     /// All of a parameter with a row a token.
     fn vocabulary(&mut self, name: impl Into<String>, param: &str) {
         let before = self.list.len();
-        self.whole(name, param, Layout::Same);
+        self.whole(name, param, TensorLayout::Same);
         self.list[before..].iter_mut().for_each(|link| link.padded = true);
     }
     /// `.weight` and `.bias` of a parameter.
-    fn pair(&mut self, name: &str, param: &str, turn: Layout) {
+    fn pair(&mut self, name: &str, param: &str, turn: TensorLayout) {
         self.whole(format!("{name}.weight"), &format!("{param}.weight"), turn);
         self.whole(format!("{name}.bias"), &format!("{param}.bias"), turn);
     }
     /// `.weight` and `.bias` of queries, keys and values, each a tensor of its own there.
-    fn thirds(&mut self, names: [String; 3], param: &str, turns: [Layout; 3]) {
+    fn thirds(&mut self, names: [String; 3], param: &str, turns: [TensorLayout; 3]) {
         for ((name, rows), turn) in names.into_iter().zip(self.model.config.heads().parts()).zip(turns) {
             for kind in ["weight", "bias"] {
                 self.part(format!("{name}.{kind}"), &format!("{param}.{kind}"), rows.clone(), turn);
@@ -229,9 +229,9 @@ fn as_it_lies<'a>(
     let whole = |link: &&Link| link.param == param.name && link.rows == (0..rows);
     let Some(link) = links.iter().find(whole) else { return Ok(None) };
     let major = match link.turn {
-        Layout::Transposed if param.is_matrix() => Major::Columns,
-        Layout::Same | Layout::Transposed => Major::Rows,
-        Layout::Halves { .. } => return Ok(None),
+        TensorLayout::Transposed if param.is_matrix() => Major::Columns,
+        TensorLayout::Same | TensorLayout::Transposed => Major::Rows,
+        TensorLayout::Halves { .. } => return Ok(None),
     };
     let raw = find(link, model, store, names)?.raw()?;
     // rows of padding are left behind
