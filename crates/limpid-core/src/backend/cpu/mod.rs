@@ -363,7 +363,9 @@ impl Cpu {
         } else if let Some(memory) = self.shared(slot.space) {
             to.copy_from_slice(&memory[slot.range()]);
         } else {
-            to.fill(0.0); // lanes have the rows of their sequences alone
+            if self.lanes.len() > 1 {
+                to.fill(0.0); // they have the rows of their sequences alone
+            }
             self.parts(slot, |from, part| to[from..from + part.len()].copy_from_slice(part));
         }
     }
