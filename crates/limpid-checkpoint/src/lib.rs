@@ -36,12 +36,12 @@ pub const CHAT_TEMPLATE: &str = "chat_template.jinja";
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
     /// The file system's answer.
-    #[error("{}{}", .path.display(), mend(.source))]
+    #[error("{}: {fault}{}", .path.display(), mend(.fault))]
     Io {
         /// The file.
         path: PathBuf,
         /// What happened.
-        source: io::Error,
+        fault: io::Error,
     },
     /// Not a directory of a model.
     #[error("{} is not a model directory: it has no {missing}", .path.display())]
@@ -137,7 +137,7 @@ impl CheckpointError {
     fn moved(self, from: &Path, to: &Path) -> CheckpointError {
         let place = |path: PathBuf| path.strip_prefix(from).map_or(path.clone(), |rest| to.join(rest));
         match self {
-            CheckpointError::Io { path, source } => CheckpointError::Io { path: place(path), source },
+            CheckpointError::Io { path, fault } => CheckpointError::Io { path: place(path), fault },
             CheckpointError::Format { path, what } => CheckpointError::Format { path: place(path), what },
             other => other,
         }
@@ -146,8 +146,8 @@ impl CheckpointError {
     /// The error that was wrapped in an `io::Error`, unwrapped.
     fn inner(self) -> CheckpointError {
         match self {
-            CheckpointError::Io { path, source } => {
-                source.downcast().unwrap_or_else(|source| CheckpointError::Io { path, source })
+            CheckpointError::Io { path, fault } => {
+                fault.downcast().unwrap_or_else(|fault| CheckpointError::Io { path, fault })
             }
             other => other,
         }
@@ -192,7 +192,7 @@ type Result<T, E = CheckpointError> = std::result::Result<T, E>;
 /// # Errors
 /// Its own.
 pub fn at<T>(path: &Path, result: io::Result<T>) -> Result<T> {
-    result.map_err(|source| CheckpointError::Io { path: path.into(), source })
+    result.map_err(|fault| CheckpointError::Io { path: path.into(), fault })
 }
 
 /// Replaces `path` by what `write` produces: whole, or not at all.

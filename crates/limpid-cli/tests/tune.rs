@@ -4,8 +4,15 @@
 mod common;
 
 use common::{Folder, block, root};
+use limpid::checkpoint::safetensors_file;
+use limpid::config::Config;
+use limpid::model::{Lora, Tuning};
+use limpid::train::{Control, Run, RunSettings, TrainEvent};
+use limpid::{Lm, Training};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 
 #[test]
 fn a_small_chat_set_changes_the_answers_as_the_guide_says() {
@@ -84,6 +91,63 @@ fn every_format_can_be_gone_on_from() {
     f.refuses("train --resume lora-base --json", &["--from", "base"]);
     fs::rename(f.0.join("away"), f.0.join("base")).unwrap();
     f.both("train --resume lora-base --json");
+}
+
+/// The kept weights, and every tensor of the last state.
+fn left(folder: &Path) -> (Vec<u8>, BTreeMap<String, Vec<u8>>) {
+    let state = safetensors_file::open(&folder.join("state/last.safetensors")).unwrap();
+    let tensors = state.names().map(|name| (name.into(), state.get(name).unwrap().bytes.to_vec())).collect();
+    let kept = ["model.safetensors", "adapter_model.safetensors"].map(|name| folder.join(name));
+    (fs::read(kept.iter().find(|path| path.exists()).unwrap()).unwrap(), tensors)
+}
+
+/// A run that the library began is gone on with by the command, and the other way round: each to the bytes of one that never stopped.
+/// Both write the same settings into its folder.
+#[test]
+fn the_library_and_the_command_go_on_with_each_others_runs() {
+    let f = Folder::new("each-other");
+    let at = |name: &str| f.0.join(name);
+    fs::write(at("text.txt"), TEXT.repeat(40)).unwrap();
+    let size = "--d-model 16 --n-head 2 --n-layer 2 --context-length 16";
+    f.both(&format!("train {SMALL} {size} --steps 2 --out base"));
+    let own = SMALL.replace("--tokenizer char ", "");
+    let lora = Lora { rank: 2, alpha: 4.0, dropout: 0.1, targets: vec!["attention".into()] };
+    let adapter = format!("--from base {own} --lora 2 --lora-alpha 4 --lora-dropout 0.1 --lora-targets attention");
+    for (kind, flags) in [("new", format!("{SMALL} {size} --accumulate 3")), ("adapter", adapter)] {
+        let flags = format!("train {flags} --schedule constant --save-every 2 --eval-every 2 --memory 4G");
+        let [whole, begun, library] = ["whole", "begun", "library"].map(|name| at(&format!("{kind}-{name}")));
+        f.both(&format!("{flags} --steps 8 --out {}", whole.display()));
+        let want = left(&whole);
+        let RunSettings { recipe, options } = Run::settings(&whole, None).unwrap();
+        let training = |folder: &Path| {
+            let config = Config::from_json(&fs::read_to_string(whole.join("config.json")).unwrap()).unwrap();
+            let training = match kind {
+                "new" => Training::new(config, recipe).tokenizer("char"),
+                _ => Training::fine_tuning(Lm::open(at("base")).unwrap())
+                    .tuning(Tuning { lora: Some(lora.clone()), ..Tuning::default() })
+                    .recipe(recipe),
+            };
+            let data = at("text.txt").display().to_string();
+            training.options(options).data(data).threads(1).memory(4_000_000_000).folder(folder)
+        };
+        // the command begins
+        f.both(&format!("{flags} --steps 4 --out {}", begun.display()));
+        training(&begun).resume().run(|_| Control::Continue).unwrap();
+        assert!(left(&begun) == want, "{kind}: the library goes on");
+        // the library begins, and stops between two saves
+        let stop = |event| match event {
+            TrainEvent::Step(step, _) if step.step == 3 => Control::Stop,
+            _ => Control::Continue,
+        };
+        assert!(training(&library).run(stop).unwrap().summary.stopped);
+        f.both(&format!("train --resume {} --json", library.display()));
+        assert!(left(&library) == want, "{kind}: the command goes on");
+        let settings = |folder: &Path| {
+            let text = fs::read_to_string(folder.join("limpid.toml")).unwrap();
+            text.lines().filter(|line| !line.starts_with("preset = ")).map(String::from).collect::<Vec<_>>()
+        };
+        assert_eq!(settings(&library), settings(&whole), "{kind}");
+    }
 }
 
 #[test]

@@ -26,13 +26,16 @@ impl fmt::Display for Place {
 #[derive(Debug, thiserror::Error)]
 pub enum CorpusError {
     /// The file system's answer.
-    #[error("{}", .path.display())]
+    #[error("{}: {fault}", .path.display())]
     Io {
         /// The file.
         path: PathBuf,
         /// What happened.
-        source: io::Error,
+        fault: io::Error,
     },
+    /// Ids that a vocabulary does not have.
+    #[error(transparent)]
+    Data(#[from] super::DataError),
     /// A name that stands for nothing.
     #[error("{0}: there is no such file or folder (or use builtin:stories)")]
     NotFound(String),
@@ -186,7 +189,7 @@ impl CorpusError {
 }
 
 pub(super) fn at<T>(path: &Path, result: io::Result<T>) -> Result<T, CorpusError> {
-    result.map_err(|source| CorpusError::Io { path: path.into(), source })
+    result.map_err(|fault| CorpusError::Io { path: path.into(), fault })
 }
 
 pub(super) fn bad(path: &Path, what: impl Into<String>) -> CorpusError {

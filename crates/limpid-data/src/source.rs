@@ -88,7 +88,7 @@ pub enum SourceError {
         /// The tokenizer.
         tokenizer: String,
         /// The first id that is not its own.
-        source: DataError,
+        source: CorpusError,
     },
 }
 

@@ -156,38 +156,46 @@ impl Tokens {
         }
     }
 
-    /// A number for all of it: every id, where documents end, and what is to be predicted.
-    pub fn digest(&self) -> u64 {
+    /// Calls `with` for the ids, some after others, and the place of the first of them.
+    fn pieces(&self, mut with: impl FnMut(usize, &mut [u32]) -> Result<(), DataError>) -> Result<(), CorpusError> {
         const STEP: usize = 1 << 16;
-        let (mut sum, mut ids) = (Xxh3::new(), Vec::with_capacity(STEP.min(self.len())));
-        sum.update(&(self.len() as u64).to_le_bytes());
+        let mut ids = Vec::with_capacity(STEP.min(self.len()));
         for start in (0..self.len()).step_by(STEP) {
+            self.check_files()?;
             ids.clear();
             self.copy(start..(start + STEP).min(self.len()), &mut ids);
-            ids.iter_mut().for_each(|id| *id = id.to_le());
-            sum.update(bytemuck::cast_slice(&ids));
+            with(start, &mut ids)?;
         }
+        self.check_files()
+    }
+
+    /// A number for all of it: every id, where documents end, and what is to be predicted.
+    ///
+    /// # Errors
+    /// If a file that it lies in was changed.
+    pub fn digest(&self) -> Result<u64, CorpusError> {
+        let mut sum = Xxh3::new();
+        sum.update(&(self.len() as u64).to_le_bytes());
+        self.pieces(|_, ids| {
+            ids.iter_mut().for_each(|id| *id = id.to_le());
+            sum.update(bytemuck::cast_slice(ids));
+            Ok(())
+        })?;
         (0..self.documents()).for_each(|i| sum.update(&(self.document(i).end as u64).to_le_bytes()));
         if let Form::Held { counted: Some(counted), .. } = &self.0 {
             counted.iter().for_each(|counted| sum.update(&[u8::from(*counted)]));
         }
-        sum.digest()
+        Ok(sum.digest())
     }
 
     /// Every id is below `vocab_size`.
     ///
     /// # Errors
-    /// Names the first that is not, and where it stands.
-    pub fn check_ids(&self, vocab_size: usize) -> Result<(), DataError> {
-        const STEP: usize = 1 << 16;
-        let mut ids = Vec::with_capacity(STEP);
-        for start in (0..self.len()).step_by(STEP) {
-            ids.clear();
-            self.copy(start..(start + STEP).min(self.len()), &mut ids);
-            if let Some(at) = ids.iter().position(|id| *id as usize >= vocab_size) {
-                return Err(DataError::TokenRange { id: ids[at], position: start + at, vocab_size });
-            }
-        }
-        Ok(())
+    /// Names the first that is not, and where it stands; or a file that it lies in, if that was changed.
+    pub fn check_ids(&self, vocab_size: usize) -> Result<(), CorpusError> {
+        self.pieces(|start, ids| match ids.iter().position(|id| *id as usize >= vocab_size) {
+            Some(at) => Err(DataError::TokenRange { id: ids[at], position: start + at, vocab_size }),
+            None => Ok(()),
+        })
     }
 }

@@ -27,7 +27,7 @@ pub use all_reduce::{AllReduce, Solo};
 pub use batches::{Batches, Documents, Objective, Windows};
 pub use preflight::{PreflightError, preflight};
 pub use recipe::{Divergence, Recipe, Reduction, RunOptions, RunSettings, Schedule};
-pub use run::{Control, RECENT, Run, Summary, TrainEvent};
+pub use run::{Control, RECENT, Resumable, Run, Summary, TrainEvent};
 
 use folder::FolderContents;
 use limpid_checkpoint::store::Store;

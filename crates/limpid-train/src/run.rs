@@ -165,6 +165,13 @@ impl State {
     }
 }
 
+/// A state that a run can go on from, seen to be whole; its folder is held while this lives.
+pub struct Resumable {
+    state: State,
+    store: Store,
+    lock: OutputFile,
+}
+
 /// The state's format. Those of format 1 had no checksums; in format 2 gradients of micro-batches added up one after the other.
 const FORMAT: u32 = 3;
 
@@ -220,7 +227,7 @@ impl<'a> Run<'a> {
     /// A run that has not begun.
     ///
     /// # Errors
-    /// If the backend cannot read the weights that training does not change.
+    /// If the backend cannot read the weights that training does not change, or a file of the text was changed.
     pub fn new(
         trainer: Trainer,
         folder: Option<PathBuf>,
@@ -228,7 +235,7 @@ impl<'a> Run<'a> {
         validation: &'a Tokens,
         objective: Objective,
         tokenizer: &'a Tokenizer,
-    ) -> backend::Result<Run<'a>> {
+    ) -> Result<Run<'a>, TrainError> {
         let mut base = Xxh3::new();
         for param in trainer.model.params.iter().filter(|p| trainer.model.kept().all(|kept| kept.name != p.name)) {
             trainer.backend.read(param.slot)?.iter().for_each(|v| base.update(&v.to_le_bytes()));
@@ -248,8 +255,8 @@ impl<'a> Run<'a> {
             unfinished: false,
             due: true,
             given: Given {
-                training_text: train.digest(),
-                validation_text: validation.digest(),
+                training_text: train.digest()?,
+                validation_text: validation.digest()?,
                 tokenizer: xxh3_64(tokenizer.to_json().as_bytes()),
                 objective: format!("{objective:?}"),
                 precision: trainer.backend.precision().to_string(),
@@ -329,16 +336,8 @@ impl<'a> Run<'a> {
 
     /// Holds the folder until this run, or the log that it leaves, is dropped or its process ends, however it does.
     fn claim(&mut self, folder: &Path) -> Result<(), TrainError> {
-        let path = folder.join("state").join("lock");
-        if self.lock.is_some() && path.exists() {
-            return Ok(());
-        }
-        at(&folder.join("state"), files::create_folder(&folder.join("state")))?;
-        let lock = at(&path, OutputFile::open(&path))?;
-        match lock.try_lock() {
-            Err(TryLockError::WouldBlock) => return Err(TrainError::Busy { path: folder.into() }),
-            // a file system without locks keeps nobody out
-            Err(TryLockError::Error(_)) | Ok(()) => self.lock = Some(lock),
+        if self.lock.is_none() || !lock_path(folder).exists() {
+            self.lock = Some(lock(folder)?);
         }
         Ok(())
     }
@@ -351,12 +350,18 @@ impl<'a> Run<'a> {
         serde_json::from_value(state["recipe"].take()).ok()
     }
 
-    /// Checks that the files a resumed run begins from are as the run wrote them, before any of them is used.
+    /// Locks a folder and opens its last state, or the one kept after step `from`, and checks that the files a resumed run begins from are as
+    /// the run wrote them, before any of them is used.
     ///
     /// # Errors
-    /// Names the state (the last, or the one kept after step `from`) or the first file that is not.
-    pub fn check(folder: &Path, from: Option<u64>) -> Result<(), TrainError> {
-        read_state(&state_file(folder, from))?.0.vouch(folder)
+    /// If another process trains there; names the state or the first file that is not as it was.
+    pub fn check(folder: &Path, from: Option<u64>) -> Result<Resumable, TrainError> {
+        let path = state_file(folder, from);
+        at(&path, fs::metadata(&path))?; // a folder without a state stays as it is
+        let lock = lock(folder)?;
+        let (state, store) = read_state(&path)?;
+        state.vouch(folder)?;
+        Ok(Resumable { state, store, lock })
     }
 
     /// Resumes from the folder's last state, or from the one kept after step `from`. Returns the number of steps done.
@@ -365,12 +370,18 @@ impl<'a> Run<'a> {
     /// If another process trains there; if the state is of another model, recipe, text, tokenizer or precision (the error says what may
     /// differ); if a file whose checksum it holds has changed; or if it is damaged or of another format.
     pub fn resume(&mut self, from: Option<u64>) -> Result<u64, TrainError> {
+        match &self.folder {
+            Some(folder) => self.resume_from(Run::check(folder, from)?),
+            None => Ok(0),
+        }
+    }
+
+    /// Takes up a state of this run's folder. Returns the steps it had done.
+    ///
+    /// # Errors
+    /// If it is of another model, recipe, text, tokenizer or precision, or the weights kept beside it are not as they were.
+    pub fn resume_from(&mut self, Resumable { state, store, lock }: Resumable) -> Result<u64, TrainError> {
         let Some(folder) = self.folder.clone() else { return Ok(0) };
-        let path = state_file(&folder, from);
-        at(&path, fs::metadata(&path))?; // a folder without a state stays as it is
-        self.claim(&folder)?;
-        let (state, store) = read_state(&path)?;
-        state.vouch(&folder)?;
         let (was, is) = (state.chosen.recipe, self.trainer.recipe);
         let mut differing = differing(&longer(was, &is, state.step), &is);
         let config = folder.join("config.json");
@@ -397,7 +408,7 @@ impl<'a> Run<'a> {
             return Err(CheckpointError::Format { path, what }.into());
         }
         self.log = Some(Log::open(&folder, state.log.as_ref())?);
-        self.due = state.due;
+        (self.due, self.lock) = (state.due, Some(lock));
         self.take(&store, state, kept.map(|(sum, _)| sum))?;
         Ok(self.state.step)
     }
@@ -931,6 +942,22 @@ fn read_state(path: &Path) -> Result<(State, Store), TrainError> {
 
 fn sum(bytes: &[u8]) -> String {
     format!("{:016x}", xxh3_64(bytes))
+}
+
+fn lock_path(folder: &Path) -> PathBuf {
+    folder.join("state").join("lock")
+}
+
+/// Holds a folder.
+fn lock(folder: &Path) -> Result<OutputFile, TrainError> {
+    let path = lock_path(folder);
+    at(&folder.join("state"), files::create_folder(&folder.join("state")))?;
+    let lock = at(&path, OutputFile::open(&path))?;
+    match lock.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(TrainError::Busy { path: folder.into() }),
+        // a file system without locks keeps nobody out
+        Err(TryLockError::Error(_)) | Ok(()) => Ok(lock),
+    }
 }
 
 /// The last state's file, or that of the one kept after a step.

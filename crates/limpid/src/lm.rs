@@ -7,10 +7,11 @@ use crate::backend::{self, Backend, Device, SharedWeights, Start};
 use crate::checkpoint::{self, Checkpoint, Format, SHARD_BYTES};
 use crate::config::{Config, ConfigError, Mask};
 use crate::data::chat::{self, Message};
-use crate::data::source::TextSource;
+use crate::data::source::{SourceError, TextSource};
 use crate::data::{Objective, Windows};
 use crate::evaluate::{self, Score};
 use crate::generate::{self, Filled, GenerateEvent, Likelihood, Options, Sample, Session};
+use crate::memory;
 use crate::model::{Model, Param, Use};
 use crate::ops::Batch;
 use crate::ops::linear::Precision;
@@ -293,7 +294,7 @@ impl Lm {
     pub fn evaluate(&self, text: &TextSource) -> Result<Score> {
         self.needs_head()?;
         let (ids, _) = text.whole(self.tokenizer()?)?;
-        ids.check_ids(self.config.vocab_size)?;
+        ids.check_ids(self.config.vocab_size).map_err(SourceError::from)?;
         let (context, vocab_size) = (self.config.context_length, self.config.vocab_size);
         let objective = match self.config.mask {
             Mask::Causal => Objective::NextToken,
@@ -456,6 +457,7 @@ impl Lm {
             }
         };
         drop(ready);
+        memory::fits_beside(model, (Device::Cpu, self.threads))?;
         Ok(Device::Cpu.start_with(model, how(self.machine()), &weights)?)
     }
 
@@ -466,6 +468,7 @@ impl Lm {
             let backend = self.sharing(&model)?;
             return Ok((model, backend));
         }
+        memory::fits(&model, None, (Device::Cpu, self.threads))?;
         let mut backend = processor(&model, self.machine())?;
         self.load(&model, &mut *backend)?;
         Ok((model, backend))
@@ -532,6 +535,7 @@ fn kept(
         false => Use::Inspect { batch: 1, context: 1 },
     };
     let model = Model::new(config, purpose)?;
+    memory::fits(&model, None, (Device::Cpu, machine.0))?;
     let mut backend = processor(&model, machine)?;
     load(&model, &mut *backend)?;
     Ok(backend.share()?)

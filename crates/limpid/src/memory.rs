@@ -69,10 +69,14 @@ pub fn trainable(
 
 /// The limit that a model and its training do not fit into, if there is one, with what they need of it.
 pub fn lacking(model: &Model, recipe: Option<&Recipe>, on: On) -> Option<(u64, Limit)> {
-    let (touched, (device, threads)) = (needed(model, recipe, on), on);
+    let (device, threads) = on;
     let reserved = recipe.map_or(0, |recipe| recipe.untouched(model)) * elements(device);
     let own = if device == Device::Cpu { Cpu::untouched_bytes(model, threads) } else { 0 };
-    let untouched = (own + reserved) as u64;
+    over(needed(model, recipe, on), (own + reserved) as u64)
+}
+
+/// The limit that is under so many bytes that are touched, and so many that are only reserved, with what they need of it.
+fn over(touched: u64, untouched: u64) -> Option<(u64, Limit)> {
     let needs = |limit: &Limit| if limit.of_addresses { touched + untouched + SPARE } else { touched };
     limits().into_iter().map(|limit| (needs(&limit), limit)).find(|(needs, limit)| *needs > limit.left)
 }
@@ -82,7 +86,20 @@ pub fn lacking(model: &Model, recipe: Option<&Recipe>, on: On) -> Option<(u64, L
 /// # Errors
 /// [`Error::Memory`].
 pub fn fits(model: &Model, recipe: Option<&Recipe>, on: On) -> Result<(), Error> {
-    match lacking(model, recipe, on) {
+    refuse(lacking(model, recipe, on))
+}
+
+/// The same of a model that runs on weights that are in memory already.
+///
+/// # Errors
+/// [`Error::Memory`].
+pub fn fits_beside(model: &Model, on: On) -> Result<(), Error> {
+    let parts = parts(model, None, on).into_iter().filter(|(what, _)| *what != "parameters");
+    refuse(over(parts.map(|(_, bytes)| bytes).sum(), 0))
+}
+
+fn refuse(lacking: Option<(u64, Limit)>) -> Result<(), Error> {
+    match lacking {
         None => Ok(()),
         Some((needed, Limit { left, said, .. })) => Err(Error::Memory { needed, left, said }),
     }

@@ -218,8 +218,8 @@ fn a_file_that_is_changed_while_it_is_open_is_an_error() {
             _ => file.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap(),
         }
         for error in [x.values().unwrap_err(), store.check().unwrap_err()] {
-            let CheckpointError::Io { path: named, source } = error else { panic!("{error}") };
-            assert!(named == path && source.to_string().contains(said), "{source}");
+            let CheckpointError::Io { path: named, fault } = error else { panic!("{error}") };
+            assert!(named == path && fault.to_string().contains(said), "{fault}");
         }
     }
     let path = folder.0.join("replaced");

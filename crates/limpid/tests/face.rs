@@ -19,12 +19,13 @@ mod own_text;
 #[path = "../examples/stream.rs"]
 mod stream;
 
-use limpid::backend::{Backend, Reference};
+use limpid::backend::{Backend, Device, Reference};
 use limpid::checkpoint::Format;
-use limpid::config::{Config, Mask};
+use limpid::config::{Config, ConfigError, Mask};
 use limpid::data::source::TextSource;
 use limpid::generate::{FinishReason, Options, Sampler};
-use limpid::model::{Model, Use};
+use limpid::memory;
+use limpid::model::{Lora, Model, Tuning, Use};
 use limpid::ops::IGNORE;
 use limpid::train::{Control, Recipe, RunOptions, RunSettings, Summary, TrainEvent};
 use limpid::{Error, Lm, Pooling, Trained, Training, trace};
@@ -214,6 +215,62 @@ fn training_tells_stops_and_goes_on() {
     }));
     assert_ne!(logits(&tuned, "to be"), logits(&resumed, "to be"), "it learned");
     assert_eq!(tuned.tokenizer().unwrap(), resumed.tokenizer().unwrap());
+}
+
+/// Less memory gives the same bits; what cannot fit is an error before it is reserved.
+#[test]
+fn memory_is_a_budget_and_a_guard() {
+    let recipe = Recipe { steps: 3, batch_size: 16, context: 64, ..Recipe::preset("nano").unwrap() };
+    let text = TEXT.repeat(60);
+    let run = || Training::preset("nano").unwrap().recipe(recipe).text(text.clone()).tokenizer("char").threads(1);
+    let (free, summary) = trained(run());
+    let vocab_size = free.config().vocab_size;
+    let config = Config { vocab_size, ..Config::preset("nano").unwrap() };
+    let model = Model::new(&config, Use::Train { batch: 16, context: 64 }).unwrap();
+    let takes = memory::needed(&model, Some(&recipe), (Device::Cpu, 1));
+    let (less, budgeted) = trained(run().memory(memory::program() + takes * 3 / 4));
+    assert_eq!(logits(&less, "to be"), logits(&free, "to be"));
+    assert_eq!(budgeted.train_loss, summary.train_loss);
+    let refused = run().memory(1).run(|_| Control::Continue).unwrap_err();
+    assert!(matches!(refused, Error::Config(ConfigError::Budget { budget: 1, .. })), "{refused}");
+
+    // caches of more sequences than the machine has memory for
+    let cache = 4 * 2 * config.d_model * config.n_layer * config.context_length;
+    let sequences = (memory::total().unwrap() as usize / cache).next_power_of_two();
+    let refused = free.session(sequences).err().expect("it has no room");
+    let Error::Memory { needed, left, .. } = &refused else { panic!("{refused}") };
+    assert!(*needed > *left && *needed >= (sequences * cache) as u64, "{refused}");
+    assert!(free.session(2).is_ok());
+    // a budget of a device's own: f64 takes twice what f32 does, and no scratch
+    let reference = memory::needed(&model, Some(&recipe), (Device::Reference, 1));
+    let parts = memory::parts(&model, Some(&recipe), (Device::Cpu, 1));
+    let scratch = parts.iter().find(|(what, _)| *what == "threads' scratch").unwrap().1;
+    assert_eq!(reference, 2 * (takes - scratch));
+}
+
+/// An adapter is learned, kept in its folder and opened; where it cannot be kept, it is refused.
+#[test]
+fn an_adapter_is_trained_kept_and_opened() {
+    let f = Scratch::new("adapter");
+    let (held, _) = trained(training(4).folder(f.at("base")));
+    let lora = Lora { rank: 2, alpha: 4.0, dropout: 0.0, targets: vec!["attention".into()] };
+    let tuning = || Tuning { lora: Some(lora.clone()), ..Tuning::default() };
+    let learn = |lm: Lm| Training::fine_tuning(lm).text("be not to be or to. ".repeat(60)).tuning(tuning()).threads(1);
+    let recipe = Recipe { steps: 4, batch_size: 2, learning_rate: 0.05, warmup_steps: 0, ..Recipe::default() };
+    let (adapted, _) = trained(learn(held).recipe(recipe).folder(f.at("adapter")));
+    assert!(f.at("adapter/adapter_model.safetensors").exists() && !f.at("adapter/model.safetensors").exists());
+    let base = || Lm::open(f.at("base")).unwrap();
+    assert_ne!(logits(&adapted, "to be"), logits(&base(), "to be"), "it learned");
+    let refused = [
+        learn(base()).run(|_| Control::Continue),
+        learn(trained(training(2)).0).folder(f.at("none")).run(|_| Control::Continue),
+        learn(adapted).folder(f.at("none")).run(|_| Control::Continue),
+    ];
+    for (refused, said) in refused.into_iter().zip(["name a folder", "save the model", "save it whole first"]) {
+        let error = refused.unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+    }
+    assert!(!f.at("none").exists());
 }
 
 /// What does not fit is said, and nothing panics.

@@ -453,7 +453,7 @@ fn a_broken_directory_is_refused_with_the_reason() {
         assert!(matches!(&error, E::NotAModel { path, missing: m } if *path == dir && *m == missing), "{error}");
     }
     let (error, _) = broken("gone", &|folder| fs::remove_dir_all(&folder.0).unwrap());
-    assert!(matches!(&error, E::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound), "{error}");
+    assert!(matches!(&error, E::Io { fault, .. } if fault.kind() == std::io::ErrorKind::NotFound), "{error}");
     let (error, _) = broken("config", &|folder| {
         let (path, text) = (folder.file("config.json"), fs::read_to_string(folder.file("config.json")).unwrap());
         fs::write(path, text.replace("\"n_head\": 3", "\"n_head\": 4")).unwrap();

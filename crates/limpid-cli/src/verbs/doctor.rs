@@ -4,8 +4,9 @@ use crate::machine::{PASSES, READINGS, memory};
 use crate::options::{MachineOptions, cores};
 use crate::show;
 use anyhow::Result;
-use limpid::backend::Cpu;
 use limpid::backend::cpu::roof::Roof;
+use limpid::backend::{Cpu, Device};
+use limpid::config::Axis;
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
 
@@ -39,7 +40,7 @@ pub fn run(args: Args) -> Result<()> {
             "simd": level.name(), "simd_available": levels, "roof_flops_f32": all, "roof_flops_f32_one_thread": one,
             "roof_flops_bf16": half,
             "read_roof_bytes_s": read, "memory_total_bytes": memory.as_ref().map(|m| m.total),
-            "memory_available_bytes": memory.as_ref().map(|m| m.available), "devices": ["cpu"],
+            "memory_available_bytes": memory.as_ref().map(|m| m.available), "device": args.machine.device, "devices": Device::ALL,
         }));
     }
     let used = show::plural(threads, "thread");
@@ -56,7 +57,8 @@ pub fn run(args: Args) -> Result<()> {
     if let Some(memory) = memory {
         rows.push(("memory", format!("{}, {} available", show::bytes(memory.total), show::bytes(memory.available))));
     }
-    rows.push(("devices", "cpu".into()));
+    let devices = Device::ALL.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    rows.push(("device in use", format!("{} (there are: {devices})", args.machine.device)));
     let rows: Vec<(String, String)> = rows.into_iter().map(|(k, v)| (k.to_string(), v)).collect();
     show::out(&show::pairs(&rows))
 }

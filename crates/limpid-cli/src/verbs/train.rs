@@ -17,7 +17,7 @@ use limpid::generate::{Options, Sampler, generate};
 use limpid::ops::linear::Precision;
 use limpid::task::Begins;
 use limpid::train::folder::{self, FolderContents};
-use limpid::train::{Control, RECENT, Run, Summary, TrainError, TrainEvent};
+use limpid::train::{Control, RECENT, Resumable, Run, Summary, TrainError, TrainEvent};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime};
@@ -46,10 +46,10 @@ fn folder(args: &JobArgs, name: &str) -> PathBuf {
     args.asked().unwrap_or_else(named)
 }
 
-/// Refuses a folder that cannot be used, before the text is read.
-fn fits_folder(args: &JobArgs, folder: &Path) -> Result<()> {
+/// Refuses a folder that cannot be used, before the text is read. Gives what a run there goes on from.
+fn fits_folder(args: &JobArgs, folder: &Path) -> Result<Option<Resumable>> {
     if args.resumed().is_some() {
-        return Ok(Run::check(folder, args.resume_step)?);
+        return Ok(Some(Run::check(folder, args.resume_step)?));
     }
     let found = folder::look(folder);
     if args.resume.as_ref().is_some_and(|resume| resume != "auto") && found != FolderContents::Begun {
@@ -72,14 +72,12 @@ fn fits_folder(args: &JobArgs, folder: &Path) -> Result<()> {
     {
         bail!("--from and --out are both {}: the original model is kept; choose another --out", folder.display());
     }
-    Ok(())
+    Ok(None)
 }
 
 pub fn run(Args { job: args }: Args) -> Result<()> {
-    let resumed = args.resumed();
-    if let Some(folder) = args.asked().filter(|_| !args.lr_find) {
-        fits_folder(&args, &folder)?;
-    }
+    let asked = args.asked().filter(|_| !args.lr_find);
+    let resumed = asked.map(|folder| fits_folder(&args, &folder)).transpose()?.flatten();
     let job = args.job()?;
     let folder = folder(&args, &job.name);
     if let Some(fit) = too_large(&job, &args.machine)? {
@@ -142,14 +140,14 @@ pub fn run(Args { job: args }: Args) -> Result<()> {
     let mut run =
         Run::new(trainer, Some(folder.clone()), &corpus.train, &corpus.validation, task.objective, &corpus.tokenizer)?;
     run.options = job.options;
-    if resumed.is_some() {
+    if let Some(resumed) = resumed {
         if let (Some(base), Some(_)) = (&job.base, args.tuning.lora)
             && let (path, Some(made_for)) = adapter::base(&folder)?
             && base.fingerprint()? != made_for
         {
             bail!("{} cannot be resumed: the model {}, which it adapts, has changed", folder.display(), path.display());
         }
-        let step = run.resume(args.resume_step)?;
+        let step = run.resume_from(resumed)?;
         say(format!("going on with {} after step {step}", folder.display()));
     } else {
         if args.resume.is_some() && folder::look(&folder) == FolderContents::Begun {
