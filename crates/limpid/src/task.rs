@@ -1,5 +1,5 @@
-//! What is to be learned, and by whom: read from the text and decided before memory is reserved for a model. [`Training`](crate::Training)
-//! and the command begin with it, and with the files by which either goes on with a run of the other.
+//! A training task: the text as tokens, the configuration, the recipe and the objective, decided before memory is reserved for a model.
+//! [`Training`](crate::Training) and the command line both begin with it, and with the files by which either resumes a run of the other.
 
 use crate::Error;
 use crate::checkpoint::{CHAT_TEMPLATE, Checkpoint, adapter};
@@ -15,33 +15,33 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// What a task has beside a text, a configuration and a recipe; nothing where a new model begins to learn.
+/// What a task needs besides text, configuration and recipe, if a model is fine-tuned or a run resumed.
 #[derive(Clone, Debug, Default)]
 pub struct Given {
-    /// Whether the model has learned already: its vocabulary is then what it is, and may be larger than the tokenizer's.
+    /// Whether the model is fine-tuned: its vocabulary is then fixed, and may be larger than the tokenizer's.
     pub model: bool,
-    /// Its tokenizer, which is then the text's.
+    /// Its tokenizer, which then encodes the text.
     pub tokenizer: Option<Tokenizer>,
     /// The template of the conversations that it was trained on.
     pub chat_template: Option<String>,
-    /// The folder of a run that goes on, with its tokenizer.
+    /// The folder of a run that is resumed, with its tokenizer.
     pub resumed: Option<PathBuf>,
-    /// Settings of the recipe that stand although conversations have others: `whole_documents`, `cross_documents`.
+    /// Settings of the recipe that were chosen and so override those for conversations: `whole_documents`, `cross_documents`.
     pub chosen: Vec<String>,
 }
 
-/// A text as tokens, the configuration that suits its tokenizer, and how the one is learned by the other.
+/// A text as tokens, the configuration with the size of its vocabulary, and how the model is trained on it.
 #[non_exhaustive]
 pub struct Task {
     /// The model, its vocabulary the tokenizer's.
     pub config: Config,
     /// The recipe, with the context that is trained on.
     pub recipe: Recipe,
-    /// The text; its validation part is empty where there is nothing to judge by.
+    /// The text; its validation part is empty if there is no validation text.
     pub corpus: Corpus,
     /// Its conversations, if it has any.
     pub conversations: Option<Conversations>,
-    /// What is asked of the model.
+    /// What the model is trained to predict.
     pub objective: Objective,
     /// How conversations are written, if it has or had any.
     pub chat_template: Option<String>,
@@ -49,27 +49,27 @@ pub struct Task {
     text: [(&'static str, String); 4],
 }
 
-/// How a run of a task begins, as its folder tells it.
+/// How a run of a task begins, as its folder records it.
 pub struct Begins<'a> {
     /// The preset that the model began from; empty for none.
     pub preset: &'a str,
-    /// The files of the model that goes on learning, if one does.
+    /// The files of the model that is fine-tuned, if one is.
     pub from: Option<&'a Checkpoint>,
     /// The model.
     pub model: &'a Model,
     /// How it is carried out.
     pub options: RunOptions,
-    /// What products multiply.
+    /// Precision of matrix products.
     pub precision: Precision,
     /// The bytes that it keeps within, if there is a limit.
     pub memory: Option<u64>,
 }
 
 impl Task {
-    /// Reads the text, and decides the rest by it.
+    /// Reads the text and decides the rest.
     ///
     /// # Errors
-    /// If it cannot be read, has nothing to learn from, or does not suit the model or its tokenizer.
+    /// If it cannot be read, is empty, or does not suit the model or its tokenizer.
     pub fn read(mut config: Config, mut recipe: Recipe, mut source: TextSource, given: Given) -> Result<Task, Error> {
         let masked = config.mask != Mask::Causal;
         source.val_fraction = recipe.val_fraction;
@@ -129,7 +129,7 @@ impl Task {
     /// an adapter or a model of conversations has.
     ///
     /// # Errors
-    /// If the files of the model that goes on learning cannot be read.
+    /// If the files of the model that is fine-tuned cannot be read.
     pub fn files(&self, begins: &Begins) -> Result<Vec<(String, String)>, Error> {
         let from = begins.from.map(|files| absolute(&files.path.display().to_string()));
         let mut files = vec![];
@@ -146,13 +146,13 @@ impl Task {
         ];
         let rest = rest.into_iter().chain(self.text.clone()).chain(keys(&begins.model.tuning));
         let chosen = RunSettings { recipe: self.recipe, options: begins.options };
-        // the first to be there: a run that is killed as it begins knows what it was
+        // written first, so that a run that is killed at its beginning can be resumed
         files.insert(0, ("limpid.toml".into(), settings(&self.config, &chosen, rest)));
         Ok(files)
     }
 }
 
-/// What of a model learns, as settings.
+/// Freezing and LoRA, as settings.
 fn keys(tuning: &Tuning) -> Vec<(&'static str, String)> {
     let mut keys = vec![("freeze", tuning.freeze.join(",")), ("train_only", tuning.train_only.join(","))];
     if let Some(lora) = &tuning.lora {
