@@ -738,12 +738,23 @@ fn a_plan_measures_steps() {
     assert!(std::fs::read_dir(&f.0).unwrap().count() == 1, "nothing is written");
 }
 
+/// A file of an older limpid's has settings by the names that they had then.
+#[test]
+fn settings_are_read_by_their_old_names() {
+    let f = Folder::new("old-names");
+    f.file("rhyme.txt", RHYME.repeat(12));
+    f.file("old.toml", "spike = 3.5\ndetail_every = 7\n");
+    let plan = f.json(&format!("plan --data rhyme.txt --tokenizer char {TINY} --config old.toml --json"));
+    let read = ["spike_sigma", "layer_stats_every"].map(|name| plan["recipe"][name].clone());
+    assert_eq!(read, [Value::from(3.5), Value::from(7)], "{plan}");
+}
+
 #[test]
 fn a_rate_is_found_and_nothing_is_written() {
     let f = Folder::new("find-rate");
     f.file("rhyme.txt", RHYME.repeat(12));
     let find = format!("train --data rhyme.txt --tokenizer char {TINY} --lr-find");
-    let found = f.json(&format!("{find} --json"));
+    let found = f.json(&format!("{} --json", find.replace("--lr-find", "--find-rate"))); // its old name
     let tried = found["tried"].as_array().unwrap();
     let rates: Vec<f64> = tried.iter().map(|t| t["rate"].as_f64().unwrap()).collect();
     let suggested = found["suggested"].as_f64().unwrap();

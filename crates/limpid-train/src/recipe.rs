@@ -352,6 +352,19 @@ mod tests {
         near(wsd.rate(900), 5.5e-4);
     }
 
+    /// States of runs that an older limpid began have settings by the names that they had then.
+    #[test]
+    fn old_names_are_read_from_a_state() {
+        let mut state = serde_json::to_value(RunSettings::default()).unwrap();
+        for (old, new, value) in [("spike", "spike_sigma", 3.5), ("detail_every", "layer_stats_every", 7.0)] {
+            let fields = state.as_object_mut().unwrap();
+            assert!(fields.remove(new).is_some());
+            fields.insert(old.into(), if value == 7.0 { 7.into() } else { value.into() });
+        }
+        let RunSettings { options, .. } = serde_json::from_value(state).unwrap();
+        assert_eq!((options.spike_sigma, options.layer_stats_every), (3.5, 7));
+    }
+
     #[test]
     fn a_number_out_of_range_is_named() {
         let error = Recipe { beta2: 1.0, ..Recipe::default() }.check().unwrap_err().to_string();
