@@ -88,7 +88,7 @@ pub enum SourceError {
         /// The tokenizer.
         tokenizer: String,
         /// The first id that is not its own.
-        source: CorpusError,
+        source: Box<CorpusError>,
     },
 }
 
@@ -331,7 +331,7 @@ impl TextSource {
         for shards in [&train, &validation] {
             let other = |source| {
                 let (name, tokenizer) = (self.name.clone(), tokenizer.name().into());
-                SourceError::OtherShards { name, tokenizer, source }
+                SourceError::OtherShards { name, tokenizer, source: Box::new(source) }
             };
             Tokens::of_shards(shards.clone()).check_ids(tokenizer.vocab_size()).map_err(other)?;
         }
