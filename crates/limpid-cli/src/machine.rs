@@ -24,7 +24,7 @@ pub fn fits(model: &Model, recipe: Option<&Recipe>, on: On, what: &str) -> Resul
             show::bytes(needed),
             show::bytes(limit.left),
             limit.said,
-            if model.back.is_empty() { "" } else { "; `limpid plan` shows what --memory can save" },
+            if model.back().is_empty() { "" } else { "; `limpid plan` shows what --memory can save" },
             if on.0 == Device::Reference { "; --device cpu takes half" } else { "" }
         );
     }

@@ -9,7 +9,7 @@ use crate::show;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
-use limpid::backend::{Backend, Device, Start};
+use limpid::backend::{self, Backend, Device, Start};
 use limpid::checkpoint::CheckpointError;
 use limpid::config::{Config, ConfigError, Fields, PRESETS, Setting, Settings, Value, parse_axis};
 use limpid::data::source::SourceError;
@@ -332,8 +332,12 @@ impl MachineOptions {
 
     /// The chosen device as a backend for `model`.
     pub fn backend(&self, model: &Model) -> Result<Box<dyn Backend>> {
+        Ok(self.start(model)?)
+    }
+
+    fn start(&self, model: &Model) -> backend::Result<Box<dyn Backend>> {
         let how = Start { threads: self.threads(), level: self.level(), precision: self.precision };
-        Ok(self.device.start(model, how)?)
+        self.device.start(model, how)
     }
 
     /// A session of one sequence on this processor, if it fits into memory.
@@ -341,8 +345,7 @@ impl MachineOptions {
         let rows = 256.min(config.context_length);
         let model = Model::new(config, Use::Decode { rows, sequences: 1 })?;
         crate::machine::fits(&model, None, self.on(), "this model")?;
-        let backend = self.backend(&model)?;
-        Ok(Session::new(config, 1, rows, |_| Ok(backend))?)
+        Ok(Session::new(config, 1, rows, |model| self.start(model))?)
     }
 
     /// Threads to use.

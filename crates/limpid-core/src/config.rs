@@ -113,6 +113,16 @@ pub enum ConfigError {
         /// Bytes it takes at least.
         least: u64,
     },
+    /// A backend keeps tensors in pages, and one is larger.
+    #[error("{tensor} has {elements} elements and no tensor may have more than {page}, a page of the device's memory")]
+    Page {
+        /// Its name.
+        tensor: String,
+        /// Its elements, with what is set aside for it.
+        elements: usize,
+        /// Elements of a page.
+        page: usize,
+    },
     /// A model without logits, where they are needed.
     #[error(
         "this model has no head over the vocabulary, only hidden states: it can be inspected, not trained or sampled"

@@ -213,7 +213,7 @@ pub fn formula(model: &Model, name: &str) -> Option<String> {
         return Some(format!("{} = gradient of the weighted sum of losses", symbol(name, &model.config)?));
     }
     let tensor = model.tensor(name)?;
-    let maker = model.ops.iter().find(|op| makes(op, tensor.slot))?;
+    let maker = model.ops().iter().find(|op| makes(op, tensor.slot))?;
     let (_, home) = lookup(name)?;
     let scribe = Scribe { model, home };
     Some(format!("{} = {}", symbol_within(name, &model.config, home)?, scribe.right_side(maker, tensor)?))

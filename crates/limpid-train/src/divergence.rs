@@ -63,7 +63,7 @@ pub fn describe(
     for micro in 0..trainer.recipe.accumulate as u64 {
         batches.fill(trainer.step + trainer.skipped, micro, &mut batch);
         trainer.backend.feed(&batch)?;
-        trainer.backend.forward(&trainer.model.ops)?;
+        trainer.backend.forward(trainer.model.ops())?;
         let losses = trainer.backend.read(losses.of(&batch))?;
         for (n, span) in batch.spans.iter().enumerate() {
             let rows = span.row..span.row + span.rows;

@@ -58,7 +58,7 @@ pub fn score(
     let (mut score, mut running) = (Score::default(), Ok(true));
     let mut run = |batch: &Batch| {
         backend.feed(batch)?;
-        backend.forward(&model.ops)?;
+        backend.forward(model.ops())?;
         score.add(&backend.read(losses.of(batch))?, batch);
         windows.check_files()?;
         Ok(goes_on(&score))

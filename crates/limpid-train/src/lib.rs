@@ -351,7 +351,7 @@ impl Trainer {
             }
             self.feed(micro, counted)?;
             self.backend.forward(self.model.body())?;
-            self.backend.backward(&self.model.back)?;
+            self.backend.backward(self.model.back())?;
             let loss = self.backend.sum(losses.of(&self.batch))?;
             self.add_up(micro, &own, loss)?;
         }
@@ -534,8 +534,8 @@ impl Trainer {
             if let Some(found) = trace::find_not_finite(&self.model, &mut *self.backend, &self.batch)? {
                 return Ok((found.name, found.value));
             }
-            for pass in &self.model.back {
-                self.backend.backward(&[*pass])?;
+            for (pass, alone) in self.model.back().each() {
+                self.backend.backward(alone)?;
                 let Pass::Back(back) = pass else { continue };
                 for grad in back.dx.iter().flatten() {
                     if let Some(value) = bad(&self.backend.read(grad.slot.of(&self.batch))?) {

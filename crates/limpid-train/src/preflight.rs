@@ -148,7 +148,7 @@ fn first_loss(trainer: &mut Trainer, batch: &Batch) -> Result<f64, PreflightErro
     let Trainer { model, backend, .. } = trainer;
     let losses = model.losses().expect("a model in training has losses").of(batch);
     backend.feed(batch)?;
-    backend.forward(&model.ops)?;
+    backend.forward(model.ops())?;
     let loss = backend.sum(losses)? / crate::batches::counted(batch).max(1) as f64;
     match loss.is_finite() {
         true => Ok(loss),
@@ -169,7 +169,7 @@ const DRAWS: u64 = 4;
 fn spread(trainer: &mut Trainer, batch: &Batch) -> backend::Result<f64> {
     let Trainer { model, backend, .. } = trainer;
     let losses = model.losses().expect("a model in training has losses");
-    let (head, others) = (&model.ops[model.body().len()..], model.config.vocab_size as u64 - 1);
+    let (head, others) = (model.program.forward(model.body().len()..), model.config.vocab_size as u64 - 1);
     let rows: Vec<usize> = (0..batch.tokens.len()).filter(|row| batch.targets[*row] != IGNORE).collect();
     if others < 2 || rows.is_empty() {
         return Ok(0.0);
@@ -231,7 +231,7 @@ fn look(trainer: &mut Trainer, params: &[Param], batches: &[Batch]) -> Result<Ve
     for batch in batches {
         trainer.backend.feed(batch)?;
         trainer.backend.forward(trainer.model.body())?;
-        trainer.backend.backward(&trainer.model.back)?;
+        trainer.backend.backward(trainer.model.back())?;
     }
     let each = params.iter().map(|param| {
         let mut seen = Slope { size: 0.0, along: 0.0 };

@@ -288,7 +288,7 @@ impl Recipe {
         let average = if self.ema > 0.0 { model.bytes(Space::Average) } else { 0 };
         let groups = model.update_groups(self.weight_decay, self.optimizer);
         let room = muon::waves(&groups).map(muon::elements).max();
-        let size = model.sizes[Space::Moment1 as usize];
+        let size = model.program.size(Space::Moment1);
         // a parameter with one moment does not touch the memory of the second; the system gives memory in pages of at most 2 MiB
         let two = groups.iter().filter(|g| self.optimizer != Method::Sgd && g.matrix.is_none() && !g.range.is_empty());
         let pages: BTreeSet<usize> = two.flat_map(|g| g.range.start / PAGE..=(g.range.end - 1) / PAGE).collect();

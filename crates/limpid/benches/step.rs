@@ -44,14 +44,14 @@ fn main() {
                 *entry = (entry.0 + start.elapsed().as_secs_f64(), entry.1 + flops);
             }
         };
-        for op in model.body() {
+        for (op, alone) in model.body().each() {
             let start = Instant::now();
-            cpu.forward(&[*op]).unwrap();
+            cpu.forward(alone).unwrap();
             note(op.name().into(), "forward", op.flops(rows, context / 2), start);
         }
-        for pass in &model.back {
+        for (pass, alone) in model.back().each() {
             let start = Instant::now();
-            cpu.backward(&[*pass]).unwrap();
+            cpu.backward(alone).unwrap();
             let (op, way, times) = match pass {
                 Pass::Again(op) => (op, "again", 1.0),
                 Pass::Back(back) => (&back.op, "backward", 2.0),

@@ -3,12 +3,13 @@
 //!
 //! `cargo run --release -p limpid --example depth`
 //!
-//! limpid has no transformer without residual sums or norms. But a model is a list of ops, so a lesson can put other ops there.
+//! limpid has no transformer without residual sums or norms. But a model is a list of ops, so a lesson can put other ops there:
+//! the list is then checked again.
 
 use limpid::backend::{Backend, Cpu};
 use limpid::config::{Activation, Config, NormPlace};
 use limpid::model::{Model, Use, init, init::Init};
-use limpid::ops::{Batch, Op, Pass, random};
+use limpid::ops::{Batch, Op, Pass, Program, random};
 use limpid::trace::Trace;
 
 /// Tokens of a sequence, sequences, tokens there are.
@@ -66,21 +67,23 @@ impl Setup {
             ..Config::default()
         };
         let mut model = Model::new(&config, Use::Inspect { batch, context }).expect("sizes that fit");
-        for i in 0..model.ops.len() {
-            model.ops[i] = self.or_identity(model.ops[i]);
-        }
+        let mut draft = model.program.draft();
+        draft.ops.iter_mut().for_each(|op| *op = self.or_identity(*op));
         let mut written = vec![];
-        for pass in &mut model.back {
+        for pass in &mut draft.back {
             let Pass::Back(back) = pass else { continue };
             if let (Op::Add { .. }, false) = (back.op, self.residual) {
                 back.dx = [back.dx[1], None]; // nothing goes past the branch
             }
-            back.op = self.or_identity(back.op);
+            if self.or_identity(back.op) != back.op {
+                (back.op, back.watched) = (self.or_identity(back.op), [None; 3]);
+            }
             for dx in back.dx.iter_mut().flatten() {
                 dx.add = written.contains(&dx.slot); // the first to write a gradient overwrites
                 written.push(dx.slot);
             }
         }
+        model.program = Program::new(draft).expect("the same tensors, in the same places");
         model
     }
 

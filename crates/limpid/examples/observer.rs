@@ -1,12 +1,12 @@
 //! A backend of one's own that watches another: which op makes the largest value? `cargo run --release --example observer -- runs/1 TEXT`.
 //!
-//! A backend gets the model's list of ops. One that runs it op by op sees all that is made in between, and the bits are the same.
+//! A backend gets slices of the model's list of ops. One that runs them op by op sees all that is made in between, and the bits are the same.
 
 use limpid::backend::{Backend, Cpu, Report, Result, Ticket};
 use limpid::model::{Model, Use};
 use limpid::ops::adamw::{Change, Group, Rule};
 use limpid::ops::element::Values;
-use limpid::ops::{Batch, Op, Pass, Slot};
+use limpid::ops::{Batch, Ops, Passes, Slot};
 use limpid::trace;
 use limpid::{Error, Lm};
 
@@ -30,15 +30,15 @@ impl<B: Backend> Backend for Observer<B> {
         self.batch = batch.clone();
         self.inner.feed(batch)
     }
-    fn forward(&mut self, ops: &[Op]) -> Result<()> {
-        for op in ops {
-            self.inner.forward(&[*op])?;
+    fn forward(&mut self, ops: Ops) -> Result<()> {
+        for (op, alone) in ops.each() {
+            self.inner.forward(alone)?;
             let made = self.inner.read(op.output().of(&self.batch))?;
             self.largest.push(made.iter().fold(0.0, |most, v| v.abs().max(most)));
         }
         Ok(())
     }
-    fn backward(&mut self, back: &[Pass]) -> Result<()> {
+    fn backward(&mut self, back: Passes) -> Result<()> {
         self.inner.backward(back)
     }
     fn begin_update(&mut self, groups: &[Group], rule: &Rule, watch: &[Change]) -> Result<()> {
@@ -80,8 +80,8 @@ pub fn watch(lm: &Lm, text: &str) -> Result<Seen, Error> {
     let mut observer = Observer::new(Cpu::new(&model, 1));
     lm.load(&model, &mut observer)?;
     observer.feed(&trace::batch(lm.config(), &ids, None, None)?)?;
-    observer.forward(&model.ops)?;
-    let names = (0..model.ops.len()).map(|i| model.output_name(i).to_string());
+    observer.forward(model.ops())?;
+    let names = (0..model.ops().len()).map(|i| model.output_name(i).to_string());
     let logits = observer.read(model.logits().expect("a model with a head"))?;
     Ok((names.zip(observer.largest).collect(), logits))
 }

@@ -263,9 +263,9 @@ impl Lm {
     pub fn session(&self, sequences: usize) -> Result<Session> {
         self.needs_head()?;
         let rows = ROWS.min(self.config.context_length).max(sequences);
-        let model = Model::new(&self.config, Use::Decode { rows, sequences })?;
-        let cpu = self.sharing(&model)?;
-        Ok(Session::new(&self.config, sequences, rows, |_| Ok(cpu))?)
+        let weights = self.weights()?;
+        let make = |model: &Model| Device::Cpu.start_with(model, how(self.machine()), &weights);
+        Ok(Session::new(&self.config, sequences, rows, make)?)
     }
 
     // ---- scoring
@@ -321,9 +321,9 @@ impl Lm {
             false => format!("blocks.{}.hook_resid_post", self.config.n_layer - 1),
         };
         let hidden = model.tensor(&name).expect("every model has hidden states").slot;
-        let last = model.ops.iter().rposition(|op| op.output() == hidden).expect("an op makes them");
+        let last = model.ops().iter().rposition(|op| op.output() == hidden).expect("an op makes them");
         backend.feed(&batch)?;
-        backend.forward(&model.ops[..=last])?;
+        backend.forward(model.program.forward(..=last))?;
         let states = backend.read(hidden.of(&batch))?;
         Ok(match pooling {
             Pooling::Cls => states[..width].to_vec(),
@@ -446,17 +446,19 @@ impl Lm {
         self.ready.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This processor, for a run of `model` on the weights that all share. The first call brings them into memory.
-    fn sharing(&self, model: &Model) -> Result<Box<dyn Backend>> {
+    /// The weights that all runs share. The first call brings them into memory.
+    fn weights(&self) -> Result<SharedWeights> {
         let mut ready = self.ready();
-        let weights = match &*ready {
-            Some(weights) => weights.clone(),
-            None => {
-                let weights = kept(&self.config, self.machine(), |model, backend| self.load(model, backend))?;
-                ready.insert(weights).clone()
-            }
-        };
-        drop(ready);
+        if let Some(weights) = &*ready {
+            return Ok(weights.clone());
+        }
+        let weights = kept(&self.config, self.machine(), |model, backend| self.load(model, backend))?;
+        Ok(ready.insert(weights).clone())
+    }
+
+    /// This processor, for a run of `model` on them, if there is memory for what it needs beside them.
+    fn sharing(&self, model: &Model) -> Result<Box<dyn Backend>> {
+        let weights = self.weights()?;
         memory::fits_beside(model, (Device::Cpu, self.threads))?;
         Ok(Device::Cpu.start_with(model, how(self.machine()), &weights)?)
     }

@@ -102,7 +102,7 @@ fn adapted(base: &Checkpoint, tuning: &Tuning, purpose: Use) -> (Model, Cpu) {
 
 fn losses(model: &Model, cpu: &mut Cpu) -> Vec<f32> {
     cpu.feed(&batch(&model.config)).unwrap();
-    cpu.forward(&model.ops).unwrap();
+    cpu.forward(model.ops()).unwrap();
     cpu.read(model.losses().unwrap()).unwrap()
 }
 
@@ -113,7 +113,7 @@ fn decoded(model: &Model, cpu: &mut Cpu) -> Vec<f32> {
         (one.positions[0], one.spans[0].past, one.spans[0].valid) = (i as u32, i, i + 1);
         (one.outputs, one.context) = (vec![0], model.config.context_length);
         cpu.feed(&one).unwrap();
-        cpu.forward(&model.ops).unwrap();
+        cpu.forward(model.ops()).unwrap();
     }
     cpu.read(model.logits().unwrap()).unwrap()
 }
@@ -184,7 +184,7 @@ fn adapters_of_peft_give_its_logits() {
         opened.load(&model, &mut cpu).unwrap();
         let targets = vec![0; tokens.len()];
         cpu.feed(&Batch::of_sequences(tokens.clone(), targets, tokens.len())).unwrap();
-        cpu.forward(&model.ops).unwrap();
+        cpu.forward(model.ops()).unwrap();
         let (got, want) = (cpu.read(model.logits().unwrap()).unwrap(), get("logits"));
         let worst = common::assert_close(&case.display().to_string(), &common::wide(&got), &common::wide(&want), 1e-5);
         println!("{}: {worst:.1e}", case.display());

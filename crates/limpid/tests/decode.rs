@@ -16,7 +16,7 @@ use limpid::ops::adamw::{Change, Group, Rule};
 use limpid::ops::element::Values;
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
-use limpid::ops::{Batch, IGNORE, Op, Pass, Slot, random};
+use limpid::ops::{Batch, IGNORE, Ops, Passes, Slot, random};
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -68,7 +68,7 @@ fn full(config: &Config, tokens: &[u32], make: impl FnOnce(&Model) -> Box<dyn Ba
     let mut backend = make(&model);
     fill(&model, &mut *backend);
     backend.feed(&Batch::of_sequences(tokens.to_vec(), vec![IGNORE; tokens.len()], tokens.len())).unwrap();
-    backend.forward(&model.ops).unwrap();
+    backend.forward(model.ops()).unwrap();
     backend.read(model.logits().unwrap()).unwrap().chunks(config.vocab_size).map(<[f32]>::to_vec).collect()
 }
 
@@ -170,10 +170,10 @@ impl Backend for Held {
     fn feed(&mut self, batch: &Batch) -> Result<()> {
         self.0.lock().unwrap().feed(batch)
     }
-    fn forward(&mut self, ops: &[Op]) -> Result<()> {
+    fn forward(&mut self, ops: Ops) -> Result<()> {
         self.0.lock().unwrap().forward(ops)
     }
-    fn backward(&mut self, back: &[Pass]) -> Result<()> {
+    fn backward(&mut self, back: Passes) -> Result<()> {
         self.0.lock().unwrap().backward(back)
     }
     fn begin_update(&mut self, groups: &[Group], rule: &Rule, watch: &[Change]) -> Result<()> {
@@ -213,7 +213,7 @@ fn the_reference_decodes_as_it_runs_whole() {
         let mut whole = Reference::new(&inspect);
         fill(&inspect, &mut whole);
         whole.feed(&Batch::of_sequences(tokens.clone(), vec![IGNORE; tokens.len()], tokens.len())).unwrap();
-        whole.forward(&inspect.ops).unwrap();
+        whole.forward(inspect.ops()).unwrap();
         let want: Vec<&[f64]> = whole.exact(inspect.logits().unwrap()).chunks(config.vocab_size).collect();
         let scale = want.iter().flat_map(|row| row.iter()).fold(0f64, |top, v| top.max(v.abs()));
 
@@ -422,7 +422,7 @@ fn a_score_is_the_sum_of_the_losses() {
     let mut cpu = Cpu::new(&model, 1);
     fill(&model, &mut cpu);
     cpu.feed(&Batch::of_sequences(tokens, targets, 12)).unwrap();
-    cpu.forward(&model.ops).unwrap();
+    cpu.forward(model.ops()).unwrap();
     for (log_prob, loss) in likely.log_probs.iter().zip(&cpu.read(model.losses().unwrap()).unwrap()[4..]) {
         assert!((log_prob + f64::from(*loss)).abs() < 1e-5);
     }

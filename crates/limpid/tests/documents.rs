@@ -65,7 +65,7 @@ fn a_window_of_documents_gives_their_own_logits_to_the_bit() {
         start(&model, &mut cpu);
         let mut logits = |batch: &Batch| -> Vec<u32> {
             cpu.feed(batch).unwrap();
-            cpu.forward(&model.ops).unwrap();
+            cpu.forward(model.ops()).unwrap();
             let slot = model.logits().unwrap().of(batch);
             cpu.read(slot).unwrap().into_iter().map(f32::to_bits).collect()
         };
@@ -95,7 +95,7 @@ fn gradients(config: &Config, batch: &Batch) -> [Vec<(String, Vec<f64>)>; 2] {
         start(&model, backend);
         backend.feed(batch).unwrap();
         backend.forward(model.body()).unwrap();
-        backend.backward(&model.back).unwrap();
+        backend.backward(model.back()).unwrap();
     };
     run(&mut reference);
     run(&mut cpu);
@@ -240,7 +240,7 @@ fn evaluation_respects_boundaries_and_masks() {
             let own = Tokens::of_documents(ids[document.clone()].to_vec(), vec![document.len()], own);
             Windows::new("text", &own, CONTEXT, Objective::NextToken).unwrap().each(1, |batch| {
                 cpu.feed(batch).unwrap();
-                cpu.forward(&model.ops).unwrap();
+                cpu.forward(model.ops()).unwrap();
                 alone.add(&cpu.read(model.losses().unwrap().of(batch)).unwrap(), batch);
             });
         }

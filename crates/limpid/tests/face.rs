@@ -162,7 +162,7 @@ fn embeddings_are_the_hidden_states_pooled() {
     let mut judge = Reference::new(&model);
     lm.load(&model, &mut judge).unwrap();
     judge.feed(&trace::batch(lm.config(), &ids, None, None).unwrap()).unwrap();
-    judge.forward(&model.ops).unwrap();
+    judge.forward(model.ops()).unwrap();
     let exact = judge.read(model.tensor("ln_final.hook_out").unwrap().slot).unwrap();
     assert!(exact.iter().zip(&states.values).all(|(a, b)| (a - b).abs() < 1e-3));
 }

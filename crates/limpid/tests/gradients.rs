@@ -6,8 +6,8 @@ mod random_config;
 
 use common::tiny;
 use limpid::backend::{Backend, Cpu, Reference};
-use limpid::config::Config;
-use limpid::model::{Lora, Model, Tuning, Use};
+use limpid::config::{Config, ConfigError, Mask};
+use limpid::model::{Lora, Model, Placement, Tuning, Use};
 use limpid::ops::adamw::{Change, Method, Rule};
 use limpid::ops::classify::Terms;
 use limpid::ops::linear::Precision;
@@ -52,7 +52,7 @@ fn check(config: &Config, tuning: &Tuning, seed: u64) -> f64 {
     fill(&model, &mut reference, seed);
     reference.feed(&batch).unwrap();
     reference.forward(model.body()).unwrap();
-    reference.backward(&model.back).unwrap();
+    reference.backward(model.back()).unwrap();
     let mut worst = 0f64;
     for param in model.learning() {
         let grads = reference.exact(param.slot.grad()).to_vec();
@@ -61,7 +61,7 @@ fn check(config: &Config, tuning: &Tuning, seed: u64) -> f64 {
             let keep = reference.exact(param.slot)[i];
             let mut loss = |value| {
                 reference.exact_mut(param.slot)[i] = value;
-                reference.forward(&model.ops).unwrap();
+                reference.forward(model.ops()).unwrap();
                 mean_loss(&model, &reference, &batch)
             };
             let slope = (loss(keep + h) - loss(keep - h)) / (2.0 * h);
@@ -156,7 +156,7 @@ fn freezing_changes_what_is_frozen_and_nothing_else() {
             let before = model.params.iter().map(|p| bits(&cpu, p.slot)).collect::<Vec<_>>();
             cpu.feed(&batch(config, i as u64)).unwrap();
             cpu.forward(model.body()).unwrap();
-            cpu.backward(&model.back).unwrap();
+            cpu.backward(model.back()).unwrap();
             let grads = model.params.iter().map(|p| if p.slot.learns() { bits(&cpu, p.slot.grad()) } else { vec![] });
             let grads = grads.collect::<Vec<_>>();
             cpu.update(&model.update_groups(0.1, rule.method), &rule, &mut []).unwrap();
@@ -174,9 +174,9 @@ fn freezing_changes_what_is_frozen_and_nothing_else() {
                     false => assert!(after[n] == before[n], "{what} has changed"),
                 }
             }
-            assert!(model.back.len() <= whole.back.len());
-            assert!(model.sizes[Space::Grad as usize] < whole.sizes[Space::Grad as usize]);
-            assert!(model.sizes[Space::Act as usize] <= whole.sizes[Space::Act as usize]);
+            assert!(model.back().len() <= whole.back().len());
+            assert!(model.program.size(Space::Grad) < whole.program.size(Space::Grad));
+            assert!(model.program.size(Space::Act) <= whole.program.size(Space::Act));
         }
     }
 }
@@ -188,9 +188,9 @@ fn the_backward_ends_where_nothing_below_learns() {
     let train = Use::Train { batch: 2, context: 8 };
     let all = Model::new(&config, train).unwrap();
     let top = Model::tuned(&config, train, &frozen(&[], &["blocks.3.mlp.*", "ln_final.*"])).unwrap();
-    let first = top.ops.iter().position(|op| op.learns()).unwrap();
-    assert_eq!(top.back.len(), top.ops.len() - first);
-    assert!(4 * top.back.len() < all.back.len(), "{} {}", top.back.len(), all.back.len());
+    let first = top.ops().iter().position(|op| op.learns()).unwrap();
+    assert_eq!(top.back().len(), top.ops().len() - first);
+    assert!(4 * top.back().len() < all.back().len(), "{} {}", top.back().len(), all.back().len());
     assert_eq!(top.learning().map(|p| p.slot.len()).sum::<usize>(), {
         let c = &config;
         2 * c.d_model * c.d_ff + c.d_ff + c.d_model + 2 * c.d_model
@@ -253,23 +253,23 @@ fn compare(
         (Precision::Bf16, Op::Linear { .. } | Op::Classify { .. }) => 0.012,
         _ => 4e-6,
     };
-    for op in &model.ops {
+    for (op, alone) in model.ops().each() {
         let slots = touched(*op);
         copy(&slots, &reference, &mut cpu);
         copy(&slots, &cpu, &mut reference); // now rounded to f32
-        reference.forward(&[*op]).unwrap();
-        cpu.forward(&[*op]).unwrap();
+        reference.forward(alone).unwrap();
+        cpu.forward(alone).unwrap();
         for slot in slots {
             let what = format!("{} {} at {level}, {precision}, {threads} threads", op.name(), model.name_of(slot));
             assert_close(&what, &cpu.read(slot).unwrap(), &reference.read(slot).unwrap(), slack(op));
         }
     }
-    for step in model.back.iter().filter_map(Pass::back) {
+    for (step, alone) in model.back().each().filter_map(|(pass, alone)| Some((pass.back()?, alone))) {
         let slots = touched_back(*step);
         copy(&slots, &reference, &mut cpu);
         copy(&slots, &cpu, &mut reference);
-        reference.backward(&[Pass::Back(*step)]).unwrap();
-        cpu.backward(&[Pass::Back(*step)]).unwrap();
+        reference.backward(alone).unwrap();
+        cpu.backward(alone).unwrap();
         let dx = step.dx.iter().flatten().map(|g| g.slot);
         let mut op = step.op;
         let params = op.operands().filter(|(_, s)| s.space == Space::Param).map(|(_, s)| s.grad()).collect::<Vec<_>>();
@@ -318,7 +318,7 @@ fn long(config: &Config, level: Level, threads: usize) {
         }
         backend.feed(&batch).unwrap();
         backend.forward(model.body()).unwrap();
-        backend.backward(&model.back).unwrap();
+        backend.backward(model.back()).unwrap();
     };
     let (mut reference, mut cpu) = (Reference::new(&model), Cpu::with_level(&model, threads, level));
     run(&mut reference);
@@ -342,7 +342,10 @@ fn bits_depend_on_neither_threads_nor_watchers() {
     for (i, config) in configs().iter().enumerate().take(12) {
         let config =
             Config { d_model: 48, n_head: 4, d_ff: 200, vocab_size: 300, context_length: 80, ..config.clone() };
-        let model = Model::new(&config, Use::Train { batch: 3, context: 80 }).unwrap();
+        let purpose = Use::Train { batch: 3, context: 80 };
+        let model = Model::new(&config, purpose).unwrap();
+        let never = Placement { keep_gradients: 0, page: None };
+        let shared = Model::placed(&config, purpose, &Tuning::default(), 0, never).unwrap();
         let ids = |site| (0..240).map(|j| random::below(i as u64, site, j, 300) as u32).collect::<Vec<_>>();
         let mut batch = Batch::of_sequences(ids(1), ids(2), 80);
         batch.seed = Some(5);
@@ -362,24 +365,25 @@ fn bits_depend_on_neither_threads_nor_watchers() {
                 continue;
             }
             let run = |threads: usize, by_sequence: bool, one_by_one: bool| {
-                let mut shared = model.clone();
-                shared.by_sequence = by_sequence;
-                let mut cpu = Cpu::with(&shared, threads, level, precision);
-                fill(&model, &mut cpu, 3);
+                let model = if by_sequence { &model } else { &shared };
+                let mut cpu = Cpu::with(model, threads, level, precision);
+                fill(model, &mut cpu, 3);
                 cpu.feed(&batch).unwrap();
                 if one_by_one {
-                    model.body().iter().for_each(|op| cpu.forward(&[*op]).unwrap());
-                    model.back.iter().for_each(|step| cpu.backward(&[*step]).unwrap());
+                    model.body().each().for_each(|(_, op)| cpu.forward(op).unwrap());
+                    model.back().each().for_each(|(_, step)| cpu.backward(step).unwrap());
                 } else {
                     cpu.forward(model.body()).unwrap();
-                    cpu.backward(&model.back).unwrap();
+                    cpu.backward(model.back()).unwrap();
                 }
                 cpu.update(&model.update_groups(0.1, rule.method), &rule, &mut []).unwrap();
                 let bits = |slot| cpu.read(slot).unwrap().iter().map(|v| v.to_bits()).collect::<Vec<_>>();
                 let params = model.params.iter().map(|p| bits(p.slot)).collect::<Vec<_>>();
                 (params, bits(model.losses().unwrap()), model.body().last().map(|op| bits(op.output())))
             };
-            assert!(model.by_sequence, "both ways to share the work out are tried");
+            // lanes beyond the first take addresses
+            let lanes = |model: &Model| Cpu::untouched_bytes(model, 3) > Cpu::untouched_bytes(model, 1) * 3;
+            assert!(model.program.keeps() && !shared.program.keeps() && lanes(&model) && !lanes(&shared));
             let one = run(1, false, false);
             for (threads, by_sequence, one_by_one) in [
                 (1, true, true),
@@ -408,7 +412,7 @@ fn gradients_begin_blank_after_an_update() {
         let grads = |cpu: &Cpu| model.params.iter().map(|p| cpu.read(p.slot.grad()).unwrap()).collect::<Vec<_>>();
         let run = |cpu: &mut Cpu| {
             cpu.forward(model.body()).unwrap();
-            cpu.backward(&model.back).unwrap();
+            cpu.backward(model.back()).unwrap();
         };
         let rule = Rule {
             method: Method::Sgd,
@@ -451,17 +455,17 @@ fn a_compact_plan_changes_memory_and_nothing_else() {
             let mut batch = batch(config, i as u64);
             batch.seed = None;
             cpu.feed(&batch).unwrap();
-            cpu.forward(&model.ops).unwrap();
+            cpu.forward(model.ops()).unwrap();
             let losses = cpu.read(model.losses().unwrap()).unwrap();
-            if !model.back.is_empty() {
-                cpu.backward(&model.back).unwrap();
+            if !model.back().is_empty() {
+                cpu.backward(model.back()).unwrap();
             }
-            let grads: Vec<Vec<f32>> = if model.back.is_empty() {
+            let grads: Vec<Vec<f32>> = if model.back().is_empty() {
                 vec![]
             } else {
                 model.params.iter().map(|p| cpu.read(p.slot.grad()).unwrap()).collect()
             };
-            (losses, grads, model.sizes[Space::Act as usize])
+            (losses, grads, model.program.size(Space::Act))
         };
         let (score, _, compact) = losses(Use::Score { batch: BATCH, context: CONTEXT });
         let (train, shared, kept) = losses(Use::Train { batch: BATCH, context: CONTEXT });
@@ -473,13 +477,88 @@ fn a_compact_plan_changes_memory_and_nothing_else() {
     }
 }
 
+/// Where a backend has pages no tensor crosses one, and what is computed is the same bits; a tensor that no page holds is named.
+#[test]
+fn tensors_cross_no_page_and_nothing_else_changes() {
+    let mut padded = 0;
+    let decode = Use::Decode { rows: 4, sequences: 3 };
+    let [train, score, inspect] = [
+        Use::Train { batch: BATCH, context: CONTEXT },
+        Use::Score { batch: BATCH, context: CONTEXT },
+        Use::Inspect { batch: BATCH, context: CONTEXT },
+    ];
+    for (i, config) in configs().iter().enumerate() {
+        let purpose = [train, score, inspect, decode][i % 4];
+        if purpose == decode && config.mask != Mask::Causal {
+            continue;
+        }
+        let rung = if i % 8 == 0 { 1 } else { 0 };
+        let placed = |page: Option<usize>| {
+            let placement = Placement { page, ..Placement::default() };
+            Model::placed(config, purpose, &Tuning::default(), rung, placement)
+        };
+        let plain = placed(None).unwrap();
+        let Err(ConfigError::Page { tensor, elements, page: 64 }) = placed(Some(100)) else { panic!("{config:?}") };
+        let named = plain.params.iter().any(|p| p.name == tensor) || plain.tensor(&tensor).is_some();
+        assert!(elements > 64 && (named || tensor.starts_with("cache@")), "{tensor}, {elements}: {config:?}");
+        let page = elements.next_multiple_of(64);
+        let model = placed(Some(page)).unwrap();
+        let check = |slot: &Slot| assert_eq!(slot.at / page, (slot.range().end - 1) / page, "{slot:?}: {config:?}");
+        let draft = model.program.draft();
+        let ops = draft.ops.iter().chain(draft.back.iter().map(|pass| match pass {
+            Pass::Again(op) => op,
+            Pass::Back(back) => &back.op,
+        }));
+        ops.for_each(|op| touched(*op).iter().for_each(check));
+        let backs = draft.back.iter().filter_map(Pass::back);
+        backs.for_each(|back| back.dy.iter().chain(back.dx.iter().flatten().map(|g| &g.slot)).for_each(check));
+        model.params.iter().for_each(|param| check(&param.slot));
+        let groups = model.update_groups(0.1, Method::AdamW);
+        assert!(groups.iter().all(|g| g.range.start / page == (g.range.end - 1) / page), "{config:?}");
+        let bytes = |model: &Model| model.memory().iter().map(|(_, bytes)| bytes).sum::<usize>();
+        assert!(bytes(&model) >= bytes(&plain), "{config:?}");
+        padded += usize::from(bytes(&model) > bytes(&plain));
+        if purpose != train {
+            continue;
+        }
+        let bits = |model: &Model| {
+            let mut cpu = Cpu::new(model, 2);
+            fill(model, &mut cpu, 1);
+            cpu.feed(&batch(config, i as u64)).unwrap();
+            cpu.forward(model.body()).unwrap();
+            cpu.backward(model.back()).unwrap();
+            let slots = model.params.iter().map(|p| p.slot.grad()).chain(model.losses());
+            slots.flat_map(|slot| cpu.read(slot).unwrap()).map(f32::to_bits).collect::<Vec<_>>()
+        };
+        assert!(bits(&model) == bits(&plain), "{config:?}");
+    }
+    assert!(padded > 10, "only {padded} plans have gaps");
+}
+
+/// The plan of a small model keeps what threads need that go their own way; that of a larger one does not.
+#[test]
+fn a_plan_keeps_gradients_where_it_is_told_to() {
+    for config in configs() {
+        let purpose = Use::Train { batch: BATCH, context: CONTEXT };
+        let model = Model::new(&config, purpose).unwrap();
+        let at_most = |keep_gradients| {
+            let placement = Placement { keep_gradients, page: None };
+            Model::placed(&config, purpose, &Tuning::default(), 0, placement).unwrap()
+        };
+        let all = limpid::model::activations(&model.ops());
+        assert!(model.program.keeps(), "{config:?}");
+        assert_eq!(at_most(all).program.draft(), model.program.draft(), "{config:?}");
+        assert!(at_most(all - 1).program.size(Space::ActGrad) < model.program.size(Space::ActGrad), "{config:?}");
+        assert!(!at_most(all - 1).program.keeps(), "{config:?}");
+    }
+}
+
 #[test]
 fn spans_reach_what_the_mask_says() {
-    use limpid::config::Mask;
     let span = Span { row: 0, rows: 4, past: 2, sequence: 0, valid: 5 };
     assert_eq!([Mask::Causal, Mask::Bidirectional, Mask::None].map(|m| span.reach(m, 1)), [4, 5, 6]);
     assert!(matches!(
-        Model::new(&configs()[0], Use::Train { batch: 1, context: 2 }).unwrap().ops.last(),
+        Model::new(&configs()[0], Use::Train { batch: 1, context: 2 }).unwrap().ops().last(),
         Some(Op::Classify { .. })
     ));
 }

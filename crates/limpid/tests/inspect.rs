@@ -72,9 +72,9 @@ fn looking_changes_no_bit() {
             let mut cpu = Cpu::new(&model, 2);
             fill(&model, &mut cpu, 7);
             cpu.feed(&batch).unwrap();
-            cpu.forward(&model.ops).unwrap();
+            cpu.forward(model.ops()).unwrap();
             let losses = bits(&cpu.read(model.losses().unwrap()).unwrap());
-            cpu.backward(&model.back).unwrap();
+            cpu.backward(model.back()).unwrap();
             let grads = model.params.iter().map(|p| bits(&cpu.read(p.slot.grad()).unwrap())).collect::<Vec<_>>();
             (losses, grads)
         };
@@ -93,7 +93,7 @@ fn looking_changes_no_bit() {
         }
         // one op at a time, as wrappers run it
         let whole: Vec<_> = model.tensors.iter().map(|t| bits(&cpu.read(t.slot).unwrap())).collect();
-        model.ops.iter().for_each(|op| cpu.forward(&[*op]).unwrap());
+        model.ops().each().for_each(|(_, op)| cpu.forward(op).unwrap());
         let single: Vec<_> = model.tensors.iter().map(|t| bits(&cpu.read(t.slot).unwrap())).collect();
         assert!(whole == single, "{config:?}");
         let scored = {
@@ -101,7 +101,7 @@ fn looking_changes_no_bit() {
             let mut cpu = Cpu::new(&model, 1);
             fill(&model, &mut cpu, 7);
             cpu.feed(&batch).unwrap();
-            cpu.forward(&model.ops).unwrap();
+            cpu.forward(model.ops()).unwrap();
             bits(&cpu.read(model.losses().unwrap()).unwrap())
         };
         assert_eq!(scored, trained, "{config:?}");
@@ -252,10 +252,10 @@ fn check_gradients(config: &Config, seed: u64, dropout: bool) -> usize {
     let mut checked = 0;
     for tensor in &model.tensors {
         let slot = tensor.slot;
-        if model.ops.iter().any(|op| watched(op).contains(&slot)) || tensor.axes == Axes::Position {
+        if model.ops().iter().any(|op| watched(op).contains(&slot)) || tensor.axes == Axes::Position {
             continue; // nothing reads these: see the identities
         }
-        let maker = model.ops.iter().position(|op| op.output() == slot).unwrap();
+        let maker = model.ops().iter().position(|op| op.output() == slot).unwrap();
         let grads = reference.exact(tensor.grad.unwrap()).to_vec();
         let cells = slot.rows * tensor.cols.len();
         for cell in (seed as usize % 3..cells).step_by(1 + cells / 4) {
@@ -263,7 +263,7 @@ fn check_gradients(config: &Config, seed: u64, dropout: bool) -> usize {
             let (h, keep) = (1e-5, reference.exact(slot)[at]);
             let mut loss = |value: f64| {
                 reference.exact_mut(slot)[at] = value;
-                reference.forward(&model.ops[maker + 1..]).unwrap();
+                reference.forward(model.program.forward(maker + 1..)).unwrap();
                 f64::from(batch.weight) * reference.exact(model.losses().unwrap()).iter().sum::<f64>()
             };
             let slope = (loss(keep + h) - loss(keep - h)) / (2.0 * h);

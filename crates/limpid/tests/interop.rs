@@ -74,7 +74,7 @@ fn run(path: &Path, truth: &Truth, make: impl Fn(&Model) -> Box<dyn Backend>) ->
     let mut backend = make(&model);
     opened.load(&model, &mut *backend).unwrap();
     backend.feed(&truth.batch).unwrap();
-    backend.forward(&model.ops).unwrap();
+    backend.forward(model.ops()).unwrap();
     let last = format!("blocks.{}.hook_resid_post", opened.config.n_layer - 1);
     let hidden = if opened.config.final_norm { "ln_final.hook_out".to_string() } else { last };
     let read = |name: &str| model.tensor(name).map(|t| backend.read(t.slot).unwrap());
@@ -291,8 +291,8 @@ fn llm_c_s_debug_state_is_reproduced() {
     opened.load(&model, &mut cpu).unwrap();
     let ids = |ids: &[i32]| ids.iter().map(|id| *id as u32).collect::<Vec<_>>();
     cpu.feed(&Batch::of_sequences(ids(&state.inputs), ids(&state.targets), state.context)).unwrap();
-    cpu.forward(&model.ops).unwrap();
-    cpu.backward(&model.back).unwrap();
+    cpu.forward(model.ops()).unwrap();
+    cpu.backward(model.back()).unwrap();
     let apart = |got: &[f32], want: &[f32]| got.iter().zip(want).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
     let want = state.store.get("logits").unwrap().values().unwrap();
     assert!(apart(&cpu.read(model.logits().unwrap()).unwrap(), &want) < 1e-5);
@@ -343,7 +343,7 @@ fn llm_c_s_other_files_are_read() {
         let mut cpu = Cpu::new(&model, 1);
         opened.load(&model, &mut cpu).unwrap();
         cpu.feed(&batch).unwrap();
-        cpu.forward(&model.ops).unwrap();
+        cpu.forward(model.ops()).unwrap();
         let (got, want) = (cpu.read(model.logits().unwrap()).unwrap(), get(logits));
         let off = got.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
         assert!(off < 1e-5, "{file}: {off:e}");

@@ -103,8 +103,8 @@ fn a_list_with_parts_replaced_has_the_right_gradient() {
         model.params.iter().for_each(|p| exact.write(p.slot, &init::values(&model, p, Init::He, 0.0, 5)).unwrap());
         let ids = |site| (0..64).map(|i| random::below(5, site, i, 64) as u32).collect();
         exact.feed(&Batch::of_sequences(ids(1), ids(2), 16)).unwrap();
-        exact.forward(&model.ops).unwrap();
-        exact.backward(&model.back).unwrap();
+        exact.forward(model.ops()).unwrap();
+        exact.backward(model.back()).unwrap();
         let losses = model.losses().expect("it has a head");
         for name in ["blocks.0.attn.qkv.weight", "blocks.2.mlp.in.weight"] {
             let slot = model.param(name).expect("a parameter").slot;
@@ -113,7 +113,7 @@ fn a_list_with_parts_replaced_has_the_right_gradient() {
             let mut at = |h: f64| {
                 let moved = |(w, g): (&f32, &f32)| (f64::from(*w) + h * f64::from(*g) / norm) as f32;
                 exact.write(slot, &weights.iter().zip(&gradient).map(moved).collect::<Vec<_>>()).unwrap();
-                exact.forward(&model.ops).unwrap();
+                exact.forward(model.ops()).unwrap();
                 exact.sum(losses).unwrap() / 64.0
             };
             let quotient = (at(1e-3) - at(-1e-3)) / 2e-3;

@@ -48,7 +48,7 @@ fn train(
         (batch.terms, batch.seed, batch.weight) = (recipe.terms(), Some(step), 1.0 / (BATCH * context) as f32);
         cpu.feed(&batch).unwrap();
         cpu.forward(model.body()).unwrap();
-        cpu.backward(&model.back).unwrap();
+        cpu.backward(model.back()).unwrap();
         found.push((format!("losses of step {step}"), cpu.read(model.losses().unwrap()).unwrap()));
         let report = cpu.update(&groups, &recipe.rule(recipe.rate(step), step), &mut []).unwrap();
         assert!(report.finite);
@@ -68,7 +68,7 @@ fn train(
         found.push((format!("the average of {}", param.name), cpu.read(average).unwrap()));
     }
     scorer.feed(&batch(config, context, 9)).unwrap();
-    scorer.forward(&score.ops).unwrap();
+    scorer.forward(score.ops()).unwrap();
     found.push(("losses of the evaluation".into(), scorer.read(score.losses().unwrap()).unwrap()));
     found
 }

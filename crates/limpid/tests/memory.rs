@@ -97,7 +97,7 @@ fn gradients_are_the_same_on_every_level_for_every_configuration() {
                 fill(&model, backend, 1);
                 backend.feed(&batch).unwrap();
                 backend.forward(model.body()).unwrap();
-                backend.backward(&model.back).unwrap();
+                backend.backward(model.back()).unwrap();
             }
             let exact: Vec<u64> =
                 model.params.iter().flat_map(|p| judge.exact(p.slot.grad()).to_vec()).map(f64::to_bits).collect();
@@ -124,7 +124,7 @@ fn each_level_frees_what_the_arithmetic_says() {
     for (keep, each) in Keep::ALL.into_iter().zip([16, 10, 6, 2, 1]) {
         let model = Model::on_rung(&config, purpose, &Tuning::default(), keep as usize * config.n_layer).unwrap();
         assert_eq!(model.keeps(), [(0..20, keep)]);
-        let units = model.sizes[Space::Act as usize] as f64 / unit as f64;
+        let units = model.program.size(Space::Act) as f64 / unit as f64;
         // where less is kept, the block that is worked on holds more than it keeps: up to 16 - each
         let most = if keep == Keep::All { 0 } else { 16 - each };
         let kept = 20 * each + 2;
@@ -155,12 +155,12 @@ fn nothing_is_made_again_twice_or_for_nothing() {
             let model =
                 Model::on_rung(&config, Use::Train { batch: 2, context: CONTEXT }, &Tuning::default(), rung).unwrap();
             let again = |pass: &Pass| if let Pass::Again(op) = pass { Some(*op) } else { None };
-            let ops: Vec<Op> = model.back.iter().filter_map(again).collect();
+            let ops: Vec<Op> = model.back().iter().filter_map(again).collect();
             assert_eq!(ops.is_empty(), rung == 0, "rung {rung}");
-            assert!(!matches!(model.back.last(), Some(Pass::Again(_))), "rung {rung}");
+            assert!(!matches!(model.back().last(), Some(Pass::Again(_))), "rung {rung}");
             for name in ["norm", "linear", "attend", "activate"] {
                 let count = |ops: &[Op]| ops.iter().filter(|op| op.name() == name).count();
-                assert!(count(&ops) <= count(&model.ops), "rung {rung}: {name}");
+                assert!(count(&ops) <= count(&model.ops()), "rung {rung}: {name}");
             }
             let last = |op: &Op| matches!(op, Op::Linear { x, .. } if x.cols == config.d_ff);
             assert!(!ops.iter().any(last), "rung {rung}: nothing needs the feed-forward's last product");

@@ -237,7 +237,7 @@ fn check_model(name: &'static str) {
         f.write(&model, &mut *backend);
         backend.feed(&f.batch()).unwrap();
         backend.forward(model.body()).unwrap();
-        backend.backward(&model.back).unwrap();
+        backend.backward(model.back()).unwrap();
         let worst = check_losses_and_gradients(&f, &model, &*backend, &who, tolerance);
         println!("{who}: worst {worst:.1e}");
     }
@@ -248,7 +248,7 @@ fn check_model(name: &'static str) {
         let who = format!("{name} inspect {who}");
         f.write(&model, &mut *backend);
         backend.feed(&f.batch()).unwrap();
-        backend.forward(&model.ops).unwrap();
+        backend.forward(model.ops()).unwrap();
         let read = |ours: &str| {
             let tensor = model.tensor(ours).unwrap_or_else(|| panic!("no tensor {ours}"));
             assert_eq!(tensor.cols, 0..tensor.slot.cols, "{ours} is all of its slot");
@@ -274,7 +274,7 @@ fn check_model(name: &'static str) {
         let ours =
             if config.final_norm { "ln_final.hook_out".into() } else { format!("blocks.{}.hook_resid_post", last - 1) };
         check(&format!("hidden/{last}"), &ours, read(&ours));
-        backend.backward(&model.back).unwrap();
+        backend.backward(model.back()).unwrap();
         let worst = worst.max(check_losses_and_gradients(&f, &model, &*backend, &who, tolerance));
         println!("{who}: worst {worst:.1e}");
     }
@@ -331,7 +331,7 @@ fn check_training(f: &Fixture, method: Method) {
         for step in 1..=10 {
             backend.feed(&rows).unwrap();
             backend.forward(model.body()).unwrap();
-            backend.backward(&model.back).unwrap();
+            backend.backward(model.back()).unwrap();
             losses.push(mean(&*backend));
             let report = backend
                 .update(
@@ -353,7 +353,7 @@ fn check_training(f: &Fixture, method: Method) {
             norms.push(report.norm);
         }
         backend.feed(&rows).unwrap();
-        backend.forward(&model.ops).unwrap();
+        backend.forward(model.ops()).unwrap();
         losses.push(mean(&*backend));
         let mut worst = assert_close(&format!("{who} losses"), &losses, f.get(&format!("{name}_losses")), tolerance);
         if method == Method::AdamW {

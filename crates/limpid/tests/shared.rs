@@ -26,7 +26,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
 
 fn run(backend: &mut dyn Backend, model: &Model, slots: &[Slot]) -> Vec<Vec<u32>> {
     backend.feed(&Batch::of_sequences(ids(10), ids(10), 5)).unwrap();
-    backend.forward(&model.ops).unwrap();
+    backend.forward(model.ops()).unwrap();
     slots.iter().map(|slot| bits(&backend.read(*slot).unwrap())).collect()
 }
 
@@ -83,7 +83,7 @@ fn shared_weights_give_the_same_bits() {
             assert!(run(&mut *inspected, &inspect, &tensors) == seen, "{what}");
             assert!(run(&mut *make(&score).unwrap(), &score, &losses) == scored, "{what}");
             assert!(decoded(&config, make, false).0 == logits, "{what}");
-            let gradients = inspected.backward(&inspect.back);
+            let gradients = inspected.backward(inspect.back());
             match kind {
                 "plain" => gradients.unwrap(),
                 _ => assert!(matches!(gradients, Err(BackendError::NotSupported { op: "backward", .. }))),

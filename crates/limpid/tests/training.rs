@@ -10,7 +10,7 @@ use limpid::model::init::Init;
 use limpid::model::{Model, Use};
 use limpid::ops::adamw::{Change, Group, Method, Rule};
 use limpid::ops::element::Values;
-use limpid::ops::{Back, Batch, Op, Pass, Slot, random};
+use limpid::ops::{Batch, Ops, Pass, Passes, Slot, random};
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use limpid::train::{
     AllReduce, Control, Divergence, PreflightError, Recipe, Reduction, Run, RunOptions, RunSettings, Summary,
@@ -133,7 +133,7 @@ fn accumulation_is_weighed_by_token() {
                 batch.weight = 1.0 / counted as f32;
                 reference.feed(&batch).unwrap();
                 reference.forward(model.body()).unwrap();
-                reference.backward(&model.back).unwrap();
+                reference.backward(model.back()).unwrap();
             }
             model.params.iter().flat_map(|p| reference.exact(p.slot.grad()).to_vec()).collect::<Vec<f64>>()
         };
@@ -564,7 +564,7 @@ fn memory_is_linear_in_the_context_and_blind_to_the_vocabulary() {
     let bytes = |context: usize, vocab_size: usize| {
         let config = Config { context_length: 2048, vocab_size, ..tiny() };
         let model = Model::new(&config, Use::Train { batch: 1, context }).unwrap();
-        [Space::Act, Space::ActGrad, Space::Stat].map(|s| model.sizes[s as usize]).iter().sum::<usize>()
+        [Space::Act, Space::ActGrad, Space::Stat].map(|s| model.program.size(s)).iter().sum::<usize>()
     };
     assert!(bytes(2048, 100) as f64 / bytes(1024, 100) as f64 <= 2.01);
     assert_eq!(bytes(512, 100), bytes(512, 100_000));
@@ -580,6 +580,8 @@ struct Faulty {
 enum Fault {
     /// Steps of the backward from this one on are not run.
     Cut(usize),
+    /// This gradient is not made.
+    Unmade(Slot),
     /// A batch's gradients take the place of those before it.
     Forgetful,
 }
@@ -591,12 +593,16 @@ impl Backend for Faulty {
         }
         self.own.feed(batch)
     }
-    fn forward(&mut self, ops: &[Op]) -> Result<()> {
+    fn forward(&mut self, ops: Ops) -> Result<()> {
         self.own.forward(ops)
     }
-    fn backward(&mut self, back: &[Pass]) -> Result<()> {
+    fn backward(&mut self, back: Passes) -> Result<()> {
         let end = if let Fault::Cut(at) = self.fault { at.min(back.len()) } else { back.len() };
-        self.own.backward(&back[..end])
+        self.own.backward(back.part(..end))?;
+        if let Fault::Unmade(grad) = self.fault {
+            self.own.write(grad, &vec![0.0; grad.len()])?;
+        }
+        Ok(())
     }
     fn begin_update(&mut self, groups: &[Group], rule: &Rule, watch: &[Change]) -> Result<()> {
         self.own.begin_update(groups, rule, watch)
@@ -702,21 +708,18 @@ fn preflight_names_what_would_not_work() {
     let mut t = faulty(Fault::Cut(0));
     let mid = t.model.tensor("blocks.1.hook_resid_mid").unwrap().slot;
     let makes_mid = |pass: &Pass| matches!(pass, Pass::Back(back) if back.op.output() == mid);
-    let at = t.model.back.iter().position(makes_mid);
+    let at = t.model.back().iter().position(makes_mid);
     t.backend = Box::new(Faulty { own: Cpu::new(&t.model, 2), fault: Fault::Cut(at.unwrap_or(6)) });
     let whole = trainer(&tiny(), recipe());
     t.model.params.iter().for_each(|p| t.backend.write(p.slot, &whole.backend.read(p.slot).unwrap()).unwrap());
     let error = refuses(&mut t);
     assert!(matches!(&error, PreflightError::Unreached { param } if param == "pos_embed.weight"), "{error}");
     // so is a parameter whose own step is left out of a backward that is otherwise whole
-    let mut t = trainer(&tiny(), recipe());
-    let gain = t.model.param("blocks.0.ln2.weight").unwrap().slot;
-    for back in &mut t.model.back {
-        if let Pass::Back(Back { op: Op::Norm { gain: own, .. }, .. }) = back {
-            *own = own.filter(|slot| *slot != gain);
-        }
-    }
-    assert_eq!(refuses(&mut t), PreflightError::Unreached { param: "blocks.0.ln2.weight".into() });
+    let gain = trainer(&tiny(), recipe()).model.param("blocks.0.ln2.weight").unwrap().slot;
+    assert_eq!(
+        refuses(&mut faulty(Fault::Unmade(gain.grad()))),
+        PreflightError::Unreached { param: "blocks.0.ln2.weight".into() }
+    );
 
     // frozen by mistake: it learns, but no group has it
     let mut t = trainer(&tiny(), recipe());

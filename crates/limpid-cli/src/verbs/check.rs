@@ -84,7 +84,7 @@ fn gradients(job: &Job) -> Result<Verdict> {
     let batch = Batch { seed: Some(7), ..Batch::of_sequences(ids(1), ids(2), 5) };
     reference.feed(&batch)?;
     reference.forward(model.body())?;
-    reference.backward(&model.back)?;
+    reference.backward(model.back())?;
     let losses = model.losses().expect("a model to train has losses");
     let (mut worst, mut of, mut tried) = (0.0, String::new(), 0);
     for param in &model.params {
@@ -95,7 +95,7 @@ fn gradients(job: &Job) -> Result<Verdict> {
             let exact = |reference: &Reference| reference.exact(losses).iter().sum::<f64>() * f64::from(batch.weight);
             let mut at = |value: f64| -> Result<f64> {
                 reference.exact_mut(param.slot)[i] = value;
-                reference.forward(&model.ops)?;
+                reference.forward(model.ops())?;
                 Ok(exact(&reference))
             };
             let slope = (at(keep + h)? - at(keep - h)?) / (2.0 * h);

@@ -266,12 +266,12 @@ fn verify(source: &Checkpoint, dst: &Path) -> Result<Proof> {
         let mut cpu = Device::Cpu.start(&model, how)?;
         load(&model, &mut *cpu)?;
         cpu.feed(&batch)?;
-        cpu.forward(&model.ops)?;
+        cpu.forward(model.ops())?;
         Ok((model, cpu))
     };
     let output = |(model, cpu): &Ran| match model.logits() {
         Some(logits) => cpu.read(logits),
-        None => cpu.read(model.ops.last().expect("a model has ops").output()),
+        None => cpu.read(model.ops().last().expect("a model has ops").output()),
     };
     let before = output(&run(c, &|model, cpu| Ok(source.load(model, cpu)?))?)?;
     let after = run(&written.config, &|model, cpu| Ok(written.load(model, cpu)?))?;

@@ -67,7 +67,7 @@ fn measure(job: &Job, machine: &MachineOptions, budget: Option<u64>, guess: f64)
         (batch.terms, batch.seed) = (recipe.terms(), Some(times.len() as u64));
         backend.feed(&batch)?;
         backend.forward(model.body())?;
-        backend.backward(&model.back)?;
+        backend.backward(model.back())?;
         let gradient = step.elapsed().as_secs_f64();
         backend.update(&groups, &recipe.rule(recipe.learning_rate, times.len() as u64 + 1), &mut [])?;
         times.push((gradient, step.elapsed().as_secs_f64() - gradient));

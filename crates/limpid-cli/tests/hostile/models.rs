@@ -156,7 +156,7 @@ fn look(whole: &Whole) -> Result<Seen, String> {
     opened.load(&model, &mut backend).map_err(|e| told(&e))?;
     let ids = (0..context).map(|i| (3 * i + 1) as u32 % opened.config.vocab_size.min(40) as u32).collect();
     backend.feed(&Batch::of_sequences(ids, vec![0; context], context)).unwrap();
-    backend.forward(&model.ops).unwrap();
+    backend.forward(model.ops()).unwrap();
     let logits = backend.read(model.logits().expect("every one of these models has a head")).unwrap();
     // what limpid passes over may hold numbers beyond f64, which are JSON and which this test's reader refuses
     let said = |t: &limpid::tokenizer::Tokenizer| {

@@ -1,6 +1,6 @@
 //! Who runs ops. A backend owns all memory, addressed by [`Slot`]; it has never heard of a model.
 //!
-//! The verbs take slices of the list: unwatched, a backend gets all of it; whoever wants to look in between
+//! The verbs take slices of the model's program: unwatched, a backend gets all of it; whoever wants to look in between
 //! hands on one op at a time, and the bits are the same. Observers are backends that wrap a backend.
 
 pub mod cpu;
@@ -13,8 +13,9 @@ use crate::ops::arena::Refused;
 use crate::ops::element::{Major, Values};
 use crate::ops::limits::BatchError;
 use crate::ops::linear::Precision;
+use crate::ops::program::Identity;
 use crate::ops::simd::Level;
-use crate::ops::{Batch, Op, Pass, Slot};
+use crate::ops::{Batch, Ops, Passes, Slot};
 use limpid_base::plural::plural;
 use std::any::Any;
 use std::borrow::Cow;
@@ -126,6 +127,20 @@ impl BackendError {
             true => Ok(wide),
             false => {
                 Err(BackendError::Invalid { op, what: format!("{} values for a tensor of {}", wide.len(), slot.len()) })
+            }
+        }
+    }
+
+    /// Whether a slice is of the program that a backend was made for: the one whose tensors it has.
+    ///
+    /// # Errors
+    /// [`BackendError::Invalid`] if it is another's.
+    pub fn check_program(op: &'static str, slice: Identity, program: u64) -> Result<()> {
+        match slice.program() == program {
+            true => Ok(()),
+            false => {
+                let what = "its ops are another model's: a backend runs the model that it was made for".into();
+                Err(BackendError::Invalid { op, what })
             }
         }
     }
@@ -258,16 +273,19 @@ pub trait Backend: Send {
     /// # Errors
     /// [`BackendError::Batch`] where they do not fit; whatever else keeps the backend from it, here as in all verbs.
     fn feed(&mut self, batch: &Batch) -> Result<()>;
-    /// Runs `ops` first to last.
+    /// Runs `ops` first to last. They are checked, so kernels may rely on what [`Program::new`] says, and what a backend makes ready for
+    /// them it may keep by their [`Identity`].
     ///
     /// # Errors
-    /// As [`Backend::feed`]; so too below.
-    fn forward(&mut self, ops: &[Op]) -> Result<()>;
+    /// [`BackendError::Invalid`] if they are another model's. As [`Backend::feed`]; so too below.
+    ///
+    /// [`Program::new`]: crate::ops::program::Program::new
+    fn forward(&mut self, ops: Ops) -> Result<()>;
     /// Runs the backward's entries in their order. Gradients of parameters are added to.
     ///
     /// # Errors
     /// As above.
-    fn backward(&mut self, back: &[Pass]) -> Result<()>;
+    fn backward(&mut self, back: Passes) -> Result<()>;
     /// Begins to update the stretches of parameters and to clear all gradients, as [`Backend::clear`] does. Nothing but the gradients is
     /// changed if the gradient's norm is not finite, which the backend finds out; `watch` are stretches of which the report is to tell.
     ///

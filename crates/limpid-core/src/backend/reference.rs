@@ -8,7 +8,7 @@ use crate::ops::dropout::{Draws, weight_index};
 use crate::ops::element::{Major, Values};
 use crate::ops::embed::{self, Lookup};
 use crate::ops::limits::Limits;
-use crate::ops::{Back, Batch, Drop, Grad, Op, Pass, Slot, Space, Span};
+use crate::ops::{Back, Batch, Drop, Grad, Op, Ops, Pass, Passes, Slot, Space, Span};
 use crate::ops::{activate, add, attend, classify, gather, linear, multiply, muon, norm, rotate};
 use std::collections::TryReserveError;
 
@@ -17,6 +17,7 @@ pub struct Reference {
     memory: [Vec<f64>; Space::ALL.len()],
     /// Gradients that were set aside.
     pushed: Vec<Vec<f64>>,
+    program: u64,
     limits: Limits,
     batch: Batch,
     tickets: Tickets,
@@ -52,12 +53,13 @@ impl Reference {
     /// If the system gives no such memory.
     pub fn start(model: &Model) -> Result<Reference> {
         let mut memory: [Vec<f64>; Space::ALL.len()] = Default::default();
-        for (memory, n) in memory.iter_mut().zip(model.sizes) {
-            *memory = zeros("the model", n)?;
+        for (memory, space) in memory.iter_mut().zip(Space::ALL) {
+            *memory = zeros("the model", model.program.size(space))?;
         }
         let mut reference = Reference {
             memory,
             pushed: vec![],
+            program: model.program.id(),
             limits: model.limits(),
             batch: Batch::default(),
             tickets: Tickets::default(),
@@ -117,11 +119,13 @@ impl Backend for Reference {
         self.batch.copy_from(batch);
         Ok(())
     }
-    fn forward(&mut self, ops: &[Op]) -> Result<()> {
+    fn forward(&mut self, ops: Ops) -> Result<()> {
+        BackendError::check_program("forward", ops.identity(), self.program)?;
         ops.iter().for_each(|op| self.forward_op(op.of(&self.batch)));
         Ok(())
     }
-    fn backward(&mut self, back: &[Pass]) -> Result<()> {
+    fn backward(&mut self, back: Passes) -> Result<()> {
+        BackendError::check_program("backward", back.identity(), self.program)?;
         back.iter().for_each(|pass| match pass.of(&self.batch) {
             Pass::Again(op) => self.forward_op(op),
             Pass::Back(back) => self.backward_op(back),

@@ -81,7 +81,7 @@ impl Session {
         }
         let most = config.context_length.saturating_mul(sequences);
         let model = Model::new(config, Use::Decode { rows: rows.min(most).max(sequences), sequences })?;
-        let body = model.ops.iter().position(|op| matches!(op, Op::Gather { .. })).unwrap_or(model.ops.len());
+        let body = model.ops().iter().position(|op| matches!(op, Op::Gather { .. })).unwrap_or(model.ops().len());
         let backend = make(&model)?;
         let batch = Batch { context: config.context_length, ..Batch::default() };
         let sequences = (0..sequences).map(|_| None).collect();
@@ -318,9 +318,9 @@ impl Session {
         let batch = &self.batch;
         self.backend.feed(batch)?;
         if ended.is_empty() {
-            return self.backend.forward(&self.model.ops[..self.body]);
+            return self.backend.forward(self.model.program.forward(..self.body));
         }
-        self.backend.forward(&self.model.ops)?;
+        self.backend.forward(self.model.ops())?;
         let slot = self.model.logits().expect("a model that decodes has logits").of(batch);
         self.logits.resize(slot.len(), 0.0);
         self.backend.fetch(self.backend.request(slot)?, &mut self.logits)?;

@@ -7,8 +7,7 @@
 //! of an op it puts the ops whose outputs it needs, and no others. They are the same ops on the same operands, and dropout is
 //! a function of its place, so the bits are the same.
 
-use super::Model;
-use super::plan::{key, saved};
+use super::plan::{Plan, key, saved};
 use crate::ops::{Access, Op, Pass, Slot};
 use std::collections::HashSet;
 use std::ops::Range;
@@ -79,13 +78,13 @@ pub fn given_up(ops: &[Op], blocks: &[Range<usize>], rung: usize) -> Vec<bool> {
 
 /// Puts before the backward of each op those of the `given` up ops whose outputs it needs. What is made again has a place
 /// of its own, for a second life.
-pub fn make_again(model: &mut Model, mut given: Vec<bool>) {
-    let makers: Vec<Vec<Slot>> = model.ops.iter().map(|op| operands(*op, true)).collect();
+pub(super) fn make_again(plan: &mut Plan, mut given: Vec<bool>) {
+    let makers: Vec<Vec<Slot>> = plan.ops.iter().map(|op| operands(*op, true)).collect();
     let maker = |slot: &Slot| makers.iter().position(|made| made.contains(slot));
-    let room = model.sizes;
+    let room = plan.sizes;
     let again = |slot: &mut Slot| slot.at += room[slot.space as usize];
     let (mut made, mut passes) = (HashSet::new(), vec![]);
-    for pass in std::mem::take(&mut model.back) {
+    for pass in std::mem::take(&mut plan.back) {
         let Pass::Back(mut back) = pass else { unreachable!("nothing was made again yet") };
         // what is needed, and what that needs
         let mut slots: Vec<Slot> = saved(&mut back).map(|slot| *slot).collect();
@@ -94,20 +93,20 @@ pub fn make_again(model: &mut Model, mut given: Vec<bool>) {
             if let Some(i) = maker(&slot).filter(|i| given[*i]) {
                 given[i] = false;
                 wanted.push(i);
-                slots.extend(operands(model.ops[i], false));
+                slots.extend(operands(plan.ops[i], false));
             }
         }
         wanted.sort_unstable();
         for i in wanted {
             made.extend(makers[i].iter().map(|slot| key(*slot)));
-            let mut op = model.ops[i];
+            let mut op = plan.ops[i];
             op.operands().map(|(_, slot)| slot).filter(|slot| made.contains(&key(**slot))).for_each(again);
             passes.push(Pass::Again(op));
         }
         back.op.operands().map(|(_, slot)| slot).filter(|slot| made.contains(&key(**slot))).for_each(again);
         passes.push(Pass::Back(back));
     }
-    model.back = passes;
+    plan.back = passes;
 }
 
 /// What an op writes, or what it reads of what other ops write.

@@ -3,13 +3,22 @@
 //! Names are TransformerLens's (docs/names.md). A tensor may have two: what enters block i + 1 is what left
 //! block i.
 
+use super::plan::{Placement, Plan};
 use super::{Axes, Model, Param, Role, Table, Tensor, Tuning, Use, again, plan};
-use crate::config::{Config, NormPlace, Positions};
+use crate::config::{Config, ConfigError, NormPlace, Positions};
 use crate::ops::element::Element;
-use crate::ops::{Drop, Live, Op, Slot, Space, random};
+use crate::ops::limits::Limits;
+use crate::ops::program::Draft;
+use crate::ops::{Drop, Live, Op, Program, Slot, Space, random};
 use std::ops::Range;
 
-pub fn build(config: &Config, purpose: Use, tuning: &Tuning, rung: usize) -> Model {
+pub fn build(
+    config: &Config,
+    purpose: Use,
+    tuning: &Tuning,
+    rung: usize,
+    placement: Placement,
+) -> Result<Model, ConfigError> {
     let mut m = Builder::new(config, purpose, tuning);
     let mut x = m.embed();
     for i in 0..config.n_layer {
@@ -18,7 +27,7 @@ pub fn build(config: &Config, purpose: Use, tuning: &Tuning, rung: usize) -> Mod
         m.blocks.push(first..m.ops.len());
     }
     m.head(x);
-    m.finish(rung)
+    m.finish(rung, placement)
 }
 
 struct Builder<'a> {
@@ -260,7 +269,6 @@ impl<'a> Builder<'a> {
     // ---- places and names
 
     fn op(&mut self, op: Op) {
-        op.check();
         self.ops.push(op);
     }
 
@@ -309,34 +317,60 @@ impl<'a> Builder<'a> {
         self.name(name.into(), slot, 0..slot.cols, Axes::Model);
     }
 
-    fn finish(self, rung: usize) -> Model {
-        let mut model = Model {
-            config: self.c.clone(),
+    fn finish(self, rung: usize, placement: Placement) -> Result<Model, ConfigError> {
+        self.tuning.check(&self.params)?;
+        let mut plan = Plan {
             purpose: self.purpose,
-            tuning: self.tuning.clone(),
             ops: self.ops,
             back: vec![],
             tensors: self.tensors,
             params: self.params,
-            rows: match self.purpose {
-                Use::Decode { rows, .. } => rows,
-                _ => self.rows,
-            },
-            by_sequence: rung == 0 && plan::by_sequence(self.purpose, &self.used),
-            rung,
-            sizes: self.used,
-            elements: [Element::F32; Space::ALL.len()],
-            labels: vec![],
             tables: self.tables,
+            placement,
+            keeps: false,
+            sizes: self.used,
         };
-        model.label();
-        plan::arrange(&mut model);
-        plan::differentiate(&mut model);
+        let name = |slot: Slot| super::name_of(slot, &plan.params, &plan.tables, &plan.tensors);
+        let others = |mut op: Op, y: Slot| {
+            let others: Vec<Slot> = op.operands().map(|(_, slot)| *slot).filter(|slot| *slot != y).collect();
+            others.into_iter().map(name).collect()
+        };
+        // places still name tensors
+        let labels = plan.ops.iter().map(|op| (name(op.output()), others(*op, op.output()))).collect();
+        plan::check(&plan, name)?;
+        let several = matches!(plan.purpose, Use::Train { batch, .. } if batch > 1);
+        plan.keeps = rung == 0 && several && plan::activations(&plan.ops) <= placement.keep_gradients;
+        plan::arrange(&mut plan);
+        plan::differentiate(&mut plan);
         if rung > 0 {
-            let given = again::given_up(&model.ops, &self.blocks, rung);
-            again::make_again(&mut model, given);
+            let given = again::given_up(&plan.ops, &self.blocks, rung);
+            again::make_again(&mut plan, given);
         }
-        plan::compact(&mut model);
-        model
+        plan::compact(&mut plan);
+        let Plan { purpose, ops, back, tensors, params, tables, sizes, .. } = plan;
+        let (rows, outputs, context, cached) = match purpose {
+            Use::Decode { rows, sequences } => (rows, sequences, self.c.context_length, Some(sequences)),
+            Use::Train { context, .. } | Use::Score { context, .. } | Use::Inspect { context, .. } => {
+                (self.rows, self.rows, context, None)
+            }
+        };
+        let (vocab_size, segments) = (self.c.vocab_size, self.c.n_segment.max(1));
+        let limits = Limits { rows, outputs, context, cached, vocab_size, segments };
+        let learning = params.iter().map(|p| p.slot).filter(|slot| slot.learns()).collect();
+        let program = Program::new(Draft { ops, back, params: learning, sizes, limits });
+        Ok(Model {
+            config: self.c.clone(),
+            purpose,
+            tuning: self.tuning.clone(),
+            program: program.unwrap_or_else(|error| panic!("the plan of this model is wrong: {error}")),
+            tensors,
+            params,
+            rows,
+            placement,
+            rung,
+            elements: [Element::F32; Space::ALL.len()],
+            labels,
+            tables,
+        })
     }
 }

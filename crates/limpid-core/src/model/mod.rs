@@ -15,8 +15,9 @@ use crate::config::{Config, ConfigError, RotaryScaling};
 use crate::ops::adamw::{Group, Method};
 use crate::ops::element::Element;
 use crate::ops::limits::Limits;
-use crate::ops::{Access, Back, Op, Pass, Slot, Space};
+use crate::ops::{Access, Back, Op, Ops, Pass, Passes, Program, Slot, Space};
 use again::Keep;
+pub use plan::{Placement, activations};
 use std::fmt;
 use std::ops::Range;
 pub use tuning::{Lora, Tuning};
@@ -216,24 +217,19 @@ pub struct Model {
     pub purpose: Use,
     /// What of it learns.
     pub tuning: Tuning,
-    /// The forward pass, first to last.
-    pub ops: Vec<Op>,
-    /// The backward pass, in the order it runs; empty where there is none.
-    pub back: Vec<Pass>,
+    /// What runs: the lists of ops, checked ([`Model::ops`], [`Model::back`]).
+    pub program: Program,
     /// Activations by name, in the order they are made.
     pub tensors: Vec<Tensor>,
     /// Parameters, in the order they lie in memory: kind by kind, layer within kind.
     pub params: Vec<Param>,
     /// Rows a batch may have.
     pub rows: usize,
-    /// Small enough that threads should take whole sequences through all ops instead of sharing each op: gradients of
-    /// activations that parameters' gradients are made of are then kept to the end of the backward.
-    pub by_sequence: bool,
+    /// Where its tensors were to lie.
+    pub placement: Placement,
     /// How far from keeping everything for the backward: see [`Model::on_rung`].
     pub rung: usize,
-    /// Elements of each memory, by [`Space::ALL`].
-    pub sizes: [usize; Space::ALL.len()],
-    /// What they are elements of.
+    /// What the elements of each memory are, by [`Space::ALL`].
     pub elements: [Element; Space::ALL.len()],
     /// The names of each op's output and other operands, noted before places were shared.
     labels: Vec<(String, Vec<String>)>,
@@ -263,6 +259,21 @@ impl Model {
     /// # Errors
     /// As [`Model::tuned`].
     pub fn on_rung(config: &Config, purpose: Use, tuning: &Tuning, rung: usize) -> Result<Model, ConfigError> {
+        Model::placed(config, purpose, tuning, rung, Placement::default())
+    }
+
+    /// The same for a backend that wants tensors elsewhere. Results are the same bits; but an update walks over other stretches then, so
+    /// the last bits of its norm may differ.
+    ///
+    /// # Errors
+    /// As [`Model::tuned`], and if a tensor is larger than a page.
+    pub fn placed(
+        config: &Config,
+        purpose: Use,
+        tuning: &Tuning,
+        rung: usize,
+        placement: Placement,
+    ) -> Result<Model, ConfigError> {
         config.check()?;
         if !config.lm_head && !matches!(purpose, Use::Inspect { .. }) {
             return Err(ConfigError::NoHead);
@@ -291,9 +302,7 @@ impl Model {
         };
         config.check_rows(rows, keys)?;
         let rung = if matches!(purpose, Use::Train { .. }) { rung.min(Model::rungs(config)) } else { 0 };
-        let model = builder::build(config, purpose, tuning, rung);
-        tuning.check(&model.params)?;
-        Ok(model)
+        builder::build(config, purpose, tuning, rung, placement)
     }
 
     /// The last rung of [`Model::on_rung`]'s ladder: each block keeps nothing but what leaves it.
@@ -347,19 +356,24 @@ impl Model {
 
     /// What a batch may hold.
     pub fn limits(&self) -> Limits {
-        let gathered = |op: &Op| if let Op::Gather { y, .. } = op { Some(y.rows) } else { None };
-        let (context, cached) = match self.purpose {
-            Use::Train { context, .. } | Use::Score { context, .. } | Use::Inspect { context, .. } => (context, None),
-            Use::Decode { sequences, .. } => (self.config.context_length, Some(sequences)),
-        };
-        Limits {
-            rows: self.rows,
-            outputs: self.ops.iter().find_map(gathered).unwrap_or(self.rows),
-            context,
-            cached,
-            vocab_size: self.config.vocab_size,
-            segments: self.config.n_segment.max(1),
-        }
+        *self.program.limits()
+    }
+
+    /// The forward pass, first to last.
+    pub fn ops(&self) -> Ops<'_> {
+        self.program.forward(..)
+    }
+
+    /// The forward pass without the loss op, whose backward computes the losses itself: a training step runs
+    /// this and then [`Model::back`].
+    pub fn body(&self) -> Ops<'_> {
+        let all = self.ops();
+        all.part(..all.len() - usize::from(matches!(all.last(), Some(Op::Classify { .. }))))
+    }
+
+    /// The backward pass, in the order it runs; empty where there is none.
+    pub fn back(&self) -> Passes<'_> {
+        self.program.backward(..)
     }
 
     /// Where its weights lie.
@@ -430,7 +444,13 @@ impl Model {
                 continue;
             }
             match groups.last_mut() {
-                Some(last) if last.decay == decay && last.matrix.is_none() => last.range.end = slot.range().end,
+                Some(last)
+                    if last.decay == decay
+                        && last.matrix.is_none()
+                        && self.placement.together(&(last.range.start..slot.range().end)) =>
+                {
+                    last.range.end = slot.range().end;
+                }
                 _ => groups.push(Group { range: slot.range(), decay, matrix: None }),
             }
         }
@@ -440,7 +460,7 @@ impl Model {
     /// The layers that have parameters, in the order of the forward pass.
     pub fn layers(&self) -> Vec<&str> {
         let mut layers: Vec<&str> = vec![];
-        for mut op in self.ops.iter().copied() {
+        for mut op in self.ops().iter().copied() {
             for (_, slot) in op.operands().filter(|(access, _)| *access == Access::Own) {
                 let of = self.params.iter().find(|p| p.slot == *slot).map(Param::layer);
                 layers.extend(of.filter(|layer| !layers.contains(layer)));
@@ -461,7 +481,7 @@ impl Model {
 
     /// Per-row losses.
     pub fn losses(&self) -> Option<Slot> {
-        self.ops.iter().find_map(|op| if let Op::Classify { losses, .. } = op { Some(*losses) } else { None })
+        self.ops().iter().find_map(|op| if let Op::Classify { losses, .. } = op { Some(*losses) } else { None })
     }
 
     /// The logits of the wanted rows (decoding) or of all (inspection).
@@ -469,24 +489,15 @@ impl Model {
         self.tensor("logits").map(|t| t.slot)
     }
 
-    /// The forward pass without the loss op, whose backward computes the losses itself: a training step runs
-    /// this and then [`Model::back`].
-    pub fn body(&self) -> &[Op] {
-        match self.ops.split_last() {
-            Some((Op::Classify { .. }, body)) => body,
-            _ => &self.ops,
-        }
-    }
-
     /// Floating-point operations of the forward for `rows` rows that each see `keys` keys (products only).
     pub fn flops(&self, rows: usize, keys: usize) -> f64 {
-        self.ops.iter().map(|op| op.flops(rows, keys)).sum()
+        self.ops().iter().map(|op| op.flops(rows, keys)).sum()
     }
 
     /// Floating-point operations of what the backward makes again, counted as [`Model::flops`].
     pub fn flops_again(&self, rows: usize, keys: usize) -> f64 {
         let again = |pass: &Pass| if let Pass::Again(op) = pass { op.flops(rows, keys) } else { 0.0 };
-        self.back.iter().map(again).sum()
+        self.back().iter().map(again).sum()
     }
 
     /// The same of a training step: forward, and what the backward does of the gradients of activations and of parameters.
@@ -495,7 +506,7 @@ impl Model {
             Op::Attend { .. } => 2.0,
             op => f64::from(u8::from(back.dx[0].is_some()) + u8::from(op.learns())),
         };
-        let backs = self.back.iter().filter_map(Pass::back);
+        let backs = self.back().iter().filter_map(Pass::back);
         self.flops(rows, keys) + backs.map(|back| times(back) * back.op.flops(rows, keys)).sum::<f64>()
     }
 
@@ -506,7 +517,7 @@ impl Model {
 
     /// The bytes of a memory.
     pub fn bytes(&self, space: Space) -> usize {
-        self.element(space).bytes(self.sizes[space as usize])
+        self.element(space).bytes(self.program.size(space))
     }
 
     /// Bytes of each memory that a run needs; gradients only where there is a backward. Training needs more
@@ -517,7 +528,7 @@ impl Model {
         let learning = size(Space::Param);
         vec![
             ("parameters", learning + size(Space::Const) - tables),
-            ("gradients", if self.back.is_empty() { 0 } else { learning }),
+            ("gradients", if self.back().is_empty() { 0 } else { learning }),
             ("activations", size(Space::Act)),
             ("activation gradients", size(Space::ActGrad)),
             ("statistics", size(Space::Stat)),
@@ -531,34 +542,29 @@ impl Model {
         &self.labels[i].0
     }
 
-    /// Notes the names of all operands; places still name tensors then.
-    fn label(&mut self) {
-        let operands = |mut op: Op, y: Slot| {
-            let others = op.operands().filter(|(_, slot)| **slot != y).map(|(_, slot)| *slot).collect::<Vec<_>>();
-            others.into_iter().map(|slot| self.name_of(slot)).collect()
-        };
-        self.labels = self.ops.iter().map(|op| (self.name_of(op.output()), operands(*op, op.output()))).collect();
-    }
-
     /// The name of whatever lies in `slot`, in a plan that shares no places ([`Use::Inspect`]).
     pub fn name_of(&self, slot: Slot) -> String {
-        let same = |s: Slot| (s.space, s.at) == (slot.space, slot.at);
-        let whole = |t: &&Tensor| same(t.slot) && t.cols == (0..t.slot.cols);
-        let tensor = || self.tensors.iter().rev().find(whole).or(self.tensors.iter().find(|t| same(t.slot)));
-        if let Some(param) = self.params.iter().find(|p| same(p.slot)) {
-            return param.name.clone();
-        }
-        if let Some((_, table)) = self.tables.iter().find(|(s, _)| same(*s)) {
-            return if matches!(table, Table::Rotary { .. }) { "angles" } else { "sinusoids" }.to_string();
-        }
-        tensor().map_or_else(|| format!("{:?}@{}", slot.space, slot.at).to_lowercase(), |t| t.name.clone())
+        name_of(slot, &self.params, &self.tables, &self.tensors)
     }
+}
+
+fn name_of(slot: Slot, params: &[Param], tables: &[(Slot, Table)], tensors: &[Tensor]) -> String {
+    let same = |s: Slot| (s.space, s.at) == (slot.space, slot.at);
+    let whole = |t: &&Tensor| same(t.slot) && t.cols == (0..t.slot.cols);
+    let tensor = || tensors.iter().rev().find(whole).or(tensors.iter().find(|t| same(t.slot)));
+    if let Some(param) = params.iter().find(|p| same(p.slot)) {
+        return param.name.clone();
+    }
+    if let Some((_, table)) = tables.iter().find(|(s, _)| same(*s)) {
+        return if matches!(table, Table::Rotary { .. }) { "angles" } else { "sinusoids" }.to_string();
+    }
+    tensor().map_or_else(|| format!("{:?}@{}", slot.space, slot.at).to_lowercase(), |t| t.name.clone())
 }
 
 /// The model as a listing: one line per op, its operands by name, what it makes.
 impl fmt::Display for Model {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (op, (name, operands)) in self.ops.iter().zip(&self.labels) {
+        for (op, (name, operands)) in self.ops().iter().zip(&self.labels) {
             let y = op.output();
             writeln!(f, "{:<9} {:<34} ({}, {})  <- {}", op.name(), name, y.rows, y.cols, operands.join(" "))?;
         }

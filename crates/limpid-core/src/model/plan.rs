@@ -2,24 +2,70 @@
 //! backwards and says where every gradient goes; `compact` gives tensors that are never alive at once one
 //! place. They move numbers, not meaning: a test runs compact and full plans and compares bits.
 
-use super::{Model, Use};
+use super::{Param, Table, Tensor, Use};
+use crate::config::ConfigError;
 use crate::ops::{Access, Back, Grad, Op, Pass, Slot, Space};
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 /// Every tensor starts at a multiple of this many elements: wide loads, whole cache lines.
 pub const ALIGN: usize = 64;
 /// Vocabulary rows have room for a multiple of this many (contract R193: 50,257 in 50,304).
 pub const VOCAB_ALIGN: usize = 128;
 
-/// Bytes of activations, before they share places, up to which threads take whole sequences: what one thread then works
-/// on stays near it, and keeping gradients longer costs little memory (measured: LOG.md).
-const SMALL: usize = 64 << 20;
+/// Where a backend wants tensors to lie; what they hold is the same everywhere. [`Placement::default`] is what the processor wants.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Placement {
+    /// Elements of activations ([`activations`]) up to which all that gradients of parameters are made of is kept until the
+    /// backward ends, where a batch has several sequences: these may then be run apart, and gradients of parameters be made last.
+    pub keep_gradients: usize,
+    /// Elements of a page: no tensor crosses a multiple of it in its memory, and no stretch of parameters that an update walks over
+    /// does. A multiple of 64 (others are rounded down to one), and no less than the largest tensor.
+    pub page: Option<usize>,
+}
 
-/// Whether threads should take whole sequences through all ops ([`Model::by_sequence`]).
-pub fn by_sequence(purpose: Use, sizes: &[usize]) -> bool {
-    match purpose {
-        Use::Train { batch, .. } | Use::Score { batch, .. } => batch > 1 && 4 * sizes[Space::Act as usize] <= SMALL,
-        Use::Inspect { .. } | Use::Decode { .. } => false,
+impl Placement {
+    fn page(&self) -> Option<usize> {
+        self.page.map(|page| page / ALIGN * ALIGN)
+    }
+
+    /// The first place from `at` on where `len` elements cross no page.
+    fn place(&self, at: usize, len: usize) -> usize {
+        match self.page() {
+            Some(page) if !self.together(&(at..at + len)) => at.next_multiple_of(page),
+            _ => at,
+        }
+    }
+
+    /// Whether a stretch lies in one page.
+    pub(super) fn together(&self, stretch: &Range<usize>) -> bool {
+        self.page().is_none_or(|page| stretch.is_empty() || stretch.start / page == (stretch.end - 1) / page)
+    }
+}
+
+/// Elements that a forward makes, before any share a place.
+pub fn activations(ops: &[Op]) -> usize {
+    let made = ops.iter().map(Op::output).filter(|slot| slot.space == Space::Act);
+    made.map(|slot| slot.len().next_multiple_of(ALIGN)).sum()
+}
+
+/// A model while it is made: its lists, and what lies where.
+pub(super) struct Plan {
+    pub purpose: Use,
+    pub ops: Vec<Op>,
+    pub back: Vec<Pass>,
+    pub tensors: Vec<Tensor>,
+    pub params: Vec<Param>,
+    pub tables: Vec<(Slot, Table)>,
+    pub placement: Placement,
+    /// Whether what gradients of parameters are made of is kept until the backward ends.
+    pub keeps: bool,
+    pub sizes: [usize; Space::ALL.len()],
+}
+
+impl Plan {
+    fn losses(&self) -> Option<Slot> {
+        self.ops.iter().find(|op| matches!(op, Op::Classify { .. })).map(Op::output)
     }
 }
 
@@ -29,16 +75,16 @@ pub(super) fn key(slot: Slot) -> Key {
 }
 
 /// Moves slots to new places.
-fn relocate(model: &mut Model, to: &HashMap<Key, usize>) {
+fn relocate(plan: &mut Plan, to: &HashMap<Key, usize>) {
     let shift = |slot: &mut Slot| {
         if let Some(at) = to.get(&key(*slot)) {
             slot.at = *at;
         }
     };
-    for op in &mut model.ops {
+    for op in &mut plan.ops {
         op.operands().for_each(|(_, slot)| shift(slot));
     }
-    for pass in &mut model.back {
+    for pass in &mut plan.back {
         match pass {
             Pass::Again(op) => op.operands().for_each(|(_, slot)| shift(slot)),
             Pass::Back(back) => {
@@ -47,12 +93,12 @@ fn relocate(model: &mut Model, to: &HashMap<Key, usize>) {
             }
         }
     }
-    for tensor in &mut model.tensors {
+    for tensor in &mut plan.tensors {
         shift(&mut tensor.slot);
         tensor.grad.as_mut().map(shift);
     }
-    model.params.iter_mut().for_each(|p| shift(&mut p.slot));
-    model.tables.iter_mut().for_each(|(slot, _)| shift(slot));
+    plan.params.iter_mut().for_each(|p| shift(&mut p.slot));
+    plan.tables.iter_mut().for_each(|(slot, _)| shift(slot));
 }
 
 /// What the backward of an op takes of its forward's operands.
@@ -69,54 +115,79 @@ fn gradients(back: &mut Back) -> Vec<&mut Slot> {
     back.dy.iter_mut().chain(dx).chain(back.watched.iter_mut().flatten()).collect()
 }
 
+/// Elements that are set aside for a parameter.
+fn room(param: &Param) -> usize {
+    let vocab = param.name == "embed.weight" || param.name == "unembed.weight";
+    param.slot.cols * if vocab { param.slot.rows.next_multiple_of(VOCAB_ALIGN) } else { param.slot.rows }
+}
+
+/// Whether every tensor fits a page.
+///
+/// # Errors
+/// Names the largest, if it does not.
+pub(super) fn check(plan: &Plan, name: impl Fn(Slot) -> String) -> Result<(), ConfigError> {
+    let Some(page) = plan.placement.page() else { return Ok(()) };
+    let params = plan.params.iter().map(|param| (param.slot, room(param)));
+    let operands = |op: &Op| {
+        let mut op = *op;
+        op.operands().map(|(_, slot)| (*slot, slot.len())).collect::<Vec<_>>()
+    };
+    let all = params.chain(plan.ops.iter().flat_map(operands));
+    match all.max_by_key(|(_, len)| *len).filter(|(_, len)| *len > page) {
+        Some((slot, elements)) => Err(ConfigError::Page { tensor: name(slot), elements, page }),
+        None => Ok(()),
+    }
+}
+
 /// Places parameters kind by kind, layer within kind: all `attn.qkv.weight` side by side, and so on. The stack
 /// of one kind is one (L, ...) tensor, decay groups are few and long, and for GPT-2 it is the order of
 /// llm.c's file (contract R292). Those that are frozen lie among the constants, after the tables.
-pub fn arrange(model: &mut Model) {
+pub(super) fn arrange(plan: &mut Plan) {
     fn kind(name: &str) -> String {
         let parts: Vec<&str> = name.split('.').filter(|part| part.parse::<usize>().is_err()).collect();
         parts.join(".")
     }
     let mut kinds: Vec<String> = vec![];
-    for param in &model.params {
+    for param in &plan.params {
         if !kinds.contains(&kind(&param.name)) {
             kinds.push(kind(&param.name));
         }
     }
     let place = |name: &str| kinds.iter().position(|k| *k == kind(name));
-    model.params.sort_by_key(|p| place(&p.name)); // stable: layers keep their order
+    plan.params.sort_by_key(|p| place(&p.name)); // stable: layers keep their order
     let (mut ends, mut to) = ([0; Space::ALL.len()], HashMap::new());
-    let mut put = |slot: Slot, rows: usize| {
+    let mut put = |slot: Slot, room: usize| {
         let end = &mut ends[slot.space as usize];
-        to.insert(key(slot), *end);
-        *end = (*end + rows * slot.cols).next_multiple_of(ALIGN);
+        let at = plan.placement.place(*end, room);
+        to.insert(key(slot), at);
+        *end = (at + room).next_multiple_of(ALIGN);
     };
-    model.tables.iter().for_each(|(slot, _)| put(*slot, slot.rows));
-    for param in &model.params {
-        let rows = param.slot.rows;
-        let vocab = param.name == "embed.weight" || param.name == "unembed.weight";
-        put(param.slot, if vocab { rows.next_multiple_of(VOCAB_ALIGN) } else { rows });
+    plan.tables.iter().for_each(|(slot, _)| put(*slot, slot.len()));
+    plan.params.iter().for_each(|param| put(param.slot, room(param)));
+    let cache = |op: &Op| if let Op::Attend { cache, .. } = op { *cache } else { None };
+    plan.ops.iter().filter_map(cache).for_each(|slot| put(slot, slot.len()));
+    relocate(plan, &to);
+    for space in [Space::Const, Space::Cache] {
+        plan.sizes[space as usize] = ends[space as usize];
     }
-    relocate(model, &to);
-    model.sizes[Space::Const as usize] = ends[Space::Const as usize];
     for space in [Space::Param, Space::Grad, Space::Moment1, Space::Moment2, Space::Average] {
-        model.sizes[space as usize] = ends[Space::Param as usize];
+        plan.sizes[space as usize] = ends[Space::Param as usize];
     }
 }
 
 /// Derives the backward pass: the list in reverse, each op with the places of its gradients. The first
 /// to write a gradient overwrites, later ones add, so none needs zeroing; the gradients of a residual sum are
 /// its output's own memory where nothing is lost by it. What no parameter that learns has a part in gets none.
-pub fn differentiate(model: &mut Model) {
-    let watched = match model.purpose {
+pub(super) fn differentiate(plan: &mut Plan) {
+    let watched = match plan.purpose {
         Use::Train { .. } => false,
         Use::Inspect { .. } => true,
         Use::Score { .. } | Use::Decode { .. } => return,
     };
-    if model.losses().is_none() {
+    if plan.losses().is_none() {
         return;
     }
-    let ops = model.ops.clone();
+    let ops = plan.ops.clone();
     let mut moves: HashSet<Key> = HashSet::new(); // activations that change when parameters learn
     for op in &ops {
         if op.learns() || op.inputs().into_iter().flatten().any(|x| moves.contains(&key(x))) {
@@ -145,7 +216,7 @@ pub fn differentiate(model: &mut Model) {
                 let other = if n == 0 { b } else { a };
                 let read = |s: Slot| producer(s).unwrap_or(0);
                 // backward runs from high to low: a read at r happens before a write at w if r > w
-                let late = |reader: Slot| model.by_sequence && ops[read(reader)].learns();
+                let late = |reader: Slot| plan.keeps && ops[read(reader)].learns();
                 let safe =
                     |reader: Slot, writer: Option<usize>| writer.is_none_or(|w| read(reader) > w && !late(reader));
                 a != b && safe(other, next_writer(x, i)) && safe(x, next_writer(other, i))
@@ -167,9 +238,9 @@ pub fn differentiate(model: &mut Model) {
         }
         back.push(Back { index: i, op: *op, dy, dx, watched: seen });
     }
-    model.back = back.into_iter().map(Pass::Back).collect();
+    plan.back = back.into_iter().map(Pass::Back).collect();
     if watched {
-        name_gradients(model);
+        name_gradients(plan);
     }
 }
 
@@ -178,9 +249,9 @@ fn ops_read(op: &Op, slot: Slot) -> bool {
 }
 
 /// Notes with every named activation where its gradient will be found.
-fn name_gradients(model: &mut Model) {
+fn name_gradients(plan: &mut Plan) {
     let mut of: HashMap<Key, Slot> = HashMap::new();
-    for back in model.back.iter().filter_map(Pass::back) {
+    for back in plan.back.iter().filter_map(Pass::back) {
         if let Some(dy) = back.dy {
             of.insert(key(back.op.output()), dy);
         }
@@ -190,16 +261,16 @@ fn name_gradients(model: &mut Model) {
             of.insert(key(slot), grad);
         }
     }
-    for tensor in &mut model.tensors {
+    for tensor in &mut plan.tensors {
         tensor.grad = of.get(&key(tensor.slot)).copied();
     }
 }
 
 /// Gives activations, statistics and gradients their final places; those that are never alive at once share
 /// one, unless everything is to be looked at.
-pub fn compact(model: &mut Model) {
-    let keep_all = matches!(model.purpose, Use::Inspect { .. });
-    let steps = model.ops.len() + model.back.len();
+pub(super) fn compact(plan: &mut Plan) {
+    let keep_all = matches!(plan.purpose, Use::Inspect { .. });
+    let steps = plan.ops.len() + plan.back.len();
     let mut lives: Vec<(Slot, usize, usize)> = vec![]; // slot, first step, last step
     let mut found: HashMap<Key, usize> = HashMap::new();
     let mut touch = |slot: Slot, step: usize| {
@@ -212,12 +283,12 @@ pub fn compact(model: &mut Model) {
         });
         lives[i].2 = if keep_all { steps } else { step };
     };
-    for (step, op) in model.ops.iter_mut().enumerate() {
+    for (step, op) in plan.ops.iter_mut().enumerate() {
         op.operands().for_each(|(_, slot)| touch(*slot, step));
     }
-    let losses = model.losses();
-    let logits = model.logits();
-    for (step, pass) in (model.ops.len()..).zip(&mut model.back) {
+    let losses = plan.losses();
+    let logits = plan.tensors.iter().find(|t| t.name == "logits").map(|t| t.slot);
+    for (step, pass) in (plan.ops.len()..).zip(&mut plan.back) {
         let back = match pass {
             Pass::Again(op) => {
                 op.operands().for_each(|(_, slot)| touch(*slot, step));
@@ -227,7 +298,7 @@ pub fn compact(model: &mut Model) {
         };
         gradients(back).into_iter().for_each(|slot| touch(*slot, step));
         // parameters' gradients are made at the end
-        let late = model.by_sequence && back.op.learns();
+        let late = plan.keeps && back.op.learns();
         let dy = back.dy;
         dy.into_iter().filter(|_| late).for_each(|slot| touch(slot, steps));
         let step = if late { steps } else { step };
@@ -245,14 +316,16 @@ pub fn compact(model: &mut Model) {
             .map(|(_, _, _, at, end)| (*at, *end))
             .collect();
         taken.sort_unstable();
-        let at = taken.iter().fold(0, |at, (from, end)| if at + len <= *from { at } else { at.max(*end) });
+        let place = |at| plan.placement.place(at, len);
+        let at =
+            taken.iter().fold(place(0), |at, (from, end)| if at + len <= *from { at } else { place(at.max(*end)) });
         placed.push((slot.space, first, last, at, at + len));
         let size = sizes.entry(slot.space).or_insert(0);
         *size = (*size).max(at + len);
         to.insert(key(slot), at);
     }
-    relocate(model, &to);
+    relocate(plan, &to);
     for space in [Space::Act, Space::ActGrad, Space::Stat] {
-        model.sizes[space as usize] = sizes.get(&space).copied().unwrap_or(0);
+        plan.sizes[space as usize] = sizes.get(&space).copied().unwrap_or(0);
     }
 }

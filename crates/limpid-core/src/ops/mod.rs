@@ -24,10 +24,13 @@ pub mod math;
 pub mod multiply;
 pub mod muon;
 pub mod norm;
+pub mod program;
 pub mod random;
 pub mod rotate;
 pub mod simd;
 pub mod view;
+
+pub use program::{Ops, Passes, Program};
 
 use crate::config::{Activation, DropoutScale, Heads, Mask, NormKind};
 use std::ops::Range;
@@ -429,58 +432,6 @@ impl Op {
             | Op::Gather { x, .. }
             | Op::Classify { x, .. } => [Some(x), None],
         }
-    }
-
-    /// Shapes agree, or the list was built wrong: said once, before anything runs.
-    #[track_caller]
-    pub fn check(&self) {
-        let vector = |v: Option<Slot>, cols| v.is_none_or(|v: Slot| v.shape() == (1, cols));
-        let like = |v: Option<Slot>, shape| v.is_none_or(|v: Slot| v.shape() == shape);
-        let ok = match *self {
-            Op::Embed { table, positions, segments, y, token, position } => {
-                table.cols == y.cols
-                    && positions.is_none_or(|p| p.cols == y.cols)
-                    && segments.is_none_or(|s| s.cols == y.cols)
-                    && like(token, y.shape())
-                    && like(position, y.shape())
-            }
-            Op::Norm { x, gain, offset, y, stats, normalized, scale, .. } => {
-                x.shape() == y.shape()
-                    && vector(gain, x.cols)
-                    && vector(offset, x.cols)
-                    && stats.shape() == (x.rows, 2)
-                    && like(normalized, x.shape())
-                    && like(scale, (x.rows, 1))
-            }
-            Op::Linear { x, w, b, y } => w.shape() == (y.cols, x.cols) && x.rows == y.rows && vector(b, y.cols),
-            Op::Rotate { x, y, angles, heads } => {
-                x.shape() == y.shape()
-                    && x.cols == heads.cols()
-                    && angles.cols == heads.d_head
-                    && heads.d_head.is_multiple_of(2)
-            }
-            Op::Attend { qkv, cache, y, lse, heads, raw, scores, pattern, .. } => {
-                let watched =
-                    |w: Option<Slot>| w.is_none_or(|w: Slot| w.rows == y.rows && w.cols.is_multiple_of(heads.n_head));
-                qkv.shape() == (y.rows, heads.cols())
-                    && y.cols == heads.query_cols()
-                    && heads.n_head.is_multiple_of(heads.n_kv_head)
-                    && lse.shape() == (y.rows, heads.n_head)
-                    && cache.is_none_or(|c| c.cols == 2 * heads.key_cols())
-                    && [raw, scores, pattern].into_iter().all(watched)
-            }
-            Op::Activate { x, y, .. } | Op::Dropout { x, y, .. } => x.shape() == y.shape(),
-            Op::Add { a, b, y, .. } | Op::Multiply { a, b, y } => a.shape() == y.shape() && b.shape() == y.shape(),
-            Op::Gather { x, y } => x.cols == y.cols,
-            Op::Classify { x, w, b, losses, logits, probs } => {
-                w.cols == x.cols
-                    && vector(b, w.rows)
-                    && losses.shape() == (x.rows, 1)
-                    && like(logits, (x.rows, w.rows))
-                    && like(probs, (x.rows, w.rows))
-            }
-        };
-        assert!(ok, "shapes disagree in {self:?}");
     }
 
     /// Floating-point operations of the forward for `rows` rows, each looking at `keys` keys:

@@ -205,12 +205,12 @@ impl<'a> Trace<'a> {
     ) -> Result<Trace<'a>, Error> {
         let length = fits(model, batch, backward)?;
         backend.feed(batch)?;
-        backend.forward(&model.ops)?;
+        backend.forward(model.ops())?;
         if backward {
             for param in &model.params {
                 backend.write(param.slot.grad(), &vec![0.0; param.slot.len()])?;
             }
-            backend.backward(&model.back)?;
+            backend.backward(model.back())?;
         }
         let sequences = batch.spans.len();
         Ok(Trace { model, backend, batch: batch.clone(), backward, sequences, length })
@@ -322,7 +322,7 @@ impl<'a> Trace<'a> {
         if let Some(bad) = bad_params(self.model, &read)? {
             return Ok(Some(bad));
         }
-        for op in &self.model.ops {
+        for op in self.model.ops() {
             if let Some((slot, bad)) = bad_output(op, &read)? {
                 return Ok(Some(NotFinite { name: self.model.name_of(slot), ..bad }));
             }
@@ -343,8 +343,8 @@ impl<'a> Trace<'a> {
         }
         let last = format!("blocks.{}.hook_resid_post", self.model.config.n_layer - 1);
         let slot = self.model.tensor(&last).ok_or_else(|| self.unknown(&last))?.slot.of(&self.batch);
-        let maker = self.model.ops.iter().position(|op| op.output().of(&self.batch) == slot);
-        let head = &self.model.ops[maker.map_or(0, |i| i + 1)..];
+        let maker = self.model.ops().iter().position(|op| op.output().of(&self.batch) == slot);
+        let head = self.model.program.forward(maker.map_or(0, |i| i + 1)..);
         let keep = self.backend.read(slot)?;
         let put = |backend: &mut dyn Backend, values: &[f32]| {
             backend.write(slot, values)?;
@@ -550,8 +550,8 @@ pub fn find_not_finite(model: &Model, backend: &mut dyn Backend, batch: &Batch) 
         return Ok(Some(bad));
     }
     backend.feed(batch)?;
-    for (i, op) in model.ops.iter().enumerate() {
-        backend.forward(std::slice::from_ref(op))?;
+    for (i, (op, alone)) in model.ops().each().enumerate() {
+        backend.forward(alone)?;
         if let Some((slot, bad)) = bad_output(op, &|slot| backend.read(slot.of(batch)))? {
             let name = if slot == op.output() { model.output_name(i).to_string() } else { model.name_of(slot) };
             return Ok(Some(NotFinite { name, ..bad }));

@@ -34,7 +34,7 @@ pub fn fill(
     mask: u32,
 ) -> Result<Filled, GenerateError> {
     backend.feed(batch).map_err(DecodeError::from)?;
-    backend.forward(&model.ops).map_err(DecodeError::from)?;
+    backend.forward(model.ops()).map_err(DecodeError::from)?;
     let probs = model.tensor("probs").expect("an inspected model with a head has probabilities").slot;
     let all = backend.read(probs.of(batch)).map_err(DecodeError::from)?;
     let v = model.config.vocab_size;

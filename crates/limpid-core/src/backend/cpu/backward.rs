@@ -38,7 +38,7 @@ impl<'a> Parameters<'a> {
     /// No other task may hold this parameter's gradient.
     #[allow(clippy::mut_from_ref)]
     unsafe fn of(&self, slot: Slot) -> (&mut [f32], Start<'static>) {
-        let place = self.sums.binary_search_by_key(&slot.at, |sum| sum.slot.at).expect("`share_out` found it");
+        let place = self.sums.binary_search_by_key(&slot.at, |sum| sum.slot.at).expect("the program lists it");
         let start = match self.sums[place].blank.swap(false, Relaxed) {
             true if self.all.rows() >= FAR => Start::Past,
             true => Start::Zero,
@@ -219,7 +219,7 @@ pub fn inputs(step: Back, weights: &Weights, lane: &mut Lane, crew: &Crew) {
 pub fn parameters(step: Back, lane: &Lane, to: &Parameters, crew: &Crew) {
     let Lane { batch, act, act_grad, stat, .. } = lane;
     let Some(dy) = step.dy.map(|dy| &act_grad[dy.range()]) else { return };
-    // SAFETY: an op's parameters are its own, and no two tasks have one in common (`Cpu::share_out`).
+    // SAFETY: an op's parameters are its own, and no two tasks have one in common (`Passes::are_apart`).
     let sums = |slot: Slot| unsafe { to.sums(slot, crew) };
     match step.op {
         Op::Embed { table, positions, segments, y, .. } => {

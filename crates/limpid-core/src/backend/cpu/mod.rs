@@ -2,7 +2,7 @@
 //!
 //! Every element has one writer and every sum one order, fixed by the problem, so the bits do not depend on the number
 //! of threads. There are two ways to share the work out. Where ops are large, threads share each op (`crew`): its rows,
-//! its columns, its heads. Where they are small ([`Model::by_sequence`]), waiting for each other after every op would
+//! its columns, its heads. Where they are small (`SMALL`), waiting for each other after every op would
 //! cost more than some of the ops: each thread then runs the whole list on a `Lane`, the rows of some of the
 //! sequences, and they meet at the loss and for the gradients of the parameters, one task an op. `forward` and
 //! `backward` are the two matches that call the kernels in `ops`; both ways use them.
@@ -16,7 +16,7 @@ mod update;
 mod weights;
 
 use super::{Backend, BackendError, Held, Report, Result, SharedWeights, Ticket, Tickets};
-use crate::model::{Model, Use};
+use crate::model::{Model, Placement, Use, activations};
 use crate::ops::adamw::{Change, Group, Rule};
 use crate::ops::arena::Arena;
 use crate::ops::classify;
@@ -25,7 +25,7 @@ use crate::ops::limits::Limits;
 use crate::ops::linear::Precision;
 use crate::ops::simd::Level;
 use crate::ops::view::Mat;
-use crate::ops::{Access, Back, Batch, Op, Pass, Slot, Space};
+use crate::ops::{Batch, Op, Ops, Pass, Passes, Slot, Space};
 use backward::Parameters;
 use crew::Crew;
 use pool::Pool;
@@ -58,6 +58,8 @@ pub struct Cpu {
     lanes: Vec<RwLock<Lane>>,
     /// Keys and values of open sequences.
     cache: Option<Arena>,
+    /// The program that it runs.
+    program: u64,
     limits: Limits,
     crew: Crew,
     /// Crews of one thread, for threads that go their own way: with lanes, and in training.
@@ -73,8 +75,6 @@ struct Sum {
     slot: Slot,
     /// Whether nothing was added to it yet: whoever does first overwrites what lies there.
     blank: AtomicBool,
-    /// The last task of a backward that adds to it.
-    task: Option<usize>,
 }
 
 /// Some sequences of the batch with their activations. Lanes beyond the first have the plan's places too; a lane touches
@@ -99,9 +99,25 @@ fn chunk(model: &Model) -> usize {
     if model.losses().is_some() { classify::chunk_rows(model.rows, v) * v } else { 0 }
 }
 
+/// Elements of activations (64 MiB) up to which threads take whole sequences: what one thread then works on stays near it, and
+/// keeping gradients longer costs little memory (measured: LOG.md).
+const SMALL: usize = 16 << 20;
+
+impl Default for Placement {
+    /// What this processor wants: room to run sequences apart where a model is small, and no pages.
+    fn default() -> Placement {
+        Placement { keep_gradients: SMALL, page: None }
+    }
+}
+
 /// Into how many lanes `threads` threads part the sequences.
 fn lanes(model: &Model, threads: usize) -> usize {
-    if model.by_sequence { threads.min(model.sequences()) } else { 1 }
+    let apart = match model.purpose {
+        Use::Train { .. } => model.rung == 0 && model.program.keeps(),
+        Use::Score { .. } => true,
+        Use::Inspect { .. } | Use::Decode { .. } => false,
+    };
+    if apart && activations(&model.ops()) <= SMALL { threads.min(model.sequences()) } else { 1 }
 }
 
 /// Whether threads sometimes go their own way: on lanes, and in training for muon's matrices.
@@ -186,8 +202,8 @@ impl Cpu {
             let what = format!("it has no memory of {element}, only of f32");
             return Err(BackendError::NotSupported { op: "this model", what });
         }
-        let arena = |space: Space, wanted: bool| reserve(if wanted { model.sizes[space as usize] } else { 0 });
-        let (differentiates, trains) = (!model.back.is_empty(), matches!(model.purpose, Use::Train { .. }));
+        let arena = |space: Space, wanted: bool| reserve(if wanted { model.program.size(space) } else { 0 });
+        let (differentiates, trains) = (!model.back().is_empty(), matches!(model.purpose, Use::Train { .. }));
         let decodes = matches!(model.purpose, Use::Decode { .. });
         let crew = Crew::new(model, threads, (level, precision), chunk(model))?;
         let lanes = lanes(model, crew.pool.threads());
@@ -201,13 +217,13 @@ impl Cpu {
             }
             Ok(RwLock::new(lane))
         };
-        let learning = model.params.iter().filter(|p| p.slot.learns());
+        let sum = |slot: &Slot| Sum { slot: slot.grad(), blank: AtomicBool::new(true) };
         Ok(Cpu {
             weights,
             grad: arena(Space::Grad, differentiates)?,
             aside: vec![],
             pushed: 0,
-            sums: learning.map(|p| Sum { slot: p.slot.grad(), blank: AtomicBool::new(true), task: None }).collect(),
+            sums: model.program.parameters().iter().map(sum).collect(),
             moment1: arena(Space::Moment1, trains)?,
             moment2: arena(Space::Moment2, trains)?,
             average: arena(Space::Average, trains)?,
@@ -218,8 +234,9 @@ impl Cpu {
                 .map(|_| Crew::new(model, 1, (level, precision), 0))
                 .collect::<Result<_>>()?,
             crew,
+            program: model.program.id(),
             limits: model.limits(),
-            partial: vec![0.0; model.sizes[Space::Param as usize].div_ceil(update::PART) + 3 * model.params.len()],
+            partial: vec![0.0; model.program.size(Space::Param).div_ceil(update::PART) + 3 * model.params.len()],
             tickets: Tickets::default(),
             reported: None,
         })
@@ -327,33 +344,6 @@ impl Cpu {
         self.sums.iter_mut().for_each(|sum| *sum.blank.get_mut() = true);
     }
 
-    /// Notes which gradients the entries add to, each being one task. Returns whether no two tasks have one in common.
-    ///
-    /// # Errors
-    /// If one adds to what is not the gradient of a parameter that learns, or twice to one.
-    fn share_out(&mut self, back: &[Pass]) -> Result<bool> {
-        self.sums.iter_mut().for_each(|sum| sum.task = None);
-        let mut apart = true;
-        for (task, pass) in back.iter().enumerate() {
-            let Pass::Back(Back { mut op, .. }) = *pass else { continue };
-            let name = op.name();
-            for (_, slot) in op.operands().filter(|(access, slot)| *access == Access::Own && slot.learns()) {
-                let invalid = |what: &str| Err(BackendError::Invalid { op: name, what: format!("{slot:?} {what}") });
-                let place = self.sums.binary_search_by_key(&slot.at, |sum| sum.slot.at);
-                let Some(sum) = place.ok().map(|place| &mut self.sums[place]).filter(|sum| sum.slot == slot.grad())
-                else {
-                    return invalid("is no parameter of this model");
-                };
-                if sum.task == Some(task) {
-                    return invalid("is two of its operands");
-                }
-                apart &= sum.task.is_none();
-                sum.task = Some(task);
-            }
-        }
-        Ok(apart)
-    }
-
     /// Copies a tensor.
     fn copy(&self, slot: Slot, to: &mut [f32]) {
         if matches!(slot.space, Space::Const | Space::Param) {
@@ -402,11 +392,12 @@ impl Backend for Cpu {
         }
         Ok(())
     }
-    fn forward(&mut self, ops: &[Op]) -> Result<()> {
+    fn forward(&mut self, ops: Ops) -> Result<()> {
+        BackendError::check_program("forward", ops.identity(), self.program)?;
         self.pack_all()?;
         // the head has chunks of logits: all threads share each lane's
         let body = ops.iter().position(|op| matches!(op, Op::Classify { .. })).unwrap_or(ops.len());
-        let (body, head) = ops.split_at(body);
+        let (body, head) = (ops.part(..body), ops.part(body..));
         self.on_lanes(|lane, weights, crew, mut cache| {
             for op in body {
                 forward::run(op.of(&lane.batch), weights, lane, crew, cache.as_deref_mut());
@@ -420,15 +411,15 @@ impl Backend for Cpu {
         }
         Ok(())
     }
-    fn backward(&mut self, back: &[Pass]) -> Result<()> {
+    fn backward(&mut self, back: Passes) -> Result<()> {
+        BackendError::check_program("backward", back.identity(), self.program)?;
         let is_head = |pass: &Pass| pass.back().is_some_and(|back| back.dy.is_none());
-        let (head, body) = back.split_at(back.iter().rposition(is_head).map_or(0, |head| head + 1));
+        let head = back.iter().rposition(is_head).map_or(0, |head| head + 1);
+        let (head, body) = (back.part(..head), back.part(head..));
         if !self.weights.are_plain() {
             let what = "its weights are packed for running: gradients need a model with its own".into();
             return Err(BackendError::NotSupported { op: "backward", what });
         }
-        self.share_out(head)?;
-        let apart = self.share_out(body)?;
         for pass in head {
             let to = Parameters::new(&mut self.grad, &self.sums);
             for mut lane in self.lanes.iter().map(Lane::write).filter(|lane| lane.has_rows()) {
@@ -469,7 +460,7 @@ impl Backend for Cpu {
                 backward::parameters(back.of(&lane.batch), &lane, &to, crew);
             }
         };
-        match apart {
+        match body.are_apart() {
             true => crew.pool.run(body.len(), &|task, id| one(task, &solo[id])),
             false => (0..body.len()).for_each(|task| one(task, crew)),
         }

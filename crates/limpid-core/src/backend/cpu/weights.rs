@@ -47,7 +47,7 @@ impl WeightRows<'_> {
 /// The weights of products.
 fn multiplied(model: &Model) -> Vec<Slot> {
     let weight = |op: &Op| if let Op::Linear { w, .. } | Op::Classify { w, .. } = op { Some(*w) } else { None };
-    model.ops.iter().filter_map(weight).collect()
+    model.ops().iter().filter_map(weight).collect()
 }
 
 /// The parameters in which rows are looked up, and which lie plain for that. In f32 a tied table does not: its rows can be
@@ -67,9 +67,9 @@ impl Weights {
         Ok(Weights {
             map: model.weight_map(),
             how,
-            konst: reserve(model.sizes[Space::Const as usize])?,
-            param: reserve(model.sizes[Space::Param as usize])?,
-            tables: tables(&model.ops, &multiplied, how.1),
+            konst: reserve(model.program.size(Space::Const))?,
+            param: reserve(model.program.size(Space::Param))?,
+            tables: tables(&model.ops(), &multiplied, how.1),
             packed: HashMap::new(),
             multiplied,
         })

@@ -1,0 +1,527 @@
+//! A program: the lists that a model comes to, in one value that was checked when it was made and does not change. A backend
+//! runs slices of it and nothing else, so its kernels may rely on what [`Program::new`] checks. Each slice has an [`Identity`],
+//! by which a backend can prepare it once. Read `limits` for what holds of a batch.
+
+use super::limits::Limits;
+use super::{Access, Back, Live, Op, Pass, Slot, Space};
+use std::collections::{BTreeMap, HashMap};
+use std::ops::{Bound, Deref, Range, RangeBounds};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// A program that is not checked yet: plain data, which may say anything.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Draft {
+    /// The forward pass, first to last.
+    pub ops: Vec<Op>,
+    /// The backward pass, in the order it runs; empty where there is none.
+    pub back: Vec<Pass>,
+    /// The parameters that learn, in the order they lie in [`Space::Param`].
+    pub params: Vec<Slot>,
+    /// Elements of each memory, by [`Space::ALL`].
+    pub sizes: [usize; Space::ALL.len()],
+    /// What a batch may hold.
+    pub limits: Limits,
+}
+
+/// The lists of a model, checked. A clone is the same program.
+#[derive(Clone, Debug)]
+pub struct Program {
+    id: u64,
+    draft: Draft,
+    /// For each entry of the backward: how many lie before and with the last earlier one that adds to one of its gradients.
+    shares: Vec<usize>,
+    keeps: bool,
+}
+
+/// Why a draft is no program.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{op} (entry {index} of the {list}): {flaw}")]
+pub struct ProgramError {
+    /// The op's name.
+    pub op: &'static str,
+    /// Its place in the list, from 0.
+    pub index: usize,
+    /// Which list.
+    pub list: &'static str,
+    /// What is wrong with it.
+    pub flaw: Flaw,
+}
+
+/// What is wrong with an entry of a list.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Flaw {
+    /// Operands that do not go together.
+    #[error("the shapes disagree in {0:?}")]
+    Shapes(Box<Op>),
+    /// Part of a tensor lies nowhere.
+    #[error("{slot:?} ends outside its memory, which has {size} elements")]
+    Outside {
+        /// The tensor.
+        slot: Slot,
+        /// Elements of its memory.
+        size: usize,
+    },
+    /// A tensor in a memory where the op does not look for it.
+    #[error("{0:?} lies in a memory that the op does not use for it")]
+    Memory(Slot),
+    /// Two tensors share elements that one of them is written to.
+    #[error("{0:?} and {1:?} overlap")]
+    Overlap(Slot, Slot),
+    /// A tensor, or a table, that a batch may ask for more rows of than it has.
+    #[error("{0:?} has not the rows that a batch within the model's limits may use")]
+    Rows(Slot),
+    /// A parameter that is not one of those listed.
+    #[error("{0:?} is no parameter of this model")]
+    Parameter(Slot),
+    /// An op that would add to one gradient twice at once.
+    #[error("{0:?} is two of its parameters")]
+    Twice(Slot),
+    /// Attention with a cache where sequences have none, or the other way round; a backward with a cache.
+    #[error("it has a cache where there can be none, or none where there must be one")]
+    Cache,
+    /// A tensor that is read before it is made, or after another took its place.
+    #[error("it reads {0:?}, which does not hold what was made there")]
+    Unmade(Slot),
+    /// The backward of an op that is not the one at its place of the forward.
+    #[error("it is not the backward of op {0} of the forward")]
+    Stranger(usize),
+    /// A gradient that is missing, or does not look like its tensor.
+    #[error("the gradient of its {0} is missing, or not of the same shape")]
+    Gradient(&'static str),
+}
+
+/// Which slice of which program: equal only where the entries are the same.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Identity {
+    program: u64,
+    backward: bool,
+    start: usize,
+    end: usize,
+}
+
+impl Identity {
+    /// The program's number, which no other program of this process has.
+    pub fn program(self) -> u64 {
+        self.program
+    }
+}
+
+/// Some entries of a program that follow one another: ops ([`Ops`]) or entries of the backward ([`Passes`]). Reads as a slice.
+#[derive(Clone, Copy, Debug)]
+pub struct Slice<'a, T> {
+    program: &'a Program,
+    /// The whole list.
+    list: &'a [T],
+    start: usize,
+    end: usize,
+    backward: bool,
+}
+
+/// Some ops of a program's forward pass.
+pub type Ops<'a> = Slice<'a, Op>;
+/// Some entries of a program's backward pass.
+pub type Passes<'a> = Slice<'a, Pass>;
+
+impl<'a, T> Slice<'a, T> {
+    /// Which entries these are.
+    pub fn identity(&self) -> Identity {
+        Identity { program: self.program.id, backward: self.backward, start: self.start, end: self.end }
+    }
+
+    /// Some of the entries, numbered from the first of these.
+    ///
+    /// # Panics
+    /// If there are not as many, as slices do.
+    pub fn part(&self, range: impl RangeBounds<usize>) -> Slice<'a, T> {
+        let start = match range.start_bound() {
+            Bound::Included(n) => *n,
+            Bound::Excluded(n) => n + 1,
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(n) => n + 1,
+            Bound::Excluded(n) => *n,
+            Bound::Unbounded => self.len(),
+        };
+        let part = &self.as_slice()[start..end];
+        Slice { start: self.start + start, end: self.start + start + part.len(), ..*self }
+    }
+
+    /// The entries one at a time, each also as a slice of its own for a backend to run.
+    pub fn each(self) -> impl DoubleEndedIterator<Item = (&'a T, Slice<'a, T>)> + ExactSizeIterator {
+        (0..self.len()).map(move |i| (&self.as_slice()[i], self.part(i..=i)))
+    }
+
+    /// The same as [`Deref`], for as long as the program lives.
+    pub fn as_slice(&self) -> &'a [T] {
+        &self.list[self.start..self.end]
+    }
+
+    /// The entries.
+    pub fn iter(&self) -> std::slice::Iter<'a, T> {
+        self.as_slice().iter()
+    }
+}
+
+impl<T> Deref for Slice<'_, T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        self.as_slice()
+    }
+}
+
+impl<'a, T> IntoIterator for Slice<'a, T> {
+    type Item = &'a T;
+    type IntoIter = std::slice::Iter<'a, T>;
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl Passes<'_> {
+    /// Whether no two entries add to one gradient, so that each may be a task of its own.
+    pub fn are_apart(&self) -> bool {
+        self.program.shares[self.start..self.end].iter().all(|shares| *shares <= self.start)
+    }
+}
+
+impl Program {
+    /// Checks a draft: every tensor lies within the memory that its op looks in and has the rows that a batch within the limits
+    /// may use; shapes agree; what an op writes overlaps nothing else that it touches; parameters are those listed, which do not overlap;
+    /// whatever is read was made before; and the backward's entries belong to ops of the forward and have all gradients they need.
+    ///
+    /// # Errors
+    /// The first entry of which that is not so.
+    pub fn new(draft: Draft) -> Result<Program, ProgramError> {
+        static PROGRAMS: AtomicU64 = AtomicU64::new(0);
+        let (mut end, mut made) = (0, Made::default());
+        for (index, slot) in draft.params.iter().enumerate() {
+            let fits = match () {
+                () if !slot.learns() => Err(Flaw::Memory(*slot)),
+                () if slot.at < end => Err(Flaw::Overlap(draft.params[index - 1], *slot)),
+                () => draft.inside(*slot).and_then(|()| draft.inside(slot.grad())),
+            };
+            fits.map_err(|flaw| ProgramError { op: "parameter", index, list: "parameters", flaw })?;
+            end = slot.range().end;
+        }
+        for (index, op) in draft.ops.iter().enumerate() {
+            let err = |flaw| ProgramError { op: op.name(), index, list: "forward", flaw };
+            draft.check(*op).and_then(|()| made.forward(*op)).map_err(err)?;
+        }
+        let (mut shares, mut last, mut needs) = (vec![], HashMap::new(), vec![]);
+        for (index, pass) in draft.back.iter().enumerate() {
+            let (op, found) = match pass {
+                Pass::Again(op) => (op, draft.check(*op).and_then(|()| made.forward(*op))),
+                Pass::Back(back) => (&back.op, draft.check_back(*back).and_then(|()| made.backward(*back, &mut needs))),
+            };
+            found.map_err(|flaw| ProgramError { op: op.name(), index, list: "backward", flaw })?;
+            let adds = pass.back().map_or(vec![], |back| parameters(back.op));
+            shares.push(adds.iter().filter_map(|slot| last.insert(slot.at, index + 1)).max().unwrap_or(0));
+        }
+        let keeps = needs.iter().all(|(slot, number)| made.number(*slot) == Some(*number));
+        Ok(Program { id: PROGRAMS.fetch_add(1, Relaxed), draft, shares, keeps })
+    }
+
+    /// The draft that it was made of: to be changed, and checked again.
+    pub fn draft(&self) -> Draft {
+        self.draft.clone()
+    }
+
+    /// A number that no other program of this process has.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Some ops of the forward pass.
+    ///
+    /// # Panics
+    /// If there are not as many, as slices do.
+    pub fn forward(&self, range: impl RangeBounds<usize>) -> Ops<'_> {
+        let list = &self.draft.ops;
+        Slice { program: self, list, start: 0, end: list.len(), backward: false }.part(range)
+    }
+
+    /// Some entries of the backward pass.
+    ///
+    /// # Panics
+    /// As [`Program::forward`].
+    pub fn backward(&self, range: impl RangeBounds<usize>) -> Passes<'_> {
+        let list = &self.draft.back;
+        Slice { program: self, list, start: 0, end: list.len(), backward: true }.part(range)
+    }
+
+    /// The parameters that learn, in the order they lie in memory.
+    pub fn parameters(&self) -> &[Slot] {
+        &self.draft.params
+    }
+
+    /// Elements of a memory.
+    pub fn size(&self, space: Space) -> usize {
+        self.draft.sizes[space as usize]
+    }
+
+    /// What a batch may hold.
+    pub fn limits(&self) -> &Limits {
+        &self.draft.limits
+    }
+
+    /// Whether all that gradients of parameters are made of is still there when the backward ends, so that they may be made
+    /// last. The loss op's are made at once.
+    pub fn keeps(&self) -> bool {
+        self.keeps
+    }
+}
+
+/// The op's parameters that learn.
+fn parameters(mut op: Op) -> Vec<Slot> {
+    let own = |(access, slot): (Access, &mut Slot)| (access == Access::Own && slot.learns()).then_some(*slot);
+    op.operands().filter_map(own).collect()
+}
+
+/// The first two that overlap.
+fn overlap(slots: &[Slot]) -> Result<(), Flaw> {
+    let meet = |a: &Slot, b: &Slot| a.space == b.space && a.at < b.range().end && b.at < a.range().end;
+    for (i, a) in slots.iter().enumerate() {
+        if let Some(b) = slots[i + 1..].iter().find(|b| meet(a, b)) {
+            return Err(Flaw::Overlap(*a, *b));
+        }
+    }
+    Ok(())
+}
+
+impl Draft {
+    /// Whether all of a tensor lies in its memory.
+    fn inside(&self, slot: Slot) -> Result<(), Flaw> {
+        let size = self.sizes[slot.space as usize];
+        let end = slot.rows.checked_mul(slot.cols).and_then(|len| len.checked_add(slot.at));
+        if end.is_some_and(|end| end <= size) { Ok(()) } else { Err(Flaw::Outside { slot, size }) }
+    }
+
+    /// What holds of an op by itself, in both lists.
+    fn check(&self, op: Op) -> Result<(), Flaw> {
+        self.shapes(&op)?;
+        let mut copy = op;
+        for (access, slot) in copy.operands().map(|(access, slot)| (access, *slot)) {
+            self.inside(slot)?;
+            let spaces: &[Space] = match (access, op) {
+                (Access::Own, Op::Attend { .. }) => &[Space::Cache],
+                (Access::Own, Op::Rotate { .. }) => &[Space::Const],
+                (Access::Own, _) => &[Space::Const, Space::Param],
+                (Access::Watched, _) | (Access::Write { .. }, Op::Classify { .. }) => &[Space::Stat],
+                (Access::Write { .. }, _) if slot != op.output() => &[Space::Stat],
+                (Access::Write { .. } | Access::Read { .. }, _) => &[Space::Act],
+            };
+            if !spaces.contains(&slot.space) {
+                return Err(Flaw::Memory(slot));
+            }
+            let live = match op {
+                _ if access == Access::Own => Live::All,
+                Op::Gather { y, .. } if slot == y => Live::Outputs,
+                Op::Norm { .. } | Op::Linear { .. } | Op::Activate { .. } | Op::Add { .. } | Op::Multiply { .. }
+                    if op.output().live == Live::Outputs =>
+                {
+                    Live::Outputs
+                }
+                _ => Live::Rows,
+            };
+            let most = match live {
+                Live::All => 0,
+                Live::Rows => self.limits.rows,
+                Live::Outputs => self.limits.outputs,
+            };
+            if slot.live != live || slot.rows < most {
+                return Err(Flaw::Rows(slot));
+            }
+            let place = self.params.partition_point(|param| param.at < slot.at);
+            if slot.learns() && self.params.get(place) != Some(&slot) {
+                return Err(Flaw::Parameter(slot));
+            }
+        }
+        let learning = parameters(op);
+        match (1..learning.len()).find(|i| learning[..*i].contains(&learning[*i])) {
+            Some(twice) => Err(Flaw::Twice(learning[twice])),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether operands go together, and tables have what batches look up.
+    fn shapes(&self, op: &Op) -> Result<(), Flaw> {
+        let Limits { context, cached, vocab_size, segments: kinds, .. } = self.limits;
+        let vector = |v: Option<Slot>, cols| v.is_none_or(|v: Slot| v.shape() == (1, cols));
+        let like = |v: Option<Slot>, shape| v.is_none_or(|v: Slot| v.shape() == shape);
+        let mut tables = vec![];
+        let ok = match *op {
+            Op::Embed { table, positions, segments, y, token, position } => {
+                tables.extend([(table, vocab_size)]);
+                tables.extend(positions.map(|p| (p, context)).into_iter().chain(segments.map(|s| (s, kinds))));
+                tables.iter().all(|(table, _)| table.cols == y.cols)
+                    && like(token, y.shape())
+                    && like(position, y.shape())
+            }
+            Op::Norm { x, gain, offset, y, stats, normalized, scale, .. } => {
+                x.shape() == y.shape()
+                    && vector(gain, x.cols)
+                    && vector(offset, x.cols)
+                    && stats.shape() == (x.rows, 2)
+                    && like(normalized, x.shape())
+                    && like(scale, (x.rows, 1))
+            }
+            Op::Linear { x, w, b, y } => w.shape() == (y.cols, x.cols) && x.rows == y.rows && vector(b, y.cols),
+            Op::Rotate { x, y, angles, heads } => {
+                tables.push((angles, context));
+                x.shape() == y.shape()
+                    && x.cols == heads.cols()
+                    && angles.cols == heads.d_head
+                    && heads.d_head.is_multiple_of(2)
+            }
+            Op::Attend { qkv, cache, y, lse, heads, raw, scores, pattern, .. } => {
+                if cache.is_some() != cached.is_some() {
+                    return Err(Flaw::Cache);
+                }
+                tables.extend(cache.zip(cached).map(|(cache, n)| (cache, n.saturating_mul(context))));
+                let watched = [raw, scores, pattern];
+                let wide = |w: Slot| {
+                    w.rows == y.rows && w.cols.is_multiple_of(heads.n_head) && w.cols / heads.n_head >= context
+                };
+                heads.n_head > 0
+                    && qkv.shape() == (y.rows, heads.cols())
+                    && y.cols == heads.query_cols()
+                    && heads.n_head.is_multiple_of(heads.n_kv_head)
+                    && lse.shape() == (y.rows, heads.n_head)
+                    && cache.is_none_or(|c| c.cols == 2 * heads.key_cols())
+                    && raw.is_none_or(wide)
+                    && watched.iter().all(|w| w.map(Slot::shape) == raw.map(Slot::shape))
+            }
+            Op::Activate { x, y, .. } | Op::Dropout { x, y, .. } => x.shape() == y.shape(),
+            Op::Add { a, b, y, .. } | Op::Multiply { a, b, y } => a.shape() == y.shape() && b.shape() == y.shape(),
+            Op::Gather { x, y } => x.cols == y.cols,
+            Op::Classify { x, w, b, losses, logits, probs } => {
+                w.shape() == (vocab_size, x.cols)
+                    && vector(b, w.rows)
+                    && losses.shape() == (x.rows, 1)
+                    && like(logits, (x.rows, w.rows))
+                    && like(probs, (x.rows, w.rows))
+            }
+        };
+        match tables.into_iter().find(|(table, rows)| table.rows < *rows) {
+            _ if !ok => Err(Flaw::Shapes(Box::new(*op))),
+            Some((table, _)) => Err(Flaw::Rows(table)),
+            None => Ok(()),
+        }
+    }
+
+    /// What holds of an entry of the backward by itself.
+    fn check_back(&self, back: Back) -> Result<(), Flaw> {
+        self.check(back.op)?;
+        // what is made again lies elsewhere
+        let nowhere = |mut op: Op| {
+            op.operands().filter(|(access, _)| *access != Access::Own).for_each(|(_, slot)| slot.at = 0);
+            op
+        };
+        if self.ops.get(back.index).map(|op| nowhere(*op)) != Some(nowhere(back.op)) {
+            return Err(Flaw::Stranger(back.index));
+        }
+        if matches!(back.op, Op::Attend { cache: Some(_), .. }) {
+            return Err(Flaw::Cache);
+        }
+        let like = |grad: Option<Slot>, of: Option<Slot>| match (grad, of) {
+            (Some(grad), Some(of)) => {
+                grad.space == Space::ActGrad && grad.shape() == of.shape() && grad.live == of.live
+            }
+            (grad, of) => grad.is_none() && of.is_none(),
+        };
+        let head = matches!(back.op, Op::Classify { .. });
+        if !like(back.dy, (!head).then(|| back.op.output())) {
+            return Err(Flaw::Gradient("output"));
+        }
+        let [first, second] = back.dx.map(|dx| dx.map(|dx| dx.slot));
+        let inputs = back.op.inputs();
+        let fits = [first, second].iter().zip(inputs).all(|(dx, x)| dx.is_none() || like(*dx, x));
+        let watches = back.watched.iter().any(Option::is_some);
+        // what is watched is made with the input's
+        let made = first.is_some() || head || inputs[0].is_none() || !watches;
+        if !fits || !made {
+            return Err(Flaw::Gradient("input"));
+        }
+        let mut op = back.op;
+        let mut watched = op.operands().filter(|(access, _)| *access == Access::Watched).map(|(_, slot)| *slot);
+        if watches && !back.watched.iter().all(|grad| like(*grad, watched.next())) {
+            return Err(Flaw::Gradient("watched operands"));
+        }
+        let all: Vec<Slot> = [back.dy, first, second].into_iter().chain(back.watched).flatten().collect();
+        all.iter().try_for_each(|slot| self.inside(*slot))?;
+        overlap(&all)
+    }
+}
+
+/// What lies where while a program runs, every tensor with a number of its own.
+#[derive(Default)]
+struct Made {
+    count: usize,
+    at: BTreeMap<(Space, usize), (Slot, usize)>,
+}
+
+impl Made {
+    fn number(&self, slot: Slot) -> Option<usize> {
+        self.at.get(&(slot.space, slot.at)).filter(|(there, _)| *there == slot).map(|(_, number)| *number)
+    }
+
+    fn read(&self, slot: Slot) -> Result<usize, Flaw> {
+        self.number(slot).ok_or(Flaw::Unmade(slot))
+    }
+
+    /// A tensor takes the place of all that it overlaps.
+    fn write(&mut self, slot: Slot) {
+        let Range { start, end } = slot.range();
+        while let Some((key, (last, _))) = self.at.range((slot.space, 0)..(slot.space, end)).next_back()
+            && last.range().end > start
+        {
+            let key = *key;
+            self.at.remove(&key);
+        }
+        self.count += 1;
+        self.at.insert((slot.space, start), (slot, self.count));
+    }
+
+    fn forward(&mut self, mut op: Op) -> Result<(), Flaw> {
+        let own = |(access, _): &(Access, &mut Slot)| *access == Access::Own;
+        let (mut slots, mut written) = (vec![], vec![]);
+        for (access, slot) in op.operands().filter(|operand| !own(operand)) {
+            slots.push(*slot);
+            match access {
+                Access::Read { .. } => self.read(*slot).map(drop)?,
+                _ => written.push(*slot),
+            }
+        }
+        overlap(&slots)?;
+        written.into_iter().for_each(|slot| self.write(slot));
+        Ok(())
+    }
+
+    /// Notes in `needs` what gradients of parameters are made of, and the numbers these have.
+    fn backward(&mut self, back: Back, needs: &mut Vec<(Slot, usize)>) -> Result<(), Flaw> {
+        let mut op = back.op;
+        let head = matches!(op, Op::Classify { .. });
+        let saved = op.operands().filter_map(|(access, slot)| match access {
+            Access::Read { saved: true } => Some(*slot),
+            Access::Write { saved: true } if !head => Some(*slot),
+            _ => None,
+        });
+        for slot in saved.chain(back.dy) {
+            let number = self.read(slot)?;
+            if back.op.learns() && !head {
+                needs.push((slot, number));
+            }
+        }
+        for dx in back.dx.into_iter().flatten() {
+            if dx.add {
+                self.read(dx.slot)?;
+            }
+            self.write(dx.slot);
+        }
+        let losses = head.then(|| op.output());
+        losses.into_iter().chain(back.watched.into_iter().flatten()).for_each(|slot| self.write(slot));
+        Ok(())
+    }
+}
