@@ -925,8 +925,8 @@ fn read_state(path: &Path) -> Result<(State, Store), TrainError> {
         }
         Some(2) if many => {
             return Err(bad(
-                "it is of format 2, in which the gradients of micro-batches (accumulate) added up in another order: an older limpid \
-                            wrote it, which can go on with it; this one can begin a new run from its best weights"
+                "it is of format 2, in which the gradients of micro-batches (accumulate) added up in another order: resume it with the \
+                            older limpid that wrote it, or start a new run from its best weights"
                     .into(),
             ));
         }

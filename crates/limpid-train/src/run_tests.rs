@@ -366,7 +366,10 @@ fn a_state_whose_micro_batches_added_up_otherwise_is_refused() {
             assert!(left(&path).1 == want);
         } else {
             let error = case.refused(&path);
-            assert!(error.contains("(accumulate) added up in another order: an older limpid wrote it"), "{error}");
+            assert!(
+                error.contains("(accumulate) added up in another order: resume it with the older limpid"),
+                "{error}"
+            );
         }
         fs::remove_dir_all(path).unwrap();
     }

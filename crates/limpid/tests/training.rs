@@ -936,7 +936,7 @@ fn a_state_of_another_format_is_refused() {
     let here = br#"\"format\":3,"#;
     let at = bytes.windows(here.len()).position(|w| w == here).unwrap();
     let (text, none, tokenizer) = (text(), Tokens::default(), letters());
-    for (format, said) in [(b'7', "a later limpid wrote it"), (b'1', "an older limpid wrote it")] {
+    for (format, said) in [(b'7', "the later limpid that wrote it"), (b'1', "the older limpid that wrote it")] {
         let mut other = bytes.clone();
         other[at + here.len() - 2] = format;
         fs::write(&path, other).unwrap();
