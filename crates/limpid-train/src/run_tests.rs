@@ -323,16 +323,16 @@ fn what_would_change_the_results_is_refused() {
     };
     for at in [0, 70, 150, 299] {
         let other = Case { train: changed(&case.train, at), ..case.clone() };
-        assert!(other.refused(&path).contains("the training text is another"), "token {at}");
+        assert!(other.refused(&path).contains("the training text is a different one"), "token {at}");
     }
     let ended = Tokens::of_documents((0..300).map(|i| case.train.id(i)).collect(), vec![100, 300], None);
     let recipe = Recipe { learning_rate: 0.5, ..case.recipe };
     for (other, said) in [
-        (Case { train: ended, ..case.clone() }, "the training text is another"),
-        (Case { validation: changed(&case.validation, 50), ..case.clone() }, "the validation text is another"),
-        (Case { validation: Tokens::default(), ..case.clone() }, "the validation text is another"),
+        (Case { train: ended, ..case.clone() }, "the training text is a different one"),
+        (Case { validation: changed(&case.validation, 50), ..case.clone() }, "the validation text is a different one"),
+        (Case { validation: Tokens::default(), ..case.clone() }, "the validation text is a different one"),
         (Case { precision: Precision::Bf16, ..case.clone() }, "precision was f32 and is bf16"),
-        (Case { letters: "gfedcbX", ..case.clone() }, "the tokenizer is another"),
+        (Case { letters: "gfedcbX", ..case.clone() }, "the tokenizer is a different one"),
         (Case { recipe, ..case.clone() }, "learning_rate was 0.01 and is 0.5"),
     ] {
         let error = other.refused(&path);
