@@ -264,6 +264,7 @@ impl Lm {
         self.needs_head()?;
         let rows = ROWS.min(self.config.context_length).max(sequences);
         let weights = self.weights()?;
+        memory::fits_beside(&Model::new(&self.config, Use::Decode { rows, sequences })?, (Device::Cpu, self.threads))?;
         let make = |model: &Model| Device::Cpu.start_with(model, how(self.machine()), &weights);
         Ok(Session::new(&self.config, sequences, rows, make)?)
     }

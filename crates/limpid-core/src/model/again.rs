@@ -3,7 +3,7 @@
 //!
 //! A [`Keep`] says what a block keeps. A ladder goes from everything kept to the least, rung by rung: on each next one, one
 //! block more, from the first, keeps a level less. (The last block is met first in the backward: what it makes again lies
-//! beside all that is kept, so giving up there saves next to nothing.) [`make_again`] is a pure pass over the list like those in `plan`: before the backward
+//! beside all that is kept, so giving up there saves next to nothing.) `make_again` is a pure pass over the list like those in `plan`: before the backward
 //! of an op it puts the ops whose outputs it needs, and no others. They are the same ops on the same operands, and dropout is
 //! a function of its place, so the bits are the same.
 
