@@ -182,7 +182,7 @@ impl Adapter {
             let link = turned(link);
             let param = model.param(&link.param).expect("links are of the model's parameters");
             let names = pair(module);
-            for (name, wanted) in names.iter().zip([[rank, param.slot.cols], [link.rows.len(), rank]]) {
+            for (name, wanted) in names.iter().zip([[rank, param.region.cols], [link.rows.len(), rank]]) {
                 let Some(found) = store.get(name) else {
                     return Err(CheckpointError::Missing { path: store.path().into(), tensor: name.clone() });
                 };
@@ -222,7 +222,7 @@ impl Adapter {
     /// # Errors
     /// If a tensor cannot be read.
     pub fn merge<'a>(&self, param: &Param, values: Cow<'a, [f32]>) -> Result<Cow<'a, [f32]>> {
-        let (cols, rank, scale) = (param.slot.cols, self.lora.rank, self.lora.scale());
+        let (cols, rank, scale) = (param.region.cols, self.lora.rank, self.lora.scale());
         let mut values = values;
         for part in self.parts.iter().filter(|part| part.link.param == param.name) {
             let [a, b] = self.matrices(part)?;
@@ -250,7 +250,7 @@ impl Adapter {
             let (Some(to_a), Some(to_b)) = (to_a, to_b) else {
                 return Err(bad(&self.path, format!("it adapts {target}, which the model's own adapter does not")));
             };
-            let (mut first, mut all) = (None, vec![0f32; to_b.slot.len()]);
+            let (mut first, mut all) = (None, vec![0f32; to_b.region.len()]);
             for part in self.parts.iter().filter(|part| part.link.param.trim_end_matches(".weight") == target) {
                 let [a, b] = self.matrices(part)?;
                 all[part.link.rows.start * self.lora.rank..part.link.rows.end * self.lora.rank].copy_from_slice(&b);
@@ -261,10 +261,10 @@ impl Adapter {
                     return Err(bad(&self.path, what));
                 }
             }
-            writes.push((to_a.slot, first.expect("a target has parts").into_owned()));
-            writes.push((to_b.slot, all));
+            writes.push((to_a.region, first.expect("a target has parts").into_owned()));
+            writes.push((to_b.region, all));
         }
-        Ok(writes.into_iter().try_for_each(|(slot, values)| backend.write(slot, &values))?)
+        Ok(writes.into_iter().try_for_each(|(region, values)| backend.write(region, &values))?)
     }
 }
 
@@ -318,10 +318,10 @@ pub(super) fn tensors<'a>(model: &'a Model, backend: &'a dyn Backend) -> Vec<Out
         outs.push(out(
             a_name,
             a.shape(),
-            Box::new(move || backend.read(a.slot)) as Box<dyn Fn() -> backend::Result<Vec<f32>>>,
+            Box::new(move || backend.read(a.region)) as Box<dyn Fn() -> backend::Result<Vec<f32>>>,
         ));
-        let shape = vec![link.rows.len(), b.slot.cols];
-        outs.push(out(b_name, shape, Box::new(move || Ok(link.theirs(b, &backend.read(b.slot)?)))));
+        let shape = vec![link.rows.len(), b.region.cols];
+        outs.push(out(b_name, shape, Box::new(move || Ok(link.theirs(b, &backend.read(b.region)?)))));
     }
     outs
 }

@@ -21,7 +21,7 @@ use limpid_base::files;
 use limpid_core::backend::{self, Backend, BackendError};
 use limpid_core::config::{Config, ConfigError, axis};
 use limpid_core::model::{Model, Param};
-use limpid_core::ops::{Slot, Space};
+use limpid_core::ops::{MemorySpace, Region};
 use limpid_tokenizer::Tokenizer;
 use std::borrow::Cow;
 use std::fs::{self, File};
@@ -227,17 +227,17 @@ fn own<'a>(
 }
 
 /// The parameters that a run keeps in the given memory: moments are of those that learn.
-fn kept(model: &Model, space: Space) -> impl Iterator<Item = &Param> {
-    model.kept().filter(move |p| space == Space::Param || p.slot.learns())
+fn kept(model: &Model, space: MemorySpace) -> impl Iterator<Item = &Param> {
+    model.kept().filter(move |p| space == MemorySpace::Param || p.region.learns())
 }
 
 /// A parameter's place in the given memory.
-fn place(param: &Param, space: Space) -> Slot {
-    if space == Space::Param { param.slot } else { param.slot.in_space(space) }
+fn place(param: &Param, space: MemorySpace) -> Region {
+    if space == MemorySpace::Param { param.region } else { param.region.in_space(space) }
 }
 
 /// A tensor of the given memory, parameter by parameter, with a prefix to its name.
-fn stored<'a>(model: &'a Model, backend: &'a dyn Backend, space: Space, prefix: &str) -> Vec<OutputTensor<'a>> {
+fn stored<'a>(model: &'a Model, backend: &'a dyn Backend, space: MemorySpace, prefix: &str) -> Vec<OutputTensor<'a>> {
     let one = |param: &'a Param| own(param, prefix, &Dtype::F32, move || backend.read(place(param, space)));
     kept(model, space).map(one).collect()
 }
@@ -252,7 +252,7 @@ fn format_pt() -> Facts {
 /// # Errors
 /// Whatever the file system says; the old file is then still there.
 pub fn save_parameters(path: &Path, model: &Model, backend: &dyn Backend) -> Result<()> {
-    safetensors_file::write(path, stored(model, backend, Space::Param, ""), format_pt())
+    safetensors_file::write(path, stored(model, backend, MemorySpace::Param, ""), format_pt())
 }
 
 /// The file in `folder` that holds what a run keeps: `model.safetensors`, or the adapter alone where there is one.
@@ -266,7 +266,7 @@ pub fn weights_path(folder: &Path, model: &Model) -> PathBuf {
 /// As [`save_parameters`].
 pub fn save_weights(folder: &Path, model: &Model, backend: &dyn Backend, step: u64) -> Result<String> {
     let tensors = match model.tuning.lora {
-        None => stored(model, backend, Space::Param, ""),
+        None => stored(model, backend, MemorySpace::Param, ""),
         Some(_) => adapter::tensors(model, backend),
     };
     let mut facts = format_pt();
@@ -291,7 +291,9 @@ pub fn check_weights(folder: &Path, model: &Model) -> Result<(String, u64)> {
 /// As [`load`].
 pub fn load_weights(folder: &Path, model: &Model, backend: &mut dyn Backend) -> Result<()> {
     match model.tuning.lora {
-        None => load(&safetensors_file::open(&folder.join("model.safetensors"))?, model, backend, "", Space::Param),
+        None => {
+            load(&safetensors_file::open(&folder.join("model.safetensors"))?, model, backend, "", MemorySpace::Param)
+        }
         Some(_) => adapter::load(folder, model, backend),
     }
 }
@@ -304,7 +306,7 @@ pub fn save_state(
     path: &Path,
     model: &Model,
     backend: &dyn Backend,
-    memories: &[(&str, Space)],
+    memories: &[(&str, MemorySpace)],
     state: String,
 ) -> Result<()> {
     let tensors = memories.iter().flat_map(|(prefix, space)| stored(model, backend, *space, prefix)).collect();
@@ -322,7 +324,7 @@ fn own_links<'a>(model: &'a Model, prefix: &str, params: impl Iterator<Item = &'
 ///
 /// # Errors
 /// If a tensor is missing, left over or of another shape; the backend is then untouched.
-pub fn load(store: &Store, model: &Model, backend: &mut dyn Backend, prefix: &str, space: Space) -> Result<()> {
+pub fn load(store: &Store, model: &Model, backend: &mut dyn Backend, prefix: &str, space: MemorySpace) -> Result<()> {
     let wanted = |name: &str| if prefix.is_empty() { !name.contains('/') } else { name.starts_with(prefix) };
     let names = dialect::names(store, |name| wanted(name).then(|| name.into()))?;
     dialect::load(&own_links(model, prefix, kept(model, space)), model, (store, &names), (backend, space))
@@ -571,9 +573,14 @@ impl Checkpoint {
     /// # Errors
     /// If a tensor is missing, of another shape, or of a type that is not read; the backend is then untouched.
     pub fn load(&self, model: &Model, backend: &mut dyn Backend) -> Result<()> {
-        dialect::load(&self.dialect.links(model), model, (&self.store, &self.names), (&mut *backend, Space::Param))?;
+        dialect::load(
+            &self.dialect.links(model),
+            model,
+            (&self.store, &self.names),
+            (&mut *backend, MemorySpace::Param),
+        )?;
         for param in model.params.iter().filter(|p| self.adapter.as_ref().is_some_and(|a| a.adapts(p))) {
-            backend.write(param.slot, &self.values(model, param)?)?;
+            backend.write(param.region, &self.values(model, param)?)?;
         }
         Ok(())
     }

@@ -5,7 +5,7 @@
 
 use crate::{CheckpointError, replace};
 use limpid_base::files::OutputFile;
-use limpid_core::trace::{Error, Labelled, Trace};
+use limpid_core::trace::{Labelled, Trace, TraceError};
 use safetensors::tensor::{Dtype, TensorView};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -15,14 +15,14 @@ use std::path::Path;
 ///
 /// # Errors
 /// As [`Trace::get`].
-pub fn tensors(trace: &Trace, names: &[&str]) -> Result<Vec<Labelled>, Error> {
+pub fn tensors(trace: &Trace, names: &[&str]) -> Result<Vec<Labelled>, TraceError> {
     let mut tensors = names.iter().map(|name| trace.get(name)).collect::<Result<Vec<_>, _>>()?;
     if names.is_empty() {
         for name in trace.names() {
             tensors.push(trace.get(name)?);
             match trace.get(&format!("{name}.grad")) {
                 Ok(gradient) => tensors.push(gradient),
-                Err(error @ Error::Backend(_)) => return Err(error),
+                Err(error @ TraceError::Backend(_)) => return Err(error),
                 Err(_) => {} // token ids have none, nor has anything without a backward pass
             }
         }

@@ -8,8 +8,8 @@ use anyhow::{Context, Result, bail};
 use limpid::checkpoint::Checkpoint;
 use limpid::config::{Config, Mask, Preset};
 use limpid::memory::{Limit, lacking, needed, program, trainable};
-use limpid::model::again::Keep;
-use limpid::model::{Model, Tuning, Use};
+use limpid::model::recompute::KeepLevel;
+use limpid::model::{Mode, Model, Tuning};
 use limpid::task::{Given, Task};
 use limpid::train::{Recipe, Run, RunOptions, RunSettings, Trainer};
 use std::path::{Path, PathBuf};
@@ -203,7 +203,7 @@ pub fn step_flops(model: &Model, recipe: &Recipe) -> f64 {
 
 /// FLOPs of what a step recomputes, as a share of [`step_flops`].
 pub fn extra_work(model: &Model, recipe: &Recipe) -> f64 {
-    let again = model.flops_again(recipe.batch_size * recipe.context, keys(model, recipe));
+    let again = model.recompute_flops(recipe.batch_size * recipe.context, keys(model, recipe));
     recipe.accumulate as f64 * again / step_flops(model, recipe)
 }
 
@@ -213,11 +213,11 @@ fn keys(model: &Model, recipe: &Recipe) -> usize {
 }
 
 /// What the backward pass recomputes, block by block, and the work that costs.
-pub fn made_again(model: &Model, recipe: &Recipe) -> String {
-    let stretch = |(blocks, keep): (std::ops::Range<usize>, Keep)| match blocks.len() {
-        n if n == model.config.n_layer => keep.made_again().to_string(),
-        1 => format!("{} in block {}", keep.made_again(), blocks.start),
-        _ => format!("{} in blocks {} to {}", keep.made_again(), blocks.start, blocks.end - 1),
+pub fn recomputes(model: &Model, recipe: &Recipe) -> String {
+    let stretch = |(blocks, keep): (std::ops::Range<usize>, KeepLevel)| match blocks.len() {
+        n if n == model.config.n_layer => keep.recomputes().to_string(),
+        1 => format!("{} in block {}", keep.recomputes(), blocks.start),
+        _ => format!("{} in blocks {} to {}", keep.recomputes(), blocks.start, blocks.end - 1),
     };
     let stretches: Vec<String> = model.keeps().into_iter().map(stretch).collect();
     format!("{} (+{:.1} % FLOPs)", stretches.join(", "), 100.0 * extra_work(model, recipe))
@@ -255,22 +255,25 @@ pub fn too_large(job: &Job, machine: &MachineOptions) -> Result<Option<TooLarge>
     let budget =
         (limit.left - limit.left / 16 + job.program).saturating_sub(needed + job.program - takes(&job.model, recipe));
     let mut fitting = vec![];
-    let rungs = |n_layer: usize| (0..Keep::ALL.len()).map(move |level| level * n_layer);
+    let recompute_levels = |n_layer: usize| (0..KeepLevel::ALL.len()).map(move |level| level * n_layer);
     let mut offer = |flags: &str, config: &Config, recipe: &Recipe, tuning: &Tuning| {
         if recipe.check().is_err() {
             return false;
         }
-        let purpose = Use::Train { batch: recipe.batch_size, context: recipe.context };
+        let mode = Mode::Train { batch: recipe.batch_size, context: recipe.context };
         let takes = |model: &Model| takes(model, recipe);
-        // all rungs of a ladder are many models, and those between these take no less
-        let may = |rung| Model::on_rung(config, purpose, tuning, rung).is_ok_and(|model| takes(&model) <= budget);
-        let model = rungs(config.n_layer)
+        // all recompute_levels of a ladder are many models, and those between these take no less
+        let may = |recompute_level| {
+            Model::at_recompute_level(config, mode, tuning, recompute_level).is_ok_and(|model| takes(&model) <= budget)
+        };
+        let model = recompute_levels(config.n_layer)
             .any(may)
-            .then(|| Model::within(config, purpose, tuning, budget, takes).ok())
+            .then(|| Model::within(config, mode, tuning, budget, takes).ok())
             .flatten();
         let found = model.is_some();
         if let Some(model) = model {
-            let again = if model.rung > 0 { format!(" --memory {}M", budget / 1_000_000) } else { String::new() };
+            let again =
+                if model.recompute_level > 0 { format!(" --memory {}M", budget / 1_000_000) } else { String::new() };
             fitting.push((format!("{flags}{again}").trim().to_string(), takes(&model)));
         }
         found
@@ -294,8 +297,8 @@ pub fn too_large(job: &Job, machine: &MachineOptions) -> Result<Option<TooLarge>
         let (flags, short) = shorter(recipe.context.min(256));
         // the most blocks of which the smallest plan fits
         let fewer = |n_layer| Config { n_layer, ..config.clone() };
-        let purpose = Use::Train { batch: 1, context: short.context };
-        let least = |n| Model::on_rung(&fewer(n), purpose, tuning, Model::rungs(&fewer(n)));
+        let mode = Mode::Train { batch: 1, context: short.context };
+        let least = |n| Model::at_recompute_level(&fewer(n), mode, tuning, Model::recompute_levels(&fewer(n)));
         let fits = |n: &usize| least(*n).is_ok_and(|model| takes(&model, &short) <= budget);
         let counts: Vec<usize> = (1..config.n_layer).collect();
         let n_layer = counts.partition_point(fits);

@@ -7,13 +7,13 @@ use limpid::backend::Backend;
 use limpid::checkpoint::Checkpoint;
 use limpid::config::{Config, ConfigError};
 use limpid::generate::Session;
-use limpid::model::{Model, Use};
+use limpid::model::{Mode, Model};
 use limpid::tokenizer::Tokenizer;
 use std::path::Path;
 
-/// A model's weights in a backend made for `purpose`.
-pub fn open(checkpoint: &Checkpoint, purpose: Use, machine: &MachineOptions) -> Result<(Model, Box<dyn Backend>)> {
-    let model = Model::new(&checkpoint.config, purpose)?;
+/// A model's weights in a backend made for `mode`.
+pub fn open(checkpoint: &Checkpoint, mode: Mode, machine: &MachineOptions) -> Result<(Model, Box<dyn Backend>)> {
+    let model = Model::new(&checkpoint.config, mode)?;
     fits(&model, None, machine.on(), "this model")?;
     let mut backend = machine.backend(&model)?;
     checkpoint.load(&model, &mut *backend)?;

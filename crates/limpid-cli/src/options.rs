@@ -9,14 +9,14 @@ use crate::show;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
-use limpid::backend::{self, Backend, Device, Start};
+use limpid::backend::{self, Backend, BackendOptions, Device};
 use limpid::checkpoint::CheckpointError;
 use limpid::config::{Config, ConfigError, Fields, PRESETS, Setting, Settings, Value, parse_axis};
 use limpid::data::source::SourceError;
 use limpid::data::{CorpusError, DataError, TextFormat};
 use limpid::generate::Session;
 use limpid::memory::On;
-use limpid::model::{Lora, Model, Tuning, Use};
+use limpid::model::{Lora, Mode, Model, Tuning};
 use limpid::nearest::nearest;
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
@@ -336,14 +336,14 @@ impl MachineOptions {
     }
 
     fn start(&self, model: &Model) -> backend::Result<Box<dyn Backend>> {
-        let how = Start { threads: self.threads(), level: self.level(), precision: self.precision };
+        let how = BackendOptions { threads: self.threads(), level: self.level(), precision: self.precision };
         self.device.start(model, how)
     }
 
     /// A session of one sequence on this processor, if it fits into memory.
     pub fn session(&self, config: &Config) -> Result<Session> {
         let rows = 256.min(config.context_length);
-        let model = Model::new(config, Use::Decode { rows, sequences: 1 })?;
+        let model = Model::new(config, Mode::Decode { rows, sequences: 1 })?;
         crate::machine::fits(&model, None, self.on(), "this model")?;
         Ok(Session::new(config, 1, rows, |model| self.start(model))?)
     }

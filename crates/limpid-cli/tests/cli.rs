@@ -784,8 +784,12 @@ fn a_memory_budget_is_kept() {
     let model = "--preset nano --d-model 320 --n-head 5 --batch-size 16 --dropout 0.1";
     let plan = folder.json(&format!("plan {model} --json"));
     assert_eq!((&plan["extra_work"], &plan["made_again"][0]["what"]), (&0.0.into(), &"nothing".into()));
-    let ladder: Vec<f64> =
-        plan["ladder"].as_array().unwrap().iter().map(|rung| rung["total_memory_bytes"].as_f64().unwrap()).collect();
+    let ladder: Vec<f64> = plan["ladder"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|recompute_level| recompute_level["total_memory_bytes"].as_f64().unwrap())
+        .collect();
     let run = |out: &str, more: &str| folder.json(&format!("train {model} --steps 2 --out {out} --json {more}"));
     let free = run("free", "");
     for (out, budget) in [("a", 0.6 * ladder[0] + 0.4 * ladder[3]), ("b", ladder[3] + 4e6)] {

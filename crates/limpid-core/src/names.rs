@@ -6,8 +6,8 @@
 //! from 1 in symbols, as in the article "Notations" (docs/contract.md). docs/names.md is the same table as a page; read `trace` next.
 
 use crate::config::{Axis, Config, Mask, NormKind, NormPlace, Positions};
-use crate::model::{Model, Tensor, Use};
-use crate::ops::{Access, Drop, Op, Slot};
+use crate::model::{Mode, Model, Tensor};
+use crate::ops::{Access, DropoutSpec, Op, Region};
 
 /// A row of the table.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -204,7 +204,7 @@ fn digits(n: usize, with: [char; 10]) -> String {
 /// tensor's own block go without their number. None for an unknown name, and for a model that was not built to be
 /// inspected: in others tensors share places, so an operand's name is not certain.
 pub fn formula(model: &Model, name: &str) -> Option<String> {
-    let Use::Inspect { .. } = model.purpose else { return None };
+    let Mode::Inspect { .. } = model.mode else { return None };
     if name == "input" {
         return Some("x = token ids".into());
     }
@@ -213,15 +213,15 @@ pub fn formula(model: &Model, name: &str) -> Option<String> {
         return Some(format!("{} = gradient of the weighted sum of losses", symbol(name, &model.config)?));
     }
     let tensor = model.tensor(name)?;
-    let maker = model.ops().iter().find(|op| makes(op, tensor.slot))?;
+    let maker = model.ops().iter().find(|op| makes(op, tensor.region))?;
     let (_, home) = lookup(name)?;
     let scribe = Scribe { model, home };
     Some(format!("{} = {}", symbol_within(name, &model.config, home)?, scribe.right_side(maker, tensor)?))
 }
 
-fn makes(op: &Op, slot: Slot) -> bool {
+fn makes(op: &Op, region: Region) -> bool {
     let mut copy = *op;
-    op.output() == slot || copy.operands().into_iter().any(|(access, s)| access == Access::Watched && *s == slot)
+    op.output() == region || copy.operands().into_iter().any(|(access, s)| access == Access::Watched && *s == region)
 }
 
 /// Writes an op down, from inside a block.
@@ -231,18 +231,18 @@ struct Scribe<'a> {
 }
 
 impl Scribe<'_> {
-    fn of(&self, slot: Slot) -> String {
-        let name = self.model.name_of(slot);
+    fn of(&self, region: Region) -> String {
+        let name = self.model.name_of(region);
         symbol_within(&name, &self.model.config, self.home).unwrap_or(name)
     }
 
-    fn plus(&self, slot: Option<Slot>) -> String {
-        slot.map_or(String::new(), |slot| format!(" + {}", self.of(slot)))
+    fn plus(&self, region: Option<Region>) -> String {
+        region.map_or(String::new(), |region| format!(" + {}", self.of(region)))
     }
 
     fn right_side(&self, op: &Op, tensor: &Tensor) -> Option<String> {
         let c = &self.model.config;
-        let is = |slot: Option<Slot>| slot == Some(tensor.slot);
+        let is = |region: Option<Region>| region == Some(tensor.region);
         let part = |tensor: &Tensor| c.heads().parts().iter().position(|cols| *cols == tensor.cols);
         Some(match *op {
             Op::Embed { table, token, .. } if is(token) => format!("X^ohe {}", self.of(table)),
@@ -316,6 +316,6 @@ impl Scribe<'_> {
     }
 }
 
-fn dropped(drop: Option<Drop>, what: &str) -> String {
+fn dropped(drop: Option<DropoutSpec>, what: &str) -> String {
     drop.map_or(what.to_string(), |drop| format!("dropout({what}, {})", drop.p))
 }

@@ -20,7 +20,7 @@ pub(super) struct Ranks {
     starts: Vec<u32>,
     ids: Vec<u32>,
     /// Hash and rank of each token, at its hash's place or the next free one.
-    slots: Vec<(u32, u32)>,
+    regions: Vec<(u32, u32)>,
     longest: usize,
 }
 
@@ -66,21 +66,21 @@ fn hash(bytes: &[u8]) -> u64 {
 impl Ranks {
     /// Of distinct `tokens`, by rank, each with its id. Every byte must be among them; none otherwise.
     pub(super) fn new<'a>(tokens: impl Iterator<Item = (&'a [u8], u32)>) -> Option<Ranks> {
-        let mut new = Ranks { bytes: vec![], starts: vec![0], ids: vec![], slots: vec![], longest: 0 };
+        let mut new = Ranks { bytes: vec![], starts: vec![0], ids: vec![], regions: vec![], longest: 0 };
         for (token, id) in tokens {
             new.bytes.extend(token);
             new.starts.push(u32::try_from(new.bytes.len()).ok()?);
             new.ids.push(id);
             new.longest = new.longest.max(token.len());
         }
-        new.slots = vec![(0, NONE); (2 * new.ids.len()).next_power_of_two().max(512)];
+        new.regions = vec![(0, NONE); (2 * new.ids.len()).next_power_of_two().max(512)];
         for rank in 0..new.ids.len() as u32 {
             let h = hash(new.token(rank));
-            let mut at = h as usize & (new.slots.len() - 1);
-            while new.slots[at].1 != NONE {
-                at = (at + 1) & (new.slots.len() - 1);
+            let mut at = h as usize & (new.regions.len() - 1);
+            while new.regions[at].1 != NONE {
+                at = (at + 1) & (new.regions.len() - 1);
             }
-            new.slots[at] = ((h >> 32) as u32, rank);
+            new.regions[at] = ((h >> 32) as u32, rank);
         }
         (0..=255u8).all(|byte| new.rank(&[byte]) != NONE).then_some(new)
     }
@@ -104,13 +104,13 @@ impl Ranks {
 
     #[inline]
     fn find(&self, bytes: &[u8], h: u64) -> u32 {
-        let mut at = h as usize & (self.slots.len() - 1);
+        let mut at = h as usize & (self.regions.len() - 1);
         loop {
-            let (tag, rank) = self.slots[at];
+            let (tag, rank) = self.regions[at];
             if rank == NONE || (tag == (h >> 32) as u32 && self.token(rank) == bytes) {
                 return rank;
             }
-            at = (at + 1) & (self.slots.len() - 1);
+            at = (at + 1) & (self.regions.len() - 1);
         }
     }
 

@@ -5,7 +5,7 @@
 use crate::TrainError;
 use limpid_core::backend::Backend;
 use limpid_core::model::Model;
-use limpid_core::ops::adamw::Group;
+use limpid_core::ops::adamw::ParamGroup;
 use std::ops::Range;
 
 /// What the processes that train one model do together. [`Solo`] is one process.
@@ -28,7 +28,7 @@ pub trait AllReduce: Send {
     fn all_reduce(
         &mut self,
         model: &Model,
-        groups: &[Group],
+        groups: &[ParamGroup],
         backend: &mut dyn Backend,
         loss: &mut f64,
     ) -> Result<(), TrainError>;
@@ -39,7 +39,7 @@ pub trait AllReduce: Send {
 pub struct Solo;
 
 impl AllReduce for Solo {
-    fn all_reduce(&mut self, _: &Model, _: &[Group], _: &mut dyn Backend, _: &mut f64) -> Result<(), TrainError> {
+    fn all_reduce(&mut self, _: &Model, _: &[ParamGroup], _: &mut dyn Backend, _: &mut f64) -> Result<(), TrainError> {
         Ok(())
     }
 }

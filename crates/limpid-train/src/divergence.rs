@@ -36,7 +36,7 @@ pub fn is_worse(recent: &[f64], first: f64) -> Option<f64> {
 pub fn steepest(trainer: &Trainer) -> backend::Result<Vec<(String, f64)>> {
     let mut layers: Vec<(String, f64)> = vec![];
     for param in trainer.model.params.iter().filter(|p| trainer.trains(p)) {
-        let square: f64 = trainer.backend.read(param.slot.grad())?.iter().map(|g| f64::from(*g).powi(2)).sum();
+        let square: f64 = trainer.backend.read(param.region.grad())?.iter().map(|g| f64::from(*g).powi(2)).sum();
         match layers.iter_mut().find(|(name, _)| name == param.layer()) {
             Some((_, sum)) => *sum += square,
             None => layers.push((param.layer().into(), square)),

@@ -52,7 +52,7 @@ pub fn score(
     batch_size: usize,
     goes_on: &mut dyn FnMut(&Score) -> bool,
 ) -> Result<Score, TrainError> {
-    let lacking = TrainError::Purpose { lacks: "losses", mend: "Use::Score or Use::Train" };
+    let lacking = TrainError::Purpose { lacks: "losses", mend: "Mode::Score or Mode::Train" };
     let losses = model.losses().ok_or(lacking)?;
     windows.check_files()?;
     let (mut score, mut running) = (Score::default(), Ok(true));

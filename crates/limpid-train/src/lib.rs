@@ -32,11 +32,11 @@ pub use run::{Control, RECENT, Resumable, Run, Summary, TrainEvent};
 use folder::FolderContents;
 use limpid_checkpoint::store::Store;
 use limpid_checkpoint::{Checkpoint, CheckpointError};
-use limpid_core::backend::{self, Backend, BackendError, Report};
+use limpid_core::backend::{self, Backend, BackendError, UpdateReport};
 use limpid_core::config::ConfigError;
-use limpid_core::model::{Model, Param, Use, init};
-use limpid_core::ops::adamw::{Change, Group};
-use limpid_core::ops::{Batch, Pass, Slot, Space, random};
+use limpid_core::model::{Mode, Model, Param, init};
+use limpid_core::ops::adamw::{Change, ParamGroup};
+use limpid_core::ops::{Batch, MemorySpace, Pass, Region, random};
 use limpid_core::trace;
 use limpid_data::DataError;
 use std::ops::Range;
@@ -204,7 +204,7 @@ fn short(rate: f64) -> String {
 }
 
 /// Values of some parameters, and where they lie.
-type Weights = Vec<(Slot, Vec<f32>)>;
+type Weights = Vec<(Region, Vec<f32>)>;
 
 /// What one step found.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -237,7 +237,7 @@ pub struct Trainer {
     pub fresh: bool,
     /// Who else trains the model: nobody, unless somebody is put here.
     pub all_reduce: Box<dyn AllReduce>,
-    groups: Vec<Group>,
+    groups: Vec<ParamGroup>,
     batch: Batch,
     /// Losses of micro-batches, added up as far as their gradients are: one for each that is set aside, and the last.
     losses: Vec<f64>,
@@ -269,7 +269,7 @@ impl Trainer {
     /// If the backend cannot write them.
     pub fn new(model: Model, mut backend: Box<dyn Backend>, recipe: Recipe) -> backend::Result<Trainer> {
         for param in &model.params {
-            backend.write(param.slot, &init::values(&model, param, recipe.init, recipe.init_std, recipe.seed))?;
+            backend.write(param.region, &init::values(&model, param, recipe.init, recipe.init_std, recipe.seed))?;
         }
         Ok(Trainer { fresh: true, ..Trainer::with(model, backend, recipe) })
     }
@@ -286,7 +286,7 @@ impl Trainer {
     ) -> Result<Trainer, CheckpointError> {
         base.load(&model, &mut *backend)?;
         for param in model.params.iter().filter(|p| p.is_adapter()) {
-            backend.write(param.slot, &init::values(&model, param, recipe.init, recipe.init_std, recipe.seed))?;
+            backend.write(param.region, &init::values(&model, param, recipe.init, recipe.init_std, recipe.seed))?;
         }
         Ok(Trainer::with(model, backend, recipe))
     }
@@ -330,7 +330,7 @@ impl Trainer {
     /// fails, or other processes are not reached; the next gradient begins anew. If the model was not made to be trained, or a
     /// file of the text was changed.
     pub fn gradient(&mut self, batches: &Batches) -> Result<Gradient, TrainError> {
-        let losses = self.losses().ok_or(TrainError::Purpose { lacks: "gradients", mend: "Use::Train" })?;
+        let losses = self.losses().ok_or(TrainError::Purpose { lacks: "gradients", mend: "Mode::Train" })?;
         batches.check_files()?;
         self.settle()?;
         if self.waits {
@@ -377,8 +377,8 @@ impl Trainer {
     }
 
     /// The losses of a model that was made to be trained.
-    fn losses(&self) -> Option<Slot> {
-        self.model.losses().filter(|_| matches!(self.model.purpose, Use::Train { .. }))
+    fn losses(&self) -> Option<Region> {
+        self.model.losses().filter(|_| matches!(self.model.mode, Mode::Train { .. }))
     }
 
     /// Updates the weights with the gradient that waits, and their average if there is one; adds to `watch` what that did to
@@ -398,7 +398,7 @@ impl Trainer {
         let step = self.step + 1;
         self.backend.begin_update(&self.groups, &self.recipe.rule(rate, step), watch)?;
         self.begun = true;
-        let Report { norm, finite } = self.conclude(watch)?;
+        let UpdateReport { norm, finite } = self.conclude(watch)?;
         if !finite {
             return Err(self.broken(batches));
         }
@@ -407,7 +407,7 @@ impl Trainer {
     }
 
     /// Takes note of what the update found that was begun.
-    fn conclude(&mut self, watch: &mut [Change]) -> backend::Result<Report> {
+    fn conclude(&mut self, watch: &mut [Change]) -> backend::Result<UpdateReport> {
         let report = self.backend.report(watch)?;
         self.begun = false;
         if report.finite {
@@ -433,8 +433,8 @@ impl Trainer {
         if self.begun {
             self.conclude(&mut [])?;
         }
-        while let Some((slot, values)) = self.lent.last() {
-            self.backend.write(*slot, values)?;
+        while let Some((region, values)) = self.lent.last() {
+            self.backend.write(*region, values)?;
             self.lent.pop();
         }
         while self.swapped > 0 {
@@ -449,7 +449,7 @@ impl Trainer {
 
     /// Whether updates change a parameter.
     pub fn trains(&self, param: &Param) -> bool {
-        param.slot.learns() && self.groups.iter().any(|g| g.range.contains(&param.slot.at))
+        param.region.learns() && self.groups.iter().any(|g| g.range.contains(&param.region.at))
     }
 
     /// Runs `f` with the weights' average in their place, if there is one: what is evaluated and kept.
@@ -468,14 +468,14 @@ impl Trainer {
 
     /// A weight and its average change places; `swapped` weights have then.
     fn exchange(&mut self, i: usize, swapped: usize) -> backend::Result<()> {
-        let (slot, trains) = (self.model.params[i].slot, self.trains(&self.model.params[i]));
+        let (region, trains) = (self.model.params[i].region, self.trains(&self.model.params[i]));
         if trains {
-            let average = slot.in_space(Space::Average);
-            self.lent = vec![(average, self.backend.read(slot)?), (slot, self.backend.read(average)?)];
+            let average = region.in_space(MemorySpace::Average);
+            self.lent = vec![(average, self.backend.read(region)?), (region, self.backend.read(average)?)];
         }
         self.swapped = swapped;
-        while let Some((slot, values)) = self.lent.last() {
-            self.backend.write(*slot, values)?;
+        while let Some((region, values)) = self.lent.last() {
+            self.backend.write(*region, values)?;
             self.lent.pop();
         }
         Ok(())
@@ -499,7 +499,7 @@ impl Trainer {
 
     /// The weights that a run keeps, and where they lie.
     fn kept(&self) -> backend::Result<Weights> {
-        self.model.kept().map(|p| Ok((p.slot, self.backend.read(p.slot)?))).collect()
+        self.model.kept().map(|p| Ok((p.region, self.backend.read(p.region)?))).collect()
     }
 
     /// What a step that is not finite says of itself.
@@ -538,7 +538,7 @@ impl Trainer {
                 self.backend.backward(alone)?;
                 let Pass::Back(back) = pass else { continue };
                 for grad in back.dx.iter().flatten() {
-                    if let Some(value) = bad(&self.backend.read(grad.slot.of(&self.batch))?) {
+                    if let Some(value) = bad(&self.backend.read(grad.region.of(&self.batch))?) {
                         let name = self.model.output_name(back.index);
                         return Ok((format!("the gradient that leaves {name}"), value));
                     }
@@ -547,7 +547,7 @@ impl Trainer {
             self.add_up(micro, &own, 0.0)?;
         }
         for param in self.model.learning() {
-            if let Some(value) = bad(&self.backend.read(param.slot.grad())?) {
+            if let Some(value) = bad(&self.backend.read(param.region.grad())?) {
                 return Ok((format!("the gradient of {}", param.name), value));
             }
         }
@@ -555,9 +555,11 @@ impl Trainer {
     }
 
     /// The memories that resuming needs, with the prefix of their tensors' names in a state file.
-    fn memories(&self) -> impl Iterator<Item = (&'static str, Space)> + use<> {
-        let average = (self.recipe.ema > 0.0).then_some(("average/", Space::Average));
-        [("", Space::Param), ("moment1/", Space::Moment1), ("moment2/", Space::Moment2)].into_iter().chain(average)
+    fn memories(&self) -> impl Iterator<Item = (&'static str, MemorySpace)> + use<> {
+        let average = (self.recipe.ema > 0.0).then_some(("average/", MemorySpace::Average));
+        [("", MemorySpace::Param), ("moment1/", MemorySpace::Moment1), ("moment2/", MemorySpace::Moment2)]
+            .into_iter()
+            .chain(average)
     }
 
     /// Writes weights, moments, average and `state` (JSON) to a file: all that resuming needs.

@@ -21,7 +21,7 @@ pub enum PreflightError {
         value: f32,
     },
     /// A model that was not built to be trained.
-    #[error("the model was built for another mode: it computes no gradients. Build it with Use::Train")]
+    #[error("the model was built for another mode: it computes no gradients. Build it with Mode::Train")]
     Purpose,
     /// A parameter that no gradient reaches.
     #[error("no gradient reaches {param}: it would never learn, so the backward pass is cut between it and the loss")]
@@ -127,15 +127,15 @@ pub fn preflight(trainer: &mut Trainer, batches: &Batches) -> Result<PreflightRe
     // a factor that is zero, as LoRA's B, stops the gradient of what it multiplies: lend it small values
     let mut hidden = vec![];
     for param in trainer.model.params.iter().filter(|p| trainer.trains(p)) {
-        let values = trainer.backend.read(param.slot)?;
+        let values = trainer.backend.read(param.region)?;
         if values.iter().all(|v| *v == 0.0) {
-            hidden.push((param.slot, values, random::site(&param.name)));
+            hidden.push((param.region, values, random::site(&param.name)));
         }
     }
-    for (slot, zeros, site) in hidden {
+    for (region, zeros, site) in hidden {
         let draw = |i: usize| 0.02 * random::normal(1, site, i as u64) as f32;
-        trainer.lent.push((slot, zeros));
-        trainer.backend.write(slot, &(0..slot.len()).map(draw).collect::<Vec<_>>())?;
+        trainer.lent.push((region, zeros));
+        trainer.backend.write(region, &(0..region.len()).map(draw).collect::<Vec<_>>())?;
     }
     let found = gradients(trainer, &batch);
     trainer.discard()?;
@@ -194,7 +194,7 @@ fn spread(trainer: &mut Trainer, batch: &Batch) -> backend::Result<f64> {
 }
 
 fn gradients(trainer: &mut Trainer, batch: &Batch) -> Result<(), PreflightError> {
-    let trained: Vec<Param> = trainer.model.params.iter().filter(|p| p.slot.learns()).cloned().collect();
+    let trained: Vec<Param> = trainer.model.params.iter().filter(|p| p.region.learns()).cloned().collect();
     if let Some(param) = trained.iter().find(|p| !trainer.trains(p)) {
         return Err(PreflightError::NotUpdated { param: param.name.clone() });
     }
@@ -235,7 +235,7 @@ fn look(trainer: &mut Trainer, params: &[Param], batches: &[Batch]) -> Result<Ve
     }
     let each = params.iter().map(|param| {
         let mut seen = Slope { size: 0.0, along: 0.0 };
-        for (i, g) in trainer.backend.read(param.slot.grad())?.into_iter().enumerate() {
+        for (i, g) in trainer.backend.read(param.region.grad())?.into_iter().enumerate() {
             if !g.is_finite() {
                 let tensor = format!("the gradient of {}", param.name);
                 return Err(PreflightError::NotFinite { tensor, value: g });

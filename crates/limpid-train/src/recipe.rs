@@ -10,7 +10,7 @@ use limpid_core::ops::adamw::{Method, Rule};
 use limpid_core::ops::classify::Terms;
 use limpid_core::ops::element::Element;
 use limpid_core::ops::math::cos;
-use limpid_core::ops::{Space, muon};
+use limpid_core::ops::{MemorySpace, muon};
 use limpid_data::{DataError, Tokens};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -34,7 +34,7 @@ axis! {
 axis! {
     /// What to do when the loss spikes, or is NaN or infinite.
     Divergence, "divergence" {
-        /// Report a spike and go on; stop at a NaN or an infinity.
+        /// UpdateReport a spike and go on; stop at a NaN or an infinity.
         Note = "note",
         /// Stop.
         Stop = "stop",
@@ -285,25 +285,26 @@ impl Recipe {
     /// Bytes that training takes besides the model's own ([`Model::memory`]): the optimizer's moments, the average of the weights,
     /// scratch memory for the largest of muon's matrices, and gradients of micro-batches that wait to be added up.
     pub fn memory(&self, model: &Model) -> Vec<(&'static str, usize)> {
-        let average = if self.ema > 0.0 { model.bytes(Space::Average) } else { 0 };
+        let average = if self.ema > 0.0 { model.bytes(MemorySpace::Average) } else { 0 };
         let groups = model.update_groups(self.weight_decay, self.optimizer);
         let room = muon::waves(&groups).map(muon::elements).max();
-        let size = model.program.size(Space::Moment1);
+        let size = model.program.size(MemorySpace::Moment1);
         // a parameter with one moment does not touch the memory of the second; the system gives memory in pages of at most 2 MiB
         let two = groups.iter().filter(|g| self.optimizer != Method::Sgd && g.matrix.is_none() && !g.range.is_empty());
         let pages: BTreeSet<usize> = two.flat_map(|g| g.range.start / PAGE..=(g.range.end - 1) / PAGE).collect();
         let moments = size + pages.iter().map(|page| ((page + 1) * PAGE).min(size) - page * PAGE).sum::<usize>();
         vec![
-            ("optimizer moments", model.element(Space::Moment1).bytes(moments)),
+            ("optimizer moments", model.element(MemorySpace::Moment1).bytes(moments)),
             ("average of the weights", average),
             ("muon's matrices", Element::F32.bytes(room.unwrap_or(0))),
-            ("gradients set aside", model.bytes(Space::Grad) * self.accumulate.max(1).ilog2() as usize),
+            ("gradients set aside", model.bytes(MemorySpace::Grad) * self.accumulate.max(1).ilog2() as usize),
         ]
     }
 
     /// Bytes of address space that are reserved for training and never touched: second moments and an average that are not used.
     pub fn untouched(&self, model: &Model) -> usize {
-        let reserved = [Space::Moment1, Space::Moment2, Space::Average].map(|space| model.bytes(space));
+        let reserved =
+            [MemorySpace::Moment1, MemorySpace::Moment2, MemorySpace::Average].map(|space| model.bytes(space));
         let used = &self.memory(model)[..2];
         reserved.iter().sum::<usize>() - used.iter().map(|(_, bytes)| bytes).sum::<usize>()
     }

@@ -238,7 +238,7 @@ impl<'a> Run<'a> {
     ) -> Result<Run<'a>, TrainError> {
         let mut base = Xxh3::new();
         for param in trainer.model.params.iter().filter(|p| trainer.model.kept().all(|kept| kept.name != p.name)) {
-            trainer.backend.read(param.slot)?.iter().for_each(|v| base.update(&v.to_le_bytes()));
+            trainer.backend.read(param.region)?.iter().for_each(|v| base.update(&v.to_le_bytes()));
         }
         let state = State {
             format: FORMAT,
@@ -569,7 +569,7 @@ impl<'a> Run<'a> {
         let looks = options.layer_stats_every > 0 && step.is_multiple_of(options.layer_stats_every);
         let trainer = &self.trainer;
         let trained = trainer.model.params.iter().filter(|p| trainer.trains(p));
-        self.changes = if looks { trained.map(|p| Change::of(p.slot.range())).collect() } else { vec![] };
+        self.changes = if looks { trained.map(|p| Change::of(p.region.range())).collect() } else { vec![] };
         let rate = recipe.rate(self.trainer.step);
         let done = found.and_then(|gradient| self.trainer.update(batches, gradient, rate, &mut self.changes));
         match done {
@@ -892,7 +892,7 @@ impl Given {
 
 /// Runs `f` with other weights.
 fn with<T>(trainer: &mut Trainer, other: &Weights, f: impl FnOnce(&mut Trainer) -> T) -> backend::Result<T> {
-    trainer.with_others(|t| other.iter().try_for_each(|(slot, values)| t.backend.write(*slot, values)), f)
+    trainer.with_others(|t| other.iter().try_for_each(|(region, values)| t.backend.write(*region, values)), f)
 }
 
 /// An error of the disk is reported and tried again; an error of the backend ends the run.

@@ -8,7 +8,7 @@ use limpid_base::files::faults;
 use limpid_checkpoint::safetensors_file;
 use limpid_core::backend::Cpu;
 use limpid_core::config::{Config, Dropout};
-use limpid_core::model::{Model, Use};
+use limpid_core::model::{Mode, Model};
 use limpid_core::ops::linear::Precision;
 use limpid_core::ops::simd::Level;
 use limpid_core::ops::{Batch, random};
@@ -97,7 +97,7 @@ impl Case {
             dropout: Dropout::everywhere(if self.recipe.batch_size == 1 { 0.0 } else { 0.1 }),
             ..Config::preset("nano").unwrap()
         };
-        let model = Model::new(&config, Use::Train { batch: self.recipe.batch_size, context: 8 }).unwrap();
+        let model = Model::new(&config, Mode::Train { batch: self.recipe.batch_size, context: 8 }).unwrap();
         let backend = Box::new(Cpu::with(&model, 1, Level::best(), self.precision));
         let trainer = Trainer::new(model, backend, self.recipe).unwrap();
         let tokenizer = Tokenizer::train(TokenizerKind::Char, self.letters, Order::Sorted, &[]).unwrap();

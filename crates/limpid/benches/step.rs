@@ -1,10 +1,10 @@
 //! Where the time of a training step goes: `cargo bench --bench step -- nano 1 64 0` (preset, threads, context,
-//! rung of the ladder of `Model::on_rung`).
+//! recompute_level of the ladder of `Model::at_recompute_level`).
 //! Prints, for each kind of op and direction, milliseconds, GFLOP/s and the share of the step.
 
 use limpid::backend::{Backend, Cpu};
 use limpid::config::Config;
-use limpid::model::{Model, Use};
+use limpid::model::{Mode, Model};
 use limpid::ops::{Batch, Pass, random};
 use limpid::train::Recipe;
 use std::collections::BTreeMap;
@@ -21,14 +21,14 @@ fn main() {
     } else {
         recipe.context
     });
-    let rung = args.get(3).and_then(|r| r.parse().ok()).unwrap_or(0);
-    let purpose = Use::Train { batch: recipe.batch_size, context };
-    let model = Model::on_rung(&config, purpose, &Default::default(), rung).expect("a model");
+    let recompute_level = args.get(3).and_then(|r| r.parse().ok()).unwrap_or(0);
+    let mode = Mode::Train { batch: recipe.batch_size, context };
+    let model = Model::at_recompute_level(&config, mode, &Default::default(), recompute_level).expect("a model");
     let mut cpu = Cpu::new(&model, threads);
     let rows = recipe.batch_size * context;
     for param in &model.params {
         let values = limpid::model::init::values(&model, param, recipe.init, recipe.init_std, 1);
-        cpu.write(param.slot, &values).unwrap();
+        cpu.write(param.region, &values).unwrap();
     }
     let ids =
         |site| (0..rows as u64).map(|i| random::below(1, site, i, config.vocab_size as u64) as u32).collect::<Vec<_>>();
@@ -53,7 +53,7 @@ fn main() {
             let start = Instant::now();
             cpu.backward(alone).unwrap();
             let (op, way, times) = match pass {
-                Pass::Again(op) => (op, "again", 1.0),
+                Pass::Recompute(op) => (op, "again", 1.0),
                 Pass::Back(back) => (&back.op, "backward", 2.0),
             };
             note(op.name().into(), way, times * op.flops(rows, context / 2), start);

@@ -8,7 +8,7 @@
 
 use limpid::backend::{Backend, Cpu};
 use limpid::config::{Activation, Config, NormPlace};
-use limpid::model::{Model, Use, init, init::Init};
+use limpid::model::{Mode, Model, init, init::Init};
 use limpid::ops::{Batch, Op, Pass, Program, random};
 use limpid::trace::Trace;
 
@@ -66,7 +66,7 @@ impl Setup {
             tied_head: false,
             ..Config::default()
         };
-        let mut model = Model::new(&config, Use::Inspect { batch, context }).expect("sizes that fit");
+        let mut model = Model::new(&config, Mode::Inspect { batch, context }).expect("sizes that fit");
         let mut draft = model.program.draft();
         draft.ops.iter_mut().for_each(|op| *op = self.or_identity(*op));
         let mut written = vec![];
@@ -79,8 +79,8 @@ impl Setup {
                 (back.op, back.watched) = (self.or_identity(back.op), [None; 3]);
             }
             for dx in back.dx.iter_mut().flatten() {
-                dx.add = written.contains(&dx.slot); // the first to write a gradient overwrites
-                written.push(dx.slot);
+                dx.add = written.contains(&dx.region); // the first to write a gradient overwrites
+                written.push(dx.region);
             }
         }
         model.program = Program::new(draft).expect("the same tensors, in the same places");
@@ -92,7 +92,7 @@ impl Setup {
         let model = self.model();
         let mut cpu = Cpu::new(&model, 2);
         let (scheme, std) = self.init;
-        model.params.iter().for_each(|p| cpu.write(p.slot, &init::values(&model, p, scheme, std, seed)).unwrap());
+        model.params.iter().for_each(|p| cpu.write(p.region, &init::values(&model, p, scheme, std, seed)).unwrap());
         let (context, batch, vocab) = SIZES;
         let ids =
             |site| (0..(batch * context) as u64).map(|i| random::below(seed, site, i, vocab as u64) as u32).collect();

@@ -2,11 +2,11 @@
 //!
 //! A backend gets slices of the model's list of ops. One that runs them op by op sees all that is made in between, and the bits are the same.
 
-use limpid::backend::{Backend, Cpu, Report, Result, Ticket};
-use limpid::model::{Model, Use};
-use limpid::ops::adamw::{Change, Group, Rule};
+use limpid::backend::{Backend, Cpu, Result, Ticket, UpdateReport};
+use limpid::model::{Mode, Model};
+use limpid::ops::adamw::{Change, ParamGroup, Rule};
 use limpid::ops::element::Values;
-use limpid::ops::{Batch, Ops, Passes, Slot};
+use limpid::ops::{Batch, Ops, Passes, Region};
 use limpid::trace;
 use limpid::{Error, Lm};
 
@@ -41,10 +41,10 @@ impl<B: Backend> Backend for Observer<B> {
     fn backward(&mut self, back: Passes) -> Result<()> {
         self.inner.backward(back)
     }
-    fn begin_update(&mut self, groups: &[Group], rule: &Rule, watch: &[Change]) -> Result<()> {
+    fn begin_update(&mut self, groups: &[ParamGroup], rule: &Rule, watch: &[Change]) -> Result<()> {
         self.inner.begin_update(groups, rule, watch)
     }
-    fn report(&mut self, watch: &mut [Change]) -> Result<Report> {
+    fn report(&mut self, watch: &mut [Change]) -> Result<UpdateReport> {
         self.inner.report(watch)
     }
     fn push_gradients(&mut self) -> Result<()> {
@@ -56,17 +56,17 @@ impl<B: Backend> Backend for Observer<B> {
     fn clear(&mut self) -> Result<()> {
         self.inner.clear()
     }
-    fn average(&mut self, groups: &[Group], decay: f64) -> Result<()> {
+    fn average(&mut self, groups: &[ParamGroup], decay: f64) -> Result<()> {
         self.inner.average(groups, decay)
     }
-    fn request(&self, slot: Slot) -> Result<Ticket> {
-        self.inner.request(slot)
+    fn request(&self, region: Region) -> Result<Ticket> {
+        self.inner.request(region)
     }
     fn fetch(&self, ticket: Ticket, to: &mut [f32]) -> Result<()> {
         self.inner.fetch(ticket, to)
     }
-    fn upload(&mut self, slot: Slot, values: Values) -> Result<()> {
-        self.inner.upload(slot, values)
+    fn upload(&mut self, region: Region, values: Values) -> Result<()> {
+        self.inner.upload(region, values)
     }
 }
 
@@ -76,7 +76,7 @@ type Seen = (Vec<(String, f32)>, Vec<f32>);
 /// Runs a text under an observer's eyes.
 pub fn watch(lm: &Lm, text: &str) -> Result<Seen, Error> {
     let ids = lm.encode(text)?;
-    let model = Model::new(lm.config(), Use::Inspect { batch: 1, context: ids.len() })?;
+    let model = Model::new(lm.config(), Mode::Inspect { batch: 1, context: ids.len() })?;
     let mut observer = Observer::new(Cpu::new(&model, 1));
     lm.load(&model, &mut observer)?;
     observer.feed(&trace::batch(lm.config(), &ids, None, None)?)?;

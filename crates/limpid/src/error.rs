@@ -20,7 +20,7 @@ pub enum Error {
     Generate(#[from] generate::GenerateError),
     /// Looking inside.
     #[error(transparent)]
-    Trace(#[from] trace::Error),
+    Trace(#[from] trace::TraceError),
     /// Training.
     #[error(transparent)]
     Train(Box<train::TrainError>),

@@ -44,14 +44,14 @@
 //!
 //! ```
 //! use limpid::backend::{Backend, Cpu};
-//! use limpid::{config::Config, data::{Batches, Objective, Tokens}, model::{Model, Use}, tokenizer::{TokenizerKind, Order, Tokenizer}};
+//! use limpid::{config::Config, data::{Batches, Objective, Tokens}, model::{Model, Mode}, tokenizer::{TokenizerKind, Order, Tokenizer}};
 //! use limpid::train::{Recipe, Trainer};
 //!
 //! let text = "to be or not to be, that is the question. ".repeat(20);
 //! let tokenizer = Tokenizer::train(TokenizerKind::Char, &text, Order::Sorted, &[])?;
 //! let ids = Tokens::of(tokenizer.encode(&text)?);
 //! let config = Config { vocab_size: tokenizer.vocab_size(), d_model: 32, d_ff: 128, ..Config::preset("nano")? };
-//! let model = Model::new(&config, Use::Train { batch: 4, context: 16 })?;
+//! let model = Model::new(&config, Mode::Train { batch: 4, context: 16 })?;
 //! let backend = Box::new(Cpu::new(&model, 1));
 //! let mut trainer = Trainer::new(model, backend, Recipe::default())?;
 //! let batches = Batches::new(&ids, 4, 16, 1, Objective::NextToken)?;

@@ -3,7 +3,7 @@
 //! Every method is a few calls of the modules that do the work, in the order that suits most programs; whoever needs another order
 //! calls them. Read `generate`, `trace` and `checkpoint` next, and [`Training`](crate::Training), which makes an [`Lm`].
 
-use crate::backend::{self, Backend, Device, SharedWeights, Start};
+use crate::backend::{self, Backend, BackendOptions, Device, SharedWeights};
 use crate::checkpoint::{self, Checkpoint, Format, SHARD_BYTES};
 use crate::config::{Config, ConfigError, Mask};
 use crate::data::chat::{self, Message};
@@ -12,7 +12,7 @@ use crate::data::{Objective, Windows};
 use crate::evaluate::{self, Score};
 use crate::generate::{self, Filled, GenerateEvent, Likelihood, Options, Sample, Session};
 use crate::memory;
-use crate::model::{Model, Param, Use};
+use crate::model::{Mode, Model, Param};
 use crate::ops::Batch;
 use crate::ops::linear::Precision;
 use crate::ops::simd::Level;
@@ -264,7 +264,7 @@ impl Lm {
         self.needs_head()?;
         let rows = ROWS.min(self.config.context_length).max(sequences);
         let weights = self.weights()?;
-        memory::fits_beside(&Model::new(&self.config, Use::Decode { rows, sequences })?, (Device::Cpu, self.threads))?;
+        memory::fits_beside(&Model::new(&self.config, Mode::Decode { rows, sequences })?, (Device::Cpu, self.threads))?;
         let make = |model: &Model| Device::Cpu.start_with(model, how(self.machine()), &weights);
         Ok(Session::new(&self.config, sequences, rows, make)?)
     }
@@ -302,7 +302,7 @@ impl Lm {
             _ => Objective::Masked { mask: self.mask()?.ok_or(Error::NoMask)?, vocab_size, segments: false },
         };
         let windows = Windows::new("text", &ids, context, objective)?;
-        let model = Model::new(&self.config, Use::Score { batch: WINDOWS, context })?;
+        let model = Model::new(&self.config, Mode::Score { batch: WINDOWS, context })?;
         let mut backend = self.sharing(&model)?;
         Ok(evaluate::score(&model, &mut *backend, &windows, WINDOWS, &mut |_| true)?)
     }
@@ -321,7 +321,7 @@ impl Lm {
             true => "ln_final.hook_out".to_string(),
             false => format!("blocks.{}.hook_resid_post", self.config.n_layer - 1),
         };
-        let hidden = model.tensor(&name).expect("every model has hidden states").slot;
+        let hidden = model.tensor(&name).expect("every model has hidden states").region;
         let last = model.ops().iter().rposition(|op| op.output() == hidden).expect("an op makes them");
         backend.feed(&batch)?;
         backend.forward(model.program.forward(..=last))?;
@@ -347,7 +347,7 @@ impl Lm {
     ///
     /// # Errors
     /// If the model has no tokenizer, or the text is empty or longer than the context; and those of `look`.
-    pub fn trace<T>(&self, text: &str, look: impl FnOnce(&mut Trace) -> Result<T, trace::Error>) -> Result<T> {
+    pub fn trace<T>(&self, text: &str, look: impl FnOnce(&mut Trace) -> Result<T, trace::TraceError>) -> Result<T> {
         self.traced(text, false, look)
     }
 
@@ -359,7 +359,7 @@ impl Lm {
     pub fn trace_gradients<T>(
         &self,
         text: &str,
-        look: impl FnOnce(&mut Trace) -> Result<T, trace::Error>,
+        look: impl FnOnce(&mut Trace) -> Result<T, trace::TraceError>,
     ) -> Result<T> {
         self.traced(text, true, look)
     }
@@ -368,7 +368,7 @@ impl Lm {
         &self,
         text: &str,
         backward: bool,
-        look: impl FnOnce(&mut Trace) -> Result<T, trace::Error>,
+        look: impl FnOnce(&mut Trace) -> Result<T, trace::TraceError>,
     ) -> Result<T> {
         let batch = self.batch(text)?;
         // packed in bf16 they are rounded, and cannot be looked at as they are
@@ -400,7 +400,7 @@ impl Lm {
         match &self.weights {
             Weights::Files(checkpoint) => Ok(checkpoint.load(model, backend)?),
             Weights::Held(_) => {
-                model.params.iter().try_for_each(|param| Ok(backend.write(param.slot, &self.values(model, param)?)?))
+                model.params.iter().try_for_each(|param| Ok(backend.write(param.region, &self.values(model, param)?)?))
             }
         }
     }
@@ -429,7 +429,7 @@ impl Lm {
     /// # Errors
     /// As [`checkpoint::save`].
     pub fn save_as(&self, path: impl AsRef<Path>, format: Format, dtype: &Dtype) -> Result<()> {
-        let model = Model::new(&self.config, Use::Inspect { batch: 1, context: 1 })?;
+        let model = Model::new(&self.config, Mode::Inspect { batch: 1, context: 1 })?;
         let values = |param: &Param| self.values(&model, param).expect("checked when it was opened").into_owned();
         let source = checkpoint::ModelData {
             config: &self.config,
@@ -466,7 +466,7 @@ impl Lm {
 
     /// A run of one sequence in which everything is kept; on the shared weights, or on its own.
     fn inspected(&self, context: usize, shares: bool) -> Result<(Model, Box<dyn Backend>)> {
-        let model = Model::new(&self.config, Use::Inspect { batch: 1, context })?;
+        let model = Model::new(&self.config, Mode::Inspect { batch: 1, context })?;
         if shares {
             let backend = self.sharing(&model)?;
             return Ok((model, backend));
@@ -518,8 +518,8 @@ pub(crate) fn processor(model: &Model, (threads, precision): (usize, Precision))
     Device::Cpu.start(model, how((threads, precision)))
 }
 
-fn how((threads, precision): (usize, Precision)) -> Start {
-    Start { threads, level: Level::best(), precision }
+fn how((threads, precision): (usize, Precision)) -> BackendOptions {
+    BackendOptions { threads, level: Level::best(), precision }
 }
 
 /// Whether a model's weights are kept packed: where it decodes.
@@ -533,11 +533,11 @@ fn kept(
     machine: (usize, Precision),
     load: impl FnOnce(&Model, &mut dyn Backend) -> Result<()>,
 ) -> Result<SharedWeights> {
-    let purpose = match packs(config) {
-        true => Use::Decode { rows: 1, sequences: 1 },
-        false => Use::Inspect { batch: 1, context: 1 },
+    let mode = match packs(config) {
+        true => Mode::Decode { rows: 1, sequences: 1 },
+        false => Mode::Inspect { batch: 1, context: 1 },
     };
-    let model = Model::new(config, purpose)?;
+    let model = Model::new(config, mode)?;
     memory::fits(&model, None, (Device::Cpu, machine.0))?;
     let mut backend = processor(&model, machine)?;
     load(&model, &mut *backend)?;

@@ -4,7 +4,7 @@
 use crate::Error;
 use crate::backend::{Cpu, Device};
 use crate::config::{Config, ConfigError};
-use crate::model::{Model, Tuning, Use};
+use crate::model::{Mode, Model, Tuning};
 use crate::train::Recipe;
 use crate::units;
 use std::path::{Path, PathBuf};
@@ -58,12 +58,10 @@ pub fn trainable(
     on: On,
     (program, budget): (u64, Option<u64>),
 ) -> Result<Model, ConfigError> {
-    let purpose = Use::Train { batch: recipe.batch_size, context: recipe.context };
+    let mode = Mode::Train { batch: recipe.batch_size, context: recipe.context };
     match budget {
-        None => Model::tuned(config, purpose, tuning),
-        Some(budget) => {
-            Model::within(config, purpose, tuning, budget, |model| needed(model, Some(recipe), on) + program)
-        }
+        None => Model::tuned(config, mode, tuning),
+        Some(budget) => Model::within(config, mode, tuning, budget, |model| needed(model, Some(recipe), on) + program),
     }
 }
 

@@ -11,8 +11,8 @@ use crate::ops::{Batch, IGNORE};
 ///
 /// # Errors
 /// If there are no ids, or the segments do not fit them or the model.
-pub fn batch(config: &Config, ids: &[u32], segments: Option<&[u32]>, mask: Option<u32>) -> Result<Batch, Error> {
-    let wrong = |what: String| Err(Error::Batch { what });
+pub fn batch(config: &Config, ids: &[u32], segments: Option<&[u32]>, mask: Option<u32>) -> Result<Batch, TraceError> {
+    let wrong = |what: String| Err(TraceError::Batch { what });
     if ids.is_empty() {
         return wrong("there are no tokens to look at".into());
     }

@@ -253,9 +253,9 @@ impl Training {
                 let (tokenizer, machine) = (tokenizer.clone(), (threads, precision));
                 run.trainer.averaged(|trainer| {
                     let load = |model: &Model, backend: &mut dyn Backend| {
-                        let own = |param: &Param| trainer.model.param(&param.name).expect("they are one model").slot;
+                        let own = |param: &Param| trainer.model.param(&param.name).expect("they are one model").region;
                         let mut params = model.params.iter();
-                        params.try_for_each(|p| Ok(backend.write(p.slot, &trainer.backend.read(own(p))?)?))
+                        params.try_for_each(|p| Ok(backend.write(p.region, &trainer.backend.read(own(p))?)?))
                     };
                     Lm::held(config, tokenizer, chat_template, load, machine)
                 })??

@@ -9,7 +9,7 @@ use limpid::checkpoint::store::Dtype;
 use limpid::checkpoint::{self, Checkpoint, Format, ModelData, SHARD_BYTES, safetensors_file, save};
 use limpid::config::{Activation, Config, NormKind, NormPlace, Positions};
 use limpid::data::{Objective, Tokens};
-use limpid::model::{Lora, Model, Tuning, Use};
+use limpid::model::{Lora, Mode, Model, Tuning};
 use limpid::ops::{Batch, random};
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use limpid::train::{Control, Recipe, Run, TrainEvent, Trainer};
@@ -83,19 +83,19 @@ fn begin(folder: &Path, model: &Model, base: &Base) {
 
 /// A random model in a folder.
 fn base(path: &Path, config: &Config, seed: u64) -> Checkpoint {
-    let values = |param: &limpid::model::Param| values(&param.name, param.slot.len(), seed);
+    let values = |param: &limpid::model::Param| values(&param.name, param.region.len(), seed);
     let source = ModelData { config, tokenizer: None, chat_template: None, values: &values, shard_bytes: SHARD_BYTES };
     save(path, Format::Limpid, &Dtype::F32, &source).unwrap();
     Checkpoint::open(path).unwrap()
 }
 
-/// A random adapter of `base`, in a model built for `purpose`.
-fn adapted(base: &Checkpoint, tuning: &Tuning, purpose: Use) -> (Model, Cpu) {
-    let model = Model::tuned(&base.config, purpose, tuning).unwrap();
+/// A random adapter of `base`, in a model built for `mode`.
+fn adapted(base: &Checkpoint, tuning: &Tuning, mode: Mode) -> (Model, Cpu) {
+    let model = Model::tuned(&base.config, mode, tuning).unwrap();
     let mut cpu = Cpu::new(&model, 2);
     base.load(&model, &mut cpu).unwrap();
     for param in model.params.iter().filter(|p| p.is_adapter()) {
-        cpu.write(param.slot, &values(&param.name, param.slot.len(), 3)).unwrap();
+        cpu.write(param.region, &values(&param.name, param.region.len(), 3)).unwrap();
     }
     (model, cpu)
 }
@@ -120,8 +120,8 @@ fn decoded(model: &Model, cpu: &mut Cpu) -> Vec<f32> {
 
 #[test]
 fn merged_is_unmerged_within_rounding_and_comes_back_bit_for_bit() {
-    let score = Use::Score { batch: 2, context: TOKENS };
-    let decode = Use::Decode { rows: 1, sequences: 1 };
+    let score = Mode::Score { batch: 2, context: TOKENS };
+    let decode = Mode::Decode { rows: 1, sequences: 1 };
     for (i, config) in configs().iter().enumerate() {
         for (j, targets) in [&["attention", "feed-forward"][..], &["blocks.1.attn.out"]].iter().enumerate() {
             let folder = Folder::new(&format!("merged{i}{j}"));
@@ -134,8 +134,8 @@ fn merged_is_unmerged_within_rounding_and_comes_back_bit_for_bit() {
             let unmerged = losses(&model, &mut cpu);
 
             let opened = Checkpoint::open(&run).unwrap();
-            let load = |purpose| {
-                let model = Model::new(config, purpose).unwrap();
+            let load = |mode| {
+                let model = Model::new(config, mode).unwrap();
                 let mut cpu = Cpu::new(&model, 2);
                 opened.load(&model, &mut cpu).unwrap();
                 (model, cpu)
@@ -161,7 +161,7 @@ fn merged_is_unmerged_within_rounding_and_comes_back_bit_for_bit() {
 
             checkpoint::load_weights(&run, &model, &mut plain).unwrap();
             for param in model.params.iter().filter(|p| p.is_adapter()) {
-                assert_eq!(plain.read(param.slot).unwrap(), cpu.read(param.slot).unwrap(), "{}", param.name);
+                assert_eq!(plain.read(param.region).unwrap(), cpu.read(param.region).unwrap(), "{}", param.name);
             }
             assert_eq!(losses(&model, &mut plain), unmerged);
         }
@@ -179,7 +179,7 @@ fn adapters_of_peft_give_its_logits() {
         let get = |name: &str| truth.get(name).unwrap().values().unwrap().into_owned();
         let tokens: Vec<u32> = get("tokens").iter().map(|v| *v as u32).collect();
         let opened = Checkpoint::open(&case).unwrap(); // adapter_config.json says where the model is
-        let model = Model::new(&opened.config, Use::Inspect { batch: 1, context: tokens.len() }).unwrap();
+        let model = Model::new(&opened.config, Mode::Inspect { batch: 1, context: tokens.len() }).unwrap();
         let mut cpu = Cpu::new(&model, 2);
         opened.load(&model, &mut cpu).unwrap();
         let targets = vec![0; tokens.len()];
@@ -196,7 +196,7 @@ fn an_adapter_of_another_model_is_refused_with_both_named() {
     let folder = Folder::new("other");
     let path = |name: &str| folder.0.join(name);
     let [config, llama, _] = configs();
-    let score = Use::Score { batch: 2, context: TOKENS };
+    let score = Mode::Score { batch: 2, context: TOKENS };
     let own = base(&path("own"), &config, 1);
     let (model, cpu) = adapted(&own, &lora(&["attention"]), score);
     let made_for = Base { path: own.path.clone(), fingerprint: own.fingerprint().unwrap() };
@@ -264,7 +264,7 @@ fn a_stopped_run_ends_in_the_same_bytes() {
     let frozen = Tuning { freeze: vec!["embed.*".into(), "blocks.0.*".into()], ..Tuning::default() };
     for (name, tuning) in [("lora", lora(&["attention"])), ("frozen", frozen)] {
         let go = |out: &str, stop: u64, resume: bool| {
-            let model = Model::tuned(&config, Use::Train { batch: 2, context: TOKENS }, &tuning).unwrap();
+            let model = Model::tuned(&config, Mode::Train { batch: 2, context: TOKENS }, &tuning).unwrap();
             let cpu = Box::new(Cpu::new(&model, 2));
             let trainer = Trainer::from(&base, model, cpu, recipe).unwrap();
             let path = folder.0.join(format!("{name}-{out}"));
@@ -283,9 +283,9 @@ fn a_stopped_run_ends_in_the_same_bytes() {
             })
             .unwrap();
             let bits = |p: &limpid::model::Param| {
-                run.trainer.backend.read(p.slot).unwrap().iter().map(|v| v.to_bits()).collect::<Vec<_>>()
+                run.trainer.backend.read(p.region).unwrap().iter().map(|v| v.to_bits()).collect::<Vec<_>>()
             };
-            let all: Vec<_> = run.trainer.model.params.iter().map(|p| (p.slot.learns(), bits(p))).collect();
+            let all: Vec<_> = run.trainer.model.params.iter().map(|p| (p.region.learns(), bits(p))).collect();
             (all, path)
         };
         let (once, kept) = go("once", 8, false);
@@ -301,7 +301,7 @@ fn a_stopped_run_ends_in_the_same_bytes() {
             state.get("moment1/embed.weight").is_none()
                 && state.get("moment1/blocks.1.ln1.weight").is_none() == (name == "lora")
         );
-        let model = Model::new(&config, Use::Inspect { batch: 1, context: 1 }).unwrap();
+        let model = Model::new(&config, Mode::Inspect { batch: 1, context: 1 }).unwrap();
         let first = base.values(&model, &model.params[0]).unwrap();
         assert!(!once[0].0 && once[0].1.iter().zip(first.iter()).all(|(a, b)| *a == b.to_bits()));
     }

@@ -5,18 +5,18 @@
 mod counting;
 mod random_config;
 
-use limpid::backend::{Backend, Cpu, Reference, Report, Result, Ticket};
+use limpid::backend::{Backend, Cpu, Reference, Result, Ticket, UpdateReport};
 use limpid::config::*;
 use limpid::generate::{
     DecodeError, FinishReason, GenerateError, GenerateEvent, Options, Overflow, Sample, Sampler, SequenceId, Session,
     generate, score,
 };
-use limpid::model::{Model, Use};
-use limpid::ops::adamw::{Change, Group, Rule};
+use limpid::model::{Mode, Model};
+use limpid::ops::adamw::{Change, ParamGroup, Rule};
 use limpid::ops::element::Values;
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
-use limpid::ops::{Batch, IGNORE, Ops, Passes, Slot, random};
+use limpid::ops::{Batch, IGNORE, Ops, Passes, Region, random};
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -27,7 +27,7 @@ static COUNTING: counting::Counting = counting::Counting;
 fn fill(model: &Model, backend: &mut dyn Backend) {
     for param in &model.params {
         let value = |i: usize| (random::normal(5, random::site(&param.name), i as u64) * 0.3) as f32;
-        backend.write(param.slot, &(0..param.slot.len()).map(value).collect::<Vec<_>>()).unwrap();
+        backend.write(param.region, &(0..param.region.len()).map(value).collect::<Vec<_>>()).unwrap();
     }
 }
 
@@ -64,7 +64,7 @@ fn configs() -> Vec<Config> {
 
 /// The logits of every row of one full forward.
 fn full(config: &Config, tokens: &[u32], make: impl FnOnce(&Model) -> Box<dyn Backend>) -> Vec<Vec<f32>> {
-    let model = Model::new(config, Use::Inspect { batch: 1, context: tokens.len() }).unwrap();
+    let model = Model::new(config, Mode::Inspect { batch: 1, context: tokens.len() }).unwrap();
     let mut backend = make(&model);
     fill(&model, &mut *backend);
     backend.feed(&Batch::of_sequences(tokens.to_vec(), vec![IGNORE; tokens.len()], tokens.len())).unwrap();
@@ -176,10 +176,10 @@ impl Backend for Held {
     fn backward(&mut self, back: Passes) -> Result<()> {
         self.0.lock().unwrap().backward(back)
     }
-    fn begin_update(&mut self, groups: &[Group], rule: &Rule, watch: &[Change]) -> Result<()> {
+    fn begin_update(&mut self, groups: &[ParamGroup], rule: &Rule, watch: &[Change]) -> Result<()> {
         self.0.lock().unwrap().begin_update(groups, rule, watch)
     }
-    fn report(&mut self, watch: &mut [Change]) -> Result<Report> {
+    fn report(&mut self, watch: &mut [Change]) -> Result<UpdateReport> {
         self.0.lock().unwrap().report(watch)
     }
     fn push_gradients(&mut self) -> Result<()> {
@@ -191,17 +191,17 @@ impl Backend for Held {
     fn clear(&mut self) -> Result<()> {
         self.0.lock().unwrap().clear()
     }
-    fn average(&mut self, groups: &[Group], decay: f64) -> Result<()> {
+    fn average(&mut self, groups: &[ParamGroup], decay: f64) -> Result<()> {
         self.0.lock().unwrap().average(groups, decay)
     }
-    fn request(&self, slot: Slot) -> Result<Ticket> {
-        self.0.lock().unwrap().request(slot)
+    fn request(&self, region: Region) -> Result<Ticket> {
+        self.0.lock().unwrap().request(region)
     }
     fn fetch(&self, ticket: Ticket, to: &mut [f32]) -> Result<()> {
         self.0.lock().unwrap().fetch(ticket, to)
     }
-    fn upload(&mut self, slot: Slot, values: Values) -> Result<()> {
-        self.0.lock().unwrap().upload(slot, values)
+    fn upload(&mut self, region: Region, values: Values) -> Result<()> {
+        self.0.lock().unwrap().upload(region, values)
     }
 }
 
@@ -209,7 +209,7 @@ impl Backend for Held {
 fn the_reference_decodes_as_it_runs_whole() {
     for config in configs() {
         let tokens = ids(0, config.context_length, config.vocab_size);
-        let inspect = Model::new(&config, Use::Inspect { batch: 1, context: tokens.len() }).unwrap();
+        let inspect = Model::new(&config, Mode::Inspect { batch: 1, context: tokens.len() }).unwrap();
         let mut whole = Reference::new(&inspect);
         fill(&inspect, &mut whole);
         whole.feed(&Batch::of_sequences(tokens.clone(), vec![IGNORE; tokens.len()], tokens.len())).unwrap();
@@ -418,7 +418,7 @@ fn a_score_is_the_sum_of_the_losses() {
     let tokens = [&prompt[..], &continuation[..7]].concat();
     let mut targets = vec![IGNORE; 4];
     targets.extend(&continuation);
-    let model = Model::new(&config, Use::Score { batch: 1, context: 12 }).unwrap();
+    let model = Model::new(&config, Mode::Score { batch: 1, context: 12 }).unwrap();
     let mut cpu = Cpu::new(&model, 1);
     fill(&model, &mut cpu);
     cpu.feed(&Batch::of_sequences(tokens, targets, 12)).unwrap();
@@ -449,7 +449,7 @@ fn a_score_is_the_sum_of_the_losses() {
 fn a_session_takes_the_parameters_of_a_training_model() {
     let (_, mut session, config) = letters(10);
     let tokens = ids(4, 10, 30);
-    let model = Model::new(&config, Use::Train { batch: 1, context: 10 }).unwrap();
+    let model = Model::new(&config, Mode::Train { batch: 1, context: 10 }).unwrap();
     let mut cpu = Cpu::new(&model, 1);
     fill(&model, &mut cpu);
     let mut empty = Session::on_cpu(&config, 1, 1).unwrap();
@@ -458,7 +458,7 @@ fn a_session_takes_the_parameters_of_a_training_model() {
     session.feed(a, &tokens).unwrap();
     empty.feed(b, &tokens).unwrap();
     assert_eq!(bits(session.logits(a).unwrap()), bits(empty.logits(b).unwrap()));
-    let other = Model::new(&Config { d_ff: 25, ..config }, Use::Train { batch: 1, context: 10 }).unwrap();
+    let other = Model::new(&Config { d_ff: 25, ..config }, Mode::Train { batch: 1, context: 10 }).unwrap();
     let cpu = Cpu::new(&other, 1);
     let said = session.take_parameters(&other, &cpu).unwrap_err().to_string();
     assert!(said.contains("blocks.0.mlp.in.weight"), "{said}");
@@ -514,8 +514,8 @@ fn mistakes_are_errors_and_change_nothing() {
     // parameters that went bad are an error, not a panic
     let (tokenizer, mut session, _) = letters(8);
     let (model, backend) = session.parts();
-    let slot = model.params[0].slot;
-    backend.write(slot, &vec![f32::NAN; slot.len()]).unwrap();
+    let region = model.params[0].region;
+    backend.write(region, &vec![f32::NAN; region.len()]).unwrap();
     let bad = generate(&mut session, Some(&tokenizer), &[1], &Options::default(), &mut |_| true);
     assert!(matches!(bad, Err(GenerateError::Decode(DecodeError::Logit { .. }))));
     assert!(matches!(score(&mut session, &[1], &[2]), Err(DecodeError::Logit { .. })));

@@ -6,7 +6,7 @@ use limpid::config::{Config, Mask, Positions};
 use limpid::data::chat::{self, MARKERS};
 use limpid::data::{Batches, Documents, Objective, Tokens, Windows, counted};
 use limpid::evaluate::{self, Score};
-use limpid::model::{Model, Use};
+use limpid::model::{Mode, Model};
 use limpid::ops::{Batch, IGNORE, random};
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use limpid::train::{Recipe, Trainer};
@@ -31,7 +31,7 @@ fn tiny() -> Config {
 fn start(model: &Model, backend: &mut dyn Backend) {
     for param in &model.params {
         let draw = |i| 0.3 * random::normal(2, random::site(&param.name), i) as f32;
-        backend.write(param.slot, &(0..param.slot.len() as u64).map(draw).collect::<Vec<f32>>()).unwrap();
+        backend.write(param.region, &(0..param.region.len() as u64).map(draw).collect::<Vec<f32>>()).unwrap();
     }
 }
 
@@ -60,14 +60,14 @@ fn a_window_of_documents_gives_their_own_logits_to_the_bit() {
     let tokens = documents(&[7, 1, 11, 5]);
     for (mask, positions) in [(Mask::Causal, Positions::Learned), (Mask::Bidirectional, Positions::Rotary)] {
         let config = Config { mask, positions, ..tiny() };
-        let model = Model::new(&config, Use::Inspect { batch: 4, context: CONTEXT }).unwrap();
+        let model = Model::new(&config, Mode::Inspect { batch: 4, context: CONTEXT }).unwrap();
         let mut cpu = Cpu::new(&model, 2);
         start(&model, &mut cpu);
         let mut logits = |batch: &Batch| -> Vec<u32> {
             cpu.feed(batch).unwrap();
             cpu.forward(model.ops()).unwrap();
-            let slot = model.logits().unwrap().of(batch);
-            cpu.read(slot).unwrap().into_iter().map(f32::to_bits).collect()
+            let region = model.logits().unwrap().of(batch);
+            cpu.read(region).unwrap().into_iter().map(f32::to_bits).collect()
         };
         let packed = one(&tokens, Objective::NextToken, APART);
         assert_eq!((packed.spans.len(), packed.tokens.len()), (4, CONTEXT));
@@ -89,7 +89,7 @@ fn a_window_of_documents_gives_their_own_logits_to_the_bit() {
 
 /// Gradients of all parameters, in f64 and in f32.
 fn gradients(config: &Config, batch: &Batch) -> [Vec<(String, Vec<f64>)>; 2] {
-    let model = Model::new(config, Use::Train { batch: 1, context: CONTEXT }).unwrap();
+    let model = Model::new(config, Mode::Train { batch: 1, context: CONTEXT }).unwrap();
     let (mut reference, mut cpu) = (Reference::new(&model), Cpu::new(&model, 2));
     let run = |backend: &mut dyn Backend| {
         start(&model, backend);
@@ -101,8 +101,8 @@ fn gradients(config: &Config, batch: &Batch) -> [Vec<(String, Vec<f64>)>; 2] {
     run(&mut cpu);
     let wide = |values: Vec<f32>| values.into_iter().map(f64::from).collect();
     [
-        model.params.iter().map(|p| (p.name.clone(), reference.exact(p.slot.grad()).to_vec())).collect(),
-        model.params.iter().map(|p| (p.name.clone(), wide(cpu.read(p.slot.grad()).unwrap()))).collect(),
+        model.params.iter().map(|p| (p.name.clone(), reference.exact(p.region.grad()).to_vec())).collect(),
+        model.params.iter().map(|p| (p.name.clone(), wide(cpu.read(p.region.grad()).unwrap()))).collect(),
     ]
 }
 
@@ -209,10 +209,10 @@ fn a_window_without_an_answer_divides_by_nothing() {
         assert!(g.iter().flat_map(|(_, g)| g).all(|g| *g == 0.0));
     }
     let recipe = Recipe { batch_size: 2, weight_decay: 0.0, ..Recipe::default() };
-    let model = Model::new(&tiny(), Use::Train { batch: 2, context: CONTEXT }).unwrap();
+    let model = Model::new(&tiny(), Mode::Train { batch: 2, context: CONTEXT }).unwrap();
     let mut trainer = Trainer::new(model.clone(), Box::new(Cpu::new(&model, 2)), recipe).unwrap();
     let weights =
-        |t: &Trainer| t.model.params.iter().flat_map(|p| t.backend.read(p.slot).unwrap()).collect::<Vec<f32>>();
+        |t: &Trainer| t.model.params.iter().flat_map(|p| t.backend.read(p.region).unwrap()).collect::<Vec<f32>>();
     let before = weights(&trainer);
     let batches = Batches::of_documents(&tokens, 2, CONTEXT, 1, Objective::NextToken, APART).unwrap();
     let step = trainer.step(&batches).unwrap();
@@ -227,7 +227,7 @@ fn evaluation_respects_boundaries_and_masks() {
     let ids: Vec<u32> = (0..plain.len()).map(|i| plain.id(i)).collect();
     let ends: Vec<usize> = (0..plain.documents()).map(|d| plain.document(d).end).collect();
     let mask: Vec<bool> = (0..ids.len()).map(|i| i % 3 != 0).collect();
-    let model = Model::new(&tiny(), Use::Score { batch: 2, context: CONTEXT }).unwrap();
+    let model = Model::new(&tiny(), Mode::Score { batch: 2, context: CONTEXT }).unwrap();
     let mut cpu = Cpu::new(&model, 2);
     start(&model, &mut cpu);
     for mask in [None, Some(mask)] {
@@ -256,11 +256,11 @@ fn any_number_of_threads_trains_the_same() {
     let tokens = documents(&[22, 7, 4, 1, 10, 13, 4, 16]);
     let train = |threads: usize| {
         let recipe = Recipe { batch_size: 5, ..Recipe::default() };
-        let model = Model::new(&tiny(), Use::Train { batch: 5, context: CONTEXT }).unwrap();
+        let model = Model::new(&tiny(), Mode::Train { batch: 5, context: CONTEXT }).unwrap();
         let mut trainer = Trainer::new(model.clone(), Box::new(Cpu::new(&model, threads)), recipe).unwrap();
         let batches = Batches::of_documents(&tokens, 5, CONTEXT, 1, Objective::NextToken, APART).unwrap();
         let losses: Vec<u64> = (0..6).map(|_| trainer.step(&batches).unwrap().loss.to_bits()).collect();
-        let weights = model.params.iter().flat_map(|p| trainer.backend.read(p.slot).unwrap()).map(f32::to_bits);
+        let weights = model.params.iter().flat_map(|p| trainer.backend.read(p.region).unwrap()).map(f32::to_bits);
         (losses, weights.collect::<Vec<u32>>())
     };
     let one = train(1);

@@ -15,13 +15,13 @@ use limpid::config::{
     Activation, Config, ConfigError, Dropout, DropoutScale, Mask, NormKind, NormPlace, PRESETS, Positions,
 };
 use limpid::model::init::{self, Init};
-use limpid::model::{Model, Use};
+use limpid::model::{Mode, Model};
 use limpid::ops::classify::{self, Target, Terms};
 use limpid::ops::dropout::Draws;
 use limpid::ops::embed::tables::sinusoidal;
 use limpid::ops::program::Flaw;
 use limpid::ops::simd::Level;
-use limpid::ops::{Batch, Drop, IGNORE, Op, Program, Space, activate, linear, norm};
+use limpid::ops::{Batch, DropoutSpec, IGNORE, MemorySpace, Op, Program, activate, linear, norm};
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind, from_one_based, to_one_based};
 
 const TIGHT: f64 = 1e-12;
@@ -118,12 +118,12 @@ struct Run {
 impl Run {
     fn new(config: &Config, batch: &Batch) -> Run {
         let context = batch.spans.iter().map(|s| s.rows).max().unwrap();
-        let model = Model::new(config, Use::Inspect { batch: batch.spans.len(), context }).unwrap();
+        let model = Model::new(config, Mode::Inspect { batch: batch.spans.len(), context }).unwrap();
         let mut reference = Reference::new(&model);
         for param in &model.params {
-            let shift = if matches!(param.role, limpid::model::Role::Gain) { 1.0 } else { 0.0 };
-            let values: Vec<f64> = normals(&param.name, param.slot.len()).iter().map(|v| shift + 0.4 * v).collect();
-            reference.write(param.slot, &narrow(&values)).unwrap();
+            let shift = if matches!(param.role, limpid::model::ParamRole::Gain) { 1.0 } else { 0.0 };
+            let values: Vec<f64> = normals(&param.name, param.region.len()).iter().map(|v| shift + 0.4 * v).collect();
+            reference.write(param.region, &narrow(&values)).unwrap();
         }
         let mut run = Run { model, reference };
         run.go(batch);
@@ -133,23 +133,23 @@ impl Run {
         self.reference.feed(batch).unwrap();
         self.reference.forward(self.model.ops()).unwrap();
         for param in &self.model.params {
-            self.reference.exact_mut(param.slot.grad()).fill(0.0);
+            self.reference.exact_mut(param.region.grad()).fill(0.0);
         }
         self.reference.backward(self.model.back()).unwrap();
     }
     fn of(&self, name: &str) -> Vec<f64> {
         let tensor = self.model.tensor(name).unwrap_or_else(|| panic!("no tensor {name}"));
-        columns(self.reference.exact(tensor.slot), tensor.slot.cols, tensor.cols.clone())
+        columns(self.reference.exact(tensor.region), tensor.region.cols, tensor.cols.clone())
     }
     fn block(&self, name: &str) -> Vec<f64> {
         self.of(&format!("blocks.0.{name}"))
     }
     fn param(&self, name: &str) -> Vec<f64> {
-        self.reference.exact(self.model.param(name).unwrap_or_else(|| panic!("no parameter {name}")).slot).to_vec()
+        self.reference.exact(self.model.param(name).unwrap_or_else(|| panic!("no parameter {name}")).region).to_vec()
     }
     /// All gradients, one after the other.
     fn gradients(&self) -> Vec<f64> {
-        self.model.params.iter().flat_map(|p| self.reference.exact(p.slot.grad()).to_vec()).collect()
+        self.model.params.iter().flat_map(|p| self.reference.exact(p.region.grad()).to_vec()).collect()
     }
 }
 
@@ -261,7 +261,7 @@ fn a_product_is_a_linear_layer() {
     linear::reference::forward(&mut y, &a, &transpose(&b, 2), None, 3);
     assert_eq!((y, matmul(&a, &b, 3)), (printed, printed.to_vec()));
 
-    let model = Model::new(&small(), Use::Score { batch: B, context: T }).unwrap();
+    let model = Model::new(&small(), Mode::Score { batch: B, context: T }).unwrap();
     for (rows, cols) in [(1, 0), (0, 1)] {
         let mut other = model.program.draft();
         let w = other.ops.iter_mut().find_map(|op| if let Op::Linear { w, .. } = op { Some(w) } else { None }).unwrap();
@@ -273,7 +273,7 @@ fn a_product_is_a_linear_layer() {
 /// The attention of the first block alone: queries, keys and values as given, (B T, 3 C), to the merged heads, (B T, C).
 fn attend(config: &Config, batch: &Batch, qkv: &[f64]) -> Vec<f64> {
     let mut run = Run::new(config, batch);
-    let given = run.model.tensor("blocks.0.attn.hook_qkv").unwrap().slot;
+    let given = run.model.tensor("blocks.0.attn.hook_qkv").unwrap().region;
     run.reference.exact_mut(given).copy_from_slice(qkv);
     let at = run.model.ops().iter().position(|op| matches!(op, Op::Attend { .. })).unwrap();
     run.reference.forward(run.model.program.forward(at..=at)).unwrap();
@@ -866,11 +866,11 @@ fn the_first_loss_is_ln_v() {
     ] {
         let config = Config { vocab_size, n_layer: 1, ..small() };
         let batch = batch(&config);
-        let model = Model::new(&config, Use::Score { batch: B, context: T }).unwrap();
+        let model = Model::new(&config, Mode::Score { batch: B, context: T }).unwrap();
         let mut reference = Reference::new(&model); // all zero
         let mut loss = |init: Option<f64>| {
             for (param, std) in model.params.iter().zip(init.iter().cycle()) {
-                reference.write(param.slot, &init::values(&model, param, Init::Gpt2, *std, 3)).unwrap();
+                reference.write(param.region, &init::values(&model, param, Init::Gpt2, *std, 3)).unwrap();
             }
             reference.feed(&batch).unwrap();
             reference.forward(model.ops()).unwrap();
@@ -889,7 +889,7 @@ fn the_first_loss_is_ln_v() {
 /// inverted one is nothing and the other multiplies by 1 - p.
 #[test]
 fn dropout_in_two_scales() {
-    let draws = |scale, seed| Draws::new(Drop { p: 0.5, scale, site: 4 }, seed);
+    let draws = |scale, seed| Draws::new(DropoutSpec { p: 0.5, scale, site: 4 }, seed);
     let [unscaled, inverted] = [DropoutScale::Unscaled, DropoutScale::Inverted].map(|scale| draws(scale, Some(9)));
     let mask: Vec<f32> = (0..200).map(|i| unscaled.factor(i)).collect();
     assert!(mask.contains(&0.0) && mask.contains(&1.0) && mask.iter().all(|m| *m == 0.0 || *m == 1.0));
@@ -931,16 +931,16 @@ fn shapes_of_the_worked_examples() {
         use limpid::model::Axes;
         let config = Config { n_layer: 1, ..Config::preset(preset).unwrap() };
         let t = config.context_length;
-        let model = Model::new(&config, Use::Inspect { batch, context: t }).unwrap();
+        let model = Model::new(&config, Mode::Inspect { batch, context: t }).unwrap();
         let shape = |tensor: &limpid::model::Tensor| {
-            assert_eq!(tensor.slot.rows, batch * t, "{}", tensor.name); // flattened (R205)
+            assert_eq!(tensor.region.rows, batch * t, "{}", tensor.name); // flattened (R205)
             let shape = match tensor.axes {
                 Axes::Heads => vec![batch, t, tensor.cols.len() / config.d_head(), config.d_head()],
                 Axes::Scores => vec![batch, config.n_head, t, tensor.cols.len() / config.n_head],
                 Axes::Position => vec![batch, t],
                 _ => vec![batch, t, tensor.cols.len()],
             };
-            assert_eq!(shape.iter().product::<usize>(), tensor.slot.rows * tensor.cols.len(), "{}", tensor.name);
+            assert_eq!(shape.iter().product::<usize>(), tensor.region.rows * tensor.cols.len(), "{}", tensor.name);
             (tensor.name.replace("blocks.0.", ""), shape)
         };
         model.tensors.iter().map(shape).collect()
@@ -988,7 +988,7 @@ fn shapes_of_the_worked_examples() {
 }
 
 fn decode(config: &Config) -> Model {
-    Model::new(config, Use::Decode { rows: 1, sequences: 1 }).unwrap()
+    Model::new(config, Mode::Decode { rows: 1, sequences: 1 }).unwrap()
 }
 
 /// R274 to R276, R278, R279, R281, R283, R327; G19, G32, E1-02, E2-12, E2-13: the printed totals and parts; and every
@@ -1036,7 +1036,7 @@ fn parameter_counts() {
     ];
     assert_eq!(decode(&hero).groups(), parts);
     let sparse = decode(&Config { vocab_size: 100_070, ..hero });
-    assert_eq!(sparse.param("embed.weight").unwrap().slot.len(), 6_404_480); // E1-02: id 100069 needs 100070 rows
+    assert_eq!(sparse.param("embed.weight").unwrap().region.len(), 6_404_480); // E1-02: id 100069 needs 100070 rows
 
     for name in PRESETS {
         let c = of(name);
@@ -1090,16 +1090,16 @@ fn parameters_lie_as_in_llm_c() {
             let param = params.next().unwrap();
             assert_eq!(param.name, kind.replace("blocks", &format!("blocks.{layer}")));
             // base + l x size: nothing is copied
-            assert_eq!(param.slot.at, at + layer * (size / layers), "{}", param.name);
-            assert!(kind == "embed.weight" || param.slot.len() == size / layers, "{}", param.name);
+            assert_eq!(param.region.at, at + layer * (size / layers), "{}", param.name);
+            assert!(kind == "embed.weight" || param.region.len() == size / layers, "{}", param.name);
         }
     }
     assert!(params.next().is_none());
-    assert_eq!(model.program.size(Space::Param), 124_475_904);
-    assert_eq!(model.param("embed.weight").unwrap().slot.shape(), (50_257, 768)); // padding rows exist in memory only
-    assert_eq!(model.param("blocks.3.attn.qkv.weight").unwrap().slot.shape(), (3 * 768, 768));
-    assert_eq!(model.tensor("blocks.3.mlp.hook_pre").unwrap().slot.cols, 4 * 768);
-    assert_eq!(model.tensor("blocks.3.hook_mlp_out").unwrap().slot.cols, 768); // fcproj is (L,B,T,C)
+    assert_eq!(model.program.size(MemorySpace::Param), 124_475_904);
+    assert_eq!(model.param("embed.weight").unwrap().region.shape(), (50_257, 768)); // padding rows exist in memory only
+    assert_eq!(model.param("blocks.3.attn.qkv.weight").unwrap().region.shape(), (3 * 768, 768));
+    assert_eq!(model.tensor("blocks.3.mlp.hook_pre").unwrap().region.cols, 4 * 768);
+    assert_eq!(model.tensor("blocks.3.hook_mlp_out").unwrap().region.cols, 768); // fcproj is (L,B,T,C)
 }
 
 /// R189, R190, R240; E2-21: the last row alone, asked for by decoding, is the last row of all rows.
@@ -1108,11 +1108,11 @@ fn the_last_row_is_the_last_of_all_rows() {
     let config = small();
     let batch = batch(&config);
     let run = Run::new(&config, &batch);
-    let model = Model::new(&config, Use::Decode { rows: B * T, sequences: B }).unwrap();
+    let model = Model::new(&config, Mode::Decode { rows: B * T, sequences: B }).unwrap();
     let mut reference = Reference::new(&model);
     for (to, from) in model.params.iter().zip(&run.model.params) {
         assert_eq!(to.name, from.name);
-        reference.write(to.slot, &run.reference.read(from.slot).unwrap()).unwrap();
+        reference.write(to.region, &run.reference.read(from.region).unwrap()).unwrap();
     }
     let last = [T as u32 - 1, (B * T) as u32 - 1];
     reference.feed(&Batch { outputs: last.to_vec(), context: config.context_length, ..batch }).unwrap();

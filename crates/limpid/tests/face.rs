@@ -25,7 +25,7 @@ use limpid::config::{Config, ConfigError, Mask};
 use limpid::data::source::TextSource;
 use limpid::generate::{FinishReason, Options, Sampler};
 use limpid::memory;
-use limpid::model::{Lora, Model, Tuning, Use};
+use limpid::model::{Lora, Mode, Model, Tuning};
 use limpid::ops::IGNORE;
 use limpid::train::{Control, Recipe, RunOptions, RunSettings, Summary, TrainEvent};
 use limpid::{Error, Lm, Pooling, Trained, Training, trace};
@@ -158,12 +158,12 @@ fn embeddings_are_the_hidden_states_pooled() {
     }
     // and by the judge, in f64
     let ids = lm.encode("not to be").unwrap();
-    let model = Model::new(lm.config(), Use::Inspect { batch: 1, context: ids.len() }).unwrap();
+    let model = Model::new(lm.config(), Mode::Inspect { batch: 1, context: ids.len() }).unwrap();
     let mut judge = Reference::new(&model);
     lm.load(&model, &mut judge).unwrap();
     judge.feed(&trace::batch(lm.config(), &ids, None, None).unwrap()).unwrap();
     judge.forward(model.ops()).unwrap();
-    let exact = judge.read(model.tensor("ln_final.hook_out").unwrap().slot).unwrap();
+    let exact = judge.read(model.tensor("ln_final.hook_out").unwrap().region).unwrap();
     assert!(exact.iter().zip(&states.values).all(|(a, b)| (a - b).abs() < 1e-3));
 }
 
@@ -226,7 +226,7 @@ fn memory_is_a_budget_and_a_guard() {
     let (free, summary) = trained(run());
     let vocab_size = free.config().vocab_size;
     let config = Config { vocab_size, ..Config::preset("nano").unwrap() };
-    let model = Model::new(&config, Use::Train { batch: 16, context: 64 }).unwrap();
+    let model = Model::new(&config, Mode::Train { batch: 16, context: 64 }).unwrap();
     let takes = memory::needed(&model, Some(&recipe), (Device::Cpu, 1));
     let (less, budgeted) = trained(run().memory(memory::program() + takes * 3 / 4));
     assert_eq!(logits(&less, "to be"), logits(&free, "to be"));

@@ -12,7 +12,7 @@ use limpid::backend::{Backend, Cpu, Reference};
 use limpid::checkpoint::{Checkpoint, CheckpointError, save_parameters};
 use limpid::config::{Config, ConfigError, NormPlace, Positions};
 use limpid::model::init::{self, Init};
-use limpid::model::{Model, Param, Use};
+use limpid::model::{Mode, Model, Param};
 use limpid::names;
 use limpid::ops::Batch;
 use limpid::ops::embed::tables::sinusoidal;
@@ -57,7 +57,7 @@ fn agrees(what: &str, got: impl Fn(usize, usize) -> f64, want: &[Vec<f64>], tole
 fn zero_to_hero(look: impl Fn(&Trace)) {
     let config = Config { n_layer: 1, ..Config::preset("zero-to-hero").unwrap() };
     assert_eq!((config.d_model, config.context_length, config.positions), (64, 16, Positions::Sinusoidal));
-    let model = Model::new(&config, Use::Inspect { batch: 1, context: 16 }).unwrap();
+    let model = Model::new(&config, Mode::Inspect { batch: 1, context: 16 }).unwrap();
     let mut table = vec![0.0; config.vocab_size * 64];
     for (t, row) in printed("embedding").iter().enumerate() {
         columns().into_iter().zip(row).for_each(|(c, v)| table[t * 64 + c] = *v as f32);
@@ -65,7 +65,7 @@ fn zero_to_hero(look: impl Fn(&Trace)) {
     let (mut reference, mut cpu) = (Reference::new(&model), Cpu::new(&model, 2));
     let backends: [&mut dyn Backend; 2] = [&mut reference, &mut cpu];
     for backend in backends {
-        backend.write(model.param("embed.weight").unwrap().slot, &table).unwrap();
+        backend.write(model.param("embed.weight").unwrap().region, &table).unwrap();
         look(&Trace::run(&model, backend, &Batch::of_sequences((0..16).collect(), vec![], 16), false).unwrap());
     }
 }
@@ -126,7 +126,7 @@ fn the_printed_weights_are_the_softmax_of_the_printed_scores() {
         attention_bias: false,
         ..Config::default()
     };
-    let model = Model::new(&config, Use::Inspect { batch: 1, context: t }).unwrap();
+    let model = Model::new(&config, Mode::Inspect { batch: 1, context: t }).unwrap();
     let unit = |rows: usize| (0..rows * c).map(|i| f32::from(i / c == i % c)).collect::<Vec<f32>>();
     let near = |backend: &mut dyn Backend, by: f64| {
         let mut qkv = vec![0.0; 3 * c * c]; // (out,in): column t of the first third is query t
@@ -134,8 +134,8 @@ fn the_printed_weights_are_the_softmax_of_the_printed_scores() {
             row.iter().enumerate().for_each(|(j, s)| qkv[j * c + i] = (2.0 * by * s) as f32);
         }
         qkv[c * c..2 * c * c].copy_from_slice(&unit(c));
-        backend.write(model.param("embed.weight").unwrap().slot, &unit(t)).unwrap();
-        backend.write(model.param("blocks.0.attn.qkv.weight").unwrap().slot, &qkv).unwrap();
+        backend.write(model.param("embed.weight").unwrap().region, &unit(t)).unwrap();
+        backend.write(model.param("blocks.0.attn.qkv.weight").unwrap().region, &qkv).unwrap();
         let batch = Batch::of_sequences((0..t as u32).collect(), vec![], t);
         let trace = Trace::run(&model, backend, &batch, false).unwrap();
         let of = |name: &str| trace.get(&format!("blocks.0.attn.{name}")).unwrap();
@@ -176,7 +176,7 @@ fn shapes_of_the_reduced_example() {
     let preset = Config::preset("decoder-readme").unwrap();
     let config = Config { d_model: 2, n_head: 1, d_ff: 8, ..preset };
     assert_eq!((config.d_head(), config.context_length), (2, 4));
-    let model = Model::new(&config, Use::Inspect { batch: 1, context: 4 }).unwrap();
+    let model = Model::new(&config, Mode::Inspect { batch: 1, context: 4 }).unwrap();
     let mut reference = Reference::new(&model);
     let trace = Trace::run(&model, &mut reference, &Batch::of_sequences(vec![1, 2, 3, 0], vec![], 4), false).unwrap();
     for (name, shape) in [
@@ -217,7 +217,7 @@ fn queries_keys_and_values_are_described() {
 fn the_listing_of_a_tiny_model() {
     let tiny =
         Config { vocab_size: 11, context_length: 6, d_model: 8, n_head: 2, n_layer: 1, d_ff: 12, ..Config::default() };
-    let listing = |config: &Config, purpose| Model::new(config, purpose).unwrap().to_string();
+    let listing = |config: &Config, mode| Model::new(config, mode).unwrap().to_string();
     // pre-norm, learned positions, all biases, tied head
     let want = "\
 embed     blocks.0.hook_resid_pre            (5, 8)  <- embed.weight pos_embed.weight
@@ -234,7 +234,7 @@ add       blocks.0.hook_resid_post           (5, 8)  <- blocks.0.hook_resid_mid 
 norm      ln_final.hook_out                  (5, 8)  <- blocks.0.hook_resid_post stat@192 ln_final.weight ln_final.bias
 classify  losses                             (5, 1)  <- ln_final.hook_out embed.weight
 ";
-    assert_eq!(listing(&tiny, Use::Score { batch: 1, context: 5 }), want);
+    assert_eq!(listing(&tiny, Mode::Score { batch: 1, context: 5 }), want);
 
     // post-norm with gains only, rotary, no biases in attention, own head with bias; everything watched
     let post = Config {
@@ -262,7 +262,7 @@ add       blocks.0.hook_mlp_sum              (5, 8)  <- blocks.0.hook_resid_mid 
 norm      blocks.0.hook_resid_post           (5, 8)  <- blocks.0.hook_mlp_sum stat@640 blocks.0.ln2.weight blocks.0.ln2.hook_normalized blocks.0.ln2.hook_scale
 classify  losses                             (5, 1)  <- blocks.0.hook_resid_post unembed.weight unembed.bias logits probs
 ";
-    assert_eq!(listing(&post, Use::Inspect { batch: 1, context: 5 }), want);
+    assert_eq!(listing(&post, Mode::Inspect { batch: 1, context: 5 }), want);
 }
 
 // ---- a model directory
@@ -308,9 +308,9 @@ fn directory(name: &str) -> (Folder, Config, Tokenizer) {
         norm_place: NormPlace::Post,
         ..Config::default()
     };
-    let model = Model::new(&config, Use::Train { batch: 2, context: 3 }).unwrap();
+    let model = Model::new(&config, Mode::Train { batch: 2, context: 3 }).unwrap();
     let mut cpu = Cpu::new(&model, 1);
-    model.params.iter().for_each(|p| cpu.write(p.slot, &initial(&model, p)).unwrap());
+    model.params.iter().for_each(|p| cpu.write(p.region, &initial(&model, p)).unwrap());
     fs::write(folder.file("config.json"), config.to_json()).unwrap();
     tokenizer.save(folder.file("tokenizer.json")).unwrap();
     save_parameters(&folder.file("model.safetensors"), &model, &cpu).unwrap();
@@ -327,28 +327,28 @@ fn a_model_directory_comes_back() {
     assert_eq!(read.to_json(), tokenizer.to_json());
     let ids = read.encode(TEXT).unwrap();
     assert_eq!(read.decode(&ids).unwrap(), tokenizer.decode(&tokenizer.encode(TEXT).unwrap()).unwrap());
-    for purpose in [
-        Use::Train { batch: 1, context: 4 },
-        Use::Inspect { batch: 2, context: 2 },
-        Use::Decode { rows: 3, sequences: 1 },
+    for mode in [
+        Mode::Train { batch: 1, context: 4 },
+        Mode::Inspect { batch: 2, context: 2 },
+        Mode::Decode { rows: 3, sequences: 1 },
     ] {
-        let model = Model::new(&opened.config, purpose).unwrap();
+        let model = Model::new(&opened.config, mode).unwrap();
         let (mut cpu, mut reference) = (Cpu::new(&model, 2), Reference::new(&model));
         opened.load(&model, &mut cpu).unwrap();
         opened.load(&model, &mut reference).unwrap();
         for param in &model.params {
             let want: Vec<u32> = initial(&model, param).iter().map(|v| v.to_bits()).collect();
-            for got in [cpu.read(param.slot).unwrap(), reference.read(param.slot).unwrap()] {
-                assert_eq!(got.iter().map(|v| v.to_bits()).collect::<Vec<_>>(), want, "{} {purpose:?}", param.name);
+            for got in [cpu.read(param.region).unwrap(), reference.read(param.region).unwrap()] {
+                assert_eq!(got.iter().map(|v| v.to_bits()).collect::<Vec<_>>(), want, "{} {mode:?}", param.name);
             }
         }
         let again = folder.file("again.safetensors");
         save_parameters(&again, &model, &cpu).unwrap();
-        assert!(fs::read(&again).unwrap() == fs::read(folder.file("model.safetensors")).unwrap(), "{purpose:?}");
+        assert!(fs::read(&again).unwrap() == fs::read(folder.file("model.safetensors")).unwrap(), "{mode:?}");
     }
     assert_eq!(
         opened.store().names().count(),
-        Model::new(&config, Use::Decode { rows: 1, sequences: 1 }).unwrap().params.len()
+        Model::new(&config, Mode::Decode { rows: 1, sequences: 1 }).unwrap().params.len()
     );
     // a tokenizer is no must: a model of bare ids has none
     fs::remove_file(folder.file("tokenizer.json")).unwrap();
@@ -376,13 +376,13 @@ fn refused(folder: &Folder, config: &Config) -> CheckpointError {
         Ok(opened) => opened,
         Err(error) => return error,
     };
-    let model = Model::new(config, Use::Train { batch: 1, context: 4 }).unwrap();
+    let model = Model::new(config, Mode::Train { batch: 1, context: 4 }).unwrap();
     let mut cpu = Cpu::new(&model, 1);
-    let before: Vec<Vec<f32>> = model.params.iter().map(|p| vec![9.0; p.slot.len()]).collect();
-    model.params.iter().zip(&before).for_each(|(p, values)| cpu.write(p.slot, values).unwrap());
+    let before: Vec<Vec<f32>> = model.params.iter().map(|p| vec![9.0; p.region.len()]).collect();
+    model.params.iter().zip(&before).for_each(|(p, values)| cpu.write(p.region, values).unwrap());
     let error = opened.load(&model, &mut cpu).expect_err("a broken directory was loaded");
     assert!(
-        model.params.iter().zip(&before).all(|(p, values)| cpu.read(p.slot).unwrap() == *values),
+        model.params.iter().zip(&before).all(|(p, values)| cpu.read(p.region).unwrap() == *values),
         "half loaded: {error}"
     );
     error
@@ -479,9 +479,9 @@ fn gradients_by_block(place: NormPlace, (scheme, std): (Init, f64), layers: usiz
         tied_head: false,
         ..Config::default()
     };
-    let model = Model::new(&config, Use::Inspect { batch: b, context: t }).unwrap();
+    let model = Model::new(&config, Mode::Inspect { batch: b, context: t }).unwrap();
     let mut cpu = Cpu::new(&model, 2);
-    model.params.iter().for_each(|p| cpu.write(p.slot, &init::values(&model, p, scheme, std, seed)).unwrap());
+    model.params.iter().for_each(|p| cpu.write(p.region, &init::values(&model, p, scheme, std, seed)).unwrap());
     let random = |what: &str| ids(&format!("{what} {seed}"), b * t, config.vocab_size);
     let batch = Batch::of_sequences(random("tokens"), random("targets"), t);
     let trace = Trace::run(&model, &mut cpu, &batch, true).unwrap();

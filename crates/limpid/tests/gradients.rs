@@ -7,12 +7,12 @@ mod random_config;
 use common::tiny;
 use limpid::backend::{Backend, Cpu, Reference};
 use limpid::config::{Config, ConfigError, Mask};
-use limpid::model::{Lora, Model, Placement, Tuning, Use};
+use limpid::model::{Lora, Mode, Model, Placement, Tuning};
 use limpid::ops::adamw::{Change, Method, Rule};
 use limpid::ops::classify::Terms;
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
-use limpid::ops::{Back, Batch, IGNORE, Op, Pass, Slot, Space, Span, random};
+use limpid::ops::{Back, Batch, IGNORE, MemorySpace, Op, Pass, Region, Span, random};
 use random_config::{axes_of, configs, fill, pairs_covered};
 
 const BATCH: usize = 2;
@@ -46,7 +46,7 @@ fn mean_loss(model: &Model, reference: &Reference, batch: &Batch) -> f64 {
 
 /// The worst relative error of the configuration's gradients against central differences.
 fn check(config: &Config, tuning: &Tuning, seed: u64) -> f64 {
-    let model = Model::tuned(config, Use::Train { batch: BATCH, context: CONTEXT }, tuning).unwrap();
+    let model = Model::tuned(config, Mode::Train { batch: BATCH, context: CONTEXT }, tuning).unwrap();
     let mut reference = Reference::new(&model);
     let batch = batch(config, seed);
     fill(&model, &mut reference, seed);
@@ -55,12 +55,12 @@ fn check(config: &Config, tuning: &Tuning, seed: u64) -> f64 {
     reference.backward(model.back()).unwrap();
     let mut worst = 0f64;
     for param in model.learning() {
-        let grads = reference.exact(param.slot.grad()).to_vec();
+        let grads = reference.exact(param.region.grad()).to_vec();
         for i in (0..grads.len()).step_by(1 + grads.len() / 5) {
             let h = 1e-5;
-            let keep = reference.exact(param.slot)[i];
+            let keep = reference.exact(param.region)[i];
             let mut loss = |value| {
-                reference.exact_mut(param.slot)[i] = value;
+                reference.exact_mut(param.region)[i] = value;
                 reference.forward(model.ops()).unwrap();
                 mean_loss(&model, &reference, &batch)
             };
@@ -149,18 +149,19 @@ fn freezing_changes_what_is_frozen_and_nothing_else() {
     };
     for (i, config) in configs().iter().enumerate() {
         let run = |tuning: &Tuning| {
-            let model = Model::tuned(config, Use::Train { batch: BATCH, context: CONTEXT }, tuning).unwrap();
+            let model = Model::tuned(config, Mode::Train { batch: BATCH, context: CONTEXT }, tuning).unwrap();
             let mut cpu = Cpu::new(&model, 1 + i % 3);
             fill(&model, &mut cpu, 1);
-            let bits = |cpu: &Cpu, slot| cpu.read(slot).unwrap().iter().map(|v| v.to_bits()).collect::<Vec<_>>();
-            let before = model.params.iter().map(|p| bits(&cpu, p.slot)).collect::<Vec<_>>();
+            let bits = |cpu: &Cpu, region| cpu.read(region).unwrap().iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+            let before = model.params.iter().map(|p| bits(&cpu, p.region)).collect::<Vec<_>>();
             cpu.feed(&batch(config, i as u64)).unwrap();
             cpu.forward(model.body()).unwrap();
             cpu.backward(model.back()).unwrap();
-            let grads = model.params.iter().map(|p| if p.slot.learns() { bits(&cpu, p.slot.grad()) } else { vec![] });
+            let grads =
+                model.params.iter().map(|p| if p.region.learns() { bits(&cpu, p.region.grad()) } else { vec![] });
             let grads = grads.collect::<Vec<_>>();
             cpu.update(&model.update_groups(0.1, rule.method), &rule, &mut []).unwrap();
-            let after = model.params.iter().map(|p| bits(&cpu, p.slot)).collect::<Vec<_>>();
+            let after = model.params.iter().map(|p| bits(&cpu, p.region)).collect::<Vec<_>>();
             (model, before, grads, after)
         };
         let (whole, _, all_grads, all_after) = run(&Tuning::default());
@@ -169,14 +170,14 @@ fn freezing_changes_what_is_frozen_and_nothing_else() {
             for (n, param) in model.params.iter().enumerate() {
                 let what = format!("{} under {tuning:?}, {config:?}", param.name);
                 assert_eq!(param.name, whole.params[n].name);
-                match param.slot.learns() {
+                match param.region.learns() {
                     true => assert!(grads[n] == all_grads[n] && after[n] == all_after[n], "{what}"),
                     false => assert!(after[n] == before[n], "{what} has changed"),
                 }
             }
             assert!(model.back().len() <= whole.back().len());
-            assert!(model.program.size(Space::Grad) < whole.program.size(Space::Grad));
-            assert!(model.program.size(Space::Act) <= whole.program.size(Space::Act));
+            assert!(model.program.size(MemorySpace::Grad) < whole.program.size(MemorySpace::Grad));
+            assert!(model.program.size(MemorySpace::Act) <= whole.program.size(MemorySpace::Act));
         }
     }
 }
@@ -185,13 +186,13 @@ fn freezing_changes_what_is_frozen_and_nothing_else() {
 #[test]
 fn the_backward_ends_where_nothing_below_learns() {
     let config = Config { n_layer: 4, ..Config::default() };
-    let train = Use::Train { batch: 2, context: 8 };
+    let train = Mode::Train { batch: 2, context: 8 };
     let all = Model::new(&config, train).unwrap();
     let top = Model::tuned(&config, train, &frozen(&[], &["blocks.3.mlp.*", "ln_final.*"])).unwrap();
     let first = top.ops().iter().position(|op| op.learns()).unwrap();
     assert_eq!(top.back().len(), top.ops().len() - first);
     assert!(4 * top.back().len() < all.back().len(), "{} {}", top.back().len(), all.back().len());
-    assert_eq!(top.learning().map(|p| p.slot.len()).sum::<usize>(), {
+    assert_eq!(top.learning().map(|p| p.region.len()).sum::<usize>(), {
         let c = &config;
         2 * c.d_model * c.d_ff + c.d_ff + c.d_model + 2 * c.d_model
     });
@@ -204,20 +205,20 @@ fn the_backward_ends_where_nothing_below_learns() {
 }
 
 /// Copies tensors of `from` to `to`, so that the next op starts from the same numbers.
-fn copy(slots: &[Slot], from: &dyn Backend, to: &mut dyn Backend) {
-    slots.iter().for_each(|slot| to.write(*slot, &from.read(*slot).unwrap()).unwrap());
+fn copy(regions: &[Region], from: &dyn Backend, to: &mut dyn Backend) {
+    regions.iter().for_each(|region| to.write(*region, &from.read(*region).unwrap()).unwrap());
 }
 
 /// Every tensor an op touches.
-fn touched(mut op: Op) -> Vec<Slot> {
-    op.operands().map(|(_, slot)| *slot).filter(|s| s.space != Space::Const).collect()
+fn touched(mut op: Op) -> Vec<Region> {
+    op.operands().map(|(_, region)| *region).filter(|s| s.space != MemorySpace::Const).collect()
 }
 
 /// Every tensor the backward of an op touches.
-fn touched_back(step: Back) -> Vec<Slot> {
+fn touched_back(step: Back) -> Vec<Region> {
     let operands = touched(step.op);
-    let grads = operands.iter().filter(|s| s.space == Space::Param).map(|s| s.grad());
-    let given = step.dy.into_iter().chain(step.dx.into_iter().flatten().map(|g| g.slot));
+    let grads = operands.iter().filter(|s| s.space == MemorySpace::Param).map(|s| s.grad());
+    let given = step.dy.into_iter().chain(step.dx.into_iter().flatten().map(|g| g.region));
     operands.iter().copied().chain(grads).chain(given).chain(step.watched.into_iter().flatten()).collect()
 }
 
@@ -235,12 +236,12 @@ fn assert_close(what: &str, got: &[f32], want: &[f32], slack: f32) {
 /// some tens of terms here, so a few rounding steps of f32, relative to the tensor's size, are allowed.
 fn compare(
     (config, tuning): (&Config, &Tuning),
-    purpose: Use,
+    mode: Mode,
     (level, precision): (Level, Precision),
     threads: usize,
     seed: u64,
 ) {
-    let model = Model::tuned(config, purpose, tuning).unwrap();
+    let model = Model::tuned(config, mode, tuning).unwrap();
     let mut reference = Reference::new(&model);
     let mut cpu = Cpu::with(&model, threads, level, precision);
     let batch = batch(config, seed);
@@ -254,28 +255,29 @@ fn compare(
         _ => 4e-6,
     };
     for (op, alone) in model.ops().each() {
-        let slots = touched(*op);
-        copy(&slots, &reference, &mut cpu);
-        copy(&slots, &cpu, &mut reference); // now rounded to f32
+        let regions = touched(*op);
+        copy(&regions, &reference, &mut cpu);
+        copy(&regions, &cpu, &mut reference); // now rounded to f32
         reference.forward(alone).unwrap();
         cpu.forward(alone).unwrap();
-        for slot in slots {
-            let what = format!("{} {} at {level}, {precision}, {threads} threads", op.name(), model.name_of(slot));
-            assert_close(&what, &cpu.read(slot).unwrap(), &reference.read(slot).unwrap(), slack(op));
+        for region in regions {
+            let what = format!("{} {} at {level}, {precision}, {threads} threads", op.name(), model.name_of(region));
+            assert_close(&what, &cpu.read(region).unwrap(), &reference.read(region).unwrap(), slack(op));
         }
     }
     for (step, alone) in model.back().each().filter_map(|(pass, alone)| Some((pass.back()?, alone))) {
-        let slots = touched_back(*step);
-        copy(&slots, &reference, &mut cpu);
-        copy(&slots, &cpu, &mut reference);
+        let regions = touched_back(*step);
+        copy(&regions, &reference, &mut cpu);
+        copy(&regions, &cpu, &mut reference);
         reference.backward(alone).unwrap();
         cpu.backward(alone).unwrap();
-        let dx = step.dx.iter().flatten().map(|g| g.slot);
+        let dx = step.dx.iter().flatten().map(|g| g.region);
         let mut op = step.op;
-        let params = op.operands().filter(|(_, s)| s.space == Space::Param).map(|(_, s)| s.grad()).collect::<Vec<_>>();
-        for slot in dx.chain(params).chain(step.watched.into_iter().flatten()) {
-            let what = format!("gradient of {} at {slot:?}, {level}, {precision}, {threads} threads", step.op.name());
-            assert_close(&what, &cpu.read(slot).unwrap(), &reference.read(slot).unwrap(), 4.0 * slack(&step.op));
+        let params =
+            op.operands().filter(|(_, s)| s.space == MemorySpace::Param).map(|(_, s)| s.grad()).collect::<Vec<_>>();
+        for region in dx.chain(params).chain(step.watched.into_iter().flatten()) {
+            let what = format!("gradient of {} at {region:?}, {level}, {precision}, {threads} threads", step.op.name());
+            assert_close(&what, &cpu.read(region).unwrap(), &reference.read(region).unwrap(), 4.0 * slack(&step.op));
         }
     }
 }
@@ -287,7 +289,7 @@ fn cpu_agrees_with_reference_op_by_op_at_every_level_and_thread_count() {
         let level = Level::available()[i % Level::available().len()];
         let threads = [1, 2, 3, 7][i / 3 % 4];
         let (train, look) =
-            (Use::Train { batch: BATCH, context: CONTEXT }, Use::Inspect { batch: BATCH, context: CONTEXT });
+            (Mode::Train { batch: BATCH, context: CONTEXT }, Mode::Inspect { batch: BATCH, context: CONTEXT });
         let whole = (config, &Tuning::default());
         compare(whole, train, (level, Precision::F32), threads, i as u64);
         compare(whole, look, (level, Precision::F32), threads, i as u64);
@@ -308,13 +310,13 @@ fn cpu_agrees_with_reference_op_by_op_at_every_level_and_thread_count() {
 
 /// A longer run, whole: several blocks of keys, ragged sequences, results compared end to end.
 fn long(config: &Config, level: Level, threads: usize) {
-    let (model, context) = (Model::new(config, Use::Train { batch: 2, context: 70 }).unwrap(), 70);
+    let (model, context) = (Model::new(config, Mode::Train { batch: 2, context: 70 }).unwrap(), 70);
     let ids = |site| (0..140).map(|i| random::below(1, site, i, 211) as u32).collect::<Vec<_>>();
     let batch = Batch::of_sequences(ids(1), ids(2), context);
     let run = |backend: &mut dyn Backend| {
         for param in &model.params {
             let value = |i| (0.1 * random::normal(9, random::site(&param.name), i)) as f32;
-            backend.write(param.slot, &(0..param.slot.len() as u64).map(value).collect::<Vec<_>>()).unwrap();
+            backend.write(param.region, &(0..param.region.len() as u64).map(value).collect::<Vec<_>>()).unwrap();
         }
         backend.feed(&batch).unwrap();
         backend.forward(model.body()).unwrap();
@@ -325,7 +327,12 @@ fn long(config: &Config, level: Level, threads: usize) {
     run(&mut cpu);
     for param in &model.params {
         let what = format!("gradient of {} at {level}, {threads} threads", param.name);
-        assert_close(&what, &cpu.read(param.slot.grad()).unwrap(), &reference.read(param.slot.grad()).unwrap(), 3e-5);
+        assert_close(
+            &what,
+            &cpu.read(param.region.grad()).unwrap(),
+            &reference.read(param.region.grad()).unwrap(),
+            3e-5,
+        );
     }
     assert_close(
         "losses",
@@ -342,10 +349,10 @@ fn bits_depend_on_neither_threads_nor_watchers() {
     for (i, config) in configs().iter().enumerate().take(12) {
         let config =
             Config { d_model: 48, n_head: 4, d_ff: 200, vocab_size: 300, context_length: 80, ..config.clone() };
-        let purpose = Use::Train { batch: 3, context: 80 };
-        let model = Model::new(&config, purpose).unwrap();
+        let mode = Mode::Train { batch: 3, context: 80 };
+        let model = Model::new(&config, mode).unwrap();
         let never = Placement { keep_gradients: 0, page: None };
-        let shared = Model::placed(&config, purpose, &Tuning::default(), 0, never).unwrap();
+        let shared = Model::placed(&config, mode, &Tuning::default(), 0, never).unwrap();
         let ids = |site| (0..240).map(|j| random::below(i as u64, site, j, 300) as u32).collect::<Vec<_>>();
         let mut batch = Batch::of_sequences(ids(1), ids(2), 80);
         batch.seed = Some(5);
@@ -377,13 +384,13 @@ fn bits_depend_on_neither_threads_nor_watchers() {
                     cpu.backward(model.back()).unwrap();
                 }
                 cpu.update(&model.update_groups(0.1, rule.method), &rule, &mut []).unwrap();
-                let bits = |slot| cpu.read(slot).unwrap().iter().map(|v| v.to_bits()).collect::<Vec<_>>();
-                let params = model.params.iter().map(|p| bits(p.slot)).collect::<Vec<_>>();
+                let bits = |region| cpu.read(region).unwrap().iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+                let params = model.params.iter().map(|p| bits(p.region)).collect::<Vec<_>>();
                 (params, bits(model.losses().unwrap()), model.body().last().map(|op| bits(op.output())))
             };
-            // lanes beyond the first take addresses
-            let lanes = |model: &Model| Cpu::untouched_bytes(model, 3) > Cpu::untouched_bytes(model, 1) * 3;
-            assert!(model.program.keeps() && !shared.program.keeps() && lanes(&model) && !lanes(&shared));
+            // shards beyond the first take addresses
+            let shards = |model: &Model| Cpu::untouched_bytes(model, 3) > Cpu::untouched_bytes(model, 1) * 3;
+            assert!(model.program.keeps() && !shared.program.keeps() && shards(&model) && !shards(&shared));
             let one = run(1, false, false);
             for (threads, by_sequence, one_by_one) in [
                 (1, true, true),
@@ -405,11 +412,11 @@ fn bits_depend_on_neither_threads_nor_watchers() {
 #[test]
 fn gradients_begin_blank_after_an_update() {
     for (i, config) in configs().iter().enumerate().take(12) {
-        let model = Model::new(config, Use::Train { batch: BATCH, context: CONTEXT }).unwrap();
+        let model = Model::new(config, Mode::Train { batch: BATCH, context: CONTEXT }).unwrap();
         let mut cpu = Cpu::new(&model, 1 + i % 3);
         fill(&model, &mut cpu, 1);
         cpu.feed(&batch(config, i as u64)).unwrap();
-        let grads = |cpu: &Cpu| model.params.iter().map(|p| cpu.read(p.slot.grad()).unwrap()).collect::<Vec<_>>();
+        let grads = |cpu: &Cpu| model.params.iter().map(|p| cpu.read(p.region.grad()).unwrap()).collect::<Vec<_>>();
         let run = |cpu: &mut Cpu| {
             cpu.forward(model.body()).unwrap();
             cpu.backward(model.back()).unwrap();
@@ -448,8 +455,8 @@ fn gradients_begin_blank_after_an_update() {
 #[test]
 fn a_compact_plan_changes_memory_and_nothing_else() {
     for (i, config) in configs().iter().enumerate().take(40) {
-        let losses = |purpose| {
-            let model = Model::new(config, purpose).unwrap();
+        let losses = |mode| {
+            let model = Model::new(config, mode).unwrap();
             let mut cpu = Cpu::with_level(&model, 2, Level::best());
             fill(&model, &mut cpu, 1);
             let mut batch = batch(config, i as u64);
@@ -463,13 +470,13 @@ fn a_compact_plan_changes_memory_and_nothing_else() {
             let grads: Vec<Vec<f32>> = if model.back().is_empty() {
                 vec![]
             } else {
-                model.params.iter().map(|p| cpu.read(p.slot.grad()).unwrap()).collect()
+                model.params.iter().map(|p| cpu.read(p.region.grad()).unwrap()).collect()
             };
-            (losses, grads, model.program.size(Space::Act))
+            (losses, grads, model.program.size(MemorySpace::Act))
         };
-        let (score, _, compact) = losses(Use::Score { batch: BATCH, context: CONTEXT });
-        let (train, shared, kept) = losses(Use::Train { batch: BATCH, context: CONTEXT });
-        let (inspect, own, all) = losses(Use::Inspect { batch: BATCH, context: CONTEXT });
+        let (score, _, compact) = losses(Mode::Score { batch: BATCH, context: CONTEXT });
+        let (train, shared, kept) = losses(Mode::Train { batch: BATCH, context: CONTEXT });
+        let (inspect, own, all) = losses(Mode::Inspect { batch: BATCH, context: CONTEXT });
         assert_eq!(score, train, "{config:?}");
         assert_eq!(score, inspect, "{config:?}");
         assert_eq!(shared, own, "{config:?}");
@@ -481,21 +488,21 @@ fn a_compact_plan_changes_memory_and_nothing_else() {
 #[test]
 fn tensors_cross_no_page_and_nothing_else_changes() {
     let mut padded = 0;
-    let decode = Use::Decode { rows: 4, sequences: 3 };
+    let decode = Mode::Decode { rows: 4, sequences: 3 };
     let [train, score, inspect] = [
-        Use::Train { batch: BATCH, context: CONTEXT },
-        Use::Score { batch: BATCH, context: CONTEXT },
-        Use::Inspect { batch: BATCH, context: CONTEXT },
+        Mode::Train { batch: BATCH, context: CONTEXT },
+        Mode::Score { batch: BATCH, context: CONTEXT },
+        Mode::Inspect { batch: BATCH, context: CONTEXT },
     ];
     for (i, config) in configs().iter().enumerate() {
-        let purpose = [train, score, inspect, decode][i % 4];
-        if purpose == decode && config.mask != Mask::Causal {
+        let mode = [train, score, inspect, decode][i % 4];
+        if mode == decode && config.mask != Mask::Causal {
             continue;
         }
-        let rung = if i % 8 == 0 { 1 } else { 0 };
+        let recompute_level = if i % 8 == 0 { 1 } else { 0 };
         let placed = |page: Option<usize>| {
             let placement = Placement { page, ..Placement::default() };
-            Model::placed(config, purpose, &Tuning::default(), rung, placement)
+            Model::placed(config, mode, &Tuning::default(), recompute_level, placement)
         };
         let plain = placed(None).unwrap();
         let Err(ConfigError::Page { tensor, elements, page: 64 }) = placed(Some(100)) else { panic!("{config:?}") };
@@ -503,22 +510,23 @@ fn tensors_cross_no_page_and_nothing_else_changes() {
         assert!(elements > 64 && (named || tensor.starts_with("cache@")), "{tensor}, {elements}: {config:?}");
         let page = elements.next_multiple_of(64);
         let model = placed(Some(page)).unwrap();
-        let check = |slot: &Slot| assert_eq!(slot.at / page, (slot.range().end - 1) / page, "{slot:?}: {config:?}");
+        let check =
+            |region: &Region| assert_eq!(region.at / page, (region.range().end - 1) / page, "{region:?}: {config:?}");
         let draft = model.program.draft();
         let ops = draft.ops.iter().chain(draft.back.iter().map(|pass| match pass {
-            Pass::Again(op) => op,
+            Pass::Recompute(op) => op,
             Pass::Back(back) => &back.op,
         }));
         ops.for_each(|op| touched(*op).iter().for_each(check));
         let backs = draft.back.iter().filter_map(Pass::back);
-        backs.for_each(|back| back.dy.iter().chain(back.dx.iter().flatten().map(|g| &g.slot)).for_each(check));
-        model.params.iter().for_each(|param| check(&param.slot));
+        backs.for_each(|back| back.dy.iter().chain(back.dx.iter().flatten().map(|g| &g.region)).for_each(check));
+        model.params.iter().for_each(|param| check(&param.region));
         let groups = model.update_groups(0.1, Method::AdamW);
         assert!(groups.iter().all(|g| g.range.start / page == (g.range.end - 1) / page), "{config:?}");
         let bytes = |model: &Model| model.memory().iter().map(|(_, bytes)| bytes).sum::<usize>();
         assert!(bytes(&model) >= bytes(&plain), "{config:?}");
         padded += usize::from(bytes(&model) > bytes(&plain));
-        if purpose != train {
+        if mode != train {
             continue;
         }
         let bits = |model: &Model| {
@@ -527,8 +535,8 @@ fn tensors_cross_no_page_and_nothing_else_changes() {
             cpu.feed(&batch(config, i as u64)).unwrap();
             cpu.forward(model.body()).unwrap();
             cpu.backward(model.back()).unwrap();
-            let slots = model.params.iter().map(|p| p.slot.grad()).chain(model.losses());
-            slots.flat_map(|slot| cpu.read(slot).unwrap()).map(f32::to_bits).collect::<Vec<_>>()
+            let regions = model.params.iter().map(|p| p.region.grad()).chain(model.losses());
+            regions.flat_map(|region| cpu.read(region).unwrap()).map(f32::to_bits).collect::<Vec<_>>()
         };
         assert!(bits(&model) == bits(&plain), "{config:?}");
     }
@@ -539,16 +547,19 @@ fn tensors_cross_no_page_and_nothing_else_changes() {
 #[test]
 fn a_plan_keeps_gradients_where_it_is_told_to() {
     for config in configs() {
-        let purpose = Use::Train { batch: BATCH, context: CONTEXT };
-        let model = Model::new(&config, purpose).unwrap();
+        let mode = Mode::Train { batch: BATCH, context: CONTEXT };
+        let model = Model::new(&config, mode).unwrap();
         let at_most = |keep_gradients| {
             let placement = Placement { keep_gradients, page: None };
-            Model::placed(&config, purpose, &Tuning::default(), 0, placement).unwrap()
+            Model::placed(&config, mode, &Tuning::default(), 0, placement).unwrap()
         };
         let all = limpid::model::activations(&model.ops());
         assert!(model.program.keeps(), "{config:?}");
         assert_eq!(at_most(all).program.draft(), model.program.draft(), "{config:?}");
-        assert!(at_most(all - 1).program.size(Space::ActGrad) < model.program.size(Space::ActGrad), "{config:?}");
+        assert!(
+            at_most(all - 1).program.size(MemorySpace::ActGrad) < model.program.size(MemorySpace::ActGrad),
+            "{config:?}"
+        );
         assert!(!at_most(all - 1).program.keeps(), "{config:?}");
     }
 }
@@ -558,7 +569,7 @@ fn spans_reach_what_the_mask_says() {
     let span = Span { row: 0, rows: 4, past: 2, sequence: 0, valid: 5 };
     assert_eq!([Mask::Causal, Mask::Bidirectional, Mask::None].map(|m| span.reach(m, 1)), [4, 5, 6]);
     assert!(matches!(
-        Model::new(&configs()[0], Use::Train { batch: 1, context: 2 }).unwrap().ops().last(),
+        Model::new(&configs()[0], Mode::Train { batch: 1, context: 2 }).unwrap().ops().last(),
         Some(Op::Classify { .. })
     ));
 }
@@ -568,11 +579,11 @@ fn spans_reach_what_the_mask_says() {
 #[test]
 fn updates_agree_with_f64_watched_or_not() {
     let config = Config { n_kv_head: Some(1), ..tiny() };
-    let model = Model::new(&config, Use::Train { batch: BATCH, context: CONTEXT }).unwrap();
+    let model = Model::new(&config, Mode::Train { batch: BATCH, context: CONTEXT }).unwrap();
     for method in [Method::Sgd, Method::Adam, Method::AdamW, Method::Muon] {
         let groups = model.update_groups(0.1, method);
         let covered: usize = groups.iter().map(|g| g.matrix.map_or(0, |(out, cols)| out * cols)).sum();
-        let inside: usize = model.params.iter().filter(|p| p.is_inside()).map(|p| p.slot.len()).sum();
+        let inside: usize = model.params.iter().filter(|p| p.is_inside()).map(|p| p.region.len()).sum();
         assert_eq!(covered, if method == Method::Muon { inside } else { 0 });
         let run = |backend: &mut dyn Backend, watched: bool| {
             fill(&model, backend, 3);
@@ -580,9 +591,9 @@ fn updates_agree_with_f64_watched_or_not() {
             for step in 1..=3 {
                 for p in &model.params {
                     let g = |i: usize| 0.01 * random::normal(step, random::site(&p.name), i as u64) as f32;
-                    backend.write(p.slot.grad(), &(0..p.slot.len()).map(g).collect::<Vec<_>>()).unwrap();
+                    backend.write(p.region.grad(), &(0..p.region.len()).map(g).collect::<Vec<_>>()).unwrap();
                 }
-                changes = model.params.iter().map(|p| Change::of(p.slot.range())).collect();
+                changes = model.params.iter().map(|p| Change::of(p.region.range())).collect();
                 let rule = Rule {
                     method,
                     rate: 1e-2,
@@ -597,10 +608,10 @@ fn updates_agree_with_f64_watched_or_not() {
                 assert!(report.finite && report.norm > 0.05, "clipping is seen");
                 backend.average(&groups, if step == 1 { 0.0 } else { 0.7 }).unwrap();
             }
-            let of = |space: Space| {
-                model.params.iter().flat_map(|p| backend.read(p.slot.in_space(space)).unwrap()).collect()
+            let of = |space: MemorySpace| {
+                model.params.iter().flat_map(|p| backend.read(p.region.in_space(space)).unwrap()).collect()
             };
-            let all: [Vec<f32>; 3] = [Space::Param, Space::Moment1, Space::Average].map(of);
+            let all: [Vec<f32>; 3] = [MemorySpace::Param, MemorySpace::Moment1, MemorySpace::Average].map(of);
             (all, changes)
         };
         let (exact, seen) = run(&mut Reference::new(&model), true);

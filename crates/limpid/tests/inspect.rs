@@ -6,16 +6,16 @@ mod random_config;
 use limpid::backend::{Backend, Cpu, Reference};
 use limpid::checkpoint::CheckpointError;
 use limpid::config::{Activation, Config, Dropout, Mask, NormPlace, PRESETS, Positions};
-use limpid::model::{Axes, Model, Use};
+use limpid::model::{Axes, Mode, Model};
 use limpid::names;
-use limpid::ops::{Access, Batch, IGNORE, Op, Slot, random};
-use limpid::trace::table::{self, Options};
-use limpid::trace::{Error, Labelled, Trace, find_not_finite, save, tensors};
+use limpid::ops::{Access, Batch, IGNORE, Op, Region, random};
+use limpid::trace::table::{self, TableOptions};
+use limpid::trace::{Labelled, Trace, TraceError, find_not_finite, save, tensors};
 use random_config::{configs, fill};
 
 const BATCH: usize = 2;
 const CONTEXT: usize = 5;
-const INSPECT: Use = Use::Inspect { batch: BATCH, context: CONTEXT };
+const INSPECT: Mode = Mode::Inspect { batch: BATCH, context: CONTEXT };
 
 fn tiny() -> Config {
     Config {
@@ -67,18 +67,18 @@ fn bits(values: &[f32]) -> Vec<u32> {
 fn looking_changes_no_bit() {
     for (i, config) in configs().iter().enumerate().step_by(2) {
         let batch = batch(config, i as u64);
-        let plain = |purpose| {
-            let model = Model::new(config, purpose).unwrap();
+        let plain = |mode| {
+            let model = Model::new(config, mode).unwrap();
             let mut cpu = Cpu::new(&model, 2);
             fill(&model, &mut cpu, 7);
             cpu.feed(&batch).unwrap();
             cpu.forward(model.ops()).unwrap();
             let losses = bits(&cpu.read(model.losses().unwrap()).unwrap());
             cpu.backward(model.back()).unwrap();
-            let grads = model.params.iter().map(|p| bits(&cpu.read(p.slot.grad()).unwrap())).collect::<Vec<_>>();
+            let grads = model.params.iter().map(|p| bits(&cpu.read(p.region.grad()).unwrap())).collect::<Vec<_>>();
             (losses, grads)
         };
-        let (trained, grads) = plain(Use::Train { batch: BATCH, context: CONTEXT });
+        let (trained, grads) = plain(Mode::Train { batch: BATCH, context: CONTEXT });
         let model = Model::new(config, INSPECT).unwrap();
         let mut cpu = Cpu::new(&model, 2);
         fill(&model, &mut cpu, 7);
@@ -92,12 +92,12 @@ fn looking_changes_no_bit() {
             }
         }
         // one op at a time, as wrappers run it
-        let whole: Vec<_> = model.tensors.iter().map(|t| bits(&cpu.read(t.slot).unwrap())).collect();
+        let whole: Vec<_> = model.tensors.iter().map(|t| bits(&cpu.read(t.region).unwrap())).collect();
         model.ops().each().for_each(|(_, op)| cpu.forward(op).unwrap());
-        let single: Vec<_> = model.tensors.iter().map(|t| bits(&cpu.read(t.slot).unwrap())).collect();
+        let single: Vec<_> = model.tensors.iter().map(|t| bits(&cpu.read(t.region).unwrap())).collect();
         assert!(whole == single, "{config:?}");
         let scored = {
-            let model = Model::new(config, Use::Score { batch: BATCH, context: CONTEXT }).unwrap();
+            let model = Model::new(config, Mode::Score { batch: BATCH, context: CONTEXT }).unwrap();
             let mut cpu = Cpu::new(&model, 1);
             fill(&model, &mut cpu, 7);
             cpu.feed(&batch).unwrap();
@@ -239,9 +239,9 @@ fn the_stream_is_a_sum_before_a_norm_and_not_after_one() {
     }
 }
 
-fn watched(op: &Op) -> Vec<Slot> {
+fn watched(op: &Op) -> Vec<Region> {
     let mut op = *op;
-    op.operands().filter(|(access, _)| *access == Access::Watched).map(|(_, slot)| *slot).collect()
+    op.operands().filter(|(access, _)| *access == Access::Watched).map(|(_, region)| *region).collect()
 }
 
 /// Central differences of the weighted loss in some elements of every tensor that an op reads.
@@ -251,18 +251,18 @@ fn check_gradients(config: &Config, seed: u64, dropout: bool) -> usize {
     drop(Trace::run(&model, &mut reference, &batch, true).unwrap());
     let mut checked = 0;
     for tensor in &model.tensors {
-        let slot = tensor.slot;
-        if model.ops().iter().any(|op| watched(op).contains(&slot)) || tensor.axes == Axes::Position {
+        let region = tensor.region;
+        if model.ops().iter().any(|op| watched(op).contains(&region)) || tensor.axes == Axes::Position {
             continue; // nothing reads these: see the identities
         }
-        let maker = model.ops().iter().position(|op| op.output() == slot).unwrap();
+        let maker = model.ops().iter().position(|op| op.output() == region).unwrap();
         let grads = reference.exact(tensor.grad.unwrap()).to_vec();
-        let cells = slot.rows * tensor.cols.len();
+        let cells = region.rows * tensor.cols.len();
         for cell in (seed as usize % 3..cells).step_by(1 + cells / 4) {
-            let at = cell / tensor.cols.len() * slot.cols + tensor.cols.start + cell % tensor.cols.len();
-            let (h, keep) = (1e-5, reference.exact(slot)[at]);
+            let at = cell / tensor.cols.len() * region.cols + tensor.cols.start + cell % tensor.cols.len();
+            let (h, keep) = (1e-5, reference.exact(region)[at]);
             let mut loss = |value: f64| {
-                reference.exact_mut(slot)[at] = value;
+                reference.exact_mut(region)[at] = value;
                 reference.forward(model.program.forward(maker + 1..)).unwrap();
                 f64::from(batch.weight) * reference.exact(model.losses().unwrap()).iter().sum::<f64>()
             };
@@ -361,8 +361,8 @@ fn every_name_is_explained() {
     let mut all = configs();
     all.extend(PRESETS.iter().map(|name| Config { n_layer: 2, ..Config::preset(name).unwrap() }));
     for config in &all {
-        let model = Model::new(config, Use::Inspect { batch: 1, context: 2 }).unwrap();
-        let decode = Model::new(config, Use::Decode { rows: 2, sequences: 2 }).unwrap();
+        let model = Model::new(config, Mode::Inspect { batch: 1, context: 2 }).unwrap();
+        let decode = Model::new(config, Mode::Decode { rows: 2, sequences: 2 }).unwrap();
         for tensor in model.tensors.iter().chain(&decode.tensors) {
             let name = &tensor.name;
             let (entry, _) = names::lookup(name).unwrap_or_else(|| panic!("{name} is not in the table"));
@@ -389,13 +389,13 @@ fn every_name_is_explained() {
         // what a name is and where it lies is one thing: one symbol per place
         for (i, a) in model.tensors.iter().enumerate() {
             for b in &model.tensors[..i] {
-                let same = (a.slot, &a.cols) == (b.slot, &b.cols);
+                let same = (a.region, &a.cols) == (b.region, &b.cols);
                 let symbols = [a, b].map(|t| names::symbol(&t.name, config).unwrap());
                 assert_eq!(symbols[0] == symbols[1], same, "{} and {}: {symbols:?}", a.name, b.name);
             }
         }
     }
-    assert_eq!(names::formula(&Model::new(&all[0], Use::Decode { rows: 1, sequences: 1 }).unwrap(), "logits"), None);
+    assert_eq!(names::formula(&Model::new(&all[0], Mode::Decode { rows: 1, sequences: 1 }).unwrap(), "logits"), None);
     assert_eq!((names::describe("hook_nothing"), names::symbol("hook_nothing", &all[0])), (None, None));
 }
 
@@ -477,7 +477,7 @@ fn what_cannot_be_shown_is_refused_with_a_hint() {
     assert!(rotated.contains("this model has none (queries turned by their position); did you mean"), "{rotated}");
     assert_eq!(error("zebra crossing"), "unknown tensor `zebra crossing`");
     assert!(error("logits.grad").contains("no backward pass"));
-    assert!(matches!(trace.get("input.grad"), Err(Error::NoGradient { .. })));
+    assert!(matches!(trace.get("input.grad"), Err(TraceError::NoGradient { .. })));
     drop(trace);
 
     let refuse = |batch: &Batch, backward| {
@@ -494,11 +494,11 @@ fn what_cannot_be_shown_is_refused_with_a_hint() {
     assert!(refuse(&Batch { targets: vec![1], ..of(vec![0, 1], 2) }, true).contains("for all of the 2 tokens"));
     assert!(refuse(&Batch { targets: vec![1, 99], ..of(vec![0, 1], 2) }, true).contains("target 99"));
     assert!(refuse(&Batch { segments: vec![1, 0], ..of(vec![0, 1], 2) }, false).contains("segment 1"));
-    let train = Model::new(&tiny(), Use::Train { batch: 1, context: 2 }).unwrap();
+    let train = Model::new(&tiny(), Mode::Train { batch: 1, context: 2 }).unwrap();
     let mut reference = Reference::new(&train);
     assert!(matches!(
         Trace::run(&train, &mut reference, &of(vec![0, 1], 2), false),
-        Err(Error::NotForInspection { .. })
+        Err(TraceError::NotForInspection { .. })
     ));
 }
 
@@ -506,28 +506,28 @@ fn what_cannot_be_shown_is_refused_with_a_hint() {
 fn the_first_bad_tensor_is_named() {
     for config in [tiny(), post(Config { dropout: Dropout::everywhere(0.1), ..tiny() })] {
         let batch = batch(&config, 1);
-        let blame = |purpose, name: &str, value: f32| {
-            let model = Model::new(&config, purpose).unwrap();
+        let blame = |mode, name: &str, value: f32| {
+            let model = Model::new(&config, mode).unwrap();
             let mut cpu = Cpu::new(&model, 1);
             fill(&model, &mut cpu, 1);
-            let slot = model.param(name).unwrap().slot;
-            cpu.write(slot, &vec![value; slot.len()]).unwrap();
+            let region = model.param(name).unwrap().region;
+            cpu.write(region, &vec![value; region.len()]).unwrap();
             let found = find_not_finite(&model, &mut cpu, &batch).unwrap();
-            if purpose == INSPECT {
+            if mode == INSPECT {
                 let kept = Trace::run(&model, &mut cpu, &batch, false).unwrap().first_not_finite().unwrap();
                 assert_eq!(format!("{kept:?}"), format!("{found:?}")); // as text: NaN is not NaN
             }
             found
         };
-        for purpose in [INSPECT, Use::Train { batch: 2, context: 5 }, Use::Score { batch: 2, context: 5 }] {
-            assert_eq!(blame(purpose, "blocks.1.mlp.in.bias", 0.5), None);
-            let bad = blame(purpose, "blocks.1.mlp.in.bias", f32::NAN).unwrap();
+        for mode in [INSPECT, Mode::Train { batch: 2, context: 5 }, Mode::Score { batch: 2, context: 5 }] {
+            assert_eq!(blame(mode, "blocks.1.mlp.in.bias", 0.5), None);
+            let bad = blame(mode, "blocks.1.mlp.in.bias", f32::NAN).unwrap();
             assert_eq!(
                 (bad.name.as_str(), bad.op, bad.row, bad.column, bad.count),
                 ("blocks.1.mlp.in.bias", "parameter", 0, 0, 17)
             );
-            let bad = blame(purpose, "blocks.1.mlp.in.weight", 3e38).unwrap();
-            assert_eq!((bad.name.as_str(), bad.op), ("blocks.1.mlp.hook_pre", "linear"), "{purpose:?}");
+            let bad = blame(mode, "blocks.1.mlp.in.weight", 3e38).unwrap();
+            assert_eq!((bad.name.as_str(), bad.op), ("blocks.1.mlp.hook_pre", "linear"), "{mode:?}");
             assert!(bad.to_string().starts_with("`blocks.1.mlp.hook_pre` (made by linear) has "), "{bad}");
         }
     }
@@ -549,7 +549,7 @@ fn the_lens_reads_any_point_of_the_stream_and_leaves_the_run_alone() {
         assert!(early.values != last.values);
         early.values.chunks(11).for_each(|row| close("sum of probabilities", row.iter().sum(), 1.0));
         assert!(all(&trace) == before);
-        assert!(matches!(trace.lens("logits"), Err(Error::NotResidual { .. })));
+        assert!(matches!(trace.lens("logits"), Err(TraceError::NotResidual { .. })));
     }
 }
 
@@ -562,7 +562,7 @@ fn a_table_looks_like_the_seeds() {
         values,
     };
     let values = (0..42).map(|i| (i as f32 - 20.5) / 8.0).collect();
-    let small = Options { max_rows: 4, edge_rows: 2, max_cols: 4, edge_cols: 2, ..Options::default() };
+    let small = TableOptions { max_rows: 4, edge_rows: 2, max_cols: 4, edge_cols: 2, ..TableOptions::default() };
     let want = "             0          1  ...          4          5
 0    -2.562500  -2.437500  ...  -2.062500  -1.937500
 1    -1.812500  -1.687500  ...  -1.312500  -1.187500
@@ -575,7 +575,7 @@ fn a_table_looks_like_the_seeds() {
     let tensor = matrix(7, 6, values);
     assert_eq!(table::table(&tensor, &small), want);
     // narrower: fewer columns, the same rows
-    let narrow = Options { width: 40, ..small };
+    let narrow = TableOptions { width: 40, ..small };
     let lines: Vec<String> = table::table(&tensor, &narrow).lines().map(String::from).collect();
     assert_eq!(lines[1], "0    -2.562500  ...  -1.937500");
     assert_eq!(lines.last().unwrap(), "[7 rows x 6 columns]");
@@ -588,7 +588,7 @@ fn a_table_looks_like_the_seeds() {
     values[54..64].copy_from_slice(&[
         0.420812, 0.277596, 0.778898, 1.533269, 1.609736, -0.403228, -0.274928, 1.47384, 0.068826, 1.332708,
     ]);
-    let text = table::table(&matrix(100_069, 64, values), &Options::default());
+    let text = table::table(&matrix(100_069, 64, values), &TableOptions::default());
     let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
     let lines: Vec<String> = text.lines().map(words).collect();
     assert_eq!(lines[0], "0 1 2 3 4 5 6 7 8 9 ... 54 55 56 57 58 59 60 61 62 63");
@@ -606,7 +606,7 @@ fn a_table_looks_like_the_seeds() {
 
 #[test]
 fn ids_masks_and_one_hot_vectors_are_whole_numbers() {
-    let plain = Options::default();
+    let plain = TableOptions::default();
     assert_eq!(
         table::ids(&[vec![627, 1383], vec![15749, 311]], &plain),
         "       0     1\n0    627  1383\n1  15749   311\n\n[2 rows x 2 columns]\n"
@@ -641,7 +641,7 @@ fn tables_of_a_run() {
         assert_eq!(width >= 160, text.contains("Z₃ = X̃ + Z₂"), "{width}\n{text}");
     }
     assert!(table::summary_table(&rows, 0).contains("B H T T"));
-    let text = table::table(&trace.get("blocks.0.attn.hook_q").unwrap(), &Options::default());
+    let text = table::table(&trace.get("blocks.0.attn.hook_q").unwrap(), &TableOptions::default());
     let headings: Vec<&str> = text.lines().filter(|line| line.starts_with("blocks")).collect();
     assert_eq!(headings[..2], ["blocks.0.attn.hook_q [batch 0, head 0]", "blocks.0.attn.hook_q [batch 0, head 1]"]);
     assert!(text.contains("[5 rows x 4 columns]") && text.ends_with("\n... and 2 more such tables\n"), "{text}");
@@ -650,11 +650,11 @@ fn tables_of_a_run() {
     assert!(text.lines().nth(line).unwrap().ends_with(&format!("{:.6}", q.at(&[0, 3, 1, 3]).unwrap())));
     let text = table::table(
         &trace.get("blocks.0.attn.hook_pattern").unwrap(),
-        &Options { max_tables: 1, ..Options::default() },
+        &TableOptions { max_tables: 1, ..TableOptions::default() },
     );
     assert!(text.starts_with("blocks.0.attn.hook_pattern [batch 0, head 0]\n"), "{text}");
     assert!(
-        table::table(&trace.get("blocks.0.ln1.bias").unwrap(), &Options::default())
+        table::table(&trace.get("blocks.0.ln1.bias").unwrap(), &TableOptions::default())
             .ends_with("[1 rows x 12 columns]\n")
     );
 }
@@ -698,7 +698,7 @@ fn a_saved_run_comes_back() {
     assert_eq!(names, ["embed.weight.grad", "logits"]);
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 2);
     assert!(matches!(save(&folder.join("none/run.safetensors"), &[]), Err(CheckpointError::Io { .. })));
-    assert!(matches!(tensors(&trace, &["logit"]), Err(Error::Unknown { .. })));
+    assert!(matches!(tensors(&trace, &["logit"]), Err(TraceError::Unknown { .. })));
     save(&folder.join("empty.safetensors"), &[]).unwrap();
     std::fs::remove_dir_all(&folder).unwrap();
 }

@@ -7,7 +7,7 @@ use limpid::backend::{Backend, Cpu, Reference};
 use limpid::checkpoint::store::Dtype;
 use limpid::checkpoint::{Checkpoint, Format, ModelData, safetensors_file, save};
 use limpid::config::Axis;
-use limpid::model::{Model, Use};
+use limpid::model::{Mode, Model};
 use limpid::ops::Batch;
 use std::path::{Path, PathBuf};
 
@@ -70,14 +70,14 @@ fn truth(case: &Path) -> Truth {
 /// Logits and what enters the head, from the model in `path`.
 fn run(path: &Path, truth: &Truth, make: impl Fn(&Model) -> Box<dyn Backend>) -> (Option<Vec<f32>>, Vec<f32>) {
     let opened = Checkpoint::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    let model = Model::new(&opened.config, Use::Inspect { batch: truth.rows, context: truth.length }).unwrap();
+    let model = Model::new(&opened.config, Mode::Inspect { batch: truth.rows, context: truth.length }).unwrap();
     let mut backend = make(&model);
     opened.load(&model, &mut *backend).unwrap();
     backend.feed(&truth.batch).unwrap();
     backend.forward(model.ops()).unwrap();
     let last = format!("blocks.{}.hook_resid_post", opened.config.n_layer - 1);
     let hidden = if opened.config.final_norm { "ln_final.hook_out".to_string() } else { last };
-    let read = |name: &str| model.tensor(name).map(|t| backend.read(t.slot).unwrap());
+    let read = |name: &str| model.tensor(name).map(|t| backend.read(t.region).unwrap());
     (read("logits"), read(&hidden).unwrap())
 }
 
@@ -212,7 +212,7 @@ fn a_model_takes_the_place_of_another_whole() {
     let case = |name: &str| fixtures("hf").into_iter().find(|p| p.ends_with(name)).unwrap();
     let first = Checkpoint::open(&case("gpt2-text")).unwrap();
     let write = |source: &Checkpoint, shard_bytes: usize, format| {
-        let model = Model::new(&source.config, Use::Inspect { batch: 1, context: 1 }).unwrap();
+        let model = Model::new(&source.config, Mode::Inspect { batch: 1, context: 1 }).unwrap();
         let values = |param: &limpid::model::Param| source.values(&model, param).unwrap().into_owned();
         let (config, tokenizer) = (&source.config, source.tokenizer.as_ref());
         save(
@@ -267,7 +267,7 @@ fn old_bert(name: &str) -> String {
 const CHAT: &str = "{{ bos_token }}{{ messages[0]['content'] }}\n";
 
 fn convert(from: &Checkpoint, to: &Path, format: Format, dtype: &Dtype) -> Result<(), Box<dyn std::error::Error>> {
-    let model = Model::new(&from.config, Use::Inspect { batch: 1, context: 1 })?;
+    let model = Model::new(&from.config, Mode::Inspect { batch: 1, context: 1 })?;
     let values = |param: &limpid::model::Param| from.values(&model, param).unwrap().into_owned();
     // small enough that some models are in several files, where a format has that
     let (config, tokenizer, chat_template) = (&from.config, from.tokenizer.as_ref(), Some(CHAT));
@@ -285,8 +285,8 @@ fn llm_c_s_debug_state_is_reproduced() {
     let (header, _) = limpid::checkpoint::llmc::open(&llmc_file("model.bin")).unwrap();
     let state = limpid::checkpoint::llmc::open_state(&llmc_file("debug_state.bin"), &header).unwrap();
     let opened = Checkpoint::open(&llmc_file("model.bin")).unwrap();
-    let purpose = Use::Inspect { batch: state.batch_size, context: state.context };
-    let model = Model::new(&opened.config, purpose).unwrap();
+    let mode = Mode::Inspect { batch: state.batch_size, context: state.context };
+    let model = Model::new(&opened.config, mode).unwrap();
     let mut cpu = Cpu::new(&model, 2);
     opened.load(&model, &mut cpu).unwrap();
     let ids = |ids: &[i32]| ids.iter().map(|id| *id as u32).collect::<Vec<_>>();
@@ -321,7 +321,7 @@ fn llm_c_s_debug_state_is_reproduced() {
             }
         };
         let want = state.store.get(&theirs).unwrap_or_else(|| panic!("no {theirs}")).values().unwrap();
-        let got = cpu.read(param.slot.grad()).unwrap();
+        let got = cpu.read(param.region.grad()).unwrap();
         let off = apart(&got, &want[..got.len()]);
         assert!(off < 1e-5, "the gradient of {} is {off:e} from PyTorch's", param.name);
         compared += 1;
@@ -339,7 +339,7 @@ fn llm_c_s_other_files_are_read() {
     for (file, logits) in [("model.bin", "logits"), ("model_bf16.bin", "logits_bf16")] {
         let opened = Checkpoint::open(&llmc_file(file)).unwrap();
         assert_eq!((opened.format, opened.config.vocab_size), (Format::Llmc, 40));
-        let model = Model::new(&opened.config, Use::Inspect { batch: rows, context: length }).unwrap();
+        let model = Model::new(&opened.config, Mode::Inspect { batch: rows, context: length }).unwrap();
         let mut cpu = Cpu::new(&model, 1);
         opened.load(&model, &mut cpu).unwrap();
         cpu.feed(&batch).unwrap();
@@ -361,7 +361,7 @@ fn what_another_program_cannot_say_is_named() {
     let llama = Config { vocab_size: 11, d_model: 16, n_layer: 1, ..llama };
     let folder = Folder::new("refused");
     let refused = |config: &Config, format: Format, dtype: &Dtype| {
-        let values = |param: &limpid::model::Param| vec![0.0; param.slot.len()];
+        let values = |param: &limpid::model::Param| vec![0.0; param.region.len()];
         let source = ModelData { config, tokenizer: None, chat_template: None, values: &values, shard_bytes: 1 << 30 };
         let path = folder.0.join(format!("out-{format}"));
         let error = save(&path, format, dtype, &source).err().map(|e| e.to_string()).unwrap_or_default();

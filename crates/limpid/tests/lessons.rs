@@ -100,26 +100,26 @@ fn a_list_with_parts_replaced_has_the_right_gradient() {
     {
         let model = setup.model();
         let mut exact = Reference::new(&model);
-        model.params.iter().for_each(|p| exact.write(p.slot, &init::values(&model, p, Init::He, 0.0, 5)).unwrap());
+        model.params.iter().for_each(|p| exact.write(p.region, &init::values(&model, p, Init::He, 0.0, 5)).unwrap());
         let ids = |site| (0..64).map(|i| random::below(5, site, i, 64) as u32).collect();
         exact.feed(&Batch::of_sequences(ids(1), ids(2), 16)).unwrap();
         exact.forward(model.ops()).unwrap();
         exact.backward(model.back()).unwrap();
         let losses = model.losses().expect("it has a head");
         for name in ["blocks.0.attn.qkv.weight", "blocks.2.mlp.in.weight"] {
-            let slot = model.param(name).expect("a parameter").slot;
-            let (weights, gradient) = (exact.read(slot).unwrap(), exact.read(slot.grad()).unwrap());
+            let region = model.param(name).expect("a parameter").region;
+            let (weights, gradient) = (exact.read(region).unwrap(), exact.read(region.grad()).unwrap());
             let norm = gradient.iter().map(|g| f64::from(*g).powi(2)).sum::<f64>().sqrt();
             let mut at = |h: f64| {
                 let moved = |(w, g): (&f32, &f32)| (f64::from(*w) + h * f64::from(*g) / norm) as f32;
-                exact.write(slot, &weights.iter().zip(&gradient).map(moved).collect::<Vec<_>>()).unwrap();
+                exact.write(region, &weights.iter().zip(&gradient).map(moved).collect::<Vec<_>>()).unwrap();
                 exact.forward(model.ops()).unwrap();
                 exact.sum(losses).unwrap() / 64.0
             };
             let quotient = (at(1e-3) - at(-1e-3)) / 2e-3;
             // weights are stored as f32, so the step is exact to a few in ten thousand
             assert!((quotient / norm - 1.0).abs() < 0.01, "{name}: {quotient}, expected {norm}");
-            exact.write(slot, &weights).unwrap();
+            exact.write(region, &weights).unwrap();
         }
     }
 }

@@ -5,7 +5,7 @@ mod random_config;
 
 use limpid::backend::{Backend, Cpu};
 use limpid::config::{Axis, Config};
-use limpid::model::{Model, Use};
+use limpid::model::{Mode, Model};
 use limpid::ops::adamw::Method;
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
@@ -30,7 +30,7 @@ fn train(
     (level, threads): (Level, usize),
 ) -> Vec<(String, Vec<f32>)> {
     let context = config.context_length.min(70);
-    let model = Model::new(config, Use::Train { batch: BATCH, context }).unwrap();
+    let model = Model::new(config, Mode::Train { batch: BATCH, context }).unwrap();
     let mut cpu = Cpu::with(&model, threads, level, precision);
     fill(&model, &mut cpu, 5);
     let recipe = Recipe {
@@ -58,13 +58,13 @@ fn train(
         ));
         cpu.average(&groups, recipe.averaging(step)).unwrap();
     }
-    let score = Model::new(config, Use::Score { batch: BATCH, context }).unwrap();
+    let score = Model::new(config, Mode::Score { batch: BATCH, context }).unwrap();
     let mut scorer = Cpu::with(&score, threads, level, precision);
     for (param, to) in model.params.iter().zip(&score.params) {
-        let values = cpu.read(param.slot).unwrap();
-        scorer.write(to.slot, &values).unwrap();
+        let values = cpu.read(param.region).unwrap();
+        scorer.write(to.region, &values).unwrap();
         found.push((param.name.clone(), values));
-        let average = limpid::ops::Slot { space: limpid::ops::Space::Average, ..param.slot };
+        let average = limpid::ops::Region { space: limpid::ops::MemorySpace::Average, ..param.region };
         found.push((format!("the average of {}", param.name), cpu.read(average).unwrap()));
     }
     scorer.feed(&batch(config, context, 9)).unwrap();

@@ -6,11 +6,11 @@ mod random_config;
 use limpid::backend::{Backend, Cpu, Reference};
 use limpid::config::{Config, Dropout, NormPlace};
 use limpid::data::{Batches, Objective, Tokens};
-use limpid::model::again::Keep;
-use limpid::model::{Lora, Model, Tuning, Use};
+use limpid::model::recompute::KeepLevel;
+use limpid::model::{Lora, Mode, Model, Tuning};
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
-use limpid::ops::{Batch, Op, Pass, Space, random};
+use limpid::ops::{Batch, MemorySpace, Op, Pass, random};
 use limpid::train::{Recipe, Trainer};
 use random_config::{configs, fill};
 
@@ -51,19 +51,20 @@ fn tunings() -> Vec<Tuning> {
 fn trained(
     config: &Config,
     tuning: &Tuning,
-    rung: usize,
+    recompute_level: usize,
     threads: usize,
     precision: Precision,
 ) -> (Vec<u64>, Vec<u32>) {
     let recipe = Recipe { batch_size: 3, accumulate: 2, warmup_steps: 1, ..Recipe::default() };
     let text = Tokens::of((0..600).map(|i| random::below(1, 0, i / 3, 17) as u32).collect());
     let batches = Batches::new(&text, 3, CONTEXT, 1, Objective::NextToken).unwrap().accumulated(2);
-    let model = Model::on_rung(config, Use::Train { batch: 3, context: CONTEXT }, tuning, rung).unwrap();
+    let model =
+        Model::at_recompute_level(config, Mode::Train { batch: 3, context: CONTEXT }, tuning, recompute_level).unwrap();
     let cpu = Cpu::with(&model, threads, Level::best(), precision);
     let mut trainer = Trainer::new(model, Box::new(cpu), recipe).unwrap();
     let losses = (0..5).map(|_| trainer.step(&batches).unwrap().loss.to_bits()).collect();
     let weights =
-        trainer.model.params.iter().flat_map(|p| trainer.backend.read(p.slot).unwrap()).map(f32::to_bits).collect();
+        trainer.model.params.iter().flat_map(|p| trainer.backend.read(p.region).unwrap()).map(f32::to_bits).collect();
     (losses, weights)
 }
 
@@ -73,10 +74,13 @@ fn training_gives_the_same_bits_on_every_rung() {
     {
         for precision in [Precision::F32, Precision::Bf16] {
             let all = trained(config, &tuning, 0, 2, precision);
-            for rung in 1..=Model::rungs(config) {
-                let threads = [1, 3][rung % 2];
-                let same = trained(config, &tuning, rung, threads, precision) == all;
-                assert!(same, "rung {rung}, {threads} threads, {precision}, {tuning:?}: {config:?}");
+            for recompute_level in 1..=Model::recompute_levels(config) {
+                let threads = [1, 3][recompute_level % 2];
+                let same = trained(config, &tuning, recompute_level, threads, precision) == all;
+                assert!(
+                    same,
+                    "recompute_level {recompute_level}, {threads} threads, {precision}, {tuning:?}: {config:?}"
+                );
             }
         }
     }
@@ -85,10 +89,10 @@ fn training_gives_the_same_bits_on_every_rung() {
 /// Every pair of choices: the f64 judge's gradients are the same numbers on every level, and `cpu`'s the same bits.
 #[test]
 fn gradients_are_the_same_on_every_level_for_every_configuration() {
-    let purpose = Use::Train { batch: 2, context: 5 };
+    let mode = Mode::Train { batch: 2, context: 5 };
     for (i, config) in configs().iter().enumerate() {
-        let gradients = |rung: usize| {
-            let model = Model::on_rung(config, purpose, &Tuning::default(), rung).unwrap();
+        let gradients = |recompute_level: usize| {
+            let model = Model::at_recompute_level(config, mode, &Tuning::default(), recompute_level).unwrap();
             let ids = |site| (0..10).map(|n| random::below(i as u64, site, n, 11) as u32).collect::<Vec<_>>();
             let mut batch = Batch::of_sequences(ids(1), ids(2), 5);
             batch.seed = Some(7);
@@ -100,14 +104,14 @@ fn gradients_are_the_same_on_every_level_for_every_configuration() {
                 backend.backward(model.back()).unwrap();
             }
             let exact: Vec<u64> =
-                model.params.iter().flat_map(|p| judge.exact(p.slot.grad()).to_vec()).map(f64::to_bits).collect();
+                model.params.iter().flat_map(|p| judge.exact(p.region.grad()).to_vec()).map(f64::to_bits).collect();
             let bits: Vec<u32> =
-                model.params.iter().flat_map(|p| cpu.read(p.slot.grad()).unwrap()).map(f32::to_bits).collect();
+                model.params.iter().flat_map(|p| cpu.read(p.region.grad()).unwrap()).map(f32::to_bits).collect();
             (exact, bits)
         };
         let all = gradients(0);
-        for rung in (1..Keep::ALL.len()).map(|level| level * config.n_layer) {
-            assert!(gradients(rung) == all, "rung {rung}: {config:?}");
+        for recompute_level in (1..KeepLevel::ALL.len()).map(|level| level * config.n_layer) {
+            assert!(gradients(recompute_level) == all, "recompute_level {recompute_level}: {config:?}");
         }
     }
 }
@@ -119,14 +123,15 @@ fn gradients_are_the_same_on_every_level_for_every_configuration() {
 #[test]
 fn each_level_frees_what_the_arithmetic_says() {
     let config = Config { d_model: 64, n_head: 4, d_ff: 256, n_layer: 20, ..Config::preset("gpt2").unwrap() };
-    let purpose = Use::Train { batch: 1, context: 64 };
+    let mode = Mode::Train { batch: 1, context: 64 };
     let unit = 64 * 64;
-    for (keep, each) in Keep::ALL.into_iter().zip([16, 10, 6, 2, 1]) {
-        let model = Model::on_rung(&config, purpose, &Tuning::default(), keep as usize * config.n_layer).unwrap();
+    for (keep, each) in KeepLevel::ALL.into_iter().zip([16, 10, 6, 2, 1]) {
+        let model =
+            Model::at_recompute_level(&config, mode, &Tuning::default(), keep as usize * config.n_layer).unwrap();
         assert_eq!(model.keeps(), [(0..20, keep)]);
-        let units = model.program.size(Space::Act) as f64 / unit as f64;
+        let units = model.program.size(MemorySpace::Act) as f64 / unit as f64;
         // where less is kept, the block that is worked on holds more than it keeps: up to 16 - each
-        let most = if keep == Keep::All { 0 } else { 16 - each };
+        let most = if keep == KeepLevel::All { 0 } else { 16 - each };
         let kept = 20 * each + 2;
         assert!((kept..=kept + most).contains(&(units.ceil() as usize)), "{keep:?}: {units} units, kept {kept}");
     }
@@ -139,11 +144,15 @@ fn each_level_costs_what_the_arithmetic_says() {
     let config = Config { d_model: 64, n_head: 4, d_ff: 256, n_layer: 2, ..Config::preset("gpt2").unwrap() };
     let (c, f, rows, keys) = (64.0, 256.0, 64, 32);
     let each = [0.0, 0.0, 2.0 * c * f, 2.0 * c * f + 8.0 * c * c, 2.0 * c * f + 8.0 * c * c + 4.0 * c * keys as f64];
-    for (keep, each) in Keep::ALL.into_iter().zip(each) {
-        let model =
-            Model::on_rung(&config, Use::Train { batch: 1, context: 64 }, &Tuning::default(), 2 * keep as usize)
-                .unwrap();
-        assert_eq!(model.flops_again(rows, keys), 2.0 * rows as f64 * each, "{keep:?}");
+    for (keep, each) in KeepLevel::ALL.into_iter().zip(each) {
+        let model = Model::at_recompute_level(
+            &config,
+            Mode::Train { batch: 1, context: 64 },
+            &Tuning::default(),
+            2 * keep as usize,
+        )
+        .unwrap();
+        assert_eq!(model.recompute_flops(rows, keys), 2.0 * rows as f64 * each, "{keep:?}");
     }
 }
 
@@ -151,37 +160,47 @@ fn each_level_costs_what_the_arithmetic_says() {
 #[test]
 fn nothing_is_made_again_twice_or_for_nothing() {
     for config in shapes() {
-        for rung in 0..=Model::rungs(&config) {
-            let model =
-                Model::on_rung(&config, Use::Train { batch: 2, context: CONTEXT }, &Tuning::default(), rung).unwrap();
-            let again = |pass: &Pass| if let Pass::Again(op) = pass { Some(*op) } else { None };
+        for recompute_level in 0..=Model::recompute_levels(&config) {
+            let model = Model::at_recompute_level(
+                &config,
+                Mode::Train { batch: 2, context: CONTEXT },
+                &Tuning::default(),
+                recompute_level,
+            )
+            .unwrap();
+            let again = |pass: &Pass| if let Pass::Recompute(op) = pass { Some(*op) } else { None };
             let ops: Vec<Op> = model.back().iter().filter_map(again).collect();
-            assert_eq!(ops.is_empty(), rung == 0, "rung {rung}");
-            assert!(!matches!(model.back().last(), Some(Pass::Again(_))), "rung {rung}");
+            assert_eq!(ops.is_empty(), recompute_level == 0, "recompute_level {recompute_level}");
+            assert!(!matches!(model.back().last(), Some(Pass::Recompute(_))), "recompute_level {recompute_level}");
             for name in ["norm", "linear", "attend", "activate"] {
                 let count = |ops: &[Op]| ops.iter().filter(|op| op.name() == name).count();
-                assert!(count(&ops) <= count(&model.ops()), "rung {rung}: {name}");
+                assert!(count(&ops) <= count(&model.ops()), "recompute_level {recompute_level}: {name}");
             }
             let last = |op: &Op| matches!(op, Op::Linear { x, .. } if x.cols == config.d_ff);
-            assert!(!ops.iter().any(last), "rung {rung}: nothing needs the feed-forward's last product");
+            assert!(
+                !ops.iter().any(last),
+                "recompute_level {recompute_level}: nothing needs the feed-forward's last product"
+            );
         }
     }
 }
 
-/// A budget takes the first rung that fits: work is not done where there is memory. One that nothing fits says what would.
+/// A budget takes the first recompute_level that fits: work is not done where there is memory. One that nothing fits says what would.
 #[test]
 fn a_budget_takes_the_least_work_that_fits() {
     let config = Config::preset("nano").unwrap();
-    let purpose = Use::Train { batch: 12, context: 64 };
+    let mode = Mode::Train { batch: 12, context: 64 };
     let bytes = |model: &Model| model.memory().iter().map(|(_, bytes)| *bytes as u64).sum::<u64>();
-    let ladder: Vec<u64> = (0..=Model::rungs(&config))
-        .map(|rung| bytes(&Model::on_rung(&config, purpose, &Tuning::default(), rung).unwrap()))
+    let ladder: Vec<u64> = (0..=Model::recompute_levels(&config))
+        .map(|recompute_level| {
+            bytes(&Model::at_recompute_level(&config, mode, &Tuning::default(), recompute_level).unwrap())
+        })
         .collect();
-    let within = |budget| Model::within(&config, purpose, &Tuning::default(), budget, bytes);
+    let within = |budget| Model::within(&config, mode, &Tuning::default(), budget, bytes);
     for budget in (ladder.iter().min().unwrap() + 1..ladder[0] + 1000).step_by(100_000) {
         let model = within(budget).unwrap();
         assert!(bytes(&model) <= budget);
-        assert!(ladder[..model.rung].iter().all(|rung| *rung > budget), "{budget}");
+        assert!(ladder[..model.recompute_level].iter().all(|recompute_level| *recompute_level > budget), "{budget}");
     }
     let least = *ladder.iter().min().unwrap();
     assert!(within(least).is_ok());
@@ -189,5 +208,5 @@ fn a_budget_takes_the_least_work_that_fits() {
     let (asked, takes) = ((least - 1) as f64 / 1e6, least as f64 / 1e6);
     assert!(error.contains(&format!("{asked:.1} MB")) && error.contains(&format!("takes {takes:.1} MB")), "{error}");
     assert!(error.contains("batch_size") && error.contains("context"), "{error}");
-    assert_eq!(within(u64::MAX).unwrap().rung, 0);
+    assert_eq!(within(u64::MAX).unwrap().recompute_level, 0);
 }

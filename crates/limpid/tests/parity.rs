@@ -15,8 +15,8 @@ mod common;
 use common::{assert_close, narrow, transpose, wide};
 use limpid::backend::{Backend, Cpu, Reference};
 use limpid::config::{Activation, Config, Dropout, Heads, Mask, NormKind, RotaryScaling};
-use limpid::model::{Model, Use};
-use limpid::ops::adamw::{Group, Method, Rule};
+use limpid::model::{Mode, Model};
+use limpid::ops::adamw::{Method, ParamGroup, Rule};
 use limpid::ops::attend::{self, Gradients, Head};
 use limpid::ops::classify::{self, Target, Terms};
 use limpid::ops::simd::Level;
@@ -183,7 +183,7 @@ impl Fixture {
 
     fn write(&self, model: &Model, backend: &mut dyn Backend) {
         for param in &model.params {
-            backend.write(param.slot, &narrow(&self.parameter("param", &param.name))).unwrap();
+            backend.write(param.region, &narrow(&self.parameter("param", &param.name))).unwrap();
         }
     }
 }
@@ -214,7 +214,7 @@ fn check_losses_and_gradients(f: &Fixture, model: &Model, backend: &dyn Backend,
     let mut worst = assert_close(&format!("{who} losses"), &losses, f.get("losses"), tolerance);
     worst = worst.max(assert_close(&format!("{who} loss"), &[mean], f.get("loss"), tolerance));
     for param in &model.params {
-        let got = wide(&backend.read(param.slot.grad()).unwrap());
+        let got = wide(&backend.read(param.region.grad()).unwrap());
         let want = f.parameter("grad", &param.name);
         worst = worst.max(assert_close(&format!("{who} gradient of {}", param.name), &got, &want, tolerance));
     }
@@ -228,7 +228,7 @@ fn check_model(name: &'static str) {
     let (batch, context) = f.batch_shape();
 
     // as trained: activations share places, the loss op's backward computes the losses
-    let model = Model::new(&config, Use::Train { batch, context }).unwrap();
+    let model = Model::new(&config, Mode::Train { batch, context }).unwrap();
     let theirs =
         f.tensors.iter().filter(|(key, _)| key.starts_with("param/")).map(|(_, (_, v))| v.len()).sum::<usize>();
     assert_eq!(model.parameter_count(), theirs, "{name}: parameters");
@@ -243,7 +243,7 @@ fn check_model(name: &'static str) {
     }
 
     // as inspected: everything is kept
-    let model = Model::new(&config, Use::Inspect { batch, context }).unwrap();
+    let model = Model::new(&config, Mode::Inspect { batch, context }).unwrap();
     for (who, mut backend, tolerance) in backends(&model) {
         let who = format!("{name} inspect {who}");
         f.write(&model, &mut *backend);
@@ -251,8 +251,8 @@ fn check_model(name: &'static str) {
         backend.forward(model.ops()).unwrap();
         let read = |ours: &str| {
             let tensor = model.tensor(ours).unwrap_or_else(|| panic!("no tensor {ours}"));
-            assert_eq!(tensor.cols, 0..tensor.slot.cols, "{ours} is all of its slot");
-            wide(&backend.read(tensor.slot).unwrap())
+            assert_eq!(tensor.cols, 0..tensor.region.cols, "{ours} is all of its region");
+            wide(&backend.read(tensor.region).unwrap())
         };
         let mut worst = 0f64;
         let mut check = |theirs: &str, ours: &str, got: Vec<f64>| {
@@ -310,15 +310,15 @@ fn without_key_bias(name: &str, values: Vec<f64>) -> Vec<f64> {
 /// Ten steps: the loss before each and after the last, norms and final parameters where the fixture has them.
 fn check_training(f: &Fixture, method: Method) {
     let (batch, context) = f.batch_shape();
-    let model = Model::new(&f.model_config(), Use::Train { batch, context }).unwrap();
+    let model = Model::new(&f.model_config(), Mode::Train { batch, context }).unwrap();
     let name = method.to_string();
     let set = &f.training[&name];
     let number = |key: &str| set[key].as_f64();
     let beta = |i: usize| set["betas"][i].as_f64();
-    let all: Range<usize> = 0..model.params.last().unwrap().slot.range().end;
+    let all: Range<usize> = 0..model.params.last().unwrap().region.range().end;
     let groups = match method {
         Method::AdamW => model.update_groups(number("weight_decay").unwrap(), method),
-        _ => vec![Group { range: all, decay: number("weight_decay").unwrap_or(0.0), matrix: None }],
+        _ => vec![ParamGroup { range: all, decay: number("weight_decay").unwrap_or(0.0), matrix: None }],
     };
     for (who, mut backend, tolerance) in backends(&model) {
         let who = format!("{} {name} {who}", f.name);
@@ -359,7 +359,7 @@ fn check_training(f: &Fixture, method: Method) {
         if method == Method::AdamW {
             worst = worst.max(assert_close(&format!("{who} norms"), &norms, f.get("adamw_grad_norms"), tolerance));
             for param in &model.params {
-                let got = without_key_bias(&param.name, wide(&backend.read(param.slot).unwrap()));
+                let got = without_key_bias(&param.name, wide(&backend.read(param.region).unwrap()));
                 let want = without_key_bias(&param.name, f.parameter("adamw_param", &param.name));
                 worst = worst.max(assert_close(&format!("{who} {} in the end", param.name), &got, &want, tolerance));
             }

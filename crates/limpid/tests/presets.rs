@@ -4,7 +4,7 @@
 use limpid::backend::Cpu;
 use limpid::config::{Config, Mask, PRESETS};
 use limpid::data::{Batches, Objective, Tokens};
-use limpid::model::{Model, Tuning, Use};
+use limpid::model::{Mode, Model, Tuning};
 use limpid::ops::random;
 use limpid::train::{Recipe, Trainer, preflight};
 
@@ -31,12 +31,12 @@ fn every_preset_starts_at_its_own_size() {
             true => Objective::Masked { mask: 3, vocab_size, segments: config.n_segment > 0 },
             false => Objective::NextToken,
         };
-        let purpose = Use::Train { batch: 1, context };
-        let model = Model::tuned(&config, purpose, &Tuning::default()).unwrap();
+        let mode = Mode::Train { batch: 1, context };
+        let model = Model::tuned(&config, mode, &Tuning::default()).unwrap();
         let parameters = model.parameter_count();
         let parts = model.memory().into_iter().chain(recipe.memory(&model)).map(|(_, bytes)| bytes).sum::<usize>();
         // the look before the first step copies the largest parameter
-        let largest = model.params.iter().map(|p| 8 * p.slot.len()).max().unwrap_or(0);
+        let largest = model.params.iter().map(|p| 8 * p.region.len()).max().unwrap_or(0);
         let bytes = (parts + largest + Cpu::scratch_bytes(&model, 2)) as u64;
         if bytes > available() {
             println!("{name}: {parameters} parameters need {bytes} bytes, more than there are");

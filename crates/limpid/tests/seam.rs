@@ -4,18 +4,18 @@
 mod common;
 
 use common::tiny;
-use limpid::backend::{Backend, BackendError, Cpu, Reference, Report, Result, SharedWeights, Ticket};
+use limpid::backend::{Backend, BackendError, Cpu, Reference, Result, SharedWeights, Ticket, UpdateReport};
 use limpid::checkpoint::safetensors_file;
 use limpid::config::Config;
 use limpid::data::{Batches, Documents, Objective, Tokens, Windows};
 use limpid::evaluate::score;
 use limpid::generate::{DecodeError, SequenceId, Session};
-use limpid::model::{Model, Use, init};
-use limpid::ops::adamw::{Change, Group, Method, Rule};
+use limpid::model::{Mode, Model, init};
+use limpid::ops::adamw::{Change, Method, ParamGroup, Rule};
 use limpid::ops::element::{Element, Major, Values};
 use limpid::ops::linear::Precision;
 use limpid::ops::program::Draft;
-use limpid::ops::{Back, Batch, IGNORE, Live, Op, Ops, Pass, Passes, Program, Slot, Space, Span, random};
+use limpid::ops::{ActiveRows, Back, Batch, IGNORE, MemorySpace, Op, Ops, Pass, Passes, Program, Region, Span, random};
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use limpid::trace::{self, Trace};
 use limpid::train::{Control, Recipe, Run, RunOptions, TrainError, TrainEvent, Trainer};
@@ -40,7 +40,7 @@ struct Told {
     aside: AtomicUsize,
     most: AtomicUsize,
     /// What was uploaded.
-    uploads: Mutex<Vec<(Slot, Element, Major)>>,
+    uploads: Mutex<Vec<(Region, Element, Major)>>,
 }
 
 impl Told {
@@ -102,11 +102,11 @@ impl Backend for Wrapped {
         }
         Ok(())
     }
-    fn begin_update(&mut self, groups: &[Group], rule: &Rule, watch: &[Change]) -> Result<()> {
+    fn begin_update(&mut self, groups: &[ParamGroup], rule: &Rule, watch: &[Change]) -> Result<()> {
         self.begin("update")?;
         self.own.begin_update(groups, rule, watch)
     }
-    fn report(&mut self, watch: &mut [Change]) -> Result<Report> {
+    fn report(&mut self, watch: &mut [Change]) -> Result<UpdateReport> {
         self.begin("report")?;
         self.own.report(watch)
     }
@@ -124,13 +124,13 @@ impl Backend for Wrapped {
         self.begin("clear")?;
         self.own.clear()
     }
-    fn average(&mut self, groups: &[Group], decay: f64) -> Result<()> {
+    fn average(&mut self, groups: &[ParamGroup], decay: f64) -> Result<()> {
         self.begin("average")?;
         self.own.average(groups, decay)
     }
-    fn request(&self, slot: Slot) -> Result<Ticket> {
+    fn request(&self, region: Region) -> Result<Ticket> {
         self.begin("request")?;
-        self.own.request(slot)
+        self.own.request(region)
     }
     fn fetch(&self, ticket: Ticket, to: &mut [f32]) -> Result<()> {
         let begun = self.begin("fetch");
@@ -140,9 +140,9 @@ impl Backend for Wrapped {
         }
         begun
     }
-    fn sum(&self, slot: Slot) -> Result<f64> {
+    fn sum(&self, region: Region) -> Result<f64> {
         self.begin("sum")?;
-        self.own.sum(slot)
+        self.own.sum(region)
     }
     fn precision(&self) -> Precision {
         self.own.precision()
@@ -151,12 +151,12 @@ impl Backend for Wrapped {
         self.begin("share")?;
         self.own.share()
     }
-    fn upload(&mut self, slot: Slot, values: Values) -> Result<()> {
+    fn upload(&mut self, region: Region, values: Values) -> Result<()> {
         let begun = self.begin("upload");
-        self.told.uploads.lock().unwrap().push((slot, values.element, values.major));
+        self.told.uploads.lock().unwrap().push((region, values.element, values.major));
         match begun.is_ok() {
-            true => self.own.upload(slot, values)?,
-            false => self.own.write(slot, &vec![f32::NAN; slot.len()])?,
+            true => self.own.upload(region, values)?,
+            false => self.own.write(region, &vec![f32::NAN; region.len()])?,
         }
         begun
     }
@@ -184,16 +184,16 @@ fn recipe() -> Recipe {
 }
 
 fn trainer(told: &Arc<Told>) -> Trainer {
-    let model = Model::new(&one_block(), Use::Train { batch: 2, context: 12 }).unwrap();
+    let model = Model::new(&one_block(), Mode::Train { batch: 2, context: 12 }).unwrap();
     let own = Box::new(Cpu::new(&model, 1));
     Trainer::new(model, Box::new(Wrapped { own, told: told.clone() }), recipe()).unwrap()
 }
 
 /// All that a state file would hold, bit by bit.
 fn state(trainer: &Trainer) -> Vec<u32> {
-    let memories = [Space::Param, Space::Moment1, Space::Moment2, Space::Average];
-    let slots = memories.iter().flat_map(|space| trainer.model.params.iter().map(|p| p.slot.in_space(*space)));
-    slots.flat_map(|slot| trainer.backend.read(slot).unwrap()).map(f32::to_bits).collect()
+    let memories = [MemorySpace::Param, MemorySpace::Moment1, MemorySpace::Moment2, MemorySpace::Average];
+    let regions = memories.iter().flat_map(|space| trainer.model.params.iter().map(|p| p.region.in_space(*space)));
+    regions.flat_map(|region| trainer.backend.read(region).unwrap()).map(f32::to_bits).collect()
 }
 
 fn batches(text: &Tokens) -> Batches<'_> {
@@ -366,7 +366,7 @@ fn session(told: &Arc<Told>) -> Session {
     .unwrap();
     let (model, backend) = session.parts();
     for param in &model.params {
-        backend.write(param.slot, &init::values(model, param, init::Init::Gpt2, 0.3, 5)).unwrap();
+        backend.write(param.region, &init::values(model, param, init::Init::Gpt2, 0.3, 5)).unwrap();
     }
     session
 }
@@ -442,7 +442,7 @@ fn a_decode_step_that_fails_at_any_op_changes_nothing_and_may_be_tried_again() {
 
 #[test]
 fn a_look_inside_that_fails_says_so() {
-    let model = Model::new(&one_block(), Use::Inspect { batch: 1, context: 6 }).unwrap();
+    let model = Model::new(&one_block(), Mode::Inspect { batch: 1, context: 6 }).unwrap();
     let batch = Batch::of_sequences(vec![1, 2, 3, 4, 5, 6], vec![2, 3, 4, 5, 6, 7], 6);
     let told = Told::new();
     let mut backend = Wrapped { own: Box::new(Cpu::new(&model, 1)), told: told.clone() };
@@ -458,7 +458,7 @@ fn a_look_inside_that_fails_says_so() {
             let lens = trace.lens("blocks.0.hook_resid_mid")?;
             Ok((trace.rows()?, trace::tensors(&trace, &[])?, lens))
         });
-        assert!(matches!(looked, Err(trace::Error::Backend(BackendError::Lost { .. }))), "op {k} of {ops}");
+        assert!(matches!(looked, Err(trace::TraceError::Backend(BackendError::Lost { .. }))), "op {k} of {ops}");
     }
     told.fails.store(NEVER, Relaxed);
     let trace = Trace::run(&model, &mut backend, &batch, true).unwrap();
@@ -477,13 +477,13 @@ fn the_recipe_counts_the_gradients_that_are_set_aside() {
         assert_eq!((told.most.load(Relaxed), told.aside.load(Relaxed)), (most, 0), "{accumulate} micro-batches");
         let memory = trainer.recipe.memory(&trainer.model);
         let (_, bytes) = memory.iter().find(|(what, _)| *what == "gradients set aside").unwrap();
-        assert_eq!(*bytes, most * 4 * trainer.model.program.size(Space::Grad), "{accumulate} micro-batches");
+        assert_eq!(*bytes, most * 4 * trainer.model.program.size(MemorySpace::Grad), "{accumulate} micro-batches");
     }
 }
 
 #[test]
 fn gradients_that_are_set_aside_wait_are_added_to_and_forgotten() {
-    let model = Model::new(&one_block(), Use::Train { batch: 1, context: 12 }).unwrap();
+    let model = Model::new(&one_block(), Mode::Train { batch: 1, context: 12 }).unwrap();
     for (n, mut backend) in backends(&model).into_iter().enumerate() {
         let run = |backend: &mut dyn Backend| {
             backend.feed(&Batch::of_sequences((0..12).collect(), (1..13).collect(), 12)).unwrap();
@@ -491,7 +491,7 @@ fn gradients_that_are_set_aside_wait_are_added_to_and_forgotten() {
             backend.backward(model.back()).unwrap();
         };
         let all = |backend: &dyn Backend| -> Vec<f32> {
-            model.params.iter().flat_map(|p| backend.read(p.slot.grad()).unwrap()).collect()
+            model.params.iter().flat_map(|p| backend.read(p.region.grad()).unwrap()).collect()
         };
         let nothing = |backend: &mut dyn Backend| {
             let refused = backend.add_pushed();
@@ -527,7 +527,7 @@ fn backends(model: &Model) -> Vec<Box<dyn Backend>> {
     all.extend([1, 3].map(|threads| Box::new(Cpu::new(model, threads)) as Box<dyn Backend>));
     for backend in &mut all {
         for param in &model.params {
-            backend.write(param.slot, &init::values(model, param, init::Init::Gpt2, 0.3, 5)).unwrap();
+            backend.write(param.region, &init::values(model, param, init::Init::Gpt2, 0.3, 5)).unwrap();
         }
     }
     all
@@ -535,7 +535,7 @@ fn backends(model: &Model) -> Vec<Box<dyn Backend>> {
 
 #[test]
 fn a_batch_that_does_not_fit_reaches_no_kernel() {
-    let model = Model::new(&one_block(), Use::Train { batch: 3, context: 4 }).unwrap();
+    let model = Model::new(&one_block(), Mode::Train { batch: 3, context: 4 }).unwrap();
     let batch = || Batch::of_sequences((0..12).collect(), (1..13).collect(), 4);
     type Alter = fn(&mut Batch);
     let changes: [(&str, Alter); 8] = [
@@ -566,7 +566,7 @@ fn a_batch_that_does_not_fit_reaches_no_kernel() {
         }
     }
     // what a cache adds
-    let model = Model::new(&one_block(), Use::Decode { rows: 4, sequences: 2 }).unwrap();
+    let model = Model::new(&one_block(), Mode::Decode { rows: 4, sequences: 2 }).unwrap();
     for mut backend in backends(&model) {
         let batch = || {
             let mut batch = Batch::of_sequences(vec![1, 2], vec![], 1);
@@ -594,8 +594,8 @@ fn a_batch_that_does_not_fit_reaches_no_kernel() {
 /// weights lie plain, one that packs them.
 #[test]
 fn values_of_every_type_are_taken_exactly() {
-    let train = Model::new(&one_block(), Use::Train { batch: 1, context: 12 }).unwrap();
-    let decode = Model::new(&one_block(), Use::Decode { rows: 2, sequences: 1 }).unwrap();
+    let train = Model::new(&one_block(), Mode::Train { batch: 1, context: 12 }).unwrap();
+    let decode = Model::new(&one_block(), Mode::Decode { rows: 2, sequences: 1 }).unwrap();
     let all: Vec<(Box<dyn Backend>, &Model)> = vec![
         (Box::new(Reference::new(&train)), &train),
         (Box::new(Cpu::new(&train, 2)), &train),
@@ -603,9 +603,9 @@ fn values_of_every_type_are_taken_exactly() {
     ];
     for (n, (mut backend, model)) in all.into_iter().enumerate() {
         for name in ["embed.weight", "blocks.0.mlp.in.weight", "ln_final.weight"] {
-            let slot = model.param(name).unwrap().slot;
+            let region = model.param(name).unwrap().region;
             // of each type the same numbers, which all of them have
-            let numbers: Vec<f32> = (0..slot.len()).map(|i| (i % 251) as f32 - 125.0).collect();
+            let numbers: Vec<f32> = (0..region.len()).map(|i| (i % 251) as f32 - 125.0).collect();
             let halves =
                 |bits: fn(f32) -> u16| -> Vec<u8> { numbers.iter().flat_map(|v| bits(*v).to_ne_bytes()).collect() };
             let f16 = |v: f32| match v.to_bits() {
@@ -619,21 +619,21 @@ fn values_of_every_type_are_taken_exactly() {
             ];
             for (element, bytes) in &stored {
                 for major in [Major::Rows, Major::Columns] {
-                    backend.write(slot, &vec![f32::NAN; slot.len()]).unwrap();
-                    backend.upload(slot, Values { element: *element, bytes, major }).unwrap();
+                    backend.write(region, &vec![f32::NAN; region.len()]).unwrap();
+                    backend.upload(region, Values { element: *element, bytes, major }).unwrap();
                     let place = |i: usize| match major {
                         Major::Rows => i,
-                        Major::Columns => i % slot.cols * slot.rows + i / slot.cols,
+                        Major::Columns => i % region.cols * region.rows + i / region.cols,
                     };
-                    let want: Vec<f32> = (0..slot.len()).map(|i| numbers[place(i)]).collect();
-                    assert!(backend.read(slot).unwrap() == want, "backend {n}: {name} of {element}, {major:?}");
+                    let want: Vec<f32> = (0..region.len()).map(|i| numbers[place(i)]).collect();
+                    assert!(backend.read(region).unwrap() == want, "backend {n}: {name} of {element}, {major:?}");
                 }
                 let short = Values { element: *element, bytes: &bytes[..bytes.len() - 4], major: Major::Rows };
-                let refused = backend.upload(slot, short);
+                let refused = backend.upload(region, short);
                 assert!(matches!(refused, Err(BackendError::Invalid { op: "upload", .. })), "{refused:?}");
             }
-            let blocks = vec![0; Element::Q8_0.bytes(slot.len())];
-            let refused = backend.upload(slot, Values { element: Element::Q8_0, bytes: &blocks, major: Major::Rows });
+            let blocks = vec![0; Element::Q8_0.bytes(region.len())];
+            let refused = backend.upload(region, Values { element: Element::Q8_0, bytes: &blocks, major: Major::Rows });
             let said = refused.unwrap_err().to_string();
             assert!(said.starts_with("this backend cannot do upload: q8_0 is no type that it takes"), "{said}");
         }
@@ -645,7 +645,7 @@ fn values_of_every_type_are_taken_exactly() {
 fn a_loader_hands_on_what_lies_in_its_file() {
     use limpid::checkpoint::{self, Checkpoint, Format, ModelData, SHARD_BYTES, store::Dtype};
     let config = &Config { d_model: 32, n_head: 2, d_ff: 64, ..one_block() };
-    let model = Model::new(config, Use::Inspect { batch: 1, context: 1 }).unwrap();
+    let model = Model::new(config, Mode::Inspect { batch: 1, context: 1 }).unwrap();
     let values = |param: &limpid::model::Param| init::values(&model, param, init::Init::Gpt2, 0.3, 5);
     let source = ModelData { config, tokenizer: None, chat_template: None, values: &values, shard_bytes: SHARD_BYTES };
     let (f32, bf16, f16) = (Element::F32, Element::Bf16, Element::F16);
@@ -661,7 +661,7 @@ fn a_loader_hands_on_what_lies_in_its_file() {
         checkpoint::save(&folder.0, format, &dtype, &source).unwrap();
         let opened = Checkpoint::open(&folder.0).unwrap();
         // a form may have parameters that this model lacks
-        let model = Model::new(&opened.config, Use::Inspect { batch: 1, context: 1 }).unwrap();
+        let model = Model::new(&opened.config, Mode::Inspect { batch: 1, context: 1 }).unwrap();
         let mut backend = Wrapped { own: Box::new(Cpu::new(&model, 1)), told: told.clone() };
         opened.load(&model, &mut backend).unwrap();
         if !format.is_folder() {
@@ -670,10 +670,10 @@ fn a_loader_hands_on_what_lies_in_its_file() {
         let inside = model.param("blocks.0.mlp.in.weight").unwrap();
         let uploads = told.uploads.lock().unwrap();
         assert_eq!(uploads.len(), model.params.len(), "{format} {dtype}");
-        let found = uploads.iter().find(|(slot, ..)| *slot == inside.slot).unwrap();
+        let found = uploads.iter().find(|(region, ..)| *region == inside.region).unwrap();
         assert_eq!((found.1, found.2), (element, major), "{format} {dtype}");
         for param in &model.params {
-            assert!(backend.read(param.slot).unwrap() == *opened.values(&model, param).unwrap(), "{}", param.name);
+            assert!(backend.read(param.region).unwrap() == *opened.values(&model, param).unwrap(), "{}", param.name);
         }
     }
 }
@@ -681,9 +681,9 @@ fn a_loader_hands_on_what_lies_in_its_file() {
 /// Memory is counted by what its elements are, and a backend that has none of that type says so.
 #[test]
 fn a_memory_of_another_type_is_counted_and_refused() {
-    let mut model = Model::new(&one_block(), Use::Score { batch: 1, context: 12 }).unwrap();
+    let mut model = Model::new(&one_block(), Mode::Score { batch: 1, context: 12 }).unwrap();
     let before = model.memory();
-    model.elements[Space::Param as usize] = Element::Bf16;
+    model.elements[MemorySpace::Param as usize] = Element::Bf16;
     for ((name, bytes), (_, before)) in model.memory().into_iter().zip(before) {
         assert_eq!(bytes, if name == "parameters" { before / 2 } else { before }, "{name}");
     }
@@ -695,24 +695,24 @@ fn a_memory_of_another_type_is_counted_and_refused() {
 /// A ticket's values are those of the request, whatever was written since, and are fetched once.
 #[test]
 fn a_ticket_has_the_values_of_its_request() {
-    let model = Model::new(&one_block(), Use::Train { batch: 1, context: 12 }).unwrap();
-    let slot = model.param("blocks.0.mlp.in.weight").unwrap().slot;
-    let other = model.param("ln_final.weight").unwrap().slot;
+    let model = Model::new(&one_block(), Mode::Train { batch: 1, context: 12 }).unwrap();
+    let region = model.param("blocks.0.mlp.in.weight").unwrap().region;
+    let other = model.param("ln_final.weight").unwrap().region;
     for mut backend in backends(&model) {
-        let fetch = |backend: &dyn Backend, ticket, slot: Slot| {
-            let mut values = vec![f32::NAN; slot.len()];
+        let fetch = |backend: &dyn Backend, ticket, region: Region| {
+            let mut values = vec![f32::NAN; region.len()];
             backend.fetch(ticket, &mut values).map(|()| values)
         };
-        let (old, small) = (backend.read(slot).unwrap(), backend.read(other).unwrap());
-        let [first, second] = [slot, other].map(|slot| backend.request(slot).unwrap());
-        backend.write(slot, &vec![1.0; slot.len()]).unwrap();
+        let (old, small) = (backend.read(region).unwrap(), backend.read(other).unwrap());
+        let [first, second] = [region, other].map(|region| backend.request(region).unwrap());
+        backend.write(region, &vec![1.0; region.len()]).unwrap();
         backend.write(other, &vec![2.0; other.len()]).unwrap();
-        let third = backend.request(slot).unwrap();
+        let third = backend.request(region).unwrap();
         assert!(fetch(&*backend, second, other).unwrap() == small);
-        assert!(fetch(&*backend, third, slot).unwrap() == vec![1.0; slot.len()]);
+        assert!(fetch(&*backend, third, region).unwrap() == vec![1.0; region.len()]);
         let spent = Ticket(first.0);
-        assert!(fetch(&*backend, first, slot).unwrap() == old);
-        let again = [spent, backend.request(slot).unwrap()].map(|ticket| fetch(&*backend, ticket, other));
+        assert!(fetch(&*backend, first, region).unwrap() == old);
+        let again = [spent, backend.request(region).unwrap()].map(|ticket| fetch(&*backend, ticket, other));
         for refused in again {
             assert!(matches!(refused, Err(BackendError::Invalid { op: "fetch", .. })), "{refused:?}");
         }
@@ -722,9 +722,9 @@ fn a_ticket_has_the_values_of_its_request() {
 /// A report that is asked for after the next backward is the one that was asked for at once; so is that of an update that was skipped.
 #[test]
 fn a_report_may_come_late() {
-    let model = Model::new(&one_block(), Use::Train { batch: 1, context: 12 }).unwrap();
+    let model = Model::new(&one_block(), Mode::Train { batch: 1, context: 12 }).unwrap();
     let (groups, rule) = (model.update_groups(0.1, Method::AdamW), recipe().rule(0.1, 1));
-    let watch = || vec![Change::of(model.param("blocks.0.mlp.in.weight").unwrap().slot.range())];
+    let watch = || vec![Change::of(model.param("blocks.0.mlp.in.weight").unwrap().region.range())];
     let step = |backend: &mut dyn Backend| {
         backend.feed(&Batch::of_sequences((0..12).collect(), (1..13).collect(), 12)).unwrap();
         backend.forward(model.body()).unwrap();
@@ -742,17 +742,22 @@ fn a_report_may_come_late() {
         step(&mut *late);
         assert!(late.report(&mut changes).unwrap() == report && changes == seen && seen[0].update > 0.0);
         let weights = |backend: &dyn Backend| -> Vec<Vec<f32>> {
-            model.params.iter().flat_map(|p| [p.slot, p.slot.grad()]).map(|slot| backend.read(slot).unwrap()).collect()
+            model
+                .params
+                .iter()
+                .flat_map(|p| [p.region, p.region.grad()])
+                .map(|region| backend.read(region).unwrap())
+                .collect()
         };
         assert!(weights(&*prompt) == weights(&*late));
 
-        let slot = model.param("ln_final.weight").unwrap().slot;
-        let before = late.read(slot).unwrap();
-        late.write(slot.grad(), &vec![f32::INFINITY; slot.len()]).unwrap();
+        let region = model.param("ln_final.weight").unwrap().region;
+        let before = late.read(region).unwrap();
+        late.write(region.grad(), &vec![f32::INFINITY; region.len()]).unwrap();
         late.begin_update(&groups, &rule, &[]).unwrap();
         step(&mut *late);
         assert!(!late.report(&mut []).unwrap().finite);
-        assert!(late.read(slot).unwrap() == before);
+        assert!(late.read(region).unwrap() == before);
     }
 }
 
@@ -780,13 +785,13 @@ fn back<'a>(draft: &'a mut Draft, kind: &str) -> &'a mut Back {
 }
 
 /// Moves a tensor in all lists.
-fn relocate(draft: &mut Draft, from: Slot, to: usize) {
+fn relocate(draft: &mut Draft, from: Region, to: usize) {
     let back = draft.back.iter_mut().map(|pass| match pass {
-        Pass::Again(op) => op,
+        Pass::Recompute(op) => op,
         Pass::Back(back) => &mut back.op,
     });
     for op in draft.ops.iter_mut().chain(back) {
-        op.operands().filter(|(_, slot)| **slot == from).for_each(|(_, slot)| slot.at = to);
+        op.operands().filter(|(_, region)| **region == from).for_each(|(_, region)| region.at = to);
     }
 }
 
@@ -803,14 +808,14 @@ fn what_is_wrong_in_a_list_makes_it_no_program() {
         ("shapes disagree", |d| first!(ops(d), Attend { lse } => lse.cols += 1)),
         ("shapes disagree", |d| first!(ops(d), Classify { w } => w.rows += 1)),
         ("ends outside", |d| first!(ops(d), Activate { y } => y.at = usize::MAX - 3)),
-        ("ends outside", |d| d.sizes[Space::Act as usize] -= 64),
-        ("ends outside", |d| d.sizes[Space::Param as usize] = 64),
-        ("ends outside", |d| d.sizes[Space::Grad as usize] = 64),
-        ("ends outside", |d| d.sizes[Space::ActGrad as usize] = 64),
-        ("lies in a memory", |d| first!(ops(d), Norm { stats } => stats.space = Space::Act)),
-        ("lies in a memory", |d| first!(ops(d), Linear { y } => y.space = Space::Param)),
-        ("lies in a memory", |d| first!(ops(d), Linear { w } => w.space = Space::Act)),
-        ("lies in a memory", |d| d.params[0].space = Space::Const),
+        ("ends outside", |d| d.sizes[MemorySpace::Act as usize] -= 64),
+        ("ends outside", |d| d.sizes[MemorySpace::Param as usize] = 64),
+        ("ends outside", |d| d.sizes[MemorySpace::Grad as usize] = 64),
+        ("ends outside", |d| d.sizes[MemorySpace::ActGrad as usize] = 64),
+        ("lies in a memory", |d| first!(ops(d), Norm { stats } => stats.space = MemorySpace::Act)),
+        ("lies in a memory", |d| first!(ops(d), Linear { y } => y.space = MemorySpace::Param)),
+        ("lies in a memory", |d| first!(ops(d), Linear { w } => w.space = MemorySpace::Act)),
+        ("lies in a memory", |d| d.params[0].space = MemorySpace::Const),
         ("overlap", |d| first!(ops(d), Activate { x, y } => y.at = x.at)),
         ("overlap", |d| first!(ops(d), Activate { x, y } => y.at = x.at + 64)),
         ("overlap", |d| first!(ops(d), Linear { x, y } => y.at = x.at)),
@@ -819,8 +824,8 @@ fn what_is_wrong_in_a_list_makes_it_no_program() {
         ("has not the rows", |d| d.limits.rows += 1),
         ("has not the rows", |d| d.limits.vocab_size += 1),
         ("has not the rows", |d| d.limits.context += 1),
-        ("has not the rows", |d| first!(ops(d), Norm { x } => x.live = Live::All)),
-        ("has not the rows", |d| first!(ops(d), Linear { w } => w.live = Live::Rows)),
+        ("has not the rows", |d| first!(ops(d), Norm { x } => x.active = ActiveRows::All)),
+        ("has not the rows", |d| first!(ops(d), Linear { w } => w.active = ActiveRows::Rows)),
         ("is no parameter", |d| first!(ops(d), Linear { w } => w.at += 64)),
         ("is no parameter", |d| d.params.truncate(1)),
         ("is two of its parameters", |d| first!(ops(d), Norm { gain, offset } => *offset = *gain)),
@@ -841,17 +846,17 @@ fn what_is_wrong_in_a_list_makes_it_no_program() {
         ("is not the backward of op", |d| first!([&mut back(d, "add").op], Add { scale } => *scale = 2.0)),
         ("gradient of its output", |d| back(d, "linear").dy = None),
         ("gradient of its output", |d| back(d, "linear").dy.as_mut().unwrap().rows -= 1),
-        ("gradient of its output", |d| back(d, "linear").dy.as_mut().unwrap().space = Space::Act),
+        ("gradient of its output", |d| back(d, "linear").dy.as_mut().unwrap().space = MemorySpace::Act),
         ("gradient of its output", |d| back(d, "classify").dy = back(d, "linear").dy),
-        ("gradient of its input", |d| back(d, "linear").dx[0].as_mut().unwrap().slot.cols -= 1),
+        ("gradient of its input", |d| back(d, "linear").dx[0].as_mut().unwrap().region.cols -= 1),
         ("gradient of its input", |d| back(d, "linear").dx[1] = back(d, "linear").dx[0]),
-        ("gradient of its input", |d| back(d, "linear").dx[0].as_mut().unwrap().slot.space = Space::Grad),
-        ("gradient of its input", |d| back(d, "linear").dx[0].as_mut().unwrap().slot.live = Live::All),
+        ("gradient of its input", |d| back(d, "linear").dx[0].as_mut().unwrap().region.space = MemorySpace::Grad),
+        ("gradient of its input", |d| back(d, "linear").dx[0].as_mut().unwrap().region.active = ActiveRows::All),
         ("overlap", |d| {
             let step = back(d, "linear");
-            step.dx[0].as_mut().unwrap().slot.at = step.dy.unwrap().at;
+            step.dx[0].as_mut().unwrap().region.at = step.dy.unwrap().at;
         }),
-        ("ends outside", |d| back(d, "linear").dx[0].as_mut().unwrap().slot.at = 1 << 40),
+        ("ends outside", |d| back(d, "linear").dx[0].as_mut().unwrap().region.at = 1 << 40),
         ("gradient of its watched", |d| back(d, "norm").watched[0] = back(d, "norm").dy),
     ];
     let inspect: &[(&str, Alter)] = &[
@@ -859,7 +864,7 @@ fn what_is_wrong_in_a_list_makes_it_no_program() {
         ("gradient of its input", |d| back(d, "norm").dx[0] = None),
         ("shapes disagree", |d| first!(ops(d), Attend { scores } => *scores = None)),
         ("shapes disagree", |d| first!(ops(d), Attend { pattern } => pattern.as_mut().unwrap().cols -= 4)),
-        ("lies in a memory", |d| first!(ops(d), Norm { scale } => scale.as_mut().unwrap().space = Space::Act)),
+        ("lies in a memory", |d| first!(ops(d), Norm { scale } => scale.as_mut().unwrap().space = MemorySpace::Act)),
         ("overlap", |d| first!(ops(d), Norm { stats, scale } => scale.as_mut().unwrap().at = stats.at)),
     ];
     let decode: &[(&str, Alter)] = &[
@@ -868,33 +873,36 @@ fn what_is_wrong_in_a_list_makes_it_no_program() {
         ("has not the rows", |d| first!(ops(d), Attend { cache } => cache.as_mut().unwrap().rows -= 1)),
         ("has not the rows", |d| d.limits.cached = Some(3)),
         ("has not the rows", |d| d.limits.outputs += 1),
-        ("has not the rows", |d| first!(ops(d), Gather { y } => y.live = Live::Rows)),
-        ("lies in a memory", |d| first!(ops(d), Attend { cache } => cache.as_mut().unwrap().space = Space::Param)),
+        ("has not the rows", |d| first!(ops(d), Gather { y } => y.active = ActiveRows::Rows)),
+        (
+            "lies in a memory",
+            |d| first!(ops(d), Attend { cache } => cache.as_mut().unwrap().space = MemorySpace::Param),
+        ),
     ];
     let (batch, context) = (2, 12);
-    for (purpose, cases) in [
-        (Use::Train { batch, context }, train),
-        (Use::Inspect { batch, context }, inspect),
-        (Use::Decode { rows: 4, sequences: 2 }, decode),
+    for (mode, cases) in [
+        (Mode::Train { batch, context }, train),
+        (Mode::Inspect { batch, context }, inspect),
+        (Mode::Decode { rows: 4, sequences: 2 }, decode),
     ] {
-        let model = Model::new(&one_block(), purpose).unwrap();
-        assert!(Program::new(model.program.draft()).is_ok(), "{purpose:?}: as it is");
+        let model = Model::new(&one_block(), mode).unwrap();
+        assert!(Program::new(model.program.draft()).is_ok(), "{mode:?}: as it is");
         for (i, (what, alter)) in cases.iter().enumerate() {
             let mut draft = model.program.draft();
             alter(&mut draft);
             let refused = Program::new(draft).map_or_else(|error| error.to_string(), |_| "a program".into());
-            assert!(refused.contains(what), "{purpose:?}, case {i}: `{refused}` does not say `{what}`");
+            assert!(refused.contains(what), "{mode:?}, case {i}: `{refused}` does not say `{what}`");
         }
     }
-    let mut draft = Model::new(&one_block(), Use::Score { batch, context }).unwrap().program.draft();
+    let mut draft = Model::new(&one_block(), Mode::Score { batch, context }).unwrap().program.draft();
     draft.ops[2] = draft.ops[1];
     draft.ops.swap(0, 2);
-    assert!(Program::new(draft).unwrap_err().to_string().starts_with("norm (entry 0 of the forward): it reads Slot"));
+    assert!(Program::new(draft).unwrap_err().to_string().starts_with("norm (entry 0 of the forward): it reads Region"));
 }
 
 #[test]
 fn a_backend_runs_the_model_that_it_was_made_for() {
-    let [model, other] = [(); 2].map(|()| Model::new(&one_block(), Use::Train { batch: 1, context: 12 }).unwrap());
+    let [model, other] = [(); 2].map(|()| Model::new(&one_block(), Mode::Train { batch: 1, context: 12 }).unwrap());
     for mut backend in backends(&model) {
         backend.feed(&Batch::of_sequences((0..12).collect(), (1..13).collect(), 12)).unwrap();
         let refused = [backend.forward(other.body()), backend.backward(other.back().part(..1))];
@@ -908,7 +916,7 @@ fn a_backend_runs_the_model_that_it_was_made_for() {
 
 #[test]
 fn a_slice_is_known_by_where_it_lies() {
-    let model = Model::new(&one_block(), Use::Train { batch: 1, context: 12 }).unwrap();
+    let model = Model::new(&one_block(), Mode::Train { batch: 1, context: 12 }).unwrap();
     let (ops, back) = (model.ops(), model.back());
     assert_eq!(ops.part(1..).part(..2).identity(), model.program.forward(1..=2).identity());
     assert_eq!(ops.part(1..).part(..2)[..], ops[1..3]);
@@ -924,11 +932,11 @@ fn a_slice_is_known_by_where_it_lies() {
 #[test]
 fn no_two_tasks_add_to_one_gradient() {
     let config = Config { d_model: 64, n_head: 2, d_ff: 256, ..tiny() };
-    let mut model = Model::new(&config, Use::Train { batch: 6, context: 12 }).unwrap();
+    let mut model = Model::new(&config, Mode::Train { batch: 6, context: 12 }).unwrap();
     assert!(model.program.keeps(), "threads take sequences");
     let ids = |site| (0..72).map(|i| random::below(3, site, i, 17) as u32).collect();
     let batch = Batch::of_sequences(ids(1), ids(2), 12);
-    let weight = model.param("blocks.0.mlp.in.weight").unwrap().slot;
+    let weight = model.param("blocks.0.mlp.in.weight").unwrap().region;
     let of = |op: &Op| matches!(op, Op::Linear { w, .. } if *w == weight);
     let at = model.back().iter().position(|pass| pass.back().is_some_and(|back| of(&back.op))).unwrap();
     let mut draft = model.program.draft();
@@ -960,19 +968,24 @@ fn no_two_tasks_add_to_one_gradient() {
 
 #[test]
 fn an_update_takes_each_parameter_once() {
-    let model = Model::new(&one_block(), Use::Train { batch: 1, context: 12 }).unwrap();
+    let model = Model::new(&one_block(), Mode::Train { batch: 1, context: 12 }).unwrap();
     let groups = model.update_groups(0.1, Method::Muon);
     let matrix = groups.iter().find(|group| group.matrix.is_some()).unwrap();
-    let end = model.program.size(Space::Param);
-    let outside = Group { range: end - 2..end + 2, decay: 0.0, matrix: None };
-    let skewed = Group { matrix: Some((3, 5)), ..matrix.clone() };
+    let end = model.program.size(MemorySpace::Param);
+    let outside = ParamGroup { range: end - 2..end + 2, decay: 0.0, matrix: None };
+    let skewed = ParamGroup { matrix: Some((3, 5)), ..matrix.clone() };
     let rule = recipe().rule(0.1, 1);
     for (n, mut backend) in backends(&model).into_iter().enumerate() {
         backend.feed(&Batch::of_sequences((0..12).collect(), (1..13).collect(), 12)).unwrap();
         backend.forward(model.body()).unwrap();
         backend.backward(model.back()).unwrap();
         let all = |backend: &dyn Backend| -> Vec<Vec<f32>> {
-            model.params.iter().flat_map(|p| [p.slot, p.slot.grad()]).map(|slot| backend.read(slot).unwrap()).collect()
+            model
+                .params
+                .iter()
+                .flat_map(|p| [p.region, p.region.grad()])
+                .map(|region| backend.read(region).unwrap())
+                .collect()
         };
         let before = all(&*backend);
         for wrong in [vec![matrix.clone(), matrix.clone()], vec![outside.clone()], vec![skewed.clone()]] {
@@ -984,14 +997,14 @@ fn an_update_takes_each_parameter_once() {
         backend.update(&groups, &rule, &mut []).unwrap();
         assert!(all(&*backend) != before);
     }
-    let inspected = Model::new(&one_block(), Use::Inspect { batch: 1, context: 12 }).unwrap();
+    let inspected = Model::new(&one_block(), Mode::Inspect { batch: 1, context: 12 }).unwrap();
     let refused = Cpu::new(&inspected, 1).update(&groups, &rule, &mut []);
     assert!(matches!(refused, Err(BackendError::NotSupported { op: "update", .. })), "{refused:?}");
 }
 
 #[test]
 fn documents_in_a_window_fit() {
-    let model = Model::new(&one_block(), Use::Train { batch: 2, context: 12 }).unwrap();
+    let model = Model::new(&one_block(), Mode::Train { batch: 2, context: 12 }).unwrap();
     let text = text();
     let documents = Documents { whole: false, cross: false };
     let batches = Batches::of_documents(&text, 2, 12, 7, Objective::NextToken, documents).unwrap();
@@ -1025,16 +1038,16 @@ fn an_update_that_is_refused_memory_changes_nothing() {
         assert!(Command::new("prlimit").args(arguments).status().unwrap().success());
     };
     let config = Config { d_model: 512, n_head: 4, d_ff: 2048, ..tiny() };
-    let model = Model::new(&config, Use::Train { batch: 1, context: 12 }).unwrap();
+    let model = Model::new(&config, Mode::Train { batch: 1, context: 12 }).unwrap();
     let mut cpu = Cpu::new(&model, 1);
     for param in &model.params {
-        cpu.write(param.slot, &init::values(&model, param, init::Init::Gpt2, 0.02, 5)).unwrap();
+        cpu.write(param.region, &init::values(&model, param, init::Init::Gpt2, 0.02, 5)).unwrap();
     }
     cpu.feed(&Batch::of_sequences((0..12).collect(), (1..13).collect(), 12)).unwrap();
     cpu.forward(model.body()).unwrap();
     cpu.backward(model.back()).unwrap();
     let all = |cpu: &Cpu| -> Vec<Vec<f32>> {
-        model.params.iter().flat_map(|p| [p.slot, p.slot.grad()]).map(|slot| cpu.read(slot).unwrap()).collect()
+        model.params.iter().flat_map(|p| [p.region, p.region.grad()]).map(|region| cpu.read(region).unwrap()).collect()
     };
     let (groups, rule, before) = (model.update_groups(0.1, Method::Muon), recipe().rule(0.1, 1), all(&cpu));
     let status = fs::read_to_string("/proc/self/status").unwrap();

@@ -5,14 +5,14 @@ mod common;
 mod random_config;
 
 use common::tiny;
-use limpid::backend::{Backend, BackendError, Cpu, Device, SharedWeights, Start};
+use limpid::backend::{Backend, BackendError, BackendOptions, Cpu, Device, SharedWeights};
 use limpid::config::{Config, Mask};
 use limpid::data::{Batches, Objective, Tokens};
 use limpid::generate::{SequenceId, Session};
-use limpid::model::{Model, Tuning, Use, init};
+use limpid::model::{Mode, Model, Tuning, init};
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
-use limpid::ops::{Batch, Slot, random};
+use limpid::ops::{Batch, Region, random};
 use limpid::train::{Recipe, TrainError, Trainer};
 use random_config::{configs, fill};
 
@@ -24,13 +24,13 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|v| v.to_bits()).collect()
 }
 
-fn run(backend: &mut dyn Backend, model: &Model, slots: &[Slot]) -> Vec<Vec<u32>> {
+fn run(backend: &mut dyn Backend, model: &Model, regions: &[Region]) -> Vec<Vec<u32>> {
     backend.feed(&Batch::of_sequences(ids(10), ids(10), 5)).unwrap();
     backend.forward(model.ops()).unwrap();
-    slots.iter().map(|slot| bits(&backend.read(*slot).unwrap())).collect()
+    regions.iter().map(|region| bits(&backend.read(*region).unwrap())).collect()
 }
 
-fn with(how: Start, weights: &SharedWeights) -> impl Fn(&Model) -> Result<Box<dyn Backend>, BackendError> {
+fn with(how: BackendOptions, weights: &SharedWeights) -> impl Fn(&Model) -> Result<Box<dyn Backend>, BackendError> {
     move |model| Device::Cpu.start_with(model, how, weights)
 }
 
@@ -60,10 +60,10 @@ fn shared_weights_give_the_same_bits() {
         let config = Config { mask: Mask::Causal, ..config.clone() };
         let levels = Level::available();
         let (level, precision) = (levels[i % levels.len()], [Precision::F32, Precision::Bf16][i / 2 % 2]);
-        let how = |threads| Start { threads, level, precision };
-        let inspect = Model::new(&config, Use::Inspect { batch: 2, context: 5 }).unwrap();
-        let score = Model::new(&config, Use::Score { batch: 2, context: 5 }).unwrap();
-        let tensors: Vec<Slot> = inspect.tensors.iter().map(|tensor| tensor.slot).collect();
+        let how = |threads| BackendOptions { threads, level, precision };
+        let inspect = Model::new(&config, Mode::Inspect { batch: 2, context: 5 }).unwrap();
+        let score = Model::new(&config, Mode::Score { batch: 2, context: 5 }).unwrap();
+        let tensors: Vec<Region> = inspect.tensors.iter().map(|tensor| tensor.region).collect();
         let losses = [score.losses().unwrap()];
 
         let mut plain = Cpu::with(&inspect, 1, level, precision);
@@ -89,26 +89,26 @@ fn shared_weights_give_the_same_bits() {
                 _ => assert!(matches!(gradients, Err(BackendError::NotSupported { op: "backward", .. }))),
             }
             for param in &inspect.params {
-                let mut rounded = own.read(param.slot).unwrap();
+                let mut rounded = own.read(param.region).unwrap();
                 if kind == "packed" && precision == Precision::Bf16 {
-                    rounded = session.parts().1.read(param.slot).unwrap();
+                    rounded = session.parts().1.read(param.region).unwrap();
                 }
                 assert!(weights.values(&param.name).unwrap() == rounded, "{}: {what}", param.name);
-                assert!(inspected.read(param.slot).unwrap() == rounded, "{}: {what}", param.name);
+                assert!(inspected.read(param.region).unwrap() == rounded, "{}: {what}", param.name);
             }
         }
     }
 }
 
 fn trainer() -> Trainer {
-    let model = Model::new(&tiny(), Use::Train { batch: 2, context: 12 }).unwrap();
+    let model = Model::new(&tiny(), Mode::Train { batch: 2, context: 12 }).unwrap();
     let recipe = Recipe { steps: 4, batch_size: 2, context: 12, warmup_steps: 1, ema: 0.9, ..Recipe::default() };
     let cpu = Box::new(Cpu::new(&model, 2));
     Trainer::new(model, cpu, recipe).unwrap()
 }
 
 fn state(trainer: &Trainer) -> Vec<Vec<u32>> {
-    trainer.model.params.iter().map(|p| bits(&trainer.backend.read(p.slot).unwrap())).collect()
+    trainer.model.params.iter().map(|p| bits(&trainer.backend.read(p.region).unwrap())).collect()
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn a_trainer_lends_its_weights_to_a_session_and_goes_on_when_it_is_dropped() {
     let mut copied = Session::on_cpu(&tiny(), 2, 1).unwrap();
     copied.take_parameters(&lender.model, &*lender.backend).unwrap();
     let copy = copied.open().unwrap();
-    let how = Start { threads: 2, level: Level::best(), precision: Precision::F32 };
+    let how = BackendOptions { threads: 2, level: Level::best(), precision: Precision::F32 };
     let weights = lender.backend.share().unwrap();
     let (logits, session, _) = decoded(&tiny(), with(how, &weights), false);
     for (token, logits) in ids(5).into_iter().zip(&logits) {
@@ -139,8 +139,8 @@ fn a_trainer_lends_its_weights_to_a_session_and_goes_on_when_it_is_dropped() {
         }
         other => panic!("{other:?}"),
     }
-    let slot = lender.model.param("ln_final.weight").unwrap().slot;
-    let refused = lender.backend.write(slot, &vec![1.0; slot.len()]);
+    let region = lender.model.param("ln_final.weight").unwrap().region;
+    let refused = lender.backend.write(region, &vec![1.0; region.len()]);
     assert!(matches!(refused, Err(BackendError::Shared { op: "write", tensor, .. }) if tensor == "ln_final.weight"));
     assert!(matches!(lender.averaged(|_| ()), Err(BackendError::Shared { .. })), "the average would take their place");
     assert!(lender.step == 2 && state(&lender) == before);
@@ -156,8 +156,8 @@ fn a_trainer_lends_its_weights_to_a_session_and_goes_on_when_it_is_dropped() {
 
 #[test]
 fn weights_that_do_not_fit_are_refused_by_name() {
-    let how = Start { threads: 1, level: Level::best(), precision: Precision::F32 };
-    let session = |config: &Config| Model::new(config, Use::Decode { rows: 2, sequences: 1 }).unwrap();
+    let how = BackendOptions { threads: 1, level: Level::best(), precision: Precision::F32 };
+    let session = |config: &Config| Model::new(config, Mode::Decode { rows: 2, sequences: 1 }).unwrap();
     let packed = Cpu::new(&session(&tiny()), 1).share().unwrap();
     let refused = |device: Device, model: &Model, how, weights: &SharedWeights| {
         device.start_with(model, how, weights).map(drop).unwrap_err().to_string()
@@ -170,11 +170,12 @@ fn weights_that_do_not_fit_are_refused_by_name() {
     let named = said(Config { n_layer: 1, ..tiny() });
     assert!(named.contains("they have a `blocks.1."), "{named}");
 
-    let train = Use::Train { batch: 1, context: 12 };
+    let train = Mode::Train { batch: 1, context: 12 };
     let model = Model::new(&tiny(), train).unwrap();
     let training = refused(Device::Cpu, &model, how, &packed);
     assert!(training.ends_with("they are packed for running: training needs its own"), "{training}");
-    let rounding = refused(Device::Cpu, &session(&tiny()), Start { precision: Precision::Bf16, ..how }, &packed);
+    let rounding =
+        refused(Device::Cpu, &session(&tiny()), BackendOptions { precision: Precision::Bf16, ..how }, &packed);
     assert!(rounding.contains("packed for f32 on") && rounding.contains("not for bf16 on"), "{rounding}");
     let elsewhere = refused(Device::Reference, &session(&tiny()), how, &packed);
     assert!(elsewhere.ends_with("the reference keeps weights of its own"), "{elsewhere}");
@@ -216,7 +217,7 @@ fn a_model_keeps_its_weights_once() {
     let (vocab_size, context_length) = (tokenizer.vocab_size(), 16);
     let nano = Config::preset("nano").unwrap();
     let config = Config { vocab_size, context_length, d_model: 512, n_head: 8, n_layer: 4, d_ff: 2048, ..nano };
-    let model = Model::new(&config, Use::Inspect { batch: 1, context: 1 }).unwrap();
+    let model = Model::new(&config, Mode::Inspect { batch: 1, context: 1 }).unwrap();
     let copy = 4.0 * model.parameter_count() as f64;
     assert!(copy > 50e6);
 

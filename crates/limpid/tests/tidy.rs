@@ -177,7 +177,7 @@ fn a_wrong_arrow_is_found() {
         (&["model"][..], "use crate::backend::Cpu;"),
         (&["model"], "use super::backend::Cpu;"),
         (&["model", "plan"], "use super::super::backend::Cpu;"),
-        (&["model", "plan"], "use crate::{ops::{Op, Slot}, backend::Cpu};"),
+        (&["model", "plan"], "use crate::{ops::{Op, Region}, backend::Cpu};"),
         (&["model", "plan"], "use super::super::{backend, ops};"),
         (&["model"], "let cpu = crate::backend::Cpu::new();"),
     ] {
@@ -193,7 +193,7 @@ fn a_wrong_arrow_is_found() {
     for fine in
         ["use crate::ops::Op;\n// crate::train is fine in words", "use super::{Model, plan::key};", "$crate::train"]
     {
-        assert!(of(&["model", "again"], fine).is_empty(), "{fine}");
+        assert!(of(&["model", "recompute"], fine).is_empty(), "{fine}");
     }
 }
 
@@ -292,12 +292,8 @@ fn every_file_says_what_it_is() {
 
 /// Public types that share a name, and why that misleads nobody.
 const SHARED_NAMES: &[(&str, &str)] = &[
-    ("Error", "of `limpid` as a whole, and of `limpid_core::trace`, which is always named by its module"),
     ("Forward", "the operands of an op, always named by the op's module: `norm::Forward`"),
-    ("Options", "of generating, and of `trace::table`, which is always named by its module"),
-    ("Role", "of a parameter in a model, and of who speaks in a conversation, which are not used together"),
     ("Row", "the operands of an op, always named by the op's module: `attend::Row`"),
-    ("Start", "how a backend starts, and how a matrix product does, which stays inside the kernels"),
 ];
 
 /// A public type's name says which one it is, whichever crate it comes from.

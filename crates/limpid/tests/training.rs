@@ -3,14 +3,14 @@
 mod common;
 
 use common::tiny;
-use limpid::backend::{Backend, Cpu, Reference, Report, Result, Ticket};
+use limpid::backend::{Backend, Cpu, Reference, Result, Ticket, UpdateReport};
 use limpid::config::{Config, Dropout, NormKind, NormPlace};
 use limpid::data::{Batches, Documents, Objective, Tokens, Windows};
 use limpid::model::init::Init;
-use limpid::model::{Model, Use};
-use limpid::ops::adamw::{Change, Group, Method, Rule};
+use limpid::model::{Mode, Model};
+use limpid::ops::adamw::{Change, Method, ParamGroup, Rule};
 use limpid::ops::element::Values;
-use limpid::ops::{Batch, Ops, Pass, Passes, Slot, random};
+use limpid::ops::{Batch, Ops, Pass, Passes, Region, random};
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use limpid::train::{
     AllReduce, Control, Divergence, PreflightError, Recipe, Reduction, Run, RunOptions, RunSettings, Summary,
@@ -77,7 +77,7 @@ fn text() -> Tokens {
 }
 
 fn trainer(config: &Config, recipe: Recipe) -> Trainer {
-    let model = Model::new(config, Use::Train { batch: recipe.batch_size, context: 12 }).unwrap();
+    let model = Model::new(config, Mode::Train { batch: recipe.batch_size, context: 12 }).unwrap();
     let backend = Box::new(Cpu::new(&model, 2));
     Trainer::new(model, backend, recipe).unwrap()
 }
@@ -95,7 +95,7 @@ fn with(recipe: Recipe) -> RunSettings {
 }
 
 fn weights(trainer: &Trainer) -> Vec<u32> {
-    trainer.model.params.iter().flat_map(|p| trainer.backend.read(p.slot).unwrap()).map(f32::to_bits).collect()
+    trainer.model.params.iter().flat_map(|p| trainer.backend.read(p.region).unwrap()).map(f32::to_bits).collect()
 }
 
 /// 8 x 1, 2 x 4 and 1 x 8 micro-batches of the same rows are the same step: gradients agree to rounding, on both
@@ -118,13 +118,13 @@ fn accumulation_is_weighed_by_token() {
         let counted: usize = rows.iter().map(limpid::data::counted).sum();
         let gradients = |groups: usize| {
             let size = 8 / groups;
-            let model = Model::new(&config, Use::Train { batch: size, context: 12 }).unwrap();
+            let model = Model::new(&config, Mode::Train { batch: size, context: 12 }).unwrap();
             let mut reference = Reference::new(&model);
             for param in &model.params {
-                let values: Vec<f32> = (0..param.slot.len() as u64)
+                let values: Vec<f32> = (0..param.region.len() as u64)
                     .map(|i| 0.3 * random::normal(2, random::site(&param.name), i) as f32)
                     .collect();
-                reference.write(param.slot, &values).unwrap();
+                reference.write(param.region, &values).unwrap();
             }
             for group in rows.chunks(size) {
                 let tokens = group.iter().flat_map(|b| b.tokens.clone()).collect();
@@ -135,7 +135,7 @@ fn accumulation_is_weighed_by_token() {
                 reference.forward(model.body()).unwrap();
                 reference.backward(model.back()).unwrap();
             }
-            model.params.iter().flat_map(|p| reference.exact(p.slot.grad()).to_vec()).collect::<Vec<f64>>()
+            model.params.iter().flat_map(|p| reference.exact(p.region.grad()).to_vec()).collect::<Vec<f64>>()
         };
         let (one, two, eight) = (gradients(1), gradients(4), gradients(8));
         for (a, b) in one.iter().zip(&two).chain(one.iter().zip(&eight)) {
@@ -181,7 +181,7 @@ where
     fn all_reduce(
         &mut self,
         model: &Model,
-        _: &[Group],
+        _: &[ParamGroup],
         backend: &mut dyn Backend,
         loss: &mut f64,
     ) -> Result<(), TrainError> {
@@ -193,7 +193,7 @@ where
 type Sums = (Vec<u32>, u64);
 
 fn gradients(model: &Model, backend: &dyn Backend) -> Vec<f32> {
-    model.params.iter().flat_map(|p| backend.read(p.slot.grad()).unwrap()).collect()
+    model.params.iter().flat_map(|p| backend.read(p.region.grad()).unwrap()).collect()
 }
 
 /// What micro-batches `own` of the first step come to.
@@ -234,7 +234,7 @@ fn micro_batches_add_up_in_a_binary_tree() {
     for micros in 1..=9 {
         let trainer = |threads| {
             let recipe = Recipe { accumulate: micros as usize, ..recipe() };
-            let model = Model::new(&config, Use::Train { batch: 4, context: 12 }).unwrap();
+            let model = Model::new(&config, Mode::Train { batch: 4, context: 12 }).unwrap();
             let backend = Box::new(Cpu::new(&model, threads));
             Trainer::new(model, backend, recipe).unwrap()
         };
@@ -256,7 +256,7 @@ fn the_reference_adds_micro_batches_up() {
     let batches = Batches::new(&text, 4, 12, 1, Objective::NextToken).unwrap();
     for micros in [3, 4] {
         let gradients = |own: Range<u64>| {
-            let model = Model::new(&tiny(), Use::Train { batch: 4, context: 12 }).unwrap();
+            let model = Model::new(&tiny(), Mode::Train { batch: 4, context: 12 }).unwrap();
             let reference = Box::new(Reference::new(&model));
             let recipe = Recipe { accumulate: micros as usize, ..recipe() };
             let (bits, loss) = sums(Trainer::new(model, reference, recipe).unwrap(), &batches, own);
@@ -301,8 +301,10 @@ fn processes_that_share_the_micro_batches_come_to_the_bits_of_one() {
                     told.0.wait();
                     let mut values = sum.into_iter().map(f32::from_bits);
                     for param in &model.params {
-                        backend
-                            .write(param.slot.grad(), &values.by_ref().take(param.slot.len()).collect::<Vec<_>>())?;
+                        backend.write(
+                            param.region.grad(),
+                            &values.by_ref().take(param.region.len()).collect::<Vec<_>>(),
+                        )?;
                     }
                     *loss = f64::from_bits(total);
                     Ok(())
@@ -409,10 +411,10 @@ fn a_number_that_is_none_is_named_and_the_weights_stay() {
     let batches = Batches::new(&text, 4, 12, 1, Objective::NextToken).unwrap();
     let mut t = trainer(&tiny(), recipe());
     t.step(&batches).unwrap();
-    let slot = t.model.param("blocks.1.mlp.in.weight").unwrap().slot;
-    let mut values = t.backend.read(slot).unwrap();
+    let region = t.model.param("blocks.1.mlp.in.weight").unwrap().region;
+    let mut values = t.backend.read(region).unwrap();
     values[5] = f32::NAN;
-    t.backend.write(slot, &values).unwrap();
+    t.backend.write(region, &values).unwrap();
     let before = weights(&t);
     let error = t.step(&batches).unwrap_err();
     assert_eq!(weights(&t), before);
@@ -424,8 +426,8 @@ fn a_number_that_is_none_is_named_and_the_weights_stay() {
     // weights that are finite but overflow: the first activation that does is named
     let mut t = trainer(&tiny(), recipe());
     for name in ["blocks.0.mlp.in.weight", "blocks.0.mlp.out.weight"] {
-        let slot = t.model.param(name).unwrap().slot;
-        t.backend.write(slot, &vec![3e37; slot.len()]).unwrap();
+        let region = t.model.param(name).unwrap().region;
+        t.backend.write(region, &vec![3e37; region.len()]).unwrap();
     }
     let error = t.step(&batches).unwrap_err().to_string();
     assert!(error.contains("blocks.0.mlp.hook_p") || error.contains("blocks.0.hook_mlp_out"), "{error}");
@@ -560,11 +562,11 @@ fn a_resume_with_other_settings_says_which() {
 #[test]
 fn memory_is_linear_in_the_context_and_blind_to_the_vocabulary() {
     let _alone = alone();
-    use limpid::ops::Space;
+    use limpid::ops::MemorySpace;
     let bytes = |context: usize, vocab_size: usize| {
         let config = Config { context_length: 2048, vocab_size, ..tiny() };
-        let model = Model::new(&config, Use::Train { batch: 1, context }).unwrap();
-        [Space::Act, Space::ActGrad, Space::Stat].map(|s| model.program.size(s)).iter().sum::<usize>()
+        let model = Model::new(&config, Mode::Train { batch: 1, context }).unwrap();
+        [MemorySpace::Act, MemorySpace::ActGrad, MemorySpace::Stat].map(|s| model.program.size(s)).iter().sum::<usize>()
     };
     assert!(bytes(2048, 100) as f64 / bytes(1024, 100) as f64 <= 2.01);
     assert_eq!(bytes(512, 100), bytes(512, 100_000));
@@ -581,7 +583,7 @@ enum Fault {
     /// Steps of the backward from this one on are not run.
     Cut(usize),
     /// This gradient is not made.
-    Unmade(Slot),
+    Unmade(Region),
     /// A batch's gradients take the place of those before it.
     Forgetful,
 }
@@ -604,10 +606,10 @@ impl Backend for Faulty {
         }
         Ok(())
     }
-    fn begin_update(&mut self, groups: &[Group], rule: &Rule, watch: &[Change]) -> Result<()> {
+    fn begin_update(&mut self, groups: &[ParamGroup], rule: &Rule, watch: &[Change]) -> Result<()> {
         self.own.begin_update(groups, rule, watch)
     }
-    fn report(&mut self, watch: &mut [Change]) -> Result<Report> {
+    fn report(&mut self, watch: &mut [Change]) -> Result<UpdateReport> {
         self.own.report(watch)
     }
     fn push_gradients(&mut self) -> Result<()> {
@@ -619,17 +621,17 @@ impl Backend for Faulty {
     fn clear(&mut self) -> Result<()> {
         self.own.clear()
     }
-    fn average(&mut self, groups: &[Group], decay: f64) -> Result<()> {
+    fn average(&mut self, groups: &[ParamGroup], decay: f64) -> Result<()> {
         self.own.average(groups, decay)
     }
-    fn request(&self, slot: Slot) -> Result<Ticket> {
-        self.own.request(slot)
+    fn request(&self, region: Region) -> Result<Ticket> {
+        self.own.request(region)
     }
     fn fetch(&self, ticket: Ticket, to: &mut [f32]) -> Result<()> {
         self.own.fetch(ticket, to)
     }
-    fn upload(&mut self, slot: Slot, values: Values) -> Result<()> {
-        self.own.upload(slot, values)
+    fn upload(&mut self, region: Region, values: Values) -> Result<()> {
+        self.own.upload(region, values)
     }
 }
 
@@ -690,7 +692,7 @@ fn preflight_names_what_would_not_work() {
         let mut t = trainer(&tiny(), recipe());
         t.backend = Box::new(Faulty { own: Cpu::new(&t.model, 2), fault });
         let whole = trainer(&tiny(), recipe());
-        t.model.params.iter().for_each(|p| t.backend.write(p.slot, &whole.backend.read(p.slot).unwrap()).unwrap());
+        t.model.params.iter().for_each(|p| t.backend.write(p.region, &whole.backend.read(p.region).unwrap()).unwrap());
         t
     };
 
@@ -706,16 +708,16 @@ fn preflight_names_what_would_not_work() {
 
     // the backward is cut below the second block's feed-forward: what lies nearer to the input is not reached
     let mut t = faulty(Fault::Cut(0));
-    let mid = t.model.tensor("blocks.1.hook_resid_mid").unwrap().slot;
+    let mid = t.model.tensor("blocks.1.hook_resid_mid").unwrap().region;
     let makes_mid = |pass: &Pass| matches!(pass, Pass::Back(back) if back.op.output() == mid);
     let at = t.model.back().iter().position(makes_mid);
     t.backend = Box::new(Faulty { own: Cpu::new(&t.model, 2), fault: Fault::Cut(at.unwrap_or(6)) });
     let whole = trainer(&tiny(), recipe());
-    t.model.params.iter().for_each(|p| t.backend.write(p.slot, &whole.backend.read(p.slot).unwrap()).unwrap());
+    t.model.params.iter().for_each(|p| t.backend.write(p.region, &whole.backend.read(p.region).unwrap()).unwrap());
     let error = refuses(&mut t);
     assert!(matches!(&error, PreflightError::Unreached { param } if param == "pos_embed.weight"), "{error}");
     // so is a parameter whose own step is left out of a backward that is otherwise whole
-    let gain = trainer(&tiny(), recipe()).model.param("blocks.0.ln2.weight").unwrap().slot;
+    let gain = trainer(&tiny(), recipe()).model.param("blocks.0.ln2.weight").unwrap().region;
     assert_eq!(
         refuses(&mut faulty(Fault::Unmade(gain.grad()))),
         PreflightError::Unreached { param: "blocks.0.ln2.weight".into() }
@@ -723,7 +725,7 @@ fn preflight_names_what_would_not_work() {
 
     // frozen by mistake: it learns, but no group has it
     let mut t = trainer(&tiny(), recipe());
-    t.model.params.iter_mut().find(|p| p.name == "blocks.1.mlp.out.weight").unwrap().slot.at += 1 << 20;
+    t.model.params.iter_mut().find(|p| p.name == "blocks.1.mlp.out.weight").unwrap().region.at += 1 << 20;
     let error = preflight(&mut t, &batches).unwrap_err();
     assert_eq!(error, PreflightError::NotUpdated { param: "blocks.1.mlp.out.weight".into() });
 
@@ -736,8 +738,8 @@ fn preflight_names_what_would_not_work() {
     assert!(matches!(refuses(&mut t), PreflightError::TooLarge { .. }));
     t.fresh = false;
     assert!(preflight(&mut t, &batches).is_ok(), "weights from elsewhere may know what they know");
-    let slot = t.model.param("blocks.1.attn.out.weight").unwrap().slot;
-    t.backend.write(slot, &vec![f32::INFINITY; slot.len()]).unwrap();
+    let region = t.model.param("blocks.1.attn.out.weight").unwrap().region;
+    t.backend.write(region, &vec![f32::INFINITY; region.len()]).unwrap();
     let error = refuses(&mut t).to_string();
     assert!(error.contains("blocks.1.attn.out.weight is not finite (inf)"), "{error}");
 }
@@ -814,7 +816,7 @@ fn training_ends_early_with_the_best_weights() {
     assert!(notices.iter().any(|n| n.contains("in 3 evaluations")), "{notices:?}");
     // model.safetensors holds the best average, whose loss the summary tells
     let checkpoint = limpid::checkpoint::Checkpoint::open(&dir).unwrap();
-    let model = Model::new(&config, Use::Score { batch: 4, context: 12 }).unwrap();
+    let model = Model::new(&config, Mode::Score { batch: 4, context: 12 }).unwrap();
     let mut cpu = Cpu::new(&model, 1);
     checkpoint.load(&model, &mut cpu).unwrap();
     let windows = limpid::data::Windows::new("validation text", &validation, 12, Objective::NextToken).unwrap();
@@ -1070,20 +1072,20 @@ fn a_model_without_losses_is_refused() {
     let text = text();
     let batches = Batches::new(&text, 4, 12, 1, Objective::NextToken).unwrap();
     let windows = Windows::new("text", &text, 12, Objective::NextToken).unwrap();
-    let made = |purpose: Use| {
-        let model = Model::new(&tiny(), purpose).unwrap();
+    let made = |mode: Mode| {
+        let model = Model::new(&tiny(), mode).unwrap();
         let cpu = Box::new(Cpu::new(&model, 2));
         Trainer::new(model, cpu, recipe()).unwrap()
     };
-    let decode = Use::Decode { rows: 4, sequences: 1 };
+    let decode = Mode::Decode { rows: 4, sequences: 1 };
     let mut t = made(decode);
     let error = limpid::evaluate::score(&t.model, &mut *t.backend, &windows, 4, &mut |_| true).unwrap_err().to_string();
-    assert!(error.contains("computes no losses. Build it with Use::Score"), "{error}");
-    for purpose in [decode, Use::Score { batch: 4, context: 12 }, Use::Inspect { batch: 4, context: 12 }] {
-        let mut t = made(purpose);
+    assert!(error.contains("computes no losses. Build it with Mode::Score"), "{error}");
+    for mode in [decode, Mode::Score { batch: 4, context: 12 }, Mode::Inspect { batch: 4, context: 12 }] {
+        let mut t = made(mode);
         let errors = [t.step(&batches).unwrap_err().to_string(), preflight(&mut t, &batches).unwrap_err().to_string()];
         for error in errors {
-            assert!(error.contains("computes no gradients. Build it with Use::Train"), "{purpose:?}: {error}");
+            assert!(error.contains("computes no gradients. Build it with Mode::Train"), "{mode:?}: {error}");
         }
     }
 }

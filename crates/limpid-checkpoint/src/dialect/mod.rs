@@ -10,8 +10,8 @@ use super::store::{Dtype, Store, Stored, bad};
 use super::{CheckpointError, Result};
 use limpid_core::backend::{Backend, transpose};
 use limpid_core::config::Config;
-use limpid_core::model::{Model, Param, Use};
-use limpid_core::ops::Space;
+use limpid_core::model::{Mode, Model, Param};
+use limpid_core::ops::MemorySpace;
 use limpid_core::ops::element::{Major, Values};
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -59,7 +59,7 @@ pub struct Link {
 
 /// Rows and columns of a parameter; a vector is a column.
 fn extent(param: &Param) -> (usize, usize) {
-    if param.is_matrix() { param.slot.shape() } else { (param.slot.cols, 1) }
+    if param.is_matrix() { param.region.shape() } else { (param.region.cols, 1) }
 }
 
 impl Link {
@@ -67,8 +67,8 @@ impl Link {
     pub fn shape(&self, param: &Param) -> Vec<usize> {
         match (param.is_matrix(), self.turn) {
             (false, _) => vec![self.rows.len()],
-            (true, TensorLayout::Transposed) => vec![param.slot.cols, self.rows.len()],
-            (true, _) => vec![self.rows.len(), param.slot.cols],
+            (true, TensorLayout::Transposed) => vec![param.region.cols, self.rows.len()],
+            (true, _) => vec![self.rows.len(), param.region.cols],
         }
     }
 
@@ -247,14 +247,14 @@ pub(super) fn load(
     links: &[Link],
     model: &Model,
     (store, names): (&Store, &Names),
-    (backend, space): (&mut dyn Backend, Space),
+    (backend, space): (&mut dyn Backend, MemorySpace),
 ) -> Result<()> {
     check(links, model, store, names)?;
     for param in model.params.iter().filter(|param| links.iter().any(|link| link.param == param.name)) {
-        let slot = super::place(param, space);
+        let region = super::place(param, space);
         match as_it_lies(param, links, model, store, names)? {
-            Some(stored) => backend.upload(slot, stored)?,
-            None => backend.write(slot, &values(param, links, model, store, names)?)?,
+            Some(stored) => backend.upload(region, stored)?,
+            None => backend.write(region, &values(param, links, model, store, names)?)?,
         }
     }
     store.check()
@@ -346,5 +346,5 @@ pub(super) fn neutral(param: &Param, config: &Config) -> Vec<f32> {
 
 /// A model made to know its parameters, none of which gets memory.
 pub(super) fn outline(config: &Config) -> Result<Model, limpid_core::config::ConfigError> {
-    Model::new(config, Use::Inspect { batch: 1, context: 1 })
+    Model::new(config, Mode::Inspect { batch: 1, context: 1 })
 }

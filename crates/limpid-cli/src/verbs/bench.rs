@@ -161,7 +161,7 @@ fn session(model: &ModelOptions, machine: &MachineOptions) -> Result<Session> {
     let mut session = machine.session(&config)?;
     let (model, backend) = session.parts();
     for param in &model.params {
-        backend.write(param.slot, &init::values(model, param, init::Init::Normal, 0.02, 1))?;
+        backend.write(param.region, &init::values(model, param, init::Init::Normal, 0.02, 1))?;
     }
     Ok(session)
 }
@@ -223,7 +223,7 @@ fn decode(args: &DecodeArgs) -> Result<()> {
         .iter()
         .filter(|p| p.name == "pos_embed.weight" || (p.name == "embed.weight" && !model.config.tied_head));
     let each = if args.machine.precision == Precision::Bf16 { 2.0 } else { 4.0 };
-    let bytes = each * (model.parameter_count() - tables.map(|p| p.slot.len()).sum::<usize>()) as f64;
+    let bytes = each * (model.parameter_count() - tables.map(|p| p.region.len()).sum::<usize>()) as f64;
     let rate = bytes / seconds;
     if args.json {
         return show::json(

@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use limpid::backend::{Backend, Reference};
 use limpid::config::Config;
 use limpid::data::{Batches, Objective, Tokens};
-use limpid::model::{Model, Use};
+use limpid::model::{Mode, Model};
 use limpid::ops::{Batch, random};
 use limpid::train::preflight::PreflightReport;
 use limpid::train::{PreflightError, Recipe, Schedule, Trainer};
@@ -30,7 +30,7 @@ struct Verdict {
 pub fn run(args: Args) -> Result<()> {
     let job = args.train.job()?;
     let context = job.task.recipe.context.min(32);
-    let model = Model::new(&job.task.config, Use::Train { batch: 2, context })?;
+    let model = Model::new(&job.task.config, Mode::Train { batch: 2, context })?;
     let machine = &args.train.machine;
     fits(&model, Some(&job.task.recipe), machine.on(), "checking this model")?;
     let verdicts = [gradients(&job)?, preflight(&job, &model, machine)?, overfit(&job, &model, machine)?];
@@ -71,14 +71,14 @@ fn gradients(job: &Job) -> Result<Verdict> {
     if !config.d_model.is_multiple_of(config.n_head) || !(config.d_model / config.n_head).is_multiple_of(2) {
         config.n_head = 2;
     }
-    let model = Model::new(&config, Use::Train { batch: 2, context: 5 })?;
+    let model = Model::new(&config, Mode::Train { batch: 2, context: 5 })?;
     let mut reference = Reference::new(&model);
     for param in &model.params {
         let value = |i| {
             (if param.name.ends_with("ln1.weight") { 1.0 } else { 0.0 }
                 + 0.4 * random::normal(3, random::site(&param.name), i)) as f32
         };
-        reference.write(param.slot, &(0..param.slot.len() as u64).map(value).collect::<Vec<_>>())?;
+        reference.write(param.region, &(0..param.region.len() as u64).map(value).collect::<Vec<_>>())?;
     }
     let ids = |site| (0..10).map(|i| random::below(5, site, i, 11) as u32).collect::<Vec<_>>();
     let batch = Batch { seed: Some(7), ..Batch::of_sequences(ids(1), ids(2), 5) };
@@ -88,13 +88,13 @@ fn gradients(job: &Job) -> Result<Verdict> {
     let losses = model.losses().expect("a model to train has losses");
     let (mut worst, mut of, mut tried) = (0.0, String::new(), 0);
     for param in &model.params {
-        let grads = reference.exact(param.slot.grad()).to_vec();
+        let grads = reference.exact(param.region.grad()).to_vec();
         for i in (0..grads.len()).step_by(1 + grads.len() / 6) {
-            let keep = reference.exact(param.slot)[i];
+            let keep = reference.exact(param.region)[i];
             let h = 1e-5;
             let exact = |reference: &Reference| reference.exact(losses).iter().sum::<f64>() * f64::from(batch.weight);
             let mut at = |value: f64| -> Result<f64> {
-                reference.exact_mut(param.slot)[i] = value;
+                reference.exact_mut(param.region)[i] = value;
                 reference.forward(model.ops())?;
                 Ok(exact(&reference))
             };
@@ -121,8 +121,8 @@ fn trainer(model: &Model, machine: &MachineOptions, recipe: Recipe) -> Result<Tr
 }
 
 fn batches<'a>(job: &'a Job, model: &Model) -> Result<Batches<'a>> {
-    let context = match model.purpose {
-        Use::Train { context, .. } => context,
+    let context = match model.mode {
+        Mode::Train { context, .. } => context,
         _ => job.task.recipe.context,
     };
     let Recipe { seed, .. } = job.task.recipe;
@@ -162,11 +162,11 @@ fn overfit(job: &Job, model: &Model, machine: &MachineOptions) -> Result<Verdict
     };
     let mut config = model.config.clone();
     config.dropout = limpid::config::Dropout::NONE;
-    let model = Model::new(&config, model.purpose)?;
+    let model = Model::new(&config, model.mode)?;
     let mut trainer = trainer(&model, machine, recipe)?;
     // one window, twice: the same batch at every step
-    let context = match model.purpose {
-        Use::Train { context, .. } => context,
+    let context = match model.mode {
+        Mode::Train { context, .. } => context,
         _ => job.task.recipe.context,
     };
     let mut text = vec![];

@@ -3,11 +3,11 @@
 use crate::options::mending;
 use crate::show;
 use anyhow::{Context, Result, anyhow, bail};
-use limpid::backend::{Backend, Device, Start};
+use limpid::backend::{Backend, BackendOptions, Device};
 use limpid::checkpoint::store::{Dtype, rounded};
 use limpid::checkpoint::{Checkpoint, CheckpointError, Format, ModelData, SHARD_BYTES, is_part, save};
 use limpid::config::Config;
-use limpid::model::{Model, Param, Use};
+use limpid::model::{Mode, Model, Param};
 use limpid::ops::Batch;
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
@@ -221,7 +221,7 @@ fn list(names: &[String]) -> String {
 }
 
 fn outline(config: &Config) -> Result<Model> {
-    Ok(Model::new(config, Use::Inspect { batch: 1, context: 1 })?)
+    Ok(Model::new(config, Mode::Inspect { batch: 1, context: 1 })?)
 }
 
 /// What running both showed.
@@ -244,7 +244,7 @@ fn verify(source: &Checkpoint, dst: &Path) -> Result<Proof> {
     for param in &ours.params {
         let there = theirs.param(&param.name).with_context(|| format!("`{}` was not written", param.name))?;
         let (was, is) = (source.values(&ours, param)?, written.values(&theirs, there)?);
-        let expected = rounded(&was, param.slot.cols, &written.stored_as(&theirs, there));
+        let expected = rounded(&was, param.region.cols, &written.stored_as(&theirs, there));
         if let Some(at) = (0..is.len()).find(|i| is[*i].to_bits() != expected[*i].to_bits()) {
             wrong = Some(format!("`{}` at {at} was {} and is {}", param.name, was[at], is[at]));
             break;
@@ -258,11 +258,11 @@ fn verify(source: &Checkpoint, dst: &Path) -> Result<Proof> {
     let tokens = 16.min(c.context_length);
     let ids = (0..tokens as u64).map(|i| ((i * 7919 + 13) % c.vocab_size as u64) as u32).collect();
     let batch = Batch::of_sequences(ids, vec![0; tokens], tokens);
-    let (purpose, threads) = (Use::Inspect { batch: 1, context: tokens }, crate::options::cores());
+    let (mode, threads) = (Mode::Inspect { batch: 1, context: tokens }, crate::options::cores());
     let run = |config: &Config, load: &dyn Fn(&Model, &mut dyn Backend) -> Result<()>| -> Result<Ran> {
-        let model = Model::new(config, purpose)?;
+        let model = Model::new(config, mode)?;
         crate::machine::fits(&model, None, (Device::Cpu, threads), "comparing the two models")?;
-        let how = Start { threads, level: Level::best(), precision: Precision::F32 };
+        let how = BackendOptions { threads, level: Level::best(), precision: Precision::F32 };
         let mut cpu = Device::Cpu.start(&model, how)?;
         load(&model, &mut *cpu)?;
         cpu.feed(&batch)?;
@@ -283,7 +283,7 @@ fn verify(source: &Checkpoint, dst: &Path) -> Result<Proof> {
         let mixed = run(c, &|model, cpu| {
             for param in &model.params {
                 let there = theirs.param(&param.name).context("written above")?;
-                cpu.write(param.slot, &written.values(&theirs, there)?)?;
+                cpu.write(param.region, &written.values(&theirs, there)?)?;
             }
             Ok(())
         })?;
@@ -300,7 +300,7 @@ type Ran = (Model, Box<dyn Backend>);
 fn first_difference(a: &Ran, b: &Ran) -> Result<Option<String>> {
     for tensor in &a.0.tensors {
         let Some(other) = b.0.tensor(&tensor.name) else { continue };
-        let (x, y) = (a.1.read(tensor.slot)?, b.1.read(other.slot)?);
+        let (x, y) = (a.1.read(tensor.region)?, b.1.read(other.region)?);
         let size = x.iter().filter(|v| v.is_finite()).fold(0f32, |m, v| m.max(v.abs()));
         let apart = x.iter().zip(&y).filter(|(a, b)| a.to_bits() != b.to_bits()).map(|(a, b)| (a - b).abs());
         let apart = apart.fold(0f32, f32::max);

@@ -11,7 +11,7 @@ use limpid::data::source::About;
 use limpid::data::{Documents, Objective, Windows};
 use limpid::evaluate;
 use limpid::generate;
-use limpid::model::Use;
+use limpid::model::Mode;
 use std::path::PathBuf;
 
 /// Loss, perplexity and bits per byte of a text: all of it, deterministic, dropout off.
@@ -120,7 +120,7 @@ pub fn run(args: Args) -> Result<()> {
         }
     };
     let windows = Windows::of_documents("text", &ids, context, objective, documents)?;
-    let (model, mut backend) = open(&checkpoint, Use::Score { batch: args.batch_size, context }, &args.machine)?;
+    let (model, mut backend) = open(&checkpoint, Mode::Score { batch: args.batch_size, context }, &args.machine)?;
     let score = evaluate::score(&model, &mut *backend, &windows, args.batch_size, &mut |_| true)?;
     finite(&checkpoint, "the loss", score.loss())?;
     let judged = (0..ids.len()).filter(|at| ids.counted(*at));

@@ -10,7 +10,7 @@ use limpid::config::{Mask, Positions};
 use limpid::data::chat::{self, Message, Role};
 use limpid::data::check_ids;
 use limpid::generate::{self, GenerateEvent, Options, Overflow, Sampler};
-use limpid::model::Use;
+use limpid::model::Mode;
 use limpid::trace;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -250,7 +250,7 @@ fn fill(args: &Args, checkpoint: &Checkpoint, prompt: &[u32]) -> Result<()> {
     if prompt.len() > context {
         bail!("the prompt has {} tokens, the model's context_length is {context}: shorten it", prompt.len());
     }
-    let (model, mut backend) = open(checkpoint, Use::Inspect { batch: 1, context: prompt.len() }, &args.machine)?;
+    let (model, mut backend) = open(checkpoint, Mode::Inspect { batch: 1, context: prompt.len() }, &args.machine)?;
     let batch = trace::batch(&checkpoint.config, prompt, None, Some(mask))?;
     let filled = generate::fill(&model, &mut *backend, tokenizer, &batch, mask)?;
     let (text, found) = (filled.text, filled.masks);

@@ -11,10 +11,10 @@ use limpid::backend::Backend;
 use limpid::checkpoint::is_part;
 use limpid::config::{Config, ConfigError, Mask};
 use limpid::data::check_ids;
-use limpid::model::{Model, Use, init};
+use limpid::model::{Mode, Model, init};
 use limpid::tokenizer::Tokenizer;
 use limpid::trace::table::{self, Masks};
-use limpid::trace::{self, Labelled, Row, Trace, save, tensors};
+use limpid::trace::{self, Labelled, SummaryRow, Trace, save, tensors};
 use limpid::train::Recipe;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -95,7 +95,7 @@ const NEAREST: usize = 10;
 
 /// What was asked for, found.
 struct Seen {
-    rows: Vec<Row>,
+    rows: Vec<SummaryRow>,
     tensors: Vec<Labelled>,
     gradients: Vec<Gradient>,
     /// Norms of the parameters' gradients: of each layer, and of all.
@@ -153,11 +153,14 @@ pub fn run(args: Args) -> Result<()> {
     if args.listing {
         parts.push(model.to_string());
     }
-    let mut options =
-        table::Options { width: show::table_width(), decimals: args.decimals.into(), ..table::Options::default() };
+    let mut options = table::TableOptions {
+        width: show::table_width(),
+        decimals: args.decimals.into(),
+        ..table::TableOptions::default()
+    };
     if args.full {
         let most = usize::MAX;
-        options = table::Options { max_rows: most, max_cols: most, max_tables: most, width: 0, ..options };
+        options = table::TableOptions { max_rows: most, max_cols: most, max_tables: most, width: 0, ..options };
     }
     parts.extend(seen.tensors.iter().map(|tensor| table::table(tensor, &options)));
     if let Some(masks) = &seen.masks {
@@ -207,8 +210,8 @@ pub fn run(args: Args) -> Result<()> {
 }
 
 /// Refuses a run with a NaN or an infinity: names the parameter, or else the first tensor that has one.
-fn sound(trace: &Trace, rows: &[Row]) -> Result<()> {
-    let broken = |row: &Row| row.nan + row.infinite > 0;
+fn sound(trace: &Trace, rows: &[SummaryRow]) -> Result<()> {
+    let broken = |row: &SummaryRow| row.nan + row.infinite > 0;
     let Some(first) = rows.iter().find(|row| broken(row)) else { return Ok(()) };
     for param in &trace.model().params {
         if broken(&trace.row(&param.name)?) {
@@ -260,7 +263,7 @@ fn look(args: &Args, trace: &Trace, ids: &[u32], tokenizer: Option<&Tokenizer>) 
 }
 
 fn to_json(args: &Args, model: &Model, ids: &[u32], seen: &Seen, tokenizer: Option<&Tokenizer>) -> Value {
-    let row = |r: &Row| {
+    let row = |r: &SummaryRow| {
         json!({ "name": r.name, "symbol": r.symbol, "formula": r.formula, "axes": r.letters, "shape": r.shape,
             "mean": r.mean, "deviation": r.deviation, "min": r.min, "max": r.max, "masked": r.masked, "nan": r.nan,
             "without_target": r.without_target })
@@ -316,7 +319,7 @@ fn gradients_of(trace: &Trace, names: &[&str]) -> Result<Vec<Gradient>> {
     let mut all = vec![];
     for name in names {
         let tensor = match trace.get(&format!("{name}.grad")) {
-            Err(trace::Error::NoGradient { .. }) => continue,
+            Err(trace::TraceError::NoGradient { .. }) => continue,
             found => found?,
         };
         let values = || tensor.values.iter().map(|v| f64::from(*v));
@@ -505,7 +508,7 @@ fn ready(args: &Args) -> Result<Ready> {
     let (model, backend) = if args.initial {
         untrained(&checkpoint.config, ids.len(), &began(dir)?, machine)?
     } else {
-        open(&checkpoint, Use::Inspect { batch: 1, context: ids.len() }, machine)?
+        open(&checkpoint, Mode::Inspect { batch: 1, context: ids.len() }, machine)?
     };
     Ok((model, backend, ids, checkpoint.tokenizer))
 }
@@ -517,11 +520,11 @@ fn untrained(
     recipe: &Recipe,
     machine: &MachineOptions,
 ) -> Result<(Model, Box<dyn Backend>)> {
-    let model = Model::new(config, Use::Inspect { batch: 1, context })?;
+    let model = Model::new(config, Mode::Inspect { batch: 1, context })?;
     fits(&model, None, machine.on(), "this model")?;
     let mut backend = machine.backend(&model)?;
     for param in &model.params {
-        backend.write(param.slot, &init::values(&model, param, recipe.init, recipe.init_std, recipe.seed))?;
+        backend.write(param.region, &init::values(&model, param, recipe.init, recipe.init_std, recipe.seed))?;
     }
     Ok((model, backend))
 }

@@ -3,7 +3,7 @@
 use crate::{models, options, show};
 use anyhow::{Result, bail};
 use limpid::config::{Config, Mask};
-use limpid::model::{Model, Use};
+use limpid::model::{Mode, Model};
 use std::path::PathBuf;
 
 /// Parameters of a preset or a model by group, its memory and its FLOPs.
@@ -40,7 +40,7 @@ pub fn run(args: Args) -> Result<()> {
             bail!(options::Usage(format!("name a preset or give --model DIR; presets: {}", options::presets())))
         }
     };
-    let model = Model::new(&config, Use::Inspect { batch: 1, context: 1 })?;
+    let model = Model::new(&config, Mode::Inspect { batch: 1, context: 1 })?;
     let (total, groups) = (model.parameter_count(), model.groups());
     // the keys that a token of a full context sees, on average
     let keys = if config.mask == Mask::Causal { config.context_length.div_ceil(2) } else { config.context_length };

@@ -1,6 +1,6 @@
 //! `plan`: what `train` with the same flags would do.
 
-use crate::job::{Job, JobArgs, extra_work, made_again, step_flops, too_large};
+use crate::job::{Job, JobArgs, extra_work, recomputes, step_flops, too_large};
 use crate::machine::{READINGS, fits};
 use crate::options::MachineOptions;
 use crate::show;
@@ -8,7 +8,7 @@ use anyhow::Result;
 use limpid::backend::cpu::roof::Roof;
 use limpid::memory::{self, needed, trainable};
 use limpid::model::Model;
-use limpid::model::again::Keep;
+use limpid::model::recompute::KeepLevel;
 use limpid::ops::adamw::Method;
 use limpid::ops::{Batch, random};
 use limpid::train::{Recipe, RunSettings};
@@ -55,7 +55,7 @@ fn measure(job: &Job, machine: &MachineOptions, budget: Option<u64>, guess: f64)
     for (site, param) in (0..).zip(&model.params) {
         let key = [random::bits(1, site, 0) as u32, 1];
         let any = |i: usize| (random::word(key, i as u32) as f32 / u32::MAX as f32 - 0.5) * 0.07;
-        backend.write(param.slot, &(0..param.slot.len()).map(any).collect::<Vec<f32>>())?;
+        backend.write(param.region, &(0..param.region.len()).map(any).collect::<Vec<f32>>())?;
     }
     let Recipe { batch_size, context, .. } = recipe;
     let batches = recipe.batches(&job.task.corpus.train, job.task.objective)?;
@@ -107,15 +107,15 @@ pub fn run(args: Args) -> Result<()> {
     };
     let group = |matrix: bool| {
         let own = model.learning().filter(|p| p.is_matrix() == matrix);
-        own.fold((0, 0), |(n, size), p| (n + 1, size + p.slot.len()))
+        own.fold((0, 0), |(n, size), p| (n + 1, size + p.region.len()))
     };
     let ((matrices, decayed), (vectors, kept)) = (group(true), group(false));
     // this very process holds the program, the text and the tokenizer
     let program = job.program;
     let total = needed(model, Some(recipe), on) + program;
     // what all blocks making more and more again would bring
-    let ladder =
-        (0..Keep::ALL.len()).map(|level| Model::on_rung(config, model.purpose, &model.tuning, level * config.n_layer));
+    let ladder = (0..KeepLevel::ALL.len())
+        .map(|level| Model::at_recompute_level(config, model.mode, &model.tuning, level * config.n_layer));
     let ladder = ladder.collect::<Result<Vec<Model>, _>>()?;
     if args.train.json {
         let mut parts: BTreeMap<_, _> = memory::parts(model, Some(recipe), on).into_iter().collect();
@@ -128,9 +128,9 @@ pub fn run(args: Args) -> Result<()> {
             "learning_rates": milestones.iter().map(|(s, r)| json!({"step": s, "rate": r})).collect::<Vec<_>>(),
             "flops_per_step": flops, "memory_bytes": parts,
             "scratch_bytes": scratch, "program_bytes": program, "total_memory_bytes": total, "memory_budget": args.train.memory,
-            "made_again": model.keeps().iter().map(|(blocks, keep)| json!({"blocks": blocks.len(), "what": keep.made_again()})).collect::<Vec<_>>(),
+            "made_again": model.keeps().iter().map(|(blocks, keep)| json!({"blocks": blocks.len(), "what": keep.recomputes()})).collect::<Vec<_>>(),
             "extra_work": extra_work(model, recipe),
-            "ladder": ladder.iter().map(|model| json!({"what": model.keeps()[0].1.made_again(),
+            "ladder": ladder.iter().map(|model| json!({"what": model.keeps()[0].1.recomputes(),
                 "total_memory_bytes": needed(model, Some(recipe), on) + program, "extra_work": extra_work(model, recipe)})).collect::<Vec<_>>(), "roof_flops": roof, "expected_seconds": seconds, "seconds_per_step": step_seconds, "share_of_roof": share,
             "measured": measured.as_ref().ok().map(|m| json!({"steps": m.steps, "batch_size": m.batch_size, "context": m.context})),
             "not_measured": measured.as_ref().err().map(|e| format!("{e:#}")),
@@ -232,16 +232,16 @@ pub fn run(args: Args) -> Result<()> {
     let more = [
         ("program and text", show::bytes(program)),
         ("total", format!("{}{available}", show::bytes(total))),
-        ("recomputed", made_again(model, recipe)),
+        ("recomputed", recomputes(model, recipe)),
     ];
     section("Memory", parts.chain(more).collect());
-    let rung = |model: &Model| {
+    let recompute_level = |model: &Model| {
         let takes = show::bytes(needed(model, Some(recipe), on) + program);
-        (model.keeps()[0].1.made_again(), format!("{takes:>9}  {:+.1} % FLOPs", 100.0 * extra_work(model, recipe)))
+        (model.keeps()[0].1.recomputes(), format!("{takes:>9}  {:+.1} % FLOPs", 100.0 * extra_work(model, recipe)))
     };
     section(
         "Less memory by activation checkpointing (--memory SIZE chooses), if the backward pass recomputes",
-        ladder.iter().map(rung).collect(),
+        ladder.iter().map(recompute_level).collect(),
     );
     section(
         "Work",

@@ -116,9 +116,9 @@ pub fn run(args: Args) -> Result<()> {
         (Some(dir), _) => models::tokenizer(&models::checkpoint(dir)?)?.clone(),
         (None, kind @ ("char" | "word")) => {
             let Some(text) = text.as_deref().filter(|_| !args.decode) else {
-                let purpose = if args.decode { "to decode" } else { "without TEXT" };
+                let mode = if args.decode { "to decode" } else { "without TEXT" };
                 bail!(
-                    "a {kind} tokenizer is learned from a text: {purpose}, give its file with --tokenizer tokenizer.json or --model DIR"
+                    "a {kind} tokenizer is learned from a text: {mode}, give its file with --tokenizer tokenizer.json or --model DIR"
                 );
             };
             let (kind, order) = if kind == "char" {
@@ -196,7 +196,7 @@ pub fn run(args: Args) -> Result<()> {
         parts.push(list(&vocabulary, first) + &format!("[{}]\n", show::plural(size, "token")));
     }
     if let Some(matrix) = &one_hot {
-        let options = table::Options { max_cols: WIDEST, ..table::Options::default() };
+        let options = table::TableOptions { max_cols: WIDEST, ..table::TableOptions::default() };
         parts.push(table::table(matrix, &options));
     }
     if parts.is_empty() {

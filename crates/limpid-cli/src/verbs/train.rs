@@ -1,7 +1,7 @@
 //! `train`: from text to a model directory.
 
 use crate::dashboard::{Dashboard, Now};
-use crate::job::{JobArgs, made_again, step_flops, too_large};
+use crate::job::{JobArgs, recomputes, step_flops, too_large};
 use crate::machine::{READINGS, interrupt, peak_rss};
 use crate::models::{session, tokenizer};
 use crate::options::{Interrupted, MachineOptions};
@@ -94,7 +94,7 @@ pub fn run(Args { job: args }: Args) -> Result<()> {
             show::say(text);
         }
     };
-    let (all, learning) = (job.model.parameter_count(), job.model.learning().map(|p| p.slot.len()).sum::<usize>());
+    let (all, learning) = (job.model.parameter_count(), job.model.learning().map(|p| p.region.len()).sum::<usize>());
     let parameters = match learning == all {
         true => show::commas(all as u64),
         false => format!("{} of {}", show::commas(learning as u64), show::commas(all as u64)),
@@ -128,7 +128,7 @@ pub fn run(Args { job: args }: Args) -> Result<()> {
         say(format!("entropy floor: {floor:.4} nats a token; no model can do better on this text"));
     }
     if let Some(budget) = args.memory {
-        let (again, within) = (made_again(&job.model, &recipe), show::bytes(budget));
+        let (again, within) = (recomputes(&job.model, &recipe), show::bytes(budget));
         say(format!("within {within} of memory; recomputed in the backward pass: {again}"));
     }
     let mut roof = Roof::multiply_adds(threads, level, args.machine.precision)?;

@@ -11,7 +11,7 @@ use super::{Came, Subject, Trial, Verdict, counting};
 use limpid::backend::{Backend, Cpu};
 use limpid::checkpoint::store::{Dtype, Store};
 use limpid::checkpoint::{Checkpoint, Format, ModelData, SHARD_BYTES, gguf, save};
-use limpid::model::{Model, Use};
+use limpid::model::{Mode, Model};
 use limpid::ops::Batch;
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
@@ -115,7 +115,7 @@ fn adapter(at: &Path) -> Trial {
 /// A fixture as another form.
 fn converted(at: &Path, fixture: &str, format: Format, to: &Path) -> PathBuf {
     let from = Checkpoint::open(&copied(&format!("hf/{fixture}"), at)).unwrap();
-    let model = Model::new(&from.config, Use::Inspect { batch: 1, context: 1 }).unwrap();
+    let model = Model::new(&from.config, Mode::Inspect { batch: 1, context: 1 }).unwrap();
     let values = |param: &limpid::model::Param| from.values(&model, param).unwrap().into_owned();
     let (config, tokenizer) = (&from.config, from.tokenizer.as_ref());
     save(
@@ -151,7 +151,7 @@ fn look(whole: &Whole) -> Result<Seen, String> {
     let context = opened.config.context_length.min(6);
     // of a model whose configuration was read and cannot be run, the error has no file to name
     let place = |e: &dyn std::error::Error| format!("{}: {}", whole.open.display(), told(e));
-    let model = Model::new(&opened.config, Use::Inspect { batch: 1, context }).map_err(|e| place(&e))?;
+    let model = Model::new(&opened.config, Mode::Inspect { batch: 1, context }).map_err(|e| place(&e))?;
     let mut backend = Cpu::start(&model, 1, Level::best(), Precision::F32).map_err(|e| place(&e))?;
     opened.load(&model, &mut backend).map_err(|e| told(&e))?;
     let ids = (0..context).map(|i| (3 * i + 1) as u32 % opened.config.vocab_size.min(40) as u32).collect();

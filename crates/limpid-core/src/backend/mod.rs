@@ -1,4 +1,4 @@
-//! Who runs ops. A backend owns all memory, addressed by [`Slot`]; it has never heard of a model.
+//! Who runs ops. A backend owns all memory, addressed by [`Region`]; it has never heard of a model.
 //!
 //! The verbs take slices of the model's program: unwatched, a backend gets all of it; whoever wants to look in between
 //! hands on one op at a time, and the bits are the same. Observers are backends that wrap a backend.
@@ -8,14 +8,14 @@ pub mod reference;
 
 use crate::config::axis;
 use crate::model::{Model, WeightMap};
-use crate::ops::adamw::{Change, Group, Rule};
+use crate::ops::adamw::{Change, ParamGroup, Rule};
 use crate::ops::arena::Refused;
 use crate::ops::element::{Major, Values};
 use crate::ops::limits::BatchError;
 use crate::ops::linear::Precision;
 use crate::ops::program::Identity;
 use crate::ops::simd::Level;
-use crate::ops::{Batch, Ops, Passes, Slot};
+use crate::ops::{Batch, Ops, Passes, Region};
 use limpid_base::plural::plural;
 use std::any::Any;
 use std::borrow::Cow;
@@ -99,8 +99,9 @@ pub enum BackendError {
 impl BackendError {
     /// Whether the stretches of parameters lie one after the other among `elements` of them, none in two: what an update may
     /// share out among threads.
-    fn check_groups(op: &'static str, groups: &[Group], elements: usize) -> Result<()> {
-        let fits = |g: &Group| g.range.start <= g.range.end && g.matrix.is_none_or(|(o, i)| o * i == g.range.len());
+    fn check_groups(op: &'static str, groups: &[ParamGroup], elements: usize) -> Result<()> {
+        let fits =
+            |g: &ParamGroup| g.range.start <= g.range.end && g.matrix.is_none_or(|(o, i)| o * i == g.range.len());
         let disjoint = groups.is_sorted_by(|a, b| a.range.end <= b.range.start);
         match disjoint && groups.iter().all(fits) && groups.last().is_none_or(|last| last.range.end <= elements) {
             true => Ok(()),
@@ -117,17 +118,18 @@ impl BackendError {
     }
 
     /// The values as f32, as many as the tensor has; for a backend that converts them.
-    fn widen<'a>(slot: Slot, values: Values<'a>) -> Result<Cow<'a, [f32]>> {
+    fn widen<'a>(region: Region, values: Values<'a>) -> Result<Cow<'a, [f32]>> {
         let op = "upload";
         let wide = values.element.widen(values.bytes).ok_or_else(|| {
             let what = format!("{} is no type that it takes: convert the values to f32, f16 or bf16", values.element);
             BackendError::NotSupported { op, what }
         })?;
-        match wide.len() == slot.len() {
+        match wide.len() == region.len() {
             true => Ok(wide),
-            false => {
-                Err(BackendError::Invalid { op, what: format!("{} values for a tensor of {}", wide.len(), slot.len()) })
-            }
+            false => Err(BackendError::Invalid {
+                op,
+                what: format!("{} values for a tensor of {}", wide.len(), region.len()),
+            }),
         }
     }
 
@@ -163,7 +165,7 @@ axis! {
 
 /// How a device is to work; what it has no choice in, it ignores.
 #[derive(Clone, Copy, Debug)]
-pub struct Start {
+pub struct BackendOptions {
     /// Threads of the processor.
     pub threads: usize,
     /// Its instructions.
@@ -177,7 +179,7 @@ impl Device {
     ///
     /// # Errors
     /// If the system gives no such memory or threads, or the device does not work so.
-    pub fn start(self, model: &Model, how: Start) -> Result<Box<dyn Backend>> {
+    pub fn start(self, model: &Model, how: BackendOptions) -> Result<Box<dyn Backend>> {
         Ok(match self {
             Device::Cpu => Box::new(Cpu::start(model, how.threads, how.level, how.precision)?),
             Device::Reference if how.precision == Precision::Bf16 => {
@@ -193,7 +195,7 @@ impl Device {
     /// # Errors
     /// As [`Device::start`]; if the weights are another model's or another device's, or are kept in a form that the model or `how`
     /// has no use for: what training and other precisions need differs from what is packed for running.
-    pub fn start_with(self, model: &Model, how: Start, weights: &SharedWeights) -> Result<Box<dyn Backend>> {
+    pub fn start_with(self, model: &Model, how: BackendOptions, weights: &SharedWeights) -> Result<Box<dyn Backend>> {
         match self {
             Device::Cpu => Ok(Box::new(Cpu::start_with(model, how.threads, how.level, how.precision, weights)?)),
             Device::Reference => {
@@ -215,7 +217,7 @@ pub trait Held: Any + Send + Sync {
     /// Which weights, and where they lie.
     fn weight_map(&self) -> &WeightMap;
     /// The values of a parameter, row by row.
-    fn read(&self, slot: Slot, to: &mut [f32]);
+    fn read(&self, region: Region, to: &mut [f32]);
 }
 
 impl SharedWeights {
@@ -230,9 +232,9 @@ impl SharedWeights {
     }
     /// The values of a parameter, row by row; none if there is none of that name.
     pub fn values(&self, name: &str) -> Option<Vec<f32>> {
-        let slot = self.0.weight_map().slot(name)?;
-        let mut values = vec![0.0; slot.len()];
-        self.0.read(slot, &mut values);
+        let region = self.0.weight_map().region(name)?;
+        let mut values = vec![0.0; region.len()];
+        self.0.read(region, &mut values);
         Some(values)
     }
 }
@@ -242,16 +244,16 @@ pub type Result<T, E = BackendError> = std::result::Result<T, E>;
 
 /// What an update found.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Report {
+pub struct UpdateReport {
     /// Norm of the whole gradient, before clipping.
     pub norm: f64,
     /// Whether it was finite; if not, nothing was changed.
     pub finite: bool,
 }
 
-impl Report {
+impl UpdateReport {
     /// The report of the last update, for a backend that updates at once; `watch` gets its changes added.
-    fn tell(last: &Option<(Report, Vec<Change>)>, watch: &mut [Change]) -> Result<Report> {
+    fn tell(last: &Option<(UpdateReport, Vec<Change>)>, watch: &mut [Change]) -> Result<UpdateReport> {
         let none = || BackendError::Invalid { op: "report", what: "there was no update".into() };
         let (report, changes) = last.as_ref().ok_or_else(none)?;
         for (to, change) in watch.iter_mut().zip(changes) {
@@ -291,19 +293,19 @@ pub trait Backend: Send {
     ///
     /// # Errors
     /// As above.
-    fn begin_update(&mut self, groups: &[Group], rule: &Rule, watch: &[Change]) -> Result<()>;
+    fn begin_update(&mut self, groups: &[ParamGroup], rule: &Rule, watch: &[Change]) -> Result<()>;
     /// What the last update found, waiting for its end if need be; adds to `watch`, the stretches it was given, what it did to them.
     /// Whoever asks after the next forward and backward, and not at once, leaves a device no time to wait in; a gradient
     /// made meanwhile is worth nothing where the update was skipped.
     ///
     /// # Errors
     /// As above, and if there was no update. What an update did is done all the same; the report may be asked for again.
-    fn report(&mut self, watch: &mut [Change]) -> Result<Report>;
+    fn report(&mut self, watch: &mut [Change]) -> Result<UpdateReport>;
     /// An update with its report, at once.
     ///
     /// # Errors
     /// As those two.
-    fn update(&mut self, groups: &[Group], rule: &Rule, watch: &mut [Change]) -> Result<Report> {
+    fn update(&mut self, groups: &[ParamGroup], rule: &Rule, watch: &mut [Change]) -> Result<UpdateReport> {
         self.begin_update(groups, rule, watch)?;
         self.report(watch)
     }
@@ -326,13 +328,13 @@ pub trait Backend: Send {
     ///
     /// # Errors
     /// As above.
-    fn average(&mut self, groups: &[Group], decay: f64) -> Result<()>;
+    fn average(&mut self, groups: &[ParamGroup], decay: f64) -> Result<()>;
     /// Asks for the values that a tensor (all its rows) has now. They are fetched once, with the ticket, when they are needed; a
     /// ticket that nobody redeems keeps its values waiting.
     ///
     /// # Errors
     /// As above.
-    fn request(&self, slot: Slot) -> Result<Ticket>;
+    fn request(&self, region: Region) -> Result<Ticket>;
     /// The values of a request, row by row, whatever was run since; `to` has as many places.
     ///
     /// # Errors
@@ -342,17 +344,17 @@ pub trait Backend: Send {
     ///
     /// # Errors
     /// As those two.
-    fn read(&self, slot: Slot) -> Result<Vec<f32>> {
-        let mut values = vec![0.0; slot.len()];
-        self.fetch(self.request(slot)?, &mut values)?;
+    fn read(&self, region: Region) -> Result<Vec<f32>> {
+        let mut values = vec![0.0; region.len()];
+        self.fetch(self.request(region)?, &mut values)?;
         Ok(values)
     }
     /// The sum of a tensor's values, in their order: what a loss needs, without a copy.
     ///
     /// # Errors
     /// As above.
-    fn sum(&self, slot: Slot) -> Result<f64> {
-        Ok(self.read(slot)?.iter().map(|v| f64::from(*v)).sum())
+    fn sum(&self, region: Region) -> Result<f64> {
+        Ok(self.read(region)?.iter().map(|v| f64::from(*v)).sum())
     }
     /// What products multiply.
     fn precision(&self) -> Precision {
@@ -375,20 +377,20 @@ pub trait Backend: Send {
     ///
     /// # Errors
     /// As above; [`BackendError::NotSupported`] names a type that is not taken.
-    fn upload(&mut self, slot: Slot, values: Values) -> Result<()>;
+    fn upload(&mut self, region: Region, values: Values) -> Result<()>;
     /// Replaces the values of a tensor.
     ///
     /// # Errors
     /// As above.
-    fn write(&mut self, slot: Slot, values: &[f32]) -> Result<()> {
-        self.upload(slot, Values::of(values, Major::Rows))
+    fn write(&mut self, region: Region, values: &[f32]) -> Result<()> {
+        self.upload(region, Values::of(values, Major::Rows))
     }
     /// The same from values that lie the other way round, (cols, rows).
     ///
     /// # Errors
     /// As above.
-    fn write_transposed(&mut self, slot: Slot, values: &[f32]) -> Result<()> {
-        self.upload(slot, Values::of(values, Major::Columns))
+    fn write_transposed(&mut self, region: Region, values: &[f32]) -> Result<()> {
+        self.upload(region, Values::of(values, Major::Columns))
     }
 }
 
@@ -461,5 +463,5 @@ pub fn transpose(from: &[f32], rows: usize, cols: usize) -> Vec<f32> {
 /// # Errors
 /// If the backend cannot write them.
 pub fn prepare(model: &Model, backend: &mut dyn Backend) -> Result<()> {
-    model.constants().try_for_each(|(slot, values)| backend.write(slot, &values))
+    model.constants().try_for_each(|(region, values)| backend.write(region, &values))
 }

@@ -1,27 +1,27 @@
 //! Plain loops in f64: slow, obvious, and the judge of every other backend. Written for reading against
 //! the formulas at the head of each op; nobody makes it faster.
 
-use super::{Backend, BackendError, Report, Result, Ticket, Tickets};
+use super::{Backend, BackendError, Result, Ticket, Tickets, UpdateReport};
 use crate::model::Model;
-use crate::ops::adamw::{self, Change, Group, Rule};
+use crate::ops::adamw::{self, Change, ParamGroup, Rule};
 use crate::ops::dropout::{Draws, weight_index};
 use crate::ops::element::{Major, Values};
 use crate::ops::embed::{self, Lookup};
 use crate::ops::limits::Limits;
-use crate::ops::{Back, Batch, Drop, Grad, Op, Ops, Pass, Passes, Slot, Space, Span};
+use crate::ops::{Back, Batch, DropoutSpec, Grad, MemorySpace, Op, Ops, Pass, Passes, Region, Span};
 use crate::ops::{activate, add, attend, classify, gather, linear, multiply, muon, norm, rotate};
 use std::collections::TryReserveError;
 
 /// The f64 backend.
 pub struct Reference {
-    memory: [Vec<f64>; Space::ALL.len()],
+    memory: [Vec<f64>; MemorySpace::ALL.len()],
     /// Gradients that were set aside.
     pushed: Vec<Vec<f64>>,
     program: u64,
     limits: Limits,
     batch: Batch,
     tickets: Tickets,
-    reported: Option<(Report, Vec<Change>)>,
+    reported: Option<(UpdateReport, Vec<Change>)>,
 }
 
 /// Memory, which the system gives when it is touched.
@@ -35,8 +35,10 @@ fn zeros(op: &'static str, n: usize) -> Result<Vec<f64>> {
 }
 
 /// Disjoint mutable views of one memory. Overlap is a bug in the plan, and says so.
-fn pick<const N: usize>(memory: &mut [f64], slots: [Slot; N]) -> [&mut [f64]; N] {
-    memory.get_disjoint_mut(slots.map(Slot::range)).unwrap_or_else(|_| panic!("slots of one op overlap: {slots:?}"))
+fn pick<const N: usize>(memory: &mut [f64], regions: [Region; N]) -> [&mut [f64]; N] {
+    memory
+        .get_disjoint_mut(regions.map(Region::range))
+        .unwrap_or_else(|_| panic!("regions of one op overlap: {regions:?}"))
 }
 
 impl Reference {
@@ -52,8 +54,8 @@ impl Reference {
     /// # Errors
     /// If the system gives no such memory.
     pub fn start(model: &Model) -> Result<Reference> {
-        let mut memory: [Vec<f64>; Space::ALL.len()] = Default::default();
-        for (memory, space) in memory.iter_mut().zip(Space::ALL) {
+        let mut memory: [Vec<f64>; MemorySpace::ALL.len()] = Default::default();
+        for (memory, space) in memory.iter_mut().zip(MemorySpace::ALL) {
             *memory = zeros("the model", model.program.size(space))?;
         }
         let mut reference = Reference {
@@ -69,34 +71,34 @@ impl Reference {
         Ok(reference)
     }
     /// A tensor at full precision.
-    pub fn exact(&self, slot: Slot) -> &[f64] {
-        &self.memory[slot.space as usize][slot.range()]
+    pub fn exact(&self, region: Region) -> &[f64] {
+        &self.memory[region.space as usize][region.range()]
     }
     /// A tensor at full precision, to change.
-    pub fn exact_mut(&mut self, slot: Slot) -> &mut [f64] {
-        &mut self.memory[slot.space as usize][slot.range()]
+    pub fn exact_mut(&mut self, region: Region) -> &mut [f64] {
+        &mut self.memory[region.space as usize][region.range()]
     }
-    fn copy(&self, slot: Slot) -> Vec<f64> {
-        self.exact(slot).to_vec()
+    fn copy(&self, region: Region) -> Vec<f64> {
+        self.exact(region).to_vec()
     }
-    fn copy_of(&self, slot: Option<Slot>) -> Option<Vec<f64>> {
-        slot.map(|slot| self.copy(slot))
+    fn copy_of(&self, region: Option<Region>) -> Option<Vec<f64>> {
+        region.map(|region| self.copy(region))
     }
-    fn put(&mut self, slot: Option<Slot>, values: impl FnOnce() -> Vec<f64>) {
-        if let Some(slot) = slot {
-            self.exact_mut(slot).copy_from_slice(&values());
+    fn put(&mut self, region: Option<Region>, values: impl FnOnce() -> Vec<f64>) {
+        if let Some(region) = region {
+            self.exact_mut(region).copy_from_slice(&values());
         }
     }
-    fn draws(&self, drop: Option<Drop>) -> Option<Draws> {
+    fn draws(&self, drop: Option<DropoutSpec>) -> Option<Draws> {
         drop.map(|drop| Draws::new(drop, self.batch.seed))
     }
     /// Adds to a gradient, or replaces it.
     fn give(&mut self, to: Option<Grad>, values: &[f64]) {
-        let Some(Grad { slot, add }) = to else { return };
-        self.exact_mut(slot).iter_mut().zip(values).for_each(|(to, v)| *to = if add { *to + v } else { *v });
+        let Some(Grad { region, add }) = to else { return };
+        self.exact_mut(region).iter_mut().zip(values).for_each(|(to, v)| *to = if add { *to + v } else { *v });
     }
     /// Adds to the gradients of a product's parameters.
-    fn give_weights(&mut self, w: Slot, b: Option<Slot>, dy: &[f64], x: &[f64]) {
+    fn give_weights(&mut self, w: Region, b: Option<Region>, dy: &[f64], x: &[f64]) {
         if w.learns() {
             linear::reference::backward_w(self.exact_mut(w.grad()), dy, x, w.cols);
         }
@@ -105,7 +107,7 @@ impl Reference {
         }
     }
     /// Adds to a parameter's gradient, if it learns.
-    fn add_to(&mut self, param: Slot, values: &[f64]) {
+    fn add_to(&mut self, param: Region, values: &[f64]) {
         if !param.learns() {
             return;
         }
@@ -127,18 +129,18 @@ impl Backend for Reference {
     fn backward(&mut self, back: Passes) -> Result<()> {
         BackendError::check_program("backward", back.identity(), self.program)?;
         back.iter().for_each(|pass| match pass.of(&self.batch) {
-            Pass::Again(op) => self.forward_op(op),
+            Pass::Recompute(op) => self.forward_op(op),
             Pass::Back(back) => self.backward_op(back),
         });
         Ok(())
     }
-    fn begin_update(&mut self, groups: &[Group], rule: &Rule, watch: &[Change]) -> Result<()> {
+    fn begin_update(&mut self, groups: &[ParamGroup], rule: &Rule, watch: &[Change]) -> Result<()> {
         let [_, param, grad, moment1, moment2, ..] = &mut self.memory;
         BackendError::check_groups("update", groups, param.len())?;
         let norm = groups.iter().flat_map(|g| &grad[g.range.clone()]).map(|g| g * g).sum::<f64>().sqrt();
         let before = if watch.is_empty() { vec![] } else { param.clone() };
         if norm.is_finite() {
-            for Group { range, decay, matrix } in groups {
+            for ParamGroup { range, decay, matrix } in groups {
                 let [w, g, m, v] = [&mut *param, grad, moment1, moment2].map(|memory| &mut memory[range.clone()]);
                 match *matrix {
                     Some((_, cols)) => {
@@ -157,29 +159,29 @@ impl Backend for Reference {
             }
         }
         self.clear()?;
-        self.reported = Some((Report { norm, finite: norm.is_finite() }, changes));
+        self.reported = Some((UpdateReport { norm, finite: norm.is_finite() }, changes));
         Ok(())
     }
-    fn report(&mut self, watch: &mut [Change]) -> Result<Report> {
-        Report::tell(&self.reported, watch)
+    fn report(&mut self, watch: &mut [Change]) -> Result<UpdateReport> {
+        UpdateReport::tell(&self.reported, watch)
     }
     fn push_gradients(&mut self) -> Result<()> {
-        let grad = &mut self.memory[Space::Grad as usize];
+        let grad = &mut self.memory[MemorySpace::Grad as usize];
         let blank = zeros("push_gradients", grad.len())?;
         self.pushed.push(std::mem::replace(grad, blank));
         Ok(())
     }
     fn add_pushed(&mut self) -> Result<()> {
         let from = self.pushed.pop().ok_or_else(BackendError::nothing_pushed)?;
-        self.memory[Space::Grad as usize].iter_mut().zip(from).for_each(|(to, from)| *to += from);
+        self.memory[MemorySpace::Grad as usize].iter_mut().zip(from).for_each(|(to, from)| *to += from);
         Ok(())
     }
     fn clear(&mut self) -> Result<()> {
         self.pushed.clear();
-        self.memory[Space::Grad as usize].fill(0.0);
+        self.memory[MemorySpace::Grad as usize].fill(0.0);
         Ok(())
     }
-    fn average(&mut self, groups: &[Group], decay: f64) -> Result<()> {
+    fn average(&mut self, groups: &[ParamGroup], decay: f64) -> Result<()> {
         let [_, param, _, _, _, average, ..] = &mut self.memory;
         BackendError::check_groups("average", groups, param.len())?;
         for i in groups.iter().flat_map(|g| g.range.clone()) {
@@ -187,19 +189,19 @@ impl Backend for Reference {
         }
         Ok(())
     }
-    fn request(&self, slot: Slot) -> Result<Ticket> {
-        let values = self.exact(slot);
-        Ok(self.tickets.give(slot.len(), |to| to.iter_mut().zip(values).for_each(|(to, v)| *to = *v as f32)))
+    fn request(&self, region: Region) -> Result<Ticket> {
+        let values = self.exact(region);
+        Ok(self.tickets.give(region.len(), |to| to.iter_mut().zip(values).for_each(|(to, v)| *to = *v as f32)))
     }
     fn fetch(&self, ticket: Ticket, to: &mut [f32]) -> Result<()> {
         self.tickets.take(ticket, to)
     }
-    fn upload(&mut self, slot: Slot, values: Values) -> Result<()> {
-        let wide = BackendError::widen(slot, values)?;
-        for (i, to) in self.exact_mut(slot).iter_mut().enumerate() {
+    fn upload(&mut self, region: Region, values: Values) -> Result<()> {
+        let wide = BackendError::widen(region, values)?;
+        for (i, to) in self.exact_mut(region).iter_mut().enumerate() {
             let from = match values.major {
                 Major::Rows => i,
-                Major::Columns => i % slot.cols * slot.rows + i / slot.cols,
+                Major::Columns => i % region.cols * region.rows + i / region.cols,
             };
             *to = f64::from(wide[from]);
         }
@@ -244,7 +246,7 @@ impl Reference {
             }
             Op::Attend { .. } => self.attend(op),
             Op::Activate { f, slope, x, y } => {
-                let [x, y] = pick(&mut self.memory[Space::Act as usize], [x, y]);
+                let [x, y] = pick(&mut self.memory[MemorySpace::Act as usize], [x, y]);
                 y.iter_mut().zip(x).for_each(|(y, x)| *y = activate::reference::value(f, f64::from(slope), *x));
             }
             Op::Add { a, b, scale, y } => {
@@ -311,7 +313,7 @@ impl Reference {
             let n = span.past + span.rows;
             // where the first key column of the sequence's first row lies, and how far the next row is
             let (kv, first, stride) = match cache {
-                Some(slot) => (self.copy(slot), span.sequence * self.batch.context * cached, cached),
+                Some(region) => (self.copy(region), span.sequence * self.batch.context * cached, cached),
                 None => (x.clone(), span.row * all + c, all),
             };
             for (i, h) in (0..span.rows).flat_map(|i| (0..n_head).map(move |h| (i, h))) {
@@ -335,8 +337,8 @@ impl Reference {
                 }
             }
         }
-        for (slot, values) in [raw, scores, pattern].into_iter().zip(seen) {
-            self.put(slot, || values);
+        for (region, values) in [raw, scores, pattern].into_iter().zip(seen) {
+            self.put(region, || values);
         }
     }
 
@@ -384,7 +386,7 @@ impl Reference {
 
     fn backward_op(&mut self, step: Back) {
         let dy = self.copy_of(step.dy).unwrap_or_default();
-        let dx = |slot: Slot| vec![0.0; slot.len()];
+        let dx = |region: Region| vec![0.0; region.len()];
         match step.op {
             Op::Embed { table, positions, segments, y, .. } => {
                 let batch = self.batch.clone();
@@ -397,7 +399,7 @@ impl Reference {
                     };
                     embed::backward(add, &dy, y.cols, (0, y.cols), ids);
                 }
-                step.watched.into_iter().for_each(|slot| self.put(slot, || dy.clone()));
+                step.watched.into_iter().for_each(|region| self.put(region, || dy.clone()));
             }
             Op::Norm { kind, eps, x, gain, offset, stats, .. } => {
                 let (xs, stats, gains) = (self.copy(x), self.copy(stats), self.copy_of(gain));
@@ -412,8 +414,8 @@ impl Reference {
                     (kind, f64::from(eps)),
                 );
                 self.give(step.dx[0], &values);
-                gain.into_iter().for_each(|slot| self.add_to(slot, &dgain));
-                offset.into_iter().for_each(|slot| self.add_to(slot, &doffset));
+                gain.into_iter().for_each(|region| self.add_to(region, &dgain));
+                offset.into_iter().for_each(|region| self.add_to(region, &doffset));
                 let gained = |i: usize| dy[i] * gains.as_ref().map_or(1.0, |g| g[i % x.cols]);
                 self.put(step.watched[0], || (0..dy.len()).map(gained).collect());
                 // with y = u / s and u = x - mean, the scale's own slope is -sum(dy gain u) / s^2 = -sum(g n) / s

@@ -107,7 +107,7 @@ pub enum DecodeError {
     Backend(#[from] BackendError),
 }
 
-/// How likely a continuation is: logarithms, because products of probabilities soon underflow (contract R197).
+/// How likely a continuation is: logarithms, because products of probabilities soon underflow.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Likelihood {
     /// Of each token: log P(token | everything before it), in nats.
@@ -116,7 +116,7 @@ pub struct Likelihood {
     pub total: f64,
 }
 
-/// The log-probability of `continuation` after `prompt`: any conditional of the model's factorisation (contract R194,
+/// The log-probability of `continuation` after `prompt`: any conditional of the model's factorisation (
 /// R195). Token by token through the session, so the logits are those that generating would see; softmax over the whole
 /// vocabulary, in f64.
 ///

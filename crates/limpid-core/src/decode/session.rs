@@ -7,7 +7,7 @@
 use super::DecodeError as Error;
 use crate::backend::{Backend, BackendError, Cpu};
 use crate::config::{Config, Mask};
-use crate::model::{Model, Use};
+use crate::model::{Mode, Model};
 use crate::ops::linear::Precision;
 use crate::ops::simd::Level;
 use crate::ops::{Batch, Op, Span};
@@ -80,7 +80,7 @@ impl Session {
             return Err(Error::Mask { mask: config.mask });
         }
         let most = config.context_length.saturating_mul(sequences);
-        let model = Model::new(config, Use::Decode { rows: rows.min(most).max(sequences), sequences })?;
+        let model = Model::new(config, Mode::Decode { rows: rows.min(most).max(sequences), sequences })?;
         let body = model.ops().iter().position(|op| matches!(op, Op::Gather { .. })).unwrap_or(model.ops().len());
         let backend = make(&model)?;
         let batch = Batch { context: config.context_length, ..Batch::default() };
@@ -119,11 +119,11 @@ impl Session {
         for own in &self.model.params {
             let other = |what| Error::OtherModel { what };
             let theirs = model.param(&own.name).ok_or_else(|| other(format!("it has no `{}`", own.name)))?;
-            if theirs.slot.shape() != own.slot.shape() {
-                let what = format!("its `{}` is {:?}, not {:?}", own.name, theirs.slot.shape(), own.slot.shape());
+            if theirs.region.shape() != own.region.shape() {
+                let what = format!("its `{}` is {:?}, not {:?}", own.name, theirs.region.shape(), own.region.shape());
                 return Err(other(what));
             }
-            found.push((own.slot, theirs.slot));
+            found.push((own.region, theirs.region));
         }
         Ok(found.iter().try_for_each(|(own, theirs)| self.backend.write(*own, &backend.read(*theirs)?))?)
     }
@@ -321,10 +321,10 @@ impl Session {
             return self.backend.forward(self.model.program.forward(..self.body));
         }
         self.backend.forward(self.model.ops())?;
-        let slot = self.model.logits().expect("a model that decodes has logits").of(batch);
-        self.logits.resize(slot.len(), 0.0);
-        self.backend.fetch(self.backend.request(slot)?, &mut self.logits)?;
-        for ((place, _), row) in ended.iter().zip(self.logits.chunks_exact(slot.cols)) {
+        let region = self.model.logits().expect("a model that decodes has logits").of(batch);
+        self.logits.resize(region.len(), 0.0);
+        self.backend.fetch(self.backend.request(region)?, &mut self.logits)?;
+        for ((place, _), row) in ended.iter().zip(self.logits.chunks_exact(region.cols)) {
             let next = &mut self.sequences[*place].as_mut().expect("checked to be open").next;
             next.clear();
             next.extend_from_slice(row);

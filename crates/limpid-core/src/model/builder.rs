@@ -4,22 +4,22 @@
 //! block i.
 
 use super::plan::{Placement, Plan};
-use super::{Axes, Model, Param, Role, Table, Tensor, Tuning, Use, again, plan};
+use super::{Axes, Mode, Model, Param, ParamRole, Table, Tensor, Tuning, plan, recompute};
 use crate::config::{Config, ConfigError, NormPlace, Positions};
 use crate::ops::element::Element;
 use crate::ops::limits::Limits;
 use crate::ops::program::Draft;
-use crate::ops::{Drop, Live, Op, Program, Slot, Space, random};
+use crate::ops::{ActiveRows, DropoutSpec, MemorySpace, Op, Program, Region, random};
 use std::ops::Range;
 
 pub fn build(
     config: &Config,
-    purpose: Use,
+    mode: Mode,
     tuning: &Tuning,
-    rung: usize,
+    recompute_level: usize,
     placement: Placement,
 ) -> Result<Model, ConfigError> {
-    let mut m = Builder::new(config, purpose, tuning);
+    let mut m = Builder::new(config, mode, tuning);
     let mut x = m.embed();
     for i in 0..config.n_layer {
         let first = m.ops.len();
@@ -27,14 +27,14 @@ pub fn build(
         m.blocks.push(first..m.ops.len());
     }
     m.head(x);
-    m.finish(rung, placement)
+    m.finish(recompute_level, placement)
 }
 
 struct Builder<'a> {
     c: &'a Config,
-    purpose: Use,
+    mode: Mode,
     tuning: &'a Tuning,
-    live: Live,
+    active: ActiveRows,
     rows: usize,
     /// Positions a watched score row has room for.
     keys: usize,
@@ -42,36 +42,38 @@ struct Builder<'a> {
     blocks: Vec<Range<usize>>,
     tensors: Vec<Tensor>,
     params: Vec<Param>,
-    tables: Vec<(Slot, Table)>,
-    used: [usize; Space::ALL.len()],
+    tables: Vec<(Region, Table)>,
+    used: [usize; MemorySpace::ALL.len()],
 }
 
 impl<'a> Builder<'a> {
-    fn new(c: &'a Config, purpose: Use, tuning: &'a Tuning) -> Builder<'a> {
-        let (rows, keys) = match purpose {
-            Use::Train { batch, context } | Use::Score { batch, context } | Use::Inspect { batch, context } => {
+    fn new(c: &'a Config, mode: Mode, tuning: &'a Tuning) -> Builder<'a> {
+        let (rows, keys) = match mode {
+            Mode::Train { batch, context } | Mode::Score { batch, context } | Mode::Inspect { batch, context } => {
                 (batch * context, context)
             }
-            Use::Decode { rows, .. } => (rows, c.context_length),
+            Mode::Decode { rows, .. } => (rows, c.context_length),
         };
         let (ops, blocks, tensors, params, tables) = (vec![], vec![], vec![], vec![], vec![]);
-        let (live, used) = (Live::Rows, Default::default());
-        Builder { c, purpose, tuning, live, rows, keys, ops, blocks, tensors, params, tables, used }
+        let (active, used) = (ActiveRows::Rows, Default::default());
+        Builder { c, mode, tuning, active, rows, keys, ops, blocks, tensors, params, tables, used }
     }
 
     // ---- the model
 
-    fn embed(&mut self) -> Slot {
+    fn embed(&mut self) -> Region {
         let c = self.c;
-        let table = self.param("embed.weight", (c.vocab_size, c.d_model), Role::Embedding);
+        let table = self.param("embed.weight", (c.vocab_size, c.d_model), ParamRole::Embedding);
         let positions = match c.positions {
-            Positions::Learned => Some(self.param("pos_embed.weight", (c.context_length, c.d_model), Role::Position)),
+            Positions::Learned => {
+                Some(self.param("pos_embed.weight", (c.context_length, c.d_model), ParamRole::Position))
+            }
             Positions::Sinusoidal => Some(self.table(c.d_model, Table::Sinusoidal)),
             Positions::SinusoidalOneBased => Some(self.table(c.d_model, Table::SinusoidalOneBased)),
             Positions::Rotary => None,
         };
-        let segments =
-            (c.n_segment > 0).then(|| self.param("segment_embed.weight", (c.n_segment, c.d_model), Role::Embedding));
+        let segments = (c.n_segment > 0)
+            .then(|| self.param("segment_embed.weight", (c.n_segment, c.d_model), ParamRole::Embedding));
         let token = self.watched("hook_embed", c.d_model, Axes::Model);
         let position = positions.and_then(|_| self.watched("hook_pos_embed", c.d_model, Axes::Model));
         let mut x = self.act("hook_embed_sum", c.d_model, Axes::Model);
@@ -84,7 +86,7 @@ impl<'a> Builder<'a> {
         x
     }
 
-    fn block(&mut self, i: usize, x: Slot) -> Slot {
+    fn block(&mut self, i: usize, x: Region) -> Region {
         let n = |part: &str| format!("blocks.{i}.{part}");
         let next = if i + 1 < self.c.n_layer { Some(format!("blocks.{}.hook_resid_pre", i + 1)) } else { None };
         let pre = self.c.norm_place == NormPlace::Pre;
@@ -104,22 +106,23 @@ impl<'a> Builder<'a> {
         post
     }
 
-    fn attention(&mut self, i: usize, x: Slot) -> Slot {
+    fn attention(&mut self, i: usize, x: Region) -> Region {
         let c = self.c;
         let n = |part: &str| format!("blocks.{i}.attn.{part}");
         let heads = c.heads();
-        let parts = |m: &mut Builder, prefix: &str, slot: Slot| {
+        let parts = |m: &mut Builder, prefix: &str, region: Region| {
             let named = ["q", "k", "v"].into_iter().zip(heads.parts());
             for (name, cols) in named.take(if prefix.is_empty() { 3 } else { 2 }) {
-                m.name(n(&format!("hook_{prefix}{name}")), slot, cols, Axes::Heads);
+                m.name(n(&format!("hook_{prefix}{name}")), region, cols, Axes::Heads);
             }
         };
         let wide = heads.cols();
-        let mut qkv = self.linear(&n("qkv"), &n("hook_qkv"), x, wide, c.attention_bias, Role::Weight, Axes::Features);
+        let mut qkv =
+            self.linear(&n("qkv"), &n("hook_qkv"), x, wide, c.attention_bias, ParamRole::Weight, Axes::Features);
         parts(self, "", qkv);
         if c.positions == Positions::Rotary {
             let angles = match self.tables.first() {
-                Some((slot, _)) => *slot,
+                Some((region, _)) => *region,
                 None => self.table(heads.d_head, Table::Rotary { base: c.rotary_base, scaling: c.rotary_scaling }),
             };
             let y = self.act(&n("hook_rotated"), wide, Axes::Features);
@@ -130,27 +133,30 @@ impl<'a> Builder<'a> {
         let wide = heads.n_head * self.keys;
         let [raw, scores, pattern] = ["hook_raw_scores", "hook_attn_scores", "hook_pattern"]
             .map(|name| self.watched(&n(name), wide, Axes::Scores));
-        let cache = match self.purpose {
-            Use::Decode { sequences, .. } => {
-                Some(self.place(Space::Cache, sequences * c.context_length, 2 * heads.key_cols(), Live::All))
-            }
+        let cache = match self.mode {
+            Mode::Decode { sequences, .. } => Some(self.place(
+                MemorySpace::Cache,
+                sequences * c.context_length,
+                2 * heads.key_cols(),
+                ActiveRows::All,
+            )),
             _ => None,
         };
-        let lse = self.place(Space::Stat, self.rows, heads.n_head, self.live);
+        let lse = self.place(MemorySpace::Stat, self.rows, heads.n_head, self.active);
         let y = self.act(&n("hook_z"), heads.query_cols(), Axes::Heads);
         let (mask, scale) = (c.mask, c.score_scale(i) as f32);
         let drop = self.drop(&n("hook_pattern"), c.dropout.attention);
         self.op(Op::Attend { qkv, cache, y, lse, heads, mask, scale, drop, raw, scores, pattern });
         let out = format!("blocks.{i}.hook_attn_out");
-        let y = self.linear(&n("out"), &out, y, c.d_model, c.attention_bias, Role::Residual, Axes::Model);
+        let y = self.linear(&n("out"), &out, y, c.d_model, c.attention_bias, ParamRole::Residual, Axes::Model);
         self.dropout(&format!("{out}_dropped"), y, c.dropout.projection)
     }
 
-    fn feed_forward(&mut self, i: usize, x: Slot) -> Slot {
+    fn feed_forward(&mut self, i: usize, x: Region) -> Region {
         let c = self.c;
         let n = |part: &str| format!("blocks.{i}.mlp.{part}");
         let wide = |m: &mut Builder, name: &str, hook: &str| {
-            m.linear(&n(name), &n(hook), x, c.d_ff, c.ffn_bias, Role::Weight, Axes::Ffn)
+            m.linear(&n(name), &n(hook), x, c.d_ff, c.ffn_bias, ParamRole::Weight, Axes::Ffn)
         };
         let x = if c.ffn_gated {
             let gate = wide(self, "gate", "hook_pre");
@@ -164,14 +170,14 @@ impl<'a> Builder<'a> {
             self.activate(&n("hook_post"), pre, Axes::Ffn)
         };
         let out = format!("blocks.{i}.hook_mlp_out");
-        let y = self.linear(&n("out"), &out, x, c.d_model, c.ffn_bias, Role::Residual, Axes::Model);
+        let y = self.linear(&n("out"), &out, x, c.d_model, c.ffn_bias, ParamRole::Residual, Axes::Model);
         self.dropout(&format!("{out}_dropped"), y, c.dropout.ffn)
     }
 
-    fn head(&mut self, mut x: Slot) {
+    fn head(&mut self, mut x: Region) {
         let c = self.c;
-        if let Use::Decode { sequences, .. } = self.purpose {
-            (self.live, self.rows) = (Live::Outputs, sequences);
+        if let Mode::Decode { sequences, .. } = self.mode {
+            (self.active, self.rows) = (ActiveRows::Outputs, sequences);
             let y = self.act("hook_outputs", c.d_model, Axes::Features);
             self.op(Op::Gather { x, y });
             x = y;
@@ -183,23 +189,23 @@ impl<'a> Builder<'a> {
             return;
         }
         if c.head_transform {
-            x = self.linear("head.dense", "head.hook_pre", x, c.d_model, true, Role::Weight, Axes::Model);
+            x = self.linear("head.dense", "head.hook_pre", x, c.d_model, true, ParamRole::Weight, Axes::Model);
             x = self.activate("head.hook_post", x, Axes::Model);
             x = self.norm("head.ln", x);
         }
-        // a tied head is simply the same slot
+        // a tied head is simply the same region
         let w = match c.tied_head {
-            true => self.params[0].slot,
-            false => self.param("unembed.weight", (c.vocab_size, c.d_model), Role::Weight),
+            true => self.params[0].region,
+            false => self.param("unembed.weight", (c.vocab_size, c.d_model), ParamRole::Weight),
         };
-        let b = c.head_bias.then(|| self.param("unembed.bias", (1, c.vocab_size), Role::Bias));
-        if let Use::Decode { .. } = self.purpose {
+        let b = c.head_bias.then(|| self.param("unembed.bias", (1, c.vocab_size), ParamRole::Bias));
+        if let Mode::Decode { .. } = self.mode {
             let y = self.act("logits", c.vocab_size, Axes::Vocab);
             self.op(Op::Linear { x, w, b, y });
         } else {
             let logits = self.watched("logits", c.vocab_size, Axes::Vocab);
             let probs = self.watched("probs", c.vocab_size, Axes::Vocab);
-            let losses = self.place(Space::Stat, self.rows, 1, self.live);
+            let losses = self.place(MemorySpace::Stat, self.rows, 1, self.active);
             self.name("losses".into(), losses, 0..1, Axes::Position);
             self.op(Op::Classify { x, w, b, losses, logits, probs });
         }
@@ -207,22 +213,31 @@ impl<'a> Builder<'a> {
 
     // ---- its parts
 
-    fn norm(&mut self, name: &str, x: Slot) -> Slot {
+    fn norm(&mut self, name: &str, x: Region) -> Region {
         let c = self.c;
-        let gain = c.norm_gain.then(|| self.param(&format!("{name}.weight"), (1, x.cols), Role::Gain));
-        let offset = c.norm_offset.then(|| self.param(&format!("{name}.bias"), (1, x.cols), Role::Bias));
+        let gain = c.norm_gain.then(|| self.param(&format!("{name}.weight"), (1, x.cols), ParamRole::Gain));
+        let offset = c.norm_offset.then(|| self.param(&format!("{name}.bias"), (1, x.cols), ParamRole::Bias));
         let scale = self.watched(&format!("{name}.hook_scale"), 1, Axes::One);
         let normalized = self.watched(&format!("{name}.hook_normalized"), x.cols, Axes::Model);
-        let stats = self.place(Space::Stat, self.rows, 2, self.live);
+        let stats = self.place(MemorySpace::Stat, self.rows, 2, self.active);
         let y = self.act(&format!("{name}.hook_out"), x.cols, Axes::Model);
         self.op(Op::Norm { kind: c.norm, eps: c.norm_eps as f32, x, gain, offset, y, stats, normalized, scale });
         y
     }
 
     #[allow(clippy::too_many_arguments)]
-    fn linear(&mut self, name: &str, hook: &str, x: Slot, out: usize, bias: bool, role: Role, axes: Axes) -> Slot {
+    fn linear(
+        &mut self,
+        name: &str,
+        hook: &str,
+        x: Region,
+        out: usize,
+        bias: bool,
+        role: ParamRole,
+        axes: Axes,
+    ) -> Region {
         let w = self.param(&format!("{name}.weight"), (out, x.cols), role);
-        let b = bias.then(|| self.param(&format!("{name}.bias"), (1, out), Role::Bias));
+        let b = bias.then(|| self.param(&format!("{name}.bias"), (1, out), ParamRole::Bias));
         let Some(lora) = self.tuning.lora.as_ref().filter(|lora| lora.adapts(name)) else {
             let y = self.act(hook, out, axes);
             self.op(Op::Linear { x, w, b, y });
@@ -231,7 +246,7 @@ impl<'a> Builder<'a> {
         let base = self.act(&format!("{name}.hook_base"), out, axes);
         self.op(Op::Linear { x, w, b, y: base });
         let mut added = self.dropout(&format!("{name}.hook_lora_dropped"), x, lora.dropout);
-        for (part, out, role) in [("A", lora.rank, Role::LoraA), ("B", out, Role::LoraB)] {
+        for (part, out, role) in [("A", lora.rank, ParamRole::LoraA), ("B", out, ParamRole::LoraB)] {
             let w = self.param(&format!("{name}.lora_{part}.weight"), (out, added.cols), role);
             let y = self.act(&format!("{name}.hook_lora_{part}"), out, Axes::Features);
             self.op(Op::Linear { x: added, w, b: None, y });
@@ -242,28 +257,28 @@ impl<'a> Builder<'a> {
         y
     }
 
-    fn activate(&mut self, name: &str, x: Slot, axes: Axes) -> Slot {
+    fn activate(&mut self, name: &str, x: Region, axes: Axes) -> Region {
         let y = self.act(name, x.cols, axes);
         self.op(Op::Activate { f: self.c.activation, slope: self.c.leaky_slope as f32, x, y });
         y
     }
 
     /// The residual sum; before a norm it has a name of its own, because the stream is what the norm gives on.
-    fn residual(&mut self, stream: &str, sum: &str, a: Slot, b: Slot) -> Slot {
+    fn residual(&mut self, stream: &str, sum: &str, a: Region, b: Region) -> Region {
         let y = self.act(if self.c.norm_place == NormPlace::Pre { stream } else { sum }, a.cols, Axes::Model);
         self.op(Op::Add { a, b, scale: 1.0, y });
         y
     }
 
-    fn dropout(&mut self, name: &str, x: Slot, p: f64) -> Slot {
+    fn dropout(&mut self, name: &str, x: Region, p: f64) -> Region {
         let Some(drop) = self.drop(name, p) else { return x };
         let y = self.act(name, x.cols, Axes::Model);
         self.op(Op::Dropout { x, y, drop });
         y
     }
 
-    fn drop(&self, name: &str, p: f64) -> Option<Drop> {
-        (p > 0.0).then(|| Drop { p: p as f32, scale: self.c.dropout.scale, site: random::site(name) })
+    fn drop(&self, name: &str, p: f64) -> Option<DropoutSpec> {
+        (p > 0.0).then(|| DropoutSpec { p: p as f32, scale: self.c.dropout.scale, site: random::site(name) })
     }
 
     // ---- places and names
@@ -272,55 +287,56 @@ impl<'a> Builder<'a> {
         self.ops.push(op);
     }
 
-    fn place(&mut self, space: Space, rows: usize, cols: usize, live: Live) -> Slot {
+    fn place(&mut self, space: MemorySpace, rows: usize, cols: usize, active: ActiveRows) -> Region {
         let used = &mut self.used[space as usize];
-        let slot = Slot { space, at: *used, rows, cols, live };
-        *used += slot.len().next_multiple_of(plan::ALIGN);
-        slot
+        let region = Region { space, at: *used, rows, cols, active };
+        *used += region.len().next_multiple_of(plan::ALIGN);
+        region
     }
 
-    fn param(&mut self, name: &str, (rows, cols): (usize, usize), role: Role) -> Slot {
-        let adapter = matches!(role, Role::LoraA | Role::LoraB);
-        let frozen = matches!(self.purpose, Use::Train { .. }) && !self.tuning.trains(name, adapter);
-        let slot = self.place(if frozen { Space::Const } else { Space::Param }, rows, cols, Live::All);
-        self.params.push(Param { name: name.into(), slot, role });
-        slot
+    fn param(&mut self, name: &str, (rows, cols): (usize, usize), role: ParamRole) -> Region {
+        let adapter = matches!(role, ParamRole::LoraA | ParamRole::LoraB);
+        let frozen = matches!(self.mode, Mode::Train { .. }) && !self.tuning.trains(name, adapter);
+        let region =
+            self.place(if frozen { MemorySpace::Const } else { MemorySpace::Param }, rows, cols, ActiveRows::All);
+        self.params.push(Param { name: name.into(), region, role });
+        region
     }
 
-    fn table(&mut self, cols: usize, table: Table) -> Slot {
-        let slot = self.place(Space::Const, self.c.context_length, cols, Live::All);
-        self.tables.push((slot, table));
-        slot
+    fn table(&mut self, cols: usize, table: Table) -> Region {
+        let region = self.place(MemorySpace::Const, self.c.context_length, cols, ActiveRows::All);
+        self.tables.push((region, table));
+        region
     }
 
-    fn act(&mut self, name: &str, cols: usize, axes: Axes) -> Slot {
-        let slot = self.place(Space::Act, self.rows, cols, self.live);
-        self.name(name.into(), slot, 0..cols, axes);
-        slot
+    fn act(&mut self, name: &str, cols: usize, axes: Axes) -> Region {
+        let region = self.place(MemorySpace::Act, self.rows, cols, self.active);
+        self.name(name.into(), region, 0..cols, axes);
+        region
     }
 
     /// A tensor that exists only when somebody looks.
-    fn watched(&mut self, name: &str, cols: usize, axes: Axes) -> Option<Slot> {
-        let Use::Inspect { .. } = self.purpose else { return None };
-        let slot = self.place(Space::Stat, self.rows, cols, self.live);
-        self.name(name.into(), slot, 0..cols, axes);
-        Some(slot)
+    fn watched(&mut self, name: &str, cols: usize, axes: Axes) -> Option<Region> {
+        let Mode::Inspect { .. } = self.mode else { return None };
+        let region = self.place(MemorySpace::Stat, self.rows, cols, self.active);
+        self.name(name.into(), region, 0..cols, axes);
+        Some(region)
     }
 
-    fn name(&mut self, name: String, slot: Slot, cols: Range<usize>, axes: Axes) {
+    fn name(&mut self, name: String, region: Region, cols: Range<usize>, axes: Axes) {
         if !self.tensors.iter().any(|t| t.name == name) {
-            self.tensors.push(Tensor { name, slot, cols, axes, grad: None });
+            self.tensors.push(Tensor { name, region, cols, axes, grad: None });
         }
     }
 
-    fn also(&mut self, name: &str, slot: Slot) {
-        self.name(name.into(), slot, 0..slot.cols, Axes::Model);
+    fn also(&mut self, name: &str, region: Region) {
+        self.name(name.into(), region, 0..region.cols, Axes::Model);
     }
 
-    fn finish(self, rung: usize, placement: Placement) -> Result<Model, ConfigError> {
+    fn finish(self, recompute_level: usize, placement: Placement) -> Result<Model, ConfigError> {
         self.tuning.check(&self.params)?;
         let mut plan = Plan {
-            purpose: self.purpose,
+            mode: self.mode,
             ops: self.ops,
             back: vec![],
             tensors: self.tensors,
@@ -330,45 +346,45 @@ impl<'a> Builder<'a> {
             keeps: false,
             sizes: self.used,
         };
-        let name = |slot: Slot| super::name_of(slot, &plan.params, &plan.tables, &plan.tensors);
-        let others = |mut op: Op, y: Slot| {
-            let others: Vec<Slot> = op.operands().map(|(_, slot)| *slot).filter(|slot| *slot != y).collect();
+        let name = |region: Region| super::name_of(region, &plan.params, &plan.tables, &plan.tensors);
+        let others = |mut op: Op, y: Region| {
+            let others: Vec<Region> = op.operands().map(|(_, region)| *region).filter(|region| *region != y).collect();
             others.into_iter().map(name).collect()
         };
         // places still name tensors
         let labels = plan.ops.iter().map(|op| (name(op.output()), others(*op, op.output()))).collect();
         plan::check(&plan, name)?;
-        let several = matches!(plan.purpose, Use::Train { batch, .. } if batch > 1);
-        plan.keeps = rung == 0 && several && plan::activations(&plan.ops) <= placement.keep_gradients;
+        let several = matches!(plan.mode, Mode::Train { batch, .. } if batch > 1);
+        plan.keeps = recompute_level == 0 && several && plan::activations(&plan.ops) <= placement.keep_gradients;
         plan::arrange(&mut plan);
         plan::differentiate(&mut plan);
-        if rung > 0 {
-            let given = again::given_up(&plan.ops, &self.blocks, rung);
-            again::make_again(&mut plan, given);
+        if recompute_level > 0 {
+            let given = recompute::given_up(&plan.ops, &self.blocks, recompute_level);
+            recompute::insert_recompute(&mut plan, given);
         }
         plan::compact(&mut plan);
-        let Plan { purpose, ops, back, tensors, params, tables, sizes, .. } = plan;
-        let (rows, outputs, context, cached) = match purpose {
-            Use::Decode { rows, sequences } => (rows, sequences, self.c.context_length, Some(sequences)),
-            Use::Train { context, .. } | Use::Score { context, .. } | Use::Inspect { context, .. } => {
+        let Plan { mode, ops, back, tensors, params, tables, sizes, .. } = plan;
+        let (rows, outputs, context, cached) = match mode {
+            Mode::Decode { rows, sequences } => (rows, sequences, self.c.context_length, Some(sequences)),
+            Mode::Train { context, .. } | Mode::Score { context, .. } | Mode::Inspect { context, .. } => {
                 (self.rows, self.rows, context, None)
             }
         };
         let (vocab_size, segments) = (self.c.vocab_size, self.c.n_segment.max(1));
         let limits = Limits { rows, outputs, context, cached, vocab_size, segments };
-        let learning = params.iter().map(|p| p.slot).filter(|slot| slot.learns()).collect();
+        let learning = params.iter().map(|p| p.region).filter(|region| region.learns()).collect();
         let program = Program::new(Draft { ops, back, params: learning, sizes, limits });
         Ok(Model {
             config: self.c.clone(),
-            purpose,
+            mode,
             tuning: self.tuning.clone(),
             program: program.unwrap_or_else(|error| panic!("the plan of this model is wrong: {error}")),
             tensors,
             params,
             rows,
             placement,
-            rung,
-            elements: [Element::F32; Space::ALL.len()],
+            recompute_level,
+            elements: [Element::F32; MemorySpace::ALL.len()],
             labels,
             tables,
         })

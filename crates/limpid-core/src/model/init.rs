@@ -1,8 +1,8 @@
-//! Initial values, by what a parameter is (contract R224 to R227): gains 1, biases and offsets 0, the rest by
+//! Initial values, by what a parameter is: gains 1, biases and offsets 0, the rest by
 //! the scheme. Every value is a function of (seed, name, index), so it does not depend on the order in
 //! which parameters lie or on who asks.
 
-use super::{Model, Param, Role};
+use super::{Model, Param, ParamRole};
 use crate::config::axis;
 use crate::ops::random;
 
@@ -13,9 +13,9 @@ axis! {
         Gpt2 = "gpt2",
         /// Normal with deviation `std`, every matrix alike.
         Normal = "normal",
-        /// Uniform within sqrt(6 / (in + out)) (Glorot and Bengio 2010, R225); tables normal with `std`.
+        /// Uniform within sqrt(6 / (in + out)) (Glorot and Bengio 2010); tables normal with `std`.
         Xavier = "xavier",
-        /// Normal with deviation sqrt(2 / in) (He et al. 2015, R226); tables normal with `std`.
+        /// Normal with deviation sqrt(2 / in) (He et al. 2015); tables normal with `std`.
         He = "he",
     }
 }
@@ -23,24 +23,27 @@ axis! {
 /// The initial values of one parameter; `std` 0 means 0.02 sqrt(768 / d_model).
 pub fn values(model: &Model, param: &Param, scheme: Init, std: f64, seed: u64) -> Vec<f32> {
     let site = random::site(&param.name);
-    let (out, inner) = param.slot.shape();
+    let (out, inner) = param.region.shape();
     let std = if std > 0.0 { std } else { 0.02 * (768.0 / model.config.d_model as f64).sqrt() };
     let residual = 1.0 / (2.0 * model.config.n_layer as f64).sqrt();
-    let normal =
-        |deviation: f64| (0..param.slot.len() as u64).map(move |i| (deviation * random::normal(seed, site, i)) as f32);
+    let normal = |deviation: f64| {
+        (0..param.region.len() as u64).map(move |i| (deviation * random::normal(seed, site, i)) as f32)
+    };
     let uniform = |bound: f64| {
         let draw = |i| bound * (2.0 * random::uniform(seed, site, i) - 1.0);
-        (0..param.slot.len() as u64).map(|i| draw(i) as f32).collect()
+        (0..param.region.len() as u64).map(|i| draw(i) as f32).collect()
     };
     match (param.role, scheme) {
-        (Role::Gain, _) => vec![1.0; param.slot.len()],
-        (Role::Bias | Role::LoraB, _) => vec![0.0; param.slot.len()],
+        (ParamRole::Gain, _) => vec![1.0; param.region.len()],
+        (ParamRole::Bias | ParamRole::LoraB, _) => vec![0.0; param.region.len()],
         // as PEFT: He's uniform with a slope of sqrt(5)
-        (Role::LoraA, _) => uniform(1.0 / (inner as f64).sqrt()),
-        (Role::Residual, Init::Gpt2) => normal(std * residual).collect(),
-        (Role::Weight | Role::Residual, Init::Xavier) => uniform((6.0 / (inner + out) as f64).sqrt()),
-        (Role::Weight | Role::Residual, Init::He) => normal((2.0 / inner as f64).sqrt()).collect(),
-        (Role::Embedding | Role::Position | Role::Weight | Role::Residual, _) => normal(std).collect(),
+        (ParamRole::LoraA, _) => uniform(1.0 / (inner as f64).sqrt()),
+        (ParamRole::Residual, Init::Gpt2) => normal(std * residual).collect(),
+        (ParamRole::Weight | ParamRole::Residual, Init::Xavier) => uniform((6.0 / (inner + out) as f64).sqrt()),
+        (ParamRole::Weight | ParamRole::Residual, Init::He) => normal((2.0 / inner as f64).sqrt()).collect(),
+        (ParamRole::Embedding | ParamRole::Position | ParamRole::Weight | ParamRole::Residual, _) => {
+            normal(std).collect()
+        }
     }
 }
 
@@ -48,12 +51,12 @@ pub fn values(model: &Model, param: &Param, scheme: Init, std: f64, seed: u64) -
 mod tests {
     use super::*;
     use crate::config::{Axis, Config};
-    use crate::model::Use;
+    use crate::model::Mode;
 
     const STD: f64 = 0.03;
 
     /// C = 48, F = 80, V = 150, L = 3: enough elements to measure, no two sizes the same.
-    fn model(purpose: Use) -> Model {
+    fn model(mode: Mode) -> Model {
         let config = Config {
             vocab_size: 150,
             context_length: 40,
@@ -66,13 +69,13 @@ mod tests {
             head_bias: true,
             ..Config::default()
         };
-        Model::new(&config, purpose).unwrap()
+        Model::new(&config, mode).unwrap()
     }
 
     /// R090, R227: gains 1, biases and offsets 0, by their names and whatever the scheme.
     #[test]
     fn gains_are_one_and_biases_zero() {
-        let model = model(Use::Train { batch: 1, context: 4 });
+        let model = model(Mode::Train { batch: 1, context: 4 });
         for (scheme, param) in Init::ALL.iter().flat_map(|s| model.params.iter().map(move |p| (*s, p))) {
             let values = values(&model, param, scheme, STD, 1);
             let gain = param.name.contains("ln") && param.name.ends_with(".weight");
@@ -84,7 +87,7 @@ mod tests {
     /// R224 to R226, R252. Bounds are five standard errors of the mean and of the deviation.
     #[test]
     fn every_scheme_has_its_deviation() {
-        let model = model(Use::Train { batch: 1, context: 4 });
+        let model = model(Mode::Train { batch: 1, context: 4 });
         for (scheme, param) in Init::ALL.iter().flat_map(|s| model.params.iter().map(move |p| (*s, p))) {
             if !param.is_matrix() {
                 continue;
@@ -119,9 +122,9 @@ mod tests {
     #[test]
     fn a_value_is_a_function_of_seed_and_name() {
         let (train, decode) =
-            (model(Use::Train { batch: 2, context: 4 }), model(Use::Decode { rows: 2, sequences: 1 }));
+            (model(Mode::Train { batch: 2, context: 4 }), model(Mode::Decode { rows: 2, sequences: 1 }));
         let larger = Config { vocab_size: 160, n_layer: 4, ..train.config.clone() };
-        let larger = Model::new(&larger, Use::Inspect { batch: 1, context: 4 }).unwrap();
+        let larger = Model::new(&larger, Mode::Inspect { batch: 1, context: 4 }).unwrap();
         let of = |model: &Model, name: &str, scheme, seed| {
             values(model, model.param(name).unwrap_or_else(|| panic!("no {name}")), scheme, STD, seed)
         };

@@ -5,26 +5,26 @@
 //! `plan` derives the backward pass and lets tensors share places, `again` makes things again where memory is short;
 //! `init` gives initial values; `tuning` says what of it learns. Printing a [`Model`] explains it.
 
-pub mod again;
 mod builder;
 pub mod init;
 mod plan;
+pub mod recompute;
 pub mod tuning;
 
 use crate::config::{Config, ConfigError, RotaryScaling};
-use crate::ops::adamw::{Group, Method};
+use crate::ops::adamw::{Method, ParamGroup};
 use crate::ops::element::Element;
 use crate::ops::limits::Limits;
-use crate::ops::{Access, Back, Op, Ops, Pass, Passes, Program, Slot, Space};
-use again::Keep;
+use crate::ops::{Access, Back, MemorySpace, Op, Ops, Pass, Passes, Program, Region};
 pub use plan::{Placement, activations};
+use recompute::KeepLevel;
 use std::fmt;
 use std::ops::Range;
 pub use tuning::{Lora, Tuning};
 
 /// What the run is for: decides what is kept, never what is computed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Use {
+pub enum Mode {
     /// Forward and backward of `batch` sequences of at most `context` tokens.
     Train {
         /// sequences
@@ -76,24 +76,24 @@ pub enum Axes {
     Features,
 }
 
-/// A named activation: some columns of a slot.
+/// A named activation: some columns of a region.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tensor {
     /// TransformerLens's name, or ours where it has none (docs/names.md).
     pub name: String,
     /// Where it lies.
-    pub slot: Slot,
-    /// Which of the slot's columns it is.
+    pub region: Region,
+    /// Which of the region's columns it is.
     pub cols: Range<usize>,
     /// How to read it.
     pub axes: Axes,
     /// Where its gradient lies, if the plan keeps it.
-    pub grad: Option<Slot>,
+    pub grad: Option<Region>,
 }
 
 /// What a parameter is, which decides its initial value and its decay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Role {
+pub enum ParamRole {
     /// A table of vectors.
     Embedding,
     /// A table of positions.
@@ -118,27 +118,27 @@ pub struct Param {
     /// Its name in files: `blocks.0.attn.qkv.weight`.
     pub name: String,
     /// Where it lies.
-    pub slot: Slot,
+    pub region: Region,
     /// What it is.
-    pub role: Role,
+    pub role: ParamRole,
 }
 
 impl Param {
     /// The shape written to files: vectors are vectors.
     pub fn shape(&self) -> Vec<usize> {
-        if self.is_matrix() { vec![self.slot.rows, self.slot.cols] } else { vec![self.slot.cols] }
+        if self.is_matrix() { vec![self.region.rows, self.region.cols] } else { vec![self.region.cols] }
     }
     /// Whether it has two dimensions: decay is for these (GPT-2's rule).
     pub fn is_matrix(&self) -> bool {
-        !matches!(self.role, Role::Gain | Role::Bias)
+        !matches!(self.role, ParamRole::Gain | ParamRole::Bias)
     }
     /// Whether it is a matrix from features to features, neither a table nor the head: these are muon's.
     pub fn is_inside(&self) -> bool {
-        matches!(self.role, Role::Weight | Role::Residual) && !self.name.starts_with("unembed.")
+        matches!(self.role, ParamRole::Weight | ParamRole::Residual) && !self.name.starts_with("unembed.")
     }
     /// Whether it is part of an adapter, not of the model itself.
     pub fn is_adapter(&self) -> bool {
-        matches!(self.role, Role::LoraA | Role::LoraB)
+        matches!(self.role, ParamRole::LoraA | ParamRole::LoraB)
     }
     /// The layer it belongs to: `blocks.3`, `embed`, `ln_final`.
     pub fn layer(&self) -> &str {
@@ -173,35 +173,35 @@ pub(crate) enum Table {
 /// for, unless some of their parameters are frozen or adapters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WeightMap {
-    params: Vec<(String, Slot)>,
-    tables: Vec<(Slot, Table)>,
+    params: Vec<(String, Region)>,
+    tables: Vec<(Region, Table)>,
 }
 
 impl WeightMap {
     /// The place of the parameter called `name`.
-    pub fn slot(&self, name: &str) -> Option<Slot> {
-        self.params.iter().find(|(own, _)| own == name).map(|(_, slot)| *slot)
+    pub fn region(&self, name: &str) -> Option<Region> {
+        self.params.iter().find(|(own, _)| own == name).map(|(_, region)| *region)
     }
     /// The name of the parameter that an element of a space belongs to.
-    pub fn name_at(&self, space: Space, at: usize) -> Option<&str> {
-        let holds = |slot: &Slot| slot.space == space && slot.range().contains(&at);
-        self.params.iter().find(|(_, slot)| holds(slot)).map(|(name, _)| name.as_str())
+    pub fn name_at(&self, space: MemorySpace, at: usize) -> Option<&str> {
+        let holds = |region: &Region| region.space == space && region.range().contains(&at);
+        self.params.iter().find(|(_, region)| holds(region)).map(|(name, _)| name.as_str())
     }
     /// The first thing in which `other` differs from this.
     pub fn difference(&self, other: &WeightMap) -> Option<String> {
-        for (name, slot) in &other.params {
-            match self.slot(name) {
+        for (name, region) in &other.params {
+            match self.region(name) {
                 None => return Some(format!("they have no `{name}`")),
-                Some(own) if own.shape() != slot.shape() => {
-                    return Some(format!("their `{name}` is {:?}, not {:?}", own.shape(), slot.shape()));
+                Some(own) if own.shape() != region.shape() => {
+                    return Some(format!("their `{name}` is {:?}, not {:?}", own.shape(), region.shape()));
                 }
                 Some(_) => {}
             }
         }
-        if let Some((name, _)) = self.params.iter().find(|(name, _)| other.slot(name).is_none()) {
+        if let Some((name, _)) = self.params.iter().find(|(name, _)| other.region(name).is_none()) {
             return Some(format!("they have a `{name}`, which this model has not"));
         }
-        if let Some((name, _)) = other.params.iter().find(|(name, slot)| self.slot(name) != Some(*slot)) {
+        if let Some((name, _)) = other.params.iter().find(|(name, region)| self.region(name) != Some(*region)) {
             return Some(format!("their `{name}` lies elsewhere: parameters of one of the models are frozen"));
         }
         (self.tables != other.tables).then(|| "their tables of positions are others".into())
@@ -214,7 +214,7 @@ pub struct Model {
     /// What it was built from.
     pub config: Config,
     /// What it was built for.
-    pub purpose: Use,
+    pub mode: Mode,
     /// What of it learns.
     pub tuning: Tuning,
     /// What runs: the lists of ops, checked ([`Model::ops`], [`Model::back`]).
@@ -227,39 +227,44 @@ pub struct Model {
     pub rows: usize,
     /// Where its tensors were to lie.
     pub placement: Placement,
-    /// How far from keeping everything for the backward: see [`Model::on_rung`].
-    pub rung: usize,
-    /// What the elements of each memory are, by [`Space::ALL`].
-    pub elements: [Element; Space::ALL.len()],
+    /// How far from keeping everything for the backward: see [`Model::at_recompute_level`].
+    pub recompute_level: usize,
+    /// What the elements of each memory are, by [`MemorySpace::ALL`].
+    pub elements: [Element; MemorySpace::ALL.len()],
     /// The names of each op's output and other operands, noted before places were shared.
     labels: Vec<(String, Vec<String>)>,
-    tables: Vec<(Slot, Table)>,
+    tables: Vec<(Region, Table)>,
 }
 
 impl Model {
-    /// Builds the list for `config` and `purpose`.
+    /// Builds the list for `config` and `mode`.
     ///
     /// # Errors
-    /// If [`Config::check`] objects, or `purpose` asks for more positions than the configuration has.
-    pub fn new(config: &Config, purpose: Use) -> Result<Model, ConfigError> {
-        Model::tuned(config, purpose, &Tuning::default())
+    /// If [`Config::check`] objects, or `mode` asks for more positions than the configuration has.
+    pub fn new(config: &Config, mode: Mode) -> Result<Model, ConfigError> {
+        Model::tuned(config, mode, &Tuning::default())
     }
 
-    /// The same with an adapter, or with parameters that do not learn. Only [`Use::Train`] freezes.
+    /// The same with an adapter, or with parameters that do not learn. Only [`Mode::Train`] freezes.
     ///
     /// # Errors
     /// As [`Model::new`], or if a name of `tuning` matches nothing, or nothing is left to learn.
-    pub fn tuned(config: &Config, purpose: Use, tuning: &Tuning) -> Result<Model, ConfigError> {
-        Model::on_rung(config, purpose, tuning, 0)
+    pub fn tuned(config: &Config, mode: Mode, tuning: &Tuning) -> Result<Model, ConfigError> {
+        Model::at_recompute_level(config, mode, tuning, 0)
     }
 
-    /// The same on a rung of the ladder that gives up memory for work: on 0 the backward finds everything kept; on each next one,
-    /// up to [`Model::rungs`], one block more makes more again ([`Keep`]). Results are the same bits on all.
+    /// The same on a recompute_level of the ladder that gives up memory for work: on 0 the backward finds everything kept; on each next one,
+    /// up to [`Model::recompute_levels`], one block more makes more again ([`KeepLevel`]). Results are the same bits on all.
     ///
     /// # Errors
     /// As [`Model::tuned`].
-    pub fn on_rung(config: &Config, purpose: Use, tuning: &Tuning, rung: usize) -> Result<Model, ConfigError> {
-        Model::placed(config, purpose, tuning, rung, Placement::default())
+    pub fn at_recompute_level(
+        config: &Config,
+        mode: Mode,
+        tuning: &Tuning,
+        recompute_level: usize,
+    ) -> Result<Model, ConfigError> {
+        Model::placed(config, mode, tuning, recompute_level, Placement::default())
     }
 
     /// The same for a backend that wants tensors elsewhere. Results are the same bits; but an update walks over other stretches then, so
@@ -269,17 +274,17 @@ impl Model {
     /// As [`Model::tuned`], and if a tensor is larger than a page.
     pub fn placed(
         config: &Config,
-        purpose: Use,
+        mode: Mode,
         tuning: &Tuning,
-        rung: usize,
+        recompute_level: usize,
         placement: Placement,
     ) -> Result<Model, ConfigError> {
         config.check()?;
-        if !config.lm_head && !matches!(purpose, Use::Inspect { .. }) {
+        if !config.lm_head && !matches!(mode, Mode::Inspect { .. }) {
             return Err(ConfigError::NoHead);
         }
-        let sizes = match purpose {
-            Use::Train { batch, context } | Use::Score { batch, context } | Use::Inspect { batch, context } => {
+        let sizes = match mode {
+            Mode::Train { batch, context } | Mode::Score { batch, context } | Mode::Inspect { batch, context } => {
                 if context > config.context_length {
                     return Err(ConfigError::Range {
                         what: "context",
@@ -289,41 +294,42 @@ impl Model {
                 }
                 [("batch size", batch), ("context", context)]
             }
-            Use::Decode { rows, sequences } => [("rows", rows), ("sequences", sequences)],
+            Mode::Decode { rows, sequences } => [("rows", rows), ("sequences", sequences)],
         };
         if let Some((what, _)) = sizes.iter().find(|(_, size)| *size == 0) {
             return Err(ConfigError::Zero { what });
         }
-        let (rows, keys) = match purpose {
-            Use::Train { batch, context } | Use::Score { batch, context } | Use::Inspect { batch, context } => {
+        let (rows, keys) = match mode {
+            Mode::Train { batch, context } | Mode::Score { batch, context } | Mode::Inspect { batch, context } => {
                 ([batch, context], context)
             }
-            Use::Decode { rows, sequences } => ([rows.max(sequences), config.context_length], config.context_length),
+            Mode::Decode { rows, sequences } => ([rows.max(sequences), config.context_length], config.context_length),
         };
         config.check_rows(rows, keys)?;
-        let rung = if matches!(purpose, Use::Train { .. }) { rung.min(Model::rungs(config)) } else { 0 };
-        builder::build(config, purpose, tuning, rung, placement)
+        let recompute_level =
+            if matches!(mode, Mode::Train { .. }) { recompute_level.min(Model::recompute_levels(config)) } else { 0 };
+        builder::build(config, mode, tuning, recompute_level, placement)
     }
 
-    /// The last rung of [`Model::on_rung`]'s ladder: each block keeps nothing but what leaves it.
-    pub fn rungs(config: &Config) -> usize {
-        (Keep::ALL.len() - 1) * config.n_layer
+    /// The last recompute_level of [`Model::at_recompute_level`]'s ladder: each block keeps nothing but what leaves it.
+    pub fn recompute_levels(config: &Config) -> usize {
+        (KeepLevel::ALL.len() - 1) * config.n_layer
     }
 
     /// The model that fits `budget` bytes with the least work, `bytes` being what a model takes in all.
     ///
     /// # Errors
-    /// As [`Model::tuned`], and if no rung fits.
+    /// As [`Model::tuned`], and if no recompute_level fits.
     pub fn within(
         config: &Config,
-        purpose: Use,
+        mode: Mode,
         tuning: &Tuning,
         budget: u64,
         bytes: impl Fn(&Model) -> u64,
     ) -> Result<Model, ConfigError> {
         let mut least = u64::MAX;
-        for rung in 0..=Model::rungs(config) {
-            let model = Model::on_rung(config, purpose, tuning, rung)?;
+        for recompute_level in 0..=Model::recompute_levels(config) {
+            let model = Model::at_recompute_level(config, mode, tuning, recompute_level)?;
             let takes = bytes(&model);
             if takes <= budget {
                 return Ok(model);
@@ -334,10 +340,10 @@ impl Model {
     }
 
     /// What blocks keep for the backward: neighbours that keep the same are one stretch.
-    pub fn keeps(&self) -> Vec<(Range<usize>, Keep)> {
-        let mut keeps: Vec<(Range<usize>, Keep)> = vec![];
+    pub fn keeps(&self) -> Vec<(Range<usize>, KeepLevel)> {
+        let mut keeps: Vec<(Range<usize>, KeepLevel)> = vec![];
         for i in 0..self.config.n_layer {
-            let keep = Keep::on(self.rung, i, self.config.n_layer);
+            let keep = KeepLevel::on(self.recompute_level, i, self.config.n_layer);
             match keeps.last_mut() {
                 Some((blocks, last)) if *last == keep => blocks.end += 1,
                 _ => keeps.push((i..i + 1, keep)),
@@ -348,9 +354,9 @@ impl Model {
 
     /// Sequences a batch may have.
     pub fn sequences(&self) -> usize {
-        match self.purpose {
-            Use::Train { batch, .. } | Use::Score { batch, .. } | Use::Inspect { batch, .. } => batch,
-            Use::Decode { sequences, .. } => sequences,
+        match self.mode {
+            Mode::Train { batch, .. } | Mode::Score { batch, .. } | Mode::Inspect { batch, .. } => batch,
+            Mode::Decode { sequences, .. } => sequences,
         }
     }
 
@@ -378,18 +384,18 @@ impl Model {
 
     /// Where its weights lie.
     pub fn weight_map(&self) -> WeightMap {
-        let params = self.params.iter().map(|p| (p.name.clone(), p.slot)).collect();
+        let params = self.params.iter().map(|p| (p.name.clone(), p.region)).collect();
         WeightMap { params, tables: self.tables.clone() }
     }
 
     /// Parameters that exist, padding not counted.
     pub fn parameter_count(&self) -> usize {
-        self.params.iter().map(|p| p.slot.len()).sum()
+        self.params.iter().map(|p| p.region.len()).sum()
     }
 
     /// Parameters that learn.
     pub fn learning(&self) -> impl Iterator<Item = &Param> {
-        self.params.iter().filter(|p| p.slot.learns())
+        self.params.iter().filter(|p| p.region.learns())
     }
 
     /// What a run of it keeps in its files: the adapter alone where there is one.
@@ -402,44 +408,44 @@ impl Model {
         let mut groups: Vec<(&'static str, usize)> = vec![];
         for param in &self.params {
             match groups.iter_mut().find(|(name, _)| *name == param.group()) {
-                Some((_, n)) => *n += param.slot.len(),
-                None => groups.push((param.group(), param.slot.len())),
+                Some((_, n)) => *n += param.region.len(),
+                None => groups.push((param.group(), param.region.len())),
             }
         }
         groups
     }
 
     /// The constant tables and their values.
-    pub fn constants(&self) -> impl Iterator<Item = (Slot, Vec<f32>)> {
+    pub fn constants(&self) -> impl Iterator<Item = (Region, Vec<f32>)> {
         use crate::ops::embed::tables;
-        self.tables.iter().map(|(slot, table)| {
+        self.tables.iter().map(|(region, table)| {
             let value = |i: usize| {
-                let (t, c) = (i / slot.cols, i % slot.cols);
+                let (t, c) = (i / region.cols, i % region.cols);
                 match *table {
-                    Table::Sinusoidal => tables::sinusoidal(t, c, slot.cols),
-                    Table::SinusoidalOneBased => tables::sinusoidal_one_based(t, c, slot.cols),
-                    Table::Rotary { base, scaling } => tables::rotary(t, c, slot.cols, (base, scaling)),
+                    Table::Sinusoidal => tables::sinusoidal(t, c, region.cols),
+                    Table::SinusoidalOneBased => tables::sinusoidal_one_based(t, c, region.cols),
+                    Table::Rotary { base, scaling } => tables::rotary(t, c, region.cols, (base, scaling)),
                 }
             };
-            (*slot, (0..slot.len()).map(|i| value(i) as f32).collect())
+            (*region, (0..region.len()).map(|i| value(i) as f32).collect())
         })
     }
 
     /// The stretches of parameters an update walks over (those that learn), each with its decay: matrices decay, vectors
     /// (biases, gains, offsets) do not. Neighbours of one kind are one stretch; muon's matrices, those inside the model, are
     /// stretches of their own, and so are queries, keys and values, which lie in one.
-    pub fn update_groups(&self, decay: f64, method: Method) -> Vec<Group> {
-        let mut groups: Vec<Group> = vec![];
+    pub fn update_groups(&self, decay: f64, method: Method) -> Vec<ParamGroup> {
+        let mut groups: Vec<ParamGroup> = vec![];
         for param in self.learning() {
-            let (slot, decay) = (param.slot, if param.is_matrix() { decay } else { 0.0 });
+            let (region, decay) = (param.region, if param.is_matrix() { decay } else { 0.0 });
             if method == Method::Muon && param.is_inside() {
                 let mut add = |rows: Range<usize>| {
-                    let range = slot.at + rows.start * slot.cols..slot.at + rows.end * slot.cols;
-                    groups.push(Group { range, decay, matrix: Some((rows.len(), slot.cols)) });
+                    let range = region.at + rows.start * region.cols..region.at + rows.end * region.cols;
+                    groups.push(ParamGroup { range, decay, matrix: Some((rows.len(), region.cols)) });
                 };
                 match param.name.contains(".attn.qkv.") {
                     true => self.config.heads().parts().into_iter().for_each(add),
-                    false => add(0..slot.rows),
+                    false => add(0..region.rows),
                 }
                 continue;
             }
@@ -447,11 +453,11 @@ impl Model {
                 Some(last)
                     if last.decay == decay
                         && last.matrix.is_none()
-                        && self.placement.together(&(last.range.start..slot.range().end)) =>
+                        && self.placement.together(&(last.range.start..region.range().end)) =>
                 {
-                    last.range.end = slot.range().end;
+                    last.range.end = region.range().end;
                 }
-                _ => groups.push(Group { range: slot.range(), decay, matrix: None }),
+                _ => groups.push(ParamGroup { range: region.range(), decay, matrix: None }),
             }
         }
         groups
@@ -461,8 +467,8 @@ impl Model {
     pub fn layers(&self) -> Vec<&str> {
         let mut layers: Vec<&str> = vec![];
         for mut op in self.ops().iter().copied() {
-            for (_, slot) in op.operands().filter(|(access, _)| *access == Access::Own) {
-                let of = self.params.iter().find(|p| p.slot == *slot).map(Param::layer);
+            for (_, region) in op.operands().filter(|(access, _)| *access == Access::Own) {
+                let of = self.params.iter().find(|p| p.region == *region).map(Param::layer);
                 layers.extend(of.filter(|layer| !layers.contains(layer)));
             }
         }
@@ -480,13 +486,13 @@ impl Model {
     }
 
     /// Per-row losses.
-    pub fn losses(&self) -> Option<Slot> {
+    pub fn losses(&self) -> Option<Region> {
         self.ops().iter().find_map(|op| if let Op::Classify { losses, .. } = op { Some(*losses) } else { None })
     }
 
     /// The logits of the wanted rows (decoding) or of all (inspection).
-    pub fn logits(&self) -> Option<Slot> {
-        self.tensor("logits").map(|t| t.slot)
+    pub fn logits(&self) -> Option<Region> {
+        self.tensor("logits").map(|t| t.region)
     }
 
     /// Floating-point operations of the forward for `rows` rows that each see `keys` keys (products only).
@@ -495,8 +501,8 @@ impl Model {
     }
 
     /// Floating-point operations of what the backward makes again, counted as [`Model::flops`].
-    pub fn flops_again(&self, rows: usize, keys: usize) -> f64 {
-        let again = |pass: &Pass| if let Pass::Again(op) = pass { op.flops(rows, keys) } else { 0.0 };
+    pub fn recompute_flops(&self, rows: usize, keys: usize) -> f64 {
+        let again = |pass: &Pass| if let Pass::Recompute(op) = pass { op.flops(rows, keys) } else { 0.0 };
         self.back().iter().map(again).sum()
     }
 
@@ -511,28 +517,28 @@ impl Model {
     }
 
     /// What the elements of a memory are.
-    pub fn element(&self, space: Space) -> Element {
+    pub fn element(&self, space: MemorySpace) -> Element {
         self.elements[space as usize]
     }
 
     /// The bytes of a memory.
-    pub fn bytes(&self, space: Space) -> usize {
+    pub fn bytes(&self, space: MemorySpace) -> usize {
         self.element(space).bytes(self.program.size(space))
     }
 
     /// Bytes of each memory that a run needs; gradients only where there is a backward. Training needs more
     /// (`Recipe::memory` of limpid-train).
     pub fn memory(&self) -> Vec<(&'static str, usize)> {
-        let size = |space: Space| self.bytes(space);
-        let tables = self.element(Space::Const).bytes(self.tables.iter().map(|(slot, _)| slot.len()).sum());
-        let learning = size(Space::Param);
+        let size = |space: MemorySpace| self.bytes(space);
+        let tables = self.element(MemorySpace::Const).bytes(self.tables.iter().map(|(region, _)| region.len()).sum());
+        let learning = size(MemorySpace::Param);
         vec![
-            ("parameters", learning + size(Space::Const) - tables),
+            ("parameters", learning + size(MemorySpace::Const) - tables),
             ("gradients", if self.back().is_empty() { 0 } else { learning }),
-            ("activations", size(Space::Act)),
-            ("activation gradients", size(Space::ActGrad)),
-            ("statistics", size(Space::Stat)),
-            ("cache", size(Space::Cache)),
+            ("activations", size(MemorySpace::Act)),
+            ("activation gradients", size(MemorySpace::ActGrad)),
+            ("statistics", size(MemorySpace::Stat)),
+            ("cache", size(MemorySpace::Cache)),
             ("tables", tables),
         ]
     }
@@ -542,23 +548,23 @@ impl Model {
         &self.labels[i].0
     }
 
-    /// The name of whatever lies in `slot`, in a plan that shares no places ([`Use::Inspect`]).
-    pub fn name_of(&self, slot: Slot) -> String {
-        name_of(slot, &self.params, &self.tables, &self.tensors)
+    /// The name of whatever lies in `region`, in a plan that shares no places ([`Mode::Inspect`]).
+    pub fn name_of(&self, region: Region) -> String {
+        name_of(region, &self.params, &self.tables, &self.tensors)
     }
 }
 
-fn name_of(slot: Slot, params: &[Param], tables: &[(Slot, Table)], tensors: &[Tensor]) -> String {
-    let same = |s: Slot| (s.space, s.at) == (slot.space, slot.at);
-    let whole = |t: &&Tensor| same(t.slot) && t.cols == (0..t.slot.cols);
-    let tensor = || tensors.iter().rev().find(whole).or(tensors.iter().find(|t| same(t.slot)));
-    if let Some(param) = params.iter().find(|p| same(p.slot)) {
+fn name_of(region: Region, params: &[Param], tables: &[(Region, Table)], tensors: &[Tensor]) -> String {
+    let same = |s: Region| (s.space, s.at) == (region.space, region.at);
+    let whole = |t: &&Tensor| same(t.region) && t.cols == (0..t.region.cols);
+    let tensor = || tensors.iter().rev().find(whole).or(tensors.iter().find(|t| same(t.region)));
+    if let Some(param) = params.iter().find(|p| same(p.region)) {
         return param.name.clone();
     }
     if let Some((_, table)) = tables.iter().find(|(s, _)| same(*s)) {
         return if matches!(table, Table::Rotary { .. }) { "angles" } else { "sinusoids" }.to_string();
     }
-    tensor().map_or_else(|| format!("{:?}@{}", slot.space, slot.at).to_lowercase(), |t| t.name.clone())
+    tensor().map_or_else(|| format!("{:?}@{}", region.space, region.at).to_lowercase(), |t| t.name.clone())
 }
 
 /// The model as a listing: one line per op, its operands by name, what it makes.

@@ -2,15 +2,15 @@
 //! backwards and says where every gradient goes; `compact` gives tensors that are never alive at once one
 //! place. They move numbers, not meaning: a test runs compact and full plans and compares bits.
 
-use super::{Param, Table, Tensor, Use};
+use super::{Mode, Param, Table, Tensor};
 use crate::config::ConfigError;
-use crate::ops::{Access, Back, Grad, Op, Pass, Slot, Space};
+use crate::ops::{Access, Back, Grad, MemorySpace, Op, Pass, Region};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 /// Every tensor starts at a multiple of this many elements: wide loads, whole cache lines.
 pub const ALIGN: usize = 64;
-/// Vocabulary rows have room for a multiple of this many (contract R193: 50,257 in 50,304).
+/// Vocabulary rows have room for a multiple of this many (: 50,257 in 50,304).
 pub const VOCAB_ALIGN: usize = 128;
 
 /// Where a backend wants tensors to lie; what they hold is the same everywhere. [`Placement::default`] is what the processor wants.
@@ -45,103 +45,103 @@ impl Placement {
 
 /// Elements that a forward makes, before any share a place.
 pub fn activations(ops: &[Op]) -> usize {
-    let made = ops.iter().map(Op::output).filter(|slot| slot.space == Space::Act);
-    made.map(|slot| slot.len().next_multiple_of(ALIGN)).sum()
+    let made = ops.iter().map(Op::output).filter(|region| region.space == MemorySpace::Act);
+    made.map(|region| region.len().next_multiple_of(ALIGN)).sum()
 }
 
 /// A model while it is made: its lists, and what lies where.
 pub(super) struct Plan {
-    pub purpose: Use,
+    pub mode: Mode,
     pub ops: Vec<Op>,
     pub back: Vec<Pass>,
     pub tensors: Vec<Tensor>,
     pub params: Vec<Param>,
-    pub tables: Vec<(Slot, Table)>,
+    pub tables: Vec<(Region, Table)>,
     pub placement: Placement,
     /// Whether what gradients of parameters are made of is kept until the backward ends.
     pub keeps: bool,
-    pub sizes: [usize; Space::ALL.len()],
+    pub sizes: [usize; MemorySpace::ALL.len()],
 }
 
 impl Plan {
-    fn losses(&self) -> Option<Slot> {
+    fn losses(&self) -> Option<Region> {
         self.ops.iter().find(|op| matches!(op, Op::Classify { .. })).map(Op::output)
     }
 }
 
-pub(super) type Key = (Space, usize);
-pub(super) fn key(slot: Slot) -> Key {
-    (slot.space, slot.at)
+pub(super) type Key = (MemorySpace, usize);
+pub(super) fn key(region: Region) -> Key {
+    (region.space, region.at)
 }
 
-/// Moves slots to new places.
+/// Moves regions to new places.
 fn relocate(plan: &mut Plan, to: &HashMap<Key, usize>) {
-    let shift = |slot: &mut Slot| {
-        if let Some(at) = to.get(&key(*slot)) {
-            slot.at = *at;
+    let shift = |region: &mut Region| {
+        if let Some(at) = to.get(&key(*region)) {
+            region.at = *at;
         }
     };
     for op in &mut plan.ops {
-        op.operands().for_each(|(_, slot)| shift(slot));
+        op.operands().for_each(|(_, region)| shift(region));
     }
     for pass in &mut plan.back {
         match pass {
-            Pass::Again(op) => op.operands().for_each(|(_, slot)| shift(slot)),
+            Pass::Recompute(op) => op.operands().for_each(|(_, region)| shift(region)),
             Pass::Back(back) => {
-                back.op.operands().for_each(|(_, slot)| shift(slot));
+                back.op.operands().for_each(|(_, region)| shift(region));
                 gradients(back).into_iter().for_each(shift);
             }
         }
     }
     for tensor in &mut plan.tensors {
-        shift(&mut tensor.slot);
+        shift(&mut tensor.region);
         tensor.grad.as_mut().map(shift);
     }
-    plan.params.iter_mut().for_each(|p| shift(&mut p.slot));
-    plan.tables.iter_mut().for_each(|(slot, _)| shift(slot));
+    plan.params.iter_mut().for_each(|p| shift(&mut p.region));
+    plan.tables.iter_mut().for_each(|(region, _)| shift(region));
 }
 
 /// What the backward of an op takes of its forward's operands.
-pub(super) fn saved(back: &mut Back) -> impl Iterator<Item = &mut Slot> {
+pub(super) fn saved(back: &mut Back) -> impl Iterator<Item = &mut Region> {
     let head = matches!(back.op, Op::Classify { .. });
-    back.op.operands().filter_map(move |(access, slot)| {
+    back.op.operands().filter_map(move |(access, region)| {
         let saved = matches!(access, Access::Read { saved: true } | Access::Write { saved: true } | Access::Watched);
-        (saved || head).then_some(slot)
+        (saved || head).then_some(region)
     })
 }
 
-fn gradients(back: &mut Back) -> Vec<&mut Slot> {
-    let dx = back.dx.iter_mut().flatten().map(|g| &mut g.slot);
+fn gradients(back: &mut Back) -> Vec<&mut Region> {
+    let dx = back.dx.iter_mut().flatten().map(|g| &mut g.region);
     back.dy.iter_mut().chain(dx).chain(back.watched.iter_mut().flatten()).collect()
 }
 
 /// Elements that are set aside for a parameter.
 fn room(param: &Param) -> usize {
     let vocab = param.name == "embed.weight" || param.name == "unembed.weight";
-    param.slot.cols * if vocab { param.slot.rows.next_multiple_of(VOCAB_ALIGN) } else { param.slot.rows }
+    param.region.cols * if vocab { param.region.rows.next_multiple_of(VOCAB_ALIGN) } else { param.region.rows }
 }
 
 /// Whether every tensor fits a page.
 ///
 /// # Errors
 /// Names the largest, if it does not.
-pub(super) fn check(plan: &Plan, name: impl Fn(Slot) -> String) -> Result<(), ConfigError> {
+pub(super) fn check(plan: &Plan, name: impl Fn(Region) -> String) -> Result<(), ConfigError> {
     let Some(page) = plan.placement.page() else { return Ok(()) };
-    let params = plan.params.iter().map(|param| (param.slot, room(param)));
+    let params = plan.params.iter().map(|param| (param.region, room(param)));
     let operands = |op: &Op| {
         let mut op = *op;
-        op.operands().map(|(_, slot)| (*slot, slot.len())).collect::<Vec<_>>()
+        op.operands().map(|(_, region)| (*region, region.len())).collect::<Vec<_>>()
     };
     let all = params.chain(plan.ops.iter().flat_map(operands));
     match all.max_by_key(|(_, len)| *len).filter(|(_, len)| *len > page) {
-        Some((slot, elements)) => Err(ConfigError::Page { tensor: name(slot), elements, page }),
+        Some((region, elements)) => Err(ConfigError::Page { tensor: name(region), elements, page }),
         None => Ok(()),
     }
 }
 
 /// Places parameters kind by kind, layer within kind: all `attn.qkv.weight` side by side, and so on. The stack
 /// of one kind is one (L, ...) tensor, decay groups are few and long, and for GPT-2 it is the order of
-/// llm.c's file (contract R292). Those that are frozen lie among the constants, after the tables.
+/// llm.c's file. Those that are frozen lie among the constants, after the tables.
 pub(super) fn arrange(plan: &mut Plan) {
     fn kind(name: &str) -> String {
         let parts: Vec<&str> = name.split('.').filter(|part| part.parse::<usize>().is_err()).collect();
@@ -155,23 +155,25 @@ pub(super) fn arrange(plan: &mut Plan) {
     }
     let place = |name: &str| kinds.iter().position(|k| *k == kind(name));
     plan.params.sort_by_key(|p| place(&p.name)); // stable: layers keep their order
-    let (mut ends, mut to) = ([0; Space::ALL.len()], HashMap::new());
-    let mut put = |slot: Slot, room: usize| {
-        let end = &mut ends[slot.space as usize];
+    let (mut ends, mut to) = ([0; MemorySpace::ALL.len()], HashMap::new());
+    let mut put = |region: Region, room: usize| {
+        let end = &mut ends[region.space as usize];
         let at = plan.placement.place(*end, room);
-        to.insert(key(slot), at);
+        to.insert(key(region), at);
         *end = (at + room).next_multiple_of(ALIGN);
     };
-    plan.tables.iter().for_each(|(slot, _)| put(*slot, slot.len()));
-    plan.params.iter().for_each(|param| put(param.slot, room(param)));
+    plan.tables.iter().for_each(|(region, _)| put(*region, region.len()));
+    plan.params.iter().for_each(|param| put(param.region, room(param)));
     let cache = |op: &Op| if let Op::Attend { cache, .. } = op { *cache } else { None };
-    plan.ops.iter().filter_map(cache).for_each(|slot| put(slot, slot.len()));
+    plan.ops.iter().filter_map(cache).for_each(|region| put(region, region.len()));
     relocate(plan, &to);
-    for space in [Space::Const, Space::Cache] {
+    for space in [MemorySpace::Const, MemorySpace::Cache] {
         plan.sizes[space as usize] = ends[space as usize];
     }
-    for space in [Space::Param, Space::Grad, Space::Moment1, Space::Moment2, Space::Average] {
-        plan.sizes[space as usize] = ends[Space::Param as usize];
+    for space in
+        [MemorySpace::Param, MemorySpace::Grad, MemorySpace::Moment1, MemorySpace::Moment2, MemorySpace::Average]
+    {
+        plan.sizes[space as usize] = ends[MemorySpace::Param as usize];
     }
 }
 
@@ -179,10 +181,10 @@ pub(super) fn arrange(plan: &mut Plan) {
 /// to write a gradient overwrites, later ones add, so none needs zeroing; the gradients of a residual sum are
 /// its output's own memory where nothing is lost by it. What no parameter that learns has a part in gets none.
 pub(super) fn differentiate(plan: &mut Plan) {
-    let watched = match plan.purpose {
-        Use::Train { .. } => false,
-        Use::Inspect { .. } => true,
-        Use::Score { .. } | Use::Decode { .. } => return,
+    let watched = match plan.mode {
+        Mode::Train { .. } => false,
+        Mode::Inspect { .. } => true,
+        Mode::Score { .. } | Mode::Decode { .. } => return,
     };
     if plan.losses().is_none() {
         return;
@@ -194,15 +196,16 @@ pub(super) fn differentiate(plan: &mut Plan) {
             moves.insert(key(op.output()));
         }
     }
-    // the last op before `i` that reads `slot`: in the backward, the next to write its gradient
-    let next_writer = |slot: Slot, i: usize| (0..i).rev().find(|j| ops_read(&ops[*j], slot));
-    let producer = |slot: Slot| ops.iter().position(|op| op.output() == slot);
-    let mut alias: HashMap<Key, Slot> = HashMap::new(); // activation -> the slot its gradient shares
+    // the last op before `i` that reads `region`: in the backward, the next to write its gradient
+    let next_writer = |region: Region, i: usize| (0..i).rev().find(|j| ops_read(&ops[*j], region));
+    let producer = |region: Region| ops.iter().position(|op| op.output() == region);
+    let mut alias: HashMap<Key, Region> = HashMap::new(); // activation -> the region its gradient shares
     let mut written: Vec<Key> = vec![];
     let mut back = vec![];
     for (i, op) in ops.iter().enumerate().rev().filter(|(_, op)| moves.contains(&key(op.output()))) {
-        let grad =
-            |alias: &HashMap<Key, Slot>, slot: Slot| *alias.get(&key(slot)).unwrap_or(&slot.in_space(Space::ActGrad));
+        let grad = |alias: &HashMap<Key, Region>, region: Region| {
+            *alias.get(&key(region)).unwrap_or(&region.in_space(MemorySpace::ActGrad))
+        };
         let dy = (!matches!(op, Op::Classify { .. })).then(|| grad(&alias, op.output()));
         let mut dx = [None; 2];
         for (n, x) in op.inputs().into_iter().enumerate() {
@@ -214,26 +217,26 @@ pub(super) fn differentiate(plan: &mut Plan) {
             let shares = !watched && first && matches!(op, Op::Add { scale, .. } if sum(*scale)) && {
                 let [a, b] = op.inputs().map(|s| s.expect("a sum has two operands"));
                 let other = if n == 0 { b } else { a };
-                let read = |s: Slot| producer(s).unwrap_or(0);
+                let read = |s: Region| producer(s).unwrap_or(0);
                 // backward runs from high to low: a read at r happens before a write at w if r > w
-                let late = |reader: Slot| plan.keeps && ops[read(reader)].learns();
+                let late = |reader: Region| plan.keeps && ops[read(reader)].learns();
                 let safe =
-                    |reader: Slot, writer: Option<usize>| writer.is_none_or(|w| read(reader) > w && !late(reader));
+                    |reader: Region, writer: Option<usize>| writer.is_none_or(|w| read(reader) > w && !late(reader));
                 a != b && safe(other, next_writer(x, i)) && safe(x, next_writer(other, i))
             };
             if shares {
                 alias.insert(key(x), dy.expect("a sum has an output"));
             } else {
-                dx[n] = Some(Grad { slot: grad(&alias, x), add: !first });
+                dx[n] = Some(Grad { region: grad(&alias, x), add: !first });
             }
             written.push(key(x));
         }
         let mut copy = *op;
         let mut seen = [None; 3];
         if watched {
-            let slots = copy.operands().filter(|(access, _)| *access == Access::Watched).map(|(_, s)| *s);
-            seen.iter_mut().zip(slots).for_each(|(to, slot)| {
-                *to = Some(Slot { at: usize::MAX / 2 + slot.at, space: Space::ActGrad, ..slot })
+            let regions = copy.operands().filter(|(access, _)| *access == Access::Watched).map(|(_, s)| *s);
+            seen.iter_mut().zip(regions).for_each(|(to, region)| {
+                *to = Some(Region { at: usize::MAX / 2 + region.at, space: MemorySpace::ActGrad, ..region })
             });
         }
         back.push(Back { index: i, op: *op, dy, dx, watched: seen });
@@ -244,88 +247,88 @@ pub(super) fn differentiate(plan: &mut Plan) {
     }
 }
 
-fn ops_read(op: &Op, slot: Slot) -> bool {
-    op.inputs().into_iter().flatten().any(|x| x == slot)
+fn ops_read(op: &Op, region: Region) -> bool {
+    op.inputs().into_iter().flatten().any(|x| x == region)
 }
 
 /// Notes with every named activation where its gradient will be found.
 fn name_gradients(plan: &mut Plan) {
-    let mut of: HashMap<Key, Slot> = HashMap::new();
+    let mut of: HashMap<Key, Region> = HashMap::new();
     for back in plan.back.iter().filter_map(Pass::back) {
         if let Some(dy) = back.dy {
             of.insert(key(back.op.output()), dy);
         }
         let mut op = back.op;
         let watched = op.operands().filter(|(access, _)| *access == Access::Watched).map(|(_, s)| *s);
-        for (slot, grad) in watched.zip(back.watched).filter_map(|(s, g)| Some((s, g?))) {
-            of.insert(key(slot), grad);
+        for (region, grad) in watched.zip(back.watched).filter_map(|(s, g)| Some((s, g?))) {
+            of.insert(key(region), grad);
         }
     }
     for tensor in &mut plan.tensors {
-        tensor.grad = of.get(&key(tensor.slot)).copied();
+        tensor.grad = of.get(&key(tensor.region)).copied();
     }
 }
 
 /// Gives activations, statistics and gradients their final places; those that are never alive at once share
 /// one, unless everything is to be looked at.
 pub(super) fn compact(plan: &mut Plan) {
-    let keep_all = matches!(plan.purpose, Use::Inspect { .. });
+    let keep_all = matches!(plan.mode, Mode::Inspect { .. });
     let steps = plan.ops.len() + plan.back.len();
-    let mut lives: Vec<(Slot, usize, usize)> = vec![]; // slot, first step, last step
+    let mut lives: Vec<(Region, usize, usize)> = vec![]; // region, first step, last step
     let mut found: HashMap<Key, usize> = HashMap::new();
-    let mut touch = |slot: Slot, step: usize| {
-        if !matches!(slot.space, Space::Act | Space::ActGrad | Space::Stat) {
+    let mut touch = |region: Region, step: usize| {
+        if !matches!(region.space, MemorySpace::Act | MemorySpace::ActGrad | MemorySpace::Stat) {
             return;
         }
-        let i = *found.entry(key(slot)).or_insert_with(|| {
-            lives.push((slot, if keep_all { 0 } else { step }, step));
+        let i = *found.entry(key(region)).or_insert_with(|| {
+            lives.push((region, if keep_all { 0 } else { step }, step));
             lives.len() - 1
         });
         lives[i].2 = if keep_all { steps } else { step };
     };
     for (step, op) in plan.ops.iter_mut().enumerate() {
-        op.operands().for_each(|(_, slot)| touch(*slot, step));
+        op.operands().for_each(|(_, region)| touch(*region, step));
     }
     let losses = plan.losses();
-    let logits = plan.tensors.iter().find(|t| t.name == "logits").map(|t| t.slot);
+    let logits = plan.tensors.iter().find(|t| t.name == "logits").map(|t| t.region);
     for (step, pass) in (plan.ops.len()..).zip(&mut plan.back) {
         let back = match pass {
-            Pass::Again(op) => {
-                op.operands().for_each(|(_, slot)| touch(*slot, step));
+            Pass::Recompute(op) => {
+                op.operands().for_each(|(_, region)| touch(*region, step));
                 continue;
             }
             Pass::Back(back) => back,
         };
-        gradients(back).into_iter().for_each(|slot| touch(*slot, step));
+        gradients(back).into_iter().for_each(|region| touch(*region, step));
         // parameters' gradients are made at the end
         let late = plan.keeps && back.op.learns();
         let dy = back.dy;
-        dy.into_iter().filter(|_| late).for_each(|slot| touch(slot, steps));
+        dy.into_iter().filter(|_| late).for_each(|region| touch(region, steps));
         let step = if late { steps } else { step };
-        saved(back).for_each(|slot| touch(*slot, step));
+        saved(back).for_each(|region| touch(*region, step));
     }
     // what is read after the run stays
-    losses.into_iter().chain(logits).for_each(|slot| touch(slot, steps));
+    losses.into_iter().chain(logits).for_each(|region| touch(region, steps));
     let (mut to, mut sizes) = (HashMap::new(), HashMap::new());
-    let mut placed: Vec<(Space, usize, usize, usize, usize)> = vec![]; // space, first, last, at, end
-    for (slot, first, last) in lives {
-        let len = slot.len().next_multiple_of(ALIGN);
+    let mut placed: Vec<(MemorySpace, usize, usize, usize, usize)> = vec![]; // space, first, last, at, end
+    for (region, first, last) in lives {
+        let len = region.len().next_multiple_of(ALIGN);
         let mut taken: Vec<(usize, usize)> = placed
             .iter()
-            .filter(|(space, f, l, _, _)| *space == slot.space && *f <= last && first <= *l)
+            .filter(|(space, f, l, _, _)| *space == region.space && *f <= last && first <= *l)
             .map(|(_, _, _, at, end)| (*at, *end))
             .collect();
         taken.sort_unstable();
         let place = |at| plan.placement.place(at, len);
         let at =
             taken.iter().fold(place(0), |at, (from, end)| if at + len <= *from { at } else { place(at.max(*end)) });
-        placed.push((slot.space, first, last, at, at + len));
-        let size = sizes.entry(slot.space).or_insert(0);
+        placed.push((region.space, first, last, at, at + len));
+        let size = sizes.entry(region.space).or_insert(0);
         *size = (*size).max(at + len);
-        to.insert(key(slot), at);
+        to.insert(key(region), at);
     }
     relocate(plan, &to);
-    for space in [Space::Act, Space::ActGrad, Space::Stat] {
+    for space in [MemorySpace::Act, MemorySpace::ActGrad, MemorySpace::Stat] {
         plan.sizes[space as usize] = sizes.get(&space).copied().unwrap_or(0);
     }
 }

@@ -85,7 +85,7 @@ impl Tuning {
                 known("lora target", (target, Lora::pattern(target)), &GROUPS.map(|(word, _)| word), products())?;
             }
         }
-        match params.iter().any(|p| p.slot.learns()) {
+        match params.iter().any(|p| p.region.learns()) {
             true => Ok(()),
             false => Err(ConfigError::NothingLearns),
         }

@@ -1,4 +1,4 @@
-//! The function between the two halves of the feed-forward network (contract R146 to R158): value and
+//! The function between the two halves of the feed-forward network: value and
 //! slope of each, in f64 by definition and in f32 without branches: one pass, sixteen elements at a time. One AVX-512 core,
 //! data in the L2 cache, GB/s of what is read and written, forward and backward: GELU by tanh 17 and 19, by erf 11 and 13,
 //! SiLU 20 and 26.

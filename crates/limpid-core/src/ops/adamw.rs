@@ -1,4 +1,4 @@
-//! The update rules, one pass over flat memory each (contract R215 to R221): with g the gradient after
+//! The update rules, one pass over flat memory each: with g the gradient after
 //! clipping, t the step from 1, and d the group's decay,
 //!
 //!   sgd     m = momentum m + (g + d w);                    w -= rate m
@@ -30,7 +30,7 @@ axis! {
 
 /// A stretch of parameters that are updated alike.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Group {
+pub struct ParamGroup {
     /// Where it lies in the parameters' memory.
     pub range: Range<usize>,
     /// Its decay.

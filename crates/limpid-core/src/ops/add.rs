@@ -1,4 +1,4 @@
-//! A sum: y = a + scale b. Of the residual stream the scale is 1 (contract R164, R172: the block's input is added, not its
+//! A sum: y = a + scale b. Of the residual stream the scale is 1 (: the block's input is added, not its
 //! normalised form), of a LoRA adapter alpha / r. Backward: da = dy, db = scale dy. Where the plan can, they *are* dy's
 //! memory and nothing is copied.
 

@@ -1,4 +1,4 @@
-//! Attention: y = softmax(scale q k' + mask) v, head by head (contract R098 to R144).
+//! Attention: y = softmax(scale q k' + mask) v, head by head.
 //!
 //! Forward, streaming: keys come in blocks of [`BLOCK`]; a row keeps its greatest score so far m, the sum
 //! l of exp(s - m) and the weighted sum of values, and rescales them when m grows. T x T is never kept:
@@ -165,7 +165,7 @@ impl Chances {
 pub mod reference {
     /// What one query makes of its keys.
     pub struct Row {
-        /// Scaled scores before the mask (R342).
+        /// Scaled scores before the mask.
         pub raw: Vec<f64>,
         /// After the mask: minus infinity where hidden.
         pub scores: Vec<f64>,
@@ -475,7 +475,7 @@ pub fn watch(level: Level, head: Head, [raw, scores, pattern]: [Option<MatMut>; 
 
 #[cfg(test)]
 mod tests {
-    use super::super::Drop;
+    use super::super::DropoutSpec;
     use super::*;
     use crate::config::DropoutScale;
 
@@ -518,7 +518,7 @@ mod tests {
                 let [x, k, v, dy] = [rows, keys, keys, rows].map(|n| n * c);
                 let [x, k, v, dy] = [values(x, 1), values(k, 2), values(v, 3), values(dy, 4)];
                 let of = |data, n| Mat::strided(data, n, d, c);
-                let draw = Draws::new(Drop { p: 0.3, scale: DropoutScale::Inverted, site: 5 }, Some(1));
+                let draw = Draws::new(DropoutSpec { p: 0.3, scale: DropoutScale::Inverted, site: 5 }, Some(1));
                 let draws = (case % 2 == 1).then_some(draw);
                 let span = Span { row: 3, rows, past, sequence: 0, valid: keys - keys / 3 };
                 let scale = 1.0 / (d as f32).sqrt();

@@ -1,5 +1,5 @@
 //! Head and loss as one op: `losses[n] = log sum exp(logits[n]) - logits[n, target]` with logits = x w' + b
-//! (contract R182 to R211). Rows are taken in chunks, so the logits of a large vocabulary never exist
+//!. Rows are taken in chunks, so the logits of a large vocabulary never exist
 //! whole; softmax and loss are fused, so no probability is ever rounded to zero before its logarithm.
 //!
 //!   dlogits = weight (softmax(logits) - target);   dx = dlogits w;   dw += dlogits' x;   db += column sums
@@ -19,9 +19,9 @@ use super::{Batch, IGNORE};
 pub enum Target<'a> {
     /// Nothing: the row is not counted.
     None,
-    /// This token (R204).
+    /// This token.
     Token(usize),
-    /// This distribution over the vocabulary (R202); one-hot rows give what `Token` gives (R203).
+    /// This distribution over the vocabulary; one-hot rows give what `Token` gives.
     Soft(&'a [f32]),
 }
 

@@ -1,4 +1,4 @@
-//! Token, position and segment vectors, added (contract R051, R068, R266): rows of tables, by number.
+//! Token, position and segment vectors, added: rows of tables, by number.
 //! Backward: each row's gradient is added to the rows it came from, rows in ascending order, so the
 //! result does not depend on who adds.
 
@@ -63,14 +63,14 @@ pub mod tables {
     use super::super::math::{cos, pow, sin};
     use crate::config::RotaryScaling;
 
-    /// Positions and columns from 0: PE(p, 2i) = sin(p / 10000^(2i/C)), PE(p, 2i+1) = cos of the same (R060).
+    /// Positions and columns from 0: PE(p, 2i) = sin(p / 10000^(2i/C)), PE(p, 2i+1) = cos of the same.
     pub fn sinusoidal(position: usize, column: usize, d_model: usize) -> f64 {
         let angle = position as f64 / pow(10_000.0, (column / 2 * 2) as f64 / d_model as f64);
         if column.is_multiple_of(2) { sin(angle) } else { cos(angle) }
     }
 
     /// S0 to the letter, positions i and columns j from 1: sin(i / 10000^(j/C)) for even j, cos(i / 10000^((j-1)/C))
-    /// for odd j (R061, contract G08). Row `position` and column `column` are still counted from 0 here.
+    /// for odd j. Row `position` and column `column` are still counted from 0 here.
     pub fn sinusoidal_one_based(position: usize, column: usize, d_model: usize) -> f64 {
         let (i, j) = (position as f64 + 1.0, column + 1);
         let angle = |j: usize| i / pow(10_000.0, j as f64 / d_model as f64);

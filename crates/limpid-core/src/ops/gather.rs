@@ -1,4 +1,4 @@
-//! The rows whose logits are wanted: `y[i] = x[outputs[i]]` (contract R240: only the last position's
+//! The rows whose logits are wanted: `y[i] = x[outputs[i]]` (: only the last position's
 //! distribution selects the next token). Backward: each row's gradient goes back where it came from.
 
 /// y: (outputs,C) <- x: (N,C)

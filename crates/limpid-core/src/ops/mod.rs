@@ -37,7 +37,7 @@ use std::ops::Range;
 
 /// One of the memories a backend keeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
-pub enum Space {
+pub enum MemorySpace {
     /// What never changes: tables that are computed once, and in training the parameters that are frozen.
     Const,
     /// Parameters; in training, those that learn.
@@ -60,25 +60,25 @@ pub enum Space {
     Cache,
 }
 
-impl Space {
+impl MemorySpace {
     /// All spaces, in the order of their numbers.
-    pub const ALL: [Space; 10] = [
-        Space::Const,
-        Space::Param,
-        Space::Grad,
-        Space::Moment1,
-        Space::Moment2,
-        Space::Average,
-        Space::Act,
-        Space::ActGrad,
-        Space::Stat,
-        Space::Cache,
+    pub const ALL: [MemorySpace; 10] = [
+        MemorySpace::Const,
+        MemorySpace::Param,
+        MemorySpace::Grad,
+        MemorySpace::Moment1,
+        MemorySpace::Moment2,
+        MemorySpace::Average,
+        MemorySpace::Act,
+        MemorySpace::ActGrad,
+        MemorySpace::Stat,
+        MemorySpace::Cache,
     ];
 }
 
 /// Which rows of a tensor a batch uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub enum Live {
+pub enum ActiveRows {
     /// All of them, always: parameters, tables, caches.
     All,
     /// As many as the batch has rows.
@@ -89,9 +89,9 @@ pub enum Live {
 
 /// A row-major `rows` x `cols` matrix at `at` in one of the memories.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub struct Slot {
+pub struct Region {
     /// The memory.
-    pub space: Space,
+    pub space: MemorySpace,
     /// Its first element there.
     pub at: usize,
     /// Rows it has room for.
@@ -99,10 +99,10 @@ pub struct Slot {
     /// Columns.
     pub cols: usize,
     /// Which of the rows a batch uses.
-    pub live: Live,
+    pub active: ActiveRows,
 }
 
-impl Slot {
+impl Region {
     /// Elements.
     pub const fn len(self) -> usize {
         self.rows * self.cols
@@ -120,32 +120,32 @@ impl Slot {
         (self.rows, self.cols)
     }
     /// The same place in another memory of the same layout.
-    pub const fn in_space(self, space: Space) -> Slot {
-        Slot { space, ..self }
+    pub const fn in_space(self, space: MemorySpace) -> Region {
+        Region { space, ..self }
     }
     /// Whether it learns: a parameter that is frozen lies among the constants.
     pub fn learns(self) -> bool {
-        self.space == Space::Param
+        self.space == MemorySpace::Param
     }
     /// A parameter's gradient.
-    pub const fn grad(self) -> Slot {
-        self.in_space(Space::Grad)
+    pub const fn grad(self) -> Region {
+        self.in_space(MemorySpace::Grad)
     }
     /// Without the rows that `batch` does not use.
-    pub fn of(self, batch: &Batch) -> Slot {
-        let rows = match self.live {
-            Live::All => self.rows,
-            Live::Rows => batch.tokens.len(),
-            Live::Outputs => batch.outputs.len(),
+    pub fn of(self, batch: &Batch) -> Region {
+        let rows = match self.active {
+            ActiveRows::All => self.rows,
+            ActiveRows::Rows => batch.tokens.len(),
+            ActiveRows::Outputs => batch.outputs.len(),
         };
         debug_assert!(rows <= self.rows, "{rows} rows in a tensor of {}", self.rows);
-        Slot { rows, ..self }
+        Region { rows, ..self }
     }
 }
 
-/// A dropout: how much, how, and which stream of draws (contract R075 to R080).
+/// A dropout: how much, how, and which stream of draws.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Drop {
+pub struct DropoutSpec {
     /// Probability of dropping an element.
     pub p: f32,
     /// What happens to the kept ones.
@@ -162,17 +162,17 @@ pub enum Op {
     /// `y[n] = table[token n] + positions[position n] + segments[segment n]`
     Embed {
         /// (V,C)
-        table: Slot,
+        table: Region,
         /// (T,C), trained or constant
-        positions: Option<Slot>,
+        positions: Option<Region>,
         /// (S,C)
-        segments: Option<Slot>,
+        segments: Option<Region>,
         /// (N,C)
-        y: Slot,
+        y: Region,
         /// watched: the token's row alone, (N,C)
-        token: Option<Slot>,
+        token: Option<Region>,
         /// watched: the position's row alone, (N,C)
-        position: Option<Slot>,
+        position: Option<Region>,
     },
     /// y = (x - mean) / deviation * gain + offset, row by row
     Norm {
@@ -181,39 +181,39 @@ pub enum Op {
         /// added to variance or deviation
         eps: f32,
         /// (N,C)
-        x: Slot,
+        x: Region,
         /// (1,C)
-        gain: Option<Slot>,
+        gain: Option<Region>,
         /// (1,C)
-        offset: Option<Slot>,
+        offset: Option<Region>,
         /// (N,C)
-        y: Slot,
+        y: Region,
         /// kept for the backward: mean and 1 / deviation, (N,2)
-        stats: Slot,
+        stats: Region,
         /// watched: before gain and offset, (N,C)
-        normalized: Option<Slot>,
+        normalized: Option<Region>,
         /// watched: the deviation divided by, (N,1)
-        scale: Option<Slot>,
+        scale: Option<Region>,
     },
     /// y = x w' + b, with w stored (out, in)
     Linear {
         /// (N,I)
-        x: Slot,
+        x: Region,
         /// (O,I)
-        w: Slot,
+        w: Region,
         /// (1,O)
-        b: Option<Slot>,
+        b: Option<Region>,
         /// (N,O)
-        y: Slot,
+        y: Region,
     },
     /// y = qkv with queries and keys turned by their position
     Rotate {
         /// (N, (H + 2K) D)
-        x: Slot,
+        x: Region,
         /// (N, (H + 2K) D)
-        y: Slot,
+        y: Region,
         /// cosine and sine of every position's angles, (T,D) (contract: Su et al. 2021)
-        angles: Slot,
+        angles: Region,
         /// which columns are which
         heads: Heads,
     },
@@ -221,13 +221,13 @@ pub enum Op {
     /// there first and all of the sequence so far is attended to.
     Attend {
         /// (N, (H + 2K) D): queries, keys, values
-        qkv: Slot,
+        qkv: Region,
         /// (sequences x context, 2K D): keys, values
-        cache: Option<Slot>,
+        cache: Option<Region>,
         /// (N, H D)
-        y: Slot,
+        y: Region,
         /// kept for the backward: log of the sum of exponentials, (N,H)
-        lse: Slot,
+        lse: Region,
         /// which columns are which
         heads: Heads,
         /// which keys a query sees
@@ -235,13 +235,13 @@ pub enum Op {
         /// what scores are multiplied by
         scale: f32,
         /// on the weights
-        drop: Option<Drop>,
+        drop: Option<DropoutSpec>,
         /// watched: scaled scores before the mask, (N,H T)
-        raw: Option<Slot>,
+        raw: Option<Region>,
         /// watched: scaled scores after the mask, (N,H T)
-        scores: Option<Slot>,
+        scores: Option<Region>,
         /// watched: weights, (N,H T)
-        pattern: Option<Slot>,
+        pattern: Option<Region>,
     },
     /// y = f(x)
     Activate {
@@ -250,61 +250,61 @@ pub enum Op {
         /// slope of the leaky ReLU
         slope: f32,
         /// (N,F)
-        x: Slot,
+        x: Region,
         /// (N,F)
-        y: Slot,
+        y: Region,
     },
     /// y = a + scale b
     Add {
         /// (N,C)
-        a: Slot,
+        a: Region,
         /// (N,C)
-        b: Slot,
+        b: Region,
         /// (N,C)
-        y: Slot,
+        y: Region,
         /// 1 but for an adapter
         scale: f32,
     },
     /// y = a b, element by element
     Multiply {
         /// (N,F)
-        a: Slot,
+        a: Region,
         /// (N,F)
-        b: Slot,
+        b: Region,
         /// (N,F)
-        y: Slot,
+        y: Region,
     },
     /// y = x with some elements dropped; in evaluation, x (times 1 - p if un-rescaled)
     Dropout {
         /// (N,C)
-        x: Slot,
+        x: Region,
         /// (N,C)
-        y: Slot,
+        y: Region,
         /// how
-        drop: Drop,
+        drop: DropoutSpec,
     },
     /// `y[i] = x[outputs[i]]`: the rows whose logits are wanted
     Gather {
         /// (N,C)
-        x: Slot,
+        x: Region,
         /// (outputs,C)
-        y: Slot,
+        y: Region,
     },
     /// `losses[n] = -log softmax(x w' + b)[target n]`: head and loss as one op, in chunks of rows, so that
     /// the logits of a large vocabulary never exist whole
     Classify {
         /// (N,C)
-        x: Slot,
+        x: Region,
         /// (V,C), the token table itself where the head is tied
-        w: Slot,
+        w: Region,
         /// (1,V)
-        b: Option<Slot>,
+        b: Option<Region>,
         /// (N,1); 0 where the row has no target
-        losses: Slot,
+        losses: Region,
         /// watched: (N,V)
-        logits: Option<Slot>,
+        logits: Option<Region>,
         /// watched: softmax of the logits, (N,V)
-        probs: Option<Slot>,
+        probs: Option<Region>,
     },
 }
 
@@ -347,14 +347,14 @@ impl Op {
 
     /// Every operand with what is done to it, for planners, printers, checkers and backends; allocates nothing. The
     /// watched ones come in the order of [`Back::watched`].
-    pub fn operands(&mut self) -> impl Iterator<Item = (Access, &mut Slot)> {
+    pub fn operands(&mut self) -> impl Iterator<Item = (Access, &mut Region)> {
         const READ: Access = Access::Read { saved: false };
         const SAVED: Access = Access::Read { saved: true };
         const WRITE: Access = Access::Write { saved: false };
         const KEPT: Access = Access::Write { saved: true };
         use Access::{Own, Watched};
         type Each<T, const N: usize> = [Option<(Access, T)>; N];
-        let (fixed, optional): (Each<&mut Slot, 3>, Each<&mut Option<Slot>, 4>) = match self {
+        let (fixed, optional): (Each<&mut Region, 3>, Each<&mut Option<Region>, 4>) = match self {
             Op::Embed { table, positions, segments, y, token, position } => (
                 [Some((Own, table)), Some((WRITE, y)), None],
                 [Some((Own, positions)), Some((Own, segments)), Some((Watched, token)), Some((Watched, position))],
@@ -386,23 +386,23 @@ impl Op {
                 [Some((Own, b)), Some((Watched, logits)), Some((Watched, probs)), None],
             ),
         };
-        let optional = optional.into_iter().flatten().filter_map(|(access, slot)| Some((access, slot.as_mut()?)));
+        let optional = optional.into_iter().flatten().filter_map(|(access, region)| Some((access, region.as_mut()?)));
         fixed.into_iter().flatten().chain(optional)
     }
 
     /// Whether it has parameters that learn.
     pub fn learns(mut self) -> bool {
-        self.operands().any(|(access, slot)| access == Access::Own && slot.learns())
+        self.operands().any(|(access, region)| access == Access::Own && region.learns())
     }
 
     /// The op with the rows that `batch` uses.
     pub fn of(mut self, batch: &Batch) -> Op {
-        self.operands().for_each(|(_, slot)| *slot = slot.of(batch));
+        self.operands().for_each(|(_, region)| *region = region.of(batch));
         self
     }
 
     /// The tensor the op makes.
-    pub fn output(&self) -> Slot {
+    pub fn output(&self) -> Region {
         match *self {
             Op::Embed { y, .. }
             | Op::Norm { y, .. }
@@ -419,7 +419,7 @@ impl Op {
     }
 
     /// The activations the op's output is differentiable in, in the order of [`Back::dx`].
-    pub fn inputs(&self) -> [Option<Slot>; 2] {
+    pub fn inputs(&self) -> [Option<Region>; 2] {
         match *self {
             Op::Embed { .. } => [None, None],
             Op::Add { a, b, .. } | Op::Multiply { a, b, .. } => [Some(a), Some(b)],
@@ -450,13 +450,13 @@ impl Op {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Grad {
     /// Its place.
-    pub slot: Slot,
+    pub region: Region,
     /// Another op wrote here before: add. Otherwise overwrite, so nothing needs zeroing.
     pub add: bool,
 }
 
 /// The backward of an op: the op with the places of its gradients, made by `model::plan`.
-/// Gradients of parameters lie at [`Slot::grad`] and are always added to.
+/// Gradients of parameters lie at [`Region::grad`] and are always added to.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Back {
     /// The op's place in the list.
@@ -464,19 +464,19 @@ pub struct Back {
     /// The op.
     pub op: Op,
     /// Gradient of its output; the loss has none.
-    pub dy: Option<Slot>,
+    pub dy: Option<Region>,
     /// Gradients of [`Op::inputs`]; none where it is the same memory as `dy` (a residual's sum).
     pub dx: [Option<Grad>; 2],
     /// Gradients of the watched operands, when somebody looks.
-    pub watched: [Option<Slot>; 3],
+    pub watched: [Option<Region>; 3],
 }
 
 impl Back {
     /// The step with the rows that `batch` uses.
     pub fn of(mut self, batch: &Batch) -> Back {
         self.op = self.op.of(batch);
-        let slots = self.dy.iter_mut().chain(self.dx.iter_mut().flatten().map(|g| &mut g.slot));
-        slots.chain(self.watched.iter_mut().flatten()).for_each(|slot| *slot = slot.of(batch));
+        let regions = self.dy.iter_mut().chain(self.dx.iter_mut().flatten().map(|g| &mut g.region));
+        regions.chain(self.watched.iter_mut().flatten()).for_each(|region| *region = region.of(batch));
         self
     }
 }
@@ -486,7 +486,7 @@ impl Back {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Pass {
     /// The forward of an op whose output was not kept, run again on the same operands: the same bits.
-    Again(Op),
+    Recompute(Op),
     /// The backward of an op.
     Back(Back),
 }
@@ -500,7 +500,7 @@ impl Pass {
     /// The entry with the rows that `batch` uses.
     pub fn of(self, batch: &Batch) -> Pass {
         match self {
-            Pass::Again(op) => Pass::Again(op.of(batch)),
+            Pass::Recompute(op) => Pass::Recompute(op.of(batch)),
             Pass::Back(back) => Pass::Back(back.of(batch)),
         }
     }

@@ -11,7 +11,7 @@
 //! Five iterations are 10 products of (m, m) by (m, n) and 5 of (m, m) by (m, m), with m the lesser side: at GPT-2's width about
 //! as much as a step of 6 d_model tokens, whatever the batch.
 
-use super::adamw::Group;
+use super::adamw::ParamGroup;
 use super::simd::{Kernel, MulAdd, fma};
 use std::ops::Range;
 
@@ -37,7 +37,7 @@ pub fn room(out: usize, cols: usize) -> usize {
 const TOGETHER: usize = 4 << 20;
 
 /// The groups in waves, whose matrices are made orthogonal at the same time.
-pub fn waves(mut groups: &[Group]) -> impl Iterator<Item = &[Group]> {
+pub fn waves(mut groups: &[ParamGroup]) -> impl Iterator<Item = &[ParamGroup]> {
     std::iter::from_fn(move || {
         let fits = |n: &usize| elements(&groups[..*n]) <= TOGETHER;
         let n = (2..=groups.len()).take_while(fits).last().unwrap_or(groups.len().min(1));
@@ -46,12 +46,12 @@ pub fn waves(mut groups: &[Group]) -> impl Iterator<Item = &[Group]> {
 }
 
 /// Elements of room that a wave takes.
-pub fn elements(wave: &[Group]) -> usize {
+pub fn elements(wave: &[ParamGroup]) -> usize {
     wave.iter().filter_map(|group| group.matrix).map(|(out, cols)| room(out, cols)).sum()
 }
 
 /// Where the matrix of group `i` of a wave has its room; nowhere if it has none.
-pub fn place(wave: &[Group], i: usize) -> Range<usize> {
+pub fn place(wave: &[ParamGroup], i: usize) -> Range<usize> {
     elements(&wave[..i])..elements(&wave[..=i])
 }
 
@@ -201,12 +201,12 @@ mod tests {
         let mut group = |matrix: Option<(usize, usize)>| {
             let n = matrix.map_or(7, |(out, cols)| out * cols);
             at += n;
-            Group { range: at - n..at, decay: 0.0, matrix }
+            ParamGroup { range: at - n..at, decay: 0.0, matrix }
         };
         let [small, large] = [Some((384, 384)), Some((3072, 768))];
         let shapes = [small, None, small, large, None, large, small, small, None, small, small, small, small, small];
         let groups = shapes.map(&mut group);
-        let sizes: Vec<usize> = waves(&groups).map(<[Group]>::len).collect();
+        let sizes: Vec<usize> = waves(&groups).map(<[ParamGroup]>::len).collect();
         // a large matrix is alone; of the small ones, 590 k elements each, seven fit
         assert_eq!(sizes, [3, 1, 1, 1, 8]);
         for wave in waves(&groups) {

@@ -1,9 +1,9 @@
 //! Layer normalisation and its relatives: every row is centred, scaled, then given a learned gain and
-//! offset (contract R084 to R097). The forward keeps each row's mean and reciprocal deviation, because
+//! offset. The forward keeps each row's mean and reciprocal deviation, because
 //! the backward needs nothing else of the statistics.
 //!
 //!   layer       n = (x - mean) / sqrt(variance + eps)
-//!   layer-std   n = (x - mean) / (deviation + eps)         S0's code: not the same function (contract G22)
+//!   layer-std   n = (x - mean) / (deviation + eps)         S0's code: not the same function
 //!   rms         n = x / sqrt(mean(x^2) + eps)
 //!   y = n gain + offset
 //!

@@ -3,7 +3,7 @@
 //! by which a backend can prepare it once. Read `limits` for what holds of a batch.
 
 use super::limits::Limits;
-use super::{Access, Back, Live, Op, Pass, Slot, Space};
+use super::{Access, ActiveRows, Back, MemorySpace, Op, Pass, Region};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::{Bound, Deref, Range, RangeBounds};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -15,10 +15,10 @@ pub struct Draft {
     pub ops: Vec<Op>,
     /// The backward pass, in the order it runs; empty where there is none.
     pub back: Vec<Pass>,
-    /// The parameters that learn, in the order they lie in [`Space::Param`].
-    pub params: Vec<Slot>,
-    /// Elements of each memory, by [`Space::ALL`].
-    pub sizes: [usize; Space::ALL.len()],
+    /// The parameters that learn, in the order they lie in [`MemorySpace::Param`].
+    pub params: Vec<Region>,
+    /// Elements of each memory, by [`MemorySpace::ALL`].
+    pub sizes: [usize; MemorySpace::ALL.len()],
     /// What a batch may hold.
     pub limits: Limits,
 }
@@ -55,34 +55,34 @@ pub enum Flaw {
     #[error("the shapes disagree in {0:?}")]
     Shapes(Box<Op>),
     /// Part of a tensor lies nowhere.
-    #[error("{slot:?} ends outside its memory, which has {size} elements")]
+    #[error("{region:?} ends outside its memory, which has {size} elements")]
     Outside {
         /// The tensor.
-        slot: Slot,
+        region: Region,
         /// Elements of its memory.
         size: usize,
     },
     /// A tensor in a memory where the op does not look for it.
     #[error("{0:?} lies in a memory that the op does not use for it")]
-    Memory(Slot),
+    Memory(Region),
     /// Two tensors share elements that one of them is written to.
     #[error("{0:?} and {1:?} overlap")]
-    Overlap(Slot, Slot),
+    Overlap(Region, Region),
     /// A tensor, or a table, that a batch may ask for more rows of than it has.
     #[error("{0:?} has not the rows that a batch within the model's limits may use")]
-    Rows(Slot),
+    Rows(Region),
     /// A parameter that is not one of those listed.
     #[error("{0:?} is no parameter of this model")]
-    Parameter(Slot),
+    Parameter(Region),
     /// An op that would add to one gradient twice at once.
     #[error("{0:?} is two of its parameters")]
-    Twice(Slot),
+    Twice(Region),
     /// Attention with a cache where sequences have none, or the other way round; a backward with a cache.
     #[error("it has a cache where there can be none, or none where there must be one")]
     Cache,
     /// A tensor that is read before it is made, or after another took its place.
     #[error("it reads {0:?}, which does not hold what was made there")]
-    Unmade(Slot),
+    Unmade(Region),
     /// The backward of an op that is not the one at its place of the forward.
     #[error("it is not the backward of op {0} of the forward")]
     Stranger(usize),
@@ -196,14 +196,14 @@ impl Program {
     pub fn new(draft: Draft) -> Result<Program, ProgramError> {
         static PROGRAMS: AtomicU64 = AtomicU64::new(0);
         let (mut end, mut made) = (0, Made::default());
-        for (index, slot) in draft.params.iter().enumerate() {
+        for (index, region) in draft.params.iter().enumerate() {
             let fits = match () {
-                () if !slot.learns() => Err(Flaw::Memory(*slot)),
-                () if slot.at < end => Err(Flaw::Overlap(draft.params[index - 1], *slot)),
-                () => draft.inside(*slot).and_then(|()| draft.inside(slot.grad())),
+                () if !region.learns() => Err(Flaw::Memory(*region)),
+                () if region.at < end => Err(Flaw::Overlap(draft.params[index - 1], *region)),
+                () => draft.inside(*region).and_then(|()| draft.inside(region.grad())),
             };
             fits.map_err(|flaw| ProgramError { op: "parameter", index, list: "parameters", flaw })?;
-            end = slot.range().end;
+            end = region.range().end;
         }
         for (index, op) in draft.ops.iter().enumerate() {
             let err = |flaw| ProgramError { op: op.name(), index, list: "forward", flaw };
@@ -212,14 +212,14 @@ impl Program {
         let (mut shares, mut last, mut needs) = (vec![], HashMap::new(), vec![]);
         for (index, pass) in draft.back.iter().enumerate() {
             let (op, found) = match pass {
-                Pass::Again(op) => (op, draft.check(*op).and_then(|()| made.forward(*op))),
+                Pass::Recompute(op) => (op, draft.check(*op).and_then(|()| made.forward(*op))),
                 Pass::Back(back) => (&back.op, draft.check_back(*back).and_then(|()| made.backward(*back, &mut needs))),
             };
             found.map_err(|flaw| ProgramError { op: op.name(), index, list: "backward", flaw })?;
             let adds = pass.back().map_or(vec![], |back| parameters(back.op));
-            shares.push(adds.iter().filter_map(|slot| last.insert(slot.at, index + 1)).max().unwrap_or(0));
+            shares.push(adds.iter().filter_map(|region| last.insert(region.at, index + 1)).max().unwrap_or(0));
         }
-        let keeps = needs.iter().all(|(slot, number)| made.number(*slot) == Some(*number));
+        let keeps = needs.iter().all(|(region, number)| made.number(*region) == Some(*number));
         Ok(Program { id: PROGRAMS.fetch_add(1, Relaxed), draft, shares, keeps })
     }
 
@@ -252,12 +252,12 @@ impl Program {
     }
 
     /// The parameters that learn, in the order they lie in memory.
-    pub fn parameters(&self) -> &[Slot] {
+    pub fn parameters(&self) -> &[Region] {
         &self.draft.params
     }
 
     /// Elements of a memory.
-    pub fn size(&self, space: Space) -> usize {
+    pub fn size(&self, space: MemorySpace) -> usize {
         self.draft.sizes[space as usize]
     }
 
@@ -274,16 +274,16 @@ impl Program {
 }
 
 /// The op's parameters that learn.
-fn parameters(mut op: Op) -> Vec<Slot> {
-    let own = |(access, slot): (Access, &mut Slot)| (access == Access::Own && slot.learns()).then_some(*slot);
+fn parameters(mut op: Op) -> Vec<Region> {
+    let own = |(access, region): (Access, &mut Region)| (access == Access::Own && region.learns()).then_some(*region);
     op.operands().filter_map(own).collect()
 }
 
 /// The first two that overlap.
-fn overlap(slots: &[Slot]) -> Result<(), Flaw> {
-    let meet = |a: &Slot, b: &Slot| a.space == b.space && a.at < b.range().end && b.at < a.range().end;
-    for (i, a) in slots.iter().enumerate() {
-        if let Some(b) = slots[i + 1..].iter().find(|b| meet(a, b)) {
+fn overlap(regions: &[Region]) -> Result<(), Flaw> {
+    let meet = |a: &Region, b: &Region| a.space == b.space && a.at < b.range().end && b.at < a.range().end;
+    for (i, a) in regions.iter().enumerate() {
+        if let Some(b) = regions[i + 1..].iter().find(|b| meet(a, b)) {
             return Err(Flaw::Overlap(*a, *b));
         }
     }
@@ -292,50 +292,50 @@ fn overlap(slots: &[Slot]) -> Result<(), Flaw> {
 
 impl Draft {
     /// Whether all of a tensor lies in its memory.
-    fn inside(&self, slot: Slot) -> Result<(), Flaw> {
-        let size = self.sizes[slot.space as usize];
-        let end = slot.rows.checked_mul(slot.cols).and_then(|len| len.checked_add(slot.at));
-        if end.is_some_and(|end| end <= size) { Ok(()) } else { Err(Flaw::Outside { slot, size }) }
+    fn inside(&self, region: Region) -> Result<(), Flaw> {
+        let size = self.sizes[region.space as usize];
+        let end = region.rows.checked_mul(region.cols).and_then(|len| len.checked_add(region.at));
+        if end.is_some_and(|end| end <= size) { Ok(()) } else { Err(Flaw::Outside { region, size }) }
     }
 
     /// What holds of an op by itself, in both lists.
     fn check(&self, op: Op) -> Result<(), Flaw> {
         self.shapes(&op)?;
         let mut copy = op;
-        for (access, slot) in copy.operands().map(|(access, slot)| (access, *slot)) {
-            self.inside(slot)?;
-            let spaces: &[Space] = match (access, op) {
-                (Access::Own, Op::Attend { .. }) => &[Space::Cache],
-                (Access::Own, Op::Rotate { .. }) => &[Space::Const],
-                (Access::Own, _) => &[Space::Const, Space::Param],
-                (Access::Watched, _) | (Access::Write { .. }, Op::Classify { .. }) => &[Space::Stat],
-                (Access::Write { .. }, _) if slot != op.output() => &[Space::Stat],
-                (Access::Write { .. } | Access::Read { .. }, _) => &[Space::Act],
+        for (access, region) in copy.operands().map(|(access, region)| (access, *region)) {
+            self.inside(region)?;
+            let spaces: &[MemorySpace] = match (access, op) {
+                (Access::Own, Op::Attend { .. }) => &[MemorySpace::Cache],
+                (Access::Own, Op::Rotate { .. }) => &[MemorySpace::Const],
+                (Access::Own, _) => &[MemorySpace::Const, MemorySpace::Param],
+                (Access::Watched, _) | (Access::Write { .. }, Op::Classify { .. }) => &[MemorySpace::Stat],
+                (Access::Write { .. }, _) if region != op.output() => &[MemorySpace::Stat],
+                (Access::Write { .. } | Access::Read { .. }, _) => &[MemorySpace::Act],
             };
-            if !spaces.contains(&slot.space) {
-                return Err(Flaw::Memory(slot));
+            if !spaces.contains(&region.space) {
+                return Err(Flaw::Memory(region));
             }
-            let live = match op {
-                _ if access == Access::Own => Live::All,
-                Op::Gather { y, .. } if slot == y => Live::Outputs,
+            let active = match op {
+                _ if access == Access::Own => ActiveRows::All,
+                Op::Gather { y, .. } if region == y => ActiveRows::Outputs,
                 Op::Norm { .. } | Op::Linear { .. } | Op::Activate { .. } | Op::Add { .. } | Op::Multiply { .. }
-                    if op.output().live == Live::Outputs =>
+                    if op.output().active == ActiveRows::Outputs =>
                 {
-                    Live::Outputs
+                    ActiveRows::Outputs
                 }
-                _ => Live::Rows,
+                _ => ActiveRows::Rows,
             };
-            let most = match live {
-                Live::All => 0,
-                Live::Rows => self.limits.rows,
-                Live::Outputs => self.limits.outputs,
+            let most = match active {
+                ActiveRows::All => 0,
+                ActiveRows::Rows => self.limits.rows,
+                ActiveRows::Outputs => self.limits.outputs,
             };
-            if slot.live != live || slot.rows < most {
-                return Err(Flaw::Rows(slot));
+            if region.active != active || region.rows < most {
+                return Err(Flaw::Rows(region));
             }
-            let place = self.params.partition_point(|param| param.at < slot.at);
-            if slot.learns() && self.params.get(place) != Some(&slot) {
-                return Err(Flaw::Parameter(slot));
+            let place = self.params.partition_point(|param| param.at < region.at);
+            if region.learns() && self.params.get(place) != Some(&region) {
+                return Err(Flaw::Parameter(region));
             }
         }
         let learning = parameters(op);
@@ -348,8 +348,8 @@ impl Draft {
     /// Whether operands go together, and tables have what batches look up.
     fn shapes(&self, op: &Op) -> Result<(), Flaw> {
         let Limits { context, cached, vocab_size, segments: kinds, .. } = self.limits;
-        let vector = |v: Option<Slot>, cols| v.is_none_or(|v: Slot| v.shape() == (1, cols));
-        let like = |v: Option<Slot>, shape| v.is_none_or(|v: Slot| v.shape() == shape);
+        let vector = |v: Option<Region>, cols| v.is_none_or(|v: Region| v.shape() == (1, cols));
+        let like = |v: Option<Region>, shape| v.is_none_or(|v: Region| v.shape() == shape);
         let mut tables = vec![];
         let ok = match *op {
             Op::Embed { table, positions, segments, y, token, position } => {
@@ -381,7 +381,7 @@ impl Draft {
                 }
                 tables.extend(cache.zip(cached).map(|(cache, n)| (cache, n.saturating_mul(context))));
                 let watched = [raw, scores, pattern];
-                let wide = |w: Slot| {
+                let wide = |w: Region| {
                     w.rows == y.rows && w.cols.is_multiple_of(heads.n_head) && w.cols / heads.n_head >= context
                 };
                 heads.n_head > 0
@@ -391,7 +391,7 @@ impl Draft {
                     && lse.shape() == (y.rows, heads.n_head)
                     && cache.is_none_or(|c| c.cols == 2 * heads.key_cols())
                     && raw.is_none_or(wide)
-                    && watched.iter().all(|w| w.map(Slot::shape) == raw.map(Slot::shape))
+                    && watched.iter().all(|w| w.map(Region::shape) == raw.map(Region::shape))
             }
             Op::Activate { x, y, .. } | Op::Dropout { x, y, .. } => x.shape() == y.shape(),
             Op::Add { a, b, y, .. } | Op::Multiply { a, b, y } => a.shape() == y.shape() && b.shape() == y.shape(),
@@ -416,7 +416,7 @@ impl Draft {
         self.check(back.op)?;
         // what is made again lies elsewhere
         let nowhere = |mut op: Op| {
-            op.operands().filter(|(access, _)| *access != Access::Own).for_each(|(_, slot)| slot.at = 0);
+            op.operands().filter(|(access, _)| *access != Access::Own).for_each(|(_, region)| region.at = 0);
             op
         };
         if self.ops.get(back.index).map(|op| nowhere(*op)) != Some(nowhere(back.op)) {
@@ -425,9 +425,9 @@ impl Draft {
         if matches!(back.op, Op::Attend { cache: Some(_), .. }) {
             return Err(Flaw::Cache);
         }
-        let like = |grad: Option<Slot>, of: Option<Slot>| match (grad, of) {
+        let like = |grad: Option<Region>, of: Option<Region>| match (grad, of) {
             (Some(grad), Some(of)) => {
-                grad.space == Space::ActGrad && grad.shape() == of.shape() && grad.live == of.live
+                grad.space == MemorySpace::ActGrad && grad.shape() == of.shape() && grad.active == of.active
             }
             (grad, of) => grad.is_none() && of.is_none(),
         };
@@ -435,7 +435,7 @@ impl Draft {
         if !like(back.dy, (!head).then(|| back.op.output())) {
             return Err(Flaw::Gradient("output"));
         }
-        let [first, second] = back.dx.map(|dx| dx.map(|dx| dx.slot));
+        let [first, second] = back.dx.map(|dx| dx.map(|dx| dx.region));
         let inputs = back.op.inputs();
         let fits = [first, second].iter().zip(inputs).all(|(dx, x)| dx.is_none() || like(*dx, x));
         let watches = back.watched.iter().any(Option::is_some);
@@ -445,12 +445,12 @@ impl Draft {
             return Err(Flaw::Gradient("input"));
         }
         let mut op = back.op;
-        let mut watched = op.operands().filter(|(access, _)| *access == Access::Watched).map(|(_, slot)| *slot);
+        let mut watched = op.operands().filter(|(access, _)| *access == Access::Watched).map(|(_, region)| *region);
         if watches && !back.watched.iter().all(|grad| like(*grad, watched.next())) {
             return Err(Flaw::Gradient("watched operands"));
         }
-        let all: Vec<Slot> = [back.dy, first, second].into_iter().chain(back.watched).flatten().collect();
-        all.iter().try_for_each(|slot| self.inside(*slot))?;
+        let all: Vec<Region> = [back.dy, first, second].into_iter().chain(back.watched).flatten().collect();
+        all.iter().try_for_each(|region| self.inside(*region))?;
         overlap(&all)
     }
 }
@@ -459,69 +459,69 @@ impl Draft {
 #[derive(Default)]
 struct Made {
     count: usize,
-    at: BTreeMap<(Space, usize), (Slot, usize)>,
+    at: BTreeMap<(MemorySpace, usize), (Region, usize)>,
 }
 
 impl Made {
-    fn number(&self, slot: Slot) -> Option<usize> {
-        self.at.get(&(slot.space, slot.at)).filter(|(there, _)| *there == slot).map(|(_, number)| *number)
+    fn number(&self, region: Region) -> Option<usize> {
+        self.at.get(&(region.space, region.at)).filter(|(there, _)| *there == region).map(|(_, number)| *number)
     }
 
-    fn read(&self, slot: Slot) -> Result<usize, Flaw> {
-        self.number(slot).ok_or(Flaw::Unmade(slot))
+    fn read(&self, region: Region) -> Result<usize, Flaw> {
+        self.number(region).ok_or(Flaw::Unmade(region))
     }
 
     /// A tensor takes the place of all that it overlaps.
-    fn write(&mut self, slot: Slot) {
-        let Range { start, end } = slot.range();
-        while let Some((key, (last, _))) = self.at.range((slot.space, 0)..(slot.space, end)).next_back()
+    fn write(&mut self, region: Region) {
+        let Range { start, end } = region.range();
+        while let Some((key, (last, _))) = self.at.range((region.space, 0)..(region.space, end)).next_back()
             && last.range().end > start
         {
             let key = *key;
             self.at.remove(&key);
         }
         self.count += 1;
-        self.at.insert((slot.space, start), (slot, self.count));
+        self.at.insert((region.space, start), (region, self.count));
     }
 
     fn forward(&mut self, mut op: Op) -> Result<(), Flaw> {
-        let own = |(access, _): &(Access, &mut Slot)| *access == Access::Own;
-        let (mut slots, mut written) = (vec![], vec![]);
-        for (access, slot) in op.operands().filter(|operand| !own(operand)) {
-            slots.push(*slot);
+        let own = |(access, _): &(Access, &mut Region)| *access == Access::Own;
+        let (mut regions, mut written) = (vec![], vec![]);
+        for (access, region) in op.operands().filter(|operand| !own(operand)) {
+            regions.push(*region);
             match access {
-                Access::Read { .. } => self.read(*slot).map(drop)?,
-                _ => written.push(*slot),
+                Access::Read { .. } => self.read(*region).map(drop)?,
+                _ => written.push(*region),
             }
         }
-        overlap(&slots)?;
-        written.into_iter().for_each(|slot| self.write(slot));
+        overlap(&regions)?;
+        written.into_iter().for_each(|region| self.write(region));
         Ok(())
     }
 
     /// Notes in `needs` what gradients of parameters are made of, and the numbers these have.
-    fn backward(&mut self, back: Back, needs: &mut Vec<(Slot, usize)>) -> Result<(), Flaw> {
+    fn backward(&mut self, back: Back, needs: &mut Vec<(Region, usize)>) -> Result<(), Flaw> {
         let mut op = back.op;
         let head = matches!(op, Op::Classify { .. });
-        let saved = op.operands().filter_map(|(access, slot)| match access {
-            Access::Read { saved: true } => Some(*slot),
-            Access::Write { saved: true } if !head => Some(*slot),
+        let saved = op.operands().filter_map(|(access, region)| match access {
+            Access::Read { saved: true } => Some(*region),
+            Access::Write { saved: true } if !head => Some(*region),
             _ => None,
         });
-        for slot in saved.chain(back.dy) {
-            let number = self.read(slot)?;
+        for region in saved.chain(back.dy) {
+            let number = self.read(region)?;
             if back.op.learns() && !head {
-                needs.push((slot, number));
+                needs.push((region, number));
             }
         }
         for dx in back.dx.into_iter().flatten() {
             if dx.add {
-                self.read(dx.slot)?;
+                self.read(dx.region)?;
             }
-            self.write(dx.slot);
+            self.write(dx.region);
         }
         let losses = head.then(|| op.output());
-        losses.into_iter().chain(back.watched.into_iter().flatten()).for_each(|slot| self.write(slot));
+        losses.into_iter().chain(back.watched.into_iter().flatten()).for_each(|region| self.write(region));
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! Looking inside: every tensor of one run, by name, with its axes, symbol, formula and statistics.
 //!
-//! [`Trace::run`] runs a model that was built for [`Use::Inspect`], forward and, if asked, backward, and then reads
+//! [`Trace::run`] runs a model that was built for [`Mode::Inspect`], forward and, if asked, backward, and then reads
 //! what is asked for from the backend. Nothing is hooked in and nothing is computed differently: tensors that fused
 //! ops do not need are filled beside them, so looking changes no bit. Names are `names::TABLE`'s; `NAME.grad` is
 //! the gradient of the batch's weighted loss in NAME, for tensors and parameters.
@@ -10,15 +10,15 @@
 pub mod table;
 
 use crate::backend::{self, Backend, BackendError};
-use crate::model::{Axes, Model, Param, Tensor, Use};
+use crate::model::{Axes, Mode, Model, Param, Tensor};
 use crate::names;
 use crate::ops::classify::{self, Target};
-use crate::ops::{Access, Batch, Op, Slot};
+use crate::ops::{Access, Batch, Op, Region};
 use limpid_base::nearest::nearest;
 
 /// Why something cannot be shown.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum TraceError {
     /// No tensor of this model has the name.
     #[error("unknown tensor `{name}`{}", hint(.known, .nearest))]
     Unknown {
@@ -44,7 +44,7 @@ pub enum Error {
         why: &'static str,
     },
     /// The model was built to train or decode.
-    #[error("a trace needs a model built with Use::Inspect, this one is for {found}")]
+    #[error("a trace needs a model built with Mode::Inspect, this one is for {found}")]
     NotForInspection {
         /// What it was built for.
         found: String,
@@ -85,7 +85,7 @@ pub struct Labelled {
     pub axes: Vec<&'static str>,
     /// Sizes.
     pub shape: Vec<usize>,
-    /// Row-major values.
+    /// SummaryRow-major values.
     pub values: Vec<f32>,
 }
 
@@ -122,7 +122,7 @@ pub fn letter(axis: &str) -> &'static str {
 
 /// What one tensor looks like, on one line.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row {
+pub struct SummaryRow {
     /// Its name.
     pub name: String,
     /// The seeds' symbol.
@@ -141,7 +141,7 @@ pub struct Row {
     pub min: f32,
     /// The greatest of them.
     pub max: f32,
-    /// Scores that the mask hides (-inf on purpose).
+    /// Scores that the mask hides (-inf on mode).
     pub masked: usize,
     /// Elements that are not a number.
     pub nan: usize,
@@ -195,20 +195,20 @@ impl<'a> Trace<'a> {
     /// of parameter gradients is cleared first.
     ///
     /// # Errors
-    /// If the model was not built for [`Use::Inspect`], or the batch does not fit it: sequences must be equally
+    /// If the model was not built for [`Mode::Inspect`], or the batch does not fit it: sequences must be equally
     /// long and follow one another, tokens inside the vocabulary, and there must be targets for a backward pass.
     pub fn run(
         model: &'a Model,
         backend: &'a mut dyn Backend,
         batch: &Batch,
         backward: bool,
-    ) -> Result<Trace<'a>, Error> {
+    ) -> Result<Trace<'a>, TraceError> {
         let length = fits(model, batch, backward)?;
         backend.feed(batch)?;
         backend.forward(model.ops())?;
         if backward {
             for param in &model.params {
-                backend.write(param.slot.grad(), &vec![0.0; param.slot.len()])?;
+                backend.write(param.region.grad(), &vec![0.0; param.region.len()])?;
             }
             backend.backward(model.back())?;
         }
@@ -235,7 +235,7 @@ impl<'a> Trace<'a> {
     ///
     /// # Errors
     /// If there is no such name (the nearest is in the message), or a gradient was not computed.
-    pub fn get(&self, name: &str) -> Result<Labelled, Error> {
+    pub fn get(&self, name: &str) -> Result<Labelled, TraceError> {
         if name == "input" {
             return Ok(self.labelled(name, Axes::Position, self.batch.tokens.iter().map(|id| *id as f32).collect()));
         }
@@ -243,10 +243,10 @@ impl<'a> Trace<'a> {
             return self.gradient(name, base);
         }
         if let Some(tensor) = self.model.tensor(name) {
-            return self.tensor(name, tensor, tensor.slot);
+            return self.tensor(name, tensor, tensor.region);
         }
         match self.model.param(name) {
-            Some(param) => self.param(name, param, param.slot),
+            Some(param) => self.param(name, param, param.region),
             None => Err(self.unknown(name)),
         }
     }
@@ -255,15 +255,16 @@ impl<'a> Trace<'a> {
     ///
     /// # Errors
     /// If the backend cannot read one.
-    pub fn rows(&self) -> Result<Vec<Row>, Error> {
-        let places: Vec<(&str, Slot, std::ops::Range<usize>)> =
-            self.model.tensors.iter().map(|t| (t.name.as_str(), t.slot, t.cols.clone())).collect();
+    pub fn rows(&self) -> Result<Vec<SummaryRow>, TraceError> {
+        let places: Vec<(&str, Region, std::ops::Range<usize>)> =
+            self.model.tensors.iter().map(|t| (t.name.as_str(), t.region, t.cols.clone())).collect();
         self.names()
             .map(|name| {
                 let mut row = self.row(name)?;
                 let mine = places.iter().position(|(n, ..)| *n == name);
-                let same =
-                    |i: usize| places[..i].iter().find(|(_, slot, cols)| (slot, cols) == (&places[i].1, &places[i].2));
+                let same = |i: usize| {
+                    places[..i].iter().find(|(_, region, cols)| (region, cols) == (&places[i].1, &places[i].2))
+                };
                 row.same_as = mine.and_then(same).map(|(name, ..)| name.to_string());
                 Ok(row)
             })
@@ -274,10 +275,10 @@ impl<'a> Trace<'a> {
     ///
     /// # Errors
     /// As [`Trace::get`].
-    pub fn row(&self, name: &str) -> Result<Row, Error> {
+    pub fn row(&self, name: &str) -> Result<SummaryRow, TraceError> {
         let tensor = self.get(name)?;
         let masked_scores = name.ends_with(".hook_attn_scores");
-        let mut row = Row {
+        let mut row = SummaryRow {
             name: name.to_string(),
             symbol: names::symbol(name, &self.model.config).unwrap_or_default(),
             formula: names::formula(self.model, name).unwrap_or_default(),
@@ -318,13 +319,13 @@ impl<'a> Trace<'a> {
     /// # Errors
     /// If the backend cannot read one.
     pub fn first_not_finite(&self) -> backend::Result<Option<NotFinite>> {
-        let read = |slot: Slot| self.backend.read(slot.of(&self.batch));
+        let read = |region: Region| self.backend.read(region.of(&self.batch));
         if let Some(bad) = bad_params(self.model, &read)? {
             return Ok(Some(bad));
         }
         for op in self.model.ops() {
-            if let Some((slot, bad)) = bad_output(op, &read)? {
-                return Ok(Some(NotFinite { name: self.model.name_of(slot), ..bad }));
+            if let Some((region, bad)) = bad_output(op, &read)? {
+                return Ok(Some(NotFinite { name: self.model.name_of(region), ..bad }));
             }
         }
         Ok(None)
@@ -336,18 +337,18 @@ impl<'a> Trace<'a> {
     ///
     /// # Errors
     /// As [`Trace::get`], and if the tensor does not have those axes.
-    pub fn lens(&mut self, name: &str) -> Result<Labelled, Error> {
+    pub fn lens(&mut self, name: &str) -> Result<Labelled, TraceError> {
         let seen = self.get(name)?;
         if seen.axes != ["batch", "pos", "d_model"] {
-            return Err(Error::NotResidual { name: name.into(), axes: seen.axes.join(" ") });
+            return Err(TraceError::NotResidual { name: name.into(), axes: seen.axes.join(" ") });
         }
         let last = format!("blocks.{}.hook_resid_post", self.model.config.n_layer - 1);
-        let slot = self.model.tensor(&last).ok_or_else(|| self.unknown(&last))?.slot.of(&self.batch);
-        let maker = self.model.ops().iter().position(|op| op.output().of(&self.batch) == slot);
+        let region = self.model.tensor(&last).ok_or_else(|| self.unknown(&last))?.region.of(&self.batch);
+        let maker = self.model.ops().iter().position(|op| op.output().of(&self.batch) == region);
         let head = self.model.program.forward(maker.map_or(0, |i| i + 1)..);
-        let keep = self.backend.read(slot)?;
+        let keep = self.backend.read(region)?;
         let put = |backend: &mut dyn Backend, values: &[f32]| {
-            backend.write(slot, values)?;
+            backend.write(region, values)?;
             backend.forward(head)
         };
         let seen = put(self.backend, &seen.values);
@@ -359,19 +360,19 @@ impl<'a> Trace<'a> {
 
     // ---- reading
 
-    fn gradient(&self, name: &str, base: &str) -> Result<Labelled, Error> {
+    fn gradient(&self, name: &str, base: &str) -> Result<Labelled, TraceError> {
         if base == "input" {
-            return Err(Error::NoGradient { name: name.into(), why: "token ids are not differentiable" });
+            return Err(TraceError::NoGradient { name: name.into(), why: "token ids are not differentiable" });
         }
         let (tensor, param) = (self.model.tensor(base), self.model.param(base));
         if tensor.is_none() && param.is_none() {
             return Err(self.unknown(name));
         }
         if !self.backward {
-            return Err(Error::NoBackward { name: name.into() });
+            return Err(TraceError::NoBackward { name: name.into() });
         }
         if let Some(param) = param {
-            return self.param(name, param, param.slot.grad());
+            return self.param(name, param, param.region.grad());
         }
         match (base, tensor.map(|t| (t, t.grad))) {
             // head and loss are one op, and its ends have gradients of one line each
@@ -392,7 +393,7 @@ impl<'a> Trace<'a> {
                 Ok(self.labelled(name, Axes::Vocab, slopes))
             }
             (_, Some((tensor, Some(grad)))) => self.tensor(name, tensor, grad),
-            _ => Err(Error::NoGradient { name: name.into(), why: "nothing differentiable depends on it" }),
+            _ => Err(TraceError::NoGradient { name: name.into(), why: "nothing differentiable depends on it" }),
         }
     }
 
@@ -407,18 +408,18 @@ impl<'a> Trace<'a> {
         to
     }
 
-    fn param(&self, name: &str, param: &Param, slot: Slot) -> Result<Labelled, Error> {
+    fn param(&self, name: &str, param: &Param, region: Region) -> Result<Labelled, TraceError> {
         let axes = names::lookup(name).map_or(vec![], |(entry, _)| entry.axes.split(' ').collect());
-        Ok(Labelled { name: name.into(), axes, shape: param.shape(), values: self.backend.read(slot)? })
+        Ok(Labelled { name: name.into(), axes, shape: param.shape(), values: self.backend.read(region)? })
     }
 
     /// A tensor's columns, from its own place or its gradient's.
-    fn tensor(&self, name: &str, tensor: &Tensor, slot: Slot) -> Result<Labelled, Error> {
-        let all = self.backend.read(slot.of(&self.batch))?;
-        let values = if tensor.cols == (0..slot.cols) {
+    fn tensor(&self, name: &str, tensor: &Tensor, region: Region) -> Result<Labelled, TraceError> {
+        let all = self.backend.read(region.of(&self.batch))?;
+        let values = if tensor.cols == (0..region.cols) {
             all
         } else {
-            all.chunks_exact(slot.cols).flat_map(|row| &row[tensor.cols.clone()]).copied().collect()
+            all.chunks_exact(region.cols).flat_map(|row| &row[tensor.cols.clone()]).copied().collect()
         };
         Ok(self.labelled(name, tensor.axes, values))
     }
@@ -449,22 +450,22 @@ impl<'a> Trace<'a> {
         Labelled { name: name.into(), axes: axes.to_vec(), shape, values }
     }
 
-    fn unknown(&self, name: &str) -> Error {
+    fn unknown(&self, name: &str) -> TraceError {
         let base = name.strip_suffix(".grad").unwrap_or(name);
         let all = || self.names().chain(self.model.params.iter().map(|p| p.name.as_str()));
         // the end of a name is meant more often than a slip of the finger
         let ends = all().find(|known| known.strip_suffix(base).is_some_and(|rest| rest.ends_with('.')));
         let near = ends.or_else(|| nearest(base, all())).map(|near| near.to_string() + &name[base.len()..]);
-        Error::Unknown { name: name.into(), known: names::describe(base), nearest: near }
+        TraceError::Unknown { name: name.into(), known: names::describe(base), nearest: near }
     }
 }
 
 /// The length of the batch's sequences, if it fits.
-fn fits(model: &Model, batch: &Batch, backward: bool) -> Result<usize, Error> {
-    let Use::Inspect { batch: most, context } = model.purpose else {
-        return Err(Error::NotForInspection { found: format!("{:?}", model.purpose) });
+fn fits(model: &Model, batch: &Batch, backward: bool) -> Result<usize, TraceError> {
+    let Mode::Inspect { batch: most, context } = model.mode else {
+        return Err(TraceError::NotForInspection { found: format!("{:?}", model.mode) });
     };
-    let wrong = |what: String| Err(Error::Batch { what });
+    let wrong = |what: String| Err(TraceError::Batch { what });
     let (rows, c) = (batch.tokens.len(), &model.config);
     let length = batch.spans.first().map_or(0, |span| span.rows);
     if length == 0 {
@@ -515,11 +516,11 @@ fn bad(values: &[f32], cols: usize, masked: bool) -> Option<NotFinite> {
 }
 
 /// How a tensor is read.
-type Read<'a> = &'a dyn Fn(Slot) -> backend::Result<Vec<f32>>;
+type Read<'a> = &'a dyn Fn(Region) -> backend::Result<Vec<f32>>;
 
 fn bad_params(model: &Model, read: Read) -> backend::Result<Option<NotFinite>> {
     for p in &model.params {
-        if let Some(bad) = bad(&read(p.slot)?, p.slot.cols, false) {
+        if let Some(bad) = bad(&read(p.region)?, p.region.cols, false) {
             return Ok(Some(NotFinite { name: p.name.clone(), op: "parameter", ..bad }));
         }
     }
@@ -527,14 +528,14 @@ fn bad_params(model: &Model, read: Read) -> backend::Result<Option<NotFinite>> {
 }
 
 /// What an op made that is not finite: what it makes on the way first.
-fn bad_output(op: &Op, read: Read) -> backend::Result<Option<(Slot, NotFinite)>> {
+fn bad_output(op: &Op, read: Read) -> backend::Result<Option<(Region, NotFinite)>> {
     let masked = if let Op::Attend { scores, .. } = op { *scores } else { None };
     let mut copy = *op;
-    let watched: Vec<Slot> =
-        copy.operands().filter(|(access, _)| *access == Access::Watched).map(|(_, slot)| *slot).collect();
-    for slot in watched.into_iter().chain([op.output()]) {
-        if let Some(bad) = bad(&read(slot)?, slot.cols, masked == Some(slot)) {
-            return Ok(Some((slot, NotFinite { op: op.name(), ..bad })));
+    let watched: Vec<Region> =
+        copy.operands().filter(|(access, _)| *access == Access::Watched).map(|(_, region)| *region).collect();
+    for region in watched.into_iter().chain([op.output()]) {
+        if let Some(bad) = bad(&read(region)?, region.cols, masked == Some(region)) {
+            return Ok(Some((region, NotFinite { op: op.name(), ..bad })));
         }
     }
     Ok(None)
@@ -546,14 +547,14 @@ fn bad_output(op: &Op, read: Read) -> backend::Result<Option<(Slot, NotFinite)>>
 /// # Errors
 /// If the backend cannot run it.
 pub fn find_not_finite(model: &Model, backend: &mut dyn Backend, batch: &Batch) -> backend::Result<Option<NotFinite>> {
-    if let Some(bad) = bad_params(model, &|slot| backend.read(slot))? {
+    if let Some(bad) = bad_params(model, &|region| backend.read(region))? {
         return Ok(Some(bad));
     }
     backend.feed(batch)?;
     for (i, (op, alone)) in model.ops().each().enumerate() {
         backend.forward(alone)?;
-        if let Some((slot, bad)) = bad_output(op, &|slot| backend.read(slot.of(batch)))? {
-            let name = if slot == op.output() { model.output_name(i).to_string() } else { model.name_of(slot) };
+        if let Some((region, bad)) = bad_output(op, &|region| backend.read(region.of(batch)))? {
+            let name = if region == op.output() { model.output_name(i).to_string() } else { model.name_of(region) };
             return Ok(Some(NotFinite { name, ..bad }));
         }
     }

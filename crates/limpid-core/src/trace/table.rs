@@ -1,14 +1,14 @@
-//! Tables of tensors as S1 prints them (contract R298 to R302): an index column, the first and last columns and rows,
+//! Tables of tensors as S1 prints them: an index column, the first and last columns and rows,
 //! six decimals, the size at the foot. And the summary of a whole run, one line a tensor.
 //!
 //! Everything returns text; who prints it decides how wide a line may be.
 
-use super::{Labelled, Row};
+use super::{Labelled, SummaryRow};
 use limpid_base::units::commas;
 
 /// How much of a table is shown.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Options {
+pub struct TableOptions {
     /// Rows that are shown whole; of more, only `edge_rows` at either end.
     pub max_rows: usize,
     /// Rows at either end.
@@ -25,10 +25,10 @@ pub struct Options {
     pub max_tables: usize,
 }
 
-impl Default for Options {
+impl Default for TableOptions {
     /// S1's.
-    fn default() -> Options {
-        Options { max_rows: 60, edge_rows: 5, max_cols: 20, edge_cols: 10, decimals: 6, width: 0, max_tables: 4 }
+    fn default() -> TableOptions {
+        TableOptions { max_rows: 60, edge_rows: 5, max_cols: 20, edge_cols: 10, decimals: 6, width: 0, max_tables: 4 }
     }
 }
 
@@ -44,7 +44,7 @@ fn pad(text: &str, width: usize, left: bool) -> String {
 
 /// A tensor as tables: one for each index of all axes but the last two, each under a heading if there are several.
 /// Heads come one by one, as (pos x d_head).
-pub fn table(tensor: &Labelled, options: &Options) -> String {
+pub fn table(tensor: &Labelled, options: &TableOptions) -> String {
     let (axes, shape) = (&tensor.axes, &tensor.shape);
     let n = shape.len();
     let mut order: Vec<usize> = (0..n).collect();
@@ -106,7 +106,7 @@ fn grid(
     index: Text,
     header: Text,
     cell: &dyn Fn(usize, usize) -> String,
-    options: &Options,
+    options: &TableOptions,
 ) -> String {
     const GAP: &str = "...";
     let shown_rows = some(rows, options.max_rows, options.edge_rows);
@@ -142,20 +142,20 @@ fn grid(
     text + &format!("\n[{} rows x {} columns]\n", commas(rows as u64), commas(cols as u64))
 }
 
-/// A batch of ids, a sequence a row (R299).
-pub fn ids(sequences: &[Vec<u32>], options: &Options) -> String {
+/// A batch of ids, a sequence a row.
+pub fn ids(sequences: &[Vec<u32>], options: &TableOptions) -> String {
     let cols = sequences.iter().map(Vec::len).max().unwrap_or(0);
     let cell = |i: usize, j: usize| sequences[i].get(j).map_or(String::new(), u32::to_string);
     grid(sequences.len(), cols, &|i| i.to_string(), &|j| j.to_string(), &cell, options)
 }
 
-/// A vocabulary: ids and their tokens, quoted as far as needed to see them (R323).
-pub fn vocabulary(tokens: &[String], options: &Options) -> String {
+/// A vocabulary: ids and their tokens, quoted as far as needed to see them.
+pub fn vocabulary(tokens: &[String], options: &TableOptions) -> String {
     let cell = |i: usize, _: usize| format!("{:?}", tokens[i]);
     grid(tokens.len(), 1, &|i| i.to_string(), &|_| "token".to_string(), &cell, options)
 }
 
-/// The one-hot matrix X^ohe of some ids (R324). An id outside the vocabulary has a row of zeros.
+/// The one-hot matrix X^ohe of some ids. An id outside the vocabulary has a row of zeros.
 pub fn one_hot(ids: &[u32], vocab_size: usize) -> Labelled {
     let mut values = vec![0.0; ids.len() * vocab_size];
     for (t, id) in ids.iter().enumerate().filter(|(_, id)| (**id as usize) < vocab_size) {
@@ -164,15 +164,15 @@ pub fn one_hot(ids: &[u32], vocab_size: usize) -> Labelled {
     Labelled { name: "X^ohe".into(), axes: vec!["pos", "d_vocab"], shape: vec![ids.len(), vocab_size], values }
 }
 
-/// The causal mask in the seeds' three forms (R325); all do the same. S2's fourth, scores times 1 or -inf, is not a
-/// mask (contract E2-01) and is not here.
+/// The causal mask in the seeds' three forms; all do the same. S2's fourth, scores times 1 or -inf, is not a
+/// mask and is not here.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Masks {
-    /// 1 where a query sees a key, 0 elsewhere: scores are filled with -inf where it is 0 (R118).
+    /// 1 where a query sees a key, 0 elsewhere: scores are filled with -inf where it is 0.
     pub binary: Labelled,
-    /// 0 where a query sees a key, -inf elsewhere: added to the scores (R119).
+    /// 0 where a query sees a key, -inf elsewhere: added to the scores.
     pub additive: Labelled,
-    /// What the mask as a function makes of scores x_ij (R120), printed.
+    /// What the mask as a function makes of scores x_ij, printed.
     pub function: String,
 }
 
@@ -185,7 +185,7 @@ pub fn masks(n: usize) -> Masks {
         values: (0..n * n).map(|at| if at % n <= at / n { seen } else { hidden }).collect(),
     };
     let cell = |i: usize, j: usize| if j <= i { format!("x_{i},{j}") } else { "-inf".into() };
-    let function = grid(n, n, &|i| i.to_string(), &|j| j.to_string(), &cell, &Options::default());
+    let function = grid(n, n, &|i| i.to_string(), &|j| j.to_string(), &cell, &TableOptions::default());
     Masks { binary: of("M", 1.0, 0.0), additive: of("M^-inf", 0.0, f32::NEG_INFINITY), function }
 }
 
@@ -201,9 +201,9 @@ pub fn short(v: f64) -> String {
 
 /// The summary of a run, a line a tensor, aligned; where `width` is too small for all columns, the less telling ones
 /// are left out (0 for any width). What is remarkable (masked scores, numbers that are none) comes last on its line.
-pub fn summary_table(rows: &[Row], width: usize) -> String {
-    let sizes = |row: &Row| row.shape.iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
-    let remarks = |row: &Row| {
+pub fn summary_table(rows: &[SummaryRow], width: usize) -> String {
+    let sizes = |row: &SummaryRow| row.shape.iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
+    let remarks = |row: &SummaryRow| {
         let counted = [
             (row.nan, "NaN"),
             (row.infinite, "infinite"),
@@ -218,7 +218,7 @@ pub fn summary_table(rows: &[Row], width: usize) -> String {
             .join(", ")
     };
     // header, importance (small ones stay longest), to the left or right, what it shows
-    type Of<'a> = &'a dyn Fn(&Row) -> String;
+    type Of<'a> = &'a dyn Fn(&SummaryRow) -> String;
     let all: [(&str, usize, bool, Of); 10] = [
         ("tensor", 0, true, &|row| row.name.clone()),
         ("symbol", 4, true, &|row| row.symbol.clone()),

@@ -4,7 +4,7 @@ use limpid::backend::Cpu;
 use limpid::config::Config;
 use limpid::data::{Batches, Objective, Tokens, Windows, stories};
 use limpid::evaluate::score;
-use limpid::model::{Model, Use};
+use limpid::model::{Mode, Model};
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use limpid::train::{Recipe, TrainError, Trainer};
 
@@ -54,7 +54,7 @@ impl Course {
 pub fn course(text: &Text, config: &Config, recipe: Recipe, eval_every: u64) -> Result<Course, TrainError> {
     let (batch, context) = (recipe.batch_size, recipe.context);
     let config = Config { vocab_size: text.vocab_size, context_length: context, ..config.clone() };
-    let model = Model::new(&config, Use::Train { batch, context })?;
+    let model = Model::new(&config, Mode::Train { batch, context })?;
     let backend = Box::new(Cpu::new(&model, 1));
     let mut trainer = Trainer::new(model, backend, recipe)?;
     let batches = Batches::new(&text.train, batch, context, recipe.seed, Objective::NextToken)?;

@@ -35,7 +35,7 @@ pub fn fill(
 ) -> Result<Filled, GenerateError> {
     backend.feed(batch).map_err(DecodeError::from)?;
     backend.forward(model.ops()).map_err(DecodeError::from)?;
-    let probs = model.tensor("probs").expect("an inspected model with a head has probabilities").slot;
+    let probs = model.tensor("probs").expect("an inspected model with a head has probabilities").region;
     let all = backend.read(probs.of(batch)).map_err(DecodeError::from)?;
     let v = model.config.vocab_size;
     let (mut tokens, mut masks) = (batch.tokens.clone(), vec![]);

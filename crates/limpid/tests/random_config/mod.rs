@@ -162,6 +162,6 @@ pub fn fill(model: &Model, backend: &mut dyn Backend, seed: u64) {
         let site = random::site(&param.name);
         let shift = if param.name.contains("ln") && param.name.ends_with("weight") { 1.0 } else { 0.0 };
         let value = |i| (shift + 0.4 * random::normal(seed, site, i)) as f32;
-        backend.write(param.slot, &(0..param.slot.len() as u64).map(value).collect::<Vec<_>>()).unwrap();
+        backend.write(param.region, &(0..param.region.len() as u64).map(value).collect::<Vec<_>>()).unwrap();
     }
 }

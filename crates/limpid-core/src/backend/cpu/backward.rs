@@ -1,18 +1,18 @@
-//! The backward of every op, in two halves. [`inputs`] makes the gradients of activations, row by row, so a lane does
+//! The backward of every op, in two halves. [`inputs`] makes the gradients of activations, row by row, so a shard does
 //! it alone. [`parameters`] adds to the gradients of parameters, each a chain over all rows in ascending order from zero:
-//! lanes one after the other give the same bits as one lane of all rows. [`head`] does both for the loss, chunk by
+//! shards one after the other give the same bits as one shard of all rows. [`head`] does both for the loss, chunk by
 //! chunk.
 #![allow(unsafe_code)] // tasks write disjoint parts of one matrix; each block says why they are disjoint
 
-use super::crew::Crew;
 use super::forward::{at, query_key_value};
+use super::team::ThreadTeam;
 use super::weights::Weights;
-use super::{Lane, Sum, pick};
+use super::{BatchShard, Sum, pick};
 use crate::ops::attend::{self, Gradients, Head};
 use crate::ops::dropout::{self, Draws};
 use crate::ops::linear::gemm::Start;
 use crate::ops::view::{Mat, MatMut, Shared};
-use crate::ops::{Back, Grad, Op, Slot, Span};
+use crate::ops::{Back, Grad, Op, Region, Span};
 use crate::ops::{activate, add, classify, embed, gather, multiply, norm, rotate};
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -37,38 +37,38 @@ impl<'a> Parameters<'a> {
     /// # Safety
     /// No other task may hold this parameter's gradient.
     #[allow(clippy::mut_from_ref)]
-    unsafe fn of(&self, slot: Slot) -> (&mut [f32], Start<'static>) {
-        let place = self.sums.binary_search_by_key(&slot.at, |sum| sum.slot.at).expect("the program lists it");
+    unsafe fn of(&self, region: Region) -> (&mut [f32], Start<'static>) {
+        let place = self.sums.binary_search_by_key(&region.at, |sum| sum.region.at).expect("the program lists it");
         let start = match self.sums[place].blank.swap(false, Relaxed) {
             true if self.all.rows() >= FAR => Start::Past,
             true => Start::Zero,
             false => Start::Own,
         };
         // SAFETY: passed on from the caller; parameters do not overlap.
-        (unsafe { self.all.part(slot.range(), 0..1) }.into_whole(), start)
+        (unsafe { self.all.part(region.range(), 0..1) }.into_whole(), start)
     }
     /// One parameter's to add to: zeros for the first to ask.
     ///
     /// # Safety
     /// As `of`.
     #[allow(clippy::mut_from_ref)]
-    unsafe fn sums(&self, slot: Slot, crew: &Crew) -> &mut [f32] {
+    unsafe fn sums(&self, region: Region, team: &ThreadTeam) -> &mut [f32] {
         // SAFETY: passed on from the caller.
-        let (sums, start) = unsafe { self.of(slot) };
+        let (sums, start) = unsafe { self.of(region) };
         if start != Start::Own {
-            crew.rows([(&mut *sums, 1)], |_, [sums], _| sums.fill(0.0));
+            team.rows([(&mut *sums, 1)], |_, [sums], _| sums.fill(0.0));
         }
         sums
     }
 }
 
 /// The gradients of one op's inputs, from its output's.
-pub fn inputs(step: Back, weights: &Weights, lane: &mut Lane, crew: &Crew) {
+pub fn inputs(step: Back, weights: &Weights, shard: &mut BatchShard, team: &ThreadTeam) {
     if step.dx == [None; 2] && step.watched == [None; 3] {
         return;
     }
-    let Lane { first, batch, act, act_grad, stat } = lane;
-    let (first, batch, act, stat, level) = (*first, &*batch, &*act, &*stat, crew.level);
+    let BatchShard { first, batch, act, act_grad, stat } = shard;
+    let (first, batch, act, stat, level) = (*first, &*batch, &*act, &*stat, team.level);
     let dy_slot = step.dy.expect("all but the loss have an output");
     match step.op {
         Op::Classify { .. } => unreachable!("`head` is for the loss"),
@@ -81,10 +81,10 @@ pub fn inputs(step: Back, weights: &Weights, lane: &mut Lane, crew: &Crew) {
         Op::Norm { kind, eps, x, gain, stats, .. } => {
             let (cols, gain) = (x.cols, gain.map(|g| weights.of(g)));
             let (x, stats) = (&act[x.range()], &stat[stats.range()]);
-            let Grad { slot, add } = step.dx[0].expect("a norm has an input");
-            let [dy, dx] = pick(act_grad, [dy_slot, slot]);
+            let Grad { region, add } = step.dx[0].expect("a norm has an input");
+            let [dy, dx] = pick(act_grad, [dy_slot, region]);
             let dy = &*dy;
-            crew.rows([(dx, cols)], |rows, [dx], g| {
+            team.rows([(dx, cols)], |rows, [dx], g| {
                 let range = rows.start * cols..rows.end * cols;
                 let (dy, x, stats) = (&dy[range.clone()], &x[range], &stats[2 * rows.start..2 * rows.end]);
                 level.run(norm::BackwardInput { dx, add, dy, x, stats, gain, kind, eps, g });
@@ -103,16 +103,16 @@ pub fn inputs(step: Back, weights: &Weights, lane: &mut Lane, crew: &Crew) {
             }
         }
         Op::Linear { w, .. } => {
-            let Grad { slot, add } = step.dx[0].expect("a product has an input");
-            let [dy, dx] = pick(act_grad, [dy_slot, slot]);
-            crew.product(dx, Mat::new(dy, w.rows), Mat::new(weights.of(w), w.cols), add);
+            let Grad { region, add } = step.dx[0].expect("a product has an input");
+            let [dy, dx] = pick(act_grad, [dy_slot, region]);
+            team.product(dx, Mat::new(dy, w.rows), Mat::new(weights.of(w), w.cols), add);
         }
         Op::Rotate { x, angles, heads, .. } => {
             let (cols, angles) = (x.cols, weights.of(angles));
-            let Grad { slot, add } = step.dx[0].expect("a rotation has an input");
-            let [dy, dx] = pick(act_grad, [dy_slot, slot]);
+            let Grad { region, add } = step.dx[0].expect("a rotation has an input");
+            let [dy, dx] = pick(act_grad, [dy_slot, region]);
             let dy = &*dy;
-            crew.rows([(dx, cols)], |rows, [dx], _| {
+            team.rows([(dx, cols)], |rows, [dx], _| {
                 let dy = &dy[rows.start * cols..rows.end * cols];
                 rotate::turn(dx, dy, add, angles, &batch.positions[rows], heads, -1.0);
             });
@@ -122,20 +122,20 @@ pub fn inputs(step: Back, weights: &Weights, lane: &mut Lane, crew: &Crew) {
             let (c, n_head, n_kv, d) = (y.cols, heads.n_head, heads.n_kv_head, heads.d_head);
             let draws = drop.map(|drop| Draws::new(drop, batch.seed)).filter(|d| !d.is_identity());
             let (x, y, lse) = (&act[qkv.range()], &act[y.range()], &stat[lse.range()]);
-            let Grad { slot, add } = step.dx[0].expect("attention has an input");
+            let Grad { region, add } = step.dx[0].expect("attention has an input");
             let wide = step.watched[0].map_or(0, |s| s.cols / n_head);
             let (dy, dx, seen) = match step.watched {
                 [Some(a), Some(b), Some(c)] => {
-                    let [dy, dx, a, b, c] = pick(act_grad, [dy_slot, slot, a, b, c]);
+                    let [dy, dx, a, b, c] = pick(act_grad, [dy_slot, region, a, b, c]);
                     (dy, dx, Some([a, b, c].map(|s| Shared::new(s, n_head * wide))))
                 }
                 _ => {
-                    let [dy, dx] = pick(act_grad, [dy_slot, slot]);
+                    let [dy, dx] = pick(act_grad, [dy_slot, region]);
                     (dy, dx, None)
                 }
             };
             let (dy, to) = (&*dy, Shared::new(dx, heads.cols()));
-            crew.heads(batch.spans.len(), n_kv, &|task, id| {
+            team.heads(batch.spans.len(), n_kv, &|task, id| {
                 let span = batch.spans[task / n_kv];
                 let rows = span.row..span.row + span.rows;
                 let of = |data, cols: usize, range: Range<usize>| Mat::new(data, cols).rows(rows.clone()).cols(range);
@@ -158,38 +158,38 @@ pub fn inputs(step: Back, weights: &Weights, lane: &mut Lane, crew: &Crew) {
                     };
                     let to = Gradients { dq, dk, dv, watched };
                     let add = [add, add || h > group.start];
-                    crew.with_scratch(id, |scratch| attend::backward(level, head, to, add, given, scratch));
+                    team.with_scratch(id, |scratch| attend::backward(level, head, to, add, given, scratch));
                 }
             });
         }
         Op::Activate { f, slope, x, .. } => {
             let cols = x.cols;
             let x = &act[x.range()];
-            let Grad { slot, add } = step.dx[0].expect("an activation has an input");
-            let [dy, dx] = pick(act_grad, [dy_slot, slot]);
+            let Grad { region, add } = step.dx[0].expect("an activation has an input");
+            let [dy, dx] = pick(act_grad, [dy_slot, region]);
             let dy = &*dy;
-            crew.rows([(dx, cols)], |rows, [dx], _| {
+            team.rows([(dx, cols)], |rows, [dx], _| {
                 let range = rows.start * cols..rows.end * cols;
                 level.run(activate::Backward { f, slope, dx, add, dy: &dy[range.clone()], x: &x[range] });
             });
         }
         Op::Add { y, scale, .. } => {
             for (to, scale) in step.dx.into_iter().zip([1.0, scale]) {
-                let Some(Grad { slot, add }) = to else { continue };
-                let [dy, dx] = pick(act_grad, [dy_slot, slot]);
+                let Some(Grad { region, add }) = to else { continue };
+                let [dy, dx] = pick(act_grad, [dy_slot, region]);
                 let dy = &*dy;
-                crew.rows([(dx, y.cols)], |rows, [dx], _| {
+                team.rows([(dx, y.cols)], |rows, [dx], _| {
                     add::backward(dx, add, &dy[rows.start * y.cols..rows.end * y.cols], scale);
                 });
             }
         }
         Op::Multiply { a, b, y } => {
             for (to, other) in step.dx.into_iter().zip([b, a]) {
-                let Some(Grad { slot, add }) = to else { continue };
+                let Some(Grad { region, add }) = to else { continue };
                 let other = &act[other.range()];
-                let [dy, d] = pick(act_grad, [dy_slot, slot]);
+                let [dy, d] = pick(act_grad, [dy_slot, region]);
                 let dy = &*dy;
-                crew.rows([(d, y.cols)], |rows, [d], _| {
+                team.rows([(d, y.cols)], |rows, [d], _| {
                     let range = rows.start * y.cols..rows.end * y.cols;
                     multiply::backward(d, add, &dy[range.clone()], &other[range]);
                 });
@@ -197,30 +197,30 @@ pub fn inputs(step: Back, weights: &Weights, lane: &mut Lane, crew: &Crew) {
         }
         Op::Dropout { x, drop, .. } => {
             let (cols, draws) = (x.cols, Draws::new(drop, batch.seed));
-            let Grad { slot, add } = step.dx[0].expect("dropout has an input");
-            let [dy, dx] = pick(act_grad, [dy_slot, slot]);
+            let Grad { region, add } = step.dx[0].expect("dropout has an input");
+            let [dy, dx] = pick(act_grad, [dy_slot, region]);
             let dy = &*dy;
-            crew.rows([(dx, cols)], |rows, [dx], _| {
+            team.rows([(dx, cols)], |rows, [dx], _| {
                 let from = &dy[rows.start * cols..rows.end * cols];
                 let first = ((first + rows.start) * cols) as u64;
                 level.run(dropout::Apply { to: dx, add, from, draws, first });
             });
         }
         Op::Gather { x, .. } => {
-            let Grad { slot, add } = step.dx[0].expect("a gather has an input");
-            let [dy, dx] = pick(act_grad, [dy_slot, slot]);
+            let Grad { region, add } = step.dx[0].expect("a gather has an input");
+            let [dy, dx] = pick(act_grad, [dy_slot, region]);
             gather::backward(dx, add, dy, &batch.outputs, x.cols);
         }
     }
 }
 
-/// Adds one lane's share to the gradients of one op's parameters. No two tasks may work on ops that share a parameter;
+/// Adds one shard's share to the gradients of one op's parameters. No two tasks may work on ops that share a parameter;
 /// only the embedding and the head do.
-pub fn parameters(step: Back, lane: &Lane, to: &Parameters, crew: &Crew) {
-    let Lane { batch, act, act_grad, stat, .. } = lane;
+pub fn parameters(step: Back, shard: &BatchShard, to: &Parameters, team: &ThreadTeam) {
+    let BatchShard { batch, act, act_grad, stat, .. } = shard;
     let Some(dy) = step.dy.map(|dy| &act_grad[dy.range()]) else { return };
     // SAFETY: an op's parameters are its own, and no two tasks have one in common (`Passes::are_apart`).
-    let sums = |slot: Slot| unsafe { to.sums(slot, crew) };
+    let sums = |region: Region| unsafe { to.sums(region, team) };
     match step.op {
         Op::Embed { table, positions, segments, y, .. } => {
             let cols = y.cols;
@@ -228,7 +228,7 @@ pub fn parameters(step: Back, lane: &Lane, to: &Parameters, crew: &Crew) {
             for (table, ids) in tables {
                 let Some(table) = table.filter(|t| t.learns()) else { continue };
                 let to = Shared::new(sums(table), cols);
-                crew.columns(cols, dy.len(), |range| {
+                team.columns(cols, dy.len(), |range| {
                     let add = |row: usize, dy: &[f32]| {
                         // SAFETY: each task takes its own columns.
                         let mut to = unsafe { to.part(row..row + 1, range.clone()) };
@@ -240,26 +240,26 @@ pub fn parameters(step: Back, lane: &Lane, to: &Parameters, crew: &Crew) {
         }
         Op::Norm { x, gain, offset, stats, .. } => {
             let (cols, x, stats) = (x.cols, &act[x.range()], &stat[stats.range()]);
-            let parts =
-                [gain, offset].map(|slot| slot.filter(|s| s.learns()).map(|slot| Shared::new(sums(slot), cols)));
+            let parts = [gain, offset]
+                .map(|region| region.filter(|s| s.learns()).map(|region| Shared::new(sums(region), cols)));
             if parts.iter().all(Option::is_none) {
                 return;
             }
-            crew.columns(cols, dy.len(), |range| {
+            team.columns(cols, dy.len(), |range| {
                 // SAFETY: each task takes its own columns.
                 let own = parts.each_ref().map(|s| s.as_ref().map(|s| unsafe { s.part(0..1, range.clone()) }));
                 let [dgain, doffset] = own.map(|part| part.map(MatMut::into_whole));
-                crew.level.run(norm::BackwardParams { dgain, doffset, from: range.start, dy, x, stats });
+                team.level.run(norm::BackwardParams { dgain, doffset, from: range.start, dy, x, stats });
             });
         }
         Op::Linear { x, w, b, .. } => {
             if w.learns() {
                 // SAFETY: as above.
                 let (dw, start) = unsafe { to.of(w) };
-                crew.product(dw, Mat::new(dy, w.rows).t(), Mat::new(&act[x.range()], w.cols), start);
+                team.product(dw, Mat::new(dy, w.rows).t(), Mat::new(&act[x.range()], w.cols), start);
             }
             if let Some(b) = b.filter(|b| b.learns()) {
-                crew.column_sums(sums(b), dy);
+                team.column_sums(sums(b), dy);
             }
         }
         _ => {}
@@ -267,22 +267,22 @@ pub fn parameters(step: Back, lane: &Lane, to: &Parameters, crew: &Crew) {
 }
 
 /// Losses, and every gradient of the head, in chunks of rows.
-pub fn head(step: Back, weights: &Weights, lane: &mut Lane, to: &Parameters, crew: &Crew) {
+pub fn head(step: Back, weights: &Weights, shard: &mut BatchShard, to: &Parameters, team: &ThreadTeam) {
     let Op::Classify { x, w, b, losses, .. } = step.op else { unreachable!("only the loss has no output") };
-    let Lane { batch, act, act_grad, stat, .. } = lane;
+    let BatchShard { batch, act, act_grad, stat, .. } = shard;
     let (v, cols) = (w.rows, x.cols);
     let (w_values, bias) = (weights.of(w), b.map(|b| weights.of(b)));
-    let mut chunk = crew.chunk();
+    let mut chunk = team.chunk();
     let each = chunk.len() / v;
     for from in (0..losses.rows).step_by(each) {
         let part = from..(from + each).min(losses.rows);
         let chunk = &mut chunk[..part.len() * v];
         let x = Mat::new(&act[at(x, &part)], cols);
-        crew.linear(chunk, x, w_values, bias, None);
-        crew.rows([(&mut stat[at(losses, &part)], 1), (&mut *chunk, v)], |rows, [losses, chunk], _| {
+        team.linear(chunk, x, w_values, bias, None);
+        team.rows([(&mut stat[at(losses, &part)], 1), (&mut *chunk, v)], |rows, [losses, chunk], _| {
             for ((n, loss), row) in rows.zip(losses).zip(chunk.chunks_exact_mut(v)) {
                 let target = classify::target(batch, part.start + n, v);
-                *loss = crew.level.run(classify::Row {
+                *loss = team.level.run(classify::Row {
                     logits: row,
                     target,
                     terms: batch.terms,
@@ -291,17 +291,17 @@ pub fn head(step: Back, weights: &Weights, lane: &mut Lane, to: &Parameters, cre
             }
         });
         let dlogits = Mat::new(chunk, v);
-        if let Some(Grad { slot, add }) = step.dx[0] {
-            crew.product(&mut act_grad[at(slot, &part)], dlogits, Mat::new(w_values, cols), add);
+        if let Some(Grad { region, add }) = step.dx[0] {
+            team.product(&mut act_grad[at(region, &part)], dlogits, Mat::new(w_values, cols), add);
         }
         if w.learns() {
             // SAFETY: no other task runs.
             let (dw, start) = unsafe { to.of(w) };
-            crew.product(dw, dlogits.t(), x, start);
+            team.product(dw, dlogits.t(), x, start);
         }
         if let Some(b) = b.filter(|b| b.learns()) {
             // SAFETY: as above.
-            crew.column_sums(unsafe { to.sums(b, crew) }, chunk);
+            team.column_sums(unsafe { to.sums(b, team) }, chunk);
         }
         if let Some(to) = step.watched[0] {
             act_grad[at(to, &part)].copy_from_slice(chunk);

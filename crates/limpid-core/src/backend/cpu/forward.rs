@@ -1,16 +1,16 @@
-//! The forward of every op: one match that calls the kernels in `ops`, rows or heads shared out by the crew.
+//! The forward of every op: one match that calls the kernels in `ops`, rows or heads shared out by the team.
 #![allow(unsafe_code)] // tasks write disjoint parts of one matrix; each block says why they are disjoint
 
-use super::crew::Crew;
+use super::team::ThreadTeam;
 use super::weights::Weights;
-use super::{Lane, pick};
+use super::{BatchShard, pick};
 use crate::config::Heads;
 use crate::ops::arena::Arena;
 use crate::ops::attend::{self, Head};
 use crate::ops::dropout::{self, Draws};
 use crate::ops::embed::{self, Lookup};
 use crate::ops::view::{Mat, MatMut, Shared};
-use crate::ops::{Op, Slot, Span};
+use crate::ops::{Op, Region, Span};
 use crate::ops::{activate, add, classify, gather, multiply, norm, rotate};
 use std::ops::Range;
 
@@ -32,15 +32,15 @@ pub fn query_key_value<'a>(x: &'a [f32], cache: Option<&'a [f32]>, span: Span, h
 }
 
 /// Where some rows of a tensor lie.
-pub fn at(slot: Slot, rows: &Range<usize>) -> Range<usize> {
-    slot.at + rows.start * slot.cols..slot.at + rows.end * slot.cols
+pub fn at(region: Region, rows: &Range<usize>) -> Range<usize> {
+    region.at + rows.start * region.cols..region.at + rows.end * region.cols
 }
 
-/// Runs one op on the rows of one lane.
-pub fn run(op: Op, weights: &Weights, lane: &mut Lane, crew: &Crew, cache_of: Option<&mut Arena>) {
-    let Lane { first, batch, act, stat, .. } = lane;
-    let of = |slot: Slot| weights.of(slot);
-    let (first, batch, level) = (*first, &*batch, crew.level);
+/// Runs one op on the rows of one shard.
+pub fn run(op: Op, weights: &Weights, shard: &mut BatchShard, team: &ThreadTeam, cache_of: Option<&mut Arena>) {
+    let BatchShard { first, batch, act, stat, .. } = shard;
+    let of = |region: Region| weights.of(region);
+    let (first, batch, level) = (*first, &*batch, team.level);
     match op {
         Op::Embed { table, positions, segments, y, token, position } => {
             let cols = y.cols;
@@ -48,14 +48,14 @@ pub fn run(op: Op, weights: &Weights, lane: &mut Lane, crew: &Crew, cache_of: Op
             let token_of = |n: usize, to: &mut [f32]| table.row(batch.tokens[n] as usize, to);
             let position_of = positions.map(|p| Lookup { table: of(p), ids: &batch.positions });
             let segment_of = segments.map(|s| Lookup { table: of(s), ids: &batch.segments });
-            crew.rows([(&mut act[y.range()], cols)], |rows, [y], _| {
+            team.rows([(&mut act[y.range()], cols)], |rows, [y], _| {
                 embed::forward(y, rows.start, cols, token_of, [position_of, segment_of]);
             });
-            if let Some(slot) = token {
-                embed::forward(&mut stat[slot.range()], 0, cols, token_of, [None, None]);
+            if let Some(region) = token {
+                embed::forward(&mut stat[region.range()], 0, cols, token_of, [None, None]);
             }
-            if let (Some(slot), Some(of)) = (position, position_of) {
-                embed::forward(&mut stat[slot.range()], 0, cols, |n, to| of.copy(n, to), [None, None]);
+            if let (Some(region), Some(of)) = (position, position_of) {
+                embed::forward(&mut stat[region.range()], 0, cols, |n, to| of.copy(n, to), [None, None]);
             }
         }
         Op::Norm { kind, eps, x, gain, offset, y, stats, normalized, scale } => {
@@ -63,7 +63,7 @@ pub fn run(op: Op, weights: &Weights, lane: &mut Lane, crew: &Crew, cache_of: Op
             let cols = x.cols;
             let [x, y] = pick(act, [x, y]);
             let x = &*x;
-            crew.rows([(y, cols), (&mut stat[stats.range()], 2)], |rows, [y, stats], _| {
+            team.rows([(y, cols), (&mut stat[stats.range()], 2)], |rows, [y, stats], _| {
                 let x = &x[rows.start * cols..rows.end * cols];
                 level.run(norm::Forward { y, stats, x, gain, offset, kind, eps });
             });
@@ -76,14 +76,14 @@ pub fn run(op: Op, weights: &Weights, lane: &mut Lane, crew: &Crew, cache_of: Op
         Op::Linear { x, w, b, y } => {
             let cols = x.cols;
             let [x, y] = pick(act, [x, y]);
-            crew.linear(y, Mat::new(x, cols), of(w), b.map(of), weights.packed(w));
+            team.linear(y, Mat::new(x, cols), of(w), b.map(of), weights.packed(w));
         }
         Op::Rotate { x, y, angles, heads } => {
             let angles = of(angles);
             let cols = x.cols;
             let [x, y] = pick(act, [x, y]);
             let x = &*x;
-            crew.rows([(y, cols)], |rows, [y], _| {
+            team.rows([(y, cols)], |rows, [y], _| {
                 let x = &x[rows.start * cols..rows.end * cols];
                 rotate::turn(y, x, false, angles, &batch.positions[rows], heads, 1.0);
             });
@@ -94,8 +94,8 @@ pub fn run(op: Op, weights: &Weights, lane: &mut Lane, crew: &Crew, cache_of: Op
             let [x, y] = pick(act, [qkv, y]);
             let x = &*x;
             let cache_rows = batch.context * cached;
-            let kv = cache.zip(cache_of).map(|(slot, cache)| {
-                let kv = &mut cache[slot.range()];
+            let kv = cache.zip(cache_of).map(|(region, cache)| {
+                let kv = &mut cache[region.range()];
                 for span in &batch.spans {
                     for i in 0..span.rows {
                         let to = span.sequence * cache_rows + (span.past + i) * cached;
@@ -113,24 +113,24 @@ pub fn run(op: Op, weights: &Weights, lane: &mut Lane, crew: &Crew, cache_of: Op
                 (span, h, Head { q, k, v, span: place, mask, scale, draws, head: h, n_head })
             };
             let (y, to) = (Shared::new(y, c), Shared::new(&mut stat[lse.range()], n_head));
-            crew.heads(batch.spans.len(), n_head, &|task, id| {
+            team.heads(batch.spans.len(), n_head, &|task, id| {
                 let (span, h, head) = head_of(task);
                 let rows = span.row..span.row + span.rows;
                 // SAFETY: each task takes one head's columns of one sequence's rows.
                 let (y, lse) = unsafe { (y.part(rows.clone(), h * d..(h + 1) * d), to.part(rows, h..h + 1)) };
-                crew.with_scratch(id, |scratch| attend::forward(level, head, y, lse, scratch));
+                team.with_scratch(id, |scratch| attend::forward(level, head, y, lse, scratch));
             });
             if watched.iter().any(Option::is_some) {
                 let lse = stat[lse.range()].to_vec();
                 for task in 0..batch.spans.len() * n_head {
                     let (span, h, head) = head_of(task);
                     let rows = span.row..span.row + span.rows;
-                    let slots = watched.map(|s| s.expect("all three scores are watched, or none"));
-                    let wide = slots[0].cols / n_head;
-                    let mut parts = pick(stat, slots).map(|data| MatMut::new(data, n_head * wide));
+                    let regions = watched.map(|s| s.expect("all three scores are watched, or none"));
+                    let wide = regions[0].cols / n_head;
+                    let mut parts = pick(stat, regions).map(|data| MatMut::new(data, n_head * wide));
                     let parts = parts.each_mut().map(|p| Some(p.part(rows.clone(), h * wide..(h + 1) * wide)));
                     let lse = Mat::new(&lse, n_head).rows(rows).cols(h..h + 1);
-                    crew.with_scratch(0, |scratch| attend::watch(level, head, parts, lse, scratch));
+                    team.with_scratch(0, |scratch| attend::watch(level, head, parts, lse, scratch));
                 }
             }
         }
@@ -138,7 +138,7 @@ pub fn run(op: Op, weights: &Weights, lane: &mut Lane, crew: &Crew, cache_of: Op
             let cols = x.cols;
             let [x, y] = pick(act, [x, y]);
             let x = &*x;
-            crew.rows([(y, cols)], |rows, [y], _| {
+            team.rows([(y, cols)], |rows, [y], _| {
                 level.run(activate::Forward { f, slope, y, x: &x[rows.start * cols..rows.end * cols] });
             });
         }
@@ -146,7 +146,7 @@ pub fn run(op: Op, weights: &Weights, lane: &mut Lane, crew: &Crew, cache_of: Op
             let cols = y.cols;
             let [a, b, y] = pick(act, [a, b, y]);
             let (a, b) = (&*a, &*b);
-            crew.rows([(y, cols)], |rows, [y], _| {
+            team.rows([(y, cols)], |rows, [y], _| {
                 let range = rows.start * cols..rows.end * cols;
                 add::forward(y, &a[range.clone()], &b[range], scale);
             });
@@ -155,7 +155,7 @@ pub fn run(op: Op, weights: &Weights, lane: &mut Lane, crew: &Crew, cache_of: Op
             let cols = y.cols;
             let [a, b, y] = pick(act, [a, b, y]);
             let (a, b) = (&*a, &*b);
-            crew.rows([(y, cols)], |rows, [y], _| {
+            team.rows([(y, cols)], |rows, [y], _| {
                 let range = rows.start * cols..rows.end * cols;
                 multiply::forward(y, &a[range.clone()], &b[range]);
             });
@@ -164,7 +164,7 @@ pub fn run(op: Op, weights: &Weights, lane: &mut Lane, crew: &Crew, cache_of: Op
             let (cols, draws) = (x.cols, Draws::new(drop, batch.seed));
             let [x, y] = pick(act, [x, y]);
             let x = &*x;
-            crew.rows([(y, cols)], |rows, [y], _| {
+            team.rows([(y, cols)], |rows, [y], _| {
                 let from = &x[rows.start * cols..rows.end * cols];
                 let first = ((first + rows.start) * cols) as u64;
                 level.run(dropout::Apply { to: y, add: false, from, draws, first });
@@ -178,23 +178,23 @@ pub fn run(op: Op, weights: &Weights, lane: &mut Lane, crew: &Crew, cache_of: Op
         Op::Classify { x, w, b, losses, logits, probs } => {
             let v = w.rows;
             let (packed, w, b) = (weights.packed(w), of(w), b.map(of));
-            let mut chunk = crew.chunk();
+            let mut chunk = team.chunk();
             let each = chunk.len() / v;
             for from in (0..losses.rows).step_by(each) {
                 let part = from..(from + each).min(losses.rows);
                 let chunk = &mut chunk[..part.len() * v];
-                crew.linear(chunk, Mat::new(&act[at(x, &part)], x.cols), w, b, packed);
-                if let Some(slot) = logits {
-                    stat[at(slot, &part)].copy_from_slice(chunk);
+                team.linear(chunk, Mat::new(&act[at(x, &part)], x.cols), w, b, packed);
+                if let Some(region) = logits {
+                    stat[at(region, &part)].copy_from_slice(chunk);
                 }
-                crew.rows([(&mut stat[at(losses, &part)], 1), (&mut *chunk, v)], |rows, [losses, chunk], _| {
+                team.rows([(&mut stat[at(losses, &part)], 1), (&mut *chunk, v)], |rows, [losses, chunk], _| {
                     for ((n, loss), row) in rows.zip(losses).zip(chunk.chunks_exact_mut(v)) {
                         let target = classify::target(batch, part.start + n, v);
                         *loss = level.run(classify::Row { logits: row, target, terms: batch.terms, weight: None });
                     }
                 });
-                if let Some(slot) = probs {
-                    stat[at(slot, &part)].copy_from_slice(chunk);
+                if let Some(region) = probs {
+                    stat[at(region, &part)].copy_from_slice(chunk);
                 }
             }
         }

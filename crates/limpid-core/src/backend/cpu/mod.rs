@@ -1,23 +1,23 @@
 //! f32 on this processor: several threads, the instructions it was seen to have, memory reserved once.
 //!
 //! Every element has one writer and every sum one order, fixed by the problem, so the bits do not depend on the number
-//! of threads. There are two ways to share the work out. Where ops are large, threads share each op (`crew`): its rows,
+//! of threads. There are two ways to share the work out. Where ops are large, threads share each op (`team`): its rows,
 //! its columns, its heads. Where they are small (`SMALL`), waiting for each other after every op would
-//! cost more than some of the ops: each thread then runs the whole list on a `Lane`, the rows of some of the
+//! cost more than some of the ops: each thread then runs the whole list on a `BatchShard`, the rows of some of the
 //! sequences, and they meet at the loss and for the gradients of the parameters, one task an op. `forward` and
 //! `backward` are the two matches that call the kernels in `ops`; both ways use them.
 
 mod backward;
-mod crew;
 mod forward;
 mod pool;
 pub mod roof;
+mod team;
 mod update;
 mod weights;
 
-use super::{Backend, BackendError, Held, Report, Result, SharedWeights, Ticket, Tickets};
-use crate::model::{Model, Placement, Use, activations};
-use crate::ops::adamw::{Change, Group, Rule};
+use super::{Backend, BackendError, Held, Result, SharedWeights, Ticket, Tickets, UpdateReport};
+use crate::model::{Mode, Model, Placement, activations};
+use crate::ops::adamw::{Change, ParamGroup, Rule};
 use crate::ops::arena::Arena;
 use crate::ops::classify;
 use crate::ops::element::{Element, Major, Values};
@@ -25,14 +25,14 @@ use crate::ops::limits::Limits;
 use crate::ops::linear::Precision;
 use crate::ops::simd::Level;
 use crate::ops::view::Mat;
-use crate::ops::{Batch, Op, Ops, Pass, Passes, Slot, Space};
+use crate::ops::{Batch, MemorySpace, Op, Ops, Pass, Passes, Region};
 use backward::Parameters;
-use crew::Crew;
 use pool::Pool;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use team::ThreadTeam;
 use weights::Weights;
 
 /// Memory for what a [`Cpu`] begins with.
@@ -55,31 +55,31 @@ pub struct Cpu {
     /// Where muon's matrices are made orthogonal; there once one was.
     room: Arena,
     /// One for all rows, or one a thread.
-    lanes: Vec<RwLock<Lane>>,
+    shards: Vec<RwLock<BatchShard>>,
     /// Keys and values of open sequences.
     cache: Option<Arena>,
     /// The program that it runs.
     program: u64,
     limits: Limits,
-    crew: Crew,
-    /// Crews of one thread, for threads that go their own way: with lanes, and in training.
-    solo: Vec<Crew>,
+    team: ThreadTeam,
+    /// Crews of one thread, for threads that go their own way: with shards, and in training.
+    solo: Vec<ThreadTeam>,
     partial: Vec<f64>,
     tickets: Tickets,
     /// What the last update found.
-    reported: Option<(Report, Vec<Change>)>,
+    reported: Option<(UpdateReport, Vec<Change>)>,
 }
 
 /// A parameter's gradient, which several ops may add to, one after the other.
 struct Sum {
-    slot: Slot,
+    region: Region,
     /// Whether nothing was added to it yet: whoever does first overwrites what lies there.
     blank: AtomicBool,
 }
 
-/// Some sequences of the batch with their activations. Lanes beyond the first have the plan's places too; a lane touches
+/// Some sequences of the batch with their activations. Lanes beyond the first have the plan's places too; a shard touches
 /// the first rows of each, and untouched memory is only address space.
-struct Lane {
+struct BatchShard {
     /// Rows of the batch before these.
     first: usize,
     batch: Batch,
@@ -89,8 +89,10 @@ struct Lane {
 }
 
 /// Disjoint mutable views of one memory. Overlap is a bug in the plan, and says so.
-fn pick<const N: usize>(memory: &mut [f32], slots: [Slot; N]) -> [&mut [f32]; N] {
-    memory.get_disjoint_mut(slots.map(Slot::range)).unwrap_or_else(|_| panic!("slots of one op overlap: {slots:?}"))
+fn pick<const N: usize>(memory: &mut [f32], regions: [Region; N]) -> [&mut [f32]; N] {
+    memory
+        .get_disjoint_mut(regions.map(Region::range))
+        .unwrap_or_else(|_| panic!("regions of one op overlap: {regions:?}"))
 }
 
 /// Elements of a chunk of logits.
@@ -110,38 +112,38 @@ impl Default for Placement {
     }
 }
 
-/// Into how many lanes `threads` threads part the sequences.
-fn lanes(model: &Model, threads: usize) -> usize {
-    let apart = match model.purpose {
-        Use::Train { .. } => model.rung == 0 && model.program.keeps(),
-        Use::Score { .. } => true,
-        Use::Inspect { .. } | Use::Decode { .. } => false,
+/// Into how many shards `threads` threads part the sequences.
+fn shards(model: &Model, threads: usize) -> usize {
+    let apart = match model.mode {
+        Mode::Train { .. } => model.recompute_level == 0 && model.program.keeps(),
+        Mode::Score { .. } => true,
+        Mode::Inspect { .. } | Mode::Decode { .. } => false,
     };
     if apart && activations(&model.ops()) <= SMALL { threads.min(model.sequences()) } else { 1 }
 }
 
-/// Whether threads sometimes go their own way: on lanes, and in training for muon's matrices.
+/// Whether threads sometimes go their own way: on shards, and in training for muon's matrices.
 fn alone(model: &Model, threads: usize) -> bool {
-    threads > 1 && (lanes(model, threads) > 1 || matches!(model.purpose, Use::Train { .. }))
+    threads > 1 && (shards(model, threads) > 1 || matches!(model.mode, Mode::Train { .. }))
 }
 
-impl Lane {
-    /// Whether it has anything to do: a batch may have fewer sequences than there are lanes.
+impl BatchShard {
+    /// Whether it has anything to do: a batch may have fewer sequences than there are shards.
     fn has_rows(&self) -> bool {
         !self.batch.tokens.is_empty()
     }
-    fn of(&mut self, space: Space) -> &mut [f32] {
+    fn of(&mut self, space: MemorySpace) -> &mut [f32] {
         match space {
-            Space::Act => &mut self.act,
-            Space::ActGrad => &mut self.act_grad,
+            MemorySpace::Act => &mut self.act,
+            MemorySpace::ActGrad => &mut self.act_grad,
             _ => &mut self.stat,
         }
     }
-    fn read(lane: &RwLock<Lane>) -> RwLockReadGuard<'_, Lane> {
-        lane.read().unwrap_or_else(|e| e.into_inner())
+    fn read(shard: &RwLock<BatchShard>) -> RwLockReadGuard<'_, BatchShard> {
+        shard.read().unwrap_or_else(|e| e.into_inner())
     }
-    fn write(lane: &RwLock<Lane>) -> RwLockWriteGuard<'_, Lane> {
-        lane.write().unwrap_or_else(|e| e.into_inner())
+    fn write(shard: &RwLock<BatchShard>) -> RwLockWriteGuard<'_, BatchShard> {
+        shard.write().unwrap_or_else(|e| e.into_inner())
     }
 }
 
@@ -202,41 +204,41 @@ impl Cpu {
             let what = format!("it has no memory of {element}, only of f32");
             return Err(BackendError::NotSupported { op: "this model", what });
         }
-        let arena = |space: Space, wanted: bool| reserve(if wanted { model.program.size(space) } else { 0 });
-        let (differentiates, trains) = (!model.back().is_empty(), matches!(model.purpose, Use::Train { .. }));
-        let decodes = matches!(model.purpose, Use::Decode { .. });
-        let crew = Crew::new(model, threads, (level, precision), chunk(model))?;
-        let lanes = lanes(model, crew.pool.threads());
-        let lane = |_| -> Result<RwLock<Lane>> {
-            let (act, act_grad) = (arena(Space::Act, true)?, arena(Space::ActGrad, differentiates)?);
-            let stat = arena(Space::Stat, true)?;
-            let lane = Lane { first: 0, batch: Batch::default(), act, act_grad, stat };
-            if lanes > 1 {
-                // huge pages would give memory to the rows that other lanes have
-                [&lane.act, &lane.act_grad, &lane.stat].into_iter().for_each(Arena::small_pages);
+        let arena = |space: MemorySpace, wanted: bool| reserve(if wanted { model.program.size(space) } else { 0 });
+        let (differentiates, trains) = (!model.back().is_empty(), matches!(model.mode, Mode::Train { .. }));
+        let decodes = matches!(model.mode, Mode::Decode { .. });
+        let team = ThreadTeam::new(model, threads, (level, precision), chunk(model))?;
+        let shards = shards(model, team.pool.threads());
+        let shard = |_| -> Result<RwLock<BatchShard>> {
+            let (act, act_grad) = (arena(MemorySpace::Act, true)?, arena(MemorySpace::ActGrad, differentiates)?);
+            let stat = arena(MemorySpace::Stat, true)?;
+            let shard = BatchShard { first: 0, batch: Batch::default(), act, act_grad, stat };
+            if shards > 1 {
+                // huge pages would give memory to the rows that other shards have
+                [&shard.act, &shard.act_grad, &shard.stat].into_iter().for_each(Arena::small_pages);
             }
-            Ok(RwLock::new(lane))
+            Ok(RwLock::new(shard))
         };
-        let sum = |slot: &Slot| Sum { slot: slot.grad(), blank: AtomicBool::new(true) };
+        let sum = |region: &Region| Sum { region: region.grad(), blank: AtomicBool::new(true) };
         Ok(Cpu {
             weights,
-            grad: arena(Space::Grad, differentiates)?,
+            grad: arena(MemorySpace::Grad, differentiates)?,
             aside: vec![],
             pushed: 0,
             sums: model.program.parameters().iter().map(sum).collect(),
-            moment1: arena(Space::Moment1, trains)?,
-            moment2: arena(Space::Moment2, trains)?,
-            average: arena(Space::Average, trains)?,
+            moment1: arena(MemorySpace::Moment1, trains)?,
+            moment2: arena(MemorySpace::Moment2, trains)?,
+            average: arena(MemorySpace::Average, trains)?,
             room: Arena::default(),
-            lanes: (0..lanes).map(lane).collect::<Result<_>>()?,
-            cache: decodes.then(|| arena(Space::Cache, true)).transpose()?,
-            solo: (0..if alone(model, threads) { crew.pool.threads() } else { 0 })
-                .map(|_| Crew::new(model, 1, (level, precision), 0))
+            shards: (0..shards).map(shard).collect::<Result<_>>()?,
+            cache: decodes.then(|| arena(MemorySpace::Cache, true)).transpose()?,
+            solo: (0..if alone(model, threads) { team.pool.threads() } else { 0 })
+                .map(|_| ThreadTeam::new(model, 1, (level, precision), 0))
                 .collect::<Result<_>>()?,
-            crew,
+            team,
             program: model.program.id(),
             limits: model.limits(),
-            partial: vec![0.0; model.program.size(Space::Param).div_ceil(update::PART) + 3 * model.params.len()],
+            partial: vec![0.0; model.program.size(MemorySpace::Param).div_ceil(update::PART) + 3 * model.params.len()],
             tickets: Tickets::default(),
             reported: None,
         })
@@ -244,25 +246,28 @@ impl Cpu {
 
     /// Threads that work.
     pub fn threads(&self) -> usize {
-        self.crew.pool.threads()
+        self.team.pool.threads()
     }
     /// Instructions in use.
     pub fn level(&self) -> Level {
-        self.crew.level
+        self.team.level
     }
 
     /// Bytes that `threads` threads take beside the model's own memory: their scratch, and a chunk of logits.
     pub fn scratch_bytes(model: &Model, threads: usize) -> usize {
         let crews = if alone(model, threads) { 2 } else { 1 };
-        4 * (chunk(model) + crews * threads * crew::scratch(model))
+        4 * (chunk(model) + crews * threads * team::scratch(model))
     }
 
-    /// Bytes of address space that are reserved beside those and never touched: places of rows that other lanes have, weights
+    /// Bytes of address space that are reserved beside those and never touched: places of rows that other shards have, weights
     /// that lie packed instead, most of the threads' stacks. They matter under a limit on address space (`ulimit -v`).
     pub fn untouched_bytes(model: &Model, threads: usize) -> usize {
-        let lane: usize = [Space::Act, Space::ActGrad, Space::Stat].into_iter().map(|space| model.bytes(space)).sum();
-        let packed = if weights::packs(model) { model.bytes(Space::Param) } else { 0 };
-        (lanes(model, threads) - 1) * lane + packed + threads * pool::STACK
+        let shard: usize = [MemorySpace::Act, MemorySpace::ActGrad, MemorySpace::Stat]
+            .into_iter()
+            .map(|space| model.bytes(space))
+            .sum();
+        let packed = if weights::packs(model) { model.bytes(MemorySpace::Param) } else { 0 };
+        (shards(model, threads) - 1) * shard + packed + threads * pool::STACK
     }
 
     /// Starts `threads` threads and ends them again.
@@ -273,36 +278,36 @@ impl Cpu {
         Pool::start(threads).map(drop)
     }
 
-    /// Runs `f` on every lane that has rows, each on one thread; a single lane has all threads.
-    fn on_lanes(&mut self, f: impl Fn(&mut Lane, &Weights, &Crew, Option<&mut Arena>) + Sync) {
-        let Cpu { weights, lanes, cache, crew, solo, .. } = self;
-        if let [lane] = &lanes[..] {
-            return f(&mut Lane::write(lane), weights, crew, cache.as_mut());
+    /// Runs `f` on every shard that has rows, each on one thread; a single shard has all threads.
+    fn on_shards(&mut self, f: impl Fn(&mut BatchShard, &Weights, &ThreadTeam, Option<&mut Arena>) + Sync) {
+        let Cpu { weights, shards, cache, team, solo, .. } = self;
+        if let [shard] = &shards[..] {
+            return f(&mut BatchShard::write(shard), weights, team, cache.as_mut());
         }
-        crew.pool.run(lanes.len(), &|task, id| {
-            let mut lane = Lane::write(&lanes[task]);
-            if lane.has_rows() {
-                f(&mut lane, weights, &solo[id], None);
+        team.pool.run(shards.len(), &|task, id| {
+            let mut shard = BatchShard::write(&shards[task]);
+            if shard.has_rows() {
+                f(&mut shard, weights, &solo[id], None);
             }
         });
     }
 
-    /// The memory of one of the spaces that are not a lane's.
-    fn shared(&self, space: Space) -> Option<&Arena> {
+    /// The memory of one of the spaces that are not a shard's.
+    fn shared(&self, space: MemorySpace) -> Option<&Arena> {
         match space {
-            Space::Const => Some(&self.weights.konst),
-            Space::Param => Some(&self.weights.param),
-            Space::Grad => Some(&self.grad),
-            Space::Moment1 => Some(&self.moment1),
-            Space::Moment2 => Some(&self.moment2),
-            Space::Average => Some(&self.average),
-            Space::Cache => self.cache.as_ref(),
-            Space::Act | Space::ActGrad | Space::Stat => None,
+            MemorySpace::Const => Some(&self.weights.konst),
+            MemorySpace::Param => Some(&self.weights.param),
+            MemorySpace::Grad => Some(&self.grad),
+            MemorySpace::Moment1 => Some(&self.moment1),
+            MemorySpace::Moment2 => Some(&self.moment2),
+            MemorySpace::Average => Some(&self.average),
+            MemorySpace::Cache => self.cache.as_ref(),
+            MemorySpace::Act | MemorySpace::ActGrad | MemorySpace::Stat => None,
         }
     }
 
     /// The weights, to change what lies at `at`, unless others hold them too.
-    fn own_weights(&mut self, op: &'static str, space: Space, at: usize) -> Result<&mut Weights> {
+    fn own_weights(&mut self, op: &'static str, space: MemorySpace, at: usize) -> Result<&mut Weights> {
         let others = Arc::strong_count(&self.weights) - 1;
         if others > 0 {
             let tensor = self.weights.weight_map().name_at(space, at).unwrap_or("a table").into();
@@ -312,28 +317,28 @@ impl Cpu {
     }
 
     /// Keeps a weight packed, given as (in, out), where products alone read it. Returns whether that is so.
-    fn pack(&mut self, slot: Slot, values: Mat) -> Result<bool> {
-        if !matches!(slot.space, Space::Const | Space::Param) {
+    fn pack(&mut self, region: Region, values: Mat) -> Result<bool> {
+        if !matches!(region.space, MemorySpace::Const | MemorySpace::Param) {
             return Ok(false);
         }
-        self.own_weights("write", slot.space, slot.at)?;
-        Arc::get_mut(&mut self.weights).map_or(Ok(false), |weights| weights.pack(slot, values, &self.crew))
+        self.own_weights("write", region.space, region.at)?;
+        Arc::get_mut(&mut self.weights).map_or(Ok(false), |weights| weights.pack(region, values, &self.team))
     }
 
     /// Packs what products multiply by and is not yet; what is shared is.
     fn pack_all(&mut self) -> Result<()> {
         match Arc::get_mut(&mut self.weights) {
-            Some(weights) if !weights.are_packed() => weights.pack_all(&self.crew),
+            Some(weights) if !weights.are_packed() => weights.pack_all(&self.team),
             _ => Ok(()),
         }
     }
 
     /// Writes the zeros of the gradients that nothing was added to, where they meet `range`.
     fn fill_blanks(&mut self, range: Range<usize>) {
-        let meets = |slot: Slot| slot.at < range.end && range.start < slot.range().end;
-        for sum in self.sums.iter_mut().filter(|sum| meets(sum.slot)) {
+        let meets = |region: Region| region.at < range.end && range.start < region.range().end;
+        for sum in self.sums.iter_mut().filter(|sum| meets(sum.region)) {
             if std::mem::take(sum.blank.get_mut()) {
-                self.grad[sum.slot.range()].fill(0.0);
+                self.grad[sum.region.range()].fill(0.0);
             }
         }
     }
@@ -345,68 +350,68 @@ impl Cpu {
     }
 
     /// Copies a tensor.
-    fn copy(&self, slot: Slot, to: &mut [f32]) {
-        if matches!(slot.space, Space::Const | Space::Param) {
-            self.weights.read(slot, to);
-        } else if self.sums.iter().any(|sum| sum.slot == slot && sum.blank.load(Relaxed)) {
+    fn copy(&self, region: Region, to: &mut [f32]) {
+        if matches!(region.space, MemorySpace::Const | MemorySpace::Param) {
+            self.weights.read(region, to);
+        } else if self.sums.iter().any(|sum| sum.region == region && sum.blank.load(Relaxed)) {
             to.fill(0.0);
-        } else if let Some(memory) = self.shared(slot.space) {
-            to.copy_from_slice(&memory[slot.range()]);
+        } else if let Some(memory) = self.shared(region.space) {
+            to.copy_from_slice(&memory[region.range()]);
         } else {
-            if self.lanes.len() > 1 {
+            if self.shards.len() > 1 {
                 to.fill(0.0); // they have the rows of their sequences alone
             }
-            self.parts(slot, |from, part| to[from..from + part.len()].copy_from_slice(part));
+            self.parts(region, |from, part| to[from..from + part.len()].copy_from_slice(part));
         }
     }
 
     /// Calls `f` with the parts of a tensor, first rows first, and the element of the tensor each begins at.
-    fn parts(&self, slot: Slot, mut f: impl FnMut(usize, &mut [f32])) {
-        for lane in &self.lanes {
-            let mut lane = Lane::write(lane);
-            let from = lane.first * slot.cols;
-            let own = if self.lanes.len() > 1 { slot.of(&lane.batch) } else { slot };
-            let own = Slot { rows: own.rows.min(slot.rows.saturating_sub(lane.first)), ..own };
-            f(from, &mut lane.of(slot.space)[own.range()]);
+    fn parts(&self, region: Region, mut f: impl FnMut(usize, &mut [f32])) {
+        for shard in &self.shards {
+            let mut shard = BatchShard::write(shard);
+            let from = shard.first * region.cols;
+            let own = if self.shards.len() > 1 { region.of(&shard.batch) } else { region };
+            let own = Region { rows: own.rows.min(region.rows.saturating_sub(shard.first)), ..own };
+            f(from, &mut shard.of(region.space)[own.range()]);
         }
     }
 }
 
 impl Backend for Cpu {
     fn precision(&self) -> Precision {
-        self.crew.precision
+        self.team.precision
     }
     fn feed(&mut self, batch: &Batch) -> Result<()> {
         self.limits.check(batch)?;
-        let n = self.lanes.len();
+        let n = self.shards.len();
         if n == 1 {
-            Lane::write(&self.lanes[0]).batch.copy_from(batch);
+            BatchShard::write(&self.shards[0]).batch.copy_from(batch);
             return Ok(());
         }
-        // sequences need not be equally long: a lane takes those whose middle lies in its share of the rows
+        // sequences need not be equally long: a shard takes those whose middle lies in its share of the rows
         let rows = batch.tokens.len();
         let first = |i: usize| batch.spans.partition_point(|s| (2 * s.row + s.rows) * n < 2 * rows * i);
-        for (i, lane) in self.lanes.iter().enumerate() {
-            let lane = &mut *Lane::write(lane);
-            lane.first = lane.batch.take(batch, first(i)..first(i + 1));
+        for (i, shard) in self.shards.iter().enumerate() {
+            let shard = &mut *BatchShard::write(shard);
+            shard.first = shard.batch.take(batch, first(i)..first(i + 1));
         }
         Ok(())
     }
     fn forward(&mut self, ops: Ops) -> Result<()> {
         BackendError::check_program("forward", ops.identity(), self.program)?;
         self.pack_all()?;
-        // the head has chunks of logits: all threads share each lane's
+        // the head has chunks of logits: all threads share each shard's
         let body = ops.iter().position(|op| matches!(op, Op::Classify { .. })).unwrap_or(ops.len());
         let (body, head) = (ops.part(..body), ops.part(body..));
-        self.on_lanes(|lane, weights, crew, mut cache| {
+        self.on_shards(|shard, weights, team, mut cache| {
             for op in body {
-                forward::run(op.of(&lane.batch), weights, lane, crew, cache.as_deref_mut());
+                forward::run(op.of(&shard.batch), weights, shard, team, cache.as_deref_mut());
             }
         });
         for op in head {
-            for mut lane in self.lanes.iter().map(Lane::write).filter(|lane| lane.has_rows()) {
-                let lane = &mut *lane;
-                forward::run(op.of(&lane.batch), &self.weights, lane, &self.crew, None);
+            for mut shard in self.shards.iter().map(BatchShard::write).filter(|shard| shard.has_rows()) {
+                let shard = &mut *shard;
+                forward::run(op.of(&shard.batch), &self.weights, shard, &self.team, None);
             }
         }
         Ok(())
@@ -422,55 +427,55 @@ impl Backend for Cpu {
         }
         for pass in head {
             let to = Parameters::new(&mut self.grad, &self.sums);
-            for mut lane in self.lanes.iter().map(Lane::write).filter(|lane| lane.has_rows()) {
-                let lane = &mut *lane;
-                match pass.of(&lane.batch) {
-                    Pass::Again(op) => forward::run(op, &self.weights, lane, &self.crew, None),
-                    Pass::Back(head) => backward::head(head, &self.weights, lane, &to, &self.crew),
+            for mut shard in self.shards.iter().map(BatchShard::write).filter(|shard| shard.has_rows()) {
+                let shard = &mut *shard;
+                match pass.of(&shard.batch) {
+                    Pass::Recompute(op) => forward::run(op, &self.weights, shard, &self.team, None),
+                    Pass::Back(head) => backward::head(head, &self.weights, shard, &to, &self.team),
                 }
             }
         }
-        if let [lane] = &self.lanes[..] {
-            let lane = &mut *Lane::write(lane);
+        if let [shard] = &self.shards[..] {
+            let shard = &mut *BatchShard::write(shard);
             let to = Parameters::new(&mut self.grad, &self.sums);
             for pass in body {
-                match pass.of(&lane.batch) {
-                    Pass::Again(op) => forward::run(op, &self.weights, lane, &self.crew, None),
+                match pass.of(&shard.batch) {
+                    Pass::Recompute(op) => forward::run(op, &self.weights, shard, &self.team, None),
                     Pass::Back(back) => {
-                        backward::inputs(back, &self.weights, lane, &self.crew);
-                        backward::parameters(back, lane, &to, &self.crew);
+                        backward::inputs(back, &self.weights, shard, &self.team);
+                        backward::parameters(back, shard, &to, &self.team);
                     }
                 }
             }
             return Ok(());
         }
-        self.on_lanes(|lane, weights, crew, _| {
+        self.on_shards(|shard, weights, team, _| {
             for pass in body {
-                match pass.of(&lane.batch) {
-                    Pass::Again(op) => forward::run(op, weights, lane, crew, None),
-                    Pass::Back(back) => backward::inputs(back, weights, lane, crew),
+                match pass.of(&shard.batch) {
+                    Pass::Recompute(op) => forward::run(op, weights, shard, team, None),
+                    Pass::Back(back) => backward::inputs(back, weights, shard, team),
                 }
             }
         });
-        let Cpu { lanes, crew, solo, grad, sums, .. } = self;
+        let Cpu { shards, team, solo, grad, sums, .. } = self;
         let to = Parameters::new(grad, sums);
-        let one = |task: usize, crew: &Crew| {
+        let one = |task: usize, team: &ThreadTeam| {
             let Pass::Back(back) = body[task] else { return };
-            for lane in lanes.iter().map(Lane::read).filter(|lane| lane.has_rows()) {
-                backward::parameters(back.of(&lane.batch), &lane, &to, crew);
+            for shard in shards.iter().map(BatchShard::read).filter(|shard| shard.has_rows()) {
+                backward::parameters(back.of(&shard.batch), &shard, &to, team);
             }
         };
         match body.are_apart() {
-            true => crew.pool.run(body.len(), &|task, id| one(task, &solo[id])),
-            false => (0..body.len()).for_each(|task| one(task, crew)),
+            true => team.pool.run(body.len(), &|task, id| one(task, &solo[id])),
+            false => (0..body.len()).for_each(|task| one(task, team)),
         }
         Ok(())
     }
-    fn begin_update(&mut self, groups: &[Group], rule: &Rule, watch: &[Change]) -> Result<()> {
+    fn begin_update(&mut self, groups: &[ParamGroup], rule: &Rule, watch: &[Change]) -> Result<()> {
         self.update_parameters(groups, rule, watch)
     }
-    fn report(&mut self, watch: &mut [Change]) -> Result<Report> {
-        Report::tell(&self.reported, watch)
+    fn report(&mut self, watch: &mut [Change]) -> Result<UpdateReport> {
+        UpdateReport::tell(&self.reported, watch)
     }
     fn push_gradients(&mut self) -> Result<()> {
         if self.aside.len() == self.pushed {
@@ -488,7 +493,7 @@ impl Backend for Cpu {
         self.fill_blanks(0..self.grad.len());
         self.pushed = self.pushed.checked_sub(1).ok_or_else(BackendError::nothing_pushed)?;
         let from = &self.aside[self.pushed];
-        self.crew.rows([(&mut self.grad, 1)], |rows, [to], _| {
+        self.team.rows([(&mut self.grad, 1)], |rows, [to], _| {
             to.iter_mut().zip(&from[rows]).for_each(|(to, from)| *to += from);
         });
         Ok(())
@@ -497,26 +502,26 @@ impl Backend for Cpu {
         self.forget();
         Ok(())
     }
-    fn average(&mut self, groups: &[Group], decay: f64) -> Result<()> {
+    fn average(&mut self, groups: &[ParamGroup], decay: f64) -> Result<()> {
         self.average_parameters(groups, decay)
     }
-    fn request(&self, slot: Slot) -> Result<Ticket> {
-        Ok(self.tickets.give(slot.len(), |to| self.copy(slot, to)))
+    fn request(&self, region: Region) -> Result<Ticket> {
+        Ok(self.tickets.give(region.len(), |to| self.copy(region, to)))
     }
     fn fetch(&self, ticket: Ticket, to: &mut [f32]) -> Result<()> {
         self.tickets.take(ticket, to)
     }
-    fn read(&self, slot: Slot) -> Result<Vec<f32>> {
-        let mut values = vec![0.0; slot.len()];
-        self.copy(slot, &mut values);
+    fn read(&self, region: Region) -> Result<Vec<f32>> {
+        let mut values = vec![0.0; region.len()];
+        self.copy(region, &mut values);
         Ok(values)
     }
-    fn sum(&self, slot: Slot) -> Result<f64> {
+    fn sum(&self, region: Region) -> Result<f64> {
         let mut sum = 0.0;
         let mut add = |values: &[f32]| values.iter().for_each(|v| sum += f64::from(*v));
-        match self.shared(slot.space) {
-            Some(memory) => add(&memory[slot.range()]),
-            None => self.parts(slot, |_, part| add(part)),
+        match self.shared(region.space) {
+            Some(memory) => add(&memory[region.range()]),
+            None => self.parts(region, |_, part| add(part)),
         }
         Ok(sum)
     }
@@ -524,36 +529,36 @@ impl Backend for Cpu {
         self.pack_all()?;
         Ok(SharedWeights::new(self.weights.clone()))
     }
-    fn upload(&mut self, slot: Slot, values: Values) -> Result<()> {
-        let given = BackendError::widen(slot, values)?;
+    fn upload(&mut self, region: Region, values: Values) -> Result<()> {
+        let given = BackendError::widen(region, values)?;
         let inputs_first = match values.major {
-            Major::Rows => Mat::new(&given, slot.cols).t(),
-            Major::Columns => Mat::new(&given, slot.rows),
+            Major::Rows => Mat::new(&given, region.cols).t(),
+            Major::Columns => Mat::new(&given, region.rows),
         };
-        if self.pack(slot, inputs_first)? {
+        if self.pack(region, inputs_first)? {
             return Ok(());
         }
         let values = match values.major {
             Major::Rows => given,
-            Major::Columns => super::transpose(&given, slot.cols, slot.rows).into(),
+            Major::Columns => super::transpose(&given, region.cols, region.rows).into(),
         };
-        if slot.space == Space::Grad {
-            self.fill_blanks(slot.range());
+        if region.space == MemorySpace::Grad {
+            self.fill_blanks(region.range());
         }
-        let memory = match slot.space {
-            Space::Act | Space::ActGrad | Space::Stat => {
-                self.parts(slot, |from, part| part.copy_from_slice(&values[from..from + part.len()]));
+        let memory = match region.space {
+            MemorySpace::Act | MemorySpace::ActGrad | MemorySpace::Stat => {
+                self.parts(region, |from, part| part.copy_from_slice(&values[from..from + part.len()]));
                 return Ok(());
             }
-            Space::Const => &mut self.own_weights("write", slot.space, slot.at)?.konst,
-            Space::Param => &mut self.own_weights("write", slot.space, slot.at)?.param,
-            Space::Grad => &mut self.grad,
-            Space::Moment1 => &mut self.moment1,
-            Space::Moment2 => &mut self.moment2,
-            Space::Average => &mut self.average,
-            Space::Cache => self.cache.as_mut().expect("only decoding has a cache"),
+            MemorySpace::Const => &mut self.own_weights("write", region.space, region.at)?.konst,
+            MemorySpace::Param => &mut self.own_weights("write", region.space, region.at)?.param,
+            MemorySpace::Grad => &mut self.grad,
+            MemorySpace::Moment1 => &mut self.moment1,
+            MemorySpace::Moment2 => &mut self.moment2,
+            MemorySpace::Average => &mut self.average,
+            MemorySpace::Cache => self.cache.as_mut().expect("only decoding has a cache"),
         };
-        memory[slot.range()].copy_from_slice(&values);
+        memory[region.range()].copy_from_slice(&values);
         Ok(())
     }
 }

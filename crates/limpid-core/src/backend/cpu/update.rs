@@ -2,10 +2,10 @@
 //! was asked to be watched measured on the way.
 #![allow(unsafe_code)] // threads take matrices of their own; the block says why they are disjoint
 
-use super::crew::Crew;
-use super::{BackendError, Cpu, Report, Result};
-use crate::ops::Space;
-use crate::ops::adamw::{self, Change, Group, Measure, Rule};
+use super::team::ThreadTeam;
+use super::{BackendError, Cpu, Result, UpdateReport};
+use crate::ops::MemorySpace;
+use crate::ops::adamw::{self, Change, Measure, ParamGroup, Rule};
 use crate::ops::arena::Arena;
 use crate::ops::linear::gemm::Start;
 use crate::ops::muon::{self, Blend, Momentum};
@@ -20,11 +20,11 @@ pub const PART: usize = 1 << 16;
 const BLOCK: usize = 1 << 12;
 
 impl Cpu {
-    pub(super) fn update_parameters(&mut self, groups: &[Group], rule: &Rule, watch: &[Change]) -> Result<()> {
+    pub(super) fn update_parameters(&mut self, groups: &[ParamGroup], rule: &Rule, watch: &[Change]) -> Result<()> {
         // what may be refused comes first, so that nothing has changed then
         self.check_groups("update", groups)?;
         if let Some(first) = groups.first() {
-            self.own_weights("update", Space::Param, first.range.start)?;
+            self.own_weights("update", MemorySpace::Param, first.range.start)?;
         }
         let parts = groups.iter().map(|g| g.range.len().div_ceil(PART)).sum();
         if self.partial.len() < parts {
@@ -36,32 +36,32 @@ impl Cpu {
         }
         self.fill_blanks(0..self.grad.len());
         self.forget(); // once they are used below
-        let Cpu { weights, grad, moment1, moment2, room, crew, solo, partial, .. } = self;
+        let Cpu { weights, grad, moment1, moment2, room, team, solo, partial, .. } = self;
         let param = &mut Arc::get_mut(weights).expect("nobody else holds them").param;
-        let norm = norm(groups, grad, crew, partial);
+        let norm = norm(groups, grad, team, partial);
         let mut changes: Vec<Change> = watch.iter().map(|watched| Change::of(watched.range.clone())).collect();
         let finite = norm.is_finite();
         if !finite {
-            self.reported = Some((Report { norm, finite }, changes));
+            self.reported = Some((UpdateReport { norm, finite }, changes));
             return Ok(());
         }
         let clip = rule.clip(norm) as f32;
         for wave in muon::waves(groups) {
-            make_orthogonal(wave, (rule.momentum, clip), [grad, moment1], room, crew, solo);
+            make_orthogonal(wave, (rule.momentum, clip), [grad, moment1], room, team, solo);
             for (i, group) in wave.iter().enumerate() {
                 let g = &grad[group.range.clone()];
                 let memories = [&mut *param, &mut *moment1, &mut *moment2];
                 let memories = memories.map(|memory| &mut memory[group.range.clone()]);
                 let ahead = group.matrix.map(|(out, cols)| (&room[made(wave, i)], muon::scale(out, cols)));
-                step(group, (rule, clip), ahead, g, memories, crew, &mut changes);
+                step(group, (rule, clip), ahead, g, memories, team, &mut changes);
             }
         }
-        self.reported = Some((Report { norm, finite }, changes));
+        self.reported = Some((UpdateReport { norm, finite }, changes));
         Ok(())
     }
 
     /// Says whether there is what an optimizer needs, and whether threads may share the groups out.
-    fn check_groups(&self, op: &'static str, groups: &[Group]) -> Result<()> {
+    fn check_groups(&self, op: &'static str, groups: &[ParamGroup]) -> Result<()> {
         let elements = self.weights.param.len();
         if self.moment1.len() < elements {
             return Err(BackendError::NotSupported { op, what: "its model was not built to train".into() });
@@ -69,13 +69,13 @@ impl Cpu {
         BackendError::check_groups(op, groups, elements)
     }
 
-    pub(super) fn average_parameters(&mut self, groups: &[Group], decay: f64) -> Result<()> {
+    pub(super) fn average_parameters(&mut self, groups: &[ParamGroup], decay: f64) -> Result<()> {
         self.check_groups("average", groups)?;
-        let Cpu { weights, average, crew, .. } = self;
-        for Group { range, .. } in groups {
+        let Cpu { weights, average, team, .. } = self;
+        for ParamGroup { range, .. } in groups {
             let w = &weights.param[range.clone()];
-            crew.rows([(&mut average[range.clone()], 1)], |rows, [to], _| {
-                crew.level.run(Blend { to, own: decay as f32, from: &w[rows], part: (1.0 - decay) as f32 });
+            team.rows([(&mut average[range.clone()], 1)], |rows, [to], _| {
+                team.level.run(Blend { to, own: decay as f32, from: &w[rows], part: (1.0 - decay) as f32 });
             });
         }
         Ok(())
@@ -85,23 +85,23 @@ impl Cpu {
 /// One group's step, `clip` being what gradients are multiplied by and `ahead` where muon's matrix is to go; measured where
 /// somebody watches.
 fn step(
-    group: &Group,
+    group: &ParamGroup,
     (rule, clip): (&Rule, f32),
     ahead: Option<(&[f32], f64)>,
     g: &[f32],
     [w, m, v]: [&mut [f32]; 3],
-    crew: &Crew,
+    team: &ThreadTeam,
     watch: &mut [Change],
 ) {
     let (rate, decay) = (rule.rate, group.decay);
     let change = |range: Range<usize>, w: &mut [f32], m: &mut [f32], v: &mut [f32]| match ahead {
         Some((x, scale)) => {
             let (own, part) = ((1.0 - rate * decay) as f32, (-rate * scale) as f32);
-            crew.level.run(Blend { to: w, own, from: &x[range], part });
+            team.level.run(Blend { to: w, own, from: &x[range], part });
         }
         None => {
             let (g, decay) = (&g[range], decay as f32);
-            crew.level.run(adamw::Update { rule, clip, decay, w, g, m, v });
+            team.level.run(adamw::Update { rule, clip, decay, w, g, m, v });
         }
     };
     let inside = |watched: &Change| {
@@ -109,7 +109,7 @@ fn step(
         (from < to).then(|| from - group.range.start..to - group.range.start)
     };
     if watch.is_empty() {
-        return crew.rows([(w, 1), (m, 1), (v, 1)], |rows, [w, m, v], _| change(rows, w, m, v));
+        return team.rows([(w, 1), (m, 1), (v, 1)], |rows, [w, m, v], _| change(rows, w, m, v));
     }
     for watched in watch {
         let Some(range) = inside(watched) else { continue };
@@ -122,7 +122,7 @@ fn step(
             }
             let mut sums = vec![0.0; 3 * (part.len() / block)];
             let [w, m, v] = [&mut *w, &mut *m, &mut *v].map(|memory| (&mut memory[part.clone()], block));
-            crew.rows([w, m, v, (&mut sums, 3)], |rows, [w, m, v, sums], scratch| {
+            team.rows([w, m, v, (&mut sums, 3)], |rows, [w, m, v, sums], scratch| {
                 for (i, sums) in sums.chunks_exact_mut(3).enumerate() {
                     let own = i * block..(i + 1) * block;
                     let at = part.start + (rows.start + i) * block;
@@ -130,7 +130,7 @@ fn step(
                     before.copy_from_slice(&w[own.clone()]);
                     change(at..at + block, &mut w[own.clone()], &mut m[own.clone()], &mut v[own.clone()]);
                     let g = &g[at..at + block];
-                    sums.copy_from_slice(&crew.level.run(Measure { before, after: &w[own], g }));
+                    sums.copy_from_slice(&team.level.run(Measure { before, after: &w[own], g }));
                 }
             });
             for sums in sums.chunks_exact(3) {
@@ -144,14 +144,14 @@ fn step(
 }
 
 /// The norm of the gradients of all groups, in one order.
-fn norm(groups: &[Group], grad: &[f32], crew: &Crew, partial: &mut [f64]) -> f64 {
+fn norm(groups: &[ParamGroup], grad: &[f32], team: &ThreadTeam, partial: &mut [f64]) -> f64 {
     let mut from = 0;
-    for Group { range, .. } in groups {
+    for ParamGroup { range, .. } in groups {
         let g = &grad[range.clone()];
         let sums = &mut partial[from..from + g.len().div_ceil(PART)];
         let (parts, to) = (sums.len(), Mutex::new(sums));
         from += parts;
-        crew.pool.run(parts, &|task, _| {
+        team.pool.run(parts, &|task, _| {
             let sum = adamw::sum_of_squares(&g[task * PART..((task + 1) * PART).min(g.len())]);
             to.lock().unwrap_or_else(|e| e.into_inner())[task] = sum;
         });
@@ -160,7 +160,7 @@ fn norm(groups: &[Group], grad: &[f32], crew: &Crew, partial: &mut [f64]) -> f64
 }
 
 /// Where the room of a wave has the orthogonal matrix of its group `i`: rounds go to and fro between two places.
-fn made(wave: &[Group], i: usize) -> Range<usize> {
+fn made(wave: &[ParamGroup], i: usize) -> Range<usize> {
     let (at, n) = (muon::place(wave, i).start, wave[i].range.len());
     let at = at + muon::ROUNDS % 2 * n;
     at..at + n
@@ -170,41 +170,41 @@ fn made(wave: &[Group], i: usize) -> Range<usize> {
 /// products wait longer than they work, and on a busy machine for whoever has their core; so each thread takes whole
 /// matrices where there are enough.
 fn make_orthogonal(
-    wave: &[Group],
+    wave: &[ParamGroup],
     (beta, clip): (f64, f32),
     [grad, moment]: [&mut Arena; 2],
     room: &mut Arena,
-    crew: &Crew,
-    solo: &[Crew],
+    team: &ThreadTeam,
+    solo: &[ThreadTeam],
 ) {
     let matrices = wave.iter().filter(|group| group.matrix.is_some()).count();
     let (moment, room) = (Shared::new(moment, 1), Shared::new(room, 1));
-    let one = |i: usize, crew: &Crew| {
-        let Group { range, matrix: Some(shape), .. } = &wave[i] else { return };
+    let one = |i: usize, team: &ThreadTeam| {
+        let ParamGroup { range, matrix: Some(shape), .. } = &wave[i] else { return };
         // SAFETY: groups share no parameter (`Cpu::check_groups`), nor places in the room; each group is one task.
         let [m, room] = unsafe { [moment.part(range.clone(), 0..1), room.part(muon::place(wave, i), 0..1)] };
         let (g, m, room) = (&grad[range.clone()], m.into_whole(), room.into_whole());
-        crew.rows([(m, 1), (&mut room[..g.len()], 1)], |rows, [m, to], _| {
-            crew.level.run(Momentum { beta, clip, g: &g[rows], m, to });
+        team.rows([(m, 1), (&mut room[..g.len()], 1)], |rows, [m, to], _| {
+            team.level.run(Momentum { beta, clip, g: &g[rows], m, to });
         });
-        orthogonal(crew, room, *shape);
+        orthogonal(team, room, *shape);
     };
     if matrices < solo.len() || solo.is_empty() {
-        (0..wave.len()).for_each(|i| one(i, crew));
+        (0..wave.len()).for_each(|i| one(i, team));
     } else {
-        crew.pool.run(wave.len(), &|i, id| one(i, &solo[id]));
+        team.pool.run(wave.len(), &|i, id| one(i, &solo[id]));
     }
 }
 
 /// Makes the (out, cols) matrix at the beginning of `room` nearly orthogonal; [`made`] says where it is then.
-fn orthogonal(crew: &Crew, room: &mut [f32], (out, cols): (usize, usize)) {
+fn orthogonal(team: &ThreadTeam, room: &mut [f32], (out, cols): (usize, usize)) {
     let (n, side) = (out * cols, out.min(cols));
     let (mut x, rest) = room.split_at_mut(n);
     let (mut next, rest) = rest.split_at_mut(n);
     let (s, mix) = rest.split_at_mut(side * side);
     let [a, b, c] = muon::COEFFICIENTS.map(|c| c as f32);
     let blend = |to: &mut [f32], own: f32, from: &[f32], part: f32| {
-        crew.rows([(to, 1)], |rows, [to], _| crew.level.run(Blend { to, own, from: &from[rows], part }));
+        team.rows([(to, 1)], |rows, [to], _| team.level.run(Blend { to, own, from: &from[rows], part }));
     };
     // in f64, part after part: the same however it is shared out
     let norm = x.chunks(PART).map(adamw::sum_of_squares).sum::<f64>().sqrt() + muon::EPS;
@@ -212,13 +212,13 @@ fn orthogonal(crew: &Crew, room: &mut [f32], (out, cols): (usize, usize)) {
     for _ in 0..muon::ROUNDS {
         let of = Mat::new(x, cols);
         let (left, right) = if out <= cols { (of, of.t()) } else { (of.t(), of) };
-        crew.product(s, left, right, Start::Zero);
+        team.product(s, left, right, Start::Zero);
         let square = Mat::new(s, side);
-        crew.product(mix, square, square, Start::Zero);
+        team.product(mix, square, square, Start::Zero);
         blend(mix, c, s, b);
         let mixed = Mat::new(mix, side);
         let (left, right) = if out <= cols { (mixed, of) } else { (of, mixed) };
-        crew.product(next, left, right, Start::Zero);
+        team.product(next, left, right, Start::Zero);
         blend(next, 1.0, x, a);
         (x, next) = (next, x);
     }

@@ -1,16 +1,16 @@
 //! The weights, on which several backends may run: sessions, traces and evaluations of one model; a trainer, and whoever
 //! samples meanwhile. Whoever is alone with them may write.
 
-use super::crew::Crew;
 use super::reserve;
+use super::team::ThreadTeam;
 use crate::backend::{BackendError, Held, Result};
-use crate::model::{Model, Use, WeightMap};
+use crate::model::{Mode, Model, WeightMap};
 use crate::ops::arena::Arena;
 use crate::ops::linear::Precision;
 use crate::ops::linear::gemm::Packed;
 use crate::ops::simd::Level;
 use crate::ops::view::Mat;
-use crate::ops::{Op, Slot, Space};
+use crate::ops::{MemorySpace, Op, Region};
 use std::collections::HashMap;
 
 /// What all rows share and no run changes.
@@ -21,11 +21,11 @@ pub struct Weights {
     pub param: Arena,
     /// What products multiply by is packed where no backward reads it. What they alone read is kept here and nowhere else: its place
     /// among the parameters is never touched.
-    multiplied: Vec<Slot>,
+    multiplied: Vec<Region>,
     /// By where it lies.
     packed: HashMap<usize, Packed>,
     /// Tables that lie plain, because rows are looked up in them.
-    tables: Vec<Slot>,
+    tables: Vec<Region>,
 }
 
 /// A weight as it is kept.
@@ -45,19 +45,19 @@ impl WeightRows<'_> {
 }
 
 /// The weights of products.
-fn multiplied(model: &Model) -> Vec<Slot> {
+fn multiplied(model: &Model) -> Vec<Region> {
     let weight = |op: &Op| if let Op::Linear { w, .. } | Op::Classify { w, .. } = op { Some(*w) } else { None };
     model.ops().iter().filter_map(weight).collect()
 }
 
 /// The parameters in which rows are looked up, and which lie plain for that. In f32 a tied table does not: its rows can be
 /// read from what is packed for the head.
-fn tables(ops: &[Op], multiplied: &[Slot], precision: Precision) -> Vec<Slot> {
+fn tables(ops: &[Op], multiplied: &[Region], precision: Precision) -> Vec<Region> {
     let tables = ops.iter().filter_map(|op| match *op {
         Op::Embed { table, positions, segments, .. } => Some([Some(table), positions, segments]),
         _ => None,
     });
-    tables.flatten().flatten().filter(|slot| precision != Precision::F32 || !multiplied.contains(slot)).collect()
+    tables.flatten().flatten().filter(|region| precision != Precision::F32 || !multiplied.contains(region)).collect()
 }
 
 impl Weights {
@@ -67,8 +67,8 @@ impl Weights {
         Ok(Weights {
             map: model.weight_map(),
             how,
-            konst: reserve(model.program.size(Space::Const))?,
-            param: reserve(model.program.size(Space::Param))?,
+            konst: reserve(model.program.size(MemorySpace::Const))?,
+            param: reserve(model.program.size(MemorySpace::Param))?,
             tables: tables(&model.ops(), &multiplied, how.1),
             packed: HashMap::new(),
             multiplied,
@@ -82,7 +82,7 @@ impl Weights {
         }
         let packed = !self.multiplied.is_empty();
         let what = match () {
-            () if packed && matches!(model.purpose, Use::Train { .. }) => {
+            () if packed && matches!(model.mode, Mode::Train { .. }) => {
                 "they are packed for running: training needs its own".into()
             }
             () if packed && self.how != how => {
@@ -95,20 +95,20 @@ impl Weights {
     }
 
     /// Where something lies plain.
-    pub fn of(&self, slot: Slot) -> &[f32] {
-        let memory = if slot.space == Space::Const { &self.konst } else { &self.param };
-        &memory[slot.range()]
+    pub fn of(&self, region: Region) -> &[f32] {
+        let memory = if region.space == MemorySpace::Const { &self.konst } else { &self.param };
+        &memory[region.range()]
     }
 
     /// What a product multiplies by, if it is packed.
-    pub fn packed(&self, slot: Slot) -> Option<&Packed> {
-        self.packed.get(&slot.at).filter(|_| slot.space == Space::Param)
+    pub fn packed(&self, region: Region) -> Option<&Packed> {
+        self.packed.get(&region.at).filter(|_| region.space == MemorySpace::Param)
     }
 
     /// Rows of a parameter, or of a constant.
-    pub fn table(&self, slot: Slot) -> WeightRows<'_> {
-        let packed = self.packed(slot).filter(|_| !self.tables.contains(&slot));
-        packed.map_or_else(|| WeightRows::Plain(self.of(slot)), WeightRows::Packed)
+    pub fn table(&self, region: Region) -> WeightRows<'_> {
+        let packed = self.packed(region).filter(|_| !self.tables.contains(&region));
+        packed.map_or_else(|| WeightRows::Plain(self.of(region)), WeightRows::Packed)
     }
 
     /// Whether gradients can be made of them.
@@ -117,14 +117,14 @@ impl Weights {
     }
 
     /// Keeps a weight packed, given as (in, out), where products alone read it. Returns whether that is so.
-    pub fn pack(&mut self, slot: Slot, values: Mat, crew: &Crew) -> Result<bool> {
-        if !self.multiplied.contains(&slot) {
+    pub fn pack(&mut self, region: Region, values: Mat, team: &ThreadTeam) -> Result<bool> {
+        if !self.multiplied.contains(&region) {
             return Ok(false);
         }
-        self.packed.remove(&slot.at);
-        let alone = !self.tables.contains(&slot);
+        self.packed.remove(&region.at);
+        let alone = !self.tables.contains(&region);
         if alone {
-            self.packed.insert(slot.at, crew.pack(values)?);
+            self.packed.insert(region.at, team.pack(values)?);
         }
         Ok(alone)
     }
@@ -135,11 +135,11 @@ impl Weights {
     }
 
     /// Packs the rest: tables that lie plain, too, and what nobody wrote.
-    pub fn pack_all(&mut self, crew: &Crew) -> Result<()> {
+    pub fn pack_all(&mut self, team: &ThreadTeam) -> Result<()> {
         for i in 0..self.multiplied.len() {
             let w = self.multiplied[i];
             if !self.packed.contains_key(&w.at) {
-                let packed = crew.pack(Mat::new(self.of(w), w.cols).t())?;
+                let packed = team.pack(Mat::new(self.of(w), w.cols).t())?;
                 self.packed.insert(w.at, packed);
             }
         }
@@ -149,15 +149,15 @@ impl Weights {
 
 /// Whether a model's weights are packed: where they are used again and again for few rows.
 pub fn packs(model: &Model) -> bool {
-    matches!(model.purpose, Use::Decode { .. })
+    matches!(model.mode, Mode::Decode { .. })
 }
 
 impl Held for Weights {
     fn weight_map(&self) -> &WeightMap {
         &self.map
     }
-    fn read(&self, slot: Slot, to: &mut [f32]) {
-        let table = self.table(slot);
-        to.chunks_exact_mut(slot.cols).enumerate().for_each(|(i, row)| table.row(i, row));
+    fn read(&self, region: Region, to: &mut [f32]) {
+        let table = self.table(region);
+        to.chunks_exact_mut(region.cols).enumerate().for_each(|(i, row)| table.row(i, row));
     }
 }

@@ -1,4 +1,4 @@
-//! The product that costs: y = x w' + b, with w stored (out, in) as PyTorch and llm.c do (contract R294).
+//! The product that costs: y = x w' + b, with w stored (out, in) as PyTorch and llm.c do.
 //!
 //!   dx = dy w,   dw += dy' x,   db += column sums of dy
 //!

@@ -126,8 +126,8 @@ impl Pool {
         }
         shared.busy.store(self.workers.len(), Relaxed);
         {
-            let mut slot = shared.job.lock().unwrap_or_else(|e| e.into_inner());
-            *slot = Some((lent, tasks));
+            let mut region = shared.job.lock().unwrap_or_else(|e| e.into_inner());
+            *region = Some((lent, tasks));
             shared.turn.fetch_add(1, Release);
         }
         shared.wake.notify_all();

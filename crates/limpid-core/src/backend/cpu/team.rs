@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::sync::{Mutex, MutexGuard};
 
 /// Threads, their instructions and each one's scratch.
-pub struct Crew {
+pub struct ThreadTeam {
     pub pool: Pool,
     pub level: Level,
     /// What products multiply.
@@ -37,18 +37,18 @@ pub fn scratch(model: &Model) -> usize {
     attend::SCRATCH.max(gemm::SCRATCH).max(model.config.d_model)
 }
 
-impl Crew {
+impl ThreadTeam {
     /// `threads` of them, with scratch for the model's ops and `chunk` elements for logits.
     pub fn new(
         model: &Model,
         threads: usize,
         (level, precision): (Level, Precision),
         chunk: usize,
-    ) -> Result<Crew, BackendError> {
+    ) -> Result<ThreadTeam, BackendError> {
         let pool = Pool::start(threads)?;
         let own = |_| reserve(scratch(model)).map(Mutex::new);
         let scratch = (0..pool.threads()).map(own).collect::<Result<_, _>>()?;
-        Ok(Crew { pool, level, precision, scratch, chunk: Mutex::new(reserve(chunk)?) })
+        Ok(ThreadTeam { pool, level, precision, scratch, chunk: Mutex::new(reserve(chunk)?) })
     }
 
     /// Room for a chunk of logits.
