@@ -87,8 +87,9 @@ mod tests {
         std::fs::create_dir_all(&dir).unwrap();
         let (good, nowhere) = (dir.join("run.safetensors"), dir.join("none/run.safetensors"));
         save(&good, &[a, b]).unwrap();
-        let text = save(&nowhere, &[]).unwrap_err().to_string();
-        assert_eq!(text, nowhere.display().to_string());
+        let error = save(&nowhere, &[]).unwrap_err();
+        assert!(error.to_string().starts_with(&format!("{}: ", nowhere.display())), "{error}");
+        assert!(std::error::Error::source(&error).is_none(), "its own text names the cause");
         assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 1);
         std::fs::remove_dir_all(dir).unwrap();
     }

@@ -206,7 +206,10 @@ fn what_the_shell_allows_is_kept_to() {
     let wide =
         "bench train --preset nano --d-model 512 --n-layer 8 --batch-size 1 --context-length 8 --device reference";
     let (code, said) = run(900_000, wide);
-    assert!(code == Some(1) && said.contains("on --device reference this model needs 1."), "{code:?} {said}");
+    assert!(
+        code == Some(1) && said.contains("needs 1.") && said.contains("--device cpu takes half"),
+        "{code:?} {said}"
+    );
     // wherever it is met: threads, memory, a model's own tables
     for kilobytes in (60_000..240_000).step_by(12_000) {
         for arguments in ["eval --model m --data text.txt --threads 48", "inspect --model m --prompt the --threads 48"]
