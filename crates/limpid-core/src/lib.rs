@@ -1,8 +1,9 @@
-//! A transformer is a list of ops. An op runs in two directions. A backend is whoever runs ops.
+//! A transformer is a list of ops. An op runs forward and backward. A backend runs ops.
 //!
-//! In the order to read them: [`config`] says which transformer; [`ops`] is what happens; [`model`] builds the list; [`backend`] runs
-//! it; [`decode`] keeps sequences and makes tokens of logits; [`trace`] looks inside, and [`names`] says what every tensor is called.
-//! Nothing here knows of files, the clock, the environment or a terminal.
+//! In the order to read them: [`config`] says which transformer; [`ops`] is what happens; [`model`] builds the list;
+//! [`backend`] runs it; [`decode`] keeps sequences and turns logits into tokens; [`trace`] looks inside, and
+//! [`names`] says what every tensor is called. Nothing here knows of files, the clock, the environment or a
+//! terminal.
 
 pub mod backend;
 pub mod config;

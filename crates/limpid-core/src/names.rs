@@ -1,9 +1,9 @@
-//! Names: one table for every tensor and every parameter of the model, with what the seeds call it, what others
-//! call it, and what it is. The builder makes the names, files and messages carry them; this table explains them.
+//! Names: one table of every tensor and every parameter of the model: its symbol in the seeds, its name in other
+//! programs, and what it is. The builder makes the names, files and messages carry them; this table explains them.
 //!
-//! [`TABLE`] is the whole of it, [`symbol`] and [`describe`] look one up, and [`formula`] says how a tensor is
-//! made by reading the op that makes it, so it is true of every variant. Blocks are numbered from 0 in names and
-//! from 1 in symbols, as in the article "Notations" (docs/contract.md). docs/names.md is the same table as a page; read `trace` next.
+//! [`TABLE`] is that table, [`symbol`] and [`describe`] look up one name, and [`formula`] reads the op that computes
+//! a tensor, so that it is true of every variant. Blocks are numbered from 0 in names and from 1 in symbols, as in
+//! the article "Notations" (docs/contract.md). docs/names.md is the same table as a page; read `trace` next.
 
 use crate::config::{Axis, Config, Mask, NormKind, NormPlace, Positions};
 use crate::model::{Mode, Model, Tensor};
@@ -22,14 +22,14 @@ pub struct Entry {
     pub hf: &'static str,
     /// llm.c's name; empty where it has none.
     pub llmc: &'static str,
-    /// Axes, as they are read out. A matrix is stored (out, in).
+    /// Its axes, in the order of its shape. A matrix is stored (out, in).
     pub axes: &'static str,
     /// What it is, in one line.
     pub about: &'static str,
 }
 
 impl Entry {
-    /// Whether it is a parameter, not a tensor of a run.
+    /// Whether it is a parameter, not an activation.
     pub fn is_param(&self) -> bool {
         self.name.ends_with(".weight") || self.name.ends_with(".bias")
     }
@@ -50,7 +50,7 @@ const ONE: &str = "batch pos 1";
 const POS: &str = "batch pos";
 const FEATURES: &str = "batch pos features";
 
-/// Every name the builder makes: first the tensors of a run in the order of the forward pass, then the parameters.
+/// Every name the builder makes: first the activations in the order of the forward pass, then the parameters.
 #[rustfmt::skip]
 pub const TABLE: &[Entry] = &[
     //     name                                 symbol           TransformerLens                      HuggingFace GPT-2             llm.c        axes
@@ -149,13 +149,13 @@ pub fn lookup(name: &str) -> Option<(&'static Entry, Option<usize>)> {
     TABLE.iter().find(|entry| entry.name == pattern).map(|entry| (entry, block))
 }
 
-/// What a name means, in one line; none if the builder makes no such name.
+/// What a name means, in one line; `None` if the builder makes no such name.
 pub fn describe(name: &str) -> Option<&'static str> {
     lookup(name).map(|(entry, _)| entry.about)
 }
 
-/// The seeds' symbol for a name: `Z₁⁽²⁾` for `blocks.1.ln1.hook_out`. Where two names are one tensor they have one
-/// symbol, so it depends on the variant. The tilde of `X̃` is a combining mark: count it as no column.
+/// The seeds' symbol for a name: `Z₁⁽²⁾` for `blocks.1.ln1.hook_out`. Two names of one tensor have one symbol, so
+/// the symbol depends on the variant. The tilde of `X̃` is a combining mark: it takes no column.
 ///
 /// ```
 /// use limpid_core::{config::Config, names::symbol};
@@ -200,9 +200,10 @@ fn digits(n: usize, with: [char; 10]) -> String {
     n.to_string().bytes().map(|digit| with[usize::from(digit - b'0')]).collect()
 }
 
-/// How a tensor is made, in symbols: `Z₃ = X̃ + Z₂`. Read off the op that makes it and its operands. Symbols of the
-/// tensor's own block go without their number. None for an unknown name, and for a model that was not built to be
-/// inspected: in others tensors share places, so an operand's name is not certain.
+/// How a tensor is computed, in symbols: `Z₃ = X̃ + Z₂`. It is read from the op that computes the tensor and its
+/// operands. Symbols of the tensor's own block are written without the block's number. `None` for an unknown name,
+/// and for a model that was not built with [`Mode::Inspect`]: in other models tensors share memory, so an operand's
+/// name is not certain.
 pub fn formula(model: &Model, name: &str) -> Option<String> {
     let Mode::Inspect { .. } = model.mode else { return None };
     if name == "input" {
@@ -224,7 +225,7 @@ fn makes(op: &Op, region: Region) -> bool {
     op.output() == region || copy.operands().into_iter().any(|(access, s)| access == Access::Watched && *s == region)
 }
 
-/// Writes an op down, from inside a block.
+/// Writes the formula of an op, for a reader inside block `home`.
 struct Scribe<'a> {
     model: &'a Model,
     home: Option<usize>,

@@ -1,7 +1,8 @@
-//! Who runs ops. A backend owns all memory, addressed by [`Region`]; it has never heard of a model.
+//! A backend runs ops. It owns all memory, addressed by [`Region`], and knows no names of tensors.
 //!
-//! The verbs take slices of the model's program: unwatched, a backend gets all of it; whoever wants to look in between
-//! hands on one op at a time, and the bits are the same. Observers are backends that wrap a backend.
+//! Its methods take slices of the model's program. A run without an observer passes the whole list; an observer
+//! passes one op at a time and reads tensors in between, and the bits are the same. An observer is itself a backend
+//! that wraps another.
 
 pub mod cpu;
 pub mod reference;
@@ -24,11 +25,11 @@ use std::sync::{Arc, Mutex};
 pub use cpu::Cpu;
 pub use reference::Reference;
 
-/// Why a backend did not do what it was told. `op` is the op or the verb it was at.
+/// Why a backend failed. `op` is the op, or the method of [`Backend`], that failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackendError {
-    /// The device answers no more: what it held is gone.
+    /// The device no longer answers: its memory is lost.
     #[error("the device was lost during {op}: {what}; go on from what was saved")]
     Lost {
         /// The op or verb.
@@ -36,28 +37,28 @@ pub enum BackendError {
         /// The device's answer.
         what: String,
     },
-    /// Memory that the device or the system does not give.
+    /// The device or the system refuses memory.
     #[error("the system refuses {:.1} MB of memory for {op}: {what}", *.bytes as f64 / 1e6)]
     Memory {
         /// The op or verb.
         op: &'static str,
-        /// What was asked for.
+        /// How much was asked for.
         bytes: usize,
         /// The system's answer.
         what: String,
     },
-    /// Something that other backends can do, or one whose model was built for it.
+    /// This backend, or this backend with this model, cannot do what was asked.
     #[error("this backend cannot do {op}: {what}")]
     NotSupported {
         /// The op or verb.
         op: &'static str,
-        /// What of it.
+        /// Which part of it, and why.
         what: String,
     },
-    /// Rows that the model has no room for, or that are looked up where nothing is.
+    /// The batch has more rows than the model has room for, or an id outside of a table.
     #[error(transparent)]
     Batch(#[from] BatchError),
-    /// An op or a stretch of parameters that is not the model's.
+    /// An op or a range of parameters that does not belong to the model.
     #[error("{op}: {what}")]
     Invalid {
         /// The op or verb.
@@ -65,7 +66,7 @@ pub enum BackendError {
         /// What is wrong with it.
         what: String,
     },
-    /// Weights that would change under others that run on them. Nothing was changed.
+    /// The weights are shared, so they cannot be changed. Nothing was changed.
     #[error(
         "{op} cannot change `{tensor}`: {} the same weights; drop what shares them first",
         if *.others == 1 { "another holds".into() } else { plural(*.others, "other") + " hold" }
@@ -75,16 +76,16 @@ pub enum BackendError {
         op: &'static str,
         /// The parameter.
         tensor: String,
-        /// Sessions, traces and [`SharedWeights`] beside this backend.
+        /// How many sessions, traces and [`SharedWeights`] hold the weights beside this backend.
         others: usize,
     },
-    /// Shared weights that are not this model's.
+    /// The shared weights do not fit this model.
     #[error("the shared weights are another model's: {what}")]
     OtherWeights {
-        /// In what they differ.
+        /// What differs.
         what: String,
     },
-    /// A thread that does not start: the system has a limit on threads, or no room for a stack.
+    /// A thread does not start: the system limits threads, or has no memory for a stack.
     #[error("cannot start thread {thread} of {threads}: {what}; ask for fewer threads")]
     Thread {
         /// Which, from 1.
@@ -97,8 +98,8 @@ pub enum BackendError {
 }
 
 impl BackendError {
-    /// Whether the stretches of parameters lie one after the other among `elements` of them, none in two: what an update may
-    /// share out among threads.
+    /// Checks that the ranges of parameters are in ascending order, do not overlap and lie within `elements`: only
+    /// then may threads share an update.
     fn check_groups(op: &'static str, groups: &[ParamGroup], elements: usize) -> Result<()> {
         let fits =
             |g: &ParamGroup| g.range.start <= g.range.end && g.matrix.is_none_or(|(o, i)| o * i == g.range.len());
@@ -112,12 +113,12 @@ impl BackendError {
         }
     }
 
-    /// Adding to gradients that were not set aside.
+    /// The error of [`Backend::add_pushed`] without a [`Backend::push_gradients`] before it.
     pub fn nothing_pushed() -> BackendError {
         BackendError::Invalid { op: "add_pushed", what: "no gradients were set aside".into() }
     }
 
-    /// The values as f32, as many as the tensor has; for a backend that converts them.
+    /// Converts the values to f32 and checks that there are as many as the tensor has; for backends that store f32.
     fn widen<'a>(region: Region, values: Values<'a>) -> Result<Cow<'a, [f32]>> {
         let op = "upload";
         let wide = values.element.widen(values.bytes).ok_or_else(|| {
@@ -133,7 +134,7 @@ impl BackendError {
         }
     }
 
-    /// Whether a slice is of the program that a backend was made for: the one whose tensors it has.
+    /// Checks that a slice belongs to `program`, the program that the backend was made for.
     ///
     /// # Errors
     /// [`BackendError::Invalid`] if it is another's.
@@ -147,7 +148,7 @@ impl BackendError {
         }
     }
 
-    /// What the system refuses while a backend is at `op`.
+    /// The error of memory that the system refused during `op`.
     pub fn refused(op: &'static str, refused: &Refused) -> BackendError {
         BackendError::Memory { op, bytes: refused.bytes, what: refused.answer() }
     }
@@ -156,29 +157,29 @@ impl BackendError {
 axis! {
     /// Where a model runs: the one place that knows every backend by its name.
     Device, "device" {
-        /// This processor: f32, all its threads, its fastest instructions.
+        /// This processor: f32, several threads, its fastest instructions.
         Cpu = "cpu",
-        /// Plain loops in f64 on one thread: slow, the judge of the others.
+        /// Plain loops in f64 on one thread: slow; the other backends are judged by it.
         Reference = "reference",
     }
 }
 
-/// How a device is to work; what it has no choice in, it ignores.
+/// How a device is to work. A device ignores the options that it does not have.
 #[derive(Clone, Copy, Debug)]
 pub struct BackendOptions {
     /// Threads of the processor.
     pub threads: usize,
-    /// Its instructions.
+    /// Its instruction set.
     pub level: Level,
-    /// What products multiply.
+    /// The type of the operands of matrix products.
     pub precision: Precision,
 }
 
 impl Device {
-    /// A backend for `model` there.
+    /// A backend for `model` on this device.
     ///
     /// # Errors
-    /// If the system gives no such memory or threads, or the device does not work so.
+    /// If the system refuses memory or threads, or the device does not support the options.
     pub fn start(self, model: &Model, how: BackendOptions) -> Result<Box<dyn Backend>> {
         Ok(match self {
             Device::Cpu => Box::new(Cpu::start(model, how.threads, how.level, how.precision)?),
@@ -190,11 +191,13 @@ impl Device {
         })
     }
 
-    /// A backend for `model` there that has no weights of its own, but runs on those that another shares.
+    /// A backend for `model` on this device that has no weights of its own, but runs on those that another backend
+    /// shares.
     ///
     /// # Errors
-    /// As [`Device::start`]; if the weights are another model's or another device's, or are kept in a form that the model or `how`
-    /// has no use for: what training and other precisions need differs from what is packed for running.
+    /// As [`Device::start`]; if the weights are another model's or another device's, or if their form does not suit
+    /// the model or `how`: weights packed for decoding serve neither training nor another precision or instruction
+    /// set.
     pub fn start_with(self, model: &Model, how: BackendOptions, weights: &SharedWeights) -> Result<Box<dyn Backend>> {
         match self {
             Device::Cpu => Ok(Box::new(Cpu::start_with(model, how.threads, how.level, how.precision, weights)?)),
@@ -206,31 +209,32 @@ impl Device {
     }
 }
 
-/// Weights in the memory of a backend ([`Backend::share`]) that others of its device can run on too ([`Device::start_with`]).
+/// Weights in the memory of a backend ([`Backend::share`]), on which other backends of its device can run too
+/// ([`Device::start_with`]).
 ///
-/// Nobody can change them while a second one holds them; whoever is left last can again.
+/// The weights cannot be changed while more than one holds them; the last holder can change them again.
 #[derive(Clone)]
 pub struct SharedWeights(Arc<dyn Held>);
 
-/// What a backend keeps weights in. None can be changed while it is shared.
+/// How a backend stores weights that it shares. They cannot be changed while they are shared.
 pub trait Held: Any + Send + Sync {
-    /// Which weights, and where they lie.
+    /// The names and places of the weights.
     fn weight_map(&self) -> &WeightMap;
     /// The values of a parameter, row by row.
     fn read(&self, region: Region, to: &mut [f32]);
 }
 
 impl SharedWeights {
-    /// Of a backend.
+    /// Shares what a backend stores.
     pub fn new(held: Arc<dyn Held>) -> SharedWeights {
         SharedWeights(held)
     }
-    /// The backend's own, if they are a `T`.
+    /// The backend's own type of storage, if that is `T`.
     pub fn held<T: Held>(&self) -> Option<Arc<T>> {
         let any: Arc<dyn Any + Send + Sync> = self.0.clone();
         any.downcast().ok()
     }
-    /// The values of a parameter, row by row; none if there is none of that name.
+    /// The values of a parameter, row by row; `None` if there is none of that name.
     pub fn values(&self, name: &str) -> Option<Vec<f32>> {
         let region = self.0.weight_map().region(name)?;
         let mut values = vec![0.0; region.len()];
@@ -239,7 +243,7 @@ impl SharedWeights {
     }
 }
 
-/// What a backend's verb comes to.
+/// The result of a backend's method.
 pub type Result<T, E = BackendError> = std::result::Result<T, E>;
 
 /// What an update found.
@@ -252,7 +256,7 @@ pub struct UpdateReport {
 }
 
 impl UpdateReport {
-    /// The report of the last update, for a backend that updates at once; `watch` gets its changes added.
+    /// The report of the last update, for a backend that updates at once. The changes are added to `watch`.
     fn tell(last: &Option<(UpdateReport, Vec<Change>)>, watch: &mut [Change]) -> Result<UpdateReport> {
         let none = || BackendError::Invalid { op: "report", what: "there was no update".into() };
         let (report, changes) = last.as_ref().ok_or_else(none)?;
@@ -265,106 +269,110 @@ impl UpdateReport {
     }
 }
 
-/// Whoever runs ops: object-safe, so that observers can wrap it, and free to move to another thread.
+/// Runs ops. The trait is object-safe, so that observers can wrap a backend, and a backend may move to another thread.
 ///
-/// Every verb may fail. What it was to write is then undefined, and everything else is as it was; [`Backend::update`] and
-/// [`Backend::average`] are all or nothing. So whoever uses a backend can try again, unless the device is gone for good.
+/// Every method may fail. Its output is then undefined, and everything else is unchanged; [`Backend::update`] and
+/// [`Backend::average`] change all or nothing. So the caller can try again, unless the device is lost.
 pub trait Backend: Send {
-    /// Takes the rows of the next run, which are held against the model's limits first ([`Model::limits`]).
+    /// Takes the rows of the next run, after a check against the model's limits ([`Model::limits`]).
     ///
     /// # Errors
-    /// [`BackendError::Batch`] where they do not fit; whatever else keeps the backend from it, here as in all verbs.
+    /// [`BackendError::Batch`] if the rows do not fit; any other error of the backend, here as in all methods.
     fn feed(&mut self, batch: &Batch) -> Result<()>;
-    /// Runs `ops` first to last. They are checked, so kernels may rely on what [`Program::new`] says, and what a backend makes ready for
-    /// them it may keep by their [`Identity`].
+    /// Runs `ops` in order. They are checked, so kernels may rely on what [`Program::new`] promises. What a backend
+    /// prepares for a slice it may keep under the slice's [`Identity`].
     ///
     /// # Errors
-    /// [`BackendError::Invalid`] if they are another model's. As [`Backend::feed`]; so too below.
+    /// [`BackendError::Invalid`] if they are another model's. Otherwise as [`Backend::feed`].
     ///
     /// [`Program::new`]: crate::ops::program::Program::new
     fn forward(&mut self, ops: Ops) -> Result<()>;
-    /// Runs the backward's entries in their order. Gradients of parameters are added to.
+    /// Runs the passes of the backward list in order. It adds to the gradients of parameters.
     ///
     /// # Errors
     /// As above.
     fn backward(&mut self, back: Passes) -> Result<()>;
-    /// Begins to update the stretches of parameters and to clear all gradients, as [`Backend::clear`] does. Nothing but the gradients is
-    /// changed if the gradient's norm is not finite, which the backend finds out; `watch` are stretches of which the report is to tell.
+    /// Begins to update the ranges of parameters and to clear all gradients, as [`Backend::clear`] does. The backend
+    /// computes the norm of the gradient; if it is not finite, only the gradients are changed. `watch` are the
+    /// ranges that the report is to measure.
     ///
     /// # Errors
     /// As above.
     fn begin_update(&mut self, groups: &[ParamGroup], rule: &Rule, watch: &[Change]) -> Result<()>;
-    /// What the last update found, waiting for its end if need be; adds to `watch`, the stretches it was given, what it did to them.
-    /// Whoever asks after the next forward and backward, and not at once, leaves a device no time to wait in; a gradient
-    /// made meanwhile is worth nothing where the update was skipped.
+    /// The report of the last update; waits for the update's end. The changes of the ranges that
+    /// [`Backend::begin_update`] was told to watch are added to `watch`. A caller that asks after the next forward
+    /// and backward, and not at once, keeps a device busy meanwhile.
     ///
     /// # Errors
-    /// As above, and if there was no update. What an update did is done all the same; the report may be asked for again.
+    /// As above, and if there was no update. An error here undoes nothing of the update; the report may be asked for
+    /// again.
     fn report(&mut self, watch: &mut [Change]) -> Result<UpdateReport>;
     /// An update with its report, at once.
     ///
     /// # Errors
-    /// As those two.
+    /// As [`Backend::begin_update`] and [`Backend::report`].
     fn update(&mut self, groups: &[ParamGroup], rule: &Rule, watch: &mut [Change]) -> Result<UpdateReport> {
         self.begin_update(groups, rule, watch)?;
         self.report(watch)
     }
-    /// Sets the gradients of parameters aside, on top of those that are, and begins new ones.
+    /// Pushes the gradients of parameters on a stack and begins new ones from zero.
     ///
     /// # Errors
-    /// As above; so too where memory for them is refused.
+    /// As above, and if memory for them is refused.
     fn push_gradients(&mut self) -> Result<()>;
-    /// Takes what was set aside last, and adds the gradients of parameters to it, which are then the sum of both.
+    /// Pops the gradients that were pushed last and adds them to the gradients of parameters.
     ///
     /// # Errors
-    /// As above; [`BackendError::Invalid`] where nothing is set aside.
+    /// As above; [`BackendError::Invalid`] if nothing was pushed.
     fn add_pushed(&mut self) -> Result<()>;
-    /// Forgets all gradients of parameters, those set aside too.
+    /// Sets all gradients of parameters to zero and empties the stack of pushed ones.
     ///
     /// # Errors
     /// As above.
     fn clear(&mut self) -> Result<()>;
-    /// Moves the average of the stretches towards the parameters: `average = decay average + (1 - decay) parameters`.
+    /// Moves the running average of the ranges towards the parameters: `average = decay average + (1 - decay)
+    /// parameters`.
     ///
     /// # Errors
     /// As above.
     fn average(&mut self, groups: &[ParamGroup], decay: f64) -> Result<()>;
-    /// Asks for the values that a tensor (all its rows) has now. They are fetched once, with the ticket, when they are needed; a
-    /// ticket that nobody redeems keeps its values waiting.
+    /// Asks for the values that a tensor (all its rows) has now. The ticket fetches them, once, at any later time;
+    /// the values of a ticket that is never fetched stay in memory.
     ///
     /// # Errors
     /// As above.
     fn request(&self, region: Region) -> Result<Ticket>;
-    /// The values of a request, row by row, whatever was run since; `to` has as many places.
+    /// Copies the values of a request to `to`, row by row, whatever ran since; `to` is as long as the tensor.
     ///
     /// # Errors
-    /// As above. The values are gone then: ask again.
+    /// As above. The values are then lost: ask again.
     fn fetch(&self, ticket: Ticket, to: &mut [f32]) -> Result<()>;
     /// The values of a tensor, at once.
     ///
     /// # Errors
-    /// As those two.
+    /// As [`Backend::request`] and [`Backend::fetch`].
     fn read(&self, region: Region) -> Result<Vec<f32>> {
         let mut values = vec![0.0; region.len()];
         self.fetch(self.request(region)?, &mut values)?;
         Ok(values)
     }
-    /// The sum of a tensor's values, in their order: what a loss needs, without a copy.
+    /// The sum of a tensor's values in ascending order, without a copy: the sum of the losses.
     ///
     /// # Errors
     /// As above.
     fn sum(&self, region: Region) -> Result<f64> {
         Ok(self.read(region)?.iter().map(|v| f64::from(*v)).sum())
     }
-    /// What products multiply.
+    /// The type of the operands of matrix products.
     fn precision(&self) -> Precision {
         Precision::F32
     }
-    /// Its weights, for others to run on too. Until those and what is given here are dropped, whatever changes weights is refused
-    /// ([`BackendError::Shared`]).
+    /// Shares its weights, for other backends to run on. Until those backends and the value returned here are
+    /// dropped, changing a weight is refused ([`BackendError::Shared`]).
     ///
-    /// Those of a model that decodes are packed; of others they lie plain, on which a session takes about seven times as long for a
-    /// token (prompts a fifth longer): good for samples meanwhile.
+    /// The weights of a model built to decode are packed. Those of other models are not: a session on them takes
+    /// about seven times as long for a token and a fifth longer for a prompt, which is good enough for samples
+    /// during training.
     ///
     /// # Errors
     /// If the backend cannot share them.
@@ -372,8 +380,8 @@ pub trait Backend: Send {
         let what = "this backend keeps its weights to itself".into();
         Err(BackendError::NotSupported { op: "sharing weights", what })
     }
-    /// Replaces the values of a tensor by what a file or somebody else's memory has: as many, of any type that the backend takes,
-    /// f32 at least.
+    /// Replaces the values of a tensor by bytes from a file or from memory: as many values as the tensor has, of any
+    /// type that the backend takes. Every backend takes f32.
     ///
     /// # Errors
     /// As above; [`BackendError::NotSupported`] names a type that is not taken.
@@ -385,7 +393,7 @@ pub trait Backend: Send {
     fn write(&mut self, region: Region, values: &[f32]) -> Result<()> {
         self.upload(region, Values::of(values, Major::Rows))
     }
-    /// The same from values that lie the other way round, (cols, rows).
+    /// Replaces the values of a tensor by the transposed ones, (cols, rows).
     ///
     /// # Errors
     /// As above.
@@ -399,7 +407,7 @@ pub trait Backend: Send {
 #[must_use = "the values wait until they are fetched"]
 pub struct Ticket(pub u64);
 
-/// Values that wait for their tickets, for a backend that copies them at once. Their places are used again.
+/// Values that wait to be fetched, for a backend that copies them when they are requested. Its buffers are used again.
 #[derive(Default)]
 pub struct Tickets(Mutex<Waiting>);
 
@@ -411,7 +419,7 @@ struct Waiting {
 }
 
 impl Tickets {
-    /// A ticket for `len` values, which `copy` writes.
+    /// A ticket for `len` values; `copy` writes them.
     pub fn give(&self, len: usize, copy: impl FnOnce(&mut [f32])) -> Ticket {
         let mut waiting = self.0.lock().unwrap_or_else(|e| e.into_inner());
         let mut values = waiting.free.pop().unwrap_or_default();
@@ -422,10 +430,10 @@ impl Tickets {
         waiting.taken.push((number, values));
         Ticket(number)
     }
-    /// Its values.
+    /// Copies the values of a ticket to `to`.
     ///
     /// # Errors
-    /// If there is no such ticket, or `to` has not as many places.
+    /// If there is no such ticket, or `to` has another length.
     pub fn take(&self, ticket: Ticket, to: &mut [f32]) -> Result<()> {
         let invalid = |what: String| Err(BackendError::Invalid { op: "fetch", what });
         let mut waiting = self.0.lock().unwrap_or_else(|e| e.into_inner());
@@ -442,7 +450,7 @@ impl Tickets {
     }
 }
 
-/// (rows, cols) to (cols, rows), in blocks that stay near.
+/// Transposes (rows, cols) to (cols, rows), in blocks that fit the nearest cache.
 pub fn transpose(from: &[f32], rows: usize, cols: usize) -> Vec<f32> {
     const SIDE: usize = 16;
     let mut to = vec![0.0; from.len()];

@@ -1,6 +1,6 @@
-//! The transformer itself: embed, blocks, head, each choice of the configuration matched once.
+//! The transformer itself: embedding, blocks, head. Each choice of the configuration is matched once.
 //!
-//! Names are TransformerLens's (docs/names.md). A tensor may have two: what enters block i + 1 is what left
+//! Names are TransformerLens's (docs/names.md). A tensor may have two: the input of block i + 1 is the output of
 //! block i.
 
 use super::plan::{Placement, Plan};
@@ -36,7 +36,7 @@ struct Builder<'a> {
     tuning: &'a Tuning,
     active: ActiveRows,
     rows: usize,
-    /// Positions a watched score row has room for.
+    /// How many positions a watched row of scores has room for.
     keys: usize,
     ops: Vec<Op>,
     blocks: Vec<Range<usize>>,
@@ -193,7 +193,7 @@ impl<'a> Builder<'a> {
             x = self.activate("head.hook_post", x, Axes::Model);
             x = self.norm("head.ln", x);
         }
-        // a tied head is simply the same region
+        // a tied head is the same region
         let w = match c.tied_head {
             true => self.params[0].region,
             false => self.param("unembed.weight", (c.vocab_size, c.d_model), ParamRole::Weight),
@@ -263,7 +263,8 @@ impl<'a> Builder<'a> {
         y
     }
 
-    /// The residual sum; before a norm it has a name of its own, because the stream is what the norm gives on.
+    /// The residual sum. In post-norm models it has a name of its own, because there the stream is the output of the
+    /// norm.
     fn residual(&mut self, stream: &str, sum: &str, a: Region, b: Region) -> Region {
         let y = self.act(if self.c.norm_place == NormPlace::Pre { stream } else { sum }, a.cols, Axes::Model);
         self.op(Op::Add { a, b, scale: 1.0, y });
@@ -315,7 +316,7 @@ impl<'a> Builder<'a> {
         region
     }
 
-    /// A tensor that exists only when somebody looks.
+    /// A tensor that exists only in [`Mode::Inspect`].
     fn watched(&mut self, name: &str, cols: usize, axes: Axes) -> Option<Region> {
         let Mode::Inspect { .. } = self.mode else { return None };
         let region = self.place(MemorySpace::Stat, self.rows, cols, self.active);
@@ -351,7 +352,7 @@ impl<'a> Builder<'a> {
             let others: Vec<Region> = op.operands().map(|(_, region)| *region).filter(|region| *region != y).collect();
             others.into_iter().map(name).collect()
         };
-        // places still name tensors
+        // no two tensors share a region yet, so a region still identifies its tensor
         let labels = plan.ops.iter().map(|op| (name(op.output()), others(*op, op.output()))).collect();
         plan::check(&plan, name)?;
         let several = matches!(plan.mode, Mode::Train { batch, .. } if batch > 1);

@@ -1,6 +1,6 @@
-//! Initial values, by what a parameter is: gains 1, biases and offsets 0, the rest by
-//! the scheme. Every value is a function of (seed, name, index), so it does not depend on the order in
-//! which parameters lie or on who asks.
+//! Initial values, by the role of a parameter: gains are 1, biases and offsets 0, the rest follow the scheme. Every
+//! value is a function of (seed, name, index), so it depends neither on the order of parameters in memory nor on the
+//! mode.
 
 use super::{Model, Param, ParamRole};
 use crate::config::axis;
@@ -9,13 +9,14 @@ use crate::ops::random;
 axis! {
     /// How weights start.
     Init, "initialisation" {
-        /// Normal with deviation `std` (0.02); those added to the residual stream divided by sqrt(2 L) (Radford et al. 2019).
+        /// Normal with standard deviation `std` (0.02); for matrices that write to the residual stream, `std` /
+        /// sqrt(2 L) (Radford et al. 2019).
         Gpt2 = "gpt2",
-        /// Normal with deviation `std`, every matrix alike.
+        /// Normal with standard deviation `std` for every matrix.
         Normal = "normal",
         /// Uniform within sqrt(6 / (in + out)) (Glorot and Bengio 2010); tables normal with `std`.
         Xavier = "xavier",
-        /// Normal with deviation sqrt(2 / in) (He et al. 2015); tables normal with `std`.
+        /// Normal with standard deviation sqrt(2 / in) (He et al. 2015); tables normal with `std`.
         He = "he",
     }
 }
@@ -84,7 +85,7 @@ mod tests {
         }
     }
 
-    /// R224 to R226, R252. Bounds are five standard errors of the mean and of the deviation.
+    /// R224 to R226, R252. Bounds are five standard errors of the mean and of the standard deviation.
     #[test]
     fn every_scheme_has_its_deviation() {
         let model = model(Mode::Train { batch: 1, context: 4 });

@@ -1,9 +1,9 @@
-//! The transformer: which ops, in which order, on which named tensors. It emits ops and runs nothing; a
-//! backend runs them and has never heard of a model.
+//! The transformer: which ops, in which order, on which named tensors. It emits ops and runs nothing; a backend runs
+//! them and knows no names.
 //!
-//! `builder` is the hundred lines that *are* the transformer, one `match` per axis of the configuration;
-//! `plan` derives the backward pass and lets tensors share places, `again` makes things again where memory is short;
-//! `init` gives initial values; `tuning` says what of it learns. Printing a [`Model`] explains it.
+//! `builder` is the hundred lines that *are* the transformer, one `match` per axis of the configuration; `plan`
+//! derives the backward pass and lets tensors share memory; `recompute` is activation checkpointing; `init` gives
+//! initial values; `tuning` says which parameters learn. Printing a [`Model`] explains it.
 
 mod builder;
 pub mod init;
@@ -22,7 +22,7 @@ use std::fmt;
 use std::ops::Range;
 pub use tuning::{Lora, Tuning};
 
-/// What the run is for: decides what is kept, never what is computed.
+/// What a model is built for. The mode decides which tensors are kept, never what is computed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
     /// Forward and backward of `batch` sequences of at most `context` tokens.
@@ -32,21 +32,22 @@ pub enum Mode {
         /// tokens of each
         context: usize,
     },
-    /// Forward with losses only; activations share places.
+    /// Forward with losses only; activations share memory.
     Score {
         /// sequences
         batch: usize,
         /// tokens of each
         context: usize,
     },
-    /// Everything is kept, what fused ops do not need too.
+    /// Forward, and backward where there is a loss. Everything is kept, also the intermediate tensors that fused ops
+    /// do not need.
     Inspect {
         /// sequences
         batch: usize,
         /// tokens of each
         context: usize,
     },
-    /// Rows of several sequences with a cache; logits of chosen rows.
+    /// Forward of rows of several sequences with a KV cache; logits of chosen rows only.
     Decode {
         /// rows at once
         rows: usize,
@@ -55,7 +56,7 @@ pub enum Mode {
     },
 }
 
-/// How the elements of a tensor are to be read: the field's axes, in the field's order.
+/// The axes of a tensor, with the field's names in the field's order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Axes {
     /// [batch, pos, d_model]
@@ -72,7 +73,7 @@ pub enum Axes {
     One,
     /// [batch, pos]
     Position,
-    /// [batch, pos, features]: what has no name of its own in the field
+    /// [batch, pos, features]: where the field has no name for the last axis
     Features,
 }
 
@@ -81,17 +82,17 @@ pub enum Axes {
 pub struct Tensor {
     /// TransformerLens's name, or ours where it has none (docs/names.md).
     pub name: String,
-    /// Where it lies.
+    /// Its memory.
     pub region: Region,
     /// Which of the region's columns it is.
     pub cols: Range<usize>,
-    /// How to read it.
+    /// Its axes.
     pub axes: Axes,
-    /// Where its gradient lies, if the plan keeps it.
+    /// The region of its gradient, if the plan keeps it.
     pub grad: Option<Region>,
 }
 
-/// What a parameter is, which decides its initial value and its decay.
+/// What a parameter is. It decides the initial value and the weight decay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ParamRole {
     /// A table of vectors.
@@ -117,22 +118,22 @@ pub enum ParamRole {
 pub struct Param {
     /// Its name in files: `blocks.0.attn.qkv.weight`.
     pub name: String,
-    /// Where it lies.
+    /// Its memory.
     pub region: Region,
     /// What it is.
     pub role: ParamRole,
 }
 
 impl Param {
-    /// The shape written to files: vectors are vectors.
+    /// The shape written to files: vectors have one dimension.
     pub fn shape(&self) -> Vec<usize> {
         if self.is_matrix() { vec![self.region.rows, self.region.cols] } else { vec![self.region.cols] }
     }
-    /// Whether it has two dimensions: decay is for these (GPT-2's rule).
+    /// Whether it has two dimensions: only these decay (GPT-2's rule).
     pub fn is_matrix(&self) -> bool {
         !matches!(self.role, ParamRole::Gain | ParamRole::Bias)
     }
-    /// Whether it is a matrix from features to features, neither a table nor the head: these are muon's.
+    /// Whether it is a matrix from features to features, neither a table nor the head: Muon updates these.
     pub fn is_inside(&self) -> bool {
         matches!(self.role, ParamRole::Weight | ParamRole::Residual) && !self.name.starts_with("unembed.")
     }
@@ -145,7 +146,7 @@ impl Param {
         let parts = if self.name.starts_with("blocks.") { 2 } else { 1 };
         self.name.match_indices('.').nth(parts - 1).map_or(&self.name, |(at, _)| &self.name[..at])
     }
-    /// The group it is counted in: its name without block numbers and the last part.
+    /// The group under which it is counted in summaries.
     pub fn group(&self) -> &'static str {
         let name = &self.name;
         match () {
@@ -161,7 +162,7 @@ impl Param {
     }
 }
 
-/// A table that is computed once.
+/// A constant table, computed once.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Table {
     Sinusoidal,
@@ -169,8 +170,8 @@ pub(crate) enum Table {
     Rotary { base: f64, scaling: RotaryScaling },
 }
 
-/// Where the parameters and the constant tables of a model lie, by name: models of one configuration agree in it whatever they are
-/// for, unless some of their parameters are frozen or adapters.
+/// The regions of a model's parameters, by name, and of its constant tables. Models of one configuration have equal
+/// maps in every mode, unless some of their parameters are frozen or adapters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WeightMap {
     params: Vec<(String, Region)>,
@@ -178,16 +179,16 @@ pub struct WeightMap {
 }
 
 impl WeightMap {
-    /// The place of the parameter called `name`.
+    /// The region of the parameter called `name`.
     pub fn region(&self, name: &str) -> Option<Region> {
         self.params.iter().find(|(own, _)| own == name).map(|(_, region)| *region)
     }
-    /// The name of the parameter that an element of a space belongs to.
+    /// The name of the parameter that holds element `at` of a memory space.
     pub fn name_at(&self, space: MemorySpace, at: usize) -> Option<&str> {
         let holds = |region: &Region| region.space == space && region.range().contains(&at);
         self.params.iter().find(|(_, region)| holds(region)).map(|(name, _)| name.as_str())
     }
-    /// The first thing in which `other` differs from this.
+    /// How `other` differs from this map; the first difference.
     pub fn difference(&self, other: &WeightMap) -> Option<String> {
         for (name, region) in &other.params {
             match self.region(name) {
@@ -208,30 +209,30 @@ impl WeightMap {
     }
 }
 
-/// The transformer: names and places for its tensors, and the list of ops.
+/// The transformer: its list of ops, and the names and regions of its tensors.
 #[derive(Clone, Debug)]
 pub struct Model {
-    /// What it was built from.
+    /// The configuration it was built from.
     pub config: Config,
     /// What it was built for.
     pub mode: Mode,
-    /// What of it learns.
+    /// Which of its parameters learn.
     pub tuning: Tuning,
-    /// What runs: the lists of ops, checked ([`Model::ops`], [`Model::back`]).
+    /// Its lists of ops, checked ([`Model::ops`], [`Model::back`]).
     pub program: Program,
-    /// Activations by name, in the order they are made.
+    /// Named activations, in the order of the forward pass.
     pub tensors: Vec<Tensor>,
-    /// Parameters, in the order they lie in memory: kind by kind, layer within kind.
+    /// Parameters, in the order of their memory: kind by kind, layer within kind.
     pub params: Vec<Param>,
-    /// Rows a batch may have.
+    /// How many rows a batch may have.
     pub rows: usize,
-    /// Where its tensors were to lie.
+    /// What the backend asked of the layout of its memory.
     pub placement: Placement,
-    /// How far from keeping everything for the backward: see [`Model::at_recompute_level`].
+    /// How much the backward recomputes; 0 is nothing: see [`Model::at_recompute_level`].
     pub recompute_level: usize,
-    /// What the elements of each memory are, by [`MemorySpace::ALL`].
+    /// The type of the elements of each memory space, by [`MemorySpace::ALL`].
     pub elements: [Element; MemorySpace::ALL.len()],
-    /// The names of each op's output and other operands, noted before places were shared.
+    /// The names of each op's output and other operands, taken before tensors share memory.
     labels: Vec<(String, Vec<String>)>,
     tables: Vec<(Region, Table)>,
 }
@@ -240,12 +241,12 @@ impl Model {
     /// Builds the list for `config` and `mode`.
     ///
     /// # Errors
-    /// If [`Config::check`] objects, or `mode` asks for more positions than the configuration has.
+    /// If [`Config::check`] fails, or `mode` asks for more positions than the configuration has.
     pub fn new(config: &Config, mode: Mode) -> Result<Model, ConfigError> {
         Model::tuned(config, mode, &Tuning::default())
     }
 
-    /// The same with an adapter, or with parameters that do not learn. Only [`Mode::Train`] freezes.
+    /// [`Model::new`] with an adapter, or with frozen parameters. Only [`Mode::Train`] freezes.
     ///
     /// # Errors
     /// As [`Model::new`], or if a name of `tuning` matches nothing, or nothing is left to learn.
@@ -253,8 +254,9 @@ impl Model {
         Model::at_recompute_level(config, mode, tuning, 0)
     }
 
-    /// The same on a recompute_level of the ladder that gives up memory for work: on 0 the backward finds everything kept; on each next one,
-    /// up to [`Model::recompute_levels`], one block more makes more again ([`KeepLevel`]). Results are the same bits on all.
+    /// [`Model::tuned`] with activation checkpointing, which trades work for memory. At level 0 the forward keeps
+    /// everything for the backward. With each further level, up to [`Model::recompute_levels`], one more block keeps
+    /// less and recomputes more ([`KeepLevel`]). Results are the same bits at every level.
     ///
     /// # Errors
     /// As [`Model::tuned`].
@@ -267,8 +269,9 @@ impl Model {
         Model::placed(config, mode, tuning, recompute_level, Placement::default())
     }
 
-    /// The same for a backend that wants tensors elsewhere. Results are the same bits; but an update walks over other stretches then, so
-    /// the last bits of its norm may differ.
+    /// [`Model::at_recompute_level`] for a backend with its own [`Placement`]. Forward and backward give the same
+    /// bits; but an update may walk over other ranges of parameters, so the last bits of the gradient's norm may
+    /// differ.
     ///
     /// # Errors
     /// As [`Model::tuned`], and if a tensor is larger than a page.
@@ -311,15 +314,16 @@ impl Model {
         builder::build(config, mode, tuning, recompute_level, placement)
     }
 
-    /// The last recompute_level of [`Model::at_recompute_level`]'s ladder: each block keeps nothing but what leaves it.
+    /// The highest level of [`Model::at_recompute_level`]: each block keeps only its output.
     pub fn recompute_levels(config: &Config) -> usize {
         (KeepLevel::ALL.len() - 1) * config.n_layer
     }
 
-    /// The model that fits `budget` bytes with the least work, `bytes` being what a model takes in all.
+    /// The model with the lowest recompute level that fits `budget` bytes. `bytes` says how much memory a model
+    /// takes in all.
     ///
     /// # Errors
-    /// As [`Model::tuned`], and if no recompute_level fits.
+    /// As [`Model::tuned`], and if no level fits.
     pub fn within(
         config: &Config,
         mode: Mode,
@@ -339,7 +343,7 @@ impl Model {
         Err(ConfigError::Budget { budget, least })
     }
 
-    /// What blocks keep for the backward: neighbours that keep the same are one stretch.
+    /// What each block keeps for the backward, as ranges of neighbouring blocks that keep the same.
     pub fn keeps(&self) -> Vec<(Range<usize>, KeepLevel)> {
         let mut keeps: Vec<(Range<usize>, KeepLevel)> = vec![];
         for i in 0..self.config.n_layer {
@@ -352,7 +356,7 @@ impl Model {
         keeps
     }
 
-    /// Sequences a batch may have.
+    /// How many sequences a batch may have.
     pub fn sequences(&self) -> usize {
         match self.mode {
             Mode::Train { batch, .. } | Mode::Score { batch, .. } | Mode::Inspect { batch, .. } => batch,
@@ -377,18 +381,18 @@ impl Model {
         all.part(..all.len() - usize::from(matches!(all.last(), Some(Op::Classify { .. }))))
     }
 
-    /// The backward pass, in the order it runs; empty where there is none.
+    /// The backward pass, in the order it runs; empty if the model has none.
     pub fn back(&self) -> Passes<'_> {
         self.program.backward(..)
     }
 
-    /// Where its weights lie.
+    /// The regions of its weights, by name.
     pub fn weight_map(&self) -> WeightMap {
         let params = self.params.iter().map(|p| (p.name.clone(), p.region)).collect();
         WeightMap { params, tables: self.tables.clone() }
     }
 
-    /// Parameters that exist, padding not counted.
+    /// How many parameters it has, padding not counted.
     pub fn parameter_count(&self) -> usize {
         self.params.iter().map(|p| p.region.len()).sum()
     }
@@ -398,12 +402,12 @@ impl Model {
         self.params.iter().filter(|p| p.region.learns())
     }
 
-    /// What a run of it keeps in its files: the adapter alone where there is one.
+    /// The parameters that a run saves to its files: only the adapter's, where there is one.
     pub fn kept(&self) -> impl Iterator<Item = &Param> {
         self.params.iter().filter(|p| self.tuning.lora.is_none() || p.is_adapter())
     }
 
-    /// Parameters by group, in the order of the forward pass.
+    /// How many parameters each group ([`Param::group`]) has.
     pub fn groups(&self) -> Vec<(&'static str, usize)> {
         let mut groups: Vec<(&'static str, usize)> = vec![];
         for param in &self.params {
@@ -431,9 +435,10 @@ impl Model {
         })
     }
 
-    /// The stretches of parameters an update walks over (those that learn), each with its decay: matrices decay, vectors
-    /// (biases, gains, offsets) do not. Neighbours of one kind are one stretch; muon's matrices, those inside the model, are
-    /// stretches of their own, and so are queries, keys and values, which lie in one.
+    /// The ranges of learning parameters that an update walks over, each with its weight decay: matrices decay,
+    /// vectors (biases, gains, offsets) do not. Neighbours with the same decay are one range. Each matrix that Muon
+    /// updates ([`Param::is_inside`]) is a range of its own; queries, keys and values, which are one parameter, are
+    /// three.
     pub fn update_groups(&self, decay: f64, method: Method) -> Vec<ParamGroup> {
         let mut groups: Vec<ParamGroup> = vec![];
         for param in self.learning() {
@@ -495,18 +500,19 @@ impl Model {
         self.tensor("logits").map(|t| t.region)
     }
 
-    /// Floating-point operations of the forward for `rows` rows that each see `keys` keys (products only).
+    /// Floating-point operations of the forward for `rows` rows that each attend to `keys` keys (matrix products only).
     pub fn flops(&self, rows: usize, keys: usize) -> f64 {
         self.ops().iter().map(|op| op.flops(rows, keys)).sum()
     }
 
-    /// Floating-point operations of what the backward makes again, counted as [`Model::flops`].
+    /// Floating-point operations of what the backward recomputes, counted as [`Model::flops`].
     pub fn recompute_flops(&self, rows: usize, keys: usize) -> f64 {
         let again = |pass: &Pass| if let Pass::Recompute(op) = pass { op.flops(rows, keys) } else { 0.0 };
         self.back().iter().map(again).sum()
     }
 
-    /// The same of a training step: forward, and what the backward does of the gradients of activations and of parameters.
+    /// Floating-point operations of a training step, without recomputation: the forward, and the products of the
+    /// backward for the gradients of activations and of parameters.
     pub fn training_flops(&self, rows: usize, keys: usize) -> f64 {
         let times = |back: &Back| match back.op {
             Op::Attend { .. } => 2.0,
@@ -516,17 +522,17 @@ impl Model {
         self.flops(rows, keys) + backs.map(|back| times(back) * back.op.flops(rows, keys)).sum::<f64>()
     }
 
-    /// What the elements of a memory are.
+    /// The type of the elements of a memory space.
     pub fn element(&self, space: MemorySpace) -> Element {
         self.elements[space as usize]
     }
 
-    /// The bytes of a memory.
+    /// The bytes of a memory space.
     pub fn bytes(&self, space: MemorySpace) -> usize {
         self.element(space).bytes(self.program.size(space))
     }
 
-    /// Bytes of each memory that a run needs; gradients only where there is a backward. Training needs more
+    /// The bytes that a run needs, by kind; gradients only where there is a backward. Training needs more
     /// (`Recipe::memory` of limpid-train).
     pub fn memory(&self) -> Vec<(&'static str, usize)> {
         let size = |space: MemorySpace| self.bytes(space);
@@ -543,12 +549,12 @@ impl Model {
         ]
     }
 
-    /// The name of what op `i` makes, in any plan.
+    /// The name of the output of op `i`, in every mode.
     pub fn output_name(&self, i: usize) -> &str {
         &self.labels[i].0
     }
 
-    /// The name of whatever lies in `region`, in a plan that shares no places ([`Mode::Inspect`]).
+    /// The name of the tensor in `region`, for a model whose tensors share no memory ([`Mode::Inspect`]).
     pub fn name_of(&self, region: Region) -> String {
         name_of(region, &self.params, &self.tables, &self.tensors)
     }
@@ -567,7 +573,7 @@ fn name_of(region: Region, params: &[Param], tables: &[(Region, Table)], tensors
     tensor().map_or_else(|| format!("{:?}@{}", region.space, region.at).to_lowercase(), |t| t.name.clone())
 }
 
-/// The model as a listing: one line per op, its operands by name, what it makes.
+/// The model as a listing: one line per op, with its output and its operands by name.
 impl fmt::Display for Model {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (op, (name, operands)) in self.ops().iter().zip(&self.labels) {

@@ -1,6 +1,6 @@
-//! Three pure passes over the list. `arrange` puts parameters kind by kind; `differentiate` reads the list
-//! backwards and says where every gradient goes; `compact` gives tensors that are never alive at once one
-//! place. They move numbers, not meaning: a test runs compact and full plans and compares bits.
+//! Three pure passes over the list. `arrange` places parameters kind by kind; `differentiate` reads the list in
+//! reverse and says where every gradient goes; `compact` lets tensors that are never alive at once share memory.
+//! None of them changes a result: a test runs compact and full plans and compares the bits.
 
 use super::{Mode, Param, Table, Tensor};
 use crate::config::ConfigError;
@@ -8,19 +8,22 @@ use crate::ops::{Access, Back, Grad, MemorySpace, Op, Pass, Region};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-/// Every tensor starts at a multiple of this many elements: wide loads, whole cache lines.
+/// Every tensor starts at a multiple of this many elements, for wide loads and whole cache lines.
 pub const ALIGN: usize = 64;
-/// Vocabulary rows have room for a multiple of this many (: 50,257 in 50,304).
+/// The token table has room for a multiple of this many rows (50,257 in 50,304).
 pub const VOCAB_ALIGN: usize = 128;
 
-/// Where a backend wants tensors to lie; what they hold is the same everywhere. [`Placement::default`] is what the processor wants.
+/// What a backend asks of the layout of its memory; values do not depend on it. [`Placement::default`] is that of
+/// the `cpu` backend.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Placement {
-    /// Elements of activations ([`activations`]) up to which all that gradients of parameters are made of is kept until the
-    /// backward ends, where a batch has several sequences: these may then be run apart, and gradients of parameters be made last.
+    /// Elements of activations ([`activations`]) up to which the inputs of all gradients of parameters are kept
+    /// until the backward ends, where a batch has several sequences. The backend may then run sequences apart and
+    /// compute gradients of parameters last.
     pub keep_gradients: usize,
-    /// Elements of a page: no tensor crosses a multiple of it in its memory, and no stretch of parameters that an update walks over
-    /// does. A multiple of 64 (others are rounded down to one), and no less than the largest tensor.
+    /// Elements of a page. No tensor crosses a multiple of it in its memory space, and no range of parameters that
+    /// an update walks over does. It must be at least as large as the largest tensor, and is rounded down to a
+    /// multiple of 64.
     pub page: Option<usize>,
 }
 
@@ -29,7 +32,7 @@ impl Placement {
         self.page.map(|page| page / ALIGN * ALIGN)
     }
 
-    /// The first place from `at` on where `len` elements cross no page.
+    /// The first place from `at` on at which `len` elements cross no page boundary.
     fn place(&self, at: usize, len: usize) -> usize {
         match self.page() {
             Some(page) if !self.together(&(at..at + len)) => at.next_multiple_of(page),
@@ -37,19 +40,19 @@ impl Placement {
         }
     }
 
-    /// Whether a stretch lies in one page.
+    /// Whether a range lies in one page.
     pub(super) fn together(&self, stretch: &Range<usize>) -> bool {
         self.page().is_none_or(|page| stretch.is_empty() || stretch.start / page == (stretch.end - 1) / page)
     }
 }
 
-/// Elements that a forward makes, before any share a place.
+/// Elements of all activations of a forward pass, as if none shared memory.
 pub fn activations(ops: &[Op]) -> usize {
     let made = ops.iter().map(Op::output).filter(|region| region.space == MemorySpace::Act);
     made.map(|region| region.len().next_multiple_of(ALIGN)).sum()
 }
 
-/// A model while it is made: its lists, and what lies where.
+/// A model while it is built: its lists, and the regions of its tensors.
 pub(super) struct Plan {
     pub mode: Mode,
     pub ops: Vec<Op>,
@@ -58,7 +61,7 @@ pub(super) struct Plan {
     pub params: Vec<Param>,
     pub tables: Vec<(Region, Table)>,
     pub placement: Placement,
-    /// Whether what gradients of parameters are made of is kept until the backward ends.
+    /// Whether the inputs of gradients of parameters are kept until the backward ends.
     pub keeps: bool,
     pub sizes: [usize; MemorySpace::ALL.len()],
 }
@@ -101,7 +104,7 @@ fn relocate(plan: &mut Plan, to: &HashMap<Key, usize>) {
     plan.tables.iter_mut().for_each(|(region, _)| shift(region));
 }
 
-/// What the backward of an op takes of its forward's operands.
+/// The operands of the forward that the backward of an op reads.
 pub(super) fn saved(back: &mut Back) -> impl Iterator<Item = &mut Region> {
     let head = matches!(back.op, Op::Classify { .. });
     back.op.operands().filter_map(move |(access, region)| {
@@ -115,16 +118,16 @@ fn gradients(back: &mut Back) -> Vec<&mut Region> {
     back.dy.iter_mut().chain(dx).chain(back.watched.iter_mut().flatten()).collect()
 }
 
-/// Elements that are set aside for a parameter.
+/// Elements that are reserved for a parameter.
 fn room(param: &Param) -> usize {
     let vocab = param.name == "embed.weight" || param.name == "unembed.weight";
     param.region.cols * if vocab { param.region.rows.next_multiple_of(VOCAB_ALIGN) } else { param.region.rows }
 }
 
-/// Whether every tensor fits a page.
+/// Checks that every tensor fits a page.
 ///
 /// # Errors
-/// Names the largest, if it does not.
+/// Names the largest tensor if it does not fit.
 pub(super) fn check(plan: &Plan, name: impl Fn(Region) -> String) -> Result<(), ConfigError> {
     let Some(page) = plan.placement.page() else { return Ok(()) };
     let params = plan.params.iter().map(|param| (param.region, room(param)));
@@ -139,9 +142,9 @@ pub(super) fn check(plan: &Plan, name: impl Fn(Region) -> String) -> Result<(), 
     }
 }
 
-/// Places parameters kind by kind, layer within kind: all `attn.qkv.weight` side by side, and so on. The stack
-/// of one kind is one (L, ...) tensor, decay groups are few and long, and for GPT-2 it is the order of
-/// llm.c's file. Those that are frozen lie among the constants, after the tables.
+/// Places parameters kind by kind, layer within kind: all `attn.qkv.weight` side by side, and so on. Each kind is
+/// then one (L, ...) tensor, groups of one decay are few and long, and for GPT-2 it is the order of llm.c's file.
+/// Frozen parameters are placed among the constants, after the tables.
 pub(super) fn arrange(plan: &mut Plan) {
     fn kind(name: &str) -> String {
         let parts: Vec<&str> = name.split('.').filter(|part| part.parse::<usize>().is_err()).collect();
@@ -177,9 +180,10 @@ pub(super) fn arrange(plan: &mut Plan) {
     }
 }
 
-/// Derives the backward pass: the list in reverse, each op with the places of its gradients. The first
-/// to write a gradient overwrites, later ones add, so none needs zeroing; the gradients of a residual sum are
-/// its output's own memory where nothing is lost by it. What no parameter that learns has a part in gets none.
+/// Derives the backward pass: the list in reverse, each op with the regions of its gradients. The first op to write
+/// a gradient overwrites it and later ones add, so no gradient is set to zero first. The gradients of a residual
+/// sum's operands share the memory of its output's gradient where no value is lost by that. A tensor that depends on
+/// no learning parameter gets no gradient.
 pub(super) fn differentiate(plan: &mut Plan) {
     let watched = match plan.mode {
         Mode::Train { .. } => false,
@@ -251,7 +255,7 @@ fn ops_read(op: &Op, region: Region) -> bool {
     op.inputs().into_iter().flatten().any(|x| x == region)
 }
 
-/// Notes with every named activation where its gradient will be found.
+/// Records the region of its gradient with every named activation.
 fn name_gradients(plan: &mut Plan) {
     let mut of: HashMap<Key, Region> = HashMap::new();
     for back in plan.back.iter().filter_map(Pass::back) {
@@ -269,8 +273,9 @@ fn name_gradients(plan: &mut Plan) {
     }
 }
 
-/// Gives activations, statistics and gradients their final places; those that are never alive at once share
-/// one, unless everything is to be looked at.
+/// Gives activations, statistics and gradients their final regions. Tensors that are never alive at once share
+/// memory, except in
+/// [`Mode::Inspect`].
 pub(super) fn compact(plan: &mut Plan) {
     let keep_all = matches!(plan.mode, Mode::Inspect { .. });
     let steps = plan.ops.len() + plan.back.len();
@@ -300,7 +305,7 @@ pub(super) fn compact(plan: &mut Plan) {
             Pass::Back(back) => back,
         };
         gradients(back).into_iter().for_each(|region| touch(*region, step));
-        // parameters' gradients are made at the end
+        // gradients of parameters are then computed at the end
         let late = plan.keeps && back.op.learns();
         let dy = back.dy;
         dy.into_iter().filter(|_| late).for_each(|region| touch(region, steps));

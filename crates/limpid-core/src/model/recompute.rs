@@ -1,11 +1,12 @@
-//! What the backward makes again instead of finding it kept (activation recomputation; Chen et al. 2016, "Training Deep
-//! Nets with Sublinear Memory Cost").
+//! Activation checkpointing: the forward does not keep all activations, and the backward recomputes those that it
+//! needs (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost").
 //!
-//! A [`KeepLevel`] says what a block keeps. A ladder goes from everything kept to the least, recompute_level by recompute_level: on each next one, one
-//! block more, from the first, keeps a level less. (The last block is met first in the backward: what it makes again lies
-//! beside all that is kept, so giving up there saves next to nothing.) `insert_recompute` is a pure pass over the list like those in `plan`: before the backward
-//! of an op it puts the ops whose outputs it needs, and no others. They are the same ops on the same operands, and dropout is
-//! a function of its place, so the bits are the same.
+//! A [`KeepLevel`] says what one block keeps. The recompute level of a model counts how many such levels its blocks
+//! have gone down in all: with each further one, one more block, beginning with the first, keeps one level less.
+//! (The last block comes first in the backward: what it recomputes is alive beside everything that the others keep,
+//! so keeping less there saves next to nothing.) `insert_recompute` is a pure pass over the list like those in
+//! `plan`: before the backward of an op it inserts the ops whose outputs it needs, and no others. They are the same
+//! ops on the same operands, and dropout is a function of its place, so the bits are the same.
 
 use super::plan::{Plan, key, saved};
 use crate::ops::{Access, Op, Pass, Region};
@@ -17,13 +18,13 @@ use std::ops::Range;
 pub enum KeepLevel {
     /// Everything.
     All,
-    /// What products and attention make; norms, activations and gates are made again.
+    /// The outputs of products and of attention; norms, activations and gates are recomputed.
     Products,
-    /// Not what the feed-forward's products make either.
+    /// As `Products`, without the outputs of the feed-forward's products.
     Attention,
-    /// What heads give and the stream that leaves the block; all products are made again.
+    /// The outputs of the attention heads and of the block; all products are recomputed.
     Heads,
-    /// The stream that leaves the block.
+    /// The output of the block only: its residual stream.
     Stream,
 }
 
@@ -32,7 +33,7 @@ impl KeepLevel {
     pub const ALL: [KeepLevel; 5] =
         [KeepLevel::All, KeepLevel::Products, KeepLevel::Attention, KeepLevel::Heads, KeepLevel::Stream];
 
-    /// What is made again.
+    /// What is recomputed, in words.
     pub fn recomputes(self) -> &'static str {
         match self {
             KeepLevel::All => "nothing",
@@ -43,13 +44,13 @@ impl KeepLevel {
         }
     }
 
-    /// What block `i` of `n` keeps on a recompute_level of the ladder.
+    /// What block `i` of `n` keeps at a recompute level.
     pub fn on(recompute_level: usize, i: usize, n: usize) -> KeepLevel {
         KeepLevel::ALL[((recompute_level + n - 1 - i) / n).min(KeepLevel::ALL.len() - 1)]
     }
 }
 
-/// The most that a block may keep for its op `i` to be made again; the block's last sum never is.
+/// The first level at which a block recomputes its op `i`; `None` for its last sum, which is always kept.
 fn level(block: &[Op], i: usize) -> Option<KeepLevel> {
     let heads = block.iter().position(|op| matches!(op, Op::Attend { .. }));
     let last = block.iter().rposition(|op| matches!(op, Op::Add { .. }));
@@ -58,14 +59,14 @@ fn level(block: &[Op], i: usize) -> Option<KeepLevel> {
         Op::Norm { .. } | Op::Activate { .. } | Op::Multiply { .. } => Some(KeepLevel::Products),
         Op::Attend { .. } => Some(KeepLevel::Stream),
         Op::Add { .. } if Some(i) == last => None,
-        // the stream between the halves; other sums are adapters'
+        // the stream between attention and feed-forward; other sums belong to adapters
         Op::Add { a, .. } if !inside(a) => Some(KeepLevel::Heads),
         _ if Some(i) > heads => Some(KeepLevel::Attention),
         _ => Some(KeepLevel::Heads),
     }
 }
 
-/// Which ops are given up on `recompute_level`.
+/// Whether the output of each op is given up, and so recomputed, at `recompute_level`.
 pub fn given_up(ops: &[Op], blocks: &[Range<usize>], recompute_level: usize) -> Vec<bool> {
     let mut given = vec![false; ops.len()];
     for (b, block) in blocks.iter().enumerate() {
@@ -77,8 +78,8 @@ pub fn given_up(ops: &[Op], blocks: &[Range<usize>], recompute_level: usize) -> 
     given
 }
 
-/// Puts before the backward of each op those of the `given` up ops whose outputs it needs. What is made again has a place
-/// of its own, for a second life.
+/// Inserts before the backward of each op those of the ops that are `given` up whose outputs it needs. A recomputed
+/// tensor has a region of its own, so that the memory of the first one is free in between.
 pub(super) fn insert_recompute(plan: &mut Plan, mut given: Vec<bool>) {
     let makers: Vec<Vec<Region>> = plan.ops.iter().map(|op| operands(*op, true)).collect();
     let maker = |region: &Region| makers.iter().position(|made| made.contains(region));
@@ -87,7 +88,7 @@ pub(super) fn insert_recompute(plan: &mut Plan, mut given: Vec<bool>) {
     let (mut made, mut passes) = (HashSet::new(), vec![]);
     for pass in std::mem::take(&mut plan.back) {
         let Pass::Back(mut back) = pass else { unreachable!("nothing was made again yet") };
-        // what is needed, and what that needs
+        // what is needed, and what is needed to recompute it
         let mut regions: Vec<Region> = saved(&mut back).map(|region| *region).collect();
         let mut wanted = vec![];
         while let Some(region) = regions.pop() {
@@ -110,7 +111,7 @@ pub(super) fn insert_recompute(plan: &mut Plan, mut given: Vec<bool>) {
     plan.back = passes;
 }
 
-/// What an op writes, or what it reads of what other ops write.
+/// The tensors that an op writes, or the tensors of other ops that it reads.
 fn operands(mut op: Op, written: bool) -> Vec<Region> {
     let of = |access| match access {
         Access::Write { .. } => written,

@@ -1,25 +1,26 @@
-//! What of a model learns: everything, some parameters by their names, or low-rank matrices beside its weights.
+//! Which parameters of a model learn: all, some by their names, or low-rank matrices beside its weights.
 //!
-//! A frozen parameter is a constant: it lies among them, has no gradient and no moments, and what only it needs is never
-//! computed (`plan::differentiate`). LoRA (Hu et al. 2021) freezes the model and gives chosen products a second way,
+//! A frozen parameter is stored among the constants. It has no gradient and no moments, and gradients that only it
+//! needs are not computed (`plan::differentiate`). LoRA (Hu et al. 2021) freezes the model and adds a low-rank
+//! product to chosen products:
 //!
-//!   y = x W' + b + (alpha / r) (x A') B',   A: (r, in), B: (out, r),
+//!   y = x W' + b + (alpha / r) (x A') B',   A: (r, in), B: (out, r)
 //!
-//! of which A and B learn. B starts as zeros, so the adapted model starts as the model itself.
+//! Only A and B learn. B starts as zeros, so the adapted model starts as the model itself.
 
 use super::Param;
 use crate::config::{ConfigError, unknown};
 use glob::Pattern;
 use serde::{Deserialize, Serialize};
 
-/// What learns, as plain data.
+/// Which parameters learn, as plain data.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tuning {
     /// Names of parameters that do not learn, with `*`, `?` and `[0-5]`.
     pub freeze: Vec<String>,
-    /// Names of those that do, and no others; empty for all.
+    /// Names of the only parameters that learn; empty for all.
     pub train_only: Vec<String>,
-    /// Matrices that learn in the model's place.
+    /// A low-rank adapter, which learns instead of the model.
     pub lora: Option<Lora>,
 }
 
@@ -28,15 +29,16 @@ pub struct Tuning {
 pub struct Lora {
     /// r
     pub rank: usize,
-    /// What it adds is multiplied by `alpha / rank`.
+    /// The adapter's product is multiplied by `alpha / rank`.
     pub alpha: f64,
     /// Dropout on its input.
     pub dropout: f64,
-    /// The products that have one: `attention`, `feed-forward`, or names without `.weight`, with `*`, `?` and `[0-5]`.
+    /// The products that get an adapter: `attention`, `feed-forward`, or names without `.weight`, with `*`, `?` and
+    /// `[0-5]`.
     pub targets: Vec<String>,
 }
 
-/// What `targets` may say in words.
+/// The words that `targets` may hold, and the patterns that they mean.
 const GROUPS: [(&str, &str); 2] = [("attention", "*.attn.*"), ("feed-forward", "*.mlp.*")];
 
 fn matches(pattern: &str, name: &str) -> bool {
@@ -44,11 +46,11 @@ fn matches(pattern: &str, name: &str) -> bool {
 }
 
 impl Lora {
-    /// What the adapter's product is multiplied by.
+    /// The factor of the adapter's product.
     pub fn scale(&self) -> f64 {
         self.alpha / self.rank as f64
     }
-    /// Whether the product called `name` has one.
+    /// Whether the product called `name` gets an adapter.
     pub fn adapts(&self, name: &str) -> bool {
         self.targets.iter().any(|target| matches(Lora::pattern(target), name))
     }
@@ -67,7 +69,7 @@ impl Tuning {
         }
     }
 
-    /// Says whether every pattern means something and something learns.
+    /// Checks that every pattern matches a name, and that at least one parameter learns.
     pub(super) fn check(&self, params: &[Param]) -> Result<(), ConfigError> {
         let own = || params.iter().filter(|p| !p.is_adapter()).map(|p| p.name.as_str());
         for pattern in self.freeze.iter().chain(&self.train_only) {
@@ -98,7 +100,7 @@ fn product(name: &str) -> Option<&str> {
     (name.contains(".attn.") || name.contains(".mlp.") || name == "head.dense").then_some(name)
 }
 
-/// Refuses a pattern that no name matches; the error lists `words` and what names there are.
+/// Refuses a pattern that no name matches; the error lists `words` and the names that exist.
 fn known<'a>(
     what: &'static str,
     (said, pattern): (&str, &str),

@@ -1,16 +1,16 @@
-//! One flat memory: zero at first, reserved once, given by the system when it is touched. It begins on a page, so
-//! rows that are whole cache lines share none with their neighbours (two threads that write one line wait for
-//! each other: LOG.md), and it asks for huge pages where the system has them.
+//! One flat memory: zero at first, reserved once; the system provides a page when it is first touched. It begins on
+//! a page boundary, so rows of whole cache lines share no line with their neighbours (two threads that write one
+//! line wait for each other: LOG.md). It asks for huge pages where the system has them.
 
 use memmap2::MmapMut;
 use std::io;
 use std::ops::{Deref, DerefMut};
 
-/// Memory that the system does not give.
+/// The system refuses memory.
 #[derive(Debug, thiserror::Error)]
 #[error("the system refuses {:.1} MB of memory: {source}", *.bytes as f64 / 1e6)]
 pub struct Refused {
-    /// What was asked for.
+    /// How much was asked for.
     pub bytes: usize,
     source: io::Error,
 }
@@ -32,7 +32,7 @@ impl Arena {
     /// `len` zeros.
     ///
     /// # Errors
-    /// If the system gives no such memory.
+    /// If the system refuses the memory.
     pub fn reserve(len: usize) -> Result<Arena, Refused> {
         if len == 0 {
             return Ok(Arena::default());
@@ -41,12 +41,12 @@ impl Arena {
         let map = MmapMut::map_anon(bytes).map_err(|source| Refused { bytes, source })?;
         #[cfg(target_os = "linux")]
         if len >= 1 << 19 {
-            let _ = map.advise(memmap2::Advice::HugePage); // slower without, and as right
+            let _ = map.advise(memmap2::Advice::HugePage); // without, it is slower and as correct
         }
         Ok(Arena { map: Some(map) })
     }
 
-    /// Takes memory page by page, where much of it will not be touched.
+    /// Asks for small pages, for an arena of which much will not be touched.
     pub fn small_pages(&self) {
         #[cfg(target_os = "linux")]
         if let Some(map) = &self.map {

@@ -1,5 +1,5 @@
-//! How elements are stored: how many bytes they take, and what they are as f32. Everything is computed in f32 (and products in
-//! bf16), so the others are how values come to a backend, and how one may keep them.
+//! Types of elements: how many bytes they take, and their conversion to f32. Everything is computed in f32 (products
+//! optionally in bf16), so the other types are for values that a backend is given, or stores.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,14 +12,14 @@ pub enum Element {
     F32,
     /// The upper 16 bits of an f32.
     Bf16,
-    /// IEEE's 16 bits.
+    /// IEEE 754 half precision, 16 bits.
     F16,
-    /// ggml's blocks of 32, an f16 scale and 32 signed bytes: for weights that do not change.
+    /// ggml's blocks of 32 elements, an f16 scale and 32 signed bytes: for weights that do not change.
     Q8_0,
 }
 
 impl Element {
-    /// The bytes of `n` elements.
+    /// How many bytes `n` elements take.
     pub const fn bytes(self, n: usize) -> usize {
         match self {
             Element::F32 => 4 * n,
@@ -28,8 +28,8 @@ impl Element {
         }
     }
 
-    /// The elements that `bytes` are, in the machine's order of bytes, as f32: in place where they are f32 and aligned, else converted,
-    /// exactly. None for blocks.
+    /// The elements in `bytes`, in the machine's byte order, as f32. They are borrowed if they are f32 and aligned,
+    /// else converted exactly. `None` for blocks.
     ///
     /// ```
     /// use limpid_core::ops::element::Element;
@@ -64,13 +64,13 @@ impl fmt::Display for Element {
 
 fn widen_f16(bits: u16) -> f32 {
     let (sign, rest) = (u32::from(bits & 0x8000) << 16, u32::from(bits & 0x7fff) << 13);
-    // exponents are 15 too large there and 127 here: a product with 2^112, exact for the smallest too
+    // the bias of the exponent is 15 in f16 and 127 in f32: multiply by 2^112, which is exact for subnormals too
     let finite = (f32::from_bits(rest) * f32::from_bits((127 + 112) << 23)).to_bits();
     let infinite = rest | 0x7f80_0000;
     f32::from_bits(sign | if rest < 0x7c00 << 13 { finite } else { infinite })
 }
 
-/// In which order a matrix (rows, cols) lies.
+/// The order in which a matrix (rows, cols) is stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Major {
     /// Row by row.
@@ -79,7 +79,7 @@ pub enum Major {
     Columns,
 }
 
-/// Values for a backend, as they lie in a file or in memory.
+/// Values for a backend, as they are stored in a file or in memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Values<'a> {
     /// What they are.

@@ -1,23 +1,23 @@
-//! What a model has room for, and what a batch may therefore hold. A backend holds every batch against its model's
-//! [`Limits`] when it is fed, in one place, so kernels may rely on it: no two tasks are given one row, and no id, position
-//! or key lies outside its table. Costs one pass over the rows and allocates nothing.
+//! What a batch may hold. A backend checks every batch against its model's [`Limits`] in `feed`, in one place, so
+//! kernels may rely on it: no two tasks get the same row, and no id, position or key lies outside its table. The
+//! check is one pass over the rows and allocates nothing.
 
 use super::{Batch, IGNORE};
 
-/// The sizes of a model's tables and memories that rows of a batch are looked up in.
+/// The most that a batch may hold: the sizes of a model's tables and memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// N: rows of a batch, at most.
+    /// N: rows of a batch.
     pub rows: usize,
-    /// Rows whose logits may be wanted.
+    /// Rows whose logits are wanted.
     pub outputs: usize,
-    /// T: positions of a sequence, those in the cache too.
+    /// T: positions of a sequence, those in the KV cache included.
     pub context: usize,
-    /// Sequences that the cache has room for; none where there is no cache.
+    /// Sequences of the KV cache; `None` without a cache.
     pub cached: Option<usize>,
-    /// V
+    /// V: the size of the vocabulary.
     pub vocab_size: usize,
-    /// S: segments; 1 where there is no table of them.
+    /// S: segments; 1 without a segment table.
     pub segments: usize,
 }
 
@@ -25,7 +25,7 @@ pub struct Limits {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BatchError {
-    /// More of something than there is room for.
+    /// The batch has more of something than there is room for.
     #[error(
         "the batch has {found} {what}, and the model has room for {most}: give it fewer at once, or build it for more"
     )]
@@ -37,29 +37,29 @@ pub enum BatchError {
         /// How many fit.
         most: usize,
     },
-    /// A number that is looked up in a table, and is not there.
+    /// An id is outside of its table.
     #[error("{what} {id} (at {index} of the batch) is not below {size}, the model's number of them")]
     Id {
         /// Token, position, segment, target or output.
         what: &'static str,
-        /// The number.
+        /// The id.
         id: u32,
-        /// Where in its list it stands.
+        /// Its index in its list.
         index: usize,
         /// The size of the table.
         size: usize,
     },
-    /// A list that is neither empty nor as long as it must be.
+    /// A list has the wrong length.
     #[error("the batch has {found} {what}: {wanted} are wanted, or none where none are needed")]
     Count {
         /// What is listed.
         what: &'static str,
         /// Its length.
         found: usize,
-        /// What it must be.
+        /// The length it must have.
         wanted: usize,
     },
-    /// A sequence whose rows are not rows of the batch that are its own, or whose positions are not the model's.
+    /// A sequence's rows are not its own rows of the batch, or its positions do not fit the model.
     #[error("sequence {index} of the batch {why}")]
     Sequence {
         /// Which of the batch's spans.
@@ -70,11 +70,11 @@ pub enum BatchError {
 }
 
 impl Limits {
-    /// Says whether `batch` fits: its spans share out its rows in order, none empty; sequences are no longer than the
-    /// context; whatever is looked up is there; and lists that go with the rows are as long as these.
+    /// Checks that `batch` fits: its spans divide its rows in order, and none is empty; no sequence is longer than
+    /// the context; every id is in its table; and lists that go with the rows are as long as these.
     ///
     /// # Errors
-    /// The first thing that does not.
+    /// The first thing that does not fit.
     pub fn check(&self, batch: &Batch) -> Result<(), BatchError> {
         let Batch { tokens, positions, segments, targets, soft_targets, spans, outputs, context, .. } = batch;
         let rows = tokens.len();
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(cached.check(&more), Ok(()));
     }
 
-    /// Each change alone is refused, and its words say what it is.
+    /// Each change alone is refused, and the message names it.
     #[test]
     fn what_does_not_fit_is_named() {
         let refused = |what: &str, limits: Limits, change: &dyn Fn(&mut Batch)| {

@@ -1,12 +1,10 @@
-//! The waist of the house: what happens. A transformer is a list of [`Op`]s; each is a fused
-//! forward/backward pair, and a backend is whoever runs them. Everything here is plain data and
-//! single-threaded functions on slices; who splits rows among threads is the backend's business.
+//! The ops. A transformer is a list of [`Op`]s; each op has a forward and a backward, and a backend runs them.
+//! Everything here is plain data and single-threaded functions on slices; a backend splits the work among threads.
 //!
-//! One op per file, and in each file: the formula, `reference` (f64, plain loops, the judge), the
-//! fast pair, tests. The letters, once: B batch, T sequence, N = rows (B x T in training), C = d_model,
-//! H heads of queries and K
-//! of keys and values, D features of each, F = d_ff, V vocabulary. Read `norm` for a typical op, `linear` for the one
-//! that costs, `plan` in `model` for where tensors lie.
+//! One op per file, and in each file: the formula, `reference` (f64, plain loops; the fast kernels are judged by
+//! it), the fast forward and backward, tests. The letters: B batch, T sequence, N = rows (B x T in training), C =
+//! d_model, H heads of queries and K of keys and values, D features of each, F = d_ff, V vocabulary. Read `norm` for
+//! a typical op, `linear` for the one that takes most of the time, `plan` in `model` for the layout of memory.
 
 pub mod activate;
 pub mod adamw;
@@ -35,10 +33,10 @@ pub use program::{Ops, Passes, Program};
 use crate::config::{Activation, DropoutScale, Heads, Mask, NormKind};
 use std::ops::Range;
 
-/// One of the memories a backend keeps.
+/// One of the memory spaces of a backend.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
 pub enum MemorySpace {
-    /// What never changes: tables that are computed once, and in training the parameters that are frozen.
+    /// Constants: tables that are computed once, and in training the frozen parameters.
     Const,
     /// Parameters; in training, those that learn.
     Param,
@@ -48,15 +46,16 @@ pub enum MemorySpace {
     Moment1,
     /// The optimizer's second moment: the same layout as `Param`.
     Moment2,
-    /// The parameters' moving average: the same layout as `Param`; the system gives it memory when it is first written.
+    /// The moving average of the parameters: the same layout as `Param`. It takes no physical memory until it is
+    /// first written.
     Average,
     /// Activations.
     Act,
-    /// Gradients of the activations, in places of their own.
+    /// Gradients of the activations, with a layout of their own.
     ActGrad,
-    /// What stays f32 whatever the activations are: statistics, log-sum-exp, losses, watched tensors.
+    /// Tensors that are f32 whatever the type of the activations: statistics, log-sum-exp, losses, watched tensors.
     Stat,
-    /// Keys and values of open sequences.
+    /// The KV cache: keys and values of open sequences.
     Cache,
 }
 
@@ -76,7 +75,7 @@ impl MemorySpace {
     ];
 }
 
-/// Which rows of a tensor a batch uses.
+/// How many of a tensor's rows a batch uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum ActiveRows {
     /// All of them, always: parameters, tables, caches.
@@ -87,23 +86,23 @@ pub enum ActiveRows {
     Outputs,
 }
 
-/// A row-major `rows` x `cols` matrix at `at` in one of the memories.
+/// A region of memory: a row-major `rows` x `cols` matrix that begins at element `at` of a memory space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct Region {
-    /// The memory.
+    /// The memory space.
     pub space: MemorySpace,
-    /// Its first element there.
+    /// The index of its first element there.
     pub at: usize,
-    /// Rows it has room for.
+    /// How many rows it has room for.
     pub rows: usize,
     /// Columns.
     pub cols: usize,
-    /// Which of the rows a batch uses.
+    /// How many of the rows a batch uses.
     pub active: ActiveRows,
 }
 
 impl Region {
-    /// Elements.
+    /// The number of elements.
     pub const fn len(self) -> usize {
         self.rows * self.cols
     }
@@ -111,7 +110,7 @@ impl Region {
     pub const fn is_empty(self) -> bool {
         self.len() == 0
     }
-    /// Where it lies in its memory.
+    /// The indices of its elements in its memory space.
     pub const fn range(self) -> Range<usize> {
         self.at..self.at + self.len()
     }
@@ -119,19 +118,19 @@ impl Region {
     pub const fn shape(self) -> (usize, usize) {
         (self.rows, self.cols)
     }
-    /// The same place in another memory of the same layout.
+    /// The same place in another memory space of the same layout.
     pub const fn in_space(self, space: MemorySpace) -> Region {
         Region { space, ..self }
     }
-    /// Whether it learns: a parameter that is frozen lies among the constants.
+    /// Whether it is a parameter that learns: frozen ones are among the constants.
     pub fn learns(self) -> bool {
         self.space == MemorySpace::Param
     }
-    /// A parameter's gradient.
+    /// The gradient of this parameter.
     pub const fn grad(self) -> Region {
         self.in_space(MemorySpace::Grad)
     }
-    /// Without the rows that `batch` does not use.
+    /// The region without the rows that `batch` does not use.
     pub fn of(self, batch: &Batch) -> Region {
         let rows = match self.active {
             ActiveRows::All => self.rows,
@@ -143,20 +142,20 @@ impl Region {
     }
 }
 
-/// A dropout: how much, how, and which stream of draws.
+/// A dropout: its probability, its scaling, and its stream of random draws.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct DropoutSpec {
     /// Probability of dropping an element.
     pub p: f32,
-    /// What happens to the kept ones.
+    /// How the kept elements are scaled.
     pub scale: DropoutScale,
-    /// Number of this place in the model: separates its draws from every other's.
+    /// The number of this dropout in the model, which separates its draws from those of the others.
     pub site: u64,
 }
 
-/// The instruction set of a transformer: `forward` writes `y` from the other operands, `backward`
-/// makes their gradients from `y`'s. Optional operands marked *watched* add a pass that fills them
-/// and never change how `y` is computed.
+/// The instruction set of a transformer. `forward` computes `y` from the other operands; `backward` computes their
+/// gradients from that of `y`. Optional operands marked *watched* add a pass that fills them, and never change how
+/// `y` is computed.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Op {
     /// `y[n] = table[token n] + positions[position n] + segments[segment n]`
@@ -176,7 +175,7 @@ pub enum Op {
     },
     /// y = (x - mean) / deviation * gain + offset, row by row
     Norm {
-        /// what deviation means
+        /// how the deviation is defined
         kind: NormKind,
         /// added to variance or deviation
         eps: f32,
@@ -188,11 +187,11 @@ pub enum Op {
         offset: Option<Region>,
         /// (N,C)
         y: Region,
-        /// kept for the backward: mean and 1 / deviation, (N,2)
+        /// saved for the backward: mean and 1 / deviation, (N,2)
         stats: Region,
-        /// watched: before gain and offset, (N,C)
+        /// watched: x normalised, before gain and offset, (N,C)
         normalized: Option<Region>,
-        /// watched: the deviation divided by, (N,1)
+        /// watched: the deviation, (N,1)
         scale: Option<Region>,
     },
     /// y = x w' + b, with w stored (out, in)
@@ -206,7 +205,7 @@ pub enum Op {
         /// (N,O)
         y: Region,
     },
-    /// y = qkv with queries and keys turned by their position
+    /// y = x with queries and keys rotated by their position (RoPE)
     Rotate {
         /// (N, (H + 2K) D)
         x: Region,
@@ -217,8 +216,8 @@ pub enum Op {
         /// which columns are which
         heads: Heads,
     },
-    /// y = softmax(scale q k' + mask) v, head by head. With a cache, keys and values are stored
-    /// there first and all of the sequence so far is attended to.
+    /// y = softmax(scale q k' + mask) v, head by head. With a KV cache, keys and values are stored there first, and
+    /// queries attend to the whole sequence so far.
     Attend {
         /// (N, (H + 2K) D): queries, keys, values
         qkv: Region,
@@ -226,21 +225,21 @@ pub enum Op {
         cache: Option<Region>,
         /// (N, H D)
         y: Region,
-        /// kept for the backward: log of the sum of exponentials, (N,H)
+        /// saved for the backward: log of the sum of exponentials, (N,H)
         lse: Region,
         /// which columns are which
         heads: Heads,
         /// which keys a query sees
         mask: Mask,
-        /// what scores are multiplied by
+        /// the factor of the scores
         scale: f32,
-        /// on the weights
+        /// dropout of the attention weights
         drop: Option<DropoutSpec>,
         /// watched: scaled scores before the mask, (N,H T)
         raw: Option<Region>,
         /// watched: scaled scores after the mask, (N,H T)
         scores: Option<Region>,
-        /// watched: weights, (N,H T)
+        /// watched: attention weights, (N,H T)
         pattern: Option<Region>,
     },
     /// y = f(x)
@@ -262,7 +261,7 @@ pub enum Op {
         b: Region,
         /// (N,C)
         y: Region,
-        /// 1 but for an adapter
+        /// 1, except for an adapter
         scale: f32,
     },
     /// y = a b, element by element
@@ -274,7 +273,7 @@ pub enum Op {
         /// (N,F)
         y: Region,
     },
-    /// y = x with some elements dropped; in evaluation, x (times 1 - p if un-rescaled)
+    /// y = x with some elements dropped; in evaluation, y = x (times 1 - p if training does not rescale)
     Dropout {
         /// (N,C)
         x: Region,
@@ -290,8 +289,8 @@ pub enum Op {
         /// (outputs,C)
         y: Region,
     },
-    /// `losses[n] = -log softmax(x w' + b)[target n]`: head and loss as one op, in chunks of rows, so that
-    /// the logits of a large vocabulary never exist whole
+    /// `losses[n] = -log softmax(x w' + b)[target n]`: head and cross-entropy as one op, in chunks of rows, so that
+    /// the logits of all rows are never in memory at once
     Classify {
         /// (N,C)
         x: Region,
@@ -311,7 +310,7 @@ pub enum Op {
 /// What an op does with an operand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
-    /// A parameter, a table or a cache: has a place of its own for ever.
+    /// A parameter, a table or a KV cache: its memory is never shared with another tensor.
     Own,
     /// Reads it; `saved` if its backward reads it again.
     Read {
@@ -323,7 +322,7 @@ pub enum Access {
         /// needed by the backward
         saved: bool,
     },
-    /// Fills it when somebody looks.
+    /// Fills it in [`Mode::Inspect`](crate::model::Mode::Inspect) only.
     Watched,
 }
 
@@ -345,8 +344,8 @@ impl Op {
         }
     }
 
-    /// Every operand with what is done to it, for planners, printers, checkers and backends; allocates nothing. The
-    /// watched ones come in the order of [`Back::watched`].
+    /// Every operand with its access, for planners, printers, checkers and backends; allocates nothing. Watched
+    /// operands come in the order of [`Back::watched`].
     pub fn operands(&mut self) -> impl Iterator<Item = (Access, &mut Region)> {
         const READ: Access = Access::Read { saved: false };
         const SAVED: Access = Access::Read { saved: true };
@@ -364,7 +363,7 @@ impl Op {
                 [Some((Own, gain)), Some((Own, offset)), Some((Watched, normalized)), Some((Watched, scale))],
             ),
             Op::Linear { x, w, b, y } => {
-                // what a frozen matrix is multiplied by is needed for no gradient
+                // the input of a frozen matrix is needed for no gradient
                 let read = Access::Read { saved: w.learns() };
                 ([Some((read, x)), Some((Own, w)), Some((WRITE, y))], [Some((Own, b)), None, None, None])
             }
@@ -395,13 +394,13 @@ impl Op {
         self.operands().any(|(access, region)| access == Access::Own && region.learns())
     }
 
-    /// The op with the rows that `batch` uses.
+    /// The op with only the rows that `batch` uses.
     pub fn of(mut self, batch: &Batch) -> Op {
         self.operands().for_each(|(_, region)| *region = region.of(batch));
         self
     }
 
-    /// The tensor the op makes.
+    /// The tensor that the op computes.
     pub fn output(&self) -> Region {
         match *self {
             Op::Embed { y, .. }
@@ -434,8 +433,8 @@ impl Op {
         }
     }
 
-    /// Floating-point operations of the forward for `rows` rows, each looking at `keys` keys:
-    /// two a multiply-add, products only. The backward does twice as many.
+    /// Floating-point operations of the forward for `rows` rows that each attend to `keys` keys: two per
+    /// multiply-add, matrix products only. The backward does twice as many.
     pub fn flops(&self, rows: usize, keys: usize) -> f64 {
         let product = |a: usize, b: usize| 2.0 * rows as f64 * a as f64 * b as f64;
         match *self {
@@ -446,33 +445,34 @@ impl Op {
     }
 }
 
-/// The gradient of an operand: where it lies, and whether this op is the first to write it.
+/// The gradient of an operand: its region, and whether this op is the first to write it.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Grad {
-    /// Its place.
+    /// Its region.
     pub region: Region,
-    /// Another op wrote here before: add. Otherwise overwrite, so nothing needs zeroing.
+    /// Whether another op wrote it before: then add, otherwise overwrite. So nothing needs to be set to zero first.
     pub add: bool,
 }
 
-/// The backward of an op: the op with the places of its gradients, made by `model::plan`.
-/// Gradients of parameters lie at [`Region::grad`] and are always added to.
+/// The backward of an op: the op with the regions of its gradients, made by `model::plan`. Gradients of parameters
+/// are at
+/// [`Region::grad`] and are always added to.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Back {
-    /// The op's place in the list.
+    /// The op's index in the forward list.
     pub index: usize,
     /// The op.
     pub op: Op,
-    /// Gradient of its output; the loss has none.
+    /// Gradient of its output; `None` for the loss.
     pub dy: Option<Region>,
-    /// Gradients of [`Op::inputs`]; none where it is the same memory as `dy` (a residual's sum).
+    /// Gradients of [`Op::inputs`]; `None` where one is not needed, or shares the memory of `dy` (a residual sum).
     pub dx: [Option<Grad>; 2],
-    /// Gradients of the watched operands, when somebody looks.
+    /// Gradients of the watched operands, in [`Mode::Inspect`](crate::model::Mode::Inspect).
     pub watched: [Option<Region>; 3],
 }
 
 impl Back {
-    /// The step with the rows that `batch` uses.
+    /// The same with only the rows that `batch` uses.
     pub fn of(mut self, batch: &Batch) -> Back {
         self.op = self.op.of(batch);
         let regions = self.dy.iter_mut().chain(self.dx.iter_mut().flatten().map(|g| &mut g.region));
@@ -497,7 +497,7 @@ impl Pass {
         if let Pass::Back(back) = self { Some(back) } else { None }
     }
 
-    /// The entry with the rows that `batch` uses.
+    /// The entry with only the rows that `batch` uses.
     pub fn of(self, batch: &Batch) -> Pass {
         match self {
             Pass::Recompute(op) => Pass::Recompute(op.of(batch)),
@@ -506,21 +506,21 @@ impl Pass {
     }
 }
 
-/// A target that is not there: the row is not counted.
+/// The target of a row without one: the row is not counted in the loss.
 pub const IGNORE: u32 = u32::MAX;
 
-/// Rows of one sequence that lie side by side in a batch.
+/// The rows of one sequence in a batch, which are neighbours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Span {
-    /// First row.
+    /// Its first row.
     pub row: usize,
-    /// Rows.
+    /// How many rows.
     pub rows: usize,
-    /// Positions of the sequence already in the cache.
+    /// How many positions of the sequence are already in the KV cache.
     pub past: usize,
-    /// Which of the cache's sequences.
+    /// The sequence's number in the KV cache.
     pub sequence: usize,
-    /// Real (not padding) positions, past ones included; later ones are hidden unless the mask is none.
+    /// How many positions, past ones included, are real and not padding. A bidirectional mask hides the others.
     pub valid: usize,
 }
 
@@ -535,8 +535,8 @@ impl Span {
     }
 }
 
-/// The rows of one run: what they are, where they stand, and what should follow. Plain data, which may say anything: a
-/// backend holds it against its model's [`limits::Limits`] when it is fed.
+/// The rows of one run: their tokens, positions and targets. This is plain data and may hold any numbers: a backend
+/// checks it against its model's [`limits::Limits`] in `feed`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch {
     /// Token of each row.
@@ -545,7 +545,7 @@ pub struct Batch {
     pub positions: Vec<u32>,
     /// Segment of each row; empty for all in segment 0.
     pub segments: Vec<u32>,
-    /// Target of each row or [`IGNORE`]; empty where no loss is wanted.
+    /// Target of each row or [`IGNORE`]; empty if no loss is wanted.
     pub targets: Vec<u32>,
     /// A distribution over the vocabulary for each row, (N,V), instead of `targets`.
     pub soft_targets: Vec<f32>,
@@ -553,18 +553,18 @@ pub struct Batch {
     pub spans: Vec<Span>,
     /// Rows whose logits are wanted (decoding).
     pub outputs: Vec<u32>,
-    /// Positions of the cache that belong to one sequence (decoding).
+    /// How many positions of the KV cache each sequence has (decoding).
     pub context: usize,
-    /// What each counted row's loss weighs in the gradient: 1 / rows counted in the whole step for a mean.
+    /// The weight of each counted row's loss in the gradient. For the mean it is 1 / the rows counted in the whole
+    /// step.
     pub weight: f32,
-    /// What training adds to each row's loss.
+    /// The terms that training adds to each row's loss.
     pub terms: classify::Terms,
-    /// Draws of dropout; none in evaluation.
+    /// The seed of dropout's draws; `None` in evaluation.
     pub seed: Option<u64>,
 }
 
-/// `to` becomes part of `from`, with room for what `from` has room for: batches that differ in their rows and sequences
-/// allocate once.
+/// Makes `to` a copy of part of `from`, with the capacity of `from`: so batches of different sizes allocate once.
 fn again<T: Copy>(to: &mut Vec<T>, from: &Vec<T>, part: impl std::slice::SliceIndex<[T], Output = [T]>) {
     to.clear();
     to.reserve(from.capacity());
@@ -572,7 +572,7 @@ fn again<T: Copy>(to: &mut Vec<T>, from: &Vec<T>, part: impl std::slice::SliceIn
 }
 
 impl Batch {
-    /// Becomes a copy of `other`, in the memory it has.
+    /// Becomes a copy of `other` without a new allocation, if there is enough capacity.
     pub fn copy_from(&mut self, other: &Batch) {
         let Batch { tokens, positions, segments, targets, soft_targets, spans, outputs, context, weight, terms, seed } =
             self;
@@ -586,8 +586,8 @@ impl Batch {
         (*context, *weight, *terms, *seed) = (other.context, other.weight, other.terms, other.seed);
     }
 
-    /// Becomes the rows of some of `other`'s sequences, which lie one after the other there, in the memory it has.
-    /// Returns how many rows of `other` come before them.
+    /// Becomes the rows of some neighbouring sequences of `other`, without a new allocation if there is enough
+    /// capacity. Returns how many rows of `other` come before them.
     pub fn take(&mut self, other: &Batch, sequences: Range<usize>) -> usize {
         let all = other.tokens.len();
         let first = |i: usize| other.spans.get(i).map_or(all, |s| s.row);
@@ -608,7 +608,7 @@ impl Batch {
         rows.start
     }
 
-    /// Sequences of `length` tokens, one after the other, positions from 0, every row's target given.
+    /// A batch of sequences of `length` tokens each, with positions from 0 and the target of every row.
     pub fn of_sequences(tokens: Vec<u32>, targets: Vec<u32>, length: usize) -> Batch {
         let sequences = tokens.len().checked_div(length).unwrap_or(1); // one without tokens, which no model takes
         let spans = (0..sequences)

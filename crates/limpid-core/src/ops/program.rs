@@ -1,6 +1,7 @@
-//! A program: the lists that a model comes to, in one value that was checked when it was made and does not change. A backend
-//! runs slices of it and nothing else, so its kernels may rely on what [`Program::new`] checks. Each slice has an [`Identity`],
-//! by which a backend can prepare it once. Read `limits` for what holds of a batch.
+//! A program: the forward and the backward list of a model, in one value that is checked when it is made and never
+//! changes. A backend runs slices of it and nothing else, so its kernels may rely on what [`Program::new`] checks.
+//! Each slice has an [`Identity`], under which a backend can keep what it prepared. Read `limits` for the checks of
+//! a batch.
 
 use super::limits::Limits;
 use super::{Access, ActiveRows, Back, MemorySpace, Op, Pass, Region};
@@ -8,16 +9,16 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::{Bound, Deref, Range, RangeBounds};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A program that is not checked yet: plain data, which may say anything.
+/// A program that is not checked yet: plain data, which may hold anything.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Draft {
     /// The forward pass, first to last.
     pub ops: Vec<Op>,
-    /// The backward pass, in the order it runs; empty where there is none.
+    /// The backward pass, in the order it runs; empty if there is none.
     pub back: Vec<Pass>,
-    /// The parameters that learn, in the order they lie in [`MemorySpace::Param`].
+    /// The parameters that learn, in ascending order of their place in [`MemorySpace::Param`].
     pub params: Vec<Region>,
-    /// Elements of each memory, by [`MemorySpace::ALL`].
+    /// Elements of each memory space, by [`MemorySpace::ALL`].
     pub sizes: [usize; MemorySpace::ALL.len()],
     /// What a batch may hold.
     pub limits: Limits,
@@ -28,12 +29,13 @@ pub struct Draft {
 pub struct Program {
     id: u64,
     draft: Draft,
-    /// For each entry of the backward: how many lie before and with the last earlier one that adds to one of its gradients.
+    /// For each entry of the backward: one more than the index of the last earlier entry that adds to one of the
+    /// same gradients, or 0.
     shares: Vec<usize>,
     keeps: bool,
 }
 
-/// Why a draft is no program.
+/// Why a draft was refused.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{op} (entry {index} of the {list}): {flaw}")]
 pub struct ProgramError {
@@ -51,47 +53,47 @@ pub struct ProgramError {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Flaw {
-    /// Operands that do not go together.
+    /// The shapes of the operands do not fit each other.
     #[error("the shapes disagree in {0:?}")]
     Shapes(Box<Op>),
-    /// Part of a tensor lies nowhere.
+    /// A tensor ends outside of its memory space.
     #[error("{region:?} ends outside its memory, which has {size} elements")]
     Outside {
         /// The tensor.
         region: Region,
-        /// Elements of its memory.
+        /// Elements of its memory space.
         size: usize,
     },
-    /// A tensor in a memory where the op does not look for it.
+    /// A tensor is in a memory space that the op does not use for this operand.
     #[error("{0:?} lies in a memory that the op does not use for it")]
     Memory(Region),
-    /// Two tensors share elements that one of them is written to.
+    /// Two tensors overlap, and one of them is written.
     #[error("{0:?} and {1:?} overlap")]
     Overlap(Region, Region),
-    /// A tensor, or a table, that a batch may ask for more rows of than it has.
+    /// A tensor or table has fewer rows than a batch may use.
     #[error("{0:?} has not the rows that a batch within the model's limits may use")]
     Rows(Region),
-    /// A parameter that is not one of those listed.
+    /// A parameter is not listed in [`Draft::params`].
     #[error("{0:?} is no parameter of this model")]
     Parameter(Region),
-    /// An op that would add to one gradient twice at once.
+    /// One parameter is two operands of an op, which would add to its gradient twice at once.
     #[error("{0:?} is two of its parameters")]
     Twice(Region),
-    /// Attention with a cache where sequences have none, or the other way round; a backward with a cache.
+    /// Attention has a KV cache and the limits none, or the other way round; or a backward has a cache.
     #[error("it has a cache where there can be none, or none where there must be one")]
     Cache,
-    /// A tensor that is read before it is made, or after another took its place.
+    /// A tensor is read before it is written, or after another tensor overwrote it.
     #[error("it reads {0:?}, which does not hold what was made there")]
     Unmade(Region),
-    /// The backward of an op that is not the one at its place of the forward.
+    /// The op of a backward entry is not the op at its index of the forward.
     #[error("it is not the backward of op {0} of the forward")]
     Stranger(usize),
-    /// A gradient that is missing, or does not look like its tensor.
+    /// A gradient is missing, or does not have the shape of its tensor.
     #[error("the gradient of its {0} is missing, or not of the same shape")]
     Gradient(&'static str),
 }
 
-/// Which slice of which program: equal only where the entries are the same.
+/// Identifies a slice of a program. Two are equal only if the entries are the same.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Identity {
     program: u64,
@@ -107,7 +109,7 @@ impl Identity {
     }
 }
 
-/// Some entries of a program that follow one another: ops ([`Ops`]) or entries of the backward ([`Passes`]). Reads as a slice.
+/// Consecutive entries of a program: ops ([`Ops`]) or entries of the backward ([`Passes`]). Reads as a slice.
 #[derive(Clone, Copy, Debug)]
 pub struct Slice<'a, T> {
     program: &'a Program,
@@ -118,21 +120,21 @@ pub struct Slice<'a, T> {
     backward: bool,
 }
 
-/// Some ops of a program's forward pass.
+/// Consecutive ops of a program's forward pass.
 pub type Ops<'a> = Slice<'a, Op>;
-/// Some entries of a program's backward pass.
+/// Consecutive entries of a program's backward pass.
 pub type Passes<'a> = Slice<'a, Pass>;
 
 impl<'a, T> Slice<'a, T> {
-    /// Which entries these are.
+    /// What identifies these entries.
     pub fn identity(&self) -> Identity {
         Identity { program: self.program.id, backward: self.backward, start: self.start, end: self.end }
     }
 
-    /// Some of the entries, numbered from the first of these.
+    /// A part of the entries, numbered from the first of these.
     ///
     /// # Panics
-    /// If there are not as many, as slices do.
+    /// If the range is out of bounds, as slices do.
     pub fn part(&self, range: impl RangeBounds<usize>) -> Slice<'a, T> {
         let start = match range.start_bound() {
             Bound::Included(n) => *n,
@@ -180,19 +182,20 @@ impl<'a, T> IntoIterator for Slice<'a, T> {
 }
 
 impl Passes<'_> {
-    /// Whether no two entries add to one gradient, so that each may be a task of its own.
+    /// Whether no two entries add to the same gradient, so that each may be a task of its own.
     pub fn are_apart(&self) -> bool {
         self.program.shares[self.start..self.end].iter().all(|shares| *shares <= self.start)
     }
 }
 
 impl Program {
-    /// Checks a draft: every tensor lies within the memory that its op looks in and has the rows that a batch within the limits
-    /// may use; shapes agree; what an op writes overlaps nothing else that it touches; parameters are those listed, which do not overlap;
-    /// whatever is read was made before; and the backward's entries belong to ops of the forward and have all gradients they need.
+    /// Checks a draft. Every tensor lies within the memory space that its op uses, and has the rows that a batch
+    /// within the limits may use. Shapes fit each other. An op's activations, statistics and gradients do not
+    /// overlap. Parameters are those listed, which do not overlap. Every tensor is written before it is read. The
+    /// entries of the backward belong to ops of the forward and have all gradients that they need.
     ///
     /// # Errors
-    /// The first entry of which that is not so.
+    /// The first entry that breaks one of these rules.
     pub fn new(draft: Draft) -> Result<Program, ProgramError> {
         static PROGRAMS: AtomicU64 = AtomicU64::new(0);
         let (mut end, mut made) = (0, Made::default());
@@ -223,7 +226,7 @@ impl Program {
         Ok(Program { id: PROGRAMS.fetch_add(1, Relaxed), draft, shares, keeps })
     }
 
-    /// The draft that it was made of: to be changed, and checked again.
+    /// The draft that it was made of, to be changed and checked again.
     pub fn draft(&self) -> Draft {
         self.draft.clone()
     }
@@ -236,7 +239,7 @@ impl Program {
     /// Some ops of the forward pass.
     ///
     /// # Panics
-    /// If there are not as many, as slices do.
+    /// If the range is out of bounds, as slices do.
     pub fn forward(&self, range: impl RangeBounds<usize>) -> Ops<'_> {
         let list = &self.draft.ops;
         Slice { program: self, list, start: 0, end: list.len(), backward: false }.part(range)
@@ -251,12 +254,12 @@ impl Program {
         Slice { program: self, list, start: 0, end: list.len(), backward: true }.part(range)
     }
 
-    /// The parameters that learn, in the order they lie in memory.
+    /// The parameters that learn, in the order of their memory.
     pub fn parameters(&self) -> &[Region] {
         &self.draft.params
     }
 
-    /// Elements of a memory.
+    /// Elements of a memory space.
     pub fn size(&self, space: MemorySpace) -> usize {
         self.draft.sizes[space as usize]
     }
@@ -266,8 +269,8 @@ impl Program {
         &self.draft.limits
     }
 
-    /// Whether all that gradients of parameters are made of is still there when the backward ends, so that they may be made
-    /// last. The loss op's are made at once.
+    /// Whether the inputs of all gradients of parameters still exist when the backward ends, so that these gradients
+    /// may be computed last. Those of the loss op are always computed at once.
     pub fn keeps(&self) -> bool {
         self.keeps
     }
@@ -279,7 +282,7 @@ fn parameters(mut op: Op) -> Vec<Region> {
     op.operands().filter_map(own).collect()
 }
 
-/// The first two that overlap.
+/// An error if any two regions overlap.
 fn overlap(regions: &[Region]) -> Result<(), Flaw> {
     let meet = |a: &Region, b: &Region| a.space == b.space && a.at < b.range().end && b.at < a.range().end;
     for (i, a) in regions.iter().enumerate() {
@@ -291,14 +294,14 @@ fn overlap(regions: &[Region]) -> Result<(), Flaw> {
 }
 
 impl Draft {
-    /// Whether all of a tensor lies in its memory.
+    /// Checks that all of a tensor lies in its memory space.
     fn inside(&self, region: Region) -> Result<(), Flaw> {
         let size = self.sizes[region.space as usize];
         let end = region.rows.checked_mul(region.cols).and_then(|len| len.checked_add(region.at));
         if end.is_some_and(|end| end <= size) { Ok(()) } else { Err(Flaw::Outside { region, size }) }
     }
 
-    /// What holds of an op by itself, in both lists.
+    /// Checks one op, of either list, by itself.
     fn check(&self, op: Op) -> Result<(), Flaw> {
         self.shapes(&op)?;
         let mut copy = op;
@@ -345,7 +348,7 @@ impl Draft {
         }
     }
 
-    /// Whether operands go together, and tables have what batches look up.
+    /// Checks that the shapes of operands fit each other, and that tables have the rows that batches look up.
     fn shapes(&self, op: &Op) -> Result<(), Flaw> {
         let Limits { context, cached, vocab_size, segments: kinds, .. } = self.limits;
         let vector = |v: Option<Region>, cols| v.is_none_or(|v: Region| v.shape() == (1, cols));
@@ -411,10 +414,10 @@ impl Draft {
         }
     }
 
-    /// What holds of an entry of the backward by itself.
+    /// Checks one entry of the backward by itself.
     fn check_back(&self, back: Back) -> Result<(), Flaw> {
         self.check(back.op)?;
-        // what is made again lies elsewhere
+        // recomputed tensors have other regions than the first ones
         let nowhere = |mut op: Op| {
             op.operands().filter(|(access, _)| *access != Access::Own).for_each(|(_, region)| region.at = 0);
             op
@@ -439,7 +442,7 @@ impl Draft {
         let inputs = back.op.inputs();
         let fits = [first, second].iter().zip(inputs).all(|(dx, x)| dx.is_none() || like(*dx, x));
         let watches = back.watched.iter().any(Option::is_some);
-        // what is watched is made with the input's
+        // gradients of watched operands are computed along with the input's
         let made = first.is_some() || head || inputs[0].is_none() || !watches;
         if !fits || !made {
             return Err(Flaw::Gradient("input"));
@@ -455,7 +458,7 @@ impl Draft {
     }
 }
 
-/// What lies where while a program runs, every tensor with a number of its own.
+/// Which tensor is in which memory while a program runs; every written tensor has a number of its own.
 #[derive(Default)]
 struct Made {
     count: usize,
@@ -471,7 +474,7 @@ impl Made {
         self.number(region).ok_or(Flaw::Unmade(region))
     }
 
-    /// A tensor takes the place of all that it overlaps.
+    /// Records a write: the tensor replaces all that it overlaps.
     fn write(&mut self, region: Region) {
         let Range { start, end } = region.range();
         while let Some((key, (last, _))) = self.at.range((region.space, 0)..(region.space, end)).next_back()
@@ -499,7 +502,8 @@ impl Made {
         Ok(())
     }
 
-    /// Notes in `needs` what gradients of parameters are made of, and the numbers these have.
+    /// Records the backward of an op. Adds to `needs` the tensors that its gradients of parameters read, with their
+    /// numbers.
     fn backward(&mut self, back: Back, needs: &mut Vec<(Region, usize)>) -> Result<(), Flaw> {
         let mut op = back.op;
         let head = matches!(op, Op::Classify { .. });

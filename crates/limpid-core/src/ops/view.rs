@@ -1,12 +1,12 @@
 //! Matrices as the kernels see them: borrowed, strided, and splittable among threads.
 //!
-//! [`Mat`] reads, transposed or not; [`MatMut`] writes. What safe Rust cannot say, that threads write
-//! different columns of one matrix, is said once, in [`Shared::part`].
+//! [`Mat`] reads, transposed or not; [`MatMut`] writes. Safe Rust cannot express that threads write different
+//! columns of one matrix; that is argued once, in [`Shared::part`].
 #![allow(unsafe_code)] // disjoint parts of one matrix; see `Shared`
 
 use std::{marker::PhantomData, ops::Range, slice};
 
-/// A matrix that is read: element (i, j) is `data[i * row_stride + j * col_stride]`.
+/// A matrix to read: element (i, j) is `data[i * row_stride + j * col_stride]`.
 #[derive(Clone, Copy)]
 pub struct Mat<'a> {
     /// The elements.
@@ -22,7 +22,7 @@ pub struct Mat<'a> {
 }
 
 impl<'a> Mat<'a> {
-    /// Row-major, rows one after the other.
+    /// Row-major, without gaps between rows.
     #[track_caller]
     pub fn new(data: &'a [f32], cols: usize) -> Mat<'a> {
         Mat::strided(data, data.len() / cols.max(1), cols, cols)
@@ -34,14 +34,14 @@ impl<'a> Mat<'a> {
         mat.check();
         mat
     }
-    /// Every element is inside `data`: what the kernels' unchecked loads rely on.
+    /// Asserts that every element is inside `data`: the kernels' unchecked loads rely on it.
     #[track_caller]
     pub(crate) fn check(&self) {
         let (rows, cols) = match (self.rows, self.cols) {
             (0, _) | (_, 0) => return,
             (rows, cols) => (rows - 1, cols - 1),
         };
-        // strides are the caller's, so these may be numbers that no usize holds
+        // strides are the caller's, so these products may overflow a usize
         let last = rows.checked_mul(self.row_stride).zip(cols.checked_mul(self.col_stride));
         let last = last.and_then(|(down, along)| down.checked_add(along));
         let inside = last.is_some_and(|last| last < self.data.len());
@@ -66,7 +66,7 @@ impl<'a> Mat<'a> {
     pub fn at(&self, i: usize, j: usize) -> f32 {
         self.data[i * self.row_stride + j * self.col_stride]
     }
-    /// A row of a matrix whose columns lie side by side.
+    /// Row `i` of a matrix whose columns are neighbours in memory.
     #[inline(always)]
     pub fn row(&self, i: usize) -> &'a [f32] {
         debug_assert!(self.col_stride == 1 && i < self.rows);
@@ -74,7 +74,7 @@ impl<'a> Mat<'a> {
     }
 }
 
-/// A row-major matrix that is written.
+/// A row-major matrix to write.
 pub struct MatMut<'a> {
     at: *mut f32,
     rows: usize,
@@ -84,7 +84,7 @@ pub struct MatMut<'a> {
 }
 
 impl<'a> MatMut<'a> {
-    /// Rows one after the other.
+    /// Row-major, without gaps between rows.
     pub fn new(data: &'a mut [f32], cols: usize) -> MatMut<'a> {
         assert!(cols > 0 && data.len().is_multiple_of(cols));
         MatMut { at: data.as_mut_ptr(), rows: data.len() / cols, cols, stride: cols, lifetime: PhantomData }
@@ -112,22 +112,22 @@ impl<'a> MatMut<'a> {
         // SAFETY: the row lies inside the borrowed matrix, and `self` is borrowed while it is used.
         unsafe { slice::from_raw_parts_mut(self.at.add(i * self.stride), self.cols) }
     }
-    /// All of it, where rows lie one after the other.
+    /// All of it as a slice; asserts that there are no gaps between rows.
     pub fn whole(&mut self) -> &mut [f32] {
         assert!(self.stride == self.cols || self.rows <= 1);
-        // SAFETY: the matrix is one stretch of memory, borrowed for as long as `self` is.
+        // SAFETY: the matrix is one contiguous range of memory, borrowed for as long as `self` is.
         unsafe { slice::from_raw_parts_mut(self.at, self.rows * self.cols) }
     }
-    /// The same for the matrix's whole life.
+    /// The same for the whole lifetime of the borrow.
     pub fn into_whole(self) -> &'a mut [f32] {
         assert!(self.stride == self.cols || self.rows <= 1);
         // SAFETY: as in `whole`; `self` is gone, so nothing else refers to it.
         unsafe { slice::from_raw_parts_mut(self.at, self.rows * self.cols) }
     }
-    /// Some rows and columns of it, while it is not used itself.
+    /// Some rows and columns of it; it is borrowed meanwhile.
     pub fn part(&mut self, rows: Range<usize>, cols: Range<usize>) -> MatMut<'_> {
         assert!(rows.start <= rows.end && rows.end <= self.rows && cols.start <= cols.end && cols.end <= self.cols);
-        // inside the matrix, but for an empty part, which is never dereferenced; exclusive by the borrow
+        // inside the matrix, except for an empty part, which is never dereferenced; exclusive by the borrow
         let at = self.at.wrapping_add(rows.start * self.stride + cols.start);
         MatMut { at, rows: rows.len(), cols: cols.len(), stride: self.stride, lifetime: PhantomData }
     }
@@ -139,7 +139,7 @@ impl<'a> MatMut<'a> {
     }
 }
 
-/// A row-major matrix that several threads write at once, each its own part.
+/// A row-major matrix that several threads write at once, each in its own part.
 pub struct Shared<'a> {
     at: *mut f32,
     rows: usize,
@@ -151,7 +151,7 @@ pub struct Shared<'a> {
 unsafe impl Sync for Shared<'_> {}
 
 impl<'a> Shared<'a> {
-    /// Takes the matrix over.
+    /// Borrows the matrix until it is dropped.
     pub fn new(data: &'a mut [f32], cols: usize) -> Shared<'a> {
         assert!(cols > 0 && data.len().is_multiple_of(cols));
         Shared { at: data.as_mut_ptr(), rows: data.len() / cols, cols, lifetime: PhantomData }
@@ -171,7 +171,7 @@ impl<'a> Shared<'a> {
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn part(&self, rows: Range<usize>, cols: Range<usize>) -> MatMut<'_> {
         assert!(rows.start <= rows.end && rows.end <= self.rows && cols.start <= cols.end && cols.end <= self.cols);
-        // inside the matrix, but for an empty part, which is never dereferenced; unaliased by the caller's promise
+        // inside the matrix, except for an empty part, which is never dereferenced; unaliased by the caller's promise
         let at = self.at.wrapping_add(rows.start * self.cols + cols.start);
         MatMut { at, rows: rows.len(), cols: cols.len(), stride: self.cols, lifetime: PhantomData }
     }

@@ -1,7 +1,7 @@
-//! The backward of every op, in two halves. [`inputs`] makes the gradients of activations, row by row, so a shard does
-//! it alone. [`parameters`] adds to the gradients of parameters, each a chain over all rows in ascending order from zero:
-//! shards one after the other give the same bits as one shard of all rows. [`head`] does both for the loss, chunk by
-//! chunk.
+//! The backward of every op, in two halves. [`inputs`] computes the gradients of activations row by row, so each
+//! shard does it alone. [`parameters`] adds to the gradients of parameters. Each of those is a chain of sums over
+//! all rows in ascending order from zero, so shards one after the other give the same bits as one shard with all
+//! rows. [`head`] does both for the loss, chunk by chunk.
 #![allow(unsafe_code)] // tasks write disjoint parts of one matrix; each block says why they are disjoint
 
 use super::forward::{at, query_key_value};
@@ -17,22 +17,22 @@ use crate::ops::{activate, add, classify, embed, gather, multiply, norm, rotate}
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Elements of all gradients (64 MiB) from which they are written past the caches: the update, which reads them, comes when
-/// all are made.
+/// Elements of all gradients (64 MiB) from which they are written past the caches: only the update reads them, after
+/// all of them are computed.
 const FAR: usize = 16 << 20;
 
-/// The gradients of all parameters, while several tasks add to them, each to its own.
+/// The gradients of all parameters, for several tasks that each add to their own.
 pub struct Parameters<'a> {
     all: Shared<'a>,
     sums: &'a [Sum],
 }
 
 impl<'a> Parameters<'a> {
-    /// `sums`: each parameter's gradient, in ascending order.
+    /// `sums` are each parameter's gradient, in ascending order of its place.
     pub fn new(grad: &'a mut [f32], sums: &'a [Sum]) -> Parameters<'a> {
         Parameters { all: Shared::new(grad, 1), sums }
     }
-    /// One parameter's, and what its sums start from: the first to ask overwrites it whole.
+    /// One parameter's gradient, and what its sums start from: the first op to ask overwrites all of it.
     ///
     /// # Safety
     /// No other task may hold this parameter's gradient.
@@ -47,7 +47,7 @@ impl<'a> Parameters<'a> {
         // SAFETY: passed on from the caller; parameters do not overlap.
         (unsafe { self.all.part(region.range(), 0..1) }.into_whole(), start)
     }
-    /// One parameter's to add to: zeros for the first to ask.
+    /// One parameter's gradient to add to; filled with zeros for the first op to ask.
     ///
     /// # Safety
     /// As `of`.
@@ -62,7 +62,7 @@ impl<'a> Parameters<'a> {
     }
 }
 
-/// The gradients of one op's inputs, from its output's.
+/// Computes the gradients of one op's inputs from the gradient of its output.
 pub fn inputs(step: Back, weights: &Weights, shard: &mut BatchShard, team: &ThreadTeam) {
     if step.dx == [None; 2] && step.watched == [None; 3] {
         return;
@@ -146,8 +146,8 @@ pub fn inputs(step: Back, weights: &Weights, shard: &mut BatchShard, team: &Thre
                     let head = Head { q, k, v, span: place, mask, scale, draws, head: h, n_head };
                     let own = h * d..(h + 1) * d;
                     let given = [of(dy, c, own.clone()), of(y, c, own), of(lse, n_head, h..h + 1)];
-                    // SAFETY: each task takes one key head's columns of one sequence's rows, and those of the query heads
-                    // it serves; these parts are gone before the next query head's are made.
+                    // SAFETY: each task takes one key head's columns of one sequence's rows, and those of the query
+                    // heads it serves; these parts are gone before the next query head's are made.
                     let [dq, dk, dv] = heads.starts(h).map(|at| unsafe { to.part(rows.clone(), at..at + d) });
                     let watched = match &seen {
                         Some(seen) => seen.each_ref().map(|s| {
@@ -214,8 +214,8 @@ pub fn inputs(step: Back, weights: &Weights, shard: &mut BatchShard, team: &Thre
     }
 }
 
-/// Adds one shard's share to the gradients of one op's parameters. No two tasks may work on ops that share a parameter;
-/// only the embedding and the head do.
+/// Adds one shard's part to the gradients of one op's parameters. Two tasks must not work on ops that share a
+/// parameter; of all ops, only the embedding and the head do.
 pub fn parameters(step: Back, shard: &BatchShard, to: &Parameters, team: &ThreadTeam) {
     let BatchShard { batch, act, act_grad, stat, .. } = shard;
     let Some(dy) = step.dy.map(|dy| &act_grad[dy.range()]) else { return };
@@ -266,7 +266,7 @@ pub fn parameters(step: Back, shard: &BatchShard, to: &Parameters, team: &Thread
     }
 }
 
-/// Losses, and every gradient of the head, in chunks of rows.
+/// Computes the losses and every gradient of the head, in chunks of rows.
 pub fn head(step: Back, weights: &Weights, shard: &mut BatchShard, to: &Parameters, team: &ThreadTeam) {
     let Op::Classify { x, w, b, losses, .. } = step.op else { unreachable!("only the loss has no output") };
     let BatchShard { batch, act, act_grad, stat, .. } = shard;

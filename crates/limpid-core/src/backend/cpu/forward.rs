@@ -1,4 +1,4 @@
-//! The forward of every op: one match that calls the kernels in `ops`, rows or heads shared out by the team.
+//! The forward of every op: one match that calls the kernels in `ops`. The team of threads shares rows or heads.
 #![allow(unsafe_code)] // tasks write disjoint parts of one matrix; each block says why they are disjoint
 
 use super::team::ThreadTeam;
@@ -14,8 +14,8 @@ use crate::ops::{Op, Region, Span};
 use crate::ops::{activate, add, classify, gather, multiply, norm, rotate};
 use std::ops::Range;
 
-/// The queries of head `h` and the keys and values it works with: `x` is (N, (H + 2K) D), `cache` the sequence's own
-/// (positions, 2K D) if there is one.
+/// The queries of head `h` and the keys and values that it attends to: `x` is (N, (H + 2K) D), `cache` the
+/// sequence's own part of the KV cache, (positions, 2K D), if there is one.
 pub fn query_key_value<'a>(x: &'a [f32], cache: Option<&'a [f32]>, span: Span, heads: Heads, h: usize) -> [Mat<'a>; 3] {
     let (d, rows, cols) = (heads.d_head, span.rows, heads.cols());
     let mine = &x[span.row * cols..(span.row + rows) * cols];
@@ -31,7 +31,7 @@ pub fn query_key_value<'a>(x: &'a [f32], cache: Option<&'a [f32]>, span: Span, h
     }
 }
 
-/// Where some rows of a tensor lie.
+/// The range of some rows of a tensor in its memory space.
 pub fn at(region: Region, rows: &Range<usize>) -> Range<usize> {
     region.at + rows.start * region.cols..region.at + rows.end * region.cols
 }

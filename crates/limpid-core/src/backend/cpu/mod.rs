@@ -1,11 +1,11 @@
-//! f32 on this processor: several threads, the instructions it was seen to have, memory reserved once.
+//! f32 on this processor: several threads, the best instruction set that was detected, memory reserved once.
 //!
-//! Every element has one writer and every sum one order, fixed by the problem, so the bits do not depend on the number
-//! of threads. There are two ways to share the work out. Where ops are large, threads share each op (`team`): its rows,
-//! its columns, its heads. Where they are small (`SMALL`), waiting for each other after every op would
-//! cost more than some of the ops: each thread then runs the whole list on a `BatchShard`, the rows of some of the
-//! sequences, and they meet at the loss and for the gradients of the parameters, one task an op. `forward` and
-//! `backward` are the two matches that call the kernels in `ops`; both ways use them.
+//! Every element has one writer and every sum one order, fixed by the problem, so the bits do not depend on the
+//! number of threads. There are two ways to divide the work. Where ops are large, all threads share each op
+//! (`team`): its rows, its columns, its heads. Where ops are small (`SMALL`), waiting for each other after every op
+//! would cost more than some of the ops. So each thread runs the whole list on a shard of the batch (`BatchShard`,
+//! the rows of some of the sequences), and threads meet only at the loss and for the gradients of the parameters,
+//! one task per op. `forward` and `backward` are the two matches that call the kernels in `ops`; both ways use them.
 
 mod backward;
 mod forward;
@@ -35,7 +35,7 @@ use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use team::ThreadTeam;
 use weights::Weights;
 
-/// Memory for what a [`Cpu`] begins with.
+/// Reserves memory for a new [`Cpu`].
 fn reserve(len: usize) -> Result<Arena> {
     Arena::reserve(len).map_err(|refused| BackendError::refused("the model and its scratch", &refused))
 }
@@ -44,43 +44,43 @@ fn reserve(len: usize) -> Result<Arena> {
 pub struct Cpu {
     weights: Arc<Weights>,
     grad: Arena,
-    /// Gradients that were set aside: the first `pushed`, whole. Then memory for more, which is taken when it is first used.
+    /// The stack of pushed gradients: the first `pushed` are in use, the others are kept to be used again.
     aside: Vec<Arena>,
     pushed: usize,
-    /// Each parameter's gradient, in ascending order.
+    /// Each parameter's gradient, in ascending order of its place.
     sums: Vec<Sum>,
     moment1: Arena,
     moment2: Arena,
     average: Arena,
-    /// Where muon's matrices are made orthogonal; there once one was.
+    /// Scratch in which Muon orthogonalises matrices; reserved at the first such update.
     room: Arena,
-    /// One for all rows, or one a thread.
+    /// One shard with all rows, or one per thread.
     shards: Vec<RwLock<BatchShard>>,
-    /// Keys and values of open sequences.
+    /// The KV cache: keys and values of open sequences.
     cache: Option<Arena>,
     /// The program that it runs.
     program: u64,
     limits: Limits,
     team: ThreadTeam,
-    /// Crews of one thread, for threads that go their own way: with shards, and in training.
+    /// Teams of one thread, for threads that work alone: on shards, and on Muon's matrices.
     solo: Vec<ThreadTeam>,
     partial: Vec<f64>,
     tickets: Tickets,
-    /// What the last update found.
+    /// The report of the last update.
     reported: Option<(UpdateReport, Vec<Change>)>,
 }
 
-/// A parameter's gradient, which several ops may add to, one after the other.
+/// A parameter's gradient. Several ops may add to it, one after the other.
 struct Sum {
     region: Region,
-    /// Whether nothing was added to it yet: whoever does first overwrites what lies there.
+    /// Whether nothing was added to it yet: the first op to add overwrites its memory.
     blank: AtomicBool,
 }
 
-/// Some sequences of the batch with their activations. Lanes beyond the first have the plan's places too; a shard touches
-/// the first rows of each, and untouched memory is only address space.
+/// Some sequences of the batch with their activations. Every shard reserves the regions of the whole batch and
+/// touches the first rows of each; untouched memory is only address space.
 struct BatchShard {
-    /// Rows of the batch before these.
+    /// How many rows of the batch come before this shard's.
     first: usize,
     batch: Batch,
     act: Arena,
@@ -88,31 +88,31 @@ struct BatchShard {
     stat: Arena,
 }
 
-/// Disjoint mutable views of one memory. Overlap is a bug in the plan, and says so.
+/// Disjoint mutable views of one memory. Overlap is a bug in the plan, and panics.
 fn pick<const N: usize>(memory: &mut [f32], regions: [Region; N]) -> [&mut [f32]; N] {
     memory
         .get_disjoint_mut(regions.map(Region::range))
         .unwrap_or_else(|_| panic!("regions of one op overlap: {regions:?}"))
 }
 
-/// Elements of a chunk of logits.
+/// Elements of one chunk of logits.
 fn chunk(model: &Model) -> usize {
     let v = model.config.vocab_size;
     if model.losses().is_some() { classify::chunk_rows(model.rows, v) * v } else { 0 }
 }
 
-/// Elements of activations (64 MiB) up to which threads take whole sequences: what one thread then works on stays near it, and
-/// keeping gradients longer costs little memory (measured: LOG.md).
+/// Elements of activations (64 MiB) up to which each thread takes whole sequences: what a thread works on then stays
+/// in its caches, and keeping gradients longer costs little memory (measured: LOG.md).
 const SMALL: usize = 16 << 20;
 
 impl Default for Placement {
-    /// What this processor wants: room to run sequences apart where a model is small, and no pages.
+    /// What this backend needs: small models keep gradients, so that threads can run sequences apart; no pages.
     fn default() -> Placement {
         Placement { keep_gradients: SMALL, page: None }
     }
 }
 
-/// Into how many shards `threads` threads part the sequences.
+/// Into how many shards `threads` threads split the sequences.
 fn shards(model: &Model, threads: usize) -> usize {
     let apart = match model.mode {
         Mode::Train { .. } => model.recompute_level == 0 && model.program.keeps(),
@@ -122,13 +122,13 @@ fn shards(model: &Model, threads: usize) -> usize {
     if apart && activations(&model.ops()) <= SMALL { threads.min(model.sequences()) } else { 1 }
 }
 
-/// Whether threads sometimes go their own way: on shards, and in training for muon's matrices.
+/// Whether threads sometimes work alone: on shards, and in training on Muon's matrices.
 fn alone(model: &Model, threads: usize) -> bool {
     threads > 1 && (shards(model, threads) > 1 || matches!(model.mode, Mode::Train { .. }))
 }
 
 impl BatchShard {
-    /// Whether it has anything to do: a batch may have fewer sequences than there are shards.
+    /// Whether it has rows: a batch may have fewer sequences than there are shards.
     fn has_rows(&self) -> bool {
         !self.batch.tokens.is_empty()
     }
@@ -148,28 +148,29 @@ impl BatchShard {
 }
 
 impl Cpu {
-    /// Memory for `model`, all zero but its constant tables, and `threads` threads with this CPU's best instructions.
+    /// Memory for `model`, all zero except its constant tables, and `threads` threads with the best instruction set
+    /// of this CPU.
     pub fn new(model: &Model, threads: usize) -> Cpu {
         Cpu::with_level(model, threads, Level::best())
     }
 
-    /// The same with chosen instructions.
+    /// [`Cpu::new`] with a chosen instruction set.
     pub fn with_level(model: &Model, threads: usize, level: Level) -> Cpu {
         Cpu::with(model, threads, level, Precision::F32)
     }
 
-    /// The same with a chosen precision of products.
+    /// [`Cpu::with_level`] with a chosen precision of products.
     ///
     /// # Panics
-    /// As the two before: if the system gives no such memory, or does not start the threads. [`Cpu::start`] says so.
+    /// If the system refuses memory or threads, as do `new` and `with_level`. [`Cpu::start`] returns an error instead.
     pub fn with(model: &Model, threads: usize, level: Level, precision: Precision) -> Cpu {
         Cpu::start(model, threads, level, precision).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// The same, asking.
+    /// [`Cpu::with`] that returns an error.
     ///
     /// # Errors
-    /// If the system gives no such memory, or does not start the threads.
+    /// If the system refuses memory or threads.
     pub fn start(model: &Model, threads: usize, level: Level, precision: Precision) -> Result<Cpu> {
         let weights = Arc::new(Weights::new(model, (level, precision))?);
         let mut cpu = Cpu::build(model, threads, (level, precision), weights)?;
@@ -177,10 +178,10 @@ impl Cpu {
         Ok(cpu)
     }
 
-    /// The same with weights that another shares: see [`Device::start_with`](super::Device::start_with).
+    /// [`Cpu::start`] on weights that another backend shares: see [`Device::start_with`](super::Device::start_with).
     ///
     /// # Errors
-    /// As there.
+    /// As [`Device::start_with`](super::Device::start_with).
     pub fn start_with(
         model: &Model,
         threads: usize,
@@ -214,7 +215,7 @@ impl Cpu {
             let stat = arena(MemorySpace::Stat, true)?;
             let shard = BatchShard { first: 0, batch: Batch::default(), act, act_grad, stat };
             if shards > 1 {
-                // huge pages would give memory to the rows that other shards have
+                // huge pages would also back the untouched rows, which other shards hold
                 [&shard.act, &shard.act_grad, &shard.stat].into_iter().for_each(Arena::small_pages);
             }
             Ok(RwLock::new(shard))
@@ -244,23 +245,24 @@ impl Cpu {
         })
     }
 
-    /// Threads that work.
+    /// The number of threads.
     pub fn threads(&self) -> usize {
         self.team.pool.threads()
     }
-    /// Instructions in use.
+    /// The instruction set in use.
     pub fn level(&self) -> Level {
         self.team.level
     }
 
-    /// Bytes that `threads` threads take beside the model's own memory: their scratch, and a chunk of logits.
+    /// Bytes that `threads` threads need beside the model's own memory: their scratch, and a chunk of logits.
     pub fn scratch_bytes(model: &Model, threads: usize) -> usize {
         let crews = if alone(model, threads) { 2 } else { 1 };
         4 * (chunk(model) + crews * threads * team::scratch(model))
     }
 
-    /// Bytes of address space that are reserved beside those and never touched: places of rows that other shards have, weights
-    /// that lie packed instead, most of the threads' stacks. They matter under a limit on address space (`ulimit -v`).
+    /// Bytes of address space that are reserved beside those and never touched: rows that other shards hold, the
+    /// plain place of packed weights, most of the threads' stacks. They matter under a limit on address space
+    /// (`ulimit -v`).
     pub fn untouched_bytes(model: &Model, threads: usize) -> usize {
         let shard: usize = [MemorySpace::Act, MemorySpace::ActGrad, MemorySpace::Stat]
             .into_iter()
@@ -270,15 +272,15 @@ impl Cpu {
         (shards(model, threads) - 1) * shard + packed + threads * pool::STACK
     }
 
-    /// Starts `threads` threads and ends them again.
+    /// Tests whether the system starts `threads` threads, and ends them again.
     ///
     /// # Errors
-    /// If one does not start.
+    /// If a thread does not start.
     pub fn can_start(threads: usize) -> Result<()> {
         Pool::start(threads).map(drop)
     }
 
-    /// Runs `f` on every shard that has rows, each on one thread; a single shard has all threads.
+    /// Runs `f` on every shard that has rows, each on one thread; a single shard gets all threads.
     fn on_shards(&mut self, f: impl Fn(&mut BatchShard, &Weights, &ThreadTeam, Option<&mut Arena>) + Sync) {
         let Cpu { weights, shards, cache, team, solo, .. } = self;
         if let [shard] = &shards[..] {
@@ -292,7 +294,7 @@ impl Cpu {
         });
     }
 
-    /// The memory of one of the spaces that are not a shard's.
+    /// The memory of a space that all shards share; `None` for a space that each shard has.
     fn shared(&self, space: MemorySpace) -> Option<&Arena> {
         match space {
             MemorySpace::Const => Some(&self.weights.konst),
@@ -306,7 +308,7 @@ impl Cpu {
         }
     }
 
-    /// The weights, to change what lies at `at`, unless others hold them too.
+    /// The weights, to change the one at `at`; an error if others hold them too.
     fn own_weights(&mut self, op: &'static str, space: MemorySpace, at: usize) -> Result<&mut Weights> {
         let others = Arc::strong_count(&self.weights) - 1;
         if others > 0 {
@@ -316,7 +318,7 @@ impl Cpu {
         Ok(Arc::get_mut(&mut self.weights).expect("nobody else holds them"))
     }
 
-    /// Keeps a weight packed, given as (in, out), where products alone read it. Returns whether that is so.
+    /// Stores a weight, given as (in, out), packed if only products read it. Returns whether it did.
     fn pack(&mut self, region: Region, values: Mat) -> Result<bool> {
         if !matches!(region.space, MemorySpace::Const | MemorySpace::Param) {
             return Ok(false);
@@ -325,7 +327,7 @@ impl Cpu {
         Arc::get_mut(&mut self.weights).map_or(Ok(false), |weights| weights.pack(region, values, &self.team))
     }
 
-    /// Packs what products multiply by and is not yet; what is shared is.
+    /// Packs the weights of products that are not packed yet. Shared weights already are.
     fn pack_all(&mut self) -> Result<()> {
         match Arc::get_mut(&mut self.weights) {
             Some(weights) if !weights.are_packed() => weights.pack_all(&self.team),
@@ -333,7 +335,7 @@ impl Cpu {
         }
     }
 
-    /// Writes the zeros of the gradients that nothing was added to, where they meet `range`.
+    /// Writes zeros to the blank gradients that overlap `range`.
     fn fill_blanks(&mut self, range: Range<usize>) {
         let meets = |region: Region| region.at < range.end && range.start < region.range().end;
         for sum in self.sums.iter_mut().filter(|sum| meets(sum.region)) {
@@ -343,13 +345,13 @@ impl Cpu {
         }
     }
 
-    /// Forgets all gradients: whoever adds to one next overwrites it.
+    /// Marks all gradients as blank: the next op to add to one overwrites it.
     fn forget(&mut self) {
         self.pushed = 0;
         self.sums.iter_mut().for_each(|sum| *sum.blank.get_mut() = true);
     }
 
-    /// Copies a tensor.
+    /// Copies the values of a tensor to `to`.
     fn copy(&self, region: Region, to: &mut [f32]) {
         if matches!(region.space, MemorySpace::Const | MemorySpace::Param) {
             self.weights.read(region, to);
@@ -359,13 +361,13 @@ impl Cpu {
             to.copy_from_slice(&memory[region.range()]);
         } else {
             if self.shards.len() > 1 {
-                to.fill(0.0); // they have the rows of their sequences alone
+                to.fill(0.0); // shards hold only the rows of the batch
             }
             self.parts(region, |from, part| to[from..from + part.len()].copy_from_slice(part));
         }
     }
 
-    /// Calls `f` with the parts of a tensor, first rows first, and the element of the tensor each begins at.
+    /// Calls `f` for each shard's part of a tensor, in order, with the index of the part's first element in the tensor.
     fn parts(&self, region: Region, mut f: impl FnMut(usize, &mut [f32])) {
         for shard in &self.shards {
             let mut shard = BatchShard::write(shard);
@@ -388,7 +390,7 @@ impl Backend for Cpu {
             BatchShard::write(&self.shards[0]).batch.copy_from(batch);
             return Ok(());
         }
-        // sequences need not be equally long: a shard takes those whose middle lies in its share of the rows
+        // sequences may differ in length: a shard takes those whose middle lies in its share of the rows
         let rows = batch.tokens.len();
         let first = |i: usize| batch.spans.partition_point(|s| (2 * s.row + s.rows) * n < 2 * rows * i);
         for (i, shard) in self.shards.iter().enumerate() {
@@ -400,7 +402,7 @@ impl Backend for Cpu {
     fn forward(&mut self, ops: Ops) -> Result<()> {
         BackendError::check_program("forward", ops.identity(), self.program)?;
         self.pack_all()?;
-        // the head has chunks of logits: all threads share each shard's
+        // the head computes logits chunk by chunk: all threads share each shard's
         let body = ops.iter().position(|op| matches!(op, Op::Classify { .. })).unwrap_or(ops.len());
         let (body, head) = (ops.part(..body), ops.part(body..));
         self.on_shards(|shard, weights, team, mut cache| {

@@ -1,7 +1,7 @@
-//! The machine's own roofs, measured: how fast it multiplies and adds when operands are in its registers and nothing else
-//! stands in the way, and how fast it reads memory. Every share of the roof that limpid reports is of these, and no program
-//! that uses the same instructions goes above them (`benches/compare/roof.py` holds them beside PyTorch's).
-#![allow(unsafe_code)] // instructions that `Level` proves are there
+//! The machine's roofs (as in the roofline model), measured: how fast it multiplies and adds when all operands are
+//! in registers, and how fast it reads memory. Every share of the roof that limpid reports is a share of these, and
+//! no program with the same instructions goes above them (`benches/compare/roof.py` compares them with PyTorch's).
+#![allow(unsafe_code)] // instructions that the machine has: `Level` proves it
 
 use super::pool::Pool;
 use crate::backend::{BackendError, Result};
@@ -14,8 +14,8 @@ use std::hint::black_box;
 use std::sync::Mutex;
 use std::time::Instant;
 
-/// A limit of this machine. Other programs and the clock only ever lower a reading, so the best of many short ones counts;
-/// take them before and after what is to be compared.
+/// A limit of this machine. Other programs and a slower clock only ever lower a reading, so the best of many short
+/// readings counts; take them before and after the measurement that is compared with them.
 pub struct Roof {
     pool: Pool,
     level: Level,
@@ -24,23 +24,24 @@ pub struct Roof {
 }
 
 enum Work {
-    /// Multiply-adds on registers, so many times over; of pairs of bf16 or of f32.
+    /// Multiply-adds on registers, `times` times over; of pairs of bf16 or of f32.
     MultiplyAdds { times: usize, pairs: bool },
-    /// More memory than the caches hold.
+    /// Reads of more memory than the caches hold.
     Reads(Arena),
 }
 
-/// Seconds of a reading, long beside the start of a thread and short beside the time slice of another program.
+/// Seconds of a reading: long compared with the start of a thread, short compared with the time slice of another
+/// program.
 const READING: f64 = 1e-3;
 
 /// Bytes that are read: more than the caches of most machines hold.
 const MEMORY: usize = 512 << 20;
 
-/// Elements that a thread reads before it takes the next ones.
+/// Elements that one task reads from each of two streams.
 const PART: usize = 1 << 18;
 
 impl Roof {
-    /// Of multiply-adds, in floating-point operations a second, two for each.
+    /// The roof of multiply-adds, in floating-point operations per second; a multiply-add counts as two.
     ///
     /// # Errors
     /// If a thread cannot be started.
@@ -50,7 +51,7 @@ impl Roof {
         Ok(Roof { pool: Pool::start(threads)?, level, work: Work::MultiplyAdds { times: 1 << 10, pairs }, best: 0.0 })
     }
 
-    /// Of reading memory, in bytes a second.
+    /// The roof of reading memory, in bytes per second.
     ///
     /// # Errors
     /// If a thread cannot be started, or the system refuses the half gigabyte that is read.
@@ -61,7 +62,8 @@ impl Roof {
         Ok(Roof { pool: Pool::start(threads)?, level, work: Work::Reads(data), best: 0.0 })
     }
 
-    /// Takes so many readings, of a millisecond for multiply-adds and of one pass for reads; the best of all so far.
+    /// Takes `readings` readings, each of a millisecond for multiply-adds or of one pass for reads. Returns the best
+    /// of all so far.
     pub fn measure(&mut self, readings: usize) -> f64 {
         let mut taken = 0;
         while taken < readings {
@@ -84,7 +86,7 @@ impl Roof {
         self.best
     }
 
-    /// All threads at once; what they did.
+    /// Runs the work once on all threads. Returns the operations or bytes done.
     fn once(&mut self) -> f64 {
         let (level, threads) = (self.level, self.pool.threads());
         match &self.work {
@@ -97,7 +99,7 @@ impl Roof {
                 done.into_inner().unwrap_or_else(|e| e.into_inner())
             }
             Work::Reads(data) => {
-                // two stretches at once: memory gives more where it can prefetch more than one
+                // two streams at once: memory is faster where it can prefetch more than one
                 let (a, b) = data.split_at(data.len() / 2);
                 self.pool.run(a.len() / PART, &|task, _| {
                     let part = task * PART..(task + 1) * PART;
@@ -109,8 +111,8 @@ impl Roof {
     }
 }
 
-/// Adds a product to as many sums as keep the adders busy (two a cycle, four to six cycles each, as far as there are registers),
-/// so many times; the operations that it did.
+/// Adds a product to each of several sums, `times` times. There are as many sums as keep the adders busy (two a
+/// cycle, four to six cycles each), as far as there are registers. Returns the number of operations.
 fn chains(level: Level, pairs: bool, times: usize) -> f64 {
     #[cfg(target_arch = "x86_64")]
     match level.name() {
@@ -126,7 +128,8 @@ fn chains(level: Level, pairs: bool, times: usize) -> f64 {
     level.run(Chains(times))
 }
 
-/// The loop of one level: `$times` times `$add`, a product added to a register, for `$chains` registers of `$lanes` products.
+/// The loop of one level: `$times` times `$add`, a product added to a register, for `$chains` registers of `$lanes`
+/// products.
 #[cfg(target_arch = "x86_64")]
 macro_rules! registers {
     ($name:ident, $features:literal, $chains:literal x $lanes:literal, $zero:expr, $one:expr, $add:expr) => {
@@ -189,7 +192,7 @@ impl Kernel for Sum<'_> {
     type Output = f32;
     #[inline(always)]
     fn run<M: MulAdd>(self) -> f32 {
-        // four independent vectors, so that memory and not the adder is what is waited for
+        // four independent vectors, so that memory is the limit and not the adder
         let [mut a, mut b, mut c, mut d] = [[0f32; 16]; 4];
         let [left, right] = self.0.map(|part| part.as_chunks::<32>().0);
         for (left, right) in left.iter().zip(right) {
@@ -210,7 +213,8 @@ mod tests {
     use crate::ops::linear::gemm::{self, Packed, gemm_packed};
     use crate::ops::view::{Mat, MatMut};
 
-    /// A share above 100 % shows a roof that is none: the product that goes fastest, all of it in the nearest caches, stays below.
+    /// A share above 100 % would mean that the roof is wrong: even the fastest product, with all operands in the
+    /// nearest caches, stays below it.
     ///
     /// `cargo test --release -p limpid --lib above_the_roof -- --ignored`, on a quiet machine.
     #[test]

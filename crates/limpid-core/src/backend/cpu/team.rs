@@ -1,5 +1,5 @@
-//! How work is shared out among threads inside one op: by rows, by columns, by heads, by panels of a product. Each
-//! task writes what no other task writes and every sum has one order, so the split changes no bit.
+//! How threads share the work of one op: by rows, by columns, by heads, by panels of a product. No two tasks write
+//! the same element and every sum has one order, so the split changes no bit.
 #![allow(unsafe_code)] // tasks write disjoint parts of one matrix; each block says why they are disjoint
 
 use super::pool::Pool;
@@ -15,30 +15,30 @@ use crate::ops::view::{Mat, MatMut, Shared};
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard};
 
-/// Threads, their instructions and each one's scratch.
+/// Threads, their instruction set and each one's scratch.
 pub struct ThreadTeam {
     pub pool: Pool,
     pub level: Level,
-    /// What products multiply.
+    /// The type of the operands of products.
     pub precision: Precision,
     scratch: Vec<Mutex<Arena>>,
-    /// Some rows of logits.
+    /// Memory for one chunk of logits.
     chunk: Mutex<Arena>,
 }
 
-/// Elements below which waking other threads costs more than it brings.
+/// Elements below which waking other threads costs more than it gains.
 const SMALL: usize = 16 << 10;
 
-/// Rows a thread must have for packing b by itself to cost less than moving rows between threads.
+/// Rows per thread from which it is cheaper that each thread packs all of b than that rows move between threads.
 const OWN_ROWS: usize = 192;
 
-/// Elements of a thread's scratch.
+/// Elements of each thread's scratch.
 pub fn scratch(model: &Model) -> usize {
     attend::SCRATCH.max(gemm::SCRATCH).max(model.config.d_model)
 }
 
 impl ThreadTeam {
-    /// `threads` of them, with scratch for the model's ops and `chunk` elements for logits.
+    /// A team of `threads` threads, with scratch for the model's ops and `chunk` elements for logits.
     pub fn new(
         model: &Model,
         threads: usize,
@@ -51,7 +51,7 @@ impl ThreadTeam {
         Ok(ThreadTeam { pool, level, precision, scratch, chunk: Mutex::new(reserve(chunk)?) })
     }
 
-    /// Room for a chunk of logits.
+    /// The memory for a chunk of logits.
     pub fn chunk(&self) -> MutexGuard<'_, Arena> {
         self.chunk.lock().unwrap_or_else(|e| e.into_inner())
     }
@@ -60,7 +60,7 @@ impl ThreadTeam {
         f(&mut self.scratch[id].lock().unwrap_or_else(|e| e.into_inner()));
     }
 
-    /// Shares rows out: `f(rows, [those rows of each output], scratch)`. Outputs are (matrix, columns).
+    /// Splits rows among the threads: `f(rows, [those rows of each output], scratch)`. Outputs are (matrix, columns).
     pub fn rows<const K: usize>(
         &self,
         outputs: [(&mut [f32], usize); K],
@@ -79,15 +79,16 @@ impl ThreadTeam {
         });
     }
 
-    /// Shares columns out, 64 at a time: `f(columns)` for every column of `cols`.
+    /// Splits columns among the threads, in multiples of 64: `f(columns)` until all `cols` columns are done.
     pub fn columns(&self, cols: usize, elements: usize, f: impl Fn(Range<usize>) + Sync) {
         let parts = if elements < SMALL { 1 } else { self.pool.threads().min(cols.div_ceil(64)) };
         let each = cols.div_ceil(parts.max(1)).next_multiple_of(64);
         self.pool.run(cols.div_ceil(each), &|task, _| f(task * each..((task + 1) * each).min(cols)));
     }
 
-    /// Every head of every sequence, numbered sequence by sequence. Where there are sequences enough, one thread takes
-    /// all heads of a sequence: neighbouring heads write into the same cache lines.
+    /// Runs `f(task, thread)` for every head of every sequence, numbered sequence by sequence. Where there are
+    /// enough sequences, one thread takes all heads of a sequence, because neighbouring heads write to the same
+    /// cache lines.
     pub fn heads(&self, sequences: usize, n_head: usize, f: &(dyn Fn(usize, usize) + Sync)) {
         if sequences >= 4 * self.pool.threads() {
             self.pool.run(sequences, &|s, id| (s * n_head..(s + 1) * n_head).for_each(|task| f(task, id)));
@@ -96,9 +97,9 @@ impl ThreadTeam {
         }
     }
 
-    /// c = a b from some start. With many rows each thread takes its own, the same as in every other op, and packs b for
-    /// itself; with fewer, columns are shared out panel by panel, so each is packed once; rows again where there are too
-    /// few panels to go round.
+    /// c = a b, with sums that begin at `start`. With many rows each thread takes its own, the same as in every
+    /// other op, and packs b for itself. With fewer, threads take panels of columns, so that each panel is packed
+    /// once; where there are too few panels, threads take rows again.
     pub fn product<'a>(&self, c: &mut [f32], a: Mat, b: Mat, start: impl Into<Start<'a>>) {
         let start = start.into();
         let (rows, cols, width, threads) = (a.rows, b.cols, gemm::width(self.level), self.pool.threads());
@@ -108,7 +109,7 @@ impl ThreadTeam {
         let own_rows = a.col_stride == 1 && rows >= OWN_ROWS * threads;
         let by_columns = !small && !own_rows && (panels >= 2 * threads || panels.is_multiple_of(threads));
         let (all, each) = match () {
-            // what a task holds of a serves all its columns, so few tasks of many columns
+            // a task packs a once for all its columns, so few tasks with many columns
             () if by_columns => (cols, panels.div_ceil(2 * threads) * width),
             () if small => (rows, rows.max(1)),
             () => (rows, rows.div_ceil(threads).next_multiple_of(6)),
@@ -129,10 +130,10 @@ impl ThreadTeam {
         });
     }
 
-    /// Packs b whole.
+    /// Packs all of b.
     ///
     /// # Errors
-    /// If the system gives no memory for it.
+    /// If the system refuses the memory.
     pub fn pack(&self, b: Mat) -> Result<Packed, BackendError> {
         let room = Packed::room(self.level, self.precision, (b.rows, b.cols));
         let mut packed = room.map_err(|refused| BackendError::refused("packing a weight", &refused))?;
@@ -145,7 +146,7 @@ impl ThreadTeam {
         Ok(packed)
     }
 
-    /// The same with b packed.
+    /// c = a b, with b packed before.
     pub fn product_packed(&self, c: &mut [f32], a: Mat, b: &Packed, start: Start) {
         let (rows, cols, width) = (a.rows, b.cols(), gemm::width(self.level));
         let panels = cols.div_ceil(width);

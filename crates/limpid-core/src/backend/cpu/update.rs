@@ -1,5 +1,5 @@
-//! The optimizer on all threads: the norm of the gradient, then a pass over the parameters, stretch by stretch; with what
-//! was asked to be watched measured on the way.
+//! The optimizer on all threads: the norm of the gradient, then a pass over the groups of parameters, which also
+//! measures the ranges that the caller watches.
 #![allow(unsafe_code)] // threads take matrices of their own; the block says why they are disjoint
 
 use super::team::ThreadTeam;
@@ -13,15 +13,15 @@ use crate::ops::view::{Mat, Shared};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-/// Gradients whose squares are summed in one go: fixes the order of the norm's sum.
+/// How many gradients one partial sum of squares covers; this fixes the order of the norm's sum.
 pub const PART: usize = 1 << 16;
 
-/// Parameters that are measured in one go, likewise.
+/// How many parameters one partial measurement covers; this fixes the order of its sums.
 const BLOCK: usize = 1 << 12;
 
 impl Cpu {
     pub(super) fn update_parameters(&mut self, groups: &[ParamGroup], rule: &Rule, watch: &[Change]) -> Result<()> {
-        // what may be refused comes first, so that nothing has changed then
+        // all that may fail comes first, so that a failure changes nothing
         self.check_groups("update", groups)?;
         if let Some(first) = groups.first() {
             self.own_weights("update", MemorySpace::Param, first.range.start)?;
@@ -35,7 +35,7 @@ impl Cpu {
             self.room = Arena::reserve(elements).map_err(|refused| BackendError::refused("update", &refused))?;
         }
         self.fill_blanks(0..self.grad.len());
-        self.forget(); // once they are used below
+        self.forget(); // the update below is their last use
         let Cpu { weights, grad, moment1, moment2, room, team, solo, partial, .. } = self;
         let param = &mut Arc::get_mut(weights).expect("nobody else holds them").param;
         let norm = norm(groups, grad, team, partial);
@@ -60,7 +60,7 @@ impl Cpu {
         Ok(())
     }
 
-    /// Says whether there is what an optimizer needs, and whether threads may share the groups out.
+    /// Checks that the model was built to train, and that threads may share the groups.
     fn check_groups(&self, op: &'static str, groups: &[ParamGroup]) -> Result<()> {
         let elements = self.weights.param.len();
         if self.moment1.len() < elements {
@@ -82,8 +82,8 @@ impl Cpu {
     }
 }
 
-/// One group's step, `clip` being what gradients are multiplied by and `ahead` where muon's matrix is to go; measured where
-/// somebody watches.
+/// One group's step. Gradients are multiplied by `clip`; `ahead` is Muon's orthogonal matrix and its scale, if the
+/// group has one. Watched ranges are measured.
 fn step(
     group: &ParamGroup,
     (rule, clip): (&Rule, f32),
@@ -143,7 +143,7 @@ fn step(
     }
 }
 
-/// The norm of the gradients of all groups, in one order.
+/// The norm of the gradients of all groups, summed in a fixed order.
 fn norm(groups: &[ParamGroup], grad: &[f32], team: &ThreadTeam, partial: &mut [f64]) -> f64 {
     let mut from = 0;
     for ParamGroup { range, .. } in groups {
@@ -159,16 +159,16 @@ fn norm(groups: &[ParamGroup], grad: &[f32], team: &ThreadTeam, partial: &mut [f
     partial[..from].iter().sum::<f64>().sqrt()
 }
 
-/// Where the room of a wave has the orthogonal matrix of its group `i`: rounds go to and fro between two places.
+/// Where in the wave's scratch the orthogonal matrix of group `i` ends up: rounds alternate between two places.
 fn made(wave: &[ParamGroup], i: usize) -> Range<usize> {
     let (at, n) = (muon::place(wave, i).start, wave[i].range.len());
     let at = at + muon::ROUNDS % 2 * n;
     at..at + n
 }
 
-/// Muon's momentum and direction of every matrix of a wave, into `room`. Threads that meet after each of a small matrix'
-/// products wait longer than they work, and on a busy machine for whoever has their core; so each thread takes whole
-/// matrices where there are enough.
+/// Computes Muon's momentum and orthogonal direction of every matrix of a wave, into `room`. Threads that meet after
+/// each product of a small matrix wait longer than they work, and on a busy machine they also wait for a core. So
+/// each thread takes whole matrices where there are enough.
 fn make_orthogonal(
     wave: &[ParamGroup],
     (beta, clip): (f64, f32),
@@ -196,7 +196,7 @@ fn make_orthogonal(
     }
 }
 
-/// Makes the (out, cols) matrix at the beginning of `room` nearly orthogonal; [`made`] says where it is then.
+/// Makes the (out, cols) matrix at the beginning of `room` nearly orthogonal; [`made`] says where the result is.
 fn orthogonal(team: &ThreadTeam, room: &mut [f32], (out, cols): (usize, usize)) {
     let (n, side) = (out * cols, out.min(cols));
     let (mut x, rest) = room.split_at_mut(n);
@@ -206,7 +206,7 @@ fn orthogonal(team: &ThreadTeam, room: &mut [f32], (out, cols): (usize, usize)) 
     let blend = |to: &mut [f32], own: f32, from: &[f32], part: f32| {
         team.rows([(to, 1)], |rows, [to], _| team.level.run(Blend { to, own, from: &from[rows], part }));
     };
-    // in f64, part after part: the same however it is shared out
+    // in f64, part after part: the same for every number of threads
     let norm = x.chunks(PART).map(adamw::sum_of_squares).sum::<f64>().sqrt() + muon::EPS;
     x.iter_mut().for_each(|x| *x = (f64::from(*x) / norm) as f32);
     for _ in 0..muon::ROUNDS {

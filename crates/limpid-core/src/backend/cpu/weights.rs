@@ -1,5 +1,5 @@
-//! The weights, on which several backends may run: sessions, traces and evaluations of one model; a trainer, and whoever
-//! samples meanwhile. Whoever is alone with them may write.
+//! The weights, on which several backends may run: sessions, traces and evaluations of one model, or a trainer and a
+//! session that samples during training. A backend may write weights that no other holds.
 
 use super::reserve;
 use super::team::ThreadTeam;
@@ -13,29 +13,29 @@ use crate::ops::view::Mat;
 use crate::ops::{MemorySpace, Op, Region};
 use std::collections::HashMap;
 
-/// What all rows share and no run changes.
+/// The parameters and constant tables of a model. No run changes them; only an update or an upload does.
 pub struct Weights {
     map: WeightMap,
     how: (Level, Precision),
     pub konst: Arena,
     pub param: Arena,
-    /// What products multiply by is packed where no backward reads it. What they alone read is kept here and nowhere else: its place
-    /// among the parameters is never touched.
+    /// The weights of products, if they are packed, which needs a model without a backward. A weight that only
+    /// products read is stored packed alone: its place among the parameters is never touched.
     multiplied: Vec<Region>,
-    /// By where it lies.
+    /// Packed weights, by their place among the parameters.
     packed: HashMap<usize, Packed>,
-    /// Tables that lie plain, because rows are looked up in them.
+    /// Tables that are kept plain, because rows are looked up in them.
     tables: Vec<Region>,
 }
 
-/// A weight as it is kept.
+/// A weight, plain or packed.
 pub enum WeightRows<'a> {
     Plain(&'a [f32]),
     Packed(&'a Packed),
 }
 
 impl WeightRows<'_> {
-    /// Row `i`.
+    /// Copies row `i` to `to`.
     pub fn row(&self, i: usize, to: &mut [f32]) {
         match self {
             WeightRows::Plain(values) => to.copy_from_slice(&values[i * to.len()..][..to.len()]),
@@ -50,8 +50,8 @@ fn multiplied(model: &Model) -> Vec<Region> {
     model.ops().iter().filter_map(weight).collect()
 }
 
-/// The parameters in which rows are looked up, and which lie plain for that. In f32 a tied table does not: its rows can be
-/// read from what is packed for the head.
+/// The parameters that are kept plain because rows are looked up in them. In f32 a tied table is not: its rows can
+/// be read from the head's packed weight.
 fn tables(ops: &[Op], multiplied: &[Region], precision: Precision) -> Vec<Region> {
     let tables = ops.iter().filter_map(|op| match *op {
         Op::Embed { table, positions, segments, .. } => Some([Some(table), positions, segments]),
@@ -61,7 +61,7 @@ fn tables(ops: &[Op], multiplied: &[Region], precision: Precision) -> Vec<Region
 }
 
 impl Weights {
-    /// Memory for a model's, all zero.
+    /// Memory for a model's weights, all zero.
     pub fn new(model: &Model, how: (Level, Precision)) -> Result<Weights> {
         let multiplied = if packs(model) { multiplied(model) } else { vec![] };
         Ok(Weights {
@@ -75,7 +75,7 @@ impl Weights {
         })
     }
 
-    /// Whether they can be what `model` runs on.
+    /// Checks that `model` can run on these weights.
     pub fn fit(&self, model: &Model, how: (Level, Precision)) -> Result<()> {
         if let Some(what) = self.map.difference(&model.weight_map()) {
             return Err(BackendError::OtherWeights { what });
@@ -94,29 +94,29 @@ impl Weights {
         Err(BackendError::NotSupported { op: "shared weights", what })
     }
 
-    /// Where something lies plain.
+    /// The plain values of a parameter or constant.
     pub fn of(&self, region: Region) -> &[f32] {
         let memory = if region.space == MemorySpace::Const { &self.konst } else { &self.param };
         &memory[region.range()]
     }
 
-    /// What a product multiplies by, if it is packed.
+    /// The packed form of a parameter, if it has one.
     pub fn packed(&self, region: Region) -> Option<&Packed> {
         self.packed.get(&region.at).filter(|_| region.space == MemorySpace::Param)
     }
 
-    /// Rows of a parameter, or of a constant.
+    /// The rows of a parameter or constant.
     pub fn table(&self, region: Region) -> WeightRows<'_> {
         let packed = self.packed(region).filter(|_| !self.tables.contains(&region));
         packed.map_or_else(|| WeightRows::Plain(self.of(region)), WeightRows::Packed)
     }
 
-    /// Whether gradients can be made of them.
+    /// Whether all weights are plain, as the backward needs them.
     pub fn are_plain(&self) -> bool {
         self.multiplied.is_empty()
     }
 
-    /// Keeps a weight packed, given as (in, out), where products alone read it. Returns whether that is so.
+    /// Stores a weight, given as (in, out), packed if only products read it. Returns whether it did.
     pub fn pack(&mut self, region: Region, values: Mat, team: &ThreadTeam) -> Result<bool> {
         if !self.multiplied.contains(&region) {
             return Ok(false);
@@ -129,12 +129,12 @@ impl Weights {
         Ok(alone)
     }
 
-    /// Whether every weight that is to be packed is.
+    /// Whether every weight that should be packed is packed.
     pub fn are_packed(&self) -> bool {
         self.multiplied.iter().all(|w| self.packed.contains_key(&w.at))
     }
 
-    /// Packs the rest: tables that lie plain, too, and what nobody wrote.
+    /// Packs the rest: the weights that are also plain tables, and those that were never written.
     pub fn pack_all(&mut self, team: &ThreadTeam) -> Result<()> {
         for i in 0..self.multiplied.len() {
             let w = self.multiplied[i];
@@ -147,7 +147,7 @@ impl Weights {
     }
 }
 
-/// Whether a model's weights are packed: where they are used again and again for few rows.
+/// Whether a model's weights are packed: in decoding, where they are used again and again for few rows.
 pub fn packs(model: &Model) -> bool {
     matches!(model.mode, Mode::Decode { .. })
 }
