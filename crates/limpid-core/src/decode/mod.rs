@@ -1,8 +1,8 @@
-//! Sequences that grow token by token, without text: [`Session`] keeps them with their keys and values, and gives logits;
-//! [`Sampler`] makes a token of logits; [`score`] says how likely a given continuation is.
+//! Sequences that grow token by token, without text: [`Session`] keeps them with their KV cache and gives logits;
+//! [`Sampler`] chooses a token from logits; [`score`] says how likely a given continuation is.
 //!
-//! Nothing here is random but by [`Sampler::seed`], and a sequence's logits do not depend on how its tokens were
-//! fed or on which others are open. Read `session` first.
+//! All randomness comes from [`Sampler::seed`]. A sequence's logits depend neither on how its tokens were fed nor on
+//! which other sequences are open. Read `session` first.
 
 mod sample;
 mod session;
@@ -13,19 +13,19 @@ pub use session::{SequenceId, Session};
 use crate::backend::BackendError;
 use crate::config::{ConfigError, Mask};
 
-/// Why a sequence does not go on.
+/// Why decoding failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
     /// A configuration that cannot be built.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The model looks at what comes after.
+    /// The model is not causal: it attends to later tokens.
     #[error("the model's mask is {mask}: it has no order to generate in; generating and scoring need `causal`")]
     Mask {
         /// The model's mask.
         mask: Mask,
     },
-    /// A token the model has no row for.
+    /// A token is not in the model's vocabulary.
     #[error(
         "token {id} (at index {index}) is not below the model's vocab_size {vocab_size}: was it made by another tokenizer?"
     )]
@@ -37,7 +37,7 @@ pub enum DecodeError {
         /// V.
         vocab_size: usize,
     },
-    /// More tokens than there are positions.
+    /// The sequence would be longer than the context.
     #[error(
         "the context is full: the sequence holds {held} tokens and {more} more would make {}, but the model's position \
          table ends at context_length {context}; feed at most {} more, or go on in a new sequence with the latest tokens \
@@ -52,30 +52,30 @@ pub enum DecodeError {
         /// T.
         context: usize,
     },
-    /// A sequence that was closed, or belongs to another session.
+    /// The sequence was closed, or belongs to another session.
     #[error("sequence {id} is not open in this session")]
     Sequence {
         /// Its id.
         id: SequenceId,
     },
-    /// One sequence twice in one call.
+    /// A call names one sequence twice.
     #[error("sequence {id} is there twice: a call feeds each sequence once")]
     Twice {
         /// Its id.
         id: SequenceId,
     },
-    /// No place for another sequence.
+    /// All sequences of the session are open.
     #[error("all {sequences} sequences of this session are open: close one, or make a session with more")]
     NoRoom {
         /// How many there are.
         sequences: usize,
     },
-    /// Nothing to go on from.
+    /// There is no token to continue from.
     #[error(
         "there are no tokens to go on from: begin with at least one (the end-of-text token, if there is no prompt)"
     )]
     Empty,
-    /// A setting outside its range.
+    /// A setting is outside its range.
     #[error("{what} is {found}: it must be {expected}")]
     Setting {
         /// Its name.
@@ -85,7 +85,7 @@ pub enum DecodeError {
         /// What it may be.
         expected: &'static str,
     },
-    /// Logits that are no distribution.
+    /// A logit is NaN or infinite.
     #[error("the logit of token {token} is {value}: the model's parameters are damaged, or its training diverged")]
     Logit {
         /// The token.
@@ -93,16 +93,16 @@ pub enum DecodeError {
         /// NaN or infinity.
         value: f32,
     },
-    /// Logits that are all minus infinity.
+    /// All logits are minus infinity.
     #[error("no token is possible: every logit is -inf")]
     NoToken,
-    /// Parameters of a differently built model.
+    /// The parameters belong to a model of another configuration.
     #[error("the parameters belong to another model: {what}")]
     OtherModel {
         /// What differs.
         what: String,
     },
-    /// The backend that runs the model.
+    /// The backend failed.
     #[error(transparent)]
     Backend(#[from] BackendError),
 }
@@ -116,13 +116,13 @@ pub struct Likelihood {
     pub total: f64,
 }
 
-/// The log-probability of `continuation` after `prompt`: any conditional of the model's factorisation (
-/// R195). Token by token through the session, so the logits are those that generating would see; softmax over the whole
+/// The log-probability of `continuation` after `prompt`: any conditional of the model's factorisation (R195). Tokens
+/// are fed one by one through the session, so the logits are those of generation. The softmax is over the whole
 /// vocabulary, in f64.
 ///
 /// # Errors
-/// If the prompt is empty (nothing predicts a first token), a token is not the model's, prompt and continuation but its
-/// last token do not fit the context, no sequence is free, or the logits are not numbers.
+/// If the prompt is empty (nothing predicts a first token), a token is not in the vocabulary, the prompt and the
+/// continuation without its last token do not fit the context, no sequence is free, or the logits are not finite.
 pub fn score(session: &mut Session, prompt: &[u32], continuation: &[u32]) -> Result<Likelihood, DecodeError> {
     session.check_tokens(&[prompt, continuation].concat())?;
     if prompt.is_empty() {

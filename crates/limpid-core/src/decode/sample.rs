@@ -1,8 +1,9 @@
-//! A token out of logits: a pure function of the logits, the tokens so far, and where in which sample it is.
+//! Chooses a token from logits: a pure function of the logits, the tokens so far, and the numbers of the sample and
+//! the step.
 //!
-//! In this order: repetition penalty, temperature, top-k, top-p, min-p, the rest renormalised, and one uniform draw
-//! turned into a token by adding up probabilities in f64. What is cut is cut from the least likely end; equal logits
-//! are ranked by id, the lowest first.
+//! In this order: repetition penalty, temperature, top-k, top-p, min-p; the rest is renormalised, and one uniform
+//! draw chooses a token by adding up probabilities in f64. The least likely tokens are cut first; equal logits are
+//! ranked by id, the lowest first.
 
 use super::DecodeError as Error;
 use crate::ops::math::{exp_f64, ln_f64};
@@ -14,16 +15,16 @@ use std::cmp::Ordering;
 pub struct Sampler {
     /// Logits are divided by it: below 1 sharper, above 1 flatter. 0 takes the greatest (greedy).
     pub temperature: f64,
-    /// Only the so many most likely tokens; 0 for all.
+    /// Only this many of the most likely tokens; 0 for all.
     pub top_k: usize,
-    /// Only the fewest most likely tokens whose probabilities make at least this sum; 1 for all.
+    /// Only the fewest of the most likely tokens whose probabilities add up to at least this; 1 for all.
     pub top_p: f64,
     /// Only tokens at least this fraction as likely as the likeliest; 0 for all.
     pub min_p: f64,
-    /// Logits of tokens that were there before are divided by it where positive, multiplied where negative (Keskar et
-    /// al. 2019, CTRL); 1 for none.
+    /// The logit of a token that the sequence already has is divided by this if positive, multiplied if negative
+    /// (Keskar et al. 2019, CTRL); 1 for none.
     pub repetition_penalty: f64,
-    /// Decides every draw.
+    /// The seed of every draw.
     pub seed: u64,
 }
 
@@ -39,11 +40,11 @@ impl Default for Sampler {
 struct Choice {
     token: u32,
     logit: f64,
-    /// Its probability as a multiple of the likeliest token's.
+    /// Its probability divided by that of the most likely token.
     weight: f64,
 }
 
-/// The likelier first; of equals, the lower id.
+/// The more likely first; of equals, the lower id.
 fn rank(a: &Choice, b: &Choice) -> Ordering {
     b.logit.partial_cmp(&a.logit).unwrap_or(Ordering::Equal).then(a.token.cmp(&b.token))
 }
@@ -58,14 +59,14 @@ fn best(choices: &mut Vec<Choice>, n: usize) {
 }
 
 impl Sampler {
-    /// Always the likeliest token.
+    /// Always the most likely token.
     pub const GREEDY: Sampler =
         Sampler { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, repetition_penalty: 1.0, seed: 0 };
 
-    /// Says which setting, if any, is out of its range.
+    /// Checks that every setting is in its range.
     ///
     /// # Errors
-    /// Names it, and what it may be.
+    /// Names the first that is not, and its range.
     pub fn check(&self) -> Result<(), Error> {
         let settings = [
             ("temperature", self.temperature, 0.0..=f64::MAX, "0 (greedy) or a positive number"),
@@ -87,7 +88,7 @@ impl Sampler {
         Ok(self.draw(&self.kept(logits, previous)?, sample, step))
     }
 
-    /// The tokens that may follow, with their probabilities, the likeliest first.
+    /// The tokens that may follow, with their probabilities, the most likely first.
     ///
     /// # Errors
     /// As [`Sampler::pick`].
@@ -98,7 +99,7 @@ impl Sampler {
         Ok(choices.iter().map(|c| (c.token, c.weight / total)).collect())
     }
 
-    /// [`Sampler::pick`] with what every token could have been chosen with, ascending by id.
+    /// [`Sampler::pick`], and the probability of every token that could have been chosen, ascending by id.
     ///
     /// # Errors
     /// As [`Sampler::pick`].
@@ -114,7 +115,7 @@ impl Sampler {
         Ok((self.draw(&kept, sample, step), chances))
     }
 
-    /// What is left after all cuts, ascending by id; never nothing.
+    /// The tokens left after all cuts, ascending by id; at least one.
     fn kept(&self, logits: &[f32], previous: &[u32]) -> Result<Vec<Choice>, Error> {
         self.check()?;
         check_logits(logits)?;
@@ -122,7 +123,7 @@ impl Sampler {
             |(token, logit): (usize, &f32)| Choice { token: token as u32, logit: f64::from(*logit), weight: 1.0 };
         let mut choices: Vec<Choice> = logits.iter().enumerate().map(choice).collect();
         self.penalise(&mut choices, previous);
-        // ascending ids: of equals the first stays
+        // ids ascend, so of equals the lowest id is kept
         let likeliest = choices.iter().copied().reduce(|best, c| if c.logit > best.logit { c } else { best });
         let likeliest = likeliest.filter(|c| c.logit > f64::NEG_INFINITY).ok_or(Error::NoToken)?;
         if self.temperature == 0.0 {
@@ -155,8 +156,8 @@ impl Sampler {
         }
     }
 
-    /// The fewest of the likeliest that make `top_p` of all; the one that crosses it is among them. Ranks only as many
-    /// as it needs, eight times more at each try.
+    /// The fewest of the most likely tokens whose probabilities add up to `top_p`; the one that crosses it is
+    /// included. It ranks only as many tokens as it needs, eight times more at each try.
     fn nucleus(&self, choices: Vec<Choice>) -> Vec<Choice> {
         let wanted = self.top_p * choices.iter().map(|c| c.weight).sum::<f64>();
         let mut tried = 64;
@@ -174,7 +175,7 @@ impl Sampler {
                     tried *= 8;
                     continue;
                 }
-                None => {} // rounding: the whole sum was added in another order
+                None => {} // by rounding: the whole sum was added in another order
             }
             return top;
         }
@@ -193,7 +194,7 @@ impl Sampler {
     }
 }
 
-/// NaN and infinity are no logits; minus infinity is a token that cannot be.
+/// Refuses NaN and infinity; minus infinity is allowed and means an impossible token.
 fn check_logits(logits: &[f32]) -> Result<(), Error> {
     match logits.iter().position(|logit| logit.is_nan() || *logit == f32::INFINITY) {
         Some(token) => Err(Error::Logit { token: token as u32, value: logits[token] }),
@@ -201,7 +202,7 @@ fn check_logits(logits: &[f32]) -> Result<(), Error> {
     }
 }
 
-/// log of the sum of exponentials: a logit less this is a log-probability.
+/// The log of the sum of exponentials: a logit minus this is a log-probability.
 ///
 /// # Errors
 /// If a logit is NaN or infinite, or all are minus infinity.

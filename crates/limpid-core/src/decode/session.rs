@@ -1,8 +1,8 @@
-//! Open sequences and what the model remembers of them.
+//! Open sequences and their KV cache.
 //!
-//! A batch row says which sequence it belongs to and at which position, so a prompt in chunks, one token more, and
-//! one token more for many sequences at once are the same call: [`Session::extend`]. The bits of a sequence's logits
-//! are the same whichever way its tokens came.
+//! Every row of a batch has its sequence and its position. So a prompt in chunks, one more token, and one more token
+//! for many sequences at once are the same call: [`Session::extend`]. The bits of a sequence's logits do not depend
+//! on how its tokens were fed.
 
 use super::DecodeError as Error;
 use crate::backend::{Backend, BackendError, Cpu};
@@ -14,13 +14,13 @@ use crate::ops::{Batch, Op, Span};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Most rows of one run, unless another number is asked for: longer prompts are fed in pieces of this size.
+/// The most rows of one run, unless another number is asked for: longer prompts are fed in pieces of this size.
 const ROWS: usize = 256;
 
-/// Sessions that were made in this process: each has a number of its own.
+/// How many sessions were made in this process: each has a number of its own.
 static SESSIONS: AtomicU64 = AtomicU64::new(0);
 
-/// Names a sequence of one session; never given twice, nor known to another session.
+/// Names a sequence of one session. No id is given twice, and other sessions do not accept it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct SequenceId {
     session: u64,
@@ -33,13 +33,13 @@ impl fmt::Display for SequenceId {
     }
 }
 
-/// A sequence; its place in the list is its place in the cache.
+/// A sequence. Its index in the list is its index in the KV cache.
 struct Sequence {
     id: SequenceId,
     tokens: Vec<u32>,
-    /// Of what follows the last token; empty before the first.
+    /// Logits of the token that follows the last one; empty before the first.
     logits: Vec<f32>,
-    /// What `logits` will be when all runs of a call are done.
+    /// The next value of `logits`, once all runs of a call are done.
     next: Vec<f32>,
 }
 
@@ -49,14 +49,14 @@ impl Sequence {
     }
 }
 
-/// Sequences that grow, over one model and the backend that runs it.
+/// Open sequences of one model, and the backend that runs it.
 pub struct Session {
     model: Model,
     backend: Box<dyn Backend>,
     sequences: Vec<Option<Sequence>>,
     number: u64,
     opened: u64,
-    /// Ops before the head, which are all that a run without outputs needs.
+    /// How many ops come before the head: a run without outputs needs only these.
     body: usize,
     batch: Batch,
     /// The logits of a run.
@@ -64,8 +64,9 @@ pub struct Session {
 }
 
 impl Session {
-    /// Room for `sequences` open at once, run by what `make` makes for the model. A run has at most `rows` rows (no
-    /// fewer than `sequences`, no more than all contexts have); parameters are zero until somebody writes them.
+    /// A session for `sequences` open sequences, run by the backend that `make` returns for the model. A run has at
+    /// most `rows` rows (at least `sequences`, at most the positions of all contexts). Parameters are zero until
+    /// they are written.
     ///
     /// # Errors
     /// If the model is not causal or cannot be built, or `make` fails.
@@ -89,10 +90,10 @@ impl Session {
         Ok(Session { model, backend, sequences, number, opened: 0, body, batch, logits: vec![] })
     }
 
-    /// The same on this processor, with `threads` threads.
+    /// [`Session::new`] on this processor, with `threads` threads.
     ///
     /// # Errors
-    /// As [`Session::new`], and if the system gives no such memory or threads.
+    /// As [`Session::new`], and if the system refuses memory or threads.
     pub fn on_cpu(config: &Config, sequences: usize, threads: usize) -> Result<Session, Error> {
         Session::new(config, sequences, ROWS.min(config.context_length), |model| {
             Ok(Box::new(Cpu::start(model, threads, Level::best(), Precision::F32)?))
@@ -104,13 +105,13 @@ impl Session {
         &self.model
     }
 
-    /// The model and its backend, for whoever brings the parameters. What open sequences remember is of the
-    /// parameters they were fed under: open them afterwards.
+    /// The model and its backend, to write parameters. The KV cache of open sequences was computed with the old
+    /// parameters: open sequences afterwards.
     pub fn parts(&mut self) -> (&Model, &mut dyn Backend) {
         (&self.model, &mut *self.backend)
     }
 
-    /// Takes the parameters of a model made for another use, parameter by parameter, by name.
+    /// Copies the parameters of a model that was built for another mode, by name.
     ///
     /// # Errors
     /// If one is missing there or has another shape; nothing is then changed. Or if a backend fails.
@@ -151,7 +152,7 @@ impl Session {
         Ok(id)
     }
 
-    /// Closes a sequence; its place is free.
+    /// Closes a sequence, so that another can be opened.
     ///
     /// # Errors
     /// If it is not open.
@@ -179,7 +180,7 @@ impl Session {
         Ok(&self.sequence(id)?.tokens)
     }
 
-    /// How many there are.
+    /// How many tokens a sequence holds.
     ///
     /// # Errors
     /// If the sequence is not open.
@@ -187,7 +188,7 @@ impl Session {
         Ok(self.tokens(id)?.len())
     }
 
-    /// How many more it can hold.
+    /// How many more tokens a sequence can hold.
     ///
     /// # Errors
     /// If the sequence is not open.
@@ -195,7 +196,7 @@ impl Session {
         Ok(self.context() - self.len(id)?)
     }
 
-    /// The logits (V) of what follows the sequence's last token.
+    /// The logits (V) of the token that follows the sequence's last one.
     ///
     /// # Errors
     /// If the sequence is not open or holds no tokens.
@@ -224,12 +225,13 @@ impl Session {
         self.extend(&parts)
     }
 
-    /// Adds tokens to several sequences: to each as many as wanted, at least one. Runs take rows from the sequences in
-    /// the order given, until they are full; only the last row of each sequence has its logits computed.
+    /// Adds tokens to several sequences, to each at least one. A run takes rows from the sequences in the order
+    /// given until it is full; only the last row of each sequence gets logits.
     ///
     /// # Errors
-    /// If a sequence is not open or there twice, a list is empty, a token is not below the vocabulary's size, or the
-    /// context would overflow; or if the backend fails. Nothing is then changed: the same call may be tried again.
+    /// If a sequence is not open or is named twice, a list is empty, a token is not in the vocabulary, or a sequence
+    /// would be longer than the context; or if the backend fails. Nothing is then changed: the same call may be
+    /// tried again.
     pub fn extend(&mut self, parts: &[(SequenceId, &[u32])]) -> Result<(), Error> {
         let places = self.check(parts)?;
         let done = self.grow(&places, parts);
@@ -237,16 +239,16 @@ impl Session {
             let sequence = self.sequences[*place].as_mut().expect("checked to be open");
             match done {
                 Ok(()) => std::mem::swap(&mut sequence.logits, &mut sequence.next),
-                // what the cache holds of the tokens is written again when they are fed again
+                // the cache may hold keys and values of these tokens; feeding them again overwrites those
                 Err(_) => sequence.tokens.truncate(*held),
             }
         }
         Ok(done?)
     }
 
-    /// Runs the parts; their logits wait.
+    /// Runs the parts and leaves their logits in `next`.
     fn grow(&mut self, places: &[(usize, usize)], parts: &[(SequenceId, &[u32])]) -> Result<(), BackendError> {
-        // the part whose turn it is, and how many of its tokens are done
+        // the current part, and how many of its tokens are done
         let (mut at, mut done) = (0, 0);
         while at < parts.len() {
             let first = at;
@@ -275,11 +277,11 @@ impl Session {
         Ok(())
     }
 
-    /// Makes room in a full sequence: the oldest half is dropped, the latest T / 2 tokens (rounded down) are fed again
-    /// at positions from 0. Gives how many were kept and dropped; a sequence with room is left as it is.
+    /// Makes room in a full sequence: the latest T / 2 tokens (rounded down) are fed again at positions from 0, and
+    /// the others are dropped. Returns how many were kept and dropped; a sequence with room is unchanged.
     ///
     /// # Errors
-    /// If the sequence is not open; or if the backend fails, and the sequence is then as it was.
+    /// If the sequence is not open; or if the backend fails. The sequence is then unchanged.
     pub fn slide(&mut self, id: SequenceId) -> Result<(usize, usize), Error> {
         let (tokens, context) = (self.tokens(id)?, self.context());
         if tokens.len() < context {
@@ -292,16 +294,16 @@ impl Session {
         if kept > 0
             && let Err(error) = self.feed(id, &latest)
         {
-            self.sequences[place] = full; // it is full, so nothing reads what the cache now lacks
+            self.sequences[place] = full; // it can take no token, so its overwritten cache is never read
             return Err(error);
         }
         Ok((kept, context - kept))
     }
 
-    /// Says which token, if any, the model has no row for.
+    /// Checks that every token is in the vocabulary.
     ///
     /// # Errors
-    /// Names the first that it has not.
+    /// Names the first that is not.
     pub fn check_tokens(&self, tokens: &[u32]) -> Result<(), Error> {
         match tokens.iter().position(|token| *token as usize >= self.model.config.vocab_size) {
             Some(index) => Err(self.out_of_range(tokens[index], index)),
@@ -313,7 +315,7 @@ impl Session {
         Error::Token { id, index, vocab_size: self.model.config.vocab_size }
     }
 
-    /// Runs the batch; `ended` are the places of its outputs.
+    /// Runs the batch; `ended` says which sequences its outputs belong to.
     fn run(&mut self, ended: &[(usize, usize)]) -> Result<(), BackendError> {
         let batch = &self.batch;
         self.backend.feed(batch)?;
@@ -332,7 +334,7 @@ impl Session {
         Ok(())
     }
 
-    /// The places of the sequences, and how many tokens they hold, if all is well.
+    /// Checks the parts. Returns the index of each sequence and how many tokens it holds.
     fn check(&self, parts: &[(SequenceId, &[u32])]) -> Result<Vec<(usize, usize)>, Error> {
         let mut places: Vec<(usize, usize)> = Vec::with_capacity(parts.len());
         for (id, tokens) in parts {

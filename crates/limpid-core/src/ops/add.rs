@@ -1,6 +1,6 @@
-//! A sum: y = a + scale b. Of the residual stream the scale is 1 (: the block's input is added, not its
-//! normalised form), of a LoRA adapter alpha / r. Backward: da = dy, db = scale dy. Where the plan can, they *are* dy's
-//! memory and nothing is copied.
+//! A sum: y = a + scale b. The scale is 1 in the residual stream (the block's input is added, not its normalised
+//! form), and alpha / r in a LoRA adapter. Backward: da = dy, db = scale dy. Where the plan allows, these share the
+//! memory of dy and nothing is copied.
 
 use std::ops::{Add, AddAssign, Mul};
 

@@ -1,23 +1,25 @@
-//! Head and loss as one op: `losses[n] = log sum exp(logits[n]) - logits[n, target]` with logits = x w' + b
-//!. Rows are taken in chunks, so the logits of a large vocabulary never exist
-//! whole; softmax and loss are fused, so no probability is ever rounded to zero before its logarithm.
+//! Head and cross-entropy as one op: `losses[n] = log sum exp(logits[n]) - logits[n, target]` with logits = x w' +
+//! b. Rows are taken in chunks, so the logits of all rows are never in memory at once. Softmax and loss are fused,
+//! so no probability is rounded to zero before its logarithm.
 //!
 //!   dlogits = weight (softmax(logits) - target);   dx = dlogits w;   dw += dlogits' x;   db += column sums
 //!
-//! Training may ask for two more [`Terms`]: with smoothing s the target is (1 - s) target + s / V (Szegedy et al. 2016), and
-//! z_loss c adds c (log sum exp(logits))^2, which keeps logits from drifting (Chowdhery et al. 2022, PaLM).
+//! Training may ask for two more [`Terms`]: with smoothing s the target is (1 - s) target + s / V (Szegedy et al.
+//! 2016), and z_loss c adds c (log sum exp(logits))^2, which keeps logits from drifting (Chowdhery et al. 2022,
+//! PaLM).
 //!
-//! A row's softmax and gradient: 16 GB/s on one AVX-512 core, in the L2 cache; the three products are the rest, 150 to 160
-//! GFLOP/s on two cores at GPT-2's vocabulary. The backward computes the losses too: in training the forward of this op is not run at all.
+//! Measured: softmax and gradient of a row at 16 GB/s on one AVX-512 core with data in the L2 cache; the three
+//! products at 150 to 160 GFLOP/s on two cores with GPT-2's vocabulary. The backward computes the losses too:
+//! training does not run the forward of this op.
 
 use super::math::{exp, ln};
 use super::simd::{Kernel, MulAdd, greatest, sum, sum2};
 use super::{Batch, IGNORE};
 
-/// What should follow a row.
+/// The target of a row: what should follow it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Target<'a> {
-    /// Nothing: the row is not counted.
+    /// No target: the row is not counted.
     None,
     /// This token.
     Token(usize),
@@ -36,17 +38,17 @@ pub fn target(batch: &Batch, n: usize, vocab: usize) -> Target<'_> {
     }
 }
 
-/// What training adds to the cross-entropy of a row; nothing by default, and nothing in evaluation.
+/// The terms that training adds to the cross-entropy of a row; none by default, and none in evaluation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Terms {
-    /// Share of the target that goes to all tokens alike.
+    /// Label smoothing: the share of the target that is spread evenly over all tokens.
     pub smoothing: f32,
     /// Weight of the squared log of the sum of exponentials.
     pub z_loss: f32,
 }
 
-/// Rows worked on at once, so that the chunk's logits stay near 64 MiB whatever V and N. Each chunk packs the head's
-/// weights and adds to all of their gradient, so few large chunks are quicker than many small ones.
+/// How many rows a chunk has, so that its logits take about 64 MiB whatever V and N. Each chunk packs the head's
+/// weights and adds to all of their gradient, so few large chunks are faster than many small ones.
 pub fn chunk_rows(rows: usize, vocab: usize) -> usize {
     ((16 << 20) / vocab).max(128).min(rows.max(1))
 }
@@ -55,7 +57,7 @@ pub fn chunk_rows(rows: usize, vocab: usize) -> usize {
 pub mod reference {
     use super::{Target, Terms};
 
-    /// Turns a row of logits into its softmax, or into its gradient if there is a `weight`, and returns the loss.
+    /// Replaces a row of logits by its softmax, or by its gradient if there is a `weight`, and returns the loss.
     pub fn row(logits: &mut [f64], target: Target, terms: Terms, weight: Option<f64>) -> f64 {
         let top = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let lse = top + logits.iter().map(|v| (v - top).exp()).sum::<f64>().ln();
@@ -78,15 +80,15 @@ pub mod reference {
     }
 }
 
-/// One row of logits in place: to its softmax, or to its gradient if there is a `weight`. Returns the loss.
+/// Replaces one row of logits by its softmax, or by its gradient if there is a `weight`. Returns the loss.
 pub struct Row<'a> {
     /// (V)
     pub logits: &'a mut [f32],
-    /// what should follow
+    /// the row's target
     pub target: Target<'a>,
-    /// what is added to the cross-entropy
+    /// the terms added to the cross-entropy
     pub terms: Terms,
-    /// what the row weighs in the gradient; none to stop at the softmax
+    /// the row's weight in the gradient; `None` to stop at the softmax
     pub weight: Option<f32>,
 }
 

@@ -1,20 +1,21 @@
-//! Dropout: while training, elements vanish with probability p; what is kept is divided by 1 - p, or left as
-//! it is. In evaluation the inverted form does nothing and the un-rescaled one
-//! multiplies by 1 - p, so that means agree.
+//! Dropout: in training, each element is set to zero with probability p; the kept ones are divided by 1 - p, or left
+//! unscaled. In evaluation the inverted form does nothing, and the unscaled one multiplies by 1 - p, so that means
+//! agree.
 //!
-//! A draw is a function of (seed, site, element): the backward asks again instead of remembering. 2^24 elements
-//! side by side (a `ROW`; for attention weights, the keys of one query and head) share a key of 64 bits, and
-//! an element's draw is [`random::word`] of key and place: 32-bit arithmetic without a branch, sixteen at a
-//! time. p is exact to 2^-32. An element in the cache costs 0.2 ns with AVX-512, 0.3 with AVX2, 0.8 with SSE2.
+//! A draw is a function of (seed, site, element), so the backward computes it again and no mask is stored. 2^24
+//! neighbouring elements (a `ROW`; for attention weights, the keys of one query and head) share a key of 64 bits. An
+//! element's draw is [`random::word`] of the key and the element's place in the row: 32-bit arithmetic without a
+//! branch, sixteen at a time. p is exact to 2^-32. An element in the cache costs 0.2 ns with AVX-512, 0.3 with AVX2,
+//! 0.8 with SSE2.
 
 use super::simd::{Kernel, MulAdd};
 use super::{DropoutSpec, random};
 use crate::config::DropoutScale;
 
-/// Bits of an element's number that say where in its row it stands; the others choose the row's key.
+/// How many bits of an element's number are its place in its row; the others choose the row's key.
 const ROW: u32 = 24;
 
-/// The draws of one place in the model for one batch.
+/// The draws of one dropout of the model for one batch.
 #[derive(Clone, Copy)]
 pub struct Draws {
     stream: u64,
@@ -23,7 +24,7 @@ pub struct Draws {
 }
 
 impl Draws {
-    /// `seed` is the batch's; none in evaluation, where nothing is dropped.
+    /// `seed` is the batch's; `None` in evaluation, where nothing is dropped.
     pub fn new(drop: DropoutSpec, seed: Option<u64>) -> Draws {
         let stream = random::stream(seed.unwrap_or(0), drop.site);
         let threshold = seed.map_or(0, |_| (f64::from(drop.p) * 2f64.powi(32)).round() as u32);
@@ -35,7 +36,7 @@ impl Draws {
         Draws { stream, threshold, kept }
     }
 
-    /// What element `index` is multiplied by: in training 0 or the kept elements' factor.
+    /// The factor of element `index`: in training 0 or the factor of kept elements.
     #[inline(always)]
     pub fn factor(&self, index: u64) -> f32 {
         self.pick(self.key(index), place(index))
@@ -54,34 +55,34 @@ impl Draws {
         if random::word(key, place) < self.threshold { 0.0 } else { self.kept }
     }
 
-    /// Whether multiplying would change nothing.
+    /// Whether all factors are 1.
     pub fn is_identity(&self) -> bool {
         self.threshold == 0 && self.kept == 1.0
     }
 }
 
-/// Where in its row element `index` stands.
+/// The place of element `index` in its row.
 #[inline(always)]
 fn place(index: u64) -> u32 {
     index as u32 & ((1 << ROW) - 1)
 }
 
-/// The place of an attention weight among its site's draws: row of the batch, head, key.
+/// The number of an attention weight among its site's draws, from its row of the batch, its head and its key.
 pub fn weight_index(row: usize, head: usize, n_head: usize, key: usize) -> u64 {
     (((row * n_head + head) as u64) << ROW) + key as u64
 }
 
 /// to = (or +=) from times its factors: activations forward, gradients backward.
 pub struct Apply<'a> {
-    /// any number
+    /// the output, any number of elements
     pub to: &'a mut [f32],
-    /// to what is there
+    /// whether the output is added to
     pub add: bool,
-    /// as many
+    /// the input, as many elements
     pub from: &'a [f32],
-    /// decide
+    /// the factors
     pub draws: Draws,
-    /// number of the first element
+    /// the number of the first element
     pub first: u64,
 }
 

@@ -1,8 +1,8 @@
-//! Token, position and segment vectors, added: rows of tables, by number.
-//! Backward: each row's gradient is added to the rows it came from, rows in ascending order, so the
-//! result does not depend on who adds.
+//! The embedding: the sum of token, position and segment vectors, which are rows of tables. Backward: each row's
+//! gradient is added to the table rows that it read, in ascending order of the batch's rows, so the result does not
+//! depend on the number of threads.
 
-/// One of the tables and which row of it each batch row takes; no ids means row 0 for all.
+/// A table and the row of it that each row of the batch reads; without ids, all read row 0.
 #[derive(Clone, Copy)]
 pub struct Lookup<'a, F> {
     /// (rows,C)
@@ -27,7 +27,8 @@ impl<F: Copy> Lookup<'_, F> {
     }
 }
 
-/// y: (rows,C), the batch's rows from `first` on, is what `token` writes for each row, and the lookups added in their order.
+/// y: (rows,C) for the batch's rows from `first` on: `token` writes each row, then the other lookups are added in
+/// order.
 pub fn forward<F: Copy + std::ops::AddAssign>(
     y: &mut [F],
     first: usize,

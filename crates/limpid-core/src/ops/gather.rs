@@ -1,5 +1,5 @@
-//! The rows whose logits are wanted: `y[i] = x[outputs[i]]` (: only the last position's
-//! distribution selects the next token). Backward: each row's gradient goes back where it came from.
+//! The rows whose logits are wanted: `y[i] = x[outputs[i]]` (only the last position's distribution selects the next
+//! token). Backward: each row's gradient goes to the row it was copied from.
 
 /// y: (outputs,C) <- x: (N,C)
 pub fn forward<F: Copy>(y: &mut [F], x: &[F], outputs: &[u32], cols: usize) {

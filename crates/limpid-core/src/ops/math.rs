@@ -1,23 +1,23 @@
-//! exp, tanh, the logistic function and the normal distribution for f32, written without branches so
-//! that loops over them become vectors. Each states its error against f64, and a test holds it.
+//! exp, tanh, the logistic function and the normal distribution for f32, without branches, so that the compiler
+//! vectorises loops over them. Each states its error against f64, and a test checks it.
 //!
-//! What a run needs in f64 is here as well: the system's `ln`, `exp`, `pow`, `sin` and `cos` differ in the last bit from one system
-//! and one processor to the next, these do not.
+//! The f64 functions that a run needs are here as well. Those of the system (`ln`, `exp`, `pow`, `sin`, `cos`)
+//! differ in the last bit between systems and processors; these do not.
 
 use super::simd::{MulAdd, fma};
 
 /// f64 functions with the same bits on every machine.
 pub use libm::{cos, exp as exp_f64, log as ln_f64, pow, sin};
 
-/// ln(x), rounded from f64.
+/// ln(x), computed in f64 and rounded.
 pub fn ln(x: f32) -> f32 {
     ln_f64(f64::from(x)) as f32
 }
 
-/// exp(x). Relative error below 2e-7 for -87 < x < 88; 0 below (so a masked score weighs exactly nothing).
+/// exp(x). Relative error below 2e-7 for -87 < x < 88; 0 below (so the weight of a masked score is exactly 0).
 #[inline(always)]
 pub fn exp<M: MulAdd>(x: f32) -> f32 {
-    // 1.5 * 2^23: adding it rounds to an integer, which is then found in the low bits.
+    // 1.5 * 2^23: adding it rounds to an integer, which is then in the low bits.
     const ROUND: f32 = 12_582_912.0;
     let capped = if x > 88.0 { 88.0 } else { x };
     let shifted = fma::<M>(capped, std::f32::consts::LOG2_E, ROUND);

@@ -1,4 +1,4 @@
-//! The product of two tensors, element by element: what opens and shuts a gated feed-forward network (Shazeer 2020).
+//! The product of two tensors, element by element: the gate of a gated feed-forward network (Shazeer 2020).
 //! Backward: da = dy b, db = dy a.
 
 /// y = a b

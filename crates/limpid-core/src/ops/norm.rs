@@ -1,18 +1,19 @@
-//! Layer normalisation and its relatives: every row is centred, scaled, then given a learned gain and
-//! offset. The forward keeps each row's mean and reciprocal deviation, because
-//! the backward needs nothing else of the statistics.
+//! Layer normalisation and its variants: every row is centred and scaled, then multiplied by a learned gain and
+//! shifted by a learned offset. The forward saves each row's mean and reciprocal deviation: the backward needs no
+//! other statistics. Deviation means what a row is divided by.
 //!
 //!   layer       n = (x - mean) / sqrt(variance + eps)
-//!   layer-std   n = (x - mean) / (deviation + eps)         S0's code: not the same function
+//!   layer-std   n = (x - mean) / (standard deviation + eps)     S0's code: not the same function
 //!   rms         n = x / sqrt(mean(x^2) + eps)
 //!   y = n gain + offset
 //!
-//! Backward, with g = dy gain and r the reciprocal deviation:
+//! Backward, with g = dy gain and r = 1 / deviation, the reciprocal of the divisor:
 //!   dgain += sum dy n,   doffset += sum dy,   dx = r (g - mean(g) - k n mean(g n))
-//! where mean(g) is left out for rms, and k is 1 but for layer-std, where it is (deviation + eps) / deviation.
+//! where mean(g) is left out for rms, and k is 1 except for layer-std, where it is (standard deviation + eps) /
+//! standard deviation.
 //!
-//! A row is read from the nearest cache four times. One AVX-512 core, rows in the L2 cache: 21 GB/s of x and y forward, 15 of
-//! x, dy and dx backward (`cargo bench --bench ops`); under 1 % of a GPT-2 step.
+//! A row is read from the nearest cache four times. Measured on one AVX-512 core with rows in the L2 cache: 21 GB/s
+//! of x and y forward, 15 of x, dy and dx backward (`cargo bench --bench ops`); under 1 % of a GPT-2 step.
 
 use super::simd::{Kernel, MulAdd, fma, sum, sum2};
 use crate::config::NormKind;
@@ -21,7 +22,7 @@ use crate::config::NormKind;
 pub mod reference {
     use super::NormKind;
 
-    /// y, stats <- x: (N,C); stats: (N,2) keeps mean and reciprocal deviation.
+    /// y, stats <- x: (N,C); stats: (N,2) are mean and reciprocal deviation.
     pub fn forward(
         (y, stats): (&mut [f64], &mut [f64]),
         x: &[f64],
@@ -79,7 +80,7 @@ pub mod reference {
     }
 }
 
-/// y, stats <- x, some rows of it.
+/// y, stats <- x, for some of the rows.
 pub struct Forward<'a> {
     /// (N,C)
     pub y: &'a mut [f32],
@@ -137,7 +138,7 @@ impl Kernel for Forward<'_> {
     }
 }
 
-/// dx from dy, some rows of it.
+/// dx from dy, for some of the rows.
 pub struct BackwardInput<'a> {
     /// (N,C)
     pub dx: &'a mut [f32],
@@ -188,7 +189,7 @@ impl Kernel for BackwardInput<'_> {
     }
 }
 
-/// dgain and doffset from all rows of dy, some of the columns: rows in ascending order.
+/// dgain and doffset from all rows of dy, in ascending order, for some of the columns.
 pub struct BackwardParams<'a> {
     /// (columns), added to
     pub dgain: Option<&'a mut [f32]>,

@@ -1,4 +1,4 @@
-//! Draws for the model: those of [`limpid_base::random`], and normal ones.
+//! Random draws for the model: those of [`limpid_base::random`], and normal ones.
 
 use super::math::{cos, ln_f64};
 pub use limpid_base::random::*;

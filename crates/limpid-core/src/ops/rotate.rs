@@ -1,10 +1,10 @@
-//! Rotary positions (Su et al. 2021): each pair of features (2i, 2i + 1) of every query and key is turned by
-//! position x base^(-2i/D), so that a score depends on the distance of query and key alone. Values pass
-//! through. Backward: turned back, for a rotation's transpose is its inverse.
+//! Rotary positions (RoPE, Su et al. 2021): each pair of features (2i, 2i + 1) of every query and key is rotated by
+//! the angle position x base^(-2i/D), so that a score depends only on the distance of query and key. Values are
+//! copied. Backward: rotated by the opposite angle, because the transpose of a rotation is its inverse.
 
 use crate::config::Heads;
 
-/// y: (rows, (H + 2K) D) from x; `angles`: (T,D) holds cosine and sine of each pair; `sign` -1 turns back.
+/// y: (rows, (H + 2K) D) from x; `angles`: (T,D) holds cosine and sine of each pair; `sign` -1 rotates back.
 pub fn turn<F>(y: &mut [F], x: &[F], add: bool, angles: &[F], positions: &[u32], heads: Heads, sign: F)
 where
     F: Copy + std::ops::Mul<Output = F> + std::ops::Add<Output = F> + std::ops::Sub<Output = F>,

@@ -1,17 +1,18 @@
-//! Which instructions this CPU was seen to have, and how one body is compiled for each of them.
+//! The instruction sets that were detected on this CPU, and how one body is compiled for each of them.
 //!
 //! A kernel is a struct whose fields are its operands and whose [`Kernel::run`] is ordinary safe Rust;
-//! [`Level::run`] calls the copy compiled for the level. There is one `unsafe` per level, here, and none in the kernels.
+//! [`Level::run`] calls the copy compiled for the level. There is one `unsafe` per level, here, and none in the
+//! kernels.
 //!
-//! Every level gives the same bits: sums are kept in [`LANES`] lanes whatever the width of a vector, and a multiply-add
-//! rounds once, which the portable copy computes where the others have an instruction. The portable copy is the twin
-//! that proves the fast ones.
+//! Every level gives the same bits. Sums are kept in [`LANES`] lanes whatever the width of a vector, and a
+//! multiply-add rounds once: the portable copy computes that, the others have an instruction for it. The fast copies
+//! are tested against the portable one.
 #![allow(unsafe_code)] // calling a function compiled for instructions that `Level` proves are there
 
 use crate::config::{ConfigError, unknown};
 use std::fmt;
 
-/// Instructions this CPU was seen to have. The field is private: holding a `Level` is the proof.
+/// An instruction set that was detected on this CPU. The field is private: a `Level` is the proof that the CPU has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Level(Isa);
 
@@ -30,7 +31,7 @@ enum Isa {
     Neon,
 }
 
-/// a b + c, as a level does it.
+/// a b + c, as a level computes it.
 pub trait MulAdd {
     /// a b + c
     fn mul_add(a: f32, b: f32, c: f32) -> f32;
@@ -39,11 +40,12 @@ pub trait MulAdd {
 /// One instruction, rounded once.
 pub struct Fused;
 
-/// The same bits computed. f64 holds the product exactly; the sum is rounded to odd there, which rounding to f32 then
-/// cannot tell from the exact one (Boldo and Melquiond 2008, "Emulation of a FMA and correctly rounded sums").
+/// The same bits without the instruction. The product is exact in f64. The sum is rounded to odd in f64, so that
+/// rounding it to f32 gives the same as rounding the exact sum (Boldo and Melquiond 2008, "Emulation of a FMA and
+/// correctly rounded sums").
 pub struct Computed;
 
-/// Rounded twice: quicker where there is no instruction, and other bits.
+/// Rounded twice: faster on a CPU without the instruction, but with other bits.
 pub struct Unfused;
 
 impl MulAdd for Fused {
@@ -58,10 +60,10 @@ impl MulAdd for Computed {
     fn mul_add(a: f32, b: f32, c: f32) -> f32 {
         let (product, c) = (f64::from(a) * f64::from(b), f64::from(c));
         let sum = product + c;
-        // what rounding the sum left out (Knuth's TwoSum); NaN beside infinities
+        // the rounding error of the sum (Knuth's TwoSum); NaN with infinities
         let part = sum - product;
         let rest = (product - (sum - part)) + (c - part);
-        // an even neighbour of the exact sum gives way to the odd one on its other side
+        // if the rounded sum is even, take the odd neighbour on the other side of the exact sum
         let bits = sum.to_bits();
         let moves = u64::from(rest.abs() > 0.0) & !bits & 1;
         let inwards = (bits ^ rest.to_bits()) >> 63;
@@ -88,11 +90,11 @@ impl Level {
     /// Plain Rust, any CPU.
     pub const PORTABLE: Level = Level(Isa::Portable);
 
-    /// Plain Rust without the promise: a multiply-add rounds twice, so the bits are not those of the other levels. Many times as
-    /// fast as `PORTABLE`, for a CPU that has nothing better.
+    /// Plain Rust without the guarantee: a multiply-add rounds twice, so the bits are not those of the other levels.
+    /// It is many times faster than `PORTABLE`, for a CPU that has no faster level.
     pub const UNFUSED: Level = Level(Isa::Unfused);
 
-    /// The levels this CPU has, slowest first, all with the same results. The only way to come by a fast one.
+    /// The levels of this CPU, slowest first, all with the same results. Fast levels come from here only.
     pub fn available() -> Vec<Level> {
         #[cfg_attr(not(target_arch = "x86_64"), allow(unused_mut))]
         let mut levels = vec![Level::PORTABLE];
@@ -111,17 +113,18 @@ impl Level {
         levels
     }
 
-    /// The fastest level of this CPU. Intel's cores do a dot product of bf16 pairs at a quarter of the pace of AMD's,
-    /// which makes bf16 slower than f32 (88 GFLOP/s a core, f32 175: LOG.md): there it has to be asked for by name.
+    /// The fastest level of this CPU. Intel's cores compute a dot product of bf16 pairs four times slower than
+    /// AMD's, which makes bf16 slower than f32 (88 GFLOP/s per core, f32 175: LOG.md). So on Intel `avx512-bf16`
+    /// must be asked for by name.
     pub fn best() -> Level {
         let slow_dot = |level: &Level| level.has_dot() && !is_amd();
         *Level::available().iter().rfind(|level| !slow_dot(level)).expect("portable is always there")
     }
 
-    /// The level called `name`, if this CPU has it; `unfused` it has, too.
+    /// The level called `name`, if this CPU has it; every CPU has `unfused`.
     ///
     /// # Errors
-    /// Names what this CPU has.
+    /// Names the levels of this CPU.
     pub fn named(name: &str) -> Result<Level, ConfigError> {
         let mut all = Level::available();
         all.push(Level::UNFUSED);
@@ -148,7 +151,7 @@ impl Level {
         }
     }
 
-    /// Whether results are the bits that every other level gives, on any machine.
+    /// Whether results have the same bits as at the other levels, on any machine.
     pub fn is_exact(self) -> bool {
         self != Level::UNFUSED
     }
@@ -217,10 +220,10 @@ pub fn fma<M: MulAdd>(a: f32, b: f32, c: f32) -> f32 {
     M::mul_add(a, b, c)
 }
 
-/// Lanes that every sum is kept in: part of the definition of a result, so the same at every level.
+/// How many lanes every sum is kept in. It is part of the definition of a result, so it is the same at every level.
 pub const LANES: usize = 16;
 
-/// The sum of the lanes, in one order.
+/// The sum of the lanes, in a fixed order.
 #[inline(always)]
 pub fn total(mut lanes: [f32; LANES]) -> f32 {
     let mut width = LANES / 2;
@@ -233,7 +236,7 @@ pub fn total(mut lanes: [f32; LANES]) -> f32 {
     lanes[0]
 }
 
-/// The sum of f(i) over the elements of `x`: element i in lane i mod 16, lanes added in one order.
+/// The sum of f over the elements of `x`: element i goes to lane i mod 16, and lanes are added in a fixed order.
 #[inline(always)]
 pub fn sum(x: &[f32], f: impl Fn(f32) -> f32) -> f32 {
     let mut lanes = [0f32; LANES];
@@ -319,7 +322,8 @@ mod tests {
         }
     }
 
-    /// The computed multiply-add is the instruction's, and that of the correctly rounded function of the system's library.
+    /// The computed multiply-add has the bits of the instruction, and of the correctly rounded function of the
+    /// system's library.
     fn compare(triples: u64, seed: u64, instruction: impl Fn(&mut [f32; LANES], [[f32; LANES]; 3])) {
         let mut at = 0;
         let mut bits = || {
@@ -344,7 +348,7 @@ mod tests {
                         let [a, b] = [r[0], r[1]].map(|r| number(r, 127, 1, 0x7f_ffff));
                         [a, b, f32::from_bits((-a * b).to_bits().wrapping_add((r[2] % 9) as u32).wrapping_sub(4))]
                     }
-                    // few bits each: ties between two neighbours, and what is near them
+                    // few bits each: ties between two neighbours, and numbers near ties
                     2 => r.map(|r| number(r, 107, 40, 0x7f_f000)),
                     // results below the smallest normal number
                     3 => [
@@ -352,7 +356,7 @@ mod tests {
                         number(r[1], 40, 30, 0x7f_ffff),
                         number(r[2], 0, 2, 0x7f_ffff),
                     ],
-                    // the ends of the line and their neighbours
+                    // the largest and smallest numbers and their neighbours
                     4 => r.map(|r| {
                         let edge = edges[r as usize % edges.len()];
                         f32::from_bits((edge + (r >> 8) as u32 % 2) | ((r >> 32) as u32 & 0x8000_0000))

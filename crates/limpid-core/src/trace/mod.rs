@@ -1,11 +1,11 @@
 //! Looking inside: every tensor of one run, by name, with its axes, symbol, formula and statistics.
 //!
-//! [`Trace::run`] runs a model that was built for [`Mode::Inspect`], forward and, if asked, backward, and then reads
-//! what is asked for from the backend. Nothing is hooked in and nothing is computed differently: tensors that fused
-//! ops do not need are filled beside them, so looking changes no bit. Names are `names::TABLE`'s; `NAME.grad` is
-//! the gradient of the batch's weighted loss in NAME, for tensors and parameters.
+//! [`Trace::run`] runs a model that was built for [`Mode::Inspect`], forward and, if asked, backward. Tensors are
+//! then read from the backend on demand. There are no hooks, and nothing is computed differently: tensors that fused
+//! ops do not need are filled by passes of their own, so a trace changes no bit. Names are those of `names::TABLE`;
+//! `NAME.grad` is the gradient of the batch's weighted loss with respect to NAME, a tensor or a parameter.
 //!
-//! `table` prints tensors and summaries; [`find_not_finite`] is for a trainer whose loss went bad.
+//! `table` prints tensors and summaries; [`find_not_finite`] is for a trainer whose loss is not finite.
 
 pub mod table;
 
@@ -24,9 +24,9 @@ pub enum TraceError {
     Unknown {
         /// The name asked for.
         name: String,
-        /// Its meaning, where other models have it.
+        /// Its meaning, if other models have it.
         known: Option<&'static str>,
-        /// The nearest name that there is.
+        /// The nearest name of this model.
         nearest: Option<String>,
     },
     /// The gradient was not computed.
@@ -43,10 +43,10 @@ pub enum TraceError {
         /// Why.
         why: &'static str,
     },
-    /// The model was built to train or decode.
+    /// The model was not built for [`Mode::Inspect`].
     #[error("a trace needs a model built with Mode::Inspect, this one is for {found}")]
     NotForInspection {
-        /// What it was built for.
+        /// The mode it was built for.
         found: String,
     },
     /// The batch does not fit the model.
@@ -76,16 +76,16 @@ fn hint(known: &Option<&'static str>, nearest: &Option<String>) -> String {
     text
 }
 
-/// A tensor that explains itself: row-major values with named axes.
+/// A tensor with a name and named axes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Labelled {
     /// Its name.
     pub name: String,
-    /// What each dimension is, in the field's order.
+    /// The name of each axis, in the field's order.
     pub axes: Vec<&'static str>,
     /// Sizes.
     pub shape: Vec<usize>,
-    /// SummaryRow-major values.
+    /// The values, row-major.
     pub values: Vec<f32>,
 }
 
@@ -94,7 +94,7 @@ impl Labelled {
     pub fn letters(&self) -> String {
         self.axes.iter().map(|axis| letter(axis)).collect::<Vec<_>>().join(" ")
     }
-    /// The element at an index of as many numbers as there are axes.
+    /// The element at an index with one number per axis.
     pub fn at(&self, index: &[usize]) -> Option<f32> {
         let inside = index.len() == self.shape.len() && index.iter().zip(&self.shape).all(|(i, n)| i < n);
         let flat = index.iter().zip(&self.shape).fold(0, |flat, (i, n)| flat * n + i);
@@ -102,7 +102,7 @@ impl Labelled {
     }
 }
 
-/// The house's letter for an axis (the glossary of `ops`).
+/// The letter for an axis (the glossary of `ops`).
 pub fn letter(axis: &str) -> &'static str {
     match axis {
         "batch" => "B",
@@ -120,20 +120,20 @@ pub fn letter(axis: &str) -> &'static str {
     }
 }
 
-/// What one tensor looks like, on one line.
+/// The summary of one tensor: one line of a table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SummaryRow {
     /// Its name.
     pub name: String,
     /// The seeds' symbol.
     pub symbol: String,
-    /// How it is made: `Z₃ = X̃ + Z₂`.
+    /// How it is computed: `Z₃ = X̃ + Z₂`.
     pub formula: String,
     /// Its axes in letters: `B T C`.
     pub letters: String,
     /// Sizes.
     pub shape: Vec<usize>,
-    /// Mean of the finite elements (of `losses`: of those that have a target).
+    /// Mean of the finite elements (for `losses`: of those that have a target).
     pub mean: f64,
     /// Their standard deviation.
     pub deviation: f64,
@@ -141,13 +141,13 @@ pub struct SummaryRow {
     pub min: f32,
     /// The greatest of them.
     pub max: f32,
-    /// Scores that the mask hides (-inf on mode).
+    /// How many scores the mask hides (-inf on purpose).
     pub masked: usize,
     /// Elements that are not a number.
     pub nan: usize,
     /// Infinite elements that are not masked scores.
     pub infinite: usize,
-    /// Places of `losses` that predict nothing: no loss is there.
+    /// Elements of `losses` whose row has no target.
     pub without_target: usize,
     /// The earlier name of the same tensor, if this is its second.
     pub same_as: Option<String>,
@@ -160,13 +160,13 @@ pub struct NotFinite {
     pub name: String,
     /// The op that made it, or `parameter`.
     pub op: &'static str,
-    /// Its first bad element, counted in the tensor as it is stored.
+    /// The row of its first element that is not finite, in the tensor as it is stored.
     pub row: usize,
     /// The column of that element.
     pub column: usize,
     /// The element.
     pub value: f32,
-    /// How many are bad.
+    /// How many elements are not finite.
     pub count: usize,
 }
 
@@ -180,7 +180,7 @@ impl std::fmt::Display for NotFinite {
     }
 }
 
-/// One run of a model, to be looked at.
+/// One run of a model, whose tensors can be read.
 pub struct Trace<'a> {
     model: &'a Model,
     backend: &'a mut dyn Backend,
@@ -191,8 +191,8 @@ pub struct Trace<'a> {
 }
 
 impl<'a> Trace<'a> {
-    /// Runs `batch` forward and, if asked, backward. The gradients are this batch's alone: what the backend held
-    /// of parameter gradients is cleared first.
+    /// Runs `batch` forward and, if asked, backward. The backend's gradients of parameters are cleared first, so the
+    /// gradients are those of this batch alone.
     ///
     /// # Errors
     /// If the model was not built for [`Mode::Inspect`], or the batch does not fit it: sequences must be equally
@@ -332,8 +332,8 @@ impl<'a> Trace<'a> {
     }
 
     /// The logit lens: what the head would predict if it read `name` (a `[batch pos d_model]` tensor such as
-    /// `blocks.0.hook_resid_post`) instead of what leaves the last block. Returns the probabilities. The run is left
-    /// as it was.
+    /// `blocks.0.hook_resid_post`) instead of the output of the last block. Returns the probabilities. The tensors
+    /// of the run are unchanged afterwards.
     ///
     /// # Errors
     /// As [`Trace::get`], and if the tensor does not have those axes.
@@ -375,7 +375,7 @@ impl<'a> Trace<'a> {
             return self.param(name, param, param.region.grad());
         }
         match (base, tensor.map(|t| (t, t.grad))) {
-            // head and loss are one op, and its ends have gradients of one line each
+            // head and loss are one op, so the gradients of its outputs are written out here
             ("losses", _) => {
                 Ok(self.labelled(name, Axes::Position, self.each_target(|to, target| to.push(self.weight(target)))))
             }
@@ -413,7 +413,7 @@ impl<'a> Trace<'a> {
         Ok(Labelled { name: name.into(), axes, shape: param.shape(), values: self.backend.read(region)? })
     }
 
-    /// A tensor's columns, from its own place or its gradient's.
+    /// A tensor's columns, read from its own region or from its gradient's.
     fn tensor(&self, name: &str, tensor: &Tensor, region: Region) -> Result<Labelled, TraceError> {
         let all = self.backend.read(region.of(&self.batch))?;
         let values = if tensor.cols == (0..region.cols) {
@@ -424,7 +424,7 @@ impl<'a> Trace<'a> {
         Ok(self.labelled(name, tensor.axes, values))
     }
 
-    /// Puts names to the axes of stored rows (batch x pos).
+    /// Names the axes of stored rows (batch x pos).
     fn labelled(&self, name: &str, axes: Axes, values: Vec<f32>) -> Labelled {
         let (c, b, t) = (&self.model.config, self.sequences, self.length);
         let wide = values.len() / (b * t).max(1);
@@ -453,7 +453,7 @@ impl<'a> Trace<'a> {
     fn unknown(&self, name: &str) -> TraceError {
         let base = name.strip_suffix(".grad").unwrap_or(name);
         let all = || self.names().chain(self.model.params.iter().map(|p| p.name.as_str()));
-        // the end of a name is meant more often than a slip of the finger
+        // the name may be the end of a full name; that is more likely than a typing error
         let ends = all().find(|known| known.strip_suffix(base).is_some_and(|rest| rest.ends_with('.')));
         let near = ends.or_else(|| nearest(base, all())).map(|near| near.to_string() + &name[base.len()..]);
         TraceError::Unknown { name: name.into(), known: names::describe(base), nearest: near }
@@ -527,7 +527,7 @@ fn bad_params(model: &Model, read: Read) -> backend::Result<Option<NotFinite>> {
     Ok(None)
 }
 
-/// What an op made that is not finite: what it makes on the way first.
+/// The first output of an op that is not finite; its intermediate tensors come first.
 fn bad_output(op: &Op, read: Read) -> backend::Result<Option<(Region, NotFinite)>> {
     let masked = if let Op::Attend { scores, .. } = op { *scores } else { None };
     let mut copy = *op;
@@ -541,8 +541,9 @@ fn bad_output(op: &Op, read: Read) -> backend::Result<Option<(Region, NotFinite)
     Ok(None)
 }
 
-/// Runs `batch` again, op by op, and names the first tensor that is not finite; parameters come before all. For any
-/// model, with or without shared places: a trainer asks when its loss or its gradient's norm is not finite.
+/// Runs `batch` again, op by op, and names the first tensor that is not finite; parameters are checked first. It
+/// works for every mode, also where tensors share memory: a trainer calls it when the loss or the norm of the
+/// gradient is not finite.
 ///
 /// # Errors
 /// If the backend cannot run it.

@@ -1,38 +1,38 @@
-//! Tables of tensors as S1 prints them: an index column, the first and last columns and rows,
-//! six decimals, the size at the foot. And the summary of a whole run, one line a tensor.
+//! Tables of tensors as S1 prints them: an index column, the first and last columns and rows, six decimals, the size
+//! at the foot. And the summary of a whole run, one line per tensor.
 //!
-//! Everything returns text; who prints it decides how wide a line may be.
+//! Everything returns text; the caller decides how wide a line may be.
 
 use super::{Labelled, SummaryRow};
 use limpid_base::units::commas;
 
-/// How much of a table is shown.
+/// How much of a tensor is shown.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TableOptions {
-    /// Rows that are shown whole; of more, only `edge_rows` at either end.
+    /// Up to this many rows, all are shown; of more, only `edge_rows` at either end.
     pub max_rows: usize,
     /// Rows at either end.
     pub edge_rows: usize,
-    /// Columns that are shown whole; of more, only `edge_cols` at either end.
+    /// Up to this many columns, all are shown; of more, only `edge_cols` at either end.
     pub max_cols: usize,
     /// Columns at either end.
     pub edge_cols: usize,
     /// Digits after the point; a table of whole numbers has none.
     pub decimals: usize,
-    /// Characters a line may have: fewer columns are shown if need be. 0 for any number.
+    /// The most characters of a line: fewer columns are shown if need be. 0 for any number.
     pub width: usize,
-    /// Tables that are shown of a tensor with more than two axes.
+    /// How many tables are shown of a tensor with more than two axes.
     pub max_tables: usize,
 }
 
 impl Default for TableOptions {
-    /// S1's.
+    /// Those of S1.
     fn default() -> TableOptions {
         TableOptions { max_rows: 60, edge_rows: 5, max_cols: 20, edge_cols: 10, decimals: 6, width: 0, max_tables: 4 }
     }
 }
 
-/// Columns a text takes: combining marks (the tilde of X̃) take none.
+/// How many columns a text takes: combining marks (the tilde of X̃) take none.
 pub fn columns(text: &str) -> usize {
     text.chars().filter(|c| !('\u{300}'..='\u{36f}').contains(c)).count()
 }
@@ -88,7 +88,7 @@ pub fn table(tensor: &Labelled, options: &TableOptions) -> String {
     text
 }
 
-/// Indices of which some are shown: `None` stands for what is left out.
+/// The indices that are shown: `None` stands for those left out.
 fn some(n: usize, max: usize, edge: usize) -> Vec<Option<usize>> {
     if n <= max || n <= 2 * edge {
         return (0..n).map(Some).collect();
@@ -99,7 +99,7 @@ fn some(n: usize, max: usize, edge: usize) -> Vec<Option<usize>> {
 
 type Text<'a> = &'a dyn Fn(usize) -> String;
 
-/// The frame of all tables: index left, cells right, two spaces between.
+/// The layout of all tables: the index left, cells right, two spaces between.
 fn grid(
     rows: usize,
     cols: usize,
@@ -142,7 +142,7 @@ fn grid(
     text + &format!("\n[{} rows x {} columns]\n", commas(rows as u64), commas(cols as u64))
 }
 
-/// A batch of ids, a sequence a row.
+/// A batch of ids, one sequence per row.
 pub fn ids(sequences: &[Vec<u32>], options: &TableOptions) -> String {
     let cols = sequences.iter().map(Vec::len).max().unwrap_or(0);
     let cell = |i: usize, j: usize| sequences[i].get(j).map_or(String::new(), u32::to_string);
@@ -164,15 +164,15 @@ pub fn one_hot(ids: &[u32], vocab_size: usize) -> Labelled {
     Labelled { name: "X^ohe".into(), axes: vec!["pos", "d_vocab"], shape: vec![ids.len(), vocab_size], values }
 }
 
-/// The causal mask in the seeds' three forms; all do the same. S2's fourth, scores times 1 or -inf, is not a
-/// mask and is not here.
+/// The causal mask in the seeds' three forms, which are equivalent. S2's fourth, scores times 1 or -inf, hides
+/// nothing and is left out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Masks {
     /// 1 where a query sees a key, 0 elsewhere: scores are filled with -inf where it is 0.
     pub binary: Labelled,
     /// 0 where a query sees a key, -inf elsewhere: added to the scores.
     pub additive: Labelled,
-    /// What the mask as a function makes of scores x_ij, printed.
+    /// The mask as a function of the scores x_ij, printed.
     pub function: String,
 }
 
@@ -189,7 +189,7 @@ pub fn masks(n: usize) -> Masks {
     Masks { binary: of("M", 1.0, 0.0), additive: of("M^-inf", 0.0, f32::NEG_INFINITY), function }
 }
 
-/// A number in at most nine columns: plain where that says enough, with an exponent elsewhere.
+/// A number in at most nine columns, with an exponent where plain digits would lose too much.
 pub fn short(v: f64) -> String {
     match v.abs() {
         _ if v.is_nan() => "-".into(),
@@ -199,8 +199,9 @@ pub fn short(v: f64) -> String {
     }
 }
 
-/// The summary of a run, a line a tensor, aligned; where `width` is too small for all columns, the less telling ones
-/// are left out (0 for any width). What is remarkable (masked scores, numbers that are none) comes last on its line.
+/// The summary of a run, one line per tensor, aligned. Where `width` is too small for all columns, the less
+/// important ones are left out (0 for any width). Remarks (masked scores, elements that are not finite) come last on
+/// a line.
 pub fn summary_table(rows: &[SummaryRow], width: usize) -> String {
     let sizes = |row: &SummaryRow| row.shape.iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
     let remarks = |row: &SummaryRow| {

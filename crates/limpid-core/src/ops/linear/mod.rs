@@ -1,11 +1,11 @@
-//! The product that costs: y = x w' + b, with w stored (out, in) as PyTorch and llm.c do.
+//! The matrix product, which takes most of the time: y = x w' + b, with w stored (out, in) as in PyTorch and llm.c.
 //!
 //!   dx = dy w,   dw += dy' x,   db += column sums of dy
 //!
-//! All three are one function, [`gemm::gemm`], on transposed views. Its order of summation is a promise:
-//! every element of the result is one chain of multiply-adds over k, ascending, whatever the shape of
-//! the product, the tiles and the threads. So a row's result does not depend on the rows that travel
-//! with it. Read `gemm` for the blocking, `tile` for the inner loop.
+//! All products are one function, [`gemm::gemm`], on transposed views. Its order of summation is guaranteed: every
+//! element of the result is one chain of multiply-adds over k, ascending, whatever the shape of the product, the
+//! tiles and the threads. So a row's result does not depend on the other rows of the batch. Read `gemm` for the
+//! blocking, `tile` for the inner loop.
 
 pub mod gemm;
 mod tile;
@@ -14,8 +14,8 @@ use super::simd::{Kernel, MulAdd};
 use crate::config::axis;
 
 axis! {
-    /// What products multiply. Sums, statistics, softmax, losses and the optimizer are f32 whatever it is, and so are the
-    /// weights that are trained.
+    /// What products multiply. Sums, statistics, softmax, losses and the optimizer are f32 whatever it is, and so
+    /// are the weights that are trained.
     Precision, "precision" {
         /// Single precision.
         F32 = "f32",
@@ -65,7 +65,7 @@ pub mod reference {
     }
 }
 
-/// db += column sums of dy, some of the columns: rows in ascending order.
+/// db += column sums of dy, with rows in ascending order, for some of the columns.
 pub struct ColumnSums<'a> {
     /// (columns), added to
     pub db: &'a mut [f32],
