@@ -1,8 +1,8 @@
 //! Which transformer: sizes, and one enum per axis on which published models differ.
 //!
-//! A [`Config`] is plain data and a preset is a value. Nothing here knows how a model is
-//! computed: `model::builder` matches each axis once, and the optimizer's recipe, the tokenizer
-//! and the data are elsewhere, because a model is not its training. Read `ops` next.
+//! A [`Config`] is plain data and a preset is a value. Nothing here knows how a model is computed: `model::builder`
+//! matches each axis once. The settings of the optimizer, the tokenizer and the data are elsewhere, because a model
+//! is not its training. Read `ops` next.
 
 mod presets;
 mod settings;
@@ -30,7 +30,7 @@ pub enum ConfigError {
         d_model: usize,
         /// Number of heads asked for.
         n_head: usize,
-        /// Values that would do.
+        /// Values that would be valid.
         mend: String,
     },
     /// The key heads do not divide the query heads.
@@ -57,17 +57,17 @@ pub enum ConfigError {
         /// What it may be.
         expected: &'static str,
     },
-    /// A text that is no value of a setting.
+    /// A text is no valid value of a setting.
     #[error("{what} is `{found}`: {why}")]
     Value {
         /// The setting.
         what: &'static str,
         /// The text.
         found: String,
-        /// Why it is none.
+        /// Why it is not valid.
         why: String,
     },
-    /// The parameters would not fit any memory.
+    /// The model would have more than 2^48 parameters.
     #[error("these sizes make more than 2^48 parameters ({what}): make d_model, d_ff, n_layer or vocab_size smaller")]
     TooLarge {
         /// The sizes.
@@ -95,43 +95,43 @@ pub enum ConfigError {
         /// All right ones.
         all: String,
     },
-    /// A multiplicative mask, as "The Formulated GPT-2" has it, which hides nothing.
+    /// The multiplicative mask of "The Formulated GPT-2", which hides nothing.
     #[error(
         "the multiplicative mask (scores times 1 or -inf) is refused: a negative score times -inf is +inf and a zero \
          score is NaN, so the softmax is NaN; use `causal`, which adds 0 or -inf"
     )]
     MultiplicativeMask,
-    /// The model does not fit into the memory budget, even with every activation recomputed that can be.
+    /// The model does not fit the memory budget, even at the highest recompute level.
     #[error(
         "{:.1} MB of memory are too little: with every activation recomputed that can be, this takes {:.1} MB; a smaller \
          batch_size (with a larger accumulate a step stays the same), context or model would fit",
         *.budget as f64 / 1e6, *.least as f64 / 1e6
     )]
     Budget {
-        /// Bytes there are.
+        /// The budget in bytes.
         budget: u64,
-        /// Bytes it takes at least.
+        /// The least bytes that the model needs.
         least: u64,
     },
-    /// A backend keeps tensors in pages, and one is larger.
+    /// A tensor is larger than a page of the backend's memory.
     #[error("{tensor} has {elements} elements and no tensor may have more than {page}, a page of the device's memory")]
     Page {
         /// Its name.
         tensor: String,
-        /// Its elements, with what is set aside for it.
+        /// Its elements, with padding.
         elements: usize,
         /// Elements of a page.
         page: usize,
     },
-    /// A model without logits, where they are needed.
+    /// The model has no head, and logits are needed.
     #[error(
         "this model has no head over the vocabulary, only hidden states: it can be inspected, not trained or sampled"
     )]
     NoHead,
-    /// A training in which every parameter is frozen.
+    /// Every parameter is frozen.
     #[error("every parameter is frozen, so nothing would learn: freeze fewer")]
     NothingLearns,
-    /// A configuration file that cannot be read.
+    /// The configuration file cannot be read.
     #[error("{0}")]
     File(String),
 }
@@ -143,7 +143,7 @@ fn known(near: &Option<String>, all: &str) -> String {
     }
 }
 
-/// Makes the error for an unknown name, with the nearest known one.
+/// The error for an unknown name, with the nearest known one.
 pub fn unknown(what: &'static str, found: &str, all: &[&str]) -> ConfigError {
     ConfigError::Unknown {
         what,
@@ -155,7 +155,7 @@ pub fn unknown(what: &'static str, found: &str, all: &[&str]) -> ConfigError {
 
 /// A choice on one axis: its values have names, the same in files, flags and messages.
 pub trait Axis: Sized + Copy + PartialEq + 'static {
-    /// What the axis is called in messages.
+    /// The name of the axis in messages.
     const WHAT: &'static str;
     /// Every value, in the order of the documentation.
     const ALL: &'static [Self];
@@ -163,7 +163,7 @@ pub trait Axis: Sized + Copy + PartialEq + 'static {
     fn name(self) -> &'static str;
 }
 
-/// Declares an enum whose values have names: one line per value, nothing else to keep in step.
+/// Declares an enum whose values have names, with one line per value.
 #[macro_export]
 macro_rules! axis {
     ($(#[$doc:meta])* $type:ident, $what:literal { $($(#[$vdoc:meta])* $value:ident = $name:literal),* $(,)? }) => {
@@ -209,7 +209,7 @@ axis! {
     Positions, "positions" {
         /// A trained table of `context_length` rows, added to the embedding.
         Learned = "learned",
-        /// Sines and cosines in turn, positions and columns from 0.
+        /// Alternating sines and cosines, with positions and columns from 0.
         Sinusoidal = "sinusoidal",
         /// The same with positions and columns from 1, as "Notations" writes it.
         SinusoidalOneBased = "sinusoidal-one-based",
@@ -238,7 +238,7 @@ axis! {
     }
 }
 axis! {
-    /// Which keys a query may look at.
+    /// Which keys a query may attend to.
     Mask, "mask" {
         /// Itself and the tokens before it.
         Causal = "causal",
@@ -305,8 +305,8 @@ impl Dropout {
     }
 }
 
-/// How queries, keys and values lie side by side in a row: all queries, then all keys, then all values, each head by
-/// head. Key head j serves the query heads from j H / K on.
+/// The layout of queries, keys and values in a row: all queries, then all keys, then all values, each head by head.
+/// Key head j serves the H / K query heads from j H / K on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Heads {
     /// H: query heads.
@@ -322,7 +322,7 @@ impl Heads {
     pub const fn cols(self) -> usize {
         (self.n_head + 2 * self.n_kv_head) * self.d_head
     }
-    /// Columns of all queries: as many as the output has.
+    /// Columns of all queries; the output of attention has as many.
     pub const fn query_cols(self) -> usize {
         self.n_head * self.d_head
     }
@@ -334,12 +334,12 @@ impl Heads {
     pub const fn group(self) -> usize {
         self.n_head / self.n_kv_head
     }
-    /// The queries', keys' and values' columns.
+    /// The columns of the queries, of the keys and of the values.
     pub fn parts(self) -> [ops::Range<usize>; 3] {
         let (q, k) = (self.query_cols(), self.key_cols());
         [0..q, q..q + k, q + k..q + 2 * k]
     }
-    /// Where the query, the key and the value that query head `h` works with begin.
+    /// The first columns of the query, the key and the value of query head `h`.
     pub fn starts(self, h: usize) -> [usize; 3] {
         let (own, shared) = (h * self.d_head, h / self.group() * self.d_head);
         let [q, k, v] = self.parts();
@@ -348,17 +348,20 @@ impl Heads {
 }
 
 settings! {
-    /// Scaling of the rotary angles, for contexts longer than those a model was trained on. A pair of features rotates once in some
-    /// number of positions, its wavelength. As in Llama 3.1, pairs with a wavelength above `context` / `low` rotate `factor` times
-    /// slower; pairs below `context` / `high` are unchanged; the frequencies between are interpolated. With `context` 0 all pairs
-    /// rotate slower (position interpolation, Chen et al. 2023).
+    /// Scaling of the rotary angles, for contexts longer than those a model was trained on. A pair of features
+    /// rotates once in some number of positions, its wavelength. As in Llama 3.1, pairs with a wavelength above
+    /// `context` / `low` rotate `factor` times slower; pairs below `context` / `high` are unchanged; the frequencies
+    /// between are interpolated. With `context` 0 all pairs rotate slower (position interpolation, Chen et al.
+    /// 2023).
     #[derive(Clone, Copy, PartialEq, Debug)]
     pub struct RotaryScaling named "rotary_scaling_" {
         /// Factor by which rotary pairs rotate slower, for contexts longer than those trained on; 1 changes nothing.
         factor: f64 = 1.0, Setting::of("X").number(|x| x > 0.0 && x.is_finite(), "it must be above 0");
-        /// Pairs that rotate fewer times than this over the original context are scaled in full (Llama 3.1's `low_freq_factor`).
+        /// Pairs that rotate fewer times than this over the original context are scaled in full (Llama 3.1's
+        /// `low_freq_factor`).
         low: f64 = 1.0, Setting::of("N").number(|x| x > 0.0, "it must be above 0");
-        /// Pairs that rotate more often than this over the original context are not scaled (Llama 3.1's `high_freq_factor`).
+        /// Pairs that rotate more often than this over the original context are not scaled (Llama 3.1's
+        /// `high_freq_factor`).
         high: f64 = 4.0, Setting::of("N").number(|x| x > 0.0 && x.is_finite(), "it must be above rotary_scaling_low");
         /// Context length of the original training; 0 scales all pairs alike.
         context: usize = 0, Setting::of("T").count();
@@ -369,7 +372,7 @@ impl RotaryScaling {
     /// No scaling.
     pub const NONE: RotaryScaling = RotaryScaling::DEFAULT;
 
-    /// A frequency, in radians a position, after scaling.
+    /// A frequency, in radians per position, after scaling.
     pub fn apply(self, frequency: f64) -> f64 {
         let turns = self.context as f64 * frequency / std::f64::consts::TAU;
         let kept = ((turns - self.low) / (self.high - self.low)).clamp(0.0, 1.0);
@@ -378,7 +381,8 @@ impl RotaryScaling {
 }
 
 settings! {
-    /// Everything that distinguishes one transformer from another. By default GPT-2 small's choices, without its dropout.
+    /// Everything that distinguishes one transformer from another. By default GPT-2 small's choices, without its
+    /// dropout.
     #[derive(Clone, PartialEq, Debug)]
     pub struct Config {
         /// Rows of the token table.
@@ -436,11 +440,13 @@ settings! {
         mask: Mask = Mask::Causal, Setting::of("KIND");
         /// The activation function of the feed-forward network.
         activation: Activation = Activation::GeluTanh, Setting::of("KIND").also(&["activation-function", "hidden-act"]);
-        /// Gated feed-forward network: the activation is multiplied by a second projection of the input (with silu: SwiGLU, Shazeer 2020).
+        /// Gated feed-forward network: the activation is multiplied by a second projection of the input (with silu:
+        /// SwiGLU, Shazeer 2020).
         ffn_gated: bool = false, Setting::of("BOOL");
         /// Slope of leaky-relu below zero.
         leaky_slope: f64 = 0.01, Setting::of("X").number(f64::is_finite, "it must be finite");
-        /// A head over the vocabulary. An encoder without one gives its hidden states: it can be inspected, not trained.
+        /// A head over the vocabulary. An encoder without one gives its hidden states: it can be inspected, not
+        /// trained.
         lm_head: bool = true, Setting::of("BOOL").follows();
         /// Tied weights: the head uses the token table instead of weights of its own.
         tied_head: bool = true, Setting::of("BOOL").also(&["tie-word-embeddings"]);
@@ -490,28 +496,29 @@ impl Config {
         Ok(Preset::named(name)?.model.clone())
     }
 
-    /// D, C / H unless given: features of one head.
+    /// D: features of one head, C / H unless given.
     pub fn d_head(&self) -> usize {
         self.d_head.unwrap_or(self.d_model / self.n_head)
     }
 
-    /// How queries, keys and values lie in a row.
+    /// The layout of queries, keys and values in a row.
     pub fn heads(&self) -> Heads {
         Heads { n_head: self.n_head, n_kv_head: self.n_kv_head.unwrap_or(self.n_head), d_head: self.d_head() }
     }
 
-    /// What scores of `block`, from 0, are multiplied by: 1 / sqrt(D), or 1.
+    /// The factor of the scores of `block`, counted from 0: 1 / sqrt(D) or 1, divided by the block's number from 1
+    /// where that is set.
     pub fn score_scale(&self, block: usize) -> f64 {
         let scale = if self.attention_scale { 1.0 / (self.d_head() as f64).sqrt() } else { 1.0 };
         if self.attention_scale_by_layer { scale / (block + 1) as f64 } else { scale }
     }
 
-    /// Says whether a model can be built, and if not, why.
+    /// Checks that a model can be built.
     pub fn check(&self) -> Result<(), ConfigError> {
         self.check_ranges()?;
         if self.d_head.is_none() && !self.d_model.is_multiple_of(self.n_head) {
             let divides = |n: &usize| self.d_model.is_multiple_of(*n);
-            const TRIED: usize = 1 << 16; // of absurd numbers
+            const TRIED: usize = 1 << 16; // a limit for absurdly large numbers
             let below = (1..self.n_head.min(self.d_model + 1)).rev().take(TRIED).find(divides);
             let above = (self.n_head..=self.d_model).take(TRIED).find(divides);
             let heads: Vec<String> = [below, above].iter().flatten().map(usize::to_string).collect();
@@ -551,8 +558,9 @@ impl Config {
         Ok(())
     }
 
-    /// Says whether the activations of `rows` rows, each of which sees `keys` keys, can be counted at all: what fits into memory
-    /// is another question, and a number that wraps would answer it wrongly. The configuration has been checked.
+    /// Checks that the number of activations of a batch, each row of which sees `keys` keys, does not overflow:
+    /// whether they fit into memory is checked elsewhere, with these numbers. The configuration has been checked
+    /// before.
     pub(crate) fn check_rows(&self, [sequences, tokens]: [usize; 2], keys: usize) -> Result<(), ConfigError> {
         let heads = self.heads();
         let block = [12 * self.d_model, 6 * self.d_ff, 3 * heads.cols()].iter().sum::<usize>() as u128

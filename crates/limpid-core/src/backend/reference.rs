@@ -1,5 +1,5 @@
-//! Plain loops in f64: slow, obvious, and the judge of every other backend. Written for reading against
-//! the formulas at the head of each op; nobody makes it faster.
+//! The reference backend: plain loops in f64, slow and obvious. Every other backend is judged by it. It is written
+//! to be read beside the formulas at the head of each op, and stays unoptimised.
 
 use super::{Backend, BackendError, Result, Ticket, Tickets, UpdateReport};
 use crate::model::Model;
@@ -15,7 +15,7 @@ use std::collections::TryReserveError;
 /// The f64 backend.
 pub struct Reference {
     memory: [Vec<f64>; MemorySpace::ALL.len()],
-    /// Gradients that were set aside.
+    /// The stack of pushed gradients.
     pushed: Vec<Vec<f64>>,
     program: u64,
     limits: Limits,
@@ -24,7 +24,7 @@ pub struct Reference {
     reported: Option<(UpdateReport, Vec<Change>)>,
 }
 
-/// Memory, which the system gives when it is touched.
+/// Zeros; the system provides the memory when it is touched.
 fn zeros(op: &'static str, n: usize) -> Result<Vec<f64>> {
     let refused = |error: TryReserveError| {
         let bytes = n.saturating_mul(size_of::<f64>());
@@ -34,7 +34,7 @@ fn zeros(op: &'static str, n: usize) -> Result<Vec<f64>> {
     Ok(vec![0.0; n])
 }
 
-/// Disjoint mutable views of one memory. Overlap is a bug in the plan, and says so.
+/// Disjoint mutable views of one memory. Overlap is a bug in the plan, and panics.
 fn pick<const N: usize>(memory: &mut [f64], regions: [Region; N]) -> [&mut [f64]; N] {
     memory
         .get_disjoint_mut(regions.map(Region::range))
@@ -42,17 +42,17 @@ fn pick<const N: usize>(memory: &mut [f64], regions: [Region; N]) -> [&mut [f64]
 }
 
 impl Reference {
-    /// Memory for `model`, all zero but its constant tables.
+    /// Memory for `model`, all zero except its constant tables.
     ///
     /// # Panics
-    /// If the system gives no such memory. [`Reference::start`] says so.
+    /// If the system refuses memory. [`Reference::start`] returns an error instead.
     pub fn new(model: &Model) -> Reference {
         Reference::start(model).unwrap_or_else(|error| panic!("{error}"))
     }
-    /// The same, asking.
+    /// [`Reference::new`] that returns an error.
     ///
     /// # Errors
-    /// If the system gives no such memory.
+    /// If the system refuses memory.
     pub fn start(model: &Model) -> Result<Reference> {
         let mut memory: [Vec<f64>; MemorySpace::ALL.len()] = Default::default();
         for (memory, space) in memory.iter_mut().zip(MemorySpace::ALL) {
@@ -282,7 +282,7 @@ impl Reference {
         }
     }
 
-    /// Key and value of every position that a span's queries may look at.
+    /// The keys, or the values, of the first `n` positions of a sequence.
     fn keys(kv: &[f64], first: usize, stride: usize, d: usize, n: usize) -> impl Iterator<Item = &[f64]> + Clone {
         (0..n).map(move |j| &kv[first + j * stride..][..d])
     }
@@ -311,7 +311,7 @@ impl Reference {
         ];
         for span in self.batch.spans.clone() {
             let n = span.past + span.rows;
-            // where the first key column of the sequence's first row lies, and how far the next row is
+            // the index of the sequence's first key, and the distance between rows
             let (kv, first, stride) = match cache {
                 Some(region) => (self.copy(region), span.sequence * self.batch.context * cached, cached),
                 None => (x.clone(), span.row * all + c, all),
@@ -370,7 +370,7 @@ impl Reference {
                 if wide > 0 {
                     let to = ((row + i) * n_head + h) * wide;
                     seen[0][to..to + rows].copy_from_slice(&ds);
-                    // what is hidden has no gradient: its weight is the constant 0
+                    // hidden scores have no gradient: their weight is the constant 0
                     let dp: Vec<f64> =
                         dp.iter().enumerate().map(|(j, v)| if j < span.reach(mask, i) { *v } else { 0.0 }).collect();
                     seen[1][to..to + rows].copy_from_slice(&dp);

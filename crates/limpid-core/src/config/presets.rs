@@ -1,18 +1,19 @@
-//! Presets: the systems of the documents limpid was made from, the published models, the sizes people train first. Each
-//! says its model, what differs in its training from the usual, and the tokenizer that suits. docs/presets.md says why.
+//! Presets: the systems of the documents limpid was made from, published models, and small sizes to train first.
+//! Each has its model, the training settings that differ from the defaults, and a tokenizer. docs/presets.md says
+//! why.
 
 use super::{Activation, Config, ConfigError, Dropout, Mask, NormKind, NormPlace, Positions, RotaryScaling, unknown};
 
-/// A model by name, with what suits it.
+/// A named model, with settings and a tokenizer for it.
 #[derive(Debug)]
 pub struct Preset {
     /// Its name.
     pub name: &'static str,
     /// The model. Training takes the vocabulary of the tokenizer instead.
     pub model: Config,
-    /// Settings of its training that are not the usual ones, by name.
+    /// Settings of its training that differ from the defaults, by name.
     pub training: &'static [(&'static str, &'static str)],
-    /// The tokenizer that suits.
+    /// The tokenizer to train with.
     pub tokenizer: &'static str,
 }
 

@@ -1,41 +1,42 @@
 //! Settings: a struct whose fields are declared once, each with its type, default, range, help and other names.
 //!
-//! [`settings!`](crate::settings) makes the struct and its table. Everything else reads the table: flags, environment and
-//! files, the written configuration, what a resumed run may choose anew, error texts, and docs/settings.md.
+//! [`settings!`](crate::settings) makes the struct and its table. Everything else reads the table: flags,
+//! environment variables and files, the written configuration, the settings that a resumed run may change, error
+//! texts, and docs/settings.md.
 
 use super::{Axis, ConfigError, unknown};
 use std::error::Error;
 use std::fmt::Debug;
 
-/// What is known of a setting beside its type and its default.
+/// A setting, beside its type and its default.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
     /// Its name: the field's.
     pub name: &'static str,
-    /// What it is, as the field's documentation says.
+    /// Its help: the documentation of the field.
     pub help: &'static str,
-    /// What stands for a value: N, X, KIND.
+    /// The placeholder of its value in help texts: N, X, KIND.
     pub value: &'static str,
-    /// What its value may be.
+    /// The range of its value.
     pub range: Range,
-    /// What it goes by in other programs.
+    /// Its names in other programs.
     pub aliases: &'static [&'static str],
-    /// What it is where nobody chooses it, if that follows from something else.
+    /// Its default in words, if that follows from other settings.
     pub otherwise: Option<&'static str>,
-    /// Whether it is among the first that a user needs.
+    /// Whether it is one of the settings that a user needs first.
     pub common: bool,
-    /// Whether a user may choose it; else it follows from the data.
+    /// Whether a user may choose it; otherwise it follows from the data.
     pub chosen: bool,
 }
 
-/// What a number may be, and how that is said.
+/// The values that a setting may have, and how messages say it.
 #[derive(Clone, Copy, Debug)]
 pub enum Range {
-    /// Whatever its type has.
+    /// All values of its type.
     Any,
     /// A whole number between two, both included.
     Whole(u64, u64, &'static str),
-    /// A number of which this is true.
+    /// A number for which this is true.
     Number(fn(f64) -> bool, &'static str),
 }
 
@@ -67,7 +68,7 @@ impl Setting {
     pub const fn size(self) -> Setting {
         self.whole(1, 1 << 40, "at most 2^40")
     }
-    /// A number of which this is true.
+    /// A number for which this is true.
     pub const fn number(self, ok: fn(f64) -> bool, said: &'static str) -> Setting {
         Setting { range: Range::Number(ok, said), ..self }
     }
@@ -79,7 +80,7 @@ impl Setting {
     pub const fn above_zero(self) -> Setting {
         self.number(|x| x as f32 > 0.0 && (x as f32).is_finite(), "above 0, and a number of f32")
     }
-    /// A number of at least 0 that f32 holds, said otherwise.
+    /// A number of at least 0 that f32 holds, with a message of its own.
     pub const fn not_below_zero(self, said: &'static str) -> Setting {
         self.number(|x| (0.0..=f32::MAX as f64).contains(&x), said)
     }
@@ -87,19 +88,19 @@ impl Setting {
     pub const fn also(self, aliases: &'static [&'static str]) -> Setting {
         Setting { aliases, ..self }
     }
-    /// What it is where nobody chooses it.
+    /// Its default in words.
     pub const fn otherwise(self, what: &'static str) -> Setting {
         Setting { otherwise: Some(what), ..self }
     }
-    /// One of the first that a user needs.
+    /// One of the settings that a user needs first.
     pub const fn common(self) -> Setting {
         Setting { common: true, ..self }
     }
-    /// It follows from the data: nobody chooses it.
+    /// It follows from the data: a user cannot choose it.
     pub const fn follows(self) -> Setting {
         Setting { chosen: false, ..self }
     }
-    /// What it is, as a line of help: without the full stop.
+    /// Its help as one line, without the full stop.
     pub fn line(&self) -> &'static str {
         self.help.trim().trim_end_matches('.')
     }
@@ -108,9 +109,9 @@ impl Setting {
 /// A setting that sets several others at once.
 #[derive(Clone, Copy, Debug)]
 pub struct SettingGroup {
-    /// It.
+    /// The setting itself.
     pub setting: Setting,
-    /// Their names.
+    /// The names of the settings that it sets.
     pub sets: &'static [&'static str],
 }
 
@@ -121,12 +122,12 @@ pub type FieldMut<'a> = (&'static Setting, &'a mut dyn Value);
 
 /// A value that a setting can have.
 pub trait Value: Debug {
-    /// Takes the value that a text says.
+    /// Sets the value from a text.
     ///
     /// # Errors
-    /// If it says none.
+    /// If the text is no value.
     fn parse(&mut self, text: &str) -> Result<(), Box<dyn Error + Send + Sync>>;
-    /// The value for a file; null for none.
+    /// The value for a file; null for `None`.
     fn json(&self) -> serde_json::Value;
     /// The value as a whole number, if it is one.
     fn whole(&self) -> Option<u64> {
@@ -140,7 +141,7 @@ pub trait Value: Debug {
     fn choices(&self) -> Vec<&'static str> {
         vec![]
     }
-    /// Whether it is true or false.
+    /// Whether it is a switch, with the values true and false.
     fn is_switch(&self) -> bool {
         false
     }
@@ -201,19 +202,20 @@ pub trait Fields: Default + Clone {
     fn fields_mut(&mut self) -> Vec<FieldMut<'_>>;
 }
 
-/// A struct of settings, and how they hang together.
+/// A struct of settings, and how they depend on each other.
 pub trait Settings: Fields {
     /// Settings that set several at once.
     fn groups() -> &'static [SettingGroup] {
         &[]
     }
-    /// Changes what follows from settings that were `given`, where it was not given itself; `was` is from before they were.
+    /// Changes the settings that follow from those that were `given`, unless they were given themselves; `was` is
+    /// the state before.
     fn follow(&mut self, _was: &Self, _given: &dyn Fn(&str) -> bool) {}
 
-    /// Sets one by its name, or a group.
+    /// Sets a setting, or a group, by its name.
     ///
     /// # Errors
-    /// If there is none of this name, or the text is no value of it.
+    /// If there is no setting of this name, or the text is no value of it.
     fn set(&mut self, name: &str, text: &str) -> Result<(), ConfigError> {
         if let Some(group) = Self::groups().iter().find(|group| group.setting.name == name) {
             return group.sets.iter().try_for_each(|part| self.set(part, text));
@@ -232,8 +234,8 @@ pub trait Settings: Fields {
         }
     }
 
-    /// Takes settings by name, layer over layer: each is taken whole, groups before what is in them, and what follows from a
-    /// setting follows.
+    /// Applies settings by name, layer over layer. Within a layer groups come before their settings, and settings
+    /// that follow from others are changed with them.
     ///
     /// # Errors
     /// As [`Settings::set`].
@@ -251,10 +253,10 @@ pub trait Settings: Fields {
         Ok(all)
     }
 
-    /// Whether every number is in its range.
+    /// Checks that every number is in its range.
     ///
     /// # Errors
-    /// Names the first that is not, and what it may be.
+    /// Names the first that is not, and its range.
     fn check_ranges(&self) -> Result<(), ConfigError> {
         for (setting, value) in self.fields() {
             let what = setting.name;
@@ -273,8 +275,8 @@ pub trait Settings: Fields {
     }
 }
 
-/// Declares a struct of settings: a line of help, a name, a type, a default and a [`Setting`] each, and nothing else to keep in
-/// step. In a struct that is part of another, names begin as `named` says.
+/// Declares a struct of settings, each with its help, name, type, default and [`Setting`]. In a struct that is part
+/// of another, names begin as `named` says.
 #[macro_export]
 macro_rules! settings {
     ($(#[$meta:meta])* pub struct $Type:ident named $prefix:literal { $($body:tt)* }) => {
@@ -307,9 +309,9 @@ macro_rules! settings {
         #[serde(deny_unknown_fields, default)]
         pub struct $Type { $($(#[doc = $help])+ $(#[serde($serde)])? pub $field: $type,)* }
         impl $Type {
-            /// What every setting is where nobody chooses it.
+            /// The default of every setting.
             pub const DEFAULT: $Type = $Type { $($field: $default),* };
-            /// Its own settings, in order; structs of settings are one each.
+            /// Its own settings, in order; a struct of settings within it counts as one.
             pub const OWN: &'static [$crate::config::Setting] = &[$($crate::config::Setting {
                 name: concat!($prefix, stringify!($field)), help: concat!($($help),+), ..$setting
             }),*];

@@ -1,13 +1,13 @@
-//! The update rules, one pass over flat memory each: with g the gradient after
-//! clipping, t the step from 1, and d the group's decay,
+//! The update rules, each one pass over flat memory. With g the gradient after clipping, t the step from 1, and d
+//! the group's weight decay:
 //!
 //!   sgd     m = momentum m + (g + d w);                    w -= rate m
 //!   adam    g += d w, then as adamw without its decay      (decay mixed into the gradient, Kingma and Ba 2015)
 //!   adamw   m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;
 //!           w -= rate (d w + m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps))       (Loshchilov and Hutter 2019)
 //!
-//! Four floats are read per parameter and three written, and memory is what is waited for: with the norm before it (a fifth
-//! read) it reads 24 GB/s on two cores, where reading alone reaches 25 to 29.
+//! Four floats are read per parameter and three written, so memory is the limit: together with the norm (a fifth
+//! read) an update reads 24 GB/s on two cores, where reading alone reaches 25 to 29.
 
 use super::math::pow;
 use super::simd::{Kernel, MulAdd, fma, sum, sum2};
@@ -19,30 +19,30 @@ axis! {
     Method, "optimizer" {
         /// Stochastic gradient descent, with momentum if asked.
         Sgd = "sgd",
-        /// Adam with L2 decay in the gradient.
+        /// Adam with weight decay added to the gradient (L2).
         Adam = "adam",
-        /// Adam with decoupled decay.
+        /// Adam with decoupled weight decay.
         AdamW = "adamw",
         /// Orthogonal momentum for the matrices inside the model (`ops::muon`), AdamW for the rest.
         Muon = "muon",
     }
 }
 
-/// A stretch of parameters that are updated alike.
+/// A range of parameters that are updated in the same way.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ParamGroup {
-    /// Where it lies in the parameters' memory.
+    /// Its elements in the parameters' memory.
     pub range: Range<usize>,
-    /// Its decay.
+    /// Its weight decay.
     pub decay: f64,
-    /// (out, in), where it is one matrix and [`Method::Muon`] takes it as such.
+    /// (out, in) of a matrix that [`Method::Muon`] orthogonalises.
     pub matrix: Option<(usize, usize)>,
 }
 
-/// What an update did to a stretch of parameters: sums of squares, over all its elements.
+/// What an update did to a range of parameters: sums of squares over its elements.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Change {
-    /// Where it lies in the parameters' memory.
+    /// Its elements in the parameters' memory.
     pub range: Range<usize>,
     /// Of the gradient, before clipping.
     pub gradient: f64,
@@ -53,7 +53,7 @@ pub struct Change {
 }
 
 impl Change {
-    /// Nothing seen yet of this stretch.
+    /// All sums zero, for this range.
     pub fn of(range: Range<usize>) -> Change {
         Change { range, gradient: 0.0, weight: 0.0, update: 0.0 }
     }
@@ -62,7 +62,7 @@ impl Change {
 /// One update, as numbers.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Rule {
-    /// Which formula.
+    /// The update rule.
     pub method: Method,
     /// Learning rate of this step.
     pub rate: f64,
@@ -70,22 +70,22 @@ pub struct Rule {
     pub beta1: f64,
     /// b2
     pub beta2: f64,
-    /// Momentum of muon's matrices.
+    /// Muon's momentum.
     pub momentum: f64,
     /// Added to the root.
     pub eps: f64,
     /// The step, from 1: corrects the moments' bias.
     pub step: u64,
-    /// Greatest norm of the whole gradient; infinity for none.
+    /// The greatest norm of the whole gradient: larger ones are clipped. Infinity for no clipping.
     pub max_norm: f64,
 }
 
 impl Rule {
-    /// What gradients are multiplied by when their norm is `norm`: torch's `max / (norm + 1e-6)`, at most 1.
+    /// The factor of gradients whose norm is `norm`: as in PyTorch `max / (norm + 1e-6)`, at most 1.
     pub fn clip(&self, norm: f64) -> f64 {
         (self.max_norm / (norm + 1e-6)).min(1.0)
     }
-    /// Whether decay is no part of the gradient.
+    /// Whether weight decay is decoupled: not added to the gradient.
     pub fn decouples(&self) -> bool {
         matches!(self.method, Method::AdamW | Method::Muon)
     }
@@ -120,13 +120,13 @@ pub mod reference {
     }
 }
 
-/// The same in f32, in one pass.
+/// The update in f32, in one pass.
 pub struct Update<'a> {
     /// The rule.
     pub rule: &'a Rule,
-    /// What gradients are multiplied by.
+    /// The factor of the gradients.
     pub clip: f32,
-    /// The group's decay.
+    /// The group's weight decay.
     pub decay: f32,
     /// Parameters.
     pub w: &'a mut [f32],
@@ -168,7 +168,7 @@ impl Kernel for Update<'_> {
 pub struct Measure<'a> {
     /// Parameters before the update.
     pub before: &'a [f32],
-    /// And after it.
+    /// Parameters after the update.
     pub after: &'a [f32],
     /// Gradients.
     pub g: &'a [f32],
@@ -183,7 +183,7 @@ impl Kernel for Measure<'_> {
     }
 }
 
-/// The sum of squares of a stretch of gradients, in f64.
+/// The sum of squares of some gradients, in f64.
 pub fn sum_of_squares(g: &[f32]) -> f64 {
     let mut lanes = [0f64; 8];
     let (chunks, rest) = g.as_chunks::<8>();

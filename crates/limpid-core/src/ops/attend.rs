@@ -1,20 +1,21 @@
 //! Attention: y = softmax(scale q k' + mask) v, head by head.
 //!
-//! Forward, streaming: keys come in blocks of [`BLOCK`]; a row keeps its greatest score so far m, the sum
-//! l of exp(s - m) and the weighted sum of values, and rescales them when m grows. T x T is never kept:
-//! the backward rebuilds the weights from lse = m + log l. A row's result is decided by its query and
-//! keys alone, block by block, so prefill, decoding and any batch give the same bits.
+//! Forward, streaming (as in FlashAttention): keys come in blocks of [`BLOCK`]. For each row it keeps the greatest
+//! score so far m, the sum l of exp(s - m) and the weighted sum of values, and rescales the sums when m grows. The T
+//! x T scores are never stored: the backward recomputes the weights from lse = m + log l. A row's result depends
+//! only on its query and keys, block by block, so prefill, decoding and any batch give the same bits.
 //!
-//! Backward, with P the weights, F dropout's factors, and D = sum of dy y over the row:
+//! Backward, with P the attention weights, F dropout's factors, and D = sum of dy y over the row:
 //!   dv += (P F)' dy;   dP = (dy v') F;   dS = P (dP - D);   dq += scale dS k;   dk += scale dS' q
 //!
-//! Scores lie turned, a row a key and a lane a query: 64 x 64 floats. So the greatest score and the sum are kept lane
-//! by lane, without sums across a vector, keys and values are read in place, and what stands on the right of a product
-//! (`linear::gemm`'s) is packed row by row or, queries and dy, 16 x 16 at a time. Of a block on the diagonal a quarter is
-//! skipped.
+//! A block of scores is stored transposed, 64 x 64 floats: a row is a key and a vector lane is a query. So the
+//! greatest score and the sum are kept lane by lane, without sums across a vector, and keys and values are read in
+//! place. The right operand of a product (`linear::gemm`) is packed row by row or, for queries and dy, 16 x 16 at a
+//! time. A quarter of a block on the diagonal is skipped.
 //!
-//! Two cores, AVX-512, in a step, counting what the mask leaves: GPT-2 at T = 1024 with dropout 0.1, 155 GFLOP/s
-//! forward and 136 backward (of about 340); nano, T = 64 and D = 32, 57 and 47: its one block is the diagonal.
+//! Measured in a step on two AVX-512 cores, counting only unmasked scores: GPT-2 at T = 1024 with dropout 0.1, 155
+//! GFLOP/s forward and 136 backward (of about 340); nano, T = 64 and D = 32, 57 and 47, because its only block is on
+//! the diagonal.
 
 use super::Span;
 use super::dropout::{Draws, weight_index};
@@ -25,10 +26,10 @@ use super::view::{Mat, MatMut};
 use crate::config::Mask;
 use std::ops::Range;
 
-/// Keys (and queries) that are worked on at once.
+/// How many keys (and queries) a block has.
 pub const BLOCK: usize = 64;
 
-/// Rows of a block on the diagonal that are worked on as far as one of them sees.
+/// How many rows of a block on the diagonal are computed together, over the keys that any of them sees.
 const STRIP: usize = 32;
 
 /// The lanes' numbers.
@@ -40,7 +41,7 @@ type Row = [f32; BLOCK];
 /// Floats of scratch that [`forward`], [`backward`] and [`watch`] need.
 pub const SCRATCH: usize = 4 * BLOCK * BLOCK + gemm::SCRATCH;
 
-/// One head of one sequence: what decides its weights. Queries are the span's rows, keys the sequence's
+/// One head of one sequence: everything its output depends on. Queries are the span's rows, keys the sequence's
 /// positions, both with D columns.
 #[derive(Clone, Copy)]
 pub struct Head<'a> {
@@ -54,13 +55,13 @@ pub struct Head<'a> {
     pub span: Span,
     /// which keys a query sees
     pub mask: Mask,
-    /// what scores are multiplied by
+    /// the factor of the scores
     pub scale: f32,
-    /// dropout on the weights
+    /// dropout of the attention weights
     pub draws: Option<Draws>,
-    /// its number
+    /// the head's number
     pub head: usize,
-    /// of how many
+    /// the number of heads
     pub n_head: usize,
 }
 
@@ -74,7 +75,7 @@ impl Head<'_> {
         let last = queries.clone().map(|i| self.span.reach(self.mask, i)).max().unwrap_or(0);
         (0..last).step_by(BLOCK).map(move |j| j..(j + BLOCK).min(last))
     }
-    /// Who sees whom.
+    /// A block of queries with a block of keys, and which query sees which key.
     fn pair(&self, queries: &Range<usize>, keys: &Range<usize>) -> Pair {
         let shift = match self.mask {
             Mask::Causal => (self.span.past + queries.start) as isize - keys.start as isize,
@@ -82,7 +83,7 @@ impl Head<'_> {
         };
         Pair { queries: queries.len(), keys: keys.len(), shift }
     }
-    /// Dropout of the weights of `queries`.
+    /// Dropout of the attention weights of `queries`.
     fn chances(&self, queries: &Range<usize>) -> Option<Chances> {
         let draws = self.draws?;
         let mut keys = [[0; BLOCK]; 2];
@@ -93,7 +94,7 @@ impl Head<'_> {
     }
 }
 
-/// One block of queries against one block of keys.
+/// One block of queries with one block of keys.
 #[derive(Clone, Copy)]
 struct Pair {
     queries: usize,
@@ -108,8 +109,8 @@ impl Pair {
     fn first(self, j: usize) -> usize {
         (j as isize - self.shift).max(0) as usize
     }
-    /// Vectors of queries that are worked on for key `j`: for all keys of a strip the same ones, from a strip of
-    /// queries on. So what one product writes, masked, is what the next one reads.
+    /// The vectors of queries that are computed for key `j`: the same for all keys of a strip, and beginning at a
+    /// strip of queries. So each product reads exactly what the one before it wrote and masked.
     #[inline(always)]
     fn vectors(self, j: usize) -> Range<usize> {
         let first = self.first(j - j % STRIP);
@@ -124,7 +125,7 @@ impl Pair {
     fn live(self, i: usize) -> usize {
         (i as isize + 1 + self.shift).clamp(0, self.keys as isize) as usize
     }
-    /// One of the products. On the diagonal rows go in strips, each as far as one of its rows sees.
+    /// One of the products. On the diagonal, rows are computed in strips, each over what any of its rows needs.
     fn product(self, level: Level, which: Which, mut c: MatMut, a: Mat, b: Mat, scratch: &mut [f32]) {
         let whole = self.first(self.keys - 1) == 0 || matches!(which, Which::Scores);
         let strip = if whole { BLOCK } else { STRIP };
@@ -142,7 +143,7 @@ impl Pair {
     }
 }
 
-/// Dropout of the weights of a block of queries: the key of each one's draws.
+/// Dropout of the attention weights of a block of queries: the random key of each query's draws.
 struct Chances {
     draws: Draws,
     keys: [[u32; BLOCK]; 2],
@@ -163,7 +164,7 @@ impl Chances {
 
 /// Plain f64 loops.
 pub mod reference {
-    /// What one query makes of its keys.
+    /// The scores and weights of one query.
     pub struct Row {
         /// Scaled scores before the mask.
         pub raw: Vec<f64>,
@@ -201,7 +202,7 @@ pub mod reference {
     }
 }
 
-/// Which product of a [`Pair`], and so what of it is nothing but zeros.
+/// Which product of a [`Pair`]; this decides which of its elements are zeros and can be skipped.
 #[derive(Clone, Copy)]
 enum Which {
     /// c: (keys, queries) = a: (keys, D) b: (D, queries)
@@ -217,13 +218,13 @@ fn mat(block: &[Row], pair: Pair) -> Mat<'_> {
     Mat::strided(block.as_flattened(), pair.keys, pair.queries, BLOCK)
 }
 
-/// A block to be written, (keys, 64).
+/// A block to write, (keys, 64).
 fn mat_mut(block: &mut [Row], pair: Pair) -> MatMut<'_> {
     MatMut::new(block[..pair.keys].as_flattened_mut(), BLOCK)
 }
 
-/// Scores become weights relative to the new greatest score, and y is rescaled to it. Vectors are taken out, worked on
-/// in short loops and put back: only so does LLVM see that nothing overlaps.
+/// Turns scores into weights relative to the new greatest score, and rescales y to it. Vectors are copied out,
+/// computed in short loops and copied back: otherwise LLVM does not see that nothing overlaps.
 struct Soften<'a> {
     pair: Pair,
     s: &'a mut [Row],
@@ -257,7 +258,7 @@ impl Kernel for Soften<'_> {
                     }
                 }
                 for l in 0..LANES {
-                    // NaN is not greater, but its exponential is NaN and shows below
+                    // NaN is not greater, but its exponential is NaN and reaches the sum below
                     top[l] = if s[l] > top[l] { s[l] } else { top[l] };
                 }
                 (row[v], tops[v]) = (s, top);
@@ -325,7 +326,8 @@ pub fn forward(level: Level, head: Head, mut y: MatMut, mut lse: MatMut, scratch
     }
 }
 
-/// The weights again, from lse, with hidden ones exactly 0, and the scores' gradient in the place of the weights'.
+/// Recomputes the weights from lse, with hidden ones exactly 0, and replaces the gradient of the weights by that of
+/// the scores.
 struct Slopes<'a> {
     pair: Pair,
     p: &'a mut [Row],
@@ -379,7 +381,7 @@ impl Kernel for Slopes<'_> {
     }
 }
 
-/// sum of dy y over a row
+/// The sum of dy y over a row.
 struct Dot<'a>(&'a [f32], &'a [f32]);
 impl Kernel for Dot<'_> {
     type Output = f32;
@@ -389,7 +391,7 @@ impl Kernel for Dot<'_> {
     }
 }
 
-/// Where the backward of one head writes, each (rows,D).
+/// The outputs of the backward of one head, each (rows,D).
 pub struct Gradients<'a> {
     /// of the queries
     pub dq: MatMut<'a>,
@@ -401,8 +403,8 @@ pub struct Gradients<'a> {
     pub watched: [Option<MatMut<'a>>; 3],
 }
 
-/// Gradients of one head from dy, y: (rows,D) and lse: (rows,1); overwritten unless `add`: of the queries, of keys and values
-/// (which other heads may share).
+/// The gradients of one head from dy, y: (rows,D) and lse: (rows,1). They are overwritten unless `add` says
+/// otherwise: first for the queries, second for keys and values (which several heads may share).
 pub fn backward(level: Level, head: Head, to: Gradients, add: [bool; 2], [dy, y, lse]: [Mat; 3], scratch: &mut [f32]) {
     let Gradients { mut dq, mut dk, mut dv, mut watched } = to;
     let (blocks, scratch) = scratch.split_at_mut(SCRATCH - gemm::SCRATCH);

@@ -1,15 +1,17 @@
-//! Muon (Jordan et al. 2024): momentum whose step is made orthogonal, for the matrices inside the model; everything else
-//! takes AdamW's step. With g the gradient after clipping, b the momentum, d the decay and (o, i) the matrix' shape,
+//! Muon (Jordan et al. 2024): momentum whose step is orthogonalised, for the matrices inside the model; all other
+//! parameters take AdamW's step. With g the gradient after clipping, b the momentum, d the weight decay and (o, i)
+//! the shape of the matrix:
 //!
 //!   m = b m + (1 - b) g;   u = b m + (1 - b) g                                  (Nesterov's look ahead)
 //!   x = u / |u|;   five times x = a x + (b s + c s s) x with s = x x'           (Newton and Schulz; s = x' x if o > i)
 //!   w -= rate (d w + 0.2 sqrt(max(o, i)) x)
 //!
-//! The iteration brings every singular value near 1 (0.68 to 1.13). The factor makes a step as large as AdamW's usually is, so
-//! both take the same learning rate (Liu et al. 2025). Queries, keys and values are matrices of their own.
+//! The iteration brings every singular value near 1 (0.68 to 1.13). The factor makes a step about as large as
+//! AdamW's, so both use the same learning rate (Liu et al. 2025). Queries, keys and values are three separate
+//! matrices.
 //!
-//! Five iterations are 10 products of (m, m) by (m, n) and 5 of (m, m) by (m, m), with m the lesser side: at GPT-2's width about
-//! as much as a step of 6 d_model tokens, whatever the batch.
+//! Five iterations are 10 products of (m, m) by (m, n) and 5 of (m, m) by (m, m), with m the shorter side: at
+//! GPT-2's width about the work of a step of 6 d_model tokens, whatever the batch.
 
 use super::adamw::ParamGroup;
 use super::simd::{Kernel, MulAdd, fma};
@@ -22,21 +24,22 @@ pub const ROUNDS: usize = 5;
 /// Added to the norm.
 pub const EPS: f64 = 1e-7;
 
-/// What the orthogonal step of an (out, in) matrix is multiplied by.
+/// The factor of the orthogonal step of an (out, in) matrix.
 pub fn scale(out: usize, cols: usize) -> f64 {
     0.2 * (out.max(cols) as f64).sqrt()
 }
 
-/// Elements that making an (out, in) matrix orthogonal takes: it, what it becomes, and two squares of its lesser side.
+/// Elements of scratch to orthogonalise an (out, in) matrix: the matrix, its next iterate, and two squares of its
+/// shorter side.
 pub fn room(out: usize, cols: usize) -> usize {
     let side = out.min(cols);
     2 * (out * cols + side * side)
 }
 
-/// Elements that small matrices take together; a larger one is by itself.
+/// Elements of scratch that the small matrices of one wave share; a larger matrix is a wave by itself.
 const TOGETHER: usize = 4 << 20;
 
-/// The groups in waves, whose matrices are made orthogonal at the same time.
+/// The groups in waves: the matrices of one wave are orthogonalised at the same time.
 pub fn waves(mut groups: &[ParamGroup]) -> impl Iterator<Item = &[ParamGroup]> {
     std::iter::from_fn(move || {
         let fits = |n: &usize| elements(&groups[..*n]) <= TOGETHER;
@@ -45,12 +48,12 @@ pub fn waves(mut groups: &[ParamGroup]) -> impl Iterator<Item = &[ParamGroup]> {
     })
 }
 
-/// Elements of room that a wave takes.
+/// Elements of scratch of a wave.
 pub fn elements(wave: &[ParamGroup]) -> usize {
     wave.iter().filter_map(|group| group.matrix).map(|(out, cols)| room(out, cols)).sum()
 }
 
-/// Where the matrix of group `i` of a wave has its room; nowhere if it has none.
+/// The scratch of group `i` of a wave; empty if the group is no matrix.
 pub fn place(wave: &[ParamGroup], i: usize) -> Range<usize> {
     elements(&wave[..i])..elements(&wave[..=i])
 }
@@ -72,7 +75,7 @@ pub mod reference {
         (0..x.len()).map(|i| x[i % rows * cols + i / rows]).collect()
     }
 
-    /// The nearly orthogonal matrix next to x, (rows, cols).
+    /// The nearly orthogonal matrix that x, (rows, cols), becomes.
     pub fn orthogonal(x: &[f64], cols: usize) -> Vec<f64> {
         let rows = x.len() / cols;
         if rows > cols {
@@ -91,7 +94,7 @@ pub mod reference {
         x
     }
 
-    /// Updates one matrix of `cols` columns; `clip` is what gradients are multiplied by.
+    /// Updates one matrix of `cols` columns; `clip` is the factor of the gradients.
     pub fn update(rule: &Rule, clip: f64, decay: f64, cols: usize, w: &mut [f64], g: &[f64], m: &mut [f64]) {
         let (rate, beta, rest) = (rule.rate, rule.momentum, 1.0 - rule.momentum);
         m.iter_mut().zip(g).for_each(|(m, g)| *m = beta * *m + rest * clip * g);
@@ -103,11 +106,11 @@ pub mod reference {
     }
 }
 
-/// The momentum, and the look ahead from it.
+/// The momentum, and Nesterov's look ahead from it.
 pub struct Momentum<'a> {
     /// b
     pub beta: f64,
-    /// What gradients are multiplied by.
+    /// The factor of the gradients.
     pub clip: f32,
     /// Gradients.
     pub g: &'a [f32],
@@ -132,11 +135,11 @@ impl Kernel for Momentum<'_> {
 
 /// `to = own to + part from`, element by element.
 pub struct Blend<'a> {
-    /// What is changed.
+    /// The tensor that is changed.
     pub to: &'a mut [f32],
     /// Its factor.
     pub own: f32,
-    /// What is added.
+    /// The tensor that is added.
     pub from: &'a [f32],
     /// Its factor.
     pub part: f32,
@@ -178,7 +181,8 @@ mod tests {
 
     #[test]
     fn the_step_points_where_the_polar_factor_does() {
-        // drawn matrices that are not square have no very small singular values, which five rounds would not bring near 1
+        // drawn matrices that are not square have no very small singular values, which five rounds would not bring
+        // near 1
         for (rows, cols) in [(24, 12), (20, 8)] {
             let x: Vec<f64> = (0..rows * cols).map(|i| random::normal(3, 1, i as u64)).collect();
             let (near, exact) = (reference::orthogonal(&x, cols), polar(&x, cols));

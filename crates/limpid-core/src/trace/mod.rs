@@ -158,7 +158,7 @@ pub struct SummaryRow {
 pub struct NotFinite {
     /// Its name.
     pub name: String,
-    /// The op that made it, or `parameter`.
+    /// The op that computed it, or `parameter`.
     pub op: &'static str,
     /// The row of its first element that is not finite, in the tensor as it is stored.
     pub row: usize,

@@ -1,33 +1,38 @@
 //! c = a b or c += a b or c = bias + a b for any strides, on one thread, in f32 or from operands rounded to bf16.
 //!
-//! Blocking: b is cut into blocks of [`K_BLOCK`] rows and panels of [`width`] columns; each is packed once, so that the
-//! inner loop reads it in one stream from the L2 cache, and serves many rows of a. The accumulators of a tile start
-//! from c, a bias or zero and go to c, so cutting k changes no bit: an element is always one chain
-//! c + a0 b0 + a1 b1 + ... in ascending k. In f32, a is read in place where its rows lie in memory as rows.
+//! Blocking: b is cut into blocks of [`K_BLOCK`] rows and panels of [`width`] columns. Each is packed once, so that
+//! the inner loop reads it as one stream from the L2 cache, and is used for many rows of a. The accumulators of a
+//! tile start from c, a bias or zero and are stored to c, so cutting k changes no bit: an element is always one
+//! chain c + a0 b0 + a1 b1 + ... in ascending k. In f32, a is read in place where the elements of its rows are
+//! neighbours in memory.
 //!
-//! bf16 rounds what is multiplied and nothing else: products and sums are f32, and a product of two bf16 is exact in
-//! f32. A level that has the dot product holds both sides as pairs of neighbours in k; the others hold rounded f32s and
-//! run the f32 loop, so bf16 is the same chain everywhere (but for numbers below 1e-38, which the dot product drops).
+//! bf16 rounds the operands and nothing else: products and sums are f32, and a product of two bf16 is exact in f32.
+//! A level with the dot product stores both operands as pairs of neighbours in k; the others store rounded f32s and
+//! run the f32 loop. So bf16 is the same chain everywhere (except for numbers below 1e-38, which the dot product
+//! flushes to zero).
 //!
 //! Weights that are used again and again for few rows (decoding) are packed whole, once: [`Packed`].
 //!
-//! One AVX-512 core with a roof of 171 GFLOP/s: nano's shapes (384 x 512 x 128) 148 to 171, GPT-2's (256 x 768 x 768) 130 to 140,
-//! with weights that come from memory 120 to 130; one packed row 18 to 28 GB/s, as fast as a copy.
+//! Measured on one AVX-512 core with a roof of 171 GFLOP/s: nano's shapes (384 x 512 x 128) 148 to 171, GPT-2's (256
+//! x 768 x 768) 130 to 140, with weights read from memory 120 to 130; one row with packed weights 18 to 28 GB/s, as
+//! fast as a copy.
 
 use super::super::arena::{Arena, Refused};
 use super::super::simd::{Kernel, Level, MulAdd};
 use super::super::view::{Mat, MatMut};
 use super::{Precision, tile};
 
-/// Elements of b packed at once along k: a panel of 256 x 64 floats is 64 KiB. 128 would stay in the nearest cache and is a tenth
-/// quicker on data in the caches, but slower in a step, where weights come from memory in runs half as long (LOG.md).
+/// How many rows of b a packed panel has: 256 x 64 floats are 64 KiB. With 128 a panel would fit the nearest cache,
+/// which is a tenth faster on data in the caches, but slower in a step, where weights come from memory in runs half
+/// as long (LOG.md).
 pub const K_BLOCK: usize = 256;
 
-/// Elements from one step of k to the next up to which a is read in place, whatever its rows: farther apart, the steps of
-/// a block fall on the same few lines of the nearest cache.
+/// The greatest distance in elements between steps of k with which a is read in place, whatever its rows: with a
+/// greater one, the steps of a block map to the same few lines of the nearest cache.
 const NEAR: usize = 512;
 
-/// Rows of a held at once, where it is not read in place: 384 KiB, so that b's panel finds room beside it.
+/// How many rows of a are packed at once, where it is not read in place: 384 KiB, so that b's panel fits the cache
+/// beside them.
 const A_ROWS: usize = 384;
 
 /// Columns of a panel at this level.
@@ -43,12 +48,11 @@ pub const SCRATCH: usize = K_BLOCK * 64 + K_BLOCK * A_ROWS;
 pub enum Start<'a> {
     /// Zero: c is overwritten.
     Zero,
-    /// Zero, and c is so large that it is better not read into the caches to be written: stores go past them where k is
-    /// one block.
+    /// Zero, for a c so large that it should not go through the caches: stores bypass them if k is one block.
     Past,
-    /// What c holds: c is added to.
+    /// The values of c: c is added to.
     Own,
-    /// This, for every row: a bias.
+    /// This row, for every row of c: a bias.
     Row(&'a [f32]),
 }
 
@@ -66,14 +70,14 @@ impl Start<'_> {
     }
 }
 
-/// How elements are held for the inner loop.
+/// How operands are stored for the inner loop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Form {
     /// As they are.
     Exact,
     /// Rounded to bf16, as f32.
     Rounded,
-    /// Two neighbours in k, rounded to bf16, in the bits of one f32: the even one above the odd one.
+    /// Two neighbours in k, rounded to bf16, in the bits of one f32: the even one in the high half.
     Pairs,
 }
 
@@ -100,7 +104,7 @@ fn round(x: f32) -> u32 {
     bits & 0xffff_0000
 }
 
-/// What is held of two neighbours; of one, where `form` holds one.
+/// The stored form of two neighbours in k; of the even one alone, unless `form` is pairs.
 #[inline(always)]
 fn hold(form: Form, even: f32, odd: f32) -> f32 {
     match form {
@@ -110,7 +114,7 @@ fn hold(form: Form, even: f32, odd: f32) -> f32 {
     }
 }
 
-/// Holds the elements of two rows, side by side in k.
+/// Packs the elements of two rows that are neighbours in k.
 #[inline(always)]
 fn hold_rows(form: Form, to: &mut [f32], even: &[f32], odd: &[f32]) {
     if form == Form::Exact {
@@ -120,7 +124,7 @@ fn hold_rows(form: Form, to: &mut [f32], even: &[f32], odd: &[f32]) {
     let ((to, to_rest), (even, even_rest), (odd, odd_rest)) =
         (to.as_chunks_mut::<16>(), even.as_chunks::<16>(), odd.as_chunks::<16>());
     for ((to, even), odd) in to.iter_mut().zip(even).zip(odd) {
-        let (even, odd) = (*even, *odd); // copies, so that the compiler sees that `to` is apart
+        let (even, odd) = (*even, *odd); // copies, so that the compiler sees that `to` does not overlap them
         let mut held = [0.0; 16];
         for i in 0..16 {
             held[i] = if form == Form::Pairs {
@@ -136,7 +140,7 @@ fn hold_rows(form: Form, to: &mut [f32], even: &[f32], odd: &[f32]) {
     }
 }
 
-/// Holds sixteen elements of a stretch that are neighbours in k.
+/// Packs sixteen elements that are neighbours in k.
 #[inline(always)]
 fn hold_sixteen(form: Form, from: &[f32]) -> [f32; 16] {
     let mut to = [0.0; 16];
@@ -156,7 +160,7 @@ fn hold_sixteen(form: Form, from: &[f32]) -> [f32; 16] {
     to
 }
 
-/// Holds a stretch of elements that are neighbours in k.
+/// Packs any number of elements that are neighbours in k.
 #[inline(always)]
 fn hold_along(form: Form, to: &mut [f32], from: &[f32]) {
     let step = form.step();
@@ -173,13 +177,13 @@ fn hold_along(form: Form, to: &mut [f32], from: &[f32]) {
 
 const ZEROS: [f32; A_ROWS] = [0.0; A_ROWS];
 
-/// Rows p and p + 1 of m, or zeros after its end.
+/// Rows p and p + 1 of m; zeros after its end.
 #[inline(always)]
 fn two_rows(m: Mat<'_>, p: usize) -> (&[f32], &[f32]) {
     (m.row(p), if p + 1 < m.rows { m.row(p + 1) } else { &ZEROS[..m.cols] })
 }
 
-/// Lays b's columns out as rows of `width`, short ones padded with zeros.
+/// Packs b's columns as rows of `width`, short ones padded with zeros.
 struct Pack<'a> {
     level: Level,
     form: Form,
@@ -201,7 +205,7 @@ impl Kernel for Pack<'_> {
                 row[b.cols..].fill(0.0);
             }
         } else if b.row_stride == 1 && b.cols == width {
-            // b's columns lie side by side in memory: sixteen are read at once
+            // the elements of each of b's columns are neighbours in memory: sixteen columns are packed at once
             for j in (0..width).step_by(16) {
                 for p in (0..b.rows).step_by(16 * step) {
                     let n = (b.rows - p).min(16 * step);
@@ -235,7 +239,7 @@ impl Kernel for Pack<'_> {
     }
 }
 
-/// Holds some rows of a, in the order they lie in memory.
+/// Packs some rows of a, in the order of its memory.
 struct Take<'a, 'b> {
     form: Form,
     to: &'b mut [f32],
@@ -271,7 +275,7 @@ impl<'b> Kernel for Take<'_, 'b> {
     }
 }
 
-/// bf16 pairs back to f32, for a level without their product: rows `2 i` and `2 i + 1` from row `i`.
+/// Widens bf16 pairs to f32, for a level without their dot product: rows `2 i` and `2 i + 1` from row `i`.
 struct Unpack<'a> {
     to: &'a mut [f32],
     pairs: &'a [f32],
@@ -297,11 +301,11 @@ impl Kernel for Unpack<'_> {
     }
 }
 
-/// Rows up to which widening a panel of pairs for each of them is less work than unpacking it for all.
+/// Up to this many rows, widening a panel of pairs for each row is less work than unpacking it once for all.
 const FEW_ROWS: usize = 4;
 
-/// A right-hand side packed whole: panel after panel, each k x width, the last padded with zeros. In bf16 it takes half
-/// the memory, at every level.
+/// A right operand, all of it packed: panel after panel, each k x width, the last padded with zeros. In bf16 it
+/// takes half the memory, at every level.
 pub struct Packed {
     /// The panels.
     pub data: Arena,
@@ -321,10 +325,10 @@ pub fn pack_panel(level: Level, precision: Precision, to: &mut [f32], b: Mat, i:
 }
 
 impl Packed {
-    /// Room for a (rows, cols) matrix.
+    /// Memory for a (rows, cols) matrix, all zero.
     ///
     /// # Errors
-    /// If the system gives no such memory.
+    /// If the system refuses the memory.
     pub fn room(level: Level, precision: Precision, (rows, cols): (usize, usize)) -> Result<Packed, Refused> {
         let (width, pairs) = (width(level), precision == Precision::Bf16);
         let panel = width * rows.div_ceil(1 + usize::from(pairs)).max(1);
@@ -334,7 +338,7 @@ impl Packed {
     /// Packs b.
     ///
     /// # Errors
-    /// If the system gives no memory for it.
+    /// If the system refuses the memory.
     pub fn new(level: Level, precision: Precision, b: Mat) -> Result<Packed, Refused> {
         let mut packed = Packed::room(level, precision, (b.rows, b.cols))?;
         for (i, to) in packed.data.chunks_exact_mut(packed.panel).enumerate() {
@@ -350,11 +354,11 @@ impl Packed {
     pub fn cols(&self) -> usize {
         self.cols
     }
-    /// Bytes held.
+    /// How many bytes it takes.
     pub fn bytes(&self) -> usize {
         4 * self.data.len()
     }
-    /// The element at (p, j), as it is multiplied with.
+    /// The element at (p, j), as products use it: rounded, in bf16.
     pub fn at(&self, p: usize, j: usize) -> f32 {
         let step = 1 + usize::from(self.pairs);
         let panel = &self.data[j / self.width * self.width * self.rows.div_ceil(step)..];
@@ -373,7 +377,7 @@ impl Packed {
     }
 }
 
-/// The right-hand side of a product.
+/// The right operand of a product.
 #[derive(Clone, Copy)]
 enum Side<'a> {
     Plain(Mat<'a>),
@@ -401,7 +405,7 @@ fn multiply(level: Level, form: Form, mut c: MatMut, a: Mat, b: Side, start: Sta
         let block = i..(i + height).min(rows);
         let mut own = a.rows(block.clone());
         for turn in 0..blocks * panels {
-            // what is read in place keeps a panel of c near it; what is held serves all panels before the next is
+            // if a is read in place, finish a panel of c before the next; if a is packed, use it for all panels first
             let (k, j) = if in_place { (turn % blocks, turn / blocks) } else { (turn / panels, turn % panels) };
             let ks = k * k_block..((k + 1) * k_block).min(a.cols);
             let part = j * width..((j + 1) * width).min(cols);
@@ -443,7 +447,7 @@ pub fn gemm(level: Level, c: MatMut, a: Mat, b: Mat, add: bool, scratch: &mut [f
     product(level, Precision::F32, c, a, b, add, scratch);
 }
 
-/// c = a b from some start, from operands of this precision.
+/// c = start + a b, with operands of this precision.
 #[track_caller]
 pub fn product<'a>(
     level: Level,
@@ -458,7 +462,7 @@ pub fn product<'a>(
     multiply(level, Form::of(level, precision), c, a, Side::Plain(b), start.into(), scratch);
 }
 
-/// c = a b from some start for columns `from..` of a packed b, as many as c has; `from` is a multiple of [`width`].
+/// c = start + a b, for the columns of a packed b from `from` on, as many as c has; `from` is a multiple of [`width`].
 #[track_caller]
 pub fn gemm_packed<'a>(
     level: Level,
@@ -483,7 +487,7 @@ mod tests {
         (0..n as u64).map(|i| crate::ops::random::uniform(seed, 0, i) as f32 - 0.5).collect()
     }
 
-    /// Every shape, orientation and level: not only close, but the very chain that is promised.
+    /// Every shape, orientation and level: not only close, but exactly the chain that the head of this file promises.
     #[test]
     fn an_element_is_one_chain_over_k() {
         let sizes = [1, 2, 5, 6, 7, 13, 16, 17, 33, 64, 65, 130];
@@ -528,7 +532,7 @@ mod tests {
         }
     }
 
-    /// By search among the two bf16 around x, not by bits.
+    /// By comparing the two bf16 around x, not by bits.
     fn nearest_bf16(x: f32) -> f32 {
         let below = f32::from_bits(x.to_bits() & 0xffff_0000);
         let above = f32::from_bits((x.to_bits() & 0xffff_0000).wrapping_add(0x1_0000));

@@ -1,10 +1,11 @@
-//! The inner loop: a few rows of a against one packed panel of b, the tile of c in registers.
+//! The inner loop: a few rows of a by one packed panel of b, with the tile of c in registers.
 //!
-//! AVX-512 keeps 6 x 64 floats (24 of 32 registers), AVX2 6 x 16 (12 of 16), plain Rust 4 x 16 (NEON 6 x 16: 24 of 32).
-//! Each step of k loads the panel's row once and multiplies it by one broadcast per row of a. Where an element holds a
-//! pair of bf16 (`pairs`), the broadcast is a pair too and VDPBF16PS does two steps of k: its high halves first, so
-//! the even k is the high half and the sum is the chain over k in ascending order that f32 has. One
-//! AVX-512 core of Intel's: 171 GFLOP/s with all operands in the caches, of 175 that multiply-adds do on registers alone.
+//! A tile is 6 x 64 floats with AVX-512 (24 of 32 registers), 6 x 16 with AVX2 (12 of 16), 4 x 16 in plain Rust, 6 x
+//! 16 with NEON (24 of 32). Each step of k loads the panel's row once and multiplies it by one broadcast per row of
+//! a. Where an element is a pair of bf16 (`pairs`), the broadcast is a pair too and VDPBF16PS does two steps of k.
+//! It adds the high halves first, so the even k is in the high half and the sum is the same chain over ascending k
+//! as in f32. Measured on one AVX-512 core by Intel: 171 GFLOP/s with all operands in the caches, of 175 for
+//! multiply-adds on registers alone.
 #![allow(unsafe_code)] // unchecked loads and stores, inside bounds asserted by `panel`
 
 use super::super::simd::{Kernel, Level, MulAdd, fma};
@@ -22,8 +23,8 @@ pub fn shape(level: Level) -> (usize, usize) {
     }
 }
 
-/// c = start + a panel, for as many columns as c has; `panel` is a.cols x width. `pairs`: elements of both are pairs of bf16,
-/// for a level that has their dot product.
+/// c = start + a panel, for as many columns as c has; `panel` is a.cols x width. `pairs`: elements of both are pairs
+/// of bf16, for a level that has their dot product.
 #[track_caller]
 pub fn panel(level: Level, pairs: bool, mut c: MatMut, a: Mat, panel: &[f32], start: Start) {
     let (height, width) = shape(level);
@@ -71,15 +72,15 @@ pub fn panel(level: Level, pairs: bool, mut c: MatMut, a: Mat, panel: &[f32], st
     }
 }
 
-/// Where a tile goes.
+/// Where a tile is stored.
 #[derive(Clone, Copy)]
 struct To {
-    /// Its first element and the elements from row to row.
+    /// Its first element; `stride` is the distance between rows.
     c: *mut f32,
     stride: usize,
-    /// What its sums start from, likewise; zero if none.
+    /// What its sums start from, as pointer and distance between rows; zero if `None`.
     from: Option<(*const f32, usize)>,
-    /// Stored past the caches, where the level can: c is aligned to 64 bytes, and so are its rows.
+    /// Whether stores bypass the caches, where the level can: c and its rows are then aligned to 64 bytes.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     past: bool,
 }
@@ -136,7 +137,7 @@ unsafe fn tile(level: Level, pairs: bool, n: usize, vectors: usize, a: Mat, pane
     }
 }
 
-/// The body of 512 bits, for each way to multiply.
+/// The body of a tile for vectors of 512 bits, for each way to multiply.
 #[cfg(target_arch = "x86_64")]
 macro_rules! body512 {
     ($name:ident, $features:literal, $multiply:expr) => {
@@ -144,8 +145,8 @@ macro_rules! body512 {
         /// As [`tile`].
         #[target_feature(enable = $features)]
         unsafe fn $name<const N: usize, const V: usize>(a: Mat, panel: &[f32], to: To) {
-            // SAFETY: every address is inside a, panel or `to` by the caller's promise; a vector of 16 floats has the bits of a
-            // vector of 32 bf16.
+            // SAFETY: every address is inside a, panel or `to` by the caller's promise; a vector of 16 floats has
+            // the bits of a vector of 32 bf16.
             unsafe {
                 let mut acc = [[_mm512_setzero_ps(); V]; N];
                 if let Some((from, stride)) = to.from {
@@ -231,7 +232,7 @@ unsafe fn avx2<const N: usize, const V: usize>(a: Mat, panel: &[f32], to: To) {
     }
 }
 
-/// A tile in plain Rust, made as [`tile`] asks.
+/// A tile in plain Rust, under the conditions of [`tile`].
 struct Plain<'a> {
     n: usize,
     vectors: usize,
@@ -282,8 +283,8 @@ impl Plain<'_> {
     }
 }
 
-/// c = start + a times a panel of bf16 pairs, one row of each, at a level without their product: pairs become two f32 on
-/// their way into the registers.
+/// c = start + a times a panel of bf16 pairs, for one row of c and a, at a level without their dot product: pairs
+/// are widened to two f32 while they are loaded.
 pub fn widen(level: Level, c: &mut [f32], a: &[f32], pairs: &[f32], start: Start) {
     let width = shape(level).1;
     assert!(c.len() <= width && pairs.len() >= a.len().div_ceil(2) * width);
@@ -324,7 +325,8 @@ impl<'a, I: Iterator<Item = (&'a [f32; 2], &'a [f32])>> Kernel for Widen<'_, I> 
     }
 }
 
-/// Elements to ask for ahead of use: decoding waits for memory, and the CPU's own guess stops at the end of a page.
+/// How many elements ahead to prefetch: decoding waits for memory, and the CPU's own prefetch stops at the end of a
+/// page.
 #[cfg(target_arch = "x86_64")]
 const AHEAD: usize = 1024;
 

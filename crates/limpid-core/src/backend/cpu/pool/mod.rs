@@ -1,5 +1,5 @@
-//! The threads of a backend: [`Pool`], in `threads`. It is written over a few primitives, the system's; `model_tests` puts loom's in their
-//! place and tries every order in which threads can run and see what others wrote.
+//! The threads of a backend: [`Pool`], in `threads`. It uses a few primitives of the standard library; `model_tests`
+//! replaces them by loom's and tries every order in which threads can run and see each other's writes.
 
 mod threads;
 
@@ -10,7 +10,7 @@ mod tests;
 
 pub use threads::{Pool, STACK};
 
-/// What threads meet by.
+/// The primitives by which threads synchronise.
 mod primitives {
     pub use std::hint::spin_loop;
     pub use std::sync::atomic::{AtomicBool, AtomicUsize};

@@ -1,8 +1,8 @@
-//! The pool in every order of its threads, and of what they see of each other's writes: loom runs a small case again and again
-//! until there is no other (of those with a few preemptions, which is where nearly all bugs are). It fails where a task is
-//! left out or done twice, where what a task wrote might not be seen after [`Pool::run`], where two tasks touch one cell, and where
-//! all threads wait.
-#![allow(unsafe_code)] // cells without a lock: whether they need one is what is tried
+//! The pool in every order of its threads and of their view of each other's writes. loom runs a small case for every
+//! such order with at most a few preemptions, which is where nearly all bugs are. A test fails if a task is left out
+//! or done twice, if a task's writes might not be seen after [`Pool::run`], if two tasks touch one cell, or if all
+//! threads wait.
+#![allow(unsafe_code)] // cells without a lock: the tests try whether they need one
 
 use loom::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -13,7 +13,7 @@ use threads::Pool;
 #[allow(dead_code, clippy::duplicate_mod)] // what only the system's threads need; it is over other primitives here
 mod threads;
 
-/// loom's, in the place of the system's.
+/// loom's primitives instead of the standard library's.
 mod primitives {
     pub use loom::hint::spin_loop;
     pub use loom::sync::atomic::{AtomicBool, AtomicUsize};
@@ -22,7 +22,7 @@ mod primitives {
     pub use std::thread::available_parallelism;
 }
 
-/// Numbers that threads write without a lock; loom says so if two might at once.
+/// Numbers that threads write without a lock; loom reports if two might do so at once.
 struct Cells(Vec<UnsafeCell<usize>>);
 
 // SAFETY: loom runs one thread at a time, and ends the test where accesses are in no order.

@@ -1,4 +1,5 @@
-//! The pool as it is: every task once, panics heard, threads that do not start. `model_tests` tries every order of its threads.
+//! The pool with the system's threads: every task runs once, panics reach the caller, threads that do not start are
+//! an error. `model_tests` tries every order of its threads.
 
 use super::Pool;
 use std::io;

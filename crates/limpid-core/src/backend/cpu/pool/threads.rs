@@ -1,9 +1,9 @@
-//! Threads that wait for work: they spin for some microseconds between the ops of a step and sleep when
-//! nothing comes, so limpid at rest uses no processor.
+//! Threads that wait for work. Between the ops of a step they spin for some microseconds, then they sleep, so an
+//! idle program uses no processor time.
 //!
-//! A job is a number of tasks. Each thread has a stretch of them to itself, the same one in every job of as many
-//! tasks, so that rows it wrote in one op are near it in the next; when it has done its own it helps the others.
-//! Which thread does which task changes nothing else, because a task writes what no other task writes.
+//! A job is a number of tasks. Each thread first does a range of tasks of its own, the same range in every job with
+//! as many tasks, so that the rows it wrote in one op are in its cache in the next. Then it takes tasks from the
+//! ranges of others. Which thread does which task changes no result, because no two tasks write the same element.
 #![allow(unsafe_code)] // a borrowed job is lent to threads that give it back before `run` returns
 
 use super::primitives::{
@@ -17,27 +17,30 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 /// A job: takes the number of a task and of the thread that does it.
 type Job<'a> = dyn Fn(usize, usize) + Sync + 'a;
 
-/// Bytes of a thread's stack: what it uses of them is less than a tenth.
+/// Bytes of a thread's stack; a thread uses less than a tenth of them.
 pub const STACK: usize = 2 << 20;
 
-/// Threads that are started at most: far more than any processor has cores, and so few that the system tells which one it has no
-/// room for (beyond some ten thousand, a thread that has begun finds none for itself, and the program ends at once).
+/// The most threads of a pool: far more than any processor has cores, and so few that the system reports which
+/// thread it has no memory for (beyond some ten thousand, a thread may start and then find no memory, which ends the
+/// program).
 const MOST: usize = 4096;
 
-/// Spins before a waiting thread goes to sleep, where each thread has a core; where they share cores, none waits for long.
+/// How often a waiting thread spins before it sleeps, if each thread has a core; where threads share cores, they
+/// spin only briefly.
 const PATIENCE: u32 = 20_000;
 
 struct Shared {
-    /// The job and how many tasks it has; changed only while no worker is inside.
+    /// The job and how many tasks it has; changed only while no worker runs it.
     job: Mutex<Option<(*const Job<'static>, usize)>>,
     wake: Condvar,
-    /// Counts jobs; workers wait for it to change. Changed under `job`'s lock, so that no sleeper misses it.
+    /// Counts jobs; workers wait for it to change. It is changed under the lock of `job`, so that no sleeping worker
+    /// misses the change.
     turn: AtomicUsize,
-    /// The next task of each thread's stretch; a line of the cache each.
+    /// The next task of each thread's range; each has a cache line of its own.
     next: Vec<Line>,
-    /// Workers that have not finished the current job.
+    /// How many workers have not finished the current job.
     busy: AtomicUsize,
-    /// Held while a job runs: one at a time, whoever else holds the pool.
+    /// Held while a job runs: jobs run one at a time, whoever calls [`Pool::run`].
     one: Mutex<()>,
     stop: AtomicBool,
     panicked: AtomicBool,
@@ -53,17 +56,18 @@ unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
 
-/// The threads of a backend, the caller's own among them.
+/// The threads of a backend, including the caller's.
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
 }
 
 impl Pool {
-    /// `threads` in all; the caller is one of them.
+    /// A pool of `threads` threads, including the caller's.
     ///
     /// # Errors
-    /// If one cannot be started: the system has a limit on threads, or no memory for its stack. Or if there are more than 4096.
+    /// If a thread cannot be started, because the system limits threads or has no memory for its stack. Or if more
+    /// than 4096 are asked for.
     pub fn start(threads: usize) -> Result<Pool, BackendError> {
         let cores = available_parallelism().map_or(threads, |n| n.get());
         Pool::by(threads, if threads <= cores { PATIENCE } else { 0 }, |thread, work| thread.spawn(work))
@@ -103,7 +107,7 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Threads that work.
+    /// The number of threads.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
     }
@@ -111,7 +115,7 @@ impl Pool {
     /// Does tasks 0..tasks, and returns when all are done.
     ///
     /// # Panics
-    /// If a task did.
+    /// If a task panicked.
     pub fn run(&self, tasks: usize, job: &Job) {
         if self.workers.is_empty() || tasks <= 1 {
             return (0..tasks).for_each(|task| job(task, 0));
@@ -137,7 +141,7 @@ impl Pool {
             spins += 1;
             if spins > shared.patience { yield_now() } else { spin_loop() }
         }
-        let others_panicked = shared.panicked.swap(false, Relaxed); // the next job begins without
+        let others_panicked = shared.panicked.swap(false, Relaxed); // reset for the next job
         drop(one);
         if let Err(panic) = own {
             std::panic::resume_unwind(panic);
@@ -151,7 +155,7 @@ fn stretch(tasks: usize, id: usize, threads: usize) -> Range<usize> {
     tasks * id / threads..tasks * (id + 1) / threads
 }
 
-/// Does the tasks of one's own stretch, then of the others'.
+/// Does the tasks of the thread's own range, then of the others'.
 fn take(shared: &Shared, job: &Job, tasks: usize, id: usize) {
     let threads = shared.next.len();
     for other in (0..threads).map(|i| (id + i) % threads) {
