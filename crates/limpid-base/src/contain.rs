@@ -1,4 +1,4 @@
-//! Third-party code that may panic on damaged input: its panic becomes an error about the file it was reading.
+//! For third-party code that may panic on damaged input: turns its panic into an error.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,7 +7,8 @@ thread_local! {
     static WITHIN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What `work` gives, or what it said when it panicked. What it was working on must not be used after that.
+/// The result of `work`, or the message of its panic. After a panic, the values that `work` was changing must not be
+/// used.
 pub fn contain<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     let before = WITHIN.replace(true);
     let done = catch_unwind(AssertUnwindSafe(work));
@@ -18,7 +19,7 @@ pub fn contain<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     })
 }
 
-/// Whether a panic of this thread will become an error: a program's panic hook need not print it.
+/// Whether this thread is inside [`contain`], so that a panic becomes an error: a panic hook need not print it.
 pub fn is_contained() -> bool {
     WITHIN.get()
 }

@@ -1,6 +1,6 @@
-//! What limpid's crates stand on, none of it about transformers: [`random`] draws as functions of their coordinates, [`nearest`],
-//! [`plural`] and [`units`] for messages; with the feature `files`, [`files`] that are read up to a limit and replaced atomically, and
-//! [`contain`] for third-party code that may panic.
+//! What all of limpid's crates use, none of it about transformers: [`random`], draws as functions of their
+//! coordinates; [`nearest`], [`plural`] and [`units`], for messages; with the feature `files`, [`files`], which are
+//! read up to a limit and replaced atomically, and [`contain`], for third-party code that may panic.
 
 #[cfg(feature = "files")]
 pub mod contain;

@@ -1,16 +1,16 @@
-//! Did you mean …? Finds the known name closest to what somebody typed, by edit distance.
+//! Did you mean …? Finds the known name closest to an unknown one, by edit distance.
 //!
-//! Every part of limpid that refuses an unknown name (tokenizers, presets, flags, keys) asks here, so that the same slip
-//! gets the same hint everywhere. It stands alone and uses nothing else in the house.
+//! Every part of limpid that refuses an unknown name (tokenizers, presets, flags, keys) uses it, so that the same
+//! typing error gets the same hint everywhere.
 
-/// Words longer than this are no slip of the finger; they get no hint (and no quadratic work).
+/// Longer words get no hint: they are no typing error, and the work is quadratic.
 const LONGEST: usize = 64;
 
-/// The candidate most like `word`, or `None` where nothing is close enough to be meant.
+/// The candidate nearest to `word`, or `None` if none is close enough.
 ///
-/// Case, and `-` for `_`, do not count. A swap of two neighbours counts as one slip, like a missing, extra or wrong
-/// letter. Close enough is one slip in three letters, or being the beginning of a candidate and half of it. The first of
-/// equals wins.
+/// Case is ignored, and `-` and `_` are equal. A swap of two neighbours counts as one error, like a missing, extra
+/// or wrong letter. A candidate is close enough with one error in three letters, or if `word` is its beginning and
+/// at least half of it. Of equals, the first wins.
 ///
 /// ```
 /// # use limpid_base::nearest::nearest;

@@ -1,8 +1,6 @@
-//! How many of what, as people say it: 1 thread, 2 threads.
-//!
-//! Every message that counts asks here.
+//! A number with its noun: 1 thread, 2 threads. Every message that counts uses it.
 
-/// A number with its word, in the plural unless it is 1; thousands are set apart.
+/// A number with its noun, in the plural unless the number is 1; thousands are separated by commas.
 ///
 /// ```
 /// # use limpid_base::plural::plural;

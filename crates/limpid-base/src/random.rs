@@ -1,9 +1,9 @@
-//! Randomness as a function: a draw is decided by its coordinates alone, so nothing about it needs
-//! saving. Dropout's backward asks for the same numbers again; batches, initial values and sampling
-//! resume from a step number; every backend and every thread count agree.
+//! Randomness as a function: a draw depends on its coordinates alone, so there is no state to save. The backward of
+//! dropout computes the same numbers again; batches, initial values and sampling resume from a step number; all
+//! backends and all numbers of threads agree.
 //!
-//! [`bits`] mixes 64 bits a draw. Where there is a draw for every element, [`word`] costs a tenth of it: 32 bits a
-//! lane, which every vector unit multiplies, with a key that `bits` made for the whole row.
+//! [`bits`] mixes 64 bits per draw. For a draw per element, [`word`] costs a tenth of that: it mixes 32 bits, which
+//! every vector unit can multiply, with a key that `bits` made for the whole row.
 
 /// 64 mixed bits of three coordinates (splitmix64's finaliser, once per coordinate).
 #[inline(always)]
@@ -11,14 +11,14 @@ pub fn bits(seed: u64, site: u64, index: u64) -> u64 {
     mix(stream(seed, site).wrapping_add(index))
 }
 
-/// What the first two are mixed to.
+/// The mix of the first two coordinates.
 #[inline(always)]
 pub fn stream(seed: u64, site: u64) -> u64 {
     mix(mix(seed).wrapping_add(site))
 }
 
-/// 32 mixed bits of a key and an index (lowbias32 of Chris Wellons, the key's halves before each multiplication). For
-/// one key a permutation of the indices.
+/// 32 mixed bits of a key and an index (lowbias32 by Chris Wellons, with one half of the key before each
+/// multiplication). For a given key it is a permutation of the indices.
 #[inline(always)]
 pub fn word(key: [u32; 2], index: u32) -> u32 {
     let x = index ^ key[0];
@@ -46,8 +46,8 @@ pub fn below(seed: u64, site: u64, index: u64, n: u64) -> u64 {
     ((u128::from(bits(seed, site, index)) * u128::from(n)) >> 64) as u64
 }
 
-/// Where 0..n shuffled has `i`: a permutation for each (seed, site), computed by a Feistel network over the next power
-/// of four and walked until it lands inside.
+/// The image of `i` under a permutation of 0..n, one for each (seed, site): a Feistel network over the next power of
+/// four, applied until the result is below n.
 pub fn permuted(seed: u64, site: u64, i: u64, n: u64) -> u64 {
     debug_assert!(i < n);
     let half = (64 - n.max(2).saturating_sub(1).leading_zeros()).div_ceil(2);
@@ -65,7 +65,7 @@ pub fn permuted(seed: u64, site: u64, i: u64, n: u64) -> u64 {
     }
 }
 
-/// A number for a name, for sites that have one.
+/// The number of a site that has a name.
 pub fn site(name: &str) -> u64 {
     name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

@@ -1,4 +1,4 @@
-//! Numbers with units, as people read them.
+//! Numbers with units, for people to read.
 
 /// Bytes with a unit.
 pub fn bytes(n: u64) -> String {
@@ -34,7 +34,7 @@ pub fn count(n: f64) -> String {
     }
 }
 
-/// Seconds as people say them.
+/// Seconds in the units that people use.
 pub fn duration(seconds: f64) -> String {
     match seconds {
         s if s < 0.1 => format!("{:.1} ms", s * 1e3),
@@ -45,7 +45,7 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-/// A number at an axis that goes to `greatest`, in few characters: 0.25, 20k, 3e-4.
+/// A label of an axis that goes to `greatest`, in few characters: 0.25, 20k, 3e-4.
 pub fn tick(v: f64, greatest: f64) -> String {
     let trimmed = |v: f64, unit: &str| {
         let text = format!("{v:.4}");
@@ -57,7 +57,7 @@ pub fn tick(v: f64, greatest: f64) -> String {
         a if a >= 1e6 => trimmed(v / 1e6, "M"),
         a if a >= 1e4 => trimmed(v / 1e3, "k"),
         _ if greatest >= 1e-2 => trimmed(v, ""),
-        // steps that were added up have digits of their own
+        // added steps have rounding errors in their last digits
         _ => format!("{:e}", format!("{v:.3e}").parse::<f64>().unwrap_or(v)),
     }
 }

@@ -1,6 +1,6 @@
-//! Every kernel on one thread beside its roof: `cargo bench --bench ops -- [name] [avx512|avx2|...]`.
-//! Products and attention in GFLOP/s of the multiply-add roof, passes over memory in GB/s of what a copy reaches on data
-//! of the same size. Best of several runs, the roof measured between them.
+//! Every kernel on one thread beside its roof: `cargo bench --bench ops -- [name] [avx512|avx2|...]`. Products and
+//! attention are in GFLOP/s, beside the roof of multiply-adds; passes over memory are in GB/s, beside a copy of data
+//! of the same size. The best of several runs counts; the roof is measured between them.
 
 use limpid::backend::cpu::roof::Roof;
 use limpid::config::{Activation, Mask, NormKind};
@@ -122,7 +122,7 @@ fn attention(bench: &Bench) {
             head: 0,
             n_head: 1,
         };
-        let flops = 2.0 * (t * (t + 1) * d) as f64; // q k' and p v for what the mask shows
+        let flops = 2.0 * (t * (t + 1) * d) as f64; // q k' and p v, unmasked scores only
         bench.flops(&format!("attend forward T {t}, head {d}"), Precision::F32, flops, || {
             let (y, lse) = (MatMut::new(&mut y, d), MatMut::new(&mut lse, 1));
             attend::forward(bench.level, head, y, lse, &mut scratch);

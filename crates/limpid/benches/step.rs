@@ -1,6 +1,6 @@
 //! Where the time of a training step goes: `cargo bench --bench step -- nano 1 64 0` (preset, threads, context,
-//! recompute_level of the ladder of `Model::at_recompute_level`).
-//! Prints, for each kind of op and direction, milliseconds, GFLOP/s and the share of the step.
+//! recompute level as in `Model::at_recompute_level`). Prints, for each kind of op and direction, milliseconds,
+//! GFLOP/s and the share of the step.
 
 use limpid::backend::{Backend, Cpu};
 use limpid::config::Config;

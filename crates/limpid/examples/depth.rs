@@ -1,10 +1,10 @@
-//! The gradient on its way down a transformer of 16 blocks, before the first step: what residual sums, norms and their place,
-//! initial weights and activations do to it. docs/lessons.md has what it prints.
+//! The gradient through the blocks of a transformer with 16 blocks, before the first step: how residual sums, norms
+//! and their place, initial weights and activations change its size. docs/lessons.md shows the output.
 //!
 //! `cargo run --release -p limpid --example depth`
 //!
-//! limpid has no transformer without residual sums or norms. But a model is a list of ops, so a lesson can put other ops there:
-//! the list is then checked again.
+//! limpid has no transformer without residual sums or norms. But a model is a list of ops, so this lesson replaces
+//! some of its ops; the list is then checked again.
 
 use limpid::backend::{Backend, Cpu};
 use limpid::config::{Activation, Config, NormPlace};
@@ -12,13 +12,13 @@ use limpid::model::{Mode, Model, init, init::Init};
 use limpid::ops::{Batch, Op, Pass, Program, random};
 use limpid::trace::Trace;
 
-/// Tokens of a sequence, sequences, tokens there are.
+/// Tokens of a sequence, sequences, size of the vocabulary.
 const SIZES: (usize, usize, usize) = (16, 4, 64);
 
-/// What stands in the way of the gradient, and what helps it.
+/// The parts of a model that make gradients vanish, and those that help.
 #[derive(Clone, Copy)]
 pub struct Setup {
-    /// How deep.
+    /// The number of blocks.
     pub blocks: usize,
     /// Whether blocks add to the stream.
     pub residual: bool,
@@ -26,7 +26,7 @@ pub struct Setup {
     pub norm: Option<NormPlace>,
     /// The feed-forward network's function.
     pub activation: Activation,
-    /// Scheme and the deviation of what it draws from a normal; 0 for what suits the width.
+    /// The scheme, and the standard deviation of its normal draws; 0 for the default of the width.
     pub init: (Init, f64),
 }
 
@@ -40,7 +40,7 @@ pub const GPT2: Setup = Setup {
 };
 
 impl Setup {
-    /// y = x, the op that a part is replaced by: a leaky ReLU whose slope is 1 on both sides.
+    /// y = x, the op that replaces a part: a leaky ReLU with slope 1 on both sides.
     fn or_identity(&self, op: Op) -> Op {
         let same = |x, y| Op::Activate { f: Activation::LeakyRelu, slope: 1.0, x, y };
         match op {
@@ -73,7 +73,7 @@ impl Setup {
         for pass in &mut draft.back {
             let Pass::Back(back) = pass else { continue };
             if let (Op::Add { .. }, false) = (back.op, self.residual) {
-                back.dx = [back.dx[1], None]; // nothing goes past the branch
+                back.dx = [back.dx[1], None]; // no gradient goes around the branch
             }
             if self.or_identity(back.op) != back.op {
                 (back.op, back.watched) = (self.or_identity(back.op), [None; 3]);
@@ -114,7 +114,7 @@ impl Setup {
         (0..self.blocks).map(block).collect()
     }
 
-    /// First block's gradient over the last's, the geometric mean of three seeds.
+    /// The first block's gradient divided by the last's, as the geometric mean of three seeds.
     pub fn first_over_last(&self) -> f64 {
         let ratio = |g: Vec<f64>| (g[0] / g[g.len() - 1]).ln();
         ((0..3).map(|seed| ratio(self.gradients(seed))).sum::<f64>() / 3.0).exp()

@@ -1,6 +1,6 @@
-//! Gradients that vanish and gradients that explode, in the plainest deep network: 20 layers of `x' = f(x W')`, forward and
-//! backward by hand with limpid's ops in f64. Then the remedies: weights of the right size, another activation, residual
-//! sums, norms. docs/lessons.md has what it prints. Read `depth` next.
+//! Gradients that vanish and gradients that explode, in the plainest deep network: 20 layers of `x' = f(x W')`,
+//! forward and backward by hand with limpid's ops in f64. Then the remedies: weights of the right size, another
+//! activation, residual sums, norms. docs/lessons.md shows the output. Read `depth` next.
 //!
 //! `cargo run --release -p limpid --example gradients`
 
@@ -26,11 +26,11 @@ pub enum Norm {
 /// One network.
 #[derive(Clone, Copy)]
 pub struct Stack {
-    /// How deep.
+    /// The number of layers.
     pub layers: usize,
     /// f
     pub activation: Activation,
-    /// Deviation of the weights, in units of 1 / sqrt(width): 1 is Xavier's, sqrt(2) He's.
+    /// Standard deviation of the weights, in units of 1 / sqrt(width): 1 is Xavier's, sqrt(2) He's.
     pub gain: f64,
     /// x' = x + f(...) instead of x' = f(...).
     pub residual: bool,
@@ -51,7 +51,7 @@ pub const RELU: Stack = Stack {
 type Kept = (Vec<f64>, Vec<f64>, Vec<f64>);
 
 impl Stack {
-    /// All layers, first to last; what leaves the last one stands at the end.
+    /// All layers, first to last; the output of the last one comes at the end.
     fn forward(&self, weights: &[Vec<f64>], mut x: Vec<f64>) -> (Vec<Kept>, Vec<f64>) {
         let mut kept = vec![];
         for w in weights {
@@ -69,8 +69,8 @@ impl Stack {
         (kept, x)
     }
 
-    /// Norm of the gradient that each layer hands on, dL/dx, first layer to last, for a loss whose gradient in the output is
-    /// random.
+    /// Norm of the gradient with respect to each layer's input, dL/dx, first layer to last, for a random gradient of
+    /// the output.
     pub fn gradients(&self, seed: u64) -> Vec<f64> {
         let weights = self.weights(seed);
         let kept = self.forward(&weights, random("x", seed)).0;
@@ -95,7 +95,8 @@ impl Stack {
         norms
     }
 
-    /// How far the first row of the output moves, as a share of its length, when all *other* rows of the batch change.
+    /// How far the first row of the output moves, as a fraction of its length, when all *other* rows of the batch
+    /// change.
     pub fn leak(&self, seed: u64) -> f64 {
         let (weights, x) = (self.weights(seed), random("x", seed));
         let others = [&x[..WIDTH], &random("others", seed)[WIDTH..]].concat();
@@ -110,7 +111,7 @@ impl Stack {
         (0..self.layers).map(layer).collect()
     }
 
-    /// The matrix as the norm is to see it.
+    /// The matrix in the orientation that the norm needs.
     fn turn(&self, x: &[f64]) -> Vec<f64> {
         let at = |i: usize| if self.norm == Norm::Batch { i % WIDTH * WIDTH + i / WIDTH } else { i };
         (0..x.len()).map(|i| x[at(i)]).collect()
@@ -121,13 +122,13 @@ fn random(what: &str, seed: u64) -> Vec<f64> {
     (0..(WIDTH * WIDTH) as u64).map(|i| random::normal(seed, random::site(what), i)).collect()
 }
 
-/// What is left in the second layer of the last layer's gradient: the geometric mean of three seeds.
+/// The gradient of the second layer divided by that of the last: the geometric mean of three seeds.
 pub fn arrives(stack: &Stack) -> f64 {
     let log = |g: Vec<f64>| (g[1] / g[stack.layers - 1]).ln();
     ((0..3).map(|seed| log(stack.gradients(seed))).sum::<f64>() / 3.0).exp()
 }
 
-/// What the gradient is multiplied by in each layer on its way down.
+/// The factor by which each layer changes the gradient in the backward pass.
 pub fn a_layer(stack: &Stack) -> f64 {
     arrives(stack).powf(1.0 / (stack.layers - 2) as f64)
 }

@@ -2,7 +2,8 @@
 
 use limpid::{Error, Lm, Pooling};
 
-/// Where each token of a text looks most in each head of the first block: (head, token, the token it looks at).
+/// The token that each token of a text attends to most, in each head of the first block: (head, token, the token
+/// attended to).
 pub fn looks_at(lm: &Lm, text: &str) -> Result<Vec<(usize, usize, usize)>, Error> {
     let pattern = lm.trace(text, |trace| trace.get("blocks.0.attn.hook_pattern"))?;
     let [_, heads, queries, keys] = pattern.shape[..] else { panic!("its axes are {:?}", pattern.axes) };
@@ -14,7 +15,7 @@ pub fn looks_at(lm: &Lm, text: &str) -> Result<Vec<(usize, usize, usize)>, Error
     Ok((0..heads).flat_map(|head| (0..queries).map(move |query| (head, query))).map(most).collect())
 }
 
-/// How alike two texts are to the model: the cosine of their vectors.
+/// How similar two texts are to the model: the cosine of their vectors.
 pub fn alike(lm: &Lm, a: &str, b: &str) -> Result<f64, Error> {
     let (a, b) = (lm.embed(a, Pooling::Mean)?, lm.embed(b, Pooling::Mean)?);
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();

@@ -1,6 +1,8 @@
-//! A backend of one's own that watches another: which op makes the largest value? `cargo run --release --example observer -- runs/1 TEXT`.
+//! A backend of one's own that watches another: which op makes the largest value? `cargo run --release --example
+//! observer -- runs/1 TEXT`.
 //!
-//! A backend gets slices of the model's list of ops. One that runs them op by op sees all that is made in between, and the bits are the same.
+//! A backend gets slices of the model's list of ops. A backend that runs them op by op can read every tensor in
+//! between, and the bits are the same.
 
 use limpid::backend::{Backend, Cpu, Result, Ticket, UpdateReport};
 use limpid::model::{Mode, Model};
@@ -10,11 +12,11 @@ use limpid::ops::{Batch, Ops, Passes, Region};
 use limpid::trace;
 use limpid::{Error, Lm};
 
-/// Runs ops by another backend, one at a time, and notes the largest magnitude of what each makes.
+/// Runs ops on another backend, one at a time, and records the largest magnitude of each output.
 pub struct Observer<B> {
     inner: B,
     batch: Batch,
-    /// Of each op that ran.
+    /// One for each op that ran.
     pub largest: Vec<f32>,
 }
 
@@ -70,10 +72,10 @@ impl<B: Backend> Backend for Observer<B> {
     }
 }
 
-/// What each op of a run makes, by name, and the largest magnitude in it; and the logits.
+/// The name and the largest magnitude of each op's output, and the logits.
 type Seen = (Vec<(String, f32)>, Vec<f32>);
 
-/// Runs a text under an observer's eyes.
+/// Runs a text on an observer.
 pub fn watch(lm: &Lm, text: &str) -> Result<Seen, Error> {
     let ids = lm.encode(text)?;
     let model = Model::new(lm.config(), Mode::Inspect { batch: 1, context: ids.len() })?;

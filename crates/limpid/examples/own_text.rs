@@ -4,7 +4,7 @@ use limpid::train::{Control, Recipe, RunOptions, RunSettings, TrainEvent};
 use limpid::{Error, Trained, Training};
 use std::path::Path;
 
-/// Trains in a folder, tells about every evaluation, and goes on where an earlier run was stopped.
+/// Trains in a folder, reports every evaluation, and continues a run that was stopped.
 pub fn train(text: &str, folder: &Path, steps: u64, mut tell: impl FnMut(u64, f64)) -> Result<Trained, Error> {
     let RunSettings { recipe, options } = RunSettings::preset("nano")?;
     let training = Training::preset("nano")?

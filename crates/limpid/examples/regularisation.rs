@@ -1,5 +1,5 @@
-//! Overfitting and its remedies: a model that is large for its text, with dropout, weight decay, label smoothing, an average of the
-//! weights, and early stopping. docs/lessons.md has what it prints.
+//! Overfitting and its remedies: a model that is large for its text, with dropout, weight decay, label smoothing, an
+//! average of the weights, and early stopping. docs/lessons.md shows the output.
 //!
 //! `cargo run --release -p limpid --example regularisation`
 
@@ -19,7 +19,7 @@ pub fn config() -> Config {
     Config { d_model: 48, n_head: 4, n_layer: 4, d_ff: 192, ..Config::preset("nanogpt-cpu").expect("a preset") }
 }
 
-/// Nothing against learning by heart.
+/// No regularisation.
 pub fn plain() -> Recipe {
     Recipe {
         steps: 400,
@@ -33,12 +33,12 @@ pub fn plain() -> Recipe {
     }
 }
 
-/// What is to be learned.
+/// The text to learn.
 pub fn text() -> Text {
     Text::new(BYTES)
 }
 
-/// Trains, evaluating every so many steps, and returns what came of it.
+/// Trains with regular evaluations, and returns the losses.
 pub fn run(text: &Text, dropout: f64, recipe: Recipe, eval_every: u64) -> Result<Course, TrainError> {
     lesson::course(text, &Config { dropout: Dropout::everywhere(dropout), ..config() }, recipe, eval_every)
 }

@@ -1,5 +1,6 @@
-//! Stable training: gradient clipping, warm-up and schedule, optimizers, pre-norm against post-norm. One thing is changed at a time;
-//! data, seed and number of steps are the same. docs/lessons.md has what it prints. Read `regularisation` next.
+//! Stable training: gradient clipping, warm-up and schedule, optimizers, pre-norm against post-norm. One thing is
+//! changed at a time; data, seed and number of steps are the same. docs/lessons.md has what it prints. Read
+//! `regularisation` next.
 //!
 //! `cargo run --release -p limpid --example stability`
 
@@ -17,7 +18,7 @@ pub fn small() -> Config {
     Config { d_model: 32, n_head: 4, n_layer: 3, d_ff: 128, ..Config::preset("nanogpt-cpu").expect("a preset") }
 }
 
-/// 150 steps of AdamW at a constant rate, without warm-up, clipping or decay: what the remedies are added to.
+/// 150 steps of AdamW at a constant rate, without warm-up, clipping or decay. The remedies are added to this.
 pub fn plain() -> Recipe {
     Recipe {
         steps: 150,
@@ -38,12 +39,12 @@ pub fn by(optimizer: Method, learning_rate: f64) -> Recipe {
     Recipe { optimizer, learning_rate, ..plain() }
 }
 
-/// [`small`] with so many blocks; a stack in post-norm needs no norm at its end.
+/// [`small`] with another number of blocks; a post-norm model needs no final norm.
 pub fn normed(n_layer: usize, norm_place: NormPlace) -> Config {
     Config { n_layer, norm_place, final_norm: norm_place == NormPlace::Pre, ..small() }
 }
 
-/// The text that all of these learn.
+/// The text that all runs learn.
 pub fn text() -> Text {
     Text::new(200_000)
 }

@@ -1,10 +1,11 @@
-//! Writes a text as it comes, up to the end of a line: `cargo run --release --example stream -- runs/1 "Once upon a time"`.
+//! Writes a text as it comes, up to the end of a line: `cargo run --release --example stream -- runs/1 "Once upon a
+//! time"`.
 
 use limpid::generate::{FinishReason, Options};
 use limpid::{Error, Lm};
 use std::io::Write;
 
-/// Gives the pieces after `prompt` to `write`, at most 200 tokens of one line; says why it ended.
+/// Gives the pieces after `prompt` to `write`, at most 200 tokens of one line. Returns why it ended.
 pub fn line(lm: &Lm, prompt: &str, mut write: impl FnMut(&str)) -> Result<FinishReason, Error> {
     let options = Options { max_tokens: 200, stop: vec!["\n".into()], ..Options::default() };
     let sample = lm.stream(prompt, &options, |piece| {

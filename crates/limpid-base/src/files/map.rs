@@ -1,13 +1,14 @@
-//! A file as memory: weights are read where they lie, page by page, and a model of many gigabytes opens at once.
-//! This is the only `unsafe` outside the arithmetic. `checkpoint::store` gives the bytes their names, `data::shards` reads them
-//! as tokens.
+//! A file as memory: weights are read in place, page by page, so a model of many gigabytes opens at once. This is
+//! the only `unsafe` outside the arithmetic. `checkpoint::store` gives the bytes their names, `data::shards` reads
+//! them as tokens.
 //!
-//! No system promises that a mapped file stays as it is, so [`Map`] holds the file and [`Map::check`] says whether it did; whoever
-//! reads asks before each stretch (a tensor, the batch of a step), and after the last. That is why it is mapped all the same, and
-//! not copied: weights and shards are files that programs write once (limpid itself, `data prepare` and the hub's clients replace
-//! them by renaming, which leaves the old file whole for whoever has it open), a copy would be the model's memory twice and the
-//! start of a run over many gigabytes of shards minutes instead of none, and `unsafe` on the function would ask every caller for a
-//! promise that only the machine's user can give.
+//! No system guarantees that a mapped file does not change. So [`Map`] keeps the file open and [`Map::check`] says
+//! whether it changed; readers call it before each part (a tensor, the batch of a step) and after the last. The file
+//! is mapped and not copied for three reasons. Weights and shards are files that programs write once: limpid itself,
+//! `data prepare` and the hub's clients replace them by renaming, which leaves the old file whole for a program that
+//! has it open. A copy would double the memory of a model, and a run over many gigabytes of shards would take
+//! minutes to start. And `unsafe` on the function would ask every caller for a guarantee that only the machine's
+//! user can give.
 
 #![allow(unsafe_code)] // one block: the system cannot promise what other programs do to a file
 
@@ -25,7 +26,7 @@ pub struct Map {
     opened: State,
 }
 
-/// What changes when a file is written into or cut: its length, and when it was written.
+/// What changes when a file is written or truncated: its length, and the time of the last write.
 type State = (u64, Option<SystemTime>);
 
 fn state(about: &Metadata) -> State {
@@ -38,27 +39,27 @@ impl Map {
     /// # Errors
     /// If it cannot be opened or is not a regular file (a directory, a pipe).
     pub fn open(path: &Path) -> io::Result<Map> {
-        // before it is opened: opening a pipe waits for whoever writes
+        // checked before it is opened: opening a pipe waits for a writer
         if !std::fs::metadata(path)?.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
         }
         let file = File::open(path)?;
         let about = file.metadata()?;
         // SAFETY: the map is private and read-only, so nothing here changes the file or the bytes. Another program
-        // may: what it writes may show through, which breaks no reader, because offsets are held against the length of
-        // the map once and kept, text is copied before it is used, and every pattern of bits is a number; `check` tells
-        // then that it was read in vain. Where it cuts the file between a check and the reading of that stretch, the
-        // system ends this process (SIGBUS), as it would every program that maps files.
+        // may. What it writes may become visible here, which breaks no reader: offsets are checked once against the
+        // length of the map, text is copied before it is used, and every pattern of bits is a number; `check` then
+        // reports that the values read are of no use. If it truncates the file between a check and the read that
+        // follows, the system ends this process (SIGBUS), as it would any program that maps files.
         let map = || unsafe { MmapOptions::new().map_copy_read_only(&file) };
-        let map = if about.len() == 0 { None } else { Some(map()?) }; // no system maps nothing
+        let map = if about.len() == 0 { None } else { Some(map()?) }; // an empty file cannot be mapped
         Ok(Map { map, file, opened: state(&about) })
     }
 
-    /// Whether the file is still what was opened: one that another program has cut must not be read, and what was read of one
-    /// that it wrote into is of no use. Costs less than a microsecond.
+    /// Checks that the file has not changed since it was opened: a truncated file must not be read, and values read
+    /// from one that was written are of no use. It costs less than a microsecond.
     ///
     /// # Errors
-    /// If it was changed.
+    /// If it has changed.
     pub fn check(&self) -> io::Result<()> {
         let (is, was) = (state(&self.file.metadata()?), self.opened);
         let how = match () {
@@ -93,12 +94,12 @@ mod tests {
         }
         let map = Map::open(&path).unwrap();
         assert!(map.check().is_ok());
-        // replaced, it is still the file that was opened
+        // a file that was replaced is still open as it was
         std::fs::write(dir.join("other"), [7; 5000]).unwrap();
         std::fs::rename(dir.join("other"), &path).unwrap();
         assert!(map.check().is_ok() && *map == [7; 5000]);
         let map = Map::open(&path).unwrap();
-        // cut, longer, and as long but written at another time
+        // shorter, longer, and as long but written at another time
         let file = File::options().write(true).open(&path).unwrap();
         let written = file.metadata().unwrap().modified().unwrap();
         for (len, at, said) in [(10, 0, "5000 bytes and has 10)"), (6000, 0, "has 6000)"), (5000, 1, "written into")] {

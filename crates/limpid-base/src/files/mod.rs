@@ -1,6 +1,6 @@
-//! Files as everything here needs them: mapped into memory ([`Map`]), read whole within a limit ([`read_small`]), written through
-//! one door ([`OutputFile`], and the functions here), and replaced whole or not at all ([`replace`], [`replace_folder`]). Whatever a run
-//! writes passes here, so that a test can make any one of these operations fail.
+//! Files: mapped into memory ([`Map`]), read whole up to a limit ([`read_small`]), written ([`OutputFile`]), and
+//! replaced whole or not at all ([`replace`], [`replace_folder`]). Everything that a run writes goes through this
+//! module, so that a test can make any one of these operations fail.
 
 mod map;
 
@@ -10,20 +10,20 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
-/// Reads a file whole that should be small, like a configuration or a vocabulary. Only a regular file of at most `limit`
-/// bytes is read: a named pipe would wait for ever, and a device may have no end.
+/// Reads all of a file that should be small, like a configuration or a vocabulary. Only a regular file of at most
+/// `limit` bytes is read: a named pipe would wait for ever, and a device may have no end.
 ///
 /// # Errors
-/// The file system's answer, or what the file is instead.
+/// The file system's error; or what the file is, if it is not regular or too large.
 pub fn read_small(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let refused = |why: String| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-    let about = fs::metadata(path)?; // before it is opened: opening a pipe waits already
+    let about = fs::metadata(path)?; // before it is opened: opening a pipe waits for a writer
     if !about.is_file() {
         let found = if about.is_dir() { "a folder" } else { "a pipe or a device" };
         return refused(format!("it is {found}, not a regular file"));
     }
     let mut bytes = vec![];
-    // the size may be wrong or change: some of the system's files say 0
+    // the size may be wrong or change: some system files report 0
     if about.len() <= limit {
         File::open(path)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
     }
@@ -38,7 +38,7 @@ pub fn read_small(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 /// [`read_small`] of a text in UTF-8.
 ///
 /// # Errors
-/// Those, or where the bytes are no text.
+/// As [`read_small`], and if the bytes are not UTF-8.
 pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
     String::from_utf8(read_small(path, limit)?).map_err(|e| {
         let (at, byte) = (e.utf8_error().valid_up_to(), e.as_bytes()[e.utf8_error().valid_up_to()]);
@@ -50,16 +50,16 @@ pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
 pub struct OutputFile(File);
 
 impl OutputFile {
-    /// Makes the file, or empties the one that is there.
+    /// Creates the file, or empties an existing one.
     ///
     /// # Errors
-    /// Whatever the file system says, as for all that follows.
+    /// The file system's error, as for all methods below.
     pub fn create(path: &Path) -> io::Result<OutputFile> {
         may()?;
         File::create(path).map(OutputFile)
     }
 
-    /// Opens a file to read and write, and makes it where there is none.
+    /// Opens a file to read and write, and creates it if there is none.
     ///
     /// # Errors
     /// Whatever the file system says.
@@ -68,15 +68,15 @@ impl OutputFile {
         File::options().read(true).write(true).create(true).truncate(false).open(path).map(OutputFile)
     }
 
-    /// Holds the file for this process, until it is dropped or the process ends.
+    /// Locks the file for this process, until it is dropped or the process ends.
     ///
     /// # Errors
-    /// If another process holds it, or there are no locks.
+    /// If another process has locked it, or the file system has no locks.
     pub fn try_lock(&self) -> Result<(), TryLockError> {
         self.0.try_lock()
     }
 
-    /// Cuts the file after `end` bytes and goes on there.
+    /// Truncates the file to `end` bytes and continues writing there.
     ///
     /// # Errors
     /// Whatever the file system says.
@@ -86,7 +86,7 @@ impl OutputFile {
         self.0.seek(SeekFrom::Start(end)).map(drop)
     }
 
-    /// Has the system put on the disk what was written.
+    /// Asks the system to write everything to the disk.
     ///
     /// # Errors
     /// Whatever the file system says.
@@ -99,7 +99,7 @@ impl OutputFile {
 impl Write for OutputFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if let Err(error) = may() {
-            // as a disk that fills: a part of it is there
+            // as on a disk that becomes full: a part is written
             let _ = self.0.write(&bytes[..bytes.len() / 2]);
             return Err(error);
         }
@@ -125,8 +125,8 @@ impl Seek for OutputFile {
 /// Replaces `path` by what `write` produces: whole, or not at all.
 ///
 /// # Errors
-/// Whatever the file system says; the old file is then still there, and nothing is left beside it. Only where the folder itself
-/// cannot be put on the disk at the end, it is the new one.
+/// The file system's error; the old file is then unchanged, and nothing is left beside it. There is one exception:
+/// if the error is that the folder cannot be synced at the end, the file is already the new one.
 pub fn replace(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     if fs::metadata(path).is_ok_and(|about| !about.is_file()) {
         return Err(io::Error::new(
@@ -154,7 +154,7 @@ pub fn replace(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::
     done.and_then(|()| sync_folder_of(path))
 }
 
-/// Makes a folder and those above it, where they are not.
+/// Creates a folder and its missing parents.
 ///
 /// # Errors
 /// Whatever the file system says.
@@ -163,7 +163,7 @@ pub fn create_folder(path: &Path) -> io::Result<()> {
     fs::create_dir_all(path)
 }
 
-/// Removes a file, or a folder with all in it; that there is none is no error.
+/// Removes a file, or a folder with its contents. It is no error if there is none.
 ///
 /// # Errors
 /// Whatever the file system says.
@@ -176,7 +176,8 @@ pub fn remove(path: &Path) -> io::Result<()> {
     removed.or_else(|e| if e.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(e) })
 }
 
-/// Gives a file that will never be written into a second name, whole or not at all; where the system has no links, copies it.
+/// Gives a second name to a file that will never be written, whole or not at all. Where the file system has no
+/// links, it copies the file.
 ///
 /// # Errors
 /// Whatever the file system says.
@@ -190,28 +191,28 @@ pub fn link(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// Has the system keep the names in a file's folder: without it, a file that was renamed may have its old name again after the
-/// power has failed. (Not every system opens folders; those that do not keep names by themselves.)
+/// Syncs the folder of a file: without it, a renamed file may have its old name again after a power failure. (Not
+/// every system can open folders; those that cannot keep names by themselves.)
 fn sync_folder_of(path: &Path) -> io::Result<()> {
     may()?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     match File::open(folder) {
         Ok(folder) if cfg!(unix) => match sync(&folder) {
-            Err(e) if e.kind() == io::ErrorKind::InvalidInput => Ok(()), // a file system that has no such thing
+            Err(e) if e.kind() == io::ErrorKind::InvalidInput => Ok(()), // a file system that cannot sync folders
             done => done,
         },
         _ => Ok(()),
     }
 }
 
-/// Asks before each operation, so that tests can have any of them fail.
+/// Called before each operation, so that tests can make any of them fail.
 fn may() -> io::Result<()> {
     #[cfg(feature = "faults")]
     faults::next()?;
     Ok(())
 }
 
-/// Puts a file's bytes on the disk.
+/// Syncs a file to the disk.
 fn sync(file: &File) -> io::Result<()> {
     #[cfg(feature = "faults")]
     if faults::are_counted() {
@@ -220,7 +221,7 @@ fn sync(file: &File) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Operations that fail, for this thread.
+/// Which operations fail, for this thread.
 #[cfg(feature = "faults")]
 pub mod faults {
     use std::cell::{Cell, RefCell};
@@ -232,7 +233,7 @@ pub mod faults {
         static FAILING: RefCell<Option<Range<u64>>> = const { RefCell::new(None) };
     }
 
-    /// Runs `f` with the operations of these numbers failing. Returns how many there were, too.
+    /// Runs `f` while the operations with these numbers fail. Returns also how many operations there were.
     pub fn during<T>(failing: Range<u64>, f: impl FnOnce() -> T) -> (T, u64) {
         let before = FAILING.replace(Some(failing));
         DONE.set(0);
@@ -241,20 +242,20 @@ pub mod faults {
         (done, DONE.get())
     }
 
-    /// Nothing fails and nothing is awaited, for the rest of the thread: thousands of runs are tried.
+    /// No operation fails and none waits for the disk, for the rest of the thread: for tests with thousands of runs.
     pub fn none() {
         FAILING.set(Some(0..0));
     }
 
-    /// Whether this thread tries faults.
+    /// Whether this thread tests faults.
     pub fn are_counted() -> bool {
         FAILING.with_borrow(Option::is_some)
     }
 
-    /// Counts an operation, and says whether it may be done.
+    /// Counts an operation.
     ///
     /// # Errors
-    /// Where its number is one of those that fail.
+    /// If its number is one of those that fail.
     pub fn next() -> io::Result<()> {
         let n = DONE.replace(DONE.get() + 1);
         match FAILING.with_borrow(|failing| failing.as_ref().is_some_and(|failing| failing.contains(&n))) {
@@ -264,12 +265,12 @@ pub mod faults {
     }
 }
 
-/// Replaces the folder `path` by one that `write` fills: whole, or not at all, and nothing of the old one stays. Where both
-/// cannot be exchanged in one step (systems other than Linux, some network drives), a crash between two renames leaves
-/// the old one beside `path`.
+/// Replaces the folder `path` by one that `write` fills: whole, or not at all, and nothing of the old one remains.
+/// Where the two cannot be exchanged in one step (systems other than Linux, some network drives), a crash between
+/// two renames leaves the old one beside `path`.
 ///
 /// # Errors
-/// What `write` or the file system says; the old folder is then still there, and nothing is left beside it.
+/// The error of `write` or of the file system; the old folder is then unchanged, and nothing is left beside it.
 pub fn replace_folder(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     let beside = |tag: &str| {
         let mut name = path.file_name().unwrap_or_default().to_os_string();
@@ -287,7 +288,7 @@ pub fn replace_folder(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) 
             fs::rename(&old, &new)
         }),
     });
-    // what lies there now is the old folder, or an unfinished one
+    // `new` is now the old folder, or an unfinished one
     let _ = fs::remove_dir_all(&new);
     done
 }
@@ -319,7 +320,7 @@ mod tests {
         }
         fs::write(&path, b"ab\xFFc").unwrap();
         assert_eq!(read_text(&path, 9).unwrap_err().to_string(), "it is not UTF-8 text: byte 2 is 0xFF");
-        // 1 TiB of hole is refused by its size, before it is read
+        // a sparse file of 1 TiB is refused by its size, before it is read
         File::create(&path).unwrap().set_len(1 << 40).unwrap();
         assert!(read_small(&path, 1 << 30).unwrap_err().to_string().contains("1099511627776 bytes"));
         assert!(read_small(&folder, 9).unwrap_err().to_string().contains("a folder"));

@@ -1,4 +1,4 @@
-//! What the lessons that train have in common: a text, a small model, and one run of it.
+//! What the lessons with training share: a text, a small model, and one run of it.
 
 use limpid::backend::Cpu;
 use limpid::config::Config;
@@ -30,10 +30,10 @@ impl Text {
     }
 }
 
-/// What a run came to.
+/// The losses of a run.
 #[derive(Clone, Debug)]
 pub struct Course {
-    /// Each step's loss, up to the one that was no number.
+    /// The loss of each step, up to the first that was not finite.
     pub losses: Vec<f64>,
     /// (step, validation loss), as often as asked.
     pub validation: Vec<(u64, f64)>,
@@ -49,8 +49,8 @@ impl Course {
     }
 }
 
-/// Trains `config`'s model, with the text's vocabulary and the recipe's context, evaluating every `eval_every` steps if that is
-/// above 0. Training that meets a number that is none ends there.
+/// Trains the model of `config`, with the text's vocabulary and the recipe's context, and evaluates it every
+/// `eval_every` steps if that is above 0. Training ends at the first loss that is not finite.
 pub fn course(text: &Text, config: &Config, recipe: Recipe, eval_every: u64) -> Result<Course, TrainError> {
     let (batch, context) = (recipe.batch_size, recipe.context);
     let config = Config { vocab_size: text.vocab_size, context_length: context, ..config.clone() };
@@ -80,7 +80,7 @@ pub fn course(text: &Text, config: &Config, recipe: Recipe, eval_every: u64) -> 
     Ok(course)
 }
 
-/// `f` of each, side by side: runs are many and small, so each has a thread.
+/// Applies `f` to each, in parallel: there are many small runs, so each gets a thread.
 pub fn each<T: Sync, R: Send>(of: &[T], f: impl Fn(&T) -> R + Sync) -> Vec<R> {
     std::thread::scope(|scope| {
         let running: Vec<_> = of.iter().map(|one| scope.spawn(|| f(one))).collect();

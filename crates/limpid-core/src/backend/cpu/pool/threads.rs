@@ -26,7 +26,7 @@ pub const STACK: usize = 2 << 20;
 const MOST: usize = 4096;
 
 /// How often a waiting thread spins before it sleeps, if each thread has a core; where threads share cores, they
-/// spin only briefly.
+/// sleep at once.
 const PATIENCE: u32 = 20_000;
 
 struct Shared {
