@@ -262,7 +262,7 @@ pub fn too_large(job: &Job, machine: &MachineOptions) -> Result<Option<TooLarge>
         }
         let mode = Mode::Train { batch: recipe.batch_size, context: recipe.context };
         let takes = |model: &Model| takes(model, recipe);
-        // all recompute_levels of a ladder are many models, and those between these take no less
+        // a model for every recompute level would be too many; the levels between these need no less memory
         let may = |recompute_level| {
             Model::at_recompute_level(config, mode, tuning, recompute_level).is_ok_and(|model| takes(&model) <= budget)
         };

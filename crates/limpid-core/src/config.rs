@@ -357,11 +357,9 @@ settings! {
     pub struct RotaryScaling named "rotary_scaling_" {
         /// Factor by which rotary pairs rotate slower, for contexts longer than those trained on; 1 changes nothing.
         factor: f64 = 1.0, Setting::of("X").number(|x| x > 0.0 && x.is_finite(), "it must be above 0");
-        /// Pairs that rotate fewer times than this over the original context are scaled in full (Llama 3.1's
-        /// `low_freq_factor`).
+        /// Pairs that rotate fewer times than this over the original context are scaled in full (Llama 3.1's `low_freq_factor`).
         low: f64 = 1.0, Setting::of("N").number(|x| x > 0.0, "it must be above 0");
-        /// Pairs that rotate more often than this over the original context are not scaled (Llama 3.1's
-        /// `high_freq_factor`).
+        /// Pairs that rotate more often than this over the original context are not scaled (Llama 3.1's `high_freq_factor`).
         high: f64 = 4.0, Setting::of("N").number(|x| x > 0.0 && x.is_finite(), "it must be above rotary_scaling_low");
         /// Context length of the original training; 0 scales all pairs alike.
         context: usize = 0, Setting::of("T").count();
@@ -440,13 +438,11 @@ settings! {
         mask: Mask = Mask::Causal, Setting::of("KIND");
         /// The activation function of the feed-forward network.
         activation: Activation = Activation::GeluTanh, Setting::of("KIND").also(&["activation-function", "hidden-act"]);
-        /// Gated feed-forward network: the activation is multiplied by a second projection of the input (with silu:
-        /// SwiGLU, Shazeer 2020).
+        /// Gated feed-forward network: the activation is multiplied by a second projection of the input (with silu: SwiGLU, Shazeer 2020).
         ffn_gated: bool = false, Setting::of("BOOL");
         /// Slope of leaky-relu below zero.
         leaky_slope: f64 = 0.01, Setting::of("X").number(f64::is_finite, "it must be finite");
-        /// A head over the vocabulary. An encoder without one gives its hidden states: it can be inspected, not
-        /// trained.
+        /// A head over the vocabulary. An encoder without one gives its hidden states: it can be inspected, not trained.
         lm_head: bool = true, Setting::of("BOOL").follows();
         /// Tied weights: the head uses the token table instead of weights of its own.
         tied_head: bool = true, Setting::of("BOOL").also(&["tie-word-embeddings"]);

@@ -34,7 +34,7 @@ axis! {
 axis! {
     /// What to do when the loss spikes, or is NaN or infinite.
     Divergence, "divergence" {
-        /// UpdateReport a spike and go on; stop at a NaN or an infinity.
+        /// Report a spike and go on; stop at a NaN or an infinity.
         Note = "note",
         /// Stop.
         Stop = "stop",

@@ -185,7 +185,8 @@ fn nothing_is_made_again_twice_or_for_nothing() {
     }
 }
 
-/// A budget takes the first recompute_level that fits: work is not done where there is memory. One that nothing fits says what would.
+/// The lowest recompute level that fits a budget is taken: no work where there is memory. If none fits, the error says
+/// what would.
 #[test]
 fn a_budget_takes_the_least_work_that_fits() {
     let config = Config::preset("nano").unwrap();
