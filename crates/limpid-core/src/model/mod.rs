@@ -200,12 +200,12 @@ impl WeightMap {
             }
         }
         if let Some((name, _)) = self.params.iter().find(|(name, _)| other.region(name).is_none()) {
-            return Some(format!("they have a `{name}`, which this model has not"));
+            return Some(format!("they have a `{name}`, and this model has none"));
         }
         if let Some((name, _)) = other.params.iter().find(|(name, region)| self.region(name) != Some(*region)) {
-            return Some(format!("their `{name}` lies elsewhere: parameters of one of the models are frozen"));
+            return Some(format!("their `{name}` lies elsewhere: one of the models has frozen parameters"));
         }
-        (self.tables != other.tables).then(|| "their tables of positions are others".into())
+        (self.tables != other.tables).then(|| "their position tables differ".into())
     }
 }
 

@@ -65,7 +65,7 @@ pub enum Flaw {
         size: usize,
     },
     /// A tensor is in a memory space that the op does not use for this operand.
-    #[error("{0:?} lies in a memory that the op does not use for it")]
+    #[error("{0:?} lies in a memory space that the op does not use for this operand")]
     Memory(Region),
     /// Two tensors overlap, and one of them is written.
     #[error("{0:?} and {1:?} overlap")]
@@ -80,7 +80,7 @@ pub enum Flaw {
     #[error("{0:?} is two of its parameters")]
     Twice(Region),
     /// Attention has a KV cache and the limits none, or the other way round; or a backward has a cache.
-    #[error("it has a cache where there can be none, or none where there must be one")]
+    #[error("it has a cache and may have none, or it needs a cache and has none")]
     Cache,
     /// A tensor is read before it is written, or after another tensor overwrote it.
     #[error("it reads {0:?}, which does not hold what was made there")]

@@ -54,7 +54,7 @@ fn a_panic_in_a_task_reaches_the_caller_and_the_pool_lives() {
 #[test]
 fn when_every_thread_has_panicked_the_next_job_is_done() {
     let pool = Pool::start(3).unwrap();
-    // each begins with a task of its own stretch, so the caller panics and so do the others
+    // each begins with a task of its own range, so the caller panics and so do the others
     let all = catch_unwind(AssertUnwindSafe(|| pool.run(9, &|_, _| panic!("every task"))));
     assert!(all.is_err());
     let done = AtomicUsize::new(0);
