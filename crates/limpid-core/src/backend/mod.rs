@@ -88,9 +88,9 @@ pub enum BackendError {
     /// A thread does not start: the system limits threads, or has no memory for a stack.
     #[error("cannot start thread {thread} of {threads}: {what}; ask for fewer threads")]
     Thread {
-        /// Which, from 1.
+        /// The number of the thread that did not start, from 1.
         thread: usize,
-        /// Of how many.
+        /// How many were asked for.
         threads: usize,
         /// The system's answer.
         what: String,
@@ -290,22 +290,23 @@ pub trait Backend: Send {
     /// Runs the passes of the backward list in order. It adds to the gradients of parameters.
     ///
     /// # Errors
-    /// As above.
+    /// As [`Backend::feed`].
     fn backward(&mut self, back: Passes) -> Result<()>;
     /// Begins to update the ranges of parameters and to clear all gradients, as [`Backend::clear`] does. The backend
     /// computes the norm of the gradient; if it is not finite, only the gradients are changed. `watch` are the
     /// ranges that the report is to measure.
     ///
     /// # Errors
-    /// As above.
+    /// As [`Backend::feed`].
     fn begin_update(&mut self, groups: &[ParamGroup], rule: &Rule, watch: &[Change]) -> Result<()>;
     /// The report of the last update; waits for the update's end. The changes of the ranges that
     /// [`Backend::begin_update`] was told to watch are added to `watch`. A caller that asks after the next forward
-    /// and backward, and not at once, keeps a device busy meanwhile.
+    /// and backward, and not at once, keeps a device busy meanwhile; a gradient computed meanwhile is of no
+    /// use if the update was skipped.
     ///
     /// # Errors
-    /// As above, and if there was no update. An error here undoes nothing of the update; the report may be asked for
-    /// again.
+    /// As [`Backend::feed`], and if there was no update. An error here undoes nothing of the update; the report may be
+    /// asked for again.
     fn report(&mut self, watch: &mut [Change]) -> Result<UpdateReport>;
     /// An update with its report, at once.
     ///
@@ -318,34 +319,34 @@ pub trait Backend: Send {
     /// Pushes the gradients of parameters on a stack and begins new ones from zero.
     ///
     /// # Errors
-    /// As above, and if memory for them is refused.
+    /// As [`Backend::feed`], and if memory for them is refused.
     fn push_gradients(&mut self) -> Result<()>;
     /// Pops the gradients that were pushed last and adds them to the gradients of parameters.
     ///
     /// # Errors
-    /// As above; [`BackendError::Invalid`] if nothing was pushed.
+    /// As [`Backend::feed`]; [`BackendError::Invalid`] if nothing was pushed.
     fn add_pushed(&mut self) -> Result<()>;
     /// Sets all gradients of parameters to zero and empties the stack of pushed ones.
     ///
     /// # Errors
-    /// As above.
+    /// As [`Backend::feed`].
     fn clear(&mut self) -> Result<()>;
     /// Moves the running average of the ranges towards the parameters: `average = decay average + (1 - decay)
     /// parameters`.
     ///
     /// # Errors
-    /// As above.
+    /// As [`Backend::feed`].
     fn average(&mut self, groups: &[ParamGroup], decay: f64) -> Result<()>;
     /// Asks for the values that a tensor (all its rows) has now. The ticket fetches them, once, at any later time;
     /// the values of a ticket that is never fetched stay in memory.
     ///
     /// # Errors
-    /// As above.
+    /// As [`Backend::feed`].
     fn request(&self, region: Region) -> Result<Ticket>;
     /// Copies the values of a request to `to`, row by row, whatever ran since; `to` is as long as the tensor.
     ///
     /// # Errors
-    /// As above. The values are then lost: ask again.
+    /// As [`Backend::feed`]. The values are then lost: ask again.
     fn fetch(&self, ticket: Ticket, to: &mut [f32]) -> Result<()>;
     /// The values of a tensor, at once.
     ///
@@ -359,7 +360,7 @@ pub trait Backend: Send {
     /// The sum of a tensor's values in ascending order, without a copy: the sum of the losses.
     ///
     /// # Errors
-    /// As above.
+    /// As [`Backend::feed`].
     fn sum(&self, region: Region) -> Result<f64> {
         Ok(self.read(region)?.iter().map(|v| f64::from(*v)).sum())
     }
@@ -384,19 +385,19 @@ pub trait Backend: Send {
     /// type that the backend takes. Every backend takes f32.
     ///
     /// # Errors
-    /// As above; [`BackendError::NotSupported`] names a type that is not taken.
+    /// As [`Backend::feed`]; [`BackendError::NotSupported`] names a type that is not taken.
     fn upload(&mut self, region: Region, values: Values) -> Result<()>;
     /// Replaces the values of a tensor.
     ///
     /// # Errors
-    /// As above.
+    /// As [`Backend::feed`].
     fn write(&mut self, region: Region, values: &[f32]) -> Result<()> {
         self.upload(region, Values::of(values, Major::Rows))
     }
     /// Replaces the values of a tensor by the transposed ones, (cols, rows).
     ///
     /// # Errors
-    /// As above.
+    /// As [`Backend::feed`].
     fn write_transposed(&mut self, region: Region, values: &[f32]) -> Result<()> {
         self.upload(region, Values::of(values, Major::Columns))
     }

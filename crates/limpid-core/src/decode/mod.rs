@@ -110,7 +110,7 @@ pub enum DecodeError {
 /// How likely a continuation is: logarithms, because products of probabilities soon underflow.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Likelihood {
-    /// Of each token: log P(token | everything before it), in nats.
+    /// One for each token: log P(token | everything before it), in nats.
     pub log_probs: Vec<f64>,
     /// Their sum: log P(continuation | prompt).
     pub total: f64,

@@ -44,11 +44,11 @@ pub struct ParamGroup {
 pub struct Change {
     /// Its elements in the parameters' memory.
     pub range: Range<usize>,
-    /// Of the gradient, before clipping.
+    /// The sum of squares of the gradient, before clipping.
     pub gradient: f64,
-    /// Of the parameters, after the update.
+    /// The sum of squares of the parameters, after the update.
     pub weight: f64,
-    /// Of what was added to them.
+    /// The sum of squares of the change of the parameters.
     pub update: f64,
 }
 

@@ -91,7 +91,7 @@ pub struct Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    /// Of f32s.
+    /// f32 values, in memory.
     pub fn of(values: &'a [f32], major: Major) -> Values<'a> {
         Values { element: Element::F32, bytes: bytemuck::cast_slice(values), major }
     }

@@ -155,7 +155,7 @@ impl<'a, T> Slice<'a, T> {
         (0..self.len()).map(move |i| (&self.as_slice()[i], self.part(i..=i)))
     }
 
-    /// The same as [`Deref`], for as long as the program lives.
+    /// The entries as a slice that lives as long as the program, unlike that of [`Deref`].
     pub fn as_slice(&self) -> &'a [T] {
         &self.list[self.start..self.end]
     }

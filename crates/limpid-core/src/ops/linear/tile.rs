@@ -309,7 +309,7 @@ pub fn widen(level: Level, c: &mut [f32], a: &[f32], pairs: &[f32], start: Start
     c.copy_from_slice(&sums[..c.len()]);
 }
 
-/// The same in plain Rust.
+/// [`widen`] in plain Rust.
 struct Widen<'s, I>(&'s mut [f32; 64], I);
 
 impl<'a, I: Iterator<Item = (&'a [f32; 2], &'a [f32])>> Kernel for Widen<'_, I> {
