@@ -159,7 +159,7 @@ impl Training {
     }
 
     /// The tokenizer of a new model: `bpe` (where none is named), `bpe:SIZE`, `char`, `word`, `gpt2`, ..., or a file
-    /// ([`Tokenizer::for_texts`]).
+    /// ([`Tokenizer::for_texts`](crate::tokenizer::Tokenizer::for_texts)).
     pub fn tokenizer(mut self, name: impl Into<String>) -> Training {
         self.source.tokenizer = Some(name.into());
         self

@@ -8,9 +8,10 @@ use anyhow::Result;
 use limpid::backend::cpu::roof::Roof;
 use limpid::memory::{self, needed, trainable};
 use limpid::model::Model;
+use limpid::model::init;
 use limpid::model::recompute::KeepLevel;
+use limpid::ops::Batch;
 use limpid::ops::adamw::Method;
-use limpid::ops::{Batch, random};
 use limpid::train::{Recipe, RunSettings};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -52,10 +53,8 @@ fn measure(job: &Job, machine: &MachineOptions, budget: Option<u64>, guess: f64)
     let model = trainable(&job.task.config, &recipe, &job.model.tuning, machine.on(), (job.program, budget))?;
     fits(&model, Some(&recipe), machine.on(), "training this model")?;
     let mut backend = machine.backend(&model)?;
-    for (site, param) in (0..).zip(&model.params) {
-        let key = [random::bits(1, site, 0) as u32, 1];
-        let any = |i: usize| (random::word(key, i as u32) as f32 / u32::MAX as f32 - 0.5) * 0.07;
-        backend.write(param.region, &(0..param.region.len()).map(any).collect::<Vec<f32>>())?;
+    for param in &model.params {
+        backend.write(param.region, &init::any_values(param))?;
     }
     let Recipe { batch_size, context, .. } = recipe;
     let batches = recipe.batches(&job.task.corpus.train, job.task.objective)?;

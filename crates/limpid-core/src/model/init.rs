@@ -21,6 +21,13 @@ axis! {
     }
 }
 
+/// Small values that are drawn quickly, for steps that are only timed.
+pub fn any_values(param: &Param) -> Vec<f32> {
+    let key = [random::site(&param.name) as u32, 1];
+    let any = |i| (random::word(key, i) as f32 / u32::MAX as f32 - 0.5) * 0.07;
+    (0..param.region.len() as u32).map(any).collect()
+}
+
 /// The initial values of one parameter; `std` 0 means 0.02 sqrt(768 / d_model).
 pub fn values(model: &Model, param: &Param, scheme: Init, std: f64, seed: u64) -> Vec<f32> {
     let site = random::site(&param.name);
