@@ -741,14 +741,7 @@ fn a_report_may_come_late() {
         late.begin_update(&groups, &rule, &changes).unwrap();
         step(&mut *late);
         assert!(late.report(&mut changes).unwrap() == report && changes == seen && seen[0].update > 0.0);
-        let weights = |backend: &dyn Backend| -> Vec<Vec<f32>> {
-            model
-                .params
-                .iter()
-                .flat_map(|p| [p.region, p.region.grad()])
-                .map(|region| backend.read(region).unwrap())
-                .collect()
-        };
+        let weights = |backend: &dyn Backend| common::weights(&model, backend);
         assert!(weights(&*prompt) == weights(&*late));
 
         let region = model.param("ln_final.weight").unwrap().region;
@@ -979,14 +972,7 @@ fn an_update_takes_each_parameter_once() {
         backend.feed(&Batch::of_sequences((0..12).collect(), (1..13).collect(), 12)).unwrap();
         backend.forward(model.body()).unwrap();
         backend.backward(model.back()).unwrap();
-        let all = |backend: &dyn Backend| -> Vec<Vec<f32>> {
-            model
-                .params
-                .iter()
-                .flat_map(|p| [p.region, p.region.grad()])
-                .map(|region| backend.read(region).unwrap())
-                .collect()
-        };
+        let all = |backend: &dyn Backend| common::weights(&model, backend);
         let before = all(&*backend);
         for wrong in [vec![matrix.clone(), matrix.clone()], vec![outside.clone()], vec![skewed.clone()]] {
             for refused in [backend.update(&wrong, &rule, &mut []).map(|_| ()), backend.average(&wrong, 0.5)] {
@@ -1019,17 +1005,7 @@ fn documents_in_a_window_fit() {
 #[test]
 fn an_update_that_is_refused_memory_changes_nothing() {
     use std::process::Command;
-    const CHILD: &str = "LIMPID_TEST_CHILD";
-    let name = "an_update_that_is_refused_memory_changes_nothing";
-    if std::env::var_os(CHILD).is_none() {
-        let own = std::env::current_exe().unwrap();
-        let out = Command::new(own).args(["--exact", name, "--nocapture"]).env(CHILD, "1").output().unwrap();
-        let said = String::from_utf8_lossy(&out.stdout);
-        assert!(
-            out.status.success() && said.contains("refused, and done"),
-            "{said}{}",
-            String::from_utf8_lossy(&out.stderr)
-        );
+    if !common::alone("an_update_that_is_refused_memory_changes_nothing", "refused, and done") {
         return;
     }
     let limit = |kilobytes: Option<u64>| {

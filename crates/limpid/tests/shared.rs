@@ -4,7 +4,7 @@
 mod common;
 mod random_config;
 
-use common::tiny;
+use common::{alone, tiny};
 use limpid::backend::{Backend, BackendError, BackendOptions, Cpu, Device, SharedWeights};
 use limpid::config::{Config, Mask};
 use limpid::data::{Batches, Objective, Tokens};
@@ -197,14 +197,7 @@ fn a_model_keeps_its_weights_once() {
     use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
     use limpid::train::{Control, RunOptions};
     use limpid::{Lm, Pooling, Training};
-    const CHILD: &str = "LIMPID_TEST_CHILD";
-    let name = "a_model_keeps_its_weights_once";
-    if std::env::var_os(CHILD).is_none() {
-        let own = std::env::current_exe().unwrap();
-        let out = std::process::Command::new(own).args(["--exact", name, "--nocapture"]).env(CHILD, "1").output();
-        let out = out.unwrap();
-        let (said, errors) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
-        assert!(out.status.success() && said.contains("copies of trained weights"), "{said}{errors}");
+    if !alone("a_model_keeps_its_weights_once", "copies of trained weights") {
         return;
     }
     let held = || {

@@ -190,6 +190,9 @@ impl WeightMap {
     }
     /// How `other` differs from this map; the first difference.
     pub fn difference(&self, other: &WeightMap) -> Option<String> {
+        if self == other {
+            return None; // the rest looks up names one by one
+        }
         for (name, region) in &other.params {
             match self.region(name) {
                 None => return Some(format!("they have no `{name}`")),

@@ -1,7 +1,9 @@
 //! What test files share: a small model, a comparison that says where it failed, and made-up numbers.
 #![allow(dead_code)] // each test file uses its own part
 
+use limpid::backend::Backend;
 use limpid::config::Config;
+use limpid::model::Model;
 use limpid::ops::random;
 
 /// Two small blocks, of sizes that are no multiples of a vector's.
@@ -15,6 +17,26 @@ pub fn tiny() -> Config {
         d_ff: 40,
         ..Config::preset("nano").unwrap()
     }
+}
+
+/// The values of every parameter and of its gradient.
+pub fn weights(model: &Model, backend: &dyn Backend) -> Vec<Vec<f32>> {
+    let regions = model.params.iter().flat_map(|p| [p.region, p.region.grad()]);
+    regions.map(|region| backend.read(region).unwrap()).collect()
+}
+
+/// Whether this is a process of its own for the test called `name`. If not, runs the test in one, which must succeed
+/// and print `says`.
+pub fn alone(name: &str, says: &str) -> bool {
+    const CHILD: &str = "LIMPID_TEST_CHILD";
+    if std::env::var_os(CHILD).is_some() {
+        return true;
+    }
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    let out = child.args(["--exact", name, "--nocapture"]).env(CHILD, "1").output().unwrap();
+    let (said, errors) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    assert!(out.status.success() && said.contains(says), "{said}{errors}");
+    false
 }
 
 /// Fails if an element of `got` is farther from `want` than `tolerance` times the greatest element of `want`: sums
