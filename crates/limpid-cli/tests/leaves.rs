@@ -24,7 +24,9 @@ fn the_default_model_leaves_for_every_program() {
     f.ok("train --steps 2 --sample 0 --json --out stories");
     f.ok("train --data book.txt --steps 2 --sample 0 --json --out book");
     f.ok(&format!("train {SMALL} --preset nano-llama --out llama"));
-    for (model, targets) in [("stories", 3), ("book", 3), ("llama", 2)] {
+    // others have a table of zeros for it
+    f.ok(&format!("train {SMALL} --positions none --out unplaced"));
+    for (model, targets) in [("stories", 3), ("book", 3), ("unplaced", 3), ("llama", 2)] {
         for to in ["hf", "gguf", "llmc"].into_iter().take(targets) {
             // llm.c's tokenizer is a file beside the model's, so each model has a folder
             fs::create_dir_all(f.0.join(model).with_extension("llmc")).unwrap();

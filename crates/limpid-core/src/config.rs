@@ -215,6 +215,8 @@ axis! {
         SinusoidalOneBased = "sinusoidal-one-based",
         /// RoPE: queries and keys rotated by their position (Su et al. 2021).
         Rotary = "rotary",
+        /// Not at all: only the mask tells a token from those before it.
+        None = "none",
     }
 }
 axis! {

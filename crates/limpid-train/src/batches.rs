@@ -1,10 +1,11 @@
-//! Windows of a token stream, as batches: shuffled ones to train on, all of them in order to evaluate on.
+//! Windows of a token stream, as batches: shuffled ones to train on, or those in order; all of them in order to evaluate on.
 //!
 //! A window is a piece of the stream, so its tokens are read in one go and the window of any number is found at
 //! once. [`Documents`] says where windows begin, and whether attention and positions begin anew with each document inside
 //! them. A window never joins documents from different places of the stream: if they do not see each other, it makes no
 //! difference which documents share a window, and windows are shuffled anyway.
 
+use limpid_core::config::axis;
 use limpid_core::ops::{Batch, IGNORE, Span, random};
 use limpid_data::{CorpusError, DataError, Tokens};
 use std::ops::Range;
@@ -42,6 +43,16 @@ impl Default for Documents {
     /// A stream, as GPT-2 was trained on.
     fn default() -> Documents {
         Documents { whole: false, cross: true }
+    }
+}
+
+axis! {
+    /// In which order a training takes the windows of its text.
+    WindowOrder, "windows" {
+        /// Shuffled, and cut from another place every epoch.
+        Random = "random",
+        /// One after the other from the beginning of the text to its end, every epoch the same.
+        Sequential = "sequential",
     }
 }
 
@@ -84,6 +95,19 @@ impl<'a> Cut<'a> {
         }
         let starts = documents.whole.then(|| starts.into());
         Cut { tokens, context, objective, cross: documents.cross, starts, long }
+    }
+
+    /// How many windows there are one after the other, up to the token `end`.
+    fn count(&self, end: usize) -> usize {
+        self.starts.as_ref().map_or(end.div_ceil(self.context), |starts| starts.len())
+    }
+
+    /// The `i`-th of them; the last may be short.
+    fn in_order(&self, i: usize, end: usize) -> Range<usize> {
+        match &self.starts {
+            Some(starts) => self.whole(starts, i),
+            None => i * self.context..((i + 1) * self.context).min(end),
+        }
     }
 
     /// Window `i` of whole documents.
@@ -154,8 +178,8 @@ impl<'a> Cut<'a> {
 
 /// Shuffled windows: an endless stream that can be entered anywhere. An epoch cuts the text into windows from an
 /// offset of its own (whole documents: always the same windows) and takes each once, so nothing is left out for long;
-/// the order is a permutation that is computed, not stored. Any thread may fill any step's batch; it takes
-/// microseconds, so none runs ahead (LOG.md).
+/// the order is a permutation that is computed, not stored. [`Batches::ordered`] takes them in order instead. Any
+/// thread may fill any step's batch; it takes microseconds, so none runs ahead (LOG.md).
 #[derive(Clone, Debug)]
 pub struct Batches<'a> {
     cut: Cut<'a>,
@@ -163,6 +187,7 @@ pub struct Batches<'a> {
     part: Range<usize>,
     micros: u64,
     seed: u64,
+    order: WindowOrder,
 }
 
 impl<'a> Batches<'a> {
@@ -195,12 +220,18 @@ impl<'a> Batches<'a> {
         check_size(batch_size, context)?;
         check_length("training text", tokens.len(), if documents.whole { 1 } else { context })?;
         let cut = Cut::new(tokens, context, objective, documents);
-        Ok(Batches { cut, batch_size, part: 0..batch_size, micros: 1, seed })
+        Ok(Batches { cut, batch_size, part: 0..batch_size, micros: 1, seed, order: WindowOrder::Random })
     }
 
     /// The same, `micros` batches to a step.
     pub fn accumulated(self, micros: usize) -> Batches<'a> {
         Batches { micros: micros as u64, ..self }
+    }
+
+    /// The same text with its windows in that order. Of [`WindowOrder::Sequential`] an epoch begins with the first token and its last
+    /// window is as short as what is left; the next epoch may begin in the same batch.
+    pub fn ordered(self, order: WindowOrder) -> Batches<'a> {
+        Batches { order, ..self }
     }
 
     /// What the `rank`-th of `ranks` computers takes of every batch: windows of its own, which put together in the
@@ -246,6 +277,11 @@ impl<'a> Batches<'a> {
     fn window(&self, number: u64) -> Range<usize> {
         let (seed, Cut { tokens, context, starts, .. }) = (self.seed, &self.cut);
         let last = tokens.len() - 1;
+        if self.order == WindowOrder::Sequential {
+            // a masked token is predicted where it stands, the next token one place before
+            let end = if self.cut.objective == Objective::NextToken { last } else { tokens.len() };
+            return self.cut.in_order((number % self.cut.count(end) as u64) as usize, end);
+        }
         let windows = match starts {
             Some(starts) => starts.len(),
             None => (last / context).saturating_sub(1).max(1),
@@ -320,14 +356,9 @@ impl<'a> Windows<'a> {
     /// Calls `with` for one batch after another, each of at most `batch_size` windows, and at least one.
     pub fn each(&self, batch_size: usize, mut with: impl FnMut(&Batch)) {
         let batch_size = batch_size.max(1);
-        let (mut batch, Cut { tokens, context, starts, .. }) = (Batch::default(), &self.cut);
-        let last = tokens.len() - 1;
-        let count = starts.as_ref().map_or(last.div_ceil(*context), |starts| starts.len());
-        let window = |i: usize| match starts {
-            Some(starts) => self.cut.whole(starts, i),
-            None => i * context..((i + 1) * context).min(last),
-        };
-        let mut windows = (0..count).step_by(self.every).map(window).peekable();
+        let (mut batch, last) = (Batch::default(), self.cut.tokens.len() - 1);
+        let window = |i| self.cut.in_order(i, last);
+        let mut windows = (0..self.cut.count(last)).step_by(self.every).map(window).peekable();
         let mut number = 0;
         while windows.peek().is_some() {
             self.cut.clear(batch_size, &mut batch);
@@ -391,6 +422,52 @@ mod tests {
         let offset = starts[0] % 10;
         starts.sort_unstable();
         assert_eq!(starts, (0..99).map(|i| offset + 10 * i).collect::<Vec<_>>());
+    }
+
+    /// R036; G15, G16: S3's eight words are two windows of four, of which the last predicts three; then they come again.
+    #[test]
+    fn windows_in_order_are_the_text_again_and_again() {
+        let text = Tokens::of(vec![1, 2, 3, 0, 4, 5, 6, 0]);
+        let of = |objective, size| Batches::new(&text, size, 4, 7, objective).unwrap().ordered(WindowOrder::Sequential);
+        let mut batch = Batch::default();
+        for step in 0..3 {
+            of(Objective::NextToken, 2).fill(step, 0, &mut batch);
+            assert_eq!(batch.tokens, [1, 2, 3, 0, 4, 5, 6], "step {step}");
+            assert_eq!(batch.targets, [2, 3, 0, 4, 5, 6, 0]);
+            assert_eq!(batch.positions, [0, 1, 2, 3, 0, 1, 2]);
+            assert_eq!(batch.weight, 1.0 / 7.0);
+        }
+        // a batch may end in an epoch, and steps of several micro-batches take no window twice
+        let mut firsts = vec![];
+        let three = of(Objective::NextToken, 1).accumulated(3);
+        for (step, micro) in (0..2).flat_map(|step| (0..3).map(move |micro| (step, micro))) {
+            three.fill(step, micro, &mut batch);
+            firsts.push(batch.tokens[0]);
+        }
+        assert_eq!(firsts, [1, 4, 1, 4, 1, 4]);
+        // what is masked is predicted where it stands, so the last word is in the last window
+        of(Objective::Masked { mask: 7, vocab_size: 8, segments: false }, 2).fill(0, 0, &mut batch);
+        assert_eq!(batch.spans.iter().map(|span| span.rows).collect::<Vec<_>>(), [4, 4]);
+    }
+
+    /// In order, each target is there once an epoch whatever the windows are, and evaluation sees the same ones.
+    #[test]
+    fn windows_in_order_leave_nothing_out() {
+        let tokens = documents(120);
+        for documents in KINDS {
+            let objective = Objective::NextToken;
+            let of = Batches::of_documents(&tokens, 1, 14, 5, objective, documents).unwrap();
+            let of = of.ordered(WindowOrder::Sequential);
+            let (mut batch, mut step) = (Batch::default(), 0);
+            let evaluated = Windows::of_documents("text", &tokens, 14, objective, documents).unwrap();
+            evaluated.each(1, |window| {
+                of.fill(step, 0, &mut batch);
+                step += 1;
+                assert_eq!(batch, *window, "{documents:?}, window {step}");
+            });
+            of.fill(step, 0, &mut batch);
+            assert_eq!(batch.tokens[0], 0, "the next epoch");
+        }
     }
 
     #[test]

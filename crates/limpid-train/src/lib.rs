@@ -24,7 +24,7 @@ pub mod report;
 pub mod run;
 
 pub use all_reduce::{AllReduce, Solo};
-pub use batches::{Batches, Documents, Objective, Windows};
+pub use batches::{Batches, Documents, Objective, WindowOrder, Windows};
 pub use preflight::{PreflightError, preflight};
 pub use recipe::{Divergence, Recipe, Reduction, RunOptions, RunSettings, Schedule};
 pub use run::{Control, RECENT, Resumable, Run, Summary, TrainEvent};

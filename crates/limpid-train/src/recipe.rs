@@ -2,7 +2,7 @@
 //! the run is carried out, and may change when it is resumed. Every field of both is a flag of `train` and a key of its
 //! configuration file.
 
-use crate::{Batches, Documents, Objective};
+use crate::{Batches, Documents, Objective, WindowOrder};
 use limpid_core::config::{Config, ConfigError, Preset, Setting, Settings, axis, settings};
 use limpid_core::model::Model;
 use limpid_core::model::init::Init;
@@ -115,6 +115,8 @@ settings! {
         seed: u64 = 1337, Setting::of("N").whole(0, i64::MAX as u64, "below 2^63").common();
         /// Share of the text kept for validation.
         val_fraction: f64 = 0.1, Setting::of("X").below_one();
+        /// Windows of the text in random order, or in sequential order from its beginning to its end.
+        windows: WindowOrder = WindowOrder::Random, Setting::of("ORDER");
         /// Fill windows with whole documents instead of cutting the token stream anywhere.
         whole_documents: bool = false, Setting::of("BOOL").otherwise("true for conversations, else false");
         /// Whether a document attends to those before it in its window.
@@ -250,7 +252,7 @@ impl Recipe {
     pub fn batches<'a>(&self, text: &'a Tokens, objective: Objective) -> Result<Batches<'a>, DataError> {
         let Recipe { batch_size, context, seed, .. } = *self;
         let batches = Batches::of_documents(text, batch_size, context, seed, objective, self.documents())?;
-        Ok(batches.accumulated(self.accumulate))
+        Ok(batches.accumulated(self.accumulate).ordered(self.windows))
     }
 
     /// The learning rate of step `step`, counted from 0.

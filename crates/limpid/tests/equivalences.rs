@@ -12,7 +12,7 @@ mod common;
 use common::{assert_close, ids, narrow, normals, transpose, wide};
 use limpid::backend::{Backend, Reference};
 use limpid::config::{
-    Activation, Config, ConfigError, Dropout, DropoutScale, Mask, NormKind, NormPlace, PRESETS, Positions,
+    Activation, Axis, Config, ConfigError, Dropout, DropoutScale, Mask, NormKind, NormPlace, PRESETS, Positions,
 };
 use limpid::model::init::{self, Init};
 use limpid::model::{Mode, Model};
@@ -221,6 +221,30 @@ fn positions_are_rows_of_one_table() {
         (0..B).for_each(|b| assert_eq!(sequence(&got, b, c), want, "{positions}"));
         assert_eq!(run.of("hook_embed_sum"), add(&run.of("hook_embed"), &got), "{positions}");
     }
+}
+
+/// Without positions nothing is added, and one block knows nothing of the order of the words before: in another order they give the
+/// last row the same logits but for the rounding of sums. Any positions tell them apart, and so do two blocks, by the causal mask.
+#[test]
+fn without_positions_the_order_is_lost() {
+    let apart = |positions, n_layer| -> f64 {
+        let config = Config { positions, n_layer, ..small() };
+        let last = |batch: &Batch| sequence(&Run::new(&config, batch).of("logits"), 0, 11)[(T - 1) * 11..].to_vec();
+        let mut batch = batch(&config);
+        let before = last(&batch);
+        batch.tokens[..T - 1].reverse();
+        last(&batch).iter().zip(before).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
+    };
+    assert!(apart(Positions::None, 1) < TIGHT);
+    assert!(apart(Positions::None, 2) > 1e-3);
+    for positions in Positions::ALL.iter().filter(|positions| **positions != Positions::None) {
+        assert!(apart(*positions, 1) > 1e-3, "{positions}");
+    }
+    let config = Config { positions: Positions::None, ..small() };
+    let run = Run::new(&config, &batch(&config));
+    assert_eq!(run.of("hook_embed_sum"), run.of("hook_embed"));
+    assert!(run.model.tensor("hook_pos_embed").is_none() && run.model.param("pos_embed.weight").is_none());
+    assert_eq!(limpid::names::formula(&run.model, "hook_embed_sum").unwrap(), "X̃ = X");
 }
 
 /// R062, R063, R070, R071, E1-08: the two ways to write the exponent agree where columns count from 0; values lie in

@@ -125,15 +125,8 @@ fn batches<'a>(job: &'a Job, model: &Model) -> Result<Batches<'a>> {
         Mode::Train { context, .. } => context,
         _ => job.task.recipe.context,
     };
-    let Recipe { seed, .. } = job.task.recipe;
-    Ok(Batches::of_documents(
-        &job.task.corpus.train,
-        2,
-        context,
-        seed,
-        job.task.objective,
-        job.task.recipe.documents(),
-    )?)
+    let recipe = Recipe { batch_size: 2, accumulate: 1, context, ..job.task.recipe };
+    Ok(recipe.batches(&job.task.corpus.train, job.task.objective)?)
 }
 
 fn preflight(job: &Job, model: &Model, machine: &MachineOptions) -> Result<Verdict> {

@@ -70,7 +70,7 @@ impl<'a> Builder<'a> {
             }
             Positions::Sinusoidal => Some(self.table(c.d_model, Table::Sinusoidal)),
             Positions::SinusoidalOneBased => Some(self.table(c.d_model, Table::SinusoidalOneBased)),
-            Positions::Rotary => None,
+            Positions::Rotary | Positions::None => None,
         };
         let segments = (c.n_segment > 0)
             .then(|| self.param("segment_embed.weight", (c.n_segment, c.d_model), ParamRole::Embedding));

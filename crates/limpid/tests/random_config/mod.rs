@@ -9,7 +9,7 @@ use std::collections::HashSet;
 
 /// One value on each axis, as small numbers.
 const AXES: &[(&str, usize)] = &[
-    ("positions", 4),
+    ("positions", 5),
     ("norm place", 2),
     ("final norm", 2),
     ("norm", 3),
