@@ -18,10 +18,11 @@ use std::path::{Path, PathBuf};
 #[derive(clap::Args, Clone, Debug)]
 pub struct JobArgs {
     /// A file, folder or pattern of text, JSON lines and parquet (also .gz, .zst), a folder of `data prepare`, llm.c's .bin,
-    /// conversations (JSON lines), - for standard input, or builtin:stories (builtin:stories:20M for more)
+    /// conversations (JSON lines), - for standard input, builtin:stories (builtin:stories:20M for more), or a document's example:
+    /// builtin:s0, s0-three, s1, s3 (docs/data.md)
     #[arg(long, value_name = "FILE|DIR", default_value = "builtin:stories", alias = "dataset")]
     pub data: String,
-    /// bpe (byte pairs learned from the text; bpe:SIZE for so many), char, word, gpt2, cl100k_base, o200k_base or a tokenizer.json [default: bpe, or what suits the preset]
+    /// bpe (byte pairs learned from the text; bpe:SIZE for so many), char, word, gpt2, cl100k_base, o200k_base, a tokenizer.json, or the words of a document's example: s0, s0-three, s3 [default: the example's own, else bpe or what suits the preset]
     #[arg(long, value_name = "NAME")]
     pub tokenizer: Option<String>,
     /// Where the model goes [default: runs/PRESET-TIME]

@@ -31,6 +31,43 @@ fn toy_vocabularies_are_made_by_commands() {
     f.fails(2, "tokenize train corpus.txt --vocab-size 300 --newlines false --out x.json", &["--kind word"]);
 }
 
+/// The documents' examples by name: their words and nothing else, for a model of the next word and one of masked words, in order.
+#[test]
+fn the_documents_examples_are_trained_on_by_name() {
+    let f = Folder::new("examples-by-name");
+    assert_eq!(f.json("tokenize --tokenizer s3 --json 'man is helping cat'")["ids"], serde_json::json!([4, 5, 6, 0]));
+    f.fails(1, "tokenize --tokenizer s0 'cat eat lion'", &["\"lion\" at byte 8"]);
+    f.fails(1, "train --data builtin:s2", &["`s2`", "builtin:stories", "builtin:s0-three"]);
+
+    // S3's eight words are two windows of four words; no token begins a text, so the sample begins with its first word
+    let train = "train --preset decoder-readme --data builtin:s3 --windows sequential --val-fraction 0 --threads 1";
+    let (sample, said) = f.both(&format!(
+        "{train} --steps 400 --batch-size 2 --learning-rate 0.01 --preflight false --sample 3 --out s3"
+    ));
+    assert!(sample.starts_with("dog ") && sample.split_whitespace().count() == 4, "{sample}");
+    assert!(said.contains("8 tokens to train on, 0 to validate; tokenizer s3"), "{said}");
+    for text in ["dog jumps around cat", "man is helping cat"] {
+        let first = text.split(' ').next().unwrap();
+        assert_eq!(
+            f.ok(&format!("generate --model s3 --prompt {first} --temperature 0 --max-tokens 3")),
+            format!("{text}\n")
+        );
+    }
+    f.fails(1, "generate --model s3", &["--prompt", "newline"]);
+    assert_eq!(f.json("eval --model s3 --data builtin:s3 --json")["tokens"], 7);
+
+    // the folder s3 is not what the tokenizer's name stands for
+    f.ok(&format!("{train} --steps 2 --sample 0 --json --out again"));
+    assert!(text(&f.bytes("again/limpid.toml")).contains("\ntokenizer = \"s3\"\n"));
+    f.ok("train --config again/limpid.toml --steps 3 --sample 0 --json --out third");
+    f.ok("train --resume again --json");
+
+    let bert = "--d-model 8 --n-head 2 --n-layer 1 --context-length 3 --val-fraction 0 --steps 2 --json";
+    f.ok(&format!("train --preset formulated-bert --data builtin:s0 --windows sequential {bert} --out bert"));
+    let words = ["cat", "eat", "mouse", "dog", "chase", "cheese", "[MASK]"];
+    assert_eq!(f.json("tokenize --model bert --vocab --json")["vocab"]["tokens"], serde_json::json!(words));
+}
+
 /// `train` and `tokenize train` learn the same words and characters of the same text.
 #[test]
 fn a_tokenizer_is_the_same_whoever_learns_it() {

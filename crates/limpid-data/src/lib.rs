@@ -1,6 +1,6 @@
 //! From files to tokens: `documents` reads them, `encode` turns them into ids, `prepare` writes the ids to `shards` and lists these in
 //! a `manifest`. [`Tokens`] are what batches are made of, in memory or in shards. [`source`] finds text by name, in any of these
-//! forms, and splits it for training. `stories` is the built-in corpus, `chat` reads conversations.
+//! forms, and splits it for training. `stories` is the built-in corpus, `toys` are the documents' examples, `chat` reads conversations.
 
 mod boundary;
 pub mod chat;
@@ -15,6 +15,7 @@ mod shards;
 pub mod source;
 pub mod stories;
 mod tokens;
+pub mod toys;
 
 pub use boundary::boundary;
 pub use corpus_error::{CorpusError, Place};

@@ -1,9 +1,10 @@
-//! Text by name, as tokens: files and folders of documents, prepared folders, llm.c's shards, conversations, the built-in stories.
+//! Text by name, as tokens: files and folders of documents, prepared folders, llm.c's shards, conversations, what is built in.
 //!
 //! A [`TextSource`] names a text and says how to read it; [`TextSource::read`] gives a [`Corpus`]: ids to train on and ids to validate on. A
 //! program reads and splits a text here as the command line does. `documents`, `encode`, `manifest` and `shards` do the work.
 
 use crate::chat::{self, Chat, Conversation};
+use crate::toys::{TOYS, Toy};
 use crate::{
     CorpusError, DataError, DocumentReader, Manifest, Shard, TextFormat, Tokens, Unit, boundary, encode, find,
     matching, read_text, stories,
@@ -52,7 +53,10 @@ pub enum SourceError {
         source: Box<SourceError>,
     },
     /// A corpus that is not built in.
-    #[error("unknown built-in corpus `{0}`: there is `builtin:stories` (and `builtin:stories:20M` for 20 MB of it)")]
+    #[error(
+        "unknown built-in corpus `{}`: there is `builtin:stories` (and `builtin:stories:20M` for 20 MB of it), and of the documents' \
+         examples {}", .0, toys()
+    )]
     BuiltIn(String),
     /// A size of the stories that is none.
     #[error("`{0}`: the size is a number of bytes like 500K or 20M, at most 1024M")]
@@ -160,11 +164,11 @@ pub struct Corpus {
 #[non_exhaustive]
 pub struct TextSource {
     /// A file, folder or pattern of text, JSON lines and parquet (also .gz, .zst), a folder of [`prepare`](crate::prepare), llm.c's
-    /// .bin, `-` for standard input, `builtin:stories` or `builtin:stories:SIZE`.
+    /// .bin, `-` for standard input, `builtin:stories` or `builtin:stories:SIZE`, `builtin:` and the name of a [`Toy`].
     pub name: String,
     /// The tokenizer's name or file: see [`Tokenizer::for_texts`].
     pub tokenizer: Option<String>,
-    /// The tokenizer if none is named.
+    /// The tokenizer if none is named and the text has none of its own.
     pub default_tokenizer: String,
     /// The tokenizer itself, if it is already there: of a model that is fine-tuned, or of a run that is resumed.
     pub decided: Option<Tokenizer>,
@@ -237,7 +241,7 @@ impl TextSource {
     /// # Errors
     /// As [`TextSource::read`].
     pub fn whole(&self, tokenizer: &Tokenizer) -> Result<(Tokens, About)> {
-        if let (Some(bytes), None) = (stories_size(&self.name)?, &self.text) {
+        if let (Some(BuiltIn::Stories(bytes)), None) = (built_in(&self.name)?, &self.text) {
             let (text, log_probability) = stories::corpus(SEEDS[1], bytes.min(200 << 10));
             let about = About {
                 log_probability: Some(log_probability),
@@ -268,7 +272,11 @@ impl TextSource {
     }
 
     fn tokenizer_name(&self) -> &str {
-        self.tokenizer.as_deref().unwrap_or(&self.default_tokenizer)
+        let own = match built_in(&self.name) {
+            Ok(Some(BuiltIn::Toy(toy))) if self.text.is_none() && self.decided.is_none() => Some(toy.tokenizer),
+            _ => None,
+        };
+        self.tokenizer.as_deref().or(own).unwrap_or(&self.default_tokenizer)
     }
 
     /// The tokenizer, learned from texts where it is to be.
@@ -380,17 +388,31 @@ impl TextSource {
             let about = About { name: self.name.clone(), bytes: text.len() as u64, ..About::default() };
             return Ok((train, validation, about));
         }
-        if let Some(bytes) = stories_size(&self.name)? {
-            let (train, _) = stories::corpus(SEEDS[0], bytes);
-            let (validation, log_probability) = if fraction > 0.0 {
-                stories::corpus(SEEDS[1], ((bytes as f64 * fraction) as usize).clamp(1, 200 << 10))
-            } else {
-                (String::new(), 0.0)
-            };
-            let (log_probability, bytes) = (Some(log_probability), validation.len() as u64);
-            let about = About { log_probability, name: self.name.clone(), bytes, ..About::default() };
-            return Ok((vec![train], vec![validation], about));
-        }
+        let (all, read) = match built_in(&self.name)? {
+            Some(BuiltIn::Stories(bytes)) => {
+                let (train, _) = stories::corpus(SEEDS[0], bytes);
+                let (validation, log_probability) = if fraction > 0.0 {
+                    stories::corpus(SEEDS[1], ((bytes as f64 * fraction) as usize).clamp(1, 200 << 10))
+                } else {
+                    (String::new(), 0.0)
+                };
+                let (log_probability, bytes) = (Some(log_probability), validation.len() as u64);
+                let about = About { log_probability, name: self.name.clone(), bytes, ..About::default() };
+                return Ok((vec![train], vec![validation], about));
+            }
+            Some(BuiltIn::Toy(toy)) => {
+                (toy.documents.iter().map(ToString::to_string).collect::<Vec<String>>(), Some(toy.about.to_string()))
+            }
+            None => self.files()?,
+        };
+        let bytes = all.iter().map(String::len).sum();
+        let (train, validation) = split(all, bytes, fraction);
+        let about = About { name: self.name.clone(), read, bytes: bytes as u64, ..About::default() };
+        Ok((train, validation, about))
+    }
+
+    /// The documents of files, and what was read.
+    fn files(&self) -> Result<(Vec<String>, Option<String>)> {
         let mut read = Reading::new(std::slice::from_ref(&self.name), self.field.as_deref(), self.skip_bad)?;
         let mut all: Vec<String> = vec![];
         let (mut within, mut held) = (false, 0);
@@ -411,38 +433,53 @@ impl TextSource {
             return Err(CorpusError::Empty(self.name.clone()).into());
         }
         let said = read.said(all.len() as u64, bytes as u64);
-        let (train, validation) = split(all, bytes, fraction);
-        let about = About { name: self.name.clone(), read: said, bytes: bytes as u64, ..About::default() };
-        Ok((train, validation, about))
+        Ok((all, said))
     }
 }
 
-/// `builtin:stories` or `builtin:stories:10M`: the bytes to write.
-fn stories_size(name: &str) -> Result<Option<usize>> {
+/// What is built in.
+enum BuiltIn {
+    /// Stories, of so many bytes.
+    Stories(usize),
+    /// A document's example.
+    Toy(&'static Toy),
+}
+
+/// What `builtin:stories`, `builtin:stories:10M` and `builtin:s0` stand for.
+fn built_in(name: &str) -> Result<Option<BuiltIn>> {
     let Some(rest) = name.strip_prefix("builtin:") else { return Ok(None) };
+    if let Some(toy) = Toy::named(rest) {
+        return Ok(Some(BuiltIn::Toy(toy)));
+    }
     let (corpus, size) = rest.split_once(':').map_or((rest, None), |(c, s)| (c, Some(s)));
     if corpus != "stories" {
-        return Err(SourceError::BuiltIn(corpus.into()));
+        return Err(SourceError::BuiltIn(rest.into()));
     }
-    let Some(size) = size else { return Ok(Some(STORIES)) };
+    let Some(size) = size else { return Ok(Some(BuiltIn::Stories(STORIES))) };
     let (digits, unit) = match size.to_uppercase().trim_end_matches('B') {
         s if s.ends_with('K') => (s.trim_end_matches('K').to_string(), 1 << 10),
         s if s.ends_with('M') => (s.trim_end_matches('M').to_string(), 1 << 20),
         s => (s.to_string(), 1),
     };
     match digits.parse::<usize>().ok().and_then(|n| n.checked_mul(unit)).filter(|n| (1..=1 << 30).contains(n)) {
-        Some(bytes) => Ok(Some(bytes)),
+        Some(bytes) => Ok(Some(BuiltIn::Stories(bytes))),
         None => Err(SourceError::Size(name.into())),
     }
 }
 
-/// One text in memory by name: a file, or the built-in stories.
+/// The names of the documents' examples.
+fn toys() -> String {
+    TOYS.iter().map(|toy| format!("`builtin:{}`", toy.name)).collect::<Vec<_>>().join(", ")
+}
+
+/// One text in memory by name: a file, or one that is built in.
 ///
 /// # Errors
 /// If it cannot be read.
 pub fn text(name: &str) -> Result<String> {
-    match stories_size(name)? {
-        Some(bytes) => Ok(stories::corpus(SEEDS[0], bytes).0),
+    match built_in(name)? {
+        Some(BuiltIn::Stories(bytes)) => Ok(stories::corpus(SEEDS[0], bytes).0),
+        Some(BuiltIn::Toy(toy)) => Ok(toy.documents.join("\n")),
         None => Ok(read_text(Path::new(name), HELD)?),
     }
 }
@@ -702,5 +739,58 @@ mod tests {
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         let (train, validation) = parts(&many, 0.2);
         assert!(validation.len() > 20 && train.len() + validation.len() == 200);
+    }
+
+    fn ids(tokens: &Tokens) -> Vec<u32> {
+        let mut ids = vec![];
+        tokens.copy(0..tokens.len(), &mut ids);
+        ids
+    }
+
+    /// R029 to R031; G01, G11, G16: the documents' examples have their ids and end where they end, with the tokenizer that is theirs or the
+    /// one that is asked for.
+    #[test]
+    fn the_documents_examples_bring_their_tokenizers() {
+        let source = |name: &str| {
+            let mut source = TextSource::new(format!("builtin:{name}"));
+            (source.default_tokenizer, source.val_fraction) = ("char".into(), 0.0);
+            source
+        };
+        let rows: [(&str, &[u32], &[usize]); 3] = [
+            ("s0", &[0, 1, 2, 3, 4, 0, 2, 1, 5], &[3, 6, 9]),
+            ("s0-three", &[2, 1], &[2]),
+            ("s3", &[1, 2, 3, 0, 4, 5, 6, 0], &[8]),
+        ];
+        for (name, want, ends) in rows {
+            let corpus = source(name).read().unwrap();
+            assert_eq!((ids(&corpus.train).as_slice(), corpus.tokenizer_name.as_str()), (want, name));
+            assert_eq!((0..ends.len()).map(|i| corpus.train.document(i).end).collect::<Vec<_>>(), ends, "{name}");
+            assert_eq!((corpus.train.documents(), corpus.validation.len()), (ends.len(), 0));
+            let masked = TextSource { specials: vec!["[MASK]".into()], ..source(name) }.read().unwrap();
+            assert_eq!(
+                (masked.tokenizer.vocab_size(), ids(&masked.train)),
+                (corpus.tokenizer.vocab_size() + 1, want.to_vec())
+            );
+            assert_eq!(ids(&source(name).whole(&corpus.tokenizer).unwrap().0), want);
+            let decided = Some(Tokenizer::named("gpt2").unwrap());
+            assert_eq!(TextSource { decided, ..source(name) }.read().unwrap().tokenizer.vocab_size(), 50_257);
+        }
+        let words = TextSource { tokenizer: Some("word".into()), ..source("s0") }.read().unwrap();
+        assert_eq!(words.tokenizer.piece(0).unwrap(), "<UNK>");
+
+        let s1 = source("s1").read().unwrap();
+        let firsts = [26_072, 627, 15_749, 13_189, 323];
+        for (i, first) in firsts.into_iter().enumerate() {
+            let document = s1.train.document(i);
+            // an end stands between two
+            let tokens = document.len() - usize::from(i + 1 < firsts.len());
+            assert_eq!((s1.train.id(document.start), tokens), (first, if i == 0 { 10 } else { 16 }));
+        }
+        assert_eq!(ids(&s1.train).last(), Some(&66_044));
+
+        for wrong in ["s2", "s0:20M"] {
+            let error = source(wrong).read().map(|_| ()).unwrap_err().to_string();
+            assert!(error.contains(&format!("`{wrong}`")) && error.contains("`builtin:s0-three`"), "{error}");
+        }
     }
 }

@@ -18,7 +18,7 @@ use super::{
     Split, Tokenizer, TokenizerError, TokenizerKind, Vocabulary, byte_letters, files,
     pairs::{parts, share},
     spec::{Added, Merge, Model, Spec, Vocab},
-    table,
+    table, toys,
 };
 
 /// What a learned tokenizer is made of.
@@ -303,7 +303,7 @@ impl Tokenizer {
     }
 
     /// The tokenizer of that name or file, or learned from `texts` where the name is `char`, `word`, `bpe` (of a size that suits the
-    /// texts) or `bpe:SIZE`; a learned one has the `special` tokens too.
+    /// texts) or `bpe:SIZE`; a learned one, and that of a document's example, has the `special` tokens too.
     ///
     /// ```
     /// # use limpid_tokenizer::Tokenizer;
@@ -329,7 +329,11 @@ impl Tokenizer {
             "char" => Learn::Plain(TokenizerKind::Char),
             "word" => Learn::Plain(TokenizerKind::Word),
             _ if name == "bpe" || asked.is_some() => Learn::Bpe(Split::Gpt2),
-            _ => return Tokenizer::known(name),
+            _ => {
+                // a file of that name goes before
+                let toy = toys::named(name, special).filter(|_| !Path::new(name).is_file());
+                return toy.unwrap_or_else(|| Tokenizer::known(name));
+            }
         };
         let texts = texts();
         let vocab_size = match learn {

@@ -31,6 +31,7 @@ mod spec;
 mod split;
 mod stream;
 mod table;
+mod toys;
 mod vocabulary;
 mod words;
 
@@ -55,8 +56,9 @@ use imported::Seam;
 use limpid_base::{files::replace, nearest::nearest};
 use words::Spacing;
 
-/// Every name a tokenizer goes by. `char` and `word` need a text or a file besides.
-pub const NAMES: [&str; 5] = ["char", "word", "gpt2", "cl100k_base", "o200k_base"];
+/// Every name a tokenizer goes by. `char` and `word` need a text or a file besides; `s0`, `s0-three` and `s3` have the words of the
+/// documents' examples.
+pub const NAMES: [&str; 8] = ["char", "word", "gpt2", "cl100k_base", "o200k_base", "s0", "s0-three", "s3"];
 
 /// Text to ids and back.
 ///
@@ -90,10 +92,14 @@ pub enum Tokenizer {
 }
 
 impl Tokenizer {
-    /// The byte-pair encoding of that name: `gpt2` (or `r50k_base`), `cl100k_base`, `o200k_base`.
+    /// The byte-pair encoding of that name: `gpt2` (or `r50k_base`), `cl100k_base`, `o200k_base`; or exactly the words of a document's
+    /// example: `s0`, `s0-three`, `s3`.
     pub fn named(name: &str) -> Result<Tokenizer, TokenizerError> {
         if let Some(encoding) = Encoding::named(name) {
             return Ok(Tokenizer::Bpe(encoding));
+        }
+        if let Some(toy) = toys::named(name, &[]) {
+            return toy;
         }
         if bpe::ENCODINGS.contains(&name) {
             return Err(TokenizerError::Feature { what: format!("the tokenizer {name}"), feature: "tiktoken" });

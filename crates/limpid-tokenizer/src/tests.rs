@@ -205,13 +205,43 @@ fn names_are_known_or_guessed() {
     }
     assert_eq!(
         Tokenizer::named("gtp2").unwrap_err().to_string(),
-        "no tokenizer is called \"gtp2\"; did you mean \"gpt2\"? known names are char, word, gpt2, cl100k_base, o200k_base"
+        "no tokenizer is called \"gtp2\"; did you mean \"gpt2\"? known names are char, word, gpt2, cl100k_base, o200k_base, s0, s0-three, s3"
     );
     assert_eq!(
         Tokenizer::named("zebra").unwrap_err().to_string(),
-        "no tokenizer is called \"zebra\"; known names are char, word, gpt2, cl100k_base, o200k_base"
+        "no tokenizer is called \"zebra\"; known names are char, word, gpt2, cl100k_base, o200k_base, s0, s0-three, s3"
     );
     assert!(matches!(Tokenizer::named("word"), Err(TokenizerError::Untrained { name: "word" })));
+    NAMES[2..].iter().for_each(|name| assert!(Tokenizer::named(name).is_ok(), "{name}"));
+}
+
+/// R005, R029, R030; G01, G02, G16: the examples' words have the documents' ids, nothing else is in their vocabularies, and what a
+/// model needs besides comes after them.
+#[test]
+fn the_words_of_the_documents_examples() {
+    let rows: [(&str, &[&str], &str, &[u32]); 3] = [
+        ("s0", &["cat", "eat", "mouse", "dog", "chase", "cheese"], "dog chase cat", &[3, 4, 0]),
+        ("s0-three", &["cat", "dog", "mouse"], "mouse dog", &[2, 1]),
+        (
+            "s3",
+            &["cat", "dog", "jumps", "around", "man", "is", "helping"],
+            "dog jumps around cat\nman is helping cat\n",
+            &[1, 2, 3, 0, 4, 5, 6, 0],
+        ),
+    ];
+    for (name, words, text, ids) in rows {
+        let toy = Tokenizer::named(name).unwrap();
+        assert_eq!(toy.pieces(&(0..toy.vocab_size() as u32).collect::<Vec<_>>()).unwrap(), words, "{name}");
+        assert_eq!(toy.encode(text).unwrap(), ids, "{name}");
+        assert_eq!(toy.decode(ids).unwrap(), text.split_whitespace().collect::<Vec<_>>().join(" "));
+        assert_eq!((toy.unknown(), toy.end_of_text()), (None, None));
+        let message = toy.encode("cat lion").unwrap_err().to_string();
+        assert!(message.contains("\"lion\" at byte 4"), "{message}");
+        assert_eq!(Tokenizer::from_json(&toy.to_json()).unwrap(), toy);
+        let masked = Tokenizer::for_texts(name, &|| vec![], &["[MASK]".into()], 1).unwrap();
+        assert_eq!((masked.special("[MASK]"), masked.vocab_size()), (Some(words.len() as u32), words.len() + 1));
+        assert_eq!(masked.encode(text).unwrap(), ids, "{name}");
+    }
 }
 
 // Learned vocabularies.

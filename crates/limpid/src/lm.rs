@@ -10,7 +10,7 @@ use crate::data::chat::{self, Message};
 use crate::data::source::{SourceError, TextSource};
 use crate::data::{Objective, Windows};
 use crate::evaluate::{self, Score};
-use crate::generate::{self, Filled, GenerateEvent, Likelihood, Options, Sample, Session};
+use crate::generate::{self, Filled, GenerateError, GenerateEvent, Likelihood, Options, Sample, Session};
 use crate::memory;
 use crate::model::{Mode, Model, Param};
 use crate::ops::Batch;
@@ -206,7 +206,7 @@ impl Lm {
     /// As [`Lm::generate`].
     pub fn stream(&self, prompt: &str, options: &Options, mut tell: impl FnMut(&str) -> bool) -> Result<Sample> {
         let ids = match prompt {
-            "" => generate::start_ids(self.tokenizer()?)?,
+            "" => generate::start_ids(self.tokenizer()?).ok_or(GenerateError::NoStart)?,
             _ => self.encode(prompt)?,
         };
         self.generate_events(&ids, options, &mut |event| match event {

@@ -115,12 +115,15 @@ impl Task {
         if recipe.context == 0 {
             recipe.context = config.context_length;
         }
+        // only a file has a path: a folder may have the name of a tokenizer
+        let tokenizer = &corpus.tokenizer_name;
+        let tokenizer = if Path::new(tokenizer).is_file() { absolute(tokenizer) } else { tokenizer.clone() };
         let chat_template = conversations.as_ref().map(|_| template(&corpus.tokenizer)).or(given.chat_template);
         let text = [
             ("data", absolute(&source.name)),
             ("field", source.field.unwrap_or_default()),
             ("skip_bad", if source.skip_bad { "true".into() } else { String::new() }),
-            ("tokenizer", if own { String::new() } else { absolute(&corpus.tokenizer_name) }),
+            ("tokenizer", if own { String::new() } else { tokenizer }),
         ];
         Ok(Task { config, recipe, corpus, conversations, objective, chat_template, text })
     }

@@ -29,7 +29,7 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     adapter: Option<PathBuf>,
     /// A file, folder or pattern of text, JSON lines and parquet (also .gz, .zst), a folder of `data prepare`, llm.c's .bin,
-    /// conversations (their answers are scored), - for standard input, or builtin:stories
+    /// conversations (their answers are scored), - for standard input, or builtin:stories (and the documents' examples)
     #[arg(long, value_name = "FILE", required_unless_present = "continuation", conflicts_with_all = ["prompt", "continuation"])]
     data: Option<String>,
     /// What comes before the continuation: text, @FILE, or - for standard input

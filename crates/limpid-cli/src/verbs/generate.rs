@@ -9,7 +9,7 @@ use limpid::checkpoint::{CHAT_TEMPLATE, Checkpoint};
 use limpid::config::{Mask, Positions};
 use limpid::data::chat::{self, Message, Role};
 use limpid::data::check_ids;
-use limpid::generate::{self, GenerateEvent, Options, Overflow, Sampler};
+use limpid::generate::{self, GenerateError, GenerateEvent, Options, Overflow, Sampler};
 use limpid::model::Mode;
 use limpid::trace;
 use std::path::PathBuf;
@@ -70,7 +70,7 @@ pub struct Args {
     /// Seed of the random draws
     #[arg(long, value_name = "N", default_value_t = 1337)]
     seed: u64,
-    /// Reserve memory for this many positions; for models with rotary positions [default: all]
+    /// Reserve memory for this many positions; for models that learned no table of them [default: all]
     #[arg(long, value_name = "T", aliases = ["n-ctx", "ctx-size"], hide_short_help = true)]
     context_length: Option<usize>,
     /// When the context is full: slide-half drops the oldest half and continues, stop ends the sample
@@ -143,9 +143,7 @@ pub fn run(args: Args) -> Result<()> {
             text = args.prompt.as_deref().map(source::prompt).transpose()?.unwrap_or_default();
             match text.is_empty() {
                 false => prompt_ids(&checkpoint, &text)?,
-                true => generate::start_ids(tokenizer).context(
-                    "without a prompt the model begins after a newline, which its tokenizer lacks: give --prompt",
-                )?,
+                true => generate::start_ids(tokenizer).ok_or(GenerateError::NoStart).context("--prompt")?,
             }
         }
     };

@@ -18,7 +18,8 @@ pub struct Args {
     /// Text, @FILE, or - for standard input; with --decode, ids like 1,2,3
     #[arg(value_name = "TEXT", required_unless_present_any = ["vocab", "lines", "export"])]
     text: Option<String>,
-    /// gpt2, cl100k_base, o200k_base, a tokenizer.json, or char or word (learned from the text itself)
+    /// gpt2, cl100k_base, o200k_base, a tokenizer.json, char or word (learned from the text itself), or the words of a document's
+    /// example: s0, s0-three, s3
     #[arg(long, value_name = "NAME|FILE", default_value = "gpt2")]
     tokenizer: String,
     /// Use the tokenizer of a model directory

@@ -13,7 +13,7 @@ use limpid::checkpoint::{Checkpoint, adapter};
 use limpid::config::Mask;
 use limpid::data::Objective;
 use limpid::data::chat::is_template;
-use limpid::generate::{Options, Sampler, generate};
+use limpid::generate::{Options, Sampler, generate, start_ids};
 use limpid::ops::linear::Precision;
 use limpid::task::Begins;
 use limpid::train::folder::{self, FolderContents};
@@ -217,7 +217,7 @@ pub fn run(Args { job: args }: Args) -> Result<()> {
     let whole = !summary.stopped && summary.missing.is_empty() && !asked.load(Ordering::Relaxed);
     let mut printed = Ok(());
     let sampled = match whole && !args.json && args.sample > 0 {
-        true => sample(&folder, args.sample, &args.machine, recipe.seed, &mut printed),
+        true => sample(&folder, args.sample, &args.machine, (recipe.seed, corpus.train.id(0)), &mut printed),
         false => Ok(None),
     };
     if let (Ok(Some((prompt, text))), Some(log)) = (&sampled, &mut log) {
@@ -334,13 +334,13 @@ impl Shown {
     }
 }
 
-/// Writes a short sample of a model that has just been trained. Returns what it began with, and the sample; what cannot be
-/// printed is made all the same.
+/// Writes a short sample of a model that has just been trained, by `seed`. It begins as a text does, or where no token says so with
+/// `first`. Returns what it began with, and the sample; what cannot be printed is made all the same.
 fn sample(
     folder: &Path,
     max_tokens: usize,
     machine: &MachineOptions,
-    seed: u64,
+    (seed, first): (u64, u32),
     printed: &mut Result<()>,
 ) -> Result<Option<(String, String)>> {
     let checkpoint = Checkpoint::open(folder)?;
@@ -349,9 +349,9 @@ fn sample(
         return Ok(None);
     }
     let mut session = session(&checkpoint, machine)?;
-    let start = match tokenizer.end_of_text() {
-        Some(end) => vec![end],
-        None => tokenizer.encode("\n").or_else(|_| tokenizer.encode(&tokenizer.piece(0)?))?,
+    let (start, shown) = match start_ids(tokenizer) {
+        Some(start) => (start, String::new()),
+        None => (vec![first], tokenizer.decode(&[first])?),
     };
     let sampler = Sampler { temperature: 0.8, seed, ..Sampler::default() };
     let options = Options { max_tokens, sampler, ..Options::default() };
@@ -361,6 +361,7 @@ fn sample(
             *printed = show::out(text);
         }
     };
+    print(&shown);
     let written = generate(&mut session, Some(tokenizer), &start, &options, &mut |event| {
         if let limpid::generate::GenerateEvent::Piece { text } = event {
             print(&text);

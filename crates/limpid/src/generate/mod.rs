@@ -35,6 +35,9 @@ pub enum GenerateError {
     /// Stop texts without a tokenizer.
     #[error("stop texts need a tokenizer: without one there are only tokens")]
     StopWithoutTokenizer,
+    /// No prompt, and a tokenizer with no token to begin with.
+    #[error("without a prompt the model begins after a newline, which its tokenizer lacks: give a prompt")]
+    NoStart,
 }
 
 /// The ids of a prompt as a model expects it: after the token that begins every text (BOS), if the tokenizer has one; for a
@@ -49,14 +52,11 @@ pub fn prompt_ids(tokenizer: &Tokenizer, mask: Mask, text: &str) -> Result<Vec<u
     }
 }
 
-/// The ids to generate from without a prompt: the token that begins or ends texts, or a newline.
-///
-/// # Errors
-/// If the tokenizer has none of these.
-pub fn start_ids(tokenizer: &Tokenizer) -> Result<Vec<u32>, tokenizer::TokenizerError> {
+/// The ids to generate from without a prompt: the token that begins or ends texts, or a newline; none if the tokenizer has none of these.
+pub fn start_ids(tokenizer: &Tokenizer) -> Option<Vec<u32>> {
     match tokenizer.bos().or(tokenizer.end_of_text()) {
-        Some(end) => Ok(vec![end]), // a text begins where another ends
-        None => tokenizer.encode("\n"),
+        Some(end) => Some(vec![end]), // a text begins where another ends
+        None => tokenizer.encode("\n").ok().filter(|ids| !ids.is_empty()),
     }
 }
 
