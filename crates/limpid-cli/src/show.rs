@@ -30,19 +30,37 @@ pub fn quoted(path: impl AsRef<Path>) -> String {
     if !text.is_empty() && text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }
 
-/// Columns of the terminal; 100 where there is none.
+/// Characters of a line of text, where nothing says how many there is room for.
+pub const PROSE: usize = 100;
+
+/// Columns of the terminal that stderr is; [`PROSE`] where it is none.
 pub fn width() -> usize {
-    std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok()).or_else(terminal_width).unwrap_or(100)
+    asked().or_else(|| columns_of(&console::Term::stderr())).unwrap_or(PROSE)
 }
 
 /// Characters a line of stdout may have: the terminal's, or any number (0) into a file or a pipe.
 pub fn table_width() -> usize {
-    let asked = std::env::var_os("COLUMNS").is_some();
-    if asked || std::io::stdout().is_terminal() { width() } else { 0 }
+    asked().or_else(|| columns_of(&console::Term::stdout())).unwrap_or(if terminal() { PROSE } else { 0 })
 }
 
-fn terminal_width() -> Option<usize> {
-    console::Term::stderr().size_checked().map(|(_, columns)| usize::from(columns))
+/// Whether stdout is read by eyes.
+pub fn terminal() -> bool {
+    std::io::stdout().is_terminal()
+}
+
+/// Whether stdout shows colours.
+pub fn coloured() -> bool {
+    console::colors_enabled() && terminal()
+}
+
+/// Columns asked for by COLUMNS.
+fn asked() -> Option<usize> {
+    let columns: Option<u16> = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    columns.map(usize::from)
+}
+
+fn columns_of(terminal: &console::Term) -> Option<usize> {
+    terminal.size_checked().map(|(_, columns)| usize::from(columns))
 }
 
 /// Stdout cannot be written. A closed pipe is no failure: whoever read has enough, and `main` takes it for an end.
@@ -57,15 +75,16 @@ impl std::error::Error for Stdout {}
 
 /// Prints data to stdout: to a terminal with its control characters spelled, elsewhere as it is.
 pub fn out(text: &str) -> anyhow::Result<()> {
-    let mut stdout = std::io::stdout().lock();
-    let text = if stdout.is_terminal() { spelled(text) } else { text.into() };
-    Ok(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(Stdout)?)
+    painted(&if terminal() { spelled(text) } else { text.into() })
 }
 
 /// Prints help to stdout; its styles are our own.
 pub fn help(text: &clap::builder::StyledStr) -> anyhow::Result<()> {
-    let coloured = console::colors_enabled() && std::io::stdout().is_terminal();
-    let text = if coloured { text.ansi().to_string() } else { text.to_string() };
+    painted(&if coloured() { text.ansi().to_string() } else { text.to_string() })
+}
+
+/// Prints to stdout what has styles of our own and no names that could steer the terminal.
+pub fn painted(text: &str) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout().lock();
     Ok(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(Stdout)?)
 }

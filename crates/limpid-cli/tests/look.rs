@@ -167,6 +167,96 @@ fn tables_whole_and_transposed() {
     fails(2, "inspect --model m --prompt star --full", "--masks");
 }
 
+/// R316: a summary keeps symbols and formulas where it has no room for statistics; a pipe has room for all.
+#[test]
+fn a_summary_fits_the_lines_it_is_given() {
+    let shown = |width: &str| ok(&format!("inspect --model m --prompt star --width {width}"));
+    let header = |text: &str| {
+        let line = text.lines().find(|line| line.starts_with("tensor ")).unwrap_or_else(|| panic!("{text}"));
+        line.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    for (width, columns) in [(40, "tensor symbol"), (80, "tensor symbol shape formula")] {
+        let text = shown(&width.to_string());
+        assert!(text.lines().all(|line| line.chars().count() <= width + 3), "{text}"); // the tildes of X̃ take no column
+        assert_eq!(header(&text), columns);
+        assert!(text.contains("\nblocks.1\n  hook_resid_pre "), "{text}");
+    }
+    let mut piped = Command::new(LIMPID);
+    let piped = piped.args(words("inspect --model m --prompt star")).current_dir(folder()).env_remove("COLUMNS");
+    let piped = text(&piped.stdin(Stdio::null()).output().unwrap().stdout);
+    assert_eq!(header(&piped), "tensor symbol axes shape mean deviation min max formula");
+    assert!(piped.contains("\nblocks.1.ln1.hook_normalized "), "{piped}");
+    fails(2, "inspect --model m --prompt star --width 0", "--width");
+    fails(2, "inspect --model m --prompt star --width 80 --json", "--json");
+}
+
+/// R304, R307, R321: attention with its tokens, as numbers and as a map; neither needs colours.
+#[test]
+fn attention_with_tokens_at_rows_and_columns() {
+    let pattern = "inspect --model m --prompt star --tensor blocks.0.attn.hook_pattern";
+    let first = |text: &str, n: usize| text.lines().skip(1).take(n).map(String::from).collect::<Vec<_>>();
+    // no terminal: a table
+    let table = first(&ok(pattern), 5);
+    assert_eq!(table[0].split_whitespace().collect::<Vec<_>>(), ["s", "t", "a", "r"]);
+    assert!(table[1].starts_with("0 s  1.000000  0.000000") && table[4].starts_with("3 r "), "{table:?}");
+    let plain = first(&ok(&format!("{pattern} --labels false")), 5);
+    assert_eq!(plain[0].split_whitespace().collect::<Vec<_>>(), ["0", "1", "2", "3"]);
+    assert!(plain[4].starts_with("3  "), "{plain:?}");
+
+    let map = ok(&format!("{pattern} --view heat"));
+    assert!(map.contains("· hidden by the mask") && !map.contains('\u{1b}'), "{map}");
+    let lines = first(&map, 5);
+    assert_eq!(lines[0].split_whitespace().collect::<Vec<_>>(), ["s", "t", "a", "r"]);
+    assert_eq!(lines[1], "s ███1.0 ·      ·      ·");
+    // each cell has its weight in it
+    let weights = tensor("--tensor blocks.0.attn.hook_pattern");
+    for (t, line) in lines[1..].iter().enumerate() {
+        let cells = line.split_whitespace().skip(1).map(|cell| cell.trim_start_matches(['█', '▓', '▒', '░']));
+        let seen: Vec<f64> = cells.filter_map(|cell| cell.parse().ok()).collect();
+        assert_eq!(seen.len(), t + 1, "{map}");
+        assert!(seen.iter().zip(&weights[4 * t..]).all(|(seen, p)| (seen - p).abs() < 0.0051), "{map}\n{weights:?}");
+    }
+    for width in [30, 40] {
+        let narrow = ok(&format!("{pattern} --view heat --width {width}"));
+        assert!(narrow.lines().all(|line| line.chars().count() <= width), "{narrow}");
+    }
+    // one token looks at itself
+    assert!(ok(&pattern.replace("star", "s")).contains("0 s  1"));
+    assert!(ok(&format!("{} --view heat", pattern.replace("star", "s"))).contains("s ███1.0\n"));
+    // a model without a tokenizer has numbers
+    let bare =
+        ok("inspect --preset nano --n-layer 1 --tokens 1,2 --tensor blocks.0.attn.hook_pattern --view heat --head 0");
+    assert!(bare.contains("\n  0      1\n0 ███1.0 ·\n"), "{bare}");
+    assert!(ok("inspect --model m --prompt star --tensor probs").lines().nth(2).unwrap().starts_with("0 s  "));
+    fails(2, &format!("{pattern} --view picture"), "heat");
+    fails(2, "inspect --model m --prompt star --view heat", "--tensor");
+}
+
+/// What other programs keep apart: a norm's mean, scores before the scale, each head's own matrix.
+#[test]
+fn what_is_fused_can_be_seen_apart() {
+    let found = object("inspect --model m --prompt star --tensor blocks.0.attn.W_K --head 1");
+    assert_eq!(found["tensors"][0]["axes"], json!(["d_model", "d_head"]));
+    let (own, fused) = (numbers(&found["tensors"][0]["values"]), tensor("--tensor blocks.0.attn.qkv.weight"));
+    for (c, e) in (0..16).flat_map(|c| (0..8).map(move |e| (c, e))) {
+        assert_eq!(own[c * 8 + e], fused[(16 + 8 + e) * 16 + c]);
+    }
+    let (unscaled, scaled) =
+        (tensor("--tensor blocks.0.attn.hook_unscaled_scores"), tensor("--tensor blocks.0.attn.hook_raw_scores"));
+    unscaled.iter().zip(&scaled).for_each(|(u, s)| near(*u, s * 8f64.sqrt()));
+    let (mean, x) = (tensor("--tensor blocks.0.ln1.hook_mean"), tensor("--tensor blocks.0.hook_resid_pre"));
+    mean.iter().zip(x.chunks(16)).for_each(|(mean, x)| near(*mean, x.iter().sum::<f64>() / 16.0));
+    let heads = "inspect --model m --prompt star --tensor blocks.0.attn.hook_q --heads-first";
+    let found = object(heads);
+    assert_eq!(found["tensors"][0]["axes"], json!(["batch", "head", "pos", "d_head"]));
+    assert_eq!(found["tensors"][0]["shape"], json!([1, 2, 4, 8]));
+    let row =
+        found["rows"].as_array().unwrap().iter().find(|row| row["name"] == "blocks.1.attn.hook_z").unwrap().clone();
+    assert_eq!((&row["axes"], &row["shape"]), (&json!("B H T D"), &json!([1, 2, 4, 8])));
+    // what is printed of it is the same
+    assert_eq!(ok(heads), ok(heads.trim_end_matches(" --heads-first")));
+}
+
 /// R325.
 #[test]
 fn the_mask_in_three_forms() {

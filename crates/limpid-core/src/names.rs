@@ -2,12 +2,14 @@
 //! programs, and what it is. The builder makes the names, files and messages carry them; this table explains them.
 //!
 //! [`TABLE`] is that table, [`symbol`] and [`describe`] look up one name, and [`formula`] reads the op that computes
-//! a tensor, so that it is true of every variant. Blocks are numbered from 0 in names and from 1 in symbols, as in
+//! a tensor, so that it is true of every variant. [`derived`] lists what no op computes by itself: a norm's mean, the
+//! matrix of the queries alone. Blocks are numbered from 0 in names and from 1 in symbols, as in
 //! the article "Notations" (docs/contract.md). docs/names.md is the same table as a page; read `trace` next.
 
 use crate::config::{Axis, Config, Mask, NormKind, NormPlace, Positions};
 use crate::model::{Mode, Model, Tensor};
 use crate::ops::{Access, DropoutSpec, Op, Region};
+use std::ops::Range;
 
 /// A row of the table.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,7 +33,8 @@ pub struct Entry {
 impl Entry {
     /// Whether it is a parameter, not an activation.
     pub fn is_param(&self) -> bool {
-        self.name.ends_with(".weight") || self.name.ends_with(".bias")
+        let last = self.name.rsplit('.').next().unwrap_or_default();
+        ["weight", "bias", "W_", "b_"].iter().any(|start| last.starts_with(start))
     }
 }
 
@@ -49,8 +52,9 @@ const VOCAB: &str = "batch pos d_vocab";
 const ONE: &str = "batch pos 1";
 const POS: &str = "batch pos";
 const FEATURES: &str = "batch pos features";
+const WEIGHTS: &str = "head d_model d_head";
 
-/// Every name the builder makes: first the activations in the order of the forward pass, then the parameters.
+/// Every name the builder makes, and every one that is [`derived`]: first the activations in the order of the forward pass, then the parameters.
 #[rustfmt::skip]
 pub const TABLE: &[Entry] = &[
     //     name                                 symbol           TransformerLens                      HuggingFace GPT-2             llm.c        axes
@@ -58,11 +62,13 @@ pub const TABLE: &[Entry] = &[
     entry(["hook_embed",                        "X",             "hook_embed",                        "",                           "",          X,        "the token's row of the token table"]),
     entry(["hook_pos_embed",                    "PE",            "hook_pos_embed",                    "",                           "",          X,        "the position's vector, learned or sinusoidal"]),
     entry(["hook_embed_sum",                    "X_sum",         "",                                  "",                           "encoded",   X,        "token, position and segment vectors, added"]),
+    entry(["embed_norm.hook_mean",               "μ_e",            "",                                    "",                           "",           ONE,     "the mean the embedding's norm takes away"]),
     entry(["embed_norm.hook_scale",             "s_e",           "",                                  "",                           "",          ONE,      "what the embedding's norm divides by"]),
     entry(["embed_norm.hook_normalized",        "N_e",           "",                                  "",                           "",          X,        "the embedding normalised, before gain and offset"]),
     entry(["embed_norm.hook_out",               "X_norm",        "",                                  "",                           "",          X,        "the embedding normalised, with gain and offset"]),
     entry(["hook_embed_dropped",                "X̃",             "",                                  "",                           "",          X,        "the embedding after dropout"]),
     entry(["blocks.{i}.hook_resid_pre",         "X̃",             "blocks.{i}.hook_resid_pre",         "hidden_states[i]",           "encoded, residual3", X, "the residual stream that enters the block"]),
+    entry(["blocks.{i}.ln1.hook_mean",           "μ₁{}",           "",                                    "",                           "ln1_mean",   ONE,     "the mean the first norm takes away"]),
     entry(["blocks.{i}.ln1.hook_scale",         "s₁{}",          "blocks.{i}.ln1.hook_scale",         "",                           "1/ln1_rstd",  ONE,    "the deviation the first norm divides by"]),
     entry(["blocks.{i}.ln1.hook_normalized",    "N₁{}",          "blocks.{i}.ln1.hook_normalized",    "",                           "",          X,        "the first norm, before gain and offset"]),
     entry(["blocks.{i}.ln1.hook_out",           "Z₁{}",          "",                                  "",                           "ln1",       X,        "the first norm, with gain and offset: what it gives on"]),
@@ -73,14 +79,17 @@ pub const TABLE: &[Entry] = &[
     entry(["blocks.{i}.attn.hook_rotated",      "[RQ RK V]{}",   "",                                  "",                           "",          FEATURES, "the same, queries and keys turned by their position"]),
     entry(["blocks.{i}.attn.hook_rot_q",        "RQ{}",          "blocks.{i}.attn.hook_rot_q",        "",                           "",          HEADS,    "queries turned by their position"]),
     entry(["blocks.{i}.attn.hook_rot_k",        "RK{}",          "blocks.{i}.attn.hook_rot_k",        "",                           "",          HEADS,    "keys turned by their position"]),
+    entry(["blocks.{i}.attn.hook_unscaled_scores", "A_u{}",          "",                                    "",                           "",           SCORES,  "queries times keys, before scale and mask"]),
     entry(["blocks.{i}.attn.hook_raw_scores",   "A_s{}",         "",                                  "",                           "",          SCORES,   "scaled scores before the mask"]),
     entry(["blocks.{i}.attn.hook_attn_scores",  "A_s^M{}",       "blocks.{i}.attn.hook_attn_scores",  "",                           "preatt",    SCORES,   "scaled scores after the mask: -inf where hidden"]),
+    entry(["blocks.{i}.attn.hook_lse",           "lse{}",          "",                                    "",                           "",           "batch pos head", "log of what a row's softmax divides by: of the sum of the exponentials of its scores"]),
     entry(["blocks.{i}.attn.hook_pattern",      "A_w{}",         "blocks.{i}.attn.hook_pattern",      "attentions[i]",              "att",       SCORES,   "attention weights, before any dropout: every row sums to 1"]),
     entry(["blocks.{i}.attn.hook_z",            "C_concat{}",    "blocks.{i}.attn.hook_z",            "",                           "atty",      HEADS,    "context: values weighted by the pattern, head by head"]),
     entry(["blocks.{i}.hook_attn_out",          "Z₂{}",          "blocks.{i}.hook_attn_out",          "",                           "attproj",   X,        "what attention adds to the stream"]),
     entry(["blocks.{i}.hook_attn_out_dropped",  "drop(Z₂){}",    "",                                  "",                           "",          X,        "the same after dropout"]),
     entry(["blocks.{i}.hook_attn_sum",          "S₁{}",          "HookedEncoder's blocks.{i}.hook_resid_mid", "",                   "",          X,        "post-norm only: stream plus attention, before the norm"]),
     entry(["blocks.{i}.hook_resid_mid",         "Z₃{}",          "blocks.{i}.hook_resid_mid",         "",                           "residual2", X,        "the residual stream between the sub-layers; post-norm: what leaves the first norm"]),
+    entry(["blocks.{i}.ln2.hook_mean",           "μ₂{}",           "",                                    "",                           "ln2_mean",   ONE,     "the mean the second norm takes away"]),
     entry(["blocks.{i}.ln2.hook_scale",         "s₂{}",          "blocks.{i}.ln2.hook_scale",         "",                           "1/ln2_rstd",  ONE,    "the deviation the second norm divides by"]),
     entry(["blocks.{i}.ln2.hook_normalized",    "N₂{}",          "blocks.{i}.ln2.hook_normalized",    "",                           "",          X,        "the second norm, before gain and offset"]),
     entry(["blocks.{i}.ln2.hook_out",           "Z₄{}",          "",                                  "",                           "ln2",       X,        "the second norm, with gain and offset: what it gives on"]),
@@ -93,11 +102,13 @@ pub const TABLE: &[Entry] = &[
     entry(["blocks.{i}.hook_mlp_sum",           "S₂{}",          "HookedEncoder's blocks.{i}.hook_resid_post", "",                  "",          X,        "post-norm only: stream plus feed-forward, before the norm"]),
     entry(["blocks.{i}.hook_resid_post",        "Z_out{}",       "blocks.{i}.hook_resid_post",        "hidden_states[i+1]",         "residual3", X,        "the residual stream that leaves the block; post-norm: what leaves the second norm"]),
     entry(["hook_outputs",                      "Z_last",        "",                                  "",                           "",          "outputs d_model", "decoding only: the rows whose logits are wanted"]),
+    entry(["ln_final.hook_mean",                 "μ_f",            "",                                    "",                           "lnf_mean",   ONE,     "the mean the final norm takes away"]),
     entry(["ln_final.hook_scale",               "s_f",           "ln_final.hook_scale",               "",                           "1/lnf_rstd",  ONE,    "the deviation the final norm divides by"]),
     entry(["ln_final.hook_normalized",          "N_f",           "ln_final.hook_normalized",          "",                           "",          X,        "the final norm, before gain and offset"]),
     entry(["ln_final.hook_out",                 "Z_pre-head",    "",                                  "hidden_states[-1]",          "lnf",       X,        "the final norm, with gain and offset"]),
     entry(["head.hook_pre",                     "Z_t",           "",                                  "",                           "",          X,        "BERT's dense layer before the head"]),
     entry(["head.hook_post",                    "σ(Z_t)",        "",                                  "",                           "",          X,        "the same after the activation"]),
+    entry(["head.ln.hook_mean",                  "μ_h",            "",                                    "",                           "",           ONE,     "the mean the head's norm takes away"]),
     entry(["head.ln.hook_scale",                "s_h",           "",                                  "",                           "",          ONE,      "what the head's norm divides by"]),
     entry(["head.ln.hook_normalized",           "N_h",           "",                                  "",                           "",          X,        "the head's norm, before gain and offset"]),
     entry(["head.ln.hook_out",                  "Z_h",           "",                                  "",                           "",          X,        "the head's norm, with gain and offset"]),
@@ -114,6 +125,12 @@ pub const TABLE: &[Entry] = &[
     entry(["blocks.{i}.ln1.bias",               "β{}",           "blocks.{i}.ln1.b",                  "h.{i}.ln_1.bias",            "ln1b",      "d_model",            "offset of the first norm"]),
     entry(["blocks.{i}.attn.qkv.weight",        "[W^Q W^K W^V]{}", "blocks.{i}.attn.W_Q, W_K, W_V",   "h.{i}.attn.c_attn.weight",   "qkvw",      "features d_model",   "rows of all queries, then keys, then values"]),
     entry(["blocks.{i}.attn.qkv.bias",          "[b^Q b^K b^V]{}", "blocks.{i}.attn.b_Q, b_K, b_V",   "h.{i}.attn.c_attn.bias",     "qkvb",      "features",           "biases of queries, keys and values"]),
+    entry(["blocks.{i}.attn.W_Q",                "W^Q{}",          "blocks.{i}.attn.W_Q",                 "",                           "",           WEIGHTS, "the rows of `attn.qkv.weight` that make queries, head by head, (in, out)"]),
+    entry(["blocks.{i}.attn.W_K",                "W^K{}",          "blocks.{i}.attn.W_K",                 "",                           "",           WEIGHTS, "the rows of `attn.qkv.weight` that make keys, head by head, (in, out)"]),
+    entry(["blocks.{i}.attn.W_V",                "W^V{}",          "blocks.{i}.attn.W_V",                 "",                           "",           WEIGHTS, "the rows of `attn.qkv.weight` that make values, head by head, (in, out)"]),
+    entry(["blocks.{i}.attn.b_Q",                "b^Q{}",          "blocks.{i}.attn.b_Q",                 "",                           "",           "head d_head", "the part of `attn.qkv.bias` that is added to queries"]),
+    entry(["blocks.{i}.attn.b_K",                "b^K{}",          "blocks.{i}.attn.b_K",                 "",                           "",           "head d_head", "the part of `attn.qkv.bias` that is added to keys"]),
+    entry(["blocks.{i}.attn.b_V",                "b^V{}",          "blocks.{i}.attn.b_V",                 "",                           "",           "head d_head", "the part of `attn.qkv.bias` that is added to values"]),
     entry(["blocks.{i}.attn.out.weight",        "W^O{}",         "blocks.{i}.attn.W_O",               "h.{i}.attn.c_proj.weight",   "attprojw",  "d_model d_model",    "from the heads back to the stream"]),
     entry(["blocks.{i}.attn.out.bias",          "b^O{}",         "blocks.{i}.attn.b_O",               "h.{i}.attn.c_proj.bias",     "attprojb",  "d_model",            "its bias"]),
     entry(["blocks.{i}.ln2.weight",             "γ′{}",          "blocks.{i}.ln2.w",                  "h.{i}.ln_2.weight",          "ln2w",      "d_model",            "gain of the second norm"]),
@@ -200,6 +217,70 @@ fn digits(n: usize, with: [char; 10]) -> String {
     n.to_string().bytes().map(|digit| with[usize::from(digit - b'0')]).collect()
 }
 
+/// A tensor or parameter that no op makes or reads under its name: it is read out of what others hold.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Derived {
+    /// The mean that a norm takes away from what it reads: column 0 of its statistics, (N,2).
+    Mean {
+        /// Its statistics.
+        stats: Region,
+        /// What it reads.
+        x: Region,
+    },
+    /// The logarithm of what each row's softmax divides by, (N,H).
+    Lse {
+        /// Where the attention keeps it.
+        lse: Region,
+    },
+    /// Scores before they are multiplied by the scale.
+    Unscaled {
+        /// The scale.
+        scale: f64,
+    },
+    /// What makes the queries, the keys or the values: rows of a fused parameter.
+    Part {
+        /// The parameter's name.
+        param: String,
+        /// Its rows; of a bias, its elements.
+        rows: Range<usize>,
+    },
+}
+
+/// Everything that is derived in a model, by name. What depends on statistics is there in models built for [`Mode::Inspect`] alone.
+pub fn derived(model: &Model) -> Vec<(String, Derived)> {
+    let mut all = vec![];
+    for op in model.ops().iter() {
+        match *op {
+            Op::Norm { kind, x, stats, normalized: Some(normalized), .. } if kind != NormKind::Rms => {
+                let name = model.name_of(normalized).replace("hook_normalized", "hook_mean");
+                all.push((name, Derived::Mean { stats, x }));
+            }
+            Op::Attend { lse, scale, raw: Some(raw), .. } => {
+                let named = |hook: &str| model.name_of(raw).replace("hook_raw_scores", hook);
+                all.push((named("hook_unscaled_scores"), Derived::Unscaled { scale: scale.into() }));
+                all.push((named("hook_lse"), Derived::Lse { lse }));
+            }
+            _ => {}
+        }
+    }
+    for param in &model.params {
+        let (attention, letter) = match param.name.split_once(".qkv.") {
+            Some((attention, "weight")) => (attention, "W"),
+            Some((attention, "bias")) => (attention, "b"),
+            _ => continue,
+        };
+        for (part, rows) in ["Q", "K", "V"].into_iter().zip(model.config.heads().parts()) {
+            all.push((format!("{attention}.{letter}_{part}"), Derived::Part { param: param.name.clone(), rows }));
+        }
+    }
+    all
+}
+
+/// How the tensor or parameter of that name is derived, if it is.
+pub fn derivation(model: &Model, name: &str) -> Option<Derived> {
+    derived(model).into_iter().find(|(own, _)| own == name).map(|(_, derived)| derived)
+}
+
 /// How a tensor is computed, in symbols: `Z₃ = X̃ + Z₂`. It is read from the op that computes the tensor and its
 /// operands. Symbols of the tensor's own block are written without the block's number. `None` for an unknown name,
 /// and for a model that was not built with [`Mode::Inspect`]: in other models tensors share memory, so an operand's
@@ -210,14 +291,18 @@ pub fn formula(model: &Model, name: &str) -> Option<String> {
         return Some("x = token ids".into());
     }
     if let Some(tensor) = name.strip_suffix(".grad") {
-        model.tensor(tensor)?;
+        if model.tensor(tensor).is_none() {
+            derivation(model, tensor)?;
+        }
         return Some(format!("{} = gradient of the weighted sum of losses", symbol(name, &model.config)?));
     }
-    let tensor = model.tensor(name)?;
-    let maker = model.ops().iter().find(|op| makes(op, tensor.region))?;
     let (_, home) = lookup(name)?;
     let scribe = Scribe { model, home };
-    Some(format!("{} = {}", symbol_within(name, &model.config, home)?, scribe.right_side(maker, tensor)?))
+    let right_side = match model.tensor(name) {
+        Some(tensor) => scribe.right_side(model.ops().iter().find(|op| makes(op, tensor.region))?, tensor)?,
+        None => scribe.derived(name, derivation(model, name)?)?,
+    };
+    Some(format!("{} = {right_side}", symbol_within(name, &model.config, home)?))
 }
 
 fn makes(op: &Op, region: Region) -> bool {
@@ -239,6 +324,24 @@ impl Scribe<'_> {
 
     fn plus(&self, region: Option<Region>) -> String {
         region.map_or(String::new(), |region| format!(" + {}", self.of(region)))
+    }
+
+    /// Queries times keys.
+    fn product(&self) -> &'static str {
+        if self.model.config.positions == Positions::Rotary { "RQ RKᵀ" } else { "Q Kᵀ" }
+    }
+
+    /// None for parts of parameters, which nothing makes.
+    fn derived(&self, name: &str, derived: Derived) -> Option<String> {
+        let scores = name.replace("hook_lse", "hook_attn_scores");
+        match derived {
+            Derived::Mean { x, .. } => Some(format!("mean({})", self.of(x))),
+            Derived::Lse { .. } => {
+                Some(format!("log Σ exp({})", symbol_within(&scores, &self.model.config, self.home)?))
+            }
+            Derived::Unscaled { .. } => Some(self.product().into()),
+            Derived::Part { .. } => None,
+        }
     }
 
     fn right_side(&self, op: &Op, tensor: &Tensor) -> Option<String> {
@@ -289,8 +392,8 @@ impl Scribe<'_> {
                 if all { format!("R(t) on Q and K of {}", self.of(x)) } else { format!("R(t) {letter}") }
             }
             Op::Attend { raw, .. } if is(raw) => {
-                let (q, k) = if c.positions == Positions::Rotary { ("RQ", "RK") } else { ("Q", "K") };
-                if c.attention_scale { format!("{q} {k}ᵀ / √{}", c.d_head()) } else { format!("{q} {k}ᵀ") }
+                let product = self.product();
+                if c.attention_scale { format!("{product} / √{}", c.d_head()) } else { product.into() }
             }
             Op::Attend { raw: Some(raw), scores, mask, .. } if is(scores) => {
                 format!("{}{}", self.of(raw), if mask == Mask::None { "" } else { " + M" })

@@ -10,6 +10,7 @@ use limpid::model::{Axes, Mode, Model};
 use limpid::names;
 use limpid::ops::{Access, Batch, IGNORE, Op, Region, random};
 use limpid::trace::table::{self, TableOptions};
+use limpid::trace::view::{HeatScale, View};
 use limpid::trace::{Labelled, Trace, TraceError, find_not_finite, save, tensors};
 use random_config::{configs, fill};
 
@@ -462,6 +463,166 @@ fn formulas_say_what_is_done() {
     }
 }
 
+/// Means, log-sum-exps, unscaled scores and each head's matrices, held against what reads them and what they are read out of.
+#[test]
+fn derived_tensors_follow_from_their_neighbours() {
+    let grouped = Config { n_head: 4, n_kv_head: Some(2), d_model: 12, ..post(tiny()) };
+    let variants = [
+        post(tiny()),
+        Config { attention_scale: false, mask: Mask::Bidirectional, ..grouped },
+        Config { attention_bias: false, norm: limpid::config::NormKind::Rms, norm_offset: false, ..tiny() },
+    ];
+    for (seed, config) in variants.iter().enumerate() {
+        let (model, mut reference, batch) = ready(config, seed as u64);
+        let trace = Trace::run(&model, &mut reference, &batch, true).unwrap();
+        let (c, d) = (config.d_model, config.d_head());
+        for (name, _) in names::derived(&model) {
+            let (tensor, gradient) = (trace.get(&name).unwrap(), trace.get(&format!("{name}.grad")).unwrap());
+            assert_eq!((&tensor.shape, &tensor.axes), (&gradient.shape, &gradient.axes), "{name}");
+            assert_eq!(tensor.values.len(), tensor.shape.iter().product::<usize>(), "{name}");
+            let (entry, _) = names::lookup(&name).unwrap_or_else(|| panic!("{name} is not in the table"));
+            assert_eq!(entry.axes, tensor.axes.join(" "), "{name}");
+            assert!(!trace.names().any(|own| own == name) && names::symbol(&name, config).is_some());
+            assert_eq!(trace.row(&name).unwrap().formula.is_empty(), entry.is_param(), "{name}");
+        }
+        let both = |name: &str| [trace.get(name).unwrap(), trace.get(&format!("{name}.grad")).unwrap()];
+        for i in 0..config.n_layer {
+            if config.norm == limpid::config::NormKind::Layer {
+                // nothing but the norm reads these sums, so their gradient is the norm's, part by part
+                for (norm, sum) in [("ln1", "hook_attn_sum"), ("ln2", "hook_mlp_sum")] {
+                    let n = |part: &str| both(&format!("blocks.{i}.{norm}.hook_{part}"));
+                    let ([x, dx], [mean, dmean]) = (both(&format!("blocks.{i}.{sum}")), n("mean"));
+                    let ([normal, dnormal], [scale, dscale]) = (n("normalized"), n("scale"));
+                    for (at, x) in x.values.iter().enumerate() {
+                        let row = at / c;
+                        close("n = (x - mean) / s", normal.values[at], (x - mean.values[row]) / scale.values[row]);
+                        let through = dnormal.values[at] / scale.values[row];
+                        let rest = (dmean.values[row] + dscale.values[row] * normal.values[at]) / c as f32;
+                        close("dx = dn / s + (dmean + ds n) / C", dx.values[at], through + rest);
+                    }
+                }
+            } else {
+                let none = trace.get("blocks.0.ln1.hook_mean").unwrap_err().to_string();
+                assert!(none.contains("this model has none (the mean the first norm takes away)"), "{none}");
+            }
+            let n = |part: &str| both(&format!("blocks.{i}.attn.{part}"));
+            let ([scores, dscores], [p, dp], [lse, dlse]) = (n("hook_attn_scores"), n("hook_pattern"), n("hook_lse"));
+            let ([unscaled, dunscaled], [q, dq], [k, _]) = (n("hook_unscaled_scores"), n("hook_q"), n("hook_k"));
+            let [b, h, t, _] = p.shape[..] else { panic!() };
+            let shared = |h: usize| h * k.shape[2] / config.n_head;
+            for (b, h, i) in (0..b).flat_map(|b| (0..h).flat_map(move |h| (0..t).map(move |i| (b, h, i)))) {
+                let (lse, dlse) = (lse.at(&[b, i, h]).unwrap(), dlse.at(&[b, i, h]).unwrap());
+                for j in 0..t {
+                    let at = |of: &Labelled| of.at(&[b, h, i, j]).unwrap();
+                    close("p = exp(score - lse)", at(&p), (at(&scores) - lse).exp());
+                    close("dscore = p (dp + dlse)", at(&dscores), at(&p) * (at(&dp) + dlse));
+                    let key = |e: usize| k.at(&[b, j, shared(h), e]).unwrap();
+                    close("q k", at(&unscaled), (0..d).map(|e| q.at(&[b, i, h, e]).unwrap() * key(e)).sum());
+                }
+                for e in 0..d {
+                    let slope = |j: usize| dunscaled.at(&[b, h, i, j]).unwrap() * k.at(&[b, j, shared(h), e]).unwrap();
+                    close("dq", dq.at(&[b, i, h, e]).unwrap(), (0..t).map(slope).sum());
+                }
+            }
+            // each head's own matrix makes its queries, keys and values of what the block gives to attention
+            let input = match config.norm_place {
+                NormPlace::Pre => format!("blocks.{i}.ln1.hook_out"),
+                NormPlace::Post => format!("blocks.{i}.hook_resid_pre"),
+            };
+            let (input, whole) = (trace.get(&input).unwrap(), n("qkv.weight"));
+            for (letter, part) in ["Q", "K", "V"].into_iter().zip(config.heads().parts()) {
+                let (weight, made) = (n(&format!("W_{letter}")), n(&format!("hook_{}", letter.to_lowercase())));
+                assert_eq!(weight[0].shape, [part.len() / d, c, d]);
+                for (h, e) in (0..part.len() / d).flat_map(|h| (0..d).map(move |e| (h, e))) {
+                    for x in 0..c {
+                        for (own, whole) in weight.iter().zip(&whole) {
+                            assert_eq!(own.at(&[h, x, e]), whole.at(&[part.start + h * d + e, x]));
+                        }
+                    }
+                    let bias = if config.attention_bias {
+                        let [bias, dbias] = n(&format!("b_{letter}"));
+                        let all = trace.get(&format!("blocks.{i}.attn.qkv.bias.grad")).unwrap();
+                        assert_eq!(dbias.at(&[h, e]), all.at(&[part.start + h * d + e]));
+                        bias.at(&[h, e]).unwrap()
+                    } else {
+                        0.0
+                    };
+                    for (b, t) in (0..b).flat_map(|b| (0..t).map(move |t| (b, t))) {
+                        let term = |x: usize| input.at(&[b, t, x]).unwrap() * weight[0].at(&[h, x, e]).unwrap();
+                        close("x W + b", made[0].at(&[b, t, h, e]).unwrap(), bias + (0..c).map(term).sum::<f32>());
+                    }
+                }
+            }
+        }
+    }
+    let (model, mut reference, batch) = ready(&tiny(), 1);
+    let trace = Trace::run(&model, &mut reference, &batch, false).unwrap();
+    assert!(matches!(trace.get("blocks.0.attn.W_Q.grad"), Err(TraceError::NoBackward { .. })));
+    assert!(trace.get("W_Q").unwrap_err().to_string().ends_with("did you mean `blocks.0.attn.W_Q`?"));
+    for (name, formula) in [
+        ("blocks.1.ln2.hook_mean", "μ₂ = mean(Z₃)"),
+        ("ln_final.hook_mean", "μ_f = mean(Z_out⁽²⁾)"),
+        ("blocks.1.attn.hook_unscaled_scores", "A_u = Q Kᵀ"),
+        ("blocks.1.attn.hook_lse", "lse = log Σ exp(A_s^M)"),
+    ] {
+        assert_eq!(names::formula(&model, name).unwrap(), formula);
+    }
+    assert_eq!(names::symbol("blocks.1.attn.W_K", &tiny()).unwrap(), "W^K⁽²⁾");
+}
+
+#[test]
+fn tensors_become_matrices_with_words() {
+    let config = Config { mask: Mask::Bidirectional, ..tiny() };
+    let (model, mut reference, batch) = ready(&config, 1);
+    let trace = Trace::run(&model, &mut reference, &batch, true).unwrap();
+    let word = |id: u32| format!("w{id}");
+    let labels = trace.labels(&word);
+    let words = |sequence: usize| batch.tokens[5 * sequence..][..5].iter().map(|id| word(*id)).collect::<Vec<_>>();
+    let of = |name: &str| trace.get(name).unwrap().matrices(&labels).collect::<Vec<_>>();
+
+    let pattern = of("blocks.1.attn.hook_pattern");
+    assert_eq!(pattern.len(), 2 * 3);
+    let last = &pattern[5];
+    assert_eq!((last.title().as_str(), last.size), ("blocks.1.attn.hook_pattern [batch 1, head 2]", [5, 5]));
+    assert_eq!((&last.rows, &last.columns, last.scale), (&words(1), &words(1), HeatScale::Unit));
+    // the second sequence has three tokens, the first no padding
+    assert_eq!(last.hidden, [false, false, false, true, true].repeat(5));
+    assert!(pattern[0].hidden.is_empty());
+    let whole = trace.get("blocks.1.attn.hook_pattern").unwrap();
+    assert_eq!(Some(last.values[5 + 2]), whole.at(&[1, 2, 1, 2]));
+    assert_eq!(of("blocks.1.attn.hook_pattern.grad")[0].scale, HeatScale::Signed);
+
+    let q = trace.get("blocks.0.attn.hook_q").unwrap();
+    let heads = q.clone().heads_first();
+    assert_eq!((heads.axes.join(" ").as_str(), &heads.shape[..]), ("batch head pos d_head", &[2, 3, 5, 4][..]));
+    assert_eq!(heads.at(&[1, 2, 4, 3]), q.at(&[1, 4, 2, 3]));
+    let row = trace.row("blocks.0.attn.hook_q").unwrap().heads_first();
+    assert_eq!((row.letters.as_str(), &row.shape[..]), ("B H T D", &[2, 3, 5, 4][..]));
+    let third = &of("blocks.0.attn.hook_q")[2];
+    assert_eq!((third.axes, &third.rows, third.columns.len()), (["pos", "d_head"], &words(0), 0));
+    assert_eq!(Some(third.values[4 * 4 + 3]), q.at(&[0, 4, 2, 3]));
+
+    let vocabulary: Vec<String> = (0..11).map(word).collect();
+    assert_eq!((&of("probs")[1].rows, &of("probs")[1].columns), (&words(1), &vocabulary));
+    assert_eq!(of("embed.weight")[0].rows, vocabulary);
+    // rows of the position table are no tokens, and columns of several sequences are no one's
+    assert!(of("pos_embed.weight")[0].rows.is_empty() && of("losses")[0].columns.is_empty());
+
+    let json = serde_json::to_value(View::Matrix(last.clone())).unwrap();
+    assert!(json["kind"] == "matrix" && json["scale"] == "unit" && json["index"][1][0] == "head", "{json}");
+    let sentence = View::Sentence { text: "four of four".into(), holds: Some(true) };
+    assert_eq!(serde_json::to_value(&sentence).unwrap()["kind"], "sentence");
+    assert_eq!(
+        sentence.text(None, &TableOptions { width: 12, ..TableOptions::default() }),
+        "holds  four\n       of\n       four\n"
+    );
+
+    let text = pattern[1].table(&TableOptions { decimals: 2, ..TableOptions::default() });
+    let line = text.lines().nth(2).unwrap();
+    assert!(line.starts_with(&format!("0 {}", words(0)[0])) && text.contains(&format!("  {}", words(0)[4])), "{text}");
+    assert!(!trace.get("blocks.0.attn.hook_z").unwrap().is_map() && whole.is_map());
+}
+
 #[test]
 fn what_cannot_be_shown_is_refused_with_a_hint() {
     let (model, mut reference, batch) = ready(&tiny(), 1);
@@ -631,16 +792,31 @@ fn tables_of_a_run() {
     let (model, mut reference, batch) = ready(&Config { n_layer: 12, ..tiny() }, 1);
     let trace = Trace::run(&model, &mut reference, &batch, false).unwrap();
     let rows = trace.rows().unwrap();
-    for width in [60, 80, 100, 120, 160] {
+    for (width, shown) in [
+        (40, "tensor symbol"),
+        (60, "tensor symbol shape"),
+        (80, "tensor symbol shape formula"),
+        (100, "tensor symbol shape formula"),
+        (120, "tensor symbol shape mean deviation formula"),
+        (160, "tensor symbol axes shape mean deviation min max formula"),
+    ] {
         let text = table::summary_table(&rows, width);
         assert!(text.lines().all(|line| table::columns(line) <= width), "{width}\n{text}");
-        assert_eq!(text.lines().count(), rows.len() + 1);
-        assert!(
-            text.lines().any(|line| line.starts_with("blocks.11.attn.hook_attn_scores ") && line.contains("60 masked"))
-        );
-        assert_eq!(width >= 160, text.contains("Z₃ = X̃ + Z₂"), "{width}\n{text}");
+        let header: Vec<&str> = text.lines().next().unwrap().split_whitespace().collect();
+        assert_eq!(header.join(" "), shown, "{width}\n{text}");
+        assert_eq!(text.matches("60 masked").count(), 12, "{width}\n{text}");
+        assert_eq!(text.contains("X̃ + Z₂"), width >= 80, "{width}\n{text}");
+        let begins = |start: &str| text.lines().filter(|line| line.starts_with(start)).count();
+        let counts =
+            [begins("blocks.11.attn.hook_attn_scores "), begins("  attn.hook_attn_scores "), begins("blocks.11")];
+        match width {
+            // where there is little room a block's name is said once, and its number is not in its symbols
+            ..100 => assert_eq!((counts, text.contains("A_s^M⁽¹²⁾")), ([0, 12, 1], false), "{width}\n{text}"),
+            _ => assert_eq!((counts[0], text.contains("A_s^M⁽¹²⁾")), (1, true), "{width}\n{text}"),
+        }
     }
-    assert!(table::summary_table(&rows, 0).contains("B H T T"));
+    let text = table::summary_table(&rows, 0);
+    assert!(text.contains("B H T T") && text.lines().count() == rows.len() + 1);
     let text = table::table(&trace.get("blocks.0.attn.hook_q").unwrap(), &TableOptions::default());
     let headings: Vec<&str> = text.lines().filter(|line| line.starts_with("blocks")).collect();
     assert_eq!(headings[..2], ["blocks.0.attn.hook_q [batch 0, head 0]", "blocks.0.attn.hook_q [batch 0, head 1]"]);

@@ -13,7 +13,8 @@ use limpid::config::{Config, ConfigError, Mask};
 use limpid::data::check_ids;
 use limpid::model::{Mode, Model, init};
 use limpid::tokenizer::Tokenizer;
-use limpid::trace::table::{self, Masks};
+use limpid::trace::table::{self, Masks, TableOptions};
+use limpid::trace::view::{Grid, Labels, Paint, View};
 use limpid::trace::{self, Labelled, SummaryRow, Trace, save, tensors};
 use limpid::train::Recipe;
 use serde_json::{Value, json};
@@ -41,7 +42,7 @@ pub struct Args {
     /// Use the initial weights, as they were before training
     #[arg(long, requires = "model")]
     initial: bool,
-    /// Print this tensor as a table; may be given several times (blocks.0.attn.hook_pattern, embed.weight, logits.grad)
+    /// Print this tensor; may be given several times (blocks.0.attn.hook_pattern, embed.weight, logits.grad)
     #[arg(long, value_name = "NAME", action = clap::ArgAction::Append)]
     tensor: Vec<String>,
     /// Print one head of the named tensors, counted from 0
@@ -50,6 +51,15 @@ pub struct Args {
     /// Print the named tensors transposed
     #[arg(long, requires = "tensor")]
     transpose: bool,
+    /// Print the named tensors as heat maps or as tables; auto: attention and probabilities as heat maps on a terminal
+    #[arg(long, value_name = "VIEW", default_value = "auto", requires = "tensor", value_parser = ["auto", "heat", "table"])]
+    view: String,
+    /// Show tokens at the rows and columns of the named tensors; false: numbers
+    #[arg(long, value_name = "BOOL", default_value_t = true, requires = "tensor", action = clap::ArgAction::Set)]
+    labels: bool,
+    /// Show queries, keys, values and context as [batch head pos d_head], not [batch pos head d_head]
+    #[arg(long)]
+    heads_first: bool,
     /// Digits after the decimal point of the named tensors
     #[arg(long, value_name = "N", default_value_t = 6, requires = "tensor", value_parser = clap::value_parser!(u8).range(..=17))]
     decimals: u8,
@@ -80,6 +90,9 @@ pub struct Args {
     /// Print the tokens whose embeddings are nearest to this one's: its text, or its id if no token has that text
     #[arg(long, value_name = "TOKEN")]
     similar: Option<String>,
+    /// Characters a line may have [default: the terminal's; any number in a file or a pipe]
+    #[arg(long, value_name = "N", conflicts_with = "json", value_parser = clap::value_parser!(u16).range(1..))]
+    width: Option<u16>,
     /// Put the table on stdout as JSON
     #[arg(long)]
     json: bool,
@@ -97,6 +110,8 @@ const NEAREST: usize = 10;
 struct Seen {
     rows: Vec<SummaryRow>,
     tensors: Vec<Labelled>,
+    /// Words for the tensors' axes.
+    labels: Labels,
     gradients: Vec<Gradient>,
     /// Norms of the parameters' gradients: of each layer, and of all.
     layers: Vec<(String, f64)>,
@@ -149,63 +164,75 @@ pub fn run(args: Args) -> Result<()> {
         show::json(&to_json(&args, &model, &ids, &seen, tokenizer))?;
         return sound(&trace, &seen.rows);
     }
+    let width = args.width.map_or_else(show::table_width, usize::from);
+    let mut options = TableOptions { width, decimals: args.decimals.into(), ..TableOptions::default() };
+    if args.full {
+        let most = usize::MAX;
+        options = TableOptions { max_rows: most, max_cols: most, max_tables: most, width: 0, ..options };
+    }
+    // a heat map has as many columns as a line has room for, so it needs a width
+    let maps = TableOptions { width: if width == 0 && !args.full { show::PROSE } else { options.width }, ..options };
+    let ink = if show::coloured() { Paint::Colour } else { Paint::Shades };
+    let paint = |tensor: &Labelled| match args.view.as_str() {
+        "auto" => Some(ink).filter(|_| show::terminal() && tensor.is_map()),
+        view => Some(ink).filter(|_| view == "heat"),
+    };
     let mut parts = vec![];
     if args.listing {
         parts.push(model.to_string());
     }
-    let mut options = table::TableOptions {
-        width: show::table_width(),
-        decimals: args.decimals.into(),
-        ..table::TableOptions::default()
-    };
-    if args.full {
-        let most = usize::MAX;
-        options = table::TableOptions { max_rows: most, max_cols: most, max_tables: most, width: 0, ..options };
-    }
-    parts.extend(seen.tensors.iter().map(|tensor| table::table(tensor, &options)));
+    parts.extend(seen.tensors.iter().map(|tensor| {
+        let paint = paint(tensor);
+        tensor.text(&seen.labels, paint, if paint.is_some() { &maps } else { &options })
+    }));
     if let Some(masks) = &seen.masks {
         let [binary, additive] = [&masks.binary, &masks.additive].map(|mask| table::table(mask, &options));
         parts.push(format!("M, 1 where a query (row) sees a key (column):\n{binary}"));
         parts.push(format!("M^-inf, added to the scores:\n{additive}"));
         parts.push(format!("as a function of the scores x:\n{}", masks.function));
     }
+    let mut views = vec![];
     if let Some((id, near)) = &seen.similar {
         let line = |(id, cosine): &(u32, f64)| vec![piece(tokenizer, *id), id.to_string(), format!("{cosine:.4}")];
-        let lines: Vec<_> = near.iter().map(line).collect();
-        parts.push(format!(
-            "nearest to {} (id {id}):\n{}",
-            piece(tokenizer, *id),
-            columns(&["token", "id", "cosine"], &lines)
-        ));
+        let title = format!("nearest to {} (id {id}):", piece(tokenizer, *id));
+        views.push(grid(title, &["token", "id", "cosine"], near.iter().map(line)));
     }
     if args.next {
         let best = |(id, p): &(u32, f64)| format!("{} {:.1}%", piece(tokenizer, *id), 100.0 * p);
-        let line = |(t, best_of): (usize, &Vec<(u32, f64)>)| {
+        let line = |(t, best_of): (usize, &Vec<(u32, f64)>)| -> Vec<String> {
             [t.to_string(), piece(tokenizer, ids[t])].into_iter().chain(best_of.iter().map(best)).collect()
         };
-        let lines: Vec<Vec<String>> = seen.next.iter().enumerate().map(line).collect();
-        parts.push(columns(&["pos", "token", "likeliest", "second", "third", "fourth", "fifth"], &lines));
+        let headers = ["pos", "token", "likeliest", "second", "third", "fourth", "fifth"];
+        views.push(grid(String::new(), &headers, seen.next.iter().enumerate().map(line)));
     }
+    parts.extend(views.iter().map(|view| view.text(None, &options)));
     if table {
         let mut text = String::new();
         if let Some(tokenizer) = tokenizer {
             let pieces: Vec<String> = tokenizer.pieces(&ids)?.iter().map(|p| format!("{p:?}")).collect();
-            text = format!("{}: {}\n\n", show::plural(ids.len(), "token"), pieces.join(" "));
+            let said = format!("{}: {}", show::plural(ids.len(), "token"), pieces.join(" "));
+            text = View::Sentence { text: said, holds: None }.text(None, &options) + "\n";
         }
-        parts.push(text + &table::summary_table(&seen.rows, show::table_width()));
+        parts.push(text + &table::summary_table(&seen.rows, width));
     }
     if args.backward && (table || !named) {
         let line = |g: &Gradient| {
             let shape: Vec<String> = g.shape.iter().map(usize::to_string).collect();
-            let numbers = [g.norm, g.mean, g.min, g.max].map(short);
-            [g.name.clone(), shape.join(" ")].into_iter().chain(numbers).collect::<Vec<_>>()
+            let [norm, mean, min, max] = [g.norm, g.mean, g.min, g.max].map(short);
+            vec![g.name.clone(), norm, shape.join(" "), mean, min, max]
         };
-        let lines: Vec<_> = seen.gradients.iter().map(line).collect();
-        parts.push(columns(&["gradient of", "shape", "norm", "mean", "min", "max"], &lines));
-        let lines: Vec<_> = seen.layers.iter().map(|(name, norm)| vec![name.clone(), short(*norm)]).collect();
-        parts.push(columns(&["gradient of the parameters of", "norm"], &lines));
+        let headers = ["gradient of", "norm", "shape", "mean", "min", "max"];
+        let each = grid(String::new(), &headers, seen.gradients.iter().map(line));
+        let line = |(name, norm): &(String, f64)| vec![name.clone(), short(*norm)];
+        let layers = grid(String::new(), &["gradient of the parameters of", "norm"], seen.layers.iter().map(line));
+        parts.extend([each, layers].map(|view| view.text(None, &options)));
     }
-    show::out(&parts.join("\n"))?;
+    let text = parts.join("\n");
+    // nothing but what is painted has styles, and it has no names but the model's and labels, which are spelled
+    match seen.tensors.iter().any(|tensor| paint(tensor) == Some(Paint::Colour)) {
+        true => show::painted(&text)?,
+        false => show::out(&text)?,
+    }
     sound(&trace, &seen.rows)
 }
 
@@ -231,7 +258,18 @@ fn look(args: &Args, trace: &Trace, ids: &[u32], tokenizer: Option<&Tokenizer>) 
         if let Some(head) = args.head {
             tensor = one_head(tensor, head)?;
         }
+        let tensor = if args.heads_first { tensor.heads_first() } else { tensor };
         tensors.push(if args.transpose { transposed(tensor) } else { tensor });
+    }
+    let mut labels = Labels::default();
+    if !tensors.is_empty() {
+        // what the mask hides is known without words
+        let Labels { tokens, vocabulary, reach } =
+            trace.labels(&|id| tokenizer.and_then(|t| t.piece(id).ok()).unwrap_or_else(|| id.to_string()));
+        labels.reach = reach;
+        if args.labels && tokenizer.is_some() {
+            (labels.tokens, labels.vocabulary) = (tokens, vocabulary);
+        }
     }
     let similar = match &args.similar {
         Some(token) => {
@@ -254,12 +292,15 @@ fn look(args: &Args, trace: &Trace, ids: &[u32], tokenizer: Option<&Tokenizer>) 
         gradients = gradients_of(trace, &trace.names().collect::<Vec<_>>())?;
         gradients.extend(of_params.into_iter().filter(|_| args.params));
     }
+    if args.heads_first {
+        rows = rows.into_iter().map(SummaryRow::heads_first).collect();
+    }
     let next = match args.next {
         true => trace.get("probs")?.values.chunks_exact(model.config.vocab_size).map(likeliest).collect(),
         false => vec![],
     };
     let masks = args.masks.then(|| table::masks(ids.len()));
-    Ok(Seen { rows, tensors, gradients, layers, masks, next, similar })
+    Ok(Seen { rows, tensors, labels, gradients, layers, masks, next, similar })
 }
 
 fn to_json(args: &Args, model: &Model, ids: &[u32], seen: &Seen, tokenizer: Option<&Tokenizer>) -> Value {
@@ -381,18 +422,7 @@ fn transposed(tensor: Labelled) -> Labelled {
         order.swap(n - 3, n - 2);
     }
     order.swap(n - 2, n - 1);
-    let strides: Vec<usize> = (0..n).map(|i| shape[i + 1..].iter().product()).collect();
-    let to: Vec<usize> = order.iter().map(|axis| shape[*axis]).collect();
-    let from = |flat: usize| {
-        let (mut rest, mut at) = (flat, 0);
-        for (axis, size) in order.iter().zip(&to).rev() {
-            at += rest % size * strides[*axis];
-            rest /= size;
-        }
-        values[at]
-    };
-    let values = (0..values.len()).map(from).collect();
-    Labelled { name, axes: order.iter().filter_map(|axis| axes.get(*axis).copied()).collect(), shape: to, values }
+    Labelled { name, axes, shape, values }.permuted(&order)
 }
 
 /// The token of that text or, if there is none, of that number.
@@ -447,26 +477,9 @@ fn short(v: f64) -> String {
     if v.is_nan() { v.to_string() } else { table::short(v) }
 }
 
-/// Aligned columns, the first to the left; where a line would be too long, the last are left out.
-fn columns(headers: &[&str], lines: &[Vec<String>]) -> String {
-    let column = |j: usize| lines.iter().map(move |line| line.get(j).map_or("", String::as_str));
-    let widths = headers.iter().enumerate().map(|(j, header)| column(j).chain([*header]).map(table::columns).max());
-    let mut widths: Vec<usize> = widths.map(|width| width.unwrap_or(0)).collect();
-    let most = show::table_width();
-    while most > 0 && widths.len() > 3 && widths.iter().map(|w| w + 2).sum::<usize>() > most + 2 {
-        widths.pop();
-    }
-    let headers: Vec<String> = headers.iter().map(|h| h.to_string()).collect();
-    let mut text = String::new();
-    for line in std::iter::once(&headers).chain(lines) {
-        let cells = widths.iter().zip(line).enumerate().map(|(j, (width, cell))| {
-            let space = " ".repeat(width.saturating_sub(table::columns(cell)));
-            if j == 0 { format!("{cell}{space}") } else { format!("  {space}{cell}") }
-        });
-        text += cells.collect::<String>().trim_end();
-        text.push('\n');
-    }
-    text
+/// Lines of texts to look at.
+fn grid(title: String, headers: &[&str], rows: impl Iterator<Item = Vec<String>>) -> View {
+    View::Grid(Grid { title, headers: headers.iter().map(|header| header.to_string()).collect(), rows: rows.collect() })
 }
 
 // ---- the model and its input

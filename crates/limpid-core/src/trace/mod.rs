@@ -5,16 +5,20 @@
 //! ops do not need are filled by passes of their own, so a trace changes no bit. Names are those of `names::TABLE`;
 //! `NAME.grad` is the gradient of the batch's weighted loss with respect to NAME, a tensor or a parameter.
 //!
-//! `table` prints tensors and summaries; [`find_not_finite`] is for a trainer whose loss is not finite.
+//! `view` makes matrices with labels of a tensor; `table` and `heat` print them; [`find_not_finite`] is for a trainer
+//! whose loss is not finite.
 
+mod heat;
 pub mod table;
+pub mod view;
 
 use crate::backend::{self, Backend, BackendError};
 use crate::model::{Axes, Mode, Model, Param, Tensor};
-use crate::names;
+use crate::names::{self, Derived};
 use crate::ops::classify::{self, Target};
-use crate::ops::{Access, Batch, Op, Region};
+use crate::ops::{Access, Batch, Op, Region, Span};
 use limpid_base::nearest::nearest;
+use view::Labels;
 
 /// Why something cannot be shown.
 #[derive(Debug, thiserror::Error)]
@@ -100,6 +104,40 @@ impl Labelled {
         let flat = index.iter().zip(&self.shape).fold(0, |flat, (i, n)| flat * n + i);
         inside.then(|| self.values[flat])
     }
+    /// The same with its axes in another order: `order[i]` is the axis that becomes the i-th.
+    ///
+    /// # Panics
+    /// If `order` does not name every axis once.
+    pub fn permuted(&self, order: &[usize]) -> Labelled {
+        let n = self.shape.len();
+        assert!(order.len() == n && (0..n).all(|axis| order.contains(&axis)), "{order:?} is no order of {n} axes");
+        let shape: Vec<usize> = order.iter().map(|axis| self.shape[*axis]).collect();
+        let strides: Vec<usize> = (0..n).map(|i| self.shape[i + 1..].iter().product()).collect();
+        let value = |flat: usize| {
+            let (mut rest, mut at) = (flat, 0);
+            for (axis, size) in order.iter().zip(&shape).rev() {
+                at += rest % size * strides[*axis];
+                rest /= size;
+            }
+            self.values[at]
+        };
+        let values = (0..self.values.len()).map(value).collect();
+        let axes = order.iter().filter_map(|axis| self.axes.get(*axis).copied()).collect();
+        Labelled { name: self.name.clone(), axes, shape, values }
+    }
+    /// The same with the rows of each head together: [batch pos head d_head] becomes [batch head pos d_head]. What has no such
+    /// axes stays as it is.
+    pub fn heads_first(self) -> Labelled {
+        self.by_head().unwrap_or(self)
+    }
+    /// [`Labelled::heads_first`] of what has such axes.
+    fn by_head(&self) -> Option<Labelled> {
+        let between = |head: &usize| *head > 0 && head + 2 == self.axes.len();
+        let head = self.axes.iter().position(|axis| *axis == "head").filter(between)?;
+        let mut order: Vec<usize> = (0..self.shape.len()).collect();
+        order.swap(head - 1, head);
+        Some(self.permuted(&order))
+    }
 }
 
 /// The letter for an axis (the glossary of `ops`).
@@ -151,6 +189,17 @@ pub struct SummaryRow {
     pub without_target: usize,
     /// The earlier name of the same tensor, if this is its second.
     pub same_as: Option<String>,
+}
+
+impl SummaryRow {
+    /// As [`Labelled::heads_first`]: `B T H D` becomes `B H T D`.
+    pub fn heads_first(mut self) -> SummaryRow {
+        if self.letters == "B T H D" {
+            self.letters = "B H T D".into();
+            self.shape.swap(1, 2);
+        }
+        self
+    }
 }
 
 /// The first tensor that is not finite.
@@ -231,7 +280,20 @@ impl<'a> Trace<'a> {
         std::iter::once("input").chain(self.model.tensors.iter().map(|t| t.name.as_str()))
     }
 
-    /// A tensor, a parameter, or the gradient of either (`NAME.grad`).
+    /// Words for the axes of this run's tensors: `piece` says what a token looks like.
+    pub fn labels(&self, piece: &dyn Fn(u32) -> String) -> Labels {
+        let spans = &self.batch.spans;
+        let words = |ids: &[u32]| -> Vec<String> { ids.iter().map(|id| view::label(&piece(*id))).collect() };
+        let vocabulary: Vec<u32> = (0..self.model.config.vocab_size as u32).collect();
+        let reach = |i, span: &Span| span.reach(self.model.config.mask, i);
+        Labels {
+            tokens: spans.iter().map(|span| words(&self.batch.tokens[span.row..][..span.rows])).collect(),
+            vocabulary: words(&vocabulary),
+            reach: spans.iter().map(|span| (0..span.rows).map(|i| reach(i, span)).collect()).collect(),
+        }
+    }
+
+    /// A tensor, a parameter, what is derived of them (`names::derived`), or the gradient of any (`NAME.grad`).
     ///
     /// # Errors
     /// If there is no such name (the nearest is in the message), or a gradient was not computed.
@@ -245,10 +307,10 @@ impl<'a> Trace<'a> {
         if let Some(tensor) = self.model.tensor(name) {
             return self.tensor(name, tensor, tensor.region);
         }
-        match self.model.param(name) {
-            Some(param) => self.param(name, param, param.region),
-            None => Err(self.unknown(name)),
+        if let Some(param) = self.model.param(name) {
+            return self.param(name, param, param.region);
         }
+        self.derived(name, names::derivation(self.model, name).ok_or_else(|| self.unknown(name))?)
     }
 
     /// One line for every tensor of the forward pass, in its order.
@@ -365,11 +427,15 @@ impl<'a> Trace<'a> {
             return Err(TraceError::NoGradient { name: name.into(), why: "token ids are not differentiable" });
         }
         let (tensor, param) = (self.model.tensor(base), self.model.param(base));
-        if tensor.is_none() && param.is_none() {
-            return Err(self.unknown(name));
-        }
+        let derived = match (tensor, param) {
+            (None, None) => Some(names::derivation(self.model, base).ok_or_else(|| self.unknown(name))?),
+            _ => None,
+        };
         if !self.backward {
             return Err(TraceError::NoBackward { name: name.into() });
+        }
+        if let Some(derived) = derived {
+            return self.derived(name, derived);
         }
         if let Some(param) = param {
             return self.param(name, param, param.region.grad());
@@ -395,6 +461,63 @@ impl<'a> Trace<'a> {
             (_, Some((tensor, Some(grad)))) => self.tensor(name, tensor, grad),
             _ => Err(TraceError::NoGradient { name: name.into(), why: "nothing differentiable depends on it" }),
         }
+    }
+
+    /// What is derived, or, where `name` is a gradient's, its gradient: by the chain rule from the gradients of what it is read out
+    /// of and of what reads it.
+    fn derived(&self, name: &str, derived: Derived) -> Result<Labelled, TraceError> {
+        let (base, is_gradient) = name.strip_suffix(".grad").map_or((name, false), |base| (base, true));
+        let beside = |hook: &str| {
+            let last = base.rfind('.').map_or(0, |dot| dot + 1);
+            self.get(&format!("{}{hook}", &base[..last]))
+        };
+        Ok(match derived {
+            Derived::Mean { stats, .. } if !is_gradient => {
+                let values = self.backend.read(stats.of(&self.batch))?;
+                self.labelled(name, Axes::One, values.into_iter().step_by(stats.cols).collect())
+            }
+            // n = (x - mean) / s, and s does not change with the mean
+            Derived::Mean { .. } => {
+                let (slopes, scale) = (beside("hook_normalized.grad")?, beside("hook_scale")?);
+                let sum = |row: &[f32]| row.iter().map(|v| f64::from(*v)).sum::<f64>();
+                let rows = slopes.values.chunks_exact(self.model.config.d_model).map(sum);
+                let values = rows.zip(&scale.values).map(|(sum, s)| (-sum / f64::from(*s)) as f32).collect();
+                Labelled { name: name.into(), values, ..scale }
+            }
+            // p = exp(score - lse)
+            Derived::Lse { lse } => {
+                let (b, t, h) = (self.sequences, self.length, self.model.config.n_head);
+                let (axes, shape) = (vec!["batch", "pos", "head"], vec![b, t, h]);
+                if !is_gradient {
+                    let values = self.backend.read(lse.of(&self.batch))?;
+                    return Ok(Labelled { name: name.into(), axes, shape, values });
+                }
+                let (pattern, slopes) = (beside("hook_pattern")?, beside("hook_pattern.grad")?);
+                let product = |(p, dp): (&f32, &f32)| f64::from(*p) * f64::from(*dp);
+                let products: Vec<f64> = pattern.values.iter().zip(&slopes.values).map(product).collect();
+                let values = products.chunks_exact(t).map(|row| -row.iter().sum::<f64>() as f32).collect();
+                let by_head = vec!["batch", "head", "pos"];
+                Labelled { name: name.into(), axes: by_head, shape: vec![b, h, t], values }.permuted(&[0, 2, 1])
+            }
+            Derived::Unscaled { scale } => {
+                let raw = beside(if is_gradient { "hook_raw_scores.grad" } else { "hook_raw_scores" })?;
+                let factor = if is_gradient { scale } else { 1.0 / scale };
+                let values = raw.values.iter().map(|v| (f64::from(*v) * factor) as f32).collect();
+                Labelled { name: name.into(), values, ..raw }
+            }
+            Derived::Part { param, rows } => {
+                let param = self.model.param(&param).ok_or_else(|| self.unknown(name))?;
+                let (region, d) =
+                    (if is_gradient { param.region.grad() } else { param.region }, self.model.config.d_head());
+                let (wide, heads) = (if param.is_matrix() { region.cols } else { 1 }, rows.len() / d);
+                let values = self.backend.read(region)?[rows.start * wide..rows.end * wide].to_vec();
+                let of = |axes, shape| Labelled { name: name.into(), axes, shape, values };
+                match param.is_matrix() {
+                    true => of(vec!["head", "d_head", "d_model"], vec![heads, d, wide]).permuted(&[0, 2, 1]),
+                    false => of(vec!["head", "d_head"], vec![heads, d]),
+                }
+            }
+        })
     }
 
     fn weight(&self, target: Target) -> f32 {
@@ -452,10 +575,14 @@ impl<'a> Trace<'a> {
 
     fn unknown(&self, name: &str) -> TraceError {
         let base = name.strip_suffix(".grad").unwrap_or(name);
-        let all = || self.names().chain(self.model.params.iter().map(|p| p.name.as_str()));
+        let derived = names::derived(self.model);
+        let mut all: Vec<&str> = self.names().collect();
+        all.extend(self.model.params.iter().map(|p| p.name.as_str()));
+        all.extend(derived.iter().map(|(name, _)| name.as_str()));
         // the name may be the end of a full name; that is more likely than a typing error
-        let ends = all().find(|known| known.strip_suffix(base).is_some_and(|rest| rest.ends_with('.')));
-        let near = ends.or_else(|| nearest(base, all())).map(|near| near.to_string() + &name[base.len()..]);
+        let ends = |known: &&str| known.strip_suffix(base).is_some_and(|rest| rest.ends_with('.'));
+        let near = all.iter().copied().find(ends).or_else(|| nearest(base, all.iter().copied()));
+        let near = near.map(|near| near.to_string() + &name[base.len()..]);
         TraceError::Unknown { name: name.into(), known: names::describe(base), nearest: near }
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! Everything returns text; the caller decides how wide a line may be.
 
+use super::view::{Labels, Matrix, wrap};
 use super::{Labelled, SummaryRow};
 use limpid_base::units::commas;
 
@@ -37,59 +38,52 @@ pub fn columns(text: &str) -> usize {
     text.chars().filter(|c| !('\u{300}'..='\u{36f}').contains(c)).count()
 }
 
-fn pad(text: &str, width: usize, left: bool) -> String {
+/// `text` filled with spaces up to `width` columns, at its right or at its left.
+pub(super) fn pad(text: &str, width: usize, left: bool) -> String {
     let space = " ".repeat(width.saturating_sub(columns(text)));
     if left { format!("{text}{space}") } else { format!("{space}{text}") }
+}
+
+/// The first columns of a text, where it has more than `most`.
+pub(super) fn cut(text: &str, most: usize) -> String {
+    if columns(text) <= most {
+        return text.into();
+    }
+    let mut shown: String = text.chars().take(most.saturating_sub(1)).collect();
+    shown.push('…');
+    shown
+}
+
+/// Columns that a word at a row or a column may take, in lines of `width`.
+pub(super) fn label_width(width: usize) -> usize {
+    if width == 0 { 12 } else { (width / 5).clamp(4, 12) }
 }
 
 /// A tensor as tables: one for each index of all axes but the last two, each under a heading if there are several.
 /// Heads come one by one, as (pos x d_head).
 pub fn table(tensor: &Labelled, options: &TableOptions) -> String {
-    let (axes, shape) = (&tensor.axes, &tensor.shape);
-    let n = shape.len();
-    let mut order: Vec<usize> = (0..n).collect();
-    if let Some(head) = axes.iter().position(|axis| *axis == "head").filter(|head| head + 2 == n && *head > 0) {
-        order.swap(head, head - 1);
-    }
-    let strides: Vec<usize> = (0..n).map(|i| shape[i + 1..].iter().product()).collect();
-    let (lead, last) = order.split_at(n.saturating_sub(2));
-    let (rows, cols) = match *last {
-        [] => ((1, 0), (1, 0)),
-        [c] => ((1, 0), (shape[c], strides[c])),
-        [r, c, ..] => ((shape[r], strides[r]), (shape[c], strides[c])),
-    };
-    let whole = tensor.values.iter().all(|v| !v.is_finite() || v.fract() == 0.0);
-    let decimals = if whole { 0 } else { options.decimals };
-    let count: usize = lead.iter().map(|axis| shape[*axis]).product();
-    let mut text = String::new();
-    for k in 0..count.min(options.max_tables.max(1)) {
-        let (mut rest, mut from, mut at) = (k, 0, vec![]);
-        for axis in lead.iter().rev() {
-            let i = rest % shape[*axis];
-            rest /= shape[*axis];
-            from += i * strides[*axis];
-            at.push(format!("{} {i}", axes.get(*axis).unwrap_or(&"axis")));
-        }
-        at.reverse();
-        if k > 0 {
-            text.push('\n');
-        }
-        if !lead.is_empty() {
-            text += &format!("{} [{}]\n", tensor.name, at.join(", "));
-        }
-        let cell = |i: usize, j: usize| {
-            tensor.values.get(from + i * rows.1 + j * cols.1).map_or(String::new(), |v| format!("{v:.decimals$}"))
+    tensor.text(&Labels::default(), None, options)
+}
+
+impl Matrix {
+    /// It as a table with `options.decimals` digits, under a heading if it is one of several.
+    pub fn table(&self, options: &TableOptions) -> String {
+        let ([rows, cols], decimals) = (self.size, options.decimals);
+        let digits = rows.saturating_sub(1).to_string().len();
+        let most = label_width(options.width);
+        let index = |i: usize| match self.rows.get(i) {
+            Some(word) => format!("{i:>digits$} {}", cut(word, most)),
+            None => i.to_string(),
         };
-        text += &grid(rows.0, cols.0, &|i| i.to_string(), &|j| j.to_string(), &cell, options);
+        let header = |j: usize| self.columns.get(j).map_or_else(|| j.to_string(), |word| cut(word, most));
+        let cell = |i: usize, j: usize| format!("{:.decimals$}", self.values[i * cols + j]);
+        let heading = if self.index.is_empty() { String::new() } else { wrap(&self.title(), 2, options.width) };
+        heading + &grid(rows, cols, &index, &header, &cell, options)
     }
-    if count > options.max_tables.max(1) {
-        text += &format!("\n... and {} more such tables\n", commas((count - options.max_tables.max(1)) as u64));
-    }
-    text
 }
 
 /// The indices that are shown: `None` stands for those left out.
-fn some(n: usize, max: usize, edge: usize) -> Vec<Option<usize>> {
+pub(super) fn some(n: usize, max: usize, edge: usize) -> Vec<Option<usize>> {
     if n <= max || n <= 2 * edge {
         return (0..n).map(Some).collect();
     }
@@ -199,64 +193,129 @@ pub fn short(v: f64) -> String {
     }
 }
 
-/// The summary of a run, one line per tensor, aligned. Where `width` is too small for all columns, the less
-/// important ones are left out (0 for any width). Remarks (masked scores, elements that are not finite) come last on
-/// a line.
+/// The summary of a run, one line per tensor, aligned. Where `width` is too small for all columns (0 for any width),
+/// statistics are left out first; then tensors of a block come under its name, so that symbols and formulas fit.
+/// Remarks (masked scores, elements that are not finite) come last on a line, or below it.
 pub fn summary_table(rows: &[SummaryRow], width: usize) -> String {
-    let sizes = |row: &SummaryRow| row.shape.iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
-    let remarks = |row: &SummaryRow| {
-        let counted = [
-            (row.nan, "NaN"),
-            (row.infinite, "infinite"),
-            (row.masked, "masked"),
-            (row.without_target, "without target"),
-        ];
-        counted
-            .iter()
-            .filter(|(n, _)| *n > 0)
-            .map(|(n, what)| format!("{} {what}", commas(*n as u64)))
-            .collect::<Vec<_>>()
-            .join(", ")
-    };
-    // header, importance (small ones stay longest), to the left or right, what it shows
-    type Of<'a> = &'a dyn Fn(&SummaryRow) -> String;
-    let all: [(&str, usize, bool, Of); 10] = [
-        ("tensor", 0, true, &|row| row.name.clone()),
-        ("symbol", 4, true, &|row| row.symbol.clone()),
-        ("axes", 8, true, &|row| row.letters.clone()),
-        ("shape", 2, true, &sizes),
-        ("mean", 3, false, &|row| short(row.mean)),
-        ("deviation", 3, false, &|row| short(row.deviation)),
-        ("min", 6, false, &|row| short(f64::from(row.min))),
-        ("max", 6, false, &|row| short(f64::from(row.max))),
-        ("formula", 7, true, &|row| row.formula.clone()),
-        ("remarks", 1, true, &remarks),
+    let layouts = [
+        (false, "symbol axes shape mean deviation min max formula"),
+        (false, "symbol shape mean deviation min max formula"),
+        (false, "symbol shape mean deviation formula"),
+        (false, "symbol shape formula"),
+        (true, "symbol shape formula"),
+        (true, "symbol formula"),
+        (true, "symbol shape"),
+        (true, "symbol"),
+        (true, ""),
     ];
-    let mut cells: Vec<(usize, bool, Vec<String>)> = all
-        .iter()
-        .map(|(header, rank, left, of)| {
-            (*rank, *left, std::iter::once(header.to_string()).chain(rows.iter().map(of)).collect())
-        })
-        .filter(|(rank, _, column): &(usize, bool, Vec<String>)| {
-            *rank != 1 || column[1..].iter().any(|c| !c.is_empty())
-        })
-        .collect();
-    let widest = |column: &[String]| column.iter().map(|c| columns(c)).max().unwrap_or(0);
-    while width > 0 && cells.len() > 1 {
-        let total: usize = cells.iter().map(|(.., column)| widest(column) + 2).sum();
-        if total <= width + 2 {
-            break;
+    let fits = |table: &Summary| width == 0 || table.least() <= width;
+    let mut tables = layouts.into_iter().map(|(short, shown)| Summary::new(rows, short, shown)).peekable();
+    while let Some(table) = tables.next() {
+        if fits(&table) || tables.peek().is_none() {
+            return table.text(rows, width);
         }
-        let least = cells.iter().map(|(rank, ..)| *rank).max().unwrap_or(0);
-        cells.retain(|(rank, ..)| *rank < least);
     }
-    let mut text = String::new();
-    for i in 0..=rows.len() {
-        let line: Vec<String> = cells.iter().map(|(_, left, column)| pad(&column[i], widest(column), *left)).collect();
-        text += line.join("  ").trim_end();
-        text.push('\n');
+    String::new()
+}
+
+/// Characters for formulas where there are no statistics any more; longer ones come below their line.
+const FORMULA: usize = 30;
+
+/// The columns of a summary.
+struct Summary {
+    /// Whether tensors of a block are under its name, without it in theirs.
+    short: bool,
+    headers: Vec<&'static str>,
+    /// Of each row.
+    cells: Vec<Vec<String>>,
+    widths: Vec<usize>,
+}
+
+impl Summary {
+    fn new(rows: &[SummaryRow], short: bool, shown: &'static str) -> Summary {
+        let headers: Vec<&'static str> = std::iter::once("tensor").chain(shown.split_whitespace()).collect();
+        let cells: Vec<Vec<String>> =
+            rows.iter().map(|row| headers.iter().map(|header| row.cell(header, short)).collect()).collect();
+        let widest = |j: usize| cells.iter().map(|row| columns(&row[j])).chain([headers[j].len()]).max().unwrap_or(0);
+        let widths = (0..headers.len()).map(widest).collect();
+        Summary { short, headers, cells, widths }
     }
-    text
+
+    /// Characters that a line needs.
+    fn least(&self) -> usize {
+        let formula = |j: usize| self.headers[j] == "formula" && !self.headers.contains(&"mean");
+        let needs = |(j, width): (usize, &usize)| 2 + if formula(j) { FORMULA.min(*width) } else { *width };
+        self.widths.iter().enumerate().map(needs).sum::<usize>() - 2
+    }
+
+    fn line<T: AsRef<str>>(&self, cells: &[T]) -> String {
+        let right = ["mean", "deviation", "min", "max"];
+        let cell = |(j, text): (usize, &T)| pad(text.as_ref(), self.widths[j], !right.contains(&self.headers[j]));
+        cells.iter().enumerate().map(cell).collect::<Vec<_>>().join("  ").trim_end().to_string()
+    }
+
+    fn text(&self, rows: &[SummaryRow], width: usize) -> String {
+        let mut text = self.line(&self.headers) + "\n";
+        let mut above = None;
+        for (row, cells) in rows.iter().zip(&self.cells) {
+            let block = row.block().filter(|_| self.short).map(|(block, _)| block);
+            if let Some(block) = block.filter(|_| block != above) {
+                text += &format!("{block}\n");
+            }
+            above = block;
+            let remarks = row.remarks();
+            let mut line = self.line(cells);
+            let long = width > 0 && columns(&line) > width && self.headers.last() == Some(&"formula");
+            if let (true, [first @ .., last]) = (long, cells.as_slice()) {
+                text += &format!("{}\n", self.line(first));
+                line = format!("    {last}");
+            }
+            if !remarks.is_empty() {
+                let beside = width == 0 || columns(&line) + 2 + remarks.len() <= width;
+                line += &format!("{}{remarks}", if beside { "  " } else { "\n    " });
+            }
+            text += &format!("{line}\n");
+        }
+        text
+    }
+}
+
+impl SummaryRow {
+    /// The block that it is of, and its name there.
+    fn block(&self) -> Option<(&str, &str)> {
+        let end = self.name.strip_prefix("blocks.")?.find('.')? + "blocks.".len();
+        Some((&self.name[..end], &self.name[end + 1..]))
+    }
+
+    /// What a column says of it; `short` under the name of its block, whose number its symbol goes without as in formulas.
+    fn cell(&self, header: &str, short: bool) -> String {
+        let whole = (self.symbol.as_str(), self.formula.as_str());
+        let (symbol, formula) = if short { self.formula.split_once(" = ").unwrap_or(whole) } else { whole };
+        match (header, self.block().filter(|_| short)) {
+            ("tensor", Some((_, name))) => format!("  {name}"),
+            ("tensor", None) => self.name.clone(),
+            ("symbol", _) => symbol.into(),
+            ("formula", _) => formula.into(),
+            ("axes", _) => self.letters.clone(),
+            ("shape", _) => self.shape.iter().map(usize::to_string).collect::<Vec<_>>().join(" "),
+            ("mean", _) => self::short(self.mean),
+            ("deviation", _) => self::short(self.deviation),
+            ("min", _) => self::short(self.min.into()),
+            ("max", _) => self::short(self.max.into()),
+            _ => String::new(),
+        }
+    }
+
+    fn remarks(&self) -> String {
+        let counted = [
+            (self.nan, "NaN"),
+            (self.infinite, "infinite"),
+            (self.masked, "masked"),
+            (self.without_target, "without target"),
+        ];
+        let some = counted.iter().filter(|(n, _)| *n > 0);
+        some.map(|(n, what)| format!("{} {what}", commas(*n as u64))).collect::<Vec<_>>().join(", ")
+    }
 }
 
 #[cfg(test)]

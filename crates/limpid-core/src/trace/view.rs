@@ -1,0 +1,323 @@
+//! What there is to look at, as plain data: a [`Matrix`] with words at its rows and columns, a [`Grid`] of texts, a sentence.
+//! [`View::text`] prints one for a terminal; a page draws the same from its JSON.
+//!
+//! [`Labelled::matrices`] cuts a tensor into matrices. `table` shows one as numbers, `heat` as a heat map.
+
+use super::Labelled;
+use super::table::{TableOptions, columns, pad};
+use limpid_base::units::commas;
+use serde::Serialize;
+use std::borrow::Cow;
+
+/// Something to look at.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum View {
+    /// Numbers: a table or a heat map.
+    Matrix(Matrix),
+    /// Texts in rows and columns.
+    Grid(Grid),
+    /// What was found.
+    Sentence {
+        /// It.
+        text: String,
+        /// Whether it holds, where it says that something does.
+        holds: Option<bool>,
+    },
+}
+
+/// One matrix of a tensor.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Matrix {
+    /// The tensor's name.
+    pub tensor: String,
+    /// Which part of it: batch 0, head 2.
+    pub index: Vec<(&'static str, usize)>,
+    /// Rows and columns.
+    pub size: [usize; 2],
+    /// What the rows are, and what the columns are: `query_pos`, `key_pos`.
+    pub axes: [&'static str; 2],
+    /// Words for the rows; empty where they are numbered from 0.
+    pub rows: Vec<String>,
+    /// Words for the columns, likewise.
+    pub columns: Vec<String>,
+    /// Row by row.
+    pub values: Vec<f32>,
+    /// Which of them the mask hides; empty where none is hidden.
+    pub hidden: Vec<bool>,
+    /// What a heat map of it goes from and to.
+    pub scale: HeatScale,
+}
+
+/// What the colours or shades of a heat map stand for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HeatScale {
+    /// Probabilities, from 0 to 1.
+    Unit,
+    /// From 0 to the greatest.
+    Positive,
+    /// From minus the greatest magnitude to plus it.
+    Signed,
+}
+
+/// Texts in rows and columns.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Grid {
+    /// The line above it; may be empty.
+    pub title: String,
+    /// What each column is.
+    pub headers: Vec<String>,
+    /// Cells, row by row.
+    pub rows: Vec<Vec<String>>,
+}
+
+/// With what a heat map is painted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Paint {
+    /// Characters: ` ░▒▓█`.
+    Shades,
+    /// The 256 colours of a terminal.
+    Colour,
+}
+
+/// Words for the axes of a run's tensors ([`super::Trace::labels`]); without any, rows and columns are numbered.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Labels {
+    /// The tokens of each sequence.
+    pub tokens: Vec<Vec<String>>,
+    /// Every token, by its id.
+    pub vocabulary: Vec<String>,
+    /// How many keys each query of each sequence sees; none where nothing is hidden.
+    pub reach: Vec<Vec<usize>>,
+}
+
+impl Labels {
+    /// Words for an axis of `size`; for positions they are a sequence's.
+    fn of(&self, axis: &str, sequence: Option<usize>, size: usize) -> Vec<String> {
+        let words = match axis {
+            "pos" | "query_pos" | "key_pos" => sequence.and_then(|sequence| self.tokens.get(sequence)),
+            "d_vocab" => Some(&self.vocabulary),
+            _ => None,
+        };
+        words.filter(|words| words.len() == size).cloned().unwrap_or_default()
+    }
+}
+
+/// A token as a label: as it is, or in quotes where spaces or what no eye sees belong to it.
+pub fn label(piece: &str) -> String {
+    let quoted = format!("{piece:?}");
+    let plain = !piece.is_empty() && !piece.contains(char::is_whitespace) && quoted[1..quoted.len() - 1] == *piece;
+    if plain { piece.into() } else { quoted }
+}
+
+impl Labelled {
+    /// Whether a heat map says more of it than a table: what queries give to keys, and probabilities.
+    pub fn is_map(&self) -> bool {
+        self.axes.contains(&"key_pos") || self.is_share()
+    }
+
+    /// Whether its values are shares of one.
+    fn is_share(&self) -> bool {
+        let share = ["hook_pattern", "probs", "lens("].iter().any(|part| self.name.contains(part));
+        share && !self.name.contains(".grad")
+    }
+
+    /// A matrix for each index of all axes but the last two, heads one by one as (pos x d_head).
+    pub fn matrices<'a>(&'a self, labels: &'a Labels) -> impl ExactSizeIterator<Item = Matrix> + use<'a> {
+        let tensor = self.by_head().map_or(Cow::Borrowed(self), Cow::Owned);
+        let n = tensor.shape.len();
+        // one without a name is an adapter's
+        let at = |i: usize| tensor.axes.get(i).copied().unwrap_or("axis");
+        let lead: Vec<(&'static str, usize)> = (0..n.saturating_sub(2)).map(|i| (at(i), tensor.shape[i])).collect();
+        let size = [if n > 1 { tensor.shape[n - 2] } else { 1 }, tensor.shape.last().copied().unwrap_or(1)];
+        let axes = [if n > 1 { at(n - 2) } else { "1" }, if n > 0 { at(n - 1) } else { "1" }];
+        let scale = match () {
+            () if self.is_share() => HeatScale::Unit,
+            () if tensor.values.iter().any(|v| *v < 0.0 && v.is_finite()) => HeatScale::Signed,
+            () => HeatScale::Positive,
+        };
+        let only = (tensor.axes.contains(&"batch") && labels.tokens.len() == 1).then_some(0);
+        (0..lead.iter().map(|(_, size)| size).product::<usize>()).map(move |k| {
+            let mut rest = k;
+            let mut index: Vec<(&'static str, usize)> = vec![];
+            for (axis, size) in lead.iter().rev() {
+                index.insert(0, (*axis, rest % size));
+                rest /= size;
+            }
+            let sequence = index.iter().find(|(axis, _)| *axis == "batch").map_or(only, |(_, i)| Some(*i));
+            let [rows, columns] = [0, 1].map(|i| labels.of(axes[i], sequence, size[i]));
+            let values = tensor.values[k * size[0] * size[1]..][..size[0] * size[1]].to_vec();
+            let reach = sequence.and_then(|sequence| labels.reach.get(sequence));
+            let beyond =
+                |query: usize, key: usize| reach.is_some_and(|reach| reach.get(query).is_some_and(|n| key >= *n));
+            let hides = |at: usize| match axes {
+                ["query_pos", "key_pos"] => beyond(at / size[1], at % size[1]),
+                ["key_pos", "query_pos"] => beyond(at % size[1], at / size[1]),
+                _ => false,
+            };
+            let mut hidden: Vec<bool> =
+                values.iter().enumerate().map(|(at, v)| *v == f32::NEG_INFINITY || hides(at)).collect();
+            if !hidden.contains(&true) {
+                hidden.clear();
+            }
+            Matrix { tensor: tensor.name.clone(), index, size, axes, rows, columns, values, hidden, scale }
+        })
+    }
+
+    /// It, to be printed: heat maps where there is `paint`, tables elsewhere; of more than `options.max_tables` the first.
+    pub fn text(&self, labels: &Labels, paint: Option<Paint>, options: &TableOptions) -> String {
+        let decimals = if whole(&self.values) { 0 } else { options.decimals };
+        let options = TableOptions { decimals, ..*options };
+        let (matrices, most) = (self.matrices(labels), options.max_tables.max(1));
+        let more = matrices.len().saturating_sub(most);
+        let mut parts: Vec<String> = vec![];
+        let mut legend = String::new();
+        for matrix in matrices.take(most) {
+            parts.push(match paint {
+                Some(paint) => matrix.heat(paint, &options),
+                None => matrix.table(&options),
+            });
+            legend = paint.map_or(String::new(), |paint| matrix.legend(paint, options.width));
+        }
+        parts.extend(Some(legend).filter(|legend| !legend.is_empty()));
+        if more > 0 {
+            let what = if paint.is_some() { "maps" } else { "tables" };
+            parts.push(format!("... and {} more such {what}\n", commas(more as u64)));
+        }
+        parts.join("\n")
+    }
+}
+
+/// Whether a table of these has no digits after the point.
+fn whole(values: &[f32]) -> bool {
+    values.iter().all(|v| !v.is_finite() || v.fract() == 0.0)
+}
+
+impl Matrix {
+    /// The tensor and which part of it.
+    pub fn title(&self) -> String {
+        let index: Vec<String> = self.index.iter().map(|(axis, i)| format!("{axis} {i}")).collect();
+        if index.is_empty() { self.tensor.clone() } else { format!("{} [{}]", self.tensor, index.join(", ")) }
+    }
+}
+
+impl View {
+    /// It in lines of at most `options.width` characters: matrices as heat maps where there is `paint`, as tables elsewhere.
+    pub fn text(&self, paint: Option<Paint>, options: &TableOptions) -> String {
+        match self {
+            View::Matrix(matrix) => match paint {
+                Some(paint) => format!("{}\n{}", matrix.heat(paint, options), matrix.legend(paint, options.width)),
+                None => {
+                    let decimals = if whole(&matrix.values) { 0 } else { options.decimals };
+                    matrix.table(&TableOptions { decimals, ..*options })
+                }
+            },
+            View::Grid(grid) => grid.text(options.width),
+            View::Sentence { text, holds } => {
+                let begin = holds.map_or("", |holds| if holds { "holds  " } else { "fails  " });
+                wrap(&format!("{begin}{text}"), columns(begin), options.width)
+            }
+        }
+    }
+}
+
+impl Grid {
+    /// Aligned columns, the first to the left. Where a line would be longer than `width` (0 for any), all but two are left out, the last
+    /// first, and then the beginnings of what is in the first.
+    pub fn text(&self, width: usize) -> String {
+        let column = |j: usize| self.rows.iter().filter_map(move |row| row.get(j)).chain(self.headers.get(j));
+        let widest = |j: usize| column(j).map(|cell| columns(cell)).max().unwrap_or(0);
+        let mut widths: Vec<usize> = (0..self.headers.len()).map(widest).collect();
+        let over = |widths: &[usize]| match width {
+            0 => 0,
+            _ => widths.iter().map(|w| w + 2).sum::<usize>().saturating_sub(width + 2),
+        };
+        while widths.len() > 2 && over(&widths) > 0 {
+            widths.pop();
+        }
+        let over = over(&widths);
+        if let Some(first) = widths.first_mut().filter(|_| over > 0) {
+            *first = first.saturating_sub(over).max(4);
+        }
+        let mut text = if self.title.is_empty() { String::new() } else { format!("{}\n", self.title) };
+        for row in std::iter::once(&self.headers).chain(&self.rows) {
+            let cells = widths.iter().zip(row).enumerate();
+            let cells: Vec<String> = cells.map(|(j, (width, cell))| pad(&end(cell, *width), *width, j == 0)).collect();
+            text += cells.join("  ").trim_end();
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// The last columns of a text, where it has more than `most`.
+fn end(text: &str, most: usize) -> Cow<'_, str> {
+    match columns(text).checked_sub(most) {
+        None | Some(0) => text.into(),
+        Some(over) => format!("…{}", text.chars().skip(over + 1).collect::<String>()).into(),
+    }
+}
+
+/// `text` in lines of at most `width` characters (0 for any), broken at spaces; all but the first begin with `indent` spaces.
+pub fn wrap(text: &str, indent: usize, width: usize) -> String {
+    let (mut lines, mut used) = (String::new(), 0);
+    for word in text.split(' ') {
+        let wide = columns(word);
+        let breaks = width > 0 && used > indent && used + 1 + wide > width;
+        match (breaks, used) {
+            (true, _) => lines += &format!("\n{}", " ".repeat(indent)),
+            (false, 0) => {}
+            (false, _) => lines.push(' '),
+        }
+        let from = if breaks { indent } else { used + usize::from(used > 0) };
+        used = from + wide;
+        lines += word;
+    }
+    lines + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_can_be_told_apart_and_steer_nothing() {
+        for (piece, shown) in [
+            ("dog", "dog"),
+            ("é日", "é日"),
+            ("don't", "don't"),
+            (" the", "\" the\""),
+            ("", "\"\""),
+            ("\n", "\"\\n\""),
+            ("a\u{1b}[31m", "\"a\\u{1b}[31m\""),
+            ("\u{202e}x", "\"\\u{202e}x\""),
+            ("say \"", "\"say \\\"\""),
+        ] {
+            assert_eq!(label(piece), shown);
+        }
+    }
+
+    #[test]
+    fn a_grid_keeps_what_fits() {
+        let rows = [["blocks.0.attn.hook_q", "0.5", "1 4"], ["logits", "12.25", "1 4 28"]];
+        let grid = Grid {
+            title: "norms:".into(),
+            headers: ["gradient of", "norm", "shape"].map(String::from).to_vec(),
+            rows: rows.map(|row| row.map(String::from).to_vec()).to_vec(),
+        };
+        let whole = "norms:\ngradient of            norm   shape\nblocks.0.attn.hook_q    0.5     1 4\nlogits                12.25  1 4 28\n";
+        assert_eq!([grid.text(0), grid.text(35)], [whole, whole]);
+        let two = "norms:\ngradient of            norm\nblocks.0.attn.hook_q    0.5\nlogits                12.25\n";
+        assert_eq!(grid.text(34), two);
+        assert_eq!(grid.text(20), "norms:\ngradient of     norm\n….attn.hook_q    0.5\nlogits         12.25\n");
+    }
+
+    #[test]
+    fn sentences_are_broken_at_spaces() {
+        assert_eq!(wrap("one two three", 0, 7), "one two\nthree\n");
+        assert_eq!(wrap("holds  one two three", 7, 13), "holds  one\n       two\n       three\n");
+        assert_eq!(wrap("one two", 0, 0), "one two\n");
+        assert_eq!(wrap("unbreakable it is", 0, 4), "unbreakable\nit\nis\n");
+    }
+}
