@@ -17,6 +17,7 @@ use limpid::data::{CorpusError, DataError, TextFormat};
 use limpid::generate::Session;
 use limpid::memory::On;
 use limpid::model::{Lora, Mode, Model, Tuning};
+use limpid::names::Notation;
 use limpid::nearest::nearest;
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
@@ -209,6 +210,15 @@ impl ModelOptions {
         config.check()?;
         Ok(config)
     }
+}
+
+/// What tensors and axes are called by.
+#[derive(Args, Clone, Debug, Default)]
+pub struct NotationOptions {
+    /// Call tensors and axes as a document does: s0 ("Notations"), s1 (Zero-to-Hero), s2 (The Formulated GPT-2), s3 (decoder-readme),
+    /// llmc, transformerlens [default: limpid]
+    #[arg(long, value_name = "NAME", value_parser = parse_axis::<Notation>)]
+    pub notation: Option<Notation>,
 }
 
 /// How documents are read.

@@ -3,6 +3,7 @@
 //! [`Progress`]: none panics, whatever became of the stream, and none lets a name steer the terminal.
 
 use indicatif::{ProgressBar, ProgressStyle};
+use limpid::trace::table::columns as text_width;
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::io::{IsTerminal, Write};
@@ -108,6 +109,28 @@ pub fn is_closed_pipe(error: &anyhow::Error) -> bool {
 pub fn pairs(rows: &[(String, String)]) -> String {
     let width = rows.iter().map(|(label, _)| label.chars().count()).max().unwrap_or(0);
     rows.iter().map(|(label, value)| format!("  {label:<width$}  {value}\n")).collect()
+}
+
+/// Aligned columns, the first to the left; where a line would be too long, the last are left out.
+pub fn columns(headers: &[&str], lines: &[Vec<String>]) -> String {
+    let column = |j: usize| lines.iter().map(move |line| line.get(j).map_or("", String::as_str));
+    let widths = headers.iter().enumerate().map(|(j, header)| column(j).chain([*header]).map(text_width).max());
+    let mut widths: Vec<usize> = widths.map(|width| width.unwrap_or(0)).collect();
+    let most = table_width();
+    while most > 0 && widths.len() > 3 && widths.iter().map(|w| w + 2).sum::<usize>() > most + 2 {
+        widths.pop();
+    }
+    let headers: Vec<String> = headers.iter().map(|h| h.to_string()).collect();
+    let mut text = String::new();
+    for line in std::iter::once(&headers).chain(lines) {
+        let cells = widths.iter().zip(line).enumerate().map(|(j, (width, cell))| {
+            let space = " ".repeat(width.saturating_sub(text_width(cell)));
+            if j == 0 { format!("{cell}{space}") } else { format!("  {space}{cell}") }
+        });
+        text += cells.collect::<String>().trim_end();
+        text.push('\n');
+    }
+    text
 }
 
 /// A bar on a terminal, lines elsewhere.

@@ -91,6 +91,62 @@ fn parameter_totals_are_the_published_ones() {
     }
 }
 
+/// R283; the totals are published, or worked out in the contract.
+#[test]
+fn variants_are_counted_by_the_flags_that_make_them() {
+    let f = Folder::new("variants");
+    let of = |preset: &str| f.json(&format!("params {preset} --variants --json"));
+    let found = of("gpt2");
+    let variants = found["variants"].as_array().unwrap();
+    let total =
+        |variants: &[Value], flag: &str| variants.iter().find(|v| v["flag"] == flag).map(|v| v["total"].clone());
+    for (flag, want) in [
+        ("--attention-bias false", 124_402_944u64),
+        ("--tied-head false", 163_037_184),
+        ("--vocab-size 50304", 124_475_904),
+    ] {
+        assert_eq!(total(variants, flag), Some(want.into()), "{flag}");
+    }
+    assert!(variants.len() > 10, "{variants:?}");
+    for variant in variants {
+        let alone = f.json(&format!("params gpt2 {} --json", variant["flag"].as_str().unwrap()));
+        assert_eq!((&alone["total"], &alone["groups"]), (&variant["total"], &variant["groups"]), "{}", variant["flag"]);
+        assert_ne!(alone["total"], found["total"], "{}", variant["flag"]);
+    }
+    let of_gpt = of("formulated-gpt");
+    assert_eq!(total(of_gpt["variants"].as_array().unwrap(), "--n-segment 2"), Some((116_497_920u64 + 2 * 768).into()));
+    assert_eq!(
+        total(of_gpt["variants"].as_array().unwrap(), "--final-norm true"),
+        Some((116_497_920u64 + 2 * 768).into())
+    );
+    let shown = f.ok("params gpt2 --variants");
+    assert!(shown.contains("--tied-head false") && shown.contains("+38,597,376"), "{shown}");
+    assert!(f.ok("params gpt2 --attention-bias false").contains("124,402,944"));
+    f.fails(1, "params gpt2 --n-head 0", &["n_head is 0"]);
+    f.fails(1, "params gpt2 --n-head 5", &["use 4 or 6 heads"]);
+    f.fails(1, "params gpt2 --vocab-size 0", &["vocab_size is 0"]);
+}
+
+/// R289-R292: llm.c's sixteen tensors, in its order.
+#[test]
+fn parameters_are_listed_as_they_lie() {
+    let f = Folder::new("layout");
+    let found = f.json("params llmc-gpt2 --layout --notation llmc --json");
+    let rows = found["layout"].as_array().unwrap();
+    let names: Vec<&str> = rows.iter().map(|row| row["symbol"].as_str().unwrap()).collect();
+    let order = "wte wpe ln1w ln1b qkvw qkvb attprojw attprojb ln2w ln2b fcw fcb fcprojw fcprojb lnfw lnfb";
+    assert_eq!(names.join(" "), order);
+    let sum: u64 = rows.iter().map(|row| row["count"].as_u64().unwrap()).sum();
+    assert_eq!(sum, 124_439_808);
+    let fcprojw = &rows[12];
+    assert_eq!(fcprojw["axes"], "L C 4C");
+    assert_eq!(fcprojw["shape"], serde_json::json!([12, 768, 3072]));
+    assert_eq!([&fcprojw["count"], &fcprojw["at"]].map(Value::as_u64), [Some(28_311_552), Some(96_153_600)]);
+    assert!(f.ok("params llmc-gpt2 --layout").contains("blocks.{i}.mlp.out.weight"));
+    assert!(f.ok("params gpt2 --tied-head false --layout").contains("unembed.weight"));
+    assert!(f.ok("params gpt2 --notation transformerlens").contains("pos_embed.W_pos"));
+}
+
 #[test]
 fn text_to_ids_and_back() {
     let f = Folder::new("tokenize");

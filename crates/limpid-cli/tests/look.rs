@@ -95,6 +95,59 @@ fn parameters_join_the_table() {
     assert!(ok("inspect --model m --prompt star --params --tensor logits").contains("blocks.1.mlp.in.weight"));
 }
 
+/// R335.
+#[test]
+fn tensors_by_the_words_of_a_document() {
+    let row = |notation: &str, name: &str| {
+        let rows = object(&format!("inspect --model m --prompt star --params --notation {notation}"))["rows"].clone();
+        rows.as_array().unwrap().iter().find(|r| r["name"] == name).unwrap().clone()
+    };
+    let pattern = row("s3", "blocks.0.attn.hook_pattern");
+    assert_eq!([&pattern["symbol"], &pattern["formula"]], ["wei", "wei = softmax(masked wei)"]);
+    let q = row("S0", "blocks.1.attn.hook_q");
+    assert_eq!((&q["symbol"], &q["axes"], &q["shape"]), (&json!("Q⁽²⁾"), &json!("B H T d_k"), &json!([1, 2, 4, 8])));
+    assert_eq!(row("llmc", "blocks.1.mlp.in.weight")["symbol"], "fcw[1]");
+    let shown = ok("inspect --model m --prompt star --tensor blocks.0.attn.hook_pattern --notation s3 --head 0");
+    assert!(shown.starts_with("blocks.0.attn.hook_pattern [B heads T T]: wei = softmax(masked wei)\n"), "{shown}");
+    let shown = ok("inspect --model m --prompt star --backward --notation llmc");
+    let gradients = shown.split_once("gradient of ").unwrap().1;
+    assert!(gradients.contains("  att[1]  ") && !gradients.contains("A_w"), "{gradients}");
+    fails(2, "inspect --model m --prompt star --notation s9", "transformerlens");
+}
+
+/// R248: every choice with ids and logits, which are those that `inspect` shows.
+#[test]
+fn a_sample_with_every_choice() {
+    let command = "generate --model m --prompt Twi --temperature 0.7 --max-tokens 5";
+    let sample = object(&format!("{command} --trace"))["samples"][0].clone();
+    let (ids, trace) = (sample["tokens"].as_array().unwrap(), sample["trace"].as_array().unwrap());
+    assert_eq!((ids.len(), trace.len()), (5, 5));
+    for (n, (id, step)) in ids.iter().zip(trace).enumerate() {
+        let (chosen, best) = (&step["chosen"], step["candidates"].as_array().unwrap());
+        assert_eq!((&step["input_len"], &chosen["id"], best.len()), (&json!(3 + n), id, 5));
+        let of = |candidate: &Value, key: &str| candidate[key].as_f64().unwrap();
+        let ratio = (of(&best[0], "logit") - of(&best[1], "logit")).exp();
+        near(of(&best[0], "probability") / of(&best[1], "probability"), ratio);
+        // a temperature below 1 is sharper
+        assert!(of(&best[0], "chance") > of(&best[0], "probability"), "{step}");
+    }
+    let logits = numbers(&object("inspect --model m --prompt Twi --tensor logits")["tensors"][0]["values"]);
+    let last = &logits[logits.len() / 3 * 2..];
+    for candidate in trace[0]["candidates"].as_array().unwrap() {
+        near(candidate["logit"].as_f64().unwrap(), last[candidate["id"].as_u64().unwrap() as usize]);
+    }
+    assert!(object(command)["samples"][0].get("trace").is_none(), "only where it is asked for");
+    let told = text(&run_in(folder(), &format!("{command} --trace")).stderr);
+    let first = &trace[0]["chosen"];
+    let line = format!(
+        "input (1, 3): {} (id {}, logit {:.3}, ",
+        first["piece"],
+        first["id"],
+        first["logit"].as_f64().unwrap()
+    );
+    assert!(told.contains(&line), "no `{line}` in\n{told}");
+}
+
 /// R250, R251.
 #[test]
 fn gradients_are_a_table_and_a_norm_a_layer() {

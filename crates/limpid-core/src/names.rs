@@ -4,7 +4,14 @@
 //! [`TABLE`] is that table, [`symbol`] and [`describe`] look up one name, and [`formula`] reads the op that computes
 //! a tensor, so that it is true of every variant. [`derived`] lists what no op computes by itself: a norm's mean, the
 //! matrix of the queries alone. Blocks are numbered from 0 in names and from 1 in symbols, as in
-//! the article "Notations" (docs/contract.md). docs/names.md is the same table as a page; read `trace` next.
+//! the article "Notations" (docs/contract.md). [`called`] and [`formula_in`] say it in another [`Notation`].
+//! docs/names.md is the same table as a page; read `trace` next.
+
+mod notation;
+
+pub use notation::{DOCUMENTS, LETTERS, Notation, called, called_within};
+
+use notation::{factor, within};
 
 use crate::config::{Axis, Config, Mask, NormKind, NormPlace, Positions};
 use crate::model::{Mode, Model, Tensor};
@@ -286,23 +293,30 @@ pub fn derivation(model: &Model, name: &str) -> Option<Derived> {
 /// and for a model that was not built with [`Mode::Inspect`]: in other models tensors share memory, so an operand's
 /// name is not certain.
 pub fn formula(model: &Model, name: &str) -> Option<String> {
+    formula_in(model, name, Notation::Limpid)
+}
+
+/// The same in another notation: `x + MHA = x + MHA output`. What it has no word for goes by limpid's name, without the block's
+/// number too.
+pub fn formula_in(model: &Model, name: &str, notation: Notation) -> Option<String> {
     let Mode::Inspect { .. } = model.mode else { return None };
     if name == "input" {
-        return Some("x = token ids".into());
+        return Some(format!("{} = token ids", Scribe { model, home: None, notation }.word(name)));
     }
     if let Some(tensor) = name.strip_suffix(".grad") {
         if model.tensor(tensor).is_none() {
             derivation(model, tensor)?;
         }
-        return Some(format!("{} = gradient of the weighted sum of losses", symbol(name, &model.config)?));
+        let left = Scribe { model, home: None, notation }.word(name);
+        return Some(format!("{left} = gradient of the weighted sum of losses"));
     }
     let (_, home) = lookup(name)?;
-    let scribe = Scribe { model, home };
+    let scribe = Scribe { model, home, notation };
     let right_side = match model.tensor(name) {
         Some(tensor) => scribe.right_side(model.ops().iter().find(|op| makes(op, tensor.region))?, tensor)?,
         None => scribe.derived(name, derivation(model, name)?)?,
     };
-    Some(format!("{} = {right_side}", symbol_within(name, &model.config, home)?))
+    Some(format!("{} = {right_side}", scribe.word(name)))
 }
 
 fn makes(op: &Op, region: Region) -> bool {
@@ -314,12 +328,27 @@ fn makes(op: &Op, region: Region) -> bool {
 struct Scribe<'a> {
     model: &'a Model,
     home: Option<usize>,
+    notation: Notation,
 }
 
 impl Scribe<'_> {
+    fn word(&self, name: &str) -> String {
+        let own = called_within(name, &self.model.config, self.notation, self.home);
+        own.unwrap_or_else(|| within(name, self.home).to_string())
+    }
+
+    /// Of a tensor of this block.
+    fn near(&self, name: &str) -> String {
+        factor(&self.word(&format!("blocks.{}.{name}", self.home.unwrap_or(0))))
+    }
+
     fn of(&self, region: Region) -> String {
-        let name = self.model.name_of(region);
-        symbol_within(&name, &self.model.config, self.home).unwrap_or(name)
+        self.word(&self.model.name_of(region))
+    }
+
+    /// As a factor.
+    fn times(&self, region: Region) -> String {
+        factor(&self.of(region))
     }
 
     fn plus(&self, region: Option<Region>) -> String {
@@ -327,8 +356,10 @@ impl Scribe<'_> {
     }
 
     /// Queries times keys.
-    fn product(&self) -> &'static str {
-        if self.model.config.positions == Positions::Rotary { "RQ RKᵀ" } else { "Q Kᵀ" }
+    fn product(&self) -> String {
+        let rotary = if self.model.config.positions == Positions::Rotary { "rot_" } else { "" };
+        let [q, k] = ["q", "k"].map(|part| self.near(&format!("attn.hook_{rotary}{part}")));
+        format!("{q} {k}ᵀ")
     }
 
     /// None for parts of parameters, which nothing makes.
@@ -336,10 +367,8 @@ impl Scribe<'_> {
         let scores = name.replace("hook_lse", "hook_attn_scores");
         match derived {
             Derived::Mean { x, .. } => Some(format!("mean({})", self.of(x))),
-            Derived::Lse { .. } => {
-                Some(format!("log Σ exp({})", symbol_within(&scores, &self.model.config, self.home)?))
-            }
-            Derived::Unscaled { .. } => Some(self.product().into()),
+            Derived::Lse { .. } => Some(format!("log Σ exp({})", self.word(&scores))),
+            Derived::Unscaled { .. } => Some(self.product()),
             Derived::Part { .. } => None,
         }
     }
@@ -348,28 +377,34 @@ impl Scribe<'_> {
         let c = &self.model.config;
         let is = |region: Option<Region>| region == Some(tensor.region);
         let part = |tensor: &Tensor| c.heads().parts().iter().position(|cols| *cols == tensor.cols);
+        let notations = matches!(self.notation, Notation::Limpid | Notation::S0);
+        let wide = self.notation.letter("d_model");
         Some(match *op {
-            Op::Embed { table, token, .. } if is(token) => format!("X^ohe {}", self.of(table)),
+            Op::Embed { table, token, .. } if is(token) => match notations {
+                true => format!("X^ohe {}", self.of(table)),
+                false => format!("{}[{}]", self.times(table), self.word("input")),
+            },
             Op::Embed { position, .. } if is(position) => match c.positions {
-                Positions::Learned => "W_p[t]".into(),
-                Positions::SinusoidalOneBased => "sin, cos of t / 10000^(j/C), t and j from 1".into(),
-                _ => "sin, cos of t / 10000^(2j/C), t and j from 0".into(),
+                Positions::Learned => format!("{}[t]", factor(&self.word("pos_embed.weight"))),
+                Positions::SinusoidalOneBased => format!("sin, cos of t / 10000^(j/{wide}), t and j from 1"),
+                _ => format!("sin, cos of t / 10000^(2j/{wide}), t and j from 0"),
             },
             Op::Embed { positions, segments, .. } => {
-                format!(
-                    "X{}{}",
-                    if positions.is_some() { " + PE" } else { "" },
-                    self.plus(segments).replace("W_seg", "W_seg[s]")
-                )
+                let position = positions.map_or(String::new(), |_| format!(" + {}", self.word("hook_pos_embed")));
+                let segment = segments.map_or(String::new(), |table| format!(" + {}[s]", self.times(table)));
+                format!("{}{position}{segment}", self.word("hook_embed"))
             }
             Op::Norm { kind, x, scale, .. } if is(scale) => match kind {
                 NormKind::Layer => format!("√(var({}) + ε)", self.of(x)),
                 NormKind::LayerStd => format!("√var({}) + ε", self.of(x)),
-                NormKind::Rms => format!("√(mean({}²) + ε)", self.of(x)),
+                NormKind::Rms => format!("√(mean({}²) + ε)", self.times(x)),
             },
             Op::Norm { kind, x, normalized, scale, .. } if is(normalized) => {
-                let (x, s) = (self.of(x), scale.map_or("s".into(), |s| self.of(s)));
-                if kind == NormKind::Rms { format!("{x} / {s}") } else { format!("({x} − mean({x})) / {s}") }
+                let s = scale.map_or("s".into(), |s| self.times(s));
+                match kind {
+                    NormKind::Rms => format!("{} / {s}", self.times(x)),
+                    _ => format!("({0} − mean({0})) / {s}", self.of(x)),
+                }
             }
             Op::Norm { kind, x, gain, offset, .. } => {
                 let f = match kind {
@@ -377,45 +412,57 @@ impl Scribe<'_> {
                     NormKind::LayerStd => "LN_σ+ε",
                     NormKind::Rms => "RMS",
                 };
-                let gain = gain.map_or(String::new(), |g| format!(" {}", self.of(g)));
+                let gain = gain.map_or(String::new(), |g| format!(" {}", self.times(g)));
                 format!("{f}({}){gain}{}", self.of(x), self.plus(offset))
             }
             Op::Linear { x, b, y, .. } if tensor.cols != (0..y.cols) => {
                 let letter = ["Q", "K", "V"].get(part(tensor)?)?;
-                let bias = if b.is_some() { format!(" + b^{letter}") } else { String::new() };
-                format!("{} W^{letter}{bias}", self.of(x))
+                let own = |kind: &str| {
+                    let name = format!("blocks.{}.attn.{kind}_{letter}", self.home.unwrap_or(0));
+                    let word = called_within(&name, c, self.notation, self.home);
+                    word.map_or_else(|| format!("{kind}^{letter}"), |word| factor(&word))
+                };
+                let bias = if b.is_some() { format!(" + {}", own("b")) } else { String::new() };
+                format!("{} {}{bias}", self.times(x), own("W"))
             }
-            Op::Linear { x, w, b, .. } => format!("{} {}{}", self.of(x), self.of(w), self.plus(b)),
+            Op::Linear { x, w, b, .. } => format!("{} {}{}", self.times(x), self.times(w), self.plus(b)),
             Op::Rotate { x, y, .. } => {
-                let all = tensor.cols == (0..y.cols);
-                let letter = ["Q", "K"].get(if all { 0 } else { part(tensor)? })?;
-                if all { format!("R(t) on Q and K of {}", self.of(x)) } else { format!("R(t) {letter}") }
+                let [q, k] = ["attn.hook_q", "attn.hook_k"].map(|name| self.near(name));
+                match tensor.cols == (0..y.cols) {
+                    true => format!("R(t) on {q} and {k} of {}", self.of(x)),
+                    false => format!("R(t) {}", [q, k].get(part(tensor)?)?),
+                }
             }
             Op::Attend { raw, .. } if is(raw) => {
                 let product = self.product();
-                if c.attention_scale { format!("{product} / √{}", c.d_head()) } else { product.into() }
+                if c.attention_scale { format!("{product} / √{}", c.d_head()) } else { product }
             }
             Op::Attend { raw: Some(raw), scores, mask, .. } if is(scores) => {
-                format!("{}{}", self.of(raw), if mask == Mask::None { "" } else { " + M" })
+                let mask = match self.notation {
+                    _ if mask == Mask::None => "",
+                    _ if notations => " + M",
+                    _ => " + mask",
+                };
+                format!("{}{mask}", self.of(raw))
             }
             Op::Attend { scores: Some(scores), pattern, .. } if is(pattern) => format!("softmax({})", self.of(scores)),
             Op::Attend { pattern: Some(pattern), drop, .. } => {
-                format!("concat({} V)", dropped(drop, &self.of(pattern)))
+                format!("concat({} {})", factor(&dropped(drop, &self.of(pattern))), self.near("attn.hook_v"))
             }
             Op::Attend { .. } => return None,
             Op::Activate { f, x, .. } => format!("{}({})", f.name(), self.of(x)),
             Op::Add { a, b, scale, .. } => match scale {
                 1.0 => format!("{} + {}", self.of(a), self.of(b)),
-                scale => format!("{} + {scale} {}", self.of(a), self.of(b)),
+                scale => format!("{} + {scale} {}", self.of(a), self.times(b)),
             },
-            Op::Multiply { a, b, .. } => format!("{} ⊙ {}", self.of(a), self.of(b)),
+            Op::Multiply { a, b, .. } => format!("{} ⊙ {}", self.times(a), self.times(b)),
             Op::Dropout { x, drop, .. } => dropped(Some(drop), &self.of(x)),
             Op::Gather { x, .. } => format!("the wanted rows of {}", self.of(x)),
             Op::Classify { x, w, b, logits, .. } if is(logits) => {
-                format!("{} {}{}{}", self.of(x), self.of(w), if c.tied_head { "ᵀ" } else { "" }, self.plus(b))
+                format!("{} {}{}{}", self.times(x), self.times(w), if c.tied_head { "ᵀ" } else { "" }, self.plus(b))
             }
-            Op::Classify { probs, .. } if is(probs) => "softmax(Z)".into(),
-            Op::Classify { .. } => "−log P[target]".into(),
+            Op::Classify { probs, .. } if is(probs) => format!("softmax({})", self.word("logits")),
+            Op::Classify { .. } => format!("−log {}[target]", factor(&self.word("probs"))),
         })
     }
 }

@@ -5,13 +5,13 @@ mod random_config;
 
 use limpid::backend::{Backend, Cpu, Reference};
 use limpid::checkpoint::CheckpointError;
-use limpid::config::{Activation, Config, Dropout, Mask, NormPlace, PRESETS, Positions};
+use limpid::config::{Activation, Axis, Config, Dropout, Mask, NormPlace, PRESETS, Positions};
 use limpid::model::{Axes, Mode, Model};
-use limpid::names;
+use limpid::names::{self, Notation};
 use limpid::ops::{Access, Batch, IGNORE, Op, Region, random};
 use limpid::trace::table::{self, TableOptions};
 use limpid::trace::view::{HeatScale, View};
-use limpid::trace::{Labelled, Trace, TraceError, find_not_finite, save, tensors};
+use limpid::trace::{Labelled, SummaryRow, Trace, TraceError, find_not_finite, save, tensors};
 use random_config::{configs, fill};
 
 const BATCH: usize = 2;
@@ -621,6 +621,137 @@ fn tensors_become_matrices_with_words() {
     let line = text.lines().nth(2).unwrap();
     assert!(line.starts_with(&format!("0 {}", words(0)[0])) && text.contains(&format!("  {}", words(0)[4])), "{text}");
     assert!(!trace.get("blocks.0.attn.hook_z").unwrap().is_map() && whole.is_map());
+}
+
+#[test]
+fn every_notation_speaks_of_every_tensor() {
+    for config in &configs() {
+        let model = Model::new(config, INSPECT).unwrap();
+        let mut reference = Reference::new(&model);
+        let trace = Trace::run(&model, &mut reference, &batch(config, 1), false).unwrap();
+        let params = model.params.iter().map(|p| p.name.as_str());
+        let rows = trace.names().chain(params).map(|name| trace.row(name).unwrap());
+        for row in rows.collect::<Vec<_>>() {
+            assert!(equal(&row, &row.clone().in_notation(&model, Notation::Limpid)), "{row:?}");
+            for notation in Notation::ALL {
+                let said = row.clone().in_notation(&model, *notation);
+                let what = format!("{notation}: {said:?}");
+                assert!(!said.symbol.contains(['{', '}']) && !said.formula.contains(['{', '}', '@']), "{what}");
+                let letters: Vec<&str> = said.letters.split(' ').collect();
+                assert!(letters.len() == said.shape.len() && !letters.contains(&"·"), "{what}");
+                let [mut was, mut is] = [row.shape.clone(), said.shape.clone()];
+                was.sort();
+                is.sort();
+                assert_eq!(was, is, "{what}");
+                let tensor = row.name == "input" || model.tensor(&row.name).is_some();
+                assert_eq!(
+                    said.formula.split_once(" = ").is_some_and(|(_, right)| !right.is_empty()),
+                    tensor,
+                    "{what}"
+                );
+            }
+        }
+    }
+    assert_eq!(names::called("hook_nothing", &tiny(), Notation::S3), None);
+}
+
+/// All but the numbers, which may be none.
+fn equal(a: &SummaryRow, b: &SummaryRow) -> bool {
+    (&a.name, &a.symbol, &a.formula, &a.letters, &a.shape) == (&b.name, &b.symbol, &b.formula, &b.letters, &b.shape)
+}
+
+/// R335, and sections 5.1 and 5.2 of the contract: the documents' own words.
+#[test]
+fn notations_say_what_the_documents_say() {
+    use Notation::{Limpid, Llmc, S0, S1, S2, S3, TransformerLens};
+    let pre = Config { d_model: 48, ..tiny() };
+    let after = post(tiny());
+    for (config, notation, name, want) in [
+        (&pre, S0, "blocks.1.attn.hook_pattern", Some("A_w⁽²⁾")),
+        (&pre, S1, "blocks.1.attn.hook_pattern", Some("softmax_output")),
+        (&pre, S2, "blocks.1.ln1.weight", Some("γ₂")),
+        (&pre, S2, "blocks.1.hook_resid_pre", Some("X₁")),
+        (&pre, S2, "blocks.1.hook_resid_mid", Some("X′₂")),
+        (&pre, S2, "logits.grad", Some("∂𝓛/∂(X_L W_eᵀ)")),
+        (&pre, S3, "hook_embed", Some("tok_emb")),
+        (&pre, S3, "blocks.1.hook_resid_pre", Some("x")),
+        (&pre, S3, "blocks.1.attn.hook_pattern", Some("wei")),
+        (&pre, S3, "ln_final.hook_out", None),
+        (&pre, Llmc, "blocks.0.hook_resid_pre", Some("encoded")),
+        (&pre, Llmc, "blocks.1.hook_resid_pre", Some("residual3[0]")),
+        (&pre, Llmc, "blocks.1.ln1.weight", Some("ln1w[1]")),
+        (&pre, Llmc, "blocks.1.ln1.weight.grad", Some("grads.ln1w[1]")),
+        (&pre, Llmc, "blocks.1.hook_mlp_out.grad", Some("grads_acts.fcproj[1]")),
+        (&pre, Llmc, "blocks.1.ln1.hook_scale", Some("1/ln1_rstd[1]")),
+        (&pre, Llmc, "blocks.1.ln1.hook_scale.grad", None),
+        (&pre, TransformerLens, "blocks.1.attn.hook_z", Some("blocks.1.attn.hook_z")),
+        (&pre, TransformerLens, "blocks.1.attn.hook_z.grad", Some("blocks.1.attn.hook_z_grad")),
+        (&pre, TransformerLens, "blocks.1.ln1.hook_out", None),
+        (&pre, TransformerLens, "embed.weight", Some("embed.W_E")),
+        // a word goes with what is computed, where a model normalises elsewhere than the document
+        (&pre, S1, "blocks.0.hook_resid_mid", Some("output + X")),
+        (&after, S1, "blocks.0.hook_resid_mid", Some("X after Add & Norm")),
+        (&after, S2, "blocks.0.ln2.hook_out", Some("X₁")),
+        (&after, S3, "blocks.0.hook_attn_sum", Some("x + MHA")),
+        (&after, S3, "blocks.0.hook_resid_mid", Some("Norm(x)")),
+        (&after, Llmc, "blocks.1.hook_resid_post", Some("ln2[1]")),
+        (&after, TransformerLens, "blocks.0.hook_attn_sum", Some("blocks.0.hook_resid_mid")),
+        (&after, TransformerLens, "blocks.0.hook_resid_post", Some("blocks.0.hook_normalized_resid_post")),
+        (&after, TransformerLens, "blocks.0.hook_resid_mid", None),
+    ] {
+        assert_eq!(names::called(name, config, notation).as_deref(), want, "{notation} {name}");
+    }
+    let models = [&pre, &after].map(|config| Model::new(config, INSPECT).unwrap());
+    let [pre, after] = &models;
+    for (model, notation, name, want) in [
+        (pre, S3, "input", "input = token ids"),
+        (pre, S3, "blocks.0.hook_resid_pre", "x = tok_emb + pos_emb"),
+        (pre, S3, "blocks.1.ln1.hook_out", "Norm(x) = LN(x) γ + β"),
+        (pre, S3, "blocks.0.attn.hook_raw_scores", "scaled wei = Q Kᵀ / √16"),
+        (pre, S3, "blocks.0.attn.hook_attn_scores", "masked wei = scaled wei + mask"),
+        (pre, S3, "blocks.0.attn.hook_pattern", "wei = softmax(masked wei)"),
+        (pre, S3, "blocks.0.attn.hook_z", "concatenated heads = concat(wei V)"),
+        (pre, S3, "blocks.0.hook_resid_mid", "x + MHA = x + MHA output"),
+        (pre, S3, "blocks.0.hook_mlp_out", "Output_2 = (Activated Output) W_2 + b_2"),
+        (pre, S3, "probs", "P = softmax(logits)"),
+        (pre, S1, "blocks.0.hook_resid_mid", "output + X = X + Output"),
+        (after, S1, "blocks.0.hook_resid_pre", "X = Input Embedding + Position Embedding"),
+        (after, S1, "blocks.0.hook_attn_out", "Output = A Wo + attn.out.bias"),
+        (after, S2, "hook_embed", "OneHot(x) W_e = W_e[x]"),
+        (after, S2, "blocks.0.hook_resid_pre", "X₀ = OneHot(x) W_e + W_p"),
+        (after, S2, "blocks.0.attn.hook_raw_scores", "Q Kᵀ / √D = (X W^Q) (X W^K)ᵀ / √4"),
+        (after, S2, "blocks.0.attn.hook_pattern", "Softmax(·) = softmax(Q Kᵀ / √D + Mask)"),
+        (after, S2, "blocks.0.hook_resid_mid", "X′₁ = LN(MultiHeadSA(·) + X) γ + β"),
+        (after, S2, "blocks.1.hook_resid_pre", "X₁ = LN(FFN(·) + X′) γ′₁ + β′₁"),
+        (after, S2, "logits", "X_L W_eᵀ = X₂ W_eᵀ"),
+        (pre, Llmc, "blocks.0.attn.hook_qkv", "qkv = ln1 qkvw + qkvb"),
+        (pre, Llmc, "blocks.1.ln1.hook_out", "ln1 = LN(residual3[0]) ln1w + ln1b"),
+        (pre, Llmc, "blocks.0.ln1.hook_normalized", "ln1.hook_normalized = (encoded − mean(encoded)) / (1/ln1_rstd)"),
+        (pre, Llmc, "logits", "logits = lnf wteᵀ"),
+        (pre, TransformerLens, "blocks.1.hook_resid_mid", "hook_resid_mid = hook_resid_pre + hook_attn_out"),
+        (pre, TransformerLens, "blocks.1.hook_attn_out", "hook_attn_out = attn.hook_z attn.W_O + attn.b_O"),
+    ] {
+        assert_eq!(names::formula_in(model, name, notation).unwrap(), want, "{notation}");
+    }
+    // queries, keys and values head by head, as the documents write them
+    let mut reference = Reference::new(pre);
+    let trace = Trace::run(pre, &mut reference, &batch(&pre.config, 1), false).unwrap();
+    for (notation, name, letters, shape) in [
+        (Limpid, "hook_q", "B T H D", [2, 5, 3, 16]),
+        (S0, "hook_q", "B H T d_k", [2, 3, 5, 16]),
+        (S0, "hook_z", "B T H d_k", [2, 5, 3, 16]),
+        (S1, "hook_z", "batch_size num_heads context_length head_size", [2, 3, 5, 16]),
+        (S2, "hook_pattern", "B A n n", [2, 3, 5, 5]),
+        (S3, "hook_k", "B heads T h_s", [2, 3, 5, 16]),
+        (Llmc, "hook_q", "B T NH hs", [2, 5, 3, 16]),
+        (TransformerLens, "hook_pattern", "batch head query_pos key_pos", [2, 3, 5, 5]),
+    ] {
+        let row = trace.row(&format!("blocks.0.attn.{name}")).unwrap().in_notation(pre, notation);
+        assert_eq!((row.letters.as_str(), &row.shape[..]), (letters, &shape[..]), "{notation} {name}");
+    }
+    // the documents' feed-forward network is four times as wide as the stream, this one is not
+    let ffn = |config: &Config| Llmc.letters(&["batch", "pos", "d_ff"], config);
+    assert_eq!((ffn(&tiny()), ffn(&Config { d_ff: 48, ..tiny() })), ("B T F".into(), "B T 4C".into()));
 }
 
 #[test]

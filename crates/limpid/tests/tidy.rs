@@ -318,7 +318,7 @@ fn public_types_have_names_of_their_own() {
 }
 
 /// Lines of the library without tests, comments and blanks. Raising it is a reviewed line.
-const BUDGET: usize = 26_000;
+const BUDGET: usize = 27_000;
 
 #[test]
 fn the_library_stays_within_its_budget() {
@@ -402,6 +402,18 @@ fn the_page_of_names_is_the_table() {
             "| `{}` | {} | {} | {} | {} | {} | {} |",
             cells[0], cells[1], cells[2], cells[3], cells[4], cells[5], cells[6]
         );
+        assert!(page.contains(&line), "docs/names.md lacks the line\n{line}");
+    }
+    for [name, words @ ..] in names::DOCUMENTS {
+        // a tensor that is computed from others, when it is asked for, has no row among those of a run
+        let symbol = names::TABLE.iter().find(|entry| entry.name == *name).map_or("", |entry| entry.symbol);
+        let symbol = symbol.replace("{}", "⁽ℓ⁾");
+        let words = words.map(|word| word.replace("{l-1}", "ₗ₋₁").replace("{l}", "ₗ").replace("{}", "ₗ"));
+        let line = format!("| `{name}` | {symbol} | {} |", words.join(" | "));
+        assert!(page.contains(&line), "docs/names.md lacks the line\n{line}");
+    }
+    for [axis, letters @ ..] in names::LETTERS {
+        let line = format!("| `{axis}` | {} |", letters.join(" | "));
         assert!(page.contains(&line), "docs/names.md lacks the line\n{line}");
     }
 }

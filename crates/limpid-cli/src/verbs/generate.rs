@@ -9,7 +9,7 @@ use limpid::checkpoint::{CHAT_TEMPLATE, Checkpoint};
 use limpid::config::{Mask, Positions};
 use limpid::data::chat::{self, Message, Role};
 use limpid::data::check_ids;
-use limpid::generate::{self, GenerateError, GenerateEvent, Options, Overflow, Sampler};
+use limpid::generate::{self, Candidate, Choice, GenerateError, GenerateEvent, Options, Overflow, Sampler};
 use limpid::model::Mode;
 use limpid::trace;
 use std::path::PathBuf;
@@ -76,7 +76,8 @@ pub struct Args {
     /// When the context is full: slide-half drops the oldest half and continues, stop ends the sample
     #[arg(long, value_name = "HOW", default_value = "slide-half", value_parser = overflow)]
     overflow: Overflow,
-    /// Show how every token was chosen: the likeliest tokens and their probabilities, before temperature and top-k/top-p
+    /// Show how every token was chosen: the likeliest tokens with their ids, logits and probabilities, before temperature and
+    /// top-k/top-p; with --json as `trace` of each sample
     #[arg(long)]
     trace: bool,
     /// Put the samples on stdout as JSON
@@ -162,25 +163,17 @@ pub fn run(args: Args) -> Result<()> {
             }
             show::out(if args.no_echo { "" } else { &text })?;
         }
-        let mut broken = None;
+        let (mut broken, mut choices) = (None, vec![]);
         let written = generate::generate(&mut session, tokenizer, &prompt, &options, &mut |event| {
             match event {
                 GenerateEvent::Piece { text } if !args.json => broken = show::out(&text).err(),
                 GenerateEvent::Piece { .. } => {}
                 GenerateEvent::Cropped { .. } => cropped = true,
-                GenerateEvent::Choice(step) => {
-                    let others: Vec<String> = step
-                        .candidates
-                        .iter()
-                        .map(|c| format!("{:?} {:.1}%", c.piece, 100.0 * c.probability))
-                        .collect();
-                    show::say(format_args!(
-                        "\ninput (1, {}): {:?} ({:.1}%) of {}",
-                        step.input_len,
-                        step.chosen.piece,
-                        100.0 * step.chosen.probability,
-                        others.join(", ")
-                    ));
+                GenerateEvent::Choice(choice) if args.json => choices.push(choice),
+                GenerateEvent::Choice(choice) => {
+                    let others: Vec<String> = choice.candidates.iter().map(candidate).collect();
+                    let (len, chosen) = (choice.input_len, candidate(&choice.chosen));
+                    show::say(format_args!("\ninput (1, {len}): {chosen}, of {}", others.join(", ")));
                 }
             }
             broken.is_none() && !asked.load(Ordering::Relaxed)
@@ -192,7 +185,11 @@ pub fn run(args: Args) -> Result<()> {
             let ids: Vec<String> = written.tokens.iter().map(u32::to_string).collect();
             show::out(&ids.join(","))?;
         }
-        samples.push(serde_json::json!({ "text": written.text, "tokens": written.tokens, "finish_reason": written.finish_reason.name() }));
+        let mut found = serde_json::json!({ "text": written.text, "tokens": written.tokens, "finish_reason": written.finish_reason.name() });
+        if args.trace {
+            found["trace"] = choices.iter().map(explained).collect();
+        }
+        samples.push(found);
         if asked.load(Ordering::Relaxed) {
             break;
         }
@@ -211,6 +208,18 @@ pub fn run(args: Args) -> Result<()> {
         show::say("note: this model was trained on conversations: --chat TEXT asks it, in the form that it knows");
     }
     Ok(())
+}
+
+/// A token that could have been chosen, in a line: `"jumps" (id 2, logit 5.812, 99.9%)`.
+fn candidate(c: &Candidate) -> String {
+    format!("{:?} (id {}, logit {:.3}, {:.1}%)", c.piece, c.token, c.logit, 100.0 * c.probability)
+}
+
+/// How a token was chosen, as JSON. `chance` is the sampler's probability.
+fn explained(choice: &Choice) -> serde_json::Value {
+    let one = |c: &Candidate| serde_json::json!({ "id": c.token, "piece": c.piece, "logit": c.logit, "probability": c.probability, "chance": c.chance });
+    let candidates: Vec<_> = choice.candidates.iter().map(one).collect();
+    serde_json::json!({ "input_len": choice.input_len, "chosen": one(&choice.chosen), "candidates": candidates })
 }
 
 /// The ids of a message in the model's template, ready for the answer.

@@ -4,14 +4,16 @@
 
 use crate::machine::fits;
 use crate::models::{self, open, prompt_ids};
-use crate::options::{MachineOptions, ModelOptions, Usage};
-use crate::{show, source};
+use crate::options::{MachineOptions, ModelOptions, NotationOptions, Usage};
+use crate::show::{self, columns};
+use crate::source;
 use anyhow::{Context, Result, bail};
 use limpid::backend::Backend;
 use limpid::checkpoint::is_part;
 use limpid::config::{Config, ConfigError, Mask};
 use limpid::data::check_ids;
 use limpid::model::{Mode, Model, init};
+use limpid::names;
 use limpid::tokenizer::Tokenizer;
 use limpid::trace::table::{self, Masks, TableOptions};
 use limpid::trace::view::{Grid, Labels, Paint, View};
@@ -66,6 +68,8 @@ pub struct Args {
     /// Print all rows and columns
     #[arg(long, requires = "printed")]
     full: bool,
+    #[command(flatten)]
+    words: NotationOptions,
     /// Save all tensors, or those named, as safetensors
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
@@ -181,10 +185,14 @@ pub fn run(args: Args) -> Result<()> {
     if args.listing {
         parts.push(model.to_string());
     }
-    parts.extend(seen.tensors.iter().map(|tensor| {
+    for tensor in &seen.tensors {
         let paint = paint(tensor);
-        tensor.text(&seen.labels, paint, if paint.is_some() { &maps } else { &options })
-    }));
+        let heading = match args.words.notation {
+            Some(notation) => headline(trace.row(&tensor.name)?.in_notation(&model, notation)),
+            None => String::new(),
+        };
+        parts.push(heading + &tensor.text(&seen.labels, paint, if paint.is_some() { &maps } else { &options }));
+    }
     if let Some(masks) = &seen.masks {
         let [binary, additive] = [&masks.binary, &masks.additive].map(|mask| table::table(mask, &options));
         parts.push(format!("M, 1 where a query (row) sees a key (column):\n{binary}"));
@@ -218,10 +226,15 @@ pub fn run(args: Args) -> Result<()> {
     if args.backward && (table || !named) {
         let line = |g: &Gradient| {
             let shape: Vec<String> = g.shape.iter().map(usize::to_string).collect();
+            let symbol =
+                args.words.notation.map(|notation| names::called(&g.name, &model.config, notation).unwrap_or_default());
             let [norm, mean, min, max] = [g.norm, g.mean, g.min, g.max].map(short);
-            vec![g.name.clone(), norm, shape.join(" "), mean, min, max]
+            let cells = [Some(g.name.clone()), symbol, Some(norm), Some(shape.join(" ")), Some(mean), Some(min), Some(max)];
+            cells.into_iter().flatten().collect()
         };
-        let headers = ["gradient of", "norm", "shape", "mean", "min", "max"];
+        let symbol = args.words.notation.map(|_| "symbol");
+        let headers = [Some("gradient of"), symbol, Some("norm"), Some("shape"), Some("mean"), Some("min"), Some("max")];
+        let headers: Vec<&str> = headers.into_iter().flatten().collect();
         let each = grid(String::new(), &headers, seen.gradients.iter().map(line));
         let line = |(name, norm): &(String, f64)| vec![name.clone(), short(*norm)];
         let layers = grid(String::new(), &["gradient of the parameters of", "norm"], seen.layers.iter().map(line));
@@ -285,6 +298,9 @@ fn look(args: &Args, trace: &Trace, ids: &[u32], tokenizer: Option<&Tokenizer>) 
     let (mut gradients, mut layers) = (vec![], vec![]);
     if args.params {
         rows.extend(params.iter().map(|name| trace.row(name)).collect::<Result<Vec<_>, _>>()?);
+    }
+    if let Some(notation) = args.words.notation {
+        rows = rows.into_iter().map(|row| row.in_notation(model, notation)).collect();
     }
     if args.backward {
         let of_params = gradients_of(trace, &params)?;
@@ -466,6 +482,13 @@ fn best(mut all: Vec<(u32, f64)>, n: usize) -> Vec<(u32, f64)> {
 }
 
 // ---- text
+
+/// What a named tensor is, in the notation asked for: `blocks.0.attn.hook_pattern [B heads T T]: wei = softmax(masked wei)`.
+fn headline(row: SummaryRow) -> String {
+    let says = if row.formula.is_empty() { row.symbol } else { row.formula };
+    let says = if says.is_empty() { says } else { format!(": {says}") };
+    format!("{} [{}]{says}\n", row.name, row.letters)
+}
 
 /// A token to look at: quoted, or its number where there is no tokenizer.
 fn piece(tokenizer: Option<&Tokenizer>, id: u32) -> String {

@@ -1,12 +1,15 @@
-//! `params`: how large a model is, and where its parameters are.
+//! `params`: how large a model is, where its parameters are, and what a choice would change.
 
-use crate::{models, options, show};
+use crate::options::{self, Asked, NotationOptions, Usage};
+use crate::{models, show};
 use anyhow::{Result, bail};
-use limpid::config::{Config, Mask};
+use limpid::config::{Config, Mask, Positions, Settings};
 use limpid::model::{Mode, Model};
+use limpid::names::{self, Notation};
+use serde_json::{Value, json};
 use std::path::PathBuf;
 
-/// Parameters of a preset or a model by group, its memory and its FLOPs.
+/// Parameters of a preset or a model by group, its memory and its FLOPs; with other sizes and choices if flags say so.
 #[derive(clap::Args, Debug)]
 #[command(after_help = format!("Presets: {}", options::presets()))]
 pub struct Args {
@@ -19,13 +22,29 @@ pub struct Args {
     /// Look at every value first: a NaN or an infinity is an error that names its tensor
     #[arg(long, requires = "model")]
     check: bool,
+    /// Count the same model with one choice changed, for every choice that changes the count: biases, tied head, norms, segments,
+    /// positions, padded vocabulary
+    #[arg(long)]
+    variants: bool,
+    /// List every tensor of parameters with its shape, its size and its place, in the order in which they lie in memory (for GPT-2
+    /// llm.c's); --notation asks for it too
+    #[arg(long)]
+    layout: bool,
+    #[command(flatten)]
+    words: NotationOptions,
     /// Put the result on stdout as JSON
     #[arg(long)]
     json: bool,
+    /// Rows of the token table
+    #[arg(long, value_name = "V", help_heading = "Model")]
+    vocab_size: Option<usize>,
+    #[command(flatten)]
+    asked: Asked<Config>,
 }
 
-pub fn run(args: Args) -> Result<()> {
-    let (what, config) = match (&args.name, &args.model) {
+pub fn run(mut args: Args) -> Result<()> {
+    args.layout |= args.words.notation.is_some();
+    let (what, mut config) = match (&args.name, &args.model) {
         (Some(name), _) => (name.clone(), Config::preset(name)?),
         (None, Some(dir)) => {
             let checkpoint = models::checkpoint(dir)?;
@@ -37,21 +56,34 @@ pub fn run(args: Args) -> Result<()> {
             (dir.display().to_string(), checkpoint.config)
         }
         (None, None) => {
-            bail!(options::Usage(format!("name a preset or give --model DIR; presets: {}", options::presets())))
+            bail!(Usage(format!("name a preset or give --model DIR; presets: {}", options::presets())))
         }
     };
-    let model = Model::new(&config, Mode::Inspect { batch: 1, context: 1 })?;
+    config.vocab_size = args.vocab_size.unwrap_or(config.vocab_size);
+    let config = args.asked.over(&config)?;
+    let model = counted(&config)?;
     let (total, groups) = (model.parameter_count(), model.groups());
     // the keys that a token of a full context sees, on average
     let keys = if config.mask == Mask::Causal { config.context_length.div_ceil(2) } else { config.context_length };
     let flops = 3.0 * model.flops(1, keys);
+    let variants = if args.variants { variants(&config)? } else { vec![] };
     if args.json {
-        let groups: serde_json::Map<String, serde_json::Value> =
-            groups.iter().map(|(name, n)| (name.to_string(), (*n).into())).collect();
-        return show::json(&serde_json::json!({
-            "total": total, "groups": groups, "bytes_f32": 4 * total, "training_bytes_f32": 16 * total,
+        let by_name = |groups: &[(&'static str, usize)]| -> Value {
+            groups.iter().map(|(name, n)| (name.to_string(), Value::from(*n))).collect::<serde_json::Map<_, _>>().into()
+        };
+        let mut all = json!({
+            "total": total, "groups": by_name(&groups), "bytes_f32": 4 * total, "training_bytes_f32": 16 * total,
             "training_flops_per_token": flops, "config": config,
-        }));
+        });
+        if args.variants {
+            let one = |(flag, model): &(String, Model)| json!({ "flag": flag, "total": model.parameter_count(), "groups": by_name(&model.groups()) });
+            all["variants"] = variants.iter().map(one).collect();
+        }
+        if args.layout {
+            let one = |row: &Row| json!({ "name": row.name, "symbol": row.symbol, "axes": row.axes, "shape": row.shape, "count": row.count, "at": row.at });
+            all["layout"] = layout(&args, &model).iter().map(one).collect();
+        }
+        return show::json(&all);
     }
     let mut rows: Vec<(String, String)> = groups
         .iter()
@@ -71,5 +103,95 @@ pub fn run(args: Args) -> Result<()> {
             format!("{} (in a context of {})", show::count(flops), show::commas(config.context_length as u64)),
         ),
     ];
-    show::out(&format!("{what}: {config}\n\n{}\n{}", show::pairs(&rows), show::pairs(&facts)))
+    let mut text = format!("{what}: {config}\n\n{}\n{}", show::pairs(&rows), show::pairs(&facts));
+    if args.variants {
+        let line = |(flag, other): &(String, Model)| {
+            let count = other.parameter_count();
+            let sign = if count < total { '-' } else { '+' };
+            let change = format!("{sign}{}", show::commas(count.abs_diff(total) as u64));
+            vec![flag.clone(), show::commas(count as u64), change]
+        };
+        let lines: Vec<_> = variants.iter().map(line).collect();
+        text += &format!("\n{}", show::columns(&["with", "parameters", "change"], &lines));
+    }
+    if args.layout {
+        let line = |row: &Row| {
+            let shape: Vec<String> = row.shape.iter().map(usize::to_string).collect();
+            let [count, at] = [row.count, row.at].map(|n| show::commas(n as u64));
+            vec![row.name.clone(), row.symbol.clone(), row.axes.clone(), shape.join(" "), count, at]
+        };
+        let lines: Vec<_> = layout(&args, &model).iter().map(line).collect();
+        text += &format!("\n{}", show::columns(&["tensor", "symbol", "axes", "shape", "parameters", "from"], &lines));
+    }
+    show::out(&text)
+}
+
+fn counted(config: &Config) -> Result<Model> {
+    Ok(Model::new(config, Mode::Inspect { batch: 1, context: 1 })?)
+}
+
+/// The same model with one choice changed, wherever that changes the number of its parameters: the flag that asks for it, and the
+/// model.
+fn variants(config: &Config) -> Result<Vec<(String, Model)>> {
+    let total = counted(config)?.parameter_count();
+    let c = config;
+    let other = |is: bool| (!is).to_string();
+    let choices = [
+        ("bias", other(c.norm_offset || c.attention_bias || c.ffn_bias)),
+        ("attention_bias", other(c.attention_bias)),
+        ("ffn_bias", other(c.ffn_bias)),
+        ("norm_offset", other(c.norm_offset)),
+        ("norm_gain", other(c.norm_gain)),
+        ("final_norm", other(c.final_norm)),
+        ("embedding_norm", other(c.embedding_norm)),
+        ("tied_head", other(c.tied_head)),
+        ("head_bias", other(c.head_bias)),
+        ("head_transform", other(c.head_transform)),
+        ("ffn_gated", other(c.ffn_gated)),
+        ("n_segment", if c.n_segment == 0 { "2" } else { "0" }.to_string()),
+        (
+            "positions",
+            if c.positions == Positions::Learned { Positions::Sinusoidal } else { Positions::Learned }.to_string(),
+        ),
+        ("vocab_size", c.vocab_size.next_multiple_of(128).to_string()), // as llm.c pads it
+    ];
+    let mut all = vec![];
+    for (name, value) in choices {
+        let mut changed = config.clone();
+        changed.set(name, &value)?;
+        let model = counted(&changed)?;
+        if model.parameter_count() != total {
+            all.push((format!("--{} {value}", name.replace('_', "-")), model));
+        }
+    }
+    Ok(all)
+}
+
+/// All parameters of one kind.
+struct Row {
+    name: String,
+    symbol: String,
+    axes: String,
+    shape: Vec<usize>,
+    count: usize,
+    at: usize,
+}
+
+fn layout(args: &Args, model: &Model) -> Vec<Row> {
+    let notation = args.words.notation.unwrap_or(Notation::Limpid);
+    let row = |stack: limpid::model::ParamStack| {
+        let first = stack.name.replace("{i}", "0");
+        let own = names::lookup(&first).map_or(vec![], |(entry, _)| entry.axes.split(' ').collect::<Vec<_>>());
+        let axes: Vec<&str> = stack.blocks.map(|_| "n_layer").into_iter().chain(own).collect();
+        let home = stack.blocks.map(|_| 0);
+        Row {
+            symbol: names::called_within(&first, &model.config, notation, home).unwrap_or_default(),
+            axes: notation.letters(&axes, &model.config),
+            shape: stack.blocks.into_iter().chain(stack.shape).collect(),
+            name: stack.name,
+            count: stack.count,
+            at: stack.at,
+        }
+    };
+    model.layout().into_iter().map(row).collect()
 }

@@ -162,6 +162,21 @@ impl Param {
     }
 }
 
+/// All parameters of one kind: the same part of every block, side by side in memory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ParamStack {
+    /// Its name, with `{i}` for a block's number: `blocks.{i}.ln1.weight`.
+    pub name: String,
+    /// Blocks, L; none for what is not of a block.
+    pub blocks: Option<usize>,
+    /// The shape of one, as in files.
+    pub shape: Vec<usize>,
+    /// Elements of all.
+    pub count: usize,
+    /// Where the first begins, in elements.
+    pub at: usize,
+}
+
 /// A constant table, computed once.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Table {
@@ -420,6 +435,29 @@ impl Model {
             }
         }
         groups
+    }
+
+    /// Parameters kind by kind, as they lie in memory: for GPT-2 in llm.c's order. Between two there may be unused elements.
+    pub fn layout(&self) -> Vec<ParamStack> {
+        let mut all: Vec<ParamStack> = vec![];
+        for param in &self.params {
+            let block = param.name.strip_prefix("blocks.").and_then(|rest| rest.split_once('.'));
+            let name = block.map_or(param.name.clone(), |(_, part)| format!("blocks.{{i}}.{part}"));
+            match all.iter_mut().find(|stack| stack.name == name) {
+                Some(stack) => {
+                    stack.count += param.region.len();
+                    stack.blocks = stack.blocks.map(|n| n + 1);
+                }
+                None => all.push(ParamStack {
+                    name,
+                    blocks: block.map(|_| 1),
+                    shape: param.shape(),
+                    count: param.region.len(),
+                    at: param.region.at,
+                }),
+            }
+        }
+        all
     }
 
     /// The constant tables and their values.

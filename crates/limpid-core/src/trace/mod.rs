@@ -14,7 +14,7 @@ pub mod view;
 
 use crate::backend::{self, Backend, BackendError};
 use crate::model::{Axes, Mode, Model, Param, Tensor};
-use crate::names::{self, Derived};
+use crate::names::{self, Derived, Notation};
 use crate::ops::classify::{self, Target};
 use crate::ops::{Access, Batch, Op, Region, Span};
 use limpid_base::nearest::nearest;
@@ -142,20 +142,7 @@ impl Labelled {
 
 /// The letter for an axis (the glossary of `ops`).
 pub fn letter(axis: &str) -> &'static str {
-    match axis {
-        "batch" => "B",
-        "pos" | "query_pos" | "key_pos" => "T",
-        "d_model" => "C",
-        "head" => "H",
-        "d_head" => "D",
-        "d_ff" => "F",
-        "d_vocab" => "V",
-        "segment" => "S",
-        "1" => "1",
-        "features" => "3C",
-        "outputs" => "N",
-        _ => "·",
-    }
+    Notation::Limpid.letter(axis)
 }
 
 /// The summary of one tensor: one line of a table.
@@ -197,6 +184,21 @@ impl SummaryRow {
         if self.letters == "B T H D" {
             self.letters = "B H T D".into();
             self.shape.swap(1, 2);
+        }
+        self
+    }
+
+    /// The same line in another notation: its symbol, its formula, its axes' letters and their order. The symbol is empty where
+    /// the notation has no word for it.
+    pub fn in_notation(mut self, model: &Model, notation: Notation) -> SummaryRow {
+        self.symbol = names::called(&self.name, &model.config, notation).unwrap_or_default();
+        self.formula = names::formula_in(model, &self.name, notation).unwrap_or_default();
+        let axes: Vec<&str> = names::lookup(&self.name).map_or(vec![], |(entry, _)| entry.axes.split(' ').collect());
+        if axes.len() == self.shape.len() {
+            let order = notation.order(&self.name, &axes);
+            let axes: Vec<&str> = order.iter().map(|i| axes[*i]).collect();
+            self.letters = notation.letters(&axes, &model.config);
+            self.shape = order.iter().map(|i| self.shape[*i]).collect();
         }
         self
     }
