@@ -22,7 +22,7 @@ pub struct JobArgs {
     /// builtin:s0, s0-three, s1, s3 (docs/data.md)
     #[arg(long, value_name = "FILE|DIR", default_value = "builtin:stories", alias = "dataset")]
     pub data: String,
-    /// bpe (byte pairs learned from the text; bpe:SIZE for so many), char, word, gpt2, cl100k_base, o200k_base, a tokenizer.json, or the words of a document's example: s0, s0-three, s3 [default: the example's own, else bpe or what suits the preset]
+    /// bpe (byte pairs learned from the text; bpe:SIZE for so many), char, word, gpt2, cl100k_base, o200k_base, a tokenizer.json, or the words of a document's example: s0, s0-three, s3; NAME:dense numbers only the ids that the text uses (cl100k_base:dense) [default: the example's own, else bpe or what suits the preset]
     #[arg(long, value_name = "NAME")]
     pub tokenizer: Option<String>,
     /// Where the model goes [default: runs/PRESET-TIME]

@@ -147,6 +147,32 @@ fn parameters_are_listed_as_they_lie() {
     assert!(f.ok("params gpt2 --notation transformerlens").contains("pos_embed.W_pos"));
 }
 
+/// R025: a model of a large vocabulary has rows only for what its text uses.
+#[test]
+fn a_large_vocabulary_made_dense() {
+    let f = Folder::new("dense");
+    let rhyme = f.file("rhyme.txt", RHYME.repeat(12));
+    let ids = f.json(&format!("tokenize --tokenizer gpt2 --json @{rhyme}"))["ids"].clone();
+    let mut used: Vec<u64> = ids.as_array().unwrap().iter().map(|id| id.as_u64().unwrap()).collect();
+    used.sort_unstable();
+    used.dedup();
+    let size = "--d-model 16 --n-head 2 --n-layer 1 --context-length 16 --batch-size 4 --schedule constant --threads 1 --sample 5";
+    let train = format!("train --data {rhyme} --tokenizer gpt2:dense --val-fraction 0 {size} --out m --json");
+    f.ok(&format!("{train} --steps 3"));
+    let config: Value = serde_json::from_slice(&f.bytes("m/config.json")).unwrap();
+    assert_eq!(config["vocab_size"], used.len());
+    let written = f.json("generate --model m --prompt Twinkle --max-tokens 8 --json")["samples"][0].clone();
+    assert!(
+        written["tokens"].as_array().unwrap().iter().all(|id| id.as_u64().unwrap() < used.len() as u64),
+        "{written}"
+    );
+    // it goes on, and is evaluated, with the same ids
+    f.ok("train --resume m --steps 5 --json");
+    assert!(f.json(&format!("eval --model m --data {rhyme} --json"))["loss"].as_f64().unwrap().is_finite());
+    f.fails(1, "generate --model m --prompt 'Twinkle 🦓'", &["of gpt2", "is not among"]);
+    f.fails(1, "convert m c --to hf", &["dense"]);
+}
+
 #[test]
 fn text_to_ids_and_back() {
     let f = Folder::new("tokenize");

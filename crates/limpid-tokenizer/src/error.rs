@@ -102,6 +102,20 @@ pub enum TokenizerError {
         /// V.
         vocab_size: usize,
     },
+    /// A token that is not among the numbered ones of a dense tokenizer.
+    #[error(
+        "{} (id {id} of {of}) is not among the {vocab_size} tokens of the text that this dense tokenizer was made of: leave it out,          or number the ids of a text that has it", shown(.piece)
+    )]
+    NotDense {
+        /// The token.
+        piece: String,
+        /// Its id in the tokenizer that is numbered.
+        id: u32,
+        /// That tokenizer.
+        of: &'static str,
+        /// How many ids are numbered.
+        vocab_size: usize,
+    },
     /// An id that has no place in a 1-based list or in a [`Remap`](super::Remap).
     #[error("id {id} (at index {index}) {why}")]
     Mapping {

@@ -30,6 +30,7 @@ pub(super) fn export(
             files.push(("tokenizer.json", tokenizer.to_json()));
             byte_pairs(&spec, &mut files)?;
         }
+        Tokenizer::Dense(_) => return Err(TokenizerError::Format(table::DENSE.into())),
         other => files.push(("tokenizer.json", other.to_json())),
     }
     let known =
@@ -69,6 +70,7 @@ pub(super) fn export(
 pub(super) fn json(tokenizer: &Tokenizer) -> Result<String, TokenizerError> {
     match tokenizer {
         Tokenizer::Bpe(encoding) => written(&table::encoding(*encoding)?),
+        Tokenizer::Dense(_) => Err(TokenizerError::Format(table::DENSE.into())),
         other => Ok(other.to_json()),
     }
 }

@@ -1,7 +1,8 @@
 //! tokenizer.json: written so that HuggingFace's `tokenizers` reads it and gives the same ids; read back with suspicion.
 //!
 //! A char or word tokenizer is a `WordLevel` model behind a `Split` whose regular expression says which of the two it is.
-//! An OpenAI encoding is `{"limpid_encoding": NAME}`, since its ranks are in the program. Every other tokenizer.json is
+//! An OpenAI encoding is `{"limpid_encoding": NAME}`, since its ranks are in the program. A dense tokenizer is
+//! `{"limpid_dense": {"of": FILE, "ids": IDS}}`, with what the file of the other would hold. Every other tokenizer.json is
 //! `imported`'s.
 
 use std::{collections::HashMap, fmt, sync::Arc};
@@ -13,7 +14,10 @@ use serde::{
 };
 use serde_json::{Value, json};
 
-use super::{Encoding, Tokenizer, TokenizerError, TokenizerKind, Vocabulary, imported::ImportedTokenizer, words};
+use super::{
+    DenseTokenizer, Encoding, Remap, Tokenizer, TokenizerError, TokenizerKind, Vocabulary, imported::ImportedTokenizer,
+    words,
+};
 
 /// One Unicode scalar value, a newline too.
 const CHARS: &str = r"[\s\S]";
@@ -71,6 +75,10 @@ pub(super) fn write(tokenizer: &Tokenizer) -> String {
         Tokenizer::Bpe(encoding) => return json!({ "limpid_encoding": encoding.name() }).to_string() + "\n",
         Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => vocabulary,
         Tokenizer::Imported(imported) => return imported.source().into(),
+        Tokenizer::Dense(dense) => {
+            let of: Value = serde_json::from_str(&dense.of().to_json()).expect("what is written is JSON");
+            return json!({ "limpid_dense": { "of": of, "ids": dense.ids() } }).to_string() + "\n";
+        }
     };
     let (kind, tokens) = (vocabulary.kind(), vocabulary.tokens());
     let added = |id: u32| {
@@ -101,9 +109,16 @@ pub(super) fn write(tokenizer: &Tokenizer) -> String {
 #[derive(Deserialize)]
 struct Head {
     limpid_encoding: Option<String>,
+    limpid_dense: Option<Dense>,
     model: Option<ModelHead>,
     pre_tokenizer: Option<Value>,
     normalizer: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Dense {
+    of: Value,
+    ids: Remap,
 }
 
 #[derive(Deserialize)]
@@ -160,6 +175,9 @@ pub(super) fn read(text: String) -> Result<Tokenizer, TokenizerError> {
             Some(encoding) => Ok(Tokenizer::Bpe(encoding)),
             None => Tokenizer::named(&name),
         };
+    }
+    if let Some(Dense { of, ids }) = head.limpid_dense {
+        return Ok(Tokenizer::Dense(Arc::new(DenseTokenizer::new(read(of.to_string())?, ids)?)));
     }
     let Some((kind, newlines)) = kind_of(&head) else {
         if head.model.is_none() {

@@ -10,16 +10,20 @@ use std::{
     collections::{BinaryHeap, HashMap},
     ops::Range,
     path::Path,
+    sync::Arc,
 };
 
 use rustc_hash::FxHashMap;
 
 use super::{
-    Split, Tokenizer, TokenizerError, TokenizerKind, Vocabulary, byte_letters, files,
+    DenseTokenizer, Split, Tokenizer, TokenizerError, TokenizerKind, Vocabulary, byte_letters, files,
     pairs::{parts, share},
     spec::{Added, Merge, Model, Spec, Vocab},
     table, toys,
 };
+
+/// What a name ends with whose tokenizer numbers only the ids that a text uses.
+const DENSE: &str = ":dense";
 
 /// What a learned tokenizer is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -303,7 +307,8 @@ impl Tokenizer {
     }
 
     /// The tokenizer of that name or file, or learned from `texts` where the name is `char`, `word`, `bpe` (of a size that suits the
-    /// texts) or `bpe:SIZE`; a learned one, and that of a document's example, has the `special` tokens too.
+    /// texts) or `bpe:SIZE`; a learned one, and that of a document's example, has the `special` tokens too. `NAME:dense` numbers
+    /// only the ids that the texts use.
     ///
     /// ```
     /// # use limpid_tokenizer::Tokenizer;
@@ -321,6 +326,10 @@ impl Tokenizer {
         special: &[String],
         threads: usize,
     ) -> Result<Tokenizer, TokenizerError> {
+        if let Some(of) = name.strip_suffix(DENSE) {
+            let of = Tokenizer::for_texts(of, texts, special, threads)?;
+            return Ok(Tokenizer::Dense(Arc::new(DenseTokenizer::for_texts(of, &texts(), special, threads)?)));
+        }
         let asked = match (name, name.strip_prefix("bpe:")) {
             (_, Some(asked)) => Some(size(asked)?),
             _ => None,

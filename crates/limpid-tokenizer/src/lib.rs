@@ -1,5 +1,5 @@
 //! Text to ids and back. Four kinds: characters, words, OpenAI's byte-pair encodings, and the tokenizers of other programs'
-//! models.
+//! models; and of each of them the ids that a text uses, numbered densely.
 //!
 //! A tokenizer is a value that is cheap to clone and never changes. Ids count from 0 and are below
 //! [`vocab_size`](Tokenizer::vocab_size). Characters and words are learned here from a text; byte-pair encodings go by
@@ -16,6 +16,7 @@ mod bpe;
 #[cfg(feature = "huggingface")]
 mod build;
 mod byte_letters;
+mod dense;
 #[cfg(feature = "huggingface")]
 mod engine;
 mod error;
@@ -43,6 +44,7 @@ use std::{
 };
 
 pub use bpe::Encoding;
+pub use dense::DenseTokenizer;
 pub use error::TokenizerError;
 pub use ids::{Remap, Statistics, from_one_based, statistics, to_one_based};
 pub use imported::ImportedTokenizer;
@@ -68,6 +70,7 @@ pub const NAMES: [&str; 8] = ["char", "word", "gpt2", "cl100k_base", "o200k_base
 /// | `Word` | a word, a single mark, a newline | `text` if it is spaced as English is, see below |
 /// | `Bpe` | some bytes | `text` |
 /// | `Imported` | what its files say | `text` if it is byte-level, else what its decoder makes of it |
+/// | `Dense` | one of another kind, if its text uses it | as that kind |
 ///
 /// **Special tokens** such as `[PAD]`, `[MASK]`, `<|endoftext|>` are found in text by [`encode`](Tokenizer::encode) if the
 /// vocabulary has them. In a learned vocabulary every token that is not one character, or one word, is special.
@@ -89,6 +92,8 @@ pub enum Tokenizer {
     Bpe(Encoding),
     /// From another program's files.
     Imported(Arc<ImportedTokenizer>),
+    /// Only the ids of one of these that a text uses.
+    Dense(Arc<DenseTokenizer>),
 }
 
 impl Tokenizer {
@@ -136,13 +141,14 @@ impl Tokenizer {
     }
 
     /// `char`, `word`, `gpt2`, `cl100k_base` or `o200k_base`; of another program's, its kind: `bpe`, `wordpiece`,
-    /// `wordlevel` or `unigram` (and `gpt2`, if it is that).
+    /// `wordlevel` or `unigram` (and `gpt2`, if it is that); or `dense`.
     pub fn name(&self) -> &'static str {
         match self {
             Tokenizer::Char(_) => "char",
             Tokenizer::Word(_) => "word",
             Tokenizer::Bpe(encoding) => encoding.name(),
             Tokenizer::Imported(imported) => imported.name(),
+            Tokenizer::Dense(_) => "dense",
         }
     }
 
@@ -152,6 +158,7 @@ impl Tokenizer {
             Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => vocabulary.tokens().len(),
             Tokenizer::Bpe(encoding) => encoding.vocab_size(),
             Tokenizer::Imported(imported) => imported.tokens().len(),
+            Tokenizer::Dense(dense) => dense.ids().len(),
         }
     }
 
@@ -175,12 +182,16 @@ impl Tokenizer {
             Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => vocabulary.encode(text, specials),
             Tokenizer::Bpe(encoding) => Ok(encoding.encode(text, specials, threads)),
             Tokenizer::Imported(imported) => imported.encode(text, specials, threads),
+            Tokenizer::Dense(dense) => dense.dense(&dense.of().encode_with(text, specials, threads)?),
         }
     }
 
     /// [`encode`](Tokenizer::encode) between what the model of this tokenizer expects round every text: BERT's `[CLS]` and
     /// `[SEP]`, Llama's `<s>`. The same as `encode` where its files say nothing, and for limpid's own.
     pub fn encode_for_model(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        if let Tokenizer::Dense(dense) = self {
+            return dense.dense(&dense.of().encode_for_model(text)?);
+        }
         let ids = self.encode(text)?;
         Ok(match self {
             Tokenizer::Imported(imported) => [imported.frame().0, &ids, imported.frame().1].concat(),
@@ -193,6 +204,7 @@ impl Tokenizer {
     pub fn bos(&self) -> Option<u32> {
         match self {
             Tokenizer::Imported(imported) => imported.frame().0.first().copied(),
+            Tokenizer::Dense(dense) => dense.one(dense.of().bos()?),
             _ => None,
         }
     }
@@ -226,6 +238,7 @@ impl Tokenizer {
                 ids.iter().for_each(|&id| imported.push(id, &mut seam, &mut bytes));
                 bytes
             }
+            Tokenizer::Dense(dense) => dense.of().decode_bytes(&dense.sparse(ids))?,
         })
     }
 
@@ -238,15 +251,18 @@ impl Tokenizer {
     /// [`piece`](Tokenizer::piece) of each id.
     pub fn pieces(&self, ids: &[u32]) -> Result<Vec<String>, TokenizerError> {
         self.check(ids)?;
-        let one = |&id: &u32| match self {
-            Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => vocabulary.tokens()[id as usize].clone(),
-            Tokenizer::Bpe(encoding) if encoding.unused(id) => format!("<unused {id}>"),
-            Tokenizer::Bpe(encoding) => visible(&encoding.bytes(&[id])),
-            Tokenizer::Imported(imported) => {
-                imported.piece(id).map_or_else(|| format!("<unused {id}>"), |bytes| visible(&bytes))
-            }
+        let one = |&id: &u32| -> Result<String, TokenizerError> {
+            Ok(match self {
+                Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => vocabulary.tokens()[id as usize].clone(),
+                Tokenizer::Bpe(encoding) if encoding.unused(id) => format!("<unused {id}>"),
+                Tokenizer::Bpe(encoding) => visible(&encoding.bytes(&[id])),
+                Tokenizer::Imported(imported) => {
+                    imported.piece(id).map_or_else(|| format!("<unused {id}>"), |bytes| visible(&bytes))
+                }
+                Tokenizer::Dense(dense) => dense.of().piece(dense.sparse(&[id])[0])?,
+            })
         };
-        Ok(ids.iter().map(one).collect())
+        ids.iter().map(one).collect()
     }
 
     /// The id of a special token, such as `[MASK]`, `[PAD]` or `<|endoftext|>`.
@@ -262,6 +278,9 @@ impl Tokenizer {
             }
             Tokenizer::Bpe(encoding) => encoding.specials().to_vec(),
             Tokenizer::Imported(imported) => imported.specials(),
+            Tokenizer::Dense(dense) => {
+                dense.of().specials().into_iter().filter_map(|(token, id)| Some((token, dense.one(id)?))).collect()
+            }
         }
     }
 
@@ -271,6 +290,7 @@ impl Tokenizer {
             Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => vocabulary.unknown(),
             Tokenizer::Bpe(_) => None,
             Tokenizer::Imported(imported) => imported.unknown,
+            Tokenizer::Dense(dense) => dense.one(dense.of().unknown()?),
         }
     }
 
@@ -293,7 +313,11 @@ impl Tokenizer {
     /// `[EOS]`, `<EOS>`, `</s>`, `<eos>`, `<|end_of_text|>` or `<|eot_id|>`.
     pub fn end_of_text(&self) -> Option<u32> {
         const NAMES: [&str; 7] = ["<|endoftext|>", "[EOS]", "<EOS>", "</s>", "<eos>", "<|end_of_text|>", "<|eot_id|>"];
-        let named = if let Tokenizer::Imported(imported) = self { imported.end } else { None };
+        let named = match self {
+            Tokenizer::Imported(imported) => imported.end,
+            Tokenizer::Dense(dense) => return dense.one(dense.of().end_of_text()?),
+            _ => None,
+        };
         named.or_else(|| NAMES.into_iter().find_map(|name| self.special(name)))
     }
 
@@ -311,7 +335,7 @@ impl Tokenizer {
 
     /// The content of a tokenizer.json. HuggingFace's `tokenizers` reads that of `char` and `word` and gives the same ids
     /// (its decoder puts a space between all words); a byte-pair encoding is only named; another program's is the very
-    /// file it was read from, or what stands for it.
+    /// file it was read from, or what stands for it; a dense one is `{"limpid_dense": {"of": FILE, "ids": IDS}}`.
     pub fn to_json(&self) -> String {
         json::write(self)
     }

@@ -41,26 +41,32 @@ impl TextStream {
             return Err(TokenizerError::Id { id, index: self.count, name, vocab_size: size });
         }
         self.count += 1;
-        Ok(match &self.tokenizer {
-            Tokenizer::Char(vocabulary) => vocabulary.tokens()[id as usize].clone(),
-            Tokenizer::Word(vocabulary) => {
-                let token = &vocabulary.tokens()[id as usize];
-                [self.spacing.before(token), token].concat()
-            }
-            Tokenizer::Bpe(encoding) => {
-                self.held.extend(encoding.bytes(&[id]));
-                whole(&mut self.held)
-            }
-            Tokenizer::Imported(imported) => {
-                imported.push(id, &mut self.seam, &mut self.held);
-                whole(&mut self.held)
-            }
-        })
+        Ok(next(&self.tokenizer, id, &mut self.spacing, &mut self.seam, &mut self.held))
     }
 
     /// What is left: U+FFFD if the ids stopped within a character, else nothing.
     pub fn finish(self) -> String {
         String::from_utf8_lossy(&self.held).into_owned()
+    }
+}
+
+/// The text that is whole with one id more, which has been checked.
+fn next(tokenizer: &Tokenizer, id: u32, spacing: &mut Spacing, seam: &mut Seam, held: &mut Vec<u8>) -> String {
+    match tokenizer {
+        Tokenizer::Char(vocabulary) => vocabulary.tokens()[id as usize].clone(),
+        Tokenizer::Word(vocabulary) => {
+            let token = &vocabulary.tokens()[id as usize];
+            [spacing.before(token), token].concat()
+        }
+        Tokenizer::Bpe(encoding) => {
+            held.extend(encoding.bytes(&[id]));
+            whole(held)
+        }
+        Tokenizer::Imported(imported) => {
+            imported.push(id, seam, held);
+            whole(held)
+        }
+        Tokenizer::Dense(dense) => next(dense.of(), dense.sparse(&[id])[0], spacing, seam, held),
     }
 }
 

@@ -177,6 +177,10 @@ pub(super) fn encoding(encoding: Encoding) -> Result<Spec, TokenizerError> {
 /// What to do about a tokenizer that a model was trained with and that has no table.
 pub(crate) const LEARNED: &str = "a model trained with the tokenizer bpe has one that can";
 
+/// Why a dense tokenizer is limpid's alone.
+pub(super) const DENSE: &str =
+    "it is dense: only some ids of another tokenizer are numbered, which other programs do not know of";
+
 fn cannot(why: impl Into<String>) -> TokenizerError {
     TokenizerError::Table(why.into())
 }
@@ -187,6 +191,7 @@ pub(super) fn write(tokenizer: &Tokenizer) -> Result<Table, TokenizerError> {
         Tokenizer::Word(_) => Err(cannot(format!(
             "a word tokenizer drops blanks and puts them back by rule, which byte pairs cannot do; {LEARNED}"
         ))),
+        Tokenizer::Dense(_) => Err(cannot(DENSE)),
         Tokenizer::Char(vocabulary) => chars(vocabulary, tokenizer.end_of_text()),
         Tokenizer::Bpe(known) => {
             let spec = encoding(*known)?;
