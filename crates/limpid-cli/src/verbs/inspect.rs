@@ -5,7 +5,7 @@
 use crate::machine::fits;
 use crate::models::{self, open, prompt_ids};
 use crate::options::{MachineOptions, ModelOptions, NotationOptions, Usage};
-use crate::show::{self, columns};
+use crate::show;
 use crate::source;
 use anyhow::{Context, Result, bail};
 use limpid::backend::Backend;
@@ -229,11 +229,13 @@ pub fn run(args: Args) -> Result<()> {
             let symbol =
                 args.words.notation.map(|notation| names::called(&g.name, &model.config, notation).unwrap_or_default());
             let [norm, mean, min, max] = [g.norm, g.mean, g.min, g.max].map(short);
-            let cells = [Some(g.name.clone()), symbol, Some(norm), Some(shape.join(" ")), Some(mean), Some(min), Some(max)];
+            let cells =
+                [Some(g.name.clone()), symbol, Some(norm), Some(shape.join(" ")), Some(mean), Some(min), Some(max)];
             cells.into_iter().flatten().collect()
         };
         let symbol = args.words.notation.map(|_| "symbol");
-        let headers = [Some("gradient of"), symbol, Some("norm"), Some("shape"), Some("mean"), Some("min"), Some("max")];
+        let headers =
+            [Some("gradient of"), symbol, Some("norm"), Some("shape"), Some("mean"), Some("min"), Some("max")];
         let headers: Vec<&str> = headers.into_iter().flatten().collect();
         let each = grid(String::new(), &headers, seen.gradients.iter().map(line));
         let line = |(name, norm): &(String, f64)| vec![name.clone(), short(*norm)];
