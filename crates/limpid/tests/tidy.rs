@@ -405,9 +405,7 @@ fn the_page_of_names_is_the_table() {
         assert!(page.contains(&line), "docs/names.md lacks the line\n{line}");
     }
     for [name, words @ ..] in names::DOCUMENTS {
-        // a tensor that is computed from others, when it is asked for, has no row among those of a run
-        let symbol = names::TABLE.iter().find(|entry| entry.name == *name).map_or("", |entry| entry.symbol);
-        let symbol = symbol.replace("{}", "⁽ℓ⁾");
+        let symbol = names::TABLE.iter().find(|entry| entry.name == *name).unwrap().symbol.replace("{}", "⁽ℓ⁾");
         let words = words.map(|word| word.replace("{l-1}", "ₗ₋₁").replace("{l}", "ₗ").replace("{}", "ₗ"));
         let line = format!("| `{name}` | {symbol} | {} |", words.join(" | "));
         assert!(page.contains(&line), "docs/names.md lacks the line\n{line}");

@@ -185,10 +185,10 @@ pub fn run(args: Args) -> Result<()> {
     if args.listing {
         parts.push(model.to_string());
     }
-    for tensor in &seen.tensors {
+    for (name, tensor) in args.tensor.iter().zip(&seen.tensors) {
         let paint = paint(tensor);
         let heading = match args.words.notation {
-            Some(notation) => headline(trace.row(&tensor.name)?.in_notation(&model, notation)),
+            Some(notation) => headline(trace.row(name)?.in_notation(&model, notation)),
             None => String::new(),
         };
         parts.push(heading + &tensor.text(&seen.labels, paint, if paint.is_some() { &maps } else { &options }));
