@@ -78,6 +78,14 @@ pub enum Error {
         /// T.
         context: usize,
     },
+    /// A place that the tokens do not have.
+    #[error("there is no place {at} among {tokens} tokens: places are counted from 0")]
+    NoPlace {
+        /// The place asked for.
+        at: usize,
+        /// Tokens that there are.
+        tokens: usize,
+    },
     /// Nothing to work on.
     #[error("the text is empty: there is nothing to look at")]
     Empty,

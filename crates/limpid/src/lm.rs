@@ -255,6 +255,35 @@ impl Lm {
         Ok(generate::fill(&model, &mut *backend, tokenizer, &batch, mask)?)
     }
 
+    /// The distribution over the vocabulary (V) that the model gives for place `at`, from 0, of `tokens`: BERT(x, s, i) of "The
+    /// Formulated GPT-2", the token that stands there where `tokens` has `[MASK]`; of a causal model the token after it. `segments`
+    /// has a number for each token, or is empty.
+    ///
+    /// ```no_run
+    /// # let bert = limpid::Lm::open("bert")?;
+    /// let tokens = bert.encode("cat [MASK] around dog")?;
+    /// let distribution = bert.distribution(&tokens, &[0, 0, 1, 1], 1)?;
+    /// assert_eq!(distribution.len(), bert.config().vocab_size);
+    /// # Ok::<(), limpid::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If there is no such place, token or segment, or the tokens are more than the context.
+    pub fn distribution(&self, tokens: &[u32], segments: &[u32], at: usize) -> Result<Vec<f32>> {
+        self.needs_head()?;
+        if at >= tokens.len() {
+            return Err(Error::NoPlace { at, tokens: tokens.len() });
+        }
+        let mut batch = self.batch_of(tokens)?;
+        if !segments.is_empty() {
+            batch.segments = segments.to_vec();
+        }
+        let (model, mut backend) = self.inspected(tokens.len(), true)?;
+        let all = Trace::run(&model, &mut *backend, &batch, false)?.get("probs")?.values;
+        let v = self.config.vocab_size;
+        Ok(all[at * v..][..v].to_vec())
+    }
+
     /// Room for `sequences` that grow side by side, on the model's weights, which all sessions share and none can change: for a server,
     /// which decides itself what comes next.
     ///
@@ -479,12 +508,16 @@ impl Lm {
 
     /// A text as one sequence.
     fn batch(&self, text: &str) -> Result<Batch> {
-        let ids = self.encode(text)?;
+        self.batch_of(&self.encode(text)?)
+    }
+
+    fn batch_of(&self, ids: &[u32]) -> Result<Batch> {
         let (tokens, context) = (ids.len(), self.config.context_length);
+        let mask = self.tokenizer.as_ref().and_then(|tokenizer| tokenizer.special("[MASK]"));
         match tokens {
             0 => Err(Error::Empty),
             _ if tokens > context => Err(Error::TooLong { tokens, context }),
-            _ => Ok(trace::batch(&self.config, &ids, None, self.mask()?)?),
+            _ => Ok(trace::batch(&self.config, ids, None, mask)?),
         }
     }
 

@@ -184,6 +184,21 @@ fn an_encoder_fills_and_embeds() {
     let filled = lm.fill("to be or [MASK] to be").unwrap();
     assert_eq!((filled.text.as_str(), filled.masks.len(), filled.masks[0].0), ("to be or not to be", 1, 3));
     assert!(filled.masks[0].1.len() == 5 && filled.masks[0].1.is_sorted_by(|a, b| a.1 >= b.1));
+    let ids = lm.encode("to be or [MASK] to be").unwrap();
+    let distribution = lm.distribution(&ids, &[], 3).unwrap();
+    let sum: f64 = distribution.iter().map(|p| f64::from(*p)).sum();
+    assert!((sum - 1.0).abs() < 1e-5 && distribution.len() == lm.config().vocab_size, "{sum}");
+    assert_eq!(distribution.iter().copied().fold(0.0, f32::max), filled.masks[0].1[0].1);
+    assert_ne!(lm.distribution(&ids, &[], 4).unwrap(), distribution);
+    for (refused, said) in [
+        (lm.distribution(&ids, &[], 6), "no place 6 among 6 tokens"),
+        (lm.distribution(&ids, &[0; 5], 3), "for all of the 6 tokens or none"),
+        (lm.distribution(&ids, &[0, 0, 0, 1, 1, 1], 3), "segment 1 is outside"),
+        (lm.distribution(&[99; 3], &[], 3 - 1), "token 99 is outside"),
+    ] {
+        let error = refused.unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+    }
     assert_eq!(lm.embed("to be", Pooling::Cls).unwrap().len(), 32);
     assert!(matches!(lm.generate("to be", &Options::default()), Err(Error::Generate(_))));
     assert!(lm.evaluate(&TextSource::of_text("to be or not to be\n".repeat(60))).unwrap().loss() < 1.0);

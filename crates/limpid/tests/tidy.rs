@@ -337,22 +337,31 @@ fn tests_of(text: &str) -> Vec<&str> {
     text.split("#[test]\n").skip(1).filter_map(name).collect()
 }
 
+/// The source that a page names: `ops/norm.rs` of limpid-core; `train/recipe.rs` of limpid-train.
+fn source(word: &str) -> Option<PathBuf> {
+    let below = |name: String| {
+        let (src, short) = (crates().join(&name).join("src"), name.trim_start_matches("limpid-").to_string());
+        let own = word.strip_prefix(&format!("{short}/")).map(|rest| if rest == "mod.rs" { "lib.rs" } else { rest });
+        [Some(src.join(word)), own.map(|rest| src.join(rest))].into_iter().flatten()
+    };
+    libraries().into_iter().flat_map(below).find(|path| path.exists())
+}
+
+/// docs/references.md names sources that are there.
+#[test]
+fn the_references_name_what_exists() {
+    let page = fs::read_to_string(crates().join("../docs/references.md")).unwrap();
+    let places: Vec<&str> = page.split('`').skip(1).step_by(2).filter(|word| word.ends_with(".rs")).collect();
+    assert!(places.len() > 40, "{}", places.len());
+    assert_eq!(places.into_iter().find(|place| source(place).is_none()), None, "docs/references.md");
+}
+
 /// docs/contract.md has every requirement once, and what it names is there: sources, and in the last column of its tables tests
 /// (`file::name`, or `::name` of the file before).
 #[test]
 fn the_contract_names_what_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let cli = root.join("../limpid-cli");
-    // `ops/norm.rs` of limpid-core; `train/recipe.rs` of limpid-train
-    let source = |word: &str| {
-        let below = |name: String| {
-            let (src, short) = (crates().join(&name).join("src"), name.trim_start_matches("limpid-").to_string());
-            let own =
-                word.strip_prefix(&format!("{short}/")).map(|rest| if rest == "mod.rs" { "lib.rs" } else { rest });
-            [Some(src.join(word)), own.map(|rest| src.join(rest))].into_iter().flatten()
-        };
-        libraries().into_iter().flat_map(below).find(|path| path.exists())
-    };
     let page = fs::read_to_string(root.join("../../docs/contract.md")).unwrap();
     let (mut rows, mut missing, mut named) = (vec![], vec![], 0);
     for line in page.lines().filter(|line| line.starts_with('|')) {
