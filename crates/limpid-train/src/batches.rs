@@ -97,16 +97,21 @@ impl<'a> Cut<'a> {
         Cut { tokens, context, objective, cross: documents.cross, starts, long }
     }
 
-    /// How many windows there are one after the other, up to the token `end`.
-    fn count(&self, end: usize) -> usize {
-        self.starts.as_ref().map_or(end.div_ceil(self.context), |starts| starts.len())
+    /// Where windows one after the other end: a masked token is predicted where it stands, the next token one place before.
+    fn end(&self) -> usize {
+        self.tokens.len() - usize::from(self.objective == Objective::NextToken)
+    }
+
+    /// How many windows there are one after the other.
+    fn count(&self) -> usize {
+        self.starts.as_ref().map_or(self.end().div_ceil(self.context), |starts| starts.len())
     }
 
     /// The `i`-th of them; the last may be short.
-    fn in_order(&self, i: usize, end: usize) -> Range<usize> {
+    fn in_order(&self, i: usize) -> Range<usize> {
         match &self.starts {
             Some(starts) => self.whole(starts, i),
-            None => i * self.context..((i + 1) * self.context).min(end),
+            None => i * self.context..((i + 1) * self.context).min(self.end()),
         }
     }
 
@@ -278,9 +283,7 @@ impl<'a> Batches<'a> {
         let (seed, Cut { tokens, context, starts, .. }) = (self.seed, &self.cut);
         let last = tokens.len() - 1;
         if self.order == WindowOrder::Sequential {
-            // a masked token is predicted where it stands, the next token one place before
-            let end = if self.cut.objective == Objective::NextToken { last } else { tokens.len() };
-            return self.cut.in_order((number % self.cut.count(end) as u64) as usize, end);
+            return self.cut.in_order((number % self.cut.count() as u64) as usize);
         }
         let windows = match starts {
             Some(starts) => starts.len(),
@@ -342,7 +345,7 @@ impl<'a> Windows<'a> {
 
     /// Tokens that will be predicted, at most.
     pub fn tokens(&self) -> usize {
-        (self.cut.tokens.len() - 1).div_ceil(self.every)
+        self.cut.end().div_ceil(self.every)
     }
 
     /// Whether the files that the text lies in are what was opened: see [`Tokens::check_files`].
@@ -356,10 +359,8 @@ impl<'a> Windows<'a> {
     /// Calls `with` for one batch after another, each of at most `batch_size` windows, and at least one.
     pub fn each(&self, batch_size: usize, mut with: impl FnMut(&Batch)) {
         let batch_size = batch_size.max(1);
-        let (mut batch, last) = (Batch::default(), self.cut.tokens.len() - 1);
-        let window = |i| self.cut.in_order(i, last);
-        let mut windows = (0..self.cut.count(last)).step_by(self.every).map(window).peekable();
-        let mut number = 0;
+        let (mut batch, mut number) = (Batch::default(), 0);
+        let mut windows = (0..self.cut.count()).step_by(self.every).map(|i| self.cut.in_order(i)).peekable();
         while windows.peek().is_some() {
             self.cut.clear(batch_size, &mut batch);
             for window in windows.by_ref().take(batch_size) {
@@ -446,8 +447,11 @@ mod tests {
         }
         assert_eq!(firsts, [1, 4, 1, 4, 1, 4]);
         // what is masked is predicted where it stands, so the last word is in the last window
-        of(Objective::Masked { mask: 7, vocab_size: 8, segments: false }, 2).fill(0, 0, &mut batch);
-        assert_eq!(batch.spans.iter().map(|span| span.rows).collect::<Vec<_>>(), [4, 4]);
+        let masked = Objective::Masked { mask: 7, vocab_size: 8, segments: false };
+        let lengths = |batch: &Batch| batch.spans.iter().map(|span| span.rows).collect::<Vec<_>>();
+        of(masked, 2).fill(0, 0, &mut batch);
+        assert_eq!(lengths(&batch), [4, 4]);
+        Windows::new("text", &text, 4, masked).unwrap().each(2, |batch| assert_eq!(lengths(batch), [4, 4]));
     }
 
     /// In order, each target is there once an epoch whatever the windows are, and evaluation sees the same ones.
