@@ -2,10 +2,11 @@
 
 use crate::machine::fits;
 use crate::options::MachineOptions;
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use limpid::backend::Backend;
 use limpid::checkpoint::Checkpoint;
-use limpid::config::{Config, ConfigError};
+use limpid::config::{Config, ConfigError, Mask};
+use limpid::data::Objective;
 use limpid::generate::Session;
 use limpid::model::{Mode, Model};
 use limpid::tokenizer::Tokenizer;
@@ -81,6 +82,22 @@ pub fn needs_head(checkpoint: &Checkpoint) -> Result<()> {
 pub fn prompt_ids(checkpoint: &Checkpoint, text: &str) -> Result<Vec<u32>> {
     let tokenizer = tokenizer(checkpoint)?;
     Ok(limpid::generate::prompt_ids(tokenizer, checkpoint.config.mask, text)?)
+}
+
+/// What the model predicts of a text.
+pub fn objective(checkpoint: &Checkpoint, segments: bool) -> Result<Objective> {
+    if checkpoint.config.mask == Mask::Causal {
+        return Ok(Objective::NextToken);
+    }
+    let mask = tokenizer(checkpoint)?
+        .special("[MASK]")
+        .context("the model predicts masked tokens, but its tokenizer has no [MASK]")?;
+    Ok(Objective::Masked { mask, vocab_size: checkpoint.config.vocab_size, segments })
+}
+
+/// Ids of one sequence: 1,2,3.
+pub fn sequence(text: &str) -> Result<Vec<u32>, String> {
+    text.split(',').map(ids).collect()
 }
 
 /// Ids as `--tokens` takes them: 1,2,3.

@@ -11,7 +11,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use limpid::backend::{self, Backend, BackendOptions, Device};
 use limpid::checkpoint::CheckpointError;
-use limpid::config::{Config, ConfigError, Fields, PRESETS, Setting, Settings, Value, parse_axis};
+use limpid::config::{Config, ConfigError, Fields, PRESETS, Positions, Setting, Settings, Value, parse_axis};
 use limpid::data::source::SourceError;
 use limpid::data::{CorpusError, DataError, TextFormat};
 use limpid::generate::Session;
@@ -190,18 +190,39 @@ impl ModelOptions {
         let asked = self.over(base)?;
         let mut wanted = Config { dropout: base.dropout, ..asked.clone() };
         wanted.context_length = wanted.context_length.max(base.context_length);
-        let keys = |config: &Config| serde_json::to_value(config).expect("a config is JSON");
-        let (is, wanted) = (keys(base), keys(&wanted));
-        if let Some((key, value)) =
-            wanted.as_object().expect("an object").iter().find(|(key, value)| is[*key] != **value)
-        {
-            bail!(Usage(format!(
-                "--{} is {value}, but the model {from} has {}: fine-tuning cannot change it",
-                key.replace('_', "-"),
-                is[key]
-            )));
+        if let Some((name, value, was)) = changes(base, &wanted).next() {
+            bail!(Usage(format!("--{name} is {value}, but the model {from} has {was}: fine-tuning cannot change it")));
         }
         Ok(Config { dropout: asked.dropout, ..base.clone() })
+    }
+
+    /// The configuration of the model `from` that is only looked at: what needs no other weights may be otherwise, and is said.
+    pub fn config_seen(&self, from: &str, base: &Config) -> Result<Config> {
+        const FREE: [&str; 7] =
+            ["mask", "attention-scale", "attention-scale-by-layer", "norm", "norm-eps", "activation", "leaky-slope"];
+        let mut asked = self.over(base)?;
+        // neither changes what is computed of a prompt
+        asked.dropout = base.dropout;
+        if asked.context_length < base.context_length {
+            asked.context_length = base.context_length;
+        }
+        let tables = [base, &asked].map(|config| config.positions == Positions::Learned) == [false; 2];
+        let mut said = vec![];
+        for (name, value, was) in changes(base, &asked) {
+            match FREE.contains(&name.as_str()) || tables && name == "positions" {
+                true => said.push([format!("{name} {was}"), format!("{name} {value}")]),
+                false => bail!(Usage(format!(
+                    "--{name} is {value}, but the model {from} has {was}, and its weights are for that: what may be looked at with \
+                     the same weights is another --{}, or --positions that are not learned",
+                    FREE.join(", --")
+                ))),
+            }
+        }
+        if !said.is_empty() {
+            let [was, is] = [0, 1].map(|i| said.iter().map(|both| both[i].as_str()).collect::<Vec<_>>().join(", "));
+            show::say(format_args!("note: {from} was trained with {was}; here it runs with {is} and the same weights"));
+        }
+        Ok(asked)
     }
 
     /// A model with what was asked for.
@@ -210,6 +231,17 @@ impl ModelOptions {
         config.check()?;
         Ok(config)
     }
+}
+
+/// What differs in a configuration: the flag's name, its value, what it was.
+fn changes(base: &Config, wanted: &Config) -> impl Iterator<Item = (String, String, String)> {
+    let keys = |config: &Config| serde_json::to_value(config).expect("a config is JSON");
+    let (is, wanted) = (keys(base), keys(wanted));
+    let wanted = wanted.as_object().expect("an object").clone();
+    wanted.into_iter().filter_map(move |(key, value)| {
+        let changed = is[&key] != value;
+        changed.then(|| (key.replace('_', "-"), plain(&value), plain(&is[&key])))
+    })
 }
 
 /// What tensors and axes are called by.

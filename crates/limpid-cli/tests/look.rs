@@ -403,9 +403,152 @@ fn segments_of_a_prompt() {
         near(mixed[16 + c] - zeros[16 + c], table[16 + c] - table[c]);
     }
     assert!(norm(&table) > 0.0);
-    fails(1, &format!("{bert} --segments 0,1,1"), "3 numbers and the prompt 2 tokens");
+    fails(1, &format!("{bert} --segments 0,1,1"), "3 segments for 2 tokens");
     fails(1, &format!("{bert} --segments 0,2"), "segment 2");
     fails(1, "inspect --model m --prompt st --segments 0,1", "n_segment is 0");
+}
+
+/// B > 1: what is computed of several prompts is what is computed of each.
+#[test]
+fn several_sequences_beside_each_other() {
+    let both = object("inspect --model m --prompt star --prompt high --tensor blocks.1.attn.hook_pattern --next");
+    let alone = ["star", "high"].map(|prompt| {
+        object(&format!("inspect --model m --prompt {prompt} --tensor blocks.1.attn.hook_pattern --next"))
+    });
+    assert_eq!(both["tokens"], json!([alone[0]["tokens"], alone[1]["tokens"]]));
+    assert_eq!(both["next"], json!([alone[0]["next"], alone[1]["next"]]));
+    assert!(alone[0]["tokens"][0].is_number() && both["tensors"][0]["shape"] == json!([2, 2, 4, 4]));
+    let values = |found: &Value| numbers(&found["tensors"][0]["values"]);
+    assert_eq!(values(&both), [values(&alone[0]), values(&alone[1])].concat());
+    let ids =
+        alone.each_ref().map(|one| numbers(&one["tokens"]).iter().map(f64::to_string).collect::<Vec<_>>().join(","));
+    let typed =
+        object(&format!("inspect --model m --tokens {};{} --tensor blocks.1.attn.hook_pattern --next", ids[0], ids[1]));
+    assert_eq!((&typed["tokens"], &typed["tensors"]), (&both["tokens"], &both["tensors"]));
+
+    let prompts = "inspect --model m --prompt star --prompt high";
+    let shown = ok(&format!("{prompts} --tensor blocks.0.attn.hook_pattern --head 1"));
+    let second = shown.split("[batch 1]").nth(1).unwrap_or_else(|| panic!("{shown}"));
+    assert_eq!(second.lines().nth(1).unwrap().split_whitespace().collect::<Vec<_>>(), ["h", "i", "g", "h"]);
+    assert!(ok(&format!("{prompts} --tensor blocks.0.attn.hook_pattern --view heat")).contains("[batch 1, head 1]"));
+    let table = ok(prompts);
+    assert!(
+        table.starts_with("sequence 0, 4 tokens: \"s\"") && table.contains("\nsequence 1, 4 tokens: \"h\""),
+        "{table}"
+    );
+    let next = ok(&format!("{prompts} --next"));
+    let last: Vec<&str> = next.lines().last().unwrap().split_whitespace().collect();
+    assert!(next.contains("sequence 1:\npos") && last[..2] == ["3", "\"h\""], "{next}");
+    fails(1, "inspect --model m --prompt star --prompt sky", "sequence 0 has 4 tokens and sequence 1 has 3");
+    fails(2, "inspect --model m --prompt - --prompt -", "one standard input");
+    fails(2, "inspect --model m --tokens '1,2;x'", "`x` is not a token id");
+}
+
+/// R299, R311: ids as a batch, and each token with the one that it predicts; of a text the windows that training takes.
+#[test]
+fn windows_of_a_text_and_their_targets() {
+    let all = numbers(&object("tokenize --model m @rhyme.txt")["ids"]);
+    let found = object("inspect --model m --data rhyme.txt --tensor input");
+    assert_eq!(found["tokens"], json!((0..4).map(|b| &all[16 * b..16 * b + 16]).map(ids).collect::<Vec<_>>()));
+    let input = &found["tensors"][0];
+    assert_eq!(input["targets"], json!((0..4).map(|b| &all[16 * b + 1..16 * b + 17]).map(ids).collect::<Vec<_>>()));
+    assert!(input.get("sparse").is_none());
+    let two = object("inspect --model m --data rhyme.txt --batch-size 2");
+    assert_eq!(two["tokens"], json!([found["tokens"][0], found["tokens"][1]]));
+    let star = object("inspect --model m --prompt star --tensor input");
+    assert_eq!(star["tensors"][0]["targets"], json!([star["tokens"][1], star["tokens"][2], star["tokens"][3], null]));
+
+    let shown = ok("inspect --model m --prompt star --tensor input");
+    let id = |at: usize| star["tokens"][at].to_string();
+    let line = |n: usize| shown.lines().rev().nth(n).unwrap().split_whitespace().collect::<Vec<_>>();
+    assert_eq!(line(4), ["pos", "token", "id", "target", "id"]);
+    assert_eq!(line(1), ["2", "\"a\"", &id(2), "\"r\"", &id(3)]);
+    assert_eq!(line(0), ["3", "\"r\"", &id(3), "-", "-"]);
+    let windows = ok("inspect --model m --data rhyme.txt --tensor input");
+    assert!(windows.contains("[4 rows x 16 columns]") && windows.contains("sequence 3:\npos"), "{windows}");
+    fails(2, "inspect --preset nano --data rhyme.txt", "--model");
+    fails(2, "inspect --model m --data rhyme.txt --prompt star", "--prompt");
+    fails(2, "inspect --model m --data rhyme.txt --batch-size 0", "--batch-size");
+    fails(1, "inspect --model m --data builtin:star", "built-in corpus `star`");
+    // a tokenizer that numbers only some of another's ids: both are shown
+    let rhyme = "train --data builtin:s3 --tokenizer cl100k_base:dense --context-length 4 --val-fraction 0 --steps 1 --sample 0";
+    let out = run_in(folder(), &format!("{rhyme} --d-model 8 --n-head 1 --n-layer 1 --out dense --threads 1"));
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let found = object("inspect --model dense --prompt 'dog jumps' --tensor input");
+    assert_eq!(found["tensors"][0]["sparse"], object("tokenize --tokenizer cl100k_base 'dog jumps'")["ids"]);
+    assert_ne!(found["tensors"][0]["sparse"], found["tokens"]);
+    assert!(ok("inspect --model dense --prompt 'dog jumps' --tensor input").contains("id  cl100k_base id"));
+}
+
+fn ids(of: &[f64]) -> Vec<u64> {
+    of.iter().map(|id| *id as u64).collect()
+}
+
+/// A mask from a file: with the causal one all is as ever, with another the weights are the softmax of what it leaves.
+#[test]
+fn a_mask_from_a_file() {
+    let mask = |name: &str, rows: &str| fs::write(folder().join(name), rows).unwrap();
+    mask("causal.txt", "x...\nxx..\nxxx.\nxxxx\n");
+    let plain = tensor("--tensor logits");
+    tensor("--tensor logits --mask-file causal.txt").iter().zip(&plain).for_each(|(a, b)| near(*a, *b));
+    mask("odd.txt", "1 0 0 1\n1 1 0 0\n0 0 1 0\n1 0 1 1\n");
+    let pattern = tensor("--mask-file odd.txt --tensor blocks.0.attn.hook_pattern");
+    let raw = tensor("--tensor blocks.0.attn.hook_raw_scores");
+    let sees = [[1, 0, 0, 1], [1, 1, 0, 0], [0, 0, 1, 0], [1, 0, 1, 1]].concat().repeat(2);
+    for (row, ((raw, p), sees)) in raw.chunks(4).zip(pattern.chunks(4)).zip(sees.chunks(4)).enumerate() {
+        let shares: Vec<f64> = raw.iter().zip(sees).map(|(s, sees)| f64::from(*sees) * s.exp()).collect();
+        let sum: f64 = shares.iter().sum();
+        shares
+            .iter()
+            .zip(p)
+            .for_each(|(share, p)| assert!((share / sum - p).abs() < 1e-5, "row {row}: {p}, {share} / {sum}"));
+    }
+    let heat = ok(
+        "inspect --model m --prompt star --mask-file odd.txt --tensor blocks.0.attn.hook_pattern --view heat --head 0",
+    );
+    assert_eq!(heat.lines().nth(4).unwrap(), "a ·      ·      ███1.0 ·");
+    let out = run_in(folder(), "inspect --model m --prompt star --mask-file odd.txt --tensor logits");
+    assert!(text(&out.stderr).contains("(causal) does not apply") && text(&out.stderr).lines().count() == 1);
+    mask("none.txt", "1 0 0 0\n1 1 0 0\n0 0 0 0\n1 1 1 1\n");
+    fails(1, "inspect --model m --prompt star --mask-file none.txt", "line 3 of the mask hides every key");
+    fails(1, "inspect --model m --prompt sta --mask-file odd.txt", "for 4 tokens and there are 3");
+    fails(2, "inspect --model m --prompt star --mask-file odd.txt --backward", "--backward");
+    fails(2, "inspect --model m --prompt star --mask-file odd.txt --tensor logits.grad", "gradients");
+}
+
+/// What has no weights can be looked at otherwise; the weights stay, and nothing else can be changed.
+#[test]
+fn a_trained_model_with_another_scale_or_mask() {
+    let raw = |rest: &str| tensor(&format!("--tensor blocks.0.attn.hook_raw_scores {rest}"));
+    raw("--attention-scale false").iter().zip(raw("")).for_each(|(plain, scaled)| near(*plain, scaled * 8f64.sqrt()));
+    let pattern = tensor("--tensor blocks.0.attn.hook_pattern --mask none");
+    for (p, raw) in pattern.chunks(4).zip(raw("").chunks(4)) {
+        let sum: f64 = raw.iter().map(|s| s.exp()).sum();
+        p.iter().zip(raw).for_each(|(p, s)| near(*p, s.exp() / sum));
+    }
+    // what it is to predict is still the next token
+    let found = object("inspect --model m --prompt star --mask none --tensor input");
+    assert_eq!(found["tensors"][0]["targets"][0], found["tokens"][1]);
+    let (pre, post) =
+        (tensor("--tensor blocks.0.mlp.hook_pre"), tensor("--activation relu --tensor blocks.0.mlp.hook_post"));
+    pre.iter().zip(&post).for_each(|(x, y)| assert_eq!(x.max(0.0), *y));
+    let normalized = tensor("--norm rms --tensor blocks.0.ln1.hook_normalized");
+    let x = tensor("--tensor blocks.0.hook_resid_pre");
+    for (n, x) in normalized.chunks(16).zip(x.chunks(16)) {
+        let scale = (x.iter().map(|x| x * x).sum::<f64>() / 16.0 + 1e-5).sqrt();
+        n.iter().zip(x).for_each(|(n, x)| near(*n, x / scale));
+    }
+    let out = run_in(folder(), "inspect --model m --prompt star --norm rms --mask none --table");
+    let note = text(&out.stderr);
+    assert_eq!(note.lines().count(), 1, "{note}");
+    assert!(
+        note.contains("m was trained with mask causal, norm layer; here it runs with mask none, norm rms"),
+        "{note}"
+    );
+    for flag in ["--n-layer 3", "--n-head 4", "--positions sinusoidal", "--norm-place post", "--context-length 20"] {
+        fails(2, &format!("inspect --model m --prompt star {flag}"), "its weights are for that");
+    }
+    fails(2, "train --from m --data rhyme.txt --mask none --out other", "fine-tuning cannot change it");
 }
 
 #[test]

@@ -356,6 +356,31 @@ impl<'a> Windows<'a> {
         self.cut.tokens.check_files()
     }
 
+    /// The first `most` windows that are as long as windows are and hold one sequence, as one batch: what a model that learns this text
+    /// sees. If there is none, the first window alone, up to the end of its first sequence.
+    pub fn first(&self, most: usize) -> Batch {
+        let Cut { tokens, context, cross, .. } = self.cut;
+        let last = tokens.len() - 1;
+        let windows =
+            || (0..self.cut.count(last)).map(|i| self.cut.in_order(i, last)).filter(|window| !window.is_empty());
+        let one = |window: Range<usize>| match cross || tokens.documents() == 0 {
+            true => window,
+            false => window.start..tokens.document(tokens.document_at(window.start)).end.min(window.end),
+        };
+        let full = windows().map(one).filter(|window| window.len() == context);
+        let mut chosen: Vec<Range<usize>> = full.take(most.max(1)).collect();
+        if chosen.is_empty() {
+            chosen.extend(windows().map(one).next());
+        }
+        let mut batch = Batch::default();
+        self.cut.clear(chosen.len(), &mut batch);
+        for (number, window) in (0..).zip(chosen) {
+            self.cut.push(&mut batch, window, (0x5eed, number, 0));
+        }
+        finish(&mut batch);
+        batch
+    }
+
     /// Calls `with` for one batch after another, each of at most `batch_size` windows, and at least one.
     pub fn each(&self, batch_size: usize, mut with: impl FnMut(&Batch)) {
         let batch_size = batch_size.max(1);
@@ -406,6 +431,31 @@ mod tests {
         assert_eq!(a, b);
         assert!(a.tokens.iter().zip(&a.targets).all(|(x, y)| x + 1 == *y) && a.tokens.len() == 21);
         assert_eq!(a.positions[..8], [0, 1, 2, 3, 4, 5, 6, 0]);
+    }
+
+    /// Documents of 2, 4, 3 and 4 tokens: with windows of 4, whole and apart, the second and the fourth fill one.
+    #[test]
+    fn the_first_windows_are_full_and_of_one_sequence() {
+        let stream = Tokens::of((0..10).collect());
+        let first = |tokens, context, documents, most| {
+            Windows::of_documents("text", tokens, context, Objective::NextToken, documents).unwrap().first(most)
+        };
+        let usual = Documents::default();
+        let two = first(&stream, 4, usual, 2);
+        assert_eq!((two.tokens, two.targets), ((0..8).collect(), (1..9).collect()));
+        assert_eq!((two.spans.len(), two.weight), (2, 1.0 / 8.0));
+        assert_eq!(first(&stream, 4, usual, 9).tokens.len(), 8);
+        assert_eq!(first(&stream, 4, usual, 0).tokens.len(), 4);
+        let short = first(&stream, 40, usual, 3);
+        assert_eq!((short.tokens, short.spans.len()), ((0..9).collect(), 1));
+        let documents = Tokens::of_documents((0..13).collect(), vec![2, 6, 9, 13], None);
+        let apart = Documents { whole: true, cross: false };
+        let full = first(&documents, 4, apart, 9);
+        assert_eq!(full.tokens, [2, 3, 4, 5, 9, 10, 11, 12]);
+        assert_eq!(full.targets, [3, 4, 5, IGNORE, 10, 11, 12, IGNORE]);
+        // none is full: the first document alone
+        assert_eq!(first(&documents, 7, apart, 9).tokens, [0, 1]);
+        assert_eq!(first(&documents, 7, Documents { whole: false, cross: false }, 9).tokens, [0, 1]);
     }
 
     #[test]

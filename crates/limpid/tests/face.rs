@@ -328,6 +328,17 @@ fn a_batch_to_look_at() {
     assert_eq!(batch(&encoder, None, None).unwrap().segments, [0; 3]);
     assert!(batch(&causal, Some(&[0; 3]), None).is_err() && batch(&encoder, Some(&[0]), None).is_err());
     assert!(trace::batch(&causal, &[], None, None).is_err());
+    // several are one after the other, each as it would be alone
+    let (one, other) = ([5, 6, 7], [1, 2, 6]);
+    let alone = |ids: &[u32], segments: &[u32]| trace::batch(&encoder, ids, Some(segments), Some(6)).unwrap();
+    let both = trace::batch_of(&encoder, &[one, other], Some(&[[0, 1, 1], [0, 0, 1]]), Some(6)).unwrap();
+    let (a, b) = (alone(&one, &[0, 1, 1]), alone(&other, &[0, 0, 1]));
+    assert_eq!(both.tokens, [a.tokens, b.tokens].concat());
+    assert_eq!(both.targets, [a.targets, b.targets].concat());
+    assert_eq!((both.segments, both.spans.len()), ([a.segments, b.segments].concat(), 2));
+    let unequal = trace::batch_of(&causal, &[&[1, 2][..], &[3, 4], &[5]], None::<&[&[u32]]>, None).unwrap_err();
+    assert!(unequal.to_string().contains("sequence 0 has 2 tokens and sequence 2 has 1"), "{unequal}");
+    assert!(trace::batch_of(&encoder, &[one, other], Some(&[[0, 1, 1]]), None).is_err());
 }
 
 /// The six examples, one after the other: each works on what the first made.

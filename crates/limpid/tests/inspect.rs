@@ -5,10 +5,11 @@ mod random_config;
 
 use limpid::backend::{Backend, Cpu, Reference};
 use limpid::checkpoint::CheckpointError;
-use limpid::config::{Activation, Axis, Config, Dropout, Mask, NormPlace, PRESETS, Positions};
+use limpid::config::{Activation, Axis, Config, Dropout, DropoutScale, Mask, NormPlace, PRESETS, Positions};
 use limpid::model::{Axes, Mode, Model};
 use limpid::names::{self, Notation};
 use limpid::ops::{Access, Batch, IGNORE, Op, Region, random};
+use limpid::trace::masked::MaskTable;
 use limpid::trace::table::{self, TableOptions};
 use limpid::trace::view::{HeatScale, View};
 use limpid::trace::{Labelled, SummaryRow, Trace, TraceError, find_not_finite, save, tensors};
@@ -150,11 +151,11 @@ fn axes_are_transformer_lenses() {
     let trace = Trace::run(&model, &mut reference, &short, false).unwrap();
     assert_eq!(trace.get("blocks.0.attn.hook_pattern").unwrap().shape, [1, 3, 3, 3]);
     assert_eq!(whole.values.len(), 10);
-    attention_adds_up(&trace, &config);
+    attention_adds_up(&trace, &config, &|b, i, j| j < trace.batch().spans[b].reach(config.mask, i));
 }
 
 /// Scores, masked scores, weights and context follow from queries, keys and values.
-fn attention_adds_up(trace: &Trace, config: &Config) {
+fn attention_adds_up(trace: &Trace, config: &Config, sees: &dyn Fn(usize, usize, usize) -> bool) {
     let get = |i: usize, name: &str| trace.get(&format!("blocks.{i}.attn.hook_{name}")).unwrap();
     let rotated = if config.positions == Positions::Rotary { "rot_" } else { "" };
     for block in 0..config.n_layer {
@@ -168,13 +169,12 @@ fn attention_adds_up(trace: &Trace, config: &Config) {
                 (0..config.d_head()).map(|e| from.at(&[b, j, h, e]).unwrap()).collect::<Vec<_>>()
             };
             let (a_s, a_m, a_w) = (row(&raw), row(&scores), row(&pattern));
-            let reach = trace.batch().spans[b].reach(config.mask, i);
             let top = a_m.iter().copied().fold(f32::MIN, f32::max);
             let sum: f32 = a_m.iter().map(|s| (s - top).exp()).sum();
             for j in 0..t {
                 let dot: f32 = head(&q, i).iter().zip(head(&k, j)).map(|(q, k)| q * k).sum();
                 close("raw score", a_s[j], dot * config.score_scale(block) as f32);
-                if j < reach {
+                if sees(b, i, j) {
                     assert_eq!(a_m[j].to_bits(), a_s[j].to_bits());
                     close("weight", a_w[j], (a_m[j] - top).exp() / sum);
                 } else {
@@ -200,7 +200,8 @@ fn scores_weights_and_context_belong_together() {
     ];
     for (i, config) in variants.iter().enumerate() {
         let (model, mut reference, batch) = ready(config, i as u64);
-        attention_adds_up(&Trace::run(&model, &mut reference, &batch, false).unwrap(), config);
+        let sees = |b: usize, i, j| j < batch.spans[b].reach(config.mask, i);
+        attention_adds_up(&Trace::run(&model, &mut reference, &batch, false).unwrap(), config, &sees);
         let mut cpu = Cpu::new(&model, 2);
         fill(&model, &mut cpu, 3);
         let trace = Trace::run(&model, &mut cpu, &batch, false).unwrap();
@@ -210,6 +211,92 @@ fn scores_weights_and_context_belong_together() {
             assert_eq!((row.masked, row.nan, row.infinite), (3 * (2 * 25 - seen), 0, 0), "{config:?}");
             assert!(row.min.is_finite() && row.deviation > 0.0);
         }
+    }
+}
+
+/// R299, R311: each token with what it predicts; where nothing is predicted a dash.
+#[test]
+fn the_input_of_each_sequence_with_its_targets() {
+    let (model, mut reference, batch) = ready(&tiny(), 5);
+    let trace = Trace::run(&model, &mut reference, &batch, false).unwrap();
+    let text = |id: u32| format!("<{id}>");
+    let grids = trace.inputs(Some(&text), Some(("other", &|id| 100 + id)));
+    assert_eq!(grids.len(), BATCH);
+    for (b, grid) in grids.iter().enumerate() {
+        assert_eq!(grid.title, format!("sequence {b}:"));
+        assert_eq!(grid.headers, ["pos", "token", "id", "other", "target", "id", "other"]);
+        for (t, row) in grid.rows.iter().enumerate() {
+            let (id, target) = (batch.tokens[CONTEXT * b + t], batch.targets[CONTEXT * b + t]);
+            let cells = |id: u32| [format!("<{id}>"), id.to_string(), (100 + id).to_string()];
+            let predicts = if target == IGNORE { ["-"; 3].map(String::from) } else { cells(target) };
+            assert_eq!(row[..], [&[t.to_string()][..], &cells(id), &predicts].concat());
+        }
+    }
+    assert_eq!(grids[0].rows[3][4], "-");
+    let short = TableOptions { max_rows: 3, edge_rows: 1, ..TableOptions::default() };
+    let firsts: Vec<String> = grids[0].clone().ends(&short).rows.iter().map(|row| row[0].clone()).collect();
+    assert_eq!(firsts, ["0", "...", "4"]);
+    let plain = Batch { targets: vec![], ..batch };
+    let trace = Trace::run(&model, &mut reference, &plain, false).unwrap();
+    assert_eq!(trace.inputs(None, None)[1].headers, ["pos", "id"]);
+}
+
+/// A table with the model's own mask gives what the fused attention gives; the full table what a model without a mask gives.
+#[test]
+fn a_mask_table_stands_in_for_the_models_mask() {
+    let table = |sees: &dyn Fn(usize, usize) -> bool| -> MaskTable {
+        let line = |i| (0..CONTEXT).map(|j| if sees(i, j) { 'x' } else { '.' }).collect::<String>();
+        (0..CONTEXT).map(line).collect::<Vec<_>>().join("\n").parse().unwrap()
+    };
+    let unscaled = Dropout { scale: DropoutScale::Unscaled, ..Dropout::everywhere(0.25) };
+    let variants = [
+        tiny(),
+        post(Config { dropout: unscaled, ..tiny() }),
+        Config { positions: Positions::Rotary, n_kv_head: Some(1), ..tiny() },
+        Config { mask: Mask::Bidirectional, ..post(tiny()) },
+    ];
+    for (config, own) in variants.iter().flat_map(|config| [(config, Mask::Causal), (config, Mask::None)]) {
+        let (model, _, batch) = ready(config, 5);
+        let (fused, mut cpu) =
+            (Model::new(&Config { mask: own, ..config.clone() }, INSPECT).unwrap(), Cpu::new(&model, 2));
+        let mut reference = Reference::new(&fused);
+        fill(&fused, &mut reference, 5);
+        fill(&model, &mut cpu, 5);
+        let wanted = Trace::run(&fused, &mut reference, &batch, false).unwrap();
+        let mask = table(&|i, j| own == Mask::None || j <= i);
+        let found = Trace::run_masked(&model, &mut cpu, &batch, mask).unwrap();
+        for name in wanted.names() {
+            let (found, wanted) = (found.get(name).unwrap(), wanted.get(name).unwrap());
+            for (found, wanted) in found.values.iter().zip(&wanted.values) {
+                let near = (found - wanted).abs() <= 2e-4 * wanted.abs().max(1.0);
+                assert!(near || found == wanted, "{name}: {found}, expected {wanted} {config:?}");
+            }
+        }
+    }
+    // any other: who sees whom is what the table says, and what follows comes from it
+    for config in &variants {
+        let (model, _, batch) = ready(config, 5);
+        let mut cpu = Cpu::new(&model, 2);
+        fill(&model, &mut cpu, 5);
+        let sees = |i: usize, j: usize| i == j || (i + 2 * j) % 3 == 1;
+        let trace = Trace::run_masked(&model, &mut cpu, &batch, table(&sees)).unwrap();
+        if config.dropout == Dropout::NONE {
+            attention_adds_up(&trace, config, &|_, i, j| sees(i, j));
+        }
+        let labels = trace.labels(&|id| id.to_string());
+        let pattern = trace.get("blocks.0.attn.hook_pattern").unwrap();
+        let hidden = pattern.matrices(&labels).next().unwrap().hidden;
+        assert_eq!(hidden, (0..25).map(|at| !sees(at / 5, at % 5)).collect::<Vec<_>>());
+        assert!(matches!(trace.get("logits.grad"), Err(TraceError::NoBackward { .. })));
+        // each sees only the first: its context is the first's value, whatever its scores
+        let trace = Trace::run_masked(&model, &mut cpu, &batch, table(&|_, j| j == 0)).unwrap();
+        let z = trace.get("blocks.1.attn.hook_z").unwrap();
+        for rows in z.values.chunks(CONTEXT * 12) {
+            assert!(rows.chunks(12).all(|row| bits(row) == bits(&rows[..12])));
+        }
+        let short: MaskTable = "1".parse().unwrap();
+        let refused = Trace::run_masked(&model, &mut cpu, &batch, short).err().unwrap();
+        assert!(refused.to_string().contains("for 1 tokens and there are 5"), "{refused}");
     }
 }
 

@@ -509,7 +509,7 @@ fn attention() {
             let rows = |tensor| of(tensor).chunks_exact(d);
             let [mut y, mut dq, mut dk, mut dv] = [(); 4].map(|()| vec![0.0; t * d]);
             for (i, (q, dy)) in rows("q").zip(rows("dy")).enumerate() {
-                let p = attend::reference::row(q, rows("k"), span.reach(mask, i), scale).pattern;
+                let p = attend::reference::row(q, rows("k"), |j| j < span.reach(mask, i), scale).pattern;
                 let (_, ds) = attend::reference::row_backward(&p, dy, rows("v"), |_| 1.0);
                 for (j, e) in (0..t).flat_map(|j| (0..d).map(move |e| (j, e))) {
                     y[i * d + e] += p[j] * of("v")[j * d + e];

@@ -1,6 +1,6 @@
 //! `eval`: how well a model predicts a text.
 
-use crate::models::{adapted, finite, needs_head, open, prompt_ids, tokenizer};
+use crate::models::{adapted, finite, needs_head, objective, open, prompt_ids, tokenizer};
 use crate::options::{DataOptions, MachineOptions, Usage};
 use crate::show;
 use crate::source;
@@ -110,15 +110,7 @@ pub fn run(args: Args) -> Result<()> {
     if context == 0 || args.batch_size == 0 {
         bail!("--context-length and --batch-size must be at least 1");
     }
-    let objective = match checkpoint.config.mask {
-        Mask::Causal => Objective::NextToken,
-        _ => {
-            let mask = tokenizer
-                .special("[MASK]")
-                .context("the model predicts masked tokens, but its tokenizer has no [MASK]")?;
-            Objective::Masked { mask, vocab_size: checkpoint.config.vocab_size, segments: false }
-        }
-    };
+    let objective = objective(&checkpoint, false)?;
     let windows = Windows::of_documents("text", &ids, context, objective, documents)?;
     let (model, mut backend) = open(&checkpoint, Mode::Score { batch: args.batch_size, context }, &args.machine)?;
     let score = evaluate::score(&model, &mut *backend, &windows, args.batch_size, &mut |_| true)?;

@@ -2,19 +2,21 @@
 //!
 //! Everything that can go wrong is looked up into [`Seen`] first, then printed: as text, or as one JSON object.
 
-use crate::machine::fits;
+use crate::machine::{fits, fits_text};
 use crate::models::{self, open, prompt_ids};
-use crate::options::{MachineOptions, ModelOptions, NotationOptions, Usage};
+use crate::options::{DataOptions, MachineOptions, ModelOptions, NotationOptions, Usage};
 use crate::show;
 use crate::source;
 use anyhow::{Context, Result, bail};
-use limpid::backend::Backend;
-use limpid::checkpoint::is_part;
-use limpid::config::{Config, ConfigError, Mask};
-use limpid::data::check_ids;
+use limpid::backend::{Backend, Cpu};
+use limpid::checkpoint::{Checkpoint, is_part};
+use limpid::config::{Config, ConfigError, Fields, Mask};
+use limpid::data::{Windows, check_ids};
 use limpid::model::{Mode, Model, init};
 use limpid::names;
-use limpid::tokenizer::Tokenizer;
+use limpid::ops::{Batch, IGNORE};
+use limpid::tokenizer::{DenseTokenizer, Tokenizer};
+use limpid::trace::masked::MaskTable;
 use limpid::trace::table::{self, Masks, TableOptions};
 use limpid::trace::view::{Grid, Labels, Paint, View};
 use limpid::trace::{self, Labelled, SummaryRow, Trace, save, tensors};
@@ -32,15 +34,26 @@ pub struct Args {
     /// A LoRA adapter to add to the model: a folder of limpid's or PEFT's
     #[arg(long, value_name = "DIR", requires = "model", hide_short_help = true)]
     adapter: Option<PathBuf>,
-    /// Text, @FILE, or - for standard input
-    #[arg(long, short, value_name = "TEXT", conflicts_with = "tokens")]
-    prompt: Option<String>,
-    /// Token ids instead of a prompt: 1,2,3
-    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = models::ids)]
-    tokens: Option<Vec<u32>>,
-    /// The segment of each token: 0,0,1,1 [default: all 0]
-    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = models::ids)]
-    segments: Option<Vec<u32>>,
+    /// Text, @FILE, or - for standard input; several times for several sequences, which are equally long
+    #[arg(long, short, value_name = "TEXT", action = clap::ArgAction::Append, conflicts_with = "tokens")]
+    prompt: Vec<String>,
+    /// Token ids instead of a prompt: 1,2,3; of several sequences: 1,2,3;4,5,6
+    #[arg(long, value_name = "IDS", value_delimiter = ';', value_parser = models::sequence)]
+    tokens: Option<Vec<Vec<u32>>>,
+    /// The first windows of a text instead of a prompt, with their targets, cut as the model's training cuts them: whatever `eval --data`
+    /// reads
+    #[arg(long, value_name = "FILE", requires = "model", conflicts_with_all = ["prompt", "tokens", "segments"])]
+    data: Option<String>,
+    /// How many windows of --data
+    #[arg(long, value_name = "B", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
+    batch_size: u16,
+    /// The segment of each token: 0,0,1,1; of several sequences the same, or each its own: 0,0,1;0,1,1 [default: all 0]
+    #[arg(long, value_name = "IDS", value_delimiter = ';', value_parser = models::sequence)]
+    segments: Option<Vec<Vec<u32>>>,
+    /// Attend by this mask instead of the model's: a line for each token, with 1 (or x) for each token that it sees and 0 (or .) for the
+    /// others; nothing else is hidden
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["backward", "masks"])]
+    mask_file: Option<PathBuf>,
     /// Use the initial weights, as they were before training
     #[arg(long, requires = "model")]
     initial: bool,
@@ -103,6 +116,8 @@ pub struct Args {
     #[command(flatten)]
     preset: ModelOptions,
     #[command(flatten)]
+    reading: DataOptions,
+    #[command(flatten)]
     machine: MachineOptions,
 }
 
@@ -114,13 +129,15 @@ const NEAREST: usize = 10;
 struct Seen {
     rows: Vec<SummaryRow>,
     tensors: Vec<Labelled>,
+    /// The input with words and targets, if it was asked for.
+    inputs: Vec<Grid>,
     /// Words for the tensors' axes.
     labels: Labels,
     gradients: Vec<Gradient>,
     /// Norms of the parameters' gradients: of each layer, and of all.
     layers: Vec<(String, f64)>,
     masks: Option<Masks>,
-    /// For each position (token, probability), likeliest first.
+    /// For each position of each sequence (token, probability), likeliest first.
     next: Vec<Vec<(u32, f64)>>,
     /// The token asked for, and (token, cosine), nearest first.
     similar: Option<(u32, Vec<(u32, f64)>)>,
@@ -135,19 +152,9 @@ pub fn run(args: Args) -> Result<()> {
             bail!("--save {} would replace a file of the model itself: give another name", path.display());
         }
     }
-    let (model, mut backend, ids, tokenizer) = ready(&args)?;
+    let Ready { model, mut backend, batch, tokenizer } = ready(&args)?;
     let tokenizer = tokenizer.as_ref();
-    match &args.segments {
-        Some(_) if model.config.n_segment == 0 => {
-            bail!("this model has no segment vectors (n_segment is 0): leave --segments out")
-        }
-        Some(segments) if segments.len() != ids.len() => {
-            bail!("--segments has {} numbers and the prompt {} tokens: give one for each", segments.len(), ids.len())
-        }
-        _ => {}
-    }
-    let mask = tokenizer.and_then(|tokenizer| tokenizer.special("[MASK]"));
-    let batch = trace::batch(&model.config, &ids, args.segments.as_deref(), mask)?;
+    let sequences: Vec<&[u32]> = batch.spans.iter().map(|span| &batch.tokens[span.row..][..span.rows]).collect();
     let others = args.listing || args.next || args.masks || args.similar.is_some();
     let named = !args.tensor.is_empty() || args.save.is_some();
     let table = args.table || args.params || !(others || named);
@@ -155,9 +162,23 @@ pub fn run(args: Args) -> Result<()> {
     if args.next && !model.config.lm_head {
         bail!("--next: {}", ConfigError::NoHead);
     }
-    let trace = Trace::run(&model, &mut *backend, &batch, backward)?;
+    let trace = match &args.mask_file {
+        None => Trace::run(&model, &mut *backend, &batch, backward)?,
+        Some(_) if backward => {
+            bail!(Usage("--mask-file: gradients are computed with the model's own mask alone".into()))
+        }
+        Some(file) => {
+            let mask: MaskTable = source::read_file(file)?.parse().with_context(|| file.display().to_string())?;
+            let trace = Trace::run_masked(&model, &mut *backend, &batch, mask)?;
+            let (file, own) = (file.display(), model.config.mask);
+            show::say(format_args!(
+                "note: who sees whom is what {file} says; the model's own mask ({own}) does not apply"
+            ));
+            trace
+        }
+    };
     // every name is looked up before anything is printed or written
-    let seen = look(&args, &trace, &ids, tokenizer)?;
+    let seen = look(&args, &trace, tokenizer)?;
     if let Some(path) = &args.save {
         let names: Vec<&str> = args.tensor.iter().map(String::as_str).collect();
         save(path, &tensors(&trace, &names)?)?;
@@ -165,7 +186,7 @@ pub fn run(args: Args) -> Result<()> {
         show::say(format_args!("saved {saved} to {}", path.display()));
     }
     if args.json {
-        show::json(&to_json(&args, &model, &ids, &seen, tokenizer))?;
+        show::json(&to_json(&args, &trace, &seen, tokenizer))?;
         return sound(&trace, &seen.rows);
     }
     let width = args.width.map_or_else(show::table_width, usize::from);
@@ -192,6 +213,8 @@ pub fn run(args: Args) -> Result<()> {
             None => String::new(),
         };
         parts.push(heading + &tensor.text(&seen.labels, paint, if paint.is_some() { &maps } else { &options }));
+        let inputs = seen.inputs.iter().filter(|_| name == "input");
+        parts.extend(inputs.map(|grid| View::Grid(grid.clone().ends(&options)).text(None, &options)));
     }
     if let Some(masks) = &seen.masks {
         let [binary, additive] = [&masks.binary, &masks.additive].map(|mask| table::table(mask, &options));
@@ -207,19 +230,24 @@ pub fn run(args: Args) -> Result<()> {
     }
     if args.next {
         let best = |(id, p): &(u32, f64)| format!("{} {:.1}%", piece(tokenizer, *id), 100.0 * p);
-        let line = |(t, best_of): (usize, &Vec<(u32, f64)>)| -> Vec<String> {
-            [t.to_string(), piece(tokenizer, ids[t])].into_iter().chain(best_of.iter().map(best)).collect()
-        };
         let headers = ["pos", "token", "likeliest", "second", "third", "fourth", "fifth"];
-        views.push(grid(String::new(), &headers, seen.next.iter().enumerate().map(line)));
+        for (b, (ids, next)) in sequences.iter().zip(seen.next.chunks(sequences[0].len())).enumerate() {
+            let line = |(t, best_of): (usize, &Vec<(u32, f64)>)| -> Vec<String> {
+                [t.to_string(), piece(tokenizer, ids[t])].into_iter().chain(best_of.iter().map(best)).collect()
+            };
+            let title = if sequences.len() > 1 { format!("sequence {b}:") } else { String::new() };
+            views.push(grid(title, &headers, next.iter().enumerate().map(line)));
+        }
     }
     parts.extend(views.iter().map(|view| view.text(None, &options)));
     if table {
         let mut text = String::new();
-        if let Some(tokenizer) = tokenizer {
-            let pieces: Vec<String> = tokenizer.pieces(&ids)?.iter().map(|p| format!("{p:?}")).collect();
-            let said = format!("{}: {}", show::plural(ids.len(), "token"), pieces.join(" "));
-            text = View::Sentence { text: said, holds: None }.text(None, &options) + "\n";
+        for (b, ids) in sequences.iter().enumerate().filter(|_| tokenizer.is_some()) {
+            let pieces: Vec<String> = ids.iter().map(|id| piece(tokenizer, *id)).collect();
+            let of = if sequences.len() > 1 { format!("sequence {b}, ") } else { String::new() };
+            let said = format!("{of}{}: {}", show::plural(ids.len(), "token"), pieces.join(" "));
+            text += &View::Sentence { text: said, holds: None }.text(None, &options);
+            text += if b + 1 == sequences.len() { "\n" } else { "" };
         }
         parts.push(text + &table::summary_table(&seen.rows, width));
     }
@@ -264,7 +292,7 @@ fn sound(trace: &Trace, rows: &[SummaryRow]) -> Result<()> {
 }
 
 /// Looks up all that was asked for.
-fn look(args: &Args, trace: &Trace, ids: &[u32], tokenizer: Option<&Tokenizer>) -> Result<Seen> {
+fn look(args: &Args, trace: &Trace, tokenizer: Option<&Tokenizer>) -> Result<Seen> {
     let (model, causal) = (trace.model(), trace.model().config.mask == Mask::Causal);
     let params: Vec<&str> = model.params.iter().map(|p| p.name.as_str()).collect();
     let mut tensors = vec![];
@@ -278,13 +306,19 @@ fn look(args: &Args, trace: &Trace, ids: &[u32], tokenizer: Option<&Tokenizer>) 
     }
     let mut labels = Labels::default();
     if !tensors.is_empty() {
-        // what the mask hides is known without words
-        let Labels { tokens, vocabulary, reach } =
-            trace.labels(&|id| tokenizer.and_then(|t| t.piece(id).ok()).unwrap_or_else(|| id.to_string()));
-        labels.reach = reach;
-        if args.labels && tokenizer.is_some() {
-            (labels.tokens, labels.vocabulary) = (tokens, vocabulary);
+        labels = trace.labels(&|id| tokenizer.and_then(|t| t.piece(id).ok()).unwrap_or_else(|| id.to_string()));
+        if !args.labels || tokenizer.is_none() {
+            // what the mask hides is known without words
+            (labels.tokens, labels.vocabulary) = (vec![], vec![]);
         }
+    }
+    let mut inputs = vec![];
+    if args.tensor.iter().any(|name| name == "input") {
+        let dense = dense(tokenizer);
+        let other = dense.map(|dense| (format!("{} id", dense.of().name()), |id: u32| dense.ids().used()[id as usize]));
+        let text = |id| piece(tokenizer, id);
+        let text = (args.labels && tokenizer.is_some()).then_some(&text as &dyn Fn(u32) -> String);
+        inputs = trace.inputs(text, other.as_ref().map(|(name, id)| (name.as_str(), id as &dyn Fn(u32) -> u32)));
     }
     let similar = match &args.similar {
         Some(token) => {
@@ -317,26 +351,42 @@ fn look(args: &Args, trace: &Trace, ids: &[u32], tokenizer: Option<&Tokenizer>) 
         true => trace.get("probs")?.values.chunks_exact(model.config.vocab_size).map(likeliest).collect(),
         false => vec![],
     };
-    let masks = args.masks.then(|| table::masks(ids.len()));
-    Ok(Seen { rows, tensors, labels, gradients, layers, masks, next, similar })
+    let masks = args.masks.then(|| table::masks(trace.batch().spans[0].rows));
+    Ok(Seen { rows, tensors, inputs, labels, gradients, layers, masks, next, similar })
 }
 
-fn to_json(args: &Args, model: &Model, ids: &[u32], seen: &Seen, tokenizer: Option<&Tokenizer>) -> Value {
+fn to_json(args: &Args, trace: &Trace, seen: &Seen, tokenizer: Option<&Tokenizer>) -> Value {
+    let (batch, length) = (trace.batch(), trace.batch().spans[0].rows);
+    // of several sequences a list, of one itself
+    let each = |of: &[Value]| match batch.spans.len() {
+        1 => Value::from(of),
+        _ => of.chunks(length).map(Value::from).collect(),
+    };
+    let ids = |ids: &mut dyn Iterator<Item = Option<u32>>| each(&ids.map(Value::from).collect::<Vec<_>>());
     let row = |r: &SummaryRow| {
         json!({ "name": r.name, "symbol": r.symbol, "formula": r.formula, "axes": r.letters, "shape": r.shape,
             "mean": r.mean, "deviation": r.deviation, "min": r.min, "max": r.max, "masked": r.masked, "nan": r.nan,
             "without_target": r.without_target })
     };
-    let tensor =
-        |(name, t): (&String, &Labelled)| json!({ "name": name, "axes": t.axes, "shape": t.shape, "values": t.values });
+    let tensor = |(name, t): (&String, &Labelled)| {
+        let mut tensor = json!({ "name": name, "axes": t.axes, "shape": t.shape, "values": t.values });
+        if name == "input" {
+            let target = |id: &u32| (*id != IGNORE).then_some(*id);
+            tensor["targets"] = ids(&mut batch.targets.iter().map(target));
+            if let Some(dense) = dense(tokenizer) {
+                tensor["sparse"] = ids(&mut batch.tokens.iter().map(|id| Some(dense.ids().used()[*id as usize])));
+            }
+        }
+        tensor
+    };
     let text = |id: u32| tokenizer.and_then(|t| t.piece(id).ok());
     let mut all = json!({
-        "tokens": ids,
+        "tokens": ids(&mut batch.tokens.iter().copied().map(Some)),
         "rows": seen.rows.iter().map(row).collect::<Vec<_>>(),
         "tensors": args.tensor.iter().zip(&seen.tensors).map(tensor).collect::<Vec<_>>(),
     });
     if args.listing {
-        all["listing"] = model.to_string().into();
+        all["listing"] = trace.model().to_string().into();
     }
     if args.backward {
         let gradient = |g: &Gradient| json!({ "name": g.name, "shape": g.shape, "norm": g.norm, "mean": g.mean, "min": g.min, "max": g.max });
@@ -346,7 +396,7 @@ fn to_json(args: &Args, model: &Model, ids: &[u32], seen: &Seen, tokenizer: Opti
     }
     if let Some(masks) = &seen.masks {
         // JSON has no infinity: what hides is null there
-        let rows = |mask: &Labelled| mask.values.chunks_exact(ids.len()).map(|row| json!(row)).collect::<Value>();
+        let rows = |mask: &Labelled| mask.values.chunks_exact(length).map(|row| json!(row)).collect::<Value>();
         all["masks"] =
             json!({ "binary": rows(&masks.binary), "additive": rows(&masks.additive), "function": masks.function });
     }
@@ -356,7 +406,7 @@ fn to_json(args: &Args, model: &Model, ids: &[u32], seen: &Seen, tokenizer: Opti
     }
     if args.next {
         let one = |(id, p): &(u32, f64)| json!({ "id": id, "piece": text(*id), "probability": p });
-        all["next"] = seen.next.iter().map(|best| best.iter().map(one).collect::<Value>()).collect();
+        all["next"] = each(&seen.next.iter().map(|best| best.iter().map(one).collect::<Value>()).collect::<Vec<_>>());
     }
     all
 }
@@ -509,10 +559,15 @@ fn grid(title: String, headers: &[&str], rows: impl Iterator<Item = Vec<String>>
 
 // ---- the model and its input
 
-/// A model with a backend that has its weights, the ids to run, and what they are of.
-type Ready = (Model, Box<dyn Backend>, Vec<u32>, Option<Tokenizer>);
+/// A model with a backend that has its weights, what it is run on, and its tokenizer.
+struct Ready {
+    model: Model,
+    backend: Box<dyn Backend>,
+    batch: Batch,
+    tokenizer: Option<Tokenizer>,
+}
 
-/// The model with its weights (a preset's initial ones, if no checkpoint was given) and the prompt's ids.
+/// The model with its weights (a preset's initial ones, if no checkpoint was given) and the batch to run.
 fn ready(args: &Args) -> Result<Ready> {
     let machine = &args.machine;
     let Some(dir) = &args.model else {
@@ -520,45 +575,95 @@ fn ready(args: &Args) -> Result<Ready> {
             bail!(Usage("give --model DIR, or --preset NAME to look at an untrained one".into()));
         }
         let config = args.preset.config()?;
-        let ids = match (&args.tokens, &args.prompt) {
-            (Some(ids), _) => ids.clone(),
-            (None, Some(_)) => bail!("a preset has no tokenizer: give ids with --tokens 1,2,3"),
-            (None, None) => (0..config.context_length.min(4) as u32).map(|i| i % config.vocab_size as u32).collect(),
+        let first = || (0..config.context_length.min(4) as u32).map(|i| i % config.vocab_size as u32).collect();
+        let sequences = match &args.tokens {
+            Some(sequences) => sequences.clone(),
+            None if !args.prompt.is_empty() => bail!("a preset has no tokenizer: give ids with --tokens 1,2,3"),
+            None => vec![first()],
         };
-        check(&ids, &config)?;
-        let (model, backend) = untrained(&config, ids.len(), &Recipe::preset(args.preset.name())?, machine)?;
-        return Ok((model, backend, ids, None));
+        let batch = typed(args, &sequences, &config, None)?;
+        let (model, backend) = untrained(&config, &batch, &Recipe::preset(args.preset.name())?, machine)?;
+        return Ok(Ready { model, backend, batch, tokenizer: None });
     };
-    let checkpoint = models::adapted(dir, args.adapter.as_deref())?;
+    let mut checkpoint = models::adapted(dir, args.adapter.as_deref())?;
     if let Some(preset) = &args.preset.preset {
         bail!(Usage(format!("--model and --preset {preset} are two models: give one of them")));
     }
-    args.preset.config_of(&dir.display().to_string(), &checkpoint.config)?;
-    let ids = match (&args.tokens, &args.prompt) {
-        (Some(ids), _) => ids.clone(),
-        (None, Some(prompt)) => prompt_ids(&checkpoint, &source::prompt(prompt)?)?,
-        (None, None) if args.listing || args.similar.is_some() => vec![0],
-        (None, None) => {
-            bail!(Usage("give --prompt TEXT or --tokens 1,2,3: the model needs tokens to run on".into()))
+    let config = args.preset.config_seen(&dir.display().to_string(), &checkpoint.config)?;
+    let given = match (&args.tokens, &args.prompt[..]) {
+        (Some(sequences), _) => Some(sequences.clone()),
+        (None, []) if args.data.is_some() => None,
+        (None, []) if args.listing || args.similar.is_some() => Some(vec![vec![0]]),
+        (None, []) => {
+            bail!(Usage("give --prompt TEXT, --tokens 1,2,3 or --data FILE: the model needs tokens to run on".into()))
+        }
+        (None, prompts) => {
+            if prompts.iter().filter(|prompt| *prompt == "-").count() > 1 {
+                bail!(Usage("--prompt - can be given once: there is one standard input".into()));
+            }
+            let ids = |prompt: &String| prompt_ids(&checkpoint, &source::prompt(prompt)?);
+            Some(prompts.iter().map(ids).collect::<Result<_>>()?)
         }
     };
-    check(&ids, &checkpoint.config)?;
-    let (model, backend) = if args.initial {
-        untrained(&checkpoint.config, ids.len(), &began(dir)?, machine)?
-    } else {
-        open(&checkpoint, Mode::Inspect { batch: 1, context: ids.len() }, machine)?
+    // targets and windows are those of the model's training, whatever else it is looked at with
+    let batch = match (&given, &args.data) {
+        (None, Some(data)) => windows(args, data, dir, &checkpoint)?,
+        (given, _) => {
+            let mask = checkpoint.tokenizer.as_ref().and_then(|tokenizer| tokenizer.special("[MASK]"));
+            typed(args, given.as_deref().unwrap_or_default(), &checkpoint.config, mask)?
+        }
     };
-    Ok((model, backend, ids, checkpoint.tokenizer))
+    checkpoint.config = config;
+    let (model, backend) = if args.initial {
+        untrained(&checkpoint.config, &batch, &began(dir)?, machine)?
+    } else {
+        open(&checkpoint, mode(&batch), machine)?
+    };
+    Ok(Ready { model, backend, batch, tokenizer: checkpoint.tokenizer })
+}
+
+/// What a model must be built for to run a batch, whose sequences are equally long.
+fn mode(batch: &Batch) -> Mode {
+    Mode::Inspect { batch: batch.spans.len(), context: batch.spans[0].rows }
+}
+
+/// Ids that were given, as a batch.
+fn typed(args: &Args, sequences: &[Vec<u32>], config: &Config, mask: Option<u32>) -> Result<Batch> {
+    for ids in sequences {
+        check(ids, config)?;
+    }
+    let segments = args.segments.as_ref().map(|segments| match &segments[..] {
+        [all] => vec![all.clone(); sequences.len()],
+        each => each.to_vec(),
+    });
+    Ok(trace::batch_of(config, sequences, segments.as_deref(), mask)?)
+}
+
+/// The first windows of a text, as the training of the model in `dir` cuts them.
+fn windows(args: &Args, data: &str, dir: &Path, checkpoint: &Checkpoint) -> Result<Batch> {
+    let (config, threads) = (&checkpoint.config, args.machine.threads());
+    fits_text(threads)?;
+    Cpu::can_start(threads)?; // the text is encoded on as many
+    let text = source::source(data, &args.reading, threads);
+    if source::worded(text.conversations())?.is_some() {
+        bail!("{data} has conversations, each of its own length: show one with --prompt");
+    }
+    let (ids, _) = source::worded(text.whole(models::tokenizer(checkpoint)?))?;
+    ids.check_ids(config.vocab_size)?;
+    let recipe = recipe(dir)?.unwrap_or_default();
+    let context = if recipe.context == 0 { config.context_length } else { recipe.context.min(config.context_length) };
+    let objective = models::objective(checkpoint, config.n_segment > 0)?;
+    Ok(Windows::of_documents("text", &ids, context, objective, recipe.documents())?.first(args.batch_size.into()))
 }
 
 /// A model with the weights that training would begin from.
 fn untrained(
     config: &Config,
-    context: usize,
+    batch: &Batch,
     recipe: &Recipe,
     machine: &MachineOptions,
 ) -> Result<(Model, Box<dyn Backend>)> {
-    let model = Model::new(config, Mode::Inspect { batch: 1, context })?;
+    let model = Model::new(config, mode(batch))?;
     fits(&model, None, machine.on(), "this model")?;
     let mut backend = machine.backend(&model)?;
     for param in &model.params {
@@ -569,18 +674,33 @@ fn untrained(
 
 /// How a run's weights began, as its limpid.toml says.
 fn began(dir: &Path) -> Result<Recipe> {
+    match recipe(dir)? {
+        Some(recipe) => Ok(recipe),
+        None => bail!("{} has no limpid.toml, so with which weights its training began is not known", dir.display()),
+    }
+}
+
+/// How a model was trained, as the limpid.toml in its folder says, if there is one.
+fn recipe(dir: &Path) -> Result<Option<Recipe>> {
     let path = dir.join("limpid.toml");
     if !path.exists() {
-        bail!("{} has no limpid.toml, so with which weights its training began is not known", dir.display());
+        return Ok(None);
     }
-    let text = source::read_file(&path)?;
-    let all: toml::Table = text.parse().with_context(|| path.display().to_string())?;
-    let mut table = toml::Table::new();
+    let mut table: toml::Table = source::read_file(&path)?.parse().with_context(|| path.display().to_string())?;
+    let known = Recipe::default();
+    table.retain(|key, _| known.fields().iter().any(|(setting, _)| setting.name == key));
     for key in ["init", "init_std", "seed"] {
-        let value = all.get(key).with_context(|| format!("{} has no `{key}`", path.display()))?;
-        table.insert(key.into(), value.clone());
+        table.get(key).with_context(|| format!("{} has no `{key}`", path.display()))?;
     }
-    table.try_into().with_context(|| path.display().to_string())
+    table.try_into().map(Some).with_context(|| path.display().to_string())
+}
+
+/// The tokenizer, if it numbers only some of another's ids.
+fn dense(tokenizer: Option<&Tokenizer>) -> Option<&DenseTokenizer> {
+    match tokenizer {
+        Some(Tokenizer::Dense(dense)) => Some(dense),
+        _ => None,
+    }
 }
 
 fn check(ids: &[u32], config: &Config) -> Result<()> {

@@ -66,7 +66,7 @@ pub fn run(mut args: Args) -> Result<()> {
     // the keys that a token of a full context sees, on average
     let keys = if config.mask == Mask::Causal { config.context_length.div_ceil(2) } else { config.context_length };
     let flops = 3.0 * model.flops(1, keys);
-    let variants = if args.variants { variants(&config)? } else { vec![] };
+    let variants = if args.variants { variants(&config, total)? } else { vec![] };
     if args.json {
         let by_name = |groups: &[(&'static str, usize)]| -> Value {
             groups.iter().map(|(name, n)| (name.to_string(), Value::from(*n))).collect::<serde_json::Map<_, _>>().into()
@@ -76,7 +76,7 @@ pub fn run(mut args: Args) -> Result<()> {
             "training_flops_per_token": flops, "config": config,
         });
         if args.variants {
-            let one = |(flag, model): &(String, Model)| json!({ "flag": flag, "total": model.parameter_count(), "groups": by_name(&model.groups()) });
+            let one = |v: &Variant| json!({ "flag": v.flag, "total": v.total, "groups": by_name(&v.groups) });
             all["variants"] = variants.iter().map(one).collect();
         }
         if args.layout {
@@ -105,11 +105,10 @@ pub fn run(mut args: Args) -> Result<()> {
     ];
     let mut text = format!("{what}: {config}\n\n{}\n{}", show::pairs(&rows), show::pairs(&facts));
     if args.variants {
-        let line = |(flag, other): &(String, Model)| {
-            let count = other.parameter_count();
-            let sign = if count < total { '-' } else { '+' };
-            let change = format!("{sign}{}", show::commas(count.abs_diff(total) as u64));
-            vec![flag.clone(), show::commas(count as u64), change]
+        let line = |v: &Variant| {
+            let sign = if v.total < total { '-' } else { '+' };
+            let change = format!("{sign}{}", show::commas(v.total.abs_diff(total) as u64));
+            vec![v.flag.clone(), show::commas(v.total as u64), change]
         };
         let lines: Vec<_> = variants.iter().map(line).collect();
         text += &format!("\n{}", show::columns(&["with", "parameters", "change"], &lines));
@@ -130,10 +129,16 @@ fn counted(config: &Config) -> Result<Model> {
     Ok(Model::new(config, Mode::Inspect { batch: 1, context: 1 })?)
 }
 
-/// The same model with one choice changed, wherever that changes the number of its parameters: the flag that asks for it, and the
-/// model.
-fn variants(config: &Config) -> Result<Vec<(String, Model)>> {
-    let total = counted(config)?.parameter_count();
+/// The same model with one choice changed.
+struct Variant {
+    /// What asks for it.
+    flag: String,
+    total: usize,
+    groups: Vec<(&'static str, usize)>,
+}
+
+/// Every variant of which the number of parameters is not `total`.
+fn variants(config: &Config, total: usize) -> Result<Vec<Variant>> {
     let c = config;
     let other = |is: bool| (!is).to_string();
     let choices = [
@@ -161,7 +166,8 @@ fn variants(config: &Config) -> Result<Vec<(String, Model)>> {
         changed.set(name, &value)?;
         let model = counted(&changed)?;
         if model.parameter_count() != total {
-            all.push((format!("--{} {value}", name.replace('_', "-")), model));
+            let flag = format!("--{} {value}", name.replace('_', "-"));
+            all.push(Variant { flag, total: model.parameter_count(), groups: model.groups() });
         }
     }
     Ok(all)

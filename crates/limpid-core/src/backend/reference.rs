@@ -321,7 +321,7 @@ impl Reference {
                 let [query, key, value] = heads.starts(h);
                 let q = &x[at * all + query..][..d];
                 let keys = Self::keys(&kv, first + key - c, stride, d, n);
-                let row = attend::reference::row(q, keys, span.reach(mask, i), f64::from(scale));
+                let row = attend::reference::row(q, keys, |j| j < span.reach(mask, i), f64::from(scale));
                 let out = &mut self.exact_mut(y)[at * c + h * d..][..d];
                 out.fill(0.0);
                 for (j, v) in Self::keys(&kv, first + value - c, stride, d, n).enumerate() {
@@ -358,7 +358,7 @@ impl Reference {
                 let q = &x[at(i, 0, h)..][..d];
                 let keys = Self::keys(&x, at(0, 1, h), heads.cols(), d, rows);
                 let values = Self::keys(&x, at(0, 2, h), heads.cols(), d, rows);
-                let p = attend::reference::row(q, keys, span.reach(mask, i), scale).pattern;
+                let p = attend::reference::row(q, keys, |j| j < span.reach(mask, i), scale).pattern;
                 let dy = &dy[(row + i) * c + h * d..][..d];
                 let factor = |j: usize| draws.map_or(1.0, |w| f64::from(w.factor(weight_index(row + i, h, n_head, j))));
                 let (dp, ds) = attend::reference::row_backward(&p, dy, values, factor);

@@ -4,12 +4,13 @@
 //! block i.
 
 use super::plan::{Placement, Plan};
-use super::{Axes, Mode, Model, Param, ParamRole, Table, Tensor, Tuning, plan, recompute};
+use super::{Axes, Mode, Model, Names, Param, ParamRole, Table, Tensor, Tuning, plan, recompute};
 use crate::config::{Config, ConfigError, NormPlace, Positions};
 use crate::ops::element::Element;
 use crate::ops::limits::Limits;
 use crate::ops::program::Draft;
 use crate::ops::{ActiveRows, DropoutSpec, MemorySpace, Op, Program, Region, random};
+use std::collections::HashSet;
 use std::ops::Range;
 
 pub fn build(
@@ -41,6 +42,8 @@ struct Builder<'a> {
     ops: Vec<Op>,
     blocks: Vec<Range<usize>>,
     tensors: Vec<Tensor>,
+    /// The names that tensors have already.
+    named: HashSet<String>,
     params: Vec<Param>,
     tables: Vec<(Region, Table)>,
     used: [usize; MemorySpace::ALL.len()],
@@ -55,8 +58,8 @@ impl<'a> Builder<'a> {
             Mode::Decode { rows, .. } => (rows, c.context_length),
         };
         let (ops, blocks, tensors, params, tables) = (vec![], vec![], vec![], vec![], vec![]);
-        let (active, used) = (ActiveRows::Rows, Default::default());
-        Builder { c, mode, tuning, active, rows, keys, ops, blocks, tensors, params, tables, used }
+        let (active, used, named) = (ActiveRows::Rows, Default::default(), HashSet::new());
+        Builder { c, mode, tuning, active, rows, keys, ops, blocks, tensors, named, params, tables, used }
     }
 
     // ---- the model
@@ -325,7 +328,7 @@ impl<'a> Builder<'a> {
     }
 
     fn name(&mut self, name: String, region: Region, cols: Range<usize>, axes: Axes) {
-        if !self.tensors.iter().any(|t| t.name == name) {
+        if self.named.insert(name.clone()) {
             self.tensors.push(Tensor { name, region, cols, axes, grad: None });
         }
     }
@@ -347,7 +350,8 @@ impl<'a> Builder<'a> {
             keeps: false,
             sizes: self.used,
         };
-        let name = |region: Region| super::name_of(region, &plan.params, &plan.tables, &plan.tensors);
+        let names = Names::new(&plan.params, &plan.tables, &plan.tensors);
+        let name = |region: Region| names.of(region);
         let others = |mut op: Op, y: Region| {
             let others: Vec<Region> = op.operands().map(|(_, region)| *region).filter(|region| *region != y).collect();
             others.into_iter().map(name).collect()

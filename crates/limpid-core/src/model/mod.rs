@@ -18,6 +18,7 @@ use crate::ops::limits::Limits;
 use crate::ops::{Access, Back, MemorySpace, Op, Ops, Pass, Passes, Program, Region};
 pub use plan::{Placement, activations};
 use recompute::KeepLevel;
+use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 pub use tuning::{Lora, Tuning};
@@ -597,21 +598,30 @@ impl Model {
 
     /// The name of the tensor in `region`, for a model whose tensors share no memory ([`Mode::Inspect`]).
     pub fn name_of(&self, region: Region) -> String {
-        name_of(region, &self.params, &self.tables, &self.tensors)
+        Names::new(&self.params, &self.tables, &self.tensors).of(region)
     }
 }
 
-fn name_of(region: Region, params: &[Param], tables: &[(Region, Table)], tensors: &[Tensor]) -> String {
-    let same = |s: Region| (s.space, s.at) == (region.space, region.at);
-    let whole = |t: &&Tensor| same(t.region) && t.cols == (0..t.region.cols);
-    let tensor = || tensors.iter().rev().find(whole).or(tensors.iter().find(|t| same(t.region)));
-    if let Some(param) = params.iter().find(|p| same(p.region)) {
-        return param.name.clone();
+/// The names of the tensors at all places, while no two share one.
+struct Names<'a>(HashMap<plan::Key, &'a str>);
+
+impl<'a> Names<'a> {
+    /// A place with several names has that of a parameter, of a table, of the last tensor that is all of it, of the first that is a part.
+    fn new(params: &'a [Param], tables: &[(Region, Table)], tensors: &'a [Tensor]) -> Names<'a> {
+        let is_whole = |t: &&Tensor| t.cols == (0..t.region.cols);
+        let named = |t: &'a Tensor| (plan::key(t.region), t.name.as_str());
+        let parts = tensors.iter().rev().filter(|t| !is_whole(t)).map(named);
+        let wholes = tensors.iter().filter(is_whole).map(named);
+        let table = |table: &Table| if matches!(table, Table::Rotary { .. }) { "angles" } else { "sinusoids" };
+        let tables = tables.iter().rev().map(|(region, kind)| (plan::key(*region), table(kind)));
+        let params = params.iter().rev().map(|p| (plan::key(p.region), p.name.as_str()));
+        Names(parts.chain(wholes).chain(tables).chain(params).collect()) // a later one replaces an earlier one
     }
-    if let Some((_, table)) = tables.iter().find(|(s, _)| same(*s)) {
-        return if matches!(table, Table::Rotary { .. }) { "angles" } else { "sinusoids" }.to_string();
+
+    fn of(&self, region: Region) -> String {
+        let unnamed = || format!("{:?}@{}", region.space, region.at).to_lowercase();
+        self.0.get(&plan::key(region)).map_or_else(unnamed, |name| name.to_string())
     }
-    tensor().map_or_else(|| format!("{:?}@{}", region.space, region.at).to_lowercase(), |t| t.name.clone())
 }
 
 /// The model as a listing: one line per op, with its output and its operands by name.

@@ -5,7 +5,7 @@
 use super::{Mode, Param, Table, Tensor};
 use crate::config::ConfigError;
 use crate::ops::{Access, Back, Grad, MemorySpace, Op, Pass, Region};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
 /// Every tensor starts at a multiple of this many elements, for wide loads and whole cache lines.
@@ -157,7 +157,7 @@ pub(super) fn arrange(plan: &mut Plan) {
         }
     }
     let place = |name: &str| kinds.iter().position(|k| *k == kind(name));
-    plan.params.sort_by_key(|p| place(&p.name)); // stable: layers keep their order
+    plan.params.sort_by_cached_key(|p| place(&p.name)); // stable: layers keep their order
     let (mut ends, mut to) = ([0; MemorySpace::ALL.len()], HashMap::new());
     let mut put = |region: Region, room: usize| {
         let end = &mut ends[region.space as usize];
@@ -200,11 +200,19 @@ pub(super) fn differentiate(plan: &mut Plan) {
             moves.insert(key(op.output()));
         }
     }
+    let (mut readers, mut producers): (HashMap<Key, Vec<usize>>, HashMap<Key, usize>) = Default::default();
+    for (i, op) in ops.iter().enumerate() {
+        op.inputs().into_iter().flatten().for_each(|x| readers.entry(key(x)).or_default().push(i));
+        producers.insert(key(op.output()), i);
+    }
     // the last op before `i` that reads `region`: in the backward, the next to write its gradient
-    let next_writer = |region: Region, i: usize| (0..i).rev().find(|j| ops_read(&ops[*j], region));
-    let producer = |region: Region| ops.iter().position(|op| op.output() == region);
+    let next_writer = |region: Region, i: usize| {
+        let all = readers.get(&key(region)).map_or(&[][..], Vec::as_slice);
+        all[..all.partition_point(|reader| *reader < i)].last().copied()
+    };
+    let producer = |region: Region| producers.get(&key(region)).copied();
     let mut alias: HashMap<Key, Region> = HashMap::new(); // activation -> the region its gradient shares
-    let mut written: Vec<Key> = vec![];
+    let mut written: HashSet<Key> = HashSet::new();
     let mut back = vec![];
     for (i, op) in ops.iter().enumerate().rev().filter(|(_, op)| moves.contains(&key(op.output()))) {
         let grad = |alias: &HashMap<Key, Region>, region: Region| {
@@ -233,7 +241,7 @@ pub(super) fn differentiate(plan: &mut Plan) {
             } else {
                 dx[n] = Some(Grad { region: grad(&alias, x), add: !first });
             }
-            written.push(key(x));
+            written.insert(key(x));
         }
         let mut copy = *op;
         let mut seen = [None; 3];
@@ -249,10 +257,6 @@ pub(super) fn differentiate(plan: &mut Plan) {
     if watched {
         name_gradients(plan);
     }
-}
-
-fn ops_read(op: &Op, region: Region) -> bool {
-    op.inputs().into_iter().flatten().any(|x| x == region)
 }
 
 /// Records the region of its gradient with every named activation.
@@ -314,26 +318,90 @@ pub(super) fn compact(plan: &mut Plan) {
     }
     // what is read after the run stays
     losses.into_iter().chain(logits).for_each(|region| touch(region, steps));
-    let (mut to, mut sizes) = (HashMap::new(), HashMap::new());
-    let mut placed: Vec<(MemorySpace, usize, usize, usize, usize)> = vec![]; // space, first, last, at, end
+    let mut to = HashMap::new();
+    let mut memories: HashMap<MemorySpace, Free> = HashMap::new();
     for (region, first, last) in lives {
         let len = region.len().next_multiple_of(ALIGN);
-        let mut taken: Vec<(usize, usize)> = placed
-            .iter()
-            .filter(|(space, f, l, _, _)| *space == region.space && *f <= last && first <= *l)
-            .map(|(_, _, _, at, end)| (*at, *end))
-            .collect();
-        taken.sort_unstable();
-        let place = |at| plan.placement.place(at, len);
-        let at =
-            taken.iter().fold(place(0), |at, (from, end)| if at + len <= *from { at } else { place(at.max(*end)) });
-        placed.push((region.space, first, last, at, at + len));
-        let size = sizes.entry(region.space).or_insert(0);
-        *size = (*size).max(at + len);
-        to.insert(key(region), at);
+        let memory = memories.entry(region.space).or_insert_with(Free::all);
+        memory.release(first);
+        to.insert(key(region), memory.take(len, last, &plan.placement));
     }
     relocate(plan, &to);
     for space in [MemorySpace::Act, MemorySpace::ActGrad, MemorySpace::Stat] {
-        plan.sizes[space as usize] = sizes.get(&space).copied().unwrap_or(0);
+        plan.sizes[space as usize] = memories.get(&space).map_or(0, |memory| memory.size);
+    }
+}
+
+/// A memory while tensors get their places in it, in the order in which they come alive: each gets the first gap that it fits.
+struct Free {
+    /// Gaps, from their beginning to their end; the last has none.
+    gaps: BTreeMap<usize, usize>,
+    /// What is taken, by the last step that needs it.
+    taken: BTreeMap<usize, Vec<Range<usize>>>,
+    size: usize,
+}
+
+impl Free {
+    fn all() -> Free {
+        Free { gaps: BTreeMap::from([(0, usize::MAX)]), taken: BTreeMap::new(), size: 0 }
+    }
+
+    /// Gives back what no step from `first` on needs.
+    fn release(&mut self, first: usize) {
+        let needed = self.taken.split_off(&first);
+        for Range { mut start, mut end } in std::mem::replace(&mut self.taken, needed).into_values().flatten() {
+            if let Some((before, _)) = self.gaps.range(..start).next_back().filter(|(_, end)| **end == start) {
+                start = *before;
+            }
+            if let Some(after) = self.gaps.remove(&end) {
+                end = after;
+            }
+            self.gaps.insert(start, end);
+        }
+    }
+
+    /// A place for `len` elements that are needed until the step `last`.
+    fn take(&mut self, len: usize, last: usize, placement: &Placement) -> usize {
+        let place = |start: usize| placement.place(start, len);
+        let fits = |(start, end): &(usize, usize)| place(*start).checked_add(len).is_some_and(|to| to <= *end);
+        let (start, end) = self.gaps.iter().map(|gap| (*gap.0, *gap.1)).find(fits).expect("the last gap has no end");
+        let at = place(start);
+        self.gaps.remove(&start);
+        self.gaps.extend([(start, at), (at + len, end)].into_iter().filter(|(start, end)| start < end));
+        self.taken.entry(last).or_default().push(at..at + len);
+        self.size = self.size.max(at + len);
+        at
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::random;
+
+    /// Every tensor gets the lowest place at which it meets no other that is alive at the same time.
+    #[test]
+    fn tensors_get_the_first_gap_that_fits() {
+        for (seed, page) in [(1, None), (2, Some(4096)), (3, Some(1 << 20)), (4, None)] {
+            let placement = Placement { page, ..Placement::default() };
+            let draw = |site, i, n| random::below(seed, site, i, n) as usize;
+            let (mut memory, mut placed): (Free, Vec<(usize, usize, usize)>) = (Free::all(), vec![]);
+            let mut first = 0;
+            for i in 0..600 {
+                first += draw(1, i, 3);
+                let (len, last) = (ALIGN * (1 + draw(2, i, 40)), first + draw(3, i, 60) * draw(4, i, 3));
+                let mut taken: Vec<(usize, usize)> =
+                    placed.iter().filter(|(_, _, last)| first <= *last).map(|(at, end, _)| (*at, *end)).collect();
+                taken.sort_unstable();
+                let place = |at| placement.place(at, len);
+                let above =
+                    |at: usize, (from, end): &(usize, usize)| if at + len <= *from { at } else { place(at.max(*end)) };
+                let at = taken.iter().fold(place(0), above);
+                memory.release(first);
+                assert_eq!(memory.take(len, last, &placement), at, "tensor {i} of {len}, seed {seed}");
+                placed.push((at, at + len, last));
+            }
+            assert_eq!(memory.size, placed.iter().map(|(_, end, _)| *end).max().unwrap());
+        }
     }
 }

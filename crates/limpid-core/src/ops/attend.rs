@@ -176,11 +176,11 @@ pub mod reference {
         pub lse: f64,
     }
 
-    /// Scores and weights of a query over `keys`, of which it sees the first `reach`.
-    pub fn row<'a>(q: &[f64], keys: impl Iterator<Item = &'a [f64]>, reach: usize, scale: f64) -> Row {
+    /// Scores and weights of a query over `keys`, of which it sees those that `sees` says.
+    pub fn row<'a>(q: &[f64], keys: impl Iterator<Item = &'a [f64]>, sees: impl Fn(usize) -> bool, scale: f64) -> Row {
         let raw: Vec<f64> = keys.map(|k| scale * q.iter().zip(k).map(|(q, k)| q * k).sum::<f64>()).collect();
         let scores: Vec<f64> =
-            raw.iter().enumerate().map(|(j, s)| if j < reach { *s } else { f64::NEG_INFINITY }).collect();
+            raw.iter().enumerate().map(|(j, s)| if sees(j) { *s } else { f64::NEG_INFINITY }).collect();
         let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let lse = top + scores.iter().map(|s| (s - top).exp()).sum::<f64>().ln();
         let pattern = scores.iter().map(|s| (s - lse).exp()).collect();
@@ -532,7 +532,7 @@ mod tests {
                 let mut want = [vec![0.0; rows * d], vec![0.0; rows * d], vec![0.0; keys * d], vec![0.0; keys * d]];
                 for i in 0..rows {
                     let keys = ks.iter().map(Vec::as_slice);
-                    let p = reference::row(&qs[i], keys, span.reach(mask, i), f64::from(scale)).pattern;
+                    let p = reference::row(&qs[i], keys, |j| j < span.reach(mask, i), f64::from(scale)).pattern;
                     let values = vs.iter().map(Vec::as_slice);
                     let (_, ds) = reference::row_backward(&p, &dys[i], values, |j| factor(i, j));
                     for (j, e) in (0..ks.len()).flat_map(|j| (0..d).map(move |e| (j, e))) {

@@ -5,10 +5,11 @@
 //! ops do not need are filled by passes of their own, so a trace changes no bit. Names are those of `names::TABLE`;
 //! `NAME.grad` is the gradient of the batch's weighted loss with respect to NAME, a tensor or a parameter.
 //!
-//! `view` makes matrices with labels of a tensor; `table` and `heat` print them; [`find_not_finite`] is for a trainer
+//! `view` makes matrices with labels of a tensor; `table` and `heat` print them; `masked` runs a model with any mask; [`find_not_finite`] is for a trainer
 //! whose loss is not finite.
 
 mod heat;
+pub mod masked;
 pub mod table;
 pub mod view;
 
@@ -18,6 +19,7 @@ use crate::names::{self, Derived, Notation};
 use crate::ops::classify::{self, Target};
 use crate::ops::{Access, Batch, Op, Region, Span};
 use limpid_base::nearest::nearest;
+use masked::MaskTable;
 use view::Labels;
 
 /// Why something cannot be shown.
@@ -56,6 +58,12 @@ pub enum TraceError {
     /// The batch does not fit the model.
     #[error("{what}")]
     Batch {
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A mask that says one by one which keys a query sees.
+    #[error("{what}")]
+    Mask {
         /// What is wrong with it.
         what: String,
     },
@@ -239,6 +247,8 @@ pub struct Trace<'a> {
     backward: bool,
     sequences: usize,
     length: usize,
+    /// What stood in place of the model's mask.
+    mask: Option<MaskTable>,
 }
 
 impl<'a> Trace<'a> {
@@ -264,7 +274,7 @@ impl<'a> Trace<'a> {
             backend.backward(model.back())?;
         }
         let sequences = batch.spans.len();
-        Ok(Trace { model, backend, batch: batch.clone(), backward, sequences, length })
+        Ok(Trace { model, backend, batch: batch.clone(), backward, sequences, length, mask: None })
     }
 
     /// The model that ran.
@@ -289,6 +299,7 @@ impl<'a> Trace<'a> {
         let vocabulary: Vec<u32> = (0..self.model.config.vocab_size as u32).collect();
         let reach = |i, span: &Span| span.reach(self.model.config.mask, i);
         Labels {
+            mask: self.mask.clone(),
             tokens: spans.iter().map(|span| words(&self.batch.tokens[span.row..][..span.rows])).collect(),
             vocabulary: words(&vocabulary),
             reach: spans.iter().map(|span| (0..span.rows).map(|i| reach(i, span)).collect()).collect(),

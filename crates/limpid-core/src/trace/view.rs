@@ -3,8 +3,10 @@
 //!
 //! [`Labelled::matrices`] cuts a tensor into matrices. `table` shows one as numbers, `heat` as a heat map.
 
-use super::Labelled;
-use super::table::{TableOptions, columns, pad};
+use super::masked::MaskTable;
+use super::table::{TableOptions, columns, pad, some};
+use super::{Labelled, Trace};
+use crate::ops::IGNORE;
 use limpid_base::units::commas;
 use serde::Serialize;
 use std::borrow::Cow;
@@ -90,6 +92,8 @@ pub struct Labels {
     pub vocabulary: Vec<String>,
     /// How many keys each query of each sequence sees; none where nothing is hidden.
     pub reach: Vec<Vec<usize>>,
+    /// Which keys each query sees instead, in a run with a mask of its own.
+    pub mask: Option<MaskTable>,
 }
 
 impl Labels {
@@ -149,8 +153,10 @@ impl Labelled {
             let [rows, columns] = [0, 1].map(|i| labels.of(axes[i], sequence, size[i]));
             let values = tensor.values[k * size[0] * size[1]..][..size[0] * size[1]].to_vec();
             let reach = sequence.and_then(|sequence| labels.reach.get(sequence));
-            let beyond =
-                |query: usize, key: usize| reach.is_some_and(|reach| reach.get(query).is_some_and(|n| key >= *n));
+            let beyond = |query: usize, key: usize| match &labels.mask {
+                Some(mask) => !mask.sees(query, key),
+                None => reach.is_some_and(|reach| reach.get(query).is_some_and(|n| key >= *n)),
+            };
             let hides = |at: usize| match axes {
                 ["query_pos", "key_pos"] => beyond(at / size[1], at % size[1]),
                 ["key_pos", "query_pos"] => beyond(at % size[1], at / size[1]),
@@ -189,6 +195,47 @@ impl Labelled {
     }
 }
 
+impl Trace<'_> {
+    /// What each sequence went in as, token by token: its place, its text, its id, and the token that it predicts where the batch has
+    /// targets. `piece` says what a token looks like; `other` has the heading and the numbers of further ids that the tokens go by.
+    pub fn inputs(
+        &self,
+        piece: Option<&dyn Fn(u32) -> String>,
+        other: Option<(&str, &dyn Fn(u32) -> u32)>,
+    ) -> Vec<Grid> {
+        let (batch, targets) = (self.batch(), self.batch().targets.iter().any(|target| *target != IGNORE));
+        let cells = |id: u32| -> Vec<String> {
+            let (text, other) = (piece.map(|piece| piece(id)), other.map(|(_, other)| other(id).to_string()));
+            text.into_iter().chain([id.to_string()]).chain(other).collect()
+        };
+        let other = other.map(|(name, _)| name.to_string());
+        let headers = |what: &str, id: &str| -> Vec<String> {
+            let text = piece.map(|_| what.to_string());
+            text.into_iter().chain([id.to_string()]).chain(other.clone()).collect()
+        };
+        let (token, target) =
+            (headers("token", "id"), headers("target", if piece.is_some() { "id" } else { "target" }));
+        let line = |row: usize, first: usize| -> Vec<String> {
+            let predicts = match batch.targets.get(row) {
+                Some(id) if *id != IGNORE => cells(*id),
+                _ => target.iter().map(|_| "-".to_string()).collect(),
+            };
+            let predicts = predicts.into_iter().filter(|_| targets);
+            [(row - first).to_string()].into_iter().chain(cells(batch.tokens[row])).chain(predicts).collect()
+        };
+        let grid = |(b, span): (usize, &crate::ops::Span)| Grid {
+            title: if batch.spans.len() > 1 { format!("sequence {b}:") } else { String::new() },
+            headers: ["pos".to_string()]
+                .into_iter()
+                .chain(token.clone())
+                .chain(target.iter().filter(|_| targets).cloned())
+                .collect(),
+            rows: (span.row..span.row + span.rows).map(|row| line(row, span.row)).collect(),
+        };
+        batch.spans.iter().enumerate().map(grid).collect()
+    }
+}
+
 /// Whether a table of these has no digits after the point.
 fn whole(values: &[f32]) -> bool {
     values.iter().all(|v| !v.is_finite() || v.fract() == 0.0)
@@ -223,6 +270,14 @@ impl View {
 }
 
 impl Grid {
+    /// Of more rows than `options.max_rows` those at either end, with a line of dots between them.
+    pub fn ends(mut self, options: &TableOptions) -> Grid {
+        let shown = some(self.rows.len(), options.max_rows, options.edge_rows);
+        let dots = || vec!["...".to_string(); self.headers.len()];
+        self.rows = shown.into_iter().map(|i| i.map_or_else(dots, |i| self.rows[i].clone())).collect();
+        self
+    }
+
     /// Aligned columns, the first to the left. Where a line would be longer than `width` (0 for any), all but two are left out, the last
     /// first, and then the beginnings of what is in the first.
     pub fn text(&self, width: usize) -> String {
