@@ -86,6 +86,9 @@ pub enum Error {
         /// Tokens that there are.
         tokens: usize,
     },
+    /// What was to be found was stopped before the end.
+    #[error("stopped before the end")]
+    Stopped,
     /// Nothing to work on.
     #[error("the text is empty: there is nothing to look at")]
     Empty,

@@ -40,7 +40,8 @@
 //! A transformer is a list of ops, an op runs in two directions, and a backend is whoever runs ops. The modules, in the
 //! order to read them: [`config`] says which transformer; [`ops`] is what happens; [`model`] builds the list; [`backend`]
 //! runs it; [`tokenizer`] and [`data`] bring text; [`train`], [`generate`], [`evaluate`] and [`trace`] join a model with
-//! a backend; [`checkpoint`] keeps weights, [`names`] says what every tensor is called, and [`report`] tells what runs came to.
+//! a backend; [`checkpoint`] keeps weights, [`names`] says what every tensor is called, [`report`] tells what runs came to, and
+//! [`lessons`] measures what is said of transformers.
 //!
 //! ```
 //! use limpid::backend::{Backend, Cpu};
@@ -63,6 +64,7 @@
 
 mod error;
 pub mod generate;
+pub mod lessons;
 mod lm;
 pub mod memory;
 pub mod task;

@@ -9,6 +9,7 @@ pub mod eval;
 pub mod generate;
 pub mod inspect;
 pub mod learn;
+pub mod lesson;
 pub mod pages;
 pub mod params;
 pub mod plan;

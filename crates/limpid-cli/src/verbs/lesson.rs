@@ -1,0 +1,66 @@
+//! `lesson`: what is said of transformers, measured on small runs.
+
+use crate::machine::interrupt;
+use crate::options::{Interrupted, Usage};
+use crate::show::{self, Progress};
+use anyhow::{Result, bail};
+use limpid::Error;
+use limpid::lessons::{ALL, Claim, Topic};
+use limpid::trace::table::TableOptions;
+use limpid::trace::view::{Paint, View, wrap};
+use limpid::train::Control;
+use std::sync::atomic::Ordering;
+
+/// Measure what is said of transformers, in a few seconds: tables, heat maps, and for each claim whether it holds on this run. Without
+/// a name: the lessons, a line each.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Which
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
+    /// Decides initial weights, batches and draws
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Put the result on stdout as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: Args) -> Result<()> {
+    let Some(name) = &args.name else { return list(args.json) };
+    let topic = Topic::named(name).map_err(|error| Usage(error.to_string()))?;
+    let asked = interrupt()?;
+    let progress = Progress::of("%", 100, false);
+    let lesson = topic.run(args.seed, |event| {
+        progress.reach(event.done, event.total, || event.run.clone());
+        if asked.load(Ordering::Relaxed) { Control::Stop } else { Control::Continue }
+    });
+    progress.done();
+    let lesson = match lesson {
+        Err(Error::Stopped) => bail!(Interrupted("stopped before anything was found")),
+        lesson => lesson?,
+    };
+    if args.json {
+        return show::json(&lesson);
+    }
+    let width = show::table_width();
+    let options = TableOptions { width: if width == 0 { show::PROSE } else { width }, ..TableOptions::default() };
+    let paint = if show::coloured() { Paint::Colour } else { Paint::Shades };
+    let text = |view: View| view.text(Some(paint), &options);
+    let about = wrap(&format!("{}: {}\n\n{}", lesson.name, lesson.title, lesson.about), 0, options.width);
+    let mut parts = vec![about];
+    parts.extend(lesson.views.into_iter().map(text));
+    parts.push(lesson.claims.iter().map(Claim::view).map(text).collect());
+    let text = parts.join("\n");
+    if paint == Paint::Colour { show::painted(&text) } else { show::out(&text) }
+}
+
+/// All lessons.
+fn list(json: bool) -> Result<()> {
+    if json {
+        let one = |topic: &Topic| serde_json::json!({ "name": topic.name, "title": topic.title, "about": topic.about });
+        return show::json(&ALL.iter().map(one).collect::<Vec<_>>());
+    }
+    let rows: Vec<(String, String)> = ALL.iter().map(|topic| (topic.name.into(), topic.title.into())).collect();
+    show::out(&show::pairs(&rows))
+}
