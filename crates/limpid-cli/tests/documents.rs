@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 const ELSEWHERE: [(&str, &str); 3] = [
     ("docs/tutorial.md", "tests/tutorial.rs"),
     ("docs/chat.md", "tests/cli.rs"),
-    ("docs/lessons.md", "limpid's tests/lessons.rs"),
+    ("docs/lessons.md", "tests/lesson.rs"),
 ];
 
 /// How commands begin that no test runs.

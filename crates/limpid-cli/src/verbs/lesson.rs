@@ -47,8 +47,8 @@ pub fn run(args: Args) -> Result<()> {
     let options = TableOptions { width: if width == 0 { show::PROSE } else { width }, ..TableOptions::default() };
     let paint = if show::coloured() { Paint::Colour } else { Paint::Shades };
     let text = |view: View| view.text(Some(paint), &options);
-    let about = wrap(&format!("{}: {}\n\n{}", lesson.name, lesson.title, lesson.about), 0, options.width);
-    let mut parts = vec![about];
+    let mut parts =
+        vec![lesson.title, lesson.about].iter().map(|text| wrap(text, 0, options.width)).collect::<Vec<_>>();
     parts.extend(lesson.views.into_iter().map(text));
     parts.push(lesson.claims.iter().map(Claim::view).map(text).collect());
     let text = parts.join("\n");

@@ -335,13 +335,14 @@ fn says(answer: &Answer, key: &str) -> bool {
 // ------------------------------------------------------------------------------------------------------- flags
 
 /// Verbs with arguments that are quickly done.
-const VERBS: [(&str, &str); 12] = [
+const VERBS: [(&str, &str); 13] = [
     ("train", TRAIN),
     ("plan", TRAIN),
     ("generate", "--model run --prompt a -n 3 --threads 1"),
     ("eval", "--model run --data text.txt --threads 1 --batch-size 2"),
     ("inspect", "--model run --prompt a"),
     ("params", "nano"),
+    ("lesson", "underflow"),
     ("report", "run"),
     ("tokenize", "--tokenizer char abc"),
     ("data prepare", "text.txt --tokenizer run/tokenizer.json --out shards --threads 1"),

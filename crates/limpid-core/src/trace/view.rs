@@ -295,7 +295,7 @@ impl Grid {
         if let Some(first) = widths.first_mut().filter(|_| over > 0) {
             *first = first.saturating_sub(over).max(4);
         }
-        let mut text = if self.title.is_empty() { String::new() } else { format!("{}\n", self.title) };
+        let mut text = if self.title.is_empty() { String::new() } else { wrap(&self.title, 0, width) };
         for row in std::iter::once(&self.headers).chain(&self.rows) {
             let cells = widths.iter().zip(row).enumerate();
             let cells: Vec<String> = cells.map(|(j, (width, cell))| pad(&end(cell, *width), *width, j == 0)).collect();

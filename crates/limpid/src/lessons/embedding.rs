@@ -4,6 +4,7 @@ use super::training::{Study, Text};
 use super::{Topic, at_least, claim, grid};
 use crate::data::stories::GRAMMAR;
 use crate::tokenizer::TokenizerKind;
+use crate::trace::view::{View, label};
 
 /// What a dimension separates.
 pub(super) const TOPIC: Topic = Topic {
@@ -36,13 +37,13 @@ pub(super) const TOPIC: Topic = Topic {
         let ends = |title: &str, along: &[f64]| {
             let mut order: Vec<usize> = (0..words.len()).collect();
             order.sort_by(|a, b| along[*a].total_cmp(&along[*b]));
-            let some = |ids: &[usize]| ids.iter().map(|i| words[*i].as_str()).collect::<Vec<_>>().join(" ");
-            let rows = [("one end", some(&order[..8])), ("other end", some(&order[order.len() - 8..]))];
-            grid(title, &["", "words"], rows.map(|(end, words)| vec![end.into(), words]).to_vec())
+            let some = |ids: &[usize]| ids.iter().map(|i| label(&words[*i])).collect::<Vec<_>>().join(" ");
+            let [one, other] = [some(&order[..10]), some(&order[order.len() - 10..])];
+            View::Sentence { text: format!("{title}: {one}  ...  {other}"), holds: None }
         };
         let best = seen[1].3;
         let mut views = vec![
-            ends("Words along the first direction, before training", &seen[0].1),
+            ends("The words at either end of the first direction before training", &seen[0].1),
             ends("After training", &seen[1].1),
             ends(
                 &format!("Along coordinate {best}, which separates names most, after training"),

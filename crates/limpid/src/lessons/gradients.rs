@@ -76,19 +76,23 @@ pub(super) const TOPIC: Topic = Topic {
         let found = class.map(&all, |stack| Ok(Found::of(stack, seeds)))?;
         let of = |name: &str| &found[all.iter().position(|(known, _)| known == name).expect("a row's name")];
         let table = |(title, rows): &(&str, Vec<(&str, Stack)>)| -> View {
-            let cells = |(name, stack): &(&str, Stack)| {
-                let (found, last) = (of(name), stack.layers - 1);
-                let norms = [0, last * 6 / 19, last * 13 / 19, last].map(|layer| format!("{:.0e}", found.norms[layer]));
+            let last = rows[0].1.layers - 1;
+            let shown = [0, last * 6 / 19, last * 13 / 19, last];
+            let cells = |(name, _): &(&str, Stack)| {
+                let found = of(name);
                 let says = match found.times {
                     times if times < 0.8 => "vanishes",
                     times if times > 1.3 => "explodes",
                     _ => "arrives",
                 };
+                let norms = shown.map(|layer| format!("{:.0e}", found.norms[layer]));
                 let (times, through) = (format!("{:.2}", found.times), format!("{:.0e}", found.arrives));
                 [&[name.to_string()], &norms[..], &[times, says.into(), through]].concat()
             };
-            let headers =
-                ["", "first layer", "a third up", "two thirds", "last", "times a layer", "it", "second / last"];
+            let [first, others @ ..] = shown.map(|layer| (layer + 1).to_string());
+            let first = format!("layer {first}");
+            let [a, b, c] = others.each_ref().map(String::as_str);
+            let headers = ["", &first, a, b, c, "times a layer", "it", "second / last"];
             grid(title, &headers, rows.iter().map(cells).collect())
         };
         let mut views: Vec<View> = sections.iter().map(table).collect();

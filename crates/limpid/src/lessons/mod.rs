@@ -267,3 +267,59 @@ impl Class<'_> {
         self.each(of, of.len() as u64, |one, tick| f(one).and_then(|found| tick().map(|()| found)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_holds_where_all_its_numbers_are_within_their_bounds() {
+        let nothing = f64::NAN;
+        for (value, holds) in
+            [(0.5, true), (1.0, true), (1.5, false), (0.0, false), (nothing, false), (f64::INFINITY, false)]
+        {
+            let claim = claim("It is so", vec![at_least("a", 1.0, 0.0), between("b", value, 0.25, 1.0)]);
+            assert_eq!(claim.holds, holds, "{value}");
+            assert_eq!(
+                claim.view(),
+                View::Sentence {
+                    text: format!("It is so (a: 1, at least 0; b: {value}, from 0.25 to 1)"),
+                    holds: Some(holds)
+                }
+            );
+        }
+        assert!(!claim("", vec![at_most("a", 1.5, 1.0)]).holds && !claim("", vec![at_least("a", -1.5, -1.0)]).holds);
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        for (v, text) in [
+            (1e-5, "1e-5"),
+            (3.25e8, "3.25e8"),
+            (0.5, "0.5"),
+            (-0.02, "-0.02"),
+            (10.0, "10"),
+            (1.0 / 3.0, "0.3333"),
+            (0.0, "0"),
+        ] {
+            assert_eq!(number(v), text);
+        }
+    }
+
+    #[test]
+    fn what_fails_first_ends_a_lesson() {
+        let mut told = 0;
+        let mut class = Class {
+            seed: 1,
+            progress: &mut |_| {
+                told += 1;
+                Control::Continue
+            },
+        };
+        let of: Vec<(String, u64)> = (0..200).map(|i| (i.to_string(), i)).collect();
+        let fails = class.map(&of, |i| if *i == 3 { Err(Error::Empty) } else { Ok(*i) });
+        assert!(matches!(fails, Err(Error::Empty)));
+        assert_eq!(class.map(&of, |i| Ok(2 * i)).unwrap(), (0..200).map(|i| 2 * i).collect::<Vec<_>>());
+        assert!((200..400).contains(&told), "{told}");
+    }
+}

@@ -107,29 +107,30 @@ pub(super) const FILL: Topic = Topic {
         };
         let fills = [f64::NEG_INFINITY, -1e9, -10.0];
         let [infinite, large, small] = fills.map(weights);
-        let names = ["−∞", "−1e9", "−10"];
-        let map = |(weights, name): (&Vec<f64>, &str)| {
-            View::Matrix(Matrix {
-                tensor: format!("weights, hidden scores are {name}"),
-                index: vec![],
-                size: [TOKENS; 2],
-                axes: ["query_pos", "key_pos"],
-                rows: vec![],
-                columns: vec![],
-                values: weights.iter().map(|p| *p as f32).collect(),
-                hidden: vec![],
-                scale: HeatScale::Unit,
-            })
-        };
-        let mut views: Vec<View> = [&infinite, &small].into_iter().zip([names[0], names[2]]).map(map).collect();
+        let map = View::Matrix(Matrix {
+            tensor: "weights, hidden scores are −∞".into(),
+            index: vec![],
+            size: [TOKENS; 2],
+            axes: ["query_pos", "key_pos"],
+            rows: vec![],
+            columns: vec![],
+            values: infinite.iter().map(|p| *p as f32).collect(),
+            hidden: (0..TOKENS * TOKENS).map(above).collect(),
+            scale: HeatScale::Unit,
+        });
+        let headers: Vec<String> =
+            std::iter::once(String::new()).chain((0..TOKENS).map(|j| format!("key {j}"))).collect();
+        let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
+        let leaked = small.chunks_exact(TOKENS).enumerate().map(|(i, row)| {
+            std::iter::once(format!("query {i}")).chain(row.iter().map(|p| format!("{p:.6}"))).collect()
+        });
+        let leaked = grid("The weights, hidden scores are −10", &headers, leaked.collect());
         let hidden = fills.map(|fill| softmax(&[fill; TOKENS]));
         let line = |(name, row): (&str, &Vec<f64>)| {
             std::iter::once(name.to_string()).chain(row.iter().map(|p| format!("{p:.2}"))).collect()
         };
-        let headers: Vec<String> =
-            std::iter::once("fill".into()).chain((0..TOKENS).map(|j| format!("key {j}"))).collect();
-        let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
-        views.push(grid("A row that is hidden entirely", &headers, names.into_iter().zip(&hidden).map(line).collect()));
+        let lines = ["−∞", "−1e9", "−10"].into_iter().zip(&hidden).map(line).collect();
+        let views = vec![map, leaked, grid("A row that is hidden entirely, by what stands there", &headers, lines)];
         let same = infinite.iter().zip(&large).filter(|(a, b)| a.to_bits() == b.to_bits()).count();
         let leak =
             |weights: &[f64]| (0..weights.len()).filter(|at| above(*at)).map(|at| weights[at]).fold(0.0, f64::max);
