@@ -70,6 +70,7 @@ pub mod memory;
 pub mod task;
 pub mod trace;
 mod training;
+pub mod walk;
 
 pub use error::Error;
 pub use lm::{Lm, Pooling};
