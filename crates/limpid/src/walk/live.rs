@@ -1,22 +1,24 @@
 //! A walk's models, made or opened once, and runs of them.
+//!
+//! [`Live::run`] is one run of a model on its sequences; everything that `views`, `worked` and `equal` show is read from such runs.
 
-use super::{At, Figure, Made, Scene, ShapeRow, Shown, Step, Values, Walk, WalkError, printed, views};
-use crate::backend::{Backend, Device};
-use crate::config::{Config, Fields, Mask, Settings};
+use super::{At, Figure, Made, Scene, ShapeRow, Show, Shown, Step, Values, Walk, WalkError, Write, printed, views};
+use crate::config::{Config, ConfigError, Fields, Mask, Settings};
 use crate::data::toys::Toy;
 use crate::lm::processor;
 use crate::model::{Mode, Model, Param, init};
-use crate::names::{self, Derived};
+use crate::names::{self, Derived, Notation};
+use crate::ops::embed::tables::sinusoidal;
 use crate::ops::linear::Precision;
 use crate::ops::{Batch, IGNORE};
 use crate::tokenizer::Tokenizer;
-use crate::trace::view::Labels;
-use crate::trace::{self, Labelled, Trace};
+use crate::trace::view::{Labels, View};
+use crate::trace::{self, Labelled, Trace, TraceError};
 use crate::train::{Control, Recipe, RunSettings, TrainEvent};
-use crate::{Lm, Training};
+use crate::{Error, Lm, Training, plural};
 use std::collections::BTreeMap;
 use std::num::NonZero;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 /// How a walk is made live.
@@ -28,6 +30,8 @@ pub struct WalkOptions {
     pub prompts: Vec<String>,
     /// Everything on the weights before training.
     pub initial: bool,
+    /// Whose symbols and letters tensors have, instead of the document's.
+    pub notation: Option<Notation>,
     /// Threads; 0 for one each core. Results are the same on any number.
     pub threads: usize,
 }
@@ -37,29 +41,34 @@ pub struct Live {
     walk: Walk,
     options: WalkOptions,
     ready: BTreeMap<String, Rc<Ready>>,
+    /// Lines about a model of another kind, and the steps that they are about.
+    differences: Option<Vec<(String, Vec<usize>)>>,
 }
 
 /// A model to be looked at, and on what.
 pub(super) struct Ready {
-    /// Its name in the walk.
-    pub id: String,
     pub config: Config,
     pub tokenizer: Option<Tokenizer>,
     /// The ids of each sequence that it is shown on, equally long.
     pub sequences: Vec<Vec<u32>>,
+    /// The segment of each token of each sequence; none for all 0.
     pub segments: Vec<Vec<u32>>,
     /// How its weights began, where that is known.
     pub began: Option<Recipe>,
-    /// The loss of each step of the training that made it.
+    /// The loss of each step of the training that made it, where it was made here.
     pub losses: Vec<f64>,
+    /// What was made of texts that it has no words for.
+    notes: Vec<String>,
     weights: Weights,
     /// Whether each sequence is followed by the next, so that its last token has a target.
     continued: bool,
+    /// Whether it is the user's, which may lack what a step asks for.
+    own: bool,
 }
 
 /// Its weights.
 enum Weights {
-    Trained(Lm),
+    Trained(Box<Lm>),
     Written(BTreeMap<String, Vec<f32>>),
 }
 
@@ -69,6 +78,10 @@ pub(super) struct Run<'a> {
     /// Words for the axes of its tensors.
     pub labels: Labels,
     pub ready: &'a Ready,
+    pub notation: Notation,
+    /// B and T.
+    pub sequences: usize,
+    pub length: usize,
 }
 
 impl Run<'_> {
@@ -77,21 +90,56 @@ impl Run<'_> {
         &self.trace.model().config
     }
 
-    /// A tensor, a parameter or a gradient; if this model has none of that name, [`WalkError::Lacks`].
+    /// A tensor, a parameter or a gradient of this run.
     pub fn get(&self, name: &str) -> Result<Labelled, WalkError> {
         Ok(self.trace.get(name)?)
     }
 
-    /// A token's text, or its number where there is no tokenizer.
-    pub fn piece(&self, id: u32) -> String {
-        self.ready.piece(id)
+    /// The ids of a sequence.
+    pub fn ids(&self, sequence: usize) -> &[u32] {
+        &self.trace.batch().tokens[sequence * self.length..][..self.length]
+    }
+
+    /// The target of each token of a sequence, where it has one.
+    pub fn targets(&self, sequence: usize) -> Vec<Option<u32>> {
+        let own = &self.trace.batch().targets[sequence * self.length..][..self.length];
+        own.iter().map(|target| Some(*target).filter(|target| *target != IGNORE)).collect()
+    }
+
+    /// How large an axis is: `pos`, `d_model`, `context_length`; 0 for one without a name.
+    pub fn size(&self, axis: &str) -> usize {
+        let c = self.config();
+        match axis {
+            "batch" => self.sequences,
+            "pos" => self.length,
+            "d_model" => c.d_model,
+            "d_vocab" => c.vocab_size,
+            "head" => c.n_head,
+            "d_head" => c.d_head(),
+            "d_ff" => c.d_ff,
+            "n_layer" => c.n_layer,
+            "context_length" => c.context_length,
+            _ => 0,
+        }
+    }
+
+    /// A sequence, checked: `WalkError::Lacks` if there are not so many.
+    pub fn sequence(&self, wanted: Option<usize>) -> Result<usize, WalkError> {
+        let (at, count) = (wanted.unwrap_or(0), self.sequences);
+        if at < count {
+            return Ok(at);
+        }
+        Err(WalkError::Lacks(format!(
+            "there is no sequence {at}: this model is shown on {}",
+            plural::plural(count, "sequence")
+        )))
     }
 }
 
 impl Walk {
     /// The walk on its models, or on another.
     pub fn live(self, options: WalkOptions) -> Live {
-        Live { walk: self, options, ready: BTreeMap::new() }
+        Live { walk: self, options, ready: BTreeMap::new(), differences: None }
     }
 }
 
@@ -101,32 +149,96 @@ impl Live {
         &self.walk
     }
 
-    /// A step, live. The first on a model trains or opens it.
+    /// A step, live. The first on a model trains or opens it. What a model of another kind lacks is said where it would be shown.
     ///
     /// # Errors
-    /// If a model cannot be made, opened or run. What a model of another kind lacks is said in the step.
+    /// If a model cannot be made, opened or run.
     pub fn step(&mut self, step: &Step) -> Result<Shown, WalkError> {
         let number = self.walk.steps.iter().position(|own| own.id == step.id).map_or(0, |at| at + 1);
         let mut figures: Vec<Figure> = vec![];
         for show in &step.views {
-            figures.extend(views::show(self, step, show)?);
+            match views::show(self, step, show) {
+                Ok(shown) => figures.extend(shown),
+                Err(error) => figures.push(self.lacking(error)?),
+            }
         }
-        let checks = printed::checks(self, step)?;
-        let shapes = self.shapes(step)?;
-        Ok(Shown { number, step: step.clone(), shapes, figures, checks, notes: vec![] })
+        let (shapes, checks) = (self.shapes(step)?, printed::checks(self, step)?);
+        let mut notes: Vec<String> = vec![];
+        if let (Some(_), 1) = (&self.options.model, number) {
+            notes.extend(self.ready(&At::default())?.notes.clone());
+        }
+        notes
+            .extend(self.compared()?.iter().filter(|(_, steps)| steps.contains(&number)).map(|(line, _)| line.clone()));
+        Ok(Shown { number, step: step.clone(), shapes, figures, checks, notes })
     }
 
-    /// What of a model of another kind differs from the walk's, a line each; none for the walk's own.
+    /// What of a model of another kind differs from the walk's, a line each, with the steps that show otherwise for it; and what is
+    /// shown instead of texts that it has no words for. Nothing for the walk's own.
     ///
     /// # Errors
     /// If it cannot be opened.
     pub fn differences(&mut self) -> Result<Vec<String>, WalkError> {
-        Ok(vec![])
+        if self.options.model.is_none() && self.options.prompts.is_empty() {
+            return Ok(vec![]);
+        }
+        let mut lines = self.ready(&At::default())?.notes.clone();
+        for (line, steps) in self.compared()? {
+            let steps: Vec<String> = steps.iter().map(usize::to_string).collect();
+            lines.push(match &steps[..] {
+                [] => line.clone(),
+                [one] => format!("{line}: see step {one}"),
+                _ => format!("{line}: see steps {}", steps.join(", ")),
+            });
+        }
+        Ok(lines)
     }
 
-    fn shapes(&mut self, _step: &Step) -> Result<Vec<ShapeRow>, WalkError> {
-        Ok(vec![])
+    /// What stands in the place of a view that this model cannot have.
+    fn lacking(&self, error: WalkError) -> Result<Figure, WalkError> {
+        let own = self.options.model.is_some() || !self.options.prompts.is_empty();
+        let text = match error {
+            WalkError::Lacks(text) => text,
+            WalkError::Run(Error::Trace(TraceError::Unknown { name, known, .. })) => {
+                format!("this model has no `{name}`{}", known.map_or(String::new(), |known| format!(" ({known})")))
+            }
+            WalkError::Run(
+                error @ (Error::Trace(
+                    TraceError::NoGradient { .. } | TraceError::NoBackward { .. } | TraceError::Batch { .. },
+                )
+                | Error::Config(_)
+                | Error::Generate(_)
+                | Error::NoTokenizer
+                | Error::NoMask
+                | Error::Empty
+                | Error::TooLong { .. }),
+            ) if own => error.to_string(),
+            error => return Err(error),
+        };
+        Ok(Figure { lacks: true, ..View::Sentence { text, holds: None }.into() })
     }
+
+    /// The shapes that a step speaks of, in numbers, on the model that its first view is of.
+    fn shapes(&mut self, step: &Step) -> Result<Vec<ShapeRow>, WalkError> {
+        if step.shapes.is_empty() {
+            return Ok(vec![]);
+        }
+        let on = step.views.iter().filter_map(Show::on).find(|on| self.walk.models.iter().any(|made| made.id == *on));
+        let at = At { on: on.map(String::from), ..At::default() };
+        let letters = self.walk.letters.clone();
+        self.run(&at, |run| {
+            let size = |letter: &str| {
+                let axis = letters.iter().find(|(own, _)| own == letter).map(|(_, axis)| run.size(axis));
+                axis.or_else(|| letter.parse().ok())
+            };
+            let row = |(symbol, shape): &(String, String)| {
+                let sizes = shape.split(' ').filter_map(size).collect();
+                ShapeRow { symbol: symbol.clone(), letters: shape.clone(), sizes }
+            };
+            Ok(step.shapes.iter().map(row).collect())
+        })
+    }
+
+    // ---- runs
 
     /// Runs a model on its sequences, or on the prompt that `at` has, and lets `look` see it.
     pub(super) fn run<T>(
@@ -136,7 +248,7 @@ impl Live {
     ) -> Result<T, WalkError> {
         let ready = self.ready(at)?;
         let sequences = match &at.prompt {
-            Some(prompt) => vec![ready.ids(prompt)?],
+            Some(prompt) => vec![ready.shown(prompt).0],
             None => ready.sequences.clone(),
         };
         self.run_on(at, &sequences, look)
@@ -157,18 +269,23 @@ impl Live {
                 false => began.as_mut().map_or(Ok(()), |recipe| recipe.set(name, value))?,
             }
         }
-        let batch = ready.batch(&config, sequences)?;
-        let (sequences, context) = (batch.spans.len(), batch.spans.first().map_or(0, |span| span.rows));
-        let model = Model::new(&config, Mode::Inspect { batch: sequences.max(1), context: context.max(1) })?;
-        let mut backend = processor(&model, (self.threads(), Precision::F32))?;
         let initial = at.initial || self.options.initial;
+        if initial && began.is_none() {
+            let why = "this model has no limpid.toml, so with which weights its training began is not known";
+            return Err(WalkError::Lacks(why.into()));
+        }
+        let batch = ready.batch(&config, sequences)?;
+        let (b, t) = (batch.spans.len(), batch.spans.first().map_or(0, |span| span.rows));
+        let model = Model::new(&config, Mode::Inspect { batch: b, context: t })?;
+        let mut backend = processor(&model, (self.threads(), Precision::F32))?;
         for param in &model.params {
-            backend.write(param.region, &ready.values(&model, param, initial.then_some(began).flatten())?)?;
+            backend.write(param.region, &ready.values(&model, param, began.filter(|_| initial))?)?;
         }
         let backward = config.lm_head && batch.targets.iter().any(|target| *target != IGNORE);
         let trace = Trace::run(&model, &mut *backend, &batch, backward)?;
         let labels = trace.labels(&|id| ready.piece(id));
-        look(&mut Run { trace, labels, ready: &ready })
+        let notation = self.options.notation.unwrap_or(self.walk.notation);
+        look(&mut Run { trace, labels, ready: &ready, notation, sequences: b, length: t })
     }
 
     fn threads(&self) -> usize {
@@ -178,22 +295,237 @@ impl Live {
         }
     }
 
-    /// The model that `at` names, made or opened if it is not there yet.
+    // ---- models
+
+    /// The model that `at` names, made or opened if it is not there yet: a scene; the user's, if there is one; or the walk's.
     pub(super) fn ready(&mut self, at: &At) -> Result<Rc<Ready>, WalkError> {
-        let id = at.on.clone().unwrap_or_else(|| self.walk.default_model().id.clone());
+        let own = self.options.model.clone();
+        let scene = at.on.as_ref().and_then(|on| self.walk.scenes.iter().find(|scene| scene.id == *on)).cloned();
+        let id = match (&scene, own.is_some(), &at.on) {
+            (None, true, _) => String::new(), // no model of a walk has this name
+            (_, _, Some(on)) => on.clone(),
+            (_, _, None) => self.walk.default_model().id.clone(),
+        };
         if let Some(ready) = self.ready.get(&id) {
             return Ok(ready.clone());
         }
-        let ready = match self.walk.models.iter().find(|made| made.id == id) {
-            Some(made) => Rc::new(made.train(self.threads())?),
-            None => return Err(WalkError::NotBuilt(format!("scene {id}"))),
+        let ready = match (scene, own) {
+            (Some(scene), _) => self.written(&scene)?,
+            (None, Some(path)) => self.opened(&path)?,
+            (None, None) => self.made(&id)?,
         };
+        let ready = Rc::new(ready);
         self.ready.insert(id, ready.clone());
         Ok(ready)
     }
+
+    /// The texts that a model of the walk is shown on.
+    fn texts(&self, made: &Made) -> Vec<String> {
+        if !self.options.prompts.is_empty() {
+            return self.options.prompts.clone();
+        }
+        let documents = made.toy().map_or(&[][..], |toy| toy.documents);
+        let shown = made.documents.iter().filter_map(|at| documents.get(*at)).map(ToString::to_string);
+        made.prompts.iter().cloned().chain(shown).collect()
+    }
+
+    /// A model of the walk, trained as its command trains it.
+    fn made(&self, id: &str) -> Result<Ready, WalkError> {
+        let made = self.walk.models.iter().find(|made| made.id == id);
+        let made = made.ok_or_else(|| WalkError::Lacks(format!("this walk has no model `{id}`")))?;
+        let config = Config::preset(&made.preset)?;
+        let RunSettings { recipe, options } = RunSettings::preset(&made.preset)?;
+        let config = config.over(&[made.set.of(&config)])?;
+        let recipe = recipe.over(&[made.set.of(&recipe)])?;
+        let options = options.over(&[made.set.of(&options)])?;
+        let mut training = Training::new(config, recipe).options(options).data(&made.data).threads(self.threads());
+        if let Some(tokenizer) = &made.tokenizer {
+            training = training.tokenizer(tokenizer);
+        }
+        let mut losses = vec![];
+        let trained = training.run(|event| {
+            if let TrainEvent::Step(step, _) = event {
+                losses.push(step.loss);
+            }
+            Control::Continue
+        })?;
+        let mut ready = Ready { began: Some(recipe), losses, ..Ready::of(trained.lm) };
+        ready.segments.clone_from(&made.segments);
+        ready.continued = made.continued && self.options.prompts.is_empty();
+        ready.own = !self.options.prompts.is_empty();
+        ready.show(&self.texts(made));
+        Ok(ready)
+    }
+
+    /// The user's model, shown on the walk's texts.
+    fn opened(&self, path: &Path) -> Result<Ready, WalkError> {
+        let mut ready = Ready { began: began(path), own: true, ..Ready::of(Lm::open(path)?) };
+        let texts = self.texts(self.walk.default_model());
+        ready.show(&texts);
+        Ok(ready)
+    }
+
+    /// A model with its initial weights, and those that its scene writes.
+    fn written(&mut self, scene: &Scene) -> Result<Ready, WalkError> {
+        let id = scene.of.clone();
+        if !self.ready.contains_key(&id) {
+            let made = Rc::new(self.made(&id)?);
+            self.ready.insert(id.clone(), made);
+        }
+        let of = &self.ready[&id];
+        let config = of.config.over(&[scene.set.of(&of.config)])?;
+        let recipe = of.began.unwrap_or_default();
+        let model = Model::new(&config, Mode::Inspect { batch: 1, context: 1 })?;
+        let start = |param: &Param| {
+            (param.name.clone(), init::values(&model, param, recipe.init, recipe.init_std, recipe.seed))
+        };
+        let mut values: BTreeMap<String, Vec<f32>> = model.params.iter().map(start).collect();
+        let mut sequences: Vec<Vec<u32>> = vec![];
+        for write in &scene.writes {
+            sequences.extend(write.into(&model, &mut values));
+        }
+        let mut ready = Ready {
+            config,
+            tokenizer: of.tokenizer.clone().filter(|_| scene.writes.is_empty()), // ids stand for rows that are written
+            sequences,
+            segments: vec![],
+            began: of.began,
+            losses: vec![],
+            notes: vec![],
+            weights: Weights::Written(values),
+            continued: false,
+            own: false,
+        };
+        if !scene.prompts.is_empty() {
+            ready.show(&scene.prompts);
+        }
+        Ok(ready)
+    }
+
+    /// How the user's model differs from the walk's.
+    fn compared(&mut self) -> Result<&[(String, Vec<usize>)], WalkError> {
+        if self.differences.is_none() {
+            let all = if self.options.model.is_some() { self.compare()? } else { vec![] };
+            self.differences = Some(all);
+        }
+        Ok(self.differences.as_deref().unwrap_or_default())
+    }
+
+    fn compare(&mut self) -> Result<Vec<(String, Vec<usize>)>, WalkError> {
+        let own = self.ready(&At::default())?;
+        let made = self.walk.default_model();
+        let theirs = Config::preset(&made.preset)?;
+        let theirs = theirs.over(&[made.set.of(&theirs)])?;
+        let mut all = vec![];
+        for ((setting, own), (_, theirs)) in own.config.fields().into_iter().zip(theirs.fields()) {
+            let Some((_, parts)) = KINDS.iter().find(|(name, _)| *name == setting.name) else { continue };
+            if own.json() == theirs.json() {
+                continue;
+            }
+            let said = |value: serde_json::Value| value.as_str().map_or_else(|| value.to_string(), String::from);
+            let (own, theirs) = (said(own.json()), said(theirs.json()));
+            let line = format!("{}: this model has {own}, \"{}\" {theirs}", setting.name, self.walk.title);
+            let about = |step: &Step| {
+                let views = serde_json::to_string(&step.views).unwrap_or_default();
+                parts.iter().any(|part| views.contains(part))
+            };
+            let steps = self.walk.steps.iter().zip(1..).filter(|(step, _)| about(step)).map(|(_, number)| number);
+            all.push((line, steps.collect()));
+        }
+        Ok(all)
+    }
+}
+
+/// Settings that make a model one of another kind, not of another size; and what views of steps that show it name.
+const KINDS: &[(&str, &[&str])] = &[
+    ("positions", &["pos_embed", "position-similarity"]),
+    ("norm_place", &["ln1.hook", "ln2.hook", "hook_attn_sum", "hook_mlp_sum", "hook_resid_mid", "hook_resid_post"]),
+    ("final_norm", &["ln_final"]),
+    ("embedding_norm", &["hook_embed_sum", "hook_resid_pre"]),
+    ("norm", &["ln1.hook", "ln2.hook", "ln_final"]),
+    ("norm_gain", &["ln1.hook_out", "ln2.hook_out", "ln_final"]),
+    ("norm_offset", &["ln1.hook_out", "ln2.hook_out", "ln_final"]),
+    ("attention_bias", &["attn.hook_q", "attn.hook_k", "attn.hook_v", "fused-is-per-head"]),
+    ("ffn_bias", &["mlp.hook_pre"]),
+    ("attention_scale", &["hook_raw_scores", "hook_unscaled_scores"]),
+    ("mask", &["hook_pattern", "hook_attn_scores", "\"masks\"", "\"change\""]),
+    ("activation", &["mlp.hook_post"]),
+    ("ffn_gated", &["mlp.hook_post"]),
+    ("n_segment", &["segments"]),
+    ("tied_head", &["logits", "\"params\""]),
+    ("head_bias", &["logits", "unembed.bias"]),
+    ("head_transform", &["logits"]),
+    ("lm_head", &["logits", "probs", "\"next\"", "\"losses\"", "\"generate\"", "grad"]),
+];
+
+/// How a run's weights began, as its limpid.toml says.
+fn began(folder: &Path) -> Option<Recipe> {
+    let all: toml::Table = std::fs::read_to_string(folder.join("limpid.toml")).ok()?.parse().ok()?;
+    let mut recipe = Recipe::default();
+    for name in ["init", "init_std", "seed"] {
+        let value = all.get(name)?;
+        recipe.set(name, &value.as_str().map_or_else(|| value.to_string(), String::from)).ok()?;
+    }
+    Some(recipe)
 }
 
 impl Ready {
+    fn of(lm: Lm) -> Ready {
+        Ready {
+            config: lm.config().clone(),
+            tokenizer: lm.tokenizer().ok().cloned(),
+            sequences: vec![],
+            segments: vec![],
+            began: None,
+            losses: vec![],
+            notes: vec![],
+            weights: Weights::Trained(lm.into()),
+            continued: false,
+            own: false,
+        }
+    }
+
+    /// The texts that it is shown on: cut to the context and to the shortest.
+    fn show(&mut self, texts: &[String]) {
+        let mut notes = vec![];
+        for text in texts {
+            let (ids, note) = self.shown(text);
+            self.sequences.push(ids);
+            notes.extend(note.filter(|note| !notes.contains(note)));
+        }
+        let length = self.sequences.iter().map(Vec::len).min().unwrap_or(0);
+        if self.sequences.iter().any(|ids| ids.len() > length) {
+            let tokens = plural::plural(length, "token");
+            notes.push(format!("the texts are not equally long in this model's tokens: {tokens} of each are shown"));
+        }
+        self.sequences.iter_mut().for_each(|ids| ids.truncate(length));
+        self.notes = notes;
+    }
+
+    /// The ids of a text, at most as many as the context has; the model's own first tokens where it has none for the text, and why.
+    pub fn shown(&self, text: &str) -> (Vec<u32>, Option<String>) {
+        let (context, vocabulary) = (self.config.context_length, self.config.vocab_size as u32);
+        let instead = |why: String| {
+            let words = text.split_whitespace().count().clamp(1, context) as u32;
+            let first = self.sequences.len() as u32;
+            let ids = (0..words).map(|i| (first + i) % vocabulary).collect();
+            (ids, Some(format!("{why}: this model's own first tokens are shown")))
+        };
+        match self.ids(text) {
+            Ok(ids) if ids.is_empty() => instead(format!("{text:?} has no tokens")),
+            Ok(ids) if ids.iter().any(|id| *id >= vocabulary) => {
+                instead(format!("{text:?} has ids beyond {vocabulary}"))
+            }
+            Ok(mut ids) => {
+                let note = (ids.len() > context)
+                    .then(|| format!("{text:?} has {} tokens, of which the context takes {context}", ids.len()));
+                ids.truncate(context);
+                (ids, note)
+            }
+            Err(error) => instead(error.to_string()),
+        }
+    }
+
     /// A token's text, or its number where there is no tokenizer.
     pub fn piece(&self, id: u32) -> String {
         self.tokenizer.as_ref().and_then(|tokenizer| tokenizer.piece(id).ok()).unwrap_or_else(|| id.to_string())
@@ -201,33 +533,36 @@ impl Ready {
 
     /// The ids of a text.
     pub fn ids(&self, text: &str) -> Result<Vec<u32>, WalkError> {
-        let tokenizer = self.tokenizer.as_ref().ok_or(crate::Error::NoTokenizer)?;
+        let tokenizer = self.tokenizer.as_ref().ok_or(Error::NoTokenizer)?;
         Ok(crate::generate::prompt_ids(tokenizer, self.config.mask, text)?)
     }
 
-    /// The trained model, if it is not a scene.
-    pub fn lm(&self) -> Option<&Lm> {
-        if let Weights::Trained(lm) = &self.weights { Some(lm) } else { None }
+    /// What stands for a masked token.
+    pub fn mask(&self) -> Option<u32> {
+        self.tokenizer.as_ref().and_then(|tokenizer| tokenizer.special("[MASK]"))
     }
 
     /// A parameter's values; those before training, if it is said how that began.
-    fn values(&self, model: &Model, param: &Param, began: Option<Recipe>) -> Result<Vec<f32>, WalkError> {
+    pub fn values(&self, model: &Model, param: &Param, began: Option<Recipe>) -> Result<Vec<f32>, WalkError> {
         match (&self.weights, began) {
-            (_, Some(recipe)) => Ok(init::values(model, param, recipe.init, recipe.init_std, recipe.seed)),
+            (Weights::Trained(_), Some(recipe)) => {
+                Ok(init::values(model, param, recipe.init, recipe.init_std, recipe.seed))
+            }
             (Weights::Trained(lm), None) => Ok(lm.values(model, param)?.into_owned()),
-            (Weights::Written(values), None) => Ok(values[&param.name].clone()),
+            (Weights::Written(values), _) => Ok(values[&param.name].clone()),
         }
     }
 
     /// Sequences as a batch, with the segments and targets of this model.
     fn batch(&self, config: &Config, sequences: &[Vec<u32>]) -> Result<Batch, WalkError> {
-        let mask = self.tokenizer.as_ref().and_then(|tokenizer| tokenizer.special("[MASK]"));
         let length = sequences.first().map_or(0, Vec::len);
         let (mut tokens, mut targets, mut segments) = (vec![], vec![], vec![]);
         for (b, ids) in sequences.iter().enumerate() {
             let own = self.segments.get(b).map(Vec::as_slice).filter(|own| own.len() == ids.len());
-            let one = trace::batch(config, ids, own.filter(|_| config.n_segment > 0), mask)?;
-            (tokens.extend(one.tokens), targets.extend(one.targets), segments.extend(one.segments));
+            let one = trace::batch(config, ids, own.filter(|_| config.n_segment > 0), self.mask())?;
+            tokens.extend(one.tokens);
+            targets.extend(one.targets);
+            segments.extend(one.segments);
             if let (true, Mask::Causal, Some(next)) = (self.continued, config.mask, sequences.get(b + 1)) {
                 *targets.last_mut().expect("a sequence has tokens") = next[0];
             }
@@ -239,42 +574,70 @@ impl Ready {
 }
 
 impl Made {
-    /// Trains it, as its command does.
-    fn train(&self, threads: usize) -> Result<Ready, WalkError> {
-        let config = Config::preset(&self.preset)?;
-        let RunSettings { recipe, options } = RunSettings::preset(&self.preset)?;
-        let config = config.over(&[self.set.of(&config)])?;
-        let recipe = recipe.over(&[self.set.of(&recipe)])?;
-        let options = options.over(&[self.set.of(&options)])?;
-        let mut training = Training::new(config, recipe).options(options).data(&self.data).threads(threads);
-        if let Some(tokenizer) = &self.tokenizer {
-            training = training.tokenizer(tokenizer);
-        }
-        let mut losses = vec![];
-        let trained = training.run(|event| {
-            if let TrainEvent::Step(step, _) = event {
-                losses.push(step.loss);
-            }
-            Control::Continue
-        })?;
-        let lm = trained.lm;
-        let (config, tokenizer) = (lm.config().clone(), Some(lm.tokenizer()?.clone()));
-        let mut ready = Ready {
-            id: self.id.clone(),
-            config,
-            tokenizer,
-            sequences: vec![],
-            segments: self.segments.clone(),
-            began: Some(recipe),
-            losses,
-            weights: Weights::Trained(lm),
-            continued: self.continued,
-        };
-        let toy = self.data.strip_prefix("builtin:").and_then(Toy::named);
-        let documents = toy.map_or(&[][..], |toy| toy.documents);
-        let shown = self.documents.iter().filter_map(|at| documents.get(*at)).map(ToString::to_string);
-        let texts: Vec<String> = self.prompts.iter().cloned().chain(shown).collect();
-        ready.sequences = texts.iter().map(|text| ready.ids(text)).collect::<Result<_, _>>()?;
-        Ok(ready)
+    /// Its text, where that is a document's example.
+    pub(super) fn toy(&self) -> Option<&'static Toy> {
+        self.data.strip_prefix("builtin:").and_then(Toy::named)
     }
+}
+
+impl Write {
+    /// Writes the values into those of the model's parameters; gives the sequences that they are for, if they are for any.
+    fn into(&self, model: &Model, all: &mut BTreeMap<String, Vec<f32>>) -> Vec<Vec<u32>> {
+        let (name, rows) = match names::derivation(model, &self.parameter) {
+            Some(Derived::Part { param, rows }) => (param, rows),
+            _ => (self.parameter.clone(), 0..model.param(&self.parameter).map_or(0, |param| param.region.rows)),
+        };
+        let Some(values) = all.get_mut(&name) else { return vec![] };
+        let wide = model.param(&name).map_or(1, |param| param.region.cols);
+        let values = &mut values[rows.start * wide..rows.end * wide];
+        values.fill(0.0);
+        match self.values {
+            Values::Unit => {
+                (0..rows.len().min(wide)).for_each(|i| values[i * wide + i] = 1.0);
+                vec![]
+            }
+            Values::PrintedScores => {
+                let scores = printed::rows("attention_rows_seed001.scores");
+                let root = (wide as f64).sqrt();
+                for (t, row) in scores.iter().enumerate() {
+                    row.iter().enumerate().for_each(|(j, score)| values[j * wide + t] = (root * score) as f32);
+                }
+                vec![(0..scores.len() as u32).collect()]
+            }
+            Values::PrintedRows => {
+                let (table, sequences) = printed_rows(wide);
+                for (row, values) in table.iter().zip(values.chunks_exact_mut(wide)) {
+                    printed::columns().into_iter().zip(row).for_each(|(c, value)| values[c] = *value as f32);
+                }
+                sequences
+            }
+        }
+    }
+}
+
+/// The different rows of the token table behind the sums that "Zero-to-Hero" prints, and which of them stands where. Of batch 0 the
+/// embedding is printed; of the others it is the sum less the position's vector.
+fn printed_rows(d_model: usize) -> (Vec<Vec<f64>>, Vec<Vec<u32>>) {
+    /// Two roundings to six decimals, and that of f32.
+    const SAME: f64 = 3e-6;
+    let (embedding, columns) = (printed::rows("input_embedding_batch0_printed"), printed::columns());
+    let mut table: Vec<Vec<f64>> = vec![];
+    let mut sequences = vec![];
+    for b in 0..4 {
+        let mut ids = vec![];
+        for (t, sum) in printed::rows(&format!("final_embedding_printed.batch{b}")).iter().enumerate() {
+            let row: Vec<f64> = match b {
+                0 => embedding[t].clone(),
+                _ => columns.iter().zip(sum).map(|(c, sum)| sum - sinusoidal(t, *c, d_model)).collect(),
+            };
+            let same = |other: &Vec<f64>| other.iter().zip(&row).all(|(a, b)| (a - b).abs() <= SAME);
+            let id = table.iter().position(same).unwrap_or(table.len());
+            if id == table.len() {
+                table.push(row);
+            }
+            ids.push(id as u32);
+        }
+        sequences.push(ids);
+    }
+    (table, sequences)
 }

@@ -342,11 +342,9 @@ pub enum Show {
         #[serde(flatten)]
         at: At,
     },
-    /// Tensors with symbol, shape and formula, or with what they are (`about`); `order` has the axes in another order.
+    /// Tensors with symbol, shape and formula, or with what they are (`about`).
     Shapes {
         of: Vec<String>,
-        #[serde(default)]
-        order: Option<String>,
         #[serde(default)]
         formulas: bool,
         #[serde(default)]
@@ -358,8 +356,8 @@ pub enum Show {
     Lines { rows: Vec<Line> },
     /// The model's ops.
     Listing,
-    /// The step's symbols with their shapes here and limpid's names.
-    Notations,
+    /// The step's symbols with their shapes here; `of` has limpid's name for each.
+    Notations { of: Vec<String> },
     /// The likeliest next tokens after each token; after every block (`after = "every block"`), after the last token only, or for
     /// masked tokens.
     Next {
@@ -493,6 +491,11 @@ pub struct Figure {
     pub heat: bool,
     /// Digits after the point of a matrix.
     pub decimals: u8,
+    /// What the document's notation calls the tensor, and what was changed for it; may be empty.
+    pub caption: String,
+    /// Whether it says why this model has nothing to show here.
+    #[serde(skip_serializing_if = "is_default")]
+    pub lacks: bool,
     /// The picture that it stands for until there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub due: Option<String>,
@@ -501,7 +504,7 @@ pub struct Figure {
 impl From<View> for Figure {
     /// A view as a table, with four digits.
     fn from(view: View) -> Figure {
-        Figure { view, heat: false, decimals: 4, due: None }
+        Figure { view, heat: false, decimals: 4, caption: String::new(), lacks: false, due: None }
     }
 }
 
@@ -574,6 +577,26 @@ const TEXTS: [&str; 5] = [
     include_str!("s3.toml"),
     include_str!("s4.toml"),
 ];
+
+impl Show {
+    /// The model or scene that it names.
+    fn on(&self) -> Option<&str> {
+        match self {
+            Show::Tokens { at, .. }
+            | Show::Table { at, .. }
+            | Show::Heat { at, .. }
+            | Show::Printed { at, .. }
+            | Show::Worked { at, .. }
+            | Show::Equal { at, .. }
+            | Show::Shapes { at, .. }
+            | Show::Next { at, .. }
+            | Show::Gradients { at, .. }
+            | Show::Step { at, .. } => at.on.as_deref(),
+            Show::Params { on, .. } => on.as_deref(),
+            _ => None,
+        }
+    }
+}
 
 impl Walk {
     /// Names of the walks, in the order of the documents.

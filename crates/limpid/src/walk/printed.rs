@@ -64,6 +64,16 @@ pub(super) fn golden(key: &str) -> Option<&'static Value> {
     })
 }
 
+/// The columns of 64 that "Zero-to-Hero" prints.
+pub(super) fn columns() -> Vec<usize> {
+    numbers("pe_d64.columns").into_iter().map(|c| c as usize).collect()
+}
+
+/// A printed table; rows may differ in length.
+pub(super) fn rows(key: &str) -> Vec<Vec<f64>> {
+    golden(key).and_then(|table| serde_json::from_value(table.clone()).ok()).unwrap_or_default()
+}
+
 /// All numbers under a key, in their order.
 pub(super) fn numbers(key: &str) -> Vec<f64> {
     fn each(value: &Value, to: &mut Vec<f64>) {
