@@ -198,6 +198,7 @@ impl Live {
         let own = self.options.model.is_some() || !self.options.prompts.is_empty();
         let text = match error {
             WalkError::Lacks(text) => text,
+            error @ WalkError::NotBuilt(_) => error.to_string(),
             WalkError::Run(Error::Trace(TraceError::Unknown { name, known, .. })) => {
                 format!("this model has no `{name}`{}", known.map_or(String::new(), |known| format!(" ({known})")))
             }
@@ -218,7 +219,7 @@ impl Live {
     }
 
     /// The shapes that a step speaks of, in numbers, on the model that its first view is of.
-    fn shapes(&mut self, step: &Step) -> Result<Vec<ShapeRow>, WalkError> {
+    pub(super) fn shapes(&mut self, step: &Step) -> Result<Vec<ShapeRow>, WalkError> {
         if step.shapes.is_empty() {
             return Ok(vec![]);
         }

@@ -6,12 +6,14 @@
 //! documents print.
 
 mod equal;
+mod facts;
 mod live;
 mod printed;
 mod views;
 mod worked;
 
 pub use equal::Equal;
+use live::Run;
 pub use live::{Live, WalkOptions};
 pub use printed::{As, Check, Printed};
 pub use worked::Worked;
