@@ -1,5 +1,6 @@
 //! Walks: the five documents on live models, step by step.
 
+use limpid::checkpoint::Format;
 use limpid::trace::table::TableOptions;
 use limpid::trace::view::View;
 use limpid::walk::{Figure, Live, Shown, Walk, WalkError, WalkOptions};
@@ -62,16 +63,7 @@ fn nothing_that_is_written_is_lost() {
     for walk in Walk::all() {
         let path = format!("{}/src/walk/{}.toml", env!("CARGO_MANIFEST_DIR"), walk.name);
         let written: toml::Value = toml::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
-        let mut read = serde_json::to_value(&walk).unwrap();
-        // views leave out what is not so
-        fn whole(value: &mut serde_json::Value) {
-            match value {
-                serde_json::Value::Object(fields) => fields.values_mut().for_each(whole),
-                serde_json::Value::Array(list) => list.iter_mut().for_each(whole),
-                _ => {}
-            }
-        }
-        whole(&mut read);
+        let read = serde_json::to_value(&walk).unwrap();
         covers(&walk.name, &written, &read);
     }
 }
@@ -104,9 +96,6 @@ fn every_step_is_live() {
             assert!(shown.notes.is_empty(), "{at}: {:?}", shown.notes);
             for figure in &shown.figures {
                 let text = text(figure);
-                if std::env::var("SHOW").is_ok() {
-                    println!("== {at} [{}] {:?}\n{text}", figure.caption, figure.due);
-                }
                 assert!(!figure.lacks || text.contains("built yet"), "{at}: {text}");
                 assert!(!text.trim().is_empty(), "{at}");
                 assert!(!matches!(figure.view, View::Sentence { holds: Some(false), .. }), "{at}: {text}");
@@ -124,4 +113,109 @@ fn every_step_is_live() {
         }
     }
     assert_eq!(views, 253);
+}
+
+/// What can go wrong with a model or a text of the user's is said where it would be shown.
+fn never_fails(walk: &str, options: &WalkOptions) -> (Vec<String>, Vec<Shown>) {
+    let mut live = Walk::named(walk).unwrap().live(options.clone());
+    let differences = live.differences().unwrap_or_else(|error| panic!("{walk} {options:?}: {error}"));
+    let shown = shown(&mut live);
+    for figure in shown.iter().flat_map(|shown| &shown.figures) {
+        let text = text(figure);
+        assert!(!figure.lacks || text.trim().len() > 10, "{walk}: {text}");
+    }
+    (differences, shown)
+}
+
+/// Each walk on another walk's model: nothing fails, and every choice that differs is named with both values and the steps.
+#[test]
+fn other_models_say_what_differs() {
+    let folder = std::env::temp_dir().join(format!("limpid-walks-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    for (walk, other, id, says) in [
+        (
+            "s0",
+            "s3",
+            "s3",
+            &[
+                "positions: this model has learned, \"Notations\" sinusoidal-one-based: see steps 12",
+                "activation: this model has relu, \"Notations\" gelu-erf",
+            ][..],
+        ),
+        (
+            "s1",
+            "s2",
+            "gpt-2",
+            &["norm_place: this model has pre", "tied_head: this model has true", "head_bias: this model has false"],
+        ),
+        ("s2", "s2", "bert", &["mask: this model has bidirectional", "n_segment: this model has 2"]),
+        (
+            "s3",
+            "s0",
+            "s0",
+            &[
+                "final_norm: this model has true",
+                "\"jumps\" is not in this model's vocabulary: this model's own first tokens are shown",
+            ],
+        ),
+        ("s4", "s3", "s3", &["attention_bias: this model has false", "final_norm: this model has false"]),
+    ] {
+        let path = folder.join(format!("{other}-{id}"));
+        if !path.exists() {
+            live(other).model(id).unwrap().save(&path, Format::Limpid).unwrap();
+        }
+        let options = WalkOptions { model: Some(path), ..WalkOptions::default() };
+        let (differences, shown) = never_fails(walk, &options);
+        for said in says {
+            assert!(
+                differences.iter().any(|line| line.contains(said)),
+                "{walk} on {id}: {said} is not in {differences:#?}"
+            );
+        }
+        // and stands in the steps that are named
+        for line in &differences {
+            let Some((line, steps)) = line.split_once(": see step") else { continue };
+            for step in steps.trim_start_matches('s').trim().split(", ") {
+                let notes = &shown[step.parse::<usize>().unwrap() - 1].notes;
+                assert!(notes.iter().any(|note| note == line), "{walk} step {step}: {notes:?}");
+            }
+        }
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// A prompt of one token, words that no vocabulary has, a text longer than the context, no text at all.
+#[test]
+fn other_texts_are_shown_or_refused_in_words() {
+    for (walk, prompt, says) in [
+        ("s0", "cat", ""),
+        ("s3", "elephant", "own first tokens are shown"),
+        ("s3", "dog jumps around cat man is helping cat", "of which the context takes 4"),
+        ("s2", "", "has no tokens"),
+    ] {
+        let options = WalkOptions { prompts: vec![prompt.into()], ..WalkOptions::default() };
+        let (differences, shown) = never_fails(walk, &options);
+        assert!(
+            differences.iter().any(|line| line.contains(says)) || says.is_empty(),
+            "{walk} {prompt:?}: {differences:?}"
+        );
+        let texts: Vec<String> = shown.iter().flat_map(|shown| &shown.figures).map(text).collect();
+        let alone = prompt.split(' ').count() == 1;
+        assert_eq!(texts.iter().any(|text| text.contains("nothing to predict")), alone, "{walk} {prompt:?}");
+    }
+}
+
+/// An encoder without a head, and a model without a tokenizer.
+#[test]
+fn a_model_without_a_head_says_so() {
+    let model = Some(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/hf/bert-encoder").into());
+    let (differences, shown) = never_fails("s3", &WalkOptions { model, ..WalkOptions::default() });
+    assert!(differences.iter().any(|line| line.starts_with("lm_head: this model has false")), "{differences:#?}");
+    let step = shown.iter().find(|shown| shown.step.id == "linear-layer").unwrap();
+    assert!(step.figures.iter().all(|figure| figure.lacks), "{step:?}");
+    // with which weights it began, nobody knows
+    let model = Some(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/hf/bert-encoder").into());
+    let (_, shown) = never_fails("s3", &WalkOptions { model, initial: true, ..WalkOptions::default() });
+    let texts: Vec<String> = shown.iter().flat_map(|shown| &shown.figures).map(text).collect();
+    assert!(texts.iter().any(|text| text.contains("no limpid.toml")), "{texts:?}");
 }

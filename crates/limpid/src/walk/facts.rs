@@ -1,9 +1,9 @@
 //! What is shown without a run: letters, vocabularies, tokens, functions, parameters, llm.c's memory.
 
-use super::views::{grid, holds, lacks, said};
+use super::views::{grid, lacks, said};
 use super::{At, Figure, Live, Run, Set, ShapeRow, Show, WalkError, printed};
 use crate::config::{Activation, Axis, Config, Positions, Settings};
-use crate::model::{Mode, Model, Param};
+use crate::model::{Mode, Model, Param, ParamStack};
 use crate::names::{self, Notation};
 use crate::ops::activate::reference::{derivative, value};
 use crate::ops::embed::tables::{sinusoidal, sinusoidal_one_based};
@@ -30,25 +30,24 @@ fn joined(sizes: &[usize]) -> String {
 // ---- letters
 
 pub(super) fn letters(live: &mut Live) -> Views {
-    let letters = live.walk().letters.clone();
-    live.run(&At::default(), |run| {
-        let row = |(letter, axis): &(String, String)| {
-            let what = match axis.as_str() {
-                "batch" => "sequences at once",
-                "pos" => "tokens of a sequence",
-                "d_model" => "features of a token: the width of the model",
-                "d_vocab" => "tokens of the vocabulary",
-                "head" => "heads of attention",
-                "d_head" => "features of a head",
-                "d_ff" => "features inside the feed-forward network",
-                "n_layer" => "blocks",
-                "context_length" => "positions that the model has",
-                _ => "",
-            };
-            vec![letter.clone(), run.size(axis).to_string(), axis.clone(), what.into()]
+    let ready = live.ready(&At::default())?;
+    let row = |(letter, axis): &(String, String)| {
+        let what = match axis.as_str() {
+            "batch" => "sequences at once",
+            "pos" => "tokens of a sequence",
+            "d_model" => "features of a token: the width of the model",
+            "d_vocab" => "tokens of the vocabulary",
+            "head" => "heads of attention",
+            "d_head" => "features of a head",
+            "d_ff" => "features inside the feed-forward network",
+            "n_layer" => "blocks",
+            "context_length" => "positions that the model has",
+            _ => "",
         };
-        Ok(vec![grid("", &["letter", "here", "limpid's name", "what it is"], letters.iter().map(row).collect())])
-    })
+        vec![letter.clone(), ready.size(axis).to_string(), axis.clone(), what.into()]
+    };
+    let rows = live.walk().letters.iter().map(row).collect();
+    Ok(vec![grid("", &["letter", "here", "limpid's name", "what it is"], rows)])
 }
 
 pub(super) fn notations(symbols: &[String], shapes: &[ShapeRow], of: &[String], run: &Run) -> Figure {
@@ -138,27 +137,17 @@ pub(super) fn tokens(live: &mut Live, show: &Show) -> Views {
         {
             let row = |(b, row): (usize, &serde_json::Value)| {
                 let ids: Vec<u32> = serde_json::from_value(row["ids"].clone()).unwrap_or_default();
-                Ok(vec![b.to_string(), format!("{:?}", tokenizer.decode(&ids)?), numbers(&ids)])
+                Ok(said(format!("{b}: {:?}", tokenizer.decode(&ids)?)))
             };
-            let rows = rows.iter().enumerate().map(row).collect::<Result<_, WalkError>>()?;
-            return Ok(vec![grid("", &["sequence", "text", "ids"], rows)]);
+            return rows.iter().enumerate().map(row).collect();
         }
         let ids =
             printed.map_or_else(|| ids.clone(), |value| serde_json::from_value(value.clone()).unwrap_or_default());
         let text = tokenizer.decode(&ids)?;
         let again = tokenizer.encode(&text)?;
-        let said_of = match again == ids {
-            true => holds(
-                format!("these {} are the text {text:?}, which encodes to them again", plural(ids.len(), "id")),
-                true,
-            ),
-            false => said(format!(
-                "these {} are the text {text:?}, which encodes to {} others",
-                plural(ids.len(), "id"),
-                again.len()
-            )),
-        };
-        return Ok(vec![cut("", &tokenizer, &ids, *base)?, said_of]);
+        let returns = if again == ids { "the same again" } else { "others" };
+        let decoded = format!("decoded: {text:?}; encoded again: {}, {returns}", plural(again.len(), "id"));
+        return Ok(vec![cut("", &tokenizer, &ids, *base)?, said(decoded)]);
     }
     live.run(at, |run| {
         let only = match sequence {
@@ -233,7 +222,8 @@ pub(super) fn positions(config: &Config, kind: Positions, rows: usize) -> Views 
     };
     let values = (0..rows * d).map(|at| value(at / d, at % d, d) as f32).collect();
     let tensor = Labelled { name: kind.to_string(), axes: vec!["pos", "d_model"], shape: vec![rows, d], values };
-    Ok(tensor.matrices(&Labels::default()).map(|matrix| View::Matrix(matrix).into()).collect())
+    let figure = |matrix| Figure { caption: format!("positions {kind}"), ..View::Matrix(matrix).into() };
+    Ok(tensor.matrices(&Labels::default()).map(figure).collect())
 }
 
 /// Places of a scan for a function's greatest or least value.
@@ -424,31 +414,29 @@ pub(super) fn layout(run: &Run, of: &str, preset: Option<&str>, sizes: &Set, sli
     let model = built(&config)?;
     let called = |name: &str| names::called_within(name, &config, Notation::Llmc, Some(0));
     if slices {
-        let own = |param: &&Param| called(&param.name.replace(".0.", ".0.")).is_some_and(|name| name.starts_with(of));
-        let named = |param: &&Param| match names::lookup(&param.name) {
-            Some((entry, Some(_))) => entry.llmc == of,
-            _ => own(param),
+        let named = |param: &&Param| names::lookup(&param.name).is_some_and(|(entry, _)| entry.llmc == of);
+        let row = |(l, param): (usize, &Param)| {
+            let (n, shape) = (param.region.len(), joined(&param.shape()));
+            vec![param.name.clone(), shape, counted(l * n), counted((l + 1) * n - 1)]
         };
-        let first = model.params.iter().find(named).map_or(0, |param| param.region.at);
-        let row = |param: &Param| {
-            let from = param.region.at - first;
-            vec![param.name.clone(), counted(from), counted(from + param.region.len() - 1), joined(&param.shape())]
-        };
-        let rows: Vec<Vec<String>> = model.params.iter().filter(named).map(row).collect();
+        let rows: Vec<Vec<String>> = model.params.iter().filter(named).enumerate().map(row).collect();
         if rows.is_empty() {
             return lacks(format!("this model has nothing that llm.c calls {of}"));
         }
-        return Ok(vec![grid(format!("{of}, layer by layer"), &["parameter", "from", "to", "shape"], rows)]);
+        return Ok(vec![grid(format!("{of}, layer by layer"), &["parameter", "shape", "from", "to"], rows)]);
     }
     if of == "parameters" {
-        let row = |stack: &crate::model::ParamStack| {
+        let mut from = 0; // llm.c leaves no room between two tensors
+        let row = |stack: &ParamStack| {
             let first = stack.name.replace("{i}", "0");
             let own = names::lookup(&first).map_or(vec![], |(entry, _)| entry.axes.split(' ').collect::<Vec<_>>());
             let axes: Vec<&str> = stack.blocks.map(|_| "n_layer").into_iter().chain(own).collect();
             let shape: Vec<usize> = stack.blocks.into_iter().chain(stack.shape.clone()).collect();
             let letters = Notation::Llmc.letters(&axes, &config);
             let called = called(&first).unwrap_or_default();
-            vec![called, letters, joined(&shape), counted(stack.count), counted(stack.at), stack.name.clone()]
+            from += stack.count;
+            let at = counted(from - stack.count);
+            vec![called, letters, joined(&shape), counted(stack.count), at, stack.name.clone()]
         };
         let mut rows: Vec<Vec<String>> = model.layout().iter().map(row).collect();
         let total = counted(model.parameter_count());

@@ -3,15 +3,17 @@
 //! [`Live::run`] is one run of a model on its sequences; everything that `views`, `worked` and `equal` show is read from such runs.
 
 use super::{At, Figure, Made, Scene, ShapeRow, Show, Shown, Step, Values, Walk, WalkError, Write, printed, views};
-use crate::config::{Config, ConfigError, Fields, Mask, Settings};
+use crate::backend::Device;
+use crate::config::{Config, Fields, Mask, Settings};
 use crate::data::toys::Toy;
+use crate::generate::GenerateError;
 use crate::lm::processor;
 use crate::model::{Mode, Model, Param, init};
 use crate::names::{self, Derived, Notation};
 use crate::ops::embed::tables::sinusoidal;
 use crate::ops::linear::Precision;
 use crate::ops::{Batch, IGNORE};
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer::{Tokenizer, TokenizerError};
 use crate::trace::view::{Labels, View};
 use crate::trace::{self, Labelled, Trace, TraceError};
 use crate::train::{Control, Recipe, RunSettings, TrainEvent};
@@ -62,8 +64,6 @@ pub(super) struct Ready {
     weights: Weights,
     /// Whether each sequence is followed by the next, so that its last token has a target.
     continued: bool,
-    /// Whether it is the user's, which may lack what a step asks for.
-    own: bool,
 }
 
 /// Its weights.
@@ -104,23 +104,6 @@ impl Run<'_> {
     pub fn targets(&self, sequence: usize) -> Vec<Option<u32>> {
         let own = &self.trace.batch().targets[sequence * self.length..][..self.length];
         own.iter().map(|target| Some(*target).filter(|target| *target != IGNORE)).collect()
-    }
-
-    /// How large an axis is: `pos`, `d_model`, `context_length`; 0 for one without a name.
-    pub fn size(&self, axis: &str) -> usize {
-        let c = self.config();
-        match axis {
-            "batch" => self.sequences,
-            "pos" => self.length,
-            "d_model" => c.d_model,
-            "d_vocab" => c.vocab_size,
-            "head" => c.n_head,
-            "d_head" => c.d_head(),
-            "d_ff" => c.d_ff,
-            "n_layer" => c.n_layer,
-            "context_length" => c.context_length,
-            _ => 0,
-        }
     }
 
     /// A sequence, checked: `WalkError::Lacks` if there are not so many.
@@ -164,7 +147,7 @@ impl Live {
         }
         let (shapes, checks) = (self.shapes(step)?, printed::checks(self, step)?);
         let mut notes: Vec<String> = vec![];
-        if let (Some(_), 1) = (&self.options.model, number) {
+        if number == 1 && self.is_other() {
             notes.extend(self.ready(&At::default())?.notes.clone());
         }
         notes
@@ -178,7 +161,7 @@ impl Live {
     /// # Errors
     /// If it cannot be opened.
     pub fn differences(&mut self) -> Result<Vec<String>, WalkError> {
-        if self.options.model.is_none() && self.options.prompts.is_empty() {
+        if !self.is_other() {
             return Ok(vec![]);
         }
         let mut lines = self.ready(&At::default())?.notes.clone();
@@ -193,9 +176,29 @@ impl Live {
         Ok(lines)
     }
 
+    /// A model of the walk, trained; the user's, if there is one.
+    ///
+    /// # Errors
+    /// If there is none of that name, or it cannot be made or opened.
+    pub fn model(&mut self, id: &str) -> Result<&Lm, WalkError> {
+        if !self.walk.models.iter().any(|made| made.id == id) {
+            return Err(WalkError::Lacks(format!("this walk has no model `{id}`")));
+        }
+        self.ready(&At { on: Some(id.into()), ..At::default() })?;
+        let own = if self.options.model.is_some() { "" } else { id };
+        match self.ready.get(own).map(|ready| &ready.weights) {
+            Some(Weights::Trained(lm)) => Ok(lm),
+            _ => Err(WalkError::Lacks(format!("`{id}` is not trained"))),
+        }
+    }
+
+    /// Whether the user brought a model or texts, which may lack what a step asks for.
+    fn is_other(&self) -> bool {
+        self.options.model.is_some() || !self.options.prompts.is_empty()
+    }
+
     /// What stands in the place of a view that this model cannot have.
     fn lacking(&self, error: WalkError) -> Result<Figure, WalkError> {
-        let own = self.options.model.is_some() || !self.options.prompts.is_empty();
         let text = match error {
             WalkError::Lacks(text) => text,
             error @ WalkError::NotBuilt(_) => error.to_string(),
@@ -212,7 +215,7 @@ impl Live {
                 | Error::NoMask
                 | Error::Empty
                 | Error::TooLong { .. }),
-            ) if own => error.to_string(),
+            ) if self.is_other() => error.to_string(),
             error => return Err(error),
         };
         Ok(Figure { lacks: true, ..View::Sentence { text, holds: None }.into() })
@@ -225,18 +228,16 @@ impl Live {
         }
         let on = step.views.iter().filter_map(Show::on).find(|on| self.walk.models.iter().any(|made| made.id == *on));
         let at = At { on: on.map(String::from), ..At::default() };
-        let letters = self.walk.letters.clone();
-        self.run(&at, |run| {
-            let size = |letter: &str| {
-                let axis = letters.iter().find(|(own, _)| own == letter).map(|(_, axis)| run.size(axis));
-                axis.or_else(|| letter.parse().ok())
-            };
-            let row = |(symbol, shape): &(String, String)| {
-                let sizes = shape.split(' ').filter_map(size).collect();
-                ShapeRow { symbol: symbol.clone(), letters: shape.clone(), sizes }
-            };
-            Ok(step.shapes.iter().map(row).collect())
-        })
+        let ready = self.ready(&at)?;
+        let size = |letter: &str| {
+            let axis = self.walk.letters.iter().find(|(own, _)| own == letter).map(|(_, axis)| ready.size(axis));
+            axis.or_else(|| letter.parse().ok())
+        };
+        let row = |(symbol, letters): &(String, String)| {
+            let sizes = letters.split(' ').filter_map(size).collect();
+            ShapeRow { symbol: symbol.clone(), letters: letters.clone(), sizes }
+        };
+        Ok(step.shapes.iter().map(row).collect())
     }
 
     // ---- runs
@@ -278,6 +279,7 @@ impl Live {
         let batch = ready.batch(&config, sequences)?;
         let (b, t) = (batch.spans.len(), batch.spans.first().map_or(0, |span| span.rows));
         let model = Model::new(&config, Mode::Inspect { batch: b, context: t })?;
+        crate::memory::fits(&model, None, (Device::Cpu, self.threads()))?;
         let mut backend = processor(&model, (self.threads(), Precision::F32))?;
         for param in &model.params {
             backend.write(param.region, &ready.values(&model, param, began.filter(|_| initial))?)?;
@@ -353,14 +355,13 @@ impl Live {
         let mut ready = Ready { began: Some(recipe), losses, ..Ready::of(trained.lm) };
         ready.segments.clone_from(&made.segments);
         ready.continued = made.continued && self.options.prompts.is_empty();
-        ready.own = !self.options.prompts.is_empty();
         ready.show(&self.texts(made));
         Ok(ready)
     }
 
     /// The user's model, shown on the walk's texts.
     fn opened(&self, path: &Path) -> Result<Ready, WalkError> {
-        let mut ready = Ready { began: began(path), own: true, ..Ready::of(Lm::open(path)?) };
+        let mut ready = Ready { began: began(path), ..Ready::of(Lm::open(path)?) };
         let texts = self.texts(self.walk.default_model());
         ready.show(&texts);
         Ok(ready)
@@ -395,7 +396,6 @@ impl Live {
             notes: vec![],
             weights: Weights::Written(values),
             continued: false,
-            own: false,
         };
         if !scene.prompts.is_empty() {
             ready.show(&scene.prompts);
@@ -439,9 +439,9 @@ impl Live {
 
 /// Settings that make a model one of another kind, not of another size; and what views of steps that show it name.
 const KINDS: &[(&str, &[&str])] = &[
-    ("positions", &["pos_embed", "position-similarity"]),
+    ("positions", &["pos_embed", "position-similarity", "hook_embed_sum"]),
     ("norm_place", &["ln1.hook", "ln2.hook", "hook_attn_sum", "hook_mlp_sum", "hook_resid_mid", "hook_resid_post"]),
-    ("final_norm", &["ln_final"]),
+    ("final_norm", &["ln_final", "logits"]),
     ("embedding_norm", &["hook_embed_sum", "hook_resid_pre"]),
     ("norm", &["ln1.hook", "ln2.hook", "ln_final"]),
     ("norm_gain", &["ln1.hook_out", "ln2.hook_out", "ln_final"]),
@@ -452,10 +452,10 @@ const KINDS: &[(&str, &[&str])] = &[
     ("mask", &["hook_pattern", "hook_attn_scores", "\"masks\"", "\"change\""]),
     ("activation", &["mlp.hook_post"]),
     ("ffn_gated", &["mlp.hook_post"]),
-    ("n_segment", &["segments"]),
-    ("tied_head", &["logits", "\"params\""]),
-    ("head_bias", &["logits", "unembed.bias"]),
-    ("head_transform", &["logits"]),
+    ("n_segment", &["segments", "\"params\""]),
+    ("tied_head", &["logits", "unembed", "\"next\"", "\"params\""]),
+    ("head_bias", &["logits", "unembed", "\"next\"", "\"params\""]),
+    ("head_transform", &["logits", "\"next\"", "\"params\""]),
     ("lm_head", &["logits", "probs", "\"next\"", "\"losses\"", "\"generate\"", "grad"]),
 ];
 
@@ -482,7 +482,6 @@ impl Ready {
             notes: vec![],
             weights: Weights::Trained(lm.into()),
             continued: false,
-            own: false,
         }
     }
 
@@ -523,6 +522,9 @@ impl Ready {
                 ids.truncate(context);
                 (ids, note)
             }
+            Err(WalkError::Run(Error::Generate(GenerateError::Tokenizer(TokenizerError::Unknown {
+                piece, ..
+            })))) => instead(format!("{piece:?} is not in this model's vocabulary")),
             Err(error) => instead(error.to_string()),
         }
     }
@@ -536,6 +538,23 @@ impl Ready {
     pub fn ids(&self, text: &str) -> Result<Vec<u32>, WalkError> {
         let tokenizer = self.tokenizer.as_ref().ok_or(Error::NoTokenizer)?;
         Ok(crate::generate::prompt_ids(tokenizer, self.config.mask, text)?)
+    }
+
+    /// How large an axis is: `pos`, `d_model`, `context_length`; 0 for one without a name.
+    pub fn size(&self, axis: &str) -> usize {
+        let c = &self.config;
+        match axis {
+            "batch" => self.sequences.len(),
+            "pos" => self.sequences.first().map_or(0, Vec::len),
+            "d_model" => c.d_model,
+            "d_vocab" => c.vocab_size,
+            "head" => c.n_head,
+            "d_head" => c.d_head(),
+            "d_ff" => c.d_ff,
+            "n_layer" => c.n_layer,
+            "context_length" => c.context_length,
+            _ => 0,
+        }
     }
 
     /// What stands for a masked token.

@@ -203,7 +203,8 @@ fn cosines(name: &str, axis: &'static str, rows: &[&[f32]], words: Vec<String>) 
         hidden: vec![],
         scale: HeatScale::Signed,
     };
-    Figure { heat: true, decimals: 2, ..View::Matrix(matrix).into() }
+    let caption = format!("cosines of {name}");
+    Figure { heat: true, decimals: 2, caption, ..View::Matrix(matrix).into() }
 }
 
 fn similarity(run: &Run) -> Views {
@@ -286,9 +287,9 @@ fn masks(run: &Run, forms: &[String], n: Option<usize>) -> Views {
         };
         let mut labels = run.labels.clone();
         labels.reach.clear(); // all of a mask is shown
-        let numbered = |matrix: Matrix| Matrix { hidden: vec![], ..matrix };
-        let view = tensor.matrices(&labels).map(numbered).map(View::Matrix);
-        all.extend(view.map(|view| Figure { decimals: 0, ..view.into() }));
+        let seen = |matrix: Matrix| View::Matrix(Matrix { hidden: vec![], ..matrix });
+        let figure = |view: View| Figure { decimals: 0, caption: tensor.name.clone(), ..view.into() };
+        all.extend(tensor.matrices(&labels).map(seen).map(figure));
     }
     Ok(all)
 }
@@ -376,10 +377,14 @@ fn lines(run: &Run, rows: &[Line]) -> Vec<Figure> {
             tensor.shape.iter().map(usize::to_string).collect::<Vec<_>>().join(" ")
         });
         let shape = shape.unwrap_or_else(|_| "none here".into());
-        let Line { line, code, does, from, to, of } = line.clone();
-        vec![line, code, does, from, to, of, shape]
+        let Line { line, does, from, to, of, .. } = line.clone();
+        vec![line, does, from, to, shape, of]
     };
-    vec![grid("", &["", "code", "what it does", "in", "out", "tensor", "shape"], rows.iter().map(row).collect())]
+    let code = |line: &Line| vec![line.line.clone(), line.code.clone()];
+    vec![
+        grid("", &["line", "code"], rows.iter().map(code).collect()),
+        grid("", &["line", "what it does", "in", "out", "shape", "tensor"], rows.iter().map(row).collect()),
+    ]
 }
 
 /// The model's ops, a line each.
