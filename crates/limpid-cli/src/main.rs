@@ -44,6 +44,8 @@ enum Verb {
     Eval(verbs::eval::Args),
     /// Show a model at work: every tensor by name
     Inspect(verbs::inspect::Args),
+    /// Read a document on the transformer with a live model beside it
+    Walk(verbs::walk::Args),
     /// Measure what is said of transformers
     Lesson(verbs::lesson::Args),
     /// Parameters, memory and FLOPs of a preset or a model
@@ -122,6 +124,7 @@ fn main() -> ExitCode {
             Verb::Generate(args) => verbs::generate::run(args),
             Verb::Eval(args) => verbs::eval::run(args),
             Verb::Inspect(args) => verbs::inspect::run(args),
+            Verb::Walk(args) => verbs::walk::run(args),
             Verb::Lesson(args) => verbs::lesson::run(args),
             Verb::Params(args) => verbs::params::run(args),
             Verb::Report(args) => verbs::report::run(args),

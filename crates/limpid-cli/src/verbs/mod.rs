@@ -17,3 +17,4 @@ pub mod report;
 pub mod settings;
 pub mod tokenize;
 pub mod train;
+pub mod walk;

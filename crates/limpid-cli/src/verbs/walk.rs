@@ -1,0 +1,339 @@
+//! `walk`: a document on the transformer, section by section, on a live model of its kind.
+
+use crate::options::{self, NotationOptions, Usage};
+use crate::show;
+use anyhow::Result;
+use limpid::trace::table::{TableOptions, columns};
+use limpid::trace::view::{Paint, View, wrap};
+use limpid::walk::{Figure, Live, Made, ShapeRow, Shown, Walk, WalkError, WalkOptions};
+use serde_json::json;
+use std::io::{BufRead, IsTerminal};
+use std::path::PathBuf;
+
+/// Read a document on the transformer with a live model beside it: every section's symbols, formula, shapes and tensors, what to see,
+/// where the document errs, and commands to try. Without a name: the documents, a line each. On a terminal it goes step by step,
+/// elsewhere it prints all of them.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// s0 (Notations), s1 (Zero-to-Hero), s2 (The Formulated GPT-2), s3 (decoder-readme), s4 (llm.c's memory)
+    #[arg(value_name = "WALK")]
+    name: Option<String>,
+    /// One step: its name, its number, or the beginning of its section: masking, 13, 4.1
+    #[arg(value_name = "STEP", requires = "name")]
+    step: Option<String>,
+    /// List the steps
+    #[arg(long, requires = "name", conflicts_with = "step")]
+    list: bool,
+    /// Print all steps, also on a terminal
+    #[arg(long, requires = "name", conflicts_with_all = ["step", "list"])]
+    all: bool,
+    /// Walk on this model instead of the walk's own: a folder of limpid or HuggingFace, a .gguf, a .bin of llm.c
+    #[arg(long, value_name = "DIR", requires = "name")]
+    model: Option<PathBuf>,
+    /// Show the model on this text instead of the walk's own; may be given several times
+    #[arg(long, value_name = "TEXT", requires = "name", action = clap::ArgAction::Append)]
+    prompt: Vec<String>,
+    /// Use the initial weights, as they were before training
+    #[arg(long, requires = "name")]
+    initial: bool,
+    #[command(flatten)]
+    words: NotationOptions,
+    /// Characters a line may have [default: the terminal's; in a file or a pipe 100, and any number for tables]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(20..))]
+    width: Option<u16>,
+    /// Threads [default: one each core]; results are the same on any number
+    #[arg(long, value_name = "N")]
+    threads: Option<u16>,
+    /// Put the steps on stdout as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: Args) -> Result<()> {
+    let page = Page::new(args.width.map(usize::from));
+    let Some(name) = &args.name else {
+        return documents(&page, args.json);
+    };
+    let walk = Walk::named(name).map_err(|error| Usage(error.to_string()))?;
+    let one = args.step.as_ref().map(|step| walk.find(step)).transpose().map_err(|error| Usage(error.to_string()))?;
+    if args.list {
+        return match args.json {
+            true => show::json(
+                &walk
+                    .steps
+                    .iter()
+                    .map(|step| json!({ "id": step.id, "section": step.section, "title": step.title }))
+                    .collect::<Vec<_>>(),
+            ),
+            false => show::out(&page.contents(&walk)),
+        };
+    }
+    let commands: Vec<String> = walk.models.iter().map(Made::command).collect();
+    let mut live = walk.live(WalkOptions {
+        model: args.model.clone(),
+        prompts: args.prompt,
+        initial: args.initial,
+        notation: args.words.notation,
+        threads: options::threads(args.threads),
+    });
+    if let (Some(n), true) = (one, args.json) {
+        return show::json(&shown(&mut live, n)?);
+    }
+    if args.json {
+        let steps = (0..live.walk().steps.len()).map(|n| shown(&mut live, n)).collect::<Result<Vec<_>, _>>()?;
+        let walk = live.walk().name.clone();
+        let differences = live.differences()?;
+        return show::json(&json!({ "walk": walk, "commands": commands, "differences": differences, "steps": steps }));
+    }
+    match one {
+        Some(n) => page.print(&mut live, n),
+        None if args.all || !show::terminal() || !std::io::stdin().is_terminal() => {
+            page.begin(&mut live, args.model.is_some())?;
+            (0..live.walk().steps.len()).try_for_each(|n| page.print(&mut live, n))
+        }
+        None => page.turn(&mut live, args.model.is_some()),
+    }
+}
+
+/// The documents.
+fn documents(page: &Page, json: bool) -> Result<()> {
+    let walks = Walk::all();
+    if json {
+        let one = |walk: &Walk| {
+            let models: Vec<String> = walk.models.iter().map(Made::command).collect();
+            json!({ "name": walk.name, "also": walk.also, "title": walk.title, "about": walk.about, "steps": walk.steps.len(), "models": models })
+        };
+        return show::json(&walks.iter().map(one).collect::<Vec<_>>());
+    }
+    let mut text = String::new();
+    for walk in &walks {
+        let steps = show::plural(walk.steps.len(), "step");
+        text += &page.bold(&format!("{}  {}, {steps}", walk.name, walk.title));
+        text += &page.indented(&wrap(&walk.about, 0, page.prose - INDENT));
+    }
+    show::painted(&text)
+}
+
+/// The `n`-th step, live.
+fn shown(live: &mut Live, n: usize) -> Result<Shown, WalkError> {
+    let step = live.walk().steps[n].clone();
+    live.step(&step)
+}
+
+/// Spaces before what is shown.
+const INDENT: usize = 3;
+/// Room for the words before a paragraph: `Printed `.
+const LABEL: usize = 8;
+
+/// How steps are printed.
+struct Page {
+    /// Characters of a line of text.
+    prose: usize,
+    /// Characters of a line of a table; 0 for any number.
+    width: usize,
+    paint: Paint,
+}
+
+impl Page {
+    fn new(asked: Option<usize>) -> Page {
+        let width = asked.unwrap_or_else(show::table_width);
+        let prose = if width == 0 { show::PROSE } else { width.clamp(20, show::PROSE) };
+        let paint = if show::coloured() { Paint::Colour } else { Paint::Shades };
+        Page { prose, width, paint }
+    }
+
+    fn bold(&self, line: &str) -> String {
+        let text = wrap(&show::spelled(line), INDENT, self.prose);
+        let bold = |line: &str| match self.paint {
+            Paint::Colour => console::style(line).bold().to_string() + "\n",
+            Paint::Shades => format!("{line}\n"),
+        };
+        text.lines().map(bold).collect()
+    }
+
+    /// `text` with spaces before each of its lines.
+    fn indented(&self, text: &str) -> String {
+        let line = |line: &str| if line.is_empty() { "\n".into() } else { format!("{}{line}\n", " ".repeat(INDENT)) };
+        text.lines().map(line).collect()
+    }
+
+    /// A paragraph with a word at its left, or above it where lines are short.
+    fn paragraph(&self, label: &str, text: &str) -> String {
+        let text = show::spelled(text);
+        if self.prose < 60 {
+            return self.bold(label) + &self.indented(&wrap(&text, 0, self.prose - INDENT));
+        }
+        let text = wrap(&text, 0, self.prose - LABEL);
+        let lines = text.lines().enumerate();
+        let margin = |n: usize| match (n, self.paint) {
+            (0, Paint::Colour) => console::style(format!("{label:<LABEL$}")).bold().to_string(),
+            (0, Paint::Shades) => format!("{label:<LABEL$}"),
+            _ => " ".repeat(LABEL),
+        };
+        lines.map(|(n, line)| margin(n) + line + "\n").collect()
+    }
+
+    /// Commands, which are never broken: they are to be copied.
+    fn commands<'a>(&self, label: &str, commands: impl IntoIterator<Item = &'a String>) -> String {
+        let mut text = String::new();
+        for (n, command) in commands.into_iter().enumerate() {
+            text += &match (n, self.prose < 60) {
+                (0, true) => self.bold(label) + &self.indented(command),
+                (_, true) => self.indented(command),
+                (0, false) => self.paragraph(label, "").trim_end_matches('\n').to_string() + command + "\n",
+                (_, false) => format!("{}{command}\n", " ".repeat(LABEL)),
+            };
+        }
+        text
+    }
+
+    /// What the walk is, how its models are made, and how another differs.
+    fn begin(&self, live: &mut Live, other: bool) -> Result<()> {
+        let walk = live.walk();
+        let mut text = self.bold(&format!("{}  {}", walk.name, walk.title)) + "\n";
+        text += &wrap(&walk.about, 0, self.prose);
+        if other {
+            let differences = live.differences()?;
+            text += "\n";
+            for line in &differences {
+                text += &self.paragraph("Differs", line);
+            }
+        } else {
+            for made in &walk.models {
+                text += "\n";
+                text += &self.paragraph("Model", &made.about);
+                text += &self.commands("Make", [&made.command()]);
+            }
+            text += "\n";
+            let seconds = "The walk trains the same in memory, in a few seconds. The commands under Try are for the folder that the command makes.";
+            text += &wrap(seconds, 0, self.prose);
+        }
+        show::painted(&(text + "\n"))
+    }
+
+    /// The steps, a line each.
+    fn contents(&self, walk: &Walk) -> String {
+        let rows = walk.steps.iter().enumerate();
+        let rows: Vec<_> = rows.map(|(n, step)| [(n + 1).to_string(), step.id.clone(), step.section.clone()]).collect();
+        left(&rows, if self.width == 0 { 0 } else { self.prose })
+    }
+
+    /// Prints a step.
+    fn print(&self, live: &mut Live, n: usize) -> Result<()> {
+        let of = format!("{}/{}  {}", n + 1, live.walk().steps.len(), live.walk().name);
+        show::painted(&(self.text(&of, &shown(live, n)?) + "\n"))
+    }
+
+    fn text(&self, of: &str, shown: &Shown) -> String {
+        let step = &shown.step;
+        let mut text = self.bold(&format!("{of}  {}", step.section));
+        text += &wrap(&format!("{} ({})", step.title, step.id), 0, self.prose);
+        if !step.formula.is_empty() {
+            text += "\n";
+            text += &self.indented(&wrap(&step.formula, INDENT, self.prose - INDENT));
+        }
+        if !shown.shapes.is_empty() {
+            let sizes = |sizes: &[usize]| sizes.iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
+            let row = |row: &ShapeRow| [row.symbol.clone(), row.letters.clone(), sizes(&row.sizes)];
+            text += "\n";
+            text += &self.indented(&left(&shown.shapes.iter().map(row).collect::<Vec<_>>(), self.room()));
+        }
+        for (n, figure) in shown.figures.iter().enumerate() {
+            let legend = |figure: &Figure| self.legend(figure);
+            let said = shown.figures.get(n + 1).map(legend).as_ref() == Some(&legend(figure));
+            text += "\n";
+            text += &self.figure(figure);
+            if !said {
+                text += &self.indented(&legend(figure));
+            }
+        }
+        text += "\n";
+        for note in &shown.notes {
+            text += &self.paragraph("Differs", note);
+        }
+        text += &self.paragraph("See", &step.see);
+        for erratum in &step.errata {
+            text += &self.paragraph("Errs", &format!("{} ({})", erratum.note, erratum.id));
+        }
+        for check in &shown.checks {
+            let begin = if check.holds { "" } else { "not met: " };
+            text += &self.paragraph("Printed", &format!("{begin}{}", check.text));
+        }
+        text += &self.commands("Try", &step.commands);
+        text + &self.commands("Refused", &step.refused)
+    }
+
+    /// Room for what is shown.
+    fn room(&self) -> usize {
+        self.width.saturating_sub(INDENT)
+    }
+
+    fn figure(&self, figure: &Figure) -> String {
+        let heat = figure.heat && matches!(figure.view, View::Matrix(_));
+        let width =
+            if heat || matches!(figure.view, View::Sentence { .. }) { self.prose - INDENT } else { self.room() };
+        let options = TableOptions { width, decimals: figure.decimals.into(), ..TableOptions::default() };
+        let mut text = String::new();
+        if let Some(due) = &figure.due {
+            let due = format!("Here a picture is due ({due}); until then:");
+            text += &wrap(&due, 0, self.prose - INDENT);
+        }
+        if !figure.caption.is_empty() {
+            text += &wrap(&show::spelled(&figure.caption), INDENT, self.prose - INDENT);
+        }
+        text += &match &figure.view {
+            View::Matrix(matrix) if figure.heat => matrix.heat(self.paint, &options), // its labels are spelled
+            view => show::spelled(&view.text(None, &options)).into_owned(),
+        };
+        self.indented(&text)
+    }
+
+    /// Goes through the steps as the reader says.
+    fn turn(&self, live: &mut Live, other: bool) -> Result<()> {
+        self.begin(live, other)?;
+        show::out(&(self.contents(live.walk()) + "\n"))?;
+        let (count, mut next, mut lines) = (live.walk().steps.len(), 0, std::io::stdin().lock().lines());
+        loop {
+            let what = if next < count { format!("Enter: step {} of {count}", next + 1) } else { "the end".into() };
+            show::out(&format!("{what}; b: back; a number or a name; l: list; q: quit > "))?;
+            let Some(line) = lines.next().transpose()? else { return show::out("\n") };
+            let at = match line.trim() {
+                "q" | "quit" => return Ok(()),
+                "l" | "list" => {
+                    show::out(&self.contents(live.walk()))?;
+                    continue;
+                }
+                "" if next >= count => return Ok(()),
+                "" => next,
+                "b" | "back" => next.saturating_sub(2),
+                name => match live.walk().find(name) {
+                    Ok(at) => at,
+                    Err(error) => {
+                        show::out(&(wrap(&error.to_string(), 0, self.prose) + "\n"))?;
+                        continue;
+                    }
+                },
+            };
+            show::out("\n")?;
+            self.print(live, at)?;
+            next = at + 1;
+        }
+    }
+}
+
+/// Rows of words, all to the left; the last column is broken at spaces where a line would be longer than `width` (0 for any), and goes
+/// to a line of its own where there is hardly room for it.
+fn left(rows: &[[String; 3]], width: usize) -> String {
+    let widest = |j: usize| rows.iter().map(|row| columns(&row[j])).max().unwrap_or(0);
+    let (first, second) = (widest(0), widest(1));
+    let fill = |cell: &str, width: usize| format!("{cell}{}  ", " ".repeat(width - columns(cell)));
+    let line = |[a, b, c]: &[String; 3]| {
+        let begin = fill(a, first) + &fill(b, second);
+        let indent = columns(&begin);
+        match width > 0 && indent + 12 > width {
+            true => wrap(begin.trim_end(), 6, width) + &wrap(&format!("      {c}"), 6, width),
+            false => wrap(&(begin + c), indent, width),
+        }
+    };
+    rows.iter().map(line).collect()
+}
