@@ -1,0 +1,156 @@
+//! The five walks as a reader meets them: every command that they give, at any width, on models of other kinds, by wrong names.
+#![cfg(unix)]
+
+mod common;
+
+use common::{Folder, LIMPID, text};
+use limpid::walk::Walk;
+use serde_json::Value;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+fn sh(f: &Folder, command: &str) -> Output {
+    let path = format!("{}:{}", Path::new(LIMPID).parent().unwrap().display(), std::env::var("PATH").unwrap());
+    let mut shell = Command::new("sh");
+    shell.args(["-euc", &format!("exec 2>&1\n{command}")]).current_dir(&f.0).env("PATH", path).env("COLUMNS", "100");
+    shell.stdin(Stdio::null()).output().unwrap()
+}
+
+/// The models are made by the commands that make them, and every other command is run beside them as a reader would: those to try
+/// work, those that are refused say why.
+fn every_command_runs(name: &str) {
+    let (f, walk) = (Folder::new(&format!("walk-{name}")), Walk::named(name).unwrap());
+    let mut wrong = vec![];
+    let mut run = |command: &str, refused: bool| {
+        let out = sh(&f, command);
+        let (code, said) = (out.status.code(), text(&out.stdout));
+        let right = match refused {
+            true => matches!(code, Some(1 | 2)) && said.contains("error: "),
+            false => code == Some(0) && !said.is_empty(),
+        };
+        if !right {
+            wrong.push(format!("$ {command}\n{code:?} {said}"));
+        }
+    };
+    walk.models.iter().for_each(|made| run(&made.command(), false));
+    for step in &walk.steps {
+        // lessons have tests of their own; that there is one of this name is held here
+        let (lessons, commands): (Vec<_>, Vec<_>) =
+            step.commands.iter().partition(|command| command.starts_with("limpid lesson "));
+        commands.iter().for_each(|command| run(command, false));
+        step.refused.iter().for_each(|command| run(command, true));
+        for lesson in lessons {
+            let name = lesson.split(' ').nth(2).unwrap();
+            assert!(limpid::lessons::Topic::named(name).is_ok(), "{lesson}");
+        }
+    }
+    assert!(wrong.is_empty(), "{} commands of {name}:\n{}", wrong.len(), wrong.join("\n"));
+    // what is trained in memory is what the command trains
+    if let [made] = &walk.models[..] {
+        let figures = |arguments: &str| {
+            let shown = f.json(&format!("walk {name} --json{arguments}"));
+            let figures = shown["steps"].as_array().unwrap().iter().map(|step| step["figures"].clone());
+            figures.collect::<Vec<Value>>()
+        };
+        let pairs = figures("").into_iter().zip(figures(&format!(" --model {}", made.folder())));
+        let differ: Vec<_> = pairs.enumerate().filter(|(_, (a, b))| a != b).map(|(n, _)| &walk.steps[n].id).collect();
+        assert!(differ.is_empty(), "{name}: {differ:?} on the model that its command makes");
+    }
+}
+
+#[test]
+fn every_command_of_notations_runs() {
+    every_command_runs("s0");
+}
+
+#[test]
+fn every_command_of_zero_to_hero_runs() {
+    every_command_runs("s1");
+}
+
+#[test]
+fn every_command_of_the_formulated_gpt_2_runs() {
+    every_command_runs("s2");
+}
+
+#[test]
+fn every_command_of_the_decoder_readme_runs() {
+    every_command_runs("s3");
+}
+
+#[test]
+fn every_command_of_llm_cs_memory_runs() {
+    every_command_runs("s4");
+}
+
+/// No line is longer than it may be, but for commands and for what has no space to be broken at; nothing steers a terminal.
+#[test]
+fn a_walk_fits_the_lines_it_is_given() {
+    let f = Folder::new("walk-widths");
+    for (name, width) in
+        [("s0", 40), ("s1", 40), ("s2", 40), ("s3", 40), ("s4", 40), ("s3", 60), ("s3", 80), ("s3", 200)]
+    {
+        let shown = f.ok(&format!("walk {name} --width {width}"));
+        let long = |line: &&str| {
+            let words = line.trim_start();
+            line.chars().filter(|c| !('\u{300}'..='\u{36f}').contains(c)).count() > width
+                && words.contains(' ')
+                && !line.contains("limpid ")
+        };
+        let long: Vec<&str> = shown.lines().filter(long).collect();
+        assert!(long.is_empty(), "{name} at {width}:\n{}", long.join("\n"));
+        assert!(!shown.contains('\u{1b}'), "{name}: no terminal, no colours");
+        let walk = Walk::named(name).unwrap();
+        assert!(walk.steps.iter().all(|step| shown.contains(&format!("({})", step.id))), "{name}");
+    }
+}
+
+#[test]
+fn a_walk_as_json_has_every_step() {
+    let f = Folder::new("walk-json");
+    let walk = Walk::named("s4").unwrap();
+    let shown = f.json("walk s4 --json");
+    let steps = shown["steps"].as_array().unwrap();
+    assert_eq!(steps.len(), walk.steps.len());
+    for (n, (shown, step)) in steps.iter().zip(&walk.steps).enumerate() {
+        assert_eq!((&shown["number"], &shown["step"]["id"]), (&(n + 1).into(), &step.id.as_str().into()));
+        assert!(!shown["figures"].as_array().unwrap().is_empty(), "{}", step.id);
+    }
+    assert_eq!(shown["commands"][0], walk.models[0].command());
+    assert_eq!(f.json("walk --json").as_array().unwrap().len(), 5);
+    assert_eq!(f.json("walk s3 --list --json").as_array().unwrap().len(), Walk::named("s3").unwrap().steps.len());
+    let one = f.json("walk s4 1 --json");
+    assert_eq!(one["step"]["id"], walk.steps[0].id.as_str());
+}
+
+#[test]
+fn a_step_has_three_names() {
+    let f = Folder::new("walk-names");
+    let by_name = f.ok("walk s3 masking");
+    assert!(by_name.contains("4.1. Masked Multi-Head Attention: 3. Masking in the Decoder"), "{by_name}");
+    let number = Walk::named("s3").unwrap().steps.iter().position(|step| step.id == "masking").unwrap() + 1;
+    assert_eq!(f.ok(&format!("walk decoder-readme {number}")), by_name);
+    assert!(f.ok("walk s3 4.3").contains("4.3 Feed-Forward Neural Network"));
+    f.fails(2, "walk s9", &["no walk `s9`", "s0, s1, s2, s3, s4"]);
+    f.fails(2, "walk s3 maskin", &["no step `maskin`", "did you mean `masking`?"]);
+    f.fails(2, "walk s3 99", &["from 1 to"]);
+    f.fails(2, "walk --list", &["<WALK>"]);
+    f.fails(1, "walk s3 masking --model nothing", &["nothing"]);
+}
+
+/// A model of another kind, a text of one word, words that a vocabulary lacks.
+#[test]
+fn a_walk_on_another_model_says_what_differs() {
+    let f = Folder::new("walk-other");
+    f.ok(&format!("{} --json", Walk::named("s0").unwrap().models[0].command().replacen("limpid ", "", 1)));
+    let shown = f.ok("walk s3 --model s0");
+    for said in ["Differs ", "positions", "this model has no `unembed.bias`"] {
+        assert!(shown.contains(said), "{said}: {}", shown.lines().take(40).collect::<Vec<_>>().join("\n"));
+    }
+    assert!(f.ok("walk s3 masking --model s0 --prompt think --width 40").contains("think"));
+    assert!(f.ok("walk s3 masking --prompt zebra").contains("zebra"));
+    assert!(f.ok("walk s3 masking --initial").contains("Masking in the Decoder"));
+    let document = f.ok("walk s3 attention-example --notation llmc");
+    assert!(document.contains("NH"), "{document}");
+}
