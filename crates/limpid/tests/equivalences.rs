@@ -9,13 +9,13 @@
 
 mod common;
 
-use common::{assert_close, ids, narrow, normals, transpose, wide};
+use common::{assert_close, ids, narrow, normals};
 use limpid::backend::{Backend, Reference};
 use limpid::config::{
     Activation, Axis, Config, ConfigError, Dropout, DropoutScale, Mask, NormKind, NormPlace, PRESETS, Positions,
 };
 use limpid::model::init::{self, Init};
-use limpid::model::{Mode, Model};
+use limpid::model::{Axes, Mode, Model};
 use limpid::ops::classify::{self, Target, Terms};
 use limpid::ops::dropout::Draws;
 use limpid::ops::embed::tables::sinusoidal;
@@ -23,69 +23,16 @@ use limpid::ops::program::Flaw;
 use limpid::ops::simd::Level;
 use limpid::ops::{Batch, DropoutSpec, IGNORE, MemorySpace, Op, Program, activate, linear, norm};
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind, from_one_based, to_one_based};
+use limpid::walk::equal::{self, Both, By, Seen};
+use limpid::walk::plain::{
+    add, columns, concat, diag, matmul, one_hot, scaled, segments, softmax, stack, transpose, wide,
+};
 
 const TIGHT: f64 = 1e-12;
 /// B
 const B: usize = 2;
 /// T
 const T: usize = 5;
-
-// ---- the plain forms
-
-/// (m,n) by (n,p): c_ij = sum over k of a_ik b_kj (R045)
-fn matmul(a: &[f64], b: &[f64], n: usize) -> Vec<f64> {
-    assert!(a.len().is_multiple_of(n) && b.len().is_multiple_of(n), "inner dimensions differ");
-    let p = b.len() / n;
-    a.chunks_exact(n).flat_map(|row| (0..p).map(move |j| (0..n).map(|k| row[k] * b[k * p + j]).sum())).collect()
-}
-
-/// x W' + b with W stored (out,in)
-fn project(x: &[f64], w: &[f64], b: &[f64], inner: usize) -> Vec<f64> {
-    let y = matmul(x, &transpose(w, inner), inner);
-    y.iter().enumerate().map(|(i, y)| y + b[i % b.len()]).collect()
-}
-
-fn add(a: &[f64], b: &[f64]) -> Vec<f64> {
-    assert_eq!(a.len(), b.len());
-    a.iter().zip(b).map(|(a, b)| a + b).collect()
-}
-
-fn scaled(a: &[f64], by: f64) -> Vec<f64> {
-    a.iter().map(|a| a * by).collect()
-}
-
-/// Row by row, e^x / sum of e^x, by the definition (R126).
-fn softmax(x: &[f64], cols: usize) -> Vec<f64> {
-    let rows = x.chunks_exact(cols);
-    rows.flat_map(|row| row.iter().map(|v| v.exp() / row.iter().map(|v| v.exp()).sum::<f64>())).collect()
-}
-
-/// Some columns of a matrix.
-fn columns(x: &[f64], cols: usize, range: std::ops::Range<usize>) -> Vec<f64> {
-    x.chunks_exact(cols).flat_map(|row| row[range.clone()].to_vec()).collect()
-}
-
-/// Concat(X_1..X_A): (n,D) each to (n, A D) (R131)
-fn concat(parts: &[Vec<f64>], d: usize) -> Vec<f64> {
-    let n = parts[0].len() / d;
-    (0..n).flat_map(|i| parts.iter().flat_map(move |part| part[i * d..(i + 1) * d].to_vec())).collect()
-}
-
-/// diag(x): (n,n) (R047)
-fn diag(x: &[f64]) -> Vec<f64> {
-    let n = x.len();
-    (0..n * n).map(|i| if i / n == i % n { x[i / n] } else { 0.0 }).collect()
-}
-
-/// Stack_n(x): n times the row x (R048)
-fn stack(n: usize, x: &[f64]) -> Vec<f64> {
-    x.repeat(n)
-}
-
-/// OneHot of ids that count from 0 (R041)
-fn one_hot(ids: &[u32], v: usize) -> Vec<f64> {
-    ids.iter().flat_map(|id| (0..v).map(move |j| f64::from(j == *id as usize))).collect()
-}
 
 /// Rows of the sequence `b` of a (B T, cols) matrix.
 fn sequence(x: &[f64], b: usize, cols: usize) -> &[f64] {
@@ -147,6 +94,21 @@ impl Run {
     fn param(&self, name: &str) -> Vec<f64> {
         self.reference.exact(self.model.param(name).unwrap_or_else(|| panic!("no parameter {name}")).region).to_vec()
     }
+    /// An equality of the walks on this run, at full precision.
+    fn both(&self, batch: &Batch, by: By) -> Vec<Both> {
+        let h = self.model.config.n_head;
+        // scores are stored as (query, head, key)
+        let by_head = |x: Vec<f64>| -> Vec<f64> {
+            let heads = (0..B).flat_map(|b| (0..h).map(move |h| (b, h)));
+            heads.flat_map(|(b, k)| columns(sequence(&x, b, h * T), h * T, k * T..(k + 1) * T)).collect()
+        };
+        let get = |name: &str| match self.model.tensor(name) {
+            Some(tensor) if matches!(tensor.axes, Axes::Scores) => Ok(by_head(self.of(name))),
+            Some(_) => Ok(self.of(name)),
+            None => Ok(self.param(name)),
+        };
+        by(&Seen { config: &self.model.config, batch, get: &get }).unwrap_or_else(|e| panic!("{e}"))
+    }
     /// All gradients, one after the other.
     fn gradients(&self) -> Vec<f64> {
         self.model.params.iter().flat_map(|p| self.reference.exact(p.region.grad()).to_vec()).collect()
@@ -188,13 +150,11 @@ fn one_hot_times_the_table_is_look_up() {
 
     let (config, batch) = (small(), batch(&small()));
     let run = Run::new(&config, &batch);
-    let (v, c, table) = (config.vocab_size, config.d_model, run.param("embed.weight"));
-    let looked_up = run.of("hook_embed");
-    for b in 0..B {
-        let x = one_hot(&batch.tokens[b * T..(b + 1) * T], v);
-        assert!(x.chunks(v).all(|row| row.iter().sum::<f64>() == 1.0));
-        assert_eq!(matmul(&x, &table, v), sequence(&looked_up, b, c));
+    for both in run.both(&batch, equal::one_hot_is_lookup) {
+        assert_eq!(both.one, both.other);
     }
+    let x = one_hot(&batch.tokens, config.vocab_size);
+    assert!(x.chunks(config.vocab_size).all(|row| row.iter().sum::<f64>() == 1.0));
 }
 
 /// R060, R061, R064 to R069, R350; E0-07, E0-08, E0-09: a position's vector is the same in every sequence and row t
@@ -220,6 +180,9 @@ fn positions_are_rows_of_one_table() {
         };
         (0..B).for_each(|b| assert_eq!(sequence(&got, b, c), want, "{positions}"));
         assert_eq!(run.of("hook_embed_sum"), add(&run.of("hook_embed"), &got), "{positions}");
+        for both in run.both(&batch(&config), equal::same_position_same_vector) {
+            assert_eq!(both.one, both.other, "{positions}: {}", both.what);
+        }
     }
 }
 
@@ -359,21 +322,16 @@ fn dropout_falls_on_attention_weights() {
 fn segments_are_a_look_up() {
     assert_eq!(diag(&[1.0, 2.0, 3.0]), [1.0, 0.0, 0.0, 0.0, 2.0, 0.0, 0.0, 0.0, 3.0]);
     assert_eq!(stack(2, &[7.0, 8.0]), [7.0, 8.0, 7.0, 8.0]);
-    let segments = |t: &[f64], w_a: &[f64], w_b: &[f64]| {
-        let (n, rest) = (t.len(), t.iter().map(|t| 1.0 - t).collect::<Vec<f64>>());
-        add(&matmul(&diag(t), &stack(n, w_a), n), &matmul(&diag(&rest), &stack(n, w_b), n))
-    };
     let printed = segments(&[0.0, 0.0, 1.0, 1.0], &[1.0, 2.0], &[10.0, 20.0]);
     assert_eq!(printed, [10.0, 20.0, 10.0, 20.0, 1.0, 2.0, 1.0, 2.0]);
 
     let config = Config { n_segment: 2, ..small() };
     let batch = batch(&config);
     let run = Run::new(&config, &batch);
-    let (c, table) = (config.d_model, run.param("segment_embed.weight"));
-    let t: Vec<f64> = batch.segments.iter().copied().map(f64::from).collect();
-    assert!(t.contains(&0.0) && t.contains(&1.0));
-    let x0 = add(&run.of("hook_embed"), &run.of("hook_pos_embed"));
-    assert_eq!(run.of("hook_embed_sum"), add(&x0, &segments(&t, &table[c..], &table[..c])));
+    assert!(batch.segments.contains(&0) && batch.segments.contains(&1));
+    for both in run.both(&batch, equal::segments_are_a_look_up) {
+        assert_eq!(both.one, both.other);
+    }
 }
 
 // ---- linear layers and attention
@@ -443,36 +401,15 @@ fn eps_is_a_choice() {
 /// attention.
 #[test]
 fn fused_is_three_matrices_is_one_per_head() {
-    let config = small();
-    let run = Run::new(&config, &batch(&config));
-    let (c, h, d) = (config.d_model, config.n_head, config.d_head());
-    let x = run.block("ln1.hook_out");
-    let (w, b) = (run.param("blocks.0.attn.qkv.weight"), run.param("blocks.0.attn.qkv.bias"));
-
-    // three C x C
-    for (third, name) in ["q", "k", "v"].into_iter().enumerate() {
-        let y = project(&x, &w[third * c * c..(third + 1) * c * c], &b[third * c..(third + 1) * c], c);
-        assert_close(name, &run.block(&format!("attn.hook_{name}")), &y, TIGHT);
+    for config in [small(), Config { mask: Mask::Bidirectional, attention_bias: false, ..small() }] {
+        let batch = batch(&config);
+        let all = Run::new(&config, &batch).both(&batch, equal::fused_is_per_head);
+        assert_eq!(all.len(), 5);
+        for (i, both) in all.iter().enumerate() {
+            // from the scores on: the model's 1 / sqrt(d) is an f32
+            assert_close(both.what, &both.one, &both.other, if i < 3 { TIGHT } else { 1e-7 });
+        }
     }
-
-    // per head: W_h is (d,C), rows h d .. (h + 1) d of its third; nothing is shared between heads
-    let head = |h: usize| -> Vec<f64> {
-        let [q, k, v] = [0, 1, 2].map(|third| {
-            let rows = third * c + h * d..third * c + (h + 1) * d;
-            project(&x, &w[rows.start * c..rows.end * c], &b[rows], c)
-        });
-        let one = |s: usize| {
-            let [q, k, v] = [&q, &k, &v].map(|m| sequence(m, s, d));
-            let mut scores = scaled(&matmul(q, &transpose(k, d), d), 1.0 / (d as f64).sqrt());
-            (0..T * T).filter(|i| i % T > i / T).for_each(|i| scores[i] = f64::NEG_INFINITY);
-            matmul(&softmax(&scores, T), v, T)
-        };
-        (0..B).flat_map(one).collect()
-    };
-    let z = concat(&(0..h).map(head).collect::<Vec<_>>(), d);
-    assert_close("concatenated heads", &run.block("attn.hook_z"), &z, 1e-7); // the model's 1 / sqrt(d) is an f32
-    let out = project(&z, &run.param("blocks.0.attn.out.weight"), &run.param("blocks.0.attn.out.bias"), c);
-    assert_close("after W_O", &run.block("hook_attn_out"), &out, 1e-7);
 }
 
 /// R114 to R116; G24: sqrt(d_k), sqrt(query.size(-1)), sqrt of S2's D and sqrt(head_size) are one number, of the head
@@ -550,19 +487,11 @@ fn the_multiplicative_mask_is_refused() {
 fn scalar_times_vector_is_the_weights_times_the_values() {
     let config = small();
     let run = Run::new(&config, &batch(&config));
-    let (c, d, wide) = (config.d_model, config.d_head(), config.n_head * T);
-    let (pattern, v) = (run.block("attn.hook_pattern"), run.block("attn.hook_v"));
-    let mut z = vec![];
-    for s in 0..B {
-        let (att, v) = (sequence(&pattern, s, wide), sequence(&v, s, c));
-        let mut ctt = vec![0.0; c * T * T];
-        for (channel, t, t2) in (0..c).flat_map(|c| (0..T).flat_map(move |t| (0..=t).map(move |t2| (c, t, t2)))) {
-            ctt[(channel * T + t) * T + t2] = att[t * wide + channel / d * T + t2] * v[t2 * c + channel];
+    for by in [equal::scalar_times_vector_is_weights_times_values as By, equal::context_is_weights_times_values] {
+        for both in run.both(&batch(&config), by) {
+            assert_close(both.what, &both.one, &both.other, TIGHT);
         }
-        let ct: Vec<f64> = ctt.chunks(T).map(|row| row.iter().sum()).collect();
-        z.extend(transpose(&ct, T)); // (C,T) as drawn, (T,C) as stored
     }
-    assert_close("A_w V", &run.block("attn.hook_z"), &z, TIGHT);
 }
 
 /// G13, E1-17: the printed weights are the softmax of the printed scores as they are; dividing those by 4 once more
@@ -626,6 +555,13 @@ fn row_by_row_is_all_at_once() {
         y
     });
     assert_close("rows stacked", &rows.collect::<Vec<f64>>(), &whole, TIGHT);
+    // in a model, before a sub-layer and after it
+    for norm_place in [NormPlace::Pre, NormPlace::Post] {
+        let config = Config { norm_place, ..small() };
+        for both in Run::new(&config, &batch(&config)).both(&batch(&config), equal::norm_by_row) {
+            assert_close(both.what, &both.one, &both.other, TIGHT);
+        }
+    }
     // the kernels too, to the bit
     let (x, gain, offset) = (narrow(&x), narrow(&gain), narrow(&offset));
     for level in Level::available() {
@@ -664,17 +600,8 @@ fn a_normalised_row_has_mean_zero_and_deviation_one() {
 fn the_feed_forward_network_is_position_wise() {
     let config = small();
     let run = Run::new(&config, &batch(&config));
-    let of = |name: &str| run.param(&format!("blocks.0.mlp.{name}"));
-    let [w1, b1, w2, b2] = ["in.weight", "in.bias", "out.weight", "out.bias"].map(of);
-    let rows = run.block("ln2.hook_out");
-    let [pre, post, out] = ["mlp.hook_pre", "mlp.hook_post", "hook_mlp_out"].map(|name| run.block(name));
-    for (n, row) in rows.chunks(config.d_model).enumerate() {
-        let at = |m: &[f64], cols: usize| m[n * cols..(n + 1) * cols].to_vec();
-        let alone = project(row, &w1, &b1, config.d_model);
-        assert_close("before the activation", &at(&pre, config.d_ff), &alone, TIGHT);
-        let alone: Vec<f64> = alone.iter().map(|x| activate::reference::value(config.activation, 0.0, *x)).collect();
-        assert_close("after it", &at(&post, config.d_ff), &alone, TIGHT);
-        assert_close("output", &at(&out, config.d_model), &project(&alone, &w2, &b2, config.d_ff), TIGHT);
+    for both in run.both(&batch(&config), equal::feed_forward_by_position) {
+        assert_close(both.what, &both.one, &both.other, TIGHT);
     }
 }
 
@@ -759,6 +686,9 @@ fn targets_in_three_forms() {
         (run.of("losses"), run.gradients())
     };
     let (losses, gradients) = go(&index);
+    for both in Run::new(&config, &index).both(&index, equal::one_hot_targets_are_indices) {
+        assert_close(both.what, &both.one, &both.other, TIGHT);
+    }
     let by_formula = go(&soft(a));
     assert_close("one-hot losses", &by_formula.0, &losses, TIGHT);
     assert_close("one-hot gradients", &by_formula.1, &gradients, TIGHT);
@@ -952,7 +882,6 @@ fn ids_of_the_readmes_corpus() {
 #[test]
 fn shapes_of_the_worked_examples() {
     let shapes = |preset: &str, batch: usize| -> Vec<(String, Vec<usize>)> {
-        use limpid::model::Axes;
         let config = Config { n_layer: 1, ..Config::preset(preset).unwrap() };
         let t = config.context_length;
         let model = Model::new(&config, Mode::Inspect { batch, context: t }).unwrap();

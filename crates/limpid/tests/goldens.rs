@@ -1,5 +1,5 @@
-//! What can be held against something written down: the tables the seed documents print (`fixtures/seeds.json` has the
-//! numbers, docs/contract.md the letters R and G), the listing of a tiny model, a model directory and every way it can
+//! What can be held against something written down: the tables the seed documents print (`src/walk/printed.json` has
+//! the numbers, docs/contract.md the letters R and G), the listing of a tiny model, a model directory and every way it can
 //! be broken, and one measured claim about depth.
 //!
 //! Printed numbers are compared within the tolerance the contract gives: S1 computed in f32 and printed six decimals
@@ -18,23 +18,16 @@ use limpid::ops::Batch;
 use limpid::ops::embed::tables::sinusoidal;
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use limpid::trace::Trace;
+use limpid::walk::printed::{given, numbers, rows};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 // ---- the printed tables
 
-/// A table of the fixture; rows may differ in length.
-fn printed(key: &str) -> Vec<Vec<f64>> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/seeds.json");
-    let text = fs::read_to_string(path).unwrap_or_else(|e| panic!("{path}: {e}"));
-    let all: serde_json::Value = serde_json::from_str(&text).unwrap();
-    serde_json::from_value(all[key].clone()).unwrap_or_else(|e| panic!("{key}: {e}"))
-}
-
 /// The 20 columns of 64 that S1 prints.
 fn columns() -> Vec<usize> {
-    (0..10).chain(54..64).collect()
+    numbers("s1.columns").into_iter().map(|column| column as usize).collect()
 }
 
 /// Every printed cell of a (16,64) table; returns how many there are and the worst error.
@@ -59,7 +52,7 @@ fn zero_to_hero(look: impl Fn(&Trace)) {
     assert_eq!((config.d_model, config.context_length, config.positions), (64, 16, Positions::Sinusoidal));
     let model = Model::new(&config, Mode::Inspect { batch: 1, context: 16 }).unwrap();
     let mut table = vec![0.0; config.vocab_size * 64];
-    for (t, row) in printed("embedding").iter().enumerate() {
+    for (t, row) in rows("s1.embedding").iter().enumerate() {
         columns().into_iter().zip(row).for_each(|(c, v)| table[t * 64 + c] = *v as f32);
     }
     let (mut reference, mut cpu) = (Reference::new(&model), Cpu::new(&model, 2));
@@ -71,17 +64,19 @@ fn zero_to_hero(look: impl Fn(&Trace)) {
 }
 
 #[test]
-fn the_fixture_says_where_it_is_from() {
-    let text = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/seeds.json")).unwrap();
-    assert!(text.trim_start_matches(['{', '\n', ' ']).starts_with("\"source\": \"Numbers as printed in S1"));
-    let all: serde_json::Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(all["columns"], serde_json::json!(columns()));
+fn the_printed_numbers_say_where_they_are_from() {
+    let text = include_str!("../src/walk/printed.json");
+    assert!(
+        text.trim_start_matches(['{', '\n', ' '])
+            .starts_with("\"source\": \"Numbers that the five documents print, copied from them")
+    );
+    assert_eq!(columns(), (0..10).chain(54..64).collect::<Vec<_>>());
 }
 
 /// G07, R060, R072: all 16 rows of S1's table, 320 cells, as the function and as a tensor of a run.
 #[test]
 fn the_printed_position_table() {
-    let want = printed("positions");
+    let want = rows("s1.positions");
     let (cells, worst) = agrees("sinusoidal", |t, c| sinusoidal(t, c, 64), &want, 1e-6);
     assert_eq!(cells, 320);
     assert!(worst > 5e-7, "the printed table rounds f32 values: the last digit of some is one off, here {worst:.1e}");
@@ -95,7 +90,7 @@ fn the_printed_position_table() {
 /// G09, R073, R302: S1's embedding of batch 0, plus positions, is its "Final Input Embedding", 320 cells.
 #[test]
 fn embedding_plus_positions_is_the_printed_sum() {
-    let (x, sum) = (printed("embedding"), printed("embedding_with_positions"));
+    let (x, sum) = (rows("s1.embedding"), rows("s1.sums.batch0"));
     assert_eq!((x.len(), sum.len()), (16, 16));
     zero_to_hero(|trace| {
         let of = |name| trace.get(name).unwrap();
@@ -112,7 +107,7 @@ fn embedding_plus_positions_is_the_printed_sum() {
 /// query matrix is such that query t times key j, over the root of the head size, is the printed score.
 #[test]
 fn the_printed_weights_are_the_softmax_of_the_printed_scores() {
-    let (scores, weights) = (printed("scores"), printed("weights"));
+    let (scores, weights) = (rows("s1.attention.scores"), rows("s1.attention.weights"));
     let (t, c) = (scores.len(), 4); // sqrt(4) is exact
     let config = Config {
         vocab_size: t,
@@ -157,7 +152,8 @@ fn the_printed_weights_are_the_softmax_of_the_printed_scores() {
     assert!(!near(&mut Reference::new(&model), 0.25), "divided by 4 once more they are other weights");
 
     // rows 13 to 15 are printed in part: any two weights of a row are in the ratio exp(difference of their scores)
-    let last = [printed("last_columns"), printed("last_scores"), printed("last_weights")];
+    let ends = "s1.attention_ends";
+    let last = [given(ends, "columns"), given(ends, "scores"), rows(ends)];
     for (row, (s, p)) in last[1].iter().zip(&last[2]).enumerate() {
         assert_eq!((s.len(), p.len()), (last[0][row].len(), last[0][row].len()));
         let fits = |by: f64| {

@@ -3,8 +3,10 @@
 use limpid::checkpoint::Format;
 use limpid::trace::table::TableOptions;
 use limpid::trace::view::View;
-use limpid::walk::{Figure, Live, Shown, Walk, WalkError, WalkOptions};
-use std::collections::BTreeSet;
+use limpid::walk::printed::{As, Leaf, differences, leaves, places, within};
+use limpid::walk::{Check, Figure, Live, Shown, Walk, WalkError, WalkOptions};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::OnceLock;
 
 fn live(name: &str) -> Live {
     Walk::named(name).unwrap().live(WalkOptions::default())
@@ -14,6 +16,19 @@ fn live(name: &str) -> Live {
 fn shown(live: &mut Live) -> Vec<Shown> {
     let steps = live.walk().steps.clone();
     steps.iter().map(|step| live.step(step).unwrap_or_else(|error| panic!("{}: {error}", step.id))).collect()
+}
+
+/// Every step of every walk on its own models, which are trained once for all tests.
+fn own() -> &'static [(&'static str, Vec<Shown>)] {
+    static ALL: OnceLock<Vec<(&str, Vec<Shown>)>> = OnceLock::new();
+    ALL.get_or_init(|| {
+        let all = Walk::ALL.iter().map(|name| {
+            let mut live = live(name);
+            assert_eq!(live.differences().unwrap(), Vec::<String>::new());
+            (*name, shown(&mut live))
+        });
+        all.collect()
+    })
 }
 
 fn text(figure: &Figure) -> String {
@@ -86,10 +101,8 @@ fn a_name_that_is_none_names_the_nearest() {
 #[test]
 fn every_step_is_live() {
     let mut views = 0;
-    for name in Walk::ALL {
-        let mut live = live(name);
-        assert_eq!(live.differences().unwrap(), Vec::<String>::new());
-        for shown in shown(&mut live) {
+    for (name, all) in own() {
+        for shown in all {
             let at = format!("{name} {}", shown.step.id);
             let written: usize = shown.step.views.len();
             assert!(shown.figures.len() >= written, "{at}: {} of {written} views", shown.figures.len());
@@ -218,4 +231,71 @@ fn a_model_without_a_head_says_so() {
     let (_, shown) = never_fails("s3", &WalkOptions { model, initial: true, ..WalkOptions::default() });
     let texts: Vec<String> = shown.iter().flat_map(|shown| &shown.figures).map(text).collect();
     assert!(texts.iter().any(|text| text.contains("no limpid.toml")), "{texts:?}");
+}
+
+// ---- what the documents print
+
+fn checks() -> impl Iterator<Item = &'static Check> {
+    own().iter().flat_map(|(_, all)| all).flat_map(|shown| &shown.checks)
+}
+
+/// Every number and word of printed.json is claimed by one step, and is the live one but for its rounding.
+#[test]
+fn every_printed_number_is_shown_equal() {
+    let mut claimed: BTreeMap<String, usize> = places().into_iter().map(|place| (place, 0)).collect();
+    let mut counts: BTreeMap<As, usize> = BTreeMap::new();
+    for shown in own().iter().flat_map(|(_, all)| all) {
+        assert!(shown.checks.iter().map(|check| &check.printed).eq(&shown.step.printed), "{}", shown.step.id);
+    }
+    for check in checks() {
+        let key = &check.printed.golden;
+        let below = |place: &str| place.strip_prefix(key.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+        let own = claimed.iter_mut().filter(|(place, _)| below(place));
+        assert_eq!(own.map(|(_, times)| *times += 1).count(), check.count, "{key}");
+        assert!(check.holds && check.live.len() == check.count && check.count > 0, "{key}: {}", check.text);
+        *counts.entry(check.printed.stands).or_default() += check.count;
+    }
+    let other: Vec<_> = claimed.iter().filter(|(_, times)| **times != 1).collect();
+    assert!(other.is_empty(), "not claimed by one step: {other:?}");
+    let want = [(As::Equal, 2232), (As::Corrected, 25), (As::Wrong, 32), (As::Constructed, 240)];
+    assert_eq!(counts, want.into_iter().collect());
+}
+
+/// Each number moved by twice its tolerance is found, it alone; and so is a word, and a number too few.
+#[test]
+fn a_printed_number_that_is_off_is_named() {
+    for check in checks() {
+        let (key, printed) = (&check.printed.golden, leaves(&check.printed.golden));
+        let within = within(key);
+        assert!(differences(&printed, &check.live, within).is_empty(), "{key}");
+        for at in 0..printed.len() {
+            let mut moved = printed.clone();
+            moved[at] = match &printed[at] {
+                Leaf::Number(number) if number.is_infinite() => Leaf::Number(0.0),
+                Leaf::Number(number) => Leaf::Number(number + if within > 0.0 { 2.0 * within } else { 1e-6 }),
+                Leaf::Word(word) => Leaf::Word(format!("{word} ")),
+            };
+            assert_eq!(differences(&moved, &check.live, within), [at], "{key}");
+        }
+        assert!(!differences(&printed[..printed.len() - 1], &check.live, within).is_empty(), "{key}");
+    }
+}
+
+/// Every error of the documents is said, each by its own document's walk at least once, and none that is not on the list.
+#[test]
+fn every_erratum_is_said_where_it_stands() {
+    let mut want = BTreeSet::new();
+    for (kind, count) in [("E0", 45), ("E1", 32), ("E2", 21), ("E3", 26), ("E4", 9), ("X", 17)] {
+        want.extend((1..=count).map(|n| format!("{kind}-{n:02}")));
+    }
+    let mut said = BTreeSet::new();
+    for walk in Walk::all() {
+        for (step, erratum) in walk.steps.iter().flat_map(|step| step.errata.iter().map(move |erratum| (step, erratum))) {
+            let own = erratum.id.starts_with(&walk.name.replace('s', "E")) || erratum.id.starts_with("X-");
+            assert!(own && !erratum.note.is_empty(), "{} {}: {}", walk.name, step.id, erratum.id);
+            said.insert(erratum.id.clone());
+        }
+    }
+    assert_eq!(want.difference(&said).collect::<Vec<_>>(), Vec::<&String>::new(), "not said");
+    assert_eq!(said.difference(&want).collect::<Vec<_>>(), Vec::<&String>::new(), "not on the list");
 }

@@ -145,7 +145,7 @@ impl Live {
                 Err(error) => figures.push(self.lacking(error)?),
             }
         }
-        let (shapes, checks) = (self.shapes(step)?, printed::checks(self, step)?);
+        let (shapes, checks) = (self.shapes(step)?, self.checks(step)?);
         let mut notes: Vec<String> = vec![];
         if number == 1 && self.is_other() {
             notes.extend(self.ready(&At::default())?.notes.clone());
@@ -289,6 +289,11 @@ impl Live {
         let labels = trace.labels(&|id| ready.piece(id));
         let notation = self.options.notation.unwrap_or(self.walk.notation);
         look(&mut Run { trace, labels, ready: &ready, notation, sequences: b, length: t })
+    }
+
+    /// Whether it is walked on its own models and texts.
+    pub(super) fn is_own(&self) -> bool {
+        self.options.model.is_none() && self.options.prompts.is_empty() && !self.options.initial
     }
 
     fn threads(&self) -> usize {
@@ -617,7 +622,7 @@ impl Write {
                 vec![]
             }
             Values::PrintedScores => {
-                let scores = printed::rows("attention_rows_seed001.scores");
+                let scores = printed::rows("s1.attention.scores");
                 let root = (wide as f64).sqrt();
                 for (t, row) in scores.iter().enumerate() {
                     row.iter().enumerate().for_each(|(j, score)| values[j * wide + t] = (root * score) as f32);
@@ -640,12 +645,12 @@ impl Write {
 fn printed_rows(d_model: usize) -> (Vec<Vec<f64>>, Vec<Vec<u32>>) {
     /// Two roundings to six decimals, and that of f32.
     const SAME: f64 = 3e-6;
-    let (embedding, columns) = (printed::rows("input_embedding_batch0_printed"), printed::columns());
+    let (embedding, columns) = (printed::rows("s1.embedding"), printed::columns());
     let mut table: Vec<Vec<f64>> = vec![];
     let mut sequences = vec![];
     for b in 0..4 {
         let mut ids = vec![];
-        for (t, sum) in printed::rows(&format!("final_embedding_printed.batch{b}")).iter().enumerate() {
+        for (t, sum) in printed::rows(&format!("s1.sums.batch{b}")).iter().enumerate() {
             let row: Vec<f64> = match b {
                 0 => embedding[t].clone(),
                 _ => columns.iter().zip(sum).map(|(c, sum)| sum - sinusoidal(t, *c, d_model)).collect(),

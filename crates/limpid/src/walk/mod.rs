@@ -5,10 +5,11 @@
 //! models and runs, `views` what of them is shown, `worked` and `equal` small computations and equalities, `printed` the numbers that
 //! documents print.
 
-mod equal;
+pub mod equal;
 mod facts;
 mod live;
-mod printed;
+pub mod plain;
+pub mod printed;
 mod views;
 mod worked;
 

@@ -40,7 +40,7 @@ pub(super) fn show(live: &mut Live, step: &Step, show: &Show) -> Views {
         Show::Heat { of, part, at } => live.run(at, |run| figures(run, run.get(of)?, part, at, true)),
         Show::Positions { kind, rows } => live.run(&default, |run| facts::positions(run.config(), *kind, *rows)),
         Show::Masks { forms, n } => live.run(&default, |run| masks(run, forms, *n)),
-        Show::Printed { golden, of, decimals, at } => live.run(at, |run| as_printed(run, step, golden, of, *decimals)),
+        Show::Printed { golden, of, decimals, at } => live.run(at, |run| as_printed(run, golden, of, *decimals)),
         Show::Function { names, at, minimum, difference, slopes } => {
             facts::function(names, at, [*minimum, *difference, *slopes])
         }
@@ -295,7 +295,7 @@ fn masks(run: &Run, forms: &[String], n: Option<usize>) -> Views {
 }
 
 /// The live numbers at the places where a document prints some, and whether they meet them.
-fn as_printed(run: &Run, step: &Step, golden: &str, of: &str, decimals: u8) -> Views {
+fn as_printed(run: &Run, golden: &str, of: &str, decimals: u8) -> Views {
     let tensor = run.get(of)?;
     let n = tensor.shape.len();
     let (high, wide) = (tensor.shape[n - 2], tensor.shape[n - 1]);
@@ -304,8 +304,7 @@ fn as_printed(run: &Run, step: &Step, golden: &str, of: &str, decimals: u8) -> V
         false => vec![one],
         true => (0..run.sequences).map(|b| printed::rows(&format!("{golden}.batch{b}"))).collect(),
     };
-    let within = step.printed.iter().find(|own| own.golden.starts_with(golden)).and_then(|own| own.within);
-    let within = within.unwrap_or(1e-6);
+    let within = printed::within(golden);
     let (mut all, mut cells, mut met, mut worst) = (vec![], 0, 0, 0f64);
     for (b, table) in tables.iter().enumerate() {
         let most = table.iter().map(Vec::len).max().unwrap_or(0);

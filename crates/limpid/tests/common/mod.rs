@@ -1,10 +1,11 @@
 //! What test files share: a small model, a comparison that says where it failed, and made-up numbers.
-#![allow(dead_code)] // each test file uses its own part
+#![allow(dead_code, unused_imports)] // each test file uses its own part
 
 use limpid::backend::Backend;
 use limpid::config::Config;
 use limpid::model::Model;
 use limpid::ops::random;
+pub use limpid::walk::plain::{transpose, wide};
 
 /// Two small blocks, of sizes that are no multiples of a vector's.
 pub fn tiny() -> Config {
@@ -53,11 +54,6 @@ pub fn assert_close(what: &str, got: &[f64], want: &[f64], tolerance: f64) -> f6
     if off == 0.0 { 0.0 } else { off / scale }
 }
 
-/// f32 values, exactly.
-pub fn wide(values: &[f32]) -> Vec<f64> {
-    values.iter().copied().map(f64::from).collect()
-}
-
 /// f64 values, rounded.
 pub fn narrow(values: &[f64]) -> Vec<f32> {
     values.iter().map(|v| *v as f32).collect()
@@ -71,9 +67,4 @@ pub fn normals(site: &str, n: usize) -> Vec<f64> {
 /// `n` ids below `vocab_size`.
 pub fn ids(site: &str, n: usize, vocab_size: usize) -> Vec<u32> {
     (0..n as u64).map(|i| random::below(1, random::site(site), i, vocab_size as u64) as u32).collect()
-}
-
-/// a: (rows,cols) to (cols,rows)
-pub fn transpose(a: &[f64], cols: usize) -> Vec<f64> {
-    (0..cols).flat_map(|j| a.iter().skip(j).step_by(cols).copied()).collect()
 }
