@@ -6,7 +6,6 @@ mod common;
 use common::{Folder, LIMPID, text};
 use limpid::walk::Walk;
 use serde_json::Value;
-use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 

@@ -360,9 +360,7 @@ impl<'a> Windows<'a> {
     /// sees. If there is none, the first window alone, up to the end of its first sequence.
     pub fn first(&self, most: usize) -> Batch {
         let Cut { tokens, context, cross, .. } = self.cut;
-        let last = tokens.len() - 1;
-        let windows =
-            || (0..self.cut.count(last)).map(|i| self.cut.in_order(i, last)).filter(|window| !window.is_empty());
+        let windows = || (0..self.cut.count()).map(|i| self.cut.in_order(i)).filter(|window| !window.is_empty());
         let one = |window: Range<usize>| match cross || tokens.documents() == 0 {
             true => window,
             false => window.start..tokens.document(tokens.document_at(window.start)).end.min(window.end),

@@ -48,7 +48,7 @@ pub fn run(args: Args) -> Result<()> {
     let paint = if show::coloured() { Paint::Colour } else { Paint::Shades };
     let text = |view: View| view.text(Some(paint), &options);
     let mut parts =
-        vec![lesson.title, lesson.about].iter().map(|text| wrap(text, 0, options.width)).collect::<Vec<_>>();
+        [lesson.title, lesson.about].iter().map(|text| wrap(text, 0, options.width)).collect::<Vec<_>>();
     parts.extend(lesson.views.into_iter().map(text));
     parts.push(lesson.claims.iter().map(Claim::view).map(text).collect());
     let text = parts.join("\n");

@@ -268,10 +268,20 @@ impl Page {
         self.width.saturating_sub(INDENT)
     }
 
+    /// What the colours of a heat map mean; it is said once below several.
+    fn legend(&self, figure: &Figure) -> String {
+        match &figure.view {
+            View::Matrix(matrix) if figure.heat => format!("\n{}", matrix.legend(self.paint, self.prose - INDENT)),
+            _ => String::new(),
+        }
+    }
+
     fn figure(&self, figure: &Figure) -> String {
-        let heat = figure.heat && matches!(figure.view, View::Matrix(_));
-        let width =
-            if heat || matches!(figure.view, View::Sentence { .. }) { self.prose - INDENT } else { self.room() };
+        let width = match &figure.view {
+            View::Matrix(_) if figure.heat => self.prose - INDENT,
+            View::Sentence { .. } => self.prose - INDENT,
+            _ => self.room(),
+        };
         let options = TableOptions { width, decimals: figure.decimals.into(), ..TableOptions::default() };
         let mut text = String::new();
         if let Some(due) = &figure.due {

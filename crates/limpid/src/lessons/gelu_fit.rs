@@ -22,7 +22,8 @@ pub(super) const TOPIC: Topic = Topic {
             let (squares, most) = differences.fold((0.0, 0.0f64), |(sum, most), d| (sum + d * d, most.max(d.abs())));
             ((squares / points().count() as f64).sqrt(), most)
         });
-        let row = |((name, (beta, gamma)), (root, most)): (&(&str, (f64, f64)), &(f64, f64))| {
+        type Fit = (&'static str, (f64, f64));
+        let row = |((name, (beta, gamma)), (root, most)): (&Fit, &(f64, f64))| {
             vec![
                 name.to_string(),
                 format!("{beta:.4}"),

@@ -24,7 +24,8 @@ pub(super) const TOPIC: Topic = Topic {
         use Method::{Adam, AdamW, Muon, Sgd};
         type Change = fn(&mut Recipe);
         let (low, high) = ([0.1, 0.3, 1.0], [3e-3, 1e-2, 3e-2]);
-        let sections: [(&str, [f64; 3], Vec<(&str, Method, Change)>); 3] = [
+        type Section = (&'static str, [f64; 3], Vec<(&'static str, Method, Change)>);
+        let sections: [Section; 3] = [
             (
                 "Clipping: SGD with momentum",
                 low,

@@ -205,7 +205,7 @@ pub(super) fn one_hot_of(tokenizer: &Tokenizer, text: &str) -> Views {
     let tensor = Labelled { axes: vec!["batch", "pos", "d_vocab"], shape: vec![1, ids.len(), v], ..flat };
     let words = |ids: &[u32]| Ok::<_, WalkError>(tokenizer.pieces(ids)?.iter().map(|piece| label(piece)).collect());
     let every: Vec<u32> = (0..v as u32).collect();
-    let labels = Labels { tokens: vec![words(&ids)?], vocabulary: words(&every)?, reach: vec![] };
+    let labels = Labels { tokens: vec![words(&ids)?], vocabulary: words(&every)?, ..Labels::default() };
     let figure = |matrix| Figure { decimals: 0, ..View::Matrix(matrix).into() };
     Ok(tensor.matrices(&labels).map(figure).collect())
 }

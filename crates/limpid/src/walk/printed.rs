@@ -209,7 +209,7 @@ fn table(value: Option<&Value>) -> Vec<Vec<f64>> {
 pub fn within(key: &str) -> f64 {
     let own = |end: usize| all()["within"].get(&key[..end]).and_then(Value::as_f64);
     let ends = key.match_indices('.').map(|(at, _)| at).chain([key.len()]);
-    ends.filter_map(own).last().unwrap_or(0.0)
+    ends.filter_map(own).next_back().unwrap_or(0.0)
 }
 
 /// Every key under which there are numbers or words: `s1.positions.3.7`.

@@ -513,8 +513,11 @@ fn label_all(tokenizer: &Option<Tokenizer>, ids: &[u32]) -> String {
 
 // ---- losses and gradients
 
-/// Losses: (sequence, position, token, target, loss) of every token that has a target.
-fn counted(run: &Run) -> Result<Vec<(usize, usize, u32, u32, f64)>, WalkError> {
+/// A token that has a target: its sequence and position, itself, the target, the loss.
+type Counted = (usize, usize, u32, u32, f64);
+
+/// Every token that has a target.
+fn counted(run: &Run) -> Result<Vec<Counted>, WalkError> {
     needs_head(run.config())?;
     let losses = run.get("losses")?;
     let mut all = vec![];
