@@ -79,6 +79,8 @@ pub(super) struct Run<'a> {
     pub labels: Labels,
     pub ready: &'a Ready,
     pub notation: Notation,
+    /// Whether the model or the texts are the user's.
+    pub other: bool,
     /// B and T.
     pub sequences: usize,
     pub length: usize,
@@ -288,7 +290,9 @@ impl Live {
         let trace = Trace::run(&model, &mut *backend, &batch, backward)?;
         let labels = trace.labels(&|id| ready.piece(id));
         let notation = self.options.notation.unwrap_or(self.walk.notation);
-        look(&mut Run { trace, labels, ready: &ready, notation, sequences: b, length: t })
+        let scene = self.walk.scenes.iter().any(|scene| at.on.as_deref() == Some(&scene.id));
+        let other = self.is_other() && !scene;
+        look(&mut Run { trace, labels, ready: &ready, notation, other, sequences: b, length: t })
     }
 
     /// Whether it is walked on its own models and texts.

@@ -19,9 +19,10 @@ pub use live::{Live, WalkOptions};
 pub use printed::{As, Check, Printed};
 pub use worked::Worked;
 
-use crate::config::{ConfigError, Fields, Positions};
+use crate::config::{Config, ConfigError, Fields, Positions};
 use crate::names::Notation;
 use crate::trace::view::View;
+use crate::train::{Recipe, RunOptions};
 use limpid_base::nearest::nearest;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -650,9 +651,11 @@ impl Made {
     /// The command that makes it.
     pub fn command(&self) -> String {
         let mut command = format!("limpid train --preset {} --data {}", self.preset, self.data);
-        let tokenizer = self.tokenizer.iter().map(|name| ("tokenizer", name));
-        let settings = self.set.0.iter().map(|(name, value)| (name.as_str(), value));
-        for (name, value) in tokenizer.chain(settings) {
+        let (config, recipe, options) = (Config::default(), Recipe::default(), RunOptions::default());
+        // in the order in which they are declared
+        let fields = config.fields().into_iter().chain(recipe.fields()).chain(options.fields());
+        let set = fields.filter_map(|(setting, _)| Some((setting.name, self.set.0.get(setting.name)?)));
+        for (name, value) in self.tokenizer.iter().map(|name| ("tokenizer", name)).chain(set) {
             command += &format!(" --{} {value}", name.replace('_', "-"));
         }
         command + " --out " + self.folder()
