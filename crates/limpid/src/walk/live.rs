@@ -203,7 +203,6 @@ impl Live {
     fn lacking(&self, error: WalkError) -> Result<Figure, WalkError> {
         let text = match error {
             WalkError::Lacks(text) => text,
-            error @ WalkError::NotBuilt(_) => error.to_string(),
             WalkError::Run(Error::Trace(TraceError::Unknown { name, known, .. })) => {
                 format!("this model has no `{name}`{}", known.map_or(String::new(), |known| format!(" ({known})")))
             }

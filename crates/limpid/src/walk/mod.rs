@@ -539,9 +539,6 @@ pub enum WalkError {
     /// Something that a step speaks of is not there: a model, a head, a token.
     #[error("{0}")]
     Lacks(String),
-    /// A part that is still to come.
-    #[error("{0} is not built yet")]
-    NotBuilt(String),
     /// A model: made, opened or run.
     #[error(transparent)]
     Run(#[from] crate::Error),

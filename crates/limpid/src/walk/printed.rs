@@ -518,7 +518,7 @@ fn computed(live: &mut Live, step: &Step, key: &str) -> Result<Vec<Leaf>> {
         }
         "s4.activations" => counts(&[activations(&Config::preset("llmc-gpt2")?, 4, 64, false)]),
         "s4.activations_with_4c" => counts(&[activations(&Config::preset("llmc-gpt2")?, 4, 64, true)]),
-        _ => return Err(WalkError::NotBuilt(format!("the numbers of {key}"))),
+        _ => return Err(WalkError::Lacks(format!("nothing live stands beside the numbers of {key}"))),
     })
 }
 
