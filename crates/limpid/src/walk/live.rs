@@ -2,7 +2,9 @@
 //!
 //! [`Live::run`] is one run of a model on its sequences; everything that `views`, `worked` and `equal` show is read from such runs.
 
-use super::{At, Figure, Made, Scene, ShapeRow, Show, Shown, Step, Values, Walk, WalkError, Write, printed, views};
+use super::{
+    At, Figure, Made, Scene, SceneValues, ShapeRow, Show, Shown, Walk, WalkError, WalkStep, Write, printed, views,
+};
 use crate::backend::Device;
 use crate::config::{Config, Fields, Mask, Settings};
 use crate::data::toys::Toy;
@@ -138,7 +140,7 @@ impl Live {
     ///
     /// # Errors
     /// If a model cannot be made, opened or run.
-    pub fn step(&mut self, step: &Step) -> Result<Shown, WalkError> {
+    pub fn step(&mut self, step: &WalkStep) -> Result<Shown, WalkError> {
         let number = self.walk.steps.iter().position(|own| own.id == step.id).map_or(0, |at| at + 1);
         let mut figures: Vec<Figure> = vec![];
         for show in &step.views {
@@ -223,7 +225,7 @@ impl Live {
     }
 
     /// The shapes that a step speaks of, in numbers, on the model that its first view is of.
-    pub(super) fn shapes(&mut self, step: &Step) -> Result<Vec<ShapeRow>, WalkError> {
+    pub(super) fn shapes(&mut self, step: &WalkStep) -> Result<Vec<ShapeRow>, WalkError> {
         if step.shapes.is_empty() {
             return Ok(vec![]);
         }
@@ -434,7 +436,7 @@ impl Live {
             let said = |value: serde_json::Value| value.as_str().map_or_else(|| value.to_string(), String::from);
             let (own, theirs) = (said(own.json()), said(theirs.json()));
             let line = format!("{}: this model has {own}, \"{}\" {theirs}", setting.name, self.walk.title);
-            let about = |step: &Step| {
+            let about = |step: &WalkStep| {
                 let views = serde_json::to_string(&step.views).unwrap_or_default();
                 parts.iter().any(|part| views.contains(part))
             };
@@ -620,11 +622,11 @@ impl Write {
         let values = &mut values[rows.start * wide..rows.end * wide];
         values.fill(0.0);
         match self.values {
-            Values::Unit => {
+            SceneValues::Unit => {
                 (0..rows.len().min(wide)).for_each(|i| values[i * wide + i] = 1.0);
                 vec![]
             }
-            Values::PrintedScores => {
+            SceneValues::PrintedScores => {
                 let scores = printed::rows("s1.attention.scores");
                 let root = (wide as f64).sqrt();
                 for (t, row) in scores.iter().enumerate() {
@@ -632,7 +634,7 @@ impl Write {
                 }
                 vec![(0..scores.len() as u32).collect()]
             }
-            Values::PrintedRows => {
+            SceneValues::PrintedRows => {
                 let (table, sequences) = printed_rows(wide);
                 for (row, values) in table.iter().zip(values.chunks_exact_mut(wide)) {
                     printed::columns().into_iter().zip(row).for_each(|(c, value)| values[c] = *value as f32);

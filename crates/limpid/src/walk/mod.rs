@@ -51,7 +51,7 @@ pub struct Walk {
     pub scenes: Vec<Scene>,
     /// Its steps, in the document's order.
     #[serde(rename = "step")]
-    pub steps: Vec<Step>,
+    pub steps: Vec<WalkStep>,
 }
 
 /// How a model is trained: [`Made::command`] is the command, and [`Live`] does the same in memory.
@@ -118,13 +118,13 @@ pub struct Write {
     /// Its name; `attn.W_Q` and the like are parts of `attn.qkv.weight`.
     pub parameter: String,
     /// What is written.
-    pub values: Values,
+    pub values: SceneValues,
 }
 
 /// What a scene writes into a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Values {
+pub enum SceneValues {
     /// The unit matrix.
     Unit,
     /// A row for each different row of the token embedding that "Zero-to-Hero" prints, or that follows from its sums.
@@ -157,7 +157,7 @@ impl From<BTreeMap<String, toml::Value>> for Set {
 /// A step: a section of the document, or a part of one.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Step {
+pub struct WalkStep {
     /// Its name in the walk.
     pub id: String,
     /// The section's heading.
@@ -218,7 +218,7 @@ pub struct At {
 
 /// Which part of a tensor is shown, and how.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
-pub struct Part {
+pub struct TensorPart {
     /// One sequence, counted from 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sequence: Option<usize>,
@@ -293,7 +293,7 @@ pub enum Show {
         #[serde(default)]
         sparse: bool,
         #[serde(flatten)]
-        part: Part,
+        part: TensorPart,
         #[serde(flatten)]
         at: At,
     },
@@ -301,7 +301,7 @@ pub enum Show {
     Heat {
         of: String,
         #[serde(flatten)]
-        part: Part,
+        part: TensorPart,
         #[serde(flatten)]
         at: At,
     },
@@ -464,7 +464,7 @@ pub struct Shown {
     /// Its number in the walk, from 1.
     pub number: usize,
     /// What is said.
-    pub step: Step,
+    pub step: WalkStep,
     /// Its shapes in numbers.
     pub shapes: Vec<ShapeRow>,
     /// What is shown.
@@ -629,7 +629,7 @@ impl Walk {
     /// If there is none.
     pub fn find(&self, name: &str) -> Result<usize, WalkError> {
         let (own, count) = (name.to_lowercase(), self.steps.len());
-        let begins = |step: &Step| !own.is_empty() && step.section.to_lowercase().starts_with(&own);
+        let begins = |step: &WalkStep| !own.is_empty() && step.section.to_lowercase().starts_with(&own);
         let by_name = self.steps.iter().position(|step| step.id == own.replace([' ', '_'], "-"));
         let number = || name.parse().ok().filter(|n| (1..=count).contains(n)).map(|n: usize| n - 1);
         by_name.or_else(number).or_else(|| self.steps.iter().position(begins)).ok_or_else(|| {

@@ -6,7 +6,7 @@
 
 use super::live::Run;
 use super::plain::{concat, diag, one_hot, segments, stack, wide};
-use super::{At, Live, Show, Step, WalkError, Worked, worked};
+use super::{At, Live, Show, WalkError, WalkStep, Worked, worked};
 use crate::backend::{Backend, Reference};
 use crate::config::{Activation, Config, DropoutScale, Mask, NormKind};
 use crate::model::{Mode, Model};
@@ -109,7 +109,7 @@ impl Live {
     ///
     /// # Errors
     /// If a model cannot be made, opened or run.
-    pub fn checks(&mut self, step: &Step) -> Result<Vec<Check>> {
+    pub fn checks(&mut self, step: &WalkStep) -> Result<Vec<Check>> {
         let mut all = vec![];
         for printed in &step.printed {
             match computed(self, step, &printed.golden) {
@@ -251,7 +251,7 @@ fn on(name: &str) -> At {
 }
 
 /// The numbers of a key, computed again.
-fn computed(live: &mut Live, step: &Step, key: &str) -> Result<Vec<Leaf>> {
+fn computed(live: &mut Live, step: &WalkStep, key: &str) -> Result<Vec<Leaf>> {
     let here = At::default();
     Ok(match key {
         // ---- ids and words
@@ -544,12 +544,12 @@ fn mask(seen: f64, hidden: f64) -> Vec<f64> {
 }
 
 /// The places at which the step shows functions.
-fn places_of(step: &Step) -> Vec<f64> {
+fn places_of(step: &WalkStep) -> Vec<f64> {
     let at = |view: &Show| if let Show::Function { at, .. } = view { Some(at.clone()) } else { None };
     step.views.iter().find_map(at).unwrap_or_default()
 }
 
-fn values_of(step: &Step, f: Activation) -> Vec<Leaf> {
+fn values_of(step: &WalkStep, f: Activation) -> Vec<Leaf> {
     reals(places_of(step).into_iter().map(|x| activate::reference::value(f, 0.0, x)))
 }
 

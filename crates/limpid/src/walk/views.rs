@@ -1,6 +1,6 @@
 //! What is shown of a run: tensors, shapes, losses, what comes next. `facts` has what needs no run.
 
-use super::{At, Figure, Line, Live, Part, Run, Show, Step, WalkError, equal, facts, printed, worked};
+use super::{At, Figure, Line, Live, Run, Show, TensorPart, WalkError, WalkStep, equal, facts, printed, worked};
 use crate::config::{Axis, Config, ConfigError, Mask};
 use crate::model::Model;
 use crate::names;
@@ -20,7 +20,7 @@ const MANY: usize = 256;
 type Views = Result<Vec<Figure>, WalkError>;
 
 /// One view of a step.
-pub(super) fn show(live: &mut Live, step: &Step, show: &Show) -> Views {
+pub(super) fn show(live: &mut Live, step: &WalkStep, show: &Show) -> Views {
     let default = At::default();
     match show {
         Show::Worked { work, at } => worked::worked(live, work, at),
@@ -117,7 +117,7 @@ pub(super) fn caption(run: &Run, name: &str, at: &At) -> String {
 }
 
 /// A tensor cut into matrices, or the part of it that is asked for.
-fn figures(run: &Run, tensor: Labelled, part: &Part, at: &At, heat: bool) -> Views {
+fn figures(run: &Run, tensor: Labelled, part: &TensorPart, at: &At, heat: bool) -> Views {
     let caption = caption(run, &tensor.name, at);
     let last = tensor.name.rsplit('.').next().unwrap_or_default();
     // a document writes W_Q for all heads
@@ -227,7 +227,7 @@ fn one_hot(run: &Run, sequence: Option<usize>) -> Views {
     let flat = table::one_hot(&run.trace.batch().tokens, v);
     let shape = vec![b, run.length, v];
     let tensor = Labelled { axes: vec!["batch", "pos", "d_vocab"], shape, ..flat };
-    let part = Part { sequence, decimals: Some(0), ..Part::default() };
+    let part = TensorPart { sequence, decimals: Some(0), ..TensorPart::default() };
     figures(run, tensor, &part, &At::default(), false)
 }
 
@@ -252,7 +252,7 @@ fn sparse(run: &Run) -> Views {
     let mut tensor = run.get("input")?;
     let sparse = dense.ids().sparse(&run.trace.batch().tokens)?;
     tensor.values = sparse.into_iter().map(|id| id as f32).collect();
-    figures(run, tensor, &Part::default(), &At::default(), false)
+    figures(run, tensor, &TensorPart::default(), &At::default(), false)
 }
 
 // ---- tables of tensors
