@@ -47,8 +47,7 @@ pub fn run(args: Args) -> Result<()> {
     let options = TableOptions { width: if width == 0 { show::PROSE } else { width }, ..TableOptions::default() };
     let paint = if show::coloured() { Paint::Colour } else { Paint::Shades };
     let text = |view: View| view.text(Some(paint), &options);
-    let mut parts =
-        [lesson.title, lesson.about].iter().map(|text| wrap(text, 0, options.width)).collect::<Vec<_>>();
+    let mut parts = [lesson.title, lesson.about].map(|text| wrap(text, 0, options.width)).to_vec();
     parts.extend(lesson.views.into_iter().map(text));
     parts.push(lesson.claims.iter().map(Claim::view).map(text).collect());
     let text = parts.join("\n");

@@ -17,23 +17,17 @@ pub(super) const TOPIC: Topic = Topic {
             ("GELU, β = √(2/π)", fit(|x| x, Some(held))),
             ("as published", (held, 0.044_715)),
         ];
-        let errors = fits.map(|(_, (beta, gamma))| {
-            let differences = points().map(|x| x * (normal(x) - curve(beta, gamma, x)));
+        let (mut rows, mut errors) = (vec![], vec![]);
+        for (name, (beta, gamma)) in &fits {
+            let differences = points().map(|x| x * (normal(x) - curve(*beta, *gamma, x)));
             let (squares, most) = differences.fold((0.0, 0.0f64), |(sum, most), d| (sum + d * d, most.max(d.abs())));
-            ((squares / points().count() as f64).sqrt(), most)
-        });
-        type Fit = (&'static str, (f64, f64));
-        let row = |((name, (beta, gamma)), (root, most)): (&Fit, &(f64, f64))| {
-            vec![
-                name.to_string(),
-                format!("{beta:.4}"),
-                format!("{gamma:.5}"),
-                format!("{root:.1e}"),
-                format!("{most:.1e}"),
-            ]
-        };
+            let root = (squares / points().count() as f64).sqrt();
+            let numbers = [format!("{beta:.4}"), format!("{gamma:.5}"), format!("{root:.1e}"), format!("{most:.1e}")];
+            rows.push([vec![name.to_string()], numbers.to_vec()].concat());
+            errors.push((root, most));
+        }
         let headers = ["fitted to", "β", "γ", "root mean square of GELU's error", "greatest"];
-        let table = grid("Least squares", &headers, fits.iter().zip(&errors).map(row).collect());
+        let table = grid("Least squares", &headers, rows);
         let (phi, gelu, only) = (fits[0].1, fits[1].1, fits[2].1);
         let claims = vec![
             claim(

@@ -1,6 +1,6 @@
 //! What encodings of positions are worth, and what a model without any knows of the order of words.
 
-use super::training::{Study, Text, cell};
+use super::training::{Course, Study, Text, cell};
 use super::{Topic, at_least, at_most, claim, grid};
 use crate::Error;
 use crate::config::{Config, Positions};
@@ -53,7 +53,7 @@ pub(super) const TOPIC: Topic = Topic {
             Ok((name.into(), study))
         };
         let studies: Vec<_> = kinds.into_iter().map(study).collect::<Result<_, _>>()?;
-        let losses: Vec<f64> = class.train(&text, &studies)?.iter().map(super::training::Course::end).collect();
+        let losses: Vec<f64> = class.train(&text, &studies)?.iter().map(Course::end).collect();
         let rows = studies.iter().zip(&losses).map(|((name, _), loss)| vec![name.clone(), cell(*loss)]).collect();
         let title = format!("After {} steps, stories as characters", studies[0].1.recipe.steps);
         let trained = grid(&title, &["positions", "validation loss"], rows);

@@ -1,7 +1,7 @@
 //! Overfitting and its remedies: a model that is large for its text, with dropout, weight decay, label smoothing, an
 //! average of the weights, and early stopping.
 
-use super::training::{Study, Text, cell};
+use super::training::{Course, Study, Text, cell};
 use super::{Topic, at_least, at_most, claim, grid};
 use crate::config::{Config, Dropout};
 use crate::tokenizer::TokenizerKind;
@@ -33,10 +33,10 @@ pub(super) const TOPIC: Topic = Topic {
             (name.to_string(), Study { config, recipe, eval_every: 25, tuning: small.tuning.clone() })
         });
         let courses = class.train(&text, &studies)?;
-        let best = |course: &super::training::Course| {
+        let best = |course: &Course| {
             course.validation.iter().copied().min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((0, f64::INFINITY))
         };
-        let cells = |((name, _), course): (&(String, Study), &super::training::Course)| {
+        let cells = |((name, _), course): (&(String, Study), &Course)| {
             let (at, least) = best(course);
             let losses = [course.train, course.end(), course.end() - course.train, least];
             [name.clone()].into_iter().chain(losses.map(cell)).chain([at.to_string()]).collect()
@@ -44,7 +44,7 @@ pub(super) const TOPIC: Topic = Topic {
         let headers = ["", "training", "validation", "gap", "best validation", "at step"];
         let table = grid("Losses after 250 steps", &headers, studies.iter().zip(&courses).map(cells).collect());
         let [nothing, dropout, decay, smoothing, average] = &courses[..] else { unreachable!("a course a row") };
-        let gap = |course: &super::training::Course| course.end() - course.train;
+        let gap = |course: &Course| course.end() - course.train;
         let narrows = |text: &str, course| {
             claim(
                 text,

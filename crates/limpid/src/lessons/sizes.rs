@@ -1,6 +1,6 @@
 //! What three sizes of a model are worth: the number of heads, the width of the feed-forward network, the number of blocks.
 
-use super::training::{Study, Text, cell};
+use super::training::{Course, Study, Text, cell};
 use super::{Class, Topic, at_least, at_most, claim, grid};
 use crate::Error;
 use crate::config::Config;
@@ -100,11 +100,11 @@ fn losses(
         })
         .collect::<Result<_, Error>>()?;
     let courses = class.train(&text, &studies)?;
-    let row = |(size, course): (&usize, &super::training::Course)| {
+    let row = |(size, course): (&usize, &Course)| {
         vec![size.to_string(), cell(course.last(course.losses.len() as u64)), cell(course.end())]
     };
     let title = format!("Losses after {} steps, stories as characters", studies[0].1.recipe.steps);
     let rows = sizes.iter().zip(&courses).map(row).collect();
     let view = grid(&title, &[what, "training loss", "validation loss"], rows);
-    Ok((view, courses.iter().map(super::training::Course::end).collect()))
+    Ok((view, courses.iter().map(Course::end).collect()))
 }

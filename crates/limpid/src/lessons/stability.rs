@@ -6,10 +6,14 @@ use super::{Topic, at_most, claim, grid};
 use crate::config::NormPlace;
 use crate::ops::adamw::Method;
 use crate::tokenizer::TokenizerKind;
-use crate::train::{Recipe, Schedule};
+use crate::train::Schedule;
+use std::iter;
 
 /// Updates of a run.
 const STEPS: u64 = 120;
+
+/// A row of a table: its name, the number of blocks, the optimizer, and what else is changed.
+type Row = (&'static str, usize, Method, fn(&mut Study));
 
 /// What keeps training stable.
 pub(super) const TOPIC: Topic = Topic {
@@ -22,79 +26,80 @@ pub(super) const TOPIC: Topic = Topic {
     teach: |class| {
         let text = Text::new(200_000, TokenizerKind::Char)?;
         use Method::{Adam, AdamW, Muon, Sgd};
-        type Change = fn(&mut Recipe);
         let (low, high) = ([0.1, 0.3, 1.0], [3e-3, 1e-2, 3e-2]);
-        type Section = (&'static str, [f64; 3], Vec<(&'static str, Method, Change)>);
-        let sections: [Section; 3] = [
+        let sections: [(&str, &[f64], Vec<Row>); 4] = [
             (
                 "Clipping: SGD with momentum",
-                low,
+                &low,
                 vec![
-                    ("not clipped", Sgd, |_| {}),
-                    ("gradient's norm at most 1", Sgd, |recipe| recipe.clip = 1.0),
-                    ("gradient's norm at most 0.25", Sgd, |recipe| recipe.clip = 0.25),
+                    ("not clipped", 3, Sgd, |_| {}),
+                    ("gradient's norm at most 1", 3, Sgd, |study| study.recipe.clip = 1.0),
+                    ("gradient's norm at most 0.25", 3, Sgd, |study| study.recipe.clip = 0.25),
                 ],
             ),
             (
                 "Optimizers",
-                high,
+                &high,
                 vec![
-                    ("sgd", Sgd, |_| {}),
-                    ("muon", Muon, |_| {}),
-                    ("adam", Adam, |_| {}),
-                    ("adam, decay 0.1", Adam, |recipe| recipe.weight_decay = 0.1),
-                    ("adamw, decay 0.1", AdamW, |recipe| recipe.weight_decay = 0.1),
+                    ("sgd", 3, Sgd, |_| {}),
+                    ("muon", 3, Muon, |_| {}),
+                    ("adam", 3, Adam, |_| {}),
+                    ("adam, decay 0.1", 3, Adam, |study| study.recipe.weight_decay = 0.1),
+                    ("adamw, decay 0.1", 3, AdamW, |study| study.recipe.weight_decay = 0.1),
                 ],
             ),
             (
                 "Warm-up and schedule: Adam",
-                high,
+                &high,
                 vec![
-                    ("20 steps of warm-up", Adam, |recipe| recipe.warmup_steps = 20),
-                    ("cosine to 0", Adam, |recipe| recipe.schedule = Schedule::Cosine),
-                    ("both", Adam, |recipe| (recipe.warmup_steps, recipe.schedule) = (20, Schedule::Cosine)),
+                    ("adam", 3, Adam, |_| {}),
+                    ("20 steps of warm-up", 3, Adam, |study| study.recipe.warmup_steps = 20),
+                    ("cosine to 0", 3, Adam, |study| study.recipe.schedule = Schedule::Cosine),
+                    ("both", 3, Adam, |Study { recipe, .. }| {
+                        (recipe.warmup_steps, recipe.schedule) = (20, Schedule::Cosine);
+                    }),
+                ],
+            ),
+            (
+                "Where the norm stands: AdamW without warm-up",
+                &high[..2],
+                vec![
+                    ("6 blocks, pre-norm", 6, AdamW, |_| {}),
+                    // it needs no final norm
+                    ("6 blocks, post-norm", 6, AdamW, |Study { config, .. }| {
+                        (config.norm_place, config.final_norm) = (NormPlace::Post, false);
+                    }),
                 ],
             ),
         ];
+        let run = |name: &str, rate: &f64| format!("{name}, {rate}");
         let mut studies: Vec<(String, Study)> = vec![];
         for (_, rates, rows) in &sections {
-            for ((name, method, change), rate) in rows.iter().flat_map(|row| rates.map(|rate| (row, rate))) {
-                let mut study = Study::small(3)?;
-                (study.recipe.steps, study.recipe.optimizer, study.recipe.learning_rate) = (STEPS, *method, rate);
-                change(&mut study.recipe);
-                studies.push((format!("{name}, {rate}"), study));
+            for ((name, blocks, method, change), rate) in
+                rows.iter().flat_map(|row| rates.iter().map(move |rate| (row, rate)))
+            {
+                let mut study = Study::small(*blocks)?;
+                (study.recipe.steps, study.recipe.optimizer, study.recipe.learning_rate) = (STEPS, *method, *rate);
+                change(&mut study);
+                // a row that stands in two tables is one run
+                if studies.iter().all(|(known, _)| *known != run(name, rate)) {
+                    studies.push((run(name, rate), study));
+                }
             }
-        }
-        let places = [("6 blocks, pre-norm", NormPlace::Pre), ("6 blocks, post-norm", NormPlace::Post)];
-        for ((name, place), rate) in places.iter().flat_map(|place| high[..2].iter().map(move |rate| (place, rate))) {
-            let mut study = Study::small(6)?;
-            (study.recipe.steps, study.recipe.learning_rate) = (STEPS, *rate);
-            // a post-norm model needs no final norm
-            (study.config.norm_place, study.config.final_norm) = (*place, *place == NormPlace::Pre);
-            studies.push((format!("{name}, {rate}"), study));
         }
         let losses: Vec<f64> = class.train(&text, &studies)?.iter().map(|course| course.last(STEPS)).collect();
         let of = |name: &str, rate: f64| {
-            let name = format!("{name}, {rate}");
-            losses[studies.iter().position(|(known, _)| *known == name).expect("a run's name")]
+            losses[studies.iter().position(|(known, _)| *known == run(name, &rate)).expect("a run's name")]
         };
-        let table = |title: &str, names: &[&str], rates: &[f64]| {
+        let table = |(title, rates, rows): &(&str, &[f64], Vec<Row>)| {
             let headers: Vec<String> = rates.iter().map(f64::to_string).collect();
-            let headers: Vec<&str> = std::iter::once("rate").chain(headers.iter().map(String::as_str)).collect();
-            let row = |name: &&str| {
-                std::iter::once(name.to_string()).chain(rates.iter().map(|rate| cell(of(name, *rate)))).collect()
+            let headers: Vec<&str> = iter::once("rate").chain(headers.iter().map(String::as_str)).collect();
+            let cells = |(name, ..): &Row| {
+                iter::once(name.to_string()).chain(rates.iter().map(|rate| cell(of(name, *rate)))).collect()
             };
-            grid(title, &headers, names.iter().map(row).collect())
+            grid(title, &headers, rows.iter().map(cells).collect())
         };
-        let mut views = vec![];
-        for (title, rates, rows) in &sections {
-            let mut names: Vec<&str> = rows.iter().map(|(name, ..)| *name).collect();
-            if title.starts_with("Warm-up") {
-                names.insert(0, "adam");
-            }
-            views.push(table(title, &names, rates));
-        }
-        views.push(table("Where the norm stands: AdamW without warm-up", &places.map(|(name, _)| name), &high[..2]));
+        let views = sections.iter().map(table).collect();
         let lower = |what: &str, (low, high): (f64, f64), by: f64| at_most(what, low - high, -by);
         let best = |name: &str| low.map(|rate| of(name, rate)).into_iter().fold(f64::INFINITY, f64::min);
         let clipped = "gradient's norm at most 0.25";
@@ -131,7 +136,7 @@ pub(super) const TOPIC: Topic = Topic {
                 "Six blocks in post-norm do not learn at a rate that suits pre-norm",
                 vec![lower(
                     "loss at 0.01, pre-norm less post-norm",
-                    (of(places[0].0, 1e-2), of(places[1].0, 1e-2)),
+                    (of("6 blocks, pre-norm", 1e-2), of("6 blocks, post-norm", 1e-2)),
                     0.2,
                 )],
             ),
