@@ -1075,3 +1075,38 @@ fn the_last_row_is_the_last_of_all_rows() {
     let want: Vec<f64> = last.iter().flat_map(|n| logits[*n as usize * v..][..v].to_vec()).collect();
     assert_eq!(wide(&reference.read(model.logits().unwrap()).unwrap())[..2 * v], want);
 }
+
+/// The walks' equalities can fail: a number moved after the run is seen by every one that reads it.
+#[test]
+fn an_equality_that_does_not_hold_is_told() {
+    let config = Config { n_segment: 2, ..small() };
+    let mut batch = batch(&config);
+    batch.tokens[T] = batch.tokens[0]; // one word at one place in both sequences
+    let all: [(By, &str); 12] = [
+        (equal::norm_by_row, "blocks.0.ln1.weight"),
+        (equal::one_hot_is_lookup, "embed.weight"),
+        (equal::same_position_same_vector, "hook_pos_embed"),
+        (equal::same_position_same_vector, "hook_embed_sum"),
+        (equal::same_token_same_row, "hook_embed"),
+        (equal::fused_is_per_head, "blocks.0.attn.qkv.weight"),
+        (equal::feed_forward_by_position, "blocks.0.mlp.in.weight"),
+        (equal::rows_sum_to_one, "probs"),
+        (equal::one_hot_targets_are_indices, "logits"),
+        (equal::scalar_times_vector_is_weights_times_values, "blocks.0.attn.hook_v"),
+        (equal::context_is_weights_times_values, "blocks.0.attn.hook_v"),
+        (equal::segments_are_a_look_up, "segment_embed.weight"),
+    ];
+    for (by, name) in all {
+        let mut run = Run::new(&config, &batch);
+        let holds = |run: &Run| run.both(&batch, by).iter().all(|both| both.compare(1e-6).1 == both.other.len());
+        assert!(holds(&run), "{name}");
+        let (region, at) = match (run.model.tensor(name), run.model.param(name)) {
+            (Some(tensor), _) => (tensor.region, tensor.cols.start),
+            // a row of the token table that is used
+            (_, Some(param)) if name == "embed.weight" => (param.region, batch.tokens[0] as usize * config.d_model),
+            (_, param) => (param.unwrap().region, 0),
+        };
+        run.reference.exact_mut(region)[at] += 0.5;
+        assert!(!holds(&run), "{name}");
+    }
+}

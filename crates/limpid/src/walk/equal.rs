@@ -195,7 +195,8 @@ pub fn norm_by_row(seen: &Seen) -> Result<Vec<Both>> {
 /// If a tensor cannot be read.
 pub fn one_hot_is_lookup(seen: &Seen) -> Result<Vec<Both>> {
     let v = seen.config.vocab_size;
-    let product = matmul(&one_hot(&seen.batch.tokens, v), &seen.get("embed.weight")?, v);
+    let table = seen.get("embed.weight")?;
+    let product = seen.batch.tokens.iter().flat_map(|id| matmul(&one_hot(&[*id], v), &table, v)).collect();
     Ok(vec![Both::new("one-hot rows times W_e are the rows looked up", seen.get("hook_embed")?, product)])
 }
 
@@ -219,12 +220,15 @@ pub fn same_position_same_vector(seen: &Seen) -> Result<Vec<Both>> {
 /// The row of a token wherever it stands.
 ///
 /// # Errors
-/// If a tensor cannot be read.
+/// If a tensor cannot be read, or all tokens differ.
 pub fn same_token_same_row(seen: &Seen) -> Result<Vec<Both>> {
     let (x, c, ids) = (seen.get("hook_embed")?, seen.config.d_model, &seen.batch.tokens);
     let row = |n: usize| x[n * c..(n + 1) * c].to_vec();
     let twice = (0..ids.len()).filter_map(|n| ids[..n].iter().position(|id| *id == ids[n]).map(|m| (m, n)));
     let (one, other): (Vec<_>, Vec<_>) = twice.map(|(m, n)| (row(m), row(n))).unzip();
+    if one.is_empty() {
+        return Err(WalkError::Lacks("no token stands at two places here".into()));
+    }
     let what = "a token that stands at several places has one row";
     Ok(vec![Both::new(what, one.concat(), other.concat())])
 }
@@ -370,13 +374,14 @@ pub fn scalar_times_vector_is_weights_times_values(seen: &Seen) -> Result<Vec<Bo
     let mut z = vec![];
     for s in 0..b {
         let att = |h: usize, t1: usize, t2: usize| pattern[((s * heads.n_head + h) * t + t1) * t + t2];
-        let mut ctt = vec![0.0; c * t * t];
-        for (at, cell) in ctt.iter_mut().enumerate() {
-            let (channel, t1, t2) = (at / (t * t), at / t % t, at % t);
-            let own = channel / d / heads.group() * d + channel % d;
-            *cell = att(channel / d, t1, t2) * v[(s * t + t2) * wide + own];
-        }
-        let ct: Vec<f64> = ctt.chunks_exact(t).map(|row| row.iter().sum()).collect();
+        // a channel's (T,T), of which each row is summed
+        let ct: Vec<f64> = (0..c * t)
+            .map(|at| {
+                let (channel, t1) = (at / t, at % t);
+                let own = channel / d / heads.group() * d + channel % d;
+                (0..t).map(|t2| att(channel / d, t1, t2) * v[(s * t + t2) * wide + own]).sum()
+            })
+            .collect();
         z.extend(transpose(&ct, t));
     }
     let what = "weights times vectors, (C, T, T), summed to (C, T) and transposed";

@@ -296,9 +296,9 @@ impl Live {
         look(&mut Run { trace, labels, ready: &ready, notation, other, sequences: b, length: t })
     }
 
-    /// Whether it is walked on its own models and texts.
+    /// Whether it is walked on its own models, as trained, and on its own texts.
     pub(super) fn is_own(&self) -> bool {
-        self.options.model.is_none() && self.options.prompts.is_empty() && !self.options.initial
+        !self.is_other() && !self.options.initial
     }
 
     fn threads(&self) -> usize {

@@ -1,13 +1,19 @@
 //! The documents' operations as they write them: matrices as flat f64, row by row, in plain loops.
 
-/// (m,n) by (n,p): `c_ij = sum over k of a_ik b_kj`.
+/// (m,n) by (n,p): `c_ij = sum over k of a_ik b_kj`, in the order of k.
 ///
 /// # Panics
 /// If the inner dimensions differ.
 pub fn matmul(a: &[f64], b: &[f64], n: usize) -> Vec<f64> {
     assert!(a.len().is_multiple_of(n) && b.len().is_multiple_of(n), "inner dimensions differ");
     let p = b.len() / n;
-    a.chunks_exact(n).flat_map(|row| (0..p).map(move |j| (0..n).map(|k| row[k] * b[k * p + j]).sum())).collect()
+    let mut c = vec![0.0; a.len() / n * p];
+    for (to, row) in c.chunks_exact_mut(p).zip(a.chunks_exact(n)) {
+        for (a, from) in row.iter().zip(b.chunks_exact(p)) {
+            to.iter_mut().zip(from).for_each(|(c, b)| *c += a * b);
+        }
+    }
+    c
 }
 
 /// (rows,cols) to (cols,rows).

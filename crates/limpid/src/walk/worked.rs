@@ -235,14 +235,15 @@ fn product(run: &mut Run, [a, b]: [&String; 2], [row, column]: [usize; 2], seque
     let (inner, cols) = (by.shape[0], by.shape.last().copied().unwrap_or(1));
     let left = match a.as_str() {
         "one-hot" => {
-            let (span, v) = (nth(&run.trace.batch().spans, sequence, "sequence")?, run.config().vocab_size);
-            one_hot(&run.trace.batch().tokens[span.row..][..span.rows], v)
+            let span = nth(&run.trace.batch().spans, sequence, "sequence")?;
+            let id = nth(&run.trace.batch().tokens[span.row..][..span.rows], row, "token")?;
+            one_hot(&[id], run.config().vocab_size)
         }
-        _ => of_sequence(&run.get(a)?, sequence)?,
+        _ => of_sequence(&run.get(a)?, sequence)?.chunks_exact(inner).nth(row).map(<[f64]>::to_vec).unwrap_or_default(),
     };
-    let (Some(left), true) = (left.chunks_exact(inner).nth(row), column < cols) else {
+    if left.len() != inner || column >= cols {
         return Err(WalkError::Lacks(format!("{a} times {b} has no element {row}, {column}")));
-    };
+    }
     let right: Vec<f64> = by.values.iter().skip(column).step_by(cols).copied().map(f64::from).collect();
     let products: Vec<f64> = left.iter().zip(&right).map(|(a, b)| a * b).collect();
     // of a long sum, what is not 0
@@ -402,10 +403,14 @@ pub(super) fn end_weights(scores: &[f64], printed: &[f64]) -> Vec<f64> {
 fn ends() -> Vec<View> {
     let [columns, scores] = ["columns", "scores"].map(|part| printed::given("s1.attention_ends", part));
     let weights = printed::rows("s1.attention_ends");
+    let near = |ours: Vec<f64>, printed: &[f64]| {
+        ours.iter().zip(printed).all(|(a, b)| (a - b).abs() <= printed::within("s1.attention_ends"))
+    };
     let (mut rows, mut holds) = (vec![], true);
     for (i, ((columns, scores), printed)) in columns.iter().zip(&scores).zip(&weights).enumerate() {
         let ours = end_weights(scores, printed);
-        holds &= ours.iter().zip(printed).all(|(a, b)| (a - b).abs() <= printed::within("s1.attention_ends"));
+        let again: Vec<f64> = scores.iter().map(|score| score / 4.0).collect();
+        holds &= near(ours.clone(), printed) && !near(end_weights(&again, printed), printed);
         for (((column, score), printed), ours) in columns.iter().zip(scores).zip(printed).zip(&ours) {
             rows.push(vec![
                 (13 + i).to_string(),
@@ -417,7 +422,7 @@ fn ends() -> Vec<View> {
         }
     }
     let headers = ["row", "column", "score", "weight printed", "weight of these scores"];
-    let text = "rows 13 to 15, as far as printed: scores and weights belong together without a further division";
+    let text = "rows 13 to 15, as far as printed: these weights are of these scores, and not of the scores over 4";
     vec![grid("", &headers, rows), sentence(text.into(), holds)]
 }
 
@@ -540,7 +545,11 @@ fn change(live: &mut Live, at: &At, [sequence, position]: [usize; 2], to: &str) 
         None => ready.sequences.clone(),
     };
     let sequence = sequence.min(ids.len().saturating_sub(1));
-    let (position, t) = (position.min(ids[sequence].len() - 1), ids[sequence].len());
+    let t = ids.get(sequence).map_or(0, Vec::len);
+    if t == 0 {
+        return Err(WalkError::Lacks("there are no tokens to change".into()));
+    }
+    let position = position.min(t - 1);
     let old = ids[sequence][position];
     // a word that the vocabulary lacks is another that it has
     let new = ready.ids(to).ok().and_then(|ids| ids.first().copied()).filter(|id| *id != old);
