@@ -372,8 +372,9 @@ impl Live {
     /// The user's model, shown on the walk's texts.
     fn opened(&self, path: &Path) -> Result<Ready, WalkError> {
         let mut ready = Ready { began: began(path), ..Ready::of(Lm::open(path)?) };
-        let texts = self.texts(self.walk.default_model());
-        ready.show(&texts);
+        let made = self.walk.default_model();
+        ready.continued = made.continued && self.options.prompts.is_empty();
+        ready.show(&self.texts(made));
         Ok(ready)
     }
 

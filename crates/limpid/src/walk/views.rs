@@ -378,14 +378,11 @@ fn lines(run: &Run, rows: &[Line]) -> Vec<Figure> {
             tensor.shape.iter().map(usize::to_string).collect::<Vec<_>>().join(" ")
         });
         let shape = shape.unwrap_or_else(|_| "none here".into());
-        let Line { line, does, from, to, of, .. } = line.clone();
-        vec![line, does, from, to, shape, of]
+        let Line { line, code, does, from, to, of } = line;
+        let out = if to.is_empty() { String::new() } else { format!(" → {to}") };
+        said(format!("{line} {code}: {does}; {from}{out}; {of} {shape}"))
     };
-    let code = |line: &Line| vec![line.line.clone(), line.code.clone()];
-    vec![
-        grid("", &["line", "code"], rows.iter().map(code).collect()),
-        grid("", &["line", "what it does", "in", "out", "shape", "tensor"], rows.iter().map(row).collect()),
-    ]
+    rows.iter().map(row).collect()
 }
 
 /// The model's ops, a line each.
