@@ -366,6 +366,8 @@ mod tests {
         let two = "norms:\ngradient of            norm\nblocks.0.attn.hook_q    0.5\nlogits                12.25\n";
         assert_eq!(grid.text(34), two);
         assert_eq!(grid.text(20), "norms:\ngradient of     norm\n….attn.hook_q    0.5\nlogits         12.25\n");
+        let titled = Grid { title: "norms of all the gradients:".into(), ..grid };
+        assert!(titled.text(20).starts_with("norms of all the\ngradients:\ngradient of"), "{}", titled.text(20));
     }
 
     #[test]
