@@ -153,3 +153,54 @@ fn a_walk_on_another_model_says_what_differs() {
     let document = f.ok("walk s3 attention-example --notation llmc");
     assert!(document.contains("NH"), "{document}");
 }
+
+/// On a terminal: contents, then step by step as the reader says, in colour unless that is not wanted.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_walk_on_a_terminal_goes_as_the_reader_says() {
+    use std::io::Write;
+    let f = Folder::new("walk-terminal");
+    let typed = |colour: bool| {
+        let mut command = Command::new("script");
+        command.args(["-qec", &format!("{LIMPID} walk s3"), "/dev/null"]).current_dir(&f.0).env("COLUMNS", "70");
+        command.env("TERM", "xterm-256color").env_remove("NO_COLOR");
+        if !colour {
+            command.env("NO_COLOR", "1");
+        }
+        let mut reader = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        reader.stdin.as_mut().unwrap().write_all(b"\nattention-example\nb\nnowhere\nl\nq\n").unwrap();
+        let out = reader.wait_with_output().unwrap();
+        assert!(out.status.success(), "{}", text(&out.stdout));
+        text(&out.stdout).replace('\r', "")
+    };
+    let plain = typed(false);
+    let at = |what: &str| plain.find(what).unwrap_or_else(|| panic!("no `{what}` in\n{plain}"));
+    let order = [
+        "limpid train --preset decoder-readme",
+        "12  attention-example",
+        "(introduction)",
+        "(attention-example)",
+        "(final-output)",
+        "no step `nowhere`",
+    ];
+    let places: Vec<usize> = order.iter().map(|what| at(what)).collect();
+    assert!(places.is_sorted(), "{order:?} at {places:?} in\n{plain}");
+    assert_eq!(
+        plain.matches("33  references").count(),
+        2,
+        "the list stands at the beginning and where it was asked for"
+    );
+    let painted = typed(true);
+    assert!(painted.contains("\u{1b}[1m1/33  s3  1. Introduction") && painted.contains("\u{1b}[48;5;"), "{painted}");
+    assert!(!plain.contains("[48;5;") && !plain.contains("[1m") && plain.contains('▒'), "{plain}");
+}
+
+/// While a model is trained, stderr has one line of it; stdout has the walk alone.
+#[test]
+fn a_walk_says_that_it_trains() {
+    let f = Folder::new("walk-training");
+    let (shown, said) = f.both("walk s3 masking");
+    assert_eq!(said, "training s3: 1,000 steps\n");
+    assert!(shown.starts_with("10/33  s3  4.1. Masked"), "{shown}");
+    assert_eq!(f.both("walk s3 masking --json").1, "");
+}

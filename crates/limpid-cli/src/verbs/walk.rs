@@ -1,7 +1,7 @@
 //! `walk`: a document on the transformer, section by section, on a live model of its kind.
 
 use crate::options::{self, NotationOptions, Usage};
-use crate::show;
+use crate::show::{self, Progress};
 use anyhow::Result;
 use limpid::trace::table::{TableOptions, columns};
 use limpid::trace::view::{Paint, View, wrap};
@@ -76,6 +76,9 @@ pub fn run(args: Args) -> Result<()> {
         notation: args.words.notation,
         threads: options::threads(args.threads),
     });
+    if !args.json {
+        live = live.telling(training());
+    }
     if let (Some(n), true) = (one, args.json) {
         return show::json(&shown(&mut live, n)?);
     }
@@ -92,6 +95,24 @@ pub fn run(args: Args) -> Result<()> {
             (0..live.walk().steps.len()).try_for_each(|n| page.print(&mut live, n))
         }
         None => page.turn(&mut live, args.model.is_some()),
+    }
+}
+
+/// Says that a model is being trained: as a bar where there is a terminal, elsewhere in one line.
+fn training() -> impl FnMut(&Made, u64, u64) {
+    let mut bar: Option<Progress> = None;
+    move |made, step, of| {
+        let bar_of = bar.get_or_insert_with(|| Progress::new(of, false));
+        let what = || format!("training {}", made.folder());
+        match bar_of.lines() {
+            true if step == 1 => show::say(format_args!("{}: {}", what(), show::plural(of as usize, "step"))),
+            true => {}
+            false => bar_of.step(step, what),
+        }
+        if step == of {
+            bar_of.done();
+            bar = None;
+        }
     }
 }
 
@@ -285,8 +306,8 @@ impl Page {
         let options = TableOptions { width, decimals: figure.decimals.into(), ..TableOptions::default() };
         let mut text = String::new();
         if let Some(due) = &figure.due {
-            let due = format!("Here a picture is due ({due}); until then:");
-            text += &wrap(&due, 0, self.prose - INDENT);
+            let (row, what) = due.split_once(' ').unwrap_or(("", due));
+            text += &wrap(&format!("A picture is to come here: {what} ({row}). Until then:"), 0, self.prose - INDENT);
         }
         if !figure.caption.is_empty() {
             text += &wrap(&show::spelled(&figure.caption), INDENT, self.prose - INDENT);
@@ -305,7 +326,9 @@ impl Page {
         let (count, mut next, mut lines) = (live.walk().steps.len(), 0, std::io::stdin().lock().lines());
         loop {
             let what = if next < count { format!("Enter: step {} of {count}", next + 1) } else { "the end".into() };
-            show::out(&format!("{what}; b: back; a number or a name; l: list; q: quit > "))?;
+            let others =
+                if self.prose < 80 { "b, l, q, a number" } else { "b: back; a number or a name; l: list; q: quit" };
+            show::out(&format!("{what}; {others} > "))?;
             let Some(line) = lines.next().transpose()? else { return show::out("\n") };
             let at = match line.trim() {
                 "q" | "quit" => return Ok(()),

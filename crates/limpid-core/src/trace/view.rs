@@ -283,6 +283,9 @@ impl Grid {
     pub fn text(&self, width: usize) -> String {
         let column = |j: usize| self.rows.iter().filter_map(move |row| row.get(j)).chain(self.headers.get(j));
         let widest = |j: usize| column(j).map(|cell| columns(cell)).max().unwrap_or(0);
+        // so are all columns of words; numbers stand to the right
+        let words = |j: usize| j == 0 || !self.rows.iter().filter_map(|row| row.get(j)).all(|cell| is_number(cell));
+        let left: Vec<bool> = (0..self.headers.len()).map(words).collect();
         let mut widths: Vec<usize> = (0..self.headers.len()).map(widest).collect();
         let over = |widths: &[usize]| match width {
             0 => 0,
@@ -298,7 +301,7 @@ impl Grid {
         let mut text = if self.title.is_empty() { String::new() } else { wrap(&self.title, 0, width) };
         for row in std::iter::once(&self.headers).chain(&self.rows) {
             let cells = widths.iter().zip(row).enumerate();
-            let cells: Vec<String> = cells.map(|(j, (width, cell))| pad(&end(cell, *width), *width, j == 0)).collect();
+            let cells: Vec<String> = cells.map(|(j, (width, cell))| pad(&end(cell, *width), *width, left[j])).collect();
             text += cells.join("  ").trim_end();
             text.push('\n');
         }
@@ -312,6 +315,13 @@ fn end(text: &str, most: usize) -> Cow<'_, str> {
         None | Some(0) => text.into(),
         Some(over) => format!("…{}", text.chars().skip(over + 1).collect::<String>()).into(),
     }
+}
+
+/// Whether a cell has a number, several, one with a unit, or nothing.
+fn is_number(cell: &str) -> bool {
+    let digits = |c: char| c.is_ascii_digit() || " .,:+-−e%x×/".contains(c);
+    ["NaN", "inf", "-inf", "∞", "−∞", "…", "none"].contains(&cell)
+        || cell.chars().all(digits) && !cell.starts_with(['e', 'x'])
 }
 
 /// `text` in lines of at most `width` characters (0 for any), broken at spaces; all but the first begin with `indent` spaces.
@@ -368,6 +378,25 @@ mod tests {
         assert_eq!(grid.text(20), "norms:\ngradient of     norm\n….attn.hook_q    0.5\nlogits         12.25\n");
         let titled = Grid { title: "norms of all the gradients:".into(), ..grid };
         assert!(titled.text(20).starts_with("norms of all the\ngradients:\ngradient of"), "{}", titled.text(20));
+    }
+
+    #[test]
+    fn numbers_stand_to_the_right_and_words_to_the_left() {
+        let rows = [
+            ["0", "dog", "1", "8 x 6", "+0.5"],
+            ["10", "around", "-", "120 x 6", "none"],
+            ["...", "...", "...", "...", "..."],
+        ];
+        let headers = ["pos", "token", "id", "rows x columns", "change"].map(String::from).to_vec();
+        let grid =
+            Grid { title: String::new(), headers, rows: rows.map(|row| row.map(String::from).to_vec()).to_vec() };
+        let lines = [
+            "pos  token    id  rows x columns  change",
+            "0    dog       1           8 x 6    +0.5",
+            "10   around    -         120 x 6    none",
+            "...  ...     ...             ...     ...",
+        ];
+        assert_eq!(grid.text(0).lines().collect::<Vec<_>>(), lines);
     }
 
     #[test]

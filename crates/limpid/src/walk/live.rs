@@ -47,7 +47,11 @@ pub struct Live {
     ready: BTreeMap<String, Rc<Ready>>,
     /// Lines about a model of another kind, and the steps that they are about.
     differences: Option<Vec<(String, Vec<usize>)>>,
+    tell: Tell,
 }
+
+/// Hears how far the training of a model is: which, how many steps are done, and of how many.
+type Tell = Box<dyn FnMut(&Made, u64, u64)>;
 
 /// A model to be looked at, and on what.
 pub(super) struct Ready {
@@ -126,11 +130,17 @@ impl Run<'_> {
 impl Walk {
     /// The walk on its models, or on another.
     pub fn live(self, options: WalkOptions) -> Live {
-        Live { walk: self, options, ready: BTreeMap::new(), differences: None }
+        Live { walk: self, options, ready: BTreeMap::new(), differences: None, tell: Box::new(|_, _, _| {}) }
     }
 }
 
 impl Live {
+    /// Lets `tell` hear how far the training of a model is: which, how many steps are done, and of how many.
+    #[must_use]
+    pub fn telling(self, tell: impl FnMut(&Made, u64, u64) + 'static) -> Live {
+        Live { tell: Box::new(tell), ..self }
+    }
+
     /// What is walked.
     pub fn walk(&self) -> &Walk {
         &self.walk
@@ -343,9 +353,9 @@ impl Live {
     }
 
     /// A model of the walk, trained as its command trains it.
-    fn made(&self, id: &str) -> Result<Ready, WalkError> {
-        let made = self.walk.models.iter().find(|made| made.id == id);
-        let made = made.ok_or_else(|| WalkError::Lacks(format!("this walk has no model `{id}`")))?;
+    fn made(&mut self, id: &str) -> Result<Ready, WalkError> {
+        let made = self.walk.models.iter().find(|made| made.id == id).cloned();
+        let made = &made.ok_or_else(|| WalkError::Lacks(format!("this walk has no model `{id}`")))?;
         let config = Config::preset(&made.preset)?;
         let RunSettings { recipe, options } = RunSettings::preset(&made.preset)?;
         let config = config.over(&[made.set.of(&config)])?;
@@ -359,6 +369,7 @@ impl Live {
         let trained = training.run(|event| {
             if let TrainEvent::Step(step, _) = event {
                 losses.push(step.loss);
+                (self.tell)(made, losses.len() as u64, recipe.steps);
             }
             Control::Continue
         })?;

@@ -72,7 +72,7 @@ pub(super) fn show(live: &mut Live, step: &WalkStep, show: &Show) -> Views {
             let due = |figure: Figure| Figure { due: Some(name.clone()), ..figure };
             match now {
                 Some(now) => Ok(self::show(live, step, now)?.into_iter().map(due).collect()),
-                None => Ok(vec![due(said("a picture of this is to come: its numbers are above"))]),
+                None => Ok(vec![due(said("the numbers above stand for it"))]),
             }
         }
         Show::Lessons { names } => Ok(vec![facts::lessons(names)]),
