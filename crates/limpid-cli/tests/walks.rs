@@ -147,8 +147,8 @@ fn a_walk_on_another_model_says_what_differs() {
     for said in ["Differs ", "positions", "this model has no `unembed.bias`"] {
         assert!(shown.contains(said), "{said}: {}", shown.lines().take(40).collect::<Vec<_>>().join("\n"));
     }
-    assert!(f.ok("walk s3 masking --model s0 --prompt think --width 40").contains("think"));
-    assert!(f.ok("walk s3 masking --prompt zebra").contains("zebra"));
+    assert!(f.ok("walk s3 attention-example --model s0 --prompt think --width 40").contains("think"));
+    assert!(f.ok("walk s3 1 --prompt zebra").contains("zebra"));
     assert!(f.ok("walk s3 masking --initial").contains("Masking in the Decoder"));
     let document = f.ok("walk s3 attention-example --notation llmc");
     assert!(document.contains("NH"), "{document}");

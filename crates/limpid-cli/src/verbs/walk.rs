@@ -364,7 +364,7 @@ fn left(rows: &[[String; 3]], width: usize) -> String {
         let begin = fill(a, first) + &fill(b, second);
         let indent = columns(&begin);
         match width > 0 && indent + 12 > width {
-            true => wrap(begin.trim_end(), 6, width) + &wrap(&format!("      {c}"), 6, width),
+            true => wrap(begin.trim_end(), 6, width) + &format!("      {}", wrap(c, 6, width - 6)),
             false => wrap(&(begin + c), indent, width),
         }
     };

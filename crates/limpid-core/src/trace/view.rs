@@ -279,7 +279,7 @@ impl Grid {
     }
 
     /// Aligned columns, the first to the left. Where a line would be longer than `width` (0 for any), all but two are left out, the last
-    /// first, and then the beginnings of what is in the first.
+    /// first, and then the beginnings of what is in the first; where too little would be left of it, every cell has lines of its own.
     pub fn text(&self, width: usize) -> String {
         let column = |j: usize| self.rows.iter().filter_map(move |row| row.get(j)).chain(self.headers.get(j));
         let widest = |j: usize| column(j).map(|cell| columns(cell)).max().unwrap_or(0);
@@ -296,7 +296,10 @@ impl Grid {
         }
         let over = over(&widths);
         if let Some(first) = widths.first_mut().filter(|_| over > 0) {
-            *first = first.saturating_sub(over).max(4);
+            if *first < over + NARROW {
+                return self.cell_by_cell(width);
+            }
+            *first -= over;
         }
         let mut text = if self.title.is_empty() { String::new() } else { wrap(&self.title, 0, width) };
         for row in std::iter::once(&self.headers).chain(&self.rows) {
@@ -307,7 +310,25 @@ impl Grid {
         }
         text
     }
+
+    /// The first cell of each row, and below it all others by their headers.
+    fn cell_by_cell(&self, width: usize) -> String {
+        let mut text = if self.title.is_empty() { String::new() } else { wrap(&self.title, 0, width) };
+        for row in &self.rows {
+            for (n, (header, cell)) in
+                self.headers.iter().zip(row).enumerate().filter(|(_, (_, cell))| !cell.is_empty())
+            {
+                let (margin, colon) = (if n == 0 { "" } else { "  " }, if header.is_empty() { "" } else { ": " });
+                text += margin;
+                text += &wrap(&format!("{header}{colon}{cell}"), 4, width.saturating_sub(margin.len()).max(1));
+            }
+        }
+        text
+    }
 }
+
+/// Columns that a cell needs at least to be told from others when its beginning is left out.
+const NARROW: usize = 12;
 
 /// The last columns of a text, where it has more than `most`.
 fn end(text: &str, most: usize) -> Cow<'_, str> {
@@ -375,6 +396,8 @@ mod tests {
         assert_eq!([grid.text(0), grid.text(35)], [whole, whole]);
         let two = "norms:\ngradient of            norm\nblocks.0.attn.hook_q    0.5\nlogits                12.25\n";
         assert_eq!(grid.text(34), two);
+        let cells = "norms:\ngradient of:\n    blocks.0.attn.hook_q\n  norm: 0.5\n  shape: 1 4\ngradient of:\n    logits\n  norm: 12.25\n  shape: 1 4 28\n";
+        assert_eq!(grid.text(18), cells);
         assert_eq!(grid.text(20), "norms:\ngradient of     norm\n….attn.hook_q    0.5\nlogits         12.25\n");
         let titled = Grid { title: "norms of all the gradients:".into(), ..grid };
         assert!(titled.text(20).starts_with("norms of all the\ngradients:\ngradient of"), "{}", titled.text(20));

@@ -18,7 +18,7 @@ use crate::ops::{Batch, IGNORE};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 use crate::trace::view::{Labels, View};
 use crate::trace::{self, Labelled, Trace, TraceError};
-use crate::train::{Control, Recipe, RunSettings, TrainEvent};
+use crate::train::{Control, Recipe, RunSettings, TrainEvent, log};
 use crate::{Error, Lm, Training, plural};
 use std::collections::BTreeMap;
 use std::num::NonZero;
@@ -382,10 +382,11 @@ impl Live {
 
     /// The user's model, shown on the walk's texts.
     fn opened(&self, path: &Path) -> Result<Ready, WalkError> {
-        let mut ready = Ready { began: began(path), ..Ready::of(Lm::open(path)?) };
         let made = self.walk.default_model();
-        ready.continued = made.continued && self.options.prompts.is_empty();
+        let mut ready = Ready { began: began(path), losses: losses(path), ..Ready::of(Lm::open(path)?) };
+        ready.segments.clone_from(&made.segments);
         ready.show(&self.texts(made));
+        ready.continued = made.continued && self.options.prompts.is_empty() && ready.notes.is_empty();
         Ok(ready)
     }
 
@@ -490,6 +491,12 @@ fn began(folder: &Path) -> Option<Recipe> {
         recipe.set(name, &value.as_str().map_or_else(|| value.to_string(), String::from)).ok()?;
     }
     Some(recipe)
+}
+
+/// The loss of each step of a run in that folder; none where there is none.
+fn losses(folder: &Path) -> Vec<f64> {
+    let lines = log::read(folder).unwrap_or_default();
+    lines.iter().filter_map(|line| line["train_loss"].as_f64()).collect()
 }
 
 impl Ready {
