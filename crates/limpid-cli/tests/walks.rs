@@ -147,8 +147,13 @@ fn a_walk_on_another_model_says_what_differs() {
     for said in ["Differs ", "positions", "this model has no `unembed.bias`"] {
         assert!(shown.contains(said), "{said}: {}", shown.lines().take(40).collect::<Vec<_>>().join("\n"));
     }
-    assert!(f.ok("walk s3 attention-example --model s0 --prompt think --width 40").contains("think"));
-    assert!(f.ok("walk s3 1 --prompt zebra").contains("zebra"));
+    // a text that the model has no words for: said with whatever step is looked at, and once in the whole walk
+    for step in ["attention-example --model s0 --width 40", "1", "masking"] {
+        let shown = f.ok(&format!("walk s3 {step} --prompt zebra"));
+        assert_eq!(shown.matches("\"zebra\" is not in").count(), 1, "{shown}");
+    }
+    assert_eq!(f.ok("walk s3 --prompt zebra").matches("\"zebra\" is not in").count(), 1);
+    assert!(f.json("walk s3 masking --prompt zebra --json")["notes"][0].as_str().unwrap().contains("zebra"));
     assert!(f.ok("walk s3 masking --initial").contains("Masking in the Decoder"));
     let document = f.ok("walk s3 attention-example --notation llmc");
     assert!(document.contains("NH"), "{document}");

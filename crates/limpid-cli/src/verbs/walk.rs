@@ -79,8 +79,13 @@ pub fn run(args: Args) -> Result<()> {
     if !args.json {
         live = live.telling(training());
     }
-    if let (Some(n), true) = (one, args.json) {
-        return show::json(&shown(&mut live, n)?);
+    if let Some(n) = one {
+        let mut step = shown(&mut live, n)?;
+        if n > 0 {
+            // the first step says it, which is not shown
+            step.notes.splice(0..0, live.other_texts()?);
+        }
+        return if args.json { show::json(&step) } else { page.write(live.walk(), &step) };
     }
     if args.json {
         let steps = (0..live.walk().steps.len()).map(|n| shown(&mut live, n)).collect::<Result<Vec<_>, _>>()?;
@@ -88,14 +93,11 @@ pub fn run(args: Args) -> Result<()> {
         let differences = live.differences()?;
         return show::json(&json!({ "walk": walk, "commands": commands, "differences": differences, "steps": steps }));
     }
-    match one {
-        Some(n) => page.print(&mut live, n),
-        None if args.all || !show::terminal() || !std::io::stdin().is_terminal() => {
-            page.begin(&mut live, args.model.is_some())?;
-            (0..live.walk().steps.len()).try_for_each(|n| page.print(&mut live, n))
-        }
-        None => page.turn(&mut live, args.model.is_some()),
+    if !args.all && show::terminal() && std::io::stdin().is_terminal() {
+        return page.turn(&mut live, args.model.is_some());
     }
+    page.begin(&mut live, args.model.is_some())?;
+    (0..live.walk().steps.len()).try_for_each(|n| page.print(&mut live, n))
 }
 
 /// Says that a model is being trained: as a bar where there is a terminal, elsewhere in one line.
@@ -239,10 +241,15 @@ impl Page {
         left(&rows, if self.width == 0 { 0 } else { self.prose })
     }
 
-    /// Prints a step.
+    /// Prints the `n`-th step.
     fn print(&self, live: &mut Live, n: usize) -> Result<()> {
-        let of = format!("{}/{}  {}", n + 1, live.walk().steps.len(), live.walk().name);
-        show::painted(&(self.text(&of, &shown(live, n)?) + "\n"))
+        let step = shown(live, n)?;
+        self.write(live.walk(), &step)
+    }
+
+    fn write(&self, walk: &Walk, shown: &Shown) -> Result<()> {
+        let of = format!("{}/{}  {}", shown.number, walk.steps.len(), walk.name);
+        show::painted(&(self.text(&of, shown) + "\n"))
     }
 
     fn text(&self, of: &str, shown: &Shown) -> String {

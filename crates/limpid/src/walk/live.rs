@@ -160,13 +160,18 @@ impl Live {
             }
         }
         let (shapes, checks) = (self.shapes(step)?, self.checks(step)?);
-        let mut notes: Vec<String> = vec![];
-        if number == 1 && self.is_other() {
-            notes.extend(self.ready(&At::default())?.notes.clone());
-        }
+        let mut notes = if number == 1 { self.other_texts()? } else { vec![] };
         notes
             .extend(self.compared()?.iter().filter(|(_, steps)| steps.contains(&number)).map(|(line, _)| line.clone()));
         Ok(Shown { number, step: step.clone(), shapes, figures, checks, notes })
+    }
+
+    /// What is shown instead of texts that the model has no words for, or that are too long: the first step says it.
+    ///
+    /// # Errors
+    /// If the model cannot be made or opened.
+    pub fn other_texts(&mut self) -> Result<Vec<String>, WalkError> {
+        Ok(if self.is_other() { self.ready(&At::default())?.notes.clone() } else { vec![] })
     }
 
     /// What of a model of another kind differs from the walk's, a line each, with the steps that show otherwise for it; and what is
@@ -175,10 +180,7 @@ impl Live {
     /// # Errors
     /// If it cannot be opened.
     pub fn differences(&mut self) -> Result<Vec<String>, WalkError> {
-        if !self.is_other() {
-            return Ok(vec![]);
-        }
-        let mut lines = self.ready(&At::default())?.notes.clone();
+        let mut lines = self.other_texts()?;
         for (line, steps) in self.compared()? {
             let steps: Vec<String> = steps.iter().map(usize::to_string).collect();
             lines.push(match &steps[..] {
