@@ -110,7 +110,7 @@ fn every_document_is_known() {
         fs::read_dir(root("docs")).unwrap().map(|entry| format!("docs/{}", entry.unwrap().file_name().display()));
     for document in docs.filter(|name| name.ends_with(".md")) {
         let commands = commands(&document);
-        let run = ["docs/training.md", "docs/formats.md", "docs/data.md"].contains(&document.as_str());
+        let run = ["docs/training.md", "docs/formats.md", "docs/data.md", "docs/walks.md"].contains(&document.as_str());
         assert_eq!(run, !commands.is_empty(), "{document}: add a test of its commands\n{commands:?}");
         // a block without a language is not run
         let unnamed =
@@ -139,7 +139,7 @@ fn the_commands_of_the_readme_run() {
 
 #[test]
 fn the_commands_of_the_guides_run() {
-    for document in ["docs/training.md", "docs/formats.md", "docs/data.md"] {
+    for document in ["docs/training.md", "docs/formats.md", "docs/data.md", "docs/walks.md"] {
         let f = folder(&document.replace('/', "-"));
         for command in commands(document) {
             sh(&f, &command);

@@ -2,6 +2,7 @@
 //! file opens with what it is, and that no source grows past its budget.
 
 use limpid::names;
+use limpid::walk::{Show, Walk};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -398,6 +399,31 @@ fn the_contract_names_what_exists() {
     assert!(missing.is_empty(), "docs/contract.md names what is not there: {missing:#?}");
     assert_eq!(rows, (1..=352).collect::<Vec<_>>(), "every requirement has one row, in order");
     assert!(named > 250, "only {named} tests are named");
+}
+
+/// docs/contract.md names every picture that a walk says is due, in its row.
+#[test]
+fn every_picture_that_is_due_is_in_the_contract() {
+    let page = &fs::read_to_string(crates().join("../docs/contract.md")).unwrap();
+    let rows = |code: &str| {
+        let code: u32 = code[1..].parse().unwrap();
+        let covers = move |line: &&str| {
+            let cell = line.trim_start_matches("| ").split(' ').next().unwrap_or("");
+            let ends: Vec<u32> = cell.split('-').filter_map(|end| end.strip_prefix('R')?.parse().ok()).collect();
+            ends.first().zip(ends.last()).is_some_and(|(first, last)| (*first..=*last).contains(&code))
+        };
+        page.lines().filter(covers).collect::<String>()
+    };
+    let mut count = 0;
+    for walk in Walk::all() {
+        for view in walk.steps.iter().flat_map(|step| &step.views) {
+            let Show::Picture { name, .. } = view else { continue };
+            let (code, what) = name.split_once(' ').unwrap();
+            assert!(rows(code).contains(&format!("\"{what}\"")), "{}: {name}", walk.name);
+            count += 1;
+        }
+    }
+    assert_eq!(count, 12);
 }
 
 /// docs/names.md has the table of names.

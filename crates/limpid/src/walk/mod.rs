@@ -4,6 +4,15 @@
 //! to try. [`Walk::live`] trains or opens its models, and [`Live::step`] shows one step on them. Here is what is written; `live` has
 //! models and runs, `views` what of them is shown, `worked` and `equal` small computations and equalities, `printed` the numbers that
 //! documents print.
+//!
+//! ```
+//! use limpid::walk::{Walk, WalkOptions};
+//! let walk = Walk::named("s3")?;
+//! let step = walk.steps[walk.find("masking")?].clone();
+//! let shown = walk.live(WalkOptions::default()).step(&step)?;
+//! assert!(shown.checks.iter().all(|check| check.holds));
+//! # Ok::<(), limpid::walk::WalkError>(())
+//! ```
 
 pub mod equal;
 mod facts;
