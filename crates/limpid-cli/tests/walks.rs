@@ -100,6 +100,7 @@ fn a_walk_fits_the_lines_it_is_given() {
         let long: Vec<&str> = shown.lines().filter(long).collect();
         assert!(long.is_empty(), "{name} at {width}:\n{}", long.join("\n"));
         assert!(!shown.contains('\u{1b}'), "{name}: no terminal, no colours");
+        assert!(!shown.contains("stat@"), "{name}: a place in memory is no name");
         let walk = Walk::named(name).unwrap();
         assert!(walk.steps.iter().all(|step| shown.contains(&format!("({})", step.id))), "{name}");
     }

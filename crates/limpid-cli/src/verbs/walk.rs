@@ -316,7 +316,8 @@ impl Page {
             let (row, what) = due.split_once(' ').unwrap_or(("", due));
             text += &wrap(&format!("A picture is to come here: {what} ({row}). Until then:"), 0, self.prose - INDENT);
         }
-        if !figure.caption.is_empty() {
+        let titled = matches!(&figure.view, View::Matrix(matrix) if matrix.title() == figure.caption);
+        if !figure.caption.is_empty() && !titled {
             text += &wrap(&show::spelled(&figure.caption), INDENT, self.prose - INDENT);
         }
         text += &match &figure.view {

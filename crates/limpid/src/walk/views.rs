@@ -393,7 +393,9 @@ fn listing(model: &Model) -> Figure {
         let (left, shape) = left.split_once('(').unwrap_or((left, ""));
         let (op, name) = left.trim().split_once(' ').unwrap_or((left, ""));
         let shape = shape.trim().trim_end_matches(')').replace(',', " x");
-        [op, name, &shape, from].map(|cell| cell.trim().to_string()).to_vec()
+        // places that have no name (an op's statistics) say nothing here
+        let from: Vec<&str> = from.split_whitespace().filter(|name| !name.contains('@')).collect();
+        [op, name, &shape, &from.join(" ")].map(|cell| cell.trim().to_string()).to_vec()
     };
     grid("", &["op", "makes", "rows x columns", "from"], model.to_string().lines().map(row).collect())
 }
