@@ -508,8 +508,18 @@ pub fn arguments(typed: Vec<OsString>, cli: &Command) -> Result<Vec<OsString>> {
     one_preset(&whence, [&file, &variables, &flags])?;
     let (all, known) = (settings_command(), verb.get_arguments().any(|arg| arg.get_id() == LAYER));
     let is_setting = |word: &Word| known && word.name != "preset" && names(&all).any(|name| name == word.name);
-    // what is named again above does not stand, but for settings, whose layers are taken one after the other
-    let above = |name: &str, layers: &[&Vec<Word>]| layers.iter().any(|l| l.iter().any(|word| word.name == name));
+    // what is named again above, or cannot be beside what is, does not stand; but for settings, whose layers are taken one after the
+    // other
+    let arg = |name: &str| verb.get_arguments().find(|arg| arg.get_long() == Some(name));
+    let excludes = |a: &str, b: &str| {
+        let [a, b] = [(a, b), (b, a)].map(|(of, other)| {
+            arg(of).is_some_and(|of| verb.get_arg_conflicts_with(of).iter().any(|arg| arg.get_long() == Some(other)))
+        });
+        a || b
+    };
+    let above = |name: &str, layers: &[&Vec<Word>]| {
+        layers.iter().any(|layer| layer.iter().any(|word| word.name == name || excludes(&word.name, name)))
+    };
     let (path, mut before) = (whence.display().to_string(), vec![]);
     for (layer, whence, higher) in
         [(&file, path.as_str(), &[&variables, &flags][..]), (&variables, "the environment", &[&flags])]

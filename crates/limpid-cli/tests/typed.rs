@@ -106,6 +106,23 @@ fn what_a_run_went_on_with_stays() {
     assert!(!f.ok("train --resume k").contains("bpe"));
 }
 
+/// A variable that cannot be beside what is typed does not stand: one for training is no trap elsewhere.
+#[test]
+fn a_variable_gives_way_to_a_flag_that_excludes_it() {
+    let f = Folder::new("gives-way");
+    f.ok("train --preset decoder-readme --data builtin:s3 --val-fraction 0 --steps 1 --sample 0 --json --out m");
+    let run = |arguments: &str| f.command(arguments).env("LIMPID_DATA", "builtin:s3").output().unwrap();
+    let out = run("inspect --model m --prompt dog --json");
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    assert_eq!(serde_json::from_slice::<Value>(&out.stdout).unwrap()["tokens"], serde_json::json!([1]));
+    let windows = run("inspect --model m --json");
+    assert!(
+        windows.status.success() && !text(&windows.stdout).contains("\"tokens\":[1],"),
+        "{}",
+        text(&windows.stderr)
+    );
+}
+
 #[test]
 fn unknown_variables_are_told() {
     let f = Folder::new("variables");

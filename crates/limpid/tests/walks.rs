@@ -200,21 +200,23 @@ fn other_models_say_what_differs() {
 /// A prompt of one token, words that no vocabulary has, a text longer than the context, no text at all.
 #[test]
 fn other_texts_are_shown_or_refused_in_words() {
-    for (walk, prompt, says) in [
-        ("s0", "cat", ""),
-        ("s3", "elephant", "own first tokens are shown"),
-        ("s3", "dog jumps around cat man is helping cat", "of which the context takes 4"),
-        ("s2", "", "has no tokens"),
+    let (_, shown) = never_fails("s0", &WalkOptions { prompts: vec!["cat".into()], ..WalkOptions::default() });
+    let texts: Vec<String> = shown.iter().flat_map(|shown| &shown.figures).map(text).collect();
+    assert!(texts.iter().any(|text| text.contains("nothing to predict")));
+    for (walk, prompts, says) in [
+        ("s3", &["elephant"][..], "\"elephant\" at byte 0"),
+        ("s3", &["dog jumps around cat man is helping cat"], "8 tokens, the model's context_length is 4"),
+        ("s2", &[""], "the text is empty"),
+        ("s3", &["dog", "man is"], "sequence 0 has 1 token and sequence 1 has 2"),
     ] {
-        let options = WalkOptions { prompts: vec![prompt.into()], ..WalkOptions::default() };
-        let (differences, shown) = never_fails(walk, &options);
-        assert!(
-            differences.iter().any(|line| line.contains(says)) || says.is_empty(),
-            "{walk} {prompt:?}: {differences:?}"
-        );
-        let texts: Vec<String> = shown.iter().flat_map(|shown| &shown.figures).map(text).collect();
-        let alone = prompt.split(' ').count() == 1;
-        assert_eq!(texts.iter().any(|text| text.contains("nothing to predict")), alone, "{walk} {prompt:?}");
+        let prompts = prompts.iter().map(ToString::to_string).collect();
+        let walk = Walk::named(walk).unwrap();
+        let (first, last) = (walk.steps[0].clone(), walk.steps[walk.steps.len() - 1].clone());
+        let mut live = walk.live(WalkOptions { prompts, ..WalkOptions::default() });
+        for step in [first, last] {
+            let error = live.step(&step).unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
+        }
     }
 }
 

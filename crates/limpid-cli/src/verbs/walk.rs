@@ -1,11 +1,13 @@
 //! `walk`: a document on the transformer, section by section, on a live model of its kind.
 
-use crate::options::{self, NotationOptions, Usage};
+use crate::options::{self, Usage};
 use crate::show::{self, Progress};
 use anyhow::Result;
+use limpid::config::parse_axis;
+use limpid::names::Notation;
 use limpid::trace::table::{TableOptions, columns};
 use limpid::trace::view::{Paint, View, wrap};
-use limpid::walk::{Figure, Live, Made, ShapeRow, Shown, Walk, WalkError, WalkOptions};
+use limpid::walk::{As, Figure, Live, Made, ShapeRow, Shown, Walk, WalkError, WalkOptions, WalkStep};
 use serde_json::json;
 use std::io::{BufRead, IsTerminal};
 use std::path::PathBuf;
@@ -18,7 +20,7 @@ pub struct Args {
     /// s0 (Notations), s1 (Zero-to-Hero), s2 (The Formulated GPT-2), s3 (decoder-readme), s4 (llm.c's memory)
     #[arg(value_name = "WALK")]
     name: Option<String>,
-    /// One step: its name, its number, or the beginning of its section: masking, 13, 4.1
+    /// One step: its name, its number, or words of its section: masking, 13, 4.1, "step 7" (a section's whole number with its dot: 5.)
     #[arg(value_name = "STEP", requires = "name")]
     step: Option<String>,
     /// List the steps
@@ -36,8 +38,9 @@ pub struct Args {
     /// Use the initial weights, as they were before training
     #[arg(long, requires = "name")]
     initial: bool,
-    #[command(flatten)]
-    words: NotationOptions,
+    /// Call tensors and axes as another document does: s0, s1, s2, s3, llmc, transformerlens, limpid [default: the walk's own]
+    #[arg(long, value_name = "NAME", requires = "name", value_parser = parse_axis::<Notation>)]
+    notation: Option<Notation>,
     /// Characters a line may have [default: the terminal's; in a file or a pipe 100, and any number for tables]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(20..))]
     width: Option<u16>,
@@ -50,21 +53,16 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<()> {
-    let page = Page::new(args.width.map(usize::from));
+    let page = Page::new(&args);
     let Some(name) = &args.name else {
         return documents(&page, args.json);
     };
     let walk = Walk::named(name).map_err(|error| Usage(error.to_string()))?;
     let one = args.step.as_ref().map(|step| walk.find(step)).transpose().map_err(|error| Usage(error.to_string()))?;
     if args.list {
+        let step = |step: &WalkStep| json!({ "id": step.id, "section": step.section, "title": step.title });
         return match args.json {
-            true => show::json(
-                &walk
-                    .steps
-                    .iter()
-                    .map(|step| json!({ "id": step.id, "section": step.section, "title": step.title }))
-                    .collect::<Vec<_>>(),
-            ),
+            true => show::json(&walk.steps.iter().map(step).collect::<Vec<_>>()),
             false => show::out(&page.contents(&walk)),
         };
     }
@@ -73,11 +71,11 @@ pub fn run(args: Args) -> Result<()> {
         model: args.model.clone(),
         prompts: args.prompt,
         initial: args.initial,
-        notation: args.words.notation,
+        notation: args.notation,
         threads: options::threads(args.threads),
     });
     if !args.json {
-        live = live.telling(training());
+        live = live.telling(training(args.model.is_some()));
     }
     if let Some(n) = one {
         let mut step = shown(&mut live, n)?;
@@ -85,7 +83,11 @@ pub fn run(args: Args) -> Result<()> {
             // the first step says it, which is not shown
             step.notes.splice(0..0, live.other_texts()?);
         }
-        return if args.json { show::json(&step) } else { page.write(live.walk(), &step) };
+        if args.json {
+            return show::json(&step);
+        }
+        page.write(live.walk(), &step)?;
+        return show::out(page.note().trim_start_matches('\n'));
     }
     if args.json {
         let steps = (0..live.walk().steps.len()).map(|n| shown(&mut live, n)).collect::<Result<Vec<_>, _>>()?;
@@ -94,18 +96,20 @@ pub fn run(args: Args) -> Result<()> {
         return show::json(&json!({ "walk": walk, "commands": commands, "differences": differences, "steps": steps }));
     }
     if !args.all && show::terminal() && std::io::stdin().is_terminal() {
-        return page.turn(&mut live, args.model.is_some());
+        return page.turn(&mut live);
     }
-    page.begin(&mut live, args.model.is_some())?;
+    page.begin(&mut live)?;
     (0..live.walk().steps.len()).try_for_each(|n| page.print(&mut live, n))
 }
 
-/// Says that a model is being trained: as a bar where there is a terminal, elsewhere in one line.
-fn training() -> impl FnMut(&Made, u64, u64) {
+/// Says that a model is being trained: as a bar where there is a terminal, elsewhere in one line. Beside the user's model it is for what
+/// the document has on one of its own.
+fn training(other: bool) -> impl FnMut(&Made, u64, u64) {
     let mut bar: Option<Progress> = None;
     move |made, step, of| {
         let bar_of = bar.get_or_insert_with(|| Progress::new(of, false));
-        let what = || format!("training {}", made.folder());
+        let why = if other { " for the document's own numbers" } else { "" };
+        let what = || format!("training {}{why}", made.folder());
         match bar_of.lines() {
             true if step == 1 => show::say(format_args!("{}: {}", what(), show::plural(of as usize, "step"))),
             true => {}
@@ -145,8 +149,17 @@ fn shown(live: &mut Live, n: usize) -> Result<Shown, WalkError> {
 
 /// Spaces before what is shown.
 const INDENT: usize = 3;
-/// Room for the words before a paragraph: `Printed `.
-const LABEL: usize = 8;
+const OTHER: &str =
+    "What is written here is about the walk's own model and texts: numbers and words in sentences are not yours.";
+const KEYS: &str = "Enter or n: the next step; b: the one before; a number, a name or words of a section: that step; l: the list; q: quit.";
+const MEMORY: &str = "The walk trains the same in memory, in a second or two. What stands under Try is for the folder that the command makes; \
+                      --model FOLDER walks on it without training.";
+const LABELS: &str = "See: what to look at. Errs: where the document errs. Elsewhere: what another document does. Printed: the document's own numbers, \
+                      compared with the live ones. Checked: numbers that it does not print, worked out by hand. holds: a property, tested now. \
+                      Refused: a command that is to fail. Codes in brackets are those of docs/contract.md.";
+
+/// Room for the words before a paragraph: `Elsewhere `.
+const LABEL: usize = 10;
 
 /// How steps are printed.
 struct Page {
@@ -155,14 +168,24 @@ struct Page {
     /// Characters of a line of a table; 0 for any number.
     width: usize,
     paint: Paint,
+    /// The user's model, as a word of a command.
+    model: Option<String>,
+    /// Whether the walk is on a model or texts that are not its own.
+    other: bool,
 }
 
 impl Page {
-    fn new(asked: Option<usize>) -> Page {
-        let width = asked.unwrap_or_else(show::table_width);
+    fn new(args: &Args) -> Page {
+        let width = args.width.map_or_else(show::table_width, usize::from);
         let prose = if width == 0 { show::PROSE } else { width.clamp(20, show::PROSE) };
         let paint = if show::coloured() { Paint::Colour } else { Paint::Shades };
-        Page { prose, width, paint }
+        Page {
+            prose,
+            width,
+            paint,
+            model: args.model.as_ref().map(show::quoted),
+            other: args.model.is_some() || !args.prompt.is_empty(),
+        }
     }
 
     fn bold(&self, line: &str) -> String {
@@ -197,9 +220,10 @@ impl Page {
     }
 
     /// Commands, which are never broken: they are to be copied.
-    fn commands<'a>(&self, label: &str, commands: impl IntoIterator<Item = &'a String>) -> String {
+    fn commands(&self, label: &str, commands: impl IntoIterator<Item = impl AsRef<str>>) -> String {
         let mut text = String::new();
         for (n, command) in commands.into_iter().enumerate() {
+            let command = command.as_ref();
             text += &match (n, self.prose < 60) {
                 (0, true) => self.bold(label) + &self.indented(command),
                 (_, true) => self.indented(command),
@@ -210,12 +234,25 @@ impl Page {
         text
     }
 
+    /// A command that looks at a model of the walk, for the user's.
+    fn on_theirs(&self, walk: &Walk, command: &str) -> String {
+        let Some(theirs) = &self.model else { return command.into() };
+        let own = |word: &str| walk.models.iter().any(|made| made.folder() == word);
+        let mut before = "";
+        let mut words = vec![];
+        for word in command.split(' ') {
+            words.push(if before == "--model" && own(word) { theirs } else { word });
+            before = word;
+        }
+        words.join(" ")
+    }
+
     /// What the walk is, how its models are made, and how another differs.
-    fn begin(&self, live: &mut Live, other: bool) -> Result<()> {
+    fn begin(&self, live: &mut Live) -> Result<()> {
         let walk = live.walk();
         let mut text = self.bold(&format!("{}  {}", walk.name, walk.title)) + "\n";
         text += &wrap(&walk.about, 0, self.prose);
-        if other {
+        if self.model.is_some() {
             let differences = live.differences()?;
             text += "\n";
             for line in &differences {
@@ -228,10 +265,20 @@ impl Page {
                 text += &self.commands("Make", [&made.command()]);
             }
             text += "\n";
-            let seconds = "The walk trains the same in memory, in a few seconds. The commands under Try are for the folder that the command makes.";
-            text += &wrap(seconds, 0, self.prose);
+            text += &wrap(MEMORY, 0, self.prose);
         }
+        text += "\n";
+        text += &wrap(LABELS, 0, self.prose);
+        text += &self.note();
         show::painted(&(text + "\n"))
+    }
+
+    /// That sentences are written for the walk's own model and texts.
+    fn note(&self) -> String {
+        match self.other {
+            true => format!("\n{}", wrap(OTHER, 0, self.prose)),
+            false => String::new(),
+        }
     }
 
     /// The steps, a line each.
@@ -248,12 +295,12 @@ impl Page {
     }
 
     fn write(&self, walk: &Walk, shown: &Shown) -> Result<()> {
-        let of = format!("{}/{}  {}", shown.number, walk.steps.len(), walk.name);
-        show::painted(&(self.text(&of, shown) + "\n"))
+        show::painted(&(self.text(walk, shown) + "\n"))
     }
 
-    fn text(&self, of: &str, shown: &Shown) -> String {
+    fn text(&self, walk: &Walk, shown: &Shown) -> String {
         let step = &shown.step;
+        let of = format!("{}/{}  {}", shown.number, walk.steps.len(), walk.name);
         let mut text = self.bold(&format!("{of}  {}", step.section));
         text += &wrap(&format!("{} ({})", step.title, step.id), 0, self.prose);
         if !step.formula.is_empty() {
@@ -281,13 +328,15 @@ impl Page {
         }
         text += &self.paragraph("See", &step.see);
         for erratum in &step.errata {
-            text += &self.paragraph("Errs", &format!("{} ({})", erratum.note, erratum.id));
+            let label = if erratum.id.starts_with('X') { "Elsewhere" } else { "Errs" };
+            text += &self.paragraph(label, &format!("{} ({})", erratum.note, erratum.id));
         }
         for check in &shown.checks {
+            let label = if check.printed.stands == As::Constructed { "Checked" } else { "Printed" };
             let begin = if check.holds { "" } else { "not met: " };
-            text += &self.paragraph("Printed", &format!("{begin}{}", check.text));
+            text += &self.paragraph(label, &format!("{begin}{}", check.text));
         }
-        text += &self.commands("Try", &step.commands);
+        text += &self.commands("Try", step.commands.iter().map(|command| self.on_theirs(walk, command)));
         text + &self.commands("Refused", &step.refused)
     }
 
@@ -313,8 +362,12 @@ impl Page {
         let options = TableOptions { width, decimals: figure.decimals.into(), ..TableOptions::default() };
         let mut text = String::new();
         if let Some(due) = &figure.due {
-            let (row, what) = due.split_once(' ').unwrap_or(("", due));
-            text += &wrap(&format!("A picture is to come here: {what} ({row}). Until then:"), 0, self.prose - INDENT);
+            let what = due.split_once(' ').map_or(due.as_str(), |(_, what)| what);
+            text += &wrap(
+                &format!("The document has a picture here ({what}); limpid has none yet."),
+                0,
+                self.prose - INDENT,
+            );
         }
         let titled = matches!(&figure.view, View::Matrix(matrix) if matrix.title() == figure.caption);
         if !figure.caption.is_empty() && !titled {
@@ -322,14 +375,15 @@ impl Page {
         }
         text += &match &figure.view {
             View::Matrix(matrix) if figure.heat => matrix.heat(self.paint, &options), // its labels are spelled
+            View::Grid(grid) => show::spelled(&grid.whole(options.width)).into_owned(),
             view => show::spelled(&view.text(None, &options)).into_owned(),
         };
         self.indented(&text)
     }
 
     /// Goes through the steps as the reader says.
-    fn turn(&self, live: &mut Live, other: bool) -> Result<()> {
-        self.begin(live, other)?;
+    fn turn(&self, live: &mut Live) -> Result<()> {
+        self.begin(live)?;
         show::out(&(self.contents(live.walk()) + "\n"))?;
         let (count, mut next, mut lines) = (live.walk().steps.len(), 0, std::io::stdin().lock().lines());
         loop {
@@ -340,12 +394,17 @@ impl Page {
             let Some(line) = lines.next().transpose()? else { return show::out("\n") };
             let at = match line.trim() {
                 "q" | "quit" => return Ok(()),
+                "?" | "h" | "help" => {
+                    show::out(&wrap(KEYS, 0, self.prose))?;
+                    continue;
+                }
                 "l" | "list" => {
                     show::out(&self.contents(live.walk()))?;
                     continue;
                 }
                 "" if next >= count => return Ok(()),
-                "" => next,
+                "n" if next >= count => return Ok(()),
+                "" | "n" => next,
                 "b" | "back" => next.saturating_sub(2),
                 name => match live.walk().find(name) {
                     Ok(at) => at,

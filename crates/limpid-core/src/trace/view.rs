@@ -311,6 +311,38 @@ impl Grid {
         text
     }
 
+    /// [`Grid::text`] with nothing left out: cells of columns for which a line has no room stand below their row, each with its header.
+    pub fn whole(&self, width: usize) -> String {
+        let column = |j: usize| self.rows.iter().filter_map(move |row| row.get(j)).chain(self.headers.get(j));
+        let widest = |j: usize| column(j).map(|cell| columns(cell)).max().unwrap_or(0);
+        let mut used = 0;
+        let room = |j: &usize| {
+            used += widest(*j) + 2;
+            width == 0 || used <= width + 2
+        };
+        let fit = (0..self.headers.len()).take_while(room).count();
+        if fit == self.headers.len() {
+            return self.text(width);
+        }
+        if fit == 0 {
+            return self.cell_by_cell(width);
+        }
+        let some = |row: &Vec<String>| row.iter().take(fit).cloned().collect();
+        let rows = self.rows.iter().map(some).collect();
+        let text = Grid { title: self.title.clone(), headers: some(&self.headers), rows }.text(width);
+        let lines: Vec<&str> = text.lines().collect();
+        let (head, rows) = lines.split_at(lines.len() - self.rows.len());
+        let mut text: String = head.iter().map(|line| format!("{line}\n")).collect();
+        for (line, row) in rows.iter().zip(&self.rows) {
+            text += &format!("{line}\n");
+            for (header, cell) in self.headers.iter().zip(row).skip(fit).filter(|(_, cell)| !cell.is_empty()) {
+                let colon = if header.is_empty() { "" } else { ": " };
+                text += &format!("    {}", wrap(&format!("{header}{colon}{cell}"), 6, width.saturating_sub(4).max(1)));
+            }
+        }
+        text
+    }
+
     /// The first cell of each row, and below it all others by their headers.
     fn cell_by_cell(&self, width: usize) -> String {
         let mut text = if self.title.is_empty() { String::new() } else { wrap(&self.title, 0, width) };
@@ -398,6 +430,8 @@ mod tests {
         assert_eq!(grid.text(34), two);
         let cells = "norms:\ngradient of:\n    blocks.0.attn.hook_q\n  norm: 0.5\n  shape: 1 4\ngradient of:\n    logits\n  norm: 12.25\n  shape: 1 4 28\n";
         assert_eq!(grid.text(18), cells);
+        let below = "norms:\ngradient of\nblocks.0.attn.hook_q\n    norm: 0.5\n    shape: 1 4\nlogits\n    norm: 12.25\n    shape: 1 4 28\n";
+        assert_eq!([grid.whole(0), grid.whole(35), grid.whole(20)], [whole, whole, below]);
         assert_eq!(grid.text(20), "norms:\ngradient of     norm\n….attn.hook_q    0.5\nlogits         12.25\n");
         let titled = Grid { title: "norms of all the gradients:".into(), ..grid };
         assert!(titled.text(20).starts_with("norms of all the\ngradients:\ngradient of"), "{}", titled.text(20));

@@ -152,6 +152,9 @@ impl Live {
     /// If a model cannot be made, opened or run.
     pub fn step(&mut self, step: &WalkStep) -> Result<Shown, WalkError> {
         let number = self.walk.steps.iter().position(|own| own.id == step.id).map_or(0, |at| at + 1);
+        if self.is_other() {
+            self.ready(&At::default())?; // what is wrong with the user's model or texts is no step's
+        }
         let mut figures: Vec<Figure> = vec![];
         for show in &step.views {
             match views::show(self, step, show) {
@@ -304,7 +307,8 @@ impl Live {
         let labels = trace.labels(&|id| ready.piece(id));
         let notation = self.options.notation.unwrap_or(self.walk.notation);
         let scene = self.walk.scenes.iter().any(|scene| at.on.as_deref() == Some(&scene.id));
-        let other = self.is_other() && !scene;
+        let users = self.ready.get("").is_some_and(|users| Rc::ptr_eq(users, &ready));
+        let other = !scene && (users || !self.options.prompts.is_empty());
         look(&mut Run { trace, labels, ready: &ready, notation, other, sequences: b, length: t })
     }
 
@@ -322,33 +326,60 @@ impl Live {
 
     // ---- models
 
-    /// The model that `at` names, made or opened if it is not there yet: a scene; the user's, if there is one; or the walk's.
+    /// The model that `at` names, made or opened if it is not there yet: a scene; the user's, if there is one, where it stands for that of the
+    /// walk; or the walk's.
     pub(super) fn ready(&mut self, at: &At) -> Result<Rc<Ready>, WalkError> {
-        let own = self.options.model.clone();
         let scene = at.on.as_ref().and_then(|on| self.walk.scenes.iter().find(|scene| scene.id == *on)).cloned();
-        let id = match (&scene, own.is_some(), &at.on) {
-            (None, true, _) => String::new(), // no model of a walk has this name
-            (_, _, Some(on)) => on.clone(),
-            (_, _, None) => self.walk.default_model().id.clone(),
-        };
-        if let Some(ready) = self.ready.get(&id) {
-            return Ok(ready.clone());
+        if let (None, Some(path)) = (&scene, self.options.model.clone()) {
+            let users = match self.ready.get("") {
+                Some(users) => users.clone(),
+                None => self.keep("", |live| live.opened(&path))?, // no model of a walk has this name
+            };
+            if at.on.as_ref().is_none_or(|on| self.walk.like(&users.config).id == *on) {
+                return Ok(users);
+            }
         }
-        let ready = match (scene, own) {
-            (Some(scene), _) => self.written(&scene)?,
-            (None, Some(path)) => self.opened(&path)?,
-            (None, None) => self.made(&id)?,
-        };
-        let ready = Rc::new(ready);
-        self.ready.insert(id, ready.clone());
+        let id = at.on.clone().unwrap_or_else(|| self.walk.default_model().id.clone());
+        match (self.ready.get(&id), scene) {
+            (Some(ready), _) => Ok(ready.clone()),
+            (None, Some(scene)) => self.keep(&id, |live| live.written(&scene)),
+            (None, None) => self.keep(&id, |live| live.made(&id)),
+        }
+    }
+
+    fn keep(
+        &mut self,
+        id: &str,
+        make: impl FnOnce(&mut Live) -> Result<Ready, WalkError>,
+    ) -> Result<Rc<Ready>, WalkError> {
+        let ready = Rc::new(make(self)?);
+        self.ready.insert(id.into(), ready.clone());
         Ok(ready)
+    }
+
+    /// Shows a model on the user's texts, which are refused if they do not fit, or on the walk's, for which others stand then.
+    fn show(&self, ready: &mut Ready, made: &Made) -> Result<(), WalkError> {
+        if self.options.prompts.is_empty() {
+            ready.show(&self.texts(made));
+            ready.continued = made.continued && ready.notes.is_empty();
+            return Ok(());
+        }
+        let context = ready.config.context_length;
+        for text in &self.options.prompts {
+            let ids = ready.ids(text)?;
+            match ids.len() {
+                0 => return Err(Error::Empty.into()),
+                tokens if tokens > context => return Err(Error::TooLong { tokens, context }.into()),
+                _ => ready.sequences.push(ids),
+            }
+        }
+        // sequences of several lengths are refused in its words
+        trace::batch_of(&ready.config, &ready.sequences, None::<&[Vec<u32>]>, ready.mask())?;
+        Ok(())
     }
 
     /// The texts that a model of the walk is shown on.
     fn texts(&self, made: &Made) -> Vec<String> {
-        if !self.options.prompts.is_empty() {
-            return self.options.prompts.clone();
-        }
         let documents = made.toy().map_or(&[][..], |toy| toy.documents);
         let shown = made.documents.iter().filter_map(|at| documents.get(*at)).map(ToString::to_string);
         made.prompts.iter().cloned().chain(shown).collect()
@@ -358,9 +389,8 @@ impl Live {
     fn made(&mut self, id: &str) -> Result<Ready, WalkError> {
         let made = self.walk.models.iter().find(|made| made.id == id).cloned();
         let made = &made.ok_or_else(|| WalkError::Lacks(format!("this walk has no model `{id}`")))?;
-        let config = Config::preset(&made.preset)?;
+        let config = made.config()?;
         let RunSettings { recipe, options } = RunSettings::preset(&made.preset)?;
-        let config = config.over(&[made.set.of(&config)])?;
         let recipe = recipe.over(&[made.set.of(&recipe)])?;
         let options = options.over(&[made.set.of(&options)])?;
         let mut training = Training::new(config, recipe).options(options).data(&made.data).threads(self.threads());
@@ -377,18 +407,16 @@ impl Live {
         })?;
         let mut ready = Ready { began: Some(recipe), losses, ..Ready::of(trained.lm) };
         ready.segments.clone_from(&made.segments);
-        ready.continued = made.continued && self.options.prompts.is_empty();
-        ready.show(&self.texts(made));
+        self.show(&mut ready, made)?;
         Ok(ready)
     }
 
     /// The user's model, shown on the walk's texts.
     fn opened(&self, path: &Path) -> Result<Ready, WalkError> {
-        let made = self.walk.default_model();
         let mut ready = Ready { began: began(path), losses: losses(path), ..Ready::of(Lm::open(path)?) };
+        let made = self.walk.like(&ready.config);
         ready.segments.clone_from(&made.segments);
-        ready.show(&self.texts(made));
-        ready.continued = made.continued && self.options.prompts.is_empty() && ready.notes.is_empty();
+        self.show(&mut ready, made)?;
         Ok(ready)
     }
 
@@ -439,9 +467,8 @@ impl Live {
 
     fn compare(&mut self) -> Result<Vec<(String, Vec<usize>)>, WalkError> {
         let own = self.ready(&At::default())?;
-        let made = self.walk.default_model();
-        let theirs = Config::preset(&made.preset)?;
-        let theirs = theirs.over(&[made.set.of(&theirs)])?;
+        let made = self.walk.like(&own.config);
+        let theirs = made.config()?;
         let mut all = vec![];
         for ((setting, own), (_, theirs)) in own.config.fields().into_iter().zip(theirs.fields()) {
             let Some((_, parts)) = KINDS.iter().find(|(name, _)| *name == setting.name) else { continue };
@@ -452,7 +479,9 @@ impl Live {
             let (own, theirs) = (said(own.json()), said(theirs.json()));
             let line = format!("{}: this model has {own}, \"{}\" {theirs}", setting.name, self.walk.title);
             let about = |step: &WalkStep| {
-                let views = serde_json::to_string(&step.views).unwrap_or_default();
+                let of = |view: &&Show| view.on().is_none_or(|on| on == made.id);
+                let views: Vec<&Show> = step.views.iter().filter(of).collect();
+                let views = serde_json::to_string(&views).unwrap_or_default();
                 parts.iter().any(|part| views.contains(part))
             };
             let steps = self.walk.steps.iter().zip(1..).filter(|(step, _)| about(step)).map(|(_, number)| number);
@@ -483,6 +512,28 @@ const KINDS: &[(&str, &[&str])] = &[
     ("head_transform", &["logits", "\"next\"", "\"params\""]),
     ("lm_head", &["logits", "probs", "\"next\"", "\"losses\"", "\"generate\"", "grad"]),
 ];
+
+impl Walk {
+    /// The model of the walk that is most like another: with the fewest choices that differ, sizes aside.
+    fn like(&self, config: &Config) -> &Made {
+        let kinds = |config: &Config| -> Vec<_> {
+            let kind = |name: &str| KINDS.iter().any(|(kind, _)| *kind == name);
+            config
+                .fields()
+                .into_iter()
+                .filter(|(setting, _)| kind(setting.name))
+                .map(|(_, value)| value.json())
+                .collect()
+        };
+        let own = kinds(config);
+        let apart = |made: &&Made| match made.config() {
+            Ok(theirs) => kinds(&theirs).iter().zip(&own).filter(|(a, b)| a != b).count(),
+            Err(_) => usize::MAX,
+        };
+        // the default model goes first among equals
+        std::iter::once(self.default_model()).chain(&self.models).min_by_key(apart).expect("a walk has a model")
+    }
+}
 
 /// How a run's weights began, as its limpid.toml says.
 fn began(folder: &Path) -> Option<Recipe> {

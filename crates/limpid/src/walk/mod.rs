@@ -28,7 +28,7 @@ pub use live::{Live, WalkOptions};
 pub use printed::{As, Check, Printed};
 pub use worked::Worked;
 
-use crate::config::{Config, ConfigError, Fields, Positions};
+use crate::config::{Config, ConfigError, Fields, Positions, Settings};
 use crate::names::Notation;
 use crate::trace::view::View;
 use crate::train::{Recipe, RunOptions};
@@ -534,7 +534,7 @@ pub enum WalkError {
         nearest: Option<String>,
     },
     /// No step has the name.
-    #[error("`{walk}` has no step `{name}`: give its name, its number from 1 to {count}, or the beginning of its section{}", did_you_mean(.nearest))]
+    #[error("`{walk}` has no step `{name}`: give its name, its number from 1 to {count}, or words of its section{}", did_you_mean(.nearest))]
     NoStep {
         /// The walk's name.
         walk: String,
@@ -632,16 +632,26 @@ impl Walk {
         }
     }
 
-    /// The place of a step: by its name, its number from 1, or the beginning of its section.
+    /// The first step of a name: its own, its number from 1, the beginning of its section or of a part of that (`7.1`, `step 4`; a section's
+    /// whole number with its dot: `5.`), or words of its section or title.
     ///
     /// # Errors
     /// If there is none.
     pub fn find(&self, name: &str) -> Result<usize, WalkError> {
-        let (own, count) = (name.to_lowercase(), self.steps.len());
-        let begins = |step: &WalkStep| !own.is_empty() && step.section.to_lowercase().starts_with(&own);
-        let by_name = self.steps.iter().position(|step| step.id == own.replace([' ', '_'], "-"));
-        let number = || name.parse().ok().filter(|n| (1..=count).contains(n)).map(|n: usize| n - 1);
-        by_name.or_else(number).or_else(|| self.steps.iter().position(begins)).ok_or_else(|| {
+        let (own, count) = (name.trim().to_lowercase(), self.steps.len());
+        let first = |is: &dyn Fn(&WalkStep) -> bool| self.steps.iter().position(is);
+        let number = || own.parse().ok().filter(|n| (1..=count).contains(n)).map(|n: usize| n - 1);
+        // `4.1` begins `4.1.` and `4.1 Norm`, but not `4.10`
+        let begins =
+            |part: &str| part.strip_prefix(&own).is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()));
+        let parts = |step: &WalkStep| {
+            let section = step.section.to_lowercase();
+            section.split([':', ';', '(']).any(|part| begins(part.trim_start())) || begins(&section)
+        };
+        let words = |step: &WalkStep| format!("{} {}", step.section, step.title).to_lowercase().contains(&own);
+        let found = first(&|step| step.id == own.replace([' ', '_'], "-")).or_else(number);
+        let found = found.or_else(|| first(&|step| !own.is_empty() && parts(step)));
+        found.or_else(|| first(&|step| own.len() > 2 && words(step))).ok_or_else(|| {
             let near = nearest(&own, self.steps.iter().map(|step| step.id.as_str())).map(String::from);
             WalkError::NoStep { walk: self.name.clone(), name: name.into(), count, nearest: near }
         })
@@ -654,6 +664,12 @@ impl Walk {
 }
 
 impl Made {
+    /// Its configuration.
+    fn config(&self) -> Result<Config, ConfigError> {
+        let config = Config::preset(&self.preset)?;
+        config.over(&[self.set.of(&config)])
+    }
+
     /// The command that makes it.
     pub fn command(&self) -> String {
         let mut command = format!("limpid train --preset {} --data {}", self.preset, self.data);

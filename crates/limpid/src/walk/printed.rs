@@ -72,7 +72,10 @@ impl From<&str> for Leaf {
 impl std::fmt::Display for Leaf {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Leaf::Number(number) => write!(f, "{number}"),
+            Leaf::Number(number) if *number >= 0.0 && number.fract() == 0.0 && *number < 1e15 => {
+                f.write_str(&commas(*number as u64))
+            }
+            Leaf::Number(number) => write!(f, "{}", (number * 1e6).round() / 1e6),
             Leaf::Word(word) => write!(f, "{word:?}"),
         }
     }
@@ -124,13 +127,20 @@ impl Check {
         let (count, what) = (wanted.len(), &printed.what);
         let met = match printed.stands {
             As::Equal => "as printed",
-            As::Corrected => "right, and not as printed",
-            As::Wrong => "as printed, and wrong",
-            As::Constructed => "as worked out",
+            As::Corrected => "computed here; the document prints others",
+            As::Wrong => "computed as the document does it, which is wrong",
+            As::Constructed => "as worked out by hand",
         };
+        let many = commas(count as u64);
         let text = match off.first() {
-            None if count == 1 => format!("{what}: {met}"),
-            None => format!("{what}: {} of {} {met}", commas(count as u64), commas(count as u64)),
+            None => match (&live[..], printed.stands) {
+                ([one], As::Equal) => format!("{what}: {one}, as printed"),
+                ([one], As::Corrected) => format!("{what}: {one}; the document prints another"),
+                ([one], As::Wrong) => format!("{what}: {one}, {met}"),
+                ([one], As::Constructed) => format!("{what}: {one}"),
+                (_, As::Equal | As::Constructed) => format!("{what}: {many} of {many} {met}"),
+                _ => format!("{what}: {many}, {met}"),
+            },
             Some(at) => {
                 let of = |all: &[Leaf]| all.get(*at).map_or("nothing".into(), Leaf::to_string);
                 let (wanted, live) = (of(&wanted), of(&live));
