@@ -776,7 +776,7 @@ fn notations_say_what_the_documents_say() {
         (&pre, TransformerLens, "blocks.1.ln1.hook_out", None),
         (&pre, TransformerLens, "embed.weight", Some("embed.W_E")),
         // a word goes with what is computed, where a model normalises elsewhere than the document
-        (&pre, S1, "blocks.0.hook_resid_mid", Some("output + X")),
+        (&pre, S1, "blocks.0.hook_resid_mid", Some("residual connection")),
         (&after, S1, "blocks.0.hook_resid_mid", Some("X after Add & Norm")),
         (&after, S2, "blocks.0.ln2.hook_out", Some("X₁")),
         (&after, S3, "blocks.0.hook_attn_sum", Some("x + MHA")),
@@ -801,7 +801,7 @@ fn notations_say_what_the_documents_say() {
         (pre, S3, "blocks.0.hook_resid_mid", "x + MHA = x + MHA output"),
         (pre, S3, "blocks.0.hook_mlp_out", "Output_2 = (Activated Output) W_2 + b_2"),
         (pre, S3, "probs", "P = softmax(logits)"),
-        (pre, S1, "blocks.0.hook_resid_mid", "output + X = X + Output"),
+        (pre, S1, "blocks.0.hook_resid_mid", "residual connection = X + Output"),
         (after, S1, "blocks.0.hook_resid_pre", "X = Input Embedding + Position Embedding"),
         (after, S1, "blocks.0.hook_attn_out", "Output = A Wo + attn.out.bias"),
         (after, S2, "hook_embed", "OneHot(x) W_e = W_e[x]"),

@@ -359,7 +359,7 @@ pub fn context_is_weights_times_values(seen: &Seen) -> Result<Vec<Both>> {
         };
         concat(&(0..heads.n_head).map(head).collect::<Vec<_>>(), d)
     });
-    Ok(vec![Both::new("A_w times V is the context", seen.block("attn.hook_z")?, z.collect())])
+    Ok(vec![Both::new("attention weights times V, head by head", seen.block("attn.hook_z")?, z.collect())])
 }
 
 /// The value step of llm.c's wiki: a weight times a value vector, channel by channel as (C,T,T), summed along rows to (C,T), is A_w V

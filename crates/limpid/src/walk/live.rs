@@ -85,6 +85,8 @@ pub(super) struct Run<'a> {
     pub labels: Labels,
     pub ready: &'a Ready,
     pub notation: Notation,
+    /// What the scene is called in captions; empty for models.
+    pub scene: String,
     /// Whether the model or the texts are the user's.
     pub other: bool,
     /// B and T.
@@ -306,10 +308,11 @@ impl Live {
         let trace = Trace::run(&model, &mut *backend, &batch, backward)?;
         let labels = trace.labels(&|id| ready.piece(id));
         let notation = self.options.notation.unwrap_or(self.walk.notation);
-        let scene = self.walk.scenes.iter().any(|scene| at.on.as_deref() == Some(&scene.id));
+        let scene = self.walk.scenes.iter().find(|scene| at.on.as_deref() == Some(&scene.id));
         let users = self.ready.get("").is_some_and(|users| Rc::ptr_eq(users, &ready));
-        let other = !scene && (users || !self.options.prompts.is_empty());
-        look(&mut Run { trace, labels, ready: &ready, notation, other, sequences: b, length: t })
+        let other = scene.is_none() && (users || !self.options.prompts.is_empty());
+        let scene = scene.map_or(String::new(), |scene| scene.called.clone());
+        look(&mut Run { trace, labels, ready: &ready, notation, scene, other, sequences: b, length: t })
     }
 
     /// Whether it is walked on its own models, as trained, and on its own texts.

@@ -105,6 +105,9 @@ pub struct Made {
 pub struct Scene {
     /// Its name in views' `on`.
     pub id: String,
+    /// What it is called in captions: `with the printed rows`; its name if empty.
+    #[serde(default)]
+    pub called: String,
     /// The model whose configuration and initial weights it has.
     pub of: String,
     /// Settings that differ from that model's.
@@ -355,9 +358,11 @@ pub enum Show {
         #[serde(flatten)]
         at: At,
     },
-    /// Tensors with symbol, shape and formula, or with what they are (`about`).
+    /// Tensors with symbol, shape and formula, or with what they are (`about`); heads first, or `by_position`.
     Shapes {
         of: Vec<String>,
+        #[serde(default)]
+        by_position: bool,
         #[serde(default)]
         formulas: bool,
         #[serde(default)]
@@ -367,8 +372,11 @@ pub enum Show {
     },
     /// Lines of the document's program, with the shapes that go in and out.
     Lines { rows: Vec<Line> },
-    /// The model's ops.
-    Listing,
+    /// The model's ops; of several blocks the first alone (`one_block`).
+    Listing {
+        #[serde(default)]
+        one_block: bool,
+    },
     /// The step's symbols with their shapes here; `of` has limpid's name for each.
     Notations { of: Vec<String> },
     /// The likeliest next tokens after each token; after every block (`after = "every block"`), after the last token only, or for

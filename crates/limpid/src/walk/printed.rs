@@ -41,6 +41,8 @@ pub struct Printed {
 pub enum As {
     /// The document prints it, and it is met.
     Equal,
+    /// The document prints it, and a model was given it: it is shown, not checked.
+    Given,
     /// The document prints another, and this is right.
     Corrected,
     /// The document prints it, and it is wrong: computed as the document has it, it comes out so.
@@ -127,6 +129,7 @@ impl Check {
         let (count, what) = (wanted.len(), &printed.what);
         let met = match printed.stands {
             As::Equal => "as printed",
+            As::Given => "given, so as printed",
             As::Corrected => "computed here; the document prints others",
             As::Wrong => "computed as the document does it, which is wrong",
             As::Constructed => "as worked out by hand",
@@ -136,7 +139,7 @@ impl Check {
             None => match (&live[..], printed.stands) {
                 ([one], As::Equal) => format!("{what}: {one}, as printed"),
                 ([one], As::Corrected) => format!("{what}: {one}; the document prints another"),
-                ([one], As::Wrong) => format!("{what}: {one}, {met}"),
+                ([one], As::Wrong | As::Given) => format!("{what}: {one}, {met}"),
                 ([one], As::Constructed) => format!("{what}: {one}"),
                 (_, As::Equal | As::Constructed) => format!("{what}: {many} of {many} {met}"),
                 _ => format!("{what}: {many}, {met}"),
@@ -375,13 +378,15 @@ fn computed(live: &mut Live, step: &WalkStep, key: &str) -> Result<Vec<Leaf>> {
             let seen =
                 |i: &usize| Span { row: 0, rows: 3, past: 0, valid: 3, ..Span::default() }.reach(Mask::Causal, *i);
             let row = |printed: &Vec<f64>| (0..3).find(|i| seen(i) == printed.len());
-            counts(&rows("s1.attention.scores").iter().filter_map(row).collect::<Vec<_>>())
+            counts(&rows("s1.attention.weights").iter().filter_map(row).collect::<Vec<_>>())
         }
         "s1.attention.scores" | "s1.attention.weights" => live.run(&on("printed-scores"), |run| {
             let name = if key.ends_with("scores") { "hook_raw_scores" } else { "hook_pattern" };
             let own = run.get(&format!("blocks.0.attn.{name}"))?;
             let t = own.shape[3];
-            Ok(reals((0..t).flat_map(|i| wide(&own.values[i * t..=i * t + i]))))
+            // of weights those that are not 0
+            let end = |i: usize| if key.ends_with("scores") { t } else { i + 1 };
+            Ok(reals((0..t).flat_map(|i| wide(&own.values[i * t..][..end(i)]))))
         })?,
         "s1.attention_ends" => {
             let scores = given(key, "scores");

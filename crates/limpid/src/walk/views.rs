@@ -40,13 +40,15 @@ pub(super) fn show(live: &mut Live, step: &WalkStep, show: &Show) -> Views {
         Show::Heat { of, part, at } => live.run(at, |run| figures(run, run.get(of)?, part, at, true)),
         Show::Positions { kind, rows } => live.run(&default, |run| facts::positions(run.config(), *kind, *rows)),
         Show::Masks { forms, n } => live.run(&default, |run| masks(run, forms, *n)),
-        Show::Printed { golden, of, decimals, at } => live.run(at, |run| as_printed(run, golden, of, *decimals)),
+        Show::Printed { golden, of, decimals, at } => live.run(at, |run| as_printed(run, golden, of, *decimals, at)),
         Show::Function { names, at, minimum, difference, slopes } => {
             facts::function(names, at, [*minimum, *difference, *slopes])
         }
-        Show::Shapes { of, formulas, about, at } => live.run(at, |run| Ok(shapes(run, of, *formulas, *about, at))),
+        Show::Shapes { of, by_position, formulas, about, at } => {
+            live.run(at, |run| Ok(shapes(run, of, [*by_position, *formulas, *about], at)))
+        }
         Show::Lines { rows } => live.run(&default, |run| Ok(lines(run, rows))),
-        Show::Listing => live.run(&default, |run| Ok(vec![listing(run.trace.model())])),
+        Show::Listing { one_block } => live.run(&default, |run| Ok(vec![listing(run.trace.model(), *one_block)])),
         Show::Notations { of } => {
             let shapes = live.shapes(step)?;
             live.run(&default, |run| Ok(vec![facts::notations(&step.symbols, &shapes, of, run)]))
@@ -109,7 +111,8 @@ fn needs_head(config: &Config) -> Result<(), WalkError> {
 /// What a tensor is called, and what was changed for it: `wei, before training`.
 pub(super) fn caption(run: &Run, name: &str, at: &At) -> String {
     let mut parts: Vec<String> = names::called(name, run.config(), run.notation).into_iter().collect();
-    parts.extend(at.on.as_ref().map(|on| format!("{on}'s")));
+    let own = |on: &String| if run.scene.is_empty() { format!("{on}'s") } else { run.scene.clone() };
+    parts.extend(at.on.as_ref().map(own));
     parts.extend(at.initial.then(|| "before training".to_string()));
     parts.extend(at.set.0.iter().map(|(name, value)| format!("with {} {value}", name.replace('_', "-"))));
     parts.extend(at.prompt.as_ref().map(|prompt| format!("of {prompt:?}")));
@@ -138,6 +141,7 @@ fn figures(run: &Run, tensor: Labelled, part: &TensorPart, at: &At, heat: bool) 
         }
     }
     let words = of_texts(run, &mut tensor);
+    let before_mask = ["hook_unscaled_scores", "hook_raw_scores"].iter().any(|name| tensor.name.ends_with(name));
     let asked = |axis: &str, i: usize| match axis {
         "batch" => part.sequence.is_none_or(|wanted| wanted == i),
         "head" => part.head.is_none_or(|wanted| wanted == i),
@@ -147,7 +151,8 @@ fn figures(run: &Run, tensor: Labelled, part: &TensorPart, at: &At, heat: bool) 
     all.retain(|matrix| matrix.index.iter().all(|(axis, i)| asked(axis, *i)));
     let figure = |matrix: Matrix| {
         let rows = words.clone().unwrap_or(matrix.rows);
-        let view = View::Matrix(Matrix { rows, ..matrix });
+        let hidden = if before_mask { vec![] } else { matrix.hidden };
+        let view = View::Matrix(Matrix { rows, hidden, ..matrix });
         Figure { heat, decimals: part.decimals.unwrap_or(4), caption: caption.clone(), ..view.into() }
     };
     Ok(all.into_iter().map(figure).collect())
@@ -217,7 +222,12 @@ fn similarity(run: &Run) -> Views {
 fn position_similarity(run: &Run) -> Views {
     let table = run.get("hook_pos_embed")?;
     let rows: Vec<&[f32]> = table.values.chunks_exact(run.config().d_model).take(run.length).collect();
-    Ok(vec![cosines("hook_pos_embed", "pos", &rows, vec![])])
+    let map = cosines("hook_pos_embed", "pos", &rows, vec![]);
+    let View::Matrix(matrix) = &map.view else { return Ok(vec![map]) };
+    let row = |(t, cosine): (usize, &f32)| vec![t.to_string(), format!("{cosine:.4}")];
+    let first = matrix.values.iter().take(rows.len()).enumerate().map(row).collect();
+    let numbers = grid("its row 0 in numbers", &["position", "cosine with position 0"], first);
+    Ok(vec![map, numbers])
 }
 
 // ---- tokens
@@ -295,7 +305,7 @@ fn masks(run: &Run, forms: &[String], n: Option<usize>) -> Views {
 }
 
 /// The live numbers at the places where a document prints some, and whether they meet them.
-fn as_printed(run: &Run, golden: &str, of: &str, decimals: u8) -> Views {
+fn as_printed(run: &Run, golden: &str, of: &str, decimals: u8, at: &At) -> Views {
     let tensor = run.get(of)?;
     let n = tensor.shape.len();
     let (high, wide) = (tensor.shape[n - 2], tensor.shape[n - 1]);
@@ -310,33 +320,34 @@ fn as_printed(run: &Run, golden: &str, of: &str, decimals: u8) -> Views {
         let most = table.iter().map(Vec::len).max().unwrap_or(0);
         let columns = if most < wide { printed::columns() } else { (0..wide).collect() };
         let columns = if columns.len() == most { columns } else { (0..most).collect() };
+        // the live table has the columns that are not printed too
+        let all_columns = wide.max(columns.last().map_or(0, |last| last + 1));
         let (mut values, mut hidden) = (vec![], vec![]);
         for (t, row) in table.iter().enumerate() {
-            for (j, c) in columns.iter().enumerate() {
-                let inside = t < high && *c < wide && b * high * wide < tensor.values.len();
+            for c in 0..all_columns {
+                let inside = t < high && c < wide && b * high * wide < tensor.values.len();
                 let live = if inside { tensor.values[(b * high + t) * wide + c] } else { f32::NAN };
-                if let (Some(want), true) = (row.get(j), inside) {
+                let want = columns.iter().position(|printed| *printed == c).and_then(|j| row.get(j));
+                if let (Some(want), true) = (want, inside) {
                     let off = (f64::from(live) - want).abs();
                     (cells, met, worst) = (cells + 1, met + usize::from(off <= within), worst.max(off));
                 }
                 values.push(live);
-                hidden.push(!inside || row.get(j).is_none());
+                hidden.push(want.is_none() || !inside);
             }
         }
         if !hidden.contains(&true) {
             hidden.clear();
         }
         let index = if tables.len() > 1 { vec![("batch", b)] } else { vec![] };
-        let columns = columns.iter().map(usize::to_string).collect();
         let axes = [tensor.axes[n - 2], tensor.axes[n - 1]];
-        let size = [table.len(), most];
-        let scale = HeatScale::Signed;
-        let matrix = Matrix { tensor: of.into(), index, size, axes, rows: vec![], columns, values, hidden, scale };
-        let at = At::default();
-        all.push(Figure { decimals, caption: caption(run, of, &at), ..View::Matrix(matrix).into() });
+        let (size, scale) = ([table.len(), all_columns], HeatScale::Signed);
+        let (rows, columns) = (vec![], vec![]);
+        let matrix = Matrix { tensor: of.into(), index, size, axes, rows, columns, values, hidden, scale };
+        all.push(Figure { decimals, caption: caption(run, of, at), ..View::Matrix(matrix).into() });
     }
     let text = format!(
-        "{met} of {} are met; the greatest difference is {worst:.1e}, by rounding it may be {within:.1e}",
+        "{met} of {} are met; the greatest difference is {worst:.1e}, rounding allows {within:.1e}",
         plural(cells, "printed cell")
     );
     // another model need not meet them
@@ -346,13 +357,17 @@ fn as_printed(run: &Run, golden: &str, of: &str, decimals: u8) -> Views {
 }
 
 /// Tensors with symbol, shape, and formula or what they are.
-fn shapes(run: &Run, of: &[String], formulas: bool, about: bool, at: &At) -> Vec<Figure> {
+fn shapes(run: &Run, of: &[String], [by_position, formulas, about]: [bool; 3], at: &At) -> Vec<Figure> {
     let model = run.trace.model();
     let row = |name: &String| {
         let Ok(SummaryRow { symbol, letters, shape, formula, .. }) =
             run.trace.row(name).map(|row| row.in_notation(model, run.notation))
         else {
             return vec![name.clone(), "none".into(), String::new(), String::new(), "this model has none".into()];
+        };
+        let (letters, shape) = match run.get(name) {
+            Ok(tensor) if by_position => (run.notation.letters(&tensor.axes, run.config()), tensor.shape),
+            _ => (letters, shape),
         };
         let sizes: Vec<String> = shape.iter().map(usize::to_string).collect();
         let last = match () {
@@ -386,8 +401,8 @@ fn lines(run: &Run, rows: &[Line]) -> Vec<Figure> {
     rows.iter().map(row).collect()
 }
 
-/// The model's ops, a line each.
-fn listing(model: &Model) -> Figure {
+/// The model's ops, a line each; of several blocks, which are alike, the first alone.
+fn listing(model: &Model, one_block: bool) -> Figure {
     let row = |line: &str| {
         let (left, from) = line.split_once("<-").unwrap_or((line, ""));
         let (left, shape) = left.split_once('(').unwrap_or((left, ""));
@@ -397,7 +412,19 @@ fn listing(model: &Model) -> Figure {
         let from: Vec<&str> = from.split_whitespace().filter(|name| !name.contains('@')).collect();
         [op, name, &shape, &from.join(" ")].map(|cell| cell.trim().to_string()).to_vec()
     };
-    grid("", &["op", "makes", "rows x columns", "from"], model.to_string().lines().map(row).collect())
+    let mut rows: Vec<Vec<String>> = model.to_string().lines().map(row).collect();
+    // what another block reads and a block keeps
+    let within = |name: &&str| name.starts_with("blocks.");
+    let other = |row: &Vec<String>| {
+        let reads = row[3].split(' ').find(within);
+        within(&row[1].as_str()) && reads.is_some_and(|name| !name.starts_with("blocks.0."))
+    };
+    if let (true, Some(first)) = (one_block, rows.iter().position(other)) {
+        rows.retain(|row| !other(row));
+        let blocks = model.config.n_layer - 1;
+        rows.insert(first, ["...", &format!("{} more", plural(blocks, "block")), "", ""].map(String::from).to_vec());
+    }
+    grid("", &["op", "makes", "rows x columns", "from"], rows)
 }
 
 // ---- predictions

@@ -11,7 +11,9 @@ use crate::ops::adamw::{self, Method, Rule};
 use crate::ops::classify::{self, Target, Terms};
 use crate::ops::dropout::Draws;
 use crate::ops::{DropoutSpec, MemorySpace, activate, norm};
+use crate::plural::plural;
 use crate::trace::Labelled;
+use crate::trace::table::TableOptions;
 use crate::trace::view::{Grid, HeatScale, Matrix, View, label};
 use crate::train::Recipe;
 use crate::units::commas;
@@ -110,7 +112,7 @@ pub enum Worked {
     Similar {
         token: String,
     },
-    /// One token's row of two tensors and of their sum.
+    /// One token's row of two tensors and of their sum, and of what is made of it.
     Sum {
         of: Vec<String>,
         sequence: usize,
@@ -380,6 +382,7 @@ fn divided(key: &str, by: f64) -> Vec<View> {
         let near = |got: &[f64]| {
             got.iter().zip(printed).all(|(a, b)| (a - b).abs() <= printed::within("s1.attention.weights"))
         };
+        let scores = &scores[..printed.len().min(scores.len())]; // a row sees no later column
         let [own, other] = [1.0, by].map(|by| softmax(&scores.iter().map(|s| s / by).collect::<Vec<f64>>()));
         as_printed &= near(&own);
         again &= near(&other);
@@ -422,7 +425,7 @@ fn ends() -> Vec<View> {
         }
     }
     let headers = ["row", "column", "score", "weight printed", "weight of these scores"];
-    let text = "rows 13 to 15, as far as printed: these weights are of these scores, and not of the scores over 4";
+    let text = "rows 13 to 15, as far as printed: within rounding these weights are of these scores, and not of the scores over 4; what the columns between share is 1 less the printed weights";
     vec![grid("", &headers, rows), sentence(text.into(), holds)]
 }
 
@@ -570,13 +573,18 @@ fn change(live: &mut Live, at: &At, [sequence, position]: [usize; 2], to: &str) 
     let (was, is) = (label(&ready.piece(old)), label(&ready.piece(new)));
     let title = format!("{was} at position {position} becomes {is}: the greatest change of a logit");
     let kept = same.iter().filter(|same| **same).count();
-    let text = match causal {
-        true => {
-            format!("the {position} rows before it are the same to the bit, all others change ({kept} of {t} the same)")
-        }
-        false => format!("every row changes, those before it too ({kept} of {t} the same)"),
-    };
     let holds = (0..t).all(|i| same[i] == (causal && i < position));
+    let rows_before = plural(position, "row");
+    let text = match (holds, causal, position, t - position) {
+        (false, ..) => format!("{kept} of {} keep every bit", plural(t, "row")),
+        (_, false, ..) => "every row changes, those before it too".into(),
+        (_, _, 0, 1) => "it is the only row, and changes".into(),
+        (_, _, 0, _) => "no row is before it: all change".into(),
+        (_, _, 1, 1) => "the row before it keeps every bit, only the last changes".into(),
+        (_, _, _, 1) => format!("the {rows_before} before it keep every bit, only the last changes"),
+        (_, _, 1, _) => "the row before it keeps every bit, it and all later ones change".into(),
+        _ => format!("the {rows_before} before it keep every bit, it and all later ones change"),
+    };
     Ok(vec![grid(&title, &["", "token", "change"], rows.collect()), sentence(text, holds)])
 }
 
@@ -603,7 +611,7 @@ fn sum(run: &mut Run, of: &[String], sequence: usize, position: usize) -> Result
         let row = rows.chunks_exact(cols).nth(position);
         values.push(row.ok_or_else(|| WalkError::Lacks(format!("{name} has no position {position}")))?.to_vec());
     }
-    let [a, b, c] = &values[..] else {
+    let [a, b, c, ..] = &values[..] else {
         return Err(WalkError::Lacks("a sum is of three tensors: two parts and what they add up to".into()));
     };
     // single precision rounds once
@@ -706,5 +714,7 @@ fn moments(run: &mut Run, of: &str) -> Result<Vec<View>> {
     }
     let text = format!("every row has mean 0 and, but for ε, deviation 1: {} rows", rows.len());
     let holds = holds && !rows.is_empty();
-    Ok(vec![grid(of, &["token", "mean", "deviation"], rows), sentence(text, holds)])
+    let headers = ["token", "mean", "deviation"].map(String::from).to_vec();
+    let few = TableOptions { max_rows: 16, edge_rows: 4, ..TableOptions::default() };
+    Ok(vec![View::Grid(Grid { title: of.into(), headers, rows }.ends(&few)), sentence(text, holds)])
 }
