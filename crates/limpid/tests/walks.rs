@@ -125,7 +125,7 @@ fn every_step_is_live() {
             views += written;
         }
     }
-    assert_eq!(views, 257);
+    assert_eq!(views, 262);
 }
 
 /// What can go wrong with a model or a text of the user's is said where it would be shown.

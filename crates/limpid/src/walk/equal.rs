@@ -155,7 +155,7 @@ pub fn stoi_itos(tokenizer: &Tokenizer) -> Result<Both> {
 /// # Errors
 /// If the tensor cannot be read; so of the others.
 pub fn relu_by_element(seen: &Seen) -> Result<Vec<Both>> {
-    let x: Vec<f32> = seen.block("mlp.hook_pre")?.iter().map(|v| *v as f32).collect();
+    let x: Vec<f32> = seen.block("hook_resid_pre")?.iter().map(|v| *v as f32).collect();
     let relu = |x: &[f32]| {
         let mut y = vec![0.0; x.len()];
         Level::best().run(activate::Forward { y: &mut y, x, f: Activation::Relu, slope: 0.0 });
@@ -329,19 +329,22 @@ pub fn rows_sum_to_one(seen: &Seen) -> Result<Vec<Both>> {
 /// Targets as one-hot rows give the losses that targets as numbers give.
 ///
 /// # Errors
-/// If a tensor cannot be read.
+/// If a tensor cannot be read, or no token has a target.
 pub fn one_hot_targets_are_indices(seen: &Seen) -> Result<Vec<Both>> {
-    let (v, logits) = (seen.config.vocab_size, seen.get("logits")?);
-    let losses = logits.chunks_exact(v).enumerate().map(|(n, row)| match classify::target(seen.batch, n, v) {
-        Target::Token(target) => {
-            let soft: Vec<f32> = one_hot(&[target as u32], v).iter().map(|y| *y as f32).collect();
-            classify::reference::row(&mut row.to_vec(), Target::Soft(&soft), Terms::default(), None)
-        }
-        _ => 0.0,
-    });
+    let (v, logits, losses) = (seen.config.vocab_size, seen.get("logits")?, seen.get("losses")?);
+    let (mut one, mut other) = (vec![], vec![]);
+    for (n, (row, loss)) in logits.chunks_exact(v).zip(losses).enumerate() {
+        let Target::Token(target) = classify::target(seen.batch, n, v) else { continue };
+        let soft: Vec<f32> = one_hot(&[target as u32], v).iter().map(|y| *y as f32).collect();
+        one.push(loss);
+        other.push(classify::reference::row(&mut row.to_vec(), Target::Soft(&soft), Terms::default(), None));
+    }
+    if one.is_empty() {
+        return Err(WalkError::Lacks("there is nothing to predict: no token here has a target".into()));
+    }
     let what = "losses by one-hot targets are those by numbers";
     // a small loss is the difference of two numbers as large as logits
-    Ok(vec![Both { size: greatest(&logits), ..Both::new(what, seen.get("losses")?, losses.collect()) }])
+    Ok(vec![Both { size: greatest(&logits), ..Both::new(what, one, other) }])
 }
 
 /// Attention weights times values, head by head.

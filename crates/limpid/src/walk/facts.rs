@@ -11,7 +11,7 @@ use crate::plural::plural;
 use crate::tokenizer::{self, Order, Tokenizer, TokenizerKind};
 use crate::trace::Labelled;
 use crate::trace::table::{self, short};
-use crate::trace::view::{Labels, View, label};
+use crate::trace::view::{Labels, Matrix, View, label};
 use crate::units::commas;
 
 type Views = Result<Vec<Figure>, WalkError>;
@@ -55,7 +55,8 @@ pub(super) fn notations(symbols: &[String], shapes: &[ShapeRow], of: &[String], 
         let shape = shapes.iter().find(|row| row.symbol == *symbol);
         let (letters, sizes) = shape.map_or_else(Default::default, |row| (row.letters.clone(), joined(&row.sizes)));
         let name = of.get(i).cloned().unwrap_or_default();
-        let called = names::called(&name, run.config(), run.notation).filter(|_| run.notation != Notation::S0);
+        let bare = name.split(" (").next().unwrap_or_default(); // without a word on it
+        let called = names::called(bare, run.config(), run.notation).filter(|_| run.notation != Notation::S0);
         vec![symbol.clone(), letters, sizes, name, called.unwrap_or_default()]
     };
     let mut rows: Vec<Vec<String>> = symbols.iter().enumerate().map(row).collect();
@@ -206,7 +207,10 @@ pub(super) fn one_hot_of(tokenizer: &Tokenizer, text: &str) -> Views {
     let words = |ids: &[u32]| Ok::<_, WalkError>(tokenizer.pieces(ids)?.iter().map(|piece| label(piece)).collect());
     let every: Vec<u32> = (0..v as u32).collect();
     let labels = Labels { tokens: vec![words(&ids)?], vocabulary: words(&every)?, ..Labels::default() };
-    let figure = |matrix| Figure { decimals: 0, ..View::Matrix(matrix).into() };
+    let figure = |matrix: Matrix| {
+        let tensor = format!("{} of {text:?}", matrix.tensor);
+        Figure { decimals: 0, ..View::Matrix(Matrix { tensor, ..matrix }).into() }
+    };
     Ok(tensor.matrices(&labels).map(figure).collect())
 }
 

@@ -164,7 +164,10 @@ impl Live {
                 Err(error) => figures.push(self.lacking(error)?),
             }
         }
-        let (shapes, checks) = (self.shapes(step)?, self.checks(step)?);
+        // a view of them has them
+        let listed = step.views.iter().any(|show| matches!(show, Show::Notations { .. }));
+        let shapes = if listed { vec![] } else { self.shapes(step)? };
+        let checks = self.checks(step)?;
         let mut notes = if number == 1 { self.other_texts()? } else { vec![] };
         notes
             .extend(self.compared()?.iter().filter(|(_, steps)| steps.contains(&number)).map(|(line, _)| line.clone()));

@@ -35,7 +35,7 @@ pub(super) fn show(live: &mut Live, step: &WalkStep, show: &Show) -> Views {
         Show::Table { of, targets: true, at, .. } if of == "input" => live.run(at, |run| Ok(targets(run))),
         Show::Table { of, sparse: true, at, .. } if of == "input" => live.run(at, |run| sparse(run)),
         Show::Table { of, part, at, .. } => live.run(at, |run| figures(run, run.get(of)?, part, at, false)),
-        Show::Heat { of, at, .. } if of == "similarity" => live.run(at, |run| similarity(run)),
+        Show::Heat { of, at, .. } if of == "similarity" => live.run(at, |run| similarity(run, at)),
         Show::Heat { of, at, .. } if of == "position-similarity" => live.run(at, |run| position_similarity(run)),
         Show::Heat { of, part, at } => live.run(at, |run| figures(run, run.get(of)?, part, at, true)),
         Show::Positions { kind, rows } => live.run(&default, |run| facts::positions(run.config(), *kind, *rows)),
@@ -110,7 +110,9 @@ fn needs_head(config: &Config) -> Result<(), WalkError> {
 
 /// What a tensor is called, and what was changed for it: `wei, before training`.
 pub(super) fn caption(run: &Run, name: &str, at: &At) -> String {
-    let mut parts: Vec<String> = names::called(name, run.config(), run.notation).into_iter().collect();
+    // a document calls it X̃ before its dropout, and has no name for it after
+    let plain = |called: String| if called == "X_sum" { "X̃ (before dropout)".into() } else { called };
+    let mut parts: Vec<String> = names::called(name, run.config(), run.notation).map(plain).into_iter().collect();
     let own = |on: &String| if run.scene.is_empty() { format!("{on}'s") } else { run.scene.clone() };
     parts.extend(at.on.as_ref().map(own));
     parts.extend(at.initial.then(|| "before training".to_string()));
@@ -212,11 +214,12 @@ fn cosines(name: &str, axis: &'static str, rows: &[&[f32]], words: Vec<String>) 
     Figure { heat: true, decimals: 2, caption, ..View::Matrix(matrix).into() }
 }
 
-fn similarity(run: &Run) -> Views {
+fn similarity(run: &Run, at: &At) -> Views {
     let mut table = run.get("embed.weight")?;
     let words = of_texts(run, &mut table).unwrap_or_else(|| run.labels.vocabulary.clone());
     let rows: Vec<&[f32]> = table.values.chunks_exact(table.shape[1]).collect();
-    Ok(vec![cosines("embed.weight", "d_vocab", &rows, words)])
+    let name = if at.initial { "embed.weight, before training" } else { "embed.weight" };
+    Ok(vec![cosines(name, "d_vocab", &rows, words)])
 }
 
 fn position_similarity(run: &Run) -> Views {
@@ -388,15 +391,17 @@ fn shapes(run: &Run, of: &[String], [by_position, formulas, about]: [bool; 3], a
 }
 
 fn lines(run: &Run, rows: &[Line]) -> Vec<Figure> {
+    // without spaces, so that no line breaks within a shape
+    let joined = |shape: &str| shape.split(", ").map(|own| own.replace(' ', "×")).collect::<Vec<_>>().join(", ");
     let row = |line: &Line| {
         let shape = run.get(&line.of).map(|tensor| {
             let tensor = tensor.heads_first();
-            tensor.shape.iter().map(usize::to_string).collect::<Vec<_>>().join(" ")
+            tensor.shape.iter().map(usize::to_string).collect::<Vec<_>>().join("×")
         });
         let shape = shape.unwrap_or_else(|_| "none here".into());
         let Line { line, code, does, from, to, of } = line;
-        let out = if to.is_empty() { String::new() } else { format!(" → {to}") };
-        said(format!("{line} {code}: {does}; {from}{out}; {of} {shape}"))
+        let out = if to.is_empty() { String::new() } else { format!(" → {}", joined(to)) };
+        said(format!("{line} {code}: {does}; {}{out}; {of} {shape}", joined(from)))
     };
     rows.iter().map(row).collect()
 }

@@ -150,12 +150,7 @@ pub(super) fn worked(live: &mut Live, work: &Worked, at: &At) -> Result<Vec<Figu
         },
         Worked::Dropout { x, mask, p } => vec![dropped(x, mask, *p)],
         Worked::Update { w, g, learning_rate, optimizers } => vec![updated([*w, *g, *learning_rate], optimizers)?],
-        Worked::Norms { rows, eps, kinds } => {
-            let one = |kind: &String| {
-                Ok(plain(kind, rows.first().map_or(1, Vec::len), normalised(rows, *eps, kind.parse()?)))
-            };
-            kinds.iter().map(one).collect::<Result<_>>()?
-        }
+        Worked::Norms { rows, eps, kinds } => return norms(rows, *eps, kinds),
         Worked::Softmax { scores, golden, labels, targets } => {
             let printed = golden.iter().map(|key| printed::numbers(key));
             let rows: Vec<Vec<f64>> = scores.iter().cloned().chain(printed).collect();
@@ -461,6 +456,25 @@ fn distribution(scores: &[f64], labels: &[String], targets: bool) -> View {
     let end = if targets { vec![String::new()] } else { vec![] };
     rows.push([vec!["sum".into(), String::new(), format!("{:.4}", p.iter().sum::<f64>())], end].concat());
     grid(&title, headers, rows)
+}
+
+/// Rows, and each kind of norm of them.
+fn norms(rows: &[Vec<f64>], eps: f64, kinds: &[String]) -> Result<Vec<Figure>> {
+    let cols = rows.first().map_or(1, Vec::len);
+    let figure = |caption: &str, title: &str, values| Figure {
+        caption: caption.into(),
+        ..Figure::from(plain(title, cols, values))
+    };
+    let one = |name: &String| {
+        let kind = name.parse()?;
+        let caption = match kind {
+            NormKind::Layer => "less their mean, over √(σ² + ε)",
+            NormKind::LayerStd => "less their mean, over σ + ε",
+            NormKind::Rms => "over √(the mean of their squares + ε)",
+        };
+        Ok(figure(caption, name, normalised(rows, eps, kind)))
+    };
+    [Ok(figure("rows to normalise", "rows", rows.concat()))].into_iter().chain(kinds.iter().map(one)).collect()
 }
 
 /// Rows normalised, without gain and offset.
