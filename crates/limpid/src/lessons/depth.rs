@@ -4,7 +4,7 @@
 //! limpid has no transformer without residual sums or norms. But a model is a list of ops, so this lesson replaces
 //! some of its ops; the list is then checked again.
 
-use super::{Topic, at_least, at_most, between, claim, grid};
+use super::{Topic, at_least, at_most, between, claim, grid, means};
 use crate::Error;
 use crate::config::{Activation, Config, NormPlace};
 use crate::lm::processor;
@@ -18,8 +18,8 @@ pub(super) const TOPIC: Topic = Topic {
     name: "depth",
     title: "How does the gradient reach the first block of a deep transformer?",
     about: "Runs a transformer of 16 blocks, d_model 64, forward and backward once, before the first step, and says how long the \
-            gradient of some blocks' parameters is, and that of the first divided by that of the last (the geometric mean of three draws). \
-            In some rows residual sums and norms are taken out of the model.",
+            gradient of some blocks' parameters is, and that of the first divided by that of the last (geometric means of three draws). \
+            The activation is GELU where no other is named. In some rows residual sums and norms are taken out of the model.",
     teach: |class| {
         let post = Setup { norm: Some(NormPlace::Post), ..GPT2 };
         let bare = Setup { norm: None, residual: false, init: (Init::Xavier, 0.0), ..GPT2 };
@@ -47,10 +47,9 @@ pub(super) const TOPIC: Topic = Topic {
         let seeds = class.draws();
         let found = class.map(&rows, |setup| {
             let [first, second, third] = seeds.map(|seed| setup.gradients(seed));
-            let draws = [first?, second?, third?];
-            let log: f64 = draws.iter().map(|g| (g[0] / g[g.len() - 1]).ln()).sum();
-            let [norms, ..] = draws;
-            Ok((norms, (log / 3.0).exp()))
+            let norms = means(&[first?, second?, third?]);
+            let ratio = norms[0] / norms[norms.len() - 1];
+            Ok((norms, ratio))
         })?;
         let of = |name: &str| found[rows.iter().position(|(known, _)| known == name).expect("a row's name")].1;
         let cells = |((name, _), (g, ratio)): (&(String, Setup), &(Vec<f64>, f64))| {
@@ -70,17 +69,29 @@ pub(super) const TOPIC: Topic = Topic {
                 vec![at_most("first / last, Xavier", of("Xavier"), 1e-4), at_least("He", of("He"), 1e4)],
             ),
             claim(
-                "Either remedy alone brings it to the first block",
+                "With Xavier's weights either remedy alone brings it to the first block",
                 vec![
                     between("first / last, Xavier, residual", of("Xavier, residual"), 0.1, 10.0),
                     between("pre-norm", of("Xavier, pre-norm"), 0.1, 10.0),
                 ],
             ),
             claim(
-                "So do both, in pre-norm and in post-norm: before the first step neither is ahead",
+                "So do both with GELU and any of the three initial weights, in pre-norm and in post-norm: before the first step \
+                 neither is ahead",
                 vec![
-                    at_least("least first / last of the six", both.iter().copied().fold(f64::INFINITY, f64::min), 0.1),
+                    at_least(
+                        "least first / last of these six rows",
+                        both.iter().copied().fold(f64::INFINITY, f64::min),
+                        0.1,
+                    ),
                     at_most("greatest", both.iter().copied().fold(0.0, f64::max), 10.0),
+                ],
+            ),
+            claim(
+                "With a sigmoid post-norm loses much of it on the way, pre-norm nothing",
+                vec![
+                    at_most("first / last, post-norm", of("He, residual, post-norm, sigmoid"), 0.4),
+                    at_least("pre-norm", of("He, residual, pre-norm, sigmoid"), 1.0),
                 ],
             ),
         ];

@@ -167,7 +167,7 @@ impl Measured {
 /// A number to read: `short` without zeros at its end.
 fn number(v: f64) -> String {
     if !v.is_finite() {
-        return v.to_string();
+        return "not finite".into();
     }
     let text = short(v);
     let (digits, exponent) = text.find('e').map_or((&*text, ""), |at| text.split_at(at));
@@ -196,6 +196,12 @@ fn at_most(what: impl Into<String>, value: f64, most: f64) -> Measured {
 /// A table of texts.
 fn grid(title: &str, headers: &[&str], rows: Vec<Vec<String>>) -> View {
     View::Grid(Grid { title: title.into(), headers: headers.iter().map(ToString::to_string).collect(), rows })
+}
+
+/// The geometric mean of three draws, number by number.
+fn means(draws: &[Vec<f64>; 3]) -> Vec<f64> {
+    let [a, b, c] = draws;
+    a.iter().zip(b).zip(c).map(|((a, b), c)| ((a.ln() + b.ln() + c.ln()) / 3.0).exp()).collect()
 }
 
 /// A lesson under way: its seed, and who hears of it and may stop it.

@@ -17,7 +17,8 @@ pub(super) const TOPIC: Topic = Topic {
     title: "What do positions tell a model, and which encoding is best?",
     about: "First, without training: the earlier words of a sequence change places, and the lesson measures how far the logits of the \
             last word move, in models of one and two blocks with random weights. Then it trains a model of two blocks with each \
-            encoding; `random` is a learned table that stays as it began.",
+            encoding; `random` is a learned table that stays as it began, `sinusoidal / 7` is sinusoids as small as the token vectors \
+            are before training.",
     teach: |class| {
         let moved = |positions, n_layer| moved(positions, n_layer, class.seed);
         let cases = [
@@ -41,13 +42,17 @@ pub(super) const TOPIC: Topic = Topic {
             ("random", Learned),
             ("sinusoidal", Sinusoidal),
             ("sinusoidal-one-based", SinusoidalOneBased),
+            ("sinusoidal / 7", Learned),
             ("learned", Learned),
             ("rotary", Rotary),
         ];
         let study = |(name, positions): (&str, Positions)| -> Result<(String, Study), Error> {
             let mut study = Study::judged()?;
             study.config.positions = positions;
-            if name == "random" {
+            if name == "sinusoidal / 7" {
+                study.sinusoids = 1.0 / 7.0;
+            }
+            if matches!(name, "random" | "sinusoidal / 7") {
                 study.tuning = Tuning { freeze: vec!["pos_embed.*".into()], ..Tuning::default() };
             }
             Ok((name.into(), study))
@@ -57,7 +62,7 @@ pub(super) const TOPIC: Topic = Topic {
         let rows = studies.iter().zip(&losses).map(|((name, _), loss)| vec![name.clone(), cell(*loss)]).collect();
         let title = format!("After {} steps, stories as characters", studies[0].1.recipe.steps);
         let trained = grid(&title, &["positions", "validation loss"], rows);
-        let [none, random, sinusoidal, one_based, learned, rotary] = losses[..] else {
+        let [none, random, sinusoidal, one_based, small, learned, rotary] = losses[..] else {
             unreachable!("one loss a kind")
         };
         let claims = vec![
@@ -66,7 +71,7 @@ pub(super) const TOPIC: Topic = Topic {
                 vec![at_most("moved by rounding only", by[0], 1e-5), at_least("with learned positions", by[2], 1e-2)],
             ),
             claim(
-                "With two blocks the causal mask lets order in: the first block tells how many words came before",
+                "With two blocks the causal mask lets order in",
                 vec![at_least("moved without positions", by[1], 1e-3)],
             ),
             claim(
@@ -78,17 +83,22 @@ pub(super) const TOPIC: Topic = Topic {
                 ],
             ),
             claim(
-                "Nor are learned ones ahead of none yet, and random rows that nothing trains are hardly worse",
+                "A large part of that is their size, several times that of a token's vector: small ones do better",
+                vec![at_most("loss with sinusoidal / 7 less that with sinusoidal", small - sinusoidal, -0.05)],
+            ),
+            claim(
+                "In so short a training no positions at all are ahead of learned, random and sinusoidal ones",
                 vec![
-                    at_least("loss with learned ones less that without", learned - none, -0.01),
-                    at_most("with random ones less that with learned ones", random - learned, 0.1),
+                    at_most("loss without less that with learned ones", none - learned, -0.01),
+                    at_most("with random ones", none - random, -0.01),
+                    at_most("with sinusoids", none - sinusoidal.min(one_based), -0.01),
                 ],
             ),
             claim(
                 "Rotary positions are ahead of all others",
                 vec![at_most(
                     "loss with rotary ones less the least of the others",
-                    rotary - none.min(random).min(sinusoidal).min(one_based).min(learned),
+                    rotary - none.min(random).min(sinusoidal).min(one_based).min(small).min(learned),
                     -0.03,
                 )],
             ),

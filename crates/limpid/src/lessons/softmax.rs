@@ -15,16 +15,17 @@ pub(super) const SHARPNESS: Topic = Topic {
     name: "scale-and-sharpness",
     title: "Why are the scores of attention divided by √d?",
     about: "Draws queries and keys of d standard normal numbers, 16 keys a query, and takes the softmax of their products with and \
-            without the division by √d. The slope of a weight p with respect to its own score is p (1 − p).",
+            without the division by √d. The slope of a weight p as to its product q·k is p (1 − p), with the scale p (1 − p) / √d; \
+            slopes are summed over the keys.",
     teach: |class| {
         let draw = |what: &str, query: u64, n: usize| -> Vec<f64> {
             (0..n as u64).map(|i| normal(class.seed, site(&format!("{what} {n} {query}")), i)).collect()
         };
-        let (mut rows, mut found, mut maps) = (vec![], vec![], [vec![], vec![]]);
+        let (mut weights, mut slopes, mut found, mut maps) = (vec![], vec![], vec![], [vec![], vec![]]);
         let sizes = [4, 16, 64, 256];
         for d in sizes {
-            // variance of the scores; the greatest weight and the sum of slopes, without and with the scale
-            let mut sums = [0.0; 5];
+            // variance of the scores; the greatest weight, without and with the scale; each query's slopes likewise
+            let (mut sums, mut steep) = ([0.0; 3], [vec![], vec![]]);
             for query in 0..QUERIES {
                 let (q, keys) = (draw("query", query, d), draw("keys", query, KEYS * d));
                 for (s, scale) in [1.0, 1.0 / (d as f64).sqrt()].into_iter().enumerate() {
@@ -33,17 +34,27 @@ pub(super) const SHARPNESS: Topic = Topic {
                         sums[0] += seen.raw.iter().map(|x| x * x).sum::<f64>() / KEYS as f64;
                     }
                     sums[1 + s] += seen.pattern.iter().copied().fold(0.0, f64::max);
-                    sums[3 + s] += seen.pattern.iter().map(|p| p * (1.0 - p)).sum::<f64>();
+                    steep[s].push(scale * seen.pattern.iter().map(|p| p * (1.0 - p)).sum::<f64>());
                     if query == 0 {
                         maps[s].extend(seen.pattern.iter().map(|p| *p as f32));
                     }
                 }
             }
             let means = sums.map(|sum| sum / QUERIES as f64);
-            rows.push(std::iter::once(d.to_string()).chain(means.map(|mean| format!("{mean:.2}"))).collect());
-            found.push(means);
+            let [mean, median] = [
+                |all: &Vec<f64>| all.iter().sum::<f64>() / QUERIES as f64,
+                |all: &Vec<f64>| {
+                    let mut all = all.clone();
+                    all.sort_by(f64::total_cmp);
+                    all[all.len() / 2]
+                },
+            ];
+            let steep = [mean(&steep[0]), mean(&steep[1]), median(&steep[0]), median(&steep[1])];
+            let row = |cells: Vec<String>| [vec![d.to_string()], cells].concat();
+            weights.push(row(means.map(|mean| format!("{mean:.2}")).to_vec()));
+            slopes.push(row(steep.map(|slope| format!("{slope:.3}")).to_vec()));
+            found.push((means, steep));
         }
-        let headers = ["d", "variance of q·k", "greatest weight", "scaled", "slopes p(1−p)", "scaled"];
         let map = |(values, name): (Vec<f32>, &str)| {
             View::Matrix(Matrix {
                 tensor: format!("weights of the first query, {name}"),
@@ -57,29 +68,35 @@ pub(super) const SHARPNESS: Topic = Topic {
                 scale: HeatScale::Unit,
             })
         };
-        let mut views = vec![grid("Means of 500 queries", &headers, rows)];
+        let mut views = vec![
+            grid("Means of 500 queries", &["d", "variance of q·k", "greatest weight", "scaled"], weights),
+            grid("Slopes of 500 queries", &["d", "mean", "scaled", "median", "scaled"], slopes),
+        ];
         views.extend(maps.into_iter().zip(["softmax(q·k)", "softmax(q·k / √d)"]).map(map));
         // the least and the greatest of the four sizes
-        let each = |what: &str, of: &dyn Fn(f64, &[f64; 5]) -> f64, least, most| {
+        let each = |what: &str, of: &dyn Fn(f64, &([f64; 3], [f64; 4])) -> f64, least, most| {
             let all = || sizes.into_iter().zip(&found).map(|(d, found)| of(d as f64, found));
             let ends = [all().fold(f64::INFINITY, f64::min), all().fold(0.0, f64::max)];
             [at_least(format!("least {what}"), ends[0], least), at_most(format!("greatest {what}"), ends[1], most)]
         };
         let claims = vec![
-            claim("The variance of q·k is d", each("variance / d", &|d, found| found[0] / d, 0.85, 1.15).to_vec()),
+            claim("The variance of q·k is d", each("variance / d", &|d, (means, _)| means[0] / d, 0.85, 1.15).to_vec()),
             claim(
                 "Without the scale the softmax of a large d is nearly all on one key",
+                vec![at_least("greatest weight, d 256", found[3].0[1], 0.85), at_most("d 4", found[0].0[1], 0.6)],
+            ),
+            claim(
+                "There most queries get much less gradient than with the scale, though a few, between two keys, get more",
                 vec![
-                    at_least("greatest weight, d 256", found[3][1], 0.85),
-                    at_most("d 4", found[0][1], 0.6),
-                    at_most("slopes, d 256, hardly any gradient passes", found[3][3], 0.2),
+                    at_most("median slope, d 256, without / with", found[3].1[2] / found[3].1[3], 0.5),
+                    at_least("mean slope", found[3].1[0] / found[3].1[1], 1.5),
                 ],
             ),
             claim(
                 "With the scale it is the same for every d",
                 [
-                    each("mean of greatest weights", &|_, found| found[2], 0.2, 0.3),
-                    each("sum of slopes", &|_, found| found[4], 0.8, 0.92),
+                    each("mean of greatest weights", &|_, (means, _)| means[2], 0.2, 0.3),
+                    each("mean slope times √d", &|d, (_, steep)| d.sqrt() * steep[1], 0.8, 0.92),
                 ]
                 .concat(),
             ),

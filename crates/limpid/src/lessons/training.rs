@@ -7,6 +7,7 @@ use crate::data::{Objective, Tokens, Windows, stories};
 use crate::evaluate::score;
 use crate::lm::processor;
 use crate::model::{Mode, Model, Tuning};
+use crate::ops::embed::tables;
 use crate::ops::linear::Precision;
 use crate::tokenizer::{Order, Tokenizer, TokenizerKind};
 use crate::train::{Recipe, Schedule, TrainError, Trainer};
@@ -43,6 +44,8 @@ pub(super) struct Study {
     pub config: Config,
     pub recipe: Recipe,
     pub tuning: Tuning,
+    /// What stands in the position table before the first step instead of what is drawn: sinusoids of this size; 0 for none.
+    pub sinusoids: f64,
     /// Steps between evaluations; 0 for none at all.
     pub eval_every: u64,
 }
@@ -87,7 +90,7 @@ impl Study {
             clip: 0.0,
             ..Recipe::default()
         };
-        Ok(Study { config, recipe, tuning: Tuning::default(), eval_every: 0 })
+        Ok(Study { config, recipe, tuning: Tuning::default(), sinusoids: 0.0, eval_every: 0 })
     }
 
     /// A model of two blocks whose loss is measured after the last of 300 steps.
@@ -112,6 +115,13 @@ impl Study {
         let model = Model::tuned(&config, Mode::Train { batch, context }, &self.tuning)?;
         let backend = processor(&model, (1, Precision::F32))?;
         let mut trainer = Trainer::new(model, backend, recipe)?;
+        if self.sinusoids > 0.0 {
+            let region = trainer.model.param("pos_embed.weight").expect("positions are a table").region;
+            let of = |at: usize| {
+                self.sinusoids * tables::sinusoidal(at / config.d_model, at % config.d_model, config.d_model)
+            };
+            trainer.backend.write(region, &(0..region.len()).map(|at| of(at) as f32).collect::<Vec<_>>())?;
+        }
         let batches = recipe.batches(&text.train, Objective::NextToken)?;
         let windows = |tokens| Windows::new("text", tokens, context, Objective::NextToken);
         let (seen, unseen) = (windows(&text.seen)?, windows(&text.unseen)?);

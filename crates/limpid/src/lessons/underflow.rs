@@ -55,7 +55,7 @@ pub(super) const TOPIC: Topic = Topic {
             ),
             claim("The sum of logarithms is still there", vec![at_most("greatest relative error", off, 1e-10)]),
             claim(
-                "A product of 5,000 tokens says nothing, their mean logarithm does: of uniform draws it is near 1",
+                "A product of 5,000 tokens says nothing, their mean logarithm does: of uniform draws its negative, the loss, is near 1",
                 vec![between("product", product, 0.0, 0.0), between("loss", loss, 0.93, 1.07)],
             ),
         ];
