@@ -144,7 +144,7 @@ fn a_step_has_three_names() {
         assert!(shown.lines().take(3).any(|line| line.contains(section)), "{name}: {shown}");
     }
     f.fails(2, "walk s9", &["no walk `s9`", "s0, s1, s2, s3, s4"]);
-    f.fails(2, "walk s3 maskin", &["no step `maskin`", "did you mean `masking`?"]);
+    f.fails(2, "walk s3 maskign", &["no step `maskign`", "did you mean `masking`?"]);
     f.fails(2, "walk s3 99", &["from 1 to"]);
     f.fails(2, "walk --list", &["<WALK>"]);
     f.fails(1, "walk s3 masking --model nothing", &["nothing"]);

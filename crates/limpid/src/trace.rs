@@ -3,6 +3,7 @@
 pub use limpid_checkpoint::trace::{save, tensors};
 pub use limpid_core::trace::*;
 
+use crate::plural::plural;
 use crate::config::{Config, Mask};
 use crate::ops::{Batch, IGNORE};
 
@@ -31,9 +32,9 @@ pub fn batch_of<T: AsRef<[u32]>, S: AsRef<[u32]>>(
     let (mut tokens, mut targets): (Vec<u32>, Vec<u32>) = (vec![], vec![]);
     for (b, ids) in sequences.iter().map(AsRef::as_ref).enumerate() {
         if ids.len() != length {
-            let other = ids.len();
+            let (first, other) = (plural(length, "token"), ids.len());
             return wrong(format!(
-                "sequence 0 has {length} tokens and sequence {b} has {other}: sequences beside each other are equally long; \
+                "sequence 0 has {first} and sequence {b} has {other}: sequences beside each other are equally long; \
                  lengthen one or shorten the other"
             ));
         }
