@@ -236,6 +236,24 @@ fn a_model_without_a_head_says_so() {
     assert!(texts.iter().any(|text| text.contains("no limpid.toml")), "{texts:?}");
 }
 
+/// The mask hides nothing of scores before it; after it, and of weights, what is later.
+#[test]
+fn only_the_mask_hides() {
+    let (_, s1) = &own()[1];
+    let hidden = |step: &str| -> Vec<usize> {
+        let shown = s1.iter().find(|shown| shown.step.id == step).unwrap();
+        let maps = shown.figures.iter().filter(|figure| figure.heat);
+        let count = |figure: &Figure| match &figure.view {
+            View::Matrix(matrix) => matrix.hidden.iter().filter(|hidden| **hidden).count(),
+            _ => 0,
+        };
+        maps.map(count).collect()
+    };
+    assert_eq!(hidden("qk-attention"), [0, 0]);
+    assert_eq!(hidden("mask"), [16 * 15 / 2]);
+    assert_eq!(hidden("softmax"), [16 * 15 / 2]);
+}
+
 // ---- what the documents print
 
 fn checks() -> impl Iterator<Item = &'static Check> {

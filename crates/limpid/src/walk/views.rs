@@ -11,6 +11,7 @@ use crate::trace::table::{self, short};
 use crate::trace::view::{Grid, HeatScale, Matrix, View, label};
 use crate::trace::{Labelled, SummaryRow};
 use crate::train::Recipe;
+use crate::units::commas;
 
 /// Tokens that are named after each token.
 const LIKELIEST: usize = 5;
@@ -350,7 +351,8 @@ fn as_printed(run: &Run, golden: &str, of: &str, decimals: u8, at: &At) -> Views
         all.push(Figure { decimals, caption: caption(run, of, at), ..View::Matrix(matrix).into() });
     }
     let text = format!(
-        "{met} of {} are met; the greatest difference is {worst:.1e}, rounding allows {within:.1e}",
+        "{} of {} are met; the greatest difference is {worst:.1e}, rounding allows {within:.1e}",
+        commas(met as u64),
         plural(cells, "printed cell")
     );
     // another model need not meet them

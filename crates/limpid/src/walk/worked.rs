@@ -631,7 +631,8 @@ fn sum(run: &mut Run, of: &[String], sequence: usize, position: usize) -> Result
     // single precision rounds once
     let holds = a.iter().zip(b).zip(c).all(|((a, b), c)| (*a as f32 + *b as f32).to_bits() == (*c as f32).to_bits());
     let mut rows = matrix("", ["", "d_model"], a.len(), values.concat());
-    let symbol = |name: &String| names::called(name, run.config(), run.notation).unwrap_or_else(|| name.clone());
+    let own = |name: &String| name.rsplit('.').next().unwrap_or_default().to_string();
+    let symbol = |name: &String| names::called(name, run.config(), run.notation).unwrap_or_else(|| own(name));
     rows.rows = of.iter().map(symbol).collect();
     rows.index = vec![("batch", sequence), ("pos", position)];
     let word = tokens(run, sequence).get(position).cloned().unwrap_or_default();
