@@ -3,7 +3,7 @@
 use super::{At, Figure, Line, Live, Run, Show, TensorPart, WalkError, WalkStep, equal, facts, printed, worked};
 use crate::config::{Axis, Config, ConfigError, Mask};
 use crate::model::Model;
-use crate::names;
+use crate::names::{self, Notation};
 use crate::ops::adamw::{Method, reference::update};
 use crate::plural::plural;
 use crate::tokenizer::Tokenizer;
@@ -58,7 +58,7 @@ pub(super) fn show(live: &mut Live, step: &WalkStep, show: &Show) -> Views {
             needs_head(run.config())?;
             match after {
                 Some(_) => after_blocks(run, *sequence),
-                None => next(run, *sequence, *last, *masked),
+                None => next(run, *sequence, [*last, *masked], at),
             }
         }),
         Show::Generate { prompt, tokens, logits } => generate(live, prompt, *tokens, *logits),
@@ -238,7 +238,10 @@ fn position_similarity(run: &Run) -> Views {
 
 fn one_hot(run: &Run, sequence: Option<usize>) -> Views {
     let (b, v) = (run.sequences, run.config().vocab_size);
-    let flat = table::one_hot(&run.trace.batch().tokens, v);
+    let mut flat = table::one_hot(&run.trace.batch().tokens, v);
+    if run.notation == Notation::S2 {
+        flat.name = "OneHot(x)".into();
+    }
     let shape = vec![b, run.length, v];
     let tensor = Labelled { axes: vec!["batch", "pos", "d_vocab"], shape, ..flat };
     let part = TensorPart { sequence, decimals: Some(0), ..TensorPart::default() };
@@ -276,18 +279,20 @@ fn masks(run: &Run, forms: &[String], n: Option<usize>) -> Views {
         return lacks(format!("this model's mask is {}: it hides nothing", run.config().mask));
     }
     let masks = table::masks(n.unwrap_or(run.length));
-    let multiplied = || {
-        let values = masks.binary.values.iter().map(|v| if *v == 0.0 { f32::NEG_INFINITY } else { 1.0 }).collect();
-        Labelled { name: "Mask_AR, to be multiplied".into(), values, ..masks.binary.clone() }
+    let of = |value: &dyn Fn(f32) -> f32| {
+        let values = masks.binary.values.iter().map(|v| value(*v)).collect();
+        Labelled { values, ..masks.binary.clone() }
     };
     let mut all = vec![];
     for form in forms {
-        let tensor = match form.as_str() {
-            "binary" => {
-                Labelled { name: "M, 1 where a query (row) sees a key (column)".into(), ..masks.binary.clone() }
+        let (caption, tensor) = match form.as_str() {
+            "ones" => ("Mask_BD: every query (row) sees every key (column)", of(&|_| 1.0)),
+            "binary" => ("1 where a query (row) sees a key (column)", masks.binary.clone()),
+            "additive" => ("to be added to the scores", masks.additive.clone()),
+            "multiplicative" => {
+                let masked = |v| if v == 0.0 { f32::NEG_INFINITY } else { 1.0 };
+                ("Mask_AR, to be multiplied with the scores", of(&masked))
             }
-            "additive" => Labelled { name: "M, added to the scores".into(), ..masks.additive.clone() },
-            "multiplicative" => multiplied(),
             "function" => {
                 let cell = |i: usize, j: usize| if j <= i { format!("x_{i},{j}") } else { "−∞".to_string() };
                 let n = n.unwrap_or(run.length);
@@ -302,7 +307,7 @@ fn masks(run: &Run, forms: &[String], n: Option<usize>) -> Views {
         let mut labels = run.labels.clone();
         labels.reach.clear(); // all of a mask is shown
         let seen = |matrix: Matrix| View::Matrix(Matrix { hidden: vec![], ..matrix });
-        let figure = |view: View| Figure { decimals: 0, caption: tensor.name.clone(), ..view.into() };
+        let figure = |view: View| Figure { decimals: 0, caption: caption.into(), ..view.into() };
         all.extend(tensor.matrices(&labels).map(seen).map(figure));
     }
     Ok(all)
@@ -444,7 +449,7 @@ fn likeliest(run: &Run, probs: &[f32], most: usize) -> Vec<String> {
     all.iter().take(most).map(shown).collect()
 }
 
-fn next(run: &Run, sequence: Option<usize>, last: bool, masked: bool) -> Views {
+fn next(run: &Run, sequence: Option<usize>, [last, masked]: [bool; 2], at: &At) -> Views {
     let (probs, v) = (run.get("probs")?, run.config().vocab_size);
     let mask = run.ready.mask();
     if masked && mask.is_none() {
@@ -462,12 +467,20 @@ fn next(run: &Run, sequence: Option<usize>, last: bool, masked: bool) -> Views {
             let token = vec![t.to_string(), label(&run.ready.piece(*id))];
             shown.then(|| [token, likeliest(run, probs, LIKELIEST)].concat())
         };
-        let rows = run.ids(b).iter().zip(of.chunks_exact(v)).enumerate().filter_map(row).collect();
+        let rows: Vec<_> = run.ids(b).iter().zip(of.chunks_exact(v)).enumerate().filter_map(row).collect();
+        if rows.is_empty() {
+            continue;
+        }
         let headers = ["position", "token", "likeliest", "second", "third", "fourth", "fifth"];
         let headers = &headers[..2 + LIKELIEST.min(v)];
-        all.push(grid(if run.sequences > 1 { format!("sequence {b}") } else { String::new() }, headers, rows));
+        let title = match &at.prompt {
+            Some(prompt) => format!("after {prompt:?}"),
+            None if run.sequences > 1 => format!("sequence {b}"),
+            None => String::new(),
+        };
+        all.push(grid(title, headers, rows));
     }
-    Ok(all)
+    if all.is_empty() { lacks("this text has no [MASK]") } else { Ok(all) }
 }
 
 /// What the head would say after every block.
@@ -576,9 +589,11 @@ fn counted(run: &Run) -> Result<Vec<Counted>, WalkError> {
 }
 
 fn losses(live: &mut Live, forms: &[String]) -> Views {
-    let default = At::default();
-    let (all, sequences) = live.run(&default, |run| Ok((counted(run)?, run.sequences)))?;
-    let ready = live.ready(&default)?;
+    // of the weights before training, if that is the first of them
+    let initial = forms.first().is_some_and(|form| form == "before-training");
+    let (at, when) = (At { initial, ..At::default() }, if initial { "before training, " } else { "" });
+    let (all, sequences) = live.run(&at, |run| Ok((counted(run)?, run.sequences)))?;
+    let ready = live.ready(&at)?;
     let (sum, n) = (all.iter().map(|own| own.loss).sum::<f64>(), plural(all.len(), "token"));
     let mean = sum / all.len() as f64;
     let mut figures = vec![];
@@ -591,13 +606,14 @@ fn losses(live: &mut Live, forms: &[String]) -> Views {
                     [vec![own.sequence.to_string(), own.position.to_string(), token, target], numbers.to_vec()].concat()
                 };
                 let headers = ["sequence", "position", "token", "next", "its probability", "loss"];
-                grid("", &headers, all.iter().map(row).collect())
+                let title = if initial { "before training" } else { "" };
+                grid(title, &headers, all.iter().map(row).collect())
             }
-            "mean" => said(format!("the mean of the losses of {n} is {mean:.6}")),
-            "sum" => said(format!("the sum of the losses of {n} is {sum:.6}")),
+            "mean" => said(format!("{when}the mean of the losses of {n} is {mean:.6}")),
+            "sum" => said(format!("{when}the sum of the losses of {n} is {sum:.6}")),
             "without-log" => {
                 let without = -all.iter().map(|own| (-own.loss).exp()).sum::<f64>();
-                said(format!("without the logarithm: minus the sum of the probabilities of {n} is {without:.6}"))
+                said(format!("{when}without the logarithm: minus the sum of the probabilities of {n} is {without:.6}"))
             }
             "initial" => {
                 let before = At { initial: true, ..At::default() };
@@ -618,7 +634,7 @@ fn losses(live: &mut Live, forms: &[String]) -> Views {
                 let rows = each.chain([row("all".into(), &|_| true)]).collect();
                 grid("", &["of", "product of probabilities", "sum of logarithms", "its negative"], rows)
             }
-            "log-sum" | "negative" => continue, // beside the product
+            "log-sum" | "negative" | "before-training" => continue, // beside the product; of all
             _ => return lacks(format!("losses have no form {form}")),
         });
     }

@@ -4,7 +4,7 @@
 use super::live::Run;
 use super::plain::{concat, diag, one_hot, stack, wide};
 use super::{At, Figure, Live, WalkError, printed};
-use crate::config::{Activation, Config, DropoutScale, Mask, NormKind};
+use crate::config::{Activation, Config, DropoutScale, Mask, NormKind, NormPlace};
 use crate::model::{Mode, Model};
 use crate::names;
 use crate::ops::adamw::{self, Method, Rule};
@@ -118,6 +118,10 @@ pub enum Worked {
         sequence: usize,
         position: usize,
     },
+    /// One token's row through the first norm: as it is, normalised, gain, offset, and what they come to.
+    NormRow {
+        position: usize,
+    },
     /// What training keeps beside the parameters.
     Memory,
     /// Two models side by side.
@@ -145,8 +149,8 @@ pub(super) fn worked(live: &mut Live, work: &Worked, at: &At) -> Result<Vec<Figu
             live.run(at, |run| value_step(run, *sequence, *head, *feature))?
         }
         Worked::MultipliedMask { scores, of, head } => match of {
-            Some(of) => live.run(at, |run| Ok(multiplied(&head_rows(run, of, *head)?)))?,
-            None => multiplied(scores),
+            Some(of) => live.run(at, |run| Ok(multiplied(&head_rows(run, of, *head)?, "the live head")))?,
+            None => multiplied(scores, "an example"),
         },
         Worked::Dropout { x, mask, p } => vec![dropped(x, mask, *p)],
         Worked::Update { w, g, learning_rate, optimizers } => vec![updated([*w, *g, *learning_rate], optimizers)?],
@@ -161,19 +165,34 @@ pub(super) fn worked(live: &mut Live, work: &Worked, at: &At) -> Result<Vec<Figu
         Worked::Change { sequence, position, to } => change(live, at, [*sequence, *position], to)?,
         Worked::Similar { token } => live.run(at, |run| similar(run, token))?,
         Worked::Sum { of, sequence, position } => live.run(at, |run| sum(run, of, *sequence, *position))?,
+        Worked::NormRow { position } => live.run(at, |run| norm_row(run, *position))?,
         Worked::Memory => live.run(at, |run| memory(run.config()))?,
         Worked::CompareModels { models } => compare_models(live, models)?,
         Worked::Curve => curve(&live.ready(at)?.losses),
         Worked::Moments { of } => live.run(at, |run| moments(run, of))?,
     };
-    Ok(views.into_iter().map(Figure::from).collect())
+    Ok(views.into_iter().map(captioned).collect())
 }
 
 // ---- views
 
+/// Numbers without words are of an example, of a size of its own.
+fn captioned(view: View) -> Figure {
+    let caption = match &view {
+        View::Matrix(matrix) if matrix.axes == PLAIN => {
+            format!("{}, an example of {} x {}", matrix.tensor, matrix.size[0], matrix.size[1])
+        }
+        _ => String::new(),
+    };
+    Figure { caption, ..view.into() }
+}
+
+/// The axes of an example.
+const PLAIN: [&str; 2] = ["row", "column"];
+
 /// A matrix of numbers without words.
 fn plain(title: &str, cols: usize, values: Vec<f64>) -> View {
-    View::Matrix(matrix(title, ["row", "column"], cols, values))
+    View::Matrix(matrix(title, PLAIN, cols, values))
 }
 
 fn matrix(title: &str, axes: [&'static str; 2], cols: usize, values: Vec<f64>) -> Matrix {
@@ -346,7 +365,7 @@ fn head_rows(run: &mut Run, of: &str, head: usize) -> Result<Vec<Vec<f64>>> {
     Ok(own.chunks_exact(t).map(<[f64]>::to_vec).collect())
 }
 
-fn multiplied(scores: &[Vec<f64>]) -> Vec<View> {
+fn multiplied(scores: &[Vec<f64>], whose: &str) -> Vec<View> {
     let n = scores.len();
     let mask = |at: usize| if at % n > at / n { f64::NEG_INFINITY } else { 1.0 };
     let times: Vec<f64> = scores.concat().iter().enumerate().map(|(at, score)| score * mask(at)).collect();
@@ -362,9 +381,9 @@ fn multiplied(scores: &[Vec<f64>]) -> Vec<View> {
         lost += usize::from(weights.iter().any(|w| w.is_nan()));
         rows.push(vec![i.to_string(), text(own).join("  "), text(times).join("  "), text(&weights).join("  ")]);
     }
-    let note = format!("{lost} of {n} rows are no distribution: e^∞ / e^∞ is no number");
+    let note = format!("{lost} of {n} rows are no distribution: e^∞ / e^∞ and 0 · ∞ are no numbers");
     vec![
-        grid("scores times 1 or −∞", &["row", "scores", "scores ⊙ mask", "softmax"], rows),
+        grid(&format!("scores times 1 or −∞: {whose}"), &["row", "scores", "scores ⊙ mask", "softmax"], rows),
         View::Sentence { text: note, holds: None },
     ]
 }
@@ -639,6 +658,37 @@ fn sum(run: &mut Run, of: &[String], sequence: usize, position: usize) -> Result
     rows.tensor = format!("one row, of {word}");
     let text = format!("{} = {} + {}, to the bit: {} numbers", rows.rows[2], rows.rows[0], rows.rows[1], a.len());
     Ok(vec![View::Matrix(rows), sentence(text, holds)])
+}
+
+/// The first norm, which reads and makes what `equal::norm_by_row` names.
+fn norm_row(run: &mut Run, position: usize) -> Result<Vec<View>> {
+    let (x, y) = match run.config().norm_place == NormPlace::Pre {
+        true => ("hook_resid_pre", "ln1.hook_out"),
+        false => ("hook_attn_sum", "hook_resid_mid"),
+    };
+    let of = [x, "ln1.hook_normalized", "ln1.weight", "ln1.bias", y].map(|name| format!("blocks.0.{name}"));
+    let (mut rows, c) = (vec![], run.config().d_model);
+    for name in &of {
+        let values = match run.get(name)? {
+            tensor if tensor.shape.len() == 1 => wide(&tensor.values),
+            tensor => of_sequence(&tensor, 0)?,
+        };
+        // gain and offset are the same for every row
+        let at = if values.len() == c { 0 } else { position };
+        let row = values.chunks_exact(c).nth(at);
+        rows.push(row.ok_or_else(|| WalkError::Lacks(format!("there is no position {position}")))?.to_vec());
+    }
+    let top = rows[4].iter().fold(0.0f64, |top, y| top.max(y.abs()));
+    let off = |j: usize| (rows[2][j] * rows[1][j] + rows[3][j] - rows[4][j]).abs();
+    let holds = (0..c).all(|j| off(j) <= 1e-6 * top);
+    let mut shown = matrix("", ["", "d_model"], c, rows.concat());
+    let symbol = |name: &String| names::called(name, run.config(), run.notation);
+    shown.rows = of.iter().map(|name| symbol(name).unwrap_or_else(|| "normalised".into())).collect();
+    shown.index = vec![("batch", 0), ("pos", position)];
+    let word = tokens(run, 0).get(position).cloned().unwrap_or_default();
+    shown.tensor = format!("one row, of {word}");
+    let text = format!("normalised times {} plus {} is {}: {c} numbers", shown.rows[2], shown.rows[3], shown.rows[4]);
+    Ok(vec![View::Matrix(shown), sentence(text, holds)])
 }
 
 fn memory(config: &Config) -> Result<Vec<View>> {
