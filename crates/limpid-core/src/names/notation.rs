@@ -38,7 +38,7 @@ pub const DOCUMENTS: &[[&str; 4]] = &[
     ["blocks.{i}.hook_resid_pre",              "X",                                     "X{l-1}",                     "x"],
     ["blocks.{i}.ln1.hook_mean",               "μ",                                     "μ",                          "E[x]"],
     ["blocks.{i}.ln1.hook_scale",              "√(variance + ε)",                       "√(σ² + ε)",                  "√(Var[x] + ε)"],
-    ["blocks.{i}.ln1.hook_out",                "LayerNorm",                             "LayerNorm",                  "Norm(x)"],
+    ["blocks.{i}.ln1.hook_out",                "LayerNorm",                             "LayerNorm(X)",               "Norm(x)"],
     ["blocks.{i}.attn.hook_q",                 "Q",                                     "X W^Q",                      "Q"],
     ["blocks.{i}.attn.hook_k",                 "K",                                     "X W^K",                      "K"],
     ["blocks.{i}.attn.hook_v",                 "V",                                     "X W^V",                      "V"],
