@@ -436,7 +436,8 @@ pub(super) fn layout(run: &Run, of: &str, preset: Option<&str>, sizes: &Set, sli
             let own = names::lookup(&first).map_or(vec![], |(entry, _)| entry.axes.split(' ').collect::<Vec<_>>());
             let axes: Vec<&str> = stack.blocks.map(|_| "n_layer").into_iter().chain(own).collect();
             let shape: Vec<usize> = stack.blocks.into_iter().chain(stack.shape.clone()).collect();
-            let letters = Notation::Llmc.letters(&axes, &config);
+            // the one table by positions has a row for every place that may come
+            let letters = Notation::Llmc.letters(&axes, &config).replace('T', "maxT");
             let called = called(&first).unwrap_or_default();
             from += stack.count;
             let at = counted(from - stack.count);
@@ -474,7 +475,7 @@ pub(super) fn layout(run: &Run, of: &str, preset: Option<&str>, sizes: &Set, sli
             Notation::Llmc.letters(&axes, &config),
             joined(&shape),
             counted(count),
-            entry.name.into(),
+            if entry.llmc == name { entry.name.into() } else { format!("1 / {}", entry.name) },
         ]);
     }
     rows.push(vec!["all".into(), String::new(), String::new(), counted(total), String::new()]);

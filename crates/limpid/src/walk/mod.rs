@@ -432,7 +432,7 @@ pub enum Show {
         #[serde(default)]
         slices: bool,
     },
-    /// Norms of gradients, of parameters or by block.
+    /// Norms of gradients, of parameters, by `block`, or of what `llmc` keeps in one array.
     Gradients {
         #[serde(default)]
         by: Option<String>,

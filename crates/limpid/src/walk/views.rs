@@ -67,7 +67,7 @@ pub(super) fn show(live: &mut Live, step: &WalkStep, show: &Show) -> Views {
         Show::Layout { of, preset, sizes, slices } => {
             live.run(&default, |run| facts::layout(run, of, preset.as_deref(), sizes, *slices))
         }
-        Show::Gradients { by, at } => live.run(at, |run| gradients(run, by.is_some(), at)),
+        Show::Gradients { by, at } => live.run(at, |run| gradients(run, by.as_deref(), at)),
         Show::Step { optimizer, learning_rate, parameter, at } => {
             live.run(at, |run| one_step(run, optimizer, *learning_rate, parameter))
         }
@@ -641,14 +641,18 @@ fn losses(live: &mut Live, forms: &[String]) -> Views {
     Ok(figures)
 }
 
-fn gradients(run: &Run, by_block: bool, at: &At) -> Views {
+fn gradients(run: &Run, by: Option<&str>, at: &At) -> Views {
     counted(run)?;
     let mut rows: Vec<(String, f64, String)> = vec![];
     for param in &run.trace.model().params {
         let gradient = run.get(&format!("{}.grad", param.name))?;
         let squares: f64 = gradient.values.iter().map(|g| f64::from(*g).powi(2)).sum();
         let shape = gradient.shape.iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
-        let name = if by_block { param.layer().to_string() } else { param.name.clone() };
+        let name = match by {
+            Some("llmc") => names::lookup(&param.name).map_or("", |(entry, _)| entry.llmc).to_string(),
+            Some(_) => param.layer().to_string(),
+            None => param.name.clone(),
+        };
         match rows.iter_mut().find(|row| row.0 == name) {
             Some(row) => row.1 += squares,
             None => rows.push((name, squares, shape)),
@@ -658,9 +662,9 @@ fn gradients(run: &Run, by_block: bool, at: &At) -> Views {
     rows.push(("all".into(), all, String::new()));
     let row = |(name, squares, shape): (String, f64, String)| {
         let norm = short(squares.sqrt());
-        if by_block { vec![name, norm] } else { vec![name, norm, shape] }
+        if by.is_some() { vec![name, norm] } else { vec![name, norm, shape] }
     };
-    let headers = if by_block { &["gradient of", "norm"][..] } else { &["gradient of", "norm", "shape"] };
+    let headers = if by.is_some() { &["gradient of", "norm"][..] } else { &["gradient of", "norm", "shape"] };
     let title = if at.initial { "before training" } else { "" };
     Ok(vec![grid(title, headers, rows.into_iter().map(row).collect())])
 }

@@ -708,7 +708,7 @@ fn memory(config: &Config) -> Result<Vec<View>> {
     rows.push(vec!["all".into(), String::new(), commas(all as u64)]);
     let text = "four stretches of memory of the same length".to_string();
     let title = "numbers kept in training, before activations";
-    Ok(vec![grid(title, &["", "in llm.c", "numbers"], rows), sentence(text, all == 4 * sizes[0])])
+    Ok(vec![grid(title, &["", "in llm.c", "in limpid's memory"], rows), sentence(text, all == 4 * sizes[0])])
 }
 
 fn compare_models(live: &mut Live, ids: &[String]) -> Result<Vec<View>> {
