@@ -86,7 +86,7 @@ pub(super) const SHARPNESS: Topic = Topic {
                 vec![at_least("greatest weight, d 256", found[3].0[1], 0.85), at_most("d 4", found[0].0[1], 0.6)],
             ),
             claim(
-                "There most queries get much less gradient than with the scale, though a few, between two keys, get more",
+                "Without the scale most queries of a large d get much less gradient, though a few, between two keys, get more",
                 vec![
                     at_most("median slope, d 256, without / with", found[3].1[2] / found[3].1[3], 0.5),
                     at_least("mean slope", found[3].1[0] / found[3].1[1], 1.5),
