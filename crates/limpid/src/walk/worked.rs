@@ -637,6 +637,12 @@ fn similar(run: &mut Run, token: &str) -> Result<Vec<View>> {
 }
 
 fn sum(run: &mut Run, of: &[String], sequence: usize, position: usize) -> Result<Vec<View>> {
+    // in post-norm the stream is the sum's norm, and the sum has a name of its own
+    let post = run.config().norm_place == NormPlace::Post;
+    let sum = |name: &String| name.replace("resid_mid", "attn_sum").replace("resid_post", "mlp_sum");
+    let last = of.len().saturating_sub(1);
+    let own = |(i, name): (usize, &String)| if post && i == last { sum(name) } else { name.clone() };
+    let of: &[String] = &of.iter().enumerate().map(own).collect::<Vec<_>>();
     let mut values = vec![];
     for name in of {
         let tensor = run.get(name)?;
