@@ -103,12 +103,15 @@ fn tensors_by_the_words_of_a_document() {
         rows.as_array().unwrap().iter().find(|r| r["name"] == name).unwrap().clone()
     };
     let pattern = row("s3", "blocks.0.attn.hook_pattern");
-    assert_eq!([&pattern["symbol"], &pattern["formula"]], ["wei", "wei = softmax(masked wei)"]);
+    assert_eq!([&pattern["symbol"], &pattern["formula"]], ["softmax(wei)", "softmax(wei) = softmax(masked wei)"]);
     let q = row("S0", "blocks.1.attn.hook_q");
     assert_eq!((&q["symbol"], &q["axes"], &q["shape"]), (&json!("Q⁽²⁾"), &json!("B H T d_k"), &json!([1, 2, 4, 8])));
     assert_eq!(row("llmc", "blocks.1.mlp.in.weight")["symbol"], "fcw[1]");
     let shown = ok("inspect --model m --prompt star --tensor blocks.0.attn.hook_pattern --notation s3 --head 0");
-    assert!(shown.starts_with("blocks.0.attn.hook_pattern [B heads T T]: wei = softmax(masked wei)\n"), "{shown}");
+    assert!(
+        shown.starts_with("blocks.0.attn.hook_pattern [B heads T T]: softmax(wei) = softmax(masked wei)\n"),
+        "{shown}"
+    );
     let shown = ok("inspect --model m --prompt star --backward --notation llmc");
     let gradients = shown.split_once("gradient of ").unwrap().1;
     assert!(gradients.contains("  att[1]  ") && !gradients.contains("A_w"), "{gradients}");

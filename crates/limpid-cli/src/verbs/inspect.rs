@@ -535,7 +535,7 @@ fn best(mut all: Vec<(u32, f64)>, n: usize) -> Vec<(u32, f64)> {
 
 // ---- text
 
-/// What a named tensor is, in the notation asked for: `blocks.0.attn.hook_pattern [B heads T T]: wei = softmax(masked wei)`.
+/// What a named tensor is, in the notation asked for: `blocks.0.attn.hook_pattern [B heads T T]: softmax(wei) = softmax(masked wei)`.
 fn headline(row: SummaryRow) -> String {
     let says = if row.formula.is_empty() { row.symbol } else { row.formula };
     let says = if says.is_empty() { says } else { format!(": {says}") };

@@ -42,10 +42,10 @@ pub const DOCUMENTS: &[[&str; 4]] = &[
     ["blocks.{i}.attn.hook_q",                 "Q",                                     "X W^Q",                      "Q"],
     ["blocks.{i}.attn.hook_k",                 "K",                                     "X W^K",                      "K"],
     ["blocks.{i}.attn.hook_v",                 "V",                                     "X W^V",                      "V"],
-    ["blocks.{i}.attn.hook_unscaled_scores",   "Q*K^T",                                 "Q Kᵀ",                       "QK^T"],
+    ["blocks.{i}.attn.hook_unscaled_scores",   "Q*K^T",                                 "Q Kᵀ",                       "wei"],
     ["blocks.{i}.attn.hook_raw_scores",        "Q*K^T/√16",                             "Q Kᵀ / √D",                  "scaled wei"],
     ["blocks.{i}.attn.hook_attn_scores",       "masked scores",                         "Q Kᵀ / √D + Mask",           "masked wei"],
-    ["blocks.{i}.attn.hook_pattern",           "softmax_output",                        "Softmax(·)",                 "wei"],
+    ["blocks.{i}.attn.hook_pattern",           "softmax_output",                        "Softmax(·)",                 "softmax(wei)"],
     ["blocks.{i}.attn.hook_z",                 "A",                                     "Concat(head₁, …, head_A)",   "concatenated heads"],
     ["blocks.{i}.hook_attn_out",               "Output",                                "MultiHeadSA(·)",             "MHA output"],
     ["blocks.{i}.hook_attn_sum",               "residual connection",                   "MultiHeadSA(·) + X",         ""],
@@ -62,8 +62,8 @@ pub const DOCUMENTS: &[[&str; 4]] = &[
     ["logits",                                 "logits",                                "X_L W_eᵀ",                   "logits"],
     ["probs",                                  "torch.softmax(logits)",                 "Y",                          "P"],
     ["losses",                                 "nn.CrossEntropyLoss",                   "−log Y",                     "−log P_target"],
-    ["embed.weight",                           "Token Embedding Look-Up Table",         "W_e",                        "(vocab_size, n_embed)"],
-    ["pos_embed.weight",                       "",                                      "W_p",                        "(block_size, n_embed)"],
+    ["embed.weight",                           "Token Embedding Look-Up Table",         "W_e",                        "Token Embedding Table"],
+    ["pos_embed.weight",                       "",                                      "W_p",                        "Positional Embedding Table"],
     ["segment_embed.weight",                   "",                                      "w_B, w_A",                   ""],
     ["blocks.{i}.ln1.weight",                  "nn.LayerNorm weight",                   "γ{}",                        "γ"],
     ["blocks.{i}.ln1.bias",                    "nn.LayerNorm bias",                     "β{}",                        "β"],
@@ -161,7 +161,7 @@ impl Notation {
     }
 }
 
-/// What a notation calls a tensor or a parameter by limpid's name: `wei` for `blocks.0.attn.hook_pattern` in S3. None where it
+/// What a notation calls a tensor or a parameter by limpid's name: `wei` for `blocks.0.attn.hook_unscaled_scores` in S3. None where it
 /// has no word for it, or there is no such name.
 ///
 /// ```
@@ -188,6 +188,7 @@ pub fn called_within(name: &str, config: &Config, notation: Notation, home: Opti
             Notation::Llmc => format!("grads_acts.{own}"),
             Notation::TransformerLens if param => format!("{own}.grad"),
             Notation::TransformerLens => format!("{own}_grad"), // as its cache has it
+            Notation::S3 => format!("∂Loss/∂{}", factor(&own)),
             _ => format!("∂𝓛/∂{}", factor(&own)),
         });
     }

@@ -19,7 +19,7 @@ pub(super) const TOPIC: Topic = Topic {
     name: "one-step",
     title: "What does one step of training do to a weight?",
     about: "Takes one step of SGD and one of Adam from the same initial weights, with the model of 601 parameters and the eight words \
-            of \"Transformer decoder from scratch\", and compares every weight before and after with the gradient of the loss. Then it \
+            of \"Decoder-Only Transformer Architecture\", and compares every weight before and after with the gradient of the loss. Then it \
             takes steps of SGD of several sizes.",
     teach: |class| {
         let [sgd, adam] =

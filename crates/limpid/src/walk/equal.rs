@@ -303,9 +303,9 @@ pub fn feed_forward_by_position(seen: &Seen) -> Result<Vec<Both>> {
     }
     let both = |what, name: &str, other| -> Result<Both> { Ok(Both::new(what, seen.block(name)?, other)) };
     Ok(vec![
-        both("each position alone, before the activation", "mlp.hook_pre", pre)?,
-        both("after it", "mlp.hook_post", post)?,
-        both("and what the network gives", "hook_mlp_out", out)?,
+        both("before the activation, each position alone gives what all together give", "mlp.hook_pre", pre)?,
+        both("after the activation, each position alone gives what all together give", "mlp.hook_post", post)?,
+        both("at the end of the network, each position alone gives what all together give", "hook_mlp_out", out)?,
     ])
 }
 

@@ -17,7 +17,7 @@ use crate::units::commas;
 type Views = Result<Vec<Figure>, WalkError>;
 
 /// Tokens of a large vocabulary that are shown.
-const MANY: usize = 100;
+const MANY: usize = 36;
 
 fn counted(n: usize) -> String {
     commas(n as u64)
@@ -491,7 +491,9 @@ fn merged(tensor: Labelled) -> Labelled {
 
 // ---- lessons
 
-pub(super) fn lessons(names: &[String]) -> Figure {
-    let row = |name: &String| vec![name.clone(), format!("limpid lesson {name}")];
-    grid("", &["lesson", "command"], names.iter().map(row).collect())
+pub(super) fn lessons(claims: &[(String, String)]) -> Figure {
+    let row = |(claim, lesson): &(String, String)| {
+        vec![claim.clone(), if lesson.is_empty() { "none".into() } else { lesson.clone() }]
+    };
+    grid("", &["what is claimed", "lessons"], claims.iter().map(row).collect())
 }

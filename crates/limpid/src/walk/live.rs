@@ -249,7 +249,10 @@ impl Live {
         if step.shapes.is_empty() {
             return Ok(vec![]);
         }
-        let on = step.views.iter().filter_map(Show::on).find(|on| self.walk.models.iter().any(|made| made.id == *on));
+        // a model that a view names, or a scene that all are of
+        let only = |on: &&str| step.views.iter().all(|view| view.on() == Some(*on));
+        let model = |on: &&str| self.walk.models.iter().any(|made| made.id == **on);
+        let on = step.views.iter().filter_map(Show::on).find(|on| model(on) || only(on));
         let at = At { on: on.map(String::from), ..At::default() };
         let ready = self.ready(&at)?;
         let size = |letter: &str| {

@@ -453,8 +453,8 @@ pub enum Show {
         #[serde(default)]
         now: Option<Box<Show>>,
     },
-    /// Lessons by name.
-    Lessons { names: Vec<String> },
+    /// What a document claims, and the lessons that measure it; none where the second is empty.
+    Lessons { claims: Vec<(String, String)> },
 }
 
 /// A line of a document's program.

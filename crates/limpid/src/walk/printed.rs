@@ -488,7 +488,7 @@ fn computed(live: &mut Live, step: &WalkStep, key: &str) -> Result<Vec<Leaf>> {
         }
         "s3.shapes.reduced" => {
             let of = [
-                ("blocks.0.ln1.hook_out", Sequence),
+                ("hook_embed_sum", Sequence),
                 ("blocks.0.attn.W_Q", Sequence),
                 ("blocks.0.attn.hook_pattern", SequenceHead),
                 ("blocks.0.attn.hook_z", SequenceHead),

@@ -1,7 +1,7 @@
 //! What is shown of a run: tensors, shapes, losses, what comes next. `facts` has what needs no run.
 
 use super::{At, Figure, Line, Live, Run, Show, TensorPart, WalkError, WalkStep, equal, facts, printed, worked};
-use crate::config::{Axis, Config, ConfigError, Mask};
+use crate::config::{Axis, Config, ConfigError, Mask, Positions};
 use crate::model::Model;
 use crate::names::{self, Notation};
 use crate::ops::adamw::{Method, reference::update};
@@ -78,7 +78,7 @@ pub(super) fn show(live: &mut Live, step: &WalkStep, show: &Show) -> Views {
                 None => Ok(vec![due(said("the numbers above stand for it"))]),
             }
         }
-        Show::Lessons { names } => Ok(vec![facts::lessons(names)]),
+        Show::Lessons { claims } => Ok(vec![facts::lessons(claims)]),
     }
 }
 
@@ -114,7 +114,7 @@ pub(super) fn caption(run: &Run, name: &str, at: &At) -> String {
     // a document calls it X̃ before its dropout, and has no name for it after
     let plain = |called: String| if called == "X_sum" { "X̃ (before dropout)".into() } else { called };
     let mut parts: Vec<String> = names::called(name, run.config(), run.notation).map(plain).into_iter().collect();
-    let own = |on: &String| if run.scene.is_empty() { format!("{on}'s") } else { run.scene.clone() };
+    let own = |on: &String| if run.scene.is_empty() { format!("of the {on} model") } else { run.scene.clone() };
     parts.extend(at.on.as_ref().map(own));
     parts.extend(at.initial.then(|| "before training".to_string()));
     parts.extend(at.set.0.iter().map(|(name, value)| format!("with {} {value}", name.replace('_', "-"))));
@@ -143,7 +143,8 @@ fn figures(run: &Run, tensor: Labelled, part: &TensorPart, at: &At, heat: bool) 
             return lacks(format!("there is no {axis} {wanted} here: {}", plural(size, axis)));
         }
     }
-    let words = of_texts(run, &mut tensor);
+    let named = |id: u32| format!("{} (id {id})", label(&run.ready.piece(id)));
+    let words: Option<Vec<String>> = of_texts(run, &mut tensor).map(|ids| ids.into_iter().map(named).collect());
     let before_mask = ["hook_unscaled_scores", "hook_raw_scores"].iter().any(|name| tensor.name.ends_with(name));
     let asked = |axis: &str, i: usize| match axis {
         "batch" => part.sequence.is_none_or(|wanted| wanted == i),
@@ -175,8 +176,8 @@ fn merge(tensor: Labelled) -> Labelled {
     Labelled { name, axes, shape, values }
 }
 
-/// Of a table with a row for each of many tokens, those of the texts; gives the rows' words.
-fn of_texts(run: &Run, tensor: &mut Labelled) -> Option<Vec<String>> {
+/// Of a table with a row for each of many tokens, those of the texts; gives their ids.
+fn of_texts(run: &Run, tensor: &mut Labelled) -> Option<Vec<u32>> {
     let many = tensor.axes.first() == Some(&"d_vocab") && tensor.shape.len() == 2 && tensor.shape[0] > MANY;
     if !many {
         return None;
@@ -184,7 +185,7 @@ fn of_texts(run: &Run, tensor: &mut Labelled) -> Option<Vec<String>> {
     let (ids, wide) = (distinct(run), tensor.shape[1]);
     tensor.values = ids.iter().flat_map(|id| &tensor.values[*id as usize * wide..][..wide]).copied().collect();
     tensor.shape[0] = ids.len();
-    Some(ids.iter().map(|id| label(&run.ready.piece(*id))).collect())
+    Some(ids)
 }
 
 /// The ids of the run's texts, each once, ascending.
@@ -217,7 +218,10 @@ fn cosines(name: &str, axis: &'static str, rows: &[&[f32]], words: Vec<String>) 
 
 fn similarity(run: &Run, at: &At) -> Views {
     let mut table = run.get("embed.weight")?;
-    let words = of_texts(run, &mut table).unwrap_or_else(|| run.labels.vocabulary.clone());
+    let words = match of_texts(run, &mut table) {
+        Some(ids) => ids.iter().map(|id| label(&run.ready.piece(*id))).collect(),
+        None => run.labels.vocabulary.clone(),
+    };
     let rows: Vec<&[f32]> = table.values.chunks_exact(table.shape[1]).collect();
     let name = if at.initial { "embed.weight, before training" } else { "embed.weight" };
     Ok(vec![cosines(name, "d_vocab", &rows, words)])
@@ -382,7 +386,11 @@ fn shapes(run: &Run, of: &[String], [by_position, formulas, about]: [bool; 3], a
         let sizes: Vec<String> = shape.iter().map(usize::to_string).collect();
         let last = match () {
             () if formulas => formula,
-            () if about => names::describe(name).unwrap_or_default().into(),
+            () if about && run.config().positions == Positions::Rotary => {
+                names::describe(name).unwrap_or_default().into()
+            }
+            // nothing is rotated here
+            () if about => names::describe(name).unwrap_or_default().trim_end_matches("; before any rotation").into(),
             () => String::new(),
         };
         vec![name.clone(), symbol, letters, sizes.join(" "), last]

@@ -323,7 +323,13 @@ fn flatten(run: &mut Run, of: &str) -> Result<Vec<View>> {
     let own = |n: usize| (0..cols).all(|j| tensor.at(&[n / t, n % t, j]) == Some(flat.values[n * cols + j]));
     let holds = (0..b * t).all(own);
     let text = format!("row n of ({}, {cols}) is row n mod {t} of sequence n div {t} of ({b}, {t}, {cols})", b * t);
-    Ok(vec![View::Matrix(flat), sentence(text, holds)])
+    let mut views = vec![View::Matrix(flat), sentence(text, holds)];
+    if of == "logits" {
+        let target = |target: Option<u32>| target.map_or("-".into(), |id| id.to_string());
+        let targets: Vec<String> = (0..b).flat_map(|b| run.targets(b)).map(target).collect();
+        views.push(View::Sentence { text: format!("targets ({}): {}", b * t, targets.join(" ")), holds: None });
+    }
+    Ok(views)
 }
 
 // ---- attention
