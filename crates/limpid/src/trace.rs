@@ -3,9 +3,9 @@
 pub use limpid_checkpoint::trace::{save, tensors};
 pub use limpid_core::trace::*;
 
-use crate::plural::plural;
 use crate::config::{Config, Mask};
 use crate::ops::{Batch, IGNORE};
+use crate::plural::plural;
 
 /// The ids as one sequence, ready for a trace. The target of each id is the next one. For a bidirectional model it is the id itself, and
 /// none for `mask`, whose token the model predicts. `segments` are all 0 if none are given.

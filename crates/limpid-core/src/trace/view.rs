@@ -337,7 +337,7 @@ impl Grid {
             text += &format!("{line}\n");
             for (header, cell) in self.headers.iter().zip(row).skip(fit).filter(|(_, cell)| !cell.is_empty()) {
                 let colon = if header.is_empty() { "" } else { ": " };
-                text += &format!("    {}", wrap(&format!("{header}{colon}{cell}"), 6, width.saturating_sub(4).max(1)));
+                text += &format!("    {}", wrap(&format!("{header}{colon}{cell}"), 5, width.saturating_sub(4).max(1)));
             }
         }
         text

@@ -74,7 +74,8 @@ pub(super) const SHARPNESS: Topic = Topic {
         ];
         views.extend(maps.into_iter().zip(["softmax(q·k)", "softmax(q·k / √d)"]).map(map));
         // the least and the greatest of the four sizes
-        let each = |what: &str, of: &dyn Fn(f64, &([f64; 3], [f64; 4])) -> f64, least, most| {
+        type Figures = ([f64; 3], [f64; 4]);
+        let each = |what: &str, of: &dyn Fn(f64, &Figures) -> f64, least, most| {
             let all = || sizes.into_iter().zip(&found).map(|(d, found)| of(d as f64, found));
             let ends = [all().fold(f64::INFINITY, f64::min), all().fold(0.0, f64::max)];
             [at_least(format!("least {what}"), ends[0], least), at_most(format!("greatest {what}"), ends[1], most)]
