@@ -369,7 +369,7 @@ impl Page {
                 self.prose - INDENT,
             );
         }
-        let titled = matches!(&figure.view, View::Matrix(matrix) if matrix.title() == figure.caption);
+        let titled = matches!(&figure.view, View::Matrix(matrix) if matrix.title() == figure.caption && (figure.heat || !matrix.index.is_empty()));
         if !figure.caption.is_empty() && !titled {
             text += &wrap(&show::spelled(&figure.caption), INDENT, self.prose - INDENT);
         }
