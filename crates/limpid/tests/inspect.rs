@@ -675,6 +675,9 @@ fn tensors_become_matrices_with_words() {
     // the second sequence has three tokens, the first no padding
     assert_eq!(last.hidden, [false, false, false, true, true].repeat(5));
     assert!(pattern[0].hidden.is_empty());
+    // scores before the mask are there whole
+    assert!(of("blocks.1.attn.hook_raw_scores")[5].hidden.is_empty());
+    assert_eq!(of("blocks.1.attn.hook_attn_scores")[5].hidden, last.hidden);
     let whole = trace.get("blocks.1.attn.hook_pattern").unwrap();
     assert_eq!(Some(last.values[5 + 2]), whole.at(&[1, 2, 1, 2]));
     assert_eq!(of("blocks.1.attn.hook_pattern.grad")[0].scale, HeatScale::Signed);

@@ -157,7 +157,10 @@ impl Labelled {
                 Some(mask) => !mask.sees(query, key),
                 None => reach.is_some_and(|reach| reach.get(query).is_some_and(|n| key >= *n)),
             };
+            // what is before the mask is there whole
+            let before = ["hook_unscaled_scores", "hook_raw_scores"].iter().any(|name| tensor.name.ends_with(name));
             let hides = |at: usize| match axes {
+                _ if before => false,
                 ["query_pos", "key_pos"] => beyond(at / size[1], at % size[1]),
                 ["key_pos", "query_pos"] => beyond(at % size[1], at / size[1]),
                 _ => false,

@@ -285,11 +285,12 @@ mod tests {
             [(0.5, true), (1.0, true), (1.5, false), (0.0, false), (nothing, false), (f64::INFINITY, false)]
         {
             let claim = claim("It is so", vec![at_least("a", 1.0, 0.0), between("b", value, 0.25, 1.0)]);
+            let said = if value.is_finite() { value.to_string() } else { "not finite".into() };
             assert_eq!(claim.holds, holds, "{value}");
             assert_eq!(
                 claim.view(),
                 View::Sentence {
-                    text: format!("It is so (a: 1, at least 0; b: {value}, from 0.25 to 1)"),
+                    text: format!("It is so (a: 1, at least 0; b: {said}, from 0.25 to 1)"),
                     holds: Some(holds)
                 }
             );

@@ -145,7 +145,6 @@ fn figures(run: &Run, tensor: Labelled, part: &TensorPart, at: &At, heat: bool) 
     }
     let named = |id: u32| format!("{} (id {id})", label(&run.ready.piece(id)));
     let words: Option<Vec<String>> = of_texts(run, &mut tensor).map(|ids| ids.into_iter().map(named).collect());
-    let before_mask = ["hook_unscaled_scores", "hook_raw_scores"].iter().any(|name| tensor.name.ends_with(name));
     let asked = |axis: &str, i: usize| match axis {
         "batch" => part.sequence.is_none_or(|wanted| wanted == i),
         "head" => part.head.is_none_or(|wanted| wanted == i),
@@ -155,8 +154,7 @@ fn figures(run: &Run, tensor: Labelled, part: &TensorPart, at: &At, heat: bool) 
     all.retain(|matrix| matrix.index.iter().all(|(axis, i)| asked(axis, *i)));
     let figure = |matrix: Matrix| {
         let rows = words.clone().unwrap_or(matrix.rows);
-        let hidden = if before_mask { vec![] } else { matrix.hidden };
-        let view = View::Matrix(Matrix { rows, hidden, ..matrix });
+        let view = View::Matrix(Matrix { rows, ..matrix });
         Figure { heat, decimals: part.decimals.unwrap_or(4), caption: caption.clone(), ..view.into() }
     };
     Ok(all.into_iter().map(figure).collect())
