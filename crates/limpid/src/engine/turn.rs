@@ -1,0 +1,378 @@
+//! What one run of the model computes, when many ask: [`turn()`], a function of numbers.
+//!
+//! * Every sequence that is ready for its next token has a row in every turn.
+//! * The other rows, up to a limit, are prompts: the oldest first, and as many as fit. So at most one prompt is left
+//!   unfinished, the last one that was admitted, and it advances in every turn. Neither those who read nor those who
+//!   write ever wait for the others.
+//! * Requests are admitted in the order they came, each when the KV cache has blocks for all positions it can come to
+//!   need. So one that was admitted is never interrupted. None overtakes: one that waits for memory is not starved by
+//!   smaller ones.
+//!
+//! A cancelled sequence is not shown to the next turn; that is all there is to cancelling.
+
+use super::{BlockPool, BlockTable};
+
+/// What a turn may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TurnLimits {
+    /// Rows of one run.
+    pub rows: usize,
+    /// Rows of one run whose logits are computed.
+    pub outputs: usize,
+    /// Rows of prompts in one run, at least 1: a prompt longer than this comes in pieces, so that the others wait for a
+    /// piece at most.
+    pub prompt_rows: usize,
+    /// Sequences that run side by side, at most `rows` and at most `outputs`.
+    pub sequences: usize,
+}
+
+/// A sequence that runs: how far it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SequenceProgress {
+    /// Tokens whose keys and values are in the cache.
+    pub held: usize,
+    /// Tokens that are to be there after the next turns, more than `held`: the prompt, and what was chosen since.
+    pub known: usize,
+    /// The first position whose logits are wanted: the prompt's last, or an earlier one if it is scored.
+    pub logits_from: usize,
+}
+
+/// A request that does not run yet.
+#[derive(Clone, Copy, Debug)]
+pub struct WaitingRequest<'a> {
+    /// The tokens of the prompt that are to be run, at least one.
+    pub tokens: &'a [u32],
+    /// The first position whose logits are wanted.
+    pub logits_from: usize,
+    /// All positions it may come to need, at most as many as the pool has room for ([`BlockPool::fits`]).
+    pub positions: usize,
+    /// Whether it shares blocks with sequences of the same beginning.
+    pub shares: bool,
+    /// Whether it may run. One that begins with a prompt that is being run now had better wait for it.
+    pub ready: bool,
+}
+
+/// The rows that a turn gives to a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TurnRows {
+    /// Its index among those that run; the admitted come after these.
+    pub sequence: usize,
+    /// How many of its tokens are run, from the first that is not held.
+    pub rows: usize,
+    /// How many of these, the last ones, give logits.
+    pub outputs: usize,
+}
+
+/// What one run computes.
+#[derive(Debug, Default)]
+#[must_use = "the admitted hold blocks"]
+pub struct Turn {
+    /// The blocks of the first waiting requests, which run from now on.
+    pub admitted: Vec<BlockTable>,
+    /// The rows of every sequence that has some: first those with one, then prompts.
+    pub rows: Vec<TurnRows>,
+}
+
+/// What is left of a turn for prompts.
+struct Left {
+    rows: usize,
+    outputs: usize,
+}
+
+impl Left {
+    /// As many of a sequence's tokens as there is room for.
+    fn give(&mut self, sequence: usize, progress: SequenceProgress) -> TurnRows {
+        let SequenceProgress { held, known, logits_from } = progress;
+        let silent = logits_from.saturating_sub(held);
+        let rows = (known - held).min(self.rows).min(silent + self.outputs);
+        let outputs = rows.saturating_sub(silent);
+        self.rows -= rows;
+        self.outputs -= outputs;
+        TurnRows { sequence, rows, outputs }
+    }
+}
+
+/// Decides the next run from those that run, in the order they were admitted, and those that wait, in the order they
+/// came. It takes the blocks of those that it admits from the pool, and depends on nothing but its arguments.
+///
+/// The caller runs the rows, then tells the pool what is in the cache ([`BlockPool::keep`]), and releases the blocks of
+/// sequences that ended.
+pub fn turn<'a>(
+    pool: &mut BlockPool,
+    running: &[SequenceProgress],
+    waiting: impl IntoIterator<Item = WaitingRequest<'a>>,
+    limits: &TurnLimits,
+) -> Turn {
+    let TurnLimits { rows, outputs, prompt_rows, sequences } = *limits;
+    assert!(prompt_rows > 0 && running.len() <= sequences && sequences <= rows.min(outputs), "{limits:?}");
+    let (mut left, mut turn) = (Left { rows, outputs }, Turn::default());
+    let all = || running.iter().copied().enumerate();
+    let one = |progress: &SequenceProgress| progress.known == progress.held + 1;
+    turn.rows.extend(all().filter(|(_, p)| one(p)).map(|(sequence, p)| left.give(sequence, p)));
+    left.rows = left.rows.min(prompt_rows);
+    turn.rows.extend(all().filter(|(_, p)| !one(p)).map(|(sequence, p)| left.give(sequence, p)));
+    for request in waiting {
+        let sequence = running.len() + turn.admitted.len();
+        if !request.ready || sequence == sequences || left.rows == 0 || left.outputs == 0 {
+            break;
+        }
+        let WaitingRequest { tokens, logits_from, positions, shares, .. } = request;
+        // rows that give logits are run, and so is the last one in any case
+        let silent = logits_from.min(tokens.len() - 1);
+        let Some(table) = pool.reserve(shares.then_some(&tokens[..silent]), positions) else { break };
+        let progress = SequenceProgress { held: table.found(), known: tokens.len(), logits_from };
+        turn.admitted.push(table);
+        turn.rows.push(left.give(sequence, progress));
+    }
+    turn
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::attend::BLOCK;
+    use crate::ops::random::{below, mix};
+    use std::collections::VecDeque;
+
+    const LIMITS: TurnLimits = TurnLimits { rows: 40, outputs: 12, prompt_rows: 32, sequences: 8 };
+
+    /// Whether it is given to `sequence`: (rows, outputs).
+    fn given(turn: &Turn, sequence: usize) -> Option<(usize, usize)> {
+        turn.rows.iter().find(|r| r.sequence == sequence).map(|r| (r.rows, r.outputs))
+    }
+
+    #[test]
+    fn writers_have_a_row_each_and_prompts_share_the_rest() {
+        let mut pool = BlockPool::new(64);
+        let writer = |held| SequenceProgress { held, known: held + 1, logits_from: 0 };
+        let running = [writer(9), SequenceProgress { held: 16, known: 26, logits_from: 25 }, writer(70)];
+        let prompt: Vec<u32> = (0..100).collect();
+        let asks = |length: usize| WaitingRequest {
+            tokens: &prompt[..length],
+            logits_from: length - 1,
+            positions: length + 5,
+            shares: true,
+            ready: true,
+        };
+        let turn = turn(&mut pool, &running, [asks(12), asks(50), asks(2)], &LIMITS);
+        let rows: Vec<_> = turn.rows.iter().map(|r| (r.sequence, r.rows, r.outputs)).collect();
+        // 10 of the prompt that runs, 12 of the first that waits, and 10 are left for the second
+        assert_eq!(rows, [(0, 1, 1), (2, 1, 1), (1, 10, 1), (3, 12, 1), (4, 10, 0)]);
+        assert_eq!(turn.admitted.len(), 2, "the third waits until the second is through");
+        turn.admitted.into_iter().for_each(|table| pool.release(table));
+    }
+
+    #[test]
+    fn nobody_overtakes() {
+        let prompt: Vec<u32> = (0..100).collect();
+        let asks =
+            |positions, ready| WaitingRequest { tokens: &prompt[..4], logits_from: 3, positions, shares: true, ready };
+        let admitted = |blocks: usize, running: usize, waiting: &[WaitingRequest]| {
+            let mut pool = BlockPool::new(blocks);
+            let running = vec![SequenceProgress { held: 5, known: 6, logits_from: 0 }; running];
+            let turn = turn(&mut pool, &running, waiting.iter().copied(), &LIMITS);
+            let count = turn.admitted.len();
+            assert_eq!(turn.rows.len(), running.len() + count);
+            turn.admitted.into_iter().for_each(|table| pool.release(table));
+            count
+        };
+        let (small, large) = (asks(10, true), asks(3 * BLOCK, true));
+        assert_eq!(admitted(4, 0, &[small, large, small]), 2);
+        assert_eq!(admitted(3, 0, &[small, large, small]), 1, "the large one waits for memory");
+        assert_eq!(admitted(9, 0, &[small, asks(10, false), small]), 1, "the second waits for the first");
+        assert_eq!(admitted(9, 7, &[small, small]), 1, "eight run side by side");
+        assert_eq!(admitted(9, 8, &[small]), 0);
+    }
+
+    /// A scored prompt is cut where outputs end, and what is found in the cache is not what its logits need.
+    #[test]
+    fn a_scored_prompt_gives_all_its_logits() {
+        let mut pool = BlockPool::new(8);
+        let tokens: Vec<u32> = (0..3 * BLOCK as u32).collect();
+        let mut table = pool.reserve(Some(&tokens), tokens.len()).unwrap();
+        pool.keep(&mut table, &tokens);
+        pool.release(table);
+        for (logits_from, found) in [(0, 0), (BLOCK - 1, 0), (BLOCK, 1), (3 * BLOCK - 1, 2)] {
+            let ask =
+                WaitingRequest { tokens: &tokens, logits_from, positions: tokens.len(), shares: true, ready: true };
+            let first = turn(&mut pool, &[], [ask], &LIMITS);
+            let table = first.admitted.into_iter().next().unwrap();
+            assert_eq!(table.found(), found * BLOCK);
+            let (mut held, mut outputs) = (table.found() + first.rows[0].rows, first.rows[0].outputs);
+            while held < tokens.len() {
+                let progress = SequenceProgress { held, known: tokens.len(), logits_from };
+                let next = turn(&mut pool, &[progress], [], &LIMITS);
+                let (rows, more) = given(&next, 0).unwrap();
+                assert!(rows > 0 && rows <= LIMITS.prompt_rows && more <= LIMITS.outputs);
+                (held, outputs) = (held + rows, outputs + more);
+            }
+            assert_eq!(outputs, tokens.len() - logits_from);
+            pool.release(table);
+        }
+    }
+
+    /// A request of the simulation, waiting or running.
+    struct Asker {
+        tokens: Vec<u32>,
+        /// One for each prefix of the tokens: stands for keys and values, which depend on all tokens before.
+        states: Vec<u64>,
+        prompt: usize,
+        max_tokens: usize,
+        logits_from: usize,
+        shares: bool,
+        held: usize,
+        outputs: usize,
+        table: Option<BlockTable>,
+    }
+
+    impl Asker {
+        fn push(&mut self, token: u32) {
+            let before = self.states.last().copied().unwrap_or(1);
+            self.states.push(mix(before ^ u64::from(token)));
+            self.tokens.push(token);
+        }
+        fn positions(&self) -> usize {
+            self.prompt + self.max_tokens.saturating_sub(1)
+        }
+        fn waits(&self) -> WaitingRequest<'_> {
+            let Asker { tokens, logits_from, shares, .. } = self;
+            let positions = self.positions();
+            WaitingRequest { tokens, logits_from: *logits_from, positions, shares: *shares, ready: true }
+        }
+        fn progress(&self) -> SequenceProgress {
+            SequenceProgress { held: self.held, known: self.tokens.len(), logits_from: self.logits_from }
+        }
+        /// Compares the cache with what this sequence alone would have put there.
+        fn check(&self, cache: &[u64]) {
+            let blocks = self.table.as_ref().unwrap().blocks();
+            for (position, state) in self.states.iter().enumerate().take(self.held) {
+                let at = blocks[position / BLOCK] as usize * BLOCK + position % BLOCK;
+                assert_eq!(cache[at], *state, "position {position} of a prompt of {}", self.prompt);
+            }
+        }
+    }
+
+    /// A million turns with bursts of arrivals, long and short prompts, common beginnings, scored prompts, and
+    /// cancellations at any time, in a cache that is too small for all.
+    #[test]
+    fn a_million_turns_keep_every_promise() {
+        let mut pool = BlockPool::new(14);
+        let mut cache = vec![0; pool.capacity() * BLOCK];
+        let (mut waiting, mut running) = (VecDeque::<Asker>::new(), Vec::<Asker>::new());
+        let (mut draws, mut came) = (0, 0);
+        let mut draw = |n: u64| {
+            draws += 1;
+            below(11, 3, draws, n) as usize
+        };
+        let (mut found, mut short_of_memory, mut ended, mut cancelled) = (0, 0, 0, 0);
+        for now in 0..1_000_000 {
+            // bursts: for a thousand turns many come, then few
+            let often = if now / 1000 % 2 == 0 { 2 } else { 40 };
+            while waiting.len() < 12 && draw(often) == 0 {
+                came += 1;
+                let prompt = if draw(4) == 0 { 1 + draw(200) } else { 1 + draw(40) };
+                let (family, apart) = (draw(3) as u32, draw(400));
+                let token = |position: usize| match position < apart {
+                    true => 1000 * family + position as u32,
+                    false => 10_000 + came % 100_000 + position as u32,
+                };
+                let (max_tokens, scored) = (1 + draw(40), draw(8) == 0);
+                let mut asker = Asker {
+                    tokens: vec![],
+                    states: vec![],
+                    prompt,
+                    max_tokens,
+                    logits_from: if scored { draw(prompt as u64) } else { prompt - 1 },
+                    shares: draw(10) > 0,
+                    held: 0,
+                    outputs: 0,
+                    table: None,
+                };
+                (0..prompt).for_each(|position| asker.push(token(position)));
+                waiting.push_back(asker);
+            }
+            if draw(50) == 0 && !waiting.is_empty() {
+                waiting.remove(draw(waiting.len() as u64));
+                cancelled += 1;
+            }
+            if draw(50) == 0 && !running.is_empty() {
+                let gone = running.remove(draw(running.len() as u64));
+                pool.release(gone.table.unwrap());
+                cancelled += 1;
+            }
+
+            let progress: Vec<SequenceProgress> = running.iter().map(Asker::progress).collect();
+            let decided = turn(&mut pool, &progress, waiting.iter().map(Asker::waits), &LIMITS);
+            for table in decided.admitted {
+                let mut asker = waiting.pop_front().unwrap();
+                asker.held = table.found();
+                found += table.found() / BLOCK;
+                assert!(table.positions() >= asker.positions() && asker.held <= asker.logits_from);
+                asker.table = Some(table);
+                asker.check(&cache);
+                running.push(asker);
+            }
+            assert!(!running.is_empty() || waiting.is_empty(), "nobody runs, and somebody waits");
+            let unused = LIMITS.prompt_rows.saturating_sub(decided.rows.iter().map(|r| r.rows).sum());
+            short_of_memory += usize::from(unused > 0 && !waiting.is_empty() && running.len() < LIMITS.sequences);
+
+            // everybody who runs advances, once
+            assert_eq!(decided.rows.len(), running.len());
+            let mut advanced = vec![false; running.len()];
+            let (mut rows, mut outputs, mut of_prompts) = (0, 0, 0);
+            for given in &decided.rows {
+                let asker = &mut running[given.sequence];
+                assert!(given.rows > 0 && !std::mem::replace(&mut advanced[given.sequence], true));
+                let missing = asker.tokens.len() - asker.held;
+                assert!(given.rows <= missing && given.outputs <= given.rows);
+                (rows, outputs) = (rows + given.rows, outputs + given.outputs);
+                of_prompts += if missing > 1 { given.rows } else { 0 };
+                let blocks = asker.table.as_ref().unwrap().blocks();
+                for position in asker.held..asker.held + given.rows {
+                    cache[blocks[position / BLOCK] as usize * BLOCK + position % BLOCK] = asker.states[position];
+                }
+                asker.held += given.rows;
+                asker.outputs += given.outputs;
+            }
+            assert!(rows <= LIMITS.rows && outputs <= LIMITS.outputs && of_prompts <= LIMITS.prompt_rows);
+            let unfinished = running.iter().filter(|a| a.held < a.tokens.len()).count();
+            assert!(unfinished <= 1, "{unfinished} prompts are unfinished");
+
+            // blocks that were written belong to one sequence alone
+            if now % 16 == 0 {
+                let mut holders = vec![0; pool.capacity()];
+                let tables = || running.iter().map(|a| (a, a.table.as_ref().unwrap().blocks()));
+                tables().flat_map(|(_, blocks)| blocks).for_each(|block| holders[*block as usize] += 1);
+                for (asker, blocks) in tables() {
+                    let own = &blocks[(asker.held - 1) / BLOCK..];
+                    assert!(own.iter().all(|block| holders[*block as usize] == 1), "a block that is written is shared");
+                }
+                assert_eq!(pool.held(), holders.iter().filter(|held| **held > 0).count());
+            }
+
+            let mut at = 0;
+            while at < running.len() {
+                let asker = &mut running[at];
+                let mut table = asker.table.take().unwrap();
+                pool.keep(&mut table, &asker.tokens[..asker.held]);
+                asker.table = Some(table);
+                if asker.held < asker.tokens.len() {
+                    at += 1;
+                } else if asker.tokens.len() < asker.positions() && draw(100) > 0 {
+                    asker.push(draw(50_000) as u32);
+                    at += 1;
+                } else {
+                    asker.check(&cache);
+                    assert_eq!(asker.outputs, asker.tokens.len() - asker.logits_from);
+                    pool.release(running.remove(at).table.unwrap());
+                    ended += 1;
+                }
+            }
+        }
+        running.into_iter().for_each(|asker| pool.release(asker.table.unwrap()));
+        assert_eq!(pool.held(), 0, "blocks are lost");
+        // what is promised was put to the test
+        let seen = [found, short_of_memory, ended, cancelled];
+        assert!(seen.iter().all(|count| *count > 1000), "{seen:?}");
+    }
+}
