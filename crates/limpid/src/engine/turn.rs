@@ -272,9 +272,10 @@ mod tests {
                 came += 1;
                 let prompt = if draw(4) == 0 { 1 + draw(200) } else { 1 + draw(40) };
                 let (family, apart) = (draw(3) as u32, draw(400));
-                let token = |position: usize| match position < apart {
-                    true => 1000 * family + position as u32,
-                    false => 10_000 + came % 100_000 + position as u32,
+                let token = |position: usize| match position as u32 {
+                    own if position >= apart => 10_000 + came % 100_000 + own,
+                    first if position < BLOCK => 1000 * family + first,
+                    same => same, // the same tokens, after others
                 };
                 let (max_tokens, scored) = (1 + draw(40), draw(8) == 0);
                 let mut asker = Asker {
