@@ -7,7 +7,7 @@ use limpid::backend::Backend;
 use limpid::checkpoint::Checkpoint;
 use limpid::config::{Config, ConfigError, Mask};
 use limpid::data::Objective;
-use limpid::generate::Session;
+use limpid::engine::{Engine, EngineLimits};
 use limpid::model::{Mode, Model};
 use limpid::tokenizer::Tokenizer;
 use std::path::Path;
@@ -107,10 +107,16 @@ pub fn ids(text: &str) -> Result<u32, String> {
         .map_err(|_| format!("`{text}` is not a token id: give whole numbers with commas between, like 1,2,3"))
 }
 
-/// A session of a model with its weights.
-pub fn session(checkpoint: &Checkpoint, machine: &MachineOptions) -> Result<Session> {
-    let mut session = machine.session(&checkpoint.config)?;
-    let (model, backend) = session.parts();
+/// An engine for `sequences` sequences of a model, of at most `positions` positions each, with the model's weights.
+pub fn engine(
+    checkpoint: &Checkpoint,
+    machine: &MachineOptions,
+    (sequences, positions): (usize, usize),
+) -> Result<Engine> {
+    let config = &checkpoint.config;
+    let limits = EngineLimits::of(config, sequences, positions);
+    let mut decoder = machine.decoder(config, limits.decoder(config))?;
+    let (model, backend) = decoder.parts();
     checkpoint.load(model, backend)?;
-    Ok(session)
+    Ok(Engine::new(decoder, checkpoint.tokenizer.clone(), &limits))
 }

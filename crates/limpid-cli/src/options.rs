@@ -14,9 +14,9 @@ use limpid::checkpoint::CheckpointError;
 use limpid::config::{Config, ConfigError, Fields, PRESETS, Positions, Setting, Settings, Value, parse_axis};
 use limpid::data::source::SourceError;
 use limpid::data::{CorpusError, DataError, TextFormat};
-use limpid::generate::Session;
+use limpid::engine::{Decoder, DecoderLimits};
 use limpid::memory::On;
-use limpid::model::{Lora, Mode, Model, Tuning};
+use limpid::model::{Lora, Model, Tuning};
 use limpid::names::Notation;
 use limpid::nearest::nearest;
 use limpid::ops::linear::Precision;
@@ -382,12 +382,11 @@ impl MachineOptions {
         self.device.start(model, how)
     }
 
-    /// A session of one sequence on this processor, if it fits into memory.
-    pub fn session(&self, config: &Config) -> Result<Session> {
-        let rows = 256.min(config.context_length);
-        let model = Model::new(config, Mode::Decode { rows, sequences: 1 })?;
+    /// A decoder on this processor, if it fits into memory.
+    pub fn decoder(&self, config: &Config, limits: DecoderLimits) -> Result<Decoder> {
+        let model = Model::new(config, limits.mode())?;
         crate::machine::fits(&model, None, self.on(), "this model")?;
-        Ok(Session::new(config, 1, rows, |model| self.start(model))?)
+        Ok(Decoder::new(config, limits, |model| self.start(model))?)
     }
 
     /// Threads to use.

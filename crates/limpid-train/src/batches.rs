@@ -151,7 +151,7 @@ impl<'a> Cut<'a> {
             if part.is_empty() {
                 continue;
             }
-            batch.spans.push(Span { row, rows: part.len(), past: 0, sequence: batch.spans.len(), valid: part.len() });
+            batch.spans.push(Span { row, rows: part.len(), past: 0, table: 0, valid: part.len() });
             batch.positions.extend(0..part.len() as u32);
             if self.objective == Objective::NextToken {
                 tokens.copy(part.clone(), &mut batch.tokens);
@@ -651,8 +651,8 @@ mod tests {
                     for rank in 0..ranks {
                         let mut part = Batch::default();
                         batches.clone().rank(rank, ranks).unwrap().fill(step, 1, &mut part);
-                        let (row, sequence) = (all.tokens.len(), all.spans.len());
-                        let moved = |s: &Span| Span { row: s.row + row, sequence: s.sequence + sequence, ..*s };
+                        let row = all.tokens.len();
+                        let moved = |s: &Span| Span { row: s.row + row, ..*s };
                         all.spans.extend(part.spans.iter().map(moved));
                         all.tokens.extend(part.tokens);
                         all.positions.extend(part.positions);

@@ -4,6 +4,7 @@
 
 use limpid::backend::cpu::roof::Roof;
 use limpid::config::{Activation, Mask, NormKind};
+use limpid::ops::attend::Keys;
 use limpid::ops::linear::Precision;
 use limpid::ops::linear::gemm::{self, Packed, gemm_packed, product};
 use limpid::ops::simd::Level;
@@ -113,9 +114,9 @@ fn attention(bench: &Bench) {
         let [mut dq, mut dk, mut dv] = [0; 3].map(|_| vec![0.0; t * d]);
         let head = attend::Head {
             q: Mat::new(&q, d),
-            k: Mat::new(&k, d),
-            v: Mat::new(&v, d),
-            span: Span { row: 0, rows: t, past: 0, sequence: 0, valid: t },
+            k: Keys::Plain(Mat::new(&k, d)),
+            v: Keys::Plain(Mat::new(&v, d)),
+            span: Span { row: 0, rows: t, past: 0, table: 0, valid: t },
             mask: Mask::Causal,
             scale: 1.0 / (d as f32).sqrt(),
             draws: None,

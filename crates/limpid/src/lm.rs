@@ -9,6 +9,7 @@ use crate::config::{Config, ConfigError, Mask};
 use crate::data::chat::{self, Message};
 use crate::data::source::{SourceError, TextSource};
 use crate::data::{Objective, Windows};
+use crate::engine::{Decoder, DecoderLimits, Engine, EngineLimits};
 use crate::evaluate::{self, Score};
 use crate::generate::{self, Filled, GenerateError, GenerateEvent, Likelihood, Options, Sample, Session};
 use crate::memory;
@@ -63,7 +64,7 @@ pub struct Lm {
     /// In memory, as they are run; all calls share them.
     ready: Mutex<Option<SharedWeights>>,
     /// One that waits for the next call.
-    session: Mutex<Option<Session>>,
+    engine: Mutex<Option<Engine>>,
 }
 
 /// Where the weights are.
@@ -97,7 +98,7 @@ impl From<Checkpoint> for Lm {
             threads: std::thread::available_parallelism().map_or(1, NonZero::get),
             precision: Precision::F32,
             ready: Mutex::new(None),
-            session: Mutex::new(None),
+            engine: Mutex::new(None),
         }
     }
 }
@@ -127,14 +128,14 @@ impl Lm {
     ) -> Result<Lm> {
         let held = kept(&config, (threads, Precision::F32), load)?;
         let ready = Mutex::new((precision == Precision::F32).then(|| held.clone()));
-        let (tokenizer, weights, session) = (Some(tokenizer), Weights::Held(held), Mutex::new(None));
-        Ok(Lm { config, tokenizer, chat_template, weights, threads, precision, ready, session })
+        let (tokenizer, weights, engine) = (Some(tokenizer), Weights::Held(held), Mutex::new(None));
+        Ok(Lm { config, tokenizer, chat_template, weights, threads, precision, ready, engine })
     }
 
     /// The same on so many threads (at least 1) instead of one for each core. Results are the same on any number.
     #[must_use]
     pub fn with_threads(self, threads: usize) -> Lm {
-        Lm { threads: threads.max(1), session: Mutex::new(None), ..self }
+        Lm { threads: threads.max(1), engine: Mutex::new(None), ..self }
     }
 
     /// The same with products of that precision instead of f32.
@@ -144,7 +145,7 @@ impl Lm {
             Weights::Held(held) if precision == Precision::F32 => Some(held.clone()),
             _ => self.ready().take().filter(|_| precision == self.precision),
         };
-        Lm { precision, ready: Mutex::new(ready), session: Mutex::new(None), ..self }
+        Lm { precision, ready: Mutex::new(ready), engine: Mutex::new(None), ..self }
     }
 
     /// The same with another tokenizer, for files that have none.
@@ -239,8 +240,7 @@ impl Lm {
         options: &Options,
         tell: &mut dyn FnMut(GenerateEvent) -> bool,
     ) -> Result<Sample> {
-        let tokenizer = self.tokenizer.as_ref();
-        self.in_session(|session| Ok(generate::generate(session, tokenizer, prompt, options, tell)?))
+        self.in_engine(|engine| Ok(generate::generate(engine, prompt, options, tell)?))
     }
 
     /// Fills every `[MASK]` of a text, with a bidirectional model.
@@ -290,12 +290,24 @@ impl Lm {
     /// # Errors
     /// If the model is not causal, or there is no room.
     pub fn session(&self, sequences: usize) -> Result<Session> {
+        Ok(Session::on(self.decoder(DecoderLimits::of_sequences(&self.config, sequences, ROWS))?))
+    }
+
+    /// An engine for many requests on the model's weights, which all engines share: for a server.
+    ///
+    /// # Errors
+    /// If the model is not causal or has no head, or there is no room.
+    pub fn engine(&self, limits: &EngineLimits) -> Result<Engine> {
+        let decoder = self.decoder(limits.decoder(&self.config))?;
+        Ok(Engine::new(decoder, self.tokenizer.clone(), limits))
+    }
+
+    fn decoder(&self, limits: DecoderLimits) -> Result<Decoder> {
         self.needs_head()?;
-        let rows = ROWS.min(self.config.context_length).max(sequences);
         let weights = self.weights()?;
-        memory::fits_beside(&Model::new(&self.config, Mode::Decode { rows, sequences })?, (Device::Cpu, self.threads))?;
+        memory::fits_beside(&Model::new(&self.config, limits.mode())?, (Device::Cpu, self.threads))?;
         let make = |model: &Model| Device::Cpu.start_with(model, how(self.machine()), &weights);
-        Ok(Session::new(&self.config, sequences, rows, make)?)
+        Ok(Decoder::new(&self.config, limits, make)?)
     }
 
     // ---- scoring
@@ -306,7 +318,7 @@ impl Lm {
     /// As [`generate::score`], and if the model has no tokenizer.
     pub fn score(&self, prompt: &str, continuation: &str) -> Result<Likelihood> {
         let (prompt, ids) = (self.encode(prompt)?, self.tokenizer()?.encode(continuation)?);
-        self.in_session(|session| Ok(generate::score(session, &prompt, &ids)?))
+        self.in_engine(|engine| Ok(generate::score(engine, &prompt, &ids)?))
     }
 
     /// The loss on a text, in windows of the model's context that do not overlap. A bidirectional model predicts masked tokens, 15 in
@@ -530,13 +542,14 @@ impl Lm {
         if self.config.lm_head { Ok(()) } else { Err(ConfigError::NoHead.into()) }
     }
 
-    /// Lends the session that waits, or makes one, and keeps it for the next call.
-    fn in_session<T>(&self, work: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
-        let waiting = || self.session.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Lends the engine that waits, or makes one for one sequence, and keeps it for the next call.
+    fn in_engine<T>(&self, work: impl FnOnce(&mut Engine) -> Result<T>) -> Result<T> {
+        let waiting = || self.engine.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = waiting().take();
-        let mut session = kept.map_or_else(|| self.session(1), Ok)?;
-        let done = work(&mut session);
-        *waiting() = Some(session);
+        let mut engine =
+            kept.map_or_else(|| self.engine(&EngineLimits::of(&self.config, 1, self.config.context_length)), Ok)?;
+        let done = work(&mut engine);
+        *waiting() = Some(engine);
         done
     }
 
@@ -567,7 +580,7 @@ fn kept(
     load: impl FnOnce(&Model, &mut dyn Backend) -> Result<()>,
 ) -> Result<SharedWeights> {
     let mode = match packs(config) {
-        true => Mode::Decode { rows: 1, sequences: 1 },
+        true => Mode::Decode { rows: 1, outputs: 1, blocks: 1 },
         false => Mode::Inspect { batch: 1, context: 1 },
     };
     let model = Model::new(config, mode)?;

@@ -111,7 +111,7 @@ fn decoded(model: &Model, cpu: &mut Cpu) -> Vec<f32> {
     for (i, token) in batch(&model.config).tokens[..TOKENS].iter().enumerate() {
         let mut one = Batch::of_sequences(vec![*token], vec![], 1);
         (one.positions[0], one.spans[0].past, one.spans[0].valid) = (i as u32, i, i + 1);
-        (one.outputs, one.context) = (vec![0], model.config.context_length);
+        (one.outputs, one.blocks) = (vec![0], vec![0]);
         cpu.feed(&one).unwrap();
         cpu.forward(model.ops()).unwrap();
     }
@@ -121,7 +121,7 @@ fn decoded(model: &Model, cpu: &mut Cpu) -> Vec<f32> {
 #[test]
 fn merged_is_unmerged_within_rounding_and_comes_back_bit_for_bit() {
     let score = Mode::Score { batch: 2, context: TOKENS };
-    let decode = Mode::Decode { rows: 1, sequences: 1 };
+    let decode = Mode::Decode { rows: 1, outputs: 1, blocks: 1 };
     for (i, config) in configs().iter().enumerate() {
         for (j, targets) in [&["attention", "feed-forward"][..], &["blocks.1.attn.out"]].iter().enumerate() {
             let folder = Folder::new(&format!("merged{i}{j}"));

@@ -7,6 +7,7 @@ mod random_config;
 
 use limpid::backend::{Backend, Cpu, Reference, Result, Ticket, UpdateReport};
 use limpid::config::*;
+use limpid::engine::{Decoder, Engine, EngineLimits};
 use limpid::generate::{
     DecodeError, FinishReason, GenerateError, GenerateEvent, Options, Overflow, Sample, Sampler, SequenceId, Session,
     generate, score,
@@ -264,18 +265,30 @@ fn letters(context_length: usize) -> (Tokenizer, Session, Config) {
     (tokenizer, session, config)
 }
 
-fn run(
-    session: &mut Session,
-    tokenizer: &Tokenizer,
-    prompt: &[u32],
-    options: &Options,
-) -> (Sample, Vec<GenerateEvent>) {
+/// The same model in an engine.
+fn engine(context: usize) -> (Tokenizer, Engine, Config) {
+    let (tokenizer, _, config) = letters(context);
+    let limits = EngineLimits::of(&config, 2, context);
+    let make = |model: &Model| -> Result<Box<dyn Backend>> { Ok(Box::new(Cpu::new(model, 1))) };
+    let mut decoder = Decoder::new(&config, limits.decoder(&config), make).unwrap();
+    let (model, backend) = decoder.parts();
+    fill(model, backend);
+    (tokenizer.clone(), Engine::new(decoder, Some(tokenizer), &limits), config)
+}
+
+/// Whether nothing is left in it.
+fn is_free(engine: &mut Engine) -> bool {
+    let counts = engine.counts();
+    (counts.running, counts.waiting, counts.held) == (0, 0, 0)
+}
+
+fn run(engine: &mut Engine, prompt: &[u32], options: &Options) -> (Sample, Vec<GenerateEvent>) {
     let mut events = vec![];
     let mut tell = |event| {
         events.push(event);
         true
     };
-    let sample = generate(session, Some(tokenizer), prompt, options, &mut tell).unwrap();
+    let sample = generate(engine, prompt, options, &mut tell).unwrap();
     let mut told = String::new();
     for event in &events {
         if let GenerateEvent::Piece { text } = event {
@@ -288,10 +301,10 @@ fn run(
 
 #[test]
 fn a_sample_is_what_its_seed_and_number_say() {
-    let (tokenizer, mut session, config) = letters(32);
+    let (tokenizer, mut engine, config) = engine(32);
     let prompt = tokenizer.encode("the cat").unwrap();
     let plain = Options { max_tokens: 20, stop_at_end_of_text: false, ..Options::default() };
-    let mut of = |options: &Options| run(&mut session, &tokenizer, &prompt, options).0;
+    let mut of = |options: &Options| run(&mut engine, &prompt, options).0;
     let one = of(&plain);
     assert_eq!((one.tokens.len(), one.finish_reason), (20, FinishReason::Length));
     assert_eq!(tokenizer.decode(&one.tokens).unwrap(), one.text);
@@ -303,7 +316,7 @@ fn a_sample_is_what_its_seed_and_number_say() {
 
     // greedy, by hand, with a full forward for every token
     let greedy = Options { sampler: Sampler::GREEDY, trace: true, ..plain };
-    let (sample, events) = run(&mut session, &tokenizer, &prompt, &greedy);
+    let (sample, events) = run(&mut engine, &prompt, &greedy);
     let mut tokens = prompt.clone();
     let steps: Vec<_> =
         events.iter().filter_map(|e| if let GenerateEvent::Choice(choice) = e { Some(choice) } else { None }).collect();
@@ -325,22 +338,22 @@ fn a_sample_is_what_its_seed_and_number_say() {
 
 #[test]
 fn stop_texts_end_of_text_and_cancelling() {
-    let (tokenizer, mut session, _) = letters(64);
+    let (tokenizer, mut engine, _) = engine(64);
     let prompt = tokenizer.encode("a").unwrap();
     let plain = Options { max_tokens: 40, ..Options::default() };
     let long = Options { stop_at_end_of_text: false, ..plain.clone() };
-    let (all, _) = run(&mut session, &tokenizer, &prompt, &long);
+    let (all, _) = run(&mut engine, &prompt, &long);
     // three tokens in the middle as a stop text, which comes in three pieces
     let stop = tokenizer.decode(&all.tokens[20..23]).unwrap();
     let at = all.text.find(&stop).unwrap();
     let options = Options { stop: vec!["no such text".into(), stop.clone()], ..long.clone() };
-    let (cut, events) = run(&mut session, &tokenizer, &prompt, &options);
+    let (cut, events) = run(&mut engine, &prompt, &options);
     assert_eq!((cut.text.as_str(), cut.finish_reason), (&all.text[..at], FinishReason::Stop));
     assert_eq!(tokenizer.decode(&cut.tokens).unwrap(), all.text[..at + stop.len()]);
     assert!(events.len() <= cut.tokens.len());
 
     let end = tokenizer.end_of_text().unwrap();
-    let ended = (0..200).map(|sample| run(&mut session, &tokenizer, &prompt, &Options { sample, ..plain.clone() }).0);
+    let ended = (0..200).map(|sample| run(&mut engine, &prompt, &Options { sample, ..plain.clone() }).0);
     let ended = ended.into_iter().find(|s| s.finish_reason == FinishReason::EndOfText).expect("one of 33 tokens");
     assert!(!ended.tokens.contains(&end) && !ended.text.contains("endoftext"));
 
@@ -349,30 +362,32 @@ fn stop_texts_end_of_text_and_cancelling() {
         pieces += 1;
         pieces < 3
     };
-    let sample = generate(&mut session, Some(&tokenizer), &prompt, &long, &mut tell).unwrap();
+    let sample = generate(&mut engine, &prompt, &long, &mut tell).unwrap();
     assert_eq!((pieces, sample.finish_reason, sample.tokens.len()), (3, FinishReason::Cancelled, 3));
     assert_eq!(sample.text, all.text.chars().take(sample.text.chars().count()).collect::<String>());
-    // whatever happened, the sequences are free
-    assert!(session.open().is_ok() && session.open().is_ok());
-    assert!(matches!(session.open(), Err(DecodeError::NoRoom { sequences: 2 })));
+    assert!(is_free(&mut engine));
 }
 
 #[test]
 fn without_a_tokenizer_there_are_tokens() {
-    let (_, mut session, _) = letters(16);
+    let (_, _, config) = letters(16);
+    let limits = EngineLimits::of(&config, 1, 16);
+    let make = |model: &Model| -> Result<Box<dyn Backend>> { Ok(Box::new(Cpu::new(model, 1))) };
+    let decoder = Decoder::new(&config, limits.decoder(&config), make).unwrap();
+    let mut engine = Engine::new(decoder, None, &limits);
     let options = Options { max_tokens: 5, trace: true, ..Options::default() };
-    let sample = generate(&mut session, None, &[1, 2], &options, &mut |_| true).unwrap();
+    let sample = generate(&mut engine, &[1, 2], &options, &mut |_| true).unwrap();
     assert_eq!((sample.tokens.len(), sample.text.as_str()), (5, ""));
 }
 
 #[test]
 fn the_context_slides_or_stops() {
     for context in [1, 2, 7, 8] {
-        let (tokenizer, mut session, config) = letters(context);
+        let (tokenizer, mut engine, config) = engine(context);
         let greedy = Options { sampler: Sampler::GREEDY, max_tokens: 3 * context + 5, ..Options::default() };
         let slide = Options { stop_at_end_of_text: false, ..greedy };
         for prompt in [ids(1, 1, 30), ids(1, context, 30), ids(1, 2 * context + 3, 30)] {
-            let (sample, events) = run(&mut session, &tokenizer, &prompt, &slide);
+            let (sample, events) = run(&mut engine, &prompt, &slide);
             // the rule, by hand
             let (mut seen, mut want, mut crops) = (prompt.clone(), vec![], vec![]);
             if seen.len() > context {
@@ -401,20 +416,20 @@ fn the_context_slides_or_stops() {
             assert_eq!(events.iter().filter_map(crop).collect::<Vec<_>>(), crops);
         }
         let stop = Options { overflow: Overflow::Stop, ..slide };
-        let (sample, _) = run(&mut session, &tokenizer, &ids(1, 1, 30), &stop);
+        let (sample, _) = run(&mut engine, &ids(1, 1, 30), &stop);
         assert_eq!((sample.tokens.len(), sample.finish_reason), (context, FinishReason::Length));
-        let (sample, _) = run(&mut session, &tokenizer, &ids(1, context, 30), &stop);
+        let (sample, _) = run(&mut engine, &ids(1, context, 30), &stop);
         assert_eq!((sample.tokens.len(), sample.finish_reason), (1, FinishReason::Length));
-        let long = generate(&mut session, Some(&tokenizer), &ids(1, context + 1, 30), &stop, &mut |_| true);
+        let long = generate(&mut engine, &ids(1, context + 1, 30), &stop, &mut |_| true);
         assert!(matches!(long, Err(GenerateError::Decode(DecodeError::Full { held: 0, .. }))));
     }
 }
 
 #[test]
 fn a_score_is_the_sum_of_the_losses() {
-    let (_, mut session, config) = letters(12);
+    let (_, mut engine, config) = engine(12);
     let (prompt, continuation) = (ids(2, 5, 30), ids(3, 8, 30));
-    let likely = score(&mut session, &prompt, &continuation).unwrap();
+    let likely = score(&mut engine, &prompt, &continuation).unwrap();
     let tokens = [&prompt[..], &continuation[..7]].concat();
     let mut targets = vec![IGNORE; 4];
     targets.extend(&continuation);
@@ -429,20 +444,23 @@ fn a_score_is_the_sum_of_the_losses() {
     assert_eq!(likely.total, likely.log_probs.iter().sum::<f64>());
     // the chain rule: all at once is one part after the other
     let (first, rest) = continuation.split_at(3);
-    let parts = score(&mut session, &prompt, first).unwrap().total
-        + score(&mut session, &[&prompt[..], first].concat(), rest).unwrap().total;
+    let parts = score(&mut engine, &prompt, first).unwrap().total
+        + score(&mut engine, &[&prompt[..], first].concat(), rest).unwrap().total;
     assert!((parts - likely.total).abs() < 1e-12);
-    assert_eq!(score(&mut session, &prompt, &[]).unwrap().total, 0.0);
+    assert_eq!(score(&mut engine, &prompt, &[]).unwrap().total, 0.0);
     // every next token together: certainty
-    let all: f64 = (0..config.vocab_size as u32).map(|t| score(&mut session, &prompt, &[t]).unwrap().total.exp()).sum();
+    let all: f64 = (0..config.vocab_size as u32).map(|t| score(&mut engine, &prompt, &[t]).unwrap().total.exp()).sum();
     assert!((all - 1.0).abs() < 1e-9);
 
-    assert!(matches!(score(&mut session, &[], &[1]), Err(DecodeError::Empty)));
-    let full = score(&mut session, &prompt, &ids(3, 9, 30)).unwrap_err();
-    assert!(matches!(full, DecodeError::Full { held: 5, more: 8, context: 12 }), "{full}");
-    assert!(matches!(score(&mut session, &ids(3, 40, 30), &[1]), Err(DecodeError::Full { .. })));
-    assert!(matches!(score(&mut session, &[1, 2], &[3, 99]), Err(DecodeError::Token { id: 99, index: 3, .. })));
-    assert!(session.open().is_ok() && session.open().is_ok());
+    assert!(matches!(score(&mut engine, &[], &[1]), Err(GenerateError::Decode(DecodeError::Empty))));
+    let full = score(&mut engine, &prompt, &ids(3, 9, 30)).unwrap_err();
+    assert!(matches!(full, GenerateError::Decode(DecodeError::Full { held: 0, more: 13, context: 12 })), "{full}");
+    assert!(matches!(score(&mut engine, &ids(3, 40, 30), &[1]), Err(GenerateError::Decode(DecodeError::Full { .. }))));
+    assert!(matches!(
+        score(&mut engine, &[1, 2], &[3, 99]),
+        Err(GenerateError::Decode(DecodeError::Token { id: 99, index: 3, .. }))
+    ));
+    assert!(is_free(&mut engine));
 }
 
 #[test]
@@ -512,11 +530,12 @@ fn mistakes_are_errors_and_change_nothing() {
     assert!(matches!(Session::on_cpu(&Config { n_head: 5, ..config }, 1, 1), Err(DecodeError::Config(_))));
 
     // parameters that went bad are an error, not a panic
-    let (tokenizer, mut session, _) = letters(8);
-    let (model, backend) = session.parts();
+    let (_, mut engine, _) = engine(8);
+    let (model, backend) = engine.decoder().parts();
     let region = model.params[0].region;
     backend.write(region, &vec![f32::NAN; region.len()]).unwrap();
-    let bad = generate(&mut session, Some(&tokenizer), &[1], &Options::default(), &mut |_| true);
+    let bad = generate(&mut engine, &[1], &Options::default(), &mut |_| true);
     assert!(matches!(bad, Err(GenerateError::Decode(DecodeError::Logit { .. }))));
-    assert!(matches!(score(&mut session, &[1], &[2]), Err(DecodeError::Logit { .. })));
+    assert!(matches!(score(&mut engine, &[1], &[2]), Err(GenerateError::Decode(DecodeError::Logit { .. }))));
+    assert!(is_free(&mut engine));
 }

@@ -941,7 +941,7 @@ fn shapes_of_the_worked_examples() {
 }
 
 fn decode(config: &Config) -> Model {
-    Model::new(config, Mode::Decode { rows: 1, sequences: 1 }).unwrap()
+    Model::new(config, Mode::Decode { rows: 1, outputs: 1, blocks: 1 }).unwrap()
 }
 
 /// R274 to R276, R278, R279, R281, R283, R327; G19, G32, E1-02, E2-12, E2-13: the printed totals and parts; and every
@@ -1061,14 +1061,16 @@ fn the_last_row_is_the_last_of_all_rows() {
     let config = small();
     let batch = batch(&config);
     let run = Run::new(&config, &batch);
-    let model = Model::new(&config, Mode::Decode { rows: B * T, sequences: B }).unwrap();
+    let model = Model::new(&config, Mode::Decode { rows: B * T, outputs: B, blocks: B }).unwrap();
     let mut reference = Reference::new(&model);
     for (to, from) in model.params.iter().zip(&run.model.params) {
         assert_eq!(to.name, from.name);
         reference.write(to.region, &run.reference.read(from.region).unwrap()).unwrap();
     }
     let last = [T as u32 - 1, (B * T) as u32 - 1];
-    reference.feed(&Batch { outputs: last.to_vec(), context: config.context_length, ..batch }).unwrap();
+    let mut batch = Batch { outputs: last.to_vec(), blocks: (0..B as u32).collect(), ..batch };
+    (0..B).for_each(|sequence| batch.spans[sequence].table = sequence); // each fits one block of the cache
+    reference.feed(&batch).unwrap();
     reference.forward(model.ops()).unwrap();
     let logits = wide(&run.reference.read(run.model.logits().unwrap()).unwrap());
     let v = config.vocab_size;

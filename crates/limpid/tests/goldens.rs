@@ -326,7 +326,7 @@ fn a_model_directory_comes_back() {
     for mode in [
         Mode::Train { batch: 1, context: 4 },
         Mode::Inspect { batch: 2, context: 2 },
-        Mode::Decode { rows: 3, sequences: 1 },
+        Mode::Decode { rows: 3, outputs: 1, blocks: 1 },
     ] {
         let model = Model::new(&opened.config, mode).unwrap();
         let (mut cpu, mut reference) = (Cpu::new(&model, 2), Reference::new(&model));
@@ -344,7 +344,7 @@ fn a_model_directory_comes_back() {
     }
     assert_eq!(
         opened.store().names().count(),
-        Model::new(&config, Mode::Decode { rows: 1, sequences: 1 }).unwrap().params.len()
+        Model::new(&config, Mode::Decode { rows: 1, outputs: 1, blocks: 1 }).unwrap().params.len()
     );
     // a tokenizer is no must: a model of bare ids has none
     fs::remove_file(folder.file("tokenizer.json")).unwrap();

@@ -488,7 +488,7 @@ fn a_compact_plan_changes_memory_and_nothing_else() {
 #[test]
 fn tensors_cross_no_page_and_nothing_else_changes() {
     let mut padded = 0;
-    let decode = Mode::Decode { rows: 4, sequences: 3 };
+    let decode = Mode::Decode { rows: 4, outputs: 3, blocks: 3 };
     let [train, score, inspect] = [
         Mode::Train { batch: BATCH, context: CONTEXT },
         Mode::Score { batch: BATCH, context: CONTEXT },
@@ -566,7 +566,7 @@ fn a_plan_keeps_gradients_where_it_is_told_to() {
 
 #[test]
 fn spans_reach_what_the_mask_says() {
-    let span = Span { row: 0, rows: 4, past: 2, sequence: 0, valid: 5 };
+    let span = Span { row: 0, rows: 4, past: 2, table: 0, valid: 5 };
     assert_eq!([Mask::Causal, Mask::Bidirectional, Mask::None].map(|m| span.reach(m, 1)), [4, 5, 6]);
     assert!(matches!(
         Model::new(&configs()[0], Mode::Train { batch: 1, context: 2 }).unwrap().ops().last(),

@@ -450,7 +450,7 @@ fn every_name_is_explained() {
     all.extend(PRESETS.iter().map(|name| Config { n_layer: 2, ..Config::preset(name).unwrap() }));
     for config in &all {
         let model = Model::new(config, Mode::Inspect { batch: 1, context: 2 }).unwrap();
-        let decode = Model::new(config, Mode::Decode { rows: 2, sequences: 2 }).unwrap();
+        let decode = Model::new(config, Mode::Decode { rows: 2, outputs: 2, blocks: 2 }).unwrap();
         for tensor in model.tensors.iter().chain(&decode.tensors) {
             let name = &tensor.name;
             let (entry, _) = names::lookup(name).unwrap_or_else(|| panic!("{name} is not in the table"));
@@ -483,7 +483,10 @@ fn every_name_is_explained() {
             }
         }
     }
-    assert_eq!(names::formula(&Model::new(&all[0], Mode::Decode { rows: 1, sequences: 1 }).unwrap(), "logits"), None);
+    assert_eq!(
+        names::formula(&Model::new(&all[0], Mode::Decode { rows: 1, outputs: 1, blocks: 1 }).unwrap(), "logits"),
+        None
+    );
     assert_eq!((names::describe("hook_nothing"), names::symbol("hook_nothing", &all[0])), (None, None));
 }
 

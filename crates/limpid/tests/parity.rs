@@ -17,7 +17,7 @@ use limpid::backend::{Backend, Cpu, Reference};
 use limpid::config::{Activation, Config, Dropout, Heads, Mask, NormKind, RotaryScaling};
 use limpid::model::{Mode, Model};
 use limpid::ops::adamw::{Method, ParamGroup, Rule};
-use limpid::ops::attend::{self, Gradients, Head};
+use limpid::ops::attend::{self, Gradients, Head, Keys};
 use limpid::ops::classify::{self, Target, Terms};
 use limpid::ops::simd::Level;
 use limpid::ops::view::{Mat, MatMut};
@@ -504,7 +504,7 @@ fn attention() {
         let &[batch, heads, t, d] = f.shape(&format!("{name}/q")) else { panic!("four axes") };
         for part in 0..batch * heads {
             let of = |tensor: &str| &f.get(&format!("{name}/{tensor}"))[part * t * d..][..t * d];
-            let span = Span { row: 0, rows: t, past: 0, sequence: 0, valid: t };
+            let span = Span { row: 0, rows: t, past: 0, table: 0, valid: t };
 
             let rows = |tensor| of(tensor).chunks_exact(d);
             let [mut y, mut dq, mut dk, mut dv] = [(); 4].map(|()| vec![0.0; t * d]);
@@ -526,8 +526,8 @@ fn attention() {
             let mat = |data| Mat::new(data, d);
             let head = Head {
                 q: mat(&q),
-                k: mat(&k),
-                v: mat(&v),
+                k: Keys::Plain(mat(&k)),
+                v: Keys::Plain(mat(&v)),
                 span,
                 mask,
                 scale: scale as f32,

@@ -566,20 +566,21 @@ fn a_batch_that_does_not_fit_reaches_no_kernel() {
         }
     }
     // what a cache adds
-    let model = Model::new(&one_block(), Mode::Decode { rows: 4, sequences: 2 }).unwrap();
+    let model = Model::new(&one_block(), Mode::Decode { rows: 4, outputs: 2, blocks: 2 }).unwrap();
     for mut backend in backends(&model) {
         let batch = || {
             let mut batch = Batch::of_sequences(vec![1, 2], vec![], 1);
-            (batch.context, batch.outputs) = (12, vec![0, 1]);
+            (batch.blocks, batch.outputs) = (vec![1, 0], vec![0, 1]);
+            batch.spans[1].table = 1;
             batch
         };
         backend.feed(&batch()).unwrap();
         backend.forward(model.ops()).unwrap();
         let changes: [fn(&mut Batch); 5] = [
-            |b| b.spans[1].sequence = 2,
-            |b| b.spans[1].sequence = 0,
+            |b| b.spans[1].table = 2,
+            |b| b.spans[1].table = 0,
             |b| (b.spans[1].past, b.spans[1].valid) = (12, 13),
-            |b| b.context = 13,
+            |b| b.blocks[1] = 2,
             |b| b.outputs[1] = 2,
         ];
         for change in changes {
@@ -595,7 +596,7 @@ fn a_batch_that_does_not_fit_reaches_no_kernel() {
 #[test]
 fn values_of_every_type_are_taken_exactly() {
     let train = Model::new(&one_block(), Mode::Train { batch: 1, context: 12 }).unwrap();
-    let decode = Model::new(&one_block(), Mode::Decode { rows: 2, sequences: 1 }).unwrap();
+    let decode = Model::new(&one_block(), Mode::Decode { rows: 2, outputs: 1, blocks: 1 }).unwrap();
     let all: Vec<(Box<dyn Backend>, &Model)> = vec![
         (Box::new(Reference::new(&train)), &train),
         (Box::new(Cpu::new(&train, 2)), &train),
@@ -822,7 +823,7 @@ fn what_is_wrong_in_a_list_makes_it_no_program() {
         ("is no parameter", |d| first!(ops(d), Linear { w } => w.at += 64)),
         ("is no parameter", |d| d.params.truncate(1)),
         ("is two of its parameters", |d| first!(ops(d), Norm { gain, offset } => *offset = *gain)),
-        ("has a cache", |d| d.limits.cached = Some(1)),
+        ("has a cache", |d| d.limits.blocks = Some(1)),
         ("does not hold", |d| d.ops.swap(0, 1)),
         ("does not hold", |d| _ = d.ops.remove(3)),
         ("does not hold", |d| _ = d.back.remove(0)),
@@ -862,9 +863,9 @@ fn what_is_wrong_in_a_list_makes_it_no_program() {
     ];
     let decode: &[(&str, Alter)] = &[
         ("has a cache", |d| first!(ops(d), Attend { cache } => *cache = None)),
-        ("has a cache", |d| d.limits.cached = None),
+        ("has a cache", |d| d.limits.blocks = None),
         ("has not the rows", |d| first!(ops(d), Attend { cache } => cache.as_mut().unwrap().rows -= 1)),
-        ("has not the rows", |d| d.limits.cached = Some(3)),
+        ("has not the rows", |d| d.limits.blocks = Some(3)),
         ("has not the rows", |d| d.limits.outputs += 1),
         ("has not the rows", |d| first!(ops(d), Gather { y } => y.active = ActiveRows::Rows)),
         (
@@ -876,7 +877,7 @@ fn what_is_wrong_in_a_list_makes_it_no_program() {
     for (mode, cases) in [
         (Mode::Train { batch, context }, train),
         (Mode::Inspect { batch, context }, inspect),
-        (Mode::Decode { rows: 4, sequences: 2 }, decode),
+        (Mode::Decode { rows: 4, outputs: 2, blocks: 2 }, decode),
     ] {
         let model = Model::new(&one_block(), mode).unwrap();
         assert!(Program::new(model.program.draft()).is_ok(), "{mode:?}: as it is");

@@ -157,7 +157,7 @@ fn a_trainer_lends_its_weights_to_a_session_and_goes_on_when_it_is_dropped() {
 #[test]
 fn weights_that_do_not_fit_are_refused_by_name() {
     let how = BackendOptions { threads: 1, level: Level::best(), precision: Precision::F32 };
-    let session = |config: &Config| Model::new(config, Mode::Decode { rows: 2, sequences: 1 }).unwrap();
+    let session = |config: &Config| Model::new(config, Mode::Decode { rows: 2, outputs: 1, blocks: 1 }).unwrap();
     let packed = Cpu::new(&session(&tiny()), 1).share().unwrap();
     let refused = |device: Device, model: &Model, how, weights: &SharedWeights| {
         device.start_with(model, how, weights).map(drop).unwrap_err().to_string()

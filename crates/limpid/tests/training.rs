@@ -1082,7 +1082,7 @@ fn a_model_without_losses_is_refused() {
         let cpu = Box::new(Cpu::new(&model, 2));
         Trainer::new(model, cpu, recipe()).unwrap()
     };
-    let decode = Mode::Decode { rows: 4, sequences: 1 };
+    let decode = Mode::Decode { rows: 4, outputs: 1, blocks: 1 };
     let mut t = made(decode);
     let error = limpid::evaluate::score(&t.model, &mut *t.backend, &windows, 4, &mut |_| true).unwrap_err().to_string();
     assert!(error.contains("computes no losses. Build it with Mode::Score"), "{error}");

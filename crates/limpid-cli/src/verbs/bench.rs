@@ -7,6 +7,7 @@ use crate::show;
 use anyhow::Result;
 use limpid::backend::cpu::roof::Roof;
 use limpid::data::{Batches, Objective, Tokens};
+use limpid::engine::DecoderLimits;
 use limpid::generate::Session;
 use limpid::memory::{program, trainable};
 use limpid::model::init;
@@ -158,7 +159,7 @@ fn train(args: &TrainArgs) -> Result<()> {
 
 fn session(model: &ModelOptions, machine: &MachineOptions) -> Result<Session> {
     let config = model.config()?;
-    let mut session = machine.session(&config)?;
+    let mut session = Session::on(machine.decoder(&config, DecoderLimits::of_sequences(&config, 1, 256))?);
     let (model, backend) = session.parts();
     for param in &model.params {
         backend.write(param.region, &init::values(model, param, init::Init::Normal, 0.02, 1))?;

@@ -1,6 +1,6 @@
 //! `eval`: how well a model predicts a text.
 
-use crate::models::{adapted, finite, needs_head, objective, open, prompt_ids, tokenizer};
+use crate::models::{adapted, engine, finite, needs_head, objective, open, prompt_ids, tokenizer};
 use crate::options::{DataOptions, MachineOptions, Usage};
 use crate::show;
 use crate::source;
@@ -187,10 +187,8 @@ fn likelihood(args: &Args, checkpoint: &Checkpoint, prompt: &str, continuation: 
     if ids.is_empty() {
         bail!("the continuation is empty: there is nothing to score");
     }
-    let mut session = args.machine.session(&checkpoint.config)?;
-    let (model, backend) = session.parts();
-    checkpoint.load(model, backend)?;
-    let found = generate::score(&mut session, &prompt, &ids)?;
+    let mut engine = engine(checkpoint, &args.machine, (1, prompt.len() + ids.len()))?;
+    let found = generate::score(&mut engine, &prompt, &ids)?;
     let pieces = tokenizer.pieces(&ids)?;
     if args.json {
         return show::json(&serde_json::json!({

@@ -1,7 +1,7 @@
 //! `generate`: continue a prompt; or, with a bidirectional model, fill its masks.
 
 use crate::machine::interrupt;
-use crate::models::{self, adapted, needs_head, open, prompt_ids, session, tokenizer};
+use crate::models::{self, adapted, engine, needs_head, open, prompt_ids, tokenizer};
 use crate::options::{MachineOptions, Usage};
 use crate::{show, source};
 use anyhow::{Context, Result, bail};
@@ -9,11 +9,15 @@ use limpid::checkpoint::{CHAT_TEMPLATE, Checkpoint};
 use limpid::config::{Mask, Positions};
 use limpid::data::chat::{self, Message, Role};
 use limpid::data::check_ids;
-use limpid::generate::{self, Candidate, Choice, GenerateError, GenerateEvent, Options, Overflow, Sampler};
+use limpid::engine::{EngineEvent, EngineRequest, RequestId};
+use limpid::generate::{self, Candidate, Choice, GenerateError, GeneratedToken, Options, Overflow, Sample, Sampler};
 use limpid::model::Mode;
 use limpid::trace;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
+
+/// The most samples that are written side by side.
+const SIDE_BY_SIDE: u64 = 8;
 
 /// Continue a prompt, streaming; greedy with --temperature 0, else sampled.
 ///
@@ -103,6 +107,7 @@ pub fn run(args: Args) -> Result<()> {
         min_p: args.min_p,
         repetition_penalty: args.repetition_penalty,
         seed: args.seed,
+        ..Sampler::default()
     };
     let mut options = Options {
         max_tokens: args.max_tokens,
@@ -111,6 +116,7 @@ pub fn run(args: Args) -> Result<()> {
         stop: args.stop.clone(),
         stop_at_end_of_text: true,
         overflow: args.overflow,
+        logit_bias: vec![],
         trace: args.trace,
     };
     options.check()?;
@@ -151,51 +157,89 @@ pub fn run(args: Args) -> Result<()> {
     if checkpoint.config.mask != Mask::Causal {
         return fill(&args, &checkpoint, &prompt);
     }
-    let mut session = session(&checkpoint, &args.machine)?;
+    let positions = prompt.len().saturating_add(args.max_tokens);
+    let sequences = args.num_samples.min(SIDE_BY_SIDE) as usize;
+    let mut engine = engine(&checkpoint, &args.machine, (sequences, positions))?;
     let asked = interrupt()?;
-    let tokenizer = checkpoint.tokenizer.as_ref();
-    let (mut samples, mut cropped) = (vec![], false);
+    let mut samples: Vec<Written> = vec![];
     for sample in 0..args.num_samples {
         let options = Options { sample, ..options.clone() };
-        if !args.json {
-            if sample > 0 {
-                show::out("\n---------------\n")?;
-            }
-            show::out(if args.no_echo { "" } else { &text })?;
-        }
-        let (mut broken, mut choices) = (None, vec![]);
-        let written = generate::generate(&mut session, tokenizer, &prompt, &options, &mut |event| {
+        let request = EngineRequest { prompt: prompt.clone(), options, log_probs: None, reuse: true };
+        samples.push(Written { id: engine.submit(request)?, parts: vec![], choices: vec![], done: None });
+    }
+    let (mut broken, mut cropped, mut shown) = (None, false, 0);
+    let begin = |sample: usize| match args.json {
+        true => Ok(()),
+        false => show::out(if sample > 0 { "\n---------------\n" } else { "" })
+            .and_then(|()| show::out(if args.no_echo { "" } else { &text })),
+    };
+    begin(0)?;
+    let mut more = true;
+    while more {
+        more = engine.round(&mut |id, event| {
+            let sample = samples.iter_mut().find(|sample| sample.id == id).expect("it was asked for");
             match event {
-                GenerateEvent::Piece { text } if !args.json => broken = show::out(&text).err(),
-                GenerateEvent::Piece { .. } => {}
-                GenerateEvent::Cropped { .. } => cropped = true,
-                GenerateEvent::Choice(choice) if args.json => choices.push(choice),
-                GenerateEvent::Choice(choice) => {
-                    let others: Vec<String> = choice.candidates.iter().map(candidate).collect();
-                    let (len, chosen) = (choice.input_len, candidate(&choice.chosen));
-                    show::say(format_args!("\ninput (1, {len}): {chosen}, of {}", others.join(", ")));
+                EngineEvent::Cropped { .. } => cropped = true,
+                EngineEvent::Token { token: GeneratedToken { text, choice, .. }, .. } => {
+                    match choice {
+                        Some(choice) if args.json => sample.choices.push(choice),
+                        Some(choice) => {
+                            let others: Vec<String> = choice.candidates.iter().map(candidate).collect();
+                            let (len, chosen) = (choice.input_len, candidate(&choice.chosen));
+                            let line = format!("\ninput (1, {len}): {chosen}, of {}", others.join(", "));
+                            sample.parts.push(Part::Choice(line));
+                        }
+                        None => {}
+                    }
+                    sample.parts.push(Part::Text(text));
                 }
+                EngineEvent::Done(written) => sample.done = Some(Ok(written)),
+                EngineEvent::Failed(error) => sample.done = Some(Err(error)),
+                EngineEvent::Prompt { .. } => {}
             }
             broken.is_none() && !asked.load(Ordering::Relaxed)
         })?;
-        if let Some(error) = broken {
-            return Err(error);
-        }
-        if !args.json && tokenizer.is_none() {
-            let ids: Vec<String> = written.tokens.iter().map(u32::to_string).collect();
-            show::out(&ids.join(","))?;
-        }
-        let mut found = serde_json::json!({ "text": written.text, "tokens": written.tokens, "finish_reason": written.finish_reason.name() });
-        if args.trace {
-            found["trace"] = choices.iter().map(explained).collect();
-        }
-        samples.push(found);
-        if asked.load(Ordering::Relaxed) {
-            break;
+        // samples are shown one after another
+        while let Some(sample) = samples.get_mut(shown).filter(|_| broken.is_none()) {
+            for part in sample.parts.drain(..).filter(|_| !args.json) {
+                match part {
+                    Part::Text(text) => broken = show::out(&text).err().or(broken),
+                    Part::Choice(line) => show::say(line),
+                }
+            }
+            match &sample.done {
+                Some(Ok(written)) if checkpoint.tokenizer.is_none() && !args.json => {
+                    let ids: Vec<String> = written.tokens.iter().map(u32::to_string).collect();
+                    show::out(&ids.join(","))?;
+                }
+                Some(_) => {}
+                None => break,
+            }
+            shown += 1;
+            if asked.load(Ordering::Relaxed) || matches!(sample.done, Some(Err(_))) {
+                more = false;
+                break;
+            }
+            if shown < samples.len() {
+                begin(shown)?;
+            }
         }
     }
+    if let Some(error) = broken {
+        return Err(error);
+    }
+    samples.truncate(shown);
+    let mut found = vec![];
+    for Written { choices, done, .. } in samples {
+        let written = done.expect("it was shown to its end")?;
+        let mut one = serde_json::json!({ "text": written.text, "tokens": written.tokens, "finish_reason": written.finish_reason.name() });
+        if args.trace {
+            one["trace"] = choices.iter().map(explained).collect();
+        }
+        found.push(one);
+    }
     if args.json {
-        return show::json(&serde_json::json!({ "prompt_tokens": prompt.len(), "samples": samples }));
+        return show::json(&serde_json::json!({ "prompt_tokens": prompt.len(), "samples": found }));
     }
     show::out("\n")?;
     if cropped {
@@ -208,6 +252,21 @@ pub fn run(args: Args) -> Result<()> {
         show::say("note: this model was trained on conversations: --chat TEXT asks it, in the form that it knows");
     }
     Ok(())
+}
+
+/// A sample that is being written.
+struct Written {
+    id: RequestId,
+    /// What is not shown yet.
+    parts: Vec<Part>,
+    choices: Vec<Choice>,
+    done: Option<Result<Sample, GenerateError>>,
+}
+
+/// What is shown of a sample: a piece of text, or how a token was chosen.
+enum Part {
+    Text(String),
+    Choice(String),
 }
 
 /// A token that could have been chosen, in a line: `"jumps" (id 2, logit 5.812, 99.9%)`.

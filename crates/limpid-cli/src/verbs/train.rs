@@ -3,7 +3,7 @@
 use crate::dashboard::{Dashboard, Now};
 use crate::job::{JobArgs, recomputes, step_flops, too_large};
 use crate::machine::{READINGS, interrupt, peak_rss};
-use crate::models::{session, tokenizer};
+use crate::models::{engine, tokenizer};
 use crate::options::{Interrupted, MachineOptions};
 use crate::show::{self, Progress};
 use crate::{find, records, source};
@@ -348,7 +348,7 @@ fn sample(
     if checkpoint.config.mask != Mask::Causal {
         return Ok(None);
     }
-    let mut session = session(&checkpoint, machine)?;
+    let mut engine = engine(&checkpoint, machine, (1, start_ids(tokenizer).map_or(1, |ids| ids.len()) + max_tokens))?;
     let (start, shown) = match start_ids(tokenizer) {
         Some(start) => (start, String::new()),
         None => (vec![first], tokenizer.decode(&[first])?),
@@ -362,7 +362,7 @@ fn sample(
         }
     };
     print(&shown);
-    let written = generate(&mut session, Some(tokenizer), &start, &options, &mut |event| {
+    let written = generate(&mut engine, &start, &options, &mut |event| {
         if let limpid::generate::GenerateEvent::Piece { text } = event {
             print(&text);
         }

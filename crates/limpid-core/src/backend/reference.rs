@@ -4,6 +4,7 @@
 use super::{Backend, BackendError, Result, Ticket, Tickets, UpdateReport};
 use crate::model::Model;
 use crate::ops::adamw::{self, Change, ParamGroup, Rule};
+use crate::ops::attend::BLOCK;
 use crate::ops::dropout::{Draws, weight_index};
 use crate::ops::element::{Major, Values};
 use crate::ops::embed::{self, Lookup};
@@ -287,6 +288,13 @@ impl Reference {
         (0..n).map(move |j| &kv[first + j * stride..][..d])
     }
 
+    /// A sequence's rows of a KV cache, one after another.
+    fn cached_rows(&self, cache: Region, span: Span) -> Vec<f64> {
+        let (all, blocks) = (self.exact(cache), span.blocks(&self.batch));
+        let of = |block: &u32| &all[*block as usize * BLOCK * cache.cols..][..BLOCK * cache.cols];
+        blocks.iter().flat_map(of).copied().collect()
+    }
+
     fn attend(&mut self, op: Op) {
         let Op::Attend { qkv, cache, y, lse, heads, mask, scale, drop, raw, scores, pattern } = op else {
             unreachable!()
@@ -294,11 +302,10 @@ impl Reference {
         let (n_head, d, draws, x) = (heads.n_head, heads.d_head, self.draws(drop), self.copy(qkv));
         let (c, all, cached) = (heads.query_cols(), heads.cols(), 2 * heads.key_cols());
         if let Some(cache) = cache {
-            let context = self.batch.context;
             for span in self.batch.spans.clone() {
                 for i in 0..span.rows {
                     let from = (span.row + i) * all + c;
-                    let to = (span.sequence * context + span.past + i) * cached;
+                    let to = span.cache_row(&self.batch, i) * cached;
                     self.exact_mut(cache)[to..to + cached].copy_from_slice(&x[from..from + cached]);
                 }
             }
@@ -313,7 +320,7 @@ impl Reference {
             let n = span.past + span.rows;
             // the index of the sequence's first key, and the distance between rows
             let (kv, first, stride) = match cache {
-                Some(region) => (self.copy(region), span.sequence * self.batch.context * cached, cached),
+                Some(region) => (self.cached_rows(region, span), 0, cached),
                 None => (x.clone(), span.row * all + c, all),
             };
             for (i, h) in (0..span.rows).flat_map(|i| (0..n_head).map(move |h| (i, h))) {

@@ -1,13 +1,18 @@
-//! Sequences that grow token by token, without text: [`Session`] keeps them with their KV cache and gives logits;
-//! [`Sampler`] chooses a token from logits; [`score`] says how likely a given continuation is.
+//! Sequences that grow token by token, without text: a [`Decoder`] runs rows of many sequences, whose keys and values
+//! lie in blocks that a [`BlockPool`] keeps account of; a [`Session`] keeps sequences for those who decide themselves
+//! what comes next; a [`Sampler`] chooses a token from logits.
 //!
 //! All randomness comes from [`Sampler::seed`]. A sequence's logits depend neither on how its tokens were fed nor on
-//! which other sequences are open. Read `session` first.
+//! which others are there. Read `decoder` first.
 
+mod blocks;
+mod decoder;
 mod sample;
 mod session;
 
-pub use sample::{Sampler, likeliest, log_sum_exp};
+pub use blocks::{BlockPool, BlockTable};
+pub use decoder::{DecodeRows, Decoder, DecoderLimits};
+pub use sample::{Sampler, TokensBefore, likeliest, log_sum_exp};
 pub use session::{SequenceId, Session};
 
 use crate::backend::BackendError;
@@ -105,55 +110,4 @@ pub enum DecodeError {
     /// The backend failed.
     #[error(transparent)]
     Backend(#[from] BackendError),
-}
-
-/// How likely a continuation is: logarithms, because products of probabilities soon underflow.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Likelihood {
-    /// One for each token: log P(token | everything before it), in nats.
-    pub log_probs: Vec<f64>,
-    /// Their sum: log P(continuation | prompt).
-    pub total: f64,
-}
-
-/// The log-probability of `continuation` after `prompt`: any conditional of the model's factorisation (R195). Tokens
-/// are fed one by one through the session, so the logits are those of generation. The softmax is over the whole
-/// vocabulary, in f64.
-///
-/// # Errors
-/// If the prompt is empty (nothing predicts a first token), a token is not in the vocabulary, the prompt and the
-/// continuation without its last token do not fit the context, no sequence is free, or the logits are not finite.
-pub fn score(session: &mut Session, prompt: &[u32], continuation: &[u32]) -> Result<Likelihood, DecodeError> {
-    session.check_tokens(&[prompt, continuation].concat())?;
-    if prompt.is_empty() {
-        return Err(DecodeError::Empty);
-    }
-    let (held, more, context) = (prompt.len().min(session.context()), continuation.len(), session.context());
-    if prompt.len() + more.saturating_sub(1) > context {
-        let all = prompt.len() + more - 1;
-        return Err(DecodeError::Full { held, more: all - held, context });
-    }
-    let id = session.open()?;
-    let log_probs = conditionals(session, id, prompt, continuation);
-    session.close(id)?;
-    let log_probs = log_probs?;
-    Ok(Likelihood { total: log_probs.iter().sum(), log_probs })
-}
-
-fn conditionals(
-    session: &mut Session,
-    id: SequenceId,
-    prompt: &[u32],
-    tokens: &[u32],
-) -> Result<Vec<f64>, DecodeError> {
-    let mut log_probs = Vec::with_capacity(tokens.len());
-    for (i, token) in tokens.iter().enumerate() {
-        match i {
-            0 => session.feed(id, prompt)?,
-            _ => session.step(&[(id, tokens[i - 1])])?,
-        }
-        let logits = session.logits(id)?;
-        log_probs.push(f64::from(logits[*token as usize]) - sample::log_sum_exp(logits)?);
-    }
-    Ok(log_probs)
 }

@@ -1,7 +1,7 @@
 //! Chooses a token from logits: a pure function of the logits, the tokens so far, and the numbers of the sample and
 //! the step.
 //!
-//! In this order: repetition penalty, temperature, top-k, top-p, min-p; the rest is renormalised, and one uniform
+//! In this order: repetition penalty, presence and frequency penalty, temperature, top-k, top-p, min-p; the rest is renormalised, and one uniform
 //! draw chooses a token by adding up probabilities in f64. The least likely tokens are cut first; equal logits are
 //! ranked by id, the lowest first.
 
@@ -24,6 +24,10 @@ pub struct Sampler {
     /// The logit of a token that the sequence already has is divided by this if positive, multiplied if negative
     /// (Keskar et al. 2019, CTRL); 1 for none.
     pub repetition_penalty: f64,
+    /// Taken from the logit of every token that the answer already has; 0 for none.
+    pub presence_penalty: f64,
+    /// Taken from the logit of a token once for each time that the answer already has it; 0 for none.
+    pub frequency_penalty: f64,
     /// The seed of every draw.
     pub seed: u64,
 }
@@ -31,8 +35,17 @@ pub struct Sampler {
 impl Default for Sampler {
     /// The model's own distribution.
     fn default() -> Sampler {
-        Sampler { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, repetition_penalty: 1.0, seed: 0 }
+        Sampler { temperature: 1.0, ..Sampler::GREEDY }
     }
+}
+
+/// The tokens before the one that is chosen: penalties are theirs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TokensBefore<'a> {
+    /// What the model was given.
+    pub prompt: &'a [u32],
+    /// What it has chosen since.
+    pub answer: &'a [u32],
 }
 
 /// A token that may be chosen.
@@ -60,8 +73,16 @@ fn best(choices: &mut Vec<Choice>, n: usize) {
 
 impl Sampler {
     /// Always the most likely token.
-    pub const GREEDY: Sampler =
-        Sampler { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, repetition_penalty: 1.0, seed: 0 };
+    pub const GREEDY: Sampler = Sampler {
+        temperature: 0.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        repetition_penalty: 1.0,
+        presence_penalty: 0.0,
+        frequency_penalty: 0.0,
+        seed: 0,
+    };
 
     /// Checks that every setting is in its range.
     ///
@@ -73,6 +94,8 @@ impl Sampler {
             ("top_p", self.top_p, f64::MIN_POSITIVE..=1.0, "above 0 and at most 1 (1 turns it off)"),
             ("min_p", self.min_p, 0.0..=1.0 - f64::EPSILON, "from 0 (off) up to, but not, 1"),
             ("repetition_penalty", self.repetition_penalty, f64::MIN_POSITIVE..=f64::MAX, "above 0 (1 turns it off)"),
+            ("presence_penalty", self.presence_penalty, f64::MIN..=f64::MAX, "a number (0 turns it off)"),
+            ("frequency_penalty", self.frequency_penalty, f64::MIN..=f64::MAX, "a number (0 turns it off)"),
         ];
         match settings.into_iter().find(|(_, value, range, _)| !range.contains(value)) {
             Some((what, found, _, expected)) => Err(Error::Setting { what, found, expected }),
@@ -80,20 +103,20 @@ impl Sampler {
         }
     }
 
-    /// The token that follows `previous` (all of the sequence so far) in sample number `sample` at `step`.
+    /// The token that follows `before` in sample number `sample` at `step`.
     ///
     /// # Errors
     /// If a setting is out of its range, a logit is NaN or infinite, or all are minus infinity.
-    pub fn pick(&self, logits: &[f32], previous: &[u32], sample: u64, step: u64) -> Result<u32, Error> {
-        Ok(self.draw(&self.kept(logits, previous)?, sample, step))
+    pub fn pick(&self, logits: &[f32], before: TokensBefore, sample: u64, step: u64) -> Result<u32, Error> {
+        Ok(self.draw(&self.kept(logits, before)?, sample, step))
     }
 
     /// The tokens that may follow, with their probabilities, the most likely first.
     ///
     /// # Errors
     /// As [`Sampler::pick`].
-    pub fn distribution(&self, logits: &[f32], previous: &[u32]) -> Result<Vec<(u32, f64)>, Error> {
-        let mut choices = self.kept(logits, previous)?;
+    pub fn distribution(&self, logits: &[f32], before: TokensBefore) -> Result<Vec<(u32, f64)>, Error> {
+        let mut choices = self.kept(logits, before)?;
         let total: f64 = choices.iter().map(|c| c.weight).sum();
         choices.sort_unstable_by(rank);
         Ok(choices.iter().map(|c| (c.token, c.weight / total)).collect())
@@ -106,23 +129,23 @@ impl Sampler {
     pub fn pick_of(
         &self,
         logits: &[f32],
-        previous: &[u32],
+        before: TokensBefore,
         (sample, step): (u64, u64),
     ) -> Result<(u32, Vec<(u32, f64)>), Error> {
-        let kept = self.kept(logits, previous)?;
+        let kept = self.kept(logits, before)?;
         let total: f64 = kept.iter().map(|c| c.weight).sum();
         let chances = kept.iter().map(|c| (c.token, c.weight / total)).collect();
         Ok((self.draw(&kept, sample, step), chances))
     }
 
     /// The tokens left after all cuts, ascending by id; at least one.
-    fn kept(&self, logits: &[f32], previous: &[u32]) -> Result<Vec<Choice>, Error> {
+    fn kept(&self, logits: &[f32], before: TokensBefore) -> Result<Vec<Choice>, Error> {
         self.check()?;
         check_logits(logits)?;
         let choice =
             |(token, logit): (usize, &f32)| Choice { token: token as u32, logit: f64::from(*logit), weight: 1.0 };
         let mut choices: Vec<Choice> = logits.iter().enumerate().map(choice).collect();
-        self.penalise(&mut choices, previous);
+        self.penalise(&mut choices, before);
         // ids ascend, so of equals the lowest id is kept
         let likeliest = choices.iter().copied().reduce(|best, c| if c.logit > best.logit { c } else { best });
         let likeliest = likeliest.filter(|c| c.logit > f64::NEG_INFINITY).ok_or(Error::NoToken)?;
@@ -141,18 +164,25 @@ impl Sampler {
         Ok(choices)
     }
 
-    fn penalise(&self, choices: &mut [Choice], previous: &[u32]) {
-        if self.repetition_penalty == 1.0 {
-            return;
-        }
+    fn penalise(&self, choices: &mut [Choice], before: TokensBefore) {
+        let Sampler { repetition_penalty, presence_penalty, frequency_penalty, .. } = *self;
         let logits = choices.len();
-        let mut seen = vec![false; logits];
-        for token in previous.iter().map(|token| *token as usize).filter(|token| *token < logits) {
-            seen[token] = true;
+        if repetition_penalty != 1.0 {
+            let mut seen = vec![false; logits];
+            let all = before.prompt.iter().chain(before.answer).map(|token| *token as usize);
+            all.filter(|token| *token < logits).for_each(|token| seen[token] = true);
+            for (choice, _) in choices.iter_mut().zip(seen).filter(|(_, seen)| *seen) {
+                let (logit, by) = (choice.logit, repetition_penalty);
+                choice.logit = if logit > 0.0 { (logit / by).min(f64::MAX) } else { logit * by };
+            }
         }
-        for (choice, _) in choices.iter_mut().zip(seen).filter(|(_, seen)| *seen) {
-            let (logit, by) = (choice.logit, self.repetition_penalty);
-            choice.logit = if logit > 0.0 { (logit / by).min(f64::MAX) } else { logit * by };
+        if [presence_penalty, frequency_penalty] != [0.0; 2] {
+            let mut times = vec![0; logits];
+            let answer = before.answer.iter().map(|token| *token as usize);
+            answer.filter(|token| *token < logits).for_each(|token| times[token] += 1);
+            for (choice, times) in choices.iter_mut().zip(times).filter(|(_, times)| *times > 0) {
+                choice.logit -= presence_penalty + frequency_penalty * f64::from(times);
+            }
         }
     }
 
@@ -232,8 +262,12 @@ mod tests {
         [0.2f32, 0.3, 0.02, 0.4, 0.08].map(f32::ln).to_vec()
     }
 
+    fn after(prompt: &[u32]) -> TokensBefore<'_> {
+        TokensBefore { prompt, answer: &[] }
+    }
+
     fn kept(sampler: Sampler) -> Vec<u32> {
-        sampler.distribution(&logits(), &[]).unwrap().iter().map(|(token, _)| *token).collect()
+        sampler.distribution(&logits(), TokensBefore::default()).unwrap().iter().map(|(token, _)| *token).collect()
     }
 
     #[test]
@@ -263,7 +297,7 @@ mod tests {
             assert_eq!(got.len(), want.len());
             got.iter().zip(want).for_each(|((_, got), want)| assert!((got - want).abs() < 1e-7, "{got} {want}"));
         };
-        let of = |sampler: Sampler| sampler.distribution(&logits(), &[]).unwrap();
+        let of = |sampler: Sampler| sampler.distribution(&logits(), TokensBefore::default()).unwrap();
         close(of(Sampler { top_k: 2, ..Sampler::default() }), &[4.0 / 7.0, 3.0 / 7.0]);
         let squares = [0.16, 0.09, 0.04, 0.0064, 0.0004];
         close(of(Sampler { temperature: 0.5, ..Sampler::default() }), &squares.map(|s| s / 0.2968));
@@ -274,24 +308,48 @@ mod tests {
 
     #[test]
     fn greedy_takes_the_greatest_and_of_equals_the_first() {
-        let pick = |logits: &[f32]| Sampler::GREEDY.pick(logits, &[], 0, 0).unwrap();
+        let pick = |logits: &[f32]| Sampler::GREEDY.pick(logits, TokensBefore::default(), 0, 0).unwrap();
         assert_eq!(pick(&logits()), 3);
         assert_eq!(pick(&[1.0, 5.0, 5.0, -1.0]), 1);
         assert_eq!(pick(&[-0.0, 0.0]), 0);
         assert_eq!(pick(&[f32::NEG_INFINITY, -3.0]), 1);
         let tie = Sampler { top_k: 1, ..Sampler::default() };
-        assert_eq!(tie.distribution(&[1.0, 5.0, 5.0], &[]).unwrap(), [(1, 1.0)]);
+        assert_eq!(tie.distribution(&[1.0, 5.0, 5.0], TokensBefore::default()).unwrap(), [(1, 1.0)]);
         assert_eq!(likeliest(&[1.0, 5.0, -2.0, 5.0], 3), [1, 3, 0]);
     }
 
     #[test]
     fn repetition_is_penalised_once_per_token() {
         let sampler = Sampler { temperature: 0.0, repetition_penalty: 2.0, ..Sampler::default() };
-        assert_eq!(sampler.pick(&[3.0, 2.0, -1.0], &[0, 0, 0], 0, 0).unwrap(), 1, "3 / 2 is below 2");
-        assert_eq!(sampler.pick(&[3.0, 1.4, -1.0], &[0, 0, 0], 0, 0).unwrap(), 0, "3 / 2 is above 1.4");
-        assert_eq!(sampler.pick(&[-1.0, -1.5], &[0, 77], 0, 0).unwrap(), 1, "-1 x 2 is below -1.5");
+        assert_eq!(sampler.pick(&[3.0, 2.0, -1.0], after(&[0, 0, 0]), 0, 0).unwrap(), 1, "3 / 2 is below 2");
+        assert_eq!(sampler.pick(&[3.0, 1.4, -1.0], after(&[0, 0, 0]), 0, 0).unwrap(), 0, "3 / 2 is above 1.4");
+        assert_eq!(sampler.pick(&[-1.0, -1.5], after(&[0, 77]), 0, 0).unwrap(), 1, "-1 x 2 is below -1.5");
         let wild = Sampler { repetition_penalty: 1e-300, ..Sampler::default() };
-        assert_eq!(wild.distribution(&[1e30, 0.0], &[0]).unwrap(), [(0, 1.0)]);
+        assert_eq!(wild.distribution(&[1e30, 0.0], after(&[0])).unwrap(), [(0, 1.0)]);
+    }
+
+    /// Tokens of the answer alone are counted, and positive and negative logits alike.
+    #[test]
+    fn presence_counts_once_and_frequency_each_time() {
+        let logits_after = |presence_penalty, frequency_penalty, answer: &[u32]| {
+            let sampler = Sampler { presence_penalty, frequency_penalty, ..Sampler::default() };
+            let before = TokensBefore { prompt: &[2, 2, 2], answer };
+            let found = sampler.distribution(&[1.0, -1.0, 0.0], before).unwrap();
+            // relative to token 2, which is never penalised
+            let of = |token| found.iter().find(|(t, _)| *t == token).unwrap().1.ln();
+            [of(0) - of(2), of(1) - of(2)]
+        };
+        let cases: [(f64, f64, &[u32], [f64; 2]); 5] = [
+            (0.0, 0.0, &[0, 0, 1], [1.0, -1.0]),
+            (0.5, 0.0, &[0, 0, 99], [0.5, -1.0]),
+            (0.0, 0.5, &[0, 0, 1], [0.0, -1.5]),
+            (0.25, 0.5, &[1, 1, 1], [1.0, -2.75]),
+            (-1.0, -1.0, &[1], [1.0, 1.0]),
+        ];
+        for (presence, frequency, answer, want) in cases {
+            let got = logits_after(presence, frequency, answer);
+            assert!(got.iter().zip(want).all(|(got, want)| (got - want).abs() < 1e-9), "{answer:?}: {got:?}, {want:?}");
+        }
     }
 
     #[test]
@@ -300,7 +358,9 @@ mod tests {
         let n = 20_000;
         let draws = |seed, sample| {
             let sampler = Sampler { seed, ..Sampler::default() };
-            (0..n).map(|step| sampler.pick(&logits(), &[], sample, step).unwrap()).collect::<Vec<_>>()
+            (0..n)
+                .map(|step| sampler.pick(&logits(), TokensBefore::default(), sample, step).unwrap())
+                .collect::<Vec<_>>()
         };
         let first = draws(1, 0);
         assert_eq!(first, draws(1, 0));
@@ -317,14 +377,14 @@ mod tests {
     fn a_large_nucleus_needs_no_order() {
         // 3000 equal logits: half of the mass is the 1500 lowest ids
         let sampler = Sampler { top_p: 0.5, ..Sampler::default() };
-        let kept = sampler.distribution(&vec![0.5; 3000], &[]).unwrap();
+        let kept = sampler.distribution(&vec![0.5; 3000], TokensBefore::default()).unwrap();
         assert_eq!(kept.iter().map(|(token, _)| *token).collect::<Vec<_>>(), (0..1500).collect::<Vec<_>>());
         assert!((kept.iter().map(|(_, p)| p).sum::<f64>() - 1.0).abs() < 1e-12);
     }
 
     #[test]
     fn what_is_out_of_range_is_said() {
-        let said = |sampler: Sampler| sampler.pick(&logits(), &[], 0, 0).unwrap_err().to_string();
+        let said = |sampler: Sampler| sampler.pick(&logits(), TokensBefore::default(), 0, 0).unwrap_err().to_string();
         let plain = Sampler::default();
         assert_eq!(
             said(Sampler { temperature: -1.0, ..plain }),
@@ -341,7 +401,7 @@ mod tests {
         for repetition_penalty in [0.0, -1.0, f64::NAN] {
             assert!(said(Sampler { repetition_penalty, ..plain }).starts_with("repetition_penalty is "));
         }
-        let bad = |logits: &[f32]| plain.pick(logits, &[], 0, 0).unwrap_err();
+        let bad = |logits: &[f32]| plain.pick(logits, TokensBefore::default(), 0, 0).unwrap_err();
         assert!(matches!(bad(&[0.0, f32::NAN]), Error::Logit { token: 1, .. }));
         assert!(matches!(bad(&[f32::INFINITY]), Error::Logit { token: 0, .. }));
         assert!(matches!(bad(&[f32::NEG_INFINITY; 3]), Error::NoToken));

@@ -4,13 +4,12 @@
 //! for many sequences at once are the same call: [`Session::extend`]. The bits of a sequence's logits do not depend
 //! on how its tokens were fed.
 
-use super::DecodeError as Error;
+use super::{BlockTable, DecodeError as Error, DecodeRows, Decoder, DecoderLimits};
 use crate::backend::{Backend, BackendError, Cpu};
-use crate::config::{Config, Mask};
-use crate::model::{Mode, Model};
+use crate::config::Config;
+use crate::model::Model;
 use crate::ops::linear::Precision;
 use crate::ops::simd::Level;
-use crate::ops::{Batch, Op, Span};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -33,34 +32,24 @@ impl fmt::Display for SequenceId {
     }
 }
 
-/// A sequence. Its index in the list is its index in the KV cache.
+/// A sequence.
 struct Sequence {
     id: SequenceId,
     tokens: Vec<u32>,
+    /// Its blocks of the cache: a whole context.
+    table: BlockTable,
     /// Logits of the token that follows the last one; empty before the first.
     logits: Vec<f32>,
     /// The next value of `logits`, once all runs of a call are done.
     next: Vec<f32>,
 }
 
-impl Sequence {
-    fn new(id: SequenceId) -> Sequence {
-        Sequence { id, tokens: vec![], logits: vec![], next: vec![] }
-    }
-}
-
-/// Open sequences of one model, and the backend that runs it.
+/// Open sequences of one model, each with room for a whole context.
 pub struct Session {
-    model: Model,
-    backend: Box<dyn Backend>,
+    decoder: Decoder,
     sequences: Vec<Option<Sequence>>,
     number: u64,
     opened: u64,
-    /// How many ops come before the head: a run without outputs needs only these.
-    body: usize,
-    batch: Batch,
-    /// The logits of a run.
-    logits: Vec<f32>,
 }
 
 impl Session {
@@ -76,18 +65,14 @@ impl Session {
         rows: usize,
         make: impl FnOnce(&Model) -> Result<Box<dyn Backend>, BackendError>,
     ) -> Result<Session, Error> {
-        config.check()?;
-        if config.mask != Mask::Causal {
-            return Err(Error::Mask { mask: config.mask });
-        }
-        let most = config.context_length.saturating_mul(sequences);
-        let model = Model::new(config, Mode::Decode { rows: rows.min(most).max(sequences), sequences })?;
-        let body = model.ops().iter().position(|op| matches!(op, Op::Gather { .. })).unwrap_or(model.ops().len());
-        let backend = make(&model)?;
-        let batch = Batch { context: config.context_length, ..Batch::default() };
-        let sequences = (0..sequences).map(|_| None).collect();
-        let number = SESSIONS.fetch_add(1, Relaxed);
-        Ok(Session { model, backend, sequences, number, opened: 0, body, batch, logits: vec![] })
+        Ok(Session::on(Decoder::new(config, DecoderLimits::of_sequences(config, sequences, rows), make)?))
+    }
+
+    /// A session on a decoder, for as many sequences as its cache has whole contexts.
+    pub fn on(mut decoder: Decoder) -> Session {
+        let blocks = DecoderLimits::blocks(decoder.model().config.context_length);
+        let sequences = (0..decoder.pool().capacity() / blocks).map(|_| None).collect();
+        Session { decoder, sequences, number: SESSIONS.fetch_add(1, Relaxed), opened: 0 }
     }
 
     /// [`Session::new`] on this processor, with `threads` threads.
@@ -102,13 +87,13 @@ impl Session {
 
     /// The model.
     pub fn model(&self) -> &Model {
-        &self.model
+        self.decoder.model()
     }
 
     /// The model and its backend, to write parameters. The KV cache of open sequences was computed with the old
     /// parameters: open sequences afterwards.
     pub fn parts(&mut self) -> (&Model, &mut dyn Backend) {
-        (&self.model, &mut *self.backend)
+        self.decoder.parts()
     }
 
     /// Copies the parameters of a model that was built for another mode, by name.
@@ -116,8 +101,9 @@ impl Session {
     /// # Errors
     /// If one is missing there or has another shape; nothing is then changed. Or if a backend fails.
     pub fn take_parameters(&mut self, model: &Model, backend: &dyn Backend) -> Result<(), Error> {
-        let mut found = Vec::with_capacity(self.model.params.len());
-        for own in &self.model.params {
+        let (taking, to) = self.parts();
+        let mut found = Vec::with_capacity(taking.params.len());
+        for own in &taking.params {
             let other = |what| Error::OtherModel { what };
             let theirs = model.param(&own.name).ok_or_else(|| other(format!("it has no `{}`", own.name)))?;
             if theirs.region.shape() != own.region.shape() {
@@ -126,12 +112,12 @@ impl Session {
             }
             found.push((own.region, theirs.region));
         }
-        Ok(found.iter().try_for_each(|(own, theirs)| self.backend.write(*own, &backend.read(*theirs)?))?)
+        Ok(found.iter().try_for_each(|(own, theirs)| to.write(*own, &backend.read(*theirs)?))?)
     }
 
     /// T: the most tokens a sequence may hold.
     pub fn context(&self) -> usize {
-        self.model.config.context_length
+        self.model().config.context_length
     }
 
     /// How many sequences may be open at once.
@@ -144,11 +130,12 @@ impl Session {
     /// # Errors
     /// If all are open.
     pub fn open(&mut self) -> Result<SequenceId, Error> {
-        let sequences = self.sequences.len();
-        let place = self.sequences.iter_mut().find(|s| s.is_none()).ok_or(Error::NoRoom { sequences })?;
+        let (capacity, context) = (self.capacity(), self.context());
+        let place = self.sequences.iter_mut().find(|s| s.is_none()).ok_or(Error::NoRoom { sequences: capacity })?;
         let id = SequenceId { session: self.number, number: self.opened };
         self.opened += 1;
-        *place = Some(Sequence::new(id));
+        let table = self.decoder.pool().reserve(None, context).expect("there are blocks for every sequence");
+        *place = Some(Sequence { id, tokens: vec![], table, logits: vec![], next: vec![] });
         Ok(id)
     }
 
@@ -158,7 +145,8 @@ impl Session {
     /// If it is not open.
     pub fn close(&mut self, id: SequenceId) -> Result<(), Error> {
         let place = self.place(id)?;
-        self.sequences[place] = None;
+        let closed = self.sequences[place].take().expect("it is open");
+        self.decoder.pool().release(closed.table);
         Ok(())
     }
 
@@ -168,7 +156,9 @@ impl Session {
     /// If it is not open.
     pub fn clear(&mut self, id: SequenceId) -> Result<(), Error> {
         let place = self.place(id)?;
-        self.sequences[place] = Some(Sequence::new(id));
+        let sequence = self.sequences[place].as_mut().expect("it is open");
+        sequence.tokens.clear();
+        sequence.logits.clear();
         Ok(())
     }
 
@@ -218,9 +208,7 @@ impl Session {
     /// # Errors
     /// As [`Session::extend`]; the index of a token out of range is that in `tokens`.
     pub fn step(&mut self, tokens: &[(SequenceId, u32)]) -> Result<(), Error> {
-        if let Some(index) = tokens.iter().position(|(_, token)| *token as usize >= self.model.config.vocab_size) {
-            return Err(self.out_of_range(tokens[index].1, index));
-        }
+        self.check_tokens(&tokens.iter().map(|(_, token)| *token).collect::<Vec<_>>())?;
         let parts: Vec<_> = tokens.iter().map(|(id, token)| (*id, std::slice::from_ref(token))).collect();
         self.extend(&parts)
     }
@@ -234,45 +222,42 @@ impl Session {
     /// tried again.
     pub fn extend(&mut self, parts: &[(SequenceId, &[u32])]) -> Result<(), Error> {
         let places = self.check(parts)?;
-        let done = self.grow(&places, parts);
-        for (place, held) in &places {
+        self.grow(&places, parts)?;
+        for ((place, _), (_, tokens)) in places.iter().zip(parts) {
             let sequence = self.sequences[*place].as_mut().expect("checked to be open");
-            match done {
-                Ok(()) => std::mem::swap(&mut sequence.logits, &mut sequence.next),
-                // the cache may hold keys and values of these tokens; feeding them again overwrites those
-                Err(_) => sequence.tokens.truncate(*held),
-            }
+            std::mem::swap(&mut sequence.logits, &mut sequence.next);
+            sequence.tokens.extend_from_slice(tokens);
         }
-        Ok(done?)
+        Ok(())
     }
 
-    /// Runs the parts and leaves their logits in `next`.
+    /// Runs the parts and leaves their logits in `next`. If it fails, the cache may hold keys and values of these
+    /// tokens; feeding others overwrites them.
     fn grow(&mut self, places: &[(usize, usize)], parts: &[(SequenceId, &[u32])]) -> Result<(), BackendError> {
+        let Session { decoder, sequences, .. } = self;
+        let (most, vocab_size) = (decoder.model().rows, decoder.model().config.vocab_size);
         // the current part, and how many of its tokens are done
         let (mut at, mut done) = (0, 0);
         while at < parts.len() {
-            let first = at;
-            let batch = &mut self.batch;
-            batch.tokens.clear();
-            batch.positions.clear();
-            batch.spans.clear();
-            batch.outputs.clear();
-            while at < parts.len() && batch.tokens.len() < self.model.rows {
-                let (sequence, tokens) = (places[at].0, parts[at].1);
-                let held = &mut self.sequences[sequence].as_mut().expect("checked to be open").tokens;
-                let (row, past) = (batch.tokens.len(), held.len());
-                let rows = (tokens.len() - done).min(self.model.rows - row);
-                batch.tokens.extend(&tokens[done..done + rows]);
-                batch.positions.extend((past..past + rows).map(|position| position as u32));
-                batch.spans.push(Span { row, rows, past, sequence, valid: past + rows });
-                held.extend(&tokens[done..done + rows]);
-                done += rows;
-                if done == tokens.len() {
-                    batch.outputs.push((row + rows - 1) as u32);
+            let (first, mut left, mut rows) = (at, most, vec![]);
+            while at < parts.len() && left > 0 {
+                let ((place, held), tokens) = (places[at], &parts[at].1[done..]);
+                let tokens = &tokens[..tokens.len().min(left)];
+                (left, done) = (left - tokens.len(), done + tokens.len());
+                let ended = done == parts[at].1.len();
+                let table = &sequences[place].as_ref().expect("checked to be open").table;
+                let past = held + done - tokens.len();
+                rows.push(DecodeRows { table, past, tokens, outputs: usize::from(ended) });
+                if ended {
                     (at, done) = (at + 1, 0);
                 }
             }
-            self.run(&places[first..at])?;
+            let logits = decoder.run(rows)?;
+            for ((place, _), row) in places[first..at].iter().zip(logits.chunks_exact(vocab_size)) {
+                let next = &mut sequences[*place].as_mut().expect("checked to be open").next;
+                next.clear();
+                next.extend_from_slice(row);
+            }
         }
         Ok(())
     }
@@ -283,18 +268,18 @@ impl Session {
     /// # Errors
     /// If the sequence is not open; or if the backend fails. The sequence is then unchanged.
     pub fn slide(&mut self, id: SequenceId) -> Result<(usize, usize), Error> {
-        let (tokens, context) = (self.tokens(id)?, self.context());
-        if tokens.len() < context {
-            return Ok((tokens.len(), 0));
+        let (place, held, context) = (self.place(id)?, self.len(id)?, self.context());
+        if held < context {
+            return Ok((held, 0));
         }
         let kept = context / 2;
-        let latest = tokens[context - kept..].to_vec();
-        let place = self.place(id)?;
-        let full = self.sequences[place].replace(Sequence::new(id));
-        if kept > 0
-            && let Err(error) = self.feed(id, &latest)
-        {
-            self.sequences[place] = full; // it can take no token, so its overwritten cache is never read
+        if kept == 0 {
+            self.clear(id)?;
+            return Ok((kept, context));
+        }
+        let full = std::mem::take(&mut self.sequences[place].as_mut().expect("it is open").tokens);
+        if let Err(error) = self.feed(id, &full[context - kept..]) {
+            self.sequences[place].as_mut().expect("it is open").tokens = full; // it can take no token, so its overwritten cache is never read
             return Err(error);
         }
         Ok((kept, context - kept))
@@ -305,33 +290,7 @@ impl Session {
     /// # Errors
     /// Names the first that is not.
     pub fn check_tokens(&self, tokens: &[u32]) -> Result<(), Error> {
-        match tokens.iter().position(|token| *token as usize >= self.model.config.vocab_size) {
-            Some(index) => Err(self.out_of_range(tokens[index], index)),
-            None => Ok(()),
-        }
-    }
-
-    fn out_of_range(&self, id: u32, index: usize) -> Error {
-        Error::Token { id, index, vocab_size: self.model.config.vocab_size }
-    }
-
-    /// Runs the batch; `ended` says which sequences its outputs belong to.
-    fn run(&mut self, ended: &[(usize, usize)]) -> Result<(), BackendError> {
-        let batch = &self.batch;
-        self.backend.feed(batch)?;
-        if ended.is_empty() {
-            return self.backend.forward(self.model.program.forward(..self.body));
-        }
-        self.backend.forward(self.model.ops())?;
-        let region = self.model.logits().expect("a model that decodes has logits").of(batch);
-        self.logits.resize(region.len(), 0.0);
-        self.backend.fetch(self.backend.request(region)?, &mut self.logits)?;
-        for ((place, _), row) in ended.iter().zip(self.logits.chunks_exact(region.cols)) {
-            let next = &mut self.sequences[*place].as_mut().expect("checked to be open").next;
-            next.clear();
-            next.extend_from_slice(row);
-        }
-        Ok(())
+        self.decoder.check_tokens(tokens)
     }
 
     /// Checks the parts. Returns the index of each sequence and how many tokens it holds.

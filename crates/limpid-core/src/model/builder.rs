@@ -6,6 +6,7 @@
 use super::plan::{Placement, Plan};
 use super::{Axes, Mode, Model, Names, Param, ParamRole, Table, Tensor, Tuning, plan, recompute};
 use crate::config::{Config, ConfigError, NormPlace, Positions};
+use crate::ops::attend::BLOCK;
 use crate::ops::element::Element;
 use crate::ops::limits::Limits;
 use crate::ops::program::Draft;
@@ -137,12 +138,9 @@ impl<'a> Builder<'a> {
         let [raw, scores, pattern] = ["hook_raw_scores", "hook_attn_scores", "hook_pattern"]
             .map(|name| self.watched(&n(name), wide, Axes::Scores));
         let cache = match self.mode {
-            Mode::Decode { sequences, .. } => Some(self.place(
-                MemorySpace::Cache,
-                sequences * c.context_length,
-                2 * heads.key_cols(),
-                ActiveRows::All,
-            )),
+            Mode::Decode { blocks, .. } => {
+                Some(self.place(MemorySpace::Cache, blocks * BLOCK, 2 * heads.key_cols(), ActiveRows::All))
+            }
             _ => None,
         };
         let lse = self.place(MemorySpace::Stat, self.rows, heads.n_head, self.active);
@@ -179,8 +177,8 @@ impl<'a> Builder<'a> {
 
     fn head(&mut self, mut x: Region) {
         let c = self.c;
-        if let Mode::Decode { sequences, .. } = self.mode {
-            (self.active, self.rows) = (ActiveRows::Outputs, sequences);
+        if let Mode::Decode { outputs, .. } = self.mode {
+            (self.active, self.rows) = (ActiveRows::Outputs, outputs);
             let y = self.act("hook_outputs", c.d_model, Axes::Features);
             self.op(Op::Gather { x, y });
             x = y;
@@ -369,14 +367,14 @@ impl<'a> Builder<'a> {
         }
         plan::compact(&mut plan);
         let Plan { mode, ops, back, tensors, params, tables, sizes, .. } = plan;
-        let (rows, outputs, context, cached) = match mode {
-            Mode::Decode { rows, sequences } => (rows, sequences, self.c.context_length, Some(sequences)),
+        let (rows, outputs, context, blocks) = match mode {
+            Mode::Decode { rows, outputs, blocks } => (rows, outputs, self.c.context_length, Some(blocks)),
             Mode::Train { context, .. } | Mode::Score { context, .. } | Mode::Inspect { context, .. } => {
                 (self.rows, self.rows, context, None)
             }
         };
         let (vocab_size, segments) = (self.c.vocab_size, self.c.n_segment.max(1));
-        let limits = Limits { rows, outputs, context, cached, vocab_size, segments };
+        let limits = Limits { rows, outputs, context, blocks, vocab_size, segments };
         let learning = params.iter().map(|p| p.region).filter(|region| region.learns()).collect();
         let program = Program::new(Draft { ops, back, params: learning, sizes, limits });
         Ok(Model {

@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn a_value_is_a_function_of_seed_and_name() {
         let (train, decode) =
-            (model(Mode::Train { batch: 2, context: 4 }), model(Mode::Decode { rows: 2, sequences: 1 }));
+            (model(Mode::Train { batch: 2, context: 4 }), model(Mode::Decode { rows: 2, outputs: 1, blocks: 1 }));
         let larger = Config { vocab_size: 160, n_layer: 4, ..train.config.clone() };
         let larger = Model::new(&larger, Mode::Inspect { batch: 1, context: 4 }).unwrap();
         let of = |model: &Model, name: &str, scheme, seed| {

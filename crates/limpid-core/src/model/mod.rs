@@ -13,6 +13,7 @@ pub mod tuning;
 
 use crate::config::{Config, ConfigError, RotaryScaling};
 use crate::ops::adamw::{Method, ParamGroup};
+use crate::ops::attend::BLOCK;
 use crate::ops::element::Element;
 use crate::ops::limits::Limits;
 use crate::ops::{Access, Back, MemorySpace, Op, Ops, Pass, Passes, Program, Region};
@@ -52,8 +53,10 @@ pub enum Mode {
     Decode {
         /// rows at once
         rows: usize,
-        /// open sequences
-        sequences: usize,
+        /// rows whose logits are wanted
+        outputs: usize,
+        /// blocks of 64 positions that the KV cache has
+        blocks: usize,
     },
 }
 
@@ -314,9 +317,9 @@ impl Model {
                         expected: "at most the model's context_length, the rows of its position table",
                     });
                 }
-                [("batch size", batch), ("context", context)]
+                vec![("batch size", batch), ("context", context)]
             }
-            Mode::Decode { rows, sequences } => [("rows", rows), ("sequences", sequences)],
+            Mode::Decode { rows, outputs, blocks } => vec![("rows", rows), ("outputs", outputs), ("blocks", blocks)],
         };
         if let Some((what, _)) = sizes.iter().find(|(_, size)| *size == 0) {
             return Err(ConfigError::Zero { what });
@@ -325,7 +328,9 @@ impl Model {
             Mode::Train { batch, context } | Mode::Score { batch, context } | Mode::Inspect { batch, context } => {
                 ([batch, context], context)
             }
-            Mode::Decode { rows, sequences } => ([rows.max(sequences), config.context_length], config.context_length),
+            Mode::Decode { rows, outputs, blocks } => {
+                ([rows.max(outputs).max(blocks), config.context_length.max(BLOCK)], config.context_length)
+            }
         };
         config.check_rows(rows, keys)?;
         let recompute_level =
@@ -379,7 +384,7 @@ impl Model {
     pub fn sequences(&self) -> usize {
         match self.mode {
             Mode::Train { batch, .. } | Mode::Score { batch, .. } | Mode::Inspect { batch, .. } => batch,
-            Mode::Decode { sequences, .. } => sequences,
+            Mode::Decode { outputs, .. } => outputs,
         }
     }
 

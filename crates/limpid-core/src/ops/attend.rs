@@ -41,6 +41,43 @@ type Row = [f32; BLOCK];
 /// Floats of scratch that [`forward`], [`backward`] and [`watch`] need.
 pub const SCRATCH: usize = 4 * BLOCK * BLOCK + gemm::SCRATCH;
 
+/// The keys or the values of one head: (keys,D).
+#[derive(Clone, Copy)]
+pub enum Keys<'a> {
+    /// Rows of a matrix.
+    Plain(Mat<'a>),
+    /// Blocks of a KV cache.
+    Cached(CachedKeys<'a>),
+}
+
+/// D columns of a sequence's blocks of a KV cache.
+#[derive(Clone, Copy)]
+pub struct CachedKeys<'a> {
+    /// All blocks, [`BLOCK`] rows each.
+    pub cache: &'a [f32],
+    /// The columns of the cache.
+    pub cols: usize,
+    /// The sequence's blocks, in the order of positions.
+    pub table: &'a [u32],
+    /// The first column.
+    pub at: usize,
+    /// D.
+    pub d: usize,
+}
+
+impl<'a> Keys<'a> {
+    /// Some keys of one block: `keys` begins at a multiple of [`BLOCK`].
+    fn of(&self, keys: &Range<usize>) -> Mat<'a> {
+        match *self {
+            Keys::Plain(all) => all.rows(keys.clone()),
+            Keys::Cached(CachedKeys { cache, cols, table, at, d }) => {
+                let row = table[keys.start / BLOCK] as usize * BLOCK;
+                Mat::strided(&cache[row * cols + at..], keys.len(), d, cols)
+            }
+        }
+    }
+}
+
 /// One head of one sequence: everything its output depends on. Queries are the span's rows, keys the sequence's
 /// positions, both with D columns.
 #[derive(Clone, Copy)]
@@ -48,9 +85,9 @@ pub struct Head<'a> {
     /// (rows,D)
     pub q: Mat<'a>,
     /// (keys,D)
-    pub k: Mat<'a>,
+    pub k: Keys<'a>,
     /// (keys,D)
-    pub v: Mat<'a>,
+    pub v: Keys<'a>,
     /// the sequence
     pub span: Span,
     /// which keys a query sees
@@ -310,7 +347,7 @@ pub fn forward(level: Level, head: Head, mut y: MatMut, mut lse: MatMut, scratch
         let (mut top, mut total) = ([f32::NEG_INFINITY; BLOCK], [0.0; BLOCK]);
         for keys in head.keys(&rows) {
             let pair = head.pair(&rows, &keys);
-            let (k, v) = (head.k.rows(keys.clone()), head.v.rows(keys.clone()));
+            let (k, v) = (head.k.of(&keys), head.v.of(&keys));
             let mut y = y.part(rows.clone(), 0..d);
             pair.product(level, Which::Scores, mat_mut(s, pair), k, q.t(), scratch);
             let (chances, from, top, total) = (chances.as_ref(), keys.start, &mut top, &mut total);
@@ -425,7 +462,7 @@ pub fn backward(level: Level, head: Head, to: Gradients, add: [bool; 2], [dy, y,
         }
         for keys in head.keys(&rows) {
             let pair = head.pair(&rows, &keys);
-            let (k, v) = (head.k.rows(keys.clone()), head.v.rows(keys.clone()));
+            let (k, v) = (head.k.of(&keys), head.v.of(&keys));
             pair.product(level, Which::Scores, mat_mut(p, pair), k, q.t(), scratch);
             pair.product(level, Which::Scores, mat_mut(dp, pair), v, dy.t(), scratch);
             let (scale, chances, from) = (head.scale, chances.as_ref(), keys.start);
@@ -457,10 +494,11 @@ pub fn watch(level: Level, head: Head, [raw, scores, pattern]: [Option<MatMut>; 
             m.fill(*hidden);
         }
     }
+    let all = head.span.past + head.span.rows;
     for i in 0..head.q.rows {
-        for from in (0..head.k.rows).step_by(BLOCK) {
-            let keys = from..(from + BLOCK).min(head.k.rows);
-            let (q, k, s) = (head.q.rows(i..i + 1), head.k.rows(keys.clone()), &mut s[..keys.len()]);
+        for from in (0..all).step_by(BLOCK) {
+            let keys = from..(from + BLOCK).min(all);
+            let (q, k, s) = (head.q.rows(i..i + 1), head.k.of(&keys), &mut s[..keys.len()]);
             gemm(level, MatMut::new(s, keys.len()), q, k.t(), false, scratch);
             let live = head.span.reach(head.mask, i).saturating_sub(from);
             for (j, s) in s.iter().map(|s| s * head.scale).enumerate() {
@@ -498,6 +536,19 @@ mod tests {
         }
     }
 
+    /// The blocks of a cache with `k` and `v` side by side, in a shuffled order among others, and the sequence's table.
+    fn blocks(k: &[f32], v: &[f32], d: usize) -> (Vec<f32>, Vec<u32>) {
+        let (c, n) = (2 * d, k.len() / (2 * d) / BLOCK + 1);
+        let table: Vec<u32> = (0..n as u32).rev().map(|block| 2 * block + 1).collect();
+        let mut cache = vec![f32::NAN; 2 * n * BLOCK * 2 * c];
+        for (j, (k, v)) in k.chunks_exact(c).zip(v.chunks_exact(c)).enumerate() {
+            let row = table[j / BLOCK] as usize * BLOCK + j % BLOCK;
+            cache[row * 2 * c..][..c].copy_from_slice(k);
+            cache[row * 2 * c + c..][..c].copy_from_slice(v);
+        }
+        (cache, table)
+    }
+
     /// Forward against the reference, and each row alone gives the same bits, wherever blocks, strips and vectors
     /// begin and end; backward against the reference where there is no past.
     #[test]
@@ -522,10 +573,11 @@ mod tests {
                 let of = |data, n| Mat::strided(data, n, d, c);
                 let draw = Draws::new(DropoutSpec { p: 0.3, scale: DropoutScale::Inverted, site: 5 }, Some(1));
                 let draws = (case % 2 == 1).then_some(draw);
-                let span = Span { row: 3, rows, past, sequence: 0, valid: keys - keys / 3 };
+                let span = Span { row: 3, rows, past, table: 0, valid: keys - keys / 3 };
                 let scale = 1.0 / (d as f32).sqrt();
-                let (q, k, v) = (of(&x, rows), of(&k, keys), of(&v, keys));
-                let head = Head { q, k, v, span, mask, scale, draws, head: 1, n_head: 2 };
+                let (q, kv, k, v) = (of(&x, rows), blocks(&k, &v, d), of(&k, keys), of(&v, keys));
+                let head =
+                    Head { q, k: Keys::Plain(k), v: Keys::Plain(v), span, mask, scale, draws, head: 1, n_head: 2 };
                 let all = |m: Mat| (0..m.rows).map(|i| wide(m.row(i))).collect::<Vec<_>>();
                 let (qs, ks, vs, dys) = (all(q), all(k), all(v), all(of(&dy, rows)));
                 let factor = |i, j| draws.map_or(1.0, |f| f64::from(f.factor(weight_index(3 + i, 1, 2, j))));
@@ -548,6 +600,11 @@ mod tests {
                     let (mut y, mut lse) = (vec![f32::NAN; rows * d], vec![f32::NAN; rows]);
                     forward(level, head, MatMut::new(&mut y, d), MatMut::new(&mut lse, 1), &mut scratch);
                     assert_close(&what("y"), &y, &want[0]);
+                    let cached = |at| Keys::Cached(CachedKeys { cache: &kv.0, cols: 2 * c, table: &kv.1, at, d });
+                    let of_blocks = Head { k: cached(0), v: cached(c), ..head };
+                    let (mut same, mut sums) = (vec![f32::NAN; rows * d], vec![f32::NAN; rows]);
+                    forward(level, of_blocks, MatMut::new(&mut same, d), MatMut::new(&mut sums, 1), &mut scratch);
+                    assert!(same == y && sums == lse, "{}", what("keys in blocks of a cache"));
                     for i in 0..rows {
                         let (past, valid) =
                             if mask == Mask::Causal { (past + i, span.valid) } else { (keys - 1, span.valid) };

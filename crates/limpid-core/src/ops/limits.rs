@@ -2,7 +2,8 @@
 //! kernels may rely on it: no two tasks get the same row, and no id, position or key lies outside its table. The
 //! check is one pass over the rows and allocates nothing.
 
-use super::{Batch, IGNORE};
+use super::attend::BLOCK;
+use super::{Batch, IGNORE, Span};
 
 /// The most that a batch may hold: the sizes of a model's tables and memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,8 +14,8 @@ pub struct Limits {
     pub outputs: usize,
     /// T: positions of a sequence, those in the KV cache included.
     pub context: usize,
-    /// Sequences of the KV cache; `None` without a cache.
-    pub cached: Option<usize>,
+    /// Blocks of the KV cache; `None` without a cache.
+    pub blocks: Option<usize>,
     /// V: the size of the vocabulary.
     pub vocab_size: usize,
     /// S: segments; 1 without a segment table.
@@ -76,14 +77,9 @@ impl Limits {
     /// # Errors
     /// The first thing that does not fit.
     pub fn check(&self, batch: &Batch) -> Result<(), BatchError> {
-        let Batch { tokens, positions, segments, targets, soft_targets, spans, outputs, context, .. } = batch;
+        let Batch { tokens, positions, segments, targets, soft_targets, spans, outputs, blocks, .. } = batch;
         let rows = tokens.len();
-        let context = if self.cached.is_some() { *context } else { self.context };
-        let sizes = [
-            ("rows", rows, self.rows),
-            ("outputs", outputs.len(), self.outputs),
-            ("positions to a cached sequence", context, self.context),
-        ];
+        let sizes = [("rows", rows, self.rows), ("outputs", outputs.len(), self.outputs)];
         if let Some((what, found, most)) = sizes.into_iter().find(|(_, found, most)| found > most) {
             return Err(BatchError::Room { what, found, most });
         }
@@ -104,6 +100,7 @@ impl Limits {
             ("segment", segments, self.segments),
             ("target", targets, self.vocab_size),
             ("output", outputs, rows),
+            ("cache block", blocks, self.blocks.unwrap_or(0)),
         ];
         for (what, ids, size) in ids {
             let outside = |id: &u32| *id as usize >= size && (what != "target" || *id != IGNORE);
@@ -111,21 +108,22 @@ impl Limits {
                 return Err(BatchError::Id { what, id: ids[index], index, size });
             }
         }
-        let mut row = 0;
+        let (mut row, mut table) = (0, 0);
         for (index, span) in spans.iter().enumerate() {
             let held = span.past.saturating_add(span.rows);
-            let twice = || spans[..index].iter().any(|other| other.sequence == span.sequence);
-            let why = match self.cached {
+            let why = match self.blocks {
                 _ if span.rows == 0 => "has no rows",
                 _ if span.row != row => "does not begin where the one before it ends",
                 _ if span.rows > rows - row => "ends after the batch",
-                _ if held > context => "is longer than the context",
+                _ if held > self.context => "is longer than the context",
                 _ if span.valid > held => "has more valid positions than positions",
                 None if span.past > 0 => "has a past, and the model has no cache",
-                Some(cached) if span.sequence >= cached => "has no place in the cache",
-                Some(_) if twice() => "is there twice",
+                Some(_) if span.table != table => "has no table of its own",
+                Some(_) if span.cache_blocks() > blocks.len() - table => "lacks blocks of the cache",
+                Some(_) if !Limits::writes_alone(span, batch) => "writes to a block of the cache that is there twice",
                 _ => {
                     row += span.rows;
+                    table += self.blocks.map_or(0, |_| span.cache_blocks());
                     continue;
                 }
             };
@@ -136,15 +134,20 @@ impl Limits {
             false => Err(BatchError::Count { what: "rows that belong to a sequence", found: row, wanted: rows }),
         }
     }
+
+    /// Whether the blocks that `span` writes to are nowhere else in the batch: others may only be read together.
+    fn writes_alone(span: &Span, batch: &Batch) -> bool {
+        let written = span.past / BLOCK..span.cache_blocks();
+        span.blocks(batch)[written].iter().all(|block| batch.blocks.iter().filter(|other| *other == block).count() == 1)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::Span;
 
     fn limits() -> Limits {
-        Limits { rows: 8, outputs: 8, context: 4, cached: None, vocab_size: 5, segments: 2 }
+        Limits { rows: 8, outputs: 8, context: 4, blocks: None, vocab_size: 5, segments: 2 }
     }
 
     fn batch() -> Batch {
@@ -161,9 +164,9 @@ mod tests {
         assert_eq!(limits().check(&short), Ok(()));
         let soft = Batch { soft_targets: vec![0.2; 40], ..batch() };
         assert_eq!(limits().check(&soft), Ok(()));
-        let cached = Limits { cached: Some(3), outputs: 2, ..limits() };
-        let mut more = Batch { context: 4, outputs: vec![3, 7], ..batch() };
-        more.spans[1].sequence = 2;
+        let cached = Limits { blocks: Some(3), outputs: 2, ..limits() };
+        let mut more = Batch { blocks: vec![2, 0], outputs: vec![3, 7], ..batch() };
+        more.spans[1].table = 1;
         assert_eq!(cached.check(&more), Ok(()));
     }
 
@@ -177,10 +180,9 @@ mod tests {
             assert!(said.contains(what), "`{said}` does not say `{what}`");
         };
         let l = limits();
-        let cached = Limits { cached: Some(2), ..l };
+        let cached = Limits { blocks: Some(2), ..l };
         refused("8 rows", Limits { rows: 7, ..l }, &|_| {});
         refused("outputs", Limits { outputs: 1, ..l }, &|b| b.outputs = vec![0, 1]);
-        refused("positions to a cached sequence", cached, &|b| b.context = 5);
         refused("7 positions", l, &|b| b.positions.truncate(7));
         refused("7 segments", l, &|b| b.segments.truncate(7));
         refused("7 targets", l, &|b| b.targets.truncate(7));
@@ -199,13 +201,17 @@ mod tests {
         refused("sequence 1 of the batch ends after", l, &|b| b.spans[1].rows = usize::MAX);
         refused("sequence 0 of the batch is longer", Limits { context: 4, ..l }, &|b| b.spans[0].past = usize::MAX);
         refused("sequence 0 of the batch is longer", l, &|b| {
-            b.spans = vec![Span { row: 0, rows: 8, past: 0, sequence: 0, valid: 8 }];
+            b.spans = vec![Span { row: 0, rows: 8, past: 0, table: 0, valid: 8 }];
         });
         refused("more valid positions", l, &|b| b.spans[1].valid = 5);
         refused("has a past", l, &|b| (b.spans[1].rows, b.spans[1].past) = (3, 1));
-        refused("is longer", cached, &|b| b.context = 3);
-        refused("no place in the cache", cached, &|b| (b.context, b.spans[1].sequence) = (4, 2));
-        refused("is there twice", cached, &|b| (b.context, b.spans[1].sequence) = (4, 0));
+        refused("cache block 2 (at 1", cached, &|b| b.blocks = vec![0, 2]);
+        refused("cache block 0 (at 0", l, &|b| b.blocks = vec![0]);
+        refused("sequence 0 of the batch lacks blocks", cached, &|_| {});
+        refused("sequence 1 of the batch lacks blocks", cached, &|b| (b.blocks, b.spans[1].table) = (vec![0], 1));
+        refused("no table of its own", cached, &|b| b.blocks = vec![0, 1]);
+        refused("no table of its own", cached, &|b| (b.blocks, b.spans[1].table) = (vec![0, 1], usize::MAX));
+        refused("sequence 0 of the batch writes", cached, &|b| (b.blocks, b.spans[1].table) = (vec![0, 0], 1));
         refused("4 rows that belong to a sequence", l, &|b| b.spans.truncate(1));
     }
 

@@ -518,8 +518,8 @@ pub struct Span {
     pub rows: usize,
     /// How many positions of the sequence are already in the KV cache.
     pub past: usize,
-    /// The sequence's number in the KV cache.
-    pub sequence: usize,
+    /// Where the numbers of its cache blocks begin in [`Batch::blocks`].
+    pub table: usize,
     /// How many positions, past ones included, are real and not padding. A bidirectional mask hides the others.
     pub valid: usize,
 }
@@ -532,6 +532,19 @@ impl Span {
             Mask::Bidirectional => self.valid,
             Mask::None => self.past + self.rows,
         }
+    }
+    /// How many blocks of the KV cache its positions take.
+    pub fn cache_blocks(&self) -> usize {
+        self.past.saturating_add(self.rows).div_ceil(attend::BLOCK)
+    }
+    /// Those blocks, in the order of positions.
+    pub fn blocks<'a>(&self, batch: &'a Batch) -> &'a [u32] {
+        &batch.blocks[self.table..][..self.cache_blocks()]
+    }
+    /// The row of the KV cache that holds row `i` of the span.
+    pub fn cache_row(&self, batch: &Batch, i: usize) -> usize {
+        let position = self.past + i;
+        batch.blocks[self.table + position / attend::BLOCK] as usize * attend::BLOCK + position % attend::BLOCK
     }
 }
 
@@ -553,8 +566,9 @@ pub struct Batch {
     pub spans: Vec<Span>,
     /// Rows whose logits are wanted (decoding).
     pub outputs: Vec<u32>,
-    /// How many positions of the KV cache each sequence has (decoding).
-    pub context: usize,
+    /// The blocks of the KV cache that the sequences have, one sequence after another: 64 rows of the cache each
+    /// (decoding).
+    pub blocks: Vec<u32>,
     /// The weight of each counted row's loss in the gradient. For the mean it is 1 / the rows counted in the whole
     /// step.
     pub weight: f32,
@@ -574,7 +588,7 @@ fn again<T: Copy>(to: &mut Vec<T>, from: &Vec<T>, part: impl std::slice::SliceIn
 impl Batch {
     /// Becomes a copy of `other` without a new allocation, if there is enough capacity.
     pub fn copy_from(&mut self, other: &Batch) {
-        let Batch { tokens, positions, segments, targets, soft_targets, spans, outputs, context, weight, terms, seed } =
+        let Batch { tokens, positions, segments, targets, soft_targets, spans, outputs, blocks, weight, terms, seed } =
             self;
         again(tokens, &other.tokens, ..);
         again(positions, &other.positions, ..);
@@ -583,7 +597,8 @@ impl Batch {
         again(soft_targets, &other.soft_targets, ..);
         again(spans, &other.spans, ..);
         again(outputs, &other.outputs, ..);
-        (*context, *weight, *terms, *seed) = (other.context, other.weight, other.terms, other.seed);
+        again(blocks, &other.blocks, ..);
+        (*weight, *terms, *seed) = (other.weight, other.terms, other.seed);
     }
 
     /// Becomes the rows of some neighbouring sequences of `other`, without a new allocation if there is enough
@@ -604,16 +619,16 @@ impl Batch {
         again(&mut self.spans, &other.spans, sequences);
         self.spans.iter_mut().for_each(|s| s.row -= rows.start);
         self.outputs.clear();
-        (self.context, self.weight, self.terms, self.seed) = (other.context, other.weight, other.terms, other.seed);
+        again(&mut self.blocks, &other.blocks, ..);
+        (self.weight, self.terms, self.seed) = (other.weight, other.terms, other.seed);
         rows.start
     }
 
     /// A batch of sequences of `length` tokens each, with positions from 0 and the target of every row.
     pub fn of_sequences(tokens: Vec<u32>, targets: Vec<u32>, length: usize) -> Batch {
         let sequences = tokens.len().checked_div(length).unwrap_or(1); // one without tokens, which no model takes
-        let spans = (0..sequences)
-            .map(|b| Span { row: b * length, rows: length, past: 0, sequence: b, valid: length })
-            .collect();
+        let spans =
+            (0..sequences).map(|b| Span { row: b * length, rows: length, past: 0, table: 0, valid: length }).collect();
         let counted = targets.iter().filter(|t| **t != IGNORE).count();
         Batch {
             positions: (0..tokens.len()).map(|i| i.checked_rem(length).unwrap_or(0) as u32).collect(),

@@ -3,6 +3,7 @@
 //! Each slice has an [`Identity`], under which a backend can keep what it prepared. Read `limits` for the checks of
 //! a batch.
 
+use super::attend::BLOCK;
 use super::limits::Limits;
 use super::{Access, ActiveRows, Back, MemorySpace, Op, Pass, Region};
 use std::collections::{BTreeMap, HashMap};
@@ -350,7 +351,7 @@ impl Draft {
 
     /// Checks that the shapes of operands fit each other, and that tables have the rows that batches look up.
     fn shapes(&self, op: &Op) -> Result<(), Flaw> {
-        let Limits { context, cached, vocab_size, segments: kinds, .. } = self.limits;
+        let Limits { context, blocks, vocab_size, segments: kinds, .. } = self.limits;
         let vector = |v: Option<Region>, cols| v.is_none_or(|v: Region| v.shape() == (1, cols));
         let like = |v: Option<Region>, shape| v.is_none_or(|v: Region| v.shape() == shape);
         let mut tables = vec![];
@@ -379,10 +380,10 @@ impl Draft {
                     && heads.d_head.is_multiple_of(2)
             }
             Op::Attend { qkv, cache, y, lse, heads, raw, scores, pattern, .. } => {
-                if cache.is_some() != cached.is_some() {
+                if cache.is_some() != blocks.is_some() {
                     return Err(Flaw::Cache);
                 }
-                tables.extend(cache.zip(cached).map(|(cache, n)| (cache, n.saturating_mul(context))));
+                tables.extend(cache.zip(blocks).map(|(cache, n)| (cache, n.saturating_mul(BLOCK))));
                 let watched = [raw, scores, pattern];
                 let wide = |w: Region| {
                     w.rows == y.rows && w.cols.is_multiple_of(heads.n_head) && w.cols / heads.n_head >= context

@@ -1,11 +1,493 @@
-//! Many requests on one model: which rows run next, and where their keys and values are.
+//! Many requests on one model, side by side: [`Engine`]. Everything that generates or scores uses it: a program with one
+//! prompt, `limpid generate`, a server with many clients.
 //!
 //! [`turn()`] decides what one run of the model computes: a function of its arguments, without clock, threads or
 //! numbers of the model. [`BlockPool`] keeps account of the KV cache, in blocks that sequences with the same
-//! beginning share. Neither changes a bit of any answer: a row depends on its own sequence alone. Read `blocks` first.
+//! beginning share. Neither changes a bit of any answer: a row depends on its own sequence alone. Read `turn` first.
 
-mod blocks;
 mod turn;
 
-pub use blocks::{BlockPool, BlockTable};
+pub use limpid_core::decode::{BlockPool, BlockTable, DecodeRows, Decoder, DecoderLimits};
 pub use turn::{SequenceProgress, Turn, TurnLimits, TurnRows, WaitingRequest, turn};
+
+use crate::backend::BackendError;
+use crate::config::Config;
+use crate::generate::{DecodeError, FinishReason, GenerateError, GeneratedToken, Options, Overflow, Sample, Writer};
+use crate::ops::attend::BLOCK;
+use crate::tokenizer::Tokenizer;
+use limpid_core::decode::{likeliest, log_sum_exp};
+use std::collections::VecDeque;
+use std::{fmt, mem};
+
+/// Rows beside those of the sequences whose logits one run computes: of prompts whose log-probabilities are wanted.
+const SCORED: usize = 64;
+
+/// What is asked of an engine: one sample that continues a prompt.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EngineRequest {
+    /// The prompt, at least one token.
+    pub prompt: Vec<u32>,
+    /// How it is continued; by at most 0 tokens if only its log-probabilities are wanted.
+    pub options: Options,
+    /// Which log-probabilities are wanted.
+    pub log_probs: Option<LogProbs>,
+    /// Whether it uses keys and values that earlier prompts with the same beginning left in the cache, and leaves its
+    /// own. The answer is the same. A sequence that may slide shares nothing.
+    pub reuse: bool,
+}
+
+/// Which log-probabilities are wanted beside those of the tokens that are chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogProbs {
+    /// How many of the likeliest tokens beside each.
+    pub top: usize,
+    /// Those of the prompt's tokens too, from this one on (at least from the second, 1, for nothing predicts the first).
+    pub prompt_from: Option<usize>,
+}
+
+/// How likely the model finds a token after those before it: in nats, of the softmax over all logits, before
+/// temperature, penalties and cuts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenLogProb {
+    /// The token.
+    pub token: u32,
+    /// Its log-probability.
+    pub log_prob: f64,
+    /// The likeliest tokens and their log-probabilities, the likeliest first.
+    pub top: Vec<(u32, f64)>,
+}
+
+impl TokenLogProb {
+    /// That of `token` by the `logits` (V) of the position before it.
+    fn new(logits: &[f32], token: u32, top: usize) -> Result<TokenLogProb, DecodeError> {
+        let lse = log_sum_exp(logits)?;
+        let of = |token: u32| f64::from(logits[token as usize]) - lse;
+        let top = likeliest(logits, top).into_iter().map(|token| (token, of(token))).collect();
+        Ok(TokenLogProb { token, log_prob: of(token), top })
+    }
+}
+
+/// Names a request of one engine. No id is given twice.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct RequestId(u64);
+
+impl fmt::Display for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What happens to a request.
+#[derive(Debug)]
+pub enum EngineEvent {
+    /// The oldest tokens were dropped, because the context was full ([`Overflow::SlideHalf`]).
+    Cropped {
+        /// Tokens still seen.
+        kept: usize,
+        /// Tokens no longer seen.
+        dropped: usize,
+    },
+    /// The prompt was run; comes once, before the first token.
+    Prompt {
+        /// How many of its tokens were in the cache.
+        cached: usize,
+        /// If wanted: one for each token from [`LogProbs::prompt_from`] on.
+        log_probs: Vec<TokenLogProb>,
+    },
+    /// A token was chosen. The one that ends a sample is told too, end-of-text as well.
+    Token {
+        /// The token, and the text that is certain after it.
+        token: GeneratedToken,
+        /// If wanted.
+        log_prob: Option<TokenLogProb>,
+    },
+    /// The request is answered, or was cancelled; the last event.
+    Done(Sample),
+    /// The request failed; the last event.
+    Failed(GenerateError),
+}
+
+/// How large an engine is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineLimits {
+    /// Sequences that run side by side; others wait.
+    pub sequences: usize,
+    /// Rows of prompts in one run.
+    pub prompt_rows: usize,
+    /// Bytes of the KV cache; it has room for at least one whole context.
+    pub cache_bytes: u64,
+}
+
+impl EngineLimits {
+    /// For `sequences` sequences of at most `positions` positions each.
+    pub fn of(config: &Config, sequences: usize, positions: usize) -> EngineLimits {
+        let all = DecoderLimits::blocks(positions.min(config.context_length)).saturating_mul(sequences);
+        EngineLimits { sequences, prompt_rows: 256, cache_bytes: block_bytes(config).saturating_mul(all as u64) }
+    }
+
+    /// The decoder of an engine with these limits.
+    pub fn decoder(&self, config: &Config) -> DecoderLimits {
+        let EngineLimits { sequences, prompt_rows, cache_bytes } = *self;
+        let least = DecoderLimits::blocks(config.context_length);
+        let blocks = (cache_bytes / block_bytes(config)).min(u64::from(u32::MAX)) as usize;
+        let rows = prompt_rows.min(config.context_length.saturating_mul(sequences)) + sequences;
+        DecoderLimits { rows, outputs: rows.min(sequences + SCORED), blocks: blocks.max(least) }
+    }
+}
+
+/// Bytes of the keys and values of one block, in all layers.
+fn block_bytes(config: &Config) -> u64 {
+    let each = 2 * config.heads().key_cols() * config.n_layer * mem::size_of::<f32>();
+    each.max(1) as u64 * BLOCK as u64
+}
+
+/// What an engine holds now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EngineCounts {
+    /// Requests that run.
+    pub running: usize,
+    /// Requests that wait.
+    pub waiting: usize,
+    /// Tokens of the prompts that wait.
+    pub waiting_tokens: usize,
+    /// Blocks of the cache.
+    pub blocks: usize,
+    /// Blocks that requests hold.
+    pub held: usize,
+    /// Blocks that nobody holds, whose content can be used again.
+    pub idle: usize,
+    /// Rows of the last run.
+    pub rows: usize,
+}
+
+/// A request, from its submission to its end.
+struct Request {
+    id: RequestId,
+    writer: Writer,
+    log_probs: Option<LogProbs>,
+    reuse: bool,
+    /// The tokens of the sequence: what is seen of the prompt, and what followed.
+    tokens: Vec<u32>,
+    /// How many of them are to be run; the last of a prompt that nothing follows is not.
+    run: usize,
+    /// The first position whose logits are wanted.
+    logits_from: usize,
+    /// Positions that it may come to need.
+    positions: usize,
+    /// Tokens of the prompt that the context has no room for.
+    dropped: usize,
+    /// Its blocks, once it runs.
+    table: Option<BlockTable>,
+    /// How many positions are in the cache.
+    held: usize,
+    /// Its prompt's log-probabilities so far, until these are told.
+    prompt: Option<Vec<TokenLogProb>>,
+}
+
+impl Request {
+    /// The tokens that another sequence may have left in the cache: those whose logits are not wanted.
+    fn prefix(&self) -> &[u32] {
+        &self.tokens[..self.logits_from.min(self.run - 1)]
+    }
+    fn waits(&self, ready: bool) -> WaitingRequest<'_> {
+        let Request { logits_from, positions, reuse, .. } = *self;
+        WaitingRequest { tokens: &self.tokens[..self.run], logits_from, positions, shares: reuse, ready }
+    }
+    fn progress(&self) -> SequenceProgress {
+        SequenceProgress { held: self.held, known: self.run, logits_from: self.logits_from }
+    }
+    /// What follows from the last rows, which gave `logits`: `held` of the sequence's positions are in the cache now.
+    fn advance(
+        &mut self,
+        logits: &[&[f32]],
+        context: usize,
+        tell: &mut dyn FnMut(EngineEvent) -> bool,
+    ) -> Result<(), End> {
+        let mut tell = |event| if tell(event) { Ok(()) } else { Err(End::Finished(FinishReason::Cancelled)) };
+        let dropped = mem::take(&mut self.dropped);
+        if dropped > 0 {
+            tell(EngineEvent::Cropped { kept: self.tokens.len(), dropped })?;
+        }
+        let top = self.log_probs.map_or(0, |wanted| wanted.top);
+        if let Some(prompt) = &mut self.prompt {
+            // the last of a prompt that is continued predicts what is not there yet
+            let following = &self.tokens[self.held.min(self.run) + 1 - logits.len()..];
+            for (logits, token) in logits.iter().zip(following) {
+                prompt.push(TokenLogProb::new(logits, *token, top)?);
+            }
+        }
+        if self.held < self.run {
+            return Ok(());
+        }
+        if let Some(log_probs) = self.prompt.take() {
+            let cached = self.table.as_ref().map_or(0, BlockTable::found);
+            tell(EngineEvent::Prompt { cached, log_probs })?;
+        }
+        let slides = self.writer.options().overflow == Overflow::SlideHalf;
+        let Some(logits) = logits.last().filter(|_| self.writer.options().max_tokens > 0) else {
+            return Err(End::Finished(FinishReason::Length));
+        };
+        let mut chosen = self.writer.take(logits, self.held)?;
+        let full = chosen.finish.is_none() && self.held == context;
+        if full && !slides {
+            chosen.text += &self.writer.flush();
+            chosen.finish = Some(FinishReason::Length);
+        }
+        let (token, finish) = (chosen.token, chosen.finish);
+        let log_prob = self.log_probs.map(|wanted| TokenLogProb::new(logits, token, wanted.top)).transpose()?;
+        tell(EngineEvent::Token { token: chosen, log_prob })?;
+        if let Some(reason) = finish {
+            return Err(End::Finished(reason));
+        }
+        if full {
+            let kept = context / 2;
+            self.tokens.drain(..context - kept);
+            self.held = 0;
+            tell(EngineEvent::Cropped { kept, dropped: context - kept })?;
+        }
+        self.tokens.push(token);
+        self.run = self.tokens.len();
+        self.logits_from = self.run - 1;
+        Ok(())
+    }
+    /// Whether `other`, which has `held` positions in the cache, will leave more there of what this one begins with
+    /// than the `found` positions that are there.
+    fn gains_by(&self, found: usize, other: &Request, held: usize) -> bool {
+        let same = self.prefix().iter().zip(&other.tokens[..other.run]).take_while(|(a, b)| a == b).count();
+        other.reuse && held < other.run && same / BLOCK * BLOCK > held.max(found)
+    }
+}
+
+/// Why a request ended.
+enum End {
+    Finished(FinishReason),
+    Failed(GenerateError),
+}
+
+impl<E: Into<GenerateError>> From<E> for End {
+    fn from(error: E) -> End {
+        End::Failed(error.into())
+    }
+}
+
+/// Requests on one model, run side by side. It has no thread, no clock and no socket: who calls [`Engine::round`]
+/// decides when.
+///
+/// The bytes and log-probabilities of an answer depend on its request and the model only: not on the other requests, the
+/// limits, or what is in the cache.
+pub struct Engine {
+    decoder: Decoder,
+    tokenizer: Option<Tokenizer>,
+    limits: TurnLimits,
+    most_prompt_rows: usize,
+    requests: u64,
+    waiting: VecDeque<Request>,
+    running: Vec<Request>,
+    rows: usize,
+}
+
+impl Engine {
+    /// An engine on a decoder, which was made with [`EngineLimits::decoder`]. Without a tokenizer samples have no text.
+    pub fn new(mut decoder: Decoder, tokenizer: Option<Tokenizer>, limits: &EngineLimits) -> Engine {
+        let DecoderLimits { rows, outputs, blocks } = limits.decoder(&decoder.model().config);
+        assert_eq!(decoder.pool().capacity(), blocks, "the decoder has other limits");
+        let sequences = limits.sequences;
+        let limits = TurnLimits { rows, outputs, prompt_rows: rows - sequences, sequences };
+        let (waiting, running) = (VecDeque::new(), vec![]);
+        let most_prompt_rows = limits.prompt_rows;
+        Engine { decoder, tokenizer, limits, most_prompt_rows, requests: 0, waiting, running, rows: 0 }
+    }
+
+    /// The model and its backend.
+    pub fn decoder(&mut self) -> &mut Decoder {
+        &mut self.decoder
+    }
+
+    /// Takes a request. All that can be checked is checked now.
+    ///
+    /// The context is T = `context_length` positions, and [`Options::overflow`] says what happens at its end.
+    /// [`Overflow::Stop`]: a prompt of more than T tokens is an error; the sample ends (finish reason `Length`) with the
+    /// token that was chosen when the sequence held T tokens, so that prompt and sample have at most T + 1.
+    /// [`Overflow::SlideHalf`]: of a longer prompt the last T tokens are seen; and when a token must be added to a
+    /// sequence of T, its oldest T - T / 2 tokens are dropped (T / 2 rounded down) and the other T / 2 run again, at
+    /// positions from 0, before it. Each time [`EngineEvent::Cropped`] is told. The repetition penalty still counts what
+    /// was dropped.
+    ///
+    /// # Errors
+    /// If the prompt is empty or has tokens that the model or the tokenizer lacks; if it does not fit the context or,
+    /// with its answer, the cache; or if an option is out of its range.
+    pub fn submit(&mut self, request: EngineRequest) -> Result<RequestId, GenerateError> {
+        let EngineRequest { mut prompt, options, log_probs, reuse } = request;
+        self.decoder.check_tokens(&prompt)?;
+        // tokens that have no text may be scored, and none is made
+        let writes = options.max_tokens > 0 || !options.stop.is_empty();
+        let writer = Writer::new(self.tokenizer.as_ref().filter(|_| writes), &prompt, &options)?;
+        let config = &self.decoder.model().config;
+        if let Some((token, _)) = options.logit_bias.iter().find(|(token, _)| *token as usize >= config.vocab_size) {
+            let (id, vocab_size) = (*token, config.vocab_size);
+            return Err(DecodeError::Token { id, index: 0, vocab_size }.into());
+        }
+        let (context, silent) = (config.context_length, usize::from(options.max_tokens == 0));
+        let (slides, more) = (options.overflow == Overflow::SlideHalf, options.max_tokens.saturating_sub(1));
+        let dropped = (prompt.len() - silent).saturating_sub(context);
+        if dropped > 0 && !slides {
+            return Err(DecodeError::Full { held: 0, more: prompt.len() - silent, context }.into());
+        }
+        prompt.drain(..dropped);
+        let run = prompt.len() - silent;
+        let positions = (run.saturating_add(more)).min(context);
+        if !self.decoder.pool().fits(positions) {
+            let room = self.decoder.pool().capacity() * BLOCK;
+            return Err(GenerateError::NoCache { positions, room });
+        }
+        let scored = log_probs.and_then(|wanted| wanted.prompt_from).map(|from| from.max(1));
+        let from = scored.filter(|from| *from < prompt.len()).map(|from| from - 1);
+        let request = Request {
+            id: RequestId(self.requests),
+            writer,
+            log_probs,
+            reuse: reuse && (!slides || run + more <= context),
+            logits_from: from.unwrap_or(usize::MAX).min(run.saturating_sub(1)),
+            tokens: prompt,
+            run: if silent == 1 && from.is_none() { 0 } else { run },
+            positions,
+            dropped,
+            table: None,
+            held: 0,
+            prompt: Some(vec![]),
+        };
+        self.requests += 1;
+        self.waiting.push_back(request);
+        Ok(RequestId(self.requests - 1))
+    }
+
+    /// Ends a request that waits or runs: it gets no more events, and its blocks are free. Unknown ids are ignored.
+    pub fn cancel(&mut self, id: RequestId) {
+        self.waiting.retain(|request| request.id != id);
+        if let Some(at) = self.running.iter().position(|request| request.id == id) {
+            let request = self.running.remove(at);
+            self.release(request);
+        }
+    }
+
+    /// Ends all requests: each gets what `why` says.
+    pub fn fail(&mut self, why: impl Fn() -> GenerateError, tell: &mut dyn FnMut(RequestId, EngineEvent) -> bool) {
+        let waiting = mem::take(&mut self.waiting);
+        for request in mem::take(&mut self.running).into_iter().chain(waiting) {
+            tell(request.id, EngineEvent::Failed(why()));
+            self.release(request);
+        }
+    }
+
+    /// One run of the model for all requests. Tells each what happened to it; one for which `tell` returns `false` is
+    /// cancelled, and told `Done` with what it has. Returns whether there is more to do.
+    ///
+    /// # Errors
+    /// If the backend fails. No request has then advanced: the call may be repeated, or [`Engine::fail`] ends them.
+    pub fn round(&mut self, tell: &mut dyn FnMut(RequestId, EngineEvent) -> bool) -> Result<bool, BackendError> {
+        self.answer_at_once(tell);
+        let progress: Vec<SequenceProgress> = self.running.iter().map(Request::progress).collect();
+        let turn = {
+            // of those that wait only the first can be admitted
+            let free = self.limits.sequences - self.running.len();
+            let pool = self.decoder.pool();
+            let found: Vec<usize> =
+                self.waiting.iter().take(free).map(|request| pool.found(request.prefix())).collect();
+            let (running, waiting) = (&self.running, &self.waiting);
+            let before = |n: usize| waiting.iter().zip(&found).take(n).map(|(request, found)| (request, *found));
+            let ready = |n: usize, request: &Request| {
+                let mut others = running.iter().map(|other| (other, other.held)).chain(before(n));
+                !request.reuse || !others.any(|(other, held)| request.gains_by(found[n], other, held))
+            };
+            let waits = waiting.iter().take(free).enumerate().map(|(n, request)| request.waits(ready(n, request)));
+            turn(self.decoder.pool(), &progress, waits, &self.limits)
+        };
+        for table in turn.admitted {
+            let mut request = self.waiting.pop_front().expect("only those that wait are admitted");
+            (request.held, request.table) = (table.found(), Some(table));
+            self.running.push(request);
+        }
+        self.rows = turn.rows.iter().map(|given| given.rows).sum();
+        if turn.rows.is_empty() {
+            return Ok(self.is_busy());
+        }
+        let Engine { decoder, running, .. } = self;
+        let context = decoder.model().config.context_length;
+        let vocab_size = decoder.model().config.vocab_size;
+        let logits = decoder.run(turn.rows.iter().map(|given| {
+            let Request { table, held, tokens, .. } = &running[given.sequence];
+            let table = table.as_ref().expect("it runs");
+            DecodeRows { table, past: *held, tokens: &tokens[*held..held + given.rows], outputs: given.outputs }
+        }))?;
+        let mut logits = logits.chunks_exact(vocab_size);
+        let mut ended = vec![];
+        let mut in_cache = vec![];
+        for given in &turn.rows {
+            let request = &mut running[given.sequence];
+            request.held += given.rows;
+            in_cache.push(request.held);
+            let mine: Vec<&[f32]> = logits.by_ref().take(given.outputs).collect();
+            let id = request.id;
+            if let Err(end) = request.advance(&mine, context, &mut |event| tell(id, event)) {
+                ended.push((given.sequence, end));
+            }
+        }
+        for (given, held) in turn.rows.iter().zip(in_cache) {
+            let Request { table, tokens, .. } = &mut running[given.sequence];
+            decoder.pool().keep(table.as_mut().expect("it runs"), &tokens[..held.min(tokens.len())]);
+        }
+        ended.sort_unstable_by_key(|(at, _)| std::cmp::Reverse(*at));
+        for (at, end) in ended {
+            let request = self.running.remove(at);
+            self.end(request, end, tell);
+        }
+        Ok(self.is_busy())
+    }
+
+    /// Changes how many rows of prompts a run may have, at most [`EngineLimits::prompt_rows`]: fewer make a run shorter.
+    /// No answer changes.
+    pub fn set_prompt_rows(&mut self, rows: usize) {
+        self.limits.prompt_rows = rows.clamp(1, self.most_prompt_rows);
+    }
+
+    /// What it holds now.
+    pub fn counts(&mut self) -> EngineCounts {
+        let pool = self.decoder.pool();
+        let (blocks, held, idle) = (pool.capacity(), pool.held(), pool.idle());
+        let waiting_tokens = self.waiting.iter().map(|request| request.run).sum();
+        let (running, waiting) = (self.running.len(), self.waiting.len());
+        EngineCounts { running, waiting, waiting_tokens, blocks, held, idle, rows: self.rows }
+    }
+
+    /// Whether a request runs or waits.
+    pub fn is_busy(&self) -> bool {
+        !self.running.is_empty() || !self.waiting.is_empty()
+    }
+
+    /// Ends the waiting requests that need no run.
+    fn answer_at_once(&mut self, tell: &mut dyn FnMut(RequestId, EngineEvent) -> bool) {
+        for at in (0..self.waiting.len()).rev().filter(|at| self.waiting[*at].run == 0).collect::<Vec<_>>() {
+            let mut request = self.waiting.remove(at).expect("it waits");
+            let id = request.id;
+            let end = request.advance(&[], usize::MAX, &mut |event| tell(id, event)).expect_err("nothing follows");
+            self.end(request, end, tell);
+        }
+    }
+
+    fn end(&mut self, request: Request, end: End, tell: &mut dyn FnMut(RequestId, EngineEvent) -> bool) {
+        let id = request.id;
+        let writer = self.release(request);
+        let last = match end {
+            End::Finished(reason) => EngineEvent::Done(writer.into_sample(reason)),
+            End::Failed(error) => EngineEvent::Failed(error),
+        };
+        tell(id, last);
+    }
+
+    fn release(&mut self, request: Request) -> Writer {
+        if let Some(table) = request.table {
+            self.decoder.pool().release(table);
+        }
+        request.writer
+    }
+}

@@ -10,7 +10,7 @@
 //!
 //! A cancelled sequence is not shown to the next turn; that is all there is to cancelling.
 
-use super::{BlockPool, BlockTable};
+use limpid_core::decode::{BlockPool, BlockTable};
 
 /// What a turn may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,6 +111,7 @@ pub fn turn<'a>(
     turn.rows.extend(all().filter(|(_, p)| one(p)).map(|(sequence, p)| left.give(sequence, p)));
     left.rows = left.rows.min(prompt_rows);
     turn.rows.extend(all().filter(|(_, p)| !one(p)).map(|(sequence, p)| left.give(sequence, p)));
+    turn.rows.retain(|given| given.rows > 0); // several whose contexts were full may have to run half of them again
     for request in waiting {
         let sequence = running.len() + turn.admitted.len();
         if !request.ready || sequence == sequences || left.rows == 0 || left.outputs == 0 {

@@ -1,20 +1,22 @@
 //! Text generation: tokens in, the next token out, again and again.
 //!
-//! [`Session`] holds sequences with their KV cache, and gives logits. [`Sampler`] chooses a token from logits.
-//! [`Writer`] turns tokens into text, and knows when to stop. [`generate`] joins the three for one sample; a server
-//! joins them for many, one [`Session::step`] for all. [`score`] says how likely a given continuation is.
+//! [`Sampler`] chooses a token from logits. [`Writer`] turns tokens into text, and knows when to stop. An
+//! [`Engine`](crate::engine::Engine) joins them with a model, for many requests; [`generate`] and [`score`] are one
+//! request. [`Session`] is for those who decide themselves what comes next.
 //!
 //! Nothing here is random but by [`Sampler::seed`], and a sequence's logits do not depend on how its tokens were
-//! fed or on which others are open. Read `session` first.
+//! fed or on which others there are. Read `writer` first.
 
 mod fill;
 mod writer;
 
 pub use fill::{Filled, fill};
-pub use limpid_core::decode::{DecodeError, Likelihood, Sampler, SequenceId, Session, score};
+pub use limpid_core::decode::{DecodeError, Sampler, SequenceId, Session, TokensBefore};
 pub use writer::{Candidate, Choice, FinishReason, GeneratedToken, Options, Overflow, Sample, Writer};
 
+use crate::backend::BackendError;
 use crate::config::Mask;
+use crate::engine::{Engine, EngineEvent, EngineRequest, LogProbs};
 use crate::tokenizer::{self, Tokenizer};
 
 /// Why nothing can be generated.
@@ -35,6 +37,16 @@ pub enum GenerateError {
     /// Stop texts without a tokenizer.
     #[error("stop texts need a tokenizer: without one there are only tokens")]
     StopWithoutTokenizer,
+    /// The KV cache is smaller than one sequence.
+    #[error(
+        "the sequence may come to need {positions} positions, and the KV cache has room for {room}: ask for fewer tokens, or give the cache more memory"
+    )]
+    NoCache {
+        /// What it needs.
+        positions: usize,
+        /// What there is.
+        room: usize,
+    },
     /// No prompt, and a tokenizer with no token to begin with.
     #[error("without a prompt the model begins after a newline, which its tokenizer lacks: give a prompt")]
     NoStart,
@@ -60,6 +72,21 @@ pub fn start_ids(tokenizer: &Tokenizer) -> Option<Vec<u32>> {
     }
 }
 
+impl From<BackendError> for GenerateError {
+    fn from(error: BackendError) -> GenerateError {
+        DecodeError::from(error).into()
+    }
+}
+
+/// How likely a continuation is: logarithms, because products of probabilities soon underflow.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Likelihood {
+    /// One for each token: log P(token | everything before it), in nats.
+    pub log_probs: Vec<f64>,
+    /// Their sum: log P(continuation | prompt).
+    pub total: f64,
+}
+
 /// What happens in [`generate`], passed to its callback.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GenerateEvent {
@@ -81,70 +108,72 @@ pub enum GenerateEvent {
 
 /// Continues `prompt` and passes every event to `tell`; if that returns `false`, generation ends.
 ///
-/// The prompt is not part of the result. Without a tokenizer there are tokens and no text.
-///
-/// The context is T = `context_length` positions, and [`Options::overflow`] says what happens at its end.
-/// `Overflow::Stop`: a prompt of more than T tokens is an error; the sample ends (finish reason `Length`) with the token
-/// that was chosen when the sequence held T tokens, so that prompt and sample have at most T + 1. `Overflow::SlideHalf`:
-/// of a longer prompt the last T tokens are fed; and when a token must be added to a sequence of T, its oldest
-/// T - T / 2 tokens are dropped (T / 2 rounded down) and the other T / 2 fed again, at positions from 0, before it.
-/// Each time [`GenerateEvent::Cropped`] is told. The repetition penalty still counts what was dropped.
+/// The prompt is not part of the result. Without a tokenizer there are tokens and no text. [`Engine::submit`] says what
+/// happens at the end of the context. The engine has no other requests.
 ///
 /// # Errors
-/// If an option is out of its range, the prompt is empty or has tokens that the model or the tokenizer lacks, no
-/// sequence is free, or the logits are not numbers. The sequence it opened is closed in any case.
+/// As [`Engine::submit`], and if the logits are not numbers or the backend fails. The engine is then as before.
 pub fn generate(
-    session: &mut Session,
-    tokenizer: Option<&Tokenizer>,
+    engine: &mut Engine,
     prompt: &[u32],
     options: &Options,
     tell: &mut dyn FnMut(GenerateEvent) -> bool,
 ) -> Result<Sample, GenerateError> {
-    session.check_tokens(prompt)?;
-    let writer = Writer::new(tokenizer, prompt, options)?;
-    let id = session.open()?;
-    let sample = write(session, id, prompt, writer, tell);
-    session.close(id)?;
-    sample
+    let request = EngineRequest { prompt: prompt.to_vec(), options: options.clone(), log_probs: None, reuse: true };
+    alone(engine, request, &mut |event| match event {
+        EngineEvent::Cropped { kept, dropped } => tell(GenerateEvent::Cropped { kept, dropped }),
+        EngineEvent::Token { token: GeneratedToken { text, choice, .. }, .. } => {
+            choice.is_none_or(|choice| tell(GenerateEvent::Choice(choice)))
+                && (text.is_empty() || tell(GenerateEvent::Piece { text }))
+        }
+        _ => true,
+    })
 }
 
-fn write(
-    session: &mut Session,
-    id: SequenceId,
-    prompt: &[u32],
-    mut writer: Writer,
-    tell: &mut dyn FnMut(GenerateEvent) -> bool,
+/// The log-probability of `continuation` after `prompt`: any conditional of the model's factorisation (R195). The softmax
+/// is over the whole vocabulary, in f64. The engine has no other requests.
+///
+/// # Errors
+/// If the prompt is empty (nothing predicts a first token), a token is not in the vocabulary, the prompt and the
+/// continuation without its last token do not fit the context, or the logits are not finite.
+pub fn score(engine: &mut Engine, prompt: &[u32], continuation: &[u32]) -> Result<Likelihood, GenerateError> {
+    if prompt.is_empty() {
+        return Err(DecodeError::Empty.into());
+    }
+    let log_probs = Some(LogProbs { top: 0, prompt_from: Some(prompt.len()) });
+    let options = Options { max_tokens: 0, overflow: Overflow::Stop, ..Options::default() };
+    let request = EngineRequest { prompt: [prompt, continuation].concat(), options, log_probs, reuse: true };
+    let mut found = vec![];
+    alone(engine, request, &mut |event| {
+        if let EngineEvent::Prompt { log_probs, .. } = event {
+            found = log_probs.iter().map(|one| one.log_prob).collect();
+        }
+        true
+    })?;
+    Ok(Likelihood { total: found.iter().sum(), log_probs: found })
+}
+
+/// Runs one request to its end.
+fn alone(
+    engine: &mut Engine,
+    request: EngineRequest,
+    tell: &mut dyn FnMut(EngineEvent) -> bool,
 ) -> Result<Sample, GenerateError> {
-    let slides = writer.options().overflow == Overflow::SlideHalf;
-    let dropped = if slides { prompt.len().saturating_sub(session.context()) } else { 0 };
-    if dropped > 0 && !tell(GenerateEvent::Cropped { kept: prompt.len() - dropped, dropped }) {
-        return Ok(writer.into_sample(FinishReason::Cancelled));
-    }
-    if writer.options().max_tokens == 0 {
-        return Ok(writer.into_sample(FinishReason::Length));
-    }
-    session.feed(id, &prompt[dropped..])?;
-    loop {
-        let turn = writer.take(session.logits(id)?, session.len(id)?)?;
-        let mut goes_on = turn.choice.is_none_or(|choice| tell(GenerateEvent::Choice(choice)));
-        goes_on = goes_on && (turn.text.is_empty() || tell(GenerateEvent::Piece { text: turn.text }));
-        if !goes_on {
-            return Ok(writer.into_sample(FinishReason::Cancelled));
-        }
-        if let Some(reason) = turn.finish {
-            return Ok(writer.into_sample(reason));
-        }
-        if session.room(id)? == 0 {
-            if !slides {
-                let text = writer.flush();
-                let told = text.is_empty() || tell(GenerateEvent::Piece { text });
-                return Ok(writer.into_sample(if told { FinishReason::Length } else { FinishReason::Cancelled }));
+    let id = engine.submit(request)?;
+    let mut done = None;
+    while done.is_none() {
+        let ran = engine.round(&mut |_, event| {
+            match event {
+                EngineEvent::Done(sample) => done = Some(Ok(sample)),
+                EngineEvent::Failed(error) => done = Some(Err(error)),
+                event => return tell(event),
             }
-            let (kept, dropped) = session.slide(id)?;
-            if !tell(GenerateEvent::Cropped { kept, dropped }) {
-                return Ok(writer.into_sample(FinishReason::Cancelled));
-            }
+            true
+        });
+        if let Err(error) = ran {
+            engine.cancel(id);
+            return Err(error.into());
         }
-        session.step(&[(id, turn.token)])?;
     }
+    done.expect("the loop ends with it")
 }

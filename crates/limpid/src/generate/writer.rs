@@ -5,8 +5,9 @@
 //! text.
 
 use super::{DecodeError, GenerateError, Sampler};
-use limpid_core::decode::{likeliest, log_sum_exp};
+use limpid_core::decode::{TokensBefore, likeliest, log_sum_exp};
 use limpid_tokenizer::{TextStream, Tokenizer};
+use std::borrow::Cow;
 
 /// Tokens beside the chosen one that a [`Choice`] lists.
 const CANDIDATES: usize = 5;
@@ -36,6 +37,8 @@ pub struct Options {
     pub stop_at_end_of_text: bool,
     /// What happens at the end of the context.
     pub overflow: Overflow,
+    /// Added to the logits of these tokens before anything else.
+    pub logit_bias: Vec<(u32, f32)>,
     /// Whether every choice is explained.
     pub trace: bool,
 }
@@ -50,6 +53,7 @@ impl Default for Options {
             stop: vec![],
             stop_at_end_of_text: true,
             overflow: Overflow::default(),
+            logit_bias: vec![],
             trace: false,
         }
     }
@@ -205,12 +209,18 @@ impl Writer {
     pub fn take(&mut self, logits: &[f32], input_len: usize) -> Result<GeneratedToken, GenerateError> {
         let known = self.tokenizer.as_ref().map_or(logits.len(), |t| t.vocab_size().min(logits.len()));
         let logits = &logits[..known];
+        let mut biased = Cow::from(logits);
+        for (token, bias) in self.options.logit_bias.iter().filter(|(token, _)| (*token as usize) < known) {
+            biased.to_mut()[*token as usize] += bias;
+        }
+        let (prompt, answer) = self.all.split_at(self.prompt);
+        let before = TokensBefore { prompt, answer };
         let draw = (self.options.sample, (self.all.len() - self.prompt) as u64);
         let (token, choice) = if self.options.trace {
-            let (token, chances) = self.options.sampler.pick_of(logits, &self.all, draw)?;
+            let (token, chances) = self.options.sampler.pick_of(&biased, before, draw)?;
             (token, Some(self.explain(logits, token, &chances, input_len)?))
         } else {
-            (self.options.sampler.pick(logits, &self.all, draw.0, draw.1)?, None)
+            (self.options.sampler.pick(&biased, before, draw.0, draw.1)?, None)
         };
         let end = self.tokenizer.as_ref().and_then(Tokenizer::end_of_text);
         if self.options.stop_at_end_of_text && end == Some(token) {
@@ -400,6 +410,19 @@ mod tests {
                 assert_eq!(writer.tokens().len(), 2, "as a stop text's tokens are");
             }
         }
+    }
+
+    /// What is added decides, and what is told is the model's own.
+    #[test]
+    fn a_bias_is_added_before_anything_else() {
+        let sampler = Sampler { top_k: 1, ..Sampler::default() };
+        let logit_bias = vec![(1, 3.0), (0, -1.0), (7, 100.0)];
+        let options = Options { sampler, logit_bias, trace: true, ..Options::default() };
+        let mut writer = Writer::new(None, &[0], &options).unwrap();
+        let chosen = writer.take(&[2.0, 0.5, 3.0], 1).unwrap();
+        let choice = chosen.choice.unwrap();
+        assert_eq!((chosen.token, choice.chosen.logit, choice.chosen.chance), (1, 0.5, 1.0));
+        assert_eq!(choice.candidates.iter().map(|c| c.token).collect::<Vec<_>>(), [2, 0, 1]);
     }
 
     #[test]

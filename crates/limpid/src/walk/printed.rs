@@ -644,7 +644,7 @@ fn shapes(live: &mut Live, at: &At, of: &[(&str, Cut)]) -> Result<Vec<Leaf>> {
 }
 
 fn built(config: &Config) -> Result<Model> {
-    Ok(Model::new(config, Mode::Decode { rows: 1, sequences: 1 })?)
+    Ok(Model::new(config, Mode::Decode { rows: 1, outputs: 1, blocks: 1 })?)
 }
 
 /// Numbers in llm.c's 23 activations of `b` sequences of `t` tokens; with (L,B,T,4C) for `fcproj`, as the wiki has it, if `wide`.

@@ -141,7 +141,7 @@ pub fn inputs(step: Back, weights: &Weights, shard: &mut BatchShard, team: &Thre
                 let of = |data, cols: usize, range: Range<usize>| Mat::new(data, cols).rows(rows.clone()).cols(range);
                 let group = task % n_kv * heads.group()..(task % n_kv + 1) * heads.group();
                 for h in group.clone() {
-                    let [q, k, v] = query_key_value(x, None, span, heads, h);
+                    let (q, [k, v]) = query_key_value(x, None, span, heads, h);
                     let place = Span { row: first + span.row, ..span };
                     let head = Head { q, k, v, span: place, mask, scale, draws, head: h, n_head };
                     let own = h * d..(h + 1) * d;

@@ -6,7 +6,7 @@ use super::weights::Weights;
 use super::{BatchShard, pick};
 use crate::config::Heads;
 use crate::ops::arena::Arena;
-use crate::ops::attend::{self, Head};
+use crate::ops::attend::{self, CachedKeys, Head, Keys};
 use crate::ops::dropout::{self, Draws};
 use crate::ops::embed::{self, Lookup};
 use crate::ops::view::{Mat, MatMut, Shared};
@@ -14,21 +14,27 @@ use crate::ops::{Op, Region, Span};
 use crate::ops::{activate, add, classify, gather, multiply, norm, rotate};
 use std::ops::Range;
 
-/// The queries of head `h` and the keys and values that it attends to: `x` is (N, (H + 2K) D), `cache` the
-/// sequence's own part of the KV cache, (positions, 2K D), if there is one.
-pub fn query_key_value<'a>(x: &'a [f32], cache: Option<&'a [f32]>, span: Span, heads: Heads, h: usize) -> [Mat<'a>; 3] {
+/// The queries of head `h` and the keys and values that it attends to: `x` is (N, (H + 2K) D), `cached` the
+/// KV cache, (blocks, 64, 2K D), and the sequence's blocks, if there is one.
+pub fn query_key_value<'a>(
+    x: &'a [f32],
+    cached: Option<(&'a [f32], &'a [u32])>,
+    span: Span,
+    heads: Heads,
+    h: usize,
+) -> (Mat<'a>, [Keys<'a>; 2]) {
     let (d, rows, cols) = (heads.d_head, span.rows, heads.cols());
     let mine = &x[span.row * cols..(span.row + rows) * cols];
     let [query, key, value] = heads.starts(h);
     let part = |start: usize| Mat::strided(&mine[start..], rows, d, cols);
-    match cache {
-        None => [part(query), part(key), part(value)],
-        Some(kv) => {
-            let (past, stored) = (heads.query_cols(), 2 * heads.key_cols());
-            let keys = |start: usize| Mat::strided(&kv[start - past..], span.past + rows, d, stored);
-            [part(query), keys(key), keys(value)]
+    let keys = |start: usize| match cached {
+        None => Keys::Plain(part(start)),
+        Some((cache, table)) => {
+            let (cols, at) = (2 * heads.key_cols(), start - heads.query_cols());
+            Keys::Cached(CachedKeys { cache, cols, table, at, d })
         }
-    }
+    };
+    (part(query), [keys(key), keys(value)])
 }
 
 /// The range of some rows of a tensor in its memory space.
@@ -93,12 +99,11 @@ pub fn run(op: Op, weights: &Weights, shard: &mut BatchShard, team: &ThreadTeam,
             let draws = drop.map(|drop| Draws::new(drop, batch.seed)).filter(|d| !d.is_identity());
             let [x, y] = pick(act, [qkv, y]);
             let x = &*x;
-            let cache_rows = batch.context * cached;
             let kv = cache.zip(cache_of).map(|(region, cache)| {
                 let kv = &mut cache[region.range()];
                 for span in &batch.spans {
                     for i in 0..span.rows {
-                        let to = span.sequence * cache_rows + (span.past + i) * cached;
+                        let to = span.cache_row(batch, i) * cached;
                         kv[to..to + cached].copy_from_slice(&x[(span.row + i) * all + c..][..cached]);
                     }
                 }
@@ -107,8 +112,7 @@ pub fn run(op: Op, weights: &Weights, shard: &mut BatchShard, team: &ThreadTeam,
             let watched = [raw, scores, pattern];
             let head_of = |task: usize| {
                 let (span, h) = (batch.spans[task / n_head], task % n_head);
-                let own = kv.map(|kv| &kv[span.sequence * cache_rows..][..cache_rows]);
-                let [q, k, v] = query_key_value(x, own, span, heads, h);
+                let (q, [k, v]) = query_key_value(x, kv.map(|kv| (kv, span.blocks(batch))), span, heads, h);
                 let place = Span { row: first + span.row, ..span };
                 (span, h, Head { q, k, v, span: place, mask, scale, draws, head: h, n_head })
             };

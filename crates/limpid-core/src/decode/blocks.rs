@@ -106,6 +106,10 @@ impl BlockPool {
     pub fn idle(&self) -> usize {
         self.idle.len()
     }
+    /// How many positions of a sequence that begins with `prefix` are in the cache.
+    pub fn found(&self, prefix: &[u32]) -> usize {
+        self.find(prefix, usize::MAX).0.len() * BLOCK
+    }
     /// Whether a sequence of so many positions fits when nobody else holds a block.
     pub fn fits(&self, positions: usize) -> bool {
         positions.div_ceil(BLOCK) <= self.capacity()
