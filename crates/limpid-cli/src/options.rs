@@ -384,7 +384,7 @@ impl MachineOptions {
 
     /// A decoder on this processor, if it fits into memory.
     pub fn decoder(&self, config: &Config, limits: DecoderLimits) -> Result<Decoder> {
-        let model = Model::new(config, limits.mode())?;
+        let model = limits.model(config)?;
         crate::machine::fits(&model, None, self.on(), "this model")?;
         Ok(Decoder::new(config, limits, |model| self.start(model))?)
     }

@@ -4,7 +4,8 @@
 
 use limpid::backend::cpu::roof::Roof;
 use limpid::config::{Activation, Mask, NormKind};
-use limpid::ops::attend::Keys;
+use limpid::ops::attend::{CacheRows, CachedKeys, Keys};
+use limpid::ops::element::nearest_bf16;
 use limpid::ops::linear::Precision;
 use limpid::ops::linear::gemm::{self, Packed, gemm_packed, product};
 use limpid::ops::simd::Level;
@@ -69,6 +70,7 @@ fn main() {
     println!("one thread, {}", bench.level);
     products(&bench);
     attention(&bench);
+    cached_attention(&bench);
     passes(&bench);
 }
 
@@ -134,6 +136,37 @@ fn attention(bench: &Bench) {
             let given = [Mat::new(&dy, d), Mat::new(&y, d), Mat::new(&lse, 1)];
             attend::backward(bench.level, head, to, [false; 2], given, &mut scratch);
         });
+    }
+}
+
+/// One head that reads 1,024 keys of a KV cache: as one matrix, and from blocks in any order, in f32 and bf16.
+fn cached_attention(bench: &Bench) {
+    let (keys, d, cols) = (1024, 64, 2 * 12 * 64);
+    let mut scratch = vec![0.0; attend::SCRATCH];
+    let blocks = keys / attend::BLOCK;
+    // neighbours lie apart, and every block is there once
+    let table: Vec<u32> = (0..blocks as u32).map(|block| block * 7 % blocks as u32).collect();
+    let whole = values(keys * cols);
+    let halves: Vec<u16> = whole.iter().map(|v| nearest_bf16(*v)).collect();
+    for rows in [1, 256] {
+        let q = values(rows * d);
+        let (mut y, mut lse) = (vec![0.0; rows * d], vec![0.0; rows]);
+        let plain = |at: usize| Keys::Plain(Mat::strided(&whole[at..], keys, d, cols));
+        let of = |cache, at| Keys::Cached(CachedKeys { cache, cols, table: &table, at, d });
+        let flops = 4.0 * ((keys - rows) * rows * d + rows * (rows + 1) * d / 2) as f64;
+        for (what, k, v) in [
+            ("one matrix", plain(0), plain(cols / 2)),
+            ("blocks", of(CacheRows::F32(&whole), 0), of(CacheRows::F32(&whole), cols / 2)),
+            ("blocks of bf16", of(CacheRows::Bf16(&halves), 0), of(CacheRows::Bf16(&halves), cols / 2)),
+        ] {
+            let span = Span { row: 0, rows, past: keys - rows, table: 0, valid: keys };
+            let (mask, scale) = (Mask::Causal, 1.0 / (d as f32).sqrt());
+            let head = attend::Head { q: Mat::new(&q, d), k, v, span, mask, scale, draws: None, head: 0, n_head: 1 };
+            bench.flops(&format!("attend {rows} of 1024 keys, {what}"), Precision::F32, flops, || {
+                let (y, lse) = (MatMut::new(&mut y, d), MatMut::new(&mut lse, 1));
+                attend::forward(bench.level, head, y, lse, &mut scratch);
+            });
+        }
     }
 }
 

@@ -305,7 +305,7 @@ impl Lm {
     fn decoder(&self, limits: DecoderLimits) -> Result<Decoder> {
         self.needs_head()?;
         let weights = self.weights()?;
-        memory::fits_beside(&Model::new(&self.config, limits.mode())?, (Device::Cpu, self.threads))?;
+        memory::fits_beside(&limits.model(&self.config)?, (Device::Cpu, self.threads))?;
         let make = |model: &Model| Device::Cpu.start_with(model, how(self.machine()), &weights);
         Ok(Decoder::new(&self.config, limits, make)?)
     }

@@ -6,7 +6,7 @@ use crate::model::Model;
 use crate::ops::adamw::{self, Change, ParamGroup, Rule};
 use crate::ops::attend::BLOCK;
 use crate::ops::dropout::{Draws, weight_index};
-use crate::ops::element::{Major, Values};
+use crate::ops::element::{Element, Major, Values, nearest_bf16, widen_bf16};
 use crate::ops::embed::{self, Lookup};
 use crate::ops::limits::Limits;
 use crate::ops::{Back, Batch, DropoutSpec, Grad, MemorySpace, Op, Ops, Pass, Passes, Region, Span};
@@ -21,6 +21,8 @@ pub struct Reference {
     program: u64,
     limits: Limits,
     batch: Batch,
+    /// The type of the KV cache.
+    cache: Element,
     tickets: Tickets,
     reported: Option<(UpdateReport, Vec<Change>)>,
 }
@@ -65,6 +67,7 @@ impl Reference {
             program: model.program.id(),
             limits: model.limits(),
             batch: Batch::default(),
+            cache: model.element(MemorySpace::Cache),
             tickets: Tickets::default(),
             reported: None,
         };
@@ -288,6 +291,14 @@ impl Reference {
         (0..n).map(move |j| &kv[first + j * stride..][..d])
     }
 
+    /// A value as the KV cache has it.
+    fn stored(&self, value: f64) -> f64 {
+        match self.cache {
+            Element::Bf16 => f64::from(widen_bf16(nearest_bf16(value as f32))),
+            _ => value,
+        }
+    }
+
     /// A sequence's rows of a KV cache, one after another.
     fn cached_rows(&self, cache: Region, span: Span) -> Vec<f64> {
         let (all, blocks) = (self.exact(cache), span.blocks(&self.batch));
@@ -306,7 +317,8 @@ impl Reference {
                 for i in 0..span.rows {
                     let from = (span.row + i) * all + c;
                     let to = span.cache_row(&self.batch, i) * cached;
-                    self.exact_mut(cache)[to..to + cached].copy_from_slice(&x[from..from + cached]);
+                    let stored: Vec<f64> = x[from..from + cached].iter().map(|v| self.stored(*v)).collect();
+                    self.exact_mut(cache)[to..to + cached].copy_from_slice(&stored);
                 }
             }
         }

@@ -2,10 +2,11 @@
 
 use super::{BlockPool, BlockTable, DecodeError as Error};
 use crate::backend::{Backend, BackendError};
-use crate::config::{Config, Mask};
+use crate::config::{Config, ConfigError, Mask};
 use crate::model::{Mode, Model};
 use crate::ops::attend::BLOCK;
-use crate::ops::{Batch, Op, Span};
+use crate::ops::element::Element;
+use crate::ops::{Batch, MemorySpace, Op, Span};
 
 /// The most that a [`Decoder`] holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +17,8 @@ pub struct DecoderLimits {
     pub outputs: usize,
     /// Blocks of 64 positions of the KV cache.
     pub blocks: usize,
+    /// The type of its elements: f32, or bf16 in half the memory.
+    pub cache: Element,
 }
 
 impl DecoderLimits {
@@ -28,12 +31,17 @@ impl DecoderLimits {
     pub fn of_sequences(config: &Config, sequences: usize, rows: usize) -> DecoderLimits {
         let rows = rows.min(config.context_length.saturating_mul(sequences)).max(sequences);
         let blocks = DecoderLimits::blocks(config.context_length).saturating_mul(sequences);
-        DecoderLimits { rows, outputs: sequences, blocks }
+        DecoderLimits { rows, outputs: sequences, blocks, cache: Element::F32 }
     }
-    /// How a model is built for these limits.
-    pub fn mode(self) -> Mode {
-        let DecoderLimits { rows, outputs, blocks } = self;
-        Mode::Decode { rows, outputs, blocks }
+    /// The model that a decoder with these limits runs.
+    ///
+    /// # Errors
+    /// As [`Model::new`].
+    pub fn model(self, config: &Config) -> Result<Model, ConfigError> {
+        let DecoderLimits { rows, outputs, blocks, cache } = self;
+        let mut model = Model::new(config, Mode::Decode { rows, outputs, blocks })?;
+        model.elements[MemorySpace::Cache as usize] = cache;
+        Ok(model)
     }
 }
 
@@ -77,7 +85,7 @@ impl Decoder {
         if config.mask != Mask::Causal {
             return Err(Error::Mask { mask: config.mask });
         }
-        let model = Model::new(config, limits.mode())?;
+        let model = limits.model(config)?;
         let body = model.ops().iter().position(|op| matches!(op, Op::Gather { .. })).unwrap_or(model.ops().len());
         let backend = make(&model)?;
         let pool = BlockPool::new(limits.blocks);

@@ -19,6 +19,7 @@
 
 use super::Span;
 use super::dropout::{Draws, weight_index};
+use super::element::widen_bf16;
 use super::linear::gemm::{self, gemm};
 use super::math::{exp, ln};
 use super::simd::{Computed, Kernel, LANES, Level, MulAdd, sum2};
@@ -38,8 +39,13 @@ const LANE: [u32; LANES] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15
 /// One row of a block: 64 queries.
 type Row = [f32; BLOCK];
 
-/// Floats of scratch that [`forward`], [`backward`] and [`watch`] need.
-pub const SCRATCH: usize = 4 * BLOCK * BLOCK + gemm::SCRATCH;
+/// Floats of scratch that [`forward`], [`backward`] and [`watch`] need for D up to 192.
+pub const SCRATCH: usize = scratch(3 * BLOCK);
+
+/// Floats of scratch that they need for any D: a block of scores, and three more or one of keys.
+pub const fn scratch(d: usize) -> usize {
+    BLOCK * (BLOCK + if d > 3 * BLOCK { d } else { 3 * BLOCK }) + gemm::SCRATCH
+}
 
 /// The keys or the values of one head: (keys,D).
 #[derive(Clone, Copy)]
@@ -50,11 +56,20 @@ pub enum Keys<'a> {
     Cached(CachedKeys<'a>),
 }
 
+/// All blocks of a KV cache, [`BLOCK`] rows each.
+#[derive(Clone, Copy)]
+pub enum CacheRows<'a> {
+    /// As they are.
+    F32(&'a [f32]),
+    /// Rounded to bf16.
+    Bf16(&'a [u16]),
+}
+
 /// D columns of a sequence's blocks of a KV cache.
 #[derive(Clone, Copy)]
 pub struct CachedKeys<'a> {
-    /// All blocks, [`BLOCK`] rows each.
-    pub cache: &'a [f32],
+    /// All blocks.
+    pub cache: CacheRows<'a>,
     /// The columns of the cache.
     pub cols: usize,
     /// The sequence's blocks, in the order of positions.
@@ -65,14 +80,22 @@ pub struct CachedKeys<'a> {
     pub d: usize,
 }
 
-impl<'a> Keys<'a> {
-    /// Some keys of one block: `keys` begins at a multiple of [`BLOCK`].
-    fn of(&self, keys: &Range<usize>) -> Mat<'a> {
-        match *self {
-            Keys::Plain(all) => all.rows(keys.clone()),
-            Keys::Cached(CachedKeys { cache, cols, table, at, d }) => {
-                let row = table[keys.start / BLOCK] as usize * BLOCK;
-                Mat::strided(&cache[row * cols + at..], keys.len(), d, cols)
+impl Keys<'_> {
+    /// Some keys of one block: `keys` begins at a multiple of [`BLOCK`]. `room` has [`BLOCK`] D elements, for those that
+    /// are not f32.
+    fn of<'a>(&'a self, keys: &Range<usize>, room: &'a mut [f32]) -> Mat<'a> {
+        let CachedKeys { cache, cols, table, at, d } = match self {
+            Keys::Plain(all) => return all.rows(keys.clone()),
+            Keys::Cached(cached) => cached,
+        };
+        let from = table[keys.start / BLOCK] as usize * BLOCK * cols + at;
+        match cache {
+            CacheRows::F32(all) => Mat::strided(&all[from..], keys.len(), *d, *cols),
+            CacheRows::Bf16(all) => {
+                for (to, from) in room.chunks_exact_mut(*d).zip(all[from..].chunks(*cols)).take(keys.len()) {
+                    to.iter_mut().zip(from).for_each(|(to, from)| *to = widen_bf16(*from));
+                }
+                Mat::strided(room, keys.len(), *d, *d)
             }
         }
     }
@@ -338,8 +361,9 @@ impl Kernel for Soften<'_> {
 
 /// y: (rows,D) and lse: (rows,1) of one head.
 pub fn forward(level: Level, head: Head, mut y: MatMut, mut lse: MatMut, scratch: &mut [f32]) {
-    let (blocks, scratch) = scratch.split_at_mut(SCRATCH - gemm::SCRATCH);
-    let s = blocks.as_chunks_mut::<BLOCK>().0;
+    let (blocks, scratch) = scratch.split_at_mut(scratch.len() - gemm::SCRATCH);
+    let (s, room) = blocks.split_at_mut(BLOCK * BLOCK);
+    let s = s.as_chunks_mut::<BLOCK>().0;
     let d = head.q.cols;
     y.fill(0.0);
     for rows in head.blocks() {
@@ -347,13 +371,12 @@ pub fn forward(level: Level, head: Head, mut y: MatMut, mut lse: MatMut, scratch
         let (mut top, mut total) = ([f32::NEG_INFINITY; BLOCK], [0.0; BLOCK]);
         for keys in head.keys(&rows) {
             let pair = head.pair(&rows, &keys);
-            let (k, v) = (head.k.of(&keys), head.v.of(&keys));
             let mut y = y.part(rows.clone(), 0..d);
-            pair.product(level, Which::Scores, mat_mut(s, pair), k, q.t(), scratch);
+            pair.product(level, Which::Scores, mat_mut(s, pair), head.k.of(&keys, room), q.t(), scratch);
             let (chances, from, top, total) = (chances.as_ref(), keys.start, &mut top, &mut total);
             let part = y.part(0..rows.len(), 0..d);
             level.run(Soften { pair, s, scale: head.scale, top, total, chances, from, y: part });
-            pair.product(level, Which::Queries, y, mat(s, pair).t(), v, scratch);
+            pair.product(level, Which::Queries, y, mat(s, pair).t(), head.v.of(&keys, room), scratch);
         }
         for (lane, i) in rows.enumerate() {
             let share = 1.0 / total[lane];
@@ -444,7 +467,7 @@ pub struct Gradients<'a> {
 /// otherwise: first for the queries, second for keys and values (which several heads may share).
 pub fn backward(level: Level, head: Head, to: Gradients, add: [bool; 2], [dy, y, lse]: [Mat; 3], scratch: &mut [f32]) {
     let Gradients { mut dq, mut dk, mut dv, mut watched } = to;
-    let (blocks, scratch) = scratch.split_at_mut(SCRATCH - gemm::SCRATCH);
+    let (blocks, scratch) = scratch.split_at_mut(scratch.len() - gemm::SCRATCH);
     let mut blocks = blocks.as_chunks_mut::<BLOCK>().0.chunks_exact_mut(BLOCK);
     let [p, dp, ds_seen, dp_seen] = [(); 4].map(|()| blocks.next().expect("four blocks"));
     let d = head.q.cols;
@@ -462,7 +485,7 @@ pub fn backward(level: Level, head: Head, to: Gradients, add: [bool; 2], [dy, y,
         }
         for keys in head.keys(&rows) {
             let pair = head.pair(&rows, &keys);
-            let (k, v) = (head.k.of(&keys), head.v.of(&keys));
+            let (k, v) = (head.k.of(&keys, &mut []), head.v.of(&keys, &mut []));
             pair.product(level, Which::Scores, mat_mut(p, pair), k, q.t(), scratch);
             pair.product(level, Which::Scores, mat_mut(dp, pair), v, dy.t(), scratch);
             let (scale, chances, from) = (head.scale, chances.as_ref(), keys.start);
@@ -487,7 +510,8 @@ pub fn backward(level: Level, head: Head, to: Gradients, add: [bool; 2], [dy, y,
 
 /// Fills raw scores, masked scores and weights, (rows,T) each, from lse: a pass of its own, after the output.
 pub fn watch(level: Level, head: Head, [raw, scores, pattern]: [Option<MatMut>; 3], lse: Mat, scratch: &mut [f32]) {
-    let (s, scratch) = scratch.split_at_mut(BLOCK * BLOCK);
+    let (blocks, scratch) = scratch.split_at_mut(scratch.len() - gemm::SCRATCH);
+    let (s, room) = blocks.split_at_mut(BLOCK * BLOCK);
     let mut to = [(raw, 0.0), (scores, f32::NEG_INFINITY), (pattern, 0.0)];
     for (m, hidden) in &mut to {
         if let Some(m) = m {
@@ -498,7 +522,7 @@ pub fn watch(level: Level, head: Head, [raw, scores, pattern]: [Option<MatMut>; 
     for i in 0..head.q.rows {
         for from in (0..all).step_by(BLOCK) {
             let keys = from..(from + BLOCK).min(all);
-            let (q, k, s) = (head.q.rows(i..i + 1), head.k.of(&keys), &mut s[..keys.len()]);
+            let (q, k, s) = (head.q.rows(i..i + 1), head.k.of(&keys, room), &mut s[..keys.len()]);
             gemm(level, MatMut::new(s, keys.len()), q, k.t(), false, scratch);
             let live = head.span.reach(head.mask, i).saturating_sub(from);
             for (j, s) in s.iter().map(|s| s * head.scale).enumerate() {
@@ -516,6 +540,7 @@ pub fn watch(level: Level, head: Head, [raw, scores, pattern]: [Option<MatMut>; 
 #[cfg(test)]
 mod tests {
     use super::super::DropoutSpec;
+    use super::super::element::nearest_bf16;
     use super::*;
     use crate::config::DropoutScale;
 
@@ -600,11 +625,26 @@ mod tests {
                     let (mut y, mut lse) = (vec![f32::NAN; rows * d], vec![f32::NAN; rows]);
                     forward(level, head, MatMut::new(&mut y, d), MatMut::new(&mut lse, 1), &mut scratch);
                     assert_close(&what("y"), &y, &want[0]);
-                    let cached = |at| Keys::Cached(CachedKeys { cache: &kv.0, cols: 2 * c, table: &kv.1, at, d });
-                    let of_blocks = Head { k: cached(0), v: cached(c), ..head };
+                    let halves: Vec<u16> = kv.0.iter().map(|v| nearest_bf16(*v)).collect();
+                    let [k_near, v_near] = [k, v].map(|m| {
+                        (0..keys)
+                            .flat_map(|j| m.row(j).iter().map(|v| widen_bf16(nearest_bf16(*v))))
+                            .collect::<Vec<_>>()
+                    });
+                    let near = [&k_near, &v_near].map(|m| Keys::Plain(Mat::new(m, d)));
+                    let of_near = Head { k: near[0], v: near[1], ..head };
+                    let cached = |cache, at| Keys::Cached(CachedKeys { cache, cols: 2 * c, table: &kv.1, at, d });
+                    let of_cache = |cache| Head { k: cached(cache, 0), v: cached(cache, c), ..head };
+                    let [of_blocks, of_halves] = [CacheRows::F32(&kv.0), CacheRows::Bf16(&halves)].map(of_cache);
                     let (mut same, mut sums) = (vec![f32::NAN; rows * d], vec![f32::NAN; rows]);
                     forward(level, of_blocks, MatMut::new(&mut same, d), MatMut::new(&mut sums, 1), &mut scratch);
                     assert!(same == y && sums == lse, "{}", what("keys in blocks of a cache"));
+                    let [rounded, widened] = [of_near, of_halves].map(|head| {
+                        let (mut y, mut lse) = (vec![f32::NAN; rows * d], vec![f32::NAN; rows]);
+                        forward(level, head, MatMut::new(&mut y, d), MatMut::new(&mut lse, 1), &mut scratch);
+                        (y, lse)
+                    });
+                    assert!(rounded == widened && rounded.0 != y, "{}", what("keys in bf16"));
                     for i in 0..rows {
                         let (past, valid) =
                             if mask == Mask::Causal { (past + i, span.valid) } else { (keys - 1, span.valid) };

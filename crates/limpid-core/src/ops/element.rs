@@ -44,7 +44,7 @@ impl Element {
                 Ok(values) => Cow::Borrowed(values),
                 Err(_) => bytes.as_chunks().0.iter().map(|b| f32::from_ne_bytes(*b)).collect(),
             }),
-            Element::Bf16 => Some(halves(|bits| f32::from_bits(u32::from(bits) << 16))),
+            Element::Bf16 => Some(halves(widen_bf16)),
             Element::F16 => Some(halves(widen_f16)),
             Element::Q8_0 => None,
         }
@@ -60,6 +60,21 @@ impl fmt::Display for Element {
             Element::Q8_0 => "q8_0",
         })
     }
+}
+
+/// The nearest bf16, as its bits; ties to even, NaN stays NaN.
+#[inline(always)]
+pub fn nearest_bf16(x: f32) -> u16 {
+    let bits = x.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
+    let bits = if x.is_nan() { bits | 0x40_0000 } else { rounded };
+    (bits >> 16) as u16
+}
+
+/// A bf16 from its bits.
+#[inline(always)]
+pub fn widen_bf16(bits: u16) -> f32 {
+    f32::from_bits(u32::from(bits) << 16)
 }
 
 fn widen_f16(bits: u16) -> f32 {

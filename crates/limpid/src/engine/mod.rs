@@ -14,6 +14,7 @@ use crate::backend::BackendError;
 use crate::config::Config;
 use crate::generate::{DecodeError, FinishReason, GenerateError, GeneratedToken, Options, Overflow, Sample, Writer};
 use crate::ops::attend::BLOCK;
+use crate::ops::element::Element;
 use crate::tokenizer::Tokenizer;
 use limpid_core::decode::{likeliest, log_sum_exp};
 use std::collections::VecDeque;
@@ -116,29 +117,33 @@ pub struct EngineLimits {
     pub prompt_rows: usize,
     /// Bytes of the KV cache; it has room for at least one whole context.
     pub cache_bytes: u64,
+    /// The type of its elements: f32, or bf16 in half the memory. It changes the answers' last digits.
+    pub cache: Element,
 }
 
 impl EngineLimits {
     /// For `sequences` sequences of at most `positions` positions each.
     pub fn of(config: &Config, sequences: usize, positions: usize) -> EngineLimits {
         let all = DecoderLimits::blocks(positions.min(config.context_length)).saturating_mul(sequences);
-        EngineLimits { sequences, prompt_rows: 256, cache_bytes: block_bytes(config).saturating_mul(all as u64) }
+        let cache = Element::F32;
+        let cache_bytes = block_bytes(config, cache).saturating_mul(all as u64);
+        EngineLimits { sequences, prompt_rows: 256, cache_bytes, cache }
     }
 
     /// The decoder of an engine with these limits.
     pub fn decoder(&self, config: &Config) -> DecoderLimits {
-        let EngineLimits { sequences, prompt_rows, cache_bytes } = *self;
+        let EngineLimits { sequences, prompt_rows, cache_bytes, cache } = *self;
         let least = DecoderLimits::blocks(config.context_length);
-        let blocks = (cache_bytes / block_bytes(config)).min(u64::from(u32::MAX)) as usize;
+        let blocks = (cache_bytes / block_bytes(config, cache)).min(u64::from(u32::MAX)) as usize;
         let rows = prompt_rows.min(config.context_length.saturating_mul(sequences)) + sequences;
-        DecoderLimits { rows, outputs: rows.min(sequences + SCORED), blocks: blocks.max(least) }
+        DecoderLimits { rows, outputs: rows.min(sequences + SCORED), blocks: blocks.max(least), cache }
     }
 }
 
 /// Bytes of the keys and values of one block, in all layers.
-fn block_bytes(config: &Config) -> u64 {
-    let each = 2 * config.heads().key_cols() * config.n_layer * mem::size_of::<f32>();
-    each.max(1) as u64 * BLOCK as u64
+fn block_bytes(config: &Config, cache: Element) -> u64 {
+    let layer = cache.bytes(2 * config.heads().key_cols() * BLOCK) as u64;
+    layer.saturating_mul(config.n_layer as u64).max(1)
 }
 
 /// What an engine holds now.
@@ -289,7 +294,7 @@ pub struct Engine {
 impl Engine {
     /// An engine on a decoder, which was made with [`EngineLimits::decoder`]. Without a tokenizer samples have no text.
     pub fn new(mut decoder: Decoder, tokenizer: Option<Tokenizer>, limits: &EngineLimits) -> Engine {
-        let DecoderLimits { rows, outputs, blocks } = limits.decoder(&decoder.model().config);
+        let DecoderLimits { rows, outputs, blocks, .. } = limits.decoder(&decoder.model().config);
         assert_eq!(decoder.pool().capacity(), blocks, "the decoder has other limits");
         let sequences = limits.sequences;
         let limits = TurnLimits { rows, outputs, prompt_rows: rows - sequences, sequences };

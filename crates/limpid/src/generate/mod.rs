@@ -1,7 +1,7 @@
 //! Text generation: tokens in, the next token out, again and again.
 //!
 //! [`Sampler`] chooses a token from logits. [`Writer`] turns tokens into text, and knows when to stop. An
-//! [`Engine`](crate::engine::Engine) joins them with a model, for many requests; [`generate`] and [`score`] are one
+//! [`Engine`] joins them with a model, for many requests; [`generate`] and [`score`] are one
 //! request. [`Session`] is for those who decide themselves what comes next.
 //!
 //! Nothing here is random but by [`Sampler::seed`], and a sequence's logits do not depend on how its tokens were

@@ -1,12 +1,12 @@
 //! The forward of every op: one match that calls the kernels in `ops`. The team of threads shares rows or heads.
 #![allow(unsafe_code)] // tasks write disjoint parts of one matrix; each block says why they are disjoint
 
+use super::cache::Cache;
 use super::team::ThreadTeam;
 use super::weights::Weights;
 use super::{BatchShard, pick};
 use crate::config::Heads;
-use crate::ops::arena::Arena;
-use crate::ops::attend::{self, CachedKeys, Head, Keys};
+use crate::ops::attend::{self, CacheRows, CachedKeys, Head, Keys};
 use crate::ops::dropout::{self, Draws};
 use crate::ops::embed::{self, Lookup};
 use crate::ops::view::{Mat, MatMut, Shared};
@@ -18,7 +18,7 @@ use std::ops::Range;
 /// KV cache, (blocks, 64, 2K D), and the sequence's blocks, if there is one.
 pub fn query_key_value<'a>(
     x: &'a [f32],
-    cached: Option<(&'a [f32], &'a [u32])>,
+    cached: Option<(CacheRows<'a>, &'a [u32])>,
     span: Span,
     heads: Heads,
     h: usize,
@@ -43,7 +43,7 @@ pub fn at(region: Region, rows: &Range<usize>) -> Range<usize> {
 }
 
 /// Runs one op on the rows of one shard.
-pub fn run(op: Op, weights: &Weights, shard: &mut BatchShard, team: &ThreadTeam, cache_of: Option<&mut Arena>) {
+pub fn run(op: Op, weights: &Weights, shard: &mut BatchShard, team: &ThreadTeam, cache_of: Option<&mut Cache>) {
     let BatchShard { first, batch, act, stat, .. } = shard;
     let of = |region: Region| weights.of(region);
     let (first, batch, level) = (*first, &*batch, team.level);
@@ -100,14 +100,13 @@ pub fn run(op: Op, weights: &Weights, shard: &mut BatchShard, team: &ThreadTeam,
             let [x, y] = pick(act, [qkv, y]);
             let x = &*x;
             let kv = cache.zip(cache_of).map(|(region, cache)| {
-                let kv = &mut cache[region.range()];
                 for span in &batch.spans {
                     for i in 0..span.rows {
-                        let to = span.cache_row(batch, i) * cached;
-                        kv[to..to + cached].copy_from_slice(&x[(span.row + i) * all + c..][..cached]);
+                        let to = region.at + span.cache_row(batch, i) * cached;
+                        cache.put(to, &x[(span.row + i) * all + c..][..cached]);
                     }
                 }
-                &*kv
+                cache.part(region.range())
             });
             let watched = [raw, scores, pattern];
             let head_of = |task: usize| {

@@ -8,6 +8,7 @@
 //! one task per op. `forward` and `backward` are the two matches that call the kernels in `ops`; both ways use them.
 
 mod backward;
+mod cache;
 mod forward;
 mod pool;
 pub mod roof;
@@ -27,6 +28,7 @@ use crate::ops::simd::Level;
 use crate::ops::view::Mat;
 use crate::ops::{Batch, MemorySpace, Op, Ops, Pass, Passes, Region};
 use backward::Parameters;
+use cache::Cache;
 use pool::Pool;
 use std::ops::Range;
 use std::sync::Arc;
@@ -57,7 +59,7 @@ pub struct Cpu {
     /// One shard with all rows, or one per thread.
     shards: Vec<RwLock<BatchShard>>,
     /// The KV cache: keys and values of open sequences.
-    cache: Option<Arena>,
+    cache: Option<Cache>,
     /// The program that it runs.
     program: u64,
     limits: Limits,
@@ -201,7 +203,13 @@ impl Cpu {
         (level, precision): (Level, Precision),
         weights: Arc<Weights>,
     ) -> Result<Cpu> {
-        if let Some(element) = model.elements.iter().find(|element| **element != Element::F32) {
+        let is_cache = |place: usize| place == MemorySpace::Cache as usize;
+        let fits = |(place, element): &(usize, &Element)| match element {
+            Element::F32 => true,
+            Element::Bf16 => is_cache(*place),
+            _ => false,
+        };
+        if let Some((_, element)) = model.elements.iter().enumerate().find(|one| !fits(one)) {
             let what = format!("it has no memory of {element}, only of f32");
             return Err(BackendError::NotSupported { op: "this model", what });
         }
@@ -232,7 +240,9 @@ impl Cpu {
             average: arena(MemorySpace::Average, trains)?,
             room: Arena::default(),
             shards: (0..shards).map(shard).collect::<Result<_>>()?,
-            cache: decodes.then(|| arena(MemorySpace::Cache, true)).transpose()?,
+            cache: decodes
+                .then(|| Cache::new(model.program.size(MemorySpace::Cache), model.element(MemorySpace::Cache)))
+                .transpose()?,
             solo: (0..if alone(model, threads) { team.pool.threads() } else { 0 })
                 .map(|_| ThreadTeam::new(model, 1, (level, precision), 0))
                 .collect::<Result<_>>()?,
@@ -281,7 +291,7 @@ impl Cpu {
     }
 
     /// Runs `f` on every shard that has rows, each on one thread; a single shard gets all threads.
-    fn on_shards(&mut self, f: impl Fn(&mut BatchShard, &Weights, &ThreadTeam, Option<&mut Arena>) + Sync) {
+    fn on_shards(&mut self, f: impl Fn(&mut BatchShard, &Weights, &ThreadTeam, Option<&mut Cache>) + Sync) {
         let Cpu { weights, shards, cache, team, solo, .. } = self;
         if let [shard] = &shards[..] {
             return f(&mut BatchShard::write(shard), weights, team, cache.as_mut());
@@ -294,7 +304,7 @@ impl Cpu {
         });
     }
 
-    /// The memory of a space that all shards share; `None` for a space that each shard has.
+    /// The f32s of a space that all shards share; `None` for the cache and for a space that each shard has.
     fn shared(&self, space: MemorySpace) -> Option<&Arena> {
         match space {
             MemorySpace::Const => Some(&self.weights.konst),
@@ -303,8 +313,7 @@ impl Cpu {
             MemorySpace::Moment1 => Some(&self.moment1),
             MemorySpace::Moment2 => Some(&self.moment2),
             MemorySpace::Average => Some(&self.average),
-            MemorySpace::Cache => self.cache.as_ref(),
-            MemorySpace::Act | MemorySpace::ActGrad | MemorySpace::Stat => None,
+            MemorySpace::Cache | MemorySpace::Act | MemorySpace::ActGrad | MemorySpace::Stat => None,
         }
     }
 
@@ -357,6 +366,8 @@ impl Cpu {
             self.weights.read(region, to);
         } else if self.sums.iter().any(|sum| sum.region == region && sum.blank.load(Relaxed)) {
             to.fill(0.0);
+        } else if let (MemorySpace::Cache, Some(cache)) = (region.space, &self.cache) {
+            cache.copy(region.range(), to);
         } else if let Some(memory) = self.shared(region.space) {
             to.copy_from_slice(&memory[region.range()]);
         } else {
@@ -523,6 +534,7 @@ impl Backend for Cpu {
         let mut add = |values: &[f32]| values.iter().for_each(|v| sum += f64::from(*v));
         match self.shared(region.space) {
             Some(memory) => add(&memory[region.range()]),
+            None if region.space == MemorySpace::Cache => add(&self.read(region)?),
             None => self.parts(region, |_, part| add(part)),
         }
         Ok(sum)
@@ -558,7 +570,10 @@ impl Backend for Cpu {
             MemorySpace::Moment1 => &mut self.moment1,
             MemorySpace::Moment2 => &mut self.moment2,
             MemorySpace::Average => &mut self.average,
-            MemorySpace::Cache => self.cache.as_mut().expect("only decoding has a cache"),
+            MemorySpace::Cache => {
+                self.cache.as_mut().expect("only decoding has a cache").put(region.at, &values);
+                return Ok(());
+            }
         };
         memory[region.range()].copy_from_slice(&values);
         Ok(())

@@ -34,7 +34,7 @@ const OWN_ROWS: usize = 192;
 
 /// Elements of each thread's scratch.
 pub fn scratch(model: &Model) -> usize {
-    attend::SCRATCH.max(gemm::SCRATCH).max(model.config.d_model)
+    attend::scratch(model.config.heads().d_head).max(gemm::SCRATCH).max(model.config.d_model)
 }
 
 impl ThreadTeam {

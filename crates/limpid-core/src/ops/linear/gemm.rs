@@ -18,6 +18,7 @@
 //! fast as a copy.
 
 use super::super::arena::{Arena, Refused};
+use super::super::element::nearest_bf16;
 use super::super::simd::{Kernel, Level, MulAdd};
 use super::super::view::{Mat, MatMut};
 use super::{Precision, tile};
@@ -95,13 +96,10 @@ impl Form {
     }
 }
 
-/// The bits of the nearest bf16, in the high half; ties to even, NaN stays NaN.
+/// The bits of the nearest bf16, in the high half.
 #[inline(always)]
 fn round(x: f32) -> u32 {
-    let bits = x.to_bits();
-    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
-    let bits = if x.is_nan() { bits | 0x40_0000 } else { rounded };
-    bits & 0xffff_0000
+    u32::from(nearest_bf16(x)) << 16
 }
 
 /// The stored form of two neighbours in k; of the even one alone, unless `form` is pairs.
