@@ -20,7 +20,7 @@ impl Cache {
     /// Some of its elements.
     pub fn part(&self, range: Range<usize>) -> CacheRows<'_> {
         match self.element {
-            Element::Bf16 => CacheRows::Bf16(&bytemuck::cast_slice(&*self.arena)[range]),
+            Element::Bf16 => CacheRows::Bf16(&bytemuck::cast_slice(&self.arena)[range]),
             _ => CacheRows::F32(&self.arena[range]),
         }
     }
@@ -30,7 +30,7 @@ impl Cache {
         let range = at..at + values.len();
         match self.element {
             Element::Bf16 => {
-                let to: &mut [u16] = &mut bytemuck::cast_slice_mut(&mut *self.arena)[range];
+                let to: &mut [u16] = &mut bytemuck::cast_slice_mut(&mut self.arena)[range];
                 to.iter_mut().zip(values).for_each(|(to, value)| *to = nearest_bf16(*value));
             }
             _ => self.arena[range].copy_from_slice(values),
