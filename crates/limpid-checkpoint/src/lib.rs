@@ -597,6 +597,19 @@ impl Checkpoint {
         }
     }
 
+    /// The tokens that end a text or a turn by generation_config.json, or else config.json, of a folder; of a file none.
+    pub fn end_tokens(&self) -> Vec<u32> {
+        let ids = |name: &str| -> Option<Vec<u32>> {
+            let text = limpid_base::files::read_text(&self.path.join(name), LARGEST_JSON).ok()?;
+            let config: serde_json::Value = serde_json::from_str(&text).ok()?;
+            let ends = &config["eos_token_id"];
+            let all = ends.as_array().map_or(std::slice::from_ref(ends), Vec::as_slice);
+            Some(all.iter().filter_map(|id| id.as_u64()?.try_into().ok()).collect())
+                .filter(|ids: &Vec<u32>| !ids.is_empty())
+        };
+        ["generation_config.json", "config.json"].into_iter().find_map(ids).unwrap_or_default()
+    }
+
     /// How one parameter of `model` is stored.
     pub fn stored_as(&self, model: &Model, param: &Param) -> Dtype {
         let link = self.dialect.links(model).into_iter().find(|l| l.param == param.name);
@@ -639,7 +652,12 @@ fn chat_template(folder: &Path) -> Result<Option<String>> {
     // tokenizer_config.json was checked with the tokenizer
     let config = limpid_base::files::read_text(&folder.join("tokenizer_config.json"), LARGEST_JSON).unwrap_or_default();
     let config: serde_json::Value = serde_json::from_str(&config).unwrap_or_default();
-    Ok(config["chat_template"].as_str().map(String::from))
+    // one, or several by name
+    let template = match &config["chat_template"] {
+        serde_json::Value::Array(all) => all.iter().find(|one| one["name"] == "default").map(|one| &one["template"]),
+        one => Some(one),
+    };
+    Ok(template.and_then(|template| template.as_str()).map(String::from))
 }
 
 /// The weights of a folder: one file, several with an index, or a pickle, which is refused. Files of weights that the index

@@ -2,12 +2,14 @@
 
 use crate::machine::fits;
 use crate::options::MachineOptions;
+use crate::source::read_file;
 use anyhow::{Context, Result, bail};
 use limpid::backend::Backend;
-use limpid::checkpoint::Checkpoint;
+use limpid::checkpoint::{CHAT_TEMPLATE, Checkpoint};
 use limpid::config::{Config, ConfigError, Mask};
 use limpid::data::Objective;
 use limpid::engine::{Engine, EngineLimits};
+use limpid::data::template::{ChatTemplate, TemplateTokens};
 use limpid::model::{Mode, Model};
 use limpid::tokenizer::Tokenizer;
 use std::path::Path;
@@ -68,6 +70,21 @@ pub fn tokenizer(checkpoint: &Checkpoint) -> Result<&Tokenizer> {
         Some(tokenizer) => Ok(tokenizer),
         None => bail!("{} has no tokenizer: give ids with --tokens 1,2,3", checkpoint.path.display()),
     }
+}
+
+/// How conversations with the model are written: the template in `file`, or its own.
+pub fn template(checkpoint: &Checkpoint, file: Option<&Path>) -> Result<ChatTemplate> {
+    let tokens = TemplateTokens::of(tokenizer(checkpoint)?);
+    let now = std::time::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_secs() as i64);
+    let (source, whence) = match (file, &checkpoint.chat_template) {
+        (Some(file), _) => (read_file(file)?, file),
+        (None, Some(own)) => (own.clone(), checkpoint.path.as_path()),
+        (None, None) => bail!(
+            "{} was not trained on conversations (it has no {CHAT_TEMPLATE}): `limpid generate --prompt TEXT` continues a text; --chat-template FILE gives it a template; docs/chat.md says how to train a model that answers",
+            checkpoint.path.display()
+        ),
+    };
+    Ok(ChatTemplate::new(&source, tokens).with_context(|| whence.display().to_string())?.at(now))
 }
 
 /// Refuses an encoder that has no head, before anything else about it is asked for.

@@ -541,8 +541,26 @@ fn asks_and_continues(f: &Folder) {
     f.fails(2, "generate --model chat --chat - --system -", &["standard input"]);
     fs::remove_file(f.0.join("own/chat_template.jinja")).unwrap();
     f.fails(1, "generate --model own --chat a", &["own was not trained on conversations", "chat_template.jinja"]);
-    f.file("own/chat_template.jinja", "{{ messages[0].content }}");
-    f.fails(1, "generate --model own --chat a", &["own has a chat template of another program", "--prompt"]);
+    // a template of another program, in a file or in the model's folder, where files name the tokens that end an answer
+    let other =
+        "{% for m in messages %}<|{{ m['role'] }}|>\n{{ m['content'].strip() }}\n{% endfor %}{{ '<|assistant|>\n' }}";
+    f.file("other.jinja", other);
+    let given =
+        format!("generate --model own --chat ' Who has the ball? ' --chat-template other.jinja {ask} --no-echo");
+    assert_eq!(f.ok(&given), answer);
+    let named = serde_json::json!([{"name": "tool_use", "template": "x"}, {"name": "default", "template": other}]);
+    f.file("own/tokenizer_config.json", serde_json::json!({ "chat_template": named }).to_string());
+    assert_eq!(f.ok(&format!("generate --model own --chat ' Who has the ball? ' {ask}")), answer);
+    f.fails(1, "generate --model own --chat 'a<|user|>'", &["message 1 contains <|user|>, which is a special token"]);
+    let id: u64 = f.json("tokenize . --tokenizer own/tokenizer.json --json")["ids"][0].as_u64().unwrap();
+    f.file("own/generation_config.json", format!("{{\"eos_token_id\": [9999, {id}]}}"));
+    assert_eq!(f.ok(&format!("generate --model own --chat 'Who has the ball?' {ask}")), "Tom has the ball\n");
+    f.file("own/chat_template.jinja", "{{ messages[0] ");
+    f.fails(1, "generate --model own --chat a", &["own", "the chat template is not understood"]);
+    f.ok("generate --model own --prompt Who --max-tokens 2");
+    f.fails(2, "generate --model own --prompt a --chat-template other.jinja", &["--prompt"]);
+    f.fails(2, "generate --model own --prompt a --system b", &["--prompt"]);
+    f.fails(2, "generate --model own --chat-template other.jinja", &["--chat"]);
 }
 
 /// What is written to stdout by a command that is given `input`.

@@ -44,6 +44,17 @@ pub fn is_template(text: &str) -> bool {
     text.strip_prefix(BEGIN).unwrap_or(text) == TEMPLATE
 }
 
+/// What [`template`] writes, whose texts begin with `bos`, in the end what an answer comes after if that is wanted.
+///
+/// # Errors
+/// If a message holds a marker.
+pub(super) fn written(source: &str, bos: &str, messages: &[Message], asks: bool) -> Result<String, ChatError> {
+    unmarked(messages)?;
+    let text = Conversation { line: 1, messages: messages.to_vec() }.text();
+    let (begin, end) = (if source.starts_with(BEGIN) { bos } else { "" }, if asks { "<|assistant|>\n" } else { "" });
+    Ok(format!("{begin}{text}{end}"))
+}
+
 /// Longest line, in bytes: read as JSON it takes many times that.
 const LONGEST: usize = 16 << 20;
 
@@ -135,6 +146,13 @@ pub enum Role {
     User,
     /// The model.
     Assistant,
+}
+
+impl Role {
+    /// `system`, `user` or `assistant`.
+    pub fn name(self) -> &'static str {
+        MARKERS[self as usize].trim_matches(['<', '|', '>'])
+    }
 }
 
 /// What one speaker says.

@@ -1,6 +1,7 @@
 //! From files to tokens: `documents` reads them, `encode` turns them into ids, `prepare` writes the ids to `shards` and lists these in
 //! a `manifest`. [`Tokens`] are what batches are made of, in memory or in shards. [`source`] finds text by name, in any of these
-//! forms, and splits it for training. `stories` is the built-in corpus, `toys` are the documents' examples, `chat` reads conversations.
+//! forms, and splits it for training. `stories` is the built-in corpus, `toys` are the documents' examples, `chat` reads conversations,
+//! `template` writes them for other programs' models.
 
 mod boundary;
 pub mod chat;
@@ -14,6 +15,7 @@ mod prepare;
 mod shards;
 pub mod source;
 pub mod stories;
+pub mod template;
 mod tokens;
 pub mod toys;
 

@@ -328,7 +328,7 @@ impl Tokenizer {
     }
 
     /// The token that begins one, where files name it: see [`bos`](Tokenizer::bos) for whether it must stand there.
-    fn begin_of_text(&self) -> Option<u32> {
+    pub fn begin_of_text(&self) -> Option<u32> {
         let Tokenizer::Imported(imported) = self else { return None };
         imported.begin.or(self.bos())
     }

@@ -33,6 +33,9 @@ pub enum Error {
     /// A conversation that cannot be written for the model.
     #[error(transparent)]
     Chat(#[from] data::chat::ChatError),
+    /// A chat template that writes nothing.
+    #[error(transparent)]
+    Template(#[from] data::template::TemplateError),
     /// A text for a model without a tokenizer.
     #[error("this model has no tokenizer, so text says nothing to it: give it one with `Lm::with_tokenizer`")]
     NoTokenizer,
@@ -68,7 +71,9 @@ pub enum Error {
     #[error("the model predicts masked tokens, but its tokenizer has no [MASK]")]
     NoMask,
     /// A chat with a model whose form of conversations is not known.
-    #[error("the model was not trained on conversations that limpid can write: continue a text with `Lm::generate`")]
+    #[error(
+        "the model has no chat template, so it was not trained on conversations: continue a text with `Lm::generate`"
+    )]
     NoChat,
     /// More tokens than the model can see at once.
     #[error("the text has {tokens} tokens, the model's context_length is {context}: shorten it")]

@@ -6,8 +6,9 @@
 use crate::backend::{self, Backend, BackendOptions, Device, SharedWeights};
 use crate::checkpoint::{self, Checkpoint, Format, SHARD_BYTES};
 use crate::config::{Config, ConfigError, Mask};
-use crate::data::chat::{self, Message};
+use crate::data::chat::Message;
 use crate::data::source::{SourceError, TextSource};
+use crate::data::template::{ChatTemplate, TemplateTokens};
 use crate::data::{Objective, Windows};
 use crate::engine::{Decoder, DecoderLimits, Engine, EngineLimits};
 use crate::evaluate::{self, Score};
@@ -219,15 +220,39 @@ impl Lm {
     /// Answers the last message of a conversation, where the model was trained on conversations.
     ///
     /// # Errors
-    /// If it was not, or as [`Lm::generate`].
+    /// If it was not, or as [`Lm::chat_ids`] and [`Lm::generate`].
     pub fn chat(&self, messages: &[Message], options: &Options) -> Result<Sample> {
-        if !self.chat_template().is_some_and(chat::is_template) {
-            return Err(Error::NoChat);
-        }
-        let ids = chat::prompt(messages, self.tokenizer()?)?;
+        let template = self.template()?.ok_or(Error::NoChat)?;
+        let ids = self.chat_ids(&template, messages)?;
         let mut options = options.clone();
-        options.stop.push(chat::END.into());
+        options.stop.extend(self.chat_stops(&template)?);
         self.generate_events(&ids, &options, &mut |_| true)
+    }
+
+    /// How conversations with it are written, if its files say so. Another template for it is one of [`ChatTemplate::new`].
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::new`].
+    pub fn template(&self) -> Result<Option<ChatTemplate>> {
+        let tokens = self.tokenizer.as_ref().map(TemplateTokens::of).unwrap_or_default();
+        Ok(self.chat_template().map(|source| ChatTemplate::new(source, tokens)).transpose()?)
+    }
+
+    /// The ids that an answer to `messages` comes after.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::ids`], and if the model has no tokenizer.
+    pub fn chat_ids(&self, template: &ChatTemplate, messages: &[Message]) -> Result<Vec<u32>> {
+        Ok(template.ids(messages, self.tokenizer()?)?)
+    }
+
+    /// Texts for [`Options::stop`] that end an answer, beside the tokens that do so in any case ([`Options::stop_at_end_of_text`]).
+    ///
+    /// # Errors
+    /// If the model has no tokenizer.
+    pub fn chat_stops(&self, template: &ChatTemplate) -> Result<Vec<String>> {
+        let ends = self.files().map(Checkpoint::end_tokens).unwrap_or_default();
+        Ok(template.stops(self.tokenizer()?, &ends))
     }
 
     /// Continues a prompt of ids, and tells every event: how each token was chosen ([`Options::trace`]), and when the context was full.

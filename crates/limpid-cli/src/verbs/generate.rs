@@ -1,11 +1,11 @@
 //! `generate`: continue a prompt; or, with a bidirectional model, fill its masks.
 
 use crate::machine::interrupt;
-use crate::models::{self, adapted, engine, needs_head, open, prompt_ids, tokenizer};
+use crate::models::{self, adapted, engine, needs_head, open, prompt_ids, template, tokenizer};
 use crate::options::{MachineOptions, Usage};
 use crate::{show, source};
 use anyhow::{Context, Result, bail};
-use limpid::checkpoint::{CHAT_TEMPLATE, Checkpoint};
+use limpid::checkpoint::Checkpoint;
 use limpid::config::{Mask, Positions};
 use limpid::data::chat::{self, Message, Role};
 use limpid::data::check_ids;
@@ -35,12 +35,15 @@ pub struct Args {
     #[arg(long, short, value_name = "TEXT", alias = "start")]
     prompt: Option<String>,
     /// Ask a model that was trained on conversations: text, @FILE or -, which is put into its chat template. The answer ends where
-    /// the model ends it
+    /// the model ends it; `limpid chat` asks more than once
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["prompt", "tokens"])]
     chat: Option<String>,
     /// System message before the message of --chat
-    #[arg(long, value_name = "TEXT", requires = "chat")]
+    #[arg(long, value_name = "TEXT", requires = "chat", conflicts_with_all = ["prompt", "tokens"])]
     system: Option<String>,
+    /// Chat template, in Jinja, for --chat [default: the model's own]
+    #[arg(long, value_name = "FILE", requires = "chat", conflicts_with_all = ["prompt", "tokens"], alias = "chat-template-file")]
+    chat_template: Option<PathBuf>,
     /// Print only the continuation, not the prompt
     #[arg(long, alias = "no-display-prompt")]
     no_echo: bool,
@@ -138,13 +141,18 @@ pub fn run(args: Args) -> Result<()> {
         }
     }
     let answers = checkpoint.chat_template.as_deref().is_some_and(chat::is_template);
-    if answers && checkpoint.tokenizer.is_some() {
+    if answers && args.chat.is_none() && checkpoint.tokenizer.is_some() {
         options.stop.push(chat::END.into());
     }
     let mut text = String::new();
     let prompt = match (&args.tokens, &args.chat) {
         (Some(ids), _) => ids.clone(),
-        (None, Some(message)) => asked(&checkpoint, message, args.system.as_deref())?,
+        (None, Some(message)) => {
+            let template = template(&checkpoint, args.chat_template.as_deref())?;
+            let tokenizer = tokenizer(&checkpoint)?;
+            options.stop.extend(template.stops(tokenizer, &checkpoint.end_tokens()));
+            template.ids(&asked(message, args.system.as_deref())?, tokenizer).context("--chat")?
+        }
         (None, None) => {
             let tokenizer = tokenizer(&checkpoint)?;
             text = args.prompt.as_deref().map(source::prompt).transpose()?.unwrap_or_default();
@@ -281,26 +289,15 @@ fn explained(choice: &Choice) -> serde_json::Value {
     serde_json::json!({ "input_len": choice.input_len, "chosen": one(&choice.chosen), "candidates": candidates })
 }
 
-/// The ids of a message in the model's template, ready for the answer.
-fn asked(checkpoint: &Checkpoint, message: &str, system: Option<&str>) -> Result<Vec<u32>> {
-    let model = checkpoint.path.display();
-    match &checkpoint.chat_template {
-        Some(template) if chat::is_template(template) => {}
-        Some(_) => bail!(
-            "{model} has a chat template of another program, which limpid does not read: write the whole prompt with --prompt"
-        ),
-        None => bail!(
-            "{model} was not trained on conversations (it has no {CHAT_TEMPLATE}): --prompt TEXT continues a text; docs/chat.md says how to train a model that answers"
-        ),
-    }
+/// A question as a conversation.
+fn asked(message: &str, system: Option<&str>) -> Result<Vec<Message>> {
     if message == "-" && system == Some("-") {
         bail!(Usage("--chat and --system cannot both be standard input".into()));
     }
     let system =
         system.map(|text| anyhow::Ok(Message { role: Role::System, content: source::prompt(text)? })).transpose()?;
     let user = Message { role: Role::User, content: source::prompt(message)? };
-    let messages: Vec<Message> = system.into_iter().chain([user]).collect();
-    chat::prompt(&messages, tokenizer(checkpoint)?).context("--chat")
+    Ok(system.into_iter().chain([user]).collect())
 }
 
 /// What stands where a mask is: the likeliest tokens, and the prompt with the first of them put in.

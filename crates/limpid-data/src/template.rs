@@ -1,0 +1,465 @@
+//! How a model's conversations are written: the template in its files, in Jinja, run as transformers runs it.
+//!
+//! limpid's own template is written by [`chat`](super::chat), without an interpreter: those are the texts that its models are
+//! trained on, and a model of limpid's answers where the feature `templates` is off. A template is a program from a file, so its
+//! steps, its memory (a step pays for 64 bytes) and its depth are bounded. What is left undone: `tools` and `documents` are none.
+
+use super::chat::{self, ChatError, END, Message};
+use limpid_tokenizer::Tokenizer;
+#[cfg(feature = "templates")]
+use std::sync::Arc;
+
+/// Why a template writes nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum TemplateError {
+    /// Not Jinja.
+    #[error("the chat template is not understood: {0}")]
+    Syntax(String),
+    /// It went wrong.
+    #[error("the chat template failed: {0}")]
+    Failed(String),
+    /// What it says itself of messages that it does not take.
+    #[error("the chat template does not take these messages: {0}")]
+    Refused(String),
+    /// It loops, or writes without end.
+    #[error(
+        "the chat template does not end: it was stopped after {STEPS} steps, of which 64 bytes that it writes are one"
+    )]
+    Endless,
+    /// A text that would be taken for the template.
+    #[error("message {message} contains {token}, which is a special token of this model: it would be read as one")]
+    Special {
+        /// Which message, from 1.
+        message: usize,
+        /// What it contains.
+        token: String,
+    },
+    /// A text that would be taken for limpid's own template, or that the tokenizer cannot write.
+    #[error(transparent)]
+    Chat(#[from] ChatError),
+    /// Only limpid's own is written without it.
+    #[error("the model has a chat template of another program: build limpid with the feature `templates` to use it")]
+    Feature,
+}
+
+/// Texts of tokens that templates write by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TemplateTokens {
+    /// `bos_token`: begins every text.
+    pub bos: Option<String>,
+    /// `eos_token`: ends texts.
+    pub eos: Option<String>,
+    /// `pad_token`: fills up batches.
+    pub pad: Option<String>,
+}
+
+impl TemplateTokens {
+    /// Those of a tokenizer.
+    pub fn of(tokenizer: &Tokenizer) -> TemplateTokens {
+        let text = |id: Option<u32>| id.and_then(|id| tokenizer.piece(id).ok());
+        let pad = ["<pad>", "[PAD]", "<|pad|>"].into_iter().find_map(|name| tokenizer.special(name));
+        TemplateTokens { bos: text(tokenizer.begin_of_text()), eos: text(tokenizer.end_of_text()), pad: text(pad) }
+    }
+}
+
+/// Most steps of a template. 64 bytes that it makes are one, so that this bounds its memory too, to 64 MiB.
+const STEPS: u64 = 1 << 20;
+
+/// How the conversations of a model are written. Cheap to clone.
+#[derive(Clone)]
+pub struct ChatTemplate {
+    source: String,
+    tokens: TemplateTokens,
+    now: Option<i64>,
+    #[cfg(feature = "templates")]
+    jinja: Option<Arc<minijinja::Environment<'static>>>,
+}
+
+impl std::fmt::Debug for ChatTemplate {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        write!(f, "ChatTemplate({:?})", self.source)
+    }
+}
+
+impl ChatTemplate {
+    /// A template in Jinja, and the tokens that it may write.
+    ///
+    /// ```
+    /// use limpid_data::chat::{Message, Role};
+    /// use limpid_data::template::{ChatTemplate, TemplateTokens};
+    ///
+    /// let source = "{% for message in messages %}{{ message.role }}: {{ message.content }}{{ eos_token }}\n{% endfor %}";
+    /// let template = ChatTemplate::new(source, TemplateTokens { eos: Some("</s>".into()), ..Default::default() })?;
+    /// let asked = Message { role: Role::User, content: "Who has the ball?".into() };
+    /// assert_eq!(template.render(&[asked], true)?, "user: Who has the ball?</s>\n");
+    /// # Ok::<(), limpid_data::template::TemplateError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If it is not Jinja; or if it is not limpid's own, and the feature `templates` is off.
+    pub fn new(source: &str, tokens: TemplateTokens) -> Result<ChatTemplate, TemplateError> {
+        let own = chat::is_template(source);
+        #[cfg(feature = "templates")]
+        let jinja = (!own).then(|| jinja::environment(source).map(Arc::new)).transpose()?;
+        #[cfg(not(feature = "templates"))]
+        if !own {
+            return Err(TemplateError::Feature);
+        }
+        Ok(ChatTemplate {
+            source: source.into(),
+            tokens,
+            now: None,
+            #[cfg(feature = "templates")]
+            jinja,
+        })
+    }
+
+    /// The same at a time, in seconds of UTC since 1970, for templates that write the date (`strftime_now`). Without, they write the
+    /// one that they have for this case, or fail.
+    #[must_use]
+    pub fn at(&self, now: i64) -> ChatTemplate {
+        ChatTemplate { now: Some(now), ..self.clone() }
+    }
+
+    /// The template, in Jinja.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// The text of a conversation; with `add_generation_prompt`, up to where an answer begins.
+    ///
+    /// # Errors
+    /// If the template fails, does not end, or does not take these messages.
+    pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String, TemplateError> {
+        #[cfg(feature = "templates")]
+        if let Some(jinja) = &self.jinja {
+            return jinja::render(jinja, &self.tokens, self.now, messages, add_generation_prompt);
+        }
+        let bos = self.tokens.bos.as_deref().unwrap_or_default();
+        Ok(chat::written(&self.source, bos, messages, add_generation_prompt)?)
+    }
+
+    /// The ids that an answer to `messages` comes after. No message can be taken for the template: one that contains the text of a
+    /// special token is refused.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::render`], if a message contains a special token, or if the tokenizer cannot write it.
+    pub fn ids(&self, messages: &[Message], tokenizer: &Tokenizer) -> Result<Vec<u32>, TemplateError> {
+        if chat::is_template(&self.source) {
+            return Ok(chat::prompt(messages, tokenizer)?);
+        }
+        let specials = tokenizer.specials();
+        for (message, Message { content, .. }) in (1..).zip(messages) {
+            if let Some((token, _)) = specials.iter().find(|(token, _)| content.contains(token)) {
+                return Err(TemplateError::Special { message, token: (*token).into() });
+            }
+        }
+        Ok(tokenizer.encode(&self.render(messages, true)?).map_err(ChatError::from)?)
+    }
+
+    /// Texts that end an answer, beside the tokenizer's own tokens for the end of a text and of a turn: limpid's marker, or the texts of
+    /// the tokens `ends`, which the model's files name.
+    pub fn stops(&self, tokenizer: &Tokenizer, ends: &[u32]) -> Vec<String> {
+        if chat::is_template(&self.source) {
+            return vec![END.into()];
+        }
+        let known = [tokenizer.end_of_text(), tokenizer.end_of_turn()];
+        let more = ends.iter().filter(|id| !known.contains(&Some(**id)));
+        more.filter_map(|id| tokenizer.decode(&[*id]).ok()).filter(|text| !text.is_empty()).collect()
+    }
+}
+
+/// Jinja as transformers sets it up.
+#[cfg(feature = "templates")]
+mod jinja {
+    use super::{Message, STEPS, TemplateError, TemplateTokens};
+    use chrono::DateTime;
+    use minijinja::syntax::SyntaxConfig;
+    use minijinja::value::Kwargs;
+    use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value, context};
+    use minijinja_contrib::pycompat::unknown_method_callback;
+    use serde::Serialize;
+    use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter, Serializer};
+    use std::borrow::Cow;
+    use std::collections::BTreeMap;
+    use std::fmt::Write as _;
+    use std::io;
+
+    const NAME: &str = "chat_template";
+
+    /// Raised by the template itself.
+    #[derive(Debug, thiserror::Error)]
+    #[error("{0}")]
+    struct Raised(String);
+
+    pub fn environment(source: &str) -> Result<Environment<'static>, TemplateError> {
+        let wrong = |error: Error| TemplateError::Syntax(said(&error));
+        let mut jinja = Environment::new();
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        jinja.set_syntax(syntax.map_err(wrong)?);
+        jinja.set_auto_escape_callback(|_| AutoEscape::None);
+        jinja.set_unknown_method_callback(unknown_method_callback);
+        jinja.set_fuel(Some(STEPS));
+        jinja.add_function("raise_exception", |message: String| -> Result<Value, Error> {
+            Err(Error::new(ErrorKind::InvalidOperation, "").with_source(Raised(message)))
+        });
+        jinja.add_filter("tojson", tojson);
+        jinja.add_template_owned(NAME, plain(source)).map_err(wrong)?;
+        Ok(jinja)
+    }
+
+    pub fn render(
+        jinja: &Environment,
+        tokens: &TemplateTokens,
+        now: Option<i64>,
+        messages: &[Message],
+        add_generation_prompt: bool,
+    ) -> Result<String, TemplateError> {
+        let message = |m: &Message| context! { role => m.role.name(), content => &m.content };
+        let none = Value::from(());
+        let mut given = BTreeMap::from([
+            ("messages", messages.iter().map(message).collect()),
+            ("add_generation_prompt", add_generation_prompt.into()),
+            ("tools", none.clone()),
+            ("documents", none),
+        ]);
+        for (name, token) in [("bos_token", &tokens.bos), ("eos_token", &tokens.eos), ("pad_token", &tokens.pad)] {
+            given.extend(token.as_ref().map(|token| (name, token.into())));
+        }
+        if let Some(time) = now.and_then(|now| DateTime::from_timestamp(now, 0)) {
+            let written = move |format: String| -> Result<String, Error> {
+                let mut text = String::new();
+                let wrong = |_| Error::new(ErrorKind::InvalidOperation, format!("{format:?} is no format of a time"));
+                write!(text, "{}", time.format(&format)).map_err(wrong)?;
+                Ok(text)
+            };
+            given.insert("strftime_now", Value::from_function(written));
+        }
+        let template = jinja.get_template(NAME).map_err(|error| TemplateError::Failed(said(&error)))?;
+        template.render(Value::from(given)).map_err(|error| {
+            let mut causes = std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source());
+            match causes.find_map(|cause| cause.downcast_ref::<Raised>()) {
+                _ if error.kind() == ErrorKind::OutOfFuel => TemplateError::Endless,
+                Some(Raised(message)) => TemplateError::Refused(message.clone()),
+                None => TemplateError::Failed(said(&error)),
+            }
+        })
+    }
+
+    /// What went wrong, and in which line.
+    fn said(error: &Error) -> String {
+        let what =
+            error.detail().map_or_else(|| error.kind().to_string(), |detail| format!("{}: {detail}", error.kind()));
+        error.line().map_or(what.clone(), |line| format!("{what} (line {line})"))
+    }
+
+    /// Without transformers' own block that marks answers: what is in it is written as it is.
+    fn plain(source: &str) -> String {
+        let mut parts = source.split("{%");
+        let mut text = String::from(parts.next().unwrap_or_default());
+        for part in parts {
+            let tag = part.split("%}").next().unwrap_or_default();
+            let instead = match tag.trim_matches(|c: char| "-+".contains(c) || c.is_whitespace()) {
+                "generation" => Cow::from(part.replacen("generation", "if true", 1)),
+                "endgeneration" => part.replacen("endgeneration", "endif", 1).into(),
+                _ => part.into(),
+            };
+            text += "{%";
+            text += &instead;
+        }
+        text
+    }
+
+    /// `tojson` of transformers: Python's `json.dumps(.., ensure_ascii=False)`.
+    fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
+        let wrong = |what: &str| Error::new(ErrorKind::InvalidOperation, format!("tojson: {what}"));
+        if options.get::<Option<bool>>("ensure_ascii")? == Some(true) {
+            return Err(wrong("ensure_ascii is not supported"));
+        }
+        let indent: Option<usize> = options.get("indent")?;
+        options.assert_all_used()?;
+        let mut bytes = vec![];
+        let done = match indent {
+            Some(n @ 0..=16) => {
+                let indent = " ".repeat(n);
+                let mut json = Serializer::with_formatter(&mut bytes, PrettyFormatter::with_indent(indent.as_bytes()));
+                value.serialize(&mut json)
+            }
+            Some(_) => return Err(wrong("indent is more than 16")),
+            None => value.serialize(&mut Serializer::with_formatter(&mut bytes, Spaced)),
+        };
+        done.map_err(|error| wrong(&error.to_string()))?;
+        String::from_utf8(bytes).map_err(|error| wrong(&error.to_string()))
+    }
+
+    /// JSON in a line, with Python's spaces.
+    struct Spaced;
+
+    impl Formatter for Spaced {
+        fn begin_array_value<W: ?Sized + io::Write>(&mut self, to: &mut W, first: bool) -> io::Result<()> {
+            if first { Ok(()) } else { to.write_all(b", ") }
+        }
+        fn begin_object_key<W: ?Sized + io::Write>(&mut self, to: &mut W, first: bool) -> io::Result<()> {
+            self.begin_array_value(to, first)
+        }
+        fn begin_object_value<W: ?Sized + io::Write>(&mut self, to: &mut W) -> io::Result<()> {
+            CompactFormatter.begin_object_value(to).and_then(|()| to.write_all(b" "))
+        }
+    }
+}
+
+#[cfg(test)]
+#[cfg(feature = "templates")]
+mod tests {
+    use super::super::chat::{Role, template};
+    use super::*;
+    use limpid_tokenizer::{Order, TokenizerKind};
+    use serde_json::Value;
+
+    fn message(role: Role, content: &str) -> Message {
+        Message { role, content: content.into() }
+    }
+
+    fn new(source: &str) -> Result<ChatTemplate, TemplateError> {
+        ChatTemplate::new(source, TemplateTokens::default())
+    }
+
+    fn render(source: &str) -> Result<String, TemplateError> {
+        new(source)?.render(&[message(Role::User, "Hi")], true)
+    }
+
+    fn told() -> Value {
+        serde_json::from_str(include_str!("../fixtures/chat/templates.json")).unwrap()
+    }
+
+    /// The texts of transformers, of templates as public models have them (reference/templates.py).
+    #[test]
+    fn templates_of_other_programs_write_what_transformers_writes() {
+        let (mut written, mut refused) = (0, 0);
+        for family in told()["templates"].as_array().unwrap() {
+            let token = |name: &str| family[name].as_str().map(String::from);
+            let tokens = TemplateTokens { bos: token("bos_token"), eos: token("eos_token"), pad: None };
+            let template = ChatTemplate::new(family["template"].as_str().unwrap(), tokens).unwrap();
+            for case in family["cases"].as_array().unwrap() {
+                let role = |name: &Value| {
+                    [Role::System, Role::User, Role::Assistant].into_iter().find(|role| *name == role.name()).unwrap()
+                };
+                let messages = case["messages"].as_array().unwrap().iter();
+                let messages: Vec<Message> =
+                    messages.map(|m| message(role(&m["role"]), m["content"].as_str().unwrap())).collect();
+                for (key, asks) in [("text", false), ("asked", true)] {
+                    let what = format!("{} {key} of {messages:?}", family["name"]);
+                    match (&case["refused"], template.render(&messages, asks)) {
+                        (Value::Null, Ok(text)) => {
+                            assert_eq!(case[key], text, "{what}");
+                            written += 1;
+                        }
+                        (said, Err(TemplateError::Refused(why))) => {
+                            assert_eq!(*said, why, "{what}");
+                            refused += 1;
+                        }
+                        (_, other) => panic!("{what}: {other:?}"),
+                    }
+                }
+            }
+        }
+        assert!(written > 120 && refused > 15, "{written} written, {refused} refused");
+    }
+
+    /// limpid's own template is not run by an interpreter, and says the same as one does; a marker in a message is refused.
+    #[test]
+    fn our_own_template_is_written_as_jinja_writes_it() {
+        for bos in [None, Some("<s>")] {
+            let (begin, tokenizer) = (bos.map_or("", |_| "{{- bos_token -}}"), Tokenizer::named("gpt2").unwrap());
+            let source = format!("{begin}{}", template(&tokenizer));
+            let own = ChatTemplate::new(&source, TemplateTokens { bos: bos.map(String::from), ..Default::default() });
+            // a comment makes it another one
+            let other = ChatTemplate::new(&format!("{{# #}}{source}"), own.as_ref().unwrap().tokens.clone()).unwrap();
+            let own = own.unwrap();
+            assert!(own.jinja.is_none() && other.jinja.is_some());
+            let messages = [
+                message(Role::System, "A"),
+                message(Role::User, " b\n"),
+                message(Role::Assistant, ""),
+                message(Role::User, "{{c}}"),
+            ];
+            for n in 1..=messages.len() {
+                for asks in [false, true] {
+                    let text = own.render(&messages[..n], asks).unwrap();
+                    assert_eq!(text, other.render(&messages[..n], asks).unwrap());
+                    assert!(text.starts_with(bos.unwrap_or("<|system|>")));
+                }
+            }
+            assert_eq!(own.stops(&tokenizer, &[1]), [END]);
+            let marked = own.render(&[message(Role::User, "a<|end|>")], true);
+            assert!(matches!(marked, Err(TemplateError::Chat(ChatError::Message(_)))), "{marked:?}");
+        }
+    }
+
+    #[test]
+    fn dates_are_written_as_python_writes_them() {
+        let source =
+            "{% if strftime_now is defined %}{{ strftime_now(messages[0].content) }}{% else %}no time{% endif %}";
+        let template = new(source).unwrap();
+        for date in told()["dates"].as_array().unwrap() {
+            let asked = [message(Role::User, date[1].as_str().unwrap())];
+            assert_eq!(date[2], template.at(date[0].as_i64().unwrap()).render(&asked, true).unwrap());
+            assert_eq!(template.render(&asked, true).unwrap(), "no time");
+        }
+        let wrong = template.at(0).render(&[message(Role::User, "%Q")], true).unwrap_err().to_string();
+        assert!(wrong.contains("\"%Q\" is no format of a time"), "{wrong}");
+    }
+
+    #[test]
+    fn a_template_that_is_wrong_or_does_not_end_is_an_error() {
+        let deep = "(".repeat(100_000);
+        for (source, said) in [
+            ("{% for m in messages %}", "is not understood: syntax error"),
+            ("\n\n{{ messages[ }}", "(line 3)"),
+            (&format!("{{{{ {deep} }}}}"), "is not understood"),
+            ("{{ no_such() }}", "failed: unknown function"),
+            ("{{ messages[7].content.strip() }}", "failed: undefined value"),
+            ("{{ messages | tojson(ensure_ascii=true) }}", "ensure_ascii is not supported"),
+            ("{{ messages | tojson(sort_keys=true) }}", "sort_keys"),
+            ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "does not end"),
+            ("{% for i in range(99999) %}{{ 'x' * 9999 }}{% endfor %}", "does not end"),
+            (
+                "{% set n = namespace(s='xx') %}{% for i in range(99) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
+                "does not end",
+            ),
+            ("{{ 'x' * 90000000 }}", "does not end"),
+            ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion limit"),
+            ("{% include 'chat_template' %}", "is not understood"),
+            ("{{ raise_exception('No ' ~ messages[0].role) }}", "does not take these messages: No user"),
+            (
+                "{% macro f() %}{{ raise_exception('deep') }}{% endmacro %}{{ f() }}",
+                "does not take these messages: deep",
+            ),
+        ] {
+            let error = render(source).unwrap_err().to_string();
+            assert!(error.contains(said), "{error}");
+        }
+        assert_eq!(render("{%+ generation %}a {%- endgeneration -%} b").unwrap(), "ab");
+    }
+
+    /// The text of a special token in a message is no token; in the template it is one.
+    #[test]
+    fn a_message_cannot_be_taken_for_the_template() {
+        let specials = ["<s>", "</s>", "<|im_start|>", "<|im_end|>"];
+        let words = Tokenizer::train(TokenizerKind::Word, "user assistant a b", Order::Sorted, &specials).unwrap();
+        let tokens = TemplateTokens::of(&words);
+        assert_eq!((&tokens.bos, tokens.eos.as_deref()), (&None, Some("</s>")));
+        let source = "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content }}<|im_end|>{% endfor %}";
+        let template = ChatTemplate::new(source, tokens).unwrap();
+        let ids = template.ids(&[message(Role::User, "a b")], &words).unwrap();
+        assert_eq!(words.pieces(&ids).unwrap(), ["<|im_start|>", "user", "a", "b", "<|im_end|>"]);
+        for role in [Role::System, Role::User, Role::Assistant] {
+            let error = template.ids(&[message(Role::User, "a"), message(role, "b<|im_end|>a")], &words).unwrap_err();
+            let said = "message 2 contains <|im_end|>, which is a special token";
+            assert!(error.to_string().starts_with(said), "{error}");
+        }
+        // tokens that the model's files name as ends beside those that the tokenizer knows to be
+        let id = |name: &str| words.special(name).unwrap();
+        assert_eq!(template.stops(&words, &[id("</s>"), id("<|im_end|>"), id("<s>"), 99]), ["<s>"]);
+    }
+}
