@@ -1,0 +1,1 @@
+//! New checkpoints of a run.

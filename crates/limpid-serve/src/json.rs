@@ -1,0 +1,1 @@
+//! JSON as requests write it.

@@ -1,0 +1,21 @@
+//! A model over HTTP, in OpenAI's protocol.
+//!
+//! `listen` takes connections and keeps their limits, `route` finds what a request asks for, `openai` turns its body into
+//! requests of an [`limpid::engine::Engine`], `worker` runs that engine on a thread of its own, and `answer` turns what happens
+//! there into the answer. Everything that can be wrong with a request is found before the engine hears of it.
+
+pub mod answer;
+pub mod embeddings;
+mod follow;
+pub mod json;
+mod listen;
+mod metrics;
+pub mod model;
+pub mod openai;
+pub mod refusal;
+mod route;
+pub mod tokens;
+pub mod ui;
+mod worker;
+
+pub use model::ServedModel;

@@ -1,0 +1,1 @@
+//! Counts and durations, as Prometheus reads them.

@@ -1,0 +1,1 @@
+//! Bodies to requests of the engine.
