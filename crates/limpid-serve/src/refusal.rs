@@ -1,1 +1,348 @@
-//! Why a request is not answered.
+//! Why a request is not answered: one constructor for each code, so that code, status and kind cannot drift apart.
+//!
+//! A message names the thing, what was expected, what was found and how to mend it. Of what a user sent it repeats at most 64 bytes,
+//! escaped ([`quoted`]).
+
+use serde_json::{Value, json};
+
+/// An error as a client gets it: `{"error": {"message", "type", "param", "code"}}`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{code}: {message}")]
+pub struct Refusal {
+    /// Of HTTP.
+    pub status: u16,
+    /// `invalid_request_error`, `authentication_error`, `permission_error`, `rate_limit_error` or `server_error`.
+    pub kind: &'static str,
+    /// What a program goes by.
+    pub code: &'static str,
+    /// The parameter at fault.
+    pub param: Option<String>,
+    /// What a person reads.
+    pub message: String,
+    /// Seconds after which another try makes sense.
+    pub retry_after: Option<u32>,
+}
+
+/// Bytes of a user's text that a message repeats.
+const QUOTED: usize = 64;
+
+const REQUEST: &str = "invalid_request_error";
+
+/// Every code, its status and when it comes: the table of `/docs`, of docs/serve.md and of the tests.
+pub const CODES: &[(&str, u16, &str)] = &[
+    ("invalid_json", 400, "the body is not JSON, or not an object"),
+    ("invalid_type", 400, "a parameter is not of its type"),
+    ("invalid_value", 400, "a parameter is outside its range"),
+    ("missing_field", 400, "a parameter that is needed is missing"),
+    ("unknown_parameter", 400, "there is no parameter of that name"),
+    ("unsupported_parameter", 400, "OpenAI has the parameter, limpid does not, and it is not at its neutral value"),
+    ("token_out_of_range", 400, "a token id is not in the model's vocabulary"),
+    ("context_length_exceeded", 400, "prompt and answer do not fit the model's context"),
+    ("no_chat_template", 400, "the model has no chat template"),
+    ("kv_full", 400, "prompt and answer need more of the KV cache than there is"),
+    ("invalid_api_key", 401, "the key is missing or wrong"),
+    ("host_not_allowed", 403, "the Host header does not name this server"),
+    ("origin_not_allowed", 403, "the request comes from a page of another site"),
+    ("not_found", 404, "there is no such path"),
+    ("model_not_found", 404, "the model named is not the one that is served"),
+    ("method_not_allowed", 405, "the path has another method"),
+    ("request_timeout", 408, "the request did not arrive in time"),
+    ("body_too_large", 413, "the body is larger than the limit"),
+    ("uri_too_long", 414, "the path is longer than the limit"),
+    ("unsupported_media_type", 415, "the body is not sent as application/json"),
+    ("queue_full", 429, "too many requests wait; Retry-After says when to try again"),
+    ("headers_too_large", 431, "the headers are larger than the limit"),
+    ("engine_error", 500, "the model failed; the log says why"),
+    ("loading", 503, "the model is not in memory yet"),
+    ("stopping", 503, "the server is stopping"),
+];
+
+/// At most 64 bytes of a user's text, with quotes, control characters and line ends escaped.
+pub fn quoted(text: &str) -> String {
+    let mut quoted = String::new();
+    for letter in text.chars() {
+        let escaped: String = match letter {
+            '`' => "'".into(), // messages put names between them
+            '"' | '\'' => letter.into(),
+            _ => letter.escape_debug().collect(),
+        };
+        if quoted.len() + escaped.len() > QUOTED {
+            return quoted + "...";
+        }
+        quoted += &escaped;
+    }
+    quoted
+}
+
+/// What a value is, to say what was found: `3.5`, `"warm"`, `null`, `an array`.
+pub fn found(value: &Value) -> String {
+    match value {
+        Value::Array(items) if items.is_empty() => "an empty array".into(),
+        Value::Array(_) => "an array".into(),
+        Value::Object(_) => "an object".into(),
+        Value::String(text) => format!("\"{}\"", quoted(text)),
+        other => other.to_string(),
+    }
+}
+
+impl Refusal {
+    fn new(code: &'static str, kind: &'static str, param: Option<&str>, message: String) -> Refusal {
+        let status = CODES.iter().find(|(known, ..)| *known == code).map_or(500, |(_, status, _)| *status);
+        Refusal { status, kind, code, param: param.map(quoted), message, retry_after: None }
+    }
+
+    fn of(code: &'static str, param: &str, message: String) -> Refusal {
+        Refusal::new(code, REQUEST, Some(param), message)
+    }
+
+    /// The body of the answer.
+    pub fn body(&self) -> Value {
+        json!({ "error": { "message": self.message, "type": self.kind, "param": self.param, "code": self.code } })
+    }
+
+    // ---- bodies
+
+    /// The body is no JSON, or none that is taken.
+    pub fn invalid_json(message: String) -> Refusal {
+        Refusal::new("invalid_json", REQUEST, None, message)
+    }
+
+    /// `param` is of another type than `expected`.
+    pub fn invalid_type(param: &str, expected: &str, value: &Value) -> Refusal {
+        let message = format!("`{}` must be {expected}, found {}", quoted(param), found(value));
+        Refusal::of("invalid_type", param, message)
+    }
+
+    /// `param` is not `expected`.
+    pub fn invalid_value(param: &str, expected: &str, found: &str) -> Refusal {
+        Refusal::of("invalid_value", param, format!("`{}` must be {expected}, found {found}", quoted(param)))
+    }
+
+    /// `param` is needed; `expected` says what it is.
+    pub fn missing_field(param: &str, expected: &str) -> Refusal {
+        Refusal::of("missing_field", param, format!("`{param}` is missing; expected {expected}"))
+    }
+
+    /// No parameter has this name; `nearest` may be the one that was meant.
+    pub fn unknown_parameter(param: &str, nearest: Option<&str>) -> Refusal {
+        let name = quoted(param);
+        let message = match nearest {
+            Some(near) => format!("`{name}` is no parameter here; did you mean `{near}`?"),
+            None => format!("`{name}` is no parameter here; /docs lists all of them. Leave it out"),
+        };
+        Refusal::of("unknown_parameter", param, message)
+    }
+
+    /// A parameter of OpenAI's that limpid lacks, and not at the value that changes nothing.
+    pub fn unsupported_parameter(param: &str, neutral: &str, found: &str) -> Refusal {
+        let message = format!("`{param}` is not supported: leave it out, or send {neutral}; found {found}");
+        Refusal::of("unsupported_parameter", param, message)
+    }
+
+    /// A token that the model lacks, at a place such as `prompt[2][17]`.
+    pub fn token_out_of_range(param: &str, id: &str, vocab_size: usize) -> Refusal {
+        let message = format!("{param} is {}; this model has ids 0 to {}", quoted(id), vocab_size.saturating_sub(1));
+        Refusal::of("token_out_of_range", param, message)
+    }
+
+    /// More tokens than the context holds. `wanted` are those of the answer, where the request names them.
+    pub fn context_length_exceeded(param: &str, context: usize, prompt: usize, wanted: Option<u64>) -> Refusal {
+        let limit = format!("This model's maximum context length is {context} tokens.");
+        let message = match wanted {
+            Some(wanted) => format!(
+                "{limit} However, you requested {} tokens ({prompt} in the {param}, {wanted} in the completion). Please reduce the length of the {param} or completion.",
+                prompt as u64 + wanted,
+            ),
+            None => format!(
+                "{limit} However, your {param} resulted in {prompt} tokens. Please reduce the length of the {param}."
+            ),
+        };
+        Refusal::of("context_length_exceeded", param, message)
+    }
+
+    /// A conversation for a model that has no template.
+    pub fn no_chat_template() -> Refusal {
+        let message = "this model has no chat template, so it cannot read `messages`: use /v1/completions, or start the server with --chat-template FILE";
+        Refusal::of("no_chat_template", "messages", message.into())
+    }
+
+    /// A request that needs more of the KV cache than the whole of it.
+    pub fn kv_full(needed: u64, tokens: u64) -> Refusal {
+        let message = format!(
+            "prompt and answer need {needed} tokens of the KV cache, which has {tokens}: ask for fewer tokens, or start the server with a larger --kv-memory"
+        );
+        Refusal::of("kv_full", "max_tokens", message)
+    }
+
+    // ---- who asks, and how
+
+    /// No key, or a wrong one: the same words for both.
+    pub fn invalid_api_key() -> Refusal {
+        let message = "this server needs a key: send `Authorization: Bearer KEY` with one that it was started with";
+        Refusal::new("invalid_api_key", "authentication_error", None, message.into())
+    }
+
+    /// A Host header that does not name this server.
+    pub fn host_not_allowed(host: &str) -> Refusal {
+        let host = quoted(host);
+        let message = format!("`Host: {host}` is not this server; start it with --allow-host {host} to permit it");
+        Refusal::new("host_not_allowed", "permission_error", None, message)
+    }
+
+    /// A page of another site.
+    pub fn origin_not_allowed(origin: &str) -> Refusal {
+        let origin = quoted(origin);
+        let message =
+            format!("a page of {origin} may not ask this server; start it with --cors-origin {origin} to permit it");
+        Refusal::new("origin_not_allowed", "permission_error", None, message)
+    }
+
+    /// A path that leads nowhere.
+    pub fn not_found(path: &str) -> Refusal {
+        let message = format!("there is nothing at {}; /docs lists what there is", quoted(path));
+        Refusal::new("not_found", REQUEST, None, message)
+    }
+
+    /// Another model than the one that is served.
+    pub fn model_not_found(model: &str, served: &str) -> Refusal {
+        let message = format!("there is no model `{}` here; this server has `{served}`", quoted(model));
+        Refusal::of("model_not_found", "model", message)
+    }
+
+    /// A path with another method.
+    pub fn method_not_allowed(method: &str, path: &str, allowed: &str) -> Refusal {
+        let message = format!("{} takes {allowed}, found {}", quoted(path), quoted(method));
+        Refusal::new("method_not_allowed", REQUEST, None, message)
+    }
+
+    /// A request that came too slowly: `what` is its headers or its body.
+    pub fn request_timeout(what: &str, seconds: u64) -> Refusal {
+        let message = format!("the {what} did not arrive within {seconds} s: send it faster");
+        Refusal::new("request_timeout", REQUEST, None, message)
+    }
+
+    /// A body of more than `limit` bytes.
+    pub fn body_too_large(limit: u64) -> Refusal {
+        let message =
+            format!("the body is larger than {limit} bytes: send less, or start the server with a larger --max-body");
+        Refusal::new("body_too_large", REQUEST, None, message)
+    }
+
+    /// A path of more than `limit` bytes.
+    pub fn uri_too_long(limit: usize) -> Refusal {
+        Refusal::new("uri_too_long", REQUEST, None, format!("the path is longer than {limit} bytes: shorten it"))
+    }
+
+    /// A body that is not sent as JSON.
+    pub fn unsupported_media_type(found: Option<&str>) -> Refusal {
+        let found = found.map_or_else(|| "none".into(), quoted);
+        let message = format!("the body must be sent with `Content-Type: application/json`, found {found}");
+        Refusal::new("unsupported_media_type", REQUEST, None, message)
+    }
+
+    /// Headers of more than `limit` bytes.
+    pub fn headers_too_large(limit: usize) -> Refusal {
+        let message = format!("the headers are larger than {limit} bytes: send fewer or shorter ones");
+        Refusal::new("headers_too_large", REQUEST, None, message)
+    }
+
+    // ---- the server
+
+    /// Too many requests wait.
+    pub fn queue_full(waiting: usize, retry_after: u32) -> Refusal {
+        let message = format!("{waiting} requests wait already: try again in {retry_after} s");
+        Refusal { retry_after: Some(retry_after), ..Refusal::new("queue_full", "rate_limit_error", None, message) }
+    }
+
+    /// The model failed. What happened is for the log, not for the client.
+    pub fn engine_error() -> Refusal {
+        let message =
+            "the model failed on this request; the server's log says why, under the request id of this answer";
+        Refusal::new("engine_error", "server_error", None, message.into())
+    }
+
+    /// The model is not in memory yet.
+    pub fn loading() -> Refusal {
+        let message = "the model is being loaded: try again in a second";
+        Refusal { retry_after: Some(1), ..Refusal::new("loading", "server_error", None, message.into()) }
+    }
+
+    /// The server stops.
+    pub fn stopping() -> Refusal {
+        let message = "the server is stopping: ask again when it is back";
+        Refusal { retry_after: Some(1), ..Refusal::new("stopping", "server_error", None, message.into()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_users_text_is_repeated_short_and_escaped() {
+        assert_eq!(quoted("top_p"), "top_p");
+        assert_eq!(quoted("a\n`b`\u{0}\u{202e}"), "a\\n'b'\\0\\u{202e}");
+        for text in ["x".repeat(1000), "\u{202e}".repeat(1000), "🙂".repeat(1000), "\n".repeat(65)] {
+            let quoted = quoted(&text);
+            assert!(quoted.ends_with("...") && quoted.len() <= QUOTED + 3 && quoted.len() > QUOTED - 10, "{quoted}");
+        }
+        assert_eq!(quoted(&"x".repeat(64)), "x".repeat(64));
+    }
+
+    /// A constructor with a code that the table lacks, or a code without a constructor, would show here.
+    #[test]
+    fn every_code_has_a_constructor_and_its_status() {
+        let long = "evil\n".repeat(100);
+        let value = Value::String(long.clone());
+        let all = [
+            Refusal::invalid_json("line 1".into()),
+            Refusal::invalid_type(&long, "a number", &value),
+            Refusal::invalid_value(&long, "at most 2", &found(&value)),
+            Refusal::missing_field("prompt", "a text"),
+            Refusal::unknown_parameter(&long, None),
+            Refusal::unsupported_parameter("tools", "[]", &found(&value)),
+            Refusal::token_out_of_range("prompt[0]", &long, 65),
+            Refusal::context_length_exceeded("prompt", 64, 60, Some(10)),
+            Refusal::no_chat_template(),
+            Refusal::kv_full(100, 64),
+            Refusal::invalid_api_key(),
+            Refusal::host_not_allowed(&long),
+            Refusal::origin_not_allowed(&long),
+            Refusal::not_found(&long),
+            Refusal::model_not_found(&long, "nano"),
+            Refusal::method_not_allowed(&long, &long, "POST"),
+            Refusal::request_timeout("body", 30),
+            Refusal::body_too_large(1 << 20),
+            Refusal::uri_too_long(8192),
+            Refusal::unsupported_media_type(Some(&long)),
+            Refusal::queue_full(256, 3),
+            Refusal::headers_too_large(16384),
+            Refusal::engine_error(),
+            Refusal::loading(),
+            Refusal::stopping(),
+        ];
+        let made: Vec<(&str, u16)> = all.iter().map(|refusal| (refusal.code, refusal.status)).collect();
+        assert_eq!(made, CODES.iter().map(|(code, status, _)| (*code, *status)).collect::<Vec<_>>());
+        for refusal in all {
+            assert!(!refusal.message.contains('\n') && refusal.message.len() < 400, "{}", refusal.message);
+            assert!(!refusal.message.contains(&"evil\\n".repeat(12)), "{}", refusal.message);
+            let kinds = [(401, "authentication_error"), (403, "permission_error"), (429, "rate_limit_error")];
+            let kind = kinds.into_iter().find(|(status, _)| *status == refusal.status).map(|(_, kind)| kind);
+            assert_eq!(refusal.kind, kind.unwrap_or(if refusal.status < 500 { REQUEST } else { "server_error" }));
+            let body = refusal.body();
+            let keys: Vec<&String> = body["error"].as_object().unwrap().keys().collect();
+            assert_eq!(keys, ["code", "message", "param", "type"]);
+            assert_eq!(refusal.retry_after.is_some(), [429, 503].contains(&refusal.status), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn a_context_that_is_exceeded_is_told_in_openais_words() {
+        let told = |wanted| Refusal::context_length_exceeded("prompt", 1024, 1030, wanted).message;
+        assert_eq!(
+            told(Some(10)),
+            "This model's maximum context length is 1024 tokens. However, you requested 1040 tokens (1030 in the prompt, 10 in the completion). Please reduce the length of the prompt or completion."
+        );
+        assert!(told(None).contains("your prompt resulted in 1030 tokens"));
+    }
+}
