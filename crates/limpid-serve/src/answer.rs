@@ -1,1 +1,361 @@
-//! Events of the engine to answers.
+//! Events of the engine to an answer. One assembler for whole and streamed answers of both endpoints: what happens to a choice becomes
+//! [`Piece`]s, a stream sends each, and a whole answer is their sum. So the pieces of a stream are the whole answer.
+//!
+//! Every token that the model chose has an entry among the log-probabilities, the one that ended the answer too; lm-eval counts on it.
+//! `text_offset` counts characters of `text`. A token's log-probability and those beside it are the engine's own numbers, so equal
+//! numbers stay equal; only minus infinity, which JSON lacks, becomes -9999.
+
+use crate::ServedModel;
+use crate::openai::{AnswerSpec, tokenizer};
+use crate::refusal::Refusal;
+use limpid::engine::{EngineEvent, TokenLogProb};
+use limpid::generate::{FinishReason, Sample};
+use limpid::tokenizer::{TextStream, Tokenizer};
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+
+/// The last line of a stream.
+const DONE: &str = "[DONE]";
+
+/// An answer in the making.
+#[derive(Debug)]
+pub struct Answer {
+    model: Arc<ServedModel>,
+    spec: AnswerSpec,
+    id: String,
+    created: u64,
+    choices: Vec<Progress>,
+    failed: Option<Refusal>,
+    receipt: Option<Value>,
+}
+
+/// How far a choice is.
+#[derive(Debug)]
+struct Progress {
+    /// Tokens of its prompt that were in the cache.
+    cached: usize,
+    /// Tokens that were chosen.
+    tokens: usize,
+    /// Bytes of the sample's text that were given.
+    given: usize,
+    /// The text of the tokens so far, to count its characters.
+    stream: Option<TextStream>,
+    characters: usize,
+    /// All pieces so far, where the answer is whole.
+    sum: Piece,
+    ended: bool,
+}
+
+/// What comes to a choice at once.
+#[derive(Debug, Default)]
+struct Piece {
+    text: String,
+    entries: Vec<Entry>,
+    finish: Option<&'static str>,
+}
+
+/// A token and how likely it was; the first token of a prompt comes after nothing.
+#[derive(Debug)]
+struct Entry {
+    token: u32,
+    likely: Option<TokenLogProb>,
+    offset: usize,
+}
+
+impl Answer {
+    /// An answer to come, under this id, at a time in seconds since 1970.
+    pub fn new(model: Arc<ServedModel>, spec: AnswerSpec, id: String, created: u64) -> Answer {
+        let progress = |prompt: &Vec<u32>| {
+            // after a prompt that is given too, its own tokens come first
+            let before: &[u32] = if spec.echo { &[] } else { prompt };
+            let stream = tokenizer(&model).ok().and_then(|tokenizer| TextStream::after(tokenizer, before).ok());
+            Progress { cached: 0, tokens: 0, given: 0, stream, characters: 0, sum: Piece::default(), ended: false }
+        };
+        let prompts = spec.prompts.iter().flat_map(|prompt| std::iter::repeat_n(prompt, spec.n));
+        let choices = prompts.map(progress).collect();
+        Answer { model, spec, id, created, choices, failed: None, receipt: None }
+    }
+
+    /// Whether it is sent in pieces.
+    pub fn streams(&self) -> bool {
+        self.spec.stream
+    }
+
+    /// What a stream begins with, as the payloads of `data:` lines.
+    pub fn begin(&mut self) -> Vec<String> {
+        if !self.spec.stream || !self.spec.chat {
+            return vec![];
+        }
+        let delta = json!({ "role": "assistant", "content": "" });
+        (0..self.choices.len()).map(|choice| self.chunk(self.delta(choice, &delta, Value::Null, None))).collect()
+    }
+
+    /// What an event adds to a stream, as payloads of `data:` lines; the last ones are the usage, if wanted, and `[DONE]`.
+    pub fn take(&mut self, choice: usize, event: EngineEvent) -> Vec<String> {
+        if self.is_done() || self.choices.get(choice).is_none_or(|progress| progress.ended) {
+            return vec![];
+        }
+        let piece = match event {
+            EngineEvent::Prompt { cached, log_probs } => self.prompt(choice, cached, log_probs),
+            EngineEvent::Token { token, log_prob } => {
+                let progress = &mut self.choices[choice];
+                progress.tokens += 1;
+                progress.given += token.text.len();
+                let wanted = self.spec.log_probs.is_some();
+                let entry = wanted.then(|| progress.entry(token.token, log_prob));
+                Piece { text: token.text, entries: entry.into_iter().collect(), finish: None }
+            }
+            EngineEvent::Cropped { .. } => Piece::default(),
+            EngineEvent::Done(sample) => self.end(choice, &sample),
+            EngineEvent::Failed(_) => return self.fail(&Refusal::engine_error()),
+        };
+        self.give(choice, piece)
+    }
+
+    /// Whether nothing comes any more.
+    pub fn is_done(&self) -> bool {
+        self.failed.is_some() || self.choices.iter().all(|progress| progress.ended)
+    }
+
+    /// The answer in one piece.
+    ///
+    /// # Errors
+    /// If it failed, or is not done.
+    pub fn whole(mut self) -> Result<Value, Refusal> {
+        if let Some(refusal) = self.failed.take() {
+            return Err(refusal);
+        }
+        if !self.is_done() {
+            return Err(Refusal::engine_error());
+        }
+        let sums: Vec<Piece> = self.choices.iter_mut().map(|progress| std::mem::take(&mut progress.sum)).collect();
+        let choice = |(index, piece): (usize, Piece)| {
+            let log_probs = self.log_probs(&piece.entries);
+            match self.spec.chat {
+                true => {
+                    let message = json!({ "role": "assistant", "content": piece.text, "refusal": null });
+                    json!({ "index": index, "message": message, "logprobs": log_probs, "finish_reason": piece.finish })
+                }
+                false => {
+                    json!({ "index": index, "text": piece.text, "logprobs": log_probs, "finish_reason": piece.finish })
+                }
+            }
+        };
+        let choices: Vec<Value> = sums.into_iter().enumerate().map(choice).collect();
+        let mut answer = self.envelope(choices.into());
+        answer["usage"] = self.usage();
+        answer["limpid"] = self.own();
+        Ok(answer)
+    }
+
+    /// Ends it with an error: in a stream an event, and `[DONE]`.
+    pub fn fail(&mut self, refusal: &Refusal) -> Vec<String> {
+        if self.is_done() {
+            return vec![];
+        }
+        self.failed = Some(refusal.clone());
+        if self.spec.stream { vec![refusal.body().to_string(), DONE.into()] } else { vec![] }
+    }
+
+    /// The prompt's own text and log-probabilities, where they are wanted.
+    fn prompt(&mut self, choice: usize, cached: usize, log_probs: Vec<TokenLogProb>) -> Piece {
+        let progress = &mut self.choices[choice];
+        progress.cached = cached;
+        if !self.spec.echo {
+            return Piece::default();
+        }
+        let prompt = &self.spec.prompts[choice / self.spec.n];
+        let (mut text, mut entries) = (String::new(), vec![]);
+        let mut log_probs = log_probs.into_iter().map(Some);
+        for (place, &token) in prompt.iter().enumerate() {
+            let likely = if place == 0 { None } else { log_probs.next().flatten() };
+            let offset = progress.characters;
+            text += &progress.push(token);
+            if self.spec.log_probs.is_some() {
+                entries.push(Entry { token, likely, offset });
+            }
+        }
+        Piece { text, entries, finish: None }
+    }
+
+    fn end(&mut self, choice: usize, sample: &Sample) -> Piece {
+        let progress = &mut self.choices[choice];
+        progress.ended = true;
+        let mut text = sample.text.get(progress.given..).unwrap_or_default().to_string();
+        if self.spec.echo && progress.tokens == 0 {
+            // a prompt that ends within a character, and nothing after it
+            text += &progress.stream.take().map(TextStream::finish).unwrap_or_default();
+        }
+        let finish = match sample.finish_reason {
+            FinishReason::Length => "length",
+            FinishReason::Stop | FinishReason::EndOfText | FinishReason::Cancelled => "stop",
+        };
+        Piece { text, entries: vec![], finish: Some(finish) }
+    }
+
+    /// Adds a piece to a whole answer, or sends it.
+    fn give(&mut self, choice: usize, piece: Piece) -> Vec<String> {
+        if !self.spec.stream {
+            let sum = &mut self.choices[choice].sum;
+            sum.text += &piece.text;
+            sum.entries.extend(piece.entries);
+            sum.finish = sum.finish.or(piece.finish);
+            return vec![];
+        }
+        let mut lines = vec![];
+        if !piece.text.is_empty() || !piece.entries.is_empty() {
+            let log_probs = self.log_probs(&piece.entries);
+            let delta = json!({ "content": piece.text });
+            lines.push(self.chunk(self.delta(choice, &delta, log_probs, None)));
+        }
+        if piece.finish.is_some() {
+            let mut chunk = self.envelope(json!([self.delta(choice, &json!({}), Value::Null, piece.finish)]));
+            chunk["limpid"] = self.own();
+            lines.push(chunk.to_string());
+        }
+        if self.is_done() {
+            if self.spec.usage {
+                let mut chunk = self.envelope(json!([]));
+                chunk["usage"] = self.usage();
+                lines.push(chunk.to_string());
+            }
+            lines.push(DONE.into());
+        }
+        lines
+    }
+
+    /// A choice of a chunk; a completion has the delta's content as `text`.
+    fn delta(&self, index: usize, delta: &Value, log_probs: Value, finish: Option<&str>) -> Value {
+        match self.spec.chat {
+            true => json!({ "index": index, "delta": delta, "logprobs": log_probs, "finish_reason": finish }),
+            false => {
+                let text = delta["content"].as_str().unwrap_or_default();
+                json!({ "index": index, "text": text, "logprobs": log_probs, "finish_reason": finish })
+            }
+        }
+    }
+
+    fn chunk(&self, choice: Value) -> String {
+        self.envelope(json!([choice])).to_string()
+    }
+
+    /// What whole answers and chunks have in common.
+    fn envelope(&self, choices: Value) -> Value {
+        let object = match (self.spec.chat, self.spec.stream) {
+            (false, _) => "text_completion",
+            (true, false) => "chat.completion",
+            (true, true) => "chat.completion.chunk",
+        };
+        let mut envelope = json!({
+            "id": self.id,
+            "object": object,
+            "created": self.created,
+            "model": self.model.id,
+            "system_fingerprint": self.model.fingerprint,
+            "choices": choices,
+        });
+        if self.spec.stream && self.spec.usage {
+            envelope["usage"] = Value::Null;
+        }
+        envelope
+    }
+
+    /// What OpenAI's answers lack.
+    fn own(&self) -> Value {
+        let mut own = json!({ "seed": self.spec.seed });
+        if let Some(receipt) = &self.receipt {
+            own["receipt"] = receipt.clone();
+        }
+        own
+    }
+
+    fn usage(&self) -> Value {
+        let prompt: usize = self.spec.prompts.iter().map(Vec::len).sum();
+        let completion: usize = self.choices.iter().map(|progress| progress.tokens).sum();
+        // a prompt counts once, however many answers it has
+        let cached: usize = self.choices.iter().step_by(self.spec.n.max(1)).map(|progress| progress.cached).sum();
+        json!({
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+            "prompt_tokens_details": { "cached_tokens": cached },
+        })
+    }
+
+    fn log_probs(&self, entries: &[Entry]) -> Value {
+        let (Some(_), Ok(tokenizer)) = (self.spec.log_probs, tokenizer(&self.model)) else { return Value::Null };
+        if self.spec.stream && entries.is_empty() {
+            return Value::Null;
+        }
+        match self.spec.chat {
+            true => json!({ "content": entries.iter().map(|entry| entry.chat(tokenizer)).collect::<Vec<_>>() }),
+            false => {
+                let of = |of: &dyn Fn(&Entry) -> Value| entries.iter().map(of).collect::<Vec<_>>();
+                json!({
+                    "tokens": of(&|entry| name(tokenizer, entry.token).0.into()),
+                    "token_logprobs": of(&|entry| entry.likely.as_ref().map(|l| finite(l.log_prob)).into()),
+                    "top_logprobs": of(&|entry| entry.top(tokenizer)),
+                    "text_offset": of(&|entry| entry.offset.into()),
+                })
+            }
+        }
+    }
+}
+
+impl Progress {
+    /// Counts a token's text, and gives it.
+    fn push(&mut self, token: u32) -> String {
+        let text = self.stream.as_mut().and_then(|stream| stream.push(token).ok()).unwrap_or_default();
+        self.characters += text.chars().count();
+        text
+    }
+
+    fn entry(&mut self, token: u32, likely: Option<TokenLogProb>) -> Entry {
+        let offset = self.characters;
+        self.push(token);
+        Entry { token, likely, offset }
+    }
+}
+
+impl Entry {
+    /// The likeliest tokens by their text, and this one if it is not among them.
+    fn top(&self, tokenizer: &Tokenizer) -> Value {
+        let Some(likely) = &self.likely else { return Value::Null };
+        let mut top = Map::new();
+        let own = Some((likely.token, likely.log_prob)).filter(|own| likely.top.iter().all(|(id, _)| *id != own.0));
+        for (id, log_prob) in likely.top.iter().copied().chain(own) {
+            let (mut key, _) = name(tokenizer, id);
+            while top.contains_key(&key) {
+                key += &format!(" (id {id})"); // several tokens may have the same text
+            }
+            top.insert(key, finite(log_prob).into());
+        }
+        top.into()
+    }
+
+    fn chat(&self, tokenizer: &Tokenizer) -> Value {
+        let one = |id: u32, log_prob: f64| {
+            let (token, bytes) = name(tokenizer, id);
+            json!({ "token": token, "logprob": finite(log_prob), "bytes": bytes })
+        };
+        let Some(likely) = &self.likely else { return Value::Null };
+        let mut entry = one(likely.token, likely.log_prob);
+        entry["top_logprobs"] = likely.top.iter().map(|(id, log_prob)| one(*id, *log_prob)).collect();
+        entry
+    }
+}
+
+/// A token's text and bytes: `bytes:\xe2\x80` where they are no whole characters.
+pub(crate) fn name(tokenizer: &Tokenizer, id: u32) -> (String, Option<Vec<u8>>) {
+    let Some(bytes) = tokenizer.piece_bytes(id) else { return (format!("<unused {id}>"), None) };
+    let text = match str::from_utf8(&bytes) {
+        Ok(text) => text.into(),
+        Err(_) => bytes.iter().fold("bytes:".to_string(), |text, byte| text + &format!("\\x{byte:02x}")),
+    };
+    (text, Some(bytes))
+}
+
+/// Minus infinity has no place in JSON.
+fn finite(log_prob: f64) -> f64 {
+    if log_prob == f64::NEG_INFINITY { -9999.0 } else { log_prob }
+}

@@ -1,1 +1,63 @@
-//! Texts as vectors.
+//! Texts as vectors: `POST /v1/embeddings`.
+
+use crate::ServedModel;
+use crate::openai::{prompts, read};
+use crate::parameters::EMBEDDINGS;
+use crate::refusal::{Refusal, found};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use limpid::{Error, Pooling};
+use serde_json::{Value, json};
+
+/// `POST /v1/embeddings`.
+///
+/// # Errors
+/// The first thing that is wrong with the body, and if the model fails.
+pub fn embeddings(model: &ServedModel, body: &[u8]) -> Result<Value, Refusal> {
+    let fields = read(model, &EMBEDDINGS, body)?;
+    let (width, context) = (model.lm.config().d_model, model.lm.config().context_length);
+    if let Some(other) = fields.get("dimensions").filter(|wanted| wanted.as_u64() != Some(width as u64)) {
+        return Err(Refusal::unsupported_parameter(
+            "dimensions",
+            &format!("{width}, the model's width"),
+            &found(other),
+        ));
+    }
+    let pooling = match fields.text("limpid.pooling") {
+        Some("cls") => Pooling::Cls,
+        Some("last") => Pooling::Last,
+        _ => Pooling::Mean,
+    };
+    let normalize = fields.flag_or("limpid.normalize", true);
+    let inputs = prompts(model, "input", fields.needed("input", "a text, token ids, or an array of either")?, true)?;
+    if let Some(long) = inputs.iter().find(|ids| ids.len() > context) {
+        return Err(Refusal::context_length_exceeded("input", context, long.len(), None));
+    }
+    let one = |(index, ids): (usize, &Vec<u32>)| -> Result<Value, Error> {
+        let mut vector = model.lm.embed_ids(ids, pooling)?;
+        if normalize {
+            normalized(&mut vector);
+        }
+        let embedding = match fields.text("encoding_format") {
+            Some("base64") => STANDARD.encode(vector.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>()).into(),
+            _ => Value::from(vector),
+        };
+        Ok(json!({ "object": "embedding", "index": index, "embedding": embedding }))
+    };
+    let data = inputs.iter().enumerate().map(one).collect::<Result<Vec<Value>, Error>>();
+    let tokens: usize = inputs.iter().map(Vec::len).sum();
+    Ok(json!({
+        "object": "list",
+        "data": data.map_err(|_| Refusal::engine_error())?,
+        "model": model.id,
+        "usage": { "prompt_tokens": tokens, "total_tokens": tokens },
+    }))
+}
+
+/// Makes a vector's length 1; of a vector of zeros there is none.
+fn normalized(vector: &mut [f32]) {
+    let length = vector.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
+    if length > 0.0 {
+        vector.iter_mut().for_each(|x| *x = (f64::from(*x) / length) as f32);
+    }
+}

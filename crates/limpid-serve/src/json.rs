@@ -1,1 +1,174 @@
-//! JSON as requests write it.
+//! The bytes of a body as JSON, strictly: what two readers could take for two things is refused.
+//!
+//! Not taken are other encodings than UTF-8, a byte order mark, a key that is there twice, half a surrogate pair, `NaN`, numbers
+//! beyond an f64's range, more than [`DEPTH`] levels, and anything after the end. `parameters` reads what is inside.
+
+use crate::refusal::Refusal;
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
+use std::fmt;
+
+/// Levels of arrays and objects.
+pub const DEPTH: usize = 64;
+
+/// The object that a body is.
+///
+/// # Errors
+/// `invalid_json`, with line and column.
+pub fn object(body: &[u8]) -> Result<Map<String, Value>, Refusal> {
+    let text = str::from_utf8(body).map_err(|error| {
+        let before = &body[..error.valid_up_to()];
+        let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+        let column = 1 + before.iter().rev().take_while(|byte| **byte != b'\n').count();
+        Refusal::invalid_json(format!("line {line} column {column}: the body is not UTF-8; expected JSON in UTF-8"))
+    })?;
+    if text.starts_with('\u{feff}') {
+        let message = "line 1 column 1: the body begins with a byte order mark (U+FEFF); send the JSON without it";
+        return Err(Refusal::invalid_json(message.into()));
+    }
+    if text.trim_ascii().is_empty() {
+        return Err(Refusal::invalid_json("the body is empty; expected a JSON object".into()));
+    }
+    let mut json = serde_json::Deserializer::from_str(text);
+    let value = Strict { depth: 0 }.deserialize(&mut json).and_then(|value| json.end().map(|()| value));
+    match value.map_err(|error| Refusal::invalid_json(placed(&error)))? {
+        Value::Object(object) => Ok(object),
+        other => Err(Refusal::invalid_json(format!("expected an object, found {}", crate::refusal::found(&other)))),
+    }
+}
+
+/// `line 1 column 18: what is wrong`.
+fn placed(error: &serde_json::Error) -> String {
+    let (line, column, text) = (error.line(), error.column(), error.to_string());
+    let what = text.strip_suffix(&format!(" at line {line} column {column}")).unwrap_or(&text);
+    format!("line {line} column {column}: {what}")
+}
+
+/// Any value, at most so deep.
+#[derive(Clone, Copy)]
+struct Strict {
+    depth: usize,
+}
+
+impl Strict {
+    fn below<E: Error>(self) -> Result<Strict, E> {
+        match self.depth < DEPTH {
+            true => Ok(Strict { depth: self.depth + 1 }),
+            false => Err(E::custom(format!("more than {DEPTH} levels of arrays and objects"))),
+        }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Strict {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Value, D::Error> {
+        from.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Strict {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let (below, mut all) = (self.below()?, vec![]);
+        while let Some(item) = items.next_element_seed(below)? {
+            all.push(item);
+        }
+        Ok(all.into())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        let (below, mut all) = (self.below()?, Map::new());
+        while let Some(key) = entries.next_key::<String>()? {
+            if all.contains_key(&key) {
+                return Err(A::Error::custom(format!("the key `{}` is there twice", crate::refusal::quoted(&key))));
+            }
+            let value = entries.next_value_seed(below)?;
+            all.insert(key, value);
+        }
+        Ok(all.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_be_read_in_two_ways_is_refused() {
+        let deep = |levels: usize| format!("{{\"a\":{}{}}}", "[".repeat(levels), "]".repeat(levels));
+        let cases: Vec<(Vec<u8>, &str)> = [
+            ("", "the body is empty"),
+            (" \n", "the body is empty"),
+            ("[]", "expected an object, found an empty array"),
+            ("null", "expected an object, found null"),
+            ("{", "line 1 column 1: EOF while parsing an object"),
+            ("{\"a\":1", "line 1 column 6: EOF while parsing an object"),
+            ("{\"a\":1 \"b\":2}", "line 1 column 8: expected `,` or `}`"),
+            ("{\"a\":1,}", "line 1 column 8: trailing comma"),
+            ("{\"a\":1}\n{", "line 2 column 1: trailing characters"),
+            ("{\"a\":1,\"a\":1}", "the key `a` is there twice"),
+            ("{\"b\":{\"a\":1,\"\\u0061\":1}}", "the key `a` is there twice"),
+            ("{\"a\":NaN}", "line 1 column 6: expected value"),
+            ("{\"a\":-Infinity}", "line 1 column 7: invalid number"),
+            ("{\"a\":1e400}", "number out of range"),
+            ("{\"a\":01}", "invalid number"),
+            ("{\"a\":\"\\ud83d\"}", "hex escape"),
+            ("{\"a\":\"\\ude42\"}", "lone leading surrogate"),
+            ("{\"a\":\"\n\"}", "control character"),
+            ("{'a':1}", "key must be a string"),
+            ("\u{feff}{}", "byte order mark"),
+            ("{\"a\":\n nul}", "line 2 column 5: expected ident"),
+            (&deep(64), "more than 64 levels"),
+            (&deep(100_000), "more than 64 levels"),
+        ]
+        .into_iter()
+        .map(|(text, said)| (text.as_bytes().to_vec(), said))
+        .chain([
+            (b"{\"a\":\n \"\xff\"}".to_vec(), "line 2 column 3: the body is not UTF-8"),
+            ("{}".encode_utf16().flat_map(u16::to_le_bytes).collect(), "key must be a string"),
+        ])
+        .collect();
+        for (body, said) in cases {
+            let refusal = object(&body).unwrap_err();
+            assert!(refusal.message.contains(said) && refusal.code == "invalid_json", "{said}: {}", refusal.message);
+            assert!(refusal.message.len() < 120, "{}", refusal.message);
+        }
+    }
+
+    #[test]
+    fn what_is_json_stays_what_it_is() {
+        let text = r#"{"a":[1,-1,18446744073709551615,0.1,1e-400,true,null,"\ud83d\ude42 é"],"b":{"":{}}}"#;
+        assert_eq!(Value::Object(object(text.as_bytes()).unwrap()), serde_json::from_str::<Value>(text).unwrap());
+        assert!(object(format!("{{\"a\":{}{}}}", "[".repeat(63), "]".repeat(63)).as_bytes()).is_ok());
+    }
+}

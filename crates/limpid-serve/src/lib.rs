@@ -12,6 +12,7 @@ mod listen;
 mod metrics;
 pub mod model;
 pub mod openai;
+pub mod parameters;
 pub mod refusal;
 mod route;
 pub mod tokens;

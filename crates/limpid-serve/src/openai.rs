@@ -1,1 +1,407 @@
-//! Bodies to requests of the engine.
+//! The bodies of completions and chat completions, to requests of the engine: every check is here, before the engine hears of it.
+//!
+//! `parameters` has checked each parameter by itself. Here are those that need the model (its tokenizer, its context) or each other.
+
+use crate::ServedModel;
+use crate::parameters::{CHAT, COMPLETIONS, Endpoint, Fields};
+use crate::refusal::{Refusal, found, quoted};
+use limpid::config::Mask;
+use limpid::data::chat::{self, Message, Role};
+use limpid::data::template::ChatTemplate;
+use limpid::engine::{EngineRequest, LogProbs};
+use limpid::generate::{self, GenerateError, Options, Overflow, Sampler};
+use limpid::tokenizer::Tokenizer;
+use serde_json::{Map, Value};
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+/// Prompts of one request.
+const PROMPTS: usize = 256;
+/// Stop texts of one request, and bytes of each.
+const STOPS: (usize, usize) = (16, 256);
+
+/// A request that can be answered.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    /// One for each choice, in order: `n` of the first prompt, `n` of the second.
+    pub requests: Vec<EngineRequest>,
+    /// How the answer is put together.
+    pub answer: AnswerSpec,
+}
+
+/// What an answer looks like.
+#[derive(Clone, Debug)]
+pub struct AnswerSpec {
+    /// Whether it answers a conversation.
+    pub chat: bool,
+    /// Whether it is sent in pieces.
+    pub stream: bool,
+    /// Whether a stream ends with what it used.
+    pub usage: bool,
+    /// Whether the text of the prompt comes first.
+    pub echo: bool,
+    /// How many likely tokens stand beside each; none for no log-probabilities.
+    pub log_probs: Option<usize>,
+    /// The ids of each prompt.
+    pub prompts: Vec<Vec<u32>>,
+    /// Choices for each prompt.
+    pub n: usize,
+    /// The seed, given or drawn.
+    pub seed: i64,
+    /// The request that the receipt is of, if one is wanted.
+    pub receipt: Option<EngineRequest>,
+}
+
+/// The body of `POST /v1/completions`.
+///
+/// # Errors
+/// The first thing that is wrong with it.
+pub fn completions(model: &ServedModel, body: &[u8]) -> Result<Ask, Refusal> {
+    let fields = read(model, &COMPLETIONS, body)?;
+    let n = fields.count("n").unwrap_or(1);
+    if let Some(best_of) = fields.get("best_of").filter(|best_of| best_of.as_u64() != Some(n as u64)) {
+        return Err(Refusal::unsupported_parameter("best_of", &format!("{n}, as `n` is"), &found(best_of)));
+    }
+    let parse = fields.flag_or("limpid.parse_special", true);
+    let prompts = prompts(model, "prompt", fields.needed("prompt", COMPLETIONS_PROMPT)?, parse)?;
+    let max_tokens = Some(fields.count("max_tokens").unwrap_or(16));
+    let (log_probs, echo) = (fields.count("logprobs"), fields.flag("echo"));
+    ask(model, &fields, Wish { chat: false, echo, log_probs, prompts, max_tokens, stops: vec![] })
+}
+
+/// What `prompt` and `input` may be.
+const COMPLETIONS_PROMPT: &str = "a text, token ids, or an array of either";
+
+/// The body of `POST /v1/chat/completions`.
+///
+/// # Errors
+/// The first thing that is wrong with it.
+pub fn chat(model: &ServedModel, body: &[u8]) -> Result<Ask, Refusal> {
+    let fields = read(model, &CHAT, body)?;
+    let messages = messages(fields.needed("messages", "an array of messages")?)?;
+    let template = model.template.as_ref().ok_or_else(Refusal::no_chat_template)?;
+    let prompt = chat_ids(model, template, &messages)?;
+    let stops = chat_stops(model);
+    let max_tokens = match (fields.count("max_completion_tokens"), fields.count("max_tokens")) {
+        (Some(new), Some(old)) if new != old => {
+            let expected = format!("{new}, as `max_completion_tokens` is, or left out");
+            return Err(Refusal::invalid_value("max_tokens", &expected, &old.to_string()));
+        }
+        (new, old) => new.or(old),
+    };
+    let (top, wanted) = (fields.count("top_logprobs"), fields.flag("logprobs"));
+    if top.is_some_and(|top| top > 0) && !wanted {
+        return Err(Refusal::invalid_value("logprobs", "true where `top_logprobs` is given", "none"));
+    }
+    let log_probs = wanted.then(|| top.unwrap_or(0));
+    ask(model, &fields, Wish { chat: true, echo: false, log_probs, prompts: vec![prompt], max_tokens, stops })
+}
+
+/// What is wanted, where the endpoints differ.
+struct Wish {
+    chat: bool,
+    echo: bool,
+    log_probs: Option<usize>,
+    prompts: Vec<Vec<u32>>,
+    /// None for as many as fit.
+    max_tokens: Option<usize>,
+    /// Beside those of the request.
+    stops: Vec<String>,
+}
+
+fn ask(model: &ServedModel, fields: &Fields, wish: Wish) -> Result<Ask, Refusal> {
+    let context = model.lm.config().context_length;
+    let param = if wish.chat { "messages" } else { "prompt" };
+    let n = fields.count("n").unwrap_or(1);
+    let seed = fields.whole("seed").unwrap_or_else(draw_seed);
+    let sampler = Sampler {
+        temperature: fields.number("temperature").unwrap_or(1.0),
+        top_k: fields.count("top_k").unwrap_or(0),
+        top_p: fields.number("top_p").unwrap_or(1.0),
+        min_p: fields.number("min_p").unwrap_or(0.0),
+        repetition_penalty: fields.number("repetition_penalty").unwrap_or(1.0),
+        presence_penalty: fields.number("presence_penalty").unwrap_or(0.0),
+        frequency_penalty: fields.number("frequency_penalty").unwrap_or(0.0),
+        seed: seed as u64, // as it is written, two's complement
+    };
+    let options = Options {
+        sampler,
+        stop: [stops(fields)?, wish.stops].concat(),
+        stop_at_end_of_text: !fields.flag("ignore_eos"),
+        overflow: Overflow::Stop,
+        logit_bias: logit_bias(model, fields)?,
+        ..Options::default()
+    };
+    options.check().map_err(|error| fault("sampling", &error))?;
+    let log_probs = wish.log_probs.map(|top| LogProbs { top, of_prompt: wish.echo });
+    let mut requests = Vec::with_capacity(wish.prompts.len() * n);
+    for prompt in &wish.prompts {
+        // the last token needs no place: nothing comes after it
+        let fits = wish.max_tokens.is_none_or(|wanted| prompt.len() + wanted.max(1) - 1 <= context);
+        if prompt.len() > context || !fits {
+            let wanted = wish.max_tokens.map(|wanted| wanted as u64);
+            return Err(Refusal::context_length_exceeded(param, context, prompt.len(), wanted));
+        }
+        let max_tokens = wish.max_tokens.unwrap_or(context - prompt.len() + 1);
+        requests.extend((0..n as u64).map(|sample| EngineRequest {
+            prompt: prompt.clone(),
+            options: Options { sample, max_tokens, ..options.clone() },
+            log_probs,
+            reuse: true,
+        }));
+    }
+    let receipt = fields.flag("limpid.receipt");
+    if receipt && requests.len() > 1 {
+        let expected = "left out where there are several answers: a receipt is of one";
+        return Err(Refusal::invalid_value("limpid.receipt", expected, "true"));
+    }
+    let (stream, usage) = (fields.flag("stream"), fields.flag("stream_options.include_usage"));
+    if usage && !stream {
+        return Err(Refusal::invalid_value("stream_options", "left out where `stream` is not true", "an object"));
+    }
+    let receipt = requests.first().filter(|_| receipt).cloned();
+    let Wish { chat, echo, log_probs, prompts, .. } = wish;
+    let answer = AnswerSpec { chat, stream, usage, echo, log_probs, prompts, n, seed, receipt };
+    Ok(Ask { requests, answer })
+}
+
+/// The parameters of a request for this model.
+pub(crate) fn read(model: &ServedModel, endpoint: &Endpoint, body: &[u8]) -> Result<Fields, Refusal> {
+    let fields = Fields::read(endpoint, body)?;
+    match fields.text("model").filter(|name| *name != model.id) {
+        Some(other) => Err(Refusal::model_not_found(other, &model.id)),
+        None => Ok(fields),
+    }
+}
+
+/// The tokenizer of a served model, which always has one.
+pub(crate) fn tokenizer(model: &ServedModel) -> Result<&Tokenizer, Refusal> {
+    model.lm.tokenizer().map_err(|_| Refusal::engine_error())
+}
+
+/// Ids below this can be asked for.
+pub(crate) fn vocab_size(model: &ServedModel) -> Result<usize, Refusal> {
+    Ok(tokenizer(model)?.vocab_size().min(model.lm.config().vocab_size))
+}
+
+/// What the library finds wrong with a value, as it says it.
+pub(crate) fn fault(param: &str, error: &dyn std::error::Error) -> Refusal {
+    Refusal::invalid_text(param, &error.to_string())
+}
+
+/// A seed that a client can send again: JavaScript too counts exactly to 2^53.
+fn draw_seed() -> i64 {
+    (RandomState::new().build_hasher().finish() >> 11) as i64
+}
+
+/// One or many prompts: texts or ids, in the four forms that OpenAI has.
+pub(crate) fn prompts(
+    model: &ServedModel,
+    name: &str,
+    value: &Value,
+    parse_special: bool,
+) -> Result<Vec<Vec<u32>>, Refusal> {
+    let one = |place: &str, value: &Value| match value {
+        Value::String(text) => encode(model, place, text, parse_special, true),
+        Value::Array(items) => ids(model, place, items),
+        other => Err(Refusal::invalid_type(place, "a text or an array of token ids", other)),
+    };
+    let Value::Array(items) = value else {
+        let wrong = || Refusal::invalid_type(name, COMPLETIONS_PROMPT, value);
+        return Ok(vec![value.is_string().then(|| one(name, value)).ok_or_else(wrong)??]);
+    };
+    match items.first() {
+        None => Err(Refusal::invalid_value(name, "at least one text or token", "an empty array")),
+        Some(Value::Number(_)) => Ok(vec![one(name, value)?]),
+        Some(_) if items.len() > PROMPTS => {
+            Err(Refusal::invalid_value(name, &format!("at most {PROMPTS} prompts"), &items.len().to_string()))
+        }
+        Some(first) => {
+            let like = |item: &Value| item.is_string() == first.is_string() && item.is_array() == first.is_array();
+            let other = items.iter().position(|item| !like(item)).filter(|_| first.is_string() || first.is_array());
+            if let Some(other) = other {
+                let expected = if first.is_string() { "a text" } else { "an array of token ids" };
+                let place = format!("{name}[{other}]");
+                return Err(Refusal::invalid_type(&place, &format!("{expected}, as the first is"), &items[other]));
+            }
+            items.iter().enumerate().map(|(i, item)| one(&format!("{name}[{i}]"), item)).collect()
+        }
+    }
+}
+
+/// Token ids, at least one, each of them the model's.
+pub(crate) fn ids(model: &ServedModel, name: &str, items: &[Value]) -> Result<Vec<u32>, Refusal> {
+    let size = vocab_size(model)?;
+    if items.is_empty() {
+        return Err(Refusal::invalid_value(name, "at least one token", "an empty array"));
+    }
+    let one = |(i, item): (usize, &Value)| {
+        let place = format!("{name}[{i}]");
+        match item.as_i64() {
+            Some(id) if usize::try_from(id).is_ok_and(|id| id < size) => Ok(id as u32),
+            Some(id) => Err(Refusal::token_out_of_range(&place, &id.to_string(), size)),
+            None if item.is_u64() => Err(Refusal::token_out_of_range(&place, &item.to_string(), size)),
+            None => Err(Refusal::invalid_type(&place, "a token id", item)),
+        }
+    };
+    items.iter().enumerate().map(one).collect()
+}
+
+/// The ids of a text: special tokens in it are these tokens if `parse_special`, and those that stand round every text of the model are
+/// put round it if `whole`. A whole text without any is the beginning of one.
+pub(crate) fn encode(
+    model: &ServedModel,
+    name: &str,
+    text: &str,
+    parse_special: bool,
+    whole: bool,
+) -> Result<Vec<u32>, Refusal> {
+    let (tokenizer, mask) = (tokenizer(model)?, model.lm.config().mask);
+    let ids = match (whole, parse_special) {
+        (true, _) if text.is_empty() && mask == Mask::Causal => {
+            return generate::start_ids(tokenizer).ok_or_else(|| fault(name, &GenerateError::NoStart));
+        }
+        (true, true) => generate::prompt_ids(tokenizer, mask, text),
+        (true, false) => tokenizer.encode_ordinary(text).map(|ids| tokenizer.bos().into_iter().chain(ids).collect()),
+        (false, true) => tokenizer.encode(text),
+        (false, false) => tokenizer.encode_ordinary(text),
+    };
+    ids.map_err(|error| fault(name, &error))
+}
+
+/// Messages of a conversation: `content` is a text, or parts that are texts. `developer` is another name for `system`.
+pub(crate) fn messages(value: &Value) -> Result<Vec<Message>, Refusal> {
+    let Value::Array(items) = value else {
+        return Err(Refusal::invalid_type("messages", "an array of messages", value));
+    };
+    if items.is_empty() {
+        return Err(Refusal::invalid_value("messages", "at least one message", "an empty array"));
+    }
+    items.iter().enumerate().map(|(i, item)| message(&format!("messages[{i}]"), item)).collect()
+}
+
+/// What a message of OpenAI's own answers has beside, where it says nothing.
+const EMPTY: [&str; 5] = ["annotations", "audio", "function_call", "refusal", "tool_calls"];
+
+fn message(place: &str, value: &Value) -> Result<Message, Refusal> {
+    let message = value.as_object().ok_or_else(|| Refusal::invalid_type(place, "an object", value))?;
+    for (key, value) in message.iter().filter(|(key, _)| !["role", "content"].contains(&key.as_str())) {
+        let empty = value.is_null() || value.as_array().is_some_and(Vec::is_empty);
+        let place = format!("{place}.{}", quoted(key));
+        match key.as_str() {
+            "name" | "tool_call_id" if value.is_null() => {}
+            known if EMPTY.contains(&known) && empty => {}
+            known if EMPTY.contains(&known) || ["name", "tool_call_id"].contains(&known) => {
+                return Err(Refusal::unsupported_parameter(&place, "null", &found(value)));
+            }
+            other => {
+                let near = limpid::nearest::nearest(other, ["role", "content"]);
+                return Err(Refusal::unknown_parameter(&place, near));
+            }
+        }
+    }
+    let place_of = |key| format!("{place}.{key}");
+    let role = match field(message, place, "role", "a role")? {
+        Value::String(role) => match role.as_str() {
+            "system" | "developer" => Role::System,
+            "user" => Role::User,
+            "assistant" => Role::Assistant,
+            other => {
+                let expected = "`system`, `developer`, `user` or `assistant`";
+                return Err(Refusal::invalid_value(&place_of("role"), expected, &format!("\"{}\"", quoted(other))));
+            }
+        },
+        other => return Err(Refusal::invalid_type(&place_of("role"), "a text", other)),
+    };
+    let content = match field(message, place, "content", "a text")? {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => {
+            let part = |(i, part): (usize, &Value)| part_text(&format!("{place}.content[{i}]"), part);
+            parts.iter().enumerate().map(part).collect::<Result<String, Refusal>>()?
+        }
+        other => return Err(Refusal::invalid_type(&place_of("content"), "a text or an array of texts", other)),
+    };
+    Ok(Message { role, content })
+}
+
+fn field<'a>(object: &'a Map<String, Value>, place: &str, key: &str, expected: &str) -> Result<&'a Value, Refusal> {
+    object.get(key).ok_or_else(|| Refusal::missing_field(&format!("{place}.{key}"), expected))
+}
+
+/// A part of a message's content: `{"type": "text", "text": ..}`.
+fn part_text(place: &str, part: &Value) -> Result<String, Refusal> {
+    let object = part.as_object().ok_or_else(|| Refusal::invalid_type(place, "an object", part))?;
+    let kind = field(object, place, "type", "\"text\"")?;
+    if kind != "text" {
+        return Err(Refusal::unsupported_parameter(&format!("{place}.type"), "\"text\"", &found(kind)));
+    }
+    if let Some(other) = object.keys().find(|key| !["type", "text"].contains(&key.as_str())) {
+        return Err(Refusal::unknown_parameter(&format!("{place}.{}", quoted(other)), None));
+    }
+    let text = field(object, place, "text", "a text")?;
+    let wrong = || Refusal::invalid_type(&format!("{place}.text"), "a text", text);
+    text.as_str().map(String::from).ok_or_else(wrong)
+}
+
+/// The ids that an answer to a conversation comes after.
+pub(crate) fn chat_ids(
+    model: &ServedModel,
+    template: &ChatTemplate,
+    messages: &[Message],
+) -> Result<Vec<u32>, Refusal> {
+    if model.lm.chat_template().is_some_and(chat::is_template) {
+        return chat::prompt(messages, tokenizer(model)?).map_err(|error| fault("messages", &error));
+    }
+    let text = template.render(messages, true).map_err(|error| fault("messages", &error))?;
+    encode(model, "messages", &text, true, false)
+}
+
+/// Texts that end an answer.
+fn chat_stops(model: &ServedModel) -> Vec<String> {
+    if model.lm.chat_template().is_some_and(chat::is_template) { vec![chat::END.into()] } else { vec![] }
+}
+
+fn stops(fields: &Fields) -> Result<Vec<String>, Refusal> {
+    let (most, longest) = STOPS;
+    let one = |place: &str, value: &Value| match value {
+        Value::String(text) if text.is_empty() => {
+            Err(Refusal::invalid_value(place, "a text of at least one character", "\"\""))
+        }
+        Value::String(text) if text.len() > longest => {
+            Err(Refusal::invalid_value(place, &format!("at most {longest} bytes"), &text.len().to_string()))
+        }
+        Value::String(text) => Ok(text.clone()),
+        other => Err(Refusal::invalid_type(place, "a text", other)),
+    };
+    match fields.get("stop") {
+        None => Ok(vec![]),
+        Some(Value::Array(texts)) if texts.len() > most => {
+            Err(Refusal::invalid_value("stop", &format!("at most {most} texts"), &texts.len().to_string()))
+        }
+        Some(Value::Array(texts)) => {
+            texts.iter().enumerate().map(|(i, text)| one(&format!("stop[{i}]"), text)).collect()
+        }
+        Some(value @ Value::String(_)) => Ok(vec![one("stop", value)?]),
+        Some(other) => Err(Refusal::invalid_type("stop", "a text or an array of texts", other)),
+    }
+}
+
+fn logit_bias(model: &ServedModel, fields: &Fields) -> Result<Vec<(u32, f32)>, Refusal> {
+    let size = vocab_size(model)?;
+    let Some(value) = fields.get("logit_bias") else { return Ok(vec![]) };
+    let wrong = || Refusal::invalid_type("logit_bias", "an object of token ids and numbers", value);
+    let one = |(key, bias): (&String, &Value)| {
+        let place = format!("logit_bias.{}", quoted(key));
+        let digits = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_digit());
+        if !digits || key.len() > 1 && key.starts_with('0') {
+            return Err(Refusal::invalid_value(&place, "named by a token id", &format!("\"{}\"", quoted(key))));
+        }
+        let id = key.parse::<u32>().ok().filter(|id| (*id as usize) < size);
+        let id = id.ok_or_else(|| Refusal::token_out_of_range(&place, key, size))?;
+        match bias.as_f64() {
+            Some(bias) if (-100.0..=100.0).contains(&bias) => Ok((id, bias as f32)),
+            Some(bias) => Err(Refusal::invalid_value(&place, "between -100 and 100", &bias.to_string())),
+            None => Err(Refusal::invalid_type(&place, "a number between -100 and 100", bias)),
+        }
+    };
+    value.as_object().ok_or_else(wrong)?.iter().map(one).collect()
+}

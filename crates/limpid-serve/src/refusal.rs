@@ -26,6 +26,9 @@ pub struct Refusal {
 /// Bytes of a user's text that a message repeats.
 const QUOTED: usize = 64;
 
+/// Characters of what the library says, which itself shows little of a text.
+const SAID: usize = 300;
+
 const REQUEST: &str = "invalid_request_error";
 
 /// Every code, its status and when it comes: the table of `/docs`, of docs/serve.md and of the tests.
@@ -116,6 +119,12 @@ impl Refusal {
     /// `param` is not `expected`.
     pub fn invalid_value(param: &str, expected: &str, found: &str) -> Refusal {
         Refusal::of("invalid_value", param, format!("`{}` must be {expected}, found {found}", quoted(param)))
+    }
+
+    /// A text that the library refuses, with what it says: a character that the tokenizer lacks, a message that a template does not take.
+    pub fn invalid_text(param: &str, said: &str) -> Refusal {
+        let said: String = said.chars().map(|c| if c.is_control() { ' ' } else { c }).take(SAID).collect();
+        Refusal::of("invalid_value", param, format!("`{}`: {said}", quoted(param)))
     }
 
     /// `param` is needed; `expected` says what it is.

@@ -1,1 +1,141 @@
-//! Texts to tokens and back.
+//! Texts to tokens and back, and what is served: the endpoints that need no run of the model.
+//!
+//! Their shapes are those of vLLM and llama.cpp at once. lm-eval finds them by itself and then needs no tokenizer of its own.
+
+use crate::ServedModel;
+use crate::answer::name;
+use crate::openai::{chat_ids, encode, fault, ids, messages, read, tokenizer};
+use crate::parameters::{APPLY_TEMPLATE, DETOKENIZE, Fields, TOKENIZE};
+use crate::refusal::Refusal;
+use limpid::data::chat::Message;
+use limpid::data::template::ChatTemplate;
+use limpid::model::{Mode, Model};
+use serde_json::{Value, json};
+
+/// `POST /tokenize`.
+///
+/// # Errors
+/// The first thing that is wrong with the body.
+pub fn tokenize(model: &ServedModel, body: &[u8]) -> Result<Value, Refusal> {
+    let fields = read(model, &TOKENIZE, body)?;
+    let given: Vec<&str> = ["prompt", "content", "messages"].into_iter().filter(|n| fields.get(n).is_some()).collect();
+    let (parse, whole) =
+        (fields.flag_or("parse_special", true), fields.flag("add_special_tokens") || fields.flag("add_special"));
+    let tokens = match given[..] {
+        ["messages"] => {
+            let (template, messages) = conversation(model, &fields)?;
+            match fields.flag_or("add_generation_prompt", true) {
+                true => chat_ids(model, template, &messages)?,
+                false => encode(model, "messages", &rendered(template, &messages, false)?, true, false)?,
+            }
+        }
+        [name] => encode(model, name, fields.text(name).unwrap_or_default(), parse, whole)?,
+        [] => return Err(Refusal::missing_field("prompt", "`prompt`, `content` or `messages`")),
+        [first, second, ..] => {
+            let expected = format!("left out where `{first}` is given");
+            return Err(Refusal::invalid_value(second, &expected, "both"));
+        }
+    };
+    let tokenizer = tokenizer(model)?;
+    let pieces = || tokens.iter().map(|&id| (id, name(tokenizer, id)));
+    let mut answer =
+        json!({ "count": tokens.len(), "max_model_len": model.lm.config().context_length, "tokens": tokens });
+    if fields.flag("with_pieces") {
+        let one = |(id, (text, bytes)): (u32, (String, Option<Vec<u8>>))| match bytes {
+            Some(bytes) if str::from_utf8(&bytes).is_err() => json!({ "id": id, "piece": bytes }),
+            _ => json!({ "id": id, "piece": text }),
+        };
+        answer["tokens"] = pieces().map(one).collect();
+    }
+    if fields.flag("return_token_strs") {
+        answer["token_strs"] = pieces().map(|(_, (text, _))| Value::from(text)).collect();
+    }
+    Ok(answer)
+}
+
+/// `POST /detokenize`.
+///
+/// # Errors
+/// The first thing that is wrong with the body.
+pub fn detokenize(model: &ServedModel, body: &[u8]) -> Result<Value, Refusal> {
+    let fields = read(model, &DETOKENIZE, body)?;
+    let tokens = match fields.needed("tokens", "an array of token ids")? {
+        Value::Array(items) if items.is_empty() => vec![],
+        Value::Array(items) => ids(model, "tokens", items)?,
+        other => return Err(Refusal::invalid_type("tokens", "an array of token ids", other)),
+    };
+    let text = tokenizer(model)?.decode(&tokens).map_err(|_| Refusal::engine_error())?;
+    Ok(json!({ "prompt": text, "content": text }))
+}
+
+/// `GET /tokenizer_info`.
+///
+/// # Errors
+/// If the model has no tokenizer.
+pub fn tokenizer_info(model: &ServedModel) -> Result<Value, Refusal> {
+    let tokenizer = tokenizer(model)?;
+    let text = |id: Option<u32>| id.map(|id| name(tokenizer, id).0);
+    let pad = ["<pad>", "[PAD]", "<|pad|>"].into_iter().find_map(|name| tokenizer.special(name));
+    Ok(json!({
+        "eos_token": text(tokenizer.end_of_text()),
+        "bos_token": text(tokenizer.bos()),
+        "pad_token": text(pad),
+        "chat_template": model.lm.chat_template(),
+        "tokenizer_class": tokenizer.name(),
+        "vocab_size": tokenizer.vocab_size(),
+    }))
+}
+
+/// `POST /apply-template`.
+///
+/// # Errors
+/// The first thing that is wrong with the body, and if the model has no template.
+pub fn apply_template(model: &ServedModel, body: &[u8]) -> Result<Value, Refusal> {
+    let fields = read(model, &APPLY_TEMPLATE, body)?;
+    let (template, messages) = conversation(model, &fields)?;
+    Ok(json!({ "prompt": rendered(template, &messages, fields.flag_or("add_generation_prompt", true))? }))
+}
+
+fn conversation<'a>(model: &'a ServedModel, fields: &Fields) -> Result<(&'a ChatTemplate, Vec<Message>), Refusal> {
+    let messages = messages(fields.needed("messages", "an array of messages")?)?;
+    Ok((model.template.as_ref().ok_or_else(Refusal::no_chat_template)?, messages))
+}
+
+fn rendered(template: &ChatTemplate, messages: &[Message], add_generation_prompt: bool) -> Result<String, Refusal> {
+    template.render(messages, add_generation_prompt).map_err(|error| fault("messages", &error))
+}
+
+/// `GET /v1/models`.
+pub fn models(model: &ServedModel) -> Value {
+    json!({ "object": "list", "data": [card(model)] })
+}
+
+/// `GET /v1/models/{id}`.
+///
+/// # Errors
+/// If it is not the model that is served.
+pub fn model(model: &ServedModel, id: &str) -> Result<Value, Refusal> {
+    match id == model.id {
+        true => Ok(card(model)),
+        false => Err(Refusal::model_not_found(id, &model.id)),
+    }
+}
+
+fn card(model: &ServedModel) -> Value {
+    let config = model.lm.config();
+    let parameters = Model::new(config, Mode::Inspect { batch: 1, context: 1 }).map(|model| model.parameter_count());
+    json!({
+        "id": model.id,
+        "object": "model",
+        "created": model.created,
+        "owned_by": "limpid",
+        "max_model_len": config.context_length,
+        "limpid": {
+            "step": model.step,
+            "context_length": config.context_length,
+            "vocab_size": config.vocab_size,
+            "parameters": parameters.ok(),
+            "weights": model.fingerprint,
+        },
+    })
+}

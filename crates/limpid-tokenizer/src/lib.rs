@@ -251,18 +251,25 @@ impl Tokenizer {
     /// [`piece`](Tokenizer::piece) of each id.
     pub fn pieces(&self, ids: &[u32]) -> Result<Vec<String>, TokenizerError> {
         self.check(ids)?;
-        let one = |&id: &u32| -> Result<String, TokenizerError> {
-            Ok(match self {
-                Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => vocabulary.tokens()[id as usize].clone(),
-                Tokenizer::Bpe(encoding) if encoding.unused(id) => format!("<unused {id}>"),
-                Tokenizer::Bpe(encoding) => visible(&encoding.bytes(&[id])),
-                Tokenizer::Imported(imported) => {
-                    imported.piece(id).map_or_else(|| format!("<unused {id}>"), |bytes| visible(&bytes))
-                }
-                Tokenizer::Dense(dense) => dense.of().piece(dense.sparse(&[id])[0])?,
-            })
-        };
-        ids.iter().map(one).collect()
+        let one = |&id: &u32| self.bytes(id).map_or_else(|| format!("<unused {id}>"), |bytes| visible(&bytes));
+        Ok(ids.iter().map(one).collect())
+    }
+
+    /// The bytes of one token wherever it stands, with a blank of its own; they need not be whole characters. None for an id that no text
+    /// has.
+    pub fn piece_bytes(&self, id: u32) -> Option<Vec<u8>> {
+        self.check(&[id]).ok().and_then(|()| self.bytes(id))
+    }
+
+    fn bytes(&self, id: u32) -> Option<Vec<u8>> {
+        match self {
+            Tokenizer::Char(vocabulary) | Tokenizer::Word(vocabulary) => {
+                Some(vocabulary.tokens()[id as usize].clone().into())
+            }
+            Tokenizer::Bpe(encoding) => (!encoding.unused(id)).then(|| encoding.bytes(&[id])),
+            Tokenizer::Imported(imported) => imported.piece(id),
+            Tokenizer::Dense(dense) => dense.of().bytes(dense.sparse(&[id])[0]),
+        }
     }
 
     /// The id of a special token, such as `[MASK]`, `[PAD]` or `<|endoftext|>`.

@@ -380,7 +380,15 @@ impl Lm {
     /// # Errors
     /// If the model has no tokenizer, or the text is empty or longer than the context.
     pub fn embed(&self, text: &str, pooling: Pooling) -> Result<Vec<f32>> {
-        let batch = self.batch(text)?;
+        self.embed_ids(&self.encode(text)?, pooling)
+    }
+
+    /// [`Lm::embed`] of a text's ids.
+    ///
+    /// # Errors
+    /// As [`Lm::embed`], and if an id is not in the vocabulary.
+    pub fn embed_ids(&self, ids: &[u32], pooling: Pooling) -> Result<Vec<f32>> {
+        let batch = self.batch_of(ids)?;
         let (rows, width) = (batch.tokens.len(), self.config.d_model);
         let (model, mut backend) = self.inspected(rows, true)?;
         let name = match self.config.final_norm {
