@@ -88,7 +88,7 @@ pub fn interrupt() -> Result<Arc<AtomicBool>> {
 /// Calls `f` at Ctrl-C (`true`: a person waits), when the process is told to end and when its terminal is closed, unless that is
 /// to be ignored (nohup).
 #[cfg(unix)]
-fn on_signal(f: impl Fn(bool) + Send + 'static) -> Result<()> {
+pub fn on_signal(f: impl Fn(bool) + Send + 'static) -> Result<()> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     // Linux says what is ignored: a mask, with the first signal as its lowest bit
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -101,6 +101,6 @@ fn on_signal(f: impl Fn(bool) + Send + 'static) -> Result<()> {
 }
 
 #[cfg(not(unix))]
-fn on_signal(f: impl Fn(bool) + Send + 'static) -> Result<()> {
+pub fn on_signal(f: impl Fn(bool) + Send + 'static) -> Result<()> {
     Ok(ctrlc::set_handler(move || f(true))?)
 }

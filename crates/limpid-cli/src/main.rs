@@ -40,6 +40,9 @@ enum Verb {
     Train(verbs::train::Args),
     /// Continue a prompt
     Generate(verbs::generate::Args),
+    /// Serve a model over HTTP, in OpenAI's protocol, with a page to try it
+    #[cfg(feature = "serve")]
+    Serve(verbs::serve::Args),
     /// Loss, perplexity and bits per byte of a text
     Eval(verbs::eval::Args),
     /// Show a model at work: every tensor by name
@@ -122,6 +125,8 @@ fn main() -> ExitCode {
         match cli.verb {
             Verb::Train(args) => verbs::train::run(args),
             Verb::Generate(args) => verbs::generate::run(args),
+            #[cfg(feature = "serve")]
+            Verb::Serve(args) => verbs::serve::run(args),
             Verb::Eval(args) => verbs::eval::run(args),
             Verb::Inspect(args) => verbs::inspect::run(args),
             Verb::Walk(args) => verbs::walk::run(args),

@@ -5,6 +5,7 @@
 //! there into the answer. Everything that can be wrong with a request is found before the engine hears of it.
 
 pub mod answer;
+mod body;
 pub mod embeddings;
 mod follow;
 pub mod json;
@@ -15,8 +16,13 @@ pub mod openai;
 pub mod parameters;
 pub mod refusal;
 mod route;
+mod server;
 pub mod tokens;
 pub mod ui;
 mod worker;
 
-pub use model::ServedModel;
+pub use follow::Follow;
+pub use listen::ConnectionLimits;
+pub use model::{ServedAs, ServedModel};
+pub use server::{Listener, PageOptions, ServeError, ServeEvent, ServeOptions, Server, Stopper};
+use server::Shared;

@@ -1,8 +1,13 @@
 //! What is served.
 
-use limpid::Lm;
+use limpid::checkpoint::Checkpoint;
 use limpid::data::template::ChatTemplate;
+use limpid::model::{Mode, Model};
+use limpid::ops::linear::Precision;
+use limpid::{Error, Lm};
+use sha2::{Digest, Sha256};
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A model as requests see it. Another checkpoint is another one.
 #[derive(Debug)]
@@ -19,4 +24,55 @@ pub struct ServedModel {
     pub fingerprint: String,
     /// The template of conversations, if there is one.
     pub template: Option<ChatTemplate>,
+}
+
+/// How a checkpoint is served.
+#[derive(Clone, Debug)]
+pub struct ServedAs {
+    /// Its name in requests and answers.
+    pub id: String,
+    /// Threads that it runs on.
+    pub threads: usize,
+    /// What its products multiply.
+    pub precision: Precision,
+    /// A template of conversations instead of its own, in Jinja.
+    pub template: Option<String>,
+}
+
+impl ServedModel {
+    /// Opens a checkpoint to be served.
+    ///
+    /// # Errors
+    /// If a tensor cannot be read, or its template of conversations is none.
+    pub fn new(checkpoint: Checkpoint, how: &ServedAs) -> Result<ServedModel, Error> {
+        let step = checkpoint.store().fact("step").and_then(|step| step.parse().ok());
+        let lm = Lm::from(checkpoint).with_threads(how.threads).with_precision(how.precision);
+        let weights = weights(&lm)?;
+        Ok(ServedModel {
+            id: how.id.clone(),
+            created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            step,
+            fingerprint: match step {
+                Some(step) => format!("limpid-{weights}-s{step}"),
+                None => format!("limpid-{weights}"),
+            },
+            template: None,
+            lm: Arc::new(lm),
+        })
+    }
+}
+
+/// Eight digits of a hash of all parameters: of their names and values.
+fn weights(lm: &Lm) -> Result<String, Error> {
+    let model = Model::new(lm.config(), Mode::Inspect { batch: 1, context: 1 })?;
+    let mut hash = Sha256::new();
+    for param in &model.params {
+        hash.update(&param.name);
+        let values = lm.values(&model, param)?;
+        for values in values.chunks(1 << 12) {
+            let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            hash.update(&bytes);
+        }
+    }
+    Ok(hash.finalize()[..4].iter().map(|byte| format!("{byte:02x}")).collect())
 }

@@ -132,7 +132,7 @@ fn ask(model: &ServedModel, fields: &Fields, wish: Wish) -> Result<Ask, Refusal>
         ..Options::default()
     };
     options.check().map_err(|error| fault("sampling", &error))?;
-    let log_probs = wish.log_probs.map(|top| LogProbs { top, of_prompt: wish.echo });
+    let log_probs = wish.log_probs.map(|top| LogProbs { top, prompt_from: wish.echo.then_some(1) });
     let mut requests = Vec::with_capacity(wish.prompts.len() * n);
     for prompt in &wish.prompts {
         // the last token needs no place: nothing comes after it

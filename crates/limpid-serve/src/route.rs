@@ -1,1 +1,450 @@
-//! Which request is whose.
+//! Which request is whose: who may ask, for what, and how.
+//!
+//! A server on this machine is within reach of every page that a browser shows, so the Host header must name it (another site's name may
+//! lead here), a page of another origin is refused, and bodies must be sent as JSON, which no page can do to a stranger unasked.
+
+use crate::answer::Answer;
+use crate::body::{ReplyBody, Stream};
+use crate::listen::Busy;
+use crate::model::ServedModel;
+use crate::openai::{self, Ask};
+use crate::refusal::Refusal;
+use crate::server::{Counted, PageOptions, Phase, ServeError, ServeEvent, ServeOptions, Shared};
+use crate::{embeddings, metrics, tokens, ui};
+use hyper::body::{Body, Bytes, Incoming};
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use std::future::poll_fn;
+use std::hash::{BuildHasher, RandomState};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+use subtle::ConstantTimeEq;
+use tokio::time::timeout;
+
+/// What can be asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Endpoint {
+    ApplyTemplate,
+    Chat,
+    Completions,
+    Detokenize,
+    Embeddings,
+    Health,
+    Metrics,
+    Model,
+    Models,
+    Page,
+    Tokenize,
+    TokenizerInfo,
+}
+
+/// Every path, its method, and whether it is answered without a key. `{id}` is the rest of a path. `GET` includes `HEAD`.
+const ROUTES: &[(&str, &str, Endpoint, bool)] = &[
+    ("GET", "/", Endpoint::Page, true),
+    ("POST", "/apply-template", Endpoint::ApplyTemplate, false),
+    ("POST", "/detokenize", Endpoint::Detokenize, false),
+    ("GET", "/health", Endpoint::Health, true),
+    ("GET", "/metrics", Endpoint::Metrics, false),
+    ("GET", "/ready", Endpoint::Health, true),
+    ("POST", "/tokenize", Endpoint::Tokenize, false),
+    ("GET", "/tokenizer_info", Endpoint::TokenizerInfo, false),
+    ("POST", "/v1/chat/completions", Endpoint::Chat, false),
+    ("POST", "/v1/completions", Endpoint::Completions, false),
+    ("POST", "/v1/embeddings", Endpoint::Embeddings, false),
+    ("GET", "/v1/models", Endpoint::Models, false),
+    ("GET", "/v1/models/{id}", Endpoint::Model, false),
+];
+
+/// Bytes of a path with its query.
+const LONGEST_URI: usize = 8 << 10;
+/// A body that is too large is read so many times its limit before it is refused: a client that is still sending would not see the answer.
+const PATIENCE: usize = 8;
+/// A body of more bytes is read by a thread that may take its time.
+const LARGE: usize = 32 << 10;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Who may ask.
+pub struct Access {
+    /// SHA-256 of each key.
+    keys: Vec<[u8; 32]>,
+    hosts: Vec<String>,
+    origins: Vec<String>,
+}
+
+fn digest(key: &[u8]) -> [u8; 32] {
+    Sha256::digest(key).into()
+}
+
+/// The name of `name:port`; none if it is not of this form.
+fn without_port(host: &str) -> Option<&str> {
+    let end = if host.starts_with('[') { host.find(']')? + 1 } else { host.find(':').unwrap_or(host.len()) };
+    let (name, port) = host.split_at(end);
+    let fits = port.is_empty() || port[1..].bytes().all(|b| b.is_ascii_digit()) && port[1..].parse::<u16>().is_ok();
+    (fits && (port.is_empty() || port.starts_with(':')) && !name.is_empty()).then_some(name)
+}
+
+impl Access {
+    pub fn new(options: &ServeOptions) -> Result<Access, ServeError> {
+        let sendable = |key: &String| !key.is_empty() && key.bytes().all(|b| b.is_ascii_graphic());
+        if let Some(at) = options.keys.iter().position(|key| !sendable(key)) {
+            return Err(ServeError::Key(at + 1));
+        }
+        let own = ["localhost", "127.0.0.1", "[::1]"].map(String::from);
+        let host = if options.host.contains(':') && !options.host.starts_with('[') {
+            format!("[{}]", options.host)
+        } else {
+            options.host.clone()
+        };
+        let hosts = own.into_iter().chain([host]).chain(options.allow_hosts.iter().cloned());
+        Ok(Access {
+            keys: options.keys.iter().map(|key| digest(key.as_bytes())).collect(),
+            hosts: hosts.map(|host| host.to_lowercase()).collect(),
+            origins: options.cors_origins.iter().map(|origin| origin.to_lowercase()).collect(),
+        })
+    }
+
+    /// Whether a Host is one of ours, with any port.
+    fn is_host(&self, host: &str) -> bool {
+        without_port(host).is_some_and(|name| self.hosts.iter().any(|own| own.eq_ignore_ascii_case(name)))
+    }
+
+    /// Refuses hosts and origins that are not permitted. Returns the origin that may read the answer, if one was named.
+    fn check(&self, request: &Request<Incoming>) -> Result<Option<HeaderValue>, Refusal> {
+        let headers = request.headers();
+        let mut hosts = headers.get_all(header::HOST).iter();
+        let (host, more) = (hosts.next(), hosts.next());
+        let host = host.filter(|_| more.is_none()).and_then(|host| host.to_str().ok()).unwrap_or_default();
+        let named = request.uri().authority().map_or(host, |authority| authority.as_str());
+        for name in [host, named] {
+            if !self.is_host(name) {
+                return Err(Refusal::host_not_allowed(name));
+            }
+        }
+        let Some(origin) = headers.get(header::ORIGIN) else { return Ok(None) };
+        let text = origin.to_str().unwrap_or_default().to_lowercase();
+        if self.origins.iter().any(|permitted| *permitted == text || permitted == "*") {
+            return Ok(Some(origin.clone()));
+        }
+        let page = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+        if page.is_none_or(|page| !page.eq_ignore_ascii_case(host)) {
+            return Err(Refusal::origin_not_allowed(&text));
+        }
+        Ok(None)
+    }
+
+    /// Whether a request has a key, if one is needed. Every key is compared, and in the same time.
+    fn has_key(&self, headers: &HeaderMap) -> bool {
+        let value = headers.get(header::AUTHORIZATION).map_or(&b""[..], |value| value.as_bytes());
+        let (scheme, key) = value.split_at(value.len().min(7));
+        let found = digest(if scheme.eq_ignore_ascii_case(b"bearer ") { key } else { b"" });
+        let same = self.keys.iter().fold(subtle::Choice::from(0), |same, key| same | key.ct_eq(&found));
+        self.keys.is_empty() || same.into()
+    }
+}
+
+/// The endpoint of a path, whether it is open to all, and the rest of the path.
+fn find<'a>(method: &Method, path: &'a str) -> Result<(Endpoint, &'static str, bool, &'a str), Refusal> {
+    let fits = |pattern: &str| match pattern.strip_suffix("{id}") {
+        Some(start) => path.strip_prefix(start).filter(|rest| !rest.is_empty()),
+        None => (path == pattern).then_some(""),
+    };
+    let Some((takes, pattern, endpoint, open, rest)) =
+        ROUTES.iter().find_map(|(takes, pattern, to, open)| Some((*takes, *pattern, *to, *open, fits(pattern)?)))
+    else {
+        return Err(Refusal::not_found(path));
+    };
+    let asked = if method == Method::HEAD { "GET" } else { method.as_str() };
+    if asked != takes {
+        return Err(Refusal::method_not_allowed(method.as_str(), path, allowed(takes)));
+    }
+    Ok((endpoint, pattern, open, rest))
+}
+
+/// The methods of a path.
+fn allowed(takes: &str) -> &'static str {
+    if takes == "GET" { "GET, HEAD" } else { "POST" }
+}
+
+/// The bytes that `%20` and the like stand for.
+fn decoded(text: &str) -> String {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        match part.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) => bytes.extend([&[byte], &part.as_bytes()[2..]].concat()),
+            None => bytes.extend([b"%", part.as_bytes()].concat()),
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Sixteen digits that no other request has.
+fn new_id() -> String {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    static DRAWN: std::sync::OnceLock<RandomState> = std::sync::OnceLock::new();
+    let drawn = DRAWN.get_or_init(RandomState::new);
+    format!("{:016x}", drawn.hash_one(COUNT.fetch_add(1, Ordering::Relaxed)))
+}
+
+/// A request's name: the client's if it can be shown anywhere, else one of ours.
+fn request_id(headers: &HeaderMap) -> String {
+    let own = headers.get(REQUEST_ID).and_then(|id| id.to_str().ok());
+    let plain = |id: &&str| {
+        (1..=64).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
+    };
+    own.filter(plain).map_or_else(|| format!("req-{}", new_id()), String::from)
+}
+
+/// What is answered.
+enum Reply {
+    Json(Value),
+    Text { kind: &'static str, text: String, csp: Option<String> },
+    Events(Box<Stream>),
+    /// How the server is; anything but `ok` is a status of 503.
+    Health(&'static str),
+    /// A permission to ask.
+    Preflight,
+}
+
+/// Answers one request.
+pub async fn answer(shared: Arc<Shared>, busy: Busy, request: Request<Incoming>) -> Response<ReplyBody> {
+    let held = (busy, Counted::new(&shared.busy));
+    let id = request_id(request.headers());
+    let mut path = "other";
+    let origin = shared.access.check(&request);
+    let done = match &origin {
+        Ok(origin) => reply(&shared, request, origin.is_some(), &mut path).await,
+        Err(refusal) => Err(refusal.clone()),
+    };
+    let mut extra: Vec<(HeaderName, String)> = vec![(REQUEST_ID, id.clone())];
+    let mut response = match done {
+        Ok(Reply::Events(stream)) => {
+            extra.push((header::CONTENT_TYPE, "text/event-stream".into()));
+            extra.push((header::CACHE_CONTROL, "no-cache".into()));
+            extra.push((HeaderName::from_static("x-accel-buffering"), "no".into()));
+            Response::new(ReplyBody::events(*stream, held))
+        }
+        Ok(Reply::Json(value)) => {
+            extra.push((header::CONTENT_TYPE, "application/json".into()));
+            Response::new(ReplyBody::whole(value.to_string().into(), held))
+        }
+        Ok(Reply::Text { kind, text, csp }) => {
+            extra.push((header::CONTENT_TYPE, kind.into()));
+            extra.extend(csp.map(|csp| (header::CONTENT_SECURITY_POLICY, csp)));
+            Response::new(ReplyBody::whole(text.into(), held))
+        }
+        Ok(Reply::Health(status)) => {
+            extra.push((header::CONTENT_TYPE, "application/json".into()));
+            let mut response = Response::new(ReplyBody::whole(json!({ "status": status }).to_string().into(), held));
+            if status != "ok" {
+                *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+            }
+            response
+        }
+        Ok(Reply::Preflight) => {
+            extra.push((header::ACCESS_CONTROL_ALLOW_METHODS, "GET, POST".into()));
+            extra.push((header::ACCESS_CONTROL_ALLOW_HEADERS, "authorization, content-type, x-request-id".into()));
+            extra.push((header::ACCESS_CONTROL_MAX_AGE, "600".into()));
+            let mut response = Response::new(ReplyBody::whole(Bytes::new(), held));
+            *response.status_mut() = StatusCode::NO_CONTENT;
+            response
+        }
+        Err(refusal) => {
+            extra.push((header::CONTENT_TYPE, "application/json".into()));
+            extra.extend(refusal.retry_after.map(|seconds| (header::RETRY_AFTER, seconds.to_string())));
+            match refusal.code {
+                "invalid_api_key" => extra.push((header::WWW_AUTHENTICATE, "Bearer".into())),
+                "method_not_allowed" => {
+                    let takes = ROUTES.iter().find(|(_, pattern, ..)| *pattern == path).map_or("GET", |route| route.0);
+                    extra.push((header::ALLOW, allowed(takes).into()));
+                }
+                // the same request would fail again
+                "engine_error" => extra.push((HeaderName::from_static("x-should-retry"), "false".into())),
+                _ => {}
+            }
+            // what of the body is unread would be taken for the next request
+            if matches!(refusal.code, "body_too_large" | "request_timeout" | "headers_too_large" | "stopping") {
+                extra.push((header::CONNECTION, "close".into()));
+            }
+            shared.metrics.add("limpid_rejected_total", &[("reason", refusal.code)], 1);
+            if refusal.status == 500 {
+                (shared.tell)(ServeEvent::Failed { request: id, path });
+            }
+            let mut response = Response::new(ReplyBody::whole(refusal.body().to_string().into(), held));
+            *response.status_mut() = StatusCode::from_u16(refusal.status).unwrap_or_default();
+            response
+        }
+    };
+    if let Ok(Some(origin)) = origin {
+        response.headers_mut().insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+        response.headers_mut().insert(header::VARY, HeaderValue::from_static("origin"));
+    }
+    let nosniff = HeaderValue::from_static("nosniff");
+    response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, nosniff);
+    for (name, value) in extra {
+        response.headers_mut().extend(HeaderValue::from_str(&value).map(|value| (name, value)));
+    }
+    let code = response.status().as_str().to_string();
+    shared.metrics.add("limpid_requests_total", &[("endpoint", path), ("code", &code)], 1);
+    response
+}
+
+async fn reply(
+    shared: &Arc<Shared>,
+    request: Request<Incoming>,
+    other_origin: bool,
+    named: &mut &'static str,
+) -> Result<Reply, Refusal> {
+    let limits = &shared.options.limits;
+    let headers = request.headers();
+    let size: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
+    if size > limits.header_bytes {
+        return Err(Refusal::headers_too_large(limits.header_bytes));
+    }
+    if request.uri().to_string().len() > LONGEST_URI {
+        return Err(Refusal::uri_too_long(LONGEST_URI));
+    }
+    let (method, path) = (request.method().clone(), request.uri().path().to_string());
+    let pattern = |pattern: &&str| pattern.strip_suffix("{id}").map_or(path == **pattern, |start| path.starts_with(start));
+    *named = ROUTES.iter().map(|route| route.1).find(pattern).unwrap_or("other");
+    if method == Method::OPTIONS && other_origin {
+        return Ok(Reply::Preflight);
+    }
+    let (endpoint, _, open, rest) = find(&method, &path)?;
+    let open = open || endpoint == Endpoint::Metrics && shared.options.metrics_public;
+    if !open && !shared.access.has_key(headers) {
+        return Err(Refusal::invalid_api_key());
+    }
+    let stopping = *shared.phase.borrow() != Phase::Serving;
+    if stopping && !matches!(endpoint, Endpoint::Health | Endpoint::Metrics) {
+        return Err(Refusal::stopping());
+    }
+    let model = shared.model();
+    if method == Method::POST {
+        let kind = headers.get(header::CONTENT_TYPE).map(|kind| kind.to_str().unwrap_or_default());
+        let plain = kind.map(|kind| kind.split(';').next().unwrap_or_default().trim());
+        if !plain.is_some_and(|kind| kind.eq_ignore_ascii_case("application/json")) {
+            return Err(Refusal::unsupported_media_type(kind));
+        }
+        let body = read(shared, request).await?;
+        return post(shared, endpoint, model, body).await;
+    }
+    let json = |value| Ok(Reply::Json(value));
+    match endpoint {
+        Endpoint::Health => Ok(Reply::Health(match stopping {
+            true => "stopping",
+            false if shared.queue.fails() => "failing",
+            false => "ok",
+        })),
+        Endpoint::Models => json(tokens::models(&model)),
+        Endpoint::Model => json(tokens::model(&model, &decoded(rest))?),
+        Endpoint::TokenizerInfo => json(tokens::tokenizer_info(&model)?),
+        Endpoint::Metrics => Ok(Reply::Text { kind: "text/plain; version=0.0.4", text: page(shared), csp: None }),
+        Endpoint::Page => {
+            let folder = match &shared.options.page {
+                PageOptions::Off => return Err(Refusal::not_found(&path)),
+                PageOptions::Own => None,
+                PageOptions::Folder(folder) => Some(folder.as_path()),
+            };
+            // the built-in one was made before the port opened; the other may be broken just now
+            let page = ui::page(folder).map_err(|_| Refusal::not_found(&path))?;
+            Ok(Reply::Text { kind: "text/html; charset=utf-8", text: page.html, csp: Some(page.csp) })
+        }
+        _ => Err(Refusal::not_found(&path)),
+    }
+}
+
+/// The body of a request, of as many bytes and in as much time as is allowed.
+async fn read(shared: &Shared, request: Request<Incoming>) -> Result<Bytes, Refusal> {
+    let limits = &shared.options.limits;
+    let (limit, mut body) = (limits.body_bytes, request.into_body());
+    let too_large = || Refusal::body_too_large(limit as u64);
+    if body.size_hint().lower() > (limit * PATIENCE) as u64 {
+        return Err(too_large());
+    }
+    let all = async {
+        let (mut bytes, mut came) = (vec![], 0);
+        while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+            let frame = frame.map_err(|_| Refusal::invalid_json("the body ended before its end".into()))?;
+            let data = frame.into_data().unwrap_or_default();
+            came += data.len();
+            match came {
+                came if came <= limit => bytes.extend_from_slice(&data),
+                came if came > limit * PATIENCE => break,
+                _ => bytes = vec![],
+            }
+        }
+        if came > limit { Err(too_large()) } else { Ok(bytes.into()) }
+    };
+    let late = |_| Refusal::request_timeout("body", limits.body_time.as_secs());
+    timeout(limits.body_time, all).await.map_err(late)?
+}
+
+/// Does what takes time for a large body where it holds up nobody.
+async fn beside<T: Send + 'static>(
+    model: &Arc<ServedModel>,
+    body: &Bytes,
+    work: fn(&ServedModel, &[u8]) -> Result<T, Refusal>,
+) -> Result<T, Refusal> {
+    if body.len() <= LARGE {
+        return work(model, body);
+    }
+    let (model, body) = (model.clone(), body.clone());
+    let done = tokio::task::spawn_blocking(move || work(&model, &body)).await;
+    done.unwrap_or_else(|_| Err(Refusal::engine_error())) // it panicked
+}
+
+async fn post(
+    shared: &Arc<Shared>,
+    endpoint: Endpoint,
+    model: Arc<ServedModel>,
+    body: Bytes,
+) -> Result<Reply, Refusal> {
+    let (work, name): (fn(&ServedModel, &[u8]) -> Result<Ask, Refusal>, _) = match endpoint {
+        Endpoint::Chat => (openai::chat, "chatcmpl"),
+        Endpoint::Completions => (openai::completions, "cmpl"),
+        Endpoint::Tokenize => return beside(&model, &body, tokens::tokenize).await.map(Reply::Json),
+        Endpoint::Detokenize => return beside(&model, &body, tokens::detokenize).await.map(Reply::Json),
+        Endpoint::ApplyTemplate => return beside(&model, &body, tokens::apply_template).await.map(Reply::Json),
+        Endpoint::Embeddings => {
+            let _turn = shared.embedding.acquire().await.map_err(|_| Refusal::stopping())?;
+            let done = tokio::task::spawn_blocking(move || embeddings::embeddings(&model, &body)).await;
+            return done.unwrap_or_else(|_| Err(Refusal::engine_error())).map(Reply::Json);
+        }
+        _ => return Err(Refusal::engine_error()), // `find` gives no other
+    };
+    let ask = beside(&model, &body, work).await?;
+    drop(body);
+    let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let mut answer = Answer::new(model.clone(), ask.answer, format!("{name}-{}", new_id()), created);
+    let events = shared.queue.submit(&model, ask.requests)?;
+    let ready = answer.begin();
+    let mut stream = Stream { answer, events, phase: shared.phase.subscribe(), ready };
+    if stream.answer.streams() {
+        return Ok(Reply::Events(Box::new(stream)));
+    }
+    while stream.told().await.is_some() {}
+    stream.answer.whole().map(Reply::Json)
+}
+
+/// `/metrics`.
+fn page(shared: &Shared) -> String {
+    let (counts, model) = (shared.queue.counts(), shared.model());
+    let blocks = |state, count: usize| ("limpid_kv_blocks", metrics::labels(&[("state", state)]), count as f64);
+    let about = [("model", &*model.id), ("fingerprint", &model.fingerprint), ("version", env!("CARGO_PKG_VERSION"))];
+    let gauges = [
+        ("limpid_requests_running", String::new(), counts.running as f64),
+        ("limpid_requests_waiting", String::new(), counts.waiting as f64),
+        blocks("held", counts.held),
+        blocks("idle", counts.idle),
+        blocks("free", counts.blocks - counts.held - counts.idle),
+        ("limpid_model_info", metrics::labels(&about), 1.0),
+    ];
+    let step = model.step.map(|step| ("limpid_weights_step", String::new(), step as f64));
+    shared.metrics.page(&gauges.into_iter().chain(step).collect::<Vec<_>>())
+}

@@ -1,1 +1,380 @@
-//! The thread of the engine.
+//! The thread of the engine, and the queue before it.
+//!
+//! The thread gives every engine its rounds and passes on what they tell. A sequence's events go into a channel that has room for all it
+//! can tell, so no reader ever holds up a round. A client that goes away drops its end of the channel, which is seen before the next
+//! round. A checkpoint has an engine of its own ([`crate::follow`]): it ends when nobody holds its model any more.
+
+use crate::metrics::Metrics;
+use crate::model::ServedModel;
+use crate::refusal::Refusal;
+use crate::server::{ServeEvent, Shared};
+use limpid::contain::contain;
+use limpid::engine::{Engine, EngineCounts, EngineEvent, EngineRequest, RequestId};
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+
+/// What a request hears: of which of its sequences, and what. The end of the channel before a sequence's last event is the engine's failure.
+pub type Events = mpsc::Receiver<(usize, EngineEvent)>;
+
+/// After so many failures within a minute the server says that it fails.
+const FAILURES: usize = 3;
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Events of a sequence beside its tokens: the prompt, the end, and one to spare.
+const BESIDE_TOKENS: usize = 3;
+
+/// Rows of prompts that a run has at first, and at least.
+const FIRST_ROWS: usize = 64;
+const LEAST_ROWS: usize = 16;
+
+/// Requests on their way to the engine, and what of it others may know.
+pub struct Queue {
+    most: usize,
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: Vec<Job>,
+    engines: Vec<(Weak<ServedModel>, Engine)>,
+    /// Requests that no event was told of, and the tokens of their prompts.
+    waiting: usize,
+    waiting_tokens: usize,
+    counts: EngineCounts,
+    /// Seconds from one answer to the next while others wait, on average.
+    pace: f64,
+    failures: VecDeque<Instant>,
+    closed: bool,
+}
+
+/// A request as the engine gets it.
+struct Job {
+    model: Arc<ServedModel>,
+    requests: Vec<EngineRequest>,
+    events: mpsc::Sender<(usize, EngineEvent)>,
+    came: Instant,
+    waits: Waiting,
+}
+
+/// Counts a request as waiting until it is dropped.
+struct Waiting {
+    queue: Arc<Queue>,
+    tokens: usize,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let mut state = self.queue.state();
+        state.waiting -= 1;
+        state.waiting_tokens -= self.tokens;
+    }
+}
+
+impl Queue {
+    /// An empty queue for at most so many requests.
+    pub fn new(most: usize) -> Arc<Queue> {
+        Arc::new(Queue { most, state: Mutex::default(), wake: Condvar::new() })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives the engine a request of `model`, which must be one that is served.
+    ///
+    /// # Errors
+    /// If too many wait: too many requests, or prompts of more tokens than that many contexts have.
+    pub fn submit(self: &Arc<Queue>, model: &Arc<ServedModel>, requests: Vec<EngineRequest>) -> Result<Events, Refusal> {
+        let tokens = requests.iter().map(|request| request.prompt.len()).sum();
+        let room: usize = requests.iter().map(|request| request.options.max_tokens + BESIDE_TOKENS).sum();
+        let (events, hears) = mpsc::channel(room.max(1));
+        let mut state = self.state();
+        let most_tokens = self.most * model.lm.config().context_length;
+        // one is always taken, however large
+        if state.waiting >= self.most.max(1) || state.waiting > 0 && state.waiting_tokens + tokens > most_tokens {
+            let seconds = (state.pace * state.waiting as f64).ceil().clamp(1.0, 60.0);
+            return Err(Refusal::queue_full(state.waiting, seconds as u32));
+        }
+        state.waiting += 1;
+        state.waiting_tokens += tokens;
+        let waits = Waiting { queue: self.clone(), tokens };
+        if state.closed {
+            drop(state);
+            return Ok(hears); // whose other end is gone with this call
+        }
+        state.jobs.push(Job { model: model.clone(), requests, events, came: Instant::now(), waits });
+        self.wake.notify_one();
+        Ok(hears)
+    }
+
+    /// From now on there is an engine for `model`.
+    pub fn serve(&self, model: &Arc<ServedModel>, mut engine: Engine) {
+        let mut state = self.state();
+        if state.counts.blocks == 0 {
+            state.counts = engine.counts(); // the thread has not begun
+        }
+        state.engines.push((Arc::downgrade(model), engine));
+        drop(state);
+        self.wake.notify_one();
+    }
+
+    /// Ends the engine's thread.
+    pub fn close(&self) {
+        self.state().closed = true;
+        self.wake.notify_one();
+    }
+
+    /// What the engines hold; waiting are requests here.
+    pub fn counts(&self) -> EngineCounts {
+        let state = self.state();
+        EngineCounts { waiting: state.waiting, waiting_tokens: state.waiting_tokens, ..state.counts }
+    }
+
+    /// Whether the engine failed again and again.
+    pub fn fails(&self) -> bool {
+        let state = self.state();
+        state.closed || state.failures.iter().filter(|failed| failed.elapsed() < MINUTE).count() >= FAILURES
+    }
+
+    /// What came; waits for it if `idle`. `None` when the thread is to end.
+    fn take(&self, idle: bool) -> Option<(Vec<Job>, Vec<(Weak<ServedModel>, Engine)>)> {
+        let mut state = self.state();
+        while idle && state.jobs.is_empty() && state.engines.is_empty() && !state.closed {
+            // it looks up from time to time: a model may be out of use
+            let (after, waited) =
+                self.wake.wait_timeout(state, Duration::from_secs(1)).unwrap_or_else(PoisonError::into_inner);
+            state = after;
+            if waited.timed_out() {
+                break;
+            }
+        }
+        (!state.closed).then(|| (std::mem::take(&mut state.jobs), std::mem::take(&mut state.engines)))
+    }
+
+    /// Notes that an answer ended, so long after the one before.
+    fn note_end(&self, after: Duration) {
+        let mut state = self.state();
+        if state.waiting > 0 {
+            state.pace += 0.2 * (after.as_secs_f64() - state.pace);
+        }
+    }
+}
+
+/// A request in the engine.
+struct Asker {
+    events: mpsc::Sender<(usize, EngineEvent)>,
+    came: Instant,
+    waits: RefCell<Option<Waiting>>,
+}
+
+/// One of its sequences.
+struct Sequence {
+    asker: Rc<Asker>,
+    choice: usize,
+    prompt: usize,
+    last: Option<Instant>,
+}
+
+/// An engine with its model and all that it was asked.
+struct Served {
+    model: Weak<ServedModel>,
+    /// None after a failure from which it could not be made again.
+    engine: Option<Engine>,
+    sequences: HashMap<RequestId, Sequence>,
+    rows: usize,
+}
+
+/// The engine's thread.
+pub fn run(shared: &Shared) {
+    let queue = &shared.queue;
+    let (mut all, mut ended): (Vec<Served>, _) = (vec![], Instant::now());
+    loop {
+        let idle = all.iter().all(|served| served.sequences.is_empty());
+        let Some((jobs, engines)) = queue.take(idle) else { return };
+        ended = if idle { Instant::now() } else { ended };
+        for (model, mut engine) in engines {
+            let rows = FIRST_ROWS.min(shared.options.engine.prompt_rows);
+            engine.set_prompt_rows(rows);
+            all.push(Served { model, engine: Some(engine), sequences: HashMap::new(), rows });
+        }
+        for job in jobs {
+            let of = |served: &&mut Served| std::ptr::eq(served.model.as_ptr(), Arc::as_ptr(&job.model));
+            if let Some(served) = all.iter_mut().find(of) {
+                served.begin(job, shared);
+            }
+        }
+        for served in &mut all {
+            let before = served.sequences.len();
+            served.round(shared);
+            if served.sequences.len() < before {
+                queue.note_end(ended.elapsed());
+                ended = Instant::now();
+            }
+        }
+        all.retain(|served| served.model.strong_count() > 0 || !served.sequences.is_empty());
+        queue.state().counts = all.iter_mut().filter_map(|served| served.engine.as_mut()).map(Engine::counts).fold(
+            EngineCounts::default(),
+            |sum, one| EngineCounts {
+                running: sum.running + one.running,
+                blocks: sum.blocks + one.blocks,
+                held: sum.held + one.held,
+                idle: sum.idle + one.idle,
+                rows: one.rows,
+                ..sum
+            },
+        );
+    }
+}
+
+impl Served {
+    /// Takes a request. What it cannot take ends at once: with the reason, or with the channel.
+    fn begin(&mut self, job: Job, shared: &Shared) {
+        if self.engine.is_none() {
+            self.remake(shared);
+        }
+        let Some(engine) = &mut self.engine else { return };
+        let asker = Asker { events: job.events, came: job.came, waits: RefCell::new(Some(job.waits)) };
+        let asker = Rc::new(asker);
+        for (choice, request) in job.requests.into_iter().enumerate() {
+            let prompt = request.prompt.len();
+            match contain(|| engine.submit(request)) {
+                Ok(Ok(id)) => {
+                    self.sequences.insert(id, Sequence { asker: asker.clone(), choice, prompt, last: None });
+                }
+                Ok(Err(error)) => {
+                    let _ = asker.events.try_send((choice, EngineEvent::Failed(error))); // it has room, or is gone
+                }
+                Err(panic) => return self.fail(&panic, shared),
+            }
+        }
+    }
+
+    /// Ends what nobody waits for, and runs the rest once.
+    fn round(&mut self, shared: &Shared) {
+        let metrics = &shared.metrics;
+        let Some(engine) = &mut self.engine else { return };
+        self.sequences.retain(|id, sequence| {
+            let gone = sequence.asker.events.is_closed();
+            if gone {
+                engine.cancel(*id);
+                sequence.note_cancelled(metrics);
+            }
+            !gone
+        });
+        if self.sequences.is_empty() {
+            return;
+        }
+        let began = Instant::now();
+        let sequences = &mut self.sequences;
+        let mut tell = |id, event: EngineEvent| {
+            let Some(sequence) = sequences.get_mut(&id) else { return false };
+            let last = matches!(event, EngineEvent::Done(_) | EngineEvent::Failed(_));
+            sequence.note(&event, metrics);
+            let heard = sequence.asker.events.try_send((sequence.choice, event)).is_ok();
+            if !heard && !last {
+                sequence.note_cancelled(metrics);
+            }
+            if last || !heard {
+                sequences.remove(&id);
+            }
+            heard
+        };
+        // what fails changes nothing, so it may be tried again, once
+        let done = contain(|| engine.round(&mut tell).or_else(|_| engine.round(&mut tell)));
+        match done {
+            Ok(Ok(_)) => {
+                let (seconds, rows) = (began.elapsed(), engine.counts().rows);
+                metrics.observe("limpid_turn_seconds", seconds.as_secs_f64());
+                metrics.observe("limpid_turn_rows", rows as f64);
+                self.rows = prompt_rows(self.rows, rows, seconds, shared.options.turn)
+                    .clamp(LEAST_ROWS.min(shared.options.engine.prompt_rows), shared.options.engine.prompt_rows);
+                engine.set_prompt_rows(self.rows);
+            }
+            Ok(Err(error)) => self.fail(&error.to_string(), shared),
+            Err(panic) => self.fail(&panic, shared),
+        }
+    }
+
+    /// Ends all sequences, and begins with another engine.
+    fn fail(&mut self, what: &str, shared: &Shared) {
+        let lost = self.sequences.len();
+        self.sequences.clear();
+        shared.metrics.add("limpid_engine_panics_total", &[], 1);
+        let mut state = shared.queue.state();
+        state.failures.push_back(Instant::now());
+        if state.failures.len() > FAILURES {
+            state.failures.pop_front();
+        }
+        drop(state);
+        (shared.tell)(ServeEvent::EngineFailed { what: what.into(), lost });
+        self.remake(shared);
+    }
+
+    fn remake(&mut self, shared: &Shared) {
+        let old = self.engine.take();
+        let _ = contain(|| drop(old)); // after a panic nothing is certain of it
+        let Some(model) = self.model.upgrade() else { return };
+        match contain(|| model.lm.engine(&shared.options.engine)) {
+            Ok(Ok(engine)) => self.engine = Some(engine),
+            Ok(Err(error)) => (shared.tell)(ServeEvent::EngineFailed { what: error.to_string(), lost: 0 }),
+            Err(what) => (shared.tell)(ServeEvent::EngineFailed { what, lost: 0 }),
+        }
+    }
+}
+
+impl Sequence {
+    fn note(&mut self, event: &EngineEvent, metrics: &Metrics) {
+        let came = self.asker.came;
+        if let Some(waits) = self.asker.waits.take() {
+            drop(waits);
+            metrics.observe("limpid_queue_seconds", came.elapsed().as_secs_f64());
+        }
+        match event {
+            EngineEvent::Prompt { cached, .. } => {
+                metrics.add("limpid_prompt_tokens_total", &[], self.prompt);
+                metrics.add("limpid_cached_tokens_total", &[], *cached);
+            }
+            EngineEvent::Token { .. } => {
+                metrics.add("limpid_generated_tokens_total", &[], 1);
+                match self.last.replace(Instant::now()) {
+                    None => metrics.observe("limpid_time_to_first_token_seconds", came.elapsed().as_secs_f64()),
+                    Some(last) => metrics.observe("limpid_inter_token_seconds", last.elapsed().as_secs_f64()),
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn note_cancelled(&self, metrics: &Metrics) {
+        let phase = if self.last.is_none() { "prompt" } else { "answer" };
+        metrics.add("limpid_cancelled_total", &[("phase", phase)], 1);
+    }
+}
+
+/// How many rows of prompts the next run should have, after one of `rows` rows took so long: halfway to as many as `turn` has time for.
+/// Runs of few rows say little of many.
+fn prompt_rows(now: usize, rows: usize, took: Duration, turn: Duration) -> usize {
+    if rows < LEAST_ROWS {
+        return now;
+    }
+    let fit = rows as f64 * turn.as_secs_f64() / took.as_secs_f64().max(1e-6);
+    ((now as f64 + fit) / 2.0) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_follow_the_measured_time() {
+        let turn = Duration::from_millis(50);
+        assert_eq!(prompt_rows(64, 8, Duration::from_secs(9), turn), 64, "too few to tell");
+        let settled = (0..40).fold(64, |rows, _| prompt_rows(rows, rows, turn * rows as u32 / 100, turn));
+        assert!((98..=100).contains(&settled), "{settled}: a row takes a hundredth of a turn");
+    }
+}

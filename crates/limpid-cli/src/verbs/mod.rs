@@ -14,6 +14,8 @@ pub mod pages;
 pub mod params;
 pub mod plan;
 pub mod report;
+#[cfg(feature = "serve")]
+pub mod serve;
 pub mod settings;
 pub mod tokenize;
 pub mod train;

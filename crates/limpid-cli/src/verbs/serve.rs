@@ -1,0 +1,212 @@
+//! `serve`: a model over HTTP. The server is `limpid-serve`; here are its flags, and what is said of it.
+
+use crate::options::{self, MachineOptions, Usage};
+use crate::{machine, models, show};
+use anyhow::{Context, Result, bail};
+use limpid::backend::Device;
+use limpid::checkpoint::Checkpoint;
+use limpid::engine::EngineLimits;
+use limpid::ops::simd::Level;
+use limpid_serve::{
+    ConnectionLimits, Follow, PageOptions, ServeError, ServeEvent, ServeOptions, ServedAs, ServedModel, Server,
+};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Serve a model over HTTP, in OpenAI's protocol: completions, chats, embeddings and tokens, streamed or whole; and a page at / to try it.
+///
+/// The same request has the same answer, to the byte, whoever else asks. Ctrl-C or SIGTERM lets running requests end; a second one
+/// ends them.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// A model: a folder of limpid or HuggingFace, a .gguf, a .bin of llm.c
+    #[arg(long, value_name = "DIR")]
+    model: PathBuf,
+    /// A LoRA adapter to add to the model: a folder of limpid's or PEFT's
+    #[arg(long, value_name = "DIR")]
+    adapter: Option<PathBuf>,
+    /// The address to listen at; with one that other machines reach, a key is needed
+    #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
+    host: String,
+    /// The port; 0 takes one that is free and says which
+    #[arg(long, value_name = "PORT", default_value_t = 8080)]
+    port: u16,
+    /// A key that requests must have; a file keeps it from lists of processes
+    #[arg(long, value_name = "KEY", hide_env_values = true)]
+    api_key: Option<String>,
+    /// A file of keys, one a line
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// Let everybody ask who reaches --host
+    #[arg(long)]
+    no_auth: bool,
+    /// Another name of this server that requests may use in their Host header
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    allow_host: Vec<String>,
+    /// An origin whose pages may ask, like https://example.org; * for all
+    #[arg(long, value_name = "ORIGIN", value_delimiter = ',')]
+    cors_origin: Vec<String>,
+    /// Memory of the KV cache: 2G, 800M [default: a quarter of the machine's, at most 2G]
+    #[arg(long, value_name = "BYTES", value_parser = options::bytes)]
+    kv_memory: Option<u64>,
+    /// Requests that may wait; others are told to come back later
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    max_queue: usize,
+    /// Sequences that run side by side
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    sequences: u16,
+    /// Longest run of the model, in milliseconds: long prompts are cut so that others wait no longer
+    #[arg(long, value_name = "MS", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    turn_ms: u64,
+    /// Seconds that running requests have to end when the server is stopped
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    drain: u64,
+    /// A template of conversations, in Jinja, instead of the model's own
+    #[arg(long, value_name = "FILE")]
+    chat_template: Option<PathBuf>,
+    /// The model's name in requests and answers [default: the name of its folder or file]
+    #[arg(long, value_name = "NAME")]
+    served_name: Option<String>,
+    /// No page at /
+    #[arg(long, conflicts_with = "ui_dir")]
+    no_ui: bool,
+    /// The files of the page, read for every request: to change them
+    #[arg(long, value_name = "DIR", hide_short_help = true)]
+    ui_dir: Option<PathBuf>,
+    /// Let /metrics be read without a key
+    #[arg(long)]
+    metrics_public: bool,
+    /// Serve each new checkpoint of a run that is being trained
+    #[arg(long)]
+    follow: bool,
+    /// Largest body of a request: 1M, 64k
+    #[arg(long, value_name = "BYTES", default_value = "1MiB", value_parser = options::bytes, hide_short_help = true)]
+    max_body: u64,
+    /// Print where it listens as one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    machine: MachineOptions,
+}
+
+/// Bytes of the KV cache where none were asked for, at most.
+const KV_MEMORY: u64 = 2_000_000_000;
+/// The same where the system does not say how much memory there is.
+const UNKNOWN_MEMORY: u64 = 1_000_000_000;
+/// Largest file of keys.
+const KEYS: u64 = 1 << 20;
+/// How often `--follow` looks.
+const EVERY: Duration = Duration::from_secs(1);
+
+pub fn run(args: Args) -> Result<()> {
+    if args.machine.device != Device::Cpu || args.machine.simd.is_some_and(|level| level != Level::best()) {
+        bail!(Usage("limpid serve runs on the cpu, which every other device is checked against".into()));
+    }
+    let options = options(&args)?;
+    let how = ServedAs {
+        id: args.served_name.clone().unwrap_or_else(|| name(&args.model)),
+        threads: args.machine.threads(),
+        precision: args.machine.precision,
+        template: args.chat_template.as_deref().map(options::read_settings).transpose().context("--chat-template")?,
+    };
+    let checkpoint = models::adapted(&args.model, args.adapter.as_deref())?;
+    models::needs_head(&checkpoint)?;
+    let (context, step) = (checkpoint.config.context_length, checkpoint.store().fact("step").map(String::from));
+    let follow = args.follow.then(|| {
+        let (model, adapter) = (args.model.clone(), args.adapter.clone());
+        let open = move || -> Result<Checkpoint, Box<dyn std::error::Error + Send + Sync>> {
+            Ok(models::adapted(&model, adapter.as_deref())?)
+        };
+        Follow { path: args.model.clone(), open: Box::new(open), how: how.clone(), every: EVERY }
+    });
+    let model = ServedModel::new(checkpoint, &how)?;
+    let fingerprint = model.fingerprint.clone();
+    let kv_memory = options.engine.cache_bytes;
+    let server = Server::start(model, options, follow, Box::new(tell)).map_err(usage)?;
+    let stopper = server.stopper();
+    machine::on_signal(move |_| stopper.stop())?;
+    let full = server.counts().blocks / context.div_ceil(limpid::ops::attend::BLOCK);
+    if args.json {
+        show::json(&serde_json::json!({
+            "url": server.url(), "model": how.id, "fingerprint": fingerprint, "kv_memory": kv_memory, "full_sequences": full
+        }))?;
+    }
+    let step = step.map(|step| format!(", step {step}")).unwrap_or_default();
+    show::say(format_args!(
+        "{}{step} is served at {}; {} of KV memory hold {} of {context} tokens",
+        how.id,
+        server.url(),
+        show::bytes(kv_memory),
+        show::plural(full, "sequence")
+    ));
+    Ok(server.wait()?)
+}
+
+/// What the library is asked for.
+fn options(args: &Args) -> Result<ServeOptions> {
+    let mut keys: Vec<String> = args.api_key.iter().cloned().collect();
+    if let Some(path) = &args.api_key_file {
+        let text = limpid::files::read_text(path, KEYS).with_context(|| path.display().to_string())?;
+        let before = keys.len();
+        keys.extend(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(String::from));
+        if keys.len() == before {
+            bail!("{} has no key: write one a line", path.display());
+        }
+    }
+    let quarter = limpid::memory::total().map_or(UNKNOWN_MEMORY, |total| total / 4);
+    Ok(ServeOptions {
+        host: args.host.clone(),
+        port: args.port,
+        keys,
+        no_auth: args.no_auth,
+        allow_hosts: args.allow_host.clone(),
+        cors_origins: args.cors_origin.clone(),
+        metrics_public: args.metrics_public,
+        engine: EngineLimits {
+            sequences: args.sequences.into(),
+            cache_bytes: args.kv_memory.unwrap_or(quarter.min(KV_MEMORY)),
+            ..ServeOptions::default().engine
+        },
+        max_queue: args.max_queue,
+        turn: Duration::from_millis(args.turn_ms),
+        drain: Duration::from_secs(args.drain),
+        limits: ConnectionLimits {
+            body_bytes: usize::try_from(args.max_body).unwrap_or(usize::MAX),
+            ..ConnectionLimits::default()
+        },
+        page: match &args.ui_dir {
+            Some(folder) => PageOptions::Folder(folder.clone()),
+            None if args.no_ui => PageOptions::Off,
+            None => PageOptions::Own,
+        },
+    })
+}
+
+/// The name of a folder or file.
+fn name(model: &Path) -> String {
+    let whole = std::path::absolute(model).unwrap_or_else(|_| model.into());
+    whole.file_name().map_or_else(|| "model".into(), |name| name.to_string_lossy().into_owned())
+}
+
+/// What a wrong flag is at fault for is wrong usage.
+fn usage(error: ServeError) -> anyhow::Error {
+    match error {
+        ServeError::Exposed(_) | ServeError::Key(_) => Usage(error.to_string()).into(),
+        other => other.into(),
+    }
+}
+
+fn tell(event: ServeEvent) {
+    match event {
+        ServeEvent::EngineFailed { what, lost } => {
+            show::say(format_args!("the model failed, and {} with it: {what}", show::plural(lost, "sequence")));
+        }
+        ServeEvent::Failed { request, path } => show::say(format_args!("{path} failed: request {request}")),
+        ServeEvent::Reloaded { step, fingerprint } => {
+            let step = step.map(|step| format!(" of step {step}")).unwrap_or_default();
+            show::say(format_args!("now serving the checkpoint{step} ({fingerprint})"));
+        }
+        ServeEvent::NotReloaded { what } => show::say(format_args!("the new checkpoint is not served: {what}")),
+        _ => {}
+    }
+}

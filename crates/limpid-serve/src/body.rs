@@ -1,0 +1,134 @@
+//! What is sent: bytes, or events as they come.
+
+use crate::answer::Answer;
+use crate::listen::Busy;
+use crate::refusal::Refusal;
+use crate::server::{Counted, Phase};
+use crate::worker::Events;
+use hyper::body::{Body, Bytes, Frame, SizeHint};
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+/// A comment is sent where nothing else was for so long, lest something between takes the connection for dead.
+const PING: Duration = Duration::from_secs(15);
+
+/// The body of an answer. While it is there its request counts as being answered.
+pub struct ReplyBody {
+    kind: Kind,
+    _held: (Busy, Counted),
+}
+
+enum Kind {
+    Whole(Bytes),
+    Events(Next),
+    Sent,
+}
+
+type Next = Pin<Box<dyn Future<Output = (Option<Bytes>, Stream)> + Send>>;
+
+impl ReplyBody {
+    /// Bytes.
+    pub fn whole(bytes: Bytes, held: (Busy, Counted)) -> ReplyBody {
+        ReplyBody { kind: if bytes.is_empty() { Kind::Sent } else { Kind::Whole(bytes) }, _held: held }
+    }
+    /// Events.
+    pub fn events(stream: Stream, held: (Busy, Counted)) -> ReplyBody {
+        ReplyBody { kind: Kind::Events(Box::pin(stream.next())), _held: held }
+    }
+}
+
+impl Body for ReplyBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let this = self.get_mut();
+        let bytes = match std::mem::replace(&mut this.kind, Kind::Sent) {
+            Kind::Sent => None,
+            Kind::Whole(bytes) => Some(bytes),
+            Kind::Events(mut next) => {
+                let polled = next.as_mut().poll(cx);
+                if polled.is_pending() {
+                    this.kind = Kind::Events(next);
+                }
+                let (bytes, stream) = ready!(polled);
+                if bytes.is_some() {
+                    this.kind = Kind::Events(Box::pin(stream.next()));
+                }
+                bytes
+            }
+        };
+        Poll::Ready(bytes.map(|bytes| Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self.kind, Kind::Sent)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.kind {
+            Kind::Sent => SizeHint::with_exact(0),
+            Kind::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Kind::Events(_) => SizeHint::default(),
+        }
+    }
+}
+
+/// An answer in the making, with what it is made of.
+pub struct Stream {
+    pub answer: Answer,
+    pub events: Events,
+    pub phase: watch::Receiver<Phase>,
+    /// What is sent first.
+    pub ready: Vec<String>,
+}
+
+impl Stream {
+    /// What happened next, as the answer tells it; `None` after the last. An answer that cannot go on ends with an error that says why.
+    pub async fn told(&mut self) -> Option<Vec<String>> {
+        if !self.ready.is_empty() {
+            return Some(std::mem::take(&mut self.ready));
+        }
+        if self.answer.is_done() {
+            return None;
+        }
+        tokio::select! {
+            biased;
+            event = self.events.recv() => {
+                let mut told = match event {
+                    Some((choice, event)) => self.answer.take(choice, event),
+                    None => return Some(self.answer.fail(&Refusal::engine_error())),
+                };
+                // what came meanwhile is sent with it
+                while !self.answer.is_done() && let Ok((choice, event)) = self.events.try_recv() {
+                    told.extend(self.answer.take(choice, event));
+                }
+                Some(told)
+            }
+            _ = self.phase.wait_for(|phase| *phase == Phase::Ended) => Some(self.answer.fail(&Refusal::stopping())),
+        }
+    }
+
+    async fn next(mut self) -> (Option<Bytes>, Stream) {
+        let ping = Instant::now() + PING;
+        loop {
+            let told = tokio::select! {
+                told = self.told() => told,
+                () = sleep_until(ping) => return (Some(Bytes::from_static(b": ping\n\n")), self),
+            };
+            match told {
+                None => return (None, self),
+                // a token may make no text yet
+                Some(payloads) if payloads.is_empty() => {}
+                Some(payloads) => {
+                    let lines: String = payloads.iter().map(|payload| format!("data: {payload}\n\n")).collect();
+                    return (Some(lines.into()), self);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,389 @@
+//! A server from its first check to its end: [`Server::start`] opens the port when everything else is right, [`Server::wait`] returns when
+//! all that was asked is answered.
+
+use crate::follow::{self, Follow};
+use crate::listen::{self, ConnectionLimits};
+use crate::metrics::Metrics;
+use crate::model::ServedModel;
+use crate::route::Access;
+use crate::ui;
+use crate::worker::{self, Queue};
+use limpid::config::Mask;
+use limpid::engine::{EngineCounts, EngineLimits};
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::sync::{Arc, RwLock};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::net::TcpSocket;
+use tokio::runtime::Runtime;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::timeout;
+
+/// How a model is served.
+#[derive(Clone, Debug)]
+pub struct ServeOptions {
+    /// The name or address to listen at.
+    pub host: String,
+    /// The port; 0 for one that is free.
+    pub port: u16,
+    /// Keys, one of which every request must have. None: no request needs one.
+    pub keys: Vec<String>,
+    /// Permits a host that other machines reach without keys.
+    pub no_auth: bool,
+    /// Values of the Host header that are taken beside those of this machine and `host`.
+    pub allow_hosts: Vec<String>,
+    /// Origins whose pages may ask: `https://example.org`, or `*` for all.
+    pub cors_origins: Vec<String>,
+    /// Whether `/metrics` needs no key.
+    pub metrics_public: bool,
+    /// The size of the engine.
+    pub engine: EngineLimits,
+    /// Requests that may wait; others are refused.
+    pub max_queue: usize,
+    /// How long one run of the model should take at most: prompts are cut accordingly.
+    pub turn: Duration,
+    /// How long requests may go on when the server is told to stop.
+    pub drain: Duration,
+    /// What one client may take.
+    pub limits: ConnectionLimits,
+    /// The page at `/`.
+    pub page: PageOptions,
+}
+
+impl Default for ServeOptions {
+    fn default() -> ServeOptions {
+        ServeOptions {
+            host: "127.0.0.1".into(),
+            port: 8080,
+            keys: vec![],
+            no_auth: false,
+            allow_hosts: vec![],
+            cors_origins: vec![],
+            metrics_public: false,
+            engine: EngineLimits { sequences: 16, prompt_rows: 256, cache_bytes: 256 << 20 },
+            max_queue: 256,
+            turn: Duration::from_millis(50),
+            drain: Duration::from_secs(10),
+            limits: ConnectionLimits::default(),
+            page: PageOptions::Own,
+        }
+    }
+}
+
+/// Which page is at `/`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum PageOptions {
+    /// The one that is built in.
+    #[default]
+    Own,
+    /// The files of a folder, read for every request: for whoever changes them.
+    Folder(PathBuf),
+    /// None.
+    Off,
+}
+
+/// Why nothing is served.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// The model cannot be used.
+    #[error(transparent)]
+    Model(#[from] limpid::Error),
+    /// A model that looks both ways.
+    #[error("this model predicts masked tokens, and only causal models continue texts: `limpid generate` fills its masks")]
+    NotCausal,
+    /// A model without a tokenizer.
+    #[error("the model has no tokenizer, and requests are texts: put its tokenizer.json beside it")]
+    NoTokenizer,
+    /// Open to other machines, and to everybody there.
+    #[error(
+        "other machines reach --host {0}, so requests need a key: give --api-key-file, or --no-auth if everybody may ask"
+    )]
+    Exposed(String),
+    /// A key that is empty or cannot be sent.
+    #[error("an API key must be visible ASCII without spaces: key {0} is not")]
+    Key(usize),
+    /// A host that leads nowhere.
+    #[error("--host {host}: {fault}")]
+    Host {
+        /// As it was given.
+        host: String,
+        /// What the system said.
+        fault: io::Error,
+    },
+    /// The port is taken or forbidden.
+    #[error("port {port} of {host} cannot be opened: {fault}; --port 0 takes one that is free")]
+    Port {
+        /// The host.
+        host: String,
+        /// The port.
+        port: u16,
+        /// What the system said.
+        fault: io::Error,
+    },
+    /// Threads that the system refuses.
+    #[error("the system refuses threads for the server: {0}")]
+    Threads(io::Error),
+    /// The page cannot be made.
+    #[error("the page: {0}")]
+    Page(String),
+    /// The engine's thread is gone.
+    #[error("the engine's thread ended by a fault of limpid: please report it")]
+    Lost,
+}
+
+/// What happens while a model is served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ServeEvent {
+    /// A run of the model failed; its requests are told so, and the engine begins anew.
+    EngineFailed {
+        /// Why.
+        what: String,
+        /// How many sequences were lost.
+        lost: usize,
+    },
+    /// A request was answered with a status of 500.
+    Failed {
+        /// The id that the client has.
+        request: String,
+        /// What it asked for.
+        path: &'static str,
+    },
+    /// Another checkpoint is served now.
+    Reloaded {
+        /// Its step of training.
+        step: Option<u64>,
+        /// Its weights.
+        fingerprint: String,
+    },
+    /// A checkpoint cannot be served; the one before is served on.
+    NotReloaded {
+        /// Why.
+        what: String,
+    },
+}
+
+/// Hears of events, from any thread.
+pub type Listener = Box<dyn Fn(ServeEvent) + Send + Sync>;
+
+/// How far a server is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Phase {
+    /// It takes requests.
+    Serving,
+    /// It answers those that it has.
+    Stopping,
+    /// It ends those too.
+    Ended,
+}
+
+/// What all tasks of a server share.
+pub struct Shared {
+    pub options: ServeOptions,
+    pub access: Access,
+    pub queue: Arc<Queue>,
+    pub metrics: Metrics,
+    pub phase: watch::Sender<Phase>,
+    /// Requests that are being answered.
+    pub busy: watch::Sender<usize>,
+    /// Connections.
+    connections: watch::Sender<usize>,
+    /// Embeddings are computed one request at a time.
+    pub embedding: Semaphore,
+    pub tell: Listener,
+    model: RwLock<Arc<ServedModel>>,
+}
+
+impl Shared {
+    /// What is served now.
+    pub fn model(&self) -> Arc<ServedModel> {
+        self.model.read().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+    /// From now on another model is served.
+    pub fn set_model(&self, model: Arc<ServedModel>) {
+        *self.model.write().unwrap_or_else(|e| e.into_inner()) = model;
+    }
+    /// Counts a connection until it is dropped.
+    pub fn connected(&self) -> Counted {
+        Counted::new(&self.connections)
+    }
+}
+
+/// One of those that are counted.
+pub struct Counted(watch::Sender<usize>);
+
+impl Counted {
+    pub fn new(count: &watch::Sender<usize>) -> Counted {
+        count.send_modify(|count| *count += 1);
+        Counted(count.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
+
+/// A model that is served.
+pub struct Server {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    runtime: Runtime,
+    engine: JoinHandle<()>,
+    follower: Option<JoinHandle<()>>,
+}
+
+/// Stops a server, from any thread.
+#[derive(Clone)]
+pub struct Stopper(Arc<Shared>);
+
+impl Stopper {
+    /// The first time: no more requests are taken, and those that are being answered have [`ServeOptions::drain`] to end. The second time:
+    /// they end now, each with an error that says so.
+    pub fn stop(&self) {
+        self.0.phase.send_modify(|phase| {
+            *phase = if *phase == Phase::Serving { Phase::Stopping } else { Phase::Ended };
+        });
+    }
+}
+
+/// How long clients may take for the last bytes of an answer that was ended.
+const LAST: Duration = Duration::from_secs(2);
+
+impl Server {
+    /// Checks everything, and then opens the port. With `follow` each new checkpoint takes the model's place. `tell` hears of events.
+    ///
+    /// # Errors
+    /// If the model cannot be served, or the port not be opened.
+    pub fn start(
+        model: ServedModel,
+        options: ServeOptions,
+        follow: Option<Follow>,
+        tell: Listener,
+    ) -> Result<Server, ServeError> {
+        let access = Access::new(&options)?;
+        let address = address(&options)?;
+        match &options.page {
+            PageOptions::Own => drop(ui::page(None).map_err(|error| ServeError::Page(error.to_string()))?),
+            PageOptions::Folder(folder) => {
+                drop(ui::page(Some(folder)).map_err(|error| ServeError::Page(error.to_string()))?);
+            }
+            PageOptions::Off => {}
+        }
+        check(&model)?;
+        let engine = model.lm.engine(&options.engine)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .max_blocking_threads(4)
+            .thread_name("limpid-http")
+            .enable_all()
+            .build()
+            .map_err(ServeError::Threads)?;
+        let model = Arc::new(model);
+        let shared = Arc::new(Shared {
+            access,
+            queue: Queue::new(options.max_queue),
+            metrics: Metrics::default(),
+            phase: watch::Sender::new(Phase::Serving),
+            busy: watch::Sender::new(0),
+            connections: watch::Sender::new(0),
+            embedding: Semaphore::new(1),
+            tell,
+            model: RwLock::new(model.clone()),
+            options,
+        });
+        shared.queue.serve(&model, engine);
+        let thread = |name: &str, work: fn(&Shared, Option<Follow>), follow| {
+            let shared = shared.clone();
+            let thread = std::thread::Builder::new().name(name.into());
+            thread.spawn(move || work(&shared, follow)).map_err(ServeError::Threads)
+        };
+        let listener = {
+            let _within = runtime.enter();
+            listener(address)
+        };
+        let port = |fault| ServeError::Port { host: shared.options.host.clone(), port: shared.options.port, fault };
+        let listener = listener.map_err(port)?;
+        let address = listener.local_addr().map_err(port)?;
+        let engine = thread("limpid-engine", |shared, _| worker::run(shared), None)?;
+        let follower = follow.map(|follow| thread("limpid-follow", follow::run, Some(follow))).transpose()?;
+        runtime.spawn(listen::accept(listener, shared.clone()));
+        Ok(Server { shared, address, runtime, engine, follower })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What a browser opens.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// What stops it.
+    pub fn stopper(&self) -> Stopper {
+        Stopper(self.shared.clone())
+    }
+
+    /// What the engine holds now.
+    pub fn counts(&self) -> EngineCounts {
+        self.shared.queue.counts()
+    }
+
+    /// Returns when the server was stopped and all that was asked is answered.
+    ///
+    /// # Errors
+    /// If the engine's thread was lost on the way.
+    pub fn wait(self) -> Result<(), ServeError> {
+        let Server { shared, runtime, engine, follower, .. } = self;
+        runtime.block_on(async {
+            let mut phase = shared.phase.subscribe();
+            let _ = phase.wait_for(|phase| *phase != Phase::Serving).await; // the sender is in `shared`
+            let mut busy = shared.busy.subscribe();
+            tokio::select! {
+                _ = timeout(shared.options.drain, busy.wait_for(|busy| *busy == 0)) => {}
+                _ = phase.wait_for(|phase| *phase == Phase::Ended) => {}
+            }
+            shared.phase.send_replace(Phase::Ended);
+            let mut connections = shared.connections.subscribe();
+            let _ = timeout(LAST, connections.wait_for(|connections| *connections == 0)).await;
+        });
+        runtime.shutdown_timeout(LAST);
+        shared.queue.close();
+        let ended = [Some(engine), follower].into_iter().flatten().map(JoinHandle::join);
+        if ended.fold(true, |all, one| all && one.is_ok()) { Ok(()) } else { Err(ServeError::Lost) }
+    }
+}
+
+/// Whether a model can be served.
+pub fn check(model: &ServedModel) -> Result<(), ServeError> {
+    if model.lm.config().mask != Mask::Causal {
+        return Err(ServeError::NotCausal);
+    }
+    model.lm.tokenizer().map(|_| ()).map_err(|_| ServeError::NoTokenizer)
+}
+
+/// Where to listen; refused where others reach it without a key.
+fn address(options: &ServeOptions) -> Result<SocketAddr, ServeError> {
+    let host = options.host.trim_start_matches('[').trim_end_matches(']');
+    let fault = |fault| ServeError::Host { host: options.host.clone(), fault };
+    let all: Vec<SocketAddr> = (host, options.port).to_socket_addrs().map_err(fault)?.collect();
+    if !all.iter().all(|address| address.ip().is_loopback()) && options.keys.is_empty() && !options.no_auth {
+        return Err(ServeError::Exposed(options.host.clone()));
+    }
+    all.first().copied().ok_or_else(|| fault(io::Error::other("it has no address")))
+}
+
+fn listener(address: SocketAddr) -> io::Result<tokio::net::TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // a port whose last connections are not forgotten yet is free; elsewhere this would let two programs share it
+    #[cfg(unix)]
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(1024)
+}
