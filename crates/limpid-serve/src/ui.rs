@@ -1,1 +1,339 @@
-//! The page.
+//! The page at `/`: one document, made of the files of `ui/`, which need nothing from anywhere else.
+//!
+//! The files are what browsers run: there is no build step and no library. [`page`] puts style and modules into
+//! `index.html`, and its policy allows exactly these: scripts that a text smuggled in would not run. The rules that make
+//! `bundle` so short (unique names, plain imports) are held by the tests below.
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use sha2::{Digest, Sha256};
+use std::path::{Path, PathBuf};
+
+/// The page, and what it is allowed to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// The document, in UTF-8.
+    pub html: String,
+    /// What belongs into its header `Content-Security-Policy`.
+    pub csp: String,
+}
+
+/// Why there is no page. It can only be the files of a folder that are at fault.
+#[derive(Debug, thiserror::Error)]
+pub enum UiError {
+    /// A file that cannot be read.
+    #[error("cannot read `{path}`: {source}; the page is made of the files of crates/limpid-serve/ui")]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// An import that is not of the one form there is.
+    #[error("{file}: expected `import {{ names }} from \"./file.js\";`, found `{found}`")]
+    Import {
+        /// The importing file.
+        file: String,
+        /// What stands there.
+        found: String,
+    },
+    /// Files that import each other.
+    #[error("{file} imports itself, by way of {by}: move what both need to a file of its own")]
+    Cycle {
+        /// The file.
+        file: String,
+        /// The last file on the way.
+        by: String,
+    },
+    /// A document without a place for style or script.
+    #[error("index.html lacks the line `{line}`")]
+    Place {
+        /// What must be there.
+        line: &'static str,
+    },
+}
+
+macro_rules! files {
+    ($($name:literal)*) => { &[$(($name, include_str!(concat!("../ui/", $name)))),*] };
+}
+
+/// The files, by name.
+const FILES: &[(&str, &str)] = files!(
+    "index.html" "style.css" "answer.js" "app.js" "chat.js" "complete.js" "dom.js" "hover.js" "settings.js" "source.js" "strip.js"
+    "text.js"
+);
+
+/// What stands in index.html for the style.
+const STYLE: &str = "<link rel=\"stylesheet\" href=\"style.css\">";
+/// What stands in index.html for the script.
+const SCRIPT: &str = "<script type=\"module\" src=\"app.js\"></script>";
+
+/// Where the files are read: one by its name.
+type Reader<'a> = &'a dyn Fn(&str) -> Result<String, UiError>;
+
+/// The page, of the files in the binary or (to work on them) of those in a folder.
+///
+/// # Errors
+/// If a file of the folder cannot be read, or is no part of such a page.
+pub fn page(dir: Option<&Path>) -> Result<Page, UiError> {
+    let read = |name: &str| {
+        let text = match dir {
+            Some(dir) => {
+                let path = dir.join(name);
+                std::fs::read_to_string(&path).map_err(|source| UiError::Read { path, source })?
+            }
+            None => {
+                let file = FILES.iter().find(|(file, _)| *file == name);
+                let missing = || UiError::Read { path: name.into(), source: std::io::ErrorKind::NotFound.into() };
+                file.ok_or_else(missing)?.1.to_string()
+            }
+        };
+        // a browser reads \r\n as \n, and then hashes it
+        Ok(text.replace("\r\n", "\n"))
+    };
+    let (style, mut script) = (format!("\n{}", read("style.css")?), "\n".to_string());
+    bundle("app.js", &read, &mut vec![], &mut vec![], &mut script)?;
+    let mut html = read("index.html")?;
+    for (line, inline) in
+        [(STYLE, format!("<style>{style}</style>")), (SCRIPT, format!("<script type=\"module\">{script}</script>"))]
+    {
+        let (before, after) = html.split_once(line).ok_or(UiError::Place { line })?;
+        html = format!("{before}{inline}{after}");
+    }
+    let csp = format!(
+        "default-src 'none'; script-src '{}'; style-src '{}'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; \
+         frame-ancestors 'none'",
+        hash(&script),
+        hash(&style)
+    );
+    Ok(Page { html, csp })
+}
+
+/// A text's name in a policy.
+fn hash(text: &str) -> String {
+    format!("sha256-{}", BASE64_STANDARD.encode(Sha256::digest(text)))
+}
+
+/// Adds a module to one script, after those that it imports, without the words `import` and `export`. `open` are the files
+/// on the way to it, `done` those that are in the script.
+fn bundle(
+    name: &str,
+    read: Reader<'_>,
+    open: &mut Vec<String>,
+    done: &mut Vec<String>,
+    script: &mut String,
+) -> Result<(), UiError> {
+    if done.iter().any(|file| file == name) {
+        return Ok(());
+    }
+    if open.iter().any(|file| file == name) {
+        return Err(UiError::Cycle { file: name.into(), by: open.last().cloned().unwrap_or_default() });
+    }
+    open.push(name.into());
+    let (text, mut own) = (read(name)?, String::new());
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        if line.starts_with("import ") {
+            let mut statement = line.to_string();
+            while !statement.ends_with(';') {
+                let Some(line) = lines.next() else { break };
+                statement = format!("{statement} {}", line.trim());
+            }
+            let from = imported(&statement).ok_or(UiError::Import { file: name.into(), found: statement.clone() })?;
+            bundle(from, read, open, done, script)?;
+        } else {
+            own += line.strip_prefix("export ").unwrap_or(line);
+            own.push('\n');
+        }
+    }
+    script.push_str(&own);
+    open.pop();
+    done.push(name.into());
+    Ok(())
+}
+
+/// The file that a statement imports from.
+fn imported(statement: &str) -> Option<&str> {
+    let names = |names: &str| names.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, ' ' | ','));
+    let (imports, from) = statement.strip_prefix("import { ")?.split_once(" } from \"./")?;
+    let file = from.strip_suffix("\";").filter(|_| names(imports) && !imports.contains(" as "))?;
+    let stem = file.strip_suffix(".js")?;
+    stem.chars().all(|c| c.is_ascii_lowercase() || c == '-').then_some(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::{BTreeMap, BTreeSet};
+
+    /// The folder of the files.
+    fn folder() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("ui")
+    }
+
+    /// The name that a line at the left edge declares.
+    fn declared(line: &str) -> Option<&str> {
+        let line = line.strip_prefix("export ").unwrap_or(line);
+        let kinds = ["async function* ", "async function ", "function* ", "function ", "class ", "const ", "let "];
+        let rest = kinds.iter().find_map(|kind| line.strip_prefix(kind))?;
+        rest.split(|c: char| !c.is_alphanumeric() && c != '_').next()
+    }
+
+    /// What breaks the rules under which files can be put together, and text be shown.
+    fn faults(files: &BTreeMap<String, String>) -> Vec<String> {
+        let mut faults = vec![];
+        let mut names = BTreeMap::<&str, &str>::new();
+        for (file, text) in files {
+            let mut fault = |what: String| faults.push(format!("{file}: {what}"));
+            // markup or programs made of text; addresses; what the policy refuses
+            for word in [
+                "innerHTML",
+                "outerHTML",
+                "insertAdjacentHTML",
+                "createContextualFragment",
+                "DOMParser",
+                "document.write",
+                "eval(",
+                "Function(",
+                "javascript:",
+                "http:",
+                "https:",
+                "import(",
+                "</script",
+                "</style",
+                "<!--",
+                "style=",
+                "srcdoc",
+            ] {
+                // types are named so, in comments
+                let text = text.replace("import(\"./", "");
+                let text = if file == "index.html" { text.replace(SCRIPT, "") } else { text };
+                if text.contains(word) {
+                    fault(format!("`{word}`"));
+                }
+            }
+            let handler = |word: &str| {
+                word.strip_prefix("on").is_some_and(|rest| {
+                    rest.split('=').next().is_some_and(|event| event.len() > 3) && rest.contains("=\"")
+                })
+            };
+            if file == "index.html" && text.split_whitespace().any(handler) {
+                fault("a handler in an attribute".into());
+            }
+            if !file.ends_with(".js") {
+                continue;
+            }
+            if !text.starts_with("// ") {
+                fault("does not open with what it is".into());
+            }
+            for line in text.lines().filter(|line| !line.is_empty()) {
+                if let Some(name) = declared(line) {
+                    if let Some(other) = names.insert(name, file) {
+                        fault(format!("`{name}` is a name of {other}, too"));
+                    }
+                    continue;
+                }
+                // what goes on, ends, or explains a declaration
+                let begins = [" ", "}", ")", "]", "//", "/*", "import { "];
+                let starts = file == "app.js" && line == "start();";
+                if !begins.iter().any(|begin| line.starts_with(begin)) && !starts {
+                    fault(format!("`{line}` is done when the file is loaded"));
+                }
+            }
+        }
+        let mut script = String::new();
+        let mut reached = vec![];
+        let read = |name: &str| {
+            let missing = || UiError::Read { path: name.into(), source: std::io::ErrorKind::NotFound.into() };
+            files.get(name).cloned().ok_or_else(missing)
+        };
+        if let Err(error) = bundle("app.js", &read, &mut vec![], &mut reached, &mut script) {
+            faults.push(error.to_string());
+        }
+        let reached: BTreeSet<&str> = reached.iter().map(String::as_str).collect();
+        let lost = files.keys().filter(|file| file.ends_with(".js") && !reached.contains(file.as_str()));
+        faults.extend(lost.map(|file| format!("{file}: imported by nobody")));
+        faults
+    }
+
+    fn embedded() -> BTreeMap<String, String> {
+        FILES.iter().map(|(name, text)| (name.to_string(), text.to_string())).collect()
+    }
+
+    #[test]
+    fn the_files_keep_the_rules() {
+        assert_eq!(faults(&embedded()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn every_rule_finds_its_fault() {
+        let planted = [
+            ("dom.js", "export function joiner() {}", "`joiner` is a name of dom.js, too"),
+            ("dom.js", "document.title = 1;", "is done when the file is loaded"),
+            ("dom.js", "export default make;", "is done when the file is loaded"),
+            ("dom.js", "  element.innerHTML = text;", "`innerHTML`"),
+            ("dom.js", "const PLACE = \"https://example.org\";", "`https:`"),
+            ("dom.js", "import { say } from \"./dom.js\";", "dom.js imports itself, by way of dom.js"),
+            ("dom.js", "import { button } from \"./answer.js\";", "imports itself, by way of"),
+            ("dom.js", "import { x } from \"./none.js\";", "cannot read `none.js`"),
+            ("dom.js", "import { a as b } from \"./text.js\";", "expected `import { names } from"),
+            ("dom.js", "import { x } from \"../text.js\";", "expected `import { names } from"),
+            ("dom.js", "import { x } from \"lit\";", "expected `import { names } from"),
+            ("index.html", "<p style=\"color: red\">", "`style=`"),
+            ("index.html", "<p onclick=\"go()\">", "a handler in an attribute"),
+            ("none.js", "// Nothing.", "none.js: imported by nobody"),
+            ("none.js", "/* Nothing. */", "none.js: does not open with what it is"),
+        ];
+        for (file, line, expected) in planted {
+            let mut files = embedded();
+            let text = files.entry(file.into()).or_default();
+            *text = format!("{text}{line}\n");
+            let found = faults(&files);
+            assert!(found.iter().any(|fault| fault.contains(expected)), "{line}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn every_file_of_the_folder_is_in_the_binary() {
+        let ours = |name: &String| {
+            [".js", ".css", ".html"].iter().any(|end| name.ends_with(end)) && name != "playwright.config.js"
+        };
+        let names = std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        assert_eq!(names.filter(ours).collect::<BTreeSet<_>>(), embedded().into_keys().collect::<BTreeSet<_>>());
+    }
+
+    #[test]
+    fn the_page_is_one_document_and_its_policy_names_what_is_in_it() {
+        let Page { html, csp } = page(None).unwrap();
+        assert!(html.len() <= 300_000, "{}", html.len());
+        assert!(!html.contains("http:") && !html.contains("https:"));
+        assert!(
+            !html.contains("\nimport ") && !html.contains("\nexport ") && !html.contains("src="),
+            "a part is left out"
+        );
+        let inside = |open: &str, close: &str| html.split_once(open).unwrap().1.split_once(close).unwrap().0;
+        let (style, script) = (inside("<style>", "</style>"), inside("<script type=\"module\">", "</script>"));
+        for (directive, text) in [("script-src", script), ("style-src", style)] {
+            let allowed = csp.split("; ").find_map(|part| part.strip_prefix(directive)).unwrap();
+            assert_eq!(allowed, format!(" '{}'", hash(text)), "{directive}");
+        }
+        assert_eq!(script.matches("\nstart();").count(), 1);
+        for (name, text) in embedded().iter().filter(|(name, _)| name.ends_with(".js")) {
+            let first = text.lines().next().unwrap();
+            assert_eq!(script.matches(first).count(), 1, "{name} is not in the script once");
+        }
+    }
+
+    /// The example of the policy's specification.
+    #[test]
+    fn a_hash_is_what_browsers_compute() {
+        assert_eq!(hash("alert('Hello, world.');"), "sha256-qznLcsROx4GACP2dm0UCKCzCG+HiZ1guq6ZZDob/Tng=");
+    }
+
+    #[test]
+    fn a_folder_of_the_same_files_gives_the_same_page() {
+        assert_eq!(page(Some(&folder())).unwrap(), page(None).unwrap());
+        let missing = page(Some(Path::new("no/such/folder"))).unwrap_err().to_string();
+        assert!(missing.contains("style.css"), "{missing}");
+    }
+}

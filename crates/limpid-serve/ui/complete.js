@@ -1,0 +1,77 @@
+// A text that the model goes on with.
+import { answerView, troubleNote } from "./answer.js";
+import { button, byId, keep, kept, make } from "./dom.js";
+import { Trouble } from "./source.js";
+
+/** @param {import("./chat.js").Page} page */
+export function completeView(page) {
+  const form = byId("complete-form", HTMLFormElement);
+  const field = byId("complete-text", HTMLTextAreaElement);
+  const go = byId("complete-go", HTMLButtonElement);
+  const echo = byId("complete-echo", HTMLInputElement);
+  const result = byId("result", HTMLElement);
+  echo.checked = kept("echo") !== "off";
+  echo.addEventListener("change", () => keep("echo", echo.checked ? "" : "off"));
+  /** @type {ReturnType<typeof answerView> | null} */
+  let running = null;
+
+  async function submit() {
+    if (running) return running.stop();
+    if (field.value === "") return field.focus();
+    const prompt = field.value;
+    const echoed = echo.checked;
+    const view = answerView(echoed ? "the text and its continuation" : "the continuation", () => {});
+    result.replaceChildren(view.element);
+    running = view;
+    go.textContent = "Stop";
+    /** @type {{text: string, trouble: Trouble | null}} */
+    let done;
+    try {
+      const typed = page.typed();
+      const { count, context } = await page.source.count(prompt);
+      // the last token that is drawn needs no place in the context
+      if (!typed["max_tokens"]?.trim()) typed["max_tokens"] = `${Math.max(1, context - count + 1)}`;
+      const given = echoed ? { text: prompt, tokens: count } : { text: "", tokens: 0 };
+      done = await view.run((signal) => page.source.complete(prompt, echoed, typed, signal), given);
+    } catch (fault) {
+      view.element.remove();
+      done = { text: "", trouble: fault instanceof Trouble ? fault : new Trouble(`The page failed: ${fault}`) };
+    }
+    if (running !== view) return; // the text was cleared
+    running = null;
+    go.textContent = "Continue";
+    const { text, trouble } = done;
+    if (trouble) {
+      result.append(troubleNote(trouble, submit));
+      page.refused(trouble);
+    }
+    const copy = button("Copy", () => navigator.clipboard.writeText(prompt + text), { class: "quiet" });
+    const take = button("Put it into the text", () => {
+      field.value = prompt + text;
+      field.focus();
+    }, { class: "quiet" });
+    if (text) view.element.append(make("p", { class: "actions" }, copy, take));
+  }
+
+  function reset() {
+    running?.stop();
+    running = null;
+    go.textContent = "Continue";
+    field.value = "";
+    result.replaceChildren();
+    field.focus();
+  }
+
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    submit();
+  });
+  field.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+    event.preventDefault();
+    if (!running) submit();
+  });
+  byId("complete-reset", HTMLButtonElement).addEventListener("click", reset);
+
+  return { field, reset, stop: () => running?.stop() };
+}

@@ -1,0 +1,93 @@
+// Elements of the page. Text goes in as text, never as markup: this file is the only one that makes elements.
+
+/**
+ * An element with attributes (null: none), classes in `class`, and what it holds.
+ * @template {keyof HTMLElementTagNameMap} K
+ * @param {K} tag
+ * @param {Record<string, string | null>} [attributes]
+ * @param {(Node | string)[]} children
+ * @returns {HTMLElementTagNameMap[K]}
+ */
+export function make(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value !== null) element.setAttribute(name, value);
+  }
+  element.append(...children);
+  return element;
+}
+
+/**
+ * A button that does something.
+ * @param {string} label
+ * @param {() => void} action
+ * @param {Record<string, string | null>} [attributes]
+ */
+export function button(label, action, attributes = {}) {
+  const made = make("button", { type: "button", ...attributes }, label);
+  made.addEventListener("click", action);
+  return made;
+}
+
+/**
+ * The element of index.html with this id.
+ * @template {HTMLElement} T
+ * @param {string} id
+ * @param {new () => T} kind
+ * @returns {T}
+ */
+export function byId(id, kind) {
+  const found = document.getElementById(id);
+  if (!(found instanceof kind)) throw new Error(`index.html has no ${kind.name} with the id ${id}`);
+  return found;
+}
+
+/** The line that screen readers read aloud when it changes. */
+const SPOKEN = "spoken";
+
+/**
+ * Has a screen reader say something.
+ * @param {string} text
+ */
+export function say(text) {
+  byId(SPOKEN, HTMLElement).textContent = text;
+}
+
+/**
+ * A number with as many digits as help, in the page's language.
+ * @param {number} value
+ * @param {number} digits after the point
+ */
+export function figure(value, digits) {
+  return value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+}
+
+/** @param {number} count @param {string} noun */
+export function plural(count, noun) {
+  return `${figure(count, 0)} ${noun}${count === 1 ? "" : "s"}`;
+}
+
+/** What was kept in this browser: settings and choices, all of them words. */
+const STORE = "limpid";
+
+/**
+ * A word that was kept; empty where there is none.
+ * @param {string} name
+ */
+export function kept(name) {
+  try {
+    return localStorage.getItem(`${STORE}.${name}`) ?? "";
+  } catch {
+    return ""; // a browser may forbid it
+  }
+}
+
+/** @param {string} name @param {string} value */
+export function keep(name, value) {
+  try {
+    if (value === "") localStorage.removeItem(`${STORE}.${name}`);
+    else localStorage.setItem(`${STORE}.${name}`, value);
+  } catch {
+    // then it lasts as long as the page
+  }
+}

@@ -1,0 +1,234 @@
+// What the model thought at a token: its probability, its surprise, the likeliest others. Shown for the token under the
+// pointer or, first of all, for the one in focus: a click, a tap or the arrow keys choose it, Esc lets it go.
+import { figure, make, say } from "./dom.js";
+import { spelled, spoken } from "./text.js";
+
+/** @typedef {import("./source.js").Token} Token */
+
+/** @type {WeakMap<Element, Token>} */
+const READ_OUTS = new WeakMap();
+
+/** The probability that JSON has no number for. */
+const NEVER = -9999;
+
+/** Milliseconds in which the pointer may go from a token to its read-out. */
+const GRACE = 200;
+
+/**
+ * Lets an element show what is known of a token.
+ * @param {HTMLElement} element
+ * @param {Token} token
+ */
+export function explain(element, token) {
+  READ_OUTS.set(element, token);
+}
+
+/** @param {EventTarget | null} target */
+function tokenAt(target) {
+  return target instanceof HTMLElement && READ_OUTS.has(target) ? target : null;
+}
+
+/**
+ * In nats; null where there was nothing to expect.
+ * @param {Token} token
+ */
+export function surprise(token) {
+  return token.logProb === null ? null : Math.max(0, -token.logProb);
+}
+
+/** @param {number} logProb */
+function percent(logProb) {
+  const share = 100 * Math.exp(logProb);
+  if (share === 0) return "0 %";
+  return share < 0.001 ? "< 0.001 %" : `${Number(share.toPrecision(3))} %`;
+}
+
+/** @param {Token} token @returns {number} its place among the likeliest; -1 if it is not one of them */
+function place(token) {
+  return token.top.findIndex(({ piece }) => piece.text === token.piece.text && `${piece.bytes}` === `${token.piece.bytes}`);
+}
+
+/** @param {Token} token */
+function inNumbers(token) {
+  const nats = surprise(token);
+  if (nats === null || token.logProb === null) return "The first token of a text: nothing comes before it.";
+  const amount = token.logProb <= NEVER ? "infinite" : `${figure(nats, 2)} nats (${figure(nats / Math.LN2, 2)} bits)`;
+  return `Probability ${percent(token.logProb)}, surprise ${amount}.`;
+}
+
+/** @param {Token} token */
+function inWords(token) {
+  const others = token.top.map(({ piece, logProb }) => `${spoken(piece)} ${percent(logProb)}`);
+  return `${spoken(token.piece)}. ${inNumbers(token)}${others.length ? ` Likeliest: ${others.join(", ")}.` : ""}`;
+}
+
+/**
+ * A row: the token, a bar, the probability.
+ * @param {HTMLElement | string} name
+ * @param {number} logProb
+ * @param {string | null} kind
+ */
+function row(name, logProb, kind) {
+  const bar = make("span", { class: "bar" });
+  bar.style.width = `${100 * Math.exp(logProb)}%`;
+  const cells = [make("td", { "aria-hidden": "true" }, bar), make("td", {}, percent(logProb))];
+  return make("tr", { class: kind }, make("th", { scope: "row" }, name), ...cells);
+}
+
+/**
+ * @param {Token} token
+ * @returns {Node[]}
+ */
+function content(token) {
+  const nodes = [make("p", { class: "name" }, spelled(token.piece)), make("p", { class: "numbers" }, inNumbers(token))];
+  if (token.logProb === null || token.top.length === 0) return nodes;
+  const at = place(token);
+  const rows = token.top.map(({ piece, logProb }, n) => row(spelled(piece), logProb, n === at ? "chosen" : null));
+  let known = token.top.reduce((sum, { logProb }) => sum + Math.exp(logProb), 0);
+  if (at < 0) {
+    rows.push(row(spelled(token.piece), token.logProb, "chosen"));
+    known += Math.exp(token.logProb);
+  }
+  if (known < 1) rows.push(row("all others", Math.log(1 - known), "others"));
+  const chosen = at < 0 ? "not among the likeliest" : at === 0 ? "the likeliest" : `number ${at + 1} of the likeliest`;
+  const caption = make("caption", {}, `This token is ${chosen}:`);
+  return [...nodes, make("table", {}, caption, make("tbody", {}, ...rows))];
+}
+
+/**
+ * Begins to listen; once for a page.
+ * @param {HTMLElement} panel
+ */
+export function startHover(panel) {
+  /** @type {HTMLElement | null} */
+  let focused = null;
+  /** @type {HTMLElement | null} */
+  let shown = null;
+  let leaving = 0;
+
+  function put() {
+    if (!shown) return;
+    // under the token's first line or over it, wherever there is room
+    const box = shown.getClientRects()[0] ?? shown.getBoundingClientRect();
+    const [width, height] = [panel.offsetWidth, panel.offsetHeight];
+    const below = box.bottom + 6;
+    const top = below + height > innerHeight && box.top - 6 - height >= 0 ? box.top - 6 - height : below;
+    panel.style.setProperty("--x", `${Math.max(8, Math.min(box.left - 12, innerWidth - width - 8))}px`);
+    panel.style.setProperty("--y", `${top}px`);
+  }
+
+  /** @param {HTMLElement | null} element */
+  function show(element) {
+    clearTimeout(leaving);
+    shown?.classList.remove("looked-at");
+    shown = element;
+    const token = element && READ_OUTS.get(element);
+    panel.hidden = !token;
+    if (!token) return;
+    element.classList.add("looked-at");
+    panel.replaceChildren(...content(token));
+    put();
+  }
+
+  document.addEventListener("pointerover", (event) => {
+    if (event.pointerType === "touch") return;
+    const element = tokenAt(event.target);
+    if (element) show(element);
+    else if (panel.contains(/** @type {Node} */ (event.target))) clearTimeout(leaving);
+    else if (shown && shown !== focused) {
+      clearTimeout(leaving);
+      leaving = setTimeout(() => show(focused), GRACE);
+    }
+  });
+  document.addEventListener("focusin", (event) => {
+    focused = tokenAt(event.target);
+    show(focused);
+    const token = focused && READ_OUTS.get(focused);
+    if (!focused || !token) return;
+    // the whole row of tokens is one stop of the tab key
+    focused.parentElement?.querySelector("[tabindex='0']")?.setAttribute("tabindex", "-1");
+    focused.setAttribute("tabindex", "0");
+    say(inWords(token));
+  });
+  document.addEventListener("focusout", () => {
+    focused = null;
+    show(null);
+  });
+  document.addEventListener("click", (event) => {
+    const element = tokenAt(event.target);
+    if (!element) return;
+    element.focus({ preventScroll: true });
+    // on a phone the read-out lies over the lower part of the window
+    if (element.getBoundingClientRect().bottom > panel.getBoundingClientRect().top && panel.offsetLeft === 0) {
+      element.scrollIntoView({ block: "center" });
+    }
+  });
+  document.addEventListener("pointerdown", (event) => {
+    // a phone leaves the focus where it was
+    if (focused && !tokenAt(event.target) && !panel.contains(/** @type {Node} */ (event.target))) focused.blur();
+  });
+  document.addEventListener("keydown", (event) => {
+    const element = tokenAt(event.target);
+    if (event.key === "Escape" && shown) {
+      focused?.blur();
+      show(null);
+      event.preventDefault();
+    }
+    if (!element || event.ctrlKey || event.metaKey || event.altKey) return;
+    const next = neighbour(element, event.key);
+    if (next === undefined) return;
+    event.preventDefault();
+    next?.focus();
+  });
+  document.addEventListener("scroll", put, { capture: true, passive: true });
+  addEventListener("resize", put);
+}
+
+/**
+ * The token that a key leads to; null where there is none, undefined if the key means nothing here.
+ * @param {HTMLElement} element
+ * @param {string} key
+ * @returns {HTMLElement | null | undefined}
+ */
+function neighbour(element, key) {
+  const all = [...(element.parentElement?.children ?? [])].map(tokenAt).filter((other) => other !== null);
+  const at = all.indexOf(element);
+  switch (key) {
+    case "ArrowRight":
+      return all[at + 1] ?? null;
+    case "ArrowLeft":
+      return all[at - 1] ?? null;
+    case "Home":
+      return all[0] ?? null;
+    case "End":
+      return all.at(-1) ?? null;
+    case "ArrowDown":
+      return nearest(element, all.slice(at + 1));
+    case "ArrowUp":
+      return nearest(element, all.slice(0, Math.max(0, at)).reverse());
+    default:
+      return undefined;
+  }
+}
+
+/**
+ * Of the next line that others are on, the one nearest to the element.
+ * @param {HTMLElement} element
+ * @param {HTMLElement[]} others in the order of leaving
+ */
+function nearest(element, others) {
+  const from = element.getBoundingClientRect();
+  const middle = (/** @type {DOMRect} */ box) => (box.left + box.right) / 2;
+  let line = null;
+  let best = null;
+  let least = Infinity;
+  for (const other of others) {
+    const box = other.getBoundingClientRect();
+    if (Math.abs(box.top - from.top) < from.height / 2) continue;
+    line ??= box.top;
+    if (Math.abs(box.top - line) > from.height / 2) break;
+    const distance = Math.abs(middle(box) - middle(from));
+    if (distance < least) [best, least] = [other, distance];
+  }
+  return best;
+}

@@ -1,0 +1,65 @@
+// A text as a row of tokens, tinted by surprise. To a screen reader it is a list to walk through, beside the plain text.
+import { make } from "./dom.js";
+import { explain, surprise } from "./hover.js";
+import { joiner, readable } from "./text.js";
+
+/** @typedef {import("./source.js").Token} Token */
+
+/** Nats from which the tint is full: a probability of 0.1 %. The legend in index.html says so. */
+const FULL = 7;
+
+/**
+ * @param {string} label what the text is
+ */
+export function tokenStrip(label) {
+  const element = make("div", { class: "tokens", dir: "auto" });
+  const join = joiner();
+  /** @type {{token: Token, span: HTMLElement, from: number}[]} */
+  const all = [];
+  let length = 0;
+
+  return {
+    element,
+
+    /** @returns {Token[]} */
+    tokens: () => all.map(({ token }) => token),
+
+    /** @param {Token[]} tokens */
+    add(tokens) {
+      for (const token of tokens) {
+        const text = join(token.piece);
+        const span = make("span", { class: "token", role: "option", tabindex: all.length ? "-1" : "0" });
+        // a part of a character: the character comes with its last token
+        span.append(...(text === "" ? [make("bdi", { class: "mark" }, "·")] : readable(text, true)));
+        const nats = surprise(token);
+        if (nats !== null) span.style.setProperty("--surprise", `${Math.min(1, nats / FULL)}`);
+        explain(span, token);
+        all.push({ token, span, from: length });
+        length += text.length;
+        if (all.length === 1) {
+          // only now: a list without entries is none
+          element.setAttribute("role", "listbox");
+          element.setAttribute("aria-label", `Tokens of ${label}: walk with the arrow keys`);
+          element.setAttribute("aria-orientation", "horizontal");
+        }
+        element.append(span);
+      }
+    },
+
+    /**
+     * Marks the tokens of the prompt.
+     * @param {number} count
+     */
+    given(count) {
+      all.slice(0, count).forEach(({ span }) => span.classList.add("given"));
+    },
+
+    /**
+     * Marks tokens after the end of the text: those that ended it.
+     * @param {string} text
+     */
+    end(text) {
+      all.filter(({ from }) => from >= text.length).forEach(({ span }) => span.classList.add("beyond"));
+    },
+  };
+}
