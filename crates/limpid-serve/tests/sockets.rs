@@ -1,0 +1,377 @@
+//! What comes over a socket: who may ask and how, limits, and requests that are none.
+
+mod common;
+
+use common::{Client, Running, options, serve};
+use limpid_serve::{ConnectionLimits, PageOptions, ServeOptions};
+use serde_json::json;
+use std::io::{BufReader, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+/// A request with these headers, `Host` among them.
+fn get(path: &str, headers: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\n{headers}\r\n")
+}
+
+#[test]
+fn every_path_has_its_methods() {
+    let server = serve(options());
+    let gets = ["/", "/health", "/metrics", "/ready", "/tokenizer_info", "/v1/models", "/v1/models/m"];
+    for path in gets {
+        let reply = server.get(path);
+        assert_eq!(reply.status, 200, "{path}");
+        let mut client = server.connect();
+        let head = client.ask(&format!("HEAD {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+        let kind = |reply: &common::Reply| reply.header("content-type").unwrap().to_string();
+        assert_eq!((head.status, kind(&head)), (200, kind(&reply)), "{path}");
+        // nothing came after the head, so the next answer begins there
+        assert_eq!(client.ask(&get("/health", "Host: localhost\r\n")).status, 200);
+        for method in ["POST", "PUT", "DELETE", "OPTIONS", "PATCH", "FROB"] {
+            let reply = server.connect().ask(&format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+            let found = (reply.status, reply.code(), reply.header("allow").map(String::from));
+            assert_eq!(found, (405, "method_not_allowed".into(), Some("GET, HEAD".into())), "{method} {path}");
+        }
+    }
+    for path in ["/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/tokenize", "/detokenize"] {
+        let reply = server.get(path);
+        let found = (reply.status, reply.code(), reply.header("allow").map(String::from));
+        assert_eq!(found, (405, "method_not_allowed".into(), Some("POST".into())), "{path}");
+        let reply = server.post(path, &json!({}));
+        assert_eq!((reply.status, reply.code()), (400, "missing_field".into()), "{path}");
+    }
+    for path in ["/v1", "/v1/", "/v1/models/", "/v1/completions/", "/HEALTH", "//health", "/../health", "/ui/../../etc"]
+    {
+        let reply = server.get(path);
+        assert_eq!((reply.status, reply.code()), (404, "not_found".into()), "{path}");
+    }
+    let reply = server.get("/v1/models/other%20one%zz%");
+    assert_eq!((reply.status, reply.code()), (404, "model_not_found".into()));
+    assert!(reply.text().contains("other one%zz%"), "{}", reply.text());
+    assert_eq!(serve(ServeOptions { page: PageOptions::Off, ..options() }).get("/").status, 404);
+}
+
+#[test]
+fn only_its_own_names_are_answered() {
+    let server = serve(ServeOptions { allow_hosts: vec!["Box.example".into()], ..options() });
+    let port = server.address.port();
+    let ours = [
+        "localhost",
+        "LocalHost:1",
+        "127.0.0.1",
+        &format!("127.0.0.1:{port}"),
+        "[::1]",
+        "[::1]:65535",
+        "box.example",
+        "BOX.example:8080",
+    ];
+    for host in ours {
+        assert_eq!(server.connect().ask(&get("/health", &format!("Host: {host}\r\n"))).status, 200, "{host}");
+    }
+    let others = [
+        "",
+        "evil.example",
+        "localhost.evil.example",
+        "evil-localhost",
+        "localhost.",
+        "localhost:",
+        "localhost:80a",
+        "localhost:65536",
+        "localhost:1:2",
+        "127.0.0.1.evil.example",
+        "127.0.0.2",
+        "::1",
+        "[::1",
+        "[::1]x",
+        "0.0.0.0",
+        "box.example.org",
+        "user@localhost",
+    ];
+    for host in others {
+        let reply = server.connect().ask(&get("/health", &format!("Host: {host}\r\n")));
+        assert_eq!((reply.status, reply.code()), (403, "host_not_allowed".into()), "{host:?}");
+    }
+    for headers in ["", "Host: localhost\r\nHost: evil.example\r\n", "Host: localhost\r\nHost: localhost\r\n"] {
+        let reply = server.connect().ask(&get("/health", headers));
+        assert_eq!(reply.status, 403, "{headers:?}");
+    }
+    // the name in the request line counts too
+    let line = |name: &str| format!("GET http://{name}/health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert_eq!(server.connect().ask(&line("evil.example")).status, 403);
+    assert_eq!(server.connect().ask(&line("localhost")).status, 200);
+}
+
+#[test]
+fn pages_of_others_are_refused() {
+    let server = serve(ServeOptions { cors_origins: vec!["https://friend.example".into()], ..options() });
+    let port = server.address.port();
+    let host = format!("Host: localhost:{port}\r\n");
+    let own = [format!("http://localhost:{port}"), format!("https://localhost:{port}")];
+    for origin in own {
+        let reply = server.connect().ask(&get("/v1/models", &format!("{host}Origin: {origin}\r\n")));
+        assert_eq!((reply.status, reply.header("access-control-allow-origin")), (200, None), "{origin}");
+    }
+    for origin in
+        ["null", "", "http://evil.example", "http://localhost", "http://localhost:1", "https://friend.example.org"]
+    {
+        let reply = server.connect().ask(&get("/v1/models", &format!("{host}Origin: {origin}\r\n")));
+        assert_eq!((reply.status, reply.code()), (403, "origin_not_allowed".into()), "{origin}");
+        assert_eq!(reply.header("access-control-allow-origin"), None);
+    }
+    let friend = format!("{host}Origin: https://friend.example\r\n");
+    let reply = server.connect().ask(&get("/v1/models", &friend));
+    let found = (reply.status, reply.header("access-control-allow-origin"), reply.header("vary"));
+    assert_eq!(found, (200, Some("https://friend.example"), Some("origin")));
+    let reply = server.connect().ask(&format!("OPTIONS /v1/completions HTTP/1.1\r\n{friend}\r\n"));
+    assert_eq!((reply.status, reply.header("access-control-allow-methods")), (204, Some("GET, POST")));
+    assert_eq!(reply.header("access-control-allow-headers"), Some("authorization, content-type, x-request-id"));
+}
+
+#[test]
+fn a_body_must_be_sent_as_json() {
+    let server = serve(options());
+    let send = |kind: &str| {
+        let body = r#"{"prompt":"to be"}"#;
+        let head = format!("POST /tokenize HTTP/1.1\r\nHost: localhost\r\n{kind}Content-Length: {}", body.len());
+        server.connect().ask(&format!("{head}\r\n\r\n{body}"))
+    };
+    for kind in ["application/json", "application/json; charset=utf-8", "Application/JSON"] {
+        assert_eq!(send(&format!("Content-Type: {kind}\r\n")).status, 200, "{kind}");
+    }
+    for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "application/jsonp", ""] {
+        let reply = send(&format!("Content-Type: {kind}\r\n"));
+        assert_eq!((reply.status, reply.code()), (415, "unsupported_media_type".into()), "{kind}");
+    }
+    assert_eq!(send("").code(), "unsupported_media_type");
+}
+
+#[test]
+fn a_key_opens_what_is_not_open() {
+    let keys = vec!["first-key".into(), "second".into()];
+    let server = serve(ServeOptions { keys: keys.clone(), ..options() });
+    let ask = |path: &str, key: &str| server.connect().ask(&get(path, &format!("Host: localhost\r\n{key}")));
+    for key in ["", "Authorization: Bearer first-ke\r\n", "Authorization: Bearer first-keyx\r\n", "Authorization: first-key\r\n"]
+        .into_iter()
+        .chain(["Authorization: Basic first-key\r\n", "Authorization: Bearer\r\n", "Authorization: Bearer  second\r\n"])
+    {
+        let reply = ask("/v1/models", key);
+        let found = (reply.status, reply.code(), reply.header("www-authenticate"));
+        assert_eq!(found, (401, "invalid_api_key".into(), Some("Bearer")), "{key}");
+    }
+    let missing = ask("/v1/models", "").text();
+    assert_eq!(missing, ask("/v1/models", "Authorization: Bearer x\r\n").text(), "missing and wrong look the same");
+    for key in ["Authorization: Bearer first-key\r\n", "authorization: bearer second\r\n"] {
+        assert_eq!(ask("/v1/models", key).status, 200, "{key}");
+        assert_eq!(ask("/metrics", key).status, 200, "{key}");
+    }
+    for (path, status) in [("/health", 200), ("/ready", 200), ("/", 200), ("/metrics", 401), ("/tokenizer_info", 401)] {
+        assert_eq!(ask(path, "").status, status, "{path}");
+    }
+    let open = serve(ServeOptions { keys, metrics_public: true, ..options() });
+    let page = open.get("/metrics");
+    assert_eq!(page.status, 200);
+    assert_eq!(page.header("content-type"), Some("text/plain; version=0.0.4"));
+}
+
+#[test]
+fn a_request_keeps_its_name() {
+    let server = serve(options());
+    let name = |headers: &str| {
+        let reply = server.connect().ask(&get("/health", &format!("Host: localhost\r\n{headers}")));
+        reply.header("x-request-id").unwrap().to_string()
+    };
+    assert_eq!(name("X-Request-Id: a.B-9_\r\n"), "a.B-9_");
+    let long = "x".repeat(65);
+    for own in ["", "X-Request-Id: \r\n", "X-Request-Id: a b\r\n", "X-Request-Id: a\"\r\n", &format!("X-Request-Id: {long}\r\n")] {
+        assert!(name(own).starts_with("req-"), "{own}");
+    }
+    assert_ne!(name(""), name(""));
+}
+
+/// A server whose clocks run fast.
+fn hurried(limits: ConnectionLimits) -> Running {
+    let short = Duration::from_millis(300);
+    serve(ServeOptions { limits: ConnectionLimits { header_time: short, body_time: short, idle_time: short, ..limits }, ..options() })
+}
+
+#[test]
+fn a_body_has_its_limits() {
+    let server = serve(ServeOptions { limits: ConnectionLimits { body_bytes: 1000, ..Default::default() }, ..options() });
+    let head = "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n";
+    let body = |length: usize| format!("{{\"prompt\":\"{}\"}}", "t".repeat(length - 13));
+    let sized = |length| format!("{head}Content-Length: {length}\r\n\r\n{}", body(length));
+    let chunked = |length: usize| {
+        let text = body(length);
+        let chunks: Vec<&str> = vec![&text[..7], &text[7..]];
+        let chunks: String = chunks.iter().map(|chunk| format!("{:x}\r\n{chunk}\r\n", chunk.len())).collect();
+        format!("{head}Transfer-Encoding: chunked\r\n\r\n{chunks}0\r\n\r\n")
+    };
+    for request in [sized(1000), chunked(1000)] {
+        assert_eq!(server.connect().ask(&request).status, 200);
+    }
+    for request in [sized(1001), chunked(1001), sized(7000), chunked(7000), chunked(9000)] {
+        let mut client = server.connect();
+        let reply = client.ask(&request);
+        assert_eq!((reply.status, reply.code()), (413, "body_too_large".into()), "{request:.120}");
+        assert!(reply.text().contains("1000") && reply.text().contains("--max-body"), "{}", reply.text());
+        assert!(client.is_closed());
+    }
+    // what is announced is not waited for
+    let reply = server.connect().ask(&format!("{head}Content-Length: 2000000000\r\n\r\n{{"));
+    assert_eq!(reply.status, 413);
+    let mut client = server.connect();
+    client.send(format!("{head}Content-Length: 100\r\n\r\n{{"));
+    client.stream.get_mut().shutdown(std::net::Shutdown::Write).unwrap();
+    assert!(client.is_closed(), "half a body is nothing");
+    server.lives();
+}
+
+#[test]
+fn headers_have_their_limits() {
+    let server = serve(options());
+    let one = |length: usize| get("/health", &format!("Host: localhost\r\nX-Long: {}\r\n", "x".repeat(length)));
+    assert_eq!(server.connect().ask(&one(15_000)).status, 200);
+    let reply = server.connect().ask(&one(17_000));
+    assert_eq!((reply.status, reply.code()), (431, "headers_too_large".into()));
+    let reply = server.connect().ask(&get(&format!("/{}", "x".repeat(9000)), "Host: localhost\r\n"));
+    assert_eq!((reply.status, reply.code()), (414, "uri_too_long".into()));
+    // beyond what is read at all there is a status alone
+    for request in [one(200_000), get("/health", &format!("Host: localhost\r\n{}", "X-A: b\r\n".repeat(500)))] {
+        let mut client = server.connect();
+        client.send(&request);
+        if let Some((status, _)) = client.head() {
+            assert_eq!(status, 431);
+        }
+        assert!(client.is_closed());
+    }
+    server.lives();
+}
+
+#[test]
+fn who_is_too_slow_is_cut_off() {
+    let server = hurried(ConnectionLimits::default());
+    let mut silent = server.connect();
+    let mut slow = server.connect();
+    let mut body = server.connect();
+    body.send("POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{");
+    let reply = body.reply(false).unwrap();
+    assert_eq!((reply.status, reply.code()), (408, "request_timeout".into()));
+    assert!(body.is_closed());
+    // a letter now and then is no request
+    let mut lost = false;
+    for letter in get("/health", "Host: localhost\r\n").bytes().cycle().take(2000) {
+        lost = slow.stream.get_mut().write_all(&[letter]).is_err();
+        if lost {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(40));
+        if letter == b'\n' {
+            break;
+        }
+    }
+    assert!(lost || slow.is_closed());
+    assert!(silent.is_closed(), "a connection without a request");
+    let mut used = server.connect();
+    assert_eq!(used.ask(&get("/health", "Host: localhost\r\n")).status, 200);
+    assert_eq!(used.ask(&get("/health", "Host: localhost\r\n")).status, 200);
+    assert!(used.is_closed(), "a connection that waits for its next request");
+    server.lives();
+}
+
+#[test]
+fn connections_wait_for_a_place() {
+    let server = hurried(ConnectionLimits { connections: 3, ..Default::default() });
+    let held: Vec<TcpStream> = (0..30).map(|_| TcpStream::connect(server.address).unwrap()).collect();
+    let mut last = server.connect();
+    last.send(get("/health", "Host: localhost\r\n"));
+    assert_eq!(last.reply(false).unwrap().status, 200, "its turn comes when the others were cut off");
+    drop(held);
+    server.lives();
+}
+
+#[test]
+fn requests_in_a_row_are_answered_in_order() {
+    let server = serve(options());
+    let mut client = server.connect();
+    let requests = [
+        get("/health", "Host: localhost\r\n"),
+        common::post("/tokenize", &json!({ "prompt": "to" })),
+        get("/nowhere", "Host: localhost\r\n"),
+        common::post("/v1/completions", &json!({ "prompt": "to", "max_tokens": 3 })),
+        get("/v1/models", "Host: localhost\r\n"),
+    ];
+    client.send(requests.concat());
+    let found: Vec<u16> = (0..5).map(|_| client.reply(false).unwrap().status).collect();
+    assert_eq!(found, [200, 200, 404, 200, 200]);
+}
+
+/// Requests that two servers might read differently, or that are none: none is answered as if it were right, and nothing that is hidden
+/// behind it is taken for a request.
+#[test]
+fn what_is_no_request_is_not_answered() {
+    let server = serve(options());
+    let hidden = get("/v1/models", "Host: localhost\r\nX-Request-Id: hidden\r\n");
+    let post = "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n";
+    let json = "{\"prompt\":\"to\"}"; // 15 bytes
+    let cases: Vec<(&str, String)> = vec![
+        ("no HTTP", "hello\r\n\r\n".into()),
+        ("TLS", "\u{16}\u{3}\u{1}\u{2}\0".into()),
+        ("a method of control characters", format!("G\u{1}T / HTTP/1.1\r\nHost: localhost\r\n\r\n{hidden}")),
+        ("a version that is not there", format!("GET / HTTP/9.9\r\nHost: localhost\r\n\r\n{hidden}")),
+        ("a space before a colon", format!("GET /health HTTP/1.1\r\nHost : localhost\r\n\r\n{hidden}")),
+        ("a folded header", format!("GET /health HTTP/1.1\r\nHost: localhost\r\n folded\r\n\r\n{hidden}")),
+        ("a zero byte", format!("GET /health HTTP/1.1\r\nHost: localhost\r\nX: a\0b\r\n\r\n{hidden}")),
+        ("two lengths", format!("{post}Content-Length: 15\r\nContent-Length: 16\r\n\r\n{json}{hidden}")),
+        ("a list of lengths", format!("{post}Content-Length: 15, 16\r\n\r\n{json}{hidden}")),
+        ("a length below zero", format!("{post}Content-Length: -1\r\n\r\n{json}{hidden}")),
+        ("a length with a sign", format!("{post}Content-Length: +15\r\n\r\n{json}{hidden}")),
+        ("a length that is none", format!("{post}Content-Length: 0x0f\r\n\r\n{json}{hidden}")),
+        ("a length beyond numbers", format!("{post}Content-Length: 99999999999999999999\r\n\r\n{json}{hidden}")),
+        ("an unknown encoding", format!("{post}Transfer-Encoding: gzip\r\n\r\n{json}{hidden}")),
+        ("chunked, and more", format!("{post}Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n{hidden}")),
+        ("chunks in HTTP/1.0", format!("{}Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n{hidden}", post.replace("1.1", "1.0"))),
+        ("a chunk that is no number", format!("{post}Transfer-Encoding: chunked\r\n\r\nxyz\r\n{json}\r\n0\r\n\r\n{hidden}")),
+        ("a chunk beyond numbers", format!("{post}Transfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n{json}{hidden}")),
+        ("a chunk that is longer than it says", format!("{post}Transfer-Encoding: chunked\r\n\r\n3\r\n{json}\r\n0\r\n\r\n{hidden}")),
+    ];
+    for (what, request) in cases {
+        let mut client = server.connect();
+        client.send(&request);
+        if let Some(reply) = client.reply(false) {
+            assert_eq!(reply.status, 400, "{what}");
+        }
+        let mut rest = vec![];
+        let _ = std::io::Read::read_to_end(&mut client.stream, &mut rest);
+        assert!(!String::from_utf8_lossy(&rest).contains("hidden"), "{what}: {}", String::from_utf8_lossy(&rest));
+        server.lives();
+    }
+    // both a length and chunks: the chunks count, and the connection ends, so nothing can hide behind either
+    for both in ["Content-Length: 4\r\nTransfer-Encoding: chunked", "Transfer-Encoding: chunked\r\nContent-Length: 4"] {
+        let mut client = server.connect();
+        client.send(format!("{post}{both}\r\n\r\nf\r\n{json}\r\n0\r\n\r\n{hidden}"));
+        assert_eq!(client.reply(false).map(|reply| reply.status), Some(200));
+        assert!(client.reply(false).is_none(), "{both}");
+    }
+    server.lives();
+}
+
+#[test]
+fn a_flood_of_connections_passes() {
+    let server = hurried(ConnectionLimits { connections: 64, ..Default::default() });
+    let mut all = vec![];
+    for n in 0..400 {
+        let Ok(mut stream) = TcpStream::connect(server.address) else { continue };
+        match n % 4 {
+            0 => {}
+            1 => drop(stream.write_all(b"GET /hea")),
+            2 => drop(stream.write_all(&[255; 300])),
+            _ => drop(stream.write_all(get("/health", "Host: localhost\r\n").as_bytes())),
+        }
+        all.push(stream);
+    }
+    let answered = all.split_off(0).into_iter().skip(3).step_by(4).map(|stream| Client { stream: BufReader::new(stream) });
+    for mut client in answered {
+        assert_eq!(client.reply(false).map(|reply| reply.status), Some(200));
+    }
+    server.lives();
+}
