@@ -6,6 +6,7 @@
 
 pub mod answer;
 mod body;
+pub mod docs;
 pub mod embeddings;
 mod follow;
 pub mod json;

@@ -1,7 +1,7 @@
 //! What is served.
 
 use limpid::checkpoint::Checkpoint;
-use limpid::data::template::ChatTemplate;
+use limpid::data::template::{ChatTemplate, TemplateTokens};
 use limpid::model::{Mode, Model};
 use limpid::ops::linear::Precision;
 use limpid::{Error, Lm};
@@ -47,6 +47,10 @@ impl ServedModel {
     pub fn new(checkpoint: Checkpoint, how: &ServedAs) -> Result<ServedModel, Error> {
         let step = checkpoint.store().fact("step").and_then(|step| step.parse().ok());
         let lm = Lm::from(checkpoint).with_threads(how.threads).with_precision(how.precision);
+        let template = match (&how.template, lm.tokenizer()) {
+            (Some(source), Ok(tokenizer)) => Some(ChatTemplate::new(source, TemplateTokens::of(tokenizer))?),
+            _ => lm.template()?,
+        };
         let weights = weights(&lm)?;
         Ok(ServedModel {
             id: how.id.clone(),
@@ -56,7 +60,7 @@ impl ServedModel {
                 Some(step) => format!("limpid-{weights}-s{step}"),
                 None => format!("limpid-{weights}"),
             },
-            template: None,
+            template,
             lm: Arc::new(lm),
         })
     }

@@ -6,13 +6,14 @@ use crate::ServedModel;
 use crate::parameters::{CHAT, COMPLETIONS, Endpoint, Fields};
 use crate::refusal::{Refusal, found, quoted};
 use limpid::config::Mask;
-use limpid::data::chat::{self, Message, Role};
+use limpid::data::chat::{Message, Role};
 use limpid::data::template::ChatTemplate;
 use limpid::engine::{EngineRequest, LogProbs};
-use limpid::generate::{self, GenerateError, Options, Overflow, Sampler};
+use limpid::generate::{self, DecodeError, GenerateError, Options, Overflow, Sampler};
 use limpid::tokenizer::Tokenizer;
 use serde_json::{Map, Value};
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Prompts of one request.
 const PROMPTS: usize = 256;
@@ -80,7 +81,7 @@ pub fn chat(model: &ServedModel, body: &[u8]) -> Result<Ask, Refusal> {
     let messages = messages(fields.needed("messages", "an array of messages")?)?;
     let template = model.template.as_ref().ok_or_else(Refusal::no_chat_template)?;
     let prompt = chat_ids(model, template, &messages)?;
-    let stops = chat_stops(model);
+    let stops = model.lm.chat_stops(template).map_err(|_| Refusal::engine_error())?;
     let max_tokens = match (fields.count("max_completion_tokens"), fields.count("max_tokens")) {
         (Some(new), Some(old)) if new != old => {
             let expected = format!("{new}, as `max_completion_tokens` is, or left out");
@@ -131,7 +132,12 @@ fn ask(model: &ServedModel, fields: &Fields, wish: Wish) -> Result<Ask, Refusal>
         logit_bias: logit_bias(model, fields)?,
         ..Options::default()
     };
-    options.check().map_err(|error| fault("sampling", &error))?;
+    options.check().map_err(|error| match error {
+        GenerateError::Decode(DecodeError::Setting { what, found, expected }) => {
+            Refusal::invalid_value(what, expected, &found.to_string())
+        }
+        other => fault("stop", &other),
+    })?;
     let log_probs = wish.log_probs.map(|top| LogProbs { top, prompt_from: wish.echo.then_some(1) });
     let mut requests = Vec::with_capacity(wish.prompts.len() * n);
     for prompt in &wish.prompts {
@@ -342,22 +348,15 @@ fn part_text(place: &str, part: &Value) -> Result<String, Refusal> {
     text.as_str().map(String::from).ok_or_else(wrong)
 }
 
-/// The ids that an answer to a conversation comes after.
+/// The ids that an answer to a conversation comes after. What is wrong is wrong with the messages: the template was tried when the
+/// server began.
 pub(crate) fn chat_ids(
     model: &ServedModel,
     template: &ChatTemplate,
     messages: &[Message],
 ) -> Result<Vec<u32>, Refusal> {
-    if model.lm.chat_template().is_some_and(chat::is_template) {
-        return chat::prompt(messages, tokenizer(model)?).map_err(|error| fault("messages", &error));
-    }
-    let text = template.render(messages, true).map_err(|error| fault("messages", &error))?;
-    encode(model, "messages", &text, true, false)
-}
-
-/// Texts that end an answer.
-fn chat_stops(model: &ServedModel) -> Vec<String> {
-    if model.lm.chat_template().is_some_and(chat::is_template) { vec![chat::END.into()] } else { vec![] }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    model.lm.chat_ids(&template.at(now as i64), messages).map_err(|error| fault("messages", &error))
 }
 
 fn stops(fields: &Fields) -> Result<Vec<String>, Refusal> {

@@ -80,7 +80,7 @@ pub fn tokenizer_info(model: &ServedModel) -> Result<Value, Refusal> {
         "eos_token": text(tokenizer.end_of_text()),
         "bos_token": text(tokenizer.bos()),
         "pad_token": text(pad),
-        "chat_template": model.lm.chat_template(),
+        "chat_template": model.template.as_ref().map(ChatTemplate::source),
         "tokenizer_class": tokenizer.name(),
         "vocab_size": tokenizer.vocab_size(),
     }))

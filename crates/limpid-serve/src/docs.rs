@@ -1,0 +1,100 @@
+//! What the server says of itself: openapi.json for programs, and `/docs` for people: endpoints, parameters, errors, and where it differs
+//! from OpenAI. The page is made of the tables that the server itself goes by.
+
+use crate::parameters::{ENDPOINTS, Parameter, ParameterKind};
+use crate::refusal::CODES;
+use serde_json::Value;
+
+/// The content of `/openapi.json`, written by hand; tests hold it to the tables, the routes and real answers.
+pub const OPENAPI: &str = include_str!("openapi.json");
+
+/// The content security policy of `/docs`: it has a style, and nothing else.
+pub const CSP: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// Where the server differs from OpenAI's, each in Markdown; docs/serve.md lists the same.
+pub const DEVIATIONS: &[&str] = &[
+    "`model` may be left out. Any other name than that of the served model is refused.",
+    "A parameter that nobody knows is refused, and so is one of OpenAI's that limpid lacks, unless it has the value that changes nothing (`tools: []`).",
+    "`user`, `metadata`, `store`, `service_tier`, `safety_identifier`, `prompt_cache_key` and `prompt_cache_retention` are accepted and have no effect.",
+    "Nothing is truncated: a prompt and an answer that do not fit the context are refused. The last token of an answer needs no place, so a prompt may be as long as the context and have one token more.",
+    "`max_tokens` may be 0, which scores a prompt with `echo` and `logprobs`. Left out, an answer to a conversation may have all tokens that fit.",
+    "An answer depends on the model, the request and its `seed` alone, to the bit, whoever else asks. Without a seed one is drawn. `limpid.seed` of the answer is the one that was used.",
+    "Choice i of `n` is sample i of `limpid generate --num-samples` with the same settings and seed.",
+    "`top_k`, `min_p`, `repetition_penalty`, `ignore_eos` and `limpid` are additions.",
+    "In a `prompt` the text of a special token, such as `<|endoftext|>`, is that token, as in `limpid generate`; with `limpid: {\"parse_special\": false}` it is plain text. A message of a conversation that contains one is refused.",
+    "An empty `prompt` is the beginning of a text.",
+    "`echo` gives the text of the prompt's tokens, also of one that stands before every text of the model.",
+    "`stop` takes up to 16 texts of 256 bytes.",
+    "Log-probabilities are those of the model, over its whole vocabulary, before temperature, penalties, `logit_bias` and cuts. Minus infinity is -9999.",
+    "Every token that was chosen is counted and has its log-probability, also the one that ended the answer and is not part of its text. `text_offset` counts characters of `text`.",
+    "A token that is no whole character is called `bytes:\\xe2\\x80`. Of several tokens with the same text in `top_logprobs` all but the first have their number added: `the (id 123)`.",
+    "`finish_reason` is `stop` or `length`.",
+    "A message's `content` is a text, or parts of the type `text`. `developer` is another name for `system`. Names, tools, images and audio are refused.",
+    "Embeddings are the mean of the hidden states, of length 1; `limpid: {\"pooling\": \"last\", \"normalize\": false}` changes that.",
+    "`limpid: {\"receipt\": true}` adds a receipt to the answer, for a request that has one answer.",
+];
+
+/// `/docs`.
+pub fn page() -> String {
+    let mut page = String::from(concat!(
+        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>limpid serve</title>",
+        "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><style>",
+        ":root{color-scheme:light dark;font:16px/1.5 system-ui,sans-serif}body{max-width:60rem;margin:2rem auto;padding:0 1rem}",
+        "table{border-collapse:collapse;width:100%}td,th{border-bottom:1px solid #8888;padding:.2rem .5rem;text-align:left;",
+        "vertical-align:top}code{font-family:ui-monospace,monospace;overflow-wrap:anywhere}</style><h1>limpid serve</h1>",
+        "<p>OpenAI's protocol, from one model. <a href=\"/openapi.json\">openapi.json</a> says the same to programs.</p>",
+    ));
+    page += "<h2>Endpoints</h2>";
+    let description: Value = serde_json::from_str(OPENAPI).unwrap_or_default();
+    let paths = description["paths"].as_object().into_iter().flatten();
+    let endpoint = |(path, methods): (&String, &Value)| {
+        let one = |(method, of): (&String, &Value)| {
+            let summary = of["summary"].as_str().unwrap_or_default();
+            [code(&format!("{} {path}", method.to_uppercase())), text(summary)].into()
+        };
+        methods.as_object().into_iter().flatten().map(one).collect::<Vec<Vec<String>>>()
+    };
+    page += &table(&["", ""], paths.flat_map(endpoint));
+    for endpoint in ENDPOINTS {
+        page += &format!("<h2>Parameters of <code>{}</code></h2>", endpoint.path);
+        let rows = endpoint.parameters().flat_map(|parameter| match parameter.kind {
+            ParameterKind::Group(inner) => {
+                inner.iter().map(|inner| row(&format!("{}.{}", parameter.name, inner.name), inner)).collect()
+            }
+            _ => vec![row(parameter.name, parameter)],
+        });
+        page += &table(&["name", "value", "what it does"], rows);
+    }
+    page += "<h2>Where it differs from OpenAI</h2><ul>";
+    for deviation in DEVIATIONS {
+        page += &format!("<li>{}</li>", marked(deviation));
+    }
+    page += "</ul><h2>Errors</h2><p>An error is <code>{\"error\": {\"message\", \"type\", \"param\", \"code\"}}</code>; in a stream it is an event before <code>[DONE]</code>.</p>";
+    let codes = CODES.iter().map(|(name, status, when)| vec![code(name), status.to_string(), text(when)]);
+    page += &table(&["code", "status", "when"], codes);
+    page + "</html>\n"
+}
+
+fn row(name: &str, parameter: &Parameter) -> Vec<String> {
+    vec![code(name), text(&parameter.kind.expected()), marked(parameter.about)]
+}
+
+fn table(heads: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let heads: String = heads.iter().map(|head| format!("<th>{head}")).collect();
+    let rows: String = rows.map(|cells| format!("<tr><td>{}", cells.join("<td>"))).collect();
+    format!("<table><tr>{heads}{rows}</table>")
+}
+
+fn text(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;")
+}
+
+fn code(of: &str) -> String {
+    format!("<code>{}</code>", text(of))
+}
+
+/// Text in which `this` is code.
+fn marked(of: &str) -> String {
+    let part = |(i, part): (usize, &str)| if i % 2 == 1 { code(part) } else { text(part) };
+    of.split('`').enumerate().map(part).collect()
+}
