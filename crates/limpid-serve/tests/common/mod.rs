@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Tokens of the context: so many that an answer of all is not over before a test has looked at it.
-pub const CONTEXT: usize = 16_384;
+pub const CONTEXT: usize = 4096;
 
 /// Trains a model of letters, a little, into a new folder.
 pub fn train(name: &str, steps: u64) -> PathBuf {

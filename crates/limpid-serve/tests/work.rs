@@ -1,0 +1,273 @@
+//! The engine behind the socket: answers, clients that go away or do not read, a full queue, the end of the server.
+
+mod common;
+
+use common::{CONTEXT, Client, Running, folder, how, options, payloads, serve};
+use limpid::Lm;
+use limpid::checkpoint::Checkpoint;
+use limpid::generate::{Options, Overflow, Sampler};
+use limpid_serve::{Follow, ServeEvent, ServeOptions, ServedModel};
+use serde_json::{Value, json};
+use std::net::Shutdown;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// A stream that goes on for as long as the context.
+fn endless() -> Value {
+    json!({ "prompt": "to be", "max_tokens": CONTEXT - 10, "ignore_eos": true, "stream": true, "temperature": 0.9 })
+}
+
+/// One that has begun: its first event is read.
+fn begun(server: &Running) -> Client {
+    let mut client = server.connect();
+    client.send(common::post("/v1/completions", &endless()));
+    let (status, headers) = client.head().unwrap();
+    assert_eq!(status, 200);
+    for header in [("content-type", "text/event-stream"), ("cache-control", "no-cache"), ("x-accel-buffering", "no")] {
+        assert!(headers.contains(&(header.0.into(), header.1.into())), "{header:?}: {headers:?}");
+    }
+    client.chunk().unwrap();
+    client
+}
+
+/// The rest of a stream.
+fn rest(client: &mut Client) -> Vec<String> {
+    let mut text = vec![];
+    while let Some(chunk) = client.chunk() {
+        text.extend(chunk);
+    }
+    payloads(&String::from_utf8(text).unwrap())
+}
+
+/// Nothing is left of any request.
+fn is_idle(server: &Running) -> bool {
+    let gauges = ["limpid_requests_running", "limpid_requests_waiting", "limpid_kv_blocks{state=\"held\"}"];
+    gauges.iter().all(|gauge| server.metric(gauge) == 0.0)
+}
+
+/// What comes over the socket is what the library writes, whole and in pieces, with others and alone.
+#[test]
+fn answers_are_those_of_the_library() {
+    let server = serve(options());
+    let lm = Lm::open(folder()).unwrap();
+    let ask = |seed: u64| {
+        let body = |stream: bool| {
+            json!({ "prompt": "to be", "max_tokens": 40, "seed": seed, "temperature": 1.5, "stream": stream })
+        };
+        let whole = server.post("/v1/completions", &body(false)).json();
+        let pieces = payloads(&server.post("/v1/completions", &body(true)).text());
+        let (done, pieces) = pieces.split_last().unwrap();
+        assert_eq!(done, "[DONE]");
+        let piece = |text: &String| serde_json::from_str::<Value>(text).unwrap()["choices"][0]["text"].as_str().unwrap().to_string();
+        let sampler = Sampler { temperature: 1.5, seed, ..Sampler::default() };
+        let wanted = Options { max_tokens: 40, sampler, overflow: Overflow::Stop, ..Options::default() };
+        let wanted = lm.generate("to be", &wanted).unwrap().text;
+        assert_eq!(whole["choices"][0]["text"], wanted);
+        assert_eq!(pieces.iter().map(piece).collect::<String>(), wanted);
+    };
+    std::thread::scope(|threads| {
+        let all: Vec<_> = (0..8).map(|seed| threads.spawn(move || ask(seed))).collect();
+        all.into_iter().for_each(|one| one.join().unwrap());
+    });
+    server.until("the end", is_idle);
+    assert_eq!(server.metric("limpid_generated_tokens_total") as usize % 40, 0);
+    assert!(server.metric("limpid_time_to_first_token_seconds_count") >= 16.0);
+}
+
+/// Streams and whole answers, closed before the head, after some bytes, or at once; queued ones too.
+#[test]
+fn a_thousand_vanished_clients_leave_nothing() {
+    let mut options = options();
+    options.engine.sequences = 3;
+    let server = serve(options);
+    let gone = AtomicUsize::new(0);
+    std::thread::scope(|threads| {
+        for thread in 0..8 {
+            let (server, gone) = (&server, &gone);
+            threads.spawn(move || {
+                for n in 0..125 {
+                    let mut body = endless();
+                    body["stream"] = (n % 2 == 0).into();
+                    body["n"] = (1 + n % 3).into();
+                    let mut client = server.connect();
+                    client.send(common::post("/v1/completions", &body));
+                    match (n + thread) % 4 {
+                        0 => {}
+                        1 => std::thread::sleep(Duration::from_millis(n as u64 % 20)),
+                        2 if n % 2 == 0 => drop(client.head()),
+                        _ => drop(client.stream.get_ref().shutdown(Shutdown::Write)),
+                    }
+                    drop(client);
+                    gone.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    assert_eq!(gone.into_inner(), 1000);
+    server.until("an idle engine", is_idle);
+    let cancelled = |phase: &str| server.metric(&format!("limpid_cancelled_total{{phase=\"{phase}\"}}"));
+    assert!(cancelled("prompt") + cancelled("answer") > 500.0, "most were in the engine");
+    assert_eq!(server.metric("limpid_engine_panics_total"), 0.0);
+    server.lives();
+}
+
+#[test]
+fn who_does_not_read_holds_up_nobody() {
+    let server = serve(options());
+    let mut lazy = server.connect();
+    lazy.send(common::post("/v1/completions", &endless()));
+    let wanted = (CONTEXT - 10) as f64;
+    // the engine gets to the end of an answer that nobody reads, and others are answered meanwhile
+    server.until("the end of the unread answer", |server| {
+        server.lives();
+        server.metric("limpid_generated_tokens_total") >= wanted && is_idle(server)
+    });
+    lazy.head().unwrap();
+    let all = rest(&mut lazy);
+    assert_eq!(all.last().unwrap(), "[DONE]");
+    assert!(all.len() > CONTEXT / 2, "every event is there: {}", all.len());
+}
+
+#[test]
+fn a_full_queue_says_when_to_come_back() {
+    let mut options = ServeOptions { max_queue: 2, ..options() };
+    options.engine.sequences = 1;
+    let server = serve(options);
+    let running = begun(&server);
+    let waiting: Vec<Client> = (0..2)
+        .map(|n| {
+            let mut client = server.connect();
+            client.send(common::post("/v1/completions", &endless()));
+            server.until("a request that waits", |server| server.metric("limpid_requests_waiting") == (n + 1) as f64);
+            client
+        })
+        .collect();
+    let reply = server.post("/v1/completions", &json!({ "prompt": "to" }));
+    assert_eq!((reply.status, reply.code()), (429, "queue_full".into()));
+    let seconds: u32 = reply.header("retry-after").unwrap().parse().unwrap();
+    assert!((1..=60).contains(&seconds), "{seconds}");
+    // those that wait may go, and their places are free
+    drop(waiting);
+    server.until("room in the queue", |server| server.metric("limpid_requests_waiting") == 0.0);
+    drop(running);
+    server.lives();
+    server.until("an idle engine", is_idle);
+    // prompts that are too long for the queue are refused by their tokens, but one is taken when nobody waits
+    let long = json!({ "prompt": vec!["to be or not to be"; 200], "max_tokens": 1, "n": 2 });
+    assert_eq!(server.post("/v1/completions", &long).status, 200);
+}
+
+#[test]
+fn a_server_that_stops_tells_its_streams() {
+    let server = serve(ServeOptions { drain: Duration::ZERO, ..options() });
+    let mut streams: Vec<Client> = (0..4).map(|_| begun(&server)).collect();
+    let mut whole = server.connect();
+    let mut body = endless();
+    body["stream"] = false.into();
+    whole.send(common::post("/v1/completions", &body));
+    let mut idle = server.connect();
+    idle.ask("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    server.until("a request that waits", |server| server.metric("limpid_requests_total{endpoint=\"/health\",code=\"200\"}") > 0.0);
+    server.stopper.stop();
+    for stream in &mut streams {
+        let all = rest(stream);
+        let [.., error, done] = &all[..] else { panic!("{all:?}") };
+        let error: Value = serde_json::from_str(error).unwrap();
+        assert_eq!((error["error"]["code"].as_str(), done.as_str()), (Some("stopping"), "[DONE]"));
+        assert!(stream.is_closed());
+    }
+    let reply = whole.reply(false).unwrap();
+    assert_eq!((reply.status, reply.code(), reply.header("retry-after")), (503, "stopping".into(), Some("1")));
+    assert!(idle.is_closed());
+    server.ended().unwrap();
+}
+
+#[test]
+fn running_answers_end_before_the_server_does() {
+    let server = serve(ServeOptions { drain: common::PATIENCE, ..options() });
+    let mut running = begun(&server);
+    server.stopper.stop();
+    // the news for who asks now
+    let reply = server.get("/health");
+    assert_eq!((reply.status, reply.json()["status"].as_str()), (503, Some("stopping")));
+    let reply = server.post("/v1/completions", &json!({ "prompt": "to" }));
+    assert_eq!((reply.status, reply.code(), reply.header("connection")), (503, "stopping".into(), Some("close")));
+    let all = rest(&mut running);
+    assert_eq!(all.last().unwrap(), "[DONE]");
+    assert!(!all.iter().any(|event| event.contains("\"error\"")), "it was let to its end");
+    let address = server.address;
+    server.ended().unwrap();
+    assert!(std::net::TcpStream::connect(address).is_err());
+}
+
+#[test]
+fn a_second_stop_is_the_end() {
+    let server = serve(ServeOptions { drain: common::PATIENCE * 100, ..options() });
+    let mut running = begun(&server);
+    server.stopper.stop();
+    running.chunk().unwrap();
+    server.stopper.stop();
+    assert!(rest(&mut running).iter().any(|event| event.contains("stopping")));
+    server.ended().unwrap();
+}
+
+/// A run that goes on: its new checkpoints are served, requests that run end with the one they began with, and a damaged file changes
+/// nothing.
+#[test]
+fn a_run_is_followed() {
+    let [run, other] = [("run", 2), ("other", 5)].map(|(name, steps)| common::train(name, steps));
+    let open = |path: &std::path::Path| Checkpoint::open(path).unwrap();
+    let path = run.clone();
+    let follow = Follow {
+        path: run.clone(),
+        open: Box::new(move || Ok(Checkpoint::open(&path)?)),
+        how: how(),
+        every: Duration::from_millis(10),
+    };
+    let models = [&run, &other].map(|path| ServedModel::new(open(path), &how()).unwrap().fingerprint);
+    assert_ne!(models[0], models[1]);
+    assert!(models[0].ends_with("-s2") && models[1].ends_with("-s5"), "{models:?}");
+    let server = common::start(ServedModel::new(open(&run), &how()).unwrap(), options(), Some(follow));
+    let served = |server: &Running| server.get("/v1/models").json()["data"][0]["limpid"]["weights"].clone();
+    let replace = |bytes: &[u8]| {
+        let beside = run.join("beside");
+        std::fs::write(&beside, bytes).unwrap();
+        std::fs::rename(&beside, run.join("model.safetensors")).unwrap();
+    };
+    let good = std::fs::read(other.join("model.safetensors")).unwrap();
+    let mut flipped = good.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    // cut off, and changed in one bit: both are told, counted and ignored
+    for (n, bad) in [&good[..good.len() / 2], &flipped].into_iter().enumerate() {
+        replace(bad);
+        server.until("word of a damaged file", |server| {
+            server.events.lock().unwrap().iter().filter(|event| matches!(event, ServeEvent::NotReloaded { .. })).count() > n
+        });
+        assert_eq!(served(&server), models[0]);
+        server.lives();
+    }
+    assert_eq!(server.metric("limpid_reloads_total{result=\"failed\"}"), 2.0);
+    let mut old = begun(&server);
+    replace(&good);
+    server.until("the new model", |server| served(server) == models[1]);
+    let reply = server.post("/v1/completions", &json!({ "prompt": "to be", "max_tokens": 20, "temperature": 0 })).json();
+    assert_eq!(reply["system_fingerprint"], models[1]);
+    let greedy = Options { max_tokens: 20, sampler: Sampler { temperature: 0.0, ..Sampler::default() }, ..Options::default() };
+    assert_eq!(reply["choices"][0]["text"], Lm::open(&other).unwrap().generate("to be", &greedy).unwrap().text);
+    // the old one is in memory as long as it is asked
+    let fingerprint = |event: &String| serde_json::from_str::<Value>(event).unwrap()["system_fingerprint"].clone();
+    let blocks = |server: &Running| ["held", "idle", "free"].map(|state| server.metric(&format!("limpid_kv_blocks{{state=\"{state}\"}}"))).iter().sum::<f64>();
+    let both = blocks(&server);
+    for _ in 0..3 {
+        let chunk = String::from_utf8(old.chunk().unwrap()).unwrap();
+        payloads(&chunk).iter().for_each(|event| assert_eq!(fingerprint(event), models[0]));
+    }
+    drop(old);
+    server.until("the end of the old engine", |server| blocks(server) == both / 2.0);
+    assert_eq!(server.metric("limpid_weights_step"), 5.0);
+    assert_eq!(server.metric("limpid_reloads_total{result=\"ok\"}"), 1.0);
+    server.lives();
+    for folder in [run, other] {
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+}
