@@ -1,4 +1,4 @@
-//! Chores of the project: `cargo xtask ci` (what the gate runs), `cargo xtask features` (every crate alone, with and without each
+//! Chores of the project: `cargo xtask ci` (what the gate runs), `cargo xtask ui` (its part that needs Node), `cargo xtask features` (every crate alone, with and without each
 //! of its features), `cargo xtask package` (every crate as it would be published, with its tests), `cargo xtask size` (lines of code by crate),
 //! `cargo xtask settings` (writes docs/settings.md),
 //! `cargo xtask bench-record` (a row of docs/bench-record.md: what this machine reaches, beside its roofs).
@@ -8,7 +8,8 @@ use std::process::{Command, ExitCode, Stdio};
 
 fn main() -> ExitCode {
     let done = match std::env::args().nth(1).as_deref() {
-        Some("ci") => ci(),
+        Some("ci") => ci() && ui(),
+        Some("ui") => ui(),
         Some("features") => features(),
         Some("package") => package(),
         Some("size") => size(),
@@ -16,7 +17,7 @@ fn main() -> ExitCode {
         Some("bench-record") => bench_record(),
         other => {
             eprintln!(
-                "usage: cargo xtask ci | features | package | size | settings | bench-record{}",
+                "usage: cargo xtask ci | ui | features | package | size | settings | bench-record{}",
                 other.map(|o| format!(" (not `{o}`)")).unwrap_or_default()
             );
             false
@@ -47,6 +48,33 @@ fn ci() -> bool {
             cargo.env("RUSTDOCFLAGS", rustdoc);
         }
         cargo.status().is_ok_and(|status| status.success())
+    })
+}
+
+/// The page of limpid-serve: its types, and its tests in a browser with the binary that `cargo build` or `cargo test` left. Without Node
+/// or a browser they are skipped, but not in CI.
+fn ui() -> bool {
+    let run = |program: &str, arguments: &[&str]| {
+        let mut command = Command::new(program);
+        command.args(arguments).current_dir(root().join("crates/limpid-serve/ui"));
+        command
+    };
+    let there = |mut command: Command| {
+        command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+    };
+    let needed = [
+        ("Node 20 or later", "process.exit(Number(process.versions.node.split('.')[0] < 20))"),
+        ("Chromium", "import('./tests/chromium.js').then((found) => found.chromium())"),
+    ];
+    if let Some((missing, _)) = needed.iter().find(|(_, test)| !there(run("node", &["--eval", test]))) {
+        println!("UI checks skipped: no {missing}");
+        return std::env::var_os("CI").is_none_or(|ci| ci.is_empty());
+    }
+    let steps: [(&str, &[&str]); 3] =
+        [("npm", &["ci"]), ("npx", &["tsc", "--noEmit"]), ("npx", &["playwright", "test"])];
+    steps.iter().all(|(program, arguments)| {
+        println!("== {program} {}", arguments.join(" "));
+        run(program, arguments).status().is_ok_and(|status| status.success())
     })
 }
 

@@ -24,8 +24,16 @@ export function troubleNote(trouble, again) {
   const note = make("div", { class: "trouble", role: "alert" });
   note.append(make("p", { dir: "auto" }, ...readable(trouble.message, false)));
   if (line) note.append(make("p", { class: "facts" }, ...readable(line, false)));
-  if (again) note.append(button("Try again", again));
+  if (again) note.append(button("Try again", again, { class: "quiet" }));
   return note;
+}
+
+/**
+ * A button that copies a text, where the browser lets a page do so.
+ * @param {string} text
+ */
+export function copyButton(text) {
+  return button("Copy", () => navigator.clipboard.writeText(text), { class: "quiet", hidden: navigator.clipboard ? null : "" });
 }
 
 /**
@@ -45,28 +53,26 @@ export function answerView(label, grown) {
     stop: () => controller.abort(),
 
     /**
-     * Shows an answer to its end. What the prompt was is the first `given` tokens and no part of the answer's text.
+     * Shows an answer to its end. If the prompt comes first, it is the first `given` tokens; the text is the answer's alone.
      * @param {(signal: AbortSignal) => AsyncGenerator<Part>} ask
-     * @param {{text: string, tokens: number}} given
+     * @param {number} given
      * @returns {Promise<{text: string, trouble: Trouble | null}>}
      */
-    async run(ask, given = { text: "", tokens: 0 }) {
+    async run(ask, given = 0) {
       const began = performance.now();
-      let [text, finish, fingerprint] = ["", "", ""];
-      let spoken = given.text.length;
-      let spokenAt = began;
+      let [text, finish, fingerprint, seed] = ["", "", "", ""];
+      let [spoken, spokenAt] = [0, began];
       /** @type {Trouble | null} */
       let trouble = null;
       facts.textContent = "Waiting for the first token …";
       try {
         for await (const part of ask(controller.signal)) {
-          text += part.text;
-          strip.add(part.tokens);
-          strip.given(part.promptTokens !== null && given.tokens ? part.promptTokens : given.tokens);
-          if (part.promptTokens !== null && given.tokens) given.tokens = part.promptTokens;
+          if (strip.tokens().length >= given) text += part.text;
+          strip.add(part.tokens, given);
           finish = part.finish ?? finish;
           fingerprint = part.fingerprint ?? fingerprint;
-          if (text && facts.textContent) facts.textContent = "";
+          seed = part.seed ?? seed;
+          if (strip.tokens().length > 0) facts.textContent = "";
           if (performance.now() - spokenAt > PAUSE) {
             const whole = text.lastIndexOf(" ") + 1;
             if (whole > spoken) say(text.slice(spoken, whole));
@@ -80,14 +86,16 @@ export function answerView(label, grown) {
         else trouble = fault instanceof Trouble ? fault : new Trouble(`The page failed: ${fault}`);
       }
       if (strip.tokens().length === 0 && text) strip.element.append(...readable(text, true));
-      strip.end(text);
+      if (finish === "stop") strip.end(text, given);
       plain.append(...readable(text, false));
       element.setAttribute("aria-busy", "false");
-      const words = [ENDS[finish] ?? finish, fingerprint].filter((word) => word);
-      facts.textContent = [...measures(given.tokens, (performance.now() - began) / 1000), ...words].join(" · ");
+      const words = [ENDS[finish] ?? finish, seed && `seed ${seed}`, fingerprint].filter((word) => word);
+      const parts = [...measures(given, (performance.now() - began) / 1000), ...words];
+      facts.replaceChildren(...parts.flatMap((part, n) => [n ? " · " : "", make("span", { class: "whole" }, part)]));
+      if (trouble && strip.tokens().length === 0) element.remove();
       if (!trouble) say(`${text.slice(spoken)} (${ENDS[finish] ?? "end"})`);
       grown();
-      return { text: text.slice(given.text.length), trouble };
+      return { text, trouble };
     },
   };
 

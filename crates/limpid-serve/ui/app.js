@@ -88,6 +88,7 @@ function start() {
       document.title = `${model.id} · limpid`;
       chats = model.chat;
       keyForm.hidden = true;
+      byId("columns", HTMLElement).hidden = false;
       show();
       if (matchMedia("(pointer: fine)").matches) views[current()].field.focus();
     } catch (fault) {

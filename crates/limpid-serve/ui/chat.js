@@ -1,5 +1,5 @@
 // A conversation: messages and answers, one after another.
-import { answerView, troubleNote } from "./answer.js";
+import { answerView, copyButton, troubleNote } from "./answer.js";
 import { button, byId, make } from "./dom.js";
 import { readable } from "./text.js";
 
@@ -26,7 +26,7 @@ export function chatView(page) {
 
   /** @param {string} who @param {Node} what */
   function turn(who, what) {
-    const element = make("article", { class: "turn", "aria-label": who }, make("h3", {}, who), what);
+    const element = make("article", { class: "turn", "aria-label": who }, make("h2", {}, who), what);
     turns.append(element);
     return element;
   }
@@ -55,7 +55,7 @@ export function chatView(page) {
     if (text) mine.push({ role: "assistant", content: text });
     // only the last answer can be asked for again
     turns.querySelectorAll(".again").forEach((old) => old.remove());
-    const actions = [button("Copy", () => navigator.clipboard.writeText(text), { class: "quiet" })];
+    const actions = [copyButton(text)];
     if (!trouble) actions.push(button("Another answer", again, { class: "quiet again" }));
     if (text) view.element.append(make("p", { class: "actions" }, ...actions));
     follow();

@@ -1,5 +1,5 @@
-// A text that the model goes on with.
-import { answerView, troubleNote } from "./answer.js";
+// A text that the model continues.
+import { answerView, copyButton, troubleNote } from "./answer.js";
 import { button, byId, keep, kept, make } from "./dom.js";
 import { Trouble } from "./source.js";
 
@@ -17,7 +17,6 @@ export function completeView(page) {
 
   async function submit() {
     if (running) return running.stop();
-    if (field.value === "") return field.focus();
     const prompt = field.value;
     const echoed = echo.checked;
     const view = answerView(echoed ? "the text and its continuation" : "the continuation", () => {});
@@ -31,8 +30,7 @@ export function completeView(page) {
       const { count, context } = await page.source.count(prompt);
       // the last token that is drawn needs no place in the context
       if (!typed["max_tokens"]?.trim()) typed["max_tokens"] = `${Math.max(1, context - count + 1)}`;
-      const given = echoed ? { text: prompt, tokens: count } : { text: "", tokens: 0 };
-      done = await view.run((signal) => page.source.complete(prompt, echoed, typed, signal), given);
+      done = await view.run((signal) => page.source.complete(prompt, echoed, typed, signal), echoed ? count : 0);
     } catch (fault) {
       view.element.remove();
       done = { text: "", trouble: fault instanceof Trouble ? fault : new Trouble(`The page failed: ${fault}`) };
@@ -45,12 +43,11 @@ export function completeView(page) {
       result.append(troubleNote(trouble, submit));
       page.refused(trouble);
     }
-    const copy = button("Copy", () => navigator.clipboard.writeText(prompt + text), { class: "quiet" });
     const take = button("Put it into the text", () => {
       field.value = prompt + text;
       field.focus();
     }, { class: "quiet" });
-    if (text) view.element.append(make("p", { class: "actions" }, copy, take));
+    if (text) view.element.append(make("p", { class: "actions" }, copyButton(prompt + text), take));
   }
 
   function reset() {

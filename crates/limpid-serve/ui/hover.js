@@ -80,7 +80,7 @@ function row(name, logProb, kind) {
  * @returns {Node[]}
  */
 function content(token) {
-  const nodes = [make("p", { class: "name" }, spelled(token.piece)), make("p", { class: "numbers" }, inNumbers(token))];
+  const nodes = [make("p", { class: "name" }, spelled(token.piece)), make("p", {}, inNumbers(token))];
   if (token.logProb === null || token.top.length === 0) return nodes;
   const at = place(token);
   const rows = token.top.map(({ piece, logProb }, n) => row(spelled(piece), logProb, n === at ? "chosen" : null));
@@ -108,11 +108,11 @@ export function startHover(panel) {
 
   function put() {
     if (!shown) return;
-    // under the token's first line or over it, wherever there is room
+    // over the token, where there is room: what comes after it stays in sight
     const box = shown.getClientRects()[0] ?? shown.getBoundingClientRect();
     const [width, height] = [panel.offsetWidth, panel.offsetHeight];
-    const below = box.bottom + 6;
-    const top = below + height > innerHeight && box.top - 6 - height >= 0 ? box.top - 6 - height : below;
+    const above = box.top - 6 - height;
+    const top = above >= 0 ? above : box.bottom + 6;
     panel.style.setProperty("--x", `${Math.max(8, Math.min(box.left - 12, innerWidth - width - 8))}px`);
     panel.style.setProperty("--y", `${top}px`);
   }

@@ -5,10 +5,10 @@ import { keep, kept, make } from "./dom.js";
 
 /** The fields, by their names in the protocol. */
 const FIELDS = [
-  { name: "temperature", label: "Temperature", empty: "1", note: "0 takes the likeliest token always" },
-  { name: "top_p", label: "Top p", empty: "1", note: "Only the likeliest tokens that make up this share" },
-  { name: "max_tokens", label: "Most tokens", empty: "what fits", note: "Of an answer" },
-  { name: "seed", label: "Seed", empty: "new each time", note: "The same seed gives the same answer, to the byte" },
+  { name: "temperature", label: "Temperature", empty: "1" },
+  { name: "top_p", label: "Top-p", empty: "1" },
+  { name: "max_tokens", label: "Max tokens", empty: "what fits" },
+  { name: "seed", label: "Seed", empty: "a new one" },
 ];
 
 /**
@@ -17,17 +17,16 @@ const FIELDS = [
  * @returns {() => Typed}
  */
 export function settingsForm(form) {
-  const inputs = FIELDS.map(({ name, label, empty, note }) => {
+  const inputs = FIELDS.map(({ name, label, empty }) => {
     const input = make("input", {
       id: name, name, placeholder: empty, inputmode: "decimal", autocomplete: "off", spellcheck: "false",
-      "aria-describedby": `${name}-note`,
     });
     input.value = kept(name);
-    const parts = [make("label", { for: name }, label), input, make("p", { id: `${name}-note`, class: "note" }, note)];
-    form.append(make("div", { class: "field" }, ...parts));
+    form.append(make("div", { class: "field" }, make("label", { for: name }, label), input));
     return input;
   });
-  form.append(make("button", { type: "reset", class: "quiet" }, "Empty all fields"));
+  form.append(make("p", { class: "note" }, "At temperature 0 the likeliest token is taken. The same seed gives the same answer, byte for byte."));
+  form.append(make("button", { type: "reset", class: "quiet" }, "Empty the fields"));
   form.addEventListener("input", () => inputs.forEach(({ name, value }) => keep(name, value)));
   form.addEventListener("reset", () => inputs.forEach(({ name }) => keep(name, "")));
   form.addEventListener("submit", (event) => event.preventDefault());

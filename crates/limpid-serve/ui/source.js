@@ -10,11 +10,9 @@ import { piece } from "./text.js";
  */
 
 /**
- * A part of an answer: its text, its tokens (not always in step: a stop text is held back), why it ended, and at the end
- * how many tokens there were.
- * @typedef {{
- *   text: string, tokens: Token[], finish: string | null, fingerprint: string | null, promptTokens: number | null,
- * }} Part
+ * A part of an answer: its text, its tokens (not always in step: what may be a stop text is held back); from the last part
+ * that knows it, why it ended, which weights it is of, and the seed of its draws.
+ * @typedef {{text: string, tokens: Token[], finish: string | null, fingerprint: string | null, seed: string | null}} Part
  */
 
 /** @typedef {{role: "system" | "user" | "assistant", content: string}} Message */
@@ -36,7 +34,7 @@ import { piece } from "./text.js";
 /**
  * @typedef {object} Source
  * @property {() => Promise<Model>} model
- * @property {(text: string) => Promise<{count: number, context: number}>} count tokens of a text
+ * @property {(prompt: string) => Promise<{count: number, context: number}>} count the tokens of a prompt
  * @property {(messages: Message[], typed: Typed, signal: AbortSignal) => AsyncGenerator<Part>} chat
  * @property {(prompt: string, echo: boolean, typed: Typed, signal: AbortSignal) => AsyncGenerator<Part>} complete
  */
@@ -113,7 +111,7 @@ export function networkSource(key) {
         ...(choice ? read(choice) : { text: "", tokens: [] }),
         finish: choice?.finish_reason ?? null,
         fingerprint: chunk.system_fingerprint ?? null,
-        promptTokens: chunk.usage?.prompt_tokens ?? null,
+        seed: seedIn(data),
       };
     }
     if (!ended) throw new Trouble("The answer ended before it was complete: the server closed the connection.");
@@ -133,8 +131,8 @@ export function networkSource(key) {
         chat: typeof tokenizer.chat_template === "string",
       };
     },
-    async count(text) {
-      const { count, max_model_len } = await json("/tokenize", JSON.stringify({ prompt: text }));
+    async count(prompt) {
+      const { count, max_model_len } = await json("/tokenize", JSON.stringify({ prompt, add_special_tokens: true }));
       return { count, context: max_model_len };
     },
     chat(messages, typed, signal) {
@@ -148,7 +146,7 @@ export function networkSource(key) {
   };
 }
 
-const STREAMED = { stream: true, stream_options: { include_usage: true } };
+const STREAMED = { stream: true };
 
 /** A number in JSON. */
 const NUMBER = /^-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?$/;
@@ -165,6 +163,14 @@ export function written(fields, typed) {
     .filter(([, value]) => value !== "")
     .map(([name, value]) => `${JSON.stringify(name)}:${NUMBER.test(value ?? "") ? value : JSON.stringify(value)}`);
   return [JSON.stringify(fields).slice(0, -1), ...members].join(",") + "}";
+}
+
+/**
+ * The seed that a chunk tells, as it is written there, for the same reason.
+ * @param {string} data
+ */
+function seedIn(data) {
+  return /"limpid":\{(?:[^{}]*,)?"seed":(-?\d+)/.exec(data)?.[1] ?? null;
 }
 
 /** @param {any} choice of /v1/chat/completions */

@@ -1,7 +1,7 @@
 // A text as a row of tokens, tinted by surprise. To a screen reader it is a list to walk through, beside the plain text.
 import { make } from "./dom.js";
 import { explain, surprise } from "./hover.js";
-import { joiner, readable } from "./text.js";
+import { joiner, readable, spoken } from "./text.js";
 
 /** @typedef {import("./source.js").Token} Token */
 
@@ -9,9 +9,9 @@ import { joiner, readable } from "./text.js";
 const FULL = 7;
 
 /**
- * @param {string} label what the text is
+ * @param {string} name what the text is
  */
-export function tokenStrip(label) {
+export function tokenStrip(name) {
   const element = make("div", { class: "tokens", dir: "auto" });
   const join = joiner();
   /** @type {{token: Token, span: HTMLElement, from: number}[]} */
@@ -24,11 +24,18 @@ export function tokenStrip(label) {
     /** @returns {Token[]} */
     tokens: () => all.map(({ token }) => token),
 
-    /** @param {Token[]} tokens */
-    add(tokens) {
+    /**
+     * Adds tokens; the first `given` of all are the prompt's.
+     * @param {Token[]} tokens
+     * @param {number} given
+     */
+    add(tokens, given) {
       for (const token of tokens) {
         const text = join(token.piece);
-        const span = make("span", { class: "token", role: "option", tabindex: all.length ? "-1" : "0" });
+        const kind = all.length < given ? "token given" : "token";
+        // what has no letters needs a name
+        const label = /\S/.test(text) ? null : spoken(token.piece);
+        const span = make("span", { class: kind, role: "option", "aria-label": label, tabindex: all.length ? "-1" : "0" });
         // a part of a character: the character comes with its last token
         span.append(...(text === "" ? [make("bdi", { class: "mark" }, "·")] : readable(text, true)));
         const nats = surprise(token);
@@ -39,7 +46,7 @@ export function tokenStrip(label) {
         if (all.length === 1) {
           // only now: a list without entries is none
           element.setAttribute("role", "listbox");
-          element.setAttribute("aria-label", `Tokens of ${label}: walk with the arrow keys`);
+          element.setAttribute("aria-label", `Tokens of ${name}: walk with the arrow keys`);
           element.setAttribute("aria-orientation", "horizontal");
         }
         element.append(span);
@@ -47,19 +54,13 @@ export function tokenStrip(label) {
     },
 
     /**
-     * Marks the tokens of the prompt.
-     * @param {number} count
+     * Marks the tokens after the end of the text: those that ended it.
+     * @param {string} text what comes after the `given` tokens
+     * @param {number} given
      */
-    given(count) {
-      all.slice(0, count).forEach(({ span }) => span.classList.add("given"));
-    },
-
-    /**
-     * Marks tokens after the end of the text: those that ended it.
-     * @param {string} text
-     */
-    end(text) {
-      all.filter(({ from }) => from >= text.length).forEach(({ span }) => span.classList.add("beyond"));
+    end(text, given) {
+      const end = (all[given]?.from ?? 0) + text.length;
+      all.slice(given).filter(({ from }) => from >= end).forEach(({ span }) => span.classList.add("beyond"));
     },
   };
 }

@@ -66,8 +66,10 @@ export function spelled(piece) {
  */
 export function spoken(piece) {
   if (piece.text === null) return inBytes(piece.bytes);
-  const names = new Map([["", "no text"], [" ", "space"], ["\n", "new line"], ["\t", "tab"]]);
-  return names.get(piece.text) ?? [...piece.text].map((c) => (UNSEEN.test(c) ? ` ${codePoint(c)} ` : c)).join("");
+  const names = new Map([[" ", "space"], ["\n", "new line"], ["\t", "tab"]]);
+  const blank = piece.text.trim() === "";
+  const words = [...piece.text].map((c) => (blank && names.get(c)) || (UNSEEN.test(c) && codePoint(c)) || c);
+  return words.join(blank ? " " : "") || "no text";
 }
 
 /**
@@ -91,8 +93,8 @@ const BYTES = /^bytes:((?:\\x[0-9a-fA-F]{2})+)$/;
  */
 export function piece(written, bytes = null) {
   const escaped = BYTES.exec(written);
-  if (!bytes && !escaped) return { text: written, bytes: [...new TextEncoder().encode(written)] };
-  const all = bytes ?? (escaped?.[1] ?? "").split("\\x").slice(1).map((byte) => Number.parseInt(byte, 16));
+  if (!bytes?.length && !escaped) return { text: written, bytes: [...new TextEncoder().encode(written)] };
+  const all = bytes?.length ? bytes : (escaped?.[1] ?? "").split("\\x").slice(1).map((byte) => Number.parseInt(byte, 16));
   try {
     const text = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(Uint8Array.from(all));
     return { text, bytes: all };

@@ -1,0 +1,172 @@
+// Answers that go wrong, texts that mean harm, small windows.
+import { ask, at, byHand, chunk, ended, expect, open, push, test } from "./page.js";
+
+test("an answer can be stopped, and what came of it stays", async ({ page }) => {
+  await byHand(page);
+  await open(page, "CHAT");
+  for (const stop of ["button", "key"]) {
+    await ask(page, `Stop by ${stop}`);
+    await push(page, chunk([["Once", 0.5], [" upon", 0.25]]));
+    await expect(page.locator(".token").last()).toHaveText(" upon");
+    await expect(page.locator(".answer").last()).toHaveAttribute("aria-busy", "true");
+    if (stop === "button") await page.locator("#chat-send").click();
+    else await page.keyboard.press("Escape");
+    await ended(page);
+    expect(await page.evaluate(() => window.aborted)).toBe(true);
+    await expect(page.locator(".answer .facts").last()).toContainText("2 tokens · mean surprise 1.04 nats");
+    await expect(page.locator(".answer .facts").last()).toContainText("stopped");
+    await expect(page.locator("#chat-send")).toHaveText("Send");
+  }
+  await ask(page, "Go on");
+  expect((await page.evaluate(() => window.asked.messages)).map(({ content }) => content)).toEqual([
+    "Stop by button", "Once upon", "Stop by key", "Once upon", "Go on",
+  ]);
+  // a new conversation leaves the old answer alone
+  await page.getByRole("button", { name: "New conversation" }).click();
+  expect(await page.evaluate(() => window.aborted)).toBe(true);
+  await expect(page.locator(".turn")).toHaveCount(0);
+  await ask(page, "Anew");
+  expect((await page.evaluate(() => window.asked.messages)).map(({ content }) => content)).toEqual(["Anew"]);
+});
+
+test("a stream that breaks or fails says so", async ({ page }) => {
+  await byHand(page);
+  await open(page, "CHAT");
+  await ask(page);
+  await push(page, chunk([["Once", 0.5]]));
+  await page.evaluate(() => window.end());
+  await expect(page.locator(".turn .trouble")).toContainText("The answer ended before it was complete");
+  await page.getByRole("button", { name: "Try again" }).click();
+  const error = { message: "The engine failed.", type: "server_error", param: null, code: "engine_error" };
+  await push(page, `${chunk([["Once", 0.5]])}data: ${JSON.stringify({ error })}\n\ndata: [DONE]\n\n`);
+  await expect(page.locator(".turn .trouble")).toContainText("The engine failed.");
+  await expect(page.locator(".turn .trouble")).toContainText("engine_error · request by-hand");
+  await expect(page.locator(".turn")).toHaveCount(2);
+});
+
+test("a server that is gone says so", async ({ page, expected }) => {
+  expected.push("ERR_FAILED");
+  await open(page, "CHAT");
+  await page.route("**/v1/**", (route) => route.abort());
+  await page.locator("#chat-text").fill("Hello");
+  await page.keyboard.press("Enter");
+  await expect(page.locator(".turn .trouble")).toContainText("The server does not answer.");
+});
+
+test("text that means harm is only shown", async ({ page, expected }) => {
+  expected.push("Content Security Policy", "Content-Security-Policy", "Refused to");
+  await byHand(page);
+  await open(page, "CHAT");
+  const markup = "</script><img src=x onerror='window.harmed = 1'><style>*{display:none}</style>";
+  await ask(page, markup);
+  const tokens = [
+    [markup, 0.5, [[markup, 0.5], ["\u202Elive", 0.25]]],
+    ["\u202E", 0.5], ["\u200B", 0.5], ["\u0000\u001B[31m", 0.5], ["\uFEFF", 0.5], ["\u2028", 0.5],
+    ["z\u0300\u0300\u0300\u0300", 0.5], ["\n", 0.5], ["", 0.5], ["مرحبا", 0.5], ["__proto__", 0],
+  ];
+  await push(page, chunk(tokens, "stop") + "data: [DONE]\n\n");
+  await ended(page);
+  const shown = page.locator(".answer .token");
+  await expect(shown.first()).toHaveText(markup);
+  await expect(page.locator(".said")).toHaveText(markup);
+  await expect(page.locator(".answer .tokens .mark")).toHaveText(["U+202E", "U+200B", "U+0000", "U+001B", "U+FEFF", "U+2028", "·"]);
+  await shown.first().hover();
+  await expect(page.locator("#read-out th").nth(1)).toHaveText("U+202Elive");
+  await shown.last().focus();
+  await expect(page.locator("#read-out")).toContainText("Probability 0 %, surprise infinite.");
+  expect(await page.locator("img, .answer style").count()).toBe(0);
+  // and if markup did get in, the policy would stop it
+  await page.evaluate(() => {
+    const script = document.createElement("script");
+    script.textContent = "window.harmed = 2";
+    const image = document.createElement("div");
+    image.innerHTML = "<img src='x' onerror='window.harmed = 3'>";
+    document.body.append(script, image);
+  });
+  const fetched = page.evaluate(() => fetch("http://127.0.0.1:9/").then(() => "sent", (fault) => fault.name));
+  expect(await fetched).toBe("TypeError");
+  expect(await page.evaluate(() => window.harmed)).toBe(undefined);
+});
+
+test("the page comes with its policy, and in no other page's frame", async ({ page }) => {
+  const response = await page.goto(at("BASE"));
+  const headers = response.headers();
+  expect(headers["content-type"]).toBe("text/html; charset=utf-8");
+  const policy = headers["content-security-policy"];
+  for (const part of ["default-src 'none'", "connect-src 'self'", "frame-ancestors 'none'", "base-uri 'none'", "form-action 'none'"]) {
+    expect(policy).toContain(part);
+  }
+  expect(policy).not.toContain("unsafe");
+  expect(headers["x-content-type-options"]).toBe("nosniff");
+  expect(headers["referrer-policy"]).toBe("no-referrer");
+});
+
+test("words stay readable on every tint", async ({ page }) => {
+  await byHand(page);
+  for (const colorScheme of ["light", "dark"]) {
+    await page.emulateMedia({ colorScheme });
+    await open(page, "CHAT");
+    await ask(page);
+    const tokens = Array.from({ length: 15 }, (_, n) => [`word${n}`, Math.exp(-n / 2)]);
+    await push(page, chunk(tokens, "stop") + "data: [DONE]\n\n");
+    await ended(page);
+    const contrasts = await page.locator(".token").evaluateAll((tokens) => {
+      const paint = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+      // colours as pixels, one over another
+      const pixel = (...colours) => {
+        paint.clearRect(0, 0, 1, 1);
+        for (const colour of colours) {
+          paint.fillStyle = colour;
+          paint.fillRect(0, 0, 1, 1);
+        }
+        return [...paint.getImageData(0, 0, 1, 1).data].slice(0, 3);
+      };
+      const linear = (c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+      const light = ([r, g, b]) => 0.2126 * linear(r / 255) + 0.7152 * linear(g / 255) + 0.0722 * linear(b / 255);
+      const paper = getComputedStyle(document.body).backgroundColor;
+      return tokens.map((token) => {
+        const { color, backgroundColor } = getComputedStyle(token);
+        const [low, high] = [light(pixel(paper, backgroundColor)), light(pixel(color))].sort((a, b) => a - b);
+        return { contrast: (high + 0.05) / (low + 0.05), tint: pixel(paper, backgroundColor).join() };
+      });
+    });
+    expect(Math.min(...contrasts.map(({ contrast }) => contrast)), colorScheme).toBeGreaterThan(4.5);
+    expect(new Set(contrasts.map(({ tint }) => tint)).size, "every step has a tint of its own").toBe(15);
+    await page.reload();
+  }
+});
+
+test.describe("a phone", () => {
+  test.use({ viewport: { width: 360, height: 700 }, hasTouch: true, isMobile: true });
+
+  test("has the read-out at the foot, and room for fingers", async ({ page }) => {
+    await byHand(page);
+    await open(page, "CHAT");
+    await ask(page);
+    const long = [["averylongwordwithoutanyspaceinitthatgoesonandonandon".repeat(3), 0.5], ...Array(300).fill([" word", 0.5, [[" word", 0.5]]])];
+    await push(page, chunk(long, "stop") + "data: [DONE]\n\n");
+    await ended(page);
+    expect(await page.evaluate(() => document.documentElement.scrollWidth)).toBe(360);
+    await page.locator(".token").nth(250).tap();
+    const panel = page.locator("#read-out");
+    await expect(panel).toBeVisible();
+    const box = await panel.boundingBox();
+    expect([box.x, box.width, Math.round(box.y + box.height)]).toEqual([0, 360, 700]);
+    expect((await page.locator(".token").nth(250).boundingBox()).y).toBeLessThan(box.y);
+    await page.locator(".turn h2").last().tap();
+    await expect(panel).toBeHidden();
+    for (const target of await page.locator("button:visible, summary:visible, nav a:visible").all()) {
+      expect((await target.boundingBox()).height, await target.innerText()).toBeGreaterThanOrEqual(44);
+    }
+  });
+});
+
+test("nothing moves, for those who want it so and for all others", async ({ page }) => {
+  await page.emulateMedia({ reducedMotion: "reduce" });
+  await byHand(page);
+  await open(page, "CHAT");
+  await ask(page);
+  await push(page, chunk([["Once", 0.5]]));
+  await page.locator(".token").hover();
+  expect(await page.evaluate(() => document.getAnimations().length)).toBe(0);
+});

@@ -1,0 +1,215 @@
+// Chat and completion with a real model, and what the read-out of a token says.
+import AxeBuilder from "axe-core";
+import { at, byHand, ask, chunk, ended, expect, open, push, say, test } from "./page.js";
+
+/** Breaks of the rules that axe knows. */
+async function barriers(page) {
+  await page.evaluate(AxeBuilder.source);
+  const { violations } = await page.evaluate(() => window.axe.run({ runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"] }));
+  return violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html).join(" ")}`);
+}
+
+test("a model answers, and each token tells what else was likely", async ({ page }) => {
+  await open(page, "CHAT");
+  await say(page, "Where is the kite?");
+  const tokens = page.locator(".answer .token");
+  expect(await tokens.count()).toBeGreaterThan(3);
+  await expect(page.locator(".answer .facts")).toContainText(/\d+ tokens · mean surprise \d+\.\d\d nats · .* · seed \d+ · limpid-/);
+  // the row of tokens begins with the text that is copied, and that screen readers hear
+  const text = await page.locator(".answer .unseen").textContent();
+  expect(text.length).toBeGreaterThan(0);
+  expect((await page.locator(".tokens").innerText()).replaceAll("↵", "")).toContain(text.split("\n")[0].trim());
+  await expect(page.locator("#spoken")).toContainText(text.split("\n")[0].trim().slice(-8));
+
+  await tokens.nth(1).hover();
+  const panel = page.locator("#read-out");
+  await expect(panel).toBeVisible();
+  await expect(panel).toContainText(/Probability [\d.< ]+ %, surprise \d+\.\d\d nats \(\d+\.\d\d bits\)\./);
+  const shares = (await panel.locator("td:last-child").allInnerTexts()).map((share) => Number.parseFloat(share.replace("<", "")));
+  expect(shares.length).toBeGreaterThanOrEqual(6);
+  const sum = shares.reduce((a, b) => a + b, 0);
+  expect(sum, `${shares}`).toBeGreaterThan(98);
+  expect(sum, `${shares}`).toBeLessThan(102);
+  await page.mouse.move(5, 5);
+  await expect(panel).toBeHidden();
+});
+
+test("the same seed gives the same answer, and the server gets what was set", async ({ page }) => {
+  await open(page, "CHAT");
+  await page.locator("#seed").fill("7");
+  await page.locator("#max_tokens").fill("12");
+  await page.locator(".system summary").click();
+  await page.locator("#system").fill("Be brief.");
+  const bodies = [];
+  page.on("request", (request) => request.method() === "POST" && bodies.push(request.postDataJSON()));
+  await say(page, "Where is the ball?");
+  const first = await page.locator(".answer .unseen").textContent();
+  await page.getByRole("button", { name: "Another answer" }).click();
+  await expect(page.locator(".answer")).toHaveCount(1);
+  await ended(page);
+  expect(await page.locator(".answer .unseen").textContent()).toBe(first);
+  expect(bodies[1]).toEqual(bodies[0]);
+  expect(bodies[0]).toMatchObject({ seed: 7, max_tokens: 12, stream: true, logprobs: true, top_logprobs: 5 });
+  expect(bodies[0].messages).toEqual([{ role: "system", content: "Be brief." }, { role: "user", content: "Where is the ball?" }]);
+  await say(page, "And the bell?");
+  expect(bodies[2].messages.map(({ role }) => role)).toEqual(["system", "user", "assistant", "user"]);
+  expect(bodies[2].messages[2].content).toBe(first);
+  await page.getByRole("button", { name: "New conversation" }).click();
+  await expect(page.locator(".turn")).toHaveCount(0);
+  await page.reload();
+  await expect(page.locator("#seed")).toHaveValue("7");
+});
+
+test("a model without a chat template continues texts, and the page says why", async ({ page }) => {
+  await open(page, "BASE");
+  await expect(page.locator("#chat")).toBeHidden();
+  await expect(page.locator("nav a").first()).toBeHidden();
+  await expect(page.locator("#no-chat")).toContainText("has no chat template");
+  await page.locator("#complete-text").fill("The cat");
+  await page.locator("#max_tokens").fill("9");
+  await page.locator("#seed").fill("1");
+  await page.keyboard.press("Control+Enter");
+  await page.locator("#complete-go").click();
+  await ended(page);
+  const { count } = await page.evaluate(async () => {
+    const body = JSON.stringify({ prompt: "The cat", add_special_tokens: true });
+    return (await fetch("/tokenize", { method: "POST", headers: { "content-type": "application/json" }, body })).json();
+  });
+  await expect(page.locator(".token.given")).toHaveCount(count);
+  await expect(page.locator(".token")).toHaveCount(count + 9);
+  await expect(page.locator(".facts").last()).toContainText("9 tokens");
+  const text = await page.locator(".answer .unseen").textContent();
+  await page.locator(".token.given").first().focus();
+  await expect(page.locator("#read-out")).toContainText("nothing comes before it");
+  await page.getByRole("button", { name: "Put it into the text" }).click();
+  await expect(page.locator("#complete-text")).toHaveValue(`The cat${text}`);
+
+  // without the prompt's own tokens: the same answer
+  await page.locator("#complete-text").fill("The cat");
+  await page.locator("#complete-echo").uncheck();
+  await page.locator("#complete-go").click();
+  await ended(page);
+  await expect(page.locator(".token")).toHaveCount(9);
+  expect(await page.locator(".answer .unseen").textContent()).toBe(text);
+});
+
+test("an empty field of max tokens means what fits", async ({ page }) => {
+  await open(page, "BASE");
+  await page.locator("#complete-text").fill("The cat");
+  await page.locator("#complete-go").click();
+  await ended(page);
+  await expect(page.locator(".trouble")).toHaveCount(1); // the hidden form of the key
+  await expect(page.locator(".facts").last()).toContainText(/ended by itself|cut: no more tokens allowed/);
+});
+
+test("the server's errors are shown as they are", async ({ page, expected }) => {
+  expected.push("400");
+  await open(page, "CHAT");
+  const answer = page.waitForResponse(/chat/);
+  await page.locator("#temperature").fill("3.5");
+  await page.locator("#chat-text").fill("Hello");
+  await page.keyboard.press("Enter");
+  const { error } = await (await answer).json();
+  const note = page.locator(".turn .trouble");
+  await expect(note).toContainText(error.message);
+  await expect(note).toContainText(`400 · ${error.code} · temperature · request `);
+  await page.locator("#temperature").fill("warm");
+  await note.getByRole("button", { name: "Try again" }).click();
+  await expect(note).toContainText("temperature");
+  await page.locator("#temperature").fill("0");
+  await note.getByRole("button", { name: "Try again" }).click();
+  await ended(page);
+  await expect(page.locator(".turn")).toHaveCount(2);
+  await expect(note).toHaveCount(0);
+});
+
+test("a server that asks for a key gets it, once from the address or from a field", async ({ page, expected }) => {
+  const { KEY } = await import("./servers.js");
+  expected.push("401");
+  await page.goto(at("KEY"));
+  await expect(page.locator("#notice")).toContainText("401 · invalid_api_key");
+  await page.locator("#key").fill("wrong");
+  await page.keyboard.press("Enter");
+  await expect(page.locator("#notice")).toContainText("401");
+  await page.locator("#key").fill(KEY);
+  await page.keyboard.press("Enter");
+  await expect(page.locator("#model")).toContainText("context");
+  await expect(page.locator("#key-form")).toBeHidden();
+  await page.evaluate(() => sessionStorage.clear());
+  await page.goto("about:blank");
+  await open(page, "KEY", `#v=complete&key=${encodeURIComponent(KEY)}`);
+  expect(new URL(page.url()).hash).toBe("#v=complete");
+  expect(await page.evaluate(() => JSON.stringify(localStorage))).not.toContain(KEY);
+});
+
+test("nobody is shut out, in light and dark", async ({ page }) => {
+  for (const colorScheme of ["light", "dark"]) {
+    await page.emulateMedia({ colorScheme });
+    await open(page, "CHAT");
+    await say(page, "Where is the boat?");
+    await page.locator(".token").first().focus();
+    expect(await barriers(page), colorScheme).toEqual([]);
+    await page.keyboard.press("Escape");
+    await page.locator("#help-open").click();
+    expect(await barriers(page), `help, ${colorScheme}`).toEqual([]);
+    await page.keyboard.press("Escape");
+    await page.locator("nav a").last().click();
+    await page.locator("#complete-go").click();
+    await ended(page);
+    expect(await barriers(page), `completion, ${colorScheme}`).toEqual([]);
+  }
+});
+
+test("everything goes by keyboard", async ({ page }) => {
+  await byHand(page);
+  await open(page, "CHAT");
+  await expect(page.locator("#chat-text")).toBeFocused();
+  await page.keyboard.type("Hello");
+  await page.keyboard.press("Shift+Enter");
+  await page.keyboard.type("there");
+  await page.keyboard.press("Enter");
+  await expect.poll(() => page.evaluate(() => window.asked?.messages[0].content)).toBe("Hello\nthere");
+  const line = Array.from({ length: 40 }, (_, n) => [` word${n}`, 0.5, [[" else", 0.25]]]);
+  await push(page, chunk(line, "stop") + "data: [DONE]\n\n");
+  await ended(page);
+  await page.locator("#system, .system summary").first().focus();
+  await page.keyboard.press("Tab");
+  const focused = page.locator(".token:focus");
+  await expect(focused).toHaveText(" word0");
+  await page.keyboard.press("ArrowRight");
+  await expect(focused).toHaveText(" word1");
+  await expect(page.locator("#spoken")).toHaveText(" word1. Probability 50 %, surprise 0.69 nats (1.00 bits). Likeliest:  else 25 %.");
+  const before = (await focused.boundingBox()).y;
+  await page.keyboard.press("ArrowDown");
+  expect((await focused.boundingBox()).y).toBeGreaterThan(before);
+  await page.keyboard.press("ArrowUp");
+  expect((await focused.boundingBox()).y).toBe(before);
+  await page.keyboard.press("End");
+  await expect(focused).toHaveText(" word39");
+  await page.keyboard.press("ArrowRight");
+  await expect(focused).toHaveText(" word39");
+  await page.keyboard.press("Tab");
+  await page.keyboard.press("Shift+Tab");
+  await expect(focused).toHaveText(" word39");
+  await page.keyboard.press("Home");
+  await expect(page.locator("#read-out")).toBeVisible();
+  await page.keyboard.press("Escape");
+  await expect(page.locator("#read-out")).toBeHidden();
+
+  await page.keyboard.press("t");
+  await expect(page.locator("html")).not.toHaveClass(/tinted/);
+  await page.keyboard.press("d");
+  await expect(page.locator("html")).toHaveAttribute("data-theme", "dark");
+  await page.keyboard.press("2");
+  await expect(page.locator("#complete")).toBeVisible();
+  await page.goBack();
+  await expect(page.locator("#chat")).toBeVisible();
+  await page.keyboard.press("n");
+  await expect(page.locator(".turn")).toHaveCount(0);
+  await page.locator("#help-open").focus();
+  await page.keyboard.press("?");
+  await page.locator("#letters").uncheck();
+  await page.keyboard.press("Escape");
+  await page.keyboard.press("t");
+  await expect(page.locator("html")).not.toHaveClass(/tinted/);
+});
