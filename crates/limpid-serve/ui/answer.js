@@ -67,12 +67,12 @@ export function answerView(label, grown) {
       facts.textContent = "Waiting for the first token …";
       try {
         for await (const part of ask(controller.signal)) {
-          if (strip.tokens().length >= given) text += part.text;
+          if (strip.tokens.length >= given) text += part.text;
           strip.add(part.tokens, given);
           finish = part.finish ?? finish;
           fingerprint = part.fingerprint ?? fingerprint;
           seed = part.seed ?? seed;
-          if (strip.tokens().length > 0) facts.textContent = "";
+          if (strip.tokens.length > 0) facts.textContent = "";
           if (performance.now() - spokenAt > PAUSE) {
             const whole = text.lastIndexOf(" ") + 1;
             if (whole > spoken) say(text.slice(spoken, whole));
@@ -85,14 +85,14 @@ export function answerView(label, grown) {
         if (controller.signal.aborted) finish = "stopped";
         else trouble = fault instanceof Trouble ? fault : new Trouble(`The page failed: ${fault}`);
       }
-      if (strip.tokens().length === 0 && text) strip.element.append(...readable(text, true));
+      if (strip.tokens.length === 0 && text) strip.element.append(...readable(text, true));
       if (finish === "stop") strip.end(text, given);
       plain.append(...readable(text, false));
       element.setAttribute("aria-busy", "false");
       const words = [ENDS[finish] ?? finish, seed && `seed ${seed}`, fingerprint].filter((word) => word);
       const parts = [...measures(given, (performance.now() - began) / 1000), ...words];
       facts.replaceChildren(...parts.flatMap((part, n) => [n ? " · " : "", make("span", { class: "whole" }, part)]));
-      if (trouble && strip.tokens().length === 0) element.remove();
+      if (trouble && strip.tokens.length === 0) element.remove();
       if (!trouble) say(`${text.slice(spoken)} (${ENDS[finish] ?? "end"})`);
       grown();
       return { text, trouble };
@@ -104,7 +104,7 @@ export function answerView(label, grown) {
    * @param {number} seconds
    */
   function measures(given, seconds) {
-    const tokens = strip.tokens().slice(given);
+    const tokens = strip.tokens.slice(given);
     const nats = tokens.map(surprise).filter((nat) => nat !== null);
     if (nats.length === 0) return [];
     const mean = nats.reduce((sum, nat) => sum + nat, 0) / nats.length;

@@ -9,9 +9,6 @@ import { troubleNote } from "./answer.js";
 
 /** @typedef {import("./source.js").Model} Model */
 
-/** Where the API key is kept while the tab is open. */
-const KEY = "limpid.key";
-
 /** @param {Model} model */
 function inFigures(model) {
   const units = [[1e9, "B"], [1e6, "M"], [1e3, "k"]].find(([unit]) => (model.parameters ?? 0) >= Number(unit));
@@ -42,13 +39,15 @@ function start() {
   // the address is the state: `#v=complete`; a key in it is taken out at once
   const address = () => new URLSearchParams(location.hash.slice(1));
   const given = address();
+  let key = given.get("key")?.trim() ?? kept("key", "sessionStorage");
+  if (!/^[!-~]*$/.test(key)) key = ""; // no header can have it
+  keep("key", key, "sessionStorage");
   if (given.has("key")) {
-    sessionStorage.setItem(KEY, given.get("key") ?? "");
     given.delete("key");
     history.replaceState(null, "", `#${given}`);
   }
 
-  const source = networkSource(() => sessionStorage.getItem(KEY));
+  const source = networkSource(() => key);
   const page = { source, typed: settingsForm(byId("settings", HTMLFormElement)), refused };
   const views = { chat: chatView(page), complete: completeView(page) };
   startHover(byId("read-out", HTMLElement));
@@ -101,7 +100,8 @@ function start() {
   keyForm.addEventListener("submit", (event) => {
     event.preventDefault();
     const field = byId("key", HTMLInputElement);
-    sessionStorage.setItem(KEY, field.value);
+    key = field.value.trim();
+    keep("key", key, "sessionStorage");
     field.value = "";
     keyForm.hidden = true;
     load();

@@ -67,26 +67,29 @@ export function plural(count, noun) {
   return `${figure(count, 0)} ${noun}${count === 1 ? "" : "s"}`;
 }
 
-/** What was kept in this browser: settings and choices, all of them words. */
-const STORE = "limpid";
-
 /**
- * A word that was kept; empty where there is none.
+ * A word that was kept in this browser; empty where there is none.
  * @param {string} name
+ * @param {"localStorage" | "sessionStorage"} where
  */
-export function kept(name) {
+export function kept(name, where = "localStorage") {
   try {
-    return localStorage.getItem(`${STORE}.${name}`) ?? "";
+    return window[where].getItem(`limpid.${name}`) ?? "";
   } catch {
     return ""; // a browser may forbid it
   }
 }
 
-/** @param {string} name @param {string} value */
-export function keep(name, value) {
+/**
+ * Keeps a word in this browser, for good or until the tab is closed.
+ * @param {string} name
+ * @param {string} value empty: forgets it
+ * @param {"localStorage" | "sessionStorage"} where
+ */
+export function keep(name, value, where = "localStorage") {
   try {
-    if (value === "") localStorage.removeItem(`${STORE}.${name}`);
-    else localStorage.setItem(`${STORE}.${name}`, value);
+    if (value === "") window[where].removeItem(`limpid.${name}`);
+    else window[where].setItem(`limpid.${name}`, value);
   } catch {
     // then it lasts as long as the page
   }

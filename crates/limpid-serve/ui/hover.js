@@ -105,6 +105,7 @@ export function startHover(panel) {
   /** @type {HTMLElement | null} */
   let shown = null;
   let leaving = 0;
+  let pointer = "";
 
   function put() {
     if (!shown) return;
@@ -131,14 +132,18 @@ export function startHover(panel) {
   }
 
   document.addEventListener("pointerover", (event) => {
-    if (event.pointerType === "touch") return;
-    const element = tokenAt(event.target);
-    if (element) show(element);
-    else if (panel.contains(/** @type {Node} */ (event.target))) clearTimeout(leaving);
-    else if (shown && shown !== focused) {
+    if (panel.contains(/** @type {Node} */ (event.target))) clearTimeout(leaving);
+    else if (shown && shown !== focused && shown !== event.target) {
       clearTimeout(leaving);
       leaving = setTimeout(() => show(focused), GRACE);
     }
+  });
+  document.addEventListener("pointermove", (event) => {
+    // where text moves under a pointer that rests, nobody asked for anything
+    const moved = pointer !== `${event.clientX} ${event.clientY}`;
+    pointer = `${event.clientX} ${event.clientY}`;
+    const element = tokenAt(event.target);
+    if (element && moved && event.pointerType !== "touch") show(element);
   });
   document.addEventListener("focusin", (event) => {
     focused = tokenAt(event.target);

@@ -59,7 +59,7 @@ export class Trouble extends Error {
 
 /**
  * The server that this page came from.
- * @param {() => string | null} key the API key, if there is one
+ * @param {() => string} key the API key; empty if there is none
  * @returns {Source}
  */
 export function networkSource(key) {
@@ -73,8 +73,7 @@ export function networkSource(key) {
   async function ask(path, body, signal = null) {
     /** @type {Record<string, string>} */
     const headers = {};
-    const authorization = key();
-    if (authorization) headers["authorization"] = `Bearer ${authorization}`;
+    if (key()) headers["authorization"] = `Bearer ${key()}`;
     if (body !== null) headers["content-type"] = "application/json";
     let response;
     try {

@@ -14,36 +14,38 @@ const FULL = 7;
 export function tokenStrip(name) {
   const element = make("div", { class: "tokens", dir: "auto" });
   const join = joiner();
-  /** @type {{token: Token, span: HTMLElement, from: number}[]} */
-  const all = [];
+  /** @type {Token[]} */
+  const tokens = [];
+  /** @type {{span: HTMLElement, from: number}[]} where the text of each begins */
+  const places = [];
   let length = 0;
 
   return {
     element,
-
-    /** @returns {Token[]} */
-    tokens: () => all.map(({ token }) => token),
+    tokens,
 
     /**
      * Adds tokens; the first `given` of all are the prompt's.
-     * @param {Token[]} tokens
+     * @param {Token[]} more
      * @param {number} given
      */
-    add(tokens, given) {
-      for (const token of tokens) {
+    add(more, given) {
+      for (const token of more) {
         const text = join(token.piece);
-        const kind = all.length < given ? "token given" : "token";
+        const first = tokens.length === 0;
+        const kind = tokens.length < given ? "token given" : "token";
         // what has no letters needs a name
         const label = /\S/.test(text) ? null : spoken(token.piece);
-        const span = make("span", { class: kind, role: "option", "aria-label": label, tabindex: all.length ? "-1" : "0" });
+        const span = make("span", { class: kind, role: "option", "aria-label": label, tabindex: first ? "0" : "-1" });
         // a part of a character: the character comes with its last token
         span.append(...(text === "" ? [make("bdi", { class: "mark" }, "·")] : readable(text, true)));
         const nats = surprise(token);
         if (nats !== null) span.style.setProperty("--surprise", `${Math.min(1, nats / FULL)}`);
         explain(span, token);
-        all.push({ token, span, from: length });
+        tokens.push(token);
+        places.push({ span, from: length });
         length += text.length;
-        if (all.length === 1) {
+        if (first) {
           // only now: a list without entries is none
           element.setAttribute("role", "listbox");
           element.setAttribute("aria-label", `Tokens of ${name}: walk with the arrow keys`);
@@ -59,8 +61,8 @@ export function tokenStrip(name) {
      * @param {number} given
      */
     end(text, given) {
-      const end = (all[given]?.from ?? 0) + text.length;
-      all.slice(given).filter(({ from }) => from >= end).forEach(({ span }) => span.classList.add("beyond"));
+      const end = (places[given]?.from ?? 0) + text.length;
+      places.slice(given).filter(({ from }) => from >= end).forEach(({ span }) => span.classList.add("beyond"));
     },
   };
 }

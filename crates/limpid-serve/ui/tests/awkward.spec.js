@@ -1,5 +1,5 @@
 // Answers that go wrong, texts that mean harm, small windows.
-import { ask, at, byHand, chunk, ended, expect, open, push, test } from "./page.js";
+import { ask, at as address, byHand, chunk, ended, expect, open, push, test } from "./page.js";
 
 test("an answer can be stopped, and what came of it stays", async ({ page }) => {
   await byHand(page);
@@ -89,7 +89,7 @@ test("text that means harm is only shown", async ({ page, expected }) => {
 });
 
 test("the page comes with its policy, and in no other page's frame", async ({ page }) => {
-  const response = await page.goto(at("BASE"));
+  const response = await page.goto(address("BASE"));
   const headers = response.headers();
   expect(headers["content-type"]).toBe("text/html; charset=utf-8");
   const policy = headers["content-security-policy"];
@@ -159,6 +159,35 @@ test.describe("a phone", () => {
       expect((await target.boundingBox()).height, await target.innerText()).toBeGreaterThanOrEqual(44);
     }
   });
+});
+
+/** Where the 20th word of an answer will be. @returns {Promise<[number, number]>} */
+async function spot(page) {
+  await ask(page);
+  await push(page, chunk(Array(60).fill([" word", 0.5])) + "data: [DONE]\n\n");
+  await ended(page);
+  const { x, y, width, height } = await page.locator(".token").nth(20).boundingBox();
+  await page.keyboard.press("Escape");
+  await page.locator("#chat-reset").click();
+  await page.locator("#chat-text").fill("Hello");
+  return [x + width / 2, y + height / 2];
+}
+
+test("text that comes under a resting pointer opens nothing", async ({ page }) => {
+  await byHand(page);
+  await open(page, "CHAT");
+  // the middle of a word of the answer, as one before tells
+  const at = await spot(page);
+  await page.mouse.move(...at);
+  await page.keyboard.press("Enter");
+  await expect(page.locator("#chat-send")).toHaveText("Stop");
+  await push(page, chunk(Array(60).fill([" word", 0.5, [[" word", 0.5]]])));
+  await expect(page.locator(".token")).toHaveCount(60);
+  expect(await page.evaluate(([x, y]) => document.elementFromPoint(x, y).className, at)).toBe("token");
+  await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 200))));
+  await expect(page.locator("#read-out")).toBeHidden();
+  await page.mouse.move(at[0] + 3, at[1] + 1);
+  await expect(page.locator("#read-out")).toBeVisible();
 });
 
 test("nothing moves, for those who want it so and for all others", async ({ page }) => {

@@ -14,7 +14,7 @@ const CONVERSATIONS = ["kite", "ball", "boat", "bell"].flatMap((thing) =>
   })),
 );
 
-export const KEY = "a key for the tests";
+export const KEY = "a-key-for-the-tests";
 
 /** @param {string} folder @param {string[]} options */
 function train(folder, options) {

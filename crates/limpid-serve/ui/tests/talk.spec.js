@@ -154,6 +154,7 @@ test("nobody is shut out, in light and dark", async ({ page }) => {
     expect(await barriers(page), `help, ${colorScheme}`).toEqual([]);
     await page.keyboard.press("Escape");
     await page.locator("nav a").last().click();
+    await page.locator("#complete-text").fill("The kite");
     await page.locator("#complete-go").click();
     await ended(page);
     expect(await barriers(page), `completion, ${colorScheme}`).toEqual([]);
