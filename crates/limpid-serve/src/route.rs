@@ -235,7 +235,11 @@ pub async fn answer(shared: Arc<Shared>, busy: Busy, request: Request<Incoming>)
         }
         Ok(Reply::Text { kind, text, csp }) => {
             extra.push((header::CONTENT_TYPE, kind.into()));
-            extra.extend(csp.map(|csp| (header::CONTENT_SECURITY_POLICY, csp)));
+            if let Some(csp) = csp {
+                extra.push((header::CONTENT_SECURITY_POLICY, csp));
+                extra.push((header::REFERRER_POLICY, "no-referrer".into()));
+                extra.push((header::CACHE_CONTROL, "no-cache".into()));
+            }
             Response::new(ReplyBody::whole(text.into(), held))
         }
         Ok(Reply::Health(status)) => {
@@ -351,9 +355,11 @@ async fn reply(
                 PageOptions::Own => None,
                 PageOptions::Folder(folder) => Some(folder.as_path()),
             };
-            // the built-in one was made before the port opened; the other may be broken just now
-            let page = ui::page(folder).map_err(|_| Refusal::not_found(&path))?;
-            Ok(Reply::Text { kind: "text/html; charset=utf-8", text: page.html, csp: Some(page.csp) })
+            // the built-in one was made before the port opened; the other may be broken just now, and says how
+            Ok(match ui::page(folder) {
+                Ok(page) => Reply::Text { kind: "text/html; charset=utf-8", text: page.html, csp: Some(page.csp) },
+                Err(error) => Reply::Text { kind: "text/plain; charset=utf-8", text: format!("{error}\n"), csp: None },
+            })
         }
         _ => Err(Refusal::not_found(&path)),
     }

@@ -1,11 +1,13 @@
 // Trains two small models and serves them with the real binary: `chat` (a chat template), `base` (none), `key` (base, which
-// asks for a key). Their addresses go to the tests through the environment. LIMPID names another binary.
+// asks for a key; its page is the one in the binary, the others' are the files here). Their addresses go to the tests
+// through the environment. LIMPID names another binary.
 import { spawn, spawnSync } from "node:child_process";
 import { existsSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
 
-const ROOT = path.resolve(import.meta.dirname, "../../../..");
+const UI = path.resolve(import.meta.dirname, "..");
+const ROOT = path.resolve(UI, "../../..");
 const BINARY = process.env.LIMPID || path.resolve(ROOT, process.env.CARGO_TARGET_DIR || "target", "debug/limpid");
 const CONVERSATIONS = ["kite", "ball", "boat", "bell"].flatMap((thing) =>
   ["tree", "garden", "river", "house"].map((place) => ({
@@ -45,9 +47,13 @@ export default async function start() {
   const folder = mkdtempSync(path.join(tmpdir(), "limpid-ui-"));
   const [chat, base, data] = ["chat", "base", "chat.jsonl"].map((name) => path.join(folder, name));
   writeFileSync(data, [...CONVERSATIONS, ...CONVERSATIONS].map((one) => JSON.stringify(one)).join("\n"));
-  train(chat, ["--data", data, "--context-length", "96", "--steps", "150", "--learning-rate", "0.003"]);
+  train(chat, ["--data", data, "--context-length", "96", "--steps", "60", "--learning-rate", "0.003"]);
   train(base, ["--steps", "20"]);
-  const servers = await Promise.all([serve(chat, []), serve(base, []), serve(base, ["--api-key", KEY])]);
+  const servers = await Promise.all([
+    serve(chat, ["--ui-dir", UI]),
+    serve(base, ["--ui-dir", UI]),
+    serve(base, ["--api-key", KEY]),
+  ]);
   ["CHAT", "BASE", "KEY"].forEach((name, n) => (process.env[`LIMPID_${name}`] = servers[n].address));
   return () => {
     servers.forEach(({ server }) => server.kill());
