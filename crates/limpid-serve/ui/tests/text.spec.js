@@ -15,7 +15,7 @@ async function read(pieces) {
 }
 
 test("a stream is the same wherever the network cuts it", async () => {
-  const bytes = encode('data: {"a":"é☃"}\r\n\r\n: ping\n\ndata:two\ndata: lines\n\nevent: x\rdata: 3\r\rdata: [DONE]\n\ndata: lost');
+  const bytes = encode('data: {"a":"é☃"}\r\n\r\n: ping\n\ndata:two\r\ndata: lines\r\n\r\nevent: x\rdata: 3\r\rdata: [DONE]\n\ndata: lost');
   const whole = ['{"a":"é☃"}', "two\nlines", "3", "[DONE]"];
   expect(await read([bytes])).toEqual(whole);
   for (let cut = 0; cut <= bytes.length; cut++) {
@@ -35,6 +35,7 @@ test("tokens are text or bytes, and together they are the text", () => {
   expect(snowman.map(({ text }) => text)).toEqual([null, null, "!"]);
   const join = joiner();
   expect(snowman.map(join)).toEqual(["", "☃", "!"]);
+  expect(joiner()(piece("\uFEFF"))).toBe("\uFEFF");
   expect(piece("<|end|>", []).text).toBe("<|end|>");
   expect(piece("\uFEFF").text).toBe("\uFEFF");
   expect(piece("", [0xef, 0xbb, 0xbf]).text).toBe("\uFEFF");
