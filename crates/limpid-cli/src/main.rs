@@ -43,6 +43,8 @@ enum Verb {
     /// Serve a model over HTTP, in OpenAI's protocol, with a page to try it
     #[cfg(feature = "serve")]
     Serve(verbs::serve::Args),
+    /// Make the answer of a receipt again, and say whether it is the same
+    Replay(verbs::replay::Args),
     /// Loss, perplexity and bits per byte of a text
     Eval(verbs::eval::Args),
     /// Show a model at work: every tensor by name
@@ -127,6 +129,7 @@ fn main() -> ExitCode {
             Verb::Generate(args) => verbs::generate::run(args),
             #[cfg(feature = "serve")]
             Verb::Serve(args) => verbs::serve::run(args),
+            Verb::Replay(args) => verbs::replay::run(args),
             Verb::Eval(args) => verbs::eval::run(args),
             Verb::Inspect(args) => verbs::inspect::run(args),
             Verb::Walk(args) => verbs::walk::run(args),

@@ -563,6 +563,61 @@ fn asks_and_continues(f: &Folder) {
     f.fails(2, "generate --model own --chat-template other.jinja", &["--chat"]);
 }
 
+/// A receipt is made again, by another number of threads and another instruction set too; what differs is named.
+#[test]
+fn a_receipt_is_replayed() {
+    let f = Folder::new("receipt");
+    let data = f.file("rhyme.txt", RHYME.repeat(12));
+    for (out, seed) in [("m", 1), ("n", 2)] {
+        f.ok(&format!(
+            "train --data {data} {TINY} --tokenizer char --steps 20 --sample 0 --seed {seed} --out {out} --json"
+        ));
+    }
+    let generate = "generate --model m --prompt Twinkle --max-tokens 12 --no-echo";
+    let answer = f.ok(&format!("{generate} --receipt r.json --simd portable"));
+    assert_eq!(f.ok("replay r.json --model m"), "the same 12 tokens\n");
+    assert_eq!(f.ok("replay r.json --model m --simd portable --threads 2"), "the same 12 tokens\n");
+    f.ok(&format!("{generate} --receipt two.json --num-samples 2 --precision bf16"));
+    assert_eq!(f.ok("replay two.json --model m"), "answer 1: the same 12 tokens\nanswer 2: the same 12 tokens\n");
+    // as a server gives it
+    let mut receipt: serde_json::Value = serde_json::from_slice(&f.bytes("r.json")).unwrap();
+    f.file("answer.json", serde_json::json!({ "id": "x", "limpid": { "receipt": receipt } }).to_string());
+    assert_eq!(f.json("replay answer.json --model m --json")["answers"][0]["same"], true);
+    let said = f.fails(
+        1,
+        "replay r.json --model n",
+        &["token ", " of the answer differs: by the receipt it is ", "now it is "],
+    );
+    assert!(
+        said.contains("the weights are not those of the receipt (") && !said.contains("a fault of limpid"),
+        "{said}"
+    );
+    let second = receipt["answer"]["tokens"][1].as_u64().unwrap();
+    receipt["answer"]["tokens"][1] = (second ^ 1).into();
+    f.file("r.json", receipt.to_string());
+    let piece = answer.chars().nth(1).unwrap();
+    let named = format!("token 2 of the answer differs: by the receipt it is {}, ", second ^ 1);
+    f.fails(
+        1,
+        "replay r.json --model m",
+        &[&named, &format!("now it is {second}, {:?}", piece.to_string()), "fault of limpid"],
+    );
+    receipt["limpid"] = "0.0.1".into();
+    f.file("r.json", receipt.to_string());
+    f.fails(1, "replay r.json --model m", &["the version is not that of the receipt (0.0.1, now "]);
+    receipt["request"]["prompt"] = serde_json::json!([9999]);
+    receipt["model"] = 1.into();
+    f.file("r.json", receipt.to_string());
+    f.fails(1, "replay r.json --model m", &["this model cannot give the answer", "9999", "the version is not"]);
+    receipt["request"]["top_n"] = 1.into();
+    f.file("r.json", receipt.to_string());
+    f.fails(1, "replay r.json --model m", &["r.json", "no receipt of limpid", "top_n"]);
+    f.file("r.json", "[]");
+    f.fails(2, "replay r.json --model m", &["r.json", "no receipt"]);
+    f.fails(2, &format!("{generate} --receipt r.json --device reference"), &["--receipt", "--device"]);
+    assert_eq!(f.bytes("r.json"), b"[]");
+}
+
 /// What is written to stdout by a command that is given `input`.
 fn piped(f: &Folder, arguments: &str, input: &str) -> String {
     let mut child = f.command(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();

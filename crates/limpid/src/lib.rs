@@ -68,6 +68,7 @@ pub mod generate;
 pub mod lessons;
 mod lm;
 pub mod memory;
+pub mod receipt;
 pub mod task;
 pub mod trace;
 mod training;

@@ -18,6 +18,7 @@ use crate::model::{Mode, Model, Param};
 use crate::ops::Batch;
 use crate::ops::linear::Precision;
 use crate::ops::simd::Level;
+use crate::receipt::ReceiptHashes;
 use crate::tokenizer::Tokenizer;
 use crate::trace::{self, Trace};
 use crate::{Error, checkpoint::store::Dtype};
@@ -25,7 +26,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::num::NonZero;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -62,6 +63,9 @@ pub struct Lm {
     weights: Weights,
     threads: usize,
     precision: Precision,
+    level: Level,
+    /// What receipts say of it, once it was asked for.
+    hashes: OnceLock<ReceiptHashes>,
     /// In memory, as they are run; all calls share them.
     ready: Mutex<Option<SharedWeights>>,
     /// One that waits for the next call.
@@ -98,6 +102,8 @@ impl From<Checkpoint> for Lm {
             weights: Weights::Files(Box::new(checkpoint)),
             threads: std::thread::available_parallelism().map_or(1, NonZero::get),
             precision: Precision::F32,
+            level: Level::best(),
+            hashes: OnceLock::new(),
             ready: Mutex::new(None),
             engine: Mutex::new(None),
         }
@@ -127,10 +133,12 @@ impl Lm {
         load: impl FnOnce(&Model, &mut dyn Backend) -> Result<()>,
         (threads, precision): (usize, Precision),
     ) -> Result<Lm> {
-        let held = kept(&config, (threads, Precision::F32), load)?;
+        let level = Level::best();
+        let held = kept(&config, BackendOptions { threads, level, precision: Precision::F32 }, load)?;
         let ready = Mutex::new((precision == Precision::F32).then(|| held.clone()));
         let (tokenizer, weights, engine) = (Some(tokenizer), Weights::Held(held), Mutex::new(None));
-        Ok(Lm { config, tokenizer, chat_template, weights, threads, precision, ready, engine })
+        let hashes = OnceLock::new();
+        Ok(Lm { config, tokenizer, chat_template, weights, threads, precision, level, hashes, ready, engine })
     }
 
     /// The same on so many threads (at least 1) instead of one for each core. Results are the same on any number.
@@ -142,11 +150,23 @@ impl Lm {
     /// The same with products of that precision instead of f32.
     #[must_use]
     pub fn with_precision(self, precision: Precision) -> Lm {
+        let level = self.level;
+        self.run_as(level, precision)
+    }
+
+    /// The same on that instruction set instead of this processor's fastest. Results are the same on any but [`Level::UNFUSED`].
+    #[must_use]
+    pub fn with_level(self, level: Level) -> Lm {
+        let precision = self.precision;
+        self.run_as(level, precision)
+    }
+
+    fn run_as(self, level: Level, precision: Precision) -> Lm {
         let ready = match &self.weights {
-            Weights::Held(held) if precision == Precision::F32 => Some(held.clone()),
-            _ => self.ready().take().filter(|_| precision == self.precision),
+            Weights::Held(held) if (level, precision) == (Level::best(), Precision::F32) => Some(held.clone()),
+            _ => self.ready().take().filter(|_| (level, precision) == (self.level, self.precision)),
         };
-        Lm { precision, ready: Mutex::new(ready), engine: Mutex::new(None), ..self }
+        Lm { level, precision, ready: Mutex::new(ready), engine: Mutex::new(None), ..self }
     }
 
     /// The same with another tokenizer, for files that have none.
@@ -158,7 +178,8 @@ impl Lm {
         if tokens > vocab_size {
             return Err(Error::OtherTokenizer { tokens, vocab_size });
         }
-        Ok(Lm { tokenizer: Some(tokenizer), ..self })
+        let (tokenizer, hashes, engine) = (Some(tokenizer), OnceLock::new(), Mutex::new(None));
+        Ok(Lm { tokenizer, hashes, engine, ..self })
     }
 
     /// Which transformer it is.
@@ -182,6 +203,23 @@ impl Lm {
     /// Threads that it runs on, and what its products multiply.
     pub fn machine(&self) -> (usize, Precision) {
         (self.threads, self.precision)
+    }
+
+    /// The instruction set that it runs on.
+    pub fn level(&self) -> Level {
+        self.level
+    }
+
+    /// What receipts say of it: checksums of its configuration, its weights and its tokenizer. The first call reads all weights.
+    ///
+    /// # Errors
+    /// If a file cannot be read.
+    pub fn receipt_hashes(&self) -> Result<&ReceiptHashes> {
+        if let Some(hashes) = self.hashes.get() {
+            return Ok(hashes);
+        }
+        let hashes = ReceiptHashes::of(self)?;
+        Ok(self.hashes.get_or_init(|| hashes))
     }
 
     /// The ids of a text as the model expects it: see [`generate::prompt_ids`].
@@ -331,7 +369,7 @@ impl Lm {
         self.needs_head()?;
         let weights = self.weights()?;
         memory::fits_beside(&limits.model(&self.config)?, (Device::Cpu, self.threads))?;
-        let make = |model: &Model| Device::Cpu.start_with(model, how(self.machine()), &weights);
+        let make = |model: &Model| Device::Cpu.start_with(model, self.how(), &weights);
         Ok(Decoder::new(&self.config, limits, make)?)
     }
 
@@ -517,6 +555,10 @@ impl Lm {
 
     // ---- parts
 
+    fn how(&self) -> BackendOptions {
+        BackendOptions { threads: self.threads, level: self.level, precision: self.precision }
+    }
+
     fn ready(&self) -> MutexGuard<'_, Option<SharedWeights>> {
         self.ready.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -527,7 +569,7 @@ impl Lm {
         if let Some(weights) = &*ready {
             return Ok(weights.clone());
         }
-        let weights = kept(&self.config, self.machine(), |model, backend| self.load(model, backend))?;
+        let weights = kept(&self.config, self.how(), |model, backend| self.load(model, backend))?;
         Ok(ready.insert(weights).clone())
     }
 
@@ -535,7 +577,7 @@ impl Lm {
     fn sharing(&self, model: &Model) -> Result<Box<dyn Backend>> {
         let weights = self.weights()?;
         memory::fits_beside(model, (Device::Cpu, self.threads))?;
-        Ok(Device::Cpu.start_with(model, how(self.machine()), &weights)?)
+        Ok(Device::Cpu.start_with(model, self.how(), &weights)?)
     }
 
     /// A run of one sequence in which everything is kept; on the shared weights, or on its own.
@@ -546,7 +588,7 @@ impl Lm {
             return Ok((model, backend));
         }
         memory::fits(&model, None, (Device::Cpu, self.threads))?;
-        let mut backend = processor(&model, self.machine())?;
+        let mut backend = Device::Cpu.start(&model, self.how())?;
         self.load(&model, &mut *backend)?;
         Ok((model, backend))
     }
@@ -594,11 +636,7 @@ impl Lm {
 
 /// This processor for a model, with so many threads and products of that precision.
 pub(crate) fn processor(model: &Model, (threads, precision): (usize, Precision)) -> backend::Result<Box<dyn Backend>> {
-    Device::Cpu.start(model, how((threads, precision)))
-}
-
-fn how((threads, precision): (usize, Precision)) -> BackendOptions {
-    BackendOptions { threads, level: Level::best(), precision }
+    Device::Cpu.start(model, BackendOptions { threads, level: Level::best(), precision })
 }
 
 /// Whether a model's weights are kept packed: where it decodes.
@@ -609,7 +647,7 @@ fn packs(config: &Config) -> bool {
 /// Weights that `load` writes, kept as they are run.
 fn kept(
     config: &Config,
-    machine: (usize, Precision),
+    how: BackendOptions,
     load: impl FnOnce(&Model, &mut dyn Backend) -> Result<()>,
 ) -> Result<SharedWeights> {
     let mode = match packs(config) {
@@ -617,8 +655,8 @@ fn kept(
         false => Mode::Inspect { batch: 1, context: 1 },
     };
     let model = Model::new(config, mode)?;
-    memory::fits(&model, None, (Device::Cpu, machine.0))?;
-    let mut backend = processor(&model, machine)?;
+    memory::fits(&model, None, (Device::Cpu, how.threads))?;
+    let mut backend = Device::Cpu.start(&model, how)?;
     load(&model, &mut *backend)?;
     Ok(backend.share()?)
 }

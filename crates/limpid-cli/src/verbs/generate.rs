@@ -5,6 +5,7 @@ use crate::models::{self, adapted, engine, needs_head, open, prompt_ids, templat
 use crate::options::{MachineOptions, Usage};
 use crate::{show, source};
 use anyhow::{Context, Result, bail};
+use limpid::backend::Device;
 use limpid::checkpoint::Checkpoint;
 use limpid::config::{Mask, Positions};
 use limpid::data::chat::{self, Message, Role};
@@ -12,7 +13,8 @@ use limpid::data::check_ids;
 use limpid::engine::{EngineEvent, EngineRequest, RequestId};
 use limpid::generate::{self, Candidate, Choice, GenerateError, GeneratedToken, Options, Overflow, Sample, Sampler};
 use limpid::model::Mode;
-use limpid::trace;
+use limpid::receipt::Receipt;
+use limpid::{Lm, files, trace};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
@@ -87,6 +89,9 @@ pub struct Args {
     /// top-k/top-p; with --json as `trace` of each sample
     #[arg(long)]
     trace: bool,
+    /// Write a receipt of the samples: with the same model, `limpid replay` makes them again on any machine, byte for byte
+    #[arg(long, value_name = "FILE")]
+    receipt: Option<PathBuf>,
     /// Put the samples on stdout as JSON
     #[arg(long)]
     json: bool,
@@ -163,7 +168,13 @@ pub fn run(args: Args) -> Result<()> {
         }
     };
     if checkpoint.config.mask != Mask::Causal {
+        if args.receipt.is_some() {
+            bail!("this model fills masks: receipts are for models that continue a prompt");
+        }
         return fill(&args, &checkpoint, &prompt);
+    }
+    if args.receipt.is_some() && args.machine.device != Device::Cpu {
+        bail!(Usage("--receipt needs --device cpu: another device has other last digits".into()));
     }
     let positions = prompt.len().saturating_add(args.max_tokens);
     let sequences = args.num_samples.min(SIDE_BY_SIDE) as usize;
@@ -237,7 +248,7 @@ pub fn run(args: Args) -> Result<()> {
         return Err(error);
     }
     samples.truncate(shown);
-    let mut found = vec![];
+    let (mut found, mut made) = (vec![], vec![]);
     for Written { choices, done, .. } in samples {
         let written = done.expect("it was shown to its end")?;
         let mut one = serde_json::json!({ "text": written.text, "tokens": written.tokens, "finish_reason": written.finish_reason.name() });
@@ -245,13 +256,26 @@ pub fn run(args: Args) -> Result<()> {
             one["trace"] = choices.iter().map(explained).collect();
         }
         found.push(one);
+        made.push(written);
+    }
+    let context = checkpoint.config.context_length;
+    if let Some(file) = &args.receipt {
+        let lm = Lm::from(checkpoint).with_precision(args.machine.precision).with_level(args.machine.level());
+        let of = |(sample, made)| Receipt::new(&lm, &prompt, &Options { sample, ..options.clone() }, made);
+        let receipts: Vec<Receipt> = (0..).zip(&made).map(of).collect::<Result<_, _>>()?;
+        let text = match &receipts[..] {
+            [one] => serde_json::to_string(one)?,
+            all => serde_json::to_string(all)?,
+        };
+        files::replace(file, |beside| std::fs::write(beside, text + "\n"))
+            .with_context(|| format!("the receipt {}", file.display()))?;
     }
     if args.json {
         return show::json(&serde_json::json!({ "prompt_tokens": prompt.len(), "samples": found }));
     }
     show::out("\n")?;
     if cropped {
-        let context = show::plural(checkpoint.config.context_length, "token");
+        let context = show::plural(context, "token");
         show::say(format_args!(
             "note: the model sees at most {context}: whenever they were full, the older half was dropped (--overflow stop ends there)"
         ));

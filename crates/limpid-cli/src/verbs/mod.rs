@@ -13,6 +13,7 @@ pub mod lesson;
 pub mod pages;
 pub mod params;
 pub mod plan;
+pub mod replay;
 pub mod report;
 #[cfg(feature = "serve")]
 pub mod serve;

@@ -7,13 +7,15 @@
 use super::{DecodeError, GenerateError, Sampler};
 use limpid_core::decode::{TokensBefore, likeliest, log_sum_exp};
 use limpid_tokenizer::{TextStream, Tokenizer};
+use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
 /// Tokens beside the chosen one that a [`Choice`] lists.
 const CANDIDATES: usize = 5;
 
 /// What happens when a token must be added and the context is full; [`generate`](super::generate) says exactly.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Overflow {
     /// The oldest half is dropped, and the sample goes on.
     #[default]
@@ -74,7 +76,8 @@ impl Options {
 }
 
 /// Why a sample ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum FinishReason {
     /// It has as many tokens as were wanted, or as the context holds.
     Length,

@@ -1,0 +1,297 @@
+//! Receipts: what an answer was made from, and whether it is made again from the same.
+//!
+//! A [`Receipt`] has all that decides an answer: checksums of the model, the ids of the prompt and every option. Nothing else does:
+//! not the machine, its instruction set or threads, nor who else asked. So [`replay`] makes the same bytes, or names the first token
+//! that differs and what may have made it differ. The checksums (xxh3, 128 bits) find what changed by accident. They prove nothing:
+//! whoever wants to can make other weights with the same checksum.
+//!
+//! A receipt is JSON: [`Receipt`] for people who write programs, `limpid replay` for the rest.
+
+use crate::config::{Axis, Config, Dropout};
+use crate::generate::{FinishReason, Options, Overflow, Sample, Sampler};
+use crate::model::{Mode, Model};
+use crate::ops::simd::Level;
+use crate::{Error, Lm};
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::Xxh3;
+
+/// The version of this library.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// How keys and values are stored in the cache.
+const CACHE: &str = "f32";
+
+/// Checksums of a model: 32 hexadecimal digits each.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReceiptHashes {
+    /// The configuration, without dropout.
+    pub config: String,
+    /// Name, shape and f32 values of every parameter, in the model's order.
+    pub weights: String,
+    /// Each token's text, and which are special; none without a tokenizer.
+    pub tokenizer: Option<String>,
+}
+
+/// What an answer was made from. With the same model, [`replay`] makes it again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Receipt {
+    /// The version of limpid.
+    pub limpid: String,
+    /// The model.
+    #[serde(flatten)]
+    pub model: ReceiptHashes,
+    /// The step of the run that the weights are from, for people: nothing is made from it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<u64>,
+    /// What products multiply: `f32` or `bf16`, and ` unfused` where the instruction set has other last digits.
+    pub precision: String,
+    /// How keys and values are stored in the cache: `f32`.
+    pub cache: String,
+    /// What was asked.
+    pub request: ReceiptRequest,
+    /// What was answered.
+    pub answer: ReceiptAnswer,
+}
+
+/// A prompt and how it is continued: [`Options`], by the same names.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs)] // as Options and Sampler have them
+pub struct ReceiptRequest {
+    /// The ids of the prompt, as they were run: a template and a date in it are of no account.
+    pub prompt: Vec<u32>,
+    pub max_tokens: usize,
+    pub temperature: f64,
+    pub top_k: usize,
+    pub top_p: f64,
+    pub min_p: f64,
+    pub repetition_penalty: f64,
+    pub presence_penalty: f64,
+    pub frequency_penalty: f64,
+    pub logit_bias: Vec<(u32, f32)>,
+    pub seed: u64,
+    pub sample: u64,
+    pub stop: Vec<String>,
+    pub stop_at_end_of_text: bool,
+    pub overflow: Overflow,
+}
+
+impl ReceiptRequest {
+    /// Of what was asked.
+    pub fn new(prompt: &[u32], options: &Options) -> ReceiptRequest {
+        // whoever adds an option is asked here whether it changes answers
+        let Options { max_tokens, sampler, sample, stop, stop_at_end_of_text, overflow, logit_bias, trace: _ } =
+            options;
+        let Sampler { temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty, seed } =
+            *sampler;
+        ReceiptRequest {
+            prompt: prompt.to_vec(),
+            max_tokens: *max_tokens,
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            repetition_penalty,
+            presence_penalty,
+            frequency_penalty,
+            logit_bias: logit_bias.clone(),
+            seed,
+            sample: *sample,
+            stop: stop.clone(),
+            stop_at_end_of_text: *stop_at_end_of_text,
+            overflow: *overflow,
+        }
+    }
+
+    /// How its prompt is continued.
+    pub fn options(&self) -> Options {
+        Options {
+            max_tokens: self.max_tokens,
+            sampler: Sampler {
+                temperature: self.temperature,
+                top_k: self.top_k,
+                top_p: self.top_p,
+                min_p: self.min_p,
+                repetition_penalty: self.repetition_penalty,
+                presence_penalty: self.presence_penalty,
+                frequency_penalty: self.frequency_penalty,
+                seed: self.seed,
+            },
+            sample: self.sample,
+            stop: self.stop.clone(),
+            stop_at_end_of_text: self.stop_at_end_of_text,
+            overflow: self.overflow,
+            logit_bias: self.logit_bias.clone(),
+            trace: false,
+        }
+    }
+}
+
+/// An answer, its text as a checksum.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReceiptAnswer {
+    /// Its tokens: [`Sample::tokens`].
+    pub tokens: Vec<u32>,
+    /// xxh3 of its text in UTF-8, 128 bits.
+    pub text: String,
+    /// Why it ended.
+    pub finish_reason: FinishReason,
+}
+
+impl ReceiptAnswer {
+    fn of(sample: &Sample) -> ReceiptAnswer {
+        let text = hashed(|hash| hash.update(sample.text.as_bytes()));
+        ReceiptAnswer { tokens: sample.tokens.clone(), text, finish_reason: sample.finish_reason }
+    }
+}
+
+/// What a replay came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Replay {
+    /// The same tokens, the same text, the same end.
+    Same,
+    /// Something else.
+    Differs {
+        /// The first token of the answer that differs, from 0. Where all are the same, how many there are: the text or the end differs.
+        at: usize,
+        /// The receipt's token there, if its answer had one.
+        theirs: Option<u32>,
+        /// The one that was made now, if there was one.
+        ours: Option<u32>,
+        /// What is not as it was, the likeliest cause first. If nothing is, this is a fault of limpid.
+        why: Vec<ReceiptCause>,
+    },
+}
+
+/// Something that answers depend on, and that is not as it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReceiptCause {
+    /// `weights`, `configuration`, `tokenizer`, `version`, `precision` or `cache`.
+    pub what: &'static str,
+    /// What the receipt has.
+    pub theirs: String,
+    /// What is there now.
+    pub ours: String,
+}
+
+impl ReceiptHashes {
+    pub(crate) fn of(lm: &Lm) -> Result<ReceiptHashes, Error> {
+        let model = Model::new(lm.config(), Mode::Inspect { batch: 1, context: 1 })?;
+        let mut weights = Xxh3::new();
+        let mut bytes = vec![];
+        for param in &model.params {
+            weights.update(param.name.as_bytes());
+            param.shape().iter().for_each(|n| weights.update(&(*n as u64).to_le_bytes()));
+            for values in lm.values(&model, param)?.chunks(1 << 14) {
+                bytes.clear();
+                bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+                weights.update(&bytes);
+            }
+        }
+        let tokenizer = match lm.tokenizer() {
+            Err(_) => None,
+            Ok(tokenizer) => {
+                let ids: Vec<u32> = (0..tokenizer.vocab_size() as u32).collect();
+                let (pieces, specials) = (tokenizer.pieces(&ids)?, tokenizer.specials());
+                let ends = [tokenizer.bos(), tokenizer.end_of_text(), tokenizer.end_of_turn()];
+                Some(hashed(|hash| {
+                    pieces.iter().for_each(|piece| {
+                        hash.update(&(piece.len() as u64).to_le_bytes());
+                        hash.update(piece.as_bytes());
+                    });
+                    specials.iter().for_each(|(_, id)| hash.update(&id.to_le_bytes()));
+                    ends.iter().for_each(|id| hash.update(&id.map_or(u64::MAX, u64::from).to_le_bytes()));
+                }))
+            }
+        };
+        // dropout is a setting of training, which not every format of files keeps
+        let config = Config { dropout: Dropout::NONE, ..lm.config().clone() };
+        let config = hashed(|hash| hash.update(config.to_json().as_bytes()));
+        Ok(ReceiptHashes { config, weights: format!("{:032x}", weights.digest128()), tokenizer })
+    }
+}
+
+impl Receipt {
+    /// The receipt of what `lm` answered. The first one of a model reads all of its weights ([`Lm::receipt_hashes`]).
+    ///
+    /// # Errors
+    /// If a file cannot be read.
+    pub fn new(lm: &Lm, prompt: &[u32], options: &Options, sample: &Sample) -> Result<Receipt, Error> {
+        Ok(Receipt {
+            limpid: VERSION.into(),
+            model: lm.receipt_hashes()?.clone(),
+            step: None,
+            precision: precision(lm),
+            cache: CACHE.into(),
+            request: ReceiptRequest::new(prompt, options),
+            answer: ReceiptAnswer::of(sample),
+        })
+    }
+
+    /// What of a model is not as the receipt says, the likeliest cause of another answer first.
+    ///
+    /// # Errors
+    /// If a file cannot be read.
+    pub fn causes(&self, lm: &Lm) -> Result<Vec<ReceiptCause>, Error> {
+        let (theirs, ours) = (&self.model, lm.receipt_hashes()?);
+        let text = |hash: &Option<String>| hash.clone().unwrap_or_else(|| "none".into());
+        let all = [
+            ("weights", theirs.weights.clone(), ours.weights.clone()),
+            ("configuration", theirs.config.clone(), ours.config.clone()),
+            ("tokenizer", text(&theirs.tokenizer), text(&ours.tokenizer)),
+            ("version", self.limpid.clone(), VERSION.into()),
+            ("precision", self.precision.clone(), precision(lm)),
+            ("cache", self.cache.clone(), CACHE.into()),
+        ];
+        let differ = all.into_iter().filter(|(_, theirs, ours)| theirs != ours);
+        Ok(differ.map(|(what, theirs, ours)| ReceiptCause { what, theirs, ours }).collect())
+    }
+}
+
+/// Makes the answer of a receipt again. One that was cancelled is made as far as it came.
+///
+/// ```
+/// use limpid::generate::Options;
+/// use limpid::receipt::{Receipt, Replay, replay};
+/// # use limpid::{Training, train::{Control, Recipe}};
+/// # let recipe = Recipe { steps: 2, batch_size: 2, context: 16, ..Recipe::preset("nano")? };
+/// # let text = "to be or not to be, that is the question. ".repeat(40);
+/// # let lm = Training::preset("nano")?.recipe(recipe).text(text).run(|_| Control::Continue)?.lm;
+///
+/// let (prompt, options) = (lm.encode("to be")?, Options { max_tokens: 8, ..Options::default() });
+/// let sample = lm.generate("to be", &options)?;
+/// let receipt = serde_json::to_string(&Receipt::new(&lm, &prompt, &options, &sample)?)?;
+///
+/// assert_eq!(replay(&lm, &serde_json::from_str(&receipt)?)?, Replay::Same); // on any machine
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// If the model cannot continue the prompt ([`crate::generate::generate`]): it is another one, see [`Receipt::causes`].
+pub fn replay(lm: &Lm, receipt: &Receipt) -> Result<Replay, Error> {
+    let theirs = &receipt.answer;
+    let cancelled = theirs.finish_reason == FinishReason::Cancelled;
+    let mut options = receipt.request.options();
+    if cancelled {
+        options.max_tokens = theirs.tokens.len();
+    }
+    let ours = ReceiptAnswer::of(&lm.generate_events(&receipt.request.prompt, &options, &mut |_| true)?);
+    if ours == *theirs || cancelled && ours.tokens == theirs.tokens {
+        return Ok(Replay::Same);
+    }
+    let at = ours.tokens.iter().zip(&theirs.tokens).take_while(|(ours, theirs)| ours == theirs).count();
+    let (theirs, ours) = (theirs.tokens.get(at).copied(), ours.tokens.get(at).copied());
+    Ok(Replay::Differs { at, theirs, ours, why: receipt.causes(lm)? })
+}
+
+fn precision(lm: &Lm) -> String {
+    let unfused = if lm.level() == Level::UNFUSED { " unfused" } else { "" };
+    format!("{}{unfused}", lm.machine().1.name())
+}
+
+fn hashed(of: impl FnOnce(&mut Xxh3)) -> String {
+    let mut hash = Xxh3::new();
+    of(&mut hash);
+    format!("{:032x}", hash.digest128())
+}
