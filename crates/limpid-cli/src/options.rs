@@ -358,7 +358,7 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     }
 }
 
-fn precision(s: &str) -> Result<Precision, ConfigError> {
+pub fn precision(s: &str) -> Result<Precision, ConfigError> {
     match s {
         "float32" => Ok(Precision::F32),
         "bfloat16" => Ok(Precision::Bf16),

@@ -9,7 +9,8 @@ use serde_json::Value;
 pub const OPENAPI: &str = include_str!("openapi.json");
 
 /// The content security policy of `/docs`: it has a style, and nothing else.
-pub const CSP: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+pub const CSP: &str =
+    "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// Where the server differs from OpenAI's, each in Markdown; docs/serve.md lists the same.
 pub const DEVIATIONS: &[&str] = &[

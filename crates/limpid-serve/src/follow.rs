@@ -71,7 +71,11 @@ pub fn run(shared: &Shared, follow: Option<Follow>) {
 }
 
 /// Serves what is there now, unless it is what is served.
-fn swap(shared: &Shared, follow: &Follow, served: &str) -> Result<Option<Arc<ServedModel>>, Box<dyn Error + Send + Sync>> {
+fn swap(
+    shared: &Shared,
+    follow: &Follow,
+    served: &str,
+) -> Result<Option<Arc<ServedModel>>, Box<dyn Error + Send + Sync>> {
     let checkpoint = (follow.open)()?;
     let file = weights(&checkpoint.path);
     if checkpoint.format == Format::Limpid && file.is_file() {

@@ -25,5 +25,5 @@ mod worker;
 pub use follow::Follow;
 pub use listen::ConnectionLimits;
 pub use model::{ServedAs, ServedModel};
-pub use server::{Listener, PageOptions, ServeError, ServeEvent, ServeOptions, Server, Stopper};
 use server::Shared;
+pub use server::{Listener, PageOptions, ServeError, ServeEvent, ServeOptions, Server, Stopper};

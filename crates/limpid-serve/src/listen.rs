@@ -223,11 +223,7 @@ impl Write for TimedStream {
     fn is_write_vectored(&self) -> bool {
         true
     }
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context,
-        parts: &[io::IoSlice],
-    ) -> Poll<io::Result<usize>> {
+    fn poll_write_vectored(self: Pin<&mut Self>, cx: &mut Context, parts: &[io::IoSlice]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let done = Pin::new(&mut this.stream).poll_write_vectored(cx, parts);
         this.written(done)

@@ -35,6 +35,8 @@ pub struct ServedAs {
     pub threads: usize,
     /// What its products multiply.
     pub precision: Precision,
+    /// Type of the KV cache.
+    pub cache: Precision,
     /// A template of conversations instead of its own, in Jinja.
     pub template: Option<String>,
 }
@@ -46,7 +48,7 @@ impl ServedModel {
     /// If a tensor cannot be read, or its template of conversations is none.
     pub fn new(checkpoint: Checkpoint, how: &ServedAs) -> Result<ServedModel, Error> {
         let step = checkpoint.store().fact("step").and_then(|step| step.parse().ok());
-        let lm = Lm::from(checkpoint).with_threads(how.threads).with_precision(how.precision);
+        let lm = Lm::from(checkpoint).with_threads(how.threads).with_precision(how.precision).with_cache(how.cache);
         let template = match (&how.template, lm.tokenizer()) {
             (Some(source), Ok(tokenizer)) => Some(ChatTemplate::new(source, TemplateTokens::of(tokenizer))?),
             _ => lm.template()?,

@@ -203,7 +203,11 @@ fn request_id(headers: &HeaderMap) -> String {
 /// What is answered.
 enum Reply {
     Json(Value),
-    Text { kind: &'static str, text: String, csp: Option<String> },
+    Text {
+        kind: &'static str,
+        text: String,
+        csp: Option<String>,
+    },
     Events(Box<Stream>),
     /// How the server is; anything but `ok` is a status of 503.
     Health(&'static str),
@@ -314,7 +318,8 @@ async fn reply(
         return Err(Refusal::uri_too_long(LONGEST_URI));
     }
     let (method, path) = (request.method().clone(), request.uri().path().to_string());
-    let pattern = |pattern: &&str| pattern.strip_suffix("{id}").map_or(path == **pattern, |start| path.starts_with(start));
+    let pattern =
+        |pattern: &&str| pattern.strip_suffix("{id}").map_or(path == **pattern, |start| path.starts_with(start));
     *named = ROUTES.iter().map(|route| route.1).find(pattern).unwrap_or("other");
     if method == Method::OPTIONS && other_origin {
         return Ok(Reply::Preflight);

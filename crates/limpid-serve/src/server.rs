@@ -10,6 +10,7 @@ use crate::ui;
 use crate::worker::{self, Queue};
 use limpid::config::Mask;
 use limpid::engine::{EngineCounts, EngineLimits};
+use limpid::ops::element::Element;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -62,7 +63,7 @@ impl Default for ServeOptions {
             allow_hosts: vec![],
             cors_origins: vec![],
             metrics_public: false,
-            engine: EngineLimits { sequences: 16, prompt_rows: 256, cache_bytes: 256 << 20 },
+            engine: EngineLimits { sequences: 16, prompt_rows: 256, cache_bytes: 256 << 20, cache: Element::F32 },
             max_queue: 256,
             turn: Duration::from_millis(50),
             drain: Duration::from_secs(10),
@@ -92,7 +93,9 @@ pub enum ServeError {
     #[error(transparent)]
     Model(#[from] limpid::Error),
     /// A model that looks both ways.
-    #[error("this model predicts masked tokens, and only causal models continue texts: `limpid generate` fills its masks")]
+    #[error(
+        "this model predicts masked tokens, and only causal models continue texts: `limpid generate` fills its masks"
+    )]
     NotCausal,
     /// A model without a tokenizer.
     #[error("the model has no tokenizer, and requests are texts: put its tokenizer.json beside it")]

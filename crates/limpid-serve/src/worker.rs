@@ -89,7 +89,11 @@ impl Queue {
     ///
     /// # Errors
     /// If too many wait: too many requests, or prompts of more tokens than that many contexts have.
-    pub fn submit(self: &Arc<Queue>, model: &Arc<ServedModel>, requests: Vec<EngineRequest>) -> Result<Events, Refusal> {
+    pub fn submit(
+        self: &Arc<Queue>,
+        model: &Arc<ServedModel>,
+        requests: Vec<EngineRequest>,
+    ) -> Result<Events, Refusal> {
         let tokens = requests.iter().map(|request| request.prompt.len()).sum();
         let room: usize = requests.iter().map(|request| request.options.max_tokens + BESIDE_TOKENS).sum();
         let (events, hears) = mpsc::channel(room.max(1));

@@ -150,10 +150,18 @@ fn a_key_opens_what_is_not_open() {
     let keys = vec!["first-key".into(), "second".into()];
     let server = serve(ServeOptions { keys: keys.clone(), ..options() });
     let ask = |path: &str, key: &str| server.connect().ask(&get(path, &format!("Host: localhost\r\n{key}")));
-    for key in ["", "Authorization: Bearer first-ke\r\n", "Authorization: Bearer first-keyx\r\n", "Authorization: first-key\r\n"]
-        .into_iter()
-        .chain(["Authorization: Basic first-key\r\n", "Authorization: Bearer\r\n", "Authorization: Bearer  second\r\n"])
-    {
+    for key in [
+        "",
+        "Authorization: Bearer first-ke\r\n",
+        "Authorization: Bearer first-keyx\r\n",
+        "Authorization: first-key\r\n",
+    ]
+    .into_iter()
+    .chain([
+        "Authorization: Basic first-key\r\n",
+        "Authorization: Bearer\r\n",
+        "Authorization: Bearer  second\r\n",
+    ]) {
         let reply = ask("/v1/models", key);
         let found = (reply.status, reply.code(), reply.header("www-authenticate"));
         assert_eq!(found, (401, "invalid_api_key".into(), Some("Bearer")), "{key}");
@@ -182,7 +190,13 @@ fn a_request_keeps_its_name() {
     };
     assert_eq!(name("X-Request-Id: a.B-9_\r\n"), "a.B-9_");
     let long = "x".repeat(65);
-    for own in ["", "X-Request-Id: \r\n", "X-Request-Id: a b\r\n", "X-Request-Id: a\"\r\n", &format!("X-Request-Id: {long}\r\n")] {
+    for own in [
+        "",
+        "X-Request-Id: \r\n",
+        "X-Request-Id: a b\r\n",
+        "X-Request-Id: a\"\r\n",
+        &format!("X-Request-Id: {long}\r\n"),
+    ] {
         assert!(name(own).starts_with("req-"), "{own}");
     }
     assert_ne!(name(""), name(""));
@@ -191,12 +205,16 @@ fn a_request_keeps_its_name() {
 /// A server whose clocks run fast.
 fn hurried(limits: ConnectionLimits) -> Running {
     let short = Duration::from_millis(300);
-    serve(ServeOptions { limits: ConnectionLimits { header_time: short, body_time: short, idle_time: short, ..limits }, ..options() })
+    serve(ServeOptions {
+        limits: ConnectionLimits { header_time: short, body_time: short, idle_time: short, ..limits },
+        ..options()
+    })
 }
 
 #[test]
 fn a_body_has_its_limits() {
-    let server = serve(ServeOptions { limits: ConnectionLimits { body_bytes: 1000, ..Default::default() }, ..options() });
+    let server =
+        serve(ServeOptions { limits: ConnectionLimits { body_bytes: 1000, ..Default::default() }, ..options() });
     let head = "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n";
     let body = |length: usize| format!("{{\"prompt\":\"{}\"}}", "t".repeat(length - 13));
     let sized = |length| format!("{head}Content-Length: {length}\r\n\r\n{}", body(length));
@@ -253,7 +271,9 @@ fn who_is_too_slow_is_cut_off() {
     let mut silent = server.connect();
     let mut slow = server.connect();
     let mut body = server.connect();
-    body.send("POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{");
+    body.send(
+        "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{",
+    );
     let reply = body.reply(false).unwrap();
     assert_eq!((reply.status, reply.code()), (408, "request_timeout".into()));
     assert!(body.is_closed());
@@ -329,10 +349,22 @@ fn what_is_no_request_is_not_answered() {
         ("a length beyond numbers", format!("{post}Content-Length: 99999999999999999999\r\n\r\n{json}{hidden}")),
         ("an unknown encoding", format!("{post}Transfer-Encoding: gzip\r\n\r\n{json}{hidden}")),
         ("chunked, and more", format!("{post}Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n{hidden}")),
-        ("chunks in HTTP/1.0", format!("{}Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n{hidden}", post.replace("1.1", "1.0"))),
-        ("a chunk that is no number", format!("{post}Transfer-Encoding: chunked\r\n\r\nxyz\r\n{json}\r\n0\r\n\r\n{hidden}")),
-        ("a chunk beyond numbers", format!("{post}Transfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n{json}{hidden}")),
-        ("a chunk that is longer than it says", format!("{post}Transfer-Encoding: chunked\r\n\r\n3\r\n{json}\r\n0\r\n\r\n{hidden}")),
+        (
+            "chunks in HTTP/1.0",
+            format!("{}Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n{hidden}", post.replace("1.1", "1.0")),
+        ),
+        (
+            "a chunk that is no number",
+            format!("{post}Transfer-Encoding: chunked\r\n\r\nxyz\r\n{json}\r\n0\r\n\r\n{hidden}"),
+        ),
+        (
+            "a chunk beyond numbers",
+            format!("{post}Transfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n{json}{hidden}"),
+        ),
+        (
+            "a chunk that is longer than it says",
+            format!("{post}Transfer-Encoding: chunked\r\n\r\n3\r\n{json}\r\n0\r\n\r\n{hidden}"),
+        ),
     ];
     for (what, request) in cases {
         let mut client = server.connect();
@@ -369,7 +401,8 @@ fn a_flood_of_connections_passes() {
         }
         all.push(stream);
     }
-    let answered = all.split_off(0).into_iter().skip(3).step_by(4).map(|stream| Client { stream: BufReader::new(stream) });
+    let answered =
+        all.split_off(0).into_iter().skip(3).step_by(4).map(|stream| Client { stream: BufReader::new(stream) });
     for mut client in answered {
         assert_eq!(client.reply(false).map(|reply| reply.status), Some(200));
     }

@@ -51,14 +51,14 @@ fn answers_are_those_of_the_library() {
     let server = serve(options());
     let lm = Lm::open(folder()).unwrap();
     let ask = |seed: u64| {
-        let body = |stream: bool| {
-            json!({ "prompt": "to be", "max_tokens": 40, "seed": seed, "temperature": 1.5, "stream": stream })
-        };
+        let body = |stream: bool| json!({ "prompt": "to be", "max_tokens": 40, "seed": seed, "temperature": 1.5, "stream": stream });
         let whole = server.post("/v1/completions", &body(false)).json();
         let pieces = payloads(&server.post("/v1/completions", &body(true)).text());
         let (done, pieces) = pieces.split_last().unwrap();
         assert_eq!(done, "[DONE]");
-        let piece = |text: &String| serde_json::from_str::<Value>(text).unwrap()["choices"][0]["text"].as_str().unwrap().to_string();
+        let piece = |text: &String| {
+            serde_json::from_str::<Value>(text).unwrap()["choices"][0]["text"].as_str().unwrap().to_string()
+        };
         let sampler = Sampler { temperature: 1.5, seed, ..Sampler::default() };
         let wanted = Options { max_tokens: 40, sampler, overflow: Overflow::Stop, ..Options::default() };
         let wanted = lm.generate("to be", &wanted).unwrap().text;
@@ -167,7 +167,9 @@ fn a_server_that_stops_tells_its_streams() {
     whole.send(common::post("/v1/completions", &body));
     let mut idle = server.connect();
     idle.ask("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    server.until("a request that waits", |server| server.metric("limpid_requests_total{endpoint=\"/health\",code=\"200\"}") > 0.0);
+    server.until("a request that waits", |server| {
+        server.metric("limpid_requests_total{endpoint=\"/health\",code=\"200\"}") > 0.0
+    });
     server.stopper.stop();
     for stream in &mut streams {
         let all = rest(stream);
@@ -241,7 +243,8 @@ fn a_run_is_followed() {
     for (n, bad) in [&good[..good.len() / 2], &flipped].into_iter().enumerate() {
         replace(bad);
         server.until("word of a damaged file", |server| {
-            server.events.lock().unwrap().iter().filter(|event| matches!(event, ServeEvent::NotReloaded { .. })).count() > n
+            server.events.lock().unwrap().iter().filter(|event| matches!(event, ServeEvent::NotReloaded { .. })).count()
+                > n
         });
         assert_eq!(served(&server), models[0]);
         server.lives();
@@ -250,13 +253,20 @@ fn a_run_is_followed() {
     let mut old = begun(&server);
     replace(&good);
     server.until("the new model", |server| served(server) == models[1]);
-    let reply = server.post("/v1/completions", &json!({ "prompt": "to be", "max_tokens": 20, "temperature": 0 })).json();
+    let reply =
+        server.post("/v1/completions", &json!({ "prompt": "to be", "max_tokens": 20, "temperature": 0 })).json();
     assert_eq!(reply["system_fingerprint"], models[1]);
-    let greedy = Options { max_tokens: 20, sampler: Sampler { temperature: 0.0, ..Sampler::default() }, ..Options::default() };
+    let greedy =
+        Options { max_tokens: 20, sampler: Sampler { temperature: 0.0, ..Sampler::default() }, ..Options::default() };
     assert_eq!(reply["choices"][0]["text"], Lm::open(&other).unwrap().generate("to be", &greedy).unwrap().text);
     // the old one is in memory as long as it is asked
     let fingerprint = |event: &String| serde_json::from_str::<Value>(event).unwrap()["system_fingerprint"].clone();
-    let blocks = |server: &Running| ["held", "idle", "free"].map(|state| server.metric(&format!("limpid_kv_blocks{{state=\"{state}\"}}"))).iter().sum::<f64>();
+    let blocks = |server: &Running| {
+        ["held", "idle", "free"]
+            .map(|state| server.metric(&format!("limpid_kv_blocks{{state=\"{state}\"}}")))
+            .iter()
+            .sum::<f64>()
+    };
     let both = blocks(&server);
     for _ in 0..3 {
         let chunk = String::from_utf8(old.chunk().unwrap()).unwrap();

@@ -18,9 +18,6 @@ use xxhash_rust::xxh3::Xxh3;
 /// The version of this library.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// How keys and values are stored in the cache.
-const CACHE: &str = "f32";
-
 /// Checksums of a model: 32 hexadecimal digits each.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReceiptHashes {
@@ -45,7 +42,7 @@ pub struct Receipt {
     pub step: Option<u64>,
     /// What products multiply: `f32` or `bf16`, and ` unfused` where the instruction set has other last digits.
     pub precision: String,
-    /// How keys and values are stored in the cache: `f32`.
+    /// How keys and values are stored in the cache: `f32` or `bf16`.
     pub cache: String,
     /// What was asked.
     pub request: ReceiptRequest,
@@ -223,7 +220,7 @@ impl Receipt {
             model: lm.receipt_hashes()?.clone(),
             step: None,
             precision: precision(lm),
-            cache: CACHE.into(),
+            cache: lm.cache().to_string(),
             request: ReceiptRequest::new(prompt, options),
             answer: ReceiptAnswer::of(sample),
         })
@@ -242,7 +239,7 @@ impl Receipt {
             ("tokenizer", text(&theirs.tokenizer), text(&ours.tokenizer)),
             ("version", self.limpid.clone(), VERSION.into()),
             ("precision", self.precision.clone(), precision(lm)),
-            ("cache", self.cache.clone(), CACHE.into()),
+            ("cache", self.cache.clone(), lm.cache().to_string()),
         ];
         let differ = all.into_iter().filter(|(_, theirs, ours)| theirs != ours);
         Ok(differ.map(|(what, theirs, ours)| ReceiptCause { what, theirs, ours }).collect())

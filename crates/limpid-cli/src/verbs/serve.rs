@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail};
 use limpid::backend::Device;
 use limpid::checkpoint::Checkpoint;
 use limpid::engine::EngineLimits;
+use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
 use limpid_serve::{
     ConnectionLimits, Follow, PageOptions, ServeError, ServeEvent, ServeOptions, ServedAs, ServedModel, Server,
@@ -49,6 +50,9 @@ pub struct Args {
     /// Memory of the KV cache: 2G, 800M [default: a quarter of the machine's, at most 2G]
     #[arg(long, value_name = "BYTES", value_parser = options::bytes)]
     kv_memory: Option<u64>,
+    /// Type of the KV cache: f32, or bf16 for twice as many positions in the same memory
+    #[arg(long, value_name = "P", default_value = "f32", value_parser = options::precision)]
+    kv_cache_dtype: Precision,
     /// Requests that may wait; others are told to come back later
     #[arg(long, value_name = "N", default_value_t = 256)]
     max_queue: usize,
@@ -107,6 +111,7 @@ pub fn run(args: Args) -> Result<()> {
         id: args.served_name.clone().unwrap_or_else(|| name(&args.model)),
         threads: args.machine.threads(),
         precision: args.machine.precision,
+        cache: args.kv_cache_dtype,
         template: args.chat_template.as_deref().map(options::read_settings).transpose().context("--chat-template")?,
     };
     let checkpoint = models::adapted(&args.model, args.adapter.as_deref())?;

@@ -31,7 +31,8 @@ fn events(model: &ServedModel, request: &EngineRequest, chance: &mut Chance, cho
     let of_prompt = wanted.filter(|wanted| wanted.prompt_from == Some(1));
     let log_probs =
         of_prompt.map(|wanted| request.prompt[1..].iter().map(|id| likely(*id, &logits(*id), wanted.top)).collect());
-    let mut all = vec![EngineEvent::Prompt { cached: request.prompt.len() / 2, log_probs: log_probs.unwrap_or_default() }];
+    let mut all =
+        vec![EngineEvent::Prompt { cached: request.prompt.len() / 2, log_probs: log_probs.unwrap_or_default() }];
     let options = limpid::generate::Options { sampler: limpid::generate::Sampler::GREEDY, ..request.options.clone() };
     let mut writer = Writer::new(Some(model.lm.tokenizer().unwrap()), &request.prompt, &options).unwrap();
     let mut finish = (options.max_tokens == 0).then_some(FinishReason::Length);
@@ -115,7 +116,13 @@ fn what_a_stream_sends_is_the_whole_answer() {
             .map(|request| {
                 let n = chance.below(10).max(1);
                 let chosen: Vec<u32> = (0..n)
-                    .map(|_| if chance.below(2) == 0 { words[chance.below(words.len())] } else { chance.below(50_257) as u32 })
+                    .map(|_| {
+                        if chance.below(2) == 0 {
+                            words[chance.below(words.len())]
+                        } else {
+                            chance.below(50_257) as u32
+                        }
+                    })
                     .collect();
                 events(&model, request, chance, &chosen)
             })
@@ -127,8 +134,10 @@ fn what_a_stream_sends_is_the_whole_answer() {
                 _ => panic!(),
             })
             .collect();
-        let counts: Vec<usize> =
-            told.iter().map(|events| events.iter().filter(|e| matches!(e, EngineEvent::Token { .. })).count()).collect();
+        let counts: Vec<usize> = told
+            .iter()
+            .map(|events| events.iter().filter(|e| matches!(e, EngineEvent::Token { .. })).count())
+            .collect();
         let (mut whole_answer, mut stream) = (answer(&model, &whole), answer(&model, &streamed));
         let mut lines = stream.begin();
         assert!(whole_answer.begin().is_empty());
@@ -171,7 +180,9 @@ fn what_a_stream_sends_is_the_whole_answer() {
             let of_choice = |chunk: &Value| chunk["choices"].get(0).filter(|choice| choice["index"] == index).cloned();
             let own: Vec<Value> = chunks.iter().filter_map(of_choice).collect();
             let (text, deltas): (&Value, String) = match spec.chat {
-                true => (&choice["message"]["content"], own.iter().filter_map(|c| c["delta"]["content"].as_str()).collect()),
+                true => {
+                    (&choice["message"]["content"], own.iter().filter_map(|c| c["delta"]["content"].as_str()).collect())
+                }
                 false => (&choice["text"], own.iter().filter_map(|c| c["text"].as_str()).collect()),
             };
             // the text is that of the sample, after that of the prompt if wanted
@@ -230,7 +241,9 @@ fn what_a_stream_sends_is_the_whole_answer() {
 
 fn copy(event: &EngineEvent) -> EngineEvent {
     match event {
-        EngineEvent::Prompt { cached, log_probs } => EngineEvent::Prompt { cached: *cached, log_probs: log_probs.clone() },
+        EngineEvent::Prompt { cached, log_probs } => {
+            EngineEvent::Prompt { cached: *cached, log_probs: log_probs.clone() }
+        }
         EngineEvent::Token { token, log_prob } => {
             EngineEvent::Token { token: token.clone(), log_prob: log_prob.clone() }
         }

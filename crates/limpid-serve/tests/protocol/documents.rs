@@ -60,7 +60,8 @@ fn breaks(all: &Value, schema: &Value, value: &Value) -> Option<String> {
             }
             "properties" => {
                 for (name, value) in value.as_object().into_iter().flatten() {
-                    let inner = says.get(name).or(Some(&schema["additionalProperties"]).filter(|more| more.is_object()));
+                    let inner =
+                        says.get(name).or(Some(&schema["additionalProperties"]).filter(|more| more.is_object()));
                     let more = schema["additionalProperties"] == true;
                     let fault = match inner {
                         Some(inner) => breaks(all, inner, value),
@@ -127,7 +128,8 @@ fn all_of(all: &Value, parameters: impl Iterator<Item = &'static Parameter>, sch
 fn openapi_has_every_endpoint_and_every_parameter() {
     let all = openapi();
     let paths = all["paths"].as_object().unwrap();
-    let bodies: Vec<&String> = paths.iter().filter(|(_, path)| path.get("post").is_some()).map(|(name, _)| name).collect();
+    let bodies: Vec<&String> =
+        paths.iter().filter(|(_, path)| path.get("post").is_some()).map(|(name, _)| name).collect();
     let mut known: Vec<&str> = ENDPOINTS.iter().map(|endpoint| endpoint.path).collect();
     known.sort_unstable();
     assert_eq!(bodies, known);
@@ -177,15 +179,27 @@ fn real_answers_are_as_openapi_says() {
                 lines.extend(answer.take(choice, EngineEvent::Done(sample)));
             }
             match stream {
-                true => lines[..lines.len() - 1].iter().for_each(|line| fits(name, &serde_json::from_str(line).unwrap())),
+                true => {
+                    lines[..lines.len() - 1].iter().for_each(|line| fits(name, &serde_json::from_str(line).unwrap()))
+                }
                 false => fits(name, &answer.whole().unwrap()),
             }
         }
     }
     for (path, body, request, name) in [
-        ("/v1/embeddings", json!({ "input": ["a", "b"], "limpid": { "pooling": "last" } }), "EmbeddingRequest", "Embeddings"),
+        (
+            "/v1/embeddings",
+            json!({ "input": ["a", "b"], "limpid": { "pooling": "last" } }),
+            "EmbeddingRequest",
+            "Embeddings",
+        ),
         ("/v1/embeddings", json!({ "input": "a", "encoding_format": "base64" }), "EmbeddingRequest", "Embeddings"),
-        ("/tokenize", json!({ "prompt": "a🦀", "with_pieces": true, "return_token_strs": true }), "TokenizeRequest", "Tokens"),
+        (
+            "/tokenize",
+            json!({ "prompt": "a🦀", "with_pieces": true, "return_token_strs": true }),
+            "TokenizeRequest",
+            "Tokens",
+        ),
         ("/tokenize", json!({ "messages": message }), "TokenizeRequest", "Tokens"),
         ("/detokenize", json!({ "tokens": [1] }), "DetokenizeRequest", "Text"),
         ("/apply-template", json!({ "messages": message }), "TemplateRequest", "Templated"),
@@ -200,7 +214,8 @@ fn real_answers_are_as_openapi_says() {
     fits("Error", &Refusal::stopping().body());
     fits("Error", &Refusal::missing_field("prompt", "a text").body());
     // and the judge finds faults
-    let broken = |name: &str, value: Value| assert!(breaks(&all, schema(&all, name), &value).is_some(), "{name}: {value}");
+    let broken =
+        |name: &str, value: Value| assert!(breaks(&all, schema(&all, name), &value).is_some(), "{name}: {value}");
     broken("CompletionRequest", json!({ "prompt": "a", "temperature": 3 }));
     broken("CompletionRequest", json!({ "prompt": "a", "temperatur": 1 }));
     broken("CompletionRequest", json!({ "prompt": [] }));
@@ -213,9 +228,15 @@ fn the_pages_list_what_there_is() {
     let (page, guide) = (page(), std::fs::read_to_string("../../docs/serve.md").unwrap());
     for (code, status, when) in CODES {
         assert!(page.contains(&format!("<code>{code}</code><td>{status}<td>{when}")), "{code}");
-        assert!(guide.contains(&format!("| `{code}` | {status} | {when} |")), "docs/serve.md lacks the line\n| `{code}` | {status} | {when} |");
+        assert!(
+            guide.contains(&format!("| `{code}` | {status} | {when} |")),
+            "docs/serve.md lacks the line\n| `{code}` | {status} | {when} |"
+        );
     }
-    assert_eq!(guide.lines().filter(|line| line.starts_with("| `") && line.matches('|').count() == 4).count(), CODES.len());
+    assert_eq!(
+        guide.lines().filter(|line| line.starts_with("| `") && line.matches('|').count() == 4).count(),
+        CODES.len()
+    );
     let listed: Vec<&str> = guide.lines().filter_map(|line| line.strip_prefix("* ")).collect();
     assert_eq!(listed, DEVIATIONS, "docs/serve.md");
     for endpoint in ENDPOINTS {
@@ -227,5 +248,7 @@ fn the_pages_list_what_there_is() {
     for path in openapi()["paths"].as_object().unwrap().keys() {
         assert!(page.contains(&format!(" {path}</code>")), "{path}");
     }
-    assert!(!page.contains("<script") && !page.contains("http://") && !page.contains("https://") && !page.contains('`'));
+    assert!(
+        !page.contains("<script") && !page.contains("http://") && !page.contains("https://") && !page.contains('`')
+    );
 }

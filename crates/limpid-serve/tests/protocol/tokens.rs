@@ -83,7 +83,8 @@ fn vectors_are_those_of_the_library() {
     assert_eq!(several["data"][1]["index"], 1);
     assert_eq!(several["usage"], json!({ "prompt_tokens": 4, "total_tokens": 4 }));
     let coded = ok("/v1/embeddings", json!({ "input": ["to be or"], "encoding_format": "base64" }));
-    let bytes = base64::engine::general_purpose::STANDARD.decode(coded["data"][0]["embedding"].as_str().unwrap()).unwrap();
+    let bytes =
+        base64::engine::general_purpose::STANDARD.decode(coded["data"][0]["embedding"].as_str().unwrap()).unwrap();
     let decoded: Vec<f32> = bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
     assert_eq!(json!(decoded), several["data"][0]["embedding"]);
 }
