@@ -10,7 +10,7 @@ use crate::model::ServedModel;
 use crate::openai::{self, Ask};
 use crate::refusal::Refusal;
 use crate::server::{Counted, PageOptions, Phase, ServeError, ServeEvent, ServeOptions, Shared};
-use crate::{embeddings, metrics, tokens, ui};
+use crate::{docs, embeddings, metrics, tokens, ui};
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
@@ -32,11 +32,13 @@ enum Endpoint {
     Chat,
     Completions,
     Detokenize,
+    Docs,
     Embeddings,
     Health,
     Metrics,
     Model,
     Models,
+    OpenApi,
     Page,
     Tokenize,
     TokenizerInfo,
@@ -47,8 +49,10 @@ const ROUTES: &[(&str, &str, Endpoint, bool)] = &[
     ("GET", "/", Endpoint::Page, true),
     ("POST", "/apply-template", Endpoint::ApplyTemplate, false),
     ("POST", "/detokenize", Endpoint::Detokenize, false),
+    ("GET", "/docs", Endpoint::Docs, true),
     ("GET", "/health", Endpoint::Health, true),
     ("GET", "/metrics", Endpoint::Metrics, false),
+    ("GET", "/openapi.json", Endpoint::OpenApi, true),
     ("GET", "/ready", Endpoint::Health, true),
     ("POST", "/tokenize", Endpoint::Tokenize, false),
     ("GET", "/tokenizer_info", Endpoint::TokenizerInfo, false),
@@ -66,6 +70,7 @@ const PATIENCE: usize = 8;
 /// A body of more bytes is read by a thread that may take its time.
 const LARGE: usize = 32 << 10;
 
+const HTML: &str = "text/html; charset=utf-8";
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Who may ask.
@@ -354,6 +359,8 @@ async fn reply(
         Endpoint::Model => json(tokens::model(&model, &decoded(rest))?),
         Endpoint::TokenizerInfo => json(tokens::tokenizer_info(&model)?),
         Endpoint::Metrics => Ok(Reply::Text { kind: "text/plain; version=0.0.4", text: page(shared), csp: None }),
+        Endpoint::OpenApi => Ok(Reply::Text { kind: "application/json", text: docs::OPENAPI.into(), csp: None }),
+        Endpoint::Docs => Ok(Reply::Text { kind: HTML, text: docs::page(), csp: Some(docs::CSP.into()) }),
         Endpoint::Page => {
             let folder = match &shared.options.page {
                 PageOptions::Off => return Err(Refusal::not_found(&path)),
@@ -362,7 +369,7 @@ async fn reply(
             };
             // the built-in one was made before the port opened; the other may be broken just now, and says how
             Ok(match ui::page(folder) {
-                Ok(page) => Reply::Text { kind: "text/html; charset=utf-8", text: page.html, csp: Some(page.csp) },
+                Ok(page) => Reply::Text { kind: HTML, text: page.html, csp: Some(page.csp) },
                 Err(error) => Reply::Text { kind: "text/plain; charset=utf-8", text: format!("{error}\n"), csp: None },
             })
         }
@@ -458,4 +465,31 @@ fn page(shared: &Shared) -> String {
     ];
     let step = model.step.map(|step| ("limpid_weights_step", String::new(), step as f64));
     shared.metrics.page(&gauges.into_iter().chain(step).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn openapi_has_the_routes() {
+        let page: Value = serde_json::from_str(docs::OPENAPI).unwrap();
+        let said = page["paths"].as_object().unwrap().iter().flat_map(|(path, methods)| {
+            methods.as_object().unwrap().keys().map(move |method| (method.to_uppercase(), path.clone()))
+        });
+        let routes = ROUTES.iter().map(|(method, path, ..)| (method.to_string(), path.to_string()));
+        assert_eq!(said.collect::<BTreeSet<_>>(), routes.collect());
+    }
+
+    #[test]
+    fn names_and_ports_are_told_apart() {
+        for (host, name) in
+            [("a", Some("a")), ("a:1", Some("a")), ("[::1]:2", Some("[::1]")), (":1", None), ("a:", None)]
+        {
+            assert_eq!(without_port(host), name, "{host}");
+        }
+        assert_eq!(decoded("a%20b%2Fc%zz%"), "a b/c%zz%");
+        assert_eq!(decoded("%ff%é"), "\u{fffd}%é");
+    }
 }

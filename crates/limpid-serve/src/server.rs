@@ -9,6 +9,8 @@ use crate::route::Access;
 use crate::ui;
 use crate::worker::{self, Queue};
 use limpid::config::Mask;
+use limpid::data::chat::{Message, Role};
+use limpid::data::template::TemplateError;
 use limpid::engine::{EngineCounts, EngineLimits};
 use limpid::ops::element::Element;
 use std::io;
@@ -105,6 +107,9 @@ pub enum ServeError {
         "other machines reach --host {0}, so requests need a key: give --api-key-file, or --no-auth if everybody may ask"
     )]
     Exposed(String),
+    /// A template that fails.
+    #[error("the chat template fails on a message of a user: {0}; --chat-template gives another")]
+    Template(TemplateError),
     /// A key that is empty or cannot be sent.
     #[error("an API key must be visible ASCII without spaces: key {0} is not")]
     Key(usize),
@@ -368,7 +373,12 @@ pub fn check(model: &ServedModel) -> Result<(), ServeError> {
     if model.lm.config().mask != Mask::Causal {
         return Err(ServeError::NotCausal);
     }
-    model.lm.tokenizer().map(|_| ()).map_err(|_| ServeError::NoTokenizer)
+    model.lm.tokenizer().map_err(|_| ServeError::NoTokenizer)?;
+    if let Some(template) = &model.template {
+        let hello = Message { role: Role::User, content: "Hello".into() };
+        template.at(model.created.cast_signed()).render(&[hello], true).map_err(ServeError::Template)?;
+    }
+    Ok(())
 }
 
 /// Where to listen; refused where others reach it without a key.

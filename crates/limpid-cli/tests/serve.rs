@@ -1,0 +1,191 @@
+//! `limpid serve` as a user meets it: started, asked over a socket, stopped by a signal, refused with a reason.
+#![cfg(all(unix, feature = "serve"))]
+
+mod common;
+
+use common::{Folder, text};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const TINY: &str = "--tokenizer char --d-model 16 --n-head 2 --n-layer 2 --context-length 32 --batch-size 4 --warmup-steps 2 --schedule constant --sample 0 --threads 1";
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn train(folder: &Folder, rest: &str) {
+    let data = folder.file("text.txt", "to be or not to be, that is the question. ".repeat(40));
+    folder.ok(&format!("train --data {data} --out m {TINY} {rest}"));
+}
+
+/// A server that is killed with the test.
+struct Serving {
+    child: Child,
+    said: BufReader<ChildStderr>,
+    first: String,
+    address: String,
+}
+
+impl Serving {
+    fn start(folder: &Folder, flags: &str) -> Serving {
+        Serving::run(folder.command(&format!("serve --model m --port 0 --threads 1 --kv-memory 8M {flags}")))
+    }
+    fn run(mut command: Command) -> Serving {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut said = BufReader::new(child.stderr.take().unwrap());
+        let mut first = String::new();
+        said.read_line(&mut first).unwrap();
+        let address = first.split("http://").nth(1).and_then(|rest| rest.split(';').next());
+        let address = address.unwrap_or_else(|| panic!("no address in: {first}")).to_string();
+        Serving { child, said, first, address }
+    }
+    /// Status and body.
+    fn ask(&self, head: &str, body: &str) -> (u16, Value) {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let length = body.len();
+        let head = format!("{head} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json");
+        write!(stream, "{head}\r\nContent-Length: {length}\r\n\r\n{body}").unwrap();
+        let mut all = String::new();
+        stream.read_to_string(&mut all).unwrap();
+        let status = all.split(' ').nth(1).unwrap().parse().unwrap();
+        (status, serde_json::from_str(all.split("\r\n\r\n").nth(1).unwrap()).unwrap_or_default())
+    }
+    fn complete(&self, body: &Value) -> Value {
+        let (status, answer) = self.ask("POST /v1/completions", &body.to_string());
+        assert_eq!(status, 200, "{answer}");
+        answer
+    }
+    fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
+    }
+    /// Its exit code, and what it said since the first line.
+    fn end(mut self) -> (Option<i32>, String) {
+        let mut rest = String::new();
+        self.said.read_to_string(&mut rest).unwrap();
+        (self.child.wait().unwrap().code(), rest)
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_model_is_served_until_it_is_told_to_stop() {
+    let f = Folder::new("serve");
+    train(&f, "--steps 20");
+    let served = Serving::start(&f, "--served-name tiny");
+    let line = format!("tiny, step 20 is served at http://{}; 8.00 MB of KV memory hold ", served.address);
+    assert!(served.first.starts_with(&line) && served.first.ends_with(" of 32 tokens\n"), "{}", served.first);
+    assert_eq!(served.ask("GET /health", ""), (200, json!({ "status": "ok" })));
+    assert_eq!(served.ask("GET /v1/models", "").1["data"][0]["id"], "tiny");
+    // the answer is what the verb `generate` writes
+    let answer =
+        served.complete(&json!({ "prompt": "to be", "max_tokens": 12, "temperature": 0.7, "seed": 5, "n": 2 }));
+    let written = f.json("generate --model m --prompt 'to be' --max-tokens 12 --temperature 0.7 --seed 5 --num-samples 2 --overflow stop --json");
+    for choice in 0..2 {
+        assert_eq!(answer["choices"][choice]["text"], written["samples"][choice]["text"]);
+    }
+    for signal in ["-TERM", "-INT"] {
+        let again = Serving::start(&f, "--json --no-ui");
+        assert_eq!(again.ask("GET /", "").0, 404);
+        again.signal(signal);
+        assert_eq!(again.end(), (Some(0), String::new()), "{signal}");
+    }
+    served.signal("-TERM");
+    assert_eq!(served.end().0, Some(0));
+}
+
+#[test]
+fn keys_come_from_flags_files_and_the_environment() {
+    let f = Folder::new("serve-keys");
+    train(&f, "--steps 2");
+    f.file("keys", "one\n\n  two \n");
+    let flags = "serve --model m --port 0 --host 0.0.0.0 --kv-memory 1M";
+    let mut command = f.command(&format!("{flags} --api-key-file keys --allow-host box.example"));
+    command.env("LIMPID_API_KEY", "three");
+    let served = Serving::run(command);
+    for (key, status) in [("", 401), ("four", 401), ("one", 200), ("two", 200), ("three", 200)] {
+        let head = format!("GET /v1/models HTTP/1.1\r\nAuthorization: Bearer {key}\r\nX:");
+        assert_eq!(served.ask(&head, "").0, status, "{key}");
+    }
+    assert!(!served.first.contains("one"), "{}", served.first);
+}
+
+/// Each is one line, and the port is never opened.
+#[test]
+fn what_cannot_be_served_is_said_in_a_line() {
+    let f = Folder::new("serve-faults");
+    train(&f, "--steps 2");
+    f.file("empty", "\n");
+    f.file("bad.jinja", "{% for message in messages %}");
+    f.file("fails.jinja", "{{ raise_exception('never') }}");
+    f.file("endless.jinja", "{% for a in range(99999) %}{% for b in range(99999) %}x{% endfor %}{% endfor %}");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    f.ok("train --preset bert --steps 1 --data text.txt --tokenizer char --d-model 16 --n-head 2 --n-layer 1 --d-ff 32 --context-length 16 --batch-size 2 --out masked --sample 0");
+    std::fs::create_dir_all(f.0.join("bare")).unwrap();
+    for name in ["config.json", "model.safetensors"] {
+        std::fs::copy(f.0.join("m").join(name), f.0.join("bare").join(name)).unwrap();
+    }
+    std::fs::create_dir_all(f.0.join("broken")).unwrap();
+    std::fs::copy(f.0.join("m/config.json"), f.0.join("broken/config.json")).unwrap();
+    f.file("broken/model.safetensors", &f.bytes("m/model.safetensors")[..500]);
+    let cases: [(i32, &str, &[&str]); 17] = [
+        (1, "--model nowhere", &["nowhere"]),
+        (1, "--model broken", &["broken/model.safetensors"]),
+        (1, "--model bare", &["no tokenizer", "tokenizer.json"]),
+        (1, "--model masked", &["masked tokens", "causal"]),
+        (1, &format!("--model m --port {port}"), &["--port 0", &port.to_string()]),
+        (2, "--model m --host 0.0.0.0", &["--host 0.0.0.0", "--api-key-file", "--no-auth"]),
+        (2, "--model m --host ::", &["--api-key-file"]),
+        (1, "--model m --host no.such.host.invalid", &["--host no.such.host.invalid"]),
+        (2, "--model m --port 70000", &["--port"]),
+        (2, "--model m --api-key 'a b'", &["key 1"]),
+        (1, "--model m --api-key-file empty", &["empty", "one a line"]),
+        (1, "--model m --api-key-file nowhere", &["nowhere"]),
+        (1, "--model m --chat-template bad.jinja", &["chat template"]),
+        (1, "--model m --chat-template fails.jinja", &["chat template", "never"]),
+        (1, "--model m --chat-template endless.jinja", &["chat template", "does not end"]),
+        (1, "--model m --ui-dir nowhere", &["nowhere"]),
+        (2, "--model m --kv-memory lots", &["lots"]),
+    ];
+    for (code, flags, said) in cases {
+        let out = f.run(&format!("serve --port 0 --threads 1 {flags}"));
+        let message = text(&out.stderr);
+        assert_eq!(out.status.code(), Some(code), "{flags}: {message}");
+        for part in said {
+            assert!(message.contains(part), "{flags}: `{part}` is not in: {message}");
+        }
+        assert!(!message.contains("http://"), "{message}");
+        assert!(code == 2 || message.lines().count() == 1, "{message}");
+    }
+}
+
+#[test]
+fn a_run_that_goes_on_is_followed() {
+    let f = Folder::new("serve-follow");
+    train(&f, "--steps 20");
+    let served = Serving::start(&f, "--follow");
+    let step = || served.ask("GET /v1/models", "").1["data"][0]["limpid"]["step"].as_u64().unwrap();
+    assert_eq!(step(), 20);
+    f.ok("train --resume m --steps 40 --sample 0 --threads 1");
+    let began = Instant::now();
+    while step() != 40 {
+        assert!(began.elapsed() < PATIENCE, "it is at {}", step());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let answer = served.complete(&json!({ "prompt": "to be", "max_tokens": 5, "temperature": 0 }));
+    assert!(answer["system_fingerprint"].as_str().unwrap().ends_with("-s40"), "{answer}");
+    let written = f.json("generate --model m --prompt 'to be' --max-tokens 5 --temperature 0 --json");
+    assert_eq!(answer["choices"][0]["text"], written["samples"][0]["text"]);
+    served.signal("-TERM");
+    let (code, said) = served.end();
+    assert_eq!(code, Some(0));
+    assert!(said.contains("now serving the checkpoint of step 40 (limpid-"), "{said}");
+}
