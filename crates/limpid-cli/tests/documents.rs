@@ -10,8 +10,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Documents that other tests run whole; of docs/training.md tests/tune.rs runs the first block on fine-tuning.
-const ELSEWHERE: [(&str, &str); 3] = [
+const ELSEWHERE: [(&str, &str); 4] = [
     ("docs/tutorial.md", "tests/tutorial.rs"),
+    ("docs/serve.md", "tests/clients.rs"),
     ("docs/chat.md", "tests/cli.rs"),
     ("docs/lessons.md", "tests/lesson.rs"),
 ];

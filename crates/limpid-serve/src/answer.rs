@@ -10,6 +10,7 @@ use crate::openai::{AnswerSpec, tokenizer};
 use crate::refusal::Refusal;
 use limpid::engine::{EngineEvent, TokenLogProb};
 use limpid::generate::{FinishReason, Sample};
+use limpid::receipt::Receipt;
 use limpid::tokenizer::{TextStream, Tokenizer};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
@@ -106,7 +107,17 @@ impl Answer {
                 Piece { text: token.text, entries: entry.into_iter().collect(), finish: None }
             }
             EngineEvent::Cropped { .. } => Piece::default(),
-            EngineEvent::Done(sample) => self.end(choice, &sample),
+            EngineEvent::Done(sample) => {
+                if let Some(request) = &self.spec.receipt {
+                    let receipt = Receipt::new(&self.model.lm, &request.prompt, &request.options, &sample);
+                    let receipt = receipt.map(|receipt| Receipt { step: self.model.step, ..receipt });
+                    match receipt.map(serde_json::to_value) {
+                        Ok(Ok(receipt)) => self.receipt = Some(receipt),
+                        _ => return self.fail(&Refusal::engine_error()),
+                    }
+                }
+                self.end(choice, &sample)
+            }
             EngineEvent::Failed(_) => return self.fail(&Refusal::engine_error()),
         };
         self.give(choice, piece)

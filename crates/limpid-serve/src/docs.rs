@@ -77,7 +77,7 @@ pub fn page() -> String {
 }
 
 fn row(name: &str, parameter: &Parameter) -> Vec<String> {
-    vec![code(name), text(&parameter.kind.expected()), marked(parameter.about)]
+    vec![code(name), marked(&parameter.kind.expected()), marked(parameter.about)]
 }
 
 fn table(heads: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {

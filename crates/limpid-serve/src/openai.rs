@@ -142,12 +142,11 @@ fn ask(model: &ServedModel, fields: &Fields, wish: Wish) -> Result<Ask, Refusal>
     let mut requests = Vec::with_capacity(wish.prompts.len() * n);
     for prompt in &wish.prompts {
         // the last token needs no place: nothing comes after it
-        let fits = wish.max_tokens.is_none_or(|wanted| prompt.len() + wanted.max(1) - 1 <= context);
-        if prompt.len() > context || !fits {
+        if prompt.len() + wish.max_tokens.unwrap_or(1) > context + 1 {
             let wanted = wish.max_tokens.map(|wanted| wanted as u64);
             return Err(Refusal::context_length_exceeded(param, context, prompt.len(), wanted));
         }
-        let max_tokens = wish.max_tokens.unwrap_or(context - prompt.len() + 1);
+        let max_tokens = wish.max_tokens.unwrap_or(context + 1 - prompt.len());
         requests.extend((0..n as u64).map(|sample| EngineRequest {
             prompt: prompt.clone(),
             options: Options { sample, max_tokens, ..options.clone() },

@@ -1,8 +1,9 @@
 //! Answers put together from events: what a stream sends is the whole answer, and what lm-eval reads is there.
 
 use crate::served::{Chance, chars, gpt2};
-use limpid::engine::{EngineEvent, EngineRequest, TokenLogProb};
+use limpid::engine::{EngineEvent, EngineLimits, EngineRequest, TokenLogProb};
 use limpid::generate::{FinishReason, GenerateError, Sample, Writer};
+use limpid::receipt::{Receipt, Replay, replay};
 use limpid_serve::ServedModel;
 use limpid_serve::answer::Answer;
 use limpid_serve::openai::{Ask, chat, completions};
@@ -335,6 +336,59 @@ fn tokens_have_names_of_their_own() {
     let twice = TokenLogProb { token: 64, log_prob: -0.5, top: vec![(unused, -0.1), (unused, -0.2)] };
     let top = &one_token(&model, &body, twice)["choices"][0]["logprobs"]["top_logprobs"][0];
     assert_eq!(*top, json!({ "<unused 50300>": -0.1, "<unused 50300> (id 50300)": -0.2, "a": -0.5 }));
+}
+
+/// What an engine really answers, whole.
+fn really(model: &Arc<ServedModel>, body: &Value) -> Value {
+    let asked = ask(model, body);
+    let mut answer = answer(model, &asked);
+    let limits = EngineLimits { sequences: 4, prompt_rows: 8, cache_bytes: 1 << 20 };
+    let mut engine = model.lm.engine(&limits).unwrap();
+    let ids: Vec<_> = asked.requests.into_iter().map(|request| engine.submit(request).unwrap()).collect();
+    let mut tell = |id, event| {
+        answer.take(ids.iter().position(|own| *own == id).unwrap(), event);
+        true
+    };
+    while engine.round(&mut tell).unwrap() {}
+    answer.whole().unwrap()
+}
+
+#[test]
+fn an_answers_receipt_replays() {
+    let model = chars();
+    let body = json!({
+        "prompt": "to be", "max_tokens": 9, "seed": -3, "temperature": 1.5, "stop": "zz", "presence_penalty": 0.5,
+        "logit_bias": { "3": 2 }, "limpid": { "receipt": true },
+    });
+    let answer = really(&model, &body);
+    let receipt: Receipt = serde_json::from_value(answer["limpid"]["receipt"].clone()).unwrap();
+    assert_eq!((receipt.step, &receipt.request.prompt), (Some(1), &model.lm.encode("to be").unwrap()));
+    assert!(matches!(replay(&model.lm, &receipt).unwrap(), Replay::Same), "{receipt:?}");
+    let mut other = receipt.clone();
+    other.request.seed += 1;
+    assert!(!matches!(replay(&model.lm, &other).unwrap(), Replay::Same), "another seed has another answer");
+    // the seed that was drawn makes the same answer again
+    let drawn = really(&model, &json!({ "prompt": "to be", "n": 2 }));
+    let again = really(&model, &json!({ "prompt": "to be", "n": 2, "seed": drawn["limpid"]["seed"] }));
+    assert_eq!(drawn["choices"], again["choices"]);
+    assert_ne!(drawn["choices"][0]["text"], drawn["choices"][1]["text"]);
+}
+
+/// What lm-eval adds up is what the library finds, to the bit.
+#[test]
+fn log_probabilities_are_those_of_the_library() {
+    for model in [chars(), gpt2()] {
+        let (start, end) = ("to be", " or not to be");
+        let score = model.lm.score(start, end).unwrap();
+        let ids = [model.lm.encode(start).unwrap(), model.lm.tokenizer().unwrap().encode(end).unwrap()];
+        for max_tokens in [0, 1] {
+            let body = json!({ "prompt": [ids.concat()], "temperature": 0, "max_tokens": max_tokens, "logprobs": 1, "echo": true });
+            let answer = really(&model, &body);
+            let found = answer["choices"][0]["logprobs"]["token_logprobs"].as_array().unwrap().clone();
+            let found: Vec<f64> = found[ids[0].len()..][..ids[1].len()].iter().map(|x| x.as_f64().unwrap()).collect();
+            assert_eq!(found, score.log_probs);
+        }
+    }
 }
 
 #[test]

@@ -511,7 +511,7 @@ fn a_prompt_is_read_as_generate_and_tokenize_read_it() {
     );
 }
 
-/// A prompt of the whole context may have one token more: it needs no place.
+/// The last token needs no place, whether it is the answer's or, where nothing is answered, the prompt's.
 #[test]
 fn the_context_holds_all_but_the_last_token() {
     let model = gpt2();
@@ -519,7 +519,8 @@ fn the_context_holds_all_but_the_last_token() {
         (CONTEXT, 1, true),
         (CONTEXT, 0, true),
         (CONTEXT, 2, false),
-        (CONTEXT + 1, 0, false),
+        (CONTEXT + 1, 0, true),
+        (CONTEXT + 2, 0, false),
         (CONTEXT + 1, 1, false),
         (1, CONTEXT, true),
         (1, CONTEXT + 1, false),

@@ -1,0 +1,166 @@
+//! Clients of `limpid serve`: docs/serve.md block by block, OpenAI's own Python package, and lm-eval. A program that is not there is
+//! left out, and the test says so; `LIMPID_PYTHON` names a Python that has the packages.
+#![cfg(all(unix, feature = "serve"))]
+
+mod common;
+
+use common::{Folder, LIMPID, blocks_of, root, text};
+use limpid::Lm;
+use serde_json::{Value, json};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// A running server, which ends with the test.
+struct Running {
+    child: Child,
+    url: String,
+}
+
+impl Running {
+    /// `limpid serve ..` as it is written, but for its port.
+    fn start(f: &Folder, command: &str) -> Running {
+        let arguments = command.strip_prefix("limpid ").unwrap();
+        let mut command = f.command(&format!("{arguments} --port 0 --json"));
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let said = serde_json::Deserializer::from_reader(child.stdout.take().unwrap());
+        let said = said.into_iter::<Value>().next().unwrap().unwrap();
+        Running { child, url: said["url"].as_str().unwrap().trim_end_matches('/').into() }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs a program, which must succeed, and gives what it says.
+#[track_caller]
+fn run(command: &mut Command) -> String {
+    let out = command.stdin(Stdio::null()).output().unwrap();
+    let seen = text(&out.stdout) + &text(&out.stderr);
+    println!("{command:?}\n{seen}");
+    assert!(out.status.success(), "{command:?}: {}\n{seen}", out.status);
+    seen
+}
+
+/// A Python that has a package, or a word that there is none.
+fn python(package: &str) -> Option<String> {
+    let python = std::env::var("LIMPID_PYTHON").unwrap_or_else(|_| "python3".into());
+    let import = Command::new(&python).args(["-c", &format!("import {package}")]).stderr(Stdio::null()).status();
+    let found = import.is_ok_and(|status| status.success());
+    if !found {
+        println!("left out: {python} has no {package}; LIMPID_PYTHON names another");
+    }
+    found.then_some(python)
+}
+
+fn train(f: &Folder, command: &str) {
+    let folder = Path::new(LIMPID).parent().unwrap().display().to_string();
+    let path = format!("{folder}:{}", std::env::var("PATH").unwrap());
+    let mut shell = Command::new("sh");
+    shell.args(["-euc", command]).current_dir(&f.0).env("PATH", path);
+    run(shell.env("LIMPID_STEPS", "30").env("LIMPID_SAMPLE", "0"));
+}
+
+#[test]
+fn the_guide_runs() {
+    let f = Folder::new("clients-guide");
+    let blocks = blocks_of("docs/serve.md", None);
+    let lines = |(kind, block): &(String, String)| match kind.as_str() {
+        "sh" => block.lines().map(String::from).collect(),
+        _ => vec![],
+    };
+    let (mut server, mut asked, curl) = (None, 0, Command::new("curl").arg("--version").output().is_ok());
+    for line in blocks.iter().flat_map(lines) {
+        match line.split(' ').next().unwrap() {
+            "limpid" if line.contains(" serve ") => server = Some(Running::start(&f, &line)),
+            "limpid" => train(&f, &line),
+            "curl" if curl => {
+                let line = line.replace("http://127.0.0.1:8080", &server.as_ref().unwrap().url);
+                let seen = run(Command::new("sh").args(["-euc", &line.replacen("curl ", "curl --fail-with-body ", 1)]));
+                let last = seen.trim_end().lines().last().unwrap().to_string();
+                assert!(last == "data: [DONE]" || serde_json::from_str::<Value>(&last).is_ok(), "{seen}");
+                asked += 1;
+            }
+            "curl" => println!("left out: there is no curl"),
+            other => panic!("{other}"),
+        }
+    }
+    assert!(asked >= 4 || !curl);
+    let (server, [(_, program)]) = (server.unwrap(), blocks.iter().filter(|(kind, _)| kind == "python").collect::<Vec<_>>()[..])
+    else {
+        panic!("docs/serve.md has one program")
+    };
+    if let Some(python) = python("openai") {
+        let program = program.replace("http://127.0.0.1:8080", &server.url);
+        let seen = run(Command::new(python).args(["-c", &program]));
+        assert!(seen.lines().count() >= 3 && seen.contains('{'), "{seen}");
+    }
+}
+
+#[test]
+fn openais_client_agrees() {
+    let Some(python) = python("openai") else { return };
+    let f = Folder::new("clients-openai");
+    let message = |i: usize| format!("{{\"prompt\": \"Once {i}\", \"completion\": \"There was {i}.\"}}\n");
+    f.file("chat.jsonl", (0..40).map(message).collect::<String>());
+    for (name, data) in [("plain", "builtin:stories"), ("chat", "chat.jsonl")] {
+        train(&f, &format!("limpid train --preset nano --tokenizer char --data {data} --out {name}"));
+        let server = Running::start(&f, &format!("limpid serve --model {name}"));
+        let client = root("reference/openai_client.py");
+        let seen = run(Command::new(&python).arg(client).arg(format!("{}/v1", server.url)));
+        assert!(seen.contains("checks pass"), "{seen}");
+    }
+}
+
+const TASK: &str = "task: stories
+dataset_path: json
+dataset_kwargs: {data_files: {test: stories.jsonl}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: \"{{context}}\"
+doc_to_choice: \"{{choices}}\"
+doc_to_target: label
+target_delimiter: \"\"
+metric_list: [{metric: acc}]
+";
+
+/// lm-eval's log-likelihoods over HTTP are the library's own, to the bit.
+#[test]
+fn lm_eval_agrees() {
+    let Some(python) = python("lm_eval") else { return };
+    let f = Folder::new("clients-lm-eval");
+    train(&f, "limpid train --preset nano --tokenizer char --data builtin:stories --out model");
+    let stories = f.ok("data stories 20K");
+    let (mut tasks, mut pieces) = (String::new(), stories.split(". ").filter(|piece| (20..40).contains(&piece.len())));
+    for label in 0..20 {
+        let [context, own, other] = std::array::from_fn(|_| pieces.next().unwrap().lines().last().unwrap().to_string());
+        let choices = if label % 2 == 0 { [&own, &other] } else { [&other, &own] }.map(|text| format!(". {}", &text[..text.len().min(20)]));
+        tasks += &format!("{}\n", json!({ "context": context, "choices": choices, "label": label % 2 }));
+    }
+    f.file("stories.jsonl", tasks);
+    f.file("stories.yaml", TASK);
+    let server = Running::start(&f, "limpid serve --model model");
+    let model = format!("model=model,base_url={}/v1/completions,num_concurrent=8,max_length=64", server.url);
+    let mut command = Command::new(python);
+    command.args(["-m", "lm_eval", "--model", "local-completions", "--model_args", &model, "--tasks", "stories"]);
+    command.args(["--include_path", ".", "--output_path", "out", "--log_samples", "--limit", "20"]).current_dir(&f.0);
+    run(command.env("HF_HOME", f.0.join("hf")).env("HF_DATASETS_OFFLINE", "1").env("HF_HUB_OFFLINE", "1"));
+    let mut shell = Command::new("sh");
+    let samples = run(shell.args(["-euc", "cat out/*/samples_*.jsonl"]).current_dir(&f.0));
+    let (lm, mut compared) = (Lm::open(f.0.join("model")).unwrap(), 0);
+    for line in samples.lines() {
+        let sample: Value = serde_json::from_str(line).unwrap();
+        let arguments = sample["arguments"].as_object().unwrap();
+        for (i, response) in sample["resps"].as_array().unwrap().iter().enumerate() {
+            let of = |n: usize| arguments[&format!("gen_args_{i}")][format!("arg_{n}")].as_str().unwrap();
+            let number = |value: &Value| value.as_str().map_or_else(|| value.as_f64().unwrap(), |text| text.parse().unwrap());
+            let want = lm.score(of(0), of(1)).unwrap();
+            assert_eq!(number(&response[0][0]), want.log_probs.iter().sum::<f64>(), "{sample}");
+            compared += 1;
+        }
+    }
+    assert_eq!(compared, 40);
+}
