@@ -105,7 +105,6 @@ export function startHover(panel) {
   /** @type {HTMLElement | null} */
   let shown = null;
   let leaving = 0;
-  let pointer = "";
 
   function put() {
     if (!shown) return;
@@ -139,11 +138,11 @@ export function startHover(panel) {
     }
   });
   document.addEventListener("pointermove", (event) => {
-    // where text moves under a pointer that rests, nobody asked for anything
-    const moved = pointer !== `${event.clientX} ${event.clientY}`;
-    pointer = `${event.clientX} ${event.clientY}`;
+    // not where text moves under a pointer that rests: nobody asked for anything
     const element = tokenAt(event.target);
-    if (element && moved && event.pointerType !== "touch") show(element);
+    if (!element || event.pointerType === "touch") return;
+    clearTimeout(leaving);
+    if (element !== shown) show(element);
   });
   document.addEventListener("focusin", (event) => {
     focused = tokenAt(event.target);
@@ -168,6 +167,8 @@ export function startHover(panel) {
       element.scrollIntoView({ block: "center" });
     }
   });
+  // the focus stays at the token
+  panel.addEventListener("mousedown", (event) => event.preventDefault());
   document.addEventListener("pointerdown", (event) => {
     // a phone leaves the focus where it was
     if (focused && !tokenAt(event.target) && !panel.contains(/** @type {Node} */ (event.target))) focused.blur();

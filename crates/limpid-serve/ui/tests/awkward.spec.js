@@ -147,6 +147,8 @@ test.describe("a phone", () => {
     await push(page, chunk(long, "stop") + "data: [DONE]\n\n");
     await ended(page);
     expect(await page.evaluate(() => document.documentElement.scrollWidth)).toBe(360);
+    const word = await page.locator(".token").first().boundingBox();
+    expect(word.x + word.width, "a long word is broken, not cut").toBeLessThanOrEqual(360);
     await page.locator(".token").nth(250).tap();
     const panel = page.locator("#read-out");
     await expect(panel).toBeVisible();
