@@ -152,6 +152,10 @@ export function startHover(panel) {
     // the whole row of tokens is one stop of the tab key
     focused.parentElement?.querySelector("[tabindex='0']")?.setAttribute("tabindex", "-1");
     focused.setAttribute("tabindex", "0");
+    // on a phone the read-out lies over the lower part of the window
+    if (panel.offsetLeft === 0 && focused.getBoundingClientRect().bottom > panel.offsetTop) {
+      focused.scrollIntoView({ block: "center" });
+    }
     say(inWords(token));
   });
   document.addEventListener("focusout", () => {
@@ -159,13 +163,7 @@ export function startHover(panel) {
     show(null);
   });
   document.addEventListener("click", (event) => {
-    const element = tokenAt(event.target);
-    if (!element) return;
-    element.focus({ preventScroll: true });
-    // on a phone the read-out lies over the lower part of the window
-    if (element.getBoundingClientRect().bottom > panel.getBoundingClientRect().top && panel.offsetLeft === 0) {
-      element.scrollIntoView({ block: "center" });
-    }
+    tokenAt(event.target)?.focus({ preventScroll: true });
   });
   // the focus stays at the token
   panel.addEventListener("mousedown", (event) => event.preventDefault());

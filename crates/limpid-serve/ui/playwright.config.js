@@ -9,7 +9,9 @@ export default defineConfig({
   workers: 2,
   forbidOnly: Boolean(process.env.CI),
   reporter: "list",
-  timeout: 60_000,
+  // far more than is needed: a busy machine fails no test
+  timeout: 180_000,
+  expect: { timeout: 30_000 },
   use: {
     // without background traffic, of which a machine may have none
     launchOptions: {

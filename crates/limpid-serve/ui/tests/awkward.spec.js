@@ -143,18 +143,27 @@ test.describe("a phone", () => {
     await byHand(page);
     await open(page, "CHAT");
     await ask(page);
-    const long = [["averylongwordwithoutanyspaceinitthatgoesonandonandon".repeat(3), 0.5], ...Array(300).fill([" word", 0.5, [[" word", 0.5]]])];
+    const others = [" word", " b", " c", " d", " e"].map((text, n) => [text, 0.5 / (n + 1)]);
+    const long = [["averylongwordwithoutanyspaceinitthatgoesonandonandon".repeat(3), 0.5], ...Array(300).fill([" word", 0.5, others])];
     await push(page, chunk(long, "stop") + "data: [DONE]\n\n");
     await ended(page);
     expect(await page.evaluate(() => document.documentElement.scrollWidth)).toBe(360);
     const word = await page.locator(".token").first().boundingBox();
     expect(word.x + word.width, "a long word is broken, not cut").toBeLessThanOrEqual(360);
-    await page.locator(".token").nth(250).tap();
+    // a word in the lower part of the window, where the read-out will be
+    const low = await page.locator(".token").evaluateAll((tokens) => {
+      scrollTo(0, 0);
+      return tokens.findIndex((token) => token.getBoundingClientRect().top > 480);
+    });
+    const { x, y } = await page.locator(".token").nth(low).boundingBox();
+    await page.touchscreen.tap(x + 8, y + 8);
+    await expect(page.locator(".token").nth(low)).toBeFocused();
     const panel = page.locator("#read-out");
     await expect(panel).toBeVisible();
     const box = await panel.boundingBox();
     expect([box.x, box.width, Math.round(box.y + box.height)]).toEqual([0, 360, 700]);
-    expect((await page.locator(".token").nth(250).boundingBox()).y).toBeLessThan(box.y);
+    expect(y + 8, "the read-out would lie over it").toBeGreaterThan(box.y);
+    await expect.poll(async () => (await page.locator(".token").nth(low).boundingBox()).y).toBeLessThan(box.y - 8);
     await page.locator(".turn h2").last().tap();
     await expect(panel).toBeHidden();
     for (const target of await page.locator("button:visible, summary:visible, nav a:visible").all()) {
