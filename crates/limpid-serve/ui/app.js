@@ -92,7 +92,7 @@ function start() {
       if (matchMedia("(pointer: fine)").matches) views[current()].field.focus();
     } catch (fault) {
       const trouble = fault instanceof Trouble ? fault : new Trouble(`The page failed: ${fault}`);
-      notice.replaceChildren(troubleNote(trouble, load));
+      notice.replaceChildren(troubleNote(trouble, trouble.status === 401 ? null : load));
       refused(trouble);
     }
   }
