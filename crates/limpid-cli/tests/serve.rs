@@ -80,7 +80,7 @@ fn a_model_is_served_until_it_is_told_to_stop() {
     let f = Folder::new("serve");
     train(&f, "--steps 20");
     let served = Serving::start(&f, "--served-name tiny");
-    let line = format!("tiny, step 20 is served at http://{}; 8.00 MB of KV memory hold ", served.address);
+    let line = format!("tiny, step 20 is served at http://{}; 8.0 MB of KV memory hold ", served.address);
     assert!(served.first.starts_with(&line) && served.first.ends_with(" of 32 tokens\n"), "{}", served.first);
     assert_eq!(served.ask("GET /health", ""), (200, json!({ "status": "ok" })));
     assert_eq!(served.ask("GET /v1/models", "").1["data"][0]["id"], "tiny");
@@ -128,7 +128,7 @@ fn what_cannot_be_served_is_said_in_a_line() {
     f.file("endless.jinja", "{% for a in range(99999) %}{% for b in range(99999) %}x{% endfor %}{% endfor %}");
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
-    f.ok("train --preset bert --steps 1 --data text.txt --tokenizer char --d-model 16 --n-head 2 --n-layer 1 --d-ff 32 --context-length 16 --batch-size 2 --out masked --sample 0");
+    f.ok("train --preset formulated-bert --steps 1 --data text.txt --d-model 16 --n-head 2 --n-layer 1 --context-length 16 --batch-size 2 --out masked --sample 0");
     std::fs::create_dir_all(f.0.join("bare")).unwrap();
     for name in ["config.json", "model.safetensors"] {
         std::fs::copy(f.0.join("m").join(name), f.0.join("bare").join(name)).unwrap();

@@ -4,7 +4,7 @@ use crate::answer::Answer;
 use crate::listen::Busy;
 use crate::refusal::Refusal;
 use crate::server::{Counted, Phase};
-use crate::worker::Events;
+use crate::worker::ReplyEvents;
 use hyper::body::{Body, Bytes, Frame, SizeHint};
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -81,7 +81,7 @@ impl Body for ReplyBody {
 /// An answer in the making, with what it is made of.
 pub struct Stream {
     pub answer: Answer,
-    pub events: Events,
+    pub events: ReplyEvents,
     pub phase: watch::Receiver<Phase>,
     /// What is sent first.
     pub ready: Vec<String>,

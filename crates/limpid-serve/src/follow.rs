@@ -4,7 +4,7 @@
 //! two models. A checkpoint that cannot be served is told, counted and left alone.
 
 use crate::model::{ServedAs, ServedModel};
-use crate::server::{self, Phase, ServeEvent, Shared};
+use crate::server::{self, Phase, ServeEvent, ServerState};
 use limpid::checkpoint::{Checkpoint, Format, safetensors_file};
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ fn look(path: &Path) -> Look {
 }
 
 /// Looks for checkpoints until the server stops.
-pub fn run(shared: &Shared, follow: Option<Follow>) {
+pub fn run(shared: &ServerState, follow: Option<Follow>) {
     let Some(follow) = follow else { return };
     // what was served first may be older than what is there by now
     let mut known: Look = None;
@@ -72,7 +72,7 @@ pub fn run(shared: &Shared, follow: Option<Follow>) {
 
 /// Serves what is there now, unless it is what is served.
 fn swap(
-    shared: &Shared,
+    shared: &ServerState,
     follow: &Follow,
     served: &str,
 ) -> Result<Option<Arc<ServedModel>>, Box<dyn Error + Send + Sync>> {

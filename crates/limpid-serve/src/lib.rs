@@ -25,5 +25,5 @@ mod worker;
 pub use follow::Follow;
 pub use listen::ConnectionLimits;
 pub use model::{ServedAs, ServedModel};
-use server::Shared;
+use server::ServerState;
 pub use server::{Listener, PageOptions, ServeError, ServeEvent, ServeOptions, Server, Stopper};

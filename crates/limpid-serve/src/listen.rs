@@ -4,7 +4,7 @@
 //! ([`Pulse`]): hyper's runs for the headers alone, and knows no difference between a connection that waits for its next request and one
 //! that sends a letter a second.
 
-use crate::Shared;
+use crate::ServerState;
 use crate::route;
 use crate::server::Phase;
 use hyper::rt::{Read, ReadBufCursor, Write};
@@ -57,7 +57,7 @@ const BUFFER: usize = 64 << 10;
 const HEADERS: usize = 100;
 
 /// Takes connections until the server ends.
-pub async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+pub async fn accept(listener: TcpListener, shared: Arc<ServerState>) {
     let permits = Arc::new(Semaphore::new(shared.options.limits.connections));
     while let Ok(permit) = permits.clone().acquire_owned().await {
         match listener.accept().await {
@@ -76,7 +76,7 @@ pub async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 }
 
 /// One connection.
-async fn serve(stream: TcpStream, shared: &Arc<Shared>) {
+async fn serve(stream: TcpStream, shared: &Arc<ServerState>) {
     let _ = stream.set_nodelay(true); // slower without, and not wrong
     let pulse = Arc::new(Pulse::default());
     let service = service_fn(|request| {

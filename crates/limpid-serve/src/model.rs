@@ -2,10 +2,8 @@
 
 use limpid::checkpoint::Checkpoint;
 use limpid::data::template::{ChatTemplate, TemplateTokens};
-use limpid::model::{Mode, Model};
 use limpid::ops::linear::Precision;
 use limpid::{Error, Lm};
-use sha2::{Digest, Sha256};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -20,7 +18,7 @@ pub struct ServedModel {
     pub created: u64,
     /// The step of training it was saved at, if it says so.
     pub step: Option<u64>,
-    /// Which weights: `limpid-<8 digits>-s<step>`.
+    /// Which weights: `limpid-<8 digits>-s<step>`, the first digits of the hash that receipts have.
     pub fingerprint: String,
     /// The template of conversations, if there is one.
     pub template: Option<ChatTemplate>,
@@ -53,7 +51,7 @@ impl ServedModel {
             (Some(source), Ok(tokenizer)) => Some(ChatTemplate::new(source, TemplateTokens::of(tokenizer))?),
             _ => lm.template()?,
         };
-        let weights = weights(&lm)?;
+        let weights = &lm.receipt_hashes()?.weights[..8];
         Ok(ServedModel {
             id: how.id.clone(),
             created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
@@ -66,19 +64,4 @@ impl ServedModel {
             lm: Arc::new(lm),
         })
     }
-}
-
-/// Eight digits of a hash of all parameters: of their names and values.
-fn weights(lm: &Lm) -> Result<String, Error> {
-    let model = Model::new(lm.config(), Mode::Inspect { batch: 1, context: 1 })?;
-    let mut hash = Sha256::new();
-    for param in &model.params {
-        hash.update(&param.name);
-        let values = lm.values(&model, param)?;
-        for values in values.chunks(1 << 12) {
-            let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-            hash.update(&bytes);
-        }
-    }
-    Ok(hash.finalize()[..4].iter().map(|byte| format!("{byte:02x}")).collect())
 }

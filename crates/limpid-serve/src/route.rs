@@ -9,7 +9,7 @@ use crate::listen::Busy;
 use crate::model::ServedModel;
 use crate::openai::{self, Ask};
 use crate::refusal::Refusal;
-use crate::server::{Counted, PageOptions, Phase, ServeError, ServeEvent, ServeOptions, Shared};
+use crate::server::{Counted, PageOptions, Phase, ServeError, ServeEvent, ServeOptions, ServerState};
 use crate::{docs, embeddings, metrics, tokens, ui};
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -74,7 +74,7 @@ const HTML: &str = "text/html; charset=utf-8";
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Who may ask.
-pub struct Access {
+pub struct RequestAccess {
     /// SHA-256 of each key.
     keys: Vec<[u8; 32]>,
     hosts: Vec<String>,
@@ -93,8 +93,8 @@ fn without_port(host: &str) -> Option<&str> {
     (fits && (port.is_empty() || port.starts_with(':')) && !name.is_empty()).then_some(name)
 }
 
-impl Access {
-    pub fn new(options: &ServeOptions) -> Result<Access, ServeError> {
+impl RequestAccess {
+    pub fn new(options: &ServeOptions) -> Result<RequestAccess, ServeError> {
         let sendable = |key: &String| !key.is_empty() && key.bytes().all(|b| b.is_ascii_graphic());
         if let Some(at) = options.keys.iter().position(|key| !sendable(key)) {
             return Err(ServeError::Key(at + 1));
@@ -106,7 +106,7 @@ impl Access {
             options.host.clone()
         };
         let hosts = own.into_iter().chain([host]).chain(options.allow_hosts.iter().cloned());
-        Ok(Access {
+        Ok(RequestAccess {
             keys: options.keys.iter().map(|key| digest(key.as_bytes())).collect(),
             hosts: hosts.map(|host| host.to_lowercase()).collect(),
             origins: options.cors_origins.iter().map(|origin| origin.to_lowercase()).collect(),
@@ -221,7 +221,7 @@ enum Reply {
 }
 
 /// Answers one request.
-pub async fn answer(shared: Arc<Shared>, busy: Busy, request: Request<Incoming>) -> Response<ReplyBody> {
+pub async fn answer(shared: Arc<ServerState>, busy: Busy, request: Request<Incoming>) -> Response<ReplyBody> {
     let held = (busy, Counted::new(&shared.busy));
     let id = request_id(request.headers());
     let mut path = "other";
@@ -308,7 +308,7 @@ pub async fn answer(shared: Arc<Shared>, busy: Busy, request: Request<Incoming>)
 }
 
 async fn reply(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerState>,
     request: Request<Incoming>,
     other_origin: bool,
     named: &mut &'static str,
@@ -378,7 +378,7 @@ async fn reply(
 }
 
 /// The body of a request, of as many bytes and in as much time as is allowed.
-async fn read(shared: &Shared, request: Request<Incoming>) -> Result<Bytes, Refusal> {
+async fn read(shared: &ServerState, request: Request<Incoming>) -> Result<Bytes, Refusal> {
     let limits = &shared.options.limits;
     let (limit, mut body) = (limits.body_bytes, request.into_body());
     let too_large = || Refusal::body_too_large(limit as u64);
@@ -403,12 +403,11 @@ async fn read(shared: &Shared, request: Request<Incoming>) -> Result<Bytes, Refu
     timeout(limits.body_time, all).await.map_err(late)?
 }
 
+/// What is made of a body.
+type Work<T> = fn(&ServedModel, &[u8]) -> Result<T, Refusal>;
+
 /// Does what takes time for a large body where it holds up nobody.
-async fn beside<T: Send + 'static>(
-    model: &Arc<ServedModel>,
-    body: &Bytes,
-    work: fn(&ServedModel, &[u8]) -> Result<T, Refusal>,
-) -> Result<T, Refusal> {
+async fn beside<T: Send + 'static>(model: &Arc<ServedModel>, body: &Bytes, work: Work<T>) -> Result<T, Refusal> {
     if body.len() <= LARGE {
         return work(model, body);
     }
@@ -418,12 +417,12 @@ async fn beside<T: Send + 'static>(
 }
 
 async fn post(
-    shared: &Arc<Shared>,
+    shared: &Arc<ServerState>,
     endpoint: Endpoint,
     model: Arc<ServedModel>,
     body: Bytes,
 ) -> Result<Reply, Refusal> {
-    let (work, name): (fn(&ServedModel, &[u8]) -> Result<Ask, Refusal>, _) = match endpoint {
+    let (work, name): (Work<Ask>, _) = match endpoint {
         Endpoint::Chat => (openai::chat, "chatcmpl"),
         Endpoint::Completions => (openai::completions, "cmpl"),
         Endpoint::Tokenize => return beside(&model, &body, tokens::tokenize).await.map(Reply::Json),
@@ -451,7 +450,7 @@ async fn post(
 }
 
 /// `/metrics`.
-fn page(shared: &Shared) -> String {
+fn page(shared: &ServerState) -> String {
     let (counts, model) = (shared.queue.counts(), shared.model());
     let blocks = |state, count: usize| ("limpid_kv_blocks", metrics::labels(&[("state", state)]), count as f64);
     let about = [("model", &*model.id), ("fingerprint", &model.fingerprint), ("version", env!("CARGO_PKG_VERSION"))];

@@ -5,7 +5,7 @@ use crate::follow::{self, Follow};
 use crate::listen::{self, ConnectionLimits};
 use crate::metrics::Metrics;
 use crate::model::ServedModel;
-use crate::route::Access;
+use crate::route::RequestAccess;
 use crate::ui;
 use crate::worker::{self, Queue};
 use limpid::config::Mask;
@@ -189,9 +189,9 @@ pub enum Phase {
 }
 
 /// What all tasks of a server share.
-pub struct Shared {
+pub struct ServerState {
     pub options: ServeOptions,
-    pub access: Access,
+    pub access: RequestAccess,
     pub queue: Arc<Queue>,
     pub metrics: Metrics,
     pub phase: watch::Sender<Phase>,
@@ -205,7 +205,21 @@ pub struct Shared {
     model: RwLock<Arc<ServedModel>>,
 }
 
-impl Shared {
+impl ServerState {
+    pub fn new(model: &Arc<ServedModel>, options: ServeOptions, access: RequestAccess, tell: Listener) -> ServerState {
+        ServerState {
+            access,
+            queue: Queue::new(options.max_queue),
+            metrics: Metrics::default(),
+            phase: watch::Sender::new(Phase::Serving),
+            busy: watch::Sender::new(0),
+            connections: watch::Sender::new(0),
+            embedding: Semaphore::new(1),
+            tell,
+            model: RwLock::new(model.clone()),
+            options,
+        }
+    }
     /// What is served now.
     pub fn model(&self) -> Arc<ServedModel> {
         self.model.read().unwrap_or_else(|e| e.into_inner()).clone()
@@ -238,7 +252,7 @@ impl Drop for Counted {
 
 /// A model that is served.
 pub struct Server {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     address: SocketAddr,
     runtime: Runtime,
     engine: JoinHandle<()>,
@@ -247,7 +261,7 @@ pub struct Server {
 
 /// Stops a server, from any thread.
 #[derive(Clone)]
-pub struct Stopper(Arc<Shared>);
+pub struct Stopper(Arc<ServerState>);
 
 impl Stopper {
     /// The first time: no more requests are taken, and those that are being answered have [`ServeOptions::drain`] to end. The second time:
@@ -273,7 +287,7 @@ impl Server {
         follow: Option<Follow>,
         tell: Listener,
     ) -> Result<Server, ServeError> {
-        let access = Access::new(&options)?;
+        let access = RequestAccess::new(&options)?;
         let address = address(&options)?;
         match &options.page {
             PageOptions::Own => drop(ui::page(None).map_err(|error| ServeError::Page(error.to_string()))?),
@@ -292,20 +306,9 @@ impl Server {
             .build()
             .map_err(ServeError::Threads)?;
         let model = Arc::new(model);
-        let shared = Arc::new(Shared {
-            access,
-            queue: Queue::new(options.max_queue),
-            metrics: Metrics::default(),
-            phase: watch::Sender::new(Phase::Serving),
-            busy: watch::Sender::new(0),
-            connections: watch::Sender::new(0),
-            embedding: Semaphore::new(1),
-            tell,
-            model: RwLock::new(model.clone()),
-            options,
-        });
+        let shared = Arc::new(ServerState::new(&model, options, access, tell));
         shared.queue.serve(&model, engine);
-        let thread = |name: &str, work: fn(&Shared, Option<Follow>), follow| {
+        let thread = |name: &str, work: fn(&ServerState, Option<Follow>), follow| {
             let shared = shared.clone();
             let thread = std::thread::Builder::new().name(name.into());
             thread.spawn(move || work(&shared, follow)).map_err(ServeError::Threads)
@@ -363,8 +366,8 @@ impl Server {
         });
         runtime.shutdown_timeout(LAST);
         shared.queue.close();
-        let ended = [Some(engine), follower].into_iter().flatten().map(JoinHandle::join);
-        if ended.fold(true, |all, one| all && one.is_ok()) { Ok(()) } else { Err(ServeError::Lost) }
+        let (engine, follower) = (engine.join(), follower.map_or(Ok(()), JoinHandle::join));
+        engine.and(follower).map_err(|_| ServeError::Lost)
     }
 }
 

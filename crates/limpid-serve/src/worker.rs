@@ -7,7 +7,7 @@
 use crate::metrics::Metrics;
 use crate::model::ServedModel;
 use crate::refusal::Refusal;
-use crate::server::{ServeEvent, Shared};
+use crate::server::{ServeEvent, ServerState};
 use limpid::contain::contain;
 use limpid::engine::{Engine, EngineCounts, EngineEvent, EngineRequest, RequestId};
 use std::cell::RefCell;
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 /// What a request hears: of which of its sequences, and what. The end of the channel before a sequence's last event is the engine's failure.
-pub type Events = mpsc::Receiver<(usize, EngineEvent)>;
+pub type ReplyEvents = mpsc::Receiver<(usize, EngineEvent)>;
 
 /// After so many failures within a minute the server says that it fails.
 const FAILURES: usize = 3;
@@ -41,7 +41,7 @@ pub struct Queue {
 #[derive(Default)]
 struct State {
     jobs: Vec<Job>,
-    engines: Vec<(Weak<ServedModel>, Engine)>,
+    engines: Vec<NewEngine>,
     /// Requests that no event was told of, and the tokens of their prompts.
     waiting: usize,
     waiting_tokens: usize,
@@ -51,6 +51,9 @@ struct State {
     failures: VecDeque<Instant>,
     closed: bool,
 }
+
+/// An engine, and the model that it is for.
+type NewEngine = (Weak<ServedModel>, Engine);
 
 /// A request as the engine gets it.
 struct Job {
@@ -93,7 +96,7 @@ impl Queue {
         self: &Arc<Queue>,
         model: &Arc<ServedModel>,
         requests: Vec<EngineRequest>,
-    ) -> Result<Events, Refusal> {
+    ) -> Result<ReplyEvents, Refusal> {
         let tokens = requests.iter().map(|request| request.prompt.len()).sum();
         let room: usize = requests.iter().map(|request| request.options.max_tokens + BESIDE_TOKENS).sum();
         let (events, hears) = mpsc::channel(room.max(1));
@@ -146,7 +149,7 @@ impl Queue {
     }
 
     /// What came; waits for it if `idle`. `None` when the thread is to end.
-    fn take(&self, idle: bool) -> Option<(Vec<Job>, Vec<(Weak<ServedModel>, Engine)>)> {
+    fn take(&self, idle: bool) -> Option<(Vec<Job>, Vec<NewEngine>)> {
         let mut state = self.state();
         while idle && state.jobs.is_empty() && state.engines.is_empty() && !state.closed {
             // it looks up from time to time: a model may be out of use
@@ -194,7 +197,7 @@ struct Served {
 }
 
 /// The engine's thread.
-pub fn run(shared: &Shared) {
+pub fn run(shared: &ServerState) {
     let queue = &shared.queue;
     let (mut all, mut ended): (Vec<Served>, _) = (vec![], Instant::now());
     loop {
@@ -237,7 +240,7 @@ pub fn run(shared: &Shared) {
 
 impl Served {
     /// Takes a request. What it cannot take ends at once: with the reason, or with the channel.
-    fn begin(&mut self, job: Job, shared: &Shared) {
+    fn begin(&mut self, job: Job, shared: &ServerState) {
         if self.engine.is_none() {
             self.remake(shared);
         }
@@ -259,7 +262,7 @@ impl Served {
     }
 
     /// Ends what nobody waits for, and runs the rest once.
-    fn round(&mut self, shared: &Shared) {
+    fn round(&mut self, shared: &ServerState) {
         let metrics = &shared.metrics;
         let Some(engine) = &mut self.engine else { return };
         self.sequences.retain(|id, sequence| {
@@ -305,9 +308,7 @@ impl Served {
     }
 
     /// Ends all sequences, and begins with another engine.
-    fn fail(&mut self, what: &str, shared: &Shared) {
-        let lost = self.sequences.len();
-        self.sequences.clear();
+    fn fail(&mut self, what: &str, shared: &ServerState) {
         shared.metrics.add("limpid_engine_panics_total", &[], 1);
         let mut state = shared.queue.state();
         state.failures.push_back(Instant::now());
@@ -315,11 +316,13 @@ impl Served {
             state.failures.pop_front();
         }
         drop(state);
-        (shared.tell)(ServeEvent::EngineFailed { what: what.into(), lost });
+        (shared.tell)(ServeEvent::EngineFailed { what: what.into(), lost: self.sequences.len() });
+        // who asked hears of it when all is noted
+        self.sequences.clear();
         self.remake(shared);
     }
 
-    fn remake(&mut self, shared: &Shared) {
+    fn remake(&mut self, shared: &ServerState) {
         let old = self.engine.take();
         let _ = contain(|| drop(old)); // after a panic nothing is certain of it
         let Some(model) = self.model.upgrade() else { return };
@@ -373,6 +376,119 @@ fn prompt_rows(now: usize, rows: usize, took: Duration, turn: Duration) -> usize
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::ServedAs;
+    use crate::route::RequestAccess;
+    use crate::server::ServeOptions;
+    use limpid::Training;
+    use limpid::backend::{Backend, BackendError, Result, Ticket, UpdateReport};
+    use limpid::checkpoint::Checkpoint;
+    use limpid::engine::Decoder;
+    use limpid::generate::{FinishReason, Options};
+    use limpid::ops::adamw::{Change, ParamGroup, Rule};
+    use limpid::ops::element::Values;
+    use limpid::ops::linear::Precision;
+    use limpid::ops::{Batch, Ops, Passes, Region};
+    use limpid::train::{Control, Recipe};
+
+    /// A device on which nothing can be run, as it says itself or as a fault in it does.
+    struct Broken {
+        panics: bool,
+    }
+
+    impl Broken {
+        fn run<T>(&self) -> Result<T> {
+            assert!(!self.panics, "a fault that was planted");
+            Err(BackendError::Lost { op: "a run", what: "it was planted".into() })
+        }
+    }
+
+    impl Backend for Broken {
+        fn feed(&mut self, _: &Batch) -> Result<()> {
+            self.run()
+        }
+        fn forward(&mut self, _: Ops) -> Result<()> {
+            self.run()
+        }
+        fn backward(&mut self, _: Passes) -> Result<()> {
+            self.run()
+        }
+        fn begin_update(&mut self, _: &[ParamGroup], _: &Rule, _: &[Change]) -> Result<()> {
+            self.run()
+        }
+        fn report(&mut self, _: &mut [Change]) -> Result<UpdateReport> {
+            self.run()
+        }
+        fn push_gradients(&mut self) -> Result<()> {
+            self.run()
+        }
+        fn add_pushed(&mut self) -> Result<()> {
+            self.run()
+        }
+        fn clear(&mut self) -> Result<()> {
+            self.run()
+        }
+        fn average(&mut self, _: &[ParamGroup], _: f64) -> Result<()> {
+            self.run()
+        }
+        fn request(&self, _: Region) -> Result<Ticket> {
+            self.run()
+        }
+        fn fetch(&self, _: Ticket, _: &mut [f32]) -> Result<()> {
+            self.run()
+        }
+        fn upload(&mut self, _: Region, _: Values) -> Result<()> {
+            Ok(()) // of the model's constants
+        }
+    }
+
+    #[test]
+    fn an_engine_that_fails_begins_anew() {
+        let folder = std::env::temp_dir().join(format!("limpid-serve-worker-{}", std::process::id()));
+        let recipe = Recipe { steps: 1, batch_size: 2, context: 16, ..Recipe::preset("nano").unwrap() };
+        let training = Training::preset("nano").unwrap().recipe(recipe).tokenizer("char");
+        training.text("to be or not to be. ".repeat(40)).folder(&folder).run(|_| Control::Continue).unwrap();
+        let how =
+            ServedAs { id: "m".into(), threads: 1, precision: Precision::F32, cache: Precision::F32, template: None };
+        let model = || Arc::new(ServedModel::new(Checkpoint::open(&folder).unwrap(), &how).unwrap());
+        let options = ServeOptions::default();
+        let limits = options.engine;
+        let access = RequestAccess::new(&options).unwrap();
+        let told = Arc::new(Mutex::new(vec![]));
+        let hears = told.clone();
+        let tell = Box::new(move |event| hears.lock().unwrap().push(event));
+        let shared = Arc::new(ServerState::new(&model(), options, access, tell));
+        let runs = shared.clone();
+        let thread = std::thread::spawn(move || run(&runs));
+        for (n, panics) in [true, false, true].into_iter().enumerate() {
+            let model = model();
+            let config = model.lm.config();
+            let decoder = Decoder::new(config, limits.decoder(config), |_| Ok(Box::new(Broken { panics }))).unwrap();
+            shared.queue.serve(&model, Engine::new(decoder, None, &limits));
+            let options = Options { max_tokens: 3, ..Options::default() };
+            let request = EngineRequest { prompt: vec![0, 1], options, log_probs: None, reuse: true };
+            let ask = || shared.queue.submit(&model, vec![request.clone(); 2]).unwrap();
+            assert!(ask().blocking_recv().is_none(), "the end of the channel is all that is heard");
+            assert_eq!(told.lock().unwrap().len(), n + 1);
+            assert_eq!(shared.queue.fails(), n == 2);
+            let (mut hears, mut done) = (ask(), 0);
+            while let Some((_, event)) = hears.blocking_recv() {
+                done += usize::from(
+                    matches!(event, EngineEvent::Done(sample) if sample.finish_reason == FinishReason::Length),
+                );
+            }
+            assert_eq!(done, 2, "by another engine");
+        }
+        let what = |event: &ServeEvent| match event {
+            ServeEvent::EngineFailed { what, lost: 2 } => what.contains("planted"),
+            _ => false,
+        };
+        assert!(told.lock().unwrap().iter().all(what), "{told:?}");
+        assert!(shared.metrics.page(&[]).contains("\nlimpid_engine_panics_total 3\n"));
+        assert_eq!((shared.queue.counts().waiting, shared.queue.counts().waiting_tokens), (0, 0));
+        shared.queue.close();
+        thread.join().unwrap();
+        std::fs::remove_dir_all(folder).unwrap();
+    }
 
     #[test]
     fn rows_follow_the_measured_time() {

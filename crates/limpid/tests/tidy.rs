@@ -319,7 +319,7 @@ fn public_types_have_names_of_their_own() {
 }
 
 /// Lines of the library without tests, comments and blanks. Raising it is a reviewed line.
-const BUDGET: usize = 33_000;
+const BUDGET: usize = 37_500;
 
 #[test]
 fn the_library_stays_within_its_budget() {

@@ -41,7 +41,7 @@ pub fn folder() -> &'static Path {
 }
 
 pub fn how() -> ServedAs {
-    ServedAs { id: "m".into(), threads: 1, precision: Precision::F32, template: None }
+    ServedAs { id: "m".into(), threads: 1, precision: Precision::F32, cache: Precision::F32, template: None }
 }
 
 /// A server that ends with the test.
