@@ -26,7 +26,7 @@ def refused(kind, code, param, call):
         call()
     except kind as error:
         check((error.code, error.param) == (code, param), f"{error.code} {error.param}: {error}")
-        check(param is None or f"`{param}`" in error.message, error.message)
+        check(param is None or param in error.message, error.message)
     else:
         raise AssertionError(f"{code} was expected")
 

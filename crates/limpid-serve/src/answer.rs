@@ -9,7 +9,7 @@ use crate::ServedModel;
 use crate::openai::{AnswerSpec, tokenizer};
 use crate::refusal::Refusal;
 use limpid::engine::{EngineEvent, TokenLogProb};
-use limpid::generate::{FinishReason, Sample};
+use limpid::generate::{FinishReason, GenerateError, Sample};
 use limpid::receipt::Receipt;
 use limpid::tokenizer::{TextStream, Tokenizer};
 use serde_json::{Map, Value, json};
@@ -117,6 +117,9 @@ impl Answer {
                     }
                 }
                 self.end(choice, &sample)
+            }
+            EngineEvent::Failed(GenerateError::NoCache { positions, room }) => {
+                return self.fail(&Refusal::kv_full(positions as u64, room as u64));
             }
             EngineEvent::Failed(_) => return self.fail(&Refusal::engine_error()),
         };

@@ -414,6 +414,9 @@ fn an_answer_that_fails_says_so_and_ends() {
             assert!(answer.take(0, EngineEvent::Prompt { cached: 0, log_probs: vec![] }).is_empty());
             assert_eq!(answer.whole().unwrap_err(), want);
         }
+        let mut large = answer(&model, &asked);
+        large.take(0, EngineEvent::Failed(GenerateError::NoCache { positions: 100, room: 64 }));
+        assert_eq!(large.whole().unwrap_err(), Refusal::kv_full(100, 64), "another try would not help");
         let unfinished = answer(&model, &asked);
         assert_eq!(unfinished.whole().unwrap_err().code, "engine_error");
     }
