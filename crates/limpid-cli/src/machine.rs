@@ -7,6 +7,7 @@ use limpid::backend::Device;
 use limpid::memory::{self, Limit, On};
 use limpid::model::Model;
 use limpid::train::Recipe;
+use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -81,6 +82,18 @@ pub fn interrupt() -> Result<Arc<AtomicBool>> {
         }
         false if dashboard::active() => {}
         false => show::say("\nstopping after this step; once more to stop at once"),
+    })?;
+    Ok(asked)
+}
+
+/// Set by each Ctrl-C at a terminal, for who clears it again: there it ends an answer and not the program. Whatever else asks to stop
+/// ends the process, and so does Ctrl-C where stdin is no terminal.
+pub fn interrupted_answer() -> Result<Arc<AtomicBool>> {
+    let asked = Arc::new(AtomicBool::new(false));
+    let (flag, terminal) = (asked.clone(), std::io::stdin().is_terminal());
+    on_signal(move |urgent| match urgent && terminal {
+        true => flag.store(true, Ordering::Relaxed),
+        false => std::process::exit(130),
     })?;
     Ok(asked)
 }

@@ -40,6 +40,10 @@ enum Verb {
     Train(verbs::train::Args),
     /// Continue a prompt
     Generate(verbs::generate::Args),
+    /// Talk to a model that was trained on conversations
+    Chat(verbs::chat::Args),
+    /// Texts to vectors
+    Embed(verbs::embed::Args),
     /// Serve a model over HTTP, in OpenAI's protocol, with a page to try it
     #[cfg(feature = "serve")]
     Serve(verbs::serve::Args),
@@ -127,6 +131,8 @@ fn main() -> ExitCode {
         match cli.verb {
             Verb::Train(args) => verbs::train::run(args),
             Verb::Generate(args) => verbs::generate::run(args),
+            Verb::Chat(args) => verbs::chat::run(args),
+            Verb::Embed(args) => verbs::embed::run(args),
             #[cfg(feature = "serve")]
             Verb::Serve(args) => verbs::serve::run(args),
             Verb::Replay(args) => verbs::replay::run(args),
@@ -197,8 +203,8 @@ mod tests {
                 false => vec![command],
             }
         }
-        // but those whose output is a text
-        let texts = ["stories", "completions", "man", "settings"];
+        // but those whose output is a text, or JSON in any case
+        let texts = ["stories", "completions", "man", "settings", "embed"];
         for verb in verbs(&Cli::command()).into_iter().filter(|verb| !texts.contains(&verb.get_name())) {
             assert!(options::names(verb).any(|name| name == "json"), "{}", verb.get_name());
         }

@@ -1,10 +1,12 @@
 //! Models as verbs open them: in a folder or a file, with an adapter, in a backend; their tokenizers and prompts.
 
 use crate::machine::fits;
-use crate::options::MachineOptions;
+use crate::options::{MachineOptions, Usage, read_settings};
+use crate::show;
 use crate::source::read_file;
 use anyhow::{Context, Result, bail};
-use limpid::backend::Backend;
+use limpid::Lm;
+use limpid::backend::{Backend, Device};
 use limpid::checkpoint::{CHAT_TEMPLATE, Checkpoint};
 use limpid::config::{Config, ConfigError, Mask};
 use limpid::data::Objective;
@@ -79,12 +81,34 @@ pub fn template(checkpoint: &Checkpoint, file: Option<&Path>) -> Result<ChatTemp
     let (source, whence) = match (file, &checkpoint.chat_template) {
         (Some(file), _) => (read_file(file)?, file),
         (None, Some(own)) => (own.clone(), checkpoint.path.as_path()),
-        (None, None) => bail!(
-            "{} was not trained on conversations (it has no {CHAT_TEMPLATE}): `limpid generate --prompt TEXT` continues a text; --chat-template FILE gives it a template; docs/chat.md says how to train a model that answers",
-            checkpoint.path.display()
-        ),
+        (None, None) => {
+            let (model, quoted) = (checkpoint.path.display(), show::quoted(&checkpoint.path));
+            let on = trained_on(&checkpoint.path).map(|data| format!(" but on {data}")).unwrap_or_default();
+            bail!(
+                "{model} was not trained on conversations{on} (it has no {CHAT_TEMPLATE}): `limpid generate --model {quoted} --prompt \
+                 TEXT` continues a text; docs/chat.md says how to train a model that answers; --chat-template FILE gives a template to \
+                 one whose files have none"
+            )
+        }
     };
     Ok(ChatTemplate::new(&source, tokens).with_context(|| whence.display().to_string())?.at(now))
+}
+
+/// The text that a model of limpid's was trained on, by the settings of its run.
+fn trained_on(folder: &Path) -> Option<String> {
+    let settings: toml::Table = read_settings(&folder.join("limpid.toml")).ok()?.parse().ok()?;
+    Some(settings.get("data")?.as_str()?.into())
+}
+
+/// A model as the library has it, on the machine that was asked for.
+pub fn whole(checkpoint: Checkpoint, machine: &MachineOptions) -> Result<Lm> {
+    if machine.device != Device::Cpu {
+        bail!(Usage(format!("--device {}: this verb runs on the cpu alone", machine.device)));
+    }
+    Ok(Lm::from(checkpoint)
+        .with_threads(machine.threads())
+        .with_precision(machine.precision)
+        .with_level(machine.level()))
 }
 
 /// Refuses an encoder that has no head, before anything else about it is asked for.

@@ -15,6 +15,7 @@ use limpid::config::{Config, ConfigError, Fields, PRESETS, Positions, Setting, S
 use limpid::data::source::SourceError;
 use limpid::data::{CorpusError, DataError, TextFormat};
 use limpid::engine::{Decoder, DecoderLimits};
+use limpid::generate::Sampler;
 use limpid::memory::On;
 use limpid::model::{Lora, Model, Tuning};
 use limpid::names::Notation;
@@ -336,6 +337,47 @@ pub struct MachineOptions {
     /// Where the model runs: cpu, or reference (plain f64 loops on one thread: slow, to check cpu against)
     #[arg(long, value_name = "D", default_value = "cpu", value_parser = parse_axis::<Device>, hide_short_help = true)]
     pub device: Device,
+}
+
+/// How tokens are chosen.
+#[derive(Args, Clone, Debug)]
+pub struct SamplingOptions {
+    /// Sampling temperature: 0 takes the likeliest token; below 1 is sharper, above 1 flatter
+    #[arg(long, value_name = "X", default_value_t = 0.8, alias = "temp")]
+    pub temperature: f64,
+    /// Top-k sampling: only the K likeliest tokens; 0 for all
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    pub top_k: usize,
+    /// Nucleus (top-p) sampling: only the likeliest tokens whose probabilities add up to P
+    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    pub top_p: f64,
+    /// Min-p sampling: only tokens at least P times as likely as the likeliest
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    pub min_p: f64,
+    /// Repetition penalty: above 1, tokens that already occurred become less likely
+    #[arg(long, value_name = "X", default_value_t = 1.0, alias = "repeat-penalty")]
+    pub repetition_penalty: f64,
+    /// End before this text; may be given several times
+    #[arg(long, value_name = "TEXT", action = clap::ArgAction::Append)]
+    pub stop: Vec<String>,
+    /// Seed of the random draws
+    #[arg(long, value_name = "N", default_value_t = 1337)]
+    pub seed: u64,
+}
+
+impl SamplingOptions {
+    /// As the library has it.
+    pub fn sampler(&self) -> Sampler {
+        Sampler {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repetition_penalty: self.repetition_penalty,
+            seed: self.seed,
+            ..Sampler::default()
+        }
+    }
 }
 
 /// Bytes as people write them: 2G, 1.5GiB, 800M, 2000000000.

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Folder, block, root, text};
+use common::{Folder, LIMPID, block, root, text};
 use serde_json::Value;
 use std::fs;
 use std::io::Write;
@@ -491,6 +491,7 @@ fn conversations_are_learned_as_the_guide_says() {
     assert_eq!(said[1..3], ["Tom has the ball.\n", "In the tree.\n"]);
     // 12 + 17 + 6 letters and an end each
     assert!(said[3].contains("tokens predicted") && said[3].contains(" 38 "), "{}", said[3]);
+    talks(&f);
     asks_and_continues(&f);
     let settings = fs::read_to_string(f.0.join("chat/limpid.toml")).unwrap();
     assert!(settings.contains("whole_documents = true") && settings.contains("cross_documents = false"), "{settings}");
@@ -506,6 +507,125 @@ fn conversations_are_learned_as_the_guide_says() {
     assert!(out.status.success() && said.contains("3 conversations"), "{said}");
     assert!(said.contains("3 were longer than 16 tokens") && said.contains("1 bad line skipped"), "{said}");
     f.ok("train --resume o --json");
+}
+
+/// Conversations with the model in the folder `chat`, line by line.
+fn talks(f: &Folder) {
+    let chat = |arguments: &str, lines: &str| fed(f, &format!("chat chat --temperature 0 {arguments}"), lines);
+    let path = format!("{}:{}", Path::new(LIMPID).parent().unwrap().display(), std::env::var("PATH").unwrap());
+    for line in block("chat.md", "## Talking", "sh").lines() {
+        let mut shell = Command::new("sh");
+        let out =
+            shell.args(["-euc", line]).current_dir(&f.0).env("PATH", &path).stdin(Stdio::null()).output().unwrap();
+        let (said, told) = (text(&out.stdout), text(&out.stderr));
+        assert!(out.status.success(), "{line}\n{told}");
+        match () {
+            () if line.starts_with("printf") => assert_eq!(said, "Tom has the ball.\nIn the tree.\n"),
+            () if line.contains("limpid replay") => assert_eq!(said, "the same 18 tokens\n"),
+            () if line.contains("limpid embed") => assert!(said.contains("\"embedding\":["), "{said}"),
+            () => {}
+        }
+    }
+    // commands, and what is kept
+    let lines =
+        "Who has the ball?\n/save kept.jsonl\n\n/reset\r\n/system Be brief.\nWhere is the kite?\r\n/save kept.jsonl\n";
+    let (code, said, told) = chat("", lines);
+    assert_eq!((code, said.as_str()), (Some(0), "Tom has the ball.\nIn the tree.\n"), "{told}");
+    let saved = f.bytes("kept.jsonl");
+    let kept: Vec<serde_json::Value> = text(&saved).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let message = |role: &str, content: &str| serde_json::json!({ "role": role, "content": content });
+    let [asked, answer] = [message("user", "Who has the ball?"), message("assistant", "Tom has the ball.")];
+    assert_eq!(kept[0]["messages"], serde_json::json!([asked, answer]));
+    let [system, asked] = [message("system", "Be brief."), message("user", "Where is the kite?")];
+    assert_eq!(kept[1]["messages"], serde_json::json!([system, asked, message("assistant", "In the tree.")]));
+    let again = "train --from chat --data kept.jsonl --val-fraction 0 --steps 1 --sample 0 --out again --json";
+    assert_eq!(f.json(again)["steps"], 1);
+    // the conversation is seen whole, and what is in the cache is used again
+    let long = "Who has the ball? Who has the ball? Who has the ball? Who has";
+    let (_, said, _) = chat("--json", &format!("{long}\nWho?\n/reset\nWho?\n"));
+    let answers: Vec<serde_json::Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let tokens = |n: usize, what: &str| answers[n][what].as_u64().unwrap();
+    // `<|user|>`, a new line, .., a new line, `<|assistant|>`, a new line; `<|end|>` is a token of the answer
+    assert_eq!((tokens(0, "prompt_tokens"), tokens(0, "cached_tokens")), (5 + 61, 0));
+    assert_eq!(tokens(1, "prompt_tokens"), 66 + tokens(0, "tokens") + 1 + 5 + 4);
+    assert_eq!((tokens(1, "cached_tokens"), tokens(2, "cached_tokens"), tokens(2, "prompt_tokens")), (64, 0, 9));
+    // the draws are those of `generate`
+    let flags = "--temperature 1.5 --seed 5 --top-k 12 --max-tokens 7";
+    let (_, said, told) = chat(flags, "Who has the ball?\n");
+    assert_eq!(said, f.ok(&format!("generate --model chat --chat 'Who has the ball?' {flags}")));
+    assert!(told.contains("--max-tokens"), "{told}");
+    // the end of the context is said
+    let (code, _, told) = chat("", &"Who ".repeat(24));
+    assert!(
+        code == Some(1) && told.contains("the conversation has 101 tokens") && told.contains("context is 96: /reset"),
+        "{told}"
+    );
+    let (code, said, told) = chat("", &"Who has the ".repeat(8)[..89]);
+    assert!(code == Some(0) && said.chars().count() <= 4 && told.contains("96 tokens is full: /reset"), "{said}{told}");
+    for (line, named) in [
+        ("/temperature warm", "/temperature takes a number"),
+        ("/temperature -1", "temperature"),
+        ("/sav x", "there is no command /sav"),
+        ("/save kept.jsonl", "nothing to save"),
+        ("say <|end|>", "message 1 contains <|end|>"),
+    ] {
+        let (code, said, told) = chat("", line);
+        assert!(code == Some(1) && said.is_empty() && told.contains(named), "{line}: {told}");
+    }
+    assert_eq!(f.bytes("kept.jsonl"), saved);
+    let (_, _, told) = chat("", "/help\n");
+    assert!(["/reset", "/temperature X", "/save FILE", "/system TEXT"].iter().all(|command| told.contains(command)));
+    f.file("plain.txt", "Who has the ball? ".repeat(40));
+    f.ok(&format!("train --data plain.txt {TINY} --tokenizer char --steps 1 --sample 0 --out plain --json"));
+    let said =
+        ["plain was not trained on conversations but on ", "plain.txt", "limpid generate --model plain --prompt"];
+    f.fails(1, "chat plain", &said);
+    f.fails(2, "chat chat --device reference", &["--device"]);
+}
+
+/// Runs a command that is given `input`: its code, stdout and stderr.
+fn fed(f: &Folder, arguments: &str, input: &str) -> (Option<i32>, String, String) {
+    let mut command = f.command(arguments);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes()); // it may have refused to begin
+    let out = child.wait_with_output().unwrap();
+    (out.status.code(), text(&out.stdout), text(&out.stderr))
+}
+
+#[test]
+fn texts_become_vectors() {
+    let f = Folder::new("embed");
+    let data = f.file("rhyme.txt", RHYME.repeat(12));
+    f.ok(&format!("train --data {data} {TINY} --tokenizer char --steps 2 --sample 0 --out m --json"));
+    let vectors = |out: &str| -> Vec<(u64, Vec<f64>)> {
+        let one = |line: &str| {
+            let line: serde_json::Value = serde_json::from_str(line).unwrap();
+            let vector = line["embedding"].as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect();
+            (line["tokens"].as_u64().unwrap(), vector)
+        };
+        out.lines().map(one).collect()
+    };
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    f.file("texts.txt", "Twinkle\nlittle star\n");
+    let [unit, raw] = ["", "--raw"].map(|raw| vectors(&f.ok(&format!("embed @texts.txt --model m {raw}"))));
+    assert_eq!(unit.iter().map(|(tokens, _)| *tokens).collect::<Vec<_>>(), [7, 11]);
+    for ((_, unit), (_, raw)) in unit.iter().zip(&raw) {
+        let length = dot(raw, raw).sqrt();
+        assert!((dot(unit, unit) - 1.0).abs() < 1e-5 && (length - 1.0).abs() > 1e-3, "{length}");
+        assert!((dot(unit, raw) - length).abs() < 1e-4 * length);
+    }
+    assert_eq!(vectors(&f.ok("embed 'little star' --model m")), unit[1..]);
+    assert_eq!(vectors(&fed(&f, "embed - --model m", "Twinkle\nlittle star").1), unit);
+    let [first, last] = ["cls", "last"].map(|how| vectors(&f.ok(&format!("embed T --model m --pooling {how}"))));
+    assert!(first == last && first != unit, "one token is the first and the last");
+    assert_ne!(
+        vectors(&f.ok("embed Twinkle --model m --pooling cls")),
+        vectors(&f.ok("embed Twinkle --model m --pooling last"))
+    );
+    f.fails(2, "embed x --model m --pooling max", &["max", "mean, cls, last"]);
+    f.fails(1, "embed '' --model m", &["empty"]);
+    f.file("texts.txt", "Twinkle\n\nlittle\n");
+    f.fails(1, "embed @texts.txt --model m", &["line 2", "empty"]);
 }
 
 /// What is asked of the model in the folder `chat`, and of others.

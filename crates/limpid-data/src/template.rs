@@ -139,7 +139,8 @@ impl ChatTemplate {
         Ok(chat::written(&self.source, bos, messages, add_generation_prompt)?)
     }
 
-    /// The ids that an answer to `messages` comes after. No message can be taken for the template: one that contains the text of a
+    /// The ids that an answer to `messages` comes after: of the rendered text, with no token that the template does not write, as in
+    /// transformers. No message can be taken for the template: one that contains the text of a
     /// special token is refused.
     ///
     /// # Errors

@@ -75,7 +75,7 @@ mod training;
 pub mod walk;
 
 pub use error::Error;
-pub use lm::{Lm, Pooling};
+pub use lm::{Lm, Pooling, normalized};
 pub use training::{Trained, Training};
 
 pub use limpid_base::{contain, files, nearest, plural, units};

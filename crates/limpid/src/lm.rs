@@ -5,7 +5,7 @@
 
 use crate::backend::{self, Backend, BackendOptions, Device, SharedWeights};
 use crate::checkpoint::{self, Checkpoint, Format, SHARD_BYTES};
-use crate::config::{Config, ConfigError, Mask};
+use crate::config::{Config, ConfigError, Mask, unknown};
 use crate::data::chat::Message;
 use crate::data::source::{SourceError, TextSource};
 use crate::data::template::{ChatTemplate, TemplateTokens};
@@ -27,6 +27,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::num::NonZero;
 use std::path::Path;
+use std::str::FromStr;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 type Result<T, E = Error> = std::result::Result<T, E>;
@@ -92,6 +93,28 @@ pub enum Pooling {
     Cls,
     /// The last, which of a causal model alone has seen the whole text.
     Last,
+}
+
+impl FromStr for Pooling {
+    type Err = ConfigError;
+    fn from_str(name: &str) -> Result<Pooling, ConfigError> {
+        match name {
+            "mean" => Ok(Pooling::Mean),
+            "cls" => Ok(Pooling::Cls),
+            "last" => Ok(Pooling::Last),
+            _ => Err(unknown("pooling", name, &["mean", "cls", "last"])),
+        }
+    }
+}
+
+/// A vector divided by its length (L2), so that the dot product of two is the cosine between them. One of zeros stays as it is.
+#[must_use]
+pub fn normalized(vector: Vec<f32>) -> Vec<f32> {
+    let length = vector.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
+    if length == 0.0 {
+        return vector;
+    }
+    vector.into_iter().map(|x| (f64::from(x) / length) as f32).collect()
 }
 
 impl From<Checkpoint> for Lm {
@@ -431,7 +454,8 @@ impl Lm {
 
     // ---- looking inside
 
-    /// A text as one vector (C): the hidden states before the head, pooled. For causal and bidirectional models.
+    /// A text as one vector (C): the hidden states before the head, pooled. For causal and bidirectional models. [`normalized`] makes
+    /// it one of length 1.
     ///
     /// # Errors
     /// If the model has no tokenizer, or the text is empty or longer than the context.
@@ -439,7 +463,7 @@ impl Lm {
         self.embed_ids(&self.encode(text)?, pooling)
     }
 
-    /// [`Lm::embed`] of a text's ids.
+    /// [`Lm::embed`] of ids, such as [`Lm::encode`] gives.
     ///
     /// # Errors
     /// As [`Lm::embed`], and if an id is not in the vocabulary.

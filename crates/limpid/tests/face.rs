@@ -20,7 +20,7 @@ mod own_text;
 mod stream;
 
 use limpid::backend::{Backend, Device, Reference};
-use limpid::checkpoint::Format;
+use limpid::checkpoint::{Format, safetensors_file};
 use limpid::config::{Config, ConfigError, Mask};
 use limpid::data::source::TextSource;
 use limpid::generate::{FinishReason, Options, Sampler};
@@ -28,7 +28,7 @@ use limpid::memory;
 use limpid::model::{Lora, Mode, Model, Tuning};
 use limpid::ops::IGNORE;
 use limpid::train::{Control, Recipe, RunOptions, RunSettings, Summary, TrainEvent};
-use limpid::{Error, Lm, Pooling, Trained, Training, trace};
+use limpid::{Error, Lm, Pooling, Trained, Training, normalized, trace};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -165,6 +165,40 @@ fn embeddings_are_the_hidden_states_pooled() {
     judge.forward(model.ops()).unwrap();
     let exact = judge.read(model.tensor("ln_final.hook_out").unwrap().region).unwrap();
     assert!(exact.iter().zip(&states.values).all(|(a, b)| (a - b).abs() < 1e-3));
+}
+
+/// The hidden states of transformers, pooled: of decoders and encoders (reference/families.py). They have length 1 where that is asked.
+#[test]
+fn embeddings_are_those_of_transformers() {
+    for case in ["bert-encoder", "bert-mlm", "gpt2-plain", "llama-gqa"] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/hf").join(case);
+        let store = safetensors_file::open(&folder.join("truth.safetensors")).unwrap();
+        let get = |name: &str| store.get(name).map(|tensor| tensor.values().unwrap().into_owned());
+        let [_, rows, width] = store.get("hidden").unwrap().shape[..] else { panic!("{case}") };
+        // the first text, whole and of one segment
+        assert!(get("segments").is_none_or(|segments| segments[..rows].iter().all(|s| *s == 0.0)));
+        let ids: Vec<u32> = get("tokens").unwrap()[..rows].iter().map(|id| *id as u32).collect();
+        let hidden = &get("hidden").unwrap()[..rows * width];
+        let lm = Lm::open(&folder).unwrap();
+        let mean: Vec<f32> =
+            (0..width).map(|c| hidden.iter().skip(c).step_by(width).sum::<f32>() / rows as f32).collect();
+        for (pooling, truth) in [
+            (Pooling::Mean, &mean[..]),
+            (Pooling::Cls, &hidden[..width]),
+            (Pooling::Last, &hidden[(rows - 1) * width..]),
+        ] {
+            let found = lm.embed_ids(&ids, pooling).unwrap();
+            assert_eq!(found.len(), width);
+            let far = |found: &[f32], truth: &[f32]| found.iter().zip(truth).any(|(a, b)| (a - b).abs() > 1e-4);
+            assert!(!far(&found, truth), "{case} {pooling:?}: {found:?}, expected {truth:?}");
+            let length = truth.iter().map(|x| x * x).sum::<f32>().sqrt();
+            let unit: Vec<f32> = truth.iter().map(|x| x / length).collect();
+            assert!(!far(&normalized(found), &unit), "{case} {pooling:?}");
+        }
+    }
+    assert_eq!(normalized(vec![0.0; 3]), [0.0; 3]);
+    let unit = normalized(vec![3e-30, -4e-30]);
+    assert!((unit[0] - 0.6).abs() < 1e-6 && (unit[1] + 0.8).abs() < 1e-6, "{unit:?}");
 }
 
 /// An encoder: masks are filled, texts have vectors; what only a causal model does is refused.

@@ -2,7 +2,7 @@
 
 use crate::machine::interrupt;
 use crate::models::{self, adapted, engine, needs_head, open, prompt_ids, template, tokenizer};
-use crate::options::{MachineOptions, Usage};
+use crate::options::{MachineOptions, SamplingOptions, Usage};
 use crate::{show, source};
 use anyhow::{Context, Result, bail};
 use limpid::backend::Device;
@@ -11,7 +11,7 @@ use limpid::config::{Mask, Positions};
 use limpid::data::chat::{self, Message, Role};
 use limpid::data::check_ids;
 use limpid::engine::{EngineEvent, EngineRequest, RequestId};
-use limpid::generate::{self, Candidate, Choice, GenerateError, GeneratedToken, Options, Overflow, Sample, Sampler};
+use limpid::generate::{self, Candidate, Choice, GenerateError, GeneratedToken, Options, Overflow, Sample};
 use limpid::model::Mode;
 use limpid::receipt::Receipt;
 use limpid::{Lm, files, trace};
@@ -55,30 +55,11 @@ pub struct Args {
     /// Most tokens to write
     #[arg(long, short = 'n', value_name = "N", default_value_t = 200, aliases = ["max-new-tokens", "n-predict"])]
     max_tokens: usize,
-    /// Sampling temperature: 0 takes the likeliest token; below 1 is sharper, above 1 flatter
-    #[arg(long, value_name = "X", default_value_t = 0.8, alias = "temp")]
-    temperature: f64,
-    /// Top-k sampling: only the K likeliest tokens; 0 for all
-    #[arg(long, value_name = "K", default_value_t = 0)]
-    top_k: usize,
-    /// Nucleus (top-p) sampling: only the likeliest tokens whose probabilities add up to P
-    #[arg(long, value_name = "P", default_value_t = 1.0)]
-    top_p: f64,
-    /// Min-p sampling: only tokens at least P times as likely as the likeliest
-    #[arg(long, value_name = "P", default_value_t = 0.0)]
-    min_p: f64,
-    /// Repetition penalty: above 1, tokens that already occurred become less likely
-    #[arg(long, value_name = "X", default_value_t = 1.0, alias = "repeat-penalty")]
-    repetition_penalty: f64,
-    /// End before this text; may be given several times
-    #[arg(long, value_name = "TEXT", action = clap::ArgAction::Append)]
-    stop: Vec<String>,
+    #[command(flatten)]
+    sampling: SamplingOptions,
     /// Samples to write
     #[arg(long, value_name = "N", default_value_t = 1)]
     num_samples: u64,
-    /// Seed of the random draws
-    #[arg(long, value_name = "N", default_value_t = 1337)]
-    seed: u64,
     /// Reserve memory for this many positions; for models that learned no table of them [default: all]
     #[arg(long, value_name = "T", aliases = ["n-ctx", "ctx-size"], hide_short_help = true)]
     context_length: Option<usize>,
@@ -108,20 +89,11 @@ fn overflow(s: &str) -> Result<Overflow, String> {
 }
 
 pub fn run(args: Args) -> Result<()> {
-    let sampler = Sampler {
-        temperature: args.temperature,
-        top_k: args.top_k,
-        top_p: args.top_p,
-        min_p: args.min_p,
-        repetition_penalty: args.repetition_penalty,
-        seed: args.seed,
-        ..Sampler::default()
-    };
     let mut options = Options {
         max_tokens: args.max_tokens,
-        sampler,
+        sampler: args.sampling.sampler(),
         sample: 0,
-        stop: args.stop.clone(),
+        stop: args.sampling.stop.clone(),
         stop_at_end_of_text: true,
         overflow: args.overflow,
         logit_bias: vec![],

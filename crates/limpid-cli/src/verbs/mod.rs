@@ -1,10 +1,12 @@
 //! One file a verb. Verbs call no verbs: what several of them need is in `job`, `machine`, `models`, `records` and `tokenizers`.
 
 pub mod bench;
+pub mod chat;
 pub mod check;
 pub mod convert;
 pub mod data;
 pub mod doctor;
+pub mod embed;
 pub mod eval;
 pub mod generate;
 pub mod inspect;

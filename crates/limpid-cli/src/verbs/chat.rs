@@ -1,0 +1,292 @@
+//! `chat`: a conversation in the terminal, or line by line through a pipe.
+
+use crate::machine::interrupted_answer;
+use crate::models::{adapted, needs_head, template, whole};
+use crate::options::{MachineOptions, SamplingOptions};
+use crate::show;
+use anyhow::{Context, Result, bail};
+use limpid::backend::BackendError;
+use limpid::config::Mask;
+use limpid::data::chat::{Message, Role};
+use limpid::data::template::{ChatTemplate, TemplateError};
+use limpid::engine::{Engine, EngineEvent, EngineLimits, EngineRequest};
+use limpid::generate::{FinishReason, Options, Overflow, Sample};
+use limpid::{Error, Lm, files};
+use serde_json::json;
+use std::io::{BufRead, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Talk to a model that was trained on conversations.
+///
+/// In a terminal, lines can be edited, Ctrl-C stops an answer, Ctrl-D ends, and /help lists commands. Through a pipe each line is a
+/// message; the answers are on stdout. The model sees the whole conversation; when its context is full, that is said.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// A model: a folder of limpid or HuggingFace, a .gguf
+    model: PathBuf,
+    /// A LoRA adapter to add to the model: a folder of limpid's or PEFT's
+    #[arg(long, value_name = "DIR")]
+    adapter: Option<PathBuf>,
+    /// System message before the conversation
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
+    /// Chat template, in Jinja [default: the model's own]
+    #[arg(long, value_name = "FILE", alias = "chat-template-file")]
+    chat_template: Option<PathBuf>,
+    /// Most tokens of an answer [default: as many as the context has room for]
+    #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..), aliases = ["max-new-tokens", "n-predict"])]
+    max_tokens: Option<u64>,
+    #[command(flatten)]
+    sampling: SamplingOptions,
+    /// Put each answer on stdout as a line of JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    machine: MachineOptions,
+}
+
+const HELP: &str = "\
+/reset            begin a new conversation; the system message stays
+/system TEXT      the system message; without TEXT there is none
+/temperature X    sampling temperature; 0 takes the likeliest token
+/save FILE        add the conversation to FILE as a line of JSON, as `limpid train --data` reads it
+/help             these lines
+Ctrl-C stops an answer, Ctrl-D ends. A message that begins with / is typed with a blank before it.";
+
+/// A conversation under way.
+struct Talk {
+    lm: Lm,
+    engine: Engine,
+    template: ChatTemplate,
+    options: Options,
+    system: Option<Message>,
+    messages: Vec<Message>,
+    stop: Arc<AtomicBool>,
+    json: bool,
+}
+
+pub fn run(args: Args) -> Result<()> {
+    let checkpoint = adapted(&args.model, args.adapter.as_deref())?;
+    needs_head(&checkpoint)?;
+    if checkpoint.config.mask != Mask::Causal {
+        bail!("{} fills masks and does not answer: `limpid generate` shows what it puts in", args.model.display());
+    }
+    let template = template(&checkpoint, args.chat_template.as_deref())?;
+    let lm = whole(checkpoint, &args.machine)?;
+    let stop = [args.sampling.stop.clone(), lm.chat_stops(&template)?].concat();
+    let options = Options {
+        max_tokens: args.max_tokens.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX)),
+        sampler: args.sampling.sampler(),
+        stop,
+        overflow: Overflow::Stop,
+        ..Options::default()
+    };
+    options.check()?;
+    let engine = lm.engine(&EngineLimits::of(lm.config(), 1, lm.config().context_length))?;
+    let system = args.system.map(|content| Message { role: Role::System, content });
+    let (messages, stop) = (vec![], interrupted_answer()?);
+    let mut talk = Talk { lm, engine, template, options, system, messages, stop, json: args.json };
+    if !std::io::stdin().is_terminal() {
+        for line in std::io::stdin().lock().lines() {
+            if talk.takes(&line.context("standard input")?)? {
+                talk.spaced("\n")?;
+            }
+        }
+        return Ok(());
+    }
+    show::say(format_args!("{}: {}. /help lists the commands", args.model.display(), talk.lm.config()));
+    let mut input = Input::new()?;
+    while let Some(line) = input.line()? {
+        match talk.takes(&line) {
+            Ok(true) => talk.spaced("\n\n")?,
+            Ok(false) => {}
+            Err(error) if error.is::<BackendError>() || show::is_closed_pipe(&error) => return Err(error),
+            Err(error) => show::say(format_args!("{error:#}")),
+        }
+    }
+    Ok(())
+}
+
+impl Talk {
+    /// A line that was typed: a command or a message. Returns whether an answer was shown.
+    fn takes(&mut self, line: &str) -> Result<bool> {
+        let line = line.trim_end_matches(['\r', '\n']);
+        let Some(command) = line.strip_prefix('/') else {
+            return if line.trim().is_empty() { Ok(false) } else { self.answers(line).map(|()| true) };
+        };
+        let (name, value) = command.split_once(' ').unwrap_or((command, ""));
+        let value = value.trim();
+        match name {
+            "help" => show::say(HELP),
+            "reset" => {
+                self.messages.clear();
+                show::say("a new conversation");
+            }
+            "system" => {
+                self.system = (!value.is_empty()).then(|| Message { role: Role::System, content: value.into() });
+            }
+            "temperature" => {
+                let mut sampler = self.options.sampler;
+                sampler.temperature =
+                    value.parse().with_context(|| format!("/temperature takes a number, found {value:?}"))?;
+                sampler.check()?;
+                self.options.sampler = sampler;
+            }
+            "save" if !value.is_empty() => self.save(Path::new(value))?,
+            "save" => bail!("/save takes the name of a file"),
+            _ => bail!(
+                "there is no command /{name}: /help lists them; a message that begins with / needs a blank before it"
+            ),
+        }
+        Ok(false)
+    }
+
+    /// The conversation with its system message.
+    fn conversation(&self) -> Vec<Message> {
+        self.system.iter().chain(&self.messages).cloned().collect()
+    }
+
+    /// Shows the answer to a message. One that cannot be answered is not part of the conversation.
+    fn answers(&mut self, text: &str) -> Result<()> {
+        let before = self.messages.len();
+        self.messages.push(Message { role: Role::User, content: text.into() });
+        match self.written() {
+            Ok(sample) if sample.text.is_empty() && sample.finish_reason == FinishReason::Cancelled => {
+                self.messages.truncate(before);
+            }
+            Ok(sample) => {
+                self.messages.push(Message { role: Role::Assistant, content: sample.text });
+                // what the template keeps for itself cannot be said again
+                let said = self.lm.chat_ids(&self.template, &self.conversation());
+                if let Err(Error::Template(error @ (TemplateError::Special { .. } | TemplateError::Chat(_)))) = said {
+                    self.messages.truncate(before);
+                    show::say(format_args!("\nnote: question and answer are left out of the conversation: {error}"));
+                }
+            }
+            Err(error) => {
+                self.messages.truncate(before);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn written(&mut self) -> Result<Sample> {
+        let prompt = self.lm.chat_ids(&self.template, &self.conversation())?;
+        let context = self.lm.config().context_length;
+        if prompt.len() > context {
+            let tokens = show::plural(prompt.len(), "token");
+            bail!(
+                "the conversation has {tokens} with this message, and the model's context is {context}: /reset begins a new one, or \
+                 write less"
+            );
+        }
+        let (prompt_tokens, mut cached_tokens) = (prompt.len(), 0);
+        self.stop.store(false, Ordering::Relaxed);
+        self.engine.submit(EngineRequest { prompt, options: self.options.clone(), log_probs: None, reuse: true })?;
+        // asked the same again, the draws are others
+        self.options.sample += 1;
+        let (mut done, mut broken, mut more) = (None, None, true);
+        while more {
+            more = self.engine.round(&mut |_, event| {
+                match event {
+                    EngineEvent::Token { token, .. } if !self.json => broken = show::out(&token.text).err(),
+                    EngineEvent::Prompt { cached, .. } => cached_tokens = cached,
+                    EngineEvent::Done(sample) => done = Some(Ok(sample)),
+                    EngineEvent::Failed(error) => done = Some(Err(error)),
+                    EngineEvent::Token { .. } | EngineEvent::Cropped { .. } => {}
+                }
+                broken.is_none() && !self.stop.load(Ordering::Relaxed)
+            })?;
+        }
+        if let Some(error) = broken {
+            return Err(error);
+        }
+        let sample = done.context("the engine ended without an answer")??;
+        let tokens = sample.tokens.len();
+        if self.json {
+            show::json(
+                &json!({ "content": sample.text, "finish_reason": sample.finish_reason.name(), "tokens": tokens,
+                "prompt_tokens": prompt_tokens, "cached_tokens": cached_tokens }),
+            )?;
+        }
+        if sample.finish_reason == FinishReason::Length {
+            let why = match tokens < self.options.max_tokens {
+                true => format!("the context of {context} tokens is full: /reset begins a new conversation"),
+                false => format!("the answer has {} and was stopped (--max-tokens)", show::plural(tokens, "token")),
+            };
+            show::say(format_args!("\nnote: {why}"));
+        }
+        Ok(sample)
+    }
+
+    /// Ends an answer that was shown as text.
+    fn spaced(&self, end: &str) -> Result<()> {
+        if self.json { Ok(()) } else { show::out(end) }
+    }
+
+    /// Adds the conversation to a file of conversations.
+    fn save(&self, file: &Path) -> Result<()> {
+        if self.messages.is_empty() {
+            bail!("there is nothing to save yet");
+        }
+        let messages: Vec<_> =
+            self.conversation().iter().map(|m| json!({ "role": m.role.name(), "content": m.content })).collect();
+        let line = json!({ "messages": messages }).to_string();
+        let mut text =
+            if file.exists() { limpid::data::read_text(file, limpid::data::source::HELD)? } else { String::new() };
+        if !text.is_empty() && !text.ends_with('\n') {
+            text.push('\n');
+        }
+        files::replace(file, |beside| std::fs::write(beside, text + &line + "\n"))
+            .with_context(|| file.display().to_string())?;
+        show::say(format_args!("saved as a line of {}", file.display()));
+        Ok(())
+    }
+}
+
+/// Lines that are typed at a terminal.
+#[cfg(feature = "chat")]
+struct Input(rustyline::DefaultEditor);
+
+#[cfg(feature = "chat")]
+impl Input {
+    fn new() -> Result<Input> {
+        use rustyline::config::Behavior;
+        // answers may go elsewhere: what is typed is shown on the terminal
+        let terminal = if show::terminal() { Behavior::Stdio } else { Behavior::PreferTerm };
+        let config = rustyline::Config::builder().behavior(terminal).auto_add_history(true).build();
+        Ok(Input(rustyline::DefaultEditor::with_config(config)?))
+    }
+
+    /// The next line; none at the end. Ctrl-C gives an empty one.
+    fn line(&mut self) -> Result<Option<String>> {
+        use rustyline::error::ReadlineError;
+        match self.0.readline("> ") {
+            Ok(line) => Ok(Some(line)),
+            Err(ReadlineError::Interrupted) => Ok(Some(String::new())),
+            Err(ReadlineError::Eof) => Ok(None),
+            Err(error) => Err(error).context("the terminal"),
+        }
+    }
+}
+
+/// Without the feature `chat`: as the terminal gives them.
+#[cfg(not(feature = "chat"))]
+struct Input;
+
+#[cfg(not(feature = "chat"))]
+impl Input {
+    fn new() -> Result<Input> {
+        Ok(Input)
+    }
+
+    fn line(&mut self) -> Result<Option<String>> {
+        show::say(">");
+        let mut line = String::new();
+        let read = std::io::stdin().lock().read_line(&mut line).context("standard input")?;
+        Ok((read > 0).then_some(line))
+    }
+}
