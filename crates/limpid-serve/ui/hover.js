@@ -39,8 +39,10 @@ export function surprise(token) {
 /** @param {number} logProb */
 function percent(logProb) {
   const share = 100 * Math.exp(logProb);
-  if (share === 0) return "0 %";
-  return share < 0.001 ? "< 0.001 %" : `${Number(share.toPrecision(3))} %`;
+  if (share === 0 || share === 100) return `${share} %`;
+  if (share < 0.001) return "< 0.001 %";
+  if (share > 99.99) return "> 99.99 %";
+  return `${share > 99 ? figure(share, 2) : Number(share.toPrecision(3))} %`;
 }
 
 /** @param {Token} token @returns {number} its place among the likeliest; -1 if it is not one of them */
@@ -52,7 +54,9 @@ function place(token) {
 function inNumbers(token) {
   const nats = surprise(token);
   if (nats === null || token.logProb === null) return "The first token of a text: nothing comes before it.";
-  const amount = token.logProb <= NEVER ? "infinite" : `${figure(nats, 2)} nats (${figure(nats / Math.LN2, 2)} bits)`;
+  let amount = `${figure(nats, 2)} nats (${figure(nats / Math.LN2, 2)} bits)`;
+  if (nats < 0.005) amount = nats === 0 ? "0 nats" : "below 0.01 nats";
+  if (token.logProb <= NEVER) amount = "infinite";
   return `Probability ${percent(token.logProb)}, surprise ${amount}.`;
 }
 

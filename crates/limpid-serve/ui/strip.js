@@ -5,8 +5,8 @@ import { joiner, readable, spoken } from "./text.js";
 
 /** @typedef {import("./source.js").Token} Token */
 
-/** Nats from which the tint is full: a probability of 0.1 %. The legend in index.html says so. */
-const FULL = 7;
+/** Nats from which the tint is full: a probability of 0.7 %. The legend in index.html says so. */
+const FULL = 5;
 
 /**
  * @param {string} name what the text is

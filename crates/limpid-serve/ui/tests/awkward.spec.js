@@ -88,6 +88,30 @@ test("text that means harm is only shown", async ({ page, expected }) => {
   expect(await page.evaluate(() => window.harmed)).toBe(undefined);
 });
 
+test("the read-out is exact where rounding would mislead", async ({ page }) => {
+  await byHand(page);
+  await open(page, "CHAT");
+  await ask(page);
+  const cases = [
+    [1, "Probability 100 %, surprise 0 nats."],
+    [0.99999, "Probability > 99.99 %, surprise below 0.01 nats."],
+    [0.9996, "Probability 99.96 %, surprise below 0.01 nats."],
+    [0.5, "Probability 50 %, surprise 0.69 nats (1.00 bits)."],
+    [0.012345, "Probability 1.23 %, surprise 4.39 nats (6.34 bits)."],
+    [0.000001, "Probability < 0.001 %, surprise 13.82 nats (19.93 bits)."],
+  ];
+  await push(page, chunk(cases.map(([p], n) => [`word${n}`, p, [["likely", 0.25], [" other", 0.125]]]), "stop") + "data: [DONE]\n\n");
+  await ended(page);
+  for (const [n, [, text]] of cases.entries()) {
+    await page.locator(".token").nth(n).focus();
+    await expect(page.locator("#read-out p").nth(1)).toHaveText(text);
+  }
+  await page.locator(".token").nth(4).focus();
+  await expect(page.locator("#read-out caption")).toHaveText("This token is not among the likeliest:");
+  await expect(page.locator("#read-out th")).toHaveText(["likely", "␣other", "word4", "all others"]);
+  await expect(page.locator("#read-out td:last-child")).toHaveText(["25 %", "12.5 %", "1.23 %", "61.3 %"]);
+});
+
 test("the page comes with its policy, and in no other page's frame", async ({ page }) => {
   const response = await page.goto(address("BASE"));
   const headers = response.headers();
@@ -107,7 +131,7 @@ test("words stay readable on every tint", async ({ page }) => {
     await page.emulateMedia({ colorScheme });
     await open(page, "CHAT");
     await ask(page);
-    const tokens = Array.from({ length: 15 }, (_, n) => [`word${n}`, Math.exp(-n / 2)]);
+    const tokens = Array.from({ length: 15 }, (_, n) => [`word${n}`, Math.exp(-n / 3)]);
     await push(page, chunk(tokens, "stop") + "data: [DONE]\n\n");
     await ended(page);
     const contrasts = await page.locator(".token").evaluateAll((tokens) => {
