@@ -27,6 +27,16 @@ test("an answer can be stopped, and what came of it stays", async ({ page }) => 
   await expect(page.locator(".turn")).toHaveCount(0);
   await ask(page, "Anew");
   expect((await page.evaluate(() => window.asked.messages)).map(({ content }) => content)).toEqual(["Anew"]);
+  // nor does the old one meddle with the next, however soon that begins
+  await page.evaluate(() => {
+    document.getElementById("chat-reset").click();
+    document.getElementById("chat-text").value = "At once";
+    document.getElementById("chat-form").requestSubmit();
+  });
+  await expect.poll(() => page.evaluate(() => window.asked.messages[0].content)).toBe("At once");
+  await push(page, chunk([["Yes", 0.5]]));
+  await expect(page.locator(".token")).toHaveText("Yes");
+  await expect(page.locator("#chat-send")).toHaveText("Stop");
 });
 
 test("a stream that breaks or fails says so", async ({ page }) => {
