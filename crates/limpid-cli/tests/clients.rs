@@ -1,5 +1,5 @@
 //! Clients of `limpid serve`: docs/serve.md block by block, OpenAI's own Python package, and lm-eval. A program that is not there is
-//! left out, and the test says so; `LIMPID_PYTHON` names a Python that has the packages.
+//! left out, and the test says so; `PYTHON` names a Python that has the packages.
 #![cfg(all(unix, feature = "serve"))]
 
 mod common;
@@ -48,11 +48,11 @@ fn run(command: &mut Command) -> String {
 
 /// A Python that has a package, or a word that there is none.
 fn python(package: &str) -> Option<String> {
-    let python = std::env::var("LIMPID_PYTHON").unwrap_or_else(|_| "python3".into());
+    let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".into());
     let import = Command::new(&python).args(["-c", &format!("import {package}")]).stderr(Stdio::null()).status();
     let found = import.is_ok_and(|status| status.success());
     if !found {
-        println!("left out: {python} has no {package}; LIMPID_PYTHON names another");
+        println!("left out: {python} has no {package}; PYTHON names another");
     }
     found.then_some(python)
 }
@@ -90,11 +90,8 @@ fn the_guide_runs() {
         }
     }
     assert!(asked >= 4 || !curl);
-    let (server, [(_, program)]) =
-        (server.unwrap(), blocks.iter().filter(|(kind, _)| kind == "python").collect::<Vec<_>>()[..])
-    else {
-        panic!("docs/serve.md has one program")
-    };
+    let server = server.unwrap();
+    let (_, program) = blocks.iter().find(|(kind, _)| kind == "python").unwrap();
     if let Some(python) = python("openai") {
         let program = program.replace("http://127.0.0.1:8080", &server.url);
         let seen = run(Command::new(python).args(["-c", &program]));
