@@ -3,6 +3,7 @@
 use crate::served::{Chance, chars, gpt2};
 use limpid::engine::{EngineEvent, EngineLimits, EngineRequest, TokenLogProb};
 use limpid::generate::{FinishReason, GenerateError, Sample, Writer};
+use limpid::ops::element::Element;
 use limpid::receipt::{Receipt, Replay, replay};
 use limpid_serve::ServedModel;
 use limpid_serve::answer::Answer;
@@ -342,7 +343,7 @@ fn tokens_have_names_of_their_own() {
 fn really(model: &Arc<ServedModel>, body: &Value) -> Value {
     let asked = ask(model, body);
     let mut answer = answer(model, &asked);
-    let limits = EngineLimits { sequences: 4, prompt_rows: 8, cache_bytes: 1 << 20 };
+    let limits = EngineLimits { sequences: 4, prompt_rows: 8, cache_bytes: 1 << 20, cache: Element::F32 };
     let mut engine = model.lm.engine(&limits).unwrap();
     let ids: Vec<_> = asked.requests.into_iter().map(|request| engine.submit(request).unwrap()).collect();
     let mut tell = |id, event| {
