@@ -17,8 +17,17 @@ fn get(path: &str, headers: &str) -> String {
 #[test]
 fn every_path_has_its_methods() {
     let server = serve(options());
-    let gets =
-        ["/", "/docs", "/health", "/metrics", "/openapi.json", "/ready", "/tokenizer_info", "/v1/models", "/v1/models/m"];
+    let gets = [
+        "/",
+        "/docs",
+        "/health",
+        "/metrics",
+        "/openapi.json",
+        "/ready",
+        "/tokenizer_info",
+        "/v1/models",
+        "/v1/models/m",
+    ];
     for path in gets {
         let reply = server.get(path);
         assert_eq!(reply.status, 200, "{path}");
