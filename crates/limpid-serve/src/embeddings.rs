@@ -6,7 +6,7 @@ use crate::parameters::EMBEDDINGS;
 use crate::refusal::{Refusal, found};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use limpid::{Error, Pooling};
+use limpid::{Error, Pooling, normalized};
 use serde_json::{Value, json};
 
 /// `POST /v1/embeddings`.
@@ -23,21 +23,15 @@ pub fn embeddings(model: &ServedModel, body: &[u8]) -> Result<Value, Refusal> {
             &found(other),
         ));
     }
-    let pooling = match fields.text("limpid.pooling") {
-        Some("cls") => Pooling::Cls,
-        Some("last") => Pooling::Last,
-        _ => Pooling::Mean,
-    };
+    let pooling: Pooling = fields.text("limpid.pooling").and_then(|name| name.parse().ok()).unwrap_or_default();
     let normalize = fields.flag_or("limpid.normalize", true);
     let inputs = prompts(model, "input", fields.needed("input", "a text, token ids, or an array of either")?, true)?;
     if let Some(long) = inputs.iter().find(|ids| ids.len() > context) {
         return Err(Refusal::context_length_exceeded("input", context, long.len(), None));
     }
     let one = |(index, ids): (usize, &Vec<u32>)| -> Result<Value, Error> {
-        let mut vector = model.lm.embed_ids(ids, pooling)?;
-        if normalize {
-            normalized(&mut vector);
-        }
+        let vector = model.lm.embed_ids(ids, pooling)?;
+        let vector = if normalize { normalized(vector) } else { vector };
         let embedding = match fields.text("encoding_format") {
             Some("base64") => STANDARD.encode(vector.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>()).into(),
             _ => Value::from(vector),
@@ -52,12 +46,4 @@ pub fn embeddings(model: &ServedModel, body: &[u8]) -> Result<Value, Refusal> {
         "model": model.id,
         "usage": { "prompt_tokens": tokens, "total_tokens": tokens },
     }))
-}
-
-/// Makes a vector's length 1; of a vector of zeros there is none.
-fn normalized(vector: &mut [f32]) {
-    let length = vector.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
-    if length > 0.0 {
-        vector.iter_mut().for_each(|x| *x = (f64::from(*x) / length) as f32);
-    }
 }
