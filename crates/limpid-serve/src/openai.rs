@@ -3,7 +3,7 @@
 //! `parameters` has checked each parameter by itself. Here are those that need the model (its tokenizer, its context) or each other.
 
 use crate::ServedModel;
-use crate::parameters::{CHAT, COMPLETIONS, Endpoint, Fields};
+use crate::parameters::{CHAT, COMPLETIONS, Endpoint, RequestFields};
 use crate::refusal::{Refusal, found, quoted};
 use limpid::config::Mask;
 use limpid::data::chat::{Message, Role};
@@ -109,7 +109,7 @@ struct Wish {
     stops: Vec<String>,
 }
 
-fn ask(model: &ServedModel, fields: &Fields, wish: Wish) -> Result<Ask, Refusal> {
+fn ask(model: &ServedModel, fields: &RequestFields, wish: Wish) -> Result<Ask, Refusal> {
     let context = model.lm.config().context_length;
     let param = if wish.chat { "messages" } else { "prompt" };
     let n = fields.count("n").unwrap_or(1);
@@ -170,8 +170,8 @@ fn ask(model: &ServedModel, fields: &Fields, wish: Wish) -> Result<Ask, Refusal>
 }
 
 /// The parameters of a request for this model.
-pub(crate) fn read(model: &ServedModel, endpoint: &Endpoint, body: &[u8]) -> Result<Fields, Refusal> {
-    let fields = Fields::read(endpoint, body)?;
+pub(crate) fn read(model: &ServedModel, endpoint: &Endpoint, body: &[u8]) -> Result<RequestFields, Refusal> {
+    let fields = RequestFields::read(endpoint, body)?;
     match fields.text("model").filter(|name| *name != model.id) {
         Some(other) => Err(Refusal::model_not_found(other, &model.id)),
         None => Ok(fields),
@@ -358,7 +358,7 @@ pub(crate) fn chat_ids(
     model.lm.chat_ids(&template.at(now as i64), messages).map_err(|error| fault("messages", &error))
 }
 
-fn stops(fields: &Fields) -> Result<Vec<String>, Refusal> {
+fn stops(fields: &RequestFields) -> Result<Vec<String>, Refusal> {
     let (most, longest) = STOPS;
     let one = |place: &str, value: &Value| match value {
         Value::String(text) if text.is_empty() => {
@@ -383,7 +383,7 @@ fn stops(fields: &Fields) -> Result<Vec<String>, Refusal> {
     }
 }
 
-fn logit_bias(model: &ServedModel, fields: &Fields) -> Result<Vec<(u32, f32)>, Refusal> {
+fn logit_bias(model: &ServedModel, fields: &RequestFields) -> Result<Vec<(u32, f32)>, Refusal> {
     let size = vocab_size(model)?;
     let Some(value) = fields.get("logit_bias") else { return Ok(vec![]) };
     let wrong = || Refusal::invalid_type("logit_bias", "an object of token ids and numbers", value);

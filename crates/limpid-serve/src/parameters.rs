@@ -1,4 +1,4 @@
-//! Every parameter of every endpoint, in tables: its type and range, and whether it does anything. [`Fields::read`] refuses what is in
+//! Every parameter of every endpoint, in tables: its type and range, and whether it does anything. [`RequestFields::read`] refuses what is in
 //! none, so nothing that a client sends is ever ignored in silence.
 //!
 //! `/docs` prints these tables, and a test holds openapi.json to them. A parameter that is `null` is as good as left out.
@@ -338,15 +338,15 @@ impl ParameterKind {
 
 /// The parameters of a request that are not `null`, each as its table wants it; those of a group as `stream_options.include_usage`.
 #[derive(Debug)]
-pub struct Fields(BTreeMap<String, Value>);
+pub struct RequestFields(BTreeMap<String, Value>);
 
-impl Fields {
+impl RequestFields {
     /// Reads the body of an endpoint.
     ///
     /// # Errors
     /// If it is no JSON object, or a parameter is unknown, not supported, or not what its table says.
-    pub fn read(endpoint: &Endpoint, body: &[u8]) -> Result<Fields, Refusal> {
-        let mut fields = Fields(BTreeMap::new());
+    pub fn read(endpoint: &Endpoint, body: &[u8]) -> Result<RequestFields, Refusal> {
+        let mut fields = RequestFields(BTreeMap::new());
         let known: Vec<&Parameter> = endpoint.parameters().collect();
         fields.add("", &known, json::object(body)?)?;
         Ok(fields)

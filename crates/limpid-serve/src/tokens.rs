@@ -5,7 +5,7 @@
 use crate::ServedModel;
 use crate::answer::name;
 use crate::openai::{chat_ids, encode, fault, ids, messages, read, tokenizer};
-use crate::parameters::{APPLY_TEMPLATE, DETOKENIZE, Fields, TOKENIZE};
+use crate::parameters::{APPLY_TEMPLATE, DETOKENIZE, RequestFields, TOKENIZE};
 use crate::refusal::Refusal;
 use limpid::data::chat::Message;
 use limpid::data::template::ChatTemplate;
@@ -96,7 +96,10 @@ pub fn apply_template(model: &ServedModel, body: &[u8]) -> Result<Value, Refusal
     Ok(json!({ "prompt": rendered(template, &messages, fields.flag_or("add_generation_prompt", true))? }))
 }
 
-fn conversation<'a>(model: &'a ServedModel, fields: &Fields) -> Result<(&'a ChatTemplate, Vec<Message>), Refusal> {
+fn conversation<'a>(
+    model: &'a ServedModel,
+    fields: &RequestFields,
+) -> Result<(&'a ChatTemplate, Vec<Message>), Refusal> {
     let messages = messages(fields.needed("messages", "an array of messages")?)?;
     Ok((model.template.as_ref().ok_or_else(Refusal::no_chat_template)?, messages))
 }
