@@ -281,7 +281,7 @@ pub async fn answer(shared: Arc<ServerState>, busy: Busy, request: Request<Incom
                 _ => {}
             }
             // what of the body is unread would be taken for the next request
-            if matches!(refusal.code, "body_too_large" | "request_timeout" | "headers_too_large" | "stopping") {
+            if matches!(refusal.code, "body_too_large" | "request_timeout" | "headers_too_large") {
                 extra.push((header::CONNECTION, "close".into()));
             }
             shared.metrics.add("limpid_rejected_total", &[("reason", refusal.code)], 1);
@@ -296,6 +296,9 @@ pub async fn answer(shared: Arc<ServerState>, busy: Busy, request: Request<Incom
     if let Ok(Some(origin)) = origin {
         response.headers_mut().insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
         response.headers_mut().insert(header::VARY, HeaderValue::from_static("origin"));
+    }
+    if *shared.phase.borrow() != Phase::Serving {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     let nosniff = HeaderValue::from_static("nosniff");
     response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, nosniff);

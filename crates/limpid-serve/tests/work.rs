@@ -192,6 +192,7 @@ fn running_answers_end_before_the_server_does() {
     // the news for who asks now
     let reply = server.get("/health");
     assert_eq!((reply.status, reply.json()["status"].as_str()), (503, Some("stopping")));
+    assert_eq!(reply.header("connection"), Some("close"));
     let reply = server.post("/v1/completions", &json!({ "prompt": "to" }));
     assert_eq!((reply.status, reply.code(), reply.header("connection")), (503, "stopping".into(), Some("close")));
     let all = rest(&mut running);
