@@ -149,6 +149,7 @@ fn a_full_queue_says_when_to_come_back() {
     // those that wait may go, and their places are free
     drop(waiting);
     server.until("room in the queue", |server| server.metric("limpid_requests_waiting") == 0.0);
+    assert_eq!(server.metric("limpid_requests_running"), 1.0, "they did not have to wait for the one that runs");
     drop(running);
     server.lives();
     server.until("an idle engine", is_idle);
