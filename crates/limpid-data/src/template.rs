@@ -1,6 +1,6 @@
 //! How a model's conversations are written: the template in its files, in Jinja, run as transformers runs it.
 //!
-//! limpid's own template is written by [`chat`](super::chat), without an interpreter: those are the texts that its models are
+//! limpid's own template is written by [`chat`], without an interpreter: those are the texts that its models are
 //! trained on, and a model of limpid's answers where the feature `templates` is off. A template is a program from a file, so its
 //! steps, its memory (a step pays for 64 bytes) and its depth are bounded. What is left undone: `tools` and `documents` are none.
 
