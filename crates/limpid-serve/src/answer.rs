@@ -1,5 +1,5 @@
 //! Events of the engine to an answer. One assembler for whole and streamed answers of both endpoints: what happens to a choice becomes
-//! [`Piece`]s, a stream sends each, and a whole answer is their sum. So the pieces of a stream are the whole answer.
+//! pieces, a stream sends each, and a whole answer is their sum. So the pieces of a stream are the whole answer.
 //!
 //! Every token that the model chose has an entry among the log-probabilities, the one that ended the answer too; lm-eval counts on it.
 //! `text_offset` counts characters of `text`. A token's log-probability and those beside it are the engine's own numbers, so equal
