@@ -76,7 +76,7 @@ fn the_guide_runs() {
     let (mut server, mut asked, curl) = (None, 0, Command::new("curl").arg("--version").output().is_ok());
     for line in blocks.iter().flat_map(lines) {
         match line.split(' ').next().unwrap() {
-            "limpid" if line.contains(" serve ") => server = Some(Running::start(&f, &line)),
+            "limpid" if line.starts_with("limpid serve ") => server = Some(Running::start(&f, &line)),
             "limpid" => train(&f, &line),
             "curl" if curl => {
                 let line = line.replace("http://127.0.0.1:8080", &server.as_ref().unwrap().url);

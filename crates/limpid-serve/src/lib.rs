@@ -2,7 +2,7 @@
 //!
 //! `listen` takes connections and keeps their limits, `route` finds what a request asks for, `openai` turns its body into
 //! requests of an [`limpid::engine::Engine`], `worker` runs that engine on a thread of its own, and `answer` turns what happens
-//! there into the answer. Everything that can be wrong with a request is found before the engine hears of it.
+//! there into the answer. `load` measures servers. Everything that can be wrong with a request is found before the engine hears of it.
 
 pub mod answer;
 mod body;
@@ -11,6 +11,7 @@ pub mod embeddings;
 mod follow;
 pub mod json;
 mod listen;
+pub mod load;
 mod metrics;
 pub mod model;
 pub mod openai;

@@ -34,6 +34,9 @@ enum What {
     Decode(DecodeArgs),
     /// Text to ids, on one thread and on all
     Encode(EncodeArgs),
+    /// A server with many clients: tokens a second, time to the first token and between tokens
+    #[cfg(feature = "serve")]
+    Serve(super::serve::LoadArgs),
 }
 
 #[derive(clap::Args, Debug)]
@@ -102,6 +105,8 @@ pub fn run(args: Args) -> Result<()> {
         What::Prefill(args) => prefill(&args),
         What::Decode(args) => decode(&args),
         What::Encode(args) => encode(args),
+        #[cfg(feature = "serve")]
+        What::Serve(args) => super::serve::load(&args),
     }
 }
 
