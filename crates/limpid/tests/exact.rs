@@ -344,6 +344,57 @@ fn log_probs_are_those_of_the_logits() {
     assert_eq!(likely.log_probs, all[79..].iter().map(|l| l.log_prob).collect::<Vec<_>>());
 }
 
+/// Long prompts come all the time beside four that write: each of the four has a token in every run, and each prompt that was
+/// admitted advances in every run.
+#[test]
+fn long_prompts_hold_up_nobody() {
+    let config = config(Positions::Rotary);
+    let how = How {
+        sequences: 12,
+        prompt_rows: 16,
+        contexts: 12,
+        threads: 1,
+        level: Level::best(),
+        precision: Precision::F32,
+        cache: Element::F32,
+    };
+    let mut engine = how.engine(&config);
+    let ask = |length: u64, site: u64, max_tokens| EngineRequest {
+        prompt: (0..length).map(|i| random::below(3, site, i, 30) as u32).collect(),
+        options: Options { max_tokens, overflow: Overflow::Stop, stop_at_end_of_text: false, ..Options::default() },
+        log_probs: None,
+        reuse: true,
+    };
+    let mut writers: HashMap<RequestId, usize> = (0..4).map(|n| (engine.submit(ask(2, n, 190)).unwrap(), 0)).collect();
+    let (mut prompts, mut answered) = (0, 0);
+    for run in 0..180 {
+        if run % 8 == 1 {
+            prompts += 1;
+            engine.submit(ask(150, 10 + run, 2)).unwrap();
+        }
+        let mut wrote = vec![];
+        engine
+            .round(&mut |id, event| {
+                match event {
+                    EngineEvent::Token { .. } => wrote.push(id),
+                    EngineEvent::Done(_) => answered += 1,
+                    _ => {}
+                }
+                true
+            })
+            .unwrap();
+        for (id, tokens) in &mut writers {
+            assert_eq!(wrote.iter().filter(|other| *other == id).count(), 1, "run {run}: a writer has no token");
+            *tokens += 1;
+        }
+        // 150 rows in pieces of 16 beside the writers' own: none is left unused while a prompt waits
+        let EngineCounts { rows, waiting, running, .. } = engine.counts();
+        assert!(rows <= 16 + running, "run {run}: {rows} rows");
+        assert!(waiting == 0 || rows >= 16, "run {run}: {waiting} wait, and {rows} rows were run");
+    }
+    assert!(answered >= 15 && prompts > answered, "{answered} of {prompts} were answered");
+}
+
 /// A cache in bf16 takes half the memory and is what the judge says it is: keys and values rounded once.
 #[test]
 fn a_cache_in_bf16_is_rounded_once() {
