@@ -142,6 +142,12 @@ impl Sampler {
     fn kept(&self, logits: &[f32], before: TokensBefore) -> Result<Vec<Choice>, Error> {
         self.check()?;
         check_logits(logits)?;
+        let penalties = [self.repetition_penalty - 1.0, self.presence_penalty, self.frequency_penalty];
+        if self.temperature == 0.0 && penalties == [0.0; 3] {
+            // what decides is the greatest alone: a server has no time to list the others for every sequence
+            let token = greatest(logits).ok_or(Error::NoToken)?;
+            return Ok(vec![Choice { token: token as u32, logit: f64::from(logits[token]), weight: 1.0 }]);
+        }
         let choice =
             |(token, logit): (usize, &f32)| Choice { token: token as u32, logit: f64::from(*logit), weight: 1.0 };
         let mut choices: Vec<Choice> = logits.iter().enumerate().map(choice).collect();
@@ -226,10 +232,20 @@ impl Sampler {
 
 /// Refuses NaN and infinity; minus infinity is allowed and means an impossible token.
 fn check_logits(logits: &[f32]) -> Result<(), Error> {
+    // one pass without an exit is done in vectors
+    if logits.iter().fold(true, |fine, logit| fine & (*logit < f32::INFINITY)) {
+        return Ok(());
+    }
     match logits.iter().position(|logit| logit.is_nan() || *logit == f32::INFINITY) {
         Some(token) => Err(Error::Logit { token: token as u32, value: logits[token] }),
         None => Ok(()),
     }
+}
+
+/// The place of the greatest logit, of equals the first; none if all are minus infinity.
+fn greatest(logits: &[f32]) -> Option<usize> {
+    let top = logits.iter().fold(f32::NEG_INFINITY, |top, logit| if *logit > top { *logit } else { top });
+    logits.iter().position(|logit| *logit == top).filter(|_| top > f32::NEG_INFINITY)
 }
 
 /// The log of the sum of exponentials: a logit minus this is a log-probability.
