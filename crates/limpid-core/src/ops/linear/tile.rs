@@ -36,6 +36,8 @@ pub fn panel(level: Level, pairs: bool, mut c: MatMut, a: Mat, panel: &[f32], st
     let whole = cols == vectors * if level.is_avx512() { 16 } else { 8 };
     let past =
         start == Start::Past && whole && c.as_mut_ptr().addr().is_multiple_of(64) && c.stride().is_multiple_of(16);
+    // tiles of equal heights: 8 rows are 4 and 4 rather than 6 and 2, which would read the panel as often for fewer sums
+    let height = a.rows.div_ceil(a.rows.div_ceil(height).max(1)).max(1);
     for i in (0..a.rows).step_by(height) {
         let rows = i..(i + height).min(a.rows);
         let (n, a) = (rows.len(), a.rows(rows.clone()));
@@ -160,7 +162,7 @@ macro_rules! body512 {
                 for _ in 0..a.cols {
                     let mut row = [_mm512_setzero_ps(); V];
                     for v in 0..V {
-                        if N <= 2 {
+                        if N <= 4 {
                             _mm_prefetch::<_MM_HINT_T0>(b.wrapping_add(16 * v + AHEAD).cast());
                         }
                         row[v] = _mm512_loadu_ps(b.add(16 * v));
