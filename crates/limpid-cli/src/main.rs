@@ -8,6 +8,8 @@
 mod dashboard;
 mod find;
 mod job;
+#[cfg(feature = "serve")]
+mod load;
 mod machine;
 mod models;
 mod options;

@@ -106,24 +106,28 @@ pub enum LoadError {
 }
 
 impl Load {
-    /// `count` prompts of about `tokens` tokens, cut out of `text`. The first `shared` tokens are the same in all, the others begin
-    /// at another place in each.
+    /// `count` prompts of about `tokens` tokens that are drawn at random. The first `shared` tokens are the same in all.
     ///
     /// # Errors
-    /// If the tokenizer has no ids for the text.
+    /// If the tokenizer has no ids for a text.
     pub fn prompts(
         tokenizer: &Tokenizer,
-        text: &str,
         (count, tokens, shared): (usize, usize, usize),
     ) -> Result<Vec<LoadPrompt>, LoadError> {
-        let ids = tokenizer.encode(text)?;
-        let common = &ids[..shared.min(tokens).min(ids.len())];
-        let own = tokens - common.len();
+        // texts that other tokenizers have too: no special tokens, no parts of characters
+        let special = |id: &u32| tokenizer.specials().iter().any(|(_, other)| other == id);
+        let whole = |id: &u32| tokenizer.piece_bytes(*id).is_some_and(|bytes| str::from_utf8(&bytes).is_ok());
+        let usable: Vec<u32> = (0..tokenizer.vocab_size() as u32).filter(|id| whole(id) && !special(id)).collect();
+        let most = usable.len().max(1) as u64;
+        let draw = |site: u64, n: usize| (0..n as u64).map(move |i| random::below(1, site, i, most) as usize);
         let one = |n: usize| {
-            // a place of its own: no two begin alike
-            let from = random::below(1, 0, n as u64, (ids.len() - own).max(1) as u64) as usize;
-            let text = tokenizer.decode(&[common, &ids[from..(from + own).min(ids.len())]].concat())?;
-            Ok(LoadPrompt { ids: tokenizer.encode(&text)?, text })
+            let common = draw(0, shared.min(tokens));
+            let own = draw(1 + n as u64, tokens - shared.min(tokens));
+            let ids: Vec<u32> = common.chain(own).filter_map(|at| usable.get(at).copied()).collect();
+            let mut ids = tokenizer.encode(&tokenizer.decode(&ids)?)?;
+            ids.truncate(tokens);
+            let text = tokenizer.decode(&ids)?;
+            Ok(LoadPrompt { ids, text })
         };
         (0..count).map(one).collect()
     }

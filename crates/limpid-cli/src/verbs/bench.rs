@@ -36,7 +36,7 @@ enum What {
     Encode(EncodeArgs),
     /// A server with many clients: tokens a second, time to the first token and between tokens
     #[cfg(feature = "serve")]
-    Serve(super::serve::LoadArgs),
+    Serve(crate::load::LoadArgs),
 }
 
 #[derive(clap::Args, Debug)]
@@ -106,7 +106,7 @@ pub fn run(args: Args) -> Result<()> {
         What::Decode(args) => decode(&args),
         What::Encode(args) => encode(args),
         #[cfg(feature = "serve")]
-        What::Serve(args) => super::serve::load(&args),
+        What::Serve(args) => crate::load::run(&args),
     }
 }
 
