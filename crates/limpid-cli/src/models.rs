@@ -14,7 +14,7 @@ use limpid::data::template::{ChatTemplate, TemplateTokens};
 use limpid::engine::{Engine, EngineLimits};
 use limpid::model::{Mode, Model};
 use limpid::tokenizer::Tokenizer;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A model's weights in a backend made for `mode`.
 pub fn open(checkpoint: &Checkpoint, mode: Mode, machine: &MachineOptions) -> Result<(Model, Box<dyn Backend>)> {
@@ -55,6 +55,24 @@ pub fn checkpoint(model: &Path) -> Result<Checkpoint> {
         }
     };
     bail!("there is no file or folder {path} here: {mend}")
+}
+
+/// A model in files.
+#[derive(clap::Args, Clone, Debug)]
+pub struct WeightOptions {
+    /// A model: a folder of limpid or HuggingFace, a .gguf, a .bin of llm.c
+    #[arg(long, value_name = "DIR")]
+    pub model: PathBuf,
+    /// A LoRA adapter to add to the model: a folder of limpid's or PEFT's
+    #[arg(long, value_name = "DIR")]
+    pub adapter: Option<PathBuf>,
+}
+
+impl WeightOptions {
+    /// Opens it, with the adapter if one is given.
+    pub fn open(&self) -> Result<Checkpoint> {
+        adapted(&self.model, self.adapter.as_deref())
+    }
 }
 
 /// Opens a model, with an adapter if one is given.

@@ -1,7 +1,7 @@
 //! Texts as vectors: `POST /v1/embeddings`.
 
 use crate::ServedModel;
-use crate::openai::{prompts, read};
+use crate::openai::{PROMPT_FORMS, prompts, read};
 use crate::parameters::EMBEDDINGS;
 use crate::refusal::{Refusal, found};
 use base64::Engine as _;
@@ -25,7 +25,7 @@ pub fn embeddings(model: &ServedModel, body: &[u8]) -> Result<Value, Refusal> {
     }
     let pooling: Pooling = fields.text("limpid.pooling").and_then(|name| name.parse().ok()).unwrap_or_default();
     let normalize = fields.flag_or("limpid.normalize", true);
-    let inputs = prompts(model, "input", fields.needed("input", "a text, token ids, or an array of either")?, true)?;
+    let inputs = prompts(model, "input", fields.needed("input", PROMPT_FORMS)?, true)?;
     if let Some(long) = inputs.iter().find(|ids| ids.len() > context) {
         return Err(Refusal::context_length_exceeded("input", context, long.len(), None));
     }

@@ -63,14 +63,14 @@ pub fn completions(model: &ServedModel, body: &[u8]) -> Result<Ask, Refusal> {
         return Err(Refusal::unsupported_parameter("best_of", &format!("{n}, as `n` is"), &found(best_of)));
     }
     let parse = fields.flag_or("limpid.parse_special", true);
-    let prompts = prompts(model, "prompt", fields.needed("prompt", COMPLETIONS_PROMPT)?, parse)?;
+    let prompts = prompts(model, "prompt", fields.needed("prompt", PROMPT_FORMS)?, parse)?;
     let max_tokens = Some(fields.count("max_tokens").unwrap_or(16));
     let (log_probs, echo) = (fields.count("logprobs"), fields.flag("echo"));
     ask(model, &fields, Wish { chat: false, echo, log_probs, prompts, max_tokens, stops: vec![] })
 }
 
 /// What `prompt` and `input` may be.
-const COMPLETIONS_PROMPT: &str = "a text, token ids, or an array of either";
+pub(crate) const PROMPT_FORMS: &str = "a text, token ids, or an array of either";
 
 /// The body of `POST /v1/chat/completions`.
 ///
@@ -211,7 +211,7 @@ pub(crate) fn prompts(
         other => Err(Refusal::invalid_type(place, "a text or an array of token ids", other)),
     };
     let Value::Array(items) = value else {
-        let wrong = || Refusal::invalid_type(name, COMPLETIONS_PROMPT, value);
+        let wrong = || Refusal::invalid_type(name, PROMPT_FORMS, value);
         return Ok(vec![value.is_string().then(|| one(name, value)).ok_or_else(wrong)??]);
     };
     match items.first() {

@@ -3,8 +3,11 @@
 
 #[path = "common/counting.rs"]
 mod counting;
+#[path = "common/filled.rs"]
+mod filled;
 mod random_config;
 
+use filled::fill;
 use limpid::backend::{Backend, Cpu, Reference, Result, Ticket, UpdateReport};
 use limpid::config::*;
 use limpid::engine::{Decoder, Engine, EngineLimits};
@@ -24,13 +27,6 @@ use std::sync::{Arc, Mutex};
 
 #[global_allocator]
 static COUNTING: counting::Counting = counting::Counting;
-
-fn fill(model: &Model, backend: &mut dyn Backend) {
-    for param in &model.params {
-        let value = |i: usize| (random::normal(5, random::site(&param.name), i as u64) * 0.3) as f32;
-        backend.write(param.region, &(0..param.region.len()).map(value).collect::<Vec<_>>()).unwrap();
-    }
-}
 
 fn ids(site: u64, n: usize, vocab_size: usize) -> Vec<u32> {
     (0..n as u64).map(|i| random::below(9, site, i, vocab_size as u64) as u32).collect()

@@ -1,6 +1,10 @@
 //! The engine's promise: an answer is a function of its request and the model. Whoever else asks, however prompts are
 //! cut, whatever is in the cache, and on however many threads: the same bytes and the same log-probabilities.
 
+#[path = "common/filled.rs"]
+mod filled;
+
+use filled::fill;
 use limpid::backend::{Backend, Cpu, Reference, Result};
 use limpid::config::{Config, Mask, Positions};
 use limpid::engine::{
@@ -16,13 +20,6 @@ use limpid::ops::random;
 use limpid::ops::simd::Level;
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use std::collections::HashMap;
-
-fn fill(model: &Model, backend: &mut dyn Backend) {
-    for param in &model.params {
-        let value = |i: usize| (random::normal(5, random::site(&param.name), i as u64) * 0.3) as f32;
-        backend.write(param.region, &(0..param.region.len()).map(value).collect::<Vec<_>>()).unwrap();
-    }
-}
 
 /// Draws that are the same in every run.
 struct Draws(u64);
@@ -71,6 +68,11 @@ struct How {
 }
 
 impl How {
+    /// One thread, in f32.
+    fn plain(sequences: usize, prompt_rows: usize, contexts: usize) -> How {
+        let (level, precision, cache) = (Level::best(), Precision::F32, Element::F32);
+        How { sequences, prompt_rows, contexts, threads: 1, level, precision, cache }
+    }
     fn engine(&self, config: &Config) -> Engine {
         let How { sequences, prompt_rows, contexts, threads, level, precision, cache } = *self;
         let limits = EngineLimits { prompt_rows, sequences, cache, ..EngineLimits::of(config, contexts, CONTEXT) };
@@ -241,15 +243,7 @@ fn company_changes_no_byte() {
 #[test]
 fn a_known_beginning_is_not_run_again() {
     let config = config(Positions::Learned);
-    let how = How {
-        sequences: 4,
-        prompt_rows: 64,
-        contexts: 4,
-        threads: 1,
-        level: Level::best(),
-        precision: Precision::F32,
-        cache: Element::F32,
-    };
+    let how = How::plain(4, 64, 4);
     let mut engine = how.engine(&config);
     let prompt: Vec<u32> = (0..150).map(|i| random::below(3, 9, i, 30) as u32).collect();
     let options = Options { max_tokens: 5, sampler: Sampler::GREEDY, overflow: Overflow::Stop, ..Options::default() };
@@ -305,15 +299,7 @@ fn a_known_beginning_is_not_run_again() {
 #[test]
 fn log_probs_are_those_of_the_logits() {
     let config = config(Positions::Rotary);
-    let how = How {
-        sequences: 2,
-        prompt_rows: 50,
-        contexts: 2,
-        threads: 2,
-        level: Level::best(),
-        precision: Precision::F32,
-        cache: Element::F32,
-    };
+    let how = How { threads: 2, ..How::plain(2, 50, 2) };
     let mut session = Session::on_cpu(&config, 1, 1).unwrap();
     let (model, backend) = session.parts();
     fill(model, backend);
@@ -349,15 +335,7 @@ fn log_probs_are_those_of_the_logits() {
 #[test]
 fn long_prompts_hold_up_nobody() {
     let config = config(Positions::Rotary);
-    let how = How {
-        sequences: 12,
-        prompt_rows: 16,
-        contexts: 12,
-        threads: 1,
-        level: Level::best(),
-        precision: Precision::F32,
-        cache: Element::F32,
-    };
+    let how = How::plain(12, 16, 12);
     let mut engine = how.engine(&config);
     let ask = |length: u64, site: u64, max_tokens| EngineRequest {
         prompt: (0..length).map(|i| random::below(3, site, i, 30) as u32).collect(),
@@ -411,7 +389,8 @@ fn a_cache_in_bf16_is_rounded_once() {
         fill(model, backend);
         let table = decoder.pool().reserve(None, 150).unwrap();
         let rows = [DecodeRows { table: &table, past: 0, tokens: &tokens, outputs: 150 }];
-        let logits = decoder.run(rows).unwrap().to_vec();
+        decoder.run(rows).unwrap();
+        let logits = decoder.logits().to_vec();
         decoder.pool().release(table);
         (bytes, logits)
     };
@@ -431,15 +410,7 @@ fn a_cache_in_bf16_is_rounded_once() {
 #[test]
 fn what_does_not_fit_is_refused() {
     let config = config(Positions::Learned);
-    let how = How {
-        sequences: 2,
-        prompt_rows: 9,
-        contexts: 1,
-        threads: 1,
-        level: Level::best(),
-        precision: Precision::F32,
-        cache: Element::F32,
-    };
+    let how = How::plain(2, 9, 1);
     let mut engine = how.engine(&config);
     let ask = |prompt: Vec<u32>, options: Options| EngineRequest { prompt, options, log_probs: None, reuse: true };
     let stop = || Options { overflow: Overflow::Stop, max_tokens: 1, ..Options::default() };

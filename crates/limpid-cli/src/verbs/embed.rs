@@ -1,12 +1,11 @@
 //! `embed`: texts to vectors.
 
-use crate::models::{adapted, whole};
+use crate::models::{WeightOptions, whole};
 use crate::options::MachineOptions;
 use crate::{show, source};
 use anyhow::{Context, Result};
 use limpid::{Pooling, normalized};
 use serde_json::json;
-use std::path::PathBuf;
 
 /// Texts to vectors: the hidden states before the model's head, pooled and divided by their length.
 ///
@@ -15,12 +14,8 @@ use std::path::PathBuf;
 pub struct Args {
     /// A text; @FILE, or - for standard input: each line is a text
     text: String,
-    /// A model: a folder of limpid or HuggingFace, a .gguf, a .bin of llm.c
-    #[arg(long, value_name = "DIR")]
-    model: PathBuf,
-    /// A LoRA adapter to add to the model: a folder of limpid's or PEFT's
-    #[arg(long, value_name = "DIR")]
-    adapter: Option<PathBuf>,
+    #[command(flatten)]
+    weights: WeightOptions,
     /// What of a text's hidden states is taken: their mean, that of the first token (cls: of an encoder's [CLS]), or of the last one,
     /// which of a causal model alone has seen the whole text
     #[arg(long, value_name = "HOW", default_value = "mean", value_parser = str::parse::<Pooling>)]
@@ -33,7 +28,7 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<()> {
-    let lm = whole(adapted(&args.model, args.adapter.as_deref())?, &args.machine)?;
+    let lm = whole(args.weights.open()?, &args.machine)?;
     let text = source::prompt(&args.text)?;
     let lines = args.text == "-" || args.text.starts_with('@');
     let texts: Vec<&str> = if lines { text.lines().collect() } else { vec![&text] };

@@ -1,6 +1,6 @@
 //! `eval`: how well a model predicts a text.
 
-use crate::models::{adapted, engine, finite, needs_head, objective, open, prompt_ids, tokenizer};
+use crate::models::{WeightOptions, engine, finite, needs_head, objective, open, prompt_ids, tokenizer};
 use crate::options::{DataOptions, MachineOptions, Usage};
 use crate::show;
 use crate::source;
@@ -12,7 +12,6 @@ use limpid::data::{Documents, Objective, Windows};
 use limpid::evaluate;
 use limpid::generate;
 use limpid::model::Mode;
-use std::path::PathBuf;
 
 /// Loss, perplexity and bits per byte of a text: all of it, deterministic, dropout off.
 ///
@@ -22,12 +21,8 @@ use std::path::PathBuf;
 /// With --prompt and --continuation instead of --data: the log-probability of the continuation, token by token.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// A model: a folder of limpid or HuggingFace, a .gguf, a .bin of llm.c
-    #[arg(long, value_name = "DIR")]
-    model: PathBuf,
-    /// A LoRA adapter to add to the model: a folder of limpid's or PEFT's
-    #[arg(long, value_name = "DIR")]
-    adapter: Option<PathBuf>,
+    #[command(flatten)]
+    weights: WeightOptions,
     /// A file, folder or pattern of text, JSON lines and parquet (also .gz, .zst), a folder of `data prepare`, llm.c's .bin,
     /// conversations (their answers are scored), - for standard input, or builtin:stories (and the documents' examples)
     #[arg(long, value_name = "FILE", required_unless_present = "continuation", conflicts_with_all = ["prompt", "continuation"])]
@@ -77,7 +72,7 @@ struct Found {
 pub fn run(args: Args) -> Result<()> {
     crate::machine::fits_text(args.machine.threads())?;
     limpid::backend::Cpu::can_start(args.machine.threads())?; // the text is encoded on as many
-    let checkpoint = adapted(&args.model, args.adapter.as_deref())?;
+    let checkpoint = args.weights.open()?;
     needs_head(&checkpoint)?;
     let data = match (&args.data, &args.prompt, &args.continuation) {
         (Some(data), ..) => data,

@@ -1,7 +1,7 @@
 //! `generate`: continue a prompt; or, with a bidirectional model, fill its masks.
 
 use crate::machine::interrupt;
-use crate::models::{self, adapted, engine, needs_head, open, prompt_ids, template, tokenizer};
+use crate::models::{self, WeightOptions, engine, needs_head, open, prompt_ids, template, tokenizer};
 use crate::options::{MachineOptions, SamplingOptions, Usage};
 use crate::{show, source};
 use anyhow::{Context, Result, bail};
@@ -27,12 +27,8 @@ const SIDE_BY_SIDE: u64 = 8;
 /// prompt instead.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// A model: a folder of limpid or HuggingFace, a .gguf, a .bin of llm.c
-    #[arg(long, value_name = "DIR")]
-    model: PathBuf,
-    /// A LoRA adapter to add to the model: a folder of limpid's or PEFT's
-    #[arg(long, value_name = "DIR")]
-    adapter: Option<PathBuf>,
+    #[command(flatten)]
+    weights: WeightOptions,
     /// Text, @FILE, or - for standard input; a newline at the end of a file or of standard input is dropped
     #[arg(long, short, value_name = "TEXT", alias = "start")]
     prompt: Option<String>,
@@ -103,7 +99,7 @@ pub fn run(args: Args) -> Result<()> {
     if args.num_samples == 0 {
         bail!(Usage("--num-samples is 0: it must be at least 1".into()));
     }
-    let mut checkpoint = adapted(&args.model, args.adapter.as_deref())?;
+    let mut checkpoint = args.weights.open()?;
     needs_head(&checkpoint)?;
     if let Some(context) = args.context_length {
         let own = &mut checkpoint.config.context_length;

@@ -1,11 +1,13 @@
 //! `serve`: a model over HTTP. The server is `limpid-serve`; here are its flags, and what is said of it.
 
+use crate::models::{self, WeightOptions};
 use crate::options::{self, MachineOptions, Usage};
-use crate::{machine, models, show};
+use crate::{machine, show};
 use anyhow::{Context, Result, bail};
 use limpid::backend::Device;
 use limpid::checkpoint::Checkpoint;
 use limpid::engine::EngineLimits;
+use limpid::ops::attend;
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
 use limpid_serve::{
@@ -20,12 +22,8 @@ use std::time::Duration;
 /// ends them.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// A model: a folder of limpid or HuggingFace, a .gguf, a .bin of llm.c
-    #[arg(long, value_name = "DIR")]
-    model: PathBuf,
-    /// A LoRA adapter to add to the model: a folder of limpid's or PEFT's
-    #[arg(long, value_name = "DIR")]
-    adapter: Option<PathBuf>,
+    #[command(flatten)]
+    weights: WeightOptions,
     /// The address to listen at; with one that other machines reach, a key is needed
     #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
     host: String,
@@ -108,21 +106,19 @@ pub fn run(args: Args) -> Result<()> {
     }
     let options = options(&args)?;
     let how = ServedAs {
-        id: args.served_name.clone().unwrap_or_else(|| name(&args.model)),
+        id: args.served_name.clone().unwrap_or_else(|| name(&args.weights.model)),
         threads: args.machine.threads(),
         precision: args.machine.precision,
         cache: args.kv_cache_dtype,
         template: args.chat_template.as_deref().map(options::read_settings).transpose().context("--chat-template")?,
     };
-    let checkpoint = models::adapted(&args.model, args.adapter.as_deref())?;
+    let checkpoint = args.weights.open()?;
     models::needs_head(&checkpoint)?;
     let (context, step) = (checkpoint.config.context_length, checkpoint.store().fact("step").map(String::from));
     let follow = args.follow.then(|| {
-        let (model, adapter) = (args.model.clone(), args.adapter.clone());
-        let open = move || -> Result<Checkpoint, Box<dyn std::error::Error + Send + Sync>> {
-            Ok(models::adapted(&model, adapter.as_deref())?)
-        };
-        Follow { path: args.model.clone(), open: Box::new(open), how: how.clone(), every: EVERY }
+        let weights = args.weights.clone();
+        let open = move || -> Result<Checkpoint, Box<dyn std::error::Error + Send + Sync>> { Ok(weights.open()?) };
+        Follow { path: args.weights.model.clone(), open: Box::new(open), how: how.clone(), every: EVERY }
     });
     let model = ServedModel::new(checkpoint, &how)?;
     let fingerprint = model.fingerprint.clone();
@@ -130,7 +126,7 @@ pub fn run(args: Args) -> Result<()> {
     let server = Server::start(model, options, follow, Box::new(tell)).map_err(usage)?;
     let stopper = server.stopper();
     machine::on_signal(move |_| stopper.stop())?;
-    let full = server.counts().blocks / context.div_ceil(limpid::ops::attend::BLOCK);
+    let full = server.counts().blocks / attend::blocks(context);
     if args.json {
         show::json(&serde_json::json!({
             "url": server.url(), "model": how.id, "fingerprint": fingerprint, "kv_memory": kv_memory, "full_sequences": full

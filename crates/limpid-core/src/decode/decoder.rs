@@ -4,7 +4,7 @@ use super::{BlockPool, BlockTable, DecodeError as Error};
 use crate::backend::{Backend, BackendError};
 use crate::config::{Config, ConfigError, Mask};
 use crate::model::{Mode, Model};
-use crate::ops::attend::BLOCK;
+use crate::ops::attend;
 use crate::ops::element::Element;
 use crate::ops::{Batch, MemorySpace, Op, Span};
 
@@ -22,15 +22,11 @@ pub struct DecoderLimits {
 }
 
 impl DecoderLimits {
-    /// How many blocks a sequence of `positions` positions takes.
-    pub fn blocks(positions: usize) -> usize {
-        positions.div_ceil(BLOCK)
-    }
     /// For `sequences` sequences with room for a whole context each, and runs of `rows` rows (at least `sequences`, at
     /// most the positions of all).
     pub fn of_sequences(config: &Config, sequences: usize, rows: usize) -> DecoderLimits {
         let rows = rows.min(config.context_length.saturating_mul(sequences)).max(sequences);
-        let blocks = DecoderLimits::blocks(config.context_length).saturating_mul(sequences);
+        let blocks = attend::blocks(config.context_length).saturating_mul(sequences);
         DecoderLimits { rows, outputs: sequences, blocks, cache: Element::F32 }
     }
     /// The model that a decoder with these limits runs.
@@ -119,12 +115,12 @@ impl Decoder {
         }
     }
 
-    /// One run. Returns the logits (outputs,V) of all rows that give some, in order.
+    /// One run. [`Decoder::logits`] has what came of it.
     ///
     /// # Errors
     /// If the rows do not fit the limits, the vocabulary, the context or their tables, two sequences write to one
     /// block, or the backend fails. The same rows may be run again.
-    pub fn run<'a>(&mut self, rows: impl IntoIterator<Item = DecodeRows<'a>>) -> Result<&[f32], BackendError> {
+    pub fn run<'a>(&mut self, rows: impl IntoIterator<Item = DecodeRows<'a>>) -> Result<(), BackendError> {
         let batch = &mut self.batch;
         let ids = [&mut batch.tokens, &mut batch.positions, &mut batch.outputs, &mut batch.blocks];
         ids.into_iter().for_each(Vec::clear);
@@ -140,13 +136,17 @@ impl Decoder {
         }
         self.backend.feed(&self.batch)?;
         if self.batch.outputs.is_empty() {
-            self.backend.forward(self.model.program.forward(..self.body))?;
-            return Ok(&[]);
+            self.logits.clear();
+            return self.backend.forward(self.model.program.forward(..self.body));
         }
         self.backend.forward(self.model.ops())?;
         let region = self.model.logits().expect("a model that decodes has logits").of(&self.batch);
         self.logits.resize(region.len(), 0.0);
-        self.backend.fetch(self.backend.request(region)?, &mut self.logits)?;
-        Ok(&self.logits)
+        self.backend.fetch(self.backend.request(region)?, &mut self.logits)
+    }
+
+    /// The logits (outputs,V) of the last run: of all rows that give some, in order.
+    pub fn logits(&self) -> &[f32] {
+        &self.logits
     }
 }

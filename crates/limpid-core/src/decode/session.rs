@@ -8,6 +8,7 @@ use super::{BlockTable, DecodeError as Error, DecodeRows, Decoder, DecoderLimits
 use crate::backend::{Backend, BackendError, Cpu};
 use crate::config::Config;
 use crate::model::Model;
+use crate::ops::attend;
 use crate::ops::linear::Precision;
 use crate::ops::simd::Level;
 use std::fmt;
@@ -70,7 +71,7 @@ impl Session {
 
     /// A session on a decoder, for as many sequences as its cache has whole contexts.
     pub fn on(mut decoder: Decoder) -> Session {
-        let blocks = DecoderLimits::blocks(decoder.model().config.context_length);
+        let blocks = attend::blocks(decoder.model().config.context_length);
         let sequences = (0..decoder.pool().capacity() / blocks).map(|_| None).collect();
         Session { decoder, sequences, number: SESSIONS.fetch_add(1, Relaxed), opened: 0 }
     }
@@ -252,8 +253,8 @@ impl Session {
                     (at, done) = (at + 1, 0);
                 }
             }
-            let logits = decoder.run(rows)?;
-            for ((place, _), row) in places[first..at].iter().zip(logits.chunks_exact(vocab_size)) {
+            decoder.run(rows)?;
+            for ((place, _), row) in places[first..at].iter().zip(decoder.logits().chunks_exact(vocab_size)) {
                 let next = &mut sequences[*place].as_mut().expect("checked to be open").next;
                 next.clear();
                 next.extend_from_slice(row);

@@ -30,6 +30,11 @@ use std::ops::Range;
 /// How many keys (and queries) a block has.
 pub const BLOCK: usize = 64;
 
+/// How many blocks so many positions take.
+pub fn blocks(positions: usize) -> usize {
+    positions.div_ceil(BLOCK)
+}
+
 /// How many rows of a block on the diagonal are computed together, over the keys that any of them sees.
 const STRIP: usize = 32;
 
@@ -562,7 +567,7 @@ mod tests {
     }
 
     /// The blocks of a cache with `k` and `v` side by side, in a shuffled order among others, and the sequence's table.
-    fn blocks(k: &[f32], v: &[f32], d: usize) -> (Vec<f32>, Vec<u32>) {
+    fn cache_of(k: &[f32], v: &[f32], d: usize) -> (Vec<f32>, Vec<u32>) {
         let (c, n) = (2 * d, k.len() / (2 * d) / BLOCK + 1);
         let table: Vec<u32> = (0..n as u32).rev().map(|block| 2 * block + 1).collect();
         let mut cache = vec![f32::NAN; 2 * n * BLOCK * 2 * c];
@@ -600,7 +605,7 @@ mod tests {
                 let draws = (case % 2 == 1).then_some(draw);
                 let span = Span { row: 3, rows, past, table: 0, valid: keys - keys / 3 };
                 let scale = 1.0 / (d as f32).sqrt();
-                let (q, kv, k, v) = (of(&x, rows), blocks(&k, &v, d), of(&k, keys), of(&v, keys));
+                let (q, kv, k, v) = (of(&x, rows), cache_of(&k, &v, d), of(&k, keys), of(&v, keys));
                 let head =
                     Head { q, k: Keys::Plain(k), v: Keys::Plain(v), span, mask, scale, draws, head: 1, n_head: 2 };
                 let all = |m: Mat| (0..m.rows).map(|i| wide(m.row(i))).collect::<Vec<_>>();

@@ -535,7 +535,7 @@ impl Span {
     }
     /// How many blocks of the KV cache its positions take.
     pub fn cache_blocks(&self) -> usize {
-        self.past.saturating_add(self.rows).div_ceil(attend::BLOCK)
+        attend::blocks(self.past.saturating_add(self.rows))
     }
     /// Those blocks, in the order of positions.
     pub fn blocks<'a>(&self, batch: &'a Batch) -> &'a [u32] {

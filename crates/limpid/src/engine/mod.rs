@@ -13,7 +13,7 @@ pub use turn::{SequenceProgress, Turn, TurnLimits, TurnRows, WaitingRequest, tur
 use crate::backend::BackendError;
 use crate::config::Config;
 use crate::generate::{DecodeError, FinishReason, GenerateError, GeneratedToken, Options, Overflow, Sample, Writer};
-use crate::ops::attend::BLOCK;
+use crate::ops::attend::{self, BLOCK};
 use crate::ops::element::Element;
 use crate::tokenizer::Tokenizer;
 use limpid_core::decode::{likeliest, log_sum_exp};
@@ -124,7 +124,7 @@ pub struct EngineLimits {
 impl EngineLimits {
     /// For `sequences` sequences of at most `positions` positions each.
     pub fn of(config: &Config, sequences: usize, positions: usize) -> EngineLimits {
-        let all = DecoderLimits::blocks(positions.min(config.context_length)).saturating_mul(sequences);
+        let all = attend::blocks(positions.min(config.context_length)).saturating_mul(sequences);
         let cache = Element::F32;
         let cache_bytes = block_bytes(config, cache).saturating_mul(all as u64);
         EngineLimits { sequences, prompt_rows: 256, cache_bytes, cache }
@@ -133,7 +133,7 @@ impl EngineLimits {
     /// The decoder of an engine with these limits.
     pub fn decoder(&self, config: &Config) -> DecoderLimits {
         let EngineLimits { sequences, prompt_rows, cache_bytes, cache } = *self;
-        let least = DecoderLimits::blocks(config.context_length);
+        let least = attend::blocks(config.context_length);
         let blocks = (cache_bytes / block_bytes(config, cache)).min(u64::from(u32::MAX)) as usize;
         let rows = prompt_rows.min(config.context_length.saturating_mul(sequences)) + sequences;
         DecoderLimits { rows, outputs: rows.min(sequences + SCORED), blocks: blocks.max(least), cache }
@@ -284,8 +284,9 @@ pub struct Engine {
     decoder: Decoder,
     tokenizer: Option<Tokenizer>,
     limits: TurnLimits,
-    most_prompt_rows: usize,
     requests: u64,
+    /// Requests that need no run.
+    silent: Vec<Request>,
     waiting: VecDeque<Request>,
     running: Vec<Request>,
     rows: usize,
@@ -298,9 +299,8 @@ impl Engine {
         assert_eq!(decoder.pool().capacity(), blocks, "the decoder has other limits");
         let sequences = limits.sequences;
         let limits = TurnLimits { rows, outputs, prompt_rows: rows - sequences, sequences };
-        let (waiting, running) = (VecDeque::new(), vec![]);
-        let most_prompt_rows = limits.prompt_rows;
-        Engine { decoder, tokenizer, limits, most_prompt_rows, requests: 0, waiting, running, rows: 0 }
+        let (silent, waiting, running) = (vec![], VecDeque::new(), vec![]);
+        Engine { decoder, tokenizer, limits, requests: 0, silent, waiting, running, rows: 0 }
     }
 
     /// The model and its backend.
@@ -351,7 +351,7 @@ impl Engine {
             id: RequestId(self.requests),
             writer,
             log_probs,
-            reuse: reuse && (!slides || run + more <= context),
+            reuse: reuse && (!slides || run.saturating_add(more) <= context),
             logits_from: from.unwrap_or(usize::MAX).min(run.saturating_sub(1)),
             tokens: prompt,
             run: if silent == 1 && from.is_none() { 0 } else { run },
@@ -362,24 +362,19 @@ impl Engine {
             prompt: Some(vec![]),
         };
         self.requests += 1;
-        self.waiting.push_back(request);
+        match request.run {
+            0 => self.silent.push(request),
+            _ => self.waiting.push_back(request),
+        }
         Ok(RequestId(self.requests - 1))
     }
 
     /// Ends a request that waits or runs: it gets no more events, and its blocks are free. Unknown ids are ignored.
     pub fn cancel(&mut self, id: RequestId) {
+        self.silent.retain(|request| request.id != id);
         self.waiting.retain(|request| request.id != id);
         if let Some(at) = self.running.iter().position(|request| request.id == id) {
             let request = self.running.remove(at);
-            self.release(request);
-        }
-    }
-
-    /// Ends all requests: each gets what `why` says.
-    pub fn fail(&mut self, why: impl Fn() -> GenerateError, tell: &mut dyn FnMut(RequestId, EngineEvent) -> bool) {
-        let waiting = mem::take(&mut self.waiting);
-        for request in mem::take(&mut self.running).into_iter().chain(waiting) {
-            tell(request.id, EngineEvent::Failed(why()));
             self.release(request);
         }
     }
@@ -388,7 +383,7 @@ impl Engine {
     /// cancelled, and told `Done` with what it has. Returns whether there is more to do.
     ///
     /// # Errors
-    /// If the backend fails. No request has then advanced: the call may be repeated, or [`Engine::fail`] ends them.
+    /// If the backend fails. No request has then advanced: the call may be repeated.
     pub fn round(&mut self, tell: &mut dyn FnMut(RequestId, EngineEvent) -> bool) -> Result<bool, BackendError> {
         self.answer_at_once(tell);
         let progress: Vec<SequenceProgress> = self.running.iter().map(Request::progress).collect();
@@ -419,27 +414,25 @@ impl Engine {
         let Engine { decoder, running, .. } = self;
         let context = decoder.model().config.context_length;
         let vocab_size = decoder.model().config.vocab_size;
-        let logits = decoder.run(turn.rows.iter().map(|given| {
+        decoder.run(turn.rows.iter().map(|given| {
             let Request { table, held, tokens, .. } = &running[given.sequence];
             let table = table.as_ref().expect("it runs");
             DecodeRows { table, past: *held, tokens: &tokens[*held..held + given.rows], outputs: given.outputs }
         }))?;
-        let mut logits = logits.chunks_exact(vocab_size);
-        let mut ended = vec![];
-        let mut in_cache = vec![];
         for given in &turn.rows {
-            let request = &mut running[given.sequence];
-            request.held += given.rows;
-            in_cache.push(request.held);
+            let Request { table, held, tokens, .. } = &mut running[given.sequence];
+            *held += given.rows;
+            decoder.pool().keep(table.as_mut().expect("it runs"), &tokens[..*held]);
+        }
+        let mut logits = decoder.logits().chunks_exact(vocab_size);
+        let mut ended = vec![];
+        for given in &turn.rows {
             let mine: Vec<&[f32]> = logits.by_ref().take(given.outputs).collect();
+            let request = &mut running[given.sequence];
             let id = request.id;
             if let Err(end) = request.advance(&mine, context, &mut |event| tell(id, event)) {
                 ended.push((given.sequence, end));
             }
-        }
-        for (given, held) in turn.rows.iter().zip(in_cache) {
-            let Request { table, tokens, .. } = &mut running[given.sequence];
-            decoder.pool().keep(table.as_mut().expect("it runs"), &tokens[..held.min(tokens.len())]);
         }
         ended.sort_unstable_by_key(|(at, _)| std::cmp::Reverse(*at));
         for (at, end) in ended {
@@ -452,7 +445,7 @@ impl Engine {
     /// Changes how many rows of prompts a run may have, at most [`EngineLimits::prompt_rows`]: fewer make a run shorter.
     /// No answer changes.
     pub fn set_prompt_rows(&mut self, rows: usize) {
-        self.limits.prompt_rows = rows.clamp(1, self.most_prompt_rows);
+        self.limits.prompt_rows = rows.clamp(1, self.limits.rows - self.limits.sequences);
     }
 
     /// What it holds now.
@@ -460,19 +453,18 @@ impl Engine {
         let pool = self.decoder.pool();
         let (blocks, held, idle) = (pool.capacity(), pool.held(), pool.idle());
         let waiting_tokens = self.waiting.iter().map(|request| request.run).sum();
-        let (running, waiting) = (self.running.len(), self.waiting.len());
+        let (running, waiting) = (self.running.len(), self.waiting.len() + self.silent.len());
         EngineCounts { running, waiting, waiting_tokens, blocks, held, idle, rows: self.rows }
     }
 
     /// Whether a request runs or waits.
     pub fn is_busy(&self) -> bool {
-        !self.running.is_empty() || !self.waiting.is_empty()
+        !(self.running.is_empty() && self.waiting.is_empty() && self.silent.is_empty())
     }
 
-    /// Ends the waiting requests that need no run.
+    /// Ends the requests that need no run.
     fn answer_at_once(&mut self, tell: &mut dyn FnMut(RequestId, EngineEvent) -> bool) {
-        for at in (0..self.waiting.len()).rev().filter(|at| self.waiting[*at].run == 0).collect::<Vec<_>>() {
-            let mut request = self.waiting.remove(at).expect("it waits");
+        for mut request in mem::take(&mut self.silent) {
             let id = request.id;
             let end = request.advance(&[], usize::MAX, &mut |event| tell(id, event)).expect_err("nothing follows");
             self.end(request, end, tell);
