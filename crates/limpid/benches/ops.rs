@@ -97,14 +97,16 @@ fn products(bench: &Bench) {
                 product(level, precision, MatMut::new(&mut dw, i), dy, x, true, &mut scratch);
             });
         }
-        // decoding: one row, weights larger than the caches
+        // decoding: a row of each of some sequences, weights larger than the caches
         let (o, i) = (16 * 3072, 768);
         let w = values(o * i);
         let packed = Packed::new(level, precision, Mat::new(&w, i).t()).unwrap();
-        let (x, mut y) = (values(i), vec![0.0; o]);
-        bench.bytes(&format!("product {precision} one row of {o}x{i}, packed"), packed.bytes() / 4, || {
-            gemm_packed(level, MatMut::new(&mut y, o), Mat::new(&x, i), &packed, 0, false, &mut scratch);
-        });
+        for rows in [1, 2, 4, 6, 8, 12, 16] {
+            let (x, mut y) = (values(rows * i), vec![0.0; rows * o]);
+            bench.bytes(&format!("product {precision} {rows} rows of {o}x{i}, packed"), packed.bytes() / 4, || {
+                gemm_packed(level, MatMut::new(&mut y, o), Mat::new(&x, i), &packed, 0, false, &mut scratch);
+            });
+        }
     }
 }
 

@@ -28,6 +28,10 @@ use super::{Precision, tile};
 /// as long (LOG.md).
 pub const K_BLOCK: usize = 256;
 
+/// The same for a product of few rows, where each block comes from memory, and is used by two tiles or more before it
+/// leaves the nearest cache: 16 KiB.
+const FEW_K_BLOCK: usize = 64;
+
 /// The greatest distance in elements between steps of k with which a is read in place, whatever its rows: with a
 /// greater one, the steps of a block map to the same few lines of the nearest cache.
 const NEAR: usize = 512;
@@ -300,7 +304,7 @@ impl Kernel for Unpack<'_> {
 }
 
 /// Up to this many rows, widening a panel of pairs for each row is less work than unpacking it once for all.
-const FEW_ROWS: usize = 4;
+const WIDENED_ROWS: usize = 4;
 
 /// A right operand, all of it packed: panel after panel, each k x width, the last padded with zeros. In bf16 it
 /// takes half the memory, at every level.
@@ -395,20 +399,27 @@ fn multiply(level: Level, form: Form, mut c: MatMut, a: Mat, b: Side, start: Sta
         }
     }
     let in_place = form == Form::Exact && (a.col_stride == 1 || a.col_stride <= NEAR);
-    let height = if in_place { rows } else { A_ROWS };
-    let k_block = K_BLOCK * form.step();
+    let few = rows <= tile::FEW_ROWS && (in_place || rows * a.cols.div_ceil(form.step()) <= held.len());
+    // a as the tiles read it, if all of it is ready before the first one
+    let (ready, held) = match () {
+        () if in_place => (Some(a), held),
+        () if few => (Some(level.run(Take { form, to: held, a })), &mut [][..]),
+        () => (None, held),
+    };
+    let height = if ready.is_some() { rows } else { A_ROWS };
+    let k_block = if few && rows > tile::AHEAD_ROWS { FEW_K_BLOCK } else { K_BLOCK } * form.step();
     let (blocks, panels) = (a.cols.div_ceil(k_block), cols.div_ceil(width));
     let start = if start == Start::Past && blocks > 1 { Start::Zero } else { start };
     for i in (0..rows).step_by(height.max(1)) {
         let block = i..(i + height).min(rows);
         let mut own = a.rows(block.clone());
         for turn in 0..blocks * panels {
-            // if a is read in place, finish a panel of c before the next; if a is packed, use it for all panels first
-            let (k, j) = if in_place { (turn % blocks, turn / blocks) } else { (turn / panels, turn % panels) };
+            // if a is ready, finish a panel of c before the next; if it is packed in pieces, use each for all panels first
+            let (k, j) = if ready.is_some() { (turn % blocks, turn / blocks) } else { (turn / panels, turn % panels) };
             let ks = k * k_block..((k + 1) * k_block).min(a.cols);
             let part = j * width..((j + 1) * width).min(cols);
-            if in_place {
-                own = a.rows(block.clone()).cols(ks.clone());
+            if let Some(a) = ready {
+                own = a.cols(ks.start / form.step()..ks.end.div_ceil(form.step()));
             } else if j == 0 {
                 own = level.run(Take { form, to: &mut *held, a: a.rows(block.clone()).cols(ks.clone()) });
             }
@@ -416,7 +427,7 @@ fn multiply(level: Level, form: Form, mut c: MatMut, a: Mat, b: Side, start: Sta
             let panel = match b {
                 Side::Packed(b, first) if b.pairs && !pairs => {
                     let pairs = b.panel(first + part.start, ks.clone());
-                    if own.rows <= FEW_ROWS && own.col_stride == 1 {
+                    if own.rows <= WIDENED_ROWS && own.col_stride == 1 {
                         for i in 0..own.rows {
                             let row = block.start + i;
                             tile::widen(level, c.part(row..row + 1, part.clone()).whole(), own.row(i), pairs, start);

@@ -23,6 +23,12 @@ pub fn shape(level: Level) -> (usize, usize) {
     }
 }
 
+/// Up to this many rows, the panel comes from memory slower than it is used.
+pub const FEW_ROWS: usize = 24;
+
+/// The most rows of a tile that prefetches: higher ones are for panels in the caches, and have no time for it.
+pub const AHEAD_ROWS: usize = 4;
+
 /// c = start + a panel, for as many columns as c has; `panel` is a.cols x width. `pairs`: elements of both are pairs
 /// of bf16, for a level that has their dot product.
 #[track_caller]
@@ -36,7 +42,8 @@ pub fn panel(level: Level, pairs: bool, mut c: MatMut, a: Mat, panel: &[f32], st
     let whole = cols == vectors * if level.is_avx512() { 16 } else { 8 };
     let past =
         start == Start::Past && whole && c.as_mut_ptr().addr().is_multiple_of(64) && c.stride().is_multiple_of(16);
-    // tiles of equal heights: 8 rows are 4 and 4 rather than 6 and 2, which would read the panel as often for fewer sums
+    // few rows take tiles that prefetch, and of equal heights: 6 are 3 and 3 rather than 4 and 2
+    let height = if a.rows <= FEW_ROWS { height.min(AHEAD_ROWS) } else { height };
     let height = a.rows.div_ceil(a.rows.div_ceil(height).max(1)).max(1);
     for i in (0..a.rows).step_by(height) {
         let rows = i..(i + height).min(a.rows);
@@ -162,7 +169,7 @@ macro_rules! body512 {
                 for _ in 0..a.cols {
                     let mut row = [_mm512_setzero_ps(); V];
                     for v in 0..V {
-                        if N <= 4 {
+                        if N <= AHEAD_ROWS {
                             _mm_prefetch::<_MM_HINT_T0>(b.wrapping_add(16 * v + AHEAD).cast());
                         }
                         row[v] = _mm512_loadu_ps(b.add(16 * v));
@@ -327,10 +334,10 @@ impl<'a, I: Iterator<Item = (&'a [f32; 2], &'a [f32])>> Kernel for Widen<'_, I> 
     }
 }
 
-/// How many elements ahead to prefetch: decoding waits for memory, and the CPU's own prefetch stops at the end of a
-/// page.
+/// How many elements ahead to prefetch: a product of few rows waits for memory, and the CPU's own prefetch stops at the
+/// end of a page.
 #[cfg(target_arch = "x86_64")]
-const AHEAD: usize = 1024;
+const AHEAD: usize = 4096;
 
 /// # Safety
 /// Rows are 64 wide.
