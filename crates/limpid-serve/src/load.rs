@@ -203,11 +203,12 @@ fn request(
         "stream_options": { "include_usage": true },
     })
     .to_string();
-    let key = key.map(|key| format!("Authorization: Bearer {key}\r\n")).unwrap_or_default();
+    let secret = key.map(|key| format!("Authorization: Bearer {key}\r\n")).unwrap_or_default();
     let head = format!(
-        "POST /v1/completions HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n{key}Content-Length: {}\r\n\r\n",
+        "POST /v1/completions HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n{secret}Content-Length: {}\r\n\r\n",
         body.len()
     );
+    let kept = connection.is_some();
     let mut stream = match connection.take() {
         Some(stream) => stream,
         None => {
@@ -224,6 +225,8 @@ fn request(
         let read = stream.read_line(&mut line).map_err(socket)?;
         let text = line.trim_end().to_ascii_lowercase();
         match text.as_str() {
+            // a server may close a connection that it kept, between two requests: the request goes to a new one
+            "" if read == 0 && kept => return request(address, key, connection, prompt, max_tokens),
             "" if read == 0 => return Err(LoadError::Answer("nothing: it closed the connection".into())),
             "" => break,
             "transfer-encoding: chunked" => chunked = true,

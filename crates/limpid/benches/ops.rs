@@ -4,7 +4,7 @@
 
 use limpid::backend::cpu::roof::Roof;
 use limpid::config::{Activation, Mask, NormKind};
-use limpid::ops::attend::{CacheRows, CachedKeys, Keys};
+use limpid::ops::attend::{CacheBlocks, CachedKeys, Keys};
 use limpid::ops::element::nearest_bf16;
 use limpid::ops::linear::Precision;
 use limpid::ops::linear::gemm::{self, Packed, gemm_packed, product};
@@ -154,12 +154,12 @@ fn cached_attention(bench: &Bench) {
         let q = values(rows * d);
         let (mut y, mut lse) = (vec![0.0; rows * d], vec![0.0; rows]);
         let plain = |at: usize| Keys::Plain(Mat::strided(&whole[at..], keys, d, cols));
-        let of = |cache, at| Keys::Cached(CachedKeys { cache, cols, table: &table, at, d });
+        let of = |cache, tile| Keys::Cached(CachedKeys { cache, tiles: 24, tile, table: &table, d });
         let flops = 4.0 * ((keys - rows) * rows * d + rows * (rows + 1) * d / 2) as f64;
         for (what, k, v) in [
             ("one matrix", plain(0), plain(cols / 2)),
-            ("blocks", of(CacheRows::F32(&whole), 0), of(CacheRows::F32(&whole), cols / 2)),
-            ("blocks of bf16", of(CacheRows::Bf16(&halves), 0), of(CacheRows::Bf16(&halves), cols / 2)),
+            ("blocks", of(CacheBlocks::F32(&whole), 0), of(CacheBlocks::F32(&whole), 12)),
+            ("blocks of bf16", of(CacheBlocks::Bf16(&halves), 0), of(CacheBlocks::Bf16(&halves), 12)),
         ] {
             let span = Span { row: 0, rows, past: keys - rows, table: 0, valid: keys };
             let (mask, scale) = (Mask::Causal, 1.0 / (d as f32).sqrt());

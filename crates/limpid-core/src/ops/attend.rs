@@ -22,7 +22,7 @@ use super::dropout::{Draws, weight_index};
 use super::element::widen_bf16;
 use super::linear::gemm::{self, gemm};
 use super::math::{exp, ln};
-use super::simd::{Computed, Kernel, LANES, Level, MulAdd, sum2};
+use super::simd::{Computed, Kernel, LANES, Level, MulAdd, fma, sum2};
 use super::view::{Mat, MatMut};
 use crate::config::Mask;
 use std::ops::Range;
@@ -61,48 +61,60 @@ pub enum Keys<'a> {
     Cached(CachedKeys<'a>),
 }
 
-/// All blocks of a KV cache, [`BLOCK`] rows each.
+/// All blocks of a KV cache. A block has the keys of each head for [`BLOCK`] positions as a matrix (D, 64), a column a
+/// key, and then the values of each head as (64, D): so a query alone reads both straight through, a lane a key.
 #[derive(Clone, Copy)]
-pub enum CacheRows<'a> {
+pub enum CacheBlocks<'a> {
     /// As they are.
     F32(&'a [f32]),
     /// Rounded to bf16.
     Bf16(&'a [u16]),
 }
 
-/// D columns of a sequence's blocks of a KV cache.
+/// One head's keys or values in a sequence's blocks of a KV cache.
 #[derive(Clone, Copy)]
 pub struct CachedKeys<'a> {
     /// All blocks.
-    pub cache: CacheRows<'a>,
-    /// The columns of the cache.
-    pub cols: usize,
+    pub cache: CacheBlocks<'a>,
+    /// How many matrices a block has: two for each head of keys.
+    pub tiles: usize,
+    /// Which of these it is: keys in the first half, values in the second.
+    pub tile: usize,
     /// The sequence's blocks, in the order of positions.
     pub table: &'a [u32],
-    /// The first column.
-    pub at: usize,
     /// D.
     pub d: usize,
 }
 
 impl Keys<'_> {
-    /// Some keys of one block: `keys` begins at a multiple of [`BLOCK`]. `room` has [`BLOCK`] D elements, for those that
-    /// are not f32.
-    fn of<'a>(&'a self, keys: &Range<usize>, room: &'a mut [f32]) -> Mat<'a> {
-        let CachedKeys { cache, cols, table, at, d } = match self {
+    /// Some keys of one block, (keys,D): `keys` begins at a multiple of [`BLOCK`]. `room` has [`BLOCK`] D elements, for
+    /// those that are not f32.
+    fn of<'a>(&'a self, level: Level, keys: &Range<usize>, room: &'a mut [f32]) -> Mat<'a> {
+        let CachedKeys { cache, tiles, tile, table, d } = match *self {
             Keys::Plain(all) => return all.rows(keys.clone()),
             Keys::Cached(cached) => cached,
         };
-        let from = table[keys.start / BLOCK] as usize * BLOCK * cols + at;
-        match cache {
-            CacheRows::F32(all) => Mat::strided(&all[from..], keys.len(), *d, *cols),
-            CacheRows::Bf16(all) => {
-                for (to, from) in room.chunks_exact_mut(*d).zip(all[from..].chunks(*cols)).take(keys.len()) {
-                    to.iter_mut().zip(from).for_each(|(to, from)| *to = widen_bf16(*from));
-                }
-                Mat::strided(room, keys.len(), *d, *d)
+        let at = (table[keys.start / BLOCK] as usize * tiles + tile) * BLOCK * d;
+        let data = match cache {
+            CacheBlocks::F32(all) => &all[at..at + BLOCK * d],
+            CacheBlocks::Bf16(all) => {
+                level.run(Widen(room, &all[at..at + BLOCK * d]));
+                &room[..BLOCK * d]
             }
-        }
+        };
+        let all = if tile < tiles / 2 { Mat::new(data, BLOCK).t() } else { Mat::new(data, d) };
+        all.rows(0..keys.len())
+    }
+}
+
+/// bf16 as f32.
+struct Widen<'a>(&'a mut [f32], &'a [u16]);
+
+impl Kernel for Widen<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<M: MulAdd>(self) {
+        self.0.iter_mut().zip(self.1).for_each(|(to, from)| *to = widen_bf16(*from));
     }
 }
 
@@ -364,6 +376,112 @@ impl Kernel for Soften<'_> {
     }
 }
 
+/// One query with a block of cached keys, all of which it sees. Each sum is that of the products and of [`Soften`], but
+/// the lanes are keys: scores.
+struct OneScores<'a> {
+    q: &'a [f32],
+    /// (keys,D)
+    k: Mat<'a>,
+    keys: usize,
+    scale: f32,
+    s: &'a mut Row,
+    /// the greatest score so far
+    top: &'a mut f32,
+    /// and sum of exponentials relative to it
+    total: &'a mut f32,
+}
+
+impl Kernel for OneScores<'_> {
+    /// The factor for what was summed relative to the greatest score before.
+    type Output = f32;
+    #[inline(always)]
+    fn run<M: MulAdd>(self) -> f32 {
+        let OneScores { q, k, keys, scale, s: to, top, total } = self;
+        let mut s = [0.0; BLOCK];
+        for (q, row) in q.iter().zip(k.t().data.as_chunks::<BLOCK>().0) {
+            for l in 0..BLOCK {
+                s[l] = fma::<M>(*q, row[l], s[l]);
+            }
+        }
+        for s in &mut s[..keys] {
+            *s *= scale;
+        }
+        s[keys..].fill(f32::NEG_INFINITY);
+        let before = *top;
+        let mut tops = [before; LANES];
+        for s in s.as_chunks::<LANES>().0 {
+            for l in 0..LANES {
+                tops[l] = if s[l] > tops[l] { s[l] } else { tops[l] };
+            }
+        }
+        *top = tops.into_iter().fold(before, |top, s| if s > top { s } else { top });
+        for s in &mut s {
+            *s = exp::<M>(*s - *top);
+        }
+        let shrink = exp::<M>(before - *top);
+        *total = s[..keys].iter().fold(*total * shrink, |total, p| total + p);
+        *to = s;
+        shrink
+    }
+}
+
+/// And the weighted sum of values.
+struct OneSum<'a> {
+    weights: &'a [f32],
+    /// (keys,D)
+    v: &'a [f32],
+    shrink: f32,
+    y: &'a mut [f32],
+}
+
+impl OneSum<'_> {
+    /// Columns `at..at + W`.
+    #[inline(always)]
+    fn columns<const W: usize, M: MulAdd>(&mut self, at: usize) {
+        let d = self.y.len();
+        let y: &mut [f32; W] = (&mut self.y[at..at + W]).try_into().expect("W columns");
+        let mut sums = *y;
+        for sum in &mut sums {
+            *sum *= self.shrink;
+        }
+        for (p, v) in self.weights.iter().zip(self.v.chunks_exact(d)) {
+            let v: &[f32; W] = v[at..at + W].try_into().expect("W columns");
+            for l in 0..W {
+                sums[l] = fma::<M>(*p, v[l], sums[l]);
+            }
+        }
+        *y = sums;
+    }
+}
+
+impl Kernel for OneSum<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<M: MulAdd>(mut self) {
+        let d = self.y.len();
+        let (by_64, by_16) = (d - d % 64, d - d % 16);
+        (0..by_64).step_by(64).for_each(|at| self.columns::<64, M>(at));
+        (by_64..by_16).step_by(16).for_each(|at| self.columns::<16, M>(at));
+        (by_16..d).for_each(|at| self.columns::<1, M>(at));
+    }
+}
+
+/// [`forward`] of one query over cached keys.
+fn forward_one(level: Level, head: Head, y: &mut [f32], lse: &mut f32, s: &mut Row, room: &mut [f32]) {
+    let (mut top, mut total) = (f32::NEG_INFINITY, 0.0);
+    for keys in head.keys(&(0..1)) {
+        let whole = keys.start..keys.start + BLOCK;
+        let k = head.k.of(level, &whole, room);
+        let (q, scale, top, total, s) = (head.q.row(0), head.scale, &mut top, &mut total, &mut *s);
+        let shrink = level.run(OneScores { q, k, keys: keys.len(), scale, s, top, total });
+        let (weights, v) = (&s[..keys.len()], head.v.of(level, &whole, room).data);
+        level.run(OneSum { weights, v, shrink, y: &mut *y });
+    }
+    let share = 1.0 / total;
+    y.iter_mut().for_each(|y| *y *= share);
+    *lse = top + ln(total);
+}
+
 /// y: (rows,D) and lse: (rows,1) of one head.
 pub fn forward(level: Level, head: Head, mut y: MatMut, mut lse: MatMut, scratch: &mut [f32]) {
     let (blocks, scratch) = scratch.split_at_mut(scratch.len() - gemm::SCRATCH);
@@ -371,17 +489,20 @@ pub fn forward(level: Level, head: Head, mut y: MatMut, mut lse: MatMut, scratch
     let s = s.as_chunks_mut::<BLOCK>().0;
     let d = head.q.cols;
     y.fill(0.0);
+    if let (1, None, Keys::Cached(_)) = (head.q.rows, head.draws, head.k) {
+        return forward_one(level, head, y.row(0), &mut lse.row(0)[0], &mut s[0], room);
+    }
     for rows in head.blocks() {
         let (q, chances) = (head.q.rows(rows.clone()), head.chances(&rows));
         let (mut top, mut total) = ([f32::NEG_INFINITY; BLOCK], [0.0; BLOCK]);
         for keys in head.keys(&rows) {
             let pair = head.pair(&rows, &keys);
             let mut y = y.part(rows.clone(), 0..d);
-            pair.product(level, Which::Scores, mat_mut(s, pair), head.k.of(&keys, room), q.t(), scratch);
+            pair.product(level, Which::Scores, mat_mut(s, pair), head.k.of(level, &keys, room), q.t(), scratch);
             let (chances, from, top, total) = (chances.as_ref(), keys.start, &mut top, &mut total);
             let part = y.part(0..rows.len(), 0..d);
             level.run(Soften { pair, s, scale: head.scale, top, total, chances, from, y: part });
-            pair.product(level, Which::Queries, y, mat(s, pair).t(), head.v.of(&keys, room), scratch);
+            pair.product(level, Which::Queries, y, mat(s, pair).t(), head.v.of(level, &keys, room), scratch);
         }
         for (lane, i) in rows.enumerate() {
             let share = 1.0 / total[lane];
@@ -490,7 +611,7 @@ pub fn backward(level: Level, head: Head, to: Gradients, add: [bool; 2], [dy, y,
         }
         for keys in head.keys(&rows) {
             let pair = head.pair(&rows, &keys);
-            let (k, v) = (head.k.of(&keys, &mut []), head.v.of(&keys, &mut []));
+            let (k, v) = (head.k.of(level, &keys, &mut []), head.v.of(level, &keys, &mut []));
             pair.product(level, Which::Scores, mat_mut(p, pair), k, q.t(), scratch);
             pair.product(level, Which::Scores, mat_mut(dp, pair), v, dy.t(), scratch);
             let (scale, chances, from) = (head.scale, chances.as_ref(), keys.start);
@@ -527,7 +648,7 @@ pub fn watch(level: Level, head: Head, [raw, scores, pattern]: [Option<MatMut>; 
     for i in 0..head.q.rows {
         for from in (0..all).step_by(BLOCK) {
             let keys = from..(from + BLOCK).min(all);
-            let (q, k, s) = (head.q.rows(i..i + 1), head.k.of(&keys, room), &mut s[..keys.len()]);
+            let (q, k, s) = (head.q.rows(i..i + 1), head.k.of(level, &keys, room), &mut s[..keys.len()]);
             gemm(level, MatMut::new(s, keys.len()), q, k.t(), false, scratch);
             let live = head.span.reach(head.mask, i).saturating_sub(from);
             for (j, s) in s.iter().map(|s| s * head.scale).enumerate() {
@@ -566,15 +687,24 @@ mod tests {
         }
     }
 
-    /// The blocks of a cache with `k` and `v` side by side, in a shuffled order among others, and the sequence's table.
-    fn cache_of(k: &[f32], v: &[f32], d: usize) -> (Vec<f32>, Vec<u32>) {
-        let (c, n) = (2 * d, k.len() / (2 * d) / BLOCK + 1);
+    /// The blocks of a cache with the first of two heads' keys `k` and values `v`, in a shuffled order among others, and the
+    /// sequence's table.
+    fn cache_of(k: Mat, v: Mat) -> (Vec<f32>, Vec<u32>) {
+        let (d, n) = (k.cols, k.rows / BLOCK + 1);
         let table: Vec<u32> = (0..n as u32).rev().map(|block| 2 * block + 1).collect();
-        let mut cache = vec![f32::NAN; 2 * n * BLOCK * 2 * c];
-        for (j, (k, v)) in k.chunks_exact(c).zip(v.chunks_exact(c)).enumerate() {
-            let row = table[j / BLOCK] as usize * BLOCK + j % BLOCK;
-            cache[row * 2 * c..][..c].copy_from_slice(k);
-            cache[row * 2 * c + c..][..c].copy_from_slice(v);
+        let mut cache = vec![f32::NAN; 2 * n * 4 * BLOCK * d];
+        for j in 0..k.rows {
+            let block = &mut cache[table[j / BLOCK] as usize * 4 * BLOCK * d..];
+            let [mut keys, mut values] = block[..4 * BLOCK * d]
+                .get_disjoint_mut([0..BLOCK * d, 2 * BLOCK * d..3 * BLOCK * d])
+                .unwrap()
+                .map(Vec::from);
+            for e in 0..d {
+                keys[e * BLOCK + j % BLOCK] = k.at(j, e);
+                values[j % BLOCK * d + e] = v.at(j, e);
+            }
+            block[..BLOCK * d].copy_from_slice(&keys);
+            block[2 * BLOCK * d..][..BLOCK * d].copy_from_slice(&values);
         }
         (cache, table)
     }
@@ -605,7 +735,8 @@ mod tests {
                 let draws = (case % 2 == 1).then_some(draw);
                 let span = Span { row: 3, rows, past, table: 0, valid: keys - keys / 3 };
                 let scale = 1.0 / (d as f32).sqrt();
-                let (q, kv, k, v) = (of(&x, rows), cache_of(&k, &v, d), of(&k, keys), of(&v, keys));
+                let (q, k, v) = (of(&x, rows), of(&k, keys), of(&v, keys));
+                let kv = cache_of(k, v);
                 let head =
                     Head { q, k: Keys::Plain(k), v: Keys::Plain(v), span, mask, scale, draws, head: 1, n_head: 2 };
                 let all = |m: Mat| (0..m.rows).map(|i| wide(m.row(i))).collect::<Vec<_>>();
@@ -638,9 +769,9 @@ mod tests {
                     });
                     let near = [&k_near, &v_near].map(|m| Keys::Plain(Mat::new(m, d)));
                     let of_near = Head { k: near[0], v: near[1], ..head };
-                    let cached = |cache, at| Keys::Cached(CachedKeys { cache, cols: 2 * c, table: &kv.1, at, d });
-                    let of_cache = |cache| Head { k: cached(cache, 0), v: cached(cache, c), ..head };
-                    let [of_blocks, of_halves] = [CacheRows::F32(&kv.0), CacheRows::Bf16(&halves)].map(of_cache);
+                    let cached = |cache, tile| Keys::Cached(CachedKeys { cache, tiles: 4, tile, table: &kv.1, d });
+                    let of_cache = |cache| Head { k: cached(cache, 0), v: cached(cache, 2), ..head };
+                    let [of_blocks, of_halves] = [CacheBlocks::F32(&kv.0), CacheBlocks::Bf16(&halves)].map(of_cache);
                     let (mut same, mut sums) = (vec![f32::NAN; rows * d], vec![f32::NAN; rows]);
                     forward(level, of_blocks, MatMut::new(&mut same, d), MatMut::new(&mut sums, 1), &mut scratch);
                     assert!(same == y && sums == lse, "{}", what("keys in blocks of a cache"));
@@ -654,10 +785,16 @@ mod tests {
                         let (past, valid) =
                             if mask == Mask::Causal { (past + i, span.valid) } else { (keys - 1, span.valid) };
                         let span = Span { row: 3 + i, rows: 1, past, valid, ..span };
-                        let alone = Head { q: q.rows(i..i + 1), span, ..head };
+                        for head in [head, of_blocks] {
+                            let alone = Head { q: q.rows(i..i + 1), span, ..head };
+                            let (mut row, mut one) = (vec![f32::NAN; d], [f32::NAN]);
+                            forward(level, alone, MatMut::new(&mut row, d), MatMut::new(&mut one, 1), &mut scratch);
+                            assert!(row == y[i * d..][..d] && one[0] == lse[i], "{}", what("a row alone"));
+                        }
+                        let alone = Head { q: q.rows(i..i + 1), span, ..of_halves };
                         let (mut row, mut one) = (vec![f32::NAN; d], [f32::NAN]);
                         forward(level, alone, MatMut::new(&mut row, d), MatMut::new(&mut one, 1), &mut scratch);
-                        assert!(row == y[i * d..][..d] && one[0] == lse[i], "{}", what("a row alone"));
+                        assert!(row == widened.0[i * d..][..d] && one[0] == widened.1[i], "{}", what("one of bf16"));
                     }
                     if past == 0 {
                         let [mut dq, mut dk, mut dv] = [(); 3].map(|()| vec![f32::NAN; rows * d]);

@@ -6,7 +6,7 @@ use super::team::ThreadTeam;
 use super::weights::Weights;
 use super::{BatchShard, pick};
 use crate::config::Heads;
-use crate::ops::attend::{self, CacheRows, CachedKeys, Head, Keys};
+use crate::ops::attend::{self, CacheBlocks, CachedKeys, Head, Keys};
 use crate::ops::dropout::{self, Draws};
 use crate::ops::embed::{self, Lookup};
 use crate::ops::view::{Mat, MatMut, Shared};
@@ -15,10 +15,10 @@ use crate::ops::{activate, add, classify, gather, multiply, norm, rotate};
 use std::ops::Range;
 
 /// The queries of head `h` and the keys and values that it attends to: `x` is (N, (H + 2K) D), `cached` the
-/// KV cache, (blocks, 64, 2K D), and the sequence's blocks, if there is one.
+/// KV cache and the sequence's blocks, if there is one.
 pub fn query_key_value<'a>(
     x: &'a [f32],
-    cached: Option<(CacheRows<'a>, &'a [u32])>,
+    cached: Option<(CacheBlocks<'a>, &'a [u32])>,
     span: Span,
     heads: Heads,
     h: usize,
@@ -30,8 +30,8 @@ pub fn query_key_value<'a>(
     let keys = |start: usize| match cached {
         None => Keys::Plain(part(start)),
         Some((cache, table)) => {
-            let (cols, at) = (2 * heads.key_cols(), start - heads.query_cols());
-            Keys::Cached(CachedKeys { cache, cols, table, at, d })
+            let (tiles, tile) = (2 * heads.key_cols() / d, (start - heads.query_cols()) / d);
+            Keys::Cached(CachedKeys { cache, tiles, tile, table, d })
         }
     };
     (part(query), [keys(key), keys(value)])
@@ -95,17 +95,12 @@ pub fn run(op: Op, weights: &Weights, shard: &mut BatchShard, team: &ThreadTeam,
             });
         }
         Op::Attend { qkv, cache, y, lse, heads, mask, scale, drop, raw, scores, pattern } => {
-            let (n_head, d, c, all, cached) = (heads.n_head, heads.d_head, y.cols, heads.cols(), 2 * heads.key_cols());
+            let (n_head, d, c) = (heads.n_head, heads.d_head, y.cols);
             let draws = drop.map(|drop| Draws::new(drop, batch.seed)).filter(|d| !d.is_identity());
             let [x, y] = pick(act, [qkv, y]);
             let x = &*x;
             let kv = cache.zip(cache_of).map(|(region, cache)| {
-                for span in &batch.spans {
-                    for i in 0..span.rows {
-                        let to = region.at + span.cache_row(batch, i) * cached;
-                        cache.put(to, &x[(span.row + i) * all + c..][..cached]);
-                    }
-                }
+                cache.store(region, x, batch, heads, team);
                 cache.part(region.range())
             });
             let watched = [raw, scores, pattern];
