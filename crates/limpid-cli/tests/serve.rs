@@ -5,9 +5,12 @@ mod common;
 
 use common::{Folder, text};
 use serde_json::{Value, json};
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, ChildStderr, Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 const TINY: &str = "--tokenizer char --d-model 16 --n-head 2 --n-layer 2 --context-length 32 --batch-size 4 --warmup-steps 2 --schedule constant --sample 0 --threads 1";
@@ -188,6 +191,66 @@ fn a_run_that_goes_on_is_followed() {
     let (code, said) = served.end();
     assert_eq!(code, Some(0));
     assert!(said.contains("now serving the checkpoint of step 40 (limpid-"), "{said}");
+}
+
+/// Four clients ask without a pause while a run goes on: every request is answered, by one checkpoint, which makes it again.
+#[test]
+fn answers_replay_on_the_checkpoint_that_gave_them() {
+    /// Ends the clients, also when the test fails.
+    struct Stop<'a>(&'a AtomicBool);
+    impl Drop for Stop<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Relaxed);
+        }
+    }
+    let f = Folder::new("serve-live");
+    let keep = |step: usize| {
+        fs::create_dir(f.0.join(format!("m{step}"))).unwrap();
+        for file in ["config.json", "limpid.toml", "model.safetensors", "tokenizer.json"] {
+            fs::copy(f.0.join("m").join(file), f.0.join(format!("m{step}")).join(file)).unwrap();
+        }
+    };
+    train(&f, "--steps 5");
+    keep(5);
+    let served = Serving::start(&f, "--follow");
+    let (stop, answers) = (AtomicBool::new(false), Mutex::new(Vec::<Value>::new()));
+    let of = |step: usize| {
+        let is_of = |answer: &&Value| answer["system_fingerprint"].as_str().unwrap().ends_with(&format!("-s{step}"));
+        answers.lock().unwrap().iter().filter(is_of).cloned().collect::<Vec<_>>()
+    };
+    std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        for client in 0..4 {
+            let (served, stop, answers) = (&served, &stop, &answers);
+            scope.spawn(move || {
+                for seed in (client..).step_by(4).take_while(|_| !stop.load(Relaxed)) {
+                    let ask = json!({ "prompt": "to be", "max_tokens": 1 + seed % 9, "seed": seed, "limpid": { "receipt": true } });
+                    answers.lock().unwrap().push(served.complete(&ask));
+                }
+            });
+        }
+        for step in [5, 10, 15, 20] {
+            if step > 5 {
+                f.ok(&format!("train --resume m --steps {step} --sample 0 --threads 1"));
+                keep(step);
+            }
+            let began = Instant::now();
+            while of(step).len() < 8 {
+                assert!(began.elapsed() < PATIENCE, "no answer of step {step}");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+    });
+    let mut known = 0;
+    for step in [5, 10, 15, 20] {
+        let mine = of(step);
+        known += mine.len();
+        for answer in [&mine[0], &mine[mine.len() - 1]] {
+            f.file("answer.json", answer.to_string());
+            f.ok(&format!("replay answer.json --model m{step}"));
+        }
+    }
+    assert_eq!(known, answers.lock().unwrap().len());
 }
 
 /// Every token of every answer is counted, at a server of its own, at another one, and with random arrivals.
