@@ -42,7 +42,7 @@ pub fn page() -> String {
         "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><style>",
         ":root{color-scheme:light dark;font:16px/1.5 system-ui,sans-serif}body{max-width:60rem;margin:2rem auto;padding:0 1rem}",
         "table{border-collapse:collapse;width:100%}td,th{border-bottom:1px solid #8888;padding:.2rem .5rem;text-align:left;",
-        "vertical-align:top}code{font-family:ui-monospace,monospace;overflow-wrap:anywhere}</style><h1>limpid serve</h1>",
+        "vertical-align:top}code{font-family:ui-monospace,monospace;overflow-wrap:anywhere}td:first-child code{overflow-wrap:normal}</style><h1>limpid serve</h1>",
         "<p>OpenAI's protocol, from one model. <a href=\"/openapi.json\">openapi.json</a> says the same to programs.</p>",
     ));
     page += "<h2>Endpoints</h2>";

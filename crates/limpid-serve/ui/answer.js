@@ -56,7 +56,7 @@ export function answerView(label, grown) {
      * Shows an answer to its end. If the prompt comes first, it is the first `given` tokens; the text is the answer's alone.
      * @param {(signal: AbortSignal) => AsyncGenerator<Part>} ask
      * @param {number} given
-     * @returns {Promise<{text: string, trouble: Trouble | null}>}
+     * @returns {Promise<{text: string, finish: string, trouble: Trouble | null}>}
      */
     async run(ask, given = 0) {
       const began = performance.now();
@@ -89,13 +89,14 @@ export function answerView(label, grown) {
       if (finish === "stop") strip.end(text, given);
       plain.append(...readable(text, false));
       element.setAttribute("aria-busy", "false");
-      const words = [ENDS[finish] ?? finish, seed && `seed ${seed}`, fingerprint].filter((word) => word);
+      const none = finish === "length" && strip.tokens.length <= given;
+      const words = [none ? "no tokens: Max tokens is 0" : ENDS[finish] ?? finish, seed && `seed ${seed}`, fingerprint].filter((word) => word);
       const parts = [...measures(given, (performance.now() - began) / 1000), ...words];
       facts.replaceChildren(...parts.flatMap((part, n) => [n ? " · " : "", make("span", { class: "whole" }, part)]));
       if (trouble && strip.tokens.length === 0) element.remove();
       if (!trouble) say(`${text.slice(spoken)} (${ENDS[finish] ?? "end"})`);
       grown();
-      return { text, trouble };
+      return { text, finish, trouble };
     },
   };
 

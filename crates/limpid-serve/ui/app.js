@@ -48,7 +48,8 @@ function start() {
   }
 
   const source = networkSource(() => key);
-  const page = { source, typed: settingsForm(byId("settings", HTMLFormElement)), refused };
+  const settings = byId("settings", HTMLFormElement);
+  const page = { source, typed: settingsForm(settings), ready, refused };
   const views = { chat: chatView(page), complete: completeView(page) };
   startHover(byId("read-out", HTMLElement));
 
@@ -72,6 +73,11 @@ function start() {
   /** @param {Trouble} trouble */
   function refused(trouble) {
     if (trouble.status === 401) askForKey();
+  }
+
+  function ready() {
+    panel.open ||= !settings.checkValidity();
+    return settings.reportValidity();
   }
 
   function askForKey() {

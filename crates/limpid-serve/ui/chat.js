@@ -1,6 +1,7 @@
 // A conversation: messages and answers, one after another.
 import { answerView, copyButton, troubleNote } from "./answer.js";
-import { button, byId, make } from "./dom.js";
+import { button, byId, keep, kept, make } from "./dom.js";
+import { Trouble } from "./source.js";
 import { readable } from "./text.js";
 
 /** @typedef {import("./source.js").Message} Message */
@@ -8,8 +9,8 @@ import { readable } from "./text.js";
 /** @typedef {import("./source.js").Typed} Typed */
 
 /**
- * What the views use of the page.
- * @typedef {{source: Source, typed: () => Typed, refused: (trouble: import("./source.js").Trouble) => void}} Page
+ * What the views use of the page. `ready` tells whether the settings can be sent, and shows which cannot.
+ * @typedef {{source: Source, typed: () => Typed, ready: () => boolean, refused: (trouble: import("./source.js").Trouble) => void}} Page
  */
 
 /** @param {Page} page */
@@ -21,6 +22,8 @@ export function chatView(page) {
   const turns = byId("turns", HTMLElement);
   /** @type {Message[]} */
   let messages = [];
+  /** The turns of a question that has no answer: the next one takes their place. @type {HTMLElement[]} */
+  let unanswered = [];
   /** @type {ReturnType<typeof answerView> | null} */
   let running = null;
 
@@ -31,28 +34,47 @@ export function chatView(page) {
     return element;
   }
 
-  async function answer() {
+  /**
+   * Asks, and adds question and answer to the conversation: what was not answered, or cannot be said again, is not sent with what follows.
+   * @param {string} question
+   * @param {HTMLElement} said its turn
+   */
+  async function answer(question, said) {
     const view = answerView("the answer", follow);
     const element = turn("Model", view.element);
     const mine = messages;
-    const asked = system.value.trim() ? [{ role: /** @type {const} */ ("system"), content: system.value }, ...mine] : [...mine];
+    const before = [...mine];
+    const asked = [...before, { role: /** @type {const} */ ("user"), content: question }];
+    const first = system.value.trim() ? [{ role: /** @type {const} */ ("system"), content: system.value }] : [];
     running = view;
     send.textContent = "Stop";
-    const { text, trouble } = await view.run((signal) => page.source.chat(asked, page.typed(), signal));
+    const { text, finish, trouble } = await view.run((signal) => page.source.chat([...first, ...asked], page.typed(), signal));
+    const answered = [...asked, { role: /** @type {const} */ ("assistant"), content: text }];
+    const unfit = text && !trouble ? await page.source.unfit([...first, ...answered]) : null;
     if (mine !== messages) return; // a new conversation began
     running = null;
     send.textContent = "Send";
     const again = () => {
-      if (running) return;
-      messages = asked.filter(({ role }) => role !== "system");
+      if (running || !page.ready()) return;
+      if (field.value === question) field.value = "";
+      messages = before;
+      unanswered = [];
       element.remove();
-      answer();
+      answer(question, said);
     };
     if (trouble) {
-      element.append(troubleNote(trouble, again));
+      const note = troubleNote(trouble, again);
+      if (before.length > 0) note.append(button("New conversation", reset, { class: "quiet" }));
+      element.append(note);
       page.refused(trouble);
     }
-    if (text) mine.push({ role: "assistant", content: text });
+    if (unfit) element.append(troubleNote(new Trouble(`Question and answer are left out of the conversation: ${unfit.message}`), null));
+    else if (!trouble && (text || finish !== "stopped")) mine.push(...answered.slice(-2));
+    else {
+      unanswered = [said, element];
+      field.value ||= question;
+    }
+    keep("conversation", mine.length > 0 ? JSON.stringify(mine) : "", "sessionStorage");
     // only the last answer can be asked for again
     turns.querySelectorAll(".again").forEach((old) => old.remove());
     const actions = [copyButton(text)];
@@ -67,21 +89,28 @@ export function chatView(page) {
     if (rest < 160) scrollTo({ top: document.documentElement.scrollHeight });
   }
 
+  /** @param {string} text */
+  const plain = (text) => make("div", { class: "said", dir: "auto" }, ...readable(text, false));
+
   function submit() {
     const text = field.value;
     if (running) return running.stop();
     if (!text.trim()) return field.focus();
-    messages.push({ role: "user", content: text });
-    turn("You", make("div", { class: "said", dir: "auto" }, ...readable(text, false)));
+    if (!page.ready()) return;
+    unanswered.forEach((old) => old.remove());
+    unanswered = [];
+    const said = turn("You", plain(text));
     field.value = "";
     scrollTo({ top: document.documentElement.scrollHeight });
-    answer();
+    answer(text, said);
   }
 
   function reset() {
     running?.stop();
     running = null;
     messages = [];
+    unanswered = [];
+    keep("conversation", "", "sessionStorage");
     turns.replaceChildren();
     send.textContent = "Send";
     field.focus();
@@ -97,6 +126,10 @@ export function chatView(page) {
     if (!running) submit();
   });
   byId("chat-reset", HTMLButtonElement).addEventListener("click", reset);
+
+  // the conversation is there again when the page is loaded again
+  messages = JSON.parse(kept("conversation", "sessionStorage") || "[]");
+  messages.forEach(({ role, content }) => turn(role === "user" ? "You" : "Model", plain(content)));
 
   return { field, reset, stop: () => running?.stop() };
 }

@@ -17,6 +17,7 @@ export function completeView(page) {
 
   async function submit() {
     if (running) return running.stop();
+    if (!page.ready()) return;
     const prompt = field.value;
     const echoed = echo.checked;
     const view = answerView(echoed ? "the text and its continuation" : "the continuation", () => {});

@@ -1,14 +1,17 @@
-// How answers are drawn. Fields stay as they were typed: what is wrong with them, the server says.
+// How answers are drawn. Fields stay as they were typed: what is no number is marked, what is out of range the server says.
 import { keep, kept, make } from "./dom.js";
 
 /** @typedef {import("./source.js").Typed} Typed */
 
+const DECIMAL = { pattern: String.raw`\s*\d+(\.\d+)?([eE][\-+]?\d+)?\s*`, title: "A number, like 0.7" };
+const WHOLE = { pattern: String.raw`\s*\d+\s*`, title: "A whole number, like 20" };
+
 /** The fields, by their names in the protocol. */
 const FIELDS = [
-  { name: "temperature", label: "Temperature", empty: "1" },
-  { name: "top_p", label: "Top-p", empty: "1" },
-  { name: "max_tokens", label: "Max tokens", empty: "what fits" },
-  { name: "seed", label: "Seed", empty: "a new one" },
+  { name: "temperature", label: "Temperature", empty: "1", form: DECIMAL },
+  { name: "top_p", label: "Top-p", empty: "1", form: DECIMAL },
+  { name: "max_tokens", label: "Max tokens", empty: "what fits", form: WHOLE },
+  { name: "seed", label: "Seed", empty: "a new one", form: WHOLE },
 ];
 
 /**
@@ -17,9 +20,9 @@ const FIELDS = [
  * @returns {() => Typed}
  */
 export function settingsForm(form) {
-  const inputs = FIELDS.map(({ name, label, empty }) => {
+  const inputs = FIELDS.map(({ name, label, empty, form: number }) => {
     const input = make("input", {
-      id: name, name, placeholder: empty, inputmode: "decimal", autocomplete: "off", spellcheck: "false",
+      id: name, name, placeholder: empty, inputmode: "decimal", autocomplete: "off", spellcheck: "false", ...number,
     });
     input.value = kept(name);
     form.append(make("div", { class: "field" }, make("label", { for: name }, label), input));

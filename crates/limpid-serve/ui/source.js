@@ -35,6 +35,7 @@ import { piece } from "./text.js";
  * @typedef {object} Source
  * @property {() => Promise<Model>} model
  * @property {(prompt: string) => Promise<{count: number, context: number}>} count the tokens of a prompt
+ * @property {(messages: Message[]) => Promise<Trouble | null>} unfit why messages cannot be said, if they cannot
  * @property {(messages: Message[], typed: Typed, signal: AbortSignal) => AsyncGenerator<Part>} chat
  * @property {(prompt: string, echo: boolean, typed: Typed, signal: AbortSignal) => AsyncGenerator<Part>} complete
  */
@@ -82,6 +83,7 @@ export function networkSource(key) {
       throw unreachable(fault);
     }
     if (response.ok) return response;
+    if (response.status === 401 && key()) throw new Trouble("That key was not accepted.", { status: 401, code: "invalid_api_key" });
     throw refusal(await response.text(), response.status, response.headers.get("x-request-id"));
   }
 
@@ -133,6 +135,10 @@ export function networkSource(key) {
     async count(prompt) {
       const { count, max_model_len } = await json("/tokenize", JSON.stringify({ prompt, add_special_tokens: true }));
       return { count, context: max_model_len };
+    },
+    async unfit(messages) {
+      const fault = await json("/tokenize", JSON.stringify({ messages })).then(() => null, (fault) => fault);
+      return fault instanceof Trouble && fault.status === 400 ? fault : null;
     },
     chat(messages, typed, signal) {
       const fields = { model: id, messages, logprobs: true, top_logprobs: TOP, ...STREAMED };

@@ -39,6 +39,7 @@ export async function say(page, text) {
 
 export async function ended(page) {
   await expect(page.locator(".answer").last()).toHaveAttribute("aria-busy", "false");
+  await expect(page.locator("#chat-send")).toHaveText("Send");
 }
 
 /** A chunk of a chat's stream: tokens as [text, probability, [[other text, probability], ...]]. */

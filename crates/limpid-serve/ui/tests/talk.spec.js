@@ -48,7 +48,7 @@ test("the same seed gives the same answer, and the server gets what was set", as
   await page.locator(".system summary").click();
   await page.locator("#system").fill("Be brief.");
   const bodies = [];
-  page.on("request", (request) => request.method() === "POST" && bodies.push(request.postDataJSON()));
+  page.on("request", (request) => request.url().endsWith("/chat/completions") && bodies.push(request.postDataJSON()));
   await say(page, "Where is the ball?");
   const first = await page.locator(".answer .unseen").textContent();
   await page.getByRole("button", { name: "Another answer" }).click();
@@ -118,14 +118,77 @@ test("the server's errors are shown as they are", async ({ page, expected }) => 
   const note = page.locator(".turn .trouble");
   await expect(note).toContainText(error.message);
   await expect(note).toContainText(`400 · ${error.code} · temperature · request `);
-  await page.locator("#temperature").fill("warm");
-  await note.getByRole("button", { name: "Try again" }).click();
-  await expect(note).toContainText("temperature");
+  await expect(page.locator("#chat-text")).toHaveValue("Hello");
   await page.locator("#temperature").fill("0");
   await note.getByRole("button", { name: "Try again" }).click();
   await ended(page);
   await expect(page.locator(".turn")).toHaveCount(2);
   await expect(note).toHaveCount(0);
+  await expect(page.locator("#chat-text")).toHaveValue("");
+});
+
+test("what was refused is no part of the conversation", async ({ page, expected }) => {
+  expected.push("400");
+  await open(page, "CHAT");
+  const bodies = [];
+  page.on("request", (request) => request.url().endsWith("/chat/completions") && bodies.push(request.postDataJSON()));
+  const note = page.locator(".turn .trouble");
+  const refuse = async (text, why) => {
+    await page.locator("#chat-text").fill(text);
+    await page.locator("#chat-send").click();
+    await expect(note).toContainText(why);
+    await expect(page.locator("#chat-text")).toHaveValue(text);
+  };
+  await page.locator("#max_tokens").fill("9");
+  await refuse("say <|end|>", "contains <|end|>");
+  await say(page, "Where is the kite?");
+  const answer = await page.locator(".answer .unseen").textContent();
+  const long = "Where is the boat? ".repeat(50);
+  await refuse(long, "context_length_exceeded");
+  await say(page, "Where is the bell?");
+  await expect(page.locator(".turn")).toHaveCount(4);
+  expect(bodies.map(({ messages }) => messages.length)).toEqual([1, 1, 3, 3]);
+  expect(bodies[3].messages.map(({ content }) => content)).toEqual(["Where is the kite?", answer, "Where is the bell?"]);
+  await refuse(long, "context_length_exceeded");
+  await note.getByRole("button", { name: "New conversation" }).click();
+  await expect(page.locator(".turn")).toHaveCount(0);
+  await expect(page.locator("#chat-text")).toHaveValue(long);
+});
+
+test("an answer that cannot be said again is left out, and a conversation outlives its page", async ({ page, expected }) => {
+  expected.push("400");
+  await byHand(page);
+  await open(page, "CHAT");
+  for (const word of ["first", " <|user|>"]) {
+    await ask(page, `Say${word}`);
+    await push(page, chunk([[word, 0.5]], "stop") + "data: [DONE]\n\n");
+    await ended(page);
+  }
+  await expect(page.locator(".turn .trouble")).toContainText("left out of the conversation: ");
+  await page.reload();
+  await expect(page.locator(".turn .said")).toHaveText(["Sayfirst", "first"]);
+  await ask(page, "On");
+  expect((await page.evaluate(() => window.asked.messages)).map(({ content }) => content)).toEqual(["Sayfirst", "first", "On"]);
+});
+
+test("a setting that is no number is marked, and nothing is sent", async ({ page }) => {
+  await open(page, "CHAT");
+  let sent = 0;
+  page.on("request", (request) => request.method() === "POST" && sent++);
+  await page.locator("#panel summary").click();
+  await page.locator("#temperature").evaluate((field) => (field.closest("details").open = false));
+  for (const [name, wrong] of [["temperature", "0,5"], ["top_p", "abc"], ["max_tokens", "1e9"], ["seed", "1.5"]]) {
+    await page.locator(`#${name}`).evaluate((field, wrong) => (field.value = wrong), wrong);
+    await page.locator("#chat-text").fill("Hello");
+    await page.locator("#chat-send").click();
+    await expect(page.locator("#settings input:invalid")).toHaveAttribute("name", name);
+    await expect(page.locator(`#${name}`)).toBeFocused();
+    await page.locator(`#${name}`).fill("");
+  }
+  expect(sent).toBe(0);
+  await page.locator("#max_tokens").fill("0");
+  await say(page, "Hello");
+  await expect(page.locator(".answer .facts")).toContainText("no tokens: Max tokens is 0");
 });
 
 test("a server that asks for a key gets it, once from the address or from a field", async ({ page, expected }) => {
@@ -135,7 +198,7 @@ test("a server that asks for a key gets it, once from the address or from a fiel
   await expect(page.locator("#notice")).toContainText("401 · invalid_api_key");
   await page.locator("#key").fill("wrong");
   await page.keyboard.press("Enter");
-  await expect(page.locator("#notice")).toContainText("401");
+  await expect(page.locator("#notice")).toContainText("That key was not accepted.");
   await page.locator("#key").fill(KEY);
   await page.keyboard.press("Enter");
   await expect(page.locator("#model")).toContainText("context");
