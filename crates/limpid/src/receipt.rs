@@ -8,7 +8,7 @@
 //! A receipt is JSON: [`Receipt`] for people who write programs, `limpid replay` for the rest.
 
 use crate::config::{Axis, Config, Dropout};
-use crate::generate::{FinishReason, Options, Overflow, Sample, Sampler};
+use crate::generate::{FinishReason, GenerateEvent, Options, Overflow, Sample, Sampler};
 use crate::model::{Mode, Model};
 use crate::ops::simd::Level;
 use crate::{Error, Lm};
@@ -156,7 +156,7 @@ pub enum Replay {
         theirs: Option<u32>,
         /// The one that was made now, if there was one.
         ours: Option<u32>,
-        /// What is not as it was, the likeliest cause first. If nothing is, this is a fault of limpid.
+        /// What is not as it was, the likeliest cause first. If nothing is, the receipt was changed, or this is a fault of limpid.
         why: Vec<ReceiptCause>,
     },
 }
@@ -267,14 +267,27 @@ impl Receipt {
 /// # Errors
 /// If the model cannot continue the prompt ([`crate::generate::generate`]): it is another one, see [`Receipt::causes`].
 pub fn replay(lm: &Lm, receipt: &Receipt) -> Result<Replay, Error> {
-    let theirs = &receipt.answer;
-    let cancelled = theirs.finish_reason == FinishReason::Cancelled;
-    let mut options = receipt.request.options();
-    if cancelled {
-        options.max_tokens = theirs.tokens.len();
-    }
-    let ours = ReceiptAnswer::of(&lm.generate_events(&receipt.request.prompt, &options, &mut |_| true)?);
-    if ours == *theirs || cancelled && ours.tokens == theirs.tokens {
+    let (theirs, options) = (&receipt.answer, receipt.request.options());
+    let made = |options: &Options, most: usize| -> Result<ReceiptAnswer, Error> {
+        let mut chosen = 0;
+        let sample = lm.generate_events(&receipt.request.prompt, options, &mut |event| {
+            chosen += usize::from(matches!(event, GenerateEvent::Choice(_)));
+            chosen < most
+        })?;
+        Ok(ReceiptAnswer::of(&sample))
+    };
+    let ours = if theirs.finish_reason == FinishReason::Cancelled {
+        // its text has what might have begun a stop text only if the next token would have ended it
+        let most = theirs.tokens.len();
+        let flushed = made(&Options { max_tokens: most, ..options.clone() }, usize::MAX)?;
+        match flushed.text == theirs.text {
+            true => ReceiptAnswer { finish_reason: theirs.finish_reason, ..flushed },
+            false => made(&Options { trace: true, ..options }, most)?,
+        }
+    } else {
+        made(&options, usize::MAX)?
+    };
+    if ours == *theirs {
         return Ok(Replay::Same);
     }
     let at = ours.tokens.iter().zip(&theirs.tokens).take_while(|(ours, theirs)| ours == theirs).count();

@@ -144,6 +144,9 @@ fn what_differs_is_named() {
     let mut cut = Receipt::new(&lm, &prompt, &options(), &sample.unwrap()).unwrap();
     assert_eq!((cut.answer.finish_reason, cut.answer.tokens.len()), (FinishReason::Cancelled, 5));
     assert_eq!(replay(&lm, &cut).unwrap(), Replay::Same);
+    let text = std::mem::replace(&mut cut.answer.text, "0".repeat(32));
+    assert_eq!(differs(&cut), (5, None, None, vec![]));
+    cut.answer.text = text;
     cut.answer.tokens[2] = other(cut.answer.tokens[2]);
     assert_eq!(differs(&cut).0, 2);
     // another model, and one that cannot run the prompt

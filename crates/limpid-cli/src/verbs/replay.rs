@@ -6,8 +6,9 @@ use crate::show;
 use anyhow::{Context, Result, bail};
 use limpid::Lm;
 use limpid::config::parse_axis;
+use limpid::generate::FinishReason;
 use limpid::ops::simd::Level;
-use limpid::receipt::{Receipt, ReceiptCause, Replay, replay};
+use limpid::receipt::{Receipt, ReceiptCause, Replay, VERSION, replay};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
@@ -17,7 +18,7 @@ use std::path::PathBuf;
 /// find what changed by accident; they prove nothing against somebody who means to deceive.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// A receipt, or several: of `limpid generate --receipt`, or an answer of `limpid serve` that has one
+    /// A file with a receipt or a list of them: of `limpid generate --receipt`, or an answer of `limpid serve` that has one
     #[arg(value_name = "RECEIPT.json")]
     receipt: PathBuf,
     /// The model that answered: a folder of limpid or HuggingFace, a .gguf, a .bin of llm.c
@@ -38,7 +39,8 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<()> {
-    let receipts = receipts(&args).with_context(|| args.receipt.display().to_string())?;
+    let text = read_settings(&args.receipt)?;
+    let receipts = receipts(&text).with_context(|| args.receipt.display().to_string())?;
     let checkpoint = adapted(&args.model, args.adapter.as_deref())?;
     let mut lm = Lm::from(checkpoint).with_threads(threads(args.threads));
     lm = lm.with_level(args.simd.unwrap_or_else(Level::best));
@@ -49,7 +51,12 @@ pub fn run(args: Args) -> Result<()> {
         lm = lm.with_precision(parse_axis(precision).context("precision")?);
         lm = lm.with_cache(parse_axis(&receipt.cache).context("cache")?);
         let which = if receipts.len() > 1 { format!("answer {}: ", n + 1) } else { String::new() };
+        let stopped = receipt.answer.finish_reason == FinishReason::Cancelled;
+        if stopped && receipt.answer.tokens.is_empty() {
+            bail!("{which}it was stopped before its first token: there is nothing to compare");
+        }
         let tokens = show::plural(receipt.answer.tokens.len(), "token");
+        let tokens = if stopped { format!("{tokens}, and there it was stopped") } else { tokens };
         let why = receipt.causes(&lm)?;
         let (mut result, said) = match replay(&lm, receipt) {
             Ok(Replay::Same) => {
@@ -62,12 +69,12 @@ pub fn run(args: Args) -> Result<()> {
                 (json!({ "same": true }), None)
             }
             Ok(Replay::Differs { at, theirs, ours, why }) => {
-                let said = format!("{which}{}", difference(&lm, receipt, at, theirs, ours, &why));
+                let said = format!("{which}{}", difference(&lm, at, theirs, ours, &why));
                 (json!({ "same": false, "at": at, "theirs": theirs, "ours": ours }), Some(said))
             }
             Err(error) if why.is_empty() => return Err(error.into()),
             Err(error) => {
-                let said = format!("{which}this model cannot give the answer ({error}): {}", causes(&why));
+                let said = format!("{which}{}; it cannot give the answer: {error}", causes(&why));
                 (json!({ "same": false, "error": error.to_string() }), Some(said))
             }
         };
@@ -86,9 +93,8 @@ pub fn run(args: Args) -> Result<()> {
 }
 
 /// The receipts of a file: one, a list, or in an answer of the server.
-fn receipts(args: &Args) -> Result<Vec<Receipt>> {
-    let text = read_settings(&args.receipt)?;
-    let mut value: Value = serde_json::from_str(&text).context("it is not JSON")?;
+fn receipts(text: &str) -> Result<Vec<Receipt>> {
+    let mut value: Value = serde_json::from_str(text).context("it is not JSON")?;
     if let Some(inside) = value.pointer_mut("/limpid/receipt") {
         value = inside.take();
     }
@@ -96,43 +102,47 @@ fn receipts(args: &Args) -> Result<Vec<Receipt>> {
     if all.is_empty() {
         bail!(Usage("there is no receipt in it".into()));
     }
-    let read = |value| serde_json::from_value(value).context("it is no receipt of limpid");
-    all.into_iter().map(read).collect()
+    all.into_iter().map(receipt).collect()
 }
 
-fn difference(
-    lm: &Lm,
-    receipt: &Receipt,
-    at: usize,
-    theirs: Option<u32>,
-    ours: Option<u32>,
-    why: &[ReceiptCause],
-) -> String {
+/// A receipt, and nothing beside it.
+fn receipt(value: Value) -> Result<Receipt> {
+    let receipt: Receipt = serde_json::from_value(value.clone()).context("it is no receipt of limpid")?;
+    let known = serde_json::to_value(&receipt)?;
+    match value.as_object().into_iter().flatten().find(|(key, _)| known.get(key).is_none()) {
+        None => Ok(receipt),
+        Some((key, _)) => bail!("it is no receipt of limpid: a receipt has no {key:?}"),
+    }
+}
+
+fn difference(lm: &Lm, at: usize, theirs: Option<u32>, ours: Option<u32>, why: &[ReceiptCause]) -> String {
+    // by another tokenizer these ids are other texts
+    let own = why.iter().all(|cause| cause.what != "tokenizer");
     let token = |id: Option<u32>| {
         let Some(id) = id else { return "the answer ends there".into() };
-        let piece = lm.tokenizer().ok().and_then(|tokenizer| tokenizer.piece(id).ok());
+        let piece = lm.tokenizer().ok().filter(|_| own).and_then(|tokenizer| tokenizer.piece(id).ok());
         piece.map_or(format!("it is {id}"), |piece| format!("it is {id}, {piece:?}"))
     };
     let what = match (theirs, ours) {
         (None, None) => "all tokens are the same, the text or why it ended is not".into(),
         _ => format!("token {} of the answer differs: by the receipt {}, now {}", at + 1, token(theirs), token(ours)),
     };
-    let because = match why.is_empty() {
-        false => causes(why),
+    match why.is_empty() {
+        false => format!("{}: {what}", causes(why)),
         true => format!(
-            "weights, tokenizer, version, precision and cache are those of the receipt, so this is a fault of limpid {}: please report \
-             it, with the receipt",
-            receipt.limpid
+            "{what}: weights, tokenizer, version, precision and cache are those of the receipt, so either the receipt was changed, or \
+             this is a fault of limpid {VERSION}: then please report it, with the receipt"
         ),
-    };
-    format!("{what}: {because}")
+    }
 }
 
 /// What is not as it was, in words.
 fn causes(why: &[ReceiptCause]) -> String {
     let one = |cause: &ReceiptCause| {
         let not = if cause.what == "weights" { "are not those" } else { "is not that" };
-        format!("the {} {not} of the receipt ({}, now {})", cause.what, cause.theirs, cause.ours)
+        format!("the {} {not} of the receipt ({}, now {})", cause.what, cause.theirs.escape_debug(), cause.ours)
     };
-    why.iter().map(one).collect::<Vec<_>>().join("; ")
+    let all = why.iter().map(one).collect::<Vec<_>>().join("; ");
+    let other = why.iter().any(|cause| ["weights", "configuration", "tokenizer"].contains(&cause.what));
+    if other { format!("this is another model: {all}") } else { all }
 }
