@@ -153,6 +153,18 @@ pub enum ServeEvent {
         /// How many sequences were lost.
         lost: usize,
     },
+    /// The server was told to stop while it answered.
+    Stopping {
+        /// Requests that are being answered.
+        answers: usize,
+        /// How long they have to end.
+        drain: Duration,
+    },
+    /// The server stopped before all answers were complete.
+    Cut {
+        /// How many were not.
+        answers: usize,
+    },
     /// A request was answered with a status of 500.
     Failed {
         /// The id that the client has.
@@ -356,11 +368,19 @@ impl Server {
             let mut phase = shared.phase.subscribe();
             let _ = phase.wait_for(|phase| *phase != Phase::Serving).await; // the sender is in `shared`
             let mut busy = shared.busy.subscribe();
+            let answers = *busy.borrow();
+            if answers > 0 {
+                (shared.tell)(ServeEvent::Stopping { answers, drain: shared.options.drain });
+            }
             tokio::select! {
                 _ = timeout(shared.options.drain, busy.wait_for(|busy| *busy == 0)) => {}
                 _ = phase.wait_for(|phase| *phase == Phase::Ended) => {}
             }
+            let answers = *shared.busy.borrow();
             shared.phase.send_replace(Phase::Ended);
+            if answers > 0 {
+                (shared.tell)(ServeEvent::Cut { answers });
+            }
             let mut connections = shared.connections.subscribe();
             let _ = timeout(LAST, connections.wait_for(|connections| *connections == 0)).await;
         });

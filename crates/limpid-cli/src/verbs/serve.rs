@@ -18,8 +18,8 @@ use std::time::Duration;
 
 /// Serve a model over HTTP, in OpenAI's protocol: completions, chats, embeddings and tokens, streamed or whole; and a page at / to try it.
 ///
-/// The same request has the same answer, to the byte, whoever else asks. Ctrl-C or SIGTERM lets running requests end; a second one
-/// ends them.
+/// The same request has the same answer, to the byte, whoever else asks. Ctrl-C or SIGTERM gives running requests --drain seconds to end;
+/// a second one ends them at once.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
@@ -114,6 +114,12 @@ pub fn run(args: Args) -> Result<()> {
     };
     let checkpoint = args.weights.open()?;
     models::needs_head(&checkpoint)?;
+    let halves = if how.cache == Precision::Bf16 { 2 } else { 1 };
+    let one = EngineLimits::of(&checkpoint.config, 1, usize::MAX).cache_bytes / halves;
+    if let Some(asked) = args.kv_memory.filter(|asked| *asked < one) {
+        let [asked, one] = [asked, one].map(show::bytes);
+        bail!(Usage(format!("--kv-memory {asked} is too little: one sequence of this model needs {one}")));
+    }
     let (context, step) = (checkpoint.config.context_length, checkpoint.store().fact("step").map(String::from));
     let follow = args.follow.then(|| {
         let weights = args.weights.clone();
@@ -201,6 +207,13 @@ fn tell(event: ServeEvent) {
     match event {
         ServeEvent::EngineFailed { what, lost } => {
             show::say(format_args!("the model failed, and {} with it: {what}", show::plural(lost, "sequence")));
+        }
+        ServeEvent::Stopping { answers, drain } => {
+            let (answers, seconds) = (show::plural(answers, "answer"), drain.as_secs());
+            show::say(format_args!("\nwaiting up to {seconds} s for {answers}; once more to stop at once"));
+        }
+        ServeEvent::Cut { answers } => {
+            show::say(format_args!("stopped: {} cut", show::plural(answers, "answer")));
         }
         ServeEvent::Failed { request, path } => show::say(format_args!("{path} failed: request {request}")),
         ServeEvent::Reloaded { step, fingerprint } => {
