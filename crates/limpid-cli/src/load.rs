@@ -22,7 +22,7 @@ pub struct LoadArgs {
     /// Instead, so many requests a second at random times (a Poisson process)
     #[arg(long, value_name = "R", value_parser = rate)]
     rate: Option<f64>,
-    /// Requests of each client; with --rate of all together
+    /// Requests of each client in each of three rounds, of which the median is told; with --rate of all together
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     requests: u16,
     /// Tokens of each prompt
@@ -53,6 +53,23 @@ pub struct LoadArgs {
 fn rate(text: &str) -> Result<f64, String> {
     let rate: f64 = text.parse().map_err(|_| "it is no number".to_string())?;
     if rate > 0.0 && rate.is_finite() { Ok(rate) } else { Err("it must be above 0".into()) }
+}
+
+/// Rounds of each load, on the server and on the engine in turn: other programs disturb some.
+const ROUNDS: usize = 3;
+/// How much faster one round may be than another on a machine that does nothing else.
+const STEADY: f64 = 2.0;
+
+/// The round of median rate, with the times of all, and how many times faster the fastest was than the slowest.
+fn median(mut rounds: Vec<LoadReport>) -> (LoadReport, f64) {
+    rounds.sort_by(|a, b| a.rate().total_cmp(&b.rate()));
+    let spread = rounds[rounds.len() - 1].rate() / rounds[0].rate();
+    let mut median = rounds.swap_remove(rounds.len() / 2);
+    for other in rounds {
+        median.first.extend(other.first);
+        median.between.extend(other.between);
+    }
+    (median, spread)
 }
 
 /// Measures it, beside the same requests on the engine alone.
@@ -89,23 +106,35 @@ pub fn run(args: &LoadArgs) -> Result<()> {
         }
     };
     let url = args.against.clone().or(server.as_ref().map(|server| server.url())).expect("one of them is there");
-    let mut rows = vec![];
+    let mut alone = if server.is_some() { Some(lm.engine(&engine)?) } else { None };
+    // no prompt comes twice: an answer from the cache of prompts would be measured
+    let all = 1 + ROUNDS * loads.iter().map(|(_, _, count)| count).sum::<usize>();
+    let mut prompts = Load::prompts(&tokenizer, (all, args.prompt_tokens, args.shared_prefix))?.into_iter();
+    let warm = Load { prompts: prompts.by_ref().take(1).collect(), max_tokens: 1, arrivals: Arrivals::Closed(1) };
+    load::server(&url, args.api_key.as_deref(), &warm)?;
+    alone.as_mut().map(|alone| load::engine_alone(alone, &warm)).transpose()?;
+    let (mut rows, mut spread) = (vec![], 1.0_f64);
     for (what, arrivals, count) in loads {
-        let prompts = Load::prompts(&tokenizer, (count + 1, args.prompt_tokens, args.shared_prefix))?;
-        let (first, prompts) = (prompts[..1].to_vec(), prompts[1..].to_vec());
-        let load = Load { prompts, max_tokens: args.max_tokens, arrivals };
-        let warm = Load { prompts: first, max_tokens: 1, arrivals: Arrivals::Closed(1) };
-        load::server(&url, args.api_key.as_deref(), &warm)?;
-        let served = load::server(&url, args.api_key.as_deref(), &load)?;
-        let alone = match &args.against {
-            Some(_) => None,
-            None => {
-                let mut alone = lm.engine(&engine)?;
-                load::engine_alone(&mut alone, &warm)?;
-                Some(load::engine_alone(&mut alone, &load)?)
-            }
-        };
-        rows.push((what, served, alone));
+        let (mut served, mut engine) = (vec![], vec![]);
+        for _ in 0..ROUNDS {
+            let prompts = prompts.by_ref().take(count).collect();
+            let load = Load { prompts, max_tokens: args.max_tokens, arrivals };
+            served.push(load::server(&url, args.api_key.as_deref(), &load)?);
+            engine.extend(alone.as_mut().map(|alone| load::engine_alone(alone, &load)).transpose()?);
+        }
+        let (served, of_server) = median(served);
+        spread = spread.max(of_server);
+        let engine = (!engine.is_empty()).then(|| {
+            let (engine, of_engine) = median(engine);
+            spread = spread.max(of_engine);
+            engine
+        });
+        rows.push((what, served, engine));
+    }
+    if spread > STEADY {
+        show::say(format_args!(
+            "note: the rounds of a load differ by up to {spread:.1} times: this machine is busy with something else"
+        ));
     }
     if let Some(server) = server {
         server.stopper().stop();
@@ -127,7 +156,7 @@ pub fn run(args: &LoadArgs) -> Result<()> {
                 serde_json::json!({ "clients": what, "served": measured(served), "engine_alone": alone.as_ref().map(measured) })
             })
             .collect();
-        return show::json(&serde_json::json!({ "loads": rows }));
+        return show::json(&serde_json::json!({ "loads": rows, "spread": spread }));
     }
     let headers = ["clients", "tok/s", "engine alone", "share", "first token p50", "p99", "next token p50", "p99"];
     let ms = |seconds: f64| format!("{:.1} ms", 1e3 * seconds);

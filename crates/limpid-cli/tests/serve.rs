@@ -104,6 +104,31 @@ fn a_model_is_served_until_it_is_told_to_stop() {
     assert_eq!(served.end().0, Some(0));
 }
 
+/// A stop says for what it waits, a second one what it cut.
+#[test]
+fn a_stop_says_what_it_waits_for() {
+    let f = Folder::new("serve-stop");
+    train(&f, "--steps 2");
+    let mut served = Serving::start(&f, "--drain 600");
+    let mut client = TcpStream::connect(&served.address).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    // a request whose body does not come: it is being answered when the server asks for it
+    let head =
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9";
+    write!(client, "{head}\r\nExpect: 100-continue\r\n\r\n").unwrap();
+    let mut go = [0; 12];
+    client.read_exact(&mut go).unwrap();
+    assert_eq!(&go, b"HTTP/1.1 100");
+    served.signal("-INT");
+    let mut said = String::new();
+    while !said.ends_with("at once\n") {
+        assert_ne!(served.said.read_line(&mut said).unwrap(), 0, "{said}");
+    }
+    assert_eq!(said, "\nwaiting up to 600 s for 1 answer; once more to stop at once\n");
+    served.signal("-INT");
+    assert_eq!(served.end(), (Some(0), "stopped: 1 answer cut\n".into()));
+}
+
 #[test]
 fn keys_come_from_flags_files_and_the_environment() {
     let f = Folder::new("serve-keys");
@@ -139,7 +164,7 @@ fn what_cannot_be_served_is_said_in_a_line() {
     std::fs::create_dir_all(f.0.join("broken")).unwrap();
     std::fs::copy(f.0.join("m/config.json"), f.0.join("broken/config.json")).unwrap();
     f.file("broken/model.safetensors", &f.bytes("m/model.safetensors")[..500]);
-    let cases: [(i32, &str, &[&str]); 17] = [
+    let cases: [(i32, &str, &[&str]); 19] = [
         (1, "--model nowhere", &["nowhere"]),
         (1, "--model broken", &["broken/model.safetensors"]),
         (1, "--model bare", &["no tokenizer", "tokenizer.json"]),
@@ -157,6 +182,9 @@ fn what_cannot_be_served_is_said_in_a_line() {
         (1, "--model m --chat-template endless.jinja", &["chat template", "does not end"]),
         (1, "--model m --ui-dir nowhere", &["nowhere"]),
         (2, "--model m --kv-memory lots", &["lots"]),
+        // two layers, keys and values, 16 columns, 64 positions
+        (2, "--model m --kv-memory 1k", &["--kv-memory 1.0 kB is too little", "needs 16.4 kB"]),
+        (2, "--model m --kv-memory 1k --kv-cache-dtype bf16", &["needs 8.2 kB"]),
     ];
     for (code, flags, said) in cases {
         let out = f.run(&format!("serve --port 0 --threads 1 {flags}"));
@@ -268,6 +296,7 @@ fn a_server_is_measured() {
             assert!(of["tok_s"].as_f64().unwrap() > 0.0 && of["first_p50_s"].as_f64() <= of["first_p99_s"].as_f64());
         }
     }
+    assert!(found["spread"].as_f64().unwrap() >= 1.0, "{found}");
     let other = Serving::start(&f, "");
     let found = f.json(&format!("{load} --rate 200 --requests 5 --against http://{}/", other.address));
     assert_eq!(
