@@ -106,12 +106,22 @@ fn refused(mut error: clap::Error, command: &Command, typed: &[String]) -> anyho
     error.remove(ContextKind::Suggested);
     error.remove(ContextKind::Usage);
     let near = limpid::nearest::nearest(&word, known.iter().map(String::as_str));
-    if let Some(near) = near {
-        error.insert(suggested, ContextValue::String(near.into()));
-    } else if !word.starts_with('-') && Path::new(&word).exists() && options::names(verb).any(|name| name == "data") {
-        let tip = "--data takes one name; quotes keep a pattern from the shell: --data '*.txt'";
-        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
-    }
+    let takes = |flag: &str| options::names(verb).any(|name| name == flag);
+    let file = !word.starts_with('-') && Path::new(&word).exists();
+    let tip = match () {
+        () if word == "--model" && verb.get_positionals().any(|arg| arg.get_id() == "model") => {
+            format!("the model needs no flag: limpid {} MODEL", verb.get_name())
+        }
+        () if file && takes("data") => {
+            "--data takes one name; quotes keep a pattern from the shell: --data '*.txt'".into()
+        }
+        () if file && takes("model") => format!("a model has its flag: --model {}", show::quoted(&word)),
+        () => {
+            near.into_iter().for_each(|near| drop(error.insert(suggested, ContextValue::String(near.into()))));
+            return error.into();
+        }
+    };
+    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     error.into()
 }
 
@@ -205,8 +215,8 @@ mod tests {
                 false => vec![command],
             }
         }
-        // but those whose output is a text, or JSON in any case
-        let texts = ["stories", "completions", "man", "settings", "embed"];
+        // but those whose output is a text
+        let texts = ["stories", "completions", "man", "settings"];
         for verb in verbs(&Cli::command()).into_iter().filter(|verb| !texts.contains(&verb.get_name())) {
             assert!(options::names(verb).any(|name| name == "json"), "{}", verb.get_name());
         }

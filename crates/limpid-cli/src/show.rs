@@ -4,6 +4,7 @@
 
 use indicatif::{ProgressBar, ProgressStyle};
 use limpid::trace::table::columns as text_width;
+use limpid::trace::view::wrap;
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::io::{IsTerminal, Write};
@@ -93,6 +94,12 @@ pub fn painted(text: &str) -> anyhow::Result<()> {
 /// Says a line to people, on stderr. Where nobody can hear it any more, work goes on.
 pub fn say(line: impl std::fmt::Display) {
     let _ = writeln!(std::io::stderr().lock(), "{}", spelled(&line.to_string()));
+}
+
+/// Says sentences to people, each line broken between words where the terminal ends.
+pub fn prose(text: impl std::fmt::Display) {
+    let width = columns_of(&console::Term::stderr()).map_or(0, |columns| asked().unwrap_or(columns));
+    text.to_string().lines().for_each(|line| say(wrap(line, 0, width).trim_end()));
 }
 
 /// The one JSON object of `--json`.

@@ -5,7 +5,7 @@ mod common;
 use common::{Folder, LIMPID, block, root, text};
 use serde_json::Value;
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -493,6 +493,8 @@ fn conversations_are_learned_as_the_guide_says() {
     assert!(said[3].contains("tokens predicted") && said[3].contains(" 38 "), "{}", said[3]);
     talks(&f);
     asks_and_continues(&f);
+    #[cfg(target_os = "linux")]
+    leaves(&f);
     let settings = fs::read_to_string(f.0.join("chat/limpid.toml")).unwrap();
     assert!(settings.contains("whole_documents = true") && settings.contains("cross_documents = false"), "{settings}");
     f.ok("train --resume chat --json"); // with the settings it began with
@@ -502,8 +504,10 @@ fn conversations_are_learned_as_the_guide_says() {
     f.fails(1, &format!("{train} o"), &["bad.jsonl", "line 4", "`robot`", "`assistant`"]);
     f.fails(1, &format!("{train} o --skip-bad --mask bidirectional"), &["conversations", "causal"]);
     assert!(!f.0.join("o").exists());
-    let out = f.run(&format!("{train} o --skip-bad"));
+    let out = f.run(&format!("{train} o --skip-bad --sample 20"));
     let said = text(&out.stderr);
+    // the sample answers the first question that was learned from
+    assert!(text(&out.stdout).starts_with("<|"), "{}", text(&out.stdout));
     assert!(out.status.success() && said.contains("3 conversations"), "{said}");
     assert!(said.contains("3 were longer than 16 tokens") && said.contains("1 bad line skipped"), "{said}");
     f.ok("train --resume o --json");
@@ -563,7 +567,7 @@ fn talks(f: &Folder) {
     let (code, said, told) = chat("", &"Who has the ".repeat(8)[..89]);
     assert!(code == Some(0) && said.chars().count() <= 4 && told.contains("96 tokens is full: /reset"), "{said}{told}");
     for (line, named) in [
-        ("/temperature warm", "/temperature takes a number"),
+        ("/temperature warm", "/temperature takes a number, 0 or more, found \"warm\""),
         ("/temperature -1", "temperature"),
         ("/sav x", "there is no command /sav"),
         ("/save kept.jsonl", "nothing to save"),
@@ -573,6 +577,11 @@ fn talks(f: &Folder) {
         assert!(code == Some(1) && said.is_empty() && told.contains(named), "{line}: {told}");
     }
     assert_eq!(f.bytes("kept.jsonl"), saved);
+    let (_, said, told) = chat("", "/temperature 0.5\n/system Be brief.\n/system\n/quit\nWho has the ball?\n");
+    assert_eq!(
+        (said.as_str(), told.as_str()),
+        ("", "the temperature is 0.5\nthe system message is set\nno system message\n")
+    );
     let (_, _, told) = chat("", "/help\n");
     assert!(["/reset", "/temperature X", "/save FILE", "/system TEXT"].iter().all(|command| told.contains(command)));
     f.file("plain.txt", "Who has the ball? ".repeat(40));
@@ -581,6 +590,28 @@ fn talks(f: &Folder) {
         ["plain was not trained on conversations but on ", "plain.txt", "limpid generate --model plain --prompt"];
     f.fails(1, "chat plain", &said);
     f.fails(2, "chat chat --device reference", &["--device"]);
+}
+
+/// At a terminal Ctrl-C says how to leave, and `/exit` leaves.
+#[cfg(target_os = "linux")]
+fn leaves(f: &Folder) {
+    let mut script = Command::new("script");
+    script.args(["-qec", &format!("{LIMPID} chat chat"), "/dev/null"]).current_dir(&f.0).env("TERM", "xterm");
+    let Ok(mut child) = script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn() else {
+        return println!("left out: there is no `script`, which makes a terminal");
+    };
+    let (mut typed, mut shown, mut seen) = (child.stdin.take().unwrap(), child.stdout.take().unwrap(), String::new());
+    for (after, keys) in [("Ctrl-D ends", ""), ("> ", "\x03"), ("Ctrl-D ends, /help lists the commands", "/exit\r")] {
+        let from = seen.len();
+        while !seen[from..].contains(after) {
+            let mut byte = [0];
+            assert_eq!(shown.read(&mut byte).unwrap(), 1, "no {after:?} in {seen:?}");
+            seen.push(byte[0].into());
+        }
+        typed.write_all(keys.as_bytes()).unwrap();
+        typed.flush().unwrap();
+    }
+    assert!(child.wait().unwrap().success(), "{seen:?}");
 }
 
 /// Runs a command that is given `input`: its code, stdout and stderr.
@@ -614,7 +645,7 @@ fn texts_become_vectors() {
         assert!((dot(unit, unit) - 1.0).abs() < 1e-5 && (length - 1.0).abs() > 1e-3, "{length}");
         assert!((dot(unit, raw) - length).abs() < 1e-4 * length);
     }
-    assert_eq!(vectors(&f.ok("embed 'little star' --model m")), unit[1..]);
+    assert_eq!(vectors(&f.ok("embed 'little star' --model m --json")), unit[1..]);
     assert_eq!(vectors(&fed(&f, "embed - --model m", "Twinkle\nlittle star").1), unit);
     let [first, last] = ["cls", "last"].map(|how| vectors(&f.ok(&format!("embed T --model m --pooling {how}"))));
     assert!(first == last && first != unit, "one token is the first and the last");
@@ -656,6 +687,12 @@ fn asks_and_continues(f: &Folder) {
     f.file("more.txt", "Who has the ball? ".repeat(40));
     f.ok("train --from chat --data more.txt --steps 1 --sample 0 --lora 1 --out on --json");
     assert!(f.ok(&format!("generate --model on --chat 'Who has the ball?' {ask}")).ends_with('\n'));
+    // what does not fit is refused, as in a conversation
+    let long = "Who ".repeat(24);
+    f.fails(1, &format!("generate --model chat --chat '{long}'"), &["the question has 101 tokens", "context is 96"]);
+    f.ok(&format!("generate --model chat --chat '{long}' --overflow slide-half --max-tokens 2"));
+    let full = f.json(&format!("generate --model chat --chat '{}' --json", &"Who has the ".repeat(8)[..88]));
+    assert!(full["samples"][0]["tokens"].as_array().unwrap().len() <= 4, "{full}");
     f.fails(1, "generate --model chat --chat 'say <|end|>'", &["--chat", "<|end|>", "the template"]);
     f.fails(2, "generate --model chat --chat a --prompt b", &["--chat", "--prompt"]);
     f.fails(2, "generate --model chat --chat - --system -", &["standard input"]);
@@ -697,6 +734,9 @@ fn a_receipt_is_replayed() {
     let answer = f.ok(&format!("{generate} --receipt r.json --simd portable"));
     assert_eq!(f.ok("replay r.json --model m"), "the same 12 tokens\n");
     assert_eq!(f.ok("replay r.json --model m --simd portable --threads 2"), "the same 12 tokens\n");
+    let told = f.fails(1, &format!("{generate} --receipt r.json"), &["--receipt r.json: there is such a file"]);
+    assert_eq!(told.lines().count(), 1, "nothing is written first: {told}");
+    f.fails(1, &format!("{generate} --receipt nowhere/r.json"), &["there is no folder nowhere"]);
     f.ok(&format!("{generate} --receipt two.json --num-samples 2 --precision bf16"));
     assert_eq!(f.ok("replay two.json --model m"), "answer 1: the same 12 tokens\nanswer 2: the same 12 tokens\n");
     // as a server gives it
@@ -709,7 +749,8 @@ fn a_receipt_is_replayed() {
         &["token ", " of the answer differs: by the receipt it is ", "now it is "],
     );
     assert!(
-        said.contains("the weights are not those of the receipt (") && !said.contains("a fault of limpid"),
+        said.starts_with("error: this is another model: the weights are not those of the receipt (")
+            && !said.contains("a fault of limpid"),
         "{said}"
     );
     let second = receipt["answer"]["tokens"][1].as_u64().unwrap();
@@ -720,21 +761,43 @@ fn a_receipt_is_replayed() {
     f.fails(
         1,
         "replay r.json --model m",
-        &[&named, &format!("now it is {second}, {:?}", piece.to_string()), "fault of limpid"],
+        &[&named, &format!("now it is {second}, {:?}", piece.to_string()), "either the receipt was changed, or"],
     );
-    receipt["limpid"] = "0.0.1".into();
+    receipt["limpid"] = "0.0.1\nfine".into();
     f.file("r.json", receipt.to_string());
-    f.fails(1, "replay r.json --model m", &["the version is not that of the receipt (0.0.1, now "]);
+    f.fails(1, "replay r.json --model m", &["the version is not that of the receipt (0.0.1\\nfine, now "]);
+    // another tokenizer: its texts are not those of the ids
+    let mut other = receipt.clone();
+    other["tokenizer"] = "0".repeat(32).into();
+    f.file("r.json", other.to_string());
+    let said = f.fails(1, "replay r.json --model m", &[&format!("now it is {second}\n")]);
+    assert!(said.starts_with("error: this is another model: the tokenizer is not that of the receipt"), "{said}");
+    // an answer that was stopped: as far as it came, and not as far as nothing
+    let mut stopped: serde_json::Value = serde_json::from_slice(&f.bytes("two.json")).unwrap();
+    stopped[0]["answer"]["finish_reason"] = "cancelled".into();
+    f.file("r.json", stopped[0].to_string());
+    assert_eq!(f.ok("replay r.json --model m"), "the same 12 tokens, and there it was stopped\n");
+    stopped[0]["answer"]["text"] = "0".repeat(32).into();
+    f.file("r.json", stopped[0].to_string());
+    f.fails(1, "replay r.json --model m", &["all tokens are the same, the text or why it ended is not"]);
+    stopped[0]["answer"]["tokens"] = serde_json::json!([]);
+    f.file("r.json", stopped[0].to_string());
+    f.fails(1, "replay r.json --model m", &["stopped before its first token: there is nothing to compare"]);
     receipt["request"]["prompt"] = serde_json::json!([9999]);
+    f.file("r.json", receipt.to_string());
+    f.fails(1, "replay r.json --model m", &["it cannot give the answer", "9999", "the version is not"]);
     receipt["model"] = 1.into();
     f.file("r.json", receipt.to_string());
-    f.fails(1, "replay r.json --model m", &["this model cannot give the answer", "9999", "the version is not"]);
+    f.fails(1, "replay r.json --model m", &["r.json", "a receipt has no \"model\""]);
+    receipt.as_object_mut().unwrap().remove("model");
+    let said = f.fails(1, "replay nothere.json --model m", &["nothere.json"]);
+    assert_eq!(said.matches("nothere.json").count(), 1, "{said}");
     receipt["request"]["top_n"] = 1.into();
     f.file("r.json", receipt.to_string());
     f.fails(1, "replay r.json --model m", &["r.json", "no receipt of limpid", "top_n"]);
     f.file("r.json", "[]");
     f.fails(2, "replay r.json --model m", &["r.json", "no receipt"]);
-    f.fails(2, &format!("{generate} --receipt r.json --device reference"), &["--receipt", "--device"]);
+    f.fails(2, &format!("{generate} --receipt new.json --device reference"), &["--receipt", "--device"]);
     assert_eq!(f.bytes("r.json"), b"[]");
 }
 

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Talk to a model that was trained on conversations.
 ///
-/// In a terminal, lines can be edited, Ctrl-C stops an answer, Ctrl-D ends, and /help lists commands. Through a pipe each line is a
+/// In a terminal, lines can be edited, Ctrl-C stops an answer, Ctrl-D or /exit ends, and /help lists commands. Through a pipe each line is a
 /// message; the answers are on stdout. The model sees the whole conversation; when its context is full, that is said.
 #[derive(clap::Args, Debug)]
 pub struct Args {
@@ -52,8 +52,9 @@ const HELP: &str = "\
 /system TEXT      the system message; without TEXT there is none
 /temperature X    sampling temperature; 0 takes the likeliest token
 /save FILE        add the conversation to FILE as a line of JSON, as `limpid train --data` reads it
+/exit             ends, as Ctrl-D does
 /help             these lines
-Ctrl-C stops an answer, Ctrl-D ends. A message that begins with / is typed with a blank before it.";
+Ctrl-C stops an answer. A message that begins with / is typed with a blank before it.";
 
 /// A conversation under way.
 struct Talk {
@@ -90,49 +91,67 @@ pub fn run(args: Args) -> Result<()> {
     let mut talk = Talk { lm, engine, template, options, system, messages, stop, json: args.json };
     if !std::io::stdin().is_terminal() {
         for line in std::io::stdin().lock().lines() {
-            if talk.takes(&line.context("standard input")?)? {
-                talk.spaced("\n")?;
+            match talk.takes(&line.context("standard input")?)? {
+                Line::Answered => talk.spaced("\n")?,
+                Line::Taken => {}
+                Line::End => break,
             }
         }
         return Ok(());
     }
-    show::say(format_args!("{}: {}. /help lists the commands", args.model.display(), talk.lm.config()));
+    show::prose(format_args!("{}: {}. /help lists the commands, Ctrl-D ends", args.model.display(), talk.lm.config()));
     let mut input = Input::new()?;
     while let Some(line) = input.line()? {
         match talk.takes(&line) {
-            Ok(true) => talk.spaced("\n\n")?,
-            Ok(false) => {}
+            Ok(Line::Answered) => talk.spaced("\n\n")?,
+            Ok(Line::Taken) => {}
+            Ok(Line::End) => break,
             Err(error) if error.is::<BackendError>() || show::is_closed_pipe(&error) => return Err(error),
-            Err(error) => show::say(format_args!("{error:#}")),
+            Err(error) => show::prose(format_args!("{error:#}")),
         }
     }
     Ok(())
 }
 
+/// What became of a line.
+enum Line {
+    /// An answer was shown.
+    Answered,
+    /// A command was done, or there was nothing to do.
+    Taken,
+    /// It ends the conversation.
+    End,
+}
+
 impl Talk {
-    /// A line that was typed: a command or a message. Returns whether an answer was shown.
-    fn takes(&mut self, line: &str) -> Result<bool> {
+    /// A line that was typed: a command or a message.
+    fn takes(&mut self, line: &str) -> Result<Line> {
         let line = line.trim_end_matches(['\r', '\n']);
         let Some(command) = line.strip_prefix('/') else {
-            return if line.trim().is_empty() { Ok(false) } else { self.answers(line).map(|()| true) };
+            return if line.trim().is_empty() { Ok(Line::Taken) } else { self.answers(line).map(|()| Line::Answered) };
         };
         let (name, value) = command.split_once(' ').unwrap_or((command, ""));
         let value = value.trim();
         match name {
-            "help" => show::say(HELP),
+            "help" => HELP.lines().for_each(show::prose),
+            "exit" | "quit" | "bye" => return Ok(Line::End),
             "reset" => {
                 self.messages.clear();
                 show::say("a new conversation");
             }
             "system" => {
                 self.system = (!value.is_empty()).then(|| Message { role: Role::System, content: value.into() });
+                show::say(if value.is_empty() { "no system message" } else { "the system message is set" });
             }
             "temperature" => {
                 let mut sampler = self.options.sampler;
-                sampler.temperature =
-                    value.parse().with_context(|| format!("/temperature takes a number, found {value:?}"))?;
+                let Ok(temperature) = value.parse() else {
+                    bail!("/temperature takes a number, 0 or more, found {value:?}")
+                };
+                sampler.temperature = temperature;
                 sampler.check()?;
                 self.options.sampler = sampler;
+                show::say(format_args!("the temperature is {temperature}"));
             }
             "save" if !value.is_empty() => self.save(Path::new(value))?,
             "save" => bail!("/save takes the name of a file"),
@@ -140,7 +159,7 @@ impl Talk {
                 "there is no command /{name}: /help lists them; a message that begins with / needs a blank before it"
             ),
         }
-        Ok(false)
+        Ok(Line::Taken)
     }
 
     /// The conversation with its system message.
@@ -162,7 +181,7 @@ impl Talk {
                 let said = self.lm.chat_ids(&self.template, &self.conversation());
                 if let Err(Error::Template(error @ (TemplateError::Special { .. } | TemplateError::Chat(_)))) = said {
                     self.messages.truncate(before);
-                    show::say(format_args!("\nnote: question and answer are left out of the conversation: {error}"));
+                    show::prose(format_args!("\nnote: question and answer are left out of the conversation: {error}"));
                 }
             }
             Err(error) => {
@@ -212,13 +231,19 @@ impl Talk {
                 "prompt_tokens": prompt_tokens, "cached_tokens": cached_tokens }),
             )?;
         }
-        if sample.finish_reason == FinishReason::Length {
-            let why = match tokens < self.options.max_tokens {
-                true => format!("the context of {context} tokens is full: /reset begins a new conversation"),
-                false => format!("the answer has {} and was stopped (--max-tokens)", show::plural(tokens, "token")),
-            };
-            show::say(format_args!("\nnote: {why}"));
-        }
+        let why = match sample.finish_reason {
+            FinishReason::Length if tokens < self.options.max_tokens => {
+                format!("the context of {context} tokens is full: /reset begins a new conversation")
+            }
+            FinishReason::Length => {
+                format!("the answer has {} and was stopped (--max-tokens)", show::plural(tokens, "token"))
+            }
+            FinishReason::Cancelled if !sample.text.is_empty() => {
+                "stopped: what was written stays in the conversation".into()
+            }
+            _ => return Ok(sample),
+        };
+        show::prose(format_args!("\nnote: {why}"));
         Ok(sample)
     }
 
@@ -266,7 +291,10 @@ impl Input {
         use rustyline::error::ReadlineError;
         match self.0.readline("> ") {
             Ok(line) => Ok(Some(line)),
-            Err(ReadlineError::Interrupted) => Ok(Some(String::new())),
+            Err(ReadlineError::Interrupted) => {
+                show::say("Ctrl-D ends, /help lists the commands");
+                Ok(Some(String::new()))
+            }
             Err(ReadlineError::Eof) => Ok(None),
             Err(error) => Err(error).context("the terminal"),
         }

@@ -23,6 +23,9 @@ pub struct Args {
     /// Leave the vectors as long as they are, where else they have length 1
     #[arg(long)]
     raw: bool,
+    /// JSON lines on stdout, as without it
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     machine: MachineOptions,
 }

@@ -59,14 +59,15 @@ pub struct Args {
     /// Reserve memory for this many positions; for models that learned no table of them [default: all]
     #[arg(long, value_name = "T", aliases = ["n-ctx", "ctx-size"], hide_short_help = true)]
     context_length: Option<usize>,
-    /// When the context is full: slide-half drops the oldest half and continues, stop ends the sample
-    #[arg(long, value_name = "HOW", default_value = "slide-half", value_parser = overflow)]
-    overflow: Overflow,
+    /// When the context is full: slide-half drops the oldest half and continues, stop ends the sample [default: slide-half; with --chat
+    /// stop, and a question that does not fit is refused]
+    #[arg(long, value_name = "HOW", value_parser = overflow)]
+    overflow: Option<Overflow>,
     /// Show how every token was chosen: the likeliest tokens with their ids, logits and probabilities, before temperature and
     /// top-k/top-p; with --json as `trace` of each sample
     #[arg(long)]
     trace: bool,
-    /// Write a receipt of the samples: with the same model, `limpid replay` makes them again on any machine, byte for byte
+    /// Write a receipt of the samples, to a new file: with the same model, `limpid replay` makes them again on any machine, byte for byte
     #[arg(long, value_name = "FILE")]
     receipt: Option<PathBuf>,
     /// Put the samples on stdout as JSON
@@ -91,13 +92,23 @@ pub fn run(args: Args) -> Result<()> {
         sample: 0,
         stop: args.sampling.stop.clone(),
         stop_at_end_of_text: true,
-        overflow: args.overflow,
+        overflow: args.overflow.unwrap_or(if args.chat.is_some() { Overflow::Stop } else { Overflow::SlideHalf }),
         logit_bias: vec![],
         trace: args.trace,
     };
     options.check()?;
     if args.num_samples == 0 {
         bail!(Usage("--num-samples is 0: it must be at least 1".into()));
+    }
+    // told before anything is written
+    if let Some(file) = &args.receipt {
+        if file.symlink_metadata().is_ok() {
+            bail!("--receipt {}: there is such a file: choose another name", file.display());
+        }
+        let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+        if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+            bail!("--receipt {}: there is no folder {}", file.display(), folder.display());
+        }
     }
     let mut checkpoint = args.weights.open()?;
     needs_head(&checkpoint)?;
@@ -124,7 +135,15 @@ pub fn run(args: Args) -> Result<()> {
             let template = template(&checkpoint, args.chat_template.as_deref())?;
             let tokenizer = tokenizer(&checkpoint)?;
             options.stop.extend(template.stops(tokenizer, &checkpoint.end_tokens()));
-            template.ids(&asked(message, args.system.as_deref())?, tokenizer).context("--chat")?
+            let ids = template.ids(&asked(message, args.system.as_deref())?, tokenizer).context("--chat")?;
+            let context = checkpoint.config.context_length;
+            if options.overflow == Overflow::Stop && ids.len() > context {
+                let tokens = show::plural(ids.len(), "token");
+                bail!(
+                    "--chat: the question has {tokens} in its template, and the model's context is {context}: ask less"
+                );
+            }
+            ids
         }
         (None, None) => {
             let tokenizer = tokenizer(&checkpoint)?;

@@ -12,7 +12,7 @@ use limpid::backend::cpu::roof::Roof;
 use limpid::checkpoint::{Checkpoint, adapter};
 use limpid::config::Mask;
 use limpid::data::Objective;
-use limpid::data::chat::is_template;
+use limpid::data::chat::{END, is_template};
 use limpid::generate::{Options, Sampler, generate, start_ids};
 use limpid::ops::linear::Precision;
 use limpid::task::Begins;
@@ -217,7 +217,13 @@ pub fn run(Args { job: args }: Args) -> Result<()> {
     let whole = !summary.stopped && summary.missing.is_empty() && !asked.load(Ordering::Relaxed);
     let mut printed = Ok(());
     let sampled = match whole && !args.json && args.sample > 0 {
-        true => sample(&folder, args.sample, &args.machine, (recipe.seed, corpus.train.id(0)), &mut printed),
+        true => {
+            // of a conversation what is not learned: the first question
+            let question = corpus.train.document(0).take_while(|at| !corpus.train.counted(*at));
+            let question = question.map(|at| corpus.train.id(at)).collect();
+            let first = (question, corpus.train.id(0));
+            sample(&folder, args.sample, &args.machine, (recipe.seed, first), &mut printed)
+        }
         false => Ok(None),
     };
     if let (Ok(Some((prompt, text))), Some(log)) = (&sampled, &mut log) {
@@ -334,13 +340,13 @@ impl Shown {
     }
 }
 
-/// Writes a short sample of a model that has just been trained, by `seed`. It begins as a text does, or where no token says so with
-/// `first`. Returns what it began with, and the sample; what cannot be printed is made all the same.
+/// Writes a short sample of a model that has just been trained, by `seed`. It answers a `question`, or begins as a text does, or where no
+/// token says so with `first`. Returns what it began with, and the sample; what cannot be printed is made all the same.
 fn sample(
     folder: &Path,
     max_tokens: usize,
     machine: &MachineOptions,
-    (seed, first): (u64, u32),
+    (seed, (question, first)): (u64, (Vec<u32>, u32)),
     printed: &mut Result<()>,
 ) -> Result<Option<(String, String)>> {
     let checkpoint = Checkpoint::open(folder)?;
@@ -348,13 +354,15 @@ fn sample(
     if checkpoint.config.mask != Mask::Causal {
         return Ok(None);
     }
-    let mut engine = engine(&checkpoint, machine, (1, start_ids(tokenizer).map_or(1, |ids| ids.len()) + max_tokens))?;
     let (start, shown) = match start_ids(tokenizer) {
+        _ if !question.is_empty() => (question.clone(), tokenizer.decode(&question)?),
         Some(start) => (start, String::new()),
         None => (vec![first], tokenizer.decode(&[first])?),
     };
+    let mut engine = engine(&checkpoint, machine, (1, start.len() + max_tokens))?;
     let sampler = Sampler { temperature: 0.8, seed, ..Sampler::default() };
-    let options = Options { max_tokens, sampler, ..Options::default() };
+    let stop = if question.is_empty() { vec![] } else { vec![END.into()] };
+    let options = Options { max_tokens, sampler, stop, ..Options::default() };
     show::say("\na sample:");
     let mut print = |text: &str| {
         if printed.is_ok() {
