@@ -11,7 +11,9 @@ use limpid::config::{Mask, Positions};
 use limpid::data::chat::{self, Message, Role};
 use limpid::data::check_ids;
 use limpid::engine::{EngineEvent, EngineRequest, RequestId};
-use limpid::generate::{self, Candidate, Choice, GenerateError, GeneratedToken, Options, Overflow, Sample};
+use limpid::generate::{
+    self, Candidate, Choice, FinishReason, GenerateError, GeneratedToken, Options, Overflow, Sample,
+};
 use limpid::model::Mode;
 use limpid::receipt::Receipt;
 use limpid::{Lm, files, trace};
@@ -266,6 +268,10 @@ pub fn run(args: Args) -> Result<()> {
         show::say(format_args!(
             "note: the model sees at most {context}: whenever they were full, the older half was dropped (--overflow stop ends there)"
         ));
+    }
+    let full = |s: &Sample| s.finish_reason == FinishReason::Length && s.tokens.len() < args.max_tokens;
+    if options.overflow == Overflow::Stop && made.iter().any(full) {
+        show::say(format_args!("note: the context of {} is full: the text ends there", show::plural(context, "token")));
     }
     if answers && args.chat.is_none() && args.tokens.is_none() && !chat::MARKERS.iter().any(|m| text.contains(m)) {
         show::say("note: this model was trained on conversations: --chat TEXT asks it, in the form that it knows");
