@@ -89,11 +89,12 @@ impl Sampler {
     /// # Errors
     /// Names the first that is not, and its range.
     pub fn check(&self) -> Result<(), Error> {
+        let above_0 = f64::from_bits(1); // the least number that is
         let settings = [
             ("temperature", self.temperature, 0.0..=f64::MAX, "0 (greedy) or a positive number"),
-            ("top_p", self.top_p, f64::MIN_POSITIVE..=1.0, "above 0 and at most 1 (1 turns it off)"),
-            ("min_p", self.min_p, 0.0..=1.0 - f64::EPSILON, "from 0 (off) up to, but not, 1"),
-            ("repetition_penalty", self.repetition_penalty, f64::MIN_POSITIVE..=f64::MAX, "above 0 (1 turns it off)"),
+            ("top_p", self.top_p, above_0..=1.0, "above 0 and at most 1 (1 turns it off)"),
+            ("min_p", self.min_p, 0.0..=1_f64.next_down(), "from 0 (off) up to, but not, 1"),
+            ("repetition_penalty", self.repetition_penalty, above_0..=f64::MAX, "above 0 (1 turns it off)"),
             ("presence_penalty", self.presence_penalty, f64::MIN..=f64::MAX, "a number (0 turns it off)"),
             ("frequency_penalty", self.frequency_penalty, f64::MIN..=f64::MAX, "a number (0 turns it off)"),
         ];
@@ -297,6 +298,10 @@ mod tests {
         assert_eq!(kept(Sampler { top_p: 0.41, ..plain }), [3, 1]);
         assert_eq!(kept(Sampler { top_p: 0.71, ..plain }), [3, 1, 0]);
         assert_eq!(kept(Sampler { top_p: 1e-300, ..plain }), [3]);
+        // the ends of the ranges
+        assert_eq!(kept(Sampler { top_p: 5e-324, ..plain }), [3]);
+        assert_eq!(kept(Sampler { min_p: 1_f64.next_down(), ..plain }), [3]);
+        assert_eq!(kept(Sampler { repetition_penalty: 5e-324, ..plain }), kept(plain));
         // top-p is of what top-k left: 0.4 of 0.7 is 0.571
         assert_eq!(kept(Sampler { top_k: 2, top_p: 0.57, ..plain }), [3]);
         assert_eq!(kept(Sampler { top_k: 2, top_p: 0.58, ..plain }), [3, 1]);
