@@ -13,18 +13,19 @@ use hyper::service::service_fn;
 use std::convert::Infallible;
 use std::io;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncWrite, Interest};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 /// What one client may take of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionLimits {
-    /// Connections at a time; others wait to be accepted.
+    /// Connections at a time. Another one takes the place of the one that has waited longest for its next request, or waits itself.
     pub connections: usize,
     /// Bytes of a request's headers.
     pub header_bytes: usize,
@@ -56,34 +57,50 @@ const BUFFER: usize = 64 << 10;
 /// Headers of a request.
 const HEADERS: usize = 100;
 
+/// How often a connection is looked at for what no event tells.
+const LOOK: Duration = Duration::from_millis(100);
+
 /// Takes connections until the server ends.
 pub async fn accept(listener: TcpListener, shared: Arc<ServerState>) {
-    let permits = Arc::new(Semaphore::new(shared.options.limits.connections));
-    while let Ok(permit) = permits.clone().acquire_owned().await {
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let connected = shared.connected();
-                let shared = shared.clone();
-                tokio::spawn(async move {
-                    serve(stream, &shared).await;
-                    drop((permit, connected));
-                });
+    let places = Arc::new(Semaphore::new(shared.options.limits.connections));
+    let mut all: Vec<Weak<Pulse>> = vec![];
+    loop {
+        // no file is left, or the client went away: others may have more luck
+        let Ok((stream, _)) = listener.accept().await else {
+            sleep(LOOK).await;
+            continue;
+        };
+        all.retain(|pulse| pulse.strong_count() > 0);
+        let place = loop {
+            if let Ok(place) = places.clone().try_acquire_owned() {
+                break place;
             }
-            // no file is left, or the client went away: others may have more luck
-            Err(_) => sleep(Duration::from_millis(50)).await,
-        }
+            let pulses = all.iter().filter_map(Weak::upgrade);
+            let idle = pulses.filter_map(|pulse| Some((pulse.idle_since()?, pulse))).min_by_key(|(since, _)| *since);
+            idle.inspect(|(_, pulse)| pulse.give_way.notify_one());
+            if let Ok(Ok(place)) = timeout(LOOK, places.clone().acquire_owned()).await {
+                break place;
+            }
+        };
+        let (connected, pulse, shared) = (shared.connected(), Arc::new(Pulse::default()), shared.clone());
+        all.push(Arc::downgrade(&pulse));
+        tokio::spawn(async move {
+            serve(stream, pulse, &shared).await;
+            drop((place, connected));
+        });
     }
 }
 
 /// One connection.
-async fn serve(stream: TcpStream, shared: &Arc<ServerState>) {
+async fn serve(stream: TcpStream, pulse: Arc<Pulse>, shared: &Arc<ServerState>) {
     let _ = stream.set_nodelay(true); // slower without, and not wrong
-    let pulse = Arc::new(Pulse::default());
+    let (read, write) = stream.into_split();
+    let read = Arc::new(read);
     let service = service_fn(|request| {
         let (shared, busy) = (shared.clone(), Busy::new(&pulse));
         async move { Ok::<_, Infallible>(route::answer(shared, busy, request).await) }
     });
-    let timed = TimedStream { stream, pulse: pulse.clone() };
+    let timed = TimedStream { read: read.clone(), write, pulse: pulse.clone() };
     let mut http = http1::Builder::new();
     http.max_buf_size(BUFFER).max_headers(HEADERS);
     let mut connection = pin!(http.serve_connection(timed, service));
@@ -94,6 +111,8 @@ async fn serve(stream: TcpStream, shared: &Arc<ServerState>) {
         tokio::select! {
             _ = connection.as_mut() => return,
             () = pulse.overdue(&shared.options.limits) => return,
+            () = pulse.vanished(&read) => return,
+            () = pulse.give_way.notified() => return,
             Ok(_) = phase.wait_for(|phase| *phase != Phase::Serving), if serving => {
                 serving = false;
                 connection.as_mut().graceful_shutdown();
@@ -104,7 +123,11 @@ async fn serve(stream: TcpStream, shared: &Arc<ServerState>) {
 
 /// What a connection did last.
 #[derive(Default)]
-struct Pulse(Mutex<Beat>);
+struct Pulse {
+    beat: Mutex<Beat>,
+    /// Another connection needs its place.
+    give_way: Notify,
+}
 
 struct Beat {
     /// Requests that are being answered.
@@ -127,7 +150,13 @@ impl Default for Beat {
 
 impl Pulse {
     fn beat(&self) -> MutexGuard<'_, Beat> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.beat.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Since when it waits for its next request, of which nothing has come.
+    fn idle_since(&self) -> Option<Instant> {
+        let beat = self.beat();
+        (beat.busy == 0 && beat.began.is_none() && beat.stuck.is_none()).then_some(beat.waits)
     }
 
     fn deadline(&self, limits: &ConnectionLimits) -> Option<Instant> {
@@ -148,6 +177,23 @@ impl Pulse {
             // a deadline that is set meanwhile is not sooner than this
             let look = now + limits.header_time.min(limits.idle_time);
             sleep_until(deadline.map_or(look, |deadline| deadline.min(look))).await;
+        }
+    }
+
+    /// Returns when the client of a request that is being answered has closed its side. Hyper sees that too, but not behind bytes that
+    /// follow the request, because it reads none of them before the answer is sent.
+    async fn vanished(&self, read: &OwnedReadHalf) {
+        loop {
+            sleep(LOOK).await;
+            let busy = self.beat().busy > 0;
+            // what the socket is known to be now; nothing is waited for
+            let known = timeout(Duration::ZERO, read.ready(Interest::READABLE));
+            if busy
+                && let Ok(ready) = known.await
+                && ready.map_or(true, |ready| ready.is_read_closed())
+            {
+                return;
+            }
         }
     }
 }
@@ -174,7 +220,8 @@ impl Drop for Busy {
 
 /// A socket that tells its pulse.
 struct TimedStream {
-    stream: TcpStream,
+    read: Arc<OwnedReadHalf>,
+    write: OwnedWriteHalf,
     pulse: Arc<Pulse>,
 }
 
@@ -183,11 +230,16 @@ impl Read for TimedStream {
         let this = self.get_mut();
         let mut bytes = [0; 8 << 10];
         let room = to.remaining().min(bytes.len());
-        let mut read = ReadBuf::new(&mut bytes[..room]);
-        ready!(Pin::new(&mut this.stream).poll_read(cx, &mut read))?;
-        to.put_slice(read.filled());
+        let read = loop {
+            ready!(AsRef::<TcpStream>::as_ref(&*this.read).poll_read_ready(cx))?;
+            match this.read.try_read(&mut bytes[..room]) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => break read?,
+            }
+        };
+        to.put_slice(&bytes[..read]);
         let mut beat = this.pulse.beat();
-        if beat.busy == 0 && !read.filled().is_empty() {
+        if beat.busy == 0 && read > 0 {
             beat.began.get_or_insert_with(Instant::now);
         }
         Poll::Ready(Ok(()))
@@ -211,21 +263,21 @@ impl TimedStream {
 impl Write for TimedStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        let done = Pin::new(&mut this.stream).poll_write(cx, bytes);
+        let done = Pin::new(&mut this.write).poll_write(cx, bytes);
         this.written(done)
     }
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+        Pin::new(&mut self.get_mut().write).poll_flush(cx)
     }
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+        Pin::new(&mut self.get_mut().write).poll_shutdown(cx)
     }
     fn is_write_vectored(&self) -> bool {
         true
     }
     fn poll_write_vectored(self: Pin<&mut Self>, cx: &mut Context, parts: &[io::IoSlice]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        let done = Pin::new(&mut this.stream).poll_write_vectored(cx, parts);
+        let done = Pin::new(&mut this.write).poll_write_vectored(cx, parts);
         this.written(done)
     }
 }
