@@ -12,6 +12,7 @@ use limpid::engine::{EngineEvent, TokenLogProb};
 use limpid::generate::{FinishReason, GenerateError, Sample};
 use limpid::receipt::Receipt;
 use limpid::tokenizer::{TextStream, Tokenizer};
+use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
@@ -87,8 +88,9 @@ impl Answer {
         if !self.spec.stream || !self.spec.chat {
             return vec![];
         }
-        let delta = json!({ "role": "assistant", "content": "" });
-        (0..self.choices.len()).map(|choice| self.chunk(self.delta(choice, &delta, Value::Null, None))).collect()
+        let (delta, piece) = (json!({ "role": "assistant", "content": "" }), Piece::default());
+        let first = |index| Choice { delta: Some(delta.clone()), ..self.choice(index, &piece) };
+        (0..self.choices.len()).map(|index| self.envelope(vec![first(index)]).to_json()).collect()
     }
 
     /// What an event adds to a stream, as payloads of `data:` lines; the last ones are the usage, if wanted, and `[DONE]`.
@@ -113,7 +115,8 @@ impl Answer {
                     let receipt = receipt.map(|receipt| Receipt { step: self.model.step, ..receipt });
                     match receipt.map(serde_json::to_value) {
                         Ok(Ok(receipt)) => self.receipt = Some(receipt),
-                        _ => return self.fail(&Refusal::engine_error()),
+                        Ok(Err(error)) => return self.fail(&Refusal::engine_error(error)),
+                        Err(error) => return self.fail(&Refusal::engine_error(error)),
                     }
                 }
                 self.end(choice, &sample)
@@ -121,7 +124,7 @@ impl Answer {
             EngineEvent::Failed(GenerateError::NoCache { positions, room }) => {
                 return self.fail(&Refusal::kv_full(positions as u64, room as u64));
             }
-            EngineEvent::Failed(_) => return self.fail(&Refusal::engine_error()),
+            EngineEvent::Failed(error) => return self.fail(&Refusal::engine_error(error)),
         };
         self.give(choice, piece)
     }
@@ -131,35 +134,26 @@ impl Answer {
         self.failed.is_some() || self.choices.iter().all(|progress| progress.ended)
     }
 
-    /// The answer in one piece.
+    /// Why it failed, if it did.
+    pub fn failure(&self) -> Option<&Refusal> {
+        self.failed.as_ref()
+    }
+
+    /// The answer in one piece, as JSON.
     ///
     /// # Errors
     /// If it failed, or is not done.
-    pub fn whole(mut self) -> Result<Value, Refusal> {
+    pub fn whole(mut self) -> Result<String, Refusal> {
         if let Some(refusal) = self.failed.take() {
             return Err(refusal);
         }
         if !self.is_done() {
-            return Err(Refusal::engine_error());
+            return Err(Refusal::engine_error("the answer has no end"));
         }
         let sums: Vec<Piece> = self.choices.iter_mut().map(|progress| std::mem::take(&mut progress.sum)).collect();
-        let choice = |(index, piece): (usize, Piece)| {
-            let log_probs = self.log_probs(&piece.entries);
-            match self.spec.chat {
-                true => {
-                    let message = json!({ "role": "assistant", "content": piece.text, "refusal": null });
-                    json!({ "index": index, "message": message, "logprobs": log_probs, "finish_reason": piece.finish })
-                }
-                false => {
-                    json!({ "index": index, "text": piece.text, "logprobs": log_probs, "finish_reason": piece.finish })
-                }
-            }
-        };
-        let choices: Vec<Value> = sums.into_iter().enumerate().map(choice).collect();
-        let mut answer = self.envelope(choices.into());
-        answer["usage"] = self.usage();
-        answer["limpid"] = self.own();
-        Ok(answer)
+        let choices = sums.iter().enumerate().map(|(index, piece)| self.choice(index, piece)).collect();
+        let whole = Envelope { limpid: Some(self.own()), usage: Some(self.usage()), ..self.envelope(choices) };
+        Ok(whole.to_json())
     }
 
     /// Ends it with an error: in a stream an event, and `[DONE]`.
@@ -208,7 +202,7 @@ impl Answer {
     }
 
     /// Adds a piece to a whole answer, or sends it.
-    fn give(&mut self, choice: usize, piece: Piece) -> Vec<String> {
+    fn give(&mut self, choice: usize, mut piece: Piece) -> Vec<String> {
         if !self.spec.stream {
             let sum = &mut self.choices[choice].sum;
             sum.text += &piece.text;
@@ -217,61 +211,54 @@ impl Answer {
             return vec![];
         }
         let mut lines = vec![];
+        let finish = piece.finish.take();
         if !piece.text.is_empty() || !piece.entries.is_empty() {
-            let log_probs = self.log_probs(&piece.entries);
-            let delta = json!({ "content": piece.text });
-            lines.push(self.chunk(self.delta(choice, &delta, log_probs, None)));
+            lines.push(self.envelope(vec![self.choice(choice, &piece)]).to_json());
         }
-        if piece.finish.is_some() {
-            let mut chunk = self.envelope(json!([self.delta(choice, &json!({}), Value::Null, piece.finish)]));
-            chunk["limpid"] = self.own();
-            lines.push(chunk.to_string());
+        if finish.is_some() {
+            let last = Piece { finish, ..Piece::default() };
+            let last = Choice { delta: self.spec.chat.then(|| json!({})), ..self.choice(choice, &last) };
+            lines.push(Envelope { limpid: Some(self.own()), ..self.envelope(vec![last]) }.to_json());
         }
         if self.is_done() {
             if self.spec.usage {
-                let mut chunk = self.envelope(json!([]));
-                chunk["usage"] = self.usage();
-                lines.push(chunk.to_string());
+                lines.push(Envelope { usage: Some(self.usage()), ..self.envelope(vec![]) }.to_json());
             }
             lines.push(DONE.into());
         }
         lines
     }
 
-    /// A choice of a chunk; a completion has the delta's content as `text`.
-    fn delta(&self, index: usize, delta: &Value, log_probs: Value, finish: Option<&str>) -> Value {
-        match self.spec.chat {
-            true => json!({ "index": index, "delta": delta, "logprobs": log_probs, "finish_reason": finish }),
-            false => {
-                let text = delta["content"].as_str().unwrap_or_default();
-                json!({ "index": index, "text": text, "logprobs": log_probs, "finish_reason": finish })
-            }
+    /// A choice of a whole answer or of a chunk.
+    fn choice<'a>(&'a self, index: usize, piece: &'a Piece) -> Choice<'a> {
+        let (chat, stream, text) = (self.spec.chat, self.spec.stream, &*piece.text);
+        Choice {
+            delta: (chat && stream).then(|| json!({ "content": text })),
+            finish_reason: piece.finish,
+            index,
+            logprobs: self.log_probs(&piece.entries),
+            message: (chat && !stream).then(|| json!({ "role": "assistant", "content": text, "refusal": null })),
+            text: (!chat).then_some(text),
         }
     }
 
-    fn chunk(&self, choice: Value) -> String {
-        self.envelope(json!([choice])).to_string()
-    }
-
     /// What whole answers and chunks have in common.
-    fn envelope(&self, choices: Value) -> Value {
+    fn envelope<'a>(&'a self, choices: Vec<Choice<'a>>) -> Envelope<'a> {
         let object = match (self.spec.chat, self.spec.stream) {
             (false, _) => "text_completion",
             (true, false) => "chat.completion",
             (true, true) => "chat.completion.chunk",
         };
-        let mut envelope = json!({
-            "id": self.id,
-            "object": object,
-            "created": self.created,
-            "model": self.model.id,
-            "system_fingerprint": self.model.fingerprint,
-            "choices": choices,
-        });
-        if self.spec.stream && self.spec.usage {
-            envelope["usage"] = Value::Null;
+        Envelope {
+            choices,
+            created: self.created,
+            id: &self.id,
+            limpid: None,
+            model: &self.model.id,
+            object,
+            system_fingerprint: &self.model.fingerprint,
+            usage: (self.spec.stream && self.spec.usage).then_some(Value::Null),
         }
-        envelope
     }
 
     /// What OpenAI's answers lack.
@@ -296,23 +283,77 @@ impl Answer {
         })
     }
 
-    fn log_probs(&self, entries: &[Entry]) -> Value {
-        let (Some(_), Ok(tokenizer)) = (self.spec.log_probs, tokenizer(&self.model)) else { return Value::Null };
-        if self.spec.stream && entries.is_empty() {
-            return Value::Null;
+    fn log_probs<'a>(&'a self, entries: &'a [Entry]) -> Option<LogProbs<'a>> {
+        self.spec.log_probs?;
+        let tokenizer = tokenizer(&self.model).ok()?;
+        let chat = self.spec.chat;
+        (!self.spec.stream || !entries.is_empty()).then_some(LogProbs { chat, entries, tokenizer })
+    }
+}
+
+/// A whole answer or a chunk, as it is written.
+#[derive(serde::Serialize)]
+struct Envelope<'a> {
+    choices: Vec<Choice<'a>>,
+    created: u64,
+    id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limpid: Option<Value>,
+    model: &'a str,
+    object: &'static str,
+    system_fingerprint: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Value>,
+}
+
+impl Envelope<'_> {
+    fn to_json(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default() // all keys are texts, so it is never refused
+    }
+}
+
+#[derive(serde::Serialize)]
+struct Choice<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delta: Option<Value>,
+    finish_reason: Option<&'static str>,
+    index: usize,
+    logprobs: Option<LogProbs<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<&'a str>,
+}
+
+/// Entries, of which one at a time becomes a [`Value`]: all of them would take many times the memory of their text.
+struct LogProbs<'a> {
+    chat: bool,
+    entries: &'a [Entry],
+    tokenizer: &'a Tokenizer,
+}
+
+impl Serialize for LogProbs<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let LogProbs { chat, entries, tokenizer } = *self;
+        let mut map = to.serialize_map(None)?;
+        let mut list = |key: &str, of: &dyn Fn(&Entry) -> Value| map.serialize_entry(key, &List(entries, of));
+        if chat {
+            list("content", &|entry| entry.chat(tokenizer))?;
+        } else {
+            list("text_offset", &|entry| entry.offset.into())?;
+            list("token_logprobs", &|entry| entry.likely.as_ref().map(|l| finite(l.log_prob)).into())?;
+            list("tokens", &|entry| name(tokenizer, entry.token).0.into())?;
+            list("top_logprobs", &|entry| entry.top(tokenizer))?;
         }
-        match self.spec.chat {
-            true => json!({ "content": entries.iter().map(|entry| entry.chat(tokenizer)).collect::<Vec<_>>() }),
-            false => {
-                let of = |of: &dyn Fn(&Entry) -> Value| entries.iter().map(of).collect::<Vec<_>>();
-                json!({
-                    "tokens": of(&|entry| name(tokenizer, entry.token).0.into()),
-                    "token_logprobs": of(&|entry| entry.likely.as_ref().map(|l| finite(l.log_prob)).into()),
-                    "top_logprobs": of(&|entry| entry.top(tokenizer)),
-                    "text_offset": of(&|entry| entry.offset.into()),
-                })
-            }
-        }
+        map.end()
+    }
+}
+
+struct List<'a>(&'a [Entry], &'a dyn Fn(&Entry) -> Value);
+
+impl Serialize for List<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(self.0.iter().map(self.1))
     }
 }
 

@@ -85,7 +85,11 @@ pub struct Stream {
     pub phase: watch::Receiver<Phase>,
     /// What is sent first.
     pub ready: Vec<String>,
+    /// Hears why a stream failed; a whole answer says it itself.
+    pub report: Option<Report>,
 }
+
+pub type Report = Box<dyn Fn(&Refusal) + Send>;
 
 impl Stream {
     /// What happened next, as the answer tells it; `None` after the last. An answer that cannot go on ends with an error that says why.
@@ -101,7 +105,7 @@ impl Stream {
             event = self.events.recv() => {
                 let mut told = match event {
                     Some((choice, event)) => self.answer.take(choice, event),
-                    None => return Some(self.answer.fail(&Refusal::engine_error())),
+                    None => return Some(self.answer.fail(&Refusal::engine_error("its run of the model failed"))),
                 };
                 // what came meanwhile is sent with it
                 while !self.answer.is_done() && let Ok((choice, event)) = self.events.try_recv() {
@@ -125,6 +129,9 @@ impl Stream {
                 // a token may make no text yet
                 Some(payloads) if payloads.is_empty() => {}
                 Some(payloads) => {
+                    if let (Some(refusal), Some(report)) = (self.answer.failure(), &self.report) {
+                        report(refusal);
+                    }
                     let lines: String = payloads.iter().map(|payload| format!("data: {payload}\n\n")).collect();
                     return (Some(lines.into()), self);
                 }

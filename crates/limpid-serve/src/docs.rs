@@ -26,6 +26,7 @@ pub const DEVIATIONS: &[&str] = &[
     "An empty `prompt` is the beginning of a text.",
     "`echo` gives the text of the prompt's tokens, also of one that stands before every text of the model.",
     "`stop` takes up to 16 texts of 256 bytes.",
+    "A request has at most 256 answers, `n` to each prompt, and they have at most 1048576 tokens and log-probabilities together: tokens of `max_tokens` and of an echo, times `logprobs` + 1.",
     "Log-probabilities are those of the model, over its whole vocabulary, before temperature, penalties, `logit_bias` and cuts. Minus infinity is -9999.",
     "Every token that was chosen is counted and has its log-probability, also the one that ended the answer and is not part of its text. `text_offset` counts characters of `text`.",
     "A token that is no whole character is called `bytes:\\xe2\\x80`. Of several tokens with the same text in `top_logprobs` all but the first have their number added: `the (id 123)`.",

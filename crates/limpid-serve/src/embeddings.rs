@@ -6,14 +6,14 @@ use crate::parameters::EMBEDDINGS;
 use crate::refusal::{Refusal, found};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use limpid::{Error, Pooling, normalized};
+use limpid::{Pooling, normalized};
 use serde_json::{Value, json};
 
-/// `POST /v1/embeddings`.
+/// `POST /v1/embeddings`. It ends early when `gone` says that nobody waits for it.
 ///
 /// # Errors
 /// The first thing that is wrong with the body, and if the model fails.
-pub fn embeddings(model: &ServedModel, body: &[u8]) -> Result<Value, Refusal> {
+pub fn embeddings(model: &ServedModel, body: &[u8], gone: &dyn Fn() -> bool) -> Result<Value, Refusal> {
     let fields = read(model, &EMBEDDINGS, body)?;
     let (width, context) = (model.lm.config().d_model, model.lm.config().context_length);
     if let Some(other) = fields.get("dimensions").filter(|wanted| wanted.as_u64() != Some(width as u64)) {
@@ -29,8 +29,14 @@ pub fn embeddings(model: &ServedModel, body: &[u8]) -> Result<Value, Refusal> {
     if let Some(long) = inputs.iter().find(|ids| ids.len() > context) {
         return Err(Refusal::context_length_exceeded("input", context, long.len(), None));
     }
-    let one = |(index, ids): (usize, &Vec<u32>)| -> Result<Value, Error> {
-        let vector = model.lm.embed_ids(ids, pooling)?;
+    let one = |(index, ids): (usize, &Vec<u32>)| -> Result<Value, Refusal> {
+        if gone() {
+            return Err(Refusal::stopping());
+        }
+        let vector = model.lm.embed_ids(ids, pooling).map_err(Refusal::engine_error)?;
+        if !vector.iter().all(|x| x.is_finite()) {
+            return Err(Refusal::engine_error(format!("the hidden states of input {index} are not finite")));
+        }
         let vector = if normalize { normalized(vector) } else { vector };
         let embedding = match fields.text("encoding_format") {
             Some("base64") => STANDARD.encode(vector.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>()).into(),
@@ -38,11 +44,11 @@ pub fn embeddings(model: &ServedModel, body: &[u8]) -> Result<Value, Refusal> {
         };
         Ok(json!({ "object": "embedding", "index": index, "embedding": embedding }))
     };
-    let data = inputs.iter().enumerate().map(one).collect::<Result<Vec<Value>, Error>>();
+    let data = inputs.iter().enumerate().map(one).collect::<Result<Vec<Value>, Refusal>>()?;
     let tokens: usize = inputs.iter().map(Vec::len).sum();
     Ok(json!({
         "object": "list",
-        "data": data.map_err(|_| Refusal::engine_error())?,
+        "data": data,
         "model": model.id,
         "usage": { "prompt_tokens": tokens, "total_tokens": tokens },
     }))

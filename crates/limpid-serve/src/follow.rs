@@ -1,11 +1,12 @@
 //! New checkpoints of a run take the place of the one that is served.
 //!
 //! Each has an engine and a KV cache of its own. Requests that came before go on with the engine that they began with, so no answer is of
-//! two models. A checkpoint that cannot be served is told, counted and left alone.
+//! two models. A checkpoint that cannot be served is told, counted, and left alone when another try ends in the same way.
 
-use crate::model::{ServedAs, ServedModel};
+use crate::model::{ServedAs, ServedLease, ServedModel};
 use crate::server::{self, Phase, ServeEvent, ServerState};
-use limpid::checkpoint::{Checkpoint, Format, safetensors_file};
+use limpid::checkpoint::{self, Checkpoint, Format, safetensors_file};
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,8 +28,8 @@ pub struct Follow {
     pub every: Duration,
 }
 
-/// Which file it is by the look of it.
-type Look = Option<(SystemTime, u64)>;
+/// The files of a model by the look of them.
+type Look = BTreeMap<PathBuf, (SystemTime, u64)>;
 
 /// The file of a model's weights, where they are alone in one.
 fn weights(path: &Path) -> PathBuf {
@@ -38,33 +39,46 @@ fn weights(path: &Path) -> PathBuf {
 }
 
 fn look(path: &Path) -> Look {
-    let seen = weights(path).metadata().ok()?;
-    Some((seen.modified().ok()?, seen.len()))
+    let is_part = |name: &str| checkpoint::is_part(name) || name.starts_with("adapter_");
+    let mut files = vec![path.to_path_buf()];
+    if let Ok(folder) = path.read_dir() {
+        let names = folder.filter_map(|file| Some(file.ok()?.file_name()));
+        files = names.filter(|name| name.to_str().is_some_and(is_part)).map(|name| path.join(name)).collect();
+    }
+    let seen = |file: PathBuf| {
+        let about = file.metadata().ok()?;
+        Some((file, (about.modified().ok()?, about.len())))
+    };
+    files.into_iter().filter_map(seen).collect()
 }
 
 /// Looks for checkpoints until the server stops.
 pub fn run(shared: &ServerState, follow: Option<Follow>) {
     let Some(follow) = follow else { return };
     // what was served first may be older than what is there by now
-    let mut known: Look = None;
+    let (mut known, mut failed) = (Look::new(), None);
     let mut served = shared.model().fingerprint.clone();
     while *shared.phase.borrow() == Phase::Serving {
         let seen = look(&follow.path);
-        if seen.is_some() && seen != known {
-            known = seen;
-            let result = match swap(shared, &follow, &served) {
-                Ok(None) => None,
-                Ok(Some(model)) => {
-                    served.clone_from(&model.fingerprint);
-                    (shared.tell)(ServeEvent::Reloaded { step: model.step, fingerprint: served.clone() });
-                    Some("ok")
+        if !seen.is_empty() && seen != known {
+            let count = |result| shared.metrics.add("limpid_reloads_total", &[("result", result)], 1);
+            match swap(shared, &follow, &served).map_err(|error| error.to_string()) {
+                Ok(model) => {
+                    known = seen;
+                    if let Some(model) = model {
+                        served.clone_from(&model.fingerprint);
+                        count("ok");
+                        (shared.tell)(ServeEvent::Reloaded { step: model.step, fingerprint: served.clone() });
+                    }
                 }
-                Err(error) => {
-                    (shared.tell)(ServeEvent::NotReloaded { what: error.to_string() });
-                    Some("failed")
+                // another try, unless this was it
+                Err(what) if failed.as_ref() == Some(&(seen.clone(), what.clone())) => known = seen,
+                Err(what) => {
+                    failed = Some((seen, what.clone()));
+                    count("failed");
+                    (shared.tell)(ServeEvent::NotReloaded { what });
                 }
-            };
-            result.into_iter().for_each(|result| shared.metrics.add("limpid_reloads_total", &[("result", result)], 1));
+            }
         }
         sleep(follow.every);
     }
@@ -75,7 +89,7 @@ fn swap(
     shared: &ServerState,
     follow: &Follow,
     served: &str,
-) -> Result<Option<Arc<ServedModel>>, Box<dyn Error + Send + Sync>> {
+) -> Result<Option<ServedLease>, Box<dyn Error + Send + Sync>> {
     let checkpoint = (follow.open)()?;
     let file = weights(&checkpoint.path);
     if checkpoint.format == Format::Limpid && file.is_file() {
@@ -87,7 +101,7 @@ fn swap(
     }
     server::check(&model)?;
     let engine = model.lm.engine(&shared.options.engine)?;
-    let model = Arc::new(model);
+    let model = Arc::new(Arc::new(model));
     shared.queue.serve(&model, engine);
     shared.set_model(model.clone());
     Ok(Some(model))

@@ -12,14 +12,14 @@ const ROWS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0
 /// What there is: name, type, what it counts.
 const ALL: &[(&str, &str, &str)] = &[
     ("limpid_requests_total", "counter", "Requests answered, by endpoint and status."),
-    ("limpid_requests_running", "gauge", "Sequences that the engine runs."),
-    ("limpid_requests_waiting", "gauge", "Requests whose first token is not computed yet."),
+    ("limpid_requests_running", "gauge", "Sequences that the engine runs, and embeddings that are computed."),
+    ("limpid_requests_waiting", "gauge", "Sequences whose prompt is not computed yet."),
     ("limpid_rejected_total", "counter", "Requests refused, by code."),
     ("limpid_cancelled_total", "counter", "Sequences whose client went away, before or during the answer."),
     ("limpid_prompt_tokens_total", "counter", "Tokens of prompts."),
     ("limpid_cached_tokens_total", "counter", "Tokens of prompts that were in the KV cache."),
     ("limpid_generated_tokens_total", "counter", "Tokens generated."),
-    ("limpid_queue_seconds", "histogram", "From a request's arrival to the end of its first prompt."),
+    ("limpid_queue_seconds", "histogram", "From a request's arrival to the end of a sequence's prompt."),
     ("limpid_time_to_first_token_seconds", "histogram", "From a request's arrival to a sequence's first token."),
     ("limpid_inter_token_seconds", "histogram", "Between two tokens of a sequence."),
     ("limpid_turn_seconds", "histogram", "One run of the model."),

@@ -4,6 +4,8 @@ use limpid::checkpoint::Checkpoint;
 use limpid::data::template::{ChatTemplate, TemplateTokens};
 use limpid::ops::linear::Precision;
 use limpid::{Error, Lm};
+use serde_json::json;
+use sha2::{Digest, Sha256};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -18,11 +20,15 @@ pub struct ServedModel {
     pub created: u64,
     /// The step of training it was saved at, if it says so.
     pub step: Option<u64>,
-    /// Which weights: `limpid-<8 digits>-s<step>`, the first digits of the hash that receipts have.
+    /// Which model: `limpid-<8 digits>-s<step>`, of the hashes that receipts have and the template. Equal ones answer alike.
     pub fingerprint: String,
     /// The template of conversations, if there is one.
     pub template: Option<ChatTemplate>,
 }
+
+/// The model that is served, as long as requests of it may come. Its engine ends when nobody holds this and its sequences have ended;
+/// an answer that is still being read holds the model alone.
+pub type ServedLease = Arc<Arc<ServedModel>>;
 
 /// How a checkpoint is served.
 #[derive(Clone, Debug)]
@@ -51,14 +57,16 @@ impl ServedModel {
             (Some(source), Ok(tokenizer)) => Some(ChatTemplate::new(source, TemplateTokens::of(tokenizer))?),
             _ => lm.template()?,
         };
-        let weights = &lm.receipt_hashes()?.weights[..8];
+        let source = template.as_ref().map(ChatTemplate::source);
+        let digits = Sha256::digest(json!([lm.receipt_hashes()?, source]).to_string());
+        let digits: String = digits[..4].iter().map(|byte| format!("{byte:02x}")).collect();
         Ok(ServedModel {
             id: how.id.clone(),
             created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
             step,
             fingerprint: match step {
-                Some(step) => format!("limpid-{weights}-s{step}"),
-                None => format!("limpid-{weights}"),
+                Some(step) => format!("limpid-{digits}-s{step}"),
+                None => format!("limpid-{digits}"),
             },
             template,
             lm: Arc::new(lm),

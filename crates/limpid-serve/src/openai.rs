@@ -6,17 +6,20 @@ use crate::ServedModel;
 use crate::parameters::{CHAT, COMPLETIONS, Endpoint, RequestFields};
 use crate::refusal::{Refusal, found, quoted};
 use limpid::config::Mask;
-use limpid::data::chat::{Message, Role};
-use limpid::data::template::ChatTemplate;
+use limpid::data::chat::{ChatError, Fault, Message, Role};
+use limpid::data::template::{ChatTemplate, TemplateError};
 use limpid::engine::{EngineRequest, LogProbs};
 use limpid::generate::{self, DecodeError, GenerateError, Options, Overflow, Sampler};
 use limpid::tokenizer::Tokenizer;
 use serde_json::{Map, Value};
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Prompts of one request.
+/// Prompts of one request, and answers.
 const PROMPTS: usize = 256;
+/// Tokens and log-probabilities of all answers of one request: what is kept of an answer that is sent whole or not read.
+const TOLD: usize = 1 << 20;
 /// Stop texts of one request, and bytes of each.
 const STOPS: (usize, usize) = (16, 256);
 
@@ -81,7 +84,7 @@ pub fn chat(model: &ServedModel, body: &[u8]) -> Result<Ask, Refusal> {
     let messages = messages(fields.needed("messages", "an array of messages")?)?;
     let template = model.template.as_ref().ok_or_else(Refusal::no_chat_template)?;
     let prompt = chat_ids(model, template, &messages)?;
-    let stops = model.lm.chat_stops(template).map_err(|_| Refusal::engine_error())?;
+    let stops = model.lm.chat_stops(template).map_err(Refusal::engine_error)?;
     let max_tokens = match (fields.count("max_completion_tokens"), fields.count("max_tokens")) {
         (Some(new), Some(old)) if new != old => {
             let expected = format!("{new}, as `max_completion_tokens` is, or left out");
@@ -139,7 +142,13 @@ fn ask(model: &ServedModel, fields: &RequestFields, wish: Wish) -> Result<Ask, R
         other => fault("stop", &other),
     })?;
     let log_probs = wish.log_probs.map(|top| LogProbs { top, prompt_from: wish.echo.then_some(1) });
-    let mut requests = Vec::with_capacity(wish.prompts.len() * n);
+    let prompts = wish.prompts.len();
+    if prompts * n > PROMPTS {
+        let expected =
+            format!("at most {} for {prompts} prompts: a request has at most {PROMPTS} answers", PROMPTS / prompts);
+        return Err(Refusal::invalid_value("n", &expected, &n.to_string()));
+    }
+    let (mut requests, mut told) = (Vec::with_capacity(prompts * n), 0);
     for prompt in &wish.prompts {
         // the last token needs no place: nothing comes after it
         if prompt.len() + wish.max_tokens.unwrap_or(1) > context + 1 {
@@ -147,6 +156,18 @@ fn ask(model: &ServedModel, fields: &RequestFields, wish: Wish) -> Result<Ask, R
             return Err(Refusal::context_length_exceeded(param, context, prompt.len(), wanted));
         }
         let max_tokens = wish.max_tokens.unwrap_or(context + 1 - prompt.len());
+        let echoed = if wish.echo { prompt.len() } else { 0 };
+        told += n * (echoed + max_tokens) * wish.log_probs.map_or(1, |top| top + 1);
+        if told > TOLD {
+            let param = match (wish.log_probs, wish.chat) {
+                (None, _) => "max_tokens",
+                (_, true) => "top_logprobs",
+                (_, false) => "logprobs",
+            };
+            let said =
+                format!("the answers have more than {TOLD} tokens and log-probabilities: ask for fewer at a time");
+            return Err(Refusal::invalid_text(param, &said));
+        }
         requests.extend((0..n as u64).map(|sample| EngineRequest {
             prompt: prompt.clone(),
             options: Options { sample, max_tokens, ..options.clone() },
@@ -180,7 +201,7 @@ pub(crate) fn read(model: &ServedModel, endpoint: &Endpoint, body: &[u8]) -> Res
 
 /// The tokenizer of a served model, which always has one.
 pub(crate) fn tokenizer(model: &ServedModel) -> Result<&Tokenizer, Refusal> {
-    model.lm.tokenizer().map_err(|_| Refusal::engine_error())
+    model.lm.tokenizer().map_err(Refusal::engine_error)
 }
 
 /// Ids below this can be asked for.
@@ -355,7 +376,26 @@ pub(crate) fn chat_ids(
     messages: &[Message],
 ) -> Result<Vec<u32>, Refusal> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    model.lm.chat_ids(&template.at(now as i64), messages).map_err(|error| fault("messages", &error))
+    let ids = model.lm.chat_ids(&template.at(now as i64), messages).map_err(|error| match error {
+        limpid::Error::Template(error) => template_fault(&error),
+        other => fault("messages", &other),
+    })?;
+    match ids.is_empty() {
+        true => Err(Refusal::invalid_text("messages", "the chat template makes an empty prompt of them")),
+        false => Ok(ids),
+    }
+}
+
+/// What a template finds wrong with messages; one that is named is counted as in JSON.
+pub(crate) fn template_fault(error: &TemplateError) -> Refusal {
+    let (TemplateError::Special { message, .. }
+    | TemplateError::Chat(ChatError::Message(Fault::Marker { message, .. }))) = error
+    else {
+        return fault("messages", error);
+    };
+    let said = error.to_string();
+    let said = said.strip_prefix(&format!("message {message} ")).unwrap_or(&said);
+    Refusal::invalid_text(&format!("messages[{}]", message.saturating_sub(1)), said)
 }
 
 fn stops(fields: &RequestFields) -> Result<Vec<String>, Refusal> {
@@ -383,9 +423,9 @@ fn stops(fields: &RequestFields) -> Result<Vec<String>, Refusal> {
     }
 }
 
-fn logit_bias(model: &ServedModel, fields: &RequestFields) -> Result<Vec<(u32, f32)>, Refusal> {
+fn logit_bias(model: &ServedModel, fields: &RequestFields) -> Result<Arc<[(u32, f32)]>, Refusal> {
     let size = vocab_size(model)?;
-    let Some(value) = fields.get("logit_bias") else { return Ok(vec![]) };
+    let Some(value) = fields.get("logit_bias") else { return Ok([].into()) };
     let wrong = || Refusal::invalid_type("logit_bias", "an object of token ids and numbers", value);
     let one = |(key, bias): (&String, &Value)| {
         let place = format!("logit_bias.{}", quoted(key));

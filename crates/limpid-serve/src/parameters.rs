@@ -90,7 +90,7 @@ const GENERATION: &[Parameter] = &[
         ParameterKind::Number(NumberRange { least: 0.0, most: 1.0, above: false, below: true }),
         "only tokens at least so many times as likely as the likeliest; default 0",
     ),
-    row("n", ParameterKind::Whole(1, 16), "answers to each prompt; default 1"),
+    row("n", ParameterKind::Whole(1, 16), "answers to each prompt, of all prompts at most 256; default 1"),
     row("presence_penalty", between(-2.0, 2.0), "taken from a token's logit if the answer has it"),
     row(
         "repetition_penalty",
@@ -263,6 +263,15 @@ pub const DETOKENIZE: Endpoint = Endpoint {
 pub const APPLY_TEMPLATE: Endpoint =
     Endpoint { path: "/apply-template", tables: &[&[MODEL, MESSAGES, ADD_GENERATION_PROMPT]] };
 
+/// What other programs call parameters, and what they are called here; `min_tokens`, which looks like one of ours, is none.
+const FOREIGN: &[(&str, &str)] = &[
+    ("max_new_tokens", "max_tokens"),
+    ("min_tokens", ""),
+    ("n_predict", "max_tokens"),
+    ("num_predict", "max_tokens"),
+    ("repeat_penalty", "repetition_penalty"),
+];
+
 /// All endpoints that take a body.
 pub const ENDPOINTS: [Endpoint; 6] = [COMPLETIONS, CHAT, EMBEDDINGS, TOKENIZE, DETOKENIZE, APPLY_TEMPLATE];
 
@@ -355,8 +364,12 @@ impl RequestFields {
     fn add(&mut self, group: &str, known: &[&Parameter], object: Map<String, Value>) -> Result<(), Refusal> {
         for (key, value) in object {
             let Some(parameter) = known.iter().find(|parameter| parameter.name == key) else {
-                let names = known.iter().map(|parameter| parameter.name);
-                return Err(Refusal::unknown_parameter(&format!("{group}{key}"), nearest(&key, names)));
+                let mut names = known.iter().map(|parameter| parameter.name);
+                let near = match FOREIGN.iter().find(|(other, _)| *other == key) {
+                    Some((_, ours)) => names.find(|name| name == ours),
+                    None => nearest(&key, names),
+                };
+                return Err(Refusal::unknown_parameter(&format!("{group}{key}"), near));
             };
             if value.is_null() {
                 continue;

@@ -3,6 +3,7 @@
 //! A message names the thing, what was expected, what was found and how to mend it. Of what a user sent it repeats at most 64 bytes,
 //! escaped ([`quoted`]).
 
+use crate::route::without_port;
 use serde_json::{Value, json};
 
 /// An error as a client gets it: `{"error": {"message", "type", "param", "code"}}`.
@@ -21,6 +22,8 @@ pub struct Refusal {
     pub message: String,
     /// Seconds after which another try makes sense.
     pub retry_after: Option<u32>,
+    /// What happened, for the log and not for the client.
+    pub cause: Option<String>,
 }
 
 /// Bytes of a user's text that a message repeats.
@@ -91,7 +94,7 @@ pub fn found(value: &Value) -> String {
 impl Refusal {
     fn new(code: &'static str, kind: &'static str, param: Option<&str>, message: String) -> Refusal {
         let status = CODES.iter().find(|(known, ..)| *known == code).map_or(500, |(_, status, _)| *status);
-        Refusal { status, kind, code, param: param.map(quoted), message, retry_after: None }
+        Refusal { status, kind, code, param: param.map(quoted), message, retry_after: None, cause: None }
     }
 
     fn of(code: &'static str, param: &str, message: String) -> Refusal {
@@ -193,8 +196,12 @@ impl Refusal {
 
     /// A Host header that does not name this server.
     pub fn host_not_allowed(host: &str) -> Refusal {
-        let host = quoted(host);
-        let message = format!("`Host: {host}` is not this server; start it with --allow-host {host} to permit it");
+        let name = quoted(without_port(host).unwrap_or_default());
+        let remedy = match name.is_empty() {
+            true => "send its name or address".into(),
+            false => format!("start it with --allow-host {name} to permit it"),
+        };
+        let message = format!("`Host: {}` is not this server; {remedy}", quoted(host));
         Refusal::new("host_not_allowed", "permission_error", None, message)
     }
 
@@ -208,7 +215,10 @@ impl Refusal {
 
     /// A path that leads nowhere.
     pub fn not_found(path: &str) -> Refusal {
-        let message = format!("there is nothing at {}; /docs lists what there is", quoted(path));
+        let message = format!(
+            "there is nothing at {}; there are /v1/chat/completions, /v1/completions, /v1/embeddings and /v1/models, and /docs lists the rest",
+            quoted(path)
+        );
         Refusal::new("not_found", REQUEST, None, message)
     }
 
@@ -259,15 +269,15 @@ impl Refusal {
 
     /// Too many requests wait.
     pub fn queue_full(waiting: usize, retry_after: u32) -> Refusal {
-        let message = format!("{waiting} requests wait already: try again in {retry_after} s");
+        let message = format!("{waiting} prompts wait already: try again in {retry_after} s");
         Refusal { retry_after: Some(retry_after), ..Refusal::new("queue_full", "rate_limit_error", None, message) }
     }
 
     /// The model failed. What happened is for the log, not for the client.
-    pub fn engine_error() -> Refusal {
-        let message =
-            "the model failed on this request; the server's log says why, under the request id of this answer";
-        Refusal::new("engine_error", "server_error", None, message.into())
+    pub fn engine_error(cause: impl ToString) -> Refusal {
+        let message = "the server failed on this request; its log says why, under the request id of this answer";
+        let refusal = Refusal::new("engine_error", "server_error", None, message.into());
+        Refusal { cause: Some(cause.to_string()), ..refusal }
     }
 
     /// The model is not in memory yet.
@@ -326,7 +336,7 @@ mod tests {
             Refusal::unsupported_media_type(Some(&long)),
             Refusal::queue_full(256, 3),
             Refusal::headers_too_large(16384),
-            Refusal::engine_error(),
+            Refusal::engine_error("a fault"),
             Refusal::loading(),
             Refusal::stopping(),
         ];

@@ -6,7 +6,7 @@
 use crate::answer::Answer;
 use crate::body::{ReplyBody, Stream};
 use crate::listen::Busy;
-use crate::model::ServedModel;
+use crate::model::{ServedLease, ServedModel};
 use crate::openai::{self, Ask};
 use crate::refusal::Refusal;
 use crate::server::{Counted, PageOptions, Phase, ServeError, ServeEvent, ServeOptions, ServerState};
@@ -18,11 +18,13 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::future::poll_fn;
 use std::hash::{BuildHasher, RandomState};
+use std::net::{IpAddr, Ipv6Addr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 use subtle::ConstantTimeEq;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 /// What can be asked for.
@@ -78,6 +80,8 @@ pub struct RequestAccess {
     /// SHA-256 of each key.
     keys: Vec<[u8; 32]>,
     hosts: Vec<String>,
+    /// Whether every address counts as one of ours: others reach us by it, and a page that pretends to be ours needs a name.
+    any_address: bool,
     origins: Vec<String>,
 }
 
@@ -85,37 +89,56 @@ fn digest(key: &[u8]) -> [u8; 32] {
     Sha256::digest(key).into()
 }
 
-/// The name of `name:port`; none if it is not of this form.
-fn without_port(host: &str) -> Option<&str> {
+/// The name of `name:port`, of which the port may be empty; none if it is not of this form.
+pub(crate) fn without_port(host: &str) -> Option<&str> {
     let end = if host.starts_with('[') { host.find(']')? + 1 } else { host.find(':').unwrap_or(host.len()) };
     let (name, port) = host.split_at(end);
-    let fits = port.is_empty() || port[1..].bytes().all(|b| b.is_ascii_digit()) && port[1..].parse::<u16>().is_ok();
+    let fits = port.len() <= 1 || port[1..].bytes().all(|b| b.is_ascii_digit()) && port[1..].parse::<u16>().is_ok();
     (fits && (port.is_empty() || port.starts_with(':')) && !name.is_empty()).then_some(name)
 }
 
+/// How a Host header names what is called so in an option; none if no header can.
+fn host_name(given: &str) -> Option<String> {
+    if given.parse::<Ipv6Addr>().is_ok() {
+        return Some(format!("[{given}]").to_lowercase());
+    }
+    let name = without_port(given)?;
+    let plain = name.starts_with('[') || name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b));
+    plain.then(|| name.to_lowercase())
+}
+
+/// How an Origin header names what is called so in an option; none if no header can.
+fn origin_name(given: &str) -> Option<String> {
+    let origin = given.strip_suffix('/').unwrap_or(given).to_lowercase();
+    let site = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+    (origin == "*" || site.is_some_and(|site| host_name(site).is_some())).then_some(origin)
+}
+
 impl RequestAccess {
-    pub fn new(options: &ServeOptions) -> Result<RequestAccess, ServeError> {
+    /// Of a server at `address`.
+    pub fn new(options: &ServeOptions, address: IpAddr) -> Result<RequestAccess, ServeError> {
         let sendable = |key: &String| !key.is_empty() && key.bytes().all(|b| b.is_ascii_graphic());
         if let Some(at) = options.keys.iter().position(|key| !sendable(key)) {
             return Err(ServeError::Key(at + 1));
         }
-        let own = ["localhost", "127.0.0.1", "[::1]"].map(String::from);
-        let host = if options.host.contains(':') && !options.host.starts_with('[') {
-            format!("[{}]", options.host)
-        } else {
-            options.host.clone()
-        };
-        let hosts = own.into_iter().chain([host]).chain(options.allow_hosts.iter().cloned());
+        let own = ["localhost", "127.0.0.1", "[::1]"].map(String::from).into_iter().chain(host_name(&options.host));
+        let host = |given: &String| host_name(given).ok_or_else(|| ServeError::AllowHost(given.clone()));
+        let origin = |given: &String| origin_name(given).ok_or_else(|| ServeError::Origin(given.clone()));
         Ok(RequestAccess {
             keys: options.keys.iter().map(|key| digest(key.as_bytes())).collect(),
-            hosts: hosts.map(|host| host.to_lowercase()).collect(),
-            origins: options.cors_origins.iter().map(|origin| origin.to_lowercase()).collect(),
+            hosts: own.map(Ok).chain(options.allow_hosts.iter().map(host)).collect::<Result<_, _>>()?,
+            any_address: !address.is_loopback(),
+            origins: options.cors_origins.iter().map(origin).collect::<Result<_, _>>()?,
         })
     }
 
     /// Whether a Host is one of ours, with any port.
     fn is_host(&self, host: &str) -> bool {
-        without_port(host).is_some_and(|name| self.hosts.iter().any(|own| own.eq_ignore_ascii_case(name)))
+        without_port(host).is_some_and(|name| {
+            let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+            let any = self.any_address && address.parse::<IpAddr>().is_ok();
+            any || self.hosts.iter().any(|own| own.eq_ignore_ascii_case(name))
+        })
     }
 
     /// Refuses hosts and origins that are not permitted. Returns the origin that may read the answer, if one was named.
@@ -125,8 +148,9 @@ impl RequestAccess {
         let (host, more) = (hosts.next(), hosts.next());
         let host = host.filter(|_| more.is_none()).and_then(|host| host.to_str().ok()).unwrap_or_default();
         let named = request.uri().authority().map_or(host, |authority| authority.as_str());
+        let probe = matches!(request.uri().path(), "/health" | "/ready"); // by whatever name; it says nothing of anybody
         for name in [host, named] {
-            if !self.is_host(name) {
+            if !probe && !self.is_host(name) {
                 return Err(Refusal::host_not_allowed(name));
             }
         }
@@ -146,7 +170,7 @@ impl RequestAccess {
     fn has_key(&self, headers: &HeaderMap) -> bool {
         let value = headers.get(header::AUTHORIZATION).map_or(&b""[..], |value| value.as_bytes());
         let (scheme, key) = value.split_at(value.len().min(7));
-        let found = digest(if scheme.eq_ignore_ascii_case(b"bearer ") { key } else { b"" });
+        let found = digest(if scheme.eq_ignore_ascii_case(b"bearer ") { key.trim_ascii_start() } else { b"" });
         let same = self.keys.iter().fold(subtle::Choice::from(0), |same, key| same | key.ct_eq(&found));
         self.keys.is_empty() || same.into()
     }
@@ -180,7 +204,8 @@ fn decoded(text: &str) -> String {
     let mut parts = text.split('%');
     let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
     for part in parts {
-        match part.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+        let digits = part.get(..2).filter(|digits| digits.bytes().all(|b| b.is_ascii_hexdigit()));
+        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
             Some(byte) => bytes.extend([&[byte], &part.as_bytes()[2..]].concat()),
             None => bytes.extend([b"%", part.as_bytes()].concat()),
         }
@@ -216,8 +241,8 @@ enum Reply {
     Events(Box<Stream>),
     /// How the server is; anything but `ok` is a status of 503.
     Health(&'static str),
-    /// A permission to ask.
-    Preflight,
+    /// A permission to ask with these headers.
+    Preflight(String),
 }
 
 /// Answers one request.
@@ -232,7 +257,9 @@ pub async fn answer(shared: Arc<ServerState>, busy: Busy, request: Request<Incom
     };
     let mut extra: Vec<(HeaderName, String)> = vec![(REQUEST_ID, id.clone())];
     let mut response = match done {
-        Ok(Reply::Events(stream)) => {
+        Ok(Reply::Events(mut stream)) => {
+            let (shared, request) = (shared.clone(), id);
+            stream.report = Some(Box::new(move |refusal| failed(&shared, &request, path, refusal)));
             extra.push((header::CONTENT_TYPE, "text/event-stream".into()));
             extra.push((header::CACHE_CONTROL, "no-cache".into()));
             extra.push((HeaderName::from_static("x-accel-buffering"), "no".into()));
@@ -259,9 +286,9 @@ pub async fn answer(shared: Arc<ServerState>, busy: Busy, request: Request<Incom
             }
             response
         }
-        Ok(Reply::Preflight) => {
+        Ok(Reply::Preflight(headers)) => {
             extra.push((header::ACCESS_CONTROL_ALLOW_METHODS, "GET, POST".into()));
-            extra.push((header::ACCESS_CONTROL_ALLOW_HEADERS, "authorization, content-type, x-request-id".into()));
+            extra.push((header::ACCESS_CONTROL_ALLOW_HEADERS, headers));
             extra.push((header::ACCESS_CONTROL_MAX_AGE, "600".into()));
             let mut response = Response::new(ReplyBody::whole(Bytes::new(), held));
             *response.status_mut() = StatusCode::NO_CONTENT;
@@ -285,9 +312,7 @@ pub async fn answer(shared: Arc<ServerState>, busy: Busy, request: Request<Incom
                 extra.push((header::CONNECTION, "close".into()));
             }
             shared.metrics.add("limpid_rejected_total", &[("reason", refusal.code)], 1);
-            if refusal.status == 500 {
-                (shared.tell)(ServeEvent::Failed { request: id, path });
-            }
+            failed(&shared, &id, path, &refusal);
             let mut response = Response::new(ReplyBody::whole(refusal.body().to_string().into(), held));
             *response.status_mut() = StatusCode::from_u16(refusal.status).unwrap_or_default();
             response
@@ -296,6 +321,8 @@ pub async fn answer(shared: Arc<ServerState>, busy: Busy, request: Request<Incom
     if let Ok(Some(origin)) = origin {
         response.headers_mut().insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
         response.headers_mut().insert(header::VARY, HeaderValue::from_static("origin"));
+        let shown = HeaderValue::from_static("retry-after, x-request-id");
+        response.headers_mut().insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, shown);
     }
     if *shared.phase.borrow() != Phase::Serving {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -308,6 +335,13 @@ pub async fn answer(shared: Arc<ServerState>, busy: Busy, request: Request<Incom
     let code = response.status().as_str().to_string();
     shared.metrics.add("limpid_requests_total", &[("endpoint", path), ("code", &code)], 1);
     response
+}
+
+/// Tells what the client is not told of a fault of the server.
+fn failed(shared: &ServerState, request: &str, path: &'static str, refusal: &Refusal) {
+    if let Some(what) = refusal.cause.clone() {
+        (shared.tell)(ServeEvent::Failed { request: request.into(), path, what });
+    }
 }
 
 async fn reply(
@@ -330,12 +364,17 @@ async fn reply(
         |pattern: &&str| pattern.strip_suffix("{id}").map_or(path == **pattern, |start| path.starts_with(start));
     *named = ROUTES.iter().map(|route| route.1).find(pattern).unwrap_or("other");
     if method == Method::OPTIONS && other_origin {
-        return Ok(Reply::Preflight);
+        let asked = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS).and_then(|asked| asked.to_str().ok());
+        return Ok(Reply::Preflight(asked.unwrap_or("authorization, content-type, x-request-id").into()));
     }
     let (endpoint, _, open, rest) = find(&method, &path)?;
     let open = open || endpoint == Endpoint::Metrics && shared.options.metrics_public;
     if !open && !shared.access.has_key(headers) {
         return Err(Refusal::invalid_api_key());
+    }
+    if let Some(query) = request.uri().query().filter(|query| !open && !query.is_empty()) {
+        let name = query.split(['=', '&']).next().unwrap_or_default();
+        return Err(Refusal::unknown_parameter(&format!("?{name}"), None));
     }
     let stopping = *shared.phase.borrow() != Phase::Serving;
     if stopping && !matches!(endpoint, Endpoint::Health | Endpoint::Metrics) {
@@ -344,8 +383,7 @@ async fn reply(
     let model = shared.model();
     if method == Method::POST {
         let kind = headers.get(header::CONTENT_TYPE).map(|kind| kind.to_str().unwrap_or_default());
-        let plain = kind.map(|kind| kind.split(';').next().unwrap_or_default().trim());
-        if !plain.is_some_and(|kind| kind.eq_ignore_ascii_case("application/json")) {
+        if !kind.is_some_and(is_json) {
             return Err(Refusal::unsupported_media_type(kind));
         }
         let body = read(shared, request).await?;
@@ -370,14 +408,20 @@ async fn reply(
                 PageOptions::Own => None,
                 PageOptions::Folder(folder) => Some(folder.as_path()),
             };
-            // the built-in one was made before the port opened; the other may be broken just now, and says how
-            Ok(match ui::page(folder) {
-                Ok(page) => Reply::Text { kind: HTML, text: page.html, csp: Some(page.csp) },
-                Err(error) => Reply::Text { kind: "text/plain; charset=utf-8", text: format!("{error}\n"), csp: None },
-            })
+            // the built-in one was made before the port opened; the other may be broken just now
+            let page = ui::page(folder).map_err(Refusal::engine_error)?;
+            Ok(Reply::Text { kind: HTML, text: page.html, csp: Some(page.csp) })
         }
         _ => Err(Refusal::not_found(&path)),
     }
+}
+
+/// Whether a Content-Type is that of JSON in UTF-8.
+fn is_json(kind: &str) -> bool {
+    let kind = kind.to_ascii_lowercase();
+    let mut parts = kind.split(';').map(str::trim);
+    let charset = |part: &str| part.strip_prefix("charset=").is_none_or(|name| name.trim_matches('"') == "utf-8");
+    parts.next() == Some("application/json") && parts.all(charset)
 }
 
 /// The body of a request, of as many bytes and in as much time as is allowed.
@@ -410,55 +454,88 @@ async fn read(shared: &ServerState, request: Request<Incoming>) -> Result<Bytes,
 type Work<T> = fn(&ServedModel, &[u8]) -> Result<T, Refusal>;
 
 /// Does what takes time for a large body where it holds up nobody.
-async fn beside<T: Send + 'static>(model: &Arc<ServedModel>, body: &Bytes, work: Work<T>) -> Result<T, Refusal> {
+async fn beside<T: Send + 'static>(
+    shared: &ServerState,
+    model: &ServedLease,
+    body: &Bytes,
+    work: Work<T>,
+) -> Result<T, Refusal> {
     if body.len() <= LARGE {
         return work(model, body);
     }
     let (model, body) = (model.clone(), body.clone());
-    let done = tokio::task::spawn_blocking(move || work(&model, &body)).await;
-    done.unwrap_or_else(|_| Err(Refusal::engine_error())) // it panicked
+    on_thread(shared, &shared.bodies, move |_| work(&model, &body)).await
+}
+
+/// Does work on a thread of its own, as soon as there is a place. A client that goes away leaves the line; work that has begun is told
+/// that it is gone, and keeps its place until it ends.
+async fn on_thread<T: Send + 'static>(
+    shared: &ServerState,
+    places: &Arc<Semaphore>,
+    work: impl FnOnce(&dyn Fn() -> bool) -> Result<T, Refusal> + Send + 'static,
+) -> Result<T, Refusal> {
+    let mut phase = shared.phase.subscribe();
+    let waits = Arc::new(()); // as long as this call
+    let waited = Arc::downgrade(&waits);
+    let done = async {
+        let place = places.clone().acquire_owned().await;
+        let work = move || {
+            let _place = place;
+            work(&|| waited.strong_count() == 0)
+        };
+        tokio::task::spawn_blocking(work).await
+    };
+    tokio::select! {
+        done = done => done.unwrap_or_else(|panic| Err(Refusal::engine_error(panic))),
+        _ = phase.wait_for(|phase| *phase == Phase::Ended) => Err(Refusal::stopping()),
+    }
 }
 
 async fn post(
     shared: &Arc<ServerState>,
     endpoint: Endpoint,
-    model: Arc<ServedModel>,
+    model: ServedLease,
     body: Bytes,
 ) -> Result<Reply, Refusal> {
     let (work, name): (Work<Ask>, _) = match endpoint {
         Endpoint::Chat => (openai::chat, "chatcmpl"),
         Endpoint::Completions => (openai::completions, "cmpl"),
-        Endpoint::Tokenize => return beside(&model, &body, tokens::tokenize).await.map(Reply::Json),
-        Endpoint::Detokenize => return beside(&model, &body, tokens::detokenize).await.map(Reply::Json),
-        Endpoint::ApplyTemplate => return beside(&model, &body, tokens::apply_template).await.map(Reply::Json),
+        Endpoint::Tokenize => return beside(shared, &model, &body, tokens::tokenize).await.map(Reply::Json),
+        Endpoint::Detokenize => return beside(shared, &model, &body, tokens::detokenize).await.map(Reply::Json),
+        Endpoint::ApplyTemplate => return beside(shared, &model, &body, tokens::apply_template).await.map(Reply::Json),
         Endpoint::Embeddings => {
-            let _turn = shared.embedding.acquire().await.map_err(|_| Refusal::stopping())?;
-            let done = tokio::task::spawn_blocking(move || embeddings::embeddings(&model, &body)).await;
-            return done.unwrap_or_else(|_| Err(Refusal::engine_error())).map(Reply::Json);
+            let waits = shared.queue.places(&model, &[0])?;
+            let work = move |gone: &dyn Fn() -> bool| {
+                drop(waits);
+                embeddings::embeddings(&model, &body, gone)
+            };
+            return on_thread(shared, &shared.embedding, work).await.map(Reply::Json);
         }
-        _ => return Err(Refusal::engine_error()), // `find` gives no other
+        _ => return Err(Refusal::engine_error("a path without an endpoint")), // `find` gives no other
     };
-    let ask = beside(&model, &body, work).await?;
+    let ask = beside(shared, &model, &body, work).await?;
     drop(body);
     let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let mut answer = Answer::new(model.clone(), ask.answer, format!("{name}-{}", new_id()), created);
+    let mut answer = Answer::new(Arc::clone(&model), ask.answer, format!("{name}-{}", new_id()), created);
     let events = shared.queue.submit(&model, ask.requests)?;
+    drop(model); // whose engine need not wait until all is read
     let ready = answer.begin();
-    let mut stream = Stream { answer, events, phase: shared.phase.subscribe(), ready };
+    let mut stream = Stream { answer, events, phase: shared.phase.subscribe(), ready, report: None };
     if stream.answer.streams() {
         return Ok(Reply::Events(Box::new(stream)));
     }
     while stream.told().await.is_some() {}
-    stream.answer.whole().map(Reply::Json)
+    stream.answer.whole().map(|text| Reply::Text { kind: "application/json", text, csp: None })
 }
 
 /// `/metrics`.
 fn page(shared: &ServerState) -> String {
     let (counts, model) = (shared.queue.counts(), shared.model());
+    let embeds = usize::from(shared.embedding.available_permits() == 0);
     let blocks = |state, count: usize| ("limpid_kv_blocks", metrics::labels(&[("state", state)]), count as f64);
     let about = [("model", &*model.id), ("fingerprint", &model.fingerprint), ("version", env!("CARGO_PKG_VERSION"))];
     let gauges = [
-        ("limpid_requests_running", String::new(), counts.running as f64),
+        ("limpid_requests_running", String::new(), (counts.running + embeds) as f64),
         ("limpid_requests_waiting", String::new(), counts.waiting as f64),
         blocks("held", counts.held),
         blocks("idle", counts.idle),
@@ -487,11 +564,12 @@ mod tests {
     #[test]
     fn names_and_ports_are_told_apart() {
         for (host, name) in
-            [("a", Some("a")), ("a:1", Some("a")), ("[::1]:2", Some("[::1]")), (":1", None), ("a:", None)]
+            [("a", Some("a")), ("a:1", Some("a")), ("[::1]:2", Some("[::1]")), (":1", None), ("a:", Some("a"))]
         {
             assert_eq!(without_port(host), name, "{host}");
         }
         assert_eq!(decoded("a%20b%2Fc%zz%"), "a b/c%zz%");
+        assert_eq!(decoded("%+7%-1% 1"), "%+7%-1% 1", "a sign is no digit");
         assert_eq!(decoded("%ff%é"), "\u{fffd}%é");
     }
 }

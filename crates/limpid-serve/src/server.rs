@@ -4,7 +4,7 @@
 use crate::follow::{self, Follow};
 use crate::listen::{self, ConnectionLimits};
 use crate::metrics::Metrics;
-use crate::model::ServedModel;
+use crate::model::{ServedLease, ServedModel};
 use crate::route::RequestAccess;
 use crate::ui;
 use crate::worker::{self, Queue};
@@ -43,7 +43,7 @@ pub struct ServeOptions {
     pub metrics_public: bool,
     /// The size of the engine.
     pub engine: EngineLimits,
-    /// Requests that may wait; others are refused.
+    /// Sequences that may wait, of which a request has one for each answer; others are refused.
     pub max_queue: usize,
     /// How long one run of the model should take at most: prompts are cut accordingly.
     pub turn: Duration,
@@ -113,6 +113,15 @@ pub enum ServeError {
     /// A key that is empty or cannot be sent.
     #[error("an API key must be visible ASCII without spaces: key {0} is not")]
     Key(usize),
+    /// A name that no Host header has.
+    #[error("--allow-host `{0}` is no name or address that requests can be sent to, such as box.example")]
+    AllowHost(String),
+    /// An origin that no page has.
+    #[error("--cors-origin `{0}` is neither an origin, such as https://example.org, nor *")]
+    Origin(String),
+    /// A model that cannot be named.
+    #[error("the model's name is empty: give it one with --served-name")]
+    Unnamed,
     /// A host that leads nowhere.
     #[error("--host {host}: {fault}")]
     Host {
@@ -165,12 +174,14 @@ pub enum ServeEvent {
         /// How many were not.
         answers: usize,
     },
-    /// A request was answered with a status of 500.
+    /// A request was answered with a status of 500, or its stream with an error of the server.
     Failed {
         /// The id that the client has.
         request: String,
         /// What it asked for.
         path: &'static str,
+        /// What happened.
+        what: String,
     },
     /// Another checkpoint is served now.
     Reloaded {
@@ -211,14 +222,15 @@ pub struct ServerState {
     pub busy: watch::Sender<usize>,
     /// Connections.
     connections: watch::Sender<usize>,
-    /// Embeddings are computed one request at a time.
-    pub embedding: Semaphore,
+    /// Embeddings are computed one request at a time, and so many large bodies are read: each has a thread as soon as it has a place.
+    pub embedding: Arc<Semaphore>,
+    pub bodies: Arc<Semaphore>,
     pub tell: Listener,
-    model: RwLock<Arc<ServedModel>>,
+    model: RwLock<ServedLease>,
 }
 
 impl ServerState {
-    pub fn new(model: &Arc<ServedModel>, options: ServeOptions, access: RequestAccess, tell: Listener) -> ServerState {
+    pub fn new(model: &ServedLease, options: ServeOptions, access: RequestAccess, tell: Listener) -> ServerState {
         ServerState {
             access,
             queue: Queue::new(options.max_queue),
@@ -226,18 +238,19 @@ impl ServerState {
             phase: watch::Sender::new(Phase::Serving),
             busy: watch::Sender::new(0),
             connections: watch::Sender::new(0),
-            embedding: Semaphore::new(1),
+            embedding: Arc::new(Semaphore::new(1)),
+            bodies: Arc::new(Semaphore::new(BODIES)),
             tell,
             model: RwLock::new(model.clone()),
             options,
         }
     }
     /// What is served now.
-    pub fn model(&self) -> Arc<ServedModel> {
+    pub fn model(&self) -> ServedLease {
         self.model.read().unwrap_or_else(|e| e.into_inner()).clone()
     }
     /// From now on another model is served.
-    pub fn set_model(&self, model: Arc<ServedModel>) {
+    pub fn set_model(&self, model: ServedLease) {
         *self.model.write().unwrap_or_else(|e| e.into_inner()) = model;
     }
     /// Counts a connection until it is dropped.
@@ -285,6 +298,8 @@ impl Stopper {
     }
 }
 
+/// Large bodies that are read at a time.
+const BODIES: usize = 3;
 /// How long clients may take for the last bytes of an answer that was ended.
 const LAST: Duration = Duration::from_secs(2);
 
@@ -299,8 +314,8 @@ impl Server {
         follow: Option<Follow>,
         tell: Listener,
     ) -> Result<Server, ServeError> {
-        let access = RequestAccess::new(&options)?;
         let address = address(&options)?;
+        let access = RequestAccess::new(&options, address.ip())?;
         match &options.page {
             PageOptions::Own => drop(ui::page(None).map_err(|error| ServeError::Page(error.to_string()))?),
             PageOptions::Folder(folder) => {
@@ -312,12 +327,12 @@ impl Server {
         let engine = model.lm.engine(&options.engine)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
-            .max_blocking_threads(4)
+            .max_blocking_threads(BODIES + 1)
             .thread_name("limpid-http")
             .enable_all()
             .build()
             .map_err(ServeError::Threads)?;
-        let model = Arc::new(model);
+        let model = Arc::new(Arc::new(model));
         let shared = Arc::new(ServerState::new(&model, options, access, tell));
         shared.queue.serve(&model, engine);
         let thread = |name: &str, work: fn(&ServerState, Option<Follow>), follow| {
@@ -395,6 +410,9 @@ impl Server {
 pub fn check(model: &ServedModel) -> Result<(), ServeError> {
     if model.lm.config().mask != Mask::Causal {
         return Err(ServeError::NotCausal);
+    }
+    if model.id.is_empty() {
+        return Err(ServeError::Unnamed);
     }
     model.lm.tokenizer().map_err(|_| ServeError::NoTokenizer)?;
     if let Some(template) = &model.template {

@@ -4,7 +4,7 @@
 
 use crate::ServedModel;
 use crate::answer::name;
-use crate::openai::{chat_ids, encode, fault, ids, messages, read, tokenizer};
+use crate::openai::{chat_ids, encode, ids, messages, read, template_fault, tokenizer};
 use crate::parameters::{APPLY_TEMPLATE, DETOKENIZE, RequestFields, TOKENIZE};
 use crate::refusal::Refusal;
 use limpid::data::chat::Message;
@@ -64,7 +64,7 @@ pub fn detokenize(model: &ServedModel, body: &[u8]) -> Result<Value, Refusal> {
         Value::Array(items) => ids(model, "tokens", items)?,
         other => return Err(Refusal::invalid_type("tokens", "an array of token ids", other)),
     };
-    let text = tokenizer(model)?.decode(&tokens).map_err(|_| Refusal::engine_error())?;
+    let text = tokenizer(model)?.decode(&tokens).map_err(Refusal::engine_error)?;
     Ok(json!({ "prompt": text, "content": text }))
 }
 
@@ -105,7 +105,7 @@ fn conversation<'a>(
 }
 
 fn rendered(template: &ChatTemplate, messages: &[Message], add_generation_prompt: bool) -> Result<String, Refusal> {
-    template.render(messages, add_generation_prompt).map_err(|error| fault("messages", &error))
+    template.render(messages, add_generation_prompt).map_err(|error| template_fault(&error))
 }
 
 /// `GET /v1/models`.

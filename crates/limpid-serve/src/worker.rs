@@ -2,16 +2,15 @@
 //!
 //! The thread gives every engine its rounds and passes on what they tell. A sequence's events go into a channel that has room for all it
 //! can tell, so no reader ever holds up a round. A client that goes away drops its end of the channel, which is seen before the next
-//! round. A checkpoint has an engine of its own ([`crate::follow`]): it ends when nobody holds its model any more.
+//! round. A checkpoint has an engine of its own ([`crate::follow`]): it ends when nobody can ask it any more.
 
 use crate::metrics::Metrics;
-use crate::model::ServedModel;
+use crate::model::{ServedLease, ServedModel};
 use crate::refusal::Refusal;
 use crate::server::{ServeEvent, ServerState};
 use limpid::contain::contain;
 use limpid::engine::{Engine, EngineCounts, EngineEvent, EngineRequest, RequestId};
-use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -42,7 +41,7 @@ pub struct Queue {
 struct State {
     jobs: Vec<Job>,
     engines: Vec<NewEngine>,
-    /// Requests that no event was told of, and the tokens of their prompts.
+    /// Sequences that no event was told of, and the tokens of their prompts.
     waiting: usize,
     waiting_tokens: usize,
     counts: EngineCounts,
@@ -53,19 +52,19 @@ struct State {
 }
 
 /// An engine, and the model that it is for.
-type NewEngine = (Weak<ServedModel>, Engine);
+type NewEngine = (Weak<Arc<ServedModel>>, Engine);
 
 /// A request as the engine gets it.
 struct Job {
-    model: Arc<ServedModel>,
-    requests: Vec<EngineRequest>,
+    model: ServedLease,
+    /// Each with its place in the queue.
+    requests: Vec<(EngineRequest, Waiting)>,
     events: mpsc::Sender<(usize, EngineEvent)>,
     came: Instant,
-    waits: Waiting,
 }
 
-/// Counts a request as waiting until it is dropped.
-struct Waiting {
+/// Counts a sequence as waiting until it is dropped.
+pub struct Waiting {
     queue: Arc<Queue>,
     tokens: usize,
 }
@@ -79,7 +78,7 @@ impl Drop for Waiting {
 }
 
 impl Queue {
-    /// An empty queue for at most so many requests.
+    /// An empty queue for at most so many sequences.
     pub fn new(most: usize) -> Arc<Queue> {
         Arc::new(Queue { most, state: Mutex::default(), wake: Condvar::new() })
     }
@@ -88,39 +87,51 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the engine a request of `model`, which must be one that is served.
+    /// Places for sequences of `model` with prompts of so many tokens.
     ///
     /// # Errors
-    /// If too many wait: too many requests, or prompts of more tokens than that many contexts have.
-    pub fn submit(
-        self: &Arc<Queue>,
-        model: &Arc<ServedModel>,
-        requests: Vec<EngineRequest>,
-    ) -> Result<ReplyEvents, Refusal> {
-        let tokens = requests.iter().map(|request| request.prompt.len()).sum();
-        let room: usize = requests.iter().map(|request| request.options.max_tokens + BESIDE_TOKENS).sum();
-        let (events, hears) = mpsc::channel(room.max(1));
-        let mut state = self.state();
+    /// If too many wait: too many sequences, or prompts of more tokens than that many contexts have.
+    pub fn places(self: &Arc<Queue>, model: &ServedModel, prompts: &[usize]) -> Result<Vec<Waiting>, Refusal> {
+        let (count, tokens) = (prompts.len(), prompts.iter().sum::<usize>());
         let most_tokens = self.most * model.lm.config().context_length;
-        // one is always taken, however large
-        if state.waiting >= self.most.max(1) || state.waiting > 0 && state.waiting_tokens + tokens > most_tokens {
+        let mut state = self.state();
+        // one request is always taken, however large
+        let full = state.waiting + count > self.most || state.waiting_tokens + tokens > most_tokens;
+        if state.waiting > 0 && full {
             let seconds = (state.pace * state.waiting as f64).ceil().clamp(1.0, 60.0);
             return Err(Refusal::queue_full(state.waiting, seconds as u32));
         }
-        state.waiting += 1;
+        state.waiting += count;
         state.waiting_tokens += tokens;
-        let waits = Waiting { queue: self.clone(), tokens };
+        Ok(prompts.iter().map(|&tokens| Waiting { queue: self.clone(), tokens }).collect())
+    }
+
+    /// Gives the engine a request of `model`, which must be one that is served.
+    ///
+    /// # Errors
+    /// As [`Queue::places`].
+    pub fn submit(
+        self: &Arc<Queue>,
+        model: &ServedLease,
+        requests: Vec<EngineRequest>,
+    ) -> Result<ReplyEvents, Refusal> {
+        let prompts: Vec<usize> = requests.iter().map(|request| request.prompt.len()).collect();
+        let room: usize = requests.iter().map(|request| request.options.max_tokens + BESIDE_TOKENS).sum();
+        let (events, hears) = mpsc::channel(room.max(1));
+        let requests = requests.into_iter().zip(self.places(model, &prompts)?).collect();
+        let job = Job { model: model.clone(), requests, events, came: Instant::now() };
+        let mut state = self.state();
         if state.closed {
-            drop(state);
+            drop(state); // which the job's places need
             return Ok(hears); // whose other end is gone with this call
         }
-        state.jobs.push(Job { model: model.clone(), requests, events, came: Instant::now(), waits });
+        state.jobs.push(job);
         self.wake.notify_one();
         Ok(hears)
     }
 
     /// From now on there is an engine for `model`.
-    pub fn serve(&self, model: &Arc<ServedModel>, mut engine: Engine) {
+    pub fn serve(&self, model: &ServedLease, mut engine: Engine) {
         let mut state = self.state();
         if state.counts.blocks == 0 {
             state.counts = engine.counts(); // the thread has not begun
@@ -136,7 +147,7 @@ impl Queue {
         self.wake.notify_one();
     }
 
-    /// What the engines hold; waiting are requests here.
+    /// What the engines hold; waiting are those here too.
     pub fn counts(&self) -> EngineCounts {
         let state = self.state();
         EngineCounts { waiting: state.waiting, waiting_tokens: state.waiting_tokens, ..state.counts }
@@ -176,12 +187,12 @@ impl Queue {
 struct Asker {
     events: mpsc::Sender<(usize, EngineEvent)>,
     came: Instant,
-    waits: RefCell<Option<Waiting>>,
 }
 
 /// One of its sequences.
 struct Sequence {
     asker: Rc<Asker>,
+    waits: Option<Waiting>,
     choice: usize,
     prompt: usize,
     last: Option<Instant>,
@@ -189,7 +200,7 @@ struct Sequence {
 
 /// An engine with its model and all that it was asked.
 struct Served {
-    model: Weak<ServedModel>,
+    model: Weak<Arc<ServedModel>>,
     /// None after a failure from which it could not be made again.
     engine: Option<Engine>,
     sequences: HashMap<RequestId, Sequence>,
@@ -245,13 +256,13 @@ impl Served {
             self.remake(shared);
         }
         let Some(engine) = &mut self.engine else { return };
-        let asker = Asker { events: job.events, came: job.came, waits: RefCell::new(Some(job.waits)) };
-        let asker = Rc::new(asker);
-        for (choice, request) in job.requests.into_iter().enumerate() {
+        let asker = Rc::new(Asker { events: job.events, came: job.came });
+        for (choice, (request, waits)) in job.requests.into_iter().enumerate() {
             let prompt = request.prompt.len();
             match contain(|| engine.submit(request)) {
                 Ok(Ok(id)) => {
-                    self.sequences.insert(id, Sequence { asker: asker.clone(), choice, prompt, last: None });
+                    let (asker, waits) = (asker.clone(), Some(waits));
+                    self.sequences.insert(id, Sequence { asker, waits, choice, prompt, last: None });
                 }
                 Ok(Err(error)) => {
                     let _ = asker.events.try_send((choice, EngineEvent::Failed(error))); // it has room, or is gone
@@ -265,14 +276,12 @@ impl Served {
     fn round(&mut self, shared: &ServerState) {
         let metrics = &shared.metrics;
         let Some(engine) = &mut self.engine else { return };
-        self.sequences.retain(|id, sequence| {
-            let gone = sequence.asker.events.is_closed();
-            if gone {
-                engine.cancel(*id);
-                sequence.note_cancelled(metrics);
-            }
-            !gone
-        });
+        let gone = self.sequences.extract_if(|_, sequence| sequence.asker.events.is_closed());
+        let gone: HashSet<RequestId> =
+            gone.inspect(|(_, sequence)| sequence.note_cancelled(metrics)).map(|of| of.0).collect();
+        if !gone.is_empty() {
+            engine.cancel(&gone);
+        }
         if self.sequences.is_empty() {
             return;
         }
@@ -337,8 +346,7 @@ impl Served {
 impl Sequence {
     fn note(&mut self, event: &EngineEvent, metrics: &Metrics) {
         let came = self.asker.came;
-        if let Some(waits) = self.asker.waits.take() {
-            drop(waits);
+        if self.waits.take().is_some() {
             metrics.observe("limpid_queue_seconds", came.elapsed().as_secs_f64());
         }
         match event {
@@ -449,10 +457,10 @@ mod tests {
         training.text("to be or not to be. ".repeat(40)).folder(&folder).run(|_| Control::Continue).unwrap();
         let how =
             ServedAs { id: "m".into(), threads: 1, precision: Precision::F32, cache: Precision::F32, template: None };
-        let model = || Arc::new(ServedModel::new(Checkpoint::open(&folder).unwrap(), &how).unwrap());
+        let model = || Arc::new(Arc::new(ServedModel::new(Checkpoint::open(&folder).unwrap(), &how).unwrap()));
         let options = ServeOptions::default();
         let limits = options.engine;
-        let access = RequestAccess::new(&options).unwrap();
+        let access = RequestAccess::new(&options, [127, 0, 0, 1].into()).unwrap();
         let told = Arc::new(Mutex::new(vec![]));
         let hears = told.clone();
         let tell = Box::new(move |event| hears.lock().unwrap().push(event));

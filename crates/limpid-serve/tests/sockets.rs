@@ -3,7 +3,10 @@
 mod common;
 
 use common::{Client, Running, options, serve};
-use limpid_serve::{ConnectionLimits, PageOptions, ServeOptions};
+use limpid::checkpoint::Checkpoint;
+use limpid_serve::{
+    ConnectionLimits, PageOptions, ServeError, ServeEvent, ServeOptions, ServedAs, ServedModel, Server,
+};
 use serde_json::json;
 use std::io::{BufReader, Write};
 use std::net::TcpStream;
@@ -74,9 +77,10 @@ fn only_its_own_names_are_answered() {
         "[::1]:65535",
         "box.example",
         "BOX.example:8080",
+        "localhost:",
     ];
     for host in ours {
-        assert_eq!(server.connect().ask(&get("/health", &format!("Host: {host}\r\n"))).status, 200, "{host}");
+        assert_eq!(server.connect().ask(&get("/v1/models", &format!("Host: {host}\r\n"))).status, 200, "{host}");
     }
     let others = [
         "",
@@ -84,7 +88,6 @@ fn only_its_own_names_are_answered() {
         "localhost.evil.example",
         "evil-localhost",
         "localhost.",
-        "localhost:",
         "localhost:80a",
         "localhost:65536",
         "localhost:1:2",
@@ -98,17 +101,58 @@ fn only_its_own_names_are_answered() {
         "user@localhost",
     ];
     for host in others {
-        let reply = server.connect().ask(&get("/health", &format!("Host: {host}\r\n")));
+        let reply = server.connect().ask(&get("/v1/models", &format!("Host: {host}\r\n")));
         assert_eq!((reply.status, reply.code()), (403, "host_not_allowed".into()), "{host:?}");
+        let probe = server.connect().ask(&get("/health", &format!("Host: {host}\r\n")));
+        assert_eq!(probe.status, 200, "who only asks whether it lives may call it anything: {host:?}");
     }
+    let said = server.connect().ask(&get("/v1/models", "Host: gpu:8080\r\n")).text();
+    assert!(said.contains("--allow-host gpu to"), "{said}");
     for headers in ["", "Host: localhost\r\nHost: evil.example\r\n", "Host: localhost\r\nHost: localhost\r\n"] {
-        let reply = server.connect().ask(&get("/health", headers));
+        let reply = server.connect().ask(&get("/v1/models", headers));
         assert_eq!(reply.status, 403, "{headers:?}");
     }
     // the name in the request line counts too
-    let line = |name: &str| format!("GET http://{name}/health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    let line = |name: &str| format!("GET http://{name}/v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert_eq!(server.connect().ask(&line("evil.example")).status, 403);
     assert_eq!(server.connect().ask(&line("localhost")).status, 200);
+}
+
+/// What --allow-host and --cors-origin take, and that what they take can be said by a request.
+#[test]
+fn names_are_taken_as_headers_have_them_or_refused() {
+    let ask = |server: &Running, headers: &str| server.connect().ask(&get("/v1/models", headers)).status;
+    let names = ["gpu:8080", "Box.example", "::2", "[::3]:9"].map(String::from).to_vec();
+    let origins = ["https://Friend.example/", "http://[::1]:3000"].map(String::from).to_vec();
+    let server = serve(ServeOptions { allow_hosts: names, cors_origins: origins, ..options() });
+    for host in ["gpu", "gpu:1", "box.example", "[::2]", "[::3]"] {
+        assert_eq!(ask(&server, &format!("Host: {host}\r\n")), 200, "{host}");
+    }
+    for origin in ["https://friend.example", "http://[::1]:3000"] {
+        assert_eq!(ask(&server, &format!("Host: localhost\r\nOrigin: {origin}\r\n")), 200, "{origin}");
+    }
+    let refused = |options: ServeOptions| {
+        let model = ServedModel::new(Checkpoint::open(common::folder()).unwrap(), &common::how()).unwrap();
+        Server::start(model, options, None, Box::new(|_| {})).err().map(|error| error.to_string()).unwrap_or_default()
+    };
+    for name in ["", "*", "http://foo", "a b", "a/b", "[::1", ":80"] {
+        let said = refused(ServeOptions { allow_hosts: vec![name.into()], ..options() });
+        assert!(said.contains(&format!("--allow-host `{name}`")), "{name}: {said}");
+    }
+    for origin in ["", "friend.example", "https://", "https://friend.example/page", "ftp://friend.example", "null"] {
+        let said = refused(ServeOptions { cors_origins: vec![origin.into()], ..options() });
+        assert!(said.contains(&format!("--cors-origin `{origin}`")), "{origin}: {said}");
+    }
+    let unnamed = ServedAs { id: String::new(), ..common::how() };
+    let unnamed = ServedModel::new(Checkpoint::open(common::folder()).unwrap(), &unnamed).unwrap();
+    assert!(matches!(Server::start(unnamed, options(), None, Box::new(|_| {})), Err(ServeError::Unnamed)));
+    // open to other machines, which reach it by its addresses
+    let open = serve(ServeOptions { host: "0.0.0.0".into(), no_auth: true, ..options() });
+    for (host, status) in
+        [("192.168.1.5", 200), ("[fe80::1]:8080", 200), ("evil.example", 403), ("1.2.3.4.evil.example", 403)]
+    {
+        assert_eq!(ask(&open, &format!("Host: {host}\r\n")), status, "{host}");
+    }
 }
 
 #[test]
@@ -132,6 +176,10 @@ fn pages_of_others_are_refused() {
     let reply = server.connect().ask(&get("/v1/models", &friend));
     let found = (reply.status, reply.header("access-control-allow-origin"), reply.header("vary"));
     assert_eq!(found, (200, Some("https://friend.example"), Some("origin")));
+    assert_eq!(reply.header("access-control-expose-headers"), Some("retry-after, x-request-id"));
+    let asked = "Access-Control-Request-Headers: authorization, x-stainless-os\r\n";
+    let reply = server.connect().ask(&format!("OPTIONS /v1/completions HTTP/1.1\r\n{friend}{asked}\r\n"));
+    assert_eq!(reply.header("access-control-allow-headers"), Some("authorization, x-stainless-os"));
     let reply = server.connect().ask(&format!("OPTIONS /v1/completions HTTP/1.1\r\n{friend}\r\n"));
     assert_eq!((reply.status, reply.header("access-control-allow-methods")), (204, Some("GET, POST")));
     assert_eq!(reply.header("access-control-allow-headers"), Some("authorization, content-type, x-request-id"));
@@ -145,14 +193,64 @@ fn a_body_must_be_sent_as_json() {
         let head = format!("POST /tokenize HTTP/1.1\r\nHost: localhost\r\n{kind}Content-Length: {}", body.len());
         server.connect().ask(&format!("{head}\r\n\r\n{body}"))
     };
-    for kind in ["application/json", "application/json; charset=utf-8", "Application/JSON"] {
+    for kind in [
+        "application/json",
+        "application/json; charset=utf-8",
+        "Application/JSON",
+        "application/json;charset=\"UTF-8\"",
+        "application/json; profile=x",
+    ] {
         assert_eq!(send(&format!("Content-Type: {kind}\r\n")).status, 200, "{kind}");
     }
-    for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "application/jsonp", ""] {
+    for kind in [
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data",
+        "application/jsonp",
+        "",
+        "application/json; charset=utf-16",
+    ] {
         let reply = send(&format!("Content-Type: {kind}\r\n"));
         assert_eq!((reply.status, reply.code()), (415, "unsupported_media_type".into()), "{kind}");
     }
     assert_eq!(send("").code(), "unsupported_media_type");
+}
+
+#[test]
+fn a_query_is_refused_by_name() {
+    let server = serve(options());
+    for request in [
+        get("/v1/models?limit=3", "Host: localhost\r\n"),
+        common::post("/tokenize?limit=3", &json!({ "prompt": "to" })),
+    ] {
+        let reply = server.connect().ask(&request);
+        assert_eq!((reply.status, reply.code()), (400, "unknown_parameter".into()));
+        assert_eq!(reply.json()["error"]["param"], "?limit");
+    }
+    for path in ["/v1/models?", "/?a", "/health?a=b"] {
+        assert_eq!(server.get(path).status, 200, "{path}");
+    }
+}
+
+#[test]
+fn a_broken_page_is_a_fault_of_the_server() {
+    let folder = std::env::temp_dir().join(format!("limpid-serve-page-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    for file in std::fs::read_dir("ui").unwrap().map(|file| file.unwrap().path()).filter(|file| file.is_file()) {
+        std::fs::copy(&file, folder.join(file.file_name().unwrap())).unwrap();
+    }
+    let server = serve(ServeOptions { page: PageOptions::Folder(folder.clone()), ..options() });
+    assert_eq!(server.get("/").status, 200);
+    std::fs::remove_file(folder.join("app.js")).unwrap();
+    let reply = server.get("/");
+    assert_eq!((reply.status, reply.code()), (500, "engine_error".into()));
+    assert!(!reply.text().contains(folder.to_str().unwrap()), "{}", reply.text());
+    let events = server.events.lock().unwrap();
+    assert!(
+        matches!(&events[..], [ServeEvent::Failed { path: "/", what, .. }] if what.contains("app.js")),
+        "{events:?}"
+    );
+    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
@@ -167,18 +265,17 @@ fn a_key_opens_what_is_not_open() {
         "Authorization: first-key\r\n",
     ]
     .into_iter()
-    .chain([
-        "Authorization: Basic first-key\r\n",
-        "Authorization: Bearer\r\n",
-        "Authorization: Bearer  second\r\n",
-    ]) {
+    .chain(["Authorization: Basic first-key\r\n", "Authorization: Bearer\r\n", "Authorization: Bearersecond\r\n"])
+    {
         let reply = ask("/v1/models", key);
         let found = (reply.status, reply.code(), reply.header("www-authenticate"));
         assert_eq!(found, (401, "invalid_api_key".into(), Some("Bearer")), "{key}");
     }
     let missing = ask("/v1/models", "").text();
     assert_eq!(missing, ask("/v1/models", "Authorization: Bearer x\r\n").text(), "missing and wrong look the same");
-    for key in ["Authorization: Bearer first-key\r\n", "authorization: bearer second\r\n"] {
+    for key in
+        ["Authorization: Bearer first-key\r\n", "authorization: bearer second\r\n", "Authorization: Bearer  second\r\n"]
+    {
         assert_eq!(ask("/v1/models", key).status, 200, "{key}");
         assert_eq!(ask("/metrics", key).status, 200, "{key}");
     }
@@ -317,6 +414,26 @@ fn connections_wait_for_a_place() {
     assert_eq!(last.reply(false).unwrap().status, 200, "its turn comes when the others were cut off");
     drop(held);
     server.lives();
+}
+
+/// A connection that waits for its next request gives its place to another; one that is answered does not.
+#[test]
+fn idle_connections_lock_nobody_out() {
+    let server = serve(ServeOptions { limits: ConnectionLimits { connections: 3, ..Default::default() }, ..options() });
+    let mut busy = server.connect();
+    let endless = json!({ "prompt": "to be", "max_tokens": 4000, "ignore_eos": true, "stream": true });
+    busy.send(common::post("/v1/completions", &endless));
+    busy.head().unwrap();
+    let mut idle: Vec<Client> = (0..8)
+        .map(|_| {
+            let mut client = server.connect();
+            assert_eq!(client.ask(&get("/health", "Host: localhost\r\n")).status, 200);
+            client
+        })
+        .collect();
+    assert!(idle[0].is_closed(), "the one that waited longest");
+    assert_eq!(idle[7].ask(&get("/health", "Host: localhost\r\n")).status, 200);
+    assert!(busy.chunk().is_some());
 }
 
 #[test]

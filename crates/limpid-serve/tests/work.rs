@@ -111,6 +111,94 @@ fn a_thousand_vanished_clients_leave_nothing() {
     server.lives();
 }
 
+/// Whatever a client sends behind its request, its going away is seen.
+#[test]
+fn who_vanishes_behind_more_bytes_is_seen() {
+    let server = serve(options());
+    let mut whole = endless();
+    whole["stream"] = false.into();
+    let next = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let mut gone = 0.0;
+    for more in ["\r\n", next, &next.repeat(300)] {
+        for body in [&whole, &endless()] {
+            let mut client = server.connect();
+            client.send(common::post("/v1/completions", body));
+            client.send(more);
+            server.until("a request that runs", |server| server.metric("limpid_requests_running") == 1.0);
+            drop(client);
+            gone += 1.0;
+            server.until("an idle engine", is_idle);
+            let cancelled = |phase: &str| server.metric(&format!("limpid_cancelled_total{{phase=\"{phase}\"}}"));
+            assert_eq!(cancelled("prompt") + cancelled("answer"), gone, "it did not run to its end");
+        }
+    }
+}
+
+/// A server whose model has lost its numbers says why to its listener, and not to its clients.
+#[test]
+fn a_model_that_fails_is_told_with_its_reason() {
+    let run = common::train("nan", 1);
+    let file = run.join("model.safetensors");
+    let mut bytes = std::fs::read(&file).unwrap();
+    let head = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    bytes[head..].chunks_exact_mut(4).for_each(|value| value.copy_from_slice(&f32::NAN.to_le_bytes()));
+    std::fs::write(&file, bytes).unwrap();
+    let server = common::start(ServedModel::new(Checkpoint::open(&run).unwrap(), &how()).unwrap(), options(), None);
+    let body = |stream: bool| json!({ "prompt": "to be", "max_tokens": 4, "stream": stream });
+    let reply = server.post("/v1/completions", &body(false));
+    assert_eq!((reply.status, reply.code()), (500, "engine_error".into()));
+    assert!(server.post("/v1/completions", &body(true)).text().contains("engine_error"));
+    let reply = server.post("/v1/embeddings", &json!({ "input": "to be" }));
+    assert_eq!((reply.status, reply.code()), (500, "engine_error".into()), "{}", reply.text());
+    let id = reply.header("x-request-id").unwrap();
+    let events = server.events.lock().unwrap();
+    let [
+        ServeEvent::Failed { what: whole, .. },
+        ServeEvent::Failed { what: stream, .. },
+        ServeEvent::Failed { request, path, what },
+    ] = &events[..]
+    else {
+        panic!("{events:?}")
+    };
+    assert!(whole.contains("NaN") && whole == stream, "{events:?}");
+    assert_eq!((&**request, *path, what.contains("not finite")), (id, "/v1/embeddings", true), "{events:?}");
+    std::fs::remove_dir_all(run).unwrap();
+}
+
+/// Of embeddings one request is worked on; others wait in line, and are told when the server ends.
+#[test]
+fn embeddings_wait_in_line() {
+    let server = serve(ServeOptions { max_queue: 1, drain: Duration::ZERO, ..options() });
+    let long = common::post("/v1/embeddings", &json!({ "input": vec![vec![1; 1000]; 256] }));
+    let waits = |wanted: f64| {
+        server.until("a place in the line", |server| server.metric("limpid_requests_waiting") == wanted);
+    };
+    let mut first = server.connect();
+    first.send(&long);
+    server.until("work", |server| {
+        server.metric("limpid_requests_running") == 1.0 && server.metric("limpid_requests_waiting") == 0.0
+    });
+    let mut second = server.connect();
+    second.send(&long);
+    waits(1.0);
+    let reply = server.connect().ask(&long);
+    assert_eq!((reply.status, reply.code()), (429, "queue_full".into()));
+    // a client that goes leaves the line, and large bodies of others are read
+    drop(second);
+    waits(0.0);
+    let large = json!({ "prompt": "to be or not. ".repeat(4000) });
+    assert_eq!(server.post("/tokenize", &large).status, 200);
+    let mut third = server.connect();
+    third.send(&long);
+    waits(1.0);
+    server.stopper.stop();
+    for client in [&mut first, &mut third] {
+        let reply = client.reply(false).unwrap();
+        assert_eq!((reply.status, reply.code()), (503, "stopping".into()));
+    }
+    server.ended().unwrap();
+}
+
 #[test]
 fn who_does_not_read_holds_up_nobody() {
     let server = serve(options());
@@ -153,9 +241,23 @@ fn a_full_queue_says_when_to_come_back() {
     drop(running);
     server.lives();
     server.until("an idle engine", is_idle);
-    // prompts that are too long for the queue are refused by their tokens, but one is taken when nobody waits
-    let long = json!({ "prompt": vec!["to be or not to be"; 200], "max_tokens": 1, "n": 2 });
+    // a request that is too large for the queue is taken when nobody waits
+    let long = json!({ "prompt": vec!["to be or not to be"; 128], "max_tokens": 1, "n": 2 });
     assert_eq!(server.post("/v1/completions", &long).status, 200);
+    // each of its answers waits
+    let _running = begun(&server);
+    let mut many = endless();
+    many["n"] = 5.into();
+    let mut client = server.connect();
+    client.send(common::post("/v1/completions", &many));
+    server.until("all that wait", |server| server.metric("limpid_requests_waiting") == 5.0);
+    assert_eq!(server.post("/v1/completions", &json!({ "prompt": "to" })).status, 429);
+    drop(client);
+    server.until("room in the queue", |server| server.metric("limpid_requests_waiting") == 0.0);
+    // and so much can be asked for
+    let much = json!({ "prompt": "to be", "n": 13, "max_tokens": 4000, "logprobs": 20 });
+    let reply = server.post("/v1/completions", &much);
+    assert_eq!((reply.status, reply.json()["error"]["param"].as_str()), (400, Some("logprobs")), "{}", reply.text());
 }
 
 #[test]
@@ -253,6 +355,12 @@ fn a_run_is_followed() {
     }
     assert_eq!(server.metric("limpid_reloads_total{result=\"failed\"}"), 2.0);
     let mut old = begun(&server);
+    // of this one nothing is read: its events are more than sockets hold
+    let mut unread = server.connect();
+    let mut body = endless();
+    body["logprobs"] = 20.into();
+    unread.send(common::post("/v1/completions", &body));
+    unread.head().unwrap();
     replace(&good);
     server.until("the new model", |server| served(server) == models[1]);
     let reply =
@@ -276,9 +384,42 @@ fn a_run_is_followed() {
     }
     drop(old);
     server.until("the end of the old engine", |server| blocks(server) == both / 2.0);
+    assert_eq!(rest(&mut unread).last().unwrap(), "[DONE]", "which had all that was asked of it");
     assert_eq!(server.metric("limpid_weights_step"), 5.0);
     assert_eq!(server.metric("limpid_reloads_total{result=\"ok\"}"), 1.0);
     server.lives();
+    for folder in [run, other] {
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+}
+
+/// Files that come one after the other: each is seen, and what could not be opened is tried again.
+#[test]
+fn a_model_that_is_copied_is_followed_to_its_last_file() {
+    let [run, other] = [("copied", 2), ("copied-from", 5)].map(|(name, steps)| common::train(name, steps));
+    let path = run.clone();
+    let follow = Follow {
+        path: run.clone(),
+        open: Box::new(move || Ok(Checkpoint::open(&path)?)),
+        how: how(),
+        every: Duration::from_millis(10),
+    };
+    let server =
+        common::start(ServedModel::new(Checkpoint::open(&run).unwrap(), &how()).unwrap(), options(), Some(follow));
+    let served = |server: &Running| server.get("/v1/models").json()["data"][0]["limpid"]["weights"].clone();
+    let now = |path: &std::path::Path| ServedModel::new(Checkpoint::open(path).unwrap(), &how()).unwrap().fingerprint;
+    let config = std::fs::read(run.join("config.json")).unwrap();
+    std::fs::remove_file(run.join("config.json")).unwrap();
+    std::fs::copy(other.join("model.safetensors"), run.join("beside")).unwrap();
+    std::fs::rename(run.join("beside"), run.join("model.safetensors")).unwrap();
+    server.until("word of the missing file", |server| !server.events.lock().unwrap().is_empty());
+    std::fs::write(run.join("config.json"), config).unwrap();
+    server.until("the new model", |server| served(server) == now(&other));
+    // its template comes last, and makes another model of it
+    std::fs::write(run.join("chat_template.jinja"), "{{ messages[0].content }}").unwrap();
+    server.until("the new template", |server| served(server) != now(&other));
+    assert_eq!(served(&server), now(&run));
+    assert_eq!(server.get("/tokenizer_info").json()["chat_template"], "{{ messages[0].content }}");
     for folder in [run, other] {
         std::fs::remove_dir_all(folder).unwrap();
     }

@@ -91,7 +91,7 @@ impl ReceiptRequest {
             repetition_penalty,
             presence_penalty,
             frequency_penalty,
-            logit_bias: logit_bias.clone(),
+            logit_bias: logit_bias.to_vec(),
             seed,
             sample: *sample,
             stop: stop.clone(),
@@ -118,7 +118,7 @@ impl ReceiptRequest {
             stop: self.stop.clone(),
             stop_at_end_of_text: self.stop_at_end_of_text,
             overflow: self.overflow,
-            logit_bias: self.logit_bias.clone(),
+            logit_bias: self.logit_bias.as_slice().into(),
             trace: false,
         }
     }

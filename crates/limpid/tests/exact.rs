@@ -156,7 +156,7 @@ fn request(draws: &mut Draws) -> EngineRequest {
         stop: if draws.below(3) == 0 { vec!["e".into(), "zy".into()] } else { vec![] },
         stop_at_end_of_text: true,
         overflow: draws.one(&[Overflow::Stop, Overflow::SlideHalf]),
-        logit_bias: if draws.below(4) == 0 { vec![(1, 2.0), (2, -3.0)] } else { vec![] },
+        logit_bias: if draws.below(4) == 0 { [(1, 2.0), (2, -3.0)].into() } else { [].into() },
         trace: false,
     };
     EngineRequest { prompt, options, log_probs, reuse: draws.below(4) > 0 }
@@ -199,7 +199,7 @@ fn company_changes_no_byte() {
                             ids.sort_unstable();
                             let id = draws.one(&ids);
                             if of[&id].1.sample.is_none() {
-                                engine.cancel(id);
+                                engine.cancel(&[id].into());
                                 of.remove(&id);
                                 gone.push(id);
                                 cancelled += 1;
@@ -418,7 +418,7 @@ fn what_does_not_fit_is_refused() {
         (ask(vec![], stop()), "no tokens to go on from"),
         (ask(vec![1, 40], stop()), "token 40 (at index 1)"),
         (ask(vec![1; CONTEXT + 1], stop()), "the context is full"),
-        (ask(vec![1], Options { logit_bias: vec![(40, 1.0)], ..stop() }), "token 40"),
+        (ask(vec![1], Options { logit_bias: [(40, 1.0)].into(), ..stop() }), "token 40"),
         (ask(vec![1], Options { stop: vec![String::new()], ..stop() }), "stop text 0 is empty"),
         (
             ask(vec![1], Options { sampler: Sampler { top_p: 0.0, ..Sampler::default() }, ..stop() }),

@@ -40,7 +40,7 @@ fn options() -> Options {
         stop: vec!["qqq".into()],
         stop_at_end_of_text: false,
         overflow: Overflow::SlideHalf,
-        logit_bias: vec![(2, 0.1), (3, -0.7)],
+        logit_bias: [(2, 0.1), (3, -0.7)].into(),
         trace: false,
     }
 }

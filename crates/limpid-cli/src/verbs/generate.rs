@@ -95,7 +95,7 @@ pub fn run(args: Args) -> Result<()> {
         stop: args.sampling.stop.clone(),
         stop_at_end_of_text: true,
         overflow: args.overflow.unwrap_or(if args.chat.is_some() { Overflow::Stop } else { Overflow::SlideHalf }),
-        logit_bias: vec![],
+        logit_bias: [].into(),
         trace: args.trace,
     };
     options.check()?;

@@ -51,7 +51,7 @@ pub struct Args {
     /// Type of the KV cache: f32, or bf16 for twice as many positions in the same memory
     #[arg(long, value_name = "P", default_value = "f32", value_parser = options::precision)]
     kv_cache_dtype: Precision,
-    /// Requests that may wait; others are told to come back later
+    /// Answers that may wait to begin, n for each prompt of a request; other requests are told to come back later
     #[arg(long, value_name = "N", default_value_t = 256)]
     max_queue: usize,
     /// Sequences that run side by side
@@ -198,7 +198,11 @@ fn name(model: &Path) -> String {
 /// What a wrong flag is at fault for is wrong usage.
 fn usage(error: ServeError) -> anyhow::Error {
     match error {
-        ServeError::Exposed(_) | ServeError::Key(_) => Usage(error.to_string()).into(),
+        ServeError::Exposed(_)
+        | ServeError::Key(_)
+        | ServeError::AllowHost(_)
+        | ServeError::Origin(_)
+        | ServeError::Unnamed => Usage(error.to_string()).into(),
         other => other.into(),
     }
 }
@@ -215,7 +219,9 @@ fn tell(event: ServeEvent) {
         ServeEvent::Cut { answers } => {
             show::say(format_args!("stopped: {} cut", show::plural(answers, "answer")));
         }
-        ServeEvent::Failed { request, path } => show::say(format_args!("{path} failed: request {request}")),
+        ServeEvent::Failed { request, path, what } => {
+            show::say(format_args!("{path} failed: request {request}: {what}"))
+        }
         ServeEvent::Reloaded { step, fingerprint } => {
             let step = step.map(|step| format!(" of step {step}")).unwrap_or_default();
             show::say(format_args!("now serving the checkpoint{step} ({fingerprint})"));

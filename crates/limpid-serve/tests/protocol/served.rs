@@ -28,7 +28,7 @@ fn trained(tokenizer: &str) -> Lm {
     training.run(|_| Control::Continue).unwrap().lm
 }
 
-fn served(tokenizer: &str, template: Option<&str>) -> Arc<ServedModel> {
+pub fn served(tokenizer: &str, template: Option<&str>) -> Arc<ServedModel> {
     let lm = trained(tokenizer);
     let tokens = TemplateTokens::of(lm.tokenizer().unwrap());
     Arc::new(ServedModel {
@@ -62,7 +62,7 @@ pub fn post(model: &ServedModel, path: &str, body: &[u8]) -> Result<Value, Refus
     match path {
         "/v1/completions" => openai::completions(model, body).map(|_| Value::Null),
         "/v1/chat/completions" => openai::chat(model, body).map(|_| Value::Null),
-        "/v1/embeddings" => embeddings::embeddings(model, body),
+        "/v1/embeddings" => embeddings::embeddings(model, body, &|| false),
         "/tokenize" => tokens::tokenize(model, body),
         "/detokenize" => tokens::detokenize(model, body),
         "/apply-template" => tokens::apply_template(model, body),

@@ -17,7 +17,7 @@ use crate::ops::attend::{self, BLOCK};
 use crate::ops::element::Element;
 use crate::tokenizer::Tokenizer;
 use limpid_core::decode::{likeliest, log_sum_exp};
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::{fmt, mem};
 
 /// Rows beside those of the sequences whose logits one run computes: of prompts whose log-probabilities are wanted.
@@ -369,12 +369,11 @@ impl Engine {
         Ok(RequestId(self.requests - 1))
     }
 
-    /// Ends a request that waits or runs: it gets no more events, and its blocks are free. Unknown ids are ignored.
-    pub fn cancel(&mut self, id: RequestId) {
-        self.silent.retain(|request| request.id != id);
-        self.waiting.retain(|request| request.id != id);
-        if let Some(at) = self.running.iter().position(|request| request.id == id) {
-            let request = self.running.remove(at);
+    /// Ends requests that wait or run: they get no more events, and their blocks are free. Unknown ids are ignored.
+    pub fn cancel(&mut self, ids: &HashSet<RequestId>) {
+        self.silent.retain(|request| !ids.contains(&request.id));
+        self.waiting.retain(|request| !ids.contains(&request.id));
+        for request in self.running.extract_if(.., |request| ids.contains(&request.id)).collect::<Vec<_>>() {
             self.release(request);
         }
     }

@@ -171,7 +171,7 @@ fn alone(
             true
         });
         if let Err(error) = ran {
-            engine.cancel(id);
+            engine.cancel(&[id].into());
             return Err(error.into());
         }
     }

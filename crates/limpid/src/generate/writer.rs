@@ -9,6 +9,7 @@ use limpid_core::decode::{TokensBefore, likeliest, log_sum_exp};
 use limpid_tokenizer::{TextStream, Tokenizer};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
+use std::sync::Arc;
 
 /// Tokens beside the chosen one that a [`Choice`] lists.
 const CANDIDATES: usize = 5;
@@ -39,8 +40,8 @@ pub struct Options {
     pub stop_at_end_of_text: bool,
     /// What happens at the end of the context.
     pub overflow: Overflow,
-    /// Added to the logits of these tokens before anything else.
-    pub logit_bias: Vec<(u32, f32)>,
+    /// Added to the logits of these tokens before anything else; shared by the samples of a request.
+    pub logit_bias: Arc<[(u32, f32)]>,
     /// Whether every choice is explained.
     pub trace: bool,
 }
@@ -55,7 +56,7 @@ impl Default for Options {
             stop: vec![],
             stop_at_end_of_text: true,
             overflow: Overflow::default(),
-            logit_bias: vec![],
+            logit_bias: [].into(),
             trace: false,
         }
     }
@@ -419,7 +420,7 @@ mod tests {
     #[test]
     fn a_bias_is_added_before_anything_else() {
         let sampler = Sampler { top_k: 1, ..Sampler::default() };
-        let logit_bias = vec![(1, 3.0), (0, -1.0), (7, 100.0)];
+        let logit_bias = [(1, 3.0), (0, -1.0), (7, 100.0)].into();
         let options = Options { sampler, logit_bias, trace: true, ..Options::default() };
         let mut writer = Writer::new(None, &[0], &options).unwrap();
         let chosen = writer.take(&[2.0, 0.5, 3.0], 1).unwrap();
