@@ -58,7 +58,7 @@ const BUFFER: usize = 64 << 10;
 const HEADERS: usize = 100;
 
 /// How often a connection is looked at for what no event tells.
-const LOOK: Duration = Duration::from_millis(100);
+const LOOK: Duration = Duration::from_millis(250);
 
 /// Takes connections until the server ends.
 pub async fn accept(listener: TcpListener, shared: Arc<ServerState>) {
