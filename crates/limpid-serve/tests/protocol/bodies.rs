@@ -1,6 +1,6 @@
 //! Hostile and mistaken bodies, each with its documented error; and what good bodies ask of the engine.
 
-use crate::served::{CONTEXT, chars, gpt2, post, served};
+use crate::served::{CONTEXT, Chance, chars, gpt2, post, served};
 use limpid::generate::Overflow;
 use limpid_serve::embeddings::embeddings;
 use limpid_serve::openai::{chat, completions};
@@ -337,6 +337,100 @@ fn every_bad_body_has_its_documented_error() {
     // the one code that a failing model has
     codes.insert(Refusal::engine_error("").code);
     assert_eq!(codes, CODES.iter().map(|(code, ..)| *code).collect());
+}
+
+/// Bodies made of others by chance are taken, or refused with a documented error whose message is one short line.
+fn mutations(count: usize) {
+    const PIECES: &[&str] = &[
+        "{",
+        "}",
+        "[",
+        "]",
+        "\"",
+        ",",
+        ":",
+        "null",
+        "true",
+        "-1",
+        "0",
+        "1e309",
+        "18446744073709551616",
+        "1.5",
+        "\\ud83d",
+        "\\u0000",
+        "\\",
+        "prompt",
+        "messages",
+        "content",
+        "stop",
+        "logit_bias",
+        "max_tokens",
+        "logprobs",
+        "limpid",
+        "<|endoftext|>",
+        "é",
+        "\u{202e}",
+    ];
+    const GOOD: &[(&str, &str)] = &[
+        (
+            COMPLETIONS,
+            r#"{"prompt":["to be",[1,2]],"max_tokens":3,"logprobs":2,"echo":true,"stop":["a"],"logit_bias":{"5":-1.5},"n":2,"seed":7}"#,
+        ),
+        (
+            CHAT,
+            r#"{"messages":[{"role":"system","content":"a"},{"role":"user","content":[{"type":"text","text":"b"}]}],"top_p":0.5,"stream":true}"#,
+        ),
+        (
+            EMBEDDINGS,
+            r#"{"input":["to be",[1,2]],"encoding_format":"base64","limpid":{"pooling":"last","normalize":false}}"#,
+        ),
+        (TOKENIZE, r#"{"prompt":"to be","add_special_tokens":false}"#),
+        (DETOKENIZE, r#"{"tokens":[1,2,3]}"#),
+        (TEMPLATE, r#"{"messages":[{"role":"user","content":"a"}]}"#),
+    ];
+    let all: Vec<_> = GOOD.iter().copied().chain(HOSTILE.iter().map(|(path, body, ..)| (*path, *body))).collect();
+    let (mut chance, mut taken, mut codes) = (Chance(15), 0, BTreeSet::new());
+    for _ in 0..count {
+        let (path, body) =
+            if chance.below(2) == 0 { GOOD[chance.below(GOOD.len())] } else { all[chance.below(all.len())] };
+        let mut body = body.as_bytes().to_vec();
+        for _ in 0..chance.below(4) {
+            let at = chance.below(body.len() + 1);
+            let to = (at + chance.below(12)).min(body.len());
+            let with: Vec<u8> = match chance.below(5) {
+                0 => vec![],
+                1 => vec![chance.below(256) as u8],
+                2 => body[at..to].repeat(1 + chance.below(3)),
+                3 => all[chance.below(all.len())].1.bytes().skip(chance.below(40)).take(chance.below(40)).collect(),
+                _ => PIECES[chance.below(PIECES.len())].into(),
+            };
+            body.splice(at..to, with);
+        }
+        match post(&gpt2(), path, &body) {
+            Ok(_) => taken += 1,
+            Err(refusal) => {
+                let shown = String::from_utf8_lossy(&body);
+                assert!(CODES.iter().any(|(code, ..)| *code == refusal.code), "{shown}\n{refusal}");
+                assert!(
+                    refusal.message.len() < 400 && !refusal.message.chars().any(char::is_control),
+                    "{shown}\n{refusal}"
+                );
+                codes.insert(refusal.code);
+            }
+        }
+    }
+    assert!(taken > count / 20 && codes.len() > 6, "{taken} taken, {codes:?}");
+}
+
+#[test]
+fn bodies_made_by_chance_are_taken_or_refused() {
+    mutations(20_000);
+}
+
+#[test]
+#[ignore = "some minutes"]
+fn very_many_bodies_made_by_chance_are_taken_or_refused() {
+    mutations(100_000_000);
 }
 
 /// However many answers a request has, they share what is long, and there are not too many.
