@@ -148,6 +148,9 @@ mod drawn {
                 screen.lines.pop_front();
             }
         }
+
+        /// Gives the terminal back.
+        pub fn close(self) {}
     }
 
     impl Drop for Dashboard {
@@ -341,6 +344,8 @@ mod none {
         pub fn validated(&self, _: u64, _: f64) {}
         /// Nobody is told.
         pub fn line(&self, _: &str) {}
+        /// There is nothing to give back.
+        pub fn close(self) {}
     }
 }
 

@@ -70,6 +70,7 @@ const STEPS: u64 = 1 << 20;
 pub struct ChatTemplate {
     source: String,
     tokens: TemplateTokens,
+    #[cfg_attr(not(feature = "templates"), expect(dead_code))] // limpid's own template writes no date
     now: Option<i64>,
     #[cfg(feature = "templates")]
     jinja: Option<Arc<minijinja::Environment<'static>>>,

@@ -204,7 +204,7 @@ pub fn run(Args { job: args }: Args) -> Result<()> {
         if asked.load(Ordering::Relaxed) { Control::Stop } else { Control::Continue }
     });
     progress.done();
-    drop(dashboard);
+    dashboard.into_iter().for_each(Dashboard::close);
     let mut summary = Summary { entropy_floor: floor, peak_rss_bytes: peak_rss(), ..summary? };
     let mut log = run.into_log(); // the model's memory is free for the sample
     let text = serde_json::to_string_pretty(&summary)? + "\n";
