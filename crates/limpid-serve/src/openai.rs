@@ -395,7 +395,7 @@ pub(crate) fn template_fault(error: &TemplateError) -> Refusal {
     };
     let said = error.to_string();
     let said = said.strip_prefix(&format!("message {message} ")).unwrap_or(&said);
-    Refusal::invalid_text(&format!("messages[{}]", message.saturating_sub(1)), said)
+    Refusal::invalid_text(&format!("messages[{}]", message.saturating_sub(1)), &format!("it {said}"))
 }
 
 fn stops(fields: &RequestFields) -> Result<Vec<String>, Refusal> {

@@ -17,14 +17,16 @@ const ENDS = { stop: "ended by itself", length: "cut: no more tokens allowed", s
  * What the server or the network said, as they said it.
  * @param {Trouble} trouble
  * @param {(() => void) | null} again
+ * @param {HTMLElement[]} more other ways on
  */
-export function troubleNote(trouble, again) {
+export function troubleNote(trouble, again, ...more) {
   const about = [trouble.status, trouble.code, trouble.param, trouble.request && `request ${trouble.request}`];
   const line = about.filter((word) => word !== null && word !== "").join(" · ");
   const note = make("div", { class: "trouble", role: "alert" });
   note.append(make("p", { dir: "auto" }, ...readable(trouble.message, false)));
   if (line) note.append(make("p", { class: "facts" }, ...readable(line, false)));
-  if (again) note.append(button("Try again", again, { class: "quiet" }));
+  const actions = [again && button("Try again", again, { class: "quiet" }), ...more].filter((one) => one !== null);
+  if (actions.length > 0) note.append(make("p", { class: "actions" }, ...actions));
   return note;
 }
 

@@ -63,9 +63,8 @@ export function chatView(page) {
       answer(question, said);
     };
     if (trouble) {
-      const note = troubleNote(trouble, again);
-      if (before.length > 0) note.append(button("New conversation", reset, { class: "quiet" }));
-      element.append(note);
+      const others = before.length > 0 ? [button("New conversation", reset, { class: "quiet" })] : [];
+      element.append(troubleNote(trouble, again, ...others));
       page.refused(trouble);
     }
     if (unfit) element.append(troubleNote(new Trouble(`Question and answer are left out of the conversation: ${unfit.message}`), null));
@@ -80,13 +79,16 @@ export function chatView(page) {
     const actions = [copyButton(text)];
     if (!trouble) actions.push(button("Another answer", again, { class: "quiet again" }));
     if (text) view.element.append(make("p", { class: "actions" }, ...actions));
-    follow();
+    if (trouble || unfit) toEnd();
+    else follow();
   }
+
+  const toEnd = () => scrollTo({ top: document.documentElement.scrollHeight });
 
   /** Keeps the end in sight, for whoever looks at the end. */
   function follow() {
     const rest = document.documentElement.scrollHeight - innerHeight - scrollY;
-    if (rest < 160) scrollTo({ top: document.documentElement.scrollHeight });
+    if (rest < 160) toEnd();
   }
 
   /** @param {string} text */
@@ -101,7 +103,7 @@ export function chatView(page) {
     unanswered = [];
     const said = turn("You", plain(text));
     field.value = "";
-    scrollTo({ top: document.documentElement.scrollHeight });
+    toEnd();
     answer(text, said);
   }
 

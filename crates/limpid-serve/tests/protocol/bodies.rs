@@ -482,7 +482,7 @@ fn a_template_is_at_fault_with_the_message_that_json_names() {
             ("invalid_value", Some("messages[1]")),
             "{path}: {refusal}"
         );
-        assert!(refusal.message.starts_with("`messages[1]`: contains <|end|>"), "{refusal}");
+        assert!(refusal.message.starts_with("`messages[1]`: it contains <|end|>"), "{refusal}");
     }
     let silent = served("gpt2", Some("{% if messages|length > 9 %}a{% endif %}"));
     let refusal = chat(&silent, said("a").to_string().as_bytes()).unwrap_err();
