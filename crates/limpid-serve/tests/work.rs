@@ -9,6 +9,7 @@ use limpid::generate::{Options, Overflow, Sampler};
 use limpid_serve::{Follow, ServeEvent, ServeOptions, ServedModel};
 use serde_json::{Value, json};
 use std::net::Shutdown;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -317,19 +318,19 @@ fn a_second_stop_is_the_end() {
     server.ended().unwrap();
 }
 
+/// Follows a run closely.
+fn follow(run: &Path) -> Follow {
+    let (path, model) = (run.to_path_buf(), run.to_path_buf());
+    Follow { path, open: Box::new(move || Ok(Checkpoint::open(&model)?)), how: how(), every: Duration::from_millis(10) }
+}
+
 /// A run that goes on: its new checkpoints are served, requests that run end with the one they began with, and a damaged file changes
 /// nothing.
 #[test]
 fn a_run_is_followed() {
     let [run, other] = [("run", 2), ("other", 5)].map(|(name, steps)| common::train(name, steps));
-    let open = |path: &std::path::Path| Checkpoint::open(path).unwrap();
-    let path = run.clone();
-    let follow = Follow {
-        path: run.clone(),
-        open: Box::new(move || Ok(Checkpoint::open(&path)?)),
-        how: how(),
-        every: Duration::from_millis(10),
-    };
+    let open = |path: &Path| Checkpoint::open(path).unwrap();
+    let follow = follow(&run);
     let models = [&run, &other].map(|path| ServedModel::new(open(path), &how()).unwrap().fingerprint);
     assert_ne!(models[0], models[1]);
     assert!(models[0].ends_with("-s2") && models[1].ends_with("-s5"), "{models:?}");
@@ -397,17 +398,11 @@ fn a_run_is_followed() {
 #[test]
 fn a_model_that_is_copied_is_followed_to_its_last_file() {
     let [run, other] = [("copied", 2), ("copied-from", 5)].map(|(name, steps)| common::train(name, steps));
-    let path = run.clone();
-    let follow = Follow {
-        path: run.clone(),
-        open: Box::new(move || Ok(Checkpoint::open(&path)?)),
-        how: how(),
-        every: Duration::from_millis(10),
-    };
+    let follow = follow(&run);
     let server =
         common::start(ServedModel::new(Checkpoint::open(&run).unwrap(), &how()).unwrap(), options(), Some(follow));
     let served = |server: &Running| server.get("/v1/models").json()["data"][0]["limpid"]["weights"].clone();
-    let now = |path: &std::path::Path| ServedModel::new(Checkpoint::open(path).unwrap(), &how()).unwrap().fingerprint;
+    let now = |path: &Path| ServedModel::new(Checkpoint::open(path).unwrap(), &how()).unwrap().fingerprint;
     let config = std::fs::read(run.join("config.json")).unwrap();
     std::fs::remove_file(run.join("config.json")).unwrap();
     std::fs::copy(other.join("model.safetensors"), run.join("beside")).unwrap();

@@ -696,16 +696,10 @@ mod tests {
         let mut cache = vec![f32::NAN; 2 * n * 4 * BLOCK * d];
         for j in 0..k.rows {
             let block = &mut cache[table[j / BLOCK] as usize * 4 * BLOCK * d..];
-            let [mut keys, mut values] = block[..4 * BLOCK * d]
-                .get_disjoint_mut([0..BLOCK * d, 2 * BLOCK * d..3 * BLOCK * d])
-                .unwrap()
-                .map(Vec::from);
             for e in 0..d {
-                keys[e * BLOCK + j % BLOCK] = k.at(j, e);
-                values[j % BLOCK * d + e] = v.at(j, e);
+                block[e * BLOCK + j % BLOCK] = k.at(j, e);
+                block[(2 * BLOCK + j % BLOCK) * d + e] = v.at(j, e);
             }
-            block[..BLOCK * d].copy_from_slice(&keys);
-            block[2 * BLOCK * d..][..BLOCK * d].copy_from_slice(&values);
         }
         (cache, table)
     }
@@ -786,16 +780,14 @@ mod tests {
                         let (past, valid) =
                             if mask == Mask::Causal { (past + i, span.valid) } else { (keys - 1, span.valid) };
                         let span = Span { row: 3 + i, rows: 1, past, valid, ..span };
-                        for head in [head, of_blocks] {
+                        let halves = (&widened.0, &widened.1, "a row alone, of bf16");
+                        let whole = (&y, &lse, "a row alone");
+                        for (head, (y, lse, which)) in [(head, whole), (of_blocks, whole), (of_halves, halves)] {
                             let alone = Head { q: q.rows(i..i + 1), span, ..head };
                             let (mut row, mut one) = (vec![f32::NAN; d], [f32::NAN]);
                             forward(level, alone, MatMut::new(&mut row, d), MatMut::new(&mut one, 1), &mut scratch);
-                            assert!(row == y[i * d..][..d] && one[0] == lse[i], "{}", what("a row alone"));
+                            assert!(row == y[i * d..][..d] && one[0] == lse[i], "{}", what(which));
                         }
-                        let alone = Head { q: q.rows(i..i + 1), span, ..of_halves };
-                        let (mut row, mut one) = (vec![f32::NAN; d], [f32::NAN]);
-                        forward(level, alone, MatMut::new(&mut row, d), MatMut::new(&mut one, 1), &mut scratch);
-                        assert!(row == widened.0[i * d..][..d] && one[0] == widened.1[i], "{}", what("one of bf16"));
                     }
                     if past == 0 {
                         let [mut dq, mut dk, mut dv] = [(); 3].map(|()| vec![f32::NAN; rows * d]);

@@ -46,12 +46,7 @@ impl Cache {
                     let to = unsafe { blocks.part(at..at + 1, 0..blocks.cols()) }.into_whole();
                     let values = &x[(span.row + i) * all + first + tile * d..][..d];
                     let place = if tile < tiles / 2 { (j, BLOCK) } else { (j * d, 1) };
-                    match element {
-                        Element::Bf16 => {
-                            put(bytemuck::cast_slice_mut(to), place, values.iter().map(|v| nearest_bf16(*v)))
-                        }
-                        _ => put(to, place, values.iter().copied()),
-                    }
+                    put(element, to, place, values);
                 }
             }
         });
@@ -59,14 +54,7 @@ impl Cache {
 
     /// Stores values.
     pub fn put(&mut self, at: usize, values: &[f32]) {
-        let range = at..at + values.len();
-        match self.element {
-            Element::Bf16 => {
-                let to: &mut [u16] = &mut bytemuck::cast_slice_mut(&mut self.arena)[range];
-                to.iter_mut().zip(values).for_each(|(to, value)| *to = nearest_bf16(*value));
-            }
-            _ => self.arena[range].copy_from_slice(values),
-        }
+        put(self.element, &mut self.arena, (at, 1), values);
     }
 
     /// Copies some of its elements.
@@ -78,7 +66,13 @@ impl Cache {
     }
 }
 
-/// Stores values from `at` on, one in each `step` elements.
-fn put<T>(to: &mut [T], (at, step): (usize, usize), values: impl Iterator<Item = T>) {
-    to[at..].iter_mut().step_by(step).zip(values).for_each(|(to, value)| *to = value);
+/// Stores values as `element`s of `words`, from element `at` on, one in each `step`.
+fn put(element: Element, words: &mut [f32], (at, step): (usize, usize), values: &[f32]) {
+    match element {
+        Element::Bf16 => {
+            let to: &mut [u16] = bytemuck::cast_slice_mut(words);
+            to[at..].iter_mut().step_by(step).zip(values).for_each(|(to, value)| *to = nearest_bf16(*value));
+        }
+        _ => words[at..].iter_mut().step_by(step).zip(values).for_each(|(to, value)| *to = *value),
+    }
 }
