@@ -1,6 +1,6 @@
-//! Chores of the project: `cargo xtask ci` (what the gate runs), `cargo xtask ui` (its part that needs Node), `cargo xtask features` (every crate alone, with and without each
+//! Chores of the project: `cargo xtask ci` (what the gate runs), `cargo xtask ui` (its part that needs Node), `cargo xtask mpi` (its part that needs MPI), `cargo xtask features` (every crate alone, with and without each
 //! of its features), `cargo xtask package` (every crate as it would be published, with its tests), `cargo xtask size` (lines of code by crate),
-//! `cargo xtask settings` (writes docs/settings.md),
+//! `cargo xtask settings` (writes docs/settings.md), `cargo xtask picture` (draws docs/look-inside.png, with Node, a browser and the release binary),
 //! `cargo xtask bench-record` (a row of docs/bench-record.md: what this machine reaches, beside its roofs).
 
 use std::path::{Path, PathBuf};
@@ -8,16 +8,18 @@ use std::process::{Command, ExitCode, Stdio};
 
 fn main() -> ExitCode {
     let done = match std::env::args().nth(1).as_deref() {
-        Some("ci") => ci() && ui(),
+        Some("ci") => ci() && ui() && mpi(),
         Some("ui") => ui(),
+        Some("mpi") => mpi(),
         Some("features") => features(),
         Some("package") => package(),
         Some("size") => size(),
         Some("settings") => settings(),
+        Some("picture") => picture(),
         Some("bench-record") => bench_record(),
         other => {
             eprintln!(
-                "usage: cargo xtask ci | ui | features | package | size | settings | bench-record{}",
+                "usage: cargo xtask ci | ui | mpi | features | package | size | settings | picture | bench-record{}",
                 other.map(|o| format!(" (not `{o}`)")).unwrap_or_default()
             );
             false
@@ -79,6 +81,37 @@ fn ui() -> bool {
     })
 }
 
+/// Whether a program is there.
+fn has(program: &str) -> bool {
+    Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
+}
+
+/// Several processes that train one model. Without MPI they are skipped, but not in CI.
+fn mpi() -> bool {
+    if let Some(missing) = ["mpicc", "mpirun"].into_iter().find(|program| !has(program)) {
+        let must = std::env::var_os("CI").is_some_and(|ci| !ci.is_empty());
+        println!("MPI checks {}: no {missing}", if must { "failed" } else { "skipped" });
+        return !must;
+    }
+    let steps: [&[&str]; 3] = [
+        &["clippy", "--workspace", "--all-targets", "--features", "mpi", "--", "-D", "warnings"],
+        &["build", "--features", "mpi", "--example", "ranks"],
+        &["test", "--features", "mpi", "--test", "ranks"],
+    ];
+    steps.iter().all(|arguments| {
+        println!("== cargo {}", arguments.join(" "));
+        Command::new(env!("CARGO")).args(*arguments).current_dir(root()).status().is_ok_and(|status| status.success())
+    })
+}
+
+/// README's picture, of a model that README's first command trains.
+fn picture() -> bool {
+    let mut node = Command::new("node");
+    node.current_dir(root().join("crates/limpid-serve/ui")).arg("tests/picture.js");
+    node.args([root().join("target/release/limpid"), root().join("docs/look-inside.png")]);
+    node.status().is_ok_and(|status| status.success())
+}
+
 /// Most crates that limpid-core may need, itself among them.
 const CORE_NEEDS: usize = 25;
 
@@ -94,7 +127,8 @@ fn features() -> bool {
     for package in metadata["packages"].as_array().into_iter().flatten().filter(|package| package["name"] != "xtask") {
         let name = package["name"].as_str().unwrap_or_default();
         let own = package["features"].as_object().into_iter().flat_map(|features| features.keys());
-        let one = own.filter(|feature| *feature != "default").map(String::as_str);
+        let there = has("mpicc");
+        let one = own.filter(|feature| *feature != "default" && (there || *feature != "mpi")).map(String::as_str);
         all.extend([""].into_iter().chain(one).map(|feature| (name.into(), Some(feature.into()))));
         all.push((name.into(), None));
     }

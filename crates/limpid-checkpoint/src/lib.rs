@@ -227,20 +227,23 @@ fn own<'a>(
 }
 
 /// The parameters that a run keeps in the given memory: moments are of those that learn.
-fn kept(model: &Model, space: MemorySpace) -> impl Iterator<Item = &Param> {
+pub fn kept(model: &Model, space: MemorySpace) -> impl Iterator<Item = &Param> {
     model.kept().filter(move |p| space == MemorySpace::Param || p.region.learns())
 }
 
 /// A parameter's place in the given memory.
-fn place(param: &Param, space: MemorySpace) -> Region {
+pub fn place(param: &Param, space: MemorySpace) -> Region {
     if space == MemorySpace::Param { param.region } else { param.region.in_space(space) }
 }
 
 /// A tensor of the given memory, parameter by parameter, with a prefix to its name.
-fn stored<'a>(model: &'a Model, backend: &'a dyn Backend, space: MemorySpace, prefix: &str) -> Vec<OutputTensor<'a>> {
-    let one = |param: &'a Param| own(param, prefix, &Dtype::F32, move || backend.read(place(param, space)));
+fn stored<'a>(model: &'a Model, read: Reader<'a>, space: MemorySpace, prefix: &str) -> Vec<OutputTensor<'a>> {
+    let one = |param: &'a Param| own(param, prefix, &Dtype::F32, move || read(place(param, space)));
     kept(model, space).map(one).collect()
 }
+
+/// Reads a tensor: from a backend, or from wherever it lies.
+type Reader<'a> = &'a dyn Fn(Region) -> backend::Result<Vec<f32>>;
 
 /// What transformers asks of a safetensors file.
 fn format_pt() -> Facts {
@@ -252,7 +255,7 @@ fn format_pt() -> Facts {
 /// # Errors
 /// Whatever the file system says; the old file is then still there.
 pub fn save_parameters(path: &Path, model: &Model, backend: &dyn Backend) -> Result<()> {
-    safetensors_file::write(path, stored(model, backend, MemorySpace::Param, ""), format_pt())
+    safetensors_file::write(path, stored(model, &|region| backend.read(region), MemorySpace::Param, ""), format_pt())
 }
 
 /// The file in `folder` that holds what a run keeps: `model.safetensors`, or the adapter alone where there is one.
@@ -265,8 +268,9 @@ pub fn weights_path(folder: &Path, model: &Model) -> PathBuf {
 /// # Errors
 /// As [`save_parameters`].
 pub fn save_weights(folder: &Path, model: &Model, backend: &dyn Backend, step: u64) -> Result<String> {
+    let read = |region| backend.read(region);
     let tensors = match model.tuning.lora {
-        None => stored(model, backend, MemorySpace::Param, ""),
+        None => stored(model, &read, MemorySpace::Param, ""),
         Some(_) => adapter::tensors(model, backend),
     };
     let mut facts = format_pt();
@@ -305,11 +309,11 @@ pub fn load_weights(folder: &Path, model: &Model, backend: &mut dyn Backend) -> 
 pub fn save_state(
     path: &Path,
     model: &Model,
-    backend: &dyn Backend,
+    read: &dyn Fn(Region) -> backend::Result<Vec<f32>>,
     memories: &[(&str, MemorySpace)],
     state: String,
 ) -> Result<()> {
-    let tensors = memories.iter().flat_map(|(prefix, space)| stored(model, backend, *space, prefix)).collect();
+    let tensors = memories.iter().flat_map(|(prefix, space)| stored(model, read, *space, prefix)).collect();
     safetensors_file::write_summed(path, tensors, Facts::from([("limpid".to_string(), state)])).map(drop)
 }
 
@@ -328,6 +332,20 @@ pub fn load(store: &Store, model: &Model, backend: &mut dyn Backend, prefix: &st
     let wanted = |name: &str| if prefix.is_empty() { !name.contains('/') } else { name.starts_with(prefix) };
     let names = dialect::names(store, |name| wanted(name).then(|| name.into()))?;
     dialect::load(&own_links(model, prefix, kept(model, space)), model, (store, &names), (backend, space))
+}
+
+/// The values of a parameter, or of another memory of it, in what [`save_state`] wrote.
+///
+/// # Errors
+/// If it is missing or of another shape.
+pub fn state_values<'a>(
+    store: &'a Store,
+    model: &Model,
+    prefix: &str,
+    (param, space): (&Param, MemorySpace),
+) -> Result<Cow<'a, [f32]>> {
+    let names = dialect::names(store, |name| (name == format!("{prefix}{}", param.name)).then(|| name.into()))?;
+    dialect::values(param, &own_links(model, prefix, kept(model, space)), model, store, &names)
 }
 
 axis! {

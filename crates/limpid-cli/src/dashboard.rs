@@ -1,6 +1,6 @@
-//! The dashboard of `train --ui`: curves, numbers and the last lines, drawn on stderr by a thread of its own, so that it
-//! answers keys and a new size of the window while a step takes its time. Without the feature `ui`, without a terminal or
-//! in a tiny one there is none, and `show::Progress` says the same in lines.
+//! The dashboard of `train --ui`: curves, numbers, layers, the latest sample and the last lines, drawn on stderr by a thread
+//! of its own, so that it answers keys and a new size of the window while a step takes its time. Without the feature `ui`,
+//! without a terminal or in a tiny one there is none, and `show::Progress` says the same in lines.
 
 use limpid::train::Step;
 
@@ -14,13 +14,15 @@ pub struct Now {
     pub share: f64,
     /// Seconds to the last step.
     pub left: f64,
+    /// Share of the time that adding up gradients among processes takes; none of one process.
+    pub all_reduce: Option<f64>,
 }
 
 impl Now {
     /// A step and what is known after it, name and value.
     pub fn numbers(&self, step: &Step) -> Vec<(&'static str, String)> {
         use crate::show::{count, duration};
-        vec![
+        let mut numbers = vec![
             ("loss", format!("{:.4}", step.loss)),
             ("val", self.val.map_or("-".into(), |v| format!("{v:.4}"))),
             ("lr", format!("{:.2e}", step.rate)),
@@ -28,7 +30,9 @@ impl Now {
             ("tok/s", count(self.per_second)),
             ("of roof", format!("{:.0}%", 100.0 * self.share)),
             ("left", duration(self.left)),
-        ]
+        ];
+        numbers.extend(self.all_reduce.map(|share| ("all-reduce", format!("{:.0}%", 100.0 * share))));
+        numbers
     }
 }
 
@@ -39,17 +43,18 @@ pub use drawn::Dashboard;
 mod drawn {
     use super::Now;
     use crate::machine::peak_rss;
-    use crate::show::{bytes, commas};
-    use limpid::train::{Step, log};
+    use crate::show::{bytes, commas, spelled};
+    use limpid::report::smoothed;
+    use limpid::train::{LayerUpdate, Step, log};
     use limpid::units::tick;
     use ratatui::backend::CrosstermBackend;
     use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
     use ratatui::crossterm::terminal::{self, Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen};
     use ratatui::crossterm::{cursor, execute};
-    use ratatui::layout::{Constraint, Layout};
+    use ratatui::layout::{Constraint, Layout, Rect};
     use ratatui::prelude::{Color, Frame, Line, Span, Style, Stylize, Terminal};
     use ratatui::symbols::Marker;
-    use ratatui::widgets::{Axis, Chart, Dataset, Gauge, GraphType, Paragraph};
+    use ratatui::widgets::{Axis, Chart, Dataset, Gauge, GraphType, Paragraph, Wrap};
     use std::collections::VecDeque;
     use std::io::{IsTerminal, stderr};
     use std::path::Path;
@@ -77,6 +82,8 @@ mod drawn {
         pending: Vec<f64>,
         val: Vec<(f64, f64)>,
         floor: Option<f64>,
+        layers: Vec<LayerUpdate>,
+        sample: Option<(u64, String)>,
         lines: VecDeque<String>,
     }
 
@@ -138,6 +145,16 @@ mod drawn {
         /// The validation loss after a step.
         pub fn validated(&self, step: u64, loss: f64) {
             self.screen().val.push((step as f64, loss));
+        }
+
+        /// What a step's update did to each layer.
+        pub fn layers(&self, layers: Vec<LayerUpdate>) {
+            self.screen().layers = layers;
+        }
+
+        /// What the weights of a step wrote.
+        pub fn sample(&self, step: u64, text: &str) {
+            self.screen().sample = Some((step, spelled(text).replace('\t', " ")));
         }
 
         /// Something to be read.
@@ -221,43 +238,119 @@ mod drawn {
         }
     }
 
+    fn dim() -> Style {
+        Style::new().add_modifier(ratatui::style::Modifier::DIM)
+    }
+
     fn view(frame: &mut Frame, screen: &Screen, stopping: bool) {
         let area = frame.area();
-        let dim = Style::new().add_modifier(ratatui::style::Modifier::DIM);
         let mut numbers = vec![Line::default()];
         for (name, value) in &screen.numbers {
             let wide = name.len() + value.len() + 4;
             if numbers.last().is_some_and(|line| line.width() + wide > usize::from(area.width) + 3) {
                 numbers.push(Line::default());
             }
-            let parts = [Span::styled(format!("{name} "), dim), format!("{value}   ").bold()];
+            let parts = [Span::styled(format!("{name} "), dim()), format!("{value}   ").bold()];
             numbers.last_mut().into_iter().for_each(|line| line.spans.extend(parts.clone()));
         }
         let tall = numbers.len() as u16;
-        let said = if area.height >= 18 { (area.height / 5).min(10) } else { 0 };
-        let parts = [
-            Constraint::Length(1),
-            Constraint::Length(tall),
-            Constraint::Min(3),
-            Constraint::Length(said),
-            Constraint::Length(1),
-        ];
-        let [head, middle, chart, lines, foot] = Layout::vertical(parts).areas(area);
+        let rows = [Constraint::Length(1), Constraint::Length(tall), Constraint::Min(3), Constraint::Length(1)];
+        let [head, middle, body, foot] = Layout::vertical(rows).areas(area);
         let share = (screen.step as f64 / screen.steps.max(1) as f64).clamp(0.0, 1.0);
         let label = format!("step {} of {}  {:.0}%", commas(screen.step), commas(screen.steps), 100.0 * share);
         frame.render_widget(Gauge::default().ratio(share).label(label).gauge_style(Color::Blue), head);
         frame.render_widget(Paragraph::new(numbers), middle);
-        curves(frame, screen, chart);
-        let last = screen.lines.iter().skip(screen.lines.len().saturating_sub(usize::from(said)));
-        frame.render_widget(Paragraph::new(last.map(|line| Line::from(line.as_str())).collect::<Vec<_>>()), lines);
+        panels(frame, screen, body);
         let keys = if stopping { "stopping after this step; once more to stop at once" } else { "q: save and stop" };
-        frame.render_widget(Line::styled(format!("{keys}   {}", screen.title), dim), foot);
+        frame.render_widget(Line::styled(format!("{keys}   {}", screen.title), dim()), foot);
+    }
+
+    /// The curves, and what there is room for: layers, the sample and the last lines beside them or below.
+    fn panels(frame: &mut Frame, screen: &Screen, area: Rect) {
+        let layers = if screen.layers.is_empty() { 0 } else { screen.layers.len() as u16 + 2 };
+        if area.height < 12 {
+            return curves(frame, screen, area);
+        }
+        let said = (area.height / 5).clamp(3, 10);
+        if area.width >= 100 {
+            let side = (area.width / 3).clamp(40, 60);
+            let columns = [Constraint::Fill(1), Constraint::Length(2), Constraint::Length(side)];
+            let [left, _, right] = Layout::horizontal(columns).areas(area);
+            let few = said.min(screen.lines.len().max(2) as u16);
+            let [chart, lines] = Layout::vertical([Constraint::Fill(1), Constraint::Length(few)]).areas(left);
+            let rows = [Constraint::Length(layers.min(area.height * 3 / 5)), Constraint::Fill(1)];
+            let [table, text] = Layout::vertical(rows).areas(right);
+            curves(frame, screen, chart);
+            last_lines(frame, screen, lines);
+            table_of_layers(frame, screen, table);
+            return sample(frame, screen, text);
+        }
+        let layers = if area.height >= 26 { layers.min(area.height / 4) } else { 0 };
+        let rows = [Constraint::Fill(1), Constraint::Length(layers), Constraint::Length(said)];
+        let [chart, table, foot] = Layout::vertical(rows).areas(area);
+        curves(frame, screen, chart);
+        table_of_layers(frame, screen, table);
+        let halves = [Constraint::Fill(1), Constraint::Length(2), Constraint::Fill(1)];
+        let [left, _, right] = match (&screen.sample, area.width >= 64) {
+            (None, _) => [foot, Rect::ZERO, Rect::ZERO],
+            (_, true) => Layout::horizontal(halves).areas(foot),
+            (_, false) => {
+                Layout::vertical([Constraint::Length(1), Constraint::Length(0), Constraint::Fill(1)]).areas(foot)
+            }
+        };
+        last_lines(frame, screen, left);
+        sample(frame, screen, right);
+    }
+
+    fn last_lines(frame: &mut Frame, screen: &Screen, area: Rect) {
+        let last = screen.lines.iter().skip(screen.lines.len().saturating_sub(area.height.into()));
+        frame.render_widget(Paragraph::new(last.map(|line| Line::from(line.as_str())).collect::<Vec<_>>()), area);
+    }
+
+    /// What the kept weights write.
+    fn sample(frame: &mut Frame, screen: &Screen, area: Rect) {
+        let Some((step, text)) = screen.sample.as_ref().filter(|_| area.height > 1) else { return };
+        let [head, body] = Layout::vertical([Constraint::Length(1), Constraint::Fill(1)]).areas(area);
+        frame.render_widget(Line::styled(format!("sample after step {}", commas(*step)), dim()), head);
+        frame.render_widget(Paragraph::new(text.as_str()).wrap(Wrap { trim: false }), body);
+    }
+
+    /// A row a layer: its gradient's norm with a bar beside the others', and how much of its weights an update is. Of more layers than
+    /// rows, as many from the first to the last.
+    fn table_of_layers(frame: &mut Frame, screen: &Screen, area: Rect) {
+        let (all, room) = (screen.layers.len(), usize::from(area.height.saturating_sub(2)));
+        if all == 0 || room == 0 {
+            return;
+        }
+        let shown: Vec<usize> = match all <= room {
+            true => (0..all).collect(),
+            false => (0..room).map(|i| i * (all - 1) / (room - 1).max(1)).collect(),
+        };
+        let name = shown.iter().map(|i| screen.layers[*i].layer.chars().count()).max().unwrap_or(0).max(5);
+        let bar = usize::from(area.width).saturating_sub(name + 28).min(20);
+        let greatest = screen.layers.iter().map(|l| l.grad_norm).fold(f64::MIN_POSITIVE, f64::max);
+        let head = format!("{:<name$}  {:>8} {:bar$}  update/weights", "layer", "gradient", "");
+        let small = |v: f64| if v >= 0.01 { format!("{v:.3}") } else { format!("{v:.1e}") };
+        let row = |i: &usize| {
+            let LayerUpdate { layer, grad_norm, update_ratio, .. } = &screen.layers[*i];
+            let eighths = ((grad_norm / greatest * 8.0 * bar as f64).round() as usize).min(8 * bar);
+            let part = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"][eighths % 8];
+            let drawn = "█".repeat(eighths / 8) + part;
+            Line::from(vec![
+                Span::raw(format!("{layer:<name$}  {:>8} ", small(*grad_norm))),
+                Span::styled(format!("{drawn:<bar$}"), Color::Cyan),
+                Span::raw(format!("  {update_ratio:>14.1e}")),
+            ])
+        };
+        let rows = std::iter::once(Line::styled(head, dim())).chain(shown.iter().map(row));
+        frame.render_widget(Paragraph::new(rows.collect::<Vec<_>>()), area);
     }
 
     /// Losses against steps; y goes as far as what came after the first steps, so that there is something to see.
-    fn curves(frame: &mut Frame, screen: &Screen, area: ratatui::layout::Rect) {
-        let last = screen.train.last().map_or(1.0, |p| p.0).max(1.0);
-        let later = || screen.train.iter().chain(&screen.val).filter(|p| p.0 >= 0.05 * last).map(|p| p.1);
+    fn curves(frame: &mut Frame, screen: &Screen, area: Rect) {
+        let train = smoothed(&screen.train);
+        let last = (screen.step as f64).max(screen.train.last().map_or(1.0, |p| p.0));
+        let later = || train.iter().chain(&screen.val).filter(|p| p.0 >= 0.05 * last).map(|p| p.1);
         let (low, high) = (later().fold(f64::INFINITY, f64::min), later().fold(f64::NEG_INFINITY, f64::max));
         if !low.is_finite() || !high.is_finite() {
             return frame.render_widget(Line::from("waiting for the first step"), area);
@@ -269,28 +362,41 @@ mod drawn {
         let (low, high) = (low - room, high + room);
         let floor: Vec<(f64, f64)> =
             floor.iter().flat_map(|f| (0..=100).map(|i| (last * f64::from(i) / 100.0, *f))).collect();
-        let set = |name, points, colour, graph| {
-            Dataset::default()
-                .name(name)
-                .data(points)
-                .marker(Marker::Braille)
-                .graph_type(graph)
-                .style(Style::new().fg(colour))
+        let set = |points, colour, marker, graph| {
+            Dataset::default().data(points).marker(marker).graph_type(graph).style(Style::new().fg(colour))
         };
-        let mut sets = vec![set("train", &screen.train[..], Color::Cyan, GraphType::Line)];
-        if !screen.val.is_empty() {
-            sets.push(set("val", &screen.val, Color::Yellow, GraphType::Line));
+        let (train_colour, val_colour, floor_colour) = (Color::Cyan, Color::Yellow, Color::Green);
+        let mut sets = vec![
+            set(&screen.train[..], Color::DarkGray, Marker::Braille, GraphType::Scatter),
+            set(&train[..], train_colour, Marker::Braille, GraphType::Line),
+            set(&floor, floor_colour, Marker::Braille, GraphType::Scatter),
+            set(&screen.val, val_colour, Marker::Braille, GraphType::Line),
+        ];
+        // each evaluation has a mark of its own over the lines, as long as marks do not run into one
+        if screen.val.len() * 2 <= usize::from(area.width) {
+            sets.push(set(&screen.val, val_colour, Marker::Dot, GraphType::Scatter));
         }
-        if !floor.is_empty() {
-            sets.push(set("floor", &floor, Color::Green, GraphType::Scatter));
+        let kinds = [
+            (true, "⠒⠒", "training", train_colour),
+            (!screen.val.is_empty(), "•", "validation", val_colour),
+            (!floor.is_empty(), "⠂⠂", "floor", floor_colour),
+        ];
+        let mut names = vec![];
+        for (_, key, name, colour) in kinds.into_iter().filter(|(there, ..)| *there) {
+            names.extend([Span::styled(format!("  {key} "), colour), Span::raw(name)]);
         }
+        if area.width >= 60 {
+            names.insert(2, Span::styled(", smoothed", dim()));
+        }
+        let [head, area] = Layout::vertical([Constraint::Length(1), Constraint::Fill(1)]).areas(area);
+        frame.render_widget(Line::from(names).right_aligned(), head);
         let middle = (low + high) / 2.0;
         let labels = |values: [f64; 3]| values.map(|v| Line::from(format!("{v:.3}")));
         let steps = [0.0, last / 2.0, last].map(|v| Line::from(tick(v.round(), last)));
         let chart = Chart::new(sets)
             .x_axis(Axis::default().bounds([0.0, last]).labels(steps))
             .y_axis(Axis::default().bounds([low, high]).labels(labels([low, middle, high])))
-            .legend_position(Some(ratatui::widgets::LegendPosition::TopRight));
+            .legend_position(None);
         frame.render_widget(chart, area);
     }
 
@@ -307,16 +413,39 @@ mod drawn {
             assert!(screen.train.len() <= 4000 && screen.train.last().is_some_and(|p| p.0 > 9990.0));
             screen.step = 10_000;
             screen.val = vec![(5000.0, 1.5), (10_000.0, 1.25)];
-            let now = Now { val: Some(1.25), per_second: 30_700.0, share: 0.57, left: 12.5 };
+            let now = Now { val: Some(1.25), per_second: 30_700.0, share: 0.57, left: 12.5, all_reduce: None };
             screen.numbers = now.numbers(&Step { step: 10_000, loss: 1.01, norm: 0.5, rate: 1e-3, tokens: 768 });
             screen.lines.push_back("step 10000: val loss 1.2500".into());
-            for (columns, rows) in [(80, 24), (40, 12), (200, 50), (33, 8), (10, 3)] {
+            let update = |i: usize| LayerUpdate {
+                layer: format!("blocks.{i}"),
+                grad_norm: 0.5 / (i + 1) as f64,
+                weight_norm: 2.0,
+                update_ratio: 1e-3,
+            };
+            screen.layers = (0..24).map(update).collect();
+            screen.sample = Some((5000, "Once upon\u{1b}[31m a time\nthere was".into()));
+            for (columns, rows) in [(80, 24), (40, 12), (40, 20), (120, 40), (200, 50), (33, 8), (10, 3)] {
                 let mut terminal = Terminal::new(TestBackend::new(columns, rows)).unwrap();
                 terminal.draw(|frame| view(frame, &screen, false)).unwrap();
                 let seen: String = terminal.backend().buffer().content().iter().map(|cell| cell.symbol()).collect();
                 let told = ["step 10,000 of 20,000  50%", "loss 1.0100", "val 1.2500", "q: save and stop"];
                 assert!(columns < 33 || told.iter().all(|word| seen.contains(word)), "{columns}x{rows}: {seen}");
-                assert_eq!(rows >= 18, seen.contains("val loss 1.2500"), "{columns}x{rows}: {seen}");
+                let tall = rows >= 18;
+                assert_eq!(tall, seen.contains("val loss 1.2500"), "{columns}x{rows}: {seen}");
+                assert_eq!(
+                    tall,
+                    seen.contains("sample after step 5,000") && seen.contains("Once upon"),
+                    "{columns}x{rows}: {seen}"
+                );
+                // from the first layer to the last, as many as there are rows for
+                assert_eq!(
+                    rows >= 30,
+                    seen.contains("blocks.0 ") && seen.contains("blocks.23 "),
+                    "{columns}x{rows}: {seen}"
+                );
+                assert_eq!(rows >= 50, seen.contains("blocks.11 "), "{columns}x{rows}: {seen}");
+                // the evaluations are marked over the lines: both, and the one of the legend
+                assert!(columns < 40 || seen.matches('•').count() == 3, "{columns}x{rows}: {seen}");
             }
         }
     }
@@ -329,7 +458,7 @@ pub enum Dashboard {}
 #[cfg(not(feature = "ui"))]
 mod none {
     use super::{Dashboard, Now};
-    use limpid::train::Step;
+    use limpid::train::{LayerUpdate, Step};
     use std::path::Path;
     use std::sync::{Arc, atomic::AtomicBool};
 
@@ -342,6 +471,10 @@ mod none {
         pub fn step(&self, _: &Step, _: &Now) {}
         /// Nobody is told.
         pub fn validated(&self, _: u64, _: f64) {}
+        /// Nobody is told.
+        pub fn layers(&self, _: Vec<LayerUpdate>) {}
+        /// Nobody is told.
+        pub fn sample(&self, _: u64, _: &str) {}
         /// Nobody is told.
         pub fn line(&self, _: &str) {}
         /// There is nothing to give back.

@@ -7,12 +7,15 @@
 
 mod dashboard;
 mod find;
+#[cfg(feature = "serve")]
+mod glass;
 mod job;
 #[cfg(feature = "serve")]
 mod load;
 mod machine;
 mod models;
 mod options;
+mod ranks;
 mod records;
 mod show;
 mod source;

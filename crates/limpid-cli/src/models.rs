@@ -129,6 +129,13 @@ pub fn whole(checkpoint: Checkpoint, machine: &MachineOptions) -> Result<Lm> {
         .with_level(machine.level()))
 }
 
+/// The name of a folder or file.
+#[cfg(feature = "serve")]
+pub fn name(model: &Path) -> String {
+    let whole = std::path::absolute(model).unwrap_or_else(|_| model.into());
+    whole.file_name().map_or_else(|| "model".into(), |name| name.to_string_lossy().into_owned())
+}
+
 /// Refuses an encoder that has no head, before anything else about it is asked for.
 pub fn needs_head(checkpoint: &Checkpoint) -> Result<()> {
     match checkpoint.config.lm_head {

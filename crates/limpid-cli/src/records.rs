@@ -2,12 +2,29 @@
 
 use crate::options;
 use anyhow::{Context, Result};
-use limpid::report::{self, RunRecord};
+use limpid::Lm;
+use limpid::report::{self, ModelLook, RunRecord};
 use std::path::Path;
 
 /// Writes the page of one run into its folder.
 pub fn write(folder: &Path) -> Result<()> {
-    page(&[read(folder)?], &folder.join("report.html"))
+    page(&[seen(folder)?], &folder.join("report.html"))
+}
+
+/// A run with a look at its model, which reads the last sample.
+pub fn seen(folder: &Path) -> Result<RunRecord> {
+    let mut run = read(folder)?;
+    let text = run.samples.last().map(|sample| format!("{}{}", sample.prompt, sample.text));
+    run.look = text.map(|text| look(folder, &text).map_err(|error| format!("{error:#}")));
+    Ok(run)
+}
+
+fn look(folder: &Path, text: &str) -> Result<ModelLook> {
+    let lm = Lm::open(folder)?;
+    let mut ids = lm.encode(text)?;
+    ids.truncate(ModelLook::tokens(lm.config()));
+    let tokenizer = lm.tokenizer()?;
+    Ok(lm.trace_ids(&ids, |trace| ModelLook::of(trace, tokenizer))?)
 }
 
 /// Writes the page of several.

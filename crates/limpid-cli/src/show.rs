@@ -4,7 +4,7 @@
 
 use indicatif::{ProgressBar, ProgressStyle};
 use limpid::trace::table::columns as text_width;
-use limpid::trace::view::wrap;
+use limpid::trace::view::{Paint, wrap};
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::io::{IsTerminal, Write};
@@ -53,6 +53,16 @@ pub fn terminal() -> bool {
 /// Whether stdout shows colours.
 pub fn coloured() -> bool {
     console::colors_enabled() && terminal()
+}
+
+/// With what heat maps are painted on stdout.
+pub fn paint() -> Paint {
+    let all = std::env::var("COLORTERM").is_ok_and(|term| ["truecolor", "24bit"].contains(&term.as_str()));
+    match coloured() {
+        true if all => Paint::TrueColour,
+        true => Paint::Colour,
+        false => Paint::Shades,
+    }
 }
 
 /// Columns asked for by COLUMNS.

@@ -3,6 +3,7 @@
 mod common;
 
 use common::{LIMPID, text, words};
+use limpid::trace::palette::{Palette, entry};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -226,7 +227,7 @@ fn tables_whole_and_transposed() {
 /// R316: a summary keeps symbols and formulas where it has no room for statistics; a pipe has room for all.
 #[test]
 fn a_summary_fits_the_lines_it_is_given() {
-    let shown = |width: &str| ok(&format!("inspect --model m --prompt star --width {width}"));
+    let shown = |width: &str| ok(&format!("inspect --model m --prompt star --table --width {width}"));
     let header = |text: &str| {
         let line = text.lines().find(|line| line.starts_with("tensor ")).unwrap_or_else(|| panic!("{text}"));
         line.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -238,7 +239,8 @@ fn a_summary_fits_the_lines_it_is_given() {
         assert!(text.contains("\nblocks.1\n  hook_resid_pre "), "{text}");
     }
     let mut piped = Command::new(LIMPID);
-    let piped = piped.args(words("inspect --model m --prompt star")).current_dir(folder()).env_remove("COLUMNS");
+    let piped =
+        piped.args(words("inspect --model m --prompt star --table")).current_dir(folder()).env_remove("COLUMNS");
     let piped = text(&piped.stdin(Stdio::null()).output().unwrap().stdout);
     assert_eq!(header(&piped), "tensor symbol axes shape mean deviation min max formula");
     assert!(piped.contains("\nblocks.1.ln1.hook_normalized "), "{piped}");
@@ -286,6 +288,97 @@ fn attention_with_tokens_at_rows_and_columns() {
     assert!(ok("inspect --model m --prompt star --tensor probs").lines().nth(2).unwrap().starts_with("0 s  "));
     fails(2, &format!("{pattern} --view picture"), "heat");
     fails(2, "inspect --model m --prompt star --view heat", "--tensor");
+}
+
+/// R303, R305, R306: a file's colours are those of the tensor's values, and pictures are written whole or not at all.
+#[test]
+fn a_picture_has_the_colours_of_its_values() {
+    let out = |name: &str| folder().join(name);
+    let pattern = "blocks.1.attn.hook_pattern";
+    let command = format!("inspect --model m --prompt star --plot {pattern}[0,1]");
+    assert_eq!(ok(&format!("{command} --plot-out p.svg")), "");
+    let svg = fs::read_to_string(out("p.svg")).unwrap();
+    let weights = tensor(&format!("--tensor {pattern}"));
+    for (t, word) in ["s", "t", "a", "r"].into_iter().enumerate() {
+        for (key, other) in ["s", "t", "a", "r"].into_iter().enumerate().take(t + 1) {
+            let p = weights[16 + 4 * t + key];
+            let [r, g, b] = Palette::Ink.colour(entry(p, (0.0, 1.0)));
+            let cell = format!(
+                "fill=\"#{r:02x}{g:02x}{b:02x}\"><title>query_pos {t} {word}, key_pos {key} {other}: {}<",
+                p as f32
+            );
+            assert!(svg.contains(&cell), "{cell} in {svg}");
+        }
+    }
+    // in the terminal the same matrix
+    let shown = ok(&command);
+    assert!(shown.starts_with("blocks.1.attn.hook_pattern [batch 0, head 1]") && shown.contains("███1.0"), "{shown}");
+    // as data
+    let plots = object(&command)["plots"].clone();
+    assert_eq!(plots[0]["parts"][0]["kind"], "matrix");
+    assert_eq!(numbers(&plots[0]["parts"][0]["values"]), weights[16..32]);
+    // several, each to its file; the ending says how it is drawn
+    ok(
+        "inspect --model m --prompt star --plot loss --plot cos(hook_embed) --palette cividis --diagram loss --plot-out l.png --plot-out c.SVG --plot-out d.svg",
+    );
+    assert!(fs::read(out("l.png")).unwrap().starts_with(b"\x89PNG"));
+    let [r, g, b] = Palette::Cividis.colour(255);
+    assert!(fs::read_to_string(out("c.SVG")).unwrap().contains(&format!("#{r:02x}{g:02x}{b:02x}")));
+    ok("inspect --plot gelu --plot-out gelu.svg");
+    ok("inspect --model m --prompt star --plot gelu --plot-out gelu2.svg");
+    assert!(fs::read_to_string(out("gelu2.svg")).unwrap().contains("values before the activation"));
+    let names = ok("inspect --diagram list");
+    assert!(names.contains("products") && names.lines().count() == 11, "{names}");
+    // a model that was never trained needs no run for its shapes
+    let svg = ok("inspect --preset gpt2-xl --diagram block");
+    assert!(svg.starts_with("<svg ") && svg.contains("(1, 25, 1,024, 1,024)"), "{svg}");
+
+    let plot = "inspect --model m --prompt star --plot";
+    fails(2, &format!("{plot} logits --plot-out p.jpg"), "give a name that ends in .svg or .png");
+    fails(2, &format!("{plot} logits --plot loss --plot-out p.svg"), "2 pictures and 1 file");
+    fails(2, "inspect --model m --diagram block --plot-out b.png", "ends in .svg");
+    fails(2, &format!("{plot} logits --plot loss --plot-out a.svg --plot-out a.svg"), "given twice");
+    fails(1, &format!("{plot} logits --plot-out none/p.svg"), "there is no folder none");
+    fails(1, &format!("{plot} logitz --plot-out z.svg"), "did you mean `logits`?");
+    fails(1, &format!("{plot} logits[0,9] --plot-out z.svg"), "the axis pos has 4 places, 0 to 3; `9` is outside");
+    fails(2, "inspect --model m --diagram blok", "did you mean `block`?");
+    fails(2, &format!("{plot} logits --palette pink"), "viridis");
+    fs::create_dir_all(out("taken.svg")).unwrap();
+    fails(1, &format!("{plot} logits --plot-out taken.svg"), "taken.svg");
+    fails(1, "inspect --model m --prompt s --plot loss --plot-out z.svg", "give at least two tokens");
+    assert!(!out("z.svg").exists() && !out("z.svg.partial").exists());
+}
+
+/// `--tensor` takes patterns.
+#[test]
+fn a_pattern_is_all_that_it_matches() {
+    let found = object("inspect --model m --prompt star --tensor blocks.*.attn.hook_pattern --head 1");
+    let names: Vec<&str> = found["tensors"].as_array().unwrap().iter().map(|t| t["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["blocks.0.attn.hook_pattern", "blocks.1.attn.hook_pattern"]);
+    let shown = ok("inspect --model m --prompt star --tensor *.hook_resid_post");
+    assert!(shown.matches("[4 rows x 16 columns]").count() == 2, "{shown}");
+    fails(
+        1,
+        "inspect --model m --prompt star --tensor blocks.*.hook_resid_pots",
+        "did you mean `blocks.0.hook_resid_post`?",
+    );
+}
+
+/// A preset with a known tokenizer takes a prompt.
+#[test]
+fn an_untrained_model_can_be_looked_at() {
+    let out = run_in(
+        folder(),
+        "inspect --preset llmc-gpt2 --n-layer 1 --d-model 16 --n-head 2 --d-ff 16 --prompt 'Hello world'",
+    );
+    assert!(out.status.success() && text(&out.stderr).contains("llmc-gpt2 is untrained here"), "{}", text(&out.stderr));
+    let shown = text(&out.stdout);
+    assert!(shown.starts_with("2 tokens: loss ") && shown.contains("\n\"Hello\"  \" world\"\n"), "{shown}");
+    let shown = ok(
+        "inspect --preset decoder-readme --prompt 'dog jumps around cat' --tensor blocks.0.attn.hook_pattern --head 0",
+    );
+    assert!(shown.contains("jumps") && shown.contains("around"), "{shown}");
+    fails(1, "inspect --preset nano --prompt Hello", "learned from the text that it is trained on");
 }
 
 /// What other programs keep apart: a norm's mean, scores before the scale, each head's own matrix.
@@ -434,7 +527,7 @@ fn several_sequences_beside_each_other() {
     let second = shown.split("[batch 1]").nth(1).unwrap_or_else(|| panic!("{shown}"));
     assert_eq!(second.lines().nth(1).unwrap().split_whitespace().collect::<Vec<_>>(), ["h", "i", "g", "h"]);
     assert!(ok(&format!("{prompts} --tensor blocks.0.attn.hook_pattern --view heat")).contains("[batch 1, head 1]"));
-    let table = ok(prompts);
+    let table = ok(&format!("{prompts} --table"));
     assert!(
         table.starts_with("sequence 0, 4 tokens: \"s\"") && table.contains("\nsequence 1, 4 tokens: \"h\""),
         "{table}"

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Folder, LIMPID, text};
-use limpid::walk::Walk;
+use limpid::walk::{Show, Walk};
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -38,6 +38,11 @@ fn every_command_runs(name: &str) {
         let (lessons, commands): (Vec<_>, Vec<_>) =
             step.commands.iter().partition(|command| command.starts_with("limpid lesson "));
         commands.iter().for_each(|command| run(command, false));
+        let draws = |view: &Show| match view {
+            Show::Picture { command, .. } => Some(command.clone()),
+            _ => None,
+        };
+        step.views.iter().filter_map(draws).for_each(|command| run(&command, false));
         step.refused.iter().for_each(|command| run(command, true));
         for lesson in lessons {
             let name = lesson.split(' ').nth(2).unwrap();

@@ -319,7 +319,8 @@ pub fn formula_in(model: &Model, name: &str, notation: Notation) -> Option<Strin
     Some(format!("{} = {right_side}", scribe.word(name)))
 }
 
-fn makes(op: &Op, region: Region) -> bool {
+/// Whether an op writes a region.
+pub(crate) fn makes(op: &Op, region: Region) -> bool {
     let mut copy = *op;
     op.output() == region || copy.operands().into_iter().any(|(access, s)| access == Access::Watched && *s == region)
 }

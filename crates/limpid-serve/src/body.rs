@@ -10,7 +10,7 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
 /// A comment is sent where nothing else was for so long, lest something between takes the connection for dead.
@@ -25,6 +25,7 @@ pub struct ReplyBody {
 enum Kind {
     Whole(Bytes),
     Events(Next),
+    Pieces(Option<Bytes>, mpsc::Receiver<Bytes>),
     Sent,
 }
 
@@ -34,6 +35,10 @@ impl ReplyBody {
     /// Bytes.
     pub fn whole(bytes: Bytes, held: (Busy, Counted)) -> ReplyBody {
         ReplyBody { kind: if bytes.is_empty() { Kind::Sent } else { Kind::Whole(bytes) }, _held: held }
+    }
+    /// Pieces, the first of which is there.
+    pub fn pieces(first: Bytes, rest: mpsc::Receiver<Bytes>, held: (Busy, Counted)) -> ReplyBody {
+        ReplyBody { kind: Kind::Pieces(Some(first), rest), _held: held }
     }
     /// Events.
     pub fn events(stream: Stream, held: (Busy, Counted)) -> ReplyBody {
@@ -50,6 +55,13 @@ impl Body for ReplyBody {
         let bytes = match std::mem::replace(&mut this.kind, Kind::Sent) {
             Kind::Sent => None,
             Kind::Whole(bytes) => Some(bytes),
+            Kind::Pieces(first, mut rest) => {
+                let polled = first.map_or_else(|| rest.poll_recv(cx), |first| Poll::Ready(Some(first)));
+                if !matches!(polled, Poll::Ready(None)) {
+                    this.kind = Kind::Pieces(None, rest);
+                }
+                ready!(polled)
+            }
             Kind::Events(mut next) => {
                 let polled = next.as_mut().poll(cx);
                 if polled.is_pending() {
@@ -73,7 +85,7 @@ impl Body for ReplyBody {
         match &self.kind {
             Kind::Sent => SizeHint::with_exact(0),
             Kind::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Kind::Events(_) => SizeHint::default(),
+            Kind::Events(_) | Kind::Pieces(..) => SizeHint::default(),
         }
     }
 }

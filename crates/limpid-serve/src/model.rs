@@ -1,6 +1,7 @@
 //! What is served.
 
 use limpid::checkpoint::Checkpoint;
+use limpid::config::Mask;
 use limpid::data::template::{ChatTemplate, TemplateTokens};
 use limpid::ops::linear::Precision;
 use limpid::{Error, Lm};
@@ -46,6 +47,12 @@ pub struct ServedAs {
 }
 
 impl ServedModel {
+    /// Whether it continues texts: it is causal, with a head and a tokenizer. Other models can be looked into.
+    pub fn continues(&self) -> bool {
+        let config = self.lm.config();
+        config.mask == Mask::Causal && config.lm_head && self.lm.tokenizer().is_ok()
+    }
+
     /// Opens a checkpoint to be served.
     ///
     /// # Errors

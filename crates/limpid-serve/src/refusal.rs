@@ -46,10 +46,18 @@ pub const CODES: &[(&str, u16, &str)] = &[
     ("context_length_exceeded", 400, "prompt and answer do not fit the model's context"),
     ("no_chat_template", 400, "the model has no chat template"),
     ("kv_full", 400, "prompt and answer need more of the KV cache than there is"),
+    ("empty_prompt", 400, "there is nothing to look at"),
+    ("prompt_too_long", 400, "the prompt to look at is longer than the context; \"last\": true keeps its end"),
+    ("too_large", 400, "a trace, or a part of one, is larger than the limit"),
+    ("index_out_of_range", 400, "a place is outside of a tensor"),
+    ("not_for_this_model", 400, "the model does not have what was asked for"),
     ("invalid_api_key", 401, "the key is missing or wrong"),
     ("host_not_allowed", 403, "the Host header does not name this server"),
     ("origin_not_allowed", 403, "the request comes from a page of another site"),
     ("not_found", 404, "there is no such path"),
+    ("unknown_tensor", 404, "the model has no tensor of that name; the nearest is in the message"),
+    ("trace_expired", 404, "the trace made room for others; ask for it again"),
+    ("inspect_disabled", 404, "this server does not let anybody look inside"),
     ("model_not_found", 404, "the model named is not the one that is served"),
     ("method_not_allowed", 405, "the path has another method"),
     ("request_timeout", 408, "the request did not arrive in time"),
@@ -104,6 +112,28 @@ impl Refusal {
     /// The body of the answer.
     pub fn body(&self) -> Value {
         json!({ "error": { "message": self.message, "type": self.kind, "param": self.param, "code": self.code } })
+    }
+
+    // ---- looking inside
+
+    /// What the glass box says.
+    pub fn glass(code: &'static str, message: String) -> Refusal {
+        if code == "engine_error" {
+            return Refusal::engine_error(message);
+        }
+        Refusal::new(code, REQUEST, None, message.chars().take(SAID).collect())
+    }
+
+    /// Nobody may look.
+    pub fn inspect_disabled() -> Refusal {
+        let message = "this server was started with --no-inspect, so nobody can look inside the model".into();
+        Refusal::new("inspect_disabled", REQUEST, None, message)
+    }
+
+    /// The model continues no texts.
+    pub fn looked_at_alone() -> Refusal {
+        let message = "this server shows the inside of a model, and continues no texts: `limpid serve` does".into();
+        Refusal::new("not_for_this_model", REQUEST, None, message)
     }
 
     // ---- bodies
@@ -313,6 +343,7 @@ mod tests {
     fn every_code_has_a_constructor_and_its_status() {
         let long = "evil\n".repeat(100);
         let value = Value::String(long.clone());
+        let glass = |code| Refusal::glass(code, "as the glass box says it".into());
         let all = [
             Refusal::invalid_json("line 1".into()),
             Refusal::invalid_type(&long, "a number", &value),
@@ -324,10 +355,18 @@ mod tests {
             Refusal::context_length_exceeded("prompt", 64, 60, Some(10)),
             Refusal::no_chat_template(),
             Refusal::kv_full(100, 64),
+            glass("empty_prompt"),
+            glass("prompt_too_long"),
+            glass("too_large"),
+            glass("index_out_of_range"),
+            Refusal::looked_at_alone(),
             Refusal::invalid_api_key(),
             Refusal::host_not_allowed(&long),
             Refusal::origin_not_allowed(&long),
             Refusal::not_found(&long),
+            glass("unknown_tensor"),
+            glass("trace_expired"),
+            Refusal::inspect_disabled(),
             Refusal::model_not_found(&long, "nano"),
             Refusal::method_not_allowed(&long, &long, "POST"),
             Refusal::request_timeout("body", 30),

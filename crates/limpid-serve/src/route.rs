@@ -6,6 +6,7 @@
 use crate::answer::Answer;
 use crate::body::{ReplyBody, Stream};
 use crate::listen::Busy;
+use crate::look::{self, LookReply, Pieces};
 use crate::model::{ServedLease, ServedModel};
 use crate::openai::{self, Ask};
 use crate::refusal::Refusal;
@@ -14,6 +15,7 @@ use crate::{docs, embeddings, metrics, tokens, ui};
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
+use limpid::glass::{self, decoded};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::future::poll_fn;
@@ -36,7 +38,10 @@ enum Endpoint {
     Detokenize,
     Docs,
     Embeddings,
+    Forget,
     Health,
+    Look,
+    LookInto,
     Metrics,
     Model,
     Models,
@@ -53,6 +58,9 @@ const ROUTES: &[(&str, &str, Endpoint, bool)] = &[
     ("POST", "/detokenize", Endpoint::Detokenize, false),
     ("GET", "/docs", Endpoint::Docs, true),
     ("GET", "/health", Endpoint::Health, true),
+    ("GET", "/inspect/v1/{id}", Endpoint::Look, false),
+    ("POST", "/inspect/v1/{id}", Endpoint::LookInto, false),
+    ("DELETE", "/inspect/v1/{id}", Endpoint::Forget, false),
     ("GET", "/metrics", Endpoint::Metrics, false),
     ("GET", "/openapi.json", Endpoint::OpenApi, true),
     ("GET", "/ready", Endpoint::Health, true),
@@ -182,35 +190,20 @@ fn find<'a>(method: &Method, path: &'a str) -> Result<(Endpoint, &'static str, b
         Some(start) => path.strip_prefix(start).filter(|rest| !rest.is_empty()),
         None => (path == pattern).then_some(""),
     };
-    let Some((takes, pattern, endpoint, open, rest)) =
-        ROUTES.iter().find_map(|(takes, pattern, to, open)| Some((*takes, *pattern, *to, *open, fits(pattern)?)))
-    else {
-        return Err(Refusal::not_found(path));
-    };
+    let mut routes =
+        ROUTES.iter().filter_map(|(takes, pattern, to, open)| Some((*takes, *pattern, *to, *open, fits(pattern)?)));
     let asked = if method == Method::HEAD { "GET" } else { method.as_str() };
-    if asked != takes {
-        return Err(Refusal::method_not_allowed(method.as_str(), path, allowed(takes)));
-    }
+    let Some(first) = routes.next() else { return Err(Refusal::not_found(path)) };
+    let found = std::iter::once(first).chain(routes).find(|(takes, ..)| *takes == asked);
+    let (_, pattern, endpoint, open, rest) =
+        found.ok_or_else(|| Refusal::method_not_allowed(method.as_str(), path, &allowed(first.1)))?;
     Ok((endpoint, pattern, open, rest))
 }
 
 /// The methods of a path.
-fn allowed(takes: &str) -> &'static str {
-    if takes == "GET" { "GET, HEAD" } else { "POST" }
-}
-
-/// The bytes that `%20` and the like stand for.
-fn decoded(text: &str) -> String {
-    let mut parts = text.split('%');
-    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
-    for part in parts {
-        let digits = part.get(..2).filter(|digits| digits.bytes().all(|b| b.is_ascii_hexdigit()));
-        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
-            Some(byte) => bytes.extend([&[byte], &part.as_bytes()[2..]].concat()),
-            None => bytes.extend([b"%", part.as_bytes()].concat()),
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
+fn allowed(pattern: &str) -> String {
+    let takes = ROUTES.iter().filter(|route| route.1 == pattern).map(|route| route.0);
+    takes.map(|takes| if takes == "GET" { "GET, HEAD" } else { takes }).collect::<Vec<_>>().join(", ")
 }
 
 /// Sixteen digits that no other request has.
@@ -239,10 +232,24 @@ enum Reply {
         csp: Option<String>,
     },
     Events(Box<Stream>),
+    /// Bytes as they come.
+    Pieces(Pieces),
+    /// A file to keep.
+    File(&'static str, String, Vec<u8>),
     /// How the server is; anything but `ok` is a status of 503.
     Health(&'static str),
     /// A permission to ask with these headers.
     Preflight(String),
+}
+
+impl From<LookReply> for Reply {
+    fn from(look: LookReply) -> Reply {
+        match look {
+            LookReply::Whole(glass::Reply::Json(text)) => Reply::Text { kind: "application/json", text, csp: None },
+            LookReply::Whole(glass::Reply::File(kind, name, bytes)) => Reply::File(kind, name, bytes),
+            LookReply::Pieces(pieces) => Reply::Pieces(pieces),
+        }
+    }
 }
 
 /// Answers one request.
@@ -264,6 +271,17 @@ pub async fn answer(shared: Arc<ServerState>, busy: Busy, request: Request<Incom
             extra.push((header::CACHE_CONTROL, "no-cache".into()));
             extra.push((HeaderName::from_static("x-accel-buffering"), "no".into()));
             Response::new(ReplyBody::events(*stream, held))
+        }
+        Ok(Reply::Pieces(Pieces { kind, first, rest })) => {
+            extra.push((header::CONTENT_TYPE, kind.into()));
+            extra.push((header::CACHE_CONTROL, "no-cache".into()));
+            extra.push((HeaderName::from_static("x-accel-buffering"), "no".into()));
+            Response::new(ReplyBody::pieces(first, rest, held))
+        }
+        Ok(Reply::File(kind, name, bytes)) => {
+            extra.push((header::CONTENT_TYPE, kind.into()));
+            extra.push((header::CONTENT_DISPOSITION, format!("attachment; filename=\"{name}\"")));
+            Response::new(ReplyBody::whole(bytes.into(), held))
         }
         Ok(Reply::Json(value)) => {
             extra.push((header::CONTENT_TYPE, "application/json".into()));
@@ -287,7 +305,7 @@ pub async fn answer(shared: Arc<ServerState>, busy: Busy, request: Request<Incom
             response
         }
         Ok(Reply::Preflight(headers)) => {
-            extra.push((header::ACCESS_CONTROL_ALLOW_METHODS, "GET, POST".into()));
+            extra.push((header::ACCESS_CONTROL_ALLOW_METHODS, "GET, POST, DELETE".into()));
             extra.push((header::ACCESS_CONTROL_ALLOW_HEADERS, headers));
             extra.push((header::ACCESS_CONTROL_MAX_AGE, "600".into()));
             let mut response = Response::new(ReplyBody::whole(Bytes::new(), held));
@@ -299,10 +317,7 @@ pub async fn answer(shared: Arc<ServerState>, busy: Busy, request: Request<Incom
             extra.extend(refusal.retry_after.map(|seconds| (header::RETRY_AFTER, seconds.to_string())));
             match refusal.code {
                 "invalid_api_key" => extra.push((header::WWW_AUTHENTICATE, "Bearer".into())),
-                "method_not_allowed" => {
-                    let takes = ROUTES.iter().find(|(_, pattern, ..)| *pattern == path).map_or("GET", |route| route.0);
-                    extra.push((header::ALLOW, allowed(takes).into()));
-                }
+                "method_not_allowed" => extra.push((header::ALLOW, allowed(path))),
                 // the same request would fail again
                 "engine_error" => extra.push((HeaderName::from_static("x-should-retry"), "false".into())),
                 _ => {}
@@ -372,7 +387,8 @@ async fn reply(
     if !open && !shared.access.has_key(headers) {
         return Err(Refusal::invalid_api_key());
     }
-    if let Some(query) = request.uri().query().filter(|query| !open && !query.is_empty()) {
+    let takes_query = open || endpoint == Endpoint::Look;
+    if let Some(query) = request.uri().query().filter(|query| !takes_query && !query.is_empty()) {
         let name = query.split(['=', '&']).next().unwrap_or_default();
         return Err(Refusal::unknown_parameter(&format!("?{name}"), None));
     }
@@ -380,6 +396,11 @@ async fn reply(
     if stopping && !matches!(endpoint, Endpoint::Health | Endpoint::Metrics) {
         return Err(Refusal::stopping());
     }
+    let asks_engine = [Endpoint::Chat, Endpoint::Completions, Endpoint::Embeddings, Endpoint::ApplyTemplate];
+    if shared.options.look_only && asks_engine.contains(&endpoint) {
+        return Err(Refusal::looked_at_alone());
+    }
+    let query = look::query(request.uri().query().unwrap_or_default());
     let model = shared.model();
     if method == Method::POST {
         let kind = headers.get(header::CONTENT_TYPE).map(|kind| kind.to_str().unwrap_or_default());
@@ -387,10 +408,15 @@ async fn reply(
             return Err(Refusal::unsupported_media_type(kind));
         }
         let body = read(shared, request).await?;
+        if endpoint == Endpoint::LookInto {
+            return look::post(shared, rest.into(), body).await.map(Reply::from);
+        }
         return post(shared, endpoint, model, body).await;
     }
     let json = |value| Ok(Reply::Json(value));
     match endpoint {
+        Endpoint::Look => look::ask(shared, rest.into(), query).await.map(Reply::from),
+        Endpoint::Forget => look::forget(shared, rest).map(Reply::from),
         Endpoint::Health => Ok(Reply::Health(match stopping {
             true => "stopping",
             false if shared.queue.fails() => "failing",
@@ -469,7 +495,7 @@ async fn beside<T: Send + 'static>(
 
 /// Does work on a thread of its own, as soon as there is a place. A client that goes away leaves the line; work that has begun is told
 /// that it is gone, and keeps its place until it ends.
-async fn on_thread<T: Send + 'static>(
+pub async fn on_thread<T: Send + 'static>(
     shared: &ServerState,
     places: &Arc<Semaphore>,
     work: impl FnOnce(&dyn Fn() -> bool) -> Result<T, Refusal> + Send + 'static,

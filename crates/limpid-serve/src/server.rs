@@ -12,6 +12,7 @@ use limpid::config::Mask;
 use limpid::data::chat::{Message, Role};
 use limpid::data::template::TemplateError;
 use limpid::engine::{EngineCounts, EngineLimits};
+use limpid::glass::{self, Glass, Subject};
 use limpid::ops::element::Element;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -53,6 +54,12 @@ pub struct ServeOptions {
     pub limits: ConnectionLimits,
     /// The page at `/`.
     pub page: PageOptions,
+    /// Bytes that traces of the model's inside may take; none: nobody can look.
+    pub inspect: Option<usize>,
+    /// Models that are looked into beside the one that is served.
+    pub against: Vec<Subject>,
+    /// The model is looked into, and continues no texts: it need not be causal, nor have a head or a tokenizer.
+    pub look_only: bool,
 }
 
 impl Default for ServeOptions {
@@ -71,6 +78,9 @@ impl Default for ServeOptions {
             drain: Duration::from_secs(10),
             limits: ConnectionLimits::default(),
             page: PageOptions::Own,
+            inspect: Some(glass::MEMORY),
+            against: vec![],
+            look_only: false,
         }
     }
 }
@@ -225,6 +235,9 @@ pub struct ServerState {
     /// Embeddings are computed one request at a time, and so many large bodies are read: each has a thread as soon as it has a place.
     pub embedding: Arc<Semaphore>,
     pub bodies: Arc<Semaphore>,
+    /// And so many questions about the model's inside.
+    pub looking: Arc<Semaphore>,
+    pub glass: Option<Arc<Glass>>,
     pub tell: Listener,
     model: RwLock<ServedLease>,
 }
@@ -240,6 +253,8 @@ impl ServerState {
             connections: watch::Sender::new(0),
             embedding: Arc::new(Semaphore::new(1)),
             bodies: Arc::new(Semaphore::new(BODIES)),
+            looking: Arc::new(Semaphore::new(LOOKS)),
+            glass: options.inspect.map(|limit| Arc::new(Glass::new(limit))),
             tell,
             model: RwLock::new(model.clone()),
             options,
@@ -300,6 +315,8 @@ impl Stopper {
 
 /// Large bodies that are read at a time.
 const BODIES: usize = 3;
+/// Questions about the model's inside that are answered at a time.
+const LOOKS: usize = 4;
 /// How long clients may take for the last bytes of an answer that was ended.
 const LAST: Duration = Duration::from_secs(2);
 
@@ -323,18 +340,25 @@ impl Server {
             }
             PageOptions::Off => {}
         }
-        check(&model)?;
-        let engine = model.lm.engine(&options.engine)?;
+        let engine = match options.look_only {
+            true => None,
+            false => {
+                check(&model)?;
+                Some(model.lm.engine(&options.engine)?)
+            }
+        };
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
-            .max_blocking_threads(BODIES + 1)
+            .max_blocking_threads(BODIES + 1 + LOOKS)
             .thread_name("limpid-http")
             .enable_all()
             .build()
             .map_err(ServeError::Threads)?;
         let model = Arc::new(Arc::new(model));
         let shared = Arc::new(ServerState::new(&model, options, access, tell));
-        shared.queue.serve(&model, engine);
+        if let Some(engine) = engine {
+            shared.queue.serve(&model, engine);
+        }
         let thread = |name: &str, work: fn(&ServerState, Option<Follow>), follow| {
             let shared = shared.clone();
             let thread = std::thread::Builder::new().name(name.into());

@@ -139,6 +139,7 @@ fn card(model: &ServedModel) -> Value {
             "vocab_size": config.vocab_size,
             "parameters": parameters.ok(),
             "weights": model.fingerprint,
+            "continues": model.continues(),
         },
     })
 }

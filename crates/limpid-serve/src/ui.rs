@@ -59,8 +59,11 @@ macro_rules! files {
 
 /// The files, by name.
 const FILES: &[(&str, &str)] = files!(
-    "index.html" "style.css" "answer.js" "app.js" "chat.js" "complete.js" "dom.js" "hover.js" "settings.js" "source.js" "strip.js"
-    "text.js"
+    "index.html" "style.css" "address.js" "answer.js" "app.js" "chat.js" "chips.js" "complete.js" "curve.js" "dom.js" "glass-source.js"
+    "glass.js" "grid.js" "heads.js" "heat.js" "hover.js" "local-heat.js" "numbers.js" "palettes.js" "runs.js" "saved.js" "seed-table.js"
+    "settings.js" "source.js" "strip.js" "text.js" "tiles.js" "view-attribution.js" "view-embed.js" "view-head.js" "view-heads.js"
+    "view-lens.js" "view-lessons.js" "view-map.js" "view-mlp.js" "view-notation.js" "view-table.js" "view-text.js" "view-why.js"
+    "views.js"
 );
 
 /// What stands in index.html for the style.
@@ -114,8 +117,8 @@ fn hash(text: &str) -> String {
     format!("sha256-{}", BASE64_STANDARD.encode(Sha256::digest(text)))
 }
 
-/// Adds a module to one script, after those that it imports, without the words `import` and `export`. `open` are the files
-/// on the way to it, `done` those that are in the script.
+/// Adds a module to one script, after those that it imports, without the words `import` and `export`, and without indents and the lines
+/// of comments, which are a quarter of it. `open` are the files on the way to it, `done` those that are in the script.
 fn bundle(
     name: &str,
     read: Reader<'_>,
@@ -133,7 +136,15 @@ fn bundle(
     let (text, mut own) = (read(name)?, String::new());
     let mut lines = text.lines();
     while let Some(line) = lines.next() {
-        if line.starts_with("import ") {
+        let bare = line.trim_start();
+        // a comment may stand before what is done
+        if bare.starts_with("/**") && bare.find("*/").is_none_or(|end| end + 2 == bare.len()) {
+            let mut last = line;
+            while !last.ends_with("*/") {
+                let Some(line) = lines.next() else { break };
+                last = line;
+            }
+        } else if line.starts_with("import ") {
             let mut statement = line.to_string();
             while !statement.ends_with(';') {
                 let Some(line) = lines.next() else { break };
@@ -141,8 +152,8 @@ fn bundle(
             }
             let from = imported(&statement).ok_or(UiError::Import { file: name.into(), found: statement.clone() })?;
             bundle(from, read, open, done, script)?;
-        } else {
-            own += line.strip_prefix("export ").unwrap_or(line);
+        } else if !bare.is_empty() && !bare.starts_with("//") {
+            own += line.strip_prefix("export ").unwrap_or(bare);
             own.push('\n');
         }
     }
@@ -164,6 +175,7 @@ fn imported(statement: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use limpid::trace::palette::Palette;
     use std::collections::{BTreeMap, BTreeSet};
 
     /// The folder of the files.
@@ -207,7 +219,8 @@ mod tests {
             ] {
                 // types are named so, in comments
                 let text = text.replace("import(\"./", "");
-                let text = if file == "index.html" { text.replace(SCRIPT, "") } else { text };
+                let own = |text: String| text.replace(SCRIPT, "").replace(crate::saved::PLACE, "");
+                let text = if file == "index.html" { own(text) } else { text };
                 if text.contains(word) {
                     fault(format!("`{word}`"));
                 }
@@ -227,6 +240,10 @@ mod tests {
                 fault("does not open with what it is".into());
             }
             for line in text.lines().filter(|line| !line.is_empty()) {
+                // indents are left out of the page
+                if line.matches('`').count() % 2 == 1 {
+                    fault(format!("`{line}`: a text of several lines"));
+                }
                 if let Some(name) = declared(line) {
                     if let Some(other) = names.insert(name, file) {
                         fault(format!("`{name}` is a name of {other}, too"));
@@ -279,6 +296,7 @@ mod tests {
             ("dom.js", "import { a as b } from \"./text.js\";", "expected `import { names } from"),
             ("dom.js", "import { x } from \"../text.js\";", "expected `import { names } from"),
             ("dom.js", "import { x } from \"lit\";", "expected `import { names } from"),
+            ("dom.js", "const LINES = `one", "a text of several lines"),
             ("index.html", "<p style=\"color: red\">", "`style=`"),
             ("index.html", "<p onclick=\"go()\">", "a handler in an attribute"),
             ("none.js", "// Nothing.", "none.js: imported by nobody"),
@@ -317,10 +335,23 @@ mod tests {
             let allowed = csp.split("; ").find_map(|part| part.strip_prefix(directive)).unwrap();
             assert_eq!(allowed, format!(" '{}'", hash(text)), "{directive}");
         }
-        assert_eq!(script.matches("\nstart();").count(), 1);
+        assert!(script.ends_with("\nstart();\n"));
+        assert!(!script.lines().any(|line| ["//", "* @", " "].iter().any(|begin| line.starts_with(begin))));
         for (name, text) in embedded().iter().filter(|(name, _)| name.ends_with(".js")) {
-            let first = text.lines().next().unwrap();
-            assert_eq!(script.matches(first).count(), 1, "{name} is not in the script once");
+            let first = text.lines().find(|line| declared(line).is_some()).unwrap();
+            let first = first.strip_prefix("export ").unwrap_or(first);
+            assert_eq!(script.lines().filter(|line| *line == first).count(), 1, "{name} is not in the script once");
+        }
+    }
+
+    #[test]
+    fn the_page_has_the_palettes_of_the_library() {
+        let text = &embedded()["palettes.js"];
+        for palette in Palette::ALL {
+            let (_, rest) = text.split_once(&format!("  {}:\n", palette.name())).unwrap();
+            let table: String = rest.split_once(",\n").unwrap().0.split('"').skip(1).step_by(2).collect();
+            let colours: Vec<u8> = (0..=255).flat_map(|entry| palette.colour(entry)).collect();
+            assert_eq!(BASE64_STANDARD.decode(table).unwrap(), colours, "{palette:?}");
         }
     }
 

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Client, Running, options, serve};
+use common::{CONTEXT, Client, Running, options, serve};
 use limpid::checkpoint::Checkpoint;
 use limpid_serve::{
     ConnectionLimits, PageOptions, ServeError, ServeEvent, ServeOptions, ServedAs, ServedModel, Server,
@@ -62,6 +62,73 @@ fn every_path_has_its_methods() {
     assert_eq!((reply.status, reply.code()), (404, "model_not_found".into()));
     assert!(reply.text().contains("other one%zz%"), "{}", reply.text());
     assert_eq!(serve(ServeOptions { page: PageOptions::Off, ..options() }).get("/").status, 404);
+}
+
+#[test]
+fn what_is_wrong_with_a_look_inside_has_its_code() {
+    let server = serve(options());
+    let lines = server.post("/inspect/v1/traces", &json!({ "prompt": "to be or not" })).text();
+    let start: serde_json::Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
+    let id = start["id"].as_str().unwrap();
+    assert!(lines.lines().last().unwrap().contains("\"done\""), "{lines:.300}");
+    for (question, status, code) in [
+        ("tensors", 200, ""),
+        ("tensors/logits?at=0,11,*", 200, ""),
+        ("tensors/blocks.1.attn.hook_pattern?at=0,0,*,*&other=", 404, "trace_expired"),
+        ("tensors/blocks.1.attn.hook_patern", 404, "unknown_tensor"),
+        ("tensors/blocks.9.attn.hook_pattern", 404, "unknown_tensor"),
+        ("tensors/cos(cos(hook_embed", 404, "unknown_tensor"),
+        ("tensors/logits?at=0,12,0", 400, "index_out_of_range"),
+        ("tensors/logits?at=0,1:99999999999999999999,0", 400, "index_out_of_range"),
+        ("tensors/logits?at=0", 400, "invalid_value"),
+        ("tensors/logits?att=0", 400, "unknown_parameter"),
+        ("tensors?at=0", 400, "unknown_parameter"),
+        ("tensors/logits?format=exe", 400, "invalid_value"),
+        ("explain/logits?at=0,0,99999", 400, "index_out_of_range"),
+        ("explain/logits?at=-1,0,0", 400, "invalid_value"),
+        ("explain/nothing?at=0", 404, "unknown_tensor"),
+        ("lens?positions=12", 400, "index_out_of_range"),
+        ("attribution?position=12", 400, "invalid_value"),
+        ("attribution?position=1&unit=soul", 400, "invalid_value"),
+        ("mlp?layer=2&position=0", 400, "invalid_value"),
+        ("predictions?position=12", 400, "invalid_value"),
+        ("why", 404, "not_found"),
+    ] {
+        let reply = server.get(&format!("/inspect/v1/traces/{id}/{question}"));
+        let found = (reply.status, if reply.status == 200 { String::new() } else { reply.code() });
+        assert_eq!(found, (status, code.into()), "{question}: {:.300}", reply.text());
+    }
+    for (path, body, code) in [
+        ("traces", json!({ "prompt": "" }), "empty_prompt"),
+        ("traces", json!({ "prompt": "to be ".repeat(CONTEXT) }), "prompt_too_long"),
+        ("traces", json!({ "prompt": "é" }), "invalid_value"),
+        ("traces", json!({ "tokens": [0, 999] }), "token_out_of_range"),
+        ("traces", json!({ "prompt": "a", "model": "other" }), "model_not_found"),
+        ("traces", json!({ "prompt": "a", "model": 3 }), "model_not_found"),
+        ("traces", json!({ "prompt": "a", "promt": 1 }), "unknown_parameter"),
+        ("traces", json!({}), "invalid_value"),
+        ("traces", json!([]), "invalid_value"),
+        ("walks", json!({ "walk": "s9" }), "invalid_value"),
+        ("traces/gone/tiles", json!({ "tiles": [] }), "trace_expired"),
+        ("traces/gone/nothing", json!({}), "not_found"),
+    ] {
+        let reply = server.post(&format!("/inspect/v1/{path}"), &body);
+        assert_ne!(reply.status, 200, "{path} {:.80}", body.to_string());
+        assert_eq!(reply.code(), code, "{path} {:.80}: {:.300}", body.to_string(), reply.text());
+    }
+    let forget = format!("DELETE /inspect/v1/traces/{id} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert_eq!(server.connect().ask(&forget).status, 200);
+    assert_eq!(server.connect().ask(&forget).code(), "trace_expired");
+    assert_eq!(server.get(&format!("/inspect/v1/traces/{id}/tensors")).code(), "trace_expired");
+    server.lives();
+    let small = serve(ServeOptions { inspect: Some(10_000), ..options() });
+    assert_eq!(small.post("/inspect/v1/traces", &json!({ "prompt": "to be" })).code(), "too_large");
+    let closed = serve(ServeOptions { inspect: None, ..options() });
+    assert_eq!(closed.post("/inspect/v1/traces", &json!({ "prompt": "to be" })).code(), "inspect_disabled");
+    assert_eq!(closed.get("/inspect/v1/model").code(), "inspect_disabled");
+    let alone = serve(ServeOptions { look_only: true, ..options() });
+    assert_eq!(alone.post("/v1/completions", &json!({ "prompt": "to be" })).code(), "not_for_this_model");
+    assert!(alone.post("/inspect/v1/traces", &json!({ "prompt": "to be" })).text().contains("\"done\""));
 }
 
 #[test]
@@ -181,7 +248,7 @@ fn pages_of_others_are_refused() {
     let reply = server.connect().ask(&format!("OPTIONS /v1/completions HTTP/1.1\r\n{friend}{asked}\r\n"));
     assert_eq!(reply.header("access-control-allow-headers"), Some("authorization, x-stainless-os"));
     let reply = server.connect().ask(&format!("OPTIONS /v1/completions HTTP/1.1\r\n{friend}\r\n"));
-    assert_eq!((reply.status, reply.header("access-control-allow-methods")), (204, Some("GET, POST")));
+    assert_eq!((reply.status, reply.header("access-control-allow-methods")), (204, Some("GET, POST, DELETE")));
     assert_eq!(reply.header("access-control-allow-headers"), Some("authorization, content-type, x-request-id"));
 }
 

@@ -307,6 +307,26 @@ fn running_answers_end_before_the_server_does() {
     assert!(std::net::TcpStream::connect(address).is_err());
 }
 
+/// Whoever looks inside, or has left a look half way, holds up no end.
+#[test]
+fn looking_inside_ends_with_the_server() {
+    let server = serve(options());
+    let asked = common::post("/inspect/v1/traces", &json!({ "prompt": "to be ".repeat(CONTEXT / 6) }));
+    let mut looking = server.connect();
+    looking.send(&asked);
+    assert_eq!(looking.head().unwrap().0, 200);
+    let start = looking.chunk().unwrap();
+    assert!(String::from_utf8_lossy(&start).contains("\"start\""));
+    let mut vanished = server.connect();
+    vanished.send(&asked);
+    drop(vanished);
+    server.stopper.stop();
+    server.stopper.stop();
+    while looking.chunk().is_some() {}
+    assert!(looking.is_closed());
+    server.ended().unwrap();
+}
+
 #[test]
 fn a_second_stop_is_the_end() {
     let server = serve(ServeOptions { drain: common::PATIENCE * 100, ..options() });

@@ -2,9 +2,12 @@
 import { chatView } from "./chat.js";
 import { completeView } from "./complete.js";
 import { byId, figure, keep, kept } from "./dom.js";
+import { glassView } from "./glass.js";
+import { networkGlass } from "./glass-source.js";
 import { startHover } from "./hover.js";
+import { savedGlass } from "./saved.js";
 import { settingsForm } from "./settings.js";
-import { Trouble, networkSource } from "./source.js";
+import { Trouble, network, networkSource } from "./source.js";
 import { troubleNote } from "./answer.js";
 
 /** @typedef {import("./source.js").Model} Model */
@@ -24,6 +27,16 @@ function inFigures(model) {
   ].filter((part) => part !== false).join(" · ");
 }
 
+/**
+ * What the head of the page says of a saved one.
+ * @param {any} model
+ * @returns {Model}
+ */
+function ofSaved({ id, step, parameters, context_length, vocab_size }) {
+  document.body.classList.add("saved");
+  return { id, step, parameters, context: context_length, vocabulary: vocab_size, chat: false, continues: false };
+}
+
 function start() {
   const notice = byId("notice", HTMLElement);
   const keyForm = byId("key-form", HTMLFormElement);
@@ -35,6 +48,8 @@ function start() {
   const dark = matchMedia("(prefers-color-scheme: dark)");
   /** @type {boolean | null} null: not known yet */
   let chats = null;
+  /** Whether there is anything but looking inside. */
+  let continues = true;
 
   // the address is the state: `#v=complete`; a key in it is taken out at once
   const address = () => new URLSearchParams(location.hash.slice(1));
@@ -47,27 +62,36 @@ function start() {
     history.replaceState(null, "", `#${given}`);
   }
 
-  const source = networkSource(() => key);
+  const ask = network(() => key);
+  const source = networkSource(ask);
   const settings = byId("settings", HTMLFormElement);
   const page = { source, typed: settingsForm(settings), ready, refused };
-  const views = { chat: chatView(page), complete: completeView(page) };
+  const saved = savedGlass();
+  const glass = glassView({ source: saved ?? networkGlass(ask), refused, moved: () => (byId("to-glass", HTMLAnchorElement).href = glass.address()) });
+  const views = { chat: chatView(page), complete: completeView(page), glass };
   startHover(byId("read-out", HTMLElement));
 
-  /** @returns {"chat" | "complete"} */
+  /** @returns {"chat" | "complete" | "glass"} */
   function current() {
-    return chats && address().get("v") !== "complete" ? "chat" : "complete";
+    const view = address().get("v");
+    if (!continues || glass.has(view ?? "")) return "glass";
+    return chats && view !== "complete" ? "chat" : "complete";
   }
 
   function show() {
     if (chats === null) return;
-    for (const name of /** @type {const} */ (["chat", "complete"])) {
+    const now = current();
+    for (const name of /** @type {const} */ (["chat", "complete", "glass"])) {
       const link = byId(`to-${name}`, HTMLAnchorElement);
-      byId(name, HTMLElement).hidden = name !== current();
-      link.hidden = !chats;
-      if (name === current()) link.setAttribute("aria-current", "page");
+      byId(name, HTMLElement).hidden = name !== now;
+      link.hidden = !continues || (name === "chat" && !chats);
+      if (name === now) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
     }
     byId("no-chat", HTMLElement).hidden = chats;
+    byId("columns", HTMLElement).hidden = now === "glass";
+    document.body.classList.toggle("wide", now === "glass");
+    glass.show(now === "glass");
   }
 
   /** @param {Trouble} trouble */
@@ -88,14 +112,13 @@ function start() {
   async function load() {
     notice.replaceChildren();
     try {
-      const model = await source.model();
+      const model = saved ? ofSaved(await saved.ask("model")) : await source.model();
       byId("model", HTMLElement).textContent = inFigures(model);
       document.title = `${model.id} · limpid`;
-      chats = model.chat;
+      ({ chat: chats, continues } = model);
       keyForm.hidden = true;
-      byId("columns", HTMLElement).hidden = false;
       show();
-      if (matchMedia("(pointer: fine)").matches) views[current()].field.focus();
+      if (matchMedia("(pointer: fine)").matches && current() !== "glass") views[current()].field.focus();
     } catch (fault) {
       const trouble = fault instanceof Trouble ? fault : new Trouble(`The page failed: ${fault}`);
       notice.replaceChildren(troubleNote(trouble, trouble.status === 401 ? null : load));
@@ -116,6 +139,7 @@ function start() {
   function paint() {
     document.documentElement.dataset["theme"] = theme.value;
     document.documentElement.classList.toggle("tinted", tint.checked);
+    glass.repaint();
   }
   tint.checked = kept("tint") !== "off";
   theme.value = kept("theme");
@@ -137,6 +161,7 @@ function start() {
     "/": () => views[current()].field.focus(),
     "1": () => (location.hash = "v=chat"),
     "2": () => (location.hash = "v=complete"),
+    "3": () => (location.hash = glass.address().slice(1)),
     n: () => views[current()].reset(),
     s: () => {
       panel.open = true;
@@ -153,8 +178,10 @@ function start() {
     if (event.defaultPrevented || help.open || event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === "Escape") return views[current()].stop();
     const writing = event.target instanceof Element && event.target.matches("input:not([type=checkbox]), textarea, select");
+    if (writing || !letters.checked || chats === null) return;
+    if (current() === "glass" && glass.press(event.key)) return event.preventDefault();
     const action = keys[event.key];
-    if (writing || !letters.checked || !action || chats === null) return;
+    if (!action) return;
     event.preventDefault();
     action();
   });

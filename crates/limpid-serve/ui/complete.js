@@ -1,4 +1,5 @@
 // A text that the model continues.
+import { hashOf, stateIn } from "./address.js";
 import { answerView, copyButton, troubleNote } from "./answer.js";
 import { button, byId, keep, kept, make } from "./dom.js";
 import { Trouble } from "./source.js";
@@ -48,7 +49,8 @@ export function completeView(page) {
       field.value = prompt + text;
       field.focus();
     }, { class: "quiet" });
-    if (text) view.element.append(make("p", { class: "actions" }, copyButton(prompt + text), take));
+    const inside = make("a", { href: `#${hashOf({ ...stateIn("#v=map"), p: prompt + text, last: true })}` }, "Look inside");
+    if (text) view.element.append(make("p", { class: "actions" }, copyButton(prompt + text), take, inside));
   }
 
   function reset() {

@@ -42,6 +42,45 @@ export function byId(id, kind) {
   return found;
 }
 
+/**
+ * The page's colours as a canvas takes them: style.css says of what kind they are, so that browsers resolve them.
+ * @param {Element} element
+ * @returns {(name: string) => string}
+ */
+export function inks(element) {
+  const style = getComputedStyle(element);
+  return (name) => style.getPropertyValue(`--${name}`).trim() || style.color;
+}
+
+/**
+ * Gives a canvas its size in pixels of the page; it has as many as the screen has there.
+ * @param {HTMLCanvasElement} canvas
+ * @param {number} wide
+ * @param {number} high
+ */
+export function sizeCanvas(canvas, wide, high) {
+  const ratio = devicePixelRatio || 1;
+  [canvas.width, canvas.height] = [Math.round(wide * ratio), Math.round(high * ratio)];
+  canvas.style.setProperty("width", `${wide}px`);
+  canvas.style.setProperty("height", `${high}px`);
+}
+
+/**
+ * A canvas with nothing on it, to be drawn on in pixels of the page, with small letters.
+ * @param {HTMLCanvasElement} canvas
+ * @returns {CanvasRenderingContext2D | null}
+ */
+export function emptyCanvas(canvas) {
+  const context = canvas.getContext("2d");
+  if (!context) return null;
+  const ratio = devicePixelRatio || 1;
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  context.clearRect(0, 0, canvas.width, canvas.height);
+  context.font = `11px ${getComputedStyle(canvas).fontFamily}`;
+  context.textBaseline = "middle";
+  return context;
+}
+
 /** The line that screen readers read aloud when it changes. */
 const SPOKEN = "spoken";
 
@@ -60,6 +99,20 @@ export function say(text) {
  */
 export function figure(value, digits) {
   return value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+}
+
+/**
+ * A number of any size in few characters, with a true minus. What is no number is a word: JSON has none for it.
+ * @param {number | string | null | undefined} value
+ * @param {number} digits that count
+ */
+export function short(value, digits = 4) {
+  const number = Number(value ?? NaN);
+  if (Number.isNaN(number)) return "NaN";
+  if (!Number.isFinite(number)) return number > 0 ? "∞" : "−∞";
+  const size = Math.abs(number);
+  const text = size !== 0 && (size < 1e-4 || size >= 1e7) ? number.toExponential(digits - 1) : `${Number(number.toPrecision(digits))}`;
+  return text.replace("e+", "e").replaceAll("-", "−");
 }
 
 /** @param {number} count @param {string} noun */

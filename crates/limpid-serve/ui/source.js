@@ -22,6 +22,7 @@ import { piece } from "./text.js";
  * @typedef {{
  *   id: string, step: number | null, parameters: number | null, context: number | null, vocabulary: number | null,
  *   chat: boolean,
+ *   continues: boolean,
  * }} Model
  */
 
@@ -59,19 +60,22 @@ export class Trouble extends Error {
 }
 
 /**
+ * Whatever was thrown, as something to tell.
+ * @param {unknown} fault
+ */
+export function asTrouble(fault) {
+  return fault instanceof Trouble ? fault : new Trouble(`The page failed: ${fault}`);
+}
+
+/** @typedef {(path: string, body: string | null, signal?: AbortSignal | null) => Promise<Response>} Ask */
+
+/**
  * The server that this page came from.
  * @param {() => string} key the API key; empty if there is none
- * @returns {Source}
+ * @returns {Ask}
  */
-export function networkSource(key) {
-  let id = "";
-
-  /**
-   * @param {string} path
-   * @param {string | null} body
-   * @param {AbortSignal | null} signal
-   */
-  async function ask(path, body, signal = null) {
+export function network(key) {
+  return async (path, body, signal = null) => {
     /** @type {Record<string, string>} */
     const headers = {};
     if (key()) headers["authorization"] = `Bearer ${key()}`;
@@ -85,7 +89,15 @@ export function networkSource(key) {
     if (response.ok) return response;
     if (response.status === 401 && key()) throw new Trouble("That key was not accepted.", { status: 401, code: "invalid_api_key" });
     throw refusal(await response.text(), response.status, response.headers.get("x-request-id"));
-  }
+  };
+}
+
+/**
+ * @param {Ask} ask
+ * @returns {Source}
+ */
+export function networkSource(ask) {
+  let id = "";
 
   /** @param {string} path @param {string | null} [body] */
   const json = async (path, body = null) => (await ask(path, body)).json();
@@ -120,8 +132,9 @@ export function networkSource(key) {
 
   return {
     async model() {
-      const [models, tokenizer] = await Promise.all([json("/v1/models"), json("/tokenizer_info")]);
-      const model = models.data[0];
+      const model = (await json("/v1/models")).data[0];
+      const continues = model.limpid?.continues !== false;
+      const tokenizer = continues ? await json("/tokenizer_info") : {};
       id = model.id;
       return {
         id,
@@ -130,6 +143,7 @@ export function networkSource(key) {
         context: model.limpid?.context_length ?? null,
         vocabulary: model.limpid?.vocab_size ?? null,
         chat: typeof tokenizer.chat_template === "string",
+        continues,
       };
     },
     async count(prompt) {
@@ -213,7 +227,7 @@ function ofCompletion(choice) {
  * @param {ReadableStream<Uint8Array> | null} body
  * @returns {AsyncGenerator<Uint8Array>}
  */
-async function* chunks(body) {
+export async function* chunks(body) {
   if (!body) return;
   const reader = body.getReader();
   try {
@@ -261,7 +275,7 @@ export async function* events(bytes) {
  * @param {number | null} status null inside of a stream
  * @param {string | null} request its id
  */
-function refusal(body, status, request) {
+export function refusal(body, status, request) {
   const about = { ...(status === null ? {} : { status }), ...(request === null ? {} : { request }) };
   try {
     const { message, code, param } = JSON.parse(body).error;

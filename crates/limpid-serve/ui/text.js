@@ -111,3 +111,23 @@ export function joiner() {
   const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
   return ({ bytes }) => decoder.decode(Uint8Array.from(bytes), { stream: true });
 }
+
+/** A letter with what stands below or above it, as plain text writes it: `W_e`, `A_s^M`, `x_{t+1}`; behind a word only in braces. */
+const INDEXED = /(?<![\p{L}_])(\p{L}\p{M}*[₀-₉′]*)((?:[_^](?:\{[^{}]*\}|[\p{Lu}\p{Ll}\d]+(?:-\p{L}+)?))+)|()((?:[_^]\{[^{}]*\})+)/gu;
+
+/**
+ * A formula of one line of text, with its indices below and above.
+ * @param {string} text
+ * @returns {(Node | string)[]}
+ */
+export function formulaOf(text) {
+  /** @type {(Node | string)[]} */
+  const parts = [];
+  let from = 0;
+  for (const found of text.matchAll(INDEXED)) {
+    parts.push(text.slice(from, found.index), found[1] ?? "");
+    for (const [, sign, braced, word] of (found[2] ?? found[4] ?? "").matchAll(/([_^])(?:\{([^{}]*)\}|([^_^]+))/gu)) parts.push(make(sign === "_" ? "sub" : "sup", {}, braced ?? word ?? ""));
+    from = found.index + found[0].length;
+  }
+  return [...parts, text.slice(from)].filter((part) => part !== "");
+}

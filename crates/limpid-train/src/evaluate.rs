@@ -1,6 +1,7 @@
 //! How good a model is: the mean negative log-likelihood of a text, and what follows from it. Everything is
 //! deterministic: all windows in order, losses added in f64 in that order, dropout off.
 
+use crate::ranks::team::Team;
 use crate::{TrainError, Windows};
 use limpid_core::backend::Backend;
 use limpid_core::model::Model;
@@ -30,8 +31,8 @@ impl Score {
         self.total / std::f64::consts::LN_2 / bytes.max(1) as f64
     }
     /// Adds the losses of a batch that has just run.
-    pub fn add(&mut self, losses: &[f32], batch: &Batch) {
-        for (loss, target) in losses.iter().zip(&batch.targets) {
+    pub fn add(&mut self, losses: &[f32], targets: &[u32]) {
+        for (loss, target) in losses.iter().zip(targets) {
             if *target != IGNORE {
                 self.total += f64::from(*loss);
                 self.tokens += 1;
@@ -52,21 +53,52 @@ pub fn score(
     batch_size: usize,
     goes_on: &mut dyn FnMut(&Score) -> bool,
 ) -> Result<Score, TrainError> {
+    score_among(model, backend, windows, batch_size, &mut Team::alone(vec![]), goes_on)
+}
+
+/// The same by several processes, which take turns with the batches; each adds up all losses, in the order of the batches.
+/// Process 0 says whether it goes on.
+pub(crate) fn score_among(
+    model: &Model,
+    backend: &mut dyn Backend,
+    windows: &Windows,
+    batch_size: usize,
+    team: &mut Team,
+    goes_on: &mut dyn FnMut(&Score) -> bool,
+) -> Result<Score, TrainError> {
     let lacking = TrainError::Purpose { lacks: "losses", mend: "Mode::Score or Mode::Train" };
     let losses = model.losses().ok_or(lacking)?;
     windows.check_files()?;
     let (mut score, mut running) = (Score::default(), Ok(true));
+    let (mut own, mut round): (Vec<f32>, Vec<Vec<u32>>) = (vec![], vec![]);
+    // the batches of a round have run, one in each process
+    let mut add = |own: &mut Vec<f32>, round: &mut Vec<Vec<u32>>, team: &mut Team| {
+        own.resize(losses.len(), 0.0);
+        let all = team.gather_losses(own)?;
+        for (targets, losses) in round.iter().zip(all.chunks(losses.len())) {
+            score.add(losses, targets);
+        }
+        own.clear();
+        round.clear();
+        Ok(team.agree(goes_on(&score))?)
+    };
     let mut run = |batch: &Batch| {
-        backend.feed(batch)?;
-        backend.forward(model.ops())?;
-        score.add(&backend.read(losses.of(batch))?, batch);
+        if round.len() == team.rank() {
+            backend.feed(batch)?;
+            backend.forward(model.ops())?;
+            own = backend.read(losses.of(batch))?;
+        }
         windows.check_files()?;
-        Ok(goes_on(&score))
+        round.push(batch.targets.clone());
+        if round.len() == team.size() { add(&mut own, &mut round, team) } else { Ok(true) }
     };
     windows.each(batch_size, |batch| {
         if matches!(running, Ok(true)) {
             running = run(batch);
         }
     });
+    if matches!(running, Ok(true)) && !round.is_empty() {
+        running = add(&mut own, &mut round, team);
+    }
     running.map(|_| score)
 }

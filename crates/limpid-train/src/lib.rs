@@ -8,9 +8,8 @@
 //!
 //! Gradients and losses of micro-batches add up in a binary tree: neighbours first, ((0 + 1) + (2 + 3)). Where their number is no
 //! power of two, the greatest power of two below it is the left branch, and the rest is a tree likewise: ((0 + 1) + (2 + 3)) +
-//! ((4 + 5) + 6). So several processes, each with a branch, come to the same bits (`all_reduce`).
+//! ((4 + 5) + 6). So several processes, each with a branch, come to the same bits (`ranks`).
 
-mod all_reduce;
 pub mod batches;
 pub mod divergence;
 pub mod evaluate;
@@ -19,15 +18,16 @@ pub mod folder;
 pub mod log;
 pub mod lr_finder;
 pub mod preflight;
+pub mod ranks;
 pub mod recipe;
 pub mod report;
 pub mod run;
 
-pub use all_reduce::{AllReduce, Solo};
 pub use batches::{Batches, Documents, Objective, WindowOrder, Windows};
 pub use preflight::{PreflightError, preflight};
+pub use ranks::{Ranks, RanksError, Solo};
 pub use recipe::{Divergence, Recipe, Reduction, RunOptions, RunSettings, Schedule};
-pub use run::{Control, RECENT, Resumable, Run, Summary, TrainEvent};
+pub use run::{Control, LayerUpdate, RECENT, Resumable, Run, Summary, TrainEvent};
 
 use folder::FolderContents;
 use limpid_checkpoint::store::Store;
@@ -35,10 +35,13 @@ use limpid_checkpoint::{Checkpoint, CheckpointError};
 use limpid_core::backend::{self, Backend, BackendError, UpdateReport};
 use limpid_core::config::ConfigError;
 use limpid_core::model::{Mode, Model, Param, init};
-use limpid_core::ops::adamw::{Change, ParamGroup};
+use limpid_core::ops::adamw::{Change, Rule};
 use limpid_core::ops::{Batch, MemorySpace, Pass, Region, random};
 use limpid_core::trace;
 use limpid_data::DataError;
+use ranks::check_micros;
+use ranks::team::{Team, TeamOrder};
+use std::cell::RefCell;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -60,9 +63,9 @@ pub enum TrainError {
     /// The backend: the weights and what is on disk are as before the step.
     #[error(transparent)]
     Backend(#[from] BackendError),
-    /// Processes that train one model and do not reach each other; the weights are as before the step.
-    #[error("the processes that train together could not add up their gradients: {0}")]
-    AllReduce(Box<dyn std::error::Error + Send + Sync>),
+    /// Processes that train one model and do not reach each other, or do not fit together.
+    #[error(transparent)]
+    Ranks(#[from] RanksError),
     /// A model that was built for another mode.
     #[error("the model was built for another mode: it computes no {lacks}. Build it with {mend}")]
     Purpose {
@@ -173,6 +176,14 @@ impl From<PreflightError> for TrainError {
 }
 
 impl TrainError {
+    /// As an error of the backend: other processes are as lost as a device is.
+    fn into_backend(self) -> BackendError {
+        match self {
+            TrainError::Backend(error) => error,
+            error => BackendError::Lost { op: "training together", what: error.to_string() },
+        }
+    }
+
     /// The settings that may help, each by its name and, where one is known, with a value: `clip`, `divergence rollback`.
     pub fn settings(&self) -> Vec<String> {
         let names: &[&str] = match self {
@@ -191,7 +202,7 @@ impl TrainError {
             | TrainError::Checkpoint(_)
             | TrainError::Corpus(_)
             | TrainError::Backend(_)
-            | TrainError::AllReduce(_)
+            | TrainError::Ranks(_)
             | TrainError::Purpose { .. } => &[],
         };
         names.iter().map(ToString::to_string).collect()
@@ -235,9 +246,8 @@ pub struct Trainer {
     pub skipped: u64,
     /// Whether the weights are the initial ones of [`Trainer::new`]; set it to false after writing others.
     pub fresh: bool,
-    /// Who else trains the model: nobody, unless somebody is put here.
-    pub all_reduce: Box<dyn AllReduce>,
-    groups: Vec<ParamGroup>,
+    /// This process among those that train the model: alone, unless [`Trainer::among`] others.
+    team: Team,
     batch: Batch,
     /// Losses of micro-batches, added up as far as their gradients are: one for each that is set aside, and the last.
     losses: Vec<f64>,
@@ -247,7 +257,9 @@ pub struct Trainer {
     begun: bool,
     /// How much the average is yet to move for the last update.
     behind: Option<f64>,
-    /// Parameters, from the first, that have changed places with their average.
+    /// Whether other processes are yet to get the parameters that the last update changed here.
+    unspread: bool,
+    /// Stretches of parameters, from the first, that have changed places with their average.
     swapped: usize,
     /// What is yet to be written, last first: others' values lie in these places.
     lent: Weights,
@@ -259,6 +271,17 @@ pub struct Gradient {
     /// Mean loss of the step's batch.
     pub loss: f64,
     /// Tokens it saw.
+    pub tokens: usize,
+}
+
+/// What some of a step's micro-batches came to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Branch {
+    /// The sum of their losses.
+    pub loss: f64,
+    /// Tokens with a target, in all micro-batches of the step.
+    pub counted: usize,
+    /// Tokens, in all micro-batches of the step.
     pub tokens: usize,
 }
 
@@ -301,16 +324,36 @@ impl Trainer {
             step: 0,
             skipped: 0,
             fresh: false,
-            all_reduce: Box::new(Solo),
-            groups,
+            team: Team::alone(groups),
             batch: Batch::default(),
             losses: vec![],
             waits: false,
             begun: false,
             behind: None,
+            unspread: false,
             swapped: 0,
             lent: vec![],
         }
+    }
+
+    /// The same trainer, in one of several processes that train one model together. Every process is given the same model,
+    /// recipe and data, and makes the same calls. Each step's micro-batches ([`Recipe::accumulate`]) are shared out, and so is the
+    /// optimizer's memory; weights and losses have the bits that one process would give them.
+    ///
+    /// # Errors
+    /// If the numbers of processes and of micro-batches are no powers of two, or there are fewer micro-batches.
+    pub fn among(mut self, ranks: Box<dyn Ranks>) -> Result<Trainer, TrainError> {
+        let processes = ranks.size();
+        check_micros(processes, self.recipe.accumulate as u64, self.recipe.batch_size)?;
+        if processes > 1 {
+            self.backend.keep_part();
+        }
+        Ok(Trainer { team: self.team.among(ranks), ..self })
+    }
+
+    /// Which process this is, and how many there are.
+    pub fn rank(&self) -> (usize, usize) {
+        (self.team.rank(), self.team.size())
     }
 
     /// Does one step: the gradient of every micro-batch, then an update.
@@ -323,13 +366,25 @@ impl Trainer {
         self.update(batches, gradient, self.recipe.rate(self.step), &mut [])
     }
 
-    /// Forward and backward of every micro-batch of the next step: this process's own, and then what [`Trainer::all_reduce`] adds.
+    /// Forward and backward of every micro-batch of the next step: this process's own, to which the others' are added.
     ///
     /// # Errors
     /// If the loss is not finite; the gradient is forgotten then, and the first tensor that broke is named. If the backend
     /// fails, or other processes are not reached; the next gradient begins anew. If the model was not made to be trained, or a
     /// file of the text was changed.
     pub fn gradient(&mut self, batches: &Batches) -> Result<Gradient, TrainError> {
+        let Branch { mut loss, counted, tokens } =
+            self.branch(batches, self.team.micros(self.recipe.accumulate as u64))?;
+        self.team.add_up(&mut *self.backend, &mut loss)?;
+        let loss = loss / counted.max(1) as f64;
+        if loss.is_finite() { Ok(Gradient { loss, tokens }) } else { Err(self.broken(batches)) }
+    }
+
+    /// Forward and backward of some of the next step's micro-batches: a branch of their tree. Its gradient waits in the backend.
+    ///
+    /// # Errors
+    /// As [`Trainer::gradient`].
+    pub fn branch(&mut self, batches: &Batches, micros: Range<u64>) -> Result<Branch, TrainError> {
         let losses = self.losses().ok_or(TrainError::Purpose { lacks: "gradients", mend: "Mode::Train" })?;
         batches.check_files()?;
         self.settle()?;
@@ -337,28 +392,23 @@ impl Trainer {
             self.discard()?;
         }
         self.waits = true;
-        let micros = self.recipe.accumulate as u64;
         let (mut counted, mut tokens) = (0, 0);
-        for micro in 0..micros {
+        for micro in 0..self.recipe.accumulate as u64 {
             batches.fill(self.step + self.skipped, micro, &mut self.batch);
             counted += batches::counted(&self.batch);
             tokens += self.batch.tokens.len();
         }
-        let own = self.all_reduce.own(micros);
-        for micro in own.clone() {
-            if micros > 1 {
+        for micro in micros.clone() {
+            if self.recipe.accumulate > 1 {
                 batches.fill(self.step + self.skipped, micro, &mut self.batch);
             }
             self.feed(micro, counted)?;
             self.backend.forward(self.model.body())?;
             self.backend.backward(self.model.back())?;
             let loss = self.backend.sum(losses.of(&self.batch))?;
-            self.add_up(micro, &own, loss)?;
+            self.add_up(micro, &micros, loss)?;
         }
-        let mut total = self.losses.pop().unwrap_or(0.0);
-        self.all_reduce.all_reduce(&self.model, &self.groups, &mut *self.backend, &mut total)?;
-        let loss = total / counted.max(1) as f64;
-        if loss.is_finite() { Ok(Gradient { loss, tokens }) } else { Err(self.broken(batches)) }
+        Ok(Branch { loss: self.losses.pop().unwrap_or(0.0), counted, tokens })
     }
 
     /// Adds the gradient and the loss of a micro-batch to those of the ones before it, as far as the tree has both of a pair, and
@@ -396,13 +446,20 @@ impl Trainer {
     ) -> Result<Step, TrainError> {
         let Gradient { loss, tokens } = gradient;
         let step = self.step + 1;
-        self.backend.begin_update(&self.groups, &self.recipe.rule(rate, step), watch)?;
+        let rule = Rule { norm: self.team.norm(&mut *self.backend)?, ..self.recipe.rule(rate, step) };
+        let mut pieces = self.team.cut(watch);
+        let mut own: Vec<Change> = pieces.iter().filter(|(_, own)| *own).map(|(piece, _)| piece.clone()).collect();
+        self.backend.begin_update(self.team.own(), &rule, &own)?;
         self.begun = true;
-        let UpdateReport { norm, finite } = self.conclude(watch)?;
+        let UpdateReport { norm, finite } = self.conclude(&mut own)?;
         if !finite {
             return Err(self.broken(batches));
         }
         self.settle()?;
+        pieces.iter_mut().filter(|(_, own)| *own).zip(own).for_each(|((piece, _), own)| *piece = own);
+        if !watch.is_empty() {
+            self.team.put_together(&pieces, watch)?;
+        }
         Ok(Step { step, loss, norm, rate, tokens })
     }
 
@@ -413,6 +470,7 @@ impl Trainer {
         if report.finite {
             self.waits = false;
             self.behind = (self.recipe.ema > 0.0).then(|| self.recipe.averaging(self.step));
+            self.unspread = true;
             self.step += 1;
         }
         Ok(report)
@@ -429,7 +487,7 @@ impl Trainer {
     }
 
     /// Does what an error left undone: the backend's memories are then those after step [`Trainer::step`].
-    fn settle(&mut self) -> backend::Result<()> {
+    fn settle(&mut self) -> Result<(), TrainError> {
         if self.begun {
             self.conclude(&mut [])?;
         }
@@ -437,42 +495,65 @@ impl Trainer {
             self.backend.write(*region, values)?;
             self.lent.pop();
         }
-        while self.swapped > 0 {
-            self.exchange(self.swapped - 1, self.swapped - 1)?;
+        if self.swapped > 0 {
+            let pieces = self.pieces();
+            while self.swapped > 0 {
+                self.exchange(&pieces[self.swapped - 1], self.swapped - 1)?;
+            }
+            self.unspread = true;
         }
         if let Some(decay) = self.behind {
-            self.backend.average(&self.groups, decay)?;
+            self.backend.average(self.team.own(), decay)?;
             self.behind = None;
+        }
+        if self.unspread {
+            self.team.spread(&mut *self.backend)?;
+            self.unspread = false;
         }
         Ok(())
     }
 
     /// Whether updates change a parameter.
     pub fn trains(&self, param: &Param) -> bool {
-        param.region.learns() && self.groups.iter().any(|g| g.range.contains(&param.region.at))
+        param.region.learns() && self.team.groups().iter().any(|g| g.range.contains(&param.region.at))
     }
 
     /// Runs `f` with the weights' average in their place, if there is one: what is evaluated and kept.
     ///
     /// # Errors
     /// If the backend fails; the weights are put back before they are used again.
-    pub fn averaged<T>(&mut self, f: impl FnOnce(&mut Trainer) -> T) -> backend::Result<T> {
-        self.settle()?;
-        if self.recipe.ema > 0.0 && self.step > 0 {
-            (0..self.model.params.len()).try_for_each(|i| self.exchange(i, i + 1))?;
-        }
+    pub fn averaged<T>(&mut self, f: impl FnOnce(&mut Trainer) -> T) -> Result<T, TrainError> {
+        self.team.order(TeamOrder::Average)?;
+        self.put_average()?;
         let done = f(self);
+        self.team.order(TeamOrder::Weights)?;
         self.settle()?;
         Ok(done)
     }
 
-    /// A weight and its average change places; `swapped` weights have then.
-    fn exchange(&mut self, i: usize, swapped: usize) -> backend::Result<()> {
-        let (region, trains) = (self.model.params[i].region, self.trains(&self.model.params[i]));
-        if trains {
-            let average = region.in_space(MemorySpace::Average);
-            self.lent = vec![(average, self.backend.read(region)?), (region, self.backend.read(average)?)];
+    /// Puts the weights' average in their place, if there is one.
+    fn put_average(&mut self) -> Result<(), TrainError> {
+        self.settle()?;
+        if self.recipe.ema > 0.0 && self.step > 0 {
+            // the weights are spread again when they are back, also by a process that has nothing to put back
+            self.unspread = true;
+            self.pieces().iter().enumerate().try_for_each(|(i, piece)| self.exchange(piece, i + 1))?;
+            self.team.spread(&mut *self.backend)?;
         }
+        Ok(())
+    }
+
+    /// What this process updates, in stretches that change places with their average one after the other.
+    fn pieces(&self) -> Vec<Range<usize>> {
+        let trained = self.model.params.iter().filter(|param| self.trains(param));
+        trained.flat_map(|param| self.team.own_of(param.region.range())).collect()
+    }
+
+    /// A stretch of weights and their average change places; `swapped` stretches have then.
+    fn exchange(&mut self, piece: &Range<usize>, swapped: usize) -> backend::Result<()> {
+        let region = Region::flat(MemorySpace::Param, piece.clone());
+        let average = region.in_space(MemorySpace::Average);
+        self.lent = vec![(average, self.backend.read(region)?), (region, self.backend.read(average)?)];
         self.swapped = swapped;
         while let Some((region, values)) = self.lent.last() {
             self.backend.write(*region, values)?;
@@ -485,16 +566,28 @@ impl Trainer {
     ///
     /// # Errors
     /// Those of `put`, and if the backend fails; the weights are put back before they are used again.
-    fn with_others<T, E: From<BackendError>>(
+    fn with_others<T, E: Into<TrainError>>(
         &mut self,
         put: impl FnOnce(&mut Trainer) -> Result<(), E>,
         f: impl FnOnce(&mut Trainer) -> T,
-    ) -> Result<T, E> {
+    ) -> Result<T, TrainError> {
         self.settle()?;
         self.lent = self.kept()?;
-        let done = put(self).map(|()| f(self));
+        let done = put(self).map_err(Into::into).map(|()| f(self));
         self.settle()?;
         done
+    }
+
+    /// Gives all processes the weights that process 0 has.
+    fn share_kept(&mut self) -> Result<(), TrainError> {
+        if self.team.size() > 1 {
+            for param in self.model.kept() {
+                let mut values = self.backend.read(param.region)?;
+                self.team.broadcast(&mut values)?;
+                self.backend.write(param.region, &values)?;
+            }
+        }
+        Ok(())
     }
 
     /// The weights that a run keeps, and where they lie.
@@ -506,10 +599,25 @@ impl Trainer {
     fn broken(&mut self, batches: &Batches) -> TrainError {
         self.waits = true;
         let found = self.first_not_finite(batches).and_then(|found| self.discard().map(|()| found));
-        match found {
-            Ok((tensor, value)) => TrainError::NotFinite { step: self.step + 1, tensor, value },
-            Err(error) => error.into(),
+        match found.map_err(TrainError::from).and_then(|found| self.first_of_all(found)) {
+            Ok(found) => {
+                let (tensor, value) = found.unwrap_or_else(|| ("the norm of the gradient".into(), f32::INFINITY));
+                TrainError::NotFinite { step: self.step + 1, tensor, value }
+            }
+            Err(error) => error,
         }
+    }
+
+    /// What the first of the processes found that found something.
+    fn first_of_all(&mut self, own: Option<(String, f32)>) -> Result<Option<(String, f32)>, TrainError> {
+        if self.team.size() == 1 {
+            return Ok(own);
+        }
+        // JSON has no number for what was found
+        let own = own.map(|(tensor, value)| (tensor, value.to_bits()));
+        let all = self.team.hear_all(&serde_json::to_string(&own).expect("a name and a number are JSON"))?;
+        let read = |text: &String| serde_json::from_str::<Option<(String, u32)>>(text).ok().flatten();
+        Ok(all.iter().find_map(read).map(|(tensor, bits)| (tensor, f32::from_bits(bits))))
     }
 
     fn feed(&mut self, micro: u64, counted: usize) -> backend::Result<()> {
@@ -523,16 +631,16 @@ impl Trainer {
     }
 
     /// Runs the step again, op by op, and names the first tensor that holds what is no number.
-    fn first_not_finite(&mut self, batches: &Batches) -> backend::Result<(String, f32)> {
+    fn first_not_finite(&mut self, batches: &Batches) -> backend::Result<Option<(String, f32)>> {
         let bad = |values: &[f32]| values.iter().copied().find(|v| !v.is_finite());
         self.discard()?;
         self.waits = true;
-        let own = self.all_reduce.own(self.recipe.accumulate as u64);
+        let own = self.team.micros(self.recipe.accumulate as u64);
         for micro in own.clone() {
             batches.fill(self.step + self.skipped, micro, &mut self.batch);
             self.feed(micro, batches::counted(&self.batch))?;
             if let Some(found) = trace::find_not_finite(&self.model, &mut *self.backend, &self.batch)? {
-                return Ok((found.name, found.value));
+                return Ok(Some((found.name, found.value)));
             }
             for (pass, alone) in self.model.back().each() {
                 self.backend.backward(alone)?;
@@ -540,7 +648,7 @@ impl Trainer {
                 for grad in back.dx.iter().flatten() {
                     if let Some(value) = bad(&self.backend.read(grad.region.of(&self.batch))?) {
                         let name = self.model.output_name(back.index);
-                        return Ok((format!("the gradient that leaves {name}"), value));
+                        return Ok(Some((format!("the gradient that leaves {name}"), value)));
                     }
                 }
             }
@@ -548,10 +656,10 @@ impl Trainer {
         }
         for param in self.model.learning() {
             if let Some(value) = bad(&self.backend.read(param.region.grad())?) {
-                return Ok((format!("the gradient of {}", param.name), value));
+                return Ok(Some((format!("the gradient of {}", param.name), value)));
             }
         }
-        Ok(("the norm of the gradient".into(), f32::INFINITY))
+        Ok(None)
     }
 
     /// The memories that resuming needs, with the prefix of their tensors' names in a state file.
@@ -566,24 +674,71 @@ impl Trainer {
     ///
     /// # Errors
     /// Whatever the file system says, or the backend; the old file is then still there.
-    pub fn save(&mut self, path: &Path, state: String) -> Result<(), CheckpointError> {
+    pub fn save(&mut self, path: &Path, state: String) -> Result<(), TrainError> {
         self.settle()?;
         let memories: Vec<_> = self.memories().collect();
-        limpid_checkpoint::save_state(path, &self.model, &*self.backend, &memories, state)
+        let (backend, several, team) = (&*self.backend, self.team.size() > 1, RefCell::new(&mut self.team));
+        let read = |region: Region| match several && region.space != MemorySpace::Param {
+            false => backend.read(region),
+            true => team.borrow_mut().collect(backend, region).map_err(TrainError::into_backend),
+        };
+        Ok(limpid_checkpoint::save_state(path, &self.model, &read, &memories, state)?)
     }
 
-    /// Takes weights, moments, average and step from a state file.
+    /// Waits while process 0 writes files, and gives it what it asks for.
+    ///
+    /// # Errors
+    /// If they do not reach each other, or the backend fails.
+    fn serve_files(&mut self) -> Result<(), TrainError> {
+        loop {
+            match self.team.next_order()? {
+                TeamOrder::Done => return Ok(()),
+                TeamOrder::Average => self.put_average()?,
+                TeamOrder::Weights => self.settle()?,
+                TeamOrder::Collect(region) => self.team.give(&*self.backend, region)?,
+            }
+        }
+    }
+
+    /// Takes weights, moments, average and step from a state file; of several processes, process 0 gives it.
     ///
     /// # Errors
     /// If a tensor is missing or of another shape, or the backend fails.
-    pub fn restore(&mut self, state: &Store, step: u64) -> Result<(), CheckpointError> {
-        (self.begun, self.behind, self.swapped) = (false, None, 0);
+    pub fn restore(&mut self, state: Option<&Store>, step: u64) -> Result<(), TrainError> {
+        (self.begun, self.behind, self.swapped, self.unspread) = (false, None, 0, false);
         self.lent.clear();
-        for (prefix, space) in self.memories() {
-            limpid_checkpoint::load(state, &self.model, &mut *self.backend, prefix, space)?;
+        let memories: Vec<_> = self.memories().collect();
+        for (prefix, space) in memories {
+            match state.filter(|_| self.team.size() == 1) {
+                Some(state) => limpid_checkpoint::load(state, &self.model, &mut *self.backend, prefix, space)?,
+                None => self.receive(state, prefix, space)?,
+            }
         }
         self.fresh = false;
         self.step = step;
+        Ok(())
+    }
+
+    /// Takes a memory from process 0's state: parameters whole, of the others what this process updates.
+    fn receive(&mut self, state: Option<&Store>, prefix: &str, space: MemorySpace) -> Result<(), TrainError> {
+        for param in limpid_checkpoint::kept(&self.model, space) {
+            let region = limpid_checkpoint::place(param, space);
+            let mut values = match state {
+                Some(state) => {
+                    limpid_checkpoint::state_values(state, &self.model, prefix, (param, space))?.into_owned()
+                }
+                None => vec![0.0; region.len()],
+            };
+            self.team.broadcast(&mut values)?;
+            let whole =
+                std::iter::once(region.range()).filter(|_| space == MemorySpace::Param || !param.region.learns());
+            for range in
+                whole.chain(self.team.own_of(region.range()).into_iter().filter(|_| space != MemorySpace::Param))
+            {
+                let from = range.start - region.at;
+                self.backend.write(Region::flat(region.space, range.clone()), &values[from..from + range.len()])?;
+            }
+        }
         Ok(())
     }
 }

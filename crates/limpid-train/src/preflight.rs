@@ -1,7 +1,7 @@
 //! The check before the first step: on two sequences of the real data, with the real weights and backend, it finds out whether
 //! training can work at all. It undoes what it writes.
 
-use super::Trainer;
+use super::{TrainError, Trainer};
 
 use crate::Batches;
 use limpid_core::backend::{self, BackendError};
@@ -104,7 +104,7 @@ struct Slope {
 /// The first of these that does not hold, with the parameter's name.
 pub fn preflight(trainer: &mut Trainer, batches: &Batches) -> Result<PreflightReport, PreflightError> {
     trainer.losses().ok_or(PreflightError::Purpose)?;
-    trainer.settle()?;
+    trainer.settle().map_err(TrainError::into_backend)?;
     let (mut whole, mut batch) = (Batch::default(), Batch::default());
     batches.fill(trainer.skipped, 0, &mut whole);
     let sequences = whole.spans.len();
@@ -139,7 +139,7 @@ pub fn preflight(trainer: &mut Trainer, batches: &Batches) -> Result<PreflightRe
     }
     let found = gradients(trainer, &batch);
     trainer.discard()?;
-    trainer.settle()?;
+    trainer.settle().map_err(TrainError::into_backend)?;
     found.map(|()| PreflightReport { loss, uniform })
 }
 

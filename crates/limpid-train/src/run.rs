@@ -19,7 +19,8 @@ use super::divergence::{describe, is_worse, jump, says, steepest};
 use super::folder::{self, FolderContents};
 use super::log::{Log, METRICS, Mark};
 use super::{
-    Divergence, Gradient, Recipe, RunOptions, RunSettings, Schedule, Step, TrainError, Trainer, Weights, preflight,
+    Divergence, Gradient, RanksError, Recipe, RunOptions, RunSettings, Schedule, Step, TrainError, Trainer, Weights,
+    preflight,
 };
 use crate::evaluate::{self, Score};
 use crate::{Batches, Objective, Windows};
@@ -43,6 +44,11 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 pub enum TrainEvent {
     /// A step was done; the seconds count from when the run began or was resumed.
     Step(Step, f64),
+    /// What adding up gradients and spreading parameters took of a step where several processes train, in seconds, waiting
+    /// included; before the event of the step.
+    AllReduce(u64, f64),
+    /// What a step's update did to each layer, every [`RunOptions::layer_stats_every`] steps, before the event of the step.
+    Layers(u64, Vec<LayerUpdate>),
     /// Progress of an evaluation on validation text: tokens done, tokens in all.
     Evaluating(usize, usize),
     /// The validation loss after a step, and whether it is the best so far.
@@ -58,6 +64,19 @@ pub enum TrainEvent {
     Saved(u64),
     /// A message for the user: a save that failed, a loss spike, early stopping.
     Notice(String),
+}
+
+/// What an update did to a layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LayerUpdate {
+    /// The layer: `embed`, `blocks.0`, ..., `ln_final`.
+    pub layer: String,
+    /// Norm of its gradient, before clipping.
+    pub grad_norm: f64,
+    /// Norm of its weights.
+    pub weight_norm: f64,
+    /// Norm of the update over that of the weights.
+    pub update_ratio: f64,
 }
 
 /// The callback's answer.
@@ -211,6 +230,8 @@ pub struct Run<'a> {
     missing: BTreeMap<PathBuf, String>,
     /// One for each parameter that trains, in steps whose layer statistics are logged.
     changes: Vec<Change>,
+    /// Whether process 0 of several writes files.
+    keeps: bool,
 }
 
 /// The summary's training loss is the mean of this many last losses.
@@ -284,6 +305,7 @@ impl<'a> Run<'a> {
             texts: vec![],
             missing: BTreeMap::new(),
             changes: vec![],
+            keeps: false,
         })
     }
 
@@ -409,19 +431,42 @@ impl<'a> Run<'a> {
         }
         self.log = Some(Log::open(&folder, state.log.as_ref())?);
         (self.due, self.lock) = (state.due, Some(lock));
-        self.take(&store, state, kept.map(|(sum, _)| sum))?;
+        self.share(Some((state, store)), kept.map(|(sum, _)| sum))?;
         Ok(self.state.step)
     }
 
-    /// Takes weights, moments and counts from a state, but not its recipe. If the folder's weights were kept after that state, the next
-    /// evaluation counts as the best: it is the one that kept them, or a better one.
-    fn take(&mut self, store: &Store, state: State, kept: Option<String>) -> Result<(), TrainError> {
+    /// Takes up the state that process 0 has resumed from, in another process. Returns the steps it had done.
+    ///
+    /// # Errors
+    /// If the processes do not reach each other.
+    pub fn resume_with(&mut self) -> Result<u64, TrainError> {
+        self.share(None, None)?;
+        Ok(self.state.step)
+    }
+
+    /// Takes a state; of several processes, process 0 has it and gives it to the others. If the folder's weights (`kept` is their
+    /// checksum) were kept after that state, the next evaluation counts as the best: it is the one that kept them, or a better one.
+    fn share(&mut self, found: Option<(State, Store)>, kept: Option<String>) -> Result<(), TrainError> {
+        let (mut state, store) = found.unzip();
+        if let Some(state) = state.as_mut().filter(|state| state.weights != kept) {
+            (state.best, state.weights) = (None, None);
+        }
+        let state = match self.trainer.team.size() {
+            1 => state,
+            _ => {
+                let text = state.map(|state| serde_json::to_string(&state).expect("a state is JSON"));
+                serde_json::from_str(&self.trainer.team.tell(text.as_deref())?).ok()
+            }
+        };
+        let Some(state) = state else { return Err(RanksError::Lost("process 0 has no state".into()).into()) };
+        self.take(store.as_ref(), state)
+    }
+
+    /// Takes weights, moments and counts from a state, but not its recipe.
+    fn take(&mut self, store: Option<&Store>, state: State) -> Result<(), TrainError> {
         self.trainer.restore(store, state.step)?;
         self.trainer.skipped = state.skipped;
         self.state = State { chosen: self.state.chosen, ..state };
-        if self.state.weights != kept {
-            (self.state.best, self.state.weights) = (None, None);
-        }
         Ok(())
     }
 
@@ -451,6 +496,7 @@ impl<'a> Run<'a> {
                 Some(Windows::of_documents(what, self.validation, context, self.objective, recipe.documents())?)
             }
         };
+        self.check_team()?;
         if options.preflight && self.trainer.step == 0 {
             preflight(&mut self.trainer, &batches)?;
         }
@@ -476,19 +522,61 @@ impl<'a> Run<'a> {
                 self.state.recent.remove(0);
             }
             self.state.recent.push(step.loss);
-            let line = serde_json::json!({
+            let mut line = serde_json::json!({
                 "step": step.step, "train_loss": step.loss, "grad_norm": step.norm, "learning_rate": step.rate,
                 "tokens": self.state.tokens, "seconds": self.state.seconds,
             });
+            let mut stop = false;
+            if self.trainer.team.size() > 1 {
+                let seconds = self.trainer.team.take_seconds();
+                line["all_reduce_seconds"] = seconds.into();
+                stop = tell(TrainEvent::AllReduce(step.step, seconds)) == Control::Stop;
+            }
             self.note(line, tell);
             if !self.changes.is_empty() {
                 let layers = self.layers();
-                self.note(serde_json::json!({ "step": step.step, "layers": layers }), tell);
+                let told = layers.iter().map(|l| {
+                    let LayerUpdate { layer, grad_norm, weight_norm, update_ratio } = l;
+                    let numbers = serde_json::json!({ "grad_norm": grad_norm, "weight_norm": weight_norm, "update_ratio": update_ratio });
+                    (layer.clone(), numbers)
+                });
+                let told: serde_json::Map<_, _> = told.collect();
+                self.note(serde_json::json!({ "step": step.step, "layers": told }), tell);
+                stop |= tell(TrainEvent::Layers(step.step, layers)) == Control::Stop;
             }
-            let stop = tell(TrainEvent::Step(step, start.elapsed().as_secs_f64())) == Control::Stop;
+            stop |= tell(TrainEvent::Step(step, start.elapsed().as_secs_f64())) == Control::Stop;
+            stop = self.trainer.team.agree(stop)?;
             end = self.rest(&windows, stop, tell)?;
         }
         self.finish(windows, start.elapsed().as_secs_f64() + before, end, tell)
+    }
+
+    /// Checks that the processes that train together train the same.
+    fn check_team(&mut self) -> Result<(), TrainError> {
+        if self.trainer.team.size() == 1 {
+            return Ok(());
+        }
+        self.keeps = self.trainer.team.agree(self.folder.is_some())?;
+        let Given { training_text, validation_text, tokenizer, objective, precision, base } = &self.state.given;
+        let config: BTreeMap<String, serde_json::Value> =
+            serde_json::from_str(&self.trainer.model.config.to_json()).unwrap_or_default();
+        let recipe = serde_json::to_value(self.trainer.recipe).expect("a recipe is JSON");
+        let settings = config.into_iter().chain(recipe.as_object().cloned().into_iter().flatten());
+        let fixed = [
+            ("version of limpid", env!("CARGO_PKG_VERSION").to_string()),
+            ("training text", format!("{training_text:016x}")),
+            ("validation text", format!("{validation_text:016x}")),
+            ("tokenizer", format!("{tokenizer:016x}")),
+            ("objective", objective.clone()),
+            ("precision", precision.clone()),
+            ("model to adapt", format!("{base:016x}")),
+            ("number of steps done", self.trainer.step.to_string()),
+        ];
+        let options = serde_json::to_value(self.options).expect("options are JSON");
+        let settings = settings.chain(options.as_object().cloned().into_iter().flatten());
+        let fixed = fixed.map(|(name, value)| (name.to_string(), value)).into_iter();
+        let facts: Vec<_> = fixed.chain(settings.map(|(name, value)| (name, value.to_string()))).collect();
+        Ok(self.trainer.team.check(&facts)?)
     }
 
     /// The work after a step: evaluate, check for divergence, save. If it is stopped, the state says what is left to do.
@@ -508,7 +596,7 @@ impl<'a> Run<'a> {
         {
             let done = self.validate(&windows.clone().about(options.eval_tokens), tell)?;
             self.state.unfinished = done.is_none();
-            stop = done.unwrap_or(true);
+            stop = self.trainer.team.agree(done.unwrap_or(true))?;
         }
         if self.state.unfinished {
             self.try_save(false, tell)?;
@@ -519,6 +607,7 @@ impl<'a> Run<'a> {
         let saves = due(options.save_every) || early || worse.is_some();
         if saves || stop {
             stop |= self.try_save(saves, tell)?;
+            stop = self.trainer.team.agree(stop)?;
         }
         if let Some((first, loss)) = worse {
             return Err(TrainError::Diverged { step, loss, first, rate: recipe.learning_rate });
@@ -527,6 +616,7 @@ impl<'a> Run<'a> {
             let what =
                 format!("early stopping: no better validation loss in {}", plural(self.state.stale, "evaluation"));
             stop |= tell(TrainEvent::Notice(what)) == Control::Stop;
+            stop = self.trainer.team.agree(stop)?;
         }
         Ok(if stop { Some(End::Stopped) } else { early.then_some(End::Early) })
     }
@@ -624,20 +714,25 @@ impl<'a> Run<'a> {
         let step = self.trainer.step + 1;
         let (times, skipped) = (self.state.rollbacks + 1, self.trainer.skipped);
         let folder = self.folder.clone().filter(|folder| Run::can_resume(folder));
-        let (Some(folder), true) = (folder, times <= ROLLBACKS) else {
+        if !self.trainer.team.agree(folder.is_some() && times <= ROLLBACKS)? {
             return Err(TrainError::TooManyRollbacks { times, step });
-        };
-        let (mut state, mut store) = read_state(&state_path(&folder))?;
-        if !state.due && back_path(&folder).exists() {
-            (state, store) = read_state(&back_path(&folder))?;
         }
-        let back = state.step;
-        if let (Some(log), Some(mark)) = (&mut self.log, &state.log) {
-            log.rewind(mark)?;
+        let mut found = folder.map(|folder| {
+            let (state, store) = read_state(&state_path(&folder))?;
+            let earlier = !state.due && back_path(&folder).exists();
+            if earlier { read_state(&back_path(&folder)) } else { Ok((state, store)) }
+        });
+        let found = found.take().transpose()?;
+        let mut kept = None;
+        if let Some((state, _)) = &found {
+            if let (Some(log), Some(mark)) = (&mut self.log, &state.log) {
+                log.rewind(mark)?;
+            }
+            self.derive(tell);
+            kept = if self.owed.take().is_some() { state.weights.clone() } else { self.state.weights.take() };
         }
-        self.derive(tell);
-        let kept = if self.owed.take().is_some() { state.weights.clone() } else { self.state.weights.take() };
-        self.take(&store, state, kept)?;
+        self.share(found, kept)?;
+        let back = self.trainer.step;
         self.trainer.skipped = skipped + (step - back);
         (self.state.skipped, self.state.rollbacks) = (self.trainer.skipped, times);
         let what = error.to_string();
@@ -650,7 +745,7 @@ impl<'a> Run<'a> {
     }
 
     /// What the last update did, by layer: norms of gradients and weights, and the size of the update relative to the weights.
-    fn layers(&self) -> serde_json::Value {
+    fn layers(&self) -> Vec<LayerUpdate> {
         let mut layers: Vec<(&str, Change)> = vec![];
         let trained = self.trainer.model.params.iter().filter(|p| self.trainer.trains(p));
         for (param, change) in trained.zip(&self.changes) {
@@ -667,11 +762,10 @@ impl<'a> Run<'a> {
         layers.sort_by_key(|(name, _)| place(name));
         let say = |(name, change): (&str, Change)| {
             let [gradient, weight, update] = [change.gradient, change.weight, change.update].map(f64::sqrt);
-            let ratio = update / weight.max(f64::MIN_POSITIVE);
-            let value = serde_json::json!({ "grad_norm": gradient, "weight_norm": weight, "update_ratio": ratio });
-            (name.to_string(), value)
+            let update_ratio = update / weight.max(f64::MIN_POSITIVE);
+            LayerUpdate { layer: name.into(), grad_norm: gradient, weight_norm: weight, update_ratio }
         };
-        layers.into_iter().map(say).collect::<serde_json::Map<_, _>>().into()
+        layers.into_iter().map(say).collect()
     }
 
     /// Evaluates on part of the validation text and keeps the weights if they are the best. Returns whether to stop; none if the
@@ -681,18 +775,23 @@ impl<'a> Run<'a> {
         windows: &Windows,
         tell: &mut dyn FnMut(TrainEvent) -> Control,
     ) -> Result<Option<bool>, TrainError> {
-        let Some(score) = self.trainer.averaged(|trainer| evaluate(trainer, windows, tell))?? else { return Ok(None) };
+        let score = self.trainer.averaged(|trainer| evaluate(trainer, windows, tell))??;
+        let Some(score) = score else { return Ok(None) };
         let step = self.trainer.step;
         let best = self.state.best.is_none_or(|(_, loss)| score.loss() < loss);
         self.state.stale = if best { 0 } else { self.state.stale + 1 };
         if best {
             self.state.best = Some((step, score.loss()));
             if let Some(folder) = self.folder.clone() {
+                self.trainer.team.files(true)?;
                 let kept = on_disk(self.keep())?;
                 if kept.is_err() {
                     self.owed = Some((step, self.trainer.averaged(|trainer| trainer.kept())??));
                 }
+                self.trainer.team.files(false)?;
                 self.told(&limpid_checkpoint::weights_path(&folder, &self.trainer.model), kept, tell);
+            } else if self.keeps {
+                self.trainer.serve_files()?;
             }
         }
         self.note(serde_json::json!({ "step": step, "val_loss": score.loss(), "val_tokens": score.tokens }), tell);
@@ -719,10 +818,15 @@ impl<'a> Run<'a> {
     /// Saves, and reports what cannot be written. Returns whether to stop.
     fn try_save(&mut self, due: bool, tell: &mut dyn FnMut(TrainEvent) -> Control) -> Result<bool, TrainError> {
         let Some(folder) = self.folder.clone() else {
+            if self.keeps {
+                self.trainer.serve_files()?;
+            }
             return Ok(tell(TrainEvent::Saved(self.trainer.step)) == Control::Stop);
         };
         self.write_records(tell);
+        self.trainer.team.files(true)?;
         let saved = on_disk(self.save(&folder, due))?;
+        self.trainer.team.files(false)?;
         if saved.is_ok() {
             // the state is written after these
             let weights = limpid_checkpoint::weights_path(&folder, &self.trainer.model);
@@ -837,7 +941,7 @@ impl<'a> Run<'a> {
             stopped = score.is_none();
             val_loss = score.map(|score| score.loss());
         }
-        if !self.missing.is_empty() {
+        if self.trainer.team.agree(!self.missing.is_empty())? {
             self.try_save(self.state.due, tell)?;
         }
         let recent = &self.state.recent;
@@ -860,17 +964,23 @@ impl<'a> Run<'a> {
 
     /// Runs `f` with the best weights instead of the last ones.
     fn with_best<T>(&mut self, f: impl FnOnce(&mut Trainer) -> T) -> Result<T, TrainError> {
+        let f = |trainer: &mut Trainer| trainer.share_kept().map(|()| f(trainer));
         if let Some((_, best)) = &self.owed {
-            return Ok(with(&mut self.trainer, best, f)?);
+            return with(&mut self.trainer, best, f)?;
         }
-        let Some(folder) = &self.folder else { return Ok(f(&mut self.trainer)) };
+        let Some(folder) = &self.folder else {
+            return match self.keeps {
+                true => with(&mut self.trainer, &vec![], f)?, // process 0 has them
+                false => f(&mut self.trainer),
+            };
+        };
         if Some(limpid_checkpoint::check_weights(folder, &self.trainer.model)?.0) != self.state.weights {
             let path = limpid_checkpoint::weights_path(folder, &self.trainer.model);
             let what = "it holds other weights than this run kept: it was replaced".into();
             return Err(CheckpointError::Format { path, what }.into());
         }
         let load = |t: &mut Trainer| limpid_checkpoint::load_weights(folder, &t.model, &mut *t.backend);
-        Ok(self.trainer.with_others(load, f)?)
+        self.trainer.with_others(load, f)?
     }
 }
 
@@ -891,7 +1001,7 @@ impl Given {
 }
 
 /// Runs `f` with other weights.
-fn with<T>(trainer: &mut Trainer, other: &Weights, f: impl FnOnce(&mut Trainer) -> T) -> backend::Result<T> {
+fn with<T>(trainer: &mut Trainer, other: &Weights, f: impl FnOnce(&mut Trainer) -> T) -> Result<T, TrainError> {
     trainer.with_others(|t| other.iter().try_for_each(|(region, values)| t.backend.write(*region, values)), f)
 }
 
@@ -1000,8 +1110,8 @@ fn evaluate(
     tell: &mut dyn FnMut(TrainEvent) -> Control,
 ) -> Result<Option<Score>, TrainError> {
     let (all, mut stopped) = (windows.tokens(), false);
-    let Trainer { model, backend, recipe, .. } = trainer;
-    let score = evaluate::score(model, &mut **backend, windows, recipe.batch_size, &mut |score| {
+    let Trainer { model, backend, recipe, team, .. } = trainer;
+    let score = evaluate::score_among(model, &mut **backend, windows, recipe.batch_size, team, &mut |score| {
         stopped = tell(TrainEvent::Evaluating(score.tokens, all)) == Control::Stop;
         !stopped
     })?;

@@ -213,6 +213,7 @@ fn passes(bench: &Bench) {
         eps: 1e-8,
         step: 3,
         max_norm: 1.0,
+        norm: None,
     };
     let n = 4 << 20;
     let [mut w, g, mut m, mut v] = [0; 4].map(|_| values(n));

@@ -65,6 +65,8 @@
 pub mod engine;
 mod error;
 pub mod generate;
+pub mod glance;
+pub mod glass;
 pub mod lessons;
 mod lm;
 pub mod memory;

@@ -21,6 +21,7 @@ use crate::ops::linear::Precision;
 use crate::ops::simd::Level;
 use crate::receipt::ReceiptHashes;
 use crate::tokenizer::Tokenizer;
+use crate::trace::layers::{self, LayerTrace};
 use crate::trace::{self, Trace};
 use crate::{Error, checkpoint::store::Dtype};
 use std::borrow::Cow;
@@ -502,7 +503,19 @@ impl Lm {
     /// # Errors
     /// If the model has no tokenizer, or the text is empty or longer than the context; and those of `look`.
     pub fn trace<T>(&self, text: &str, look: impl FnOnce(&mut Trace) -> Result<T, trace::TraceError>) -> Result<T> {
-        self.traced(text, false, look)
+        self.trace_ids(&self.encode(text)?, look)
+    }
+
+    /// [`Lm::trace`] of tokens.
+    ///
+    /// # Errors
+    /// As [`Lm::trace`].
+    pub fn trace_ids<T>(
+        &self,
+        ids: &[u32],
+        look: impl FnOnce(&mut Trace) -> Result<T, trace::TraceError>,
+    ) -> Result<T> {
+        self.traced(ids, false, look)
     }
 
     /// [`Lm::trace`] with the backward pass too: the gradient of the mean loss of the next token (of a model that looks both ways: of
@@ -515,16 +528,37 @@ impl Lm {
         text: &str,
         look: impl FnOnce(&mut Trace) -> Result<T, trace::TraceError>,
     ) -> Result<T> {
-        self.traced(text, true, look)
+        self.traced(&self.encode(text)?, true, look)
+    }
+
+    /// A run of one sequence that can be looked into block by block: it keeps little, and computes again what somebody looks at, the same
+    /// bits. Tensors that were looked at may take `seen` bytes. No block has run yet ([`LayerTrace::step`]).
+    ///
+    /// # Errors
+    /// If there are no ids or more than the context has, or memory is refused.
+    pub fn trace_layers(&self, ids: &[u32], seen: usize) -> Result<LayerTrace> {
+        let batch = self.batch_of(ids)?;
+        let model = Model::new(&self.config, layers::mode(1, ids.len()))?;
+        let backend = self.sharing(&model)?;
+        Ok(LayerTrace::start(model, backend, batch, seen)?)
+    }
+
+    /// Bytes that such a run takes beside the weights.
+    ///
+    /// # Errors
+    /// If there are more tokens than the context has.
+    pub fn layer_bytes(&self, tokens: usize) -> Result<usize> {
+        let model = Model::new(&self.config, layers::mode(1, tokens))?;
+        Ok(model.memory().iter().filter(|(what, _)| *what != "parameters").map(|(_, bytes)| bytes).sum())
     }
 
     fn traced<T>(
         &self,
-        text: &str,
+        ids: &[u32],
         backward: bool,
         look: impl FnOnce(&mut Trace) -> Result<T, trace::TraceError>,
     ) -> Result<T> {
-        let batch = self.batch(text)?;
+        let batch = self.batch_of(ids)?;
         // packed in bf16 they are rounded, and cannot be looked at as they are
         let shares = !packs(&self.config) || !backward && self.precision == Precision::F32;
         let (model, mut backend) = self.inspected(batch.tokens.len(), shares)?;

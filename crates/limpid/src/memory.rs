@@ -6,11 +6,16 @@ use crate::backend::{Cpu, Device};
 use crate::config::{Config, ConfigError};
 use crate::model::{Mode, Model, Tuning};
 use crate::train::Recipe;
+use crate::train::ranks::cost::{Network, ProcessCost, SharedStep};
 use crate::units;
 use std::path::{Path, PathBuf};
 
 /// Where a model runs, on how many threads.
 pub type On = (Device, usize);
+
+/// What [`Recipe::memory`] calls the memories of which each of several processes keeps its part.
+const OPTIMIZER: &str = "optimizer moments";
+const AVERAGE: &str = "average of the weights";
 
 /// Bytes of address space left for all that is not counted: text, tokens, buffers. Where those are refused a program ends at once.
 const SPARE: u64 = 32 << 20;
@@ -34,6 +39,22 @@ pub fn parts(model: &Model, recipe: Option<&Recipe>, (device, threads): On) -> V
 /// The bytes of all of [`parts`].
 pub fn needed(model: &Model, recipe: Option<&Recipe>, on: On) -> u64 {
     parts(model, recipe, on).iter().map(|(_, bytes)| bytes).sum()
+}
+
+/// The same for one of several processes that train together, as many as fit the recipe: it keeps moments and average of what it
+/// updates, sets fewer gradients aside, and has buffers for what goes to and fro.
+pub fn parts_among(model: &Model, recipe: &Recipe, on: On, processes: usize) -> Vec<(&'static str, u64)> {
+    let groups = model.update_groups(recipe.weight_decay, recipe.optimizer);
+    let step = SharedStep::new(&groups, recipe.accumulate, (0.0, 0.0));
+    let ProcessCost { micros, share, buffers, .. } = step.among(processes, Network::Gigabit10);
+    let part = share as f64 / step.learning.max(1) as f64;
+    let of_one = |(what, bytes)| match what {
+        OPTIMIZER | AVERAGE => (what, (bytes as f64 * part).ceil() as u64),
+        _ => (what, bytes),
+    };
+    let own = Recipe { accumulate: micros, ..*recipe };
+    let buffers = ("buffers to and from the others", buffers);
+    parts(model, Some(&own), on).into_iter().map(of_one).chain([buffers]).collect()
 }
 
 /// Bytes that this process holds before a model is made (Linux), with what it grows by in training: code that is not touched yet,

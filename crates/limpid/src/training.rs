@@ -11,7 +11,7 @@ use crate::memory::trainable;
 use crate::model::{Model, Param, Tuning};
 use crate::ops::linear::Precision;
 use crate::task::{Begins, Given, Task};
-use crate::train::{Control, Recipe, Run, RunOptions, RunSettings, Summary, TrainEvent, Trainer};
+use crate::train::{Control, Ranks, Recipe, Run, RunOptions, RunSettings, Solo, Summary, TrainEvent, Trainer};
 use crate::{Error, Lm};
 use std::num::NonZero;
 use std::path::PathBuf;
@@ -51,13 +51,23 @@ pub struct Training {
     memory: Option<u64>,
     preset: String,
     machine: (usize, Precision),
+    ranks: Among,
+}
+
+/// The processes that train together.
+struct Among(Box<dyn Ranks>);
+
+impl std::fmt::Debug for Among {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        write!(f, "process {} of {}", self.0.rank(), self.0.size())
+    }
 }
 
 /// What a run made.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Trained {
-    /// The model: of a run in a folder the best by validation loss, else the last.
+    /// The model: of a run in a folder the best by validation loss, else the last; the last too in processes other than the first.
     pub lm: Lm,
     /// What the run came to.
     pub summary: Summary,
@@ -81,6 +91,7 @@ impl Training {
             memory: None,
             preset: String::new(),
             machine: (threads, Precision::F32),
+            ranks: Among(Box::new(Solo)),
         }
     }
 
@@ -188,14 +199,33 @@ impl Training {
         self
     }
 
+    /// One of several processes that train the model together: each makes the same `Training`, and [`Recipe::accumulate`] is at least
+    /// their number. Process 0 alone writes the folder and hears of progress; to resume, all must see it.
+    pub fn ranks(self, ranks: Box<dyn Ranks>) -> Training {
+        Training { ranks: Among(ranks), ..self }
+    }
+
     /// Reads the text, trains to the last step of the recipe or until `progress` says stop, and gives the model.
     ///
     /// # Errors
     /// If the text cannot be read or is too short, the model cannot be built or does not fit into memory, the folder holds something else,
     /// or training diverges.
     pub fn run(self, mut progress: impl FnMut(TrainEvent) -> Control) -> Result<Trained, Error> {
-        let Training { config, recipe, options, mut source, base, folder, resume, tuning, memory, preset, machine } =
-            self;
+        let Training {
+            config,
+            recipe,
+            options,
+            mut source,
+            base,
+            folder,
+            resume,
+            tuning,
+            memory,
+            preset,
+            machine,
+            ranks,
+        } = self;
+        let main = ranks.0.rank() == 0;
         let (threads, precision) = machine;
         let (program, on) = (crate::memory::program(), (Device::Cpu, threads));
         let files = base.as_ref().and_then(Lm::files);
@@ -236,30 +266,32 @@ impl Training {
         };
         let Task { config, corpus, objective, chat_template, .. } = task;
         let Corpus { tokenizer, train, validation, .. } = corpus;
-        let mut run = Run::new(trainer, folder.clone(), &train, &validation, objective, &tokenizer)?;
+        let trainer = trainer.among(ranks.0)?;
+        let mut run = Run::new(trainer, folder.clone().filter(|_| main), &train, &validation, objective, &tokenizer)?;
         (run.options, run.files) = (options, began);
-        if saved.is_some() {
-            run.resume(None)?;
+        match saved {
+            Some(_) if main => drop(run.resume(None)?),
+            Some(_) => drop(run.resume_with()?),
+            None => {}
         }
-        let summary = run.go(&mut progress)?;
+        let summary = run.go(&mut |event| if main { progress(event) } else { Control::Continue })?;
+        let held = |trainer: &mut Trainer| {
+            let load = |model: &Model, backend: &mut dyn Backend| {
+                let own = |param: &Param| trainer.model.param(&param.name).expect("they are one model").region;
+                let mut params = model.params.iter();
+                params.try_for_each(|p| Ok(backend.write(p.region, &trainer.backend.read(own(p))?)?))
+            };
+            Lm::held(config, tokenizer.clone(), chat_template, load, (threads, precision))
+        };
         let lm = match &folder {
-            Some(folder) => {
+            Some(folder) if main => {
                 let text = serde_json::to_string_pretty(&summary).expect("a summary is JSON") + "\n";
                 write_text(&folder.join("summary.json"), &text)?;
                 drop(run); // its memory is free for the model
                 Lm::open(folder)?.with_threads(threads).with_precision(precision)
             }
-            None => {
-                let (tokenizer, machine) = (tokenizer.clone(), (threads, precision));
-                run.trainer.averaged(|trainer| {
-                    let load = |model: &Model, backend: &mut dyn Backend| {
-                        let own = |param: &Param| trainer.model.param(&param.name).expect("they are one model").region;
-                        let mut params = model.params.iter();
-                        params.try_for_each(|p| Ok(backend.write(p.region, &trainer.backend.read(own(p))?)?))
-                    };
-                    Lm::held(config, tokenizer, chat_template, load, machine)
-                })??
-            }
+            Some(_) => held(&mut run.trainer)?,
+            None => run.trainer.averaged(held)??,
         };
         Ok(Trained { lm, summary })
     }

@@ -146,6 +146,7 @@ fn freezing_changes_what_is_frozen_and_nothing_else() {
         eps: 1e-8,
         step: 1,
         max_norm: f64::INFINITY,
+        norm: None,
     };
     for (i, config) in configs().iter().enumerate() {
         let run = |tuning: &Tuning| {
@@ -365,6 +366,7 @@ fn bits_depend_on_neither_threads_nor_watchers() {
             eps: 1e-8,
             step: 1,
             max_norm: 1.0,
+            norm: None,
         };
         let both = |level| [(level, Precision::F32), (level, Precision::Bf16)];
         for (l, (level, precision)) in Level::available().into_iter().flat_map(both).enumerate() {
@@ -430,6 +432,7 @@ fn gradients_begin_blank_after_an_update() {
             eps: 1e-8,
             step: 1,
             max_norm: f64::INFINITY,
+            norm: None,
         };
         assert!(grads(&cpu).iter().flatten().all(|g| *g == 0.0));
         run(&mut cpu);
@@ -603,6 +606,7 @@ fn updates_agree_with_f64_watched_or_not() {
                     eps: 1e-8,
                     step,
                     max_norm: 0.05,
+                    norm: None,
                 };
                 let report = backend.update(&groups, &rule, if watched { &mut changes } else { &mut [] }).unwrap();
                 assert!(report.finite && report.norm > 0.05, "clipping is seen");

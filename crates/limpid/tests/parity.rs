@@ -345,6 +345,7 @@ fn check_training(f: &Fixture, method: Method) {
                         eps: number("eps").unwrap_or(0.0),
                         step,
                         max_norm: number("clip_grad_norm").unwrap_or(f64::INFINITY),
+                        norm: None,
                     },
                     &mut [],
                 )

@@ -142,7 +142,10 @@ fn a_trainer_lends_its_weights_to_a_session_and_goes_on_when_it_is_dropped() {
     let region = lender.model.param("ln_final.weight").unwrap().region;
     let refused = lender.backend.write(region, &vec![1.0; region.len()]);
     assert!(matches!(refused, Err(BackendError::Shared { op: "write", tensor, .. }) if tensor == "ln_final.weight"));
-    assert!(matches!(lender.averaged(|_| ()), Err(BackendError::Shared { .. })), "the average would take their place");
+    assert!(
+        matches!(lender.averaged(|_| ()), Err(TrainError::Backend(BackendError::Shared { .. }))),
+        "the average would take their place"
+    );
     assert!(lender.step == 2 && state(&lender) == before);
 
     drop(weights);

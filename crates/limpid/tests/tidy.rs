@@ -319,7 +319,7 @@ fn public_types_have_names_of_their_own() {
 }
 
 /// Lines of the library without tests, comments and blanks. Raising it is a reviewed line.
-const BUDGET: usize = 37_500;
+const BUDGET: usize = 46_000; // from 37,500: the glass box, the numbers behind it, pictures in files
 
 #[test]
 fn the_library_stays_within_its_budget() {
@@ -401,10 +401,11 @@ fn the_contract_names_what_exists() {
     assert!(named > 250, "only {named} tests are named");
 }
 
-/// docs/contract.md names every picture that a walk says is due, in its row.
+/// docs/contract.md says in the row of every picture of the documents which plot or diagram draws it.
 #[test]
-fn every_picture_that_is_due_is_in_the_contract() {
+fn every_picture_is_in_the_contract() {
     let page = &fs::read_to_string(crates().join("../docs/contract.md")).unwrap();
+    assert!(!page.contains("picture due"), "a picture is due");
     let rows = |code: &str| {
         let code: u32 = code[1..].parse().unwrap();
         let covers = move |line: &&str| {
@@ -417,9 +418,13 @@ fn every_picture_that_is_due_is_in_the_contract() {
     let mut count = 0;
     for walk in Walk::all() {
         for view in walk.steps.iter().flat_map(|step| &step.views) {
-            let Show::Picture { name, .. } = view else { continue };
-            let (code, what) = name.split_once(' ').unwrap();
-            assert!(rows(code).contains(&format!("\"{what}\"")), "{}: {name}", walk.name);
+            let Show::Picture { name, command, .. } = view else { continue };
+            let words: Vec<&str> = command.split(' ').collect();
+            let drawn =
+                words.windows(2).filter(|pair| ["--plot", "--diagram"].contains(&pair[0])).map(|pair| pair.join(" "));
+            for drawn in drawn {
+                assert!(rows(&name[..4]).contains(&drawn), "{}: {name}: {drawn}", walk.name);
+            }
             count += 1;
         }
     }

@@ -12,8 +12,9 @@ use limpid::ops::adamw::{Change, Method, ParamGroup, Rule};
 use limpid::ops::element::Values;
 use limpid::ops::{Batch, Ops, Pass, Passes, Region, random};
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
+use limpid::train::ranks::threads::{ThreadRank, threads};
 use limpid::train::{
-    AllReduce, Control, Divergence, PreflightError, Recipe, Reduction, Run, RunOptions, RunSettings, Summary,
+    Control, Divergence, PreflightError, Ranks, RanksError, Recipe, Reduction, Run, RunOptions, RunSettings, Summary,
     TrainError, TrainEvent, Trainer, lr_finder, preflight,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -21,7 +22,6 @@ use std::fs;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier, Mutex};
 
 /// Counts allocations, so that a test can ask for none.
 struct Counting;
@@ -170,30 +170,6 @@ fn the_trainer_weighs_micro_batches_by_their_tokens() {
     }
 }
 
-/// Whatever lies between gradients and update, for a test.
-struct Between<F> {
-    own: Range<u64>,
-    f: F,
-}
-
-impl<F> AllReduce for Between<F>
-where
-    F: FnMut(&Model, &mut dyn Backend, &mut f64) -> Result<(), TrainError> + Send,
-{
-    fn own(&self, _: u64) -> Range<u64> {
-        self.own.clone()
-    }
-    fn all_reduce(
-        &mut self,
-        model: &Model,
-        _: &[ParamGroup],
-        backend: &mut dyn Backend,
-        loss: &mut f64,
-    ) -> Result<(), TrainError> {
-        (self.f)(model, backend, loss)
-    }
-}
-
 /// The gradients of all parameters, and the sum of losses, to the bit.
 type Sums = (Vec<u32>, u64);
 
@@ -203,16 +179,8 @@ fn gradients(model: &Model, backend: &dyn Backend) -> Vec<f32> {
 
 /// What micro-batches `own` of the first step come to.
 fn sums(mut trainer: Trainer, batches: &Batches, own: Range<u64>) -> Sums {
-    let sums = Arc::new(Mutex::new(Sums::default()));
-    let to = sums.clone();
-    let f = move |model: &Model, backend: &mut dyn Backend, loss: &mut f64| {
-        let bits = gradients(model, backend).into_iter().map(f32::to_bits).collect();
-        *to.lock().unwrap() = (bits, loss.to_bits());
-        Ok(())
-    };
-    trainer.all_reduce = Box::new(Between { own, f });
-    trainer.gradient(batches).unwrap();
-    sums.lock().unwrap().clone()
+    let loss = trainer.branch(batches, own).unwrap().loss;
+    (gradients(&trainer.model, &*trainer.backend).into_iter().map(f32::to_bits).collect(), loss.to_bits())
 }
 
 fn add((left, a): Sums, (right, b): Sums) -> Sums {
@@ -275,84 +243,132 @@ fn the_reference_adds_micro_batches_up() {
     }
 }
 
-/// Processes, played by threads: each has its micro-batches, tells the others what they came to, and adds all up.
+/// What each of several processes, played by threads, comes to: `work` is given its trainer.
+fn in_processes<T: Send>(size: usize, make: impl Fn() -> Trainer + Sync, work: impl Fn(Trainer) -> T + Sync) -> Vec<T> {
+    let (make, work) = (&make, &work);
+    std::thread::scope(|scope| {
+        let start = |rank| scope.spawn(move || work(make().among(Box::new(rank)).unwrap()));
+        let all: Vec<_> = threads(size).into_iter().map(start).collect();
+        all.into_iter().map(|process| process.join().unwrap()).collect()
+    })
+}
+
 #[test]
 fn processes_that_share_the_micro_batches_come_to_the_bits_of_one() {
     let _alone = alone();
     const MICROS: usize = 8;
-    let (text, config) = (text(), Config { dropout: Dropout::everywhere(0.2), ..tiny() });
+    // so large that there is something for each of eight to update
+    let config = Config { dropout: Dropout::everywhere(0.2), d_model: 128, d_ff: 512, n_head: 4, ..tiny() };
+    let text = text();
     let batches = Batches::new(&text, 2, 12, 1, Objective::NextToken).unwrap();
-    for (optimizer, ema) in [(Method::AdamW, 0.0), (Method::Muon, 0.9)] {
+    for (optimizer, ema) in [(Method::AdamW, 0.0), (Method::Adam, 0.9), (Method::Sgd, 0.0), (Method::Muon, 0.9)] {
         let recipe = Recipe { batch_size: 2, accumulate: MICROS, optimizer, ema, clip: 0.5, ..recipe() };
+        let make = || trainer(&config, recipe);
         let go = |mut trainer: Trainer| {
-            let steps: Vec<_> = (0..3)
-                .map(|_| trainer.step(&batches).unwrap())
-                .map(|step| (step.loss.to_bits(), step.norm.to_bits(), step.tokens))
-                .collect();
-            (steps, weights(&trainer))
+            let mut steps = vec![];
+            let mut changes: Vec<Change> = trainer.model.params.iter().map(|p| Change::of(p.region.range())).collect();
+            for _ in 0..3 {
+                let gradient = trainer.gradient(&batches).unwrap();
+                let step = trainer.update(&batches, gradient, 1e-3, &mut changes).unwrap();
+                steps.push((step.loss.to_bits(), step.norm.to_bits(), step.tokens));
+            }
+            let average = trainer.averaged(|trainer| weights(trainer)).unwrap();
+            (steps, changes, average, weights(&trainer))
         };
-        let one = go(trainer(&config, recipe));
+        let one = go(make());
         for size in [2, 4, 8] {
-            let told = Arc::new((Barrier::new(size), Mutex::new(vec![Sums::default(); size])));
-            let process = |rank: usize| {
-                let (mut trainer, told) = (trainer(&config, recipe), told.clone());
-                let each = (MICROS / size) as u64;
-                let own = rank as u64 * each..(rank as u64 + 1) * each;
-                let f = move |model: &Model, backend: &mut dyn Backend, loss: &mut f64| {
-                    let bits = gradients(model, backend).into_iter().map(f32::to_bits).collect();
-                    told.1.lock().unwrap()[rank] = (bits, loss.to_bits());
-                    told.0.wait();
-                    let (sum, total) = tree(&told.1.lock().unwrap());
-                    told.0.wait();
-                    let mut values = sum.into_iter().map(f32::from_bits);
-                    for param in &model.params {
-                        backend.write(
-                            param.region.grad(),
-                            &values.by_ref().take(param.region.len()).collect::<Vec<_>>(),
-                        )?;
-                    }
-                    *loss = f64::from_bits(total);
-                    Ok(())
-                };
-                trainer.all_reduce = Box::new(Between { own, f });
-                trainer
-            };
-            let all: Vec<_> = std::thread::scope(|scope| {
-                let go = &go;
-                let start = |trainer| scope.spawn(move || go(trainer));
-                let threads: Vec<_> = (0..size).map(process).map(start).collect();
-                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-            });
-            for (rank, process) in all.iter().enumerate() {
+            for (rank, process) in in_processes(size, make, go).iter().enumerate() {
                 assert!(*process == one, "{optimizer}, process {rank} of {size}");
             }
         }
     }
 }
 
-/// Other processes that are not reached: the step is not done, and may be done again.
+#[test]
+fn processes_that_do_not_fit_the_micro_batches_are_refused() {
+    for (size, accumulate, mend) in [(2, 1, (2, 2, 2)), (3, 4, (4, 4, 2)), (4, 6, (4, 6, 4)), (4, 2, (4, 2, 4))] {
+        let recipe = Recipe { batch_size: 4, accumulate, ..recipe() };
+        for rank in threads(size) {
+            match trainer(&tiny(), recipe).among(Box::new(rank)).err() {
+                Some(TrainError::Ranks(RanksError::Micros { processes, micros, mend: found })) => {
+                    assert_eq!((processes, micros, found), (size, accumulate as u64, mend));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+/// Ranks of which a call fails.
+struct Flaky {
+    inner: ThreadRank,
+    /// Calls until it fails.
+    left: usize,
+}
+
+impl Flaky {
+    fn call(&mut self) -> Result<(), RanksError> {
+        self.left = self.left.wrapping_sub(1);
+        if self.left == 0 { Err(RanksError::Lost("the network is down".into())) } else { Ok(()) }
+    }
+}
+
+impl Ranks for Flaky {
+    fn rank(&self) -> usize {
+        self.inner.rank()
+    }
+    fn size(&self) -> usize {
+        self.inner.size()
+    }
+    fn all_to_all(&mut self, send: &[u8], receive: &mut [u8]) -> Result<(), RanksError> {
+        self.call().and_then(|()| self.inner.all_to_all(send, receive))
+    }
+    fn all_gather(&mut self, own: &[u8], all: &mut [u8]) -> Result<(), RanksError> {
+        self.call().and_then(|()| self.inner.all_gather(own, all))
+    }
+    fn gather(&mut self, own: &[u8], all: &mut [u8]) -> Result<(), RanksError> {
+        self.call().and_then(|()| self.inner.gather(own, all))
+    }
+    fn broadcast(&mut self, bytes: &mut [u8]) -> Result<(), RanksError> {
+        self.call().and_then(|()| self.inner.broadcast(bytes))
+    }
+    fn barrier(&mut self) -> Result<(), RanksError> {
+        self.call().and_then(|()| self.inner.barrier())
+    }
+}
+
+/// Other processes that are not reached, at any moment: the step is done again, or what was left of it, to the same bits.
 #[test]
 fn a_step_whose_processes_do_not_meet_is_done_again_to_the_same_bits() {
     let _alone = alone();
     let text = text();
     let batches = Batches::new(&text, 4, 12, 1, Objective::NextToken).unwrap();
-    let recipe = Recipe { accumulate: 3, ..recipe() };
+    let recipe = Recipe { accumulate: 2, ema: 0.9, ..recipe() };
     let mut whole = trainer(&tiny(), recipe);
     (0..3).for_each(|_| assert!(whole.step(&batches).is_ok()));
-    let (mut t, mut calls) = (trainer(&tiny(), recipe), 0);
-    let f = move |_: &Model, _: &mut dyn Backend, _: &mut f64| {
-        calls += 1;
-        if calls == 2 { Err(TrainError::AllReduce("the network is down".into())) } else { Ok(()) }
-    };
-    t.all_reduce = Box::new(Between { own: 0..3, f });
-    t.step(&batches).unwrap();
-    let error = t.step(&batches).unwrap_err();
-    assert!(
-        matches!(error, TrainError::AllReduce(_)) && error.to_string().ends_with(": the network is down"),
-        "{error}"
-    );
-    (0..2).for_each(|_| assert!(t.step(&batches).is_ok()));
-    assert_eq!((t.step, weights(&t)), (3, weights(&whole)));
+    let whole = weights(&whole);
+    for left in 1..16 {
+        let all: Vec<_> = std::thread::scope(|scope| {
+            let start = |inner| {
+                let (batches, make) = (&batches, || trainer(&tiny(), recipe));
+                scope.spawn(move || {
+                    let mut trainer = make().among(Box::new(Flaky { inner, left })).unwrap();
+                    let mut failed = 0;
+                    while trainer.step < 3 {
+                        if let Err(error) = trainer.step(batches) {
+                            assert!(error.to_string().ends_with(": the network is down"), "{error}");
+                            failed += 1;
+                        }
+                    }
+                    while trainer.averaged(|_| ()).is_err() {} // what the last failure left undone
+                    (failed, weights(&trainer))
+                })
+            };
+            let all: Vec<_> = threads(2).into_iter().map(start).collect();
+            all.into_iter().map(|process| process.join().unwrap()).collect()
+        });
+        assert!(all.iter().all(|(failed, weights)| *failed <= 1 && *weights == whole), "call {left}");
+    }
 }
 
 #[test]
@@ -900,7 +916,7 @@ fn a_jump_is_noted_stops_or_is_passed_over() {
     // what was learned until then is saved
     let mut again = trainer(&config, base);
     let state = limpid::checkpoint::safetensors_file::open(&dir.join("state/last.safetensors")).unwrap();
-    again.restore(&state, step - 1).unwrap();
+    again.restore(Some(&state), step - 1).unwrap();
     fs::remove_dir_all(dir).unwrap();
 
     let (dir, summary, notices) = run(Divergence::Rollback);

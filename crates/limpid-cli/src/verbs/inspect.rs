@@ -2,6 +2,8 @@
 //!
 //! Everything that can go wrong is looked up into [`Seen`] first, then printed: as text, or as one JSON object.
 
+#[cfg(feature = "serve")]
+use crate::glass::{self, GlassOptions};
 use crate::machine::{fits, fits_text};
 use crate::models::{self, open, prompt_ids};
 use crate::options::{DataOptions, MachineOptions, ModelOptions, NotationOptions, Usage};
@@ -10,21 +12,27 @@ use crate::source;
 use anyhow::{Context, Result, bail};
 use limpid::backend::{Backend, Cpu};
 use limpid::checkpoint::{Checkpoint, is_part};
-use limpid::config::{Config, ConfigError, Fields, Mask};
+use limpid::config::{Config, ConfigError, Fields, Mask, Preset};
 use limpid::data::{Windows, check_ids};
-use limpid::model::{Mode, Model, init};
+use limpid::glance::glance;
+use limpid::model::{Mode, Model, Param, init};
 use limpid::names;
 use limpid::ops::{Batch, IGNORE};
 use limpid::tokenizer::{DenseTokenizer, Tokenizer};
+use limpid::trace::diagram::Diagram;
+use limpid::trace::layers::{self, LayerTrace};
 use limpid::trace::masked::MaskTable;
+use limpid::trace::palette::Palette;
+use limpid::trace::picture::{self, TensorPlot};
 use limpid::trace::table::{self, Masks, TableOptions};
-use limpid::trace::view::{Grid, Labels, Paint, View};
-use limpid::trace::{self, Labelled, SummaryRow, Trace, save, tensors};
+use limpid::trace::view::{Grid, Labels, Paint, View, wrap};
+use limpid::trace::{self, Labelled, SummaryRow, Trace, TraceError, save, tensors};
 use limpid::train::Recipe;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// Run a model on a prompt and show every tensor with its symbol, shape and statistics; print or save any of them.
+/// Look inside a model that runs on a prompt: how surprised it was by each token, what it would have said after each block, and what its heads
+/// attend to; every tensor with its symbol, shape and statistics (--table); in a browser (--open), a file (--html), or a picture (--plot).
 #[derive(clap::Args, Debug)]
 #[command(group(clap::ArgGroup::new("printed").args(["tensor", "masks"]).multiple(true)))]
 pub struct Args {
@@ -57,7 +65,8 @@ pub struct Args {
     /// Use the initial weights, as they were before training
     #[arg(long, requires = "model")]
     initial: bool,
-    /// Print this tensor; may be given several times (blocks.0.attn.hook_pattern, embed.weight, logits.grad)
+    /// Print this tensor; may be given several times (blocks.0.attn.hook_pattern, embed.weight, logits.grad), or be a pattern of
+    /// names ('blocks.*.attn.hook_pattern', '*.hook_resid_post')
     #[arg(long, value_name = "NAME", action = clap::ArgAction::Append)]
     tensor: Vec<String>,
     /// Print one head of the named tensors, counted from 0
@@ -83,10 +92,31 @@ pub struct Args {
     full: bool,
     #[command(flatten)]
     words: NotationOptions,
+    /// Draw a tensor or parameter, NAME or NAME[INDEX] with a number, a:b or * for each axis (blocks.0.attn.hook_pattern[0,1], W_pos);
+    /// cos(NAME): cosines of all its rows; curves(NAME[*,0:4]): columns as curves; loss: the cross-entropy of each token; gelu: GELU and
+    /// its approximations, with the model's own values where there is one. In the terminal, or to --plot-out; again for more
+    #[arg(long, value_name = "EXPR", action = clap::ArgAction::Append)]
+    plot: Vec<String>,
+    /// Draw a diagram of the model with its own shapes, as SVG; list: all of them
+    #[arg(long, value_name = "NAME", action = clap::ArgAction::Append, value_parser = diagram)]
+    diagram: Vec<DiagramName>,
+    /// Where a picture goes, FILE.svg or FILE.png (a PNG has letters of ASCII alone; diagrams are SVG): once for each --plot, then for each
+    /// --diagram
+    #[arg(long, value_name = "FILE", action = clap::ArgAction::Append)]
+    plot_out: Vec<PathBuf>,
+    /// Colours of heat maps: ink (the darker, the greater), viridis, cividis, or diverging for two signs [default: what suits the tensor]
+    #[arg(long, value_name = "NAME", requires = "plot", value_parser = Palette::ALL.map(Palette::name))]
+    palette: Option<String>,
     /// Save all tensors, or those named, as safetensors
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
-    /// Print the table of all tensors (the default, if nothing else is asked for)
+    /// Keep the last tokens of a prompt that is longer than the context
+    #[arg(long)]
+    last: bool,
+    #[cfg(feature = "serve")]
+    #[command(flatten)]
+    glass: GlassOptions,
+    /// Print the table of all tensors
     #[arg(long)]
     table: bool,
     /// Also list the parameters in the table
@@ -128,6 +158,8 @@ const NEAREST: usize = 10;
 /// What was asked for, found.
 struct Seen {
     rows: Vec<SummaryRow>,
+    /// The names of the tensors asked for, and they.
+    names: Vec<String>,
     tensors: Vec<Labelled>,
     /// The input with words and targets, if it was asked for.
     inputs: Vec<Grid>,
@@ -141,9 +173,44 @@ struct Seen {
     next: Vec<Vec<(u32, f64)>>,
     /// The token asked for, and (token, cosine), nearest first.
     similar: Option<(u32, Vec<(u32, f64)>)>,
+    plots: Vec<TensorPlot>,
+    /// Diagrams as SVG.
+    diagrams: Vec<String>,
+}
+
+/// A diagram, or all their names.
+#[derive(Clone, Copy, Debug)]
+enum DiagramName {
+    One(Diagram),
+    List,
+}
+
+fn diagram(name: &str) -> Result<DiagramName, String> {
+    match name {
+        "list" => Ok(DiagramName::List),
+        _ => Diagram::named(name).map(DiagramName::One),
+    }
 }
 
 pub fn run(args: Args) -> Result<()> {
+    let outs = plot_files(&args)?;
+    if args.diagram.iter().any(|name| matches!(name, DiagramName::List)) {
+        let rows = Diagram::ALL.map(|one| vec![one.name().to_string(), one.about().to_string()]);
+        let all = grid(String::new(), &["diagram", "what it shows"], rows.into_iter());
+        let options = TableOptions { width: show::table_width(), ..TableOptions::default() };
+        return show::out(&all.text(None, &options));
+    }
+    if alone(&args) {
+        // neither a model nor a run is needed
+        return pictures(&args, &outs, args.plot.iter().map(|_| picture::gelu(&[])).collect(), vec![]);
+    }
+    if let Some(diagrams) = shapes_only(&args)? {
+        return pictures(&args, &outs, vec![], diagrams);
+    }
+    #[cfg(feature = "serve")]
+    if let Some(done) = elsewhere(&args)? {
+        return Ok(done);
+    }
     if let (Some(path), Some(model)) = (&args.save, &args.model) {
         let real = |path: &Path| path.canonicalize().ok();
         let part = path.file_name().is_some_and(|name| is_part(&name.display().to_string()));
@@ -153,9 +220,12 @@ pub fn run(args: Args) -> Result<()> {
         }
     }
     let Ready { model, mut backend, batch, tokenizer } = ready(&args)?;
+    if glances(&args) {
+        return first(&args, Ready { model, backend, batch, tokenizer });
+    }
     let tokenizer = tokenizer.as_ref();
     let sequences: Vec<&[u32]> = batch.spans.iter().map(|span| &batch.tokens[span.row..][..span.rows]).collect();
-    let others = args.listing || args.next || args.masks || args.similar.is_some();
+    let others = args.listing || args.next || args.masks || args.similar.is_some() || draws(&args);
     let named = !args.tensor.is_empty() || args.save.is_some();
     let table = args.table || args.params || !(others || named);
     let backward = args.backward || args.tensor.iter().any(|t| t.ends_with(".grad"));
@@ -180,14 +250,15 @@ pub fn run(args: Args) -> Result<()> {
     // every name is looked up before anything is printed or written
     let seen = look(&args, &trace, tokenizer)?;
     if let Some(path) = &args.save {
-        let names: Vec<&str> = args.tensor.iter().map(String::as_str).collect();
+        let names: Vec<&str> = seen.names.iter().map(String::as_str).collect();
         save(path, &tensors(&trace, &names)?)?;
         let saved = if names.is_empty() { "all tensors".into() } else { show::plural(names.len(), "tensor") };
         show::say(format_args!("saved {saved} to {}", path.display()));
     }
+    let drawn = draws(&args) && !args.json;
     if args.json {
         show::json(&to_json(&args, &trace, &seen, tokenizer))?;
-        return sound(&trace, &seen.rows);
+        return sound_rows(&trace, &seen.rows);
     }
     let width = args.width.map_or_else(show::table_width, usize::from);
     let mut options = TableOptions { width, decimals: args.decimals.into(), ..TableOptions::default() };
@@ -197,7 +268,7 @@ pub fn run(args: Args) -> Result<()> {
     }
     // a heat map has as many columns as a line has room for, so it needs a width
     let maps = TableOptions { width: if width == 0 && !args.full { show::PROSE } else { options.width }, ..options };
-    let ink = if show::coloured() { Paint::Colour } else { Paint::Shades };
+    let ink = show::paint();
     let paint = |tensor: &Labelled| match args.view.as_str() {
         "auto" => Some(ink).filter(|_| show::terminal() && tensor.is_map()),
         view => Some(ink).filter(|_| view == "heat"),
@@ -206,7 +277,7 @@ pub fn run(args: Args) -> Result<()> {
     if args.listing {
         parts.push(model.to_string());
     }
-    for (name, tensor) in args.tensor.iter().zip(&seen.tensors) {
+    for (name, tensor) in seen.names.iter().zip(&seen.tensors) {
         let paint = paint(tensor);
         let heading = match args.words.notation {
             Some(notation) => headline(trace.row(name)?.in_notation(&model, notation)),
@@ -272,31 +343,46 @@ pub fn run(args: Args) -> Result<()> {
     }
     let text = parts.join("\n");
     // nothing but what is painted has styles, and it has no names but the model's and labels, which are spelled
-    match seen.tensors.iter().any(|tensor| paint(tensor) == Some(Paint::Colour)) {
+    match seen.tensors.iter().any(|tensor| paint(tensor).is_some_and(Paint::is_coloured)) {
         true => show::painted(&text)?,
         false => show::out(&text)?,
     }
-    sound(&trace, &seen.rows)
+    if drawn {
+        pictures(&args, &outs, seen.plots, seen.diagrams)?;
+    }
+    sound_rows(&trace, &seen.rows)
 }
 
-/// Refuses a run with a NaN or an infinity: names the parameter, or else the first tensor that has one.
-fn sound(trace: &Trace, rows: &[SummaryRow]) -> Result<()> {
+/// Refuses a run with a NaN or an infinity in one of its rows.
+fn sound_rows(trace: &Trace, rows: &[SummaryRow]) -> Result<()> {
     let broken = |row: &SummaryRow| row.nan + row.infinite > 0;
-    let Some(first) = rows.iter().find(|row| broken(row)) else { return Ok(()) };
-    for param in &trace.model().params {
-        if broken(&trace.row(&param.name)?) {
-            bail!("the weights are damaged: `{}` has NaN or infinite values", param.name);
+    let first = rows.iter().find(|row| broken(row)).map(|row| row.name.as_str());
+    sound(first, &trace.model().params, |name| Ok(broken(&trace.row(name)?)))
+}
+
+/// Refuses a run with a NaN or an infinity in `first`, if there is one: names the parameter at fault, or else `first`.
+fn sound(
+    first: Option<&str>,
+    params: &[Param],
+    mut broken: impl FnMut(&str) -> Result<bool, TraceError>,
+) -> Result<()> {
+    let Some(first) = first else { return Ok(()) };
+    for Param { name, .. } in params {
+        if broken(name)? {
+            bail!("the weights are damaged: `{name}` has NaN or infinite values");
         }
     }
-    bail!("`{}` has NaN or infinite values, though the weights have none: the weights are too large", first.name)
+    bail!("`{first}` has NaN or infinite values, though the weights have none: the weights are too large")
 }
 
 /// Looks up all that was asked for.
 fn look(args: &Args, trace: &Trace, tokenizer: Option<&Tokenizer>) -> Result<Seen> {
     let (model, causal) = (trace.model(), trace.model().config.mask == Mask::Causal);
     let params: Vec<&str> = model.params.iter().map(|p| p.name.as_str()).collect();
+    let names: Vec<Vec<String>> = args.tensor.iter().map(|asked| trace.matching(asked)).collect::<Result<_, _>>()?;
+    let names = names.concat();
     let mut tensors = vec![];
-    for name in &args.tensor {
+    for name in &names {
         let mut tensor = trace.get(name)?;
         if let Some(head) = args.head {
             tensor = one_head(tensor, head)?;
@@ -305,7 +391,7 @@ fn look(args: &Args, trace: &Trace, tokenizer: Option<&Tokenizer>) -> Result<See
         tensors.push(if args.transpose { transposed(tensor) } else { tensor });
     }
     let mut labels = Labels::default();
-    if !tensors.is_empty() {
+    if !tensors.is_empty() || draws(args) {
         labels = trace.labels(&|id| tokenizer.and_then(|t| t.piece(id).ok()).unwrap_or_else(|| id.to_string()));
         if !args.labels || tokenizer.is_none() {
             // what the mask hides is known without words
@@ -313,7 +399,7 @@ fn look(args: &Args, trace: &Trace, tokenizer: Option<&Tokenizer>) -> Result<See
         }
     }
     let mut inputs = vec![];
-    if args.tensor.iter().any(|name| name == "input") {
+    if names.iter().any(|name| name == "input") {
         let dense = dense(tokenizer);
         let other = dense.map(|dense| (format!("{} id", dense.of().name()), |id: u32| dense.ids().used()[id as usize]));
         let text = |id| piece(tokenizer, id);
@@ -352,7 +438,13 @@ fn look(args: &Args, trace: &Trace, tokenizer: Option<&Tokenizer>) -> Result<See
         false => vec![],
     };
     let masks = args.masks.then(|| table::masks(trace.batch().spans[0].rows));
-    Ok(Seen { rows, tensors, inputs, labels, gradients, layers, masks, next, similar })
+    let plots = args.plot.iter().map(|asked| trace.plot(asked, &labels)).collect::<Result<_, _>>()?;
+    let drawn = |name: &DiagramName| match name {
+        DiagramName::One(diagram) => Some(diagram.of_run(trace, &labels)),
+        DiagramName::List => None,
+    };
+    let diagrams = args.diagram.iter().filter_map(drawn).collect::<Result<_, _>>()?;
+    Ok(Seen { rows, names, tensors, inputs, labels, gradients, layers, masks, next, similar, plots, diagrams })
 }
 
 fn to_json(args: &Args, trace: &Trace, seen: &Seen, tokenizer: Option<&Tokenizer>) -> Value {
@@ -383,8 +475,14 @@ fn to_json(args: &Args, trace: &Trace, seen: &Seen, tokenizer: Option<&Tokenizer
     let mut all = json!({
         "tokens": ids(&mut batch.tokens.iter().copied().map(Some)),
         "rows": seen.rows.iter().map(row).collect::<Vec<_>>(),
-        "tensors": args.tensor.iter().zip(&seen.tensors).map(tensor).collect::<Vec<_>>(),
+        "tensors": seen.names.iter().zip(&seen.tensors).map(tensor).collect::<Vec<_>>(),
     });
+    if !seen.plots.is_empty() {
+        all["plots"] = json!(seen.plots);
+    }
+    if !seen.diagrams.is_empty() {
+        all["diagrams"] = json!(seen.diagrams);
+    }
     if args.listing {
         all["listing"] = trace.model().to_string().into();
     }
@@ -409,6 +507,181 @@ fn to_json(args: &Args, trace: &Trace, seen: &Seen, tokenizer: Option<&Tokenizer
         all["next"] = each(&seen.next.iter().map(|best| best.iter().map(one).collect::<Value>()).collect::<Vec<_>>());
     }
     all
+}
+
+// ---- what is shown first
+
+/// Whether nothing is asked for but a look.
+fn glances(args: &Args) -> bool {
+    let run = args.model.is_some() || !args.prompt.is_empty() || args.tokens.is_some();
+    let named = !args.tensor.is_empty() || args.save.is_some() || args.similar.is_some() || draws(args);
+    let listed = args.table || args.params || args.listing || args.next || args.masks || args.backward;
+    run && !(named
+        || listed
+        || args.json
+        || args.heads_first
+        || args.mask_file.is_some()
+        || args.words.notation.is_some())
+}
+
+/// The text with the surprise of each token, what each block would have said, and what heads attend to.
+fn first(args: &Args, ready: Ready) -> Result<()> {
+    let Ready { model, backend, batch, tokenizer } = ready;
+    let width = args.width.map_or_else(show::table_width, usize::from);
+    let (causal, head, sequences) = (model.config.mask == Mask::Causal, model.config.lm_head, batch.spans.len());
+    let mut trace = LayerTrace::start(model, backend, batch, SEEN)?;
+    let mut text = String::new();
+    for sequence in 0..sequences {
+        let glance = glance(&mut trace, sequence, &|id| piece(tokenizer.as_ref(), id))?;
+        let of = if sequences > 1 { format!("sequence {sequence}, ") } else { String::new() };
+        let tokens = show::plural(glance.tokens.len(), "token");
+        let loss = match glance.loss() {
+            Some(loss) if causal => {
+                format!(": loss {loss:.4} nats a token. Under each token how surprising it was, in nats:")
+            }
+            Some(loss) => format!(
+                ": loss {loss:.4} nats a token. Under each token how unlikely it was in its own place, in nats:"
+            ),
+            None => String::new(),
+        };
+        text += &wrap(&format!("{of}{tokens}{loss}"), 0, width);
+        text += &format!("\n{}\n", glance.text(causal, width));
+        if head {
+            text += &wrap(
+                "What the head would say after each block (the logit lens); * marks from where that stays:",
+                0,
+                width,
+            );
+            text += &format!("{}\n", glance.lens(width).text(width));
+        }
+        text += &wrap("What each head attends to most, and with how much of its weight:", 0, width);
+        text += &format!("{}\n", glance.heads().whole(width));
+    }
+    text += &wrap(
+        "More: --table lists every tensor, --tensor NAME prints one, --next shows what was likely, --open shows all in a browser.",
+        0,
+        width,
+    );
+    show::out(&text)?;
+    let broken = |tensor: &Labelled| tensor.values.iter().any(|v| !v.is_finite());
+    let (last, params) = (trace.last()?, trace.names().params.clone());
+    sound(Some(&*last.name).filter(|_| broken(&last)), &params, |name| Ok(broken(&*trace.get(name)?)))
+}
+
+/// Bytes that tensors may take which are looked at.
+const SEEN: usize = 64 << 20;
+
+/// What is shown elsewhere than in the terminal, if that is asked for.
+#[cfg(feature = "serve")]
+fn elsewhere(args: &Args) -> Result<Option<()>> {
+    let Some(dir) = args.model.as_deref().filter(|_| args.glass.open || args.glass.html.is_some()) else {
+        return Ok(None);
+    };
+    let checkpoint = models::adapted(dir, args.adapter.as_deref())?;
+    let prompts = prompts(args)?;
+    let ids = args.tokens.as_deref().and_then(<[Vec<u32>]>::first).map(Vec::as_slice);
+    if prompts.len() > 1 || args.tokens.as_ref().is_some_and(|all| all.len() > 1) {
+        bail!(Usage("--open and --html show one sequence: give one --prompt".into()));
+    }
+    let prompt = prompts.first().map(String::as_str);
+    match &args.glass.html {
+        Some(path) => glass::html(&args.glass, path, (dir, checkpoint), (prompt, ids, args.last), &args.machine)?,
+        None if ids.is_some() => bail!(Usage("--open begins with a text: give --prompt".into())),
+        None => glass::open(&args.glass, (dir, checkpoint), (prompt, args.last), &args.machine)?,
+    }
+    Ok(Some(()))
+}
+
+// ---- pictures
+
+fn draws(args: &Args) -> bool {
+    !args.plot.is_empty() || !args.diagram.is_empty()
+}
+
+/// Whether nothing that was asked for needs a model.
+fn alone(args: &Args) -> bool {
+    let others = args.tensor.is_empty() && args.diagram.is_empty() && args.save.is_none() && !args.table && !args.json;
+    let model = args.model.is_none() && args.preset.preset.is_none();
+    others && model && !args.plot.is_empty() && args.plot.iter().all(|asked| asked == "gelu")
+}
+
+/// Diagrams of a model that need no run, if nothing else was asked for: of one sequence as long as the context.
+fn shapes_only(args: &Args) -> Result<Option<Vec<String>>> {
+    let given = args.tokens.is_some() || !args.prompt.is_empty() || args.data.is_some();
+    let others = args.save.is_some() || !args.tensor.is_empty() || !args.plot.is_empty() || args.json;
+    let more =
+        args.table || args.params || args.listing || args.next || args.masks || args.backward || args.similar.is_some();
+    let model = args.model.is_some() != args.preset.preset.is_some();
+    if given || others || more || !model || args.diagram.is_empty() {
+        return Ok(None);
+    }
+    let config = match &args.model {
+        Some(dir) => args
+            .preset
+            .config_seen(&dir.display().to_string(), &models::adapted(dir, args.adapter.as_deref())?.config)?,
+        None => args.preset.config()?,
+    };
+    let model = Model::new(&config, Mode::Inspect { batch: 1, context: config.context_length })?;
+    let drawn = |name: &DiagramName| match name {
+        DiagramName::One(diagram) => diagram.of_model(&model),
+        DiagramName::List => None,
+    };
+    Ok(args.diagram.iter().map(drawn).collect())
+}
+
+/// Where each picture goes, before anything is run: nowhere, or each to a file whose ending says how it is drawn.
+fn plot_files(args: &Args) -> Result<Vec<PathBuf>> {
+    let (files, pictures) = (&args.plot_out, args.plot.len() + args.diagram.len());
+    if files.is_empty() {
+        return Ok(vec![]);
+    }
+    if files.len() != pictures {
+        let (files, pictures) = (show::plural(files.len(), "file"), show::plural(pictures, "picture"));
+        bail!(Usage(format!(
+            "{pictures} and {files} of --plot-out: give a --plot-out for each --plot, then for each --diagram"
+        )));
+    }
+    for (i, path) in files.iter().enumerate() {
+        let (name, what) = (path.display(), if i < args.plot.len() { "--plot" } else { "--diagram" });
+        match path.extension().map(|end| end.to_string_lossy().to_lowercase()).as_deref() {
+            Some("svg") => {}
+            Some("png") if what == "--plot" => {}
+            Some("png") => bail!(Usage(format!("--plot-out {name}: a diagram is SVG, so its file ends in .svg"))),
+            _ => bail!(Usage(format!(
+                "--plot-out {name}: the ending says what is drawn: give a name that ends in .svg or .png"
+            ))),
+        }
+        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir()) {
+            bail!("--plot-out {name}: there is no folder {}: make it, or give another name", folder.display());
+        }
+        if files[..i].contains(path) {
+            bail!(Usage(format!("--plot-out {name} is given twice: two pictures need two files")));
+        }
+    }
+    Ok(files.clone())
+}
+
+/// Writes pictures to their files, or shows them.
+fn pictures(args: &Args, outs: &[PathBuf], plots: Vec<TensorPlot>, diagrams: Vec<String>) -> Result<()> {
+    let palette = args.palette.as_deref().and_then(Palette::named);
+    if outs.is_empty() {
+        let width = args.width.map_or_else(show::width, usize::from);
+        let options = TableOptions { width, ..TableOptions::default() };
+        let maps: Vec<String> = plots.iter().map(|plot| plot.text(show::paint(), &options)).collect();
+        // labels are spelled, and the rest is ours
+        show::painted(&maps.join("\n"))?;
+        return show::painted(&diagrams.concat());
+    }
+    let drawn = plots.iter().zip(outs).map(|(plot, path)| match path.extension() {
+        Some(end) if end.eq_ignore_ascii_case("png") => plot.png(palette),
+        _ => plot.svg(palette).into_bytes(),
+    });
+    for (bytes, path) in drawn.chain(diagrams.into_iter().map(String::into_bytes)).zip(outs) {
+        limpid::checkpoint::replace(path, |beside| std::fs::write(beside, &bytes))
+            .with_context(|| format!("--plot-out {}", path.display()))?;
+        show::say(format_args!("drew {}", path.display()));
+    }
+    Ok(())
 }
 
 // ---- what is made of tensors
@@ -576,14 +849,25 @@ fn ready(args: &Args) -> Result<Ready> {
         }
         let config = args.preset.config()?;
         let first = || (0..config.context_length.min(4) as u32).map(|i| i % config.vocab_size as u32).collect();
-        let sequences = match &args.tokens {
-            Some(sequences) => sequences.clone(),
-            None if !args.prompt.is_empty() => bail!("a preset has no tokenizer: give ids with --tokens 1,2,3"),
-            None => vec![first()],
+        let tokenizer = preset_tokenizer(args.preset.name(), &config)?;
+        let sequences = match (&args.tokens, &tokenizer) {
+            (Some(sequences), _) => sequences.clone(),
+            (None, _) if args.prompt.is_empty() => vec![first()],
+            (None, Some(tokenizer)) => {
+                let ids = |text: String| Ok(limpid::generate::prompt_ids(tokenizer, config.mask, &text)?);
+                prompts(args)?.into_iter().map(ids).collect::<Result<_>>()?
+            }
+            (None, None) => bail!(
+                "the tokenizer of the preset {} is learned from the text that it is trained on: give ids with --tokens 1,2,3",
+                args.preset.name()
+            ),
         };
         let batch = typed(args, &sequences, &config, None)?;
-        let (model, backend) = untrained(&config, &batch, &Recipe::preset(args.preset.name())?, machine)?;
-        return Ok(Ready { model, backend, batch, tokenizer: None });
+        let (model, backend) = untrained(&config, mode(args, &batch), &Recipe::preset(args.preset.name())?, machine)?;
+        if !args.prompt.is_empty() {
+            show::say(format_args!("note: {} is untrained here: its weights are random", args.preset.name()));
+        }
+        return Ok(Ready { model, backend, batch, tokenizer });
     };
     let mut checkpoint = models::adapted(dir, args.adapter.as_deref())?;
     if let Some(preset) = &args.preset.preset {
@@ -597,12 +881,9 @@ fn ready(args: &Args) -> Result<Ready> {
         (None, []) => {
             bail!(Usage("give --prompt TEXT, --tokens 1,2,3 or --data FILE: the model needs tokens to run on".into()))
         }
-        (None, prompts) => {
-            if prompts.iter().filter(|prompt| *prompt == "-").count() > 1 {
-                bail!(Usage("--prompt - can be given once: there is one standard input".into()));
-            }
-            let ids = |prompt: &String| prompt_ids(&checkpoint, &source::prompt(prompt)?);
-            Some(prompts.iter().map(ids).collect::<Result<_>>()?)
+        (None, _) => {
+            let ids = |text: String| prompt_ids(&checkpoint, &text);
+            Some(prompts(args)?.into_iter().map(ids).collect::<Result<_>>()?)
         }
     };
     // targets and windows are those of the model's training, whatever else it is looked at with
@@ -615,28 +896,54 @@ fn ready(args: &Args) -> Result<Ready> {
     };
     checkpoint.config = config;
     let (model, backend) = if args.initial {
-        untrained(&checkpoint.config, &batch, &began(dir)?, machine)?
+        untrained(&checkpoint.config, mode(args, &batch), &began(dir)?, machine)?
     } else {
-        open(&checkpoint, mode(&batch), machine)?
+        open(&checkpoint, mode(args, &batch), machine)?
     };
     Ok(Ready { model, backend, batch, tokenizer: checkpoint.tokenizer })
 }
 
+/// The texts of `--prompt`.
+fn prompts(args: &Args) -> Result<Vec<String>> {
+    if args.prompt.iter().filter(|prompt| *prompt == "-").count() > 1 {
+        bail!(Usage("--prompt - can be given once: there is one standard input".into()));
+    }
+    args.prompt.iter().map(|prompt| source::prompt(prompt)).collect()
+}
+
+/// The tokenizer of a preset, where it is known before there is a text: GPT-2's, or the words of a document's example.
+fn preset_tokenizer(name: &str, config: &Config) -> Result<Option<Tokenizer>> {
+    let preset = Preset::named(name)?;
+    let name = match preset.name {
+        "notations" => "s0",
+        "decoder-readme" => "s3",
+        _ => preset.tokenizer,
+    };
+    let known = Tokenizer::named(name).ok();
+    Ok(known.filter(|tokenizer| tokenizer.vocab_size() <= config.vocab_size))
+}
+
 /// What a model must be built for to run a batch, whose sequences are equally long.
-fn mode(batch: &Batch) -> Mode {
-    Mode::Inspect { batch: batch.spans.len(), context: batch.spans[0].rows }
+fn mode(args: &Args, batch: &Batch) -> Mode {
+    let (batch, context) = (batch.spans.len(), batch.spans[0].rows);
+    if glances(args) { layers::mode(batch, context) } else { Mode::Inspect { batch, context } }
 }
 
 /// Ids that were given, as a batch.
 fn typed(args: &Args, sequences: &[Vec<u32>], config: &Config, mask: Option<u32>) -> Result<Batch> {
-    for ids in sequences {
+    let kept = |ids: &Vec<u32>| match args.last {
+        true => ids[ids.len().saturating_sub(config.context_length)..].to_vec(),
+        false => ids.clone(),
+    };
+    let sequences: Vec<Vec<u32>> = sequences.iter().map(kept).collect();
+    for ids in &sequences {
         check(ids, config)?;
     }
     let segments = args.segments.as_ref().map(|segments| match &segments[..] {
         [all] => vec![all.clone(); sequences.len()],
         each => each.to_vec(),
     });
-    Ok(trace::batch_of(config, sequences, segments.as_deref(), mask)?)
+    Ok(trace::batch_of(config, &sequences, segments.as_deref(), mask)?)
 }
 
 /// The first windows of a text, as the training of the model in `dir` cuts them.
@@ -659,12 +966,14 @@ fn windows(args: &Args, data: &str, dir: &Path, checkpoint: &Checkpoint) -> Resu
 /// A model with the weights that training would begin from.
 fn untrained(
     config: &Config,
-    batch: &Batch,
+    mode: Mode,
     recipe: &Recipe,
     machine: &MachineOptions,
 ) -> Result<(Model, Box<dyn Backend>)> {
-    let model = Model::new(config, mode(batch))?;
-    fits(&model, None, machine.on(), "this model")?;
+    let model = Model::new(config, mode)?;
+    // with room for drawing the values
+    let (batch, context) = (model.sequences(), model.rows / model.sequences());
+    fits(&Model::new(config, Mode::Inspect { batch, context })?, None, machine.on(), "this model")?;
     let mut backend = machine.backend(&model)?;
     for param in &model.params {
         backend.write(param.region, &init::values(&model, param, recipe.init, recipe.init_std, recipe.seed))?;
@@ -710,8 +1019,9 @@ fn check(ids: &[u32], config: &Config) -> Result<()> {
     }
     if ids.len() > config.context_length {
         bail!(
-            "the prompt has {} tokens, the model's context_length is {}: shorten it",
+            "the prompt has {} tokens, {} more than the model's context_length of {}: shorten it, or look at its end with --last",
             ids.len(),
+            ids.len() - config.context_length,
             config.context_length
         );
     }

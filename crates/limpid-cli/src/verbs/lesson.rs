@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use limpid::Error;
 use limpid::lessons::{ALL, Claim, Topic};
 use limpid::trace::table::TableOptions;
-use limpid::trace::view::{Paint, View, wrap};
+use limpid::trace::view::{View, wrap};
 use limpid::train::Control;
 use std::sync::atomic::Ordering;
 
@@ -45,13 +45,13 @@ pub fn run(args: Args) -> Result<()> {
     }
     let width = show::table_width();
     let options = TableOptions { width: if width == 0 { show::PROSE } else { width }, ..TableOptions::default() };
-    let paint = if show::coloured() { Paint::Colour } else { Paint::Shades };
+    let paint = show::paint();
     let text = |view: View| view.text(Some(paint), &options);
     let mut parts = [lesson.title, lesson.about].map(|text| wrap(text, 0, options.width)).to_vec();
     parts.extend(lesson.views.into_iter().map(text));
     parts.push(lesson.claims.iter().map(Claim::view).map(text).collect());
     let text = parts.join("\n");
-    if paint == Paint::Colour { show::painted(&text) } else { show::out(&text) }
+    if paint.is_coloured() { show::painted(&text) } else { show::out(&text) }
 }
 
 /// All lessons.

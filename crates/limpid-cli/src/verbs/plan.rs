@@ -12,8 +12,10 @@ use limpid::model::init;
 use limpid::model::recompute::KeepLevel;
 use limpid::ops::Batch;
 use limpid::ops::adamw::Method;
+use limpid::train::ranks::check_micros;
+use limpid::train::ranks::cost::{Network, ProcessCost, SharedStep};
 use limpid::train::{Recipe, RunSettings};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -22,6 +24,13 @@ use std::time::Instant;
 pub struct Args {
     #[command(flatten)]
     train: JobArgs,
+    /// Say also what so many processes would do that train together (mpirun -n N limpid train; docs/scale.md), each on a machine
+    /// like this one
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    ranks: Option<u32>,
+    /// The network between them: 1g, 10g or 100g (Gbit a second)
+    #[arg(long, value_name = "SPEED", requires = "ranks", default_value = "10g", value_parser = str::parse::<Network>)]
+    network: Network,
 }
 
 /// Share of the roof that training reaches, where it is not measured: about that of presets nano to gpt2 (docs/performance.md).
@@ -35,8 +44,8 @@ struct Measured {
     steps: usize,
     batch_size: usize,
     context: usize,
-    /// Of a step of the plan's.
-    seconds: f64,
+    /// Of a step of the plan's: of all its gradients, and of its update.
+    seconds: (f64, f64),
 }
 
 /// Takes some steps of the job, from weights that are any, in at most some seconds. Where a step would take long, those are of
@@ -79,12 +88,101 @@ fn measure(job: &Job, machine: &MachineOptions, budget: Option<u64>, guess: f64)
     let (gradients, updates) = times.iter().copied().unzip();
     let work = |model: &Model, recipe: &Recipe| (1.0 + extra_work(model, recipe)) * step_flops(model, recipe);
     let more = work(&job.model, &job.task.recipe) / work(&model, &recipe);
-    let seconds = more * middle(gradients) + middle(updates);
+    let seconds = (more * middle(gradients), middle(updates));
     Ok(Measured { steps: times.len(), batch_size, context, seconds })
+}
+
+/// What each of several processes would do that train together.
+struct Several {
+    processes: usize,
+    network: Network,
+    cost: ProcessCost,
+    /// Bytes of each memory of one process.
+    memory: Vec<(&'static str, u64)>,
+    total: u64,
+    /// What a process alone takes.
+    alone: Vec<(&'static str, u64)>,
+    steps: u64,
+    /// Tokens a second of all.
+    speed: f64,
+    efficiency: f64,
+    /// From how many processes on twice as many are less than 1.3 times as fast.
+    worth: usize,
+}
+
+impl Several {
+    /// Of a job whose step takes one process so many seconds for its gradients and its update.
+    fn new(job: &Job, args: &Args, processes: usize, seconds: (f64, f64)) -> Several {
+        let (model, recipe, network) = (&job.model, &job.task.recipe, args.network);
+        let groups = model.update_groups(recipe.weight_decay, recipe.optimizer);
+        let shared = SharedStep::new(&groups, recipe.accumulate, seconds);
+        let cost = shared.among(processes, network);
+        let on = args.train.machine.on();
+        let (memory, alone) =
+            (memory::parts_among(model, recipe, on, processes), memory::parts(model, Some(recipe), on));
+        let total = memory.iter().map(|(_, bytes)| bytes).sum::<u64>() + job.program;
+        let tokens = (recipe.batch_size * recipe.context * recipe.accumulate) as f64;
+        let (efficiency, worth) = (shared.efficiency(processes, network), shared.worth(network));
+        let (speed, steps) = (tokens / cost.seconds(), recipe.steps);
+        Several { processes, network, cost, memory, total, alone, steps, speed, efficiency, worth }
+    }
+
+    fn json(&self) -> Value {
+        let ProcessCost { micros, share, sent, compute, network, .. } = self.cost;
+        let mut memory: BTreeMap<_, _> = self.memory.iter().copied().collect();
+        let scratch = memory.remove("threads' scratch");
+        json!({
+            "processes": self.processes, "network": self.network, "micro_batches": micros, "updates": share, "memory_bytes": memory,
+            "scratch_bytes": scratch, "total_memory_bytes": self.total, "sent_bytes_per_step": sent,
+            "compute_seconds": compute, "network_seconds": network, "seconds_per_step": self.cost.seconds(),
+            "tok_s": self.speed, "efficiency": self.efficiency, "worth_up_to": self.worth,
+        })
+    }
+
+    fn rows(&self, accumulate: usize) -> Vec<(&'static str, String)> {
+        let ProcessCost { micros, share, sent, compute, network, .. } = self.cost;
+        // what depends on their number; the rest stands under Memory
+        let parts = self.memory.iter().filter(|part| part.1 > 0 && !self.alone.contains(part));
+        let parts: Vec<String> = parts.map(|(what, n)| format!("{what} {}", show::bytes(*n))).collect();
+        let parts = if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) };
+        let time = |s: f64| if s < 10.0 { format!("{:.1} ms", 1e3 * s) } else { show::duration(s) };
+        let worth = match self.worth {
+            n if n == accumulate || !accumulate.is_power_of_two() => {
+                format!(
+                    "up to {n}, all that a step of {} allows (--accumulate)",
+                    show::plural(accumulate, "micro-batch")
+                )
+            }
+            n => format!("up to {n}: from there, twice as many make less than 1.3 times the speed"),
+        };
+        vec![
+            ("each runs", format!("{} of the step's {accumulate}", show::plural(micros, "micro-batch"))),
+            ("each updates", format!("at most {} parameters", show::commas(share as u64))),
+            ("each takes", format!("{} of memory{parts}", show::bytes(self.total))),
+            ("each sends", format!("{} a step, and receives as much", show::bytes(sent))),
+            (
+                "a step",
+                format!("{}: {} of computing, {} of network", time(self.cost.seconds()), time(compute), time(network)),
+            ),
+            ("all steps", format!("about {}", show::duration(self.cost.seconds() * self.steps as f64))),
+            (
+                "speed",
+                format!(
+                    "{} tokens a second, {:.2} times one process: {:.0} % efficiency",
+                    show::commas(self.speed as u64),
+                    self.efficiency * self.processes as f64,
+                    100.0 * self.efficiency
+                ),
+            ),
+            ("they pay", worth),
+        ]
+    }
 }
 
 pub fn run(args: Args) -> Result<()> {
     let job = args.train.job()?;
+    let processes = args.ranks.map(|n| n as usize);
+    check_micros(processes.unwrap_or(1), job.task.recipe.accumulate as u64, job.task.recipe.batch_size)?;
     let too_large = too_large(&job, &args.train.machine)?;
     let (model, corpus, recipe, config) = (&job.model, &job.task.corpus, &job.task.recipe, &job.task.config);
     let (threads, on) = (args.train.machine.threads(), args.train.machine.on());
@@ -94,7 +192,10 @@ pub fn run(args: Args) -> Result<()> {
     let mut roof = Roof::multiply_adds(threads, level, args.train.machine.precision)?;
     let guess = (1.0 + extra_work(model, recipe)) * flops / (roof.measure(READINGS) * REACHED);
     let measured = measure(&job, &args.train.machine, args.train.memory, guess);
-    let step_seconds = measured.as_ref().map_or(guess, |m| m.seconds);
+    // of a guess, nobody knows which part the update has
+    let (gradients, update) = measured.as_ref().map_or((guess, 0.0), |m| m.seconds);
+    let step_seconds = gradients + update;
+    let several = processes.map(|n| Several::new(&job, &args, n, (gradients, update)));
     let (roof, seconds) = (roof.measure(READINGS), step_seconds * recipe.steps as f64);
     let share = flops / step_seconds / roof;
     let milestones: Vec<(u64, f64)> = {
@@ -133,6 +234,7 @@ pub fn run(args: Args) -> Result<()> {
                 "total_memory_bytes": needed(model, Some(recipe), on) + program, "extra_work": extra_work(model, recipe)})).collect::<Vec<_>>(), "roof_flops": roof, "expected_seconds": seconds, "seconds_per_step": step_seconds, "share_of_roof": share,
             "measured": measured.as_ref().ok().map(|m| json!({"steps": m.steps, "batch_size": m.batch_size, "context": m.context})),
             "not_measured": measured.as_ref().err().map(|e| format!("{e:#}")),
+            "ranks": several.as_ref().map(Several::json),
             "fits": too_large.is_none(), "would_fit": too_large.iter().flat_map(|t| &t.fitting).map(|(flags, _)| flags).collect::<Vec<_>>(),
         }));
     }
@@ -268,6 +370,15 @@ pub fn run(args: Args) -> Result<()> {
             ),
         ],
     );
+    if let Some(several) = several {
+        let title = format!(
+            "{} over {} Gbit/s, each on a machine like this one with {} (docs/scale.md)",
+            show::plural(several.processes, "process"),
+            several.network.gigabits(),
+            show::plural(threads, "thread")
+        );
+        section(&title, several.rows(recipe.accumulate));
+    }
     if let Some(too_large) = too_large {
         text += &format!("\n{}\n", too_large.text());
     }

@@ -1,6 +1,6 @@
 //! `report`: the results of runs, as a page of curves and a table.
 
-use crate::records::{page, read};
+use crate::records::{page, read, seen};
 use crate::show;
 use anyhow::{Result, bail};
 use limpid::report::{self, ReportError};
@@ -34,7 +34,8 @@ pub fn run(args: Args) -> Result<()> {
     // of several, those without a step (never begun, or no run's folder) are skipped
     let (mut runs, mut folders, mut passed) = (vec![], vec![], vec![]);
     for folder in &args.runs {
-        match read(folder) {
+        let run = if args.runs.len() == 1 { seen(folder) } else { read(folder) };
+        match run {
             Ok(run) => {
                 runs.push(run);
                 folders.push(folder);

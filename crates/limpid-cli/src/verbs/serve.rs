@@ -2,7 +2,7 @@
 
 use crate::models::{self, WeightOptions};
 use crate::options::{self, MachineOptions, Usage};
-use crate::{machine, show};
+use crate::{glass, machine, show};
 use anyhow::{Context, Result, bail};
 use limpid::backend::Device;
 use limpid::checkpoint::Checkpoint;
@@ -13,7 +13,7 @@ use limpid::ops::simd::Level;
 use limpid_serve::{
     ConnectionLimits, Follow, PageOptions, ServeError, ServeEvent, ServeOptions, ServedAs, ServedModel, Server,
 };
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Serve a model over HTTP, in OpenAI's protocol: completions, chats, embeddings and tokens, streamed or whole; and a page at / to try it.
@@ -69,6 +69,15 @@ pub struct Args {
     /// The model's name in requests and answers [default: the name of its folder or file]
     #[arg(long, value_name = "NAME")]
     served_name: Option<String>,
+    /// Memory that looking inside the model may take: 512M, 2G
+    #[arg(long, value_name = "BYTES", default_value = "512MiB", value_parser = options::bytes, conflicts_with = "no_inspect")]
+    inspect_memory: u64,
+    /// Let nobody look inside the model
+    #[arg(long)]
+    no_inspect: bool,
+    /// Another model to look into beside this one, to compare them
+    #[arg(long, value_name = "DIR", conflicts_with = "no_inspect")]
+    against: Vec<PathBuf>,
     /// No page at /
     #[arg(long, conflicts_with = "ui_dir")]
     no_ui: bool,
@@ -104,9 +113,9 @@ pub fn run(args: Args) -> Result<()> {
     if args.machine.device != Device::Cpu || args.machine.simd.is_some_and(|level| level != Level::best()) {
         bail!(Usage("limpid serve runs on the cpu, which every other device is checked against".into()));
     }
-    let options = options(&args)?;
+    let mut options = options(&args)?;
     let how = ServedAs {
-        id: args.served_name.clone().unwrap_or_else(|| name(&args.weights.model)),
+        id: args.served_name.clone().unwrap_or_else(|| models::name(&args.weights.model)),
         threads: args.machine.threads(),
         precision: args.machine.precision,
         cache: args.kv_cache_dtype,
@@ -127,6 +136,7 @@ pub fn run(args: Args) -> Result<()> {
         Follow { path: args.weights.model.clone(), open: Box::new(open), how: how.clone(), every: EVERY }
     });
     let model = ServedModel::new(checkpoint, &how)?;
+    options.against = glass::others(&args.against, &args.machine)?;
     let fingerprint = model.fingerprint.clone();
     let kv_memory = options.engine.cache_bytes;
     let server = Server::start(model, options, follow, Box::new(tell)).map_err(usage)?;
@@ -181,18 +191,15 @@ fn options(args: &Args) -> Result<ServeOptions> {
             body_bytes: usize::try_from(args.max_body).unwrap_or(usize::MAX),
             ..ConnectionLimits::default()
         },
+        inspect: (!args.no_inspect).then(|| usize::try_from(args.inspect_memory).unwrap_or(usize::MAX)),
+        against: vec![],
+        look_only: false,
         page: match &args.ui_dir {
             Some(folder) => PageOptions::Folder(folder.clone()),
             None if args.no_ui => PageOptions::Off,
             None => PageOptions::Own,
         },
     })
-}
-
-/// The name of a folder or file.
-fn name(model: &Path) -> String {
-    let whole = std::path::absolute(model).unwrap_or_else(|_| model.into());
-    whole.file_name().map_or_else(|| "model".into(), |name| name.to_string_lossy().into_owned())
 }
 
 /// What a wrong flag is at fault for is wrong usage.

@@ -4,9 +4,9 @@ use crate::dashboard::{Dashboard, Now};
 use crate::job::{JobArgs, recomputes, step_flops, too_large};
 use crate::machine::{READINGS, interrupt, peak_rss};
 use crate::models::{engine, tokenizer};
-use crate::options::{Interrupted, MachineOptions};
+use crate::options::{Interrupted, MachineOptions, Usage};
 use crate::show::{self, Progress};
-use crate::{find, records, source};
+use crate::{find, ranks, records, source};
 use anyhow::{Result, bail};
 use limpid::backend::cpu::roof::Roof;
 use limpid::checkpoint::{Checkpoint, adapter};
@@ -17,10 +17,11 @@ use limpid::generate::{Options, Sampler, generate, start_ids};
 use limpid::ops::linear::Precision;
 use limpid::task::Begins;
 use limpid::train::folder::{self, FolderContents};
-use limpid::train::{Control, RECENT, Resumable, Run, Summary, TrainError, TrainEvent};
+use limpid::train::ranks::check;
+use limpid::train::{Control, RECENT, Ranks, Resumable, Run, Summary, TrainError, TrainEvent};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Train a model, or fine-tune one (--from).
 ///
@@ -76,8 +77,28 @@ fn fits_folder(args: &JobArgs, folder: &Path) -> Result<Option<Resumable>> {
 }
 
 pub fn run(Args { job: args }: Args) -> Result<()> {
+    let ranks = ranks::join()?;
+    let (rank, size) = (ranks.rank(), ranks.size());
+    let done = train(args, ranks).map_err(|error| ranks::end_all(rank, size, error));
+    ranks::leave();
+    done
+}
+
+/// Trains, in each of the processes that train together; process 0 has the folder and speaks.
+fn train(args: JobArgs, mut ranks: Box<dyn Ranks>) -> Result<()> {
+    let (main, size) = (ranks.rank() == 0, ranks.size());
     let asked = args.asked().filter(|_| !args.lr_find);
-    let resumed = asked.map(|folder| fits_folder(&args, &folder)).transpose()?.flatten();
+    let goes_on = args.resumed().is_some();
+    if size > 1 {
+        if args.lr_find {
+            bail!(Usage("--lr-find runs in one process: start it without mpirun".into()));
+        }
+        let state = if goes_on { "the run in its folder" } else { "no run that it sees" };
+        let facts = [("version of limpid", env!("CARGO_PKG_VERSION")), ("state to go on from", state)];
+        let facts = facts.map(|(name, value)| (name.to_string(), value.to_string()));
+        check(&mut *ranks, &facts).map_err(TrainError::from)?;
+    }
+    let resumed = asked.filter(|_| main).map(|folder| fits_folder(&args, &folder)).transpose()?.flatten();
     let job = args.job()?;
     let folder = folder(&args, &job.name);
     if let Some(fit) = too_large(&job, &args.machine)? {
@@ -90,7 +111,7 @@ pub fn run(Args { job: args }: Args) -> Result<()> {
     let (level, task, text) = (args.machine.level(), &job.task, &job.task.corpus.about);
     let (recipe, corpus) = (task.recipe, &task.corpus);
     let say = |text: String| {
-        if !args.json {
+        if main && !args.json {
             show::say(text);
         }
     };
@@ -116,7 +137,10 @@ pub fn run(Args { job: args }: Args) -> Result<()> {
         show::plural(corpus.train.len(), "token"),
         show::commas(corpus.validation.len() as u64),
         corpus.tokenizer_name,
-        show::plural(threads, "thread"),
+        match size {
+            1 => show::plural(threads, "thread"),
+            _ => format!("{size} processes of {}", show::plural(threads, "thread")),
+        },
         if args.machine.precision == Precision::Bf16 { ", bf16" } else { "" },
     ));
     let floor = text
@@ -132,13 +156,15 @@ pub fn run(Args { job: args }: Args) -> Result<()> {
         say(format!("within {within} of memory; recomputed in the backward pass: {again}"));
     }
     let mut roof = Roof::multiply_adds(threads, level, args.machine.precision)?;
-    roof.measure(READINGS);
+    if main {
+        roof.measure(READINGS);
+    }
     let flops = step_flops(&job.model, &recipe);
 
     let asked = interrupt()?;
-    let trainer = job.trainer(&args.machine)?;
-    let mut run =
-        Run::new(trainer, Some(folder.clone()), &corpus.train, &corpus.validation, task.objective, &corpus.tokenizer)?;
+    let trainer = job.trainer(&args.machine)?.among(ranks)?;
+    let own = Some(folder.clone()).filter(|_| main);
+    let mut run = Run::new(trainer, own, &corpus.train, &corpus.validation, task.objective, &corpus.tokenizer)?;
     run.options = job.options;
     if let Some(resumed) = resumed {
         if let (Some(base), Some(_)) = (&job.base, args.tuning.lora)
@@ -149,7 +175,9 @@ pub fn run(Args { job: args }: Args) -> Result<()> {
         }
         let step = run.resume_from(resumed)?;
         say(format!("going on with {} after step {step}", folder.display()));
-    } else {
+    } else if goes_on {
+        run.resume_with()?;
+    } else if main {
         if args.resume.is_some() && folder::look(&folder) == FolderContents::Begun {
             say(format!("{} was stopped before its first save: it begins again", folder.display()));
         }
@@ -166,10 +194,20 @@ pub fn run(Args { job: args }: Args) -> Result<()> {
         run.files = task.files(&begins).map_err(source::of_library)?;
     }
 
+    if !main {
+        run.go(&mut |_| Control::Continue)?;
+        return Ok(());
+    }
     let watched = args.ui && !args.json;
     let dashboard = watched.then(|| Dashboard::open(&folder, recipe.steps, floor, asked.clone())).flatten();
     let progress = Progress::new(recipe.steps, args.json || dashboard.is_some());
-    let mut shown = Shown { val: None, rate: Rate::new(), roof, flops, steps: recipe.steps };
+    let flops = flops / size as f64;
+    let mut shown = Shown { val: None, rate: Rate::new(), roof, flops, steps: recipe.steps, several: size > 1 };
+    // of a conversation what is not learned: the first question
+    let question = corpus.train.document(0).take_while(|at| !corpus.train.counted(*at));
+    let question = question.map(|at| corpus.train.id(at)).collect();
+    let begins = (recipe.seed, question, corpus.train.id(0));
+    let (mut sampled_at, mut sampling) = (Instant::now(), Duration::ZERO);
     let summary = run.go(&mut |event| {
         match event {
             TrainEvent::Step(step, _) => {
@@ -177,17 +215,29 @@ pub fn run(Args { job: args }: Args) -> Result<()> {
                 progress.step(step.step, || shown.text(&step, progress.lines()));
                 dashboard.iter().for_each(|d| d.step(&step, &shown.now(&step)));
             }
+            TrainEvent::AllReduce(_, seconds) => shown.rate.all_reduce += seconds,
+            TrainEvent::Layers(_, layers) => dashboard.iter().for_each(|d| d.layers(layers.clone())),
             TrainEvent::Evaluating(..) => shown.rate.pause(),
             TrainEvent::Validated { step, loss, best } => {
                 shown.val = Some(loss);
                 shown.roof.measure(READINGS / 10);
-                shown.rate.pause();
                 let line = format!("step {step}: val loss {loss:.4}{}", if best { " (best so far)" } else { "" });
                 progress.line(&line);
-                dashboard.iter().for_each(|d| {
+                if let Some(d) = &dashboard {
                     d.validated(step, loss);
                     d.line(&line);
-                });
+                    // the best weights are in the folder: a sample of them, as long as samples take little of the time
+                    if best && args.sample > 0 && sampling * 50 <= sampled_at.elapsed() {
+                        sampled_at = Instant::now();
+                        let goes_on = &mut |_: &str| !asked.load(Ordering::Relaxed);
+                        if let Ok(Some((prompt, text))) = sample(&folder, args.sample, &args.machine, &begins, goes_on)
+                        {
+                            d.sample(step, &(prompt + &text));
+                        }
+                        sampling = sampled_at.elapsed();
+                    }
+                }
+                shown.rate.pause();
             }
             TrainEvent::Saved(step) => {
                 shown.rate.pause();
@@ -218,11 +268,17 @@ pub fn run(Args { job: args }: Args) -> Result<()> {
     let mut printed = Ok(());
     let sampled = match whole && !args.json && args.sample > 0 {
         true => {
-            // of a conversation what is not learned: the first question
-            let question = corpus.train.document(0).take_while(|at| !corpus.train.counted(*at));
-            let question = question.map(|at| corpus.train.id(at)).collect();
-            let first = (question, corpus.train.id(0));
-            sample(&folder, args.sample, &args.machine, (recipe.seed, first), &mut printed)
+            let mut begun = false;
+            let print = &mut |text: &str| {
+                if !std::mem::replace(&mut begun, true) {
+                    show::say("\na sample:");
+                }
+                if printed.is_ok() {
+                    printed = show::out(text);
+                }
+                true // what cannot be printed is made all the same
+            };
+            sample(&folder, args.sample, &args.machine, &begins, print)
         }
         false => Ok(None),
     };
@@ -285,12 +341,14 @@ fn report(summary: &Summary, folder: &Path, answers: bool) {
 struct Rate {
     tokens: usize,
     seconds: f64,
+    /// Seconds of them that adding up gradients among processes took.
+    all_reduce: f64,
     last: Instant,
 }
 
 impl Rate {
     fn new() -> Rate {
-        Rate { tokens: 0, seconds: 0.0, last: Instant::now() }
+        Rate { tokens: 0, seconds: 0.0, all_reduce: 0.0, last: Instant::now() }
     }
     fn add(&mut self, tokens: usize) {
         self.seconds += self.last.elapsed().as_secs_f64();
@@ -298,7 +356,7 @@ impl Rate {
         self.last = Instant::now();
         if self.seconds > 10.0 {
             // what is shown is of the last seconds
-            (self.tokens, self.seconds) = (self.tokens / 2, self.seconds / 2.0);
+            (self.tokens, self.seconds, self.all_reduce) = (self.tokens / 2, self.seconds / 2.0, self.all_reduce / 2.0);
         }
     }
     fn pause(&mut self) {
@@ -314,8 +372,11 @@ struct Shown {
     val: Option<f64>,
     rate: Rate,
     roof: Roof,
+    /// Of a step, in this process.
     flops: f64,
     steps: u64,
+    /// Whether other processes train with this one.
+    several: bool,
 }
 
 impl Shown {
@@ -323,7 +384,9 @@ impl Shown {
         let per_second = self.rate.per_second();
         let steps_a_second = per_second / step.tokens as f64;
         let left = (self.steps - step.step) as f64 / steps_a_second.max(1e-9);
-        Now { val: self.val, per_second, share: self.flops * steps_a_second / self.roof.best(), left }
+        let share = self.flops * steps_a_second / self.roof.best();
+        let all_reduce = self.several.then(|| self.rate.all_reduce / self.rate.seconds.max(1e-9));
+        Now { val: self.val, per_second, share, left, all_reduce }
     }
 
     /// The text of the progress bar, as wide as there is room, or a line of a log.
@@ -332,7 +395,7 @@ impl Shown {
         let said = |(name, value): (&str, String)| match name {
             "lr" | "grad norm" if !line => None,
             "val" if !line && self.val.is_none() => None,
-            "tok/s" | "of roof" | "left" => Some(format!("{value:>6} {name}")),
+            "tok/s" | "of roof" | "left" | "all-reduce" => Some(format!("{value:>6} {name}")),
             _ => Some(format!("{name} {value:<6}")),
         };
         let said: Vec<String> = numbers.filter_map(said).collect();
@@ -340,14 +403,14 @@ impl Shown {
     }
 }
 
-/// Writes a short sample of a model that has just been trained, by `seed`. It answers a `question`, or begins as a text does, or where no
-/// token says so with `first`. Returns what it began with, and the sample; what cannot be printed is made all the same.
+/// Writes a short sample of the weights in a run's folder, by a seed. It answers a question, or begins as a text does, or where no
+/// token says so with the first of the training text. Returns what it began with, and the sample, which `tell` hears as it is written.
 fn sample(
     folder: &Path,
     max_tokens: usize,
     machine: &MachineOptions,
-    (seed, (question, first)): (u64, (Vec<u32>, u32)),
-    printed: &mut Result<()>,
+    (seed, question, first): &(u64, Vec<u32>, u32),
+    tell: &mut dyn FnMut(&str) -> bool,
 ) -> Result<Option<(String, String)>> {
     let checkpoint = Checkpoint::open(folder)?;
     let tokenizer = tokenizer(&checkpoint)?;
@@ -355,27 +418,19 @@ fn sample(
         return Ok(None);
     }
     let (start, shown) = match start_ids(tokenizer) {
-        _ if !question.is_empty() => (question.clone(), tokenizer.decode(&question)?),
+        _ if !question.is_empty() => (question.clone(), tokenizer.decode(question)?),
         Some(start) => (start, String::new()),
-        None => (vec![first], tokenizer.decode(&[first])?),
+        None => (vec![*first], tokenizer.decode(&[*first])?),
     };
     let mut engine = engine(&checkpoint, machine, (1, start.len() + max_tokens))?;
-    let sampler = Sampler { temperature: 0.8, seed, ..Sampler::default() };
+    let sampler = Sampler { temperature: 0.8, seed: *seed, ..Sampler::default() };
     let stop = if question.is_empty() { vec![] } else { vec![END.into()] };
     let options = Options { max_tokens, sampler, stop, ..Options::default() };
-    show::say("\na sample:");
-    let mut print = |text: &str| {
-        if printed.is_ok() {
-            *printed = show::out(text);
-        }
-    };
-    print(&shown);
-    let written = generate(&mut engine, &start, &options, &mut |event| {
-        if let limpid::generate::GenerateEvent::Piece { text } = event {
-            print(&text);
-        }
-        true
+    tell(&shown);
+    let written = generate(&mut engine, &start, &options, &mut |event| match event {
+        limpid::generate::GenerateEvent::Piece { text } => tell(&text),
+        _ => true,
     })?;
-    print("\n");
+    tell("\n");
     Ok(Some((tokenizer.decode(&start)?, written.text)))
 }

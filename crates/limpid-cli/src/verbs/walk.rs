@@ -71,6 +71,7 @@ pub fn run(args: Args) -> Result<()> {
         model: args.model.clone(),
         prompts: args.prompt,
         initial: args.initial,
+        pictures: false,
         notation: args.notation,
         threads: options::threads(args.threads),
     });
@@ -178,7 +179,7 @@ impl Page {
     fn new(args: &Args) -> Page {
         let width = args.width.map_or_else(show::table_width, usize::from);
         let prose = if width == 0 { show::PROSE } else { width.clamp(20, show::PROSE) };
-        let paint = if show::coloured() { Paint::Colour } else { Paint::Shades };
+        let paint = show::paint();
         Page {
             prose,
             width,
@@ -191,8 +192,8 @@ impl Page {
     fn bold(&self, line: &str) -> String {
         let text = wrap(&show::spelled(line), INDENT, self.prose);
         let bold = |line: &str| match self.paint {
-            Paint::Colour => console::style(line).bold().to_string() + "\n",
             Paint::Shades => format!("{line}\n"),
+            _ => console::style(line).bold().to_string() + "\n",
         };
         text.lines().map(bold).collect()
     }
@@ -212,8 +213,8 @@ impl Page {
         let text = wrap(&text, 0, self.prose - LABEL);
         let lines = text.lines().enumerate();
         let margin = |n: usize| match (n, self.paint) {
-            (0, Paint::Colour) => console::style(format!("{label:<LABEL$}")).bold().to_string(),
             (0, Paint::Shades) => format!("{label:<LABEL$}"),
+            (0, _) => console::style(format!("{label:<LABEL$}")).bold().to_string(),
             _ => " ".repeat(LABEL),
         };
         lines.map(|(n, line)| margin(n) + line + "\n").collect()
@@ -317,7 +318,7 @@ impl Page {
             let legend = |figure: &Figure| self.legend(figure);
             let said = shown.figures.get(n + 1).map(legend).as_ref() == Some(&legend(figure));
             text += "\n";
-            text += &self.figure(figure);
+            text += &self.figure(walk, figure);
             if !said {
                 text += &self.indented(&legend(figure));
             }
@@ -347,13 +348,14 @@ impl Page {
 
     /// What the colours of a heat map mean; it is said once below several.
     fn legend(&self, figure: &Figure) -> String {
-        match &figure.view {
-            View::Matrix(matrix) if figure.heat => format!("\n{}", matrix.legend(self.paint, self.prose - INDENT)),
+        let legend = match &figure.view {
+            View::Matrix(matrix) if figure.heat => matrix.legend(self.paint, self.prose - INDENT),
             _ => String::new(),
-        }
+        };
+        if legend.is_empty() { legend } else { format!("\n{legend}") }
     }
 
-    fn figure(&self, figure: &Figure) -> String {
+    fn figure(&self, walk: &Walk, figure: &Figure) -> String {
         let width = match &figure.view {
             View::Matrix(_) if figure.heat => self.prose - INDENT,
             View::Sentence { .. } => self.prose - INDENT,
@@ -361,13 +363,13 @@ impl Page {
         };
         let options = TableOptions { width, decimals: figure.decimals.into(), ..TableOptions::default() };
         let mut text = String::new();
-        if let Some(due) = &figure.due {
-            let what = due.split_once(' ').map_or(due.as_str(), |(_, what)| what);
+        if let Some(picture) = &figure.picture {
             text += &wrap(
-                &format!("The document has a picture here ({what}); limpid has none yet."),
+                &format!("The document has a picture here, {}. To draw it:", picture.what),
                 0,
                 self.prose - INDENT,
             );
+            text += &format!("  {}\n", self.on_theirs(walk, &picture.command));
         }
         let titled = matches!(&figure.view, View::Matrix(matrix) if matrix.title() == figure.caption && (figure.heat || !matrix.index.is_empty()));
         if !figure.caption.is_empty() && !titled {

@@ -9,14 +9,14 @@ pub mod reference;
 
 use crate::config::axis;
 use crate::model::{Model, WeightMap};
-use crate::ops::adamw::{Change, ParamGroup, Rule};
+use crate::ops::adamw::{Change, NORM_PART, ParamGroup, Rule, sum_of_squares};
 use crate::ops::arena::Refused;
 use crate::ops::element::{Major, Values};
 use crate::ops::limits::BatchError;
 use crate::ops::linear::Precision;
 use crate::ops::program::Identity;
 use crate::ops::simd::Level;
-use crate::ops::{Batch, Ops, Passes, Region};
+use crate::ops::{Batch, MemorySpace, Ops, Passes, Region};
 use limpid_base::plural::plural;
 use std::any::Any;
 use std::borrow::Cow;
@@ -299,6 +299,25 @@ pub trait Backend: Send {
     /// # Errors
     /// As [`Backend::feed`].
     fn begin_update(&mut self, groups: &[ParamGroup], rule: &Rule, watch: &[Change]) -> Result<()>;
+    /// The sum of squares of each part ([`NORM_PART`]) of the groups' gradients, in order:
+    /// [`norm_of`](crate::ops::adamw::norm_of) makes the norm of them. Processes that each update a part of the parameters
+    /// tell each other these, and give the norm of the whole gradient to the update ([`Rule::norm`]).
+    ///
+    /// # Errors
+    /// As [`Backend::feed`].
+    fn squares(&mut self, groups: &[ParamGroup]) -> Result<Vec<f64>> {
+        let mut parts = vec![];
+        for ParamGroup { range, .. } in groups {
+            for at in range.clone().step_by(NORM_PART) {
+                let region = Region::flat(MemorySpace::Grad, at..(at + NORM_PART).min(range.end));
+                parts.push(sum_of_squares(&self.read(region)?));
+            }
+        }
+        Ok(parts)
+    }
+    /// Hears that updates will change a part of the parameters only, here and there: what the others would need (moments,
+    /// average) is never touched, and need not be in memory.
+    fn keep_part(&mut self) {}
     /// The report of the last update; waits for the update's end. The changes of the ranges that
     /// [`Backend::begin_update`] was told to watch are added to `watch`. A caller that asks after the next forward
     /// and backward, and not at once, keeps a device busy meanwhile; a gradient computed meanwhile is of no
@@ -348,13 +367,20 @@ pub trait Backend: Send {
     /// # Errors
     /// As [`Backend::feed`]. The values are then lost: ask again.
     fn fetch(&self, ticket: Ticket, to: &mut [f32]) -> Result<()>;
+    /// The values of a tensor, at once, row by row; `to` is as long as the tensor.
+    ///
+    /// # Errors
+    /// As [`Backend::request`] and [`Backend::fetch`].
+    fn read_to(&self, region: Region, to: &mut [f32]) -> Result<()> {
+        self.fetch(self.request(region)?, to)
+    }
     /// The values of a tensor, at once.
     ///
     /// # Errors
     /// As [`Backend::request`] and [`Backend::fetch`].
     fn read(&self, region: Region) -> Result<Vec<f32>> {
         let mut values = vec![0.0; region.len()];
-        self.fetch(self.request(region)?, &mut values)?;
+        self.read_to(region, &mut values)?;
         Ok(values)
     }
     /// The sum of a tensor's values in ascending order, without a copy: the sum of the losses.

@@ -141,7 +141,8 @@ impl Backend for Reference {
     fn begin_update(&mut self, groups: &[ParamGroup], rule: &Rule, watch: &[Change]) -> Result<()> {
         let [_, param, grad, moment1, moment2, ..] = &mut self.memory;
         BackendError::check_groups("update", groups, param.len())?;
-        let norm = groups.iter().flat_map(|g| &grad[g.range.clone()]).map(|g| g * g).sum::<f64>().sqrt();
+        let own = || groups.iter().flat_map(|g| &grad[g.range.clone()]).map(|g| g * g).sum::<f64>().sqrt();
+        let norm = rule.norm.unwrap_or_else(own);
         let before = if watch.is_empty() { vec![] } else { param.clone() };
         if norm.is_finite() {
             for ParamGroup { range, decay, matrix } in groups {

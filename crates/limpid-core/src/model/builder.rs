@@ -53,9 +53,10 @@ struct Builder<'a> {
 impl<'a> Builder<'a> {
     fn new(c: &'a Config, mode: Mode, tuning: &'a Tuning) -> Builder<'a> {
         let (rows, keys) = match mode {
-            Mode::Train { batch, context } | Mode::Score { batch, context } | Mode::Inspect { batch, context } => {
-                (batch * context, context)
-            }
+            Mode::Train { batch, context }
+            | Mode::Score { batch, context }
+            | Mode::Inspect { batch, context }
+            | Mode::Layers { batch, context, .. } => (batch * context, context),
             Mode::Decode { rows, .. } => (rows, c.context_length),
         };
         let (ops, blocks, tensors, params, tables) = (vec![], vec![], vec![], vec![], vec![]);
@@ -135,8 +136,8 @@ impl<'a> Builder<'a> {
             qkv = y;
         }
         let wide = heads.n_head * self.keys;
-        let [raw, scores, pattern] = ["hook_raw_scores", "hook_attn_scores", "hook_pattern"]
-            .map(|name| self.watched(&n(name), wide, Axes::Scores));
+        let [raw, scores, pattern] =
+            ["hook_raw_scores", "hook_attn_scores", "hook_pattern"].map(|name| self.kept(&n(name), wide, Axes::Scores));
         let cache = match self.mode {
             Mode::Decode { blocks, .. } => {
                 Some(self.place(MemorySpace::Cache, blocks * BLOCK, 2 * heads.key_cols(), ActiveRows::All))
@@ -177,7 +178,7 @@ impl<'a> Builder<'a> {
 
     fn head(&mut self, mut x: Region) {
         let c = self.c;
-        if let Mode::Decode { outputs, .. } = self.mode {
+        if let Mode::Decode { outputs, .. } | Mode::Layers { outputs, .. } = self.mode {
             (self.active, self.rows) = (ActiveRows::Outputs, outputs);
             let y = self.act("hook_outputs", c.d_model, Axes::Features);
             self.op(Op::Gather { x, y });
@@ -200,12 +201,12 @@ impl<'a> Builder<'a> {
             false => self.param("unembed.weight", (c.vocab_size, c.d_model), ParamRole::Weight),
         };
         let b = c.head_bias.then(|| self.param("unembed.bias", (1, c.vocab_size), ParamRole::Bias));
-        if let Mode::Decode { .. } = self.mode {
+        if let Mode::Decode { .. } | Mode::Layers { .. } = self.mode {
             let y = self.act("logits", c.vocab_size, Axes::Vocab);
             self.op(Op::Linear { x, w, b, y });
         } else {
-            let logits = self.watched("logits", c.vocab_size, Axes::Vocab);
-            let probs = self.watched("probs", c.vocab_size, Axes::Vocab);
+            let logits = self.kept("logits", c.vocab_size, Axes::Vocab);
+            let probs = self.kept("probs", c.vocab_size, Axes::Vocab);
             let losses = self.place(MemorySpace::Stat, self.rows, 1, self.active);
             self.name("losses".into(), losses, 0..1, Axes::Position);
             self.op(Op::Classify { x, w, b, losses, logits, probs });
@@ -318,8 +319,13 @@ impl<'a> Builder<'a> {
     }
 
     /// A tensor that exists only in [`Mode::Inspect`].
+    fn kept(&mut self, name: &str, cols: usize, axes: Axes) -> Option<Region> {
+        matches!(self.mode, Mode::Inspect { .. }).then(|| self.watched(name, cols, axes))?
+    }
+
+    /// A tensor that exists only where somebody looks.
     fn watched(&mut self, name: &str, cols: usize, axes: Axes) -> Option<Region> {
-        let Mode::Inspect { .. } = self.mode else { return None };
+        let (Mode::Inspect { .. } | Mode::Layers { .. }) = self.mode else { return None };
         let region = self.place(MemorySpace::Stat, self.rows, cols, self.active);
         self.name(name.into(), region, 0..cols, axes);
         Some(region)
@@ -365,16 +371,17 @@ impl<'a> Builder<'a> {
             let given = recompute::given_up(&plan.ops, &self.blocks, recompute_level);
             recompute::insert_recompute(&mut plan, given);
         }
-        plan::compact(&mut plan);
+        plan::compact(&mut plan, &self.blocks);
         let Plan { mode, ops, back, tensors, params, tables, sizes, .. } = plan;
-        let (rows, outputs, context, blocks) = match mode {
+        let (rows, outputs, context, cache) = match mode {
             Mode::Decode { rows, outputs, blocks } => (rows, outputs, self.c.context_length, Some(blocks)),
+            Mode::Layers { batch, context, outputs } => (batch * context, outputs, context, None),
             Mode::Train { context, .. } | Mode::Score { context, .. } | Mode::Inspect { context, .. } => {
                 (self.rows, self.rows, context, None)
             }
         };
         let (vocab_size, segments) = (self.c.vocab_size, self.c.n_segment.max(1));
-        let limits = Limits { rows, outputs, context, blocks, vocab_size, segments };
+        let limits = Limits { rows, outputs, context, blocks: cache, vocab_size, segments };
         let learning = params.iter().map(|p| p.region).filter(|region| region.learns()).collect();
         let program = Program::new(Draft { ops, back, params: learning, sizes, limits });
         Ok(Model {
@@ -388,6 +395,7 @@ impl<'a> Builder<'a> {
             placement,
             recompute_level,
             elements: [Element::F32; MemorySpace::ALL.len()],
+            blocks: self.blocks,
             labels,
             tables,
         })

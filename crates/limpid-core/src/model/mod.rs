@@ -49,6 +49,16 @@ pub enum Mode {
         /// tokens of each
         context: usize,
     },
+    /// Forward, of which little is kept: the input of every block, and all tensors of the block that ran last. Scores of attention and
+    /// logits of all rows are computed from these where they are wanted, so memory grows with T, not with T squared.
+    Layers {
+        /// sequences
+        batch: usize,
+        /// tokens of each
+        context: usize,
+        /// rows of logits at once
+        outputs: usize,
+    },
     /// Forward of rows of several sequences with a KV cache; logits of chosen rows only.
     Decode {
         /// rows at once
@@ -79,6 +89,22 @@ pub enum Axes {
     Position,
     /// [batch, pos, features]: where the field has no name for the last axis
     Features,
+}
+
+impl Axes {
+    /// Their names.
+    pub fn names(self) -> &'static [&'static str] {
+        match self {
+            Axes::Model => &["batch", "pos", "d_model"],
+            Axes::Heads => &["batch", "pos", "head", "d_head"],
+            Axes::Scores => &["batch", "head", "query_pos", "key_pos"],
+            Axes::Ffn => &["batch", "pos", "d_ff"],
+            Axes::Vocab => &["batch", "pos", "d_vocab"],
+            Axes::One => &["batch", "pos", "1"],
+            Axes::Position => &["batch", "pos"],
+            Axes::Features => &["batch", "pos", "features"],
+        }
+    }
 }
 
 /// A named activation: some columns of a region.
@@ -254,6 +280,8 @@ pub struct Model {
     pub recompute_level: usize,
     /// The type of the elements of each memory space, by [`MemorySpace::ALL`].
     pub elements: [Element; MemorySpace::ALL.len()],
+    /// The ops of each block, as places in the list.
+    pub blocks: Vec<Range<usize>>,
     /// The names of each op's output and other operands, taken before tensors share memory.
     labels: Vec<(String, Vec<String>)>,
     tables: Vec<(Region, Table)>,
@@ -305,11 +333,14 @@ impl Model {
         placement: Placement,
     ) -> Result<Model, ConfigError> {
         config.check()?;
-        if !config.lm_head && !matches!(mode, Mode::Inspect { .. }) {
+        if !config.lm_head && !matches!(mode, Mode::Inspect { .. } | Mode::Layers { .. }) {
             return Err(ConfigError::NoHead);
         }
         let sizes = match mode {
-            Mode::Train { batch, context } | Mode::Score { batch, context } | Mode::Inspect { batch, context } => {
+            Mode::Train { batch, context }
+            | Mode::Score { batch, context }
+            | Mode::Inspect { batch, context }
+            | Mode::Layers { batch, context, .. } => {
                 if context > config.context_length {
                     return Err(ConfigError::Range {
                         what: "context",
@@ -325,9 +356,10 @@ impl Model {
             return Err(ConfigError::Zero { what });
         }
         let (rows, keys) = match mode {
-            Mode::Train { batch, context } | Mode::Score { batch, context } | Mode::Inspect { batch, context } => {
-                ([batch, context], context)
-            }
+            Mode::Train { batch, context }
+            | Mode::Score { batch, context }
+            | Mode::Inspect { batch, context }
+            | Mode::Layers { batch, context, .. } => ([batch, context], context),
             Mode::Decode { rows, outputs, blocks } => {
                 ([rows.max(outputs).max(blocks), config.context_length.max(BLOCK)], config.context_length)
             }
@@ -383,7 +415,10 @@ impl Model {
     /// How many sequences a batch may have.
     pub fn sequences(&self) -> usize {
         match self.mode {
-            Mode::Train { batch, .. } | Mode::Score { batch, .. } | Mode::Inspect { batch, .. } => batch,
+            Mode::Train { batch, .. }
+            | Mode::Score { batch, .. }
+            | Mode::Inspect { batch, .. }
+            | Mode::Layers { batch, .. } => batch,
             Mode::Decode { outputs, .. } => outputs,
         }
     }
@@ -542,7 +577,7 @@ impl Model {
         self.ops().iter().find_map(|op| if let Op::Classify { losses, .. } = op { Some(*losses) } else { None })
     }
 
-    /// The logits of the wanted rows (decoding) or of all (inspection).
+    /// The logits of the wanted rows (decoding, or block by block) or of all (inspection).
     pub fn logits(&self) -> Option<Region> {
         self.tensor("logits").map(|t| t.region)
     }

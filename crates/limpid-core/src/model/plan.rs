@@ -188,7 +188,7 @@ pub(super) fn differentiate(plan: &mut Plan) {
     let watched = match plan.mode {
         Mode::Train { .. } => false,
         Mode::Inspect { .. } => true,
-        Mode::Score { .. } | Mode::Decode { .. } => return,
+        Mode::Score { .. } | Mode::Layers { .. } | Mode::Decode { .. } => return,
     };
     if plan.losses().is_none() {
         return;
@@ -278,22 +278,34 @@ fn name_gradients(plan: &mut Plan) {
 }
 
 /// Gives activations, statistics and gradients their final regions. Tensors that are never alive at once share
-/// memory, except in
-/// [`Mode::Inspect`].
-pub(super) fn compact(plan: &mut Plan) {
-    let keep_all = matches!(plan.mode, Mode::Inspect { .. });
+/// memory, except in [`Mode::Inspect`]. In [`Mode::Layers`] what one of the `blocks` alone uses is alive while that block runs, and
+/// everything else, such as the input of a block, always: any block may run again.
+pub(super) fn compact(plan: &mut Plan, blocks: &[Range<usize>]) {
     let steps = plan.ops.len() + plan.back.len();
+    let mode = plan.mode;
+    // from when and until when a tensor that is used at a step alone is alive
+    let alive = |step: usize| match mode {
+        Mode::Inspect { .. } => (0, steps),
+        Mode::Layers { .. } => match blocks.iter().find(|block| block.contains(&step)) {
+            Some(block) => (block.start, block.end - 1),
+            None => (0, steps),
+        },
+        _ => (step, step),
+    };
+    let apart = matches!(mode, Mode::Layers { .. });
     let mut lives: Vec<(Region, usize, usize)> = vec![]; // region, first step, last step
     let mut found: HashMap<Key, usize> = HashMap::new();
     let mut touch = |region: Region, step: usize| {
         if !matches!(region.space, MemorySpace::Act | MemorySpace::ActGrad | MemorySpace::Stat) {
             return;
         }
+        let (first, last) = alive(step);
         let i = *found.entry(key(region)).or_insert_with(|| {
-            lives.push((region, if keep_all { 0 } else { step }, step));
+            lives.push((region, first, last));
             lives.len() - 1
         });
-        lives[i].2 = if keep_all { steps } else { step };
+        let beyond = apart && lives[i].1 != first;
+        (lives[i].1, lives[i].2) = if beyond { (0, steps) } else { (lives[i].1, last) };
     };
     for (step, op) in plan.ops.iter_mut().enumerate() {
         op.operands().for_each(|(_, region)| touch(*region, step));
@@ -318,6 +330,7 @@ pub(super) fn compact(plan: &mut Plan) {
     }
     // what is read after the run stays
     losses.into_iter().chain(logits).for_each(|region| touch(region, steps));
+    lives.sort_by_key(|(_, first, _)| *first);
     let mut to = HashMap::new();
     let mut memories: HashMap<MemorySpace, Free> = HashMap::new();
     for (region, first, last) in lives {

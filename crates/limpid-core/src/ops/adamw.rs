@@ -78,6 +78,8 @@ pub struct Rule {
     pub step: u64,
     /// The greatest norm of the whole gradient: larger ones are clipped. Infinity for no clipping.
     pub max_norm: f64,
+    /// The norm of the whole gradient, where the groups are a part of all parameters; else it is computed from them.
+    pub norm: Option<f64>,
 }
 
 impl Rule {
@@ -183,6 +185,15 @@ impl Kernel for Measure<'_> {
     }
 }
 
+/// How many gradients one sum of squares covers, from the beginning of a group: this fixes the order in which the norm of
+/// the gradient adds up.
+pub const NORM_PART: usize = 1 << 16;
+
+/// The norm of a gradient whose parts have these sums of squares.
+pub fn norm_of(parts: &[f64]) -> f64 {
+    parts.iter().sum::<f64>().sqrt()
+}
+
 /// The sum of squares of some gradients, in f64.
 pub fn sum_of_squares(g: &[f32]) -> f64 {
     let mut lanes = [0f64; 8];
@@ -212,6 +223,7 @@ mod tests {
                 eps: 1e-8,
                 step: 1,
                 max_norm: f64::INFINITY,
+                norm: None,
             };
             let (mut w, mut m, mut v) = ([1.0], [0.0], [0.0]);
             reference::update(&rule, 1.0, 0.0, &mut w, &[0.5], &mut m, &mut v);

@@ -23,7 +23,7 @@ use super::dropout::{Draws, weight_index};
 use super::element::widen_bf16;
 use super::linear::gemm::{self, gemm};
 use super::math::{exp, ln};
-use super::simd::{Computed, Kernel, LANES, Level, MulAdd, fma, sum2};
+use super::simd::{Kernel, LANES, Level, MulAdd, fma, sum2};
 use super::view::{Mat, MatMut};
 use crate::config::Mask;
 use std::ops::Range;
@@ -635,30 +635,86 @@ pub fn backward(level: Level, head: Head, to: Gradients, add: [bool; 2], [dy, y,
     }
 }
 
-/// Fills raw scores, masked scores and weights, (rows,T) each, from lse: a pass of its own, after the output.
-pub fn watch(level: Level, head: Head, [raw, scores, pattern]: [Option<MatMut>; 3], lse: Mat, scratch: &mut [f32]) {
-    let (blocks, scratch) = scratch.split_at_mut(scratch.len() - gemm::SCRATCH);
-    let (s, room) = blocks.split_at_mut(BLOCK * BLOCK);
-    let mut to = [(raw, 0.0), (scores, f32::NEG_INFINITY), (pattern, 0.0)];
-    for (m, hidden) in &mut to {
-        if let Some(m) = m {
-            m.fill(*hidden);
+/// Which of the three matrices of a head, (queries,T).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stage {
+    /// Scaled scores before the mask.
+    Raw,
+    /// And after it: minus infinity where hidden.
+    Masked,
+    /// Their softmax: the attention weights.
+    Weights,
+}
+
+impl Stage {
+    /// All, in the order in which they are computed.
+    pub const ALL: [Stage; 3] = [Stage::Raw, Stage::Masked, Stage::Weights];
+}
+
+/// Scores from products q k', or weights where there is `lse`.
+struct Shown<'a> {
+    s: &'a mut [f32],
+    scale: f32,
+    lse: Option<f32>,
+}
+
+impl Kernel for Shown<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<M: MulAdd>(self) {
+        let (vectors, rest) = self.s.as_chunks_mut::<LANES>();
+        let mut last = [0.0; LANES];
+        last[..rest.len()].copy_from_slice(rest);
+        for s in vectors.iter_mut().chain([&mut last]) {
+            for l in 0..LANES {
+                s[l] *= self.scale;
+            }
+            if let Some(lse) = self.lse {
+                for l in 0..LANES {
+                    s[l] = exp::<M>(s[l] - lse);
+                }
+            }
+        }
+        rest.copy_from_slice(&last[..rest.len()]);
+    }
+}
+
+/// One of the three matrices, for a block of queries and the keys from `first` on, at most [`BLOCK`] of each: the bits that the forward
+/// computes with. lse is that of all queries. `to`: (queries,keys).
+pub fn show(
+    level: Level,
+    head: &Head,
+    (stage, lse): (Stage, Mat),
+    queries: Range<usize>,
+    first: usize,
+    mut to: MatMut,
+    scratch: &mut [f32],
+) {
+    let (room, scratch) = scratch.split_at_mut(scratch.len() - gemm::SCRATCH);
+    let keys = first..first + to.cols();
+    let (q, k) = (head.q.rows(queries.clone()), head.k.of(level, &keys, room));
+    gemm(level, to.part(0..q.rows, 0..keys.len()), q, k.t(), false, scratch);
+    for (row, i) in queries.enumerate() {
+        let s = to.row(row);
+        level.run(Shown { s, scale: head.scale, lse: (stage == Stage::Weights).then(|| lse.at(i, 0)) });
+        let live = head.span.reach(head.mask, i).saturating_sub(first).min(s.len());
+        match stage {
+            Stage::Raw => {}
+            Stage::Masked => s[live..].fill(f32::NEG_INFINITY),
+            Stage::Weights => s[live..].fill(0.0),
         }
     }
+}
+
+/// Fills the three matrices of a head, (rows,T) each, from lse: a pass of its own, after the output.
+pub fn watch(level: Level, head: Head, stages: [Option<MatMut>; 3], lse: Mat, scratch: &mut [f32]) {
     let all = head.span.past + head.span.rows;
-    for i in 0..head.q.rows {
-        for from in (0..all).step_by(BLOCK) {
-            let keys = from..(from + BLOCK).min(all);
-            let (q, k, s) = (head.q.rows(i..i + 1), head.k.of(level, &keys, room), &mut s[..keys.len()]);
-            gemm(level, MatMut::new(s, keys.len()), q, k.t(), false, scratch);
-            let live = head.span.reach(head.mask, i).saturating_sub(from);
-            for (j, s) in s.iter().map(|s| s * head.scale).enumerate() {
-                let shown = [s, s, exp::<Computed>(s - lse.at(i, 0))];
-                for (place, ((m, _), value)) in to.iter_mut().zip(shown).enumerate() {
-                    if let Some(m) = m.as_mut().filter(|_| place == 0 || j < live) {
-                        m.row(i)[from + j] = value;
-                    }
-                }
+    for (stage, mut to) in Stage::ALL.into_iter().zip(stages).filter_map(|(stage, to)| Some((stage, to?))) {
+        to.fill(if stage == Stage::Masked { f32::NEG_INFINITY } else { 0.0 }); // also where there are no keys
+        for queries in head.blocks() {
+            for from in (0..all).step_by(BLOCK) {
+                let to = to.part(queries.clone(), from..(from + BLOCK).min(all));
+                show(level, &head, (stage, lse), queries.clone(), from, to, scratch);
             }
         }
     }

@@ -102,6 +102,10 @@ pub struct Region {
 }
 
 impl Region {
+    /// Some elements of a memory space, as one row.
+    pub const fn flat(space: MemorySpace, range: Range<usize>) -> Region {
+        Region { space, at: range.start, rows: 1, cols: range.end - range.start, active: ActiveRows::All }
+    }
     /// The number of elements.
     pub const fn len(self) -> usize {
         self.rows * self.cols

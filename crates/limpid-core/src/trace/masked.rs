@@ -7,6 +7,7 @@ use crate::model::Model;
 use crate::ops::attend::reference;
 use crate::ops::dropout::{Draws, weight_index};
 use crate::ops::{Batch, Op, Region};
+use std::borrow::Cow;
 use std::str::FromStr;
 
 /// Which keys each query sees, (n,n): no query sees none.
@@ -94,7 +95,7 @@ impl<'a> Trace<'a> {
             attend(op, backend, batch, &mask)?;
         }
         let (batch, sequences) = (batch.clone(), batch.spans.len());
-        Ok(Trace { model, backend, batch, backward: false, sequences, length, mask: Some(mask) })
+        Ok(Trace { model, backend, batch: Cow::Owned(batch), backward: false, sequences, length, mask: Some(mask) })
     }
 }
 

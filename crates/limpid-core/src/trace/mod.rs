@@ -5,21 +5,37 @@
 //! ops do not need are filled by passes of their own, so a trace changes no bit. Names are those of `names::TABLE`;
 //! `NAME.grad` is the gradient of the batch's weighted loss with respect to NAME, a tensor or a parameter.
 //!
-//! `view` makes matrices with labels of a tensor; `table` and `heat` print them; `masked` runs a model with any mask; [`find_not_finite`] is for a trainer
+//! `view` makes matrices with labels of a tensor; `table` and `heat` print them; `picture` makes files of them; `masked` runs a model with any mask; [`find_not_finite`] is for a trainer
 //! whose loss is not finite.
 
+pub mod attribution;
+pub mod compare;
+pub mod diagram;
+pub mod explain;
+pub mod heads;
 mod heat;
+pub mod layers;
+pub mod lens;
 pub mod masked;
+pub mod mlp;
+pub mod palette;
+pub mod picture;
+pub mod pool;
+pub mod predict;
+pub mod sheet;
 pub mod table;
+pub mod tiles;
 pub mod view;
 
 use crate::backend::{self, Backend, BackendError};
+use crate::config::Config;
 use crate::model::{Axes, Mode, Model, Param, Tensor};
 use crate::names::{self, Derived, Notation};
 use crate::ops::classify::{self, Target};
 use crate::ops::{Access, Batch, Op, Region, Span};
 use limpid_base::nearest::nearest;
 use masked::MaskTable;
+use std::borrow::Cow;
 use view::Labels;
 
 /// Why something cannot be shown.
@@ -50,8 +66,10 @@ pub enum TraceError {
         why: &'static str,
     },
     /// The model was not built for [`Mode::Inspect`].
-    #[error("a trace needs a model built with Mode::Inspect, this one is for {found}")]
+    #[error("a trace needs a model built with Mode::{needed}, this one is for {found}")]
     NotForInspection {
+        /// The mode it needs.
+        needed: &'static str,
         /// The mode it was built for.
         found: String,
     },
@@ -64,6 +82,12 @@ pub enum TraceError {
     /// A mask that says one by one which keys a query sees.
     #[error("{what}")]
     Mask {
+        /// What is wrong with it.
+        what: String,
+    },
+    /// What is to be plotted cannot be.
+    #[error("{what}")]
+    Expression {
         /// What is wrong with it.
         what: String,
     },
@@ -187,6 +211,46 @@ pub struct SummaryRow {
 }
 
 impl SummaryRow {
+    /// The summary of a tensor of a run of `batch`; `model` was built for [`Mode::Inspect`].
+    fn of(model: &Model, batch: &Batch, tensor: &Labelled) -> SummaryRow {
+        let name = tensor.name.as_str();
+        let masked_scores = name.ends_with(".hook_attn_scores");
+        let mut row = SummaryRow {
+            name: name.to_string(),
+            symbol: names::symbol(name, &model.config).unwrap_or_default(),
+            formula: names::formula(model, name).unwrap_or_default(),
+            letters: tensor.letters(),
+            shape: tensor.shape.clone(),
+            mean: 0.0,
+            deviation: 0.0,
+            min: f32::NAN,
+            max: f32::NAN,
+            masked: 0,
+            nan: 0,
+            infinite: 0,
+            without_target: 0,
+            same_as: None,
+        };
+        let mut finite = vec![];
+        let vocab_size = model.config.vocab_size;
+        let idle = |n| name == "losses" && classify::target(batch, n, vocab_size) == Target::None;
+        for (n, v) in tensor.values.iter().copied().enumerate() {
+            match v {
+                _ if idle(n) => row.without_target += 1,
+                v if v.is_nan() => row.nan += 1,
+                f32::NEG_INFINITY if masked_scores => row.masked += 1,
+                v if v.is_infinite() => row.infinite += 1,
+                v => finite.push(v),
+            }
+        }
+        let n = finite.len().max(1) as f64;
+        row.mean = finite.iter().map(|v| f64::from(*v)).sum::<f64>() / n;
+        row.deviation = (finite.iter().map(|v| (f64::from(*v) - row.mean).powi(2)).sum::<f64>() / n).sqrt();
+        row.min = finite.iter().copied().fold(f32::NAN, f32::min);
+        row.max = finite.iter().copied().fold(f32::NAN, f32::max);
+        row
+    }
+
     /// As [`Labelled::heads_first`]: `B T H D` becomes `B H T D`.
     pub fn heads_first(mut self) -> SummaryRow {
         if self.letters == "B T H D" {
@@ -243,7 +307,7 @@ impl std::fmt::Display for NotFinite {
 pub struct Trace<'a> {
     model: &'a Model,
     backend: &'a mut dyn Backend,
-    batch: Batch,
+    batch: Cow<'a, Batch>,
     backward: bool,
     sequences: usize,
     length: usize,
@@ -264,6 +328,9 @@ impl<'a> Trace<'a> {
         batch: &Batch,
         backward: bool,
     ) -> Result<Trace<'a>, TraceError> {
+        if !matches!(model.mode, Mode::Inspect { .. }) {
+            return Err(TraceError::NotForInspection { needed: "Inspect", found: format!("{:?}", model.mode) });
+        }
         let length = fits(model, batch, backward)?;
         backend.feed(batch)?;
         backend.forward(model.ops())?;
@@ -274,7 +341,8 @@ impl<'a> Trace<'a> {
             backend.backward(model.back())?;
         }
         let sequences = batch.spans.len();
-        Ok(Trace { model, backend, batch: batch.clone(), backward, sequences, length, mask: None })
+        let batch = Cow::Owned(batch.clone());
+        Ok(Trace { model, backend, batch, backward, sequences, length, mask: None })
     }
 
     /// The model that ran.
@@ -289,7 +357,7 @@ impl<'a> Trace<'a> {
 
     /// Names of the tensors of the forward pass, in its order, the token ids first.
     pub fn names(&self) -> impl Iterator<Item = &'a str> {
-        std::iter::once("input").chain(self.model.tensors.iter().map(|t| t.name.as_str()))
+        named(self.model)
     }
 
     /// Words for the axes of this run's tensors: `piece` says what a token looks like.
@@ -351,42 +419,7 @@ impl<'a> Trace<'a> {
     /// # Errors
     /// As [`Trace::get`].
     pub fn row(&self, name: &str) -> Result<SummaryRow, TraceError> {
-        let tensor = self.get(name)?;
-        let masked_scores = name.ends_with(".hook_attn_scores");
-        let mut row = SummaryRow {
-            name: name.to_string(),
-            symbol: names::symbol(name, &self.model.config).unwrap_or_default(),
-            formula: names::formula(self.model, name).unwrap_or_default(),
-            letters: tensor.letters(),
-            shape: tensor.shape,
-            mean: 0.0,
-            deviation: 0.0,
-            min: f32::NAN,
-            max: f32::NAN,
-            masked: 0,
-            nan: 0,
-            infinite: 0,
-            without_target: 0,
-            same_as: None,
-        };
-        let mut finite = vec![];
-        let vocab_size = self.model.config.vocab_size;
-        let idle = |n| name == "losses" && classify::target(&self.batch, n, vocab_size) == Target::None;
-        for (n, v) in tensor.values.into_iter().enumerate() {
-            match v {
-                _ if idle(n) => row.without_target += 1,
-                v if v.is_nan() => row.nan += 1,
-                f32::NEG_INFINITY if masked_scores => row.masked += 1,
-                v if v.is_infinite() => row.infinite += 1,
-                v => finite.push(v),
-            }
-        }
-        let n = finite.len().max(1) as f64;
-        row.mean = finite.iter().map(|v| f64::from(*v)).sum::<f64>() / n;
-        row.deviation = (finite.iter().map(|v| (f64::from(*v) - row.mean).powi(2)).sum::<f64>() / n).sqrt();
-        row.min = finite.iter().copied().fold(f32::NAN, f32::min);
-        row.max = finite.iter().copied().fold(f32::NAN, f32::max);
-        Ok(row)
+        Ok(SummaryRow::of(self.model, &self.batch, &self.get(name)?))
     }
 
     /// The first tensor of the run that is not finite, in the order of the ops; masked scores do not count.
@@ -560,50 +593,65 @@ impl<'a> Trace<'a> {
         Ok(self.labelled(name, tensor.axes, values))
     }
 
-    /// Names the axes of stored rows (batch x pos).
     fn labelled(&self, name: &str, axes: Axes, values: Vec<f32>) -> Labelled {
-        let (c, b, t) = (&self.model.config, self.sequences, self.length);
-        let wide = values.len() / (b * t).max(1);
-        let (axes, shape): (&[&'static str], _) = match axes {
-            Axes::Model => (&["batch", "pos", "d_model"], vec![b, t, wide]),
-            Axes::Heads => (&["batch", "pos", "head", "d_head"], vec![b, t, wide / c.d_head(), c.d_head()]),
-            Axes::Scores => (&["batch", "head", "query_pos", "key_pos"], vec![b, c.n_head, t, t]),
-            Axes::Ffn => (&["batch", "pos", "d_ff"], vec![b, t, wide]),
-            Axes::Vocab => (&["batch", "pos", "d_vocab"], vec![b, t, wide]),
-            Axes::One => (&["batch", "pos", "1"], vec![b, t, 1]),
-            Axes::Position => (&["batch", "pos"], vec![b, t]),
-            Axes::Features => (&["batch", "pos", "features"], vec![b, t, wide]),
-        };
-        let values = if axes[1] == "head" {
-            // stored as (query, head, key), with room for as many keys as the model was built for
-            let room = wide / c.n_head;
-            let row = |b: usize, h: usize, i: usize| &values[(b * t + i) * wide + h * room..][..t];
-            let rows = (0..b).flat_map(|b| (0..c.n_head).flat_map(move |h| (0..t).map(move |i| (b, h, i))));
-            rows.flat_map(|(b, h, i)| row(b, h, i)).copied().collect()
-        } else {
-            values
-        };
-        Labelled { name: name.into(), axes: axes.to_vec(), shape, values }
+        labelled(&self.model.config, (self.sequences, self.length), name, axes, values)
     }
 
     fn unknown(&self, name: &str) -> TraceError {
-        let base = name.strip_suffix(".grad").unwrap_or(name);
-        let derived = names::derived(self.model);
-        let mut all: Vec<&str> = self.names().collect();
-        all.extend(self.model.params.iter().map(|p| p.name.as_str()));
-        all.extend(derived.iter().map(|(name, _)| name.as_str()));
-        // the name may be the end of a full name; that is more likely than a typing error
-        let ends = |known: &&str| known.strip_suffix(base).is_some_and(|rest| rest.ends_with('.'));
-        let near = all.iter().copied().find(ends).or_else(|| nearest(base, all.iter().copied()));
-        let near = near.map(|near| near.to_string() + &name[base.len()..]);
-        TraceError::Unknown { name: name.into(), known: names::describe(base), nearest: near }
+        unknown(self.model, name)
     }
+}
+
+/// A tensor's shape: `wide` columns of B sequences of T tokens.
+fn sizes(c: &Config, axes: Axes, wide: usize, (b, t): (usize, usize)) -> Vec<usize> {
+    match axes {
+        Axes::Heads => vec![b, t, wide / c.d_head(), c.d_head()],
+        Axes::Scores => vec![b, c.n_head, t, t],
+        Axes::Position => vec![b, t],
+        Axes::Model | Axes::Ffn | Axes::Vocab | Axes::One | Axes::Features => vec![b, t, wide],
+    }
+}
+
+/// Names the axes of stored rows (batch x pos).
+fn labelled(c: &Config, (b, t): (usize, usize), name: &str, axes: Axes, values: Vec<f32>) -> Labelled {
+    let wide = values.len() / (b * t).max(1);
+    let shape = sizes(c, axes, wide, (b, t));
+    let axes = axes.names();
+    let values = if axes[1] == "head" {
+        // stored as (query, head, key), with room for as many keys as the model was built for
+        let room = wide / c.n_head;
+        let row = |b: usize, h: usize, i: usize| &values[(b * t + i) * wide + h * room..][..t];
+        let rows = (0..b).flat_map(|b| (0..c.n_head).flat_map(move |h| (0..t).map(move |i| (b, h, i))));
+        rows.flat_map(|(b, h, i)| row(b, h, i)).copied().collect()
+    } else {
+        values
+    };
+    Labelled { name: name.into(), axes: axes.to_vec(), shape, values }
+}
+
+/// The names of all tensors of the forward pass, in its order, the token ids first.
+fn named(model: &Model) -> impl Iterator<Item = &str> {
+    std::iter::once("input").chain(model.tensors.iter().map(|t| t.name.as_str()))
+}
+
+/// That a model built for [`Mode::Inspect`] has no tensor of that name, and which is nearest.
+fn unknown(model: &Model, name: &str) -> TraceError {
+    let base = name.strip_suffix(".grad").unwrap_or(name);
+    let derived = names::derived(model);
+    let mut all: Vec<&str> = named(model).collect();
+    all.extend(model.params.iter().map(|p| p.name.as_str()));
+    all.extend(derived.iter().map(|(name, _)| name.as_str()));
+    // the name may be the end of a full name; that is more likely than a typing error
+    let ends = |known: &&str| known.strip_suffix(base).is_some_and(|rest| rest.ends_with('.'));
+    let near = all.iter().copied().find(ends).or_else(|| nearest(base, all.iter().copied()));
+    let near = near.map(|near| near.to_string() + &name[base.len()..]);
+    TraceError::Unknown { name: name.into(), known: names::describe(base), nearest: near }
 }
 
 /// The length of the batch's sequences, if it fits.
 fn fits(model: &Model, batch: &Batch, backward: bool) -> Result<usize, TraceError> {
-    let Mode::Inspect { batch: most, context } = model.mode else {
-        return Err(TraceError::NotForInspection { found: format!("{:?}", model.mode) });
+    let (Mode::Inspect { batch: most, context } | Mode::Layers { batch: most, context, .. }) = model.mode else {
+        return Err(TraceError::NotForInspection { needed: "Layers", found: format!("{:?}", model.mode) });
     };
     let wrong = |what: String| Err(TraceError::Batch { what });
     let (rows, c) = (batch.tokens.len(), &model.config);

@@ -8,7 +8,7 @@ use super::table::{TableOptions, columns, pad, some};
 use super::{Labelled, Trace};
 use crate::ops::IGNORE;
 use limpid_base::units::commas;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use std::borrow::Cow;
 
 /// Something to look at.
@@ -43,12 +43,29 @@ pub struct Matrix {
     pub rows: Vec<String>,
     /// Words for the columns, likewise.
     pub columns: Vec<String>,
-    /// Row by row.
+    /// Row by row. In JSON, which has no number for them, "NaN", "inf" and "-inf" are words.
+    #[serde(serialize_with = "numbers")]
     pub values: Vec<f32>,
     /// Which of them the mask hides; empty where none is hidden.
     pub hidden: Vec<bool>,
     /// What a heat map of it goes from and to.
     pub scale: HeatScale,
+}
+
+/// Writes numbers, and the words "NaN", "inf" and "-inf" where JSON has no number.
+///
+/// # Errors
+/// Those of `out`.
+pub fn numbers<S: Serializer>(values: &[f32], out: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    #[serde(untagged)]
+    enum Written {
+        Number(f32),
+        Word(String),
+    }
+    out.collect_seq(
+        values.iter().map(|v| if v.is_finite() { Written::Number(*v) } else { Written::Word(v.to_string()) }),
+    )
 }
 
 /// What the colours or shades of a heat map stand for.
@@ -81,6 +98,15 @@ pub enum Paint {
     Shades,
     /// The 256 colours of a terminal.
     Colour,
+    /// Any colour, on terminals that have them all.
+    TrueColour,
+}
+
+impl Paint {
+    /// Whether it is of colours.
+    pub fn is_coloured(self) -> bool {
+        self != Paint::Shades
+    }
 }
 
 /// Words for the axes of a run's tensors ([`super::Trace::labels`]); without any, rows and columns are numbered.
@@ -257,7 +283,10 @@ impl View {
     pub fn text(&self, paint: Option<Paint>, options: &TableOptions) -> String {
         match self {
             View::Matrix(matrix) => match paint {
-                Some(paint) => format!("{}\n{}", matrix.heat(paint, options), matrix.legend(paint, options.width)),
+                Some(paint) => {
+                    let legend = matrix.legend(paint, options.width);
+                    matrix.heat(paint, options) + if legend.is_empty() { "" } else { "\n" } + &legend
+                }
                 None => {
                     let decimals = if whole(&matrix.values) { 0 } else { options.decimals };
                     matrix.table(&TableOptions { decimals, ..*options })
@@ -401,6 +430,24 @@ pub fn wrap(text: &str, indent: usize, width: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_no_number_in_json_is_a_word() {
+        let values = vec![0.5, -2.0, f32::NEG_INFINITY, f32::INFINITY, f32::NAN];
+        let matrix = Matrix {
+            tensor: "x".into(),
+            index: vec![],
+            size: [1, 5],
+            axes: ["pos", "d_model"],
+            rows: vec![],
+            columns: vec![],
+            values,
+            hidden: vec![],
+            scale: HeatScale::Signed,
+        };
+        let json = serde_json::to_value(matrix).unwrap();
+        assert_eq!(json["values"], serde_json::json!([0.5, -2.0, "-inf", "inf", "NaN"]));
+    }
 
     #[test]
     fn labels_can_be_told_apart_and_steer_nothing() {

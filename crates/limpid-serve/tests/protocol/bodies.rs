@@ -270,8 +270,18 @@ const HOSTILE: &[(&str, &str, &str, &str)] = &[
 ];
 
 /// Codes of the connection, the server and its load, which no body brings about.
-const OTHERS: [&str; 14] = [
+const OTHERS: [&str; 22] = [
     "kv_full",
+    // of looking inside, which tests/sockets.rs does
+    "empty_prompt",
+    "prompt_too_long",
+    "too_large",
+    "index_out_of_range",
+    "not_for_this_model",
+    "unknown_tensor",
+    "trace_expired",
+    "inspect_disabled",
+    // of all
     "invalid_api_key",
     "host_not_allowed",
     "origin_not_allowed",

@@ -1,4 +1,5 @@
 // What tests of the page have in common: a page that may not complain nor ask anybody else, and streams made by hand.
+import AxeBuilder from "axe-core";
 import { test as base, expect } from "@playwright/test";
 
 export { expect };
@@ -14,10 +15,10 @@ export const test = base.extend({
     const wrong = [];
     page.on("console", (message) => message.type() === "error" && wrong.push(message.text()));
     page.on("pageerror", (error) => wrong.push(error.message));
-    const own = ["CHAT", "BASE", "KEY"].map((name) => `${at(name)}/`);
+    const own = ["CHAT", "BASE", "KEY", "DEEP", "TWIN", "BERT"].map((name) => `${at(name)}/`);
     page.on("request", (request) => {
       const url = request.url();
-      if (![...own, "data:", "about:"].some((start) => url.startsWith(start))) wrong.push(`asks ${url}`);
+      if (![...own, "data:", "about:", "file:"].some((start) => url.startsWith(start))) wrong.push(`asks ${url}`);
     });
     await use(page);
     expect(wrong.filter((text) => !expected.some((one) => text.includes(one)))).toEqual([]);
@@ -28,6 +29,13 @@ export const test = base.extend({
 export async function open(page, server, hash = "") {
   await page.goto(`${at(server)}/${hash}`);
   await expect(page.locator("#model")).toContainText("context");
+}
+
+/** Breaks of the rules that axe knows. */
+export async function barriers(page) {
+  await page.evaluate(AxeBuilder.source);
+  const { violations } = await page.evaluate(() => window.axe.run({ runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"] }));
+  return violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html).join(" ")}`);
 }
 
 /** Says something and waits for the end of the answer. */

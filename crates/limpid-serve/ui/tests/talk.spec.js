@@ -1,13 +1,5 @@
 // Chat and completion with a real model, and what the read-out of a token says.
-import AxeBuilder from "axe-core";
-import { at, byHand, ask, chunk, ended, expect, open, push, say, test } from "./page.js";
-
-/** Breaks of the rules that axe knows. */
-async function barriers(page) {
-  await page.evaluate(AxeBuilder.source);
-  const { violations } = await page.evaluate(() => window.axe.run({ runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"] }));
-  return violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html).join(" ")}`);
-}
+import { at, barriers, byHand, ask, chunk, ended, expect, open, push, say, test } from "./page.js";
 
 /** Asks the server without the page. */
 function post(page, path, fields) {
@@ -221,7 +213,7 @@ test("nobody is shut out, in light and dark", async ({ page }) => {
     await page.locator("#help-open").click();
     expect(await barriers(page), `help, ${colorScheme}`).toEqual([]);
     await page.keyboard.press("Escape");
-    await page.locator("nav a").last().click();
+    await page.locator("#to-complete").click();
     await page.locator("#complete-text").fill("The kite");
     await page.locator("#complete-go").click();
     await ended(page);

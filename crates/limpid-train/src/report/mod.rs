@@ -1,12 +1,17 @@
 //! Reports of runs: [`RunRecord::read`] reads a run's folder, [`html`] makes one page of one run or several. The page is complete in
 //! itself: it needs no network and no script, and is light or dark as the reader's browser is.
 //!
-//! `plot.rs` draws curves as SVG, `page.rs` puts the page together, `units` of limpid-base says numbers as people read them.
+//! `plot.rs` draws curves as SVG, `words.rs` says what they do, `model.rs` shows the model
+//! at the end, `page.rs` puts the page together, with `page.css` and, for who points
+//! at it, `page.js`; `units` of limpid-base says numbers as people read them.
 
+mod model;
 mod page;
 mod plot;
+mod words;
 
 pub use limpid_base::units;
+pub use model::ModelLook;
 pub use page::html;
 
 use crate::RECENT;
@@ -101,6 +106,8 @@ pub struct RunRecord {
     pub samples: Vec<SampleRecord>,
     /// Its results so far.
     pub results: Results,
+    /// Its model with the last sample, or why that cannot be shown; none where nobody looked.
+    pub look: Option<Result<ModelLook, String>>,
 }
 
 impl RunRecord {
@@ -130,7 +137,7 @@ impl RunRecord {
         let config = json(&folder.join("config.json"))?.unwrap_or_default();
         let whole = std::path::absolute(folder).unwrap_or_else(|_| folder.into());
         let name = whole.file_name().map_or_else(|| folder.display().to_string(), |n| n.to_string_lossy().into());
-        let mut run = RunRecord { name, settings: BTreeMap::new(), series, samples, results };
+        let mut run = RunRecord { name, settings: BTreeMap::new(), series, samples, results, look: None };
         config.as_object().into_iter().flatten().for_each(|(key, value)| run.set(key, value));
         Ok(run)
     }
@@ -157,6 +164,11 @@ pub fn differences(runs: &[RunRecord]) -> BTreeMap<&str, Vec<&str>> {
     let row = |key: &String| runs.iter().map(|run| run.settings.get(key).map_or("", String::as_str)).collect();
     let all: BTreeMap<&str, Vec<&str>> = keys.map(|key| (key.as_str(), row(key))).collect();
     all.into_iter().filter(|(_, values)| values.iter().any(|v| *v != values[0])).collect()
+}
+
+/// A noisy curve as the page draws it: means of the steps around.
+pub fn smoothed(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    plot::around(points, plot::mean)
 }
 
 fn json(path: &Path) -> Result<Option<Value>, ReportError> {
@@ -202,7 +214,9 @@ fn results(series: &BTreeMap<String, Vec<(f64, f64)>>, summary: &Value) -> Optio
 #[cfg(test)]
 mod tests {
     use super::*;
+    use limpid_core::trace::picture::png::base64;
     use serde_json::json;
+    use sha2::{Digest, Sha256};
     use std::fs;
 
     /// A run of 5,000 steps with spikes, layers and a text that is full of markup.
@@ -234,21 +248,24 @@ mod tests {
         (run, lines)
     }
 
-    /// What a figure's attribute says, and the points of the curve of a label: as an SVG's reader finds them.
+    /// A figure, and what its attributes say.
     fn figure<'a>(page: &'a str, title: &str) -> &'a str {
         let from = page.find(&format!("<b>{title}</b>")).unwrap();
         &page[from..from + page[from..].find("</figure>").unwrap()]
     }
-    fn between<'a>(text: &'a str, from: &str) -> &'a str {
-        let at = text.find(from).unwrap() + from.len();
-        &text[at..at + text[at..].find('"').unwrap()]
-    }
-    fn pairs(text: &str) -> Vec<(f64, f64)> {
-        let pair = |p: &str| p.split_once(',').map(|(x, y)| (x.parse().unwrap(), y.parse().unwrap())).unwrap();
-        text.split(' ').map(pair).collect()
+    fn between<'a>(text: &'a str, from: &str, to: &str) -> &'a str {
+        let at = text.find(from).unwrap_or_else(|| panic!("no {from} in {text}")) + from.len();
+        &text[at..at + text[at..].find(to).unwrap()]
     }
     fn numbers(text: &str) -> Vec<f64> {
         text.split(' ').map(|v| v.parse().unwrap()).collect()
+    }
+    /// The points of the curve of a label; of the raw one behind the first if there is no label.
+    fn points(figure: &str, label: &str) -> Vec<(f64, f64)> {
+        let from = if label.is_empty() { "faint\"" } else { label };
+        let line = &figure[figure.find(from).unwrap_or_else(|| panic!("no {from}"))..];
+        let pair = |p: &str| p.split_once(',').map(|(x, y)| (x.parse().unwrap(), y.parse().unwrap())).unwrap();
+        between(line, "points=\"", "\"").split(' ').map(pair).collect()
     }
 
     #[test]
@@ -257,33 +274,120 @@ mod tests {
         let page = html(std::slice::from_ref(&run));
         assert!(page.len() < 1_000_000);
         let loss = figure(&page, "Loss");
-        let [x, y, at] = ["data-x=\"", "data-y=\"", "data-box=\""].map(|key| numbers(between(loss, key)));
-        // from a pixel back to a step and a loss
-        let told = |(px, py): (f64, f64)| {
-            let step = x[0] + (px - at[0]) / (at[1] - at[0]) * (x[1] - x[0]);
-            (step, y[0] + (at[3] - py) / (at[3] - at[2]) * (y[1] - y[0]))
-        };
-        let val = &loss[loss.find("data-label=\"validation\"").unwrap()..];
-        let drawn: Vec<(f64, f64)> = pairs(between(val, "points=\"")).into_iter().map(told).collect();
         let want: Vec<(f64, f64)> =
             lines.iter().filter_map(|l| Some((l["step"].as_f64()?, l["val_loss"].as_f64()?))).collect();
-        assert_eq!(drawn.len(), want.len());
-        for (a, b) in drawn.iter().zip(&want) {
-            assert!((a.0 - b.0).abs() < 0.2 && (a.1 - b.1).abs() < 1e-3, "{a:?} {b:?}");
-        }
+        assert_eq!(points(loss, "data-label=\"validation\""), want);
         // of 5,000 raw points a column keeps two, and the one spike and the first loss are among them
-        let raw: Vec<(f64, f64)> = pairs(between(loss, "points=\"")).into_iter().map(told).collect();
-        assert!(raw.len() < 900, "{}", raw.len());
-        assert!(raw.iter().any(|p| (p.0 - 3210.0).abs() < 0.2 && (p.1 - 9.5).abs() < 1e-3));
-        assert!((raw[0].0 - 1.0).abs() < 0.2 && (raw[0].1 - 7.0).abs() < 1e-3, "{:?}", raw[0]);
+        let raw = points(loss, "");
+        assert!(raw.len() < 900 && raw[0] == (1.0, 7.0) && raw.contains(&(3210.0, 9.5)), "{}", raw.len());
+        // the matrix puts the corners of the axes into the corners of the box, of every figure over the same steps
+        let mut figures = 0;
+        for svg in page.split("<svg class=\"plot\" data-across=\"step\"").skip(1) {
+            figures += 1;
+            let [x, y, at] = ["data-x=\"", "data-y=\"", "data-box=\""].map(|key| numbers(between(svg, key, "\"")));
+            let m = numbers(between(svg, "matrix(", ")"));
+            let y = if between(svg, "data-log=\"", "\"") == "true" { y.iter().map(|v| v.log10()).collect() } else { y };
+            let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-6, "{a} {b}");
+            assert_eq!(x, [0.0, 5000.0]);
+            near(m[0] * x[0] + m[4], at[0]);
+            near(m[0] * x[1] + m[4], at[1]);
+            near(m[3] * y[0] + m[5], at[3]);
+            near(m[3] * y[1] + m[5], at[2]);
+        }
+        assert_eq!(figures, 4);
+        // closer: the axis goes as far as the values after the first tenth
+        let y = numbers(between(figure(&page, "Loss, closer"), "data-y=\"", "\""));
+        assert!(y[1] > 9.5 && y[1] < 10.0 && y[0] > 1.5 && y[0] < 2.01, "{y:?}");
         // layers stand in their order, on an axis of logarithms
-        let layers = figure(&page, "Norm of the gradient");
+        let layers = figure(&page, "Norm of the gradient, by layer");
         let places = ["embed", "blocks.2", "blocks.10", "ln_final"].map(|l| layers.find(&format!("\"{l}\"")).unwrap());
         assert!(places.is_sorted());
-        let (y, line) = (numbers(between(layers, "data-y=\"")), &layers[places[2]..]);
-        let last = pairs(between(line, "points=\"")).last().unwrap().1;
-        let value = y[0] * (y[1] / y[0]).powf((at[3] - last) / (at[3] - at[2]));
-        assert!((value / (3.0 / 5000.0) - 1.0).abs() < 1e-3, "{value}");
+        let last = *points(layers, "\"blocks.10\"").last().unwrap();
+        assert!(last.0 == 5000.0 && (10f64.powf(last.1) / (3.0 / 5000.0) - 1.0).abs() < 1e-4, "{last:?}");
+        // and no two look the same, in colour or in grey
+        let mut looks: Vec<&str> =
+            layers.split("<svg class=\"key\"").skip(1).map(|key| between(key, "<path", "</svg>")).collect();
+        let drawn = |key: &&str| (between(key, " s", "\"").to_string(), between(key, "M15 6", "\"").to_string());
+        let mut grey: Vec<_> = looks.iter().map(drawn).collect();
+        looks.sort_unstable();
+        looks.dedup();
+        grey.sort_unstable();
+        grey.dedup();
+        assert_eq!((looks.len(), grey.len()), (4, 4));
+    }
+
+    #[test]
+    fn curves_say_what_they_do() {
+        let (run, _) = record("words");
+        let page = html(std::slice::from_ref(&run));
+        let said = |title: &str| between(figure(&page, title), "<p>", "</p>").to_string();
+        // of means of three steps, the second is below the middle of 7 and 2
+        assert_eq!(
+            said("Loss"),
+            "Training falls from 7.00 to 2.00, fastest between steps 1 and 5; validation falls from 6.00 to 2.50 at step 4,000, then rises to 3.50."
+        );
+        assert_eq!(
+            said("Loss, closer"),
+            "Validation is 1.50 above training at the end; it was lowest, 2.50, at step 4,000."
+        );
+        assert_eq!(said("Tokens a second"), "Stays at 200.");
+        assert_eq!(
+            said("Norm of the gradient, by layer"),
+            "Ends lowest in ln_final (2.0e-4) and highest in embed (0.0018)."
+        );
+    }
+
+    #[test]
+    fn several_runs_look_the_same_in_every_chart() {
+        let (run, _) = record("several");
+        let runs: Vec<RunRecord> = (0..12).map(|i| RunRecord { name: format!("run {i}"), ..run.clone() }).collect();
+        let page = html(&runs);
+        let keys = |text: &str| -> Vec<String> {
+            text.split("<svg class=\"key\"").skip(1).map(|key| between(key, ">", "</svg>").to_string()).collect()
+        };
+        let named = keys(between(&page, "<div id=\"bar\">", "</div>"));
+        let mut different = named.clone();
+        different.sort_unstable();
+        different.dedup();
+        assert_eq!((named.len(), different.len()), (12, 12));
+        assert_eq!(page.matches("<div id=\"bar\">").count(), 1);
+        assert_eq!(keys(between(&page, "<h2>Results</h2>", "</table>")), named);
+        for title in ["Training loss", "Validation loss", "Tokens a second"] {
+            let figure = figure(&page, title);
+            assert_eq!(keys(figure), named, "{title}");
+            assert!(!between(figure, "<p class=\"legend\">", "</p>").contains("run 3"), "named once");
+            for (i, key) in named.iter().enumerate() {
+                let line = between(figure, &format!("\" data-label=\"run {i}\""), "/>").len();
+                let class = between(key, "class=\"", "\"");
+                assert!(
+                    line > 0 && figure.contains(&format!("<polyline class=\"{class}\" data-label=\"run {i}\"")),
+                    "{title} {i}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn only_the_pages_own_style_and_script_count() {
+        let (mut run, _) = record("policy");
+        run.name = "<img src=x onerror=alert(1)> \u{202e}\u{7}".into();
+        run.samples[0].text = "</script><script>alert(1)</script>\u{2066}".into();
+        let page = html(&[run]);
+        let policy = between(&page, "Content-Security-Policy\" content=\"", "\"");
+        assert!(policy.starts_with("default-src 'none';") && !policy.contains("unsafe"), "{policy}");
+        for (tag, what) in [("style", "style-src"), ("script", "script-src")] {
+            let own = between(&page, &format!("<{tag}>"), &format!("</{tag}>"));
+            let sum = base64(&Sha256::digest(own));
+            assert!(policy.contains(&format!("{what} 'sha256-{sum}'")), "{tag}");
+            assert_eq!(page.matches(&format!("<{tag}")).count(), 1);
+        }
+        // such attributes would be of no use under this policy
+        let body = between(&page, "<body>", "<script>");
+        assert!(!body.contains(" style=") && !body.contains("<img"), "what came from outside is text");
+        assert!(
+            page.contains(r"&lt;img src=x onerror=alert(1)&gt; \u{202e}\u{7}")
+                && page.contains(r"&lt;/script&gt;\u{2066}")
+        );
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! The page: the results in words and numbers, the curves, samples and settings; for several runs also what differs between them.
 //! All text that comes from outside goes through [`escape`].
 
-use super::plot::{Curve, Look, Plot, around, mean, median};
+use super::plot::{Curve, CurvePlot, Style, around, mean, median, shared};
 use super::units::{bytes, count, duration};
-use super::{RunRecord, RunState, differences};
+use super::{RunRecord, RunState, differences, words};
 use crate::RECENT;
 use limpid_base::units::commas;
+use limpid_core::trace::picture::png::base64;
+use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 
 /// Text as HTML shows it.
@@ -17,6 +19,11 @@ pub fn escape(text: &str) -> String {
             '<' => out += "&lt;",
             '>' => out += "&gt;",
             '"' => out += "&quot;",
+            // what would turn the text around it, or is no character of a page
+            '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+                out.extend(c.escape_default())
+            }
+            c if c.is_control() && !matches!(c, '\n' | '\t') => out.extend(c.escape_default()),
             c => out.push(c),
         }
     }
@@ -28,38 +35,64 @@ pub fn html(runs: &[RunRecord]) -> String {
     let title = escape(&runs.iter().map(|run| run.name.as_str()).collect::<Vec<_>>().join(", "));
     let mut body = format!("<h1>{title}</h1>\n");
     match runs {
-        [run] => body += &format!("<p class=\"words\">{}</p>\n{}", words(run), tiles(run)),
+        [run] => body += &format!("<p class=\"words\">{}</p>\n{}", summary(run), tiles(run)),
         _ => body += &compared(runs),
     }
     let plots = plots(runs);
-    let curves: usize = plots.iter().flat_map(|(_, plots)| plots).map(|plot| plot.curves.len()).sum();
+    let all: Vec<&CurvePlot> = plots.iter().flat_map(|(_, plots)| plots).collect();
+    let lines: usize = all.iter().flat_map(|plot| &plot.curves).map(|c| 1 + usize::from(!c.raw.is_empty())).sum();
     // two points a column, about 13 bytes a point
-    let columns = (25_000 / curves.max(1)).clamp(20, 424);
-    for (heading, plots) in plots {
-        let figures: String = plots.iter().map(|plot| plot.svg(columns)).collect();
-        if !figures.is_empty() {
-            body += &format!("<h2>{}</h2>\n<div class=\"plots\">\n{figures}</div>\n", escape(&heading));
-        }
+    let (x, columns) = (shared(&all), (25_000 / lines.max(1)).clamp(20, 424));
+    let mut number = 0..;
+    for (section, (heading, plots)) in plots.iter().enumerate() {
+        let figures: String =
+            plots.iter().zip(&mut number).map(|(plot, number)| plot.svg(number, &x, columns)).collect();
+        let (heading, figures) = (escape(heading), format!("<div class=\"plots\">\n{figures}</div>\n"));
+        body += &match section {
+            _ if plots.is_empty() => String::new(),
+            0 => {
+                format!("<section>\n<h2>{heading}</h2>\n<div id=\"bar\">{}</div>\n{figures}</section>\n", legend(runs))
+            }
+            _ if runs.len() == 1 => format!("<h2>{heading}</h2>\n{figures}"),
+            _ => format!("<details><summary>{heading}</summary>\n{figures}</details>\n"),
+        };
     }
     for run in runs {
         body += &samples(run, runs.len() > 1);
+        body += &match &run.look {
+            None => String::new(),
+            Some(Err(why)) => format!("<p class=\"words\">The model itself is not shown: {}.</p>\n", escape(why)),
+            Some(Ok(look)) => look.html(number.start),
+        };
     }
     for run in runs {
         body += &settings(run, runs.len() > 1);
     }
     let (css, js) = (include_str!("page.css"), include_str!("page.js"));
+    // no other style or script, no picture from elsewhere: whatever a text smuggled in, it would do nothing
+    let [style, script] = [css, js].map(|text| format!("'sha256-{}'", base64(&Sha256::digest(text))));
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src {style}; script-src {script}; \
+         img-src data:; base-uri 'none'; form-action 'none'\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta name=\"color-scheme\" content=\"light dark\">\n<title>{title} - limpid</title>\n\
-         <style>\n{css}{}</style>\n</head>\n<body>\n{body}<footer>Made by limpid.</footer>\n\
-         <script>\n{js}</script>\n</body>\n</html>\n",
-        ramp()
+         <style>{css}</style>\n</head>\n<body>\n<main>\n{body}</main>\n<footer>Made by limpid.</footer>\n\
+         <script>{js}</script>\n</body>\n</html>\n"
     )
 }
 
+/// Which curve is which run's, once for all plots.
+fn legend(runs: &[RunRecord]) -> String {
+    if runs.len() == 1 {
+        return String::new();
+    }
+    let of = |(i, run): (usize, &RunRecord)| format!("<span>{}{}</span> ", Style::nth(i).key(), escape(&run.name));
+    format!("<p class=\"legend\">{}</p>", runs.iter().enumerate().map(of).collect::<String>())
+}
+
 /// The results of a run, in words.
-fn words(run: &RunRecord) -> String {
+fn summary(run: &RunRecord) -> String {
     let r = &run.results;
     let of = run
         .settings
@@ -139,8 +172,7 @@ fn compared(runs: &[RunRecord]) -> String {
     let mut out = format!("<h2>Results</h2>\n<div class=\"wide\"><table>\n{}", row("th", &head));
     for (i, run) in runs.iter().enumerate() {
         let cells: String = columns.iter().map(|(_, values)| format!("<td>{}</td>", escape(&values[i]))).collect();
-        let colour = colour(i);
-        out += &format!("<tr><th><i style=\"border-color:{colour}\"></i>{}</th>{cells}</tr>\n", escape(&run.name));
+        out += &format!("<tr><th>{}{}</th>{cells}</tr>\n", Style::nth(i).key(), escape(&run.name));
     }
     out += "</table></div>\n<h2>What differs</h2>\n";
     let differing = differences(runs);
@@ -156,66 +188,56 @@ fn compared(runs: &[RunRecord]) -> String {
     out + "</table></div>\n"
 }
 
-/// The colour of a run among others.
-fn colour(run: usize) -> String {
-    format!("var(--c{})", run % 8)
-}
-
 /// All plots under their headings.
-fn plots(runs: &[RunRecord]) -> Vec<(String, Vec<Plot>)> {
+fn plots(runs: &[RunRecord]) -> Vec<(String, Vec<CurvePlot>)> {
     let one = runs.len() == 1;
     let points = |run: &RunRecord, name: &str| run.series.get(name).cloned().unwrap_or_default();
     let each = |name: &str, smooth: Option<fn(&mut [f64]) -> f64>| -> Vec<Curve> {
         let of = |(i, run): (usize, &RunRecord)| {
-            let raw = points(run, name);
-            let label = if one { String::new() } else { run.name.clone() };
-            let look = if i < 8 { Look::Line } else { Look::Dashed };
-            let curve = |label, look, points| Curve { label, colour: colour(i), look, points };
-            match smooth {
-                None => vec![curve(label, look, raw)],
-                Some(of) if one => {
-                    let smooth = around(&raw, of);
-                    vec![curve(String::new(), Look::Faint, raw), curve(label, look, smooth)]
-                }
-                Some(of) => vec![curve(label, look, around(&raw, of))],
-            }
+            let (raw, label) = (points(run, name), if one { String::new() } else { run.name.clone() });
+            let (points, raw) = match smooth {
+                None => (raw, vec![]),
+                Some(of) => (around(&raw, of), if one { raw } else { vec![] }),
+            };
+            Curve { label, style: Style::nth(i), points, raw }
         };
-        let drawn = runs.iter().enumerate().filter(|(_, run)| run.series.contains_key(name));
-        drawn.flat_map(of).collect()
+        runs.iter().enumerate().filter(|(_, run)| run.series.contains_key(name)).map(of).collect()
     };
-    let plot = |title: &str, note: &str, log, curves| Plot { title: title.into(), note: note.into(), log, curves };
+    let plot = |title: &str, note: &str, log, curves: Vec<Curve>| {
+        let said = if one { words::each(&curves, "steps") } else { words::ends(&curves) };
+        CurvePlot { title: title.into(), note: note.into(), said, log, from: 0.0, legend: one, across: "step", curves }
+    };
     let floor = |at: &[Curve]| {
         let floor =
             runs[0].results.entropy_floor.filter(|f| runs.iter().all(|r| r.results.entropy_floor == Some(*f)))?;
         let last = at.iter().flat_map(|curve| curve.points.last()).map(|p| p.0).fold(0.0, f64::max);
         let points = vec![(0.0, floor), (last, floor)];
-        Some(Curve { label: "entropy floor".into(), colour: "var(--dim)".into(), look: Look::Dashed, points })
+        Some(Curve { label: "entropy floor".into(), style: Style::reference(), points, raw: vec![] })
     };
     let around_mean = "mean of the steps around";
     let mut first = vec![];
     let (mut train, mut val) = (each("train_loss", Some(mean)), each("val_loss", None));
-    val.iter_mut().for_each(|curve| curve.look = Look::Marked);
+    let floor = floor(&train);
     if one {
         train.iter_mut().for_each(|curve| curve.label = "training".into());
-        val.iter_mut().for_each(|curve| (curve.label, curve.colour) = ("validation".into(), colour(1)));
-        let floor = floor(&train);
+        val.iter_mut().for_each(|curve| (curve.label, curve.style) = ("validation".into(), Style::nth(1)));
+        let gap = words::gap(&train, &val);
         train.extend(val);
-        let last = train[0].points.last().map_or(0.0, |p| p.0);
-        let later = |curve: &Curve| Curve {
-            points: curve.points.iter().copied().filter(|p| p.0 >= 0.1 * last).collect(),
-            label: curve.label.clone(),
-            colour: curve.colour.clone(),
-            ..*curve
-        };
-        let later = train.iter().map(later).collect();
-        train.extend(floor);
-        first.push(plot("Loss", "nats a token; training: mean of the steps around, each step behind it", false, train));
-        first.push(plot("Loss, closer", "after the first tenth of the steps", false, later));
+        let closer = plot("Loss, closer", "what came after the first tenth of the steps", false, train.clone());
+        let note = "nats a token; training: mean of the steps around, each step behind it";
+        let mut loss = plot("Loss", note, false, train);
+        loss.curves.extend(floor);
+        first.push(loss);
+        first.push(CurvePlot { from: 0.1 * runs[0].results.steps as f64, said: gap, ..closer });
     } else {
-        train.extend(floor(&train));
-        val.extend(floor(&val));
-        first.push(plot("Training loss", &format!("nats a token, {around_mean}"), false, train));
-        first.push(plot("Validation loss", "nats a token, on part of the text", false, val));
+        let note = format!("nats a token, {around_mean}");
+        for (title, note, curves) in
+            [("Training loss", note.as_str(), train), ("Validation loss", "nats a token, on part of the text", val)]
+        {
+            let mut plot = plot(title, note, false, curves);
+            plot.curves.extend(floor.clone());
+            first.push(plot);
+        }
     }
     first.push(plot("Learning rate", "", false, each("learning_rate", None)));
     let norms = each("grad_norm", Some(mean));
@@ -245,7 +267,7 @@ fn plots(runs: &[RunRecord]) -> Vec<(String, Vec<Plot>)> {
 }
 
 /// A plot for each statistic of the layers, a curve a layer, coloured by depth.
-fn layers(run: &RunRecord) -> Vec<Plot> {
+fn layers(run: &RunRecord) -> Vec<CurvePlot> {
     let parts = |name: &str| {
         let (layer, what) = name.strip_prefix("layers/")?.rsplit_once('/')?;
         Some((layer.to_string(), what.to_string()))
@@ -257,45 +279,29 @@ fn layers(run: &RunRecord) -> Vec<Plot> {
     let make = |what: &String| {
         let mut curves: Vec<((u8, usize), Curve)> = vec![];
         for ((layer, _), points) in told.iter().filter(|((_, of), _)| of == what) {
-            let (place, colour, look) = match block(layer) {
-                Some(n) => ((1, n), format!("var(--d{})", n * (RAMP - 1) / deepest.max(1)), Look::Line),
-                None if layer.contains("embed") && !layer.contains("un") => {
-                    ((0, 0), "var(--dim)".to_string(), Look::Line)
-                }
-                None => ((2, 0), "var(--dim)".to_string(), Look::Dashed),
+            let (place, style) = match block(layer) {
+                Some(n) => ((1, n), Style::depth(n, deepest)),
+                None if layer.contains("embed") && !layer.contains("un") => ((0, 0), Style::beside(0)),
+                None => ((2, 0), Style::beside(0)),
             };
-            curves.push((place, Curve { label: layer.clone(), colour, look, points: points.to_vec() }));
+            curves.push((place, Curve { label: layer.clone(), style, points: points.to_vec(), raw: vec![] }));
         }
         curves.sort_by_key(|(place, _)| *place);
+        let others = curves.iter_mut().filter(|((part, _), _)| *part != 1);
+        others.enumerate().for_each(|(i, (_, curve))| curve.style = Style::beside(i));
+        let curves: Vec<Curve> = curves.into_iter().map(|(_, curve)| curve).collect();
         let (title, note) = match what.as_str() {
-            "grad_norm" => ("Norm of the gradient".into(), "before clipping"),
-            "weight_norm" => ("Norm of the weights".into(), ""),
-            "update_ratio" => ("Update over weights".into(), "norm of a step's change over the norm of the weights"),
+            "grad_norm" => ("Norm of the gradient, by layer".into(), "before clipping"),
+            "weight_norm" => ("Norm of the weights, by layer".into(), ""),
+            "update_ratio" => {
+                ("Update over weights, by layer".into(), "norm of a step's change over the norm of the weights")
+            }
             other => (other.to_string(), ""),
         };
-        Plot { title, note: note.into(), log: true, curves: curves.into_iter().map(|(_, curve)| curve).collect() }
+        let said = words::ends(&curves);
+        CurvePlot { title, note: note.into(), said, log: true, from: 0.0, legend: true, across: "step", curves }
     };
     whats.into_iter().map(make).collect()
-}
-
-/// Colours by depth.
-const RAMP: usize = 12;
-
-/// Colours from the first block to the last, for light and for dark: between four anchors, in equal parts.
-fn ramp() -> String {
-    let between = |anchors: [[f64; 3]; 4], i: usize| {
-        let at = i as f64 / (RAMP - 1) as f64 * 3.0;
-        let from = (at as usize).min(2);
-        let [r, g, b] = [0, 1, 2].map(|c| {
-            let (a, b) = (anchors[from][c], anchors[from + 1][c]);
-            (a + (b - a) * (at - from as f64)).round() as u8
-        });
-        format!("--d{i}:#{r:02x}{g:02x}{b:02x};")
-    };
-    let all = |anchors| (0..RAMP).map(|i| between(anchors, i)).collect::<String>();
-    let light = [[18., 60., 170.], [126., 30., 170.], [204., 60., 110.], [226., 130., 40.]];
-    let dark = [[90., 140., 255.], [185., 110., 245.], [240., 120., 160.], [250., 190., 90.]];
-    format!(":root{{{}}}\n@media (prefers-color-scheme:dark){{:root{{{}}}}}\n", all(light), all(dark))
 }
 
 /// The samples of a run.

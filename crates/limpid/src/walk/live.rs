@@ -34,6 +34,8 @@ pub struct WalkOptions {
     pub prompts: Vec<String>,
     /// Everything on the weights before training.
     pub initial: bool,
+    /// The documents' pictures drawn, too: [`Picture::drawn`](super::Picture::drawn).
+    pub pictures: bool,
     /// Whose symbols and letters tensors have, instead of the document's.
     pub notation: Option<Notation>,
     /// Threads; 0 for one each core. Results are the same on any number.
@@ -280,6 +282,11 @@ impl Live {
             None => ready.sequences.clone(),
         };
         self.run_on(at, &sequences, look)
+    }
+
+    /// Whether pictures are drawn.
+    pub(super) fn draws(&self) -> bool {
+        self.options.pictures
     }
 
     /// The same on other sequences, equally long.

@@ -447,9 +447,10 @@ pub enum Show {
         #[serde(flatten)]
         at: At,
     },
-    /// A picture that is due, and what is shown until then; nothing where the views above have it.
+    /// A picture of the document's, the command that draws it, and what shows the same here; nothing where the views above have it.
     Picture {
         name: String,
+        command: String,
         #[serde(default)]
         now: Option<Box<Show>>,
     },
@@ -517,15 +518,27 @@ pub struct Figure {
     /// Whether it says why this model has nothing to show here.
     #[serde(skip_serializing_if = "is_default")]
     pub lacks: bool,
-    /// The picture that it stands for until there is one.
+    /// The document's picture that stands here.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub due: Option<String>,
+    pub picture: Option<Picture>,
+}
+
+/// A picture of a document's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Picture {
+    /// What it is.
+    pub what: String,
+    /// The command that draws it.
+    pub command: String,
+    /// What the command draws, as SVG: where [`WalkOptions::pictures`] asks for it, and the figure is not the same already.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub drawn: Vec<String>,
 }
 
 impl From<View> for Figure {
     /// A view as a table, with four digits.
     fn from(view: View) -> Figure {
-        Figure { view, heat: false, decimals: 4, caption: String::new(), lacks: false, due: None }
+        Figure { view, heat: false, decimals: 4, caption: String::new(), lacks: false, picture: None }
     }
 }
 

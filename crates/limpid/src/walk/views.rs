@@ -1,12 +1,15 @@
 //! What is shown of a run: tensors, shapes, losses, what comes next. `facts` has what needs no run.
 
-use super::{At, Figure, Line, Live, Run, Show, TensorPart, WalkError, WalkStep, equal, facts, printed, worked};
+use super::{
+    At, Figure, Line, Live, Picture, Run, Show, TensorPart, WalkError, WalkStep, equal, facts, printed, worked,
+};
 use crate::config::{Axis, Config, ConfigError, Mask, Positions};
 use crate::model::Model;
 use crate::names::{self, Notation};
 use crate::ops::adamw::{Method, reference::update};
 use crate::plural::plural;
 use crate::tokenizer::Tokenizer;
+use crate::trace::diagram::Diagram;
 use crate::trace::table::{self, short};
 use crate::trace::view::{Grid, HeatScale, Matrix, View, label};
 use crate::trace::{Labelled, SummaryRow};
@@ -71,15 +74,39 @@ pub(super) fn show(live: &mut Live, step: &WalkStep, show: &Show) -> Views {
         Show::Step { optimizer, learning_rate, parameter, at } => {
             live.run(at, |run| one_step(run, optimizer, *learning_rate, parameter))
         }
-        Show::Picture { name, now } => {
-            let due = |figure: Figure| Figure { due: Some(name.clone()), ..figure };
-            match now {
-                Some(now) => Ok(self::show(live, step, now)?.into_iter().map(due).collect()),
-                None => Ok(vec![due(said("the numbers above stand for it"))]),
+        Show::Picture { name, command, now } => {
+            let what = name.split_once(' ').map_or(name.as_str(), |(_, what)| what);
+            let drawn = match live.draws() {
+                true => live.run(&default, |run| drawn(run, command, now.is_none()))?,
+                false => vec![],
+            };
+            let mut figures = match now {
+                Some(now) => self::show(live, step, now)?,
+                None => vec![said("It shows the numbers above.")],
+            };
+            if let Some(first) = figures.first_mut() {
+                first.picture = Some(Picture { what: what.into(), command: command.clone(), drawn });
             }
+            Ok(figures)
         }
         Show::Lessons { claims } => Ok(vec![facts::lessons(claims)]),
     }
+}
+
+/// What a command draws of a run, as SVG: its diagrams, and its plots if they are asked for.
+fn drawn(run: &Run, command: &str, plots: bool) -> Result<Vec<String>, WalkError> {
+    let words: Vec<&str> = command.split(' ').collect();
+    let mut all = vec![];
+    for pair in words.windows(2) {
+        match pair {
+            ["--diagram", name] => {
+                all.push(Diagram::named(name).map_err(WalkError::Lacks)?.of_run(&run.trace, &run.labels)?);
+            }
+            ["--plot", asked] if plots => all.push(run.trace.plot(asked, &run.labels)?.svg(None)),
+            _ => {}
+        }
+    }
+    Ok(all)
 }
 
 // ---- parts of views

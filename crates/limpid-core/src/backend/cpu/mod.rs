@@ -18,7 +18,7 @@ mod weights;
 
 use super::{Backend, BackendError, Held, Result, SharedWeights, Ticket, Tickets, UpdateReport};
 use crate::model::{Mode, Model, Placement, activations};
-use crate::ops::adamw::{Change, ParamGroup, Rule};
+use crate::ops::adamw::{Change, NORM_PART, ParamGroup, Rule};
 use crate::ops::arena::Arena;
 use crate::ops::classify;
 use crate::ops::element::{Element, Major, Values};
@@ -119,7 +119,7 @@ fn shards(model: &Model, threads: usize) -> usize {
     let apart = match model.mode {
         Mode::Train { .. } => model.recompute_level == 0 && model.program.keeps(),
         Mode::Score { .. } => true,
-        Mode::Inspect { .. } | Mode::Decode { .. } => false,
+        Mode::Inspect { .. } | Mode::Layers { .. } | Mode::Decode { .. } => false,
     };
     if apart && activations(&model.ops()) <= SMALL { threads.min(model.sequences()) } else { 1 }
 }
@@ -249,7 +249,7 @@ impl Cpu {
             team,
             program: model.program.id(),
             limits: model.limits(),
-            partial: vec![0.0; model.program.size(MemorySpace::Param).div_ceil(update::PART) + 3 * model.params.len()],
+            partial: vec![0.0; model.program.size(MemorySpace::Param).div_ceil(NORM_PART) + 3 * model.params.len()],
             tickets: Tickets::default(),
             reported: None,
         })
@@ -364,8 +364,15 @@ impl Cpu {
     fn copy(&self, region: Region, to: &mut [f32]) {
         if matches!(region.space, MemorySpace::Const | MemorySpace::Param) {
             self.weights.read(region, to);
-        } else if self.sums.iter().any(|sum| sum.region == region && sum.blank.load(Relaxed)) {
-            to.fill(0.0);
+        } else if region.space == MemorySpace::Grad {
+            to.copy_from_slice(&self.grad[region.range()]);
+            let range = region.range();
+            for blank in self.sums.iter().filter(|sum| sum.blank.load(Relaxed)).map(|sum| sum.region.range()) {
+                let (from, end) = (blank.start.max(range.start), blank.end.min(range.end));
+                if from < end {
+                    to[from - range.start..end - range.start].fill(0.0);
+                }
+            }
         } else if let (MemorySpace::Cache, Some(cache)) = (region.space, &self.cache) {
             cache.copy(region.range(), to);
         } else if let Some(memory) = self.shared(region.space) {
@@ -487,6 +494,12 @@ impl Backend for Cpu {
     fn begin_update(&mut self, groups: &[ParamGroup], rule: &Rule, watch: &[Change]) -> Result<()> {
         self.update_parameters(groups, rule, watch)
     }
+    fn squares(&mut self, groups: &[ParamGroup]) -> Result<Vec<f64>> {
+        Ok(self.sums_of_squares(groups).to_vec())
+    }
+    fn keep_part(&mut self) {
+        [&self.moment1, &self.moment2, &self.average].into_iter().for_each(Arena::small_pages);
+    }
     fn report(&mut self, watch: &mut [Change]) -> Result<UpdateReport> {
         UpdateReport::tell(&self.reported, watch)
     }
@@ -524,10 +537,9 @@ impl Backend for Cpu {
     fn fetch(&self, ticket: Ticket, to: &mut [f32]) -> Result<()> {
         self.tickets.take(ticket, to)
     }
-    fn read(&self, region: Region) -> Result<Vec<f32>> {
-        let mut values = vec![0.0; region.len()];
-        self.copy(region, &mut values);
-        Ok(values)
+    fn read_to(&self, region: Region, to: &mut [f32]) -> Result<()> {
+        self.copy(region, to);
+        Ok(())
     }
     fn sum(&self, region: Region) -> Result<f64> {
         let mut sum = 0.0;

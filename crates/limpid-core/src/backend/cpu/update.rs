@@ -5,16 +5,13 @@
 use super::team::ThreadTeam;
 use super::{BackendError, Cpu, Result, UpdateReport};
 use crate::ops::MemorySpace;
-use crate::ops::adamw::{self, Change, Measure, ParamGroup, Rule};
+use crate::ops::adamw::{self, Change, Measure, NORM_PART, ParamGroup, Rule, norm_of};
 use crate::ops::arena::Arena;
 use crate::ops::linear::gemm::Start;
 use crate::ops::muon::{self, Blend, Momentum};
 use crate::ops::view::{Mat, Shared};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
-
-/// How many gradients one partial sum of squares covers; this fixes the order of the norm's sum.
-pub const PART: usize = 1 << 16;
 
 /// How many parameters one partial measurement covers; this fixes the order of its sums.
 const BLOCK: usize = 1 << 12;
@@ -26,19 +23,18 @@ impl Cpu {
         if let Some(first) = groups.first() {
             self.own_weights("update", MemorySpace::Param, first.range.start)?;
         }
-        let parts = groups.iter().map(|g| g.range.len().div_ceil(PART)).sum();
-        if self.partial.len() < parts {
-            self.partial.resize(parts, 0.0);
-        }
         let elements = muon::waves(groups).map(muon::elements).max().unwrap_or(0);
         if self.room.len() < elements {
             self.room = Arena::reserve(elements).map_err(|refused| BackendError::refused("update", &refused))?;
         }
+        let norm = match rule.norm {
+            Some(norm) => norm,
+            None => norm_of(self.sums_of_squares(groups)),
+        };
         self.fill_blanks(0..self.grad.len());
         self.forget(); // the update below is their last use
-        let Cpu { weights, grad, moment1, moment2, room, team, solo, partial, .. } = self;
+        let Cpu { weights, grad, moment1, moment2, room, team, solo, .. } = self;
         let param = &mut Arc::get_mut(weights).expect("nobody else holds them").param;
-        let norm = norm(groups, grad, team, partial);
         let mut changes: Vec<Change> = watch.iter().map(|watched| Change::of(watched.range.clone())).collect();
         let finite = norm.is_finite();
         if !finite {
@@ -67,6 +63,25 @@ impl Cpu {
             return Err(BackendError::NotSupported { op, what: "its model was not built to train".into() });
         }
         BackendError::check_groups(op, groups, elements)
+    }
+
+    /// The sum of squares of each part of the groups' gradients, in order.
+    pub(super) fn sums_of_squares(&mut self, groups: &[ParamGroup]) -> &[f64] {
+        self.fill_blanks(0..self.grad.len());
+        let Cpu { grad, team, partial, .. } = self;
+        partial.resize(groups.iter().map(|g| g.range.len().div_ceil(NORM_PART)).sum(), 0.0);
+        let mut from = 0;
+        for ParamGroup { range, .. } in groups {
+            let g = &grad[range.clone()];
+            let sums = &mut partial[from..from + g.len().div_ceil(NORM_PART)];
+            let (parts, to) = (sums.len(), Mutex::new(sums));
+            from += parts;
+            team.pool.run(parts, &|task, _| {
+                let sum = adamw::sum_of_squares(&g[task * NORM_PART..((task + 1) * NORM_PART).min(g.len())]);
+                to.lock().unwrap_or_else(|e| e.into_inner())[task] = sum;
+            });
+        }
+        partial
     }
 
     pub(super) fn average_parameters(&mut self, groups: &[ParamGroup], decay: f64) -> Result<()> {
@@ -143,22 +158,6 @@ fn step(
     }
 }
 
-/// The norm of the gradients of all groups, summed in a fixed order.
-fn norm(groups: &[ParamGroup], grad: &[f32], team: &ThreadTeam, partial: &mut [f64]) -> f64 {
-    let mut from = 0;
-    for ParamGroup { range, .. } in groups {
-        let g = &grad[range.clone()];
-        let sums = &mut partial[from..from + g.len().div_ceil(PART)];
-        let (parts, to) = (sums.len(), Mutex::new(sums));
-        from += parts;
-        team.pool.run(parts, &|task, _| {
-            let sum = adamw::sum_of_squares(&g[task * PART..((task + 1) * PART).min(g.len())]);
-            to.lock().unwrap_or_else(|e| e.into_inner())[task] = sum;
-        });
-    }
-    partial[..from].iter().sum::<f64>().sqrt()
-}
-
 /// Where in the wave's scratch the orthogonal matrix of group `i` ends up: rounds alternate between two places.
 fn made(wave: &[ParamGroup], i: usize) -> Range<usize> {
     let (at, n) = (muon::place(wave, i).start, wave[i].range.len());
@@ -207,7 +206,7 @@ fn orthogonal(team: &ThreadTeam, room: &mut [f32], (out, cols): (usize, usize)) 
         team.rows([(to, 1)], |rows, [to], _| team.level.run(Blend { to, own, from: &from[rows], part }));
     };
     // in f64, part after part: the same for every number of threads
-    let norm = x.chunks(PART).map(adamw::sum_of_squares).sum::<f64>().sqrt() + muon::EPS;
+    let norm = x.chunks(NORM_PART).map(adamw::sum_of_squares).sum::<f64>().sqrt() + muon::EPS;
     x.iter_mut().for_each(|x| *x = (f64::from(*x) / norm) as f32);
     for _ in 0..muon::ROUNDS {
         let of = Mat::new(x, cols);

@@ -157,7 +157,10 @@ impl Held for Weights {
         &self.map
     }
     fn read(&self, region: Region, to: &mut [f32]) {
-        let table = self.table(region);
-        to.chunks_exact_mut(region.cols).enumerate().for_each(|(i, row)| table.row(i, row));
+        // it may be some rows of a packed weight
+        let holds = |w: &&Region| w.space == region.space && w.range().contains(&region.at);
+        let whole = self.multiplied.iter().find(holds).copied().unwrap_or(region);
+        let (table, first) = (self.table(whole), (region.at - whole.at) / region.cols);
+        to.chunks_exact_mut(region.cols).enumerate().for_each(|(i, row)| table.row(first + i, row));
     }
 }

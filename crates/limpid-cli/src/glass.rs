@@ -1,0 +1,166 @@
+//! The glass box from the command line: in a browser (`inspect --open`), or as a file (`--html`).
+
+use crate::options::{self, MachineOptions, Usage};
+use crate::{machine, models, show};
+use anyhow::{Context, Result, bail};
+use limpid::backend::Device;
+use limpid::checkpoint::Checkpoint;
+use limpid::glass::{GlassError, Subject};
+use limpid::ops::linear::Precision;
+use limpid_serve::saved::{self, SavedPage};
+use limpid_serve::{ServeOptions, ServedAs, ServedModel, Server};
+use serde_json::{Value, json};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// How the inside of a model is shown elsewhere than in the terminal.
+#[derive(clap::Args, Debug)]
+pub struct GlassOptions {
+    /// Look at it in a browser, until Ctrl-C
+    #[arg(long, requires = "model", conflicts_with_all = ["data", "initial", "mask_file", "segments"])]
+    pub open: bool,
+    /// Keep the page as one file that needs no network, to send to somebody; the prompt is in it, weights are not
+    #[arg(long, value_name = "FILE", requires = "model", conflicts_with_all = ["data", "initial", "mask_file", "segments", "open"])]
+    pub html: Option<PathBuf>,
+    /// Largest file of --html [default: 2 MB; 10 MB where the run alone takes more than 2]
+    #[arg(long, value_name = "BYTES", value_parser = options::bytes, requires = "html")]
+    max_bytes: Option<u64>,
+    /// The port of --open; 0 takes one that is free
+    #[arg(long, value_name = "PORT", default_value_t = 0, requires = "open")]
+    port: u16,
+    /// Another model to compare with in --open
+    #[arg(long, value_name = "DIR", requires = "open")]
+    against: Vec<PathBuf>,
+    /// Memory that --open may take for what is looked at
+    #[arg(long, value_name = "BYTES", default_value = "512MiB", value_parser = options::bytes, requires = "open")]
+    inspect_memory: u64,
+    /// The files of the page, read for every request: to change them
+    #[arg(long, value_name = "DIR", requires = "open", hide_short_help = true)]
+    ui_dir: Option<PathBuf>,
+}
+
+/// A model to look into.
+fn served(checkpoint: Checkpoint, id: String, machine: &MachineOptions) -> Result<ServedModel> {
+    if machine.device != Device::Cpu {
+        bail!(Usage(format!("--device {}: --open and --html run on the cpu", machine.device)));
+    }
+    let (threads, precision) = (machine.threads(), machine.precision);
+    Ok(ServedModel::new(checkpoint, &ServedAs { id, threads, precision, cache: Precision::F32, template: None })?)
+}
+
+/// Models that are looked into beside one that is served.
+pub fn others(paths: &[PathBuf], machine: &MachineOptions) -> Result<Vec<Subject>> {
+    let other = |path: &PathBuf| -> Result<Subject> {
+        let model = models::checkpoint(path).and_then(|checkpoint| served(checkpoint, models::name(path), machine));
+        Ok(Subject::from(&model.with_context(|| path.display().to_string())?))
+    };
+    paths.iter().map(other).collect()
+}
+
+/// Serves the page on this machine, says where, and asks the system to open it. Returns when it is told to stop.
+pub fn open(
+    glass: &GlassOptions,
+    (dir, checkpoint): (&Path, Checkpoint),
+    (prompt, last): (Option<&str>, bool),
+    machine: &MachineOptions,
+) -> Result<()> {
+    if checkpoint.tokenizer.is_none() {
+        bail!(
+            "{} has no tokenizer, and in the page a prompt is a text: put its tokenizer.json beside it",
+            dir.display()
+        );
+    }
+    let model = served(checkpoint, models::name(dir), machine)?;
+    let options = ServeOptions {
+        port: glass.port,
+        inspect: Some(usize::try_from(glass.inspect_memory).unwrap_or(usize::MAX)),
+        against: others(&glass.against, machine)?,
+        look_only: !model.continues(),
+        page: match &glass.ui_dir {
+            Some(folder) => limpid_serve::PageOptions::Folder(folder.clone()),
+            None => limpid_serve::PageOptions::Own,
+        },
+        ..ServeOptions::default()
+    };
+    let server = Server::start(model, options, None, Box::new(|_| {}))?;
+    let stopper = server.stopper();
+    machine::on_signal(move |_| stopper.stop())?;
+    let (place, last) = (prompt.map(encoded).unwrap_or_default(), if last { "&last=1" } else { "" });
+    let url = format!("{}/#v=map{last}{}", server.url(), if prompt.is_some() { format!("&p={place}") } else { place });
+    show::say(format_args!("look inside at {url}\nCtrl-C ends it"));
+    browse(&url);
+    Ok(server.wait()?)
+}
+
+/// A text as it stands in an address.
+fn encoded(text: &str) -> String {
+    let byte = |b: u8| match b {
+        b if b.is_ascii_alphanumeric() || b"-._~".contains(&b) => char::from(b).to_string(),
+        b => format!("%{b:02X}"),
+    };
+    text.bytes().map(byte).collect()
+}
+
+/// Asks the system for its browser. Where it has none, the address that was printed is enough.
+fn browse(url: &str) {
+    let program = if cfg!(target_os = "macos") {
+        "open"
+    } else if cfg!(windows) {
+        "explorer"
+    } else {
+        "xdg-open"
+    };
+    let quiet = Stdio::null;
+    let _ = Command::new(program).arg(url).stdin(quiet()).stdout(quiet()).stderr(quiet()).spawn(); // there may be none
+}
+
+/// Bytes that a page may have where nothing is said, and where its run alone has more.
+const SMALL: u64 = 2_000_000;
+const LARGE: u64 = 10_000_000;
+
+/// Writes the page with one run as a file.
+pub fn html(
+    glass: &GlassOptions,
+    path: &Path,
+    (dir, checkpoint): (&Path, Checkpoint),
+    (prompt, ids, last): (Option<&str>, Option<&[u32]>, bool),
+    machine: &MachineOptions,
+) -> Result<()> {
+    let name = models::name(dir);
+    let model = served(checkpoint, name.clone(), machine)?;
+    let mut body = match (prompt, ids) {
+        (Some(text), _) => json!({ "prompt": text }),
+        (None, Some(ids)) => json!({ "tokens": ids }),
+        (None, None) => bail!(Usage("--html FILE keeps one run: give --prompt TEXT".into())),
+    };
+    body["last"] = Value::Bool(last);
+    let command = format!("limpid inspect --model {name} --open");
+    let subject = Subject::from(&model);
+    let page = |most: u64| {
+        let saved = saved::page(&subject, &body, &command, usize::try_from(most).unwrap_or(usize::MAX));
+        saved.map(|page| (page, most))
+    };
+    let saved = match (glass.max_bytes, page(glass.max_bytes.unwrap_or(SMALL))) {
+        (None, Err(saved::SaveError::TooLarge { .. })) => page(LARGE),
+        (_, done) => done,
+    };
+    let saved = saved.map_err(|error| match error {
+        saved::SaveError::Glass(GlassError::TooLong { tokens, context }) => Usage(format!(
+            "the prompt has {tokens} tokens, {} more than the context of {context}: shorten it, or keep its end with --last",
+            tokens - context
+        ))
+        .into(),
+        other => anyhow::Error::from(other),
+    });
+    let (SavedPage { html, left_out }, most) = saved?;
+    let failed = || format!("--html {}", path.display());
+    limpid::files::replace(path, |part| limpid::files::OutputFile::create(part)?.write_all(html.as_bytes()))
+        .with_context(failed)?;
+    let rest = match left_out {
+        0 => String::new(),
+        n => format!("; {} had no room in {}", show::plural(n, "tensor or picture"), show::bytes(most)),
+    };
+    show::say(format_args!("saved {}: {}{rest}", path.display(), show::bytes(html.len() as u64)));
+    Ok(())
+}

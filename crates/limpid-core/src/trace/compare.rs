@@ -1,0 +1,71 @@
+//! What differs between two runs of equal length: of two prompts on one model, or of one prompt on two models.
+
+use super::TraceError;
+use super::explain::lse;
+use super::layers::{LayerTrace, OUTPUTS};
+
+/// Two runs, row by row of their batches.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TraceComparison {
+    /// How far the second run's prediction Q is from the first one's P, in nats: KL(P, Q) = sum P ln(P / Q). None if a model has no head or
+    /// the vocabularies differ.
+    pub kl: Option<Vec<f64>>,
+    /// How much the residual stream changed, |b - a| / |a|, for each stage that both models have (before the first block, after each
+    /// block) and each row. None if the streams differ in width.
+    pub stream: Option<Vec<Vec<f64>>>,
+}
+
+/// Compares a run with a second one.
+///
+/// # Errors
+/// As [`LayerTrace::logits`], and if the runs do not have the same number of sequences and tokens.
+pub fn compare(a: &mut LayerTrace, b: &mut LayerTrace) -> Result<TraceComparison, TraceError> {
+    let size = |trace: &LayerTrace| (trace.batch().spans.len(), trace.batch().spans[0].rows);
+    let (own, other) = (size(a), size(b));
+    if own != other {
+        let what = format!(
+            "runs are compared token by token: one has {} of {}, the other {} of {}",
+            own.0, own.1, other.0, other.1
+        );
+        return Err(TraceError::Batch { what });
+    }
+    let (first, second) = (a.names().config.clone(), b.names().config.clone());
+    let (c, v, rows) = (first.d_model, first.vocab_size, own.0 * own.1);
+    let mut stream = (c == second.d_model).then(Vec::new);
+    if let Some(stages) = &mut stream {
+        for stage in 0..=first.n_layer.min(second.n_layer) {
+            let (before, after) = (a.get(&a.stream(stage))?, b.get(&b.stream(stage))?);
+            let change = |(x, y): (&[f32], &[f32])| {
+                let square = |sum: f64, v: f64| sum + v * v;
+                let off = x.iter().zip(y).map(|(x, y)| f64::from(*y) - f64::from(*x)).fold(0.0, square);
+                let size = x.iter().map(|x| f64::from(*x)).fold(0.0, square);
+                if off == 0.0 { 0.0 } else { (off / size).sqrt() }
+            };
+            stages
+                .push(before.values.chunks_exact(c).zip(after.values.chunks_exact(c)).map(change).collect::<Vec<_>>());
+        }
+    }
+    let heads = first.lm_head && second.lm_head && v == second.vocab_size;
+    let mut kl = heads.then(Vec::new);
+    if let Some(kl) = &mut kl {
+        let (before, after) = (a.last()?, b.last()?);
+        // as many rows at once as the head takes: logits of all rows are too large to keep
+        for from in (0..rows).step_by(OUTPUTS) {
+            let part = |values: &[f32], wide: usize| values[from * wide..(from + OUTPUTS).min(rows) * wide].to_vec();
+            let mut logs: Vec<Vec<f64>> = vec![];
+            a.logits(&part(&before.values, c), |_, logits| logs.push(log_softmax(logits)))?;
+            b.logits(&part(&after.values, second.d_model), |n, logits| {
+                let other = log_softmax(logits);
+                let each = logs[n].iter().zip(&other).filter(|(p, _)| **p > f64::NEG_INFINITY);
+                let sum: f64 = each.map(|(p, q)| p.exp() * (p - q)).sum();
+                kl.push(if sum < 0.0 { 0.0 } else { sum });
+            })?;
+        }
+    }
+    Ok(TraceComparison { kl, stream })
+}
+
+fn log_softmax(logits: &[f32]) -> Vec<f64> {
+    let lse = lse(logits);
+    logits.iter().map(|v| f64::from(*v) - lse).collect()
+}

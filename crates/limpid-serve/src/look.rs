@@ -1,0 +1,130 @@
+//! `/inspect/v1/`: questions about the inside of the model, passed on to [`Glass`].
+//!
+//! Looking shares the weights and nothing else with the engine, so it changes no answer. What takes time runs on a thread of its own; a client
+//! that goes away ends it after the block, or the tile, that is being computed.
+
+use crate::model::ServedModel;
+use crate::refusal::Refusal;
+use crate::route::on_thread;
+use crate::server::{Phase, ServerState};
+use hyper::body::Bytes;
+use limpid::glass::{Glass, GlassError, Reply, Subject, decoded};
+use serde_json::Value;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::mpsc;
+
+/// Pieces of a stream that wait to be sent.
+const WAITING: usize = 16;
+
+/// A stream of bytes: its type, and the pieces as they come.
+pub struct Pieces {
+    /// `application/x-ndjson`, or that of tiles.
+    pub kind: &'static str,
+    /// The first piece, so that what fails at once is an error and no stream.
+    pub first: Bytes,
+    /// The others.
+    pub rest: mpsc::Receiver<Bytes>,
+}
+
+/// What is answered.
+pub enum LookReply {
+    /// JSON, or a file.
+    Whole(Reply),
+    /// As it comes.
+    Pieces(Pieces),
+}
+
+impl From<&ServedModel> for Subject {
+    fn from(model: &ServedModel) -> Subject {
+        let ServedModel { id, fingerprint, step, lm, .. } = model;
+        Subject { name: id.clone(), fingerprint: fingerprint.clone(), step: *step, lm: lm.clone() }
+    }
+}
+
+/// The parameters after `?`.
+pub fn query(text: &str) -> Vec<(String, String)> {
+    let pair = |pair: &str| {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        (decoded(name), decoded(&value.replace('+', " ")))
+    };
+    text.split('&').filter(|part| !part.is_empty()).map(pair).collect()
+}
+
+/// The glass box of a server, and the models that are looked into.
+fn parts(shared: &ServerState) -> Result<(Arc<Glass>, Vec<Subject>), Refusal> {
+    let glass = shared.glass.clone().ok_or_else(Refusal::inspect_disabled)?;
+    let served = Subject::from(&**shared.model());
+    Ok((glass, std::iter::once(served).chain(shared.options.against.iter().cloned()).collect()))
+}
+
+/// A question.
+pub async fn ask(shared: &ServerState, path: String, query: Vec<(String, String)>) -> Result<LookReply, Refusal> {
+    let (glass, subjects) = parts(shared)?;
+    on_thread(shared, &shared.looking, move |_| Ok(LookReply::Whole(glass.ask(&subjects, &path, &query)?))).await
+}
+
+/// Forgets a trace.
+pub fn forget(shared: &ServerState, path: &str) -> Result<LookReply, Refusal> {
+    let (glass, _) = parts(shared)?;
+    match path.strip_prefix("traces/") {
+        Some(id) => glass.forget(id)?,
+        None => return Err(Refusal::not_found(path)),
+    }
+    Ok(LookReply::Whole(Reply::Json("{}".into())))
+}
+
+/// A run, or tiles of one.
+pub async fn post(shared: &Arc<ServerState>, path: String, body: Bytes) -> Result<LookReply, Refusal> {
+    let (glass, subjects) = parts(shared)?;
+    let body: Value = serde_json::from_slice(&body).map_err(|error| Refusal::invalid_json(error.to_string()))?;
+    let id = path.strip_prefix("traces/").and_then(|rest| rest.strip_suffix("/tiles")).map(String::from);
+    let kind = match (&id, path.as_str()) {
+        (Some(_), _) => "application/vnd.limpid.tiles",
+        (None, "traces" | "walks") => "application/x-ndjson",
+        _ => return Err(Refusal::not_found(&path)),
+    };
+    let (send, mut rest) = mpsc::channel::<Bytes>(WAITING);
+    let (failed, mut failure) = mpsc::channel::<Refusal>(1);
+    let (server, sent) = (shared.clone(), Arc::new(AtomicBool::new(false)));
+    let work = move || {
+        let ended = server.phase.subscribe();
+        let tell = |piece: Bytes| {
+            sent.store(true, Ordering::SeqCst);
+            *ended.borrow() != Phase::Ended && send.blocking_send(piece).is_ok()
+        };
+        let mut line = |event: &str| tell(format!("{event}\n").into());
+        let done = match &id {
+            Some(id) => glass.tiles(id, &body, &mut |frame| tell(frame.into())),
+            None if path == "walks" => glass.walk(&subjects, &body, &mut line),
+            None => glass.trace(&subjects, &body, &mut line),
+        };
+        if let Err(error) = done {
+            let refusal = Refusal::from(error);
+            if id.is_none() && sent.load(Ordering::SeqCst) {
+                let mut event = refusal.body();
+                event["event"] = "error".into();
+                tell(format!("{event}\n").into());
+            }
+            let _ = failed.try_send(refusal); // of a stream that has begun nobody asks
+        }
+    };
+    let place = shared.looking.clone().acquire_owned().await.map_err(Refusal::engine_error)?;
+    tokio::task::spawn_blocking(move || {
+        let _place = place;
+        work();
+    });
+    match rest.recv().await {
+        Some(first) => Ok(LookReply::Pieces(Pieces { kind, first, rest })),
+        None => match failure.recv().await {
+            Some(refusal) => Err(refusal),
+            None => Ok(LookReply::Pieces(Pieces { kind, first: Bytes::new(), rest })),
+        },
+    }
+}
+
+impl From<GlassError> for Refusal {
+    fn from(error: GlassError) -> Refusal {
+        Refusal::glass(error.code(), error.to_string())
+    }
+}

@@ -1,0 +1,211 @@
+//! The page as one file to send to somebody: the same page, with the answers to what it asks.
+//!
+//! The file needs no server and no network. It holds the run of one prompt, block by block, and as much as fits of what can be asked about it: what
+//! the page shows first comes first. Weights are no part of it; the prompt is.
+
+use crate::ui::{self, Page, UiError};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use flate2::Compression;
+use flate2::write::DeflateEncoder;
+use limpid::glass::{Glass, GlassError, Reply, Subject};
+use limpid::trace::tiles::SIDE;
+use serde_json::{Map, Value, json};
+use std::io::Write as _;
+
+/// Why there is no file.
+#[derive(Debug, thiserror::Error)]
+pub enum SaveError {
+    /// The trace.
+    #[error(transparent)]
+    Glass(#[from] GlassError),
+    /// The page.
+    #[error(transparent)]
+    Page(#[from] UiError),
+    /// What there must be is larger than what is allowed.
+    #[error(
+        "the run alone takes {needed} bytes of the file, and it may have {most}: allow more, or shorten the prompt"
+    )]
+    TooLarge {
+        /// Bytes.
+        needed: usize,
+        /// Bytes.
+        most: usize,
+    },
+}
+
+/// A file.
+pub struct SavedPage {
+    /// The document, in UTF-8.
+    pub html: String,
+    /// How many answers there was no room for.
+    pub left_out: usize,
+}
+
+/// Where the answers stand in the document.
+pub(crate) const PLACE: &str = "<script type=\"application/octet-stream\" id=\"saved\"></script>";
+
+/// Answers by what is asked, each deflated.
+struct Book {
+    index: Map<String, Value>,
+    bytes: Vec<u8>,
+    most: usize,
+    left_out: usize,
+}
+
+impl Book {
+    /// Bytes that it takes in a file.
+    fn size(&self) -> usize {
+        // base64, and of each answer its name and two numbers
+        self.bytes.len().div_ceil(3) * 4 + self.index.keys().map(|key| key.len() + 24).sum::<usize>()
+    }
+
+    /// Adds an answer, if there is room.
+    fn add(&mut self, key: String, answer: &[u8]) -> bool {
+        let mut encoder = DeflateEncoder::new(vec![], Compression::best());
+        // a Vec takes everything
+        let deflated = encoder.write_all(answer).and_then(|()| encoder.finish()).unwrap_or_default();
+        if self.size() + deflated.len() * 4 / 3 + key.len() + 32 > self.most {
+            self.left_out += 1;
+            return false;
+        }
+        self.index.insert(key, json!([self.bytes.len(), deflated.len()]));
+        self.bytes.extend(deflated);
+        true
+    }
+}
+
+/// Tokens that have answers of their own, the last ones of a long text.
+const TOKENS: usize = 64;
+/// Tokens of the page's lens at once.
+const LENS_WINDOW: usize = 32;
+
+/// The stream inside and after each layer.
+fn streams(layers: u64) -> Vec<String> {
+    (0..layers).flat_map(|layer| ["mid", "post"].map(|part| format!("blocks.{layer}.hook_resid_{part}"))).collect()
+}
+
+/// The page with the run of a prompt (`body` as in [`Glass::trace`]), in at most `most` bytes. `command` is what shows more.
+///
+/// # Errors
+/// If the prompt cannot be run, or the run alone is larger.
+pub fn page(subject: &Subject, body: &Value, command: &str, most: usize) -> Result<SavedPage, SaveError> {
+    let Page { html, csp } = ui::page(None)?;
+    // a file has no headers
+    let csp = csp.replace("connect-src 'self'; ", "").replace("; frame-ancestors 'none'", "");
+    let meta = format!("<meta http-equiv=\"Content-Security-Policy\" content=\"{csp}\">");
+    let html = html.replacen("<meta charset=\"utf-8\">", &format!("<meta charset=\"utf-8\">\n{meta}"), 1);
+    let room = most.saturating_sub(html.len() + 4096);
+    let (glass, subjects) = (Glass::new(usize::MAX), [subject.clone()]);
+    let mut book = Book { index: Map::new(), bytes: vec![], most: room, left_out: 0 };
+    let mut lines = String::new();
+    glass.trace(&subjects, body, &mut |event| {
+        lines += event;
+        lines.push('\n');
+        true
+    })?;
+    let start: Value = lines.lines().next().and_then(|line| serde_json::from_str(line).ok()).unwrap_or_default();
+    let id = start["id"].as_str().unwrap_or_default().to_string();
+    let (length, layers, heads) =
+        (start["tokens"].as_array().map_or(0, Vec::len), start["layers"].as_u64(), start["heads"].as_u64());
+    let (layers, heads) = (layers.unwrap_or(0), heads.unwrap_or(0));
+    let ask = |path: &str, query: &[(&str, String)]| {
+        let query: Vec<(String, String)> =
+            query.iter().map(|(name, value)| (name.to_string(), value.clone())).collect();
+        glass.ask(&subjects, path, &query)
+    };
+    let text = |reply: Reply| match reply {
+        Reply::Json(text) => text,
+        Reply::File(..) => String::new(),
+    };
+    let mut about: Value = serde_json::from_str(&text(ask("model", &[])?)).unwrap_or_default();
+    about["saved"] = json!({ "command": command });
+    about["example"] = body["prompt"].clone();
+    about["models"] = json!([subject.name]);
+    let listing = text(ask(&format!("traces/{id}/tensors"), &[])?);
+    for (key, answer) in [("model", about.to_string()), ("run", lines.clone()), ("listing", listing.clone())] {
+        if !book.add(key.into(), answer.as_bytes()) {
+            return Err(SaveError::TooLarge { needed: answer.len(), most });
+        }
+    }
+    let asked = |question: &str, query: &[(&str, String)]| -> Option<(String, String)> {
+        let reply = ask(&format!("traces/{id}/{question}"), query).ok()?;
+        let words: Vec<String> = query.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        Some((format!("{question}?{}", words.join("&")), text(reply)))
+    };
+    // what a click on a token shows
+    let mut store = |question: &str, query: &[(&str, String)]| {
+        let (key, answer) = asked(question, query)?;
+        book.add(key, answer.as_bytes());
+        Some(answer)
+    };
+    let near = length.saturating_sub(TOKENS);
+    let mut last = None;
+    for position in near..length {
+        last = store("predictions", &[("k", "20".into()), ("position", position.to_string())]);
+    }
+    // what each view begins with: the lens in the page's windows, attribution at each token, the units of each layer at the last one
+    for from in (near - near % LENS_WINDOW..length).step_by(LENS_WINDOW) {
+        let positions = format!("{from}:{}", length.min(from + LENS_WINDOW));
+        store("lens", &[("k", "5".into()), ("positions", positions)]);
+    }
+    for position in near..length {
+        for unit in ["component", "head"] {
+            store("attribution", &[("position", position.to_string()), ("unit", unit.into())]);
+        }
+    }
+    for layer in 0..layers {
+        store("mlp", &[("layer", layer.to_string()), ("position", length.saturating_sub(1).to_string())]);
+    }
+    let likeliest = |answer: String| serde_json::from_str::<Value>(&answer).ok()?["top"][0][0].as_u64();
+    if let Some(id) = last.and_then(likeliest) {
+        store("explain/logits", &[("at", format!("0,{},{id}", length - 1))]);
+    }
+    // every head as one tile, the weights of all heads first
+    let level = (0..).find(|level| SIDE << level >= length).unwrap_or(0);
+    for (stage, code, pool) in
+        [("hook_pattern", "log8", "max"), ("hook_attn_scores", "lin8", "max"), ("hook_raw_scores", "lin8", "max")]
+    {
+        for (layer, head) in (0..layers).flat_map(|layer| (0..heads).map(move |head| (layer, head))) {
+            let name = format!("blocks.{layer}.attn.{stage}");
+            let tile =
+                json!({ "name": name, "index": [0, head], "tile": [0, 0], "level": level, "pool": pool, "code": code });
+            let mut frame = vec![];
+            glass.tiles(&id, &json!({ "tiles": [tile] }), &mut |bytes| {
+                frame = bytes;
+                true
+            })?;
+            book.add(format!("tile {name} 0,{head} {code}"), &frame);
+        }
+    }
+    // whole tensors, from which any part is cut: the stream first, what is largest last
+    let listing: Value = serde_json::from_str(&listing).unwrap_or_default();
+    let size = |tensor: &Value| -> u64 {
+        tensor["shape"].as_array().into_iter().flatten().filter_map(Value::as_u64).product()
+    };
+    for name in [&["hook_embed".into(), "hook_pos_embed".into()][..], &streams(layers)].concat() {
+        let name = format!("cos({name})");
+        if let Ok(Reply::File(_, _, bytes)) = ask(&format!("traces/{id}/tensors/{name}"), &[("format", "f32".into())]) {
+            book.add(format!("tensor {name}"), &bytes);
+        }
+    }
+    // queries, keys and values stand apart
+    let part = |tensor: &&Value| !tensor["name"].as_str().unwrap_or_default().ends_with("hook_qkv");
+    let mut tensors: Vec<&Value> = listing["tensors"].as_array().into_iter().flatten().filter(part).collect();
+    tensors.sort_by_key(|tensor| (!tensor["name"].as_str().unwrap_or_default().contains("hook_resid"), size(tensor)));
+    for tensor in tensors.iter().filter(|tensor| tensor["same_as"].is_null()) {
+        let name = tensor["name"].as_str().unwrap_or_default();
+        if book.size() + size(tensor) as usize * 4 > book.most {
+            book.left_out += 1;
+            continue;
+        }
+        if let Ok(Reply::File(_, _, bytes)) = ask(&format!("traces/{id}/tensors/{name}"), &[("format", "f32".into())]) {
+            book.add(format!("tensor {name}"), &bytes);
+        }
+    }
+    let archive = json!(book.index).to_string();
+    let archive = [&(archive.len() as u32).to_le_bytes()[..], archive.as_bytes(), &book.bytes].concat();
+    let filled = PLACE.replace("></script>", &format!(">{}</script>", BASE64_STANDARD.encode(archive)));
+    let (before, after) = html.split_once(PLACE).ok_or(UiError::Place { line: PLACE })?;
+    Ok(SavedPage { html: format!("{before}{filled}{after}"), left_out: book.left_out })
+}

@@ -1,0 +1,88 @@
+// An activation function as a curve, with what goes into it: a dot for one number, bars for many.
+import { emptyCanvas, inks, make, short, sizeCanvas } from "./dom.js";
+
+/** The height of the chart. */
+const CURVE_HIGH = 230;
+
+/**
+ * @typedef {object} Curved
+ * @property {number[]} x
+ * @property {number[]} y
+ * @property {{x: number, y: number} | null} dot
+ * @property {{edges: number[], counts: number[], all: number[]} | null} bars `all`: of all tokens, as an outline in the same proportion
+ * @property {string} words what it is, for those who do not see it
+ */
+
+export function curveChart() {
+  const canvas = make("canvas", { role: "img", "aria-label": "Curves: on their way" });
+  const element = make("div", { class: "chart" }, canvas);
+  /** @type {Curved | null} */
+  let shown = null;
+
+  function draw() {
+    const wide = element.clientWidth;
+    if (!wide || !shown) return;
+    const { x, y, dot, bars, words } = shown;
+    sizeCanvas(canvas, wide, CURVE_HIGH);
+    const context = emptyCanvas(canvas);
+    if (!context) return;
+    canvas.setAttribute("aria-label", words);
+    const ink = inks(element);
+    const [x0, x1] = [x[0] ?? 0, x.at(-1) ?? 1];
+    const [y0, y1] = [Math.min(0, ...y), Math.max(1e-9, ...y)];
+    const [left, right, foot] = [48, 10, CURVE_HIGH - 22];
+    const px = (/** @type {number} */ value) => left + ((value - x0) / (x1 - x0 || 1)) * (wide - left - right);
+    const py = (/** @type {number} */ value) => 10 + (foot - 10) * (1 - (value - y0) / (y1 - y0 || 1));
+    if (bars) {
+      const sum = (/** @type {number[]} */ counts) => Math.max(1, counts.reduce((all, n) => all + n, 0));
+      const [own, every] = [bars.counts.map((n) => n / sum(bars.counts)), bars.all.map((n) => n / sum(bars.all))];
+      const most = Math.max(...own, ...every);
+      const edge = (/** @type {number} */ n) => px(bars.edges[n] ?? 0);
+      const top = (/** @type {number} */ share) => foot - 0.75 * (foot - 10) * (share / most);
+      context.fillStyle = ink("bar");
+      own.forEach((share, n) => context.fillRect(edge(n), top(share), Math.max(1, edge(n + 1) - edge(n) - 1), foot - top(share)));
+      context.strokeStyle = ink("dim");
+      context.beginPath();
+      every.forEach((share, n) => {
+        context.lineTo(edge(n), top(share));
+        context.lineTo(edge(n + 1), top(share));
+      });
+      context.stroke();
+    }
+    context.fillStyle = ink("line");
+    context.fillRect(left, py(0), wide - left - right, 1);
+    if (x0 < 0 && x1 > 0) context.fillRect(px(0), 10, 1, foot - 10);
+    context.fillStyle = ink("dim");
+    context.textAlign = "right";
+    for (const value of [y0, 0, y1]) if (value === 0 || Math.abs(py(value) - py(0)) > 12) context.fillText(short(value, 3), left - 6, py(value));
+    context.textAlign = "center";
+    for (const value of [x0, 0, x1]) if (value === 0 ? x0 < 0 && x1 > 0 && Math.min(px(0) - left, wide - right - px(0)) > 30 : true) context.fillText(short(value, 3), Math.min(wide - 24, px(value)), foot + 12);
+    context.strokeStyle = ink("mlp");
+    context.lineWidth = 2;
+    context.beginPath();
+    x.forEach((value, n) => context.lineTo(px(value), py(y[n] ?? 0)));
+    context.stroke();
+    context.lineWidth = 1;
+    if (dot) {
+      context.strokeStyle = ink("accent");
+      context.setLineDash([3, 3]);
+      context.strokeRect(px(dot.x), py(dot.y), 0, foot - py(dot.y));
+      context.setLineDash([]);
+      context.fillStyle = ink("accent");
+      context.beginPath();
+      context.arc(px(dot.x), py(dot.y), 5, 0, 7);
+      context.fill();
+    }
+  }
+  const watcher = new ResizeObserver(draw);
+  watcher.observe(element);
+  return {
+    element,
+    /** @param {Curved} next */
+    show(next) {
+      shown = next;
+      draw();
+    },
+    close: () => watcher.disconnect(),
+  };
+}

@@ -1,0 +1,59 @@
+// Where the inside of a model comes from. The views ask a GlassSource, so that a saved file can take the server's place.
+import { Trouble, chunks, refusal } from "./source.js";
+import { frames } from "./tiles.js";
+
+/** @typedef {import("./tiles.js").Tile} Tile */
+/** @typedef {{name: string, index: number[], tile: [number, number], level: number, pool: string, code: string, other?: string}} TileWanted */
+
+/**
+ * @typedef {object} GlassSource
+ * @property {(path: string) => Promise<any>} ask what stands at a path, like `model` or `traces/ID/tensors`
+ * @property {(path: string) => Promise<Blob>} file the same, to be kept
+ * @property {(id: string, wanted: TileWanted[], onTile: (tile: Tile) => void, signal: AbortSignal) => Promise<void>} tiles of a trace, in order
+ * @property {(path: "traces" | "walks", body: object, onEvent: (event: any) => void, signal: AbortSignal) => Promise<void>} stream runs a prompt, or walks a document
+ */
+
+/** The words of this protocol on this server. */
+const INSIDE = "/inspect/v1/";
+
+/**
+ * @param {import("./source.js").Ask} ask
+ * @returns {GlassSource}
+ */
+export function networkGlass(ask) {
+  return {
+    ask: async (path) => (await ask(INSIDE + path, null)).json(),
+    file: async (path) => (await ask(INSIDE + path, null)).blob(),
+    async tiles(id, wanted, onTile, signal) {
+      const response = await ask(`${INSIDE}traces/${id}/tiles`, JSON.stringify({ tiles: wanted }), signal);
+      for await (const tile of frames(chunks(response.body))) onTile(tile);
+    },
+    async stream(path, body, onEvent, signal) {
+      const response = await ask(INSIDE + path, JSON.stringify(body), signal);
+      let ended = false;
+      for await (const line of lines(chunks(response.body))) {
+        const event = JSON.parse(line);
+        if (event.event === "error") throw refusal(JSON.stringify(event), null, response.headers.get("x-request-id"));
+        ended ||= event.event === "done";
+        onEvent(event);
+      }
+      if (!ended) throw new Trouble("The run ended before it was complete: the server closed the connection.");
+    },
+  };
+}
+
+/**
+ * Lines of text, wherever the network cut them.
+ * @param {AsyncIterable<Uint8Array>} bytes
+ * @returns {AsyncGenerator<string>}
+ */
+export async function* lines(bytes) {
+  const decoder = new TextDecoder();
+  let rest = "";
+  for await (const chunk of bytes) {
+    const parts = (rest + decoder.decode(chunk, { stream: true })).split("\n");
+    rest = parts.pop() ?? "";
+    yield* parts.filter((line) => line.trim() !== "");
+  }
+  if (rest.trim()) yield rest;
+}

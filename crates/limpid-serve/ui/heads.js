@@ -1,0 +1,120 @@
+// Heads at a glance: small pictures of their attention, and what kind of head each is, in a word.
+import { make } from "./dom.js";
+import { colourOfCodes, palette } from "./palettes.js";
+import { valuesOfCodes } from "./tiles.js";
+
+/** @typedef {import("./runs.js").Run} Run */
+/** @typedef {import("./runs.js").HeadScores} HeadScores */
+
+/** The scores of heads: short and long, and how they read. */
+export const SCORES = [
+  { key: "previous", word: "prev", name: "previous token", about: "mean weight on the token before" },
+  { key: "current", word: "self", name: "same token", about: "mean weight on the token itself" },
+  { key: "first", word: "first", name: "first token", about: "mean weight on the first token: often a resting place" },
+  { key: "duplicate", word: "dup", name: "duplicate", about: "mean weight on earlier tokens that are the same" },
+  { key: "induction", word: "induct", name: "induction", about: "mean weight on what followed an earlier token that is the same" },
+  { key: "entropy", word: "even", name: "evenness", about: "entropy divided by that of an even spread: 0 sharp, 1 even" },
+  { key: "distance", word: "dist", name: "distance", about: "mean distance looked back, in tokens" },
+  { key: "max", word: "max", name: "largest weight", about: "the largest weight but for the first row" },
+];
+
+/** A weight from which a head is called after what it looks at. */
+const CLEAR = 0.4;
+
+/** What is rarer is told first. */
+const TELLING = ["induction", "duplicate", "previous", "current", "first"];
+
+/** @param {HeadScores} scores @param {string} key @returns {number | null} */
+export function scoreOf(scores, key) {
+  return /** @type {Record<string, number | null>} */ (scores)[key] ?? null;
+}
+
+/**
+ * What a head is called: what it looks at most of the time, if it does so.
+ * @param {HeadScores} scores
+ * @returns {{key: string, word: string, name: string, value: number} | null}
+ */
+export function kindOf(scores) {
+  for (const key of TELLING) {
+    const [value, one] = [scoreOf(scores, key), SCORES.find((score) => score.key === key)];
+    if (one && value !== null && value >= CLEAR) return { ...one, value };
+  }
+  const even = scores.entropy;
+  return even !== null && even > 0.9 ? { key: "entropy", word: "even", name: "even", value: even } : null;
+}
+
+/** How thumbnails and attention weights are coloured: 0 to 1. @param {string} spread */
+export const weightScale = (spread) => ({ spread, low: 0, high: 1, signed: false });
+
+/**
+ * Small pictures of a run's heads, painted once; with another run, of the differences.
+ * @returns {(run: Run, other: Run | null, layer: number, look: {palette: string, spread: string, dark: boolean}) => HTMLCanvasElement | null}
+ */
+export function headSheets() {
+  /** @type {WeakMap<object, {look: string, sheet: HTMLCanvasElement}>} */
+  const painted = new WeakMap();
+  const values = valuesOfCodes(3, 0, 1);
+  return (run, other, layer, { palette: name, spread, dark }) => {
+    const own = run.layers[layer];
+    if (!own) return null;
+    const theirs = other?.layers[layer];
+    if (other && (theirs?.thumbnails.length !== own.thumbnails.length || other.side !== run.side)) return null;
+    const look = `${name} ${spread} ${dark} ${other?.id ?? ""} ${run.side}`;
+    const old = painted.get(own);
+    if (old?.look === look) return old.sheet;
+    const { side, heads } = run;
+    const sheet = make("canvas", { width: `${side}`, height: `${side * heads}` });
+    const image = new ImageData(side, side * heads);
+    const signed = { spread: "root", low: -1, high: 1, signed: true };
+    const colours = colourOfCodes(theirs ? values.map((_, n) => (n === 0 ? NaN : (n - 127) / 126)) : values, theirs ? signed : weightScale(spread), palette(theirs ? "diverging" : name, dark));
+    own.thumbnails.forEach((code, n) => {
+      const less = theirs && code !== 0 ? (values[code] ?? 0) - (values[theirs.thumbnails[n] ?? 0] || 0) : null;
+      const at = less === null ? code : Math.round(127 + 126 * less);
+      image.data.set(colours.subarray(4 * at, 4 * at + 4), 4 * n);
+    });
+    sheet.getContext("2d")?.putImageData(image, 0, 0);
+    painted.set(own, { look, sheet });
+    return sheet;
+  };
+}
+
+/**
+ * One head of a sheet, at a place of a picture.
+ * @param {CanvasRenderingContext2D} context
+ * @param {HTMLCanvasElement} sheet
+ * @param {number} side
+ * @param {number} head
+ * @param {{x: number, y: number, size: number}} place
+ */
+export function drawHead(context, sheet, side, head, { x, y, size }) {
+  // sharp where a cell is a pixel or more, else as smooth as it must be
+  context.imageSmoothingEnabled = size < side;
+  context.drawImage(sheet, 0, head * side, side, side, x, y, size, size);
+}
+
+/**
+ * The height of a row if all are to be in sight at once; on a narrow page, which scrolls, rows are as high as they like.
+ * @param {HTMLElement} frame @param {number} rows @param {number} below what stands below them
+ */
+export function rowHeight(frame, rows, below) {
+  return frame.clientWidth < 600 ? Infinity : (innerHeight - frame.getBoundingClientRect().top - scrollY - below) / rows;
+}
+
+/**
+ * Follows the pointer over a picture of heads, and lets go of it when it leaves. Fingers are not followed: they tap.
+ * @param {HTMLElement} frame
+ * @param {(event: PointerEvent) => {l: number, h: number} | null} under the head under the pointer
+ * @param {(head: {l: number, h: number} | null) => void} changed told when that is another
+ */
+export function followHeads(frame, under, changed) {
+  /** @type {{l: number, h: number} | null} */
+  let last = null;
+  /** @param {{l: number, h: number} | null} next */
+  const move = (next) => {
+    if (next?.l === last?.l && next?.h === last?.h) return;
+    last = next;
+    changed(next);
+  };
+  frame.addEventListener("pointermove", (event) => move(event.pointerType === "touch" ? null : under(event)));
+  frame.addEventListener("pointerleave", () => move(null));
+}

@@ -1,0 +1,172 @@
+//! Processes that train one model together. [`Ranks`] is what they need of each other: bytes that go to and fro. What is
+//! sent, and in which order it is added up, is `team`'s; `shards` says who updates which parameters.
+//!
+//! A step has M micro-batches, and process r of n runs those from r M/n to (r+1) M/n. Sums over micro-batches are a binary
+//! tree, and n and M are powers of two: so each process has one whole branch of it, and 1, 2, 4 or 8 processes come to the
+//! same bits.
+
+pub mod cost;
+#[cfg(feature = "mpi")]
+pub mod mpi;
+pub mod shards;
+pub(crate) mod team;
+pub mod threads;
+
+use std::error::Error;
+
+/// Why processes do not reach each other, or do not fit together.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RanksError {
+    /// What carries the bytes failed.
+    #[error("the processes that train together do not reach each other: {0}")]
+    Lost(Box<dyn Error + Send + Sync>),
+    /// Fewer micro-batches than processes, or a number that is no power of two.
+    #[error(
+        "{processes} processes share a step's micro-batches, and there are {micros}: processes and micro-batches are powers of two, \
+         and there are at least as many micro-batches. --accumulate {} --batch-size {} makes a step of about the same size, start \
+         {} processes", .mend.0, .mend.1, .mend.2
+    )]
+    Micros {
+        /// n.
+        processes: usize,
+        /// M.
+        micros: u64,
+        /// An `accumulate`, a `batch_size` and a number of processes that fit.
+        mend: (u64, usize, usize),
+    },
+    /// A process that was started with something else.
+    #[error(
+        "process {rank} trains something else than process 0: its {what} is {found}, and there it is {expected}. Start all with \
+         the same program, settings and texts"
+    )]
+    Differs {
+        /// The process.
+        rank: usize,
+        /// What differs.
+        what: String,
+        /// There.
+        found: String,
+        /// Of process 0.
+        expected: String,
+    },
+}
+
+/// The result of reaching the others.
+pub(crate) type Result<T, E = RanksError> = std::result::Result<T, E>;
+
+/// The processes that train one model together. Every call is collective: all processes make the same calls in the same
+/// order, with buffers of the same size. [`Solo`] is one process.
+pub trait Ranks: Send {
+    /// The number of this process, from 0.
+    fn rank(&self) -> usize;
+    /// How many there are.
+    fn size(&self) -> usize;
+    /// Block i of `send` goes to process i, and block i of `receive` comes from process i. All blocks are equally long.
+    ///
+    /// # Errors
+    /// [`RanksError::Lost`], here as in all methods.
+    fn all_to_all(&mut self, send: &[u8], receive: &mut [u8]) -> Result<()>;
+    /// The block of each process, in each of them.
+    ///
+    /// # Errors
+    /// As [`Ranks::all_to_all`].
+    fn all_gather(&mut self, own: &[u8], all: &mut [u8]) -> Result<()>;
+    /// The block of each process, in process 0 alone; the others may give an empty `all`.
+    ///
+    /// # Errors
+    /// As [`Ranks::all_to_all`].
+    fn gather(&mut self, own: &[u8], all: &mut [u8]) -> Result<()>;
+    /// The bytes of process 0, in each of them.
+    ///
+    /// # Errors
+    /// As [`Ranks::all_to_all`].
+    fn broadcast(&mut self, bytes: &mut [u8]) -> Result<()>;
+    /// Waits until all are there.
+    ///
+    /// # Errors
+    /// As [`Ranks::all_to_all`].
+    fn barrier(&mut self) -> Result<()>;
+}
+
+/// One process, which has everything.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Solo;
+
+impl Ranks for Solo {
+    fn rank(&self) -> usize {
+        0
+    }
+    fn size(&self) -> usize {
+        1
+    }
+    fn all_to_all(&mut self, send: &[u8], receive: &mut [u8]) -> Result<()> {
+        receive.copy_from_slice(send);
+        Ok(())
+    }
+    fn all_gather(&mut self, own: &[u8], all: &mut [u8]) -> Result<()> {
+        all.copy_from_slice(own);
+        Ok(())
+    }
+    fn gather(&mut self, own: &[u8], all: &mut [u8]) -> Result<()> {
+        all.copy_from_slice(own);
+        Ok(())
+    }
+    fn broadcast(&mut self, _: &mut [u8]) -> Result<()> {
+        Ok(())
+    }
+    fn barrier(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Checks that `processes` can share out a step's micro-batches of `batch_size` sequences.
+///
+/// # Errors
+/// [`RanksError::Micros`] if the numbers are no powers of two, or there are fewer micro-batches.
+pub fn check_micros(processes: usize, micros: u64, batch_size: usize) -> Result<()> {
+    if processes <= 1 || processes.is_power_of_two() && micros.is_power_of_two() && processes as u64 <= micros {
+        return Ok(());
+    }
+    let fewer = 1 << processes.ilog2();
+    let fits = (fewer as u64).max(1 << micros.ilog2());
+    let batch_size = (batch_size as u64).saturating_mul(micros).div_ceil(fits) as usize;
+    Err(RanksError::Micros { processes, micros, mend: (fits, batch_size, fewer) })
+}
+
+/// A text of each process's, in each of them.
+///
+/// # Errors
+/// As [`Ranks::all_to_all`].
+pub fn hear_all(ranks: &mut dyn Ranks, own: &str) -> Result<Vec<String>> {
+    let n = ranks.size();
+    let mut lengths = vec![0u64; n];
+    ranks.all_gather(&(own.len() as u64).to_ne_bytes(), bytemuck::cast_slice_mut(&mut lengths))?;
+    let most = lengths.iter().copied().max().unwrap_or(0) as usize;
+    let (mut padded, mut all) = (own.as_bytes().to_vec(), vec![0; most * n]);
+    padded.resize(most, 0);
+    ranks.all_gather(&padded, &mut all)?;
+    let text = |(i, length): (usize, &u64)| String::from_utf8_lossy(&all[i * most..][..*length as usize]).into_owned();
+    Ok(lengths.iter().enumerate().map(text).collect())
+}
+
+/// Checks that all processes say the same: `facts` are names and values.
+///
+/// # Errors
+/// [`RanksError::Differs`] names the first process that does not, in all of them.
+pub fn check(ranks: &mut dyn Ranks, facts: &[(String, String)]) -> Result<()> {
+    let own = serde_json::to_string(facts).expect("texts are JSON");
+    let all = hear_all(ranks, &own)?;
+    let read = |text: &String| serde_json::from_str::<Vec<(String, String)>>(text).unwrap_or_default();
+    let first = all.first().map(read).unwrap_or_default();
+    for (rank, text) in all.iter().enumerate().skip(1) {
+        for (i, (what, found)) in read(text).into_iter().enumerate() {
+            let expected = first.get(i).filter(|(name, _)| *name == what).map(|(_, value)| value.clone());
+            if expected.as_ref() != Some(&found) {
+                let expected = expected.unwrap_or_else(|| "unknown".into());
+                return Err(RanksError::Differs { rank, what, found, expected });
+            }
+        }
+    }
+    Ok(())
+}

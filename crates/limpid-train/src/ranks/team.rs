@@ -1,0 +1,472 @@
+//! What the processes that train one model do together: add up gradients, update each its own parameters, spread them, and
+//! collect what is saved. Sums add up in a fixed order, so the bits are those of one process.
+
+use super::shards::{Shards, window};
+use super::{Ranks, Result, Solo, check, hear_all};
+use crate::TrainError;
+use limpid_core::backend::Backend;
+use limpid_core::ops::adamw::{Change, ParamGroup, norm_of};
+use limpid_core::ops::{MemorySpace, Region};
+use std::ops::Range;
+use std::time::Instant;
+
+/// Elements of a block that one process sends to another at once: 4 MB.
+pub(super) const BLOCK: usize = 1 << 20;
+
+/// This process among the others.
+pub struct Team {
+    ranks: Box<dyn Ranks>,
+    groups: Vec<ParamGroup>,
+    shards: Shards,
+    send: Vec<f32>,
+    receive: Vec<f32>,
+    /// Seconds spent on adding up gradients and spreading parameters, waiting included, and not yet told.
+    seconds: f64,
+    /// Whether process 0 (this one) writes files, and the others wait for its orders.
+    writes: bool,
+}
+
+/// What process 0 asks of the others while it writes files.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum TeamOrder {
+    /// Nothing more.
+    Done,
+    /// To put the weights' average in their place.
+    Average,
+    /// To put the weights back.
+    Weights,
+    /// To give what they hold of a memory.
+    Collect(Region),
+}
+
+impl Team {
+    /// A process alone, whose updates walk over `groups`.
+    pub fn alone(groups: Vec<ParamGroup>) -> Team {
+        let shards = Shards::new(&groups, 1, 0);
+        Team { ranks: Box::new(Solo), groups, shards, send: vec![], receive: vec![], seconds: 0.0, writes: false }
+    }
+
+    /// The same among others.
+    pub fn among(self, ranks: Box<dyn Ranks>) -> Team {
+        let shards = Shards::new(&self.groups, ranks.size(), ranks.rank());
+        Team { ranks, shards, ..self }
+    }
+
+    /// How many processes there are.
+    pub fn size(&self) -> usize {
+        self.ranks.size()
+    }
+
+    /// Which of them this is.
+    pub fn rank(&self) -> usize {
+        self.ranks.rank()
+    }
+
+    /// Seconds spent on adding up gradients and spreading parameters since this was asked last.
+    pub fn take_seconds(&mut self) -> f64 {
+        std::mem::take(&mut self.seconds)
+    }
+
+    /// The groups of parameters that updates walk over, of all processes.
+    pub fn groups(&self) -> &[ParamGroup] {
+        &self.groups
+    }
+
+    /// What of them this process updates.
+    pub fn own(&self) -> &[ParamGroup] {
+        &self.shards.own
+    }
+
+    /// The micro-batches of a step of `micros` that this process runs: a whole branch of their tree.
+    pub fn micros(&self, micros: u64) -> Range<u64> {
+        let (rank, size) = (self.rank() as u64, self.size() as u64);
+        rank * micros / size..(rank + 1) * micros / size
+    }
+
+    /// Adds up the processes' gradients and losses, in the tree of micro-batches: neighbours first. Each process then has the
+    /// whole gradient of what it updates, and the whole loss.
+    pub fn add_up(&mut self, backend: &mut dyn Backend, loss: &mut f64) -> Result<(), TrainError> {
+        let n = self.size();
+        if n == 1 {
+            return Ok(());
+        }
+        let began = Instant::now();
+        let mut losses = self.gather_all(&[*loss])?;
+        tree(&mut losses, 1);
+        *loss = losses[0];
+        let longest = self.shards.longest();
+        for from in (0..longest).step_by(BLOCK) {
+            let k = BLOCK.min(longest - from);
+            self.send.resize(n * k, 0.0);
+            self.receive.resize(n * k, 0.0);
+            for (of, block) in self.shards.of.iter().zip(self.send.chunks_exact_mut(k)) {
+                for (range, at) in window(of, from, from + k) {
+                    let len = range.len();
+                    backend.read_to(Region::flat(MemorySpace::Grad, range), &mut block[at..at + len])?;
+                }
+            }
+            self.ranks.all_to_all(bytes(&self.send), bytes_mut(&mut self.receive))?;
+            tree(&mut self.receive, k);
+            for (range, at) in window(&self.shards.of[self.ranks.rank()], from, from + k) {
+                let len = range.len();
+                backend.write(Region::flat(MemorySpace::Grad, range), &self.receive[at..at + len])?;
+            }
+        }
+        self.seconds += began.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    /// The norm of the whole gradient, of which each process has a part; `None` if this process has all.
+    pub fn norm(&mut self, backend: &mut dyn Backend) -> Result<Option<f64>, TrainError> {
+        if self.size() == 1 {
+            return Ok(None);
+        }
+        let own = backend.squares(&self.shards.own)?;
+        let mut counts = vec![0; self.size()];
+        self.shards.units.iter().for_each(|unit| counts[unit.owner] += unit.parts);
+        let all = self.in_order(&own, &counts)?;
+        let mut next = vec![0; self.size()];
+        let mut parts = vec![];
+        for unit in &self.shards.units {
+            let from = &mut next[unit.owner];
+            parts.extend_from_slice(&all[unit.owner][*from..*from + unit.parts]);
+            *from += unit.parts;
+        }
+        Ok(Some(norm_of(&parts)))
+    }
+
+    /// Lists of numbers, one of each process, of known lengths.
+    fn in_order(&mut self, own: &[f64], counts: &[usize]) -> Result<Vec<Vec<f64>>> {
+        let most = counts.iter().copied().max().unwrap_or(0);
+        let mut padded = own.to_vec();
+        padded.resize(most, 0.0);
+        let all = self.gather_all(&padded)?;
+        Ok(counts.iter().enumerate().map(|(i, count)| all[i * most..][..*count].to_vec()).collect())
+    }
+
+    /// Gives every process the parameters that the others have updated.
+    pub fn spread(&mut self, backend: &mut dyn Backend) -> Result<(), TrainError> {
+        let (n, own) = (self.size(), self.rank());
+        if n == 1 {
+            return Ok(());
+        }
+        let began = Instant::now();
+        let longest = self.shards.longest();
+        for from in (0..longest).step_by(BLOCK) {
+            let k = BLOCK.min(longest - from);
+            self.send.resize(k, 0.0);
+            self.receive.resize(n * k, 0.0);
+            for (range, at) in window(&self.shards.of[own], from, from + k) {
+                let len = range.len();
+                backend.read_to(Region::flat(MemorySpace::Param, range), &mut self.send[at..at + len])?;
+            }
+            self.ranks.all_gather(bytes(&self.send), bytes_mut(&mut self.receive))?;
+            for (rank, (of, block)) in self.shards.of.iter().zip(self.receive.chunks_exact(k)).enumerate() {
+                for (range, at) in window(of, from, from + k).filter(|_| rank != own) {
+                    let len = range.len();
+                    backend.write(Region::flat(MemorySpace::Param, range), &block[at..at + len])?;
+                }
+            }
+        }
+        self.seconds += began.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    /// Cuts what is to be measured where units meet, so that sums have the same summands for any number of processes. This
+    /// process's own pieces come with `true`.
+    pub fn cut(&self, watch: &[Change]) -> Vec<(Change, bool)> {
+        let pieces = watch.iter().flat_map(|change| self.shards.pieces(&change.range));
+        pieces.map(|(range, owner)| (Change::of(range), owner == self.rank())).collect()
+    }
+
+    /// Puts measured pieces together, each process's own.
+    pub fn put_together(&mut self, pieces: &[(Change, bool)], watch: &mut [Change]) -> Result<()> {
+        let mut sums = vec![0.0; 3 * pieces.len()];
+        for ((piece, own), sums) in pieces.iter().zip(sums.chunks_exact_mut(3)) {
+            if *own {
+                sums.copy_from_slice(&[piece.gradient, piece.weight, piece.update]);
+            }
+        }
+        let all = if self.size() == 1 { sums } else { self.gather_all(&sums)? };
+        for (i, (piece, _)) in pieces.iter().enumerate() {
+            let Some((_, owner)) = self.shards.pieces(&piece.range).next() else { continue };
+            let sums = &all[(owner * pieces.len() + i) * 3..][..3];
+            let Some(to) = watch.iter_mut().find(|to| to.range.contains(&piece.range.start)) else { continue };
+            to.gradient += sums[0];
+            to.weight += sums[1];
+            to.update += sums[2];
+        }
+        Ok(())
+    }
+
+    /// The same numbers of each process, one process after the other.
+    fn gather_all(&mut self, own: &[f64]) -> Result<Vec<f64>> {
+        let mut all = vec![0.0; own.len() * self.size()];
+        self.ranks.all_gather(bytes(own), bytes_mut(&mut all))?;
+        Ok(all)
+    }
+
+    /// Losses of each process's batch, as long as the longest, one process after the other.
+    pub fn gather_losses(&mut self, own: &[f32]) -> Result<Vec<f32>> {
+        let mut all = vec![0.0; own.len() * self.size()];
+        self.ranks.all_gather(bytes(own), bytes_mut(&mut all))?;
+        Ok(all)
+    }
+
+    /// What process 0 says.
+    pub fn agree(&mut self, own: bool) -> Result<bool> {
+        if self.size() == 1 {
+            return Ok(own);
+        }
+        let mut said = [u8::from(own)];
+        self.ranks.broadcast(&mut said)?;
+        Ok(said[0] == 1)
+    }
+
+    /// A text of process 0's, in each.
+    pub fn tell(&mut self, text: Option<&str>) -> Result<String> {
+        let mut length = [text.map_or(0, str::len) as u64];
+        self.ranks.broadcast(bytes_mut(&mut length))?;
+        let mut all = vec![0; length[0] as usize];
+        if let Some(text) = text {
+            all.copy_from_slice(text.as_bytes());
+        }
+        self.ranks.broadcast(&mut all)?;
+        Ok(String::from_utf8_lossy(&all).into_owned())
+    }
+
+    /// A text of each process's, in each.
+    pub fn hear_all(&mut self, own: &str) -> Result<Vec<String>> {
+        hear_all(&mut *self.ranks, own)
+    }
+
+    /// Checks that all processes were started with the same: `facts` are names and values.
+    pub fn check(&mut self, facts: &[(String, String)]) -> Result<()> {
+        check(&mut *self.ranks, facts)
+    }
+
+    /// A parameter's values of process 0, in each.
+    pub fn broadcast(&mut self, values: &mut [f32]) -> Result<()> {
+        values.chunks_mut(BLOCK).try_for_each(|part| self.ranks.broadcast(bytes_mut(part)))
+    }
+
+    /// Begins or ends the time in which process 0 writes files, and the others do what it orders.
+    pub fn files(&mut self, begin: bool) -> Result<()> {
+        if !begin {
+            self.order(TeamOrder::Done)?;
+        }
+        self.writes = begin && self.size() > 1;
+        Ok(())
+    }
+
+    /// Tells the others what to do, in that time.
+    pub fn order(&mut self, order: TeamOrder) -> Result<()> {
+        if !self.writes {
+            return Ok(());
+        }
+        let mut words = match order {
+            TeamOrder::Done => [0; 4],
+            TeamOrder::Average => [1, 0, 0, 0],
+            TeamOrder::Weights => [2, 0, 0, 0],
+            TeamOrder::Collect(Region { space, at, rows, cols, .. }) => {
+                [3, space as u64, at as u64, (rows * cols) as u64]
+            }
+        };
+        self.ranks.broadcast(bytes_mut(&mut words))
+    }
+
+    /// The next order.
+    pub fn next_order(&mut self) -> Result<TeamOrder> {
+        let mut words = [0u64; 4];
+        self.ranks.broadcast(bytes_mut(&mut words))?;
+        let [what, space, at, len] = words.map(|n| n as usize);
+        let spaces = [MemorySpace::Moment1, MemorySpace::Moment2, MemorySpace::Average];
+        Ok(match (what, spaces.into_iter().find(|one| *one as usize == space)) {
+            (1, _) => TeamOrder::Average,
+            (2, _) => TeamOrder::Weights,
+            (3, Some(space)) => TeamOrder::Collect(Region::flat(space, at..at + len)),
+            _ => TeamOrder::Done,
+        })
+    }
+
+    /// Values of a memory that each process holds for its own parameters (moments, average), in process 0; the others
+    /// [`Team::give`].
+    pub fn collect(&mut self, backend: &dyn Backend, region: Region) -> Result<Vec<f32>, TrainError> {
+        self.order(TeamOrder::Collect(region))?;
+        let mut values = vec![0.0; region.len()];
+        for (at, part) in (region.at..).step_by(BLOCK).zip(values.chunks_mut(BLOCK)) {
+            let window = at..at + part.len();
+            let own = self.own_values(backend, region.space, &window)?;
+            let mut all = vec![0.0; own.len() * self.size()];
+            self.ranks.gather(bytes(&own), bytes_mut(&mut all))?;
+            for (range, owner) in self.shards.pieces(&window) {
+                let from = range.start - at;
+                part[from..from + range.len()].copy_from_slice(&all[owner * own.len() + from..][..range.len()]);
+            }
+        }
+        Ok(values)
+    }
+
+    /// Gives process 0 what it collects.
+    pub fn give(&mut self, backend: &dyn Backend, region: Region) -> Result<(), TrainError> {
+        for at in region.range().step_by(BLOCK) {
+            let own = self.own_values(backend, region.space, &(at..(at + BLOCK).min(region.range().end)))?;
+            self.ranks.gather(bytes(&own), &mut [])?;
+        }
+        Ok(())
+    }
+
+    /// What this process holds of a stretch; zeros elsewhere.
+    fn own_values(
+        &self,
+        backend: &dyn Backend,
+        space: MemorySpace,
+        window: &Range<usize>,
+    ) -> Result<Vec<f32>, TrainError> {
+        let mut own = vec![0.0; window.len()];
+        for range in self.own_of(window.clone()) {
+            let (from, len) = (range.start - window.start, range.len());
+            backend.read_to(Region::flat(space, range), &mut own[from..from + len])?;
+        }
+        Ok(own)
+    }
+
+    /// The stretches of what this process updates, in `range`.
+    pub fn own_of(&self, range: Range<usize>) -> Vec<Range<usize>> {
+        let own = |(range, owner): (Range<usize>, usize)| (owner == self.rank()).then_some(range);
+        self.shards.pieces(&range).filter_map(own).collect()
+    }
+}
+
+/// Adds up blocks of `k` numbers, as many as a power of two, into the first: neighbours first, ((0 + 1) + (2 + 3)).
+fn tree<T: Copy + std::ops::AddAssign>(blocks: &mut [T], k: usize) {
+    let mut gap = k;
+    while gap < blocks.len() {
+        for pair in blocks.chunks_mut(2 * gap) {
+            let (left, right) = pair.split_at_mut(gap.min(pair.len()));
+            left.iter_mut().zip(right).take(k).for_each(|(to, from)| *to += *from);
+        }
+        gap *= 2;
+    }
+}
+
+fn bytes<T: bytemuck::NoUninit>(values: &[T]) -> &[u8] {
+    bytemuck::cast_slice(values)
+}
+
+fn bytes_mut<T: bytemuck::Pod>(values: &mut [T]) -> &mut [u8] {
+    bytemuck::cast_slice_mut(values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::threads::threads;
+    use super::*;
+    use limpid_core::backend::{BackendError, Result as Done, Ticket, Tickets, UpdateReport};
+    use limpid_core::ops::adamw::Rule;
+    use limpid_core::ops::element::Values;
+    use limpid_core::ops::{Batch, Ops, Passes};
+
+    /// Memory alone: gradients and parameters of any number.
+    struct Memory {
+        grad: Vec<f32>,
+        param: Vec<f32>,
+        tickets: Tickets,
+    }
+
+    fn no<T>() -> Done<T> {
+        Err(BackendError::NotSupported { op: "a test's memory", what: "nothing but memory".into() })
+    }
+
+    impl Backend for Memory {
+        fn feed(&mut self, _: &Batch) -> Done<()> {
+            no()
+        }
+        fn forward(&mut self, _: Ops) -> Done<()> {
+            no()
+        }
+        fn backward(&mut self, _: Passes) -> Done<()> {
+            no()
+        }
+        fn begin_update(&mut self, _: &[ParamGroup], _: &Rule, _: &[Change]) -> Done<()> {
+            no()
+        }
+        fn report(&mut self, _: &mut [Change]) -> Done<UpdateReport> {
+            no()
+        }
+        fn push_gradients(&mut self) -> Done<()> {
+            no()
+        }
+        fn add_pushed(&mut self) -> Done<()> {
+            no()
+        }
+        fn clear(&mut self) -> Done<()> {
+            no()
+        }
+        fn average(&mut self, _: &[ParamGroup], _: f64) -> Done<()> {
+            no()
+        }
+        fn request(&self, region: Region) -> Done<Ticket> {
+            let from = if region.space == MemorySpace::Grad { &self.grad } else { &self.param };
+            Ok(self.tickets.give(region.len(), |to| to.copy_from_slice(&from[region.range()])))
+        }
+        fn fetch(&self, ticket: Ticket, to: &mut [f32]) -> Done<()> {
+            self.tickets.take(ticket, to)
+        }
+        fn upload(&mut self, region: Region, values: Values) -> Done<()> {
+            let to = if region.space == MemorySpace::Grad { &mut self.grad } else { &mut self.param };
+            to[region.range()].copy_from_slice(bytemuck::cast_slice(values.bytes));
+            Ok(())
+        }
+    }
+
+    /// What process `rank` has at `i`: of many sizes, so that another order of adding would be seen.
+    fn value(rank: usize, i: usize) -> f32 {
+        let bits = limpid_base::random::bits(7, rank as u64, i as u64);
+        (bits % 2_000_003) as f32 * 2f32.powi((bits >> 40) as i32 % 20 - 10)
+    }
+
+    /// The sum over processes `from..to`, as it is defined.
+    fn serial(from: usize, to: usize, i: usize) -> f32 {
+        match to - from {
+            1 => value(from, i),
+            n => serial(from, from + n / 2, i) + serial(from + n / 2, to, i),
+        }
+    }
+
+    #[test]
+    fn sums_of_any_length_are_those_of_a_serial_tree_and_all_get_them() {
+        for n in [1, 2, 4, 8] {
+            for length in [0, 1, n - 1, n, n + 1, 7919, 65_535, 65_536, 65_537, 1_000_003, 1 << 20] {
+                let groups =
+                    [0..length / 3, length / 3..length].map(|range| ParamGroup { range, decay: 0.0, matrix: None });
+                let process = |ranks: Box<dyn Ranks>| {
+                    let rank = ranks.rank();
+                    let mut team = Team::alone(groups.to_vec()).among(ranks);
+                    let grad: Vec<f32> = (0..length).map(|i| value(rank, i)).collect();
+                    let mut memory = Memory { grad, param: vec![f32::NAN; length], tickets: Tickets::default() };
+                    let mut loss = f64::from(value(rank, length));
+                    team.add_up(&mut memory, &mut loss).unwrap();
+                    for ParamGroup { range, .. } in team.own() {
+                        memory.param[range.clone()].copy_from_slice(&memory.grad[range.clone()]);
+                    }
+                    team.spread(&mut memory).unwrap();
+                    (memory.param, loss)
+                };
+                let all: Vec<_> = std::thread::scope(|scope| {
+                    let start = |rank| scope.spawn(|| process(Box::new(rank)));
+                    let started: Vec<_> = threads(n).into_iter().map(start).collect();
+                    started.into_iter().map(|process| process.join().unwrap()).collect()
+                });
+                let losses = (0..n).map(|rank| f64::from(value(rank, length))).collect::<Vec<_>>();
+                let whole = |all: &[f64]| all.iter().sum::<f64>();
+                for (sums, loss) in &all {
+                    let wrong = (0..length).find(|i| sums[*i].to_bits() != serial(0, n, *i).to_bits());
+                    assert_eq!(wrong, None, "{n} processes, {length} numbers");
+                    assert!((loss - whole(&losses)).abs() <= 1e-12 * whole(&losses), "{n} processes");
+                    assert_eq!(loss.to_bits(), all[0].1.to_bits());
+                }
+            }
+        }
+    }
+}

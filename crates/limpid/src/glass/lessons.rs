@@ -1,0 +1,83 @@
+//! The walks as a stream: each document's steps, live, with the data that a terminal shows of them.
+
+use super::{Glass, GlassError, Result, Subject, chosen, shown};
+use crate::walk::{Made, Walk, WalkError, WalkOptions};
+use serde_json::{Value, json};
+use std::sync::{Arc, PoisonError};
+
+/// Every walk and its steps by name.
+pub fn list() -> Value {
+    let step = |step: &crate::walk::WalkStep| json!({ "id": step.id, "section": step.section, "title": step.title });
+    let walk = |walk: &Walk| {
+        json!({
+            "id": walk.name,
+            "also": walk.also,
+            "title": walk.title,
+            "about": walk.about,
+            "steps": walk.steps.iter().map(step).collect::<Vec<_>>(),
+        })
+    };
+    json!({ "walks": Walk::all().iter().map(walk).collect::<Vec<_>>() })
+}
+
+fn refused(error: WalkError) -> GlassError {
+    GlassError::Walk(Box::new(error))
+}
+
+/// Walks a document, and tells each step when it is ready: on the walk's own model, which is trained in memory, or with `"own": true` on the
+/// one that is looked at. What the walk's own model shows is kept.
+pub fn walk(glass: &Glass, subjects: &[Subject], body: &Value, tell: &mut dyn FnMut(&str) -> bool) -> Result<()> {
+    super::only(super::fields(body), &["walk", "own", "model", "prompt"])?;
+    let name = body["walk"].as_str().unwrap_or_default();
+    let walk = Walk::named(name).map_err(|_| {
+        let names: Vec<String> = Walk::all().iter().map(|walk| walk.name.clone()).collect();
+        GlassError::Parameter { name: "walk", expected: format!("one of {}", names.join(", ")), found: shown(name) }
+    })?;
+    let subject = chosen(subjects, body)?;
+    let own = body["own"].as_bool() == Some(true);
+    let kept = || glass.walked.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = kept().get(&walk.name).filter(|_| !own).cloned();
+    if let Some(lines) = known {
+        let _ = lines.iter().all(|line| tell(line));
+        return Ok(());
+    }
+    let model = match (own, subject.lm.files()) {
+        (false, _) => None,
+        (true, Some(files)) => Some(files.path.clone()),
+        (true, None) => return Err(GlassError::NotThis("this model has no files that a walk could open")),
+    };
+    let prompts = body["prompt"].as_str().filter(|_| own).map(String::from).into_iter().collect();
+    let commands: Vec<String> = walk.models.iter().map(Made::command).collect();
+    let start = json!({
+        "event": "start", "walk": walk.name, "title": walk.title, "about": walk.about, "commands": commands,
+        "steps": walk.steps.len(),
+    });
+    let mut lines: Vec<Arc<str>> = vec![start.to_string().into()];
+    let steps = walk.steps.clone();
+    let mut live = walk.clone().live(WalkOptions {
+        model,
+        prompts,
+        pictures: true,
+        threads: subject.lm.machine().0,
+        ..WalkOptions::default()
+    });
+    if !tell(&lines[0]) {
+        return Ok(());
+    }
+    for step in &steps {
+        let shown = live.step(step).map_err(refused)?;
+        let line: Arc<str> = json!({ "event": "step", "shown": shown }).to_string().into();
+        lines.push(line.clone());
+        if !tell(&line) {
+            return Ok(());
+        }
+    }
+    let differences = if own { live.differences().map_err(refused)? } else { vec![] };
+    let done: Arc<str> = json!({ "event": "done", "differences": differences }).to_string().into();
+    lines.push(done.clone());
+    tell(&done);
+    if !own {
+        kept().insert(walk.name, lines);
+    }
+    Ok(())
+}
