@@ -14,8 +14,9 @@ pub struct Now {
     pub share: f64,
     /// Seconds to the last step.
     pub left: f64,
-    /// Share of the time that adding up gradients among processes takes; none of one process.
-    pub all_reduce: Option<f64>,
+    /// Of the time, the share that adding up gradients among processes adds to it, and the share in which that goes on while
+    /// they compute; none of one process.
+    pub all_reduce: Option<[f64; 2]>,
 }
 
 impl Now {
@@ -31,7 +32,10 @@ impl Now {
             ("of roof", format!("{:.0}%", 100.0 * self.share)),
             ("left", duration(self.left)),
         ];
-        numbers.extend(self.all_reduce.map(|share| ("all-reduce", format!("{:.0}%", 100.0 * share))));
+        numbers
+            .extend(self.all_reduce.map(|[seen, hidden]| {
+                ("all-reduce", format!("{:.0}% (+{:.0}% hidden)", 100.0 * seen, 100.0 * hidden))
+            }));
         numbers
     }
 }
@@ -413,7 +417,13 @@ mod drawn {
             assert!(screen.train.len() <= 4000 && screen.train.last().is_some_and(|p| p.0 > 9990.0));
             screen.step = 10_000;
             screen.val = vec![(5000.0, 1.5), (10_000.0, 1.25)];
-            let now = Now { val: Some(1.25), per_second: 30_700.0, share: 0.57, left: 12.5, all_reduce: None };
+            let now = Now {
+                val: Some(1.25),
+                per_second: 30_700.0,
+                share: 0.57,
+                left: 12.5,
+                all_reduce: Some([0.034, 0.121]),
+            };
             screen.numbers = now.numbers(&Step { step: 10_000, loss: 1.01, norm: 0.5, rate: 1e-3, tokens: 768 });
             screen.lines.push_back("step 10000: val loss 1.2500".into());
             let update = |i: usize| LayerUpdate {

@@ -2,6 +2,8 @@
 
 use anyhow::{Error, Result};
 use limpid::train::{Ranks, Solo};
+#[cfg(feature = "mpi")]
+use std::time::Duration;
 
 /// How many processes a launcher of MPI says that it started: Open MPI's, MPICH's, Slurm's.
 fn launched() -> Option<usize> {
@@ -10,15 +12,21 @@ fn launched() -> Option<usize> {
     of("OMPI_COMM_WORLD_SIZE").or_else(|| of("PMI_SIZE")).or_else(slurm)
 }
 
-/// Joins the others, if there are any.
+/// Joins the others, if there are any; ends all if some do not answer for so many seconds.
 #[cfg(feature = "mpi")]
-pub fn join() -> Result<Box<dyn Ranks>> {
-    let joined = launched().and_then(|_| limpid::train::ranks::mpi::MpiRanks::join());
+pub fn join(timeout: u64) -> Result<Box<dyn Ranks>> {
+    use limpid::train::ranks::mpi::{MpiRanks, abort};
+    let limit = Duration::from_secs(if timeout == 0 { u64::MAX } else { timeout });
+    let lost = |error| {
+        crate::show::say(format_args!("error: {error}"));
+        abort(1)
+    };
+    let joined = if launched().is_some() { MpiRanks::join(limit, lost)? } else { None };
     Ok(joined.map_or_else(|| Box::new(Solo) as Box<dyn Ranks>, |ranks| Box::new(ranks)))
 }
 
 #[cfg(not(feature = "mpi"))]
-pub fn join() -> Result<Box<dyn Ranks>> {
+pub fn join(_: u64) -> Result<Box<dyn Ranks>> {
     match launched() {
         Some(n) if n > 1 => anyhow::bail!(
             "this limpid was built without MPI, so {n} processes would train {n} models into one folder: build it with MPI \
@@ -45,7 +53,7 @@ pub fn end_all(rank: usize, size: usize, error: Error) -> Error {
     }
     if rank > 0 {
         // what all have, process 0 says now, and ends this one
-        std::thread::sleep(std::time::Duration::from_secs(2));
+        std::thread::sleep(Duration::from_secs(2));
     }
     let of_all =
         matches!(error.downcast_ref(), Some(TrainError::Ranks(RanksError::Differs { .. } | RanksError::Micros { .. })));

@@ -397,6 +397,7 @@ mod tests {
     use limpid::ops::linear::Precision;
     use limpid::ops::{Batch, Ops, Passes, Region};
     use limpid::train::{Control, Recipe};
+    use std::ops::Range;
 
     /// A device on which nothing can be run, as it says itself or as a fault in it does.
     struct Broken {
@@ -430,6 +431,9 @@ mod tests {
             self.run()
         }
         fn add_pushed(&mut self) -> Result<()> {
+            self.run()
+        }
+        fn add_pushed_to(&mut self, _: Range<usize>) -> Result<()> {
             self.run()
         }
         fn clear(&mut self) -> Result<()> {

@@ -74,7 +74,7 @@ pub(crate) fn score_among(
     // the batches of a round have run, one in each process
     let mut add = |own: &mut Vec<f32>, round: &mut Vec<Vec<u32>>, team: &mut Team| {
         own.resize(losses.len(), 0.0);
-        let all = team.gather_losses(own)?;
+        let all = team.gather_all(own)?;
         for (targets, losses) in round.iter().zip(all.chunks(losses.len())) {
             score.add(losses, targets);
         }

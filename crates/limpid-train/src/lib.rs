@@ -25,7 +25,7 @@ pub mod run;
 
 pub use batches::{Batches, Documents, Objective, WindowOrder, Windows};
 pub use preflight::{PreflightError, preflight};
-pub use ranks::{Ranks, RanksError, Solo};
+pub use ranks::{AllReduce, Ranks, RanksError, Solo};
 pub use recipe::{Divergence, Recipe, Reduction, RunOptions, RunSettings, Schedule};
 pub use run::{Control, LayerUpdate, RECENT, Resumable, Run, Summary, TrainEvent};
 
@@ -40,6 +40,8 @@ use limpid_core::ops::{Batch, MemorySpace, Pass, Region, random};
 use limpid_core::trace;
 use limpid_data::DataError;
 use ranks::check_micros;
+use ranks::courier::Load;
+use ranks::shards::Uses;
 use ranks::team::{Team, TeamOrder};
 use std::cell::RefCell;
 use std::ops::Range;
@@ -348,7 +350,8 @@ impl Trainer {
         if processes > 1 {
             self.backend.keep_part();
         }
-        Ok(Trainer { team: self.team.among(ranks), ..self })
+        let team = self.team.among(ranks, &Uses::of(&self.model))?;
+        Ok(Trainer { team, ..self })
     }
 
     /// Which process this is, and how many there are.
@@ -373,10 +376,9 @@ impl Trainer {
     /// fails, or other processes are not reached; the next gradient begins anew. If the model was not made to be trained, or a
     /// file of the text was changed.
     pub fn gradient(&mut self, batches: &Batches) -> Result<Gradient, TrainError> {
-        let Branch { mut loss, counted, tokens } =
-            self.branch(batches, self.team.micros(self.recipe.accumulate as u64))?;
-        self.team.add_up(&mut *self.backend, &mut loss)?;
-        let loss = loss / counted.max(1) as f64;
+        let own = self.team.micros(self.recipe.accumulate as u64);
+        let Branch { loss, counted, tokens } = self.run(batches, own, true)?;
+        let loss = self.team.add_losses(loss)? / counted.max(1) as f64;
         if loss.is_finite() { Ok(Gradient { loss, tokens }) } else { Err(self.broken(batches)) }
     }
 
@@ -385,9 +387,14 @@ impl Trainer {
     /// # Errors
     /// As [`Trainer::gradient`].
     pub fn branch(&mut self, batches: &Batches, micros: Range<u64>) -> Result<Branch, TrainError> {
+        self.run(batches, micros, false)
+    }
+
+    /// [`Trainer::branch`], to which the other processes' branches are added if it is `shared`.
+    fn run(&mut self, batches: &Batches, micros: Range<u64>, shared: bool) -> Result<Branch, TrainError> {
         let losses = self.losses().ok_or(TrainError::Purpose { lacks: "gradients", mend: "Mode::Train" })?;
         batches.check_files()?;
-        self.settle()?;
+        self.settle_own()?;
         if self.waits {
             self.discard()?;
         }
@@ -403,23 +410,58 @@ impl Trainer {
                 batches.fill(self.step + self.skipped, micro, &mut self.batch);
             }
             self.feed(micro, counted)?;
-            self.backend.forward(self.model.body())?;
-            self.backend.backward(self.model.back())?;
+            self.forward()?;
+            let sends = shared && self.team.size() > 1 && micro + 1 == micros.end;
+            if sends {
+                self.backward_and_send()?
+            } else {
+                self.backend.backward(self.model.back())?
+            }
             let loss = self.backend.sum(losses.of(&self.batch))?;
-            self.add_up(micro, &micros, loss)?;
+            self.add_up(micro, &micros, loss, !sends)?;
         }
         Ok(Branch { loss: self.losses.pop().unwrap_or(0.0), counted, tokens })
     }
 
-    /// Adds the gradient and the loss of a micro-batch to those of the ones before it, as far as the tree has both of a pair, and
-    /// sets the sum aside where another one follows: a binary counter, whose bits are the sums set aside.
-    fn add_up(&mut self, micro: u64, own: &Range<u64>, mut loss: f64) -> backend::Result<()> {
+    /// Forward of a micro-batch; takes in the other processes' parameters on the way, each before it is read.
+    fn forward(&mut self) -> Result<(), TrainError> {
+        let (ops, mut done) = (self.model.body(), 0);
+        if self.unspread {
+            self.team.begin(Load::Parameters)?;
+            for (place, blocks) in self.team.stops(Load::Parameters) {
+                self.backend.forward(ops.part(done..place))?;
+                self.team.carry(&mut *self.backend, self.team.blocks(), blocks)?;
+                done = place;
+            }
+            self.unspread = false;
+        }
+        Ok(self.backend.forward(ops.part(done..))?)
+    }
+
+    /// Backward of this process's last micro-batch, which sends each gradient off as soon as it is final.
+    fn backward_and_send(&mut self) -> Result<(), TrainError> {
+        let (passes, mut done) = (self.model.back(), 0);
+        self.team.begin(Load::Gradients)?;
+        for (place, blocks) in self.team.stops(Load::Gradients) {
+            self.backend.backward(passes.part(done..place))?;
+            self.team.carry(&mut *self.backend, blocks, 0)?;
+            done = place;
+        }
+        self.backend.backward(passes.part(done..))?;
+        self.team.carry(&mut *self.backend, self.team.blocks(), self.team.blocks())
+    }
+
+    /// Adds the gradient (unless that was done) and the loss of a micro-batch to those of the ones before it, as far as the tree
+    /// has both of a pair, and sets the sum aside where another one follows: a binary counter, whose bits are the sums set aside.
+    fn add_up(&mut self, micro: u64, own: &Range<u64>, mut loss: f64, gradients: bool) -> backend::Result<()> {
         let (place, last) = (micro - own.start, micro + 1 == own.end);
         if place == 0 {
             self.losses.clear();
         }
         for _ in 0..if last { place.count_ones() } else { place.trailing_ones() } {
-            self.backend.add_pushed()?;
+            if gradients {
+                self.backend.add_pushed()?;
+            }
             loss += self.losses.pop().unwrap_or(0.0);
         }
         self.losses.push(loss);
@@ -444,19 +486,34 @@ impl Trainer {
         rate: f64,
         watch: &mut [Change],
     ) -> Result<Step, TrainError> {
+        let done = self.update_own(batches, gradient, rate, watch)?;
+        self.settle()?;
+        Ok(done)
+    }
+
+    /// [`Trainer::update`] of what this process updates: parameters of the others come with the next step, or when it settles.
+    fn update_own(
+        &mut self,
+        batches: &Batches,
+        gradient: Gradient,
+        rate: f64,
+        watch: &mut [Change],
+    ) -> Result<Step, TrainError> {
         let Gradient { loss, tokens } = gradient;
         let step = self.step + 1;
         let rule = Rule { norm: self.team.norm(&mut *self.backend)?, ..self.recipe.rule(rate, step) };
         let mut pieces = self.team.cut(watch);
-        let mut own: Vec<Change> = pieces.iter().filter(|(_, own)| *own).map(|(piece, _)| piece.clone()).collect();
+        let rank = self.team.rank();
+        let mut own: Vec<Change> =
+            pieces.iter().filter(|(_, owner)| *owner == rank).map(|(piece, _)| piece.clone()).collect();
         self.backend.begin_update(self.team.own(), &rule, &own)?;
         self.begun = true;
         let UpdateReport { norm, finite } = self.conclude(&mut own)?;
         if !finite {
             return Err(self.broken(batches));
         }
-        self.settle()?;
-        pieces.iter_mut().filter(|(_, own)| *own).zip(own).for_each(|((piece, _), own)| *piece = own);
+        self.settle_own()?;
+        pieces.iter_mut().filter(|(_, owner)| *owner == rank).zip(own).for_each(|((piece, _), own)| *piece = own);
         if !watch.is_empty() {
             self.team.put_together(&pieces, watch)?;
         }
@@ -486,8 +543,18 @@ impl Trainer {
         Ok(())
     }
 
-    /// Does what an error left undone: the backend's memories are then those after step [`Trainer::step`].
+    /// Does what is left to do: the backend's memories are then those after step [`Trainer::step`].
     fn settle(&mut self) -> Result<(), TrainError> {
+        self.settle_own()?;
+        if self.unspread {
+            self.team.spread(&mut *self.backend)?;
+            self.unspread = false;
+        }
+        Ok(())
+    }
+
+    /// Does what an error left undone, in this process alone.
+    fn settle_own(&mut self) -> Result<(), TrainError> {
         if self.begun {
             self.conclude(&mut [])?;
         }
@@ -505,10 +572,6 @@ impl Trainer {
         if let Some(decay) = self.behind {
             self.backend.average(self.team.own(), decay)?;
             self.behind = None;
-        }
-        if self.unspread {
-            self.team.spread(&mut *self.backend)?;
-            self.unspread = false;
         }
         Ok(())
     }
@@ -652,7 +715,7 @@ impl Trainer {
                     }
                 }
             }
-            self.add_up(micro, &own, 0.0)?;
+            self.add_up(micro, &own, 0.0, true)?;
         }
         for param in self.model.learning() {
             if let Some(value) = bad(&self.backend.read(param.region.grad())?) {

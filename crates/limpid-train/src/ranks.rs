@@ -6,6 +6,7 @@
 //! same bits.
 
 pub mod cost;
+pub(crate) mod courier;
 #[cfg(feature = "mpi")]
 pub mod mpi;
 pub mod shards;
@@ -13,6 +14,7 @@ pub(crate) mod team;
 pub mod threads;
 
 use std::error::Error;
+pub use team::AllReduce;
 
 /// Why processes do not reach each other, or do not fit together.
 #[derive(Debug, thiserror::Error)]
@@ -21,6 +23,17 @@ pub enum RanksError {
     /// What carries the bytes failed.
     #[error("the processes that train together do not reach each other: {0}")]
     Lost(Box<dyn Error + Send + Sync>),
+    /// Processes that do not answer.
+    #[error(
+        "{} not answered for {seconds} s: stopped, stuck, or cut off by the network. Look at that machine, then go on with \
+         --resume auto; --timeout gives more time", silent(.processes)
+    )]
+    Silent {
+        /// How long.
+        seconds: u64,
+        /// Which.
+        processes: Vec<usize>,
+    },
     /// Fewer micro-batches than processes, or a number that is no power of two.
     #[error(
         "{processes} processes share a step's micro-batches, and there are {micros}: processes and micro-batches are powers of two, \
@@ -50,6 +63,16 @@ pub enum RanksError {
         /// Of process 0.
         expected: String,
     },
+}
+
+/// The processes that have not answered, in words.
+fn silent(processes: &[usize]) -> String {
+    let numbers = processes.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+    match processes.len() {
+        0 => "the other processes have".into(),
+        1 => format!("process {numbers} has"),
+        _ => format!("processes {numbers} have"),
+    }
 }
 
 /// The result of reaching the others.
@@ -82,11 +105,6 @@ pub trait Ranks: Send {
     /// # Errors
     /// As [`Ranks::all_to_all`].
     fn broadcast(&mut self, bytes: &mut [u8]) -> Result<()>;
-    /// Waits until all are there.
-    ///
-    /// # Errors
-    /// As [`Ranks::all_to_all`].
-    fn barrier(&mut self) -> Result<()>;
 }
 
 /// One process, which has everything.
@@ -113,9 +131,6 @@ impl Ranks for Solo {
         Ok(())
     }
     fn broadcast(&mut self, _: &mut [u8]) -> Result<()> {
-        Ok(())
-    }
-    fn barrier(&mut self) -> Result<()> {
         Ok(())
     }
 }

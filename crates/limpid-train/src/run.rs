@@ -15,6 +15,7 @@
 //! state and writes the same bytes again. If a file cannot be written, training goes on: the error is reported and the next save
 //! tries again; [`Summary::missing`] lists what was never written. `folder` says whether a folder may be used.
 
+use super::AllReduce;
 use super::divergence::{describe, is_worse, jump, says, steepest};
 use super::folder::{self, FolderContents};
 use super::log::{Log, METRICS, Mark};
@@ -44,9 +45,9 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 pub enum TrainEvent {
     /// A step was done; the seconds count from when the run began or was resumed.
     Step(Step, f64),
-    /// What adding up gradients and spreading parameters took of a step where several processes train, in seconds, waiting
-    /// included; before the event of the step.
-    AllReduce(u64, f64),
+    /// What adding up gradients and spreading parameters took of a step where several processes train; before the event of the
+    /// step.
+    AllReduce(u64, AllReduce),
     /// What a step's update did to each layer, every [`RunOptions::layer_stats_every`] steps, before the event of the step.
     Layers(u64, Vec<LayerUpdate>),
     /// Progress of an evaluation on validation text: tokens done, tokens in all.
@@ -527,10 +528,10 @@ impl<'a> Run<'a> {
                 "tokens": self.state.tokens, "seconds": self.state.seconds,
             });
             let mut stop = false;
-            if self.trainer.team.size() > 1 {
-                let seconds = self.trainer.team.take_seconds();
-                line["all_reduce_seconds"] = seconds.into();
-                stop = tell(TrainEvent::AllReduce(step.step, seconds)) == Control::Stop;
+            if let Some(all_reduce) = self.trainer.team.take_all_reduce() {
+                line["all_reduce_seconds"] = all_reduce.seconds.into();
+                line["all_reduce_hidden_seconds"] = all_reduce.hidden.into();
+                stop = tell(TrainEvent::AllReduce(step.step, all_reduce)) == Control::Stop;
             }
             self.note(line, tell);
             if !self.changes.is_empty() {
@@ -661,7 +662,7 @@ impl<'a> Run<'a> {
         let trained = trainer.model.params.iter().filter(|p| trainer.trains(p));
         self.changes = if looks { trained.map(|p| Change::of(p.region.range())).collect() } else { vec![] };
         let rate = recipe.rate(self.trainer.step);
-        let done = found.and_then(|gradient| self.trainer.update(batches, gradient, rate, &mut self.changes));
+        let done = found.and_then(|gradient| self.trainer.update_own(batches, gradient, rate, &mut self.changes));
         match done {
             Err(error @ TrainError::NotFinite { .. }) => {
                 self.record(batches, &error, tell)?;
@@ -717,12 +718,12 @@ impl<'a> Run<'a> {
         if !self.trainer.team.agree(folder.is_some() && times <= ROLLBACKS)? {
             return Err(TrainError::TooManyRollbacks { times, step });
         }
-        let mut found = folder.map(|folder| {
+        let found = folder.map(|folder| {
             let (state, store) = read_state(&state_path(&folder))?;
             let earlier = !state.due && back_path(&folder).exists();
             if earlier { read_state(&back_path(&folder)) } else { Ok((state, store)) }
         });
-        let found = found.take().transpose()?;
+        let found = found.transpose()?;
         let mut kept = None;
         if let Some((state, _)) = &found {
             if let (Some(log), Some(mark)) = (&mut self.log, &state.log) {
@@ -817,6 +818,7 @@ impl<'a> Run<'a> {
 
     /// Saves, and reports what cannot be written. Returns whether to stop.
     fn try_save(&mut self, due: bool, tell: &mut dyn FnMut(TrainEvent) -> Control) -> Result<bool, TrainError> {
+        self.trainer.settle()?;
         let Some(folder) = self.folder.clone() else {
             if self.keeps {
                 self.trainer.serve_files()?;
@@ -930,6 +932,7 @@ impl<'a> Run<'a> {
         end: Option<End>,
         tell: &mut dyn FnMut(TrainEvent) -> Control,
     ) -> Result<Summary, TrainError> {
+        self.trainer.settle()?;
         let mut stopped = end == Some(End::Stopped);
         let best_step = self.state.best.map_or(self.trainer.step, |(step, _)| step);
         let mut val_loss = None;

@@ -11,6 +11,7 @@ use limpid::ops::element::Values;
 use limpid::ops::{Batch, Ops, Passes, Region};
 use limpid::trace;
 use limpid::{Error, Lm};
+use std::ops::Range;
 
 /// Runs ops on another backend, one at a time, and records the largest magnitude of each output.
 pub struct Observer<B> {
@@ -54,6 +55,9 @@ impl<B: Backend> Backend for Observer<B> {
     }
     fn add_pushed(&mut self) -> Result<()> {
         self.inner.add_pushed()
+    }
+    fn add_pushed_to(&mut self, range: Range<usize>) -> Result<()> {
+        self.inner.add_pushed_to(range)
     }
     fn clear(&mut self) -> Result<()> {
         self.inner.clear()

@@ -3,20 +3,26 @@
 
 use limpid::Training;
 use limpid::train::ranks::mpi::{MpiRanks, abort, leave};
-use limpid::train::{Control, Recipe, TrainEvent};
+use limpid::train::{Control, Recipe, TrainError, TrainEvent};
+use std::time::Duration;
 
 fn main() {
-    let ranks = MpiRanks::join().expect("this process joins once");
-    match train(ranks) {
+    match train() {
         Ok(()) => leave(),
-        Err(error) => {
-            eprintln!("{error}");
-            abort(1) // the others wait for this process: end them too
-        }
+        Err(error) => end_all(error),
     }
 }
 
-fn train(ranks: MpiRanks) -> Result<(), limpid::Error> {
+/// The others wait for a process that fails: it ends them too.
+fn end_all(error: impl std::fmt::Display) -> ! {
+    eprintln!("{error}");
+    abort(1)
+}
+
+fn train() -> Result<(), limpid::Error> {
+    let patience = Duration::from_secs(600);
+    let ranks = MpiRanks::join(patience, |error| end_all(error)).map_err(TrainError::from)?;
+    let ranks = ranks.expect("this process joins once");
     // a step is four micro-batches, which up to four processes share
     let recipe = Recipe { steps: 20, batch_size: 4, accumulate: 4, ..Recipe::preset("nano")? };
     let trained = Training::preset("nano")?.recipe(recipe).threads(1).ranks(Box::new(ranks)).run(|event| {

@@ -7,6 +7,7 @@ use crate::config::{Config, ConfigError};
 use crate::model::{Mode, Model, Tuning};
 use crate::train::Recipe;
 use crate::train::ranks::cost::{Network, ProcessCost, SharedStep};
+use crate::train::ranks::shards::Uses;
 use crate::units;
 use std::path::{Path, PathBuf};
 
@@ -45,7 +46,7 @@ pub fn needed(model: &Model, recipe: Option<&Recipe>, on: On) -> u64 {
 /// updates, sets fewer gradients aside, and has buffers for what goes to and fro.
 pub fn parts_among(model: &Model, recipe: &Recipe, on: On, processes: usize) -> Vec<(&'static str, u64)> {
     let groups = model.update_groups(recipe.weight_decay, recipe.optimizer);
-    let step = SharedStep::new(&groups, recipe.accumulate, (0.0, 0.0));
+    let step = SharedStep::new(&groups, &Uses::default(), recipe.accumulate, (0.0, 0.0));
     let ProcessCost { micros, share, buffers, .. } = step.among(processes, Network::Gigabit10);
     let part = share as f64 / step.learning.max(1) as f64;
     let of_one = |(what, bytes)| match what {

@@ -23,6 +23,7 @@ use limpid::ops::simd::Level;
 use limpid::ops::{Batch, IGNORE, Ops, Passes, Region, random};
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 #[global_allocator]
@@ -184,6 +185,9 @@ impl Backend for Held {
     }
     fn add_pushed(&mut self) -> Result<()> {
         self.0.lock().unwrap().add_pushed()
+    }
+    fn add_pushed_to(&mut self, range: Range<usize>) -> Result<()> {
+        self.0.lock().unwrap().add_pushed_to(range)
     }
     fn clear(&mut self) -> Result<()> {
         self.0.lock().unwrap().clear()

@@ -20,6 +20,7 @@ use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use limpid::trace::{self, Trace};
 use limpid::train::{Control, Recipe, Run, RunOptions, TrainError, TrainEvent, Trainer};
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -119,6 +120,10 @@ impl Backend for Wrapped {
         self.begin("add_pushed")?;
         self.told.aside.fetch_sub(1, Relaxed);
         self.own.add_pushed()
+    }
+    fn add_pushed_to(&mut self, range: Range<usize>) -> Result<()> {
+        self.begin("add_pushed_to")?;
+        self.own.add_pushed_to(range)
     }
     fn clear(&mut self) -> Result<()> {
         self.begin("clear")?;
@@ -513,7 +518,19 @@ fn gradients_that_are_set_aside_wait_are_added_to_and_forgotten() {
         backend.add_pushed().unwrap();
         let twice: Vec<f32> = one.iter().map(|g| 2.0 * g).collect();
         assert_eq!(all(&*backend), twice, "backend {n}");
+        // of a stretch alone, all that were pushed: 2, then 1, to 1; they stay pushed
         backend.push_gradients().unwrap();
+        run(&mut *backend);
+        backend.push_gradients().unwrap();
+        run(&mut *backend);
+        let part = model.params[2].region.range();
+        backend.add_pushed_to(part.clone()).unwrap();
+        for param in &model.params {
+            let times = if param.region.range() == part { 4.0 } else { 1.0 };
+            let was = &one[model.params.iter().take_while(|p| p.name != param.name).map(|p| p.region.len()).sum()..];
+            let want: Vec<f32> = was[..param.region.len()].iter().map(|g| times * g).collect();
+            assert_eq!(backend.read(param.region.grad()).unwrap(), want, "backend {n}: {}", param.name);
+        }
         backend.push_gradients().unwrap();
         backend.clear().unwrap();
         nothing(&mut *backend);

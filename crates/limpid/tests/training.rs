@@ -332,9 +332,6 @@ impl Ranks for Flaky {
     fn broadcast(&mut self, bytes: &mut [u8]) -> Result<(), RanksError> {
         self.call().and_then(|()| self.inner.broadcast(bytes))
     }
-    fn barrier(&mut self) -> Result<(), RanksError> {
-        self.call().and_then(|()| self.inner.barrier())
-    }
 }
 
 /// Other processes that are not reached, at any moment: the step is done again, or what was left of it, to the same bits.
@@ -638,6 +635,9 @@ impl Backend for Faulty {
     }
     fn add_pushed(&mut self) -> Result<()> {
         self.own.add_pushed()
+    }
+    fn add_pushed_to(&mut self, range: Range<usize>) -> Result<()> {
+        self.own.add_pushed_to(range)
     }
     fn clear(&mut self) -> Result<()> {
         self.own.clear()

@@ -14,6 +14,7 @@ use limpid::ops::Batch;
 use limpid::ops::adamw::Method;
 use limpid::train::ranks::check_micros;
 use limpid::train::ranks::cost::{Network, ProcessCost, SharedStep};
+use limpid::train::ranks::shards::Uses;
 use limpid::train::{Recipe, RunSettings};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -115,7 +116,7 @@ impl Several {
     fn new(job: &Job, args: &Args, processes: usize, seconds: (f64, f64)) -> Several {
         let (model, recipe, network) = (&job.model, &job.task.recipe, args.network);
         let groups = model.update_groups(recipe.weight_decay, recipe.optimizer);
-        let shared = SharedStep::new(&groups, recipe.accumulate, seconds);
+        let shared = SharedStep::new(&groups, &Uses::of(model), recipe.accumulate, seconds);
         let cost = shared.among(processes, network);
         let on = args.train.machine.on();
         let (memory, alone) =
@@ -128,19 +129,19 @@ impl Several {
     }
 
     fn json(&self) -> Value {
-        let ProcessCost { micros, share, sent, compute, network, .. } = self.cost;
+        let ProcessCost { micros, share, sent, compute, network, hidden, .. } = self.cost;
         let mut memory: BTreeMap<_, _> = self.memory.iter().copied().collect();
         let scratch = memory.remove("threads' scratch");
         json!({
             "processes": self.processes, "network": self.network, "micro_batches": micros, "updates": share, "memory_bytes": memory,
             "scratch_bytes": scratch, "total_memory_bytes": self.total, "sent_bytes_per_step": sent,
-            "compute_seconds": compute, "network_seconds": network, "seconds_per_step": self.cost.seconds(),
+            "compute_seconds": compute, "network_seconds": network, "hidden_seconds": hidden, "seconds_per_step": self.cost.seconds(),
             "tok_s": self.speed, "efficiency": self.efficiency, "worth_up_to": self.worth,
         })
     }
 
     fn rows(&self, accumulate: usize) -> Vec<(&'static str, String)> {
-        let ProcessCost { micros, share, sent, compute, network, .. } = self.cost;
+        let ProcessCost { micros, share, sent, compute, network, hidden, .. } = self.cost;
         // what depends on their number; the rest stands under Memory
         let parts = self.memory.iter().filter(|part| part.1 > 0 && !self.alone.contains(part));
         let parts: Vec<String> = parts.map(|(what, n)| format!("{what} {}", show::bytes(*n))).collect();
@@ -162,7 +163,14 @@ impl Several {
             ("each sends", format!("{} a step, and receives as much", show::bytes(sent))),
             (
                 "a step",
-                format!("{}: {} of computing, {} of network", time(self.cost.seconds()), time(compute), time(network)),
+                format!(
+                    "{}: {} of computing, {} of waiting for the network (it takes {}, {} of them while they compute)",
+                    time(self.cost.seconds()),
+                    time(compute),
+                    time(network - hidden),
+                    time(network),
+                    time(hidden)
+                ),
             ),
             ("all steps", format!("about {}", show::duration(self.cost.seconds() * self.steps as f64))),
             (

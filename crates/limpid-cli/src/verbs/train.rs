@@ -18,7 +18,7 @@ use limpid::ops::linear::Precision;
 use limpid::task::Begins;
 use limpid::train::folder::{self, FolderContents};
 use limpid::train::ranks::check;
-use limpid::train::{Control, RECENT, Ranks, Resumable, Run, Summary, TrainError, TrainEvent};
+use limpid::train::{AllReduce, Control, RECENT, Ranks, Resumable, Run, Summary, TrainError, TrainEvent};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
@@ -32,6 +32,9 @@ use std::time::{Duration, Instant, SystemTime};
 pub struct Args {
     #[command(flatten)]
     job: JobArgs,
+    /// Of several processes (mpirun, docs/scale.md): end all when some do not answer for so many seconds; 0 to wait forever
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, hide_short_help = true)]
+    timeout: u64,
 }
 
 /// Where the model goes.
@@ -76,8 +79,8 @@ fn fits_folder(args: &JobArgs, folder: &Path) -> Result<Option<Resumable>> {
     Ok(None)
 }
 
-pub fn run(Args { job: args }: Args) -> Result<()> {
-    let ranks = ranks::join()?;
+pub fn run(Args { job: args, timeout }: Args) -> Result<()> {
+    let ranks = ranks::join(timeout)?;
     let (rank, size) = (ranks.rank(), ranks.size());
     let done = train(args, ranks).map_err(|error| ranks::end_all(rank, size, error));
     ranks::leave();
@@ -202,7 +205,7 @@ fn train(args: JobArgs, mut ranks: Box<dyn Ranks>) -> Result<()> {
     let dashboard = watched.then(|| Dashboard::open(&folder, recipe.steps, floor, asked.clone())).flatten();
     let progress = Progress::new(recipe.steps, args.json || dashboard.is_some());
     let flops = flops / size as f64;
-    let mut shown = Shown { val: None, rate: Rate::new(), roof, flops, steps: recipe.steps, several: size > 1 };
+    let mut shown = Shown { val: None, rate: Rate::new(), roof, flops, steps: recipe.steps };
     // of a conversation what is not learned: the first question
     let question = corpus.train.document(0).take_while(|at| !corpus.train.counted(*at));
     let question = question.map(|at| corpus.train.id(at)).collect();
@@ -215,7 +218,7 @@ fn train(args: JobArgs, mut ranks: Box<dyn Ranks>) -> Result<()> {
                 progress.step(step.step, || shown.text(&step, progress.lines()));
                 dashboard.iter().for_each(|d| d.step(&step, &shown.now(&step)));
             }
-            TrainEvent::AllReduce(_, seconds) => shown.rate.all_reduce += seconds,
+            TrainEvent::AllReduce(_, all_reduce) => shown.rate.reduced(all_reduce),
             TrainEvent::Layers(_, layers) => dashboard.iter().for_each(|d| d.layers(layers.clone())),
             TrainEvent::Evaluating(..) => shown.rate.pause(),
             TrainEvent::Validated { step, loss, best } => {
@@ -341,14 +344,14 @@ fn report(summary: &Summary, folder: &Path, answers: bool) {
 struct Rate {
     tokens: usize,
     seconds: f64,
-    /// Seconds of them that adding up gradients among processes took.
-    all_reduce: f64,
+    /// What adding up gradients among processes took of them.
+    all_reduce: Option<AllReduce>,
     last: Instant,
 }
 
 impl Rate {
     fn new() -> Rate {
-        Rate { tokens: 0, seconds: 0.0, all_reduce: 0.0, last: Instant::now() }
+        Rate { tokens: 0, seconds: 0.0, all_reduce: None, last: Instant::now() }
     }
     fn add(&mut self, tokens: usize) {
         self.seconds += self.last.elapsed().as_secs_f64();
@@ -356,8 +359,14 @@ impl Rate {
         self.last = Instant::now();
         if self.seconds > 10.0 {
             // what is shown is of the last seconds
-            (self.tokens, self.seconds, self.all_reduce) = (self.tokens / 2, self.seconds / 2.0, self.all_reduce / 2.0);
+            (self.tokens, self.seconds) = (self.tokens / 2, self.seconds / 2.0);
+            let half = |all: AllReduce| AllReduce { seconds: all.seconds / 2.0, hidden: all.hidden / 2.0 };
+            self.all_reduce = self.all_reduce.map(half);
         }
+    }
+    fn reduced(&mut self, more: AllReduce) {
+        let AllReduce { seconds, hidden } = self.all_reduce.unwrap_or_default();
+        self.all_reduce = Some(AllReduce { seconds: seconds + more.seconds, hidden: hidden + more.hidden });
     }
     fn pause(&mut self) {
         self.last = Instant::now();
@@ -375,8 +384,6 @@ struct Shown {
     /// Of a step, in this process.
     flops: f64,
     steps: u64,
-    /// Whether other processes train with this one.
-    several: bool,
 }
 
 impl Shown {
@@ -385,7 +392,8 @@ impl Shown {
         let steps_a_second = per_second / step.tokens as f64;
         let left = (self.steps - step.step) as f64 / steps_a_second.max(1e-9);
         let share = self.flops * steps_a_second / self.roof.best();
-        let all_reduce = self.several.then(|| self.rate.all_reduce / self.rate.seconds.max(1e-9));
+        let shares = |all: AllReduce| [all.seconds, all.hidden].map(|part| part / self.rate.seconds.max(1e-9));
+        let all_reduce = self.rate.all_reduce.map(shares);
         Now { val: self.val, per_second, share, left, all_reduce }
     }
 

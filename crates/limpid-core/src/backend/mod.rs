@@ -20,6 +20,7 @@ use crate::ops::{Batch, MemorySpace, Ops, Passes, Region};
 use limpid_base::plural::plural;
 use std::any::Any;
 use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 pub use cpu::Cpu;
@@ -345,6 +346,12 @@ pub trait Backend: Send {
     /// # Errors
     /// As [`Backend::feed`]; [`BackendError::Invalid`] if nothing was pushed.
     fn add_pushed(&mut self) -> Result<()>;
+    /// Adds the gradients that were pushed, the last ones first, to those of a stretch of the parameters' memory. They stay
+    /// pushed until the update, or until they are cleared.
+    ///
+    /// # Errors
+    /// As [`Backend::feed`].
+    fn add_pushed_to(&mut self, range: Range<usize>) -> Result<()>;
     /// Sets all gradients of parameters to zero and empties the stack of pushed ones.
     ///
     /// # Errors

@@ -12,6 +12,7 @@ use crate::ops::limits::Limits;
 use crate::ops::{Back, Batch, DropoutSpec, Grad, MemorySpace, Op, Ops, Pass, Passes, Region, Span};
 use crate::ops::{activate, add, attend, classify, gather, linear, multiply, muon, norm, rotate};
 use std::collections::TryReserveError;
+use std::ops::Range;
 
 /// The f64 backend.
 pub struct Reference {
@@ -179,6 +180,13 @@ impl Backend for Reference {
     fn add_pushed(&mut self) -> Result<()> {
         let from = self.pushed.pop().ok_or_else(BackendError::nothing_pushed)?;
         self.memory[MemorySpace::Grad as usize].iter_mut().zip(from).for_each(|(to, from)| *to += from);
+        Ok(())
+    }
+    fn add_pushed_to(&mut self, range: Range<usize>) -> Result<()> {
+        let grad = &mut self.memory[MemorySpace::Grad as usize][range.clone()];
+        for from in self.pushed.iter().rev() {
+            grad.iter_mut().zip(&from[range.clone()]).for_each(|(to, from)| *to += from);
+        }
         Ok(())
     }
     fn clear(&mut self) -> Result<()> {

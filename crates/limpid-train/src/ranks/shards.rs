@@ -1,9 +1,67 @@
-//! Who updates which parameters. Parameters are dealt out in units: parts of the gradient's norm, or whole matrices where an
-//! optimizer needs them whole. So every process keeps moments for its own units alone, and sums that an update adds up in a
-//! fixed order (the norm, what it did to a layer) have the same summands for any number of processes.
+//! Who updates which parameters, and what goes to and fro together. Parameters are dealt out in units: parts of the gradient's
+//! norm, or whole matrices where an optimizer needs them whole. So every process keeps moments for its own units alone, and
+//! sums that an update adds up in a fixed order (the norm, what it did to a layer) have the same summands for any number of
+//! processes.
+//!
+//! What is sent goes in blocks ([`Block`]): first the gradients that are final first. So a block is on its way while the rest
+//! of the backward pass runs, and its parameters come back while the forward pass of the next step runs.
 
+use limpid_core::model::Model;
 use limpid_core::ops::adamw::{NORM_PART, ParamGroup};
+use limpid_core::ops::{Access, Op, Pass};
 use std::ops::Range;
+
+/// Elements that one process sends to all at once, at most: 4 MB.
+pub(super) const BLOCK: usize = 1 << 20;
+
+/// When a training step reads parameters, and when their gradients are final.
+#[derive(Clone, Debug, Default)]
+pub struct Uses(Vec<Use>);
+
+#[derive(Clone, Debug)]
+struct Use {
+    range: Range<usize>,
+    first: usize,
+    last: usize,
+}
+
+impl Uses {
+    /// The uses of a model's parameters that learn.
+    pub fn of(model: &Model) -> Uses {
+        let (body, back) = (model.body(), model.back());
+        let uses = |mut op: Op, at: usize| {
+            let own =
+                |access, region: &limpid_core::ops::Region| access == Access::Own && region.learns() && region.at == at;
+            op.operands().any(|(access, region)| own(access, region))
+        };
+        let of = |range: Range<usize>| {
+            let adds = |pass: &Pass| pass.back().is_some_and(|back| uses(back.op, range.start));
+            let first = body.iter().position(|op| uses(*op, range.start)).unwrap_or(body.len());
+            Use { first, last: back.iter().rposition(adds).map_or(0, |at| at + 1), range }
+        };
+        Uses(model.learning().map(|param| of(param.region.range())).collect())
+    }
+
+    /// How many parameters have gradients that are final only when the backward pass ends.
+    pub fn late(&self) -> usize {
+        let end = self.0.iter().map(|one| one.last).max().unwrap_or(0);
+        self.0.iter().filter(|one| one.last == end).map(|one| one.range.len()).sum()
+    }
+
+    fn meeting(&self, range: &Range<usize>) -> impl Iterator<Item = &Use> {
+        self.0.iter().filter(|one| meet(&one.range, range).is_some())
+    }
+
+    /// How many ops of the forward pass run before the first one that reads these parameters.
+    fn first(&self, range: &Range<usize>) -> usize {
+        self.meeting(range).map(|one| one.first).min().unwrap_or(0)
+    }
+
+    /// How many entries of the backward pass run until the gradients of these parameters are final.
+    fn last(&self, range: &Range<usize>) -> usize {
+        self.meeting(range).map(|one| one.last).max().unwrap_or(0)
+    }
+}
 
 /// A stretch of parameters that one process updates.
 #[derive(Clone, Debug, PartialEq)]
@@ -12,8 +70,26 @@ pub struct ShardUnit {
     pub range: Range<usize>,
     /// The process.
     pub owner: usize,
+}
+
+impl ShardUnit {
     /// How many parts of the norm it has.
-    pub parts: usize,
+    pub fn parts(&self) -> usize {
+        self.range.len().div_ceil(NORM_PART)
+    }
+}
+
+/// What processes send each other at once: of each process, as much as it updates.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Block {
+    /// The stretches of each process, in the parameters' memory, and where each begins in the block.
+    pub of: Vec<Vec<(Range<usize>, usize)>>,
+    /// Elements of the process that has the most.
+    pub len: usize,
+    /// How many ops of the forward pass run before the first one that reads its parameters.
+    pub first: usize,
+    /// How many entries of the backward pass run until its gradients are final.
+    pub last: usize,
 }
 
 /// How the parameters are dealt out.
@@ -21,47 +97,87 @@ pub struct ShardUnit {
 pub struct Shards {
     /// All units, in the order of the groups.
     pub units: Vec<ShardUnit>,
-    /// The stretches of each process, in order.
-    pub of: Vec<Vec<Range<usize>>>,
+    /// What goes together, in the order in which gradients become final.
+    pub blocks: Vec<Block>,
     /// What this process updates.
     pub own: Vec<ParamGroup>,
 }
 
 impl Shards {
     /// Deals `groups` out among `size` processes: each unit goes to the one that has the fewest parameters so far.
-    pub fn new(groups: &[ParamGroup], size: usize, rank: usize) -> Shards {
-        let mut shards = Shards { of: vec![vec![]; size], ..Shards::default() };
+    pub fn new(groups: &[ParamGroup], uses: &Uses, size: usize, rank: usize) -> Shards {
+        let step = |group: &ParamGroup| if group.matrix.is_some() { group.range.len().max(1) } else { NORM_PART };
+        let cut = |group: &ParamGroup| {
+            let (end, step) = (group.range.end, step(group));
+            group.range.clone().step_by(step).map(move |at| ShardUnit { range: at..(at + step).min(end), owner: 0 })
+        };
+        let mut units: Vec<ShardUnit> = groups.iter().flat_map(cut).collect();
+        let mut order: Vec<(usize, usize)> =
+            units.iter().enumerate().map(|(i, unit)| (uses.last(&unit.range), i)).collect();
+        order.sort_unstable();
         let mut dealt = vec![0; size];
-        for group in groups {
-            let whole = group.matrix.is_some();
-            let step = if whole { group.range.len().max(1) } else { NORM_PART };
-            for at in group.range.clone().step_by(step) {
-                let range = at..(at + step).min(group.range.end);
-                let owner = (0..size).min_by_key(|rank| dealt[*rank]).unwrap_or(0);
-                dealt[owner] += range.len();
-                shards.units.push(ShardUnit { range: range.clone(), owner, parts: range.len().div_ceil(NORM_PART) });
-                join(&mut shards.of[owner], range.clone());
-                if owner == rank {
-                    let goes_on = |last: &&mut ParamGroup| !whole && last.range.end == at && at > group.range.start;
-                    match shards.own.last_mut().filter(goes_on) {
-                        Some(last) => last.range.end = range.end,
-                        None => shards.own.push(ParamGroup { range, ..group.clone() }),
-                    }
-                }
+        for (_, i) in &order {
+            let owner = (0..size).min_by_key(|rank| dealt[*rank]).unwrap_or(0);
+            dealt[owner] += units[*i].range.len();
+            units[*i].owner = owner;
+        }
+        let mut own: Vec<ParamGroup> = vec![];
+        for unit in units.iter().filter(|unit| unit.owner == rank) {
+            let Some(group) = groups.iter().find(|group| group.range.contains(&unit.range.start)) else { continue };
+            let goes_on =
+                |last: &&mut ParamGroup| last.range.end == unit.range.start && unit.range.start > group.range.start;
+            match own.last_mut().filter(goes_on) {
+                Some(last) => last.range.end = unit.range.end,
+                None => own.push(ParamGroup { range: unit.range.clone(), ..group.clone() }),
             }
         }
-        shards
+        let ordered: Vec<&ShardUnit> = order.iter().map(|(_, i)| &units[*i]).collect();
+        let blocks = blocks(&ordered, uses, size);
+        Shards { units, blocks, own }
     }
 
-    /// The elements of the process that has the most.
-    pub fn longest(&self) -> usize {
-        self.of.iter().map(|of| of.iter().map(Range::len).sum()).max().unwrap_or(0)
+    /// The blocks in the order in which the forward pass reads their parameters.
+    pub fn as_read(&self) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.blocks.len()).collect();
+        order.sort_by_key(|i| self.blocks[*i].first);
+        order
     }
 
     /// The pieces of `range` in its units, with their owners, in order.
     pub fn pieces(&self, range: &Range<usize>) -> impl Iterator<Item = (Range<usize>, usize)> {
         self.units.iter().filter_map(|unit| Some((meet(&unit.range, range)?, unit.owner)))
     }
+}
+
+/// Puts units into blocks, in their order: as many as make a block and are about as much for each process, cut where they are
+/// more than a block.
+fn blocks(units: &[&ShardUnit], uses: &Uses, size: usize) -> Vec<Block> {
+    let (mut blocks, mut from) = (vec![], 0);
+    while from < units.len() {
+        let (mut of, mut count) = (vec![0; size], 0);
+        for unit in &units[from..] {
+            of[unit.owner] += unit.range.len();
+            count += 1;
+            let (all, most) = (of.iter().sum::<usize>(), of.iter().max().copied().unwrap_or(0));
+            if all >= BLOCK && 2 * size * most <= 3 * all {
+                break;
+            }
+        }
+        let together = &units[from..from + count];
+        from += count;
+        let first = together.iter().map(|unit| uses.first(&unit.range)).min().unwrap_or(0);
+        let last = together.iter().map(|unit| uses.last(&unit.range)).max().unwrap_or(0);
+        let mut stretches: Vec<Vec<Range<usize>>> = vec![vec![]; size];
+        together.iter().for_each(|unit| join(&mut stretches[unit.owner], unit.range.clone()));
+        let longest = of.into_iter().max().unwrap_or(0);
+        let step = BLOCK.div_ceil(size);
+        for at in (0..longest).step_by(step) {
+            let len = step.min(longest - at);
+            let of = stretches.iter().map(|all| window(all, at, at + len).collect()).collect();
+            blocks.push(Block { of, len, first, last });
+        }
+    }
+    blocks
 }
 
 /// What two stretches have in common.
@@ -79,7 +195,7 @@ fn join(all: &mut Vec<Range<usize>>, range: Range<usize>) {
 }
 
 /// Elements `from..to` of stretches that are laid end to end: each stretch's part of them, and where it begins among them.
-pub fn window(all: &[Range<usize>], from: usize, to: usize) -> impl Iterator<Item = (Range<usize>, usize)> {
+fn window(all: &[Range<usize>], from: usize, to: usize) -> impl Iterator<Item = (Range<usize>, usize)> {
     let mut before = 0;
     all.iter().filter_map(move |range| {
         let start = before;
@@ -92,9 +208,20 @@ pub fn window(all: &[Range<usize>], from: usize, to: usize) -> impl Iterator<Ite
 #[cfg(test)]
 mod tests {
     use super::*;
+    use limpid_core::config::Config;
+    use limpid_core::model::Mode;
 
     fn group(range: Range<usize>, matrix: Option<(usize, usize)>) -> ParamGroup {
         ParamGroup { range, decay: 0.1, matrix }
+    }
+
+    /// Stretches in ascending order, neighbours as one.
+    fn joined(mut all: Vec<Range<usize>>) -> Vec<Range<usize>> {
+        all.sort_by_key(|range| range.start);
+        all.into_iter().fold(vec![], |mut all, range| {
+            join(&mut all, range);
+            all
+        })
     }
 
     #[test]
@@ -102,17 +229,11 @@ mod tests {
         let groups =
             [group(0..200_000, None), group(200_000..200_700, None), group(300_000..390_000, Some((300, 300)))];
         for size in 1..=8 {
-            let all: Vec<Shards> = (0..size).map(|rank| Shards::new(&groups, size, rank)).collect();
-            let mut owned: Vec<Range<usize>> =
-                all.iter().flat_map(|shards| shards.own.iter().map(|group| group.range.clone())).collect();
-            owned.sort_by_key(|range| range.start);
-            let joined = owned.iter().fold(vec![], |mut all, range| {
-                join(&mut all, range.clone());
-                all
-            });
-            assert_eq!(joined, [0..200_700, 300_000..390_000], "{size}");
-            for shards in &all {
-                assert_eq!(shards.units, all[0].units);
+            let all: Vec<Shards> = (0..size).map(|rank| Shards::new(&groups, &Uses::default(), size, rank)).collect();
+            let own = |shards: &Shards| shards.own.iter().map(|group| group.range.clone()).collect::<Vec<_>>();
+            assert_eq!(joined(all.iter().flat_map(own).collect()), [0..200_700, 300_000..390_000], "{size}");
+            for (rank, shards) in all.iter().enumerate() {
+                assert_eq!((&shards.units, &shards.blocks), (&all[0].units, &all[0].blocks));
                 for own in &shards.own {
                     let home = groups.iter().find(|group| group.range.contains(&own.range.start)).unwrap();
                     assert!(
@@ -121,9 +242,40 @@ mod tests {
                     );
                     assert_eq!(own.matrix, home.matrix);
                 }
+                let sent = shards.blocks.iter().flat_map(|block| block.of[rank].iter().map(|(range, _)| range.clone()));
+                assert_eq!(joined(sent.collect()), joined(own(shards)), "a process sends what it updates, once");
+                let most = shards.own.iter().map(|group| group.range.len()).sum::<usize>();
+                assert!(most <= 290_700 / size + 90_000, "{size}: {most}");
             }
-            let most = all[0].longest();
-            assert!(most <= 290_700 / size + 90_000, "{size}: {most}");
+        }
+    }
+
+    /// A model large enough for several blocks: each goes out when nothing is added to it any more, and comes back before it is
+    /// read; neighbours in the order of the backward pass go together.
+    #[test]
+    fn a_block_goes_out_when_it_is_final_and_comes_back_before_it_is_read() {
+        let config = Config { n_layer: 6, d_model: 384, n_head: 6, d_ff: 1536, ..Config::default() };
+        let model = Model::new(&config, Mode::Train { batch: 1, context: 32 }).unwrap();
+        let groups: Vec<_> = model.learning().map(|param| group(param.region.range(), None)).collect();
+        let shards = Shards::new(&groups, &Uses::of(&model), 2, 0);
+        assert!(shards.blocks.len() > 6, "{}", shards.blocks.len());
+        assert!(shards.blocks.is_sorted_by_key(|block| block.last));
+        let last = model.back().len();
+        assert!(shards.blocks[0].last < last / 3, "the first goes out early");
+        let parameters = |mut op: Op| {
+            let own = |(access, region): (Access, &mut limpid_core::ops::Region)| {
+                (access == Access::Own).then_some(region.range())
+            };
+            op.operands().filter_map(own).collect::<Vec<_>>()
+        };
+        for block in &shards.blocks {
+            let holds = |op: Op| {
+                let of = parameters(op);
+                block.of.iter().flatten().any(|(range, _)| of.iter().any(|own| meet(own, range).is_some()))
+            };
+            let adds = model.back().part(block.last..).iter().filter_map(Pass::back).any(|back| holds(back.op));
+            let reads = model.body().part(..block.first).iter().any(|op| holds(*op));
+            assert!(!adds && !reads);
         }
     }
 

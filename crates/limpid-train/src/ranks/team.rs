@@ -1,29 +1,50 @@
 //! What the processes that train one model do together: add up gradients, update each its own parameters, spread them, and
 //! collect what is saved. Sums add up in a fixed order, so the bits are those of one process.
+//!
+//! Gradients go out block by block as the backward pass makes them, and parameters come back block by block as the next forward
+//! pass reads them ([`Team::carry`]); in between, the processes compute.
 
-use super::shards::{Shards, window};
-use super::{Ranks, Result, Solo, check, hear_all};
+use super::courier::{Courier, Load, Parcel, tree};
+use super::shards::{BLOCK, Block, Shards, Uses};
+use super::{Ranks, Result, check, hear_all};
 use crate::TrainError;
 use limpid_core::backend::Backend;
 use limpid_core::ops::adamw::{Change, ParamGroup, norm_of};
 use limpid_core::ops::{MemorySpace, Region};
 use std::ops::Range;
+use std::sync::MutexGuard;
 use std::time::Instant;
 
-/// Elements of a block that one process sends to another at once: 4 MB.
-pub(super) const BLOCK: usize = 1 << 20;
+/// Blocks that are on their way at once, at most.
+pub(super) const AWAY: usize = 8;
 
 /// This process among the others.
 pub struct Team {
-    ranks: Box<dyn Ranks>,
+    rank: usize,
+    size: usize,
+    /// To the others; none if this process is alone.
+    courier: Option<Courier>,
     groups: Vec<ParamGroup>,
     shards: Shards,
-    send: Vec<f32>,
-    receive: Vec<f32>,
-    /// Seconds spent on adding up gradients and spreading parameters, waiting included, and not yet told.
+    /// The blocks in the order in which parameters are read.
+    as_read: Vec<usize>,
+    /// What is carried, and how many blocks of it were sent and have arrived.
+    load: Load,
+    sent: usize,
+    arrived: usize,
+    /// Seconds that a step took longer, and not yet told.
     seconds: f64,
     /// Whether process 0 (this one) writes files, and the others wait for its orders.
     writes: bool,
+}
+
+/// What it takes in a step that several processes train together.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct AllReduce {
+    /// Seconds by which the step took longer, waiting for the others included.
+    pub seconds: f64,
+    /// Seconds in which messages were on their way while the process computed.
+    pub hidden: f64,
 }
 
 /// What process 0 asks of the others while it writes files.
@@ -42,29 +63,49 @@ pub enum TeamOrder {
 impl Team {
     /// A process alone, whose updates walk over `groups`.
     pub fn alone(groups: Vec<ParamGroup>) -> Team {
-        let shards = Shards::new(&groups, 1, 0);
-        Team { ranks: Box::new(Solo), groups, shards, send: vec![], receive: vec![], seconds: 0.0, writes: false }
+        let shards = Shards::new(&groups, &Uses::default(), 1, 0);
+        Team {
+            rank: 0,
+            size: 1,
+            courier: None,
+            groups,
+            shards,
+            as_read: vec![],
+            load: Load::Gradients,
+            sent: 0,
+            arrived: 0,
+            seconds: 0.0,
+            writes: false,
+        }
     }
 
-    /// The same among others.
-    pub fn among(self, ranks: Box<dyn Ranks>) -> Team {
-        let shards = Shards::new(&self.groups, ranks.size(), ranks.rank());
-        Team { ranks, shards, ..self }
+    /// The same among others. `uses` says when a step needs which parameters.
+    pub fn among(self, ranks: Box<dyn Ranks>, uses: &Uses) -> Result<Team> {
+        let (rank, size) = (ranks.rank(), ranks.size());
+        let shards = Shards::new(&self.groups, uses, size, rank);
+        let courier = if size > 1 { Some(Courier::start(ranks)?) } else { None };
+        Ok(Team { rank, size, as_read: shards.as_read(), courier, shards, ..self })
     }
 
     /// How many processes there are.
     pub fn size(&self) -> usize {
-        self.ranks.size()
+        self.size
     }
 
     /// Which of them this is.
     pub fn rank(&self) -> usize {
-        self.ranks.rank()
+        self.rank
     }
 
-    /// Seconds spent on adding up gradients and spreading parameters since this was asked last.
-    pub fn take_seconds(&mut self) -> f64 {
-        std::mem::take(&mut self.seconds)
+    /// The others, to speak to.
+    fn ranks(&self) -> Option<MutexGuard<'_, Box<dyn Ranks>>> {
+        self.courier.as_ref().map(Courier::ranks)
+    }
+
+    /// What adding up gradients and spreading parameters took since this was asked last; `None` for a process alone.
+    pub fn take_all_reduce(&mut self) -> Option<AllReduce> {
+        let hidden = self.courier.as_mut()?.take_hidden();
+        Some(AllReduce { seconds: std::mem::take(&mut self.seconds), hidden })
     }
 
     /// The groups of parameters that updates walk over, of all processes.
@@ -79,41 +120,128 @@ impl Team {
 
     /// The micro-batches of a step of `micros` that this process runs: a whole branch of their tree.
     pub fn micros(&self, micros: u64) -> Range<u64> {
-        let (rank, size) = (self.rank() as u64, self.size() as u64);
+        let (rank, size) = (self.rank as u64, self.size as u64);
         rank * micros / size..(rank + 1) * micros / size
     }
 
-    /// Adds up the processes' gradients and losses, in the tree of micro-batches: neighbours first. Each process then has the
-    /// whole gradient of what it updates, and the whole loss.
-    pub fn add_up(&mut self, backend: &mut dyn Backend, loss: &mut f64) -> Result<(), TrainError> {
-        let n = self.size();
-        if n == 1 {
-            return Ok(());
+    /// The places in a step where blocks come and go, in order: entries of the backward pass after which more gradients are
+    /// final, or ops of the forward pass before which more parameters must have arrived. With each, the number of such blocks.
+    pub fn stops(&self, load: Load) -> Vec<(usize, usize)> {
+        let places: Vec<usize> = match load {
+            Load::Gradients => self.shards.blocks.iter().map(|block| block.last).collect(),
+            Load::Parameters => self.as_read.iter().map(|i| self.shards.blocks[*i].first).collect(),
+        };
+        places.chunk_by(|a, b| a == b).fold(vec![], |mut stops: Vec<(usize, usize)>, same| {
+            let before = stops.last().map_or(0, |(_, blocks)| *blocks);
+            stops.push((same[0], before + same.len()));
+            stops
+        })
+    }
+
+    /// How many blocks there are.
+    pub fn blocks(&self) -> usize {
+        self.shards.blocks.len()
+    }
+
+    /// Begins to carry gradients or parameters.
+    pub fn begin(&mut self, load: Load) -> Result<()> {
+        if let Some(courier) = &mut self.courier {
+            // an error may have left some on their way
+            while let Some(parcel) = courier.next(true)? {
+                courier.keep(parcel);
+            }
         }
+        (self.load, self.sent, self.arrived) = (load, 0, 0);
+        Ok(())
+    }
+
+    /// Sends blocks, of those before `ready` as many as may be on their way at once, and takes in those that have arrived; waits
+    /// until those before `needed` have. Of gradients, each process then has the sum, in the tree of micro-batches, of what it
+    /// updates; of parameters, each has all.
+    pub fn carry(&mut self, backend: &mut dyn Backend, ready: usize, needed: usize) -> Result<(), TrainError> {
         let began = Instant::now();
-        let mut losses = self.gather_all(&[*loss])?;
-        tree(&mut losses, 1);
-        *loss = losses[0];
-        let longest = self.shards.longest();
-        for from in (0..longest).step_by(BLOCK) {
-            let k = BLOCK.min(longest - from);
-            self.send.resize(n * k, 0.0);
-            self.receive.resize(n * k, 0.0);
-            for (of, block) in self.shards.of.iter().zip(self.send.chunks_exact_mut(k)) {
-                for (range, at) in window(of, from, from + k) {
-                    let len = range.len();
-                    backend.read_to(Region::flat(MemorySpace::Grad, range), &mut block[at..at + len])?;
-                }
-            }
-            self.ranks.all_to_all(bytes(&self.send), bytes_mut(&mut self.receive))?;
-            tree(&mut self.receive, k);
-            for (range, at) in window(&self.shards.of[self.ranks.rank()], from, from + k) {
-                let len = range.len();
-                backend.write(Region::flat(MemorySpace::Grad, range), &self.receive[at..at + len])?;
-            }
+        if let Some(mut courier) = self.courier.take() {
+            let carried = self.carry_by(&mut courier, backend, ready, needed);
+            self.courier = Some(courier);
+            carried?;
         }
         self.seconds += began.elapsed().as_secs_f64();
         Ok(())
+    }
+
+    fn carry_by(
+        &mut self,
+        courier: &mut Courier,
+        backend: &mut dyn Backend,
+        ready: usize,
+        needed: usize,
+    ) -> Result<(), TrainError> {
+        loop {
+            while self.sent < ready && self.sent < self.arrived + AWAY {
+                let parcel = self.pack(courier, backend, self.sent)?;
+                courier.send(self.load, parcel)?;
+                self.sent += 1;
+            }
+            let Some(parcel) = courier.next(self.arrived < needed)? else { return Ok(()) };
+            self.unpack(&parcel, backend, self.arrived)?;
+            courier.keep(parcel);
+            self.arrived += 1;
+        }
+    }
+
+    fn block(&self, place: usize) -> &Block {
+        &self.shards.blocks[if self.load == Load::Gradients { place } else { self.as_read[place] }]
+    }
+
+    fn pack(&self, courier: &mut Courier, backend: &mut dyn Backend, place: usize) -> Result<Parcel, TrainError> {
+        let Block { of, len, .. } = self.block(place);
+        let all = self.size * len;
+        match self.load {
+            Load::Gradients => {
+                let mut parcel = courier.parcel(all, all);
+                for (of, part) in of.iter().zip(parcel.send.chunks_exact_mut(*len)) {
+                    for (range, at) in of {
+                        backend.add_pushed_to(range.clone())?;
+                        let to = &mut part[*at..at + range.len()];
+                        backend.read_to(Region::flat(MemorySpace::Grad, range.clone()), to)?;
+                    }
+                }
+                Ok(parcel)
+            }
+            Load::Parameters => {
+                let mut parcel = courier.parcel(*len, all);
+                for (range, at) in &of[self.rank] {
+                    let to = &mut parcel.send[*at..at + range.len()];
+                    backend.read_to(Region::flat(MemorySpace::Param, range.clone()), to)?;
+                }
+                Ok(parcel)
+            }
+        }
+    }
+
+    fn unpack(&self, parcel: &Parcel, backend: &mut dyn Backend, place: usize) -> Result<(), TrainError> {
+        let Block { of, len, .. } = self.block(place);
+        for (rank, (of, part)) in of.iter().zip(parcel.receive.chunks_exact(*len)).enumerate() {
+            let (space, part) = match self.load {
+                Load::Gradients if rank == self.rank => (MemorySpace::Grad, &parcel.receive[..*len]),
+                Load::Parameters if rank != self.rank => (MemorySpace::Param, part),
+                _ => continue,
+            };
+            for (range, at) in of {
+                backend.write(Region::flat(space, range.clone()), &part[*at..at + range.len()])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds up the processes' losses, in the tree of micro-batches.
+    pub fn add_losses(&mut self, own: f64) -> Result<f64> {
+        if self.size == 1 {
+            return Ok(own);
+        }
+        let mut losses = self.gather_all(&[own])?;
+        tree(&mut losses, 1);
+        Ok(losses[0])
     }
 
     /// The norm of the whole gradient, of which each process has a part; `None` if this process has all.
@@ -123,14 +251,14 @@ impl Team {
         }
         let own = backend.squares(&self.shards.own)?;
         let mut counts = vec![0; self.size()];
-        self.shards.units.iter().for_each(|unit| counts[unit.owner] += unit.parts);
+        self.shards.units.iter().for_each(|unit| counts[unit.owner] += unit.parts());
         let all = self.in_order(&own, &counts)?;
         let mut next = vec![0; self.size()];
         let mut parts = vec![];
         for unit in &self.shards.units {
             let from = &mut next[unit.owner];
-            parts.extend_from_slice(&all[unit.owner][*from..*from + unit.parts]);
-            *from += unit.parts;
+            parts.extend_from_slice(&all[unit.owner][*from..*from + unit.parts()]);
+            *from += unit.parts();
         }
         Ok(Some(norm_of(&parts)))
     }
@@ -146,50 +274,27 @@ impl Team {
 
     /// Gives every process the parameters that the others have updated.
     pub fn spread(&mut self, backend: &mut dyn Backend) -> Result<(), TrainError> {
-        let (n, own) = (self.size(), self.rank());
-        if n == 1 {
-            return Ok(());
-        }
-        let began = Instant::now();
-        let longest = self.shards.longest();
-        for from in (0..longest).step_by(BLOCK) {
-            let k = BLOCK.min(longest - from);
-            self.send.resize(k, 0.0);
-            self.receive.resize(n * k, 0.0);
-            for (range, at) in window(&self.shards.of[own], from, from + k) {
-                let len = range.len();
-                backend.read_to(Region::flat(MemorySpace::Param, range), &mut self.send[at..at + len])?;
-            }
-            self.ranks.all_gather(bytes(&self.send), bytes_mut(&mut self.receive))?;
-            for (rank, (of, block)) in self.shards.of.iter().zip(self.receive.chunks_exact(k)).enumerate() {
-                for (range, at) in window(of, from, from + k).filter(|_| rank != own) {
-                    let len = range.len();
-                    backend.write(Region::flat(MemorySpace::Param, range), &block[at..at + len])?;
-                }
-            }
-        }
-        self.seconds += began.elapsed().as_secs_f64();
-        Ok(())
+        self.begin(Load::Parameters)?;
+        self.carry(backend, self.blocks(), self.blocks())
     }
 
-    /// Cuts what is to be measured where units meet, so that sums have the same summands for any number of processes. This
-    /// process's own pieces come with `true`.
-    pub fn cut(&self, watch: &[Change]) -> Vec<(Change, bool)> {
+    /// Cuts what is to be measured where units meet, so that sums have the same summands for any number of processes. Each
+    /// piece comes with the process that updates it.
+    pub fn cut(&self, watch: &[Change]) -> Vec<(Change, usize)> {
         let pieces = watch.iter().flat_map(|change| self.shards.pieces(&change.range));
-        pieces.map(|(range, owner)| (Change::of(range), owner == self.rank())).collect()
+        pieces.map(|(range, owner)| (Change::of(range), owner)).collect()
     }
 
     /// Puts measured pieces together, each process's own.
-    pub fn put_together(&mut self, pieces: &[(Change, bool)], watch: &mut [Change]) -> Result<()> {
+    pub fn put_together(&mut self, pieces: &[(Change, usize)], watch: &mut [Change]) -> Result<()> {
         let mut sums = vec![0.0; 3 * pieces.len()];
-        for ((piece, own), sums) in pieces.iter().zip(sums.chunks_exact_mut(3)) {
-            if *own {
+        for ((piece, owner), sums) in pieces.iter().zip(sums.chunks_exact_mut(3)) {
+            if *owner == self.rank {
                 sums.copy_from_slice(&[piece.gradient, piece.weight, piece.update]);
             }
         }
-        let all = if self.size() == 1 { sums } else { self.gather_all(&sums)? };
-        for (i, (piece, _)) in pieces.iter().enumerate() {
-            let Some((_, owner)) = self.shards.pieces(&piece.range).next() else { continue };
+        let all = self.gather_all(&sums)?;
+        for (i, (piece, owner)) in pieces.iter().enumerate() {
             let sums = &all[(owner * pieces.len() + i) * 3..][..3];
             let Some(to) = watch.iter_mut().find(|to| to.range.contains(&piece.range.start)) else { continue };
             to.gradient += sums[0];
@@ -200,54 +305,48 @@ impl Team {
     }
 
     /// The same numbers of each process, one process after the other.
-    fn gather_all(&mut self, own: &[f64]) -> Result<Vec<f64>> {
-        let mut all = vec![0.0; own.len() * self.size()];
-        self.ranks.all_gather(bytes(own), bytes_mut(&mut all))?;
-        Ok(all)
-    }
-
-    /// Losses of each process's batch, as long as the longest, one process after the other.
-    pub fn gather_losses(&mut self, own: &[f32]) -> Result<Vec<f32>> {
-        let mut all = vec![0.0; own.len() * self.size()];
-        self.ranks.all_gather(bytes(own), bytes_mut(&mut all))?;
+    pub fn gather_all<T: bytemuck::Pod>(&self, own: &[T]) -> Result<Vec<T>> {
+        let Some(mut ranks) = self.ranks() else { return Ok(own.to_vec()) };
+        let mut all = vec![T::zeroed(); own.len() * self.size];
+        ranks.all_gather(bytes(own), bytes_mut(&mut all))?;
         Ok(all)
     }
 
     /// What process 0 says.
     pub fn agree(&mut self, own: bool) -> Result<bool> {
-        if self.size() == 1 {
-            return Ok(own);
-        }
+        let Some(mut ranks) = self.ranks() else { return Ok(own) };
         let mut said = [u8::from(own)];
-        self.ranks.broadcast(&mut said)?;
+        ranks.broadcast(&mut said)?;
         Ok(said[0] == 1)
     }
 
     /// A text of process 0's, in each.
     pub fn tell(&mut self, text: Option<&str>) -> Result<String> {
+        let Some(mut ranks) = self.ranks() else { return Ok(text.unwrap_or_default().into()) };
         let mut length = [text.map_or(0, str::len) as u64];
-        self.ranks.broadcast(bytes_mut(&mut length))?;
+        ranks.broadcast(bytes_mut(&mut length))?;
         let mut all = vec![0; length[0] as usize];
         if let Some(text) = text {
             all.copy_from_slice(text.as_bytes());
         }
-        self.ranks.broadcast(&mut all)?;
+        ranks.broadcast(&mut all)?;
         Ok(String::from_utf8_lossy(&all).into_owned())
     }
 
     /// A text of each process's, in each.
     pub fn hear_all(&mut self, own: &str) -> Result<Vec<String>> {
-        hear_all(&mut *self.ranks, own)
+        self.ranks().map_or_else(|| Ok(vec![own.into()]), |mut ranks| hear_all(&mut **ranks, own))
     }
 
     /// Checks that all processes were started with the same: `facts` are names and values.
     pub fn check(&mut self, facts: &[(String, String)]) -> Result<()> {
-        check(&mut *self.ranks, facts)
+        self.ranks().map_or(Ok(()), |mut ranks| check(&mut **ranks, facts))
     }
 
     /// A parameter's values of process 0, in each.
     pub fn broadcast(&mut self, values: &mut [f32]) -> Result<()> {
-        values.chunks_mut(BLOCK).try_for_each(|part| self.ranks.broadcast(bytes_mut(part)))
+        let Some(mut ranks) = self.ranks() else { return Ok(()) };
+        values.chunks_mut(BLOCK).try_for_each(|part| ranks.broadcast(bytes_mut(part)))
     }
 
     /// Begins or ends the time in which process 0 writes files, and the others do what it orders.
@@ -272,13 +371,15 @@ impl Team {
                 [3, space as u64, at as u64, (rows * cols) as u64]
             }
         };
-        self.ranks.broadcast(bytes_mut(&mut words))
+        self.ranks().map_or(Ok(()), |mut ranks| ranks.broadcast(bytes_mut(&mut words)))
     }
 
     /// The next order.
     pub fn next_order(&mut self) -> Result<TeamOrder> {
         let mut words = [0u64; 4];
-        self.ranks.broadcast(bytes_mut(&mut words))?;
+        if let Some(mut ranks) = self.ranks() {
+            ranks.broadcast(bytes_mut(&mut words))?;
+        }
         let [what, space, at, len] = words.map(|n| n as usize);
         let spaces = [MemorySpace::Moment1, MemorySpace::Moment2, MemorySpace::Average];
         Ok(match (what, spaces.into_iter().find(|one| *one as usize == space)) {
@@ -297,8 +398,11 @@ impl Team {
         for (at, part) in (region.at..).step_by(BLOCK).zip(values.chunks_mut(BLOCK)) {
             let window = at..at + part.len();
             let own = self.own_values(backend, region.space, &window)?;
-            let mut all = vec![0.0; own.len() * self.size()];
-            self.ranks.gather(bytes(&own), bytes_mut(&mut all))?;
+            let mut all = vec![0.0; own.len() * self.size];
+            match self.ranks() {
+                Some(mut ranks) => ranks.gather(bytes(&own), bytes_mut(&mut all))?,
+                None => all.copy_from_slice(&own),
+            }
             for (range, owner) in self.shards.pieces(&window) {
                 let from = range.start - at;
                 part[from..from + range.len()].copy_from_slice(&all[owner * own.len() + from..][..range.len()]);
@@ -311,7 +415,9 @@ impl Team {
     pub fn give(&mut self, backend: &dyn Backend, region: Region) -> Result<(), TrainError> {
         for at in region.range().step_by(BLOCK) {
             let own = self.own_values(backend, region.space, &(at..(at + BLOCK).min(region.range().end)))?;
-            self.ranks.gather(bytes(&own), &mut [])?;
+            if let Some(mut ranks) = self.ranks() {
+                ranks.gather(bytes(&own), &mut [])?;
+            }
         }
         Ok(())
     }
@@ -335,18 +441,6 @@ impl Team {
     pub fn own_of(&self, range: Range<usize>) -> Vec<Range<usize>> {
         let own = |(range, owner): (Range<usize>, usize)| (owner == self.rank()).then_some(range);
         self.shards.pieces(&range).filter_map(own).collect()
-    }
-}
-
-/// Adds up blocks of `k` numbers, as many as a power of two, into the first: neighbours first, ((0 + 1) + (2 + 3)).
-fn tree<T: Copy + std::ops::AddAssign>(blocks: &mut [T], k: usize) {
-    let mut gap = k;
-    while gap < blocks.len() {
-        for pair in blocks.chunks_mut(2 * gap) {
-            let (left, right) = pair.split_at_mut(gap.min(pair.len()));
-            left.iter_mut().zip(right).take(k).for_each(|(to, from)| *to += *from);
-        }
-        gap *= 2;
     }
 }
 
@@ -400,6 +494,9 @@ mod tests {
         fn add_pushed(&mut self) -> Done<()> {
             no()
         }
+        fn add_pushed_to(&mut self, _: Range<usize>) -> Done<()> {
+            Ok(())
+        }
         fn clear(&mut self) -> Done<()> {
             no()
         }
@@ -442,11 +539,12 @@ mod tests {
                     [0..length / 3, length / 3..length].map(|range| ParamGroup { range, decay: 0.0, matrix: None });
                 let process = |ranks: Box<dyn Ranks>| {
                     let rank = ranks.rank();
-                    let mut team = Team::alone(groups.to_vec()).among(ranks);
+                    let mut team = Team::alone(groups.to_vec()).among(ranks, &Uses::default()).unwrap();
                     let grad: Vec<f32> = (0..length).map(|i| value(rank, i)).collect();
                     let mut memory = Memory { grad, param: vec![f32::NAN; length], tickets: Tickets::default() };
-                    let mut loss = f64::from(value(rank, length));
-                    team.add_up(&mut memory, &mut loss).unwrap();
+                    team.begin(Load::Gradients).unwrap();
+                    team.carry(&mut memory, team.blocks(), team.blocks()).unwrap();
+                    let loss = team.add_losses(f64::from(value(rank, length))).unwrap();
                     for ParamGroup { range, .. } in team.own() {
                         memory.param[range.clone()].copy_from_slice(&memory.grad[range.clone()]);
                     }

@@ -114,7 +114,4 @@ impl Ranks for ThreadRank {
         let own = bytes.to_vec();
         self.meet(&own, |laid| bytes.copy_from_slice(all_of(laid).next().unwrap_or_default()))
     }
-    fn barrier(&mut self) -> Result<()> {
-        self.meet(&[], |_| ())
-    }
 }

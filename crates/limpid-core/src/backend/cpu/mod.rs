@@ -354,6 +354,15 @@ impl Cpu {
         }
     }
 
+    /// Adds gradients that were set aside.
+    fn add_aside(&mut self, place: usize, range: Range<usize>) {
+        self.fill_blanks(range.clone());
+        let from = &self.aside[place][range.clone()];
+        self.team.rows([(&mut self.grad[range], 1)], |rows, [to], _| {
+            to.iter_mut().zip(&from[rows]).for_each(|(to, from)| *to += from);
+        });
+    }
+
     /// Marks all gradients as blank: the next op to add to one overwrites it.
     fn forget(&mut self) {
         self.pushed = 0;
@@ -516,12 +525,12 @@ impl Backend for Cpu {
         Ok(())
     }
     fn add_pushed(&mut self) -> Result<()> {
-        self.fill_blanks(0..self.grad.len());
         self.pushed = self.pushed.checked_sub(1).ok_or_else(BackendError::nothing_pushed)?;
-        let from = &self.aside[self.pushed];
-        self.team.rows([(&mut self.grad, 1)], |rows, [to], _| {
-            to.iter_mut().zip(&from[rows]).for_each(|(to, from)| *to += from);
-        });
+        self.add_aside(self.pushed, 0..self.grad.len());
+        Ok(())
+    }
+    fn add_pushed_to(&mut self, range: Range<usize>) -> Result<()> {
+        (0..self.pushed).rev().for_each(|place| self.add_aside(place, range.clone()));
         Ok(())
     }
     fn clear(&mut self) -> Result<()> {

@@ -28,10 +28,12 @@ impl Cpu {
             self.room = Arena::reserve(elements).map_err(|refused| BackendError::refused("update", &refused))?;
         }
         let norm = match rule.norm {
-            Some(norm) => norm,
+            Some(norm) => {
+                self.fill_blanks(0..self.grad.len());
+                norm
+            }
             None => norm_of(self.sums_of_squares(groups)),
         };
-        self.fill_blanks(0..self.grad.len());
         self.forget(); // the update below is their last use
         let Cpu { weights, grad, moment1, moment2, room, team, solo, .. } = self;
         let param = &mut Arc::get_mut(weights).expect("nobody else holds them").param;
