@@ -439,6 +439,7 @@ mod drawn {
                 terminal.draw(|frame| view(frame, &screen, false)).unwrap();
                 let seen: String = terminal.backend().buffer().content().iter().map(|cell| cell.symbol()).collect();
                 let told = ["step 10,000 of 20,000  50%", "loss 1.0100", "val 1.2500", "q: save and stop"];
+                assert!(columns < 120 || seen.contains("all-reduce 3% (+12% hidden)"), "{columns}x{rows}: {seen}");
                 assert!(columns < 33 || told.iter().all(|word| seen.contains(word)), "{columns}x{rows}: {seen}");
                 let tall = rows >= 18;
                 assert_eq!(tall, seen.contains("val loss 1.2500"), "{columns}x{rows}: {seen}");

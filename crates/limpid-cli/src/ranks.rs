@@ -15,12 +15,9 @@ fn launched() -> Option<usize> {
 /// Joins the others, if there are any; ends all if some do not answer for so many seconds.
 #[cfg(feature = "mpi")]
 pub fn join(timeout: u64) -> Result<Box<dyn Ranks>> {
-    use limpid::train::ranks::mpi::{MpiRanks, abort};
+    use limpid::train::ranks::mpi::MpiRanks;
     let limit = Duration::from_secs(if timeout == 0 { u64::MAX } else { timeout });
-    let lost = |error| {
-        crate::show::say(format_args!("error: {error}"));
-        abort(1)
-    };
+    let lost = |error| last_words(&format!("error: {error}"));
     let joined = if launched().is_some() { MpiRanks::join(limit, lost)? } else { None };
     Ok(joined.map_or_else(|| Box::new(Solo) as Box<dyn Ranks>, |ranks| Box::new(ranks)))
 }
@@ -58,7 +55,14 @@ pub fn end_all(rank: usize, size: usize, error: Error) -> Error {
     let of_all =
         matches!(error.downcast_ref(), Some(TrainError::Ranks(RanksError::Differs { .. } | RanksError::Micros { .. })));
     let who = if rank > 0 && !of_all { format!("process {rank} of {size}: ") } else { String::new() };
-    crate::show::say(format_args!("error: {who}{error:#}"));
+    last_words(&format!("error: {who}{error:#}"))
+}
+
+/// Says why all processes end, and ends them when the launcher has had time to hand that on.
+#[cfg(feature = "mpi")]
+fn last_words(why: &str) -> ! {
+    crate::show::say(format_args!("{why}"));
+    std::thread::sleep(Duration::from_millis(300));
     limpid::train::ranks::mpi::abort(1)
 }
 

@@ -8,16 +8,31 @@ use common::{Folder, LIMPID, text, words};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Starts `processes` of a command in a folder.
-fn mpirun(f: &Folder, processes: usize, arguments: &str) -> Command {
-    let mut command = Command::new("mpirun");
-    let version = Command::new("mpirun").arg("--version").output().expect("mpirun is installed");
-    if text(&version.stdout).contains("Open MPI") {
+fn launcher() -> String {
+    std::env::var("MPIRUN").unwrap_or_else(|_| "mpirun".into())
+}
+
+fn is_open_mpi() -> bool {
+    let version = Command::new(launcher()).arg("--version").output().expect("mpirun is installed");
+    text(&version.stdout).contains("Open MPI")
+}
+
+/// Starts processes in a folder: so many of each program, with arguments.
+fn start(f: &Folder, jobs: &[(usize, &str, &str)]) -> Command {
+    let mut command = Command::new(launcher());
+    if is_open_mpi() {
         command.args(["--allow-run-as-root", "--oversubscribe"]);
     }
-    command.args(["-n", &processes.to_string(), LIMPID]).args(words(arguments));
+    for (i, (processes, program, arguments)) in jobs.iter().enumerate() {
+        command.args((i > 0).then_some(":")).args(["-n", &processes.to_string(), program]).args(words(arguments));
+    }
     command.current_dir(&f.0).stdin(Stdio::null());
     command
+}
+
+/// Starts `processes` of a command in a folder.
+fn mpirun(f: &Folder, processes: usize, arguments: &str) -> Command {
+    start(f, &[(processes, LIMPID, arguments)])
 }
 
 #[track_caller]
@@ -170,9 +185,8 @@ fn what_does_not_fit_together_is_said_once() {
     let f = Folder::new("ranks-differ");
     let how = "train --accumulate 4 --batch-size 1 --sample 0 --threads 1 --out m";
     let both = |first: &str, second: &str| {
-        let mut command = mpirun(&f, 1, &format!("{how} {first}"));
-        command.args([":", "-n", "1", LIMPID]).args(words(&format!("{how} {second}")));
-        fails(&command.output().unwrap())
+        let [first, second] = [first, second].map(|more| format!("{how} {more}"));
+        fails(&start(&f, &[(1, LIMPID, &first), (1, LIMPID, &second)]).output().unwrap())
     };
     let said = both("--steps 3", "--steps 4");
     assert!(said.contains("process 1") && said.contains("its steps is 4, and there it is 3"), "{said}");
@@ -193,15 +207,105 @@ fn what_does_not_fit_together_is_said_once() {
     assert!(said.contains("is not finite") || said.contains("diverges") || said.contains("loss spike"), "{said}");
 }
 
+/// The numbers of limpid's processes whose command line has `what`, in the order of their start.
+fn processes(what: &str) -> Vec<String> {
+    let found = Command::new("pgrep").args(["-f", &format!("^{LIMPID} .*{what}")]).output().unwrap();
+    text(&found.stdout).lines().map(Into::into).collect()
+}
+
+fn signal(name: &str, process: &str) {
+    assert!(Command::new("kill").args([name, process]).status().unwrap().success());
+}
+
+/// Starts a long run in two processes and waits for its first save.
+fn long_run(f: &Folder, run: &str, more: &str) -> std::process::Child {
+    let how = HOW.replace("--steps 12", "--steps 100000");
+    let job = mpirun(f, 2, &format!("{how} --out {run} {more}")).stderr(Stdio::piped()).spawn().unwrap();
+    while !f.0.join(run).join("state/last.safetensors").exists() {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    job
+}
+
+/// How the run goes on alone, to step `steps`, and how it would have gone without a stop.
+fn goes_on(f: &Folder, run: &str) {
+    let log = text(&f.bytes(&format!("{run}/metrics.jsonl")));
+    let steps = log.lines().count() + 4;
+    f.ok(&format!("train --resume {run} --steps {steps} --sample 0 --threads 1"));
+    let how = HOW.replace("--steps 12", &format!("--steps {steps}"));
+    f.ok(&format!("{how} --schedule constant --warmup-steps 0 --out {run}-whole"));
+    assert!(made(f, run).0 == made(f, &format!("{run}-whole")).0, "{run}");
+}
+
+#[test]
+fn a_process_that_is_stopped_is_named_and_ends_all() {
+    let f = Folder::new("ranks-stopped");
+    let job = long_run(&f, "stopped", "--schedule constant --warmup-steps 0 --timeout 4");
+    let second = processes("--out stopped").pop().unwrap();
+    signal("-STOP", &second);
+    let (stopped, launcher) = (Instant::now(), job.id().to_string());
+    let waits = std::thread::spawn(move || job.wait_with_output().unwrap());
+    while !waits.is_finished() && stopped.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let took = stopped.elapsed();
+    let _ = Command::new("kill").args(["-KILL", &second, &launcher]).stderr(Stdio::null()).status(); // if they are still there
+    let said = fails(&waits.join().unwrap());
+    assert!(said.contains("has not answered for 4 s") && said.contains("--resume auto"), "{said}");
+    assert!(took < Duration::from_secs(30), "{took:?}");
+    goes_on(&f, "stopped");
+}
+
+#[test]
+fn ctrl_c_at_the_launcher_ends_all_and_the_run_goes_on() {
+    let f = Folder::new("ranks-interrupted");
+    let job = long_run(&f, "interrupted", "--schedule constant --warmup-steps 0");
+    signal("-INT", &job.id().to_string());
+    let out = job.wait_with_output().unwrap();
+    // Open MPI ends them; MPICH hands the signal on, so they save and end
+    assert!(!text(&out.stderr).contains("panicked"), "{}", text(&out.stderr));
+    assert!(processes("--out interrupted").is_empty(), "they go on");
+    goes_on(&f, "interrupted");
+}
+
+/// Memory that one process is refused, a disk that is full, a folder that one process does not see.
+#[test]
+fn what_one_process_lacks_is_said_once_with_its_number() {
+    let f = Folder::new("ranks-lacks");
+    let how = "train --accumulate 2 --batch-size 1 --sample 0 --threads 1";
+    let shell = |limit: &str, arguments: &str| {
+        f.file(&format!("start{}", arguments.len()), format!("{limit}; exec {LIMPID} {arguments}"))
+    };
+
+    let large = format!("{how} --steps 3 --preset gpt2 --tokenizer gpt2 --data builtin:stories:100K --out large");
+    let little = shell("ulimit -v 1500000", &large);
+    let said = fails(&start(&f, &[(1, LIMPID, &large), (1, "sh", &little)]).output().unwrap());
+    assert!(said.contains("process 1 of 2: ") && said.contains("memory"), "{said}");
+
+    // files of at most 2 MB (to MPICH, whose shared memory is a file, that is too little for anything): no state fits, and training
+    // goes on; the end says so
+    if is_open_mpi() {
+        let full = shell("trap '' XFSZ; ulimit -f 4000", &format!("{how} --steps 6 --save-every 2 --out full"));
+        let out = start(&f, &[(2, "sh", &full)]).output().unwrap();
+        let said = text(&out.stderr);
+        assert!(said.contains("It is tried again at the next save") && !said.contains("panicked"), "{said}");
+        assert!(processes("--out full").is_empty());
+    }
+
+    // process 1 runs where the folder is not
+    runs(&f, 2, &format!("{how} --steps 4 --out there"));
+    let elsewhere = shell("mkdir -p elsewhere; cd elsewhere", &format!("{how} --steps 8 --resume auto --out there"));
+    let there = format!("{how} --steps 8 --resume auto --out there");
+    let said = fails(&start(&f, &[(1, LIMPID, &there), (1, "sh", &elsewhere)]).output().unwrap());
+    assert!(said.contains("process 1 ") && said.contains("no run that it sees"), "{said}");
+}
+
 #[test]
 fn the_example_trains_in_two_processes() {
     let f = Folder::new("ranks-example");
     let example = std::path::Path::new(LIMPID).with_file_name("examples").join("ranks");
     let losses = |n: usize| {
-        let mut command = mpirun(&f, n, "");
-        let arguments: Vec<_> = command.get_args().map(ToOwned::to_owned).filter(|a| *a != *LIMPID).collect();
-        command = Command::new("mpirun");
-        let out = command.args(arguments).arg(&example).current_dir(&f.0).output().unwrap();
+        let out = start(&f, &[(n, &example.display().to_string(), "")]).output().unwrap();
         assert!(out.status.success(), "{}", text(&out.stderr));
         let said = text(&out.stdout);
         assert_eq!(said.matches("validation loss").count(), n, "{said}");
