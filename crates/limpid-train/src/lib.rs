@@ -40,7 +40,7 @@ use limpid_core::ops::{Batch, MemorySpace, Pass, Region, random};
 use limpid_core::trace;
 use limpid_data::DataError;
 use ranks::check_micros;
-use ranks::courier::Load;
+use ranks::courier::Freight;
 use ranks::shards::Uses;
 use ranks::team::{Team, TeamOrder};
 use std::cell::RefCell;
@@ -427,8 +427,8 @@ impl Trainer {
     fn forward(&mut self) -> Result<(), TrainError> {
         let (ops, mut done) = (self.model.body(), 0);
         if self.unspread {
-            self.team.begin(Load::Parameters)?;
-            for (place, blocks) in self.team.stops(Load::Parameters) {
+            self.team.begin(Freight::Parameters)?;
+            for (place, blocks) in self.team.stops(Freight::Parameters) {
                 self.backend.forward(ops.part(done..place))?;
                 self.team.carry(&mut *self.backend, self.team.blocks(), blocks)?;
                 done = place;
@@ -441,8 +441,8 @@ impl Trainer {
     /// Backward of this process's last micro-batch, which sends each gradient off as soon as it is final.
     fn backward_and_send(&mut self) -> Result<(), TrainError> {
         let (passes, mut done) = (self.model.back(), 0);
-        self.team.begin(Load::Gradients)?;
-        for (place, blocks) in self.team.stops(Load::Gradients) {
+        self.team.begin(Freight::Gradients)?;
+        for (place, blocks) in self.team.stops(Freight::Gradients) {
             self.backend.backward(passes.part(done..place))?;
             self.team.carry(&mut *self.backend, blocks, 0)?;
             done = place;

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 /// What a block holds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Load {
+pub enum Freight {
     /// Gradients: each process gets the sum of what it updates.
     Gradients,
     /// Parameters: all processes get those of each.
@@ -28,7 +28,7 @@ pub struct Parcel {
 /// The thread, and the blocks that it has.
 pub struct Courier {
     ranks: Arc<Mutex<Box<dyn Ranks>>>,
-    out: Option<Sender<(Load, Parcel)>>,
+    out: Option<Sender<(Freight, Parcel)>>,
     back: Receiver<(Parcel, Result<f64>)>,
     thread: Option<JoinHandle<()>>,
     away: usize,
@@ -47,13 +47,13 @@ impl Courier {
     /// A thread for the messages of this process.
     pub fn start(ranks: Box<dyn Ranks>) -> Result<Courier> {
         let ranks = Arc::new(Mutex::new(ranks));
-        let (out, jobs) = channel::<(Load, Parcel)>();
+        let (out, jobs) = channel::<(Freight, Parcel)>();
         let (done, back) = channel();
         let own = ranks.clone();
         let carry = move || {
-            while let Ok((load, mut parcel)) = jobs.recv() {
+            while let Ok((freight, mut parcel)) = jobs.recv() {
                 let began = Instant::now();
-                let sent = exchange(&mut **reach(&own), load, &mut parcel);
+                let sent = exchange(&mut **reach(&own), freight, &mut parcel);
                 if done.send((parcel, sent.map(|()| began.elapsed().as_secs_f64()))).is_err() {
                     return;
                 }
@@ -78,8 +78,8 @@ impl Courier {
     }
 
     /// Sends a parcel off.
-    pub fn send(&mut self, load: Load, parcel: Parcel) -> Result<()> {
-        let sent = self.out.as_ref().map(|out| out.send((load, parcel)));
+    pub fn send(&mut self, freight: Freight, parcel: Parcel) -> Result<()> {
+        let sent = self.out.as_ref().map(|out| out.send((freight, parcel)));
         self.away += 1;
         if matches!(sent, Some(Ok(()))) { Ok(()) } else { Err(ended()) }
     }
@@ -127,15 +127,15 @@ fn ended() -> RanksError {
     RanksError::Lost("the thread that carries messages has ended".into())
 }
 
-fn exchange(ranks: &mut dyn Ranks, load: Load, parcel: &mut Parcel) -> Result<()> {
+fn exchange(ranks: &mut dyn Ranks, freight: Freight, parcel: &mut Parcel) -> Result<()> {
     let Parcel { send, receive } = parcel;
-    match load {
-        Load::Gradients => {
+    match freight {
+        Freight::Gradients => {
             ranks.all_to_all(bytemuck::cast_slice(send), bytemuck::cast_slice_mut(receive))?;
             tree(receive, send.len() / ranks.size());
             Ok(())
         }
-        Load::Parameters => ranks.all_gather(bytemuck::cast_slice(send), bytemuck::cast_slice_mut(receive)),
+        Freight::Parameters => ranks.all_gather(bytemuck::cast_slice(send), bytemuck::cast_slice_mut(receive)),
     }
 }
 

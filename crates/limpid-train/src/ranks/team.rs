@@ -4,7 +4,7 @@
 //! Gradients go out block by block as the backward pass makes them, and parameters come back block by block as the next forward
 //! pass reads them ([`Team::carry`]); in between, the processes compute.
 
-use super::courier::{Courier, Load, Parcel, tree};
+use super::courier::{Courier, Freight, Parcel, tree};
 use super::shards::{BLOCK, Block, Shards, Uses};
 use super::{Ranks, Result, check, hear_all};
 use crate::TrainError;
@@ -29,7 +29,7 @@ pub struct Team {
     /// The blocks in the order in which parameters are read.
     as_read: Vec<usize>,
     /// What is carried, and how many blocks of it were sent and have arrived.
-    load: Load,
+    freight: Freight,
     sent: usize,
     arrived: usize,
     /// Seconds that a step took longer, and not yet told.
@@ -71,7 +71,7 @@ impl Team {
             groups,
             shards,
             as_read: vec![],
-            load: Load::Gradients,
+            freight: Freight::Gradients,
             sent: 0,
             arrived: 0,
             seconds: 0.0,
@@ -126,10 +126,10 @@ impl Team {
 
     /// The places in a step where blocks come and go, in order: entries of the backward pass after which more gradients are
     /// final, or ops of the forward pass before which more parameters must have arrived. With each, the number of such blocks.
-    pub fn stops(&self, load: Load) -> Vec<(usize, usize)> {
-        let places: Vec<usize> = match load {
-            Load::Gradients => self.shards.blocks.iter().map(|block| block.last).collect(),
-            Load::Parameters => self.as_read.iter().map(|i| self.shards.blocks[*i].first).collect(),
+    pub fn stops(&self, freight: Freight) -> Vec<(usize, usize)> {
+        let places: Vec<usize> = match freight {
+            Freight::Gradients => self.shards.blocks.iter().map(|block| block.last).collect(),
+            Freight::Parameters => self.as_read.iter().map(|i| self.shards.blocks[*i].first).collect(),
         };
         places.chunk_by(|a, b| a == b).fold(vec![], |mut stops: Vec<(usize, usize)>, same| {
             let before = stops.last().map_or(0, |(_, blocks)| *blocks);
@@ -144,14 +144,14 @@ impl Team {
     }
 
     /// Begins to carry gradients or parameters.
-    pub fn begin(&mut self, load: Load) -> Result<()> {
+    pub fn begin(&mut self, freight: Freight) -> Result<()> {
         if let Some(courier) = &mut self.courier {
             // an error may have left some on their way
             while let Some(parcel) = courier.next(true)? {
                 courier.keep(parcel);
             }
         }
-        (self.load, self.sent, self.arrived) = (load, 0, 0);
+        (self.freight, self.sent, self.arrived) = (freight, 0, 0);
         Ok(())
     }
 
@@ -179,7 +179,7 @@ impl Team {
         loop {
             while self.sent < ready && self.sent < self.arrived + AWAY {
                 let parcel = self.pack(courier, backend, self.sent)?;
-                courier.send(self.load, parcel)?;
+                courier.send(self.freight, parcel)?;
                 self.sent += 1;
             }
             let Some(parcel) = courier.next(self.arrived < needed)? else { return Ok(()) };
@@ -190,14 +190,14 @@ impl Team {
     }
 
     fn block(&self, place: usize) -> &Block {
-        &self.shards.blocks[if self.load == Load::Gradients { place } else { self.as_read[place] }]
+        &self.shards.blocks[if self.freight == Freight::Gradients { place } else { self.as_read[place] }]
     }
 
     fn pack(&self, courier: &mut Courier, backend: &mut dyn Backend, place: usize) -> Result<Parcel, TrainError> {
         let Block { of, len, .. } = self.block(place);
         let all = self.size * len;
-        match self.load {
-            Load::Gradients => {
+        match self.freight {
+            Freight::Gradients => {
                 let mut parcel = courier.parcel(all, all);
                 for (of, part) in of.iter().zip(parcel.send.chunks_exact_mut(*len)) {
                     for (range, at) in of {
@@ -208,7 +208,7 @@ impl Team {
                 }
                 Ok(parcel)
             }
-            Load::Parameters => {
+            Freight::Parameters => {
                 let mut parcel = courier.parcel(*len, all);
                 for (range, at) in &of[self.rank] {
                     let to = &mut parcel.send[*at..at + range.len()];
@@ -222,9 +222,9 @@ impl Team {
     fn unpack(&self, parcel: &Parcel, backend: &mut dyn Backend, place: usize) -> Result<(), TrainError> {
         let Block { of, len, .. } = self.block(place);
         for (rank, (of, part)) in of.iter().zip(parcel.receive.chunks_exact(*len)).enumerate() {
-            let (space, part) = match self.load {
-                Load::Gradients if rank == self.rank => (MemorySpace::Grad, &parcel.receive[..*len]),
-                Load::Parameters if rank != self.rank => (MemorySpace::Param, part),
+            let (space, part) = match self.freight {
+                Freight::Gradients if rank == self.rank => (MemorySpace::Grad, &parcel.receive[..*len]),
+                Freight::Parameters if rank != self.rank => (MemorySpace::Param, part),
                 _ => continue,
             };
             for (range, at) in of {
@@ -274,7 +274,7 @@ impl Team {
 
     /// Gives every process the parameters that the others have updated.
     pub fn spread(&mut self, backend: &mut dyn Backend) -> Result<(), TrainError> {
-        self.begin(Load::Parameters)?;
+        self.begin(Freight::Parameters)?;
         self.carry(backend, self.blocks(), self.blocks())
     }
 
@@ -542,7 +542,7 @@ mod tests {
                     let mut team = Team::alone(groups.to_vec()).among(ranks, &Uses::default()).unwrap();
                     let grad: Vec<f32> = (0..length).map(|i| value(rank, i)).collect();
                     let mut memory = Memory { grad, param: vec![f32::NAN; length], tickets: Tickets::default() };
-                    team.begin(Load::Gradients).unwrap();
+                    team.begin(Freight::Gradients).unwrap();
                     team.carry(&mut memory, team.blocks(), team.blocks()).unwrap();
                     let loss = team.add_losses(f64::from(value(rank, length))).unwrap();
                     for ParamGroup { range, .. } in team.own() {
