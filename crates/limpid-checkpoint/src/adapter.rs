@@ -6,10 +6,10 @@
 //! A run's folder has `base.json` beside it, which says what model it was made for.
 
 use super::dialect::{Link, TensorLayout, huggingface, outline};
-use super::store::{Dtype, OutputTensor, Store, bad};
+use super::store::{Dtype, MakeValues, OutputTensor, Store, bad};
 use super::{CheckpointError, Dialect, Result, at, safetensors_file};
 use huggingface::Family;
-use limpid_core::backend::{self, Backend};
+use limpid_core::backend::Backend;
 use limpid_core::model::{Lora, Model, Param};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -314,12 +314,9 @@ pub(super) fn tensors<'a>(model: &'a Model, backend: &'a dyn Backend) -> Vec<Out
         let target = link.param.trim_end_matches(".weight");
         let [a, b] = ["A", "B"].map(|part| model.param(&format!("{target}.lora_{part}.weight")).expect("both or none"));
         let [a_name, b_name] = pair(&module);
-        let out = |name, shape, values| OutputTensor { name, dtype: Dtype::F32, shape, values };
-        outs.push(out(
-            a_name,
-            a.shape(),
-            Box::new(move || backend.read(a.region)) as Box<dyn Fn() -> backend::Result<Vec<f32>>>,
-        ));
+        let out =
+            |name, shape, values: MakeValues<'a>| OutputTensor { name, dtype: Dtype::F32, shape, values: vec![values] };
+        outs.push(out(a_name, a.shape(), Box::new(move || backend.read(a.region))));
         let shape = vec![link.rows.len(), b.region.cols];
         outs.push(out(b_name, shape, Box::new(move || Ok(link.theirs(b, &backend.read(b.region)?)))));
     }

@@ -27,7 +27,7 @@ use std::borrow::Cow;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use store::{Dtype, Facts, OutputTensor, Store, bad};
+use store::{Dtype, Facts, MakeValues, OutputTensor, Store, bad};
 
 /// The file in a model's folder that says how conversations are written for it, in Jinja, as transformers reads it.
 pub const CHAT_TEMPLATE: &str = "chat_template.jinja";
@@ -211,20 +211,8 @@ pub fn write_text(path: &Path, text: &str) -> Result<()> {
     replace(path, |path| files::OutputFile::create(path)?.write_all(text.as_bytes()))
 }
 
-/// A parameter as it will be stored under limpid's own name.
-fn own<'a>(
-    param: &'a Param,
-    prefix: &str,
-    dtype: &Dtype,
-    values: impl Fn() -> backend::Result<Vec<f32>> + 'a,
-) -> OutputTensor<'a> {
-    OutputTensor {
-        name: format!("{prefix}{}", param.name),
-        dtype: dtype.clone(),
-        shape: param.shape(),
-        values: Box::new(values),
-    }
-}
+/// Elements that are read of a backend at once, or a row.
+const PART: usize = 1 << 20;
 
 /// The parameters that a run keeps in the given memory: moments are of those that learn.
 pub fn kept(model: &Model, space: MemorySpace) -> impl Iterator<Item = &Param> {
@@ -238,7 +226,17 @@ pub fn place(param: &Param, space: MemorySpace) -> Region {
 
 /// A tensor of the given memory, parameter by parameter, with a prefix to its name.
 fn stored<'a>(model: &'a Model, read: Reader<'a>, space: MemorySpace, prefix: &str) -> Vec<OutputTensor<'a>> {
-    let one = |param: &'a Param| own(param, prefix, &Dtype::F32, move || read(place(param, space)));
+    let one = |param: &'a Param| {
+        let whole = place(param, space);
+        let step = (PART / whole.cols.max(1)).max(1);
+        let rows = move |from: usize| {
+            let rows = step.min(whole.rows - from);
+            Region { at: whole.at + from * whole.cols, rows, ..whole }
+        };
+        let part = move |from| Box::new(move || read(rows(from))) as MakeValues<'a>;
+        let values = (0..whole.rows).step_by(step).map(part).collect();
+        OutputTensor { name: format!("{prefix}{}", param.name), dtype: Dtype::F32, shape: param.shape(), values }
+    };
     kept(model, space).map(one).collect()
 }
 
@@ -837,13 +835,22 @@ fn put(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> Result
                 let (name, shape) = (name(&link), link.shape(&param));
                 let dtype = dtype(&name, &shape);
                 let values = &values;
-                OutputTensor { name, dtype, shape, values: Box::new(move || Ok(link.theirs(&param, &values(&param)))) }
+                OutputTensor {
+                    name,
+                    dtype,
+                    shape,
+                    values: vec![Box::new(move || Ok(link.theirs(&param, &values(&param))))],
+                }
             })
             .collect::<Vec<OutputTensor>>()
     };
     match format {
         Format::Limpid => {
-            let tensors = given.params.iter().map(|p| own(p, "", dtype, move || Ok(values(p)))).collect();
+            let one = |p| {
+                let values = vec![Box::new(move || Ok(values(p))) as MakeValues];
+                OutputTensor { name: p.name.clone(), dtype: dtype.clone(), shape: p.shape(), values }
+            };
+            let tensors = given.params.iter().map(one).collect();
             safetensors_file::write(&path.join("model.safetensors"), tensors, format_pt())?;
             write_text(&path.join("config.json"), &source.config.to_json())?;
             if let Some(tokenizer) = source.tokenizer {
@@ -879,7 +886,7 @@ fn put(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> Result
                     name,
                     dtype: Dtype::F32,
                     shape,
-                    values: Box::new(move || Ok(factors.clone())),
+                    values: vec![Box::new(move || Ok(factors.clone()))],
                 });
             }
             gguf::write(path, &metadata, tensors)?;

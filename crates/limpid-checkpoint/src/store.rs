@@ -251,9 +251,12 @@ pub struct OutputTensor<'a> {
     pub dtype: Dtype,
     /// Its axes, the slowest first.
     pub shape: Vec<usize>,
-    /// Makes its values.
-    pub values: Box<dyn Fn() -> backend::Result<Vec<f32>> + 'a>,
+    /// Make its values, part after part: a large tensor is then never there twice.
+    pub values: Vec<MakeValues<'a>>,
 }
+
+/// Makes some values of a tensor.
+pub type MakeValues<'a> = Box<dyn Fn() -> backend::Result<Vec<f32>> + 'a>;
 
 impl OutputTensor<'_> {
     /// Makes and writes the values to `file`, which will be `path`.
@@ -261,10 +264,15 @@ impl OutputTensor<'_> {
     /// # Panics
     /// If there are not as many values as the shape says.
     pub(super) fn write(&self, path: &Path, file: &mut impl Write) -> io::Result<()> {
-        let values = (self.values)().map_err(|error| io::Error::other(CheckpointError::Backend(error)))?;
-        assert_eq!(Some(values.len()), count(&self.shape), "values of `{}`", self.name);
         let refused = |what| io::Error::other(bad(path, format!("`{}`: {what}", self.name)));
-        file.write_all(&encode(&values, &self.dtype).map_err(refused)?)
+        let mut written = 0;
+        for part in &self.values {
+            let values = part().map_err(|error| io::Error::other(CheckpointError::Backend(error)))?;
+            file.write_all(&encode(&values, &self.dtype).map_err(refused)?)?;
+            written += values.len();
+        }
+        assert_eq!(Some(written), count(&self.shape), "values of `{}`", self.name);
+        Ok(())
     }
 }
 

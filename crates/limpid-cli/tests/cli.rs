@@ -1175,7 +1175,8 @@ fn a_plan_counts_processes() {
 
     // 10 Gbit/s where nothing is said: 2.712615 ms and two times 50 us, twice
     let text = f.ok(&format!("{nano} --ranks 4"));
-    for said in ["4 processes over 10 Gbit/s", "2 micro-batches of the step's 8", "6.3 MB a step", "it takes 5.6 ms"] {
+    for said in ["4 processes over 10 Gbit/s", "2 micro-batches of the step's 8", "6.3 MB a step", "which takes 5.6 ms"]
+    {
         assert!(text.contains(said), "{said}: {text}");
     }
     assert!(f.json(&format!("{nano} --json"))["ranks"].is_null());

@@ -164,12 +164,11 @@ impl Several {
             (
                 "a step",
                 format!(
-                    "{}: {} of computing, {} of waiting for the network (it takes {}, {} of them while they compute)",
+                    "{}: {} of computing, {} of waiting for the network, which takes {}",
                     time(self.cost.seconds()),
                     time(compute),
                     time(network - hidden),
-                    time(network),
-                    time(hidden)
+                    time(network)
                 ),
             ),
             ("all steps", format!("about {}", show::duration(self.cost.seconds() * self.steps as f64))),
