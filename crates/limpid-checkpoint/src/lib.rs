@@ -332,18 +332,17 @@ pub fn load(store: &Store, model: &Model, backend: &mut dyn Backend, prefix: &st
     dialect::load(&own_links(model, prefix, kept(model, space)), model, (store, &names), (backend, space))
 }
 
-/// The values of a parameter, or of another memory of it, in what [`save_state`] wrote.
-///
-/// # Errors
-/// If it is missing or of another shape.
+/// Looks up the values of a parameter, or of another memory of it, in what [`save_state`] wrote. They may be missing or of
+/// another shape.
 pub fn state_values<'a>(
     store: &'a Store,
-    model: &Model,
+    model: &'a Model,
     prefix: &str,
-    (param, space): (&Param, MemorySpace),
-) -> Result<Cow<'a, [f32]>> {
-    let names = dialect::names(store, |name| (name == format!("{prefix}{}", param.name)).then(|| name.into()))?;
-    dialect::values(param, &own_links(model, prefix, kept(model, space)), model, store, &names)
+    space: MemorySpace,
+) -> impl Fn(&Param) -> Result<Cow<'a, [f32]>> {
+    let links = own_links(model, prefix, kept(model, space));
+    let names = store.names().map(|name| (name.to_string(), name.to_string())).collect();
+    move |param| dialect::values(param, &links, model, store, &names)
 }
 
 axis! {

@@ -42,11 +42,14 @@ pub enum ConfigError {
         n_kv_head: usize,
     },
     /// Rotary positions rotate pairs of features.
-    #[error("rotary positions rotate pairs of features: the head size is {d_head}, it must be even")]
+    #[error("rotary positions rotate pairs of features: {d_head} of each head are turned, it must be even")]
     OddHead {
-        /// Features of one head.
+        /// Features of one head that are turned.
         d_head: usize,
     },
+    /// A norm after the sum needs one sum.
+    #[error("a parallel block has no sum after attention to normalise: norm_place post needs parallel no")]
+    ParallelPost,
     /// A number is outside its range.
     #[error("{what} is {found}: {expected}")]
     Range {
@@ -215,6 +218,8 @@ axis! {
         SinusoidalOneBased = "sinusoidal-one-based",
         /// RoPE: queries and keys rotated by their position (Su et al. 2021).
         Rotary = "rotary",
+        /// ALiBi: scores fall with the distance of query and key, in each head at a slope of its own (Press et al. 2022).
+        Alibi = "alibi",
         /// Not at all: only the mask tells a token from those before it.
         None = "none",
     }
@@ -226,6 +231,34 @@ axis! {
         Pre = "pre",
         /// norm(x + f(x)): the first Transformer, GPT, BERT.
         Post = "post",
+        /// x + norm(f(x)): OLMo 2.
+        Branch = "branch",
+        /// x + norm(f(norm(x))), with two norms: Gemma 2.
+        Both = "both",
+    }
+}
+axis! {
+    /// Whether attention and the feed-forward network of a block read the same stream, and both are added to it.
+    Parallel, "parallel" {
+        /// The feed-forward network reads what attention has added to: GPT-2.
+        No = "no",
+        /// Both read the output of one norm: GPT-J, Phi-2, Falcon 7B, Cohere.
+        OneNorm = "one-norm",
+        /// Each has a norm of its own: Pythia.
+        TwoNorms = "two-norms",
+    }
+}
+axis! {
+    /// A norm of queries and keys before they are turned and multiplied.
+    QkNorm, "norm of queries and keys" {
+        /// None: GPT-2.
+        None = "none",
+        /// Each head by itself, with one gain for all heads of queries and one for all of keys: Qwen3, Gemma 3.
+        Head = "head",
+        /// Each head by itself, without gain: nanochat.
+        HeadPlain = "head-plain",
+        /// All heads of queries together, and all of keys, with a gain for every feature: OLMo 2.
+        Width = "width",
     }
 }
 axis! {
@@ -265,6 +298,8 @@ axis! {
         GeluSigmoid = "gelu-sigmoid",
         /// x sigmoid(x)
         Silu = "silu",
+        /// max(0, x) squared (So et al. 2021)
+        Relu2 = "relu2",
         /// 1 / (1 + exp(-x)): saturates, kept to show vanishing gradients
         Sigmoid = "sigmoid",
         /// tanh(x): saturates likewise
@@ -349,6 +384,66 @@ impl Heads {
     }
 }
 
+/// Which blocks have something: a 1 or a 0 for each, repeated (`1`: all; `01`: every second; `111110`: all but every sixth).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct LayerPattern {
+    bits: u64,
+    len: u32,
+}
+
+impl LayerPattern {
+    /// All blocks.
+    pub const ALL: LayerPattern = LayerPattern { bits: 1, len: 1 };
+    /// No block.
+    pub const NONE: LayerPattern = LayerPattern { bits: 0, len: 1 };
+
+    /// Whether `block` has it, counted from 0.
+    pub fn holds(self, block: usize) -> bool {
+        self.bits >> (block as u64 % u64::from(self.len)) & 1 == 1
+    }
+
+    /// The shortest pattern whose first blocks are these; none if it is longer than 64.
+    pub fn of(blocks: &[bool]) -> Option<LayerPattern> {
+        let repeats = |len: &usize| blocks.iter().enumerate().all(|(i, has)| *has == blocks[i % len]);
+        let len = (1..=blocks.len()).find(repeats).filter(|len| *len <= 64)?;
+        let bits = blocks[..len].iter().rev().fold(0, |bits, has| bits << 1 | u64::from(*has));
+        Some(LayerPattern { bits, len: len as u32 })
+    }
+}
+
+impl fmt::Display for LayerPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (0..self.len as usize).try_for_each(|i| f.write_str(if self.holds(i) { "1" } else { "0" }))
+    }
+}
+
+impl FromStr for LayerPattern {
+    type Err = ConfigError;
+    fn from_str(text: &str) -> Result<LayerPattern, ConfigError> {
+        let digits = || text.bytes().map(|digit| digit == b'1');
+        let twice: Vec<bool> = digits().chain(digits()).collect();
+        let ok = (1..=64).contains(&text.len()) && text.bytes().all(|digit| matches!(digit, b'0' | b'1'));
+        // twice, so that the shortest pattern is one that repeats to the end
+        LayerPattern::of(&twice).filter(|_| ok).ok_or_else(|| ConfigError::Value {
+            what: "pattern of blocks",
+            found: text.into(),
+            why: "it is a 1 or a 0 for each block, at most 64 of them, which are repeated".into(),
+        })
+    }
+}
+
+impl serde::Serialize for LayerPattern {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(self)
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for LayerPattern {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<LayerPattern, D::Error> {
+        <String as serde::Deserialize>::deserialize(d)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
 settings! {
     /// Scaling of the rotary angles, for contexts longer than those a model was trained on. A pair of features
     /// rotates once in some number of positions, its wavelength. As in Llama 3.1, pairs with a wavelength above
@@ -412,10 +507,18 @@ settings! {
         rotary_base: f64 = 10_000.0, Setting::of("X").above_zero().also(&["rope-theta"]);
         /// Rotary angles for longer contexts than a model was trained on.
         rotary_scaling: RotaryScaling = RotaryScaling::NONE, Setting::of("");
+        /// Features of each head that rotary positions turn, the first ones.
+        rotary_dim: Option<usize> = None, Setting::of("N").size().otherwise("d_head").later();
+        /// Blocks whose queries and keys are turned by rotary positions: 1 or 0 for each, repeated.
+        rotary_layers: LayerPattern = LayerPattern::ALL, Setting::of("PATTERN").later();
+        /// Base of the rotary angles of blocks with a window, which are then not scaled (Gemma 3).
+        rotary_base_window: Option<f64> = None, Setting::of("X").above_zero().otherwise("rotary_base").later();
         /// Segment vectors (BERT: 2); 0 for none.
         n_segment: usize = 0, Setting::of("N").count().also(&["type-vocab-size"]);
         /// Whether a block normalises before or after its sublayers.
         norm_place: NormPlace = NormPlace::Pre, Setting::of("WHERE");
+        /// Attention and feed-forward network side by side.
+        parallel: Parallel = Parallel::No, Setting::of("KIND").later();
         /// A norm between the last block and the head.
         final_norm: bool = true, Setting::of("BOOL");
         /// A norm right after the embedding (BERT).
@@ -426,24 +529,47 @@ settings! {
         norm_eps: f64 = 1e-5, Setting::of("X").above_zero().also(&["layer-norm-eps", "layer-norm-epsilon", "rms-norm-eps"]);
         /// The norms' learned gain (gamma).
         norm_gain: bool = true, Setting::of("BOOL");
+        /// Gains are stored less one, so that weight decay draws them to 1 (Gemma).
+        norm_gain_less_one: bool = false, Setting::of("BOOL").later();
         /// The norms' learned offset (beta).
         norm_offset: bool = true, Setting::of("BOOL");
         /// Biases of query, key, value and attention output.
         attention_bias: bool = true, Setting::of("BOOL");
+        /// Bias of the attention output, where it is not as that of query, key and value.
+        attention_out_bias: Option<bool> = None, Setting::of("BOOL").otherwise("attention_bias").later();
         /// Biases of the feed-forward network.
         ffn_bias: bool = true, Setting::of("BOOL");
         /// Scores divided by the square root of the head size.
         attention_scale: bool = true, Setting::of("BOOL").also(&["scale-attn-weights"]);
         /// Scores of block i, from 1, also divided by i.
         attention_scale_by_layer: bool = false, Setting::of("BOOL").also(&["scale-attn-by-inverse-layer-idx"]);
+        /// Factor of the scores, instead of what attention_scale says.
+        attention_factor: Option<f64> = None, Setting::of("X").above_zero().otherwise("1 / sqrt(d_head)").later()
+            .also(&["attention-multiplier"]);
+        /// Scores are bounded by this: cap tanh(score / cap); 0 for no bound (Gemma 2).
+        attention_softcap: f64 = 0.0, Setting::of("X").not_below_zero("0 for none, or above").later().also(&["attn-logit-softcapping"]);
         /// Which keys a query sees.
         mask: Mask = Mask::Causal, Setting::of("KIND");
+        /// Keys that a query sees at most, the nearest ones, itself among them; 0 for no limit.
+        window: usize = 0, Setting::of("N").count().later().also(&["sliding-window"]);
+        /// Blocks whose attention has the window: 1 or 0 for each, repeated.
+        window_layers: LayerPattern = LayerPattern::ALL, Setting::of("PATTERN").later();
+        /// A norm of queries and keys.
+        qk_norm: QkNorm = QkNorm::None, Setting::of("KIND").later();
         /// The activation function of the feed-forward network.
         activation: Activation = Activation::GeluTanh, Setting::of("KIND").also(&["activation-function", "hidden-act"]);
         /// Gated feed-forward network: the activation is multiplied by a second projection of the input (with silu: SwiGLU, Shazeer 2020).
         ffn_gated: bool = false, Setting::of("BOOL");
         /// Slope of leaky-relu below zero.
         leaky_slope: f64 = 0.01, Setting::of("X").number(f64::is_finite, "it must be finite");
+        /// Factor of the token vectors (Gemma: the root of d_model).
+        embedding_scale: f64 = 1.0, Setting::of("X").above_zero().later().also(&["embedding-multiplier"]);
+        /// Factor of what each sub-layer adds to the stream (Granite).
+        residual_scale: f64 = 1.0, Setting::of("X").above_zero().later().also(&["residual-multiplier"]);
+        /// Factor of the logits (Cohere).
+        logits_scale: f64 = 1.0, Setting::of("X").above_zero().later().also(&["logit-scale"]);
+        /// Logits are bounded by this: cap tanh(logit / cap); 0 for no bound (Gemma 2).
+        logits_softcap: f64 = 0.0, Setting::of("X").not_below_zero("0 for none, or above").later().also(&["final-logit-softcapping"]);
         /// A head over the vocabulary. An encoder without one gives its hidden states: it can be inspected, not trained.
         lm_head: bool = true, Setting::of("BOOL").follows();
         /// Tied weights: the head uses the token table instead of weights of its own.
@@ -507,8 +633,31 @@ impl Config {
     /// The factor of the scores of `block`, counted from 0: 1 / sqrt(D) or 1, divided by the block's number from 1
     /// where that is set.
     pub fn score_scale(&self, block: usize) -> f64 {
-        let scale = if self.attention_scale { 1.0 / (self.d_head() as f64).sqrt() } else { 1.0 };
+        let usual = || if self.attention_scale { 1.0 / (self.d_head() as f64).sqrt() } else { 1.0 };
+        let scale = self.attention_factor.unwrap_or_else(usual);
         if self.attention_scale_by_layer { scale / (block + 1) as f64 } else { scale }
+    }
+
+    /// How many keys a query of `block` sees at most; 0 for no limit.
+    pub fn window_of(&self, block: usize) -> usize {
+        if self.window_layers.holds(block) { self.window } else { 0 }
+    }
+
+    /// Features of each head that are turned in `block`; 0 for none.
+    pub fn rotary_dim_of(&self, block: usize) -> usize {
+        let rotary = self.positions == Positions::Rotary && self.rotary_layers.holds(block);
+        if rotary { self.rotary_dim.unwrap_or(self.d_head()) } else { 0 }
+    }
+
+    /// Base and scaling of the rotary angles of `block`.
+    pub fn rotary_angles_of(&self, block: usize) -> (f64, RotaryScaling) {
+        let own = self.rotary_base_window.filter(|_| self.window_of(block) > 0);
+        own.map_or((self.rotary_base, self.rotary_scaling), |base| (base, RotaryScaling::NONE))
+    }
+
+    /// Whether attention's output has a bias.
+    pub fn attention_out_bias(&self) -> bool {
+        self.attention_out_bias.unwrap_or(self.attention_bias)
     }
 
     /// Checks that a model can be built.
@@ -531,15 +680,19 @@ impl Config {
         if !n_head.is_multiple_of(n_kv_head) {
             return Err(ConfigError::KeyHeadsDontDivide { n_head, n_kv_head });
         }
-        if self.positions == Positions::Rotary && !self.d_head().is_multiple_of(2) {
-            return Err(ConfigError::OddHead { d_head: self.d_head() });
+        let turned = self.rotary_dim.unwrap_or(d_head);
+        if self.positions == Positions::Rotary && !turned.is_multiple_of(2) {
+            return Err(ConfigError::OddHead { d_head: turned });
+        }
+        if turned > d_head {
+            return Err(ConfigError::Range { what: "rotary_dim", found: turned as f64, expected: "at most d_head" });
+        }
+        if self.parallel != Parallel::No && matches!(self.norm_place, NormPlace::Post) {
+            return Err(ConfigError::ParallelPost);
         }
         if self.rotary_scaling.high <= self.rotary_scaling.low {
             let (what, found) = ("rotary_scaling_high", self.rotary_scaling.high);
             return Err(ConfigError::Range { what, found, expected: "it must be above rotary_scaling_low" });
-        }
-        if self.n_segment == 1 {
-            return Err(ConfigError::Range { what: "n_segment", found: 1.0, expected: "0 for none, or at least 2" });
         }
         let (v, t, c, f, l) = (self.vocab_size, self.context_length, self.d_model, self.d_ff, self.n_layer);
         let size = |n: &[usize]| n.iter().fold(1u128, |all, n| all.saturating_mul(*n as u128));
@@ -591,7 +744,7 @@ impl Config {
                 key => return Err(unknown("key in config.json", key, &keys)),
             }
         }
-        if let Some(missing) = Config::OWN.iter().find(|key| !own.contains_key(key.name)) {
+        if let Some(missing) = Config::OWN.iter().find(|key| !key.later && !own.contains_key(key.name)) {
             return Err(ConfigError::File(format!("config.json lacks the key `{}`", missing.name)));
         }
         let parts = |key: &String| known[key].as_object().into_iter().flatten().map(|(part, _)| part);
@@ -663,6 +816,19 @@ mod tests {
         assert!(error.contains("`rotary_scaling` lacks the key `high`"), "{error}");
         bad["rotary_scaling"] = serde_json::json!([]);
         assert!(Config::from_json(&bad.to_string()).unwrap_err().to_string().contains("`rotary_scaling` lacks"));
+    }
+
+    #[test]
+    fn a_pattern_of_blocks_repeats_and_has_one_form() {
+        let of = |text: &str| text.parse::<LayerPattern>().unwrap();
+        assert_eq!((of("1"), of("0000")), (LayerPattern::ALL, LayerPattern::NONE));
+        assert_eq!((0..7).map(|i| of("110").holds(i)).collect::<Vec<_>>(), [true, true, false, true, true, false, true]);
+        assert_eq!([of("0101"), of("010")].map(|p| p.to_string()), ["01", "010"]);
+        assert_eq!(LayerPattern::of(&[true, true, false, true]).unwrap(), of("110"));
+        for wrong in ["", "12", "on", &"0".repeat(65)] {
+            assert!(wrong.parse::<LayerPattern>().is_err(), "{wrong}");
+        }
+        assert_eq!(LayerPattern::of(&[]), None);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 // An answer as it comes in: its tokens, how it ended and how likely it was, and what went wrong.
 import { button, figure, make, plural, say } from "./dom.js";
 import { surprise } from "./hover.js";
-import { Trouble } from "./source.js";
+import { Trouble, asTrouble } from "./source.js";
 import { tokenStrip } from "./strip.js";
 import { readable } from "./text.js";
 
@@ -28,6 +28,32 @@ export function troubleNote(trouble, again, ...more) {
   const actions = [again && button("Try again", again, { class: "quiet" }), ...more].filter((one) => one !== null);
   if (actions.length > 0) note.append(make("p", { class: "actions" }, ...actions));
   return note;
+}
+
+/**
+ * Loads something, once at a time; `notice` shows what went wrong, with a button to try again.
+ * @template T
+ * @param {Element} notice
+ * @param {() => Promise<T>} ask
+ * @param {(answer: T) => void} use
+ * @param {(fault: unknown) => void} [tell] instead of that button
+ */
+export function loader(notice, ask, use, tell) {
+  let loading = false;
+  async function load() {
+    if (loading) return;
+    loading = true;
+    try {
+      const answer = await ask();
+      notice.replaceChildren();
+      use(answer);
+    } catch (fault) {
+      if (tell) tell(fault);
+      else notice.replaceChildren(troubleNote(asTrouble(fault), load));
+    }
+    loading = false;
+  }
+  return load;
 }
 
 /**

@@ -1,7 +1,7 @@
 // Positions and embeddings: what the model adds to tell places apart, as a picture and as curves, and how alike tokens are to
 // it, before the layers and after any of them.
 import { emptyCanvas, inks, make, short, sizeCanvas } from "./dom.js";
-import { troubleNote } from "./answer.js";
+import { loader, troubleNote } from "./answer.js";
 import { heatMap } from "./heat.js";
 import { factList, whyLink } from "./numbers.js";
 import { asTrouble } from "./source.js";
@@ -40,7 +40,7 @@ function embedView(glass) {
   const element = make("div", { class: "embed" }, tools, words, notice, heat.element, curves);
   /** @type {any[]} */
   let listing = [];
-  let [loading, asked] = [false, ""];
+  let asked = "";
   /** The numbers of the curves. @type {{key: string, lines: {dimension: number, values: number[]}[]} | null} */
   let known = null;
 
@@ -63,18 +63,10 @@ function embedView(glass) {
   which.addEventListener("change", () => glass.go({ more: { ...glass.state().more, of: which.value } }));
   field.addEventListener("change", () => glass.go({ more: { ...glass.state().more, d: field.value } }));
 
-  async function load() {
-    loading = true;
-    try {
-      const { tensors, params } = await glass.listing();
-      listing = [...params, ...tensors];
-      notice.replaceChildren();
-      glass.go({}); // there is a tensor now
-    } catch (fault) {
-      notice.replaceChildren(troubleNote(asTrouble(fault), load));
-    }
-    loading = false;
-  }
+  const load = loader(notice, glass.listing, ({ tensors, params }) => {
+    listing = [...params, ...tensors];
+    glass.go({}); // there is a tensor now
+  });
 
   const lead = () => (table()?.shape.length === 3 ? [0] : []);
 
@@ -198,7 +190,7 @@ function embedView(glass) {
     numbers,
     update() {
       if (listing.length > 0) show();
-      else if (glass.run().done && !loading) load();
+      else if (glass.run().done) load();
     },
     close() {
       heat.close();

@@ -1,10 +1,9 @@
 // Notation: every symbol with its meaning and this run's shape, every operation in its order, and where the parameters lie in
 // the one buffer that holds them all. Each name leads to its numbers.
 import { emptyCanvas, figure, inks, make, plural, sizeCanvas } from "./dom.js";
-import { troubleNote } from "./answer.js";
+import { loader } from "./answer.js";
 import { liveGrid } from "./grid.js";
 import { barTable, share100 } from "./numbers.js";
-import { asTrouble } from "./source.js";
 import { formulaOf } from "./text.js";
 
 /** @typedef {import("./glass.js").Glass} Glass */
@@ -35,7 +34,7 @@ function notationView(glass) {
   const element = make("div", { class: "notation" }, notice, make("h2", {}, "Parameters, in the order of memory"), frame, line, make("h2", {}, "Operations"), which, operations, make("h2", {}, "Symbols"), letters, symbols);
   const params = () => /** @type {{name: string, shape: number[], group: string}[]} */ (glass.model.params);
   const groups = () => /** @type {{group: string, count: number}[]} */ (glass.model.groups);
-  let [at, hovered, told, loading, wide] = [0, -1, "", false, 0];
+  let [at, hovered, told, wide] = [0, -1, "", 0];
   /** Where each parameter begins and how many it has. */
   let begin = 0;
   const places = params().map(({ shape }) => ({ from: (begin += sizeOf(shape)) - sizeOf(shape), count: sizeOf(shape) }));
@@ -112,17 +111,10 @@ function notationView(glass) {
     return make("code", { class: "whole", title: name }, known.has(name) ? make("a", { href: glass.link({ v: "table", n: name, at: "" }) }, brief) : make("span", { class: "dim" }, brief));
   };
 
-  async function load() {
-    loading = true;
-    try {
-      fill(/** @type {any} */ (await glass.listing()));
-      notice.replaceChildren();
-      told = key();
-    } catch (fault) {
-      notice.replaceChildren(troubleNote(asTrouble(fault), load));
-    }
-    loading = false;
-  }
+  const load = loader(notice, glass.listing, (listing) => {
+    fill(/** @type {any} */ (listing));
+    told = key();
+  });
 
   const layer = () => Math.min(glass.state().l ?? 0, glass.run().depth - 1);
   const key = () => `${glass.run().id} ${layer()}`;
@@ -178,7 +170,7 @@ function notationView(glass) {
     numbers,
     update() {
       draw();
-      if (glass.run().done && told !== key() && !loading) load();
+      if (glass.run().done && told !== key()) load();
     },
     close: () => watcher.disconnect(),
     tensor: () => ({ name: params()[at]?.name ?? "", at: [] }),

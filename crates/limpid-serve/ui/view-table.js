@@ -1,6 +1,6 @@
 // Any tensor as a table: every number exact, asked for as far as it is in sight. And the whole of it to take away.
 import { button, figure, make, say, short } from "./dom.js";
-import { troubleNote } from "./answer.js";
+import { loader, troubleNote } from "./answer.js";
 import { cellNumbers } from "./numbers.js";
 import { seedTable } from "./seed-table.js";
 import { Trouble, asTrouble } from "./source.js";
@@ -51,7 +51,7 @@ function tableView(glass) {
   let listing = [];
   /** @type {any} */
   let entry = null;
-  let [identity, drawing, busy, pick, loading] = ["", 0, false, -1, false];
+  let [identity, drawing, busy, pick] = ["", 0, false, -1];
   /** Blocks of numbers. @type {Map<string, (number | string)[]>} */
   const blocks = new Map();
   const wanted = () => glass.state().n || (glass.run().depth ? "blocks.0.hook_resid_pre" : "");
@@ -119,21 +119,12 @@ function tableView(glass) {
     return listing.map((one) => one.name).reduce((best, one) => (like(one) > like(best) ? one : best), listing[0]?.name ?? "");
   }
 
-  async function load() {
-    loading = true;
-    try {
-      const { tensors, params } = await glass.listing();
-      listing = [...tensors, ...params];
-      notice.replaceChildren();
-    } catch (fault) {
-      return tell(fault);
-    } finally {
-      loading = false;
-    }
+  const load = loader(notice, glass.listing, ({ tensors, params }) => {
+    listing = [...tensors, ...params];
     if (search === document.activeElement) offer();
     else search.value = wanted();
     glass.go({}); // there is a tensor now
-  }
+  }, tell);
 
   /** @param {number} n */
   const rowLabel = (n) => {
@@ -417,7 +408,7 @@ function tableView(glass) {
     numbers,
     update() {
       if (listing.length > 0) draw();
-      else if (glass.run().done && !loading) load();
+      else if (glass.run().done) load();
     },
     close: () => watcher.disconnect(),
     tensor: () => (entry ? { name: entry.name, at: at() } : null),

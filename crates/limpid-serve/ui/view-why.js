@@ -2,7 +2,7 @@
 // leads to its own sum.
 import { curveChart } from "./curve.js";
 import { make, short } from "./dom.js";
-import { troubleNote } from "./answer.js";
+import { loader, troubleNote } from "./answer.js";
 import { barTable, factList, signed } from "./numbers.js";
 import { asTrouble } from "./source.js";
 import { formulaOf, readable } from "./text.js";
@@ -29,7 +29,7 @@ function whyView(glass) {
   const chart = curveChart();
   /** @type {any[] | null} */
   let listing = null;
-  let [loading, asked, laid, placed] = [false, "", "", ""];
+  let [asked, laid, placed] = ["", "", ""];
 
   const name = () => glass.state().n || (glass.model.lm_head ? "logits" : `blocks.${glass.run().depth - 1}.hook_resid_post`);
   const entry = () => listing?.find((one) => one.name === name());
@@ -46,18 +46,10 @@ function whyView(glass) {
   /** @param {{name: string, at: number[]}} to */
   const link = (to) => glass.link({ v: "why", n: to.name, at: to.at.join() });
 
-  async function load() {
-    loading = true;
-    try {
-      const { tensors, params } = await glass.listing();
-      listing = [...tensors, ...params];
-      notice.replaceChildren();
-      glass.go({}); // there is a tensor now
-    } catch (fault) {
-      notice.replaceChildren(troubleNote(asTrouble(fault), load));
-    }
-    loading = false;
-  }
+  const load = loader(notice, glass.listing, ({ tensors, params }) => {
+    listing = [...tensors, ...params];
+    glass.go({}); // there is a tensor now
+  });
 
   async function show() {
     // the chosen token moves the place with it, and a place the chosen token
@@ -183,7 +175,7 @@ function whyView(glass) {
     update() {
       if (!glass.run().done) return;
       if (listing) show();
-      else if (!loading) load();
+      else load();
     },
     close: chart.close,
     tensor: () => ({ name: name(), at: at() }),

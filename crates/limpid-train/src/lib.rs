@@ -784,12 +784,11 @@ impl Trainer {
 
     /// Takes a memory from process 0's state: parameters whole, of the others what this process updates.
     fn receive(&mut self, state: Option<&Store>, prefix: &str, space: MemorySpace) -> Result<(), TrainError> {
+        let saved = state.map(|state| limpid_checkpoint::state_values(state, &self.model, prefix, space));
         for param in limpid_checkpoint::kept(&self.model, space) {
             let region = limpid_checkpoint::place(param, space);
-            let mut values = match state {
-                Some(state) => {
-                    limpid_checkpoint::state_values(state, &self.model, prefix, (param, space))?.into_owned()
-                }
+            let mut values = match &saved {
+                Some(saved) => saved(param)?.into_owned(),
                 None => vec![0.0; region.len()],
             };
             self.team.broadcast(&mut values)?;

@@ -27,6 +27,8 @@ pub struct Setting {
     pub common: bool,
     /// Whether a user may choose it; otherwise it follows from the data.
     pub chosen: bool,
+    /// Whether files of earlier versions lack it: its default is what they had.
+    pub later: bool,
 }
 
 /// The values that a setting may have, and how messages say it.
@@ -54,7 +56,7 @@ impl Setting {
     /// A setting whose values are written as `value`; [`settings!`](crate::settings) adds name and help.
     pub const fn of(value: &'static str) -> Setting {
         let (range, aliases, otherwise) = (Range::Any, &[], None);
-        Setting { name: "", help: "", value, range, aliases, otherwise, common: false, chosen: true }
+        Setting { name: "", help: "", value, range, aliases, otherwise, common: false, chosen: true, later: false }
     }
     /// A whole number between two, both included.
     pub const fn whole(self, least: u64, most: u64, said: &'static str) -> Setting {
@@ -99,6 +101,10 @@ impl Setting {
     /// It follows from the data: a user cannot choose it.
     pub const fn follows(self) -> Setting {
         Setting { chosen: false, ..self }
+    }
+    /// Files of earlier versions lack it, and had its default.
+    pub const fn later(self) -> Setting {
+        Setting { later: true, ..self }
     }
     /// Its help as one line, without the full stop.
     pub fn line(&self) -> &'static str {
@@ -181,7 +187,10 @@ value!(u64, |text| text.parse()?, whole = |n| Some(*n) => Option<u64>);
 value!(usize, |text| text.parse()?, whole = |n| Some(*n as u64) => Option<u64>);
 value!(Option<usize>, |text| Some(text.parse()?), whole = |n| n.map(|n| n as u64) => Option<u64>);
 value!(f64, |text| text.parse()?, number = |x| Some(*x) => Option<f64>);
+value!(Option<f64>, |text| Some(text.parse()?), number = |x| *x => Option<f64>);
 value!(bool, |text| text.parse()?, is_switch = |_own| true => bool);
+value!(Option<bool>, |text| Some(text.parse()?), is_switch = |_own| true => bool);
+value!(super::LayerPattern, |text| text.parse()?);
 
 impl<A: Axis + Debug + serde::Serialize> Value for A {
     fn parse(&mut self, text: &str) -> Result<(), Box<dyn Error + Send + Sync>> {

@@ -393,6 +393,12 @@ impl Op {
         fixed.into_iter().flatten().chain(optional)
     }
 
+    /// Its parameters that learn.
+    pub fn parameters(mut self) -> Vec<Region> {
+        let own = |(access, region): (_, &mut Region)| (access == Access::Own && region.learns()).then_some(*region);
+        self.operands().filter_map(own).collect()
+    }
+
     /// Whether it has parameters that learn.
     pub fn learns(mut self) -> bool {
         self.operands().any(|(access, region)| access == Access::Own && region.learns())

@@ -220,7 +220,7 @@ impl Program {
                 Pass::Back(back) => (&back.op, draft.check_back(*back).and_then(|()| made.backward(*back, &mut needs))),
             };
             found.map_err(|flaw| ProgramError { op: op.name(), index, list: "backward", flaw })?;
-            let adds = pass.back().map_or(vec![], |back| parameters(back.op));
+            let adds = pass.back().map_or(vec![], |back| back.op.parameters());
             shares.push(adds.iter().filter_map(|region| last.insert(region.at, index + 1)).max().unwrap_or(0));
         }
         let keeps = needs.iter().all(|(region, number)| made.number(*region) == Some(*number));
@@ -275,12 +275,6 @@ impl Program {
     pub fn keeps(&self) -> bool {
         self.keeps
     }
-}
-
-/// The op's parameters that learn.
-fn parameters(mut op: Op) -> Vec<Region> {
-    let own = |(access, region): (Access, &mut Region)| (access == Access::Own && region.learns()).then_some(*region);
-    op.operands().filter_map(own).collect()
 }
 
 /// An error if any two regions overlap.
@@ -342,7 +336,7 @@ impl Draft {
                 return Err(Flaw::Parameter(region));
             }
         }
-        let learning = parameters(op);
+        let learning = op.parameters();
         match (1..learning.len()).find(|i| learning[..*i].contains(&learning[*i])) {
             Some(twice) => Err(Flaw::Twice(learning[twice])),
             None => Ok(()),

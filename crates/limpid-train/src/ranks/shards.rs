@@ -8,13 +8,12 @@
 
 use limpid_core::model::Model;
 use limpid_core::ops::adamw::{NORM_PART, ParamGroup};
-use limpid_core::ops::{Access, Op, Pass};
 use std::ops::Range;
 
 /// Elements that one process sends to all at once, at most: 4 MB.
 pub(super) const BLOCK: usize = 1 << 20;
 
-/// When a training step reads parameters, and when their gradients are final.
+/// When a training step reads parameters, and when their gradients are final; in the order of the parameters' memory.
 #[derive(Clone, Debug, Default)]
 pub struct Uses(Vec<Use>);
 
@@ -29,17 +28,17 @@ impl Uses {
     /// The uses of a model's parameters that learn.
     pub fn of(model: &Model) -> Uses {
         let (body, back) = (model.body(), model.back());
-        let uses = |mut op: Op, at: usize| {
-            let own =
-                |access, region: &limpid_core::ops::Region| access == Access::Own && region.learns() && region.at == at;
-            op.operands().any(|(access, region)| own(access, region))
-        };
-        let of = |range: Range<usize>| {
-            let adds = |pass: &Pass| pass.back().is_some_and(|back| uses(back.op, range.start));
-            let first = body.iter().position(|op| uses(*op, range.start)).unwrap_or(body.len());
-            Use { first, last: back.iter().rposition(adds).map_or(0, |at| at + 1), range }
-        };
-        Uses(model.learning().map(|param| of(param.region.range())).collect())
+        let unused = |range| Use { range, first: body.len(), last: 0 };
+        let mut uses: Vec<Use> = model.learning().map(|param| unused(param.region.range())).collect();
+        uses.sort_by_key(|one| one.range.start);
+        let place = |uses: &[Use], at: usize| uses.binary_search_by_key(&at, |one| one.range.start).ok();
+        for (i, op) in body.iter().enumerate().rev() {
+            op.parameters().iter().filter_map(|region| place(&uses, region.at)).for_each(|at| uses[at].first = i);
+        }
+        for (i, back) in back.iter().enumerate().filter_map(|(i, pass)| Some((i, pass.back()?))) {
+            back.op.parameters().iter().filter_map(|region| place(&uses, region.at)).for_each(|at| uses[at].last = i + 1);
+        }
+        Uses(uses)
     }
 
     /// How many parameters have gradients that are final only when the backward pass ends.
@@ -49,7 +48,8 @@ impl Uses {
     }
 
     fn meeting(&self, range: &Range<usize>) -> impl Iterator<Item = &Use> {
-        self.0.iter().filter(|one| meet(&one.range, range).is_some())
+        let from = self.0.partition_point(|one| one.range.end <= range.start);
+        self.0[from..].iter().take_while(|one| one.range.start < range.end)
     }
 
     /// How many ops of the forward pass run before the first one that reads these parameters.
@@ -109,9 +109,10 @@ impl Shards {
         let step = |group: &ParamGroup| if group.matrix.is_some() { group.range.len().max(1) } else { NORM_PART };
         let cut = |group: &ParamGroup| {
             let (end, step) = (group.range.end, step(group));
-            group.range.clone().step_by(step).map(move |at| ShardUnit { range: at..(at + step).min(end), owner: 0 })
+            let unit = move |at: usize| (ShardUnit { range: at..(at + step).min(end), owner: 0 }, group);
+            group.range.clone().step_by(step).map(unit)
         };
-        let mut units: Vec<ShardUnit> = groups.iter().flat_map(cut).collect();
+        let (mut units, groups): (Vec<ShardUnit>, Vec<&ParamGroup>) = groups.iter().flat_map(cut).unzip();
         let mut order: Vec<(usize, usize)> =
             units.iter().enumerate().map(|(i, unit)| (uses.last(&unit.range), i)).collect();
         order.sort_unstable();
@@ -122,13 +123,12 @@ impl Shards {
             units[*i].owner = owner;
         }
         let mut own: Vec<ParamGroup> = vec![];
-        for unit in units.iter().filter(|unit| unit.owner == rank) {
-            let Some(group) = groups.iter().find(|group| group.range.contains(&unit.range.start)) else { continue };
+        for (unit, group) in units.iter().zip(groups).filter(|(unit, _)| unit.owner == rank) {
             let goes_on =
                 |last: &&mut ParamGroup| last.range.end == unit.range.start && unit.range.start > group.range.start;
             match own.last_mut().filter(goes_on) {
                 Some(last) => last.range.end = unit.range.end,
-                None => own.push(ParamGroup { range: unit.range.clone(), ..group.clone() }),
+                None => own.push(ParamGroup { range: unit.range.clone(), ..*group }),
             }
         }
         let ordered: Vec<&ShardUnit> = order.iter().map(|(_, i)| &units[*i]).collect();
@@ -210,6 +210,7 @@ mod tests {
     use super::*;
     use limpid_core::config::Config;
     use limpid_core::model::Mode;
+    use limpid_core::ops::{Op, Pass};
 
     fn group(range: Range<usize>, matrix: Option<(usize, usize)>) -> ParamGroup {
         ParamGroup { range, decay: 0.1, matrix }
@@ -262,19 +263,13 @@ mod tests {
         assert!(shards.blocks.is_sorted_by_key(|block| block.last));
         let last = model.back().len();
         assert!(shards.blocks[0].last < last / 3, "the first goes out early");
-        let parameters = |mut op: Op| {
-            let own = |(access, region): (Access, &mut limpid_core::ops::Region)| {
-                (access == Access::Own).then_some(region.range())
-            };
-            op.operands().filter_map(own).collect::<Vec<_>>()
-        };
         for block in &shards.blocks {
-            let holds = |op: Op| {
-                let of = parameters(op);
-                block.of.iter().flatten().any(|(range, _)| of.iter().any(|own| meet(own, range).is_some()))
+            let holds = |op: &Op| {
+                let of = op.parameters();
+                block.of.iter().flatten().any(|(range, _)| of.iter().any(|own| meet(&own.range(), range).is_some()))
             };
-            let adds = model.back().part(block.last..).iter().filter_map(Pass::back).any(|back| holds(back.op));
-            let reads = model.body().part(..block.first).iter().any(|op| holds(*op));
+            let adds = model.back().part(block.last..).iter().filter_map(Pass::back).any(|back| holds(&back.op));
+            let reads = model.body().part(..block.first).iter().any(holds);
             assert!(!adds && !reads);
         }
     }
