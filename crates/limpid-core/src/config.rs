@@ -822,7 +822,10 @@ mod tests {
     fn a_pattern_of_blocks_repeats_and_has_one_form() {
         let of = |text: &str| text.parse::<LayerPattern>().unwrap();
         assert_eq!((of("1"), of("0000")), (LayerPattern::ALL, LayerPattern::NONE));
-        assert_eq!((0..7).map(|i| of("110").holds(i)).collect::<Vec<_>>(), [true, true, false, true, true, false, true]);
+        assert_eq!(
+            (0..7).map(|i| of("110").holds(i)).collect::<Vec<_>>(),
+            [true, true, false, true, true, false, true]
+        );
         assert_eq!([of("0101"), of("010")].map(|p| p.to_string()), ["01", "010"]);
         assert_eq!(LayerPattern::of(&[true, true, false, true]).unwrap(), of("110"));
         for wrong in ["", "12", "on", &"0".repeat(65)] {

@@ -13,7 +13,7 @@ pub use notation::{DOCUMENTS, LETTERS, Notation, called, called_within};
 
 use notation::{factor, within};
 
-use crate::config::{Axis, Config, Mask, NormKind, NormPlace, Positions};
+use crate::config::{Axis, Config, Mask, NormKind, NormPlace, Positions, QkNorm};
 use crate::model::{Mode, Model, Tensor};
 use crate::ops::{Access, DropoutSpec, Op, Region};
 use std::ops::Range;
@@ -69,6 +69,7 @@ pub const TABLE: &[Entry] = &[
     entry(["hook_embed",                        "X",             "hook_embed",                        "",                           "",          X,        "the token's row of the token table"]),
     entry(["hook_pos_embed",                    "PE",            "hook_pos_embed",                    "",                           "",          X,        "the position's vector, learned or sinusoidal"]),
     entry(["hook_embed_sum",                    "X_sum",         "",                                  "",                           "encoded",   X,        "token, position and segment vectors, added"]),
+    entry(["hook_embed_scaled",                 "X_s",           "",                                  "",                           "",          X,        "the same, times the factor of the embedding"]),
     entry(["embed_norm.hook_mean",               "μ_e",            "",                                    "",                           "",           ONE,     "the mean the embedding's norm takes away"]),
     entry(["embed_norm.hook_scale",             "s_e",           "",                                  "",                           "",          ONE,      "what the embedding's norm divides by"]),
     entry(["embed_norm.hook_normalized",        "N_e",           "",                                  "",                           "",          X,        "the embedding normalised, before gain and offset"]),
@@ -83,6 +84,9 @@ pub const TABLE: &[Entry] = &[
     entry(["blocks.{i}.attn.hook_q",            "Q{}",           "blocks.{i}.attn.hook_q",            "",                           "",          HEADS,    "queries, each of the token being processed; before any rotation"]),
     entry(["blocks.{i}.attn.hook_k",            "K{}",           "blocks.{i}.attn.hook_k",            "",                           "",          HEADS,    "keys, each the label of a token for the others; before any rotation"]),
     entry(["blocks.{i}.attn.hook_v",            "V{}",           "blocks.{i}.attn.hook_v",            "",                           "",          HEADS,    "values, the information each token passes on"]),
+    entry(["blocks.{i}.attn.hook_qk_normed",    "[NQ NK V]{}",   "",                                  "",                           "",          FEATURES, "the same, queries and keys normalised"]),
+    entry(["blocks.{i}.attn.hook_norm_q",       "NQ{}",          "",                                  "",                           "",          HEADS,    "queries normalised, before any rotation"]),
+    entry(["blocks.{i}.attn.hook_norm_k",       "NK{}",          "",                                  "",                           "",          HEADS,    "keys normalised, before any rotation"]),
     entry(["blocks.{i}.attn.hook_rotated",      "[RQ RK V]{}",   "",                                  "",                           "",          FEATURES, "the same, queries and keys turned by their position"]),
     entry(["blocks.{i}.attn.hook_rot_q",        "RQ{}",          "blocks.{i}.attn.hook_rot_q",        "",                           "",          HEADS,    "queries turned by their position"]),
     entry(["blocks.{i}.attn.hook_rot_k",        "RK{}",          "blocks.{i}.attn.hook_rot_k",        "",                           "",          HEADS,    "keys turned by their position"]),
@@ -94,6 +98,10 @@ pub const TABLE: &[Entry] = &[
     entry(["blocks.{i}.attn.hook_z",            "C_concat{}",    "blocks.{i}.attn.hook_z",            "",                           "atty",      HEADS,    "context: values weighted by the pattern, head by head"]),
     entry(["blocks.{i}.hook_attn_out",          "Z₂{}",          "blocks.{i}.hook_attn_out",          "",                           "attproj",   X,        "what attention adds to the stream"]),
     entry(["blocks.{i}.hook_attn_out_dropped",  "drop(Z₂){}",    "",                                  "",                           "",          X,        "the same after dropout"]),
+    entry(["blocks.{i}.ln1_post.hook_mean",      "μ₁ᵖ{}",         "",                                  "",                           "",          ONE,      "the mean that the norm of what attention gives takes away"]),
+    entry(["blocks.{i}.ln1_post.hook_scale",     "s₁ᵖ{}",         "blocks.{i}.ln1_post.hook_scale",    "",                           "",          ONE,      "what that norm divides by"]),
+    entry(["blocks.{i}.ln1_post.hook_normalized", "N₁ᵖ{}",        "blocks.{i}.ln1_post.hook_normalized", "",                        "",          X,        "what attention gives normalised, before gain and offset"]),
+    entry(["blocks.{i}.ln1_post.hook_out",       "Z₂ᵖ{}",          "",                                  "",                           "",          X,        "what attention adds to the stream where its output has a norm"]),
     entry(["blocks.{i}.hook_attn_sum",          "S₁{}",          "HookedEncoder's blocks.{i}.hook_resid_mid", "",                   "",          X,        "post-norm only: stream plus attention, before the norm"]),
     entry(["blocks.{i}.hook_resid_mid",         "Z₃{}",          "blocks.{i}.hook_resid_mid",         "",                           "residual2", X,        "the residual stream between the sub-layers; post-norm: what leaves the first norm"]),
     entry(["blocks.{i}.ln2.hook_mean",           "μ₂{}",           "",                                    "",                           "ln2_mean",   ONE,     "the mean the second norm takes away"]),
@@ -106,6 +114,10 @@ pub const TABLE: &[Entry] = &[
     entry(["blocks.{i}.mlp.hook_post",          "σ(Z₁^FF){}",    "blocks.{i}.mlp.hook_post",          "",                           "fch_gelu",  FFN,      "inside the feed-forward network, after the activation; gated: after the gate"]),
     entry(["blocks.{i}.hook_mlp_out",           "Z₅{}",          "blocks.{i}.hook_mlp_out",           "",                           "fcproj",    X,        "what the feed-forward network adds to the stream"]),
     entry(["blocks.{i}.hook_mlp_out_dropped",   "drop(Z₅){}",    "",                                  "",                           "",          X,        "the same after dropout"]),
+    entry(["blocks.{i}.ln2_post.hook_mean",      "μ₂ᵖ{}",         "",                                  "",                           "",          ONE,      "the mean that the norm of what the feed-forward network gives takes away"]),
+    entry(["blocks.{i}.ln2_post.hook_scale",     "s₂ᵖ{}",         "blocks.{i}.ln2_post.hook_scale",    "",                           "",          ONE,      "what that norm divides by"]),
+    entry(["blocks.{i}.ln2_post.hook_normalized", "N₂ᵖ{}",        "blocks.{i}.ln2_post.hook_normalized", "",                        "",          X,        "what the feed-forward network gives normalised, before gain and offset"]),
+    entry(["blocks.{i}.ln2_post.hook_out",       "Z₅ᵖ{}",          "",                                  "",                           "",          X,        "what the feed-forward network adds to the stream where its output has a norm"]),
     entry(["blocks.{i}.hook_mlp_sum",           "S₂{}",          "HookedEncoder's blocks.{i}.hook_resid_post", "",                  "",          X,        "post-norm only: stream plus feed-forward, before the norm"]),
     entry(["blocks.{i}.hook_resid_post",        "Z_out{}",       "blocks.{i}.hook_resid_post",        "hidden_states[i+1]",         "residual3", X,        "the residual stream that leaves the block; post-norm: what leaves the second norm"]),
     entry(["hook_outputs",                      "Z_last",        "",                                  "",                           "",          "outputs d_model", "decoding only: the rows whose logits are wanted"]),
@@ -119,6 +131,8 @@ pub const TABLE: &[Entry] = &[
     entry(["head.ln.hook_scale",                "s_h",           "",                                  "",                           "",          ONE,      "what the head's norm divides by"]),
     entry(["head.ln.hook_normalized",           "N_h",           "",                                  "",                           "",          X,        "the head's norm, before gain and offset"]),
     entry(["head.ln.hook_out",                  "Z_h",           "",                                  "",                           "",          X,        "the head's norm, with gain and offset"]),
+    entry(["hook_head_scaled",                  "Z_pre-head^s",  "",                                  "",                           "",          X,        "what the head reads, times the factor of the logits"]),
+    entry(["hook_unbounded",                    "Z_u",           "",                                  "",                           "",          VOCAB,    "decoding only: logits before their bound"]),
     entry(["logits",                            "Z",             "the model's output",                "logits",                     "logits",    VOCAB,    "a score for every token of the vocabulary"]),
     entry(["probs",                             "P",             "",                                  "",                           "probs",     VOCAB,    "their softmax: the probability of every next token"]),
     entry(["losses",                            "𝓛_t",           "the loss, return_type=\"loss\", loss_per_token=True", "",         "losses",    POS,      "loss of every position; 0 where there is no target"]),
@@ -138,8 +152,12 @@ pub const TABLE: &[Entry] = &[
     entry(["blocks.{i}.attn.b_Q",                "b^Q{}",          "blocks.{i}.attn.b_Q",                 "",                           "",           "head d_head", "the part of `attn.qkv.bias` that is added to queries"]),
     entry(["blocks.{i}.attn.b_K",                "b^K{}",          "blocks.{i}.attn.b_K",                 "",                           "",           "head d_head", "the part of `attn.qkv.bias` that is added to keys"]),
     entry(["blocks.{i}.attn.b_V",                "b^V{}",          "blocks.{i}.attn.b_V",                 "",                           "",           "head d_head", "the part of `attn.qkv.bias` that is added to values"]),
+    entry(["blocks.{i}.attn.q_norm.weight",     "γ^Q{}",         "blocks.{i}.attn.q_norm.w",          "",                           "",          "features",           "gain of the queries' norm"]),
+    entry(["blocks.{i}.attn.k_norm.weight",     "γ^K{}",         "blocks.{i}.attn.k_norm.w",          "",                           "",          "features",           "gain of the keys' norm"]),
     entry(["blocks.{i}.attn.out.weight",        "W^O{}",         "blocks.{i}.attn.W_O",               "h.{i}.attn.c_proj.weight",   "attprojw",  "d_model d_model",    "from the heads back to the stream"]),
     entry(["blocks.{i}.attn.out.bias",          "b^O{}",         "blocks.{i}.attn.b_O",               "h.{i}.attn.c_proj.bias",     "attprojb",  "d_model",            "its bias"]),
+    entry(["blocks.{i}.ln1_post.weight",        "γᵖ{}",         "blocks.{i}.ln1_post.w",             "",                           "",          "d_model",            "gain of the norm of what attention gives"]),
+    entry(["blocks.{i}.ln1_post.bias",          "βᵖ{}",         "blocks.{i}.ln1_post.b",             "",                           "",          "d_model",            "offset of the norm of what attention gives"]),
     entry(["blocks.{i}.ln2.weight",             "γ′{}",          "blocks.{i}.ln2.w",                  "h.{i}.ln_2.weight",          "ln2w",      "d_model",            "gain of the second norm"]),
     entry(["blocks.{i}.ln2.bias",               "β′{}",          "blocks.{i}.ln2.b",                  "h.{i}.ln_2.bias",            "ln2b",      "d_model",            "offset of the second norm"]),
     entry(["blocks.{i}.mlp.gate.weight",        "W_g^FF{}",      "blocks.{i}.mlp.W_gate",             "",                           "",          "d_ff d_model",       "gated only: into the gate"]),
@@ -148,6 +166,8 @@ pub const TABLE: &[Entry] = &[
     entry(["blocks.{i}.mlp.in.bias",            "b₁^FF{}",       "blocks.{i}.mlp.b_in",               "h.{i}.mlp.c_fc.bias",        "fcb",       "d_ff",               "its bias"]),
     entry(["blocks.{i}.mlp.out.weight",         "W₂^FF{}",       "blocks.{i}.mlp.W_out",              "h.{i}.mlp.c_proj.weight",    "fcprojw",   "d_model d_ff",       "out of the feed-forward network"]),
     entry(["blocks.{i}.mlp.out.bias",           "b₂^FF{}",       "blocks.{i}.mlp.b_out",              "h.{i}.mlp.c_proj.bias",      "fcprojb",   "d_model",            "its bias"]),
+    entry(["blocks.{i}.ln2_post.weight",        "γ′ᵖ{}",         "blocks.{i}.ln2_post.w",             "",                           "",          "d_model",            "gain of the norm of what the feed-forward network gives"]),
+    entry(["blocks.{i}.ln2_post.bias",          "β′ᵖ{}",         "blocks.{i}.ln2_post.b",             "",                           "",          "d_model",            "offset of the norm of what the feed-forward network gives"]),
     entry(["ln_final.weight",                   "γ_f",           "ln_final.w",                        "ln_f.weight",                "lnfw",      "d_model",            "gain of the final norm"]),
     entry(["ln_final.bias",                     "β_f",           "ln_final.b",                        "ln_f.bias",                  "lnfb",      "d_model",            "offset of the final norm"]),
     entry(["head.dense.weight",                 "W_t",           "",                                  "",                           "",          "d_model d_model",    "BERT's dense layer before the head"]),
@@ -356,11 +376,27 @@ impl Scribe<'_> {
         region.map_or(String::new(), |region| format!(" + {}", self.of(region)))
     }
 
+    fn gain(&self, gain: Option<Region>, less_one: bool) -> String {
+        gain.map_or(String::new(), |g| match less_one {
+            true => format!(" (1 + {})", self.of(g)),
+            false => format!(" {}", self.times(g)),
+        })
+    }
+
     /// Queries times keys.
     fn product(&self) -> String {
-        let rotary = if self.model.config.positions == Positions::Rotary { "rot_" } else { "" };
-        let [q, k] = ["q", "k"].map(|part| self.near(&format!("attn.hook_{rotary}{part}")));
+        let turned = self.model.config.rotary_dim_of(self.home.unwrap_or(0)) > 0;
+        let [q, k] = self.queries_keys(if turned { "rot_" } else { self.normed() });
         format!("{q} {k}ᵀ")
+    }
+
+    /// What the names of queries and keys before any rotation begin with.
+    fn normed(&self) -> &'static str {
+        if self.model.config.qk_norm == QkNorm::None { "" } else { "norm_" }
+    }
+
+    fn queries_keys(&self, prefix: &str) -> [String; 2] {
+        ["q", "k"].map(|part| self.near(&format!("attn.hook_{prefix}{part}")))
     }
 
     /// None for parts of parameters, which nothing makes.
@@ -407,14 +443,9 @@ impl Scribe<'_> {
                     _ => format!("({0} − mean({0})) / {s}", self.of(x)),
                 }
             }
-            Op::Norm { kind, x, gain, offset, .. } => {
-                let f = match kind {
-                    NormKind::Layer => "LN",
-                    NormKind::LayerStd => "LN_σ+ε",
-                    NormKind::Rms => "RMS",
-                };
-                let gain = gain.map_or(String::new(), |g| format!(" {}", self.times(g)));
-                format!("{f}({}){gain}{}", self.of(x), self.plus(offset))
+            Op::Norm { kind, x, gain, offset, less_one, .. } => {
+                let gain = self.gain(gain, less_one);
+                format!("{}({}){gain}{}", norm_letters(kind), self.of(x), self.plus(offset))
             }
             Op::Linear { x, b, y, .. } if tensor.cols != (0..y.cols) => {
                 let letter = ["Q", "K", "V"].get(part(tensor)?)?;
@@ -427,8 +458,17 @@ impl Scribe<'_> {
                 format!("{} {}{bias}", self.times(x), own("W"))
             }
             Op::Linear { x, w, b, .. } => format!("{} {}{}", self.times(x), self.times(w), self.plus(b)),
+            Op::QkNorm { kind, x, q_gain, k_gain, less_one, y, .. } => {
+                let (f, [q, k]) = (norm_letters(kind), self.queries_keys(""));
+                let [q, k] =
+                    [(q, q_gain), (k, k_gain)].map(|(x, gain)| format!("{f}({x}){}", self.gain(gain, less_one)));
+                match tensor.cols == (0..y.cols) {
+                    true => format!("{q} and {k} in {}", self.of(x)),
+                    false => [q, k].get(part(tensor)?)?.clone(),
+                }
+            }
             Op::Rotate { x, y, .. } => {
-                let [q, k] = ["attn.hook_q", "attn.hook_k"].map(|name| self.near(name));
+                let [q, k] = self.queries_keys(self.normed());
                 match tensor.cols == (0..y.cols) {
                     true => format!("R(t) on {q} and {k} of {}", self.of(x)),
                     false => format!("R(t) {}", [q, k].get(part(tensor)?)?),
@@ -436,7 +476,11 @@ impl Scribe<'_> {
             }
             Op::Attend { raw, .. } if is(raw) => {
                 let product = self.product();
-                if c.attention_scale { format!("{product} / √{}", c.d_head()) } else { product }
+                match c.attention_factor {
+                    Some(factor) => format!("{factor} {product}"),
+                    None if c.attention_scale => format!("{product} / √{}", c.d_head()),
+                    None => product,
+                }
             }
             Op::Attend { raw: Some(raw), scores, mask, .. } if is(scores) => {
                 let mask = match self.notation {
@@ -457,14 +501,30 @@ impl Scribe<'_> {
                 scale => format!("{} + {scale} {}", self.of(a), self.times(b)),
             },
             Op::Multiply { a, b, .. } => format!("{} ⊙ {}", self.times(a), self.times(b)),
+            Op::Scale { x, factor, cap, .. } => {
+                bounded(if factor == 1.0 { self.of(x) } else { format!("{factor} {}", self.times(x)) }, cap)
+            }
             Op::Dropout { x, drop, .. } => dropped(Some(drop), &self.of(x)),
             Op::Gather { x, .. } => format!("the wanted rows of {}", self.of(x)),
-            Op::Classify { x, w, b, logits, .. } if is(logits) => {
-                format!("{} {}{}{}", self.times(x), self.times(w), if c.tied_head { "ᵀ" } else { "" }, self.plus(b))
+            Op::Classify { x, w, b, cap, logits, .. } if is(logits) => {
+                let turned = if c.tied_head { "ᵀ" } else { "" };
+                bounded(format!("{} {}{turned}{}", self.times(x), self.times(w), self.plus(b)), cap)
             }
             Op::Classify { probs, .. } if is(probs) => format!("softmax({})", self.word("logits")),
             Op::Classify { .. } => format!("−log {}[target]", factor(&self.word("probs"))),
         })
+    }
+}
+
+fn bounded(what: String, cap: f32) -> String {
+    if cap > 0.0 { format!("{cap} tanh({} / {cap})", factor(&what)) } else { what }
+}
+
+fn norm_letters(kind: NormKind) -> &'static str {
+    match kind {
+        NormKind::Layer => "LN",
+        NormKind::LayerStd => "LN_σ+ε",
+        NormKind::Rms => "RMS",
     }
 }
 

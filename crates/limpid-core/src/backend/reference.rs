@@ -10,7 +10,7 @@ use crate::ops::element::{Element, Major, Values, nearest_bf16, widen_bf16};
 use crate::ops::embed::{self, Lookup};
 use crate::ops::limits::Limits;
 use crate::ops::{Back, Batch, DropoutSpec, Grad, MemorySpace, Op, Ops, Pass, Passes, Region, Span};
-use crate::ops::{activate, add, attend, classify, gather, linear, multiply, muon, norm, rotate};
+use crate::ops::{activate, add, attend, classify, gather, linear, multiply, muon, norm, rotate, scale};
 use std::collections::TryReserveError;
 use std::ops::Range;
 
@@ -88,6 +88,11 @@ impl Reference {
     }
     fn copy_of(&self, region: Option<Region>) -> Option<Vec<f64>> {
         region.map(|region| self.copy(region))
+    }
+    /// Gains as they are applied.
+    fn gains(&self, region: Option<Region>, less_one: bool) -> Option<Vec<f64>> {
+        let one = if less_one { 1.0 } else { 0.0 };
+        region.map(|region| self.exact(region).iter().map(|g| one + g).collect())
     }
     fn put(&mut self, region: Option<Region>, values: impl FnOnce() -> Vec<f64>) {
         if let Some(region) = region {
@@ -239,8 +244,8 @@ impl Reference {
                     self.put(position, || (0..y.rows).flat_map(|n| of.row(n, cols).to_vec()).collect());
                 }
             }
-            Op::Norm { kind, eps, x, gain, offset, y, stats, normalized, scale } => {
-                let (x, gain, offset) = (self.copy(x), self.copy_of(gain), self.copy_of(offset));
+            Op::Norm { kind, eps, x, gain, offset, less_one, y, stats, normalized, scale } => {
+                let (x, gain, offset) = (self.copy(x), self.gains(gain, less_one), self.copy_of(offset));
                 let how = (kind, f64::from(eps));
                 let (mut s, mut n) = (vec![0.0; stats.len()], vec![0.0; y.len()]);
                 norm::reference::forward((&mut n, &mut s), &x, (None, None), how);
@@ -253,9 +258,24 @@ impl Reference {
                 let (xs, ws, b) = (self.copy(x), self.copy(w), self.copy_of(b));
                 linear::reference::forward(self.exact_mut(y), &xs, &ws, b.as_deref(), x.cols);
             }
+            Op::QkNorm { kind, eps, x, q_gain, k_gain, less_one, together, y, stats, heads } => {
+                let (xs, how) = (self.copy(x), (kind, f64::from(eps)));
+                let gains = [q_gain, k_gain].map(|gain| self.gains(gain, less_one));
+                let (mut out, mut s) = (xs.clone(), vec![0.0; stats.len()]);
+                for n in 0..x.rows {
+                    let (row, own) = (n * x.cols, n * stats.cols);
+                    for (i, (part, key)) in norm::qk_parts(heads, together).enumerate() {
+                        let (range, gain) = (row + part.start..row + part.end, gains[usize::from(key)].as_deref());
+                        let to = (&mut out[range.clone()], &mut s[own + 2 * i..own + 2 * i + 2]);
+                        norm::reference::forward(to, &xs[range], (gain, None), how);
+                    }
+                }
+                self.put(Some(y), || out);
+                self.put(Some(stats), || s);
+            }
             Op::Rotate { x, y, angles, heads } => {
-                let (xs, angles, positions) = (self.copy(x), self.copy(angles), self.batch.positions.clone());
-                rotate::turn(self.exact_mut(y), &xs, false, &angles, &positions, heads, 1.0);
+                let (xs, table, positions) = (self.copy(x), self.copy(angles), self.batch.positions.clone());
+                rotate::turn(self.exact_mut(y), &xs, false, (&table, angles.cols), &positions, heads, 1.0);
             }
             Op::Attend { .. } => self.attend(op),
             Op::Activate { f, slope, x, y } => {
@@ -270,6 +290,11 @@ impl Reference {
                 let (a, b) = (self.copy(a), self.copy(b));
                 multiply::forward(self.exact_mut(y), &a, &b);
             }
+            Op::Scale { x, y, factor, cap } => {
+                let bounded = |x: &f64| scale::reference::bounded(f64::from(factor) * x, f64::from(cap));
+                let values = self.exact(x).iter().map(bounded).collect();
+                self.put(Some(y), || values);
+            }
             Op::Dropout { x, y, drop } => {
                 let (x, draws) = (self.copy(x), Draws::new(drop, self.batch.seed));
                 let y = self.exact_mut(y).iter_mut().zip(x).enumerate();
@@ -279,9 +304,10 @@ impl Reference {
                 let (xs, outputs) = (self.copy(x), self.batch.outputs.clone());
                 gather::forward(self.exact_mut(y), &xs, &outputs, x.cols);
             }
-            Op::Classify { x, w, b, losses, logits, probs } => {
+            Op::Classify { x, w, b, cap, losses, logits, probs } => {
                 let mut rows = vec![0.0; x.rows * w.rows];
                 linear::reference::forward(&mut rows, self.exact(x), self.exact(w), self.copy_of(b).as_deref(), x.cols);
+                rows.iter_mut().for_each(|v| *v = scale::reference::bounded(*v, f64::from(cap)));
                 self.put(logits, || rows.clone());
                 let target = |n| classify::target(&self.batch, n, w.rows);
                 let rows_losses: Vec<f64> = rows
@@ -429,8 +455,8 @@ impl Reference {
                 }
                 step.watched.into_iter().for_each(|region| self.put(region, || dy.clone()));
             }
-            Op::Norm { kind, eps, x, gain, offset, stats, .. } => {
-                let (xs, stats, gains) = (self.copy(x), self.copy(stats), self.copy_of(gain));
+            Op::Norm { kind, eps, x, gain, offset, less_one, stats, .. } => {
+                let (xs, stats, gains) = (self.copy(x), self.copy(stats), self.gains(gain, less_one));
                 let (mut values, mut dgain, mut doffset) = (dx(x), vec![0.0; x.cols], vec![0.0; x.cols]);
                 norm::reference::backward(
                     (&mut values, false),
@@ -459,9 +485,33 @@ impl Reference {
                 self.give(step.dx[0], &values);
                 self.give_weights(w, b, &dy, &xs);
             }
+            Op::QkNorm { kind, eps, x, q_gain, k_gain, less_one, together, stats, heads, .. } => {
+                let (xs, s, wide, how) = (self.copy(x), self.copy(stats), stats.cols, (kind, f64::from(eps)));
+                let gains = [q_gain, k_gain].map(|gain| self.gains(gain, less_one));
+                let mut values = dy.clone(); // of values it is a copy
+                let mut dgains = norm::qk_widths(heads, together).map(|n| vec![0.0; n]);
+                for n in 0..x.rows {
+                    for (i, (part, key)) in norm::qk_parts(heads, together).enumerate() {
+                        let range = n * x.cols + part.start..n * x.cols + part.end;
+                        let (at, key) = (n * wide + 2 * i, usize::from(key));
+                        norm::reference::backward(
+                            (&mut values[range.clone()], false),
+                            (Some(&mut dgains[key]), None),
+                            &dy[range.clone()],
+                            &xs[range],
+                            &s[at..at + 2],
+                            gains[key].as_deref(),
+                            how,
+                        );
+                    }
+                }
+                self.give(step.dx[0], &values);
+                let of = [q_gain, k_gain].into_iter().zip(dgains);
+                of.for_each(|(gain, dgain)| gain.into_iter().for_each(|region| self.add_to(region, &dgain)));
+            }
             Op::Rotate { x, angles, heads, .. } => {
-                let (angles, mut values) = (self.copy(angles), dx(x));
-                rotate::turn(&mut values, &dy, false, &angles, &self.batch.positions, heads, -1.0);
+                let (table, mut values) = (self.copy(angles), dx(x));
+                rotate::turn(&mut values, &dy, false, (&table, angles.cols), &self.batch.positions, heads, -1.0);
                 self.give(step.dx[0], &values);
             }
             Op::Attend { .. } => self.attend_backward(step),
@@ -481,6 +531,11 @@ impl Reference {
                 self.give(step.dx[0], &dy);
                 self.give(step.dx[1], &dy.iter().map(|d| f64::from(scale) * d).collect::<Vec<_>>());
             }
+            Op::Scale { y, factor, cap, .. } => {
+                let slope = |y: &f64| f64::from(factor) * scale::reference::slope(*y, f64::from(cap));
+                let values: Vec<f64> = self.exact(y).iter().map(slope).zip(&dy).map(|(s, d)| s * d).collect();
+                self.give(step.dx[0], &values);
+            }
             Op::Dropout { drop, .. } => {
                 let draws = Draws::new(drop, self.batch.seed);
                 let values: Vec<f64> =
@@ -492,10 +547,12 @@ impl Reference {
                 gather::backward(&mut values, false, &dy, &self.batch.outputs, x.cols);
                 self.give(step.dx[0], &values);
             }
-            Op::Classify { x, w, b, losses, .. } => {
+            Op::Classify { x, w, b, cap, losses, .. } => {
                 let (xs, ws, bias) = (self.copy(x), self.copy(w), self.copy_of(b));
                 let (mut rows, mut values) = (vec![0.0; x.rows * w.rows], dx(x));
                 linear::reference::forward(&mut rows, &xs, &ws, bias.as_deref(), x.cols);
+                rows.iter_mut().for_each(|v| *v = scale::reference::bounded(*v, f64::from(cap)));
+                let slopes: Vec<f64> = rows.iter().map(|v| scale::reference::slope(*v, f64::from(cap))).collect();
                 let weight = f64::from(self.batch.weight);
                 let each = rows.chunks_exact_mut(w.rows).enumerate().map(|(n, row)| {
                     let target = classify::target(&self.batch, n, w.rows);
@@ -503,10 +560,11 @@ impl Reference {
                 });
                 let all: Vec<f64> = each.collect();
                 self.put(Some(losses), || all);
+                self.put(step.watched[0], || rows.clone());
+                rows.iter_mut().zip(slopes).for_each(|(v, slope)| *v *= slope);
                 linear::reference::backward_x(&mut values, false, &rows, &ws, x.cols);
                 self.give(step.dx[0], &values);
                 self.give_weights(w, b, &rows, &xs);
-                self.put(step.watched[0], || rows);
             }
         }
     }

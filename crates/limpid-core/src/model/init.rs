@@ -42,6 +42,7 @@ pub fn values(model: &Model, param: &Param, scheme: Init, std: f64, seed: u64) -
         (0..param.region.len() as u64).map(|i| draw(i) as f32).collect()
     };
     match (param.role, scheme) {
+        (ParamRole::Gain, _) if model.config.norm_gain_less_one => vec![0.0; param.region.len()],
         (ParamRole::Gain, _) => vec![1.0; param.region.len()],
         (ParamRole::Bias | ParamRole::LoraB, _) => vec![0.0; param.region.len()],
         // as PEFT: He's uniform with a slope of sqrt(5)

@@ -29,6 +29,7 @@ pub mod reference {
             Activation::GeluTanh => 0.5 * x * (1.0 + (SQRT_2_OVER_PI * (x + CUBIC * x * x * x)).tanh()),
             Activation::GeluSigmoid => x * exact::sigmoid(QUICK * x),
             Activation::Silu => x * exact::sigmoid(x),
+            Activation::Relu2 => x.max(0.0) * x.max(0.0),
             Activation::Sigmoid => exact::sigmoid(x),
             Activation::Tanh => x.tanh(),
         }
@@ -56,6 +57,7 @@ pub mod reference {
             }
             Activation::GeluSigmoid => swish(QUICK),
             Activation::Silu => swish(1.0),
+            Activation::Relu2 => 2.0 * x.max(0.0),
             Activation::Sigmoid => exact::sigmoid(x) * (1.0 - exact::sigmoid(x)),
             Activation::Tanh => 1.0 - x.tanh() * x.tanh(),
         }
@@ -96,6 +98,10 @@ macro_rules! with_curve {
                 type $C = Silu;
                 $body
             }
+            Activation::Relu2 => {
+                type $C = Relu2;
+                $body
+            }
             Activation::Sigmoid => {
                 type $C = Sigmoid;
                 $body
@@ -117,6 +123,18 @@ impl Curve for Relu {
     #[inline(always)]
     fn slope<M: MulAdd>(_: f32, x: f32) -> f32 {
         if x > 0.0 { 1.0 } else { 0.0 }
+    }
+}
+
+struct Relu2;
+impl Curve for Relu2 {
+    #[inline(always)]
+    fn value<M: MulAdd>(_: f32, x: f32) -> f32 {
+        if x < 0.0 { 0.0 } else { x * x }
+    }
+    #[inline(always)]
+    fn slope<M: MulAdd>(_: f32, x: f32) -> f32 {
+        if x > 0.0 { 2.0 * x } else { 0.0 }
     }
 }
 

@@ -25,6 +25,7 @@ pub mod norm;
 pub mod program;
 pub mod random;
 pub mod rotate;
+pub mod scale;
 pub mod simd;
 pub mod view;
 
@@ -189,6 +190,8 @@ pub enum Op {
         gain: Option<Region>,
         /// (1,C)
         offset: Option<Region>,
+        /// whether the gain is stored less one
+        less_one: bool,
         /// (N,C)
         y: Region,
         /// saved for the backward: mean and 1 / deviation, (N,2)
@@ -209,13 +212,36 @@ pub enum Op {
         /// (N,O)
         y: Region,
     },
+    /// y = x with queries and keys normalised, each head by itself or all heads together (Henry et al. 2020)
+    QkNorm {
+        /// how the deviation is defined
+        kind: NormKind,
+        /// added to variance or deviation
+        eps: f32,
+        /// (N, (H + 2K) D)
+        x: Region,
+        /// (1,D), or (1, H D) where all heads are normalised together
+        q_gain: Option<Region>,
+        /// (1,D), or (1, K D)
+        k_gain: Option<Region>,
+        /// whether the gains are stored less one
+        less_one: bool,
+        /// whether all heads are normalised together
+        together: bool,
+        /// (N, (H + 2K) D)
+        y: Region,
+        /// saved for the backward: mean and 1 / deviation of each norm, (N, 2 (H + K)), or (N,4)
+        stats: Region,
+        /// which columns are which
+        heads: Heads,
+    },
     /// y = x with queries and keys rotated by their position (RoPE)
     Rotate {
         /// (N, (H + 2K) D)
         x: Region,
         /// (N, (H + 2K) D)
         y: Region,
-        /// cosine and sine of every position's angles, (T,D) (contract: Su et al. 2021)
+        /// cosine and sine of every position's angles, (T,R) (contract: Su et al. 2021): the first R features of each head turn
         angles: Region,
         /// which columns are which
         heads: Heads,
@@ -265,8 +291,19 @@ pub enum Op {
         b: Region,
         /// (N,C)
         y: Region,
-        /// 1, except for an adapter
+        /// 1, except for an adapter, or where the model scales what its sub-layers add
         scale: f32,
+    },
+    /// y = factor x, or cap tanh(factor x / cap)
+    Scale {
+        /// (N,C)
+        x: Region,
+        /// (N,C)
+        y: Region,
+        /// the factor
+        factor: f32,
+        /// bound of the result; 0 for none
+        cap: f32,
     },
     /// y = a b, element by element
     Multiply {
@@ -293,7 +330,7 @@ pub enum Op {
         /// (outputs,C)
         y: Region,
     },
-    /// `losses[n] = -log softmax(x w' + b)[target n]`: head and cross-entropy as one op, in chunks of rows, so that
+    /// `losses[n] = -log softmax(bounded(x w' + b))[target n]`: head and cross-entropy as one op, in chunks of rows, so that
     /// the logits of all rows are never in memory at once
     Classify {
         /// (N,C)
@@ -302,6 +339,8 @@ pub enum Op {
         w: Region,
         /// (1,V)
         b: Option<Region>,
+        /// bound of the logits, cap tanh(logit / cap); 0 for none
+        cap: f32,
         /// (N,1); 0 where the row has no target
         losses: Region,
         /// watched: (N,V)
@@ -337,11 +376,13 @@ impl Op {
             Op::Embed { .. } => "embed",
             Op::Norm { .. } => "norm",
             Op::Linear { .. } => "linear",
+            Op::QkNorm { .. } => "qk-norm",
             Op::Rotate { .. } => "rotate",
             Op::Attend { .. } => "attend",
             Op::Activate { .. } => "activate",
             Op::Add { .. } => "add",
             Op::Multiply { .. } => "multiply",
+            Op::Scale { .. } => "scale",
             Op::Dropout { .. } => "dropout",
             Op::Gather { .. } => "gather",
             Op::Classify { .. } => "classify",
@@ -371,6 +412,10 @@ impl Op {
                 let read = Access::Read { saved: w.learns() };
                 ([Some((read, x)), Some((Own, w)), Some((WRITE, y))], [Some((Own, b)), None, None, None])
             }
+            Op::QkNorm { x, q_gain, k_gain, y, stats, .. } => (
+                [Some((SAVED, x)), Some((WRITE, y)), Some((KEPT, stats))],
+                [Some((Own, q_gain)), Some((Own, k_gain)), None, None],
+            ),
             Op::Rotate { x, y, angles, .. } => {
                 ([Some((READ, x)), Some((WRITE, y)), Some((Own, angles))], [const { None }; 4])
             }
@@ -384,7 +429,12 @@ impl Op {
             Op::Activate { x, y, .. } => ([Some((SAVED, x)), Some((WRITE, y)), None], [const { None }; 4]),
             Op::Add { a, b, y, .. } => ([Some((READ, a)), Some((READ, b)), Some((WRITE, y))], [const { None }; 4]),
             Op::Multiply { a, b, y } => ([Some((SAVED, a)), Some((SAVED, b)), Some((WRITE, y))], [const { None }; 4]),
-            Op::Classify { x, w, b, losses, logits, probs } => (
+            Op::Scale { x, y, cap, .. } => {
+                // the slope of the bound is told by the result
+                let write = Access::Write { saved: *cap > 0.0 };
+                ([Some((READ, x)), Some((write, y)), None], [const { None }; 4])
+            }
+            Op::Classify { x, w, b, losses, logits, probs, .. } => (
                 [Some((SAVED, x)), Some((Own, w)), Some((WRITE, losses))],
                 [Some((Own, b)), Some((Watched, logits)), Some((Watched, probs)), None],
             ),
@@ -416,11 +466,13 @@ impl Op {
             Op::Embed { y, .. }
             | Op::Norm { y, .. }
             | Op::Linear { y, .. }
+            | Op::QkNorm { y, .. }
             | Op::Rotate { y, .. }
             | Op::Attend { y, .. }
             | Op::Activate { y, .. }
             | Op::Add { y, .. }
             | Op::Multiply { y, .. }
+            | Op::Scale { y, .. }
             | Op::Dropout { y, .. }
             | Op::Gather { y, .. } => y,
             Op::Classify { losses, .. } => losses,
@@ -435,8 +487,10 @@ impl Op {
             Op::Attend { qkv, .. } => [Some(qkv), None],
             Op::Norm { x, .. }
             | Op::Linear { x, .. }
+            | Op::QkNorm { x, .. }
             | Op::Rotate { x, .. }
             | Op::Activate { x, .. }
+            | Op::Scale { x, .. }
             | Op::Dropout { x, .. }
             | Op::Gather { x, .. }
             | Op::Classify { x, .. } => [Some(x), None],

@@ -7,6 +7,9 @@
 //!   rms         n = x / sqrt(mean(x^2) + eps)
 //!   y = n gain + offset
 //!
+//! A gain may be stored less one. Queries and keys are normalised likewise ([`QkForward`]): each head by itself, with one gain for
+//! all heads, or all heads together.
+//!
 //! Backward, with g = dy gain and r = 1 / deviation, the reciprocal of the divisor:
 //!   dgain += sum dy n,   doffset += sum dy,   dx = r (g - mean(g) - k n mean(g n))
 //! where mean(g) is left out for rms, and k is 1 except for layer-std, where it is (standard deviation + eps) /
@@ -16,13 +19,14 @@
 //! of x and y forward, 15 of x, dy and dx backward (`cargo bench --bench ops`); under 1 % of a GPT-2 step.
 
 use super::simd::{Kernel, MulAdd, fma, sum, sum2};
-use crate::config::NormKind;
+use crate::config::{Heads, NormKind};
+use std::ops::Range;
 
 /// Plain f64 loops.
 pub mod reference {
     use super::NormKind;
 
-    /// y, stats <- x: (N,C); stats: (N,2) are mean and reciprocal deviation.
+    /// y, stats <- x: (N,C); stats: (N,2) are mean and reciprocal deviation. Gains are those that are applied.
     pub fn forward(
         (y, stats): (&mut [f64], &mut [f64]),
         x: &[f64],
@@ -80,6 +84,149 @@ pub mod reference {
     }
 }
 
+/// How many elements the norms of queries, of keys and of values take each; values have none.
+pub const fn qk_widths(heads: Heads, together: bool) -> [usize; 3] {
+    match together {
+        true => [heads.query_cols(), heads.key_cols(), 0],
+        false => [heads.d_head, heads.d_head, 0],
+    }
+}
+
+/// How many norms of queries and keys a row has.
+pub const fn qk_norms(heads: Heads, together: bool) -> usize {
+    if together { 2 } else { heads.n_head + heads.n_kv_head }
+}
+
+/// The norms of a row of queries and keys: the columns of each, and whether it is one of the keys.
+pub fn qk_parts(heads: Heads, together: bool) -> impl Iterator<Item = (Range<usize>, bool)> {
+    let [q, k, _] = qk_widths(heads, together);
+    let (queries, keys) = (heads.query_cols(), heads.key_cols());
+    let of = |from: usize, cols: usize, wide: usize, key| {
+        (0..cols).step_by(wide).map(move |at| (from + at..from + at + wide, key))
+    };
+    of(0, queries, q, false).chain(of(queries, keys, k, true))
+}
+
+/// Norms of queries and keys, for some of the rows: y, stats <- x; values are copied.
+pub struct QkForward<'a> {
+    /// (N, (H + 2K) D)
+    pub y: &'a mut [f32],
+    /// (N, 2 norms)
+    pub stats: &'a mut [f32],
+    /// (N, (H + 2K) D)
+    pub x: &'a [f32],
+    /// of queries and of keys
+    pub gains: [Option<&'a [f32]>; 2],
+    /// whether they are stored less one
+    pub less_one: bool,
+    /// whether all heads are normalised together
+    pub together: bool,
+    /// which columns are which
+    pub heads: Heads,
+    /// what deviation means
+    pub kind: NormKind,
+    /// added to variance or deviation
+    pub eps: f32,
+}
+
+impl Kernel for QkForward<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<M: MulAdd>(self) {
+        let QkForward { y, stats, x, gains, less_one, together, heads, kind, eps } = self;
+        let (cols, values) = (heads.cols(), heads.parts()[2].clone());
+        let wide = 2 * qk_norms(heads, together);
+        for ((y, x), stats) in y.chunks_exact_mut(cols).zip(x.chunks_exact(cols)).zip(stats.chunks_exact_mut(wide)) {
+            for ((part, key), stats) in qk_parts(heads, together).zip(stats.chunks_exact_mut(2)) {
+                let (y, x, gain) = (&mut y[part.clone()], &x[part], gains[usize::from(key)]);
+                Forward { y, stats, x, gain, offset: None, less_one, kind, eps }.run::<M>();
+            }
+            y[values.clone()].copy_from_slice(&x[values.clone()]);
+        }
+    }
+}
+
+/// The gradient of their input, for some of the rows.
+pub struct QkBackwardInput<'a> {
+    /// (N, (H + 2K) D)
+    pub dx: &'a mut [f32],
+    /// whether dx is added to
+    pub add: bool,
+    /// (N, (H + 2K) D)
+    pub dy: &'a [f32],
+    /// (N, (H + 2K) D)
+    pub x: &'a [f32],
+    /// (N, 2 norms)
+    pub stats: &'a [f32],
+    /// of queries and of keys
+    pub gains: [Option<&'a [f32]>; 2],
+    /// whether they are stored less one
+    pub less_one: bool,
+    /// whether all heads are normalised together
+    pub together: bool,
+    /// which columns are which
+    pub heads: Heads,
+    /// what deviation means
+    pub kind: NormKind,
+    /// added to variance or deviation
+    pub eps: f32,
+    /// as many elements as a norm takes, scratch
+    pub g: &'a mut [f32],
+}
+
+impl Kernel for QkBackwardInput<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<M: MulAdd>(self) {
+        let QkBackwardInput { dx, add, dy, x, stats, gains, less_one, together, heads, kind, eps, g } = self;
+        let (cols, values) = (heads.cols(), heads.parts()[2].clone());
+        let rows = dx.chunks_exact_mut(cols).zip(dy.chunks_exact(cols)).zip(x.chunks_exact(cols));
+        for (((dx, dy), x), stats) in rows.zip(stats.chunks_exact(2 * qk_norms(heads, together))) {
+            for ((part, key), stats) in qk_parts(heads, together).zip(stats.chunks_exact(2)) {
+                let (dx, dy, x) = (&mut dx[part.clone()], &dy[part.clone()], &x[part]);
+                let gain = gains[usize::from(key)];
+                BackwardInput { dx, add, dy, x, stats, gain, less_one, kind, eps, g: &mut *g }.run::<M>();
+            }
+            for (dx, dy) in dx[values.clone()].iter_mut().zip(&dy[values.clone()]) {
+                *dx = if add { *dx + dy } else { *dy };
+            }
+        }
+    }
+}
+
+/// The gradients of their gains from all rows of dy, in ascending order.
+pub struct QkBackwardParams<'a> {
+    /// of queries and of keys, added to
+    pub dgains: [Option<&'a mut [f32]>; 2],
+    /// (N, (H + 2K) D)
+    pub dy: &'a [f32],
+    /// (N, (H + 2K) D)
+    pub x: &'a [f32],
+    /// (N, 2 norms)
+    pub stats: &'a [f32],
+    /// whether all heads are normalised together
+    pub together: bool,
+    /// which columns are which
+    pub heads: Heads,
+}
+
+impl Kernel for QkBackwardParams<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<M: MulAdd>(self) {
+        let QkBackwardParams { mut dgains, dy, x, stats, together, heads } = self;
+        let cols = heads.cols();
+        let rows = dy.chunks_exact(cols).zip(x.chunks_exact(cols));
+        for ((dy, x), stats) in rows.zip(stats.chunks_exact(2 * qk_norms(heads, together))) {
+            for ((part, key), stats) in qk_parts(heads, together).zip(stats.chunks_exact(2)) {
+                let dgain = dgains[usize::from(key)].as_deref_mut();
+                let (dy, x) = (&dy[part.clone()], &x[part]);
+                BackwardParams { dgain, doffset: None, from: 0, dy, x, stats }.run::<M>();
+            }
+        }
+    }
+}
+
 /// y, stats <- x, for some of the rows.
 pub struct Forward<'a> {
     /// (N,C)
@@ -92,6 +239,8 @@ pub struct Forward<'a> {
     pub gain: Option<&'a [f32]>,
     /// (C)
     pub offset: Option<&'a [f32]>,
+    /// whether the gain is stored less one
+    pub less_one: bool,
     /// what deviation means
     pub kind: NormKind,
     /// added to variance or deviation
@@ -113,6 +262,16 @@ impl Kernel for Forward<'_> {
             };
             *s = [mean, r];
             match (self.gain, self.offset) {
+                (Some(gain), Some(offset)) if self.less_one => {
+                    for (((y, x), g), o) in y.iter_mut().zip(x).zip(gain).zip(offset) {
+                        *y = fma::<M>((x - mean) * r, 1.0 + *g, *o);
+                    }
+                }
+                (Some(gain), None) if self.less_one => {
+                    for ((y, x), g) in y.iter_mut().zip(x).zip(gain) {
+                        *y = (x - mean) * r * (1.0 + g);
+                    }
+                }
                 (Some(gain), Some(offset)) => {
                     for (((y, x), g), o) in y.iter_mut().zip(x).zip(gain).zip(offset) {
                         *y = fma::<M>((x - mean) * r, *g, *o);
@@ -152,6 +311,8 @@ pub struct BackwardInput<'a> {
     pub stats: &'a [f32],
     /// (C)
     pub gain: Option<&'a [f32]>,
+    /// whether the gain is stored less one
+    pub less_one: bool,
     /// what deviation means
     pub kind: NormKind,
     /// added to variance or deviation
@@ -170,6 +331,9 @@ impl Kernel for BackwardInput<'_> {
         for (((dx, dy), x), s) in rows.zip(self.stats.as_chunks::<2>().0) {
             let [mean, r] = *s;
             match self.gain {
+                Some(gain) if self.less_one => {
+                    g.iter_mut().zip(dy).zip(gain).for_each(|((g, dy), w)| *g = dy * (1.0 + w));
+                }
                 Some(gain) => g.iter_mut().zip(dy).zip(gain).for_each(|((g, dy), w)| *g = dy * w),
                 None => g.copy_from_slice(dy),
             }

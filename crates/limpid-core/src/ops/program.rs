@@ -5,6 +5,7 @@
 
 use super::attend::BLOCK;
 use super::limits::Limits;
+use super::norm;
 use super::{Access, ActiveRows, Back, MemorySpace, Op, Pass, Region};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::{Bound, Deref, Range, RangeBounds};
@@ -366,12 +367,20 @@ impl Draft {
                     && like(scale, (x.rows, 1))
             }
             Op::Linear { x, w, b, y } => w.shape() == (y.cols, x.cols) && x.rows == y.rows && vector(b, y.cols),
+            Op::QkNorm { x, q_gain, k_gain, together, y, stats, heads, .. } => {
+                let [q, k, _] = norm::qk_widths(heads, together);
+                x.shape() == y.shape()
+                    && x.cols == heads.cols()
+                    && vector(q_gain, q)
+                    && vector(k_gain, k)
+                    && stats.shape() == (x.rows, 2 * norm::qk_norms(heads, together))
+            }
             Op::Rotate { x, y, angles, heads } => {
                 tables.push((angles, context));
                 x.shape() == y.shape()
                     && x.cols == heads.cols()
-                    && angles.cols == heads.d_head
-                    && heads.d_head.is_multiple_of(2)
+                    && angles.cols <= heads.d_head
+                    && angles.cols.is_multiple_of(2)
             }
             Op::Attend { qkv, cache, y, lse, heads, raw, scores, pattern, .. } => {
                 if cache.is_some() != blocks.is_some() {
@@ -391,10 +400,10 @@ impl Draft {
                     && raw.is_none_or(wide)
                     && watched.iter().all(|w| w.map(Region::shape) == raw.map(Region::shape))
             }
-            Op::Activate { x, y, .. } | Op::Dropout { x, y, .. } => x.shape() == y.shape(),
+            Op::Activate { x, y, .. } | Op::Dropout { x, y, .. } | Op::Scale { x, y, .. } => x.shape() == y.shape(),
             Op::Add { a, b, y, .. } | Op::Multiply { a, b, y } => a.shape() == y.shape() && b.shape() == y.shape(),
             Op::Gather { x, y } => x.cols == y.cols,
-            Op::Classify { x, w, b, losses, logits, probs } => {
+            Op::Classify { x, w, b, losses, logits, probs, .. } => {
                 w.shape() == (vocab_size, x.cols)
                     && vector(b, w.rows)
                     && losses.shape() == (x.rows, 1)

@@ -87,6 +87,10 @@ pub fn attribute(
         () if config.head_transform => {
             "The head's dense layer and its activation are not linear, so what the blocks wrote cannot be told apart behind them."
         }
+        () if config.logits_softcap > 0.0 => {
+            "Logits are bounded, which is not linear: the bars are parts of the logit before the bound, and the remainder is what the \
+             bound takes."
+        }
         () if config.norm_place == NormPlace::Post => {
             "Every block normalises the whole stream again, so what earlier blocks wrote does not simply add up: the writes of the last \
              block have bars of their own, and one bar stands for the stream before it. Norms are linear here: their mean and scale are \
@@ -123,7 +127,8 @@ impl Way<'_> {
         let post = self.trace.names().config.norm_place == NormPlace::Post;
         let mut additive = true;
         for (i, op) in ops.into_iter().enumerate().rev() {
-            if let Op::Classify { x, w, b, .. } = op {
+            if let Op::Classify { x, w, b, cap, .. } = op {
+                additive &= cap == 0.0;
                 let row = |table: Region, id: usize| self.trace.table_rows(table, id..id + 1);
                 let mut direction: Vec<f64> = row(w, target)?.into_iter().map(f64::from).collect();
                 if let Some(foil) = foil {
@@ -152,7 +157,7 @@ impl Way<'_> {
                     self.whole(y, "head's dense layer".into(), &direction)?;
                     additive = false;
                 }
-                Op::Norm { kind, x, gain, offset, scale, .. } => {
+                Op::Norm { kind, x, gain, offset, less_one, scale, .. } => {
                     let name = scale.map_or(String::new(), |scale| self.trace.names().name_of(scale));
                     let scale = f64::from(self.trace.stored_row(&name, self.row)?[0]);
                     if let Some(offset) = offset {
@@ -160,12 +165,18 @@ impl Way<'_> {
                         let cell = Cell { name: self.trace.names().name_of(offset), at: vec![0] };
                         self.bar(&format!("{} offset", norm_name(&name)), dot(&direction, &values), Some(cell));
                     }
-                    let gains = gain.map(|gain| self.trace.table_rows(gain, 0..1)).transpose()?;
+                    let mut gains = gain.map(|gain| self.trace.table_rows(gain, 0..1)).transpose()?;
+                    if less_one {
+                        gains.iter_mut().flatten().for_each(|gain| *gain += 1.0);
+                    }
                     self.pass(x, through_norm(direction, gains.as_deref(), scale, kind, true));
                 }
                 Op::Add { a, b, scale, .. } => {
                     self.pass(b, direction.iter().map(|d| d * f64::from(scale)).collect());
                     self.pass(a, direction);
+                }
+                Op::Scale { x, factor, cap: 0.0, .. } => {
+                    self.pass(x, direction.iter().map(|d| d * f64::from(factor)).collect());
                 }
                 Op::Dropout { x, y, drop } => {
                     let factors = kept(Draws::new(drop, self.trace.batch().seed), self.row, y.cols);
@@ -186,7 +197,12 @@ impl Way<'_> {
                     }
                 }
                 // no model has these on the way
-                Op::Rotate { y, .. } | Op::Attend { y, .. } | Op::Multiply { y, .. } | Op::Gather { y, .. } => {
+                Op::Rotate { y, .. }
+                | Op::QkNorm { y, .. }
+                | Op::Attend { y, .. }
+                | Op::Multiply { y, .. }
+                | Op::Scale { y, .. }
+                | Op::Gather { y, .. } => {
                     self.whole(y, self.trace.names().name_of(y), &direction)?;
                     additive = false;
                 }

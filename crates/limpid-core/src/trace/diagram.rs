@@ -373,6 +373,8 @@ impl<'a> Sheet<'a> {
         let note = match self.c.norm_place {
             NormPlace::Pre => "each: norm, attention, +, norm, feed-forward network, +",
             NormPlace::Post => "each: attention, +, norm, feed-forward network, +, norm",
+            NormPlace::Branch => "each: attention, norm, +, feed-forward network, norm, +",
+            NormPlace::Both => "each: norm, attention, norm, +, norm, feed-forward network, norm, +",
         };
         let end = next(self, MIXES, &plural(self.c.n_layer, "block"), note, &rows);
         let top = end - 32.0 - LINE * 4.0;
@@ -399,10 +401,10 @@ impl<'a> Sheet<'a> {
         let enters = "blocks.0.hook_resid_pre";
         let row = [self.row(enters)];
         let mut y = self.node([edge, 0.0, full], STREAM, "the residual stream enters", "", &row);
-        let mut stream = self.model.tensor(enters).map(|tensor| tensor.region);
+        let mut stream: Vec<Region> = self.model.tensor(enters).map(|tensor| tensor.region).into_iter().collect();
         let (mut from, mut beside) = (y, false);
         for op in &ops {
-            let reads = op.inputs().into_iter().flatten().any(|x| Some(x) == stream);
+            let reads = op.inputs().into_iter().flatten().any(|x| stream.contains(&x));
             let on_stream = match op {
                 Op::Add { .. } => reads,
                 Op::Norm { .. } => reads && self.c.norm_place == NormPlace::Post,
@@ -422,7 +424,8 @@ impl<'a> Sheet<'a> {
                     "",
                     &rows,
                 );
-                (stream, from, beside) = (Some(op.output()), y, false);
+                stream.push(op.output());
+                (from, beside) = (y, false);
                 continue;
             }
             match reads {
@@ -443,7 +446,7 @@ impl<'a> Sheet<'a> {
             format!("({letters}) = ({}, {})", commas(sizes[0] as u64), commas(sizes[1] as u64))
         };
         let whole = 3.0 * w + 2.0 * gap;
-        let x = if self.c.norm_place == NormPlace::Pre { "blocks.0.ln1.hook_out" } else { "blocks.0.hook_resid_pre" };
+        let x = first_read(self.c);
         let x_row = [self.symbol(x), x.replace("blocks.0.", ""), shape("T,C", [t, c])];
         let mut y = self.node([0.0, 0.0, whole], PLAIN, "what the head reads, of one sequence", "", &[x_row]);
         let (weights, rows) = (["W_Q", "W_K", "W_V"], ["hook_q", "hook_k", "hook_v"]);
@@ -488,7 +491,7 @@ impl<'a> Sheet<'a> {
     fn attention(&mut self) {
         let (c, w) = (self.c, 700.0);
         let shown = c.n_head.min(4);
-        let x = if c.norm_place == NormPlace::Pre { "blocks.0.ln1.hook_out" } else { "blocks.0.hook_resid_pre" };
+        let x = first_read(c);
         let row = [self.row(x)];
         let y = self.node([0.0, 0.0, w], PLAIN, "every head reads all of it", "", &row);
         let (gap, top) = (16.0, y + GAP);
@@ -926,11 +929,11 @@ fn side(n: usize) -> f64 {
 fn kind(op: &Op) -> Fill {
     match op {
         Op::Embed { .. } | Op::Linear { .. } | Op::Classify { .. } => MAPS,
-        Op::Norm { .. } => EVENS,
+        Op::Norm { .. } | Op::QkNorm { .. } => EVENS,
         Op::Attend { .. } | Op::Rotate { .. } => MIXES,
         Op::Activate { .. } | Op::Multiply { .. } => BENDS,
         Op::Add { .. } => STREAM,
-        Op::Dropout { .. } | Op::Gather { .. } => PLAIN,
+        Op::Dropout { .. } | Op::Gather { .. } | Op::Scale { .. } => PLAIN,
     }
 }
 
@@ -941,21 +944,36 @@ fn title(op: &Op, c: &Config) -> &'static str {
         Op::Norm { kind: NormKind::Rms, .. } => "RMS norm",
         Op::Norm { .. } => "layer norm",
         Op::Linear { .. } => "linear",
+        Op::QkNorm { .. } => "norm of queries and keys",
         Op::Rotate { .. } => "rotate by position",
         Op::Attend { mask: Mask::Causal, .. } => "causal attention",
         Op::Attend { .. } => "attention",
         Op::Activate { .. } => c.activation.name(),
         Op::Add { .. } => "+",
         Op::Multiply { .. } => "times",
+        Op::Scale { .. } => "scale",
         Op::Dropout { .. } => "dropout",
         Op::Gather { .. } => "gather",
         Op::Classify { .. } => "head, softmax, loss",
     }
 }
 
+/// What attention of the first block reads.
+fn first_read(c: &Config) -> &'static str {
+    match c.norm_place {
+        NormPlace::Pre | NormPlace::Both => "blocks.0.ln1.hook_out",
+        NormPlace::Post | NormPlace::Branch => "blocks.0.hook_resid_pre",
+    }
+}
+
 /// A model in a line.
 fn variant(c: &Config) -> String {
     let kind = if c.mask == Mask::Causal { "decoder-only" } else { "encoder" };
-    let place = if c.norm_place == NormPlace::Pre { "norms before the sub-layers" } else { "norms after the sums" };
+    let place = match c.norm_place {
+        NormPlace::Pre => "norms before the sub-layers",
+        NormPlace::Post => "norms after the sums",
+        NormPlace::Branch => "norms after the sub-layers",
+        NormPlace::Both => "norms before and after the sub-layers",
+    };
     format!("{kind}, {place}, positions {}", c.positions)
 }

@@ -14,7 +14,7 @@ use crate::names::{self, Derived};
 use crate::ops::attend::Stage;
 use crate::ops::classify::{self, Target};
 use crate::ops::dropout::{Draws, weight_index};
-use crate::ops::{Op, Region, activate};
+use crate::ops::{Op, Region, activate, norm};
 use limpid_base::plural::plural;
 
 /// The most terms that an explanation shows, all parts together.
@@ -247,6 +247,17 @@ impl Draft {
         self
     }
 
+    /// Bounded by cap tanh(x / cap), where there is a bound.
+    fn bounded(self, cap: f32) -> Draft {
+        if cap == 0.0 {
+            return self;
+        }
+        let cap = || Some(constant(cap.into()));
+        let tanh = Operation::Activation(Activation::Tanh, 0.0);
+        let draft = self.step(Operation::Over, "the bound", cap(), None).step(tanh, "", None, None);
+        draft.step(Operation::Times, "the bound", cap(), None)
+    }
+
     fn finish(self, cell: Cell, value: f32, op: &'static str, formula: Option<String>) -> Explanation {
         let mut sizes: Vec<f64> =
             self.parts.iter().flat_map(|(_, terms)| terms.iter().map(|term| term.value.abs())).collect();
@@ -324,6 +335,11 @@ fn term(label: String, left: Operand, right: Option<Operand>) -> SumTerm {
     SumTerm { label, left, right, value }
 }
 
+/// A gain as it is applied, where it is stored less one.
+fn one_more(gain: Operand, less_one: bool) -> Operand {
+    if less_one { constant(1.0 + gain.value) } else { gain }
+}
+
 fn constant(value: f64) -> Operand {
     Operand { value, at: None }
 }
@@ -375,6 +391,7 @@ impl Scene<'_> {
             Op::Embed { .. } => self.embed(op, region, col)?,
             Op::Norm { .. } => self.norm(op, Some(region), col)?,
             Op::Linear { x, w, b, .. } => self.linear(x, w, b, col)?,
+            Op::QkNorm { .. } => self.qk_norm(op, col)?,
             Op::Rotate { .. } => self.rotate(op, col)?,
             Op::Attend { .. } => self.context(op, col)?,
             Op::Activate { f, slope, x, .. } => {
@@ -390,15 +407,18 @@ impl Scene<'_> {
                 let (a, b) = (self.operand(a, col)?, self.operand(b, col)?);
                 let label = |x: &Operand| x.at.as_ref().map_or(String::new(), |cell| last(&cell.name).to_string());
                 let (first, second) = (label(&a), label(&b));
-                let what = format!(
-                    "`{first}` plus `{second}`{}.",
-                    if factor.is_some() { " times the adapter's scale" } else { "" }
-                );
+                let what =
+                    format!("`{first}` plus `{second}`{}.", if factor.is_some() { " times a factor" } else { "" });
                 Draft::new(what).term(first, a, None).term(second, b, factor)
             }
             Op::Multiply { a, b, .. } => {
                 let (a, b) = (self.operand(a, col)?, self.operand(b, col)?);
                 Draft::new("The gate times what passes it.").term("product", a, Some(b))
+            }
+            Op::Scale { x, factor, cap, .. } => {
+                let x = self.operand(x, col)?;
+                let draft = Draft::new("A number times a factor of the configuration.");
+                draft.term("scaled", x, Some(constant(factor.into()))).bounded(cap)
             }
             Op::Dropout { x, drop, y } => {
                 let factor = Draws::new(drop, self.trace.batch().seed).factor((self.row * y.cols + col) as u64);
@@ -410,8 +430,8 @@ impl Scene<'_> {
                 )
             }
             Op::Gather { x, .. } => Draft::new("A copy.").term("copied", self.operand(x, col)?, None),
-            Op::Classify { x, w, b: bias, logits, probs, .. } => match () {
-                () if Some(region) == logits => self.linear(x, w, bias, col)?,
+            Op::Classify { x, w, b: bias, cap, logits, probs, .. } => match () {
+                () if Some(region) == logits => self.linear(x, w, bias, col)?.bounded(cap),
                 () if Some(region) == probs => {
                     let logits = self.trace.stored_row("logits", self.row)?;
                     let cell = Cell { name: "logits".into(), at: vec![b, pos, col] };
@@ -581,7 +601,9 @@ impl Scene<'_> {
 
     /// The norm's output, its intermediate tensors, and, without a region, its mean.
     fn norm(&mut self, op: Op, region: Option<Region>, col: usize) -> Result<Draft, TraceError> {
-        let Op::Norm { kind, eps, x, gain, offset, normalized, scale, .. } = op else { return Ok(Draft::default()) };
+        let Op::Norm { kind, eps, x, gain, offset, less_one, normalized, scale, .. } = op else {
+            return Ok(Draft::default());
+        };
         let (named, b, pos) = (self.trace.names(), self.b, self.pos);
         let base = scale.map_or(String::new(), |scale| named.name_of(scale).replace("hook_scale", ""));
         let near = |hook: &str, col: usize| Cell { name: format!("{base}{hook}"), at: vec![b, pos, col] };
@@ -632,7 +654,9 @@ impl Scene<'_> {
                 [(Operation::Times, "the gain", gain), (Operation::Plus, "the offset", offset)]
             {
                 if let Some(param) = param {
-                    draft = draft.step(operation, label, Some(self.element(param, col)?), None);
+                    let by = self.element(param, col)?;
+                    let by = if operation == Operation::Times { one_more(by, less_one) } else { by };
+                    draft = draft.step(operation, label, Some(by), None);
                 }
             }
         }
@@ -691,6 +715,35 @@ impl Scene<'_> {
         Ok(draft)
     }
 
+    /// A query or a key, normalised.
+    fn qk_norm(&mut self, op: Op, col: usize) -> Result<Draft, TraceError> {
+        let Op::QkNorm { kind, eps, x, q_gain, k_gain, less_one, together, heads, .. } = op else {
+            return Ok(Draft::default());
+        };
+        let values = self.values(x)?;
+        let place = found(values[col], self.cell(x, col));
+        let Some((part, key)) = norm::qk_parts(heads, together).find(|(part, _)| part.contains(&col)) else {
+            return Ok(Draft::new("Values are not normalised: a copy.").term("copied", place, None));
+        };
+        let own: Vec<f64> = values[part.clone()].iter().map(|v| f64::from(*v)).collect();
+        let (mut normal, mut stats) = (vec![0.0; own.len()], [0.0; 2]);
+        norm::reference::forward((&mut normal, &mut stats), &own, (None, None), (kind, f64::from(eps)));
+        let what = match together {
+            true => "A value, scaled by what those of all heads at this position are like.",
+            false => "A value, scaled by what its head's values at this position are like.",
+        };
+        let mut draft = Draft::new(what).term("value", place, None);
+        if kind != NormKind::Rms {
+            draft = draft.step(Operation::Minus, "the mean", Some(constant(stats[0])), None);
+        }
+        draft = draft.step(Operation::Over, "the scale", Some(constant(1.0 / stats[1])), None);
+        if let Some(gain) = if key { k_gain } else { q_gain } {
+            let gain = one_more(self.element(gain, col - part.start)?, less_one);
+            draft = draft.step(Operation::Times, "the gain", Some(gain), None);
+        }
+        Ok(draft)
+    }
+
     fn rotate(&mut self, op: Op, col: usize) -> Result<Draft, TraceError> {
         let Op::Rotate { x, angles, heads, .. } = op else { return Ok(Draft::default()) };
         let values = self.values(x)?;
@@ -699,7 +752,10 @@ impl Scene<'_> {
             return Ok(Draft::new("Values are not turned: a copy.").term("copied", place(self, col), None));
         }
         let position = self.trace.batch().positions[self.row] as usize;
-        let (d, first) = (heads.d_head, col / 2 * 2);
+        let (d, first) = (heads.d_head, col - col % heads.d_head % 2);
+        if first % d >= angles.cols {
+            return Ok(Draft::new("This part of a head is not turned: a copy.").term("copied", place(self, col), None));
+        }
         let turn = self.trace.table_rows(angles, position..position + 1)?;
         let (cos, sin) = (f64::from(turn[first % d]), f64::from(turn[first % d + 1]));
         let [a, b] = if col == first { [cos, -sin] } else { [sin, cos] };

@@ -36,7 +36,11 @@ impl Uses {
             op.parameters().iter().filter_map(|region| place(&uses, region.at)).for_each(|at| uses[at].first = i);
         }
         for (i, back) in back.iter().enumerate().filter_map(|(i, pass)| Some((i, pass.back()?))) {
-            back.op.parameters().iter().filter_map(|region| place(&uses, region.at)).for_each(|at| uses[at].last = i + 1);
+            back.op
+                .parameters()
+                .iter()
+                .filter_map(|region| place(&uses, region.at))
+                .for_each(|at| uses[at].last = i + 1);
         }
         Uses(uses)
     }

@@ -9,8 +9,9 @@ use std::collections::HashSet;
 
 /// One value on each axis, as small numbers.
 const AXES: &[(&str, usize)] = &[
-    ("positions", 5),
-    ("norm place", 2),
+    ("positions", 6),
+    ("norm place", 4),
+    ("parallel", 3),
     ("final norm", 2),
     ("norm", 3),
     ("gain", 2),
@@ -22,7 +23,7 @@ const AXES: &[(&str, usize)] = &[
     ("head bias", 2),
     ("scale", 2),
     ("mask", 3),
-    ("activation", 8),
+    ("activation", 9),
     ("tied", 2),
     ("transform", 2),
     ("dropout embedding", 2),
@@ -36,12 +37,20 @@ const AXES: &[(&str, usize)] = &[
     ("gated", 2),
     ("scale by layer", 2),
     ("rotary scaling", 3),
+    ("rotary dim", 2),
+    ("rotary layers", 2),
+    ("gain less one", 2),
+    ("qk norm", 4),
+    ("out bias", 2),
+    ("scales", 2),
+    ("logits softcap", 2),
 ];
 
 fn config(choice: &[usize]) -> Config {
     let on = |axis: &str| choice[AXES.iter().position(|(name, _)| *name == axis).unwrap()];
     let yes = |axis: &str| on(axis) == 1;
     let p = |axis: &str| if yes(axis) { 0.25 } else { 0.0 };
+    let place = NormPlace::ALL[on("norm place")];
     Config {
         vocab_size: 11,
         context_length: 6,
@@ -58,22 +67,38 @@ fn config(choice: &[usize]) -> Config {
             RotaryScaling { factor: 3.0, ..RotaryScaling::NONE },
             RotaryScaling { factor: 3.0, low: 0.2, high: 0.6, context: 4 },
         ][on("rotary scaling")],
+        rotary_dim: [None, Some(2)][on("rotary dim")],
+        rotary_layers: [LayerPattern::ALL, "01".parse().unwrap()][on("rotary layers")],
+        rotary_base_window: None,
         n_segment: 2 * on("segments"),
-        norm_place: NormPlace::ALL[on("norm place")],
+        norm_place: place,
+        // a parallel block has no sum after attention to normalise
+        parallel: if place == NormPlace::Post { Parallel::No } else { Parallel::ALL[on("parallel")] },
         final_norm: yes("final norm"),
         embedding_norm: yes("embedding norm"),
         norm: NormKind::ALL[on("norm")],
         norm_eps: 1e-3,
         norm_gain: yes("gain"),
+        norm_gain_less_one: yes("gain less one"),
         norm_offset: yes("offset"),
         attention_bias: yes("attention bias"),
+        attention_out_bias: [None, Some(false)][on("out bias")],
         ffn_bias: yes("ffn bias"),
         attention_scale: yes("scale"),
         attention_scale_by_layer: yes("scale by layer"),
+        attention_factor: [None, Some(0.7)][on("scales")],
+        attention_softcap: 0.0,
         mask: Mask::ALL[on("mask")],
+        window: 0,
+        window_layers: LayerPattern::ALL,
+        qk_norm: QkNorm::ALL[on("qk norm")],
         activation: Activation::ALL[on("activation")],
         leaky_slope: 0.1,
         ffn_gated: yes("gated"),
+        embedding_scale: [1.0, 1.7][on("scales")],
+        residual_scale: [1.0, 0.6][on("scales")],
+        logits_scale: [1.0, 1.3][on("scales")],
+        logits_softcap: [0.0, 0.8][on("logits softcap")],
         lm_head: true,
         tied_head: yes("tied"),
         head_bias: yes("head bias"),
@@ -160,7 +185,8 @@ pub fn pairs_covered(configs: &[Config]) -> (usize, usize) {
 pub fn fill(model: &Model, backend: &mut dyn Backend, seed: u64) {
     for param in &model.params {
         let site = random::site(&param.name);
-        let shift = if param.name.contains("ln") && param.name.ends_with("weight") { 1.0 } else { 0.0 };
+        let gain = (param.name.contains("ln") || param.name.contains("_norm")) && param.name.ends_with("weight");
+        let shift = if gain && !model.config.norm_gain_less_one { 1.0 } else { 0.0 };
         let value = |i| (shift + 0.4 * random::normal(seed, site, i)) as f32;
         backend.write(param.region, &(0..param.region.len() as u64).map(value).collect::<Vec<_>>()).unwrap();
     }

@@ -13,7 +13,7 @@ use crate::ops::dropout::{self, Draws};
 use crate::ops::linear::gemm::Start;
 use crate::ops::view::{Mat, MatMut, Shared};
 use crate::ops::{Back, Grad, Op, Region, Span};
-use crate::ops::{activate, add, classify, embed, gather, multiply, norm, rotate};
+use crate::ops::{activate, add, classify, embed, gather, multiply, norm, rotate, scale};
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -78,7 +78,7 @@ pub fn inputs(step: Back, weights: &Weights, shard: &mut BatchShard, team: &Thre
                 to.copy_from_slice(dy);
             }
         }
-        Op::Norm { kind, eps, x, gain, stats, .. } => {
+        Op::Norm { kind, eps, x, gain, less_one, stats, .. } => {
             let (cols, gain) = (x.cols, gain.map(|g| weights.of(g)));
             let (x, stats) = (&act[x.range()], &stat[stats.range()]);
             let Grad { region, add } = step.dx[0].expect("a norm has an input");
@@ -87,7 +87,7 @@ pub fn inputs(step: Back, weights: &Weights, shard: &mut BatchShard, team: &Thre
             team.rows([(dx, cols)], |rows, [dx], g| {
                 let range = rows.start * cols..rows.end * cols;
                 let (dy, x, stats) = (&dy[range.clone()], &x[range], &stats[2 * rows.start..2 * rows.end]);
-                level.run(norm::BackwardInput { dx, add, dy, x, stats, gain, kind, eps, g });
+                level.run(norm::BackwardInput { dx, add, dy, x, stats, gain, less_one, kind, eps, g });
             });
             if let [Some(normalized), Some(scale), _] = step.watched {
                 let [dy, normalized, scale] = pick(act_grad, [dy_slot, normalized, scale]);
@@ -95,7 +95,7 @@ pub fn inputs(step: Back, weights: &Weights, shard: &mut BatchShard, team: &Thre
                     let (mean, r) = (stats[2 * n], f64::from(stats[2 * n + 1]));
                     let mut sum = 0f64; // its terms may cancel
                     for i in n * cols..(n + 1) * cols {
-                        normalized[i] = dy[i] * gain.map_or(1.0, |g| g[i % cols]);
+                        normalized[i] = dy[i] * gain.map_or(1.0, |g| if less_one { 1.0 } else { 0.0 } + g[i % cols]);
                         sum += f64::from(normalized[i]) * f64::from(x[i] - mean) * r;
                     }
                     scale[n] = (-sum * r) as f32;
@@ -107,8 +107,33 @@ pub fn inputs(step: Back, weights: &Weights, shard: &mut BatchShard, team: &Thre
             let [dy, dx] = pick(act_grad, [dy_slot, region]);
             team.product(dx, Mat::new(dy, w.rows), Mat::new(weights.of(w), w.cols), add);
         }
+        Op::QkNorm { kind, eps, x, q_gain, k_gain, less_one, together, stats, heads, .. } => {
+            let (cols, gains) = (x.cols, [q_gain, k_gain].map(|s| s.map(|g| weights.of(g))));
+            let (x, wide, stats) = (&act[x.range()], stats.cols, &stat[stats.range()]);
+            let Grad { region, add } = step.dx[0].expect("a norm has an input");
+            let [dy, dx] = pick(act_grad, [dy_slot, region]);
+            let dy = &*dy;
+            team.rows([(dx, cols)], |rows, [dx], g| {
+                let range = rows.start * cols..rows.end * cols;
+                let (dy, x, stats) = (&dy[range.clone()], &x[range], &stats[wide * rows.start..wide * rows.end]);
+                level.run(norm::QkBackwardInput {
+                    dx,
+                    add,
+                    dy,
+                    x,
+                    stats,
+                    gains,
+                    less_one,
+                    together,
+                    heads,
+                    kind,
+                    eps,
+                    g,
+                });
+            });
+        }
         Op::Rotate { x, angles, heads, .. } => {
-            let (cols, angles) = (x.cols, weights.of(angles));
+            let (cols, angles) = (x.cols, (weights.of(angles), angles.cols));
             let Grad { region, add } = step.dx[0].expect("a rotation has an input");
             let [dy, dx] = pick(act_grad, [dy_slot, region]);
             let dy = &*dy;
@@ -195,6 +220,17 @@ pub fn inputs(step: Back, weights: &Weights, shard: &mut BatchShard, team: &Thre
                 });
             }
         }
+        Op::Scale { y, factor, cap, .. } => {
+            let (cols, y) = (y.cols, if cap > 0.0 { &act[y.range()] } else { &[] });
+            let Grad { region, add } = step.dx[0].expect("a factor has an input");
+            let [dy, dx] = pick(act_grad, [dy_slot, region]);
+            let dy = &*dy;
+            team.rows([(dx, cols)], |rows, [dx], _| {
+                let range = rows.start * cols..rows.end * cols;
+                let y = if cap > 0.0 { &y[range.clone()] } else { y };
+                level.run(scale::Backward { dx, add, dy: &dy[range], y, factor, cap });
+            });
+        }
         Op::Dropout { x, drop, .. } => {
             let (cols, draws) = (x.cols, Draws::new(drop, batch.seed));
             let Grad { region, add } = step.dx[0].expect("dropout has an input");
@@ -252,6 +288,13 @@ pub fn parameters(step: Back, shard: &BatchShard, to: &Parameters, team: &Thread
                 team.level.run(norm::BackwardParams { dgain, doffset, from: range.start, dy, x, stats });
             });
         }
+        Op::QkNorm { x, q_gain, k_gain, together, stats, heads, .. } => {
+            let (x, stats) = (&act[x.range()], &stat[stats.range()]);
+            let dgains = [q_gain, k_gain].map(|region| region.filter(|s| s.learns()).map(sums));
+            if dgains.iter().any(Option::is_some) {
+                team.level.run(norm::QkBackwardParams { dgains, dy, x, stats, together, heads });
+            }
+        }
         Op::Linear { x, w, b, .. } => {
             if w.learns() {
                 // SAFETY: as above.
@@ -268,28 +311,52 @@ pub fn parameters(step: Back, shard: &BatchShard, to: &Parameters, team: &Thread
 
 /// Computes the losses and every gradient of the head, in chunks of rows.
 pub fn head(step: Back, weights: &Weights, shard: &mut BatchShard, to: &Parameters, team: &ThreadTeam) {
-    let Op::Classify { x, w, b, losses, .. } = step.op else { unreachable!("only the loss has no output") };
+    let Op::Classify { x, w, b, cap, losses, .. } = step.op else { unreachable!("only the loss has no output") };
     let BatchShard { batch, act, act_grad, stat, .. } = shard;
     let (v, cols) = (w.rows, x.cols);
     let (w_values, bias) = (weights.of(w), b.map(|b| weights.of(b)));
     let mut chunk = team.chunk();
+    // with a bound, half of the room is for the logits, of which its slope is told
+    let (chunk, logits) = match (cap > 0.0, chunk.len() / 2) {
+        (true, half) => chunk.split_at_mut(half / v * v),
+        (false, _) => (&mut chunk[..], &mut [][..]),
+    };
     let each = chunk.len() / v;
     for from in (0..losses.rows).step_by(each) {
         let part = from..(from + each).min(losses.rows);
         let chunk = &mut chunk[..part.len() * v];
         let x = Mat::new(&act[at(x, &part)], cols);
         team.linear(chunk, x, w_values, bias, None);
-        team.rows([(&mut stat[at(losses, &part)], 1), (&mut *chunk, v)], |rows, [losses, chunk], _| {
-            for ((n, loss), row) in rows.zip(losses).zip(chunk.chunks_exact_mut(v)) {
-                let target = classify::target(batch, part.start + n, v);
-                *loss = team.level.run(classify::Row {
-                    logits: row,
-                    target,
-                    terms: batch.terms,
-                    weight: Some(batch.weight),
-                });
-            }
-        });
+        let row_of = |n: usize, row: &mut [f32]| {
+            let (target, terms, weight) = (classify::target(batch, part.start + n, v), batch.terms, Some(batch.weight));
+            team.level.run(classify::Row { logits: row, target, terms, weight })
+        };
+        let losses = &mut stat[at(losses, &part)];
+        match cap > 0.0 {
+            true => team.rows(
+                [(losses, 1), (&mut *chunk, v), (&mut logits[..part.len() * v], v)],
+                |rows, [losses, chunk, logits], _| {
+                    let rows = rows.zip(losses).zip(chunk.chunks_exact_mut(v)).zip(logits.chunks_exact_mut(v));
+                    for (((n, loss), dy), y) in rows {
+                        team.level.run(scale::Bound { y: dy, cap });
+                        y.copy_from_slice(dy);
+                        *loss = row_of(n, dy);
+                    }
+                },
+            ),
+            false => team.rows([(losses, 1), (&mut *chunk, v)], |rows, [losses, chunk], _| {
+                rows.zip(losses).zip(chunk.chunks_exact_mut(v)).for_each(|((n, loss), row)| *loss = row_of(n, row));
+            }),
+        }
+        if let Some(to) = step.watched[0] {
+            act_grad[at(to, &part)].copy_from_slice(chunk);
+        }
+        if cap > 0.0 {
+            let y = &*logits;
+            team.rows([(&mut *chunk, v)], |rows, [dy], _| {
+                team.level.run(scale::Slope { dy, y: &y[rows.start * v..rows.end * v], cap });
+            });
+        }
         let dlogits = Mat::new(chunk, v);
         if let Some(Grad { region, add }) = step.dx[0] {
             team.product(&mut act_grad[at(region, &part)], dlogits, Mat::new(w_values, cols), add);
@@ -302,9 +369,6 @@ pub fn head(step: Back, weights: &Weights, shard: &mut BatchShard, to: &Paramete
         if let Some(b) = b.filter(|b| b.learns()) {
             // SAFETY: as above.
             team.column_sums(unsafe { to.sums(b, team) }, chunk);
-        }
-        if let Some(to) = step.watched[0] {
-            act_grad[at(to, &part)].copy_from_slice(chunk);
         }
     }
 }

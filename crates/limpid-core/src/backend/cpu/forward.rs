@@ -11,7 +11,7 @@ use crate::ops::dropout::{self, Draws};
 use crate::ops::embed::{self, Lookup};
 use crate::ops::view::{Mat, MatMut, Shared};
 use crate::ops::{Op, Region, Span};
-use crate::ops::{activate, add, classify, gather, multiply, norm, rotate};
+use crate::ops::{activate, add, classify, gather, multiply, norm, rotate, scale};
 use std::ops::Range;
 
 /// The queries of head `h` and the keys and values that it attends to: `x` is (N, (H + 2K) D), `cached` the
@@ -64,18 +64,19 @@ pub fn run(op: Op, weights: &Weights, shard: &mut BatchShard, team: &ThreadTeam,
                 embed::forward(&mut stat[region.range()], 0, cols, |n, to| of.copy(n, to), [None, None]);
             }
         }
-        Op::Norm { kind, eps, x, gain, offset, y, stats, normalized, scale } => {
+        Op::Norm { kind, eps, x, gain, offset, less_one, y, stats, normalized, scale } => {
             let [gain, offset] = [gain, offset].map(|s| s.map(of));
             let cols = x.cols;
             let [x, y] = pick(act, [x, y]);
             let x = &*x;
             team.rows([(y, cols), (&mut stat[stats.range()], 2)], |rows, [y, stats], _| {
                 let x = &x[rows.start * cols..rows.end * cols];
-                level.run(norm::Forward { y, stats, x, gain, offset, kind, eps });
+                level.run(norm::Forward { y, stats, x, gain, offset, less_one, kind, eps });
             });
             if let (Some(normalized), Some(scale)) = (normalized, scale) {
                 let [stats, normalized, scale] = pick(stat, [stats, normalized, scale]);
-                level.run(norm::Forward { y: normalized, stats, x, gain: None, offset: None, kind, eps });
+                let y = normalized;
+                level.run(norm::Forward { y, stats, x, gain: None, offset: None, less_one, kind, eps });
                 scale.iter_mut().zip(stats.as_chunks::<2>().0).for_each(|(to, s)| *to = 1.0 / s[1]);
             }
         }
@@ -84,8 +85,18 @@ pub fn run(op: Op, weights: &Weights, shard: &mut BatchShard, team: &ThreadTeam,
             let [x, y] = pick(act, [x, y]);
             team.linear(y, Mat::new(x, cols), of(w), b.map(of), weights.packed(w));
         }
+        Op::QkNorm { kind, eps, x, q_gain, k_gain, less_one, together, y, stats, heads } => {
+            let gains = [q_gain, k_gain].map(|s| s.map(of));
+            let cols = x.cols;
+            let [x, y] = pick(act, [x, y]);
+            let x = &*x;
+            team.rows([(y, cols), (&mut stat[stats.range()], stats.cols)], |rows, [y, stats], _| {
+                let x = &x[rows.start * cols..rows.end * cols];
+                level.run(norm::QkForward { y, stats, x, gains, less_one, together, heads, kind, eps });
+            });
+        }
         Op::Rotate { x, y, angles, heads } => {
-            let angles = of(angles);
+            let angles = (of(angles), angles.cols);
             let cols = x.cols;
             let [x, y] = pick(act, [x, y]);
             let x = &*x;
@@ -158,6 +169,14 @@ pub fn run(op: Op, weights: &Weights, shard: &mut BatchShard, team: &ThreadTeam,
                 multiply::forward(y, &a[range.clone()], &b[range]);
             });
         }
+        Op::Scale { x, y, factor, cap } => {
+            let cols = x.cols;
+            let [x, y] = pick(act, [x, y]);
+            let x = &*x;
+            team.rows([(y, cols)], |rows, [y], _| {
+                level.run(scale::Forward { y, x: &x[rows.start * cols..rows.end * cols], factor, cap });
+            });
+        }
         Op::Dropout { x, y, drop } => {
             let (cols, draws) = (x.cols, Draws::new(drop, batch.seed));
             let [x, y] = pick(act, [x, y]);
@@ -173,7 +192,7 @@ pub fn run(op: Op, weights: &Weights, shard: &mut BatchShard, team: &ThreadTeam,
             let [x, y] = pick(act, [x, y]);
             gather::forward(y, x, &batch.outputs, cols);
         }
-        Op::Classify { x, w, b, losses, logits, probs } => {
+        Op::Classify { x, w, b, cap, losses, logits, probs } => {
             let v = w.rows;
             let (packed, w, b) = (weights.packed(w), of(w), b.map(of));
             let mut chunk = team.chunk();
@@ -182,6 +201,9 @@ pub fn run(op: Op, weights: &Weights, shard: &mut BatchShard, team: &ThreadTeam,
                 let part = from..(from + each).min(losses.rows);
                 let chunk = &mut chunk[..part.len() * v];
                 team.linear(chunk, Mat::new(&act[at(x, &part)], x.cols), w, b, packed);
+                if cap > 0.0 {
+                    team.rows([(&mut *chunk, v)], |_, [y], _| level.run(scale::Bound { y, cap }));
+                }
                 if let Some(region) = logits {
                     stat[at(region, &part)].copy_from_slice(chunk);
                 }

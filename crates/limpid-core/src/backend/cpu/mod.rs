@@ -100,7 +100,9 @@ fn pick<const N: usize>(memory: &mut [f32], regions: [Region; N]) -> [&mut [f32]
 /// Elements of one chunk of logits.
 fn chunk(model: &Model) -> usize {
     let v = model.config.vocab_size;
-    if model.losses().is_some() { classify::chunk_rows(model.rows, v) * v } else { 0 }
+    // bounded logits are kept beside their gradient
+    let each = if model.config.logits_softcap > 0.0 { 2 * v } else { v };
+    if model.losses().is_some() { classify::chunk_rows(model.rows, v) * each } else { 0 }
 }
 
 /// Elements of activations (64 MiB) up to which each thread takes whole sequences: what a thread works on then stays

@@ -34,7 +34,8 @@ const OWN_ROWS: usize = 192;
 
 /// Elements of each thread's scratch.
 pub fn scratch(model: &Model) -> usize {
-    attend::scratch(model.config.heads().d_head).max(gemm::SCRATCH).max(model.config.d_model)
+    let (heads, wide) = (model.config.heads(), model.config.d_model);
+    attend::scratch(heads.d_head).max(gemm::SCRATCH).max(wide).max(heads.query_cols())
 }
 
 impl ThreadTeam {

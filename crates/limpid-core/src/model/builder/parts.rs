@@ -1,0 +1,265 @@
+//! What the transformer is put together from: norms, products, sums; places in memory, names, and the finished model.
+
+use super::super::plan::{self, Placement, Plan};
+use super::super::{Axes, Mode, Model, Names, Param, ParamRole, Table, Tensor, Tuning, recompute};
+use crate::config::{Config, ConfigError, NormPlace, QkNorm};
+use crate::ops::element::Element;
+use crate::ops::limits::Limits;
+use crate::ops::program::Draft;
+use crate::ops::{ActiveRows, DropoutSpec, MemorySpace, Op, Program, Region, norm, random};
+use std::collections::HashSet;
+use std::ops::Range;
+
+pub struct Builder<'a> {
+    pub c: &'a Config,
+    pub mode: Mode,
+    tuning: &'a Tuning,
+    pub active: ActiveRows,
+    pub rows: usize,
+    /// How many positions a watched row of scores has room for.
+    pub keys: usize,
+    pub ops: Vec<Op>,
+    pub blocks: Vec<Range<usize>>,
+    tensors: Vec<Tensor>,
+    /// The names that tensors have already.
+    named: HashSet<String>,
+    pub params: Vec<Param>,
+    tables: Vec<(Region, Table)>,
+    used: [usize; MemorySpace::ALL.len()],
+}
+
+impl<'a> Builder<'a> {
+    pub fn new(c: &'a Config, mode: Mode, tuning: &'a Tuning) -> Builder<'a> {
+        let (rows, keys) = match mode {
+            Mode::Train { batch, context }
+            | Mode::Score { batch, context }
+            | Mode::Inspect { batch, context }
+            | Mode::Layers { batch, context, .. } => (batch * context, context),
+            Mode::Decode { rows, .. } => (rows, c.context_length),
+        };
+        let (ops, blocks, tensors, params, tables) = (vec![], vec![], vec![], vec![], vec![]);
+        let (active, used, named) = (ActiveRows::Rows, Default::default(), HashSet::new());
+        Builder { c, mode, tuning, active, rows, keys, ops, blocks, tensors, named, params, tables, used }
+    }
+
+    /// A norm, where the configuration puts one.
+    pub fn norm_where(&mut self, there: bool, name: &str, x: Region) -> Region {
+        if there { self.norm(name, x) } else { x }
+    }
+
+    pub fn norm(&mut self, name: &str, x: Region) -> Region {
+        let c = self.c;
+        let gain = c.norm_gain.then(|| self.param(&format!("{name}.weight"), (1, x.cols), ParamRole::Gain));
+        let offset = c.norm_offset.then(|| self.param(&format!("{name}.bias"), (1, x.cols), ParamRole::Bias));
+        let scale = self.watched(&format!("{name}.hook_scale"), 1, Axes::One);
+        let normalized = self.watched(&format!("{name}.hook_normalized"), x.cols, Axes::Model);
+        let stats = self.place(MemorySpace::Stat, self.rows, 2, self.active);
+        let y = self.act(&format!("{name}.hook_out"), x.cols, Axes::Model);
+        let (kind, eps, less_one) = (c.norm, c.norm_eps as f32, c.norm_gain_less_one);
+        self.op(Op::Norm { kind, eps, x, gain, offset, less_one, y, stats, normalized, scale });
+        y
+    }
+
+    pub fn qk_norm(&mut self, i: usize, x: Region) -> Region {
+        let (c, heads) = (self.c, self.c.heads());
+        let n = |part: &str| format!("blocks.{i}.attn.{part}");
+        let together = c.qk_norm == QkNorm::Width;
+        let widths = norm::qk_widths(heads, together);
+        let gains = c.norm_gain && c.qk_norm != QkNorm::HeadPlain;
+        let [q_gain, k_gain] = [("q_norm.weight", widths[0]), ("k_norm.weight", widths[1])]
+            .map(|(name, wide)| gains.then(|| self.param(&n(name), (1, wide), ParamRole::Gain)));
+        let stats = self.place(MemorySpace::Stat, self.rows, 2 * norm::qk_norms(heads, together), self.active);
+        let y = self.act(&n("hook_qk_normed"), x.cols, Axes::Features);
+        let (kind, eps, less_one) = (c.norm, c.norm_eps as f32, c.norm_gain_less_one);
+        self.op(Op::QkNorm { kind, eps, x, q_gain, k_gain, less_one, together, y, stats, heads });
+        y
+    }
+
+    /// A factor and a bound, where there are such.
+    pub fn scale(&mut self, name: &str, x: Region, (factor, cap): (f64, f64), axes: Axes) -> Region {
+        if (factor, cap) == (1.0, 0.0) {
+            return x;
+        }
+        let y = self.act(name, x.cols, axes);
+        self.op(Op::Scale { x, y, factor: factor as f32, cap: cap as f32 });
+        y
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    pub fn linear(
+        &mut self,
+        name: &str,
+        hook: &str,
+        x: Region,
+        out: usize,
+        bias: bool,
+        role: ParamRole,
+        axes: Axes,
+    ) -> Region {
+        let w = self.param(&format!("{name}.weight"), (out, x.cols), role);
+        let b = bias.then(|| self.param(&format!("{name}.bias"), (1, out), ParamRole::Bias));
+        let Some(lora) = self.tuning.lora.as_ref().filter(|lora| lora.adapts(name)) else {
+            let y = self.act(hook, out, axes);
+            self.op(Op::Linear { x, w, b, y });
+            return y;
+        };
+        let base = self.act(&format!("{name}.hook_base"), out, axes);
+        self.op(Op::Linear { x, w, b, y: base });
+        let mut added = self.dropout(&format!("{name}.hook_lora_dropped"), x, lora.dropout);
+        for (part, out, role) in [("A", lora.rank, ParamRole::LoraA), ("B", out, ParamRole::LoraB)] {
+            let w = self.param(&format!("{name}.lora_{part}.weight"), (out, added.cols), role);
+            let y = self.act(&format!("{name}.hook_lora_{part}"), out, Axes::Features);
+            self.op(Op::Linear { x: added, w, b: None, y });
+            added = y;
+        }
+        let y = self.act(hook, out, axes);
+        self.op(Op::Add { a: base, b: added, scale: lora.scale() as f32, y });
+        y
+    }
+
+    pub fn activate(&mut self, name: &str, x: Region, axes: Axes) -> Region {
+        let y = self.act(name, x.cols, axes);
+        self.op(Op::Activate { f: self.c.activation, slope: self.c.leaky_slope as f32, x, y });
+        y
+    }
+
+    /// The residual sum. In post-norm models it has a name of its own, because there the stream is the output of the
+    /// norm.
+    pub fn residual(&mut self, stream: &str, sum: &str, a: Region, b: Region) -> Region {
+        let y = self.act(if self.c.norm_place == NormPlace::Post { sum } else { stream }, a.cols, Axes::Model);
+        self.op(Op::Add { a, b, scale: self.c.residual_scale as f32, y });
+        y
+    }
+
+    pub fn dropout(&mut self, name: &str, x: Region, p: f64) -> Region {
+        let Some(drop) = self.drop(name, p) else { return x };
+        let y = self.act(name, x.cols, Axes::Model);
+        self.op(Op::Dropout { x, y, drop });
+        y
+    }
+
+    pub fn drop(&self, name: &str, p: f64) -> Option<DropoutSpec> {
+        (p > 0.0).then(|| DropoutSpec { p: p as f32, scale: self.c.dropout.scale, site: random::site(name) })
+    }
+
+    // ---- places and names
+
+    pub fn op(&mut self, op: Op) {
+        self.ops.push(op);
+    }
+
+    pub fn place(&mut self, space: MemorySpace, rows: usize, cols: usize, active: ActiveRows) -> Region {
+        let used = &mut self.used[space as usize];
+        let region = Region { space, at: *used, rows, cols, active };
+        *used += region.len().next_multiple_of(plan::ALIGN);
+        region
+    }
+
+    pub fn param(&mut self, name: &str, (rows, cols): (usize, usize), role: ParamRole) -> Region {
+        let adapter = matches!(role, ParamRole::LoraA | ParamRole::LoraB);
+        let frozen = matches!(self.mode, Mode::Train { .. }) && !self.tuning.trains(name, adapter);
+        let region =
+            self.place(if frozen { MemorySpace::Const } else { MemorySpace::Param }, rows, cols, ActiveRows::All);
+        self.params.push(Param { name: name.into(), region, role });
+        region
+    }
+
+    /// A constant table; the same one for all that need the same.
+    pub fn table(&mut self, cols: usize, table: Table) -> Region {
+        if let Some((region, _)) = self.tables.iter().find(|(_, own)| *own == table) {
+            return *region;
+        }
+        let region = self.place(MemorySpace::Const, self.c.context_length, cols, ActiveRows::All);
+        self.tables.push((region, table));
+        region
+    }
+
+    pub fn act(&mut self, name: &str, cols: usize, axes: Axes) -> Region {
+        let region = self.place(MemorySpace::Act, self.rows, cols, self.active);
+        self.name(name.into(), region, 0..cols, axes);
+        region
+    }
+
+    /// A tensor that exists only in [`Mode::Inspect`].
+    pub fn kept(&mut self, name: &str, cols: usize, axes: Axes) -> Option<Region> {
+        matches!(self.mode, Mode::Inspect { .. }).then(|| self.watched(name, cols, axes))?
+    }
+
+    /// A tensor that exists only where somebody looks.
+    pub fn watched(&mut self, name: &str, cols: usize, axes: Axes) -> Option<Region> {
+        let (Mode::Inspect { .. } | Mode::Layers { .. }) = self.mode else { return None };
+        let region = self.place(MemorySpace::Stat, self.rows, cols, self.active);
+        self.name(name.into(), region, 0..cols, axes);
+        Some(region)
+    }
+
+    pub fn name(&mut self, name: String, region: Region, cols: Range<usize>, axes: Axes) {
+        if self.named.insert(name.clone()) {
+            self.tensors.push(Tensor { name, region, cols, axes, grad: None });
+        }
+    }
+
+    pub fn also(&mut self, name: &str, region: Region) {
+        self.name(name.into(), region, 0..region.cols, Axes::Model);
+    }
+
+    pub fn finish(self, recompute_level: usize, placement: Placement) -> Result<Model, ConfigError> {
+        self.tuning.check(&self.params)?;
+        let mut plan = Plan {
+            mode: self.mode,
+            ops: self.ops,
+            back: vec![],
+            tensors: self.tensors,
+            params: self.params,
+            tables: self.tables,
+            placement,
+            keeps: false,
+            sizes: self.used,
+        };
+        let names = Names::new(&plan.params, &plan.tables, &plan.tensors);
+        let name = |region: Region| names.of(region);
+        let others = |mut op: Op, y: Region| {
+            let others: Vec<Region> = op.operands().map(|(_, region)| *region).filter(|region| *region != y).collect();
+            others.into_iter().map(name).collect()
+        };
+        // no two tensors share a region yet, so a region still identifies its tensor
+        let labels = plan.ops.iter().map(|op| (name(op.output()), others(*op, op.output()))).collect();
+        plan::check(&plan, name)?;
+        let several = matches!(plan.mode, Mode::Train { batch, .. } if batch > 1);
+        plan.keeps = recompute_level == 0 && several && plan::activations(&plan.ops) <= placement.keep_gradients;
+        plan::arrange(&mut plan);
+        plan::differentiate(&mut plan);
+        if recompute_level > 0 {
+            let given = recompute::given_up(&plan.ops, &self.blocks, recompute_level);
+            recompute::insert_recompute(&mut plan, given);
+        }
+        plan::compact(&mut plan, &self.blocks);
+        let Plan { mode, ops, back, tensors, params, tables, sizes, .. } = plan;
+        let (rows, outputs, context, cache) = match mode {
+            Mode::Decode { rows, outputs, blocks } => (rows, outputs, self.c.context_length, Some(blocks)),
+            Mode::Layers { batch, context, outputs } => (batch * context, outputs, context, None),
+            Mode::Train { context, .. } | Mode::Score { context, .. } | Mode::Inspect { context, .. } => {
+                (self.rows, self.rows, context, None)
+            }
+        };
+        let (vocab_size, segments) = (self.c.vocab_size, self.c.n_segment.max(1));
+        let limits = Limits { rows, outputs, context, blocks: cache, vocab_size, segments };
+        let learning = params.iter().map(|p| p.region).filter(|region| region.learns()).collect();
+        let program = Program::new(Draft { ops, back, params: learning, sizes, limits });
+        Ok(Model {
+            config: self.c.clone(),
+            mode,
+            tuning: self.tuning.clone(),
+            program: program.unwrap_or_else(|error| panic!("the plan of this model is wrong: {error}")),
+            tensors,
+            params,
+            rows,
+            placement,
+            recompute_level,
+            elements: [Element::F32; MemorySpace::ALL.len()],
+            blocks: self.blocks,
+            labels,
+            tables,
+        })
+    }
+}
