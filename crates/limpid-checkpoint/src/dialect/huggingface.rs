@@ -287,6 +287,7 @@ fn spellings(f: Activation) -> &'static [&'static str] {
         Activation::GeluTanh => &["gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_fast", "gelu_accurate"],
         Activation::GeluSigmoid => &["quick_gelu"],
         Activation::Silu => &["silu", "swish"],
+        Activation::Relu2 => &["relu2"],
         Activation::Sigmoid => &["sigmoid"],
         Activation::Tanh => &["tanh"],
     }

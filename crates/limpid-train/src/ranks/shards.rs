@@ -7,6 +7,7 @@
 //! of the backward pass runs, and its parameters come back while the forward pass of the next step runs.
 
 use limpid_core::model::Model;
+use limpid_core::ops::Op;
 use limpid_core::ops::adamw::{NORM_PART, ParamGroup};
 use std::ops::Range;
 
@@ -31,16 +32,16 @@ impl Uses {
         let unused = |range| Use { range, first: body.len(), last: 0 };
         let mut uses: Vec<Use> = model.learning().map(|param| unused(param.region.range())).collect();
         uses.sort_by_key(|one| one.range.start);
-        let place = |uses: &[Use], at: usize| uses.binary_search_by_key(&at, |one| one.range.start).ok();
+        let mut note = |op: &Op, set: &dyn Fn(&mut Use)| {
+            for region in op.parameters() {
+                uses.binary_search_by_key(&region.at, |one| one.range.start).iter().for_each(|at| set(&mut uses[*at]));
+            }
+        };
         for (i, op) in body.iter().enumerate().rev() {
-            op.parameters().iter().filter_map(|region| place(&uses, region.at)).for_each(|at| uses[at].first = i);
+            note(op, &|one| one.first = i);
         }
-        for (i, back) in back.iter().enumerate().filter_map(|(i, pass)| Some((i, pass.back()?))) {
-            back.op
-                .parameters()
-                .iter()
-                .filter_map(|region| place(&uses, region.at))
-                .for_each(|at| uses[at].last = i + 1);
+        for (i, pass) in back.iter().enumerate() {
+            pass.back().iter().for_each(|back| note(&back.op, &|one| one.last = i + 1));
         }
         Uses(uses)
     }
@@ -110,12 +111,11 @@ pub struct Shards {
 impl Shards {
     /// Deals `groups` out among `size` processes: each unit goes to the one that has the fewest parameters so far.
     pub fn new(groups: &[ParamGroup], uses: &Uses, size: usize, rank: usize) -> Shards {
-        let step = |group: &ParamGroup| if group.matrix.is_some() { group.range.len().max(1) } else { NORM_PART };
-        let cut = |group: &ParamGroup| {
-            let (end, step) = (group.range.end, step(group));
-            let unit = move |at: usize| (ShardUnit { range: at..(at + step).min(end), owner: 0 }, group);
-            group.range.clone().step_by(step).map(unit)
-        };
+        fn cut(group: &ParamGroup) -> impl Iterator<Item = (ShardUnit, &ParamGroup)> {
+            let step = if group.matrix.is_some() { group.range.len().max(1) } else { NORM_PART };
+            let unit = move |at: usize| ShardUnit { range: at..(at + step).min(group.range.end), owner: 0 };
+            group.range.clone().step_by(step).map(move |at| (unit(at), group))
+        }
         let (mut units, groups): (Vec<ShardUnit>, Vec<&ParamGroup>) = groups.iter().flat_map(cut).unzip();
         let mut order: Vec<(usize, usize)> =
             units.iter().enumerate().map(|(i, unit)| (uses.last(&unit.range), i)).collect();
@@ -214,7 +214,7 @@ mod tests {
     use super::*;
     use limpid_core::config::Config;
     use limpid_core::model::Mode;
-    use limpid_core::ops::{Op, Pass};
+    use limpid_core::ops::Pass;
 
     fn group(range: Range<usize>, matrix: Option<(usize, usize)>) -> ParamGroup {
         ParamGroup { range, decay: 0.1, matrix }
