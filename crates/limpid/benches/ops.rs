@@ -177,14 +177,25 @@ fn passes(bench: &Bench) {
     let n = rows * c;
     let (x, dy, gain, offset) = (values(n), values(n), values(c), values(c));
     let (mut y, mut stats, mut dx, mut g) = (vec![0.0; n], vec![0.0; 2 * rows], vec![0.0; n], vec![0.0; c]);
-    let (kind, eps) = (NormKind::Layer, 1e-5);
+    let (kind, eps, less_one) = (NormKind::Layer, 1e-5, false);
     bench.bytes("norm forward 256x768", 2 * n, || {
         let (gain, offset) = (Some(&gain[..]), Some(&offset[..]));
-        bench.level.run(norm::Forward { y: &mut y, stats: &mut stats, x: &x, gain, offset, kind, eps });
+        bench.level.run(norm::Forward { y: &mut y, stats: &mut stats, x: &x, gain, offset, less_one, kind, eps });
     });
     bench.bytes("norm backward 256x768", 3 * n, || {
         let (dx, g, gain) = (&mut dx[..], &mut g[..], Some(&gain[..]));
-        bench.level.run(norm::BackwardInput { dx, add: false, dy: &dy, x: &x, stats: &stats, gain, kind, eps, g });
+        bench.level.run(norm::BackwardInput {
+            dx,
+            add: false,
+            dy: &dy,
+            x: &x,
+            stats: &stats,
+            gain,
+            less_one,
+            kind,
+            eps,
+            g,
+        });
     });
     for f in [Activation::GeluTanh, Activation::GeluErf, Activation::Silu] {
         bench.bytes(&format!("{f} forward"), 2 * n, || {

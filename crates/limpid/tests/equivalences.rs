@@ -568,7 +568,8 @@ fn row_by_row_is_all_at_once() {
         let run = |x: &[f32]| {
             let (mut y, mut stats) = (vec![0.0; x.len()], vec![0.0; 2 * x.len() / c]);
             let (gain, offset, eps) = (Some(&gain[..]), Some(&offset[..]), eps as f32);
-            level.run(norm::Forward { y: &mut y, stats: &mut stats, x, gain, offset, kind: NormKind::Layer, eps });
+            let kind = NormKind::Layer;
+            level.run(norm::Forward { y: &mut y, stats: &mut stats, x, gain, offset, less_one: false, kind, eps });
             y
         };
         assert_eq!(run(&x), x.chunks(c).flat_map(run).collect::<Vec<f32>>(), "{level}");

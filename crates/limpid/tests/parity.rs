@@ -458,6 +458,7 @@ fn norms() {
                 x: &x,
                 gain: Some(&gain),
                 offset: offset.as_deref(),
+                less_one: false,
                 kind,
                 eps,
             });
@@ -472,6 +473,7 @@ fn norms() {
                     x: &x,
                     stats: &stats,
                     gain: Some(&gain),
+                    less_one: false,
                     kind,
                     eps,
                     g,
@@ -574,12 +576,12 @@ fn rotary() {
     let want = stack(f.get("rotary/y"), f.get("rotary/x"));
     let positions: Vec<u32> = (0..t as u32).collect();
     let (mut y, mut back) = (vec![0.0; x.len()], vec![0.0; x.len()]);
-    rotate::turn(&mut y, &x, false, &angles, &positions, layout, 1.0);
+    rotate::turn(&mut y, &x, false, (&angles, d), &positions, layout, 1.0);
     assert_close("rotary", &y, &want, EXACT);
-    rotate::turn(&mut back, &y, false, &angles, &positions, layout, -1.0);
+    rotate::turn(&mut back, &y, false, (&angles, d), &positions, layout, -1.0);
     assert_close("rotary and back", &back, &x, EXACT);
     let mut y = vec![0f32; x.len()];
-    rotate::turn(&mut y, &narrow(&x), false, &narrow(&angles), &positions, layout, 1.0);
+    rotate::turn(&mut y, &narrow(&x), false, (&narrow(&angles), d), &positions, layout, 1.0);
     assert_close("rotary in f32", &wide(&y), &want, EXACT);
 }
 

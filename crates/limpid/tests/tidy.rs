@@ -294,6 +294,7 @@ fn every_file_says_what_it_is() {
 /// Public types that share a name, and why that misleads nobody.
 const SHARED_NAMES: &[(&str, &str)] = &[
     ("Forward", "the operands of an op, always named by the op's module: `norm::Forward`"),
+    ("Backward", "the operands of an op, always named by the op's module: `scale::Backward`"),
     ("Row", "the operands of an op, always named by the op's module: `attend::Row`"),
 ];
 
@@ -319,7 +320,7 @@ fn public_types_have_names_of_their_own() {
 }
 
 /// Lines of the library without tests, comments and blanks. Raising it is a reviewed line.
-const BUDGET: usize = 46_000; // from 37,500: the glass box, the numbers behind it, pictures in files
+const BUDGET: usize = 49_000; // from 46,000: the families of models that people have, and weights of four bits
 
 #[test]
 fn the_library_stays_within_its_budget() {
