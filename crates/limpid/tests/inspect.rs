@@ -1024,7 +1024,9 @@ fn ids_masks_and_one_hot_vectors_are_whole_numbers() {
     let one_hot = table::one_hot(&[2, 1], 3);
     assert_eq!(one_hot.values, [0., 0., 1., 0., 1., 0.]);
     assert_eq!(table::table(&one_hot, &plain), "   0  1  2\n0  0  0  1\n1  0  1  0\n\n[2 rows x 3 columns]\n");
-    let masks = table::masks(3);
+    let near = table::masks(3, 2).binary;
+    assert_eq!(near.values, [1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0]);
+    let masks = table::masks(3, 0);
     assert_eq!(masks.binary.values, [1., 0., 0., 1., 1., 0., 1., 1., 1.]);
     assert_eq!(
         table::table(&masks.additive, &plain),
