@@ -54,11 +54,12 @@ function headView(glass) {
 
   /** Which of its row a weight is, where that is known. @param {number} q @param {number} k */
   function place(q, k) {
-    const row = known?.key === rowKey() && q === glass.q() ? known.rows[2] : undefined;
+    const rows = known?.key === rowKey() && q === glass.q() ? known.rows : undefined;
+    const [seen, row] = [rows?.[1], rows?.[2]];
     const own = row?.[k];
-    if (!row || own === undefined || stage().id !== "weights" || glass.other() || (glass.model.causal && k > q)) return "";
+    if (!row || !seen || own === undefined || seen[k] === -Infinity || stage().id !== "weights" || glass.other() || (glass.model.causal && k > q)) return "";
     const rank = row.filter((value) => value > own).length + 1;
-    const count = glass.model.causal ? q + 1 : row.length;
+    const count = seen.filter((score) => score !== -Infinity).length;
     return `, ${rank === 1 ? "largest" : rank === 2 ? "second largest" : rank === 3 ? "third largest" : `number ${rank}`} of ${count}`;
   }
 
@@ -95,7 +96,7 @@ function headView(glass) {
     const parts = [make("h2", {}, spelled(looks.piece), make("span", { class: "dim" }, " looks at "), spelled(seen.piece))];
     if (rows) {
       const [score, masked, weight] = rows.map((row) => row[k]);
-      const hidden = glass.model.causal && k > q;
+      const hidden = masked === -Infinity;
       parts.push(factList([
         ["score", short(score, 6)], ["after the mask", hidden ? "−∞ (hidden)" : short(masked, 6)], ["weight", hidden ? "0" : short(weight, 6)],
       ]));

@@ -55,6 +55,10 @@ fn configs() -> Vec<Config> {
         all.push(long(*positions, NormPlace::ALL[(i + 1) % 2], 1, 34));
     }
     all.push(Config { context_length: 131, ..long(Positions::Rotary, NormPlace::Pre, 2, 68) });
+    // windows that begin in other blocks, in every block or every second
+    let (base, second) = (long(Positions::Alibi, NormPlace::Pre, 2, 20), "01".parse().unwrap());
+    all.push(Config { context_length: 131, window: 5, attention_softcap: 0.9, ..base.clone() });
+    all.push(Config { context_length: 131, window: 65, window_layers: second, ..base });
     let llama = Config::preset("nano-llama").unwrap();
     all.push(Config { context_length: 70, d_model: 36, n_head: 6, n_kv_head: Some(2), n_layer: 2, d_ff: 19, ..llama });
     all

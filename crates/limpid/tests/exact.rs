@@ -36,7 +36,9 @@ impl Draws {
 
 const CONTEXT: usize = 200;
 
+/// With ALiBi bounded scores too, and in every second block a window, which begins in any block of the cache.
 fn config(positions: Positions) -> Config {
+    let near = positions == Positions::Alibi;
     Config {
         vocab_size: 40, // the tokenizer has fewer
         context_length: CONTEXT,
@@ -46,6 +48,9 @@ fn config(positions: Positions) -> Config {
         d_ff: 40,
         positions,
         mask: Mask::Causal,
+        window: if near { 70 } else { 0 },
+        window_layers: "01".parse().unwrap(),
+        attention_softcap: if near { 2.0 } else { 0.0 },
         ..Config::default()
     }
 }
@@ -168,7 +173,7 @@ fn request(draws: &mut Draws) -> EngineRequest {
 fn company_changes_no_byte() {
     let mut draws = Draws(0);
     let (mut found, mut cancelled, mut slid, mut compared) = (0, 0, 0, 0);
-    for (round, positions) in [Positions::Learned, Positions::Rotary].into_iter().enumerate() {
+    for (round, positions) in [Positions::Learned, Positions::Rotary, Positions::Alibi].into_iter().enumerate() {
         let config = config(positions);
         for (precision, cache) in
             [(Precision::F32, Element::F32), (Precision::Bf16, Element::F32), (Precision::F32, Element::Bf16)]

@@ -289,7 +289,11 @@ pub fn run(args: Args) -> Result<()> {
     }
     if let Some(masks) = &seen.masks {
         let [binary, additive] = [&masks.binary, &masks.additive].map(|mask| table::table(mask, &options));
-        parts.push(format!("M, 1 where a query (row) sees a key (column):\n{binary}"));
+        let window = match masks.window {
+            0 => String::new(),
+            window => format!(" in blocks with a window of {}", show::plural(window, "key")),
+        };
+        parts.push(format!("M, 1 where a query (row) sees a key (column){window}:\n{binary}"));
         parts.push(format!("M^-inf, added to the scores:\n{additive}"));
         parts.push(format!("as a function of the scores x:\n{}", masks.function));
     }
@@ -437,7 +441,8 @@ fn look(args: &Args, trace: &Trace, tokenizer: Option<&Tokenizer>) -> Result<See
         true => trace.get("probs")?.values.chunks_exact(model.config.vocab_size).map(likeliest).collect(),
         false => vec![],
     };
-    let masks = args.masks.then(|| table::masks(trace.batch().spans[0].rows));
+    let window = (0..model.config.n_layer).map(|block| model.config.window_of(block)).max().unwrap_or(0);
+    let masks = args.masks.then(|| table::masks(trace.batch().spans[0].rows, window));
     let plots = args.plot.iter().map(|asked| trace.plot(asked, &labels)).collect::<Result<_, _>>()?;
     let drawn = |name: &DiagramName| match name {
         DiagramName::One(diagram) => Some(diagram.of_run(trace, &labels)),

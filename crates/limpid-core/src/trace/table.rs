@@ -168,19 +168,22 @@ pub struct Masks {
     pub additive: Labelled,
     /// The mask as a function of the scores x_ij, printed.
     pub function: String,
+    /// How many keys a query sees at most; 0 for all.
+    pub window: usize,
 }
 
-/// The three forms for `n` positions.
-pub fn masks(n: usize) -> Masks {
+/// The three forms for `n` positions, with a window of so many keys, or 0 for none.
+pub fn masks(n: usize, window: usize) -> Masks {
+    let sees = |i: usize, j: usize| j <= i && (window == 0 || i - j < window);
     let of = |name: &str, seen: f32, hidden: f32| Labelled {
         name: name.into(),
         axes: vec!["query_pos", "key_pos"],
         shape: vec![n, n],
-        values: (0..n * n).map(|at| if at % n <= at / n { seen } else { hidden }).collect(),
+        values: (0..n * n).map(|at| if sees(at / n, at % n) { seen } else { hidden }).collect(),
     };
-    let cell = |i: usize, j: usize| if j <= i { format!("x_{i},{j}") } else { "-inf".into() };
+    let cell = |i: usize, j: usize| if sees(i, j) { format!("x_{i},{j}") } else { "-inf".into() };
     let function = grid(n, n, &|i| i.to_string(), &|j| j.to_string(), &cell, &TableOptions::default());
-    Masks { binary: of("M", 1.0, 0.0), additive: of("M^-inf", 0.0, f32::NEG_INFINITY), function }
+    Masks { binary: of("M", 1.0, 0.0), additive: of("M^-inf", 0.0, f32::NEG_INFINITY), function, window }
 }
 
 /// A number in at most nine columns, with an exponent where plain digits would lose too much.

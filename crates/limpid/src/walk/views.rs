@@ -307,7 +307,8 @@ fn masks(run: &Run, forms: &[String], n: Option<usize>) -> Views {
     if run.config().mask != Mask::Causal {
         return lacks(format!("this model's mask is {}: it hides nothing", run.config().mask));
     }
-    let masks = table::masks(n.unwrap_or(run.length));
+    let window = run.config().window_of(0);
+    let masks = table::masks(n.unwrap_or(run.length), window);
     let of = |value: &dyn Fn(f32) -> f32| {
         let values = masks.binary.values.iter().map(|v| value(*v)).collect();
         Labelled { values, ..masks.binary.clone() }
@@ -323,7 +324,8 @@ fn masks(run: &Run, forms: &[String], n: Option<usize>) -> Views {
                 ("Mask_AR, to be multiplied with the scores", of(&masked))
             }
             "function" => {
-                let cell = |i: usize, j: usize| if j <= i { format!("x_{i},{j}") } else { "−∞".to_string() };
+                let sees = |i: usize, j: usize| j <= i && (window == 0 || i - j < window);
+                let cell = |i: usize, j: usize| if sees(i, j) { format!("x_{i},{j}") } else { "−∞".to_string() };
                 let n = n.unwrap_or(run.length);
                 let row = |i: usize| [vec![i.to_string()], (0..n).map(|j| cell(i, j)).collect()].concat();
                 let headers: Vec<String> = [String::new()].into_iter().chain((0..n).map(|j| j.to_string())).collect();
