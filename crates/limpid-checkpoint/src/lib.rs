@@ -10,6 +10,7 @@ pub mod adapter;
 mod dialect;
 pub mod gguf;
 pub mod llmc;
+mod quantize;
 pub mod safetensors_file;
 pub mod store;
 pub mod trace;
@@ -734,7 +735,7 @@ impl Dtype {
     /// This, or f32 where the format has nothing like it: blocks are GGUF's alone, and llm.c has no f16.
     pub fn in_format(self, format: Format) -> Dtype {
         match (self, format) {
-            (Dtype::Q8_0, format) if format != Format::Gguf => Dtype::F32,
+            (Dtype::Blocks(_), format) if format != Format::Gguf => Dtype::F32,
             (Dtype::F16, Format::Llmc) => Dtype::F32,
             (dtype, _) => dtype,
         }
@@ -815,8 +816,8 @@ pub fn save(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> R
 /// Writes what [`save`] has found room for, file by file.
 fn put(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> Result<()> {
     let config_error = |source| CheckpointError::Config { path: path.into(), source };
-    if *dtype == Dtype::Q8_0 && format != Format::Gguf {
-        return Err(bad(path, "only GGUF has Q8_0: choose F32, F16 or BF16"));
+    if matches!(dtype, Dtype::Blocks(_)) && format != Format::Gguf {
+        return Err(bad(path, format!("only GGUF has {dtype}: choose F32, F16 or BF16")));
     }
     let given = dialect::outline(source.config).map_err(config_error)?;
     // a parameter that the format has and the model has not changes nothing

@@ -9,6 +9,7 @@ use limpid::checkpoint::{Checkpoint, Format, ModelData, safetensors_file, save};
 use limpid::config::Axis;
 use limpid::model::{Mode, Model};
 use limpid::ops::Batch;
+use limpid::ops::blocks::Quant;
 use std::path::{Path, PathBuf};
 
 /// What a reader may differ by, in logits of order 1.
@@ -395,7 +396,7 @@ fn what_another_program_cannot_say_is_named() {
         assert!(error.contains("cannot express this model") && error.contains(says), "{says}: {error}");
     }
     for format in [Format::Limpid, Format::HuggingFace, Format::Llmc] {
-        assert!(refused(&llama, format, &Dtype::Q8_0).contains("only GGUF has Q8_0"));
+        assert!(refused(&llama, format, &Dtype::Blocks(Quant::Q8_0)).contains("only GGUF has Q8_0"));
     }
 }
 
