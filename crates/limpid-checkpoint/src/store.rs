@@ -135,6 +135,13 @@ impl<'a> Stored<'a> {
         Ok(self.dtype.element().filter(|_| cfg!(target_endian = "little")).map(|element| (element, self.bytes)))
     }
 
+    /// Says that its bytes were copied elsewhere: they need not stay in memory.
+    pub(super) fn release(&self) {
+        if let Some(map) = self.map {
+            map.release(self.bytes);
+        }
+    }
+
     /// The index of the first NaN or infinity, if there is one.
     ///
     /// # Errors

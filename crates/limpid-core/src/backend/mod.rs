@@ -416,6 +416,13 @@ pub trait Backend: Send {
     /// # Errors
     /// As [`Backend::feed`]; [`BackendError::NotSupported`] names a type that is not taken.
     fn upload(&mut self, region: Region, values: Values) -> Result<()>;
+    /// [`Backend::upload`] of some rows after the others, each part of its own type and row by row.
+    ///
+    /// # Errors
+    /// As [`Backend::upload`].
+    fn upload_parts(&mut self, region: Region, parts: &[Values]) -> Result<()> {
+        self.write(region, &Values::joined(parts))
+    }
     /// Replaces the values of a tensor.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
 //! ggml's blocks: weights of two to eight bits, some of which share a scale and often a minimum. Every type is taken apart into the same
-//! [`Block`], from which values, exact, or another layout of the same numbers are made; a type is its name, its sizes, and one function
+//! [`BlockParts`], from which values, exact, or another layout of the same numbers are made; a type is its name, its sizes, and one function
 //! that takes a block apart. (Values are those of ggml's `dequantize_row_*` and of `gguf.quants.dequantize`, bit for bit.)
 
 use super::element::widen_f16;
@@ -13,11 +13,11 @@ const LARGEST: usize = 256;
 
 /// A block taken apart. Value i is `(d * scales[g]) * codes[i] - dmin * mins[g]`, where g is `i / GROUP`: products of 11 bits by 8 by 8 are
 /// exact in f32, so the difference is all that is rounded.
-pub struct Block {
-    /// The scale of scales.
-    pub d: f32,
-    /// The scale of minima; 0 where a type has none.
-    pub dmin: f32,
+pub struct BlockParts {
+    /// The scale of scales, as an f16's bits.
+    pub d: u16,
+    /// The scale of minima, the same; 0 where a type has none.
+    pub dmin: u16,
     /// A scale of every group.
     pub scales: [i8; LARGEST / GROUP],
     /// A minimum of every group.
@@ -26,17 +26,18 @@ pub struct Block {
     pub codes: [i8; LARGEST],
 }
 
-impl Default for Block {
-    fn default() -> Block {
-        Block { d: 0.0, dmin: 0.0, scales: [1; 16], mins: [1; 16], codes: [0; LARGEST] }
+impl Default for BlockParts {
+    fn default() -> BlockParts {
+        BlockParts { d: 0, dmin: 0, scales: [1; 16], mins: [1; 16], codes: [0; LARGEST] }
     }
 }
 
-impl Block {
+impl BlockParts {
     /// The first values, as many as `to` has.
     pub fn widen(&self, to: &mut [f32]) {
+        let (d, dmin) = (widen_f16(self.d), widen_f16(self.dmin));
         for (g, (to, codes)) in to.chunks_mut(GROUP).zip(self.codes.as_chunks::<GROUP>().0).enumerate() {
-            let (scale, min) = (self.d * f32::from(self.scales[g]), self.dmin * f32::from(self.mins[g]));
+            let (scale, min) = (d * f32::from(self.scales[g]), dmin * f32::from(self.mins[g]));
             to.iter_mut().zip(codes).for_each(|(to, code)| *to = scale * f32::from(*code) - min);
         }
     }
@@ -68,19 +69,22 @@ fn fields<const BITS: usize, const CHUNK: usize>(from: &[u8], to: &mut [i8]) {
     }
 }
 
-/// The number of two bytes at `at`.
-fn half(bytes: &[u8], at: usize) -> f32 {
-    widen_f16(u16::from_le_bytes([bytes[at], bytes[at + 1]]))
+/// The two bytes at `at`.
+fn half(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }
 
+/// The bit of an f16's sign: some types have what is added, the others what is subtracted.
+const SIGN: u16 = 1 << 15;
+
 /// 32 values of four bits.
-fn four(qs: &[u8], offset: i8, to: &mut Block) {
+fn four(qs: &[u8], offset: i8, to: &mut BlockParts) {
     fields::<4, 16>(qs, &mut to.codes[..32]);
     to.codes[..32].iter_mut().for_each(|code| *code += offset);
 }
 
 /// 32 values of five bits: the fifth is bit i of a word.
-fn five(qs: &[u8], word: &[u8], offset: i8, to: &mut Block) {
+fn five(qs: &[u8], word: &[u8], offset: i8, to: &mut BlockParts) {
     fields::<4, 16>(qs, &mut to.codes[..32]);
     let word = u32::from_le_bytes(word.try_into().expect("four bytes"));
     let high: [i8; 32] = std::array::from_fn(|i| (word >> i & 1) as i8);
@@ -121,7 +125,7 @@ macro_rules! quants {
             ///
             /// # Panics
             /// If it has too few bytes.
-            pub fn take(self, block: &[u8], to: &mut Block) {
+            pub fn take(self, block: &[u8], to: &mut BlockParts) {
                 match self {
                     $(Quant::$name => {
                         let ($b, $to) = (block, to);
@@ -139,7 +143,7 @@ quants! {
         four(&b[2..], -8, to);
     }
     Q4_1 (32, 20) |b, to| {
-        (to.d, to.dmin) = (half(b, 0), -half(b, 2));
+        (to.d, to.dmin) = (half(b, 0), half(b, 2) ^ SIGN);
         four(&b[4..], 0, to);
     }
     Q5_0 (32, 22) |b, to| {
@@ -147,7 +151,7 @@ quants! {
         five(&b[6..], &b[2..6], -16, to);
     }
     Q5_1 (32, 24) |b, to| {
-        (to.d, to.dmin) = (half(b, 0), -half(b, 2));
+        (to.d, to.dmin) = (half(b, 0), half(b, 2) ^ SIGN);
         five(&b[8..], &b[4..8], 0, to);
     }
     Q8_0 (32, 34) |b, to| {
@@ -229,7 +233,7 @@ impl Quant {
     pub fn widen(self, bytes: &[u8]) -> Vec<f32> {
         let (values, size) = self.sizes();
         let mut wide = vec![0.0; bytes.len() / size * values];
-        let mut block = Block::default();
+        let mut block = BlockParts::default();
         for (to, from) in wide.chunks_exact_mut(values).zip(bytes.chunks_exact(size)) {
             self.take(from, &mut block);
             block.widen(to);

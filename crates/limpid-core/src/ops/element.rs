@@ -112,6 +112,11 @@ impl<'a> Values<'a> {
     pub fn of(values: &'a [f32], major: Major) -> Values<'a> {
         Values { element: Element::F32, bytes: bytemuck::cast_slice(values), major }
     }
+
+    /// The values of several, one after the other, as f32.
+    pub fn joined(parts: &[Values]) -> Vec<f32> {
+        parts.iter().flat_map(|part| part.element.widen(part.bytes).into_owned()).collect()
+    }
 }
 
 #[cfg(test)]
