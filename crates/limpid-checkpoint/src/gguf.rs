@@ -5,6 +5,7 @@
 use super::store::{Dtype, Facts, OutputTensor, Place, Store, bad, blocks, replace, sizes};
 use super::{CheckpointError, Result, at, safetensors_file};
 use limpid_base::files::Map;
+use limpid_core::ops::blocks::Quant;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -17,27 +18,34 @@ const DEEPEST: usize = 4;
 const MOST_AXES: usize = 4;
 const LONGEST_NAME: usize = 63;
 
-/// ggml's types: number, name, and how many values make a block of how many bytes.
+/// The types that are read, and ggml's numbers of them.
 #[rustfmt::skip]
-const TYPES: &[(u32, &str, (usize, usize))] = &[
-    (0, "F32", (1, 4)), (1, "F16", (1, 2)), (30, "BF16", (1, 2)), (8, "Q8_0", (32, 34)),
-    (2, "Q4_0", (32, 18)), (3, "Q4_1", (32, 20)), (6, "Q5_0", (32, 22)), (7, "Q5_1", (32, 24)), (9, "Q8_1", (32, 36)),
-    (10, "Q2_K", (256, 84)), (11, "Q3_K", (256, 110)), (12, "Q4_K", (256, 144)), (13, "Q5_K", (256, 176)),
-    (14, "Q6_K", (256, 210)), (15, "Q8_K", (256, 292)), (16, "IQ2_XXS", (256, 66)), (17, "IQ2_XS", (256, 74)),
-    (18, "IQ3_XXS", (256, 98)), (19, "IQ1_S", (256, 50)), (20, "IQ4_NL", (32, 18)), (21, "IQ3_S", (256, 110)),
-    (22, "IQ2_S", (256, 82)), (23, "IQ4_XS", (256, 136)), (24, "I8", (1, 1)), (25, "I16", (1, 2)), (26, "I32", (1, 4)),
-    (27, "I64", (1, 8)), (28, "F64", (1, 8)), (29, "IQ1_M", (256, 56)), (34, "TQ1_0", (256, 54)),
-    (35, "TQ2_0", (256, 66)), (39, "MXFP4", (32, 17)), (40, "NVFP4", (64, 36)), (41, "Q1_0", (128, 18)),
+const TYPES: &[(u32, Dtype)] = &[
+    (0, Dtype::F32), (1, Dtype::F16), (30, Dtype::Bf16), (2, Dtype::Blocks(Quant::Q4_0)), (3, Dtype::Blocks(Quant::Q4_1)),
+    (6, Dtype::Blocks(Quant::Q5_0)), (7, Dtype::Blocks(Quant::Q5_1)), (8, Dtype::Blocks(Quant::Q8_0)),
+    (10, Dtype::Blocks(Quant::Q2_K)), (11, Dtype::Blocks(Quant::Q3_K)), (12, Dtype::Blocks(Quant::Q4_K)),
+    (13, Dtype::Blocks(Quant::Q5_K)), (14, Dtype::Blocks(Quant::Q6_K)), (20, Dtype::Blocks(Quant::IQ4_NL)),
+    (23, Dtype::Blocks(Quant::IQ4_XS)),
 ];
 
-fn dtype(name: &str) -> Dtype {
-    match name {
-        "F32" => Dtype::F32,
-        "F16" => Dtype::F16,
-        "BF16" => Dtype::Bf16,
-        "Q8_0" => Dtype::Q8_0,
-        other => Dtype::Other(other.into()),
+/// Those that are not: number, name, and how many values make a block of how many bytes.
+#[rustfmt::skip]
+const OTHERS: &[(u32, &str, (usize, usize))] = &[
+    (9, "Q8_1", (32, 36)), (15, "Q8_K", (256, 292)), (16, "IQ2_XXS", (256, 66)), (17, "IQ2_XS", (256, 74)),
+    (18, "IQ3_XXS", (256, 98)), (19, "IQ1_S", (256, 50)), (21, "IQ3_S", (256, 110)), (22, "IQ2_S", (256, 82)),
+    (24, "I8", (1, 1)), (25, "I16", (1, 2)), (26, "I32", (1, 4)), (27, "I64", (1, 8)), (28, "F64", (1, 8)),
+    (29, "IQ1_M", (256, 56)), (34, "TQ1_0", (256, 54)), (35, "TQ2_0", (256, 66)), (39, "MXFP4", (32, 17)),
+    (40, "NVFP4", (64, 36)), (41, "Q1_0", (128, 18)),
+];
+
+/// A type by its number, and the bytes of a shape, if they can be counted; of an unknown type, those of single bytes.
+fn kind(number: u32, shape: &[usize]) -> (Dtype, Option<usize>) {
+    if let Some((_, dtype)) = TYPES.iter().find(|t| t.0 == number) {
+        return (dtype.clone(), dtype.bytes(shape));
     }
+    let other = OTHERS.iter().find(|t| t.0 == number);
+    let name = other.map_or_else(|| format!("ggml type {number}"), |t| t.1.into());
+    (Dtype::Other(name), blocks(shape, other.map_or((1, 1), |t| t.2)))
 }
 
 /// A place in the file.
@@ -342,11 +350,67 @@ impl Metadata {
     }
 }
 
-/// Opens `path`.
+/// The keys of a file that is one of several.
+const SPLIT_NO: &str = "split.no";
+const SPLIT_COUNT: &str = "split.count";
+const SPLIT_TENSORS: &str = "split.tensors.count";
+
+/// Opens `path`, and of a model in several files (`NAME-00001-of-00003.gguf`, as llama.cpp's `gguf-split` makes them) all, whichever
+/// is given. The metadata are the first file's.
 ///
 /// # Errors
-/// If it cannot be read, is of another version or byte order, or is cut short or damaged.
+/// If one cannot be read, is of another version or byte order, is cut short or damaged, or is not there.
 pub fn open(path: &Path) -> Result<(Metadata, Store)> {
+    let (metadata, map, tensors) = part(path)?;
+    let count = metadata.get(SPLIT_COUNT).map_or(Ok(1), |_| metadata.u64(SPLIT_COUNT))?;
+    if count <= 1 {
+        return Ok((metadata, Store::new(path, vec![(path.into(), map)], tensors, Facts::new())?));
+    }
+    let no = metadata.u64(SPLIT_NO)?;
+    let called = |no: u64| format!("-{:05}-of-{count:05}.gguf", no.saturating_add(1));
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let Some(stem) = name.strip_suffix(&called(no)) else {
+        let what = format!(
+            "it is one of {count} files of a model (`{SPLIT_COUNT}`), of which it should be called NAME{}: give all of them the names \
+             that they had",
+            called(no)
+        );
+        return Err(bad(path, what));
+    };
+    drop((metadata, map, tensors));
+    let (mut first, mut files, mut tensors) = (None, vec![], vec![]);
+    for i in 0..count {
+        let place = path.with_file_name(format!("{stem}{}", called(i)));
+        if !place.exists() {
+            let name = place.file_name().unwrap_or_default().display();
+            let what =
+                format!("it is one of {count} files of a model, and {name} is not there: put it beside this one");
+            return Err(bad(path, what));
+        }
+        let (metadata, map, own) = part(&place)?;
+        let found = (metadata.u64(SPLIT_NO)?, metadata.u64(SPLIT_COUNT)?);
+        if found != (i, count) {
+            let (no, of) = found;
+            let what = format!("it should be file {i} of {count}, counted from 0, and says that it is {no} of {of}");
+            return Err(bad(&place, what));
+        }
+        let file = files.len();
+        tensors.extend(own.into_iter().map(|place| Place { file, ..place }));
+        files.push((place, map));
+        first.get_or_insert(metadata);
+    }
+    let first = first.expect("a count is 2 or more here");
+    let (wanted, found) = (first.u64(SPLIT_TENSORS)?, tensors.len());
+    if wanted != found as u64 {
+        let what =
+            format!("the {count} files of the model should have {wanted} tensors (`{SPLIT_TENSORS}`) and have {found}");
+        return Err(bad(path, what));
+    }
+    Ok((first, Store::new(path, files, tensors, Facts::new())?))
+}
+
+/// One file: what it says, and where its tensors are.
+fn part(path: &Path) -> Result<(Metadata, Map, Vec<Place>)> {
     let map = at(path, Map::open(path))?;
     let mut from = Reader { path, bytes: &map, at: 0 };
     if !map.starts_with(MAGIC) {
@@ -389,8 +453,7 @@ pub fn open(path: &Path) -> Result<(Metadata, Store)> {
     let mut tensors = (0..n_tensors).map(|n| tensor(&mut from, n, alignment)).collect::<Result<Vec<_>>>()?;
     let start = from.at.checked_next_multiple_of(alignment).filter(|_| !tensors.is_empty()).unwrap_or(from.at);
     settle(path, &mut tensors, start, &map, alignment)?;
-    let store = Store::new(path, vec![(path.into(), map)], tensors, Facts::new())?;
-    Ok((metadata, store))
+    Ok((metadata, map, tensors))
 }
 
 /// A row of the table of tensors: its bytes counted from where the data begins, to `usize::MAX` where the length is
@@ -410,11 +473,9 @@ fn tensor(from: &mut Reader, n: u64, alignment: usize) -> Result<Place> {
     let number: u32 = from.get(&what)?;
     let offset: u64 = from.get(&what)?;
     let shape = axes.iter().rev().map(|d| usize::try_from(*d).ok()).collect::<Option<Vec<usize>>>();
-    let known = TYPES.iter().find(|t| t.0 == number);
-    let kind = known.map_or_else(|| format!("ggml type {number}"), |t| t.1.into());
-    let counted = shape.as_ref().and_then(|shape| blocks(shape, known.map_or((1, 1), |t| t.2)));
-    let (Some(shape), Some(len)) = (shape, counted) else {
-        let what = format!("`{name}`, {kind} with axes {axes:?}, is too large to count or no whole number of blocks");
+    let (dtype, len) = shape.as_ref().map_or((Dtype::Other(String::new()), None), |shape| kind(number, shape));
+    let (Some(shape), Some(len)) = (shape, len) else {
+        let what = format!("`{name}`, {dtype} with axes {axes:?}, is too large to count or no whole number of blocks");
         return Err(bad(path, what));
     };
     let Some(begin) = usize::try_from(offset).ok().filter(|n| n.is_multiple_of(alignment)) else {
@@ -426,8 +487,9 @@ fn tensor(from: &mut Reader, n: u64, alignment: usize) -> Result<Place> {
     let Some(end) = begin.checked_add(len) else {
         return Err(bad(path, format!("`{name}` begins at {offset}, beyond any file: it is damaged")));
     };
-    let bytes = begin..if known.is_some() { end } else { usize::MAX };
-    Ok(Place { name, dtype: dtype(&kind), shape, file: 0, bytes })
+    let known = TYPES.iter().any(|t| t.0 == number) || OTHERS.iter().any(|t| t.0 == number);
+    let bytes = begin..if known { end } else { usize::MAX };
+    Ok(Place { name, dtype, shape, file: 0, bytes })
 }
 
 /// Gives every tensor its bytes in the file, and checks that they lie as ggml lays them: in the table's order, one
@@ -482,8 +544,7 @@ pub fn write(path: &Path, metadata: &Metadata, tensors: Vec<OutputTensor>) -> Re
                 format!("`{name}` {shape:?}: ggml has names of {LONGEST_NAME} bytes and {MOST_AXES} axes at most");
             return Err(bad(path, what));
         }
-        let dtype = dtype.to_string();
-        let kind = TYPES.iter().find(|t| t.1 == dtype).expect("`sizes` lets four types pass").0;
+        let kind = TYPES.iter().find(|t| t.1 == *dtype).expect("`sizes` lets these types pass").0;
         name.write(&mut head);
         (shape.len() as u32).write(&mut head);
         shape.iter().rev().for_each(|d| (*d as u64).write(&mut head));

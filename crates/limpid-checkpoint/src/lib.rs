@@ -10,6 +10,7 @@ pub mod adapter;
 mod dialect;
 pub mod gguf;
 pub mod llmc;
+mod quantize;
 pub mod safetensors_file;
 pub mod store;
 pub mod trace;
@@ -632,11 +633,13 @@ impl Checkpoint {
         stored.map_or(Dtype::F32, |t| t.dtype.clone())
     }
 
-    /// How its matrices are stored: as the token table is.
+    /// How its matrices are stored: as the token table is, but f32 for a mixture with blocks, which one type cannot hold.
     pub fn dtype(&self) -> Dtype {
-        let largest =
-            self.store.names().filter_map(|n| self.store.get(n)).max_by_key(|t| t.shape.iter().product::<usize>());
-        largest.map_or(Dtype::F32, |t| t.dtype.clone())
+        let tensors = || self.store.names().filter_map(|n| self.store.get(n));
+        let largest = tensors().max_by_key(|t| t.shape.iter().product::<usize>());
+        let one = largest.map_or(Dtype::F32, |t| t.dtype.clone());
+        let mixed = tensors().any(|t| matches!(t.dtype, Dtype::Blocks(_)) && *t.dtype != one);
+        if mixed { Dtype::F32 } else { one }
     }
 
     /// The tensors as they are stored.
@@ -730,10 +733,12 @@ pub struct ModelData<'a> {
 pub const SHARD_BYTES: usize = 5_000_000_000;
 
 impl Dtype {
-    /// This, or f32 where the format has nothing like it: blocks are GGUF's alone, and llm.c has no f16.
+    /// This, or f32 where the format has nothing like it: blocks are GGUF's alone, some are only read, and llm.c has no f16.
     pub fn in_format(self, format: Format) -> Dtype {
         match (self, format) {
-            (Dtype::Q8_0, format) if format != Format::Gguf => Dtype::F32,
+            (Dtype::Blocks(quant), format) if format != Format::Gguf || !quantize::WRITTEN.contains(&quant) => {
+                Dtype::F32
+            }
             (Dtype::F16, Format::Llmc) => Dtype::F32,
             (dtype, _) => dtype,
         }
@@ -814,8 +819,8 @@ pub fn save(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> R
 /// Writes what [`save`] has found room for, file by file.
 fn put(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> Result<()> {
     let config_error = |source| CheckpointError::Config { path: path.into(), source };
-    if *dtype == Dtype::Q8_0 && format != Format::Gguf {
-        return Err(bad(path, "only GGUF has Q8_0: choose F32, F16 or BF16"));
+    if matches!(dtype, Dtype::Blocks(_)) && format != Format::Gguf {
+        return Err(bad(path, format!("only GGUF has {dtype}: choose F32, F16 or BF16")));
     }
     let given = dialect::outline(source.config).map_err(config_error)?;
     // a parameter that the format has and the model has not changes nothing

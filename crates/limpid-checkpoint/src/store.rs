@@ -3,11 +3,13 @@
 //! become f32 when they are asked for, and stay in the file where they are f32 already. `safetensors_file`, `gguf` and
 //! `llmc` make stores; what the names mean is not known here.
 
+use super::quantize::{self, WRITTEN};
 use super::{CheckpointError, Result, at};
 use half::vec::HalfFloatVecExt;
 use half::{bf16, f16};
 use limpid_base::files::{Map, OutputFile as File};
 use limpid_core::backend;
+use limpid_core::ops::blocks::Quant;
 use limpid_core::ops::element::Element;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -25,14 +27,11 @@ pub enum Dtype {
     F16,
     /// The upper 16 bits of an f32.
     Bf16,
-    /// ggml's blocks of 32 along the last axis: an f16 scale and 32 signed bytes.
-    Q8_0,
+    /// Blocks of ggml's along the last axis.
+    Blocks(Quant),
     /// Anything else, by its name: never decoded.
     Other(String),
 }
-
-/// Values of a block of [`Dtype::Q8_0`], and its bytes.
-const BLOCK: (usize, usize) = (32, 34);
 
 impl Dtype {
     /// The bytes of a tensor of this shape. None if they cannot be counted: too many, not whole blocks, another type.
@@ -41,18 +40,19 @@ impl Dtype {
         match self {
             Dtype::F32 => n.checked_mul(4),
             Dtype::F16 | Dtype::Bf16 => n.checked_mul(2),
-            Dtype::Q8_0 => blocks(shape, BLOCK),
+            Dtype::Blocks(quant) => blocks(shape, quant.sizes()),
             Dtype::Other(_) => None,
         }
     }
 
-    /// The backends' word for it, if every backend takes it.
+    /// The backends' word for it.
     fn element(&self) -> Option<Element> {
         match self {
             Dtype::F32 => Some(Element::F32),
             Dtype::F16 => Some(Element::F16),
             Dtype::Bf16 => Some(Element::Bf16),
-            Dtype::Q8_0 | Dtype::Other(_) => None,
+            Dtype::Blocks(quant) => Some(Element::Blocks(*quant)),
+            Dtype::Other(_) => None,
         }
     }
 }
@@ -63,7 +63,7 @@ impl fmt::Display for Dtype {
             Dtype::F32 => "F32",
             Dtype::F16 => "F16",
             Dtype::Bf16 => "BF16",
-            Dtype::Q8_0 => "Q8_0",
+            Dtype::Blocks(quant) => quant.name(),
             Dtype::Other(name) => name,
         })
     }
@@ -111,21 +111,14 @@ impl<'a> Stored<'a> {
             Dtype::F32 => view(self.bytes, f32::from_le_bytes),
             Dtype::F16 | Dtype::Bf16 => {
                 let bits = view(self.bytes, u16::from_le_bytes);
-                let wide = self.dtype.element().and_then(|element| element.widen(bytemuck::cast_slice(&bits)));
-                wide.expect("both are widened").into_owned().into()
+                let element = self.dtype.element().expect("backends take both");
+                element.widen(bytemuck::cast_slice(&bits)).into_owned().into()
             }
-            Dtype::Q8_0 => {
-                let mut values = Vec::with_capacity(self.bytes.len() / BLOCK.1 * BLOCK.0);
-                for block in self.bytes.as_chunks::<{ BLOCK.1 }>().0 {
-                    let d = f16::from_le_bytes([block[0], block[1]]).to_f32();
-                    values.extend(block[2..].iter().map(|q| f32::from(*q as i8) * d));
-                }
-                values.into()
-            }
+            Dtype::Blocks(quant) => quant.widen(self.bytes).into(),
             Dtype::Other(dtype) => {
                 let what = format!(
                     "`{}` is stored as {dtype}, which limpid does not read: \
-                     convert it to F32, F16 or BF16, or requantise a GGUF to Q8_0",
+                     convert it to F32, F16 or BF16, or requantise a GGUF to Q8_0 or Q4_K",
                     self.name
                 );
                 return Err(bad(self.path, what));
@@ -140,6 +133,13 @@ impl<'a> Stored<'a> {
     pub(super) fn raw(&self) -> Result<Option<(Element, &'a [u8])>> {
         at(self.path, self.map.map_or(Ok(()), Map::check))?;
         Ok(self.dtype.element().filter(|_| cfg!(target_endian = "little")).map(|element| (element, self.bytes)))
+    }
+
+    /// Says that its bytes were copied elsewhere: they need not stay in memory.
+    pub(super) fn release(&self) {
+        if let Some(map) = self.map {
+            map.release(self.bytes);
+        }
     }
 
     /// The index of the first NaN or infinity, if there is one.
@@ -288,14 +288,17 @@ pub(super) fn sizes(path: &Path, tensors: &[OutputTensor]) -> Result<Vec<usize>>
     }
     let size = |t: &OutputTensor| {
         t.dtype.bytes(&t.shape).ok_or_else(|| {
-            let need = if t.dtype == Dtype::Q8_0 { ": its last axis must be a multiple of 32" } else { "" };
+            let need = match t.dtype {
+                Dtype::Blocks(quant) => format!(": its last axis must be a multiple of {}", quant.sizes().0),
+                _ => String::new(),
+            };
             bad(path, format!("`{}` {:?} cannot be written as {}{need}", t.name, t.shape, t.dtype))
         })
     };
     tensors.iter().map(size).collect()
 }
 
-/// Values as `dtype` stores them, rounded to the nearest, ties to even (Q8_0: as ggml, away from zero).
+/// Values as `dtype` stores them, rounded to the nearest, ties to even (blocks: as ggml makes them).
 ///
 /// # Errors
 /// Says which value is beyond the range of the type, or that the type cannot be written.
@@ -320,8 +323,10 @@ pub fn encode(values: &[f32], dtype: &Dtype) -> std::result::Result<Vec<u8>, Str
         Dtype::F32 => Ok(bytes(values, f32::to_le_bytes)),
         Dtype::F16 => finite(Vec::<f16>::from_f32_slice(values).reinterpret_into(), 0x7c00),
         Dtype::Bf16 => finite(Vec::<bf16>::from_f32_slice(values).reinterpret_into(), 0x7f80),
-        Dtype::Q8_0 => quantize(values).map_err(beyond),
-        Dtype::Other(name) => Err(format!("{name} cannot be written: choose F32, F16, BF16 or Q8_0")),
+        Dtype::Blocks(quant) if WRITTEN.contains(quant) => quantize::encode(*quant, values).map_err(beyond),
+        _ => {
+            Err(format!("{dtype} cannot be written: choose F32, F16, BF16, {}", WRITTEN.map(Quant::name).join(" or ")))
+        }
     }
 }
 
@@ -333,26 +338,6 @@ pub fn rounded(values: &[f32], cols: usize, dtype: &Dtype) -> Vec<f32> {
         stored.values().map(Cow::into_owned).ok()
     };
     encode(values, dtype).ok().and_then(read).unwrap_or_else(|| values.to_vec())
-}
-
-/// ggml's `quantize_row_q8_0_ref`, bit for bit; or which value has no place in it.
-fn quantize(values: &[f32]) -> std::result::Result<Vec<u8>, usize> {
-    let mut out = Vec::with_capacity(values.len() / BLOCK.0 * BLOCK.1);
-    for (n, block) in values.chunks(BLOCK.0).enumerate() {
-        let largest = |a: usize, b: usize| if block[b].abs() > block[a].abs() { b } else { a };
-        let at = (0..block.len()).reduce(largest).expect("chunks are not empty");
-        let d = block[at].abs() / 127.0;
-        let scale = f16::from_f32(d);
-        let odd = block.iter().position(|v| !v.is_finite()).or((!scale.is_finite()).then_some(at));
-        if let Some(odd) = odd {
-            return Err(n * BLOCK.0 + odd);
-        }
-        // the quotients are of d, not of the f16 it is stored as: so does ggml
-        let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
-        out.extend(scale.to_le_bytes());
-        out.extend(block.iter().map(|v| (v * inverse).round() as i8 as u8));
-    }
-    Ok(out)
 }
 
 /// A file that is not what it should be.

@@ -9,6 +9,7 @@ use limpid::checkpoint::{Checkpoint, Format, ModelData, safetensors_file, save};
 use limpid::config::Axis;
 use limpid::model::{Mode, Model};
 use limpid::ops::Batch;
+use limpid::ops::blocks::Quant;
 use std::path::{Path, PathBuf};
 
 /// What a reader may differ by, in logits of order 1.
@@ -395,7 +396,52 @@ fn what_another_program_cannot_say_is_named() {
         assert!(error.contains("cannot express this model") && error.contains(says), "{says}: {error}");
     }
     for format in [Format::Limpid, Format::HuggingFace, Format::Llmc] {
-        assert!(refused(&llama, format, &Dtype::Q8_0).contains("only GGUF has Q8_0"));
+        assert!(refused(&llama, format, &Dtype::Blocks(Quant::Q8_0)).contains("only GGUF has Q8_0"));
+    }
+}
+
+/// Quantised weights run as they are, and answer as f32s of the same values do, bit for bit: sessions, scores, traces. A mixture of types in one
+/// parameter too: queries, keys and values have tensors of their own in such files.
+#[test]
+fn quantised_weights_answer_as_their_values() {
+    use limpid::Lm;
+    use limpid::config::Config;
+    let folder = Folder::new("quantised");
+    let sizes = Config { vocab_size: 70, context_length: 16, n_layer: 2, ..Config::preset("nano").unwrap() };
+    let llama = Config { vocab_size: 70, context_length: 16, n_layer: 2, ..Config::preset("nano-llama").unwrap() };
+    let llama = Config { d_model: 256, n_head: 4, n_kv_head: Some(2), d_ff: 512, ..llama };
+    for (name, config) in [("llama", llama), ("gpt2", Config { d_model: 96, n_head: 3, ..sizes })] {
+        let model = Model::new(&config, Mode::Inspect { batch: 1, context: 1 }).unwrap();
+        let values = |param: &limpid::model::Param| -> Vec<f32> {
+            let site = limpid::ops::random::site(&param.name);
+            (0..param.region.len()).map(|i| limpid::ops::random::normal(5, site, i as u64) as f32 * 0.2).collect()
+        };
+        let shard_bytes = limpid::checkpoint::SHARD_BYTES;
+        let source = ModelData { config: &config, tokenizer: None, chat_template: None, values: &values, shard_bytes };
+        for quant in [Quant::Q8_0, Quant::Q4_0, Quant::Q4_K] {
+            let [small, wide] = ["small", "wide"].map(|n| folder.0.join(format!("{name}-{quant}-{n}.gguf")));
+            save(&small, Format::Gguf, &Dtype::Blocks(quant), &source).unwrap();
+            let quantised = Lm::open(&small).unwrap().with_threads(2);
+            quantised.save_as(&wide, Format::Gguf, &Dtype::F32).unwrap();
+            let plain = Lm::open(&wide).unwrap().with_threads(1);
+            let ids: Vec<u32> = (0..13).map(|i| i * 29 % 70).collect();
+            let run = |lm: &Lm| -> Vec<u32> {
+                let mut session = lm.session(1).unwrap();
+                let id = session.open().unwrap();
+                let mut all = vec![];
+                for part in [&ids[..1], &ids[1..9], &ids[9..11], &ids[11..]] {
+                    session.feed(id, part).unwrap();
+                    all.extend(session.logits(id).unwrap().iter().map(|v| v.to_bits()));
+                }
+                all.extend(lm.distribution(&ids, &[], 5).unwrap().iter().map(|v| v.to_bits()));
+                all
+            };
+            assert!(run(&quantised) == run(&plain), "{name} {quant}");
+            for param in &model.params {
+                let [a, b] = [&quantised, &plain].map(|lm| lm.values(&model, param).unwrap().into_owned());
+                assert!(a == b, "{name} {quant}: {}", param.name);
+            }
+        }
     }
 }
 

@@ -12,6 +12,7 @@ use limpid::evaluate::score;
 use limpid::generate::{DecodeError, SequenceId, Session};
 use limpid::model::{Mode, Model, init};
 use limpid::ops::adamw::{Change, Method, ParamGroup, Rule};
+use limpid::ops::blocks::Quant;
 use limpid::ops::element::{Element, Major, Values};
 use limpid::ops::linear::Precision;
 use limpid::ops::program::Draft;
@@ -650,10 +651,20 @@ fn values_of_every_type_are_taken_exactly() {
                 let refused = backend.upload(region, short);
                 assert!(matches!(refused, Err(BackendError::Invalid { op: "upload", .. })), "{refused:?}");
             }
-            let blocks = vec![0; Element::Q8_0.bytes(region.len())];
-            let refused = backend.upload(region, Values { element: Element::Q8_0, bytes: &blocks, major: Major::Rows });
-            let said = refused.unwrap_err().to_string();
-            assert!(said.starts_with("this backend cannot do upload: q8_0 is no type that it takes"), "{said}");
+            // blocks of whole numbers, which scales of 0.5 and 1 make of halves and of themselves
+            let block = |i: usize| {
+                [0, if i % 2 == 0 { 0x38 } else { 0x3c }].into_iter().chain((0..32).map(move |q| (i + q) as u8))
+            };
+            let bytes: Vec<u8> = (0..region.len().div_ceil(32)).flat_map(block).collect();
+            let given = Values { element: Element::Blocks(Quant::Q8_0), bytes: &bytes, major: Major::Rows };
+            let taken = backend.upload(region, given);
+            if region.len().is_multiple_of(32) {
+                let want = |i: usize| f32::from((i / 32 + i % 32) as i8) * if i / 32 % 2 == 0 { 0.5 } else { 1.0 };
+                let want: Vec<f32> = (0..region.len()).map(want).collect();
+                assert!(backend.read(region).unwrap() == want, "backend {n}: {name} of blocks");
+            } else {
+                assert!(matches!(taken, Err(BackendError::Invalid { op: "upload", .. })), "{taken:?}");
+            }
         }
     }
 }
@@ -672,7 +683,7 @@ fn a_loader_hands_on_what_lies_in_its_file() {
         (Format::Limpid, Dtype::Bf16, bf16, Major::Rows),
         (Format::HuggingFace, Dtype::F16, f16, Major::Columns),
         (Format::Gguf, Dtype::F16, f16, Major::Rows),
-        (Format::Gguf, Dtype::Q8_0, f32, Major::Rows),
+        (Format::Gguf, Dtype::Blocks(Quant::Q8_0), Element::Blocks(Quant::Q8_0), Major::Rows),
     ];
     for (n, (format, dtype, element, major)) in cases.into_iter().enumerate() {
         let (folder, told) = (Folder::new(&format!("uploads-{n}")), Told::new());

@@ -10,7 +10,7 @@
 //! minutes to start. And `unsafe` on the function would ask every caller for a guarantee that only the machine's
 //! user can give.
 
-#![allow(unsafe_code)] // one block: the system cannot promise what other programs do to a file
+#![allow(unsafe_code)] // two blocks: the system cannot promise what other programs do to a file, and forgets pages on request
 
 use memmap2::{Mmap, MmapOptions};
 use std::fs::{File, Metadata};
@@ -55,6 +55,21 @@ impl Map {
         Ok(Map { map, file, opened: state(&about) })
     }
 
+    /// Gives the memory of some of the bytes back to the system, which reads them from the file again where they are looked at again: for
+    /// what was copied elsewhere.
+    pub fn release(&self, part: &[u8]) {
+        #[cfg(unix)]
+        if let Some(map) = &self.map
+            && let Some(from) = part.as_ptr().addr().checked_sub(map.as_ptr().addr())
+            && from + part.len() <= map.len()
+        {
+            // SAFETY: the map is never written, so its pages are the file's and stay so.
+            let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, from, part.len()) };
+        }
+        #[cfg(not(unix))]
+        let _ = part;
+    }
+
     /// Checks that the file has not changed since it was opened: a truncated file must not be read, and values read
     /// from one that was written are of no use. It costs less than a microsecond.
     ///
@@ -94,6 +109,9 @@ mod tests {
         }
         let map = Map::open(&path).unwrap();
         assert!(map.check().is_ok());
+        // what is given back is read again
+        [&map[..], &map[4097..4999], &map[5000..], &[1, 2]].into_iter().for_each(|part| map.release(part));
+        assert_eq!(*map, [7; 5000]);
         // a file that was replaced is still open as it was
         std::fs::write(dir.join("other"), [7; 5000]).unwrap();
         std::fs::rename(dir.join("other"), &path).unwrap();

@@ -1,6 +1,6 @@
 //! What a model is to llama.cpp: the architectures `gpt2` and `llama` of GGUF, with the tokenizer inside. Rotary positions
-//! turn neighbouring rows there, as here. Norms, biases and position tables are F32 always; Q8_0 is for matrices whose rows
-//! are whole blocks, others are F16 then.
+//! turn neighbouring rows there, as here. Norms, biases and position tables are F32 always; blocks are for matrices whose rows
+//! are whole blocks: others are Q8_0 then, or F16.
 
 use super::huggingface::{Family, nearest};
 use super::{Link, Links, TensorLayout};
@@ -9,6 +9,7 @@ use crate::store::{Dtype, Store, bad};
 use crate::{CheckpointError, Result};
 use limpid_core::config::{Activation, Config, NormKind, Positions, RotaryScaling};
 use limpid_core::model::Model;
+use limpid_core::ops::blocks::Quant;
 use limpid_tokenizer::{Table, Tokenizer, TokenizerError};
 use std::path::Path;
 
@@ -247,10 +248,10 @@ fn write_tokenizer(m: &mut Metadata, mut t: Table, vocab_size: usize) {
 
 /// How a tensor of a model that is written as `dtype` is stored.
 pub(crate) fn stored_as(name: &str, shape: &[usize], dtype: &Dtype) -> Dtype {
-    let blocks = shape.last().is_some_and(|n| n.is_multiple_of(32));
+    let fits = |quant: &Quant| shape.last().is_some_and(|n| n.is_multiple_of(quant.sizes().0));
     match dtype {
         _ if shape.len() < 2 || name == "position_embd.weight" => Dtype::F32,
-        Dtype::Q8_0 if !blocks => Dtype::F16,
+        Dtype::Blocks(quant) => [*quant, Quant::Q8_0].into_iter().find(fits).map_or(Dtype::F16, Dtype::Blocks),
         dtype => dtype.clone(),
     }
 }
@@ -259,7 +260,9 @@ pub(crate) fn stored_as(name: &str, shape: &[usize], dtype: &Dtype) -> Dtype {
 pub(crate) fn file_type(dtype: &Dtype) -> u32 {
     match dtype {
         Dtype::F16 => 1,
-        Dtype::Q8_0 => 7,
+        Dtype::Blocks(Quant::Q4_0) => 2,
+        Dtype::Blocks(Quant::Q8_0) => 7,
+        Dtype::Blocks(Quant::Q4_K) => 14, // every matrix alike: "Q4_K - Small"
         Dtype::Bf16 => 32,
         _ => 0,
     }

@@ -12,7 +12,7 @@ use limpid_core::backend::{Backend, transpose};
 use limpid_core::config::Config;
 use limpid_core::model::{Mode, Model, Param};
 use limpid_core::ops::MemorySpace;
-use limpid_core::ops::element::{Major, Values};
+use limpid_core::ops::element::{Element, Major, Values};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -238,6 +238,29 @@ fn as_it_lies<'a>(
     Ok(raw.map(|(element, bytes)| Values { element, bytes: &bytes[..element.bytes(rows * cols)], major }))
 }
 
+/// A parameter whose rows are several quantised tensors of theirs, one after the other in our order: it need not be made f32s to be one.
+fn in_parts<'a>(
+    param: &Param,
+    links: &[Link],
+    model: &Model,
+    store: &'a Store,
+    names: &Names,
+) -> Result<Option<Vec<Values<'a>>>> {
+    let (rows, cols) = extent(param);
+    let (mut parts, mut next) = (vec![], 0);
+    for link in links.iter().filter(|link| link.param == param.name) {
+        let raw = find(link, model, store, names)?.raw()?;
+        let Some((element @ Element::Blocks(_), bytes)) = raw else { return Ok(None) };
+        if link.turn != TensorLayout::Same || link.rows.start != next {
+            return Ok(None);
+        }
+        next = link.rows.end;
+        // rows of padding are left behind
+        parts.push(Values { element, bytes: &bytes[..element.bytes(link.rows.len() * cols)], major: Major::Rows });
+    }
+    Ok(Some(parts).filter(|_| next == rows))
+}
+
 /// Checks that every parameter that has a link is there and that nothing is left over, then writes them to `space` of the backend.
 ///
 /// # Errors
@@ -254,7 +277,13 @@ pub(super) fn load(
         let region = super::place(param, space);
         match as_it_lies(param, links, model, store, names)? {
             Some(stored) => backend.upload(region, stored)?,
-            None => backend.write(region, &values(param, links, model, store, names)?)?,
+            None => match in_parts(param, links, model, store, names)? {
+                Some(parts) => backend.upload_parts(region, &parts)?,
+                None => backend.write(region, &values(param, links, model, store, names)?)?,
+            },
+        }
+        for link in links.iter().filter(|link| link.param == param.name) {
+            find(link, model, store, names)?.release();
         }
     }
     store.check()

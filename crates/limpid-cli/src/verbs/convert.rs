@@ -9,6 +9,7 @@ use limpid::checkpoint::{Checkpoint, CheckpointError, Format, ModelData, SHARD_B
 use limpid::config::Config;
 use limpid::model::{Mode, Model, Param};
 use limpid::ops::Batch;
+use limpid::ops::blocks::Quant;
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
 use limpid::tokenizer::Tokenizer;
@@ -40,7 +41,7 @@ pub struct Args {
     /// limpid, hf, gguf, llmc [default: by DST's ending; for a folder hf from limpid, and limpid from all else]
     #[arg(long, value_name = "FORMAT")]
     to: Option<Format>,
-    /// How matrices are stored: f32, f16, bf16, q8_0 (GGUF only) [default: as SRC's are]
+    /// How matrices are stored: f32, f16, bf16; GGUF only: q8_0, q4_0, q4_k [default: as SRC's are]
     #[arg(long, value_name = "TYPE", value_parser = dtype)]
     dtype: Option<Dtype>,
     /// The tokenizer to put in, by name or file, instead of SRC's; `none` for none
@@ -65,8 +66,10 @@ fn dtype(name: &str) -> Result<Dtype, String> {
         "f32" | "float32" => Ok(Dtype::F32),
         "f16" | "float16" => Ok(Dtype::F16),
         "bf16" | "bfloat16" => Ok(Dtype::Bf16),
-        "q8_0" | "q8" => Ok(Dtype::Q8_0),
-        _ => Err(format!("`{name}` is not one of f32, f16, bf16, q8_0")),
+        "q8_0" | "q8" => Ok(Dtype::Blocks(Quant::Q8_0)),
+        "q4_0" => Ok(Dtype::Blocks(Quant::Q4_0)),
+        "q4_k" => Ok(Dtype::Blocks(Quant::Q4_K)),
+        _ => Err(format!("`{name}` is not one of f32, f16, bf16, q8_0, q4_0, q4_k")),
     }
 }
 

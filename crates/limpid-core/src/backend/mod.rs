@@ -121,11 +121,7 @@ impl BackendError {
 
     /// Converts the values to f32 and checks that there are as many as the tensor has; for backends that store f32.
     fn widen<'a>(region: Region, values: Values<'a>) -> Result<Cow<'a, [f32]>> {
-        let op = "upload";
-        let wide = values.element.widen(values.bytes).ok_or_else(|| {
-            let what = format!("{} is no type that it takes: convert the values to f32, f16 or bf16", values.element);
-            BackendError::NotSupported { op, what }
-        })?;
+        let (op, wide) = ("upload", values.element.widen(values.bytes));
         match wide.len() == region.len() {
             true => Ok(wide),
             false => Err(BackendError::Invalid {
@@ -420,6 +416,13 @@ pub trait Backend: Send {
     /// # Errors
     /// As [`Backend::feed`]; [`BackendError::NotSupported`] names a type that is not taken.
     fn upload(&mut self, region: Region, values: Values) -> Result<()>;
+    /// [`Backend::upload`] of some rows after the others, each part of its own type and row by row.
+    ///
+    /// # Errors
+    /// As [`Backend::upload`].
+    fn upload_parts(&mut self, region: Region, parts: &[Values]) -> Result<()> {
+        self.write(region, &Values::joined(parts))
+    }
     /// Replaces the values of a tensor.
     ///
     /// # Errors

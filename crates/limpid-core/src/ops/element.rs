@@ -1,6 +1,7 @@
 //! Types of elements: how many bytes they take, and their conversion to f32. Everything is computed in f32 (products
 //! optionally in bf16), so the other types are for values that a backend is given, or stores.
 
+use super::blocks::Quant;
 use std::borrow::Cow;
 use std::fmt;
 
@@ -14,8 +15,8 @@ pub enum Element {
     Bf16,
     /// IEEE 754 half precision, 16 bits.
     F16,
-    /// ggml's blocks of 32 elements, an f16 scale and 32 signed bytes: for weights that do not change.
-    Q8_0,
+    /// Blocks of ggml's: for weights that do not change.
+    Blocks(Quant),
 }
 
 impl Element {
@@ -24,29 +25,29 @@ impl Element {
         match self {
             Element::F32 => 4 * n,
             Element::Bf16 | Element::F16 => 2 * n,
-            Element::Q8_0 => 34 * n.div_ceil(32),
+            Element::Blocks(quant) => quant.bytes(n),
         }
     }
 
     /// The elements in `bytes`, in the machine's byte order, as f32. They are borrowed if they are f32 and aligned,
-    /// else converted exactly. `None` for blocks.
+    /// else converted exactly.
     ///
     /// ```
     /// use limpid_core::ops::element::Element;
-    /// assert_eq!(*Element::F16.widen(&0x3800_u16.to_ne_bytes()).unwrap(), [0.5]);
-    /// assert_eq!(*Element::Bf16.widen(&0x3fc0_u16.to_ne_bytes()).unwrap(), [1.5]);
+    /// assert_eq!(*Element::F16.widen(&0x3800_u16.to_ne_bytes()), [0.5]);
+    /// assert_eq!(*Element::Bf16.widen(&0x3fc0_u16.to_ne_bytes()), [1.5]);
     /// ```
-    pub fn widen(self, bytes: &[u8]) -> Option<Cow<'_, [f32]>> {
+    pub fn widen(self, bytes: &[u8]) -> Cow<'_, [f32]> {
         let halves =
             |widen: fn(u16) -> f32| bytes.as_chunks().0.iter().map(|b| widen(u16::from_ne_bytes(*b))).collect();
         match self {
-            Element::F32 => Some(match bytemuck::try_cast_slice(bytes) {
+            Element::F32 => match bytemuck::try_cast_slice(bytes) {
                 Ok(values) => Cow::Borrowed(values),
                 Err(_) => bytes.as_chunks().0.iter().map(|b| f32::from_ne_bytes(*b)).collect(),
-            }),
-            Element::Bf16 => Some(halves(widen_bf16)),
-            Element::F16 => Some(halves(widen_f16)),
-            Element::Q8_0 => None,
+            },
+            Element::Bf16 => halves(widen_bf16),
+            Element::F16 => halves(widen_f16),
+            Element::Blocks(quant) => quant.widen(bytes).into(),
         }
     }
 }
@@ -57,7 +58,7 @@ impl fmt::Display for Element {
             Element::F32 => "f32",
             Element::Bf16 => "bf16",
             Element::F16 => "f16",
-            Element::Q8_0 => "q8_0",
+            Element::Blocks(quant) => quant.name(),
         })
     }
 }
@@ -77,7 +78,8 @@ pub fn widen_bf16(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
 
-fn widen_f16(bits: u16) -> f32 {
+/// An f16 from its bits.
+pub fn widen_f16(bits: u16) -> f32 {
     let (sign, rest) = (u32::from(bits & 0x8000) << 16, u32::from(bits & 0x7fff) << 13);
     // the bias of the exponent is 15 in f16 and 127 in f32: multiply by 2^112, which is exact for subnormals too
     let finite = (f32::from_bits(rest) * f32::from_bits((127 + 112) << 23)).to_bits();
@@ -110,6 +112,11 @@ impl<'a> Values<'a> {
     pub fn of(values: &'a [f32], major: Major) -> Values<'a> {
         Values { element: Element::F32, bytes: bytemuck::cast_slice(values), major }
     }
+
+    /// The values of several, one after the other, as f32.
+    pub fn joined(parts: &[Values]) -> Vec<f32> {
+        parts.iter().flat_map(|part| part.element.widen(part.bytes).into_owned()).collect()
+    }
 }
 
 #[cfg(test)]
@@ -131,11 +138,11 @@ mod tests {
     #[test]
     fn every_half_is_what_its_definition_says() {
         for bits in 0..=u16::MAX {
-            let got = Element::F16.widen(&bits.to_ne_bytes()).unwrap()[0];
+            let got = Element::F16.widen(&bits.to_ne_bytes())[0];
             let want = by_definition(bits);
             let same = f64::from(got).to_bits() == want.to_bits() || got.is_nan() && want.is_nan();
             assert!(same, "{bits:#06x}: {got}, not {want}");
-            let got = Element::Bf16.widen(&bits.to_ne_bytes()).unwrap()[0];
+            let got = Element::Bf16.widen(&bits.to_ne_bytes())[0];
             assert_eq!(got.to_bits(), u32::from(bits) << 16);
         }
     }
@@ -144,17 +151,17 @@ mod tests {
     fn f32s_stay_where_they_lie_and_need_not_be_aligned() {
         let values = [1.0f32, -2.5, f32::MIN_POSITIVE];
         let bytes = Values::of(&values, Major::Rows).bytes;
-        assert!(matches!(Element::F32.widen(bytes), Some(Cow::Borrowed(got)) if got == values));
+        assert!(matches!(Element::F32.widen(bytes), Cow::Borrowed(got) if got == values));
         let shifted: Vec<u8> = [0].iter().chain(bytes).copied().collect();
         let odd = usize::from((shifted.as_ptr() as usize).is_multiple_of(4));
         let moved: Vec<u8> = std::iter::repeat_n(0, odd).chain(bytes.iter().copied()).collect();
-        assert_eq!(*Element::F32.widen(&moved[odd..]).unwrap(), values);
-        assert_eq!(Element::Q8_0.widen(&[0; 34]), None);
+        assert_eq!(*Element::F32.widen(&moved[odd..]), values);
     }
 
     #[test]
     fn bytes_are_counted_in_whole_blocks() {
-        let bytes = [Element::F32, Element::Bf16, Element::F16, Element::Q8_0].map(|e| [e.bytes(64), e.bytes(65)]);
+        let types = [Element::F32, Element::Bf16, Element::F16, Element::Blocks(Quant::Q8_0)];
+        let bytes = types.map(|e| [e.bytes(64), e.bytes(65)]);
         assert_eq!(bytes, [[256, 260], [128, 130], [128, 130], [68, 102]]);
     }
 }

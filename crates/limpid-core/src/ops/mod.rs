@@ -11,6 +11,7 @@ pub mod adamw;
 pub mod add;
 pub mod arena;
 pub mod attend;
+pub mod blocks;
 pub mod classify;
 pub mod dropout;
 pub mod element;

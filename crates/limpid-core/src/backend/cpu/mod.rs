@@ -20,6 +20,7 @@ use super::{Backend, BackendError, Held, Result, SharedWeights, Ticket, Tickets,
 use crate::model::{Mode, Model, Placement, activations};
 use crate::ops::adamw::{Change, NORM_PART, ParamGroup, Rule};
 use crate::ops::arena::Arena;
+use crate::ops::blocks::Quant;
 use crate::ops::classify;
 use crate::ops::element::{Element, Major, Values};
 use crate::ops::limits::Limits;
@@ -338,6 +339,28 @@ impl Cpu {
         Arc::get_mut(&mut self.weights).map_or(Ok(false), |weights| weights.pack(region, values, &self.team))
     }
 
+    /// Keeps a weight as the blocks that it is given in, row after row, if it can. Returns whether it did.
+    fn keep(&mut self, region: Region, parts: &[Values]) -> Result<bool> {
+        let blocks = |part: &Values<'_>| match part.element {
+            Element::Blocks(quant) if part.major == Major::Rows => Some(quant),
+            _ => None,
+        };
+        let Some(quants) = parts.iter().map(blocks).collect::<Option<Vec<Quant>>>() else { return Ok(false) };
+        let parts: Vec<(Quant, &[u8])> = quants.into_iter().zip(parts.iter().map(|part| part.bytes)).collect();
+        let whole = |(quant, bytes): &(Quant, &[u8])| {
+            region.cols.is_multiple_of(quant.sizes().0) && bytes.len().is_multiple_of(quant.bytes(region.cols))
+        };
+        let rows = |(quant, bytes): &(Quant, &[u8])| bytes.len() / quant.bytes(region.cols);
+        if region.space != MemorySpace::Param
+            || !parts.iter().all(whole)
+            || parts.iter().map(rows).sum::<usize>() != region.rows
+        {
+            return Ok(false);
+        }
+        self.own_weights("write", region.space, region.at)?;
+        Arc::get_mut(&mut self.weights).map_or(Ok(false), |weights| weights.keep(region, &parts, &self.team))
+    }
+
     /// Packs the weights of products that are not packed yet. Shared weights already are.
     fn pack_all(&mut self) -> Result<()> {
         match Arc::get_mut(&mut self.weights) {
@@ -566,7 +589,16 @@ impl Backend for Cpu {
         self.pack_all()?;
         Ok(SharedWeights::new(self.weights.clone()))
     }
+    fn upload_parts(&mut self, region: Region, parts: &[Values]) -> Result<()> {
+        match self.keep(region, parts)? {
+            true => Ok(()),
+            false => self.write(region, &Values::joined(parts)),
+        }
+    }
     fn upload(&mut self, region: Region, values: Values) -> Result<()> {
+        if self.keep(region, &[values])? {
+            return Ok(());
+        }
         let given = BackendError::widen(region, values)?;
         let inputs_first = match values.major {
             Major::Rows => Mat::new(&given, region.cols).t(),

@@ -8,6 +8,8 @@ use crate::backend::BackendError;
 use crate::model::Model;
 use crate::ops::arena::Arena;
 use crate::ops::attend;
+use crate::ops::blocks::Quant;
+use crate::ops::linear::codes::Codes;
 use crate::ops::linear::gemm::{self, Packed, Start, gemm_packed};
 use crate::ops::linear::{self, Precision};
 use crate::ops::simd::Level;
@@ -143,6 +145,34 @@ impl ThreadTeam {
             // SAFETY: each task takes its own panel.
             let to = unsafe { to.part(task..task + 1, 0..to.cols()) };
             gemm::pack_panel(self.level, self.precision, to.into_whole(), b, task);
+        });
+        Ok(packed)
+    }
+
+    /// Lays weights of blocks for products: parts are some rows of a matrix (out, in) each, as bytes of one type.
+    ///
+    /// # Errors
+    /// If the system refuses the memory.
+    pub fn lay(
+        &self,
+        codes: Codes,
+        (outs, ins): (usize, usize),
+        parts: &[(Quant, &[u8])],
+    ) -> Result<Packed, BackendError> {
+        let room = Packed::room_of_codes(self.level, codes, (ins, outs));
+        let mut packed = room.map_err(|refused| BackendError::refused("laying a quantised weight", &refused))?;
+        let (width, to) = (gemm::width(self.level), Shared::new(&mut packed.data, packed.panel));
+        let rows: Vec<(Quant, &[u8])> = parts
+            .iter()
+            .flat_map(|(quant, bytes)| bytes.chunks_exact(quant.bytes(ins)).map(|row| (*quant, row)))
+            .collect();
+        self.pool.run(to.rows(), &|task, _| {
+            // SAFETY: each task takes its own panel.
+            let to = unsafe { to.part(task..task + 1, 0..to.cols()) };
+            let panel = bytemuck::cast_slice_mut(to.into_whole());
+            for (column, (quant, row)) in rows[task * width..].iter().take(width).enumerate() {
+                codes.lay(panel, width, column, *quant, row);
+            }
         });
         Ok(packed)
     }

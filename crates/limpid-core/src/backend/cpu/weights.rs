@@ -6,7 +6,9 @@ use super::team::ThreadTeam;
 use crate::backend::{BackendError, Held, Result};
 use crate::model::{Mode, Model, WeightMap};
 use crate::ops::arena::Arena;
+use crate::ops::blocks::Quant;
 use crate::ops::linear::Precision;
+use crate::ops::linear::codes::Codes;
 use crate::ops::linear::gemm::Packed;
 use crate::ops::simd::Level;
 use crate::ops::view::Mat;
@@ -26,6 +28,8 @@ pub struct Weights {
     packed: HashMap<usize, Packed>,
     /// Tables that are kept plain, because rows are looked up in them.
     tables: Vec<Region>,
+    /// What may stay quantised: the weights of products, and the tables of tokens. Rows of these can be made f32s one by one.
+    quantised: Vec<Region>,
 }
 
 /// A weight, plain or packed.
@@ -50,6 +54,12 @@ fn multiplied(model: &Model) -> Vec<Region> {
     model.ops().iter().filter_map(weight).collect()
 }
 
+/// The weights of products and the tables of tokens.
+fn quantised(model: &Model, multiplied: &[Region]) -> Vec<Region> {
+    let table = |op: &Op| if let Op::Embed { table, .. } = op { Some(*table) } else { None };
+    model.ops().iter().filter_map(table).chain(multiplied.iter().copied()).collect()
+}
+
 /// The parameters that are kept plain because rows are looked up in them. In f32 a tied table is not: its rows can
 /// be read from the head's packed weight.
 fn tables(ops: &[Op], multiplied: &[Region], precision: Precision) -> Vec<Region> {
@@ -71,6 +81,7 @@ impl Weights {
             param: reserve(model.program.size(MemorySpace::Param))?,
             tables: tables(&model.ops(), &multiplied, how.1),
             packed: HashMap::new(),
+            quantised: if how.1 == Precision::F32 && packs(model) { quantised(model, &multiplied) } else { vec![] },
             multiplied,
         })
     }
@@ -107,7 +118,7 @@ impl Weights {
 
     /// The rows of a parameter or constant.
     pub fn table(&self, region: Region) -> WeightRows<'_> {
-        let packed = self.packed(region).filter(|_| !self.tables.contains(&region));
+        let packed = self.packed(region).filter(|packed| packed.codes().is_some() || !self.tables.contains(&region));
         packed.map_or_else(|| WeightRows::Plain(self.of(region)), WeightRows::Packed)
     }
 
@@ -118,15 +129,25 @@ impl Weights {
 
     /// Stores a weight, given as (in, out), packed if only products read it. Returns whether it did.
     pub fn pack(&mut self, region: Region, values: Mat, team: &ThreadTeam) -> Result<bool> {
+        self.packed.remove(&region.at);
         if !self.multiplied.contains(&region) {
             return Ok(false);
         }
-        self.packed.remove(&region.at);
         let alone = !self.tables.contains(&region);
         if alone {
             self.packed.insert(region.at, team.pack(values)?);
         }
         Ok(alone)
+    }
+
+    /// Keeps a weight as the blocks that it is given in, part by part some of its rows, if it may stay quantised and they
+    /// are of one form. Returns whether it did.
+    pub fn keep(&mut self, region: Region, parts: &[(Quant, &[u8])], team: &ThreadTeam) -> Result<bool> {
+        let codes = Codes::of(parts.iter().map(|part| part.0)).filter(|_| self.quantised.contains(&region));
+        let Some(codes) = codes else { return Ok(false) };
+        self.packed.remove(&region.at);
+        self.packed.insert(region.at, team.lay(codes, region.shape(), parts)?);
+        Ok(true)
     }
 
     /// Whether every weight that should be packed is packed.
@@ -159,7 +180,7 @@ impl Held for Weights {
     fn read(&self, region: Region, to: &mut [f32]) {
         // it may be some rows of a packed weight
         let holds = |w: &&Region| w.space == region.space && w.range().contains(&region.at);
-        let whole = self.multiplied.iter().find(holds).copied().unwrap_or(region);
+        let whole = self.multiplied.iter().chain(&self.quantised).find(holds).copied().unwrap_or(region);
         let (table, first) = (self.table(whole), (region.at - whole.at) / region.cols);
         to.chunks_exact_mut(region.cols).enumerate().for_each(|(i, row)| table.row(first + i, row));
     }

@@ -11,7 +11,8 @@
 //! run the f32 loop. So bf16 is the same chain everywhere (except for numbers below 1e-38, which the dot product
 //! flushes to zero).
 //!
-//! Weights that are used again and again for few rows (decoding) are packed whole, once: [`Packed`].
+//! Weights that are used again and again for few rows (decoding) are packed whole, once: [`Packed`]. Quantised ones stay so
+//! (`codes`) and become f32s a few strips at a time.
 //!
 //! Measured on one AVX-512 core with a roof of 171 GFLOP/s: nano's shapes (384 x 512 x 128) 148 to 171, GPT-2's (256
 //! x 768 x 768) 130 to 140, with weights read from memory 120 to 130; one row with packed weights 18 to 28 GB/s, as
@@ -21,6 +22,7 @@ use super::super::arena::{Arena, Refused};
 use super::super::element::nearest_bf16;
 use super::super::simd::{Kernel, Level, MulAdd};
 use super::super::view::{Mat, MatMut};
+use super::codes::{Codes, Widen};
 use super::{Precision, tile};
 
 /// How many rows of b a packed panel has: 256 x 64 floats are 64 KiB. With 128 a panel would fit the nearest cache,
@@ -317,6 +319,8 @@ pub struct Packed {
     cols: usize,
     width: usize,
     pairs: bool,
+    /// How its codes lie, if it is blocks.
+    codes: Option<Codes>,
 }
 
 /// Packs panel number `i` of b.
@@ -335,7 +339,17 @@ impl Packed {
         let (width, pairs) = (width(level), precision == Precision::Bf16);
         let panel = width * rows.div_ceil(1 + usize::from(pairs)).max(1);
         let data = Arena::reserve(cols.div_ceil(width) * panel)?;
-        Ok(Packed { data, panel, rows, cols, width, pairs })
+        Ok(Packed { data, panel, rows, cols, width, pairs, codes: None })
+    }
+    /// Memory for a (rows, cols) matrix of blocks, all zero; blocks lie along its columns.
+    ///
+    /// # Errors
+    /// If the system refuses the memory.
+    pub fn room_of_codes(level: Level, codes: Codes, (rows, cols): (usize, usize)) -> Result<Packed, Refused> {
+        let width = width(level);
+        let panel = codes.panel(rows, width);
+        let data = Arena::reserve(cols.div_ceil(width) * panel)?;
+        Ok(Packed { data, panel, rows, cols, width, pairs: false, codes: Some(codes) })
     }
     /// Packs b.
     ///
@@ -360,8 +374,15 @@ impl Packed {
     pub fn bytes(&self) -> usize {
         4 * self.data.len()
     }
+    /// How its codes lie, if it is blocks.
+    pub fn codes(&self) -> Option<Codes> {
+        self.codes
+    }
     /// The element at (p, j), as products use it: rounded, in bf16.
     pub fn at(&self, p: usize, j: usize) -> f32 {
+        if let Some(codes) = self.codes {
+            return codes.at(self.blocks(j), self.width, p, j % self.width);
+        }
         let step = 1 + usize::from(self.pairs);
         let panel = &self.data[j / self.width * self.width * self.rows.div_ceil(step)..];
         let bits = panel[p / step * self.width + j % self.width].to_bits();
@@ -370,6 +391,10 @@ impl Packed {
             (true, 0) => bits & 0xffff_0000,
             (true, _) => bits << 16,
         })
+    }
+    /// The panel of blocks that has column `j`.
+    fn blocks(&self, j: usize) -> &[u8] {
+        bytemuck::cast_slice(&self.data[j / self.width * self.panel..][..self.panel])
     }
     /// Rows `ks` of the panel that begins at column `from`; `ks` begins at an even row.
     fn panel(&self, from: usize, ks: std::ops::Range<usize>) -> &[f32] {
@@ -407,7 +432,9 @@ fn multiply(level: Level, form: Form, mut c: MatMut, a: Mat, b: Side, start: Sta
         () => (None, held),
     };
     let height = if ready.is_some() { rows } else { A_ROWS };
-    let k_block = if few && rows > tile::AHEAD_ROWS { FEW_K_BLOCK } else { K_BLOCK } * form.step();
+    // f32s that are made of codes are read at once: they stay in the nearest cache
+    let made = matches!(b, Side::Packed(b, _) if b.codes.is_some());
+    let k_block = if few && (made || rows > tile::AHEAD_ROWS) { FEW_K_BLOCK } else { K_BLOCK } * form.step();
     let (blocks, panels) = (a.cols.div_ceil(k_block), cols.div_ceil(width));
     let start = if start == Start::Past && blocks > 1 { Start::Zero } else { start };
     for i in (0..rows).step_by(height.max(1)) {
@@ -438,7 +465,14 @@ fn multiply(level: Level, form: Form, mut c: MatMut, a: Mat, b: Side, start: Sta
                     level.run(Unpack { to, pairs, width });
                     &*to
                 }
-                Side::Packed(b, first) => b.panel(first + part.start, ks.clone()),
+                Side::Packed(b, first) => match b.codes {
+                    None => b.panel(first + part.start, ks.clone()),
+                    Some(codes) => {
+                        let to = &mut panel[..ks.len() * width];
+                        level.run(Widen { to, panel: b.blocks(first + part.start), codes, ks: ks.clone(), width });
+                        &*to
+                    }
+                },
                 Side::Plain(b) => {
                     let to = &mut panel[..ks.len().div_ceil(form.step()) * width];
                     level.run(Pack { level, form, to, b: b.rows(ks.clone()).cols(part.clone()), width });
@@ -491,6 +525,7 @@ pub fn gemm_packed<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ops::blocks::Quant;
 
     fn values(n: usize, seed: u64) -> Vec<f32> {
         (0..n as u64).map(|i| crate::ops::random::uniform(seed, 0, i) as f32 - 0.5).collect()
@@ -538,6 +573,70 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    /// Blocks of every type, and of two that lie alike: the bits of a product with their values, at every level.
+    #[test]
+    fn blocks_are_multiplied_as_their_values() {
+        let all = Quant::ALL.iter().copied();
+        let pairs = all.clone().flat_map(|a| all.clone().map(move |b| [a, b]));
+        let mut scratch = vec![0.0; SCRATCH];
+        for (case, quants) in pairs.enumerate() {
+            let Some(codes) = Codes::of(quants) else {
+                assert!(quants[0].sizes().0 != quants[1].sizes().0, "{quants:?}");
+                continue;
+            };
+            let (m, n) = ([1, 2, 5, 6, 25][case % 5], [1, 15, 16, 65, 130][case % 4]);
+            let k = quants[0].sizes().0 * [1, 2, 3, 9][case % 4];
+            // blocks of random bytes whose values are numbers
+            let mut drawn = 0;
+            let mut block = |quant: Quant| loop {
+                drawn += 1;
+                let byte = |i: u64| crate::ops::random::bits(3, drawn, i) as u8;
+                let bytes: Vec<u8> = (0..quant.sizes().1 as u64).map(byte).collect();
+                if quant.widen(&bytes).iter().all(|v| v.abs() < 1e9) {
+                    break bytes;
+                }
+            };
+            let mut rows = |quant: Quant, n: usize| -> Vec<u8> {
+                (0..n * k / quant.sizes().0).flat_map(|_| block(quant)).collect()
+            };
+            let parts = [(quants[0], rows(quants[0], n / 2)), (quants[1], rows(quants[1], n - n / 2))];
+            let wide: Vec<f32> = parts.iter().flat_map(|(quant, bytes)| quant.widen(bytes)).collect();
+            let (a, b) = (values(m * k, 1), Mat::new(&wide, k).t());
+            for level in Level::available() {
+                let mut packed = Packed::room_of_codes(level, codes, (k, n)).unwrap();
+                let (width, panel) = (packed.width, packed.panel);
+                let columns = parts.iter().flat_map(|(q, bytes)| bytes.chunks(q.bytes(k)).map(move |row| (*q, row)));
+                for (j, (quant, row)) in columns.enumerate() {
+                    let data = &mut packed.data[j / width * panel..][..panel];
+                    codes.lay(bytemuck::cast_slice_mut(data), width, j % width, quant, row);
+                }
+                let [mut c, mut d] = [(); 2].map(|()| vec![0.0; m * n]);
+                gemm(level, MatMut::new(&mut c, n), Mat::new(&a, k), b, false, &mut scratch);
+                gemm_packed(level, MatMut::new(&mut d, n), Mat::new(&a, k), &packed, 0, false, &mut scratch);
+                let same = c.iter().zip(&d).position(|(c, d)| c.to_bits() != d.to_bits());
+                assert_eq!(same, None, "{quants:?} at {level}: {m}x{n}x{k}");
+                let at = |i: usize| packed.at(i % k, i / k).to_bits();
+                assert_eq!((0..n * k).find(|i| at(*i) != wide[*i].to_bits()), None, "{quants:?} at {level}");
+            }
+        }
+    }
+
+    /// What a weight takes beside the f32 of it: eighths of a byte.
+    #[test]
+    fn blocks_take_little_more_than_in_their_files() {
+        for (quants, bits) in [
+            (vec![Quant::Q4_0], 4.5),
+            (vec![Quant::Q4_1], 5.0),
+            (vec![Quant::Q8_0, Quant::Q8_0], 8.5),
+            (vec![Quant::Q4_K], 4.625),
+            (vec![Quant::Q6_K], 8.5625),
+            (vec![Quant::Q4_K, Quant::Q6_K], 9.125),
+        ] {
+            let packed = Packed::room_of_codes(Level::best(), Codes::of(quants.clone()).unwrap(), (512, 128)).unwrap();
+            assert_eq!(packed.bytes() as f64 * 8.0 / (512.0 * 128.0), bits, "{quants:?}");
         }
     }
 

@@ -5,8 +5,9 @@
 //! All products are one function, [`gemm::gemm`], on transposed views. Its order of summation is guaranteed: every
 //! element of the result is one chain of multiply-adds over k, ascending, whatever the shape of the product, the
 //! tiles and the threads. So a row's result does not depend on the other rows of the batch. Read `gemm` for the
-//! blocking, `tile` for the inner loop.
+//! blocking, `tile` for the inner loop, `codes` for quantised weights.
 
+pub mod codes;
 pub mod gemm;
 mod tile;
 
