@@ -293,8 +293,8 @@ fn every_file_says_what_it_is() {
 
 /// Public types that share a name, and why that misleads nobody.
 const SHARED_NAMES: &[(&str, &str)] = &[
-    ("Forward", "the operands of an op, always named by the op's module: `norm::Forward`"),
     ("Backward", "the operands of an op, always named by the op's module: `scale::Backward`"),
+    ("Forward", "the operands of an op, always named by the op's module: `norm::Forward`"),
     ("Row", "the operands of an op, always named by the op's module: `attend::Row`"),
 ];
 

@@ -40,7 +40,7 @@ fn bound(why: &Explanation, exponents: f64) -> f64 {
     let sizes: f64 = why.parts.iter().flat_map(|part| part.terms.iter().map(|term| term.value.abs())).sum();
     let mut sum: f64 = why.parts.iter().map(|part| part.value).sum();
     let copied = why.of == 1 && why.parts[0].terms[0].right.is_none();
-    let mut off = if copied { 0.0 } else { (why.of as f64 + 16.0 + exponents) * u * sizes };
+    let mut off = (exponents + if copied { 0.0 } else { why.of as f64 + 16.0 }) * u * sizes;
     for step in &why.steps {
         let (by, result) = (step.by.as_ref().map_or(0.0, |by| by.value), step.result.abs());
         off = match step.operation {
