@@ -163,14 +163,13 @@ impl Kernel for Widen<'_> {
             let rows = &strip[head + p * codes.bits / 8 * width..][..codes.group * codes.bits / 8 * width];
             for column in (0..width).step_by(16) {
                 let [scale, min] = codes.scales::<16>(strip, width, p, column);
-                let value = |code: i8, i: usize| scale[i] * f32::from(code) - min[i];
                 if codes.bits == 4 {
                     for (to, row) in to.chunks_exact_mut(2 * width).zip(rows.chunks_exact(width)) {
                         let row: [u8; 16] = sixteen(&row[column..]);
                         let (mut even, mut odd) = ([0.0; 16], [0.0; 16]);
                         for i in 0..16 {
-                            even[i] = value((row[i] & 15) as i8 - offset, i);
-                            odd[i] = value((row[i] >> 4) as i8 - offset, i);
+                            even[i] = scale[i] * f32::from((row[i] & 15) as i8 - offset) - min[i];
+                            odd[i] = scale[i] * f32::from((row[i] >> 4) as i8 - offset) - min[i];
                         }
                         to[column..][..16].copy_from_slice(&even);
                         to[width + column..][..16].copy_from_slice(&odd);
@@ -180,7 +179,7 @@ impl Kernel for Widen<'_> {
                         let row: [u8; 16] = sixteen(&row[column..]);
                         let mut values = [0.0; 16];
                         for i in 0..16 {
-                            values[i] = value(row[i] as i8, i);
+                            values[i] = scale[i] * f32::from(row[i] as i8) - min[i];
                         }
                         to[column..][..16].copy_from_slice(&values);
                     }
