@@ -264,7 +264,7 @@ const GPT_BLOCKS: &[Row] = &[
 const GPT_MASKS: &[&str] = &["*.attn.bias", "*.attn.masked_bias"];
 
 /// GPT (Radford et al. 2018): post-norm, no final norm, F = 4 C.
-pub static GPT: Family = Family {
+static GPT: Family = Family {
     name: "GPT",
     types: &["openai-gpt"],
     classes: ["OpenAIGPTLMHeadModel", ""],
@@ -284,7 +284,7 @@ pub static GPT: Family = Family {
 };
 
 /// BERT (Devlin et al. 2018), with or without its head.
-pub static BERT: Family = Family {
+static BERT: Family = Family {
     name: "BERT",
     types: &["bert"],
     classes: ["BertForMaskedLM", "BertModel"],
