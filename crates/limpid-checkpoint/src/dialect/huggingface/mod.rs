@@ -171,26 +171,28 @@ impl Family {
         map
     }
 
-    /// The configuration that says of `c` what can be said here, and what it lacks: what comes back otherwise when the keys
-    /// are written and read.
-    fn candidate(&self, c: &Config) -> (Config, Complaints) {
+    /// The configuration that says of `c` what can be said here, what it lacks (what comes back otherwise when the keys are
+    /// written and read), and whether it has more than `c`.
+    fn candidate(&self, c: &Config) -> (Config, Complaints, bool) {
         let (mut not, mine) = (common(c), canonical(c));
         let map = self.write(&mine);
         let read = self.read(&Keys { map: &map, asked: RefCell::default() });
         let Ok(mut theirs) = read else {
             // a value that the family has no number for
             not.unless(false, "a setting that its configuration has no value for", "");
-            return (mine, not);
+            return (mine, not, false);
         };
         let headless = !mine.lm_head && !self.classes[1].is_empty();
         theirs = Config { lm_head: theirs.lm_head && !headless, dropout: mine.dropout, ..theirs };
         let mut theirs = canonical(&theirs);
         let (own, read) = (followed(&mine), followed(&theirs));
-        let mut lacks: Vec<(bool, String, String)> = vec![];
+        let (mut lacks, mut more): (Vec<(bool, String, String)>, bool) = (vec![], false);
         for ((setting, ours), (_, there)) in own.fields().into_iter().zip(read.fields()) {
             let name = setting.name;
             let turns = name.starts_with("rotary") && mine.positions != theirs.positions;
-            if same(ours, there) || is_wider(name, &mine, &theirs) || turns {
+            let wider = is_wider(name, &mine, &theirs);
+            more |= wider;
+            if same(ours, there) || wider || turns {
                 continue;
             }
             let [ours, whole, there] = [text(ours), ours.whole().is_some().to_string(), text(there)];
@@ -202,7 +204,7 @@ impl Family {
         let head = !self.head_gelu || !mine.lm_head || mine.activation == Activation::GeluErf;
         not.unless(head, format!("activation {} in the head", mine.activation), "activation gelu-erf");
         theirs.dropout = c.dropout;
-        (theirs, not)
+        (theirs, not, more)
     }
 }
 
@@ -346,8 +348,8 @@ fn is_wider(setting: &str, ours: &Config, theirs: &Config) -> bool {
         "ffn_bias" => switch(ours.ffn_bias, theirs.ffn_bias),
         "head_bias" => switch(ours.head_bias, theirs.head_bias),
         "positions" => {
-            let table = matches!(ours.positions, Positions::Sinusoidal | Positions::SinusoidalOneBased);
-            table && theirs.positions == Positions::Learned
+            let table = [Positions::Sinusoidal, Positions::SinusoidalOneBased, Positions::None];
+            table.contains(&ours.positions) && theirs.positions == Positions::Learned
         }
         "n_segment" => ours.n_segment == 0 && theirs.n_segment > 0,
         _ => false,
@@ -444,13 +446,13 @@ pub fn express(c: &Config) -> Result<(&'static Family, Config), super::Checkpoin
     Ok((family, config))
 }
 
-/// The family of some that lacks least of a model, the configuration there, and what it lacks.
+/// The family of some that lacks least of a model, the configuration there, and what it lacks. Of several that lack as little the
+/// first that has no more than the model, or else the first.
 pub(super) fn nearest(c: &Config, families: &[&'static Family]) -> (&'static Family, Config, Complaints) {
-    let all = families.iter().map(|family| {
-        let (config, not) = family.candidate(c);
-        (*family, config, not)
-    });
-    all.min_by_key(|(_, _, not)| not.0.len()).expect("there are families")
+    let all = families.iter().map(|family| (*family, family.candidate(c)));
+    let nearest = all.min_by_key(|(_, (_, not, more))| (not.0.len(), *more)).expect("there are families");
+    let (family, (config, not, _)) = nearest;
+    (family, config, not)
 }
 
 /// The text of config.json for what [`express`] gave.
@@ -497,8 +499,8 @@ mod tests {
             let (_, back) = read(&text).unwrap_or_else(|e| panic!("{name}: {e}: {text}"));
             let back = Config { lm_head: config.lm_head, ..back };
             assert_eq!(canonical(&back), config, "{name}: {text}");
-            let (there, not) = again.candidate(&config);
-            assert_eq!((there, not.0.len()), (config.clone(), 0), "{name}: {:?}", not.0);
+            let (there, not, more) = again.candidate(&config);
+            assert_eq!((there, not.0.len(), more), (config.clone(), 0, false), "{name}: {:?}", not.0);
             let model = outline(&config).unwrap();
             let (links, names) = (family.links(&model), names(&store, |name| family.tidy(name, &config)).unwrap());
             let own =
