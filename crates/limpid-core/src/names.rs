@@ -218,9 +218,11 @@ fn symbol_within(name: &str, config: &Config, home: Option<usize>) -> Option<Str
     }
     let (entry, block) = lookup(name)?;
     let (post, i) = (config.norm_place == NormPlace::Post, block.unwrap_or(0));
+    let plain = !config.embedding_norm && config.dropout.embedding == 0.0;
     let stream = |letter: &str| format!("{letter}{}", digits(i + 1, SUB)); // X′ and X of a block, as in "The Formulated GPT-2"
     Some(match entry.name {
-        "hook_embed_sum" if !config.embedding_norm && config.dropout.embedding == 0.0 => "X̃".into(),
+        "hook_embed_sum" if plain && config.embedding_scale == 1.0 => "X̃".into(),
+        "hook_embed_scaled" if plain => "X̃".into(),
         "embed_norm.hook_out" if config.dropout.embedding == 0.0 => "X̃".into(),
         "blocks.{i}.hook_resid_pre" if i > 0 => {
             return symbol_within(&format!("blocks.{}.hook_resid_post", i - 1), config, home);

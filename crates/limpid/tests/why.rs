@@ -121,6 +121,8 @@ fn adds_up(trace: &mut LayerTrace, tensors: &mut Tensors, name: &str, at: &[usiz
     let exponents = if name.ends_with("hook_z") {
         let scores = tensors.get(trace, &name.replace("hook_z", "hook_attn_scores"));
         4.0 * scores.values.iter().filter(|v| v.is_finite()).fold(0.0, |most, v| f64::from(v.abs()).max(most))
+    } else if ["hook_qk_normed", "hook_norm_q", "hook_norm_k"].iter().any(|hook| name.ends_with(hook)) {
+        32.0 // its mean and its scale are sums too, which have no names
     } else {
         0.0
     };
@@ -260,13 +262,15 @@ fn attribution_adds_up(trace: &mut LayerTrace, seed: u64) {
         .map(|unit| attribute(trace, row, asked, unit, usize::MAX).unwrap());
     let logits = trace.get("logits").unwrap().values[row * config.vocab_size..][..config.vocab_size].to_vec();
     let wanted = f64::from(logits[target]) - asked.1.map_or(0.0, |_| f64::from(logits[foil]));
-    let plain = config.norm_place == NormPlace::Pre && !config.head_transform;
+    let plain = config.norm_place != NormPlace::Post && !config.head_transform && config.logits_softcap == 0.0;
     for all in [&whole, &heads, &neurons] {
         let (sum, size) =
             all.bars.iter().fold((0.0, 0.0), |(sum, size), bar| (sum + bar.value, size + bar.value.abs()));
         assert_eq!((all.value, all.rest, all.additive), (wanted, 0.0, plain), "{config:?}");
         // f32 sums of a few dozen terms that cancel
-        assert!((sum - wanted).abs() <= 1e-4 * size, "{sum} {wanted} of {size}: {all:#?} {config:?}");
+        // bounded logits are no sums
+        let near = (sum - wanted).abs() <= 1e-4 * size || config.logits_softcap > 0.0;
+        assert!(near, "{sum} {wanted} of {size}: {all:#?} {config:?}");
         assert!((all.value - sum - all.remainder).abs() <= 1e-12 * size);
         assert!(all.bars.is_sorted_by(|a, b| a.value.abs() >= b.value.abs()));
         for cell in all.bars.iter().filter_map(|bar| bar.at.as_ref()) {
@@ -295,7 +299,7 @@ fn attribution_adds_up(trace: &mut LayerTrace, seed: u64) {
         let sum = sum + bias - if start.contains("MLP") { adapter } else { 0.0 };
         assert!((sum - bar(&whole, &coarse)).abs() <= 1e-4 * (size + 1e-6), "{coarse}: {sum} in {config:?}");
     }
-    if !plain {
+    if !plain || config.norm_place != NormPlace::Pre {
         return;
     }
     // the definition, in f64: the write of the last block's network, centred, scaled, times the gain, times d
@@ -311,12 +315,14 @@ fn attribution_adds_up(trace: &mut LayerTrace, seed: u64) {
         let scale = f64::from(trace.get("ln_final.hook_scale").unwrap().values[row]);
         let gain = config.norm_gain.then(|| trace.get("ln_final.weight").unwrap());
         for (i, v) in write.iter_mut().enumerate() {
-            *v = (*v - mean) / scale * gain.as_ref().map_or(1.0, |gain| f64::from(gain.values[i]));
+            let one = if config.norm_gain_less_one { 1.0 } else { 0.0 };
+            *v = (*v - mean) / scale * gain.as_ref().map_or(1.0, |gain| one + f64::from(gain.values[i]));
         }
     }
     let head = trace.get(if config.tied_head { "embed.weight" } else { "unembed.weight" }).unwrap();
     let reads = |id: usize| write.iter().zip(&head.values[id * c..]).map(|(v, w)| v * f64::from(*w)).sum::<f64>();
-    let wanted = reads(target) - asked.1.map_or(0.0, |_| reads(foil));
+    let factor = config.residual_scale * config.logits_scale;
+    let wanted = factor * (reads(target) - asked.1.map_or(0.0, |_| reads(foil)));
     assert!((bar(&whole, &format!("L{last} MLP")) - wanted).abs() < 1e-5 * (1.0 + wanted.abs()), "{config:?}");
 }
 

@@ -305,7 +305,7 @@ pub(super) fn compact(plan: &mut Plan, blocks: &[Range<usize>]) {
             lives.len() - 1
         });
         let beyond = apart && lives[i].1 != first;
-        (lives[i].1, lives[i].2) = if beyond { (0, steps) } else { (lives[i].1, last) };
+        (lives[i].1, lives[i].2) = if beyond { (0, steps) } else { (lives[i].1, lives[i].2.max(last)) };
     };
     for (step, op) in plan.ops.iter_mut().enumerate() {
         op.operands().for_each(|(_, region)| touch(*region, step));

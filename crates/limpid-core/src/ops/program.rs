@@ -317,7 +317,12 @@ impl Draft {
             let active = match op {
                 _ if access == Access::Own => ActiveRows::All,
                 Op::Gather { y, .. } if region == y => ActiveRows::Outputs,
-                Op::Norm { .. } | Op::Linear { .. } | Op::Activate { .. } | Op::Add { .. } | Op::Multiply { .. }
+                Op::Norm { .. }
+                | Op::Linear { .. }
+                | Op::Activate { .. }
+                | Op::Add { .. }
+                | Op::Multiply { .. }
+                | Op::Scale { .. }
                     if op.output().active == ActiveRows::Outputs =>
                 {
                     ActiveRows::Outputs

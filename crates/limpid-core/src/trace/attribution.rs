@@ -165,10 +165,7 @@ impl Way<'_> {
                         let cell = Cell { name: self.trace.names().name_of(offset), at: vec![0] };
                         self.bar(&format!("{} offset", norm_name(&name)), dot(&direction, &values), Some(cell));
                     }
-                    let mut gains = gain.map(|gain| self.trace.table_rows(gain, 0..1)).transpose()?;
-                    if less_one {
-                        gains.iter_mut().flatten().for_each(|gain| *gain += 1.0);
-                    }
+                    let gains = gains(self.trace, gain, less_one)?;
                     self.pass(x, through_norm(direction, gains.as_deref(), scale, kind, true));
                 }
                 Op::Add { a, b, scale, .. } => {
@@ -301,6 +298,13 @@ fn kept(draws: Draws, row: usize, cols: usize) -> impl Iterator<Item = f64> {
 
 /// A norm with its mean and scale as they are is linear: y = (x - mean(x)) gain / scale. What it makes of a vector, or, backwards, of a
 /// direction.
+/// A norm's gains as they are applied.
+fn gains(trace: &LayerTrace, gain: Option<Region>, less_one: bool) -> Result<Option<Vec<f32>>, TraceError> {
+    let one = if less_one { 1.0 } else { 0.0 };
+    let applied = |gains: Vec<f32>| gains.into_iter().map(|gain| one + gain).collect();
+    Ok(gain.map(|gain| trace.table_rows(gain, 0..1)).transpose()?.map(applied))
+}
+
 fn through_norm(mut v: Vec<f64>, gain: Option<&[f32]>, scale: f64, kind: NormKind, backwards: bool) -> Vec<f64> {
     let stretch = |v: &mut Vec<f64>| {
         v.iter_mut().enumerate().for_each(|(i, v)| *v *= gain.map_or(1.0, |gain| f64::from(gain[i])) / scale);
@@ -334,7 +338,9 @@ pub(super) fn direct_way(
         match *op {
             Op::Classify { x, .. } => drop(ways.insert(x)),
             Op::Add { a, b, y, .. } if ways.contains(&y) => ways.extend([a, b]),
-            Op::Dropout { x, y, .. } | Op::Norm { x, y, .. } if ways.contains(&y) => drop(ways.insert(x)),
+            Op::Dropout { x, y, .. } | Op::Norm { x, y, .. } | Op::Scale { x, y, .. } if ways.contains(&y) => {
+                ways.insert(x);
+            }
             _ => {}
         }
     }
@@ -355,10 +361,11 @@ pub(super) fn direct_way(
                 let factors: Vec<f64> = kept(Draws::new(drop, trace.batch().seed), row, y.cols).collect();
                 scaled(vectors, |i| factors[i])
             }),
-            Op::Norm { kind, x, gain, scale: Some(scale), .. } if at.contains_key(&x) => {
+            Op::Scale { x, factor, .. } => at.get(&x).cloned().map(|vectors| scaled(vectors, |_| f64::from(factor))),
+            Op::Norm { kind, x, gain, less_one, scale: Some(scale), .. } if at.contains_key(&x) => {
                 let name = trace.names().name_of(scale);
                 let scale = f64::from(trace.stored_row(&name, row)?[0]);
-                let gains = gain.map(|gain| trace.table_rows(gain, 0..1)).transpose()?;
+                let gains = gains(trace, gain, less_one)?;
                 let vectors = at[&x].clone().into_iter();
                 Some(vectors.map(|v| through_norm(v, gains.as_deref(), scale, kind, false)).collect())
             }

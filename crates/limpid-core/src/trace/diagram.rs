@@ -665,7 +665,9 @@ impl<'a> Sheet<'a> {
                         && !name.ends_with("hook_raw_scores")
                 };
                 let parts = |name: &str| {
-                    ["hook_q", "hook_k", "hook_v", "hook_rot_q", "hook_rot_k"].iter().any(|hook| name.ends_with(hook))
+                    ["hook_q", "hook_k", "hook_v", "hook_norm_q", "hook_norm_k", "hook_rot_q", "hook_rot_k"]
+                        .iter()
+                        .any(|hook| name.ends_with(hook))
                 };
                 let made: Vec<&str> = self
                     .model

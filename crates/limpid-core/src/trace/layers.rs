@@ -216,8 +216,8 @@ impl LayerTrace {
     /// As [`LayerTrace::get`].
     pub fn head(&mut self, block: usize, sequence: usize, head: usize) -> Result<AttentionHead, TraceError> {
         let attn = format!("blocks.{block}.attn");
-        let rotated = format!("{attn}.hook_rotated");
-        let qkv = if self.named.tensor(&rotated).is_some() { rotated } else { format!("{attn}.hook_qkv") };
+        let last = ["hook_rotated", "hook_qk_normed", "hook_qkv"].map(|hook| format!("{attn}.{hook}"));
+        let qkv = last.into_iter().find(|name| self.named.tensor(name).is_some()).unwrap_or_default();
         let (qkv, lse) = (self.get(&qkv)?, self.get(&format!("{attn}.hook_lse"))?);
         let c = &self.model.config;
         let (heads, mask, scale) = (c.heads(), c.mask, c.score_scale(block) as f32);
@@ -427,8 +427,12 @@ impl LayerTrace {
         vectors: &[f32],
         mut each: impl FnMut(usize, &[f32]),
     ) -> Result<(), TraceError> {
-        let last = self.model.ops().len() - 1;
-        let Op::Linear { x, b, y, .. } = self.model.ops()[last] else { return Err(unknown(&self.named, "logits")) };
+        let ops: Vec<Op> = self.model.ops().iter().copied().collect();
+        let product = ops.iter().enumerate().rev().find_map(|(i, op)| match *op {
+            Op::Linear { x, b, y, .. } => Some((i, x, b, y)),
+            _ => None,
+        });
+        let (last, x, b, y) = product.ok_or_else(|| unknown(&self.named, "logits"))?;
         let bias = b.map_or(Ok(vec![0.0; y.cols]), |b| self.backend.read(b))?;
         self.chunks_on(vectors, (last, x, y), |first, mut values| {
             for (n, row) in values.chunks_exact_mut(y.cols).enumerate() {
