@@ -26,10 +26,12 @@ pub mod program;
 pub mod random;
 pub mod rotate;
 pub mod scale;
+pub mod scoring;
 pub mod simd;
 pub mod view;
 
 pub use program::{Ops, Passes, Program};
+pub use scoring::Scoring;
 
 use crate::config::{Activation, DropoutScale, Heads, Mask, NormKind};
 use std::ops::Range;
