@@ -44,13 +44,16 @@ const AXES: &[(&str, usize)] = &[
     ("out bias", 2),
     ("scales", 2),
     ("logits softcap", 2),
+    ("window", 3),
+    ("window layers", 2),
+    ("attention softcap", 2),
 ];
 
 fn config(choice: &[usize]) -> Config {
     let on = |axis: &str| choice[AXES.iter().position(|(name, _)| *name == axis).unwrap()];
     let yes = |axis: &str| on(axis) == 1;
     let p = |axis: &str| if yes(axis) { 0.25 } else { 0.0 };
-    let place = NormPlace::ALL[on("norm place")];
+    let (place, mask) = (NormPlace::ALL[on("norm place")], Mask::ALL[on("mask")]);
     Config {
         vocab_size: 11,
         context_length: 6,
@@ -87,10 +90,11 @@ fn config(choice: &[usize]) -> Config {
         attention_scale: yes("scale"),
         attention_scale_by_layer: yes("scale by layer"),
         attention_factor: [None, Some(0.7)][on("scales")],
-        attention_softcap: 0.0,
-        mask: Mask::ALL[on("mask")],
-        window: 0,
-        window_layers: LayerPattern::ALL,
+        attention_softcap: [0.0, 1.5][on("attention softcap")],
+        mask,
+        // a window needs a causal mask
+        window: if mask == Mask::Causal { [0, 1, 3][on("window")] } else { 0 },
+        window_layers: [LayerPattern::ALL, "01".parse().unwrap()][on("window layers")],
         qk_norm: QkNorm::ALL[on("qk norm")],
         activation: Activation::ALL[on("activation")],
         leaky_slope: 0.1,
