@@ -868,7 +868,8 @@ pub fn show(
     gemm(level, to.part(0..q.rows, 0..keys.len()), q, k.t(), false, scratch);
     for (row, i) in queries.enumerate() {
         let s = to.row(row);
-        let (lse, apart) = ((stage == Stage::Weights).then(|| lse.at(i, 0)), (head.span.past + i) as i32 - first as i32);
+        let (lse, apart) =
+            ((stage == Stage::Weights).then(|| lse.at(i, 0)), (head.span.past + i) as i32 - first as i32);
         level.run(Shown { s, scale: head.scoring.scale, curve: head.curve(), apart, lse });
         let seen = head.scoring.sees(&head.span, i);
         let [from, to] = [seen.start, seen.end].map(|j| j.saturating_sub(first).min(s.len()));
@@ -936,6 +937,18 @@ mod tests {
         (cache, table)
     }
 
+    /// How scores of a head may be made: plainly under each mask, with a bound, with slopes, and within windows that end
+    /// inside of a block, with it, and before the first key.
+    fn scorings(scale: f32) -> Vec<Scoring> {
+        let plain = Scoring::plain(Mask::Causal, scale);
+        let masks = [Mask::Causal, Mask::Bidirectional, Mask::None].map(|mask| Scoring { mask, ..plain });
+        let windows = [1, 5, 64, 70, 1000].map(|window| Scoring { window, ..plain });
+        let curves = [(1.5, false), (0.0, true), (0.7, true)].map(|(cap, alibi)| Scoring { cap, alibi, ..plain });
+        let both = [1, 64, 70].map(|window| Scoring { window, cap: 1.5, alibi: true, ..plain });
+        let sides = Scoring { mask: Mask::Bidirectional, cap: 2.0, alibi: true, ..plain };
+        [&masks[..], &windows, &curves, &both, &[sides]].concat()
+    }
+
     /// Forward against the reference, and each row alone gives the same bits, wherever blocks, strips and vectors
     /// begin and end; backward against the reference where there is no past.
     #[test]
@@ -951,9 +964,11 @@ mod tests {
             (70, 8, 130),
             (130, 0, 20),
             (97, 101, 64),
+            (70, 130, 8),
         ];
         for (case, (rows, past, d)) in cases.into_iter().enumerate() {
-            for mask in [Mask::Causal, Mask::Bidirectional, Mask::None] {
+            for scoring in scorings(1.0 / (d as f32).sqrt()) {
+                let mask = scoring.mask;
                 let (keys, c) = (past + rows, 2 * d);
                 let [x, k, v, dy] = [rows, keys, keys, rows].map(|n| n * c);
                 let [x, k, v, dy] = [values(x, 1), values(k, 2), values(v, 3), values(dy, 4)];
@@ -961,29 +976,30 @@ mod tests {
                 let draw = Draws::new(DropoutSpec { p: 0.3, scale: DropoutScale::Inverted, site: 5 }, Some(1));
                 let draws = (case % 2 == 1).then_some(draw);
                 let span = Span { row: 3, rows, past, table: 0, valid: keys - keys / 3 };
-                let scale = 1.0 / (d as f32).sqrt();
                 let (q, k, v) = (of(&x, rows), of(&k, keys), of(&v, keys));
                 let kv = cache_of(k, v);
-                let head =
-                    Head { q, k: Keys::Plain(k), v: Keys::Plain(v), span, mask, scale, draws, head: 1, n_head: 2 };
+                let head = Head { q, k: Keys::Plain(k), v: Keys::Plain(v), span, scoring, draws, head: 0, n_head: 2 };
                 let all = |m: Mat| (0..m.rows).map(|i| wide(m.row(i))).collect::<Vec<_>>();
                 let (qs, ks, vs, dys) = (all(q), all(k), all(v), all(of(&dy, rows)));
-                let factor = |i, j| draws.map_or(1.0, |f| f64::from(f.factor(weight_index(3 + i, 1, 2, j))));
+                let factor = |i, j| draws.map_or(1.0, |f| f64::from(f.factor(weight_index(3 + i, 0, 2, j))));
                 let mut want = [vec![0.0; rows * d], vec![0.0; rows * d], vec![0.0; keys * d], vec![0.0; keys * d]];
                 for i in 0..rows {
                     let keys = ks.iter().map(Vec::as_slice);
-                    let p = reference::row(&qs[i], keys, |j| j < span.reach(mask, i), f64::from(scale)).pattern;
+                    let score = |j, product| scoring.score(product, scoring.distance(&span, i, j, [0, 2]));
+                    let made = reference::row(&qs[i], keys, |j| scoring.sees(&span, i).contains(&j), score);
+                    let p = made.pattern;
                     let values = vs.iter().map(Vec::as_slice);
                     let (_, ds) = reference::row_backward(&p, &dys[i], values, |j| factor(i, j));
                     for (j, e) in (0..ks.len()).flat_map(|j| (0..d).map(move |e| (j, e))) {
                         want[0][i * d + e] += p[j] * factor(i, j) * vs[j][e];
-                        want[1][i * d + e] += f64::from(scale) * ds[j] * ks[j][e];
-                        want[2][j * d + e] += f64::from(scale) * ds[j] * qs[i][e];
+                        let slope = scoring.steepness(made.products[j]) * ds[j];
+                        want[1][i * d + e] += slope * ks[j][e];
+                        want[2][j * d + e] += slope * qs[i][e];
                         want[3][j * d + e] += p[j] * factor(i, j) * dys[i][e];
                     }
                 }
                 for level in Level::available() {
-                    let what = |tensor| format!("{tensor} of {rows} rows, {past} past, D {d}, {mask:?}, {level}");
+                    let what = |tensor| format!("{tensor} of {rows} rows, {past} past, D {d}, {scoring:?}, {level}");
                     let mut scratch = vec![f32::NAN; SCRATCH];
                     let (mut y, mut lse) = (vec![f32::NAN; rows * d], vec![f32::NAN; rows]);
                     forward(level, head, MatMut::new(&mut y, d), MatMut::new(&mut lse, 1), &mut scratch);
@@ -1008,7 +1024,9 @@ mod tests {
                         (y, lse)
                     });
                     assert!(rounded == widened && rounded.0 != y, "{}", what("keys in bf16"));
-                    for i in 0..rows {
+                    // without a causal mask a row alone is elsewhere in its sequence, which slopes tell
+                    let alone = if scoring.alibi && mask != Mask::Causal { 0 } else { rows };
+                    for i in 0..alone {
                         let (past, valid) =
                             if mask == Mask::Causal { (past + i, span.valid) } else { (keys - 1, span.valid) };
                         let span = Span { row: 3 + i, rows: 1, past, valid, ..span };
