@@ -3,7 +3,7 @@
 //! Each function reads tensors by name, computes them the other way in the plain loops of [`super::plain`], and gives [`Both`].
 
 use super::live::Run;
-use super::plain::{add, columns, concat, matmul, one_hot, project, scaled, segments, transpose, wide};
+use super::plain::{add, columns, concat, matmul, one_hot, project, segments, transpose, wide};
 use super::{At, Figure, Live, WalkError};
 use crate::backend::{Backend, Reference};
 use crate::config::{Activation, Config, NormPlace, Positions};
