@@ -22,7 +22,7 @@ const AXES: &[(&str, usize)] = &[
     ("ffn bias", 2),
     ("head bias", 2),
     ("scale", 2),
-    ("mask", 3),
+    ("mask and window", 5),
     ("activation", 9),
     ("tied", 2),
     ("transform", 2),
@@ -44,7 +44,6 @@ const AXES: &[(&str, usize)] = &[
     ("out bias", 2),
     ("scales", 2),
     ("logits softcap", 2),
-    ("window", 3),
     ("window layers", 2),
     ("attention softcap", 2),
 ];
@@ -53,7 +52,10 @@ fn config(choice: &[usize]) -> Config {
     let on = |axis: &str| choice[AXES.iter().position(|(name, _)| *name == axis).unwrap()];
     let yes = |axis: &str| on(axis) == 1;
     let p = |axis: &str| if yes(axis) { 0.25 } else { 0.0 };
-    let (place, mask) = (NormPlace::ALL[on("norm place")], Mask::ALL[on("mask")]);
+    let place = NormPlace::ALL[on("norm place")];
+    // a window needs a causal mask
+    let masks = [(Mask::Causal, 0), (Mask::Causal, 1), (Mask::Causal, 3), (Mask::Bidirectional, 0), (Mask::None, 0)];
+    let (mask, window) = masks[on("mask and window")];
     Config {
         vocab_size: 11,
         context_length: 6,
@@ -92,8 +94,7 @@ fn config(choice: &[usize]) -> Config {
         attention_factor: [None, Some(0.7)][on("scales")],
         attention_softcap: [0.0, 1.5][on("attention softcap")],
         mask,
-        // a window needs a causal mask
-        window: if mask == Mask::Causal { [0, 1, 3][on("window")] } else { 0 },
+        window,
         window_layers: [LayerPattern::ALL, "01".parse().unwrap()][on("window layers")],
         qk_norm: QkNorm::ALL[on("qk norm")],
         activation: Activation::ALL[on("activation")],
