@@ -50,6 +50,14 @@ pub enum ConfigError {
     /// A norm after the sum needs one sum.
     #[error("a parallel block has no sum after attention to normalise: norm_place post needs parallel no")]
     ParallelPost,
+    /// A window says which keys before the query are seen, and this mask shows later ones.
+    #[error("window {window} needs a causal mask and mask is {mask}: use window 0, or mask causal")]
+    WindowMask {
+        /// Keys that a query would see.
+        window: usize,
+        /// The mask.
+        mask: Mask,
+    },
     /// A number is outside its range.
     #[error("{what} is {found}: {expected}")]
     Range {
@@ -689,6 +697,9 @@ impl Config {
         }
         if self.parallel != Parallel::No && matches!(self.norm_place, NormPlace::Post) {
             return Err(ConfigError::ParallelPost);
+        }
+        if self.window > 0 && self.mask != Mask::Causal {
+            return Err(ConfigError::WindowMask { window: self.window, mask: self.mask });
         }
         if self.rotary_scaling.high <= self.rotary_scaling.low {
             let (what, found) = ("rotary_scaling_high", self.rotary_scaling.high);

@@ -90,9 +90,9 @@ pub const TABLE: &[Entry] = &[
     entry(["blocks.{i}.attn.hook_rotated",      "[RQ RK V]{}",   "",                                  "",                           "",          FEATURES, "the same, queries and keys turned by their position"]),
     entry(["blocks.{i}.attn.hook_rot_q",        "RQ{}",          "blocks.{i}.attn.hook_rot_q",        "",                           "",          HEADS,    "queries turned by their position"]),
     entry(["blocks.{i}.attn.hook_rot_k",        "RK{}",          "blocks.{i}.attn.hook_rot_k",        "",                           "",          HEADS,    "keys turned by their position"]),
-    entry(["blocks.{i}.attn.hook_unscaled_scores", "A_u{}",          "",                                    "",                           "",           SCORES,  "queries times keys, before scale and mask"]),
-    entry(["blocks.{i}.attn.hook_raw_scores",   "A_s{}",         "",                                  "",                           "",          SCORES,   "scaled scores before the mask"]),
-    entry(["blocks.{i}.attn.hook_attn_scores",  "A_s^M{}",       "blocks.{i}.attn.hook_attn_scores",  "",                           "preatt",    SCORES,   "scaled scores after the mask: -inf where hidden"]),
+    entry(["blocks.{i}.attn.hook_unscaled_scores", "A_u{}",          "",                                    "",                           "",           SCORES,  "queries times keys, before scale, bound and mask"]),
+    entry(["blocks.{i}.attn.hook_raw_scores",   "A_s{}",         "",                                  "",                           "",          SCORES,   "scores before the mask"]),
+    entry(["blocks.{i}.attn.hook_attn_scores",  "A_s^M{}",       "blocks.{i}.attn.hook_attn_scores",  "",                           "preatt",    SCORES,   "scores after the mask: -inf where hidden"]),
     entry(["blocks.{i}.attn.hook_lse",           "lse{}",          "",                                    "",                           "",           "batch pos head", "log of what a row's softmax divides by: of the sum of the exponentials of its scores"]),
     entry(["blocks.{i}.attn.hook_pattern",      "A_w{}",         "blocks.{i}.attn.hook_pattern",      "attentions[i]",              "att",       SCORES,   "attention weights, before any dropout: every row sums to 1"]),
     entry(["blocks.{i}.attn.hook_z",            "C_concat{}",    "blocks.{i}.attn.hook_z",            "",                           "atty",      HEADS,    "context: values weighted by the pattern, head by head"]),
@@ -261,10 +261,10 @@ pub enum Derived {
         /// Where the attention keeps it.
         lse: Region,
     },
-    /// Scores before they are multiplied by the scale.
+    /// Queries times keys, before scores are made of them.
     Unscaled {
-        /// The scale.
-        scale: f64,
+        /// Which op of the list does.
+        op: usize,
     },
     /// What makes the queries, the keys or the values: rows of a fused parameter.
     Part {
@@ -278,15 +278,15 @@ pub enum Derived {
 /// Everything that is derived in a model, by name. What depends on statistics is there in models built for [`Mode::Inspect`] alone.
 pub fn derived(model: &Model) -> Vec<(String, Derived)> {
     let mut all = vec![];
-    for op in model.ops().iter() {
+    for (at, op) in model.ops().iter().enumerate() {
         match *op {
             Op::Norm { kind, x, stats, normalized: Some(normalized), .. } if kind != NormKind::Rms => {
                 let name = model.name_of(normalized).replace("hook_normalized", "hook_mean");
                 all.push((name, Derived::Mean { stats, x }));
             }
-            Op::Attend { lse, scale, raw: Some(raw), .. } => {
+            Op::Attend { lse, raw: Some(raw), .. } => {
                 let named = |hook: &str| model.name_of(raw).replace("hook_raw_scores", hook);
-                all.push((named("hook_unscaled_scores"), Derived::Unscaled { scale: scale.into() }));
+                all.push((named("hook_unscaled_scores"), Derived::Unscaled { op: at }));
                 all.push((named("hook_lse"), Derived::Lse { lse }));
             }
             _ => {}
@@ -476,17 +476,19 @@ impl Scribe<'_> {
                     false => format!("R(t) {}", [q, k].get(part(tensor)?)?),
                 }
             }
-            Op::Attend { raw, .. } if is(raw) => {
+            Op::Attend { raw, scoring, .. } if is(raw) => {
                 let product = self.product();
-                match c.attention_factor {
+                let scaled = match c.attention_factor {
                     Some(factor) => format!("{factor} {product}"),
                     None if c.attention_scale => format!("{product} / √{}", c.d_head()),
                     None => product,
-                }
+                };
+                let bounded = if scoring.cap > 0.0 { format!("{0} tanh({scaled} / {0})", scoring.cap) } else { scaled };
+                if scoring.alibi { format!("{bounded} − slope |t − j|") } else { bounded }
             }
-            Op::Attend { raw: Some(raw), scores, mask, .. } if is(scores) => {
+            Op::Attend { raw: Some(raw), scores, scoring, .. } if is(scores) => {
                 let mask = match self.notation {
-                    _ if mask == Mask::None => "",
+                    _ if scoring.mask == Mask::None => "",
                     _ if notations => " + M",
                     _ => " + mask",
                 };

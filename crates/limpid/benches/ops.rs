@@ -10,7 +10,7 @@ use limpid::ops::linear::Precision;
 use limpid::ops::linear::gemm::{self, Packed, gemm_packed, product};
 use limpid::ops::simd::Level;
 use limpid::ops::view::{Mat, MatMut};
-use limpid::ops::{Span, activate, adamw, attend, classify, norm, random};
+use limpid::ops::{Scoring, Span, activate, adamw, attend, classify, norm, random};
 use std::time::Instant;
 
 fn values(n: usize) -> Vec<f32> {
@@ -121,8 +121,7 @@ fn attention(bench: &Bench) {
             k: Keys::Plain(Mat::new(&k, d)),
             v: Keys::Plain(Mat::new(&v, d)),
             span: Span { row: 0, rows: t, past: 0, table: 0, valid: t },
-            mask: Mask::Causal,
-            scale: 1.0 / (d as f32).sqrt(),
+            scoring: Scoring::plain(Mask::Causal, 1.0 / (d as f32).sqrt()),
             draws: None,
             head: 0,
             n_head: 1,
@@ -162,8 +161,8 @@ fn cached_attention(bench: &Bench) {
             ("blocks of bf16", of(CacheBlocks::Bf16(&halves), 0), of(CacheBlocks::Bf16(&halves), 12)),
         ] {
             let span = Span { row: 0, rows, past: keys - rows, table: 0, valid: keys };
-            let (mask, scale) = (Mask::Causal, 1.0 / (d as f32).sqrt());
-            let head = attend::Head { q: Mat::new(&q, d), k, v, span, mask, scale, draws: None, head: 0, n_head: 1 };
+            let scoring = Scoring::plain(Mask::Causal, 1.0 / (d as f32).sqrt());
+            let head = attend::Head { q: Mat::new(&q, d), k, v, span, scoring, draws: None, head: 0, n_head: 1 };
             bench.flops(&format!("attend {rows} of 1024 keys, {what}"), Precision::F32, flops, || {
                 let (y, lse) = (MatMut::new(&mut y, d), MatMut::new(&mut lse, 1));
                 attend::forward(bench.level, head, y, lse, &mut scratch);

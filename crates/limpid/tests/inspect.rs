@@ -151,11 +151,11 @@ fn axes_are_transformer_lenses() {
     let trace = Trace::run(&model, &mut reference, &short, false).unwrap();
     assert_eq!(trace.get("blocks.0.attn.hook_pattern").unwrap().shape, [1, 3, 3, 3]);
     assert_eq!(whole.values.len(), 10);
-    attention_adds_up(&trace, &config, &|b, i, j| j < trace.batch().spans[b].reach(config.mask, i));
+    attention_adds_up(&trace, &config, &|_, b, i, j| j < trace.batch().spans[b].reach(config.mask, i));
 }
 
 /// Scores, masked scores, weights and context follow from queries, keys and values.
-fn attention_adds_up(trace: &Trace, config: &Config, sees: &dyn Fn(usize, usize, usize) -> bool) {
+fn attention_adds_up(trace: &Trace, config: &Config, sees: &dyn Fn(usize, usize, usize, usize) -> bool) {
     let get = |i: usize, name: &str| trace.get(&format!("blocks.{i}.attn.hook_{name}")).unwrap();
     let rotated = if config.positions == Positions::Rotary { "rot_" } else { "" };
     for block in 0..config.n_layer {
@@ -173,8 +173,12 @@ fn attention_adds_up(trace: &Trace, config: &Config, sees: &dyn Fn(usize, usize,
             let sum: f32 = a_m.iter().map(|s| (s - top).exp()).sum();
             for j in 0..t {
                 let dot: f32 = head(&q, i).iter().zip(head(&k, j)).map(|(q, k)| q * k).sum();
-                close("raw score", a_s[j], dot * config.score_scale(block) as f32);
-                if sees(b, i, j) {
+                let (scaled, cap) = (dot * config.score_scale(block) as f32, config.attention_softcap as f32);
+                let bounded = if cap > 0.0 { cap * (scaled / cap).tanh() } else { scaled };
+                // the slopes of three heads (Press et al. 2022)
+                let slope = if config.positions == Positions::Alibi { [0.0625, 0.003_906_25, 0.25][h] } else { 0.0 };
+                close("raw score", a_s[j], bounded - slope * i.abs_diff(j) as f32);
+                if sees(block, b, i, j) {
                     assert_eq!(a_m[j].to_bits(), a_s[j].to_bits());
                     close("weight", a_w[j], (a_m[j] - top).exp() / sum);
                 } else {
@@ -197,17 +201,33 @@ fn scores_weights_and_context_belong_together() {
         Config { positions: Positions::Rotary, attention_scale: false, ..tiny() },
         Config { mask: Mask::Bidirectional, ..post(tiny()) },
         Config { mask: Mask::None, ..tiny() },
+        Config { window: 2, ..tiny() },
+        Config { window: 3, window_layers: "01".parse().unwrap(), attention_softcap: 0.8, ..tiny() },
+        Config { positions: Positions::Alibi, attention_softcap: 1.5, ..tiny() },
+        Config { positions: Positions::Alibi, mask: Mask::Bidirectional, ..tiny() },
     ];
     for (i, config) in variants.iter().enumerate() {
         let (model, mut reference, batch) = ready(config, i as u64);
-        let sees = |b: usize, i, j| j < batch.spans[b].reach(config.mask, i);
+        let window = |block: usize| match (config.window, block) {
+            (0, _) | (3, 0) => usize::MAX, // 3 in every second block
+            (window, _) => window,
+        };
+        let sees = |block: usize, b: usize, i: usize, j: usize| {
+            j < batch.spans[b].reach(config.mask, i) && i.saturating_sub(j) < window(block)
+        };
         attention_adds_up(&Trace::run(&model, &mut reference, &batch, false).unwrap(), config, &sees);
         let mut cpu = Cpu::new(&model, 2);
         fill(&model, &mut cpu, 3);
         let trace = Trace::run(&model, &mut cpu, &batch, false).unwrap();
-        for row in trace.rows().unwrap().iter().filter(|row| row.name.ends_with("hook_attn_scores")) {
-            let reach = |b: usize, i: usize| batch.spans[b].reach(config.mask, i);
-            let seen: usize = (0..BATCH).flat_map(|b| (0..CONTEXT).map(move |i| reach(b, i))).sum();
+        let labels = trace.labels(&|id| id.to_string());
+        let rows = trace.rows().unwrap();
+        for (block, row) in rows.iter().filter(|row| row.name.ends_with("hook_attn_scores")).enumerate() {
+            let all = || (0..BATCH).flat_map(|b| (0..25).map(move |at| (b, at / 5, at % 5)));
+            let seen = all().filter(|(b, i, j)| sees(block, *b, *i, *j)).count();
+            for name in [&row.name, &format!("{}.grad", row.name), &row.name.replace("attn_scores", "pattern")] {
+                let hides = |(b, i, j): (usize, usize, usize)| labels.hides(name, b, i, j);
+                assert!(all().all(|(b, i, j)| hides((b, i, j)) != sees(block, b, i, j)), "{name} {config:?}");
+            }
             assert_eq!((row.masked, row.nan, row.infinite), (3 * (2 * 25 - seen), 0, 0), "{config:?}");
             assert!(row.min.is_finite() && row.deviation > 0.0);
         }
@@ -254,11 +274,12 @@ fn a_mask_table_stands_in_for_the_models_mask() {
         post(Config { dropout: unscaled, ..tiny() }),
         Config { positions: Positions::Rotary, n_kv_head: Some(1), ..tiny() },
         Config { mask: Mask::Bidirectional, ..post(tiny()) },
+        Config { positions: Positions::Alibi, attention_softcap: 1.5, window: 2, ..tiny() },
     ];
     for (config, own) in variants.iter().flat_map(|config| [(config, Mask::Causal), (config, Mask::None)]) {
         let (model, _, batch) = ready(config, 5);
         let (fused, mut cpu) =
-            (Model::new(&Config { mask: own, ..config.clone() }, INSPECT).unwrap(), Cpu::new(&model, 2));
+            (Model::new(&Config { mask: own, window: 0, ..config.clone() }, INSPECT).unwrap(), Cpu::new(&model, 2));
         let mut reference = Reference::new(&fused);
         fill(&fused, &mut reference, 5);
         fill(&model, &mut cpu, 5);
@@ -281,7 +302,7 @@ fn a_mask_table_stands_in_for_the_models_mask() {
         let sees = |i: usize, j: usize| i == j || (i + 2 * j) % 3 == 1;
         let trace = Trace::run_masked(&model, &mut cpu, &batch, table(&sees)).unwrap();
         if config.dropout == Dropout::NONE {
-            attention_adds_up(&trace, config, &|_, i, j| sees(i, j));
+            attention_adds_up(&trace, config, &|_, _, i, j| sees(i, j));
         }
         let labels = trace.labels(&|id| id.to_string());
         let pattern = trace.get("blocks.0.attn.hook_pattern").unwrap();

@@ -21,7 +21,7 @@ use limpid::ops::attend::{self, Gradients, Head, Keys};
 use limpid::ops::classify::{self, Target, Terms};
 use limpid::ops::simd::Level;
 use limpid::ops::view::{Mat, MatMut};
-use limpid::ops::{Batch, IGNORE, Span, activate, embed, norm, rotate};
+use limpid::ops::{Batch, IGNORE, Scoring, Span, activate, embed, norm, rotate};
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 use std::collections::HashMap;
@@ -510,7 +510,8 @@ fn attention() {
             let rows = |tensor| of(tensor).chunks_exact(d);
             let [mut y, mut dq, mut dk, mut dv] = [(); 4].map(|()| vec![0.0; t * d]);
             for (i, (q, dy)) in rows("q").zip(rows("dy")).enumerate() {
-                let p = attend::reference::row(q, rows("k"), |j| j < span.reach(mask, i), scale).pattern;
+                let score = |_, product| scale * product;
+                let p = attend::reference::row(q, rows("k"), |j| j < span.reach(mask, i), score).pattern;
                 let (_, ds) = attend::reference::row_backward(&p, dy, rows("v"), |_| 1.0);
                 for (j, e) in (0..t).flat_map(|j| (0..d).map(move |e| (j, e))) {
                     y[i * d + e] += p[j] * of("v")[j * d + e];
@@ -530,8 +531,7 @@ fn attention() {
                 k: Keys::Plain(mat(&k)),
                 v: Keys::Plain(mat(&v)),
                 span,
-                mask,
-                scale: scale as f32,
+                scoring: Scoring::plain(mask, scale as f32),
                 draws: None,
                 head: 0,
                 n_head: 1,

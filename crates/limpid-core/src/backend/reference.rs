@@ -342,9 +342,7 @@ impl Reference {
     }
 
     fn attend(&mut self, op: Op) {
-        let Op::Attend { qkv, cache, y, lse, heads, mask, scale, drop, raw, scores, pattern } = op else {
-            unreachable!()
-        };
+        let Op::Attend { qkv, cache, y, lse, heads, scoring, drop, raw, scores, pattern } = op else { unreachable!() };
         let (n_head, d, draws, x) = (heads.n_head, heads.d_head, self.draws(drop), self.copy(qkv));
         let (c, all, cached) = (heads.query_cols(), heads.cols(), 2 * heads.key_cols());
         if let Some(cache) = cache {
@@ -375,7 +373,9 @@ impl Reference {
                 let [query, key, value] = heads.starts(h);
                 let q = &x[at * all + query..][..d];
                 let keys = Self::keys(&kv, first + key - c, stride, d, n);
-                let row = attend::reference::row(q, keys, |j| j < span.reach(mask, i), f64::from(scale));
+                let sees = scoring.sees(&span, i);
+                let score = |j, product| scoring.score(product, scoring.distance(&span, i, j, [h, n_head]));
+                let row = attend::reference::row(q, keys, |j| sees.contains(&j), score);
                 let out = &mut self.exact_mut(y)[at * c + h * d..][..d];
                 out.fill(0.0);
                 for (j, v) in Self::keys(&kv, first + value - c, stride, d, n).enumerate() {
@@ -397,10 +397,10 @@ impl Reference {
     }
 
     fn attend_backward(&mut self, step: Back) {
-        let Op::Attend { qkv, cache, y, heads, mask, scale, drop, .. } = step.op else { unreachable!() };
+        let Op::Attend { qkv, cache, y, heads, scoring, drop, .. } = step.op else { unreachable!() };
         assert!(cache.is_none(), "a cached run has no backward");
         let (c, n_head, d) = (y.cols, heads.n_head, heads.d_head);
-        let (draws, scale) = (self.draws(drop), f64::from(scale));
+        let draws = self.draws(drop);
         let (x, dy) = (self.copy(qkv), self.copy(step.dy.expect("attention has an output")));
         let wide = step.watched[0].map_or(0, |s| s.cols / n_head);
         let mut seen = [vec![0.0; y.rows * n_head * wide], vec![0.0; y.rows * n_head * wide]];
@@ -412,13 +412,17 @@ impl Reference {
                 let q = &x[at(i, 0, h)..][..d];
                 let keys = Self::keys(&x, at(0, 1, h), heads.cols(), d, rows);
                 let values = Self::keys(&x, at(0, 2, h), heads.cols(), d, rows);
-                let p = attend::reference::row(q, keys, |j| j < span.reach(mask, i), scale).pattern;
+                let sees = scoring.sees(&span, i);
+                let score = |j, product| scoring.score(product, scoring.distance(&span, i, j, [h, n_head]));
+                let made = attend::reference::row(q, keys, |j| sees.contains(&j), score);
+                let p = made.pattern;
                 let dy = &dy[(row + i) * c + h * d..][..d];
                 let factor = |j: usize| draws.map_or(1.0, |w| f64::from(w.factor(weight_index(row + i, h, n_head, j))));
                 let (dp, ds) = attend::reference::row_backward(&p, dy, values, factor);
                 for (j, e) in (0..rows).flat_map(|j| (0..d).map(move |e| (j, e))) {
-                    dqkv[at(i, 0, h) + e] += scale * ds[j] * x[at(j, 1, h) + e];
-                    dqkv[at(j, 1, h) + e] += scale * ds[j] * x[at(i, 0, h) + e];
+                    let slope = scoring.steepness(made.products[j]) * ds[j];
+                    dqkv[at(i, 0, h) + e] += slope * x[at(j, 1, h) + e];
+                    dqkv[at(j, 1, h) + e] += slope * x[at(i, 0, h) + e];
                     dqkv[at(j, 2, h) + e] += p[j] * factor(j) * dy[e];
                 }
                 if wide > 0 {
@@ -426,7 +430,7 @@ impl Reference {
                     seen[0][to..to + rows].copy_from_slice(&ds);
                     // hidden scores have no gradient: their weight is the constant 0
                     let dp: Vec<f64> =
-                        dp.iter().enumerate().map(|(j, v)| if j < span.reach(mask, i) { *v } else { 0.0 }).collect();
+                        dp.iter().enumerate().map(|(j, v)| if sees.contains(&j) { *v } else { 0.0 }).collect();
                     seen[1][to..to + rows].copy_from_slice(&dp);
                 }
             }

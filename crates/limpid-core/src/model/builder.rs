@@ -9,7 +9,7 @@ mod parts;
 use super::{Axes, Mode, Model, ParamRole, Placement, Table, Tuning};
 use crate::config::{Config, ConfigError, NormPlace, Parallel, Positions, QkNorm};
 use crate::ops::attend::BLOCK;
-use crate::ops::{ActiveRows, MemorySpace, Op, Region};
+use crate::ops::{ActiveRows, MemorySpace, Op, Region, Scoring};
 use parts::Builder;
 
 pub fn build(
@@ -122,9 +122,9 @@ impl Builder<'_> {
         };
         let lse = self.place(MemorySpace::Stat, self.rows, heads.n_head, self.active);
         let y = self.act(&n("hook_z"), heads.query_cols(), Axes::Heads);
-        let (mask, scale) = (c.mask, c.score_scale(i) as f32);
+        let scoring = Scoring::of(c, i);
         let drop = self.drop(&n("hook_pattern"), c.dropout.attention);
-        self.op(Op::Attend { qkv, cache, y, lse, heads, mask, scale, drop, raw, scores, pattern });
+        self.op(Op::Attend { qkv, cache, y, lse, heads, scoring, drop, raw, scores, pattern });
         let out = format!("blocks.{i}.hook_attn_out");
         let bias = c.attention_out_bias();
         let y = self.linear(&n("out"), &out, y, c.d_model, bias, ParamRole::Residual, Axes::Model);

@@ -1,4 +1,4 @@
-//! Attention: y = softmax(scale q k' + mask) v, head by head.
+//! Attention: y = softmax(scale q k' + mask) v, head by head; `scoring` has what else a score may be made of.
 //!
 //! Forward, streaming (as in FlashAttention): keys come in blocks of [`BLOCK`]. For each row it keeps the greatest
 //! score so far m, the sum l of exp(s - m) and the weighted sum of values, and rescales the sums when m grows. The T
@@ -7,12 +7,17 @@
 //!
 //! Backward, with P the attention weights, F dropout's factors, and D = sum of dy y over the row:
 //!   dv += (P F)' dy;   dP = (dy v') F;   dS = P (dP - D);   dq += scale dS k;   dk += scale dS' q
+//! With a cap, the scale of each score is the slope of cap tanh(scale q k' / cap).
 //!
 //! A block of scores is stored transposed, 64 x 64 floats: a row is a key and a vector lane is a query. So the
 //! greatest score and the sum are kept lane by lane, without sums across a vector, and keys and values are read in
 //! place. The right operand of a product (`linear::gemm`) is packed row by row or, for queries and dy, 16 x 16 at a
 //! time. A quarter of a block on the diagonal is skipped. One query alone, as in decoding, would use one lane of these:
 //! it has a loop of its own over the KV cache, whose keys lie as columns, so that a lane is a key.
+//!
+//! Caps, slopes and windows are passes of their own over a block of scores ([`Bend`], [`Steepen`]), between the product
+//! and the softmax, so other models do not pay for them. Blocks of keys that lie before the window of all of a block's
+//! queries are skipped. For a query that sees none of the block's keys it changes nothing, to the bit.
 //!
 //! Measured in a step on two AVX-512 cores, counting only unmasked scores: GPT-2 at T = 1024 with dropout 0.1, 155
 //! GFLOP/s forward and 136 backward (of about 340); nano, T = 64 and D = 32, 57 and 47, because its only block is on
@@ -22,7 +27,8 @@ use super::Span;
 use super::dropout::{Draws, weight_index};
 use super::element::widen_bf16;
 use super::linear::gemm::{self, gemm};
-use super::math::{exp, ln};
+use super::math::{exp, ln, tanh};
+use super::scoring::Scoring;
 use super::simd::{Kernel, LANES, Level, MulAdd, fma, sum2};
 use super::view::{Mat, MatMut};
 use crate::config::Mask;
@@ -45,12 +51,12 @@ const LANE: [u32; LANES] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15
 /// One row of a block: 64 queries.
 type Row = [f32; BLOCK];
 
-/// Floats of scratch that [`forward`], [`backward`] and [`watch`] need for D up to 192.
-pub const SCRATCH: usize = scratch(3 * BLOCK);
+/// Floats of scratch that [`forward`], [`backward`] and [`watch`] need for D up to 256.
+pub const SCRATCH: usize = scratch(4 * BLOCK);
 
-/// Floats of scratch that they need for any D: a block of scores, and three more or one of keys.
+/// Floats of scratch that they need for any D: a block of scores, and four more or one of keys.
 pub const fn scratch(d: usize) -> usize {
-    BLOCK * (BLOCK + if d > 3 * BLOCK { d } else { 3 * BLOCK }) + gemm::SCRATCH
+    BLOCK * (BLOCK + if d > 4 * BLOCK { d } else { 4 * BLOCK }) + gemm::SCRATCH
 }
 
 /// The keys or the values of one head: (keys,D).
@@ -131,10 +137,8 @@ pub struct Head<'a> {
     pub v: Keys<'a>,
     /// the sequence
     pub span: Span,
-    /// which keys a query sees
-    pub mask: Mask,
-    /// the factor of the scores
-    pub scale: f32,
+    /// which keys a query sees, and what a score is made of
+    pub scoring: Scoring,
     /// dropout of the attention weights
     pub draws: Option<Draws>,
     /// the head's number
@@ -150,16 +154,42 @@ impl Head<'_> {
     }
     /// The blocks of keys that some query of `queries` sees.
     fn keys(&self, queries: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
-        let last = queries.clone().map(|i| self.span.reach(self.mask, i)).max().unwrap_or(0);
-        (0..last).step_by(BLOCK).map(move |j| j..(j + BLOCK).min(last))
+        let last = queries.clone().map(|i| self.span.reach(self.scoring.mask, i)).max().unwrap_or(0);
+        let first = self.scoring.sees(&self.span, queries.start).start;
+        (first - first % BLOCK..last).step_by(BLOCK).map(move |j| j..(j + BLOCK).min(last))
     }
     /// A block of queries with a block of keys, and which query sees which key.
     fn pair(&self, queries: &Range<usize>, keys: &Range<usize>) -> Pair {
-        let shift = match self.mask {
-            Mask::Causal => (self.span.past + queries.start) as isize - keys.start as isize,
-            Mask::Bidirectional | Mask::None => BLOCK as isize,
+        let Scoring { mask, window, .. } = self.scoring;
+        let apart = (self.span.past + queries.start) as isize - keys.start as isize;
+        let all = self.span.past + self.span.rows;
+        let (shift, cut) = match (mask, window) {
+            (Mask::Causal, 0) => (apart, NO_CUT),
+            (Mask::Causal, _) => (apart, apart - window.min(all) as isize),
+            (Mask::Bidirectional | Mask::None, _) => (BLOCK as isize, NO_CUT),
         };
-        Pair { queries: queries.len(), keys: keys.len(), shift }
+        Pair { queries: queries.len(), keys: keys.len(), shift, cut, apart }
+    }
+    /// What the head's scores are besides products times the scale, if they are more.
+    fn curve(&self) -> Option<Curve> {
+        let Scoring { scale, cap, .. } = self.scoring;
+        self.scoring.bends().then(|| Curve { scale, cap, slope: self.scoring.slope(self.head, self.n_head) })
+    }
+    /// The factor of scores that [`Bend`] has not been over, or has.
+    fn scale(&self) -> f32 {
+        if self.scoring.bends() { 1.0 } else { self.scoring.scale }
+    }
+    /// Less than any score: what the greatest is before the first. With a window it is finite, because there may be
+    /// blocks before a query's first key, in which all scores are minus infinity.
+    fn least(&self) -> f32 {
+        if self.scoring.window > 0 { f32::MIN } else { f32::NEG_INFINITY }
+    }
+    /// Turns products into scores where they are more than products times the scale, and hides those before the window.
+    fn bend(&self, level: Level, pair: Pair, s: &mut [Row], steep: Option<&mut [Row]>) {
+        let curve = self.curve();
+        if curve.is_some() || pair.queries as isize + pair.cut > 0 {
+            level.run(Bend { pair, s, curve, steep });
+        }
     }
     /// Dropout of the attention weights of `queries`.
     fn chances(&self, queries: &Range<usize>) -> Option<Chances> {
@@ -177,9 +207,15 @@ impl Head<'_> {
 struct Pair {
     queries: usize,
     keys: usize,
-    /// Query i sees key j where j <= i + shift.
+    /// Query i sees key j where i + cut < j <= i + shift.
     shift: isize,
+    cut: isize,
+    /// How many positions the first query comes after the first key.
+    apart: isize,
 }
+
+/// [`Pair::cut`] where no key is too far.
+const NO_CUT: isize = -(BLOCK as isize);
 
 impl Pair {
     /// The first query that sees key `j`.
@@ -199,9 +235,15 @@ impl Pair {
     fn hidden(self, j: usize, v: usize) -> u32 {
         self.first(j).saturating_sub(v * LANES) as u32
     }
-    /// How many keys query `i` sees.
-    fn live(self, i: usize) -> usize {
-        (i as isize + 1 + self.shift).clamp(0, self.keys as isize) as usize
+    /// How many of the queries of vector `v` come before the first that does not see key `j` because it is too far.
+    #[inline(always)]
+    fn near(self, j: usize, v: usize) -> u32 {
+        (j as isize - self.cut - (v * LANES) as isize).clamp(0, LANES as isize) as u32
+    }
+    /// The keys that query `i` sees.
+    fn live(self, i: usize) -> Range<usize> {
+        let [from, to] = [self.cut, self.shift].map(|n| (i as isize + 1 + n).clamp(0, self.keys as isize) as usize);
+        from..to
     }
     /// One of the products. On the diagonal, rows are computed in strips, each over what any of its rows needs.
     fn product(self, level: Level, which: Which, mut c: MatMut, a: Mat, b: Mat, scratch: &mut [f32]) {
@@ -213,7 +255,7 @@ impl Pair {
             let (k, cols, add) = match which {
                 Which::Scores => (0..b.rows, 0..b.cols, false),
                 Which::Keys => (seen..b.rows, 0..b.cols, true),
-                Which::Queries => (0..self.live(i.end - 1), 0..b.cols, true),
+                Which::Queries => (0..self.live(i.end - 1).end, 0..b.cols, true),
             };
             let (a, b) = (a.rows(i.clone()).cols(k.clone()), b.rows(k).cols(cols.clone()));
             gemm(level, c.part(i, cols), a, b, add, scratch);
@@ -244,7 +286,9 @@ impl Chances {
 pub mod reference {
     /// The scores and weights of one query.
     pub struct Row {
-        /// Scaled scores before the mask.
+        /// Query times key.
+        pub products: Vec<f64>,
+        /// Scores before the mask.
         pub raw: Vec<f64>,
         /// After the mask: minus infinity where hidden.
         pub scores: Vec<f64>,
@@ -254,15 +298,22 @@ pub mod reference {
         pub lse: f64,
     }
 
-    /// Scores and weights of a query over `keys`, of which it sees those that `sees` says.
-    pub fn row<'a>(q: &[f64], keys: impl Iterator<Item = &'a [f64]>, sees: impl Fn(usize) -> bool, scale: f64) -> Row {
-        let raw: Vec<f64> = keys.map(|k| scale * q.iter().zip(k).map(|(q, k)| q * k).sum::<f64>()).collect();
+    /// Scores and weights of a query over `keys`, of which it sees those that `sees` says; `score` says what a key's
+    /// product makes.
+    pub fn row<'a>(
+        q: &[f64],
+        keys: impl Iterator<Item = &'a [f64]>,
+        sees: impl Fn(usize) -> bool,
+        score: impl Fn(usize, f64) -> f64,
+    ) -> Row {
+        let products: Vec<f64> = keys.map(|k| q.iter().zip(k).map(|(q, k)| q * k).sum()).collect();
+        let raw: Vec<f64> = products.iter().enumerate().map(|(j, product)| score(j, *product)).collect();
         let scores: Vec<f64> =
             raw.iter().enumerate().map(|(j, s)| if sees(j) { *s } else { f64::NEG_INFINITY }).collect();
         let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let lse = top + scores.iter().map(|s| (s - top).exp()).sum::<f64>().ln();
         let pattern = scores.iter().map(|s| (s - lse).exp()).collect();
-        Row { raw, scores, pattern, lse }
+        Row { products, raw, scores, pattern, lse }
     }
 
     /// Gradients of the weights and of the scores, from dy and the values: (dP, dS).
@@ -299,6 +350,97 @@ fn mat(block: &[Row], pair: Pair) -> Mat<'_> {
 /// A block to write, (keys, 64).
 fn mat_mut(block: &mut [Row], pair: Pair) -> MatMut<'_> {
     MatMut::new(block[..pair.keys].as_flattened_mut(), BLOCK)
+}
+
+/// What scores are besides products times the scale.
+#[derive(Clone, Copy)]
+struct Curve {
+    scale: f32,
+    /// 0 for none
+    cap: f32,
+    /// what a position of distance takes off
+    slope: f32,
+}
+
+impl Curve {
+    /// Products become scores; the result is their derivatives. In lane l the query comes `apart` + `step` l positions
+    /// after the key.
+    #[inline(always)]
+    fn over<M: MulAdd>(self, s: &mut [f32; LANES], apart: i32, step: i32) -> [f32; LANES] {
+        let Curve { scale, cap, slope } = self;
+        let mut steep = [scale; LANES];
+        for l in 0..LANES {
+            s[l] *= scale;
+        }
+        if cap > 0.0 {
+            for l in 0..LANES {
+                let t = tanh::<M>(s[l] / cap);
+                (s[l], steep[l]) = (cap * t, scale * fma::<M>(-t, t, 1.0));
+            }
+        }
+        if slope > 0.0 {
+            for l in 0..LANES {
+                let distance = (apart + step * LANE[l] as i32).abs() as f32;
+                s[l] = fma::<M>(-slope, distance, s[l]);
+            }
+        }
+        steep
+    }
+}
+
+/// Bends a block of products, and hides those before the window.
+struct Bend<'a> {
+    pair: Pair,
+    s: &'a mut [Row],
+    curve: Option<Curve>,
+    /// the derivatives
+    steep: Option<&'a mut [Row]>,
+}
+
+impl Kernel for Bend<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<M: MulAdd>(self) {
+        let Bend { pair, s, curve, mut steep } = self;
+        for (j, row) in s.iter_mut().enumerate().take(pair.keys) {
+            let row = row.as_chunks_mut::<LANES>().0;
+            for v in pair.vectors(j) {
+                let (near, mut s) = (pair.near(j, v), row[v]);
+                if let Some(curve) = curve {
+                    let slopes = curve.over::<M>(&mut s, (pair.apart + (v * LANES) as isize - j as isize) as i32, 1);
+                    if let Some(steep) = &mut steep {
+                        steep[j].as_chunks_mut::<LANES>().0[v] = slopes;
+                    }
+                }
+                for l in 0..LANES {
+                    s[l] = if LANE[l] < near { s[l] } else { f32::NEG_INFINITY };
+                }
+                row[v] = s;
+            }
+        }
+    }
+}
+
+/// Makes gradients of bent scores those of products.
+struct Steepen<'a> {
+    pair: Pair,
+    ds: &'a mut [Row],
+    steep: &'a [Row],
+}
+
+impl Kernel for Steepen<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<M: MulAdd>(self) {
+        for (j, (ds, steep)) in self.ds.iter_mut().zip(self.steep).enumerate().take(self.pair.keys) {
+            let (ds, steep) = (ds.as_chunks_mut::<LANES>().0, steep.as_chunks::<LANES>().0);
+            for v in self.pair.vectors(j) {
+                for l in 0..LANES {
+                    ds[v][l] *= steep[v][l];
+                }
+            }
+        }
+    }
 }
 
 /// Turns scores into weights relative to the new greatest score, and rescales y to it. Vectors are copied out,
@@ -377,14 +519,19 @@ impl Kernel for Soften<'_> {
     }
 }
 
-/// One query with a block of cached keys, all of which it sees. Each sum is that of the products and of [`Soften`], but
+/// One query with a block of cached keys, all but the first of which it sees. Each sum is that of the products and of [`Soften`], but
 /// the lanes are keys: scores.
 struct OneScores<'a> {
     q: &'a [f32],
     /// (keys,D)
     k: Mat<'a>,
     keys: usize,
+    /// how many of them lie before the window
+    hidden: usize,
     scale: f32,
+    curve: Option<Curve>,
+    /// how many positions the query comes after the first key
+    apart: i32,
     s: &'a mut Row,
     /// the greatest score so far
     top: &'a mut f32,
@@ -397,17 +544,27 @@ impl Kernel for OneScores<'_> {
     type Output = f32;
     #[inline(always)]
     fn run<M: MulAdd>(self) -> f32 {
-        let OneScores { q, k, keys, scale, s: to, top, total } = self;
+        let OneScores { q, k, keys, hidden, scale, curve, apart, s: to, top, total } = self;
         let mut s = [0.0; BLOCK];
         for (q, row) in q.iter().zip(k.t().data.as_chunks::<BLOCK>().0) {
             for l in 0..BLOCK {
                 s[l] = fma::<M>(*q, row[l], s[l]);
             }
         }
-        for s in &mut s[..keys] {
-            *s *= scale;
+        match curve {
+            Some(curve) => {
+                for (v, s) in s.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+                    curve.over::<M>(s, apart - (v * LANES) as i32, -1);
+                }
+            }
+            None => {
+                for s in &mut s[..keys] {
+                    *s *= scale;
+                }
+            }
         }
         s[keys..].fill(f32::NEG_INFINITY);
+        s[..hidden].fill(f32::NEG_INFINITY);
         let before = *top;
         let mut tops = [before; LANES];
         for s in s.as_chunks::<LANES>().0 {
@@ -469,12 +626,14 @@ impl Kernel for OneSum<'_> {
 
 /// [`forward`] of one query over cached keys.
 fn forward_one(level: Level, head: Head, y: &mut [f32], lse: &mut f32, s: &mut Row, room: &mut [f32]) {
-    let (mut top, mut total) = (f32::NEG_INFINITY, 0.0);
+    let (mut top, mut total, curve) = (head.least(), 0.0, head.curve());
     for keys in head.keys(&(0..1)) {
         let whole = keys.start..keys.start + BLOCK;
         let k = head.k.of(level, &whole, room);
-        let (q, scale, top, total, s) = (head.q.row(0), head.scale, &mut top, &mut total, &mut *s);
-        let shrink = level.run(OneScores { q, k, keys: keys.len(), scale, s, top, total });
+        let (q, scale, top, total, s) = (head.q.row(0), head.scoring.scale, &mut top, &mut total, &mut *s);
+        let pair = head.pair(&(0..1), &keys);
+        let (hidden, apart) = (pair.live(0).start, pair.apart as i32);
+        let shrink = level.run(OneScores { q, k, keys: keys.len(), hidden, scale, curve, apart, s, top, total });
         let (weights, v) = (&s[..keys.len()], head.v.of(level, &whole, room).data);
         level.run(OneSum { weights, v, shrink, y: &mut *y });
     }
@@ -495,14 +654,15 @@ pub fn forward(level: Level, head: Head, mut y: MatMut, mut lse: MatMut, scratch
     }
     for rows in head.blocks() {
         let (q, chances) = (head.q.rows(rows.clone()), head.chances(&rows));
-        let (mut top, mut total) = ([f32::NEG_INFINITY; BLOCK], [0.0; BLOCK]);
+        let (mut top, mut total) = ([head.least(); BLOCK], [0.0; BLOCK]);
         for keys in head.keys(&rows) {
             let pair = head.pair(&rows, &keys);
             let mut y = y.part(rows.clone(), 0..d);
             pair.product(level, Which::Scores, mat_mut(s, pair), head.k.of(level, &keys, room), q.t(), scratch);
+            head.bend(level, pair, s, None);
             let (chances, from, top, total) = (chances.as_ref(), keys.start, &mut top, &mut total);
             let part = y.part(0..rows.len(), 0..d);
-            level.run(Soften { pair, s, scale: head.scale, top, total, chances, from, y: part });
+            level.run(Soften { pair, s, scale: head.scale(), top, total, chances, from, y: part });
             pair.product(level, Which::Queries, y, mat(s, pair).t(), head.v.of(level, &keys, room), scratch);
         }
         for (lane, i) in rows.enumerate() {
@@ -596,7 +756,7 @@ pub fn backward(level: Level, head: Head, to: Gradients, add: [bool; 2], [dy, y,
     let Gradients { mut dq, mut dk, mut dv, mut watched } = to;
     let (blocks, scratch) = scratch.split_at_mut(scratch.len() - gemm::SCRATCH);
     let mut blocks = blocks.as_chunks_mut::<BLOCK>().0.chunks_exact_mut(BLOCK);
-    let [p, dp, ds_seen, dp_seen] = [(); 4].map(|()| blocks.next().expect("four blocks"));
+    let [p, dp, ds_seen, dp_seen, steep] = [(); 5].map(|()| blocks.next().expect("five blocks"));
     let d = head.q.cols;
     for (m, add) in [(&mut dq, add[0]), (&mut dk, add[1]), (&mut dv, add[1])] {
         if !add {
@@ -615,9 +775,13 @@ pub fn backward(level: Level, head: Head, to: Gradients, add: [bool; 2], [dy, y,
             let (k, v) = (head.k.of(level, &keys, &mut []), head.v.of(level, &keys, &mut []));
             pair.product(level, Which::Scores, mat_mut(p, pair), k, q.t(), scratch);
             pair.product(level, Which::Scores, mat_mut(dp, pair), v, dy.t(), scratch);
-            let (scale, chances, from) = (head.scale, chances.as_ref(), keys.start);
+            head.bend(level, pair, p, Some(&mut *steep));
+            let (scale, chances, from) = (head.scale(), chances.as_ref(), keys.start);
             let seen = watched.iter().any(Option::is_some).then_some([&mut *ds_seen, &mut *dp_seen]);
             level.run(Slopes { pair, p, dp, lse: &lses, dots: &dots, scale, chances, from, seen });
+            if head.scoring.bends() {
+                level.run(Steepen { pair, ds: dp, steep });
+            }
             let (weights, ds) = (mat(p, pair), mat(dp, pair));
             pair.product(level, Which::Keys, dv.part(keys.clone(), 0..d), weights, dy, scratch);
             pair.product(level, Which::Keys, dk.part(keys.clone(), 0..d), ds, q, scratch);
@@ -626,8 +790,8 @@ pub fn backward(level: Level, head: Head, to: Gradients, add: [bool; 2], [dy, y,
                 let Some(to) = to else { continue };
                 for (lane, i) in rows.clone().enumerate() {
                     // what is hidden has the constant weight 0, and no gradient
-                    for (j, of) in of.iter().enumerate().take(pair.live(lane)) {
-                        to.row(i)[keys.start + j] = of[lane];
+                    for j in pair.live(lane) {
+                        to.row(i)[keys.start + j] = of[j][lane];
                     }
                 }
             }
@@ -638,7 +802,7 @@ pub fn backward(level: Level, head: Head, to: Gradients, add: [bool; 2], [dy, y,
 /// Which of the three matrices of a head, (queries,T).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
-    /// Scaled scores before the mask.
+    /// Scores before the mask.
     Raw,
     /// And after it: minus infinity where hidden.
     Masked,
@@ -655,6 +819,9 @@ impl Stage {
 struct Shown<'a> {
     s: &'a mut [f32],
     scale: f32,
+    curve: Option<Curve>,
+    /// how many positions the query comes after the first key
+    apart: i32,
     lse: Option<f32>,
 }
 
@@ -665,9 +832,14 @@ impl Kernel for Shown<'_> {
         let (vectors, rest) = self.s.as_chunks_mut::<LANES>();
         let mut last = [0.0; LANES];
         last[..rest.len()].copy_from_slice(rest);
-        for s in vectors.iter_mut().chain([&mut last]) {
-            for l in 0..LANES {
-                s[l] *= self.scale;
+        for (v, s) in vectors.iter_mut().chain([&mut last]).enumerate() {
+            match self.curve {
+                Some(curve) => _ = curve.over::<M>(s, self.apart - (v * LANES) as i32, -1),
+                None => {
+                    for l in 0..LANES {
+                        s[l] *= self.scale;
+                    }
+                }
             }
             if let Some(lse) = self.lse {
                 for l in 0..LANES {
@@ -696,13 +868,18 @@ pub fn show(
     gemm(level, to.part(0..q.rows, 0..keys.len()), q, k.t(), false, scratch);
     for (row, i) in queries.enumerate() {
         let s = to.row(row);
-        level.run(Shown { s, scale: head.scale, lse: (stage == Stage::Weights).then(|| lse.at(i, 0)) });
-        let live = head.span.reach(head.mask, i).saturating_sub(first).min(s.len());
-        match stage {
-            Stage::Raw => {}
-            Stage::Masked => s[live..].fill(f32::NEG_INFINITY),
-            Stage::Weights => s[live..].fill(0.0),
-        }
+        let (lse, apart) =
+            ((stage == Stage::Weights).then(|| lse.at(i, 0)), (head.span.past + i) as i32 - first as i32);
+        level.run(Shown { s, scale: head.scoring.scale, curve: head.curve(), apart, lse });
+        let seen = head.scoring.sees(&head.span, i);
+        let [from, to] = [seen.start, seen.end].map(|j| j.saturating_sub(first).min(s.len()));
+        let hidden = match stage {
+            Stage::Raw => continue,
+            Stage::Masked => f32::NEG_INFINITY,
+            Stage::Weights => 0.0,
+        };
+        s[..from].fill(hidden);
+        s[to..].fill(hidden);
     }
 }
 
@@ -760,6 +937,18 @@ mod tests {
         (cache, table)
     }
 
+    /// How scores of a head may be made: plainly under each mask, with a bound, with slopes, and within windows that end
+    /// inside of a block, with it, and before the first key.
+    fn scorings(scale: f32) -> Vec<Scoring> {
+        let plain = Scoring::plain(Mask::Causal, scale);
+        let masks = [Mask::Causal, Mask::Bidirectional, Mask::None].map(|mask| Scoring { mask, ..plain });
+        let windows = [1, 5, 64, 70, 1000].map(|window| Scoring { window, ..plain });
+        let curves = [(1.5, false), (0.0, true), (0.7, true)].map(|(cap, alibi)| Scoring { cap, alibi, ..plain });
+        let both = [1, 64, 70].map(|window| Scoring { window, cap: 1.5, alibi: true, ..plain });
+        let sides = Scoring { mask: Mask::Bidirectional, cap: 2.0, alibi: true, ..plain };
+        [&masks[..], &windows, &curves, &both, &[sides]].concat()
+    }
+
     /// Forward against the reference, and each row alone gives the same bits, wherever blocks, strips and vectors
     /// begin and end; backward against the reference where there is no past.
     #[test]
@@ -775,9 +964,11 @@ mod tests {
             (70, 8, 130),
             (130, 0, 20),
             (97, 101, 64),
+            (70, 130, 8),
         ];
         for (case, (rows, past, d)) in cases.into_iter().enumerate() {
-            for mask in [Mask::Causal, Mask::Bidirectional, Mask::None] {
+            for scoring in scorings(1.0 / (d as f32).sqrt()) {
+                let mask = scoring.mask;
                 let (keys, c) = (past + rows, 2 * d);
                 let [x, k, v, dy] = [rows, keys, keys, rows].map(|n| n * c);
                 let [x, k, v, dy] = [values(x, 1), values(k, 2), values(v, 3), values(dy, 4)];
@@ -785,29 +976,30 @@ mod tests {
                 let draw = Draws::new(DropoutSpec { p: 0.3, scale: DropoutScale::Inverted, site: 5 }, Some(1));
                 let draws = (case % 2 == 1).then_some(draw);
                 let span = Span { row: 3, rows, past, table: 0, valid: keys - keys / 3 };
-                let scale = 1.0 / (d as f32).sqrt();
                 let (q, k, v) = (of(&x, rows), of(&k, keys), of(&v, keys));
                 let kv = cache_of(k, v);
-                let head =
-                    Head { q, k: Keys::Plain(k), v: Keys::Plain(v), span, mask, scale, draws, head: 1, n_head: 2 };
+                let head = Head { q, k: Keys::Plain(k), v: Keys::Plain(v), span, scoring, draws, head: 0, n_head: 2 };
                 let all = |m: Mat| (0..m.rows).map(|i| wide(m.row(i))).collect::<Vec<_>>();
                 let (qs, ks, vs, dys) = (all(q), all(k), all(v), all(of(&dy, rows)));
-                let factor = |i, j| draws.map_or(1.0, |f| f64::from(f.factor(weight_index(3 + i, 1, 2, j))));
+                let factor = |i, j| draws.map_or(1.0, |f| f64::from(f.factor(weight_index(3 + i, 0, 2, j))));
                 let mut want = [vec![0.0; rows * d], vec![0.0; rows * d], vec![0.0; keys * d], vec![0.0; keys * d]];
                 for i in 0..rows {
                     let keys = ks.iter().map(Vec::as_slice);
-                    let p = reference::row(&qs[i], keys, |j| j < span.reach(mask, i), f64::from(scale)).pattern;
+                    let score = |j, product| scoring.score(product, scoring.distance(&span, i, j, [0, 2]));
+                    let made = reference::row(&qs[i], keys, |j| scoring.sees(&span, i).contains(&j), score);
+                    let p = made.pattern;
                     let values = vs.iter().map(Vec::as_slice);
                     let (_, ds) = reference::row_backward(&p, &dys[i], values, |j| factor(i, j));
                     for (j, e) in (0..ks.len()).flat_map(|j| (0..d).map(move |e| (j, e))) {
                         want[0][i * d + e] += p[j] * factor(i, j) * vs[j][e];
-                        want[1][i * d + e] += f64::from(scale) * ds[j] * ks[j][e];
-                        want[2][j * d + e] += f64::from(scale) * ds[j] * qs[i][e];
+                        let slope = scoring.steepness(made.products[j]) * ds[j];
+                        want[1][i * d + e] += slope * ks[j][e];
+                        want[2][j * d + e] += slope * qs[i][e];
                         want[3][j * d + e] += p[j] * factor(i, j) * dys[i][e];
                     }
                 }
                 for level in Level::available() {
-                    let what = |tensor| format!("{tensor} of {rows} rows, {past} past, D {d}, {mask:?}, {level}");
+                    let what = |tensor| format!("{tensor} of {rows} rows, {past} past, D {d}, {scoring:?}, {level}");
                     let mut scratch = vec![f32::NAN; SCRATCH];
                     let (mut y, mut lse) = (vec![f32::NAN; rows * d], vec![f32::NAN; rows]);
                     forward(level, head, MatMut::new(&mut y, d), MatMut::new(&mut lse, 1), &mut scratch);
@@ -832,7 +1024,9 @@ mod tests {
                         (y, lse)
                     });
                     assert!(rounded == widened && rounded.0 != y, "{}", what("keys in bf16"));
-                    for i in 0..rows {
+                    // without a causal mask a row alone is elsewhere in its sequence, which slopes tell
+                    let alone = if scoring.alibi && mask != Mask::Causal { 0 } else { rows };
+                    for i in 0..alone {
                         let (past, valid) =
                             if mask == Mask::Causal { (past + i, span.valid) } else { (keys - 1, span.valid) };
                         let span = Span { row: 3 + i, rows: 1, past, valid, ..span };

@@ -26,10 +26,12 @@ pub mod program;
 pub mod random;
 pub mod rotate;
 pub mod scale;
+pub mod scoring;
 pub mod simd;
 pub mod view;
 
 pub use program::{Ops, Passes, Program};
+pub use scoring::Scoring;
 
 use crate::config::{Activation, DropoutScale, Heads, Mask, NormKind};
 use std::ops::Range;
@@ -246,7 +248,7 @@ pub enum Op {
         /// which columns are which
         heads: Heads,
     },
-    /// y = softmax(scale q k' + mask) v, head by head. With a KV cache, keys and values are stored there first, and
+    /// y = softmax(scores of q k' + mask) v, head by head. With a KV cache, keys and values are stored there first, and
     /// queries attend to the whole sequence so far.
     Attend {
         /// (N, (H + 2K) D): queries, keys, values
@@ -259,15 +261,13 @@ pub enum Op {
         lse: Region,
         /// which columns are which
         heads: Heads,
-        /// which keys a query sees
-        mask: Mask,
-        /// the factor of the scores
-        scale: f32,
+        /// which keys a query sees, and what a score is made of
+        scoring: Scoring,
         /// dropout of the attention weights
         drop: Option<DropoutSpec>,
-        /// watched: scaled scores before the mask, (N,H T)
+        /// watched: scores before the mask, (N,H T)
         raw: Option<Region>,
-        /// watched: scaled scores after the mask, (N,H T)
+        /// watched: scores after the mask, (N,H T)
         scores: Option<Region>,
         /// watched: attention weights, (N,H T)
         pattern: Option<Region>,
@@ -503,7 +503,7 @@ impl Op {
         let product = |a: usize, b: usize| 2.0 * rows as f64 * a as f64 * b as f64;
         match *self {
             Op::Linear { w, .. } | Op::Classify { w, .. } => product(w.rows, w.cols),
-            Op::Attend { y, .. } => 2.0 * product(y.cols, keys),
+            Op::Attend { y, scoring, .. } => 2.0 * product(y.cols, scoring.keys(keys)),
             _ => 0.0,
         }
     }
@@ -589,7 +589,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// How many keys row `i` of the span sees under `mask`.
+    /// How many keys row `i` of the span sees under `mask`, if no window hides the first.
     pub fn reach(&self, mask: Mask, i: usize) -> usize {
         match mask {
             Mask::Causal => self.past + i + 1,

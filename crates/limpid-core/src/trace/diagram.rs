@@ -7,7 +7,7 @@ use super::{Trace, TraceError};
 use crate::config::{Axis, Config, Mask, NormKind, NormPlace};
 use crate::model::{Mode, Model};
 use crate::names::{self, Notation, makes};
-use crate::ops::{Access, IGNORE, Op, Region};
+use crate::ops::{Access, IGNORE, Op, Region, Scoring};
 use limpid_base::nearest::nearest;
 use limpid_base::plural::plural;
 use limpid_base::units::commas;
@@ -948,7 +948,8 @@ fn title(op: &Op, c: &Config) -> &'static str {
         Op::Linear { .. } => "linear",
         Op::QkNorm { .. } => "norm of queries and keys",
         Op::Rotate { .. } => "rotate by position",
-        Op::Attend { mask: Mask::Causal, .. } => "causal attention",
+        Op::Attend { scoring: Scoring { mask: Mask::Causal, window: 1.., .. }, .. } => "causal attention in a window",
+        Op::Attend { scoring: Scoring { mask: Mask::Causal, .. }, .. } => "causal attention",
         Op::Attend { .. } => "attention",
         Op::Activate { .. } => c.activation.name(),
         Op::Add { .. } => "+",

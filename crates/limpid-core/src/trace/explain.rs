@@ -479,12 +479,10 @@ impl Scene<'_> {
                 let value = self.trace.stored_row(name, self.row)?[at[2]];
                 Ok((value, op.name(), self.attend(op, lse, (at[2], at[1]), 0)?))
             }
-            Derived::Unscaled { scale } => {
+            Derived::Unscaled { op } => {
                 let [head, query, key] = [at[1], at[2], at[3]];
-                let raw = name.replace("hook_unscaled_scores", "hook_raw_scores");
-                let op = self.trace.names().tensor(&raw).ok_or_else(|| unknown(self.trace.names(), name))?.region;
-                let op = self.trace.names().ops()[self.trace.maker(op)];
-                let value = (f64::from(self.score(&raw, head, query, key..key + 1)?[0]) / scale) as f32;
+                let op = self.trace.names().ops()[op];
+                let value = self.score(name, head, query, key..key + 1)?[0];
                 Ok((value, op.name(), self.products(op, head, query, key)?))
             }
         }
@@ -809,27 +807,37 @@ impl Scene<'_> {
         (head, query): (usize, usize),
         key: usize,
     ) -> Result<Draft, TraceError> {
-        let Op::Attend { lse, mask, scale, raw, scores, .. } = op else { return Ok(Draft::default()) };
+        let Op::Attend { lse, heads, scoring, raw, scores, .. } = op else { return Ok(Draft::default()) };
         let span = self.trace.batch().spans[self.b];
-        let live = span.reach(mask, query);
+        let seen = scoring.sees(&span, query);
         if raw == Some(region) {
-            let draft = self.products(op, head, query, key)?;
-            return Ok(draft.step(Operation::Times, "the scale", Some(constant(scale.into())), None));
+            let (draft, scale) = (self.products(op, head, query, key)?, constant(scoring.scale.into()));
+            let draft = draft.step(Operation::Times, "the scale", Some(scale), None).bounded(scoring.cap);
+            let far = constant(scoring.distance(&span, query, key, [head, heads.n_head]));
+            let label = "the head's slope times the distance";
+            return Ok(if scoring.alibi { draft.step(Operation::Minus, label, Some(far), None) } else { draft });
         }
         if scores == Some(region) {
             let before = self.stage(op, Stage::Raw, (head, query), key..key + 1)?.remove(0);
-            let draft = match key < live {
-                true => {
-                    Draft::new(format!("The query of position {query} may see position {key}: the score as it was."))
+            let what = match () {
+                () if seen.contains(&key) => {
+                    format!("The query of position {query} may see position {key}: the score as it was.")
                 }
-                false => Draft::new(format!("The mask hides position {key} from the query of position {query}.")),
+                () if key < seen.start => format!(
+                    "Position {key} lies before the window of the query of position {query}, which sees {}.",
+                    plural(seen.len(), "key")
+                ),
+                () => format!("The mask hides position {key} from the query of position {query}."),
             };
-            let draft = draft.term("score", before, None);
+            let draft = Draft::new(what).term("score", before, None);
             let hidden = Some(constant(f64::NEG_INFINITY));
-            return Ok(if key < live { draft } else { draft.step(Operation::Plus, "the mask", hidden, None) });
+            return Ok(match seen.contains(&key) {
+                true => draft,
+                false => draft.step(Operation::Plus, "the mask", hidden, None),
+            });
         }
         if lse == region {
-            let keys = self.stage(op, Stage::Masked, (head, query), 0..live)?;
+            let keys = self.stage(op, Stage::Masked, (head, query), seen.clone())?;
             let top = keys.iter().map(|key| key.value).fold(f64::NEG_INFINITY, f64::max);
             let one = |(j, left): (usize, Operand)| {
                 let value = (left.value - top).exp();
@@ -837,10 +845,10 @@ impl Scene<'_> {
             };
             let what = format!(
                 "The log of the sum of the exponentials of the {} that position {query} sees in head {head}. Each score is taken less the greatest, {}, which is added again at the end.",
-                plural(live, "score"),
+                plural(seen.len(), "score"),
                 short(top)
             );
-            let draft = Draft::new(what).part("exponentials", keys.into_iter().enumerate().map(one).collect());
+            let draft = Draft::new(what).part("exponentials", seen.zip(keys).map(one).collect());
             return Ok(draft.step(Operation::Ln, "", None, None).step(
                 Operation::Plus,
                 "the greatest",
@@ -854,7 +862,7 @@ impl Scene<'_> {
         let sum = found(sum, Cell { name, at: vec![self.b, query, head] });
         let what = format!(
             "How much position {query} takes from position {key} in head {head}: the share of its exponential among the {} that it sees.",
-            plural(live, "key")
+            plural(seen.len(), "key")
         );
         let draft = Draft::new(what).term("score", score, None);
         Ok(draft.step(Operation::Minus, "the log of the sum of exponentials", Some(sum), None).step(
@@ -867,17 +875,17 @@ impl Scene<'_> {
 
     /// What attention gives on: values by their weights.
     fn context(&mut self, op: Op, col: usize) -> Result<Draft, TraceError> {
-        let Op::Attend { qkv, heads, mask, drop, .. } = op else { return Ok(Draft::default()) };
+        let Op::Attend { qkv, heads, scoring, drop, .. } = op else { return Ok(Draft::default()) };
         let (span, seed) = (self.trace.batch().spans[self.b], self.trace.batch().seed);
         let (head, d) = (col / heads.d_head, col % heads.d_head);
         let (value, shared) = (heads.starts(head)[2] + d, head / heads.group());
-        let live = span.reach(mask, self.pos);
-        let weights = self.stage(op, Stage::Weights, (head, self.pos), 0..live)?;
+        let seen = scoring.sees(&span, self.pos);
+        let weights = self.stage(op, Stage::Weights, (head, self.pos), seen.clone())?;
         let raw = weights.first().and_then(|weight| weight.at.clone()).map_or(String::new(), |cell| cell.name);
         let name = raw.replace("hook_pattern", "hook_v");
         let draws = drop.map(|drop| Draws::new(drop, seed));
         let (mut terms, n_head) = (vec![], heads.n_head);
-        for (j, left) in weights.into_iter().enumerate() {
+        for (j, left) in seen.clone().zip(weights) {
             let cell = Cell { name: name.clone(), at: vec![self.b, shared, j, d] };
             let right = found(self.values_of(qkv, span.row + j)?[value], cell);
             let kept = draws.map_or(1.0, |draws| f64::from(draws.factor(weight_index(self.row, head, n_head, j))));
@@ -889,7 +897,7 @@ impl Scene<'_> {
         let what = format!(
             "Head {head} at position {}: dimension {d} of the values of {}, each times its weight{kept}.",
             self.pos,
-            plural(live, "key")
+            plural(seen.len(), "key")
         );
         Ok(Draft::new(what).part("values by weight", terms))
     }

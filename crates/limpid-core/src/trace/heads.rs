@@ -89,16 +89,16 @@ pub fn look(head: AttentionHead, ids: &[u32], side: usize) -> HeadLook {
     let mut max = None::<f64>;
     for from in (0..n).step_by(BLOCK) {
         let rows = from..(from + BLOCK).min(n);
-        let keys = rows.clone().map(|t| head.reach(t)).max().unwrap_or(0);
+        let keys = rows.clone().map(|t| head.sees(t).end).max().unwrap_or(0);
         let [p, s] = [&weights, &scores].map(|sheet| sheet.band(rows.clone(), 0..keys));
         for (row, t) in rows.enumerate() {
-            let live = head.reach(t);
-            let (p, s) = (&p[row * keys..][..live], &s[row * keys..][..live]);
+            let seen = head.sees(t);
+            let (p, s) = (&p[row * keys..][..seen.end], &s[row * keys..][..seen.end]);
             let squares = &mut thumbnail[t * side / n * side..][..side];
-            for (j, p) in p.iter().enumerate() {
+            for j in seen.clone() {
                 let square = &mut squares[j * side / n];
-                if !(square.is_nan() || *p <= *square) {
-                    *square = *p; // a NaN stays
+                if !(square.is_nan() || p[j] <= *square) {
+                    *square = p[j]; // a NaN stays
                 }
             }
             if t == 0 {
@@ -108,8 +108,8 @@ pub fn look(head: AttentionHead, ids: &[u32], side: usize) -> HeadLook {
             let sum = |of: &mut dyn Iterator<Item = usize>| of.fold((0.0, 0), |(sum, n), j| (sum + at(j), n + 1));
             // ln p = s - lse
             let spread: f64 = p.iter().zip(s).map(|(p, s)| f64::from(*p) * (lse(t) - f64::from(*s))).sum();
-            if live > 1 {
-                entropy.add(spread / (live as f64).ln());
+            if seen.len() > 1 {
+                entropy.add(spread / (seen.len() as f64).ln());
             }
             previous.add(at(t - 1));
             current.add(at(t));

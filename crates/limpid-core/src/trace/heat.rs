@@ -205,8 +205,12 @@ mod tests {
             values: values.into(),
         };
         let words = ["dog", "jumps", " around the corner"].map(label);
-        let labels =
-            Labels { tokens: vec![words.to_vec()], vocabulary: vec![], reach: vec![vec![1, 2, 3]], mask: None };
+        let labels = Labels {
+            tokens: vec![words.to_vec()],
+            vocabulary: vec![],
+            reach: vec![vec![1, 2, 3]],
+            ..Labels::default()
+        };
         let inf = f32::NEG_INFINITY;
         (
             of("hook_pattern", [1.0, 0.0, 0.0, 0.25, 0.75, 0.0, 0.01, 0.5, 0.49]),

@@ -196,8 +196,12 @@ impl LayerTrace {
             return Err(TraceError::Batch { what });
         }
         match place {
-            Place::Scores(block, stage) if self.named.tensor(name).is_some() => {
-                Ok(Sheet::scores(self.head(block, index[0], index[1])?, stage))
+            Place::Scores(block, stage) => {
+                let head = self.head(block, index[0], index[1])?;
+                // what has no place of its own are the products
+                let own = self.named.tensor(name).is_some();
+                let scoring = if own { head.scoring } else { head.scoring.products() };
+                Ok(Sheet::scores(AttentionHead { scoring, ..head }, stage))
             }
             Place::Head if shape.len() == 3 => {
                 let first = index[0] * self.length;
@@ -215,13 +219,15 @@ impl LayerTrace {
     /// # Errors
     /// As [`LayerTrace::get`].
     pub fn head(&mut self, block: usize, sequence: usize, head: usize) -> Result<AttentionHead, TraceError> {
-        let attn = format!("blocks.{block}.attn");
-        let last = ["hook_rotated", "hook_qk_normed", "hook_qkv"].map(|hook| format!("{attn}.{hook}"));
-        let qkv = last.into_iter().find(|name| self.named.tensor(name).is_some()).unwrap_or_default();
-        let (qkv, lse) = (self.get(&qkv)?, self.get(&format!("{attn}.hook_lse"))?);
-        let c = &self.model.config;
-        let (heads, mask, scale) = (c.heads(), c.mask, c.score_scale(block) as f32);
-        Ok(AttentionHead { qkv, lse, heads, head, span: self.batch.spans[sequence], mask, scale })
+        let ops = &self.named.ops()[self.named.blocks[block].clone()];
+        let attention = ops.iter().find_map(|op| match *op {
+            Op::Attend { qkv, heads, scoring, .. } => Some((self.named.name_of(qkv), heads, scoring)),
+            _ => None,
+        });
+        let lse = format!("blocks.{block}.attn.hook_lse");
+        let (qkv, heads, scoring) = attention.ok_or_else(|| unknown(&self.named, &lse))?;
+        let (qkv, lse) = (self.get(&qkv)?, self.get(&lse)?);
+        Ok(AttentionHead { qkv, lse, heads, head, span: self.batch.spans[sequence], scoring })
     }
 
     /// The residual stream before block `stage`, or after the last one: its name.
@@ -337,15 +343,11 @@ impl LayerTrace {
         let place = self.place(name)?;
         let (b, t) = (self.batch.spans.len(), self.length);
         match place {
-            Place::Scores(block, stage) => {
+            Place::Scores(..) => {
                 let shape = vec![b, self.model.config.n_head, t, t];
                 let mut values = vec![];
                 for (sequence, head) in (0..b).flat_map(|b| (0..shape[1]).map(move |h| (b, h))) {
-                    let sheet = Sheet::scores(self.head(block, sequence, head)?, stage);
-                    values.extend(sheet.band(0..t, 0..t));
-                }
-                if let Some(Derived::Unscaled { scale }) = names::derivation(&self.named, name) {
-                    values.iter_mut().for_each(|v| *v = (f64::from(*v) / scale) as f32);
+                    values.extend(self.sheet(name, &[sequence, head], None)?.band(0..t, 0..t));
                 }
                 return Ok(Labelled { name: name.into(), axes: Axes::Scores.names().to_vec(), shape, values });
             }

@@ -101,7 +101,7 @@ impl<'a> Trace<'a> {
 
 /// Writes over what an attention computed what it computes with `mask`.
 fn attend(op: &Op, backend: &mut dyn Backend, batch: &Batch, mask: &MaskTable) -> Result<(), TraceError> {
-    let Op::Attend { qkv, y, lse, heads, scale, drop, raw, scores, pattern, .. } = *op else { return Ok(()) };
+    let Op::Attend { qkv, y, lse, heads, scoring, drop, raw, scores, pattern, .. } = *op else { return Ok(()) };
     let x: Vec<f64> = backend.read(qkv.of(batch))?.into_iter().map(f64::from).collect();
     let (d, n_head, all) = (heads.d_head, heads.n_head, heads.cols());
     let draws = drop.map(|drop| Draws::new(drop, batch.seed));
@@ -116,7 +116,8 @@ fn attend(op: &Op, backend: &mut dyn Backend, batch: &Batch, mask: &MaskTable) -
             let part =
                 |first: usize| (0..span.rows).map(move |j| (span.row + j) * all + first).map(|at| &x[at..at + d]);
             let q = &x[at * all + query..][..d];
-            let row = reference::row(q, part(key), |j| mask.sees(i, j), f64::from(scale));
+            let score = |j, product| scoring.score(product, scoring.distance(span, i, j, [h, n_head]));
+            let row = reference::row(q, part(key), |j| mask.sees(i, j), score);
             let mut context = vec![0.0; d];
             for (j, v) in part(value).enumerate() {
                 let factor = draws.map_or(1.0, |draws| f64::from(draws.factor(weight_index(at, h, n_head, j))));

@@ -31,11 +31,14 @@ use crate::backend::{self, Backend, BackendError};
 use crate::config::Config;
 use crate::model::{Axes, Mode, Model, Param, Tensor};
 use crate::names::{self, Derived, Notation};
+use crate::ops::attend::Stage;
 use crate::ops::classify::{self, Target};
-use crate::ops::{Access, Batch, Op, Region, Span};
+use crate::ops::{Access, Batch, Op, Region, Scoring, Span};
 use limpid_base::nearest::nearest;
 use masked::MaskTable;
+use sheet::{AttentionHead, Sheet};
 use std::borrow::Cow;
+use std::sync::Arc;
 use view::Labels;
 
 /// Why something cannot be shown.
@@ -370,6 +373,7 @@ impl<'a> Trace<'a> {
             mask: self.mask.clone(),
             tokens: spans.iter().map(|span| words(&self.batch.tokens[span.row..][..span.rows])).collect(),
             vocabulary: words(&vocabulary),
+            windows: (0..self.model.config.n_layer).map(|block| self.model.config.window_of(block)).collect(),
             reach: spans.iter().map(|span| (0..span.rows).map(|i| reach(i, span)).collect()).collect(),
         }
     }
@@ -545,11 +549,13 @@ impl<'a> Trace<'a> {
                 let by_head = vec!["batch", "head", "pos"];
                 Labelled { name: name.into(), axes: by_head, shape: vec![b, h, t], values }.permuted(&[0, 2, 1])
             }
-            Derived::Unscaled { scale } => {
-                let raw = beside(if is_gradient { "hook_raw_scores.grad" } else { "hook_raw_scores" })?;
-                let factor = if is_gradient { scale } else { 1.0 / scale };
-                let values = raw.values.iter().map(|v| (f64::from(*v) * factor) as f32).collect();
-                Labelled { name: name.into(), values, ..raw }
+            Derived::Unscaled { op } => {
+                let (products, scoring) = self.products(op)?;
+                let mut raw = beside(if is_gradient { "hook_raw_scores.grad" } else { "hook_raw_scores" })?;
+                for (v, product) in raw.values.iter_mut().zip(products) {
+                    *v = if is_gradient { (f64::from(*v) * scoring.steepness(product.into())) as f32 } else { product };
+                }
+                Labelled { name: name.into(), ..raw }
             }
             Derived::Part { param, rows } => {
                 let param = self.model.param(&param).ok_or_else(|| self.unknown(name))?;
@@ -564,6 +570,24 @@ impl<'a> Trace<'a> {
                 }
             }
         })
+    }
+
+    /// Queries times keys, (B,H,T,T), and what scores they make.
+    fn products(&self, op: usize) -> Result<(Vec<f32>, Scoring), TraceError> {
+        let Op::Attend { qkv, lse, heads, scoring, .. } = self.model.ops()[op] else {
+            return Ok((vec![], Scoring::plain(self.model.config.mask, 1.0)));
+        };
+        let read = |region: Region| -> Result<Arc<Labelled>, TraceError> {
+            let values = self.backend.read(region.of(&self.batch))?;
+            Ok(Arc::new(Labelled { name: String::new(), axes: vec![], shape: vec![], values }))
+        };
+        let (qkv, lse, t, mut all) = (read(qkv)?, read(lse)?, self.length, vec![]);
+        for (span, head) in self.batch.spans.iter().flat_map(|span| (0..heads.n_head).map(move |head| (*span, head))) {
+            let (qkv, lse) = (qkv.clone(), lse.clone());
+            let head = AttentionHead { qkv, lse, heads, head, span, scoring: scoring.products() };
+            all.extend(Sheet::scores(head, Stage::Raw).band(0..t, 0..t));
+        }
+        Ok((all, scoring))
     }
 
     fn weight(&self, target: Target) -> f32 {

@@ -4,12 +4,12 @@
 //! picture shows a part, or the largest of every block.
 
 use super::Labelled;
-use crate::config::{Heads, Mask};
-use crate::ops::Span;
+use crate::config::Heads;
 use crate::ops::attend::{self, BLOCK, Head, Keys, Stage};
 use crate::ops::linear::gemm::{self, gemm};
 use crate::ops::simd::Level;
 use crate::ops::view::{Mat, MatMut};
+use crate::ops::{Scoring, Span};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -26,16 +26,14 @@ pub struct AttentionHead {
     pub head: usize,
     /// Which sequence.
     pub span: Span,
-    /// Which keys a query sees.
-    pub mask: Mask,
-    /// The factor of the scores.
-    pub scale: f32,
+    /// Which keys a query sees, and what a score is made of.
+    pub scoring: Scoring,
 }
 
 impl AttentionHead {
-    /// How many keys query `i` sees.
-    pub fn reach(&self, i: usize) -> usize {
-        self.span.reach(self.mask, i)
+    /// The keys that query `i` sees.
+    pub fn sees(&self, i: usize) -> Range<usize> {
+        self.scoring.sees(&self.span, i)
     }
 
     /// A block of one of its three matrices: queries from a multiple of any number, at most [`BLOCK`] queries and keys.
@@ -48,8 +46,7 @@ impl AttentionHead {
             k: Keys::Plain(k),
             v: Keys::Plain(v),
             span: self.span,
-            mask: self.mask,
-            scale: self.scale,
+            scoring: self.scoring,
             draws: None,
             head: self.head,
             n_head,
@@ -145,7 +142,7 @@ impl Sheet {
     pub fn hides(&self, i: usize, j: usize) -> bool {
         match &self.cells {
             Cells::Scores { stage: Stage::Raw, .. } => false,
-            Cells::Scores { head, .. } => j >= head.reach(i),
+            Cells::Scores { head, .. } => !head.sees(i).contains(&j),
             Cells::Difference(both) => both[0].hides(i, j),
             _ => false,
         }

@@ -118,11 +118,29 @@ pub struct Labels {
     pub vocabulary: Vec<String>,
     /// How many keys each query of each sequence sees; none where nothing is hidden.
     pub reach: Vec<Vec<usize>>,
+    /// How many of these, the nearest ones, it sees at most in each block; 0 for all.
+    pub windows: Vec<usize>,
     /// Which keys each query sees instead, in a run with a mask of its own.
     pub mask: Option<MaskTable>,
 }
 
 impl Labels {
+    /// The window of the block that a tensor belongs to; 0 for none.
+    fn window(&self, tensor: &str) -> usize {
+        let block = tensor.strip_prefix("blocks.").and_then(|rest| rest.split_once('.')?.0.parse::<usize>().ok());
+        block.and_then(|block| self.windows.get(block)).copied().unwrap_or(0)
+    }
+
+    /// Whether the mask hides a key from a query of a sequence.
+    pub fn hides(&self, tensor: &str, sequence: usize, query: usize, key: usize) -> bool {
+        if let Some(mask) = &self.mask {
+            return !mask.sees(query, key);
+        }
+        let reach = self.reach.get(sequence).and_then(|reach| reach.get(query));
+        let window = self.window(tensor);
+        reach.is_some_and(|reach| key >= *reach || window > 0 && key + window < *reach)
+    }
+
     /// Words for an axis of `size`; for positions they are a sequence's.
     fn of(&self, axis: &str, sequence: Option<usize>, size: usize) -> Vec<String> {
         let words = match axis {
@@ -178,11 +196,9 @@ impl Labelled {
             let sequence = index.iter().find(|(axis, _)| *axis == "batch").map_or(only, |(_, i)| Some(*i));
             let [rows, columns] = [0, 1].map(|i| labels.of(axes[i], sequence, size[i]));
             let values = tensor.values[k * size[0] * size[1]..][..size[0] * size[1]].to_vec();
-            let reach = sequence.and_then(|sequence| labels.reach.get(sequence));
-            let beyond = |query: usize, key: usize| match &labels.mask {
-                Some(mask) => !mask.sees(query, key),
-                None => reach.is_some_and(|reach| reach.get(query).is_some_and(|n| key >= *n)),
-            };
+            // a mask of its own hides the same in all sequences
+            let of = sequence.or(labels.mask.is_some().then_some(0));
+            let beyond = |query, key| of.is_some_and(|of| labels.hides(&tensor.name, of, query, key));
             // what is before the mask is there whole
             let before = ["hook_unscaled_scores", "hook_raw_scores"].iter().any(|name| tensor.name.ends_with(name));
             let hides = |at: usize| match axes {

@@ -29,7 +29,7 @@ pub(super) const SHARPNESS: Topic = Topic {
             for query in 0..QUERIES {
                 let (q, keys) = (draw("query", query, d), draw("keys", query, KEYS * d));
                 for (s, scale) in [1.0, 1.0 / (d as f64).sqrt()].into_iter().enumerate() {
-                    let seen = row(&q, keys.chunks_exact(d), |_| true, scale);
+                    let seen = row(&q, keys.chunks_exact(d), |_| true, |_, product| scale * product);
                     if s == 0 {
                         sums[0] += seen.raw.iter().map(|x| x * x).sum::<f64>() / KEYS as f64;
                     }
@@ -117,7 +117,7 @@ pub(super) const FILL: Topic = Topic {
             row in f64. Then it does so with a row that is hidden entirely.",
     teach: |class| {
         let scores: Vec<f64> = (0..(TOKENS * TOKENS) as u64).map(|i| normal(class.seed, site("scores"), i)).collect();
-        let softmax = |scores: &[f64]| row(&[1.0], scores.chunks_exact(1), |_| true, 1.0).pattern;
+        let softmax = |scores: &[f64]| row(&[1.0], scores.chunks_exact(1), |_| true, |_, score| score).pattern;
         let above = |at: usize| at % TOKENS > at / TOKENS;
         let weights = |fill: f64| -> Vec<f64> {
             let filled: Vec<f64> = scores.iter().enumerate().map(|(at, s)| if above(at) { fill } else { *s }).collect();

@@ -3,13 +3,13 @@
 //! Each function reads tensors by name, computes them the other way in the plain loops of [`super::plain`], and gives [`Both`].
 
 use super::live::Run;
-use super::plain::{add, columns, concat, matmul, one_hot, project, scaled, segments, transpose, wide};
+use super::plain::{add, columns, concat, matmul, one_hot, project, segments, transpose, wide};
 use super::{At, Figure, Live, WalkError};
 use crate::backend::{Backend, Reference};
 use crate::config::{Activation, Config, NormPlace, Positions};
 use crate::ops::classify::{self, Target, Terms};
 use crate::ops::simd::Level;
-use crate::ops::{Batch, activate, norm};
+use crate::ops::{Batch, Scoring, activate, norm};
 use crate::tokenizer::Tokenizer;
 use crate::trace::view::View;
 use serde::{Deserialize, Serialize};
@@ -258,14 +258,19 @@ pub fn fused_is_per_head(seen: &Seen) -> Result<Vec<Both>> {
     ] {
         all.push(Both::new(what, seen.block(name)?, part(rows)));
     }
+    let scoring = Scoring::of(config, 0);
     let head = |h: usize| -> Vec<f64> {
         let own = h / heads.group();
         let [q, k, v] = [h * d, q + own * d, q + k + own * d].map(|from| part(from..from + d));
         let one = |s: usize| {
             let [q, k, v] = [&q, &k, &v].map(|m| &m[s * t * d..][..t * d]);
-            let mut scores = scaled(&matmul(q, &transpose(k, d), d), config.score_scale(0));
-            let hides = |i: usize, j: usize| j >= seen.batch.spans[s].reach(config.mask, i);
-            (0..t * t).filter(|at| hides(at / t, at % t)).for_each(|at| scores[at] = f64::NEG_INFINITY);
+            let (mut scores, span) = (matmul(q, &transpose(k, d), d), &seen.batch.spans[s]);
+            for (at, score) in scores.iter_mut().enumerate() {
+                let (i, j) = (at / t, at % t);
+                let distance = scoring.distance(span, i, j, [h, heads.n_head]);
+                let sees = scoring.sees(span, i).contains(&j);
+                *score = if sees { scoring.score(*score, distance) } else { f64::NEG_INFINITY };
+            }
             scores
                 .chunks_exact_mut(t)
                 .for_each(|row| _ = classify::reference::row(row, Target::None, Terms::default(), None));

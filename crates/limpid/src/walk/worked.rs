@@ -351,10 +351,8 @@ fn value_step(run: &mut Run, sequence: usize, head: usize, feature: usize) -> Re
         values.extend(products.into_iter().chain([total]).map(|value| value + 0.0));
     }
     let mut products = matrix("att · v, and their sum", ["query_pos", "key_pos"], t + 1, values);
-    let reach = run.labels.reach.get(sequence).cloned().unwrap_or_default();
-    products.hidden = (0..t * (t + 1))
-        .map(|at| (reach.get(at / (t + 1)).copied().unwrap_or(t)..t).contains(&(at % (t + 1))))
-        .collect();
+    let hides = |i: usize, j: usize| j < t && run.labels.hides("blocks.0.attn.hook_pattern", sequence, i, j);
+    products.hidden = (0..t * (t + 1)).map(|at| hides(at / (t + 1), at % (t + 1))).collect();
     products.columns = words.iter().cloned().chain(["sum".into()]).collect();
     products.rows = words;
     products.index = vec![("batch", sequence), ("head", head), ("d_head", feature)];

@@ -22,7 +22,7 @@ const AXES: &[(&str, usize)] = &[
     ("ffn bias", 2),
     ("head bias", 2),
     ("scale", 2),
-    ("mask", 3),
+    ("mask and window", 5),
     ("activation", 9),
     ("tied", 2),
     ("transform", 2),
@@ -44,6 +44,8 @@ const AXES: &[(&str, usize)] = &[
     ("out bias", 2),
     ("scales", 2),
     ("logits softcap", 2),
+    ("window layers", 2),
+    ("attention softcap", 2),
 ];
 
 fn config(choice: &[usize]) -> Config {
@@ -51,6 +53,9 @@ fn config(choice: &[usize]) -> Config {
     let yes = |axis: &str| on(axis) == 1;
     let p = |axis: &str| if yes(axis) { 0.25 } else { 0.0 };
     let place = NormPlace::ALL[on("norm place")];
+    // a window needs a causal mask
+    let masks = [(Mask::Causal, 0), (Mask::Causal, 1), (Mask::Causal, 3), (Mask::Bidirectional, 0), (Mask::None, 0)];
+    let (mask, window) = masks[on("mask and window")];
     Config {
         vocab_size: 11,
         context_length: 6,
@@ -87,10 +92,10 @@ fn config(choice: &[usize]) -> Config {
         attention_scale: yes("scale"),
         attention_scale_by_layer: yes("scale by layer"),
         attention_factor: [None, Some(0.7)][on("scales")],
-        attention_softcap: 0.0,
-        mask: Mask::ALL[on("mask")],
-        window: 0,
-        window_layers: LayerPattern::ALL,
+        attention_softcap: [0.0, 1.5][on("attention softcap")],
+        mask,
+        window,
+        window_layers: [LayerPattern::ALL, "01".parse().unwrap()][on("window layers")],
         qk_norm: QkNorm::ALL[on("qk norm")],
         activation: Activation::ALL[on("activation")],
         leaky_slope: 0.1,

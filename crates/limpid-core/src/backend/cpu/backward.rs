@@ -142,7 +142,7 @@ pub fn inputs(step: Back, weights: &Weights, shard: &mut BatchShard, team: &Thre
                 rotate::turn(dx, dy, add, angles, &batch.positions[rows], heads, -1.0);
             });
         }
-        Op::Attend { qkv, cache, y, lse, heads, mask, scale, drop, .. } => {
+        Op::Attend { qkv, cache, y, lse, heads, scoring, drop, .. } => {
             assert!(cache.is_none(), "a cached run has no backward");
             let (c, n_head, n_kv, d) = (y.cols, heads.n_head, heads.n_kv_head, heads.d_head);
             let draws = drop.map(|drop| Draws::new(drop, batch.seed)).filter(|d| !d.is_identity());
@@ -168,7 +168,7 @@ pub fn inputs(step: Back, weights: &Weights, shard: &mut BatchShard, team: &Thre
                 for h in group.clone() {
                     let (q, [k, v]) = query_key_value(x, None, span, heads, h);
                     let place = Span { row: first + span.row, ..span };
-                    let head = Head { q, k, v, span: place, mask, scale, draws, head: h, n_head };
+                    let head = Head { q, k, v, span: place, scoring, draws, head: h, n_head };
                     let own = h * d..(h + 1) * d;
                     let given = [of(dy, c, own.clone()), of(y, c, own), of(lse, n_head, h..h + 1)];
                     // SAFETY: each task takes one key head's columns of one sequence's rows, and those of the query

@@ -105,7 +105,7 @@ pub fn run(op: Op, weights: &Weights, shard: &mut BatchShard, team: &ThreadTeam,
                 rotate::turn(y, x, false, angles, &batch.positions[rows], heads, 1.0);
             });
         }
-        Op::Attend { qkv, cache, y, lse, heads, mask, scale, drop, raw, scores, pattern } => {
+        Op::Attend { qkv, cache, y, lse, heads, scoring, drop, raw, scores, pattern } => {
             let (n_head, d, c) = (heads.n_head, heads.d_head, y.cols);
             let draws = drop.map(|drop| Draws::new(drop, batch.seed)).filter(|d| !d.is_identity());
             let [x, y] = pick(act, [qkv, y]);
@@ -119,7 +119,7 @@ pub fn run(op: Op, weights: &Weights, shard: &mut BatchShard, team: &ThreadTeam,
                 let (span, h) = (batch.spans[task / n_head], task % n_head);
                 let (q, [k, v]) = query_key_value(x, kv.map(|kv| (kv, span.blocks(batch))), span, heads, h);
                 let place = Span { row: first + span.row, ..span };
-                (span, h, Head { q, k, v, span: place, mask, scale, draws, head: h, n_head })
+                (span, h, Head { q, k, v, span: place, scoring, draws, head: h, n_head })
             };
             let (y, to) = (Shared::new(y, c), Shared::new(&mut stat[lse.range()], n_head));
             team.heads(batch.spans.len(), n_head, &|task, id| {
