@@ -143,6 +143,11 @@ impl Adapter {
     /// If a file is missing or damaged, the adapter is more than plain LoRA, or it was made for another model: what it has
     /// and what the model has are named.
     pub fn open(path: &Path, model: &Model, like: &Path) -> Result<Adapter> {
+        Adapter::open_in(dialect(model), path, model, like)
+    }
+
+    /// The same, of a model in files of which the names of one dialect are known: of several that have the modules it is meant.
+    pub(super) fn open_in(own: Dialect, path: &Path, model: &Model, like: &Path) -> Result<Adapter> {
         let config_path = path.join(CONFIG);
         let (rank, alpha, dropout) = settings(&config_path, &read_config(path)?)?;
         if !path.join(WEIGHTS).exists() && path.join("adapter_model.bin").exists() {
@@ -161,7 +166,8 @@ impl Adapter {
                 None => return Err(bad(store.path(), format!("`{name}` is no matrix of a plain LoRA adapter"))),
             }
         }
-        let dialects = [Dialect::Own].into_iter().chain(huggingface::ALL.iter().copied().map(Dialect::HuggingFace));
+        let families = huggingface::ALL.iter().copied().map(Dialect::HuggingFace);
+        let dialects = [own, Dialect::Own].into_iter().chain(families);
         let find = |dialect: Dialect, links: &[Link], module: &str| {
             let name = match dialect {
                 Dialect::HuggingFace(family) => family.tidy(&format!("{module}.weight"), &model.config)?,
@@ -171,8 +177,10 @@ impl Adapter {
             (!held.is_empty()).then_some(held)
         };
         let all = dialects.map(|dialect| (dialect, dialect.links(model)));
-        let spoken =
-            all.max_by_key(|(dialect, links)| modules.iter().filter(|m| find(*dialect, links, m).is_some()).count());
+        let found = |(dialect, links): &(Dialect, Vec<Link>)| {
+            modules.iter().filter(|module| find(*dialect, links, module).is_some()).count()
+        };
+        let spoken = all.reduce(|best, next| if found(&next) > found(&best) { next } else { best });
         let (dialect, links) = spoken.expect("there are dialects");
         let mut parts = vec![];
         for module in modules {

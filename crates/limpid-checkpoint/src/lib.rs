@@ -461,7 +461,7 @@ impl Checkpoint {
             return Err(bad(path, what));
         }
         let model = self.outline()?;
-        let adapter = Some(Adapter::open(path, &model, &self.path)?);
+        let adapter = Some(Adapter::open_in(self.dialect, path, &model, &self.path)?);
         let tokenizer = match self.tokenizer {
             None if path.is_dir() => Tokenizer::open(path)?,
             own => own,

@@ -319,7 +319,7 @@ fn public_types_have_names_of_their_own() {
 }
 
 /// Lines of the library without tests, comments and blanks. Raising it is a reviewed line.
-const BUDGET: usize = 46_000; // from 37,500: the glass box, the numbers behind it, pictures in files
+const BUDGET: usize = 49_000; // from 46,000: the axes of today's models, the table of HuggingFace's families
 
 #[test]
 fn the_library_stays_within_its_budget() {

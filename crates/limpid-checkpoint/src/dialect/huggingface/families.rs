@@ -4,7 +4,7 @@
 //! To add one: its line in [`ALL`], what all its models have (`always`, where that is not GPT-2's), its keys, its tensors; two
 //! models in `reference/families.py`.
 
-use super::keys::Key::{Act, By, Choice, Idle, Is, Only, Rope, Window};
+use super::keys::Key::{Act, By, Cap, Choice, Idle, Is, Only, Rope, Window};
 use super::keys::{
     Key, Keys, ROPE, WindowBlocks, blocks, gemma_spellings, gpt_spellings, layer_types, pattern, refuse, spellings,
 };
@@ -847,10 +847,8 @@ const QUERY_SCALAR: Key = By(
     },
     |c, map| drop(map.insert("query_pre_attn_scalar".into(), json!(c.score_scale(0).powi(-2).round() as u64))),
 );
-const SOFTCAPS: &[Key] = &[
-    Is("attention_softcap", &["attn_logit_softcapping"], "0"),
-    Is("logits_softcap", &["final_logit_softcapping"], "0"),
-];
+const SOFTCAPS: &[Key] =
+    &[Cap("attention_softcap", "attn_logit_softcapping", "0"), Cap("logits_softcap", "final_logit_softcapping", "0")];
 const GEMMA_SIZES: &[Key] = &[
     Is("d_head", &["head_dim"], "256"),
     Is("norm_eps", &["rms_norm_eps"], "1e-6"),
@@ -913,8 +911,8 @@ static GEMMA2: Family = Family {
             Idle(&["hidden_act"]),
             Window("4096", WindowBlocks::Every(2)),
             QUERY_SCALAR,
-            Is("attention_softcap", &["attn_logit_softcapping"], "50"),
-            Is("logits_softcap", &["final_logit_softcapping"], "30"),
+            Cap("attention_softcap", "attn_logit_softcapping", "50"),
+            Cap("logits_softcap", "final_logit_softcapping", "30"),
         ],
     ],
     tensors: &[EMBED_TOKENS, QKV, GATED, FOUR_NORMS],

@@ -25,6 +25,8 @@ pub(super) enum Key {
     Act(&'static [&'static str], &'static str, fn(Activation) -> &'static [&'static str]),
     /// A setting, its key, which value of the key (as JSON) is which of the setting, and the value of a missing key.
     Choice(&'static str, &'static str, &'static [(&'static str, &'static str)], &'static str),
+    /// A bound: a setting that is 0 where its key is null, and what it is where the key is missing.
+    Cap(&'static str, &'static str, &'static str),
     /// Limpid has this value only (as JSON), and why.
     Only(&'static str, &'static str, &'static str),
     /// Keys that change no number, beside [`IDLE`].
@@ -250,6 +252,11 @@ impl Key {
                 c.activation = *f;
                 Ok(())
             }
+            Key::Cap(setting, name, otherwise) => {
+                let otherwise = if keys.map.contains_key(*name) { "0" } else { otherwise };
+                let text = keys.find(&[name]).map_or(otherwise.to_string(), |(_, value)| value.to_string());
+                c.set(setting, &text).or_else(|_| Keys::wrong(name, &json!(text), "a number"))
+            }
             Key::Choice(setting, name, values, otherwise) => {
                 let found = keys.find(&[name]).map_or(otherwise.to_string(), |(_, value)| value.to_string());
                 match values.iter().find(|(json, _)| *json == found) {
@@ -283,6 +290,11 @@ impl Key {
                 let values: Vec<Value> = values.map(|(_, value)| value.json()).collect();
                 // of two switches of one key, one that is off can be on: a bias of zeros
                 put(names[0], values.iter().find(|value| **value == true).unwrap_or(&values[0]).clone());
+            }
+            Key::Cap(setting, name, _) => {
+                let own =
+                    c.fields().into_iter().find(|(own, _)| own.name == *setting).and_then(|(_, cap)| cap.number());
+                put(name, json!(own.filter(|cap| *cap > 0.0)));
             }
             Key::Choice(setting, name, values, _) => {
                 let own = c.fields().into_iter().find(|(own, _)| own.name == *setting).map(|(_, value)| value.json());
@@ -358,7 +370,9 @@ fn read_window(k: &Keys, c: &mut Config, otherwise: Option<usize>, which: Window
                 size = 0;
             }
         }
-        WindowBlocks::Every(n) => period = k.maybe_size(&["sliding_window_pattern"])?.unwrap_or(n),
+        WindowBlocks::Every(n) => {
+            period = k.maybe_size(&["sliding_window_pattern", "_sliding_window_pattern"])?.unwrap_or(n)
+        }
     }
     let mut slides: Vec<bool> = blocks(c).map(|i| i >= first && (period == 0 || (i + 1) % period != 0)).collect();
     if which != WindowBlocks::All
