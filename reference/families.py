@@ -396,6 +396,232 @@ def llama_old_tensors(tensors, config):
 
 
 # ---------------------------------------------------------------------------------------------
+# The other families, two models of each
+# ---------------------------------------------------------------------------------------------
+
+NO_SPECIALS = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None)
+LLAMA_SIZES = dict(num_hidden_layers=2, num_attention_heads=4, hidden_size=16, vocab_size=33)
+LLAMA_SIZES |= dict(intermediate_size=18, max_position_embeddings=32) | NO_SPECIALS
+GPT_SIZES = dict(n_layer=2, n_head=3, n_embd=12, n_positions=14, vocab_size=31) | NO_SPECIALS
+BERT_SIZES = dict(num_hidden_layers=2, num_attention_heads=2, hidden_size=12, intermediate_size=22)
+BERT_SIZES |= dict(max_position_embeddings=17, vocab_size=37)
+
+
+def rope(theta=1e4, **more):
+    return dict(rope_type="default", rope_theta=theta) | more
+
+
+LLAMA3 = dict(rope_type="llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=3.0)
+LLAMA3 |= dict(original_max_position_embeddings=24, rope_theta=100.0)
+
+
+def llama_like():
+    """Families of Llama's kind: (name, what it is about, class, keys, what matters)."""
+    theta = {"rope_theta": 1e2}
+    yield ("qwen2", "biases of queries, keys and values", "Qwen2ForCausalLM",
+           dict(num_key_value_heads=2, rms_norm_eps=1e-3), theta | {"rms_norm_eps": 1e-6})
+    yield ("qwen2-tied", "tied, one key head, rope_theta 1e6; use_sliding_window false", "Qwen2ForCausalLM",
+           dict(num_key_value_heads=1, tie_word_embeddings=True, rope_parameters=rope(1e6), sliding_window=4),
+           {"rope_theta": 1e2})
+    yield ("seed-oss", "head_dim 6; no bias of the output", "SeedOssForCausalLM",
+           dict(num_key_value_heads=2, head_dim=6), theta)
+    yield ("seed-oss-out", "a bias of the output too, and of the feed-forward network", "SeedOssForCausalLM",
+           dict(num_key_value_heads=4, head_dim=4, attention_out_bias=True, mlp_bias=True),
+           {"attention_out_bias": False, "mlp_bias": False})
+    yield ("phi3", "queries, keys and values in one matrix, gate and input in another", "Phi3ForCausalLM",
+           dict(num_key_value_heads=2), theta)
+    yield ("phi3-partial", "half of each head turned, as many key heads, tied; a window as wide as the context",
+           "Phi3ForCausalLM",
+           dict(num_key_value_heads=4, tie_word_embeddings=True, hidden_size=32, num_hidden_layers=1,
+                intermediate_size=14, rope_parameters=rope(500.0, partial_rotary_factor=0.5), sliding_window=32),
+           {"rope_theta": 1e4})
+    yield ("olmo", "norms without gain and offset", "OlmoForCausalLM", dict(num_key_value_heads=2), theta)
+    yield ("olmo-biased", "biases of attention, tied, linear scaling of the angles", "OlmoForCausalLM",
+           dict(attention_bias=True, tie_word_embeddings=True,
+                rope_parameters=rope(100.0, rope_type="linear", factor=2.0)), {"attention_bias": False})
+    yield ("helium", "rotary pairs are neighbours", "HeliumForCausalLM",
+           dict(num_key_value_heads=2, head_dim=4), {"rope_theta": 1e2})
+    yield ("helium-biased", "biases, but not of attention's output; as many key heads", "HeliumForCausalLM",
+           dict(num_key_value_heads=4, head_dim=4, attention_bias=True, mlp_bias=True, rms_norm_eps=1e-2),
+           {"attention_bias": False, "rms_norm_eps": 1e-6})
+    yield ("ernie4-5", "rotary pairs are neighbours, head_dim 6", "Ernie4_5ForCausalLM",
+           dict(num_key_value_heads=2, head_dim=6), {"rope_theta": 1e2})
+    yield ("ernie4-5-biased", "biases everywhere, a head of its own", "Ernie4_5ForCausalLM",
+           dict(num_key_value_heads=1, head_dim=8, use_bias=True, tie_word_embeddings=False), {"use_bias": False})
+    yield ("starcoder2", "layer norms, rotary, not gated", "Starcoder2ForCausalLM",
+           dict(num_key_value_heads=2), theta | {"hidden_act": "gelu"})
+    yield ("starcoder2-plain", "no biases, a head of its own, relu", "Starcoder2ForCausalLM",
+           dict(num_key_value_heads=4, use_bias=False, tie_word_embeddings=False, hidden_act="relu",
+                norm_epsilon=1e-2), {"norm_epsilon": 1e-5, "hidden_act": "gelu"})
+    # norms and scales
+    yield ("qwen3", "a norm of the queries and keys of each head; head_dim 6", "Qwen3ForCausalLM",
+           dict(num_key_value_heads=2, head_dim=6), theta)
+    yield ("qwen3-biased", "biases of attention, tied, Llama 3's angles", "Qwen3ForCausalLM",
+           dict(num_key_value_heads=4, head_dim=4, attention_bias=True, tie_word_embeddings=True,
+                rms_norm_eps=1e-2, rope_parameters=LLAMA3),
+           {"attention_bias": False, "rms_norm_eps": 1e-6, "rope_parameters": rope(100.0)})
+    yield ("gemma", "gains stored less one, the embedding scaled", "GemmaForCausalLM",
+           dict(num_key_value_heads=1, head_dim=6), theta | {"hidden_act": "relu"})
+    yield ("gemma-untied", "a head of its own, biases of attention", "GemmaForCausalLM",
+           dict(num_key_value_heads=2, head_dim=4, tie_word_embeddings=False, attention_bias=True,
+                hidden_act="silu"), {"attention_bias": False})
+    yield ("olmo2", "norms on what each part adds, and of all queries and keys", "Olmo2ForCausalLM",
+           dict(num_key_value_heads=2), theta)
+    yield ("olmo2-biased", "biases of attention, tied, epsilon 1e-2", "Olmo2ForCausalLM",
+           dict(attention_bias=True, tie_word_embeddings=True, rms_norm_eps=1e-2),
+           {"attention_bias": False, "rms_norm_eps": 1e-5})
+    yield ("pythia", "both parts of a block side by side, a quarter of each head turned", "GPTNeoXForCausalLM",
+           dict(hidden_size=32, num_attention_heads=2, num_hidden_layers=1, intermediate_size=14),
+           theta | {"use_parallel_residual": False, "hidden_act": "relu"})
+    yield ("pythia-serial", "one part after the other, half of each head turned, no biases of attention",
+           "GPTNeoXForCausalLM",
+           dict(use_parallel_residual=False, attention_bias=False, tie_word_embeddings=True,
+                rope_parameters=rope(500.0, partial_rotary_factor=0.5)), {"use_parallel_residual": True})
+    yield ("phi", "both parts side by side after one norm, half of each head turned, a bias of the head",
+           "PhiForCausalLM", dict(num_attention_heads=2), theta | {"hidden_act": "gelu"})
+    yield ("phi-gqa", "two key heads, all of each head turned", "PhiForCausalLM",
+           dict(num_key_value_heads=2, hidden_act="relu", rope_parameters=rope(500.0, partial_rotary_factor=1.0)),
+           {"hidden_act": "gelu_new"})
+    yield ("stablelm", "a quarter of each head turned, layer norms, gated", "StableLmForCausalLM",
+           dict(num_key_value_heads=1, hidden_size=32, num_attention_heads=2, num_hidden_layers=1, intermediate_size=14),
+           theta)
+    yield ("stablelm-parallel", "both parts side by side, biases of queries, keys and values, half turned",
+           "StableLmForCausalLM",
+           dict(num_key_value_heads=4, use_parallel_residual=True, use_qkv_bias=True,
+                rope_parameters=rope(500.0, partial_rotary_factor=0.5)),
+           {"use_parallel_residual": False, "use_qkv_bias": False})
+    yield ("smollm3", "every fourth block without positions", "SmolLM3ForCausalLM",
+           dict(num_key_value_heads=2, num_hidden_layers=4, hidden_size=12, num_attention_heads=2,
+                intermediate_size=14), {"no_rope_layers": [1, 1, 1, 1]})
+    yield ("smollm3-pattern", "the first block without positions, biases, a head of its own", "SmolLM3ForCausalLM",
+           dict(num_key_value_heads=1, no_rope_layers=[0, 1], attention_bias=True, mlp_bias=True,
+                tie_word_embeddings=False), {"no_rope_layers": [1, 1], "mlp_bias": False})
+    yield ("cohere", "layer norms without offset, both parts side by side, logits scaled", "CohereForCausalLM",
+           dict(num_key_value_heads=2, logit_scale=0.6), {"logit_scale": 0.5, "rope_theta": 1e2})
+    yield ("cohere-biased", "biases of attention, a head of its own", "CohereForCausalLM",
+           dict(num_key_value_heads=4, logit_scale=1.5, attention_bias=True, tie_word_embeddings=False),
+           {"attention_bias": False})
+    yield ("glm4", "norms before and after, half of each head turned, neighbours", "Glm4ForCausalLM",
+           dict(num_key_value_heads=2, head_dim=8, intermediate_size=12), theta)
+    yield ("glm4-plain", "no biases, tied, as many key heads", "Glm4ForCausalLM",
+           dict(num_key_value_heads=4, head_dim=4, attention_bias=False, tie_word_embeddings=True,
+                rms_norm_eps=1e-2), {"rms_norm_eps": 1e-6})
+    yield ("granite", "factors of embedding, residual sums, scores and logits", "GraniteForCausalLM",
+           dict(num_key_value_heads=2, embedding_multiplier=3.0, residual_multiplier=0.4, attention_multiplier=0.7,
+                logits_scaling=1.5),
+           {"embedding_multiplier": 1.0, "residual_multiplier": 1.0, "attention_multiplier": 0.5, "logits_scaling": 1.0})
+    yield ("granite-biased", "biases, tied", "GraniteForCausalLM",
+           dict(num_key_value_heads=4, attention_bias=True, mlp_bias=True, tie_word_embeddings=True,
+                embedding_multiplier=12.0, attention_multiplier=0.25, residual_multiplier=0.22, logits_scaling=0.9),
+           {"attention_bias": False, "mlp_bias": False})
+    # windows
+    yield ("mistral", "a window of 4, all blocks", "MistralForCausalLM",
+           dict(num_key_value_heads=2, sliding_window=4), {"sliding_window": 5})
+    yield ("mistral-wide", "head_dim 6, no window, tied", "MistralForCausalLM",
+           dict(num_key_value_heads=1, sliding_window=None, head_dim=6, tie_word_embeddings=True), {"sliding_window": 3})
+    yield ("gemma2", "norms before and after, every second block with a window, soft caps", "Gemma2ForCausalLM",
+           dict(num_key_value_heads=2, head_dim=6, intermediate_size=14, sliding_window=4, query_pre_attn_scalar=9,
+                attn_logit_softcapping=2.0, final_logit_softcapping=3.0),
+           {"sliding_window": 6, "query_pre_attn_scalar": 8, "attn_logit_softcapping": 50.0,
+            "final_logit_softcapping": 30.0})
+    yield ("gemma2-uncapped", "no soft caps, three blocks", "Gemma2ForCausalLM",
+           dict(num_key_value_heads=1, head_dim=4, num_hidden_layers=3, hidden_size=12, num_attention_heads=3,
+                intermediate_size=12, sliding_window=3, attn_logit_softcapping=None, final_logit_softcapping=None),
+           {"sliding_window": 6, "final_logit_softcapping": 3.0})
+    both = {"full_attention": rope(1e3), "sliding_attention": rope(20.0)}
+    yield ("gemma3", "queries and keys normalised, angles of their own in blocks with a window", "Gemma3ForCausalLM",
+           dict(num_key_value_heads=2, head_dim=6, intermediate_size=14, sliding_window=4, query_pre_attn_scalar=9,
+                layer_types=["sliding_attention", "full_attention"], rope_parameters=both),
+           {"sliding_window": 6, "query_pre_attn_scalar": 6})
+    scaled = both | {"full_attention": rope(1e2, rope_type="linear", factor=3.0)}
+    yield ("gemma3-scaled", "linear scaling of the angles of blocks without a window", "Gemma3ForCausalLM",
+           dict(num_key_value_heads=1, head_dim=4, num_hidden_layers=2, intermediate_size=12, sliding_window=3,
+                layer_types=["full_attention", "sliding_attention"], rope_parameters=scaled),
+           {"rope_parameters": both})
+    yield ("qwen2-window", "use_sliding_window: a window in blocks from max_window_layers on", "Qwen2ForCausalLM",
+           dict(num_key_value_heads=2, use_sliding_window=True, sliding_window=3, max_window_layers=1),
+           {"sliding_window": 5, "max_window_layers": 0})
+    yield ("cohere2", "blocks with a window have positions, the others none", "Cohere2ForCausalLM",
+           dict(num_key_value_heads=2, logit_scale=0.7, sliding_window=4,
+                layer_types=["sliding_attention", "full_attention"]), {"sliding_window": 6, "logit_scale": 0.6})
+    yield ("cohere2-pattern", "three blocks with a window and one without", "Cohere2ForCausalLM",
+           dict(num_key_value_heads=1, num_hidden_layers=4, hidden_size=12, num_attention_heads=2,
+                intermediate_size=14, logit_scale=1.0, sliding_window=5), {"sliding_window": 3})
+
+
+def other_cases():
+    for name, about, model, keys, matters in llama_like():
+        yield Case(name, about, model, LLAMA_SIZES | keys, matters=matters)
+    opt = dict(num_hidden_layers=2, num_attention_heads=2, hidden_size=12, ffn_dim=22, max_position_embeddings=15)
+    opt |= dict(vocab_size=31, word_embed_proj_dim=12, dropout=0.0) | NO_SPECIALS
+    yield Case("opt", "positions counted from 2, relu", "OPTForCausalLM", opt, matters={"activation_function": "gelu"})
+    yield Case("opt-plain", "no biases, no gains and offsets of norms, a head of its own, gelu", "OPTForCausalLM",
+               opt | dict(enable_bias=False, layer_norm_elementwise_affine=False, tie_word_embeddings=False,
+                          activation_function="gelu", num_attention_heads=3),
+               matters={"activation_function": "relu"})
+    none = dict(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+    yield Case("gpt-bigcode", "one key head for all", "GPTBigCodeForCausalLM", GPT_SIZES | none,
+               matters={"activation_function": "gelu"})
+    yield Case("gpt-bigcode-multi", "a key head for each, n_inner 29, a head of its own", "GPTBigCodeForCausalLM",
+               GPT_SIZES | none | dict(multi_query=False, n_inner=29, tie_word_embeddings=False,
+                                       scale_attn_weights=False, n_embd=9, layer_norm_epsilon=1e-2),
+               matters={"scale_attn_weights": True, "layer_norm_epsilon": 1e-5}, std=0.7)
+    off = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    for name, kind, headless in [("roberta", "Roberta", "RobertaModel"), ("xlm-roberta", "XLMRoberta", "XLMRobertaModel"),
+                                 ("camembert", "Camembert", "CamembertModel")]:
+        special = dict(pad_token_id=1, bos_token_id=0, eos_token_id=2)
+        yield Case(name, "positions counted from 2, one segment, a head of its own kind", f"{kind}ForMaskedLM",
+                   BERT_SIZES | off | special | dict(type_vocab_size=1, layer_norm_eps=1e-5), shape=(3, 10),
+                   matters={"layer_norm_eps": 1e-2})
+        yield Case(f"{name}-encoder", "no head, a pooler, relu, two segments", headless,
+                   BERT_SIZES | off | special | dict(hidden_act="relu", num_hidden_layers=1, hidden_size=14), shape=(3, 8),
+                   matters={"hidden_act": "gelu"})
+    distil = dict(n_layers=2, n_heads=2, dim=12, hidden_dim=22, max_position_embeddings=13, vocab_size=37)
+    distil |= dict(dropout=0.0, attention_dropout=0.0)
+    yield Case("distilbert", "BERT without segments", "DistilBertForMaskedLM", distil, shape=(3, 10),
+               matters={"activation": "relu"})
+    yield Case("distilbert-encoder", "no head, relu, sinusoidal_pos_embds", "DistilBertModel",
+               distil | dict(activation="relu", n_heads=3, sinusoidal_pos_embds=True), shape=(3, 8),
+               matters={"activation": "gelu"})
+    electra = BERT_SIZES | off | dict(embedding_size=12)
+    yield Case("electra-generator", "the head of the generator", "ElectraForMaskedLM", electra, shape=(3, 10),
+               matters={"layer_norm_eps": 1e-2})
+    yield Case("electra-discriminator", "the discriminator: its hidden states", "ElectraForPreTraining",
+               electra | dict(hidden_act="relu", num_attention_heads=3), shape=(3, 8),
+               matters={"hidden_act": "gelu"})
+    neo = dict(num_layers=2, num_heads=2, hidden_size=12, max_position_embeddings=14, vocab_size=31) | NO_SPECIALS
+    yield Case("gpt-neo", "scores are not scaled, the second block has a window of 4", "GPTNeoForCausalLM",
+               neo | dict(window_size=4, attention_types=[[["global", "local"], 1]]), matters={"window_size": 5}, std=0.7)
+    yield Case("gpt-neo-local", "a window in the first two of three blocks, intermediate_size 19", "GPTNeoForCausalLM",
+               neo | dict(num_layers=3, window_size=3, attention_types=[[["local"], 2], [["global"], 1]],
+                          intermediate_size=19, hidden_size=10), matters={"window_size": 5}, std=0.7)
+    gptj = GPT_SIZES | dict(n_embd=16, n_head=2)
+    yield Case("gptj", "rotary pairs are neighbours, half of each head turned, a bias of the head", "GPTJForCausalLM",
+               gptj | dict(rotary_dim=4), matters={"rotary_dim": 6})
+    yield Case("gptj-whole", "all of each head turned, n_inner 29", "GPTJForCausalLM",
+               gptj | dict(rotary_dim=8, n_inner=29, activation_function="relu"), matters={"rotary_dim": 4})
+    falcon = dict(num_hidden_layers=2, num_attention_heads=4, hidden_size=16, vocab_size=33, ffn_hidden_size=22)
+    falcon |= dict(max_position_embeddings=32) | NO_SPECIALS
+    yield Case("falcon", "one key head for all, one norm for both parts", "FalconForCausalLM", falcon,
+               matters={"activation": "relu", "rope_theta": 1e2})
+    yield Case("falcon-new", "two key heads, a norm for each part", "FalconForCausalLM",
+               falcon | dict(new_decoder_architecture=True, num_kv_heads=2, tie_word_embeddings=False))
+    yield Case("falcon-serial", "a key head for each, one part after the other, biases", "FalconForCausalLM",
+               falcon | dict(multi_query=False, parallel_attn=False, bias=True), matters={"bias": False})
+    bloom = dict(n_layer=2, n_head=3, hidden_size=12, vocab_size=31) | NO_SPECIALS
+    yield Case("bloom", "alibi with three heads, a norm after the embedding", "BloomForCausalLM", bloom,
+               matters={"layer_norm_epsilon": 1e-2})
+    yield Case("bloom-untied", "four heads, a head of its own", "BloomForCausalLM",
+               bloom | dict(n_head=4, tie_word_embeddings=False, layer_norm_epsilon=1e-2),
+               matters={"layer_norm_epsilon": 1e-5})
+    mpt = dict(n_layers=2, n_heads=3, d_model=12, vocab_size=31, max_seq_len=16) | NO_SPECIALS
+    yield Case("mpt", "alibi with three heads, no offsets", "MptForCausalLM", mpt, matters={"layer_norm_epsilon": 1e-2})
+    yield Case("mpt-scaled", "a scale of the scores of its own, a head of its own", "MptForCausalLM",
+               mpt | dict(n_heads=2, tie_word_embeddings=False, attn_config=dict(softmax_scale=0.8)),
+               matters={"attn_config": {}})
+
+
+# ---------------------------------------------------------------------------------------------
 # Tokenizers beside the models
 # ---------------------------------------------------------------------------------------------
 
@@ -482,7 +708,7 @@ def samples(encode):
 # Making a case
 # ---------------------------------------------------------------------------------------------
 
-CASES = [*gpt2_cases(), *openai_cases(), *bert_cases(), *llama_cases()]
+CASES = [*gpt2_cases(), *openai_cases(), *bert_cases(), *llama_cases(), *other_cases()]
 
 
 def build(case, r):
@@ -503,7 +729,8 @@ def randomise(model, r, std=1.0):
         for path, module in sorted(model.named_modules()):
             for name, p in sorted(module.named_parameters(recurse=False)):
                 if p.dim() == 1:
-                    gain = "Norm" in type(module).__name__ and name == "weight"
+                    kind = type(module).__name__  # Gemma's gains are stored less one
+                    gain = "Norm" in kind and name == "weight" and not kind.startswith("Gemma")
                     x = r.normal(*p.shape, std=0.25, mean=float(gain))
                 elif isinstance(module, torch.nn.Embedding):
                     x = r.normal(*p.shape, std=p.shape[1] ** -0.5)
@@ -516,12 +743,14 @@ def randomise(model, r, std=1.0):
 
 def inputs_of(case, config, r):
     B, T = case.shape
-    inputs = {"input_ids": r.ids(B, T, low=1, high=config.vocab_size)}
-    if case.model.startswith("Bert"):
+    pad = 1 if "oberta" in case.model or "Camembert" in case.model else 0
+    inputs = {"input_ids": r.ids(B, T, low=pad + 1, high=config.vocab_size)}
+    if case.shape[0] == 3:  # an encoder
         mask = torch.ones(B, T, dtype=torch.long)
-        mask[-1, T - 3 :] = 0  # the last row ends in padding, id 0
-        inputs["input_ids"] *= mask
+        mask[-1, T - 3 :] = 0  # the last row ends in padding
+        inputs["input_ids"] = inputs["input_ids"] * mask + pad * (1 - mask)
         inputs["attention_mask"] = mask
+    if case.shape[0] == 3 and not case.model.startswith("DistilBert"):
         segments = torch.arange(T)[None, :] * config.type_vocab_size // T
         inputs["token_type_ids"] = segments.expand(B, T) * mask
         inputs["token_type_ids"][0] = 0
@@ -542,6 +771,8 @@ def outputs(model, inputs):
             found[name] = getattr(out, key)
     if type(model).__name__ == "BertForPreTraining":
         found["pooled"] = model.bert(**inputs).pooler_output
+    if type(model).__name__ == "ElectraForPreTraining":
+        del found["logits"]  # one number a token: which of them are replaced
     return found
 
 
@@ -662,7 +893,6 @@ def refused():
         ("gpt2-cross-attention", "`add_cross_attention`: has weights that limpid has no place for",
          gpt2 | {"add_cross_attention": True}),
         ("gpt2-mish", "`activation_function` `mish`", gpt2 | {"activation_function": "mish"}),
-        ("gpt2-relu2", "`activation_function` `relu2`", gpt2 | {"activation_function": "relu2"}),
         ("gpt2-heads", "`n_embd` 12 is not a multiple of `n_head` 5", gpt2 | {"n_head": 5}),
         ("gpt2-quantized", "`quantization_config`: weights are packed integers",
          gpt2 | {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}),
@@ -687,15 +917,40 @@ def refused():
         ("llama-odd-head", "`head_dim` 5 is odd: rotary positions turn pairs",
          llama | {"head_dim": 5}),
         ("llama-xielu", "`hidden_act` `xielu`", llama | {"hidden_act": "xielu"}),
-        ("mistral-sliding", "Mistral with a `sliding_window`",
-         llama | {"model_type": "mistral", "architectures": ["MistralForCausalLM"],
-                  "sliding_window": 4}),
         ("mamba", "`model_type` `mamba`",
          {"model_type": "mamba", "architectures": ["MambaForCausalLM"], "vocab_size": 33,
           "hidden_size": 16, "num_hidden_layers": 2, "state_size": 4}),
         ("t5", "`model_type` `t5`: an encoder and a decoder",
          {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "vocab_size": 33,
           "d_model": 16, "num_layers": 2, "is_encoder_decoder": True}),
+        ("llama-two-scalings", "`rope_scaling` of type `yarn` beside rope_parameters, which it replaces",
+         llama | {"rope_scaling": yarn, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}),
+        ("llama-layer-types", "`layer_types` with windows, which Llama has not",
+         llama | {"layer_types": ["full_attention", "sliding_attention"]}),
+        ("mixtral", "`model_type` `mixtral`: a `mixture of experts`",
+         llama | {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "num_local_experts": 4}),
+        ("bart", "`model_type` `bart`: an `encoder and a decoder`",
+         {"model_type": "bart", "architectures": ["BartForConditionalGeneration"], "vocab_size": 33,
+          "d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "is_encoder_decoder": True}),
+        ("opt-post-norm", "`do_layer_norm_before` false, as OPT 350m",
+         {"model_type": "opt", "vocab_size": 31, "hidden_size": 12, "num_hidden_layers": 2,
+          "num_attention_heads": 2, "ffn_dim": 22, "max_position_embeddings": 15, "do_layer_norm_before": False}),
+        ("opt-narrow", "`word_embed_proj_dim` `8`",
+         {"model_type": "opt", "vocab_size": 31, "hidden_size": 12, "num_hidden_layers": 2,
+          "num_attention_heads": 2, "ffn_dim": 22, "max_position_embeddings": 15, "word_embed_proj_dim": 8}),
+        ("olmo-clip", "`clip_qkv`", llama | {"model_type": "olmo", "clip_qkv": 8.0}),
+        ("roberta-padding", "`pad_token_id` `0`: positions would be counted from 1",
+         bert | {"model_type": "roberta", "pad_token_id": 0}),
+        ("electra-narrow", "`embedding_size` `8`: narrower than `hidden_size`",
+         bert | {"model_type": "electra", "embedding_size": 8}),
+        ("phi-qk-norm", "`qk_layernorm`", llama | {"model_type": "phi", "qk_layernorm": True}),
+        ("phi3-longrope", "`rope_scaling` of type `longrope`", llama | {"model_type": "phi3", "rope_scaling": long}),
+        ("cohere-qk-norm", "`use_qk_norm`", llama | {"model_type": "cohere", "use_qk_norm": True}),
+        ("falcon-alibi", "`alibi`",
+         {"model_type": "falcon", "vocab_size": 33, "hidden_size": 16, "num_hidden_layers": 2,
+          "num_attention_heads": 4, "alibi": True}),
+        ("gemma3-pictures", "`model_type` `gemma3`: it sees `pictures`",
+         {"model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"], "text_config": {}}),
         ("no-model-type", "`model_type` is missing",
          {key: value for key, value in gpt2.items() if key not in ("model_type", "architectures")}),
     ]  # fmt: skip

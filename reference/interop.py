@@ -176,7 +176,7 @@ OWN = [
     ("nano-ffn-bias-only", ["--ffn-bias", "true"], "gpt2"),
     ("nano-untied", ["--tied-head", "false"], "gpt2"),
     ("nano-unscaled", ["--attention-scale", "false", "--bias", "true"], "gpt2"),
-    ("nano-no-gain", ["--norm-gain", "false"], "gpt2"),
+    ("nano-no-gain", ["--norm-gain", "false"], "opt"),
     ("nano-epsilon", ["--norm-eps", "0.01"], "gpt2"),
     ("nano-sinusoidal", ["--positions", "sinusoidal"], "gpt2"),
     ("nano-one-based", ["--positions", "sinusoidal-one-based"], "gpt2"),
@@ -198,6 +198,7 @@ OWN = [
     ("llama-linear", [*LLAMA, "--rotary-scaling-factor", "3"], "llama"),
     ("llama-3", [*LLAMA, "--rotary-scaling-factor", "3", "--rotary-scaling-context", "8"], "llama"),
     ("llama-gelu", [*LLAMA, "--activation", "gelu-erf"], "llama"),
+    ("nano-rotary", ["--positions", "rotary", "--bias", "true"], "starcoder2"),
     # What HuggingFace has no configuration for.
     ("llama-ungated", [*LLAMA, "--ffn-gated", "false"], None),
     ("llama-learned", [*LLAMA, "--positions", "learned"], None),
@@ -207,7 +208,6 @@ OWN = [
     ("nano-head-bias", ["--head-bias", "true"], None),
     ("nano-embedding-norm", ["--embedding-norm", "true"], None),
     ("nano-rms", ["--norm", "rms"], None),
-    ("nano-rotary", ["--positions", "rotary"], None),
     ("nano-no-final-norm", ["--final-norm", "false"], None),
     ("openai-erf", [*OPENAI, "--activation", "gelu-erf"], None),
 ]  # fmt: skip

@@ -8,7 +8,6 @@
 use super::dialect::{Link, TensorLayout, huggingface, outline};
 use super::store::{Dtype, MakeValues, OutputTensor, Store, bad};
 use super::{CheckpointError, Dialect, Result, at, safetensors_file};
-use huggingface::Family;
 use limpid_core::backend::Backend;
 use limpid_core::model::{Lora, Model, Param};
 use serde::{Deserialize, Serialize};
@@ -144,6 +143,11 @@ impl Adapter {
     /// If a file is missing or damaged, the adapter is more than plain LoRA, or it was made for another model: what it has
     /// and what the model has are named.
     pub fn open(path: &Path, model: &Model, like: &Path) -> Result<Adapter> {
+        Adapter::open_in(dialect(model), path, model, like)
+    }
+
+    /// The same, of a model in files of which the names of one dialect are known: of several that have the modules it is meant.
+    pub(super) fn open_in(own: Dialect, path: &Path, model: &Model, like: &Path) -> Result<Adapter> {
         let config_path = path.join(CONFIG);
         let (rank, alpha, dropout) = settings(&config_path, &read_config(path)?)?;
         if !path.join(WEIGHTS).exists() && path.join("adapter_model.bin").exists() {
@@ -162,39 +166,44 @@ impl Adapter {
                 None => return Err(bad(store.path(), format!("`{name}` is no matrix of a plain LoRA adapter"))),
             }
         }
-        let dialects = [Dialect::Own].into_iter().chain(Family::ALL.map(Dialect::HuggingFace));
+        let families = huggingface::ALL.iter().copied().map(Dialect::HuggingFace);
+        let dialects = [own, Dialect::Own].into_iter().chain(families);
         let find = |dialect: Dialect, links: &[Link], module: &str| {
             let name = match dialect {
                 Dialect::HuggingFace(family) => family.tidy(&format!("{module}.weight"), &model.config)?,
                 _ => format!("{module}.weight"),
             };
-            links.iter().find(|link| link.name == name).cloned()
+            let held: Vec<Link> = links.iter().filter(|link| link.name == name).cloned().collect();
+            (!held.is_empty()).then_some(held)
         };
         let all = dialects.map(|dialect| (dialect, dialect.links(model)));
-        let spoken =
-            all.max_by_key(|(dialect, links)| modules.iter().filter(|m| find(*dialect, links, m).is_some()).count());
+        let found = |(dialect, links): &(Dialect, Vec<Link>)| {
+            modules.iter().filter(|module| find(*dialect, links, module).is_some()).count()
+        };
+        let spoken = all.reduce(|best, next| if found(&next) > found(&best) { next } else { best });
         let (dialect, links) = spoken.expect("there are dialects");
         let mut parts = vec![];
         for module in modules {
-            let Some(link) = find(dialect, &links, module) else {
+            let Some(links) = find(dialect, &links, module) else {
                 return Err(other(format!("it adapts `{module}`, which that model has not ({})", model.config)));
             };
-            let link = turned(link);
-            let param = model.param(&link.param).expect("links are of the model's parameters");
-            let names = pair(module);
-            for (name, wanted) in names.iter().zip([[rank, param.region.cols], [link.rows.len(), rank]]) {
-                let Some(found) = store.get(name) else {
-                    return Err(CheckpointError::Missing { path: store.path().into(), tensor: name.clone() });
-                };
-                if found.shape != wanted {
-                    return Err(other(format!(
-                        "`{name}` is {:?}, and for `{}` it must be {wanted:?}",
-                        found.shape, param.name
-                    )));
+            for link in links.into_iter().map(turned) {
+                let param = model.param(&link.param).expect("links are of the model's parameters");
+                let names = pair(module);
+                for (name, wanted) in names.iter().zip([[rank, param.region.cols], [link.their_rows(), rank]]) {
+                    let Some(found) = store.get(name) else {
+                        return Err(CheckpointError::Missing { path: store.path().into(), tensor: name.clone() });
+                    };
+                    if found.shape != wanted {
+                        return Err(other(format!(
+                            "`{name}` is {:?}, and for `{}` it must be {wanted:?}",
+                            found.shape, param.name
+                        )));
+                    }
+                    found.values()?; // a type that is not read
                 }
-                found.values()?; // a type that is not read
+                parts.push(Part { link, names });
             }
-            parts.push(Part { link, names });
         }
         let mut targets: Vec<String> = vec![];
         for part in &parts {
@@ -268,9 +277,12 @@ impl Adapter {
     }
 }
 
-/// Who names the products of a model's adapter: the family that it can be written as, or we.
+/// Who names the products of a model's adapter: the family that it can be written as, or we; we, too, where a module there is
+/// several products here, which have each an A of their own.
 fn dialect(model: &Model) -> Dialect {
-    huggingface::express(&model.config).map_or(Dialect::Own, |(family, _)| Dialect::HuggingFace(family))
+    let one = |family: &&huggingface::Family| family.links(model).iter().all(|link| link.within.is_none());
+    let family = huggingface::express(&model.config).ok().map(|(family, _)| family).filter(one);
+    family.map_or(Dialect::Own, Dialect::HuggingFace)
 }
 
 /// Every adapted product, or part of one: its link and its module's name there.
@@ -294,7 +306,7 @@ fn modules(model: &Model) -> Vec<(Link, String)> {
 pub fn describe(model: &Model, base: &Base) -> Vec<(String, String)> {
     let Some(lora) = &model.tuning.lora else { return vec![] };
     let dialect = dialect(model);
-    let transposed = matches!(dialect, Dialect::HuggingFace(Family::Gpt2 | Family::Gpt));
+    let transposed = matches!(dialect, Dialect::HuggingFace(family) if family.transposed());
     let causal = model.config.mask == limpid_core::config::Mask::Causal;
     let targets: Vec<String> = modules(model).into_iter().map(|(_, name)| name).collect();
     let config = json!({

@@ -364,7 +364,7 @@ axis! {
 #[derive(Clone, Copy)]
 enum Dialect {
     Own,
-    HuggingFace(Family),
+    HuggingFace(&'static Family),
     Gguf,
     Llmc,
 }
@@ -462,7 +462,7 @@ impl Checkpoint {
             return Err(bad(path, what));
         }
         let model = self.outline()?;
-        let adapter = Some(Adapter::open(path, &model, &self.path)?);
+        let adapter = Some(Adapter::open_in(self.dialect, path, &model, &self.path)?);
         let tokenizer = match self.tokenizer {
             None if path.is_dir() => Tokenizer::open(path)?,
             own => own,
@@ -526,7 +526,8 @@ impl Checkpoint {
         }
         let (family, config) = huggingface::read(&text).map_err(bad_config)?;
         let store = open_weights(&path)?;
-        let config = family.fit(config, |name| store.names().any(|n| n.ends_with(name)));
+        let has = |name: &str| store.names().any(|n| n.ends_with(name));
+        let config = family.fit(config, has).map_err(bad_config)?;
         let names = dialect::names(&store, |name| family.tidy(name, &config))?;
         let left_out: Vec<String> =
             store.names().filter(|name| family.tidy(name, &config).is_none()).map(String::from).collect();
@@ -697,7 +698,7 @@ fn open_weights(folder: &Path) -> Result<Store> {
 }
 
 /// A tied table and its copy, where a file has both, must be one: else the file is not what its configuration says.
-fn copies_agree(family: Family, config: &Config, store: &Store, names: &Names, left_out: &[String]) -> Result<()> {
+fn copies_agree(family: &Family, config: &Config, store: &Store, names: &Names, left_out: &[String]) -> Result<()> {
     for (copy, of) in family.copies() {
         let copy = left_out.iter().find(|name| name.ends_with(copy)).and_then(|name| store.get(name));
         let of = names.get(*of).and_then(|name| store.get(name));
@@ -832,21 +833,22 @@ fn put(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> Result
                 links: Vec<Link>,
                 name: &dyn Fn(&Link) -> String,
                 dtype: &dyn Fn(&str, &[usize]) -> Dtype| {
-        links
-            .into_iter()
-            .map(|link| {
-                let param = model.param(&link.param).expect("links are of the model's parameters").clone();
-                let (name, shape) = (name(&link), link.shape(&param));
-                let dtype = dtype(&name, &shape);
-                let values = &values;
-                OutputTensor {
-                    name,
-                    dtype,
-                    shape,
-                    values: vec![Box::new(move || Ok(link.theirs(&param, &values(&param))))],
-                }
-            })
-            .collect::<Vec<OutputTensor>>()
+        let mut tensors: Vec<Vec<(Link, Param)>> = vec![];
+        for link in links {
+            let param = model.param(&link.param).expect("links are of the model's parameters").clone();
+            match tensors.iter_mut().find(|held| held[0].0.name == link.name) {
+                Some(held) => held.push((link, param)),
+                None => tensors.push(vec![(link, param)]),
+            }
+        }
+        let one = |held: Vec<(Link, Param)>| {
+            let (name, shape) = (name(&held[0].0), held[0].0.shape(&held[0].1));
+            let dtype = dtype(&name, &shape);
+            let values = &values;
+            let make: MakeValues = Box::new(move || Ok(dialect::together(&held, values)));
+            OutputTensor { name, dtype, shape, values: vec![make] }
+        };
+        tensors.into_iter().map(one).collect::<Vec<OutputTensor>>()
     };
     match format {
         Format::Limpid => {

@@ -42,7 +42,7 @@ pub enum ConfigError {
         n_kv_head: usize,
     },
     /// Rotary positions rotate pairs of features.
-    #[error("rotary positions rotate pairs of features: {d_head} of each head are turned, it must be even")]
+    #[error("rotary positions rotate pairs of features: the head size (or rotary_dim) is {d_head}, it must be even")]
     OddHead {
         /// Features of one head that are turned.
         d_head: usize,

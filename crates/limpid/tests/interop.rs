@@ -12,8 +12,8 @@ use limpid::ops::Batch;
 use limpid::ops::blocks::Quant;
 use std::path::{Path, PathBuf};
 
-/// What a reader may differ by, in logits of order 1.
-const TOLERANCE: f32 = 1e-4;
+/// What a reader may differ by, in logits of order 1: transformers' own f32 is up to 5e-6 from its f64.
+const TOLERANCE: f32 = 1e-5;
 
 fn fixtures(folder: &str) -> Vec<PathBuf> {
     let path = format!("{}/fixtures/{folder}", env!("CARGO_MANIFEST_DIR"));
@@ -95,8 +95,10 @@ fn apart(truth: &Truth, got: &[f32], want: &[f32]) -> f32 {
     (0..want.len()).filter(real).map(difference).fold(0.0, |a, b| if b > a || b.is_nan() { b } else { a })
 }
 
+/// The greatest difference, of all that was compared.
 #[track_caller]
-fn assert_true(what: &str, path: &Path, truth: &Truth) {
+fn assert_true(what: &str, path: &Path, truth: &Truth) -> f32 {
+    let mut worst = 0f32;
     for (name, make) in [
         ("cpu", &cpu as &dyn Fn(&Model) -> Box<dyn Backend>),
         ("reference", &|m: &Model| Box::new(Reference::new(m)) as Box<dyn Backend>),
@@ -104,19 +106,44 @@ fn assert_true(what: &str, path: &Path, truth: &Truth) {
         let (logits, hidden) = run(path, truth, make);
         let off = apart(truth, &hidden, &truth.hidden);
         assert!(off < TOLERANCE, "{what} {name}: hidden states are {off:e} from transformers'");
+        worst = worst.max(off);
         assert_eq!(logits.is_some(), truth.logits.is_some(), "{what}");
         if let (Some(got), Some(want)) = (&logits, &truth.logits) {
             let off = apart(truth, got, want);
             assert!(off < TOLERANCE, "{what} {name}: logits are {off:e} from transformers'");
+            worst = worst.max(off);
         }
     }
+    worst
 }
 
+/// What a folder's config.json says that it is.
+fn model_type(folder: &Path) -> String {
+    let text = std::fs::read_to_string(folder.join("config.json")).unwrap();
+    serde_json::from_str::<serde_json::Value>(&text).unwrap()["model_type"].as_str().unwrap().into()
+}
+
+/// docs/formats.md has the table that these numbers make: each family, what it is written as, and the worst difference.
 #[test]
 fn models_of_transformers_give_its_numbers() {
+    let folder = Folder::new("table");
+    let mut families = std::collections::BTreeMap::<String, (std::collections::BTreeSet<String>, f32)>::new();
     for case in fixtures("hf") {
-        assert_true(&case.display().to_string(), &case, &truth(&case));
+        let worst = assert_true(&case.display().to_string(), &case, &truth(&case));
+        let out = folder.0.join(case.file_name().unwrap());
+        let opened = Checkpoint::open(&case).unwrap();
+        convert(&opened, &out, Format::HuggingFace, &opened.dtype()).unwrap();
+        let of = families.entry(model_type(&case)).or_default();
+        of.0.insert(model_type(&out));
+        of.1 = of.1.max(worst);
     }
+    let names = |all: &std::collections::BTreeSet<String>| {
+        all.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+    };
+    let line = |(of, (to, worst)): (&String, &(_, f32))| format!("| `{of}` | {} | {worst:.0e} |\n", names(to));
+    let table: String = families.iter().map(line).collect();
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/formats.md")).unwrap();
+    assert!(page.contains(&table), "docs/formats.md lacks these lines\n{table}");
 }
 
 #[test]
@@ -180,8 +207,18 @@ fn there_and_back_changes_no_byte() {
             parted += usize::from(back.join("model.safetensors.index.json").exists());
             let third = Checkpoint::open(&back).unwrap();
             assert_true(&format!("{name} as {format} and back"), &back, &truth);
-            // tensor by tensor, under the names that transformers gives them; but masks, copies and padding are left out
-            for stored in third.store().names().filter_map(|n| third.store().get(n)) {
+            // parameter by parameter, and, where it is of the same family still, tensor by tensor under the names that
+            // transformers gives them; but masks, copies and padding are left out
+            let outline = |config| Model::new(config, Mode::Inspect { batch: 1, context: 1 }).unwrap();
+            let (before, after) = (outline(&first.config), outline(&third.config));
+            for param in &before.params {
+                let there = after.param(&param.name).unwrap_or_else(|| panic!("{name} as {format}: {}", param.name));
+                let [was, is] = [first.values(&before, param), third.values(&after, there)].map(Result::unwrap);
+                let same = was.iter().zip(is.iter()).all(|(a, b)| a.to_bits() == b.to_bits());
+                assert!(same && was.len() == is.len(), "{name} as {format} and back: {} differs", param.name);
+            }
+            let one_family = first.format == Format::Limpid || model_type(&case) == model_type(&back);
+            for stored in third.store().names().filter(|_| one_family).filter_map(|n| third.store().get(n)) {
                 let bare = |n: &str| {
                     n.rsplit_once("transformer.").or(n.rsplit_once("_orig_mod.")).map_or(n, |x| x.1).to_string()
                 };
@@ -190,12 +227,14 @@ fn there_and_back_changes_no_byte() {
                     panic!("{name} as {format} and back: {} is new", stored.name)
                 };
                 assert_eq!(was.dtype, stored.dtype, "{name} {}", stored.name);
-                let same = was.bytes.get(..stored.bytes.len()) == Some(stored.bytes);
+                let values = was.bytes.get(..stored.bytes.len()) == Some(stored.bytes);
+                let same = values || stored.name.ends_with("embed_positions.weight"); // rows that no position reads
                 assert!(same, "{name} as {format} and back: {} differs", stored.name);
             }
         }
     }
-    assert!(written[0] == 19 && written[1] == 19 && written[2] >= 5 && written[3] >= 2, "{written:?}");
+    let all = fixtures("hf").len();
+    assert!(written[0] == all && written[1] == all && written[2] >= 5 && written[3] >= 2, "{written:?}");
     assert!(parted > 10, "{parted} were in several files");
 }
 
@@ -458,7 +497,7 @@ fn damaged_configurations_do_no_harm() {
         }
         let numbers =
             ["0", "-1", "1e999", "null", "\"x\"", "[]", "18446744073709551615", "4294967296", "1000000007", "2.5"];
-        for round in 0..120 {
+        for round in 0..60 {
             let draw = |what: u64, n: usize| below(round, what, text.len() as u64, n as u64) as usize;
             let mut value: serde_json::Value = serde_json::from_str(&text).unwrap();
             let map = value.as_object_mut().unwrap();
@@ -480,5 +519,6 @@ fn damaged_configurations_do_no_harm() {
         std::fs::remove_dir_all(&folder.0).unwrap();
         std::fs::create_dir_all(&folder.0).unwrap();
     }
-    assert!((100..2000).contains(&opened), "{opened} of 2280 opened");
+    let all = 60 * fixtures("hf").len();
+    assert!((all / 20..all * 7 / 8).contains(&opened), "{opened} of {all} opened");
 }

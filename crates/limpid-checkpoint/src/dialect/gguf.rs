@@ -2,7 +2,7 @@
 //! turn neighbouring rows there, as here. Norms, biases and position tables are F32 always; blocks are for matrices whose rows
 //! are whole blocks: others are Q8_0 then, or F16.
 
-use super::huggingface::{Family, nearest};
+use super::huggingface::{GPT2, LLAMA, nearest};
 use super::{Link, Links, TensorLayout};
 use crate::gguf::{Array, GgufValue, Metadata};
 use crate::store::{Dtype, Store, bad};
@@ -170,14 +170,15 @@ pub(crate) fn read_tokenizer(m: &Metadata, path: &Path) -> Result<Option<Tokeniz
 
 /// The metadata of a model and its tokenizer, and the configuration with all that the architecture always has.
 pub(crate) fn express(c: &Config, tokenizer: Option<&Tokenizer>) -> Result<(Metadata, Config)> {
-    let (family, config, mut not) = nearest(c, &[Family::Gpt2, Family::Llama]);
-    let (architecture, wanted) = match family {
-        Family::Llama => ("llama", Activation::Silu),
-        _ => ("gpt2", Activation::GeluTanh),
+    let (family, config, mut not) = nearest(c, &[&GPT2, &LLAMA]);
+    let llama = family.name == LLAMA.name;
+    let (architecture, wanted) = match llama {
+        true => ("llama", Activation::Silu),
+        false => ("gpt2", Activation::GeluTanh),
     };
     let setting = format!("activation {wanted}");
     not.unless(c.activation == wanted, format!("activation {} (it has {wanted})", c.activation), setting);
-    if family == Family::Gpt2 {
+    if !llama {
         not.attention_scale(c);
     }
     not.check(&format!("GGUF's {architecture}"))?;
@@ -192,8 +193,8 @@ pub(crate) fn express(c: &Config, tokenizer: Option<&Tokenizer>) -> Result<(Meta
     put("feed_forward_length", size(c.d_ff));
     put("attention.head_count", size(c.n_head));
     put("vocab_size", size(c.vocab_size));
-    match family {
-        Family::Llama => {
+    match llama {
+        true => {
             put("attention.head_count_kv", size(c.heads().n_kv_head));
             put("attention.key_length", size(c.d_head()));
             put("attention.value_length", size(c.d_head()));
@@ -210,7 +211,7 @@ pub(crate) fn express(c: &Config, tokenizer: Option<&Tokenizer>) -> Result<(Meta
                 put(HIGH, GgufValue::F32(s.high as f32));
             }
         }
-        _ => put("attention.layer_norm_epsilon", GgufValue::F32(c.norm_eps as f32)),
+        false => put("attention.layer_norm_epsilon", GgufValue::F32(c.norm_eps as f32)),
     }
     match tokenizer {
         Some(tokenizer) => write_tokenizer(&mut m, tokenizer.table()?, c.vocab_size),

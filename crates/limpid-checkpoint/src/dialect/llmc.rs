@@ -1,6 +1,6 @@
 //! What a model is to llm.c: GPT-2, with F = 4 C, the tanh GELU, a tied head and 1e-5 in the norms; its header has sizes only.
 
-use super::huggingface::{Family, nearest};
+use super::huggingface::{GPT2, nearest};
 use super::{Link, Links, TensorLayout};
 use crate::CheckpointError;
 use crate::llmc::Header;
@@ -27,7 +27,7 @@ pub(crate) fn read(h: &Header) -> Result<Config, ConfigError> {
 
 /// The header of a model, and the configuration with all that llm.c always has.
 pub(crate) fn express(c: &Config, dtype: Dtype) -> Result<(Header, Config), CheckpointError> {
-    let (_, config, mut not) = nearest(c, &[Family::Gpt2]);
+    let (_, config, mut not) = nearest(c, &[&GPT2]);
     let activation = format!("activation {}", c.activation);
     not.unless(c.activation == Activation::GeluTanh, activation, "activation gelu-tanh");
     not.unless(c.d_ff == 4 * c.d_model, "d_ff other than 4 d_model", format_args!("d_ff {}", 4 * c.d_model));

@@ -1,6 +1,6 @@
 //! Other programs' names, shapes and settings for the parameters that limpid has too. A [`Link`] says which tensor of theirs
 //! is which piece of which parameter of ours, and how it is turned; one list of links serves reading and writing. What a
-//! model's configuration is called there is said in the same file: `huggingface` (four families), `gguf`, `llmc`.
+//! model's configuration is called there is said in the same place: `huggingface` (a table of families), `gguf`, `llmc`.
 
 pub mod gguf;
 pub mod huggingface;
@@ -24,11 +24,13 @@ pub enum TensorLayout {
     Same,
     /// (in, out), as GPT-2's `Conv1D` has it.
     Transposed,
-    /// Of each head's rows the even ones first, then the odd ones: Llama's queries and keys at HuggingFace, where rotary
-    /// positions turn row i with row i + D / 2.
+    /// Of each head's turned rows the even ones first, then the odd ones: Llama's queries and keys at HuggingFace, where
+    /// rotary positions turn row i with row i + turned / 2.
     Halves {
         /// D
         d_head: usize,
+        /// How many of them are turned, the first ones.
+        turned: usize,
     },
 }
 
@@ -36,10 +38,27 @@ impl TensorLayout {
     /// Where row `i` of ours is in theirs.
     fn row(self, i: usize) -> usize {
         match self {
-            TensorLayout::Halves { d_head } => i - i % d_head + i % d_head / 2 + (i % 2) * (d_head / 2),
-            TensorLayout::Same | TensorLayout::Transposed => i,
+            TensorLayout::Halves { d_head, turned } if i % d_head < turned => {
+                let feature = i % d_head;
+                i - feature + feature / 2 + feature % 2 * (turned / 2)
+            }
+            _ => i,
         }
     }
+}
+
+/// Where rows of ours lie among those of a tensor of theirs that holds more: `run` rows together, and the next `run` begin
+/// `stride` rows after these began.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Within {
+    /// Their row that is our first.
+    pub from: usize,
+    /// Rows that lie together.
+    pub run: usize,
+    /// Rows from the beginning of a run to that of the next.
+    pub stride: usize,
+    /// All rows of theirs.
+    pub of: usize,
 }
 
 /// A tensor of theirs and the rows of one parameter of ours that it holds (of a vector: its elements).
@@ -53,6 +72,8 @@ pub struct Link {
     pub rows: Range<usize>,
     /// How they lie.
     pub turn: TensorLayout,
+    /// Where they lie, if the tensor holds more.
+    pub within: Option<Within>,
     /// Whether rows may follow that are no tokens: vocabularies are padded to round numbers.
     pub padded: bool,
 }
@@ -63,43 +84,70 @@ fn extent(param: &Param) -> (usize, usize) {
 }
 
 impl Link {
+    /// Rows of their tensor.
+    pub fn their_rows(&self) -> usize {
+        self.within.map_or(self.rows.len(), |within| within.of)
+    }
+
     /// The shape there.
     pub fn shape(&self, param: &Param) -> Vec<usize> {
         match (param.is_matrix(), self.turn) {
-            (false, _) => vec![self.rows.len()],
+            (false, _) => vec![self.their_rows()],
             (true, TensorLayout::Transposed) => vec![param.region.cols, self.rows.len()],
-            (true, _) => vec![self.rows.len(), param.region.cols],
+            (true, _) => vec![self.their_rows(), param.region.cols],
         }
+    }
+
+    /// Their row that is our row `i` of this link.
+    fn row(&self, i: usize) -> usize {
+        let i = self.turn.row(i);
+        self.within.map_or(i, |at| at.from + i / at.run * at.stride + i % at.run)
     }
 
     /// Ours, from theirs.
     pub(super) fn ours<'a>(&self, theirs: Cow<'a, [f32]>, cols: usize) -> Cow<'a, [f32]> {
         let rows = self.rows.len();
-        match self.turn {
-            TensorLayout::Same => theirs,
-            TensorLayout::Transposed if cols == 1 => theirs,
-            TensorLayout::Transposed => transpose(&theirs, cols, rows).into(),
-            turn => (0..rows).flat_map(|i| theirs[turn.row(i) * cols..][..cols].iter().copied()).collect(),
+        match (self.turn, self.within) {
+            (TensorLayout::Same, None) => theirs,
+            (TensorLayout::Transposed, _) if cols == 1 => theirs,
+            (TensorLayout::Transposed, _) => transpose(&theirs, cols, rows).into(),
+            _ => (0..rows).flat_map(|i| theirs[self.row(i) * cols..][..cols].iter().copied()).collect(),
         }
     }
 
-    /// Theirs, from all of ours.
+    /// Theirs, from all of ours; zeros where it holds more.
     pub fn theirs(&self, param: &Param, ours: &[f32]) -> Vec<f32> {
         let cols = extent(param).1;
         let mine = &ours[self.rows.start * cols..self.rows.end * cols];
-        match self.turn {
-            TensorLayout::Same => mine.to_vec(),
-            TensorLayout::Transposed if cols == 1 => mine.to_vec(),
-            TensorLayout::Transposed => transpose(mine, self.rows.len(), cols),
-            turn => {
-                let mut theirs = vec![0.0; mine.len()];
-                for (i, row) in mine.chunks_exact(cols).enumerate() {
-                    theirs[turn.row(i) * cols..][..cols].copy_from_slice(row);
-                }
+        match (self.turn, self.within) {
+            (TensorLayout::Same, None) => mine.to_vec(),
+            (TensorLayout::Transposed, _) if cols == 1 => mine.to_vec(),
+            (TensorLayout::Transposed, _) => transpose(mine, self.rows.len(), cols),
+            _ => {
+                let mut theirs = vec![0.0; self.their_rows() * cols];
+                self.lay(mine, cols, &mut theirs);
                 theirs
             }
         }
     }
+
+    /// Writes rows of ours to where they lie in theirs.
+    fn lay(&self, mine: &[f32], cols: usize, theirs: &mut [f32]) {
+        for (i, row) in mine.chunks_exact(cols).enumerate() {
+            theirs[self.row(i) * cols..][..cols].copy_from_slice(row);
+        }
+    }
+}
+
+/// A tensor of theirs from all that it holds; `links` are those of its name, with their parameters.
+pub(super) fn together(links: &[(Link, Param)], values: &dyn Fn(&Param) -> Vec<f32>) -> Vec<f32> {
+    let (link, param) = &links[0];
+    let mut theirs = link.theirs(param, &values(param));
+    for (link, param) in &links[1..] {
+        let cols = extent(param).1;
+        link.lay(&values(param)[link.rows.start * cols..link.rows.end * cols], cols, &mut theirs);
+    }
+    theirs
 }
 
 /// The list of links as it is made; what a model has not is left out.
@@ -115,7 +163,8 @@ impl<'a> Links<'a> {
     /// Some rows of a parameter.
     fn part(&mut self, name: impl Into<String>, param: &str, rows: Range<usize>, turn: TensorLayout) {
         if self.model.param(param).is_some() {
-            self.list.push(Link { name: name.into(), param: param.into(), rows, turn, padded: false });
+            let within = None;
+            self.list.push(Link { name: name.into(), param: param.into(), rows, turn, within, padded: false });
         }
     }
     /// All of a parameter.
@@ -200,9 +249,9 @@ pub(super) fn values<'a>(
         let stored = find(link, model, store, names)?.values()?;
         // rows of padding are left behind
         let theirs = match stored {
-            Cow::Borrowed(v) => Cow::Borrowed(&v[..link.rows.len() * cols]),
+            Cow::Borrowed(v) => Cow::Borrowed(&v[..link.their_rows() * cols]),
             Cow::Owned(mut v) => {
-                v.truncate(link.rows.len() * cols);
+                v.truncate(link.their_rows() * cols);
                 Cow::Owned(v)
             }
         };
@@ -233,9 +282,15 @@ fn as_it_lies<'a>(
         TensorLayout::Same | TensorLayout::Transposed => Major::Rows,
         TensorLayout::Halves { .. } => return Ok(None),
     };
+    let from = match link.within {
+        None => 0,
+        Some(within) if within.run == rows => within.from,
+        Some(_) => return Ok(None),
+    };
     let raw = find(link, model, store, names)?.raw()?;
     // rows of padding are left behind
-    Ok(raw.map(|(element, bytes)| Values { element, bytes: &bytes[..element.bytes(rows * cols)], major }))
+    let own = |element: Element| element.bytes(from * cols)..element.bytes((from + rows) * cols);
+    Ok(raw.map(|(element, bytes)| Values { element, bytes: &bytes[own(element)], major }))
 }
 
 /// A parameter whose rows are several quantised tensors of theirs, one after the other in our order: it need not be made f32s to be one.

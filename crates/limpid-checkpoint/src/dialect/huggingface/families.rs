@@ -1,0 +1,1675 @@
+//! The table of HuggingFace's families, each read off its `configuration_` and `modeling_` files in transformers 5.23. What
+//! several share comes first: keys of sizes, tensors of Llama's kind and of BERT's. A family is then what differs.
+//!
+//! To add one: its line in [`ALL`], what all its models have (`always`, where that is not GPT-2's), its keys, its tensors; two
+//! models in `reference/families.py`.
+
+use super::keys::Key::{Act, By, Cap, Choice, Idle, Is, Only, Rope, Window};
+use super::keys::{
+    Key, Keys, ROPE, WindowBlocks, blocks, gemma_spellings, gpt_spellings, layer_types, pattern, refuse, spellings,
+};
+use super::{Family, Held, Row};
+use limpid_core::config::{Parallel, Positions, RotaryScaling};
+use serde_json::{Value, json};
+
+/// All of them; where several can say a model, the first does.
+pub static ALL: &[&Family] = &[
+    &GPT2,
+    &GPT,
+    &BERT,
+    &LLAMA,
+    &MISTRAL,
+    &QWEN2,
+    &STARCODER2,
+    &OPT,
+    &GPT_BIGCODE,
+    &OLMO,
+    &SEED_OSS,
+    &ERNIE,
+    &HELIUM,
+    &PHI3,
+    &DISTILBERT,
+    &ROBERTA,
+    &XLM_ROBERTA,
+    &CAMEMBERT,
+    &ELECTRA,
+    &QWEN3,
+    &GEMMA,
+    &GEMMA2,
+    &GEMMA3,
+    &OLMO2,
+    &GPT_NEO,
+    &GPT_NEOX,
+    &PHI,
+    &GPTJ,
+    &STABLELM,
+    &SMOLLM3,
+    &FALCON,
+    &COHERE,
+    &COHERE2,
+    &GLM4,
+    &GRANITE,
+    &BLOOM,
+    &MPT,
+];
+
+// ---- keys that families share
+
+const VOCABULARY: &[Key] = &[Is("vocab_size", &["vocab_size"], "")];
+const SIZES: &[Key] = &[
+    Is("vocab_size", &["vocab_size"], ""),
+    Is("d_model", &["hidden_size"], ""),
+    Is("n_head", &["num_attention_heads"], ""),
+    Is("n_layer", &["num_hidden_layers"], ""),
+    Is("d_ff", &["intermediate_size"], ""),
+];
+const GPT_SIZES: &[Key] = &[
+    Is("vocab_size", &["vocab_size"], ""),
+    Is("context_length", &["n_positions", "max_position_embeddings", "n_ctx"], ""),
+    Is("d_model", &["n_embd", "hidden_size"], ""),
+    Is("n_head", &["n_head", "num_attention_heads"], ""),
+    Is("n_layer", &["n_layer", "num_hidden_layers"], ""),
+    Is("norm_eps", &["layer_norm_epsilon"], "1e-5"),
+];
+const GPT_DROPOUT: &[Key] = &[
+    Is("dropout_embedding", &["embd_pdrop"], "0.1"),
+    Is("dropout_attention", &["attn_pdrop"], "0.1"),
+    Is("dropout_projection dropout_ffn", &["resid_pdrop"], "0.1"),
+];
+/// d_ff is 4 d_model always.
+const FOURFOLD: Key = By(
+    |_, c| {
+        c.d_ff = c.d_model.saturating_mul(4);
+        Ok(())
+    },
+    |_, _| {},
+);
+const SILU: Key = Act(&["hidden_act"], "silu", spellings);
+const UNTIED: Key = Is("tied_head", &["tie_word_embeddings"], "false");
+const TIED: Key = Is("tied_head", &["tie_word_embeddings"], "true");
+const ATTENTION_DROPOUT: Key = Is("dropout_attention", &["attention_dropout"], "0");
+const ATTENTION_BIAS: Key = Is("attention_bias", &["attention_bias"], "false");
+const FFN_BIAS: Key = Is("ffn_bias", &["mlp_bias"], "false");
+
+/// What Llama and its like have.
+const LLAMAS: &[(&str, &str)] = &[
+    ("positions", "rotary"),
+    ("norm", "rms"),
+    ("norm_offset", "false"),
+    ("attention_bias", "false"),
+    ("ffn_bias", "false"),
+    ("ffn_gated", "true"),
+];
+
+const BERT_SIZES: &[Key] = &[
+    Is("vocab_size", &["vocab_size"], ""),
+    Is("d_model", &["hidden_size"], ""),
+    Is("n_head", &["num_attention_heads"], ""),
+    Is("n_layer", &["num_hidden_layers"], ""),
+    Is("d_ff", &["intermediate_size"], ""),
+    By(
+        |k, c| {
+            c.n_segment = k.maybe_size(&["type_vocab_size"])?.unwrap_or(2);
+            Ok(())
+        },
+        |c, map| drop(map.insert("type_vocab_size".into(), json!(if c.n_segment == 0 { 2 } else { c.n_segment }))),
+    ),
+    Is("norm_eps", &["layer_norm_eps"], "1e-12"),
+    Act(&["hidden_act"], "gelu", spellings),
+    TIED,
+    Is("dropout_embedding dropout_projection dropout_ffn", &["hidden_dropout_prob"], "0.1"),
+    Is("dropout_attention", &["attention_probs_dropout_prob"], "0.1"),
+    Only("position_embedding_type", "\"absolute\"", "a trained table"),
+    Only("is_decoder", "false", "BERT sees both ways"),
+];
+const BERTS: &[(&str, &str)] = &[
+    ("norm_place", "post"),
+    ("final_norm", "false"),
+    ("embedding_norm", "true"),
+    ("mask", "bidirectional"),
+    ("head_bias", "true"),
+    ("head_transform", "true"),
+];
+/// Positions are counted from 2, after `pad_token_id`.
+const FROM_2: &[Key] = &[
+    By(
+        |k, c| match k.maybe_size(&["max_position_embeddings"])? {
+            Some(rows @ 3..) => {
+                c.context_length = rows - 2;
+                Ok(())
+            }
+            _ => refuse("`max_position_embeddings` must be at least 3: positions are counted from 2"),
+        },
+        |c, map| {
+            map.insert("max_position_embeddings".into(), json!(c.context_length + 2));
+            map.insert("pad_token_id".into(), json!(1));
+        },
+    ),
+    Only("pad_token_id", "1", "positions are counted from the one after it"),
+];
+
+// ---- tensors that families share
+
+const LM_HEAD: &[Row] = &[Row("lm_head.weight", "unembed.weight", Held::Same)];
+const EMBED_TOKENS: &[Row] = &[Row("embed_tokens.weight", "embed.weight", Held::Same)];
+const TIED_COPY: &[(&str, &str)] = &[("lm_head.weight", "embed_tokens.weight")];
+const WTE_COPY: &[(&str, &str)] = &[("lm_head.weight", "wte.weight")];
+/// Attention with matrices of their own.
+const QKV: &[Row] = &[
+    Row("layers.{}.self_attn.q_proj", "attn.qkv", Held::Third(0)),
+    Row("layers.{}.self_attn.k_proj", "attn.qkv", Held::Third(1)),
+    Row("layers.{}.self_attn.v_proj", "attn.qkv", Held::Third(2)),
+    Row("layers.{}.self_attn.o_proj", "attn.out", Held::Same),
+    Row("layers.{}.self_attn.q_norm", "attn.q_norm", Held::Turned),
+    Row("layers.{}.self_attn.k_norm", "attn.k_norm", Held::Turned),
+];
+const GATED: &[Row] = &[
+    Row("layers.{}.mlp.gate_proj", "mlp.gate", Held::Same),
+    Row("layers.{}.mlp.up_proj", "mlp.in", Held::Same),
+    Row("layers.{}.mlp.down_proj", "mlp.out", Held::Same),
+];
+const GATED_TOGETHER: &[Row] = &[
+    Row("layers.{}.mlp.gate_up_proj", "mlp.gate", Held::Half(0)),
+    Row("layers.{}.mlp.gate_up_proj", "mlp.in", Held::Half(1)),
+    Row("layers.{}.mlp.down_proj", "mlp.out", Held::Same),
+];
+const NORMS: &[Row] = &[
+    Row("layers.{}.input_layernorm", "ln1", Held::Same),
+    Row("layers.{}.post_attention_layernorm", "ln2", Held::Same),
+    Row("norm", "ln_final", Held::Same),
+];
+/// Gemma 2's four norms of a block.
+const FOUR_NORMS: &[Row] = &[
+    Row("layers.{}.input_layernorm", "ln1", Held::Same),
+    Row("layers.{}.post_attention_layernorm", "ln1_post", Held::Same),
+    Row("layers.{}.pre_feedforward_layernorm", "ln2", Held::Same),
+    Row("layers.{}.post_feedforward_layernorm", "ln2_post", Held::Same),
+    Row("norm", "ln_final", Held::Same),
+];
+const LLAMA_TENSORS: &[&[Row]] = &[EMBED_TOKENS, QKV, GATED, NORMS];
+
+const BERT_EMBEDDINGS: &[Row] = &[
+    Row("embeddings.word_embeddings.weight", "embed.weight", Held::Same),
+    Row("embeddings.token_type_embeddings.weight", "segment_embed.weight", Held::Same),
+    Row("embeddings.LayerNorm", "embed_norm", Held::Same),
+];
+const BERT_BLOCKS: &[Row] = &[
+    Row("encoder.layer.{}.attention.self.query", "attn.qkv", Held::Third(0)),
+    Row("encoder.layer.{}.attention.self.key", "attn.qkv", Held::Third(1)),
+    Row("encoder.layer.{}.attention.self.value", "attn.qkv", Held::Third(2)),
+    Row("encoder.layer.{}.attention.output.dense", "attn.out", Held::Same),
+    Row("encoder.layer.{}.attention.output.LayerNorm", "ln1", Held::Same),
+    Row("encoder.layer.{}.intermediate.dense", "mlp.in", Held::Same),
+    Row("encoder.layer.{}.output.dense", "mlp.out", Held::Same),
+    Row("encoder.layer.{}.output.LayerNorm", "ln2", Held::Same),
+];
+const POSITIONS: &[Row] = &[Row("embeddings.position_embeddings.weight", "pos_embed.weight", Held::Same)];
+const POSITIONS_FROM_2: &[Row] = &[Row("embeddings.position_embeddings.weight", "pos_embed.weight", Held::From(2))];
+/// Poolers, index tables, and heads that are not over the vocabulary.
+const BERT_IDLE: &[&str] =
+    &["embeddings.position_ids", "embeddings.token_type_ids", "pooler.*", "cls.seq_relationship.*"];
+
+// ---- families
+
+/// What most families have that is not said of them.
+const FAMILY: Family = Family {
+    name: "",
+    types: &[],
+    classes: ["", ""],
+    prefix: "model.",
+    always: &[],
+    keys: &[],
+    tensors: LLAMA_TENSORS,
+    head: LM_HEAD,
+    copies: TIED_COPY,
+    idle: &[],
+    neighbours: false,
+    head_gelu: false,
+};
+
+/// GPT-2 (Radford et al. 2019): matrices (in, out).
+pub static GPT2: Family = Family {
+    name: "GPT-2",
+    types: &["gpt2"],
+    classes: ["GPT2LMHeadModel", ""],
+    prefix: "transformer.",
+    keys: &[
+        GPT_SIZES,
+        GPT_DROPOUT,
+        &[
+            Is("d_ff", &["n_inner"], "4 d_model"),
+            TIED,
+            Act(&["activation_function"], "gelu_new", spellings),
+            Is("attention_scale", &["scale_attn_weights"], "true"),
+            Is("attention_scale_by_layer", &["scale_attn_by_inverse_layer_idx"], "false"),
+        ],
+    ],
+    tensors: &[
+        &[Row("wte.weight", "embed.weight", Held::Same), Row("wpe.weight", "pos_embed.weight", Held::Same)],
+        GPT_BLOCKS,
+        &[Row("ln_f", "ln_final", Held::Same)],
+    ],
+    copies: WTE_COPY,
+    idle: GPT_MASKS,
+    ..FAMILY
+};
+const GPT_BLOCKS: &[Row] = &[
+    Row("h.{}.ln_1", "ln1", Held::Same),
+    Row("h.{}.attn.c_attn", "attn.qkv", Held::Transposed),
+    Row("h.{}.attn.c_proj", "attn.out", Held::Transposed),
+    Row("h.{}.ln_2", "ln2", Held::Same),
+    Row("h.{}.mlp.c_fc", "mlp.in", Held::Transposed),
+    Row("h.{}.mlp.c_proj", "mlp.out", Held::Transposed),
+];
+const GPT_MASKS: &[&str] = &["*.attn.bias", "*.attn.masked_bias"];
+
+/// GPT (Radford et al. 2018): post-norm, no final norm, F = 4 C.
+static GPT: Family = Family {
+    name: "GPT",
+    types: &["openai-gpt"],
+    classes: ["OpenAIGPTLMHeadModel", ""],
+    prefix: "transformer.",
+    always: &[("norm_place", "post"), ("final_norm", "false")],
+    keys: &[GPT_SIZES, GPT_DROPOUT, &[FOURFOLD, TIED, Act(&["afn"], "gelu", gpt_spellings)]],
+    tensors: &[
+        &[
+            Row("tokens_embed.weight", "embed.weight", Held::Same),
+            Row("positions_embed.weight", "pos_embed.weight", Held::Same),
+        ],
+        GPT_BLOCKS,
+    ],
+    copies: &[("lm_head.weight", "tokens_embed.weight")],
+    idle: GPT_MASKS,
+    ..FAMILY
+};
+
+/// BERT (Devlin et al. 2018), with or without its head.
+static BERT: Family = Family {
+    name: "BERT",
+    types: &["bert"],
+    classes: ["BertForMaskedLM", "BertModel"],
+    prefix: "bert.",
+    always: BERTS,
+    keys: &[BERT_SIZES, &[Is("context_length", &["max_position_embeddings"], "")]],
+    tensors: &[BERT_EMBEDDINGS, POSITIONS, BERT_BLOCKS],
+    head: &[
+        Row("cls.predictions.transform.dense", "head.dense", Held::Same),
+        Row("cls.predictions.transform.LayerNorm", "head.ln", Held::Same),
+        Row("cls.predictions.decoder.weight", "unembed.weight", Held::Same),
+        Row("cls.predictions.bias", "unembed.bias", Held::Same),
+    ],
+    copies: &[
+        ("cls.predictions.decoder.weight", "embeddings.word_embeddings.weight"),
+        ("cls.predictions.decoder.bias", "cls.predictions.bias"),
+    ],
+    idle: BERT_IDLE,
+    ..FAMILY
+};
+
+/// Llama (Touvron et al. 2023): pre-norm by RMS, rotary, gated, shared key heads.
+pub static LLAMA: Family = Family {
+    name: "Llama",
+    types: &["llama"],
+    classes: ["LlamaForCausalLM", ""],
+    always: LLAMAS,
+    keys: &[
+        SIZES,
+        &[
+            Is("context_length", &["max_position_embeddings"], "2048"),
+            Is("n_kv_head", &["num_key_value_heads"], "-"),
+            Is("d_head", &["head_dim"], "-"),
+            Is("norm_eps", &["rms_norm_eps"], "1e-6"),
+            Rope("10000", None, ROPE),
+            SILU,
+            UNTIED,
+            ATTENTION_BIAS,
+            FFN_BIAS,
+            ATTENTION_DROPOUT,
+        ],
+    ],
+    ..FAMILY
+};
+
+/// Mistral 7B (Jiang et al. 2023): Llama with a window.
+static MISTRAL: Family = Family {
+    name: "Mistral",
+    types: &["mistral"],
+    classes: ["MistralForCausalLM", ""],
+    always: LLAMAS,
+    keys: &[
+        SIZES,
+        &[
+            Is("context_length", &["max_position_embeddings"], "131072"),
+            Is("n_kv_head", &["num_key_value_heads"], "8"),
+            Is("d_head", &["head_dim"], "-"),
+            Is("norm_eps", &["rms_norm_eps"], "1e-6"),
+            Rope("10000", None, ROPE),
+            Window("4096", WindowBlocks::All),
+            SILU,
+            UNTIED,
+            ATTENTION_DROPOUT,
+        ],
+    ],
+    ..FAMILY
+};
+
+/// Qwen 2 and 2.5: Llama with biases of queries, keys and values.
+static QWEN2: Family = Family {
+    name: "Qwen2",
+    types: &["qwen2"],
+    classes: ["Qwen2ForCausalLM", ""],
+    always: &[
+        ("positions", "rotary"),
+        ("norm", "rms"),
+        ("norm_offset", "false"),
+        ("attention_out_bias", "false"),
+        ("ffn_bias", "false"),
+        ("ffn_gated", "true"),
+    ],
+    keys: &[
+        SIZES,
+        &[
+            Is("context_length", &["max_position_embeddings"], "32768"),
+            Is("n_kv_head", &["num_key_value_heads"], "32"),
+            Is("d_head", &["head_dim"], "-"),
+            Is("norm_eps", &["rms_norm_eps"], "1e-6"),
+            Rope("10000", None, ROPE),
+            Window("4096", WindowBlocks::After),
+            SILU,
+            UNTIED,
+            ATTENTION_DROPOUT,
+        ],
+    ],
+    ..FAMILY
+};
+
+/// StarCoder 2 (Lozhkov et al. 2024): layer norms, rotary, not gated.
+static STARCODER2: Family = Family {
+    name: "StarCoder2",
+    types: &["starcoder2"],
+    classes: ["Starcoder2ForCausalLM", ""],
+    always: &[("positions", "rotary")],
+    keys: &[
+        SIZES,
+        &[
+            Is("context_length", &["max_position_embeddings"], "4096"),
+            Is("n_kv_head", &["num_key_value_heads"], "2"),
+            Is("d_head", &["head_dim"], "-"),
+            Is("norm_eps", &["norm_epsilon"], "1e-5"),
+            Rope("10000", None, ROPE),
+            Window("-", WindowBlocks::All),
+            Act(&["hidden_act"], "gelu_pytorch_tanh", spellings),
+            TIED,
+            Is("attention_bias ffn_bias", &["use_bias"], "true"),
+            ATTENTION_DROPOUT,
+            Is("dropout_projection dropout_ffn", &["residual_dropout"], "0"),
+            Is("dropout_embedding", &["embedding_dropout"], "0"),
+        ],
+    ],
+    tensors: &[
+        EMBED_TOKENS,
+        QKV,
+        NORMS,
+        &[Row("layers.{}.mlp.c_fc", "mlp.in", Held::Same), Row("layers.{}.mlp.c_proj", "mlp.out", Held::Same)],
+    ],
+    ..FAMILY
+};
+
+/// OPT (Zhang et al. 2022): GPT-2 with matrices of their own and positions counted from 2.
+static OPT: Family = Family {
+    name: "OPT",
+    types: &["opt"],
+    classes: ["OPTForCausalLM", ""],
+    prefix: "model.decoder.",
+    keys: &[
+        VOCABULARY,
+        &[
+            Is("d_model", &["hidden_size"], ""),
+            Is("n_head", &["num_attention_heads"], ""),
+            Is("n_layer", &["num_hidden_layers"], ""),
+            Is("d_ff", &["ffn_dim"], ""),
+            Is("context_length", &["max_position_embeddings"], "2048"),
+            Act(&["activation_function"], "relu", spellings),
+            TIED,
+            Is("attention_bias ffn_bias", &["enable_bias"], "true"),
+            Is("norm_gain norm_offset", &["layer_norm_elementwise_affine"], "true"),
+            Only("do_layer_norm_before", "true", "a norm before each part of a block"),
+            Only("_remove_final_layer_norm", "false", "a norm before the head"),
+            By(
+                |k, c| k.only("word_embed_proj_dim", &json!(c.d_model), "the embedding is as wide as the stream"),
+                |c, map| drop(map.insert("word_embed_proj_dim".into(), json!(c.d_model))),
+            ),
+            Is("dropout_projection dropout_ffn", &["dropout"], "0.1"),
+            ATTENTION_DROPOUT,
+            Idle(&["layerdrop", "activation_dropout"]),
+        ],
+    ],
+    tensors: &[
+        EMBED_TOKENS,
+        &[
+            Row("embed_positions.weight", "pos_embed.weight", Held::From(2)),
+            Row("layers.{}.self_attn_layer_norm", "ln1", Held::Same),
+            Row("layers.{}.self_attn.q_proj", "attn.qkv", Held::Third(0)),
+            Row("layers.{}.self_attn.k_proj", "attn.qkv", Held::Third(1)),
+            Row("layers.{}.self_attn.v_proj", "attn.qkv", Held::Third(2)),
+            Row("layers.{}.self_attn.out_proj", "attn.out", Held::Same),
+            Row("layers.{}.final_layer_norm", "ln2", Held::Same),
+            Row("layers.{}.fc1", "mlp.in", Held::Same),
+            Row("layers.{}.fc2", "mlp.out", Held::Same),
+            Row("final_layer_norm", "ln_final", Held::Same),
+        ],
+    ],
+    ..FAMILY
+};
+
+/// StarCoder (Li et al. 2023): GPT-2 with one key head for all.
+static GPT_BIGCODE: Family = Family {
+    name: "GPT-BigCode",
+    types: &["gpt_bigcode"],
+    classes: ["GPTBigCodeForCausalLM", ""],
+    prefix: "transformer.",
+    keys: &[
+        GPT_SIZES,
+        GPT_DROPOUT,
+        &[
+            Is("d_ff", &["n_inner"], "4 d_model"),
+            TIED,
+            Act(&["activation_function"], "gelu_pytorch_tanh", spellings),
+            Is("attention_scale", &["scale_attn_weights"], "true"),
+            By(
+                |k, c| {
+                    c.n_kv_head = k.flag("multi_query", true)?.then_some(1);
+                    Ok(())
+                },
+                |c, map| drop(map.insert("multi_query".into(), json!(c.heads().n_kv_head == 1))),
+            ),
+            Idle(&[
+                "attention_softmax_in_fp32",
+                "scale_attention_softmax_in_fp32",
+                "inference_runner",
+                "validate_runner_input",
+                "pre_allocate_kv_cache",
+                "max_batch_size",
+                "num_key_value_heads",
+            ]),
+        ],
+    ],
+    tensors: &[&[
+        Row("wte.weight", "embed.weight", Held::Same),
+        Row("wpe.weight", "pos_embed.weight", Held::Same),
+        Row("h.{}.ln_1", "ln1", Held::Same),
+        Row("h.{}.attn.c_attn", "attn.qkv", Held::Grouped),
+        Row("h.{}.attn.c_proj", "attn.out", Held::Same),
+        Row("h.{}.ln_2", "ln2", Held::Same),
+        Row("h.{}.mlp.c_fc", "mlp.in", Held::Same),
+        Row("h.{}.mlp.c_proj", "mlp.out", Held::Same),
+        Row("ln_f", "ln_final", Held::Same),
+    ]],
+    copies: WTE_COPY,
+    idle: GPT_MASKS,
+    ..FAMILY
+};
+
+/// OLMo (Groeneveld et al. 2024): norms without gain and offset.
+static OLMO: Family = Family {
+    name: "OLMo",
+    types: &["olmo"],
+    classes: ["OlmoForCausalLM", ""],
+    always: &[
+        ("positions", "rotary"),
+        ("norm_gain", "false"),
+        ("norm_offset", "false"),
+        ("norm_eps", "1e-5"),
+        ("ffn_bias", "false"),
+        ("ffn_gated", "true"),
+    ],
+    keys: &[
+        SIZES,
+        &[
+            Is("context_length", &["max_position_embeddings"], "2048"),
+            Is("n_kv_head", &["num_key_value_heads"], "-"),
+            Is("d_head", &["head_dim"], "-"),
+            Rope("10000", None, ROPE),
+            SILU,
+            UNTIED,
+            ATTENTION_BIAS,
+            ATTENTION_DROPOUT,
+            Only("clip_qkv", "null", "queries, keys and values are not clipped"),
+        ],
+    ],
+    ..FAMILY
+};
+
+/// Seed-OSS (ByteDance 2025): Llama with biases of queries, keys and values, and of the output by itself.
+static SEED_OSS: Family = Family {
+    name: "Seed-OSS",
+    types: &["seed_oss"],
+    classes: ["SeedOssForCausalLM", ""],
+    always: LLAMAS,
+    keys: &[
+        SIZES,
+        &[
+            Is("context_length", &["max_position_embeddings"], "524288"),
+            Is("n_kv_head", &["num_key_value_heads"], "8"),
+            Is("d_head", &["head_dim"], "128"),
+            Is("norm_eps", &["rms_norm_eps"], "1e-6"),
+            Rope("10000", None, ROPE),
+            SILU,
+            UNTIED,
+            Is("attention_bias", &["attention_bias"], "true"),
+            Is("attention_out_bias", &["attention_out_bias"], "false"),
+            FFN_BIAS,
+            Is("dropout_attention", &["attention_dropout"], "0.1"),
+            Is("dropout_projection dropout_ffn", &["residual_dropout"], "0.1"),
+        ],
+    ],
+    ..FAMILY
+};
+
+/// Ernie 4.5 (Baidu 2025), the dense ones: Llama whose rotary pairs are neighbours.
+static ERNIE: Family = Family {
+    name: "Ernie 4.5",
+    types: &["ernie4_5"],
+    classes: ["Ernie4_5ForCausalLM", ""],
+    always: LLAMAS,
+    keys: &[
+        SIZES,
+        &[
+            Is("context_length", &["max_position_embeddings"], "131072"),
+            Is("n_kv_head", &["num_key_value_heads"], "2"),
+            Is("d_head", &["head_dim"], "128"),
+            Is("norm_eps", &["rms_norm_eps"], "1e-5"),
+            Rope("500000", None, ROPE),
+            SILU,
+            TIED,
+            Is("attention_bias ffn_bias", &["use_bias"], "false"),
+        ],
+    ],
+    neighbours: true,
+    ..FAMILY
+};
+
+/// Helium (Kyutai 2025): Llama whose rotary pairs are neighbours, and whose attention output has no bias.
+static HELIUM: Family = Family {
+    name: "Helium",
+    types: &["helium"],
+    classes: ["HeliumForCausalLM", ""],
+    always: &[
+        ("positions", "rotary"),
+        ("norm", "rms"),
+        ("norm_offset", "false"),
+        ("attention_out_bias", "false"),
+        ("ffn_bias", "false"),
+        ("ffn_gated", "true"),
+    ],
+    keys: &[
+        SIZES,
+        &[
+            Is("context_length", &["max_position_embeddings"], "4096"),
+            Is("n_kv_head", &["num_key_value_heads"], "20"),
+            By(
+                |k, c| {
+                    let own = c.d_model / c.n_head.max(1);
+                    k.only("head_dim", &json!(own), "hidden_size / num_attention_heads")
+                },
+                |c, map| drop(map.insert("head_dim".into(), json!(c.d_model / c.n_head))),
+            ),
+            Is("norm_eps", &["rms_norm_eps"], "1e-8"),
+            Rope("100000", None, ROPE),
+            SILU,
+            UNTIED,
+            ATTENTION_BIAS,
+            FFN_BIAS,
+            ATTENTION_DROPOUT,
+        ],
+    ],
+    neighbours: true,
+    ..FAMILY
+};
+
+/// Phi-3 (Abdin et al. 2024): Llama with queries, keys and values in one matrix, gate and input in another.
+static PHI3: Family = Family {
+    name: "Phi-3",
+    types: &["phi3"],
+    classes: ["Phi3ForCausalLM", ""],
+    always: LLAMAS,
+    keys: &[
+        SIZES,
+        &[
+            Is("context_length", &["max_position_embeddings"], "4096"),
+            Is("n_kv_head", &["num_key_value_heads"], "-"),
+            Is("d_head", &["head_dim"], "-"),
+            Is("norm_eps", &["rms_norm_eps"], "1e-5"),
+            Rope("10000", Some(1.0), ROPE),
+            Window("-", WindowBlocks::All),
+            SILU,
+            UNTIED,
+            ATTENTION_DROPOUT,
+            Is("dropout_embedding", &["embd_pdrop"], "0"),
+            Is("dropout_projection dropout_ffn", &["resid_pdrop"], "0"),
+            ATTENTION_BIAS,
+            Idle(&["original_max_position_embeddings"]),
+        ],
+    ],
+    tensors: &[
+        EMBED_TOKENS,
+        &[
+            Row("layers.{}.self_attn.qkv_proj", "attn.qkv", Held::Fused),
+            Row("layers.{}.self_attn.o_proj", "attn.out", Held::Same),
+        ],
+        GATED_TOGETHER,
+        NORMS,
+    ],
+    ..FAMILY
+};
+
+/// DistilBERT (Sanh et al. 2019): BERT without segments.
+static DISTILBERT: Family = Family {
+    name: "DistilBERT",
+    types: &["distilbert"],
+    classes: ["DistilBertForMaskedLM", "DistilBertModel"],
+    prefix: "distilbert.",
+    always: &[
+        ("norm_place", "post"),
+        ("final_norm", "false"),
+        ("embedding_norm", "true"),
+        ("mask", "bidirectional"),
+        ("head_bias", "true"),
+        ("head_transform", "true"),
+        ("norm_eps", "1e-12"),
+    ],
+    keys: &[
+        VOCABULARY,
+        &[
+            Is("context_length", &["max_position_embeddings"], "512"),
+            Is("d_model", &["dim"], ""),
+            Is("n_head", &["n_heads"], ""),
+            Is("n_layer", &["n_layers"], ""),
+            Is("d_ff", &["hidden_dim"], ""),
+            Act(&["activation"], "gelu", spellings),
+            TIED,
+            Is("dropout_embedding dropout_projection dropout_ffn", &["dropout"], "0.1"),
+            Is("dropout_attention", &["attention_dropout"], "0.1"),
+            Idle(&["sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout"]), // the table is stored
+        ],
+    ],
+    tensors: &[
+        BERT_EMBEDDINGS,
+        POSITIONS,
+        &[
+            Row("transformer.layer.{}.attention.q_lin", "attn.qkv", Held::Third(0)),
+            Row("transformer.layer.{}.attention.k_lin", "attn.qkv", Held::Third(1)),
+            Row("transformer.layer.{}.attention.v_lin", "attn.qkv", Held::Third(2)),
+            Row("transformer.layer.{}.attention.out_lin", "attn.out", Held::Same),
+            Row("transformer.layer.{}.sa_layer_norm", "ln1", Held::Same),
+            Row("transformer.layer.{}.ffn.lin1", "mlp.in", Held::Same),
+            Row("transformer.layer.{}.ffn.lin2", "mlp.out", Held::Same),
+            Row("transformer.layer.{}.output_layer_norm", "ln2", Held::Same),
+        ],
+    ],
+    head: &[
+        Row("vocab_transform", "head.dense", Held::Same),
+        Row("vocab_layer_norm", "head.ln", Held::Same),
+        Row("vocab_projector.weight", "unembed.weight", Held::Same),
+        Row("vocab_projector.bias", "unembed.bias", Held::Same),
+    ],
+    copies: &[("vocab_projector.weight", "embeddings.word_embeddings.weight")],
+    idle: &["embeddings.position_ids", "pre_classifier.*", "classifier.*", "qa_outputs.*"],
+    ..FAMILY
+};
+
+/// RoBERTa (Liu et al. 2019): BERT with positions counted from 2, one segment as a rule, and another head.
+static ROBERTA: Family = Family {
+    name: "RoBERTa",
+    types: &["roberta"],
+    classes: ["RobertaForMaskedLM", "RobertaModel"],
+    prefix: "roberta.",
+    ..ROBERTAS
+};
+/// XLM-RoBERTa (Conneau et al. 2020).
+static XLM_ROBERTA: Family = Family {
+    name: "XLM-RoBERTa",
+    types: &["xlm-roberta"],
+    classes: ["XLMRobertaForMaskedLM", "XLMRobertaModel"],
+    ..ROBERTAS
+};
+/// CamemBERT (Martin et al. 2020).
+static CAMEMBERT: Family = Family {
+    name: "CamemBERT",
+    types: &["camembert"],
+    classes: ["CamembertForMaskedLM", "CamembertModel"],
+    ..ROBERTAS
+};
+const ROBERTAS: Family = Family {
+    prefix: "roberta.",
+    always: BERTS,
+    keys: &[BERT_SIZES, FROM_2],
+    tensors: &[BERT_EMBEDDINGS, POSITIONS_FROM_2, BERT_BLOCKS],
+    head: &[
+        Row("lm_head.dense", "head.dense", Held::Same),
+        Row("lm_head.layer_norm", "head.ln", Held::Same),
+        Row("lm_head.decoder.weight", "unembed.weight", Held::Same),
+        Row("lm_head.bias", "unembed.bias", Held::Same),
+    ],
+    copies: &[
+        ("lm_head.decoder.weight", "embeddings.word_embeddings.weight"),
+        ("lm_head.decoder.bias", "lm_head.bias"),
+    ],
+    idle: BERT_IDLE,
+    head_gelu: true,
+    ..FAMILY
+};
+
+/// ELECTRA (Clark et al. 2020), whose embedding is as wide as its stream: the generator with its head, the discriminator's
+/// hidden states.
+static ELECTRA: Family = Family {
+    name: "ELECTRA",
+    types: &["electra"],
+    classes: ["ElectraForMaskedLM", "ElectraModel"],
+    prefix: "electra.",
+    always: BERTS,
+    keys: &[
+        BERT_SIZES,
+        &[
+            Is("context_length", &["max_position_embeddings"], ""),
+            By(
+                |k, c| {
+                    let width = k.maybe_size(&["embedding_size"])?.unwrap_or(128);
+                    match width == c.d_model {
+                        true => Ok(()),
+                        false => refuse(format!(
+                            "`embedding_size` is {width}: limpid's embedding is as wide as the stream, hidden_size {}",
+                            c.d_model
+                        )),
+                    }
+                },
+                |c, map| drop(map.insert("embedding_size".into(), json!(c.d_model))),
+            ),
+        ],
+    ],
+    tensors: &[BERT_EMBEDDINGS, POSITIONS, BERT_BLOCKS],
+    head: &[
+        Row("generator_predictions.dense", "head.dense", Held::Same),
+        Row("generator_predictions.LayerNorm", "head.ln", Held::Same),
+        Row("generator_lm_head.weight", "unembed.weight", Held::Same),
+        Row("generator_lm_head.bias", "unembed.bias", Held::Same),
+    ],
+    copies: &[("generator_lm_head.weight", "embeddings.word_embeddings.weight")],
+    idle: &["embeddings.position_ids", "discriminator_predictions.*", "classifier.*"],
+    head_gelu: true,
+    ..FAMILY
+};
+
+/// Qwen 3 (Yang et al. 2025): Llama with a norm of queries and keys.
+static QWEN3: Family = Family {
+    name: "Qwen3",
+    types: &["qwen3"],
+    classes: ["Qwen3ForCausalLM", ""],
+    always: &[
+        ("positions", "rotary"),
+        ("norm", "rms"),
+        ("norm_offset", "false"),
+        ("ffn_bias", "false"),
+        ("ffn_gated", "true"),
+        ("qk_norm", "head"),
+    ],
+    keys: &[
+        SIZES,
+        &[
+            Is("context_length", &["max_position_embeddings"], "32768"),
+            Is("n_kv_head", &["num_key_value_heads"], "32"),
+            Is("d_head", &["head_dim"], "128"),
+            Is("norm_eps", &["rms_norm_eps"], "1e-6"),
+            Rope("10000", None, ROPE),
+            Window("4096", WindowBlocks::After),
+            SILU,
+            UNTIED,
+            ATTENTION_BIAS,
+            ATTENTION_DROPOUT,
+        ],
+    ],
+    ..FAMILY
+};
+
+/// The embedding times the root of its width.
+const ROOT_SCALE: Key = By(
+    |_, c| {
+        c.embedding_scale = (c.d_model as f64).sqrt();
+        Ok(())
+    },
+    |_, _| {},
+);
+/// Scores times 1 / sqrt(`query_pre_attn_scalar`).
+const QUERY_SCALAR: Key = By(
+    |k, c| {
+        c.attention_factor = Some(1.0 / k.number(&["query_pre_attn_scalar"], 256.0)?.sqrt());
+        Ok(())
+    },
+    |c, map| drop(map.insert("query_pre_attn_scalar".into(), json!(c.score_scale(0).powi(-2).round() as u64))),
+);
+const SOFTCAPS: &[Key] =
+    &[Cap("attention_softcap", "attn_logit_softcapping", "0"), Cap("logits_softcap", "final_logit_softcapping", "0")];
+const GEMMA_SIZES: &[Key] = &[
+    Is("d_head", &["head_dim"], "256"),
+    Is("norm_eps", &["rms_norm_eps"], "1e-6"),
+    TIED,
+    ATTENTION_BIAS,
+    ATTENTION_DROPOUT,
+    ROOT_SCALE,
+    Only("use_bidirectional_attention", "false", "a token sees those before it"),
+];
+
+/// Gemma (Gemma Team 2024): gains stored less one, the embedding scaled.
+static GEMMA: Family = Family {
+    name: "Gemma",
+    types: &["gemma"],
+    classes: ["GemmaForCausalLM", ""],
+    always: &[
+        ("positions", "rotary"),
+        ("norm", "rms"),
+        ("norm_offset", "false"),
+        ("norm_gain_less_one", "true"),
+        ("ffn_bias", "false"),
+        ("ffn_gated", "true"),
+    ],
+    keys: &[
+        SIZES,
+        GEMMA_SIZES,
+        &[
+            Is("context_length", &["max_position_embeddings"], "8192"),
+            Is("n_kv_head", &["num_key_value_heads"], "16"),
+            Rope("10000", None, ROPE),
+            Act(&["hidden_act"], "gelu_pytorch_tanh", gemma_spellings),
+            Idle(&["hidden_activation"]), // read by no version of the model
+        ],
+    ],
+    ..FAMILY
+};
+
+/// Gemma 2 (Gemma Team 2024): norms before and after, every second block with a window, soft caps.
+static GEMMA2: Family = Family {
+    name: "Gemma 2",
+    types: &["gemma2"],
+    classes: ["Gemma2ForCausalLM", ""],
+    always: &[
+        ("positions", "rotary"),
+        ("norm", "rms"),
+        ("norm_offset", "false"),
+        ("norm_gain_less_one", "true"),
+        ("norm_place", "both"),
+        ("ffn_bias", "false"),
+        ("ffn_gated", "true"),
+    ],
+    keys: &[
+        SIZES,
+        GEMMA_SIZES,
+        &[
+            Is("context_length", &["max_position_embeddings"], "8192"),
+            Is("n_kv_head", &["num_key_value_heads"], "4"),
+            Rope("10000", None, ROPE),
+            Act(&["hidden_activation"], "gelu_pytorch_tanh", spellings),
+            Idle(&["hidden_act"]),
+            Window("4096", WindowBlocks::Every(2)),
+            QUERY_SCALAR,
+            Cap("attention_softcap", "attn_logit_softcapping", "50"),
+            Cap("logits_softcap", "final_logit_softcapping", "30"),
+        ],
+    ],
+    tensors: &[EMBED_TOKENS, QKV, GATED, FOUR_NORMS],
+    ..FAMILY
+};
+
+/// Gemma 3 (Gemma Team 2025), its text: queries and keys are normalised, and blocks with a window have rotary angles of their
+/// own.
+static GEMMA3: Family = Family {
+    name: "Gemma 3",
+    types: &["gemma3_text"],
+    classes: ["Gemma3ForCausalLM", ""],
+    always: &[
+        ("positions", "rotary"),
+        ("norm", "rms"),
+        ("norm_offset", "false"),
+        ("norm_gain_less_one", "true"),
+        ("norm_place", "both"),
+        ("ffn_bias", "false"),
+        ("ffn_gated", "true"),
+        ("qk_norm", "head"),
+    ],
+    keys: &[
+        SIZES,
+        GEMMA_SIZES,
+        SOFTCAPS,
+        &[
+            Is("context_length", &["max_position_embeddings"], "131072"),
+            Is("n_kv_head", &["num_key_value_heads"], "4"),
+            By(read_gemma3_rope, |c, map| {
+                let mut full = serde_json::Map::new();
+                Rope("10000", None, ROPE).write(c, &mut full);
+                let mut angles = full["rope_scaling"].as_object().cloned().unwrap_or_default();
+                angles.insert("rope_theta".into(), full["rope_theta"].clone());
+                angles.entry("rope_type").or_insert(json!("default"));
+                let own = c.rotary_base_window.unwrap_or(c.rotary_base);
+                let window = json!({ "rope_type": "default", "rope_theta": own });
+                let both = json!({ "full_attention": angles, "sliding_attention": window });
+                map.insert("rope_parameters".into(), both);
+            }),
+            Act(&["hidden_activation"], "gelu_pytorch_tanh", spellings),
+            Idle(&["hidden_act"]),
+            Window("4096", WindowBlocks::Every(6)),
+            QUERY_SCALAR,
+        ],
+    ],
+    tensors: &[EMBED_TOKENS, QKV, GATED, FOUR_NORMS],
+    ..FAMILY
+};
+
+/// OLMo 2 (OLMo Team 2025): norms on what each part adds, and of queries and keys over all heads.
+static OLMO2: Family = Family {
+    name: "OLMo 2",
+    types: &["olmo2"],
+    classes: ["Olmo2ForCausalLM", ""],
+    always: &[
+        ("positions", "rotary"),
+        ("norm", "rms"),
+        ("norm_offset", "false"),
+        ("norm_place", "branch"),
+        ("ffn_bias", "false"),
+        ("ffn_gated", "true"),
+        ("qk_norm", "width"),
+    ],
+    keys: &[
+        SIZES,
+        &[
+            Is("context_length", &["max_position_embeddings"], "2048"),
+            Is("n_kv_head", &["num_key_value_heads"], "-"),
+            Is("d_head", &["head_dim"], "-"),
+            Is("norm_eps", &["rms_norm_eps"], "1e-5"),
+            Rope("10000", None, ROPE),
+            SILU,
+            UNTIED,
+            ATTENTION_BIAS,
+            ATTENTION_DROPOUT,
+        ],
+    ],
+    tensors: &[
+        EMBED_TOKENS,
+        QKV,
+        GATED,
+        &[
+            Row("layers.{}.post_attention_layernorm", "ln1_post", Held::Same),
+            Row("layers.{}.post_feedforward_layernorm", "ln2_post", Held::Same),
+            Row("norm", "ln_final", Held::Same),
+        ],
+    ],
+    ..FAMILY
+};
+
+/// GPT-Neo (Black et al. 2021): GPT-2 whose scores are not scaled, every second block with a window.
+static GPT_NEO: Family = Family {
+    name: "GPT-Neo",
+    types: &["gpt_neo"],
+    classes: ["GPTNeoForCausalLM", ""],
+    prefix: "transformer.",
+    always: &[("attention_bias", "false"), ("attention_out_bias", "true"), ("attention_scale", "false")],
+    keys: &[
+        VOCABULARY,
+        &[
+            Is("context_length", &["max_position_embeddings"], "2048"),
+            Is("d_model", &["hidden_size"], ""),
+            Is("n_head", &["num_heads", "num_attention_heads"], ""),
+            Is("n_layer", &["num_layers", "num_hidden_layers"], ""),
+            Is("d_ff", &["intermediate_size"], "4 d_model"),
+            Is("norm_eps", &["layer_norm_epsilon"], "1e-5"),
+            Is("window", &["window_size"], "256"),
+            By(read_attention_types, |c, map| {
+                let kinds = blocks(c).map(|i| if c.window_of(i) > 0 { "local" } else { "global" });
+                map.insert("attention_types".into(), json!([[kinds.collect::<Vec<_>>(), 1]]));
+                if c.window == 0 {
+                    map.insert("window_size".into(), json!(256)); // no block has it
+                }
+            }),
+            Act(&["activation_function"], "gelu_new", spellings),
+            TIED,
+            Is("dropout_embedding", &["embed_dropout"], "0"),
+            ATTENTION_DROPOUT,
+            Is("dropout_projection dropout_ffn", &["resid_dropout"], "0"),
+            Idle(&["attention_layers"]), // the same, written out
+        ],
+    ],
+    tensors: &[&[
+        Row("wte.weight", "embed.weight", Held::Same),
+        Row("wpe.weight", "pos_embed.weight", Held::Same),
+        Row("h.{}.ln_1", "ln1", Held::Same),
+        Row("h.{}.attn.attention.q_proj", "attn.qkv", Held::Third(0)),
+        Row("h.{}.attn.attention.k_proj", "attn.qkv", Held::Third(1)),
+        Row("h.{}.attn.attention.v_proj", "attn.qkv", Held::Third(2)),
+        Row("h.{}.attn.attention.out_proj", "attn.out", Held::Same),
+        Row("h.{}.ln_2", "ln2", Held::Same),
+        Row("h.{}.mlp.c_fc", "mlp.in", Held::Same),
+        Row("h.{}.mlp.c_proj", "mlp.out", Held::Same),
+        Row("ln_f", "ln_final", Held::Same),
+    ]],
+    copies: WTE_COPY,
+    idle: &["*.attn.attention.bias", "*.attn.attention.masked_bias"],
+    ..FAMILY
+};
+
+/// GPT-NeoX and Pythia (Biderman et al. 2023): both parts of a block side by side, part of each head turned.
+static GPT_NEOX: Family = Family {
+    name: "GPT-NeoX",
+    types: &["gpt_neox"],
+    classes: ["GPTNeoXForCausalLM", ""],
+    prefix: "gpt_neox.",
+    always: &[("positions", "rotary")],
+    keys: &[
+        SIZES,
+        &[
+            Is("context_length", &["max_position_embeddings"], "2048"),
+            Is("norm_eps", &["layer_norm_eps"], "1e-5"),
+            Rope("10000", Some(0.25), ["rotary_emb_base", "rotary_pct"]),
+            Act(&["hidden_act"], "gelu", spellings),
+            UNTIED,
+            Choice("parallel", "use_parallel_residual", &[("true", "two-norms"), ("false", "no")], "true"),
+            Is("attention_bias", &["attention_bias"], "true"),
+            ATTENTION_DROPOUT,
+            Is("dropout_embedding dropout_projection dropout_ffn", &["hidden_dropout"], "0"),
+        ],
+    ],
+    tensors: &[&[
+        Row("embed_in.weight", "embed.weight", Held::Same),
+        Row("layers.{}.input_layernorm", "ln1", Held::Same),
+        Row("layers.{}.post_attention_layernorm", "ln2", Held::Same),
+        Row("layers.{}.attention.query_key_value", "attn.qkv", Held::Grouped),
+        Row("layers.{}.attention.dense", "attn.out", Held::Same),
+        Row("layers.{}.mlp.dense_h_to_4h", "mlp.in", Held::Same),
+        Row("layers.{}.mlp.dense_4h_to_h", "mlp.out", Held::Same),
+        Row("final_layer_norm", "ln_final", Held::Same),
+    ]],
+    head: &[Row("embed_out.weight", "unembed.weight", Held::Same)],
+    copies: &[("embed_out.weight", "embed_in.weight")],
+    idle: &["*.attention.bias", "*.attention.masked_bias"],
+    ..FAMILY
+};
+
+/// Phi-1 to Phi-2 (Li et al. 2023): both parts of a block side by side after one norm, a bias of the head.
+static PHI: Family = Family {
+    name: "Phi",
+    types: &["phi"],
+    classes: ["PhiForCausalLM", ""],
+    always: &[("positions", "rotary"), ("parallel", "one-norm"), ("head_bias", "true")],
+    keys: &[
+        SIZES,
+        &[
+            Is("context_length", &["max_position_embeddings"], "2048"),
+            Is("n_kv_head", &["num_key_value_heads"], "-"),
+            Is("d_head", &["head_dim"], "-"),
+            Is("norm_eps", &["layer_norm_eps"], "1e-5"),
+            Rope("10000", Some(0.5), ROPE),
+            Act(&["hidden_act"], "gelu_new", spellings),
+            UNTIED,
+            Only("qk_layernorm", "false", "queries and keys are not normalised with gain and offset"),
+            Is("dropout_embedding", &["embd_pdrop"], "0"),
+            ATTENTION_DROPOUT,
+            Is("dropout_projection dropout_ffn", &["resid_pdrop"], "0"),
+        ],
+    ],
+    tensors: &[
+        EMBED_TOKENS,
+        &[
+            Row("layers.{}.input_layernorm", "ln1", Held::Same),
+            Row("layers.{}.self_attn.q_proj", "attn.qkv", Held::Third(0)),
+            Row("layers.{}.self_attn.k_proj", "attn.qkv", Held::Third(1)),
+            Row("layers.{}.self_attn.v_proj", "attn.qkv", Held::Third(2)),
+            Row("layers.{}.self_attn.dense", "attn.out", Held::Same),
+            Row("layers.{}.mlp.fc1", "mlp.in", Held::Same),
+            Row("layers.{}.mlp.fc2", "mlp.out", Held::Same),
+            Row("final_layernorm", "ln_final", Held::Same),
+        ],
+    ],
+    head: BIASED_HEAD,
+    ..FAMILY
+};
+const BIASED_HEAD: &[Row] =
+    &[Row("lm_head.weight", "unembed.weight", Held::Same), Row("lm_head.bias", "unembed.bias", Held::Same)];
+
+/// GPT-J (Wang and Komatsuzaki 2021): rotary pairs are neighbours, both parts of a block side by side after one norm.
+static GPTJ: Family = Family {
+    name: "GPT-J",
+    types: &["gptj"],
+    classes: ["GPTJForCausalLM", ""],
+    prefix: "transformer.",
+    always: &[("positions", "rotary"), ("parallel", "one-norm"), ("attention_bias", "false"), ("head_bias", "true")],
+    keys: &[
+        GPT_SIZES,
+        &[
+            Is("d_ff", &["n_inner"], "4 d_model"),
+            Is("rotary_dim", &["rotary_dim"], "64"),
+            Act(&["activation_function"], "gelu_new", spellings),
+            UNTIED,
+            Is("dropout_embedding", &["embd_pdrop"], "0"),
+            Is("dropout_attention", &["attn_pdrop"], "0"),
+            Is("dropout_projection dropout_ffn", &["resid_pdrop"], "0"),
+            Only("scale_attn_weights", "true", "scores are scaled"),
+            Idle(&["rotary"]),
+        ],
+    ],
+    tensors: &[&[
+        Row("wte.weight", "embed.weight", Held::Same),
+        Row("h.{}.ln_1", "ln1", Held::Same),
+        Row("h.{}.attn.q_proj", "attn.qkv", Held::Third(0)),
+        Row("h.{}.attn.k_proj", "attn.qkv", Held::Third(1)),
+        Row("h.{}.attn.v_proj", "attn.qkv", Held::Third(2)),
+        Row("h.{}.attn.out_proj", "attn.out", Held::Same),
+        Row("h.{}.mlp.fc_in", "mlp.in", Held::Same),
+        Row("h.{}.mlp.fc_out", "mlp.out", Held::Same),
+        Row("ln_f", "ln_final", Held::Same),
+    ]],
+    head: BIASED_HEAD,
+    copies: WTE_COPY,
+    idle: GPT_MASKS,
+    neighbours: true,
+    ..FAMILY
+};
+
+/// StableLM (Stability AI 2023): layer norms, part of each head turned, gated.
+static STABLELM: Family = Family {
+    name: "StableLM",
+    types: &["stablelm"],
+    classes: ["StableLmForCausalLM", ""],
+    always: &[("positions", "rotary"), ("attention_out_bias", "false"), ("ffn_bias", "false"), ("ffn_gated", "true")],
+    keys: &[
+        SIZES,
+        &[
+            Is("context_length", &["max_position_embeddings"], "4096"),
+            Is("n_kv_head", &["num_key_value_heads"], "32"),
+            Is("norm_eps", &["layer_norm_eps"], "1e-5"),
+            Rope("10000", Some(0.25), ROPE),
+            SILU,
+            UNTIED,
+            Is("attention_bias", &["use_qkv_bias"], "false"),
+            Choice("parallel", "use_parallel_residual", &[("true", "one-norm"), ("false", "no")], "false"),
+            Only("qk_layernorm", "false", "queries and keys are not normalised with gains of each head"),
+            ATTENTION_DROPOUT,
+            Is("dropout_ffn", &["hidden_dropout"], "0"),
+        ],
+    ],
+    ..FAMILY
+};
+
+/// SmolLM 3 (Bakouch et al. 2025): Llama of which some blocks have no positions.
+static SMOLLM3: Family = Family {
+    name: "SmolLM3",
+    types: &["smollm3"],
+    classes: ["SmolLM3ForCausalLM", ""],
+    always: LLAMAS,
+    keys: &[
+        SIZES,
+        &[
+            Is("context_length", &["max_position_embeddings"], "32768"),
+            Is("n_kv_head", &["num_key_value_heads"], "4"),
+            Is("d_head", &["head_dim"], "-"),
+            Is("norm_eps", &["rms_norm_eps"], "1e-6"),
+            Rope("2000000", None, ROPE),
+            By(read_no_rope, |c, map| {
+                let turned = blocks(c).map(|i| u8::from(c.rotary_dim_of(i) > 0));
+                map.insert("no_rope_layers".into(), json!(turned.collect::<Vec<_>>()));
+            }),
+            SILU,
+            TIED,
+            ATTENTION_BIAS,
+            FFN_BIAS,
+            ATTENTION_DROPOUT,
+            Only("use_sliding_window", "false", "all blocks see all of the context"),
+            Idle(&["sliding_window", "max_window_layers"]),
+        ],
+    ],
+    ..FAMILY
+};
+
+/// Falcon (Almazrouei et al. 2023), without alibi: queries, keys and values in one matrix, one norm for both parts of a block
+/// or one for each.
+static FALCON: Family = Family {
+    name: "Falcon",
+    types: &["falcon"],
+    classes: ["FalconForCausalLM", ""],
+    prefix: "transformer.",
+    always: &[("positions", "rotary")],
+    keys: &[
+        VOCABULARY,
+        &[
+            Is("context_length", &["max_position_embeddings"], "2048"),
+            Is("d_model", &["hidden_size", "n_embed"], ""),
+            Is("n_head", &["num_attention_heads", "n_head"], ""),
+            Is("n_layer", &["num_hidden_layers", "n_layer"], ""),
+            Is("d_ff", &["ffn_hidden_size"], "4 d_model"),
+            Is("norm_eps", &["layer_norm_epsilon"], "1e-5"),
+            Rope("10000", None, ROPE),
+            By(read_falcon, write_falcon),
+            Act(&["activation"], "gelu", spellings),
+            TIED,
+            Is("attention_bias ffn_bias", &["bias"], "false"),
+            Only("alibi", "false", "Falcon's alibi is scaled with the scores"),
+            ATTENTION_DROPOUT,
+            Is("dropout_ffn", &["hidden_dropout"], "0"),
+        ],
+    ],
+    tensors: &[&[
+        Row("word_embeddings.weight", "embed.weight", Held::Same),
+        Row("h.{}.ln_attn", "ln1", Held::If(|c| c.parallel == Parallel::TwoNorms)),
+        Row("h.{}.input_layernorm", "ln1", Held::If(|c| c.parallel != Parallel::TwoNorms)),
+        Row("h.{}.ln_mlp", "ln2", Held::If(|c| c.parallel == Parallel::TwoNorms)),
+        Row("h.{}.post_attention_layernorm", "ln2", Held::If(|c| c.parallel != Parallel::TwoNorms)),
+        Row("h.{}.self_attention.query_key_value", "attn.qkv", Held::Grouped),
+        Row("h.{}.self_attention.dense", "attn.out", Held::Same),
+        Row("h.{}.mlp.dense_h_to_4h", "mlp.in", Held::Same),
+        Row("h.{}.mlp.dense_4h_to_h", "mlp.out", Held::Same),
+        Row("ln_f", "ln_final", Held::Same),
+    ]],
+    copies: &[("lm_head.weight", "word_embeddings.weight")],
+    ..FAMILY
+};
+
+const COHERES: &[(&str, &str)] = &[
+    ("positions", "rotary"),
+    ("norm_offset", "false"),
+    ("parallel", "one-norm"),
+    ("ffn_bias", "false"),
+    ("ffn_gated", "true"),
+];
+const COHERE_KEYS: &[Key] = &[
+    Is("context_length", &["max_position_embeddings"], "8192"),
+    Is("n_kv_head", &["num_key_value_heads"], "-"),
+    Is("norm_eps", &["layer_norm_eps"], "1e-5"),
+    Is("logits_scale", &["logit_scale"], "0.0625"),
+    SILU,
+    TIED,
+    ATTENTION_BIAS,
+    ATTENTION_DROPOUT,
+];
+
+/// Command R (Cohere 2024): layer norms without offset, both parts of a block side by side after one norm, logits scaled.
+static COHERE: Family = Family {
+    name: "Cohere",
+    types: &["cohere"],
+    classes: ["CohereForCausalLM", ""],
+    always: COHERES,
+    keys: &[
+        SIZES,
+        COHERE_KEYS,
+        &[
+            Is("d_head", &["head_dim"], "-"),
+            Rope("500000", None, ROPE),
+            Only("use_qk_norm", "false", "queries and keys are not normalised with gains of each head"),
+        ],
+    ],
+    neighbours: true,
+    ..FAMILY
+};
+
+/// Command R7B (Cohere 2024): blocks with a window have positions, the others none.
+static COHERE2: Family = Family {
+    name: "Cohere 2",
+    types: &["cohere2"],
+    classes: ["Cohere2ForCausalLM", ""],
+    always: COHERES,
+    keys: &[
+        SIZES,
+        COHERE_KEYS,
+        &[
+            Rope("10000", None, ROPE),
+            Window("4096", WindowBlocks::Every(4)),
+            By(
+                |_, c| {
+                    if c.window == 0 {
+                        c.positions = Positions::None;
+                    }
+                    c.rotary_layers = c.window_layers;
+                    Ok(())
+                },
+                |c, map| {
+                    let window = if c.window == 0 { c.context_length } else { c.window };
+                    map.insert("sliding_window".into(), json!(window));
+                    map.insert("layer_types".into(), layer_types(c, |i| c.rotary_dim_of(i) > 0));
+                },
+            ),
+            Idle(&[
+                "order_of_interleaved_layers",
+                "use_qk_norm",
+                "head_dim",
+                "position_embedding_type",
+                "rotary_pct",
+                "use_embedding_sharing",
+                "use_gated_activation",
+                "use_parallel_block",
+                "use_parallel_embedding",
+                "layer_switch",
+            ]),
+        ],
+    ],
+    neighbours: true,
+    ..FAMILY
+};
+
+/// GLM-4 (GLM Team 2024): norms before and after, half of each head turned, gate and input in one matrix.
+static GLM4: Family = Family {
+    name: "GLM-4",
+    types: &["glm4"],
+    classes: ["Glm4ForCausalLM", ""],
+    always: &[
+        ("positions", "rotary"),
+        ("norm", "rms"),
+        ("norm_offset", "false"),
+        ("norm_place", "both"),
+        ("attention_out_bias", "false"),
+        ("ffn_bias", "false"),
+        ("ffn_gated", "true"),
+    ],
+    keys: &[
+        SIZES,
+        &[
+            Is("context_length", &["max_position_embeddings"], "131072"),
+            Is("n_kv_head", &["num_key_value_heads"], "2"),
+            Is("d_head", &["head_dim"], "128"),
+            Is("norm_eps", &["rms_norm_eps"], "1.5625e-7"),
+            Rope("10000", Some(0.5), ROPE),
+            SILU,
+            UNTIED,
+            Is("attention_bias", &["attention_bias"], "true"),
+            ATTENTION_DROPOUT,
+        ],
+    ],
+    tensors: &[
+        EMBED_TOKENS,
+        QKV,
+        GATED_TOGETHER,
+        &[
+            Row("layers.{}.input_layernorm", "ln1", Held::Same),
+            Row("layers.{}.post_self_attn_layernorm", "ln1_post", Held::Same),
+            Row("layers.{}.post_attention_layernorm", "ln2", Held::Same),
+            Row("layers.{}.post_mlp_layernorm", "ln2_post", Held::Same),
+            Row("norm", "ln_final", Held::Same),
+        ],
+    ],
+    neighbours: true,
+    ..FAMILY
+};
+
+/// Granite 3 (IBM 2024): Llama with factors of the embedding, the residual sums, the scores and the logits.
+static GRANITE: Family = Family {
+    name: "Granite",
+    types: &["granite"],
+    classes: ["GraniteForCausalLM", ""],
+    always: LLAMAS,
+    keys: &[
+        SIZES,
+        &[
+            Is("context_length", &["max_position_embeddings"], "2048"),
+            Is("n_kv_head", &["num_key_value_heads"], "-"),
+            Is("d_head", &["head_dim"], "-"),
+            Is("norm_eps", &["rms_norm_eps"], "1e-6"),
+            Rope("10000", None, ROPE),
+            SILU,
+            UNTIED,
+            ATTENTION_BIAS,
+            FFN_BIAS,
+            ATTENTION_DROPOUT,
+            Is("embedding_scale", &["embedding_multiplier"], "1"),
+            Is("residual_scale", &["residual_multiplier"], "1"),
+            By(
+                |k, c| {
+                    c.attention_factor = Some(k.number(&["attention_multiplier"], 1.0)?);
+                    c.logits_scale = 1.0 / k.number(&["logits_scaling"], 1.0)?;
+                    Ok(())
+                },
+                |c, map| {
+                    map.insert("attention_multiplier".into(), json!(c.score_scale(0)));
+                    map.insert("logits_scaling".into(), json!(1.0 / c.logits_scale));
+                },
+            ),
+        ],
+    ],
+    ..FAMILY
+};
+
+/// BLOOM (BigScience 2022): alibi, a norm after the embedding.
+static BLOOM: Family = Family {
+    name: "BLOOM",
+    types: &["bloom"],
+    classes: ["BloomForCausalLM", ""],
+    prefix: "transformer.",
+    always: &[("positions", "alibi"), ("embedding_norm", "true"), ("activation", "gelu-tanh")],
+    keys: &[
+        VOCABULARY,
+        &[
+            Is("context_length", &["seq_length"], "2048"),
+            Is("d_model", &["hidden_size", "n_embed"], ""),
+            Is("n_head", &["n_head", "num_attention_heads"], ""),
+            Is("n_layer", &["n_layer", "num_hidden_layers"], ""),
+            Is("norm_eps", &["layer_norm_epsilon"], "1e-5"),
+            FOURFOLD,
+            TIED,
+            Only("apply_residual_connection_post_layernorm", "false", "the stream is what is added to"),
+            ATTENTION_DROPOUT,
+            Is("dropout_projection dropout_ffn", &["hidden_dropout"], "0"),
+            Idle(&[
+                "slow_but_exact",
+                "masked_softmax_fusion",
+                "bias_dropout_fusion",
+                "skip_bias_add",
+                "skip_bias_add_qkv",
+                "attention_softmax_in_fp32",
+                "offset_alibi",
+                "unk_token_id",
+                "hidden_act",
+            ]),
+        ],
+    ],
+    tensors: &[&[
+        Row("word_embeddings.weight", "embed.weight", Held::Same),
+        Row("word_embeddings_layernorm", "embed_norm", Held::Same),
+        Row("h.{}.input_layernorm", "ln1", Held::Same),
+        Row("h.{}.self_attention.query_key_value", "attn.qkv", Held::Grouped),
+        Row("h.{}.self_attention.dense", "attn.out", Held::Same),
+        Row("h.{}.post_attention_layernorm", "ln2", Held::Same),
+        Row("h.{}.mlp.dense_h_to_4h", "mlp.in", Held::Same),
+        Row("h.{}.mlp.dense_4h_to_h", "mlp.out", Held::Same),
+        Row("ln_f", "ln_final", Held::Same),
+    ]],
+    copies: &[("lm_head.weight", "word_embeddings.weight")],
+    ..FAMILY
+};
+
+/// MPT (MosaicML 2023): alibi, no offsets.
+static MPT: Family = Family {
+    name: "MPT",
+    types: &["mpt"],
+    classes: ["MptForCausalLM", ""],
+    prefix: "transformer.",
+    always: &[
+        ("positions", "alibi"),
+        ("norm_offset", "false"),
+        ("attention_bias", "false"),
+        ("ffn_bias", "false"),
+        ("activation", "gelu-erf"),
+    ],
+    keys: &[
+        VOCABULARY,
+        &[
+            Is("context_length", &["max_seq_len"], "2048"),
+            Is("d_model", &["d_model"], ""),
+            Is("n_head", &["n_heads"], ""),
+            Is("n_layer", &["n_layers"], ""),
+            Is("norm_eps", &["layer_norm_epsilon"], "1e-5"),
+            FOURFOLD,
+            Only("expansion_ratio", "4", "d_ff is 4 d_model"),
+            Only("no_bias", "true", "MPT has no offsets"),
+            Only("logit_scale", "null", "logits are as they are"),
+            TIED,
+            By(read_mpt, |c, map| {
+                let attention = json!({ "softmax_scale": c.score_scale(0), "attn_pdrop": c.dropout.attention as u8 });
+                map.insert("attn_config".into(), attention);
+            }),
+            Is("dropout_embedding", &["emb_pdrop"], "0"),
+            Is("dropout_projection dropout_ffn", &["resid_pdrop"], "0"),
+            Idle(&[
+                "learned_pos_emb",
+                "embedding_fraction",
+                "norm_type",
+                "init_device",
+                "init_config",
+                "verbose",
+                "emb_init_std",
+                "init_nonlinearity",
+                "fan_mode",
+                "init_div_is_residual",
+                "emb_init_uniform_lim",
+                "init_gain",
+                "tokenizer_name",
+                "model_name",
+            ]),
+        ],
+    ],
+    tensors: &[&[
+        Row("wte.weight", "embed.weight", Held::Same),
+        Row("blocks.{}.norm_1", "ln1", Held::Same),
+        Row("blocks.{}.attn.Wqkv", "attn.qkv", Held::Fused),
+        Row("blocks.{}.attn.out_proj", "attn.out", Held::Same),
+        Row("blocks.{}.norm_2", "ln2", Held::Same),
+        Row("blocks.{}.ffn.up_proj", "mlp.in", Held::Same),
+        Row("blocks.{}.ffn.down_proj", "mlp.out", Held::Same),
+        Row("norm_f", "ln_final", Held::Same),
+    ]],
+    copies: WTE_COPY,
+    ..FAMILY
+};
+
+// ---- what is read in a way of its own
+
+type Answer = super::keys::Answer<()>;
+type C = limpid_core::config::Config;
+
+/// Angles of blocks with a window and without: nested in `rope_parameters`, or `rope_local_base_freq` beside `rope_theta` and
+/// `rope_scaling`, as files before transformers 5 have it.
+fn read_gemma3_rope(k: &Keys, c: &mut C) -> Answer {
+    let mut map = k.map.clone();
+    let base = k.number(&["rope_local_base_freq"], 10_000.0)?;
+    let all = k.find(&["rope_parameters"]).map(|(_, value)| value.clone());
+    let part = |kind: &str| all.as_ref().and_then(|all| all.get(kind)).cloned().filter(|part| !part.is_null());
+    if let Some(full) = part("full_attention") {
+        map.insert("rope_parameters".into(), full);
+    } else if all.as_ref().is_some_and(|all| all.get("sliding_attention").is_some()) {
+        map.remove("rope_parameters");
+    }
+    let full = Keys { map: &map, asked: Default::default() };
+    Rope("1000000", None, ROPE).read(&full, c)?;
+    let own = [c.rotary_base, base];
+    let scaling = c.rotary_scaling;
+    let sliding =
+        serde_json::Map::from_iter([("rope_parameters".into(), part("sliding_attention").unwrap_or(json!({})))]);
+    let sliding = Keys { map: &sliding, asked: Default::default() };
+    Rope("10000", None, ROPE).read(&sliding, c)?;
+    if c.rotary_scaling != RotaryScaling::NONE {
+        return refuse(
+            "`rope_parameters` scales the angles of sliding_attention: limpid scales those of the other blocks only",
+        );
+    }
+    let given = part("sliding_attention").is_some_and(|part| part.get("rope_theta").is_some());
+    c.rotary_base_window = Some(if given { c.rotary_base } else { own[1] });
+    (c.rotary_base, c.rotary_scaling) = (own[0], scaling);
+    k.find(&["rope_scaling", "rope_theta"]);
+    Ok(())
+}
+
+/// `attention_types`: [[kinds, how often], ...].
+fn read_attention_types(k: &Keys, c: &mut C) -> Answer {
+    let usual = json!([[["global", "local"], 12]]);
+    let value = k.find(&["attention_types"]).map_or(&usual, |(_, value)| value);
+    let wrong =
+        || Keys::wrong("attention_types", value, "a list of [kinds, how often], global or local for each block");
+    let mut local = vec![];
+    for item in value.as_array().into_iter().flatten() {
+        let (kinds, times) = (item[0].as_array(), item[1].as_u64());
+        let Some((kinds, times)) = kinds.zip(times.filter(|n| *n <= 4096)) else { return wrong() };
+        let known = |kind: &Value| kind == "global" || kind == "local";
+        if !kinds.iter().all(known) || kinds.len() * times as usize > 4096 {
+            return wrong();
+        }
+        (0..times).for_each(|_| local.extend(kinds.iter().map(|kind| kind == "local")));
+    }
+    if local.len() != c.n_layer {
+        return refuse(format!("`attention_types` is for {} blocks, and there are {}", local.len(), c.n_layer));
+    }
+    if !local.is_empty() {
+        c.window_layers = pattern("attention_types", &local)?;
+    }
+    Ok(())
+}
+
+/// `no_rope_layers`: 1 for each block that has positions, as its name does not say.
+fn read_no_rope(k: &Keys, c: &mut C) -> Answer {
+    let interval = k.maybe_size(&["no_rope_layer_interval"])?.unwrap_or(4);
+    let mut turned: Vec<bool> = blocks(c).map(|i| interval == 0 || (i + 1) % interval != 0).collect();
+    if let Some(list) = k.list("no_rope_layers", c.n_layer)? {
+        turned = list.iter().map(|item| item.as_u64() != Some(0)).collect();
+    }
+    if !turned.is_empty() {
+        c.rotary_layers = pattern("no_rope_layers", &turned)?;
+    }
+    Ok(())
+}
+
+/// Which heads share keys, and how many norms a block has.
+fn read_falcon(k: &Keys, c: &mut C) -> Answer {
+    let (new, multi) = (k.flag("new_decoder_architecture", false)?, k.flag("multi_query", true)?);
+    let (parallel, heads) = (k.flag("parallel_attn", true)?, k.maybe_size(&["num_kv_heads", "n_head_kv"])?);
+    let norms = k.maybe_size(&["num_ln_in_parallel_attn"])?;
+    c.n_kv_head = match (new, multi) {
+        (true, _) => heads,
+        (false, multi) => multi.then_some(1),
+    };
+    c.parallel = match (new, parallel, norms) {
+        (true, true, None | Some(2)) => Parallel::TwoNorms,
+        (true, true, Some(1)) | (false, true, None | Some(0 | 1)) => Parallel::OneNorm,
+        (false, false, _) => Parallel::No,
+        _ => {
+            return refuse(format!(
+                "`new_decoder_architecture` {new} with `parallel_attn` {parallel} and `num_ln_in_parallel_attn` {norms:?} is no \
+                 model of Falcon's"
+            ));
+        }
+    };
+    Ok(())
+}
+
+fn write_falcon(c: &C, map: &mut serde_json::Map<String, Value>) {
+    let heads = c.heads();
+    let new = c.parallel == Parallel::TwoNorms || ![1, heads.n_head].contains(&heads.n_kv_head);
+    let norms = new.then_some(if c.parallel == Parallel::TwoNorms { 2 } else { 1 });
+    for (key, value) in [
+        ("new_decoder_architecture", json!(new)),
+        ("multi_query", json!(!new && heads.n_kv_head == 1)),
+        ("num_kv_heads", json!(heads.n_kv_head)),
+        ("parallel_attn", json!(c.parallel != Parallel::No)),
+        ("num_ln_in_parallel_attn", json!(norms)),
+        ("alibi", json!(false)),
+    ] {
+        map.insert(key.into(), value);
+    }
+}
+
+/// `attn_config`, an object of its own.
+fn read_mpt(k: &Keys, c: &mut C) -> Answer {
+    let Some((name, value)) = k.find(&["attn_config"]) else { return Ok(()) };
+    let Some(map) = value.as_object() else { return Keys::wrong(name, value, "an object") };
+    let inner = Keys { map, asked: Default::default() };
+    inner.only("attn_type", &json!("multihead_attention"), "each head has keys of its own")?;
+    inner.only("alibi", &json!(true), "positions are alibi's")?;
+    inner.only("alibi_bias_max", &json!(8), "alibi's own slopes")?;
+    inner.only("qk_ln", &json!(false), "queries and keys are not normalised")?;
+    inner.only("prefix_lm", &json!(false), "a token sees those before it")?;
+    inner.only("clip_qkv", &Value::Null, "queries, keys and values are not clipped")?;
+    c.attention_factor = inner.find(&["softmax_scale"]).and_then(|(_, scale)| scale.as_f64());
+    c.dropout.attention = inner.number(&["attn_pdrop"], 0.0)?;
+    inner.find(&["attn_impl", "attn_uses_sequence_id", "model_type"]);
+    inner.rest()
+}

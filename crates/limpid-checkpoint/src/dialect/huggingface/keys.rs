@@ -1,0 +1,431 @@
+//! What a key of `config.json` is here. A [`Key`] is read and written by the same line of a table: which setting it is, or a
+//! value that limpid has in one way only, or one of the few that are said in a way of their own (rotary angles, windows).
+//! `families` has the tables; what no table asks for is refused, unless no number depends on it.
+
+use limpid_core::config::{
+    Activation, Axis, Config, ConfigError, Fields, LayerPattern, RotaryScaling, Setting, Settings,
+    Value as SettingValue, unknown,
+};
+use serde_json::{Map, Value, json};
+use std::cell::RefCell;
+use std::collections::HashSet;
+
+pub(super) type Answer<T> = Result<T, ConfigError>;
+
+pub(super) fn refuse<T>(what: impl Into<String>) -> Answer<T> {
+    Err(ConfigError::File(what.into()))
+}
+
+/// One key, or several that say one thing together.
+pub(super) enum Key {
+    /// Settings (as a rule one) and the names of their key, of which the first is written. Where the key is missing they have
+    /// the value that follows: nothing if it must be there, `-` for the setting's own default, `4 d_model`.
+    Is(&'static str, &'static [&'static str], &'static str),
+    /// The activation function: the names of its key, its value where that is missing, and how values are spelt.
+    Act(&'static [&'static str], &'static str, fn(Activation) -> &'static [&'static str]),
+    /// A setting, its key, which value of the key (as JSON) is which of the setting, and the value of a missing key.
+    Choice(&'static str, &'static str, &'static [(&'static str, &'static str)], &'static str),
+    /// A bound: a setting that is 0 where its key is null, and what it is where the key is missing.
+    Cap(&'static str, &'static str, &'static str),
+    /// Limpid has this value only (as JSON), and why.
+    Only(&'static str, &'static str, &'static str),
+    /// Keys that change no number, beside [`IDLE`].
+    Idle(&'static [&'static str]),
+    /// The rotary angles: their base where no key says it, which part of a head is turned where no key says it (nothing: always
+    /// all of it), and the names of both keys.
+    Rope(&'static str, Option<f64>, [&'static str; 2]),
+    /// `sliding_window`: its value where the key is missing, and the blocks that have it.
+    Window(&'static str, WindowBlocks),
+    /// Read and written by functions of its own.
+    By(fn(&Keys, &mut Config) -> Answer<()>, fn(&Config, &mut Map<String, Value>)),
+}
+
+/// The blocks that have a window where no `layer_types` say so.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum WindowBlocks {
+    /// All.
+    All,
+    /// Those from `max_window_layers` on, if `use_sliding_window` is true.
+    After,
+    /// All but every n-th.
+    Every(usize),
+}
+
+/// The names of keys of rotary angles in most families.
+pub(super) const ROPE: [&str; 2] = ["rope_theta", "partial_rotary_factor"];
+
+/// A config.json, and which of its keys have been asked for.
+pub(super) struct Keys<'a> {
+    pub(super) map: &'a Map<String, Value>,
+    pub(super) asked: RefCell<HashSet<&'static str>>,
+}
+
+/// What a setting's value must be, in words.
+fn wanted(setting: &str) -> &'static str {
+    let known = Config::default();
+    let found = known.fields().into_iter().find(|(own, _)| own.name == setting).expect("tables name settings");
+    match found.0.value {
+        "BOOL" => "true or false",
+        "X" | "P" => "a number",
+        _ => "a whole number",
+    }
+}
+
+impl Keys<'_> {
+    /// The value under the first of several names for one thing; null is nothing.
+    pub(super) fn find(&self, names: &[&'static str]) -> Option<(&'static str, &Value)> {
+        self.asked.borrow_mut().extend(names);
+        let given = names.iter().filter_map(|name| Some((*name, self.map.get(*name)?)));
+        given.filter(|(_, value)| !value.is_null()).next()
+    }
+    pub(super) fn wrong<T>(name: &str, value: &Value, wanted: &str) -> Answer<T> {
+        refuse(format!("`{name}` is {value}: it must be {wanted}"))
+    }
+    pub(super) fn maybe_size(&self, names: &[&'static str]) -> Answer<Option<usize>> {
+        match self.find(names) {
+            None => Ok(None),
+            Some((name, value)) => match value.as_u64().and_then(|n| usize::try_from(n).ok()) {
+                Some(size) => Ok(Some(size)),
+                None => Keys::wrong(name, value, "a whole number"),
+            },
+        }
+    }
+    pub(super) fn number(&self, names: &[&'static str], otherwise: f64) -> Answer<f64> {
+        match self.find(names) {
+            None => Ok(otherwise),
+            Some((name, value)) => value.as_f64().map_or_else(|| Keys::wrong(name, value, "a number"), Ok),
+        }
+    }
+    pub(super) fn flag(&self, name: &'static str, otherwise: bool) -> Answer<bool> {
+        match self.find(&[name]) {
+            None => Ok(otherwise),
+            Some((_, value)) => value.as_bool().map_or_else(|| Keys::wrong(name, value, "true or false"), Ok),
+        }
+    }
+    fn text(&self, names: &[&'static str], otherwise: &'static str) -> Answer<&str> {
+        match self.find(names) {
+            None => Ok(otherwise),
+            Some((name, value)) => value.as_str().map_or_else(|| Keys::wrong(name, value, "a name"), Ok),
+        }
+    }
+    /// A list with something for each block.
+    pub(super) fn list(&self, name: &'static str, blocks: usize) -> Answer<Option<&Vec<Value>>> {
+        match self.find(&[name]) {
+            None => Ok(None),
+            Some((_, value)) => match value.as_array().filter(|list| list.len() == blocks) {
+                Some(list) => Ok(Some(list)),
+                None => Keys::wrong(name, value, &format!("a list with an item for each of {blocks} blocks")),
+            },
+        }
+    }
+    /// A setting that limpid has in one way only.
+    pub(super) fn only(&self, name: &'static str, wanted: &Value, why: &str) -> Answer<()> {
+        match self.find(&[name]) {
+            Some((_, value)) if value != wanted && value.as_f64().is_none_or(|x| Some(x) != wanted.as_f64()) => {
+                refuse(format!("`{name}` is {value}: limpid has {wanted} only ({why})"))
+            }
+            _ => Ok(()),
+        }
+    }
+    /// Refuses keys that nobody asked for, unless they are known, or say no.
+    pub(super) fn rest(&self) -> Answer<()> {
+        let says_no = |value: &Value| match value {
+            Value::Null | Value::Bool(false) => true,
+            Value::Array(list) => list.is_empty(),
+            Value::Object(map) => map.is_empty(),
+            _ => false,
+        };
+        let says_usual = |key: &str, value: &Value| match key {
+            "layer_types" => value.as_array().is_some_and(|list| list.iter().all(|kind| kind == FULL)),
+            "partial_rotary_factor" => value.as_f64() == Some(1.0),
+            _ => false,
+        };
+        let asked = self.asked.borrow();
+        let odd = |(key, value): &(&String, &Value)| {
+            !asked.contains(key.as_str())
+                && !IDLE.contains(&key.as_str())
+                && !says_no(value)
+                && !says_usual(key.as_str(), value)
+        };
+        match self.map.iter().find(odd) {
+            None => Ok(()),
+            Some((key, value)) => refuse(format!(
+                "`{key}` is {value}, which limpid does not know: it may change the model's numbers; \
+                 take the key out of the file if it does not"
+            )),
+        }
+    }
+}
+
+/// Keys that change no number of a model: what HuggingFace's `PreTrainedConfig` puts into every file, and settings of its
+/// training, generation and other heads, or what other programs leave there.
+#[rustfmt::skip]
+const IDLE: &[&str] = &[
+    "model_type", "architectures", "transformers_version", "torch_dtype", "dtype", "_name_or_path", "name_or_path",
+    "use_cache", "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "cls_token_id", "unk_token_id",
+    "mask_token_id", "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "initializer_range",
+    "output_attentions", "output_hidden_states", "output_scores", "return_dict", "return_dict_in_generate", "torchscript",
+    "problem_type", "id2label", "label2id", "num_labels", "_num_labels", "finetuning_task", "task_specific_params",
+    "tokenizer_class", "prefix", "gradient_checkpointing", "chunk_size_feed_forward", "attn_implementation",
+    "_attn_implementation", "_attn_implementation_autoset", "attention_implementation", "_flash_attn_2_enabled",
+    "reorder_and_upcast_attn", "pretraining_tp", "n_ctx",
+    "n_special", "predict_special_tokens", "summary_type", "summary_use_proj", "summary_activation",
+    "summary_first_dropout", "summary_last_dropout", "summary_proj_to_labels", "classifier_dropout",
+    "classifier_activation", "directionality", "pooler_fc_size",
+    "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type", "max_length",
+    "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty", "temperature",
+    "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences", "exponential_decay_length_penalty",
+    "suppress_tokens", "begin_suppress_tokens", "remove_invalid_values", "use_bfloat16", "tf_legacy_loss",
+    "is_encoder_decoder", "layer_norm_type", "max_sequence_length", "model_max_length", "auto_map", "is_llama_config",
+    "unsloth_version", "unsloth_fixed", "transformers.js_config", "init_std", "cache_implementation", "mlm_probability",
+    "gradient_checkpointing_kwargs", "_commit_hash", "is_decoder",
+];
+
+/// The kinds of attention in `layer_types`.
+const FULL: &str = "full_attention";
+const SLIDING: &str = "sliding_attention";
+
+/// HuggingFace's names for an activation, the one to write first (`transformers.activations`).
+pub(super) fn spellings(f: Activation) -> &'static [&'static str] {
+    match f {
+        Activation::Relu => &["relu"],
+        Activation::LeakyRelu => &["leaky_relu"],
+        Activation::GeluErf => &["gelu", "gelu_python"],
+        Activation::GeluTanh => &["gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_fast", "gelu_accurate"],
+        Activation::GeluSigmoid => &["quick_gelu"],
+        Activation::Silu => &["silu", "swish"],
+        Activation::Relu2 => &["relu2"],
+        Activation::Sigmoid => &["sigmoid"],
+        Activation::Tanh => &["tanh"],
+    }
+}
+
+/// GPT's own, shorter list: its `gelu` is the others' `gelu_new`.
+pub(super) fn gpt_spellings(f: Activation) -> &'static [&'static str] {
+    match f {
+        Activation::Relu => &["relu"],
+        Activation::GeluTanh => &["gelu"],
+        Activation::Silu => &["silu", "swish"],
+        _ => &[],
+    }
+}
+
+/// Gemma's: its `gelu` is the others' `gelu_pytorch_tanh`.
+pub(super) fn gemma_spellings(f: Activation) -> &'static [&'static str] {
+    match f {
+        Activation::GeluErf => &["gelu_python"],
+        Activation::GeluTanh => &["gelu_pytorch_tanh", "gelu_new", "gelu", "gelu_fast", "gelu_python_tanh"],
+        other => spellings(other),
+    }
+}
+
+impl Key {
+    /// Reads what it says into `c`.
+    pub(super) fn read(&self, keys: &Keys, c: &mut Config) -> Answer<()> {
+        match self {
+            Key::Is(settings, names, otherwise) => {
+                let is_null = |name: &&str| keys.map.get(*name).is_some_and(Value::is_null);
+                let open =
+                    |(own, value): (&Setting, &dyn SettingValue)| own.name == *settings && value.json().is_null();
+                let text = match (keys.find(names), *otherwise) {
+                    (Some((_, value)), _) => value.to_string(),
+                    // null says that it follows from others
+                    (None, _) if names.iter().any(is_null) && c.fields().into_iter().any(open) => return Ok(()),
+                    (None, "") => return refuse(format!("it lacks the key `{}`", names[0])),
+                    (None, "-") => return Ok(()),
+                    (None, "4 d_model") => c.d_model.saturating_mul(4).to_string(),
+                    (None, otherwise) => otherwise.into(),
+                };
+                settings.split(' ').try_for_each(|setting| match (c.set(setting, &text), keys.find(names)) {
+                    (Err(_), Some((name, value))) => Keys::wrong(name, value, wanted(setting)),
+                    (result, _) => result,
+                })
+            }
+            Key::Act(names, otherwise, spellings) => {
+                let name = keys.text(names, otherwise)?;
+                let all = || Activation::ALL.iter().flat_map(|f| spellings(*f).iter().copied());
+                let Some(f) = Activation::ALL.iter().find(|f| spellings(**f).contains(&name)) else {
+                    let error = unknown("activation", name, &all().collect::<Vec<_>>());
+                    return refuse(format!("`{}`: {error}", names[0]));
+                };
+                c.activation = *f;
+                Ok(())
+            }
+            Key::Cap(setting, name, otherwise) => {
+                let otherwise = if keys.map.contains_key(*name) { "0" } else { otherwise };
+                let text = keys.find(&[name]).map_or(otherwise.to_string(), |(_, value)| value.to_string());
+                c.set(setting, &text).or_else(|_| Keys::wrong(name, &json!(text), "a number"))
+            }
+            Key::Choice(setting, name, values, otherwise) => {
+                let found = keys.find(&[name]).map_or(otherwise.to_string(), |(_, value)| value.to_string());
+                match values.iter().find(|(json, _)| *json == found) {
+                    Some((_, value)) => c.set(setting, value),
+                    None => {
+                        let all: Vec<&str> = values.iter().map(|(json, _)| *json).collect();
+                        refuse(format!("`{name}` is {found}: it must be {}", all.join(" or ")))
+                    }
+                }
+            }
+            Key::Only(name, value, why) => {
+                keys.only(name, &serde_json::from_str(value).expect("tables have JSON"), why)
+            }
+            Key::Idle(names) => {
+                keys.find(names);
+                Ok(())
+            }
+            Key::Rope(base, share, names) => read_rope(keys, c, base.parse().expect("a number"), *share, *names),
+            Key::Window(otherwise, blocks) => read_window(keys, c, otherwise.parse().ok(), *blocks),
+            Key::By(read, _) => read(keys, c),
+        }
+    }
+
+    /// Writes what `c` says of it, whose settings that follow from others are set.
+    pub(super) fn write(&self, c: &Config, map: &mut Map<String, Value>) {
+        let mut put = |key: &str, value: Value| drop(map.insert(key.into(), value));
+        match self {
+            Key::Is(settings, names, _) => {
+                let own: Vec<&str> = settings.split(' ').collect();
+                let values = c.fields().into_iter().filter(|(setting, _)| own.contains(&setting.name));
+                let values: Vec<Value> = values.map(|(_, value)| value.json()).collect();
+                // of two switches of one key, one that is off can be on: a bias of zeros
+                put(names[0], values.iter().find(|value| **value == true).unwrap_or(&values[0]).clone());
+            }
+            Key::Cap(setting, name, _) => {
+                let own =
+                    c.fields().into_iter().find(|(own, _)| own.name == *setting).and_then(|(_, cap)| cap.number());
+                put(name, json!(own.filter(|cap| *cap > 0.0)));
+            }
+            Key::Choice(setting, name, values, _) => {
+                let own = c.fields().into_iter().find(|(own, _)| own.name == *setting).map(|(_, value)| value.json());
+                let said = values.iter().find(|(_, value)| own.as_ref().is_some_and(|own| own == value));
+                let json = said.unwrap_or(&values[0]).0;
+                put(name, serde_json::from_str(json).expect("tables have JSON"));
+            }
+            Key::Act(names, _, spellings) => put(names[0], json!(spellings(c.activation).first())),
+            Key::Rope(_, share, names) => {
+                put(names[0], json!(c.rotary_base));
+                let s = c.rotary_scaling;
+                let scaling = match s.context {
+                    _ if s.factor == 1.0 => Value::Null,
+                    0 => json!({ "rope_type": "linear", "factor": s.factor }),
+                    context => json!({
+                        "rope_type": "llama3", "factor": s.factor, "low_freq_factor": s.low, "high_freq_factor": s.high,
+                        "original_max_position_embeddings": context,
+                    }),
+                };
+                put("rope_scaling", scaling);
+                if share.is_some() {
+                    let (turned, all) = (c.rotary_dim.unwrap_or(c.d_head()), c.d_head() as f64);
+                    // a share that gives as many again when it is rounded down
+                    let share = [turned as f64 / all, (turned as f64 + 0.5) / all];
+                    let exact = share.iter().find(|share| (all * **share) as usize == turned);
+                    put(names[1], json!(exact.unwrap_or(&1.0)));
+                }
+            }
+            Key::Window(_, blocks) => {
+                put("sliding_window", if c.window == 0 { Value::Null } else { json!(c.window) });
+                if *blocks == WindowBlocks::After {
+                    put("use_sliding_window", json!(c.window > 0));
+                    put("max_window_layers", json!(c.n_layer));
+                }
+                if *blocks != WindowBlocks::All {
+                    put("layer_types", layer_types(c, |i| c.window_of(i) > 0));
+                }
+            }
+            Key::Only(..) | Key::Idle(_) => {}
+            Key::By(_, write) => write(c, map),
+        }
+    }
+}
+
+/// `layer_types` of a model.
+pub(super) fn layer_types(c: &Config, slides: impl Fn(usize) -> bool) -> Value {
+    json!((0..c.n_layer).map(|i| if slides(i) { SLIDING } else { FULL }).collect::<Vec<_>>())
+}
+
+/// The pattern of something that blocks have or not.
+pub(super) fn pattern(key: &str, blocks: &[bool]) -> Answer<LayerPattern> {
+    match LayerPattern::of(blocks) {
+        Some(pattern) => Ok(pattern),
+        None => refuse(format!("`{key}` does not repeat within 64 blocks: limpid's patterns of blocks do")),
+    }
+}
+
+/// Blocks that a list is made for; a number of blocks that no model has is refused later.
+pub(super) fn blocks(c: &Config) -> std::ops::Range<usize> {
+    0..c.n_layer.min(4096)
+}
+
+fn read_window(k: &Keys, c: &mut Config, otherwise: Option<usize>, which: WindowBlocks) -> Answer<()> {
+    let usual = otherwise.filter(|_| !k.map.contains_key("sliding_window"));
+    let mut size = k.maybe_size(&["sliding_window"])?.or(usual).unwrap_or(0);
+    let mut period = 0;
+    let mut first = 0;
+    match which {
+        WindowBlocks::All => {}
+        WindowBlocks::After => {
+            first = k.maybe_size(&["max_window_layers"])?.unwrap_or(28);
+            if !k.flag("use_sliding_window", false)? {
+                size = 0;
+            }
+        }
+        WindowBlocks::Every(n) => {
+            period = k.maybe_size(&["sliding_window_pattern", "_sliding_window_pattern"])?.unwrap_or(n)
+        }
+    }
+    let mut slides: Vec<bool> = blocks(c).map(|i| i >= first && (period == 0 || (i + 1) % period != 0)).collect();
+    if which != WindowBlocks::All
+        && let Some(types) = k.list("layer_types", c.n_layer)?
+    {
+        for (own, kind) in slides.iter_mut().zip(types) {
+            *own = match kind.as_str() {
+                Some(SLIDING) => true,
+                Some(FULL) => false,
+                _ => return Keys::wrong("layer_types", kind, &format!("{FULL} or {SLIDING}")),
+            }
+        }
+    }
+    c.window = size;
+    c.window_layers = if c.n_layer == 0 { LayerPattern::ALL } else { pattern("layer_types", &slides)? };
+    Ok(())
+}
+
+/// Base and scaling of the rotary angles, and how many features of a head they turn: `rope_scaling` where it says something,
+/// which then stands for all, or else `rope_parameters` (transformers' `convert_rope_params_to_dict`).
+fn read_rope(k: &Keys, c: &mut Config, base: f64, share: Option<f64>, names: [&'static str; 2]) -> Answer<()> {
+    let [base_name, share_name] = names;
+    let says = |(_, value): &(&str, &Value)| !value.as_object().is_some_and(Map::is_empty);
+    let (old, new) = (k.find(&["rope_scaling"]), k.find(&["rope_parameters"]));
+    let (name, nothing) = ("rope_parameters", json!({}));
+    let (name, value) = old.filter(says).or(new).unwrap_or((name, &nothing));
+    let Some(map) = value.as_object() else { return Keys::wrong(name, value, "an object") };
+    let inner = Keys { map, asked: RefCell::default() };
+    c.rotary_base = inner.number(&["rope_theta"], k.number(&[base_name, "rope_theta"], base)?)?;
+    if let Some(share) = share {
+        let share = k.number(&[share_name, "partial_rotary_factor"], share)?;
+        let share = inner.number(&["partial_rotary_factor"], share)?;
+        if !(share > 0.0 && share <= 1.0) {
+            return refuse(format!("`{share_name}` is {share}: it must be above 0 and at most 1"));
+        }
+        let d_head = c.d_head.unwrap_or(c.d_model / c.n_head.max(1));
+        c.rotary_dim = Some((d_head as f64 * share) as usize);
+    }
+    let kind = inner.text(&["rope_type", "type"], "default")?.to_string();
+    inner.find(&["type"]);
+    c.rotary_scaling = match kind.as_str() {
+        "default" => {
+            inner.find(&["factor", "original_max_position_embeddings"]); // nothing is scaled
+            RotaryScaling::NONE
+        }
+        "linear" => RotaryScaling { factor: inner.number(&["factor"], 1.0)?, ..RotaryScaling::NONE },
+        "llama3" => RotaryScaling {
+            factor: inner.number(&["factor"], 1.0)?,
+            low: inner.number(&["low_freq_factor"], 1.0)?,
+            high: inner.number(&["high_freq_factor"], 4.0)?,
+            context: inner.maybe_size(&["original_max_position_embeddings"])?.unwrap_or(c.context_length),
+        },
+        other => return refuse(format!("`{name}` has the type `{other}`: limpid has default, linear and llama3")),
+    };
+    inner.rest()
+}

@@ -1,0 +1,533 @@
+//! HuggingFace's folders: `config.json`, safetensors and the tokenizer's files. A [`Family`] is data: what all its models have,
+//! what each key of `config.json` is (`keys`), and which tensor of theirs holds which parameter of ours. The same lines serve
+//! reading and writing; `families` is the table. Which family can say a configuration is found out by writing its keys and
+//! reading them back: what comes back otherwise is what the family lacks.
+//!
+//! Every key of `config.json` either sets something here, or is known to change no number, or is an error.
+
+mod families;
+mod keys;
+
+pub use families::{ALL, GPT2, LLAMA};
+
+use super::{Complaints, Link, TensorLayout, Within, common, extent};
+use keys::{Answer, Key, Keys, refuse};
+use limpid_core::config::{
+    Activation, Config, ConfigError, DropoutScale, Fields, LayerPattern, NormPlace, Parallel, Positions, RotaryScaling,
+    Settings, Value as SettingValue, unknown,
+};
+use limpid_core::model::Model;
+use serde_json::{Map, Value, json};
+use std::cell::RefCell;
+
+/// One of HuggingFace's model families.
+pub struct Family {
+    /// Its name in messages.
+    pub name: &'static str,
+    /// Its `model_type`, as it is written and as it may be, too.
+    types: &'static [&'static str],
+    /// Its classes with a head over the vocabulary, and without; nothing where limpid reads none without.
+    classes: [&'static str; 2],
+    /// What stands before the names of all but the head.
+    prefix: &'static str,
+    /// Settings of all its models, where these are not GPT-2's.
+    always: &'static [(&'static str, &'static str)],
+    /// The keys of `config.json`, in lists that families share.
+    keys: &'static [&'static [Key]],
+    /// The tensors below the prefix, in lists that families share.
+    tensors: &'static [&'static [Row]],
+    /// The tensors of the head.
+    head: &'static [Row],
+    /// Names that, where both are stored, must hold the same where the head is tied; biases always.
+    copies: &'static [(&'static str, &'static str)],
+    /// Tensors on which no number depends; `*` at an end is anything.
+    idle: &'static [&'static str],
+    /// Whether rotary positions turn neighbouring features, as here; else those half a head apart.
+    neighbours: bool,
+    /// Whether the head's transform has the exact GELU, whatever the blocks have.
+    head_gelu: bool,
+}
+
+/// A tensor of theirs, what of ours it holds, and how. Names without an ending are pairs of `.weight` and `.bias`. `{}` is the
+/// block's number; ours is then below `blocks.{}`.
+struct Row(&'static str, &'static str, Held);
+
+/// How a tensor of theirs holds a parameter of ours.
+#[derive(Clone, Copy)]
+enum Held {
+    /// As ours.
+    Same,
+    /// (in, out).
+    Transposed,
+    /// The queries, the keys or the values alone: 0, 1, 2.
+    Third(usize),
+    /// Queries, keys and values one after another.
+    Fused,
+    /// For each key head its queries, its key and its value.
+    Grouped,
+    /// One half of the rows, the first or the second, beside another parameter's.
+    Half(usize),
+    /// The gain of a norm of queries and keys, in their order.
+    Turned,
+    /// After some rows that no position reads.
+    From(usize),
+    /// As ours, in models of which this is true.
+    If(fn(&Config) -> bool),
+}
+
+impl Family {
+    /// What the weights say of the configuration: an encoder's head is in the file or not, whatever config.json says.
+    ///
+    /// # Errors
+    /// If the head is not what limpid has.
+    pub fn fit(&self, config: Config, has: impl Fn(&str) -> bool) -> Answer<Config> {
+        let theirs = |Row(theirs, ours, _): &Row| (*ours == "unembed.bias").then_some(*theirs);
+        let bias = self.head.iter().find_map(theirs);
+        if !self.classes[1].is_empty() && bias.is_some_and(|bias| !has(bias)) {
+            return Ok(canonical(&Config { lm_head: false, ..config }));
+        }
+        if self.head_gelu && config.lm_head && config.activation != Activation::GeluErf {
+            let found = config.activation;
+            return refuse(format!(
+                "the activation is {found}, but that of {}'s head is gelu-erf always: limpid has one for both",
+                self.name
+            ));
+        }
+        Ok(config)
+    }
+
+    /// The name to write.
+    pub fn full(&self, name: &str, config: &Config) -> String {
+        let head = self.head.iter().any(|Row(theirs, ..)| is_below(name, theirs));
+        if head || !config.lm_head { name.into() } else { format!("{}{name}", self.prefix) }
+    }
+
+    /// The canonical form of a stored name; none if no number depends on the tensor: masks and index tables that old files
+    /// carry, poolers and other heads, copies of a tied table (compared in [`copies`](Family::copies)).
+    pub fn tidy(&self, stored: &str, config: &Config) -> Option<String> {
+        let mut name = stored.replace("_orig_mod.", "");
+        for prefix in ["module.", self.prefix] {
+            name = name.strip_prefix(prefix).map_or(name.clone(), String::from);
+        }
+        let name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias");
+        let copy = |(copy, _): &(&str, &str)| name == *copy && (config.tied_head || copy.ends_with(".bias"));
+        let idle = |pattern: &&str| match (pattern.strip_prefix('*'), pattern.strip_suffix('*')) {
+            (Some(end), _) => name.ends_with(end),
+            (_, Some(start)) => name.starts_with(start),
+            _ => name == **pattern,
+        };
+        let headless = || !config.lm_head && self.head.iter().any(|Row(theirs, ..)| is_below(&name, theirs));
+        let none = self.copies.iter().any(copy) || self.idle.iter().any(idle) || headless();
+        (!none && !name.ends_with(".rotary_emb.inv_freq")).then_some(name)
+    }
+
+    /// Names that, where both are stored, must hold the same: a tied table and its copy.
+    pub fn copies(&self) -> &'static [(&'static str, &'static str)] {
+        self.copies
+    }
+
+    /// Whether its matrices are (in, out).
+    pub fn transposed(&self) -> bool {
+        self.tensors.iter().copied().flatten().any(|Row(.., held)| matches!(held, Held::Transposed))
+    }
+
+    /// Which tensor of theirs is which of ours.
+    pub fn links(&self, model: &Model) -> Vec<Link> {
+        let mut list = vec![];
+        for row in self.tensors.iter().copied().flatten().chain(self.head) {
+            let Row(theirs, ours, _) = row;
+            for i in 0..if theirs.contains("{}") { model.config.n_layer } else { 1 } {
+                let block = if theirs.contains("{}") { format!("blocks.{i}.") } else { String::new() };
+                let names = (theirs.replace("{}", &i.to_string()), format!("{block}{ours}"));
+                let kinds: &[&str] = if is_whole(theirs) { &[""] } else { &[".weight", ".bias"] };
+                for kind in kinds {
+                    list.extend(row.link(self, model, i, [&names.0, &names.1].map(|name| format!("{name}{kind}"))));
+                }
+            }
+        }
+        list
+    }
+
+    /// Reads the keys of a configuration.
+    fn read(&self, keys: &Keys) -> Answer<Config> {
+        let mut c = Config::default();
+        for (setting, value) in self.always {
+            c.set(setting, value)?;
+        }
+        self.keys.iter().copied().flatten().try_for_each(|key| key.read(keys, &mut c))?;
+        keys.rest()?;
+        c.check()?;
+        Ok(canonical(&c))
+    }
+
+    /// The keys of a configuration, as far as it has them.
+    fn write(&self, c: &Config) -> Map<String, Value> {
+        let (heads, mut map) = (c.heads(), Map::new());
+        let (n_kv_head, d_head) = (Some(heads.n_kv_head), Some(heads.d_head));
+        let attention_out_bias = Some(c.attention_out_bias());
+        let rotary_dim = Some(c.rotary_dim.unwrap_or(heads.d_head));
+        let whole = Config { n_kv_head, d_head, attention_out_bias, rotary_dim, ..c.clone() };
+        self.keys.iter().copied().flatten().for_each(|key| key.write(&whole, &mut map));
+        map
+    }
+
+    /// The configuration that says of `c` what can be said here, what it lacks (what comes back otherwise when the keys are
+    /// written and read), and whether it has more than `c`.
+    fn candidate(&self, c: &Config) -> (Config, Complaints, bool) {
+        let (mut not, mine) = (common(c), canonical(c));
+        let map = self.write(&mine);
+        let read = self.read(&Keys { map: &map, asked: RefCell::default() });
+        let Ok(mut theirs) = read else {
+            // a value that the family has no number for
+            not.unless(false, "a setting that its configuration has no value for", "");
+            return (mine, not, false);
+        };
+        let headless = !mine.lm_head && !self.classes[1].is_empty();
+        theirs = Config { lm_head: theirs.lm_head && !headless, dropout: mine.dropout, ..theirs };
+        let mut theirs = canonical(&theirs);
+        let (own, read) = (followed(&mine), followed(&theirs));
+        let (mut lacks, mut more): (Vec<(bool, String, String)>, bool) = (vec![], false);
+        for ((setting, ours), (_, there)) in own.fields().into_iter().zip(read.fields()) {
+            let name = setting.name;
+            let turns = name.starts_with("rotary") && mine.positions != theirs.positions;
+            let wider = is_wider(name, &mine, &theirs);
+            more |= wider;
+            if same(ours, there) || wider || turns {
+                continue;
+            }
+            let [ours, whole, there] = [text(ours), ours.whole().is_some().to_string(), text(there)];
+            let setting = if setting.chosen { format!("{name} {there}") } else { String::new() };
+            lacks.push((whole == "true", format!("{name} {ours}"), setting));
+        }
+        lacks.sort_by_key(|(size, ..)| *size);
+        lacks.into_iter().for_each(|(_, what, setting)| not.unless(false, what, setting));
+        let head = !self.head_gelu || !mine.lm_head || mine.activation == Activation::GeluErf;
+        not.unless(head, format!("activation {} in the head", mine.activation), "activation gelu-erf");
+        theirs.dropout = c.dropout;
+        (theirs, not, more)
+    }
+}
+
+impl Row {
+    /// Its link, if the model has the parameter.
+    fn link(&self, family: &Family, model: &Model, block: usize, [name, param]: [String; 2]) -> Vec<Link> {
+        let Some(rows) = model.param(&param).map(|p| extent(p).0) else { return vec![] };
+        let heads = model.config.heads();
+        let turned = if family.neighbours { 0 } else { model.config.rotary_dim_of(block) };
+        let turn = match turned {
+            0 => TensorLayout::Same,
+            turned => TensorLayout::Halves { d_head: heads.d_head, turned },
+        };
+        let padded = param == "embed.weight" || param.starts_with("unembed.");
+        let link = |rows, turn, within| Link { name: name.clone(), param: param.clone(), rows, turn, within, padded };
+        let part = |i: usize, within| link(heads.parts()[i].clone(), [turn, turn, TensorLayout::Same][i], within);
+        let within = |from, run, stride, of| Some(Within { from, run, stride, of });
+        match self.2 {
+            Held::If(holds) if !holds(&model.config) => vec![],
+            Held::Same | Held::If(_) => vec![link(0..rows, TensorLayout::Same, None)],
+            Held::Transposed => vec![link(0..rows, TensorLayout::Transposed, None)],
+            Held::Turned => vec![link(0..rows, turn, None)],
+            Held::Third(i) => vec![part(i, None)],
+            Held::From(from) => vec![link(0..rows, TensorLayout::Same, within(from, rows, rows, from + rows))],
+            Held::Half(i) => vec![link(0..rows, TensorLayout::Same, within(i * rows, rows, rows, 2 * rows))],
+            Held::Fused => {
+                let place = |i: usize| heads.parts()[i].clone();
+                (0..3).map(|i| part(i, within(place(i).start, place(i).len(), place(i).len(), heads.cols()))).collect()
+            }
+            Held::Grouped => {
+                let (d, group) = (heads.d_head, heads.group());
+                let place = |i: usize| [(0, group * d), (group * d, d), ((group + 1) * d, d)][i];
+                let one = |i| part(i, within(place(i).0, place(i).1, (group + 2) * d, heads.cols()));
+                (0..3).map(one).collect()
+            }
+        }
+    }
+}
+
+/// Whether a name is a tensor's, not that of a weight and a bias.
+fn is_whole(name: &str) -> bool {
+    name.ends_with(".weight") || name.ends_with(".bias")
+}
+
+/// Whether a tensor is that of a row, or one of its two.
+fn is_below(name: &str, row: &str) -> bool {
+    let pair = |kind: &str| !is_whole(row) && name.strip_suffix(kind) == Some(row);
+    name == row || pair(".weight") || pair(".bias")
+}
+
+/// One form for all configurations of the same numbers: what follows from other settings, or changes nothing, is not set.
+pub(super) fn canonical(c: &Config) -> Config {
+    let mut c = c.clone();
+    let usual = Config::default();
+    let over = |pattern: LayerPattern| {
+        let blocks: Vec<bool> = (0..c.n_layer).map(|i| pattern.holds(i)).collect();
+        LayerPattern::of(&blocks).unwrap_or(pattern)
+    };
+    let near = |a: f64, b: f64| (a - b).abs() <= 1e-12 * b.abs();
+    (c.rotary_layers, c.window_layers) = (over(c.rotary_layers), over(c.window_layers));
+    c.n_kv_head = c.n_kv_head.filter(|n| *n != c.n_head);
+    c.d_head = c.d_head.filter(|d| d.checked_mul(c.n_head) != Some(c.d_model));
+    if c.window >= c.context_length || c.window_layers == LayerPattern::NONE {
+        c.window = 0;
+    }
+    if c.window == 0 {
+        (c.window_layers, c.rotary_base_window) = (LayerPattern::ALL, None);
+    }
+    if c.positions == Positions::Rotary && c.rotary_layers == LayerPattern::NONE {
+        c.positions = Positions::None;
+    }
+    if c.positions != Positions::Rotary {
+        (c.rotary_base, c.rotary_scaling, c.rotary_dim) = (usual.rotary_base, RotaryScaling::NONE, None);
+        (c.rotary_layers, c.rotary_base_window) = (LayerPattern::ALL, None);
+    }
+    c.rotary_dim = c.rotary_dim.filter(|n| *n != c.d_head());
+    if c.rotary_scaling.factor == 1.0 {
+        c.rotary_scaling = RotaryScaling::NONE;
+    }
+    let scaled = c.rotary_scaling != RotaryScaling::NONE;
+    c.rotary_base_window = c.rotary_base_window.filter(|base| scaled || *base != c.rotary_base);
+    c.attention_out_bias = c.attention_out_bias.filter(|bias| *bias != c.attention_bias);
+    if let Some(factor) = c.attention_factor {
+        let plain = [(true, 1.0 / (c.d_head() as f64).sqrt()), (false, 1.0)];
+        let plain = plain.into_iter().find(|(_, usual)| near(factor, *usual));
+        c.attention_scale = plain.is_none_or(|(scale, _)| scale);
+        c.attention_factor = plain.map_or(Some(factor), |_| None);
+    }
+    if c.activation != Activation::LeakyRelu {
+        c.leaky_slope = usual.leaky_slope;
+    }
+    c.norm_gain_less_one &= c.norm_gain;
+    if c.parallel == Parallel::OneNorm && c.norm_place == NormPlace::Branch {
+        c.parallel = Parallel::TwoNorms; // neither has a norm before it
+    }
+    if !c.lm_head {
+        (c.tied_head, c.head_bias, c.head_transform) = (true, false, false);
+        (c.logits_scale, c.logits_softcap) = (1.0, 0.0);
+    }
+    let d = c.dropout;
+    if [d.embedding, d.attention, d.projection, d.ffn].iter().all(|p| *p == 0.0) {
+        c.dropout.scale = DropoutScale::Inverted;
+    }
+    c
+}
+
+/// The same with all that follows from other settings, so that two of them are compared.
+fn followed(c: &Config) -> Config {
+    let (heads, bias) = (c.heads(), c.attention_out_bias());
+    Config {
+        n_kv_head: Some(heads.n_kv_head),
+        d_head: Some(heads.d_head),
+        attention_out_bias: Some(bias),
+        attention_bias: c.attention_bias,
+        ..c.clone()
+    }
+}
+
+/// Whether two values are one: numbers that differ only in their last digits are.
+fn same(a: &dyn SettingValue, b: &dyn SettingValue) -> bool {
+    a.json() == b.json() || a.number().zip(b.number()).is_some_and(|(a, b)| (a - b).abs() <= 1e-12 * b.abs())
+}
+
+fn text(value: &dyn SettingValue) -> String {
+    match value.json() {
+        Value::String(text) => text,
+        Value::Null => "none".into(),
+        other => other.to_string(),
+    }
+}
+
+/// Whether a family has something always that changes nothing where a model lacks it: biases of zeros, gains of ones, a table
+/// of sinusoids, segment vectors of zeros.
+fn is_wider(setting: &str, ours: &Config, theirs: &Config) -> bool {
+    let switch = |ours: bool, theirs: bool| !ours && theirs;
+    match setting {
+        "norm_gain" => switch(ours.norm_gain, theirs.norm_gain) && !theirs.norm_gain_less_one,
+        "norm_offset" => switch(ours.norm_offset, theirs.norm_offset),
+        "attention_bias" => switch(ours.attention_bias, theirs.attention_bias),
+        "attention_out_bias" => switch(ours.attention_out_bias(), theirs.attention_out_bias()),
+        "ffn_bias" => switch(ours.ffn_bias, theirs.ffn_bias),
+        "head_bias" => switch(ours.head_bias, theirs.head_bias),
+        "positions" => {
+            let table = [Positions::Sinusoidal, Positions::SinusoidalOneBased, Positions::None];
+            table.contains(&ours.positions) && theirs.positions == Positions::Learned
+        }
+        "n_segment" => ours.n_segment == 0 && theirs.n_segment > 0,
+        _ => false,
+    }
+}
+
+/// Models that limpid cannot open, and why.
+const OTHERS: &[(&[&str], &str)] = &[
+    (
+        &["mamba", "mamba2", "falcon_mamba", "jamba", "bamba", "rwkv", "recurrent_gemma", "zamba", "zamba2"],
+        "its layers keep a state instead of attention",
+    ),
+    (
+        &[
+            "mixtral",
+            "qwen2_moe",
+            "qwen3_moe",
+            "olmoe",
+            "phimoe",
+            "granitemoe",
+            "deepseek_v2",
+            "deepseek_v3",
+            "dbrx",
+            "gpt_oss",
+            "llama4",
+            "ernie4_5_moe",
+            "jetmoe",
+            "arctic",
+        ],
+        "its feed-forward network is a mixture of experts",
+    ),
+    (
+        &["t5", "mt5", "umt5", "bart", "mbart", "pegasus", "marian", "m2m_100", "blenderbot", "led", "whisper"],
+        "it is an encoder and a decoder that attends to it",
+    ),
+    (&["gemma3", "llava", "qwen2_vl", "paligemma", "mllama"], "it sees pictures: give its text model alone"),
+    (&["deberta", "deberta-v2", "xlnet", "longformer", "big_bird", "reformer"], "its attention is of another kind"),
+    (&["albert"], "its blocks share their weights, and its embedding is factored"),
+];
+
+/// Reads a config.json of one of the families.
+///
+/// # Errors
+/// If the model is of another family, or has something that limpid has not: by key.
+pub fn read(text: &str) -> Answer<(&'static Family, Config)> {
+    let value: Value = serde_json::from_str(text).map_err(|e| ConfigError::File(format!("it is not JSON: {e}")))?;
+    let Some(map) = value.as_object() else { return refuse("it is not a JSON object") };
+    let keys = Keys { map, asked: RefCell::default() };
+    let Some(kind) = map.get("model_type").and_then(Value::as_str) else {
+        return refuse("it has no model_type, so nothing says what kind of model it is");
+    };
+    if let Some((_, why)) = OTHERS.iter().find(|(types, _)| types.contains(&kind)) {
+        return refuse(format!("model_type `{kind}` is not a model that limpid has: {why}"));
+    }
+    let Some(family) = ALL.iter().find(|family| family.types.contains(&kind)) else {
+        let all = ALL.iter().flat_map(|family| family.types.iter().copied());
+        return Err(unknown("model_type", kind, &all.chain(["limpid"]).collect::<Vec<_>>()));
+    };
+    keys.only("is_encoder_decoder", &json!(false), "decoders and encoders by themselves")?;
+    keys.only("add_cross_attention", &json!(false), "attention is to the sequence itself")?;
+    let plain = "weights are read as they are stored; convert to a plain model first";
+    keys.only("quantization_config", &Value::Null, plain)?;
+    keys.only("pruned_heads", &json!({}), "all heads have one size")?;
+    Ok((*family, family.read(&keys)?))
+}
+
+/// The family and the configuration that says of `c` what can be said there: with what changes nothing (biases of zeros,
+/// gains of ones, a table of sinusoids) where the family always has it.
+///
+/// # Errors
+/// Says what of `c` the family nearest to it lacks.
+pub fn express(c: &Config) -> Result<(&'static Family, Config), super::CheckpointError> {
+    let (family, config, not) = nearest(c, ALL);
+    not.check(&format!("HuggingFace's {}, the family nearest to it,", family.name))?;
+    Ok((family, config))
+}
+
+/// The family of some that lacks least of a model, the configuration there, and what it lacks. Of several that lack as little the
+/// first that has no more than the model, or else the first.
+pub(super) fn nearest(c: &Config, families: &[&'static Family]) -> (&'static Family, Config, Complaints) {
+    let all = families.iter().map(|family| (*family, family.candidate(c)));
+    let nearest = all.min_by_key(|(_, (_, not, more))| (not.0.len(), *more)).expect("there are families");
+    let (family, (config, not, _)) = nearest;
+    (family, config, not)
+}
+
+/// The text of config.json for what [`express`] gave.
+pub fn write(family: &Family, c: &Config, end_of_text: Option<u32>) -> String {
+    let mut map = family.write(c);
+    let class = family.classes[usize::from(!c.lm_head)];
+    map.insert("model_type".into(), json!(family.types[0]));
+    map.insert("architectures".into(), json!([class]));
+    if family.classes[1].is_empty() {
+        map.insert("bos_token_id".into(), json!(end_of_text));
+        map.insert("eos_token_id".into(), json!(end_of_text));
+    }
+    serde_json::to_string_pretty(&map).expect("a value is JSON") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dialect::{names, outline, together, values};
+    use std::path::PathBuf;
+
+    fn fixtures() -> Vec<PathBuf> {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../limpid/fixtures/hf");
+        let mut all: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
+        all.sort();
+        assert!(all.len() > 15);
+        all
+    }
+
+    fn keys_of(folder: &std::path::Path) -> String {
+        std::fs::read_to_string(folder.join("config.json")).unwrap()
+    }
+
+    /// Every family writes what it reads: the same configuration, and the same values of every tensor.
+    #[test]
+    fn every_family_writes_what_it_reads() {
+        let mut seen = std::collections::BTreeSet::new();
+        for folder in fixtures() {
+            let name = folder.display();
+            let (family, config) = read(&keys_of(&folder)).unwrap_or_else(|e| panic!("{name}: {e}"));
+            let store = crate::open_weights(&folder).unwrap();
+            let config = family.fit(config, |name| store.names().any(|n| n.ends_with(name))).unwrap();
+            let (again, text) = (Family { ..*family }, write(family, &config, None));
+            let (_, back) = read(&text).unwrap_or_else(|e| panic!("{name}: {e}: {text}"));
+            let back = Config { lm_head: config.lm_head, ..back };
+            assert_eq!(canonical(&back), config, "{name}: {text}");
+            let (there, not, more) = again.candidate(&config);
+            assert_eq!((there, not.0.len(), more), (config.clone(), 0, false), "{name}: {:?}", not.0);
+            let model = outline(&config).unwrap();
+            let (links, names) = (family.links(&model), names(&store, |name| family.tidy(name, &config)).unwrap());
+            let own =
+                |param: &limpid_core::model::Param| values(param, &links, &model, &store, &names).unwrap().into_owned();
+            for (theirs, stored) in &names {
+                let held = links.iter().filter(|link| link.name == *theirs);
+                let held: Vec<_> = held.map(|link| (link.clone(), model.param(&link.param).unwrap().clone())).collect();
+                let (made, stored) = (together(&held, &own), store.get(stored).unwrap().values().unwrap());
+                let cols = held[0].1.region.cols.max(1);
+                let from = held[0].0.within.filter(|_| held.len() == 1 && theirs.contains("position"));
+                let from = from.map_or(0, |within| within.from * cols);
+                assert!(made[from..] == stored[from..made.len()], "{name}: {theirs}");
+                assert!(made[..from].iter().all(|v| *v == 0.0), "{name}: {theirs}");
+            }
+            seen.insert(family.name);
+        }
+        let unseen: Vec<&str> = ALL.iter().map(|f| f.name).filter(|name| !seen.contains(name)).collect();
+        assert!(unseen.is_empty(), "families without a fixture: {unseen:?}");
+    }
+
+    /// Tables name settings, values and JSON that there are.
+    #[test]
+    fn tables_name_what_there_is() {
+        let known = Config::default();
+        let names: Vec<&str> = known.fields().iter().map(|(setting, _)| setting.name).collect();
+        let mut types = std::collections::BTreeSet::new();
+        for family in ALL {
+            assert!(!family.name.is_empty() && !family.classes[0].is_empty());
+            family.types.iter().for_each(|kind| assert!(types.insert(kind), "{kind} is two families"));
+            for (setting, value) in family.always {
+                Config::default().set(setting, value).unwrap();
+            }
+            for key in family.keys.iter().copied().flatten() {
+                match key {
+                    Key::Is(settings, ..) => {
+                        settings.split(' ').for_each(|setting| assert!(names.contains(&setting), "{setting}"))
+                    }
+                    Key::Choice(setting, _, values, otherwise) => {
+                        values.iter().for_each(|(_, value)| Config::default().set(setting, value).unwrap());
+                        assert!(values.iter().any(|(json, _)| json == otherwise));
+                    }
+                    Key::Cap(setting, ..) => assert!(names.contains(setting)),
+                    Key::Only(_, value, _) => drop(serde_json::from_str::<Value>(value).unwrap()),
+                    _ => {}
+                }
+            }
+        }
+    }
+}
