@@ -817,6 +817,9 @@ mod tests {
         let error = Config::preset("gtp2").unwrap_err().to_string();
         assert!(error.starts_with("unknown preset `gtp2`: did you mean `gpt2`?"), "{error}");
         assert_eq!("multiplicative".parse::<Mask>().unwrap_err(), ConfigError::MultiplicativeMask);
+        let error =
+            Config { window: 3, mask: Mask::Bidirectional, ..Config::default() }.check().unwrap_err().to_string();
+        assert_eq!(error, "window 3 needs a causal mask and mask is bidirectional: use window 0, or mask causal");
         let error = "gelu_tan".parse::<Activation>().unwrap_err().to_string();
         assert!(error.contains("did you mean `gelu-tanh`"), "{error}");
         let bad = Config::default().to_json().replace("\"n_head\"", "\"n_heads\"");
