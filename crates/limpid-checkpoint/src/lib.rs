@@ -365,7 +365,7 @@ axis! {
 enum Dialect {
     Own,
     HuggingFace(&'static Family),
-    Gguf,
+    Gguf(&'static dialect::gguf::Architecture),
     Llmc,
 }
 
@@ -374,7 +374,7 @@ impl Dialect {
         match self {
             Dialect::Own => own_links(model, "", model.params.iter().filter(|p| !p.is_adapter())),
             Dialect::HuggingFace(family) => family.links(model),
-            Dialect::Gguf => dialect::gguf::links(model),
+            Dialect::Gguf(kind) => dialect::gguf::links(model, kind.halves),
             Dialect::Llmc => dialect::llmc::links(model),
         }
     }
@@ -543,11 +543,11 @@ impl Checkpoint {
         let left_out = vec![];
         if first.starts_with(b"GGUF") {
             let (metadata, store) = gguf::open(path)?;
-            let config = dialect::gguf::read(&metadata, &store)?;
+            let (kind, config) = dialect::gguf::read(&metadata, &store)?;
             let names = dialect::names(&store, |name| (name != dialect::gguf::ROPE_FREQS).then(|| name.into()))?;
             let tokenizer = dialect::gguf::read_tokenizer(&metadata, path)?;
             let chat_template = metadata.str(dialect::gguf::CHAT_TEMPLATE).ok().map(String::from);
-            let (path, format, dialect, adapter) = (path.into(), Format::Gguf, Dialect::Gguf, None);
+            let (path, format, dialect, adapter) = (path.into(), Format::Gguf, Dialect::Gguf(kind), None);
             return Ok(Checkpoint {
                 path,
                 format,
@@ -884,7 +884,7 @@ fn put(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> Result
             metadata.set("general.file_type", gguf::GgufValue::U32(dialect::gguf::file_type(dtype)));
             let model = dialect::outline(&config).map_err(config_error)?;
             let stored_as = |name: &str, shape: &[usize]| dialect::gguf::stored_as(name, shape, dtype);
-            let mut tensors = outs(&model, dialect::gguf::links(&model), &|l| l.name.clone(), &stored_as);
+            let mut tensors = outs(&model, dialect::gguf::links(&model, false), &|l| l.name.clone(), &stored_as);
             if config.rotary_scaling.factor != 1.0 && config.rotary_scaling.context > 0 {
                 let factors = dialect::gguf::factors(config.rotary_scaling, config.rotary_base, config.d_head());
                 let (name, shape) = (dialect::gguf::ROPE_FREQS.into(), vec![factors.len()]);

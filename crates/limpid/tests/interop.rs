@@ -146,6 +146,16 @@ fn models_of_transformers_give_its_numbers() {
     assert!(page.contains(&table), "docs/formats.md lacks these lines\n{table}");
 }
 
+/// The same models as llama.cpp has them (`reference/gguf_families.py`): other names, other rows, other gains, the same numbers.
+#[test]
+fn models_of_llama_cpp_give_the_same_numbers() {
+    for name in ["qwen2", "qwen2-tied", "qwen3", "gemma", "starcoder2"] {
+        let of = |rest: &str| PathBuf::from(format!("{}/fixtures/{rest}", env!("CARGO_MANIFEST_DIR")));
+        let file = of(&format!("gguf/{name}.gguf"));
+        assert_true(name, &file, &truth(&of(&format!("hf/{name}"))));
+    }
+}
+
 #[test]
 fn what_limpid_has_not_is_refused_by_key() {
     let readme = format!("{}/fixtures/hf-refused/README.md", env!("CARGO_MANIFEST_DIR"));

@@ -1,5 +1,5 @@
-//! What a model is to llama.cpp: the architectures `gpt2` and `llama` of GGUF, with the tokenizer inside. Rotary positions
-//! turn neighbouring rows there, as here. Norms, biases and position tables are F32 always; blocks are for matrices whose rows
+//! What a model is to llama.cpp: some architectures of GGUF, of which `gpt2` and `llama` are written, with the tokenizer inside. Rotary
+//! positions turn neighbouring rows there, as here, or rows half a head apart. Norms, biases and position tables are F32 always; blocks are for matrices whose rows
 //! are whole blocks: others are Q8_0 then, or F16.
 
 use super::huggingface::{GPT2, LLAMA, nearest};
@@ -7,7 +7,7 @@ use super::{Link, Links, TensorLayout};
 use crate::gguf::{Array, GgufValue, Metadata};
 use crate::store::{Dtype, Store, bad};
 use crate::{CheckpointError, Result};
-use limpid_core::config::{Activation, Config, NormKind, Positions, RotaryScaling};
+use limpid_core::config::{Activation, Config, NormKind, Positions, RotaryScaling, Settings};
 use limpid_core::model::Model;
 use limpid_core::ops::blocks::Quant;
 use limpid_tokenizer::{Table, Tokenizer, TokenizerError};
@@ -20,20 +20,66 @@ pub(crate) const ROPE_FREQS: &str = "rope_freqs.weight";
 const LOW: &str = "rope.scaling.low_freq_factor";
 const HIGH: &str = "rope.scaling.high_freq_factor";
 
+/// What llama.cpp calls a kind of model.
+pub(crate) struct Architecture {
+    name: &'static str,
+    /// Settings of all its models, where these are not GPT-2's.
+    always: &'static [(&'static str, &'static str)],
+    /// Whether rotary positions turn features half a head apart; else neighbours, as here.
+    pub(crate) halves: bool,
+    /// Whether token vectors are multiplied by the root of d_model.
+    scaled: bool,
+    /// Which blocks have the window, if there is one, and the base of their angles.
+    window: (&'static str, Option<f64>),
+}
+
+const GPT2_LIKE: Architecture =
+    Architecture { name: "gpt2", always: &[], halves: false, scaled: false, window: ("1", None) };
+const LLAMA_LIKE: &[(&str, &str)] = &[
+    ("positions", "rotary"),
+    ("norm", "rms"),
+    ("norm_offset", "false"),
+    ("activation", "silu"),
+    ("ffn_gated", "true"),
+];
+
+/// The architectures that are read. Gemma's gains are stored whole there.
+#[rustfmt::skip]
+const ARCHITECTURES: &[Architecture] = &[
+    GPT2_LIKE,
+    Architecture { name: "llama", always: LLAMA_LIKE, ..GPT2_LIKE },
+    Architecture { name: "qwen2", always: LLAMA_LIKE, halves: true, ..GPT2_LIKE },
+    Architecture {
+        name: "qwen3",
+        always: &[("positions", "rotary"), ("norm", "rms"), ("norm_offset", "false"), ("activation", "silu"), ("ffn_gated", "true"), ("qk_norm", "head")],
+        halves: true,
+        ..GPT2_LIKE
+    },
+    Architecture { name: "starcoder2", always: &[("positions", "rotary")], halves: true, ..GPT2_LIKE },
+    Architecture { name: "gemma", always: &[("positions", "rotary"), ("norm", "rms"), ("norm_offset", "false"), ("ffn_gated", "true")], halves: true, scaled: true, ..GPT2_LIKE },
+    Architecture {
+        name: "gemma3",
+        always: &[("positions", "rotary"), ("norm", "rms"), ("norm_offset", "false"), ("ffn_gated", "true"), ("qk_norm", "head"), ("norm_place", "both")],
+        halves: true,
+        scaled: true,
+        window: ("111110", Some(10_000.0)),
+    },
+];
+
 /// Reads what the metadata say.
-pub(crate) fn read(m: &Metadata, store: &Store) -> Result<Config> {
+pub(crate) fn read(m: &Metadata, store: &Store) -> Result<(&'static Architecture, Config)> {
     let architecture = m.str("general.architecture")?;
-    let llama = match architecture {
-        "gpt2" => false,
-        "llama" => true,
-        other => {
-            let what = format!("its architecture is `{other}`; limpid opens gpt2 and llama");
-            return Err(bad(store.path(), what));
-        }
+    let Some(kind) = ARCHITECTURES.iter().find(|kind| kind.name == architecture) else {
+        let all: Vec<&str> = ARCHITECTURES.iter().map(|kind| kind.name).collect();
+        return Err(bad(
+            store.path(),
+            format!("its architecture is `{architecture}`; limpid opens {}", all.join(", ")),
+        ));
     };
     let key = |name: &str| format!("{architecture}.{name}");
     let size = |name: &str| m.u64(&key(name)).map(|n| n as usize);
     let maybe = |name: &str| m.get(&key(name)).map(|_| size(name)).transpose();
+    let number = |name: &str| m.get(&key(name)).map(|_| m.f64(&key(name))).transpose();
     for expert in ["expert_count", "expert_used_count"] {
         if maybe(expert)?.is_some_and(|n| n > 0) {
             return Err(bad(store.path(), format!("it has experts (`{}`), which limpid has not", key(expert))));
@@ -44,7 +90,8 @@ pub(crate) fn read(m: &Metadata, store: &Store) -> Result<Config> {
     let Some(vocab_size) = rows("token_embd.weight") else {
         return Err(CheckpointError::Missing { path: store.path().into(), tensor: "token_embd.weight".into() });
     };
-    let base = Config {
+    let of_file = |source| CheckpointError::Config { path: store.path().into(), source };
+    let mut config = Config {
         vocab_size,
         context_length: size("context_length")?,
         d_model,
@@ -54,30 +101,30 @@ pub(crate) fn read(m: &Metadata, store: &Store) -> Result<Config> {
         tied_head: store.get("output.weight").is_none(),
         ..Config::default()
     };
-    let config = if llama {
-        let d_head = maybe("attention.key_length")?.or(maybe("rope.dimension_count")?);
+    kind.always.iter().try_for_each(|(name, value)| config.set(name, value)).map_err(of_file)?;
+    if config.positions == Positions::Rotary {
+        let turned = maybe("rope.dimension_count")?;
+        let d_head = maybe("attention.key_length")?.or(turned);
         let bias = |name: &str| store.get(&format!("blk.0.{name}.bias")).is_some();
-        let own = d_head.filter(|d| d.checked_mul(n_head) != Some(d_model));
-        Config {
-            n_kv_head: maybe("attention.head_count_kv")?.filter(|n| *n != n_head),
-            d_head: own,
-            positions: Positions::Rotary,
-            rotary_base: m.get(&key("rope.freq_base")).map_or(Ok(10_000.0), |_| m.f64(&key("rope.freq_base")))?,
-            rotary_scaling: scaling(m, store, &key, d_head.unwrap_or(d_model / n_head.max(1)))?,
-            norm: NormKind::Rms,
-            norm_eps: m.f64(&key("attention.layer_norm_rms_epsilon"))?,
-            norm_offset: false,
-            attention_bias: bias("attn_q"),
-            ffn_bias: bias("ffn_up"),
-            activation: Activation::Silu,
-            ffn_gated: true,
-            ..base
+        config.n_kv_head = maybe("attention.head_count_kv")?.filter(|n| *n != n_head);
+        config.d_head = d_head.filter(|d| d.checked_mul(n_head) != Some(d_model));
+        config.rotary_base = number("rope.freq_base")?.unwrap_or(10_000.0);
+        config.rotary_scaling = scaling(m, store, &key, d_head.unwrap_or(d_model / n_head.max(1)))?;
+        (config.attention_bias, config.ffn_bias) = (bias("attn_q"), bias("ffn_up"));
+        config.attention_out_bias = Some(bias("attn_output")).filter(|out| *out != config.attention_bias);
+        if let Some(window) = maybe("attention.sliding_window")?.filter(|n| *n > 0) {
+            config.window = window;
+            config.set("window_layers", kind.window.0).map_err(of_file)?;
+            config.rotary_base_window = kind.window.1;
         }
-    } else {
-        Config { norm_eps: m.f64(&key("attention.layer_norm_epsilon"))?, ..base }
-    };
-    let config = Config { norm_eps: shortest(config.norm_eps), rotary_base: shortest(config.rotary_base), ..config };
-    config.check().map(|()| config).map_err(|source| CheckpointError::Config { path: store.path().into(), source })
+    }
+    if kind.scaled {
+        config.embedding_scale = (d_model as f64).sqrt();
+    }
+    let eps = if config.norm == NormKind::Rms { "layer_norm_rms_epsilon" } else { "layer_norm_epsilon" };
+    (config.norm_eps, config.rotary_base) =
+        (shortest(m.f64(&key(&format!("attention.{eps}")))?), shortest(config.rotary_base));
+    config.check().map(|()| (kind, config)).map_err(of_file)
 }
 
 /// What was written 1e-5 and stored as f32 is 1e-5 again.
@@ -270,25 +317,39 @@ pub(crate) fn file_type(dtype: &Dtype) -> u32 {
 }
 
 /// Which of its tensors is which of ours.
-pub(crate) fn links(model: &Model) -> Vec<Link> {
+pub(crate) fn links(model: &Model, halves: bool) -> Vec<Link> {
     let mut l = Links::new(model);
-    let llama = model.config.positions == Positions::Rotary;
+    let rotary = model.config.positions == Positions::Rotary;
     l.whole("token_embd.weight", "embed.weight", TensorLayout::Same);
     l.whole("position_embd.weight", "pos_embed.weight", TensorLayout::Same);
     for i in 0..model.config.n_layer {
         let (h, b) = (format!("blk.{i}"), format!("blocks.{i}"));
-        l.pair(&format!("{h}.attn_norm"), &format!("{b}.ln1"), TensorLayout::Same);
-        if llama {
-            let thirds = ["attn_q", "attn_k", "attn_v"].map(|x| format!("{h}.{x}"));
-            l.thirds(thirds, &format!("{b}.attn.qkv"), [TensorLayout::Same; 3]);
-        } else {
-            l.pair(&format!("{h}.attn_qkv"), &format!("{b}.attn.qkv"), TensorLayout::Same);
+        let turn = match model.config.rotary_dim_of(i) {
+            turned if halves && turned > 0 => TensorLayout::Halves { d_head: model.config.d_head(), turned },
+            _ => TensorLayout::Same,
+        };
+        let mut pair = |theirs: &str, ours: &str, turn| l.pair(&format!("{h}.{theirs}"), &format!("{b}.{ours}"), turn);
+        for (theirs, ours, turn) in [
+            ("attn_norm", "ln1", TensorLayout::Same),
+            ("attn_q_norm", "attn.q_norm", turn),
+            ("attn_k_norm", "attn.k_norm", turn),
+            ("attn_output", "attn.out", TensorLayout::Same),
+            ("post_attention_norm", "ln1_post", TensorLayout::Same),
+            ("ffn_norm", "ln2", TensorLayout::Same),
+            ("ffn_gate", "mlp.gate", TensorLayout::Same),
+            ("ffn_up", "mlp.in", TensorLayout::Same),
+            ("ffn_down", "mlp.out", TensorLayout::Same),
+            ("post_ffw_norm", "ln2_post", TensorLayout::Same),
+        ] {
+            pair(theirs, ours, turn);
         }
-        l.pair(&format!("{h}.attn_output"), &format!("{b}.attn.out"), TensorLayout::Same);
-        l.pair(&format!("{h}.ffn_norm"), &format!("{b}.ln2"), TensorLayout::Same);
-        l.pair(&format!("{h}.ffn_gate"), &format!("{b}.mlp.gate"), TensorLayout::Same);
-        l.pair(&format!("{h}.ffn_up"), &format!("{b}.mlp.in"), TensorLayout::Same);
-        l.pair(&format!("{h}.ffn_down"), &format!("{b}.mlp.out"), TensorLayout::Same);
+        match rotary {
+            true => {
+                let thirds = ["attn_q", "attn_k", "attn_v"].map(|x| format!("{h}.{x}"));
+                l.thirds(thirds, &format!("{b}.attn.qkv"), [turn, turn, TensorLayout::Same]);
+            }
+            false => pair("attn_qkv", "attn.qkv", TensorLayout::Same),
+        }
     }
     l.pair("output_norm", "ln_final", TensorLayout::Same);
     l.whole("output.weight", "unembed.weight", TensorLayout::Same);

@@ -293,25 +293,33 @@ fn as_it_lies<'a>(
     Ok(raw.map(|(element, bytes)| Values { element, bytes: &bytes[own(element)], major }))
 }
 
-/// A parameter whose rows are several quantised tensors of theirs, one after the other in our order: it need not be made f32s to be one.
+/// A parameter whose rows are quantised tensors of theirs, one after the other, or in another order: it need not be made f32s to be one.
 fn in_parts<'a>(
     param: &Param,
     links: &[Link],
     model: &Model,
     store: &'a Store,
     names: &Names,
-) -> Result<Option<Vec<Values<'a>>>> {
+) -> Result<Option<Vec<(Element, Cow<'a, [u8]>)>>> {
     let (rows, cols) = extent(param);
     let (mut parts, mut next) = (vec![], 0);
     for link in links.iter().filter(|link| link.param == param.name) {
         let raw = find(link, model, store, names)?.raw()?;
         let Some((element @ Element::Blocks(_), bytes)) = raw else { return Ok(None) };
-        if link.turn != TensorLayout::Same || link.rows.start != next {
+        if link.within.is_some() || link.rows.start != next {
             return Ok(None);
         }
         next = link.rows.end;
-        // rows of padding are left behind
-        parts.push(Values { element, bytes: &bytes[..element.bytes(link.rows.len() * cols)], major: Major::Rows });
+        let (count, wide) = (link.rows.len(), element.bytes(cols));
+        parts.push((
+            element,
+            match link.turn {
+                // rows of padding are left behind
+                TensorLayout::Same => Cow::Borrowed(&bytes[..count * wide]),
+                TensorLayout::Transposed => return Ok(None),
+                turn => (0..count).flat_map(|i| &bytes[turn.row(i) * wide..][..wide]).copied().collect(),
+            },
+        ));
     }
     Ok(Some(parts).filter(|_| next == rows))
 }
@@ -333,7 +341,13 @@ pub(super) fn load(
         match as_it_lies(param, links, model, store, names)? {
             Some(stored) => backend.upload(region, stored)?,
             None => match in_parts(param, links, model, store, names)? {
-                Some(parts) => backend.upload_parts(region, &parts)?,
+                Some(parts) => {
+                    let values: Vec<Values> = parts
+                        .iter()
+                        .map(|(element, bytes)| Values { element: *element, bytes, major: Major::Rows })
+                        .collect();
+                    backend.upload_parts(region, &values)?;
+                }
                 None => backend.write(region, &values(param, links, model, store, names)?)?,
             },
         }

@@ -360,9 +360,8 @@ impl Model {
             | Mode::Score { batch, context }
             | Mode::Inspect { batch, context }
             | Mode::Layers { batch, context, .. } => ([batch, context], context),
-            Mode::Decode { rows, outputs, blocks } => {
-                ([rows.max(outputs).max(blocks), config.context_length.max(BLOCK)], config.context_length)
-            }
+            // no row keeps its scores, and the cache has a row a position
+            Mode::Decode { rows, outputs, blocks } => ([rows.max(outputs).max(blocks.saturating_mul(BLOCK)), 1], 1),
         };
         config.check_rows(rows, keys)?;
         let recompute_level =
