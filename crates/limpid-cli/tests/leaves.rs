@@ -58,7 +58,7 @@ fn a_refusal_names_the_flags_that_avoid_it() {
         ("--positions rotary", "llmc"),
         ("--head-bias --tied-head false", "hf"),
         ("--head-transform", "gguf"),
-        ("--n-kv-head 1", "hf"),
+        ("--n-kv-head 1", "llmc"),
         ("--d-head 6", "gguf"),
         ("--d-ff 24", "llmc"),
         ("--tied-head false --norm-eps 0.001", "llmc"),

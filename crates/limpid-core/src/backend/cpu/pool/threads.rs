@@ -20,6 +20,9 @@ type Job<'a> = dyn Fn(usize, usize) + Sync + 'a;
 /// Bytes of a thread's stack; a thread uses less than a tenth of them.
 pub const STACK: usize = 2 << 20;
 
+/// Bytes that a thread may need beside its stack as it starts.
+const SPARE: usize = 1 << 20;
+
 /// The most threads of a pool: far more than any processor has cores, and so few that the system reports which
 /// thread it has no memory for (beyond some ten thousand, a thread may start and then find no memory, which ends the
 /// program).
@@ -70,7 +73,20 @@ impl Pool {
     /// than 4096 are asked for.
     pub fn start(threads: usize) -> Result<Pool, BackendError> {
         let cores = available_parallelism().map_or(threads, |n| n.get());
-        Pool::by(threads, if threads <= cores { PATIENCE } else { 0 }, |thread, work| thread.spawn(work))
+        Pool::by(threads, if threads <= cores { PATIENCE } else { 0 }, |thread, work| {
+            // A thread that starts and finds no memory for itself ends the program: so there must be some to spare, and the next
+            // thread takes none before this one has what it needs.
+            Vec::<u8>::new()
+                .try_reserve_exact(STACK + SPARE)
+                .map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+            let (tell, told) = std::sync::mpsc::sync_channel(1);
+            let started = thread.spawn(move || {
+                tell.send(()).ok();
+                work();
+            })?;
+            told.recv().ok();
+            Ok(started)
+        })
     }
 
     pub(super) fn by(
