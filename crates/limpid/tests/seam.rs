@@ -653,13 +653,16 @@ fn values_of_every_type_are_taken_exactly() {
             }
             // blocks of whole numbers, which scales of 0.5 and 1 make of halves and of themselves
             let block = |i: usize| {
-                [0, if i % 2 == 0 { 0x38 } else { 0x3c }].into_iter().chain((0..32).map(move |q| (i + q) as u8))
+                [0, if i.is_multiple_of(2) { 0x38 } else { 0x3c }]
+                    .into_iter()
+                    .chain((0..32).map(move |q| (i + q) as u8))
             };
             let bytes: Vec<u8> = (0..region.len().div_ceil(32)).flat_map(block).collect();
             let given = Values { element: Element::Blocks(Quant::Q8_0), bytes: &bytes, major: Major::Rows };
             let taken = backend.upload(region, given);
             if region.len().is_multiple_of(32) {
-                let want = |i: usize| f32::from((i / 32 + i % 32) as i8) * if i / 32 % 2 == 0 { 0.5 } else { 1.0 };
+                let want =
+                    |i: usize| f32::from((i / 32 + i % 32) as i8) * if (i / 32).is_multiple_of(2) { 0.5 } else { 1.0 };
                 let want: Vec<f32> = (0..region.len()).map(want).collect();
                 assert!(backend.read(region).unwrap() == want, "backend {n}: {name} of blocks");
             } else {

@@ -293,6 +293,9 @@ fn as_it_lies<'a>(
     Ok(raw.map(|(element, bytes)| Values { element, bytes: &bytes[own(element)], major }))
 }
 
+/// Some rows of a parameter, quantised.
+type RowsOfBlocks<'a> = (Element, Cow<'a, [u8]>);
+
 /// A parameter whose rows are quantised tensors of theirs, one after the other, or in another order: it need not be made f32s to be one.
 fn in_parts<'a>(
     param: &Param,
@@ -300,7 +303,7 @@ fn in_parts<'a>(
     model: &Model,
     store: &'a Store,
     names: &Names,
-) -> Result<Option<Vec<(Element, Cow<'a, [u8]>)>>> {
+) -> Result<Option<Vec<RowsOfBlocks<'a>>>> {
     let (rows, cols) = extent(param);
     let (mut parts, mut next) = (vec![], 0);
     for link in links.iter().filter(|link| link.param == param.name) {

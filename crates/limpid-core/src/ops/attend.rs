@@ -15,7 +15,7 @@
 //! time. A quarter of a block on the diagonal is skipped. One query alone, as in decoding, would use one lane of these:
 //! it has a loop of its own over the KV cache, whose keys lie as columns, so that a lane is a key.
 //!
-//! Caps, slopes and windows are passes of their own over a block of scores ([`Bend`], [`Steepen`]), between the product
+//! Caps, slopes and windows are passes of their own over a block of scores (`Bend`, `Steepen`), between the product
 //! and the softmax, so other models do not pay for them. Blocks of keys that lie before the window of all of a block's
 //! queries are skipped. For a query that sees none of the block's keys it changes nothing, to the bit.
 //!

@@ -75,8 +75,8 @@ impl Keys<'_> {
     /// The value under the first of several names for one thing; null is nothing.
     pub(super) fn find(&self, names: &[&'static str]) -> Option<(&'static str, &Value)> {
         self.asked.borrow_mut().extend(names);
-        let given = names.iter().filter_map(|name| Some((*name, self.map.get(*name)?)));
-        given.filter(|(_, value)| !value.is_null()).next()
+        let mut given = names.iter().filter_map(|name| Some((*name, self.map.get(*name)?)));
+        given.find(|(_, value)| !value.is_null())
     }
     pub(super) fn wrong<T>(name: &str, value: &Value, wanted: &str) -> Answer<T> {
         refuse(format!("`{name}` is {value}: it must be {wanted}"))
