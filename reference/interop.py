@@ -244,7 +244,8 @@ def read_fixture(limpid, folder):
     truth = safetensors.torch.load_file(folder / "truth.safetensors")
     name, wanted = "logits", "logits"
     if "logits" not in truth:  # an encoder alone
-        layers = json.loads((folder / "config.json").read_text())["num_hidden_layers"]
+        config = json.loads((folder / "config.json").read_text())
+        layers = config.get("num_hidden_layers") or config["n_layers"]  # DistilBERT's
         name, wanted = f"blocks.{layers - 1}.hook_resid_post", "hidden"
     worst = 0.0
     for b, tokens, segments in rows(truth):

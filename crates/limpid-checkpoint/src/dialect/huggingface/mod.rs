@@ -445,6 +445,8 @@ pub fn write(family: &Family, c: &Config, end_of_text: Option<u32>) -> String {
     if family.classes[1].is_empty() {
         map.insert("bos_token_id".into(), json!(end_of_text));
         map.insert("eos_token_id".into(), json!(end_of_text));
+        // else some families have the one of their own vocabulary
+        map.insert("pad_token_id".into(), Value::Null);
     }
     serde_json::to_string_pretty(&map).expect("a value is JSON") + "\n"
 }
