@@ -2,7 +2,7 @@
 //! positions turn neighbouring rows there, as here, or rows half a head apart. Norms, biases and position tables are F32 always; blocks are for matrices whose rows
 //! are whole blocks: others are Q8_0 then, or F16.
 
-use super::huggingface::{GPT2, LLAMA, nearest};
+use super::huggingface::{GATED_RMS, GPT2, LLAMA, nearest};
 use super::{Link, Links, TensorLayout};
 use crate::gguf::{Array, GgufValue, Metadata};
 use crate::store::{Dtype, Store, bad};
@@ -24,7 +24,7 @@ const HIGH: &str = "rope.scaling.high_freq_factor";
 pub(crate) struct Architecture {
     name: &'static str,
     /// Settings of all its models, where these are not GPT-2's.
-    always: &'static [(&'static str, &'static str)],
+    always: &'static [&'static [(&'static str, &'static str)]],
     /// Whether rotary positions turn features half a head apart; else neighbours, as here.
     pub(crate) halves: bool,
     /// Whether token vectors are multiplied by the root of d_model.
@@ -33,36 +33,25 @@ pub(crate) struct Architecture {
     window: (&'static str, Option<f64>),
 }
 
-const GPT2_LIKE: Architecture =
-    Architecture { name: "gpt2", always: &[], halves: false, scaled: false, window: ("1", None) };
-const LLAMA_LIKE: &[(&str, &str)] = &[
-    ("positions", "rotary"),
-    ("norm", "rms"),
-    ("norm_offset", "false"),
-    ("activation", "silu"),
-    ("ffn_gated", "true"),
-];
+/// What most architectures have that is not said of them.
+const ARCHITECTURE: Architecture =
+    Architecture { name: "", always: &[], halves: true, scaled: false, window: ("1", None) };
+const SILU: &[(&str, &str)] = &[("activation", "silu")];
 
 /// The architectures that are read. Gemma's gains are stored whole there.
-#[rustfmt::skip]
 const ARCHITECTURES: &[Architecture] = &[
-    GPT2_LIKE,
-    Architecture { name: "llama", always: LLAMA_LIKE, ..GPT2_LIKE },
-    Architecture { name: "qwen2", always: LLAMA_LIKE, halves: true, ..GPT2_LIKE },
-    Architecture {
-        name: "qwen3",
-        always: &[("positions", "rotary"), ("norm", "rms"), ("norm_offset", "false"), ("activation", "silu"), ("ffn_gated", "true"), ("qk_norm", "head")],
-        halves: true,
-        ..GPT2_LIKE
-    },
-    Architecture { name: "starcoder2", always: &[("positions", "rotary")], halves: true, ..GPT2_LIKE },
-    Architecture { name: "gemma", always: &[("positions", "rotary"), ("norm", "rms"), ("norm_offset", "false"), ("ffn_gated", "true")], halves: true, scaled: true, ..GPT2_LIKE },
+    Architecture { name: "gpt2", ..ARCHITECTURE },
+    Architecture { name: "llama", always: &[GATED_RMS, SILU], halves: false, ..ARCHITECTURE },
+    Architecture { name: "qwen2", always: &[GATED_RMS, SILU], ..ARCHITECTURE },
+    Architecture { name: "qwen3", always: &[GATED_RMS, SILU, &[("qk_norm", "head")]], ..ARCHITECTURE },
+    Architecture { name: "starcoder2", always: &[&[("positions", "rotary")]], ..ARCHITECTURE },
+    Architecture { name: "gemma", always: &[GATED_RMS], scaled: true, ..ARCHITECTURE },
     Architecture {
         name: "gemma3",
-        always: &[("positions", "rotary"), ("norm", "rms"), ("norm_offset", "false"), ("ffn_gated", "true"), ("qk_norm", "head"), ("norm_place", "both")],
-        halves: true,
+        always: &[GATED_RMS, &[("qk_norm", "head"), ("norm_place", "both")]],
         scaled: true,
         window: ("111110", Some(10_000.0)),
+        ..ARCHITECTURE
     },
 ];
 
@@ -101,7 +90,7 @@ pub(crate) fn read(m: &Metadata, store: &Store) -> Result<(&'static Architecture
         tied_head: store.get("output.weight").is_none(),
         ..Config::default()
     };
-    kind.always.iter().try_for_each(|(name, value)| config.set(name, value)).map_err(of_file)?;
+    kind.always.iter().copied().flatten().try_for_each(|(name, value)| config.set(name, value)).map_err(of_file)?;
     if config.positions == Positions::Rotary {
         let turned = maybe("rope.dimension_count")?;
         let d_head = maybe("attention.key_length")?.or(turned);

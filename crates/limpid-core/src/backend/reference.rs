@@ -91,8 +91,7 @@ impl Reference {
     }
     /// Gains as they are applied.
     fn gains(&self, region: Option<Region>, less_one: bool) -> Option<Vec<f64>> {
-        let one = if less_one { 1.0 } else { 0.0 };
-        region.map(|region| self.exact(region).iter().map(|g| one + g).collect())
+        region.map(|region| self.exact(region).iter().map(|g| norm::applied(*g, less_one)).collect())
     }
     fn put(&mut self, region: Option<Region>, values: impl FnOnce() -> Vec<f64>) {
         if let Some(region) = region {

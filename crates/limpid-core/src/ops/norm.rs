@@ -84,11 +84,17 @@ pub mod reference {
     }
 }
 
-/// How many elements the norms of queries, of keys and of values take each; values have none.
-pub const fn qk_widths(heads: Heads, together: bool) -> [usize; 3] {
+/// A gain as it is applied, where it may be stored less one.
+#[inline(always)]
+pub fn applied<F: From<u8> + std::ops::Add<Output = F>>(gain: F, less_one: bool) -> F {
+    if less_one { F::from(1) + gain } else { gain }
+}
+
+/// How many elements the norms of queries and of keys take each.
+pub const fn qk_widths(heads: Heads, together: bool) -> [usize; 2] {
     match together {
-        true => [heads.query_cols(), heads.key_cols(), 0],
-        false => [heads.d_head, heads.d_head, 0],
+        true => [heads.query_cols(), heads.key_cols()],
+        false => [heads.d_head, heads.d_head],
     }
 }
 
@@ -99,7 +105,7 @@ pub const fn qk_norms(heads: Heads, together: bool) -> usize {
 
 /// The norms of a row of queries and keys: the columns of each, and whether it is one of the keys.
 pub fn qk_parts(heads: Heads, together: bool) -> impl Iterator<Item = (Range<usize>, bool)> {
-    let [q, k, _] = qk_widths(heads, together);
+    let [q, k] = qk_widths(heads, together);
     let (queries, keys) = (heads.query_cols(), heads.key_cols());
     let of = |from: usize, cols: usize, wide: usize, key| {
         (0..cols).step_by(wide).map(move |at| (from + at..from + at + wide, key))
@@ -262,24 +268,14 @@ impl Kernel for Forward<'_> {
             };
             *s = [mean, r];
             match (self.gain, self.offset) {
-                (Some(gain), Some(offset)) if self.less_one => {
-                    for (((y, x), g), o) in y.iter_mut().zip(x).zip(gain).zip(offset) {
-                        *y = fma::<M>((x - mean) * r, 1.0 + *g, *o);
-                    }
-                }
-                (Some(gain), None) if self.less_one => {
-                    for ((y, x), g) in y.iter_mut().zip(x).zip(gain) {
-                        *y = (x - mean) * r * (1.0 + g);
-                    }
-                }
                 (Some(gain), Some(offset)) => {
                     for (((y, x), g), o) in y.iter_mut().zip(x).zip(gain).zip(offset) {
-                        *y = fma::<M>((x - mean) * r, *g, *o);
+                        *y = fma::<M>((x - mean) * r, applied(*g, self.less_one), *o);
                     }
                 }
                 (Some(gain), None) => {
                     for ((y, x), g) in y.iter_mut().zip(x).zip(gain) {
-                        *y = (x - mean) * r * g;
+                        *y = (x - mean) * r * applied(*g, self.less_one);
                     }
                 }
                 (None, Some(offset)) => {
@@ -331,10 +327,10 @@ impl Kernel for BackwardInput<'_> {
         for (((dx, dy), x), s) in rows.zip(self.stats.as_chunks::<2>().0) {
             let [mean, r] = *s;
             match self.gain {
-                Some(gain) if self.less_one => {
-                    g.iter_mut().zip(dy).zip(gain).for_each(|((g, dy), w)| *g = dy * (1.0 + w));
+                Some(gain) => {
+                    let of = |dy: f32, w: f32| dy * applied(w, self.less_one);
+                    g.iter_mut().zip(dy).zip(gain).for_each(|((g, dy), w)| *g = of(*dy, *w));
                 }
-                Some(gain) => g.iter_mut().zip(dy).zip(gain).for_each(|((g, dy), w)| *g = dy * w),
                 None => g.copy_from_slice(dy),
             }
             let g_mean = if self.kind == NormKind::Rms { 0.0 } else { sum(g, |g| g) / c as f32 };

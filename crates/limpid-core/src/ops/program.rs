@@ -373,7 +373,7 @@ impl Draft {
             }
             Op::Linear { x, w, b, y } => w.shape() == (y.cols, x.cols) && x.rows == y.rows && vector(b, y.cols),
             Op::QkNorm { x, q_gain, k_gain, together, y, stats, heads, .. } => {
-                let [q, k, _] = norm::qk_widths(heads, together);
+                let [q, k] = norm::qk_widths(heads, together);
                 x.shape() == y.shape()
                     && x.cols == heads.cols()
                     && vector(q_gain, q)

@@ -17,6 +17,12 @@ pub mod reference {
     }
 }
 
+/// The slope of the bound, told by its value.
+#[inline(always)]
+fn slope(y: f32, cap: f32) -> f32 {
+    1.0 - (y / cap) * (y / cap)
+}
+
 /// Bounds some numbers where they are.
 pub struct Bound<'a> {
     /// the numbers
@@ -50,8 +56,7 @@ impl Kernel for Slope<'_> {
     #[inline(always)]
     fn run<M: MulAdd>(self) {
         if self.cap > 0.0 {
-            let slope = |y: f32| 1.0 - (y / self.cap) * (y / self.cap);
-            self.dy.iter_mut().zip(self.y).for_each(|(dy, y)| *dy *= slope(*y));
+            self.dy.iter_mut().zip(self.y).for_each(|(dy, y)| *dy *= slope(*y, self.cap));
         }
     }
 }
@@ -86,7 +91,7 @@ pub struct Backward<'a> {
     pub add: bool,
     /// (N,C)
     pub dy: &'a [f32],
-    /// (N,C)
+    /// (N,C); anything where there is no bound
     pub y: &'a [f32],
     /// the factor
     pub factor: f32,
@@ -99,9 +104,8 @@ impl Kernel for Backward<'_> {
     #[inline(always)]
     fn run<M: MulAdd>(self) {
         let Backward { dx, add, dy, y, factor, cap } = self;
-        for (i, (dx, dy)) in dx.iter_mut().zip(dy).enumerate() {
-            let slope = if cap > 0.0 { 1.0 - (y[i] / cap) * (y[i] / cap) } else { 1.0 };
-            let value = factor * slope * dy;
+        for ((dx, dy), y) in dx.iter_mut().zip(dy).zip(y) {
+            let value = factor * if cap > 0.0 { slope(*y, cap) } else { 1.0 } * dy;
             *dx = if add { *dx + value } else { value };
         }
     }

@@ -11,7 +11,7 @@ use super::explain::Cell;
 use super::layers::LayerTrace;
 use crate::config::{NormKind, NormPlace};
 use crate::ops::dropout::Draws;
-use crate::ops::{Op, Region};
+use crate::ops::{Op, Region, norm};
 use std::collections::{HashMap, HashSet};
 
 /// How finely writes are told apart.
@@ -300,8 +300,7 @@ fn kept(draws: Draws, row: usize, cols: usize) -> impl Iterator<Item = f64> {
 /// direction.
 /// A norm's gains as they are applied.
 fn gains(trace: &LayerTrace, gain: Option<Region>, less_one: bool) -> Result<Option<Vec<f32>>, TraceError> {
-    let one = if less_one { 1.0 } else { 0.0 };
-    let applied = |gains: Vec<f32>| gains.into_iter().map(|gain| one + gain).collect();
+    let applied = |gains: Vec<f32>| gains.into_iter().map(|gain| norm::applied(gain, less_one)).collect();
     Ok(gain.map(|gain| trace.table_rows(gain, 0..1)).transpose()?.map(applied))
 }
 

@@ -91,22 +91,13 @@ const ATTENTION_DROPOUT: Key = Is("dropout_attention", &["attention_dropout"], "
 const ATTENTION_BIAS: Key = Is("attention_bias", &["attention_bias"], "false");
 const FFN_BIAS: Key = Is("ffn_bias", &["mlp_bias"], "false");
 
+/// What most of Llama's kind have: rotary positions, norms by RMS, a gated network without biases.
+pub(in super::super) const GATED_RMS: &[(&str, &str)] =
+    &[("positions", "rotary"), ("norm", "rms"), ("norm_offset", "false"), ("ffn_bias", "false"), ("ffn_gated", "true")];
 /// What Llama and its like have.
-const LLAMAS: &[(&str, &str)] = &[
-    ("positions", "rotary"),
-    ("norm", "rms"),
-    ("norm_offset", "false"),
-    ("attention_bias", "false"),
-    ("ffn_bias", "false"),
-    ("ffn_gated", "true"),
-];
+const LLAMAS: &[&[(&str, &str)]] = &[GATED_RMS, &[("attention_bias", "false")]];
 
-const BERT_SIZES: &[Key] = &[
-    Is("vocab_size", &["vocab_size"], ""),
-    Is("d_model", &["hidden_size"], ""),
-    Is("n_head", &["num_attention_heads"], ""),
-    Is("n_layer", &["num_hidden_layers"], ""),
-    Is("d_ff", &["intermediate_size"], ""),
+const BERT_KEYS: &[Key] = &[
     By(
         |k, c| {
             c.n_segment = k.maybe_size(&["type_vocab_size"])?.unwrap_or(2);
@@ -269,7 +260,7 @@ static GPT: Family = Family {
     types: &["openai-gpt"],
     classes: ["OpenAIGPTLMHeadModel", ""],
     prefix: "transformer.",
-    always: &[("norm_place", "post"), ("final_norm", "false")],
+    always: &[&[("norm_place", "post"), ("final_norm", "false")]],
     keys: &[GPT_SIZES, GPT_DROPOUT, &[FOURFOLD, TIED, Act(&["afn"], "gelu", gpt_spellings)]],
     tensors: &[
         &[
@@ -289,8 +280,8 @@ static BERT: Family = Family {
     types: &["bert"],
     classes: ["BertForMaskedLM", "BertModel"],
     prefix: "bert.",
-    always: BERTS,
-    keys: &[BERT_SIZES, &[Is("context_length", &["max_position_embeddings"], "")]],
+    always: &[BERTS],
+    keys: &[SIZES, BERT_KEYS, &[Is("context_length", &["max_position_embeddings"], "")]],
     tensors: &[BERT_EMBEDDINGS, POSITIONS, BERT_BLOCKS],
     head: &[
         Row("cls.predictions.transform.dense", "head.dense", Held::Same),
@@ -358,14 +349,7 @@ static QWEN2: Family = Family {
     name: "Qwen2",
     types: &["qwen2"],
     classes: ["Qwen2ForCausalLM", ""],
-    always: &[
-        ("positions", "rotary"),
-        ("norm", "rms"),
-        ("norm_offset", "false"),
-        ("attention_out_bias", "false"),
-        ("ffn_bias", "false"),
-        ("ffn_gated", "true"),
-    ],
+    always: &[GATED_RMS, &[("attention_out_bias", "false")]],
     keys: &[
         SIZES,
         &[
@@ -388,7 +372,7 @@ static STARCODER2: Family = Family {
     name: "StarCoder2",
     types: &["starcoder2"],
     classes: ["Starcoder2ForCausalLM", ""],
-    always: &[("positions", "rotary")],
+    always: &[&[("positions", "rotary")]],
     keys: &[
         SIZES,
         &[
@@ -515,14 +499,14 @@ static OLMO: Family = Family {
     name: "OLMo",
     types: &["olmo"],
     classes: ["OlmoForCausalLM", ""],
-    always: &[
+    always: &[&[
         ("positions", "rotary"),
         ("norm_gain", "false"),
         ("norm_offset", "false"),
         ("norm_eps", "1e-5"),
         ("ffn_bias", "false"),
         ("ffn_gated", "true"),
-    ],
+    ]],
     keys: &[
         SIZES,
         &[
@@ -594,14 +578,7 @@ static HELIUM: Family = Family {
     name: "Helium",
     types: &["helium"],
     classes: ["HeliumForCausalLM", ""],
-    always: &[
-        ("positions", "rotary"),
-        ("norm", "rms"),
-        ("norm_offset", "false"),
-        ("attention_out_bias", "false"),
-        ("ffn_bias", "false"),
-        ("ffn_gated", "true"),
-    ],
+    always: &[GATED_RMS, &[("attention_out_bias", "false")]],
     keys: &[
         SIZES,
         &[
@@ -669,15 +646,7 @@ static DISTILBERT: Family = Family {
     types: &["distilbert"],
     classes: ["DistilBertForMaskedLM", "DistilBertModel"],
     prefix: "distilbert.",
-    always: &[
-        ("norm_place", "post"),
-        ("final_norm", "false"),
-        ("embedding_norm", "true"),
-        ("mask", "bidirectional"),
-        ("head_bias", "true"),
-        ("head_transform", "true"),
-        ("norm_eps", "1e-12"),
-    ],
+    always: &[BERTS, &[("norm_eps", "1e-12")]],
     keys: &[
         VOCABULARY,
         &[
@@ -742,8 +711,8 @@ static CAMEMBERT: Family = Family {
 };
 const ROBERTAS: Family = Family {
     prefix: "roberta.",
-    always: BERTS,
-    keys: &[BERT_SIZES, FROM_2],
+    always: &[BERTS],
+    keys: &[SIZES, BERT_KEYS, FROM_2],
     tensors: &[BERT_EMBEDDINGS, POSITIONS_FROM_2, BERT_BLOCKS],
     head: &[
         Row("lm_head.dense", "head.dense", Held::Same),
@@ -767,9 +736,10 @@ static ELECTRA: Family = Family {
     types: &["electra"],
     classes: ["ElectraForMaskedLM", "ElectraModel"],
     prefix: "electra.",
-    always: BERTS,
+    always: &[BERTS],
     keys: &[
-        BERT_SIZES,
+        SIZES,
+        BERT_KEYS,
         &[
             Is("context_length", &["max_position_embeddings"], ""),
             By(
@@ -805,14 +775,7 @@ static QWEN3: Family = Family {
     name: "Qwen3",
     types: &["qwen3"],
     classes: ["Qwen3ForCausalLM", ""],
-    always: &[
-        ("positions", "rotary"),
-        ("norm", "rms"),
-        ("norm_offset", "false"),
-        ("ffn_bias", "false"),
-        ("ffn_gated", "true"),
-        ("qk_norm", "head"),
-    ],
+    always: &[GATED_RMS, &[("qk_norm", "head")]],
     keys: &[
         SIZES,
         &[
@@ -864,14 +827,7 @@ static GEMMA: Family = Family {
     name: "Gemma",
     types: &["gemma"],
     classes: ["GemmaForCausalLM", ""],
-    always: &[
-        ("positions", "rotary"),
-        ("norm", "rms"),
-        ("norm_offset", "false"),
-        ("norm_gain_less_one", "true"),
-        ("ffn_bias", "false"),
-        ("ffn_gated", "true"),
-    ],
+    always: &[GATED_RMS, &[("norm_gain_less_one", "true")]],
     keys: &[
         SIZES,
         GEMMA_SIZES,
@@ -891,15 +847,7 @@ static GEMMA2: Family = Family {
     name: "Gemma 2",
     types: &["gemma2"],
     classes: ["Gemma2ForCausalLM", ""],
-    always: &[
-        ("positions", "rotary"),
-        ("norm", "rms"),
-        ("norm_offset", "false"),
-        ("norm_gain_less_one", "true"),
-        ("norm_place", "both"),
-        ("ffn_bias", "false"),
-        ("ffn_gated", "true"),
-    ],
+    always: &[GATED_RMS, &[("norm_gain_less_one", "true"), ("norm_place", "both")]],
     keys: &[
         SIZES,
         GEMMA_SIZES,
@@ -925,16 +873,7 @@ static GEMMA3: Family = Family {
     name: "Gemma 3",
     types: &["gemma3_text"],
     classes: ["Gemma3ForCausalLM", ""],
-    always: &[
-        ("positions", "rotary"),
-        ("norm", "rms"),
-        ("norm_offset", "false"),
-        ("norm_gain_less_one", "true"),
-        ("norm_place", "both"),
-        ("ffn_bias", "false"),
-        ("ffn_gated", "true"),
-        ("qk_norm", "head"),
-    ],
+    always: &[GATED_RMS, &[("norm_gain_less_one", "true"), ("norm_place", "both"), ("qk_norm", "head")]],
     keys: &[
         SIZES,
         GEMMA_SIZES,
@@ -968,15 +907,7 @@ static OLMO2: Family = Family {
     name: "OLMo 2",
     types: &["olmo2"],
     classes: ["Olmo2ForCausalLM", ""],
-    always: &[
-        ("positions", "rotary"),
-        ("norm", "rms"),
-        ("norm_offset", "false"),
-        ("norm_place", "branch"),
-        ("ffn_bias", "false"),
-        ("ffn_gated", "true"),
-        ("qk_norm", "width"),
-    ],
+    always: &[GATED_RMS, &[("norm_place", "branch"), ("qk_norm", "width")]],
     keys: &[
         SIZES,
         &[
@@ -1010,7 +941,7 @@ static GPT_NEO: Family = Family {
     types: &["gpt_neo"],
     classes: ["GPTNeoForCausalLM", ""],
     prefix: "transformer.",
-    always: &[("attention_bias", "false"), ("attention_out_bias", "true"), ("attention_scale", "false")],
+    always: &[&[("attention_bias", "false"), ("attention_out_bias", "true"), ("attention_scale", "false")]],
     keys: &[
         VOCABULARY,
         &[
@@ -1060,7 +991,7 @@ static GPT_NEOX: Family = Family {
     types: &["gpt_neox"],
     classes: ["GPTNeoXForCausalLM", ""],
     prefix: "gpt_neox.",
-    always: &[("positions", "rotary")],
+    always: &[&[("positions", "rotary")]],
     keys: &[
         SIZES,
         &[
@@ -1096,7 +1027,7 @@ static PHI: Family = Family {
     name: "Phi",
     types: &["phi"],
     classes: ["PhiForCausalLM", ""],
-    always: &[("positions", "rotary"), ("parallel", "one-norm"), ("head_bias", "true")],
+    always: &[&[("positions", "rotary"), ("parallel", "one-norm"), ("head_bias", "true")]],
     keys: &[
         SIZES,
         &[
@@ -1138,7 +1069,7 @@ static GPTJ: Family = Family {
     types: &["gptj"],
     classes: ["GPTJForCausalLM", ""],
     prefix: "transformer.",
-    always: &[("positions", "rotary"), ("parallel", "one-norm"), ("attention_bias", "false"), ("head_bias", "true")],
+    always: &[&[("positions", "rotary"), ("parallel", "one-norm"), ("attention_bias", "false"), ("head_bias", "true")]],
     keys: &[
         GPT_SIZES,
         &[
@@ -1176,7 +1107,12 @@ static STABLELM: Family = Family {
     name: "StableLM",
     types: &["stablelm"],
     classes: ["StableLmForCausalLM", ""],
-    always: &[("positions", "rotary"), ("attention_out_bias", "false"), ("ffn_bias", "false"), ("ffn_gated", "true")],
+    always: &[&[
+        ("positions", "rotary"),
+        ("attention_out_bias", "false"),
+        ("ffn_bias", "false"),
+        ("ffn_gated", "true"),
+    ]],
     keys: &[
         SIZES,
         &[
@@ -1233,7 +1169,7 @@ static FALCON: Family = Family {
     types: &["falcon"],
     classes: ["FalconForCausalLM", ""],
     prefix: "transformer.",
-    always: &[("positions", "rotary")],
+    always: &[&[("positions", "rotary")]],
     keys: &[
         VOCABULARY,
         &[
@@ -1292,7 +1228,7 @@ static COHERE: Family = Family {
     name: "Cohere",
     types: &["cohere"],
     classes: ["CohereForCausalLM", ""],
-    always: COHERES,
+    always: &[COHERES],
     keys: &[
         SIZES,
         COHERE_KEYS,
@@ -1311,7 +1247,7 @@ static COHERE2: Family = Family {
     name: "Cohere 2",
     types: &["cohere2"],
     classes: ["Cohere2ForCausalLM", ""],
-    always: COHERES,
+    always: &[COHERES],
     keys: &[
         SIZES,
         COHERE_KEYS,
@@ -1355,15 +1291,7 @@ static GLM4: Family = Family {
     name: "GLM-4",
     types: &["glm4"],
     classes: ["Glm4ForCausalLM", ""],
-    always: &[
-        ("positions", "rotary"),
-        ("norm", "rms"),
-        ("norm_offset", "false"),
-        ("norm_place", "both"),
-        ("attention_out_bias", "false"),
-        ("ffn_bias", "false"),
-        ("ffn_gated", "true"),
-    ],
+    always: &[GATED_RMS, &[("norm_place", "both"), ("attention_out_bias", "false")]],
     keys: &[
         SIZES,
         &[
@@ -1437,7 +1365,7 @@ static BLOOM: Family = Family {
     types: &["bloom"],
     classes: ["BloomForCausalLM", ""],
     prefix: "transformer.",
-    always: &[("positions", "alibi"), ("embedding_norm", "true"), ("activation", "gelu-tanh")],
+    always: &[&[("positions", "alibi"), ("embedding_norm", "true"), ("activation", "gelu-tanh")]],
     keys: &[
         VOCABULARY,
         &[
@@ -1485,13 +1413,13 @@ static MPT: Family = Family {
     types: &["mpt"],
     classes: ["MptForCausalLM", ""],
     prefix: "transformer.",
-    always: &[
+    always: &[&[
         ("positions", "alibi"),
         ("norm_offset", "false"),
         ("attention_bias", "false"),
         ("ffn_bias", "false"),
         ("activation", "gelu-erf"),
-    ],
+    ]],
     keys: &[
         VOCABULARY,
         &[

@@ -8,6 +8,7 @@
 mod families;
 mod keys;
 
+pub(super) use families::GATED_RMS;
 pub use families::{ALL, GPT2, LLAMA};
 
 use super::{Complaints, Link, TensorLayout, Within, common, extent};
@@ -30,8 +31,8 @@ pub struct Family {
     classes: [&'static str; 2],
     /// What stands before the names of all but the head.
     prefix: &'static str,
-    /// Settings of all its models, where these are not GPT-2's.
-    always: &'static [(&'static str, &'static str)],
+    /// Settings of all its models, where these are not GPT-2's, in lists that families share.
+    always: &'static [&'static [(&'static str, &'static str)]],
     /// The keys of `config.json`, in lists that families share.
     keys: &'static [&'static [Key]],
     /// The tensors below the prefix, in lists that families share.
@@ -151,7 +152,7 @@ impl Family {
     /// Reads the keys of a configuration.
     fn read(&self, keys: &Keys) -> Answer<Config> {
         let mut c = Config::default();
-        for (setting, value) in self.always {
+        for (setting, value) in self.always.iter().copied().flatten() {
             c.set(setting, value)?;
         }
         self.keys.iter().copied().flatten().try_for_each(|key| key.read(keys, &mut c))?;
@@ -513,7 +514,7 @@ mod tests {
         for family in ALL {
             assert!(!family.name.is_empty() && !family.classes[0].is_empty());
             family.types.iter().for_each(|kind| assert!(types.insert(kind), "{kind} is two families"));
-            for (setting, value) in family.always {
+            for (setting, value) in family.always.iter().copied().flatten() {
                 Config::default().set(setting, value).unwrap();
             }
             for key in family.keys.iter().copied().flatten() {

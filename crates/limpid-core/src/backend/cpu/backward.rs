@@ -95,7 +95,7 @@ pub fn inputs(step: Back, weights: &Weights, shard: &mut BatchShard, team: &Thre
                     let (mean, r) = (stats[2 * n], f64::from(stats[2 * n + 1]));
                     let mut sum = 0f64; // its terms may cancel
                     for i in n * cols..(n + 1) * cols {
-                        normalized[i] = dy[i] * gain.map_or(1.0, |g| if less_one { 1.0 } else { 0.0 } + g[i % cols]);
+                        normalized[i] = dy[i] * gain.map_or(1.0, |g| norm::applied(g[i % cols], less_one));
                         sum += f64::from(normalized[i]) * f64::from(x[i] - mean) * r;
                     }
                     scale[n] = (-sum * r) as f32;
@@ -221,14 +221,13 @@ pub fn inputs(step: Back, weights: &Weights, shard: &mut BatchShard, team: &Thre
             }
         }
         Op::Scale { y, factor, cap, .. } => {
-            let (cols, y) = (y.cols, if cap > 0.0 { &act[y.range()] } else { &[] });
+            let (cols, y) = (y.cols, &act[y.range()]);
             let Grad { region, add } = step.dx[0].expect("a factor has an input");
             let [dy, dx] = pick(act_grad, [dy_slot, region]);
             let dy = &*dy;
             team.rows([(dx, cols)], |rows, [dx], _| {
                 let range = rows.start * cols..rows.end * cols;
-                let y = if cap > 0.0 { &y[range.clone()] } else { y };
-                level.run(scale::Backward { dx, add, dy: &dy[range], y, factor, cap });
+                level.run(scale::Backward { dx, add, dy: &dy[range.clone()], y: &y[range], factor, cap });
             });
         }
         Op::Dropout { x, drop, .. } => {
@@ -327,27 +326,23 @@ pub fn head(step: Back, weights: &Weights, shard: &mut BatchShard, to: &Paramete
         let chunk = &mut chunk[..part.len() * v];
         let x = Mat::new(&act[at(x, &part)], cols);
         team.linear(chunk, x, w_values, bias, None);
-        let row_of = |n: usize, row: &mut [f32]| {
-            let (target, terms, weight) = (classify::target(batch, part.start + n, v), batch.terms, Some(batch.weight));
-            team.level.run(classify::Row { logits: row, target, terms, weight })
-        };
-        let losses = &mut stat[at(losses, &part)];
-        match cap > 0.0 {
-            true => team.rows(
-                [(losses, 1), (&mut *chunk, v), (&mut logits[..part.len() * v], v)],
-                |rows, [losses, chunk, logits], _| {
-                    let rows = rows.zip(losses).zip(chunk.chunks_exact_mut(v)).zip(logits.chunks_exact_mut(v));
-                    for (((n, loss), dy), y) in rows {
-                        team.level.run(scale::Bound { y: dy, cap });
-                        y.copy_from_slice(dy);
-                        *loss = row_of(n, dy);
-                    }
-                },
-            ),
-            false => team.rows([(losses, 1), (&mut *chunk, v)], |rows, [losses, chunk], _| {
-                rows.zip(losses).zip(chunk.chunks_exact_mut(v)).for_each(|((n, loss), row)| *loss = row_of(n, row));
-            }),
+        if cap > 0.0 {
+            team.rows([(&mut *chunk, v), (&mut logits[..part.len() * v], v)], |_, [y, logits], _| {
+                team.level.run(scale::Bound { y: &mut *y, cap });
+                logits.copy_from_slice(y);
+            });
         }
+        team.rows([(&mut stat[at(losses, &part)], 1), (&mut *chunk, v)], |rows, [losses, chunk], _| {
+            for ((n, loss), row) in rows.zip(losses).zip(chunk.chunks_exact_mut(v)) {
+                let target = classify::target(batch, part.start + n, v);
+                *loss = team.level.run(classify::Row {
+                    logits: row,
+                    target,
+                    terms: batch.terms,
+                    weight: Some(batch.weight),
+                });
+            }
+        });
         if let Some(to) = step.watched[0] {
             act_grad[at(to, &part)].copy_from_slice(chunk);
         }
