@@ -3,8 +3,10 @@
   python benches/compare/llama_peer.py write FILE.gguf --dtype bf16
   python benches/compare/llama_peer.py decode FILE.gguf --tokens 64
   python benches/compare/llama_peer.py prefill FILE.gguf --tokens 256
+  python benches/compare/llama_peer.py loss FILE.gguf --text TEXT --tokens 512
 """
 import argparse, json, statistics, time
+from pathlib import Path
 import numpy as np
 
 LAYERS, HEADS, WIDTH, POSITIONS, VOCAB = 12, 12, 768, 1024, 50257
@@ -73,7 +75,7 @@ def decode(args):
     model.eval(list(range(8)))
     for i in range(args.tokens + 4):
         start = time.perf_counter()
-        model.eval([i % VOCAB])
+        model.eval([i % model.n_vocab()])
         times.append(time.perf_counter() - start)
     return {"tok_s": 1 / statistics.median(times[4:])}
 
@@ -84,18 +86,37 @@ def prefill(args):
     for _ in range(6):
         model.reset()
         start = time.perf_counter()
-        model.eval([(7919 * i) % VOCAB for i in range(args.tokens)])
+        model.eval([(7919 * i) % model.n_vocab() for i in range(args.tokens)])
         times.append(time.perf_counter() - start)
     return {"tok_s": args.tokens / statistics.median(times[1:])}
 
 
+def loss(args):
+    """The mean loss of a text in windows of so many tokens, each of which predicts the next: what `limpid eval` computes."""
+    from llama_cpp import Llama
+
+    model = Llama(args.file, n_ctx=args.tokens, n_batch=args.tokens, n_threads=args.threads, n_threads_batch=args.threads,
+                  logits_all=True, verbose=args.verbose)
+    ids, total = model.tokenize(Path(args.text).read_bytes(), add_bos=False), 0.0
+    for at in range(0, len(ids) - 1, args.tokens):
+        targets = ids[at + 1:at + args.tokens + 1]
+        model.reset()
+        model.eval(ids[at:at + len(targets)])
+        for logits, target in zip(model.scores, targets):
+            logits = logits.astype(np.float64)
+            total += logits.max() + np.log(np.exp(logits - logits.max()).sum()) - logits[target]
+    mean = total / (len(ids) - 1)
+    return {"loss": mean, "perplexity": float(np.exp(mean)), "tokens": len(ids) - 1}
+
+
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("what", choices=["write", "decode", "prefill"])
+parser.add_argument("what", choices=["write", "decode", "prefill", "loss"])
 parser.add_argument("file")
 parser.add_argument("--dtype", default="f32", choices=["f32", "bf16"])
 parser.add_argument("--tokens", type=int, default=64)
+parser.add_argument("--text", help="a text file, for its loss")
 parser.add_argument("--threads", type=int, default=2)
 parser.add_argument("--flash", action="store_true", help="llama.cpp's flash attention")
 parser.add_argument("--verbose", action="store_true", help="what llama.cpp says about itself")
 args = parser.parse_args()
-print(json.dumps({"write": write, "decode": decode, "prefill": prefill}[args.what](args)))
+print(json.dumps({"write": write, "decode": decode, "prefill": prefill, "loss": loss}[args.what](args)))

@@ -331,7 +331,8 @@ pub struct MachineOptions {
     /// unfused, faster than portable on CPUs without a fused multiply-add, with other last digits
     #[arg(long, value_name = "SET", env = "LIMPID_SIMD", value_parser = Level::named, hide_env_values = true, hide_short_help = true)]
     pub simd: Option<Level>,
-    /// Precision of matrix products: f32, or bf16 (mixed precision: bf16 operands, f32 sums and weights)
+    /// Precision of matrix products: f32; bf16 (mixed precision: bf16 operands, f32 sums and weights); or int8, for generating and scoring
+    /// with quantised weights (activations rounded to eight bits, products summed as integers)
     #[arg(long, alias = "dtype", value_name = "P", default_value = "f32", value_parser = precision, hide_short_help = true)]
     pub precision: Precision,
     /// Where the model runs: cpu, or reference (plain f64 loops on one thread: slow, to check cpu against)

@@ -560,7 +560,7 @@ impl Lm {
     ) -> Result<T> {
         let batch = self.batch_of(ids)?;
         // packed in bf16 they are rounded, and cannot be looked at as they are
-        let shares = !packs(&self.config) || !backward && self.precision == Precision::F32;
+        let shares = !packs(&self.config) || !backward && self.precision != Precision::Bf16;
         let (model, mut backend) = self.inspected(batch.tokens.len(), shares)?;
         Ok(look(&mut Trace::run(&model, &mut *backend, &batch, backward)?)?)
     }
@@ -664,7 +664,9 @@ impl Lm {
             return Ok((model, backend));
         }
         memory::fits(&model, None, (Device::Cpu, self.threads))?;
-        let mut backend = Device::Cpu.start(&model, self.how())?;
+        // products of integers have no gradient: it is that of the weights as f32
+        let precision = if self.precision == Precision::Int8 { Precision::F32 } else { self.precision };
+        let mut backend = Device::Cpu.start(&model, BackendOptions { precision, ..self.how() })?;
         self.load(&model, &mut *backend)?;
         Ok((model, backend))
     }

@@ -3,13 +3,15 @@
 
 mod common;
 
-use limpid::backend::{Backend, Cpu, Reference};
+use limpid::backend::{Backend, BackendOptions, Cpu, Device, Reference};
 use limpid::checkpoint::store::Dtype;
 use limpid::checkpoint::{Checkpoint, Format, ModelData, safetensors_file, save};
 use limpid::config::Axis;
 use limpid::model::{Mode, Model};
 use limpid::ops::Batch;
 use limpid::ops::blocks::Quant;
+use limpid::ops::linear::Precision;
+use limpid::ops::simd::Level;
 use std::path::{Path, PathBuf};
 
 /// What a reader may differ by, in logits of order 1: transformers' own f32 is up to 5e-6 from its f64.
@@ -474,18 +476,41 @@ fn quantised_weights_answer_as_their_values() {
             quantised.save_as(&wide, Format::Gguf, &Dtype::F32).unwrap();
             let plain = Lm::open(&wide).unwrap().with_threads(1);
             let ids: Vec<u32> = (0..13).map(|i| i * 29 % 70).collect();
-            let run = |lm: &Lm| -> Vec<u32> {
+            let logits = |lm: &Lm, parts: &[&[u32]]| -> Vec<Vec<f32>> {
                 let mut session = lm.session(1).unwrap();
                 let id = session.open().unwrap();
-                let mut all = vec![];
-                for part in [&ids[..1], &ids[1..9], &ids[9..11], &ids[11..]] {
+                let mut after = |part: &&[u32]| {
                     session.feed(id, part).unwrap();
-                    all.extend(session.logits(id).unwrap().iter().map(|v| v.to_bits()));
-                }
-                all.extend(lm.distribution(&ids, &[], 5).unwrap().iter().map(|v| v.to_bits()));
-                all
+                    session.logits(id).unwrap().to_vec()
+                };
+                parts.iter().map(&mut after).collect()
+            };
+            let bits = |x: &[f32]| x.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+            let run = |lm: &Lm| {
+                let mut all = logits(lm, &[&ids[..1], &ids[1..9], &ids[9..11], &ids[11..]]);
+                all.push(lm.distribution(&ids, &[], 5).unwrap());
+                all.iter().map(|x| bits(x)).collect::<Vec<_>>()
             };
             assert!(run(&quantised) == run(&plain), "{name} {quant}");
+
+            // rounded to eight bits: other digits, near these, and the same however they are computed
+            let exact = logits(&quantised, &[&ids]);
+            let rounded = quantised.with_precision(Precision::Int8);
+            let (one, of) = (run(&rounded), logits(&rounded, &[&ids]));
+            assert!(bits(&of[0]) == one[3] && of != exact, "{name} {quant}");
+            let spread = exact[0].iter().map(|v| v.abs()).fold(0.0, f32::max);
+            let far = exact[0].iter().zip(&of[0]).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(far < 0.05 * spread, "{name} {quant}: {far} of {spread}");
+            let mut quantised = rounded.with_threads(1);
+            for level in Level::available() {
+                quantised = quantised.with_level(level);
+                assert!(run(&quantised) == one, "{name} {quant} at {level}");
+            }
+            let refused = Device::Cpu.start(
+                &Model::new(&config, Mode::Train { batch: 1, context: 4 }).unwrap(),
+                BackendOptions { threads: 1, level: Level::best(), precision: Precision::Int8 },
+            );
+            assert!(refused.err().unwrap().to_string().contains("training takes f32 or bf16"));
             for param in &model.params {
                 let [a, b] = [&quantised, &plain].map(|lm| lm.values(&model, param).unwrap().into_owned());
                 assert!(a == b, "{name} {quant}: {}", param.name);

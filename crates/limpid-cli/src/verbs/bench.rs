@@ -2,21 +2,25 @@
 
 use crate::job::{extra_work, step_flops};
 use crate::machine::{PASSES, READINGS, fits, peak_rss};
+use crate::models;
 use crate::options::{self, Asked, MachineOptions, ModelOptions};
 use crate::show;
 use anyhow::Result;
 use limpid::backend::cpu::roof::Roof;
+use limpid::checkpoint::store::Dtype;
 use limpid::data::{Batches, Objective, Tokens};
 use limpid::engine::DecoderLimits;
 use limpid::generate::Session;
 use limpid::memory::{program, trainable};
-use limpid::model::init;
+use limpid::model::{Mode, Model, Param, init};
+use limpid::ops::element::Element;
 use limpid::ops::linear::Precision;
 use limpid::ops::random;
 use limpid::train::{Recipe, Trainer};
+use std::path::PathBuf;
 use std::time::Instant;
 
-/// Measure training, prefill and decoding. Weights and tokens are random; every figure is shown with its roof.
+/// Measure training, prefill and decoding. Tokens are random, and weights too unless a model is given; every figure is shown with its roof.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(subcommand)]
@@ -71,10 +75,20 @@ struct EncodeArgs {
     json: bool,
 }
 
+/// What is measured: the weights of a model, or random ones.
+#[derive(clap::Args, Debug)]
+struct Subject {
+    /// The weights of a model: quantised ones stay so [default: random ones of a preset]
+    #[arg(long = "model", value_name = "DIR|FILE", conflicts_with = "preset")]
+    path: Option<PathBuf>,
+    #[command(flatten)]
+    model: ModelOptions,
+}
+
 #[derive(clap::Args, Debug)]
 struct PrefillArgs {
     #[command(flatten)]
-    model: ModelOptions,
+    subject: Subject,
     /// Tokens of the prompt
     #[arg(long, value_name = "N", default_value_t = 256)]
     tokens: usize,
@@ -88,7 +102,7 @@ struct PrefillArgs {
 #[derive(clap::Args, Debug)]
 struct DecodeArgs {
     #[command(flatten)]
-    model: ModelOptions,
+    subject: Subject,
     /// Tokens to write
     #[arg(long, value_name = "N", default_value_t = 64)]
     tokens: usize,
@@ -162,19 +176,33 @@ fn train(args: &TrainArgs) -> Result<()> {
     ]))
 }
 
-fn session(model: &ModelOptions, machine: &MachineOptions) -> Result<Session> {
-    let config = model.config()?;
+/// A session for one sequence, and the bytes of each parameter of its model.
+fn session(subject: &Subject, machine: &MachineOptions) -> Result<(Session, Vec<usize>)> {
+    let each = if machine.precision == Precision::Bf16 { Element::Bf16 } else { Element::F32 };
+    if let Some(path) = &subject.path {
+        let checkpoint = models::adapted(path, None)?;
+        subject.model.config_of(&path.display().to_string(), &checkpoint.config)?;
+        let model = Model::new(&checkpoint.config, Mode::Decode { rows: 1, outputs: 1, blocks: 1 })?;
+        let bytes = |param: &Param| match checkpoint.stored_as(&model, param) {
+            Dtype::Blocks(quant) if each == Element::F32 => quant.bytes(param.region.len()),
+            _ => each.bytes(param.region.len()),
+        };
+        let bytes = model.params.iter().map(bytes).collect();
+        return Ok((models::whole(checkpoint, machine)?.session(1)?, bytes));
+    }
+    let config = subject.model.config()?;
     let mut session = Session::on(machine.decoder(&config, DecoderLimits::of_sequences(&config, 1, 256))?);
     let (model, backend) = session.parts();
     for param in &model.params {
         backend.write(param.region, &init::values(model, param, init::Init::Normal, 0.02, 1))?;
     }
-    Ok(session)
+    let bytes = model.params.iter().map(|param| each.bytes(param.region.len())).collect();
+    Ok((session, bytes))
 }
 
 fn prefill(args: &PrefillArgs) -> Result<()> {
     let (threads, level) = (args.machine.threads(), args.machine.level());
-    let mut session = session(&args.model, &args.machine)?;
+    let (mut session, _) = session(&args.subject, &args.machine)?;
     let tokens = ids(args.tokens.clamp(1, session.context()), session.model().config.vocab_size);
     let body: f64 = session.model().flops(1, tokens.len().div_ceil(2)) * tokens.len() as f64;
     let mut roof = Roof::multiply_adds(threads, level, args.machine.precision)?;
@@ -210,7 +238,7 @@ fn prefill(args: &PrefillArgs) -> Result<()> {
 
 fn decode(args: &DecodeArgs) -> Result<()> {
     let (threads, level) = (args.machine.threads(), args.machine.level());
-    let mut session = session(&args.model, &args.machine)?;
+    let (mut session, stored) = session(&args.subject, &args.machine)?;
     let mut roof = Roof::reads(threads, level)?;
     roof.measure(PASSES);
     let id = session.open()?;
@@ -224,12 +252,9 @@ fn decode(args: &DecodeArgs) -> Result<()> {
     let (seconds, top) = (median(times), roof.measure(PASSES));
     // every weight but the tables' other rows is read once a token
     let model = session.model();
-    let tables = model
-        .params
-        .iter()
-        .filter(|p| p.name == "pos_embed.weight" || (p.name == "embed.weight" && !model.config.tied_head));
-    let each = if args.machine.precision == Precision::Bf16 { 2.0 } else { 4.0 };
-    let bytes = each * (model.parameter_count() - tables.map(|p| p.region.len()).sum::<usize>()) as f64;
+    let is_table = |name: &str| name == "pos_embed.weight" || (name == "embed.weight" && !model.config.tied_head);
+    let read = model.params.iter().zip(stored).filter(|(param, _)| !is_table(&param.name)).map(|(_, bytes)| bytes);
+    let bytes = read.sum::<usize>() as f64;
     let rate = bytes / seconds;
     if args.json {
         return show::json(

@@ -180,9 +180,9 @@ impl Device {
     pub fn start(self, model: &Model, how: BackendOptions) -> Result<Box<dyn Backend>> {
         Ok(match self {
             Device::Cpu => Box::new(Cpu::start(model, how.threads, how.level, how.precision)?),
-            Device::Reference if how.precision == Precision::Bf16 => {
-                let what = "the reference computes in f64".into();
-                return Err(BackendError::NotSupported { op: "products of bf16", what });
+            Device::Reference if how.precision != Precision::F32 => {
+                let what = format!("the reference computes in f64, not in {}", how.precision);
+                return Err(BackendError::NotSupported { op: "this precision", what });
             }
             Device::Reference => Box::new(Reference::start(model)?),
         })

@@ -99,7 +99,7 @@ impl Level {
         #[cfg_attr(not(target_arch = "x86_64"), allow(unused_mut))]
         let mut levels = vec![Level::PORTABLE];
         #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c") {
             levels.push(Level(Isa::Avx2));
             if is_x86_feature_detected!("avx512f") {
                 levels.push(Level(Isa::Avx512));

@@ -216,6 +216,10 @@ impl Cpu {
             let what = format!("it has no memory of {element}, only of f32");
             return Err(BackendError::NotSupported { op: "this model", what });
         }
+        if precision == Precision::Int8 && matches!(model.mode, Mode::Train { .. }) {
+            let what = "they have no gradient: training takes f32 or bf16".into();
+            return Err(BackendError::NotSupported { op: "products of int8", what });
+        }
         let arena = |space: MemorySpace, wanted: bool| reserve(if wanted { model.program.size(space) } else { 0 });
         let (differentiates, trains) = (!model.back().is_empty(), matches!(model.mode, Mode::Train { .. }));
         let decodes = matches!(model.mode, Mode::Decode { .. });
@@ -270,7 +274,8 @@ impl Cpu {
     /// Bytes that `threads` threads need beside the model's own memory: their scratch, and a chunk of logits.
     pub fn scratch_bytes(model: &Model, threads: usize) -> usize {
         let crews = if alone(model, threads) { 2 } else { 1 };
-        4 * (chunk(model) + crews * threads * team::scratch(model))
+        let rounded = if matches!(model.mode, Mode::Decode { .. }) { team::rounded_room(model) } else { 0 };
+        4 * (chunk(model) + crews * threads * team::scratch(model) + rounded)
     }
 
     /// Bytes of address space that are reserved beside those and never touched: rows that other shards hold, the
@@ -281,7 +286,7 @@ impl Cpu {
             .into_iter()
             .map(|space| model.bytes(space))
             .sum();
-        let packed = if weights::packs(model) { model.bytes(MemorySpace::Param) } else { 0 };
+        let packed = if weights::packs(model, Precision::F32) { model.bytes(MemorySpace::Param) } else { 0 };
         (shards(model, threads) - 1) * shard + packed + threads * pool::STACK
     }
 

@@ -6,11 +6,13 @@ use super::pool::Pool;
 use super::reserve;
 use crate::backend::BackendError;
 use crate::model::Model;
+use crate::ops::Op;
 use crate::ops::arena::Arena;
 use crate::ops::attend;
 use crate::ops::blocks::Quant;
 use crate::ops::linear::codes::Codes;
-use crate::ops::linear::gemm::{self, Packed, Start, gemm_packed};
+use crate::ops::linear::dot::{Operand, Round, rounded};
+use crate::ops::linear::gemm::{self, Packed, Start, gemm_packed, multiply_codes};
 use crate::ops::linear::{self, Precision};
 use crate::ops::simd::Level;
 use crate::ops::view::{Mat, MatMut, Shared};
@@ -26,6 +28,8 @@ pub struct ThreadTeam {
     scratch: Vec<Mutex<Arena>>,
     /// Memory for one chunk of logits.
     chunk: Mutex<Arena>,
+    /// Memory for the left operand of a product, rounded.
+    rounded: Mutex<Arena>,
 }
 
 /// Elements below which waking other threads costs more than it gains.
@@ -40,6 +44,15 @@ pub fn scratch(model: &Model) -> usize {
     attend::scratch(heads.d_head).max(gemm::SCRATCH).max(wide).max(heads.query_cols())
 }
 
+/// Elements of the largest left operand, rounded, of products with quantised weights.
+pub fn rounded_room(model: &Model) -> usize {
+    let room = |op: &Op| match op {
+        Op::Linear { x, .. } | Op::Classify { x, .. } => x.rows * rounded(x.cols),
+        _ => 0,
+    };
+    model.ops().iter().map(room).max().unwrap_or(0)
+}
+
 impl ThreadTeam {
     /// A team of `threads` threads, with scratch for the model's ops and `chunk` elements for logits.
     pub fn new(
@@ -51,7 +64,9 @@ impl ThreadTeam {
         let pool = Pool::start(threads)?;
         let own = |_| reserve(scratch(model)).map(Mutex::new);
         let scratch = (0..pool.threads()).map(own).collect::<Result<_, _>>()?;
-        Ok(ThreadTeam { pool, level, precision, scratch, chunk: Mutex::new(reserve(chunk)?) })
+        let room = if precision == Precision::Int8 { rounded_room(model) } else { 0 };
+        let [chunk, rounded] = [chunk, room].map(|room| reserve(room).map(Mutex::new));
+        Ok(ThreadTeam { pool, level, precision, scratch, chunk: chunk?, rounded: rounded? })
     }
 
     /// The memory for a chunk of logits.
@@ -182,13 +197,29 @@ impl ThreadTeam {
         let (rows, cols, width) = (a.rows, b.cols(), gemm::width(self.level));
         let panels = cols.div_ceil(width);
         let each = panels.div_ceil(4 * self.pool.threads()).max(1) * width;
+        let k = a.cols;
+        let mut room = self.rounded.lock().unwrap_or_else(|e| e.into_inner());
+        let x = if self.precision == Precision::Int8 && b.codes().is_some() && a.col_stride == 1 {
+            let room = &mut room[..rows * rounded(k)];
+            self.rows([(&mut *room, rounded(k))], |rows, [to], _| {
+                for (i, to) in rows.zip(to.chunks_exact_mut(rounded(k))) {
+                    self.level.run(Round { to, x: a.row(i), k });
+                }
+            });
+            Some(Operand::Rounded(room, k))
+        } else {
+            None
+        };
         let to = Shared::new(c, cols);
         self.pool.run(cols.div_ceil(each), &|task, id| {
             let part = task * each..((task + 1) * each).min(cols);
             // SAFETY: each task takes its own columns.
             let c = unsafe { to.part(0..rows, part.clone()) };
             let start = start.cols(part.clone());
-            self.with_scratch(id, |scratch| gemm_packed(self.level, c, a, b, part.start, start, scratch));
+            match x {
+                Some(x) => multiply_codes(self.level, c, x, b, part.start, start),
+                None => self.with_scratch(id, |scratch| gemm_packed(self.level, c, a, b, part.start, start, scratch)),
+            }
         });
     }
 

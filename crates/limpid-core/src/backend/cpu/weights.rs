@@ -67,13 +67,13 @@ fn tables(ops: &[Op], multiplied: &[Region], precision: Precision) -> Vec<Region
         Op::Embed { table, positions, segments, .. } => Some([Some(table), positions, segments]),
         _ => None,
     });
-    tables.flatten().flatten().filter(|region| precision != Precision::F32 || !multiplied.contains(region)).collect()
+    tables.flatten().flatten().filter(|region| precision == Precision::Bf16 || !multiplied.contains(region)).collect()
 }
 
 impl Weights {
     /// Memory for a model's weights, all zero.
     pub fn new(model: &Model, how: (Level, Precision)) -> Result<Weights> {
-        let multiplied = if packs(model) { multiplied(model) } else { vec![] };
+        let multiplied = if packs(model, how.1) { multiplied(model) } else { vec![] };
         Ok(Weights {
             map: model.weight_map(),
             how,
@@ -81,7 +81,11 @@ impl Weights {
             param: reserve(model.program.size(MemorySpace::Param))?,
             tables: tables(&model.ops(), &multiplied, how.1),
             packed: HashMap::new(),
-            quantised: if how.1 == Precision::F32 && packs(model) { quantised(model, &multiplied) } else { vec![] },
+            quantised: if how.1 != Precision::Bf16 && packs(model, how.1) {
+                quantised(model, &multiplied)
+            } else {
+                vec![]
+            },
             multiplied,
         })
     }
@@ -168,9 +172,10 @@ impl Weights {
     }
 }
 
-/// Whether a model's weights are packed: in decoding, where they are used again and again for few rows.
-pub fn packs(model: &Model) -> bool {
-    matches!(model.mode, Mode::Decode { .. })
+/// Whether a model's weights are packed: in decoding, where they are used again and again for few rows, and where products
+/// are to be of codes.
+pub fn packs(model: &Model, precision: Precision) -> bool {
+    matches!(model.mode, Mode::Decode { .. }) || precision == Precision::Int8
 }
 
 impl Held for Weights {

@@ -1,6 +1,8 @@
 //! Weights of ggml's blocks as a product reads them: the same numbers in another order. A panel of `width` columns is a row of strips along k, a
-//! strip is as long as a block, and in it columns are neighbours: their scales, their minima, then their codes step by step of k. A tile gets
-//! f32s that are made of a few strips at a time, so products have the bits that the same weights as f32 give.
+//! strip is as long as a block, and in it columns are neighbours: their scales, their minima, then their codes, a word of 32 bits of each
+//! column after the other. A word has four steps of k, or eight: those of codes of four bits lie as the lower halves of its bytes, then as
+//! the upper ones. So a vector of words times one word of the other operand is one dot product of integers for each column (`dot`), and a
+//! tile of many rows gets f32s that are made of a few strips at a time.
 //!
 //! Types of two, three and four bits have codes of four, the others of eight. Blocks of different types are laid alike where they
 //! are equally long, each exactly.
@@ -17,15 +19,15 @@ const SHORT: usize = 32;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Codes {
     /// Of a code: 4 or 8.
-    bits: usize,
-    /// What a code of four bits means less than it says.
-    offset: i8,
+    pub(super) bits: usize,
+    /// What a code means less than it says: it says nothing negative.
+    pub(super) offset: i32,
     /// Steps of k with one scale.
-    group: usize,
+    pub(super) group: usize,
     /// Steps of k of a block.
-    strip: usize,
+    pub(super) strip: usize,
     /// Whether there are minima.
-    minima: bool,
+    pub(super) minima: bool,
 }
 
 impl Codes {
@@ -40,7 +42,7 @@ impl Codes {
             Q4_0 => (4, 8),
             Q4_1 | Q4_K | Q2_K => (4, 0),
             Q3_K => (4, 4),
-            Q5_0 | Q5_1 | Q5_K | Q6_K | Q8_0 | IQ4_NL | IQ4_XS => (8, 0),
+            Q5_0 | Q5_1 | Q5_K | Q6_K | Q8_0 | IQ4_NL | IQ4_XS => (8, 128),
         };
         let group = if matches!(quant, Q2_K | Q3_K | Q6_K) { GROUP } else { SHORT };
         let minima = matches!(quant, Q4_1 | Q5_1 | Q2_K | Q4_K | Q5_K);
@@ -49,7 +51,7 @@ impl Codes {
 
     fn with(self, other: Codes) -> Option<Codes> {
         let (bits, offset) =
-            if (self.bits, self.offset) == (other.bits, other.offset) { (self.bits, self.offset) } else { (8, 0) };
+            if (self.bits, self.offset) == (other.bits, other.offset) { (self.bits, self.offset) } else { (8, 128) };
         let (group, minima) = (self.group.min(other.group), self.minima || other.minima);
         (self.strip == other.strip).then_some(Codes { bits, offset, group, minima, ..self })
     }
@@ -60,12 +62,13 @@ impl Codes {
     }
 
     /// Bytes of a strip before its codes: two for each d, one for each scale of a group.
-    fn head(self, width: usize) -> usize {
+    pub(super) fn head(self, width: usize) -> usize {
         let scales = if self.strip > SHORT { self.strip / self.group } else { 0 };
         self.kinds() * width * (2 + scales)
     }
 
-    fn bytes(self, width: usize) -> usize {
+    /// Bytes of a strip.
+    pub(super) fn bytes(self, width: usize) -> usize {
         self.head(width) + self.strip * width * self.bits / 8
     }
 
@@ -90,29 +93,33 @@ impl Codes {
                     row[column] = scale;
                 }
             }
-            if self.bits == 4 {
-                let code = |code: i8| (code + self.offset) as u8;
-                for (row, [even, odd]) in codes.chunks_exact_mut(width).zip(block.codes.as_chunks::<2>().0) {
-                    row[column] = code(*even) | code(*odd) << 4;
-                }
-            } else {
-                codes.chunks_exact_mut(width).zip(block.codes).for_each(|(row, code)| row[column] = code as u8);
+            let said = |code: i8| (i32::from(code) + self.offset) as u8;
+            let words = codes.chunks_exact_mut(4 * width).map(|row| &mut row[4 * column..][..4]);
+            for (word, codes) in words.zip(block.codes.chunks_exact(32 / self.bits)) {
+                word.iter_mut().zip(codes).for_each(|(byte, code)| *byte = said(*code));
+                word.iter_mut().zip(&codes[4..]).for_each(|(byte, code)| *byte |= said(*code) << 4);
             }
         }
     }
 
-    /// The scale and the minimum of step `p` of k, for `to` as many columns from `column` on.
+    /// Where in a strip the factors of step `p` begin, one for each column: those of scales, or of minima. Short strips have none.
     #[inline(always)]
-    fn scales<const N: usize>(self, strip: &[u8], width: usize, p: usize, column: usize) -> [[f32; N]; 2] {
+    pub(super) fn factors(self, width: usize, p: usize, min: bool) -> Option<usize> {
+        let row = 2 * self.kinds() + p / self.group * self.kinds() + usize::from(min);
+        (self.strip > SHORT).then_some(row * width)
+    }
+
+    /// The scale and the minimum of step `p` of k, for N columns from `column` on.
+    #[inline(always)]
+    pub(super) fn scales<const N: usize>(self, strip: &[u8], width: usize, p: usize, column: usize) -> [[f32; N]; 2] {
         let mut all = [[0.0; N]; 2];
         for (kind, to) in all.iter_mut().enumerate().take(self.kinds()) {
             let ds = &strip[2 * (kind * width + column)..][..2 * N];
             for (to, d) in to.iter_mut().zip(ds.as_chunks::<2>().0) {
                 *to = widen_f16(u16::from_le_bytes(*d));
             }
-            if self.strip > SHORT {
-                let row = 2 * self.kinds() + p / self.group * self.kinds() + kind;
-                let scales = &strip[row * width + column..][..N];
+            if let Some(row) = self.factors(width, p, kind == 1) {
+                let scales = &strip[row + column..][..N];
                 // minima are never negative, and scales are signed
                 for (to, scale) in to.iter_mut().zip(scales) {
                     *to *= if kind == 0 { f32::from(*scale as i8) } else { f32::from(*scale) };
@@ -122,18 +129,27 @@ impl Codes {
         all
     }
 
+    /// What the codes of step `p` mean, for N columns from `column` on.
+    #[inline(always)]
+    pub(super) fn row<const N: usize>(self, strip: &[u8], width: usize, p: usize, column: usize) -> [i32; N] {
+        let each = 32 / self.bits;
+        let (row, step) = (p / each, p % each);
+        let words = &strip[self.head(width) + 4 * (row * width + column)..][..4 * N];
+        let (shift, mask) = (step % 4 * 8 + step / 4 * 4, (1 << self.bits) - 1);
+        let mut codes = [0; N];
+        for (code, word) in codes.iter_mut().zip(words.as_chunks::<4>().0) {
+            *code = (u32::from_le_bytes(*word) >> shift & mask) as i32 - self.offset;
+        }
+        codes
+    }
+
     /// The element at (p, column) of a panel.
     pub fn at(self, panel: &[u8], width: usize, p: usize, column: usize) -> f32 {
         let strip = &panel[p / self.strip * self.bytes(width)..];
         let p = p % self.strip;
         let [[scale], [min]] = self.scales(strip, width, p, column);
-        let code = strip[self.head(width) + p * self.bits / 8 * width + column];
-        let code = match (self.bits, p % 2) {
-            (4, 0) => (code & 15) as i8 - self.offset,
-            (4, _) => (code >> 4) as i8 - self.offset,
-            _ => code as i8,
-        };
-        scale * f32::from(code) - min
+        let [code] = self.row(strip, width, p, column);
+        scale * code as f32 - min
     }
 }
 
@@ -156,41 +172,19 @@ impl Kernel for Widen<'_> {
     #[inline(always)]
     fn run<M: MulAdd>(self) {
         let Widen { to, panel, codes, ks, width } = self;
-        let (bytes, head, offset) = (codes.bytes(width), codes.head(width), codes.offset);
         for (p, to) in ks.step_by(codes.group).zip(to.chunks_exact_mut(codes.group * width)) {
-            let strip = &panel[p / codes.strip * bytes..][..bytes];
+            let strip = &panel[p / codes.strip * codes.bytes(width)..][..codes.bytes(width)];
             let p = p % codes.strip;
-            let rows = &strip[head + p * codes.bits / 8 * width..][..codes.group * codes.bits / 8 * width];
             for column in (0..width).step_by(16) {
                 let [scale, min] = codes.scales::<16>(strip, width, p, column);
-                if codes.bits == 4 {
-                    for (to, row) in to.chunks_exact_mut(2 * width).zip(rows.chunks_exact(width)) {
-                        let row: [u8; 16] = sixteen(&row[column..]);
-                        let (mut even, mut odd) = ([0.0; 16], [0.0; 16]);
-                        for i in 0..16 {
-                            even[i] = scale[i] * f32::from((row[i] & 15) as i8 - offset) - min[i];
-                            odd[i] = scale[i] * f32::from((row[i] >> 4) as i8 - offset) - min[i];
-                        }
-                        to[column..][..16].copy_from_slice(&even);
-                        to[width + column..][..16].copy_from_slice(&odd);
+                for (q, to) in to.chunks_exact_mut(width).enumerate() {
+                    let (code, mut values) = (codes.row::<16>(strip, width, p + q, column), [0.0; 16]);
+                    for i in 0..16 {
+                        values[i] = scale[i] * code[i] as f32 - min[i];
                     }
-                } else {
-                    for (to, row) in to.chunks_exact_mut(width).zip(rows.chunks_exact(width)) {
-                        let row: [u8; 16] = sixteen(&row[column..]);
-                        let mut values = [0.0; 16];
-                        for i in 0..16 {
-                            values[i] = scale[i] * f32::from(row[i] as i8) - min[i];
-                        }
-                        to[column..][..16].copy_from_slice(&values);
-                    }
+                    to[column..][..16].copy_from_slice(&values);
                 }
             }
         }
     }
-}
-
-/// The first sixteen.
-#[inline(always)]
-fn sixteen(bytes: &[u8]) -> [u8; 16] {
-    *bytes.first_chunk().expect("panels are multiples of sixteen wide")
 }

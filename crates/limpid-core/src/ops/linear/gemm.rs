@@ -12,7 +12,7 @@
 //! flushes to zero).
 //!
 //! Weights that are used again and again for few rows (decoding) are packed whole, once: [`Packed`]. Quantised ones stay so
-//! (`codes`) and become f32s a few strips at a time.
+//! (`codes`): for many rows they become f32s a few strips at a time, for few rows one by one in registers (`dot`).
 //!
 //! Measured on one AVX-512 core with a roof of 171 GFLOP/s: nano's shapes (384 x 512 x 128) 148 to 171, GPT-2's (256
 //! x 768 x 768) 130 to 140, with weights read from memory 120 to 130; one row with packed weights 18 to 28 GB/s, as
@@ -23,6 +23,7 @@ use super::super::element::nearest_bf16;
 use super::super::simd::{Kernel, Level, MulAdd};
 use super::super::view::{Mat, MatMut};
 use super::codes::{Codes, Widen};
+use super::dot::{self, Operand};
 use super::{Precision, tile};
 
 /// How many rows of b a packed panel has: 256 x 64 floats are 64 KiB. With 128 a panel would fit the nearest cache,
@@ -91,7 +92,7 @@ enum Form {
 impl Form {
     fn of(level: Level, precision: Precision) -> Form {
         match precision {
-            Precision::F32 => Form::Exact,
+            Precision::F32 | Precision::Int8 => Form::Exact,
             Precision::Bf16 if level.has_dot() => Form::Pairs,
             Precision::Bf16 => Form::Rounded,
         }
@@ -414,6 +415,13 @@ enum Side<'a> {
 
 fn multiply(level: Level, form: Form, mut c: MatMut, a: Mat, b: Side, start: Start, scratch: &mut [f32]) {
     let (width, pairs) = (width(level), form == Form::Pairs);
+    if let Side::Packed(b, from) = b
+        && b.codes.is_some()
+        && c.rows() <= dot::FEW_ROWS
+        && a.col_stride == 1
+    {
+        return multiply_codes(level, c, Operand::Exact(a), b, from, start);
+    }
     let (panel, held) = scratch.split_at_mut(K_BLOCK * 64);
     let (rows, cols) = (c.rows(), c.cols());
     for i in (0..rows).filter(|_| a.cols == 0) {
@@ -481,6 +489,20 @@ fn multiply(level: Level, form: Form, mut c: MatMut, a: Mat, b: Side, start: Sta
             };
             tile::panel(level, pairs, c.part(block.clone(), part), own, panel, start);
         }
+    }
+}
+
+/// c = start + x b, for the columns of codes from `from` on, as many as c has; `from` is a multiple of [`width`].
+///
+/// # Panics
+/// If b is no codes.
+#[track_caller]
+pub fn multiply_codes(level: Level, mut c: MatMut, x: Operand, b: &Packed, from: usize, start: Start) {
+    let (rows, cols, codes) = (c.rows(), c.cols(), b.codes.expect("codes"));
+    assert!(from.is_multiple_of(b.width) && from + cols <= b.cols && b.width == width(level) && x.k() == b.rows);
+    for at in (0..cols).step_by(b.width) {
+        let part = at..(at + b.width).min(cols);
+        dot::panel(level, c.part(0..rows, part.clone()), x, codes, b.blocks(from + at), start.cols(part));
     }
 }
 
@@ -605,6 +627,7 @@ mod tests {
             let parts = [(quants[0], rows(quants[0], n / 2)), (quants[1], rows(quants[1], n - n / 2))];
             let wide: Vec<f32> = parts.iter().flat_map(|(quant, bytes)| quant.widen(bytes)).collect();
             let (a, b) = (values(m * k, 1), Mat::new(&wide, k).t());
+            let mut rounded: Option<Vec<f32>> = None;
             for level in Level::available() {
                 let mut packed = Packed::room_of_codes(level, codes, (k, n)).unwrap();
                 let (width, panel) = (packed.width, packed.panel);
@@ -620,6 +643,38 @@ mod tests {
                 assert_eq!(same, None, "{quants:?} at {level}: {m}x{n}x{k}");
                 let at = |i: usize| packed.at(i % k, i / k).to_bits();
                 assert_eq!((0..n * k).find(|i| at(*i) != wide[*i].to_bits()), None, "{quants:?} at {level}");
+
+                // with rows that are rounded: each the same alone and among others, and at every level
+                let bias = values(n, 7);
+                let mut room = Arena::reserve(m * dot::rounded(k)).unwrap();
+                level.run(dot::Round { to: &mut room, x: &a, k });
+                let x = Operand::Rounded(&room, k);
+                multiply_codes(level, MatMut::new(&mut c, n), x, &packed, 0, Start::Row(&bias));
+                let first = rounded.get_or_insert_with(|| c.clone());
+                let same = c.iter().zip(first).position(|(c, d)| c.to_bits() != d.to_bits());
+                assert_eq!(same, None, "{quants:?} rounded at {level}: {m}x{n}x{k}");
+                let last = Operand::Rounded(&room[(m - 1) * dot::rounded(k)..], k);
+                multiply_codes(level, MatMut::new(&mut d[..n], n), last, &packed, 0, Start::Row(&bias));
+                assert_eq!(c[(m - 1) * n..], d[..n], "{quants:?} at {level}: a row alone");
+                // the same sum in f64 over what the rows are rounded to, by this test's own rounding
+                for (at, c) in c.iter().enumerate() {
+                    let (i, j) = (at / n, at % n);
+                    let (mut want, mut size) = (f64::from(bias[j]), 0.0);
+                    for (x, w) in a[i * k..][..k].chunks(32).zip(wide[j * k..][..k].chunks(32)) {
+                        let most = f64::from(x.iter().fold(0f32, |m, x| m.max(x.abs())));
+                        for (x, w) in x.iter().zip(w) {
+                            let near = (f64::from(*x) * 127.0 / most).round_ties_even() * most / 127.0;
+                            let far = (near - f64::from(*x)).abs();
+                            assert!(far <= most / 253.9, "{near} of {x}");
+                            (want, size) = (want + near * f64::from(*w), size + (near * f64::from(*w)).abs());
+                        }
+                    }
+                    let far = (want - f64::from(*c)).abs();
+                    assert!(
+                        far <= 1e-5 * size + 1e-6,
+                        "{quants:?} at {level}, ({i},{j}): {c} for {want}, terms {size}"
+                    );
+                }
             }
         }
     }

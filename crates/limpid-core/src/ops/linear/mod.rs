@@ -5,9 +5,10 @@
 //! All products are one function, [`gemm::gemm`], on transposed views. Its order of summation is guaranteed: every
 //! element of the result is one chain of multiply-adds over k, ascending, whatever the shape of the product, the
 //! tiles and the threads. So a row's result does not depend on the other rows of the batch. Read `gemm` for the
-//! blocking, `tile` for the inner loop, `codes` for quantised weights.
+//! blocking, `tile` for the inner loop, `codes` and `dot` for quantised weights.
 
 pub mod codes;
+pub mod dot;
 pub mod gemm;
 mod tile;
 
@@ -22,6 +23,9 @@ axis! {
         F32 = "f32",
         /// Operands rounded to bfloat16, products summed in f32.
         Bf16 = "bf16",
+        /// Activations rounded to eight bits where they meet quantised weights, and products of these summed as integers; all else
+        /// as in `f32`. For generating.
+        Int8 = "int8",
     }
 }
 
