@@ -5,7 +5,7 @@
   python benches/compare/compare.py s1 s4 --rounds 5
   python benches/compare/compare.py s6 --text FILE.txt
 
-Without names it runs all ten, the longest of them (s3, s6) for minutes. A missing peer leaves its rows out.
+Without names it runs all eleven, the longest of them (s3, s6) for minutes. A missing peer leaves its rows out.
 
 Every round starts each side afresh, one after the other (A B A B); a side warms up and reports its own median. The table has
 the medians of the rounds, their range, and how many times as good limpid is. Training rows come twice: as people run PyTorch,
@@ -34,7 +34,7 @@ PRESETS = {"nano": "nanogpt-cpu"}
 # limpid's way to 1.90: with its wider initial weights it bears a higher learning rate than the recipe's 1e-3, and then needs fewer
 # steps than its 2,000; the row with 2,000 steps each compares the programs alone
 TO_190, TO_190_RATE = 850, 6e-3
-NAMES = [f"s{i}" for i in range(1, 11)]
+NAMES = [f"s{i}" for i in range(1, 12)]
 HEADER = ("| id | what; against | limpid (range) | peer (range) | ratio | floor | aim | share |\n"
           "|---|---|---|---|---|---|---|---|")
 
@@ -208,6 +208,25 @@ class Compare:
             self.row(id, f"{work} gpt2 {dtype}: tok/s; llama.cpp {dtype.upper()}", results["limpid"], results["llama.cpp"], "tok_s",
                      *limits[dtype], more_is_better=True)
 
+    def quantised(self):
+        """Decode and prefill from files of blocks: GPT-2 of random weights, or the file given by --model."""
+        if self.missing("S11", "llama_cpp", "gguf"):
+            return
+        source = self.args.model or self.weights("f32")
+        for dtype in ("q8_0", "q4_0", "q4_k"):
+            file = self.folder / f"{Path(source).stem}-{dtype}.gguf"
+            done = subprocess.run([self.args.limpid, "convert", source, file, "--dtype", dtype], capture_output=True, text=True)
+            if done.returncode:
+                self.note(f"S11 {dtype}: {done.stderr.strip()}")
+                continue
+            for verb, count in (("decode", 64), ("prefill", 256)):
+                words = ["bench", verb, "--model", file, "--tokens", count, "--json"]
+                peer = [sys.executable, HERE / "llama_peer.py", verb, file, "--tokens", count, "--threads", self.args.threads]
+                results = self.turns({"f32": (self.limpid(*words),), "llama.cpp": (peer,), "int8": (self.limpid(*words, precision="int8"),)})
+                for precision in ("f32", "int8"):
+                    self.row("S11", f"{verb} {Path(source).stem} {dtype}, {precision}: tok/s; llama.cpp", results[precision], results["llama.cpp"], "tok_s",
+                             "1x", "1.2x", more_is_better=True)
+
     def start(self):
         model = self.folder / "nano"
         data = ["--data", self.args.text, "--tokenizer", "char"] if self.args.text else []
@@ -233,6 +252,8 @@ class Compare:
                 self.tokens(id, "prefill", 256, {"f32": ("-", "-"), "bf16": ("1x", "1.4x")})
             elif id == "S10":
                 self.start()
+            elif id == "S11":
+                self.quantised()
 
     def record(self):
         """When, where and with what: the line above a recorded table."""
@@ -257,11 +278,12 @@ class Compare:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="s1 ... s10", help="which measures [default: all]")
+    parser.add_argument("names", nargs="*", metavar="s1 ... s11", help="which measures [default: all]")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--limpid", default="target/release/limpid", help="the binary")
     parser.add_argument("--text", help="tinyshakespeare, for s6")
+    parser.add_argument("--model", help="a GGUF in f32, for s11 [default: GPT-2 of random weights]")
     parser.add_argument("--compile", action="store_true", help="PyTorch compiled too (needs a C++ compiler; slow to begin)")
     parser.add_argument("--best", action="store_true", help="bf16 rows against the faster of PyTorch's bf16 and f32")
     parser.add_argument("--recipe-precision", default="f32", help="limpid's in s6")

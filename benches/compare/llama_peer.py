@@ -25,10 +25,10 @@ def write(args):
     out.add_layer_norm_eps(1e-5)
     kind = gguf.GGMLQuantizationType[args.dtype.upper()]
     out.add_file_type(gguf.LlamaFileType.ALL_F32 if args.dtype == "f32" else gguf.LlamaFileType.MOSTLY_BF16)
-    # a vocabulary of numbers: ids go in and logits come out, no text
+    # a vocabulary of numbers, with the two parts of its one merge: ids go in and logits come out, no text
     out.add_tokenizer_model("gpt2")
     out.add_tokenizer_pre("gpt-2")
-    out.add_token_list([f"t{i}" for i in range(VOCAB)])
+    out.add_token_list([f"t{i}" for i in range(VOCAB - 2)] + ["t", "0"])
     out.add_token_types([int(gguf.TokenType.NORMAL)] * VOCAB)
     out.add_token_merges(["t 0"])
     random = np.random.default_rng(1)

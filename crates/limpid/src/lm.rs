@@ -18,6 +18,7 @@ use crate::model::{Mode, Model, Param};
 use crate::ops::Batch;
 use crate::ops::element::Element;
 use crate::ops::linear::Precision;
+use crate::ops::linear::codes::Codes;
 use crate::ops::simd::Level;
 use crate::receipt::ReceiptHashes;
 use crate::tokenizer::Tokenizer;
@@ -161,7 +162,8 @@ impl Lm {
         (threads, precision): (usize, Precision),
     ) -> Result<Lm> {
         let level = Level::best();
-        let held = kept(&config, BackendOptions { threads, level, precision: Precision::F32 }, load)?;
+        let how = BackendOptions { threads, level, precision: Precision::F32 };
+        let held = kept(&config, how, |_, param| 4 * param.region.len(), load)?;
         let ready = Mutex::new((precision == Precision::F32).then(|| held.clone()));
         let (tokenizer, weights, engine) = (Some(tokenizer), Weights::Held(held), Mutex::new(None));
         let hashes = OnceLock::new();
@@ -645,7 +647,14 @@ impl Lm {
         if let Some(weights) = &*ready {
             return Ok(weights.clone());
         }
-        let weights = kept(&self.config, self.how(), |model, backend| self.load(model, backend))?;
+        let bytes = |model: &Model, param: &Param| match &self.weights {
+            Weights::Files(files) if self.precision != Precision::Bf16 => match files.stored_as(model, param) {
+                Dtype::Blocks(quant) => Codes::one(quant).bytes_of(param.region.len()),
+                _ => 4 * param.region.len(),
+            },
+            _ => 4 * param.region.len(),
+        };
+        let weights = kept(&self.config, self.how(), bytes, |model, backend| self.load(model, backend))?;
         Ok(ready.insert(weights).clone())
     }
 
@@ -722,10 +731,11 @@ fn packs(config: &Config) -> bool {
     config.lm_head && config.mask == Mask::Causal
 }
 
-/// Weights that `load` writes, kept as they are run.
+/// Weights that `load` writes, kept as they are run; each takes so many bytes.
 fn kept(
     config: &Config,
     how: BackendOptions,
+    bytes: impl Fn(&Model, &Param) -> usize,
     load: impl FnOnce(&Model, &mut dyn Backend) -> Result<()>,
 ) -> Result<SharedWeights> {
     let mode = match packs(config) {
@@ -733,7 +743,8 @@ fn kept(
         false => Mode::Inspect { batch: 1, context: 1 },
     };
     let model = Model::new(config, mode)?;
-    memory::fits(&model, None, (Device::Cpu, how.threads))?;
+    let stored = model.params.iter().map(|param| bytes(&model, param)).sum();
+    memory::fits_stored(&model, stored, (Device::Cpu, how.threads))?;
     let mut backend = Device::Cpu.start(&model, how)?;
     load(&model, &mut *backend)?;
     Ok(backend.share()?)

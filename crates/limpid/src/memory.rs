@@ -118,6 +118,13 @@ pub fn fits_beside(model: &Model, on: On) -> Result<(), Error> {
     refuse(over(parts.map(|(_, bytes)| bytes).sum(), 0))
 }
 
+/// The same of a model whose parameters will take `stored` bytes instead of four each.
+pub(crate) fn fits_stored(model: &Model, stored: usize, (device, threads): On) -> Result<(), Error> {
+    let parts = parts(model, None, (device, threads)).into_iter().filter(|(what, _)| *what != "parameters");
+    let touched = parts.map(|(_, bytes)| bytes).sum::<u64>() + stored as u64;
+    refuse(over(touched, Cpu::untouched_bytes(model, threads) as u64))
+}
+
 fn refuse(lacking: Option<(u64, Limit)>) -> Result<(), Error> {
     match lacking {
         None => Ok(()),

@@ -10,7 +10,7 @@ use super::weights::Weights;
 use super::{BatchShard, Sum, pick};
 use crate::ops::attend::{self, Gradients, Head};
 use crate::ops::dropout::{self, Draws};
-use crate::ops::linear::gemm::Start;
+use crate::ops::linear::gemm::{Start, Sums};
 use crate::ops::view::{Mat, MatMut, Shared};
 use crate::ops::{Back, Grad, Op, Region, Span};
 use crate::ops::{activate, add, classify, embed, gather, multiply, norm, rotate, scale};
@@ -105,7 +105,7 @@ pub fn inputs(step: Back, weights: &Weights, shard: &mut BatchShard, team: &Thre
         Op::Linear { w, .. } => {
             let Grad { region, add } = step.dx[0].expect("a product has an input");
             let [dy, dx] = pick(act_grad, [dy_slot, region]);
-            team.product(dx, Mat::new(dy, w.rows), Mat::new(weights.of(w), w.cols), add);
+            team.product(dx, Mat::new(dy, w.rows), Mat::new(weights.of(w), w.cols), add, Sums::Blocks);
         }
         Op::QkNorm { kind, eps, x, q_gain, k_gain, less_one, together, stats, heads, .. } => {
             let (cols, gains) = (x.cols, [q_gain, k_gain].map(|s| s.map(|g| weights.of(g))));
@@ -298,7 +298,7 @@ pub fn parameters(step: Back, shard: &BatchShard, to: &Parameters, team: &Thread
             if w.learns() {
                 // SAFETY: as above.
                 let (dw, start) = unsafe { to.of(w) };
-                team.product(dw, Mat::new(dy, w.rows).t(), Mat::new(&act[x.range()], w.cols), start);
+                team.product(dw, Mat::new(dy, w.rows).t(), Mat::new(&act[x.range()], w.cols), start, Sums::Chain);
             }
             if let Some(b) = b.filter(|b| b.learns()) {
                 team.column_sums(sums(b), dy);
@@ -354,12 +354,12 @@ pub fn head(step: Back, weights: &Weights, shard: &mut BatchShard, to: &Paramete
         }
         let dlogits = Mat::new(chunk, v);
         if let Some(Grad { region, add }) = step.dx[0] {
-            team.product(&mut act_grad[at(region, &part)], dlogits, Mat::new(w_values, cols), add);
+            team.product(&mut act_grad[at(region, &part)], dlogits, Mat::new(w_values, cols), add, Sums::Blocks);
         }
         if w.learns() {
             // SAFETY: no other task runs.
             let (dw, start) = unsafe { to.of(w) };
-            team.product(dw, dlogits.t(), x, start);
+            team.product(dw, dlogits.t(), x, start, Sums::Chain);
         }
         if let Some(b) = b.filter(|b| b.learns()) {
             // SAFETY: as above.

@@ -12,7 +12,7 @@ use crate::ops::attend;
 use crate::ops::blocks::Quant;
 use crate::ops::linear::codes::Codes;
 use crate::ops::linear::dot::{Operand, Round, rounded};
-use crate::ops::linear::gemm::{self, Packed, Start, gemm_packed, multiply_codes};
+use crate::ops::linear::gemm::{self, Packed, Start, Sums, gemm_packed, multiply_codes};
 use crate::ops::linear::{self, Precision};
 use crate::ops::simd::Level;
 use crate::ops::view::{Mat, MatMut, Shared};
@@ -118,7 +118,7 @@ impl ThreadTeam {
     /// c = a b, with sums that begin at `start`. With many rows each thread takes its own, the same as in every
     /// other op, and packs b for itself. With fewer, threads take panels of columns, so that each panel is packed
     /// once; where there are too few panels, threads take rows again.
-    pub fn product<'a>(&self, c: &mut [f32], a: Mat, b: Mat, start: impl Into<Start<'a>>) {
+    pub fn product<'a>(&self, c: &mut [f32], a: Mat, b: Mat, start: impl Into<Start<'a>>, sums: Sums) {
         let start = start.into();
         let (rows, cols, width, threads) = (a.rows, b.cols, gemm::width(self.level), self.pool.threads());
         let panels = cols.div_ceil(width);
@@ -138,11 +138,12 @@ impl ThreadTeam {
                 if by_columns {
                     // SAFETY: each task takes its own columns.
                     let c = unsafe { to.part(0..rows, part.clone()) };
-                    gemm::product(self.level, self.precision, c, a, b.cols(part.clone()), start.cols(part), scratch);
+                    let how = (start.cols(part.clone()), sums);
+                    gemm::product(self.level, self.precision, c, a, b.cols(part), how, scratch);
                 } else {
                     // SAFETY: each task takes its own rows.
                     let c = unsafe { to.part(part.clone(), 0..cols) };
-                    gemm::product(self.level, self.precision, c, a.rows(part), b, start, scratch);
+                    gemm::product(self.level, self.precision, c, a.rows(part), b, (start, sums), scratch);
                 }
             });
         });
@@ -228,7 +229,7 @@ impl ThreadTeam {
         let start = b.map_or(Start::Zero, Start::Row);
         match packed {
             Some(packed) => self.product_packed(y, x, packed, start),
-            None => self.product(y, x, Mat::new(w, x.cols).t(), start),
+            None => self.product(y, x, Mat::new(w, x.cols).t(), start, Sums::Blocks),
         }
     }
 

@@ -7,7 +7,7 @@ use super::{BackendError, Cpu, Result, UpdateReport};
 use crate::ops::MemorySpace;
 use crate::ops::adamw::{self, Change, Measure, NORM_PART, ParamGroup, Rule, norm_of};
 use crate::ops::arena::Arena;
-use crate::ops::linear::gemm::Start;
+use crate::ops::linear::gemm::{Start, Sums};
 use crate::ops::muon::{self, Blend, Momentum};
 use crate::ops::view::{Mat, Shared};
 use std::ops::Range;
@@ -213,13 +213,13 @@ fn orthogonal(team: &ThreadTeam, room: &mut [f32], (out, cols): (usize, usize)) 
     for _ in 0..muon::ROUNDS {
         let of = Mat::new(x, cols);
         let (left, right) = if out <= cols { (of, of.t()) } else { (of.t(), of) };
-        team.product(s, left, right, Start::Zero);
+        team.product(s, left, right, Start::Zero, Sums::Blocks);
         let square = Mat::new(s, side);
-        team.product(mix, square, square, Start::Zero);
+        team.product(mix, square, square, Start::Zero, Sums::Blocks);
         blend(mix, c, s, b);
         let mixed = Mat::new(mix, side);
         let (left, right) = if out <= cols { (mixed, of) } else { (of, mixed) };
-        team.product(next, left, right, Start::Zero);
+        team.product(next, left, right, Start::Zero, Sums::Blocks);
         blend(next, 1.0, x, a);
         (x, next) = (next, x);
     }

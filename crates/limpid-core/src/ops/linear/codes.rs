@@ -36,7 +36,8 @@ impl Codes {
         quants.into_iter().map(Codes::one).map(Some).reduce(|a, b| a?.with(b?))?
     }
 
-    fn one(quant: Quant) -> Codes {
+    /// The form for one type alone.
+    pub fn one(quant: Quant) -> Codes {
         use Quant::*;
         let (bits, offset) = match quant {
             Q4_0 => (4, 8),
@@ -70,6 +71,11 @@ impl Codes {
     /// Bytes of a strip.
     pub(super) fn bytes(self, width: usize) -> usize {
         self.head(width) + self.strip * width * self.bits / 8
+    }
+
+    /// Bytes of so many values, where all columns of all panels are used.
+    pub fn bytes_of(self, values: usize) -> usize {
+        values / self.strip * self.bytes(1)
     }
 
     /// Elements of 4 bytes of a panel.

@@ -1,7 +1,7 @@
 //! Products with weights of codes that never become a panel of f32s: one tile at a time, with its sums in registers.
 //!
-//! [`Operand::Exact`]: each weight becomes an f32 in a register, `scale * code - min`, and the sums are the chain over ascending k that all
-//! products have: the bits of the same weights as f32. For few rows, where weights come from memory.
+//! [`Operand::Exact`]: each weight becomes an f32 in a register, `scale * code - min`, and the sums are of blocks as in all products of
+//! packed weights: the bits of the same weights as f32. For few rows, where weights come from memory.
 //!
 //! [`Operand::Rounded`]: the other operand is rounded to eight bits too, 32 neighbours with one scale, so that products are integers. Of each
 //! group of steps that shares a scale, in ascending order,
@@ -16,7 +16,7 @@ use super::super::blocks::GROUP;
 use super::super::simd::{Kernel, Level, MulAdd, fma};
 use super::super::view::{Mat, MatMut};
 use super::codes::Codes;
-use super::gemm::Start;
+use super::gemm::{CHAIN, Start};
 use super::tile;
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
@@ -208,6 +208,7 @@ impl Kernel for Tile<'_> {
         for column in (0..width).step_by(16) {
             for (i, sums) in sums.chunks_exact_mut(width).enumerate().take(x.rows()) {
                 let sums = sums[column..].first_chunk_mut::<16>().expect("panels are multiples of sixteen wide");
+                let mut chain = [0f32; 16];
                 for (s, strip) in panel.chunks_exact(codes.bytes(width)).enumerate().take(x.k() / codes.strip) {
                     for p in (0..codes.strip).step_by(codes.group) {
                         let k = s * codes.strip + p;
@@ -217,8 +218,13 @@ impl Kernel for Tile<'_> {
                                 for (q, x) in x.row(i)[k..][..codes.group].iter().enumerate() {
                                     let code = codes.row::<16>(strip, width, p + q, column);
                                     for v in 0..16 {
-                                        sums[v] = fma::<M>(*x, scale[v] * code[v] as f32 - min[v], sums[v]);
+                                        chain[v] = fma::<M>(*x, scale[v] * code[v] as f32 - min[v], chain[v]);
                                     }
+                                }
+                                let k = k + codes.group;
+                                if k.is_multiple_of(CHAIN) || k == x.cols {
+                                    sums.iter_mut().zip(chain).for_each(|(sum, chain)| *sum += chain);
+                                    chain = [0.0; 16];
                                 }
                             }
                             Operand::Rounded(x, all) => {
@@ -298,6 +304,7 @@ mod by512 {
         fn all_i(x: i32) -> I { _mm512_set1_epi32(x) }
         fn widen(x: I) -> F { _mm512_cvtepi32_ps(x) }
         fn mul(a: F, b: F) -> F { _mm512_mul_ps(a, b) }
+        fn add(a: F, b: F) -> F { _mm512_add_ps(a, b) }
         fn fmadd(a: F, b: F, c: F) -> F { _mm512_fmadd_ps(a, b, c) }
         fn fmsub(a: F, b: F, c: F) -> F { _mm512_fmsub_ps(a, b, c) }
         fn fnmadd(a: F, b: F, c: F) -> F { _mm512_fnmadd_ps(a, b, c) }
@@ -336,6 +343,7 @@ mod by256 {
         fn all_i(x: i32) -> I { _mm256_set1_epi32(x) }
         fn widen(x: I) -> F { _mm256_cvtepi32_ps(x) }
         fn mul(a: F, b: F) -> F { _mm256_mul_ps(a, b) }
+        fn add(a: F, b: F) -> F { _mm256_add_ps(a, b) }
         fn fmadd(a: F, b: F, c: F) -> F { _mm256_fmadd_ps(a, b, c) }
         fn fmsub(a: F, b: F, c: F) -> F { _mm256_fmsub_ps(a, b, c) }
         fn fnmadd(a: F, b: F, c: F) -> F { _mm256_fnmadd_ps(a, b, c) }
@@ -385,13 +393,14 @@ macro_rules! bodies {
             // SAFETY: addresses are inside x, the panel and the sums.
             unsafe {
                 for column in (0..width).step_by(V * LANES) {
-                    let mut acc = [[all(0.0); V]; N];
+                    let (mut total, mut acc) = ([[all(0.0); V]; N], [[all(0.0); V]; N]);
                     for i in 0..N {
                         for v in 0..V {
-                            acc[i][v] = load(sums.as_ptr().add(i * width + column + v * LANES));
+                            total[i][v] = load(sums.as_ptr().add(i * width + column + v * LANES));
                         }
                     }
                     let mut at = x.data.as_ptr();
+                    let mut done = 0;
                     for strip in panel.chunks_exact(codes.bytes(width)).take(x.cols / codes.strip) {
                         let mut words = strip.as_ptr().add(codes.head(width) + 4 * column);
                         for p in (0..codes.strip).step_by(codes.group) {
@@ -430,11 +439,20 @@ macro_rules! bodies {
                                 at = at.wrapping_add(32 / BITS);
                                 words = words.wrapping_add(4 * width);
                             }
+                            done += codes.group;
+                            if done.is_multiple_of(CHAIN) || done == x.cols {
+                                for i in 0..N {
+                                    for v in 0..V {
+                                        total[i][v] = add(total[i][v], acc[i][v]);
+                                        acc[i][v] = all(0.0);
+                                    }
+                                }
+                            }
                         }
                     }
                     for i in 0..N {
                         for v in 0..V {
-                            store(sums.as_mut_ptr().add(i * width + column + v * LANES), acc[i][v]);
+                            store(sums.as_mut_ptr().add(i * width + column + v * LANES), total[i][v]);
                         }
                     }
                 }

@@ -2,8 +2,7 @@
 //!
 //! Blocking: b is cut into blocks of [`K_BLOCK`] rows and panels of [`width`] columns. Each is packed once, so that
 //! the inner loop reads it as one stream from the L2 cache, and is used for many rows of a. The accumulators of a
-//! tile start from c, a bias or zero and are stored to c, so cutting k changes no bit: an element is always one
-//! chain c + a0 b0 + a1 b1 + ... in ascending k. In f32, a is read in place where the elements of its rows are
+//! tile start from c, a bias or zero and are stored to c, so cutting k changes no bit: the order of summation is fixed ([`Sums`]). In f32, a is read in place where the elements of its rows are
 //! neighbours in memory.
 //!
 //! bf16 rounds the operands and nothing else: products and sums are f32, and a product of two bf16 is exact in f32.
@@ -30,6 +29,26 @@ use super::{Precision, tile};
 /// which is a tenth faster on data in the caches, but slower in a step, where weights come from memory in runs half
 /// as long (LOG.md).
 pub const K_BLOCK: usize = 256;
+
+/// How many steps of k one chain has where sums are of blocks.
+pub const CHAIN: usize = 64;
+
+/// In which order a product sums over k, ascending always.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sums {
+    /// c = (c + chain) + chain ..., each chain of multiply-adds over [`CHAIN`] neighbours of k begun at zero. An error grows with the square
+    /// root of 64 and k / 64 rather than of k: as in PyTorch, or better (LOG.md).
+    Blocks,
+    /// One chain of multiply-adds begun at c, for products whose k is cut at places that must not matter: rows of a batch, keys.
+    Chain,
+}
+
+impl Sums {
+    /// Elements of a panel in which each chain is, where an element has so many steps of k.
+    fn block(self, step: usize) -> usize {
+        if self == Sums::Blocks { CHAIN / step } else { usize::MAX }
+    }
+}
 
 /// The same for a product of few rows, where each block comes from memory, and is used by two tiles or more before it
 /// leaves the nearest cache: 16 KiB.
@@ -413,7 +432,15 @@ enum Side<'a> {
     Packed(&'a Packed, usize),
 }
 
-fn multiply(level: Level, form: Form, mut c: MatMut, a: Mat, b: Side, start: Start, scratch: &mut [f32]) {
+fn multiply(
+    level: Level,
+    form: Form,
+    mut c: MatMut,
+    a: Mat,
+    b: Side,
+    (start, sums): (Start, Sums),
+    scratch: &mut [f32],
+) {
     let (width, pairs) = (width(level), form == Form::Pairs);
     if let Side::Packed(b, from) = b
         && b.codes.is_some()
@@ -465,7 +492,8 @@ fn multiply(level: Level, form: Form, mut c: MatMut, a: Mat, b: Side, start: Sta
                     if own.rows <= WIDENED_ROWS && own.col_stride == 1 {
                         for i in 0..own.rows {
                             let row = block.start + i;
-                            tile::widen(level, c.part(row..row + 1, part.clone()).whole(), own.row(i), pairs, start);
+                            let to = (start, sums.block(1));
+                            tile::widen(level, c.part(row..row + 1, part.clone()).whole(), own.row(i), pairs, to);
                         }
                         continue;
                     }
@@ -487,7 +515,7 @@ fn multiply(level: Level, form: Form, mut c: MatMut, a: Mat, b: Side, start: Sta
                     &*to
                 }
             };
-            tile::panel(level, pairs, c.part(block.clone(), part), own, panel, start);
+            tile::panel(level, pairs, c.part(block.clone(), part), own, panel, (start, sums.block(form.step())));
         }
     }
 }
@@ -506,25 +534,17 @@ pub fn multiply_codes(level: Level, mut c: MatMut, x: Operand, b: &Packed, from:
     }
 }
 
-/// c = a b, or c += a b, in f32. `scratch` holds [`SCRATCH`] floats.
+/// c = a b, or c += a b, in f32, each element one chain. `scratch` holds [`SCRATCH`] floats.
 #[track_caller]
 pub fn gemm(level: Level, c: MatMut, a: Mat, b: Mat, add: bool, scratch: &mut [f32]) {
-    product(level, Precision::F32, c, a, b, add, scratch);
+    product(level, Precision::F32, c, a, b, (add.into(), Sums::Chain), scratch);
 }
 
 /// c = start + a b, with operands of this precision.
 #[track_caller]
-pub fn product<'a>(
-    level: Level,
-    precision: Precision,
-    c: MatMut,
-    a: Mat,
-    b: Mat,
-    start: impl Into<Start<'a>>,
-    scratch: &mut [f32],
-) {
+pub fn product(level: Level, precision: Precision, c: MatMut, a: Mat, b: Mat, how: (Start, Sums), scratch: &mut [f32]) {
     assert_eq!((c.rows(), c.cols(), a.cols), (a.rows, b.cols, b.rows), "shapes of a product");
-    multiply(level, Form::of(level, precision), c, a, Side::Plain(b), start.into(), scratch);
+    multiply(level, Form::of(level, precision), c, a, Side::Plain(b), how, scratch);
 }
 
 /// c = start + a b, for the columns of a packed b from `from` on, as many as c has; `from` is a multiple of [`width`].
@@ -541,7 +561,7 @@ pub fn gemm_packed<'a>(
     assert_eq!((a.cols, b.width), (b.rows, width(level)), "shapes of a packed product");
     assert!(from.is_multiple_of(b.width) && from + c.cols() <= b.cols);
     let precision = if b.pairs { Precision::Bf16 } else { Precision::F32 };
-    multiply(level, Form::of(level, precision), c, a, Side::Packed(b, from), start.into(), scratch);
+    multiply(level, Form::of(level, precision), c, a, Side::Packed(b, from), (start.into(), Sums::Blocks), scratch);
 }
 
 #[cfg(test)]
@@ -553,9 +573,9 @@ mod tests {
         (0..n as u64).map(|i| crate::ops::random::uniform(seed, 0, i) as f32 - 0.5).collect()
     }
 
-    /// Every shape, orientation and level: not only close, but exactly the chain that the head of this file promises.
+    /// Every shape, orientation and level: not only close, but exactly the chains that [`Sums`] promises.
     #[test]
-    fn an_element_is_one_chain_over_k() {
+    fn an_element_is_its_chains_over_k() {
         let sizes = [1, 2, 5, 6, 7, 13, 16, 17, 33, 64, 65, 130];
         let mut scratch = vec![0.0; SCRATCH];
         let mut memory = [0; 2].map(|_| Arena::reserve(130 * 130).unwrap()); // aligned, as `Past` wants it
@@ -575,20 +595,33 @@ mod tests {
                         let [c, d] = memory.each_mut().map(|memory| &mut memory[..m * n]);
                         c.copy_from_slice(&start);
                         d.copy_from_slice(&start);
-                        product(level, precision, MatMut::new(c, n), a, b, from, &mut scratch);
-                        let near = |x: f32| if precision == Precision::F32 { x } else { nearest_bf16(x) };
-                        for (at, c) in c.iter().enumerate() {
-                            let (i, j) = (at / n, at % n);
-                            let chain = |acc, p| near(a.at(i, p)).mul_add(near(b.at(p, j)), acc);
-                            let first = match from {
-                                Start::Zero | Start::Past => 0.0,
-                                Start::Own => start[at],
-                                Start::Row(row) => row[j],
-                            };
-                            let want = (0..k).fold(first, chain);
-                            assert_eq!(want.to_bits(), c.to_bits(), "{level} {precision} {m}x{n}x{k} ({i},{j})");
-                        }
                         let packed = Packed::new(level, precision, b).unwrap();
+                        let near = |x: f32| if precision == Precision::F32 { x } else { nearest_bf16(x) };
+                        let first = |i: usize, j: usize| match from {
+                            Start::Zero | Start::Past => 0.0,
+                            Start::Own => start[i * n + j],
+                            Start::Row(row) => row[j],
+                        };
+                        for sums in [Sums::Chain, Sums::Blocks] {
+                            c.copy_from_slice(&start);
+                            product(level, precision, MatMut::new(c, n), a, b, (from, sums), &mut scratch);
+                            for (at, c) in c.iter().enumerate() {
+                                let (i, j) = (at / n, at % n);
+                                let chain = |acc, p| near(a.at(i, p)).mul_add(near(b.at(p, j)), acc);
+                                let block = |at: usize| (at..(at + CHAIN).min(k)).fold(0.0, chain);
+                                let want = match sums {
+                                    Sums::Chain => (0..k).fold(first(i, j), chain),
+                                    Sums::Blocks => {
+                                        (0..k).step_by(CHAIN).map(block).fold(first(i, j), |c, sum| c + sum)
+                                    }
+                                };
+                                assert_eq!(
+                                    want.to_bits(),
+                                    c.to_bits(),
+                                    "{level} {precision} {sums:?} {m}x{n}x{k} ({i},{j})"
+                                );
+                            }
+                        }
                         gemm_packed(level, MatMut::new(d, n), a, &packed, 0, from, &mut scratch);
                         assert!(c == d, "packed: {level} {precision} {m}x{n}x{k}");
                         assert_eq!(packed.at(k - 1, n - 1), near(b.at(k - 1, n - 1)));
@@ -637,7 +670,8 @@ mod tests {
                     codes.lay(bytemuck::cast_slice_mut(data), width, j % width, quant, row);
                 }
                 let [mut c, mut d] = [(); 2].map(|()| vec![0.0; m * n]);
-                gemm(level, MatMut::new(&mut c, n), Mat::new(&a, k), b, false, &mut scratch);
+                let how = (Start::Zero, Sums::Blocks);
+                product(level, Precision::F32, MatMut::new(&mut c, n), Mat::new(&a, k), b, how, &mut scratch);
                 gemm_packed(level, MatMut::new(&mut d, n), Mat::new(&a, k), &packed, 0, false, &mut scratch);
                 let same = c.iter().zip(&d).position(|(c, d)| c.to_bits() != d.to_bits());
                 assert_eq!(same, None, "{quants:?} at {level}: {m}x{n}x{k}");

@@ -3,8 +3,8 @@
 //!   dx = dy w,   dw += dy' x,   db += column sums of dy
 //!
 //! All products are one function, [`gemm::gemm`], on transposed views. Its order of summation is guaranteed: every
-//! element of the result is one chain of multiply-adds over k, ascending, whatever the shape of the product, the
-//! tiles and the threads. So a row's result does not depend on the other rows of the batch. Read `gemm` for the
+//! element of the result is a sum over k, ascending, in chains of 64 multiply-adds, or in one ([`gemm::Sums`]), whatever the shape of the
+//! product, the tiles and the threads. So a row's result does not depend on the other rows of the batch. Read `gemm` for the
 //! blocking, `tile` for the inner loop, `codes` and `dot` for quantised weights.
 
 pub mod codes;

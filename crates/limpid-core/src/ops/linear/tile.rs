@@ -30,9 +30,10 @@ pub const FEW_ROWS: usize = 24;
 pub const AHEAD_ROWS: usize = 4;
 
 /// c = start + a panel, for as many columns as c has; `panel` is a.cols x width. `pairs`: elements of both are pairs
-/// of bf16, for a level that has their dot product.
+/// of bf16, for a level that has their dot product. `block`: after how many rows of the panel a chain ends, is added to what there is,
+/// and the next one begins at zero; `usize::MAX`: one chain, which begins at `start`.
 #[track_caller]
-pub fn panel(level: Level, pairs: bool, mut c: MatMut, a: Mat, panel: &[f32], start: Start) {
+pub fn panel(level: Level, pairs: bool, mut c: MatMut, a: Mat, panel: &[f32], (start, block): (Start, usize)) {
     let (height, width) = shape(level);
     let cols = c.cols();
     a.check();
@@ -58,7 +59,7 @@ pub fn panel(level: Level, pairs: bool, mut c: MatMut, a: Mat, panel: &[f32], st
             };
             // SAFETY: `a`, the panel and a row to start from hold what the tile reads (asserted above), `to` has n rows
             // and whole vectors of columns, and the level's instructions are there.
-            unsafe { tile(level, pairs, n, vectors, a, panel, To { c, stride, from, past }) };
+            unsafe { tile(level, pairs, n, vectors, a, panel, To { c, stride, from, past, block }) };
         } else {
             let mut edge = [0f32; 6 * 64];
             for (i, edge) in edge.chunks_exact_mut(width).enumerate().take(n) {
@@ -70,7 +71,9 @@ pub fn panel(level: Level, pairs: bool, mut c: MatMut, a: Mat, panel: &[f32], st
             }
             let c = edge.as_mut_ptr();
             // SAFETY: as above, with `edge` (6 rows of 64 at most) in c's place.
-            unsafe { tile(level, pairs, n, vectors, a, panel, To { c, stride: width, from: Some((c, width)), past }) };
+            unsafe {
+                tile(level, pairs, n, vectors, a, panel, To { c, stride: width, from: Some((c, width)), past, block })
+            };
             (0..n).for_each(|i| to.row(i).copy_from_slice(&edge[i * width..][..cols]));
         }
     }
@@ -92,6 +95,15 @@ struct To {
     /// Whether stores bypass the caches, where the level can: c and its rows are then aligned to 64 bytes.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     past: bool,
+    /// How many steps of the panel a chain has.
+    block: usize,
+}
+
+impl To {
+    /// Whether all is one chain.
+    fn is_chain(&self) -> bool {
+        self.block == usize::MAX
+    }
 }
 
 /// # Safety
@@ -158,35 +170,57 @@ macro_rules! body512 {
             // the bits of a vector of 32 bf16.
             unsafe {
                 let mut acc = [[_mm512_setzero_ps(); V]; N];
+                let mut total = acc;
                 if let Some((from, stride)) = to.from {
                     for i in 0..N {
                         for v in 0..V {
-                            acc[i][v] = _mm512_loadu_ps(from.add(i * stride + 16 * v));
+                            total[i][v] = _mm512_loadu_ps(from.add(i * stride + 16 * v));
                         }
                     }
                 }
+                if to.is_chain() {
+                    acc = total;
+                }
                 let (mut at, mut b) = (a.data.as_ptr(), panel.as_ptr());
-                for _ in 0..a.cols {
-                    let mut row = [_mm512_setzero_ps(); V];
-                    for v in 0..V {
-                        if N <= AHEAD_ROWS {
-                            _mm_prefetch::<_MM_HINT_T0>(b.wrapping_add(16 * v + AHEAD).cast());
+                let mut left = a.cols;
+                loop {
+                    let steps = left.min(to.block);
+                    for _ in 0..steps {
+                        let mut row = [_mm512_setzero_ps(); V];
+                        for v in 0..V {
+                            if N <= AHEAD_ROWS {
+                                _mm_prefetch::<_MM_HINT_T0>(b.wrapping_add(16 * v + AHEAD).cast());
+                            }
+                            row[v] = _mm512_loadu_ps(b.add(16 * v));
                         }
-                        row[v] = _mm512_loadu_ps(b.add(16 * v));
+                        for i in 0..N {
+                            let x = _mm512_set1_ps(*at.add(i * a.row_stride));
+                            for v in 0..V {
+                                acc[i][v] = $multiply(x, row[v], acc[i][v]);
+                            }
+                        }
+                        at = at.wrapping_add(a.col_stride);
+                        b = b.add(64);
+                    }
+                    if to.is_chain() {
+                        total = acc;
+                        break;
                     }
                     for i in 0..N {
-                        let x = _mm512_set1_ps(*at.add(i * a.row_stride));
                         for v in 0..V {
-                            acc[i][v] = $multiply(x, row[v], acc[i][v]);
+                            total[i][v] = _mm512_add_ps(total[i][v], acc[i][v]);
+                            acc[i][v] = _mm512_setzero_ps();
                         }
                     }
-                    at = at.wrapping_add(a.col_stride);
-                    b = b.add(64);
+                    left -= steps;
+                    if left == 0 {
+                        break;
+                    }
                 }
                 for i in 0..N {
                     for v in 0..V {
                         let c = to.c.add(i * to.stride + 16 * v);
-                        if to.past { _mm512_stream_ps(c, acc[i][v]) } else { _mm512_storeu_ps(c, acc[i][v]) }
+                        if to.past { _mm512_stream_ps(c, total[i][v]) } else { _mm512_storeu_ps(c, total[i][v]) }
                     }
                 }
             }
@@ -210,32 +244,54 @@ unsafe fn avx2<const N: usize, const V: usize>(a: Mat, panel: &[f32], to: To) {
     // SAFETY: every address is inside a, panel or `to` by the caller's promise.
     unsafe {
         let mut acc = [[_mm256_setzero_ps(); V]; N];
+        let mut total = acc;
         if let Some((from, stride)) = to.from {
             for i in 0..N {
                 for v in 0..V {
-                    acc[i][v] = _mm256_loadu_ps(from.add(i * stride + 8 * v));
+                    total[i][v] = _mm256_loadu_ps(from.add(i * stride + 8 * v));
                 }
             }
         }
+        if to.is_chain() {
+            acc = total;
+        }
         let (mut at, mut b) = (a.data.as_ptr(), panel.as_ptr());
-        for _ in 0..a.cols {
-            let mut row = [_mm256_setzero_ps(); V];
-            for v in 0..V {
-                row[v] = _mm256_loadu_ps(b.add(8 * v));
+        let mut left = a.cols;
+        loop {
+            let steps = left.min(to.block);
+            for _ in 0..steps {
+                let mut row = [_mm256_setzero_ps(); V];
+                for v in 0..V {
+                    row[v] = _mm256_loadu_ps(b.add(8 * v));
+                }
+                for i in 0..N {
+                    let x = _mm256_set1_ps(*at.add(i * a.row_stride));
+                    for v in 0..V {
+                        acc[i][v] = _mm256_fmadd_ps(x, row[v], acc[i][v]);
+                    }
+                }
+                at = at.wrapping_add(a.col_stride);
+                b = b.add(16);
+            }
+            if to.is_chain() {
+                total = acc;
+                break;
             }
             for i in 0..N {
-                let x = _mm256_set1_ps(*at.add(i * a.row_stride));
                 for v in 0..V {
-                    acc[i][v] = _mm256_fmadd_ps(x, row[v], acc[i][v]);
+                    total[i][v] = _mm256_add_ps(total[i][v], acc[i][v]);
+                    acc[i][v] = _mm256_setzero_ps();
                 }
             }
-            at = at.wrapping_add(a.col_stride);
-            b = b.add(16);
+            left -= steps;
+            if left == 0 {
+                break;
+            }
         }
         for i in 0..N {
             for v in 0..V {
                 let c = to.c.add(i * to.stride + 8 * v);
-                if to.past { _mm256_stream_ps(c, acc[i][v]) } else { _mm256_storeu_ps(c, acc[i][v]) }
+                if to.past { _mm256_stream_ps(c, total[i][v]) } else { _mm256_storeu_ps(c, total[i][v]) }
             }
         }
     }
@@ -270,13 +326,14 @@ impl Plain<'_> {
     fn rows<const N: usize, M: MulAdd>(self) {
         let Plain { vectors, a, panel, to, .. } = self;
         let cols = 8 * vectors;
-        let mut acc = [[0f32; 16]; N];
-        for (i, acc) in acc.iter_mut().enumerate() {
+        let mut total = [[0f32; 16]; N];
+        for (i, total) in total.iter_mut().enumerate() {
             if let Some((from, stride)) = to.from {
                 // SAFETY: row i of what to start from, whole vectors of it.
-                acc[..cols].copy_from_slice(unsafe { std::slice::from_raw_parts(from.add(i * stride), cols) });
+                total[..cols].copy_from_slice(unsafe { std::slice::from_raw_parts(from.add(i * stride), cols) });
             }
         }
+        let mut acc = if to.is_chain() { total } else { [[0f32; 16]; N] };
         for (p, row) in panel.as_chunks::<16>().0.iter().enumerate().take(a.cols) {
             for (i, acc) in acc.iter_mut().enumerate() {
                 let x = a.data[i * a.row_stride + p * a.col_stride];
@@ -284,17 +341,22 @@ impl Plain<'_> {
                     acc[v] = fma::<M>(x, row[v], acc[v]);
                 }
             }
+            if !to.is_chain() && ((p + 1) % to.block == 0 || p + 1 == a.cols) {
+                for (total, acc) in total.as_flattened_mut().iter_mut().zip(acc.as_flattened_mut()) {
+                    (*total, *acc) = (*total + *acc, 0.0);
+                }
+            }
         }
-        for (i, acc) in acc.iter().enumerate() {
+        for (i, sums) in if to.is_chain() { acc } else { total }.iter().enumerate() {
             // SAFETY: row i of c.
-            unsafe { std::slice::from_raw_parts_mut(to.c.add(i * to.stride), cols) }.copy_from_slice(&acc[..cols]);
+            unsafe { std::slice::from_raw_parts_mut(to.c.add(i * to.stride), cols) }.copy_from_slice(&sums[..cols]);
         }
     }
 }
 
 /// c = start + a times a panel of bf16 pairs, for one row of c and a, at a level without their dot product: pairs
-/// are widened to two f32 while they are loaded.
-pub fn widen(level: Level, c: &mut [f32], a: &[f32], pairs: &[f32], start: Start) {
+/// are widened to two f32 while they are loaded. `block`: as for [`panel`], in steps of k, an even number.
+pub fn widen(level: Level, c: &mut [f32], a: &[f32], pairs: &[f32], (start, block): (Start, usize)) {
     let width = shape(level).1;
     assert!(c.len() <= width && pairs.len() >= a.len().div_ceil(2) * width);
     let mut sums = [0f32; 64];
@@ -303,17 +365,21 @@ pub fn widen(level: Level, c: &mut [f32], a: &[f32], pairs: &[f32], start: Start
         Start::Own => sums[..c.len()].copy_from_slice(c),
         Start::Row(row) => sums[..c.len()].copy_from_slice(row),
     }
-    let (steps, last) = a.as_chunks::<2>();
-    let last = last.first().map(|a| [*a, 0.0]);
-    let steps = steps.iter().chain(&last).zip(pairs.chunks_exact(width));
-    match level.name() {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: the level has the instructions; rows of `pairs` are `width` wide, as many as the body reads.
-        "avx512" | "avx512-bf16" => unsafe { widen_avx512(&mut sums, steps) },
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: as above.
-        "avx2" => unsafe { widen_avx2(&mut sums, steps) },
-        _ => level.run(Widen(&mut sums, steps)),
+    for (a, pairs) in a.chunks(block).zip(pairs.chunks(block / 2 * width)) {
+        let (steps, last) = a.as_chunks::<2>();
+        let last = last.first().map(|a| [*a, 0.0]);
+        let steps = steps.iter().chain(&last).zip(pairs.chunks_exact(width));
+        let mut chains = [0f32; 64];
+        match level.name() {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the level has the instructions; rows of `pairs` are `width` wide, as many as the body reads.
+            "avx512" | "avx512-bf16" => unsafe { widen_avx512(&mut chains, steps) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            "avx2" => unsafe { widen_avx2(&mut chains, steps) },
+            _ => level.run(Widen(&mut chains, steps)),
+        }
+        sums.iter_mut().zip(chains).for_each(|(sum, chain)| *sum += chain);
     }
     c.copy_from_slice(&sums[..c.len()]);
 }
@@ -462,6 +528,6 @@ mod tests {
         let (level, mut c) = (Level::best(), [0.0; 64]);
         let width = shape(level).1;
         let a = Mat::strided(&[1.0], usize::MAX / width + 1, 1, 0).t();
-        panel(level, false, MatMut::new(&mut c[..width], width), a, &[], Start::Zero);
+        panel(level, false, MatMut::new(&mut c[..width], width), a, &[], (Start::Zero, usize::MAX));
     }
 }
