@@ -3,6 +3,7 @@
 
     python reference/families.py make crates/limpid/fixtures/hf               # all cases
     python reference/families.py make /tmp/hf gpt2-plain        # only these
+    python reference/families.py train                          # what training does to some of them
     python reference/families.py refuse crates/limpid/fixtures/hf-refused     # configurations limpid must refuse
     python reference/families.py list
 
@@ -28,6 +29,10 @@ other value in and insists that the logits then move by more than MATTERS, twice
 may differ by: so a reader that ignores the key fails. It also reloads every folder that
 transformers itself can read and insists on the same numbers.
 
+`train` writes crates/limpid/fixtures/training/CASE.safetensors: on the same rows, with `targets` of which some are left
+out (-100), the `loss`, the `losses` of the rows, `grad/NAME`, and three steps of AdamW with clipping, as make.py has them.
+It is computed in float64, from the model as it is stored.
+
 Versions are pinned in requirements.txt; the same versions give the same bytes on the same machine.
 Nothing is downloaded.
 """
@@ -38,6 +43,7 @@ import json
 import os
 import shutil
 import sys
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Callable, Optional
@@ -50,7 +56,9 @@ os.environ.setdefault("ATEN_CPU_CAPABILITY", "default")
 import safetensors.torch
 import torch
 import transformers
-from make import Random, sort_metadata
+from make import IGNORE, Random, mean_loss, save, sort_metadata, token_losses
+from make import train as optimise
+from torch.overrides import TorchFunctionMode
 
 torch.set_num_threads(1)
 transformers.logging.set_verbosity_error()
@@ -411,6 +419,10 @@ def rope(theta=1e4, **more):
     return dict(rope_type="default", rope_theta=theta) | more
 
 
+# eight positions became 32; the ramp is from pair 0.7 to pair 2.5 of four
+YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=8, rope_theta=100.0)
+YARN |= dict(beta_fast=0.6, beta_slow=0.07)
+LONG = dict(rope_type="longrope", rope_theta=100.0)
 LLAMA3 = dict(rope_type="llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=3.0)
 LLAMA3 |= dict(original_max_position_embeddings=24, rope_theta=100.0)
 
@@ -460,6 +472,12 @@ def llama_like():
            dict(num_key_value_heads=4, head_dim=4, attention_bias=True, tie_word_embeddings=True,
                 rms_norm_eps=1e-2, rope_parameters=LLAMA3),
            {"attention_bias": False, "rms_norm_eps": 1e-6, "rope_parameters": rope(100.0)})
+    yield ("nanochat", "norms without gains, of the embedding and of each head's queries and keys too; squared relu; logits "
+           "bounded; turned the other way", "NanoChatForCausalLM", dict(num_key_value_heads=2, final_logit_softcapping=1.5),
+           theta | {"hidden_act": "relu", "final_logit_softcapping": 15.0})
+    yield ("nanochat-biased", "biases of attention, tied, no bound, silu", "NanoChatForCausalLM",
+           dict(num_key_value_heads=1, attention_bias=True, tie_word_embeddings=True, final_logit_softcapping=None,
+                hidden_act="silu", rms_norm_eps=1e-2), {"attention_bias": False, "rms_norm_eps": 1e-6})
     yield ("gemma", "gains stored less one, the embedding scaled", "GemmaForCausalLM",
            dict(num_key_value_heads=1, head_dim=6), theta | {"hidden_act": "relu"})
     yield ("gemma-untied", "a head of its own, biases of attention", "GemmaForCausalLM",
@@ -547,6 +565,67 @@ def llama_like():
     yield ("cohere2-pattern", "three blocks with a window and one without", "Cohere2ForCausalLM",
            dict(num_key_value_heads=1, num_hidden_layers=4, hidden_size=12, num_attention_heads=2,
                 intermediate_size=14, logit_scale=1.0, sliding_window=5), {"sliding_window": 3})
+
+
+def scaled_cases():
+    """Angles for longer contexts than a model was trained on."""
+    wide = LLAMA_SIZES | dict(hidden_size=18, num_attention_heads=2, head_dim=8, num_key_value_heads=1)
+    plain = {"rope_parameters": rope(100.0)}
+    yield Case("qwen3-yarn", "yarn with a ramp that ends between pairs, an attention_factor of its own", "Qwen3ForCausalLM",
+               wide | dict(rope_parameters=YARN | dict(truncate=False, attention_factor=1.3)),
+               matters=plain | {"rope_parameters": YARN | dict(attention_factor=1.3)})
+    yield Case("llama-yarn", "yarn as its paper has it, spelt as before transformers 5, beside a rope_parameters that it replaces",
+               "LlamaForCausalLM", wide | dict(rope_parameters=YARN), matters=plain,
+               keys=lambda keys: old_rope_keys(keys) | {"rope_parameters": rope(77.0)})
+    yield Case("llama-yarn-mscale", "yarn with mscale and mscale_all_dim, the usual betas, no original length, biases",
+               "LlamaForCausalLM",
+               wide | dict(attention_bias=True, rope_parameters=dict(rope_type="yarn", rope_theta=3.0, factor=2.5,
+                                                                      mscale=0.7, mscale_all_dim=1.6)), matters=plain)
+    yield Case("stablelm-yarn", "yarn of half of each head", "StableLmForCausalLM",
+               LLAMA_SIZES | dict(hidden_size=32, num_attention_heads=2, num_hidden_layers=1, num_key_value_heads=2,
+                                  intermediate_size=14, rope_parameters=YARN | dict(partial_rotary_factor=0.5)),
+               matters={"rope_parameters": rope(100.0, partial_rotary_factor=0.5)})
+    yield Case("gemma3-yarn", "yarn in the blocks without a window: a rope_scaling that adds to rope_parameters",
+               "Gemma3ForCausalLM",
+               LLAMA_SIZES | dict(num_key_value_heads=1, head_dim=6, intermediate_size=12, sliding_window=3,
+                                  layer_types=["full_attention", "sliding_attention"],
+                                  rope_parameters={"full_attention": YARN, "sliding_attention": rope(20.0)}),
+               keys=gemma_rope_keys,
+               matters={"rope_parameters": {"full_attention": rope(100.0), "sliding_attention": rope(20.0)}})
+    yield Case("llama-dynamic", "dynamic: within the context as without, spelt as before transformers 5", "LlamaForCausalLM",
+               wide | dict(rope_parameters=dict(rope_type="dynamic", rope_theta=100.0, factor=3.0)), shape=(2, 32),
+               keys=old_rope_keys, matters={"rope_theta": 1e4})
+    # angles of texts of up to 12 tokens by the first list, of longer ones by the second
+    lists = dict(short_factor=[1.0, 1.1, 1.4, 2.3], long_factor=[1.2, 1.9, 3.5, 8.25])
+    phi3 = wide | dict(original_max_position_embeddings=12, max_position_embeddings=48)
+    yield Case("phi3-longrope", "longrope, as Phi-3-mini-128k, of all of each head", "Phi3ForCausalLM",
+               phi3 | dict(rope_parameters=LONG | lists), shape=(2, 12),
+               matters={"rope_parameters": LONG | lists | dict(short_factor=lists["long_factor"])})
+    lists = {name: factors[:3] for name, factors in lists.items()}
+    yield Case("phi3-longrope-partial", "longrope of three quarters of each head, as Phi-4-mini, spelt as before transformers "
+               "5; tokens beyond the original length, which limpid reads only where it is told so", "Phi3ForCausalLM",
+               phi3 | dict(rope_parameters=LONG | lists | dict(partial_rotary_factor=0.75)), shape=(2, 21),
+               keys=su_rope_keys,
+               matters={"rope_parameters": LONG | lists | dict(partial_rotary_factor=0.75, long_factor=lists["short_factor"])})
+    yield Case("llama-longrope", "longrope of a model that is no Phi, whose lengths are equal", "LlamaForCausalLM",
+               wide | dict(rope_parameters=LONG | dict(short_factor=[1.0, 1.1, 1.4, 2.3], long_factor=[1.2, 1.9, 3.5, 8.25],
+                                                       attention_factor=1.15)), matters=plain)
+
+
+def su_rope_keys(keys):
+    """`su` in `rope_scaling`, as Phi-3's first files have it."""
+    keys = old_rope_keys(keys)
+    keys["rope_scaling"]["type"] = "su"
+    del keys["rope_scaling"]["rope_type"]
+    keys["partial_rotary_factor"] = keys["rope_scaling"].pop("partial_rotary_factor")
+    return keys
+
+
+def gemma_rope_keys(keys):
+    """What scales the angles of blocks without a window, in a `rope_scaling` of its own."""
+    full = keys["rope_parameters"]["full_attention"]
+    keys["rope_parameters"]["full_attention"] = rope(full.pop("rope_theta"))
+    return keys | {"rope_scaling": full}
 
 
 def other_cases():
@@ -708,7 +787,7 @@ def samples(encode):
 # Making a case
 # ---------------------------------------------------------------------------------------------
 
-CASES = [*gpt2_cases(), *openai_cases(), *bert_cases(), *llama_cases(), *other_cases()]
+CASES = [*gpt2_cases(), *openai_cases(), *bert_cases(), *llama_cases(), *scaled_cases(), *other_cases()]
 
 
 def build(case, r):
@@ -870,6 +949,70 @@ def write_json(path, value):
 
 
 # ---------------------------------------------------------------------------------------------
+# What training does
+# ---------------------------------------------------------------------------------------------
+
+# as few as have every axis of limpid's configuration that a family has: crates/limpid/tests/parity.rs says which has which
+TRAINED = """
+    qwen3 olmo2 nanochat gemma2 gemma3 cohere pythia phi gptj glm4 granite bloom mpt gpt-neo smollm3 helium-biased
+    falcon-new mistral roberta qwen3-yarn phi3-longrope
+""".split()
+
+
+class Wide(TorchFunctionMode):
+    """Models ask for float32 in norms, softmax and angles, whatever they are in: here they get float64."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        def wide(x):
+            return torch.float64 if x is torch.float32 else x
+
+        function = torch.Tensor.double if function is torch.Tensor.float else function
+        return function(*map(wide, args), **{name: wide(x) for name, x in (kwargs or {}).items()})
+
+
+def as_saved(model, values):
+    """Values of parameters under the names that they have in files."""
+    other = copy.deepcopy(model)
+    for name, p in other.named_parameters():
+        p.data = values[name]
+    with tempfile.TemporaryDirectory() as folder:
+        other.save_pretrained(folder)
+        return safetensors.torch.load_file(Path(folder) / "model.safetensors")
+
+
+def train(case):
+    r = Random(sum(case.name.encode()) * 1000 + len(case.name))
+    stored = build(case, r)
+    inputs = inputs_of(case, stored.config, r)
+    targets = r.ids(*case.shape, high=stored.config.vocab_size)
+    left_out = (r.ids(*case.shape, high=4) == 0) | (inputs.get("attention_mask", torch.ones(1)) == 0)
+    targets[left_out] = IGNORE
+    torch.set_default_dtype(torch.float64)
+    with Wide():
+        model_class = type(stored)
+        model = model_class(model_class.config_class(**case.config, attn_implementation="eager")).eval()
+        model.load_state_dict(stored.state_dict())
+        start = {name: p.detach().clone() for name, p in model.named_parameters()}
+        logits = model(**inputs).logits
+        assert all(x.dtype == torch.float64 for x in [logits, *model.parameters(), *model.buffers()] if x.is_floating_point())
+        losses = token_losses(logits, targets)
+        loss = mean_loss(losses, targets)
+        loss.backward()
+        tensors = inputs | {"targets": targets, "losses": losses, "loss": loss.reshape(1)}
+        gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
+        # with a larger eps than usual a gradient that is nearly zero, of which float32 has no digit, decides no step
+        result, described = optimise(model, start, inputs, targets, "adamw", steps=3, eps=1e-4)
+    torch.set_default_dtype(torch.float32)
+    steps = "adamw_param/"
+    trained = {name.removeprefix(steps): result.pop(name) for name in [*result] if name.startswith(steps)}
+    for kind, values in [("grad/", gradients), (steps, trained)]:
+        result |= {kind + name: x for name, x in as_saved(model, values).items()}
+    moved = result["adamw_losses"][0] - result["adamw_losses"][-1]
+    assert moved > 0.01, f"{case.name}: three steps change the loss by {moved:.1e}"
+    save(f"training/{case.name}", tensors | result, source="reference/families.py", training={"adamw": described})
+
+
+# ---------------------------------------------------------------------------------------------
 # What limpid must refuse
 # ---------------------------------------------------------------------------------------------
 
@@ -904,12 +1047,23 @@ def refused():
          bert | {"position_embedding_type": "relative_key"}),
         ("bert-cross-attention", "`add_cross_attention`",
          bert | {"is_decoder": True, "add_cross_attention": True}),
-        ("llama-yarn", "`rope_scaling` of type `yarn`",
-         llama | {"rope_theta": 1e4, "rope_scaling": yarn}),
-        ("llama-dynamic", "`rope_parameters` of type `dynamic`",
-         llama | {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}),
-        ("llama-longrope", "`rope_scaling` of type `longrope`",
-         llama | {"rope_theta": 1e4, "rope_scaling": long}),
+        ("llama-yarn-factor", "`rope_scaling` of type `yarn` lacks `factor`",
+         llama | {"rope_theta": 1e4, "rope_scaling": {"rope_type": "yarn", "original_max_position_embeddings": 8}}),
+        ("llama-linear-factor", "`rope_parameters` of type `linear` lacks `factor`",
+         llama | {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4}}),
+        ("llama-yarn-bounds", "yarn's beta_fast 1 is not above beta_slow 2: `rotary_scaling_high`",
+         llama | {"rope_theta": 1e4, "rope_scaling": yarn | {"beta_fast": 1.0, "beta_slow": 2.0}}),
+        ("llama-longrope-lists", "a list of three factors, and there are `2 pairs`",
+         llama | {"rope_theta": 1e4, "rope_scaling": long | {"short_factor": [1.0, 1.0, 1.0]}}),
+        ("llama-longrope-negative", "`long_factor` has a number below 0",
+         llama | {"rope_theta": 1e4, "rope_scaling": long | {"long_factor": [1.0, -1.0]}}),
+        ("llama-su", "`rope_scaling` of type `su`, which is Phi-3's alone", llama | {"rope_scaling": long | {"rope_type": "su"}}),
+        ("llama-proportional", "`rope_parameters` of type `proportional`",
+         llama | {"rope_parameters": {"rope_type": "proportional", "rope_theta": 1e4}}),
+        ("gpt-neox-theta", "`rope_theta`, which GPT-NeoX calls rotary_emb_base and transformers does not read",
+         llama | {"model_type": "gpt_neox", "hidden_act": "gelu", "rope_theta": 500.0, "num_key_value_heads": None}),
+        ("gemma3-flat", "`rope_parameters` without `full_attention` and `sliding_attention`",
+         llama | {"model_type": "gemma3_text", "head_dim": 4, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}),
         ("llama-partial-rotary", "`partial_rotary_factor`: only part of a head turns",
          llama | {"partial_rotary_factor": 0.5}),
         ("llama-kv-heads", "`num_attention_heads` 4 is not a multiple of `num_key_value_heads` 3",
@@ -923,8 +1077,8 @@ def refused():
         ("t5", "`model_type` `t5`: an encoder and a decoder",
          {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "vocab_size": 33,
           "d_model": 16, "num_layers": 2, "is_encoder_decoder": True}),
-        ("llama-two-scalings", "`rope_scaling` of type `yarn` beside rope_parameters, which it replaces",
-         llama | {"rope_scaling": yarn, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}),
+        ("llama-two-scalings", "`rope_scaling` of type `axial` beside rope_parameters, which it replaces",
+         llama | {"rope_scaling": {"rope_type": "axial"}, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}),
         ("llama-layer-types", "`layer_types` with windows, which Llama has not",
          llama | {"layer_types": ["full_attention", "sliding_attention"]}),
         ("mixtral", "`model_type` `mixtral`: a `mixture of experts`",
@@ -944,7 +1098,6 @@ def refused():
         ("electra-narrow", "`embedding_size` `8`: narrower than `hidden_size`",
          bert | {"model_type": "electra", "embedding_size": 8}),
         ("phi-qk-norm", "`qk_layernorm`", llama | {"model_type": "phi", "qk_layernorm": True}),
-        ("phi3-longrope", "`rope_scaling` of type `longrope`", llama | {"model_type": "phi3", "rope_scaling": long}),
         ("cohere-qk-norm", "`use_qk_norm`", llama | {"model_type": "cohere", "use_qk_norm": True}),
         ("falcon-alibi", "`alibi`",
          {"model_type": "falcon", "vocab_size": 33, "hidden_size": 16, "num_hidden_layers": 2,
@@ -985,6 +1138,8 @@ def main():
     command = commands.add_parser("make", help="models with their truth")
     command.add_argument("directory", type=Path)
     command.add_argument("cases", nargs="*", help="only these")
+    command = commands.add_parser("train", help="what training does to some of them")
+    command.add_argument("cases", nargs="*", help="only these")
     command = commands.add_parser("refuse", help="configurations to be refused")
     command.add_argument("directory", type=Path)
     commands.add_parser("list", help="the cases and what each is about")
@@ -997,6 +1152,8 @@ def main():
             print(f"{case.name:20} {case.about}")
         return
     known = {case.name: case for case in CASES}
+    if options.command == "train":
+        return [train(known[name]) for name in options.cases or TRAINED]
     unknown = [name for name in options.cases if name not in known]
     if unknown:
         sys.exit(f"no such case: {', '.join(unknown)}; there are: {', '.join(known)}")

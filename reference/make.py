@@ -65,7 +65,7 @@ def as_float32_values(x):
     return x.to(torch.float32).to(F64)
 
 
-def save(name, tensors, **metadata):
+def save(name, tensors, source="reference/make.py", **metadata):
     """Write crates/limpid/fixtures/<name>.safetensors; metadata values are stored as JSON."""
     stored = {}
     for key, tensor in tensors.items():
@@ -76,10 +76,10 @@ def save(name, tensors, **metadata):
     metadata = {key: json.dumps(value, sort_keys=True) for key, value in metadata.items()}
     metadata["torch"] = torch.__version__.split("+")[0]  # without the build, as in +cu132
     metadata["transformers"] = transformers.__version__
-    metadata["source"] = "made by reference/make.py"
+    metadata["source"] = f"made by {source}"
 
-    FIXTURES.mkdir(exist_ok=True)
     path = FIXTURES / f"{name}.safetensors"
+    path.parent.mkdir(exist_ok=True)
     path.write_bytes(sort_metadata(safetensors.torch.save(stored, metadata)))
     print(f"{path.relative_to(FIXTURES.parent)}: {path.stat().st_size} bytes, {len(stored)} tensors")
 
@@ -238,15 +238,15 @@ def mean_loss(losses, targets):
     return losses.sum() / (targets != IGNORE).sum()
 
 
-def train(model, start, inputs, targets, optimiser):
-    """STEPS steps on one batch, from the parameters `start`."""
+def train(model, start, inputs, targets, optimiser, steps=STEPS, **changes):
+    """`steps` steps on one batch, from the parameters `start`, with `changes` of AdamW's settings."""
     parameters = dict(model.named_parameters())
     with torch.no_grad():
         for name, p in parameters.items():
             p.copy_(start[name])
 
     if optimiser == "adamw":
-        settings = {"lr": 3e-3, "betas": [0.9, 0.95], "eps": 1e-8}
+        settings = {"lr": 3e-3, "betas": [0.9, 0.95], "eps": 1e-8} | changes
         groups = [
             {"params": [p for p in parameters.values() if p.dim() >= 2], "weight_decay": 0.1},
             {"params": [p for p in parameters.values() if p.dim() < 2], "weight_decay": 0.0},
@@ -266,10 +266,10 @@ def train(model, start, inputs, targets, optimiser):
         described = {**settings, "clip_grad_norm": clip}
 
     losses, grad_norms = [], []
-    for i in range(STEPS + 1):
+    for i in range(steps + 1):
         loss = mean_loss(token_losses(model(**inputs).logits, targets), targets)
         losses.append(loss.detach())
-        if i == STEPS:
+        if i == steps:
             break
         step.zero_grad()
         loss.backward()

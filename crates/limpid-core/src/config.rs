@@ -315,6 +315,22 @@ axis! {
     }
 }
 axis! {
+    /// How rotary angles are changed for contexts longer than those that a model was trained on.
+    RotaryKind, "rotary scaling" {
+        /// By how often a pair of features rotates over the original context (Llama 3.1), or all pairs alike (position
+        /// interpolation, Chen et al. 2023).
+        Bands = "bands",
+        /// By the pair's number, between those that rotate so often over the original context (YaRN, Peng et al. 2023).
+        Yarn = "yarn",
+        /// Not at all up to `context_length`. Beyond, where limpid does not go, other programs raise the base with the length of
+        /// the text.
+        Dynamic = "dynamic",
+        /// Each pair by a factor of its own, from one list up to the original context and from another beyond (LongRoPE, Ding et
+        /// al. 2024).
+        Longrope = "longrope",
+    }
+}
+axis! {
     /// How dropout scales the elements that it keeps.
     DropoutScale, "dropout scale" {
         /// Divided by 1 - p while training, untouched in evaluation.
@@ -452,12 +468,76 @@ impl<'de> serde::Deserialize<'de> for LayerPattern {
     }
 }
 
+/// A factor for each pair of features that rotary positions turn, in their order; at most 128. They are kept in place, so that a
+/// configuration stays plain data.
+#[derive(Clone, Copy, PartialEq)]
+pub struct PairFactors {
+    len: usize,
+    factors: [f64; 128],
+}
+
+impl PairFactors {
+    /// No factors.
+    pub const NONE: PairFactors = PairFactors { len: 0, factors: [0.0; 128] };
+
+    /// These; none if they are too many, or one is not above 0.
+    pub fn of(list: &[f64]) -> Option<PairFactors> {
+        let mut own = PairFactors { len: list.len(), ..PairFactors::NONE };
+        own.factors.get_mut(..list.len())?.copy_from_slice(list);
+        list.iter().all(|x| *x > 0.0 && x.is_finite()).then_some(own)
+    }
+}
+
+impl ops::Deref for PairFactors {
+    type Target = [f64];
+    fn deref(&self) -> &[f64] {
+        &self.factors[..self.len]
+    }
+}
+
+impl fmt::Display for PairFactors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.iter().map(f64::to_string).collect::<Vec<_>>().join(","))
+    }
+}
+
+impl fmt::Debug for PairFactors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "[{self}]")
+    }
+}
+
+impl FromStr for PairFactors {
+    type Err = ConfigError;
+    fn from_str(text: &str) -> Result<PairFactors, ConfigError> {
+        let parts = text.split(',').filter(|_| !text.trim().is_empty());
+        let list: Option<Vec<f64>> = parts.map(|x| x.trim().parse().ok()).collect();
+        list.and_then(|list| PairFactors::of(&list)).ok_or_else(|| ConfigError::Value {
+            what: "list of factors",
+            found: text.into(),
+            why: "it is at most 128 numbers above 0, with commas between them".into(),
+        })
+    }
+}
+
+impl serde::Serialize for PairFactors {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(self)
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for PairFactors {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<PairFactors, D::Error> {
+        <String as serde::Deserialize>::deserialize(d)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
 settings! {
     /// Scaling of the rotary angles, for contexts longer than those a model was trained on. A pair of features
     /// rotates once in some number of positions, its wavelength. As in Llama 3.1, pairs with a wavelength above
     /// `context` / `low` rotate `factor` times slower; pairs below `context` / `high` are unchanged; the frequencies
     /// between are interpolated. With `context` 0 all pairs rotate slower (position interpolation, Chen et al.
-    /// 2023).
+    /// 2023). What other kinds make of these numbers is in `ops::embed::tables::frequencies`.
     #[derive(Clone, Copy, PartialEq, Debug)]
     pub struct RotaryScaling named "rotary_scaling_" {
         /// Factor by which rotary pairs rotate slower, for contexts longer than those trained on; 1 changes nothing.
@@ -468,6 +548,18 @@ settings! {
         high: f64 = 4.0, Setting::of("N").number(|x| x > 0.0 && x.is_finite(), "it must be above rotary_scaling_low");
         /// Context length of the original training; 0 scales all pairs alike.
         context: usize = 0, Setting::of("T").count();
+        /// How pairs are scaled.
+        kind: RotaryKind = RotaryKind::Bands, Setting::of("KIND").later();
+        /// Yarn's bounds are whole numbers of pairs.
+        truncate: bool = true, Setting::of("BOOL").later();
+        /// Factor of the turned features of queries and keys (`attention_factor` of yarn and longrope).
+        attention: f64 = 1.0, Setting::of("X").above_zero().later();
+        /// How many times slower each pair rotates where context_length is at most rotary_scaling_context (longrope).
+        short: PairFactors = PairFactors::NONE, Setting::of("X,X,...").later();
+        /// How many times slower each pair rotates where context_length is longer (longrope).
+        long: PairFactors = PairFactors::NONE, Setting::of("X,X,...").later();
+        /// Positions that the model has in other programs, which go on with the other list (longrope); 0 for context_length.
+        reach: usize = 0, Setting::of("T").count().later();
     }
 }
 
@@ -475,7 +567,7 @@ impl RotaryScaling {
     /// No scaling.
     pub const NONE: RotaryScaling = RotaryScaling::DEFAULT;
 
-    /// A frequency, in radians per position, after scaling.
+    /// A frequency, in radians per position, after scaling by bands.
     pub fn apply(self, frequency: f64) -> f64 {
         let turns = self.context as f64 * frequency / std::f64::consts::TAU;
         let kept = ((turns - self.low) / (self.high - self.low)).clamp(0.0, 1.0);
@@ -657,10 +749,13 @@ impl Config {
         if rotary { self.rotary_dim.unwrap_or(self.d_head()) } else { 0 }
     }
 
-    /// Base and scaling of the rotary angles of `block`.
+    /// Base and scaling of the rotary angles of `block`, in which `short` is the list in force. One list is for all texts, because a
+    /// key is turned when it is stored, before anything says how long its text will be.
     pub fn rotary_angles_of(&self, block: usize) -> (f64, RotaryScaling) {
         let own = self.rotary_base_window.filter(|_| self.window_of(block) > 0);
-        own.map_or((self.rotary_base, self.rotary_scaling), |base| (base, RotaryScaling::NONE))
+        let s = self.rotary_scaling;
+        let short = if self.context_length > s.context { s.long } else { s.short };
+        own.map_or((self.rotary_base, RotaryScaling { short, ..s }), |base| (base, RotaryScaling::NONE))
     }
 
     /// Whether attention's output has a bias.
@@ -705,6 +800,9 @@ impl Config {
             let (what, found) = ("rotary_scaling_high", self.rotary_scaling.high);
             return Err(ConfigError::Range { what, found, expected: "it must be above rotary_scaling_low" });
         }
+        if self.positions == Positions::Rotary {
+            self.check_scaling(turned / 2)?;
+        }
         let (v, t, c, f, l) = (self.vocab_size, self.context_length, self.d_model, self.d_ff, self.n_layer);
         let size = |n: &[usize]| n.iter().fold(1u128, |all, n| all.saturating_mul(*n as u128));
         let total = size(&[2, v.saturating_add(1), c])
@@ -718,6 +816,31 @@ impl Config {
             return Err(ConfigError::TooLarge { what });
         }
         Ok(())
+    }
+
+    /// Checks what only some kinds of scaling need, for so many pairs.
+    fn check_scaling(&self, pairs: usize) -> Result<(), ConfigError> {
+        let s = &self.rotary_scaling;
+        let range = |what, found, expected| Err(ConfigError::Range { what, found, expected });
+        match s.kind {
+            RotaryKind::Yarn | RotaryKind::Longrope if s.context == 0 => range(
+                "rotary_scaling_context",
+                0.0,
+                "yarn and longrope need the context length of the original training",
+            ),
+            RotaryKind::Yarn if self.rotary_base <= 1.0 => {
+                range("rotary_base", self.rotary_base, "above 1 where rotary_scaling_kind is yarn")
+            }
+            RotaryKind::Longrope => match [&s.short, &s.long].into_iter().find(|list| list.len() != pairs) {
+                Some(list) => Err(ConfigError::Value {
+                    what: "rotary_scaling_short or rotary_scaling_long",
+                    found: format!("{list:?}"),
+                    why: format!("longrope needs a factor for each of {pairs} pairs, and these are {}", list.len()),
+                }),
+                None => Ok(()),
+            },
+            _ => Ok(()),
+        }
     }
 
     /// Checks that the number of activations of a batch, each row of which sees `keys` keys, does not overflow:
@@ -740,7 +863,8 @@ impl Config {
         let value: serde_json::Value =
             serde_json::from_str(text).map_err(|e| ConfigError::File(format!("config.json is not JSON: {e}")))?;
         let found = value.as_object().ok_or_else(|| ConfigError::File("config.json is not an object".into()))?;
-        let known = serde_json::to_value(Config::default()).expect("a config is JSON");
+        let usual = Config::default();
+        let known = serde_json::to_value(&usual).expect("a config is JSON");
         let keys: Vec<&str> = known.as_object().expect("an object").keys().map(String::as_str).collect();
         let mut own = serde_json::Map::new();
         for (key, value) in found {
@@ -760,7 +884,11 @@ impl Config {
         }
         let parts = |key: &String| known[key].as_object().into_iter().flatten().map(|(part, _)| part);
         for (key, value) in &own {
-            if let Some(missing) = parts(key).find(|part| value.get(part.as_str()).is_none()) {
+            let later = |part: &str| {
+                let name = format!("{key}_{part}");
+                usual.fields().into_iter().any(|(setting, _)| setting.later && setting.name == name)
+            };
+            if let Some(missing) = parts(key).find(|part| value.get(part.as_str()).is_none() && !later(part)) {
                 return Err(ConfigError::File(format!("config.json: `{key}` lacks the key `{missing}`")));
             }
         }
@@ -830,6 +958,42 @@ mod tests {
         assert!(error.contains("`rotary_scaling` lacks the key `high`"), "{error}");
         bad["rotary_scaling"] = serde_json::json!([]);
         assert!(Config::from_json(&bad.to_string()).unwrap_err().to_string().contains("`rotary_scaling` lacks"));
+    }
+
+    #[test]
+    fn factors_of_pairs_are_plain_lists() {
+        let of = |text: &str| text.parse::<PairFactors>();
+        assert_eq!(
+            (&of("1, 2.5").unwrap()[..], of(" ").unwrap(), of("").unwrap()),
+            (&[1.0, 2.5][..], PairFactors::NONE, PairFactors::NONE)
+        );
+        for wrong in ["1,,2", "1,x", "0", "-1", "inf", "nan", &["1"; 129].join(",")] {
+            assert!(of(wrong).is_err(), "{wrong}");
+        }
+        let scaling =
+            RotaryScaling { kind: RotaryKind::Longrope, context: 8, short: of("1,2").unwrap(), ..RotaryScaling::NONE };
+        let config = Config {
+            d_model: 8,
+            n_head: 2,
+            positions: Positions::Rotary,
+            rotary_scaling: scaling,
+            ..Config::default()
+        };
+        let error = config.check().unwrap_err().to_string();
+        assert!(error.contains("a factor for each of 2 pairs, and these are 0"), "{error}");
+        let whole = Config { rotary_scaling: RotaryScaling { long: scaling.short, ..scaling }, ..config };
+        whole.check().unwrap();
+        assert_eq!(Config::from_json(&whole.to_json()).unwrap(), whole);
+        // files of earlier versions lack what came later
+        let mut old: serde_json::Value = serde_json::from_str(&Config::default().to_json()).unwrap();
+        old["rotary_scaling"] = serde_json::json!({ "factor": 1.0, "low": 1.0, "high": 4.0, "context": 0 });
+        assert_eq!(Config::from_json(&old.to_string()).unwrap(), Config::default());
+        for (kind, context, base) in
+            [(RotaryKind::Yarn, 0, 10.0), (RotaryKind::Yarn, 4, 1.0), (RotaryKind::Longrope, 0, 10.0)]
+        {
+            let scaling = RotaryScaling { kind, context, ..scaling };
+            assert!(Config { rotary_scaling: scaling, rotary_base: base, ..whole.clone() }.check().is_err(), "{kind}");
+        }
     }
 
     #[test]

@@ -72,7 +72,12 @@ fn truth(case: &Path) -> Truth {
 
 /// Logits and what enters the head, from the model in `path`.
 fn run(path: &Path, truth: &Truth, make: impl Fn(&Model) -> Box<dyn Backend>) -> (Option<Vec<f32>>, Vec<f32>) {
-    let opened = Checkpoint::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let mut opened = Checkpoint::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    if truth.length > opened.config.context_length {
+        // longrope: opened for texts up to the original length, and told here to go on
+        assert_eq!(opened.config.rotary_scaling.context, opened.config.context_length, "{}", path.display());
+        opened.config.context_length = opened.config.rotary_scaling.reach;
+    }
     let model = Model::new(&opened.config, Mode::Inspect { batch: truth.rows, context: truth.length }).unwrap();
     let mut backend = make(&model);
     opened.load(&model, &mut *backend).unwrap();

@@ -8,13 +8,20 @@
 //! * `SINGLE`, for the f32 kernels and `Cpu`. A result here is behind some 25 ops in a row, each rounding sums
 //!   of up to 40 terms: 25 x sqrt(40) x 6e-8 = 1e-5. (PyTorch's own f32 is off by about 1e-6 on these.)
 //!
+//! Families of models have theirs in `fixtures/training` (`reference/families.py train`), for the models of `fixtures/hf`: gradients and
+//! three steps.
+//!
 //! Both are relative to the greatest element of the tensor (see `common::assert_close`).
 
 mod common;
 
 use common::{assert_close, narrow, transpose, wide};
 use limpid::backend::{Backend, Cpu, Reference};
-use limpid::config::{Activation, Config, Dropout, Heads, Mask, NormKind, RotaryScaling};
+use limpid::checkpoint::Checkpoint;
+use limpid::config::{
+    Activation, Config, Dropout, Fields, Heads, Mask, NormKind, NormPlace, Parallel, Positions, QkNorm, RotaryKind,
+    RotaryScaling,
+};
 use limpid::model::{Mode, Model};
 use limpid::ops::adamw::{Method, ParamGroup, Rule};
 use limpid::ops::attend::{self, Gradients, Head, Keys};
@@ -26,6 +33,7 @@ use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::ops::Range;
+use std::path::PathBuf;
 
 const EXACT: f64 = 1e-6;
 const SINGLE: f64 = 1e-5;
@@ -34,6 +42,8 @@ const SINGLE: f64 = 1e-5;
 
 struct Fixture {
     name: &'static str,
+    /// A family's model as it is opened, and its parameters, gradients and trained parameters by our names.
+    family: Option<(Config, HashMap<String, Vec<f64>>)>,
     config: Value,
     training: Value,
     tensors: HashMap<String, (Vec<usize>, Vec<f64>)>,
@@ -59,7 +69,40 @@ impl Fixture {
         };
         let tensors =
             file.iter().map(|(key, view)| (key.to_string(), (view.shape().to_vec(), values(&view)))).collect();
-        Fixture { name, config: json("config"), training: json("training"), tensors }
+        Fixture { name, family: None, config: json("config"), training: json("training"), tensors }
+    }
+
+    /// What training does to the model in `fixtures/hf` of this name. What it has under transformers' names is put into a folder like
+    /// the model's, so that the reader of models turns it into ours.
+    fn of_family(name: &'static str) -> Fixture {
+        let mut fixture = Fixture::open(format!("training/{name}").leak());
+        let model = PathBuf::from(format!("{}/fixtures/hf/{name}", env!("CARGO_MANIFEST_DIR")));
+        let folder = std::env::temp_dir().join(format!("limpid-parity-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::copy(model.join("config.json"), folder.join("config.json")).unwrap();
+        let (mut own, mut config) = (HashMap::new(), None);
+        for kind in ["param", "grad", "adamw_param"] {
+            let source = if kind == "param" { &model } else { &folder };
+            let theirs = |key: &String| Some(key.strip_prefix(kind)?.strip_prefix('/')?.to_string());
+            let held =
+                fixture.tensors.iter().filter_map(|(key, (shape, values))| Some((theirs(key)?, shape, narrow(values))));
+            let held: Vec<_> = held.collect();
+            let views = held.iter().map(|(key, shape, values)| {
+                let bytes = bytemuck::cast_slice(values);
+                (key, safetensors::tensor::TensorView::new(Dtype::F32, (*shape).clone(), bytes).unwrap())
+            });
+            std::fs::write(folder.join("model.safetensors"), safetensors::serialize(views, None).unwrap()).unwrap();
+            let opened = Checkpoint::open(source).unwrap_or_else(|e| panic!("{name} {kind}: {e}"));
+            let outline = Model::new(&opened.config, Mode::Inspect { batch: 1, context: 1 }).unwrap();
+            for param in &outline.params {
+                let values = opened.values(&outline, param).unwrap_or_else(|e| panic!("{name} {kind}: {e}"));
+                own.insert(format!("{kind}/{}", param.name), wide(&values));
+            }
+            config = Some(Config { dropout: Dropout::NONE, ..opened.config.clone() });
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
+        fixture.family = config.map(|config| (config, own));
+        fixture
     }
 
     fn shape(&self, key: &str) -> &[usize] {
@@ -81,6 +124,9 @@ impl Fixture {
 
     /// The preset of the model's name in the fixture's sizes.
     fn model_config(&self) -> Config {
+        if let Some((config, _)) = &self.family {
+            return config.clone();
+        }
         let preset = |name| Config { dropout: Dropout::NONE, ..Config::preset(name).unwrap() };
         let gpt = |name, d_ff| Config {
             vocab_size: self.size("vocab_size"),
@@ -113,6 +159,9 @@ impl Fixture {
     /// What HuggingFace's `kind` ("param", "grad", "adamw_param") has under our parameter's name, in our layout:
     /// weights (out, in), query, key and value stacked.
     fn parameter(&self, kind: &str, ours: &str) -> Vec<f64> {
+        if let Some((_, own)) = &self.family {
+            return own[&format!("{kind}/{ours}")].clone();
+        }
         let get = |theirs: &str| self.get(&format!("{kind}/{theirs}")).to_vec();
         // GPT's Conv1D weights are (in, out)
         let conv = |theirs: &str| match self.shape(&format!("{kind}/{theirs}")) {
@@ -307,7 +356,7 @@ fn without_key_bias(name: &str, values: Vec<f64>) -> Vec<f64> {
     if name.ends_with("qkv.bias") { [&values[..third], &values[2 * third..]].concat() } else { values }
 }
 
-/// Ten steps: the loss before each and after the last, norms and final parameters where the fixture has them.
+/// The steps of a fixture: the loss before each and after the last, norms and final parameters where the fixture has them.
 fn check_training(f: &Fixture, method: Method) {
     let (batch, context) = f.batch_shape();
     let model = Model::new(&f.model_config(), Mode::Train { batch, context }).unwrap();
@@ -328,7 +377,7 @@ fn check_training(f: &Fixture, method: Method) {
             wide(&backend.read(model.losses().unwrap()).unwrap()).iter().sum::<f64>() / counted(&rows)
         };
         let (mut losses, mut norms) = (vec![], vec![]);
-        for step in 1..=10 {
+        for step in 1..f.get(&format!("{name}_losses")).len() as u64 {
             backend.feed(&rows).unwrap();
             backend.forward(model.body()).unwrap();
             backend.backward(model.back()).unwrap();
@@ -360,8 +409,9 @@ fn check_training(f: &Fixture, method: Method) {
         if method == Method::AdamW {
             worst = worst.max(assert_close(&format!("{who} norms"), &norms, f.get("adamw_grad_norms"), tolerance));
             for param in &model.params {
-                let got = without_key_bias(&param.name, wide(&backend.read(param.region).unwrap()));
-                let want = without_key_bias(&param.name, f.parameter("adamw_param", &param.name));
+                let kept = |values| if f.family.is_some() { values } else { without_key_bias(&param.name, values) };
+                let got = kept(wide(&backend.read(param.region).unwrap()));
+                let want = kept(f.parameter("adamw_param", &param.name));
                 worst = worst.max(assert_close(&format!("{who} {} in the end", param.name), &got, &want, tolerance));
             }
         }
@@ -382,6 +432,96 @@ fn ten_steps_of_adamw() {
 fn ten_steps_of_adam_and_sgd() {
     check_training(&Fixture::open("gpt2"), Method::Adam);
     check_training(&Fixture::open("gpt2"), Method::Sgd);
+}
+
+/// Which family's training shows which choice of [`Config`], and that the model has it.
+#[rustfmt::skip]
+const FAMILIES: &[(&str, &str, fn(&Config) -> bool)] = &[
+    ("qwen3", "a norm of each head's queries and keys, rotary positions, key heads shared",
+        |c| c.qk_norm == QkNorm::Head && c.heads().group() == 2 && c.ffn_gated),
+    ("olmo2", "a norm of all queries, a norm on what each part adds",
+        |c| c.qk_norm == QkNorm::Width && c.norm_place == NormPlace::Branch),
+    ("nanochat", "a norm of queries and keys without gain, no gains, squared relu, a norm of the embedding",
+        |c| c.qk_norm == QkNorm::HeadPlain && !c.norm_gain && c.activation == Activation::Relu2 && c.embedding_norm),
+    ("gemma2", "norms before and after, gains less one, both bounds, a window in every second block, a factor of the scores",
+        |c| c.norm_place == NormPlace::Both && c.norm_gain_less_one && c.attention_softcap > 0.0 && c.logits_softcap > 0.0
+            && [0, 1].map(|i| c.window_of(i)) == [4, 0] && c.attention_factor.is_some() && c.embedding_scale > 1.0),
+    ("gemma3", "angles of their own in blocks with a window, queries and keys normalised with gains less one",
+        |c| c.rotary_base_window.is_some() && c.norm_gain_less_one && c.qk_norm == QkNorm::Head),
+    ("cohere", "both parts side by side after one norm, a factor of the logits",
+        |c| c.parallel == Parallel::OneNorm && c.logits_scale != 1.0),
+    ("pythia", "both parts side by side after two norms, a quarter of each head turned",
+        |c| c.parallel == Parallel::TwoNorms && c.rotary_dim == Some(4)),
+    ("phi", "both parts side by side with biases, one of the head", |c| c.parallel == Parallel::OneNorm && c.head_bias),
+    ("gptj", "half of each head turned, no biases of attention, but of the network",
+        |c| c.rotary_dim == Some(4) && !c.attention_bias && c.ffn_bias),
+    ("glm4", "norms before and after, half of each head turned", |c| c.norm_place == NormPlace::Both && c.rotary_dim == Some(4)),
+    ("granite", "factors of embedding, sums, scores and logits",
+        |c| c.residual_scale != 1.0 && c.embedding_scale != 1.0 && c.attention_factor.is_some() && c.logits_scale != 1.0),
+    ("bloom", "alibi, a norm of the embedding", |c| c.positions == Positions::Alibi && c.embedding_norm),
+    ("mpt", "alibi without offsets of the norms", |c| c.positions == Positions::Alibi && !c.norm_offset && c.norm_gain),
+    ("gpt-neo", "learned positions with a window in every second block, scores as they are",
+        |c| c.positions == Positions::Learned && [0, 1].map(|i| c.window_of(i)) == [0, 4] && !c.attention_scale),
+    ("smollm3", "every fourth block without positions", |c| (0..4).map(|i| c.rotary_dim_of(i)).eq([6, 6, 6, 0])),
+    ("helium-biased", "biases of queries, keys and values, not of the output", |c| c.attention_bias && !c.attention_out_bias()),
+    ("falcon-new", "both parts side by side after two norms, four heads on two keys",
+        |c| c.parallel == Parallel::TwoNorms && c.heads().group() == 2),
+    ("mistral", "a window in all blocks", |c| (0..c.n_layer).all(|i| c.window_of(i) == 4)),
+    ("roberta", "one segment, both ways, padding", |c| c.n_segment == 1 && c.mask == Mask::Bidirectional),
+    ("qwen3-yarn", "yarn with a factor of what is turned, beside queries and keys that are normalised",
+        |c| c.rotary_scaling.kind == RotaryKind::Yarn && c.rotary_scaling.attention == 1.3 && !c.rotary_scaling.truncate),
+    ("phi3-longrope", "longrope, a factor of what is turned", |c| c.rotary_scaling.kind == RotaryKind::Longrope && c.rotary_scaling.reach > 0),
+];
+
+/// Losses, gradients and three steps of AdamW, of every family that shows a choice of its own.
+#[test]
+fn families_train_as_transformers_does() {
+    let folder = format!("{}/fixtures/training", env!("CARGO_MANIFEST_DIR"));
+    let files = std::fs::read_dir(&folder).unwrap().count();
+    assert_eq!(files, FAMILIES.len(), "files of {folder} and lines of FAMILIES");
+    for (name, what, has) in FAMILIES {
+        let f = Fixture::of_family(name);
+        let (batch, context) = f.batch_shape();
+        assert!(has(&f.model_config()), "{name} is here for {what}: {:?}", f.model_config());
+        assert!(f.ids("targets").contains(&IGNORE), "{name}: some targets are left out");
+        let model = Model::new(&f.model_config(), Mode::Train { batch, context }).unwrap();
+        for (who, mut backend, tolerance) in backends(&model) {
+            let who = format!("{name} {who}");
+            f.write(&model, &mut *backend);
+            backend.feed(&f.batch()).unwrap();
+            backend.forward(model.body()).unwrap();
+            backend.backward(model.back()).unwrap();
+            let worst = check_losses_and_gradients(&f, &model, &*backend, &who, tolerance);
+            println!("{who}: worst {worst:.1e}");
+        }
+        check_training(&f, Method::AdamW);
+    }
+}
+
+/// What came later than GPT-2's choices is trained by another program too, in each of its values: no setting is forgotten above.
+#[test]
+fn families_have_every_later_choice() {
+    let usual = Config::default();
+    let models: Vec<Config> = FAMILIES.iter().map(|(name, ..)| Fixture::of_family(name).model_config()).collect();
+    let mut seen = 0;
+    for (setting, value) in usual.fields() {
+        let is = |c: &Config| c.fields().into_iter().find(|(own, _)| own.name == setting.name).unwrap().1.json();
+        let wanted: Vec<serde_json::Value> = match setting.name {
+            "positions" => ["learned", "rotary", "alibi"].map(Value::from).to_vec(),
+            // within the context dynamic is no scaling
+            "rotary_scaling_kind" => ["bands", "yarn", "longrope"].map(Value::from).to_vec(),
+            "norm_place" => ["pre", "post", "branch", "both"].map(Value::from).to_vec(),
+            _ if setting.later => value.choices().into_iter().map(Value::from).collect(),
+            _ => continue,
+        };
+        seen += 1;
+        let other = models.iter().any(|c| is(c) != value.json());
+        assert!(other, "no model of FAMILIES has another `{}` than {}", setting.name, value.json());
+        for choice in wanted {
+            assert!(models.iter().any(|c| is(c) == choice), "no model of FAMILIES has `{}` {choice}", setting.name);
+        }
+    }
+    assert!(seen > 20, "{seen} settings");
 }
 
 // ---- ops one by one
@@ -566,8 +706,8 @@ fn rotary() {
     let &[t, heads, d] = f.shape("rotary/x") else { panic!("three axes") };
     let (base, width) = (f.number("rotary_base"), heads * d);
     let layout = Heads { n_head: heads, n_kv_head: heads, d_head: d };
-    let angles: Vec<f64> =
-        (0..t * d).map(|i| embed::tables::rotary(i / d, i % d, d, (base, RotaryScaling::NONE))).collect();
+    let frequencies = embed::tables::frequencies(d, base, &RotaryScaling::NONE);
+    let angles: Vec<f64> = (0..t * d).map(|i| embed::tables::rotary(i / d, i % d, &frequencies)).collect();
     let stack = |q: &[f64], v: &[f64]| -> Vec<f64> {
         let rows = q.chunks_exact(width).zip(v.chunks_exact(width));
         rows.flat_map(|(q, v)| [q, q, v].concat()).collect()

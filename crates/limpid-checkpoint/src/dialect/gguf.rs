@@ -7,7 +7,7 @@ use super::{Link, Links, TensorLayout};
 use crate::gguf::{Array, GgufValue, Metadata};
 use crate::store::{Dtype, Store, bad};
 use crate::{CheckpointError, Result};
-use limpid_core::config::{Activation, Config, NormKind, Positions, RotaryScaling, Settings};
+use limpid_core::config::{Activation, Config, NormKind, Positions, RotaryKind, RotaryScaling, Settings};
 use limpid_core::model::Model;
 use limpid_core::ops::blocks::Quant;
 use limpid_tokenizer::{Table, Tokenizer, TokenizerError};
@@ -150,7 +150,13 @@ fn scaling(m: &Metadata, store: &Store, key: &dyn Fn(&str) -> String, d_head: us
     // llama.cpp's converter leaves out what its tensor says already; Llama 3.1's are 1 and 4
     let bound = |name: &str, usual: f64| m.get(&key(name)).map_or(Ok(usual), |_| m.f64(&key(name)));
     let (low, high) = (bound(LOW, 1.0)?, bound(HIGH, 4.0)?);
-    let mut all = tried.map(|context| RotaryScaling { factor, low: shortest(low), high: shortest(high), context });
+    let mut all = tried.map(|context| RotaryScaling {
+        factor,
+        low: shortest(low),
+        high: shortest(high),
+        context,
+        ..RotaryScaling::NONE
+    });
     all.find(agree).ok_or_else(|| {
         bad(store.path(), format!("`{ROPE_FREQS}` scales the rotary angles in a way that is not Llama 3.1's"))
     })
@@ -217,6 +223,8 @@ pub(crate) fn express(c: &Config, tokenizer: Option<&Tokenizer>) -> Result<(Meta
     if !llama {
         not.attention_scale(c);
     }
+    let kind = config.rotary_scaling.kind;
+    not.unless(kind == RotaryKind::Bands, format!("rotary_scaling_kind {kind}"), "rotary_scaling_kind bands");
     not.check(&format!("GGUF's {architecture}"))?;
     let mut m = Metadata::default();
     m.set("general.architecture", architecture.to_string());

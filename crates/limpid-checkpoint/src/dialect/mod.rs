@@ -32,15 +32,24 @@ pub enum TensorLayout {
         /// How many of them are turned, the first ones.
         turned: usize,
     },
+    /// The odd ones first, then the even ones: where rotary positions turn the other way.
+    HalvesBack {
+        /// D
+        d_head: usize,
+        /// How many of them are turned, the first ones.
+        turned: usize,
+    },
 }
 
 impl TensorLayout {
     /// Where row `i` of ours is in theirs.
     fn row(self, i: usize) -> usize {
         match self {
-            TensorLayout::Halves { d_head, turned } if i % d_head < turned => {
-                let feature = i % d_head;
-                i - feature + feature / 2 + feature % 2 * (turned / 2)
+            TensorLayout::Halves { d_head, turned } | TensorLayout::HalvesBack { d_head, turned }
+                if i % d_head < turned =>
+            {
+                let (feature, back) = (i % d_head, matches!(self, TensorLayout::HalvesBack { .. }));
+                i - feature + feature / 2 + (feature + usize::from(back)) % 2 * (turned / 2)
             }
             _ => i,
         }
@@ -280,7 +289,7 @@ fn as_it_lies<'a>(
     let major = match link.turn {
         TensorLayout::Transposed if param.is_matrix() => Major::Columns,
         TensorLayout::Same | TensorLayout::Transposed => Major::Rows,
-        TensorLayout::Halves { .. } => return Ok(None),
+        TensorLayout::Halves { .. } | TensorLayout::HalvesBack { .. } => return Ok(None),
     };
     let from = match link.within {
         None => 0,

@@ -7,7 +7,7 @@ use crate::{show, source};
 use anyhow::{Context, Result, bail};
 use limpid::backend::Device;
 use limpid::checkpoint::Checkpoint;
-use limpid::config::{Mask, Positions};
+use limpid::config::{Mask, Positions, RotaryKind};
 use limpid::data::chat::{self, Message, Role};
 use limpid::data::check_ids;
 use limpid::engine::{EngineEvent, EngineRequest, RequestId};
@@ -115,10 +115,17 @@ pub fn run(args: Args) -> Result<()> {
     let mut checkpoint = args.weights.open()?;
     needs_head(&checkpoint)?;
     if let Some(context) = args.context_length {
+        let scaling = checkpoint.config.rotary_scaling;
         let own = &mut checkpoint.config.context_length;
         match checkpoint.config.positions {
             _ if !(1..=*own).contains(&context) => {
                 bail!(Usage(format!("--context-length is {context}: this model has 1 to {own}")))
+            }
+            Positions::Rotary if (context..*own).contains(&scaling.context) && scaling.kind == RotaryKind::Longrope => {
+                let original = scaling.context;
+                bail!(
+                    "this model's angles are those of texts of more than {original} tokens: its context cannot be shorter"
+                )
             }
             Positions::Learned if context < *own => {
                 bail!("this model's positions are a table of {own} rows: its context cannot be shortened")

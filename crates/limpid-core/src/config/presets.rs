@@ -203,7 +203,7 @@ impl Preset {
                 vocab_size: 128_256,
                 context_length: 131_072,
                 rotary_base: 500_000.0,
-                rotary_scaling: RotaryScaling { factor: 32.0, low: 1.0, high: 4.0, context: 8192 },
+                rotary_scaling: RotaryScaling { factor: 32.0, context: 8192, ..RotaryScaling::NONE },
                 ..llama(Config::DEFAULT, 2048, 32, 8, 16)
             },
             training: LARGE,

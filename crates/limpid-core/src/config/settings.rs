@@ -191,6 +191,7 @@ value!(Option<f64>, |text| Some(text.parse()?), number = |x| *x => Option<f64>);
 value!(bool, |text| text.parse()?, is_switch = |_own| true => bool);
 value!(Option<bool>, |text| Some(text.parse()?), is_switch = |_own| true => bool);
 value!(super::LayerPattern, |text| text.parse()?);
+value!(super::PairFactors, |text| text.parse()?);
 
 impl<A: Axis + Debug + serde::Serialize> Value for A {
     fn parse(&mut self, text: &str) -> Result<(), Box<dyn Error + Send + Sync>> {

@@ -105,7 +105,7 @@ impl Builder<'_> {
         }
         if c.rotary_dim_of(i) > 0 {
             let (base, scaling) = c.rotary_angles_of(i);
-            let angles = self.table(c.rotary_dim_of(i), Table::Rotary { base, scaling });
+            let angles = self.table(c.rotary_dim_of(i), Table::Rotary { base, scaling: scaling.into() });
             let y = self.act(&n("hook_rotated"), wide, Axes::Features);
             self.op(Op::Rotate { x: qkv, y, angles, heads });
             parts(self, "rot_", y);

@@ -212,7 +212,7 @@ pub struct ParamStack {
 pub(crate) enum Table {
     Sinusoidal,
     SinusoidalOneBased,
-    Rotary { base: f64, scaling: RotaryScaling },
+    Rotary { base: f64, scaling: Box<RotaryScaling> },
 }
 
 /// The regions of a model's parameters, by name, and of its constant tables. Models of one configuration have equal
@@ -504,12 +504,16 @@ impl Model {
     pub fn constants(&self) -> impl Iterator<Item = (Region, Vec<f32>)> {
         use crate::ops::embed::tables;
         self.tables.iter().map(|(region, table)| {
+            let frequencies = match table {
+                Table::Rotary { base, scaling } => tables::frequencies(region.cols, *base, scaling),
+                _ => vec![],
+            };
             let value = |i: usize| {
                 let (t, c) = (i / region.cols, i % region.cols);
-                match *table {
+                match table {
                     Table::Sinusoidal => tables::sinusoidal(t, c, region.cols),
                     Table::SinusoidalOneBased => tables::sinusoidal_one_based(t, c, region.cols),
-                    Table::Rotary { base, scaling } => tables::rotary(t, c, region.cols, (base, scaling)),
+                    Table::Rotary { scaling, .. } => scaling.attention * tables::rotary(t, c, &frequencies),
                 }
             };
             (*region, (0..region.len()).map(|i| value(i) as f32).collect())

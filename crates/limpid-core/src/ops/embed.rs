@@ -61,8 +61,9 @@ pub fn backward<F: Copy + std::ops::AddAssign>(
 
 /// The fixed position tables.
 pub mod tables {
-    use super::super::math::{cos, pow, sin};
-    use crate::config::RotaryScaling;
+    use super::super::math::{cos, ln_f64, pow, sin};
+    use crate::config::{RotaryKind, RotaryScaling};
+    use std::f64::consts::TAU;
 
     /// Positions and columns from 0: PE(p, 2i) = sin(p / 10000^(2i/C)), PE(p, 2i+1) = cos of the same.
     pub fn sinusoidal(position: usize, column: usize, d_model: usize) -> f64 {
@@ -78,10 +79,34 @@ pub mod tables {
         if j.is_multiple_of(2) { sin(angle(j)) } else { cos(angle(j - 1)) }
     }
 
-    /// Rotary angles: column 2i is cos(p base^(-2i/D)), column 2i + 1 the sine, with the frequency scaled.
-    pub fn rotary(position: usize, column: usize, d_head: usize, (base, scaling): (f64, RotaryScaling)) -> f64 {
-        let frequency = pow(base, -((column / 2 * 2) as f64) / d_head as f64);
-        let angle = position as f64 * scaling.apply(frequency);
+    /// The frequency of each pair of D features, in radians a position: base^(-2i/D), scaled (transformers' `modeling_rope_utils`).
+    /// Yarn's are `factor` times slower from the pair on that rotates `low` times over the original context, unchanged up to the
+    /// one that rotates `high` times, and in between a mixture by the pair's number. Longrope's are slower by the factors of `short`.
+    pub fn frequencies(d: usize, base: f64, s: &RotaryScaling) -> Vec<f64> {
+        // base^(-2i/D) context / (2 pi) = turns, solved for i
+        let pair_of = |turns: f64| d as f64 * ln_f64(s.context as f64 / (turns * TAU)) / (2.0 * ln_f64(base));
+        let (from, to) = (pair_of(s.high), pair_of(s.low));
+        let (from, to) = if s.truncate { (from.floor(), to.ceil()) } else { (from, to) };
+        let (from, to) = (from.max(0.0), to.min(d as f64 - 1.0));
+        let to = if from == to { to + 0.001 } else { to };
+        let frequency = |i: usize| {
+            let plain = pow(base, -((2 * i) as f64) / d as f64);
+            match s.kind {
+                RotaryKind::Bands => s.apply(plain),
+                RotaryKind::Dynamic => plain,
+                RotaryKind::Longrope => plain / s.short[i],
+                RotaryKind::Yarn => {
+                    let slower = ((i as f64 - from) / (to - from)).clamp(0.0, 1.0);
+                    plain * ((1.0 - slower) + slower / s.factor)
+                }
+            }
+        };
+        (0..d / 2).map(frequency).collect()
+    }
+
+    /// Rotary angles: column 2i is the cosine of the position times frequency i, column 2i + 1 the sine.
+    pub fn rotary(position: usize, column: usize, frequencies: &[f64]) -> f64 {
+        let angle = position as f64 * frequencies[column / 2];
         if column.is_multiple_of(2) { cos(angle) } else { sin(angle) }
     }
 }

@@ -35,14 +35,15 @@ where
 
 #[cfg(test)]
 mod tests {
-    use super::super::embed::tables::rotary;
+    use super::super::embed::tables::{frequencies, rotary};
     use super::*;
     use crate::config::RotaryScaling;
 
     #[test]
     fn scores_depend_on_distance_alone_and_turning_back_undoes() {
         let (d, wide, t) = (6, 4, 9);
-        let angle = |i| rotary(i / wide, i % wide, wide, (100.0, RotaryScaling::NONE));
+        let frequencies = frequencies(wide, 100.0, &RotaryScaling::NONE);
+        let angle = |i| rotary(i / wide, i % wide, &frequencies);
         let angles: Vec<f64> = (0..t * wide).map(angle).collect();
         let heads = Heads { n_head: 1, n_kv_head: 1, d_head: d };
         let x: Vec<f64> = (0..3 * d).map(|i| (i as f64 * 1.3).sin()).collect();

@@ -55,6 +55,8 @@ fn config(choice: &[usize]) -> Config {
     let place = NormPlace::ALL[on("norm place")];
     // a window needs a causal mask
     let masks = [(Mask::Causal, 0), (Mask::Causal, 1), (Mask::Causal, 3), (Mask::Bidirectional, 0), (Mask::None, 0)];
+    let turned = if yes("rotary dim") || !yes("d_head") { 2 } else { 4 };
+    let slower = PairFactors::of(&[1.5, 2.5][..turned / 2]).unwrap();
     let (mask, window) = masks[on("mask and window")];
     Config {
         vocab_size: 11,
@@ -69,8 +71,23 @@ fn config(choice: &[usize]) -> Config {
         rotary_base: 100.0,
         rotary_scaling: [
             RotaryScaling::NONE,
-            RotaryScaling { factor: 3.0, ..RotaryScaling::NONE },
-            RotaryScaling { factor: 3.0, low: 0.2, high: 0.6, context: 4 },
+            RotaryScaling {
+                kind: RotaryKind::Yarn,
+                factor: 3.0,
+                low: 0.1,
+                high: 0.6,
+                context: 4,
+                attention: 1.3,
+                ..RotaryScaling::NONE
+            },
+            RotaryScaling {
+                kind: RotaryKind::Longrope,
+                context: 4,
+                attention: 0.7,
+                short: slower,
+                long: slower,
+                ..RotaryScaling::NONE
+            },
         ][on("rotary scaling")],
         rotary_dim: [None, Some(2)][on("rotary dim")],
         rotary_layers: [LayerPattern::ALL, "01".parse().unwrap()][on("rotary layers")],

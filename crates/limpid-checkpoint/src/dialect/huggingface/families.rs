@@ -9,7 +9,7 @@ use super::keys::{
     Key, Keys, ROPE, WindowBlocks, blocks, gemma_spellings, gpt_spellings, layer_types, pattern, refuse, spellings,
 };
 use super::{Family, Held, Row};
-use limpid_core::config::{Parallel, Positions, RotaryScaling};
+use limpid_core::config::{Parallel, Positions, RotaryKind, RotaryScaling};
 use serde_json::{Value, json};
 
 /// All of them; where several can say a model, the first does.
@@ -49,6 +49,7 @@ pub static ALL: &[&Family] = &[
     &COHERE2,
     &GLM4,
     &GRANITE,
+    &NANOCHAT,
     &BLOOM,
     &MPT,
 ];
@@ -215,6 +216,7 @@ const FAMILY: Family = Family {
     copies: TIED_COPY,
     idle: &[],
     neighbours: false,
+    back: false,
     head_gelu: false,
 };
 
@@ -617,7 +619,12 @@ static PHI3: Family = Family {
             Is("n_kv_head", &["num_key_value_heads"], "-"),
             Is("d_head", &["head_dim"], "-"),
             Is("norm_eps", &["rms_norm_eps"], "1e-5"),
-            Rope("10000", Some(1.0), ROPE),
+            By(read_phi3_rope, |c, map| {
+                Rope("10000", Some(1.0), ROPE).write(c, map);
+                if c.rotary_scaling.kind == RotaryKind::Longrope {
+                    map.insert("original_max_position_embeddings".into(), json!(c.rotary_scaling.context));
+                }
+            }),
             Window("-", WindowBlocks::All),
             SILU,
             UNTIED,
@@ -625,7 +632,6 @@ static PHI3: Family = Family {
             Is("dropout_embedding", &["embd_pdrop"], "0"),
             Is("dropout_projection dropout_ffn", &["resid_pdrop"], "0"),
             ATTENTION_BIAS,
-            Idle(&["original_max_position_embeddings"]),
         ],
     ],
     tensors: &[
@@ -791,6 +797,40 @@ static QWEN3: Family = Family {
             ATTENTION_DROPOUT,
         ],
     ],
+    ..FAMILY
+};
+
+/// nanochat (Karpathy 2025): norms without gains, of the embedding and of each head's queries and keys too, squared ReLU, bounded
+/// logits, and angles that turn the other way. Queries and keys are turned before they are normalised, which is the same.
+static NANOCHAT: Family = Family {
+    name: "nanochat",
+    types: &["nanochat"],
+    classes: ["NanoChatForCausalLM", ""],
+    always: &[
+        &[("positions", "rotary"), ("norm", "rms"), ("norm_gain", "false"), ("norm_offset", "false")],
+        &[("ffn_bias", "false"), ("embedding_norm", "true"), ("qk_norm", "head-plain")],
+    ],
+    keys: &[
+        SIZES,
+        &[
+            Is("context_length", &["max_position_embeddings"], "2048"),
+            Is("n_kv_head", &["num_key_value_heads"], "-"),
+            Is("d_head", &["head_dim"], "-"),
+            Is("norm_eps", &["rms_norm_eps"], "1e-6"),
+            Rope("10000", None, ROPE),
+            Act(&["hidden_act"], "relu2", spellings),
+            Cap("logits_softcap", "final_logit_softcapping", "15"),
+            UNTIED,
+            ATTENTION_BIAS,
+            ATTENTION_DROPOUT,
+        ],
+    ],
+    tensors: &[
+        EMBED_TOKENS,
+        QKV,
+        &[Row("layers.{}.mlp.fc1", "mlp.in", Held::Same), Row("layers.{}.mlp.fc2", "mlp.out", Held::Same)],
+    ],
+    back: true,
     ..FAMILY
 };
 
@@ -1476,20 +1516,49 @@ static MPT: Family = Family {
 type Answer = super::keys::Answer<()>;
 type C = limpid_core::config::Config;
 
-/// Angles of blocks with a window and without: nested in `rope_parameters`, or `rope_local_base_freq` beside `rope_theta` and
-/// `rope_scaling`, as files before transformers 5 have it.
+/// `su` and `yarn` are longrope here, and the length before scaling stands beside it.
+fn read_phi3_rope(k: &Keys, c: &mut C) -> Answer {
+    let mut map = k.map.clone();
+    for name in ["rope_scaling", "rope_parameters"] {
+        let Some(angles) = map.get_mut(name).and_then(Value::as_object_mut) else { continue };
+        let kind = angles.get("rope_type").or(angles.get("type")).and_then(Value::as_str);
+        if kind.is_some_and(|kind| ["su", "yarn"].contains(&kind)) {
+            angles.insert("rope_type".into(), json!("longrope"));
+        }
+    }
+    map.entry("original_max_position_embeddings").or_insert(json!(4096));
+    Rope("10000", Some(1.0), ROPE).read(&Keys { map: &map, asked: Default::default() }, c)?;
+    k.find(&[
+        "rope_scaling",
+        "rope_parameters",
+        "rope_theta",
+        "partial_rotary_factor",
+        "original_max_position_embeddings",
+    ]);
+    Ok(())
+}
+
+/// Angles of blocks with a window and without: nested in `rope_parameters`, or `rope_local_base_freq` beside `rope_theta`, as
+/// files before transformers 5 have it. `rope_scaling` adds to those without.
 fn read_gemma3_rope(k: &Keys, c: &mut C) -> Answer {
     let mut map = k.map.clone();
     let base = k.number(&["rope_local_base_freq"], 10_000.0)?;
-    let all = k.find(&["rope_parameters"]).map(|(_, value)| value.clone());
-    let part = |kind: &str| all.as_ref().and_then(|all| all.get(kind)).cloned().filter(|part| !part.is_null());
-    if let Some(full) = part("full_attention") {
-        map.insert("rope_parameters".into(), full);
-    } else if all.as_ref().is_some_and(|all| all.get("sliding_attention").is_some()) {
-        map.remove("rope_parameters");
+    let all = k.find(&["rope_parameters"]).map_or(json!({}), |(_, value)| value.clone());
+    let part = |kind: &str| all.get(kind).cloned().filter(|part| !part.is_null());
+    let mut full = part("full_attention").unwrap_or(json!({ "rope_type": "default" }));
+    if all != json!({}) && part("full_attention").or(part("sliding_attention")).is_none() {
+        return Keys::wrong("rope_parameters", &all, "an object with full_attention and sliding_attention");
     }
+    match k.find(&["rope_scaling"]).map(|(_, value)| (value, value.as_object(), full.as_object_mut())) {
+        Some((_, Some(scaling), Some(full))) => full.extend(scaling.clone()),
+        Some((value, None, _)) => return Keys::wrong("rope_scaling", value, "an object"),
+        _ => {}
+    }
+    map.insert("rope_parameters".into(), full);
+    map.retain(|key, _| !["rope_scaling", "original_max_position_embeddings"].contains(&key.as_str()));
     let full = Keys { map: &map, asked: Default::default() };
     Rope("1000000", None, ROPE).read(&full, c)?;
+    c.rotary_scaling.truncate = true; // transformers looks for it beside the two, where it is not
     let own = [c.rotary_base, base];
     let scaling = c.rotary_scaling;
     let sliding =
@@ -1504,7 +1573,7 @@ fn read_gemma3_rope(k: &Keys, c: &mut C) -> Answer {
     let given = part("sliding_attention").is_some_and(|part| part.get("rope_theta").is_some());
     c.rotary_base_window = Some(if given { c.rotary_base } else { own[1] });
     (c.rotary_base, c.rotary_scaling) = (own[0], scaling);
-    k.find(&["rope_scaling", "rope_theta"]);
+    k.find(&["rope_theta", "original_max_position_embeddings"]);
     Ok(())
 }
 

@@ -3,9 +3,10 @@
 //! `families` has the tables; what no table asks for is refused, unless no number depends on it.
 
 use limpid_core::config::{
-    Activation, Axis, Config, ConfigError, Fields, LayerPattern, RotaryScaling, Setting, Settings,
-    Value as SettingValue, unknown,
+    Activation, Axis, Config, ConfigError, Fields, LayerPattern, PairFactors, RotaryKind, RotaryScaling, Setting,
+    Settings, Value as SettingValue, unknown,
 };
+use limpid_core::ops::math::ln_f64;
 use serde_json::{Map, Value, json};
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -306,15 +307,28 @@ impl Key {
             Key::Rope(_, share, names) => {
                 put(names[0], json!(c.rotary_base));
                 let s = c.rotary_scaling;
-                let scaling = match s.context {
-                    _ if s.factor == 1.0 => Value::Null,
-                    0 => json!({ "rope_type": "linear", "factor": s.factor }),
-                    context => json!({
+                let scaling = match s.kind {
+                    RotaryKind::Bands if s.factor == 1.0 => Value::Null,
+                    RotaryKind::Bands if s.context == 0 => json!({ "rope_type": "linear", "factor": s.factor }),
+                    RotaryKind::Bands => json!({
                         "rope_type": "llama3", "factor": s.factor, "low_freq_factor": s.low, "high_freq_factor": s.high,
-                        "original_max_position_embeddings": context,
+                        "original_max_position_embeddings": s.context,
+                    }),
+                    RotaryKind::Dynamic => json!({ "rope_type": "dynamic", "factor": s.factor }),
+                    RotaryKind::Yarn => json!({
+                        "rope_type": "yarn", "factor": s.factor, "beta_fast": s.high, "beta_slow": s.low,
+                        "truncate": s.truncate, "attention_factor": s.attention,
+                        "original_max_position_embeddings": s.context,
+                    }),
+                    RotaryKind::Longrope => json!({
+                        "rope_type": "longrope", "factor": s.factor, "short_factor": s.short[..], "long_factor": s.long[..],
+                        "attention_factor": s.attention, "original_max_position_embeddings": s.context,
                     }),
                 };
                 put("rope_scaling", scaling);
+                if s.reach > 0 {
+                    put("max_position_embeddings", json!(s.reach));
+                }
                 if share.is_some() {
                     let (turned, all) = (c.rotary_dim.unwrap_or(c.d_head()), c.d_head() as f64);
                     // a share that gives as many again when it is rounded down
@@ -401,9 +415,9 @@ fn read_rope(k: &Keys, c: &mut Config, base: f64, share: Option<f64>, names: [&'
     let (name, value) = old.filter(says).or(new).unwrap_or((name, &nothing));
     let Some(map) = value.as_object() else { return Keys::wrong(name, value, "an object") };
     let inner = Keys { map, asked: RefCell::default() };
-    c.rotary_base = inner.number(&["rope_theta"], k.number(&[base_name, "rope_theta"], base)?)?;
+    c.rotary_base = inner.number(&["rope_theta"], k.number(&[base_name], base)?)?;
     if let Some(share) = share {
-        let share = k.number(&[share_name, "partial_rotary_factor"], share)?;
+        let share = k.number(&[share_name], share)?;
         let share = inner.number(&["partial_rotary_factor"], share)?;
         if !(share > 0.0 && share <= 1.0) {
             return refuse(format!("`{share_name}` is {share}: it must be above 0 and at most 1"));
@@ -413,19 +427,78 @@ fn read_rope(k: &Keys, c: &mut Config, base: f64, share: Option<f64>, names: [&'
     }
     let kind = inner.text(&["rope_type", "type"], "default")?.to_string();
     inner.find(&["type"]);
+    // a key beside both counts more than one in them
+    let original = k.maybe_size(&["original_max_position_embeddings"])?;
+    let original = original.or(inner.maybe_size(&["original_max_position_embeddings"])?).unwrap_or(c.context_length);
+    let lacks = |key: &str| format!("`{name}` is of the type `{kind}` and lacks `{key}`");
+    let must = |key: &'static str| match inner.find(&[key]) {
+        None => refuse(lacks(key)),
+        Some(_) => inner.number(&[key], 1.0),
+    };
+    let none = RotaryScaling::NONE;
     c.rotary_scaling = match kind.as_str() {
         "default" => {
-            inner.find(&["factor", "original_max_position_embeddings"]); // nothing is scaled
-            RotaryScaling::NONE
+            inner.find(&["factor"]); // nothing is scaled
+            none
         }
-        "linear" => RotaryScaling { factor: inner.number(&["factor"], 1.0)?, ..RotaryScaling::NONE },
-        "llama3" => RotaryScaling {
-            factor: inner.number(&["factor"], 1.0)?,
-            low: inner.number(&["low_freq_factor"], 1.0)?,
-            high: inner.number(&["high_freq_factor"], 4.0)?,
-            context: inner.maybe_size(&["original_max_position_embeddings"])?.unwrap_or(c.context_length),
-        },
-        other => return refuse(format!("`{name}` has the type `{other}`: limpid has default, linear and llama3")),
+        "linear" => RotaryScaling { factor: must("factor")?, ..none },
+        "dynamic" => RotaryScaling { kind: RotaryKind::Dynamic, factor: must("factor")?, ..none },
+        "llama3" => {
+            let (low, high) = (must("low_freq_factor")?, must("high_freq_factor")?);
+            RotaryScaling { factor: must("factor")?, low, high, context: original, ..none }
+        }
+        "yarn" => {
+            if !map.contains_key("factor") {
+                return refuse(lacks("factor"));
+            }
+            let factor = inner.number(&["factor"], c.context_length as f64 / original as f64)?;
+            let larger = |scale: f64| if factor <= 1.0 { 1.0 } else { 0.1 * scale * ln_f64(factor) + 1.0 };
+            let usual = match [inner.number(&["mscale"], 0.0)?, inner.number(&["mscale_all_dim"], 0.0)?] {
+                [some, all] if some != 0.0 && all != 0.0 => larger(some) / larger(all),
+                _ => larger(1.0),
+            };
+            let beta = |key, usual| inner.number(&[key], usual).map(|beta| if beta == 0.0 { usual } else { beta });
+            RotaryScaling {
+                kind: RotaryKind::Yarn,
+                factor,
+                low: beta("beta_slow", 1.0)?,
+                high: beta("beta_fast", 32.0)?,
+                context: original,
+                truncate: inner.flag("truncate", true)?,
+                attention: inner.number(&["attention_factor"], usual)?,
+                ..none
+            }
+        }
+        "longrope" => {
+            let list = |key: &'static str| {
+                let Some((_, value)) = inner.find(&[key]) else { return refuse(lacks(key)) };
+                let list = value.as_array().and_then(|list| list.iter().map(Value::as_f64).collect::<Option<Vec<_>>>());
+                let factors = list.and_then(|list| PairFactors::of(&list));
+                factors.map_or_else(|| Keys::wrong(key, value, "a list of at most 128 numbers above 0"), Ok)
+            };
+            let (short, long, reach) = (list("short_factor")?, list("long_factor")?, c.context_length);
+            let factor = inner.number(&["factor"], reach as f64 / original as f64)?;
+            let usual = if factor <= 1.0 { 1.0 } else { (1.0 + ln_f64(factor) / ln_f64(original as f64)).sqrt() };
+            let attention = inner.number(&["attention_factor"], usual)?;
+            // texts of up to `original` tokens have angles of their own: those that are alike for all
+            c.context_length = reach.min(original);
+            let reach = if reach > original { reach } else { 0 };
+            RotaryScaling {
+                kind: RotaryKind::Longrope,
+                factor,
+                context: original,
+                attention,
+                short,
+                long,
+                reach,
+                ..none
+            }
+        }
+        other => {
+            return refuse(format!(
+                "`{name}` has the type `{other}`: limpid has default, linear, dynamic, llama3, yarn and longrope"
+            ));
+        }
     };
     inner.rest()
 }

@@ -14,8 +14,8 @@ pub use families::{ALL, GPT2, LLAMA};
 use super::{Complaints, Link, TensorLayout, Within, common, extent};
 use keys::{Answer, Key, Keys, refuse};
 use limpid_core::config::{
-    Activation, Config, ConfigError, DropoutScale, Fields, LayerPattern, NormPlace, Parallel, Positions, RotaryScaling,
-    Settings, Value as SettingValue, unknown,
+    Activation, Config, ConfigError, DropoutScale, Fields, LayerPattern, NormPlace, Parallel, Positions, RotaryKind,
+    RotaryScaling, Settings, Value as SettingValue, unknown,
 };
 use limpid_core::model::Model;
 use serde_json::{Map, Value, json};
@@ -45,6 +45,8 @@ pub struct Family {
     idle: &'static [&'static str],
     /// Whether rotary positions turn neighbouring features, as here; else those half a head apart.
     neighbours: bool,
+    /// Whether rotary positions turn the other way.
+    back: bool,
     /// Whether the head's transform has the exact GELU, whatever the blocks have.
     head_gelu: bool,
 }
@@ -217,6 +219,7 @@ impl Row {
         let turned = if family.neighbours { 0 } else { model.config.rotary_dim_of(block) };
         let turn = match turned {
             0 => TensorLayout::Same,
+            turned if family.back => TensorLayout::HalvesBack { d_head: heads.d_head, turned },
             turned => TensorLayout::Halves { d_head: heads.d_head, turned },
         };
         let padded = param == "embed.weight" || param.starts_with("unembed.");
@@ -282,9 +285,7 @@ pub(super) fn canonical(c: &Config) -> Config {
         (c.rotary_layers, c.rotary_base_window) = (LayerPattern::ALL, None);
     }
     c.rotary_dim = c.rotary_dim.filter(|n| *n != c.d_head());
-    if c.rotary_scaling.factor == 1.0 {
-        c.rotary_scaling = RotaryScaling::NONE;
-    }
+    c.rotary_scaling = canonical_scaling(c.rotary_scaling);
     let scaled = c.rotary_scaling != RotaryScaling::NONE;
     c.rotary_base_window = c.rotary_base_window.filter(|base| scaled || *base != c.rotary_base);
     c.attention_out_bias = c.attention_out_bias.filter(|bias| *bias != c.attention_bias);
@@ -310,6 +311,20 @@ pub(super) fn canonical(c: &Config) -> Config {
         c.dropout.scale = DropoutScale::Inverted;
     }
     c
+}
+
+/// Only what its kind reads.
+fn canonical_scaling(s: RotaryScaling) -> RotaryScaling {
+    let (none, RotaryScaling { kind, factor, attention, .. }) = (RotaryScaling::NONE, s);
+    let simple = RotaryScaling { kind, factor, attention, ..none };
+    match kind {
+        RotaryKind::Bands | RotaryKind::Yarn if factor == 1.0 && attention == 1.0 => none,
+        RotaryKind::Dynamic => simple,
+        RotaryKind::Bands if s.context == 0 => simple,
+        RotaryKind::Bands => RotaryScaling { low: s.low, high: s.high, context: s.context, ..simple },
+        RotaryKind::Yarn => RotaryScaling { short: none.short, long: none.long, reach: none.reach, ..s },
+        RotaryKind::Longrope => RotaryScaling { low: none.low, high: none.high, truncate: none.truncate, ..s },
+    }
 }
 
 /// The same with all that follows from other settings, so that two of them are compared.
