@@ -1488,13 +1488,13 @@ fn read_gemma3_rope(k: &Keys, c: &mut C) -> Answer {
     } else if all.as_ref().is_some_and(|all| all.get("sliding_attention").is_some()) {
         map.remove("rope_parameters");
     }
-    let full = Keys { map: &map, asked: Default::default() };
+    let full = Keys::of(&map);
     Rope("1000000", None, ROPE).read(&full, c)?;
     let own = [c.rotary_base, base];
     let scaling = c.rotary_scaling;
     let sliding =
         serde_json::Map::from_iter([("rope_parameters".into(), part("sliding_attention").unwrap_or(json!({})))]);
-    let sliding = Keys { map: &sliding, asked: Default::default() };
+    let sliding = Keys::of(&sliding);
     Rope("10000", None, ROPE).read(&sliding, c)?;
     if c.rotary_scaling != RotaryScaling::NONE {
         return refuse(
@@ -1589,7 +1589,7 @@ fn write_falcon(c: &C, map: &mut serde_json::Map<String, Value>) {
 fn read_mpt(k: &Keys, c: &mut C) -> Answer {
     let Some((name, value)) = k.find(&["attn_config"]) else { return Ok(()) };
     let Some(map) = value.as_object() else { return Keys::wrong(name, value, "an object") };
-    let inner = Keys { map, asked: Default::default() };
+    let inner = Keys::of(map);
     inner.only("attn_type", &json!("multihead_attention"), "each head has keys of its own")?;
     inner.only("alibi", &json!(true), "positions are alibi's")?;
     inner.only("alibi_bias_max", &json!(8), "alibi's own slopes")?;
@@ -1599,5 +1599,5 @@ fn read_mpt(k: &Keys, c: &mut C) -> Answer {
     c.attention_factor = inner.find(&["softmax_scale"]).and_then(|(_, scale)| scale.as_f64());
     c.dropout.attention = inner.number(&["attn_pdrop"], 0.0)?;
     inner.find(&["attn_impl", "attn_uses_sequence_id", "model_type"]);
-    inner.rest()
+    inner.rest().map(drop)
 }
