@@ -66,6 +66,8 @@ pub struct Carried {
     tokenizer: bool,
     /// What else is in a folder of HuggingFace's.
     other: Vec<String>,
+    /// Keys of HuggingFace's config.json that limpid has no use for, and that change no number.
+    pub ignored: Vec<String>,
 }
 
 impl Carried {
@@ -96,7 +98,7 @@ impl Carried {
             None if stored.exists() => Some(at(&stored, files::read_text(&stored, LARGEST_JSON))?),
             None => None,
         };
-        Ok(Carried { folder: folder.into(), names, origin, tokenizer: true, other })
+        Ok(Carried { folder: folder.into(), names, origin, tokenizer: true, other, ignored: vec![] })
     }
 
     /// The same for another tokenizer, or none: without the files that speak of the old one.

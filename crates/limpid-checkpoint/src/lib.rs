@@ -397,8 +397,6 @@ pub struct Checkpoint {
     pub chat_template: Option<String>,
     /// Tensors in the files on which no result depends; they are left out when the model is written.
     pub left_out: Vec<String>,
-    /// Keys of HuggingFace's config.json that limpid has no use for, and that change no number.
-    pub ignored: Vec<String>,
     /// What its folder has beside all this, which goes along when the model is written.
     pub carried: Carried,
     /// The adapter that is merged into its weights.
@@ -525,7 +523,6 @@ impl Checkpoint {
                 tokenizer,
                 chat_template,
                 left_out,
-                ignored: vec![],
                 carried,
                 adapter: None,
                 dialect: Dialect::Own,
@@ -542,7 +539,8 @@ impl Checkpoint {
             store.names().filter(|name| family.tidy(name, &config).is_none()).map(String::from).collect();
         copies_agree(family, &config, &store, &names, &left_out)?;
         let (format, dialect) = (Format::HuggingFace, Dialect::HuggingFace(family));
-        let (adapter, carried) = (None, Carried::of(&path, Some(text.as_str()))?);
+        let (adapter, mut carried) = (None, Carried::of(&path, Some(text.as_str()))?);
+        carried.ignored = ignored;
         Ok(Checkpoint {
             path,
             format,
@@ -550,7 +548,6 @@ impl Checkpoint {
             tokenizer,
             chat_template,
             left_out,
-            ignored,
             carried,
             adapter,
             dialect,
@@ -577,7 +574,6 @@ impl Checkpoint {
                 tokenizer,
                 chat_template,
                 left_out,
-                ignored: vec![],
                 carried: Carried::default(),
                 adapter,
                 dialect,
@@ -605,7 +601,7 @@ impl Checkpoint {
         let gpt2 = || Tokenizer::named("gpt2").ok();
         let tokenizer = beside.or_else(gpt2).filter(|t| t.vocab_size() == config.vocab_size);
         let (path, format, dialect, chat_template) = (path.into(), Format::Llmc, Dialect::Llmc, None);
-        let (adapter, ignored, carried) = (None, vec![], Carried::default());
+        let (adapter, carried) = (None, Carried::default());
         Ok(Checkpoint {
             path,
             format,
@@ -613,7 +609,6 @@ impl Checkpoint {
             tokenizer,
             chat_template,
             left_out,
-            ignored,
             carried,
             adapter,
             dialect,

@@ -135,6 +135,17 @@ fn convert_says_what_goes_along_and_what_does_not() {
     );
     let config = String::from_utf8(f.bytes("none/config.json")).unwrap();
     assert!(config.contains("\"eos_token_id\": null"), "{config}");
+    // the special tokens are the tokenizer's own: a beginning that is not the end
+    let all = concat!(env!("CARGO_MANIFEST_DIR"), "/../limpid-tokenizer/fixtures/tokenizers.json");
+    let all: serde_json::Value = serde_json::from_str(&fs::read_to_string(all).unwrap()).unwrap();
+    f.file("t.json", all["byte-fallback"]["files"]["tokenizer.json"].as_str().unwrap());
+    f.both(&format!("train --data text.txt --tokenizer t.json --out framed {SMALL}"));
+    f.ok("convert framed framed-hf");
+    let keys = |name: &str| serde_json::from_slice::<serde_json::Value>(&f.bytes(name)).unwrap();
+    let (config, about) = (keys("framed-hf/config.json"), keys("framed-hf/tokenizer_config.json"));
+    assert_eq!((&about["bos_token"], &about["eos_token"]), (&"<s>".into(), &"</s>".into()));
+    let ids = ["bos_token_id", "eos_token_id", "pad_token_id"].map(|key| config[key].as_u64());
+    assert_eq!(ids, [Some(1), Some(2), None]);
     // SentencePiece's own file
     f.file("none/tokenizer.model", b"\x0a\x0e\xff\x00");
     let mend = "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)";

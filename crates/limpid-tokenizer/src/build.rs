@@ -70,7 +70,11 @@ fn normalizer(value: &Value) -> Result<Option<Changes>, TokenizerError> {
                 }
             }
             "Prepend" => Box::new(step::<Prepend>(NORMALIZER, value)?),
-            "Precompiled" => Box::new(step::<norm::Precompiled>(NORMALIZER, value)?),
+            // which wants a text to borrow from
+            "Precompiled" => Box::new(
+                serde_json::from_str::<norm::Precompiled>(&value.to_string())
+                    .map_err(|error| part(NORMALIZER, "what this step needs", error.to_string()))?,
+            ),
             _ => return Err(part(NORMALIZER, "steps of HuggingFace's that limpid can check", kind)),
         });
     }

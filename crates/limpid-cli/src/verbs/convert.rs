@@ -141,7 +141,7 @@ pub fn run(args: Args) -> Result<()> {
     if args.json {
         show::json(&serde_json::json!({
             "from": source.format, "to": format, "dtype": stored.to_string(), "parameters": model.parameter_count(),
-            "left_out": source.left_out, "ignored": source.ignored, "carried": along, "left_behind": behind,
+            "left_out": source.left_out, "ignored": carried.ignored, "carried": along, "left_behind": behind,
             "seconds": seconds,
             "verified": proof.as_ref().map(|p| p.wrong.is_none()),
             "logits_differ_by": proof.as_ref().map(|p| p.apart),
@@ -163,7 +163,7 @@ pub fn run(args: Args) -> Result<()> {
         let lists = [
             ("carried", along, "as they are"),
             ("left behind", behind, nowhere.as_str()),
-            ("ignored", source.ignored.clone(), "keys of config.json that change no number"),
+            ("ignored", carried.ignored.clone(), "keys of config.json that change no number"),
         ];
         for (what, names, why) in lists.into_iter().filter(|(_, names, _)| !names.is_empty()) {
             rows.push((what.into(), format!("{}: {why}", list(&names))));
@@ -254,7 +254,7 @@ const SHOWN: usize = 8;
 
 /// The first of many names.
 fn list(names: &[String]) -> String {
-    let shown = names.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
+    let shown = names.iter().take(SHOWN).map(|name| name.escape_debug().to_string()).collect::<Vec<_>>().join(", ");
     if names.len() > SHOWN { format!("{shown} and {} more", names.len() - SHOWN) } else { shown }
 }
 

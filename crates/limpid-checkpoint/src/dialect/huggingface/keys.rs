@@ -180,7 +180,7 @@ pub(super) fn is_idle(name: &str) -> bool {
 const USUAL: &[&str] = &[
     "model_type", "architectures", "transformers_version", "torch_dtype", "dtype", "_name_or_path", "name_or_path",
     "use_cache", "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "cls_token_id", "unk_token_id",
-    "mask_token_id", "initializer_range", "is_encoder_decoder",
+    "mask_token_id", "initializer_range", "is_encoder_decoder", "pretraining_tp",
 ];
 
 /// More keys that change no number: settings of training, generation and other heads, and what other programs leave there.
@@ -191,7 +191,7 @@ const IDLE: &[&str] = &[
     "problem_type", "id2label", "label2id", "num_labels", "_num_labels", "finetuning_task", "task_specific_params",
     "tokenizer_class", "prefix", "gradient_checkpointing", "chunk_size_feed_forward", "attn_implementation",
     "_attn_implementation", "_attn_implementation_autoset", "attention_implementation", "_flash_attn_2_enabled",
-    "reorder_and_upcast_attn", "pretraining_tp", "n_ctx",
+    "reorder_and_upcast_attn", "n_ctx",
     "n_special", "predict_special_tokens", "summary_type", "summary_use_proj", "summary_activation",
     "summary_first_dropout", "summary_last_dropout", "summary_proj_to_labels", "classifier_dropout",
     "classifier_activation", "directionality", "pooler_fc_size",
