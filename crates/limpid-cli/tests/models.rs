@@ -123,7 +123,7 @@ fn convert_says_what_goes_along_and_what_does_not() {
     assert_eq!(f.bytes("own/generation_config.json"), f.bytes("hf/generation_config.json"));
     let value = f.json("convert own back --json --verify");
     assert_eq!(value["carried"], serde_json::json!(["generation_config.json", "tokenizer_config.json"]));
-    assert!(value["texts_compared"].as_u64().unwrap() > 10);
+    assert!(value["texts_compared"].as_u64().unwrap() > 1);
     assert!(!String::from_utf8(f.bytes("back/config.json")).unwrap().contains("auto_map"));
     let value = f.json("convert own back.gguf --json");
     assert_eq!(value["left_behind"], serde_json::json!(["generation_config.json"]));
@@ -142,9 +142,9 @@ fn convert_says_what_goes_along_and_what_does_not() {
     f.both(&format!("train --data text.txt --tokenizer t.json --out framed {SMALL}"));
     f.ok("convert framed framed-hf");
     let keys = |name: &str| serde_json::from_slice::<serde_json::Value>(&f.bytes(name)).unwrap();
-    let (config, about) = (keys("framed-hf/config.json"), keys("framed-hf/tokenizer_config.json"));
+    let (model, about) = (keys("framed-hf/config.json"), keys("framed-hf/tokenizer_config.json"));
     assert_eq!((&about["bos_token"], &about["eos_token"]), (&"<s>".into(), &"</s>".into()));
-    let ids = ["bos_token_id", "eos_token_id", "pad_token_id"].map(|key| config[key].as_u64());
+    let ids = ["bos_token_id", "eos_token_id", "pad_token_id"].map(|key| model[key].as_u64());
     assert_eq!(ids, [Some(1), Some(2), None]);
     // SentencePiece's own file
     f.file("none/tokenizer.model", b"\x0a\x0e\xff\x00");
