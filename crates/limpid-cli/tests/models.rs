@@ -113,7 +113,7 @@ fn convert_says_what_goes_along_and_what_does_not() {
     f.file("hf/README.md", "mine");
     let said = f.ok("convert hf own --verify");
     for (row, names) in [
-        ("carried", "generation_config.json, tokenizer_config.json: as they are"),
+        ("carried", "generation_config.json, merges.txt, tokenizer_config.json, vocab.json: as they are"),
         ("left behind", "README.md: limpid does not read them"),
         ("ignored", "auto_map, unsloth_version: keys of config.json that change no number"),
         ("", "samples are the same"),
@@ -122,7 +122,8 @@ fn convert_says_what_goes_along_and_what_does_not() {
     }
     assert_eq!(f.bytes("own/generation_config.json"), f.bytes("hf/generation_config.json"));
     let value = f.json("convert own back --json --verify");
-    assert_eq!(value["carried"], serde_json::json!(["generation_config.json", "tokenizer_config.json"]));
+    let files = ["generation_config.json", "merges.txt", "tokenizer_config.json", "vocab.json"];
+    assert_eq!(value["carried"], serde_json::json!(files));
     assert!(value["texts_compared"].as_u64().unwrap() > 1);
     assert!(!String::from_utf8(f.bytes("back/config.json")).unwrap().contains("auto_map"));
     let value = f.json("convert own back.gguf --json");

@@ -359,8 +359,8 @@ const TEXTS: &[&str] = &[
 /// the tokens that begin and end texts; in a file, which names one, that one. A text that the first tokenizer has no ids for must
 /// have none by the other.
 fn same_ids(before: &Tokenizer, after: &Tokenizer, folder: bool) -> (usize, Option<String>) {
-    let ways: [fn(&Tokenizer, &str) -> Result<Vec<u32>, TokenizerError>; 3] =
-        [Tokenizer::encode, Tokenizer::encode_for_model, Tokenizer::encode_ordinary];
+    type Encode = fn(&Tokenizer, &str) -> Result<Vec<u32>, TokenizerError>;
+    let ways: [Encode; 3] = [Tokenizer::encode, Tokenizer::encode_for_model, Tokenizer::encode_ordinary];
     let mut texts: Vec<String> = TEXTS.iter().map(|text| text.to_string()).collect();
     texts.extend(before.specials().iter().map(|(token, _)| format!("a{token} b {token}c")));
     // its own letters, of which some tokenizers have few
