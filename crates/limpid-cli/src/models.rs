@@ -89,7 +89,7 @@ pub const SENTENCE_PIECE: [&str; 3] = ["tokenizer.model", "spiece.model", "sente
 
 /// What such a file is, and the mend.
 pub fn sentence_piece(name: &str) -> String {
-    format!("{name}, a SentencePiece model: {}", limpid::tokenizer::TokenizerError::SentencePiece)
+    format!("{name}: {}", limpid::tokenizer::TokenizerError::SentencePiece)
 }
 
 /// The directory's tokenizer, or an error that says what to do without one.
