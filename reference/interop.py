@@ -295,7 +295,8 @@ def load(folder):
         folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
     )
     lost = {key: sorted(report[key]) for key in ("missing_keys", "unexpected_keys") if report[key]}
-    if model_class is transformers.BertModel:  # limpid leaves the pooler out; nothing that is compared goes through it
+    if model_class.__name__ in ("BertModel", "RobertaModel", "XLMRobertaModel", "CamembertModel"):
+        # limpid leaves the pooler out; nothing that is compared goes through it
         missing = [key for key in lost.pop("missing_keys", []) if not key.startswith("pooler.")]
         lost |= {"missing_keys": missing} if missing else {}
     lost |= {"mismatched": report["mismatched_keys"]} if report["mismatched_keys"] else {}

@@ -7,6 +7,7 @@ its ids where special tokens are ordinary text, and what the ids decode to (each
 text itself). crates/limpid/src/tokenizer/tests.rs compares all of them. `like` names the entry whose files are shared.
 """
 
+import io
 import json
 import os
 import tempfile
@@ -101,6 +102,38 @@ def unigram():
     return t
 
 
+# what becomes what: several letters of one, one of several, nothing of one, blanks
+RULES = [("ﬁ", "fi"), ("A", "a"), ("e\u0301", "é"), ("½", " 1/2"), ("\u200b", ""), ("\u00a0", " "), ("™", "TM"),
+         ("\u3000", " "), ("\U0001d400", "A"), ("\u0001", "")]
+
+
+def charsmap():
+    """SentencePiece's own map of these rules, as T5's and XLM-R's tokenizers have one of 240 kB."""
+    from sentencepiece import SentencePieceTrainer
+    from sentencepiece.sentencepiece_model_pb2 import ModelProto
+
+    model, hexes = io.BytesIO(), lambda text: " ".join(f"{ord(c):X}" for c in text)
+    with tempfile.NamedTemporaryFile("w", suffix=".tsv") as rules:
+        rules.write("".join(f"{hexes(a)}\t{hexes(b)}\n" for a, b in RULES))
+        rules.flush()
+        SentencePieceTrainer.train(
+            sentence_iterator=iter(CORPUS), model_writer=model, vocab_size=120, hard_vocab_limit=False, minloglevel=2,
+            normalization_rule_tsv=rules.name)
+    return ModelProto.FromString(model.getvalue()).normalizer_spec.precompiled_charsmap
+
+
+def precompiled():
+    t = Tokenizer(models.Unigram())
+    t.normalizer = normalizers.Sequence([normalizers.Precompiled(charsmap()), normalizers.Replace(Regex(" {2,}"), " ")])
+    t.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+    t.decoder = decoders.Metaspace()
+    t.train_from_iterator(CORPUS, trainers.UnigramTrainer(
+        vocab_size=130, special_tokens=["<unk>", "<s>", "</s>"], unk_token="<unk>", show_progress=False))
+    t.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[(name, t.token_to_id(name)) for name in ["<s>", "</s>"]])
+    return t
+
+
 def wordlevel():
     t = Tokenizer(models.WordLevel(unk_token="[UNK]"))
     t.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -160,7 +193,7 @@ def cases(t):
 def main():
     out = {}
     for name, t in [("byte-level", gpt2()), ("gpt-4", gpt4()), ("byte-fallback", llama()), ("unigram", unigram()),
-                    ("words", wordlevel())]:
+                    ("words", wordlevel()), ("precompiled", precompiled())]:
         out[name] = {"files": {"tokenizer.json": t.to_str()}, "cases": cases(t)}
     files = pairs_of(gpt2())
     out["gpt2-files"] = {"files": files, "cases": cases(in_folder(GPT2Tokenizer, files))}

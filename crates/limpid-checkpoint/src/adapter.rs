@@ -281,7 +281,7 @@ impl Adapter {
 /// several products here, which have each an A of their own.
 fn dialect(model: &Model) -> Dialect {
     let one = |family: &&huggingface::Family| family.links(model).iter().all(|link| link.within.is_none());
-    let family = huggingface::express(&model.config).ok().map(|(family, _)| family).filter(one);
+    let family = huggingface::express(&model.config, None).ok().map(|(family, ..)| family).filter(one);
     family.map_or(Dialect::Own, Dialect::HuggingFace)
 }
 

@@ -7,6 +7,7 @@
 //! beside and renamed, so a failure leaves the old one whole.
 
 pub mod adapter;
+mod carried;
 mod dialect;
 pub mod gguf;
 pub mod llmc;
@@ -16,6 +17,7 @@ pub mod store;
 pub mod trace;
 
 pub use adapter::Adapter;
+pub use carried::{Carried, ORIGIN, SentenceRecipe};
 use dialect::huggingface::{self, Family};
 use dialect::{Link, Names, TensorLayout};
 use limpid_base::files;
@@ -395,6 +397,8 @@ pub struct Checkpoint {
     pub chat_template: Option<String>,
     /// Tensors in the files on which no result depends; they are left out when the model is written.
     pub left_out: Vec<String>,
+    /// What its folder has beside all this, which goes along when the model is written.
+    pub carried: Carried,
     /// The adapter that is merged into its weights.
     pub adapter: Option<Adapter>,
     dialect: Dialect,
@@ -511,6 +515,7 @@ impl Checkpoint {
             let config = Config::from_json(&text).and_then(checked).map_err(bad_config)?;
             let store = open_weights(&path)?;
             let names = dialect::names(&store, |name| Some(name.into()))?;
+            let carried = Carried::of(&path, None)?;
             return Ok(Checkpoint {
                 path,
                 format: Format::Limpid,
@@ -518,13 +523,14 @@ impl Checkpoint {
                 tokenizer,
                 chat_template,
                 left_out,
+                carried,
                 adapter: None,
                 dialect: Dialect::Own,
                 store,
                 names,
             });
         }
-        let (family, config) = huggingface::read(&text).map_err(bad_config)?;
+        let (family, config, ignored) = huggingface::read(&text).map_err(bad_config)?;
         let store = open_weights(&path)?;
         let has = |name: &str| store.names().any(|n| n.ends_with(name));
         let config = family.fit(config, has).map_err(bad_config)?;
@@ -533,8 +539,21 @@ impl Checkpoint {
             store.names().filter(|name| family.tidy(name, &config).is_none()).map(String::from).collect();
         copies_agree(family, &config, &store, &names, &left_out)?;
         let (format, dialect) = (Format::HuggingFace, Dialect::HuggingFace(family));
-        let adapter = None;
-        Ok(Checkpoint { path, format, config, tokenizer, chat_template, left_out, adapter, dialect, store, names })
+        let (adapter, mut carried) = (None, Carried::of(&path, Some(text.as_str()))?);
+        carried.ignored = ignored;
+        Ok(Checkpoint {
+            path,
+            format,
+            config,
+            tokenizer,
+            chat_template,
+            left_out,
+            carried,
+            adapter,
+            dialect,
+            store,
+            names,
+        })
     }
 
     fn open_file(path: &Path) -> Result<Checkpoint> {
@@ -555,6 +574,7 @@ impl Checkpoint {
                 tokenizer,
                 chat_template,
                 left_out,
+                carried: Carried::default(),
                 adapter,
                 dialect,
                 store,
@@ -581,8 +601,20 @@ impl Checkpoint {
         let gpt2 = || Tokenizer::named("gpt2").ok();
         let tokenizer = beside.or_else(gpt2).filter(|t| t.vocab_size() == config.vocab_size);
         let (path, format, dialect, chat_template) = (path.into(), Format::Llmc, Dialect::Llmc, None);
-        let adapter = None;
-        Ok(Checkpoint { path, format, config, tokenizer, chat_template, left_out, adapter, dialect, store, names })
+        let (adapter, carried) = (None, Carried::default());
+        Ok(Checkpoint {
+            path,
+            format,
+            config,
+            tokenizer,
+            chat_template,
+            left_out,
+            carried,
+            adapter,
+            dialect,
+            store,
+            names,
+        })
     }
 
     /// Writes the weights into a backend made for `model`.
@@ -624,7 +656,15 @@ impl Checkpoint {
             Some(all.iter().filter_map(|id| id.as_u64()?.try_into().ok()).collect())
                 .filter(|ids: &Vec<u32>| !ids.is_empty())
         };
-        ["generation_config.json", "config.json"].into_iter().find_map(ids).unwrap_or_default()
+        [carried::GENERATION, "config.json", ORIGIN].into_iter().find_map(ids).unwrap_or_default()
+    }
+
+    /// How sentence-transformers makes vectors with it, if its folder says so.
+    ///
+    /// # Errors
+    /// As [`SentenceRecipe::of`].
+    pub fn sentence_recipe(&self) -> Result<Option<SentenceRecipe>> {
+        SentenceRecipe::of(&self.path)
     }
 
     /// How one parameter of `model` is stored.
@@ -724,6 +764,8 @@ pub struct ModelData<'a> {
     pub tokenizer: Option<&'a Tokenizer>,
     /// [`Checkpoint::chat_template`]
     pub chat_template: Option<&'a str>,
+    /// [`Checkpoint::carried`]; nothing for a model that is not from a folder.
+    pub carried: Option<&'a Carried>,
     /// The values of a parameter of `config`'s model.
     pub values: &'a dyn Fn(&Param) -> Vec<f32>,
     /// Bytes from which on a folder of HuggingFace's has its weights in several files; [`SHARD_BYTES`] as a rule.
@@ -757,11 +799,9 @@ impl Format {
 pub fn is_part(name: &str) -> bool {
     #[rustfmt::skip]
     const NAMES: &[&str] = &[
-        "config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json",
-        "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "vocab.txt",
-        "chat_template.jinja",
+        "config.json", ORIGIN, "model.safetensors", "model.safetensors.index.json", "tokenizer.json", CHAT_TEMPLATE,
     ];
-    NAMES.contains(&name) || name.starts_with("model-") && name.ends_with(".safetensors")
+    NAMES.contains(&name) || carried::is_known(name) || name.starts_with("model-") && name.ends_with(".safetensors")
 }
 
 /// The names of what is in the folder `path` and is no part of a model.
@@ -770,7 +810,8 @@ fn other_files(path: &Path) -> Result<Vec<String>> {
     for entry in at(path, fs::read_dir(path))? {
         let entry = at(path, entry)?;
         let (name, folder) = (entry.file_name().display().to_string(), at(path, entry.file_type())?.is_dir());
-        if folder || !is_part(&name) {
+        let part = if folder { carried::is_known_folder(&entry.path()) } else { is_part(&name) };
+        if !part {
             names.push(name);
         }
     }
@@ -859,22 +900,27 @@ fn put(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> Result
             let tensors = given.params.iter().map(one).collect();
             safetensors_file::write(&path.join("model.safetensors"), tensors, format_pt())?;
             write_text(&path.join("config.json"), &source.config.to_json())?;
+            if let Some((text, _)) = source.carried.and_then(Carried::origin) {
+                write_text(&path.join(ORIGIN), text)?;
+            }
             if let Some(tokenizer) = source.tokenizer {
                 write_text(&path.join("tokenizer.json"), &tokenizer.to_json())?;
             }
-            write_template(path, source)?;
+            carry(path, source)?;
         }
         Format::HuggingFace => {
-            let (family, config) = huggingface::express(source.config)?;
+            let origin = source.carried.and_then(Carried::origin);
+            let (family, config, keys) = huggingface::express(source.config, origin.map(|(text, _)| text))?;
             let model = dialect::outline(&config).map_err(config_error)?;
             let tensors = outs(&model, family.links(&model), &|l| family.full(&l.name, &config), &|_, _| dtype.clone());
             safetensors_file::write_sharded(path, tensors, format_pt(), source.shard_bytes)?;
-            let end = source.tokenizer.and_then(Tokenizer::end_of_text);
-            write_text(&path.join("config.json"), &huggingface::write(family, &config, end))?;
+            // what the model came with is right for its own tokenizer
+            let tokenizer = Some(source.tokenizer).filter(|_| !keys.came || !origin.is_some_and(|(_, own)| own));
+            write_text(&path.join("config.json"), &huggingface::write(family, &config, keys, tokenizer, dtype))?;
             if let Some(tokenizer) = source.tokenizer {
                 tokenizer.export(path, config.context_length)?;
             }
-            write_template(path, source)?;
+            carry(path, source)?;
         }
         Format::Gguf => {
             let (mut metadata, config) = dialect::gguf::express(source.config, source.tokenizer)?;
@@ -934,8 +980,15 @@ fn put(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> Result
     Ok(())
 }
 
-fn write_template(folder: &Path, source: &ModelData) -> Result<()> {
-    source.chat_template.map_or(Ok(()), |template| write_text(&folder.join(CHAT_TEMPLATE), template))
+/// Puts what goes along as it is into the folder, and the chat template if none of that says it.
+fn carry(folder: &Path, source: &ModelData) -> Result<()> {
+    source.carried.map_or(Ok(()), |carried| carried.put(folder))?;
+    match source.chat_template {
+        Some(template) if chat_template(folder)?.as_deref() != Some(template) => {
+            write_text(&folder.join(CHAT_TEMPLATE), template)
+        }
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]

@@ -84,11 +84,22 @@ pub fn adapted(model: &Path, adapter: Option<&Path>) -> Result<Checkpoint> {
     })
 }
 
+/// What SentencePiece's own files are called.
+pub const SENTENCE_PIECE: [&str; 3] = ["tokenizer.model", "spiece.model", "sentencepiece.bpe.model"];
+
+/// What such a file is, and the mend.
+pub fn sentence_piece(name: &str) -> String {
+    format!("{name}: {}", limpid::tokenizer::TokenizerError::SentencePiece)
+}
+
 /// The directory's tokenizer, or an error that says what to do without one.
 pub fn tokenizer(checkpoint: &Checkpoint) -> Result<&Tokenizer> {
     match &checkpoint.tokenizer {
         Some(tokenizer) => Ok(tokenizer),
-        None => bail!("{} has no tokenizer: give ids with --tokens 1,2,3", checkpoint.path.display()),
+        None => match SENTENCE_PIECE.iter().find(|name| checkpoint.path.join(name).exists()) {
+            Some(name) => bail!("{}: the tokenizer is {}", checkpoint.path.display(), sentence_piece(name)),
+            None => bail!("{} has no tokenizer: give ids with --tokens 1,2,3", checkpoint.path.display()),
+        },
     }
 }
 

@@ -102,6 +102,62 @@ fn convert_writes_over_nothing_unasked_and_replaces_whole() {
     f.fails(1, "tokenize train text.txt --kind char --out m --format folder --quiet", &["no file of a tokenizer"]);
 }
 
+/// What is taken along, left behind and ignored is said, each in a line; a SentencePiece file is named with the mend.
+#[test]
+fn convert_says_what_goes_along_and_what_does_not() {
+    let f = trained("along");
+    f.ok("convert m hf");
+    let config = String::from_utf8(f.bytes("hf/config.json")).unwrap();
+    f.file("hf/config.json", config.replacen('{', "{\"unsloth_version\": \"1\", \"auto_map\": {\"a\": \"b\"},", 1));
+    f.file("hf/generation_config.json", r#"{"eos_token_id": [1, 2]}"#);
+    f.file("hf/README.md", "mine");
+    let said = f.ok("convert hf own --verify");
+    for (row, names) in [
+        ("carried", "generation_config.json, merges.txt, tokenizer_config.json, vocab.json: as they are"),
+        ("left behind", "README.md: limpid does not read them"),
+        ("ignored", "auto_map, unsloth_version: keys of config.json that change no number"),
+        ("", "samples are the same"),
+    ] {
+        assert!(said.lines().any(|line| line.contains(row) && line.contains(names)), "{row}: {said}");
+    }
+    assert_eq!(f.bytes("own/generation_config.json"), f.bytes("hf/generation_config.json"));
+    let value = f.json("convert own back --json --verify");
+    let files = ["generation_config.json", "merges.txt", "tokenizer_config.json", "vocab.json"];
+    assert_eq!(value["carried"], serde_json::json!(files));
+    assert!(value["texts_compared"].as_u64().unwrap() > 1);
+    assert!(!String::from_utf8(f.bytes("back/config.json")).unwrap().contains("auto_map"));
+    let value = f.json("convert own back.gguf --json");
+    assert_eq!(value["left_behind"], serde_json::json!(["generation_config.json"]));
+    // another tokenizer, or none: the ids of the old one do not go along
+    let value = f.json("convert own none --tokenizer none --json");
+    assert_eq!(
+        (&value["carried"], &value["left_behind"][0]),
+        (&serde_json::json!([]), &"generation_config.json".into())
+    );
+    let config = String::from_utf8(f.bytes("none/config.json")).unwrap();
+    assert!(config.contains("\"eos_token_id\": null"), "{config}");
+    // the special tokens are the tokenizer's own: a beginning that is not the end
+    let all = concat!(env!("CARGO_MANIFEST_DIR"), "/../limpid-tokenizer/fixtures/tokenizers.json");
+    let all: serde_json::Value = serde_json::from_str(&fs::read_to_string(all).unwrap()).unwrap();
+    f.file("t.json", all["byte-fallback"]["files"]["tokenizer.json"].as_str().unwrap());
+    f.both(&format!("train --data text.txt --tokenizer t.json --out framed {SMALL}"));
+    f.ok("convert framed framed-hf");
+    let keys = |name: &str| serde_json::from_slice::<serde_json::Value>(&f.bytes(name)).unwrap();
+    let (model, about) = (keys("framed-hf/config.json"), keys("framed-hf/tokenizer_config.json"));
+    assert_eq!((&about["bos_token"], &about["eos_token"]), (&"<s>".into(), &"</s>".into()));
+    let ids = ["bos_token_id", "eos_token_id", "pad_token_id"].map(|key| model[key].as_u64());
+    assert_eq!(ids, [Some(1), Some(2), None]);
+    // SentencePiece's own file
+    f.file("none/tokenizer.model", b"\x0a\x0e\xff\x00");
+    let mend = "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)";
+    f.fails(1, "generate --model none --prompt a", &["tokenizer.model", "SentencePiece", mend]);
+    f.fails(1, "convert m x --tokenizer none/tokenizer.model", &["tokenizer.model", "SentencePiece", mend]);
+    assert!(f.ok("convert none y --to limpid").contains(mend));
+    // a name that a program wrote is known or not, never mistyped
+    f.file("none/config.json", config.replace("\"gpt2\"", "\"xglm\""));
+    f.fails(1, "params --model none", &["`xglm` is not a model that limpid has", "gpt2, gpt_bigcode"]);
+}
+
 /// A conversion that is killed leaves the old model or the new one, whole.
 #[test]
 fn a_killed_conversion_leaves_the_old_or_the_new() {

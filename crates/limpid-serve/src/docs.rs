@@ -32,7 +32,7 @@ pub const DEVIATIONS: &[&str] = &[
     "A token that is no whole character is called `bytes:\\xe2\\x80`. Of several tokens with the same text in `top_logprobs` all but the first have their number added: `the (id 123)`.",
     "`finish_reason` is `stop` or `length`.",
     "A message's `content` is a text, or parts of the type `text`. `developer` is another name for `system`. Names, tools, images and audio are refused.",
-    "Embeddings are the mean of the hidden states, of length 1; `limpid: {\"pooling\": \"last\", \"normalize\": false}` changes that.",
+    "Embeddings are the mean of the hidden states, of length 1, or what the model's `modules.json` says; `limpid: {\"pooling\": \"last\", \"normalize\": false}` changes that. (A prompt that goes before every text, and the most tokens, which sentence-transformers' files may name too, are left to the client.)",
     "`limpid: {\"receipt\": true}` adds a receipt to the answer, for a request that has one answer.",
 ];
 

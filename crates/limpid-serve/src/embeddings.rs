@@ -23,8 +23,13 @@ pub fn embeddings(model: &ServedModel, body: &[u8], gone: &dyn Fn() -> bool) -> 
             &found(other),
         ));
     }
-    let pooling: Pooling = fields.text("limpid.pooling").and_then(|name| name.parse().ok()).unwrap_or_default();
-    let normalize = fields.flag_or("limpid.normalize", true);
+    let asked: Option<Pooling> = fields.text("limpid.pooling").and_then(|name| name.parse().ok());
+    let stated = match asked {
+        None => model.lm.sentence_recipe().map_err(Refusal::engine_error)?,
+        Some(_) => None,
+    };
+    let pooling = asked.or(stated.as_ref().map(|(_, pooling)| *pooling)).unwrap_or_default();
+    let normalize = fields.flag_or("limpid.normalize", stated.is_none_or(|(recipe, _)| recipe.normalized));
     let inputs = prompts(model, "input", fields.needed("input", PROMPT_FORMS)?, true)?;
     if let Some(long) = inputs.iter().find(|ids| ids.len() > context) {
         return Err(Refusal::context_length_exceeded("input", context, long.len(), None));

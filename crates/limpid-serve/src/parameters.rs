@@ -228,11 +228,15 @@ pub const EMBEDDINGS: Endpoint = Endpoint {
 };
 
 const EMBEDDING: &[Parameter] = &[
-    row("normalize", ParameterKind::Flag, "whether vectors have length 1; default true"),
+    row(
+        "normalize",
+        ParameterKind::Flag,
+        "whether vectors have length 1; default true, or as the model's modules.json says",
+    ),
     row(
         "pooling",
-        ParameterKind::OneOf(&["mean", "cls", "last"]),
-        "of the tokens' hidden states: their mean, the first, the last; default mean",
+        ParameterKind::OneOf(&["mean", "cls", "last", "max", "mean-sqrt-len", "weighted-mean"]),
+        "what is taken of the tokens' hidden states; default mean, or as the model's modules.json says",
     ),
 ];
 

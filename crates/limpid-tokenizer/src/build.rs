@@ -4,6 +4,7 @@
 
 use std::collections::HashSet;
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use limpid_base::contain::contain;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -48,7 +49,8 @@ fn normalizer(value: &Value) -> Result<Option<Changes>, TokenizerError> {
     let mut list: Vec<Box<dyn Normalizer + Send + Sync>> = Vec::new();
     for (kind, value) in steps(NORMALIZER, value)? {
         let text = value["content"].as_str().or(value["prepend"].as_str()).unwrap_or("");
-        growth = growth.saturating_mul(if kind == "ByteLevel" { 2 } else { text.len() + 1 });
+        let longest = if kind == "Precompiled" { longest_entry(value)? } else { text.len() };
+        growth = growth.saturating_mul(if kind == "ByteLevel" { 2 } else { longest + 1 });
         list.push(match kind {
             "NFC" => Box::new(NFC),
             "NFD" => Box::new(NFD),
@@ -68,8 +70,12 @@ fn normalizer(value: &Value) -> Result<Option<Changes>, TokenizerError> {
                 }
             }
             "Prepend" => Box::new(step::<Prepend>(NORMALIZER, value)?),
-            // Precompiled is SentencePiece's binary map, which the crate follows out of bounds where it is damaged.
-            _ => return Err(part(NORMALIZER, "steps limpid can check (all of HuggingFace's but Precompiled)", kind)),
+            // which wants a text to borrow from
+            "Precompiled" => Box::new(
+                serde_json::from_str::<norm::Precompiled>(&value.to_string())
+                    .map_err(|error| part(NORMALIZER, "what this step needs", error.to_string()))?,
+            ),
+            _ => return Err(part(NORMALIZER, "steps of HuggingFace's that limpid can check", kind)),
         });
     }
     // Each step may make a text longer by as much as it puts in.
@@ -77,6 +83,47 @@ fn normalizer(value: &Value) -> Result<Option<Changes>, TokenizerError> {
         return Err(part(NORMALIZER, "replacements of a few letters", "long ones, one upon the other"));
     }
     Ok((!list.is_empty()).then(|| Steps(list.into())))
+}
+
+/// Bytes of the longest text that SentencePiece's map (Precompiled) puts in another's place. The crate follows the map without
+/// looking where it leads, so every place in it that a text can lead to is looked up here.
+///
+/// A map is the size of a trie (u32), the trie, and the texts, each with a zero after it. The trie is a double array (Aoe 1989) as
+/// Darts writes it: from unit `at`, byte c leads to unit `at ^ offset ^ c`, if that has the label c; a unit with a leaf has its value,
+/// the place of a text, at `at ^ offset`.
+fn longest_entry(value: &Value) -> Result<usize, TokenizerError> {
+    let wrong = |found: &str| part(NORMALIZER, "SentencePiece's map of characters, whole", found);
+    let map = value["precompiled_charsmap"].as_str().filter(|map| map.len() < 4 << 20);
+    let map = map.and_then(|map| STANDARD.decode(map).ok()).ok_or_else(|| wrong("no base64 of at most 4 MB"))?;
+    let (size, rest) = map.split_first_chunk().ok_or_else(|| wrong("no size"))?;
+    let (trie, texts) =
+        rest.split_at_checked(u32::from_le_bytes(*size) as usize).ok_or_else(|| wrong("an end within its trie"))?;
+    let texts = str::from_utf8(texts).map_err(|_| wrong("texts that are not UTF-8"))?;
+    let units: Vec<usize> =
+        trie.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]) as usize).collect();
+    let offset = |unit: usize| (unit >> 10) << ((unit & 1 << 9) >> 6);
+    let Some(root) = units.first().map(|unit| offset(*unit)) else { return Err(wrong("no trie")) };
+    let (mut seen, mut left, mut longest) = (vec![false; units.len()], vec![root], 0);
+    while let Some(at) = left.pop() {
+        // a byte changes the last eight bits
+        if at | 0xff >= units.len() {
+            return Err(wrong("a trie that leads out of itself"));
+        }
+        for c in 1..=0xff {
+            let unit = units[at ^ c];
+            if unit & (1 << 31 | 0xff) != c || std::mem::replace(&mut seen[at ^ c], true) {
+                continue;
+            }
+            let next = at ^ c ^ offset(unit);
+            if unit >> 8 & 1 == 1 {
+                let place = units.get(next).map(|leaf| leaf & !(1 << 31));
+                let text = place.and_then(|place| texts.get(place..)).ok_or_else(|| wrong("a text outside of it"))?;
+                longest = longest.max(text.find('\0').unwrap_or(text.len()));
+            }
+            left.push(next);
+        }
+    }
+    Ok(longest)
 }
 
 fn pre_tokenizer(value: &Value) -> Result<Option<Steps<Cutting>>, TokenizerError> {

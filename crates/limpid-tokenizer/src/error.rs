@@ -129,6 +129,12 @@ pub enum TokenizerError {
     /// Something that is not a tokenizer.json.
     #[error("not a tokenizer.json: {0}")]
     Json(String),
+    /// SentencePiece's own file.
+    #[error(
+        "it is a SentencePiece model, which limpid does not read: transformers makes the tokenizer.json of it, with \
+         AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+    )]
+    SentencePiece,
     /// A tokenizer.json without a tokenizer.
     #[error(
         "this tokenizer.json holds {found}; what can be read is HuggingFace's format, or {{\"limpid_encoding\": NAME}}"

@@ -33,28 +33,12 @@ pub(super) fn export(
         Tokenizer::Dense(_) => return Err(TokenizerError::Format(table::DENSE.into())),
         other => files.push(("tokenizer.json", other.to_json())),
     }
-    let known =
-        |names: &[&str]| names.iter().find(|name| tokenizer.special(name).is_some()).map(|name| name.to_string());
-    let token = |id: Option<u32>| {
-        tokenizer.specials().into_iter().find(|&(_, other)| Some(other) == id).map(|(t, _)| t.to_string())
-    };
-    let gpt2 = matches!(tokenizer, Tokenizer::Bpe(encoding) if encoding.is_gpt2());
-    let end = token(tokenizer.end_of_text());
-    let same = end.clone().filter(|_| gpt2);
     let mut config = json!({
         "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": model_max_length,
         "clean_up_tokenization_spaces": false
     });
-    for (key, token) in [
-        ("bos_token", token(tokenizer.begin_of_text()).or(same.clone())),
-        ("eos_token", end),
-        ("unk_token", known(&["<UNK>", "[UNK]", "<unk>"]).or(same)),
-        ("pad_token", known(&["<PAD>", "[PAD]", "<pad>"])),
-        ("mask_token", known(&["<MASK>", "[MASK]", "<mask>"])),
-        ("cls_token", known(&["[CLS]"])),
-        ("sep_token", known(&["[SEP]"])),
-    ] {
-        if let Some(token) = token {
+    for (key, id) in roles(tokenizer) {
+        if let Some((token, _)) = tokenizer.specials().into_iter().find(|(_, other)| *other == id) {
             config[key] = token.into();
         }
     }
@@ -64,6 +48,23 @@ pub(super) fn export(
         super::write(&path, &text).map(|()| path)
     };
     files.into_iter().map(write).collect()
+}
+
+/// [`Tokenizer::roles`].
+pub(super) fn roles(tokenizer: &Tokenizer) -> Vec<(&'static str, u32)> {
+    let known = |names: &[&str]| names.iter().find_map(|name| tokenizer.special(name));
+    let end = tokenizer.end_of_text();
+    let same = end.filter(|_| matches!(tokenizer, Tokenizer::Bpe(encoding) if encoding.is_gpt2()));
+    let all = [
+        ("bos_token", tokenizer.begin_of_text().or(same)),
+        ("eos_token", end),
+        ("unk_token", known(&["<UNK>", "[UNK]", "<unk>"]).or(same)),
+        ("pad_token", known(&["<PAD>", "[PAD]", "<pad>"])),
+        ("mask_token", known(&["<MASK>", "[MASK]", "<mask>"])),
+        ("cls_token", known(&["[CLS]"])),
+        ("sep_token", known(&["[SEP]"])),
+    ];
+    all.into_iter().filter_map(|(role, id)| Some((role, id?))).collect()
 }
 
 /// The full tokenizer.json.

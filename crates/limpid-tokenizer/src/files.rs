@@ -29,6 +29,9 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, TokenizerError> {
 
 pub(super) fn text(path: &Path) -> Result<String, TokenizerError> {
     let bytes = read(path)?;
+    if path.extension().is_some_and(|end| end == "model") && str::from_utf8(&bytes).is_err() {
+        return Err(TokenizerError::SentencePiece.at(path));
+    }
     String::from_utf8(bytes).map_err(|error| part("the file", "text in UTF-8", error.utf8_error().to_string()).at(path))
 }
 
@@ -58,6 +61,8 @@ pub(super) fn open(dir: &Path) -> Result<Option<Tokenizer>, TokenizerError> {
         let (begin, end) = (id(&config.bos_token), id(&config.eos_token).or(config.eos_id));
         let end = end.filter(|&id| (id as usize) < imported.tokens().len());
         imported.configure(begin, end, config.add_bos_token);
+        let size = imported.tokens().len();
+        imported.ends = config.ends.into_iter().filter(|id| (*id as usize) < size).collect();
     }
     Ok(Some(Tokenizer::Imported(imported)))
 }
@@ -67,7 +72,10 @@ fn named(token: &Value) -> Option<&str> {
     token.as_str().or(token["content"].as_str())
 }
 
-/// What is read of tokenizer_config.json, and of config.json where that is silent.
+/// Where the ids of the tokens that end a text are: HuggingFace's files, and its config.json in a folder of limpid's.
+const ENDS: [&str; 3] = ["generation_config.json", "config.json", "config.hf.json"];
+
+/// What is read of tokenizer_config.json, and of the model's files where that is silent.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Config {
@@ -80,11 +88,13 @@ struct Config {
     tokenize_chinese_chars: Option<bool>,
     #[serde(skip)]
     eos_id: Option<u32>,
+    #[serde(skip)]
+    ends: Vec<u32>,
 }
 
 impl Config {
     fn read(dir: &Path) -> Result<Config, TokenizerError> {
-        let [own, model] = ["tokenizer_config.json", "config.json"].map(|name| dir.join(name));
+        let own = dir.join("tokenizer_config.json");
         let mut config = match own.exists() {
             true => {
                 let wrong = |error: serde_json::Error| part("the file", "a tokenizer_config.json", error.to_string());
@@ -92,10 +102,16 @@ impl Config {
             }
             false => Config::default(),
         };
-        // config.json is the model's, and whoever reads the model checks it.
-        let model: Option<Value> = text(&model).ok().and_then(|text| serde_json::from_str(&text).ok());
-        let id = model.as_ref().map(|model| model["eos_token_id"].get(0).unwrap_or(&model["eos_token_id"]));
-        config.eos_id = id.and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());
+        // these are the model's, and whoever reads the model checks them
+        let ids = |name: &&str| -> Option<Vec<u32>> {
+            let model: Value = serde_json::from_str(&text(&dir.join(name)).ok()?).ok()?;
+            let ends = &model["eos_token_id"];
+            let ids = ends.as_array().map_or(std::slice::from_ref(ends), Vec::as_slice);
+            Some(ids.iter().filter_map(|id| id.as_u64()?.try_into().ok()).collect())
+        };
+        let named = |names: &[&str]| names.iter().filter_map(ids).find(|ids| !ids.is_empty());
+        config.eos_id = named(&ENDS[1..]).and_then(|ids| ids.first().copied());
+        config.ends = named(&ENDS).unwrap_or_default();
         Ok(config)
     }
 }

@@ -44,6 +44,8 @@ pub struct ImportedTokenizer {
     frame: (Vec<u32>, Vec<u32>),
     pub(super) end: Option<u32>,
     pub(super) begin: Option<u32>,
+    /// All that end a text or a turn by the model's own files.
+    pub(super) ends: Vec<u32>,
     /// The token for text that the vocabulary lacks.
     pub(super) unknown: Option<u32>,
 }
@@ -151,6 +153,7 @@ impl ImportedTokenizer {
             frame,
             end: None,
             begin: None,
+            ends: vec![],
             unknown,
         })
     }
@@ -333,7 +336,7 @@ impl ImportedTokenizer {
 
 impl PartialEq for ImportedTokenizer {
     fn eq(&self, other: &ImportedTokenizer) -> bool {
-        let facts = |f: &ImportedTokenizer| (f.begin, f.end, f.frame.clone());
+        let facts = |f: &ImportedTokenizer| (f.begin, f.end, f.ends.clone(), f.frame.clone());
         self.source == other.source && facts(self) == facts(other)
     }
 }

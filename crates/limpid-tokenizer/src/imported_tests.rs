@@ -83,7 +83,7 @@ fn opened() -> Vec<(String, Tokenizer, Vec<Case>)> {
         .zip(tokenizers)
         .map(|((name, folder), tokenizer)| (name, tokenizer, folder.cases.unwrap_or_default()))
         .collect();
-    assert_eq!(found.len(), 9);
+    assert_eq!(found.len(), 10);
     // Shared too: the cases of GPT-2's files.
     let again = fixtures().remove("byte-level").and_then(|folder| folder.cases).unwrap();
     found.iter_mut().find(|(name, ..)| name == "gpt2-files").unwrap().2 = again;
@@ -162,6 +162,7 @@ fn what_a_folder_says_is_known() {
             "gpt1-files" => ("bpe", None, None),
             "unigram" => ("unigram", None, Some(1)),
             "words" => ("wordlevel", None, None),
+            "precompiled" => ("unigram", Some(1), Some(2)),
             _ => ("wordpiece", tokenizer.special("[CLS]"), None),
         };
         assert_eq!(facts, expected, "{name}");
@@ -387,9 +388,10 @@ fn a_table_and_back_gives_the_same_ids() {
             ("cl100k_base", Ok(t)) if t.pre == "dbrx" && !t.add_bos => t,
             ("o200k_base", Ok(t)) if t.pre == "gpt-4o" => t,
             ("byte-fallback", Ok(t)) if t.model == "llama" && t.add_space_prefix && t.add_bos => t,
-            ("gpt1-files" | "unigram" | "words" | "bert-files" | "bert-cased-files", Err(TokenizerError::Table(_))) => {
-                continue;
-            }
+            (
+                "gpt1-files" | "unigram" | "precompiled" | "words" | "bert-files" | "bert-cased-files",
+                Err(TokenizerError::Table(_)),
+            ) => continue,
             (_, other) => panic!("{name}: {:?}", other.map(|table| (table.model, table.pre))),
         };
         assert_eq!((table.tokens.len(), table.types.len()), (tokenizer.vocab_size(), tokenizer.vocab_size()));
@@ -510,7 +512,8 @@ fn what_is_wrong_is_said() {
         (set("added_tokens", json!([{"id": 7, "content": "<s>"}])), "ids that go on after its own"),
         (set("added_tokens", json!([{"id": 0, "content": "<s>"}])), "id 0 is given to both"),
         (set("added_tokens", json!([{"id": 2, "content": "a"}])), "twice in the vocabulary, as 0 and as 2"),
-        (set("normalizer", step("Precompiled")), "all of HuggingFace's but Precompiled"),
+        (set("normalizer", step("Precompiled")), "SentencePiece's map of characters"),
+        (set("normalizer", step("Neural")), "steps of HuggingFace's that limpid can check"),
         (
             set("normalizer", json!({"type": "Sequence", "normalizers": [long.clone(), long]})),
             "replacements of a few letters",
@@ -571,6 +574,43 @@ fn what_is_wrong_is_said() {
         let error = scratch.open(files.iter().map(|&(n, t)| (n, t.as_bytes()))).unwrap_err().to_string();
         assert!(error.contains(says), "{error}");
     }
+}
+
+/// SentencePiece's map leads only where it has something, or is refused: a damaged one makes no panic in any text.
+#[test]
+fn damaged_maps_of_characters_never_panic() {
+    use base64::{Engine as _, engine::general_purpose::STANDARD};
+    let whole = fixtures().remove("precompiled").unwrap().files.remove("tokenizer.json").unwrap();
+    let mut file: Value = serde_json::from_str(&whole).unwrap();
+    let place = "/normalizer/normalizers/0/precompiled_charsmap";
+    let map = STANDARD.decode(file.pointer(place).unwrap().as_str().unwrap()).unwrap();
+    let mut random = Random(7);
+    let (mut worked, mut refused) = (0, 0);
+    for round in 0..1000 {
+        let mut map = map.clone();
+        match round {
+            0..64 => map.truncate(map.len() * round / 64),
+            64..128 => map[..4].copy_from_slice(&(round as u32 * 40).to_le_bytes()),
+            _ => (0..=random.below(4)).for_each(|_| {
+                let at = random.below(map.len());
+                map[at] = random.below(256) as u8;
+            }),
+        }
+        *file.pointer_mut(place).unwrap() = STANDARD.encode(&map).into();
+        match Tokenizer::from_json(&file.to_string()) {
+            Ok(tokenizer) => {
+                worked += 1;
+                for _ in 0..20 {
+                    tokenizer.encode(&format!("ﬁAe\u{301}½\u{200b}\u{1}{}", random.text(30))).unwrap();
+                }
+            }
+            Err(error) => {
+                refused += 1;
+                assert!(error.to_string().contains("SentencePiece's map of characters"), "{round}: {error}");
+            }
+        }
+    }
+    assert!(worked > 100 && refused > 100, "{worked} worked, {refused} were refused");
 }
 
 /// Bytes, and whole pieces of a file, changed at random: an error or a tokenizer that works, never a panic.

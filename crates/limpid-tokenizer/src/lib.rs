@@ -199,6 +199,15 @@ impl Tokenizer {
         })
     }
 
+    /// What [`encode_for_model`](Tokenizer::encode_for_model) puts after a text.
+    pub fn after(&self) -> Vec<u32> {
+        match self {
+            Tokenizer::Imported(imported) => imported.frame().1.to_vec(),
+            Tokenizer::Dense(dense) => dense.of().after().into_iter().filter_map(|id| dense.one(id)).collect(),
+            _ => vec![],
+        }
+    }
+
     /// The first id of every text its model was trained on, if there is one: a prompt for it begins with this id. What
     /// [`encode_for_model`](Tokenizer::encode_for_model) puts first.
     pub fn bos(&self) -> Option<u32> {
@@ -326,6 +335,20 @@ impl Tokenizer {
             _ => None,
         };
         named.or_else(|| NAMES.into_iter().find_map(|name| self.special(name)))
+    }
+
+    /// The tokens that end a text or a turn by the model's generation_config.json, or else its config.json.
+    pub fn more_ends(&self) -> Vec<u32> {
+        match self {
+            Tokenizer::Imported(imported) => imported.ends.clone(),
+            Tokenizer::Dense(dense) => dense.of().more_ends().into_iter().filter_map(|id| dense.one(id)).collect(),
+            _ => vec![],
+        }
+    }
+
+    /// The special tokens that have a part in transformers' tokenizer_config.json, by the name of the part.
+    pub fn roles(&self) -> Vec<(&'static str, u32)> {
+        export::roles(self)
     }
 
     /// The special token that ends what one speaker says: `<|end|>`, `<|im_end|>`, `<|eot_id|>` or `<end_of_turn>`.

@@ -4,7 +4,7 @@
 //! calls them. Read `generate`, `trace` and `checkpoint` next, and [`Training`](crate::Training), which makes an [`Lm`].
 
 use crate::backend::{self, Backend, BackendOptions, Device, SharedWeights};
-use crate::checkpoint::{self, Checkpoint, Format, SHARD_BYTES};
+use crate::checkpoint::{self, Checkpoint, Format, SHARD_BYTES, SentenceRecipe};
 use crate::config::{Config, ConfigError, Mask, unknown};
 use crate::data::chat::Message;
 use crate::data::source::{SourceError, TextSource};
@@ -95,17 +95,55 @@ pub enum Pooling {
     Cls,
     /// The last, which of a causal model alone has seen the whole text.
     Last,
+    /// The greatest, feature by feature.
+    Max,
+    /// The sum of all divided by the root of their number.
+    MeanSqrtLen,
+    /// The mean of all, the first weighted 1, the next 2, ...
+    WeightedMean,
+}
+
+impl Pooling {
+    /// Every one, its name, and sentence-transformers' name of it.
+    const ALL: [(Pooling, &str, &str); 6] = [
+        (Pooling::Mean, "mean", "mean"),
+        (Pooling::Cls, "cls", "cls"),
+        (Pooling::Last, "last", "lasttoken"),
+        (Pooling::Max, "max", "max"),
+        (Pooling::MeanSqrtLen, "mean-sqrt-len", "mean_sqrt_len"),
+        (Pooling::WeightedMean, "weighted-mean", "weightedmean"),
+    ];
+
+    /// The vector (C) of hidden states (T, C).
+    fn of(self, states: &[f32], width: usize) -> Vec<f32> {
+        let rows = states.len() / width;
+        let weighted = |weight: fn(usize) -> f64, of: f64| -> Vec<f32> {
+            let sum = |c: usize| {
+                states.chunks_exact(width).enumerate().map(|(i, row)| weight(i) * f64::from(row[c])).sum::<f64>()
+            };
+            (0..width).map(|c| (sum(c) / of) as f32).collect()
+        };
+        let n = rows as f64;
+        match self {
+            Pooling::Cls => states[..width].to_vec(),
+            Pooling::Last => states[(rows - 1) * width..].to_vec(),
+            Pooling::Mean => weighted(|_| 1.0, n),
+            Pooling::MeanSqrtLen => weighted(|_| 1.0, n.sqrt()),
+            Pooling::WeightedMean => weighted(|i| i as f64 + 1.0, n * (n + 1.0) / 2.0),
+            Pooling::Max => {
+                let greatest =
+                    |c: usize| states.chunks_exact(width).map(|row| row[c]).fold(f32::NEG_INFINITY, f32::max);
+                (0..width).map(greatest).collect()
+            }
+        }
+    }
 }
 
 impl FromStr for Pooling {
     type Err = ConfigError;
     fn from_str(name: &str) -> Result<Pooling, ConfigError> {
-        match name {
-            "mean" => Ok(Pooling::Mean),
-            "cls" => Ok(Pooling::Cls),
-            "last" => Ok(Pooling::Last),
-            _ => Err(unknown("pooling", name, &["mean", "cls", "last"])),
-        }
+        let found = Pooling::ALL.iter().find(|(_, own, theirs)| [*own, *theirs].contains(&name));
+        found.map(|found| found.0).ok_or_else(|| unknown("pooling", name, &Pooling::ALL.map(|(_, own, _)| own)))
     }
 }
 
@@ -472,8 +510,8 @@ impl Lm {
     /// As [`Lm::embed`], and if an id is not in the vocabulary.
     pub fn embed_ids(&self, ids: &[u32], pooling: Pooling) -> Result<Vec<f32>> {
         let batch = self.batch_of(ids)?;
-        let (rows, width) = (batch.tokens.len(), self.config.d_model);
-        let (model, mut backend) = self.inspected(rows, true)?;
+        let width = self.config.d_model;
+        let (model, mut backend) = self.inspected(batch.tokens.len(), true)?;
         let name = match self.config.final_norm {
             true => "ln_final.hook_out".to_string(),
             false => format!("blocks.{}.hook_resid_post", self.config.n_layer - 1),
@@ -482,15 +520,38 @@ impl Lm {
         let last = model.ops().iter().rposition(|op| op.output() == hidden).expect("an op makes them");
         backend.feed(&batch)?;
         backend.forward(model.program.forward(..=last))?;
-        let states = backend.read(hidden.of(&batch))?;
-        Ok(match pooling {
-            Pooling::Cls => states[..width].to_vec(),
-            Pooling::Last => states[(rows - 1) * width..].to_vec(),
-            Pooling::Mean => {
-                let sum = |c: usize| states.chunks_exact(width).map(|row| f64::from(row[c])).sum::<f64>();
-                (0..width).map(|c| (sum(c) / rows as f64) as f32).collect()
-            }
-        })
+        Ok(pooling.of(&backend.read(hidden.of(&batch))?, width))
+    }
+
+    /// How sentence-transformers makes vectors with it, if its folder says so, and what is taken of the hidden states then.
+    ///
+    /// # Errors
+    /// If its folder asks for modules or a pooling that limpid has not.
+    pub fn sentence_recipe(&self) -> Result<Option<(SentenceRecipe, Pooling)>> {
+        let Some(recipe) = self.files().map(Checkpoint::sentence_recipe).transpose()?.flatten() else {
+            return Ok(None);
+        };
+        let pooling = recipe.pooling.parse()?;
+        Ok(Some((recipe, pooling)))
+    }
+
+    /// The ids that sentence-transformers makes of a text by that recipe, and how many the text has beyond the most, which
+    /// are left out.
+    ///
+    /// # Errors
+    /// As [`Lm::encode`].
+    pub fn sentence_ids(&self, text: &str, recipe: &SentenceRecipe) -> Result<(Vec<u32>, usize)> {
+        let mut text = format!("{}{text}", recipe.prompt);
+        if recipe.lowercase {
+            text = text.to_lowercase();
+        }
+        let (mut ids, tokenizer) = (self.encode(&text)?, self.tokenizer()?);
+        let most = recipe.max_tokens.unwrap_or(usize::MAX).min(self.config.context_length);
+        let over = ids.len().saturating_sub(most);
+        // what stands after a text stays
+        let end = ids.len() - tokenizer.after().len().min(ids.len());
+        ids.drain(end.saturating_sub(over)..end);
+        Ok((ids, over))
     }
 
     /// Runs a text, and lets `look` see every tensor of the run by its name (docs/names.md).
@@ -625,6 +686,7 @@ impl Lm {
             config: &self.config,
             tokenizer: self.tokenizer.as_ref(),
             chat_template: self.chat_template(),
+            carried: self.files().map(|files| &files.carried),
             values: &values,
             shard_bytes: SHARD_BYTES,
         };

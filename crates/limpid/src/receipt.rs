@@ -199,6 +199,7 @@ impl ReceiptHashes {
                     });
                     specials.iter().for_each(|(_, id)| hash.update(&id.to_le_bytes()));
                     ends.iter().for_each(|id| hash.update(&id.map_or(u64::MAX, u64::from).to_le_bytes()));
+                    tokenizer.more_ends().iter().for_each(|id| hash.update(&id.to_le_bytes()));
                 }))
             }
         };

@@ -236,6 +236,7 @@ fn a_model_keeps_its_weights_once() {
         config: &config,
         tokenizer: Some(&tokenizer),
         chat_template: None,
+        carried: None,
         values: &values,
         shard_bytes: SHARD_BYTES,
     };

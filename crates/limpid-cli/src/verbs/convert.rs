@@ -1,5 +1,6 @@
 //! `convert`: a model of one program rewritten for another, and the check that it is the same.
 
+use crate::models::{SENTENCE_PIECE, sentence_piece};
 use crate::options::mending;
 use crate::show;
 use anyhow::{Context, Result, anyhow, bail};
@@ -12,7 +13,7 @@ use limpid::ops::Batch;
 use limpid::ops::blocks::Quant;
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
-use limpid::tokenizer::Tokenizer;
+use limpid::tokenizer::{Tokenizer, TokenizerError};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -53,7 +54,7 @@ pub struct Args {
     /// Replace DST in one step: a file, or a folder that holds nothing but a model's files
     #[arg(long)]
     force: bool,
-    /// Verify: open both, compare every parameter, run the same tokens through both
+    /// Verify: open both, compare every parameter and the ids of sample texts, run the same tokens through both
     #[arg(long)]
     verify: bool,
     /// Put the result on stdout as JSON
@@ -103,6 +104,10 @@ pub fn run(args: Args) -> Result<()> {
             source.config.vocab_size
         );
     }
+    let carried = match args.tokenizer {
+        None => source.carried.clone(),
+        Some(_) => source.carried.clone().without_tokenizer(),
+    };
     let stored = args.dtype.clone().unwrap_or(source.dtype().in_format(format));
     let start = Instant::now();
     let model = outline(&source.config)?;
@@ -115,6 +120,7 @@ pub fn run(args: Args) -> Result<()> {
             config: &source.config,
             tokenizer: tokenizer.as_ref(),
             chat_template: source.chat_template.as_deref(),
+            carried: Some(&carried),
             values: &values,
             shard_bytes: args.max_shard_size.map_or(SHARD_BYTES, |megabytes| megabytes * 1_000_000),
         },
@@ -127,13 +133,19 @@ pub fn run(args: Args) -> Result<()> {
         error => error.into(),
     })?;
     let seconds = start.elapsed().as_secs_f64();
-    let proof = if args.verify { Some(verify(&source, &args.dst)?) } else { None };
+    // llm.c has files of byte pairs alone
+    let unfit = tokenizer.as_ref().filter(|_| format == Format::Llmc).and_then(|t| t.to_llmc().err());
+    let written = tokenizer.as_ref().filter(|_| unfit.is_none());
+    let proof = if args.verify { Some(verify(&source, &args.dst, written)?) } else { None };
+    let [along, behind] = carried.parted(format);
     if args.json {
         show::json(&serde_json::json!({
             "from": source.format, "to": format, "dtype": stored.to_string(), "parameters": model.parameter_count(),
-            "left_out": source.left_out, "seconds": seconds,
+            "left_out": source.left_out, "ignored": carried.ignored, "carried": along, "left_behind": behind,
+            "seconds": seconds,
             "verified": proof.as_ref().map(|p| p.wrong.is_none()),
             "logits_differ_by": proof.as_ref().map(|p| p.apart),
+            "texts_compared": proof.as_ref().map(|p| p.texts),
             "first_difference": proof.as_ref().and_then(|p| p.wrong.clone()),
         }))?;
     } else {
@@ -144,14 +156,34 @@ pub fn run(args: Args) -> Result<()> {
         if !source.left_out.is_empty() {
             rows.push(("left out".into(), format!("{}: limpid computes nothing with them", list(&source.left_out))));
         }
+        let nowhere = match format.is_folder() {
+            true => "limpid does not read them".to_string(),
+            false => format!("limpid does not read them, or {format} has no place for them"),
+        };
+        let lists = [
+            ("carried", along, "as they are"),
+            ("left behind", behind, nowhere.as_str()),
+            ("ignored", carried.ignored.clone(), "keys of config.json that change no number"),
+        ];
+        for (what, names, why) in lists.into_iter().filter(|(_, names, _)| !names.is_empty()) {
+            rows.push((what.into(), format!("{}: {why}", list(&names))));
+        }
+        if let Some(why) = &unfit {
+            rows.push(("tokenizer".into(), format!("not written: {why}")));
+        }
         if tokenizer.is_none() {
-            rows.push(("tokenizer".into(), "none: --tokenizer NAME|FILE puts one in".into()));
+            let piece = SENTENCE_PIECE.iter().find(|name| args.tokenizer.is_none() && source.path.join(name).exists());
+            let none = "none: --tokenizer NAME|FILE puts one in".to_string();
+            rows.push(("tokenizer".into(), piece.map_or(none, |name| sentence_piece(name))));
         }
         if let Some(proof) = &proof {
             let (apart, largest, tokens) = (proof.apart, proof.largest, proof.tokens);
             let found =
                 format!("{} differ by at most {apart:.2e} over {tokens} tokens (they reach {largest:.3})", proof.of);
             rows.push(("compared".into(), found));
+            if proof.texts > 0 {
+                rows.push(("".into(), format!("ids and text of {} samples are the same", proof.texts)));
+            }
         }
         show::out(&show::pairs(&rows))?;
     }
@@ -217,10 +249,13 @@ fn resolved(path: &Path) -> Result<PathBuf> {
     }))
 }
 
-/// The first few of many names.
+/// Names that are shown of many.
+const SHOWN: usize = 8;
+
+/// The first of many names.
 fn list(names: &[String]) -> String {
-    let shown = names.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
-    if names.len() > 3 { format!("{shown} and {} more", names.len() - 3) } else { shown }
+    let shown = names.iter().take(SHOWN).map(|name| name.escape_debug().to_string()).collect::<Vec<_>>().join(", ");
+    if names.len() > SHOWN { format!("{shown} and {} more", names.len() - SHOWN) } else { shown }
 }
 
 fn outline(config: &Config) -> Result<Model> {
@@ -234,27 +269,34 @@ struct Proof {
     apart: f32,
     largest: f32,
     tokens: usize,
+    /// Texts of which ids and text were compared.
+    texts: usize,
     /// The first tensor that differs more than rounding allows.
     wrong: Option<String>,
 }
 
 /// Opens `dst` and holds it against `source`: every parameter must be its rounded self, and the same tokens must give what
-/// the source's own configuration makes of the written parameters.
-fn verify(source: &Checkpoint, dst: &Path) -> Result<Proof> {
+/// the source's own configuration makes of the written parameters; `tokenizer` and the written one must be one.
+fn verify(source: &Checkpoint, dst: &Path, tokenizer: Option<&Tokenizer>) -> Result<Proof> {
     let written = Checkpoint::open(dst).with_context(|| "what was written cannot be opened again")?;
     let (ours, theirs) = (outline(&source.config)?, outline(&written.config)?);
-    let mut wrong = None;
+    let (texts, mut wrong) = match (tokenizer, &written.tokenizer) {
+        (Some(before), Some(after)) => same_ids(before, after, written.format.is_folder()),
+        (Some(_), None) => (0, Some("the tokenizer was not written".into())),
+        (None, _) => (0, None),
+    };
     for param in &ours.params {
+        if wrong.is_some() {
+            break;
+        }
         let there = theirs.param(&param.name).with_context(|| format!("`{}` was not written", param.name))?;
         let (was, is) = (source.values(&ours, param)?, written.values(&theirs, there)?);
         let expected = rounded(&was, param.region.cols, &written.stored_as(&theirs, there));
         if let Some(at) = (0..is.len()).find(|i| is[*i].to_bits() != expected[*i].to_bits()) {
             wrong = Some(format!("`{}` at {at} was {} and is {}", param.name, was[at], is[at]));
-            break;
         }
         if let Some(at) = was.iter().position(|v| !v.is_finite()) {
             wrong = Some(format!("`{}` at {at} is {}: not a number to compute with", param.name, was[at]));
-            break;
         }
     }
     let c = &source.config;
@@ -293,7 +335,59 @@ fn verify(source: &Checkpoint, dst: &Path) -> Result<Proof> {
         wrong = first_difference(&mixed, &after)?;
     }
     let of = if c.lm_head { "logits" } else { "hidden states" };
-    Ok(Proof { of, apart, largest, tokens, wrong })
+    Ok(Proof { of, apart, largest, tokens, texts, wrong })
+}
+
+/// Texts that tokenizers cut in many ways: words, digits, blanks, lines, cases, marks, scripts, characters of several parts, a
+/// blank at either end, nothing.
+const TEXTS: &[&str] = &[
+    "The quick brown fox jumps over the lazy dog.",
+    "don't WON'T it's I'll -- \"quoted\", (bracketed) [MASK] <mask> </s> <unk>",
+    " 0 1 12 123 1234 12345 3.14159 1,000,000 2026-11-23 0x1F 50% $9.99",
+    "a  b   c    d\ttab\n\n\nthree lines\r\nend ",
+    "fn main() { let x = vec![1, 2]; }\n    if a != b && c <= d:\n\treturn -1",
+    "Zürich, naïve façade, Ångström, ﬁne ½ Ⅳ ①, e\u{301} and \u{e9}",
+    "Привет, мир! Γειά σου Κόσμε. שלום עולם مرحبا بالعالم नमस्ते दुनिया สวัสดี",
+    "你好，世界。こんにちは世界 안녕하세요 𠜎𠜱",
+    "🙂👩\u{200d}👩\u{200d}👧🏽🇨🇭 ☃\u{fe0f} \u{a0}\u{3000}\u{2009}\u{feff}\u{ad}\u{0}\u{7f}",
+    "",
+    " ",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+];
+
+/// How many texts with ids were compared, and the first difference: of their ids as text and as a prompt, of the text of these ids, and of
+/// the tokens that begin and end texts; in a file, which names one, that one. A text that the first tokenizer has no ids for must
+/// have none by the other.
+fn same_ids(before: &Tokenizer, after: &Tokenizer, folder: bool) -> (usize, Option<String>) {
+    type Encode = fn(&Tokenizer, &str) -> Result<Vec<u32>, TokenizerError>;
+    let ways: [Encode; 3] = [Tokenizer::encode, Tokenizer::encode_for_model, Tokenizer::encode_ordinary];
+    let mut texts: Vec<String> = TEXTS.iter().map(|text| text.to_string()).collect();
+    texts.extend(before.specials().iter().map(|(token, _)| format!("a{token} b {token}c")));
+    // its own letters, of which some tokenizers have few
+    texts.extend(before.decode(&(0..before.vocab_size().min(500) as u32).collect::<Vec<_>>()));
+    for text in &texts {
+        for encode in ways {
+            let [was, is] = [before, after].map(|tokenizer| encode(tokenizer, text).ok());
+            if was != is {
+                let shown = |ids: Option<Vec<u32>>| ids.map_or("none".into(), |ids| format!("{ids:?}"));
+                return (0, Some(format!("the ids of {text:?} were {} and are {}", shown(was), shown(is))));
+            }
+            let [was, is] = [before, after].map(|tokenizer| tokenizer.decode(was.as_deref().unwrap_or_default()).ok());
+            if was != is {
+                return (0, Some(format!("the ids of {text:?} were the text {was:?} and are {is:?}")));
+            }
+        }
+    }
+    let ends = |t: &Tokenizer| {
+        let mut ends = if folder { t.more_ends() } else { vec![] };
+        ends.extend(t.end_of_text());
+        ends.sort_unstable();
+        ends.dedup();
+        (ends, t.bos())
+    };
+    let (was, is) = (ends(before), ends(after));
+    let known = texts.iter().filter(|text| before.encode(text).is_ok()).count();
+    (known, (was != is).then(|| format!("the tokens that end and begin a text were {was:?} and are {is:?}")))
 }
 
 /// A model that has run, and the backend that has what it made.
@@ -312,4 +406,36 @@ fn first_difference(a: &Ran, b: &Ran) -> Result<Option<String>> {
         }
     }
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A tokenizer that cuts, frames, ends or knows special tokens otherwise is another one.
+    #[test]
+    fn tokenizers_that_differ_are_found() {
+        let file = |of: &str, by: &str| {
+            let whole = r#"{"version": "1.0", "added_tokens": [{"id": 3, "content": "<s>", "special": true}],
+                "normalizer": {"type": "NFC"}, "pre_tokenizer": {"type": "WhitespaceSplit"},
+                "post_processor": {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+                    "special_tokens": {"<s>": {"id": "<s>", "ids": [3], "tokens": ["<s>"]}}},
+                "decoder": {"type": "Metaspace", "replacement": "_", "prepend_scheme": "always"},
+                "model": {"type": "WordLevel", "unk_token": "_?", "vocab": {"_?": 0, "the": 1, "\u00e9": 2}}}"#;
+            assert!(whole.contains(of));
+            Tokenizer::from_json(&whole.replacen(of, by, 1)).unwrap()
+        };
+        let own = file("NFC", "NFC");
+        assert_eq!(same_ids(&own, &own, true), (TEXTS.len() + 2, None));
+        for (of, by, says) in [
+            ("NFC", "NFD", "the ids of \"Z"),
+            ("WhitespaceSplit", "Whitespace", "the ids of"),
+            ("\"special\": true", "\"special\": false", "the ids of"),
+            ("\"always\"", "\"never\"", "were the text"),
+            ("[3], \"tokens\"", "[0], \"tokens\"", "the ids of"),
+        ] {
+            let (_, wrong) = same_ids(&own, &file(of, by), true);
+            assert!(wrong.as_ref().is_some_and(|wrong| wrong.contains(says)), "{by}: {wrong:?}");
+        }
+    }
 }

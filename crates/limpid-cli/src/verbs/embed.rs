@@ -10,17 +10,20 @@ use serde_json::json;
 /// Texts to vectors: the hidden states before the model's head, pooled and divided by their length.
 ///
 /// Prints JSON lines, one for each text: {"tokens": N, "embedding": [...]}. For models that generate and for encoders such as BERT.
+/// A folder of sentence-transformers (modules.json) says how: its pooling, whether vectors have length 1, the prompt and the most
+/// tokens are then done as there; a text that is cut has "cut": N, the tokens left out.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// A text; @FILE, or - for standard input: each line is a text
     text: String,
     #[command(flatten)]
     weights: WeightOptions,
-    /// What of a text's hidden states is taken: their mean, that of the first token (cls: of an encoder's [CLS]), or of the last one,
-    /// which of a causal model alone has seen the whole text
-    #[arg(long, value_name = "HOW", default_value = "mean", value_parser = str::parse::<Pooling>)]
-    pooling: Pooling,
-    /// Leave the vectors as long as they are, where else they have length 1
+    /// What of a text's hidden states is taken, instead of what the model's modules.json says: mean, cls (that of the first token: of an
+    /// encoder's [CLS]), last (which of a causal model alone has seen the whole text), max, mean-sqrt-len, weighted-mean; vectors have
+    /// length 1 [default: as modules.json says, or else mean]
+    #[arg(long, value_name = "HOW", value_parser = str::parse::<Pooling>)]
+    pooling: Option<Pooling>,
+    /// Leave the vectors as long as they are
     #[arg(long)]
     raw: bool,
     /// JSON lines on stdout, as without it
@@ -32,20 +35,29 @@ pub struct Args {
 
 pub fn run(args: Args) -> Result<()> {
     let lm = whole(args.weights.open()?, &args.machine)?;
+    let stated = if args.pooling.is_none() { lm.sentence_recipe()? } else { None };
     let text = source::prompt(&args.text)?;
     let lines = args.text == "-" || args.text.starts_with('@');
     let texts: Vec<&str> = if lines { text.lines().collect() } else { vec![&text] };
     for (n, text) in texts.iter().enumerate() {
         let embedded = || -> Result<_, limpid::Error> {
-            let ids = lm.encode(text)?;
-            Ok((ids.len(), lm.embed_ids(&ids, args.pooling)?))
+            let ((ids, cut), pooling) = match &stated {
+                Some((recipe, pooling)) => (lm.sentence_ids(text, recipe)?, *pooling),
+                None => ((lm.encode(text)?, 0), args.pooling.unwrap_or_default()),
+            };
+            Ok((ids.len(), cut, lm.embed_ids(&ids, pooling)?))
         };
-        let (tokens, vector) = match lines {
+        let (tokens, cut, vector) = match lines {
             true => embedded().with_context(|| format!("line {}", n + 1))?,
             false => embedded()?,
         };
-        let vector = if args.raw { vector } else { normalized(vector) };
-        show::json(&json!({ "tokens": tokens, "embedding": vector }))?;
+        let raw = args.raw || stated.as_ref().is_some_and(|(recipe, _)| !recipe.normalized);
+        let vector = if raw { vector } else { normalized(vector) };
+        let mut line = json!({ "tokens": tokens, "embedding": vector });
+        if cut > 0 {
+            line["cut"] = cut.into();
+        }
+        show::json(&line)?;
     }
     Ok(())
 }

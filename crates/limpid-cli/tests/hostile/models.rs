@@ -122,7 +122,7 @@ fn converted(at: &Path, fixture: &str, format: Format, to: &Path) -> PathBuf {
         to,
         format,
         &Dtype::F32,
-        &ModelData { config, tokenizer, chat_template: None, values: &values, shard_bytes: SHARD_BYTES },
+        &ModelData { config, tokenizer, chat_template: None, carried: None, values: &values, shard_bytes: SHARD_BYTES },
     )
     .unwrap();
     to.into()

@@ -257,7 +257,7 @@ const HOSTILE: &[(&str, &str, &str, &str)] = &[
     (EMBEDDINGS, r#"{"input":"a","dimensions":8}"#, "unsupported_parameter", "dimensions"),
     (EMBEDDINGS, r#"{"input":"a","encoding_format":"hex"}"#, "invalid_value", "encoding_format"),
     (EMBEDDINGS, r#"{"input":"a","encoding_format":7}"#, "invalid_type", "encoding_format"),
-    (EMBEDDINGS, r#"{"input":"a","limpid":{"pooling":"max"}}"#, "invalid_value", "limpid.pooling"),
+    (EMBEDDINGS, r#"{"input":"a","limpid":{"pooling":"sum"}}"#, "invalid_value", "limpid.pooling"),
     (TOKENIZE, "{}", "missing_field", "prompt"),
     (TOKENIZE, r#"{"prompt":"a","content":"a"}"#, "invalid_value", "content"),
     (TOKENIZE, r#"{"prompt":["a"]}"#, "invalid_type", "prompt"),

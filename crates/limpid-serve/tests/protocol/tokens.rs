@@ -66,7 +66,15 @@ fn vectors_are_those_of_the_library() {
         assert_eq!((&answer["object"], &answer["model"]), (&json!("list"), &json!("M")));
         serde_json::from_value(answer["data"][0]["embedding"].clone()).unwrap()
     };
-    for (name, pooling) in [("mean", Pooling::Mean), ("cls", Pooling::Cls), ("last", Pooling::Last)] {
+    let ways = [
+        ("mean", Pooling::Mean),
+        ("cls", Pooling::Cls),
+        ("last", Pooling::Last),
+        ("max", Pooling::Max),
+        ("mean-sqrt-len", Pooling::MeanSqrtLen),
+        ("weighted-mean", Pooling::WeightedMean),
+    ];
+    for (name, pooling) in ways {
         let want = model.lm.embed("to be or", pooling).unwrap();
         let raw = vector(json!({ "input": "to be or", "limpid": { "pooling": name, "normalize": false } }));
         assert_eq!(raw, want, "{name}");

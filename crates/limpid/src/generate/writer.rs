@@ -226,13 +226,14 @@ impl Writer {
         } else {
             (self.options.sampler.pick(&biased, before, draw.0, draw.1)?, None)
         };
-        let end = self.tokenizer.as_ref().and_then(Tokenizer::end_of_text);
-        if self.options.stop_at_end_of_text && end == Some(token) {
+        let tokenizer = self.tokenizer.as_ref();
+        let turn = tokenizer.and_then(Tokenizer::end_of_turn) == Some(token);
+        let ends = tokenizer.is_some_and(|t| t.end_of_text() == Some(token) || t.more_ends().contains(&token) && !turn);
+        if self.options.stop_at_end_of_text && ends {
             return Ok(GeneratedToken { token, text: self.flush(), choice, finish: Some(FinishReason::EndOfText) });
         }
         self.all.push(token);
-        let turn = self.tokenizer.as_ref().and_then(Tokenizer::end_of_turn);
-        if self.options.stop_at_end_of_text && turn == Some(token) {
+        if self.options.stop_at_end_of_text && turn {
             return Ok(GeneratedToken { token, text: self.flush(), choice, finish: Some(FinishReason::Stop) });
         }
         let piece = self.stream.as_mut().map(|stream| stream.push(token)).transpose()?.unwrap_or_default();

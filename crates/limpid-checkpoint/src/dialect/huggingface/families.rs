@@ -1527,7 +1527,7 @@ fn read_phi3_rope(k: &Keys, c: &mut C) -> Answer {
         }
     }
     map.entry("original_max_position_embeddings").or_insert(json!(4096));
-    Rope("10000", Some(1.0), ROPE).read(&Keys { map: &map, asked: Default::default() }, c)?;
+    Rope("10000", Some(1.0), ROPE).read(&Keys::of(&map), c)?;
     k.find(&[
         "rope_scaling",
         "rope_parameters",
@@ -1556,14 +1556,14 @@ fn read_gemma3_rope(k: &Keys, c: &mut C) -> Answer {
     }
     map.insert("rope_parameters".into(), full);
     map.retain(|key, _| !["rope_scaling", "original_max_position_embeddings"].contains(&key.as_str()));
-    let full = Keys { map: &map, asked: Default::default() };
+    let full = Keys::of(&map);
     Rope("1000000", None, ROPE).read(&full, c)?;
     c.rotary_scaling.truncate = true; // transformers looks for it beside the two, where it is not
     let own = [c.rotary_base, base];
     let scaling = c.rotary_scaling;
     let sliding =
         serde_json::Map::from_iter([("rope_parameters".into(), part("sliding_attention").unwrap_or(json!({})))]);
-    let sliding = Keys { map: &sliding, asked: Default::default() };
+    let sliding = Keys::of(&sliding);
     Rope("10000", None, ROPE).read(&sliding, c)?;
     if c.rotary_scaling != RotaryScaling::NONE {
         return refuse(
@@ -1658,7 +1658,7 @@ fn write_falcon(c: &C, map: &mut serde_json::Map<String, Value>) {
 fn read_mpt(k: &Keys, c: &mut C) -> Answer {
     let Some((name, value)) = k.find(&["attn_config"]) else { return Ok(()) };
     let Some(map) = value.as_object() else { return Keys::wrong(name, value, "an object") };
-    let inner = Keys { map, asked: Default::default() };
+    let inner = Keys::of(map);
     inner.only("attn_type", &json!("multihead_attention"), "each head has keys of its own")?;
     inner.only("alibi", &json!(true), "positions are alibi's")?;
     inner.only("alibi_bias_max", &json!(8), "alibi's own slopes")?;
@@ -1668,5 +1668,5 @@ fn read_mpt(k: &Keys, c: &mut C) -> Answer {
     c.attention_factor = inner.find(&["softmax_scale"]).and_then(|(_, scale)| scale.as_f64());
     c.dropout.attention = inner.number(&["attn_pdrop"], 0.0)?;
     inner.find(&["attn_impl", "attn_uses_sequence_id", "model_type"]);
-    inner.rest()
+    inner.rest().map(drop)
 }

@@ -58,7 +58,9 @@ pub(super) const ROPE: [&str; 2] = ["rope_theta", "partial_rotary_factor"];
 /// A config.json, and which of its keys have been asked for.
 pub(super) struct Keys<'a> {
     pub(super) map: &'a Map<String, Value>,
-    pub(super) asked: RefCell<HashSet<&'static str>>,
+    asked: RefCell<HashSet<&'static str>>,
+    /// Those that a family has no use for.
+    idle: RefCell<HashSet<&'static str>>,
 }
 
 /// What a setting's value must be, in words.
@@ -73,6 +75,9 @@ fn wanted(setting: &str) -> &'static str {
 }
 
 impl Keys<'_> {
+    pub(super) fn of(map: &Map<String, Value>) -> Keys<'_> {
+        Keys { map, asked: RefCell::default(), idle: RefCell::default() }
+    }
     /// The value under the first of several names for one thing; null is nothing.
     pub(super) fn find(&self, names: &[&'static str]) -> Option<(&'static str, &Value)> {
         self.asked.borrow_mut().extend(names);
@@ -128,10 +133,12 @@ impl Keys<'_> {
             _ => Ok(()),
         }
     }
-    /// Refuses keys that nobody asked for, unless they are known, or say no.
-    pub(super) fn rest(&self) -> Answer<()> {
-        let says_no = |value: &Value| match value {
-            Value::Null | Value::Bool(false) => true,
+    /// The keys that change no number and say nothing to limpid, but those that are in every file; refuses others that nobody
+    /// asked for.
+    pub(super) fn rest(&self) -> Answer<Vec<String>> {
+        let (asked, idle) = (self.asked.borrow(), self.idle.borrow());
+        let is_empty = |value: &Value| match value {
+            Value::Null => true,
             Value::Array(list) => list.is_empty(),
             Value::Object(map) => map.is_empty(),
             _ => false,
@@ -141,35 +148,51 @@ impl Keys<'_> {
             "partial_rotary_factor" => value.as_f64() == Some(1.0),
             _ => false,
         };
-        let asked = self.asked.borrow();
-        let odd = |(key, value): &(&String, &Value)| {
-            !asked.contains(key.as_str())
-                && !IDLE.contains(&key.as_str())
-                && !says_no(value)
-                && !says_usual(key.as_str(), value)
-        };
-        match self.map.iter().find(odd) {
-            None => Ok(()),
-            Some((key, value)) => refuse(format!(
-                "`{key}` is {value}, which limpid does not know: it may change the model's numbers; \
-                 take the key out of the file if it does not"
-            )),
+        let mut ignored = vec![];
+        for (key, value) in self.map.iter().filter(|(_, value)| !is_empty(value)) {
+            let name = key.as_str();
+            let known = idle.contains(name) || is_idle(name);
+            let said = asked.contains(name) && !idle.contains(name) || USUAL.contains(&name) || says_usual(name, value);
+            if said || known && *value == false {
+                continue;
+            }
+            // a switch that is off, or dropout that drops nothing
+            let off = *value == false || name.contains("dropout") && value.as_f64() == Some(0.0);
+            if !known && !off {
+                return refuse(format!(
+                    "`{key}` is {value}, which limpid does not know: it may change the model's numbers; \
+                     take the key out of the file if it does not"
+                ));
+            }
+            ignored.push(key.clone());
         }
+        Ok(ignored)
     }
 }
 
-/// Keys that change no number of a model: what HuggingFace's `PreTrainedConfig` puts into every file, and settings of its
-/// training, generation and other heads, or what other programs leave there.
+/// Whether a key of this name changes no number in any family.
+pub(super) fn is_idle(name: &str) -> bool {
+    let ours = [USUAL, IDLE].iter().any(|list| list.contains(&name));
+    ours || name.ends_with("_token_id") || ["unsloth_", "transformers.js"].iter().any(|of| name.starts_with(of))
+}
+
+/// Keys that change no number of a model and are in every file: what HuggingFace's `PreTrainedConfig` puts there.
 #[rustfmt::skip]
-const IDLE: &[&str] = &[
+const USUAL: &[&str] = &[
     "model_type", "architectures", "transformers_version", "torch_dtype", "dtype", "_name_or_path", "name_or_path",
     "use_cache", "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "cls_token_id", "unk_token_id",
-    "mask_token_id", "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id", "initializer_range",
+    "mask_token_id", "initializer_range", "is_encoder_decoder", "pretraining_tp",
+];
+
+/// More keys that change no number: settings of training, generation and other heads, and what other programs leave there.
+#[rustfmt::skip]
+const IDLE: &[&str] = &[
+    "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id",
     "output_attentions", "output_hidden_states", "output_scores", "return_dict", "return_dict_in_generate", "torchscript",
     "problem_type", "id2label", "label2id", "num_labels", "_num_labels", "finetuning_task", "task_specific_params",
     "tokenizer_class", "prefix", "gradient_checkpointing", "chunk_size_feed_forward", "attn_implementation",
     "_attn_implementation", "_attn_implementation_autoset", "attention_implementation", "_flash_attn_2_enabled",
-    "reorder_and_upcast_attn", "pretraining_tp", "n_ctx",
+    "reorder_and_upcast_attn", "n_ctx",
     "n_special", "predict_special_tokens", "summary_type", "summary_use_proj", "summary_activation",
     "summary_first_dropout", "summary_last_dropout", "summary_proj_to_labels", "classifier_dropout",
     "classifier_activation", "directionality", "pooler_fc_size",
@@ -178,9 +201,8 @@ const IDLE: &[&str] = &[
     "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size",
     "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences", "exponential_decay_length_penalty",
     "suppress_tokens", "begin_suppress_tokens", "remove_invalid_values", "use_bfloat16", "tf_legacy_loss",
-    "is_encoder_decoder", "layer_norm_type", "max_sequence_length", "model_max_length", "auto_map", "is_llama_config",
-    "unsloth_version", "unsloth_fixed", "transformers.js_config", "init_std", "cache_implementation", "mlm_probability",
-    "gradient_checkpointing_kwargs", "_commit_hash", "is_decoder",
+    "layer_norm_type", "max_sequence_length", "model_max_length", "auto_map", "is_llama_config",
+    "init_std", "cache_implementation", "mlm_probability", "gradient_checkpointing_kwargs", "_commit_hash", "is_decoder",
 ];
 
 /// The kinds of attention in `layer_types`.
@@ -273,6 +295,7 @@ impl Key {
             }
             Key::Idle(names) => {
                 keys.find(names);
+                keys.idle.borrow_mut().extend(*names);
                 Ok(())
             }
             Key::Rope(base, share, names) => read_rope(keys, c, base.parse().expect("a number"), *share, *names),
@@ -414,7 +437,7 @@ fn read_rope(k: &Keys, c: &mut Config, base: f64, share: Option<f64>, names: [&'
     let (name, nothing) = ("rope_parameters", json!({}));
     let (name, value) = old.filter(says).or(new).unwrap_or((name, &nothing));
     let Some(map) = value.as_object() else { return Keys::wrong(name, value, "an object") };
-    let inner = Keys { map, asked: RefCell::default() };
+    let inner = Keys::of(map);
     c.rotary_base = inner.number(&["rope_theta"], k.number(&[base_name], base)?)?;
     if let Some(share) = share {
         let share = k.number(&[share_name], share)?;
@@ -500,5 +523,5 @@ fn read_rope(k: &Keys, c: &mut Config, base: f64, share: Option<f64>, names: [&'
             ));
         }
     };
-    inner.rest()
+    inner.rest().map(drop)
 }

@@ -11,15 +11,15 @@ mod keys;
 pub(super) use families::GATED_RMS;
 pub use families::{ALL, GPT2, LLAMA};
 
-use super::{Complaints, Link, TensorLayout, Within, common, extent};
+use super::{Complaints, Dtype, Link, TensorLayout, Within, common, extent};
 use keys::{Answer, Key, Keys, refuse};
 use limpid_core::config::{
     Activation, Config, ConfigError, DropoutScale, Fields, LayerPattern, NormPlace, Parallel, Positions, RotaryKind,
-    RotaryScaling, Settings, Value as SettingValue, unknown,
+    RotaryScaling, Settings, Value as SettingValue,
 };
 use limpid_core::model::Model;
+use limpid_tokenizer::Tokenizer;
 use serde_json::{Map, Value, json};
-use std::cell::RefCell;
 
 /// One of HuggingFace's model families.
 pub struct Family {
@@ -151,16 +151,16 @@ impl Family {
         list
     }
 
-    /// Reads the keys of a configuration.
-    fn read(&self, keys: &Keys) -> Answer<Config> {
+    /// Reads the keys of a configuration; gives those that say nothing to limpid, too.
+    fn read(&self, keys: &Keys) -> Answer<(Config, Vec<String>)> {
         let mut c = Config::default();
         for (setting, value) in self.always.iter().copied().flatten() {
             c.set(setting, value)?;
         }
         self.keys.iter().copied().flatten().try_for_each(|key| key.read(keys, &mut c))?;
-        keys.rest()?;
+        let ignored = keys.rest()?;
         c.check()?;
-        Ok(canonical(&c))
+        Ok((canonical(&c), ignored))
     }
 
     /// The keys of a configuration, as far as it has them.
@@ -179,8 +179,8 @@ impl Family {
     fn candidate(&self, c: &Config) -> (Config, Complaints, bool) {
         let (mut not, mine) = (common(c), canonical(c));
         let map = self.write(&mine);
-        let read = self.read(&Keys { map: &map, asked: RefCell::default() });
-        let Ok(mut theirs) = read else {
+        let read = self.read(&Keys::of(&map));
+        let Ok((mut theirs, _)) = read else {
             // a value that the family has no number for
             not.unless(false, "a setting that its configuration has no value for", "");
             return (mine, not, false);
@@ -406,14 +406,14 @@ const OTHERS: &[(&[&str], &str)] = &[
     (&["albert"], "its blocks share their weights, and its embedding is factored"),
 ];
 
-/// Reads a config.json of one of the families.
+/// Reads a config.json of one of the families; gives also the keys that change no number and say nothing to limpid.
 ///
 /// # Errors
 /// If the model is of another family, or has something that limpid has not: by key.
-pub fn read(text: &str) -> Answer<(&'static Family, Config)> {
+pub fn read(text: &str) -> Answer<(&'static Family, Config, Vec<String>)> {
     let value: Value = serde_json::from_str(text).map_err(|e| ConfigError::File(format!("it is not JSON: {e}")))?;
     let Some(map) = value.as_object() else { return refuse("it is not a JSON object") };
-    let keys = Keys { map, asked: RefCell::default() };
+    let keys = Keys::of(map);
     let Some(kind) = map.get("model_type").and_then(Value::as_str) else {
         return refuse("it has no model_type, so nothing says what kind of model it is");
     };
@@ -421,26 +421,55 @@ pub fn read(text: &str) -> Answer<(&'static Family, Config)> {
         return refuse(format!("model_type `{kind}` is not a model that limpid has: {why}"));
     }
     let Some(family) = ALL.iter().find(|family| family.types.contains(&kind)) else {
-        let all = ALL.iter().flat_map(|family| family.types.iter().copied());
-        return Err(unknown("model_type", kind, &all.chain(["limpid"]).collect::<Vec<_>>()));
+        // a program wrote it: it is a name that limpid does not know, not one that was mistyped
+        let mut all: Vec<&str> = ALL.iter().flat_map(|family| family.types.iter().copied()).collect();
+        all.sort_unstable();
+        return refuse(format!("model_type `{kind}` is not a model that limpid has; it has {}", all.join(", ")));
     };
     keys.only("is_encoder_decoder", &json!(false), "decoders and encoders by themselves")?;
     keys.only("add_cross_attention", &json!(false), "attention is to the sequence itself")?;
     let plain = "weights are read as they are stored; convert to a plain model first";
     keys.only("quantization_config", &Value::Null, plain)?;
     keys.only("pruned_heads", &json!({}), "all heads have one size")?;
-    Ok((*family, family.read(&keys)?))
+    let (config, ignored) = family.read(&keys)?;
+    Ok((*family, config, ignored))
+}
+
+/// The keys of a config.json that is to be written.
+pub struct ConfigKeys {
+    map: Map<String, Value>,
+    /// Whether they are those that the model came with.
+    pub came: bool,
 }
 
 /// The family and the configuration that says of `c` what can be said there: with what changes nothing (biases of zeros,
-/// gains of ones, a table of sinusoids) where the family always has it.
+/// gains of ones, a table of sinusoids) where the family always has it; and its keys. The family is that of `origin`, the
+/// config.json that the model came with, if it can say `c`; its keys are then the same, or, where `c` is another by now, those
+/// of them that change no number, and new ones.
 ///
 /// # Errors
 /// Says what of `c` the family nearest to it lacks.
-pub fn express(c: &Config) -> Result<(&'static Family, Config), super::CheckpointError> {
+pub fn express(
+    c: &Config,
+    origin: Option<&str>,
+) -> Result<(&'static Family, Config, ConfigKeys), super::CheckpointError> {
+    if let Some(text) = origin
+        && let Ok((family, said, _)) = read(text)
+        && let (config, not, _) = family.candidate(c)
+        && not.0.is_empty()
+    {
+        let mut map: Map<String, Value> = serde_json::from_str(text).expect("it was read");
+        if canonical(&Config { lm_head: c.lm_head, ..said }) != canonical(c) {
+            map.retain(|key, _| keys::is_idle(key));
+            map.extend(family.write(&config));
+        }
+        map.remove("auto_map"); // code that is not taken along
+        return Ok((family, config, ConfigKeys { map, came: true }));
+    }
     let (family, config, not) = nearest(c, ALL);
     not.check(&format!("HuggingFace's {}, the family nearest to it,", family.name))?;
-    Ok((family, config))
+    let map = family.write(&config);
+    Ok((family, config, ConfigKeys { map, came: false }))
 }
 
 /// The family of some that lacks least of a model, the configuration there, and what it lacks. Of several that lack as little the
@@ -452,17 +481,39 @@ pub(super) fn nearest(c: &Config, families: &[&'static Family]) -> (&'static Fam
     (family, config, not)
 }
 
-/// The text of config.json for what [`express`] gave.
-pub fn write(family: &Family, c: &Config, end_of_text: Option<u32>) -> String {
-    let mut map = family.write(c);
+/// The text of config.json for what [`express`] gave, with weights of that type; with the special tokens of a tokenizer, or of
+/// none, if `tokenizer` is given.
+pub fn write(
+    family: &Family,
+    c: &Config,
+    keys: ConfigKeys,
+    tokenizer: Option<Option<&Tokenizer>>,
+    dtype: &Dtype,
+) -> String {
+    let mut map = keys.map;
     let class = family.classes[usize::from(!c.lm_head)];
-    map.insert("model_type".into(), json!(family.types[0]));
-    map.insert("architectures".into(), json!([class]));
-    if family.classes[1].is_empty() {
-        map.insert("bos_token_id".into(), json!(end_of_text));
-        map.insert("eos_token_id".into(), json!(end_of_text));
-        // else some families have the one of their own vocabulary
-        map.insert("pad_token_id".into(), Value::Null);
+    if !keys.came {
+        map.insert("model_type".into(), json!(family.types[0]));
+    }
+    if map.get("architectures").is_none_or(|all| all[0] != class) {
+        map.insert("architectures".into(), json!([class]));
+    }
+    let stored = match dtype {
+        Dtype::F16 => "float16",
+        Dtype::Bf16 => "bfloat16",
+        _ => "float32",
+    };
+    // transformers would convert to what it names
+    for key in ["dtype", "torch_dtype"] {
+        map.get_mut(key).filter(|value| value.is_string()).into_iter().for_each(|value| *value = json!(stored));
+    }
+    if let Some(tokenizer) = tokenizer.filter(|_| family.classes[1].is_empty()) {
+        let roles = tokenizer.map(Tokenizer::roles).unwrap_or_default();
+        for (key, role) in [("bos_token_id", "bos_token"), ("eos_token_id", "eos_token"), ("pad_token_id", "pad_token")]
+        {
+            // null, too: else some families have the one of their own vocabulary
+            map.insert(key.into(), json!(roles.iter().find(|(name, _)| *name == role).map(|(_, id)| id)));
+        }
     }
     serde_json::to_string_pretty(&map).expect("a value is JSON") + "\n"
 }
@@ -491,11 +542,12 @@ mod tests {
         let mut seen = std::collections::BTreeSet::new();
         for folder in fixtures() {
             let name = folder.display();
-            let (family, config) = read(&keys_of(&folder)).unwrap_or_else(|e| panic!("{name}: {e}"));
+            let (family, config, _) = read(&keys_of(&folder)).unwrap_or_else(|e| panic!("{name}: {e}"));
             let store = crate::open_weights(&folder).unwrap();
             let config = family.fit(config, |name| store.names().any(|n| n.ends_with(name))).unwrap();
-            let (again, text) = (Family { ..*family }, write(family, &config, None));
-            let (_, back) = read(&text).unwrap_or_else(|e| panic!("{name}: {e}: {text}"));
+            let keys = ConfigKeys { map: family.write(&config), came: false };
+            let (again, text) = (Family { ..*family }, write(family, &config, keys, Some(None), &Dtype::F32));
+            let (_, back, _) = read(&text).unwrap_or_else(|e| panic!("{name}: {e}: {text}"));
             let back = Config { lm_head: config.lm_head, ..back };
             assert_eq!(canonical(&back), config, "{name}: {text}");
             let (there, not, more) = again.candidate(&config);

@@ -1,0 +1,237 @@
+//! What a model's folder has beside what limpid computes with: files that it knows by name and takes along as they are
+//! ([`Carried`]), and what some of them say of texts as vectors ([`SentenceRecipe`]).
+
+use super::{Format, LARGEST_JSON, Result, at, bad, replace};
+use limpid_base::files;
+use serde_json::Value;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// In a folder of limpid's: the config.json of HuggingFace's that the model came with.
+pub const ORIGIN: &str = "config.hf.json";
+/// Where sentence-transformers says what a model's modules are.
+const MODULES: &str = "modules.json";
+/// Which tokens end a text, and how transformers samples.
+pub(super) const GENERATION: &str = "generation_config.json";
+/// The tokenizer's, beside tokenizer.json.
+const TOKENIZERS: &[&str] = &[
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "vocab.txt",
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+];
+/// Further chat templates, by name.
+const TEMPLATES: &str = "additional_chat_templates";
+/// More than any file that is taken along has.
+const LARGEST: u64 = 256 << 20;
+
+/// Whether it is of the tokenizer: another tokenizer makes it wrong.
+fn is_tokenizers(name: &str) -> bool {
+    TOKENIZERS.contains(&name) || name == GENERATION
+}
+
+/// Whether a file of this name in a model's folder is taken along as it is.
+pub(super) fn is_known(name: &str) -> bool {
+    let sentence = name.starts_with("sentence_") && name.ends_with("_config.json");
+    is_tokenizers(name) || sentence || [MODULES, "config_sentence_transformers.json"].contains(&name)
+}
+
+/// Whether the folder `path` is that of a module or of templates: with files of such alone.
+pub(super) fn is_known_folder(path: &Path) -> bool {
+    const ENDS: [&str; 5] = ["json", "safetensors", "bin", "txt", "jinja"];
+    let numbered = |name: &str| name.split_once('_').is_some_and(|(n, _)| n.parse::<u8>().is_ok());
+    let known = path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name == TEMPLATES || numbered(name));
+    let fits = |entry: fs::DirEntry| {
+        let end = Path::new(&entry.file_name()).extension().is_some_and(|end| ENDS.iter().any(|known| end == *known));
+        end && fs::metadata(entry.path()).is_ok_and(|about| about.is_file())
+    };
+    known && fs::read_dir(path).is_ok_and(|entries| entries.flatten().all(fits))
+}
+
+/// What is taken along when a folder's model is written elsewhere.
+#[derive(Clone, Debug, Default)]
+pub struct Carried {
+    folder: PathBuf,
+    /// Files, by their place in the folder.
+    names: Vec<String>,
+    /// The config.json of HuggingFace's that the model came with.
+    origin: Option<String>,
+    /// Whether the tokenizer is the folder's, too.
+    tokenizer: bool,
+    /// What else is in a folder of HuggingFace's.
+    other: Vec<String>,
+    /// Keys of HuggingFace's config.json that limpid has no use for, and that change no number.
+    pub ignored: Vec<String>,
+}
+
+impl Carried {
+    /// Looks through a folder; `origin` is its config.json, if that is HuggingFace's.
+    pub(super) fn of(folder: &Path, origin: Option<&str>) -> Result<Carried> {
+        let (mut names, mut other) = (vec![], vec![]);
+        for entry in at(folder, fs::read_dir(folder))? {
+            let entry = at(folder, entry)?;
+            let Ok(name) = entry.file_name().into_string() else { continue };
+            let path = entry.path();
+            match path.is_dir() {
+                true if is_known_folder(&path) => {
+                    let inner = at(&path, fs::read_dir(&path))?;
+                    names.extend(inner.flatten().map(|file| format!("{name}/{}", file.file_name().display())));
+                }
+                true => other.push(format!("{name}/")),
+                false if is_known(&name) => names.push(name),
+                false if super::is_part(&name) => {}
+                false => other.push(name),
+            }
+        }
+        other.retain(|name| origin.is_some() && !name.starts_with('.'));
+        names.sort();
+        other.sort();
+        let stored = folder.join(ORIGIN);
+        let origin = match origin {
+            Some(text) => Some(text.to_string()),
+            None if stored.exists() => Some(at(&stored, files::read_text(&stored, LARGEST_JSON))?),
+            None => None,
+        };
+        Ok(Carried { folder: folder.into(), names, origin, tokenizer: true, other, ignored: vec![] })
+    }
+
+    /// The same for another tokenizer, or none: without the files that speak of the old one.
+    #[must_use]
+    pub fn without_tokenizer(mut self) -> Carried {
+        let (left, names): (Vec<String>, Vec<String>) =
+            self.names.into_iter().partition(|name| is_tokenizers(name) || name.starts_with(TEMPLATES));
+        self.other.extend(left);
+        Carried { names, tokenizer: false, ..self }
+    }
+
+    /// What goes along into such a model as it is, and what of the folder is left behind.
+    pub fn parted(&self, format: Format) -> [Vec<String>; 2] {
+        match format.is_folder() {
+            true => [self.names.clone(), self.other.clone()],
+            // one file has the tokenizer in it, or none
+            false => {
+                let left = self.names.iter().filter(|name| !TOKENIZERS.contains(&name.as_str()));
+                [vec![], left.chain(&self.other).cloned().collect()]
+            }
+        }
+    }
+
+    /// The config.json of HuggingFace's that the model came with, and whether its tokenizer is the one that is written.
+    pub(super) fn origin(&self) -> Option<(&str, bool)> {
+        self.origin.as_deref().map(|text| (text, self.tokenizer))
+    }
+
+    /// Copies the files into the folder `to`.
+    pub(super) fn put(&self, to: &Path) -> Result<()> {
+        for name in &self.names {
+            let (from, to) = (self.folder.join(name), to.join(name));
+            let bytes = at(&from, files::read_small(&from, LARGEST))?;
+            if let Some(inner) = to.parent() {
+                at(inner, files::create_folder(inner))?;
+            }
+            replace(&to, |beside| files::OutputFile::create(beside)?.write_all(&bytes))?;
+        }
+        Ok(())
+    }
+}
+
+/// How sentence-transformers makes a vector of a text with a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SentenceRecipe {
+    /// What is taken of the hidden states, by its name there.
+    pub pooling: String,
+    /// Whether the vector is divided by its length.
+    pub normalized: bool,
+    /// Most tokens, those round the text included.
+    pub max_tokens: Option<usize>,
+    /// Whether the text is made lower case.
+    pub lowercase: bool,
+    /// What is put before the text.
+    pub prompt: String,
+}
+
+impl SentenceRecipe {
+    /// What a folder says of it, if it has a modules.json.
+    ///
+    /// # Errors
+    /// If it has modules or ways of pooling that limpid has not, or a file cannot be read.
+    pub fn of(folder: &Path) -> Result<Option<SentenceRecipe>> {
+        let path = folder.join(MODULES);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let wrong = |what: String| -> Result<Option<SentenceRecipe>> { Err(bad(&path, what)) };
+        let modules = json(&path)?;
+        let kind = |module: &Value| module["type"].as_str().unwrap_or_default().rsplit('.').next().map(String::from);
+        let kinds: Vec<String> = modules.as_array().into_iter().flatten().filter_map(kind).collect();
+        let names: Vec<&str> = kinds.iter().map(String::as_str).collect();
+        let normalized = match names[..] {
+            ["Transformer", "Pooling"] => false,
+            ["Transformer", "Pooling", "Normalize"] => true,
+            _ => {
+                return wrong(format!(
+                    "its modules are {}: limpid has Transformer, Pooling and Normalize, in this order; --pooling takes \
+                     the hidden states without them",
+                    names.join(", ")
+                ));
+            }
+        };
+        let place = modules[1]["path"].as_str().filter(|place| !place.contains(['/', '\\']) && *place != "..");
+        let Some(place) = place else { return wrong(format!("`path` is {}", modules[1]["path"])) };
+        let pooling = json(&folder.join(place).join("config.json"))?;
+        let on = |(key, value): (&String, &Value)| {
+            (*value == true).then(|| key.strip_prefix("pooling_mode_")).flatten().map(String::from)
+        };
+        let modes: Vec<String> = match &pooling["pooling_mode"] {
+            Value::Null => pooling.as_object().into_iter().flatten().filter_map(on).collect(),
+            Value::Array(list) => list.iter().filter_map(|mode| mode.as_str().map(String::from)).collect(),
+            one => one.as_str().into_iter().map(String::from).collect(),
+        };
+        let [mode] = &modes[..] else {
+            return wrong(format!(
+                "it pools in {} ways ({}): limpid has one at a time; choose it with --pooling",
+                modes.len(),
+                modes.join(", ")
+            ));
+        };
+        // the old keys and the new values
+        let mode = mode.trim_end_matches("_tokens").trim_end_matches("_token");
+        let (pooling_name, prompt_too) = (mode.to_string(), pooling["include_prompt"] != false);
+        let about = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        let sentence = |path: &PathBuf| {
+            path.file_name()
+                .and_then(|name| name.to_str())
+                .is_some_and(|name| name.starts_with("sentence_") && name.ends_with("_config.json"))
+        };
+        let about = about.filter(sentence).min().map_or(Ok(Value::Null), |path| json(&path))?;
+        let prompts = folder.join("config_sentence_transformers.json");
+        let prompts = if prompts.exists() { json(&prompts)? } else { Value::Null };
+        let prompt =
+            prompts["default_prompt_name"].as_str().map_or("", |name| prompts["prompts"][name].as_str().unwrap_or(""));
+        if !prompt_too && !prompt.is_empty() {
+            return wrong(format!("it leaves its prompt {prompt:?} out of the pooling, which limpid has not"));
+        }
+        // newer versions leave the most tokens to the tokenizer
+        let tokenizer = folder.join("tokenizer_config.json");
+        let tokenizer = if tokenizer.exists() { json(&tokenizer)? } else { Value::Null };
+        let most = about["max_seq_length"].as_u64().or(tokenizer["model_max_length"].as_u64());
+        Ok(Some(SentenceRecipe {
+            pooling: pooling_name,
+            normalized,
+            max_tokens: most.map(|most| most as usize),
+            lowercase: about["do_lower_case"] == true,
+            prompt: prompt.into(),
+        }))
+    }
+}
+
+fn json(path: &Path) -> Result<Value> {
+    let text = at(path, files::read_text(path, LARGEST_JSON))?;
+    serde_json::from_str(&text).map_err(|error| bad(path, format!("it is not JSON: {error}")))
+}
