@@ -4,7 +4,7 @@
 //! calls them. Read `generate`, `trace` and `checkpoint` next, and [`Training`](crate::Training), which makes an [`Lm`].
 
 use crate::backend::{self, Backend, BackendOptions, Device, SharedWeights};
-use crate::checkpoint::{self, Checkpoint, Format, SHARD_BYTES};
+use crate::checkpoint::{self, Checkpoint, Format};
 use crate::config::{Config, ConfigError, Mask, unknown};
 use crate::data::chat::Message;
 use crate::data::source::{SourceError, TextSource};
@@ -609,7 +609,7 @@ impl Lm {
             Weights::Files(checkpoint) => checkpoint.dtype(),
             Weights::Held(_) => Dtype::F32,
         };
-        self.save_as(path, format, &own.in_format(format))
+        self.write(path.as_ref(), format, &own.in_format(format), true)
     }
 
     /// [`Lm::save`] with matrices stored as `dtype`.
@@ -617,16 +617,25 @@ impl Lm {
     /// # Errors
     /// As [`checkpoint::save`].
     pub fn save_as(&self, path: impl AsRef<Path>, format: Format, dtype: &Dtype) -> Result<()> {
+        self.write(path.as_ref(), format, dtype, false)
+    }
+
+    fn write(&self, path: &Path, format: Format, dtype: &Dtype, keep_types: bool) -> Result<()> {
         let model = Model::new(&self.config, Mode::Inspect { batch: 1, context: 1 })?;
         let values = |param: &Param| self.values(&model, param).expect("checked when it was opened").into_owned();
+        let files = match &self.weights {
+            Weights::Files(checkpoint) => Some(checkpoint),
+            Weights::Held(_) => None,
+        };
         let source = checkpoint::ModelData {
-            config: &self.config,
             tokenizer: self.tokenizer.as_ref(),
             chat_template: self.chat_template(),
-            values: &values,
-            shard_bytes: SHARD_BYTES,
+            rows: &|param, rows| files?.rows(&model, param, rows),
+            keep_types: keep_types && files.is_some(),
+            metadata: files.map(|checkpoint| &checkpoint.metadata),
+            ..checkpoint::ModelData::new(&self.config, &values)
         };
-        Ok(checkpoint::save(path.as_ref(), format, dtype, &source)?)
+        Ok(checkpoint::save(path, format, dtype, &source)?)
     }
 
     // ---- parts

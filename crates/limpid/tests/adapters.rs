@@ -84,7 +84,7 @@ fn begin(folder: &Path, model: &Model, base: &Base) {
 /// A random model in a folder.
 fn base(path: &Path, config: &Config, seed: u64) -> Checkpoint {
     let values = |param: &limpid::model::Param| values(&param.name, param.region.len(), seed);
-    let source = ModelData { config, tokenizer: None, chat_template: None, values: &values, shard_bytes: SHARD_BYTES };
+    let source = ModelData::new(config, &values);
     save(path, Format::Limpid, &Dtype::F32, &source).unwrap();
     Checkpoint::open(path).unwrap()
 }

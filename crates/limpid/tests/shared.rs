@@ -232,13 +232,7 @@ fn a_model_keeps_its_weights_once() {
     };
     let folder = std::env::temp_dir().join(format!("limpid-shared-{}", std::process::id()));
     let values = |param: &limpid::model::Param| init::values(&model, param, init::Init::Gpt2, 0.02, 5);
-    let written = ModelData {
-        config: &config,
-        tokenizer: Some(&tokenizer),
-        chat_template: None,
-        values: &values,
-        shard_bytes: SHARD_BYTES,
-    };
+    let written = ModelData { tokenizer: Some(&tokenizer), ..ModelData::new(&config, &values) };
     checkpoint::save(&folder, Format::Limpid, &Dtype::F32, &written).unwrap();
     let before = held();
     let lm = Lm::open(&folder).unwrap().with_threads(2);

@@ -5,7 +5,7 @@ use crate::show;
 use anyhow::{Context, Result, anyhow, bail};
 use limpid::backend::{Backend, BackendOptions, Device};
 use limpid::checkpoint::store::{Dtype, rounded};
-use limpid::checkpoint::{Checkpoint, CheckpointError, Format, ModelData, SHARD_BYTES, is_part, save};
+use limpid::checkpoint::{Checkpoint, CheckpointError, Format, ModelData, SHARD_BYTES, is_part, regained, save};
 use limpid::config::Config;
 use limpid::model::{Mode, Model, Param};
 use limpid::ops::Batch;
@@ -13,6 +13,7 @@ use limpid::ops::blocks::Quant;
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
 use limpid::tokenizer::Tokenizer;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -107,19 +108,21 @@ pub fn run(args: Args) -> Result<()> {
     let start = Instant::now();
     let model = outline(&source.config)?;
     let values = |param: &Param| source.values(&model, param).expect("checked when it was opened").into_owned();
-    save(
-        &args.dst,
-        format,
-        &stored,
-        &ModelData {
-            config: &source.config,
-            tokenizer: tokenizer.as_ref(),
-            chat_template: source.chat_template.as_deref(),
-            values: &values,
-            shard_bytes: args.max_shard_size.map_or(SHARD_BYTES, |megabytes| megabytes * 1_000_000),
-        },
-    )
-    .map_err(|error| match error {
+    // what is said of a tokenizer is of no other
+    let metadata = match &args.tokenizer {
+        None => source.metadata.clone(),
+        Some(_) => source.metadata.clone().without(|key| key.starts_with("tokenizer.")),
+    };
+    let data = ModelData {
+        tokenizer: tokenizer.as_ref(),
+        chat_template: source.chat_template.as_deref(),
+        shard_bytes: args.max_shard_size.map_or(SHARD_BYTES, |megabytes| megabytes * 1_000_000),
+        rows: &|param, rows| source.rows(&model, param, rows),
+        keep_types: args.dtype.is_none(),
+        metadata: Some(&metadata).filter(|_| source.format == Format::Gguf),
+        ..ModelData::new(&source.config, &values)
+    };
+    save(&args.dst, format, &stored, &data).map_err(|error| match error {
         CheckpointError::Tokenizer(error) => {
             let error = anyhow::Error::from(error);
             anyhow!("{error}{}; --tokenizer none leaves it out", mending(&error))
@@ -247,7 +250,8 @@ fn verify(source: &Checkpoint, dst: &Path) -> Result<Proof> {
     for param in &ours.params {
         let there = theirs.param(&param.name).with_context(|| format!("`{}` was not written", param.name))?;
         let (was, is) = (source.values(&ours, param)?, written.values(&theirs, there)?);
-        let expected = rounded(&was, param.region.cols, &written.stored_as(&theirs, there));
+        let was = regained(param, was, &source.config, &written.config);
+        let expected = expected(param, &was, source.stored_as(&ours, param), written.stored_as(&theirs, there));
         if let Some(at) = (0..is.len()).find(|i| is[*i].to_bits() != expected[*i].to_bits()) {
             wrong = Some(format!("`{}` at {at} was {} and is {}", param.name, was[at], is[at]));
             break;
@@ -286,7 +290,8 @@ fn verify(source: &Checkpoint, dst: &Path) -> Result<Proof> {
         let mixed = run(c, &|model, cpu| {
             for param in &model.params {
                 let there = theirs.param(&param.name).context("written above")?;
-                cpu.write(param.region, &written.values(&theirs, there)?)?;
+                let values = regained(param, written.values(&theirs, there)?, &written.config, &source.config);
+                cpu.write(param.region, &values)?;
             }
             Ok(())
         })?;
@@ -294,6 +299,21 @@ fn verify(source: &Checkpoint, dst: &Path) -> Result<Proof> {
     }
     let of = if c.lm_head { "logits" } else { "hidden states" };
     Ok(Proof { of, apart, largest, tokens, wrong })
+}
+
+/// What values of a parameter are once rows have been stored in the types that they have there: those of one type already are as they were.
+fn expected(param: &Param, was: &[f32], from: Vec<(Range<usize>, Dtype)>, to: Vec<(Range<usize>, Dtype)>) -> Vec<f32> {
+    let cols = if param.is_matrix() { param.region.cols } else { 1 };
+    let mut all = was.to_vec();
+    for (rows, dtype) in to {
+        let holds = |own: &Range<usize>| own.start <= rows.start && rows.end <= own.end;
+        if from.iter().any(|(own, stored)| holds(own) && *stored == dtype) {
+            continue;
+        }
+        let at = rows.start * cols..rows.end * cols;
+        all[at.clone()].copy_from_slice(&rounded(&was[at], param.region.cols, &dtype));
+    }
+    all
 }
 
 /// A model that has run, and the backend that has what it made.

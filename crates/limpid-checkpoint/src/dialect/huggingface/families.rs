@@ -95,7 +95,7 @@ const FFN_BIAS: Key = Is("ffn_bias", &["mlp_bias"], "false");
 pub(in super::super) const GATED_RMS: &[(&str, &str)] =
     &[("positions", "rotary"), ("norm", "rms"), ("norm_offset", "false"), ("ffn_bias", "false"), ("ffn_gated", "true")];
 /// What Llama and its like have.
-const LLAMAS: &[&[(&str, &str)]] = &[GATED_RMS, &[("attention_bias", "false")]];
+pub(in super::super) const LLAMAS: &[&[(&str, &str)]] = &[GATED_RMS, &[("attention_bias", "false")]];
 
 const BERT_KEYS: &[Key] = &[
     By(
@@ -113,7 +113,7 @@ const BERT_KEYS: &[Key] = &[
     Only("position_embedding_type", "\"absolute\"", "a trained table"),
     Only("is_decoder", "false", "BERT sees both ways"),
 ];
-const BERTS: &[(&str, &str)] = &[
+pub(in super::super) const BERTS: &[(&str, &str)] = &[
     ("norm_place", "post"),
     ("final_norm", "false"),
     ("embedding_norm", "true"),
@@ -298,7 +298,7 @@ static BERT: Family = Family {
 };
 
 /// Llama (Touvron et al. 2023): pre-norm by RMS, rotary, gated, shared key heads.
-pub static LLAMA: Family = Family {
+static LLAMA: Family = Family {
     name: "Llama",
     types: &["llama"],
     classes: ["LlamaForCausalLM", ""],
@@ -1205,7 +1205,7 @@ static FALCON: Family = Family {
     ..FAMILY
 };
 
-const COHERES: &[(&str, &str)] = &[
+pub(in super::super) const COHERES: &[(&str, &str)] = &[
     ("positions", "rotary"),
     ("norm_offset", "false"),
     ("parallel", "one-norm"),
