@@ -568,7 +568,7 @@ impl Checkpoint {
         if first.starts_with(b"GGUF") {
             let (metadata, store) = gguf::open(path)?;
             let (kind, config, fused) = dialect::gguf::read(&metadata, &store)?;
-            let names = dialect::names(&store, |name| (name != dialect::gguf::ROPE_FREQS).then(|| name.into()))?;
+            let names = dialect::names(&store, |name| dialect::gguf::holds(name, &config).then(|| name.into()))?;
             let tokenizer = dialect::gguf::read_tokenizer(&metadata, path)?;
             let chat_template = metadata.str(dialect::gguf::CHAT_TEMPLATE).ok().map(String::from);
             let (path, format, dialect, adapter) = (path.into(), Format::Gguf, Dialect::Gguf(kind, fused), None);
@@ -984,7 +984,7 @@ fn put(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> Result
                 let kept = stored.filter(|_| source.keep_types && !dialect::gguf::is_f32(name, shape)).cloned();
                 kept.unwrap_or_else(|| dialect::gguf::stored_as(name, shape, dtype))
             };
-            let mut tensors = outs(&model, kind.links(&model, kind.fused), &|l| l.name.clone(), &stored_as);
+            let mut tensors = outs(&model, kind.written(&model), &|l| l.name.clone(), &stored_as);
             if config.rotary_scaling.factor != 1.0 && config.rotary_scaling.context > 0 {
                 let factors = dialect::gguf::factors(
                     config.rotary_scaling,

@@ -166,10 +166,17 @@ fn of_llama_cpp() -> Vec<(String, PathBuf, PathBuf)> {
     all
 }
 
+/// Tries all cases, so that one that fails hides no other.
+fn each<T>(cases: Vec<T>, mut test: impl FnMut(T)) {
+    let mut one = |case| std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test(case))).is_err();
+    let failed = cases.into_iter().filter_map(|case| one(case).then_some(())).count();
+    assert_eq!(failed, 0, "cases that failed, above");
+}
+
 /// Other names, other rows, other gains, the same numbers.
 #[test]
 fn models_of_llama_cpp_give_the_same_numbers() {
-    for (name, file, folder) in of_llama_cpp() {
+    each(of_llama_cpp(), |(name, file, folder)| {
         // a converter that leaves out what its program has in one way only has a truth of its own
         let own = file.with_extension("safetensors");
         let mut truth = if own.exists() { truth_in(&own) } else { truth(&folder) };
@@ -177,7 +184,7 @@ fn models_of_llama_cpp_give_the_same_numbers() {
             truth.logits = None;
         }
         assert_true(&name, &file, &truth);
-    }
+    });
 }
 
 /// What llama.cpp's converter writes of a model is what limpid writes of it: of transformers' folder, and of the file again, bit for bit,
@@ -186,7 +193,7 @@ fn models_of_llama_cpp_give_the_same_numbers() {
 fn models_are_written_as_llama_cpp_s_converter_does() {
     let folder = Folder::new("as-theirs");
     let mut written = 0;
-    for (name, file, hf) in of_llama_cpp() {
+    each(of_llama_cpp(), |(name, file, hf)| {
         let theirs = Checkpoint::open(&file).unwrap();
         for from in [&file, &hf] {
             let (opened, out) = (Checkpoint::open(from).unwrap(), folder.0.join(format!("{name}.gguf")));
@@ -209,6 +216,11 @@ fn models_are_written_as_llama_cpp_s_converter_does() {
             let bare = |config: &Config| Config { dropout: Dropout::NONE, ..config.clone() };
             let gains = Config { norm_gain_less_one: ours.config.norm_gain_less_one, ..bare(&opened.config) };
             assert_eq!(bare(&ours.config), gains, "{name}");
+            if ours.metadata.get("general.architecture") != theirs.metadata.get("general.architecture") {
+                // Phi-3 is Llama with other matrices
+                assert!(from == &hf && name.starts_with("phi3"), "{name}");
+                continue;
+            }
             let names = |of: &Checkpoint| {
                 let mut all: Vec<String> = of.store().names().map(String::from).collect();
                 all.sort();
@@ -225,6 +237,7 @@ fn models_are_written_as_llama_cpp_s_converter_does() {
                 // Falcon's context is a number of the converter's; what a model's card says, and longrope's context, are not of transformers' model
                 let idle = [
                     "falcon.context_length",
+                    "bloom.context_length",
                     "general.",
                     "phi3.rope.scaling.orig",
                     "phi3.attention.sliding",
@@ -238,8 +251,8 @@ fn models_are_written_as_llama_cpp_s_converter_does() {
             }
             written += 1;
         }
-    }
-    assert!(written > 50, "{written}");
+    });
+    assert!(written > 45, "{written}");
 }
 
 /// Blocks stay what they are, of whatever types, where nothing else is asked for; where one type is, those that have it.
@@ -375,8 +388,16 @@ fn there_and_back_changes_no_byte() {
             for param in &before.params {
                 let there = after.param(&param.name).unwrap_or_else(|| panic!("{name} as {format}: {}", param.name));
                 let [was, is] = [first.values(&before, param), third.values(&after, there)].map(Result::unwrap);
-                let same = was.iter().zip(is.iter()).all(|(a, b)| a.to_bits() == b.to_bits());
-                assert!(same && was.len() == is.len(), "{name} as {format} and back: {} differs", param.name);
+                // Gemma's gains are stored less one there, and whole in GGUF, where a last bit has no place
+                let gain =
+                    |v: f32| if first.config.norm_gain_less_one && *format == Format::Gguf { v + 1.0 - 1.0 } else { v };
+                let gain = |v: f32| if param.is_matrix() { v } else { gain(v) };
+                let same = was.iter().zip(is.iter()).all(|(a, b)| gain(*a).to_bits() == b.to_bits());
+                assert!(
+                    same && was.len() == is.len(),
+                    "{name} as {format} and back: {} differs: {was:?} {is:?}",
+                    param.name
+                );
             }
             let one_family = first.format == Format::Limpid || model_type(&case) == model_type(&back);
             for stored in third.store().names().filter(|_| one_family).filter_map(|n| third.store().get(n)) {
@@ -385,11 +406,17 @@ fn there_and_back_changes_no_byte() {
                 };
                 let own = |n: &&str| bare(n) == bare(stored.name) || old_bert(n) == old_bert(stored.name);
                 let Some(was) = first.store().names().find(own).and_then(|n| first.store().get(n)) else {
+                    // a bias that GGUF's architecture always has
+                    let blank = *format == Format::Gguf && stored.values().unwrap().iter().all(|v| *v == 0.0);
+                    if blank && stored.name.ends_with(".bias") {
+                        continue;
+                    }
                     panic!("{name} as {format} and back: {} is new", stored.name)
                 };
                 assert_eq!(was.dtype, stored.dtype, "{name} {}", stored.name);
                 let values = was.bytes.get(..stored.bytes.len()) == Some(stored.bytes);
-                let same = values || stored.name.ends_with("embed_positions.weight"); // rows that no position reads
+                let same = values || stored.name.ends_with("embed_positions.weight") // rows that no position reads
+                    || first.config.norm_gain_less_one && *format == Format::Gguf && stored.name.ends_with("norm.weight");
                 assert!(same, "{name} as {format} and back: {} differs", stored.name);
             }
         }
@@ -581,9 +608,13 @@ fn what_another_program_cannot_say_is_named() {
         (
             Config { activation: Activation::GeluErf, ..nano.clone() },
             Format::Gguf,
-            "activation gelu-erf (it has gelu-tanh); one trained with activation gelu-tanh can be written so",
+            "activation gelu-erf; one trained with activation gelu-tanh can be written so",
         ),
-        (Config { activation: Activation::Relu, ..llama.clone() }, Format::Gguf, "activation relu (it has silu)"),
+        (
+            Config { activation: Activation::Relu, ..llama.clone() },
+            Format::Gguf,
+            "activation relu; one trained with activation silu",
+        ),
         (
             Config { attention_scale: false, tied_head: false, ..nano.clone() },
             Format::Llmc,

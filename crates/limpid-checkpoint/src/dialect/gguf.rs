@@ -41,7 +41,7 @@ pub(crate) struct Architecture {
     /// Whether rotary positions turn neighbouring features, as here; else those half a head apart.
     neighbours: bool,
     /// Whether queries, keys and values are one tensor where it is written.
-    pub(crate) fused: bool,
+    fused: bool,
     /// Whether a head is stored even where it is the token table.
     copied: bool,
 }
@@ -104,7 +104,8 @@ const HEAD: &[Row] = &[
     Row("output", "unembed", Held::Same),
 ];
 /// A head that is the token table, stored again.
-const COPY: &[Row] = &[Row("output.weight", "embed.weight", Held::If(|c| c.tied_head))];
+const COPY: &[Row] = &[Row(HEAD_COPY, "embed.weight", Held::If(|c| c.tied_head))];
+const HEAD_COPY: &str = "output.weight";
 const NORMS: &[Row] = &[
     Row("blk.{}.attn_norm", "ln1", Held::Same),
     Row("blk.{}.post_attention_norm", "ln1_post", Held::Same),
@@ -259,7 +260,13 @@ const ARCHITECTURES: &[Architecture] = &[
         neighbours: true,
         ..ARCHITECTURE
     },
-    Architecture { name: "bloom", always: &[ALIBI, &[("embedding_norm", "true")]], fused: true, ..ARCHITECTURE },
+    Architecture {
+        name: "bloom",
+        always: &[ALIBI, &[("embedding_norm", "true")]],
+        keys: &[&[KeyHeads]],
+        fused: true,
+        ..ARCHITECTURE
+    },
     Architecture {
         name: "mpt",
         always: &[ALIBI, GELU, NO_BIAS, &[("norm_offset", "false")]],
@@ -514,13 +521,24 @@ pub(crate) fn read(m: &Metadata, store: &Store) -> Result<(&'static Architecture
 }
 
 impl Architecture {
+    /// What all its models have.
+    fn plain(&self) -> Config {
+        let mut c = Config::default();
+        for (name, value) in self.always.iter().copied().flatten() {
+            c.set(name, value).expect("tables name settings and their values");
+        }
+        c
+    }
+
+    fn eps(&self) -> &'static str {
+        EPS[usize::from(self.plain().norm == NormKind::Rms)]
+    }
+
     /// What its keys say; what tensors say is not known yet.
     fn read(&self, keys: &Keys, store: Option<&Store>) -> Result<Config> {
-        let mut c = Config::default();
-        self.always.iter().copied().flatten().try_for_each(|(name, value)| keys.checked(c.set(name, value)))?;
+        let mut c = self.plain();
         SIZES.iter().chain(self.keys.iter().copied().flatten()).try_for_each(|key| key.read(keys, store, &mut c))?;
-        let eps = EPS[usize::from(c.norm == NormKind::Rms)];
-        c.norm_eps = shortest(keys.m.f64(&keys.full(eps))?);
+        c.norm_eps = shortest(keys.m.f64(&keys.full(self.eps()))?);
         Ok(c)
     }
 
@@ -529,7 +547,7 @@ impl Architecture {
         let mut m = Metadata::default();
         let mut put = |key: &str, value: GgufValue| m.set(format!("{}.{key}", self.name), value);
         SIZES.iter().chain(self.keys.iter().copied().flatten()).for_each(|key| key.write(c, &mut put));
-        put(EPS[usize::from(c.norm == NormKind::Rms)], GgufValue::F32(c.norm_eps as f32));
+        put(self.eps(), GgufValue::F32(c.norm_eps as f32));
         put("vocab_size", size(c.vocab_size));
         m.set("general.architecture", self.name.to_string());
         if self.free.contains(&"n_segment") {
@@ -538,18 +556,13 @@ impl Architecture {
         m
     }
 
-    /// Its keys for `c`, the configuration that they and its tensors say, what that lacks of `c`, and whether it has more.
-    fn candidate(&self, c: &Config) -> (Metadata, Config, Complaints, bool) {
+    /// Its keys for `c`, the configuration that they and its tensors say, what that lacks of `c`, and whether it has more. None if `c` has
+    /// a value that the keys cannot hold.
+    fn candidate(&self, c: &Config) -> Option<(Metadata, Config, Complaints, bool)> {
         let (mut not, mine) = (common(c), canonical(c));
         let m = self.write(&mine);
         let keys = Keys { m: &m, path: Path::new(""), architecture: self.name };
-        let mut theirs = match self.read(&keys, None) {
-            Ok(theirs) => theirs,
-            Err(_) => {
-                not.unless(false, "a setting that its keys have no value for", "");
-                return (m, mine, not, false);
-            }
-        };
+        let mut theirs = self.read(&keys, None).ok()?;
         (theirs.vocab_size, theirs.dropout) = (mine.vocab_size, mine.dropout);
         // Llama 3.1's scaling is a tensor of factors
         let factors = |key: &Key| matches!(key, Rotary { factors: true, .. });
@@ -561,7 +574,7 @@ impl Architecture {
                 _ if *name == "attention_out_bias" => mine.attention_out_bias().to_string(),
                 value => value.to_string(),
             };
-            theirs.set(name, &text).expect("a value of the same setting");
+            theirs.set(name, &text).ok()?;
         }
         if self.parallel.contains(&mine.parallel) {
             theirs.parallel = mine.parallel;
@@ -570,20 +583,31 @@ impl Architecture {
         }
         let mut theirs = canonical(&theirs);
         let more = not.differences(&mine, &theirs);
-        if theirs.check().is_err() {
-            not.unless(false, "sizes that fit its heads", "");
-        }
+        theirs.check().ok()?;
         theirs.dropout = c.dropout;
-        (m, theirs, not, more)
+        Some((m, theirs, not, more))
     }
 
     /// Which tensor of theirs is which of ours, with queries, keys and values in one or three.
     pub(crate) fn links(&self, model: &Model, fused: bool) -> Vec<Link> {
         let qkv = if fused { FUSED } else { THIRDS };
-        let copy = if self.copied { COPY } else { &[] };
-        let rows = [TABLES, qkv, self.norms, self.ffn, HEAD, copy];
+        let rows = [TABLES, qkv, self.norms, self.ffn, HEAD];
         row_links(rows.into_iter().flatten(), self.neighbours, model)
     }
+
+    /// The links of what is written.
+    pub(crate) fn written(&self, model: &Model) -> Vec<Link> {
+        let mut links = self.links(model, self.fused);
+        if self.copied {
+            links.extend(row_links(COPY.iter(), self.neighbours, model));
+        }
+        links
+    }
+}
+
+/// Whether a tensor holds a parameter: not factors that the configuration says, nor a copy of the token table.
+pub(crate) fn holds(name: &str, c: &Config) -> bool {
+    name != ROPE_FREQS && !(name == HEAD_COPY && c.tied_head)
 }
 
 /// What was written 1e-5 and stored as f32 is 1e-5 again.
@@ -682,9 +706,13 @@ pub(crate) fn express(
     tokenizer: Option<&Tokenizer>,
     came_in: Option<&str>,
 ) -> Result<(&'static Architecture, Metadata, Config)> {
-    let all = ARCHITECTURES.iter().map(|kind| (kind, kind.candidate(c)));
-    let nearest = all.min_by_key(|(kind, (.., not, more))| (not.0.len(), Some(kind.name) != came_in, *more));
-    let (kind, (mut m, config, not, _)) = nearest.expect("there are architectures");
+    let all = ARCHITECTURES.iter().filter_map(|kind| Some((kind, kind.candidate(c)?)));
+    let rank = |not: &Complaints, kind: &Architecture, more: bool| {
+        let lacks = not.0.len();
+        (lacks, Some(kind.name) != came_in, more && lacks == 0)
+    };
+    let nearest = all.min_by_key(|(kind, (.., not, more))| rank(not, kind, *more));
+    let (kind, (mut m, config, not, _)) = nearest.expect("GPT-2's keys hold every number");
     not.check(&format!("GGUF's {}", kind.name))?;
     match tokenizer {
         Some(tokenizer) => write_tokenizer(&mut m, tokenizer.table()?, c.vocab_size),

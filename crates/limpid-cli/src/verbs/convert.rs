@@ -130,10 +130,12 @@ pub fn run(args: Args) -> Result<()> {
         error => error.into(),
     })?;
     let seconds = start.elapsed().as_secs_f64();
+    let stored = if args.dtype.is_none() && format == Format::Gguf { types(&source) } else { stored.to_string() };
+    let behind = if format == Format::Gguf { vec![] } else { said(&source) };
     let proof = if args.verify { Some(verify(&source, &args.dst)?) } else { None };
     if args.json {
         show::json(&serde_json::json!({
-            "from": source.format, "to": format, "dtype": stored.to_string(), "parameters": model.parameter_count(),
+            "from": source.format, "to": format, "dtype": stored, "metadata_left_out": behind, "parameters": model.parameter_count(),
             "left_out": source.left_out, "seconds": seconds,
             "verified": proof.as_ref().map(|p| p.wrong.is_none()),
             "logits_differ_by": proof.as_ref().map(|p| p.apart),
@@ -146,6 +148,9 @@ pub fn run(args: Args) -> Result<()> {
         ];
         if !source.left_out.is_empty() {
             rows.push(("left out".into(), format!("{}: limpid computes nothing with them", list(&source.left_out))));
+        }
+        if !behind.is_empty() {
+            rows.push(("left behind".into(), format!("{}: only GGUF has a place for them", list(&behind))));
         }
         if tokenizer.is_none() {
             rows.push(("tokenizer".into(), "none: --tokenizer NAME|FILE puts one in".into()));
@@ -218,6 +223,25 @@ fn resolved(path: &Path) -> Result<PathBuf> {
         rest if rest.as_os_str().is_empty() => real,
         rest => real.join(rest),
     }))
+}
+
+/// The types of a model's matrices.
+fn types(source: &Checkpoint) -> String {
+    let store = source.store();
+    let matrices = store.names().filter_map(|name| store.get(name)).filter(|stored| stored.shape.len() > 1);
+    let all: std::collections::BTreeSet<String> = matrices.map(|stored| stored.dtype.to_string()).collect();
+    all.into_iter().collect::<Vec<_>>().join(", ")
+}
+
+/// What a GGUF file says of itself that limpid does not use.
+fn said(source: &Checkpoint) -> Vec<String> {
+    let used = ["architecture", "file_type", "quantization_version", "alignment"].map(|key| format!("general.{key}"));
+    let own = |key: &str| key.starts_with("general.") && !used.iter().any(|known| known == key);
+    let token = |key: &str| {
+        let id = key.strip_prefix("tokenizer.ggml.").and_then(|key| key.strip_suffix("_token_id"));
+        id.is_some_and(|id| !["bos", "eos", "unknown", "cls", "seperator"].contains(&id))
+    };
+    source.metadata.iter().map(|(key, _)| key).filter(|key| own(key) || token(key)).map(String::from).collect()
 }
 
 /// The first few of many names.

@@ -191,7 +191,7 @@ impl Complaints {
             let name = setting.name;
             let turns = name.starts_with("rotary") && mine.positions != theirs.positions;
             let wider = is_wider(name, mine, theirs);
-            more |= wider;
+            more |= wider && name != "norm_gain_less_one";
             if same(ours, there) || wider || turns {
                 continue;
             }
