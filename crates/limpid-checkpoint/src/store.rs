@@ -319,7 +319,10 @@ pub fn encode(values: &[f32], dtype: &Dtype) -> std::result::Result<Vec<u8>, Str
         bytes.as_chunks_mut().0.iter_mut().zip(values).for_each(|(to, v)| *to = write(*v));
         bytes
     }
-    let beyond = |i: usize| format!("value {i}, {:e}, is beyond the range of {dtype}: choose F32", values[i]);
+    let beyond = |i: usize| match values[i].is_nan() {
+        true => format!("value {i} is no number (NaN), for which {dtype} has no place: choose F32"),
+        false => format!("value {i}, {:e}, is beyond the range of {dtype}: choose F32", values[i]),
+    };
     // of values that became infinite or no number, the first that was neither
     let finite = |bits: Vec<u16>, exponent: u16| {
         let lost = |bits: &u16| bits & exponent == exponent;

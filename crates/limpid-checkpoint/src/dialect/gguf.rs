@@ -242,7 +242,7 @@ const ARCHITECTURES: &[Architecture] = &[
         always: &[TURNS, SILU, NO_BIAS, QKV_BIAS, &[("ffn_gated", "true")]],
         free: &["tied_head", "attention_bias"],
         parallel: &[Parallel::No, Parallel::OneNorm],
-        keys: &[PARTIAL],
+        keys: &[PARTIAL, &[Flag("parallel", "use_parallel_residual", ["no", "one-norm"])]],
         copied: true,
         ..ARCHITECTURE
     },
