@@ -326,8 +326,13 @@ pub(super) fn tensors<'a>(model: &'a Model, backend: &'a dyn Backend) -> Vec<Out
         let target = link.param.trim_end_matches(".weight");
         let [a, b] = ["A", "B"].map(|part| model.param(&format!("{target}.lora_{part}.weight")).expect("both or none"));
         let [a_name, b_name] = pair(&module);
-        let out =
-            |name, shape, values: MakeValues<'a>| OutputTensor { name, dtype: Dtype::F32, shape, values: vec![values] };
+        let out = |name, shape, values: MakeValues<'a>| OutputTensor {
+            name,
+            dtype: Dtype::F32,
+            shape,
+            values: vec![values],
+            rows: None,
+        };
         outs.push(out(a_name, a.shape(), Box::new(move || backend.read(a.region))));
         let shape = vec![link.rows.len(), b.region.cols];
         outs.push(out(b_name, shape, Box::new(move || Ok(link.theirs(b, &backend.read(b.region)?)))));

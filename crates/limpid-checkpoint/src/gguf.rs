@@ -255,6 +255,12 @@ impl Metadata {
         self.entries.insert(key.into(), value.into());
     }
 
+    /// The same but for some keys.
+    pub fn without(mut self, goes: impl Fn(&str) -> bool) -> Metadata {
+        self.entries.retain(|key, _| !goes(key));
+        self
+    }
+
     /// All of them, by key.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &GgufValue)> {
         self.entries.iter().map(|(key, value)| (key.as_str(), value))

@@ -19,16 +19,18 @@ pub mod trace;
 pub use adapter::Adapter;
 pub use carried::{Carried, ORIGIN, SentenceRecipe};
 use dialect::huggingface::{self, Family};
+pub use dialect::regained;
 use dialect::{Link, Names, TensorLayout};
 use limpid_base::files;
 use limpid_core::backend::{self, Backend, BackendError};
 use limpid_core::config::{Config, ConfigError, axis};
-use limpid_core::model::{Model, Param};
+use limpid_core::model::{Model, Param, ParamRole};
 use limpid_core::ops::{MemorySpace, Region};
 use limpid_tokenizer::Tokenizer;
 use std::borrow::Cow;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use store::{Dtype, Facts, MakeValues, OutputTensor, Store, bad};
 
@@ -238,7 +240,13 @@ fn stored<'a>(model: &'a Model, read: Reader<'a>, space: MemorySpace, prefix: &s
         };
         let part = move |from| Box::new(move || read(rows(from))) as MakeValues<'a>;
         let values = (0..whole.rows).step_by(step).map(part).collect();
-        OutputTensor { name: format!("{prefix}{}", param.name), dtype: Dtype::F32, shape: param.shape(), values }
+        OutputTensor {
+            name: format!("{prefix}{}", param.name),
+            dtype: Dtype::F32,
+            shape: param.shape(),
+            values,
+            rows: None,
+        }
     };
     kept(model, space).map(one).collect()
 }
@@ -367,7 +375,8 @@ axis! {
 enum Dialect {
     Own,
     HuggingFace(&'static Family),
-    Gguf(&'static dialect::gguf::Architecture),
+    /// Whether queries, keys and values are one tensor.
+    Gguf(&'static dialect::gguf::Architecture, bool),
     Llmc,
 }
 
@@ -376,7 +385,7 @@ impl Dialect {
         match self {
             Dialect::Own => own_links(model, "", model.params.iter().filter(|p| !p.is_adapter())),
             Dialect::HuggingFace(family) => family.links(model),
-            Dialect::Gguf(kind) => dialect::gguf::links(model, kind.halves),
+            Dialect::Gguf(kind, fused) => kind.links(model, fused),
             Dialect::Llmc => dialect::llmc::links(model),
         }
     }
@@ -401,6 +410,8 @@ pub struct Checkpoint {
     pub carried: Carried,
     /// The adapter that is merged into its weights.
     pub adapter: Option<Adapter>,
+    /// What a GGUF file says beside its tokenizer: of its author, its license, how it was made.
+    pub metadata: gguf::Metadata,
     dialect: Dialect,
     store: Store,
     names: Names,
@@ -525,6 +536,7 @@ impl Checkpoint {
                 left_out,
                 carried,
                 adapter: None,
+                metadata: gguf::Metadata::default(),
                 dialect: Dialect::Own,
                 store,
                 names,
@@ -539,7 +551,8 @@ impl Checkpoint {
             store.names().filter(|name| family.tidy(name, &config).is_none()).map(String::from).collect();
         copies_agree(family, &config, &store, &names, &left_out)?;
         let (format, dialect) = (Format::HuggingFace, Dialect::HuggingFace(family));
-        let (adapter, mut carried) = (None, Carried::of(&path, Some(text.as_str()))?);
+        let (adapter, metadata) = (None, gguf::Metadata::default());
+        let mut carried = Carried::of(&path, Some(text.as_str()))?;
         carried.ignored = ignored;
         Ok(Checkpoint {
             path,
@@ -550,6 +563,7 @@ impl Checkpoint {
             left_out,
             carried,
             adapter,
+            metadata,
             dialect,
             store,
             names,
@@ -562,11 +576,12 @@ impl Checkpoint {
         let left_out = vec![];
         if first.starts_with(b"GGUF") {
             let (metadata, store) = gguf::open(path)?;
-            let (kind, config) = dialect::gguf::read(&metadata, &store)?;
-            let names = dialect::names(&store, |name| (name != dialect::gguf::ROPE_FREQS).then(|| name.into()))?;
+            let (kind, config, fused) = dialect::gguf::read(&metadata, &store)?;
+            let names = dialect::names(&store, |name| dialect::gguf::holds(name, &config).then(|| name.into()))?;
             let tokenizer = dialect::gguf::read_tokenizer(&metadata, path)?;
             let chat_template = metadata.str(dialect::gguf::CHAT_TEMPLATE).ok().map(String::from);
-            let (path, format, dialect, adapter) = (path.into(), Format::Gguf, Dialect::Gguf(kind), None);
+            let (path, format, dialect, adapter) = (path.into(), Format::Gguf, Dialect::Gguf(kind, fused), None);
+            let metadata = metadata.without(dialect::gguf::is_tokens);
             return Ok(Checkpoint {
                 path,
                 format,
@@ -576,6 +591,7 @@ impl Checkpoint {
                 left_out,
                 carried: Carried::default(),
                 adapter,
+                metadata,
                 dialect,
                 store,
                 names,
@@ -601,7 +617,7 @@ impl Checkpoint {
         let gpt2 = || Tokenizer::named("gpt2").ok();
         let tokenizer = beside.or_else(gpt2).filter(|t| t.vocab_size() == config.vocab_size);
         let (path, format, dialect, chat_template) = (path.into(), Format::Llmc, Dialect::Llmc, None);
-        let (adapter, carried) = (None, Carried::default());
+        let (adapter, carried, metadata) = (None, Carried::default(), gguf::Metadata::default());
         Ok(Checkpoint {
             path,
             format,
@@ -611,6 +627,7 @@ impl Checkpoint {
             left_out,
             carried,
             adapter,
+            metadata,
             dialect,
             store,
             names,
@@ -667,11 +684,20 @@ impl Checkpoint {
         SentenceRecipe::of(&self.path)
     }
 
-    /// How one parameter of `model` is stored.
-    pub fn stored_as(&self, model: &Model, param: &Param) -> Dtype {
-        let link = self.dialect.links(model).into_iter().find(|l| l.param == param.name);
-        let stored = link.and_then(|l| self.store.get(self.names.get(&l.name)?));
-        stored.map_or(Dtype::F32, |t| t.dtype.clone())
+    /// How rows of a parameter of `model` are stored: those of one tensor after those of another.
+    pub fn stored_as(&self, model: &Model, param: &Param) -> Vec<(Range<usize>, Dtype)> {
+        let links = self.dialect.links(model);
+        let of = |link: &Link| self.names.get(&link.name).and_then(|name| Some(self.store.get(name)?.dtype.clone()));
+        let own = links.iter().filter(|link| link.param == param.name);
+        own.filter_map(|link| Some((link.rows.clone(), of(link)?))).collect()
+    }
+
+    /// Rows of a parameter of `model` as they are stored, where no arithmetic is between the two: see [`ModelData::rows`].
+    pub fn rows(&self, model: &Model, param: &Param, rows: Range<usize>) -> Option<Rows<'_>> {
+        let adapted = self.adapter.as_ref().is_some_and(|adapter| adapter.adapts(param));
+        let links = self.dialect.links(model);
+        let found = dialect::rows_as_stored((param, rows), &links, model, &self.store, &self.names);
+        found.ok().flatten().filter(|_| !adapted)
     }
 
     /// How its matrices are stored: as the token table is, but f32 for a mixture with blocks, which one type cannot hold.
@@ -756,6 +782,9 @@ fn copies_agree(family: &Family, config: &Config, store: &Store, names: &Names, 
     Ok(())
 }
 
+/// The type of some rows, and each as it is stored.
+pub type Rows<'a> = (Dtype, Vec<&'a [u8]>);
+
 /// A model to be written: what it is, and the values of its parameters by our names.
 pub struct ModelData<'a> {
     /// Which transformer.
@@ -768,12 +797,36 @@ pub struct ModelData<'a> {
     pub carried: Option<&'a Carried>,
     /// The values of a parameter of `config`'s model.
     pub values: &'a dyn Fn(&Param) -> Vec<f32>,
+    /// Some rows of it as they are stored, if they are of one type: GGUF takes over, bit for bit, what has the type that it gets there.
+    pub rows: &'a dyn Fn(&Param, Range<usize>) -> Option<Rows<'a>>,
+    /// Whether every matrix of a GGUF keeps the type that it has, where that can be: mixtures stay mixtures.
+    pub keep_types: bool,
+    /// [`Checkpoint::metadata`], of which GGUF takes over what it does not say itself.
+    pub metadata: Option<&'a gguf::Metadata>,
     /// Bytes from which on a folder of HuggingFace's has its weights in several files; [`SHARD_BYTES`] as a rule.
     pub shard_bytes: usize,
 }
 
 /// The size from which on transformers parts weights into files.
 pub const SHARD_BYTES: usize = 5_000_000_000;
+
+impl<'a> ModelData<'a> {
+    /// A model alone.
+    pub fn new(config: &'a Config, values: &'a dyn Fn(&Param) -> Vec<f32>) -> ModelData<'a> {
+        let (tokenizer, chat_template, shard_bytes, keep_types, metadata) = (None, None, SHARD_BYTES, false, None);
+        ModelData {
+            config,
+            tokenizer,
+            chat_template,
+            carried: None,
+            values,
+            shard_bytes,
+            rows: &|_, _| None,
+            keep_types,
+            metadata,
+        }
+    }
+}
 
 impl Dtype {
     /// This, or f32 where the format has nothing like it: blocks are GGUF's alone, some are only read, and llm.c has no f16.
@@ -866,14 +919,33 @@ fn put(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> Result
     }
     let given = dialect::outline(source.config).map_err(config_error)?;
     // a parameter that the format has and the model has not changes nothing
-    let values = |param: &Param| match given.param(&param.name) {
-        Some(param) => (source.values)(param),
-        None => dialect::neutral(param, source.config),
+    let values = |param: &Param, config: &Config| {
+        let (values, from) = match given.param(&param.name) {
+            Some(param) => ((source.values)(param), source.config),
+            None => (dialect::neutral(param, source.config), &Config::default()),
+        };
+        regained(param, values.into(), from, config).into_owned()
+    };
+    // the rows of a tensor as they are stored, those of all that it holds
+    let rows = |held: &[(Link, Param)], config: &Config| -> Option<Rows> {
+        let (mut dtype, mut all) = (None, vec![&[] as &[u8]; held[0].0.their_rows()]);
+        for (link, param) in held {
+            let own = given.param(&param.name)?;
+            let gain = param.role == ParamRole::Gain && source.config.norm_gain_less_one != config.norm_gain_less_one;
+            let (found, rows) = (source.rows)(own, link.rows.clone()).filter(|_| !gain)?;
+            if link.turn == TensorLayout::Transposed && param.is_matrix()
+                || *dtype.get_or_insert(found.clone()) != found
+            {
+                return None;
+            }
+            rows.into_iter().enumerate().for_each(|(i, row)| all[link.row(i)] = row);
+        }
+        dtype.filter(|_| all.iter().all(|row| !row.is_empty())).map(|dtype| (dtype, all))
     };
     let outs = |model: &'_ Model,
                 links: Vec<Link>,
                 name: &dyn Fn(&Link) -> String,
-                dtype: &dyn Fn(&str, &[usize]) -> Dtype| {
+                dtype: &dyn Fn(&str, &[usize], Option<&Dtype>) -> Dtype| {
         let mut tensors: Vec<Vec<(Link, Param)>> = vec![];
         for link in links {
             let param = model.param(&link.param).expect("links are of the model's parameters").clone();
@@ -884,18 +956,20 @@ fn put(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> Result
         }
         let one = |held: Vec<(Link, Param)>| {
             let (name, shape) = (name(&held[0].0), held[0].0.shape(&held[0].1));
-            let dtype = dtype(&name, &shape);
-            let values = &values;
-            let make: MakeValues = Box::new(move || Ok(dialect::together(&held, values)));
-            OutputTensor { name, dtype, shape, values: vec![make] }
+            let stored = if format == Format::Gguf { rows(&held, &model.config) } else { None };
+            let dtype = dtype(&name, &shape, stored.as_ref().map(|(dtype, _)| dtype));
+            let rows = stored.filter(|(stored, _)| *stored == dtype).map(|(_, rows)| rows);
+            let (values, config) = (&values, model.config.clone());
+            let make: MakeValues = Box::new(move || Ok(dialect::together(&held, &|param| values(param, &config))));
+            OutputTensor { name, dtype, shape, values: vec![make], rows }
         };
         tensors.into_iter().map(one).collect::<Vec<OutputTensor>>()
     };
     match format {
         Format::Limpid => {
             let one = |p| {
-                let values = vec![Box::new(move || Ok(values(p))) as MakeValues];
-                OutputTensor { name: p.name.clone(), dtype: dtype.clone(), shape: p.shape(), values }
+                let values = vec![Box::new(move || Ok(values(p, source.config))) as MakeValues];
+                OutputTensor { name: p.name.clone(), dtype: dtype.clone(), shape: p.shape(), values, rows: None }
             };
             let tensors = given.params.iter().map(one).collect();
             safetensors_file::write(&path.join("model.safetensors"), tensors, format_pt())?;
@@ -912,7 +986,8 @@ fn put(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> Result
             let origin = source.carried.and_then(Carried::origin);
             let (family, config, keys) = huggingface::express(source.config, origin.map(|(text, _)| text))?;
             let model = dialect::outline(&config).map_err(config_error)?;
-            let tensors = outs(&model, family.links(&model), &|l| family.full(&l.name, &config), &|_, _| dtype.clone());
+            let tensors =
+                outs(&model, family.links(&model), &|l| family.full(&l.name, &config), &|_, _, _| dtype.clone());
             safetensors_file::write_sharded(path, tensors, format_pt(), source.shard_bytes)?;
             // what the model came with is right for its own tokenizer
             let tokenizer = Some(source.tokenizer).filter(|_| !keys.came || !origin.is_some_and(|(_, own)| own));
@@ -923,22 +998,41 @@ fn put(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> Result
             carry(path, source)?;
         }
         Format::Gguf => {
-            let (mut metadata, config) = dialect::gguf::express(source.config, source.tokenizer)?;
+            let came_in = source.metadata.and_then(|m| m.str("general.architecture").ok());
+            let named = || {
+                let mut metadata = gguf::Metadata::default();
+                metadata.set("general.name", "limpid".to_string());
+                metadata
+            };
+            let (kind, own, config) = dialect::gguf::express(source.config, source.tokenizer, came_in)?;
+            let mut metadata =
+                source.metadata.map_or_else(named, |m| dialect::gguf::taken_over(m, kind, source.keep_types));
+            if metadata.get("general.file_type").is_none() && !source.keep_types {
+                metadata.set("general.file_type", gguf::GgufValue::U32(dialect::gguf::file_type(dtype)));
+            }
+            own.iter().for_each(|(key, value)| metadata.set(key, value.clone()));
             if let Some(template) = source.chat_template {
                 metadata.set(dialect::gguf::CHAT_TEMPLATE, template.to_string());
             }
-            metadata.set("general.file_type", gguf::GgufValue::U32(dialect::gguf::file_type(dtype)));
             let model = dialect::outline(&config).map_err(config_error)?;
-            let stored_as = |name: &str, shape: &[usize]| dialect::gguf::stored_as(name, shape, dtype);
-            let mut tensors = outs(&model, dialect::gguf::links(&model, false), &|l| l.name.clone(), &stored_as);
+            let stored_as = |name: &str, shape: &[usize], stored: Option<&Dtype>| {
+                let kept = stored.filter(|_| source.keep_types && !dialect::gguf::is_f32(name, shape)).cloned();
+                kept.unwrap_or_else(|| dialect::gguf::stored_as(name, shape, dtype))
+            };
+            let mut tensors = outs(&model, kind.written(&model), &|l| l.name.clone(), &stored_as);
             if config.rotary_scaling.factor != 1.0 && config.rotary_scaling.context > 0 {
-                let factors = dialect::gguf::factors(config.rotary_scaling, config.rotary_base, config.d_head());
+                let factors = dialect::gguf::factors(
+                    config.rotary_scaling,
+                    config.rotary_base,
+                    config.rotary_dim.unwrap_or(config.d_head()),
+                );
                 let (name, shape) = (dialect::gguf::ROPE_FREQS.into(), vec![factors.len()]);
                 tensors.push(OutputTensor {
                     name,
                     dtype: Dtype::F32,
                     shape,
                     values: vec![Box::new(move || Ok(factors.clone()))],
+                    rows: None,
                 });
             }
             gguf::write(path, &metadata, tensors)?;
@@ -966,7 +1060,7 @@ fn put(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> Result
             llmc::write(path, &header, &|name| {
                 let link = links.iter().find(|l| l.name == name).expect("llm.c's tensors all have links");
                 let param = model.param(&link.param).expect("as above");
-                let mut theirs = link.theirs(param, &values(param));
+                let mut theirs = link.theirs(param, &values(param, &config));
                 if link.padded {
                     theirs.resize(rows, 0.0);
                 }

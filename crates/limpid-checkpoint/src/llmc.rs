@@ -184,7 +184,13 @@ pub fn write(path: &Path, header: &Header, values: &dyn Fn(&str) -> Vec<f32>) ->
     let head = first(MODEL, version, &numbers);
     let out = |(name, shape): (String, Vec<usize>)| {
         let own = name.clone();
-        OutputTensor { name, dtype: header.dtype.clone(), shape, values: vec![Box::new(move || Ok(values(&own)))] }
+        OutputTensor {
+            name,
+            dtype: header.dtype.clone(),
+            shape,
+            values: vec![Box::new(move || Ok(values(&own)))],
+            rows: None,
+        }
     };
     let tensors: Vec<OutputTensor> = header.tensors().into_iter().map(out).collect();
     sizes(path, &tensors)?;

@@ -253,6 +253,8 @@ pub struct OutputTensor<'a> {
     pub shape: Vec<usize>,
     /// Make its values, part after part: a large tensor is then never there twice.
     pub values: Vec<MakeValues<'a>>,
+    /// Its rows as they are stored elsewhere in this type, in place of values.
+    pub rows: Option<Vec<&'a [u8]>>,
 }
 
 /// Makes some values of a tensor.
@@ -265,6 +267,15 @@ impl OutputTensor<'_> {
     /// If there are not as many values as the shape says.
     pub(super) fn write(&self, path: &Path, file: &mut impl Write) -> io::Result<()> {
         let refused = |what| io::Error::other(bad(path, format!("`{}`: {what}", self.name)));
+        if let Some(rows) = &self.rows {
+            assert_eq!(
+                Some(rows.iter().map(|row| row.len()).sum()),
+                self.dtype.bytes(&self.shape),
+                "rows of `{}`",
+                self.name
+            );
+            return rows.iter().try_for_each(|row| file.write_all(row));
+        }
         let mut written = 0;
         for part in &self.values {
             let values = part().map_err(|error| io::Error::other(CheckpointError::Backend(error)))?;
@@ -308,7 +319,10 @@ pub fn encode(values: &[f32], dtype: &Dtype) -> std::result::Result<Vec<u8>, Str
         bytes.as_chunks_mut().0.iter_mut().zip(values).for_each(|(to, v)| *to = write(*v));
         bytes
     }
-    let beyond = |i: usize| format!("value {i}, {:e}, is beyond the range of {dtype}: choose F32", values[i]);
+    let beyond = |i: usize| match values[i].is_nan() {
+        true => format!("value {i}, NaN, is no number, for which {dtype} has no place: choose F32"),
+        false => format!("value {i}, {:e}, is beyond the range of {dtype}: choose F32", values[i]),
+    };
     // of values that became infinite or no number, the first that was neither
     let finite = |bits: Vec<u16>, exponent: u16| {
         let lost = |bits: &u16| bits & exponent == exponent;

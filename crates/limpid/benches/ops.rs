@@ -86,15 +86,15 @@ fn products(bench: &Bench) {
             let name = |way: &str| format!("product {precision} {way} {n}x{o}x{i}");
             bench.flops(&name("y = x w'"), precision, flops, || {
                 let (x, w) = (Mat::new(&x, i), Mat::new(&w, i).t());
-                product(level, precision, MatMut::new(&mut y, o), x, w, false, &mut scratch);
+                product(level, precision, MatMut::new(&mut y, o), x, w, (Start::Zero, Sums::Blocks), &mut scratch);
             });
             bench.flops(&name("dx = dy w"), precision, flops, || {
                 let (dy, w) = (Mat::new(&dy, o), Mat::new(&w, i));
-                product(level, precision, MatMut::new(&mut dx, i), dy, w, false, &mut scratch);
+                product(level, precision, MatMut::new(&mut dx, i), dy, w, (Start::Zero, Sums::Blocks), &mut scratch);
             });
             bench.flops(&name("dw += dy' x"), precision, flops, || {
                 let (dy, x) = (Mat::new(&dy, o).t(), Mat::new(&x, i));
-                product(level, precision, MatMut::new(&mut dw, i), dy, x, true, &mut scratch);
+                product(level, precision, MatMut::new(&mut dw, i), dy, x, (Start::Own, Sums::Chain), &mut scratch);
             });
         }
         // decoding: a row of each of some sequences, weights larger than the caches

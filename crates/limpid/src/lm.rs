@@ -4,7 +4,7 @@
 //! calls them. Read `generate`, `trace` and `checkpoint` next, and [`Training`](crate::Training), which makes an [`Lm`].
 
 use crate::backend::{self, Backend, BackendOptions, Device, SharedWeights};
-use crate::checkpoint::{self, Checkpoint, Format, SHARD_BYTES, SentenceRecipe};
+use crate::checkpoint::{self, Checkpoint, Format, SentenceRecipe};
 use crate::config::{Config, ConfigError, Mask, unknown};
 use crate::data::chat::Message;
 use crate::data::source::{SourceError, TextSource};
@@ -28,6 +28,7 @@ use crate::{Error, checkpoint::store::Dtype};
 use std::borrow::Cow;
 use std::fmt;
 use std::num::NonZero;
+use std::ops::Range;
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -672,7 +673,7 @@ impl Lm {
             Weights::Files(checkpoint) => checkpoint.dtype(),
             Weights::Held(_) => Dtype::F32,
         };
-        self.save_as(path, format, &own.in_format(format))
+        self.write(path.as_ref(), format, &own.in_format(format), true)
     }
 
     /// [`Lm::save`] with matrices stored as `dtype`.
@@ -680,17 +681,26 @@ impl Lm {
     /// # Errors
     /// As [`checkpoint::save`].
     pub fn save_as(&self, path: impl AsRef<Path>, format: Format, dtype: &Dtype) -> Result<()> {
+        self.write(path.as_ref(), format, dtype, false)
+    }
+
+    fn write(&self, path: &Path, format: Format, dtype: &Dtype, keep_types: bool) -> Result<()> {
         let model = Model::new(&self.config, Mode::Inspect { batch: 1, context: 1 })?;
         let values = |param: &Param| self.values(&model, param).expect("checked when it was opened").into_owned();
+        let files = match &self.weights {
+            Weights::Files(checkpoint) => Some(checkpoint),
+            Weights::Held(_) => None,
+        };
         let source = checkpoint::ModelData {
-            config: &self.config,
             tokenizer: self.tokenizer.as_ref(),
             chat_template: self.chat_template(),
-            carried: self.files().map(|files| &files.carried),
-            values: &values,
-            shard_bytes: SHARD_BYTES,
+            carried: files.map(|files| &files.carried),
+            rows: &|param, rows| files?.rows(&model, param, rows),
+            keep_types: keep_types && files.is_some(),
+            metadata: files.map(|checkpoint| &checkpoint.metadata),
+            ..checkpoint::ModelData::new(&self.config, &values)
         };
-        Ok(checkpoint::save(path.as_ref(), format, dtype, &source)?)
+        Ok(checkpoint::save(path, format, dtype, &source)?)
     }
 
     // ---- parts
@@ -710,10 +720,13 @@ impl Lm {
             return Ok(weights.clone());
         }
         let bytes = |model: &Model, param: &Param| match &self.weights {
-            Weights::Files(files) if self.precision != Precision::Bf16 => match files.stored_as(model, param) {
-                Dtype::Blocks(quant) => Codes::one(quant).bytes_of(param.region.len()),
-                _ => 4 * param.region.len(),
-            },
+            Weights::Files(files) if self.precision != Precision::Bf16 => {
+                let of = |(rows, dtype): (Range<usize>, Dtype)| match dtype {
+                    Dtype::Blocks(quant) => Codes::one(quant).bytes_of(rows.len() * param.region.cols),
+                    _ => 4 * rows.len() * if param.is_matrix() { param.region.cols } else { 1 },
+                };
+                files.stored_as(model, param).into_iter().map(of).sum()
+            }
             _ => 4 * param.region.len(),
         };
         let weights = kept(&self.config, self.how(), bytes, |model, backend| self.load(model, backend))?;

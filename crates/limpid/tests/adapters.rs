@@ -6,7 +6,7 @@ mod common;
 use limpid::backend::{Backend, Cpu};
 use limpid::checkpoint::adapter::{self, Base};
 use limpid::checkpoint::store::Dtype;
-use limpid::checkpoint::{self, Checkpoint, Format, ModelData, SHARD_BYTES, safetensors_file, save};
+use limpid::checkpoint::{self, Checkpoint, Format, ModelData, safetensors_file, save};
 use limpid::config::{Activation, Config, NormKind, NormPlace, Positions};
 use limpid::data::{Objective, Tokens};
 use limpid::model::{Lora, Mode, Model, Tuning};
@@ -84,14 +84,7 @@ fn begin(folder: &Path, model: &Model, base: &Base) {
 /// A random model in a folder.
 fn base(path: &Path, config: &Config, seed: u64) -> Checkpoint {
     let values = |param: &limpid::model::Param| values(&param.name, param.region.len(), seed);
-    let source = ModelData {
-        config,
-        tokenizer: None,
-        chat_template: None,
-        carried: None,
-        values: &values,
-        shard_bytes: SHARD_BYTES,
-    };
+    let source = ModelData::new(config, &values);
     save(path, Format::Limpid, &Dtype::F32, &source).unwrap();
     Checkpoint::open(path).unwrap()
 }

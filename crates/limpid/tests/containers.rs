@@ -49,7 +49,13 @@ fn fixture(name: &str) -> PathBuf {
 }
 
 fn out<'a>(name: &str, dtype: Dtype, shape: &[usize], values: &'a [f32]) -> OutputTensor<'a> {
-    OutputTensor { name: name.into(), dtype, shape: shape.into(), values: vec![Box::new(|| Ok(values.to_vec()))] }
+    OutputTensor {
+        name: name.into(),
+        dtype,
+        shape: shape.into(),
+        values: vec![Box::new(|| Ok(values.to_vec()))],
+        rows: None,
+    }
 }
 
 fn normal(n: usize) -> Vec<f32> {
@@ -248,6 +254,7 @@ fn a_file_that_is_changed_while_it_is_open_is_an_error() {
         dtype: Dtype::F32,
         shape: vec![1 << 16],
         values: vec![Box::new(|| Ok(vec![1.0; 1 << 16]))],
+        rows: None,
     };
     for (name, said) in [("cut", "it was changed while it was read (it had"), ("written", "it was written into")] {
         let path = folder.0.join(name);

@@ -675,18 +675,11 @@ fn values_of_every_type_are_taken_exactly() {
 /// What a file has goes to the backend as it lies, where type and order fit; what does not fit is made of it.
 #[test]
 fn a_loader_hands_on_what_lies_in_its_file() {
-    use limpid::checkpoint::{self, Checkpoint, Format, ModelData, SHARD_BYTES, store::Dtype};
+    use limpid::checkpoint::{self, Checkpoint, Format, ModelData, store::Dtype};
     let config = &Config { d_model: 32, n_head: 2, d_ff: 64, ..one_block() };
     let model = Model::new(config, Mode::Inspect { batch: 1, context: 1 }).unwrap();
     let values = |param: &limpid::model::Param| init::values(&model, param, init::Init::Gpt2, 0.3, 5);
-    let source = ModelData {
-        config,
-        tokenizer: None,
-        chat_template: None,
-        carried: None,
-        values: &values,
-        shard_bytes: SHARD_BYTES,
-    };
+    let source = ModelData::new(config, &values);
     let (f32, bf16, f16) = (Element::F32, Element::Bf16, Element::F16);
     let cases = [
         (Format::Limpid, Dtype::F32, f32, Major::Rows),

@@ -194,7 +194,7 @@ fn weights_that_do_not_fit_are_refused_by_name() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_model_keeps_its_weights_once() {
-    use limpid::checkpoint::{self, Format, ModelData, SHARD_BYTES, store::Dtype};
+    use limpid::checkpoint::{self, Format, ModelData, store::Dtype};
     use limpid::data::source::TextSource;
     use limpid::generate::Options;
     use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
@@ -232,14 +232,7 @@ fn a_model_keeps_its_weights_once() {
     };
     let folder = std::env::temp_dir().join(format!("limpid-shared-{}", std::process::id()));
     let values = |param: &limpid::model::Param| init::values(&model, param, init::Init::Gpt2, 0.02, 5);
-    let written = ModelData {
-        config: &config,
-        tokenizer: Some(&tokenizer),
-        chat_template: None,
-        carried: None,
-        values: &values,
-        shard_bytes: SHARD_BYTES,
-    };
+    let written = ModelData { tokenizer: Some(&tokenizer), ..ModelData::new(&config, &values) };
     checkpoint::save(&folder, Format::Limpid, &Dtype::F32, &written).unwrap();
     let before = held();
     let lm = Lm::open(&folder).unwrap().with_threads(2);

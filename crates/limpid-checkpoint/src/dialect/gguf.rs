@@ -1,13 +1,19 @@
-//! What a model is to llama.cpp: some architectures of GGUF, of which `gpt2` and `llama` are written, with the tokenizer inside. Rotary
-//! positions turn neighbouring rows there, as here, or rows half a head apart. Norms, biases and position tables are F32 always; blocks are for matrices whose rows
-//! are whole blocks: others are Q8_0 then, or F16.
+//! What a model is to llama.cpp: GGUF's architectures, one table for reading and writing, with the tokenizer inside. An
+//! [`Architecture`] is data, as HuggingFace's families are: what all its models have, its keys, its tensors, and what its tensors
+//! say by being there. Read off `src/models/*.cpp` and `conversion/*.py` of llama.cpp.
+//!
+//! Norms, biases, position and segment tables are F32 always; blocks are for matrices whose rows are whole blocks: others are Q8_0
+//! then, or F16. GGUF has no key for an activation function: GPT-NeoX, Falcon, MPT and BERT are read with the exact GELU that their
+//! models were trained with, where llama.cpp itself computes the tanh form.
 
-use super::huggingface::{GATED_RMS, GPT2, LLAMA, nearest};
-use super::{Link, Links, TensorLayout};
+use super::huggingface::{BERTS, COHERES, GATED_RMS, Held, LLAMAS, Row, Turning, canonical, links as row_links};
+use super::{Complaints, Link, common};
 use crate::gguf::{Array, GgufValue, Metadata};
 use crate::store::{Dtype, Store, bad};
 use crate::{CheckpointError, Result};
-use limpid_core::config::{Activation, Config, NormKind, Positions, RotaryKind, RotaryScaling, Settings};
+use limpid_core::config::{
+    Config, ConfigError, Fields, LayerPattern, NormKind, Parallel, RotaryKind, RotaryScaling, Settings,
+};
 use limpid_core::model::Model;
 use limpid_core::ops::blocks::Quant;
 use limpid_tokenizer::{Table, Tokenizer, TokenizerError};
@@ -22,41 +28,452 @@ const HIGH: &str = "rope.scaling.high_freq_factor";
 
 /// What llama.cpp calls a kind of model.
 pub(crate) struct Architecture {
-    name: &'static str,
+    pub(crate) name: &'static str,
     /// Settings of all its models, where these are not GPT-2's.
     always: &'static [&'static [(&'static str, &'static str)]],
-    /// Whether rotary positions turn features half a head apart; else neighbours, as here.
-    pub(crate) halves: bool,
-    /// Whether token vectors are multiplied by the root of d_model.
-    scaled: bool,
-    /// Which blocks have the window, if there is one, and the base of their angles.
-    window: (&'static str, Option<f64>),
+    /// Settings that its tensors say by being there.
+    free: &'static [&'static str],
+    /// The kinds of parallel parts that its tensors say by being there.
+    parallel: &'static [Parallel],
+    /// Its keys beside [`SIZES`], in lists that architectures share.
+    keys: &'static [&'static [Key]],
+    /// Its norms, and its feed-forward networks; what [`TABLES`], [`THIRDS`] and [`HEAD`] have, all have.
+    norms: &'static [Row],
+    ffn: &'static [Row],
+    /// How rotary positions turn, as it stores them.
+    turning: Turning,
+    /// Whether queries, keys and values are one tensor where it is written.
+    fused: bool,
+    /// Whether a head is stored even where it is the token table.
+    copied: bool,
 }
 
-/// What most architectures have that is not said of them.
-const ARCHITECTURE: Architecture =
-    Architecture { name: "", always: &[], halves: true, scaled: false, window: ("1", None) };
-const SILU: &[(&str, &str)] = &[("activation", "silu")];
+/// One key of an architecture, below its name, or several that say one thing together.
+enum Key {
+    /// A setting that is a number, its key, and its value where the key is missing: nothing if it must be there, `-` for the
+    /// setting's own default.
+    Is(&'static str, &'static str, &'static str),
+    /// The same where the key has one over the number.
+    Over(&'static str, &'static str),
+    /// A setting, its key, a truth value, and its values for no and yes, which is that of a missing key.
+    Flag(&'static str, &'static str, [&'static str; 2]),
+    /// Limpid has this value only; where the key is missing, too, if so said.
+    Only(&'static str, fn() -> GgufValue, bool),
+    /// Heads that share keys.
+    KeyHeads,
+    /// Rotary angles; whether heads may be of other sizes than d_model / n_head, be turned in part, and by Llama 3.1's factors.
+    Rotary { wide: bool, partial: bool, factors: bool },
+    /// A window: the blocks that have it, the base of their angles, and its length where the key is missing.
+    Window(&'static str, Option<f64>, usize),
+    /// Token vectors times the root of d_model.
+    Root,
+    /// Scores by the root of d_model / n_head, whatever the heads' size is, in models of so many blocks (Gemma's of 27B).
+    Broad(usize),
+}
+use Key::{Broad, Flag, Is, KeyHeads, Only, Over, Root, Rotary, Window};
 
-/// The architectures that are read. Gemma's gains are stored whole there.
+const SIZES: &[Key] = &[
+    Is("context_length", "context_length", ""),
+    Is("d_model", "embedding_length", ""),
+    Is("n_layer", "block_count", ""),
+    Is("d_ff", "feed_forward_length", ""),
+    Is("n_head", "attention.head_count", ""),
+];
+/// Of the norms' two keys.
+const EPS: [&str; 2] = ["attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon"];
+const HEADS: &[Key] = &[KeyHeads, Rotary { wide: false, partial: false, factors: false }];
+const WIDE: &[Key] = &[KeyHeads, Rotary { wide: true, partial: false, factors: false }];
+const PARTIAL: &[Key] = &[KeyHeads, Rotary { wide: false, partial: true, factors: false }];
+const FACTORS: &[Key] = &[KeyHeads, Rotary { wide: true, partial: false, factors: true }];
+
+const TABLES: &[Row] = &[
+    Row("token_embd.weight", "embed.weight", Held::Same),
+    Row("position_embd.weight", "pos_embed.weight", Held::Same),
+    Row("token_types.weight", "segment_embed.weight", Held::Same),
+    Row("token_embd_norm", "embed_norm", Held::Same),
+];
+const THIRDS: &[Row] = &[
+    Row("blk.{}.attn_q", "attn.qkv", Held::Third(0)),
+    Row("blk.{}.attn_k", "attn.qkv", Held::Third(1)),
+    Row("blk.{}.attn_v", "attn.qkv", Held::Third(2)),
+];
+const FUSED: &[Row] = &[Row("blk.{}.attn_qkv", "attn.qkv", Held::Fused)];
+const HEAD: &[Row] = &[
+    Row("blk.{}.attn_output", "attn.out", Held::Same),
+    Row("blk.{}.attn_q_norm", "attn.q_norm", Held::Turned),
+    Row("blk.{}.attn_k_norm", "attn.k_norm", Held::Turned),
+    Row("output_norm", "ln_final", Held::Same),
+    Row("output", "unembed", Held::Same),
+];
+/// A head that is the token table, stored again.
+const COPY: &[Row] = &[Row(HEAD_COPY, "embed.weight", Held::If(|c| c.tied_head))];
+const HEAD_COPY: &str = "output.weight";
+const NORMS: &[Row] = &[
+    Row("blk.{}.attn_norm", "ln1", Held::Same),
+    Row("blk.{}.post_attention_norm", "ln1_post", Held::Same),
+    Row("blk.{}.ffn_norm", "ln2", Held::Same),
+    Row("blk.{}.post_ffw_norm", "ln2_post", Held::Same),
+];
+const FFN: &[Row] = &[
+    Row("blk.{}.ffn_gate", "mlp.gate", Held::Same),
+    Row("blk.{}.ffn_up", "mlp.in", Held::Same),
+    Row("blk.{}.ffn_down", "mlp.out", Held::Same),
+];
+/// Gate and input in one matrix.
+const FFN_TOGETHER: &[Row] = &[
+    Row("blk.{}.ffn_up", "mlp.gate", Held::Half(0)),
+    Row("blk.{}.ffn_up", "mlp.in", Held::Half(1)),
+    Row("blk.{}.ffn_down", "mlp.out", Held::Same),
+];
+
+/// What most architectures have that is not said of them.
+const ARCHITECTURE: Architecture = Architecture {
+    name: "",
+    always: &[],
+    free: &["tied_head"],
+    parallel: &[],
+    keys: &[],
+    norms: NORMS,
+    ffn: FFN,
+    turning: Turning::Halves,
+    fused: false,
+    copied: false,
+};
+const SILU: &[(&str, &str)] = &[("activation", "silu")];
+const GELU: &[(&str, &str)] = &[("activation", "gelu-erf")];
+const TURNS: &[(&str, &str)] = &[("positions", "rotary")];
+const ALIBI: &[(&str, &str)] = &[("positions", "alibi")];
+const ROUND: &[(&str, &str)] = &[("norm_place", "both")];
+const NO_BIAS: &[(&str, &str)] = &[("attention_bias", "false"), ("ffn_bias", "false")];
+const QKV_BIAS: &[(&str, &str)] = &[("attention_out_bias", "false")];
+const QK_NORM: &[(&str, &str)] = &[("qk_norm", "head")];
+const HEADLESS: &[(&str, &str)] = &[("lm_head", "false")];
+
+/// All of them; where several can say a model, the first does. Gemma's gains are stored whole there.
 const ARCHITECTURES: &[Architecture] = &[
-    Architecture { name: "gpt2", ..ARCHITECTURE },
-    Architecture { name: "llama", always: &[GATED_RMS, SILU], halves: false, ..ARCHITECTURE },
-    Architecture { name: "qwen2", always: &[GATED_RMS, SILU], ..ARCHITECTURE },
-    Architecture { name: "qwen3", always: &[GATED_RMS, SILU, &[("qk_norm", "head")]], ..ARCHITECTURE },
-    Architecture { name: "starcoder2", always: &[&[("positions", "rotary")]], ..ARCHITECTURE },
-    Architecture { name: "gemma", always: &[GATED_RMS], scaled: true, ..ARCHITECTURE },
+    Architecture { name: "gpt2", fused: true, ..ARCHITECTURE },
+    Architecture { name: "starcoder", keys: &[&[KeyHeads]], fused: true, ..ARCHITECTURE },
+    Architecture { name: "qwen2", always: &[GATED_RMS, SILU, QKV_BIAS], keys: &[HEADS], ..ARCHITECTURE },
+    Architecture { name: "qwen3", always: &[LLAMAS[0], LLAMAS[1], SILU, QK_NORM], keys: &[WIDE], ..ARCHITECTURE },
+    Architecture {
+        name: "llama",
+        always: &[LLAMAS[0], LLAMAS[1], SILU],
+        free: &["tied_head", "attention_bias", "attention_out_bias", "ffn_bias"],
+        keys: &[FACTORS],
+        turning: Turning::Neighbours,
+        ..ARCHITECTURE
+    },
+    Architecture { name: "starcoder2", always: &[TURNS], keys: &[HEADS], ..ARCHITECTURE },
+    Architecture { name: "gemma", always: &[LLAMAS[0], LLAMAS[1]], free: &[], keys: &[WIDE, &[Root]], ..ARCHITECTURE },
+    Architecture {
+        name: "gemma2",
+        always: &[LLAMAS[0], LLAMAS[1], ROUND],
+        free: &[],
+        keys: &[
+            WIDE,
+            &[
+                Root,
+                Window("10", None, 4096),
+                Is("attention_softcap", "attn_logit_softcapping", "50"),
+                Is("logits_softcap", "final_logit_softcapping", "30"),
+                Broad(46),
+            ],
+        ],
+        ..ARCHITECTURE
+    },
     Architecture {
         name: "gemma3",
-        always: &[GATED_RMS, &[("qk_norm", "head"), ("norm_place", "both")]],
-        scaled: true,
-        window: ("111110", Some(10_000.0)),
+        always: &[LLAMAS[0], LLAMAS[1], ROUND, QK_NORM],
+        keys: &[
+            WIDE,
+            &[
+                Root,
+                Window("111110", Some(10_000.0), 0),
+                Is("logits_softcap", "final_logit_softcapping", "0"),
+                Broad(62),
+            ],
+        ],
+        ..ARCHITECTURE
+    },
+    Architecture {
+        name: "bert",
+        always: &[BERTS, GELU, HEADLESS],
+        free: &["n_segment"],
+        keys: &[&[Only("attention.causal", || GgufValue::Bool(false), true)]],
+        norms: &[Row("blk.{}.attn_output_norm", "ln1", Held::Same), Row("blk.{}.layer_output_norm", "ln2", Held::Same)],
+        ..ARCHITECTURE
+    },
+    Architecture {
+        name: "phi3",
+        always: &[LLAMAS[0], LLAMAS[1], SILU],
+        keys: &[PARTIAL, &[Window("1", None, 0)]],
+        ffn: FFN_TOGETHER,
+        fused: true,
+        ..ARCHITECTURE
+    },
+    Architecture {
+        name: "phi2",
+        always: &[TURNS, &[("parallel", "one-norm"), ("head_bias", "true")]],
+        keys: &[PARTIAL],
+        copied: true,
+        ..ARCHITECTURE
+    },
+    Architecture {
+        name: "gptneox",
+        always: &[TURNS, GELU],
+        keys: &[PARTIAL, &[Flag("parallel", "use_parallel_residual", ["no", "two-norms"])]],
+        fused: true,
+        copied: true,
+        ..ARCHITECTURE
+    },
+    Architecture {
+        name: "falcon",
+        always: &[TURNS, GELU, NO_BIAS],
+        parallel: &[Parallel::OneNorm, Parallel::TwoNorms],
+        keys: &[HEADS, &[Only("tensor_data_layout", || GgufValue::String("jploski".into()), true)]],
+        norms: &[
+            Row("blk.{}.attn_norm", "ln1", Held::If(|c| c.parallel != Parallel::TwoNorms)),
+            Row("blk.{}.attn_norm", "ln2", Held::If(|c| c.parallel == Parallel::TwoNorms)),
+            Row("blk.{}.attn_norm_2", "ln1", Held::If(|c| c.parallel == Parallel::TwoNorms)),
+        ],
+        fused: true,
+        ..ARCHITECTURE
+    },
+    Architecture {
+        name: "stablelm",
+        always: &[TURNS, SILU, NO_BIAS, QKV_BIAS, &[("ffn_gated", "true")]],
+        free: &["tied_head", "attention_bias"],
+        parallel: &[Parallel::No, Parallel::OneNorm],
+        keys: &[PARTIAL, &[Flag("parallel", "use_parallel_residual", ["no", "one-norm"])]],
+        copied: true,
+        ..ARCHITECTURE
+    },
+    Architecture {
+        name: "olmo2",
+        always: &[LLAMAS[0], LLAMAS[1], SILU, &[("norm_place", "branch"), ("qk_norm", "width")]],
+        keys: &[HEADS, &[Window("1110", None, 0)]],
+        copied: true,
+        ..ARCHITECTURE
+    },
+    Architecture {
+        name: "olmo",
+        always: &[TURNS, SILU, NO_BIAS, &[("norm_gain", "false"), ("norm_offset", "false"), ("ffn_gated", "true")]],
+        keys: &[HEADS, &[CLAMP]],
+        turning: Turning::Neighbours,
+        ..ARCHITECTURE
+    },
+    Architecture {
+        name: "bloom",
+        always: &[ALIBI, &[("embedding_norm", "true")]],
+        keys: &[&[KeyHeads]],
+        fused: true,
+        ..ARCHITECTURE
+    },
+    Architecture {
+        name: "mpt",
+        always: &[ALIBI, GELU, NO_BIAS, &[("norm_offset", "false")]],
+        keys: &[&[Only("attention.max_alibi_bias", || GgufValue::F32(8.0), false), CLAMP]],
+        fused: true,
+        ..ARCHITECTURE
+    },
+    Architecture {
+        name: "command-r",
+        always: &[COHERES, SILU, NO_BIAS],
+        free: &[],
+        keys: &[HEADS, &[Is("logits_scale", "logit_scale", "1")]],
+        turning: Turning::Neighbours,
+        ..ARCHITECTURE
+    },
+    Architecture {
+        name: "granite",
+        always: &[LLAMAS[0], LLAMAS[1], SILU],
+        free: &["tied_head", "ffn_bias"],
+        keys: &[
+            HEADS,
+            &[
+                Is("embedding_scale", "embedding_scale", "1"),
+                Is("residual_scale", "residual_scale", "1"),
+                Is("attention_factor", "attention.scale", "-"),
+                Over("logits_scale", "logit_scale"),
+            ],
+        ],
+        turning: Turning::Neighbours,
         ..ARCHITECTURE
     },
 ];
+/// Queries, keys and values are not clipped.
+const CLAMP: Key = Only("attention.clamp_kqv", || GgufValue::F32(0.0), true);
 
-/// Reads what the metadata say.
-pub(crate) fn read(m: &Metadata, store: &Store) -> Result<(&'static Architecture, Config)> {
+/// What GGUF's keys mean that limpid has: an architecture's name, and what it says.
+struct Keys<'a> {
+    m: &'a Metadata,
+    path: &'a Path,
+    architecture: &'static str,
+}
+
+impl Keys<'_> {
+    fn full(&self, key: &str) -> String {
+        format!("{}.{key}", self.architecture)
+    }
+    fn has(&self, key: &str) -> bool {
+        self.m.get(&self.full(key)).is_some()
+    }
+    fn size(&self, key: &str) -> Result<usize> {
+        self.m.u64(&self.full(key)).map(|n| usize::try_from(n).unwrap_or(usize::MAX))
+    }
+    fn maybe_size(&self, key: &str) -> Result<Option<usize>> {
+        self.has(key).then(|| self.size(key)).transpose()
+    }
+    fn number(&self, key: &str) -> Result<Option<f64>> {
+        self.has(key).then(|| self.m.f64(&self.full(key)).map(shortest)).transpose()
+    }
+    fn bad<T>(&self, what: String) -> Result<T> {
+        Err(bad(self.path, what))
+    }
+    fn checked<T>(&self, answer: std::result::Result<T, ConfigError>) -> Result<T> {
+        answer.map_err(|source| CheckpointError::Config { path: self.path.into(), source })
+    }
+}
+
+/// The value of a setting.
+fn setting(c: &Config, name: &str) -> serde_json::Value {
+    let all = c.fields().into_iter().find(|(own, _)| own.name == name);
+    all.map(|(_, value)| value.json()).unwrap_or_default()
+}
+
+fn size(n: usize) -> GgufValue {
+    GgufValue::U32(u32::try_from(n).unwrap_or(u32::MAX))
+}
+
+impl Key {
+    /// Reads what it says into `c`.
+    fn read(&self, keys: &Keys, store: Option<&Store>, c: &mut Config) -> Result<()> {
+        match self {
+            Is(name, key, otherwise) => {
+                let whole = setting(c, name).is_u64();
+                let text = match (keys.has(key), *otherwise) {
+                    (false, "-") => return Ok(()),
+                    (false, otherwise) if !otherwise.is_empty() => otherwise.to_string(),
+                    _ if whole => keys.size(key)?.to_string(),
+                    _ => shortest(keys.m.f64(&keys.full(key))?).to_string(),
+                };
+                keys.checked(c.set(name, &text))?;
+            }
+            Over(name, key) => {
+                let over = keys.number(key)?.unwrap_or(1.0);
+                keys.checked(c.set(name, &(1.0 / over).to_string()))?;
+            }
+            Flag(name, key, [no, yes]) => {
+                let said = if keys.has(key) { keys.m.bool(&keys.full(key))? } else { true };
+                keys.checked(c.set(name, if said { yes } else { no }))?;
+            }
+            Only(key, value, or_missing) => match keys.m.get(&keys.full(key)) {
+                Some(found) if *found != value() => {
+                    return keys.bad(format!("`{}` is {found:?}; limpid has {:?} only", keys.full(key), value()));
+                }
+                None if !or_missing => return keys.bad(format!("it lacks the key `{}`", keys.full(key))),
+                _ => {}
+            },
+            KeyHeads => c.n_kv_head = keys.maybe_size("attention.head_count_kv")?.filter(|n| *n != c.n_head),
+            Rotary { .. } => {
+                let own = keys.maybe_size("attention.key_length")?;
+                c.d_head = own.filter(|d| d.checked_mul(c.n_head) != Some(c.d_model));
+                if let Some(values) = keys.maybe_size("attention.value_length")?.filter(|v| Some(*v) != own) {
+                    let usual = c.d_model / c.n_head.max(1);
+                    if values != own.unwrap_or(usual) {
+                        return keys.bad(format!("its heads have values of {values} features and keys of {own:?}"));
+                    }
+                }
+                let d_head = own.unwrap_or(c.d_model / c.n_head.max(1));
+                let turned = keys.maybe_size("rope.dimension_count")?.unwrap_or(d_head);
+                c.rotary_dim = Some(turned).filter(|n| *n != d_head);
+                c.rotary_base = keys.number("rope.freq_base")?.unwrap_or(10_000.0);
+                c.rotary_scaling = scaling(keys, store, c.rotary_base, turned)?;
+            }
+            Window(pattern, base, usual) => {
+                const PATTERN: &str = "attention.sliding_window_pattern";
+                c.window = keys.maybe_size("attention.sliding_window")?.unwrap_or(*usual);
+                let full = keys.full(PATTERN);
+                c.window_layers = match keys.m.get(&full) {
+                    None => keys.checked(pattern.parse())?,
+                    Some(GgufValue::Array(Array::Bool(list))) => match LayerPattern::of(list) {
+                        Some(pattern) if list.len() == c.n_layer => pattern,
+                        _ => {
+                            let what = format!("`{full}` must be for {} blocks and repeat within 64", c.n_layer);
+                            return keys.bad(what);
+                        }
+                    },
+                    // every n-th has none
+                    Some(_) => match keys.size(PATTERN)? {
+                        n @ 1..=64 => keys.checked(("1".repeat(n - 1) + "0").parse())?,
+                        n => return keys.bad(format!("`{full}` is {n}: limpid's patterns repeat within 64 blocks")),
+                    },
+                };
+                c.rotary_base_window = keys.number("rope.freq_base_swa")?.or(*base);
+            }
+            Root => c.embedding_scale = (c.d_model as f64).sqrt(),
+            Broad(layers) if c.n_layer == *layers => {
+                c.attention_factor = Some(1.0 / (c.d_model as f64 / c.n_head.max(1) as f64).sqrt());
+            }
+            Broad(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Writes what `c` says of it.
+    fn write(&self, c: &Config, put: &mut dyn FnMut(&str, GgufValue)) {
+        let number = |name: &str| GgufValue::F32(setting(c, name).as_f64().unwrap_or_default() as f32);
+        match self {
+            Is(name, key, _) => match setting(c, name).as_u64() {
+                Some(n) if setting(&Config::default(), name).is_u64() => put(key, size(n as usize)),
+                _ if *name == "attention_factor" => put(key, GgufValue::F32(c.score_scale(0) as f32)),
+                _ => put(key, number(name)),
+            },
+            Over(name, key) => put(key, GgufValue::F32((1.0 / setting(c, name).as_f64().unwrap_or(1.0)) as f32)),
+            Flag(name, key, [_, yes]) => put(key, GgufValue::Bool(setting(c, name) == **yes)),
+            Only(_, value, true) if value() == GgufValue::F32(0.0) => {}
+            Only(key, value, _) => put(key, value()),
+            KeyHeads => put("attention.head_count_kv", size(c.heads().n_kv_head)),
+            Rotary { wide, partial, .. } => {
+                if *wide {
+                    put("attention.key_length", size(c.d_head()));
+                    put("attention.value_length", size(c.d_head()));
+                }
+                let d_head = if *wide { c.d_head() } else { c.d_model / c.n_head };
+                let turned = c.rotary_dim.filter(|_| *partial).unwrap_or(d_head);
+                put("rope.dimension_count", size(turned));
+                put("rope.freq_base", GgufValue::F32(c.rotary_base as f32));
+                let s = c.rotary_scaling;
+                if s.factor != 1.0 && s.context == 0 {
+                    put("rope.scaling.type", GgufValue::String("linear".into()));
+                    put("rope.scaling.factor", GgufValue::F32(s.factor as f32));
+                } else if s.factor != 1.0 {
+                    put("rope.scaling.original_context_length", size(s.context));
+                    put(LOW, GgufValue::F32(s.low as f32));
+                    put(HIGH, GgufValue::F32(s.high as f32));
+                }
+            }
+            Window(pattern, base, _) if c.window > 0 => {
+                put("attention.sliding_window", size(c.window));
+                let blocks: Vec<bool> = (0..c.n_layer).map(|i| c.window_of(i) > 0).collect();
+                let usual: Option<LayerPattern> = pattern.parse().ok();
+                if usual.is_none_or(|usual| (0..c.n_layer).any(|i| usual.holds(i) != blocks[i])) {
+                    put("attention.sliding_window_pattern", blocks.into());
+                }
+                if c.rotary_base_window != *base {
+                    let own = c.rotary_base_window.unwrap_or(c.rotary_base);
+                    put("rope.freq_base_swa", GgufValue::F32(own as f32));
+                }
+            }
+            // one as long as the context is none
+            Window(.., 1..) => put("attention.sliding_window", size(c.context_length)),
+            Window(..) | Root | Broad(_) => {}
+        }
+    }
+}
+
+/// Reads what the metadata say, and the tensors by being there. Also whether queries, keys and values are one tensor.
+pub(crate) fn read(m: &Metadata, store: &Store) -> Result<(&'static Architecture, Config, bool)> {
     let architecture = m.str("general.architecture")?;
     let Some(kind) = ARCHITECTURES.iter().find(|kind| kind.name == architecture) else {
         let all: Vec<&str> = ARCHITECTURES.iter().map(|kind| kind.name).collect();
@@ -65,55 +482,135 @@ pub(crate) fn read(m: &Metadata, store: &Store) -> Result<(&'static Architecture
             format!("its architecture is `{architecture}`; limpid opens {}", all.join(", ")),
         ));
     };
-    let key = |name: &str| format!("{architecture}.{name}");
-    let size = |name: &str| m.u64(&key(name)).map(|n| n as usize);
-    let maybe = |name: &str| m.get(&key(name)).map(|_| size(name)).transpose();
-    let number = |name: &str| m.get(&key(name)).map(|_| m.f64(&key(name))).transpose();
+    let keys = Keys { m, path: store.path(), architecture: kind.name };
     for expert in ["expert_count", "expert_used_count"] {
-        if maybe(expert)?.is_some_and(|n| n > 0) {
-            return Err(bad(store.path(), format!("it has experts (`{}`), which limpid has not", key(expert))));
+        if keys.maybe_size(expert)?.is_some_and(|n| n > 0) {
+            return keys.bad(format!("it has experts (`{}`), which limpid has not", keys.full(expert)));
         }
     }
-    let (d_model, n_head) = (size("embedding_length")?, size("attention.head_count")?);
-    let rows = |name: &str| store.get(name).and_then(|t| t.shape.first().copied());
-    let Some(vocab_size) = rows("token_embd.weight") else {
+    for factors in ["rope_factors_long.weight", "rope_factors_short.weight"] {
+        if store.get(factors).is_some() {
+            let what = "it scales the rotary angles by factors for short and for long texts (longrope)";
+            return keys.bad(format!("{what}, `{factors}`, which limpid has not"));
+        }
+    }
+    let Some(table) = store.get("token_embd.weight") else {
         return Err(CheckpointError::Missing { path: store.path().into(), tensor: "token_embd.weight".into() });
     };
-    let of_file = |source| CheckpointError::Config { path: store.path().into(), source };
-    let mut config = Config {
-        vocab_size,
-        context_length: size("context_length")?,
-        d_model,
-        n_head,
-        n_layer: size("block_count")?,
-        d_ff: size("feed_forward_length")?,
-        tied_head: store.get("output.weight").is_none(),
-        ..Config::default()
-    };
-    kind.always.iter().copied().flatten().try_for_each(|(name, value)| config.set(name, value)).map_err(of_file)?;
-    if config.positions == Positions::Rotary {
-        let turned = maybe("rope.dimension_count")?;
-        let d_head = maybe("attention.key_length")?.or(turned);
-        let bias = |name: &str| store.get(&format!("blk.0.{name}.bias")).is_some();
-        config.n_kv_head = maybe("attention.head_count_kv")?.filter(|n| *n != n_head);
-        config.d_head = d_head.filter(|d| d.checked_mul(n_head) != Some(d_model));
-        config.rotary_base = number("rope.freq_base")?.unwrap_or(10_000.0);
-        config.rotary_scaling = scaling(m, store, &key, d_head.unwrap_or(d_model / n_head.max(1)))?;
-        (config.attention_bias, config.ffn_bias) = (bias("attn_q"), bias("ffn_up"));
-        config.attention_out_bias = Some(bias("attn_output")).filter(|out| *out != config.attention_bias);
-        if let Some(window) = maybe("attention.sliding_window")?.filter(|n| *n > 0) {
-            config.window = window;
-            config.set("window_layers", kind.window.0).map_err(of_file)?;
-            config.rotary_base_window = kind.window.1;
+    let mut c = kind.read(&keys, Some(store))?;
+    c.vocab_size = table.shape.first().copied().unwrap_or(0);
+    let has = |name: &str| store.get(name).is_some();
+    let any = |names: &[&str]| names.iter().any(|name| has(&format!("blk.0.{name}.bias")));
+    c.attention_bias = any(&["attn_q", "attn_qkv"]);
+    c.attention_out_bias = Some(any(&["attn_output"])).filter(|out| *out != c.attention_bias);
+    c.ffn_bias = any(&["ffn_up", "ffn_down"]);
+    if c.lm_head {
+        let own = store.get("output.weight");
+        c.tied_head = own.is_none_or(|own| kind.copied && (own.dtype, own.bytes) == (table.dtype, table.bytes));
+    }
+    if let Some(segments) = store.get("token_types.weight") {
+        c.n_segment = segments.shape.first().copied().unwrap_or(0);
+    }
+    if !kind.parallel.is_empty() {
+        c.parallel = match (has("blk.0.attn_norm_2.weight"), has("blk.0.ffn_norm.weight")) {
+            (true, _) => Parallel::TwoNorms,
+            (_, true) => Parallel::No,
+            _ => Parallel::OneNorm,
+        };
+    }
+    keys.checked(c.check())?;
+    Ok((kind, canonical(&c), has("blk.0.attn_qkv.weight")))
+}
+
+impl Architecture {
+    /// What all its models have.
+    fn plain(&self) -> Config {
+        let mut c = Config::default();
+        for (name, value) in self.always.iter().copied().flatten() {
+            c.set(name, value).expect("tables name settings and their values");
         }
+        c
     }
-    if kind.scaled {
-        config.embedding_scale = (d_model as f64).sqrt();
+
+    fn eps(&self) -> &'static str {
+        EPS[usize::from(self.plain().norm == NormKind::Rms)]
     }
-    let eps = if config.norm == NormKind::Rms { "layer_norm_rms_epsilon" } else { "layer_norm_epsilon" };
-    (config.norm_eps, config.rotary_base) =
-        (shortest(m.f64(&key(&format!("attention.{eps}")))?), shortest(config.rotary_base));
-    config.check().map(|()| (kind, config)).map_err(of_file)
+
+    /// What its keys say; what tensors say is not known yet.
+    fn read(&self, keys: &Keys, store: Option<&Store>) -> Result<Config> {
+        let mut c = self.plain();
+        SIZES.iter().chain(self.keys.iter().copied().flatten()).try_for_each(|key| key.read(keys, store, &mut c))?;
+        c.norm_eps = shortest(keys.m.f64(&keys.full(self.eps()))?);
+        Ok(c)
+    }
+
+    /// The keys of a configuration, as far as it has them.
+    fn write(&self, c: &Config) -> Metadata {
+        let mut m = Metadata::default();
+        let mut put = |key: &str, value: GgufValue| m.set(format!("{}.{key}", self.name), value);
+        SIZES.iter().chain(self.keys.iter().copied().flatten()).for_each(|key| key.write(c, &mut put));
+        put(self.eps(), GgufValue::F32(c.norm_eps as f32));
+        put("vocab_size", size(c.vocab_size));
+        m.set("general.architecture", self.name.to_string());
+        if self.free.contains(&"n_segment") {
+            m.set("tokenizer.ggml.token_type_count", size(c.n_segment.max(1)));
+        }
+        m
+    }
+
+    /// Its keys for `c`, the configuration that they and its tensors say, what that lacks of `c`, and whether it has more. None if `c` has
+    /// a value that the keys cannot hold.
+    fn candidate(&self, c: &Config) -> Option<(Metadata, Config, Complaints, bool)> {
+        let (mut not, mine) = (common(c), canonical(c));
+        let m = self.write(&mine);
+        let keys = Keys { m: &m, path: Path::new(""), architecture: self.name };
+        let mut theirs = self.read(&keys, None).ok()?;
+        (theirs.vocab_size, theirs.dropout) = (mine.vocab_size, mine.dropout);
+        // Llama 3.1's scaling is a tensor of factors
+        let factors = |key: &Key| matches!(key, Rotary { factors: true, .. });
+        let bands = mine.rotary_scaling.kind == RotaryKind::Bands;
+        if bands && mine.rotary_scaling.context > 0 && self.keys.iter().copied().flatten().any(factors) {
+            theirs.rotary_scaling = mine.rotary_scaling;
+        }
+        for name in self.free {
+            let text = match setting(&mine, name) {
+                _ if *name == "attention_out_bias" => mine.attention_out_bias().to_string(),
+                value => value.to_string(),
+            };
+            theirs.set(name, &text).ok()?;
+        }
+        if self.parallel.contains(&mine.parallel) {
+            theirs.parallel = mine.parallel;
+        } else if let Some(first) = self.parallel.first() {
+            theirs.parallel = *first;
+        }
+        let mut theirs = canonical(&theirs);
+        let more = not.differences(&mine, &theirs);
+        theirs.check().ok()?;
+        theirs.dropout = c.dropout;
+        Some((m, theirs, not, more))
+    }
+
+    /// Which tensor of theirs is which of ours, with queries, keys and values in one or three.
+    pub(crate) fn links(&self, model: &Model, fused: bool) -> Vec<Link> {
+        let qkv = if fused { FUSED } else { THIRDS };
+        let rows = [TABLES, qkv, self.norms, self.ffn, HEAD];
+        row_links(rows.into_iter().flatten(), self.turning, model)
+    }
+
+    /// The links of what is written.
+    pub(crate) fn written(&self, model: &Model) -> Vec<Link> {
+        let mut links = self.links(model, self.fused);
+        if self.copied {
+            links.extend(row_links(COPY.iter(), self.turning, model));
+        }
+        links
+    }
+}
+
+/// Whether a tensor holds a parameter: not factors that the configuration says, nor a copy of the token table.
+pub(crate) fn holds(name: &str, c: &Config) -> bool {
+    name != ROPE_FREQS && !(name == HEAD_COPY && c.tied_head)
 }
 
 /// What was written 1e-5 and stored as f32 is 1e-5 again.
@@ -122,44 +619,36 @@ fn shortest(x: f64) -> f64 {
 }
 
 /// The rotary angles' scaling: a factor for all pairs, or Llama 3.1's factors for each, recognised.
-fn scaling(m: &Metadata, store: &Store, key: &dyn Fn(&str) -> String, d_head: usize) -> Result<RotaryScaling> {
-    let kind = key("rope.scaling.type");
-    let factor = key("rope.scaling.factor");
-    match m.get(&kind).map(|_| m.str(&kind)).transpose()? {
+fn scaling(keys: &Keys, store: Option<&Store>, base: f64, turned: usize) -> Result<RotaryScaling> {
+    let kind = keys.full("rope.scaling.type");
+    match keys.m.get(&kind).map(|_| keys.m.str(&kind)).transpose()? {
         None | Some("none") => {}
-        Some("linear") => return Ok(RotaryScaling { factor: m.f64(&factor)?, ..RotaryScaling::NONE }),
-        Some(other) => {
-            return Err(bad(store.path(), format!("`{kind}` is `{other}`; limpid has none and linear")));
+        Some("linear") => {
+            let factor = keys.m.f64(&keys.full("rope.scaling.factor"))?;
+            return Ok(RotaryScaling { factor: shortest(factor), ..RotaryScaling::NONE });
         }
+        Some(other) => return keys.bad(format!("`{kind}` is `{other}`; limpid has none and linear")),
     }
-    let Some(stored) = store.get(ROPE_FREQS) else { return Ok(RotaryScaling::NONE) };
+    let Some(stored) = store.and_then(|store| store.get(ROPE_FREQS)) else { return Ok(RotaryScaling::NONE) };
     let found = stored.values()?;
-    let base = m.get(&key("rope.freq_base")).map_or(Ok(10_000.0), |_| m.f64(&key("rope.freq_base")))?;
     let factor = shortest(found.iter().copied().fold(1.0, f32::max).into());
-    let original = key("rope.scaling.original_context_length");
-    let given = m.get(&original).map(|_| m.u64(&original)).transpose()?.map(|n| n as usize);
+    let given = keys.maybe_size("rope.scaling.original_context_length")?;
     let tried = given.into_iter().chain((4..24).map(|n| 1 << n));
-    if found.len() != d_head / 2 {
-        let what = format!("`{ROPE_FREQS}` has {} numbers, and heads of {d_head} features {}", found.len(), d_head / 2);
-        return Err(bad(store.path(), what));
+    if found.len() != turned / 2 {
+        let what = format!("`{ROPE_FREQS}` has {} numbers, and heads of {turned} features {}", found.len(), turned / 2);
+        return keys.bad(what);
     }
     let agree = |s: &RotaryScaling| {
-        let want = factors(*s, base, d_head);
+        let want = factors(*s, base, turned);
         want.iter().zip(&*found).all(|(w, f)| (w - f).abs() <= 1e-4 * w)
     };
     // llama.cpp's converter leaves out what its tensor says already; Llama 3.1's are 1 and 4
-    let bound = |name: &str, usual: f64| m.get(&key(name)).map_or(Ok(usual), |_| m.f64(&key(name)));
-    let (low, high) = (bound(LOW, 1.0)?, bound(HIGH, 4.0)?);
-    let mut all = tried.map(|context| RotaryScaling {
-        factor,
-        low: shortest(low),
-        high: shortest(high),
-        context,
-        ..RotaryScaling::NONE
-    });
-    all.find(agree).ok_or_else(|| {
-        bad(store.path(), format!("`{ROPE_FREQS}` scales the rotary angles in a way that is not Llama 3.1's"))
-    })
+    let (low, high) = (keys.number(LOW)?.unwrap_or(1.0), keys.number(HIGH)?.unwrap_or(4.0));
+    let mut all = tried.map(|context| RotaryScaling { factor, low, high, context, ..RotaryScaling::NONE });
+    match all.find(agree) {
+        Some(scaling) => Ok(scaling),
+        None => keys.bad(format!("`{ROPE_FREQS}` scales the rotary angles in a way that is not Llama 3.1's")),
+    }
 }
 
 /// How many times slower each pair of a head turns.
@@ -210,58 +699,55 @@ pub(crate) fn read_tokenizer(m: &Metadata, path: &Path) -> Result<Option<Tokeniz
     Ok(Some(Tokenizer::from_table(table).map_err(of_file)?))
 }
 
-/// The metadata of a model and its tokenizer, and the configuration with all that the architecture always has.
-pub(crate) fn express(c: &Config, tokenizer: Option<&Tokenizer>) -> Result<(Metadata, Config)> {
-    let (family, config, mut not) = nearest(c, &[&GPT2, &LLAMA]);
-    let llama = family.name == LLAMA.name;
-    let (architecture, wanted) = match llama {
-        true => ("llama", Activation::Silu),
-        false => ("gpt2", Activation::GeluTanh),
+/// The architecture that says a model (of several the one that it came in, else the first), its metadata with the tokenizer's, and
+/// the configuration with all that the architecture always has.
+///
+/// # Errors
+/// Says what of `c` the architecture nearest to it lacks, or why it has no place for the tokenizer.
+pub(crate) fn express(
+    c: &Config,
+    tokenizer: Option<&Tokenizer>,
+    came_in: Option<&str>,
+) -> Result<(&'static Architecture, Metadata, Config)> {
+    let all = ARCHITECTURES.iter().filter_map(|kind| Some((kind, kind.candidate(c)?)));
+    let rank = |not: &Complaints, kind: &Architecture, more: bool| {
+        let lacks = not.0.len();
+        (lacks, Some(kind.name) != came_in, more && lacks == 0)
     };
-    let setting = format!("activation {wanted}");
-    not.unless(c.activation == wanted, format!("activation {} (it has {wanted})", c.activation), setting);
-    if !llama {
-        not.attention_scale(c);
-    }
-    let kind = config.rotary_scaling.kind;
-    not.unless(kind == RotaryKind::Bands, format!("rotary_scaling_kind {kind}"), "rotary_scaling_kind bands");
-    not.check(&format!("GGUF's {architecture}"))?;
-    let mut m = Metadata::default();
-    m.set("general.architecture", architecture.to_string());
-    m.set("general.name", "limpid".to_string());
-    let mut put = |name: &str, value: GgufValue| m.set(format!("{architecture}.{name}"), value);
-    let size = |n: usize| GgufValue::U32(u32::try_from(n).unwrap_or(u32::MAX));
-    put("context_length", size(c.context_length));
-    put("embedding_length", size(c.d_model));
-    put("block_count", size(c.n_layer));
-    put("feed_forward_length", size(c.d_ff));
-    put("attention.head_count", size(c.n_head));
-    put("vocab_size", size(c.vocab_size));
-    match llama {
-        true => {
-            put("attention.head_count_kv", size(c.heads().n_kv_head));
-            put("attention.key_length", size(c.d_head()));
-            put("attention.value_length", size(c.d_head()));
-            put("attention.layer_norm_rms_epsilon", GgufValue::F32(c.norm_eps as f32));
-            put("rope.dimension_count", size(c.d_head()));
-            put("rope.freq_base", GgufValue::F32(c.rotary_base as f32));
-            let s = c.rotary_scaling;
-            if s.factor != 1.0 && s.context == 0 {
-                put("rope.scaling.type", GgufValue::String("linear".into()));
-                put("rope.scaling.factor", GgufValue::F32(s.factor as f32));
-            } else if s.factor != 1.0 {
-                put("rope.scaling.original_context_length", size(s.context));
-                put(LOW, GgufValue::F32(s.low as f32));
-                put(HIGH, GgufValue::F32(s.high as f32));
-            }
-        }
-        false => put("attention.layer_norm_epsilon", GgufValue::F32(c.norm_eps as f32)),
-    }
+    let nearest = all.min_by_key(|(kind, (.., not, more))| rank(not, kind, *more));
+    let (kind, (mut m, config, not, _)) = nearest.expect("GPT-2's keys hold every number");
+    not.check(&format!("GGUF's {}", kind.name))?;
     match tokenizer {
         Some(tokenizer) => write_tokenizer(&mut m, tokenizer.table()?, c.vocab_size),
         None => m.set("tokenizer.ggml.model", "none".to_string()),
     }
-    Ok((m, config))
+    Ok((kind, m, config))
+}
+
+/// What of a file's metadata goes into another of `kind`, beside what is said there anew. `same`: tensors keep their types.
+pub(crate) fn taken_over(m: &Metadata, kind: &Architecture, same: bool) -> Metadata {
+    let own = m.str("general.architecture").is_ok_and(|name| name == kind.name);
+    let mut to = Metadata::default();
+    for (key, value) in m.iter() {
+        let part = key.split('.').next().unwrap_or(key);
+        let goes = match part {
+            "split" => false,
+            "general" => same || key != "general.file_type",
+            "quantize" => same,
+            "tokenizer" => true,
+            _ => own,
+        };
+        if goes {
+            to.set(key, value.clone());
+        }
+    }
+    to
+}
+
+/// Whether a key is one of the tokenizer's large tables, which a tokenizer keeps in a form of its own.
+pub(crate) fn is_tokens(key: &str) -> bool {
+    const TABLES: [&str; 4] = ["tokens", "scores", "token_type", "merges"];
+    key.strip_prefix("tokenizer.ggml.").is_some_and(|name| TABLES.contains(&name))
 }
 
 fn write_tokenizer(m: &mut Metadata, mut t: Table, vocab_size: usize) {
@@ -291,11 +777,16 @@ fn write_tokenizer(m: &mut Metadata, mut t: Table, vocab_size: usize) {
     put("add_space_prefix", GgufValue::Bool(t.add_space_prefix));
 }
 
+/// Whether a tensor is F32 whatever matrices are.
+pub(crate) fn is_f32(name: &str, shape: &[usize]) -> bool {
+    shape.len() < 2 || ["position_embd.weight", "token_types.weight"].contains(&name)
+}
+
 /// How a tensor of a model that is written as `dtype` is stored.
 pub(crate) fn stored_as(name: &str, shape: &[usize], dtype: &Dtype) -> Dtype {
     let fits = |quant: &Quant| shape.last().is_some_and(|n| n.is_multiple_of(quant.sizes().0));
     match dtype {
-        _ if shape.len() < 2 || name == "position_embd.weight" => Dtype::F32,
+        _ if is_f32(name, shape) => Dtype::F32,
         Dtype::Blocks(quant) => [*quant, Quant::Q8_0].into_iter().find(fits).map_or(Dtype::F16, Dtype::Blocks),
         dtype => dtype.clone(),
     }
@@ -311,44 +802,4 @@ pub(crate) fn file_type(dtype: &Dtype) -> u32 {
         Dtype::Bf16 => 32,
         _ => 0,
     }
-}
-
-/// Which of its tensors is which of ours.
-pub(crate) fn links(model: &Model, halves: bool) -> Vec<Link> {
-    let mut l = Links::new(model);
-    let rotary = model.config.positions == Positions::Rotary;
-    l.whole("token_embd.weight", "embed.weight", TensorLayout::Same);
-    l.whole("position_embd.weight", "pos_embed.weight", TensorLayout::Same);
-    for i in 0..model.config.n_layer {
-        let (h, b) = (format!("blk.{i}"), format!("blocks.{i}"));
-        let turn = match model.config.rotary_dim_of(i) {
-            turned if halves && turned > 0 => TensorLayout::Halves { d_head: model.config.d_head(), turned },
-            _ => TensorLayout::Same,
-        };
-        let mut pair = |theirs: &str, ours: &str, turn| l.pair(&format!("{h}.{theirs}"), &format!("{b}.{ours}"), turn);
-        for (theirs, ours, turn) in [
-            ("attn_norm", "ln1", TensorLayout::Same),
-            ("attn_q_norm", "attn.q_norm", turn),
-            ("attn_k_norm", "attn.k_norm", turn),
-            ("attn_output", "attn.out", TensorLayout::Same),
-            ("post_attention_norm", "ln1_post", TensorLayout::Same),
-            ("ffn_norm", "ln2", TensorLayout::Same),
-            ("ffn_gate", "mlp.gate", TensorLayout::Same),
-            ("ffn_up", "mlp.in", TensorLayout::Same),
-            ("ffn_down", "mlp.out", TensorLayout::Same),
-            ("post_ffw_norm", "ln2_post", TensorLayout::Same),
-        ] {
-            pair(theirs, ours, turn);
-        }
-        match rotary {
-            true => {
-                let thirds = ["attn_q", "attn_k", "attn_v"].map(|x| format!("{h}.{x}"));
-                l.thirds(thirds, &format!("{b}.attn.qkv"), [turn, turn, TensorLayout::Same]);
-            }
-            false => pair("attn_qkv", "attn.qkv", TensorLayout::Same),
-        }
-    }
-    l.pair("output_norm", "ln_final", TensorLayout::Same);
-    l.whole("output.weight", "unembed.weight", TensorLayout::Same);
-    l.done()
 }

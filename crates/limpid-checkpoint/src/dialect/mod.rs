@@ -10,7 +10,7 @@ use super::store::{Dtype, Store, Stored, bad};
 use super::{CheckpointError, Result};
 use limpid_core::backend::{Backend, transpose};
 use limpid_core::config::Config;
-use limpid_core::model::{Mode, Model, Param};
+use limpid_core::model::{Mode, Model, Param, ParamRole};
 use limpid_core::ops::MemorySpace;
 use limpid_core::ops::element::{Element, Major, Values};
 use std::borrow::Cow;
@@ -108,7 +108,7 @@ impl Link {
     }
 
     /// Their row that is our row `i` of this link.
-    fn row(&self, i: usize) -> usize {
+    pub(super) fn row(&self, i: usize) -> usize {
         let i = self.turn.row(i);
         self.within.map_or(i, |at| at.from + i / at.run * at.stride + i % at.run)
     }
@@ -187,19 +187,6 @@ impl<'a> Links<'a> {
         let before = self.list.len();
         self.whole(name, param, TensorLayout::Same);
         self.list[before..].iter_mut().for_each(|link| link.padded = true);
-    }
-    /// `.weight` and `.bias` of a parameter.
-    fn pair(&mut self, name: &str, param: &str, turn: TensorLayout) {
-        self.whole(format!("{name}.weight"), &format!("{param}.weight"), turn);
-        self.whole(format!("{name}.bias"), &format!("{param}.bias"), turn);
-    }
-    /// `.weight` and `.bias` of queries, keys and values, each a tensor of its own there.
-    fn thirds(&mut self, names: [String; 3], param: &str, turns: [TensorLayout; 3]) {
-        for ((name, rows), turn) in names.into_iter().zip(self.model.config.heads().parts()).zip(turns) {
-            for kind in ["weight", "bias"] {
-                self.part(format!("{name}.{kind}"), &format!("{param}.{kind}"), rows.clone(), turn);
-            }
-        }
     }
     pub(super) fn done(self) -> Vec<Link> {
         self.list
@@ -334,6 +321,44 @@ fn in_parts<'a>(
         ));
     }
     Ok(Some(parts).filter(|_| next == rows))
+}
+
+/// The type of some rows of a parameter, and each row as it is stored, in our order; none if they are of several types, or columns there.
+pub(super) fn rows_as_stored<'a>(
+    (param, rows): (&Param, Range<usize>),
+    links: &[Link],
+    model: &Model,
+    store: &'a Store,
+    names: &Names,
+) -> Result<Option<(Dtype, Vec<&'a [u8]>)>> {
+    let cols = extent(param).1;
+    let mut held: Vec<&Link> = links.iter().filter(|link| link.param == param.name).collect();
+    held.sort_by_key(|link| link.rows.start);
+    let (mut found, mut all) = (None, vec![]);
+    for link in held {
+        let (from, to) = (rows.start + all.len(), link.rows.end.min(rows.end));
+        if !link.rows.contains(&from) || to <= from {
+            continue;
+        }
+        let stored = find(link, model, store, names)?;
+        stored.raw()?; // the file is what it was
+        let one = stored.dtype.bytes(&[cols]);
+        let (Some(wide), true) = (one, found.get_or_insert(stored.dtype) == &stored.dtype) else { return Ok(None) };
+        if link.turn == TensorLayout::Transposed && cols > 1 {
+            return Ok(None);
+        }
+        all.extend((from..to).map(|i| &stored.bytes[link.row(i - link.rows.start) * wide..][..wide]));
+    }
+    Ok(found.filter(|_| all.len() == rows.len()).map(|dtype| (dtype.clone(), all)))
+}
+
+/// The values of a parameter of `from` in a model of `to`: gains may be stored less one.
+pub fn regained<'a>(param: &Param, values: Cow<'a, [f32]>, from: &Config, to: &Config) -> Cow<'a, [f32]> {
+    let more = f32::from(from.norm_gain_less_one) - f32::from(to.norm_gain_less_one);
+    match param.role {
+        ParamRole::Gain if more != 0.0 => values.iter().map(|v| v + more).collect(),
+        _ => values,
+    }
 }
 
 /// Checks that every parameter that has a link is there and that nothing is left over, then writes them to `space` of the backend.

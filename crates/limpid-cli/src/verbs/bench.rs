@@ -17,6 +17,7 @@ use limpid::ops::element::Element;
 use limpid::ops::linear::Precision;
 use limpid::ops::random;
 use limpid::train::{Recipe, Trainer};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -183,9 +184,13 @@ fn session(subject: &Subject, machine: &MachineOptions) -> Result<(Session, Vec<
         let checkpoint = models::adapted(path, None)?;
         subject.model.config_of(&path.display().to_string(), &checkpoint.config)?;
         let model = Model::new(&checkpoint.config, Mode::Decode { rows: 1, outputs: 1, blocks: 1 })?;
-        let bytes = |param: &Param| match checkpoint.stored_as(&model, param) {
-            Dtype::Blocks(quant) if each == Element::F32 => quant.bytes(param.region.len()),
-            _ => each.bytes(param.region.len()),
+        let bytes = |param: &Param| -> usize {
+            let cols = if param.is_matrix() { param.region.cols } else { 1 };
+            let of = |(rows, dtype): (Range<usize>, Dtype)| match dtype {
+                Dtype::Blocks(quant) if each == Element::F32 => quant.bytes(rows.len() * cols),
+                _ => each.bytes(rows.len() * cols),
+            };
+            checkpoint.stored_as(&model, param).into_iter().map(of).sum()
         };
         let bytes = model.params.iter().map(bytes).collect();
         return Ok((models::whole(checkpoint, machine)?.session(1)?, bytes));

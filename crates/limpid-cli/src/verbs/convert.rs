@@ -6,7 +6,7 @@ use crate::show;
 use anyhow::{Context, Result, anyhow, bail};
 use limpid::backend::{Backend, BackendOptions, Device};
 use limpid::checkpoint::store::{Dtype, rounded};
-use limpid::checkpoint::{Checkpoint, CheckpointError, Format, ModelData, SHARD_BYTES, is_part, save};
+use limpid::checkpoint::{Checkpoint, CheckpointError, Format, ModelData, SHARD_BYTES, is_part, regained, save};
 use limpid::config::Config;
 use limpid::model::{Mode, Model, Param};
 use limpid::ops::Batch;
@@ -14,6 +14,7 @@ use limpid::ops::blocks::Quant;
 use limpid::ops::linear::Precision;
 use limpid::ops::simd::Level;
 use limpid::tokenizer::{Tokenizer, TokenizerError};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -112,20 +113,22 @@ pub fn run(args: Args) -> Result<()> {
     let start = Instant::now();
     let model = outline(&source.config)?;
     let values = |param: &Param| source.values(&model, param).expect("checked when it was opened").into_owned();
-    save(
-        &args.dst,
-        format,
-        &stored,
-        &ModelData {
-            config: &source.config,
-            tokenizer: tokenizer.as_ref(),
-            chat_template: source.chat_template.as_deref(),
-            carried: Some(&carried),
-            values: &values,
-            shard_bytes: args.max_shard_size.map_or(SHARD_BYTES, |megabytes| megabytes * 1_000_000),
-        },
-    )
-    .map_err(|error| match error {
+    // what is said of a tokenizer is of no other
+    let metadata = match &args.tokenizer {
+        None => source.metadata.clone(),
+        Some(_) => source.metadata.clone().without(|key| key.starts_with("tokenizer.")),
+    };
+    let data = ModelData {
+        tokenizer: tokenizer.as_ref(),
+        chat_template: source.chat_template.as_deref(),
+        carried: Some(&carried),
+        shard_bytes: args.max_shard_size.map_or(SHARD_BYTES, |megabytes| megabytes * 1_000_000),
+        rows: &|param, rows| source.rows(&model, param, rows),
+        keep_types: args.dtype.is_none(),
+        metadata: Some(&metadata).filter(|_| source.format == Format::Gguf),
+        ..ModelData::new(&source.config, &values)
+    };
+    save(&args.dst, format, &stored, &data).map_err(|error| match error {
         CheckpointError::Tokenizer(error) => {
             let error = anyhow::Error::from(error);
             anyhow!("{error}{}; --tokenizer none leaves it out", mending(&error))
@@ -137,12 +140,14 @@ pub fn run(args: Args) -> Result<()> {
     let unfit = tokenizer.as_ref().filter(|_| format == Format::Llmc).and_then(|t| t.to_llmc().err());
     let written = tokenizer.as_ref().filter(|_| unfit.is_none());
     let proof = if args.verify { Some(verify(&source, &args.dst, written)?) } else { None };
+    let stored = if args.dtype.is_none() && format == Format::Gguf { types(&source) } else { stored.to_string() };
     let [along, behind] = carried.parted(format);
+    let unsaid = if format == Format::Gguf { vec![] } else { said(&source) };
     if args.json {
         show::json(&serde_json::json!({
-            "from": source.format, "to": format, "dtype": stored.to_string(), "parameters": model.parameter_count(),
+            "from": source.format, "to": format, "dtype": stored, "parameters": model.parameter_count(),
             "left_out": source.left_out, "ignored": carried.ignored, "carried": along, "left_behind": behind,
-            "seconds": seconds,
+            "metadata_left_out": unsaid, "seconds": seconds,
             "verified": proof.as_ref().map(|p| p.wrong.is_none()),
             "logits_differ_by": proof.as_ref().map(|p| p.apart),
             "texts_compared": proof.as_ref().map(|p| p.texts),
@@ -163,6 +168,7 @@ pub fn run(args: Args) -> Result<()> {
         let lists = [
             ("carried", along, "as they are"),
             ("left behind", behind, nowhere.as_str()),
+            ("left behind", unsaid, "only GGUF has a place for them"),
             ("ignored", carried.ignored.clone(), "keys of config.json that change no number"),
         ];
         for (what, names, why) in lists.into_iter().filter(|(_, names, _)| !names.is_empty()) {
@@ -252,7 +258,26 @@ fn resolved(path: &Path) -> Result<PathBuf> {
 /// Names that are shown of many.
 const SHOWN: usize = 8;
 
-/// The first of many names.
+/// The types of a model's matrices.
+fn types(source: &Checkpoint) -> String {
+    let store = source.store();
+    let matrices = store.names().filter_map(|name| store.get(name)).filter(|stored| stored.shape.len() > 1);
+    let all: std::collections::BTreeSet<String> = matrices.map(|stored| stored.dtype.to_string()).collect();
+    all.into_iter().collect::<Vec<_>>().join(", ")
+}
+
+/// What a GGUF file says of itself that limpid does not use.
+fn said(source: &Checkpoint) -> Vec<String> {
+    let used = ["architecture", "file_type", "quantization_version", "alignment"].map(|key| format!("general.{key}"));
+    let own = |key: &str| key.starts_with("general.") && !used.iter().any(|known| known == key);
+    let token = |key: &str| {
+        let id = key.strip_prefix("tokenizer.ggml.").and_then(|key| key.strip_suffix("_token_id"));
+        id.is_some_and(|id| !["bos", "eos", "unknown", "cls", "seperator"].contains(&id))
+    };
+    source.metadata.iter().map(|(key, _)| key).filter(|key| own(key) || token(key)).map(String::from).collect()
+}
+
+/// The first few of many names.
 fn list(names: &[String]) -> String {
     let shown = names.iter().take(SHOWN).map(|name| name.escape_debug().to_string()).collect::<Vec<_>>().join(", ");
     if names.len() > SHOWN { format!("{shown} and {} more", names.len() - SHOWN) } else { shown }
@@ -291,7 +316,8 @@ fn verify(source: &Checkpoint, dst: &Path, tokenizer: Option<&Tokenizer>) -> Res
         }
         let there = theirs.param(&param.name).with_context(|| format!("`{}` was not written", param.name))?;
         let (was, is) = (source.values(&ours, param)?, written.values(&theirs, there)?);
-        let expected = rounded(&was, param.region.cols, &written.stored_as(&theirs, there));
+        let was = regained(param, was, &source.config, &written.config);
+        let expected = expected(param, &was, source.stored_as(&ours, param), written.stored_as(&theirs, there));
         if let Some(at) = (0..is.len()).find(|i| is[*i].to_bits() != expected[*i].to_bits()) {
             wrong = Some(format!("`{}` at {at} was {} and is {}", param.name, was[at], is[at]));
         }
@@ -328,7 +354,8 @@ fn verify(source: &Checkpoint, dst: &Path, tokenizer: Option<&Tokenizer>) -> Res
         let mixed = run(c, &|model, cpu| {
             for param in &model.params {
                 let there = theirs.param(&param.name).context("written above")?;
-                cpu.write(param.region, &written.values(&theirs, there)?)?;
+                let values = regained(param, written.values(&theirs, there)?, &written.config, &source.config);
+                cpu.write(param.region, &values)?;
             }
             Ok(())
         })?;
@@ -388,6 +415,21 @@ fn same_ids(before: &Tokenizer, after: &Tokenizer, folder: bool) -> (usize, Opti
     let (was, is) = (ends(before), ends(after));
     let known = texts.iter().filter(|text| before.encode(text).is_ok()).count();
     (known, (was != is).then(|| format!("the tokens that end and begin a text were {was:?} and are {is:?}")))
+}
+
+/// What values of a parameter are once rows have been stored in the types that they have there: those of one type already are as they were.
+fn expected(param: &Param, was: &[f32], from: Vec<(Range<usize>, Dtype)>, to: Vec<(Range<usize>, Dtype)>) -> Vec<f32> {
+    let cols = if param.is_matrix() { param.region.cols } else { 1 };
+    let mut all = was.to_vec();
+    for (rows, dtype) in to {
+        let holds = |own: &Range<usize>| own.start <= rows.start && rows.end <= own.end;
+        if from.iter().any(|(own, stored)| holds(own) && *stored == dtype) {
+            continue;
+        }
+        let at = rows.start * cols..rows.end * cols;
+        all[at.clone()].copy_from_slice(&rounded(&was[at], param.region.cols, &dtype));
+    }
+    all
 }
 
 /// A model that has run, and the backend that has what it made.

@@ -10,7 +10,7 @@ use super::mutate::{self, Dice};
 use super::{Came, Subject, Trial, Verdict, counting};
 use limpid::backend::{Backend, Cpu};
 use limpid::checkpoint::store::{Dtype, Store};
-use limpid::checkpoint::{Checkpoint, Format, ModelData, SHARD_BYTES, gguf, save};
+use limpid::checkpoint::{Checkpoint, Format, ModelData, gguf, save};
 use limpid::model::{Mode, Model};
 use limpid::ops::Batch;
 use limpid::ops::linear::Precision;
@@ -118,13 +118,7 @@ fn converted(at: &Path, fixture: &str, format: Format, to: &Path) -> PathBuf {
     let model = Model::new(&from.config, Mode::Inspect { batch: 1, context: 1 }).unwrap();
     let values = |param: &limpid::model::Param| from.values(&model, param).unwrap().into_owned();
     let (config, tokenizer) = (&from.config, from.tokenizer.as_ref());
-    save(
-        to,
-        format,
-        &Dtype::F32,
-        &ModelData { config, tokenizer, chat_template: None, carried: None, values: &values, shard_bytes: SHARD_BYTES },
-    )
-    .unwrap();
+    save(to, format, &Dtype::F32, &ModelData { tokenizer, ..ModelData::new(config, &values) }).unwrap();
     to.into()
 }
 

@@ -8,7 +8,7 @@ use super::keys::Key::{Act, By, Cap, Choice, Idle, Is, Only, Rope, Window};
 use super::keys::{
     Key, Keys, ROPE, WindowBlocks, blocks, gemma_spellings, gpt_spellings, layer_types, pattern, refuse, spellings,
 };
-use super::{Family, Held, Row};
+use super::{Family, Held, Row, Turning};
 use limpid_core::config::{Parallel, Positions, RotaryKind, RotaryScaling};
 use serde_json::{Value, json};
 
@@ -96,7 +96,7 @@ const FFN_BIAS: Key = Is("ffn_bias", &["mlp_bias"], "false");
 pub(in super::super) const GATED_RMS: &[(&str, &str)] =
     &[("positions", "rotary"), ("norm", "rms"), ("norm_offset", "false"), ("ffn_bias", "false"), ("ffn_gated", "true")];
 /// What Llama and its like have.
-const LLAMAS: &[&[(&str, &str)]] = &[GATED_RMS, &[("attention_bias", "false")]];
+pub(in super::super) const LLAMAS: &[&[(&str, &str)]] = &[GATED_RMS, &[("attention_bias", "false")]];
 
 const BERT_KEYS: &[Key] = &[
     By(
@@ -114,7 +114,7 @@ const BERT_KEYS: &[Key] = &[
     Only("position_embedding_type", "\"absolute\"", "a trained table"),
     Only("is_decoder", "false", "BERT sees both ways"),
 ];
-const BERTS: &[(&str, &str)] = &[
+pub(in super::super) const BERTS: &[(&str, &str)] = &[
     ("norm_place", "post"),
     ("final_norm", "false"),
     ("embedding_norm", "true"),
@@ -215,8 +215,7 @@ const FAMILY: Family = Family {
     head: LM_HEAD,
     copies: TIED_COPY,
     idle: &[],
-    neighbours: false,
-    back: false,
+    turning: Turning::Halves,
     head_gelu: false,
 };
 
@@ -300,7 +299,7 @@ static BERT: Family = Family {
 };
 
 /// Llama (Touvron et al. 2023): pre-norm by RMS, rotary, gated, shared key heads.
-pub static LLAMA: Family = Family {
+static LLAMA: Family = Family {
     name: "Llama",
     types: &["llama"],
     classes: ["LlamaForCausalLM", ""],
@@ -571,7 +570,7 @@ static ERNIE: Family = Family {
             Is("attention_bias ffn_bias", &["use_bias"], "false"),
         ],
     ],
-    neighbours: true,
+    turning: Turning::Neighbours,
     ..FAMILY
 };
 
@@ -602,7 +601,7 @@ static HELIUM: Family = Family {
             ATTENTION_DROPOUT,
         ],
     ],
-    neighbours: true,
+    turning: Turning::Neighbours,
     ..FAMILY
 };
 
@@ -830,7 +829,7 @@ static NANOCHAT: Family = Family {
         QKV,
         &[Row("layers.{}.mlp.fc1", "mlp.in", Held::Same), Row("layers.{}.mlp.fc2", "mlp.out", Held::Same)],
     ],
-    back: true,
+    turning: Turning::HalvesBack,
     ..FAMILY
 };
 
@@ -1138,7 +1137,7 @@ static GPTJ: Family = Family {
     head: BIASED_HEAD,
     copies: WTE_COPY,
     idle: GPT_MASKS,
-    neighbours: true,
+    turning: Turning::Neighbours,
     ..FAMILY
 };
 
@@ -1245,7 +1244,7 @@ static FALCON: Family = Family {
     ..FAMILY
 };
 
-const COHERES: &[(&str, &str)] = &[
+pub(in super::super) const COHERES: &[(&str, &str)] = &[
     ("positions", "rotary"),
     ("norm_offset", "false"),
     ("parallel", "one-norm"),
@@ -1278,7 +1277,7 @@ static COHERE: Family = Family {
             Only("use_qk_norm", "false", "queries and keys are not normalised with gains of each head"),
         ],
     ],
-    neighbours: true,
+    turning: Turning::Neighbours,
     ..FAMILY
 };
 
@@ -1322,7 +1321,7 @@ static COHERE2: Family = Family {
             ]),
         ],
     ],
-    neighbours: true,
+    turning: Turning::Neighbours,
     ..FAMILY
 };
 
@@ -1358,7 +1357,7 @@ static GLM4: Family = Family {
             Row("norm", "ln_final", Held::Same),
         ],
     ],
-    neighbours: true,
+    turning: Turning::Neighbours,
     ..FAMILY
 };
 

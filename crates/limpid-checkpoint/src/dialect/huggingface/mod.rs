@@ -8,8 +8,8 @@
 mod families;
 mod keys;
 
-pub(super) use families::GATED_RMS;
-pub use families::{ALL, GPT2, LLAMA};
+pub use families::{ALL, GPT2};
+pub(super) use families::{BERTS, COHERES, GATED_RMS, LLAMAS};
 
 use super::{Complaints, Dtype, Link, TensorLayout, Within, common, extent};
 use keys::{Answer, Key, Keys, refuse};
@@ -20,6 +20,17 @@ use limpid_core::config::{
 use limpid_core::model::Model;
 use limpid_tokenizer::Tokenizer;
 use serde_json::{Map, Value, json};
+
+/// How rotary positions turn the features of a head, where they are in another program's tensors.
+#[derive(Clone, Copy)]
+pub enum Turning {
+    /// Feature i with i + half of those that turn.
+    Halves,
+    /// The same the other way round.
+    HalvesBack,
+    /// Neighbours, as limpid.
+    Neighbours,
+}
 
 /// One of HuggingFace's model families.
 pub struct Family {
@@ -43,21 +54,19 @@ pub struct Family {
     copies: &'static [(&'static str, &'static str)],
     /// Tensors on which no number depends; `*` at an end is anything.
     idle: &'static [&'static str],
-    /// Whether rotary positions turn neighbouring features, as here; else those half a head apart.
-    neighbours: bool,
-    /// Whether rotary positions turn the other way.
-    back: bool,
+    /// How rotary positions turn, as it stores them.
+    turning: Turning,
     /// Whether the head's transform has the exact GELU, whatever the blocks have.
     head_gelu: bool,
 }
 
 /// A tensor of theirs, what of ours it holds, and how. Names without an ending are pairs of `.weight` and `.bias`. `{}` is the
 /// block's number; ours is then below `blocks.{}`.
-struct Row(&'static str, &'static str, Held);
+pub(super) struct Row(pub(super) &'static str, pub(super) &'static str, pub(super) Held);
 
 /// How a tensor of theirs holds a parameter of ours.
 #[derive(Clone, Copy)]
-enum Held {
+pub(super) enum Held {
     /// As ours.
     Same,
     /// (in, out).
@@ -136,19 +145,7 @@ impl Family {
 
     /// Which tensor of theirs is which of ours.
     pub fn links(&self, model: &Model) -> Vec<Link> {
-        let mut list = vec![];
-        for row in self.tensors.iter().copied().flatten().chain(self.head) {
-            let Row(theirs, ours, _) = row;
-            for i in 0..if theirs.contains("{}") { model.config.n_layer } else { 1 } {
-                let block = if theirs.contains("{}") { format!("blocks.{i}.") } else { String::new() };
-                let names = (theirs.replace("{}", &i.to_string()), format!("{block}{ours}"));
-                let kinds: &[&str] = if is_whole(theirs) { &[""] } else { &[".weight", ".bias"] };
-                for kind in kinds {
-                    list.extend(row.link(self, model, i, [&names.0, &names.1].map(|name| format!("{name}{kind}"))));
-                }
-            }
-        }
-        list
+        links(self.tensors.iter().copied().flatten().chain(self.head), self.turning, model)
     }
 
     /// Reads the keys of a configuration; gives those that say nothing to limpid, too.
@@ -188,22 +185,7 @@ impl Family {
         let headless = !mine.lm_head && !self.classes[1].is_empty();
         theirs = Config { lm_head: theirs.lm_head && !headless, dropout: mine.dropout, ..theirs };
         let mut theirs = canonical(&theirs);
-        let (own, read) = (followed(&mine), followed(&theirs));
-        let (mut lacks, mut more): (Vec<(bool, String, String)>, bool) = (vec![], false);
-        for ((setting, ours), (_, there)) in own.fields().into_iter().zip(read.fields()) {
-            let name = setting.name;
-            let turns = name.starts_with("rotary") && mine.positions != theirs.positions;
-            let wider = is_wider(name, &mine, &theirs);
-            more |= wider;
-            if same(ours, there) || wider || turns {
-                continue;
-            }
-            let [ours, whole, there] = [text(ours), ours.whole().is_some().to_string(), text(there)];
-            let setting = if setting.chosen { format!("{name} {there}") } else { String::new() };
-            lacks.push((whole == "true", format!("{name} {ours}"), setting));
-        }
-        lacks.sort_by_key(|(size, ..)| *size);
-        lacks.into_iter().for_each(|(_, what, setting)| not.unless(false, what, setting));
+        let more = not.differences(&mine, &theirs);
         let head = !self.head_gelu || !mine.lm_head || mine.activation == Activation::GeluErf;
         not.unless(head, format!("activation {} in the head", mine.activation), "activation gelu-erf");
         theirs.dropout = c.dropout;
@@ -211,16 +193,57 @@ impl Family {
     }
 }
 
+impl Complaints {
+    /// Notes what `theirs` says otherwise than `mine`, both canonical, sizes last; whether it has more, which changes nothing.
+    pub(super) fn differences(&mut self, mine: &Config, theirs: &Config) -> bool {
+        let (own, read) = (followed(mine), followed(theirs));
+        let (mut lacks, mut more): (Vec<(bool, String, String)>, bool) = (vec![], false);
+        for ((setting, ours), (_, there)) in own.fields().into_iter().zip(read.fields()) {
+            let name = setting.name;
+            let turns = name.starts_with("rotary") && mine.positions != theirs.positions;
+            let wider = is_wider(name, mine, theirs);
+            more |= wider && name != "norm_gain_less_one";
+            if same(ours, there) || wider || turns {
+                continue;
+            }
+            let size = ours.whole().is_some();
+            let [ours, there] = [ours, there].map(text);
+            let setting = if setting.chosen { format!("{name} {there}") } else { String::new() };
+            lacks.push((size, format!("{name} {ours}"), setting));
+        }
+        lacks.sort_by_key(|(size, ..)| *size);
+        lacks.into_iter().for_each(|(_, what, setting)| self.unless(false, what, setting));
+        more
+    }
+}
+
+/// Which tensor of theirs is which of ours, by rows.
+pub(super) fn links<'a>(rows: impl Iterator<Item = &'a Row>, turning: Turning, model: &Model) -> Vec<Link> {
+    let mut list = vec![];
+    for row in rows {
+        let Row(theirs, ours, _) = row;
+        for i in 0..if theirs.contains("{}") { model.config.n_layer } else { 1 } {
+            let block = if theirs.contains("{}") { format!("blocks.{i}.") } else { String::new() };
+            let names = (theirs.replace("{}", &i.to_string()), format!("{block}{ours}"));
+            let kinds: &[&str] = if is_whole(theirs) { &[""] } else { &[".weight", ".bias"] };
+            for kind in kinds {
+                list.extend(row.link(turning, model, i, [&names.0, &names.1].map(|name| format!("{name}{kind}"))));
+            }
+        }
+    }
+    list
+}
+
 impl Row {
     /// Its link, if the model has the parameter.
-    fn link(&self, family: &Family, model: &Model, block: usize, [name, param]: [String; 2]) -> Vec<Link> {
+    fn link(&self, turning: Turning, model: &Model, block: usize, [name, param]: [String; 2]) -> Vec<Link> {
         let Some(rows) = model.param(&param).map(|p| extent(p).0) else { return vec![] };
         let heads = model.config.heads();
-        let turned = if family.neighbours { 0 } else { model.config.rotary_dim_of(block) };
-        let turn = match turned {
-            0 => TensorLayout::Same,
-            turned if family.back => TensorLayout::HalvesBack { d_head: heads.d_head, turned },
-            turned => TensorLayout::Halves { d_head: heads.d_head, turned },
+        let (d_head, turned) = (heads.d_head, model.config.rotary_dim_of(block));
+        let turn = match turning {
+            Turning::Halves if turned > 0 => TensorLayout::Halves { d_head, turned },
+            Turning::HalvesBack if turned > 0 => TensorLayout::HalvesBack { d_head, turned },
+            _ => TensorLayout::Same,
         };
         let padded = param == "embed.weight" || param.starts_with("unembed.");
         let link = |rows, turn, within| Link { name: name.clone(), param: param.clone(), rows, turn, within, padded };
@@ -357,7 +380,7 @@ fn text(value: &dyn SettingValue) -> String {
 fn is_wider(setting: &str, ours: &Config, theirs: &Config) -> bool {
     let switch = |ours: bool, theirs: bool| !ours && theirs;
     match setting {
-        "norm_gain" => switch(ours.norm_gain, theirs.norm_gain) && !theirs.norm_gain_less_one,
+        "norm_gain" => switch(ours.norm_gain, theirs.norm_gain),
         "norm_offset" => switch(ours.norm_offset, theirs.norm_offset),
         "attention_bias" => switch(ours.attention_bias, theirs.attention_bias),
         "attention_out_bias" => switch(ours.attention_out_bias(), theirs.attention_out_bias()),
@@ -368,6 +391,8 @@ fn is_wider(setting: &str, ours: &Config, theirs: &Config) -> bool {
             table.contains(&ours.positions) && theirs.positions == Positions::Learned
         }
         "n_segment" => ours.n_segment == 0 && theirs.n_segment > 0,
+        // gains are stored anew (`super::regained`)
+        "norm_gain_less_one" => ours.norm_gain_less_one != theirs.norm_gain_less_one,
         _ => false,
     }
 }
