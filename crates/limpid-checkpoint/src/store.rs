@@ -320,7 +320,7 @@ pub fn encode(values: &[f32], dtype: &Dtype) -> std::result::Result<Vec<u8>, Str
         bytes
     }
     let beyond = |i: usize| match values[i].is_nan() {
-        true => format!("value {i} is no number (NaN), for which {dtype} has no place: choose F32"),
+        true => format!("value {i}, NaN, is no number, for which {dtype} has no place: choose F32"),
         false => format!("value {i}, {:e}, is beyond the range of {dtype}: choose F32", values[i]),
     };
     // of values that became infinite or no number, the first that was neither

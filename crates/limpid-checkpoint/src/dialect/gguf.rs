@@ -664,19 +664,32 @@ pub(crate) fn read_tokenizer(m: &Metadata, path: &Path) -> Result<Option<Tokeniz
         None | Some("none" | "no_vocab") => return Ok(None),
         Some("gpt2") => "gpt2",
         Some("llama") => "llama",
+        Some("bert") => "bert",
         Some(other) => {
             let what = format!(
-                "its tokenizer is of the kind `{other}`; limpid reads gpt2 and llama: give it a tokenizer of its own"
+                "its tokenizer is of the kind `{other}`; limpid reads gpt2, llama and bert: give it a tokenizer of its own"
             );
             return Err(bad(path, what));
         }
     };
-    let maybe_id = |name: &str| m.get(&key(name)).map(|_| m.u64(&key(name))).transpose();
+    let id = |name: &str| -> Result<Option<u32>> {
+        let id = m.get(&key(name)).map(|_| m.u64(&key(name))).transpose()?;
+        Ok(id.map(|id| u32::try_from(id).unwrap_or(u32::MAX)))
+    };
     let flag = |name: &str, otherwise| m.get(&key(name)).map_or(Ok(otherwise), |_| m.bool(&key(name)));
-    let spm = model == "llama";
+    let (spm, bert) = (model == "llama", model == "bert");
+    let pre = m.get(&key("pre")).map_or(Ok("default"), |_| m.str(&key("pre")))?.to_string();
+    // what llama.cpp takes where a file says nothing
+    let usual = |n: u32| if bert { Some(n) } else { None };
+    let (bos, eos) = (id("bos_token_id")?.or(id("cls_token_id")?.filter(|_| bert)).or(usual(101)), id("eos_token_id")?);
+    let after = match (flag("add_sep_token", bert)?, flag("add_eos_token", false)?) {
+        (true, _) => id("seperator_token_id")?.or(usual(102)),
+        (false, true) => eos,
+        _ => None,
+    };
+    let lowercase = flag("normalizer.lowercase", true)?;
     let tokens = m.strings(&key("tokens"))?.to_vec();
     let table = Table {
-        pre: m.get(&key("pre")).map_or(Ok("default"), |_| m.str(&key("pre")))?.to_string(),
         types: m
             .get(&key("token_type"))
             .map_or(Ok(vec![1; tokens.len()]), |_| m.i32s(&key("token_type")).map(<[i32]>::to_vec))?,
@@ -686,10 +699,16 @@ pub(crate) fn read_tokenizer(m: &Metadata, path: &Path) -> Result<Option<Tokeniz
             _ => None,
         },
         merges: m.get(&key("merges")).map_or(Ok(vec![]), |_| m.strings(&key("merges")).map(<[String]>::to_vec))?,
-        bos: maybe_id("bos_token_id")?.map(|id| id as u32),
-        eos: maybe_id("eos_token_id")?.map(|id| id as u32),
-        add_bos: flag("add_bos_token", spm)?,
+        add_bos: flag("add_bos_token", spm || bert || pre == "llama-bpe")?,
         add_space_prefix: flag("add_space_prefix", spm)?,
+        unknown: id("unknown_token_id")?.or(usual(100)),
+        strip_accents: flag("normalizer.strip_accents", lowercase)?,
+        nfc: false,
+        bos,
+        eos,
+        after,
+        pre,
+        lowercase,
         model,
     };
     let of_file = |fault: TokenizerError| TokenizerError::File { path: path.into(), fault: fault.into() };
@@ -763,9 +782,25 @@ fn write_tokenizer(m: &mut Metadata, mut t: Table, vocab_size: usize) {
     put("token_type", t.types.into());
     match t.scores {
         Some(scores) => put("scores", scores.into()),
-        None => put("merges", t.merges.into()),
+        None if t.model == "gpt2" => put("merges", t.merges.into()),
+        None => {}
     }
-    for (name, id) in [("bos_token_id", t.bos), ("eos_token_id", t.eos)] {
+    let bert = t.model == "bert";
+    if bert {
+        put("normalizer.lowercase", GgufValue::Bool(t.lowercase));
+        put("normalizer.strip_accents", GgufValue::Bool(t.strip_accents));
+    }
+    let sep = t.after.filter(|_| bert);
+    put("add_eos_token", GgufValue::Bool(t.after.is_some() && !bert));
+    put("add_sep_token", GgufValue::Bool(sep.is_some()));
+    let unknown = t.unknown.filter(|_| bert);
+    for (name, id) in [
+        ("bos_token_id", t.bos),
+        ("eos_token_id", t.eos),
+        ("cls_token_id", t.bos.filter(|_| bert)),
+        ("seperator_token_id", sep),
+        ("unknown_token_id", unknown),
+    ] {
         if let Some(id) = id {
             put(name, GgufValue::U32(id));
         }
