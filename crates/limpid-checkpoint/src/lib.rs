@@ -410,7 +410,7 @@ pub struct Checkpoint {
     pub carried: Carried,
     /// The adapter that is merged into its weights.
     pub adapter: Option<Adapter>,
-    /// What a GGUF file says beside its tokenizer: of its author, its license, how it was made.
+    /// What a GGUF file says beside its tokenizer's tables: of its author, its license, how it was made.
     pub metadata: gguf::Metadata,
     dialect: Dialect,
     store: Store,
@@ -692,6 +692,15 @@ impl Checkpoint {
         own.filter_map(|link| Some((link.rows.clone(), of(link)?))).collect()
     }
 
+    /// All that a GGUF file says, with its tokenizer's tables; nothing of other formats.
+    ///
+    /// # Errors
+    /// If the file is not what it was.
+    pub fn whole_metadata(&self) -> Result<Option<gguf::Metadata>> {
+        let whole = || gguf::open(&self.path).map(|(metadata, _)| metadata);
+        (self.format == Format::Gguf).then(whole).transpose()
+    }
+
     /// Rows of a parameter of `model` as they are stored, where no arithmetic is between the two: see [`ModelData::rows`].
     pub fn rows(&self, model: &Model, param: &Param, rows: Range<usize>) -> Option<Rows<'_>> {
         let adapted = self.adapter.as_ref().is_some_and(|adapter| adapter.adapts(param));
@@ -785,6 +794,9 @@ fn copies_agree(family: &Family, config: &Config, store: &Store, names: &Names, 
 /// The type of some rows, and each as it is stored.
 pub type Rows<'a> = (Dtype, Vec<&'a [u8]>);
 
+/// The type that a tensor of this name and shape gets, where its rows have the type that is told last.
+type Chosen<'a> = &'a dyn Fn(&str, &[usize], Option<&Dtype>) -> Dtype;
+
 /// A model to be written: what it is, and the values of its parameters by our names.
 pub struct ModelData<'a> {
     /// Which transformer.
@@ -801,7 +813,7 @@ pub struct ModelData<'a> {
     pub rows: &'a dyn Fn(&Param, Range<usize>) -> Option<Rows<'a>>,
     /// Whether every matrix of a GGUF keeps the type that it has, where that can be: mixtures stay mixtures.
     pub keep_types: bool,
-    /// [`Checkpoint::metadata`], of which GGUF takes over what it does not say itself.
+    /// [`Checkpoint::whole_metadata`], of which GGUF takes over what it does not say itself, and the tokenizer if it is this one's.
     pub metadata: Option<&'a gguf::Metadata>,
     /// Bytes from which on a folder of HuggingFace's has its weights in several files; [`SHARD_BYTES`] as a rule.
     pub shard_bytes: usize,
@@ -942,10 +954,7 @@ fn put(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> Result
         }
         dtype.filter(|_| all.iter().all(|row| !row.is_empty())).map(|dtype| (dtype, all))
     };
-    let outs = |model: &'_ Model,
-                links: Vec<Link>,
-                name: &dyn Fn(&Link) -> String,
-                dtype: &dyn Fn(&str, &[usize], Option<&Dtype>) -> Dtype| {
+    let outs = |model: &'_ Model, links: Vec<Link>, name: &dyn Fn(&Link) -> String, dtype: Chosen| {
         let mut tensors: Vec<Vec<(Link, Param)>> = vec![];
         for link in links {
             let param = model.param(&link.param).expect("links are of the model's parameters").clone();
@@ -1010,7 +1019,10 @@ fn put(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> Result
             if metadata.get("general.file_type").is_none() && !source.keep_types {
                 metadata.set("general.file_type", gguf::GgufValue::U32(dialect::gguf::file_type(dtype)));
             }
-            own.iter().for_each(|(key, value)| metadata.set(key, value.clone()));
+            // a tokenizer that came in such a file stays as it was there, scores and names too
+            let came = metadata.get("tokenizer.ggml.tokens").is_some() && source.tokenizer.is_some();
+            let anew = own.iter().filter(|(key, _)| !(came && key.starts_with("tokenizer.ggml.")));
+            anew.for_each(|(key, value)| metadata.set(key, value.clone()));
             if let Some(template) = source.chat_template {
                 metadata.set(dialect::gguf::CHAT_TEMPLATE, template.to_string());
             }

@@ -1,8 +1,9 @@
 //! A tokenizer as GGUF files keep it: a table of tokens, the kind of each, and the name of a way to cut text.
 //!
-//! llama.cpp has two machines that matter here. `gpt2` is byte-level byte pairs: GPT-2's letters, a list of merges, and a
+//! llama.cpp has three machines that matter here. `gpt2` is byte-level byte pairs: GPT-2's letters, a list of merges, and a
 //! regular expression that goes by name ([`splitting`] knows the names, checked against llama.cpp's own ids). `llama` is
-//! SentencePiece's: no list of merges, but a score for each token, where the better score is joined first.
+//! SentencePiece's: no list of merges, but a score for each token, where the better score is joined first. `bert` is WordPiece: a
+//! token that begins a word has `▁` before it, and one that goes on has nothing, where BERT's own list has nothing and `##`.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -16,11 +17,12 @@ use super::{
 };
 
 /// What `tokenizer.ggml.*` holds in a GGUF file.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Table {
-    /// `gpt2` (byte-level byte pairs) or `llama` (SentencePiece's byte pairs with bytes for what it lacks).
+    /// `gpt2` (byte-level byte pairs), `llama` (SentencePiece's byte pairs with bytes for what it lacks) or `bert` (WordPiece).
     pub model: &'static str,
-    /// How text is cut, for `gpt2`: `gpt-2`, `llama-bpe`, `dbrx`, `smollm`, `qwen2`, `gpt-4o` or `default`.
+    /// How text is cut, for `gpt2`: `gpt-2`, `llama-bpe`, `dbrx`, `smollm`, `qwen2`, `gpt-4o`, `deepseek-llm`, `deepseek-coder`, `falcon`,
+    /// `default`, or another name that llama.cpp has for one of them.
     pub pre: String,
     /// The tokens by id: in GPT-2's letters for `gpt2`, with `▁` for a blank for `llama`, special ones as they are.
     pub tokens: Vec<String>,
@@ -38,6 +40,16 @@ pub struct Table {
     pub add_bos: bool,
     /// For `llama`: whether a text is taken as if it began with a blank.
     pub add_space_prefix: bool,
+    /// The token that the model expects after every text.
+    pub after: Option<u32>,
+    /// For `bert`: the token for a word that cannot be put together.
+    pub unknown: Option<u32>,
+    /// For `bert`: whether letters are made small, and accents are left out.
+    pub lowercase: bool,
+    /// See `lowercase`.
+    pub strip_accents: bool,
+    /// Whether text is brought to NFC first, for which GGUF has no key: llama.cpp leaves texts as they are.
+    pub nfc: bool,
 }
 
 const NORMAL: i32 = 1;
@@ -70,7 +82,24 @@ const ALIKE: [(&str, &str); 2] = [
     ),
 ];
 
-const PRES: [&str; 6] = ["gpt-2", "dbrx", "qwen2", "gpt-4o", "smollm", "default"];
+/// Names for one way of cutting: that which is written, and others that a file may have.
+const ALIASES: &[(&str, &[&str])] = &[
+    ("gpt-2", &["phi-2", "olmo", "mpt", "jina-es", "jina-de", "jina-v2-es", "jina-v2-de", "gigachat", "modern-bert"]),
+    ("llama-bpe", &["llama3", "llama-v3", "falcon3", "pixtral", "lfm2"]),
+    ("dbrx", &["smaug-bpe"]),
+    ("qwen2", &["deepseek-r1-qwen", "stablelm2", "hunyuan", "solar-open"]),
+    ("smollm", &["starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"]),
+    ("gpt-4o", &["llama4", "kanana2"]),
+];
+
+/// Han, Hangul and what is between them, in DeepSeek's words.
+const HAN: &str = "[一-龥ࠀ-一가-퟿]+";
+/// Letters of alphabets with capitals, a blank before them.
+const CASED: &str = r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+";
+const MARKS: &str = r"\s?[!-/:-~！-／：-～‘-‟　-。]+";
+
+const PRES: [&str; 9] =
+    ["gpt-2", "dbrx", "qwen2", "gpt-4o", "smollm", "default", "deepseek-llm", "deepseek-coder", "falcon"];
 
 /// Bytes to letters, behind GPT-2's regular expression or behind another step's.
 pub(super) fn byte_level(regex: bool) -> Value {
@@ -79,7 +108,8 @@ pub(super) fn byte_level(regex: bool) -> Value {
 
 /// llama.cpp's way of cutting text as HuggingFace's pre_tokenizer.
 pub(super) fn pre_tokenizer(pre: &str) -> Option<Value> {
-    let list = match pre {
+    let alias = ALIASES.iter().find(|(_, others)| others.contains(&pre));
+    let list = match alias.map_or(pre, |(name, _)| name) {
         "gpt-2" => return Some(cutting(Split::Gpt2)),
         "dbrx" => return Some(cutting(Split::Gpt4)),
         "llama-bpe" => return Some(cutting(Split::Llama3)),
@@ -87,9 +117,12 @@ pub(super) fn pre_tokenizer(pre: &str) -> Option<Value> {
         "gpt-4o" => return Some(cutting(Split::Gpt4o)),
         "smollm" => vec![json!({ "type": "Digits", "individual_digits": true }), byte_level(true)],
         "default" => [r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"].map(regex_step).to_vec(),
+        "deepseek-llm" => [r"[\r\n]", CASED, MARKS, r"\s+\z", HAN, r"\p{N}+"].map(regex_step).to_vec(),
+        "deepseek-coder" => [r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", HAN, r"\p{N}"].map(regex_step).to_vec(),
+        "falcon" => [r"[\p{P}\$\+<=>\^~\|`]+", GPT2, "[0-9][0-9][0-9]"].map(regex_step).to_vec(),
         _ => return None,
     };
-    let last = if pre == "smollm" { None } else { Some(byte_level(false)) };
+    let last = if list.iter().any(|step| step["type"] == "ByteLevel") { None } else { Some(byte_level(false)) };
     Some(json!({ "type": "Sequence", "pretokenizers": list.into_iter().chain(last).collect::<Vec<_>>() }))
 }
 
@@ -202,18 +235,38 @@ pub(super) fn write(tokenizer: &Tokenizer) -> Result<Table, TokenizerError> {
         }
         Tokenizer::Imported(imported) => {
             let spec = imported.spec()?;
+            let bare = |added: &&Added| added.lstrip || added.rstrip || added.single_word;
+            if let Some(added) = spec.added_tokens.iter().find(bare) {
+                let what = "takes the blanks beside it, or stands for whole words only, which llama.cpp has not";
+                return Err(cannot(format!("its token {:?} {what}", added.content)));
+            }
+            let (before, after) = imported.frame();
+            if before.len() > 1 || after.len() > 1 {
+                return Err(cannot("it puts several tokens before or after a text, and GGUF has a place for one"));
+            }
+            let (first, after) = (before.first().copied(), after.first().copied());
+            let (bos, eos) = (first.or(imported.begin), tokenizer.end_of_text());
+            let tokens = imported.tokens().to_vec();
+            if spec.kind() == "WordPiece" {
+                let unknown = imported.unknown;
+                return pieces(
+                    &spec,
+                    tokens,
+                    Table { bos, eos, add_bos: first.is_some(), after, unknown, ..Table::default() },
+                );
+            }
             if spec.kind() != "BPE" {
                 return Err(cannot(format!("it is a {} model, not byte pairs; {LEARNED}", spec.kind())));
             }
-            let first = imported.frame().0.first().copied();
-            let (bos, eos) = (first.or(imported.begin), tokenizer.end_of_text());
-            let tokens = imported.tokens().to_vec();
+            if after.is_some() && after != eos {
+                return Err(cannot("it puts a token after every text that does not end one"));
+            }
             let marked = steps("", &spec.normalizer).is_ok_and(|list| list.iter().any(|(_, s)| s["content"] == "▁"));
             let mut table = match marked || spec.pre_tokenizer["type"] == "Metaspace" {
                 true => marks(spec, tokens, bos, eos)?,
                 false => letters(spec, tokens, bos, eos)?,
             };
-            table.add_bos = first.is_some();
+            (table.add_bos, table.after) = (first.is_some(), after);
             Ok(table)
         }
     }
@@ -260,8 +313,8 @@ fn letters(
     }
     let (tokens, types) = kinds(&spec, tokens);
     let merges = spec.model.merges.iter().flatten().map(|Merge(a, b)| format!("{a} {b}")).collect();
-    let (scores, add_bos, add_space_prefix) = (None, false, false);
-    Ok(Table { model: "gpt2", pre: pre.into(), tokens, types, scores, merges, bos, eos, add_bos, add_space_prefix })
+    let nfc = !spec.normalizer.is_null();
+    Ok(Table { model: "gpt2", pre: pre.into(), tokens, types, merges, bos, eos, nfc, ..Table::default() })
 }
 
 fn chars(vocabulary: &Vocabulary, eos: Option<u32>) -> Result<Table, TokenizerError> {
@@ -283,8 +336,33 @@ fn chars(vocabulary: &Vocabulary, eos: Option<u32>) -> Result<Table, TokenizerEr
         tokens.push(name);
         types.push(kind);
     }
-    let (scores, merges, bos, add_bos, add_space_prefix) = (None, Vec::new(), None, false, false);
-    Ok(Table { model: "gpt2", pre: "gpt-2".into(), tokens, types, scores, merges, bos, eos, add_bos, add_space_prefix })
+    Ok(Table { model: "gpt2", pre: "gpt-2".into(), tokens, types, eos, ..Table::default() })
+}
+
+/// WordPiece behind BERT's own steps; `table` has what is known of its tokens.
+fn pieces(spec: &Spec, tokens: Vec<Option<String>>, table: Table) -> Result<Table, TokenizerError> {
+    let (normalizer, model) = (&spec.normalizer, &spec.model);
+    let says = |key: &str, otherwise: bool| normalizer[key].as_bool().unwrap_or(otherwise);
+    let lowercase = says("lowercase", true);
+    let plain =
+        normalizer["type"] == "BertNormalizer" && says("clean_text", true) && says("handle_chinese_chars", true);
+    let words =
+        spec.pre_tokenizer["type"] == "BertPreTokenizer" && model.continuing_subword_prefix.as_deref() == Some("##");
+    if !plain || !words || table.unknown.is_none() {
+        return Err(cannot("it is WordPiece with other steps than BERT's, which llama.cpp has not"));
+    }
+    let (tokens, mut types) = kinds(spec, tokens);
+    let phantom = |(token, kind): (String, &mut i32)| {
+        *kind = if *kind == UNKNOWN { CONTROL } else { *kind };
+        match (*kind, token.strip_prefix("##")) {
+            (CONTROL, _) => token,
+            (_, Some(rest)) => rest.to_string(),
+            _ => format!("▁{token}"),
+        }
+    };
+    let tokens = tokens.into_iter().zip(&mut types).map(phantom).collect();
+    let strip_accents = says("strip_accents", lowercase);
+    Ok(Table { model: "bert", pre: "default".into(), tokens, types, lowercase, strip_accents, ..table })
 }
 
 /// A model whose blanks are `▁`: its merges become scores.
@@ -301,7 +379,11 @@ fn marks(spec: Spec, tokens: Vec<Option<String>>, bos: Option<u32>, eos: Option<
     for (kind, step) in steps("", &spec.pre_tokenizer)? {
         match kind {
             "Metaspace" if step["replacement"] == "▁" && step["split"] == false => {
-                prefix |= step["prepend_scheme"] != "never";
+                // "always" and "first" leave a blank that is there, and "first" begins the whole text only
+                if step["prepend_scheme"] != "never" {
+                    let what = "llama.cpp puts a blank before every part of a text, and its Metaspace only where there is none";
+                    return Err(cannot(what));
+                }
             }
             _ => return Err(odd(step)),
         }
@@ -323,9 +405,8 @@ fn marks(spec: Spec, tokens: Vec<Option<String>>, bos: Option<u32>, eos: Option<
             _ => {}
         }
     }
-    let (pre, scores, merges) = ("default".into(), Some(scores), Vec::new());
-    let (add_bos, add_space_prefix) = (false, prefix);
-    Ok(Table { model: "llama", pre, tokens, types, scores, merges, bos, eos, add_bos, add_space_prefix })
+    let (pre, scores, add_space_prefix) = ("default".into(), Some(scores), prefix);
+    Ok(Table { model: "llama", pre, tokens, types, scores, bos, eos, add_space_prefix, ..Table::default() })
 }
 
 /// The byte that `<0x41>` stands for.
@@ -335,15 +416,25 @@ fn byte(token: &str) -> Option<u8> {
 }
 
 /// [`Tokenizer::from_table`].
-pub(super) fn read(table: Table) -> Result<Tokenizer, TokenizerError> {
+pub(super) fn read(mut table: Table) -> Result<Tokenizer, TokenizerError> {
     let size = table.tokens.len();
     let scored = table.scores.as_ref().map_or(size, Vec::len);
     if size == 0 || table.types.len() != size || scored != size {
         let found = format!("{} types and {scored} scores for {size} tokens", table.types.len());
         return Err(part("the table", "a type and a score for each token", found));
     }
-    if let Some(id) = [table.bos, table.eos].into_iter().flatten().find(|&id| id as usize >= size) {
+    if let Some(id) =
+        [table.bos, table.eos, table.after, table.unknown].into_iter().flatten().find(|&id| id as usize >= size)
+    {
         return Err(part("the table", "begin and end among the tokens", format!("id {id} of {size}")));
+    }
+    if table.model == "bert" {
+        let plain = |(token, kind): (&mut String, &i32)| match token.strip_prefix('▁') {
+            Some(word) if *kind != CONTROL => *token = word.to_string(),
+            None if ![CONTROL, UNKNOWN].contains(kind) => *token = format!("##{token}"),
+            _ => {}
+        };
+        table.tokens.iter_mut().zip(&table.types).for_each(plain);
     }
     let added =
         table.types.iter().zip(&table.tokens).zip(0..).filter(|((kind, _), _)| [UNKNOWN, CONTROL, USER].contains(kind));
@@ -353,9 +444,11 @@ pub(super) fn read(table: Table) -> Result<Tokenizer, TokenizerError> {
         "gpt2" => {
             let merge = |line: &String| Merge::parse(line).ok_or_else(|| part("a merge", "two tokens", line.as_str()));
             model.merges = Some(table.merges.iter().map(merge).collect::<Result<_, _>>()?);
-            model.ignore_merges = (table.pre == "llama-bpe").then_some(true);
+            let llama = ALIASES.iter().find(|(name, _)| *name == "llama-bpe").map_or(&[][..], |(_, others)| others);
+            model.ignore_merges = (table.pre == "llama-bpe" || llama.contains(&&*table.pre)).then_some(true);
             let mut spec = Spec::of(model);
-            let known = "one of gpt-2, llama-bpe, dbrx, smollm, qwen2, gpt-4o and default";
+            let known = "one of gpt-2, llama-bpe, dbrx, smollm, qwen2, gpt-4o, deepseek-llm, deepseek-coder, falcon and default, \
+                         or another name of theirs";
             let unknown = || part("tokenizer.ggml.pre", known, table.pre.as_str());
             spec.pre_tokenizer = pre_tokenizer(&table.pre).ok_or_else(unknown)?;
             spec.decoder = byte_level(true);
@@ -380,14 +473,33 @@ pub(super) fn read(table: Table) -> Result<Tokenizer, TokenizerError> {
             spec.decoder = json!({ "type": "Sequence", "decoders": after });
             spec
         }
-        other => return Err(part("tokenizer.ggml.model", "gpt2 or llama", other)),
+        "bert" => {
+            let unknown = table.unknown.ok_or_else(|| part("the table", "a token for unknown words", "none"))?;
+            model.r#type = Some("WordPiece".into());
+            model.unk_token = Some(table.tokens[unknown as usize].clone());
+            (model.continuing_subword_prefix, model.max_input_chars_per_word) = (Some("##".into()), Some(100));
+            let mut spec = Spec::of(model);
+            spec.normalizer = json!({
+                "type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
+                "strip_accents": table.strip_accents, "lowercase": table.lowercase,
+            });
+            spec.pre_tokenizer = json!({ "type": "BertPreTokenizer" });
+            spec.decoder = json!({ "type": "WordPiece", "prefix": "##", "cleanup": true });
+            spec
+        }
+        other => return Err(part("tokenizer.ggml.model", "gpt2, llama or bert", other)),
     };
     let mut spec = spec;
-    if let (Some(id), true) = (table.bos, table.add_bos) {
-        let name = &table.tokens[id as usize];
+    let (before, after) = (table.bos.filter(|_| table.add_bos), table.after);
+    if before.is_some() || after.is_some() {
+        let special = |id: u32| json!({ "SpecialToken": { "id": table.tokens[id as usize], "type_id": 0 } });
         let text = json!({ "Sequence": { "id": "A", "type_id": 0 } });
-        let single = json!([{ "SpecialToken": { "id": name, "type_id": 0 } }, text]);
-        let specials = json!({ name: { "id": name, "ids": [id], "tokens": [name] } });
+        let single: Vec<Value> = before.map(special).into_iter().chain([text]).chain(after.map(special)).collect();
+        let entry = |id: u32| {
+            let name = &table.tokens[id as usize];
+            (name.clone(), json!({ "id": name, "ids": [id], "tokens": [name] }))
+        };
+        let specials: serde_json::Map<String, Value> = before.into_iter().chain(after).map(entry).collect();
         spec.post_processor =
             json!({ "type": "TemplateProcessing", "single": single, "pair": single, "special_tokens": specials });
     }
@@ -399,9 +511,9 @@ pub(super) fn read(table: Table) -> Result<Tokenizer, TokenizerError> {
     spec.model.vocab = Vocab::Ids(used.map(|((token, _), id)| (token, id)).collect());
     let mut imported = ImportedTokenizer::made(spec)?;
     let named = imported.built_in().map(Tokenizer::Bpe);
-    if let Some(named) =
-        named.filter(|named| !table.add_bos && table.eos.is_none_or(|eos| named.end_of_text() == Some(eos)))
-    {
+    if let Some(named) = named.filter(|named| {
+        !table.add_bos && table.after.is_none() && table.eos.is_none_or(|eos| named.end_of_text() == Some(eos))
+    }) {
         return Ok(named);
     }
     imported.configure(table.bos, table.eos, None);

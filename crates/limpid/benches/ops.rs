@@ -7,7 +7,7 @@ use limpid::config::{Activation, Mask, NormKind};
 use limpid::ops::attend::{CacheBlocks, CachedKeys, Keys};
 use limpid::ops::element::nearest_bf16;
 use limpid::ops::linear::Precision;
-use limpid::ops::linear::gemm::{self, Packed, gemm_packed, product};
+use limpid::ops::linear::gemm::{self, Packed, Start, Sums, gemm_packed, product};
 use limpid::ops::simd::Level;
 use limpid::ops::view::{Mat, MatMut};
 use limpid::ops::{Scoring, Span, activate, adamw, attend, classify, norm, random};

@@ -691,13 +691,14 @@ impl Lm {
             Weights::Files(checkpoint) => Some(checkpoint),
             Weights::Held(_) => None,
         };
+        let metadata = files.map(|checkpoint| checkpoint.whole_metadata()).transpose()?.flatten();
         let source = checkpoint::ModelData {
             tokenizer: self.tokenizer.as_ref(),
             chat_template: self.chat_template(),
             carried: files.map(|files| &files.carried),
             rows: &|param, rows| files?.rows(&model, param, rows),
             keep_types: keep_types && files.is_some(),
-            metadata: files.map(|checkpoint| &checkpoint.metadata),
+            metadata: metadata.as_ref(),
             ..checkpoint::ModelData::new(&self.config, &values)
         };
         Ok(checkpoint::save(path, format, dtype, &source)?)

@@ -324,6 +324,57 @@ fn blocks_pass_through() {
     assert_eq!((new.u64("general.file_type").unwrap(), new.get("quantize.imatrix.file")), (14, None));
 }
 
+/// BERT's tokenizer goes into GGUF as llama.cpp has it and comes back: its ids, what stands round a text, and the words of the list.
+#[test]
+fn word_pieces_go_through_gguf() {
+    use limpid::config::{Activation, Mask, NormPlace};
+    use limpid::tokenizer::Tokenizer;
+    let folder = Folder::new("pieces");
+    let all = concat!(env!("CARGO_MANIFEST_DIR"), "/../limpid-tokenizer/fixtures/tokenizers.json");
+    let all: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(all).unwrap()).unwrap();
+    for case in ["bert-files", "bert-cased-files"] {
+        let (files, out) = (folder.0.join(case), folder.0.join(format!("{case}.gguf")));
+        std::fs::create_dir(&files).unwrap();
+        for (name, text) in all[case]["files"].as_object().unwrap() {
+            std::fs::write(files.join(name), text.as_str().unwrap()).unwrap();
+        }
+        let tokenizer = Tokenizer::open(&files).unwrap().unwrap();
+        let sizes = Config { vocab_size: tokenizer.vocab_size(), context_length: 16, d_model: 8, ..Config::default() };
+        let config = Config {
+            n_head: 2,
+            n_layer: 1,
+            d_ff: 16,
+            n_segment: 2,
+            norm_place: NormPlace::Post,
+            final_norm: false,
+            embedding_norm: true,
+            mask: Mask::Bidirectional,
+            activation: Activation::GeluErf,
+            lm_head: false,
+            ..sizes
+        };
+        let values = |param: &limpid::model::Param| vec![0.5; param.region.len()];
+        let data = ModelData { tokenizer: Some(&tokenizer), ..ModelData::new(&config, &values) };
+        save(&out, Format::Gguf, &Dtype::F32, &data).unwrap();
+        let (metadata, _) = limpid::checkpoint::gguf::open(&out).unwrap();
+        assert_eq!(metadata.str("tokenizer.ggml.model").unwrap(), "bert");
+        let tokens = metadata.strings("tokenizer.ggml.tokens").unwrap();
+        for token in tokens {
+            assert!(!token.starts_with("##"), "{token}");
+        }
+        assert!(tokens.iter().any(|token| token.starts_with('▁')) && tokens.contains(&"[CLS]".to_string()));
+        let back = Checkpoint::open(&out).unwrap().tokenizer.unwrap();
+        for text in ["the lamp lit the harbour", "Ünder, the GULLS!", "xyzzy 12 [MASK] 漢字", ""] {
+            assert_eq!(
+                back.encode_for_model(text).unwrap(),
+                tokenizer.encode_for_model(text).unwrap(),
+                "{case} {text}"
+            );
+        }
+        assert!(back.encode_for_model("the").unwrap().len() > 2);
+    }
+}
+
 #[test]
 fn what_limpid_has_not_is_refused_by_key() {
     let readme = format!("{}/fixtures/hf-refused/README.md", env!("CARGO_MANIFEST_DIR"));

@@ -434,9 +434,12 @@ fn ten_steps_of_adam_and_sgd() {
     check_training(&Fixture::open("gpt2"), Method::Sgd);
 }
 
+/// A fixture, what it shows, and whether a configuration has that.
+type Shows = (&'static str, &'static str, fn(&Config) -> bool);
+
 /// Which family's training shows which choice of [`Config`], and that the model has it.
 #[rustfmt::skip]
-const FAMILIES: &[(&str, &str, fn(&Config) -> bool)] = &[
+const FAMILIES: &[Shows] = &[
     ("qwen3", "a norm of each head's queries and keys, rotary positions, key heads shared",
         |c| c.qk_norm == QkNorm::Head && c.heads().group() == 2 && c.ffn_gated),
     ("olmo2", "a norm of all queries, a norm on what each part adds",

@@ -60,7 +60,7 @@ enum Key {
     /// Limpid has this value only; where the key is missing, too, if so said.
     Only(&'static str, fn() -> GgufValue, bool),
     /// Heads that share keys.
-    KeyHeads,
+    KvHeads,
     /// Rotary angles; whether heads may be of other sizes than d_model / n_head, be turned in part, and by Llama 3.1's factors.
     Rotary { wide: bool, partial: bool, factors: bool },
     /// A window: the blocks that have it, the base of their angles, and its length where the key is missing.
@@ -70,7 +70,7 @@ enum Key {
     /// Scores by the root of d_model / n_head, whatever the heads' size is, in models of so many blocks (Gemma's of 27B).
     Broad(usize),
 }
-use Key::{Broad, Flag, Is, KeyHeads, Only, Over, Root, Rotary, Window};
+use Key::{Broad, Flag, Is, KvHeads, Only, Over, Root, Rotary, Window};
 
 const SIZES: &[Key] = &[
     Is("context_length", "context_length", ""),
@@ -81,10 +81,10 @@ const SIZES: &[Key] = &[
 ];
 /// Of the norms' two keys.
 const EPS: [&str; 2] = ["attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon"];
-const HEADS: &[Key] = &[KeyHeads, Rotary { wide: false, partial: false, factors: false }];
-const WIDE: &[Key] = &[KeyHeads, Rotary { wide: true, partial: false, factors: false }];
-const PARTIAL: &[Key] = &[KeyHeads, Rotary { wide: false, partial: true, factors: false }];
-const FACTORS: &[Key] = &[KeyHeads, Rotary { wide: true, partial: false, factors: true }];
+const HEADS: &[Key] = &[KvHeads, Rotary { wide: false, partial: false, factors: false }];
+const WIDE: &[Key] = &[KvHeads, Rotary { wide: true, partial: false, factors: false }];
+const PARTIAL: &[Key] = &[KvHeads, Rotary { wide: false, partial: true, factors: false }];
+const FACTORS: &[Key] = &[KvHeads, Rotary { wide: true, partial: false, factors: true }];
 
 const TABLES: &[Row] = &[
     Row("token_embd.weight", "embed.weight", Held::Same),
@@ -152,7 +152,7 @@ const HEADLESS: &[(&str, &str)] = &[("lm_head", "false")];
 /// All of them; where several can say a model, the first does. Gemma's gains are stored whole there.
 const ARCHITECTURES: &[Architecture] = &[
     Architecture { name: "gpt2", fused: true, ..ARCHITECTURE },
-    Architecture { name: "starcoder", keys: &[&[KeyHeads]], fused: true, ..ARCHITECTURE },
+    Architecture { name: "starcoder", keys: &[&[KvHeads]], fused: true, ..ARCHITECTURE },
     Architecture { name: "qwen2", always: &[GATED_RMS, SILU, QKV_BIAS], keys: &[HEADS], ..ARCHITECTURE },
     Architecture { name: "qwen3", always: &[LLAMAS[0], LLAMAS[1], SILU, QK_NORM], keys: &[WIDE], ..ARCHITECTURE },
     Architecture {
@@ -265,7 +265,7 @@ const ARCHITECTURES: &[Architecture] = &[
     Architecture {
         name: "bloom",
         always: &[ALIBI, &[("embedding_norm", "true")]],
-        keys: &[&[KeyHeads]],
+        keys: &[&[KvHeads]],
         fused: true,
         ..ARCHITECTURE
     },
@@ -374,7 +374,7 @@ impl Key {
                 None if !or_missing => return keys.bad(format!("it lacks the key `{}`", keys.full(key))),
                 _ => {}
             },
-            KeyHeads => c.n_kv_head = keys.maybe_size("attention.head_count_kv")?.filter(|n| *n != c.n_head),
+            KvHeads => c.n_kv_head = keys.maybe_size("attention.head_count_kv")?.filter(|n| *n != c.n_head),
             Rotary { .. } => {
                 let own = keys.maybe_size("attention.key_length")?;
                 c.d_head = own.filter(|d| d.checked_mul(c.n_head) != Some(c.d_model));
@@ -433,7 +433,7 @@ impl Key {
             Flag(name, key, [_, yes]) => put(key, GgufValue::Bool(setting(c, name) == **yes)),
             Only(_, value, true) if value() == GgufValue::F32(0.0) => {}
             Only(key, value, _) => put(key, value()),
-            KeyHeads => put("attention.head_count_kv", size(c.heads().n_kv_head)),
+            KvHeads => put("attention.head_count_kv", size(c.heads().n_kv_head)),
             Rotary { wide, partial, .. } => {
                 if *wide {
                     put("attention.key_length", size(c.d_head()));
@@ -667,19 +667,32 @@ pub(crate) fn read_tokenizer(m: &Metadata, path: &Path) -> Result<Option<Tokeniz
         None | Some("none" | "no_vocab") => return Ok(None),
         Some("gpt2") => "gpt2",
         Some("llama") => "llama",
+        Some("bert") => "bert",
         Some(other) => {
             let what = format!(
-                "its tokenizer is of the kind `{other}`; limpid reads gpt2 and llama: give it a tokenizer of its own"
+                "its tokenizer is of the kind `{other}`; limpid reads gpt2, llama and bert: give it a tokenizer of its own"
             );
             return Err(bad(path, what));
         }
     };
-    let maybe_id = |name: &str| m.get(&key(name)).map(|_| m.u64(&key(name))).transpose();
+    let id = |name: &str| -> Result<Option<u32>> {
+        let id = m.get(&key(name)).map(|_| m.u64(&key(name))).transpose()?;
+        Ok(id.map(|id| u32::try_from(id).unwrap_or(u32::MAX)))
+    };
     let flag = |name: &str, otherwise| m.get(&key(name)).map_or(Ok(otherwise), |_| m.bool(&key(name)));
-    let spm = model == "llama";
+    let (spm, bert) = (model == "llama", model == "bert");
+    let pre = m.get(&key("pre")).map_or(Ok("default"), |_| m.str(&key("pre")))?.to_string();
+    // what llama.cpp takes where a file says nothing
+    let usual = |n: u32| if bert { Some(n) } else { None };
+    let (bos, eos) = (id("bos_token_id")?.or(id("cls_token_id")?.filter(|_| bert)).or(usual(101)), id("eos_token_id")?);
+    let after = match (flag("add_sep_token", bert)?, flag("add_eos_token", false)?) {
+        (true, _) => id("seperator_token_id")?.or(usual(102)),
+        (false, true) => eos,
+        _ => None,
+    };
+    let lowercase = flag("normalizer.lowercase", true)?;
     let tokens = m.strings(&key("tokens"))?.to_vec();
     let table = Table {
-        pre: m.get(&key("pre")).map_or(Ok("default"), |_| m.str(&key("pre")))?.to_string(),
         types: m
             .get(&key("token_type"))
             .map_or(Ok(vec![1; tokens.len()]), |_| m.i32s(&key("token_type")).map(<[i32]>::to_vec))?,
@@ -689,10 +702,16 @@ pub(crate) fn read_tokenizer(m: &Metadata, path: &Path) -> Result<Option<Tokeniz
             _ => None,
         },
         merges: m.get(&key("merges")).map_or(Ok(vec![]), |_| m.strings(&key("merges")).map(<[String]>::to_vec))?,
-        bos: maybe_id("bos_token_id")?.map(|id| id as u32),
-        eos: maybe_id("eos_token_id")?.map(|id| id as u32),
-        add_bos: flag("add_bos_token", spm)?,
+        add_bos: flag("add_bos_token", spm || bert || pre == "llama-bpe")?,
         add_space_prefix: flag("add_space_prefix", spm)?,
+        unknown: id("unknown_token_id")?.or(usual(100)),
+        strip_accents: flag("normalizer.strip_accents", lowercase)?,
+        nfc: false,
+        bos,
+        eos,
+        after,
+        pre,
+        lowercase,
         model,
     };
     let of_file = |fault: TokenizerError| TokenizerError::File { path: path.into(), fault: fault.into() };
@@ -766,9 +785,25 @@ fn write_tokenizer(m: &mut Metadata, mut t: Table, vocab_size: usize) {
     put("token_type", t.types.into());
     match t.scores {
         Some(scores) => put("scores", scores.into()),
-        None => put("merges", t.merges.into()),
+        None if t.model == "gpt2" => put("merges", t.merges.into()),
+        None => {}
     }
-    for (name, id) in [("bos_token_id", t.bos), ("eos_token_id", t.eos)] {
+    let bert = t.model == "bert";
+    if bert {
+        put("normalizer.lowercase", GgufValue::Bool(t.lowercase));
+        put("normalizer.strip_accents", GgufValue::Bool(t.strip_accents));
+    }
+    let sep = t.after.filter(|_| bert);
+    put("add_eos_token", GgufValue::Bool(t.after.is_some() && !bert));
+    put("add_sep_token", GgufValue::Bool(sep.is_some()));
+    let unknown = t.unknown.filter(|_| bert);
+    for (name, id) in [
+        ("bos_token_id", t.bos),
+        ("eos_token_id", t.eos),
+        ("cls_token_id", t.bos.filter(|_| bert)),
+        ("seperator_token_id", sep),
+        ("unknown_token_id", unknown),
+    ] {
         if let Some(id) = id {
             put(name, GgufValue::U32(id));
         }

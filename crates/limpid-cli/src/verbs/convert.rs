@@ -114,10 +114,10 @@ pub fn run(args: Args) -> Result<()> {
     let model = outline(&source.config)?;
     let values = |param: &Param| source.values(&model, param).expect("checked when it was opened").into_owned();
     // what is said of a tokenizer is of no other
-    let metadata = match &args.tokenizer {
-        None => source.metadata.clone(),
-        Some(_) => source.metadata.clone().without(|key| key.starts_with("tokenizer.")),
-    };
+    let metadata = source.whole_metadata()?.map(|metadata| match &args.tokenizer {
+        None => metadata,
+        Some(_) => metadata.without(|key| key.starts_with("tokenizer.")),
+    });
     let data = ModelData {
         tokenizer: tokenizer.as_ref(),
         chat_template: source.chat_template.as_deref(),
@@ -125,7 +125,7 @@ pub fn run(args: Args) -> Result<()> {
         shard_bytes: args.max_shard_size.map_or(SHARD_BYTES, |megabytes| megabytes * 1_000_000),
         rows: &|param, rows| source.rows(&model, param, rows),
         keep_types: args.dtype.is_none(),
-        metadata: Some(&metadata).filter(|_| source.format == Format::Gguf),
+        metadata: metadata.as_ref(),
         ..ModelData::new(&source.config, &values)
     };
     save(&args.dst, format, &stored, &data).map_err(|error| match error {
@@ -176,6 +176,10 @@ pub fn run(args: Args) -> Result<()> {
         }
         if let Some(why) = &unfit {
             rows.push(("tokenizer".into(), format!("not written: {why}")));
+        }
+        if format == Format::Gguf && tokenizer.as_ref().is_some_and(|t| t.table().is_ok_and(|table| table.nfc)) {
+            let what = "llama.cpp does not bring texts to NFC, as this tokenizer does: those that are not have other ids there";
+            rows.push(("tokenizer".into(), what.into()));
         }
         if tokenizer.is_none() {
             let piece = SENTENCE_PIECE.iter().find(|name| args.tokenizer.is_none() && source.path.join(name).exists());

@@ -273,9 +273,9 @@ macro_rules! ops {
             /// Pointers are to whole vectors.
             #[inline]
             #[target_feature(enable = $features)]
+            #[allow(unused_unsafe)] // most need none
             pub unsafe fn $name($($arg: $t),*) -> $r {
                 // SAFETY: as the caller says.
-                #[allow(unused_unsafe)] // most need none
                 unsafe { $body }
             }
         )*
