@@ -702,7 +702,7 @@ impl Checkpoint {
     }
 
     /// Rows of a parameter of `model` as they are stored, where no arithmetic is between the two: see [`ModelData::rows`].
-    pub fn rows(&self, model: &Model, param: &Param, rows: Range<usize>) -> Option<Rows<'_>> {
+    pub fn rows(&self, model: &Model, param: &Param, rows: Range<usize>) -> Option<StoredRows<'_>> {
         let adapted = self.adapter.as_ref().is_some_and(|adapter| adapter.adapts(param));
         let links = self.dialect.links(model);
         let found = dialect::rows_as_stored((param, rows), &links, model, &self.store, &self.names);
@@ -792,7 +792,7 @@ fn copies_agree(family: &Family, config: &Config, store: &Store, names: &Names, 
 }
 
 /// The type of some rows, and each as it is stored.
-pub type Rows<'a> = (Dtype, Vec<&'a [u8]>);
+pub type StoredRows<'a> = (Dtype, Vec<&'a [u8]>);
 
 /// The type that a tensor of this name and shape gets, where its rows have the type that is told last.
 type Chosen<'a> = &'a dyn Fn(&str, &[usize], Option<&Dtype>) -> Dtype;
@@ -810,7 +810,7 @@ pub struct ModelData<'a> {
     /// The values of a parameter of `config`'s model.
     pub values: &'a dyn Fn(&Param) -> Vec<f32>,
     /// Some rows of it as they are stored, if they are of one type: GGUF takes over, bit for bit, what has the type that it gets there.
-    pub rows: &'a dyn Fn(&Param, Range<usize>) -> Option<Rows<'a>>,
+    pub rows: &'a dyn Fn(&Param, Range<usize>) -> Option<StoredRows<'a>>,
     /// Whether every matrix of a GGUF keeps the type that it has, where that can be: mixtures stay mixtures.
     pub keep_types: bool,
     /// [`Checkpoint::whole_metadata`], of which GGUF takes over what it does not say itself, and the tokenizer if it is this one's.
@@ -939,7 +939,7 @@ fn put(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> Result
         regained(param, values.into(), from, config).into_owned()
     };
     // the rows of a tensor as they are stored, those of all that it holds
-    let rows = |held: &[(Link, Param)], config: &Config| -> Option<Rows> {
+    let rows = |held: &[(Link, Param)], config: &Config| -> Option<StoredRows> {
         let (mut dtype, mut all) = (None, vec![&[] as &[u8]; held[0].0.their_rows()]);
         for (link, param) in held {
             let own = given.param(&param.name)?;

@@ -18,6 +18,9 @@ pub type On = (Device, usize);
 const OPTIMIZER: &str = "optimizer moments";
 const AVERAGE: &str = "average of the weights";
 
+/// Bytes that MPI takes in a process (measured: Open MPI 17 MB, MPICH 17 to 32).
+const MPI: u64 = 17_000_000;
+
 /// Bytes of address space left for all that is not counted: text, tokens, buffers. Where those are refused a program ends at once.
 const SPARE: u64 = 32 << 20;
 
@@ -55,7 +58,7 @@ pub fn parts_among(model: &Model, recipe: &Recipe, on: On, processes: usize) -> 
     };
     let own = Recipe { accumulate: micros, ..*recipe };
     let buffers = ("buffers to and from the others", buffers);
-    parts(model, Some(&own), on).into_iter().map(of_one).chain([buffers]).collect()
+    parts(model, Some(&own), on).into_iter().map(of_one).chain([buffers, ("MPI itself", MPI)]).collect()
 }
 
 /// Bytes that this process holds before a model is made (Linux), with what it grows by in training: code that is not touched yet,

@@ -335,7 +335,8 @@ fn word_pieces_go_through_gguf() {
     for case in ["bert-files", "bert-cased-files"] {
         let (files, out) = (folder.0.join(case), folder.0.join(format!("{case}.gguf")));
         std::fs::create_dir(&files).unwrap();
-        for (name, text) in all[case]["files"].as_object().unwrap() {
+        let like = all[case]["like"].as_str().map(|like| &all[like]["files"]);
+        for (name, text) in like.into_iter().chain([&all[case]["files"]]).flat_map(|files| files.as_object().unwrap()) {
             std::fs::write(files.join(name), text.as_str().unwrap()).unwrap();
         }
         let tokenizer = Tokenizer::open(&files).unwrap().unwrap();

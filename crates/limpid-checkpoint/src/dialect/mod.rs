@@ -330,7 +330,7 @@ pub(super) fn rows_as_stored<'a>(
     model: &Model,
     store: &'a Store,
     names: &Names,
-) -> Result<Option<crate::Rows<'a>>> {
+) -> Result<Option<crate::StoredRows<'a>>> {
     let cols = extent(param).1;
     let mut held: Vec<&Link> = links.iter().filter(|link| link.param == param.name).collect();
     held.sort_by_key(|link| link.rows.start);

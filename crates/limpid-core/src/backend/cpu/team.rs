@@ -11,7 +11,7 @@ use crate::ops::arena::Arena;
 use crate::ops::attend;
 use crate::ops::blocks::Quant;
 use crate::ops::linear::codes::Codes;
-use crate::ops::linear::dot::{Operand, Round, rounded};
+use crate::ops::linear::dot::{Left, Round, rounded};
 use crate::ops::linear::gemm::{self, Packed, Start, Sums, gemm_packed, multiply_codes};
 use crate::ops::linear::{self, Precision};
 use crate::ops::simd::Level;
@@ -207,7 +207,7 @@ impl ThreadTeam {
                     self.level.run(Round { to, x: a.row(i), k });
                 }
             });
-            Some(Operand::Rounded(room, k))
+            Some(Left::Rounded(room, k))
         } else {
             None
         };

@@ -1,9 +1,9 @@
 //! Products with weights of codes that never become a panel of f32s: one tile at a time, with its sums in registers.
 //!
-//! [`Operand::Exact`]: each weight becomes an f32 in a register, `scale * code - min`, and the sums are of blocks as in all products of
+//! [`Left::Exact`]: each weight becomes an f32 in a register, `scale * code - min`, and the sums are of blocks as in all products of
 //! packed weights: the bits of the same weights as f32. For few rows, where weights come from memory.
 //!
-//! [`Operand::Rounded`]: the other operand is rounded to eight bits too, 32 neighbours with one scale, so that products are integers. Of each
+//! [`Left::Rounded`]: the other operand is rounded to eight bits too, 32 neighbours with one scale, so that products are integers. Of each
 //! group of steps that shares a scale, in ascending order,
 //!
 //!   c = fma(Σ x w, d s, c),   c = fma(-m, d Σ x, c)
@@ -89,41 +89,41 @@ impl Kernel for Round<'_> {
 
 /// The left operand.
 #[derive(Clone, Copy)]
-pub enum Operand<'a> {
+pub enum Left<'a> {
     /// Rows whose elements are neighbours.
     Exact(Mat<'a>),
     /// Rows of so many elements, each [`rounded`].
     Rounded(&'a [f32], usize),
 }
 
-impl Operand<'_> {
+impl Left<'_> {
     fn rows(&self) -> usize {
         match self {
-            Operand::Exact(x) => x.rows,
-            Operand::Rounded(x, k) => x.len() / rounded(*k),
+            Left::Exact(x) => x.rows,
+            Left::Rounded(x, k) => x.len() / rounded(*k),
         }
     }
     /// Its columns.
     pub fn k(&self) -> usize {
         match self {
-            Operand::Exact(x) => x.cols,
-            Operand::Rounded(_, k) => *k,
+            Left::Exact(x) => x.cols,
+            Left::Rounded(_, k) => *k,
         }
     }
 }
 
 /// c = start + x panel, for as many columns as c has.
 #[track_caller]
-pub fn panel(level: Level, mut c: MatMut, x: Operand, codes: Codes, panel: &[u8], start: Start) {
+pub fn panel(level: Level, mut c: MatMut, x: Left, codes: Codes, panel: &[u8], start: Start) {
     let (width, cols, k) = (tile::shape(level).1, c.cols(), x.k());
     assert!(x.rows() == c.rows() && cols <= width && width <= WIDTH && k.is_multiple_of(codes.strip));
     assert!(panel.len() >= k / codes.strip * codes.bytes(width));
-    if let Operand::Exact(x) = x {
+    if let Left::Exact(x) = x {
         x.check();
         assert!(x.col_stride == 1);
     }
     // tiles of equal heights: 7 rows are 4 and 3
-    let most = if matches!(x, Operand::Exact(_)) { FEW_ROWS } else { ROWS };
+    let most = if matches!(x, Left::Exact(_)) { FEW_ROWS } else { ROWS };
     let height = c.rows().div_ceil(c.rows().div_ceil(most).max(1)).max(1);
     for i in (0..c.rows()).step_by(height) {
         let rows = i..(i + height).min(c.rows());
@@ -136,8 +136,8 @@ pub fn panel(level: Level, mut c: MatMut, x: Operand, codes: Codes, panel: &[u8]
             }
         }
         let part = match x {
-            Operand::Exact(x) => Operand::Exact(x.rows(rows.clone())),
-            Operand::Rounded(x, k) => Operand::Rounded(&x[rows.start * rounded(k)..rows.end * rounded(k)], k),
+            Left::Exact(x) => Left::Exact(x.rows(rows.clone())),
+            Left::Rounded(x, k) => Left::Rounded(&x[rows.start * rounded(k)..rows.end * rounded(k)], k),
         };
         tile(level, Tile { x: part, codes, panel, width, sums: &mut sums });
         for (i, sums) in rows.zip(sums.chunks_exact(width)) {
@@ -148,7 +148,7 @@ pub fn panel(level: Level, mut c: MatMut, x: Operand, codes: Codes, panel: &[u8]
 
 /// Up to [`ROWS`] rows by all columns of a panel.
 struct Tile<'a> {
-    x: Operand<'a>,
+    x: Left<'a>,
     codes: Codes,
     /// As many strips as k has.
     panel: &'a [u8],
@@ -159,44 +159,47 @@ struct Tile<'a> {
 
 fn tile(level: Level, tile: Tile) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the levels have the instructions (dot products of integers are asked for beside), and `panel` asserted
-    // what the bodies read.
-    unsafe {
-        macro_rules! rows {
-            ($exact:ident, $rounded:ident, $few:literal, $many:literal) => {
-                match (tile.x, tile.codes.bits, tile.x.rows()) {
-                    (Operand::Exact(_), 4, 1) => $exact::<1, 4>(tile),
-                    (Operand::Exact(_), 4, 2) => $exact::<2, 4>(tile),
-                    (Operand::Exact(_), 4, 3) => $exact::<3, 4>(tile),
-                    (Operand::Exact(_), 4, _) => $exact::<4, 4>(tile),
-                    (Operand::Exact(_), _, 1) => $exact::<1, 8>(tile),
-                    (Operand::Exact(_), _, 2) => $exact::<2, 8>(tile),
-                    (Operand::Exact(_), _, 3) => $exact::<3, 8>(tile),
-                    (Operand::Exact(_), _, _) => $exact::<4, 8>(tile),
-                    (Operand::Rounded(..), 4, 1) => $rounded::<1, $few, 4>(tile),
-                    (Operand::Rounded(..), 4, 2) => $rounded::<2, $few, 4>(tile),
-                    (Operand::Rounded(..), 4, 3) => $rounded::<3, $many, 4>(tile),
-                    (Operand::Rounded(..), 4, 4) => $rounded::<4, $many, 4>(tile),
-                    (Operand::Rounded(..), 4, 5) => $rounded::<5, $many, 4>(tile),
-                    (Operand::Rounded(..), 4, _) => $rounded::<6, $many, 4>(tile),
-                    (Operand::Rounded(..), _, 1) => $rounded::<1, $few, 8>(tile),
-                    (Operand::Rounded(..), _, 2) => $rounded::<2, $few, 8>(tile),
-                    (Operand::Rounded(..), _, 3) => $rounded::<3, $many, 8>(tile),
-                    (Operand::Rounded(..), _, 4) => $rounded::<4, $many, 8>(tile),
-                    (Operand::Rounded(..), _, 5) => $rounded::<5, $many, 8>(tile),
-                    (Operand::Rounded(..), _, _) => $rounded::<6, $many, 8>(tile),
-                }
-            };
-        }
-        let exact = matches!(tile.x, Operand::Exact(_));
-        if level.is_avx512() && (exact || is_x86_feature_detected!("avx512vnni")) {
-            return rows!(exact512, rounded512, 4, 2);
-        }
-        if level.is_avx512() || level.name() == "avx2" {
-            return rows!(exact256, rounded256, 2, 1);
-        }
+    if level.is_avx512() || level.name() == "avx2" {
+        let exact = matches!(tile.x, Left::Exact(_));
+        let wide = level.is_avx512() && (exact || is_x86_feature_detected!("avx512vnni"));
+        // SAFETY: the level has the instructions, dot products of integers were asked for, and `panel` asserted what the bodies read.
+        return unsafe { by_vectors(wide, tile) };
     }
     level.run(tile);
+}
+
+/// # Safety
+/// As [`panel`] asserts; with AVX2, FMA and F16C, `wide` with AVX-512 and, for rounded rows, VNNI.
+#[cfg(target_arch = "x86_64")]
+unsafe fn by_vectors(wide: bool, tile: Tile) {
+    macro_rules! rows {
+        ($exact:ident, $rounded:ident, $few:literal, $many:literal) => {
+            match (tile.x, tile.codes.bits, tile.x.rows()) {
+                (Left::Exact(_), 4, 1) => $exact::<1, 4>(tile),
+                (Left::Exact(_), 4, 2) => $exact::<2, 4>(tile),
+                (Left::Exact(_), 4, 3) => $exact::<3, 4>(tile),
+                (Left::Exact(_), 4, _) => $exact::<4, 4>(tile),
+                (Left::Exact(_), _, 1) => $exact::<1, 8>(tile),
+                (Left::Exact(_), _, 2) => $exact::<2, 8>(tile),
+                (Left::Exact(_), _, 3) => $exact::<3, 8>(tile),
+                (Left::Exact(_), _, _) => $exact::<4, 8>(tile),
+                (Left::Rounded(..), 4, 1) => $rounded::<1, $few, 4>(tile),
+                (Left::Rounded(..), 4, 2) => $rounded::<2, $few, 4>(tile),
+                (Left::Rounded(..), 4, 3) => $rounded::<3, $many, 4>(tile),
+                (Left::Rounded(..), 4, 4) => $rounded::<4, $many, 4>(tile),
+                (Left::Rounded(..), 4, 5) => $rounded::<5, $many, 4>(tile),
+                (Left::Rounded(..), 4, _) => $rounded::<6, $many, 4>(tile),
+                (Left::Rounded(..), _, 1) => $rounded::<1, $few, 8>(tile),
+                (Left::Rounded(..), _, 2) => $rounded::<2, $few, 8>(tile),
+                (Left::Rounded(..), _, 3) => $rounded::<3, $many, 8>(tile),
+                (Left::Rounded(..), _, 4) => $rounded::<4, $many, 8>(tile),
+                (Left::Rounded(..), _, 5) => $rounded::<5, $many, 8>(tile),
+                (Left::Rounded(..), _, _) => $rounded::<6, $many, 8>(tile),
+            }
+        };
+    }
+    // SAFETY: as the caller says.
+    unsafe { if wide { rows!(exact512, rounded512, 4, 2) } else { rows!(exact256, rounded256, 2, 1) } }
 }
 
 /// A tile in plain Rust.
@@ -214,7 +217,7 @@ impl Kernel for Tile<'_> {
                         let k = s * codes.strip + p;
                         let [scale, min] = codes.scales::<16>(strip, width, p, column);
                         match x {
-                            Operand::Exact(x) => {
+                            Left::Exact(x) => {
                                 for (q, x) in x.row(i)[k..][..codes.group].iter().enumerate() {
                                     let code = codes.row::<16>(strip, width, p + q, column);
                                     for v in 0..16 {
@@ -227,7 +230,7 @@ impl Kernel for Tile<'_> {
                                     chain = [0.0; 16];
                                 }
                             }
-                            Operand::Rounded(x, all) => {
+                            Left::Rounded(x, all) => {
                                 let (x, d, sum) = taken(&x[i * rounded(all)..], all, k, codes.group);
                                 let mut dot = [0i32; 16];
                                 for (q, x) in x.iter().enumerate() {
@@ -286,8 +289,8 @@ macro_rules! ops {
 #[cfg(target_arch = "x86_64")]
 mod by512 {
     use super::*;
-    pub type F = __m512;
-    pub type I = __m512i;
+    pub(super) type F = __m512;
+    pub(super) type I = __m512i;
     pub const LANES: usize = 16;
 
     ops! { "avx512f,avx512vnni":
@@ -321,8 +324,8 @@ mod by512 {
 #[cfg(target_arch = "x86_64")]
 mod by256 {
     use super::*;
-    pub type F = __m256;
-    pub type I = __m256i;
+    pub(super) type F = __m256;
+    pub(super) type I = __m256i;
     pub const LANES: usize = 8;
 
     ops! { "avx2,fma,f16c":
@@ -386,9 +389,7 @@ macro_rules! bodies {
         unsafe fn $exact<const N: usize, const BITS: usize>(tile: Tile) {
             use $by::*;
             const V: usize = LANES / 4; // all columns of a panel
-            let Tile { x: Operand::Exact(x), codes, panel, width, sums } = tile else {
-                unreachable!("rows as they are")
-            };
+            let Tile { x: Left::Exact(x), codes, panel, width, sums } = tile else { unreachable!("rows as they are") };
             let table: [f32; 16] = std::array::from_fn(|i| i as f32 - codes.offset as f32);
             // SAFETY: addresses are inside x, the panel and the sums.
             unsafe {
@@ -464,9 +465,7 @@ macro_rules! bodies {
         #[target_feature(enable = $integers)]
         unsafe fn $rounded<const N: usize, const V: usize, const BITS: usize>(tile: Tile) {
             use $by::*;
-            let Tile { x: Operand::Rounded(x, k), codes, panel, width, sums } = tile else {
-                unreachable!("rounded rows")
-            };
+            let Tile { x: Left::Rounded(x, k), codes, panel, width, sums } = tile else { unreachable!("rounded rows") };
             // SAFETY: addresses are inside x, the panel and the sums.
             unsafe {
                 for column in (0..width).step_by(V * LANES) {
@@ -547,3 +546,50 @@ macro_rules! bodies {
 bodies!(by512: scale512, exact512, "avx512f", rounded512, "avx512f,avx512vnni");
 #[cfg(target_arch = "x86_64")]
 bodies!(by256: scale256, exact256, "avx2,fma,f16c", rounded256, "avx2,fma,f16c");
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::super::super::blocks::Quant;
+    use super::super::super::random::{bits, uniform};
+    use super::*;
+
+    /// A processor with AVX-512 and without VNNI has wide panels and sums integers by narrow vectors; no other runs that.
+    #[test]
+    fn narrow_vectors_serve_wide_panels() {
+        if Level::available().len() < 2 {
+            return;
+        }
+        let (k, width) = (512, WIDTH);
+        for quant in [Quant::Q8_0, Quant::Q4_0, Quant::Q4_K, Quant::Q6_K, Quant::Q2_K] {
+            let codes = Codes::one(quant);
+            let mut panel = vec![0; k / codes.strip * codes.bytes(width)];
+            for column in 0..width {
+                let byte = |i: usize| match i % quant.sizes().1 {
+                    // where scales are, numbers that are small
+                    at if at % 16 < 4 || at > 200 => 0x11,
+                    _ => bits(7, column as u64, i as u64) as u8,
+                };
+                let blocks: Vec<u8> = (0..quant.bytes(k)).map(byte).collect();
+                codes.lay(&mut panel, width, column, quant, &blocks);
+            }
+            for rows in 1..=ROWS {
+                let x: Vec<f32> = (0..rows * k).map(|i| uniform(3, 0, i as u64) as f32 - 0.5).collect();
+                let mut room = vec![0.0; rows * rounded(k)];
+                Level::PORTABLE.run(Round { to: &mut room, x: &x, k });
+                for x in [Left::Exact(Mat::new(&x, k)), Left::Rounded(&room, k)] {
+                    if matches!(x, Left::Exact(_)) && rows > FEW_ROWS {
+                        continue;
+                    }
+                    let [mut plain, mut narrow] = [[0.5f32; ROWS * WIDTH]; 2];
+                    Level::PORTABLE.run(Tile { x, codes, panel: &panel, width, sums: &mut plain });
+                    // SAFETY: the second level has these instructions, and all lengths are right.
+                    unsafe { by_vectors(false, Tile { x, codes, panel: &panel, width, sums: &mut narrow }) };
+                    let numbers = plain.iter().filter(|v| v.is_finite() && **v != 0.5).count();
+                    assert!(numbers >= rows * width / 2, "{quant:?}: {numbers}");
+                    let same = plain.iter().zip(&narrow).position(|(a, b)| a.to_bits() != b.to_bits());
+                    assert_eq!(same, None, "{quant:?}, {rows} rows");
+                }
+            }
+        }
+    }
+}

@@ -22,7 +22,7 @@ use super::super::element::nearest_bf16;
 use super::super::simd::{Kernel, Level, MulAdd};
 use super::super::view::{Mat, MatMut};
 use super::codes::{Codes, Widen};
-use super::dot::{self, Operand};
+use super::dot::{self, Left};
 use super::{Precision, tile};
 
 /// How many rows of b a packed panel has: 256 x 64 floats are 64 KiB. With 128 a panel would fit the nearest cache,
@@ -447,7 +447,7 @@ fn multiply(
         && c.rows() <= dot::FEW_ROWS
         && a.col_stride == 1
     {
-        return multiply_codes(level, c, Operand::Exact(a), b, from, start);
+        return multiply_codes(level, c, Left::Exact(a), b, from, start);
     }
     let (panel, held) = scratch.split_at_mut(K_BLOCK * 64);
     let (rows, cols) = (c.rows(), c.cols());
@@ -525,7 +525,7 @@ fn multiply(
 /// # Panics
 /// If b is no codes.
 #[track_caller]
-pub fn multiply_codes(level: Level, mut c: MatMut, x: Operand, b: &Packed, from: usize, start: Start) {
+pub fn multiply_codes(level: Level, mut c: MatMut, x: Left, b: &Packed, from: usize, start: Start) {
     let (rows, cols, codes) = (c.rows(), c.cols(), b.codes.expect("codes"));
     assert!(from.is_multiple_of(b.width) && from + cols <= b.cols && b.width == width(level) && x.k() == b.rows);
     for at in (0..cols).step_by(b.width) {
@@ -682,12 +682,12 @@ mod tests {
                 let bias = values(n, 7);
                 let mut room = Arena::reserve(m * dot::rounded(k)).unwrap();
                 level.run(dot::Round { to: &mut room, x: &a, k });
-                let x = Operand::Rounded(&room, k);
+                let x = Left::Rounded(&room, k);
                 multiply_codes(level, MatMut::new(&mut c, n), x, &packed, 0, Start::Row(&bias));
                 let first = rounded.get_or_insert_with(|| c.clone());
                 let same = c.iter().zip(first).position(|(c, d)| c.to_bits() != d.to_bits());
                 assert_eq!(same, None, "{quants:?} rounded at {level}: {m}x{n}x{k}");
-                let last = Operand::Rounded(&room[(m - 1) * dot::rounded(k)..], k);
+                let last = Left::Rounded(&room[(m - 1) * dot::rounded(k)..], k);
                 multiply_codes(level, MatMut::new(&mut d[..n], n), last, &packed, 0, Start::Row(&bias));
                 assert_eq!(c[(m - 1) * n..], d[..n], "{quants:?} at {level}: a row alone");
                 // the same sum in f64 over what the rows are rounded to, by this test's own rounding
