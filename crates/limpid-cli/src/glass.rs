@@ -45,6 +45,7 @@ fn served(checkpoint: Checkpoint, id: String, machine: &MachineOptions) -> Resul
     if machine.device != Device::Cpu {
         bail!(Usage(format!("--device {}: --open and --html run on the cpu", machine.device)));
     }
+    models::suits(&checkpoint, machine)?;
     let (threads, precision) = (machine.threads(), machine.precision);
     Ok(ServedModel::new(checkpoint, &ServedAs { id, threads, precision, cache: Precision::F32, template: None })?)
 }

@@ -10,6 +10,7 @@ use limpid::config::{Config, Mask, Preset};
 use limpid::memory::{Limit, lacking, needed, program, trainable};
 use limpid::model::recompute::KeepLevel;
 use limpid::model::{Mode, Model, Tuning};
+use limpid::ops::linear::Precision;
 use limpid::task::{Given, Task};
 use limpid::train::{Recipe, Run, RunOptions, RunSettings, Trainer};
 use std::path::{Path, PathBuf};
@@ -101,6 +102,9 @@ impl Job {
 impl JobArgs {
     /// Reads the text and fits model and recipe to it; used by `train`, `plan` and `check`.
     pub fn job(&self) -> Result<Job> {
+        if self.machine.precision == Precision::Int8 {
+            bail!(Usage("--precision int8: products of integers have no gradient; training takes f32 or bf16".into()));
+        }
         fits_text(self.machine.threads())?;
         let (base, given) = self.base()?;
         let (name, config, usual) = match (&given, &self.tuning.from) {

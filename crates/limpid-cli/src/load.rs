@@ -41,7 +41,7 @@ pub struct LoadArgs {
     #[arg(long, value_name = "KEY", hide_env_values = true, requires = "against")]
     api_key: Option<String>,
     /// Type of the KV cache: f32 or bf16
-    #[arg(long, value_name = "P", default_value = "f32", value_parser = options::precision)]
+    #[arg(long, value_name = "P", default_value = "f32", value_parser = options::stored)]
     kv_cache_dtype: Precision,
     /// Put the result on stdout as JSON
     #[arg(long)]

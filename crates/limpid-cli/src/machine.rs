@@ -19,7 +19,16 @@ pub const PASSES: usize = 6;
 
 /// Refuses what would not fit, before anything is reserved.
 pub fn fits(model: &Model, recipe: Option<&Recipe>, on: On, what: &str) -> Result<()> {
-    if let Some((needed, limit)) = memory::lacking(model, recipe, on) {
+    refuse(memory::lacking(model, recipe, on), model, on, what)
+}
+
+/// The same of a model whose parameters will take `stored` bytes.
+pub fn fits_opened(model: &Model, stored: usize, on: On, what: &str) -> Result<()> {
+    refuse(memory::lacking_opened(model, stored, on), model, on, what)
+}
+
+fn refuse(lacking: Option<(u64, Limit)>, model: &Model, on: On, what: &str) -> Result<()> {
+    if let Some((needed, limit)) = lacking {
         bail!(
             "{what} needs {} of memory and {} are {}: a smaller --batch-size, --context-length or model would fit{}{}",
             show::bytes(needed),

@@ -7,22 +7,40 @@ use crate::source::read_file;
 use anyhow::{Context, Result, bail};
 use limpid::Lm;
 use limpid::backend::{Backend, Device};
+use limpid::checkpoint::store::Dtype;
 use limpid::checkpoint::{CHAT_TEMPLATE, Checkpoint};
 use limpid::config::{Config, ConfigError, Mask};
 use limpid::data::Objective;
 use limpid::data::template::{ChatTemplate, TemplateTokens};
 use limpid::engine::{Engine, EngineLimits};
+use limpid::memory::opened;
 use limpid::model::{Mode, Model};
+use limpid::ops::linear::Precision;
 use limpid::tokenizer::Tokenizer;
 use std::path::{Path, PathBuf};
 
 /// A model's weights in a backend made for `mode`.
 pub fn open(checkpoint: &Checkpoint, mode: Mode, machine: &MachineOptions) -> Result<(Model, Box<dyn Backend>)> {
+    suits(checkpoint, machine)?;
     let model = Model::new(&checkpoint.config, mode)?;
     fits(&model, None, machine.on(), "this model")?;
     let mut backend = machine.backend(&model)?;
     checkpoint.load(&model, &mut *backend)?;
     Ok((model, backend))
+}
+
+/// Refuses products of integers for weights that are none.
+pub fn suits(checkpoint: &Checkpoint, machine: &MachineOptions) -> Result<()> {
+    let store = checkpoint.store();
+    let quantised = |name: &str| store.get(name).is_some_and(|stored| matches!(stored.dtype, Dtype::Blocks(_)));
+    if machine.precision == Precision::Int8 && !store.names().any(quantised) {
+        bail!(Usage(format!(
+            "--precision int8 is for quantised weights, which {} has none of: `limpid convert {} MODEL.gguf --dtype q8_0` makes some",
+            checkpoint.path.display(),
+            show::quoted(&checkpoint.path)
+        )));
+    }
+    Ok(())
 }
 
 /// Refuses a result that is no number, or infinite, naming what of the model it comes from.
@@ -134,6 +152,7 @@ pub fn whole(checkpoint: Checkpoint, machine: &MachineOptions) -> Result<Lm> {
     if machine.device != Device::Cpu {
         bail!(Usage(format!("--device {}: this verb runs on the cpu alone", machine.device)));
     }
+    suits(&checkpoint, machine)?;
     Ok(Lm::from(checkpoint)
         .with_threads(machine.threads())
         .with_precision(machine.precision)
@@ -190,9 +209,11 @@ pub fn engine(
     machine: &MachineOptions,
     (sequences, positions): (usize, usize),
 ) -> Result<Engine> {
+    suits(checkpoint, machine)?;
     let config = &checkpoint.config;
     let limits = EngineLimits::of(config, sequences, positions);
-    let mut decoder = machine.decoder(config, limits.decoder(config))?;
+    let bytes = |model: &Model| opened(checkpoint, model, machine.precision);
+    let mut decoder = machine.decoder(config, limits.decoder(config), bytes)?;
     let (model, backend) = decoder.parts();
     checkpoint.load(model, backend)?;
     Ok(Engine::new(decoder, checkpoint.tokenizer.clone(), &limits))

@@ -11,7 +11,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use limpid::backend::{self, Backend, BackendOptions, Device};
 use limpid::checkpoint::CheckpointError;
-use limpid::config::{Config, ConfigError, Fields, PRESETS, Positions, Setting, Settings, Value, parse_axis};
+use limpid::config::{Config, ConfigError, Fields, PRESETS, Positions, Setting, Settings, Value, parse_axis, unknown};
 use limpid::data::source::SourceError;
 use limpid::data::{CorpusError, DataError, TextFormat};
 use limpid::engine::{Decoder, DecoderLimits};
@@ -401,6 +401,14 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     }
 }
 
+/// A type that a KV cache may have.
+pub fn stored(s: &str) -> Result<Precision, ConfigError> {
+    match precision(s)? {
+        Precision::Int8 => Err(unknown("type of a KV cache", s, &["f32", "bf16"])),
+        kind => Ok(kind),
+    }
+}
+
 pub fn precision(s: &str) -> Result<Precision, ConfigError> {
     match s {
         "float32" => Ok(Precision::F32),
@@ -425,10 +433,15 @@ impl MachineOptions {
         self.device.start(model, how)
     }
 
-    /// A decoder on this processor, if it fits into memory.
-    pub fn decoder(&self, config: &Config, limits: DecoderLimits) -> Result<Decoder> {
+    /// A decoder on this processor, if it fits into memory with parameters that take so many bytes.
+    pub fn decoder(
+        &self,
+        config: &Config,
+        limits: DecoderLimits,
+        bytes: impl FnOnce(&Model) -> usize,
+    ) -> Result<Decoder> {
         let model = limits.model(config)?;
-        crate::machine::fits(&model, None, self.on(), "this model")?;
+        crate::machine::fits_opened(&model, bytes(&model), self.on(), "this model")?;
         Ok(Decoder::new(config, limits, |model| self.start(model))?)
     }
 

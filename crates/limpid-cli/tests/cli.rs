@@ -1274,6 +1274,29 @@ fn a_memory_budget_is_kept() {
     folder.fails(2, "train --memory lots", &["lots", "2G"]);
 }
 
+/// Integer products are for quantised weights, on which everything that runs a model takes them; nothing else does.
+#[test]
+fn int8_is_for_quantised_weights() {
+    let f = Folder::new("int8");
+    let size = "--n-layer 1 --d-model 64 --n-head 2 --context-length 16 --steps 2 --batch-size 2 --sample 0";
+    f.ok(&format!("train {size} --out plain --json"));
+    f.fails(2, &format!("train {size} --out x --precision int8"), &["no gradient", "f32 or bf16"]);
+    let generate = "generate --temperature 0 --max-tokens 5 --tokens 1,2,3 --json --precision int8";
+    f.fails(2, &format!("{generate} --model plain"), &["convert plain MODEL.gguf --dtype q8_0"]);
+    f.fails(2, "serve --model plain --kv-cache-dtype int8 --port 0", &["KV cache", "f32", "bf16"]);
+    f.ok("convert plain small.gguf --dtype q8_0 --tokenizer none");
+    let one = f.ok(&format!("{generate} --model small.gguf --threads 1 --receipt r.json"));
+    assert_eq!(one, f.ok(&format!("{generate} --model small.gguf --threads 2")));
+    assert_eq!(f.json("bench decode --model small.gguf --tokens 4 --precision int8 --json")["tok_s"].is_number(), true);
+    let loss = |precision: &str| {
+        let eval = f.json(&format!(
+            "inspect --model small.gguf --tokens 1,2,3,4 --tensor logits --precision {precision} --json"
+        ));
+        eval["tensors"].clone()
+    };
+    assert!(loss("f32") != loss("int8"));
+}
+
 /// bf16 products, by flag and by environment, for training and for everything that opens the model.
 #[test]
 fn bf16_is_a_flag_away() {

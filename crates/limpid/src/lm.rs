@@ -15,11 +15,10 @@ use crate::evaluate::{self, Score};
 use crate::generate::{self, Filled, GenerateError, GenerateEvent, Likelihood, Options, Sample, Session};
 use crate::memory;
 use crate::model::{Mode, Model, Param};
-use crate::ops::Batch;
 use crate::ops::element::Element;
 use crate::ops::linear::Precision;
-use crate::ops::linear::codes::Codes;
 use crate::ops::simd::Level;
+use crate::ops::{Batch, MemorySpace};
 use crate::receipt::ReceiptHashes;
 use crate::tokenizer::Tokenizer;
 use crate::trace::layers::{self, LayerTrace};
@@ -28,7 +27,6 @@ use crate::{Error, checkpoint::store::Dtype};
 use std::borrow::Cow;
 use std::fmt;
 use std::num::NonZero;
-use std::ops::Range;
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -202,7 +200,7 @@ impl Lm {
     ) -> Result<Lm> {
         let level = Level::best();
         let how = BackendOptions { threads, level, precision: Precision::F32 };
-        let held = kept(&config, how, |_, param| 4 * param.region.len(), load)?;
+        let held = kept(&config, how, |model| model.bytes(MemorySpace::Param), load)?;
         let ready = Mutex::new((precision == Precision::F32).then(|| held.clone()));
         let (tokenizer, weights, engine) = (Some(tokenizer), Weights::Held(held), Mutex::new(None));
         let hashes = OnceLock::new();
@@ -720,15 +718,9 @@ impl Lm {
         if let Some(weights) = &*ready {
             return Ok(weights.clone());
         }
-        let bytes = |model: &Model, param: &Param| match &self.weights {
-            Weights::Files(files) if self.precision != Precision::Bf16 => {
-                let of = |(rows, dtype): (Range<usize>, Dtype)| match dtype {
-                    Dtype::Blocks(quant) => Codes::one(quant).bytes_of(rows.len() * param.region.cols),
-                    _ => 4 * rows.len() * if param.is_matrix() { param.region.cols } else { 1 },
-                };
-                files.stored_as(model, param).into_iter().map(of).sum()
-            }
-            _ => 4 * param.region.len(),
+        let bytes = |model: &Model| match &self.weights {
+            Weights::Files(files) => memory::opened(files, model, self.precision),
+            Weights::Held(_) => model.bytes(MemorySpace::Param),
         };
         let weights = kept(&self.config, self.how(), bytes, |model, backend| self.load(model, backend))?;
         Ok(ready.insert(weights).clone())
@@ -807,11 +799,11 @@ fn packs(config: &Config) -> bool {
     config.lm_head && config.mask == Mask::Causal
 }
 
-/// Weights that `load` writes, kept as they are run; each takes so many bytes.
+/// Weights that `load` writes, kept as they are run; they take so many bytes.
 fn kept(
     config: &Config,
     how: BackendOptions,
-    bytes: impl Fn(&Model, &Param) -> usize,
+    bytes: impl Fn(&Model) -> usize,
     load: impl FnOnce(&Model, &mut dyn Backend) -> Result<()>,
 ) -> Result<SharedWeights> {
     let mode = match packs(config) {
@@ -819,8 +811,7 @@ fn kept(
         false => Mode::Inspect { batch: 1, context: 1 },
     };
     let model = Model::new(config, mode)?;
-    let stored = model.params.iter().map(|param| bytes(&model, param)).sum();
-    memory::fits_stored(&model, stored, (Device::Cpu, how.threads))?;
+    memory::fits_opened(&model, bytes(&model), (Device::Cpu, how.threads))?;
     let mut backend = Device::Cpu.start(&model, how)?;
     load(&model, &mut *backend)?;
     Ok(backend.share()?)

@@ -3,12 +3,17 @@
 
 use crate::Error;
 use crate::backend::{Cpu, Device};
+use crate::checkpoint::Checkpoint;
+use crate::checkpoint::store::Dtype;
 use crate::config::{Config, ConfigError};
-use crate::model::{Mode, Model, Tuning};
+use crate::model::{Mode, Model, Param, Tuning};
+use crate::ops::linear::Precision;
+use crate::ops::linear::codes::Codes;
 use crate::train::Recipe;
 use crate::train::ranks::cost::{Network, ProcessCost, SharedStep};
 use crate::train::ranks::shards::Uses;
 use crate::units;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// Where a model runs, on how many threads.
@@ -121,11 +126,33 @@ pub fn fits_beside(model: &Model, on: On) -> Result<(), Error> {
     refuse(over(parts.map(|(_, bytes)| bytes).sum(), 0))
 }
 
-/// The same of a model whose parameters will take `stored` bytes instead of four each.
-pub(crate) fn fits_stored(model: &Model, stored: usize, (device, threads): On) -> Result<(), Error> {
+/// Bytes that the parameters of `model`, which decodes, take once they are opened: quantised ones stay so, but not in bf16.
+pub fn opened(checkpoint: &Checkpoint, model: &Model, precision: Precision) -> usize {
+    let of = |param: &Param| -> usize {
+        let cols = if param.is_matrix() { param.region.cols } else { 1 };
+        let bytes = |(rows, dtype): (Range<usize>, Dtype)| match dtype {
+            Dtype::Blocks(quant) if precision != Precision::Bf16 => Codes::one(quant).bytes_of(rows.len() * cols),
+            _ => 4 * rows.len() * cols,
+        };
+        checkpoint.stored_as(model, param).into_iter().map(bytes).sum()
+    };
+    model.params.iter().map(of).sum()
+}
+
+/// [`lacking`] of a model whose parameters will take `stored` bytes instead of four each.
+pub fn lacking_opened(model: &Model, stored: usize, (device, threads): On) -> Option<(u64, Limit)> {
     let parts = parts(model, None, (device, threads)).into_iter().filter(|(what, _)| *what != "parameters");
-    let touched = parts.map(|(_, bytes)| bytes).sum::<u64>() + stored as u64;
-    refuse(over(touched, Cpu::untouched_bytes(model, threads) as u64))
+    let touched = parts.map(|(_, bytes)| bytes).sum::<u64>() + (stored * elements(device)) as u64;
+    let own = if device == Device::Cpu { Cpu::untouched_bytes(model, threads) } else { 0 };
+    over(touched, own as u64)
+}
+
+/// [`fits`] of such a model.
+///
+/// # Errors
+/// [`Error::Memory`].
+pub fn fits_opened(model: &Model, stored: usize, on: On) -> Result<(), Error> {
+    refuse(lacking_opened(model, stored, on))
 }
 
 fn refuse(lacking: Option<(u64, Limit)>) -> Result<(), Error> {

@@ -13,6 +13,7 @@ use limpid::engine::DecoderLimits;
 use limpid::generate::Session;
 use limpid::memory::{program, trainable};
 use limpid::model::{Mode, Model, Param, init};
+use limpid::ops::MemorySpace;
 use limpid::ops::element::Element;
 use limpid::ops::linear::Precision;
 use limpid::ops::random;
@@ -196,7 +197,8 @@ fn session(subject: &Subject, machine: &MachineOptions) -> Result<(Session, Vec<
         return Ok((models::whole(checkpoint, machine)?.session(1)?, bytes));
     }
     let config = subject.model.config()?;
-    let mut session = Session::on(machine.decoder(&config, DecoderLimits::of_sequences(&config, 1, 256))?);
+    let limits = DecoderLimits::of_sequences(&config, 1, 256);
+    let mut session = Session::on(machine.decoder(&config, limits, |model| model.bytes(MemorySpace::Param))?);
     let (model, backend) = session.parts();
     for param in &model.params {
         backend.write(param.region, &init::values(model, param, init::Init::Normal, 0.02, 1))?;

@@ -49,7 +49,7 @@ pub struct Args {
     #[arg(long, value_name = "BYTES", value_parser = options::bytes)]
     kv_memory: Option<u64>,
     /// Type of the KV cache: f32, or bf16 for twice as many positions in the same memory
-    #[arg(long, value_name = "P", default_value = "f32", value_parser = options::precision)]
+    #[arg(long, value_name = "P", default_value = "f32", value_parser = options::stored)]
     kv_cache_dtype: Precision,
     /// Answers that may wait to begin, n for each prompt of a request; other requests are told to come back later
     #[arg(long, value_name = "N", default_value_t = 256)]
@@ -122,6 +122,7 @@ pub fn run(args: Args) -> Result<()> {
         template: args.chat_template.as_deref().map(options::read_settings).transpose().context("--chat-template")?,
     };
     let checkpoint = args.weights.open()?;
+    models::suits(&checkpoint, &args.machine)?;
     models::needs_head(&checkpoint)?;
     let halves = if how.cache == Precision::Bf16 { 2 } else { 1 };
     let one = EngineLimits::of(&checkpoint.config, 1, usize::MAX).cache_bytes / halves;

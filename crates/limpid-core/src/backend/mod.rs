@@ -181,8 +181,8 @@ impl Device {
         Ok(match self {
             Device::Cpu => Box::new(Cpu::start(model, how.threads, how.level, how.precision)?),
             Device::Reference if how.precision != Precision::F32 => {
-                let what = format!("the reference computes in f64, not in {}", how.precision);
-                return Err(BackendError::NotSupported { op: "this precision", what });
+                let op = if how.precision == Precision::Bf16 { "products of bf16" } else { "products of int8" };
+                return Err(BackendError::NotSupported { op, what: "the reference computes in f64".into() });
             }
             Device::Reference => Box::new(Reference::start(model)?),
         })
