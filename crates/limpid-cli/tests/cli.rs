@@ -1287,7 +1287,7 @@ fn int8_is_for_quantised_weights() {
     f.ok("convert plain small.gguf --dtype q8_0 --tokenizer none");
     let one = f.ok(&format!("{generate} --model small.gguf --threads 1 --receipt r.json"));
     assert_eq!(one, f.ok(&format!("{generate} --model small.gguf --threads 2")));
-    assert_eq!(f.json("bench decode --model small.gguf --tokens 4 --precision int8 --json")["tok_s"].is_number(), true);
+    assert!(f.json("bench decode --model small.gguf --tokens 4 --precision int8 --json")["tok_s"].is_number());
     let loss = |precision: &str| {
         let eval = f.json(&format!(
             "inspect --model small.gguf --tokens 1,2,3,4 --tensor logits --precision {precision} --json"
