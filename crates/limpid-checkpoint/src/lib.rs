@@ -510,6 +510,30 @@ impl Checkpoint {
         Ok(format!("{:016x}", hash.digest()))
     }
 
+    /// A configuration and its weights, with nothing beside them.
+    fn bare(
+        path: PathBuf,
+        (format, dialect): (Format, Dialect),
+        config: Config,
+        store: Store,
+        names: Names,
+    ) -> Checkpoint {
+        Checkpoint {
+            path,
+            format,
+            config,
+            tokenizer: None,
+            chat_template: None,
+            left_out: vec![],
+            carried: Carried::default(),
+            adapter: None,
+            metadata: gguf::Metadata::default(),
+            dialect,
+            store,
+            names,
+        }
+    }
+
     fn open_folder(path: &Path) -> Result<Checkpoint> {
         let config_path = path.join("config.json");
         if !config_path.exists() {
@@ -519,7 +543,7 @@ impl Checkpoint {
         let bad_config = |source| CheckpointError::Config { path: config_path.clone(), source };
         let tokenizer = Tokenizer::open(path)?;
         let chat_template = chat_template(path)?;
-        let (path, left_out) = (path.to_path_buf(), vec![]);
+        let path = path.to_path_buf();
         let value: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
         if value["model_type"] == "limpid" || value["model_type"].is_null() && !value["d_model"].is_null() {
             let checked = |config: Config| config.check().map(|()| config);
@@ -527,20 +551,8 @@ impl Checkpoint {
             let store = open_weights(&path)?;
             let names = dialect::names(&store, |name| Some(name.into()))?;
             let carried = Carried::of(&path, None)?;
-            return Ok(Checkpoint {
-                path,
-                format: Format::Limpid,
-                config,
-                tokenizer,
-                chat_template,
-                left_out,
-                carried,
-                adapter: None,
-                metadata: gguf::Metadata::default(),
-                dialect: Dialect::Own,
-                store,
-                names,
-            });
+            let bare = Checkpoint::bare(path, (Format::Limpid, Dialect::Own), config, store, names);
+            return Ok(Checkpoint { tokenizer, chat_template, carried, ..bare });
         }
         let (family, config, ignored) = huggingface::read(&text).map_err(bad_config)?;
         let store = open_weights(&path)?;
@@ -550,52 +562,26 @@ impl Checkpoint {
         let left_out: Vec<String> =
             store.names().filter(|name| family.tidy(name, &config).is_none()).map(String::from).collect();
         copies_agree(family, &config, &store, &names, &left_out)?;
-        let (format, dialect) = (Format::HuggingFace, Dialect::HuggingFace(family));
-        let (adapter, metadata) = (None, gguf::Metadata::default());
         let mut carried = Carried::of(&path, Some(text.as_str()))?;
         carried.ignored = ignored;
-        Ok(Checkpoint {
-            path,
-            format,
-            config,
-            tokenizer,
-            chat_template,
-            left_out,
-            carried,
-            adapter,
-            metadata,
-            dialect,
-            store,
-            names,
-        })
+        let whose = (Format::HuggingFace, Dialect::HuggingFace(family));
+        let bare = Checkpoint::bare(path, whose, config, store, names);
+        Ok(Checkpoint { tokenizer, chat_template, left_out, carried, ..bare })
     }
 
     fn open_file(path: &Path) -> Result<Checkpoint> {
         let mut first = [0; 16];
         let n = at(path, File::open(path).and_then(|mut f| f.read(&mut first)))?;
-        let left_out = vec![];
         if first.starts_with(b"GGUF") {
             let (metadata, store) = gguf::open(path)?;
             let (kind, config, fused) = dialect::gguf::read(&metadata, &store)?;
             let names = dialect::names(&store, |name| dialect::gguf::holds(name, &config).then(|| name.into()))?;
             let tokenizer = dialect::gguf::read_tokenizer(&metadata, path)?;
             let chat_template = metadata.str(dialect::gguf::CHAT_TEMPLATE).ok().map(String::from);
-            let (path, format, dialect, adapter) = (path.into(), Format::Gguf, Dialect::Gguf(kind, fused), None);
             let metadata = metadata.without(dialect::gguf::is_tokens);
-            return Ok(Checkpoint {
-                path,
-                format,
-                config,
-                tokenizer,
-                chat_template,
-                left_out,
-                carried: Carried::default(),
-                adapter,
-                metadata,
-                dialect,
-                store,
-                names,
-            });
+            let whose = (Format::Gguf, Dialect::Gguf(kind, fused));
+            let bare = Checkpoint::bare(path.into(), whose, config, store, names);
+            return Ok(Checkpoint { tokenizer, chat_template, metadata, ..bare });
         }
         if safetensors_file::looks_like_pickle(&first[..n]) {
             return Err(safetensors_file::pickle(path));
@@ -616,22 +602,8 @@ impl Checkpoint {
         let beside = Tokenizer::open(path.parent().unwrap_or(Path::new(".")))?;
         let gpt2 = || Tokenizer::named("gpt2").ok();
         let tokenizer = beside.or_else(gpt2).filter(|t| t.vocab_size() == config.vocab_size);
-        let (path, format, dialect, chat_template) = (path.into(), Format::Llmc, Dialect::Llmc, None);
-        let (adapter, carried, metadata) = (None, Carried::default(), gguf::Metadata::default());
-        Ok(Checkpoint {
-            path,
-            format,
-            config,
-            tokenizer,
-            chat_template,
-            left_out,
-            carried,
-            adapter,
-            metadata,
-            dialect,
-            store,
-            names,
-        })
+        let bare = Checkpoint::bare(path.into(), (Format::Llmc, Dialect::Llmc), config, store, names);
+        Ok(Checkpoint { tokenizer, ..bare })
     }
 
     /// Writes the weights into a backend made for `model`.
@@ -684,12 +656,22 @@ impl Checkpoint {
         SentenceRecipe::of(&self.path)
     }
 
+    /// How the rows of every parameter of `model` are stored: its name, rows of it, their type.
+    pub fn stored(&self, model: &Model) -> Vec<(String, Range<usize>, Dtype)> {
+        let of = |link: &Link| self.names.get(&link.name).and_then(|name| Some(self.store.get(name)?.dtype.clone()));
+        let links = self.dialect.links(model).into_iter();
+        links.filter_map(|link| of(&link).map(|dtype| (link.param, link.rows, dtype))).collect()
+    }
+
     /// How rows of a parameter of `model` are stored: those of one tensor after those of another.
     pub fn stored_as(&self, model: &Model, param: &Param) -> Vec<(Range<usize>, Dtype)> {
-        let links = self.dialect.links(model);
-        let of = |link: &Link| self.names.get(&link.name).and_then(|name| Some(self.store.get(name)?.dtype.clone()));
-        let own = links.iter().filter(|link| link.param == param.name);
-        own.filter_map(|link| Some((link.rows.clone(), of(link)?))).collect()
+        let own = self.stored(model).into_iter().filter(|(name, ..)| *name == param.name);
+        own.map(|(_, rows, dtype)| (rows, dtype)).collect()
+    }
+
+    /// Whether any of its tensors has blocks.
+    pub fn is_quantised(&self) -> bool {
+        self.store.names().filter_map(|name| self.store.get(name)).any(|t| matches!(t.dtype, Dtype::Blocks(_)))
     }
 
     /// All that a GGUF file says, with its tokenizer's tables; nothing of other formats.

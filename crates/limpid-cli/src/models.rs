@@ -7,7 +7,6 @@ use crate::source::read_file;
 use anyhow::{Context, Result, bail};
 use limpid::Lm;
 use limpid::backend::{Backend, Device};
-use limpid::checkpoint::store::Dtype;
 use limpid::checkpoint::{CHAT_TEMPLATE, Checkpoint};
 use limpid::config::{Config, ConfigError, Mask};
 use limpid::data::Objective;
@@ -31,9 +30,7 @@ pub fn open(checkpoint: &Checkpoint, mode: Mode, machine: &MachineOptions) -> Re
 
 /// Refuses products of integers for weights that are none.
 pub fn suits(checkpoint: &Checkpoint, machine: &MachineOptions) -> Result<()> {
-    let store = checkpoint.store();
-    let quantised = |name: &str| store.get(name).is_some_and(|stored| matches!(stored.dtype, Dtype::Blocks(_)));
-    if machine.precision == Precision::Int8 && !store.names().any(quantised) {
+    if machine.precision == Precision::Int8 && !checkpoint.is_quantised() {
         bail!(Usage(format!(
             "--precision int8 is for quantised weights, which {} has none of: `limpid convert {} MODEL.gguf --dtype q8_0` makes some",
             checkpoint.path.display(),

@@ -7,12 +7,14 @@ use crate::checkpoint::Checkpoint;
 use crate::checkpoint::store::Dtype;
 use crate::config::{Config, ConfigError};
 use crate::model::{Mode, Model, Param, Tuning};
+use crate::ops::MemorySpace;
 use crate::ops::linear::Precision;
 use crate::ops::linear::codes::Codes;
 use crate::train::Recipe;
 use crate::train::ranks::cost::{Network, ProcessCost, SharedStep};
 use crate::train::ranks::shards::Uses;
 use crate::units;
+use std::collections::HashMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -128,15 +130,16 @@ pub fn fits_beside(model: &Model, on: On) -> Result<(), Error> {
 
 /// Bytes that the parameters of `model`, which decodes, take once they are opened: quantised ones stay so, but not in bf16.
 pub fn opened(checkpoint: &Checkpoint, model: &Model, precision: Precision) -> usize {
-    let of = |param: &Param| -> usize {
-        let cols = if param.is_matrix() { param.region.cols } else { 1 };
-        let bytes = |(rows, dtype): (Range<usize>, Dtype)| match dtype {
-            Dtype::Blocks(quant) if precision != Precision::Bf16 => Codes::one(quant).bytes_of(rows.len() * cols),
-            _ => 4 * rows.len() * cols,
-        };
-        checkpoint.stored_as(model, param).into_iter().map(bytes).sum()
+    if precision == Precision::Bf16 || !checkpoint.is_quantised() {
+        return model.bytes(MemorySpace::Param);
+    }
+    let cols = |param: &Param| if param.is_matrix() { param.region.cols } else { 1 };
+    let cols: HashMap<&str, usize> = model.params.iter().map(|param| (param.name.as_str(), cols(param))).collect();
+    let bytes = |(name, rows, dtype): (String, Range<usize>, Dtype)| {
+        let values = rows.len() * cols.get(name.as_str()).copied().unwrap_or(0);
+        if let Dtype::Blocks(quant) = dtype { Codes::one(quant).bytes_of(values) } else { 4 * values }
     };
-    model.params.iter().map(of).sum()
+    checkpoint.stored(model).into_iter().map(bytes).sum()
 }
 
 /// [`lacking`] of a model whose parameters will take `stored` bytes instead of four each.

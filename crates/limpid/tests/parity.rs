@@ -270,26 +270,30 @@ fn check_losses_and_gradients(f: &Fixture, model: &Model, backend: &dyn Backend,
     worst
 }
 
+/// Losses and gradients as in training, on every backend: activations share places, the loss op's backward computes the losses.
+fn check_trained(f: &Fixture, model: &Model, name: &str) {
+    for (who, mut backend, tolerance) in backends(model) {
+        let who = format!("{name} train {who}");
+        f.write(model, &mut *backend);
+        backend.feed(&f.batch()).unwrap();
+        backend.forward(model.body()).unwrap();
+        backend.backward(model.back()).unwrap();
+        let worst = check_losses_and_gradients(f, model, &*backend, &who, tolerance);
+        println!("{who}: worst {worst:.1e}");
+    }
+}
+
 /// Everything a fixture has about one forward and backward.
 fn check_model(name: &'static str) {
     let f = Fixture::open(name);
     let config = f.model_config();
     let (batch, context) = f.batch_shape();
 
-    // as trained: activations share places, the loss op's backward computes the losses
     let model = Model::new(&config, Mode::Train { batch, context }).unwrap();
     let theirs =
         f.tensors.iter().filter(|(key, _)| key.starts_with("param/")).map(|(_, (_, v))| v.len()).sum::<usize>();
     assert_eq!(model.parameter_count(), theirs, "{name}: parameters");
-    for (who, mut backend, tolerance) in backends(&model) {
-        let who = format!("{name} train {who}");
-        f.write(&model, &mut *backend);
-        backend.feed(&f.batch()).unwrap();
-        backend.forward(model.body()).unwrap();
-        backend.backward(model.back()).unwrap();
-        let worst = check_losses_and_gradients(&f, &model, &*backend, &who, tolerance);
-        println!("{who}: worst {worst:.1e}");
-    }
+    check_trained(&f, &model, name);
 
     // as inspected: everything is kept
     let model = Model::new(&config, Mode::Inspect { batch, context }).unwrap();
@@ -488,15 +492,7 @@ fn families_train_as_transformers_does() {
         assert!(has(&f.model_config()), "{name} is here for {what}: {:?}", f.model_config());
         assert!(f.ids("targets").contains(&IGNORE), "{name}: some targets are left out");
         let model = Model::new(&f.model_config(), Mode::Train { batch, context }).unwrap();
-        for (who, mut backend, tolerance) in backends(&model) {
-            let who = format!("{name} {who}");
-            f.write(&model, &mut *backend);
-            backend.feed(&f.batch()).unwrap();
-            backend.forward(model.body()).unwrap();
-            backend.backward(model.back()).unwrap();
-            let worst = check_losses_and_gradients(&f, &model, &*backend, &who, tolerance);
-            println!("{who}: worst {worst:.1e}");
-        }
+        check_trained(&f, &model, name);
         check_training(&f, Method::AdamW);
     }
 }

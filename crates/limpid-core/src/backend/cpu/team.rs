@@ -198,19 +198,17 @@ impl ThreadTeam {
         let (rows, cols, width) = (a.rows, b.cols(), gemm::width(self.level));
         let panels = cols.div_ceil(width);
         let each = panels.div_ceil(4 * self.pool.threads()).max(1) * width;
-        let k = a.cols;
-        let mut room = self.rounded.lock().unwrap_or_else(|e| e.into_inner());
-        let x = if self.precision == Precision::Int8 && b.codes().is_some() && a.col_stride == 1 {
+        let (k, mut room) = (a.cols, None);
+        let x = (self.precision == Precision::Int8 && b.codes().is_some() && a.col_stride == 1).then(|| {
+            let room = room.insert(self.rounded.lock().unwrap_or_else(|e| e.into_inner()));
             let room = &mut room[..rows * rounded(k)];
             self.rows([(&mut *room, rounded(k))], |rows, [to], _| {
                 for (i, to) in rows.zip(to.chunks_exact_mut(rounded(k))) {
                     self.level.run(Round { to, x: a.row(i), k });
                 }
             });
-            Some(Left::Rounded(room, k))
-        } else {
-            None
-        };
+            Left::Rounded(room, k)
+        });
         let to = Shared::new(c, cols);
         self.pool.run(cols.div_ceil(each), &|task, id| {
             let part = task * each..((task + 1) * each).min(cols);
