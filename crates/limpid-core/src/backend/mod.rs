@@ -101,7 +101,10 @@ pub enum BackendError {
 impl BackendError {
     /// Checks that the ranges of parameters are in ascending order, do not overlap and lie within `elements`: only
     /// then may threads share an update.
-    fn check_groups(op: &'static str, groups: &[ParamGroup], elements: usize) -> Result<()> {
+    ///
+    /// # Errors
+    /// [`BackendError::Invalid`] if they do not.
+    pub fn check_groups(op: &'static str, groups: &[ParamGroup], elements: usize) -> Result<()> {
         let fits =
             |g: &ParamGroup| g.range.start <= g.range.end && g.matrix.is_none_or(|(o, i)| o * i == g.range.len());
         let disjoint = groups.is_sorted_by(|a, b| a.range.end <= b.range.start);
@@ -120,7 +123,10 @@ impl BackendError {
     }
 
     /// Converts the values to f32 and checks that there are as many as the tensor has; for backends that store f32.
-    fn widen<'a>(region: Region, values: Values<'a>) -> Result<Cow<'a, [f32]>> {
+    ///
+    /// # Errors
+    /// [`BackendError::Invalid`] if there are more or fewer.
+    pub fn widen<'a>(region: Region, values: Values<'a>) -> Result<Cow<'a, [f32]>> {
         let (op, wide) = ("upload", values.element.widen(values.bytes));
         match wide.len() == region.len() {
             true => Ok(wide),
@@ -254,7 +260,10 @@ pub struct UpdateReport {
 
 impl UpdateReport {
     /// The report of the last update, for a backend that updates at once. The changes are added to `watch`.
-    fn tell(last: &Option<(UpdateReport, Vec<Change>)>, watch: &mut [Change]) -> Result<UpdateReport> {
+    ///
+    /// # Errors
+    /// [`BackendError::Invalid`] if there was none.
+    pub fn tell(last: &Option<(UpdateReport, Vec<Change>)>, watch: &mut [Change]) -> Result<UpdateReport> {
         let none = || BackendError::Invalid { op: "report", what: "there was no update".into() };
         let (report, changes) = last.as_ref().ok_or_else(none)?;
         for (to, change) in watch.iter_mut().zip(changes) {

@@ -18,9 +18,12 @@ const ROW: u32 = 24;
 /// The draws of one dropout of the model for one batch.
 #[derive(Clone, Copy)]
 pub struct Draws {
-    stream: u64,
-    threshold: u32,
-    kept: f32,
+    /// What the key of each row is mixed from.
+    pub stream: u64,
+    /// Words below it drop their element.
+    pub threshold: u32,
+    /// The factor of kept elements.
+    pub kept: f32,
 }
 
 impl Draws {

@@ -1,0 +1,327 @@
+//! Adapters, and an open device with its queue and its compiled kernels. wgpu reports faults through callbacks; [`GpuDevice::check`]
+//! makes errors of them, after every verb.
+
+use crate::kernels::{COMMON, Kernel, Variant};
+use limpid_base::contain::contain;
+use limpid_core::backend::{BackendError, Result};
+use std::collections::HashMap;
+use std::fmt;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+
+/// Bytes of the numbers that a kernel is given with each dispatch; every API has room for as many.
+pub const WORDS: u32 = 128;
+/// The most bindings of a kernel, which WebGPU promises.
+pub const BINDINGS: usize = 8;
+/// Bytes of whose multiples bindings begin, which WebGPU promises.
+pub const ALIGN: u64 = 256;
+
+/// A GPU that the system offers.
+#[derive(Clone, Debug)]
+pub struct GpuAdapter {
+    /// What its maker calls it.
+    pub name: String,
+    /// Its driver, with its version.
+    pub driver: String,
+    /// How it is reached: vulkan, metal, dx12.
+    pub api: String,
+    /// Whether it is this processor that plays a GPU.
+    pub is_software: bool,
+    /// Bytes that one buffer may have.
+    pub buffer_bytes: u64,
+    /// Bytes that a kernel may see of one buffer.
+    pub binding_bytes: u64,
+    /// Lanes that its hardware runs together, at least and at most.
+    pub subgroup: [u32; 2],
+    rank: u8,
+}
+
+impl fmt::Display for GpuAdapter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}, {})", self.name, self.api, self.driver)
+    }
+}
+
+/// Which GPU.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub enum GpuChoice {
+    /// The first real one of the list; a software one if there is no other.
+    #[default]
+    Best,
+    /// The one of this place in the list, from 0.
+    Number(usize),
+    /// The one whose name has this in it, in small letters or large ones.
+    Name(String),
+}
+
+/// The adapters of the system, real ones first.
+///
+/// # Errors
+/// If the system's drivers fail.
+pub fn adapters() -> Result<Vec<GpuAdapter>> {
+    Ok(all()?.iter().map(described).collect())
+}
+
+fn all() -> Result<Vec<wgpu::Adapter>> {
+    let backends = wgpu::Backends::VULKAN | wgpu::Backends::METAL | wgpu::Backends::DX12;
+    let found = contain(|| {
+        let how = wgpu::InstanceDescriptor {
+            backends,
+            flags: wgpu::InstanceFlags::empty(),
+            ..wgpu::InstanceDescriptor::new_without_display_handle()
+        };
+        wait(wgpu::Instance::new(how).enumerate_adapters(backends))
+    });
+    let mut found = found.map_err(|what| BackendError::NotSupported { op: "gpu", what })?;
+    found.sort_by_key(|adapter| described(adapter).rank);
+    Ok(found)
+}
+
+fn described(adapter: &wgpu::Adapter) -> GpuAdapter {
+    let (info, limits) = (adapter.get_info(), adapter.limits());
+    let rank = match info.device_type {
+        wgpu::DeviceType::DiscreteGpu => 0,
+        wgpu::DeviceType::IntegratedGpu => 1,
+        wgpu::DeviceType::VirtualGpu | wgpu::DeviceType::Other => 2,
+        wgpu::DeviceType::Cpu => 3,
+    };
+    GpuAdapter {
+        is_software: rank == 3,
+        driver: format!("{} {}", info.driver, info.driver_info).trim().into(),
+        api: info.backend.to_string(),
+        buffer_bytes: limits.max_buffer_size,
+        binding_bytes: limits.max_storage_buffer_binding_size,
+        subgroup: [info.subgroup_min_size, info.subgroup_max_size],
+        name: info.name,
+        rank,
+    }
+}
+
+/// The result of a future that is ready as soon as it is asked, as wgpu's are outside of browsers.
+pub fn wait<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    let mut context = Context::from_waker(Waker::noop());
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(value) => return value,
+            Poll::Pending => std::thread::yield_now(),
+        }
+    }
+}
+
+/// What a device reported since it was asked last.
+#[derive(Clone, Debug)]
+enum Fault {
+    Lost(String),
+    Memory(String),
+    Other(String),
+}
+
+/// Memory of the device, with a number that no other has.
+#[derive(Clone, Debug)]
+pub struct Buffer {
+    pub id: u64,
+    pub raw: wgpu::Buffer,
+}
+
+/// An open GPU. Several backends may work on it.
+pub struct GpuDevice {
+    /// What was opened.
+    pub adapter: GpuAdapter,
+    pub(crate) raw: wgpu::Device,
+    pub(crate) queue: wgpu::Queue,
+    /// Bindings by their number, and for pipelines.
+    layouts: Vec<(wgpu::BindGroupLayout, wgpu::PipelineLayout)>,
+    compiled: Mutex<HashMap<(&'static str, Variant), wgpu::ComputePipeline>>,
+    fault: Arc<Mutex<Option<Fault>>>,
+    /// What is bound where an operand is missing.
+    pub(crate) nothing: Buffer,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+impl GpuDevice {
+    /// Opens a GPU.
+    ///
+    /// # Errors
+    /// If there is none, none of that name or number, or it lacks what the kernels need.
+    pub fn open(choice: &GpuChoice) -> Result<Arc<GpuDevice>> {
+        let refused = |what: String| BackendError::NotSupported { op: "gpu", what };
+        let found = all()?;
+        let named: Vec<GpuAdapter> = found.iter().map(described).collect();
+        let list = || match &named[..] {
+            [] => "the system has no GPU with Vulkan, Metal or Direct3D 12, or no driver of one".into(),
+            all => all.iter().enumerate().map(|(i, a)| format!("{i}: {a}")).collect::<Vec<_>>().join("; "),
+        };
+        let place = match choice {
+            GpuChoice::Best => (!named.is_empty()).then_some(0),
+            GpuChoice::Number(n) => Some(*n).filter(|n| *n < named.len()),
+            GpuChoice::Name(name) => {
+                let has = |a: &GpuAdapter| a.name.to_lowercase().contains(&name.to_lowercase());
+                named.iter().position(has)
+            }
+        };
+        let place = place.ok_or_else(|| refused(format!("there is no such GPU: {}", list())))?;
+        let (adapter, described) = (&found[place], named[place].clone());
+        if !adapter.features().contains(wgpu::Features::IMMEDIATES) {
+            return Err(refused(format!("{described} takes no immediate data")));
+        }
+        let own = adapter.limits();
+        let required_limits = wgpu::Limits {
+            max_buffer_size: own.max_buffer_size,
+            max_storage_buffer_binding_size: own.max_storage_buffer_binding_size,
+            max_immediate_size: WORDS,
+            ..wgpu::Limits::default()
+        };
+        let how = wgpu::DeviceDescriptor {
+            label: Some("limpid"),
+            required_features: wgpu::Features::IMMEDIATES,
+            required_limits,
+            memory_hints: wgpu::MemoryHints::Performance,
+            ..wgpu::DeviceDescriptor::default()
+        };
+        let opened = contain(|| wait(adapter.request_device(&how))).map_err(refused)?;
+        let (raw, queue) = opened.map_err(|error| refused(format!("{described}: {error}")))?;
+        let fault: Arc<Mutex<Option<Fault>>> = Arc::default();
+        let (to, lost) = (fault.clone(), fault.clone());
+        raw.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
+            let first = match &error {
+                wgpu::Error::OutOfMemory { .. } => Fault::Memory(error.to_string()),
+                _ => Fault::Other(error.to_string()),
+            };
+            locked(&to).get_or_insert(first);
+        }));
+        raw.set_device_lost_callback(move |reason, what| {
+            if reason != wgpu::DeviceLostReason::Destroyed {
+                *locked(&lost) = Some(Fault::Lost(what));
+            }
+        });
+        let layouts = (0..=BINDINGS).map(|n| layout(&raw, n)).collect();
+        let nothing = Buffer { id: 0, raw: raw.create_buffer(&storage(ALIGN * BINDINGS as u64)) };
+        let device =
+            GpuDevice { adapter: described, raw, queue, layouts, compiled: Mutex::default(), fault, nothing };
+        device.check("gpu")?;
+        Ok(Arc::new(device))
+    }
+
+    /// The first fault that the device reported since the last check. A lost device stays lost.
+    ///
+    /// # Errors
+    /// That fault.
+    pub fn check(&self, op: &'static str) -> Result<()> {
+        let mut fault = locked(&self.fault);
+        let Some(found) = fault.clone() else { return Ok(()) };
+        if !matches!(found, Fault::Lost(_)) {
+            *fault = None;
+        }
+        Err(match found {
+            Fault::Lost(what) => BackendError::Lost { op, what },
+            Fault::Memory(what) => BackendError::Memory { op, bytes: 0, what },
+            Fault::Other(what) => BackendError::Invalid { op, what },
+        })
+    }
+
+    /// Waits until all that was submitted is done.
+    ///
+    /// # Errors
+    /// If the device fails meanwhile.
+    pub fn finish(&self, op: &'static str) -> Result<()> {
+        let done = self.raw.poll(wgpu::PollType::wait_indefinitely());
+        self.check(op)?;
+        done.map(drop).map_err(|error| BackendError::Lost { op, what: error.to_string() })
+    }
+
+    /// New memory, all zero.
+    ///
+    /// # Errors
+    /// If the device has not as much.
+    pub fn reserve(&self, op: &'static str, elements: usize) -> Result<Buffer> {
+        let bytes = (4 * elements as u64).next_multiple_of(ALIGN).max(ALIGN);
+        self.allocate(op, storage(bytes))
+    }
+
+    pub(crate) fn allocate(&self, op: &'static str, how: wgpu::BufferDescriptor) -> Result<Buffer> {
+        static BUFFERS: AtomicU64 = AtomicU64::new(1);
+        let bytes = how.size as usize;
+        if how.size > self.adapter.buffer_bytes {
+            let what = format!("{} takes {} bytes at once", self.adapter, self.adapter.buffer_bytes);
+            return Err(BackendError::Memory { op, bytes, what });
+        }
+        let raw = self.raw.create_buffer(&how);
+        match self.check(op) {
+            Err(BackendError::Memory { what, .. }) => Err(BackendError::Memory { op, bytes, what }),
+            checked => checked.map(|()| Buffer { id: BUFFERS.fetch_add(1, Relaxed), raw }),
+        }
+    }
+
+    /// The layout of a kernel's bindings.
+    pub(crate) fn bindings(&self, kernel: &Kernel) -> &wgpu::BindGroupLayout {
+        &self.layouts[kernel.bindings].0
+    }
+
+    /// A kernel, compiled.
+    ///
+    /// # Errors
+    /// If the driver does not compile it.
+    pub(crate) fn compiled(&self, kernel: &'static Kernel, how: Variant) -> Result<wgpu::ComputePipeline> {
+        let mut compiled = locked(&self.compiled);
+        if let Some(pipeline) = compiled.get(&(kernel.entry, how)) {
+            return Ok(pipeline.clone());
+        }
+        let text = format!("{}{COMMON}{}", how.lines(), kernel.text);
+        let made = contain(|| {
+            let module = self.raw.create_shader_module(wgpu::ShaderModuleDescriptor {
+                label: Some(kernel.entry),
+                source: wgpu::ShaderSource::Wgsl(text.into()),
+            });
+            self.raw.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+                label: Some(kernel.entry),
+                layout: Some(&self.layouts[kernel.bindings].1),
+                module: &module,
+                entry_point: Some(kernel.entry),
+                compilation_options: wgpu::PipelineCompilationOptions {
+                    constants: &how.constants(),
+                    // every kernel writes the workgroup's memory before it reads it
+                    zero_initialize_workgroup_memory: false,
+                },
+                cache: None,
+            })
+        });
+        let pipeline = made.map_err(|what| BackendError::NotSupported { op: kernel.entry, what })?;
+        self.check(kernel.entry)?;
+        compiled.insert((kernel.entry, how), pipeline.clone());
+        Ok(pipeline)
+    }
+}
+
+fn storage(size: u64) -> wgpu::BufferDescriptor<'static> {
+    let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
+    wgpu::BufferDescriptor { label: None, size, usage, mapped_at_creation: false }
+}
+
+/// `n` bindings that a kernel may read and write: tensors of one buffer may be read and written by one kernel.
+fn layout(device: &wgpu::Device, n: usize) -> (wgpu::BindGroupLayout, wgpu::PipelineLayout) {
+    let entry = |binding| wgpu::BindGroupLayoutEntry {
+        binding,
+        visibility: wgpu::ShaderStages::COMPUTE,
+        ty: wgpu::BindingType::Buffer {
+            ty: wgpu::BufferBindingType::Storage { read_only: false },
+            has_dynamic_offset: false,
+            min_binding_size: None,
+        },
+        count: None,
+    };
+    let entries: Vec<_> = (0..n as u32).map(entry).collect();
+    let group = device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: None, entries: &entries });
+    let pipeline = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+        label: None,
+        bind_group_layouts: &[Some(&group)],
+        immediate_size: WORDS,
+    });
+    (group, pipeline)
+}

@@ -1,0 +1,445 @@
+// y = softmax(scores) v, head by head; score = c(scale q k') - slope |t - j| with c(s) = cap tanh(s / cap), then the mask.
+// Backward, with P the weights from lse, F dropout's factors and D = sum of dy y:
+//   dv += (P F)' dy;   dP = (dy v') F;   dS = P (dP - D);   dq += slope dS k;   dk += slope dS' q
+//
+// A lane has one query and the workgroup 64 neighbouring ones; keys and values come in tiles through the workgroup's memory, from
+// the sequence's first key on, so a row depends only on its own query and keys. In the backward of keys a lane has a key, and
+// queries come in tiles. `D` and `TILE` are written before this text.
+
+struct Words {
+    heads: u32, kv_heads: u32, cols: u32, y_cols: u32, // columns of qkv, and of y
+    items: u32, blocks: u32, mask: u32, window: u32, // where the batch lists blocks of queries and the cache's blocks; 0 causal, 1 bidirectional
+    scale: f32, cap: f32, slopes: u32, count: u32, // where the batch lists ALiBi's slopes, if it has them; how many blocks of queries
+    stream: vec2u, threshold: u32, kept: f32,
+    flags: u32, wide: u32, // columns of a head's watched scores
+}
+var<immediate> p: Words;
+
+const DROPS = 1u;
+const ADD = 2u;
+const CACHED = 4u;
+const WIDE = (D + 3u) / 4u; // vectors of a row
+
+@group(0) @binding(0) var<storage, read_write> x: array<f32>; // (N, (H + 2K) D)
+@group(0) @binding(1) var<storage, read_write> batch: array<u32>;
+@group(0) @binding(2) var<storage, read_write> cache: array<f32>; // (blocks of 64 positions, 2K D)
+@group(0) @binding(3) var<storage, read_write> y: array<f32>; // or dqkv
+@group(0) @binding(4) var<storage, read_write> lse: array<f32>; // (N,H)
+
+struct Item { row: u32, rows: u32, past: u32, table: u32, valid: u32, first: u32 }
+
+fn item(number: u32) -> Item {
+    let at = p.items + 6u * number;
+    return Item(batch[at], batch[at + 1u], batch[at + 2u], batch[at + 3u], batch[at + 4u], batch[at + 5u]);
+}
+
+// the end of the keys that row i of a sequence sees, and their beginning
+fn end_of(s: Item, i: u32) -> u32 {
+    return select(select(s.past + s.rows, s.valid, p.mask == 1u), s.past + i + 1u, p.mask == 0u);
+}
+
+fn begin_of(s: Item, i: u32) -> u32 {
+    let end = end_of(s, i);
+    return select(0u, end - min(p.window, end), p.window > 0u && p.mask == 0u);
+}
+
+fn slope_of(head: u32) -> f32 {
+    if p.slopes == NONE {
+        return 0.0;
+    }
+    return bitcast<f32>(batch[p.slopes + head]);
+}
+
+// a score, and its derivative by the product
+fn score_of(product: f32, slope: f32, t: u32, j: u32) -> vec2f {
+    var score = p.scale * product;
+    var steep = p.scale;
+    if p.cap > 0.0 {
+        let bound = tanh_of(score / p.cap);
+        score = p.cap * bound;
+        steep *= 1.0 - bound * bound;
+    }
+    return vec2f(score - slope * f32(max(t, j) - min(t, j)), steep);
+}
+
+fn added(v: vec4f) -> f32 {
+    return (v.x + v.y) + (v.z + v.w);
+}
+
+// four features of a row of qkv
+fn loaded(at: u32, i: u32) -> vec4f {
+    var v = vec4f(0.0);
+    for (var e = 0u; e < 4u; e++) {
+        if 4u * i + e < D {
+            v[e] = x[at + 4u * i + e];
+        }
+    }
+    return v;
+}
+
+fn put(at: u32, i: u32, v: vec4f) {
+    for (var e = 0u; e < 4u; e++) {
+        if 4u * i + e < D {
+            if (p.flags & ADD) != 0u {
+                y[at + 4u * i + e] += v[e];
+            } else {
+                y[at + 4u * i + e] = v[e];
+            }
+        }
+    }
+}
+
+var<workgroup> left: array<vec4f, TILE * WIDE>; // keys, or queries
+var<workgroup> right: array<vec4f, TILE * WIDE>; // values, or dy
+
+fn key_column(head: u32) -> u32 {
+    return p.heads * D + head / (p.heads / p.kv_heads) * D;
+}
+
+// Brings a tile of keys and values.
+fn bring(s: Item, head: u32, from_key: u32, lane: u32) {
+    let column = key_column(head);
+    for (var i = lane; i < TILE * WIDE; i += LANES) {
+        let key = from_key + i / WIDE;
+        var k = vec4f(0.0);
+        var v = vec4f(0.0);
+        if key < s.past + s.rows {
+            if (p.flags & CACHED) != 0u {
+                let width = 2u * p.kv_heads * D;
+                let row = batch[p.blocks + s.table + key / 64u] * 64u + key % 64u;
+                let at = row * width + column - p.heads * D + 4u * (i % WIDE);
+                for (var e = 0u; e < 4u; e++) {
+                    if 4u * (i % WIDE) + e < D {
+                        k[e] = cache[at + e];
+                        v[e] = cache[at + p.kv_heads * D + e];
+                    }
+                }
+            } else {
+                let at = (s.row + key) * p.cols + column;
+                k = loaded(at, i % WIDE);
+                v = loaded(at + p.kv_heads * D, i % WIDE);
+            }
+        }
+        left[i] = k;
+        right[i] = v;
+    }
+}
+
+// Stores the keys and values of the batch in the cache: a workgroup for each row.
+@compute @workgroup_size(64)
+fn store(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
+    let work = number(id, groups);
+    let which = work / 64u;
+    if which >= p.count {
+        return;
+    }
+    let s = item(which);
+    let i = s.first + work % 64u;
+    if i >= s.rows {
+        return;
+    }
+    let width = 2u * p.kv_heads * D;
+    let key = s.past + i;
+    let row = batch[p.blocks + s.table + key / 64u] * 64u + key % 64u;
+    for (var e = lane; e < width; e += LANES) {
+        cache[row * width + e] = x[(s.row + i) * p.cols + p.heads * D + e];
+    }
+}
+
+@compute @workgroup_size(64)
+fn attend(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
+    let work = number(id, groups);
+    if work >= p.count * p.heads {
+        return;
+    }
+    let s = item(work / p.heads);
+    let head = work % p.heads;
+    let i = min(s.first + lane, s.rows - 1u); // lanes without a query do the last one's work and keep it
+    let mine = s.first + lane < s.rows;
+    let row = s.row + i;
+    let begin = begin_of(s, i);
+    let end = end_of(s, i);
+    let slope = slope_of(head);
+    let key = key_of(p.stream, row * p.heads + head);
+    var q = array<vec4f, WIDE>();
+    for (var e = 0u; e < WIDE; e++) {
+        q[e] = loaded(row * p.cols + head * D, e);
+    }
+    var sum = array<vec4f, WIDE>();
+    var top = LEAST;
+    var l = 0.0;
+    let last = min(s.first + 63u, s.rows - 1u);
+    let stop = end_of(s, last);
+    for (var k0 = begin_of(s, s.first) / TILE * TILE; k0 < stop; k0 += TILE) {
+        bring(s, head, k0, lane);
+        workgroupBarrier();
+        var scores = array<f32, TILE>();
+        var high = top;
+        for (var j = 0u; j < TILE; j++) {
+            var dot = vec4f(0.0);
+            for (var e = 0u; e < WIDE; e++) {
+                dot = fma(q[e], left[j * WIDE + e], dot);
+            }
+            scores[j] = score_of(added(dot), slope, s.past + i, k0 + j).x;
+            if k0 + j >= begin && k0 + j < end {
+                high = max(high, scores[j]);
+            }
+        }
+        let fade = exp_of(top - high);
+        top = high;
+        l *= fade;
+        for (var e = 0u; e < WIDE; e++) {
+            sum[e] *= fade;
+        }
+        for (var j = 0u; j < TILE; j++) {
+            if k0 + j >= begin && k0 + j < end {
+                var weight = exp_of(scores[j] - top);
+                l += weight;
+                if (p.flags & DROPS) != 0u {
+                    weight *= factor(key, k0 + j, p.threshold, p.kept);
+                }
+                for (var e = 0u; e < WIDE; e++) {
+                    sum[e] = fma(vec4f(weight), right[j * WIDE + e], sum[e]);
+                }
+            }
+        }
+        workgroupBarrier();
+    }
+    if mine {
+        for (var e = 0u; e < WIDE; e++) {
+            put(row * p.y_cols + head * D, e, sum[e] / l);
+        }
+        lse[row * p.heads + head] = top + ln_of(l);
+    }
+}
+
+@group(0) @binding(2) var<storage, read_write> out: array<f32>; // the forward's y
+@group(0) @binding(5) var<storage, read_write> dy: array<f32>;
+@group(0) @binding(6) var<storage, read_write> dots: array<f32>; // (N,H): D of each row
+
+fn given(at: u32, i: u32) -> vec4f {
+    var v = vec4f(0.0);
+    for (var e = 0u; e < 4u; e++) {
+        if 4u * i + e < D {
+            v[e] = dy[at + 4u * i + e];
+        }
+    }
+    return v;
+}
+
+// dq and D, a lane a query
+@compute @workgroup_size(64)
+fn attend_back_q(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
+    let work = number(id, groups);
+    if work >= p.count * p.heads {
+        return;
+    }
+    let s = item(work / p.heads);
+    let head = work % p.heads;
+    let i = min(s.first + lane, s.rows - 1u);
+    let row = s.row + i;
+    let begin = begin_of(s, i);
+    let end = end_of(s, i);
+    let slope = slope_of(head);
+    let key = key_of(p.stream, row * p.heads + head);
+    let own = lse[row * p.heads + head];
+    var q = array<vec4f, WIDE>();
+    var d = array<vec4f, WIDE>();
+    var dq = array<vec4f, WIDE>();
+    var both = vec4f(0.0);
+    for (var e = 0u; e < WIDE; e++) {
+        q[e] = loaded(row * p.cols + head * D, e);
+        d[e] = given(row * p.y_cols + head * D, e);
+        var made = vec4f(0.0);
+        for (var f = 0u; f < 4u; f++) {
+            if 4u * e + f < D {
+                made[f] = out[row * p.y_cols + head * D + 4u * e + f];
+            }
+        }
+        both = fma(d[e], made, both);
+    }
+    let dot_row = added(both);
+    let stop = end_of(s, min(s.first + 63u, s.rows - 1u));
+    for (var k0 = begin_of(s, s.first) / TILE * TILE; k0 < stop; k0 += TILE) {
+        bring(s, head, k0, lane);
+        workgroupBarrier();
+        for (var j = 0u; j < TILE; j++) {
+            if k0 + j >= begin && k0 + j < end {
+                var dot = vec4f(0.0);
+                var back = vec4f(0.0);
+                for (var e = 0u; e < WIDE; e++) {
+                    dot = fma(q[e], left[j * WIDE + e], dot);
+                    back = fma(d[e], right[j * WIDE + e], back);
+                }
+                let score = score_of(added(dot), slope, i, k0 + j);
+                var dp = added(back);
+                if (p.flags & DROPS) != 0u {
+                    dp *= factor(key, k0 + j, p.threshold, p.kept);
+                }
+                let ds = exp_of(score.x - own) * (dp - dot_row) * score.y;
+                for (var e = 0u; e < WIDE; e++) {
+                    dq[e] = fma(vec4f(ds), left[j * WIDE + e], dq[e]);
+                }
+            }
+        }
+        workgroupBarrier();
+    }
+    if s.first + lane < s.rows {
+        for (var e = 0u; e < WIDE; e++) {
+            put(row * p.cols + head * D, e, dq[e]);
+        }
+        dots[row * p.heads + head] = dot_row;
+    }
+}
+
+// dk and dv, a lane a key, over the query heads that it serves
+@compute @workgroup_size(64)
+fn attend_back_kv(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
+    let work = number(id, groups);
+    if work >= p.count * p.kv_heads {
+        return;
+    }
+    let s = item(work / p.kv_heads);
+    let shared_head = work % p.kv_heads;
+    let j = min(s.first + lane, s.rows - 1u);
+    let group = p.heads / p.kv_heads;
+    let column = key_column(shared_head * group);
+    let at = (s.row + j) * p.cols + column;
+    var k = array<vec4f, WIDE>();
+    var v = array<vec4f, WIDE>();
+    var dk = array<vec4f, WIDE>();
+    var dv = array<vec4f, WIDE>();
+    for (var e = 0u; e < WIDE; e++) {
+        k[e] = loaded(at, e);
+        v[e] = loaded(at + p.kv_heads * D, e);
+    }
+    // the queries that see any of these keys
+    let start = select(0u, s.first, p.mask == 0u);
+    let stop = select(s.rows, min(s.rows, s.first + 63u + p.window), p.window > 0u && p.mask == 0u);
+    for (var head = shared_head * group; head < (shared_head + 1u) * group; head++) {
+        let slope = slope_of(head);
+        for (var i0 = start; i0 < stop; i0 += TILE) {
+            for (var n = lane; n < TILE * WIDE; n += LANES) {
+                let i = i0 + n / WIDE;
+                left[n] = vec4f(0.0);
+                right[n] = vec4f(0.0);
+                if i < stop {
+                    left[n] = loaded((s.row + i) * p.cols + head * D, n % WIDE);
+                    right[n] = given((s.row + i) * p.y_cols + head * D, n % WIDE);
+                }
+            }
+            workgroupBarrier();
+            for (var n = 0u; n < TILE; n++) {
+                let i = i0 + n;
+                if i < stop && j >= begin_of(s, i) && j < end_of(s, i) {
+                    var dot = vec4f(0.0);
+                    var back = vec4f(0.0);
+                    for (var e = 0u; e < WIDE; e++) {
+                        dot = fma(left[n * WIDE + e], k[e], dot);
+                        back = fma(right[n * WIDE + e], v[e], back);
+                    }
+                    let which = (s.row + i) * p.heads + head;
+                    let score = score_of(added(dot), slope, i, j);
+                    let weight = exp_of(score.x - lse[which]);
+                    var kept = 1.0;
+                    if (p.flags & DROPS) != 0u {
+                        kept = factor(key_of(p.stream, which), j, p.threshold, p.kept);
+                    }
+                    let ds = weight * (added(back) * kept - dots[which]) * score.y;
+                    for (var e = 0u; e < WIDE; e++) {
+                        dk[e] = fma(vec4f(ds), left[n * WIDE + e], dk[e]);
+                        dv[e] = fma(vec4f(weight * kept), right[n * WIDE + e], dv[e]);
+                    }
+                }
+            }
+            workgroupBarrier();
+        }
+    }
+    if s.first + lane < s.rows {
+        for (var e = 0u; e < WIDE; e++) {
+            put(at, e, dk[e]);
+            put(at + p.kv_heads * D, e, dv[e]);
+        }
+    }
+}
+
+@group(0) @binding(5) var<storage, read_write> raw: array<f32>; // (N, H wide)
+@group(0) @binding(6) var<storage, read_write> scores_seen: array<f32>;
+@group(0) @binding(7) var<storage, read_write> pattern: array<f32>;
+
+// watched: scores before and after the mask, and weights; a lane a key
+@compute @workgroup_size(64)
+fn watch(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
+    let work = number(id, groups);
+    let which = work / (64u * p.heads);
+    if which >= p.count {
+        return;
+    }
+    let s = item(which);
+    let i = s.first + work / p.heads % 64u;
+    let head = work % p.heads;
+    if i >= s.rows {
+        return;
+    }
+    let row = s.row + i;
+    for (var j = lane; j < p.wide; j += LANES) {
+        let to = (row * p.heads + head) * p.wide + j;
+        raw[to] = 0.0;
+        scores_seen[to] = bitcast<f32>(0xff800000u + p.flags - p.flags);
+        pattern[to] = 0.0;
+        if j < s.past + s.rows {
+            var dot = vec4f(0.0);
+            for (var e = 0u; e < WIDE; e++) {
+                dot = fma(loaded(row * p.cols + head * D, e), loaded((s.row + j) * p.cols + key_column(head), e), dot);
+            }
+            let score = score_of(added(dot), slope_of(head), s.past + i, j).x;
+            raw[to] = score;
+            if j >= begin_of(s, i) && j < end_of(s, i) {
+                scores_seen[to] = score;
+                pattern[to] = exp_of(score - lse[row * p.heads + head]);
+            }
+        }
+    }
+}
+
+@group(0) @binding(2) var<storage, read_write> draw: array<f32>; // gradients of the scores, and of the weights
+@group(0) @binding(7) var<storage, read_write> dpattern: array<f32>;
+
+// watched: gradients of the scores and of the weights
+@compute @workgroup_size(64)
+fn watch_back(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
+    let work = number(id, groups);
+    let which = work / (64u * p.heads);
+    if which >= p.count {
+        return;
+    }
+    let s = item(which);
+    let i = s.first + work / p.heads % 64u;
+    let head = work % p.heads;
+    if i >= s.rows {
+        return;
+    }
+    let row = s.row + i;
+    let key = key_of(p.stream, row * p.heads + head);
+    for (var j = lane; j < p.wide; j += LANES) {
+        let to = (row * p.heads + head) * p.wide + j;
+        draw[to] = 0.0;
+        dpattern[to] = 0.0;
+        if j >= begin_of(s, i) && j < end_of(s, i) {
+            var dot = vec4f(0.0);
+            var back = vec4f(0.0);
+            for (var e = 0u; e < WIDE; e++) {
+                let at = (s.row + j) * p.cols + key_column(head);
+                dot = fma(loaded(row * p.cols + head * D, e), loaded(at, e), dot);
+                back = fma(given(row * p.y_cols + head * D, e), loaded(at + p.kv_heads * D, e), back);
+            }
+            var dp = added(back);
+            if (p.flags & DROPS) != 0u {
+                dp *= factor(key, j, p.threshold, p.kept);
+            }
+            let score = score_of(added(dot), slope_of(head), i, j).x;
+            draw[to] = exp_of(score - lse[row * p.heads + head]) * (dp - dots[row * p.heads + head]);
+            dpattern[to] = dp;
+        }
+    }
+}

@@ -1,0 +1,365 @@
+//! limpid's ops on any GPU, through Vulkan, Metal or Direct3D 12: a [`Backend`] on the crate `wgpu`, whose kernels are WGSL.
+//!
+//! `device` opens a GPU and keeps compiled kernels, `memory` has a model's tensors, `rows` a batch's ids and lists, `lists` what the
+//! device is to do, `passes` the two matches from ops to kernels, `update` the optimizer. A kernel and its formula are in a file of
+//! `kernels/`, forward and backward beside each other.
+//!
+//! Everything is f32. Each sum has one order, so the same device and driver give the same bits, run to run; another driver may
+//! give others. A row's result depends on nothing but the row, so decoding gives the bits of the whole forward.
+
+mod device;
+mod kernels;
+mod lists;
+mod memory;
+mod passes;
+mod rows;
+mod update;
+
+pub use device::{GpuAdapter, GpuChoice, GpuDevice, adapters};
+
+use device::Buffer;
+use limpid_core::backend::{Backend, BackendError, Result, SharedWeights, Ticket, UpdateReport, prepare, transpose};
+use limpid_core::model::{Mode, Model};
+use limpid_core::ops::adamw::{Change, ParamGroup, Rule};
+use limpid_core::ops::element::{Element, Major, Values};
+use limpid_core::ops::limits::Limits;
+use limpid_core::ops::{Batch, MemorySpace, Op, Ops, Pass, Passes, Region};
+use lists::{Bindings, List};
+use memory::{STEP, Space, Staged, Weights, Window, cuts, tensors};
+use passes::Memory;
+use rows::Rows;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use update::Pending;
+
+/// Memory that grows when more is asked for; its values are then lost.
+#[derive(Default)]
+struct Growing {
+    buffer: Option<Buffer>,
+    len: usize,
+}
+
+impl Growing {
+    fn ensure(&mut self, device: &GpuDevice, op: &'static str, len: usize) -> Result<()> {
+        if self.len < len {
+            (self.buffer, self.len) = (Some(device.reserve(op, len)?), len);
+        }
+        Ok(())
+    }
+    fn window(&self, range: Range<usize>) -> Window {
+        Window::of(self.buffer.as_ref().expect("it was asked for"), range)
+    }
+}
+
+/// The backend of a GPU.
+pub struct Gpu {
+    device: Arc<GpuDevice>,
+    weights: Arc<Weights>,
+    /// All spaces but the weights', which are empty here.
+    spaces: [Space; MemorySpace::ALL.len()],
+    /// Where the parameters' spaces are cut, and their elements.
+    cuts: Vec<usize>,
+    elements: usize,
+    /// The stack of pushed gradients: the first `pushed` are in use, the others are kept to be used again.
+    aside: Vec<Space>,
+    pushed: usize,
+    rows: Rows,
+    scratch: Window,
+    dots: Window,
+    /// Rows of a chunk of logits.
+    chunk: usize,
+    /// The norm's and the measured sums, and Muon's scratch.
+    sums: Growing,
+    room: Growing,
+    bindings: Bindings,
+    program: u64,
+    limits: Limits,
+    learns: bool,
+    tickets: Mutex<(u64, Vec<(u64, Staged, usize)>)>,
+    pending: Option<Pending>,
+    reported: Option<(UpdateReport, Vec<Change>)>,
+}
+
+/// Elements of a chunk of logits, about.
+const CHUNK: usize = 16 << 20;
+
+impl Gpu {
+    /// Memory for `model` on a GPU, all zero except its constant tables.
+    ///
+    /// # Errors
+    /// If the device has not the memory, or cannot run the model: the error names what it lacks.
+    pub fn start(device: &Arc<GpuDevice>, model: &Model) -> Result<Gpu> {
+        let konst = space(device, model, MemorySpace::Const, true)?;
+        let param = space(device, model, MemorySpace::Param, true)?;
+        let weights = Arc::new(Weights { device: device.clone(), map: model.weight_map(), konst, param });
+        let mut gpu = Gpu::build(device, model, weights)?;
+        prepare(model, &mut gpu)?;
+        Ok(gpu)
+    }
+
+    /// [`Gpu::start`] on weights that another of the same device shares.
+    ///
+    /// # Errors
+    /// As [`Gpu::start`], and if the weights are another device's or another model's.
+    pub fn start_with(model: &Model, weights: &SharedWeights) -> Result<Gpu> {
+        let other = || BackendError::OtherWeights { what: "they are in the memory of another device".into() };
+        let weights = weights.held::<Weights>().ok_or_else(other)?;
+        match weights.map.difference(&model.weight_map()) {
+            Some(what) => Err(BackendError::OtherWeights { what }),
+            None => Gpu::build(&weights.device.clone(), model, weights),
+        }
+    }
+
+    fn build(device: &Arc<GpuDevice>, model: &Model, weights: Arc<Weights>) -> Result<Gpu> {
+        check(device, model)?;
+        let (differentiates, trains) = (!model.back().is_empty(), matches!(model.mode, Mode::Train { .. }));
+        let wanted = |space: MemorySpace| match space {
+            MemorySpace::Const | MemorySpace::Param | MemorySpace::Average => false,
+            MemorySpace::Grad | MemorySpace::ActGrad => differentiates,
+            MemorySpace::Moment1 | MemorySpace::Moment2 => trains,
+            MemorySpace::Act | MemorySpace::Stat | MemorySpace::Cache => true,
+        };
+        let mut spaces: [Space; MemorySpace::ALL.len()] = Default::default();
+        for (to, of) in spaces.iter_mut().zip(MemorySpace::ALL) {
+            *to = space(device, model, of, wanted(of))?;
+        }
+        let vocab = model.config.vocab_size;
+        let most = CHUNK.min(device.adapter.binding_bytes as usize / 4) / vocab / STEP * STEP;
+        let chunk = most.max(STEP).min(model.rows.next_multiple_of(STEP));
+        let elements = scratch(model, chunk).min(device.adapter.binding_bytes as usize / 4 / STEP * STEP);
+        let heads = model.config.heads();
+        let alibi = |op: &Op| matches!(op, Op::Attend { scoring, .. } if scoring.alibi);
+        let slopes = match model.ops().iter().find(|op| alibi(op)) {
+            Some(Op::Attend { scoring, .. }) => (0..heads.n_head).map(|h| scoring.slope(h, heads.n_head)).collect(),
+            _ => vec![],
+        };
+        let dots = if differentiates { model.rows * heads.n_head } else { 1 };
+        Ok(Gpu {
+            weights,
+            spaces,
+            cuts: cuts(tensors(model, MemorySpace::Param), model.program.size(MemorySpace::Param), pages(device))?,
+            elements: model.program.size(MemorySpace::Param),
+            aside: vec![],
+            pushed: 0,
+            rows: Rows::new(slopes),
+            scratch: Window::of(&device.reserve("scratch", elements)?, 0..elements),
+            dots: Window::of(&device.reserve("scratch", dots)?, 0..dots),
+            chunk,
+            sums: Growing::default(),
+            room: Growing::default(),
+            bindings: Bindings::default(),
+            program: model.program.id(),
+            limits: model.limits(),
+            learns: differentiates,
+            tickets: Mutex::default(),
+            pending: None,
+            reported: None,
+            device: device.clone(),
+        })
+    }
+
+    /// The device that it works on.
+    pub fn device(&self) -> &Arc<GpuDevice> {
+        &self.device
+    }
+
+    fn space(&self, space: MemorySpace) -> &Space {
+        match space {
+            MemorySpace::Const => &self.weights.konst,
+            MemorySpace::Param => &self.weights.param,
+            _ => &self.spaces[space as usize],
+        }
+    }
+
+    /// An error if others hold the weights too.
+    fn alone(&self, op: &'static str, changes: Option<(MemorySpace, usize)>) -> Result<()> {
+        let others = Arc::strong_count(&self.weights) - 1;
+        let Some((space, at)) = changes.filter(|_| others > 0) else { return Ok(()) };
+        let tensor = self.weights.map.name_at(space, at).unwrap_or("a table").into();
+        Err(BackendError::Shared { op, tensor, others })
+    }
+
+    /// Writes a list with what the ops need, and submits it.
+    fn run(&mut self, op: &'static str, write: impl FnOnce(&Memory, &mut List) -> Result<()>) -> Result<()> {
+        let Gpu { device, weights, spaces, rows, scratch, dots, chunk, bindings, .. } = self;
+        let mut all = spaces.each_ref();
+        all[MemorySpace::Const as usize] = &weights.konst;
+        all[MemorySpace::Param as usize] = &weights.param;
+        let memory = Memory { device, spaces: all, rows, scratch, dots, chunk: *chunk };
+        let mut list = List::new(device, bindings);
+        write(&memory, &mut list)?;
+        list.submit(op)
+    }
+
+    /// Adds gradients that were set aside.
+    fn add_aside(&mut self, place: usize, range: Range<usize>) -> Result<()> {
+        let grad = std::mem::take(&mut self.spaces[MemorySpace::Grad as usize]);
+        let aside = std::mem::take(&mut self.aside[place]);
+        let done = self.blend(&grad, &aside, range, [1.0, 1.0]);
+        (self.spaces[MemorySpace::Grad as usize], self.aside[place]) = (grad, aside);
+        done
+    }
+}
+
+/// The most elements of a buffer.
+fn pages(device: &GpuDevice) -> usize {
+    (device.adapter.buffer_bytes / 4) as usize
+}
+
+/// Memory of one kind.
+fn space(device: &GpuDevice, model: &Model, space: MemorySpace, wanted: bool) -> Result<Space> {
+    let size = if wanted { model.program.size(space) } else { 0 };
+    let like = match space {
+        MemorySpace::Grad | MemorySpace::Moment1 | MemorySpace::Moment2 | MemorySpace::Average => MemorySpace::Param,
+        space => space,
+    };
+    Space::new(device, "the model", &cuts(tensors(model, like), size, pages(device))?)
+}
+
+/// Elements of scratch: a chunk of logits with the partial sums of its columns, or the partial sums of other ops.
+fn scratch(model: &Model, chunk: usize) -> usize {
+    let (rows, blocks) = (model.rows, model.rows.div_ceil(64));
+    let of = |op: &Op| match *op {
+        Op::Classify { w, .. } => (chunk * w.rows).next_multiple_of(STEP) + chunk.div_ceil(64) * w.rows,
+        Op::Linear { w, .. } => {
+            let tiles = w.rows.div_ceil(64) * w.cols.div_ceil(64);
+            (w.len() * (256 / tiles.max(1)).min(rows / 256)).max(blocks * w.rows)
+        }
+        Op::Norm { x, .. } | Op::QkNorm { x, .. } => blocks * 2 * x.cols,
+        _ => 0,
+    };
+    model.ops().iter().map(of).max().unwrap_or(0).max(STEP)
+}
+
+/// Refuses what the kernels cannot do.
+fn check(device: &GpuDevice, model: &Model) -> Result<()> {
+    let refused = |what: String| Err(BackendError::NotSupported { op: "this model", what });
+    if let Some(element) = model.elements.iter().find(|element| **element != Element::F32) {
+        return refused(format!("{} has no memory of {element}, only of f32", device.adapter));
+    }
+    let d = model.config.heads().d_head;
+    if d > kernels::MOST_D {
+        return refused(format!("heads have {d} features, and the kernel of attention takes {}", kernels::MOST_D));
+    }
+    let limit = device.adapter.binding_bytes as usize / 4;
+    let in_rows: Vec<Region> = model.ops().iter().filter_map(|op| match *op {
+        Op::Linear { w, .. } | Op::Classify { w, .. } => Some(w),
+        Op::Embed { table, .. } => Some(table),
+        _ => None,
+    }).collect();
+    for region in MemorySpace::ALL.into_iter().flat_map(|space| tensors(model, space)) {
+        let seen = if in_rows.contains(&region) { STEP * region.cols } else { region.len() };
+        if seen > limit {
+            let (name, room) = (model.name_of(region), limit);
+            return refused(format!("`{name}` has {seen} elements, and a kernel of {} sees {room}: a smaller batch, or --memory, may do", device.adapter));
+        }
+    }
+    Ok(())
+}
+
+impl Backend for Gpu {
+    fn feed(&mut self, batch: &Batch) -> Result<()> {
+        self.limits.check(batch)?;
+        self.rows.feed(&self.device, batch, self.learns)
+    }
+    fn forward(&mut self, ops: Ops) -> Result<()> {
+        BackendError::check_program("forward", ops.identity(), self.program)?;
+        self.run("forward", |memory, list| ops.iter().try_for_each(|op| memory.forward(list, op.of(&memory.rows.batch))))
+    }
+    fn backward(&mut self, back: Passes) -> Result<()> {
+        BackendError::check_program("backward", back.identity(), self.program)?;
+        self.run("backward", |memory, list| {
+            back.iter().try_for_each(|pass| match pass.of(&memory.rows.batch) {
+                Pass::Recompute(op) => memory.forward(list, op),
+                Pass::Back(back) => memory.backward(list, back),
+            })
+        })
+    }
+    fn begin_update(&mut self, groups: &[ParamGroup], rule: &Rule, watch: &[Change]) -> Result<()> {
+        self.begin(groups, rule, watch)
+    }
+    fn report(&mut self, watch: &mut [Change]) -> Result<UpdateReport> {
+        self.found()?;
+        UpdateReport::tell(&self.reported, watch)
+    }
+    fn push_gradients(&mut self) -> Result<()> {
+        if self.aside.len() == self.pushed {
+            self.aside.push(Space::new(&self.device, "push_gradients", &self.cuts)?);
+        }
+        let grad = &mut self.spaces[MemorySpace::Grad as usize];
+        std::mem::swap(grad, &mut self.aside[self.pushed]);
+        self.pushed += 1;
+        self.run("push_gradients", |memory, list| {
+            memory.spaces[MemorySpace::Grad as usize].buffers().for_each(|buffer| list.clear(buffer));
+            Ok(())
+        })
+    }
+    fn add_pushed(&mut self) -> Result<()> {
+        self.pushed = self.pushed.checked_sub(1).ok_or_else(BackendError::nothing_pushed)?;
+        self.add_aside(self.pushed, 0..self.elements)
+    }
+    fn add_pushed_to(&mut self, range: Range<usize>) -> Result<()> {
+        (0..self.pushed).rev().try_for_each(|place| self.add_aside(place, range.clone()))
+    }
+    fn clear(&mut self) -> Result<()> {
+        self.pushed = 0;
+        self.run("clear", |memory, list| {
+            memory.spaces[MemorySpace::Grad as usize].buffers().for_each(|buffer| list.clear(buffer));
+            Ok(())
+        })
+    }
+    fn average(&mut self, groups: &[ParamGroup], decay: f64) -> Result<()> {
+        self.check_groups("average", groups)?;
+        let place = MemorySpace::Average as usize;
+        if !self.spaces[place].is_some() {
+            self.spaces[place] = Space::new(&self.device, "average", &self.cuts)?;
+        }
+        let (average, weights) = (std::mem::take(&mut self.spaces[place]), self.weights.clone());
+        let factors = [decay as f32, (1.0 - decay) as f32];
+        let done =
+            groups.iter().try_for_each(|group| self.blend(&average, &weights.param, group.range.clone(), factors));
+        self.spaces[place] = average;
+        done
+    }
+    fn request(&self, region: Region) -> Result<Ticket> {
+        let staged = self.space(region.space).stage(&self.device, region.range())?;
+        let mut tickets = self.tickets.lock().unwrap_or_else(|e| e.into_inner());
+        tickets.0 += 1;
+        let number = tickets.0;
+        tickets.1.push((number, staged, region.len()));
+        Ok(Ticket(number))
+    }
+    fn fetch(&self, ticket: Ticket, to: &mut [f32]) -> Result<()> {
+        let invalid = |what: String| BackendError::Invalid { op: "fetch", what };
+        let (staged, len) = {
+            let mut tickets = self.tickets.lock().unwrap_or_else(|e| e.into_inner());
+            let place = tickets.1.iter().position(|(number, ..)| *number == ticket.0);
+            let place = place.ok_or_else(|| invalid("the ticket is another backend's".into()))?;
+            let (_, staged, len) = tickets.1.swap_remove(place);
+            (staged, len)
+        };
+        if len != to.len() {
+            return Err(invalid(format!("{len} values for {} places", to.len())));
+        }
+        staged.take(&self.device, "fetch", to)
+    }
+    fn share(&mut self) -> Result<SharedWeights> {
+        Ok(SharedWeights::new(self.weights.clone()))
+    }
+    fn upload(&mut self, region: Region, values: Values) -> Result<()> {
+        let given = BackendError::widen(region, values)?;
+        if matches!(region.space, MemorySpace::Const | MemorySpace::Param) {
+            self.alone("write", Some((region.space, region.at)))?;
+        }
+        let values = match values.major {
+            Major::Rows => given,
+            Major::Columns => transpose(&given, region.cols, region.rows).into(),
+        };
+        let place = region.space as usize;
+        if region.space == MemorySpace::Average && !self.spaces[place].is_some() {
+            self.spaces[place] = Space::new(&self.device, "average", &self.cuts)?;
+        }
+        self.space(region.space).write(&self.device, region.at, &values);
+        self.device.check("upload")
+    }
+}

@@ -1,0 +1,149 @@
+//! What a device is to do: dispatches of kernels, copies and clears, in order, in one command buffer that is submitted without
+//! waiting. Each run writes its list anew, because counts of rows and draws are numbers in it; what costs time, kernels and
+//! bindings, is kept.
+
+use crate::device::{ALIGN, BINDINGS, Buffer, GpuDevice, WORDS};
+use crate::kernels::{Kernel, Variant};
+use crate::memory::Window;
+use limpid_core::backend::Result;
+use std::collections::HashMap;
+
+/// A number that a kernel is given: 32 bits of any type.
+#[derive(Clone, Copy, Debug)]
+pub struct Word(pub u32);
+
+impl From<u32> for Word {
+    fn from(value: u32) -> Word {
+        Word(value)
+    }
+}
+impl From<usize> for Word {
+    fn from(value: usize) -> Word {
+        Word(u32::try_from(value).expect("a binding has fewer elements"))
+    }
+}
+impl From<f32> for Word {
+    fn from(value: f32) -> Word {
+        Word(value.to_bits())
+    }
+}
+impl From<bool> for Word {
+    fn from(value: bool) -> Word {
+        Word(value.into())
+    }
+}
+
+/// The numbers of a dispatch.
+macro_rules! words {
+    ($($word:expr),* $(,)?) => { &[$($crate::lists::Word::from($word)),*][..] };
+}
+pub(crate) use words;
+
+/// The buffer, place and length of each binding.
+type Key = [(u64, u64, u64); BINDINGS];
+
+/// Bindings that were made before.
+#[derive(Default)]
+pub struct Bindings(HashMap<Key, wgpu::BindGroup>);
+
+/// More than a model's lists have, even where update and chunks vary.
+const KEPT: usize = 1 << 14;
+
+/// A list while it is written.
+pub struct List<'a> {
+    device: &'a GpuDevice,
+    bindings: &'a mut Bindings,
+    encoder: wgpu::CommandEncoder,
+    pass: Option<wgpu::ComputePass<'static>>,
+}
+
+impl<'a> List<'a> {
+    /// An empty list.
+    pub fn new(device: &'a GpuDevice, bindings: &'a mut Bindings) -> List<'a> {
+        if bindings.0.len() > KEPT {
+            bindings.0.clear();
+        }
+        let encoder = device.raw.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        List { device, bindings, encoder, pass: None }
+    }
+
+    /// Adds a kernel with its bindings (`None`: it does not use this one) and numbers, on so many workgroups.
+    ///
+    /// # Errors
+    /// If the driver does not compile it.
+    pub fn run<'w>(
+        &mut self,
+        kernel: &'static Kernel,
+        how: Variant,
+        windows: &[Option<&'w Window>],
+        words: &[Word],
+        workgroups: usize,
+    ) -> Result<()> {
+        if workgroups == 0 {
+            return Ok(());
+        }
+        assert_eq!(windows.len(), kernel.bindings, "bindings of `{}`", kernel.entry);
+        let pipeline = self.device.compiled(kernel, how)?;
+        let group = self.bound(kernel, windows);
+        let pass = self.pass.get_or_insert_with(|| {
+            self.encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default()).forget_lifetime()
+        });
+        pass.set_pipeline(&pipeline);
+        pass.set_bind_group(0, &group, &[]);
+        let mut all = [0u32; WORDS as usize / 4];
+        all.iter_mut().zip(words).for_each(|(to, word)| *to = word.0);
+        pass.set_immediates(0, bytemuck::cast_slice(&all));
+        // a dimension takes 65,535 workgroups: more fill a rectangle
+        let across = workgroups.min(1 << 15);
+        pass.dispatch_workgroups(across as u32, workgroups.div_ceil(across) as u32, 1);
+        Ok(())
+    }
+
+    fn bound(&mut self, kernel: &Kernel, windows: &[Option<&Window>]) -> wgpu::BindGroup {
+        let mut key = [(u64::MAX, 0, 0); BINDINGS];
+        for (key, window) in key.iter_mut().zip(windows) {
+            *key = window.map_or((0, 0, 0), |w| (w.buffer.id, w.at, w.len));
+        }
+        let device = self.device;
+        let make = || {
+            let place = |(i, window): (usize, &Option<&Window>)| match window {
+                Some(w) => (w.buffer.raw.clone(), w.at, w.len),
+                // places of their own: bindings that are written must not overlap
+                None => (device.nothing.raw.clone(), i as u64 * ALIGN, ALIGN),
+            };
+            let places: Vec<_> = windows.iter().enumerate().map(place).collect();
+            let bound = places.iter().map(|(buffer, offset, size)| {
+                let size = wgpu::BufferSize::new(*size);
+                wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer, offset: *offset, size })
+            });
+            let entries: Vec<_> =
+                (0..).zip(bound).map(|(binding, resource)| wgpu::BindGroupEntry { binding, resource }).collect();
+            let layout = device.bindings(kernel);
+            device.raw.create_bind_group(&wgpu::BindGroupDescriptor { label: None, layout, entries: &entries })
+        };
+        self.bindings.0.entry(key).or_insert_with(make).clone()
+    }
+
+    /// Sets a buffer to zero.
+    pub fn clear(&mut self, buffer: &Buffer) {
+        self.pass = None;
+        self.encoder.clear_buffer(&buffer.raw, 0, None);
+    }
+
+    /// Copies from one buffer to another.
+    pub fn copy(&mut self, from: &Window, to: &Window) {
+        self.pass = None;
+        let [start, end] = [from, to].map(|w| w.at + 4 * u64::from(w.shift));
+        self.encoder.copy_buffer_to_buffer(&from.buffer.raw, start, &to.buffer.raw, end, from.len - 4 * u64::from(from.shift));
+    }
+
+    /// Gives the list to the device.
+    ///
+    /// # Errors
+    /// What the device reports, of this list or of what ran before it.
+    pub fn submit(mut self, op: &'static str) -> Result<()> {
+        self.pass = None;
+        self.device.queue.submit([self.encoder.finish()]);
+        self.device.check(op)
+    }
+}

@@ -1,0 +1,605 @@
+//! The two matches: which kernels an op is, forward and backward, and with which numbers.
+
+use crate::device::GpuDevice;
+use crate::kernels::{self, Variant};
+use crate::lists::{List, Word, words};
+use crate::memory::{STEP, Space, Window};
+use crate::rows::{NONE, Rows};
+use limpid_core::backend::Result;
+use limpid_core::config::{Activation, Heads, Mask, NormKind};
+use limpid_core::ops::dropout::Draws;
+use limpid_core::ops::{Back, DropoutSpec, MemorySpace, Op, Region, Scoring, norm};
+use std::ops::Range;
+
+/// Elements that a workgroup of an elementwise kernel takes (`SHARE` of common.wgsl).
+pub const SHARE: usize = 256;
+/// Rows of a partial sum.
+const PART: usize = 64;
+/// The side of a tile of a product.
+const TILE: usize = 64;
+/// Workgroups that keep a device busy, for sums over rows that are cut to get as many.
+const BUSY: usize = 256;
+
+/// Numbers of kernels' flags.
+mod flag {
+    pub const BIAS: u32 = 1;
+    pub const ADD: u32 = 2;
+    pub const NORM: [u32; 5] = [1, 2, 4, 8, 16]; // gain, key gain, offset, less one, add
+    pub const ATTEND: [u32; 3] = [1, 2, 4]; // drops, add, cached
+    pub const CLASSIFY: [u32; 4] = [1, 2, 4, 8]; // tokens, soft, gradient, seen
+}
+
+/// The flags that are on.
+fn flags<const N: usize>(names: [u32; N], on: [bool; N]) -> u32 {
+    names.into_iter().zip(on).filter(|(_, on)| *on).map(|(name, _)| name).sum()
+}
+
+/// What the kernels of a model share.
+pub struct Memory<'a> {
+    pub device: &'a GpuDevice,
+    pub spaces: [&'a Space; MemorySpace::ALL.len()],
+    pub rows: &'a Rows,
+    /// Partial sums and chunks of logits.
+    pub scratch: &'a Window,
+    /// Attention's sums of dy y.
+    pub dots: &'a Window,
+    /// Rows of a chunk of logits.
+    pub chunk: usize,
+}
+
+/// One operand of a product: a window, elements from a row of it to the next, and the first column.
+#[derive(Clone, Copy)]
+pub struct Operand<'a> {
+    pub window: &'a Window,
+    pub row: usize,
+    pub at: usize,
+}
+
+impl<'a> Operand<'a> {
+    /// All of a matrix.
+    pub fn of(window: &'a Window, row: usize) -> Operand<'a> {
+        Operand { window, row, at: 0 }
+    }
+}
+
+/// c (+)= a b + bias, with (m, n, k); `across` says which of a and b are stored transposed. Where a sum is long and there are few
+/// tiles, it is cut in shares of fixed length that are added up in order; they need `room`.
+pub fn product(
+    list: &mut List,
+    across: [bool; 2],
+    [a, b, c]: [Operand; 3],
+    bias: Option<&Window>,
+    [m, n, k]: [usize; 3],
+    add: bool,
+    room: Option<&Window>,
+) -> Result<()> {
+    let tiles = m.div_ceil(TILE) * n.div_ceil(TILE);
+    let most = room.map_or(1, |room| (room.len as usize / 4) / (m * n).max(1));
+    let shares = (BUSY / tiles.max(1)).min(k / 256).min(most).max(1);
+    let each = k.div_ceil(shares).next_multiple_of(TILE);
+    let shares = k.div_ceil(each).max(1);
+    let to = room.filter(|_| shares > 1);
+    let how = Variant { across, ..Variant::default() };
+    let flags = flags([flag::BIAS, flag::ADD], [bias.is_some(), add && to.is_none()]);
+    let (c_row, c_at) = if to.is_some() { (n, 0) } else { (c.row, c.at) };
+    let words = words![m, n, k, a.row, b.row, c_row, a.at, c_at, flags, each, m * n];
+    let windows = [Some(a.window), Some(b.window), bias, Some(to.unwrap_or(c.window))];
+    list.run(&kernels::PRODUCT, how, &windows, words, tiles * shares)?;
+    match to {
+        Some(to) => fold(list, to, c.window, m * n, (shares, m * n, 0), add),
+        None => Ok(()),
+    }
+}
+
+/// to (+)= the sum of `parts` stretches of `from`, `room` apart, of which each has `cols` from `at` on.
+fn fold(
+    list: &mut List,
+    from: &Window,
+    to: &Window,
+    cols: usize,
+    (parts, room, at): (usize, usize, usize),
+    add: bool,
+) -> Result<()> {
+    let words = words![cols, parts, room, at, add];
+    list.run(&kernels::FOLD, Variant::default(), &[Some(from), Some(to)], words, cols.div_ceil(64))
+}
+
+impl Memory<'_> {
+    fn window(&self, region: Region) -> Window {
+        let window = self.spaces[region.space as usize].window(region.range());
+        debug_assert_eq!(window.shift, 0, "tensors begin at a multiple of {STEP}");
+        window
+    }
+    fn some(&self, region: Option<Region>) -> Option<Window> {
+        region.map(|region| self.window(region))
+    }
+    /// The rows of a table in parts that a kernel can see.
+    fn parts(&self, table: Region) -> impl Iterator<Item = (Range<usize>, Region)> + use<> {
+        let rows = (self.device.adapter.binding_bytes as usize / 4 / table.cols / STEP * STEP).max(STEP);
+        (0..table.rows).step_by(rows).map(move |at| {
+            let part = at..(at + rows).min(table.rows);
+            (part.clone(), Region { at: table.at + at * table.cols, rows: part.len(), ..table })
+        })
+    }
+    fn draws(&self, drop: Option<DropoutSpec>) -> Option<Draws> {
+        drop.map(|drop| Draws::new(drop, self.rows.batch.seed)).filter(|draws| !draws.is_identity())
+    }
+
+    /// The forward of one op.
+    ///
+    /// # Errors
+    /// If a kernel does not compile.
+    pub fn forward(&self, list: &mut List, op: Op) -> Result<()> {
+        let (rows, plain) = (self.rows, Variant::default());
+        let batch = rows.window();
+        let batch = batch.as_ref();
+        match op {
+            Op::Embed { table, positions, segments, y, token, position } => {
+                self.look(list, table, rows.tokens, [positions, segments], y)?;
+                token.map_or(Ok(()), |to| self.look(list, table, rows.tokens, [None; 2], to))?;
+                let both = positions.zip(position);
+                both.map_or(Ok(()), |(of, to)| self.look(list, of, rows.positions, [None; 2], to))
+            }
+            Op::Norm { kind, eps, x, gain, offset, less_one, y, stats, normalized, scale } => {
+                let one = Norms { heads: None, together: false, kind, eps, less_one };
+                self.norm(list, &one, x, [gain, None], offset, y, stats)?;
+                let (Some(normalized), Some(scale)) = (normalized, scale) else { return Ok(()) };
+                self.norm(list, &one, x, [None; 2], None, normalized, stats)?;
+                let windows = [None, Some(&self.window(stats)), None, None, Some(&self.window(scale))];
+                list.run(&kernels::NORM_SCALE, plain, &windows, words![x.rows], x.rows.div_ceil(64))
+            }
+            Op::QkNorm { kind, eps, x, q_gain, k_gain, less_one, together, y, stats, heads } => {
+                let two = Norms { heads: Some(heads), together, kind, eps, less_one };
+                self.norm(list, &two, x, [q_gain, k_gain], None, y, stats)
+            }
+            Op::Linear { x, w, b, y } => {
+                self.linear(list, &self.window(x), w, b, &self.window(y), x.rows)
+            }
+            Op::Rotate { x, y, angles, heads } => self.rotate(list, x, angles, heads, 1.0, y, false),
+            Op::Attend { qkv, cache, y, lse, heads, scoring, drop, raw, scores, pattern } => {
+                let (x, cache, y) = (self.window(qkv), self.some(cache), self.window(y));
+                let how = Variant::heads(heads.d_head);
+                let words = self.attention(heads, scoring, drop, false, cache.is_some(), pattern);
+                let lse = self.window(lse);
+                if cache.is_some() {
+                    let windows = [Some(&x), batch, cache.as_ref()];
+                    list.run(&kernels::STORE, how, &windows, &words, rows.item_count * 64)?;
+                }
+                let windows = [Some(&x), batch, cache.as_ref(), Some(&y), Some(&lse)];
+                list.run(&kernels::ATTEND, how, &windows, &words, rows.item_count * heads.n_head)?;
+                let [Some(raw), Some(scores), Some(pattern)] = [raw, scores, pattern].map(|s| self.some(s)) else {
+                    return Ok(());
+                };
+                let seen = [Some(&raw), Some(&scores), Some(&pattern)];
+                let windows = [Some(&x), batch, None, None, Some(&lse), seen[0], seen[1], seen[2]];
+                list.run(&kernels::WATCH, how, &windows, &words, rows.item_count * 64 * heads.n_head)
+            }
+            Op::Activate { f, slope, x, y } => {
+                let windows = [Some(&self.window(x)), Some(&self.window(y))];
+                let words = words![x.len(), number(f), slope, false];
+                list.run(&kernels::ACTIVATE, plain, &windows, words, x.len().div_ceil(SHARE))
+            }
+            Op::Add { a, b, scale, y } => {
+                let windows = [Some(&self.window(a)), Some(&self.window(y)), Some(&self.window(b))];
+                list.run(&kernels::ADD, plain, &windows, words![y.len(), false, scale], y.len().div_ceil(SHARE))
+            }
+            Op::Multiply { a, b, y } => self.multiply(list, a, b, y, false),
+            Op::Scale { x, y, factor, cap } => {
+                let windows = [Some(&self.window(x)), Some(&self.window(y))];
+                list.run(&kernels::SCALE, plain, &windows, words![x.len(), false, factor, cap], x.len().div_ceil(SHARE))
+            }
+            Op::Dropout { x, y, drop } => self.dropout(list, x, drop, y, false),
+            Op::Gather { x, y } => {
+                let windows = [Some(&self.window(x)), Some(&self.window(y)), batch];
+                let words = self.gathered(y, false);
+                list.run(&kernels::GATHER, plain, &windows, &words, y.len().div_ceil(SHARE))
+            }
+            Op::Classify { .. } => self.classify(list, op, None),
+        }
+    }
+
+    /// The backward of one op.
+    ///
+    /// # Errors
+    /// If a kernel does not compile.
+    pub fn backward(&self, list: &mut List, step: Back) -> Result<()> {
+        let (rows, plain) = (self.rows, Variant::default());
+        let batch = rows.window();
+        let batch = batch.as_ref();
+        let Some(given) = step.dy else { return self.classify(list, step.op, Some(step)) };
+        let dy = self.window(given);
+        let [first, second] = step.dx;
+        let to = first.map(|dx| (self.window(dx.region), dx.add));
+        match step.op {
+            Op::Classify { .. } => unreachable!("the loss has no output"),
+            Op::Embed { table, positions, segments, .. } => {
+                let tables = [Some(table), positions, segments];
+                for (table, sorted) in tables.into_iter().zip(rows.sorted) {
+                    let Some(table) = table.filter(|table| table.learns()) else { continue };
+                    for (part, grad) in self.parts(table.grad()) {
+                        let windows = [Some(&self.window(grad)), batch, Some(&dy)];
+                        let words = words![sorted.ids, table.cols, sorted.at, part.start, part.end];
+                        list.run(&kernels::SPREAD, plain, &windows, words, sorted.ids * table.cols.div_ceil(64))?;
+                    }
+                }
+                for seen in step.watched.into_iter().flatten() {
+                    list.copy(&self.window(given), &self.window(seen));
+                }
+                Ok(())
+            }
+            Op::Norm { kind, eps, x, gain, offset, less_one, stats, .. } => {
+                let one = Norms { heads: None, together: false, kind, eps, less_one };
+                if let Some((dx, add)) = &to {
+                    self.norm_back(list, &one, x, [gain, None], &dy, stats, (dx, *add))?;
+                }
+                self.norm_gains(list, x, stats, &dy, (0, x.cols, 1, 0), [gain, offset])?;
+                let [Some(normalized), Some(scale), _] = step.watched else { return Ok(()) };
+                let words = one.words(x, flags(flag::NORM, [gain.is_some(), false, false, less_one, false]));
+                let gain = self.some(gain);
+                let windows = [
+                    Some(&self.window(x)),
+                    Some(&self.window(stats)),
+                    gain.as_ref(),
+                    Some(&self.window(scale)),
+                    Some(&self.window(normalized)),
+                    Some(&dy),
+                ];
+                list.run(&kernels::NORM_WATCH, plain, &windows, &words, x.rows)
+            }
+            Op::QkNorm { kind, eps, x, q_gain, k_gain, less_one, together, stats, heads, .. } => {
+                let two = Norms { heads: Some(heads), together, kind, eps, less_one };
+                if let Some((dx, add)) = &to {
+                    self.norm_back(list, &two, x, [q_gain, k_gain], &dy, stats, (dx, *add))?;
+                }
+                let [q, k] = norm::qk_widths(heads, together);
+                let (queries, keys) = if together { (1, 1) } else { (heads.n_head, heads.n_kv_head) };
+                self.norm_gains(list, x, stats, &dy, (0, q, queries, 0), [q_gain, None])?;
+                let start = heads.query_cols();
+                self.norm_gains(list, x, stats, &dy, (start, k, keys, 2 * queries), [k_gain, None])
+            }
+            Op::Linear { x, w, b, .. } => {
+                if let Some((dx, add)) = &to {
+                    self.linear_back_x(list, &dy, w, dx, x.rows, *add)?;
+                }
+                self.linear_back_w(list, &dy, &self.window(x), w, b, x.rows)
+            }
+            Op::Rotate { angles, heads, .. } => match first {
+                Some(dx) => self.rotate(list, given, angles, heads, -1.0, dx.region, dx.add),
+                None => Ok(()),
+            },
+            Op::Attend { qkv, y, lse, heads, scoring, drop, .. } => {
+                let Some((dx, add)) = &to else { return Ok(()) };
+                let (x, y, lse) = (self.window(qkv), self.window(y), self.window(lse));
+                let how = Variant::heads(heads.d_head);
+                let words = self.attention(heads, scoring, drop, *add, false, step.watched[0]);
+                let windows = |third, last| [Some(&x), batch, third, Some(dx), Some(&lse), Some(last), Some(self.dots)];
+                let n = rows.item_count;
+                list.run(&kernels::ATTEND_BACK_Q, how, &windows(Some(&y), &dy), &words, n * heads.n_head)?;
+                list.run(&kernels::ATTEND_BACK_KV, how, &windows(None, &dy), &words, n * heads.n_kv_head)?;
+                let [Some(a), Some(b), Some(c)] = step.watched else { return Ok(()) };
+                let [draw, dpattern] = [a, c].map(|s| self.window(s));
+                let own = [Some(&x), batch, Some(&draw), None, Some(&lse), Some(&dy), Some(self.dots), Some(&dpattern)];
+                list.run(&kernels::WATCH_BACK, how, &own, &words, n * 64 * heads.n_head)?;
+                list.copy(&draw, &self.window(b));
+                Ok(())
+            }
+            Op::Activate { f, slope, x, .. } => {
+                let Some((dx, add)) = &to else { return Ok(()) };
+                let windows = [Some(&self.window(x)), Some(dx), Some(&dy)];
+                let words = words![x.len(), number(f), slope, *add];
+                list.run(&kernels::ACTIVATE_BACK, plain, &windows, words, x.len().div_ceil(SHARE))
+            }
+            Op::Add { scale, y, .. } => {
+                for (dx, scale) in [first, second].into_iter().zip([1.0, scale]) {
+                    let Some(dx) = dx else { continue };
+                    let windows = [Some(&dy), Some(&self.window(dx.region))];
+                    let words = words![y.len(), dx.add, scale];
+                    list.run(&kernels::ADD_BACK, plain, &windows, words, y.len().div_ceil(SHARE))?;
+                }
+                Ok(())
+            }
+            Op::Multiply { a, b, .. } => {
+                for (dx, other) in [first, second].into_iter().zip([b, a]) {
+                    dx.map_or(Ok(()), |dx| self.multiply(list, given, other, dx.region, dx.add))?;
+                }
+                Ok(())
+            }
+            Op::Scale { y, factor, cap, .. } => {
+                let Some((dx, add)) = &to else { return Ok(()) };
+                let windows = [Some(&dy), Some(dx), Some(&self.window(y))];
+                let words = words![y.len(), *add, factor, cap];
+                list.run(&kernels::SCALE_BACK, plain, &windows, words, y.len().div_ceil(SHARE))
+            }
+            Op::Dropout { drop, .. } => {
+                first.map_or(Ok(()), |dx| self.dropout(list, given, drop, dx.region, dx.add))
+            }
+            Op::Gather { x, .. } => {
+                let Some((dx, add)) = &to else { return Ok(()) };
+                let words = self.gathered(x, *add);
+                list.run(&kernels::GATHER_BACK, plain, &[Some(&dy), Some(dx), batch], &words, x.len().div_ceil(SHARE))
+            }
+        }
+    }
+
+    fn look(&self, list: &mut List, table: Region, ids: u32, others: [Option<Region>; 2], y: Region) -> Result<()> {
+        let [positions, segments] = others.map(|s| self.some(s));
+        let (batch, to) = (self.rows.window(), self.window(y));
+        let on = flags([1, 2], others.map(|s| s.is_some()));
+        for (part, of) in self.parts(table) {
+            let windows =
+                [Some(&self.window(of)), positions.as_ref(), segments.as_ref(), batch.as_ref(), Some(&to)];
+            let places = [ids, self.rows.positions, self.rows.segments];
+            let words = words![y.rows, y.cols, places[0], places[1], places[2], part.start, part.end, on];
+            list.run(&kernels::LOOK, Variant::default(), &windows, words, y.len().div_ceil(SHARE))?;
+        }
+        Ok(())
+    }
+
+    #[allow(clippy::too_many_arguments)] // the operands of one op
+    fn norm(
+        &self,
+        list: &mut List,
+        norms: &Norms,
+        x: Region,
+        gains: [Option<Region>; 2],
+        offset: Option<Region>,
+        y: Region,
+        stats: Region,
+    ) -> Result<()> {
+        let on = [gains[0].is_some(), gains[1].is_some(), offset.is_some(), norms.less_one, false];
+        let words = norms.words(x, flags(flag::NORM, on));
+        let [gain, other] = [gains[0], offset.or(gains[1])].map(|s| self.some(s));
+        let windows =
+            [Some(&self.window(x)), Some(&self.window(stats)), gain.as_ref(), other.as_ref(), Some(&self.window(y))];
+        list.run(&kernels::NORM, Variant::default(), &windows, &words, x.rows * norms.workgroups())
+    }
+
+    #[allow(clippy::too_many_arguments)] // the operands of one op
+    fn norm_back(
+        &self,
+        list: &mut List,
+        norms: &Norms,
+        x: Region,
+        gains: [Option<Region>; 2],
+        dy: &Window,
+        stats: Region,
+        (dx, add): (&Window, bool),
+    ) -> Result<()> {
+        let on = [gains[0].is_some(), gains[1].is_some(), false, norms.less_one, add];
+        let words = norms.words(x, flags(flag::NORM, on));
+        let [gain, other] = gains.map(|s| self.some(s));
+        let (x_window, stats) = (self.window(x), self.window(stats));
+        let windows = [Some(&x_window), Some(&stats), gain.as_ref(), other.as_ref(), Some(dx), Some(dy)];
+        list.run(&kernels::NORM_BACK, Variant::default(), &windows, &words, x.rows * norms.workgroups())
+    }
+
+    /// The gradients of a gain and an offset, of `parts` norms of `wide` columns from `start` on, whose statistics are from `at` on.
+    fn norm_gains(
+        &self,
+        list: &mut List,
+        x: Region,
+        stats: Region,
+        dy: &Window,
+        (start, wide, parts, at): (usize, usize, usize, usize),
+        params: [Option<Region>; 2],
+    ) -> Result<()> {
+        let params = params.map(|s| s.filter(|s| s.learns()));
+        if params == [None; 2] {
+            return Ok(());
+        }
+        let blocks = x.rows.div_ceil(PART);
+        let windows = [Some(&self.window(x)), Some(&self.window(stats)), Some(dy), Some(self.scratch)];
+        let words = words![x.rows, x.cols, wide, start, parts, stats.cols, at];
+        list.run(&kernels::NORM_GAINS, Variant::default(), &windows, words, blocks * wide.div_ceil(64))?;
+        for (i, region) in params.into_iter().enumerate() {
+            let Some(region) = region else { continue };
+            fold(list, self.scratch, &self.window(region.grad()), wide, (blocks, 2 * wide, i * wide), true)?;
+        }
+        Ok(())
+    }
+
+    /// y = x w' + b
+    fn linear(&self, list: &mut List, x: &Window, w: Region, b: Option<Region>, y: &Window, rows: usize) -> Result<()> {
+        for (part, of) in self.parts(w) {
+            let weight = self.window(of);
+            let bias = b.map(|b| self.window(Region { at: b.at + part.start, cols: part.len(), ..b }));
+            let to = Operand { window: y, row: w.rows, at: part.start };
+            let operands = [Operand::of(x, w.cols), Operand::of(&weight, w.cols), to];
+            product(list, [false, true], operands, bias.as_ref(), [rows, part.len(), w.cols], false, None)?;
+        }
+        Ok(())
+    }
+
+    /// dx (+)= dy w
+    fn linear_back_x(&self, list: &mut List, dy: &Window, w: Region, dx: &Window, rows: usize, add: bool) -> Result<()> {
+        for (part, of) in self.parts(w) {
+            let weight = self.window(of);
+            let from = Operand { window: dy, row: w.rows, at: part.start };
+            let operands = [from, Operand::of(&weight, w.cols), Operand::of(dx, w.cols)];
+            let add = add || part.start > 0;
+            product(list, [false; 2], operands, None, [rows, w.cols, part.len()], add, None)?;
+        }
+        Ok(())
+    }
+
+    /// dw += dy' x, db += the columns' sums of dy
+    fn linear_back_w(
+        &self,
+        list: &mut List,
+        dy: &Window,
+        x: &Window,
+        w: Region,
+        b: Option<Region>,
+        rows: usize,
+    ) -> Result<()> {
+        if w.learns() {
+            for (part, of) in self.parts(w.grad()) {
+                let grad = self.window(of);
+                let from = Operand { window: dy, row: w.rows, at: part.start };
+                let operands = [from, Operand::of(x, w.cols), Operand::of(&grad, w.cols)];
+                // the logits' gradient lies in the scratch
+                let room = Some(self.scratch).filter(|scratch| scratch.buffer.id != dy.buffer.id);
+                product(list, [true, false], operands, None, [part.len(), w.cols, rows], true, room)?;
+            }
+        }
+        let Some(b) = b.filter(|b| b.learns()) else { return Ok(()) };
+        let blocks = rows.div_ceil(PART);
+        // where the scratch has the logits' gradient, the sums go behind it
+        let behind = if dy.buffer.id == self.scratch.buffer.id { (self.chunk * w.rows).next_multiple_of(STEP) } else { 0 };
+        let sums = Window::of(&self.scratch.buffer, behind..behind + blocks * w.rows);
+        let words = words![rows, w.rows];
+        let workgroups = blocks * w.rows.div_ceil(64);
+        list.run(&kernels::COLUMN_SUMS, Variant::default(), &[Some(dy), Some(&sums)], words, workgroups)?;
+        fold(list, &sums, &self.window(b.grad()), w.rows, (blocks, w.rows, 0), true)
+    }
+
+    #[allow(clippy::too_many_arguments)] // the operands of one op
+    fn rotate(
+        &self,
+        list: &mut List,
+        x: Region,
+        angles: Region,
+        heads: Heads,
+        sign: f32,
+        y: Region,
+        add: bool,
+    ) -> Result<()> {
+        let batch = self.rows.window();
+        let windows = [Some(&self.window(x)), Some(&self.window(angles)), batch.as_ref(), Some(&self.window(y))];
+        let turned = heads.query_cols() + heads.key_cols();
+        let words = words![x.rows, x.cols, heads.d_head, turned, angles.cols, self.rows.positions, sign, add];
+        list.run(&kernels::ROTATE, Variant::default(), &windows, words, x.len().div_ceil(SHARE))
+    }
+
+    fn multiply(&self, list: &mut List, a: Region, b: Region, y: Region, add: bool) -> Result<()> {
+        let windows = [Some(&self.window(a)), Some(&self.window(y)), Some(&self.window(b))];
+        list.run(&kernels::MULTIPLY, Variant::default(), &windows, words![y.len(), add], y.len().div_ceil(SHARE))
+    }
+
+    fn dropout(&self, list: &mut List, x: Region, drop: DropoutSpec, y: Region, add: bool) -> Result<()> {
+        let windows = [Some(&self.window(x)), Some(&self.window(y))];
+        let draws = Draws::new(drop, self.rows.batch.seed);
+        let stream = [draws.stream as u32, (draws.stream >> 32) as u32];
+        let words = words![x.len(), add, 0u32, 0u32, stream[0], stream[1], draws.threshold, draws.kept];
+        list.run(&kernels::DROPOUT, Variant::default(), &windows, words, x.len().div_ceil(SHARE))
+    }
+
+    fn gathered(&self, of: Region, add: bool) -> Vec<Word> {
+        let zero = 0u32;
+        let count = self.rows.batch.outputs.len();
+        words![of.len(), add, zero, zero, zero, zero, zero, zero, of.cols, self.rows.outputs, count].to_vec()
+    }
+
+    /// The numbers of attention's kernels.
+    fn attention(
+        &self,
+        heads: Heads,
+        scoring: Scoring,
+        drop: Option<DropoutSpec>,
+        add: bool,
+        cached: bool,
+        watched: Option<Region>,
+    ) -> Vec<Word> {
+        let rows = self.rows;
+        let draws = self.draws(drop);
+        let on = flags(flag::ATTEND, [draws.is_some(), add, cached]);
+        let (stream, threshold, kept) = draws.map_or((0, 0, 1.0), |d| (d.stream, d.threshold, d.kept));
+        let mask = match scoring.mask {
+            Mask::Causal => 0u32,
+            Mask::Bidirectional => 1,
+            Mask::None => 2,
+        };
+        let slopes = if scoring.alibi { rows.slopes_at } else { NONE };
+        let wide = watched.map_or(0, |s| s.cols / heads.n_head);
+        words![
+            heads.n_head, heads.n_kv_head, heads.cols(), heads.query_cols(),
+            rows.items, rows.blocks, mask, scoring.window,
+            scoring.scale, scoring.cap, slopes, rows.item_count,
+            stream as u32, (stream >> 32) as u32, threshold, kept,
+            on, wide,
+        ]
+        .to_vec()
+    }
+
+    /// Head and loss, chunk by chunk; with `back` the gradients too.
+    fn classify(&self, list: &mut List, op: Op, back: Option<Back>) -> Result<()> {
+        let Op::Classify { x, w, b, cap, losses, logits, probs } = op else { unreachable!("only the loss has no output") };
+        let (rows, v) = (self.rows, w.rows);
+        let batch = &rows.batch;
+        let [seen, probs] = match back {
+            Some(back) => [back.watched[0], None],
+            None => [logits, probs],
+        }
+        .map(|s| self.some(s));
+        let soft = !batch.soft_targets.is_empty();
+        let tokens = !soft && rows.targets != NONE;
+        let on = flags(flag::CLASSIFY, [tokens, soft, back.is_some(), seen.is_some()]);
+        let (list_window, soft, to) = (rows.window(), rows.soft(), self.window(losses));
+        let chunk = Window::of(&self.scratch.buffer, 0..self.chunk * v);
+        for first in (0..losses.rows).step_by(self.chunk) {
+            let n = self.chunk.min(losses.rows - first);
+            let part = |region: Region| Region { at: region.at + first * region.cols, rows: n, ..region };
+            let of = self.window(part(x));
+            self.linear(list, &of, w, b, &chunk, n)?;
+            let windows =
+                [Some(&chunk), list_window.as_ref(), soft.as_ref(), Some(&to), seen.as_ref(), probs.as_ref()];
+            let terms = batch.terms;
+            let words = words![n, first, v, cap, batch.weight, terms.smoothing, terms.z_loss, rows.targets, on];
+            list.run(&kernels::CLASSIFY, Variant::default(), &windows, words, n)?;
+            let Some(back) = back else { continue };
+            if let Some(dx) = back.dx[0] {
+                self.linear_back_x(list, &chunk, w, &self.window(part(dx.region)), n, dx.add)?;
+            }
+            self.linear_back_w(list, &chunk, &of, w, b, n)?;
+        }
+        Ok(())
+    }
+}
+
+/// Which norms a row has.
+struct Norms {
+    heads: Option<Heads>,
+    together: bool,
+    kind: NormKind,
+    eps: f32,
+    less_one: bool,
+}
+
+impl Norms {
+    fn words(&self, x: Region, on: u32) -> Vec<Word> {
+        let kind = match self.kind {
+            NormKind::Layer => 0u32,
+            NormKind::LayerStd => 1,
+            NormKind::Rms => 2,
+        };
+        let (parts, queries, [wide, key_wide], key_start, rest) = match self.heads {
+            None => (1, 1, [x.cols; 2], 0, x.cols),
+            Some(heads) => {
+                let queries = if self.together { 1 } else { heads.n_head };
+                let widths = norm::qk_widths(heads, self.together);
+                (norm::qk_norms(heads, self.together), queries, widths, heads.query_cols(), heads.parts()[2].start)
+            }
+        };
+        words![x.rows, x.cols, parts, queries, wide, key_wide, key_start, rest, kind, self.eps, on].to_vec()
+    }
+
+    /// A row's: one for each norm, and one for what is copied.
+    fn workgroups(&self) -> usize {
+        self.heads.map_or(1, |heads| norm::qk_norms(heads, self.together) + 1)
+    }
+}
+
+/// The number of an activation function in activate.wgsl.
+fn number(f: Activation) -> u32 {
+    match f {
+        Activation::Relu => 0,
+        Activation::LeakyRelu => 1,
+        Activation::GeluErf => 2,
+        Activation::GeluTanh => 3,
+        Activation::GeluSigmoid => 4,
+        Activation::Silu => 5,
+        Activation::Relu2 => 6,
+        Activation::Sigmoid => 7,
+        Activation::Tanh => 8,
+    }
+}

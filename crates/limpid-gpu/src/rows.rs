@@ -1,0 +1,116 @@
+//! The rows of the next run on the device: ids, and lists that kernels walk over, in one buffer of words; the places of the lists
+//! are numbers of the dispatches. It is written in one go, before the run that reads it.
+
+use crate::device::{Buffer, GpuDevice};
+use crate::memory::Window;
+use limpid_core::backend::Result;
+use limpid_core::ops::attend::BLOCK;
+use limpid_core::ops::{Batch, Span};
+
+/// Where a kernel finds no list.
+pub const NONE: u32 = u32::MAX;
+
+/// A table's ids in order, for the gradient of the table: each different id with the end of its rows, then all rows, id by id.
+#[derive(Clone, Copy, Default)]
+pub struct Sorted {
+    pub at: u32,
+    pub ids: usize,
+}
+
+/// A batch, and where its lists are.
+#[derive(Default)]
+pub struct Rows {
+    pub batch: Batch,
+    words: Vec<u32>,
+    buffer: Option<Buffer>,
+    soft: Option<Buffer>,
+    room: [usize; 2],
+    /// ALiBi's slopes, head by head; none without them.
+    slopes: Vec<f32>,
+    pub tokens: u32,
+    pub positions: u32,
+    pub segments: u32,
+    pub targets: u32,
+    pub outputs: u32,
+    pub blocks: u32,
+    pub slopes_at: u32,
+    /// Blocks of 64 queries: each the span's numbers and its first row of the span.
+    pub items: u32,
+    pub item_count: usize,
+    /// Tokens, positions, segments.
+    pub sorted: [Sorted; 3],
+}
+
+impl Rows {
+    /// No rows yet.
+    pub fn new(slopes: Vec<f32>) -> Rows {
+        Rows { slopes, ..Rows::default() }
+    }
+
+    /// Takes a batch and writes it.
+    ///
+    /// # Errors
+    /// If the device has no memory for it.
+    pub fn feed(&mut self, device: &GpuDevice, batch: &Batch, learns: bool) -> Result<()> {
+        self.batch.copy_from(batch);
+        let (rows, words) = (batch.tokens.len(), &mut self.words);
+        words.clear();
+        let mut put = |list: &[u32]| {
+            let at = if list.is_empty() { NONE } else { words.len() as u32 };
+            words.extend_from_slice(list);
+            at
+        };
+        self.tokens = put(&batch.tokens);
+        self.positions = put(&batch.positions);
+        self.segments = put(&batch.segments);
+        self.targets = put(&batch.targets);
+        self.outputs = put(&batch.outputs);
+        self.blocks = put(&batch.blocks);
+        self.slopes_at = put(bytemuck::cast_slice(&self.slopes));
+        let block = |span: &Span, first: usize| {
+            [span.row, span.rows, span.past, span.table, span.valid, first].map(|n| n as u32)
+        };
+        let items: Vec<u32> = batch
+            .spans
+            .iter()
+            .flat_map(|span| (0..span.rows).step_by(BLOCK).flat_map(move |first| block(span, first)))
+            .collect();
+        (self.items, self.item_count) = (put(&items), items.len() / 6);
+        if learns {
+            for (to, ids) in self.sorted.iter_mut().zip([&batch.tokens, &batch.positions, &batch.segments]) {
+                let id = |n: u32| ids.get(n as usize).copied().unwrap_or(0);
+                let mut order: Vec<u32> = (0..rows as u32).collect();
+                order.sort_by_key(|n| id(*n)); // equal ids stay in the order of rows
+                let ends = (1..=rows).filter(|i| *i == rows || id(order[*i]) != id(order[i - 1]));
+                let mut list: Vec<u32> = ends.flat_map(|end| [id(order[end - 1]), end as u32]).collect();
+                to.ids = list.len() / 2;
+                list.extend(order);
+                to.at = put(&list);
+            }
+        }
+        let soft: &[u32] = bytemuck::cast_slice(&batch.soft_targets);
+        for (list, buffer, room) in
+            [(&self.words[..], &mut self.buffer, 0), (soft, &mut self.soft, 1)].map(|(l, b, i)| (l, b, i))
+        {
+            let room = &mut self.room[room];
+            if list.len() > *room || buffer.is_none() {
+                *room = list.len().next_power_of_two().max(256);
+                *buffer = Some(device.reserve("feed", *room)?);
+            }
+            if let (Some(buffer), false) = (buffer, list.is_empty()) {
+                device.queue.write_buffer(&buffer.raw, 0, bytemuck::cast_slice(list));
+            }
+        }
+        device.check("feed")
+    }
+
+    /// All lists.
+    pub fn window(&self) -> Option<Window> {
+        self.buffer.as_ref().map(|buffer| Window::of(buffer, 0..self.room[0]))
+    }
+
+    /// The distributions that are the targets.
+    pub fn soft(&self) -> Option<Window> {
+        self.soft.as_ref().map(|buffer| Window::of(buffer, 0..self.room[1]))
+    }
+}
