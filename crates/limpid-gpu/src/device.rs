@@ -151,6 +151,15 @@ impl GpuDevice {
     /// # Errors
     /// If there is none, none of that name or number, or it lacks what the kernels need.
     pub fn open(choice: &GpuChoice) -> Result<Arc<GpuDevice>> {
+        GpuDevice::open_within(choice, [u64::MAX; 2])
+    }
+
+    /// [`GpuDevice::open`] that takes no buffer of more bytes than `most` says, and shows a kernel no more of one: what a lesser
+    /// GPU would do.
+    ///
+    /// # Errors
+    /// As [`GpuDevice::open`].
+    pub fn open_within(choice: &GpuChoice, most: [u64; 2]) -> Result<Arc<GpuDevice>> {
         let refused = |what: String| BackendError::NotSupported { op: "gpu", what };
         let found = all()?;
         let named: Vec<GpuAdapter> = found.iter().map(described).collect();
@@ -167,7 +176,9 @@ impl GpuDevice {
             }
         };
         let place = place.ok_or_else(|| refused(format!("there is no such GPU: {}", list())))?;
-        let (adapter, described) = (&found[place], named[place].clone());
+        let (adapter, mut described) = (&found[place], named[place].clone());
+        described.buffer_bytes = described.buffer_bytes.min(most[0]);
+        described.binding_bytes = described.binding_bytes.min(most[1]).min(described.buffer_bytes);
         if !adapter.features().contains(wgpu::Features::IMMEDIATES) {
             return Err(refused(format!("{described} takes no immediate data")));
         }

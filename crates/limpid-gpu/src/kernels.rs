@@ -51,6 +51,9 @@ macro_rules! kernels {
         pub static $name: Kernel = Kernel {
             entry: $entry, text: include_str!(concat!("kernels/", $file)), bindings: $bindings,
         };)*)*
+        /// All of them.
+        #[cfg(test)]
+        pub static ALL: &[&Kernel] = &[$($(&$name),*),*];
     };
 }
 
@@ -60,7 +63,7 @@ kernels! {
         NORM_SCALE = "norm_scale", 5;
     "linear.wgsl": PRODUCT = "product", 4; COLUMN_SUMS = "column_sums", 2; FOLD = "fold", 2;
     "rotate.wgsl": ROTATE = "rotate", 4;
-    "attend.wgsl": STORE = "store", 3; ATTEND = "attend", 5; ATTEND_BACK_Q = "attend_back_q", 7;
+    "attend.wgsl": STORE = "store", 8; ATTEND = "attend", 8; ATTEND_BACK_Q = "attend_back_q", 8;
         ATTEND_BACK_KV = "attend_back_kv", 7; WATCH = "watch", 8; WATCH_BACK = "watch_back", 8;
     "activate.wgsl": ACTIVATE = "activate", 2; ACTIVATE_BACK = "activate_back", 3;
     "element.wgsl": ADD = "add", 3; ADD_BACK = "add_back", 2; MULTIPLY = "multiply", 3; SCALE = "scale", 2;
@@ -68,4 +71,28 @@ kernels! {
     "classify.wgsl": CLASSIFY = "classify", 6;
     "update.wgsl": SQUARES = "squares", 2; NORM_OF = "norm_of", 2; UPDATE = "update", 6; MOMENTUM = "momentum", 5;
         BLEND = "blend", 3;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{GpuChoice, GpuDevice};
+
+    /// Every kernel in every form that a run may ask for; all that fails is named.
+    #[test]
+    fn every_kernel_compiles() {
+        let Ok(device) = GpuDevice::open(&GpuChoice::Best) else { return };
+        let mut flaws = vec![];
+        for kernel in ALL {
+            let forms: Vec<Variant> = match (kernel.text.contains("TILE * WIDE"), kernel.entry) {
+                (true, _) => [1, 2, 6, 64, 80, 128, 256].map(Variant::heads).into(),
+                (_, "product") => [[false, true], [false; 2], [true, false]]
+                    .map(|across| Variant { across, ..Variant::default() })
+                    .into(),
+                _ => vec![Variant::default()],
+            };
+            flaws.extend(forms.into_iter().filter_map(|how| device.compiled(kernel, how).err()));
+        }
+        assert!(flaws.is_empty(), "{}", flaws.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"));
+    }
 }

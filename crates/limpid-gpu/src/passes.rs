@@ -162,10 +162,10 @@ impl Memory<'_> {
                 let words = self.attention(heads, scoring, drop, false, cache.is_some(), pattern);
                 let lse = self.window(lse);
                 if cache.is_some() {
-                    let windows = [Some(&x), batch, cache.as_ref()];
+                    let windows = [Some(&x), batch, None, None, None, None, None, cache.as_ref()];
                     list.run(&kernels::STORE, how, &windows, &words, rows.item_count * 64)?;
                 }
-                let windows = [Some(&x), batch, cache.as_ref(), Some(&y), Some(&lse)];
+                let windows = [Some(&x), batch, None, Some(&y), Some(&lse), None, None, cache.as_ref()];
                 list.run(&kernels::ATTEND, how, &windows, &words, rows.item_count * heads.n_head)?;
                 let [Some(raw), Some(scores), Some(pattern)] = [raw, scores, pattern].map(|s| self.some(s)) else {
                     return Ok(());
@@ -272,13 +272,13 @@ impl Memory<'_> {
                 let (x, y, lse) = (self.window(qkv), self.window(y), self.window(lse));
                 let how = Variant::heads(heads.d_head);
                 let words = self.attention(heads, scoring, drop, *add, false, step.watched[0]);
-                let windows = |third, last| [Some(&x), batch, third, Some(dx), Some(&lse), Some(last), Some(self.dots)];
-                let n = rows.item_count;
-                list.run(&kernels::ATTEND_BACK_Q, how, &windows(Some(&y), &dy), &words, n * heads.n_head)?;
-                list.run(&kernels::ATTEND_BACK_KV, how, &windows(None, &dy), &words, n * heads.n_kv_head)?;
+                let (n, dots) = (rows.item_count, Some(self.dots));
+                let windows = [Some(&x), batch, Some(&y), Some(dx), Some(&lse), Some(&dy), dots, None];
+                list.run(&kernels::ATTEND_BACK_Q, how, &windows, &words, n * heads.n_head)?;
+                list.run(&kernels::ATTEND_BACK_KV, how, &windows[..7], &words, n * heads.n_kv_head)?;
                 let [Some(a), Some(b), Some(c)] = step.watched else { return Ok(()) };
                 let [draw, dpattern] = [a, c].map(|s| self.window(s));
-                let own = [Some(&x), batch, Some(&draw), None, Some(&lse), Some(&dy), Some(self.dots), Some(&dpattern)];
+                let own = [Some(&x), batch, Some(&draw), None, Some(&lse), Some(&dy), dots, Some(&dpattern)];
                 list.run(&kernels::WATCH_BACK, how, &own, &words, n * 64 * heads.n_head)?;
                 list.copy(&draw, &self.window(b));
                 Ok(())

@@ -6,11 +6,12 @@ extern crate limpid_core as limpid;
 #[path = "../../limpid/tests/random_config/mod.rs"]
 mod random_config;
 
-use limpid::backend::{Backend, Reference};
-use limpid::config::Config;
+use limpid::backend::{Backend, BackendError, Reference};
+use limpid::config::{Axis, Config};
 use limpid::model::{Mode, Model, Tuning};
+use limpid::ops::adamw::{Change, Method, Rule};
 use limpid::ops::classify::Terms;
-use limpid::ops::{Back, Batch, IGNORE, MemorySpace, Op, Region, random};
+use limpid::ops::{Back, Batch, IGNORE, MemorySpace, Op, Region, Span, random};
 use limpid_gpu::{Gpu, GpuChoice, GpuDevice};
 use random_config::{configs, fill};
 use std::collections::BTreeMap;
@@ -152,4 +153,253 @@ fn every_op_agrees_with_reference() {
     for ((op, way), found) in worst {
         println!("{op:10} {way:9} {found:.1e}");
     }
+}
+
+fn rule(method: Method, step: u64) -> Rule {
+    Rule {
+        method,
+        rate: 1e-2,
+        beta1: 0.9,
+        beta2: 0.99,
+        momentum: 0.95,
+        eps: 1e-3, // with a small one, a gradient of nearly zero takes a whole step in the direction of its rounding
+        step,
+        max_norm: 0.5,
+        norm: None,
+    }
+}
+
+/// A configuration with more than a tile of everything, and sizes that no tile divides.
+fn larger(config: &Config) -> Config {
+    let more = Config { context_length: 150, d_model: 84, d_ff: 131, vocab_size: 211, ..config.clone() };
+    Config { d_head: more.d_head.map(|_| 18), ..more }
+}
+
+/// Sequences of different lengths.
+fn ragged(config: &Config, seed: u64, lengths: &[usize]) -> Batch {
+    let rows = lengths.iter().sum::<usize>();
+    let ids = |site| (0..rows as u64).map(|i| random::below(seed, site, i, config.vocab_size as u64) as u32).collect();
+    let mut batch = Batch::of_sequences(ids(1), ids(2), rows);
+    let mut row = 0;
+    batch.spans.clear();
+    for (i, rows) in lengths.iter().copied().enumerate() {
+        batch.spans.push(Span { row, rows, past: 0, table: 0, valid: rows - i % rows.min(7) });
+        row += rows;
+    }
+    batch.positions = lengths.iter().flat_map(|n| 0..*n as u32).collect();
+    if config.n_segment > 0 {
+        batch.segments = (0..rows as u32).map(|i| i / 3 % 2).collect();
+    }
+    batch.seed = Some(seed);
+    batch
+}
+
+/// Three steps of training, whole lists at a time, with every optimizer: gradients, what is measured, parameters and averages.
+#[test]
+fn training_agrees_with_reference() {
+    let Some(device) = device() else { return };
+    let mut worst: BTreeMap<&str, f32> = BTreeMap::new();
+    for (i, config) in some(20) {
+        let (config, method) = (larger(&config), Method::ALL[i / 20 % Method::ALL.len()]);
+        let model = Model::new(&config, Mode::Train { batch: 3, context: 150 }).unwrap();
+        let (mut reference, mut gpu) = (Reference::new(&model), Gpu::start(&device, &model).unwrap());
+        for param in &model.params {
+            let value = |i| (0.1 * random::normal(9, random::site(&param.name), i)) as f32;
+            let values: Vec<f32> = (0..param.region.len() as u64).map(value).collect();
+            reference.write(param.region, &values).unwrap();
+            gpu.write(param.region, &values).unwrap();
+        }
+        let groups = model.update_groups(0.1, method);
+        let watch = || model.learning().step_by(2).map(|p| Change::of(p.region.range())).collect::<Vec<_>>();
+        for step in 1..=3 {
+            let mut reports = vec![];
+            for backend in [&mut reference as &mut dyn Backend, &mut gpu] {
+                for (half, lengths) in [&[70, 1, 64][..], &[150, 65]].into_iter().enumerate() {
+                    backend.feed(&ragged(&config, 2 * step + half as u64, lengths)).unwrap();
+                    backend.forward(model.body()).unwrap();
+                    backend.backward(model.back()).unwrap();
+                    if half == 0 {
+                        backend.push_gradients().unwrap();
+                    }
+                }
+                backend.add_pushed().unwrap();
+            }
+            for param in model.learning() {
+                let what = format!("gradient of {} in step {step}, {method}, {config:?}", param.name);
+                let grad = param.region.grad();
+                let found = off(&what, &gpu.read(grad).unwrap(), &reference.read(grad).unwrap(), 1e-4);
+                let entry = worst.entry("gradients").or_default();
+                *entry = entry.max(found);
+            }
+            for backend in [&mut reference as &mut dyn Backend, &mut gpu] {
+                let mut changes = watch();
+                let report = backend.update(&groups, &rule(method, step), &mut changes).unwrap();
+                assert!(report.finite);
+                backend.average(&groups, 0.7).unwrap();
+                let sums = changes.iter().flat_map(|c| [c.gradient, c.weight, c.update]);
+                reports.push([report.norm].into_iter().chain(sums).map(|v| v as f32).collect::<Vec<f32>>());
+            }
+            for (want, got) in reports[0].iter().zip(&reports[1]) {
+                assert!((want - got).abs() <= 1e-3 * want.abs() + 1e-9, "{method}, step {step}: {want} and {got}, {config:?}");
+            }
+            // from the same weights on
+            for param in model.learning() {
+                for space in [MemorySpace::Param, MemorySpace::Moment1, MemorySpace::Moment2, MemorySpace::Average] {
+                    let region = param.region.in_space(space);
+                    let what = format!("{space:?} of {} after step {step}, {method}, {config:?}", param.name);
+                    // one step may turn where Muon's singular values are small
+                    let slack = if method == Method::Muon { 2e-3 } else { 1e-4 };
+                    let found = off(&what, &gpu.read(region).unwrap(), &reference.read(region).unwrap(), slack);
+                    let entry = worst.entry(if space == MemorySpace::Param { method.name() } else { "moments" }).or_default();
+                    *entry = entry.max(found);
+                    copy(&[region], &reference, &mut gpu);
+                    copy(&[region], &gpu, &mut reference);
+                }
+            }
+        }
+    }
+    println!("{worst:?}");
+}
+
+/// A gradient that is not finite changes nothing, and is forgotten.
+#[test]
+fn what_is_not_finite_is_skipped() {
+    let Some(device) = device() else { return };
+    let config = configs()[0].clone();
+    let model = Model::new(&config, Mode::Train { batch: BATCH, context: CONTEXT }).unwrap();
+    for method in Method::ALL {
+        let mut gpu = Gpu::start(&device, &model).unwrap();
+        fill(&model, &mut gpu, 1);
+        let all = |gpu: &Gpu| -> Vec<Vec<f32>> {
+            let spaces = [MemorySpace::Param, MemorySpace::Moment1, MemorySpace::Moment2];
+            spaces.iter().flat_map(|s| model.learning().map(|p| gpu.read(p.region.in_space(*s)).unwrap())).collect()
+        };
+        let first = model.learning().next().unwrap().region;
+        let groups = model.update_groups(0.1, *method);
+        for (bad, finite) in [(f32::NAN, false), (f32::INFINITY, false), (0.5, true)] {
+            let before = all(&gpu);
+            gpu.write(first.grad(), &vec![bad; first.len()]).unwrap();
+            let report = gpu.update(&groups, &rule(*method, 1), &mut []).unwrap();
+            assert_eq!((report.finite, all(&gpu) == before), (finite, !finite), "{method}, {bad}");
+            assert!(gpu.read(first.grad()).unwrap().iter().all(|g| *g == 0.0));
+        }
+    }
+}
+
+/// The bits of a run: losses, gradients and weights after an update.
+fn bits(device: &Arc<GpuDevice>, model: &Model, batch: &Batch, one_by_one: bool) -> Vec<u32> {
+    let mut gpu = Gpu::start(device, model).unwrap();
+    fill(model, &mut gpu, 3);
+    gpu.feed(batch).unwrap();
+    if one_by_one {
+        model.body().each().for_each(|(_, op)| gpu.forward(op).unwrap());
+        model.back().each().for_each(|(_, step)| gpu.backward(step).unwrap());
+    } else {
+        gpu.forward(model.body()).unwrap();
+        gpu.backward(model.back()).unwrap();
+    }
+    let mut found = gpu.read(model.losses().unwrap()).unwrap();
+    found.extend(model.learning().flat_map(|p| gpu.read(p.region.grad()).unwrap()));
+    gpu.update(&model.update_groups(0.1, Method::AdamW), &rule(Method::AdamW, 1), &mut []).unwrap();
+    found.extend(model.params.iter().flat_map(|p| gpu.read(p.region).unwrap()));
+    assert!(found.iter().all(|v| v.is_finite()), "{:?}", model.config);
+    found.into_iter().map(f32::to_bits).collect()
+}
+
+/// Twice the same bits, op by op or whole lists at a time; and on a device whose buffers and bindings are small, so that memory has
+/// pages and tables are taken in rows, nearly the same numbers.
+#[test]
+fn bits_are_the_same_twice_and_limits_change_little() {
+    let Some(device) = device() else { return };
+    let small = GpuDevice::open_within(&GpuChoice::Best, [400 << 10, 200 << 10]).unwrap();
+    for (_, config) in some(40) {
+        let config = Config { vocab_size: 1300, ..larger(&config) };
+        let model = Model::new(&config, Mode::Train { batch: 2, context: 150 }).unwrap();
+        let batch = ragged(&config, 4, &[150, 70]);
+        let once = bits(&device, &model, &batch, false);
+        assert!(once == bits(&device, &model, &batch, false) && once == bits(&device, &model, &batch, true), "{config:?}");
+        let batch = ragged(&config, 4, &[20, 3]);
+        let model = Model::new(&config, Mode::Train { batch: 2, context: 30 }).unwrap();
+        assert!(model.bytes(MemorySpace::Param) > 400 << 10, "it needs pages");
+        let [whole, parts] = [&device, &small].map(|device| {
+            bits(device, &model, &batch, false).into_iter().map(f32::from_bits).collect::<Vec<_>>()
+        });
+        off("in parts", &parts, &whole, 1e-5);
+    }
+}
+
+/// A token at a time, or some, with a cache: the bits of the whole forward; whatever runs beside it.
+#[test]
+fn decoding_is_the_whole_forward_to_the_bit() {
+    let Some(device) = device() else { return };
+    for (i, config) in some(15).filter(|(_, config)| config.mask == limpid::config::Mask::Causal) {
+        let config = larger(&config);
+        let whole = Model::new(&config, Mode::Inspect { batch: 1, context: 140 }).unwrap();
+        let decode = Model::new(&config, Mode::Decode { rows: 100, outputs: 100, blocks: 5 }).unwrap();
+        let ids = |site| (0..140).map(|i| random::below(1, site, i, 211) as u32).collect::<Vec<_>>();
+        let [own, other] = [ids(1), ids(2)];
+        let mut gpu = Gpu::start(&device, &whole).unwrap();
+        fill(&whole, &mut gpu, i as u64);
+        gpu.feed(&Batch::of_sequences(own.clone(), vec![], 140)).unwrap();
+        gpu.forward(whole.ops()).unwrap();
+        let want = gpu.read(whole.logits().unwrap()).unwrap();
+        let mut gpu = Gpu::start(&device, &decode).unwrap();
+        fill(&decode, &mut gpu, i as u64);
+        let (mut past, mut beside) = (0, 0);
+        for (rows, others) in [(64, 20), (1, 1), (2, 0), (60, 30), (1, 0), (12, 0)] {
+            let span = |row, rows, past, table| Span { row, rows, past, table, valid: past + rows };
+            let mut batch = Batch {
+                tokens: [&other[beside..beside + others], &own[past..past + rows]].concat(),
+                positions: (beside..beside + others).chain(past..past + rows).map(|p| p as u32).collect(),
+                outputs: (others as u32..(others + rows) as u32).collect(),
+                ..Batch::default()
+            };
+            if others > 0 {
+                batch.spans.push(span(0, others, beside, 0));
+                batch.blocks.push(4);
+            }
+            batch.spans.push(span(others, rows, past, batch.blocks.len()));
+            let blocks = [2u32, 0, 3];
+            batch.blocks.extend(&blocks[..(past + rows).div_ceil(64)]);
+            gpu.feed(&batch).unwrap();
+            gpu.forward(decode.ops()).unwrap();
+            let got = gpu.read(decode.logits().unwrap()).unwrap();
+            let (got, want) = (&got[..rows * 211], &want[past * 211..(past + rows) * 211]);
+            let differs = got.iter().zip(want).position(|(g, w)| g.to_bits() != w.to_bits());
+            assert_eq!(differs.map(|at| (past + at / 211, got[at], want[at])), None, "{config:?}");
+            (past, beside) = (past + rows, beside + others);
+        }
+    }
+}
+
+/// What is shared cannot be changed, and runs; a model that does not fit is refused with the tensor's name.
+#[test]
+fn weights_are_shared_and_limits_are_told() {
+    let Some(device) = device() else { return };
+    let config = larger(&configs()[0]);
+    let [train, score] = [Mode::Train { batch: 1, context: 20 }, Mode::Score { batch: 1, context: 20 }]
+        .map(|mode| Model::new(&config, mode).unwrap());
+    let mut gpu = Gpu::start(&device, &train).unwrap();
+    fill(&train, &mut gpu, 1);
+    let batch = ragged(&config, 1, &[20]);
+    let shared = gpu.share().unwrap();
+    let name = &train.params[0].name;
+    assert_eq!(shared.values(name).unwrap(), gpu.read(train.params[0].region).unwrap());
+    let mut other = Gpu::start_with(&score, &shared).unwrap();
+    for (gpu, model) in [(&mut gpu, &train), (&mut other, &score)] {
+        gpu.feed(&batch).unwrap();
+        gpu.forward(model.ops()).unwrap();
+    }
+    assert_eq!(gpu.read(train.losses().unwrap()).unwrap(), other.read(score.losses().unwrap()).unwrap());
+    let groups = train.update_groups(0.1, Method::AdamW);
+    let refused = gpu.update(&groups, &rule(Method::AdamW, 1), &mut []).unwrap_err();
+    assert!(matches!(refused, BackendError::Shared { others: 2, .. }), "{refused}");
+    drop((shared, other));
+    gpu.update(&groups, &rule(Method::AdamW, 1), &mut []).unwrap();
+
+    let small = GpuDevice::open_within(&GpuChoice::Best, [1 << 30, 16 << 10]).unwrap();
+    let refused = Gpu::start(&small, &train).map(drop).unwrap_err().to_string();
+    assert!(refused.contains("a kernel of") && refused.contains("--memory"), "{refused}");
+    let none = GpuDevice::open(&GpuChoice::Name("no such".into())).map(drop).unwrap_err().to_string();
+    assert!(none.contains("there is no such GPU: 0: "), "{none}");
 }

@@ -22,7 +22,7 @@ const WIDE = (D + 3u) / 4u; // vectors of a row
 
 @group(0) @binding(0) var<storage, read_write> x: array<f32>; // (N, (H + 2K) D)
 @group(0) @binding(1) var<storage, read_write> batch: array<u32>;
-@group(0) @binding(2) var<storage, read_write> cache: array<f32>; // (blocks of 64 positions, 2K D)
+@group(0) @binding(7) var<storage, read_write> cache: array<f32>; // (blocks of 64 positions, 2K D)
 @group(0) @binding(3) var<storage, read_write> y: array<f32>; // or dqkv
 @group(0) @binding(4) var<storage, read_write> lse: array<f32>; // (N,H)
 
