@@ -9,9 +9,13 @@ use limpid_core::ops::{Access, MemorySpace, Pass, Region};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 /// Elements of whose multiples windows begin; those of tensors are aligned likewise (`plan::ALIGN`).
 pub const STEP: usize = ALIGN as usize / 4;
+
+/// How long values that are ready may take to arrive.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a kernel sees of a buffer.
 #[derive(Clone, Debug)]
@@ -122,7 +126,9 @@ impl Staged {
     pub fn take(&self, device: &GpuDevice, op: &'static str, to: &mut [f32]) -> Result<()> {
         device.finish(op)?;
         let lost = |what: String| BackendError::Lost { op, what };
-        self.mapped.try_recv().map_err(|e| lost(e.to_string()))?.map_err(|e| lost(e.to_string()))?;
+        // another thread that waits for the device may be the one that is told
+        let mapped = self.mapped.recv_timeout(PATIENCE).map_err(|e| lost(e.to_string()))?;
+        mapped.map_err(|e| lost(e.to_string()))?;
         let view = self.raw.get_mapped_range(..4 * to.len() as u64).map_err(|e| lost(e.to_string()))?;
         to.copy_from_slice(bytemuck::cast_slice(&view));
         Ok(())

@@ -159,10 +159,10 @@ impl Gpu {
         staged.take(&self.device, "report", &mut sums)?;
         let parts: Vec<f64> = sums[parts.clone()].iter().map(|sum| f64::from(*sum)).collect();
         let norm = given.unwrap_or_else(|| norm_of(&parts));
-        let mut changes = vec![];
+        let (finite, mut changes) = (sums[1] != 0.0, vec![]);
         for (range, places) in watch {
             let mut change = Change::of(range.clone());
-            for sums in places.iter().flat_map(|place| sums[place.clone()].chunks_exact(3)) {
+            for sums in places.iter().filter(|_| finite).flat_map(|place| sums[place.clone()].chunks_exact(3)) {
                 let [gradient, weight, update] = [sums[0], sums[1], sums[2]].map(f64::from);
                 change.gradient += gradient;
                 change.weight += weight;
@@ -170,7 +170,7 @@ impl Gpu {
             }
             changes.push(change);
         }
-        self.reported = Some((UpdateReport { norm, finite: sums[1] != 0.0 }, changes));
+        self.reported = Some((UpdateReport { norm, finite }, changes));
         self.pending = None;
         Ok(())
     }

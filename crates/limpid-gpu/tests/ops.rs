@@ -7,7 +7,7 @@ extern crate limpid_core as limpid;
 mod random_config;
 
 use limpid::backend::{Backend, BackendError, Reference};
-use limpid::config::{Axis, Config};
+use limpid::config::{Axis, Config, RotaryKind, RotaryScaling};
 use limpid::model::{Mode, Model, Tuning};
 use limpid::ops::adamw::{Change, Method, Rule};
 use limpid::ops::classify::Terms;
@@ -172,7 +172,9 @@ fn rule(method: Method, step: u64) -> Rule {
 /// A configuration with more than a tile of everything, and sizes that no tile divides.
 fn larger(config: &Config) -> Config {
     let more = Config { context_length: 150, d_model: 84, d_ff: 131, vocab_size: 211, ..config.clone() };
-    Config { d_head: more.d_head.map(|_| 18), ..more }
+    // factors for each pair are for the small heads
+    let scaling = Some(more.rotary_scaling).filter(|scaling| scaling.kind != RotaryKind::Longrope);
+    Config { d_head: more.d_head.map(|_| 18), rotary_scaling: scaling.unwrap_or(RotaryScaling::NONE), ..more }
 }
 
 /// Sequences of different lengths.
