@@ -335,7 +335,7 @@ pub struct MachineOptions {
     /// with quantised weights (activations rounded to eight bits, products summed as integers)
     #[arg(long, alias = "dtype", value_name = "P", default_value = "f32", value_parser = precision, hide_short_help = true)]
     pub precision: Precision,
-    /// Where the model runs: cpu, or reference (plain f64 loops on one thread: slow, to check cpu against)
+    /// Where the model runs: cpu, gpu (in builds with the feature `gpu`), or reference (plain f64 loops on one thread: slow, to check the others against)
     #[arg(long, value_name = "D", default_value = "cpu", value_parser = parse_axis::<Device>, hide_short_help = true)]
     pub device: Device,
 }

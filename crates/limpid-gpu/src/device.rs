@@ -1,7 +1,7 @@
 //! Adapters, and an open device with its queue and its compiled kernels. wgpu reports faults through callbacks; [`GpuDevice::check`]
 //! makes errors of them, after every verb.
 
-use crate::kernels::{COMMON, Kernel, Variant};
+use crate::kernels::{COMMON, GpuKernel, Variant};
 use limpid_base::contain::contain;
 use limpid_core::backend::{BackendError, Result};
 use std::collections::HashMap;
@@ -214,8 +214,7 @@ impl GpuDevice {
         });
         let layouts = (0..=BINDINGS).map(|n| layout(&raw, n)).collect();
         let nothing = Buffer { id: 0, raw: raw.create_buffer(&storage(ALIGN * BINDINGS as u64)) };
-        let device =
-            GpuDevice { adapter: described, raw, queue, layouts, compiled: Mutex::default(), fault, nothing };
+        let device = GpuDevice { adapter: described, raw, queue, layouts, compiled: Mutex::default(), fault, nothing };
         device.check("gpu")?;
         Ok(Arc::new(device))
     }
@@ -271,7 +270,7 @@ impl GpuDevice {
     }
 
     /// The layout of a kernel's bindings.
-    pub(crate) fn bindings(&self, kernel: &Kernel) -> &wgpu::BindGroupLayout {
+    pub(crate) fn bindings(&self, kernel: &GpuKernel) -> &wgpu::BindGroupLayout {
         &self.layouts[kernel.bindings].0
     }
 
@@ -279,7 +278,7 @@ impl GpuDevice {
     ///
     /// # Errors
     /// If the driver does not compile it.
-    pub(crate) fn compiled(&self, kernel: &'static Kernel, how: Variant) -> Result<wgpu::ComputePipeline> {
+    pub(crate) fn compiled(&self, kernel: &'static GpuKernel, how: Variant) -> Result<wgpu::ComputePipeline> {
         let mut compiled = locked(&self.compiled);
         if let Some(pipeline) = compiled.get(&(kernel.entry, how)) {
             return Ok(pipeline.clone());

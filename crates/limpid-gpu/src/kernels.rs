@@ -3,7 +3,7 @@
 
 /// A kernel, as it is written.
 #[derive(Debug, PartialEq, Eq, Hash)]
-pub struct Kernel {
+pub struct GpuKernel {
     /// Its entry point.
     pub entry: &'static str,
     /// The text that it is in.
@@ -48,12 +48,12 @@ pub const COMMON: &str = include_str!("kernels/common.wgsl");
 macro_rules! kernels {
     ($($file:literal: $($name:ident = $entry:literal, $bindings:literal;)*)*) => {
         $($(#[doc = concat!("`", $entry, "` of `", $file, "`.")]
-        pub static $name: Kernel = Kernel {
+        pub static $name: GpuKernel = GpuKernel {
             entry: $entry, text: include_str!(concat!("kernels/", $file)), bindings: $bindings,
         };)*)*
         /// All of them.
         #[cfg(test)]
-        pub static ALL: &[&Kernel] = &[$($(&$name),*),*];
+        pub static ALL: &[&GpuKernel] = &[$($(&$name),*),*];
     };
 }
 

@@ -18,16 +18,19 @@ mod update;
 pub use device::{GpuAdapter, GpuChoice, GpuDevice, adapters};
 
 use device::Buffer;
-use limpid_core::backend::{Backend, BackendError, Result, SharedWeights, Ticket, UpdateReport, prepare, transpose};
+use limpid_core::backend::{
+    Backend, BackendError, BackendOptions, Result, SharedWeights, Ticket, UpdateReport, prepare, transpose,
+};
 use limpid_core::model::{Mode, Model};
 use limpid_core::ops::adamw::{Change, ParamGroup, Rule};
 use limpid_core::ops::element::{Element, Major, Values};
 use limpid_core::ops::limits::Limits;
+use limpid_core::ops::linear::Precision;
 use limpid_core::ops::{Batch, MemorySpace, Op, Ops, Pass, Passes, Region};
 use lists::{Bindings, List};
-use memory::{STEP, Space, Staged, Weights, Window, cuts, tensors};
+use memory::{GpuWeights, STEP, Space, Staged, Window, cuts, tensors};
 use passes::Memory;
-use rows::Rows;
+use rows::GpuRows;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use update::Pending;
@@ -54,7 +57,7 @@ impl Growing {
 /// The backend of a GPU.
 pub struct Gpu {
     device: Arc<GpuDevice>,
-    weights: Arc<Weights>,
+    weights: Arc<GpuWeights>,
     /// All spaces but the weights', which are empty here.
     spaces: [Space; MemorySpace::ALL.len()],
     /// Where the parameters' spaces are cut, and their elements.
@@ -63,10 +66,10 @@ pub struct Gpu {
     /// The stack of pushed gradients: the first `pushed` are in use, the others are kept to be used again.
     aside: Vec<Space>,
     pushed: usize,
-    rows: Rows,
+    rows: GpuRows,
     scratch: Window,
     dots: Window,
-    /// Rows of a chunk of logits.
+    /// GpuRows of a chunk of logits.
     chunk: usize,
     /// The norm's and the measured sums, and Muon's scratch.
     sums: Growing,
@@ -80,6 +83,28 @@ pub struct Gpu {
     reported: Option<(UpdateReport, Vec<Change>)>,
 }
 
+/// A backend on the system's first GPU, which is opened once: what a program brings as
+/// [`Device::Gpu`](limpid_core::backend::Device::Gpu).
+///
+/// # Errors
+/// As [`GpuDevice::open`] and [`Gpu::start`], and for products of another type than f32.
+pub fn start(model: &Model, how: BackendOptions, weights: Option<&SharedWeights>) -> Result<Box<dyn Backend>> {
+    static FIRST: Mutex<Option<Arc<GpuDevice>>> = Mutex::new(None);
+    if how.precision != Precision::F32 {
+        let what = format!("its kernels compute in f32, not in {}", how.precision);
+        return Err(BackendError::NotSupported { op: "gpu", what });
+    }
+    if let Some(weights) = weights {
+        return Ok(Box::new(Gpu::start_with(model, weights)?));
+    }
+    let mut first = FIRST.lock().unwrap_or_else(|e| e.into_inner());
+    let device = match first.as_ref().filter(|device| device.check("gpu").is_ok()) {
+        Some(device) => device.clone(),
+        None => first.insert(GpuDevice::open(&GpuChoice::Best)?).clone(),
+    };
+    Ok(Box::new(Gpu::start(&device, model)?))
+}
+
 /// Elements of a chunk of logits, about.
 const CHUNK: usize = 16 << 20;
 
@@ -91,7 +116,7 @@ impl Gpu {
     pub fn start(device: &Arc<GpuDevice>, model: &Model) -> Result<Gpu> {
         let konst = space(device, model, MemorySpace::Const, true)?;
         let param = space(device, model, MemorySpace::Param, true)?;
-        let weights = Arc::new(Weights { device: device.clone(), map: model.weight_map(), konst, param });
+        let weights = Arc::new(GpuWeights { device: device.clone(), map: model.weight_map(), konst, param });
         let mut gpu = Gpu::build(device, model, weights)?;
         prepare(model, &mut gpu)?;
         Ok(gpu)
@@ -103,14 +128,14 @@ impl Gpu {
     /// As [`Gpu::start`], and if the weights are another device's or another model's.
     pub fn start_with(model: &Model, weights: &SharedWeights) -> Result<Gpu> {
         let other = || BackendError::OtherWeights { what: "they are in the memory of another device".into() };
-        let weights = weights.held::<Weights>().ok_or_else(other)?;
+        let weights = weights.held::<GpuWeights>().ok_or_else(other)?;
         match weights.map.difference(&model.weight_map()) {
             Some(what) => Err(BackendError::OtherWeights { what }),
             None => Gpu::build(&weights.device.clone(), model, weights),
         }
     }
 
-    fn build(device: &Arc<GpuDevice>, model: &Model, weights: Arc<Weights>) -> Result<Gpu> {
+    fn build(device: &Arc<GpuDevice>, model: &Model, weights: Arc<GpuWeights>) -> Result<Gpu> {
         check(device, model)?;
         let (differentiates, trains) = (!model.back().is_empty(), matches!(model.mode, Mode::Train { .. }));
         let wanted = |space: MemorySpace| match space {
@@ -124,7 +149,8 @@ impl Gpu {
             *to = space(device, model, of, wanted(of))?;
         }
         let vocab = model.config.vocab_size;
-        let most = CHUNK.min(device.adapter.binding_bytes as usize / 4) / vocab / STEP * STEP;
+        // 64 rows take one more for the sums of their columns
+        let most = CHUNK.min(device.adapter.binding_bytes as usize / 4) / (vocab + vocab.div_ceil(STEP)) / STEP * STEP;
         let chunk = most.max(STEP).min(model.rows.next_multiple_of(STEP));
         let elements = scratch(model, chunk).min(device.adapter.binding_bytes as usize / 4 / STEP * STEP);
         let heads = model.config.heads();
@@ -141,7 +167,7 @@ impl Gpu {
             elements: model.program.size(MemorySpace::Param),
             aside: vec![],
             pushed: 0,
-            rows: Rows::new(slopes),
+            rows: GpuRows::new(slopes),
             scratch: Window::of(&device.reserve("scratch", elements)?, 0..elements),
             dots: Window::of(&device.reserve("scratch", dots)?, 0..dots),
             chunk,
@@ -242,16 +268,34 @@ fn check(device: &GpuDevice, model: &Model) -> Result<()> {
         return refused(format!("heads have {d} features, and the kernel of attention takes {}", kernels::MOST_D));
     }
     let limit = device.adapter.binding_bytes as usize / 4;
-    let in_rows: Vec<Region> = model.ops().iter().filter_map(|op| match *op {
-        Op::Linear { w, .. } | Op::Classify { w, .. } => Some(w),
-        Op::Embed { table, .. } => Some(table),
-        _ => None,
-    }).collect();
+    if let Some(Op::Classify { w, .. }) = model.ops().last()
+        && (STEP + 1) * w.rows > limit
+    {
+        let what = format!(
+            "a vocabulary of {} needs {} logits at once, and a kernel of {} sees {limit}",
+            w.rows,
+            STEP * w.rows,
+            device.adapter
+        );
+        return refused(what);
+    }
+    let in_rows: Vec<Region> = model
+        .ops()
+        .iter()
+        .filter_map(|op| match *op {
+            Op::Linear { w, .. } | Op::Classify { w, .. } => Some(w),
+            Op::Embed { table, .. } => Some(table),
+            _ => None,
+        })
+        .collect();
     for region in MemorySpace::ALL.into_iter().flat_map(|space| tensors(model, space)) {
         let seen = if in_rows.contains(&region) { STEP * region.cols } else { region.len() };
         if seen > limit {
             let (name, room) = (model.name_of(region), limit);
-            return refused(format!("`{name}` has {seen} elements, and a kernel of {} sees {room}: a smaller batch, or --memory, may do", device.adapter));
+            return refused(format!(
+                "`{name}` has {seen} elements, and a kernel of {} sees {room}: a smaller batch, or --memory, may do",
+                device.adapter
+            ));
         }
     }
     Ok(())
@@ -264,7 +308,9 @@ impl Backend for Gpu {
     }
     fn forward(&mut self, ops: Ops) -> Result<()> {
         BackendError::check_program("forward", ops.identity(), self.program)?;
-        self.run("forward", |memory, list| ops.iter().try_for_each(|op| memory.forward(list, op.of(&memory.rows.batch))))
+        self.run("forward", |memory, list| {
+            ops.iter().try_for_each(|op| memory.forward(list, op.of(&memory.rows.batch)))
+        })
     }
     fn backward(&mut self, back: Passes) -> Result<()> {
         BackendError::check_program("backward", back.identity(), self.program)?;
@@ -352,7 +398,7 @@ impl Backend for Gpu {
             self.alone("write", Some((region.space, region.at)))?;
         }
         let values = match values.major {
-            Major::Rows => given,
+            Major::GpuRows => given,
             Major::Columns => transpose(&given, region.cols, region.rows).into(),
         };
         let place = region.space as usize;

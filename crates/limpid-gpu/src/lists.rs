@@ -1,9 +1,9 @@
-//! What a device is to do: dispatches of kernels, copies and clears, in order, in one command buffer that is submitted without
+//! What a device is to do: dispatches of kernels, and clears, in order, in one command buffer that is submitted without
 //! waiting. Each run writes its list anew, because counts of rows and draws are numbers in it; what costs time, kernels and
 //! bindings, is kept.
 
 use crate::device::{ALIGN, BINDINGS, Buffer, GpuDevice, WORDS};
-use crate::kernels::{Kernel, Variant};
+use crate::kernels::{GpuKernel, Variant};
 use crate::memory::Window;
 use limpid_core::backend::Result;
 use std::collections::HashMap;
@@ -73,7 +73,7 @@ impl<'a> List<'a> {
     /// If the driver does not compile it.
     pub fn run<'w>(
         &mut self,
-        kernel: &'static Kernel,
+        kernel: &'static GpuKernel,
         how: Variant,
         windows: &[Option<&'w Window>],
         words: &[Word],
@@ -99,7 +99,7 @@ impl<'a> List<'a> {
         Ok(())
     }
 
-    fn bound(&mut self, kernel: &Kernel, windows: &[Option<&Window>]) -> wgpu::BindGroup {
+    fn bound(&mut self, kernel: &GpuKernel, windows: &[Option<&Window>]) -> wgpu::BindGroup {
         let mut key = [(u64::MAX, 0, 0); BINDINGS];
         for (key, window) in key.iter_mut().zip(windows) {
             *key = window.map_or((0, 0, 0), |w| (w.buffer.id, w.at, w.len));
@@ -128,13 +128,6 @@ impl<'a> List<'a> {
     pub fn clear(&mut self, buffer: &Buffer) {
         self.pass = None;
         self.encoder.clear_buffer(&buffer.raw, 0, None);
-    }
-
-    /// Copies from one buffer to another.
-    pub fn copy(&mut self, from: &Window, to: &Window) {
-        self.pass = None;
-        let [start, end] = [from, to].map(|w| w.at + 4 * u64::from(w.shift));
-        self.encoder.copy_buffer_to_buffer(&from.buffer.raw, start, &to.buffer.raw, end, from.len - 4 * u64::from(from.shift));
     }
 
     /// Gives the list to the device.

@@ -51,9 +51,7 @@ pub struct Space(Vec<Page>);
 impl Space {
     /// Memory for the pages that `cuts` divide.
     pub fn new(device: &GpuDevice, op: &'static str, cuts: &[usize]) -> Result<Space> {
-        let page = |cut: &[usize]| {
-            Ok(Page { range: cut[0]..cut[1], buffer: device.reserve(op, cut[1] - cut[0])? })
-        };
+        let page = |cut: &[usize]| Ok(Page { range: cut[0]..cut[1], buffer: device.reserve(op, cut[1] - cut[0])? });
         cuts.windows(2).map(page).collect::<Result<_>>().map(Space)
     }
     /// Whether it has memory.
@@ -91,7 +89,9 @@ impl Space {
     /// Begins to copy values to where the host can read them.
     pub fn stage(&self, device: &GpuDevice, range: Range<usize>) -> Result<Staged> {
         let parts = self.pieces(range.clone(), usize::MAX).into_iter().map(|part| self.window(part));
-        let start = |window: Window| (window.at + 4 * u64::from(window.shift), window.len - 4 * u64::from(window.shift), window.buffer);
+        let start = |window: Window| {
+            (window.at + 4 * u64::from(window.shift), window.len - 4 * u64::from(window.shift), window.buffer)
+        };
         Staged::new(device, range.len(), parts.map(start).collect())
     }
 }
@@ -185,14 +185,14 @@ pub fn tensors(model: &Model, space: MemorySpace) -> Vec<Region> {
 }
 
 /// The weights, on which several backends may run.
-pub struct Weights {
+pub struct GpuWeights {
     pub device: Arc<GpuDevice>,
     pub map: WeightMap,
     pub konst: Space,
     pub param: Space,
 }
 
-impl Held for Weights {
+impl Held for GpuWeights {
     fn weight_map(&self) -> &WeightMap {
         &self.map
     }

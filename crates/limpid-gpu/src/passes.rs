@@ -4,7 +4,7 @@ use crate::device::GpuDevice;
 use crate::kernels::{self, Variant};
 use crate::lists::{List, Word, words};
 use crate::memory::{STEP, Space, Window};
-use crate::rows::{NONE, Rows};
+use crate::rows::{GpuRows, NONE};
 use limpid_core::backend::Result;
 use limpid_core::config::{Activation, Heads, Mask, NormKind};
 use limpid_core::ops::dropout::Draws;
@@ -13,7 +13,7 @@ use std::ops::Range;
 
 /// Elements that a workgroup of an elementwise kernel takes (`SHARE` of common.wgsl).
 pub const SHARE: usize = 256;
-/// Rows of a partial sum.
+/// GpuRows of a partial sum.
 const PART: usize = 64;
 /// The side of a tile of a product.
 const TILE: usize = 64;
@@ -38,27 +38,27 @@ fn flags<const N: usize>(names: [u32; N], on: [bool; N]) -> u32 {
 pub struct Memory<'a> {
     pub device: &'a GpuDevice,
     pub spaces: [&'a Space; MemorySpace::ALL.len()],
-    pub rows: &'a Rows,
+    pub rows: &'a GpuRows,
     /// Partial sums and chunks of logits.
     pub scratch: &'a Window,
     /// Attention's sums of dy y.
     pub dots: &'a Window,
-    /// Rows of a chunk of logits.
+    /// GpuRows of a chunk of logits.
     pub chunk: usize,
 }
 
 /// One operand of a product: a window, elements from a row of it to the next, and the first column.
 #[derive(Clone, Copy)]
-pub struct Operand<'a> {
+pub struct Factor<'a> {
     pub window: &'a Window,
     pub row: usize,
     pub at: usize,
 }
 
-impl<'a> Operand<'a> {
+impl<'a> Factor<'a> {
     /// All of a matrix.
-    pub fn of(window: &'a Window, row: usize) -> Operand<'a> {
-        Operand { window, row, at: 0 }
+    pub fn of(window: &'a Window, row: usize) -> Factor<'a> {
+        Factor { window, row, at: 0 }
     }
 }
 
@@ -67,7 +67,7 @@ impl<'a> Operand<'a> {
 pub fn product(
     list: &mut List,
     across: [bool; 2],
-    [a, b, c]: [Operand; 3],
+    [a, b, c]: [Factor; 3],
     bias: Option<&Window>,
     [m, n, k]: [usize; 3],
     add: bool,
@@ -152,9 +152,7 @@ impl Memory<'_> {
                 let two = Norms { heads: Some(heads), together, kind, eps, less_one };
                 self.norm(list, &two, x, [q_gain, k_gain], None, y, stats)
             }
-            Op::Linear { x, w, b, y } => {
-                self.linear(list, &self.window(x), w, b, &self.window(y), x.rows)
-            }
+            Op::Linear { x, w, b, y } => self.linear(list, &self.window(x), w, b, &self.window(y), x.rows),
             Op::Rotate { x, y, angles, heads } => self.rotate(list, x, angles, heads, 1.0, y, false),
             Op::Attend { qkv, cache, y, lse, heads, scoring, drop, raw, scores, pattern } => {
                 let (x, cache, y) = (self.window(qkv), self.some(cache), self.window(y));
@@ -223,7 +221,7 @@ impl Memory<'_> {
                     }
                 }
                 for seen in step.watched.into_iter().flatten() {
-                    list.copy(&self.window(given), &self.window(seen));
+                    self.duplicate(list, &dy, seen)?;
                 }
                 Ok(())
             }
@@ -280,8 +278,7 @@ impl Memory<'_> {
                 let [draw, dpattern] = [a, c].map(|s| self.window(s));
                 let own = [Some(&x), batch, Some(&draw), None, Some(&lse), Some(&dy), dots, Some(&dpattern)];
                 list.run(&kernels::WATCH_BACK, how, &own, &words, n * 64 * heads.n_head)?;
-                list.copy(&draw, &self.window(b));
-                Ok(())
+                self.duplicate(list, &draw, b)
             }
             Op::Activate { f, slope, x, .. } => {
                 let Some((dx, add)) = &to else { return Ok(()) };
@@ -310,9 +307,7 @@ impl Memory<'_> {
                 let words = words![y.len(), *add, factor, cap];
                 list.run(&kernels::SCALE_BACK, plain, &windows, words, y.len().div_ceil(SHARE))
             }
-            Op::Dropout { drop, .. } => {
-                first.map_or(Ok(()), |dx| self.dropout(list, given, drop, dx.region, dx.add))
-            }
+            Op::Dropout { drop, .. } => first.map_or(Ok(()), |dx| self.dropout(list, given, drop, dx.region, dx.add)),
             Op::Gather { x, .. } => {
                 let Some((dx, add)) = &to else { return Ok(()) };
                 let words = self.gathered(x, *add);
@@ -326,8 +321,7 @@ impl Memory<'_> {
         let (batch, to) = (self.rows.window(), self.window(y));
         let on = flags([1, 2], others.map(|s| s.is_some()));
         for (part, of) in self.parts(table) {
-            let windows =
-                [Some(&self.window(of)), positions.as_ref(), segments.as_ref(), batch.as_ref(), Some(&to)];
+            let windows = [Some(&self.window(of)), positions.as_ref(), segments.as_ref(), batch.as_ref(), Some(&to)];
             let places = [ids, self.rows.positions, self.rows.segments];
             let words = words![y.rows, y.cols, places[0], places[1], places[2], part.start, part.end, on];
             list.run(&kernels::LOOK, Variant::default(), &windows, words, y.len().div_ceil(SHARE))?;
@@ -403,19 +397,27 @@ impl Memory<'_> {
         for (part, of) in self.parts(w) {
             let weight = self.window(of);
             let bias = b.map(|b| self.window(Region { at: b.at + part.start, cols: part.len(), ..b }));
-            let to = Operand { window: y, row: w.rows, at: part.start };
-            let operands = [Operand::of(x, w.cols), Operand::of(&weight, w.cols), to];
+            let to = Factor { window: y, row: w.rows, at: part.start };
+            let operands = [Factor::of(x, w.cols), Factor::of(&weight, w.cols), to];
             product(list, [false, true], operands, bias.as_ref(), [rows, part.len(), w.cols], false, None)?;
         }
         Ok(())
     }
 
     /// dx (+)= dy w
-    fn linear_back_x(&self, list: &mut List, dy: &Window, w: Region, dx: &Window, rows: usize, add: bool) -> Result<()> {
+    fn linear_back_x(
+        &self,
+        list: &mut List,
+        dy: &Window,
+        w: Region,
+        dx: &Window,
+        rows: usize,
+        add: bool,
+    ) -> Result<()> {
         for (part, of) in self.parts(w) {
             let weight = self.window(of);
-            let from = Operand { window: dy, row: w.rows, at: part.start };
-            let operands = [from, Operand::of(&weight, w.cols), Operand::of(dx, w.cols)];
+            let from = Factor { window: dy, row: w.rows, at: part.start };
+            let operands = [from, Factor::of(&weight, w.cols), Factor::of(dx, w.cols)];
             let add = add || part.start > 0;
             product(list, [false; 2], operands, None, [rows, w.cols, part.len()], add, None)?;
         }
@@ -435,8 +437,8 @@ impl Memory<'_> {
         if w.learns() {
             for (part, of) in self.parts(w.grad()) {
                 let grad = self.window(of);
-                let from = Operand { window: dy, row: w.rows, at: part.start };
-                let operands = [from, Operand::of(x, w.cols), Operand::of(&grad, w.cols)];
+                let from = Factor { window: dy, row: w.rows, at: part.start };
+                let operands = [from, Factor::of(x, w.cols), Factor::of(&grad, w.cols)];
                 // the logits' gradient lies in the scratch
                 let room = Some(self.scratch).filter(|scratch| scratch.buffer.id != dy.buffer.id);
                 product(list, [true, false], operands, None, [part.len(), w.cols, rows], true, room)?;
@@ -445,7 +447,8 @@ impl Memory<'_> {
         let Some(b) = b.filter(|b| b.learns()) else { return Ok(()) };
         let blocks = rows.div_ceil(PART);
         // where the scratch has the logits' gradient, the sums go behind it
-        let behind = if dy.buffer.id == self.scratch.buffer.id { (self.chunk * w.rows).next_multiple_of(STEP) } else { 0 };
+        let behind =
+            if dy.buffer.id == self.scratch.buffer.id { (self.chunk * w.rows).next_multiple_of(STEP) } else { 0 };
         let sums = Window::of(&self.scratch.buffer, behind..behind + blocks * w.rows);
         let words = words![rows, w.rows];
         let workgroups = blocks * w.rows.div_ceil(64);
@@ -474,6 +477,18 @@ impl Memory<'_> {
     fn multiply(&self, list: &mut List, a: Region, b: Region, y: Region, add: bool) -> Result<()> {
         let windows = [Some(&self.window(a)), Some(&self.window(y)), Some(&self.window(b))];
         list.run(&kernels::MULTIPLY, Variant::default(), &windows, words![y.len(), add], y.len().div_ceil(SHARE))
+    }
+
+    /// A copy; wgpu's own goes from one buffer to another only.
+    fn duplicate(&self, list: &mut List, of: &Window, to: Region) -> Result<()> {
+        let windows = [Some(of), Some(&self.window(to))];
+        list.run(
+            &kernels::ADD_BACK,
+            Variant::default(),
+            &windows,
+            words![to.len(), false, 1f32],
+            to.len().div_ceil(SHARE),
+        )
     }
 
     fn dropout(&self, list: &mut List, x: Region, drop: DropoutSpec, y: Region, add: bool) -> Result<()> {
@@ -512,18 +527,33 @@ impl Memory<'_> {
         let slopes = if scoring.alibi { rows.slopes_at } else { NONE };
         let wide = watched.map_or(0, |s| s.cols / heads.n_head);
         words![
-            heads.n_head, heads.n_kv_head, heads.cols(), heads.query_cols(),
-            rows.items, rows.blocks, mask, scoring.window,
-            scoring.scale, scoring.cap, slopes, rows.item_count,
-            stream as u32, (stream >> 32) as u32, threshold, kept,
-            on, wide,
+            heads.n_head,
+            heads.n_kv_head,
+            heads.cols(),
+            heads.query_cols(),
+            rows.items,
+            rows.blocks,
+            mask,
+            scoring.window,
+            scoring.scale,
+            scoring.cap,
+            slopes,
+            rows.item_count,
+            stream as u32,
+            (stream >> 32) as u32,
+            threshold,
+            kept,
+            on,
+            wide,
         ]
         .to_vec()
     }
 
     /// Head and loss, chunk by chunk; with `back` the gradients too.
     fn classify(&self, list: &mut List, op: Op, back: Option<Back>) -> Result<()> {
-        let Op::Classify { x, w, b, cap, losses, logits, probs } = op else { unreachable!("only the loss has no output") };
+        let Op::Classify { x, w, b, cap, losses, logits, probs } = op else {
+            unreachable!("only the loss has no output")
+        };
         let (rows, v) = (self.rows, w.rows);
         let batch = &rows.batch;
         let [seen, probs] = match back {
@@ -541,8 +571,7 @@ impl Memory<'_> {
             let part = |region: Region| Region { at: region.at + first * region.cols, rows: n, ..region };
             let of = self.window(part(x));
             self.linear(list, &of, w, b, &chunk, n)?;
-            let windows =
-                [Some(&chunk), list_window.as_ref(), soft.as_ref(), Some(&to), seen.as_ref(), probs.as_ref()];
+            let windows = [Some(&chunk), list_window.as_ref(), soft.as_ref(), Some(&to), seen.as_ref(), probs.as_ref()];
             let terms = batch.terms;
             let words = words![n, first, v, cap, batch.weight, terms.smoothing, terms.z_loss, rows.targets, on];
             list.run(&kernels::CLASSIFY, Variant::default(), &windows, words, n)?;

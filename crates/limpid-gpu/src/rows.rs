@@ -19,7 +19,7 @@ pub struct Sorted {
 
 /// A batch, and where its lists are.
 #[derive(Default)]
-pub struct Rows {
+pub struct GpuRows {
     pub batch: Batch,
     words: Vec<u32>,
     buffer: Option<Buffer>,
@@ -41,10 +41,10 @@ pub struct Rows {
     pub sorted: [Sorted; 3],
 }
 
-impl Rows {
+impl GpuRows {
     /// No rows yet.
-    pub fn new(slopes: Vec<f32>) -> Rows {
-        Rows { slopes, ..Rows::default() }
+    pub fn new(slopes: Vec<f32>) -> GpuRows {
+        GpuRows { slopes, ..GpuRows::default() }
     }
 
     /// Takes a batch and writes it.

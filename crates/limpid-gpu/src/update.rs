@@ -5,7 +5,7 @@ use crate::Gpu;
 use crate::kernels::{self, Variant};
 use crate::lists::{List, words};
 use crate::memory::{STEP, Space, Staged, Window};
-use crate::passes::{Operand, SHARE, product};
+use crate::passes::{Factor, SHARE, product};
 use limpid_core::backend::{BackendError, Result, UpdateReport};
 use limpid_core::ops::MemorySpace;
 use limpid_core::ops::adamw::{Change, Method, ParamGroup, Rule, norm_of};
@@ -65,7 +65,8 @@ impl Gpu {
             }
         }
         // room for Muon's sums of squares
-        let spare = groups.iter().filter(|g| g.matrix.is_some()).map(|g| g.range.len().div_ceil(BLOCK)).max().unwrap_or(0);
+        let spare =
+            groups.iter().filter(|g| g.matrix.is_some()).map(|g| g.range.len().div_ceil(BLOCK)).max().unwrap_or(0);
         self.sums.ensure(&self.device, "update", next + spare)?;
         let room = groups.iter().filter_map(|g| g.matrix).map(|(out, cols)| muon_room(out, cols)[4]).max().unwrap_or(0);
         self.room.ensure(&self.device, "update", room)?;
@@ -98,7 +99,16 @@ impl Gpu {
             let group = &groups[*i];
             if let (Some((out, cols)), true) = (group.matrix, made != Some(*i)) {
                 let spare = sums.window(next..next + spare);
-                orthogonal(&mut list, (group, out, cols), rule, [grad, m], room, &state, &sums.window(STEP..STEP + 1), &spare)?;
+                orthogonal(
+                    &mut list,
+                    (group, out, cols),
+                    rule,
+                    [grad, m],
+                    room,
+                    &state,
+                    &sums.window(STEP..STEP + 1),
+                    &spare,
+                )?;
                 made = Some(*i);
             }
             let [w, g, m, v] = [&weights.param, grad, m, v].map(|space| space.window(part.clone()));
@@ -116,10 +126,22 @@ impl Gpu {
                 },
             };
             let words = words![
-                w.shift, part.len(), number, to.map_or(u32::MAX, |to| to as u32),
-                rule.rate as f32, rule.beta1 as f32, rule.beta2 as f32, rest[0],
-                rest[1], c1, c2, rule.eps as f32,
-                group.decay as f32, own, along, x_at,
+                w.shift,
+                part.len(),
+                number,
+                to.map_or(u32::MAX, |to| to as u32),
+                rule.rate as f32,
+                rule.beta1 as f32,
+                rule.beta2 as f32,
+                rest[0],
+                rest[1],
+                c1,
+                c2,
+                rule.eps as f32,
+                group.decay as f32,
+                own,
+                along,
+                x_at,
             ];
             let after = to.map(|_| sums.window(norm.end.max(STEP) / STEP * STEP..next + spare));
             let words = match &after {
@@ -237,13 +259,13 @@ fn orthogonal(
     let [a, b, c] = muon::COEFFICIENTS.map(|c| c as f32);
     let wide = out <= cols;
     for _ in 0..muon::ROUNDS {
-        let of = Operand::of(&x, cols);
-        let [squares, mixed] = [&s, &mix].map(|window| Operand::of(window, side));
+        let of = Factor::of(&x, cols);
+        let [squares, mixed] = [&s, &mix].map(|window| Factor::of(window, side));
         let across = if wide { [false, true] } else { [true, false] };
         product(list, across, [of, of, squares], None, [side, side, out.max(cols)], false, None)?;
         product(list, [false; 2], [squares, squares, mixed], None, [side; 3], false, None)?;
         blend(list, &mix, &s, side * side, [c, b])?;
-        let to = Operand::of(&next, cols);
+        let to = Factor::of(&next, cols);
         let (operands, k) = if wide { ([mixed, of, to], out) } else { ([of, mixed, to], cols) };
         product(list, [false; 2], operands, None, [out, cols, k], false, None)?;
         blend(list, &next, &x, n, [1.0, a])?;

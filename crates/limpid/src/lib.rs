@@ -82,6 +82,8 @@ pub use training::{Trained, Training};
 
 pub use limpid_base::{contain, files, nearest, plural, units};
 pub use limpid_checkpoint as checkpoint;
+#[cfg(feature = "gpu")]
+pub use limpid_gpu as gpu;
 pub use limpid_core::{backend, config, model, names, ops};
 pub use limpid_tokenizer as tokenizer;
 pub use limpid_train as train;

@@ -21,7 +21,7 @@ use limpid_base::plural::plural;
 use std::any::Any;
 use std::borrow::Cow;
 use std::ops::Range;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 pub use cpu::Cpu;
 pub use reference::Reference;
@@ -164,8 +164,16 @@ axis! {
         Cpu = "cpu",
         /// Plain loops in f64 on one thread: slow; the other backends are judged by it.
         Reference = "reference",
+        /// A GPU, in f32, in a program that has a backend for one ([`Device::bring_gpu`]).
+        Gpu = "gpu",
     }
 }
+
+/// How a backend for a GPU starts, on weights of its own or on shared ones.
+pub type StartGpu = fn(&Model, BackendOptions, Option<&SharedWeights>) -> Result<Box<dyn Backend>>;
+
+/// That of this program. This crate knows no GPU: whoever does brings it.
+static GPU: OnceLock<StartGpu> = OnceLock::new();
 
 /// How a device is to work. A device ignores the options that it does not have.
 #[derive(Clone, Copy, Debug)]
@@ -179,6 +187,16 @@ pub struct BackendOptions {
 }
 
 impl Device {
+    /// Brings the backend that [`Device::Gpu`] starts; the first one stays.
+    pub fn bring_gpu(start: StartGpu) {
+        GPU.get_or_init(|| start);
+    }
+
+    fn gpu() -> Result<StartGpu> {
+        let what = "it was built without: build it with the feature `gpu`, or run on the cpu".into();
+        GPU.get().copied().ok_or(BackendError::NotSupported { op: "gpu", what })
+    }
+
     /// A backend for `model` on this device.
     ///
     /// # Errors
@@ -191,6 +209,7 @@ impl Device {
                 return Err(BackendError::NotSupported { op, what: "the reference computes in f64".into() });
             }
             Device::Reference => Box::new(Reference::start(model)?),
+            Device::Gpu => Device::gpu()?(model, how, None)?,
         })
     }
 
@@ -208,6 +227,7 @@ impl Device {
                 let what = "the reference keeps weights of its own".into();
                 Err(BackendError::NotSupported { op: "shared weights", what })
             }
+            Device::Gpu => Device::gpu()?(model, how, Some(weights)),
         }
     }
 }
