@@ -305,7 +305,10 @@ fn a_device_is_chosen_by_name() {
     };
     let (cpu, reference) = (train("cpu"), train("reference"));
     assert!(cpu != reference && (cpu - reference).abs() < 1e-5 * cpu, "{cpu} {reference}");
-    f.fails(2, "eval --model m --data text.txt --device gpu", &["device", "gpu", "cpu", "reference"]);
+    f.fails(2, "eval --model m --data text.txt --device tpu", &["device", "tpu", "cpu", "gpu", "reference"]);
+    if cfg!(not(feature = "gpu")) {
+        f.fails(1, "eval --model m --data text.txt --device gpu", &["gpu", "feature", "cpu"]);
+    }
     let both = "eval --model m --data text.txt --device reference --precision bf16";
     f.fails(1, both, &["cannot do products of bf16: the reference computes in f64"]);
 }

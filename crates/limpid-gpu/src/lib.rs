@@ -28,7 +28,7 @@ use limpid_core::ops::limits::Limits;
 use limpid_core::ops::linear::Precision;
 use limpid_core::ops::{Batch, MemorySpace, Op, Ops, Pass, Passes, Region};
 use lists::{Bindings, List};
-use memory::{GpuWeights, STEP, Space, Staged, Window, cuts, tensors};
+use memory::{GpuWeights, STEP, Space, Staged, Window, pages, tensors};
 use passes::Memory;
 use rows::GpuRows;
 use std::ops::Range;
@@ -60,8 +60,8 @@ pub struct Gpu {
     weights: Arc<GpuWeights>,
     /// All spaces but the weights', which are empty here.
     spaces: [Space; MemorySpace::ALL.len()],
-    /// Where the parameters' spaces are cut, and their elements.
-    cuts: Vec<usize>,
+    /// The pages of the parameters' spaces, and their elements.
+    pages: Vec<Range<usize>>,
     elements: usize,
     /// The stack of pushed gradients: the first `pushed` are in use, the others are kept to be used again.
     aside: Vec<Space>,
@@ -69,7 +69,7 @@ pub struct Gpu {
     rows: GpuRows,
     scratch: Window,
     dots: Window,
-    /// GpuRows of a chunk of logits.
+    /// Rows of a chunk of logits.
     chunk: usize,
     /// The norm's and the measured sums, and Muon's scratch.
     sums: Growing,
@@ -163,7 +163,7 @@ impl Gpu {
         Ok(Gpu {
             weights,
             spaces,
-            cuts: cuts(tensors(model, MemorySpace::Param), model.program.size(MemorySpace::Param), pages(device))?,
+            pages: pages(tensors(model, MemorySpace::Param), model.program.size(MemorySpace::Param), largest(device))?,
             elements: model.program.size(MemorySpace::Param),
             aside: vec![],
             pushed: 0,
@@ -228,7 +228,7 @@ impl Gpu {
 }
 
 /// The most elements of a buffer.
-fn pages(device: &GpuDevice) -> usize {
+fn largest(device: &GpuDevice) -> usize {
     (device.adapter.buffer_bytes / 4) as usize
 }
 
@@ -239,7 +239,7 @@ fn space(device: &GpuDevice, model: &Model, space: MemorySpace, wanted: bool) ->
         MemorySpace::Grad | MemorySpace::Moment1 | MemorySpace::Moment2 | MemorySpace::Average => MemorySpace::Param,
         space => space,
     };
-    Space::new(device, "the model", &cuts(tensors(model, like), size, pages(device))?)
+    Space::new(device, "the model", &pages(tensors(model, like), size, largest(device))?)
 }
 
 /// Elements of scratch: a chunk of logits with the partial sums of its columns, or the partial sums of other ops.
@@ -330,7 +330,7 @@ impl Backend for Gpu {
     }
     fn push_gradients(&mut self) -> Result<()> {
         if self.aside.len() == self.pushed {
-            self.aside.push(Space::new(&self.device, "push_gradients", &self.cuts)?);
+            self.aside.push(Space::new(&self.device, "push_gradients", &self.pages)?);
         }
         let grad = &mut self.spaces[MemorySpace::Grad as usize];
         std::mem::swap(grad, &mut self.aside[self.pushed]);
@@ -358,7 +358,7 @@ impl Backend for Gpu {
         self.check_groups("average", groups)?;
         let place = MemorySpace::Average as usize;
         if !self.spaces[place].is_some() {
-            self.spaces[place] = Space::new(&self.device, "average", &self.cuts)?;
+            self.spaces[place] = Space::new(&self.device, "average", &self.pages)?;
         }
         let (average, weights) = (std::mem::take(&mut self.spaces[place]), self.weights.clone());
         let factors = [decay as f32, (1.0 - decay) as f32];
@@ -398,12 +398,12 @@ impl Backend for Gpu {
             self.alone("write", Some((region.space, region.at)))?;
         }
         let values = match values.major {
-            Major::GpuRows => given,
+            Major::Rows => given,
             Major::Columns => transpose(&given, region.cols, region.rows).into(),
         };
         let place = region.space as usize;
         if region.space == MemorySpace::Average && !self.spaces[place].is_some() {
-            self.spaces[place] = Space::new(&self.device, "average", &self.cuts)?;
+            self.spaces[place] = Space::new(&self.device, "average", &self.pages)?;
         }
         self.space(region.space).write(&self.device, region.at, &values);
         self.device.check("upload")

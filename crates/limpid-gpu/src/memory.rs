@@ -49,10 +49,10 @@ struct Page {
 pub struct Space(Vec<Page>);
 
 impl Space {
-    /// Memory for the pages that `cuts` divide.
-    pub fn new(device: &GpuDevice, op: &'static str, cuts: &[usize]) -> Result<Space> {
-        let page = |cut: &[usize]| Ok(Page { range: cut[0]..cut[1], buffer: device.reserve(op, cut[1] - cut[0])? });
-        cuts.windows(2).map(page).collect::<Result<_>>().map(Space)
+    /// Memory for these pages.
+    pub fn new(device: &GpuDevice, op: &'static str, pages: &[Range<usize>]) -> Result<Space> {
+        let page = |range: &Range<usize>| Ok(Page { range: range.clone(), buffer: device.reserve(op, range.len())? });
+        pages.iter().map(page).collect::<Result<_>>().map(Space)
     }
     /// Whether it has memory.
     pub fn is_some(&self) -> bool {
@@ -135,30 +135,30 @@ impl Staged {
     }
 }
 
-/// Where a space of `size` elements is cut, so that no page has more than `most` and no tensor lies in two.
-pub fn cuts(mut tensors: Vec<Region>, size: usize, most: usize) -> Result<Vec<usize>> {
-    let most = most / STEP * STEP;
+/// The pages of a space of `size` elements: none has more than `most`, and no tensor lies in two.
+pub fn pages(mut tensors: Vec<Region>, size: usize, most: usize) -> Result<Vec<Range<usize>>> {
     if size <= most {
-        return Ok(if size == 0 { vec![] } else { vec![0, size] });
+        return Ok(if size == 0 { vec![] } else { vec![0..size] });
     }
     tensors.sort_by_key(|region| region.at);
-    let (mut cuts, mut end) = (vec![0], 0);
-    let mut last = 0; // the last place where a cut is possible
-    for region in tensors.iter().map(|region| region.range()).chain([size..size]) {
-        if region.start >= end && region.start % STEP == 0 {
-            last = region.start;
+    let (mut pages, mut start, mut end) = (vec![], 0, 0);
+    let mut gap = 0..0; // the last place where a page may end and the next begin
+    for region in tensors.iter().map(|region| region.range()) {
+        if region.start >= end && region.start.is_multiple_of(STEP) {
+            gap = end..region.start;
         }
         end = end.max(region.end);
-        if end - cuts[cuts.len() - 1] > most {
-            if end - last > most {
-                let what = format!("tensors of {} elements lie together, and a buffer has room for {most}", end - last);
+        if end - start > most {
+            if end - gap.end > most {
+                let what = format!("tensors of {} elements lie together, and a buffer has room for {most}", end - gap.end);
                 return Err(BackendError::NotSupported { op: "this model", what });
             }
-            cuts.push(last);
+            pages.push(start..gap.start);
+            start = gap.end;
         }
     }
-    cuts.push(size);
-    Ok(cuts)
+    pages.push(start..end);
+    Ok(pages)
 }
 
 /// All tensors of a memory space that a model's lists name.

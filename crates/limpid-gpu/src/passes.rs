@@ -13,7 +13,7 @@ use std::ops::Range;
 
 /// Elements that a workgroup of an elementwise kernel takes (`SHARE` of common.wgsl).
 pub const SHARE: usize = 256;
-/// GpuRows of a partial sum.
+/// Rows of a partial sum.
 const PART: usize = 64;
 /// The side of a tile of a product.
 const TILE: usize = 64;
@@ -43,7 +43,7 @@ pub struct Memory<'a> {
     pub scratch: &'a Window,
     /// Attention's sums of dy y.
     pub dots: &'a Window,
-    /// GpuRows of a chunk of logits.
+    /// Rows of a chunk of logits.
     pub chunk: usize,
 }
 

@@ -34,13 +34,15 @@ pub fn run(args: Args) -> Result<()> {
     let (one, all, half) = (roof(1, Precision::F32)?, roof(threads, Precision::F32)?, roof(threads, Precision::Bf16)?);
     let read = Roof::reads(threads, level)?.measure(PASSES);
     let memory = memory();
+    let there: Vec<Device> =
+        Device::ALL.iter().copied().filter(|device| cfg!(feature = "gpu") || *device != Device::Gpu).collect();
     if args.json {
         return show::json(&serde_json::json!({
             "version": env!("CARGO_PKG_VERSION"), "cpu": name, "cores": cores(), "threads": threads,
             "simd": level.name(), "simd_available": levels, "roof_flops_f32": all, "roof_flops_f32_one_thread": one,
             "roof_flops_bf16": half,
             "read_roof_bytes_s": read, "memory_total_bytes": memory.as_ref().map(|m| m.total),
-            "memory_available_bytes": memory.as_ref().map(|m| m.available), "device": args.machine.device, "devices": Device::ALL,
+            "memory_available_bytes": memory.as_ref().map(|m| m.available), "device": args.machine.device, "devices": there,
         }));
     }
     let used = show::plural(threads, "thread");
@@ -57,8 +59,14 @@ pub fn run(args: Args) -> Result<()> {
     if let Some(memory) = memory {
         rows.push(("memory", format!("{}, {} available", show::bytes(memory.total), show::bytes(memory.available))));
     }
-    let devices = Device::ALL.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let devices = there.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     rows.push(("device in use", format!("{} (there are: {devices})", args.machine.device)));
+    #[cfg(feature = "gpu")]
+    rows.extend(limpid::gpu::adapters()?.iter().enumerate().map(|(i, adapter)| {
+        let soft = if adapter.is_software { "; this processor plays it: for tests, slower than cpu" } else { "" };
+        let (buffer, seen) = (show::bytes(adapter.buffer_bytes), show::bytes(adapter.binding_bytes));
+        (if i == 0 { "gpu in use" } else { "gpu" }, format!("{adapter}, {buffer} at once, of which a kernel sees {seen}{soft}"))
+    }));
     let rows: Vec<(String, String)> = rows.into_iter().map(|(k, v)| (k.to_string(), v)).collect();
     show::out(&show::pairs(&rows))
 }
