@@ -1,7 +1,7 @@
 // c[m,n] (+)= sum over k of a[m,k] b[k,n] (+ bias[n])
 //   forward y = x w' + b;   dx = dy w;   dw += dy' x;   db += column sums of dy
 //
-// A workgroup makes 64 x 64 elements, each of its 16 x 16 threads 4 x 4 of them, 16 apart; 16 steps of k at a time go through
+// A workgroup makes 64 x 64 elements, each of its 16 x 16 threads 4 x 4 neighbours; 16 steps of k at a time go through
 // the workgroup's memory. An element is a sum over k, ascending, in chains of 64 that are added up: it does not depend on its tile.
 
 struct Words {
@@ -26,8 +26,9 @@ override ACROSS_B: bool = false; // b is stored (n,k)
 const SIDE = 64u;
 const STEP = 16u;
 const CHAIN = 64u;
-var<workgroup> tile_a: array<f32, 1024>; // (16, 64)
-var<workgroup> tile_b: array<f32, 1024>;
+// steps of k, four neighbouring rows of a or columns of b each
+var<workgroup> tile_a: array<vec4f, 256>; // (16, 64)
+var<workgroup> tile_b: array<vec4f, 256>;
 
 @compute @workgroup_size(256)
 fn product(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) thread: u32) {
@@ -39,52 +40,36 @@ fn product(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: ve
     let n0 = tile % across * SIDE;
     let tm = thread / 16u;
     let tn = thread % 16u;
+    // what this thread brings: neighbours bring neighbours
+    let ka = select(tn, tm, ACROSS_A);
+    let ma = m0 + 4u * select(tm, tn, ACROSS_A);
+    let kb = select(tm, tn, ACROSS_B);
+    let nb = n0 + 4u * select(tn, tm, ACROSS_B);
     let start = share * p.each;
     let end = min(start + p.each, p.k);
     var sum = array<vec4f, 4>();
     var part = array<vec4f, 4>();
     for (var k0 = start; k0 < end; k0 += STEP) {
-        for (var i = thread; i < SIDE * STEP; i += 256u) {
-            var k = i % STEP;
-            var m = i / STEP;
-            if ACROSS_A {
-                k = i / SIDE;
-                m = i % SIDE;
+        var left = vec4f(0.0);
+        var right = vec4f(0.0);
+        for (var i = 0u; i < 4u; i++) {
+            if ma + i < p.m && k0 + ka < end {
+                left[i] = a[p.a_at + select((ma + i) * p.a_row + k0 + ka, (k0 + ka) * p.a_row + ma + i, ACROSS_A)];
             }
-            var value = 0.0;
-            if m0 + m < p.m && k0 + k < end {
-                if ACROSS_A {
-                    value = a[p.a_at + (k0 + k) * p.a_row + m0 + m];
-                } else {
-                    value = a[p.a_at + (m0 + m) * p.a_row + k0 + k];
-                }
+            if nb + i < p.n && k0 + kb < end {
+                right[i] = b[select((k0 + kb) * p.b_row + nb + i, (nb + i) * p.b_row + k0 + kb, ACROSS_B)];
             }
-            tile_a[k * SIDE + m] = value;
-            k = i / SIDE;
-            var n = i % SIDE;
-            if ACROSS_B {
-                k = i % STEP;
-                n = i / STEP;
-            }
-            value = 0.0;
-            if n0 + n < p.n && k0 + k < end {
-                if ACROSS_B {
-                    value = b[(n0 + n) * p.b_row + k0 + k];
-                } else {
-                    value = b[(k0 + k) * p.b_row + n0 + n];
-                }
-            }
-            tile_b[k * SIDE + n] = value;
         }
+        tile_a[ka * 16u + (ma - m0) / 4u] = left;
+        tile_b[kb * 16u + (nb - n0) / 4u] = right;
         workgroupBarrier();
         for (var k = 0u; k < STEP; k++) {
-            let at_a = k * SIDE + tm;
-            let at_b = k * SIDE + tn;
-            let row = vec4f(tile_b[at_b], tile_b[at_b + 16u], tile_b[at_b + 32u], tile_b[at_b + 48u]);
-            part[0] = fma(vec4f(tile_a[at_a]), row, part[0]);
-            part[1] = fma(vec4f(tile_a[at_a + 16u]), row, part[1]);
-            part[2] = fma(vec4f(tile_a[at_a + 32u]), row, part[2]);
-            part[3] = fma(vec4f(tile_a[at_a + 48u]), row, part[3]);
+            let column = tile_a[k * 16u + tm];
+            let row = tile_b[k * 16u + tn];
+            part[0] = fma(vec4f(column.x), row, part[0]);
+            part[1] = fma(vec4f(column.y), row, part[1]);
+            part[2] = fma(vec4f(column.z), row, part[2]);
+            part[3] = fma(vec4f(column.w), row, part[3]);
         }
         workgroupBarrier();
         if (k0 - start + STEP) % CHAIN == 0u || k0 + STEP >= end {
@@ -95,9 +80,9 @@ fn product(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: ve
         }
     }
     for (var i = 0u; i < 4u; i++) {
-        let m = m0 + tm + 16u * i;
+        let m = m0 + 4u * tm + i;
         for (var j = 0u; j < 4u; j++) {
-            let n = n0 + tn + 16u * j;
+            let n = n0 + 4u * tn + j;
             if m < p.m && n < p.n {
                 var value = sum[i][j];
                 if (p.flags & BIAS) != 0u {
