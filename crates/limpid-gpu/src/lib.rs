@@ -54,6 +54,9 @@ impl Growing {
     }
 }
 
+/// How many tickets were given, and what waits to be fetched: ticket, values, how many.
+type Requested = (u64, Vec<(u64, Staged, usize)>);
+
 /// The backend of a GPU.
 pub struct Gpu {
     device: Arc<GpuDevice>,
@@ -78,7 +81,7 @@ pub struct Gpu {
     program: u64,
     limits: Limits,
     learns: bool,
-    tickets: Mutex<(u64, Vec<(u64, Staged, usize)>)>,
+    tickets: Mutex<Requested>,
     pending: Option<Pending>,
     reported: Option<(UpdateReport, Vec<Change>)>,
 }

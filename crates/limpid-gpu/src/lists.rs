@@ -71,11 +71,11 @@ impl<'a> List<'a> {
     ///
     /// # Errors
     /// If the driver does not compile it.
-    pub fn run<'w>(
+    pub fn run(
         &mut self,
         kernel: &'static GpuKernel,
         how: Variant,
-        windows: &[Option<&'w Window>],
+        windows: &[Option<&Window>],
         words: &[Word],
         workgroups: usize,
     ) -> Result<()> {

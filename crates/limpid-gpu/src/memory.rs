@@ -138,7 +138,7 @@ impl Staged {
 /// The pages of a space of `size` elements: none has more than `most`, and no tensor lies in two.
 pub fn pages(mut tensors: Vec<Region>, size: usize, most: usize) -> Result<Vec<Range<usize>>> {
     if size <= most {
-        return Ok(if size == 0 { vec![] } else { vec![0..size] });
+        return Ok((size > 0).then_some(0..size).into_iter().collect());
     }
     tensors.sort_by_key(|region| region.at);
     let (mut pages, mut start, mut end) = (vec![], 0, 0);
@@ -150,7 +150,8 @@ pub fn pages(mut tensors: Vec<Region>, size: usize, most: usize) -> Result<Vec<R
         end = end.max(region.end);
         if end - start > most {
             if end - gap.end > most {
-                let what = format!("tensors of {} elements lie together, and a buffer has room for {most}", end - gap.end);
+                let what =
+                    format!("tensors of {} elements lie together, and a buffer has room for {most}", end - gap.end);
                 return Err(BackendError::NotSupported { op: "this model", what });
             }
             pages.push(start..gap.start);

@@ -82,9 +82,9 @@ pub use training::{Trained, Training};
 
 pub use limpid_base::{contain, files, nearest, plural, units};
 pub use limpid_checkpoint as checkpoint;
+pub use limpid_core::{backend, config, model, names, ops};
 #[cfg(feature = "gpu")]
 pub use limpid_gpu as gpu;
-pub use limpid_core::{backend, config, model, names, ops};
 pub use limpid_tokenizer as tokenizer;
 pub use limpid_train as train;
 pub use limpid_train::{evaluate, report};

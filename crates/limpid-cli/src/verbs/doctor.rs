@@ -65,7 +65,10 @@ pub fn run(args: Args) -> Result<()> {
     rows.extend(limpid::gpu::adapters()?.iter().enumerate().map(|(i, adapter)| {
         let soft = if adapter.is_software { "; this processor plays it: for tests, slower than cpu" } else { "" };
         let (buffer, seen) = (show::bytes(adapter.buffer_bytes), show::bytes(adapter.binding_bytes));
-        (if i == 0 { "gpu in use" } else { "gpu" }, format!("{adapter}, {buffer} at once, of which a kernel sees {seen}{soft}"))
+        (
+            if i == 0 { "gpu in use" } else { "gpu" },
+            format!("{adapter}, {buffer} at once, of which a kernel sees {seen}{soft}"),
+        )
     }));
     let rows: Vec<(String, String)> = rows.into_iter().map(|(k, v)| (k.to_string(), v)).collect();
     show::out(&show::pairs(&rows))
