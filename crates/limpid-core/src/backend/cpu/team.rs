@@ -185,10 +185,8 @@ impl ThreadTeam {
         self.pool.run(to.rows(), &|task, _| {
             // SAFETY: each task takes its own panel.
             let to = unsafe { to.part(task..task + 1, 0..to.cols()) };
-            let panel = bytemuck::cast_slice_mut(to.into_whole());
-            for (column, (quant, row)) in rows[task * width..].iter().take(width).enumerate() {
-                codes.lay(panel, width, column, *quant, row);
-            }
+            let columns = &rows[task * width..rows.len().min((task + 1) * width)];
+            codes.lay(bytemuck::cast_slice_mut(to.into_whole()), width, columns);
         });
         Ok(packed)
     }

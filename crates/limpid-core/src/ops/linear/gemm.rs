@@ -665,9 +665,8 @@ mod tests {
                 let mut packed = Packed::room_of_codes(level, codes, (k, n)).unwrap();
                 let (width, panel) = (packed.width, packed.panel);
                 let columns = parts.iter().flat_map(|(q, bytes)| bytes.chunks(q.bytes(k)).map(move |row| (*q, row)));
-                for (j, (quant, row)) in columns.enumerate() {
-                    let data = &mut packed.data[j / width * panel..][..panel];
-                    codes.lay(bytemuck::cast_slice_mut(data), width, j % width, quant, row);
+                for (data, columns) in packed.data.chunks_mut(panel).zip(columns.collect::<Vec<_>>().chunks(width)) {
+                    codes.lay(bytemuck::cast_slice_mut(data), width, columns);
                 }
                 let [mut c, mut d] = [(); 2].map(|()| vec![0.0; m * n]);
                 let how = (Start::Zero, Sums::Blocks);
