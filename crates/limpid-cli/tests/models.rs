@@ -129,6 +129,7 @@ fn convert_says_what_goes_along_and_what_does_not() {
     let value = f.json("convert own back.gguf --json");
     assert_eq!(value["left_behind"], serde_json::json!(["generation_config.json"]));
     // a training that goes on from it has the same beside its weights, in the place of what was there; an adapter's folder has not
+    fs::create_dir(f.0.join("tuned")).unwrap();
     f.file("tuned/generation_config.json", "stale");
     let goes_on = "--data text.txt --sample 0 --steps 1 --batch-size 2 --context 8";
     let (_, said) = f.both(&format!("train --from hf {goes_on} --out tuned --force"));

@@ -113,11 +113,11 @@ fn a_quantised_base_trains_as_its_values_do() {
             f.both(&format!("train --from {from} {own} {how} --learning-rate 0.01 {more} --out {out}"));
             f.bytes(&format!("{out}/{weights}"))
         };
-        let all = "--steps 6 --decay-steps 6 --save-every 3";
+        let all = "--steps 6 --schedule constant --save-every 3";
         let want = train("wide", all, &format!("{name}-wide"));
         assert!(train("small.gguf", all, &format!("{name}-small")) == want, "{name}");
         let out = format!("{name}-again");
-        assert!(train("small.gguf", "--steps 3 --decay-steps 6 --save-every 3", &out) != want, "{name}");
+        assert!(train("small.gguf", "--steps 3 --schedule constant --save-every 3", &out) != want, "{name}");
         f.both(&format!("train --resume {out} --steps 6 --json"));
         assert!(f.bytes(&format!("{out}/{weights}")) == want, "{name}");
         let (loss, _) = f.both(&format!("eval --model {name}-small --data text.txt --json"));

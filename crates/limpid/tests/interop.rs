@@ -932,7 +932,10 @@ fn quantised_weights_answer_as_their_values() {
                 assert!(a == b, "{name} {quant}: {}", param.name);
             }
             let refused = quantised.with_cache(Precision::Int8).unwrap_err().to_string();
-            assert!(refused.starts_with("unknown type of a KV cache `int8`") && refused.contains("f32, bf16"), "{refused}");
+            assert!(
+                refused.starts_with("unknown type of a KV cache `int8`") && refused.contains("f32, bf16"),
+                "{refused}"
+            );
         }
     }
 }
