@@ -931,6 +931,11 @@ fn quantised_weights_answer_as_their_values() {
                 let [a, b] = [&quantised, &plain].map(|lm| lm.values(&model, param).unwrap().into_owned());
                 assert!(a == b, "{name} {quant}: {}", param.name);
             }
+            let refused = quantised.with_cache(Precision::Int8).unwrap_err().to_string();
+            assert!(
+                refused.starts_with("unknown type of a KV cache `int8`") && refused.contains("f32, bf16"),
+                "{refused}"
+            );
         }
     }
 }

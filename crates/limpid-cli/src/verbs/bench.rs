@@ -13,7 +13,6 @@ use limpid::engine::DecoderLimits;
 use limpid::generate::Session;
 use limpid::memory::{program, trainable};
 use limpid::model::{Mode, Model, Param, init};
-use limpid::ops::MemorySpace;
 use limpid::ops::element::Element;
 use limpid::ops::linear::Precision;
 use limpid::ops::random;
@@ -198,7 +197,7 @@ fn session(subject: &Subject, machine: &MachineOptions) -> Result<(Session, Vec<
     }
     let config = subject.model.config()?;
     let limits = DecoderLimits::of_sequences(&config, 1, 256);
-    let mut session = Session::on(machine.decoder(&config, limits, |model| model.bytes(MemorySpace::Param))?);
+    let mut session = Session::on(machine.decoder(&config, limits, None)?);
     let (model, backend) = session.parts();
     for param in &model.params {
         backend.write(param.region, &init::values(model, param, init::Init::Normal, 0.02, 1))?;

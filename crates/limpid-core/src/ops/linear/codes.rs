@@ -9,7 +9,8 @@
 
 use super::super::blocks::{BlockParts, GROUP, LARGEST, Quant};
 use super::super::element::widen_f16;
-use super::super::simd::{Kernel, MulAdd};
+use super::super::simd::{Kernel, Level, MulAdd};
+use super::tile;
 use std::ops::Range;
 
 /// The longest block with a scale of its own and nothing else; longer ones have groups.
@@ -198,6 +199,51 @@ impl Kernel for Widen<'_> {
                     }
                     to[column..][..16].copy_from_slice(&values);
                 }
+            }
+        }
+    }
+}
+
+/// Makes f32s of some columns of some panels, turned: rows of f32s are columns of the codes.
+pub struct WidenTurned<'a> {
+    /// The instruction set.
+    pub level: Level,
+    /// (columns, `stride`)
+    pub to: &'a mut [f32],
+    /// The distance between rows of `to`.
+    pub stride: usize,
+    /// Whole panels, one after the other.
+    pub panels: &'a [u8],
+    /// How they lie.
+    pub codes: Codes,
+    /// Steps of k of each panel; from and to a multiple of sixteen.
+    pub ks: Range<usize>,
+    /// Bytes of a panel, and its columns: a multiple of sixteen.
+    pub panel: (usize, usize),
+    /// Which columns; from a multiple of sixteen.
+    pub columns: Range<usize>,
+}
+
+impl Kernel for WidenTurned<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<M: MulAdd>(self) {
+        let WidenTurned { level, to, stride, panels, codes, ks, panel: (bytes, width), columns } = self;
+        for (from, to) in columns.step_by(16).zip(to.chunks_mut(16 * stride)) {
+            let (panel, column) = (&panels[from / width * bytes..][..bytes], from % width);
+            // sixteen steps have one scale
+            for (i, p) in ks.clone().step_by(GROUP).enumerate() {
+                let strip = &panel[p / codes.strip * codes.bytes(width)..][..codes.bytes(width)];
+                let p = p % codes.strip;
+                let [scale, min] = codes.scales::<16>(strip, width, p, column);
+                let mut block = [[0.0; 16]; 16];
+                for (q, values) in block.iter_mut().enumerate() {
+                    let code = codes.row::<16>(strip, width, p + q, column);
+                    for c in 0..16 {
+                        values[c] = scale[c] * code[c] as f32 - min[c];
+                    }
+                }
+                tile::transpose(level, &block, &mut to[16 * i..], stride);
             }
         }
     }
