@@ -322,6 +322,7 @@ pub(super) fn canonical(c: &Config) -> Config {
         c.leaky_slope = usual.leaky_slope;
     }
     c.norm_gain_less_one &= c.norm_gain;
+    c.shared_blocks &= c.n_layer > 1;
     if c.parallel == Parallel::OneNorm && c.norm_place == NormPlace::Branch {
         c.parallel = Parallel::TwoNorms; // neither has a norm before it
     }
@@ -428,7 +429,6 @@ const OTHERS: &[(&[&str], &str)] = &[
     ),
     (&["gemma3", "llava", "qwen2_vl", "paligemma", "mllama"], "it sees pictures: give its text model alone"),
     (&["deberta", "deberta-v2", "xlnet", "longformer", "big_bird", "reformer"], "its attention is of another kind"),
-    (&["albert"], "its blocks share their weights, and its embedding is factored"),
 ];
 
 /// Reads a config.json of one of the families; gives also the keys that change no number and say nothing to limpid.
