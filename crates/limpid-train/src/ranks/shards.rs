@@ -260,8 +260,7 @@ mod tests {
     #[test]
     fn a_block_goes_out_when_it_is_final_and_comes_back_before_it_is_read() {
         for shared_blocks in [false, true] {
-            let config =
-                Config { n_layer: 6, d_model: 384, n_head: 6, d_ff: 1536, shared_blocks, ..Config::default() };
+            let config = Config { n_layer: 6, d_model: 384, n_head: 6, d_ff: 1536, shared_blocks, ..Config::default() };
             let model = Model::new(&config, Mode::Train { batch: 1, context: 32 }).unwrap();
             let groups: Vec<_> = model.learning().map(|param| group(param.region.range(), None)).collect();
             let shards = Shards::new(&groups, &Uses::of(&model), 2, 0);

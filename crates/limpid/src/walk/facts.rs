@@ -226,7 +226,12 @@ pub(super) fn positions(config: &Config, kind: Positions, rows: usize) -> Views 
         _ => return lacks(format!("positions that are {kind} have no computed table")),
     };
     let values = (0..rows * d).map(|at| value(at / d, at % d, d) as f32).collect();
-    let tensor = Labelled { name: kind.to_string(), axes: names::axes("pos_embed.weight", config), shape: vec![rows, d], values };
+    let tensor = Labelled {
+        name: kind.to_string(),
+        axes: names::axes("pos_embed.weight", config),
+        shape: vec![rows, d],
+        values,
+    };
     let figure = |matrix| Figure { caption: format!("positions {kind}"), ..View::Matrix(matrix).into() };
     Ok(tensor.matrices(&Labels::default()).map(figure).collect())
 }
