@@ -984,6 +984,13 @@ mod tests {
         let error =
             Config { window: 3, mask: Mask::Bidirectional, ..Config::default() }.check().unwrap_err().to_string();
         assert_eq!(error, "window 3 needs a causal mask and mask is bidirectional: use window 0, or mask causal");
+        let narrow = Config { d_embed: Some(8), ..Config::default() };
+        let error = narrow.check().unwrap_err().to_string();
+        assert!(error.contains("d_embed 8 wide, and reads d_model 768: use head_transform true"), "{error}");
+        for (tied_head, head_transform, lm_head) in [(true, true, true), (false, false, true), (true, false, false)] {
+            Config { tied_head, head_transform, lm_head, ..narrow.clone() }.check().unwrap();
+        }
+        Config { d_embed: Some(768), ..Config::default() }.check().unwrap();
         let error = "gelu_tan".parse::<Activation>().unwrap_err().to_string();
         assert!(error.contains("did you mean `gelu-tanh`"), "{error}");
         let bad = Config::default().to_json().replace("\"n_head\"", "\"n_heads\"");
@@ -1062,6 +1069,7 @@ mod tests {
             Config { context_length: 1 << 50, ..Config::default() },
             Config { n_head: usize::MAX, d_head: Some(2), n_kv_head: Some(1), ..Config::default() },
             Config { n_segment: 1 << 62, ..Config::default() },
+            Config { d_embed: Some(1 << 36), tied_head: false, ..Config::default() },
             Config { n_segment: (1 << 40) - 1, ..Config::default() },
             Config { leaky_slope: f64::NAN, ..Config::default() },
         ] {

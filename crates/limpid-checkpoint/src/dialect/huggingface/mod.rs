@@ -206,9 +206,10 @@ impl Complaints {
             if same(ours, there) || wider || turns {
                 continue;
             }
-            let size = ours.whole().is_some();
+            // a setting that follows from others is not given
+            let (size, given) = (ours.whole().is_some(), setting.chosen && !there.json().is_null());
             let [ours, there] = [ours, there].map(text);
-            let setting = if setting.chosen { format!("{name} {there}") } else { String::new() };
+            let setting = if given { format!("{name} {there}") } else { String::new() };
             lacks.push((size, format!("{name} {ours}"), setting));
         }
         lacks.sort_by_key(|(size, ..)| *size);
