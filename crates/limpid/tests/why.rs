@@ -355,7 +355,9 @@ fn the_units_of_a_network_are_what_they_write() {
         for block in 0..config.n_layer {
             let look = look_at_mlp(&mut trace, block, row, (4, v)).unwrap();
             let tensor = |trace: &mut LayerTrace, name: &str| trace.get(&format!("blocks.{block}.mlp.{name}")).unwrap();
-            let [pre, post, weight] = ["hook_pre", "hook_post", "out.weight"].map(|name| tensor(&mut trace, name));
+            let [pre, post] = ["hook_pre", "hook_post"].map(|name| tensor(&mut trace, name));
+            let owner = if config.shared_blocks { 0 } else { block };
+            let weight = trace.get(&format!("blocks.{owner}.mlp.out.weight")).unwrap();
             assert_eq!((look.edges.len(), look.d_ff), (BINS + 1, f));
             for (counts, values) in [(&look.counts, &pre.values[row * f..][..f]), (&look.all, &pre.values[..])] {
                 assert_eq!(counts.iter().sum::<usize>(), values.len());
