@@ -229,7 +229,9 @@ fn the_lens_reads_every_stage_as_the_last() {
                 }
                 let target = said.target.unwrap();
                 assert_eq!(target.candidate.id, batch.targets[row.row]);
-                let likelier = own.iter().filter(|p| **p > own[target.candidate.id as usize]).count();
+                // of equal ones, such as logits at their bound, the first
+                let (id, p) = (target.candidate.id as usize, own[target.candidate.id as usize]);
+                let likelier = own.iter().enumerate().filter(|(i, q)| **q > p || **q == p && *i < id).count();
                 assert_eq!(target.rank, 1 + likelier);
                 // of probabilities in f32, so to some 1e-6 of their logarithms, which are below 100
                 let kl: f64 = last.iter().zip(&own).filter(|(p, _)| **p > 0.0).map(|(p, q)| p * (p / q).ln()).sum();
