@@ -225,7 +225,7 @@ fn prefill(args: &PrefillArgs) -> Result<()> {
     }
     let (seconds, top) = (median(times), roof.measure(READINGS));
     // the head works for the last row only
-    let head = 2.0 * (session.model().config.vocab_size * session.model().config.d_model) as f64;
+    let head = 2.0 * (session.model().config.vocab_size * session.model().config.d_unembed()) as f64;
     let rate = (body - head * (tokens.len() - 1) as f64) / seconds;
     let tok_s = tokens.len() as f64 / seconds;
     if args.json {
