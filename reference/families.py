@@ -668,6 +668,22 @@ def other_cases():
     yield Case("electra-discriminator", "the discriminator: its hidden states", "ElectraForPreTraining",
                electra | dict(hidden_act="relu", num_attention_heads=3), shape=(3, 8),
                matters={"hidden_act": "gelu"})
+    narrow = BERT_SIZES | off | dict(embedding_size=7)
+    yield Case("electra-narrow", "an embedding of its own width, the head of the generator", "ElectraForMaskedLM", narrow,
+               shape=(3, 10), matters={"layer_norm_eps": 1e-2})
+    yield Case("electra-narrow-discriminator", "an embedding of its own width, the discriminator: its hidden states",
+               "ElectraForPreTraining", narrow | dict(embedding_size=17, hidden_act="relu", num_attention_heads=3),
+               shape=(3, 8), matters={"hidden_act": "gelu"})
+    yield Case("albert", "three blocks that are one, an embedding of its own width; with its tokenizer (Unigram, Precompiled)",
+               "AlbertForMaskedLM", narrow | dict(num_hidden_layers=3, intermediate_size=23), shape=(3, 10),
+               matters={"hidden_act": "gelu", "num_hidden_layers": 2}, extra=albert_files)
+    yield Case("albert-encoder", "no head, a pooler, an embedding as wide as the stream, with its product nevertheless",
+               "AlbertModel", narrow | dict(hidden_act="relu", hidden_size=14, embedding_size=14), shape=(3, 8),
+               matters={"hidden_act": "gelu"})
+    yield Case("albert-pretraining", "an embedding wider than the stream; pooler and the head of sentence order, one segment",
+               "AlbertForPreTraining",
+               narrow | dict(embedding_size=17, hidden_size=10, type_vocab_size=1, layer_norm_eps=1e-2, num_hidden_layers=4),
+               shape=(3, 9), matters={"layer_norm_eps": 1e-12, "num_hidden_layers": 3})
     neo = dict(num_layers=2, num_heads=2, hidden_size=12, max_position_embeddings=14, vocab_size=31) | NO_SPECIALS
     yield Case("gpt-neo", "scores are not scaled, the second block has a window of 4", "GPTNeoForCausalLM",
                neo | dict(window_size=4, attention_types=[[["global", "local"], 1]]), matters={"window_size": 5}, std=0.7)
@@ -759,6 +775,19 @@ def bert_files(folder):
     write_json(folder / "tokenizer_config.json", keys)
     vocab = {word: i for i, word in enumerate(words.split())}
     tokenizer = transformers.BertTokenizer(vocab=vocab, do_lower_case=True)
+    return samples(tokenizer._tokenizer.encode)
+
+
+def albert_files(folder):
+    """SentencePiece's Unigram as ALBERT has it: quotes, accents and capitals go, then SentencePiece's own map."""
+    from make_tokenizers import charsmap
+
+    pieces = "▁the ▁cat ▁s at ▁on ▁hay ▁then ▁ra in ▁began un seen ▁word s ▁na ive ▁ca fe ▁dog ▁ , ! : x a e n t i".split()
+    words = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]", *pieces, "d", "w", "h"]
+    assert len(words) == len(set(words)) == 37, len(words)
+    vocab = [(word, 0.0 if i < 5 else -0.3 * i) for i, word in enumerate(words)]
+    tokenizer = transformers.AlbertTokenizer(vocab=vocab, _spm_precompiled_charsmap=charsmap())
+    tokenizer.save_pretrained(folder)
     return samples(tokenizer._tokenizer.encode)
 
 
@@ -955,7 +984,7 @@ def write_json(path, value):
 # as few as have every axis of limpid's configuration that a family has: crates/limpid/tests/parity.rs says which has which
 TRAINED = """
     qwen3 olmo2 nanochat gemma2 gemma3 cohere pythia phi gptj glm4 granite bloom mpt gpt-neo smollm3 helium-biased
-    falcon-new mistral roberta qwen3-yarn phi3-longrope
+    falcon-new mistral roberta qwen3-yarn phi3-longrope albert electra-narrow
 """.split()
 
 
@@ -1095,8 +1124,10 @@ def refused():
         ("olmo-clip", "`clip_qkv`", llama | {"model_type": "olmo", "clip_qkv": 8.0}),
         ("roberta-padding", "`pad_token_id` `0`: positions would be counted from 1",
          bert | {"model_type": "roberta", "pad_token_id": 0}),
-        ("electra-narrow", "`embedding_size` `8`: narrower than `hidden_size`",
-         bert | {"model_type": "electra", "embedding_size": 8}),
+        ("albert-groups", "`num_hidden_groups` `2`: blocks of two kinds",
+         bert | {"model_type": "albert", "embedding_size": 8, "num_hidden_groups": 2}),
+        ("albert-inner", "`inner_group_num` `2`: two layers in a block",
+         bert | {"model_type": "albert", "embedding_size": 8, "inner_group_num": 2}),
         ("phi-qk-norm", "`qk_layernorm`", llama | {"model_type": "phi", "qk_layernorm": True}),
         ("cohere-qk-norm", "`use_qk_norm`", llama | {"model_type": "cohere", "use_qk_norm": True}),
         ("falcon-alibi", "`alibi`",

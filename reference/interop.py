@@ -193,6 +193,9 @@ OWN = [
     ("openai-no-biases", [*OPENAI, "--bias", "false"], "openai-gpt"),
     ("bert", BERT, "bert"),
     ("bert-relu", [*BERT, "--activation", "relu"], "bert"),
+    ("electra-narrow", [*BERT, "--d-embed", "7"], "electra"),
+    ("albert", [*BERT, "--d-embed", "7", "--shared-blocks", "true", "--activation", "gelu-tanh"], "albert"),
+    ("albert-equal", [*BERT, "--d-embed", "24", "--shared-blocks", "true"], "albert"),
     ("llama", LLAMA, "llama"),
     ("llama-mqa", [*LLAMA, "--n-kv-head", "1", "--tied-head", "false"], "llama"),
     ("llama-biases", [*LLAMA, "--attention-bias", "true", "--ffn-bias", "true"], "llama"),
@@ -212,6 +215,10 @@ OWN = [
     ("nano-head-bias", ["--head-bias", "true"], None),
     ("nano-embedding-norm", ["--embedding-norm", "true"], None),
     ("nano-rms", ["--norm", "rms"], None),
+    ("nano-d-embed", ["--d-embed", "7", "--tied-head", "false"], None),
+    ("nano-shared", ["--shared-blocks", "true"], None),
+    ("bert-shared", [*BERT, "--shared-blocks", "true"], None),
+    ("albert-unshared", [*BERT, "--d-embed", "7", "--activation", "gelu-tanh"], None),
     ("nano-no-final-norm", ["--final-norm", "false"], None),
     ("openai-erf", [*OPENAI, "--activation", "gelu-erf"], None),
 ]  # fmt: skip
@@ -295,7 +302,7 @@ def load(folder):
         folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
     )
     lost = {key: sorted(report[key]) for key in ("missing_keys", "unexpected_keys") if report[key]}
-    if model_class.__name__ in ("BertModel", "RobertaModel", "XLMRobertaModel", "CamembertModel"):
+    if model_class.__name__ in ("BertModel", "RobertaModel", "XLMRobertaModel", "CamembertModel", "AlbertModel"):
         # limpid leaves the pooler out; nothing that is compared goes through it
         missing = [key for key in lost.pop("missing_keys", []) if not key.startswith("pooler.")]
         lost |= {"missing_keys": missing} if missing else {}
@@ -324,7 +331,7 @@ def own(limpid, name, flags, family):
     theirs = load(out)
     r, worst = Random(9), 0.0
     for tokens in r.ids(2, 13, high=theirs.config.vocab_size):
-        segments = (torch.arange(13) > 6).long() if family == "bert" else None
+        segments = (torch.arange(13) > 6).long() if family in ("bert", "electra", "albert") else None
         ours = limpid.tensor(model, tokens, segments=segments)
         worst = max(worst, greatest(run(theirs, tokens, segments).logits[0], ours))
     return worst, TOLERANCE

@@ -127,6 +127,21 @@ impl Carried {
         self.origin.as_deref().map(|text| (text, self.tokenizer))
     }
 
+    /// Writes what goes along into the folder `to` of a model of limpid's.
+    ///
+    /// # Errors
+    /// If a file cannot be read or written.
+    pub fn put_whole(&self, to: &Path) -> Result<()> {
+        self.origin.as_deref().map_or(Ok(()), |text| super::write_text(&to.join(ORIGIN), text))?;
+        self.put(to)
+    }
+
+    /// The names of what [`Carried::put_whole`] writes; of what is in a folder, the folder's.
+    pub fn written(&self) -> impl Iterator<Item = &str> {
+        let names = self.names.iter().map(|name| name.split_once('/').map_or(name.as_str(), |(folder, _)| folder));
+        names.chain(self.origin.iter().map(|_| ORIGIN))
+    }
+
     /// Copies the files into the folder `to`.
     pub(super) fn put(&self, to: &Path) -> Result<()> {
         for name in &self.names {

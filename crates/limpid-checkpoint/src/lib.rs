@@ -965,13 +965,11 @@ fn put(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> Result
             let tensors = given.params.iter().map(one).collect();
             safetensors_file::write(&path.join("model.safetensors"), tensors, format_pt())?;
             write_text(&path.join("config.json"), &source.config.to_json())?;
-            if let Some((text, _)) = source.carried.and_then(Carried::origin) {
-                write_text(&path.join(ORIGIN), text)?;
-            }
+            source.carried.map_or(Ok(()), |carried| carried.put_whole(path))?;
             if let Some(tokenizer) = source.tokenizer {
                 write_text(&path.join("tokenizer.json"), &tokenizer.to_json())?;
             }
-            carry(path, source)?;
+            tell(path, source)?;
         }
         Format::HuggingFace => {
             let origin = source.carried.and_then(Carried::origin);
@@ -986,7 +984,8 @@ fn put(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> Result
             if let Some(tokenizer) = source.tokenizer {
                 tokenizer.export(path, config.context_length)?;
             }
-            carry(path, source)?;
+            source.carried.map_or(Ok(()), |carried| carried.put(path))?;
+            tell(path, source)?;
         }
         Format::Gguf => {
             let came_in = source.metadata.and_then(|m| m.str("general.architecture").ok());
@@ -1068,9 +1067,8 @@ fn put(path: &Path, format: Format, dtype: &Dtype, source: &ModelData) -> Result
     Ok(())
 }
 
-/// Puts what goes along as it is into the folder, and the chat template if none of that says it.
-fn carry(folder: &Path, source: &ModelData) -> Result<()> {
-    source.carried.map_or(Ok(()), |carried| carried.put(folder))?;
+/// Puts the chat template into the folder, if nothing that went along says it.
+fn tell(folder: &Path, source: &ModelData) -> Result<()> {
     match source.chat_template {
         Some(template) if chat_template(folder)?.as_deref() != Some(template) => {
             write_text(&folder.join(CHAT_TEMPLATE), template)

@@ -7,7 +7,7 @@ use crate::{models, show, source};
 use anyhow::{Context, Result, bail};
 use limpid::checkpoint::Checkpoint;
 use limpid::config::{Config, Mask, Preset};
-use limpid::memory::{Limit, lacking, needed, program, trainable};
+use limpid::memory::{Limit, On, lacking, needed, outline, program, trainable};
 use limpid::model::recompute::KeepLevel;
 use limpid::model::{Mode, Model, Tuning};
 use limpid::ops::linear::Precision;
@@ -86,6 +86,8 @@ pub struct Job {
     pub base: Option<Checkpoint>,
     /// Bytes that the process holds besides the model.
     pub program: u64,
+    /// Where it runs, with the weights it begins from.
+    pub on: On,
 }
 
 impl Job {
@@ -148,12 +150,14 @@ impl JobArgs {
             chosen: documents.map(String::from).collect(),
         };
         let task = Task::read(config, recipe, text, given).map_err(source::of_library)?;
-        let (program, on) = (program(), self.machine.on());
-        let model = trainable(&task.config, &task.recipe, &self.tuning.tuning(), on, (program, self.memory))?;
+        let (program, on, tuning) = (program(), self.machine.on(), self.tuning.tuning());
+        let outline = outline(&task.config, &task.recipe, &tuning)?;
+        let on = base.as_ref().map_or(on, |base| on.with_weights(base, &outline, self.machine.precision));
+        let model = trainable(&task.config, &task.recipe, &tuning, on, (program, self.memory))?;
         // an impossible text is said before memory is reserved
         let long = task.recipe.batches(&task.corpus.train, task.objective)?.long();
         let said = task.conversations.as_ref().map(|chat| chat.say(long, task.recipe.context));
-        Ok(Job { name, task, options, said, model, base, program })
+        Ok(Job { name, task, options, said, model, base, program, on })
     }
 
     /// The model to go on from, and its configuration. A run that goes on has all of a model in its own folder, unless it
@@ -252,8 +256,8 @@ impl TooLarge {
 
 /// Whether a training is too large for the memory that is available, and what of it would fit: with more recomputed, fewer
 /// sequences at once, shorter ones, fewer blocks, or an adapter for a model that has learned already.
-pub fn too_large(job: &Job, machine: &MachineOptions) -> Result<Option<TooLarge>> {
-    let (on, Task { config, recipe, .. }) = (machine.on(), &job.task);
+pub fn too_large(job: &Job) -> Result<Option<TooLarge>> {
+    let (on, Task { config, recipe, .. }) = (job.on, &job.task);
     let takes = |model: &Model, recipe: &Recipe| needed(model, Some(recipe), on) + job.program;
     let Some((needed, limit)) = lacking(&job.model, Some(recipe), on) else { return Ok(None) };
     // a little is left to the system, and what is only reserved is no part of what a model takes

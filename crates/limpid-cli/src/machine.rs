@@ -19,23 +19,14 @@ pub const PASSES: usize = 6;
 
 /// Refuses what would not fit, before anything is reserved.
 pub fn fits(model: &Model, recipe: Option<&Recipe>, on: On, what: &str) -> Result<()> {
-    refuse(memory::lacking(model, recipe, on), model, on, what)
-}
-
-/// The same of a model whose parameters will take `stored` bytes.
-pub fn fits_opened(model: &Model, stored: usize, on: On, what: &str) -> Result<()> {
-    refuse(memory::lacking_opened(model, stored, on), model, on, what)
-}
-
-fn refuse(lacking: Option<(u64, Limit)>, model: &Model, on: On, what: &str) -> Result<()> {
-    if let Some((needed, limit)) = lacking {
+    if let Some((needed, limit)) = memory::lacking(model, recipe, on) {
         bail!(
             "{what} needs {} of memory and {} are {}: a smaller --batch-size, --context-length or model would fit{}{}",
             show::bytes(needed),
             show::bytes(limit.left),
             limit.said,
             if model.back().is_empty() { "" } else { "; `limpid plan` shows what --memory can save" },
-            if on.0 == Device::Reference { "; --device cpu takes half" } else { "" }
+            if on.device == Device::Reference { "; --device cpu takes half" } else { "" }
         );
     }
     Ok(())

@@ -7,16 +7,18 @@ use crate::source::read_file;
 use anyhow::{Context, Result, bail};
 use limpid::Lm;
 use limpid::backend::{Backend, Device};
-use limpid::checkpoint::{CHAT_TEMPLATE, Checkpoint};
+use limpid::checkpoint::{CHAT_TEMPLATE, Carried, Checkpoint, Format};
 use limpid::config::{Config, ConfigError, Mask};
 use limpid::data::Objective;
 use limpid::data::template::{ChatTemplate, TemplateTokens};
 use limpid::engine::{Engine, EngineLimits};
-use limpid::memory::opened;
 use limpid::model::{Mode, Model};
 use limpid::ops::linear::Precision;
 use limpid::tokenizer::Tokenizer;
 use std::path::{Path, PathBuf};
+
+/// Names that are shown of many.
+const SHOWN: usize = 8;
 
 /// A model's weights in a backend made for `mode`.
 pub fn open(checkpoint: &Checkpoint, mode: Mode, machine: &MachineOptions) -> Result<(Model, Box<dyn Backend>)> {
@@ -209,9 +211,45 @@ pub fn engine(
     suits(checkpoint, machine)?;
     let config = &checkpoint.config;
     let limits = EngineLimits::of(config, sequences, positions);
-    let bytes = |model: &Model| opened(checkpoint, model, machine.precision);
-    let mut decoder = machine.decoder(config, limits.decoder(config), bytes)?;
+    let mut decoder = machine.decoder(config, limits.decoder(config), Some(checkpoint))?;
     let (model, backend) = decoder.parts();
     checkpoint.load(model, backend)?;
     Ok(Engine::new(decoder, checkpoint.tokenizer.clone(), &limits))
+}
+
+/// What goes along when a model becomes one of that format, and what does not: lines for people.
+pub fn along(source: &Checkpoint, carried: &Carried, format: Format) -> Vec<(String, String)> {
+    let nowhere = match format.is_folder() {
+        true => "limpid does not read them".to_string(),
+        false => format!("limpid does not read them, or {format} has no place for them"),
+    };
+    let [along, behind] = carried.parted(format);
+    let lists = [
+        ("carried", along, "as they are"),
+        ("left behind", behind, nowhere.as_str()),
+        ("left behind", unsaid(source, format), "only GGUF has a place for them"),
+        ("ignored", carried.ignored.clone(), "keys of config.json that change no number"),
+    ];
+    let lists = lists.into_iter().filter(|(_, names, _)| !names.is_empty());
+    lists.map(|(what, names, why)| (what.into(), format!("{}: {why}", list(&names)))).collect()
+}
+
+/// What a GGUF file says of itself that limpid does not use, if another format is written.
+pub fn unsaid(source: &Checkpoint, format: Format) -> Vec<String> {
+    if format == Format::Gguf {
+        return vec![];
+    }
+    let used = ["architecture", "file_type", "quantization_version", "alignment"].map(|key| format!("general.{key}"));
+    let own = |key: &str| key.starts_with("general.") && !used.iter().any(|known| known == key);
+    let token = |key: &str| {
+        let id = key.strip_prefix("tokenizer.ggml.").and_then(|key| key.strip_suffix("_token_id"));
+        id.is_some_and(|id| !["bos", "eos", "unknown", "cls", "seperator"].contains(&id))
+    };
+    source.metadata.iter().map(|(key, _)| key).filter(|key| own(key) || token(key)).map(String::from).collect()
+}
+
+/// The first few of many names.
+pub fn list(names: &[String]) -> String {
+    let shown = names.iter().take(SHOWN).map(|name| name.escape_debug().to_string()).collect::<Vec<_>>().join(", ");
+    if names.len() > SHOWN { format!("{shown} and {} more", names.len() - SHOWN) } else { shown }
 }

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use limpid::backend::{self, Backend, BackendOptions, Device};
-use limpid::checkpoint::CheckpointError;
+use limpid::checkpoint::{Checkpoint, CheckpointError};
 use limpid::config::{Config, ConfigError, Fields, PRESETS, Positions, Setting, Settings, Value, parse_axis, unknown};
 use limpid::data::source::SourceError;
 use limpid::data::{CorpusError, DataError, TextFormat};
@@ -433,15 +433,11 @@ impl MachineOptions {
         self.device.start(model, how)
     }
 
-    /// A decoder on this processor, if it fits into memory with parameters that take so many bytes.
-    pub fn decoder(
-        &self,
-        config: &Config,
-        limits: DecoderLimits,
-        bytes: impl FnOnce(&Model) -> usize,
-    ) -> Result<Decoder> {
+    /// A decoder on this processor, if it fits into memory with the weights of a checkpoint, or random ones.
+    pub fn decoder(&self, config: &Config, limits: DecoderLimits, weights: Option<&Checkpoint>) -> Result<Decoder> {
         let model = limits.model(config)?;
-        crate::machine::fits_opened(&model, bytes(&model), self.on(), "this model")?;
+        let on = weights.map_or(self.on(), |weights| self.on().with_weights(weights, &model, self.precision));
+        crate::machine::fits(&model, None, on, "this model")?;
         Ok(Decoder::new(config, limits, |model| self.start(model))?)
     }
 
@@ -452,7 +448,7 @@ impl MachineOptions {
 
     /// Where models run.
     pub fn on(&self) -> On {
-        (self.device, self.threads())
+        (self.device, self.threads()).into()
     }
 }
 

@@ -128,6 +128,22 @@ fn convert_says_what_goes_along_and_what_does_not() {
     assert!(!String::from_utf8(f.bytes("back/config.json")).unwrap().contains("auto_map"));
     let value = f.json("convert own back.gguf --json");
     assert_eq!(value["left_behind"], serde_json::json!(["generation_config.json"]));
+    // a training that goes on from it has the same beside its weights, in the place of what was there; an adapter's folder has not
+    fs::create_dir(f.0.join("tuned")).unwrap();
+    f.file("tuned/generation_config.json", "stale");
+    let goes_on = "--data text.txt --sample 0 --steps 1 --batch-size 2 --context 8";
+    let (_, said) = f.both(&format!("train --from hf {goes_on} --out tuned --force"));
+    assert!(
+        said.contains("\ncarried: generation_config.json, merges.txt, tokenizer_config.json, vocab.json: as they are")
+    );
+    assert!(said.contains("\nleft behind: README.md: limpid does not read them\n"), "{said}");
+    for name in files {
+        assert_eq!(f.bytes(&format!("tuned/{name}")), f.bytes(&format!("hf/{name}")), "{name}");
+    }
+    assert_eq!(f.bytes("tuned/config.hf.json"), f.bytes("hf/config.json"));
+    assert_eq!(f.json("convert tuned tuned-hf --json")["carried"], serde_json::json!(files));
+    let (_, said) = f.both(&format!("train --from hf {goes_on} --lora 2 --out adapter"));
+    assert!(!said.contains("carried") && !f.0.join("adapter/generation_config.json").exists(), "{said}");
     // another tokenizer, or none: the ids of the old one do not go along
     let value = f.json("convert own none --tokenizer none --json");
     assert_eq!(

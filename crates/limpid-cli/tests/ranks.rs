@@ -102,13 +102,14 @@ fn same_bytes(name: &str, processes: impl Fn(usize) -> Vec<usize>) {
     f.ok("train --steps 2 --sample 0 --out base");
     let how = "train --steps 4 --accumulate 8 --batch-size 1 --eval-every 3 --eval-tokens 500 --save-every 3 --sample 0 --threads 1";
     for (i, recipe) in RECIPES.iter().enumerate() {
-        let of = |n: usize| format!("r{i}-{n}");
+        // one process without a launcher, and these with it
+        let (alone, of) = (format!("r{i}"), |n: usize| format!("r{i}-{n}"));
         // each process reads the text: a short one
         let how = if recipe.contains("--data") { how.into() } else { format!("{how} --data builtin:stories:100K") };
-        f.ok(&format!("{how} {recipe} --out {}", of(1)));
+        f.ok(&format!("{how} {recipe} --out {alone}"));
         for n in processes(i) {
             runs(&f, n, &format!("{how} {recipe} --out {}", of(n)));
-            assert!(made(&f, &of(n)) == made(&f, &of(1)), "{recipe}: {n} processes");
+            assert!(made(&f, &of(n)) == made(&f, &alone), "{recipe}: {n} processes");
         }
     }
 }

@@ -93,6 +93,50 @@ fn every_format_can_be_gone_on_from() {
     f.both("train --resume lora-base --json");
 }
 
+/// A base of blocks stays so, and trains to the bytes of the same weights as f32: an adapter, going on and within less memory; with frozen
+/// parameters, of which a run that goes on takes f32s. `plan` counts what is kept, in bf16 all f32s.
+#[test]
+fn a_quantised_base_trains_as_its_values_do() {
+    let f = Folder::new("quantised");
+    fs::write(f.0.join("text.txt"), TEXT.repeat(40)).unwrap();
+    f.both(&format!("train {SMALL} --d-model 32 --n-head 2 --n-layer 2 --context-length 16 --activation gelu-tanh --steps 2 --out base"));
+    f.both("convert base small.gguf --dtype q8_0");
+    f.both("convert small.gguf wide --to limpid --dtype f32");
+    let own = SMALL.replace("--tokenizer char ", "");
+    for (name, how, weights) in [
+        ("lora", "--lora 2", "adapter_model.safetensors"),
+        ("bf16", "--lora 2 --precision bf16", "adapter_model.safetensors"),
+        ("ema", "--lora 2 --ema 0.9 --accumulate 2 --threads 2", "adapter_model.safetensors"),
+        ("frozen", "--freeze embed.*,*.mlp.*", "model.safetensors"),
+    ] {
+        let train = |from: &str, more: &str, out: &str| {
+            f.both(&format!("train --from {from} {own} {how} --learning-rate 0.01 {more} --out {out}"));
+            f.bytes(&format!("{out}/{weights}"))
+        };
+        let all = "--steps 6 --schedule constant --save-every 3";
+        let want = train("wide", all, &format!("{name}-wide"));
+        assert!(train("small.gguf", all, &format!("{name}-small")) == want, "{name}");
+        let out = format!("{name}-again");
+        assert!(train("small.gguf", "--steps 3 --schedule constant --save-every 3", &out) != want, "{name}");
+        f.both(&format!("train --resume {out} --steps 6 --json"));
+        assert!(f.bytes(&format!("{out}/{weights}")) == want, "{name}");
+        let (loss, _) = f.both(&format!("eval --model {name}-small --data text.txt --json"));
+        let (same, _) = f.both(&format!("eval --model {name}-wide --data text.txt --json"));
+        let nats = |text: &str| serde_json::from_str::<Value>(text).unwrap()["loss"].to_string();
+        assert_eq!(nats(&loss), nats(&same), "{name}");
+        f.both(&format!("generate --model {name}-small --prompt a --max-tokens 3"));
+        let parameters = |from: &str| {
+            let plan = f.json(&format!("plan --from {from} {own} {how}"));
+            assert!(plan["measured"].is_object(), "{plan}");
+            plan["memory_bytes"]["parameters"].as_u64().unwrap()
+        };
+        let (less, all) = (parameters("small.gguf"), parameters("wide"));
+        assert_eq!(less < all, name != "bf16", "{name}: {less} of {all}");
+    }
+    f.both("generate --model small.gguf --adapter lora-wide --prompt a --max-tokens 3");
+    f.both("convert lora-small merged --to limpid");
+}
+
 /// The kept weights, and every tensor of the last state.
 fn left(folder: &Path) -> (Vec<u8>, BTreeMap<String, Vec<u8>>) {
     let state = safetensors_file::open(&folder.join("state/last.safetensors")).unwrap();

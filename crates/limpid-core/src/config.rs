@@ -47,6 +47,17 @@ pub enum ConfigError {
         /// Features of one head that are turned.
         d_head: usize,
     },
+    /// A narrow table cannot read what is as wide as the stream.
+    #[error(
+        "a tied head multiplies by the token table, which is d_embed {d_embed} wide, and reads d_model {d_model}: use head_transform \
+         true, which ends d_embed wide, or tied_head false"
+    )]
+    NarrowTiedHead {
+        /// Width of the token table.
+        d_embed: usize,
+        /// Width of the residual stream.
+        d_model: usize,
+    },
     /// A norm after the sum needs one sum.
     #[error("a parallel block has no sum after attention to normalise: norm_place post needs parallel no")]
     ParallelPost,
@@ -588,6 +599,8 @@ settings! {
         ]);
         /// Width of the residual stream.
         d_model: usize = 768, Setting::of("C").size().common().also(&["n-embd", "n-embed", "hidden-size", "channels"]);
+        /// Width of the tables of tokens, positions and segments, from which a product leads to d_model, even if they are equal (ALBERT).
+        d_embed: Option<usize> = None, Setting::of("E").size().otherwise("d_model, and no product").later().also(&["embedding-size"]);
         /// Attention heads; they divide `d_model` unless `d_head` is given.
         n_head: usize = 12, Setting::of("H").size().common().also(&["n-heads", "num-heads", "num-attention-heads"]);
         /// Key and value heads, each shared by several attention heads (grouped-query attention, Ainslie et al. 2023).
@@ -599,6 +612,8 @@ settings! {
         /// Blocks.
         n_layer: usize = 12, Setting::of("L").whole(1, 4096, "at most 4096: the list of ops would be endless").common()
             .also(&["n-layers", "num-layers", "num-hidden-layers", "depth"]);
+        /// All blocks share the parameters of one (ALBERT).
+        shared_blocks: bool = false, Setting::of("BOOL").later();
         /// Width inside the feed-forward network.
         d_ff: usize = 3072, Setting::of("F").size().common().otherwise("4 d_model").also(&["n-inner", "intermediate-size"]);
         /// How positions are encoded.
@@ -725,6 +740,16 @@ impl Config {
         self.d_head.unwrap_or(self.d_model / self.n_head)
     }
 
+    /// E: the width of the tables, C unless given.
+    pub fn d_embed(&self) -> usize {
+        self.d_embed.unwrap_or(self.d_model)
+    }
+
+    /// The width of what the head's matrix reads: BERT's transform ends in the width of the tables.
+    pub fn d_unembed(&self) -> usize {
+        if self.head_transform { self.d_embed() } else { self.d_model }
+    }
+
     /// The layout of queries, keys and values in a row.
     pub fn heads(&self) -> Heads {
         Heads { n_head: self.n_head, n_kv_head: self.n_kv_head.unwrap_or(self.n_head), d_head: self.d_head() }
@@ -790,6 +815,9 @@ impl Config {
         if turned > d_head {
             return Err(ConfigError::Range { what: "rotary_dim", found: turned as f64, expected: "at most d_head" });
         }
+        if self.lm_head && self.tied_head && self.d_unembed() != self.d_embed() {
+            return Err(ConfigError::NarrowTiedHead { d_embed: self.d_embed(), d_model: self.d_model });
+        }
         if self.parallel != Parallel::No && matches!(self.norm_place, NormPlace::Post) {
             return Err(ConfigError::ParallelPost);
         }
@@ -805,14 +833,19 @@ impl Config {
         }
         let (v, t, c, f, l) = (self.vocab_size, self.context_length, self.d_model, self.d_ff, self.n_layer);
         let size = |n: &[usize]| n.iter().fold(1u128, |all, n| all.saturating_mul(*n as u128));
-        let total = size(&[2, v.saturating_add(1), c])
-            .saturating_add(size(&[self.n_segment, c]))
-            .saturating_add(size(&[t, c.max(d_head)]))
+        let e = self.d_embed();
+        let wide = c.max(e);
+        let total = size(&[2, v.saturating_add(1), wide])
+            .saturating_add(size(&[self.n_segment, e]))
+            .saturating_add(size(&[t, e.max(d_head)]))
+            .saturating_add(size(&[2, c, e]))
             .saturating_add(size(&[l, c, 2, n_head.saturating_add(n_kv_head), d_head]))
             .saturating_add(size(&[l, c, 3, f]));
         if total > 1 << 48 {
             let segments = if self.n_segment > 0 { format!(", n_segment {}", self.n_segment) } else { String::new() };
-            let what = format!("vocab_size {v}, context_length {t}, d_model {c}, d_ff {f}, n_layer {l}{segments}");
+            let embed = self.d_embed.map_or(String::new(), |e| format!(", d_embed {e}"));
+            let what =
+                format!("vocab_size {v}, context_length {t}, d_model {c}, d_ff {f}, n_layer {l}{segments}{embed}");
             return Err(ConfigError::TooLarge { what });
         }
         Ok(())
@@ -850,7 +883,10 @@ impl Config {
         let heads = self.heads();
         let block = [12 * self.d_model, 6 * self.d_ff, 3 * heads.cols()].iter().sum::<usize>() as u128
             + 4 * heads.n_head as u128 * keys as u128;
-        let row = 4 * (self.n_layer as u128 * block + 4 * self.vocab_size as u128 + 16 * self.d_model as u128);
+        let row = 4
+            * (self.n_layer as u128 * block
+                + 4 * self.vocab_size as u128
+                + 16 * self.d_model.max(self.d_embed()) as u128);
         let rows = sequences as u128 * tokens as u128;
         if rows.saturating_mul(row) > 1 << 56 {
             return Err(ConfigError::TooManyRows { sequences, tokens });
@@ -948,6 +984,13 @@ mod tests {
         let error =
             Config { window: 3, mask: Mask::Bidirectional, ..Config::default() }.check().unwrap_err().to_string();
         assert_eq!(error, "window 3 needs a causal mask and mask is bidirectional: use window 0, or mask causal");
+        let narrow = Config { d_embed: Some(8), ..Config::default() };
+        let error = narrow.check().unwrap_err().to_string();
+        assert!(error.contains("d_embed 8 wide, and reads d_model 768: use head_transform true"), "{error}");
+        for (tied_head, head_transform, lm_head) in [(true, true, true), (false, false, true), (true, false, false)] {
+            Config { tied_head, head_transform, lm_head, ..narrow.clone() }.check().unwrap();
+        }
+        Config { d_embed: Some(768), ..Config::default() }.check().unwrap();
         let error = "gelu_tan".parse::<Activation>().unwrap_err().to_string();
         assert!(error.contains("did you mean `gelu-tanh`"), "{error}");
         let bad = Config::default().to_json().replace("\"n_head\"", "\"n_heads\"");
@@ -1026,6 +1069,7 @@ mod tests {
             Config { context_length: 1 << 50, ..Config::default() },
             Config { n_head: usize::MAX, d_head: Some(2), n_kv_head: Some(1), ..Config::default() },
             Config { n_segment: 1 << 62, ..Config::default() },
+            Config { d_embed: Some(1 << 36), tied_head: false, ..Config::default() },
             Config { n_segment: (1 << 40) - 1, ..Config::default() },
             Config { leaky_slope: f64::NAN, ..Config::default() },
         ] {

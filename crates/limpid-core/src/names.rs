@@ -51,7 +51,7 @@ const fn entry(row: [&'static str; 7]) -> Entry {
     Entry { name, symbol, lens, hf, llmc, axes, about }
 }
 
-const X: &str = "batch pos d_model";
+const X: &str = "batch pos d_model"; // d_embed, where `axes` says so
 const HEADS: &str = "batch pos head d_head";
 const SCORES: &str = "batch head query_pos key_pos";
 const FFN: &str = "batch pos d_ff";
@@ -75,6 +75,7 @@ pub const TABLE: &[Entry] = &[
     entry(["embed_norm.hook_normalized",        "N_e",           "",                                  "",                           "",          X,        "the embedding normalised, before gain and offset"]),
     entry(["embed_norm.hook_out",               "X_norm",        "",                                  "",                           "",          X,        "the embedding normalised, with gain and offset"]),
     entry(["hook_embed_dropped",                "X̃",             "",                                  "",                           "",          X,        "the embedding after dropout"]),
+    entry(["hook_embed_projected",              "X̃",             "",                                  "",                           "",          X,        "the embedding made as wide as the stream, where it has a width of its own"]),
     entry(["blocks.{i}.hook_resid_pre",         "X̃",             "blocks.{i}.hook_resid_pre",         "hidden_states[i]",           "encoded, residual3", X, "the residual stream that enters the block"]),
     entry(["blocks.{i}.ln1.hook_mean",           "μ₁{}",           "",                                    "",                           "ln1_mean",   ONE,     "the mean the first norm takes away"]),
     entry(["blocks.{i}.ln1.hook_scale",         "s₁{}",          "blocks.{i}.ln1.hook_scale",         "",                           "1/ln1_rstd",  ONE,    "the deviation the first norm divides by"]),
@@ -142,6 +143,8 @@ pub const TABLE: &[Entry] = &[
     entry(["segment_embed.weight",              "W_seg",         "",                                  "",                           "",          "segment d_model",    "segment table (w_A, w_B)"]),
     entry(["embed_norm.weight",                 "γ_e",           "",                                  "",                           "",          "d_model",            "gain of the embedding's norm"]),
     entry(["embed_norm.bias",                   "β_e",           "",                                  "",                           "",          "d_model",            "offset of the embedding's norm"]),
+    entry(["embed.project.weight",              "W_ep",          "",                                  "",                           "",          "d_model d_embed",    "from an embedding with a width of its own to the stream"]),
+    entry(["embed.project.bias",                "b_ep",          "",                                  "",                           "",          "d_model",            "its bias"]),
     entry(["blocks.{i}.ln1.weight",             "γ{}",           "blocks.{i}.ln1.w",                  "h.{i}.ln_1.weight",          "ln1w",      "d_model",            "gain of the first norm"]),
     entry(["blocks.{i}.ln1.bias",               "β{}",           "blocks.{i}.ln1.b",                  "h.{i}.ln_1.bias",            "ln1b",      "d_model",            "offset of the first norm"]),
     entry(["blocks.{i}.attn.qkv.weight",        "[W^Q W^K W^V]{}", "blocks.{i}.attn.W_Q, W_K, W_V",   "h.{i}.attn.c_attn.weight",   "qkvw",      "features d_model",   "rows of all queries, then keys, then values"]),
@@ -193,6 +196,30 @@ pub fn lookup(name: &str) -> Option<(&'static Entry, Option<usize>)> {
     TABLE.iter().find(|entry| entry.name == pattern).map(|entry| (entry, block))
 }
 
+/// The axes of a tensor or parameter of a model: those of its row, but where the embedding has a width of its own. None for an
+/// unknown name.
+pub fn axes(name: &str, config: &Config) -> Vec<&'static str> {
+    let Some((entry, _)) = lookup(name) else { return vec![] };
+    let mut axes: Vec<&str> = entry.axes.split(' ').collect();
+    if config.d_embed.is_some() && is_embedding(entry.name, config) {
+        // of a matrix, (out, in), the first
+        axes.iter_mut().find(|axis| **axis == "d_model").into_iter().for_each(|axis| *axis = "d_embed");
+    }
+    axes
+}
+
+/// Whether what goes by a name lies before the product that makes the embedding as wide as the stream, or behind the one that makes
+/// what the head reads as wide as the embedding.
+fn is_embedding(name: &str, config: &Config) -> bool {
+    const BEFORE: &[&str] =
+        &["embed.weight", "hook_embed", "hook_embed_sum", "hook_embed_scaled", "hook_embed_dropped"];
+    const BEHIND: &[&str] = &["hook_head_scaled", "unembed.weight"];
+    let begins = |parts: &[&str]| parts.iter().any(|part| name.starts_with(part));
+    BEFORE.contains(&name)
+        || begins(&["pos_embed.", "hook_pos_embed", "segment_embed.", "embed_norm."])
+        || config.head_transform && (BEHIND.contains(&name) || begins(&["head."]))
+}
+
 /// What a name means, in one line; `None` if the builder makes no such name.
 pub fn describe(name: &str) -> Option<&'static str> {
     lookup(name).map(|(entry, _)| entry.about)
@@ -218,12 +245,14 @@ fn symbol_within(name: &str, config: &Config, home: Option<usize>) -> Option<Str
     }
     let (entry, block) = lookup(name)?;
     let (post, i) = (config.norm_place == NormPlace::Post, block.unwrap_or(0));
-    let plain = !config.embedding_norm && config.dropout.embedding == 0.0;
+    let narrow = config.d_embed.is_some();
+    let plain = !config.embedding_norm && config.dropout.embedding == 0.0 && !narrow;
     let stream = |letter: &str| format!("{letter}{}", digits(i + 1, SUB)); // X′ and X of a block, as in "The Formulated GPT-2"
     Some(match entry.name {
         "hook_embed_sum" if plain && config.embedding_scale == 1.0 => "X̃".into(),
         "hook_embed_scaled" if plain => "X̃".into(),
-        "embed_norm.hook_out" if config.dropout.embedding == 0.0 => "X̃".into(),
+        "embed_norm.hook_out" if config.dropout.embedding == 0.0 && !narrow => "X̃".into(),
+        "hook_embed_dropped" if narrow => "drop(X)".into(),
         "blocks.{i}.hook_resid_pre" if i > 0 => {
             return symbol_within(&format!("blocks.{}.hook_resid_post", i - 1), config, home);
         }
@@ -417,7 +446,7 @@ impl Scribe<'_> {
         let is = |region: Option<Region>| region == Some(tensor.region);
         let part = |tensor: &Tensor| c.heads().parts().iter().position(|cols| *cols == tensor.cols);
         let notations = matches!(self.notation, Notation::Limpid | Notation::S0);
-        let wide = self.notation.letter("d_model");
+        let wide = self.notation.letter(axes("hook_pos_embed", c).last().unwrap_or(&"d_model"));
         Some(match *op {
             Op::Embed { table, token, .. } if is(token) => match notations {
                 true => format!("X^ohe {}", self.of(table)),
@@ -449,10 +478,11 @@ impl Scribe<'_> {
                 let gain = self.gain(gain, less_one);
                 format!("{}({}){gain}{}", norm_letters(kind), self.of(x), self.plus(offset))
             }
-            Op::Linear { x, b, y, .. } if tensor.cols != (0..y.cols) => {
+            Op::Linear { x, w, b, y } if tensor.cols != (0..y.cols) => {
                 let letter = ["Q", "K", "V"].get(part(tensor)?)?;
+                let fused = self.model.name_of(w);
                 let own = |kind: &str| {
-                    let name = format!("blocks.{}.attn.{kind}_{letter}", self.home.unwrap_or(0));
+                    let name = fused.replace("qkv.weight", &format!("{kind}_{letter}"));
                     let word = called_within(&name, c, self.notation, self.home);
                     word.map_or_else(|| format!("{kind}^{letter}"), |word| factor(&word))
                 };

@@ -59,7 +59,7 @@ impl ServedModel {
     /// If a tensor cannot be read, or its template of conversations is none.
     pub fn new(checkpoint: Checkpoint, how: &ServedAs) -> Result<ServedModel, Error> {
         let step = checkpoint.store().fact("step").and_then(|step| step.parse().ok());
-        let lm = Lm::from(checkpoint).with_threads(how.threads).with_precision(how.precision).with_cache(how.cache);
+        let lm = Lm::from(checkpoint).with_threads(how.threads).with_precision(how.precision).with_cache(how.cache)?;
         let template = match (&how.template, lm.tokenizer()) {
             (Some(source), Ok(tokenizer)) => Some(ChatTemplate::new(source, TemplateTokens::of(tokenizer))?),
             _ => lm.template()?,

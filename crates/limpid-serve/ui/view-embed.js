@@ -51,7 +51,7 @@ function embedView(glass) {
   const dimension = () => Math.min(dimensions()[0] ?? 0, width() - 1);
   const width = () => table()?.shape.at(-1) ?? 1;
   /** Vectors that can be compared: a row for each token of the prompt. */
-  const vectors = () => listing.filter(({ name, axes, same_as: same }) => axes?.join() === "batch,pos,d_model" && !same && (/^hook_/.test(name) || /hook_resid_(mid|post)$/.test(name)));
+  const vectors = () => listing.filter(({ name, axes, same_as: same }) => /^batch,pos,d_(model|embed)$/.test(axes?.join() ?? "") && !same && (/^hook_/.test(name) || /hook_resid_(mid|post)$/.test(name)));
   const chosen = () => vectors().find(({ name }) => name === glass.state().more["of"]) ?? vectors().find(({ name }) => name === "hook_embed") ?? vectors()[0];
   function dimensions() {
     const said = (glass.state().more["d"] ?? "").split(/[\s,;]+/).filter((word) => /^\d+$/.test(word)).map(Number).filter((n) => n < width());

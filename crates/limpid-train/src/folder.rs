@@ -136,7 +136,7 @@ pub(super) fn clear(folder: &Path, stay: &[&str], force: bool) -> Result<(), Che
     let remove = |path: &Path| at(path, files::remove(path));
     for name in names(folder) {
         let path = folder.join(&name);
-        let goes = is_own(&name) && !stay.contains(&name.as_str()) || force && is_read(&name);
+        let goes = (is_own(&name) || force && is_read(&name)) && !stay.contains(&name.as_str());
         if goes && (path.is_file() || name == "divergence") {
             remove(&path)?;
         }

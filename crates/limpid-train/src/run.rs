@@ -28,7 +28,7 @@ use crate::{Batches, Objective, Windows};
 use limpid_base::files::{self, OutputFile};
 use limpid_base::plural::plural;
 use limpid_checkpoint::store::Store;
-use limpid_checkpoint::{CheckpointError, at, safetensors_file};
+use limpid_checkpoint::{Carried, CheckpointError, at, safetensors_file};
 use limpid_core::backend;
 use limpid_core::ops::adamw::Change;
 use limpid_data::Tokens;
@@ -216,6 +216,8 @@ pub struct Run<'a> {
     pub tokenizer: &'a Tokenizer,
     /// Names and texts of files to write at the beginning, besides config.json and tokenizer.json.
     pub files: Vec<(String, String)>,
+    /// What goes along from the folder of the model that is fine-tuned.
+    pub carried: Carried,
     /// Whether to use a folder that holds something else, and to remove the files that would be read instead of this run's model.
     pub force: bool,
     state: State,
@@ -297,6 +299,7 @@ impl<'a> Run<'a> {
             objective,
             tokenizer,
             files: vec![],
+            carried: Carried::default(),
             force: false,
             state,
             lock: None,
@@ -329,7 +332,8 @@ impl<'a> Run<'a> {
         let begun = self.claim(&folder).and_then(|()| {
             // what was there goes when there is something to put in its place
             self.write_texts(&folder)?;
-            let stay: Vec<&str> = self.state.files.keys().map(String::as_str).chain([METRICS]).collect();
+            let stay = self.state.files.keys().map(String::as_str).chain([METRICS]).chain(self.carried.written());
+            let stay: Vec<&str> = stay.collect();
             folder::clear(&folder, &stay, self.force)?;
             self.log = Some(Log::open(&folder, None)?);
             Ok(())
@@ -346,6 +350,7 @@ impl<'a> Run<'a> {
 
     /// Writes what the folder begins with.
     fn write_texts(&mut self, folder: &Path) -> Result<(), TrainError> {
+        self.carried.put_whole(folder)?;
         let own = [
             ("config.json".to_string(), self.trainer.model.config.to_json()),
             ("tokenizer.json".to_string(), self.tokenizer.to_json()),

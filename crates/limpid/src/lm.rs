@@ -13,12 +13,12 @@ use crate::data::{Objective, Windows};
 use crate::engine::{Decoder, DecoderLimits, Engine, EngineLimits};
 use crate::evaluate::{self, Score};
 use crate::generate::{self, Filled, GenerateError, GenerateEvent, Likelihood, Options, Sample, Session};
-use crate::memory;
+use crate::memory::{self, On};
 use crate::model::{Mode, Model, Param};
+use crate::ops::Batch;
 use crate::ops::element::Element;
 use crate::ops::linear::Precision;
 use crate::ops::simd::Level;
-use crate::ops::{Batch, MemorySpace};
 use crate::receipt::ReceiptHashes;
 use crate::tokenizer::Tokenizer;
 use crate::trace::layers::{self, LayerTrace};
@@ -200,7 +200,7 @@ impl Lm {
     ) -> Result<Lm> {
         let level = Level::best();
         let how = BackendOptions { threads, level, precision: Precision::F32 };
-        let held = kept(&config, how, |model| model.bytes(MemorySpace::Param), load)?;
+        let held = kept(&config, how, None, load)?;
         let ready = Mutex::new((precision == Precision::F32).then(|| held.clone()));
         let (tokenizer, weights, engine) = (Some(tokenizer), Weights::Held(held), Mutex::new(None));
         let hashes = OnceLock::new();
@@ -229,10 +229,16 @@ impl Lm {
     }
 
     /// The same with a KV cache in bf16 instead of f32: half the memory, and other last digits.
-    #[must_use]
-    pub fn with_cache(self, precision: Precision) -> Lm {
-        let cache = if precision == Precision::Bf16 { Element::Bf16 } else { Element::F32 };
-        Lm { cache, engine: Mutex::new(None), ..self }
+    ///
+    /// # Errors
+    /// If no cache has that type: int8.
+    pub fn with_cache(self, precision: Precision) -> Result<Lm> {
+        let cache = match precision {
+            Precision::F32 => Element::F32,
+            Precision::Bf16 => Element::Bf16,
+            Precision::Int8 => return Err(unknown("type of a KV cache", "int8", &["f32", "bf16"]).into()),
+        };
+        Ok(Lm { cache, engine: Mutex::new(None), ..self })
     }
 
     fn run_as(self, level: Level, precision: Precision) -> Lm {
@@ -718,11 +724,7 @@ impl Lm {
         if let Some(weights) = &*ready {
             return Ok(weights.clone());
         }
-        let bytes = |model: &Model| match &self.weights {
-            Weights::Files(files) => memory::opened(files, model, self.precision),
-            Weights::Held(_) => model.bytes(MemorySpace::Param),
-        };
-        let weights = kept(&self.config, self.how(), bytes, |model, backend| self.load(model, backend))?;
+        let weights = kept(&self.config, self.how(), self.files(), |model, backend| self.load(model, backend))?;
         Ok(ready.insert(weights).clone())
     }
 
@@ -799,11 +801,11 @@ fn packs(config: &Config) -> bool {
     config.lm_head && config.mask == Mask::Causal
 }
 
-/// Weights that `load` writes, kept as they are run; they take so many bytes.
+/// Weights that `load` writes, kept as they are run; those of a checkpoint may be quantised.
 fn kept(
     config: &Config,
     how: BackendOptions,
-    bytes: impl Fn(&Model) -> usize,
+    files: Option<&Checkpoint>,
     load: impl FnOnce(&Model, &mut dyn Backend) -> Result<()>,
 ) -> Result<SharedWeights> {
     let mode = match packs(config) {
@@ -811,7 +813,8 @@ fn kept(
         false => Mode::Inspect { batch: 1, context: 1 },
     };
     let model = Model::new(config, mode)?;
-    memory::fits_opened(&model, bytes(&model), (Device::Cpu, how.threads))?;
+    let on = On::from((Device::Cpu, how.threads));
+    memory::fits(&model, None, files.map_or(on, |files| on.with_weights(files, &model, how.precision)))?;
     let mut backend = Device::Cpu.start(&model, how)?;
     load(&model, &mut *backend)?;
     Ok(backend.share()?)

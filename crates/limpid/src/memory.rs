@@ -7,7 +7,6 @@ use crate::checkpoint::Checkpoint;
 use crate::checkpoint::store::Dtype;
 use crate::config::{Config, ConfigError};
 use crate::model::{Mode, Model, Param, Tuning};
-use crate::ops::MemorySpace;
 use crate::ops::linear::Precision;
 use crate::ops::linear::codes::Codes;
 use crate::train::Recipe;
@@ -15,15 +14,53 @@ use crate::train::ranks::cost::{Network, ProcessCost, SharedStep};
 use crate::train::ranks::shards::Uses;
 use crate::units;
 use std::collections::HashMap;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Where a model runs, on how many threads.
-pub type On = (Device, usize);
+/// Where a model runs, on how many threads, with which weights.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct On {
+    /// Where.
+    pub device: Device,
+    /// Threads.
+    pub threads: usize,
+    /// Bytes of those weights that stay quantised: as f32s, and as they are kept.
+    pub quantised: [usize; 2],
+}
+
+impl From<(Device, usize)> for On {
+    /// With weights that are all f32.
+    fn from((device, threads): (Device, usize)) -> On {
+        On { device, threads, quantised: [0; 2] }
+    }
+}
+
+impl On {
+    /// The same with the weights of a checkpoint, opened for `model`.
+    #[must_use]
+    pub fn with_weights(self, checkpoint: &Checkpoint, model: &Model, precision: Precision) -> On {
+        if self.device != Device::Cpu || !checkpoint.is_quantised() {
+            return self;
+        }
+        let mut types: HashMap<String, Vec<Dtype>> = HashMap::new();
+        checkpoint.stored(model).into_iter().for_each(|(name, _, dtype)| types.entry(name).or_default().push(dtype));
+        let (stays, merged) = (Cpu::quantised(model, precision), checkpoint.adapter.as_ref());
+        let codes = |param: &Param| {
+            let blocks = |dtype: &Dtype| if let Dtype::Blocks(quant) = dtype { Some(*quant) } else { None };
+            let quants = types.get(&param.name)?.iter().map(blocks).collect::<Option<Vec<_>>>()?;
+            let whole = stays.contains(&param.region) && merged.is_none_or(|adapter| !adapter.adapts(param));
+            Some([4 * param.region.len(), Codes::of(quants).filter(|_| whole)?.bytes_of(param.region.len())])
+        };
+        let add = |[a, b]: [usize; 2], [c, d]: [usize; 2]| [a + c, b + d];
+        On { quantised: model.params.iter().filter_map(codes).fold([0; 2], add), ..self }
+    }
+}
 
 /// What [`Recipe::memory`] calls the memories of which each of several processes keeps its part.
 const OPTIMIZER: &str = "optimizer moments";
 const AVERAGE: &str = "average of the weights";
+
+/// What [`Model::memory`] calls weights.
+const WEIGHTS: &str = "parameters";
 
 /// Bytes that MPI takes in a process (measured: Open MPI 17 MB, MPICH 17 to 32).
 const MPI: u64 = 17_000_000;
@@ -40,21 +77,24 @@ fn elements(device: Device) -> usize {
 }
 
 /// Bytes of each memory that a model takes on a device, to train by a recipe if there is one.
-pub fn parts(model: &Model, recipe: Option<&Recipe>, (device, threads): On) -> Vec<(&'static str, u64)> {
+pub fn parts(model: &Model, recipe: Option<&Recipe>, on: impl Into<On>) -> Vec<(&'static str, u64)> {
+    let On { device, threads, quantised: [wide, kept] } = on.into();
     let scratch = if device == Device::Cpu { Cpu::scratch_bytes(model, threads) } else { 0 };
     let parts = model.memory().into_iter().chain(recipe.into_iter().flat_map(|recipe| recipe.memory(model)));
-    let parts = parts.map(|(what, bytes)| (what, (bytes * elements(device)) as u64));
+    let stored =
+        |(what, bytes): (_, usize)| (what, if what == WEIGHTS { bytes.saturating_sub(wide) + kept } else { bytes });
+    let parts = parts.map(stored).map(|(what, bytes)| (what, (bytes * elements(device)) as u64));
     parts.chain([("threads' scratch", scratch as u64)]).collect()
 }
 
 /// The bytes of all of [`parts`].
-pub fn needed(model: &Model, recipe: Option<&Recipe>, on: On) -> u64 {
+pub fn needed(model: &Model, recipe: Option<&Recipe>, on: impl Into<On>) -> u64 {
     parts(model, recipe, on).iter().map(|(_, bytes)| bytes).sum()
 }
 
 /// The same for one of several processes that train together, as many as fit the recipe: it keeps moments and average of what it
 /// updates, sets fewer gradients aside, and has buffers for what goes to and fro.
-pub fn parts_among(model: &Model, recipe: &Recipe, on: On, processes: usize) -> Vec<(&'static str, u64)> {
+pub fn parts_among(model: &Model, recipe: &Recipe, on: impl Into<On>, processes: usize) -> Vec<(&'static str, u64)> {
     let groups = model.update_groups(recipe.weight_decay, recipe.optimizer);
     let step = SharedStep::new(&groups, &Uses::default(), recipe.accumulate, (0.0, 0.0));
     let ProcessCost { micros, share, buffers, .. } = step.among(processes, Network::Gigabit10);
@@ -79,6 +119,14 @@ pub fn held(key: &str) -> Option<u64> {
     Some(number(&std::fs::read_to_string("/proc/self/status").ok()?, key)? * 1024)
 }
 
+/// The model to train, where there is memory for the fastest.
+///
+/// # Errors
+/// If it cannot be built.
+pub fn outline(config: &Config, recipe: &Recipe, tuning: &Tuning) -> Result<Model, ConfigError> {
+    Model::tuned(config, Mode::Train { batch: recipe.batch_size, context: recipe.context }, tuning)
+}
+
 /// The model to train: the fastest, or the fastest that keeps within `budget` bytes beside the `program`.
 ///
 /// # Errors
@@ -87,20 +135,22 @@ pub fn trainable(
     config: &Config,
     recipe: &Recipe,
     tuning: &Tuning,
-    on: On,
+    on: impl Into<On>,
     (program, budget): (u64, Option<u64>),
 ) -> Result<Model, ConfigError> {
-    let mode = Mode::Train { batch: recipe.batch_size, context: recipe.context };
+    let (mode, on) = (Mode::Train { batch: recipe.batch_size, context: recipe.context }, on.into());
     match budget {
-        None => Model::tuned(config, mode, tuning),
+        None => outline(config, recipe, tuning),
         Some(budget) => Model::within(config, mode, tuning, budget, |model| needed(model, Some(recipe), on) + program),
     }
 }
 
 /// The limit that a model and its training do not fit into, if there is one, with what they need of it.
-pub fn lacking(model: &Model, recipe: Option<&Recipe>, on: On) -> Option<(u64, Limit)> {
-    let (device, threads) = on;
-    let reserved = recipe.map_or(0, |recipe| recipe.untouched(model)) * elements(device);
+pub fn lacking(model: &Model, recipe: Option<&Recipe>, on: impl Into<On>) -> Option<(u64, Limit)> {
+    let on @ On { device, threads, quantised: [wide, _] } = on.into();
+    // where all weights are packed, their plain places are counted already
+    let plain = if matches!(model.mode, Mode::Decode { .. }) { 0 } else { wide };
+    let reserved = recipe.map_or(0, |recipe| recipe.untouched(model)) * elements(device) + plain;
     let own = if device == Device::Cpu { Cpu::untouched_bytes(model, threads) } else { 0 };
     over(needed(model, recipe, on), (own + reserved) as u64)
 }
@@ -115,7 +165,7 @@ fn over(touched: u64, untouched: u64) -> Option<(u64, Limit)> {
 ///
 /// # Errors
 /// [`Error::Memory`].
-pub fn fits(model: &Model, recipe: Option<&Recipe>, on: On) -> Result<(), Error> {
+pub fn fits(model: &Model, recipe: Option<&Recipe>, on: impl Into<On>) -> Result<(), Error> {
     refuse(lacking(model, recipe, on))
 }
 
@@ -123,39 +173,9 @@ pub fn fits(model: &Model, recipe: Option<&Recipe>, on: On) -> Result<(), Error>
 ///
 /// # Errors
 /// [`Error::Memory`].
-pub fn fits_beside(model: &Model, on: On) -> Result<(), Error> {
-    let parts = parts(model, None, on).into_iter().filter(|(what, _)| *what != "parameters");
+pub fn fits_beside(model: &Model, on: impl Into<On>) -> Result<(), Error> {
+    let parts = parts(model, None, on).into_iter().filter(|(what, _)| *what != WEIGHTS);
     refuse(over(parts.map(|(_, bytes)| bytes).sum(), 0))
-}
-
-/// Bytes that the parameters of `model`, which decodes, take once they are opened: quantised ones stay so, but not in bf16.
-pub fn opened(checkpoint: &Checkpoint, model: &Model, precision: Precision) -> usize {
-    if precision == Precision::Bf16 || !checkpoint.is_quantised() {
-        return model.bytes(MemorySpace::Param);
-    }
-    let cols = |param: &Param| if param.is_matrix() { param.region.cols } else { 1 };
-    let cols: HashMap<&str, usize> = model.params.iter().map(|param| (param.name.as_str(), cols(param))).collect();
-    let bytes = |(name, rows, dtype): (String, Range<usize>, Dtype)| {
-        let values = rows.len() * cols.get(name.as_str()).copied().unwrap_or(0);
-        if let Dtype::Blocks(quant) = dtype { Codes::one(quant).bytes_of(values) } else { 4 * values }
-    };
-    checkpoint.stored(model).into_iter().map(bytes).sum()
-}
-
-/// [`lacking`] of a model whose parameters will take `stored` bytes instead of four each.
-pub fn lacking_opened(model: &Model, stored: usize, (device, threads): On) -> Option<(u64, Limit)> {
-    let parts = parts(model, None, (device, threads)).into_iter().filter(|(what, _)| *what != "parameters");
-    let touched = parts.map(|(_, bytes)| bytes).sum::<u64>() + (stored * elements(device)) as u64;
-    let own = if device == Device::Cpu { Cpu::untouched_bytes(model, threads) } else { 0 };
-    over(touched, own as u64)
-}
-
-/// [`fits`] of such a model.
-///
-/// # Errors
-/// [`Error::Memory`].
-pub fn fits_opened(model: &Model, stored: usize, on: On) -> Result<(), Error> {
-    refuse(lacking_opened(model, stored, on))
 }
 
 fn refuse(lacking: Option<(u64, Limit)>) -> Result<(), Error> {

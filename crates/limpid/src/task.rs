@@ -2,7 +2,7 @@
 //! [`Training`](crate::Training) and the command line both begin with it, and with the files by which either resumes a run of the other.
 
 use crate::Error;
-use crate::checkpoint::{CHAT_TEMPLATE, Checkpoint, adapter};
+use crate::checkpoint::{CHAT_TEMPLATE, Carried, Checkpoint, adapter};
 use crate::config::{Config, Fields, Mask};
 use crate::data::chat::{MARKERS, template};
 use crate::data::source::{Conversations, Corpus, TextSource};
@@ -126,6 +126,15 @@ impl Task {
             ("tokenizer", if own { String::new() } else { tokenizer }),
         ];
         Ok(Task { config, recipe, corpus, conversations, objective, chat_template, text })
+    }
+
+    /// What a run's folder has of that of the model that is fine-tuned, with the same tokenizer or another: all that goes along when a model
+    /// is written. An adapter's folder has nothing of it.
+    pub fn carried(&self, begins: &Begins) -> Carried {
+        let whole = begins.from.filter(|_| begins.model.tuning.lora.is_none());
+        let carried = whole.map(|from| from.carried.clone()).unwrap_or_default();
+        let own = begins.from.is_some_and(|from| from.tokenizer.is_some());
+        if own { carried } else { carried.without_tokenizer() }
     }
 
     /// The files that a run begins its folder with, beside those of every run: limpid.toml, which says what it was started with, and what

@@ -7,7 +7,7 @@ use crate::checkpoint::write_text;
 use crate::config::Config;
 use crate::data::source::{Corpus, TextSource};
 use crate::lm::processor;
-use crate::memory::trainable;
+use crate::memory::{On, outline, trainable};
 use crate::model::{Model, Param, Tuning};
 use crate::ops::linear::Precision;
 use crate::task::{Begins, Given, Task};
@@ -227,7 +227,7 @@ impl Training {
         } = self;
         let main = ranks.0.rank() == 0;
         let (threads, precision) = machine;
-        let (program, on) = (crate::memory::program(), (Device::Cpu, threads));
+        let (program, on) = (crate::memory::program(), On::from((Device::Cpu, threads)));
         let files = base.as_ref().and_then(Lm::files);
         if tuning.lora.is_some() {
             match files {
@@ -249,26 +249,35 @@ impl Training {
             chosen: vec![],
         };
         let task = Task::read(config, recipe, source, given)?;
+        let outline = outline(&task.config, &task.recipe, &tuning)?;
+        let on = files.map_or(on, |files| on.with_weights(files, &outline, precision));
         let model = trainable(&task.config, &task.recipe, &tuning, on, (program, memory))?;
         crate::memory::fits(&model, Some(&task.recipe), on)?;
         let processor = processor(&model, machine)?;
-        let mut trainer = Trainer::new(model, processor, task.recipe)?;
-        if let Some(base) = &base {
-            base.load(&trainer.model, &mut *trainer.backend)?;
-            trainer.fresh = false;
-        }
+        let trainer = match (files, &base) {
+            // no weight is written twice: those that stay quantised have no other place
+            (Some(files), _) => Trainer::from(files, model, processor, task.recipe)?,
+            (None, Some(base)) => {
+                let mut trainer = Trainer::new(model, processor, task.recipe)?;
+                base.load(&trainer.model, &mut *trainer.backend)?;
+                trainer.fresh = false;
+                trainer
+            }
+            (None, None) => Trainer::new(model, processor, task.recipe)?,
+        };
         let began = match saved {
-            Some(_) => vec![],
+            Some(_) => Default::default(),
             None => {
                 let (model, from) = (&trainer.model, files);
-                task.files(&Begins { preset: &preset, from, model, options, precision, memory })?
+                let begins = Begins { preset: &preset, from, model, options, precision, memory };
+                (task.files(&begins)?, task.carried(&begins))
             }
         };
         let Task { config, corpus, objective, chat_template, .. } = task;
         let Corpus { tokenizer, train, validation, .. } = corpus;
         let trainer = trainer.among(ranks.0)?;
         let mut run = Run::new(trainer, folder.clone().filter(|_| main), &train, &validation, objective, &tokenizer)?;
-        (run.options, run.files) = (options, began);
+        (run.options, (run.files, run.carried)) = (options, began);
         match saved {
             Some(_) if main => drop(run.resume(None)?),
             Some(_) => drop(run.resume_with()?),

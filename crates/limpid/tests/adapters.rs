@@ -3,13 +3,17 @@
 
 mod common;
 
-use limpid::backend::{Backend, Cpu};
+use limpid::backend::{Backend, Cpu, Device};
 use limpid::checkpoint::adapter::{self, Base};
 use limpid::checkpoint::store::Dtype;
 use limpid::checkpoint::{self, Checkpoint, Format, ModelData, safetensors_file, save};
 use limpid::config::{Activation, Config, NormKind, NormPlace, Positions};
-use limpid::data::{Objective, Tokens};
+use limpid::data::{Batches, Objective, Tokens};
+use limpid::memory::{self, On};
 use limpid::model::{Lora, Mode, Model, Tuning};
+use limpid::ops::blocks::Quant;
+use limpid::ops::linear::Precision;
+use limpid::ops::simd::Level;
 use limpid::ops::{Batch, random};
 use limpid::tokenizer::{Order, Tokenizer, TokenizerKind};
 use limpid::train::{Control, Recipe, Run, TrainEvent, Trainer};
@@ -304,5 +308,87 @@ fn a_stopped_run_ends_in_the_same_bytes() {
         let model = Model::new(&config, Mode::Inspect { batch: 1, context: 1 }).unwrap();
         let first = base.values(&model, &model.params[0]).unwrap();
         assert!(!once[0].0 && once[0].1.iter().zip(first.iter()).all(|(a, b)| *a == b.to_bits()));
+    }
+}
+
+/// Three steps over frozen blocks: adapter, moments and losses have the bytes that the same weights as f32 give, on every level of
+/// instructions, on any threads, whatever is computed again; with bounded logits, tied and untied heads, types that share a parameter.
+#[test]
+fn blocks_train_adapters_with_the_bits_of_their_values() {
+    let [gpt2, llama, _] = configs().map(|c| Config { vocab_size: 83, d_model: 64, d_ff: 96, ..c });
+    let wide = Config { d_model: 256, d_ff: 288, tied_head: false, ..llama.clone() };
+    let capped = Config {
+        norm_place: NormPlace::Both,
+        ffn_gated: true,
+        logits_softcap: 3.0,
+        attention_softcap: 2.0,
+        activation: Activation::GeluTanh,
+        tied_head: true,
+        embedding_scale: 8.0,
+        norm_gain_less_one: true,
+        ..llama.clone()
+    };
+    let everywhere = lora(&["attention", "feed-forward"]);
+    let top = Tuning { freeze: vec!["embed.*".into(), "blocks.0.*".into(), "*.mlp.*".into()], ..Tuning::default() };
+    let cases = [
+        (&gpt2, Quant::Q8_0, &everywhere),
+        (&llama, Quant::Q4_0, &everywhere),
+        (&wide, Quant::Q4_K, &everywhere),
+        (&capped, Quant::Q8_0, &everywhere),
+        (&gpt2, Quant::Q4_0, &top),
+    ];
+    for (i, (config, quant, tuning)) in cases.into_iter().enumerate() {
+        let folder = Folder::new(&format!("blocks{i}"));
+        let (file, twin) = (folder.0.join("small.gguf"), folder.0.join("wide"));
+        let drawn = |param: &limpid::model::Param| values(&param.name, param.region.len(), 5);
+        save(&file, Format::Gguf, &Dtype::Blocks(quant), &ModelData::new(config, &drawn)).unwrap();
+        let small = Checkpoint::open(&file).unwrap();
+        let outline = Model::new(&small.config, Mode::Inspect { batch: 1, context: 1 }).unwrap();
+        let same = |param: &limpid::model::Param| small.values(&outline, param).unwrap().into_owned();
+        save(&twin, Format::Limpid, &Dtype::F32, &ModelData::new(&small.config, &same)).unwrap();
+        let twin = Checkpoint::open(&twin).unwrap();
+
+        let text = Tokens::of(common::ids("text", 400, config.vocab_size));
+        let train = |base: &Checkpoint, level: Level, threads: usize, recompute: usize, batch: usize| {
+            let recipe = Recipe { batch_size: batch, accumulate: 2, context: TOKENS, steps: 3, ..Recipe::default() };
+            let batches = Batches::new(&text, batch, TOKENS, 1, Objective::NextToken).unwrap().accumulated(2);
+            let mode = Mode::Train { batch, context: TOKENS };
+            let model = Model::at_recompute_level(&base.config, mode, tuning, recompute).unwrap();
+            let cpu = Cpu::with_level(&model, threads, level);
+            let mut trainer = Trainer::from(base, model, Box::new(cpu), recipe).unwrap();
+            let losses: Vec<u64> = (0..3).map(|_| trainer.step(&batches).unwrap().loss.to_bits()).collect();
+            let (out, state) = (folder.0.join("out"), folder.0.join("state"));
+            fs::create_dir_all(&out).unwrap();
+            checkpoint::save_weights(&out, &trainer.model, &*trainer.backend, 3).unwrap();
+            trainer.save(&state, "{}".into()).unwrap();
+            let kept = fs::read(checkpoint::weights_path(&out, &trainer.model)).unwrap();
+            (losses, kept, fs::read(&state).unwrap())
+        };
+        // few rows, which threads take apart, and many
+        for batch in [2, 40] {
+            let want = train(&twin, Level::best(), 2, 0, batch);
+            let most = Model::recompute_levels(&small.config);
+            let levels = Level::available().into_iter().filter(|level| level.name() != "unfused");
+            for (level, (threads, recompute)) in
+                levels.flat_map(|level| [(1, 0), (2, most), (3, 2), (2, 0)].map(|how| (level, how)))
+            {
+                let same = train(&small, level, threads, recompute, batch) == want;
+                assert!(same, "{quant} at {level}, {threads} threads, recompute level {recompute}, {batch} sequences");
+            }
+        }
+        // of what is frozen nothing is a gradient's, and what learns is f32
+        let model = Model::tuned(&small.config, Mode::Train { batch: 2, context: TOKENS }, tuning).unwrap();
+        assert!(Cpu::quantised(&model, Precision::Bf16).is_empty());
+        let stays = Cpu::quantised(&model, Precision::F32);
+        let on = On::from((Device::Cpu, 1)).with_weights(&small, &model, Precision::F32);
+        let frozen = |p: &&limpid::model::Param| !p.region.learns() && stays.contains(&p.region);
+        let plain: usize = model.params.iter().filter(frozen).map(|p| 4 * p.region.len()).sum();
+        let bits = if quant == Quant::Q8_0 { 8.5 } else { 4.5 };
+        assert_eq!(on.quantised[0], plain, "{quant}: every frozen matrix stays as it is");
+        if quant != Quant::Q4_K {
+            assert_eq!(on.quantised[1] as f64, plain as f64 / 32.0 * bits, "{quant}");
+        }
+        let less = memory::needed(&model, None, (Device::Cpu, 1)) - memory::needed(&model, None, on);
+        assert_eq!(less as usize, on.quantised[0] - on.quantised[1]);
     }
 }

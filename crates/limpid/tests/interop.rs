@@ -510,6 +510,21 @@ fn there_and_back_changes_no_byte() {
     assert!(parted > 10, "{parted} were in several files");
 }
 
+/// llama.cpp computes these models without their window (reference/llama_logits.py), so they are not written for it; with one as
+/// long as the context they are.
+#[test]
+fn a_window_that_llama_cpp_leaves_out_is_refused() {
+    let folder = Folder::new("idle-window");
+    for (name, written) in [("mistral", false), ("phi3", true), ("olmo2", true)] {
+        let case = fixtures("hf").into_iter().find(|case| case.ends_with(name)).unwrap();
+        let case = Checkpoint::open(&case).unwrap();
+        match convert(&case, &folder.0.join(format!("{name}.gguf")), Format::Gguf, &case.dtype()) {
+            Ok(_) => assert!(written, "{name}"),
+            Err(error) => assert!(!written && error.to_string().contains("it lacks window 4"), "{name}: {error}"),
+        }
+    }
+}
+
 /// What is written in the place of another model leaves nothing of it, whole or parted, and a failure leaves all of it. Weights
 /// that an index does not name are another model's.
 #[test]
@@ -931,6 +946,11 @@ fn quantised_weights_answer_as_their_values() {
                 let [a, b] = [&quantised, &plain].map(|lm| lm.values(&model, param).unwrap().into_owned());
                 assert!(a == b, "{name} {quant}: {}", param.name);
             }
+            let refused = quantised.with_cache(Precision::Int8).unwrap_err().to_string();
+            assert!(
+                refused.starts_with("unknown type of a KV cache `int8`") && refused.contains("f32, bf16"),
+                "{refused}"
+            );
         }
     }
 }

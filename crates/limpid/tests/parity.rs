@@ -478,6 +478,8 @@ const FAMILIES: &[Shows] = &[
     ("qwen3-yarn", "yarn with a factor of what is turned, beside queries and keys that are normalised",
         |c| c.rotary_scaling.kind == RotaryKind::Yarn && c.rotary_scaling.attention == 1.3 && !c.rotary_scaling.truncate),
     ("phi3-longrope", "longrope, a factor of what is turned", |c| c.rotary_scaling.kind == RotaryKind::Longrope && c.rotary_scaling.reach > 0),
+    ("albert", "three blocks that are one, an embedding of its own width", |c| c.shared_blocks && c.n_layer == 3 && c.d_embed == Some(7)),
+    ("electra-narrow", "an embedding of its own width, blocks that differ", |c| !c.shared_blocks && c.d_embed == Some(7)),
 ];
 
 /// Losses, gradients and three steps of AdamW, of every family that shows a choice of its own.

@@ -432,6 +432,45 @@ fn every_picture_is_in_the_contract() {
     assert_eq!(count, 12);
 }
 
+/// A link to a file or to a heading of a page names one that is there.
+#[test]
+fn links_lead_somewhere() {
+    let slug = |heading: &str| -> String {
+        let kept = heading.to_lowercase();
+        kept.chars()
+            .filter(|c| c.is_alphanumeric() || " -_".contains(*c))
+            .map(|c| if c == ' ' { '-' } else { c })
+            .collect()
+    };
+    let root = crates().join("..").canonicalize().unwrap();
+    let mut pages = vec![];
+    for folder in [root.clone(), root.join("docs"), root.join("reference")] {
+        let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        pages.extend(files.filter(|path| path.extension().is_some_and(|end| end == "md")));
+    }
+    let mut found = 0;
+    for page in &pages {
+        let text = fs::read_to_string(page).unwrap();
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+            if file.contains(':') || file.contains(' ') {
+                continue;
+            }
+            let to = if file.is_empty() { page.clone() } else { page.with_file_name(file) };
+            assert!(to.exists(), "{}: {link}", page.display());
+            let there = || {
+                fs::read_to_string(&to)
+                    .unwrap()
+                    .lines()
+                    .any(|l| l.starts_with('#') && slug(l.trim_start_matches('#').trim()) == heading)
+            };
+            assert!(heading.is_empty() || there(), "{}: {link}", page.display());
+            found += 1;
+        }
+    }
+    assert!(found > 100, "{found}");
+}
+
 /// docs/names.md has the table of names.
 #[test]
 fn the_page_of_names_is_the_table() {

@@ -229,7 +229,9 @@ fn the_lens_reads_every_stage_as_the_last() {
                 }
                 let target = said.target.unwrap();
                 assert_eq!(target.candidate.id, batch.targets[row.row]);
-                let likelier = own.iter().filter(|p| **p > own[target.candidate.id as usize]).count();
+                // of equal ones, such as logits at their bound, the first
+                let (id, p) = (target.candidate.id as usize, own[target.candidate.id as usize]);
+                let likelier = own.iter().enumerate().filter(|(i, q)| **q > p || **q == p && *i < id).count();
                 assert_eq!(target.rank, 1 + likelier);
                 // of probabilities in f32, so to some 1e-6 of their logarithms, which are below 100
                 let kl: f64 = last.iter().zip(&own).filter(|(p, _)| **p > 0.0).map(|(p, q)| p * (p / q).ln()).sum();
@@ -355,7 +357,9 @@ fn the_units_of_a_network_are_what_they_write() {
         for block in 0..config.n_layer {
             let look = look_at_mlp(&mut trace, block, row, (4, v)).unwrap();
             let tensor = |trace: &mut LayerTrace, name: &str| trace.get(&format!("blocks.{block}.mlp.{name}")).unwrap();
-            let [pre, post, weight] = ["hook_pre", "hook_post", "out.weight"].map(|name| tensor(&mut trace, name));
+            let [pre, post] = ["hook_pre", "hook_post"].map(|name| tensor(&mut trace, name));
+            let owner = if config.shared_blocks { 0 } else { block };
+            let weight = trace.get(&format!("blocks.{owner}.mlp.out.weight")).unwrap();
             assert_eq!((look.edges.len(), look.d_ff), (BINS + 1, f));
             for (counts, values) in [(&look.counts, &pre.values[row * f..][..f]), (&look.all, &pre.values[..])] {
                 assert_eq!(counts.iter().sum::<usize>(), values.len());

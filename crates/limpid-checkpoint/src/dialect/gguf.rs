@@ -46,6 +46,8 @@ pub(crate) struct Architecture {
     fused: bool,
     /// Whether a head is stored even where it is the token table.
     copied: bool,
+    /// Whether llama.cpp reads its window and computes without it: a model gets no such window there that had another place.
+    idle_window: bool,
 }
 
 /// One key of an architecture, below its name, or several that say one thing together.
@@ -138,6 +140,7 @@ const ARCHITECTURE: Architecture = Architecture {
     turning: Turning::Halves,
     fused: false,
     copied: false,
+    idle_window: false,
 };
 const SILU: &[(&str, &str)] = &[("activation", "silu")];
 const GELU: &[(&str, &str)] = &[("activation", "gelu-erf")];
@@ -209,6 +212,7 @@ const ARCHITECTURES: &[Architecture] = &[
         keys: &[PARTIAL, &[Window("1", None, 0)]],
         ffn: FFN_TOGETHER,
         fused: true,
+        idle_window: true,
         ..ARCHITECTURE
     },
     Architecture {
@@ -728,7 +732,8 @@ pub(crate) fn express(
     tokenizer: Option<&Tokenizer>,
     came_in: Option<&str>,
 ) -> Result<(&'static Architecture, Metadata, Config)> {
-    let all = ARCHITECTURES.iter().filter_map(|kind| Some((kind, kind.candidate(c)?)));
+    let serves = |kind: &&Architecture| !kind.idle_window || c.window == 0 || came_in == Some(kind.name);
+    let all = ARCHITECTURES.iter().filter(serves).filter_map(|kind| Some((kind, kind.candidate(c)?)));
     let rank = |not: &Complaints, kind: &Architecture, more: bool| {
         let lacks = not.0.len();
         (lacks, Some(kind.name) != came_in, more && lacks == 0)

@@ -13,7 +13,6 @@ use limpid::engine::DecoderLimits;
 use limpid::generate::Session;
 use limpid::memory::{program, trainable};
 use limpid::model::{Mode, Model, Param, init};
-use limpid::ops::MemorySpace;
 use limpid::ops::element::Element;
 use limpid::ops::linear::Precision;
 use limpid::ops::random;
@@ -198,7 +197,7 @@ fn session(subject: &Subject, machine: &MachineOptions) -> Result<(Session, Vec<
     }
     let config = subject.model.config()?;
     let limits = DecoderLimits::of_sequences(&config, 1, 256);
-    let mut session = Session::on(machine.decoder(&config, limits, |model| model.bytes(MemorySpace::Param))?);
+    let mut session = Session::on(machine.decoder(&config, limits, None)?);
     let (model, backend) = session.parts();
     for param in &model.params {
         backend.write(param.region, &init::values(model, param, init::Init::Normal, 0.02, 1))?;
@@ -226,7 +225,7 @@ fn prefill(args: &PrefillArgs) -> Result<()> {
     }
     let (seconds, top) = (median(times), roof.measure(READINGS));
     // the head works for the last row only
-    let head = 2.0 * (session.model().config.vocab_size * session.model().config.d_model) as f64;
+    let head = 2.0 * (session.model().config.vocab_size * session.model().config.d_unembed()) as f64;
     let rate = (body - head * (tokens.len() - 1) as f64) / seconds;
     let tok_s = tokens.len() as f64 / seconds;
     if args.json {

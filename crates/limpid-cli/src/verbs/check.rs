@@ -57,6 +57,7 @@ fn tiny(config: &Config) -> Config {
         vocab_size: 11,
         context_length: 6,
         d_model: 12,
+        d_embed: config.d_embed.map(|_| 7),
         n_head: 3.min(config.n_head),
         n_kv_head: config.n_kv_head.map(|_| 1),
         d_head: None,

@@ -1,6 +1,6 @@
 //! `convert`: a model of one program rewritten for another, and the check that it is the same.
 
-use crate::models::{SENTENCE_PIECE, sentence_piece};
+use crate::models::{SENTENCE_PIECE, along, list, sentence_piece, unsaid};
 use crate::options::mending;
 use crate::show;
 use anyhow::{Context, Result, anyhow, bail};
@@ -141,9 +141,8 @@ pub fn run(args: Args) -> Result<()> {
     let written = tokenizer.as_ref().filter(|_| unfit.is_none());
     let proof = if args.verify { Some(verify(&source, &args.dst, written)?) } else { None };
     let stored = if args.dtype.is_none() && format == Format::Gguf { types(&source) } else { stored.to_string() };
-    let [along, behind] = carried.parted(format);
-    let unsaid = if format == Format::Gguf { vec![] } else { said(&source) };
     if args.json {
+        let ([along, behind], unsaid) = (carried.parted(format), unsaid(&source, format));
         show::json(&serde_json::json!({
             "from": source.format, "to": format, "dtype": stored, "parameters": model.parameter_count(),
             "left_out": source.left_out, "ignored": carried.ignored, "carried": along, "left_behind": behind,
@@ -161,19 +160,7 @@ pub fn run(args: Args) -> Result<()> {
         if !source.left_out.is_empty() {
             rows.push(("left out".into(), format!("{}: limpid computes nothing with them", list(&source.left_out))));
         }
-        let nowhere = match format.is_folder() {
-            true => "limpid does not read them".to_string(),
-            false => format!("limpid does not read them, or {format} has no place for them"),
-        };
-        let lists = [
-            ("carried", along, "as they are"),
-            ("left behind", behind, nowhere.as_str()),
-            ("left behind", unsaid, "only GGUF has a place for them"),
-            ("ignored", carried.ignored.clone(), "keys of config.json that change no number"),
-        ];
-        for (what, names, why) in lists.into_iter().filter(|(_, names, _)| !names.is_empty()) {
-            rows.push((what.into(), format!("{}: {why}", list(&names))));
-        }
+        rows.extend(along(&source, &carried, format));
         if let Some(why) = &unfit {
             rows.push(("tokenizer".into(), format!("not written: {why}")));
         }
@@ -259,32 +246,12 @@ fn resolved(path: &Path) -> Result<PathBuf> {
     }))
 }
 
-/// Names that are shown of many.
-const SHOWN: usize = 8;
-
 /// The types of a model's matrices.
 fn types(source: &Checkpoint) -> String {
     let store = source.store();
     let matrices = store.names().filter_map(|name| store.get(name)).filter(|stored| stored.shape.len() > 1);
     let all: std::collections::BTreeSet<String> = matrices.map(|stored| stored.dtype.to_string()).collect();
     all.into_iter().collect::<Vec<_>>().join(", ")
-}
-
-/// What a GGUF file says of itself that limpid does not use.
-fn said(source: &Checkpoint) -> Vec<String> {
-    let used = ["architecture", "file_type", "quantization_version", "alignment"].map(|key| format!("general.{key}"));
-    let own = |key: &str| key.starts_with("general.") && !used.iter().any(|known| known == key);
-    let token = |key: &str| {
-        let id = key.strip_prefix("tokenizer.ggml.").and_then(|key| key.strip_suffix("_token_id"));
-        id.is_some_and(|id| !["bos", "eos", "unknown", "cls", "seperator"].contains(&id))
-    };
-    source.metadata.iter().map(|(key, _)| key).filter(|key| own(key) || token(key)).map(String::from).collect()
-}
-
-/// The first few of many names.
-fn list(names: &[String]) -> String {
-    let shown = names.iter().take(SHOWN).map(|name| name.escape_debug().to_string()).collect::<Vec<_>>().join(", ");
-    if names.len() > SHOWN { format!("{shown} and {} more", names.len() - SHOWN) } else { shown }
 }
 
 fn outline(config: &Config) -> Result<Model> {
@@ -336,7 +303,7 @@ fn verify(source: &Checkpoint, dst: &Path, tokenizer: Option<&Tokenizer>) -> Res
     let (mode, threads) = (Mode::Inspect { batch: 1, context: tokens }, crate::options::cores());
     let run = |config: &Config, load: &dyn Fn(&Model, &mut dyn Backend) -> Result<()>| -> Result<Ran> {
         let model = Model::new(config, mode)?;
-        crate::machine::fits(&model, None, (Device::Cpu, threads), "comparing the two models")?;
+        crate::machine::fits(&model, None, (Device::Cpu, threads).into(), "comparing the two models")?;
         let how = BackendOptions { threads, level: Level::best(), precision: Precision::F32 };
         let mut cpu = Device::Cpu.start(&model, how)?;
         load(&model, &mut *cpu)?;

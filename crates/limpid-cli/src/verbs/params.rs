@@ -187,7 +187,7 @@ fn layout(args: &Args, model: &Model) -> Vec<Row> {
     let notation = args.words.notation.unwrap_or(Notation::Limpid);
     let row = |stack: limpid::model::ParamStack| {
         let first = stack.name.replace("{i}", "0");
-        let own = names::lookup(&first).map_or(vec![], |(entry, _)| entry.axes.split(' ').collect::<Vec<_>>());
+        let own = names::axes(&first, &model.config);
         let axes: Vec<&str> = stack.blocks.map(|_| "n_layer").into_iter().chain(own).collect();
         let home = stack.blocks.map(|_| 0);
         Row {

@@ -60,10 +60,13 @@ fn measure(job: &Job, machine: &MachineOptions, budget: Option<u64>, guess: f64)
         *cut = before.div_ceil(2);
         expected *= *cut as f64 / before as f64;
     }
-    let model = trainable(&job.task.config, &recipe, &job.model.tuning, machine.on(), (job.program, budget))?;
-    fits(&model, Some(&recipe), machine.on(), "training this model")?;
+    let model = trainable(&job.task.config, &recipe, &job.model.tuning, job.on, (job.program, budget))?;
+    fits(&model, Some(&recipe), job.on, "training this model")?;
     let mut backend = machine.backend(&model)?;
-    for param in &model.params {
+    // quantised ones take another time
+    let base = job.base.as_ref().filter(|base| base.is_quantised());
+    base.map_or(Ok(()), |base| base.load(&model, &mut *backend))?;
+    for param in model.params.iter().filter(|param| base.is_none() || param.is_adapter()) {
         backend.write(param.region, &init::any_values(param))?;
     }
     let Recipe { batch_size, context, .. } = recipe;
@@ -118,7 +121,7 @@ impl Several {
         let groups = model.update_groups(recipe.weight_decay, recipe.optimizer);
         let shared = SharedStep::new(&groups, &Uses::of(model), recipe.accumulate, seconds);
         let cost = shared.among(processes, network);
-        let on = args.train.machine.on();
+        let on = job.on;
         let (memory, alone) =
             (memory::parts_among(model, recipe, on, processes), memory::parts(model, Some(recipe), on));
         let total = memory.iter().map(|(_, bytes)| bytes).sum::<u64>() + job.program;
@@ -190,9 +193,9 @@ pub fn run(args: Args) -> Result<()> {
     let job = args.train.job()?;
     let processes = args.ranks.map(|n| n as usize);
     check_micros(processes.unwrap_or(1), job.task.recipe.accumulate as u64, job.task.recipe.batch_size)?;
-    let too_large = too_large(&job, &args.train.machine)?;
+    let too_large = too_large(&job)?;
     let (model, corpus, recipe, config) = (&job.model, &job.task.corpus, &job.task.recipe, &job.task.config);
-    let (threads, on) = (args.train.machine.threads(), args.train.machine.on());
+    let (threads, on) = (args.train.machine.threads(), job.on);
     let level = args.train.machine.level();
     let tokens_step = recipe.batch_size * recipe.context * recipe.accumulate;
     let flops = step_flops(model, recipe);

@@ -49,7 +49,7 @@ pub fn run(args: Args) -> Result<()> {
         // what products multiplied is a choice and no property of a model: it is made again
         let precision = receipt.precision.split(' ').next().unwrap_or_default();
         lm = lm.with_precision(parse_axis(precision).context("precision")?);
-        lm = lm.with_cache(parse_axis(&receipt.cache).context("cache")?);
+        lm = lm.with_cache(parse_axis(&receipt.cache).context("cache")?)?;
         let which = if receipts.len() > 1 { format!("answer {}: ", n + 1) } else { String::new() };
         let stopped = receipt.answer.finish_reason == FinishReason::Cancelled;
         if stopped && receipt.answer.tokens.is_empty() {

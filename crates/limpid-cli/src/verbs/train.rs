@@ -3,13 +3,13 @@
 use crate::dashboard::{Dashboard, Now};
 use crate::job::{JobArgs, recomputes, step_flops, too_large};
 use crate::machine::{READINGS, interrupt, peak_rss};
-use crate::models::{engine, tokenizer};
+use crate::models::{self, engine, tokenizer};
 use crate::options::{Interrupted, MachineOptions, Usage};
 use crate::show::{self, Progress};
 use crate::{find, ranks, records, source};
 use anyhow::{Result, bail};
 use limpid::backend::cpu::roof::Roof;
-use limpid::checkpoint::{Checkpoint, adapter};
+use limpid::checkpoint::{Checkpoint, Format, adapter};
 use limpid::config::Mask;
 use limpid::data::Objective;
 use limpid::data::chat::{END, is_template};
@@ -104,7 +104,7 @@ fn train(args: JobArgs, mut ranks: Box<dyn Ranks>) -> Result<()> {
     let resumed = asked.filter(|_| main).map(|folder| fits_folder(&args, &folder)).transpose()?.flatten();
     let job = args.job()?;
     let folder = folder(&args, &job.name);
-    if let Some(fit) = too_large(&job, &args.machine)? {
+    if let Some(fit) = too_large(&job)? {
         bail!("{}", fit.text());
     }
     if args.lr_find {
@@ -195,6 +195,11 @@ fn train(args: JobArgs, mut ranks: Box<dyn Ranks>) -> Result<()> {
             memory: args.memory,
         };
         run.files = task.files(&begins).map_err(source::of_library)?;
+        run.carried = task.carried(&begins);
+        let rows = job.base.as_ref().map_or(vec![], |base| models::along(base, &run.carried, Format::Limpid));
+        if args.tuning.lora.is_none() {
+            rows.into_iter().for_each(|(what, names)| say(format!("{what}: {names}")));
+        }
     }
 
     if !main {

@@ -32,27 +32,32 @@ pub fn build(
 
 impl Builder<'_> {
     fn embed(&mut self) -> Region {
-        let c = self.c;
-        let table = self.param("embed.weight", (c.vocab_size, c.d_model), ParamRole::Embedding);
+        let (c, wide) = (self.c, self.c.d_embed());
+        self.axes = if c.d_embed.is_some() { Axes::Embed } else { Axes::Model };
+        let axes = self.axes;
+        let table = self.param("embed.weight", (c.vocab_size, wide), ParamRole::Embedding);
         let positions = match c.positions {
-            Positions::Learned => {
-                Some(self.param("pos_embed.weight", (c.context_length, c.d_model), ParamRole::Position))
-            }
-            Positions::Sinusoidal => Some(self.table(c.d_model, Table::Sinusoidal)),
-            Positions::SinusoidalOneBased => Some(self.table(c.d_model, Table::SinusoidalOneBased)),
+            Positions::Learned => Some(self.param("pos_embed.weight", (c.context_length, wide), ParamRole::Position)),
+            Positions::Sinusoidal => Some(self.table(wide, Table::Sinusoidal)),
+            Positions::SinusoidalOneBased => Some(self.table(wide, Table::SinusoidalOneBased)),
             Positions::Rotary | Positions::Alibi | Positions::None => None,
         };
-        let segments = (c.n_segment > 0)
-            .then(|| self.param("segment_embed.weight", (c.n_segment, c.d_model), ParamRole::Embedding));
-        let token = self.watched("hook_embed", c.d_model, Axes::Model);
-        let position = positions.and_then(|_| self.watched("hook_pos_embed", c.d_model, Axes::Model));
-        let mut x = self.act("hook_embed_sum", c.d_model, Axes::Model);
+        let segments =
+            (c.n_segment > 0).then(|| self.param("segment_embed.weight", (c.n_segment, wide), ParamRole::Embedding));
+        let token = self.watched("hook_embed", wide, axes);
+        let position = positions.and_then(|_| self.watched("hook_pos_embed", wide, axes));
+        let mut x = self.act("hook_embed_sum", wide, axes);
         self.op(Op::Embed { table, positions, segments, y: x, token, position });
-        x = self.scale("hook_embed_scaled", x, (c.embedding_scale, 0.0), Axes::Model);
+        x = self.scale("hook_embed_scaled", x, (c.embedding_scale, 0.0), axes);
         if c.embedding_norm {
             x = self.norm("embed_norm", x);
         }
         x = self.dropout("hook_embed_dropped", x, c.dropout.embedding);
+        self.axes = Axes::Model;
+        if c.d_embed.is_some() {
+            let hook = "hook_embed_projected";
+            x = self.linear("embed.project", hook, x, c.d_model, true, ParamRole::Weight, Axes::Model);
+        }
         self.also("blocks.0.hook_resid_pre", x);
         x
     }
@@ -168,15 +173,17 @@ impl Builder<'_> {
             return;
         }
         if c.head_transform {
-            x = self.linear("head.dense", "head.hook_pre", x, c.d_model, true, ParamRole::Weight, Axes::Model);
-            x = self.activate("head.hook_post", x, Axes::Model);
+            let (wide, axes) = (c.d_unembed(), if c.d_embed.is_some() { Axes::Embed } else { Axes::Model });
+            x = self.linear("head.dense", "head.hook_pre", x, wide, true, ParamRole::Weight, axes);
+            x = self.activate("head.hook_post", x, axes);
+            self.axes = axes;
             x = self.norm("head.ln", x);
         }
-        x = self.scale("hook_head_scaled", x, (c.logits_scale, 0.0), Axes::Model);
+        x = self.scale("hook_head_scaled", x, (c.logits_scale, 0.0), self.axes);
         // a tied head is the same region
         let w = match c.tied_head {
             true => self.params[0].region,
-            false => self.param("unembed.weight", (c.vocab_size, c.d_model), ParamRole::Weight),
+            false => self.param("unembed.weight", (c.vocab_size, c.d_unembed()), ParamRole::Weight),
         };
         let b = c.head_bias.then(|| self.param("unembed.bias", (1, c.vocab_size), ParamRole::Bias));
         if let Mode::Decode { .. } | Mode::Layers { .. } = self.mode {

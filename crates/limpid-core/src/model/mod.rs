@@ -75,6 +75,8 @@ pub enum Mode {
 pub enum Axes {
     /// [batch, pos, d_model]
     Model,
+    /// [batch, pos, d_embed]: where the embedding has a width of its own
+    Embed,
     /// [batch, pos, head, d_head]
     Heads,
     /// [batch, head, query_pos, key_pos], stored row by row as (query, head, key)
@@ -96,6 +98,7 @@ impl Axes {
     pub fn names(self) -> &'static [&'static str] {
         match self {
             Axes::Model => &["batch", "pos", "d_model"],
+            Axes::Embed => &["batch", "pos", "d_embed"],
             Axes::Heads => &["batch", "pos", "head", "d_head"],
             Axes::Scores => &["batch", "head", "query_pos", "key_pos"],
             Axes::Ffn => &["batch", "pos", "d_ff"],
@@ -181,6 +184,7 @@ impl Param {
         let name = &self.name;
         match () {
             () if self.is_adapter() => "adapter",
+            () if name.starts_with("embed.project.") => "embedding projection",
             () if name.starts_with("embed.") => "token embedding",
             () if name.starts_with("pos_embed.") => "position embedding",
             () if name.starts_with("segment_embed.") => "segment embedding",

@@ -213,12 +213,14 @@ pub(super) fn differentiate(plan: &mut Plan) {
     let producer = |region: Region| producers.get(&key(region)).copied();
     let mut alias: HashMap<Key, Region> = HashMap::new(); // activation -> the region its gradient shares
     let mut written: HashSet<Key> = HashSet::new();
+    let mut held: HashSet<Key> = HashSet::new(); // gradients that gradients of parameters read when the backward ends
     let mut back = vec![];
     for (i, op) in ops.iter().enumerate().rev().filter(|(_, op)| moves.contains(&key(op.output()))) {
         let grad = |alias: &HashMap<Key, Region>, region: Region| {
             *alias.get(&key(region)).unwrap_or(&region.in_space(MemorySpace::ActGrad))
         };
         let dy = (!matches!(op, Op::Classify { .. })).then(|| grad(&alias, op.output()));
+        held.extend(dy.filter(|_| plan.keeps && op.learns()).map(key));
         let mut dx = [None; 2];
         for (n, x) in op.inputs().into_iter().enumerate() {
             let Some(x) = x.filter(|x| moves.contains(&key(*x))) else { continue };
@@ -234,7 +236,9 @@ pub(super) fn differentiate(plan: &mut Plan) {
                 let late = |reader: Region| plan.keeps && ops[read(reader)].learns();
                 let safe =
                     |reader: Region, writer: Option<usize>| writer.is_none_or(|w| read(reader) > w && !late(reader));
-                a != b && safe(other, next_writer(x, i)) && safe(x, next_writer(other, i))
+                // nor may a later writer change what others that share the memory hold
+                let free = next_writer(x, i).is_none() || dy.is_none_or(|dy| !held.contains(&key(dy)));
+                a != b && free && safe(other, next_writer(x, i)) && safe(x, next_writer(other, i))
             };
             if shares {
                 alias.insert(key(x), dy.expect("a sum has an output"));

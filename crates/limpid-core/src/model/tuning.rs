@@ -97,7 +97,8 @@ impl Tuning {
 /// The product that a matrix belongs to, if LoRA may adapt it.
 fn product(name: &str) -> Option<&str> {
     let name = name.strip_suffix(".weight")?;
-    (name.contains(".attn.") || name.contains(".mlp.") || name == "head.dense").then_some(name)
+    let alone = ["embed.project", "head.dense"].contains(&name);
+    (name.contains(".attn.") || name.contains(".mlp.") || alone).then_some(name)
 }
 
 /// Refuses a pattern that no name matches; the error lists `words` and the names that exist.

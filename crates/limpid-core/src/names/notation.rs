@@ -93,6 +93,7 @@ pub const LETTERS: &[[&str; 7]] = &[
     ["query_pos",  "T",    "T",    "context_length", "n",  "T",          "T"],
     ["key_pos",    "T",    "T",    "context_length", "n",  "T",          "T"],
     ["d_model",    "C",    "D",    "d_model",        "H",  "C",          "C"],
+    ["d_embed",    "E",    "",     "",               "",   "",           ""],
     ["head",       "H",    "H",    "num_heads",      "A",  "heads",      "NH"],
     ["d_head",     "D",    "d_k",  "head_size",      "D",  "h_s",        "hs"],
     ["d_ff",       "F",    "d_ff", "d_model*4",      "F",  "D",          "4C"],

@@ -9,7 +9,7 @@ use std::fmt;
 pub const GROUP: usize = 16;
 
 /// Values of the largest block.
-const LARGEST: usize = 256;
+pub const LARGEST: usize = 256;
 
 /// A block taken apart. Value i is `(d * scales[g]) * codes[i] - dmin * mins[g]`, where g is `i / GROUP`: products of 11 bits by 8 by 8 are
 /// exact in f32, so the difference is all that is rounded.

@@ -244,6 +244,9 @@ impl Way<'_> {
         let from = self.trace.names().name_of(x);
         let block = from.split('.').nth(1).unwrap_or_default().to_string();
         let (d, fine) = (self.trace.names().config.d_head(), self.unit);
+        if !from.starts_with("blocks.") {
+            return self.project((x, w, b), direction); // the embedding's
+        }
         let (what, wide) = match () {
             () if from.ends_with("attn.hook_z") => ("attention", (fine != AttributionUnit::Component).then_some(d)),
             () if from.ends_with("mlp.hook_post") => ("MLP", (fine == AttributionUnit::Neuron).then_some(1)),
@@ -256,11 +259,7 @@ impl Way<'_> {
             self.trace.get(&self.trace.names().name_of(y))?;
         }
         let Some(wide) = wide else { return self.whole(y, format!("L{block} {what}"), direction) };
-        let (values, weights) = (self.trace.stored_row(&from, self.row)?, self.trace.table_rows(w, 0..w.rows)?);
-        let mut read = vec![0.0; w.cols];
-        for (d, row) in direction.iter().zip(weights.chunks_exact(w.cols)) {
-            read.iter_mut().zip(row).for_each(|(to, w)| *to += d * f64::from(*w));
-        }
+        let (values, read) = (self.trace.stored_row(&from, self.row)?, self.read_through(w, direction)?);
         let parts = read.chunks(wide).zip(values.chunks(wide)).enumerate();
         for (n, (read, values)) in parts {
             let mut at = self.cell(&from, n);
@@ -273,12 +272,32 @@ impl Way<'_> {
             };
             self.bars.push(AttributionBar { name, value: dot(read, values), at: Some(at) });
         }
-        if let Some(bias) = b {
-            let values = self.trace.table_rows(bias, 0..1)?;
-            let cell = Cell { name: self.trace.names().name_of(bias), at: vec![0] };
-            self.bar(&format!("L{block} {what} bias"), dot(direction, &values), Some(cell));
+        self.bias(b, &format!("L{block} {what} bias"), direction)
+    }
+
+    /// In which direction a product reads what it multiplies.
+    fn read_through(&self, w: Region, direction: &[f64]) -> Result<Vec<f64>, TraceError> {
+        let (weights, mut read) = (self.trace.table_rows(w, 0..w.rows)?, vec![0.0; w.cols]);
+        for (d, row) in direction.iter().zip(weights.chunks_exact(w.cols)) {
+            read.iter_mut().zip(row).for_each(|(to, w)| *to += d * f64::from(*w));
         }
+        Ok(read)
+    }
+
+    /// A bar for what a bias adds.
+    fn bias(&mut self, bias: Option<Region>, label: &str, direction: &[f64]) -> Result<(), TraceError> {
+        let Some(bias) = bias else { return Ok(()) };
+        let values = self.trace.table_rows(bias, 0..1)?;
+        let cell = Cell { name: self.trace.names().name_of(bias), at: vec![0] };
+        self.bar(label, dot(direction, &values), Some(cell));
         Ok(())
+    }
+
+    /// A product that passes the direction on.
+    fn project(&mut self, (x, w, b): (Region, Region, Option<Region>), direction: &[f64]) -> Result<(), TraceError> {
+        let read = self.read_through(w, direction)?;
+        self.pass(x, read);
+        self.bias(b, "embed.project bias", direction)
     }
 }
 

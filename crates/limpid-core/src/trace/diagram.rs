@@ -303,8 +303,7 @@ impl<'a> Sheet<'a> {
         }
         match self.model.param(name) {
             Some(param) => {
-                let axes: Vec<&'static str> =
-                    names::lookup(name).map_or(vec![], |(entry, _)| entry.axes.split(' ').collect());
+                let axes = names::axes(name, self.c);
                 let sizes = param.shape();
                 self.shape_of(if axes.len() == sizes.len() { &axes } else { &[] }, &sizes)
             }

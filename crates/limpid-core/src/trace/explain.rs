@@ -550,7 +550,7 @@ impl Scene<'_> {
         let (id, t) = (batch.tokens[self.row] as usize, batch.positions[self.row] as usize);
         let segment = batch.segments.get(self.row).map_or(0, |id| *id as usize);
         let named = self.trace.names();
-        let (places, c) = (named.config.positions, named.config.d_model);
+        let (places, c) = (named.config.positions, named.config.d_embed());
         let of_table = |scene: &Self, table: Region, row: usize| -> Result<Operand, TraceError> {
             let value = scene.trace.table_rows(table, row..row + 1)?[col];
             Ok(found(value, Cell { name: scene.trace.names().name_of(table), at: vec![row, col] }))

@@ -160,8 +160,7 @@ impl LayerTrace {
             });
         }
         if let Some(param) = self.named.param(name) {
-            let axes = names::lookup(name).map_or(vec![], |(entry, _)| entry.axes.split(' ').collect());
-            return Ok((axes, param.shape()));
+            return Ok((names::axes(name, &self.named.config), param.shape()));
         }
         if name == "input" {
             return Ok((Axes::Position.names().to_vec(), vec![b, t]));

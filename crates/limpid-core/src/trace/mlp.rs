@@ -84,8 +84,13 @@ pub fn look_at_mlp(
         alive.iter_mut().zip(row).for_each(|(alive, v)| *alive |= v.is_nan() || v.abs() >= DEAD);
     }
     // the product that reads the units
-    let name = format!("blocks.{block}.mlp.out.weight");
-    let weight = trace.names().param(&name).ok_or_else(|| super::unknown(trace.names(), &name))?.region;
+    let inside = format!("blocks.{block}.mlp.hook_post");
+    let read = trace.names().tensor(&inside).ok_or_else(|| super::unknown(trace.names(), &inside))?.region;
+    let product = |op: &Op| match *op {
+        Op::Linear { x, w, y, .. } if x == read => Some((w, y)),
+        _ => None,
+    };
+    let (weight, wrote) = trace.names().ops().iter().find_map(product).expect("a product reads the units");
     let weights = trace.table_rows(weight, 0..weight.rows)?;
     let mut lengths = vec![0.0; d_ff];
     for row in weights.chunks_exact(d_ff) {
@@ -99,11 +104,9 @@ pub fn look_at_mlp(
         .iter()
         .map(|unit| (0..c).map(|i| f64::from(own_post[*unit]) * f64::from(weights[i * d_ff + unit])).collect())
         .collect();
-    let reads = |op: &&Op| matches!(op, Op::Linear { w, .. } if *w == weight);
-    let wrote = trace.names().ops().iter().find(reads).map(|op| op.output());
-    let way = match wrote {
-        Some(wrote) if trace.names().config.lm_head => direct_way(trace, wrote, written, row)?,
-        _ => None,
+    let way = match trace.names().config.lm_head {
+        true => direct_way(trace, wrote, written, row)?,
+        false => None,
     };
     let mut promoted = vec![vec![]; order.len()];
     if let Some(vectors) = way {

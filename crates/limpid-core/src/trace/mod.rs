@@ -268,7 +268,7 @@ impl SummaryRow {
     pub fn in_notation(mut self, model: &Model, notation: Notation) -> SummaryRow {
         self.symbol = names::called(&self.name, &model.config, notation).unwrap_or_default();
         self.formula = names::formula_in(model, &self.name, notation).unwrap_or_default();
-        let axes: Vec<&str> = names::lookup(&self.name).map_or(vec![], |(entry, _)| entry.axes.split(' ').collect());
+        let axes = names::axes(&self.name, &model.config);
         if axes.len() == self.shape.len() {
             let order = notation.order(&self.name, &axes);
             let axes: Vec<&str> = order.iter().map(|i| axes[*i]).collect();
@@ -530,7 +530,7 @@ impl<'a> Trace<'a> {
             Derived::Mean { .. } => {
                 let (slopes, scale) = (beside("hook_normalized.grad")?, beside("hook_scale")?);
                 let sum = |row: &[f32]| row.iter().map(|v| f64::from(*v)).sum::<f64>();
-                let rows = slopes.values.chunks_exact(self.model.config.d_model).map(sum);
+                let rows = slopes.values.chunks_exact(slopes.shape[2]).map(sum);
                 let values = rows.zip(&scale.values).map(|(sum, s)| (-sum / f64::from(*s)) as f32).collect();
                 Labelled { name: name.into(), values, ..scale }
             }
@@ -602,7 +602,7 @@ impl<'a> Trace<'a> {
     }
 
     fn param(&self, name: &str, param: &Param, region: Region) -> Result<Labelled, TraceError> {
-        let axes = names::lookup(name).map_or(vec![], |(entry, _)| entry.axes.split(' ').collect());
+        let axes = names::axes(name, &self.model.config);
         Ok(Labelled { name: name.into(), axes, shape: param.shape(), values: self.backend.read(region)? })
     }
 
@@ -632,7 +632,7 @@ fn sizes(c: &Config, axes: Axes, wide: usize, (b, t): (usize, usize)) -> Vec<usi
         Axes::Heads => vec![b, t, wide / c.d_head(), c.d_head()],
         Axes::Scores => vec![b, c.n_head, t, t],
         Axes::Position => vec![b, t],
-        Axes::Model | Axes::Ffn | Axes::Vocab | Axes::One | Axes::Features => vec![b, t, wide],
+        Axes::Model | Axes::Embed | Axes::Ffn | Axes::Vocab | Axes::One | Axes::Features => vec![b, t, wide],
     }
 }
 

@@ -259,22 +259,25 @@ mod tests {
     /// read; neighbours in the order of the backward pass go together.
     #[test]
     fn a_block_goes_out_when_it_is_final_and_comes_back_before_it_is_read() {
-        let config = Config { n_layer: 6, d_model: 384, n_head: 6, d_ff: 1536, ..Config::default() };
-        let model = Model::new(&config, Mode::Train { batch: 1, context: 32 }).unwrap();
-        let groups: Vec<_> = model.learning().map(|param| group(param.region.range(), None)).collect();
-        let shards = Shards::new(&groups, &Uses::of(&model), 2, 0);
-        assert!(shards.blocks.len() > 6, "{}", shards.blocks.len());
-        assert!(shards.blocks.is_sorted_by_key(|block| block.last));
-        let last = model.back().len();
-        assert!(shards.blocks[0].last < last / 3, "the first goes out early");
-        for block in &shards.blocks {
-            let holds = |op: &Op| {
-                let of = op.parameters();
-                block.of.iter().flatten().any(|(range, _)| of.iter().any(|own| meet(&own.range(), range).is_some()))
-            };
-            let adds = model.back().part(block.last..).iter().filter_map(Pass::back).any(|back| holds(&back.op));
-            let reads = model.body().part(..block.first).iter().any(holds);
-            assert!(!adds && !reads);
+        for shared_blocks in [false, true] {
+            let config = Config { n_layer: 6, d_model: 384, n_head: 6, d_ff: 1536, shared_blocks, ..Config::default() };
+            let model = Model::new(&config, Mode::Train { batch: 1, context: 32 }).unwrap();
+            let groups: Vec<_> = model.learning().map(|param| group(param.region.range(), None)).collect();
+            let shards = Shards::new(&groups, &Uses::of(&model), 2, 0);
+            assert!(shards.blocks.len() > 6, "{}", shards.blocks.len());
+            assert!(shards.blocks.is_sorted_by_key(|block| block.last));
+            let last = model.back().len();
+            // what all blocks share is final when the first has added to it
+            assert_eq!(shards.blocks[0].last < last / 3, !shared_blocks, "the first goes out early");
+            for block in &shards.blocks {
+                let holds = |op: &Op| {
+                    let of = op.parameters();
+                    block.of.iter().flatten().any(|(range, _)| of.iter().any(|own| meet(&own.range(), range).is_some()))
+                };
+                let adds = model.back().part(block.last..).iter().filter_map(Pass::back).any(|back| holds(&back.op));
+                let reads = model.body().part(..block.first).iter().any(holds);
+                assert!(!adds && !reads);
+            }
         }
     }
 

@@ -33,6 +33,7 @@ pub fn model(subjects: &[Subject], memory: usize) -> Result<Reply> {
             "n_head": c.n_head,
             "n_kv_head": c.heads().n_kv_head,
             "d_model": c.d_model,
+            "d_embed": c.d_embed,
             "d_head": c.d_head(),
             "d_ff": c.d_ff,
             "context_length": c.context_length,
@@ -76,8 +77,7 @@ fn notation(model: &Model) -> Vec<Value> {
     let line = |name: &str| {
         let (entry, _) = names::lookup(name).filter(|(_, block)| block.is_none_or(|block| block == 0))?;
         let symbol = names::symbol(name, &model.config)?;
-        let axes: Vec<&str> = entry.axes.split(' ').collect();
-        let letters: Vec<&str> = axes.iter().map(|axis| letter(axis)).collect();
+        let letters: Vec<&str> = names::axes(name, &model.config).into_iter().map(letter).collect();
         seen.insert(symbol.clone())
             .then(|| json!({ "symbol": symbol, "name": name, "meaning": entry.about, "letters": letters.join(" ") }))
     };

@@ -205,7 +205,7 @@ pub fn one_hot_is_lookup(seen: &Seen) -> Result<Vec<Both>> {
 /// # Errors
 /// If a tensor cannot be read.
 pub fn same_position_same_vector(seen: &Seen) -> Result<Vec<Both>> {
-    let ((b, t), c, ids) = (seen.sizes(), seen.config.d_model, &seen.batch.tokens);
+    let ((b, t), c, ids) = (seen.sizes(), seen.config.d_embed(), &seen.batch.tokens);
     let (positions, sums) = (seen.get("hook_pos_embed")?, seen.get("hook_embed_sum")?);
     let first = positions[..t * c].repeat(b);
     let row = |n: usize| sums[n * c..(n + 1) * c].to_vec();
@@ -222,7 +222,7 @@ pub fn same_position_same_vector(seen: &Seen) -> Result<Vec<Both>> {
 /// # Errors
 /// If a tensor cannot be read, or all tokens differ.
 pub fn same_token_same_row(seen: &Seen) -> Result<Vec<Both>> {
-    let (x, c, ids) = (seen.get("hook_embed")?, seen.config.d_model, &seen.batch.tokens);
+    let (x, c, ids) = (seen.get("hook_embed")?, seen.config.d_embed(), &seen.batch.tokens);
     let row = |n: usize| x[n * c..(n + 1) * c].to_vec();
     let twice = (0..ids.len()).filter_map(|n| ids[..n].iter().position(|id| *id == ids[n]).map(|m| (m, n)));
     let (one, other): (Vec<_>, Vec<_>) = twice.map(|(m, n)| (row(m), row(n))).unzip();
@@ -401,7 +401,7 @@ pub fn scalar_times_vector_is_weights_times_values(seen: &Seen) -> Result<Vec<Bo
 /// # Errors
 /// If a tensor cannot be read, or the model has no segments.
 pub fn segments_are_a_look_up(seen: &Seen) -> Result<Vec<Both>> {
-    let (c, table) = (seen.config.d_model, seen.get("segment_embed.weight")?);
+    let (c, table) = (seen.config.d_embed(), seen.get("segment_embed.weight")?);
     let t: Vec<f64> = seen.batch.segments.iter().copied().map(f64::from).collect();
     let x0 = add(&seen.get("hook_embed")?, &seen.get("hook_pos_embed")?);
     let other = add(&x0, &segments(&t, &table[c..2 * c], &table[..c]));

@@ -36,6 +36,7 @@ pub(super) fn letters(live: &mut Live) -> Views {
             "batch" => "sequences at once",
             "pos" => "tokens of a sequence",
             "d_model" => "features of a token: the width of the model",
+            "d_embed" => "features of a row of the token table",
             "d_vocab" => "tokens of the vocabulary",
             "head" => "heads of attention",
             "d_head" => "features of a head",
@@ -218,14 +219,19 @@ pub(super) fn one_hot_of(tokenizer: &Tokenizer, text: &str) -> Views {
 
 /// The first rows of a table of positions that is computed.
 pub(super) fn positions(config: &Config, kind: Positions, rows: usize) -> Views {
-    let d = config.d_model;
+    let d = config.d_embed();
     let value = match kind {
         Positions::Sinusoidal => sinusoidal,
         Positions::SinusoidalOneBased => sinusoidal_one_based,
         _ => return lacks(format!("positions that are {kind} have no computed table")),
     };
     let values = (0..rows * d).map(|at| value(at / d, at % d, d) as f32).collect();
-    let tensor = Labelled { name: kind.to_string(), axes: vec!["pos", "d_model"], shape: vec![rows, d], values };
+    let tensor = Labelled {
+        name: kind.to_string(),
+        axes: names::axes("pos_embed.weight", config),
+        shape: vec![rows, d],
+        values,
+    };
     let figure = |matrix| Figure { caption: format!("positions {kind}"), ..View::Matrix(matrix).into() };
     Ok(tensor.matrices(&Labels::default()).map(figure).collect())
 }
@@ -433,7 +439,7 @@ pub(super) fn layout(run: &Run, of: &str, preset: Option<&str>, sizes: &Set, sli
         let mut from = 0; // llm.c leaves no room between two tensors
         let row = |stack: &ParamStack| {
             let first = stack.name.replace("{i}", "0");
-            let own = names::lookup(&first).map_or(vec![], |(entry, _)| entry.axes.split(' ').collect::<Vec<_>>());
+            let own = names::axes(&first, &config);
             let axes: Vec<&str> = stack.blocks.map(|_| "n_layer").into_iter().chain(own).collect();
             let shape: Vec<usize> = stack.blocks.into_iter().chain(stack.shape.clone()).collect();
             // the one table by positions has a row for every place that may come

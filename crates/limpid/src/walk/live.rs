@@ -645,6 +645,7 @@ impl Ready {
             "batch" => self.sequences.len(),
             "pos" => self.sequences.first().map_or(0, Vec::len),
             "d_model" => c.d_model,
+            "d_embed" => c.d_embed(),
             "d_vocab" => c.vocab_size,
             "head" => c.n_head,
             "d_head" => c.d_head(),

@@ -254,7 +254,7 @@ fn similarity(run: &Run, at: &At) -> Views {
 
 fn position_similarity(run: &Run) -> Views {
     let table = run.get("hook_pos_embed")?;
-    let rows: Vec<&[f32]> = table.values.chunks_exact(run.config().d_model).take(run.length).collect();
+    let rows: Vec<&[f32]> = table.values.chunks_exact(run.config().d_embed()).take(run.length).collect();
     let map = cosines("hook_pos_embed", "pos", &rows, vec![]);
     let View::Matrix(matrix) = &map.view else { return Ok(vec![map]) };
     let row = |(t, cosine): (usize, &f32)| vec![t.to_string(), format!("{cosine:.4}")];

@@ -626,7 +626,7 @@ fn change(live: &mut Live, at: &At, [sequence, position]: [usize; 2], to: &str) 
 }
 
 fn similar(run: &mut Run, token: &str) -> Result<Vec<View>> {
-    let (table, c) = (run.get("embed.weight")?, run.config().d_model);
+    let (table, c) = (run.get("embed.weight")?, run.config().d_embed());
     let id = run.ready.ids(token).ok().and_then(|ids| ids.first().copied()).unwrap_or(0) as usize;
     let rows: Vec<Vec<f64>> = table.values.chunks_exact(c).map(wide).collect();
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();

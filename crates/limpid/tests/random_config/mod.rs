@@ -46,6 +46,8 @@ const AXES: &[(&str, usize)] = &[
     ("logits softcap", 2),
     ("window layers", 2),
     ("attention softcap", 2),
+    ("d_embed", 3),
+    ("shared blocks", 2),
 ];
 
 fn config(choice: &[usize]) -> Config {
@@ -58,14 +60,17 @@ fn config(choice: &[usize]) -> Config {
     let turned = if yes("rotary dim") || !yes("d_head") { 2 } else { 4 };
     let slower = PairFactors::of(&[1.5, 2.5][..turned / 2]).unwrap();
     let (mask, window) = masks[on("mask and window")];
+    let d_embed = [None, Some(7), Some(15)][on("d_embed")];
     Config {
         vocab_size: 11,
         context_length: 6,
         d_model: 12,
+        d_embed,
         n_head: 6,
         n_kv_head: [None, Some(2)][on("key heads")],
         d_head: [None, Some(4)][on("d_head")],
         n_layer: 2,
+        shared_blocks: yes("shared blocks"),
         d_ff: [7, 17][on("d_ff")],
         positions: Positions::ALL[on("positions")],
         rotary_base: 100.0,
@@ -122,7 +127,8 @@ fn config(choice: &[usize]) -> Config {
         logits_scale: [1.0, 1.3][on("scales")],
         logits_softcap: [0.0, 0.8][on("logits softcap")],
         lm_head: true,
-        tied_head: yes("tied"),
+        // a table of another width than the stream is no head by itself
+        tied_head: yes("tied") && (d_embed.is_none() || yes("transform")),
         head_bias: yes("head bias"),
         head_transform: yes("transform"),
         dropout: Dropout {

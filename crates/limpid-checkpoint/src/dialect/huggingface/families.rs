@@ -33,6 +33,7 @@ pub static ALL: &[&Family] = &[
     &XLM_ROBERTA,
     &CAMEMBERT,
     &ELECTRA,
+    &ALBERT,
     &QWEN3,
     &GEMMA,
     &GEMMA2,
@@ -98,7 +99,8 @@ pub(in super::super) const GATED_RMS: &[(&str, &str)] =
 /// What Llama and its like have.
 pub(in super::super) const LLAMAS: &[&[(&str, &str)]] = &[GATED_RMS, &[("attention_bias", "false")]];
 
-const BERT_KEYS: &[Key] = &[
+/// What BERT and ALBERT say alike.
+const ENCODER_KEYS: &[Key] = &[
     By(
         |k, c| {
             c.n_segment = k.maybe_size(&["type_vocab_size"])?.unwrap_or(2);
@@ -107,12 +109,14 @@ const BERT_KEYS: &[Key] = &[
         |c, map| drop(map.insert("type_vocab_size".into(), json!(if c.n_segment == 0 { 2 } else { c.n_segment }))),
     ),
     Is("norm_eps", &["layer_norm_eps"], "1e-12"),
-    Act(&["hidden_act"], "gelu", spellings),
     TIED,
-    Is("dropout_embedding dropout_projection dropout_ffn", &["hidden_dropout_prob"], "0.1"),
-    Is("dropout_attention", &["attention_probs_dropout_prob"], "0.1"),
     Only("position_embedding_type", "\"absolute\"", "a trained table"),
     Only("is_decoder", "false", "BERT sees both ways"),
+];
+const BERT_KEYS: &[Key] = &[
+    Act(&["hidden_act"], "gelu", spellings),
+    Is("dropout_embedding dropout_projection dropout_ffn", &["hidden_dropout_prob"], "0.1"),
+    Is("dropout_attention", &["attention_probs_dropout_prob"], "0.1"),
 ];
 pub(in super::super) const BERTS: &[(&str, &str)] = &[
     ("norm_place", "post"),
@@ -282,7 +286,7 @@ static BERT: Family = Family {
     classes: ["BertForMaskedLM", "BertModel"],
     prefix: "bert.",
     always: &[BERTS],
-    keys: &[SIZES, BERT_KEYS, &[Is("context_length", &["max_position_embeddings"], "")]],
+    keys: &[SIZES, ENCODER_KEYS, BERT_KEYS, &[Is("context_length", &["max_position_embeddings"], "")]],
     tensors: &[BERT_EMBEDDINGS, POSITIONS, BERT_BLOCKS],
     head: &[
         Row("cls.predictions.transform.dense", "head.dense", Held::Same),
@@ -717,7 +721,7 @@ static CAMEMBERT: Family = Family {
 const ROBERTAS: Family = Family {
     prefix: "roberta.",
     always: &[BERTS],
-    keys: &[SIZES, BERT_KEYS, FROM_2],
+    keys: &[SIZES, ENCODER_KEYS, BERT_KEYS, FROM_2],
     tensors: &[BERT_EMBEDDINGS, POSITIONS_FROM_2, BERT_BLOCKS],
     head: &[
         Row("lm_head.dense", "head.dense", Held::Same),
@@ -734,7 +738,11 @@ const ROBERTAS: Family = Family {
     ..FAMILY
 };
 
-/// ELECTRA (Clark et al. 2020), whose embedding is as wide as its stream: the generator with its head, the discriminator's
+fn write_embedding_size(c: &C, map: &mut serde_json::Map<String, Value>) {
+    map.insert("embedding_size".into(), json!(c.d_embed()));
+}
+
+/// ELECTRA (Clark et al. 2020), BERT whose embedding may have a width of its own: the generator with its head, the discriminator's
 /// hidden states.
 static ELECTRA: Family = Family {
     name: "ELECTRA",
@@ -744,25 +752,21 @@ static ELECTRA: Family = Family {
     always: &[BERTS],
     keys: &[
         SIZES,
+        ENCODER_KEYS,
         BERT_KEYS,
         &[
             Is("context_length", &["max_position_embeddings"], ""),
             By(
                 |k, c| {
                     let width = k.maybe_size(&["embedding_size"])?.unwrap_or(128);
-                    match width == c.d_model {
-                        true => Ok(()),
-                        false => refuse(format!(
-                            "`embedding_size` is {width}: limpid's embedding is as wide as the stream, hidden_size {}",
-                            c.d_model
-                        )),
-                    }
+                    c.d_embed = Some(width).filter(|width| *width != c.d_model);
+                    Ok(())
                 },
-                |c, map| drop(map.insert("embedding_size".into(), json!(c.d_model))),
+                write_embedding_size,
             ),
         ],
     ],
-    tensors: &[BERT_EMBEDDINGS, POSITIONS, BERT_BLOCKS],
+    tensors: &[BERT_EMBEDDINGS, POSITIONS, &[Row("embeddings_project", "embed.project", Held::Same)], BERT_BLOCKS],
     head: &[
         Row("generator_predictions.dense", "head.dense", Held::Same),
         Row("generator_predictions.LayerNorm", "head.ln", Held::Same),
@@ -772,6 +776,71 @@ static ELECTRA: Family = Family {
     copies: &[("generator_lm_head.weight", "embeddings.word_embeddings.weight")],
     idle: &["embeddings.position_ids", "discriminator_predictions.*", "classifier.*"],
     head_gelu: true,
+    ..FAMILY
+};
+
+/// ALBERT (Lan et al. 2020): BERT whose blocks are one, and whose embedding has a width of its own, from which a product always leads
+/// to the stream.
+static ALBERT: Family = Family {
+    name: "ALBERT",
+    types: &["albert"],
+    classes: ["AlbertForMaskedLM", "AlbertModel"],
+    prefix: "albert.",
+    always: &[BERTS, &[("shared_blocks", "true")]],
+    keys: &[
+        SIZES,
+        ENCODER_KEYS,
+        &[
+            Is("context_length", &["max_position_embeddings"], "512"),
+            By(
+                |k, c| {
+                    c.d_embed = Some(k.maybe_size(&["embedding_size"])?.unwrap_or(128));
+                    Ok(())
+                },
+                write_embedding_size,
+            ),
+            Act(&["hidden_act"], "gelu_new", spellings),
+            Only("num_hidden_groups", "1", "all blocks share one's parameters"),
+            Only("inner_group_num", "1", "a block is one attention and one feed-forward network"),
+            // its feed-forward network has no dropout
+            Is("dropout_embedding dropout_projection", &["hidden_dropout_prob"], "0"),
+            Is("dropout_attention", &["attention_probs_dropout_prob"], "0"),
+            Idle(&[
+                "classifier_dropout_prob",
+                "down_scale_factor",
+                "gap_size",
+                "net_structure_type",
+                "num_memory_blocks",
+                "layers_to_keep",
+            ]),
+        ],
+    ],
+    tensors: &[
+        BERT_EMBEDDINGS,
+        POSITIONS,
+        &[
+            Row("encoder.embedding_hidden_mapping_in", "embed.project", Held::Same),
+            Row("encoder.albert_layer_groups.0.albert_layers.0.attention.query", "blocks.0.attn.qkv", Held::Third(0)),
+            Row("encoder.albert_layer_groups.0.albert_layers.0.attention.key", "blocks.0.attn.qkv", Held::Third(1)),
+            Row("encoder.albert_layer_groups.0.albert_layers.0.attention.value", "blocks.0.attn.qkv", Held::Third(2)),
+            Row("encoder.albert_layer_groups.0.albert_layers.0.attention.dense", "blocks.0.attn.out", Held::Same),
+            Row("encoder.albert_layer_groups.0.albert_layers.0.attention.LayerNorm", "blocks.0.ln1", Held::Same),
+            Row("encoder.albert_layer_groups.0.albert_layers.0.ffn", "blocks.0.mlp.in", Held::Same),
+            Row("encoder.albert_layer_groups.0.albert_layers.0.ffn_output", "blocks.0.mlp.out", Held::Same),
+            Row("encoder.albert_layer_groups.0.albert_layers.0.full_layer_layer_norm", "blocks.0.ln2", Held::Same),
+        ],
+    ],
+    head: &[
+        Row("predictions.dense", "head.dense", Held::Same),
+        Row("predictions.LayerNorm", "head.ln", Held::Same),
+        Row("predictions.decoder.weight", "unembed.weight", Held::Same),
+        Row("predictions.bias", "unembed.bias", Held::Same),
+    ],
+    copies: &[
+        ("predictions.decoder.weight", "embeddings.word_embeddings.weight"),
+        ("predictions.decoder.bias", "predictions.bias"),
+    ],
+    idle: &["embeddings.position_ids", "embeddings.token_type_ids", "pooler.*", "sop_classifier.*"],
     ..FAMILY
 };
 

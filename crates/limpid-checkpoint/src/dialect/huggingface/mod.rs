@@ -206,9 +206,10 @@ impl Complaints {
             if same(ours, there) || wider || turns {
                 continue;
             }
-            let size = ours.whole().is_some();
+            // a setting that follows from others is not given
+            let (size, given) = (ours.whole().is_some(), setting.chosen && !there.json().is_null());
             let [ours, there] = [ours, there].map(text);
-            let setting = if setting.chosen { format!("{name} {there}") } else { String::new() };
+            let setting = if given { format!("{name} {there}") } else { String::new() };
             lacks.push((size, format!("{name} {ours}"), setting));
         }
         lacks.sort_by_key(|(size, ..)| *size);
@@ -322,6 +323,7 @@ pub(super) fn canonical(c: &Config) -> Config {
         c.leaky_slope = usual.leaky_slope;
     }
     c.norm_gain_less_one &= c.norm_gain;
+    c.shared_blocks &= c.n_layer > 1;
     if c.parallel == Parallel::OneNorm && c.norm_place == NormPlace::Branch {
         c.parallel = Parallel::TwoNorms; // neither has a norm before it
     }
@@ -428,7 +430,6 @@ const OTHERS: &[(&[&str], &str)] = &[
     ),
     (&["gemma3", "llava", "qwen2_vl", "paligemma", "mllama"], "it sees pictures: give its text model alone"),
     (&["deberta", "deberta-v2", "xlnet", "longformer", "big_bird", "reformer"], "its attention is of another kind"),
-    (&["albert"], "its blocks share their weights, and its embedding is factored"),
 ];
 
 /// Reads a config.json of one of the families; gives also the keys that change no number and say nothing to limpid.

@@ -105,7 +105,7 @@ pub fn inputs(step: Back, weights: &Weights, shard: &mut BatchShard, team: &Thre
         Op::Linear { w, .. } => {
             let Grad { region, add } = step.dx[0].expect("a product has an input");
             let [dy, dx] = pick(act_grad, [dy_slot, region]);
-            team.product(dx, Mat::new(dy, w.rows), Mat::new(weights.of(w), w.cols), add, Sums::Blocks);
+            team.linear_back(dx, Mat::new(dy, w.rows), Mat::new(weights.of(w), w.cols), weights.packed(w), add);
         }
         Op::QkNorm { kind, eps, x, q_gain, k_gain, less_one, together, stats, heads, .. } => {
             let (cols, gains) = (x.cols, [q_gain, k_gain].map(|s| s.map(|g| weights.of(g))));
@@ -313,7 +313,7 @@ pub fn head(step: Back, weights: &Weights, shard: &mut BatchShard, to: &Paramete
     let Op::Classify { x, w, b, cap, losses, .. } = step.op else { unreachable!("only the loss has no output") };
     let BatchShard { batch, act, act_grad, stat, .. } = shard;
     let (v, cols) = (w.rows, x.cols);
-    let (w_values, bias) = (weights.of(w), b.map(|b| weights.of(b)));
+    let (w_values, packed, bias) = (weights.of(w), weights.packed(w), b.map(|b| weights.of(b)));
     let mut chunk = team.chunk();
     // with a bound, half of the room is for the logits, of which its slope is told
     let (chunk, logits) = match (cap > 0.0, chunk.len() / 2) {
@@ -325,7 +325,7 @@ pub fn head(step: Back, weights: &Weights, shard: &mut BatchShard, to: &Paramete
         let part = from..(from + each).min(losses.rows);
         let chunk = &mut chunk[..part.len() * v];
         let x = Mat::new(&act[at(x, &part)], cols);
-        team.linear(chunk, x, w_values, bias, None);
+        team.linear(chunk, x, w_values, bias, packed);
         if cap > 0.0 {
             team.rows([(&mut *chunk, v), (&mut logits[..part.len() * v], v)], |_, [y, logits], _| {
                 team.level.run(scale::Bound { y: &mut *y, cap });
@@ -354,7 +354,7 @@ pub fn head(step: Back, weights: &Weights, shard: &mut BatchShard, to: &Paramete
         }
         let dlogits = Mat::new(chunk, v);
         if let Some(Grad { region, add }) = step.dx[0] {
-            team.product(&mut act_grad[at(region, &part)], dlogits, Mat::new(w_values, cols), add, Sums::Blocks);
+            team.linear_back(&mut act_grad[at(region, &part)], dlogits, Mat::new(w_values, cols), packed, add);
         }
         if w.learns() {
             // SAFETY: no other task runs.

@@ -290,6 +290,11 @@ impl Cpu {
         (shards(model, threads) - 1) * shard + packed + threads * pool::STACK
     }
 
+    /// The weights of `model` that may stay quantised where blocks are uploaded.
+    pub fn quantised(model: &Model, precision: Precision) -> Vec<Region> {
+        weights::quantised(model, precision)
+    }
+
     /// Tests whether the system starts `threads` threads, and ends them again.
     ///
     /// # Errors
@@ -312,16 +317,15 @@ impl Cpu {
         });
     }
 
-    /// The f32s of a space that all shards share; `None` for the cache and for a space that each shard has.
+    /// The f32s of a space that all shards share; `None` for weights and cache, which may be kept otherwise, and for a space that each
+    /// shard has.
     fn shared(&self, space: MemorySpace) -> Option<&Arena> {
         match space {
-            MemorySpace::Const => Some(&self.weights.konst),
-            MemorySpace::Param => Some(&self.weights.param),
             MemorySpace::Grad => Some(&self.grad),
             MemorySpace::Moment1 => Some(&self.moment1),
             MemorySpace::Moment2 => Some(&self.moment2),
             MemorySpace::Average => Some(&self.average),
-            MemorySpace::Cache | MemorySpace::Act | MemorySpace::ActGrad | MemorySpace::Stat => None,
+            _ => None,
         }
     }
 
@@ -356,7 +360,7 @@ impl Cpu {
             region.cols.is_multiple_of(quant.sizes().0) && bytes.len().is_multiple_of(quant.bytes(region.cols))
         };
         let rows = |(quant, bytes): &(Quant, &[u8])| bytes.len() / quant.bytes(region.cols);
-        if region.space != MemorySpace::Param
+        if !matches!(region.space, MemorySpace::Const | MemorySpace::Param)
             || !parts.iter().all(whole)
             || parts.iter().map(rows).sum::<usize>() != region.rows
         {
@@ -480,7 +484,7 @@ impl Backend for Cpu {
         let is_head = |pass: &Pass| pass.back().is_some_and(|back| back.dy.is_none());
         let head = back.iter().rposition(is_head).map_or(0, |head| head + 1);
         let (head, body) = (back.part(..head), back.part(head..));
-        if !self.weights.are_plain() {
+        if !self.weights.have_backward() {
             let what = "its weights are packed for running: gradients need a model with its own".into();
             return Err(BackendError::NotSupported { op: "backward", what });
         }
@@ -585,8 +589,10 @@ impl Backend for Cpu {
         let mut add = |values: &[f32]| values.iter().for_each(|v| sum += f64::from(*v));
         match self.shared(region.space) {
             Some(memory) => add(&memory[region.range()]),
-            None if region.space == MemorySpace::Cache => add(&self.read(region)?),
-            None => self.parts(region, |_, part| add(part)),
+            None if matches!(region.space, MemorySpace::Act | MemorySpace::ActGrad | MemorySpace::Stat) => {
+                self.parts(region, |_, part| add(part));
+            }
+            None => add(&self.read(region)?),
         }
         Ok(sum)
     }

@@ -12,7 +12,7 @@ use crate::ops::attend;
 use crate::ops::blocks::Quant;
 use crate::ops::linear::codes::Codes;
 use crate::ops::linear::dot::{Left, Round, rounded};
-use crate::ops::linear::gemm::{self, Packed, Start, Sums, gemm_packed, multiply_codes};
+use crate::ops::linear::gemm::{self, Packed, Start, Sums, gemm_packed, gemm_turned, multiply_codes};
 use crate::ops::linear::{self, Precision};
 use crate::ops::simd::Level;
 use crate::ops::view::{Mat, MatMut, Shared};
@@ -40,7 +40,7 @@ const OWN_ROWS: usize = 192;
 
 /// Elements of each thread's scratch.
 pub fn scratch(model: &Model) -> usize {
-    let (heads, wide) = (model.config.heads(), model.config.d_model);
+    let (heads, wide) = (model.config.heads(), model.config.d_model.max(model.config.d_embed()));
     attend::scratch(heads.d_head).max(gemm::SCRATCH).max(wide).max(heads.query_cols())
 }
 
@@ -185,17 +185,16 @@ impl ThreadTeam {
         self.pool.run(to.rows(), &|task, _| {
             // SAFETY: each task takes its own panel.
             let to = unsafe { to.part(task..task + 1, 0..to.cols()) };
-            let panel = bytemuck::cast_slice_mut(to.into_whole());
-            for (column, (quant, row)) in rows[task * width..].iter().take(width).enumerate() {
-                codes.lay(panel, width, column, *quant, row);
-            }
+            let columns = &rows[task * width..rows.len().min((task + 1) * width)];
+            codes.lay(bytemuck::cast_slice_mut(to.into_whole()), width, columns);
         });
         Ok(packed)
     }
 
-    /// c = a b, with b packed before.
-    pub fn product_packed(&self, c: &mut [f32], a: Mat, b: &Packed, start: Start) {
-        let (rows, cols, width) = (a.rows, b.cols(), gemm::width(self.level));
+    /// c = a b, or c = a b' if it is `turned`, with b packed before.
+    fn product_packed(&self, c: &mut [f32], a: Mat, b: &Packed, start: Start, turned: bool) {
+        let (rows, cols) = (a.rows, if turned { b.rows() } else { b.cols() });
+        let width = gemm::width(self.level);
         let panels = cols.div_ceil(width);
         let each = panels.div_ceil(4 * self.pool.threads()).max(1) * width;
         let (k, mut room) = (a.cols, None);
@@ -217,7 +216,10 @@ impl ThreadTeam {
             let start = start.cols(part.clone());
             match x {
                 Some(x) => multiply_codes(self.level, c, x, b, part.start, start),
-                None => self.with_scratch(id, |scratch| gemm_packed(self.level, c, a, b, part.start, start, scratch)),
+                None => self.with_scratch(id, |scratch| match turned {
+                    true => gemm_turned(self.level, c, a, b, part.start, start, scratch),
+                    false => gemm_packed(self.level, c, a, b, part.start, start, scratch),
+                }),
             }
         });
     }
@@ -226,8 +228,16 @@ impl ThreadTeam {
     pub fn linear(&self, y: &mut [f32], x: Mat, w: &[f32], b: Option<&[f32]>, packed: Option<&Packed>) {
         let start = b.map_or(Start::Zero, Start::Row);
         match packed {
-            Some(packed) => self.product_packed(y, x, packed, start),
+            Some(packed) => self.product_packed(y, x, packed, start, false),
             None => self.product(y, x, Mat::new(w, x.cols).t(), start, Sums::Blocks),
+        }
+    }
+
+    /// dx = dy w, or dx += dy w: what is packed are blocks.
+    pub fn linear_back(&self, dx: &mut [f32], dy: Mat, w: Mat, packed: Option<&Packed>, add: bool) {
+        match packed {
+            Some(packed) => self.product_packed(dx, dy, packed, add.into(), true),
+            None => self.product(dx, dy, w, add, Sums::Blocks),
         }
     }
 

@@ -21,14 +21,14 @@ pub struct Weights {
     how: (Level, Precision),
     pub konst: Arena,
     pub param: Arena,
-    /// The weights of products, if they are packed, which needs a model without a backward. A weight that only
+    /// The weights of products, if all are packed, which needs a model without a backward. A weight that only
     /// products read is stored packed alone: its place among the parameters is never touched.
     multiplied: Vec<Region>,
-    /// Packed weights, by their place among the parameters.
-    packed: HashMap<usize, Packed>,
+    /// Packed weights, by their place.
+    packed: HashMap<(MemorySpace, usize), Packed>,
     /// Tables that are kept plain, because rows are looked up in them.
     tables: Vec<Region>,
-    /// What may stay quantised: the weights of products, and the tables of tokens. Rows of these can be made f32s one by one.
+    /// What may stay quantised.
     quantised: Vec<Region>,
 }
 
@@ -54,10 +54,13 @@ fn multiplied(model: &Model) -> Vec<Region> {
     model.ops().iter().filter_map(weight).collect()
 }
 
-/// The weights of products and the tables of tokens.
-fn quantised(model: &Model, multiplied: &[Region]) -> Vec<Region> {
+/// What may stay quantised: the weights of products and the tables of tokens, of which rows can be made f32s one by one, where all are
+/// packed or they are frozen. Not in bf16, whose products are of other numbers.
+pub fn quantised(model: &Model, precision: Precision) -> Vec<Region> {
     let table = |op: &Op| if let Op::Embed { table, .. } = op { Some(*table) } else { None };
-    model.ops().iter().filter_map(table).chain(multiplied.iter().copied()).collect()
+    let frozen = |region: &Region| !region.learns() && matches!(model.mode, Mode::Train { .. });
+    let stays = |region: &Region| precision != Precision::Bf16 && (packs(model, precision) || frozen(region));
+    model.ops().iter().filter_map(table).chain(multiplied(model)).filter(stays).collect()
 }
 
 /// The parameters that are kept plain because rows are looked up in them. In f32 a tied table is not: its rows can
@@ -68,6 +71,11 @@ fn tables(ops: &[Op], multiplied: &[Region], precision: Precision) -> Vec<Region
         _ => None,
     });
     tables.flatten().flatten().filter(|region| precision == Precision::Bf16 || !multiplied.contains(region)).collect()
+}
+
+/// What a weight is packed under.
+fn place(region: Region) -> (MemorySpace, usize) {
+    (region.space, region.at)
 }
 
 impl Weights {
@@ -81,11 +89,7 @@ impl Weights {
             param: reserve(model.program.size(MemorySpace::Param))?,
             tables: tables(&model.ops(), &multiplied, how.1),
             packed: HashMap::new(),
-            quantised: if how.1 != Precision::Bf16 && packs(model, how.1) {
-                quantised(model, &multiplied)
-            } else {
-                vec![]
-            },
+            quantised: quantised(model, how.1),
             multiplied,
         })
     }
@@ -100,7 +104,7 @@ impl Weights {
             () if packed && matches!(model.mode, Mode::Train { .. }) => {
                 "they are packed for running: training needs its own".into()
             }
-            () if packed && self.how != how => {
+            () if !self.packed.is_empty() && self.how != how => {
                 let [(level, precision), (other, others)] = [self.how, how];
                 format!("they are packed for {precision} on {level}, not for {others} on {other}")
             }
@@ -117,7 +121,7 @@ impl Weights {
 
     /// The packed form of a parameter, if it has one.
     pub fn packed(&self, region: Region) -> Option<&Packed> {
-        self.packed.get(&region.at).filter(|_| region.space == MemorySpace::Param)
+        self.packed.get(&place(region))
     }
 
     /// The rows of a parameter or constant.
@@ -126,20 +130,20 @@ impl Weights {
         packed.map_or_else(|| WeightRows::Plain(self.of(region)), WeightRows::Packed)
     }
 
-    /// Whether all weights are plain, as the backward needs them.
-    pub fn are_plain(&self) -> bool {
+    /// Whether the weights are such as the backward needs them: plain, or blocks that are frozen.
+    pub fn have_backward(&self) -> bool {
         self.multiplied.is_empty()
     }
 
     /// Stores a weight, given as (in, out), packed if only products read it. Returns whether it did.
     pub fn pack(&mut self, region: Region, values: Mat, team: &ThreadTeam) -> Result<bool> {
-        self.packed.remove(&region.at);
+        self.packed.remove(&place(region));
         if !self.multiplied.contains(&region) {
             return Ok(false);
         }
         let alone = !self.tables.contains(&region);
         if alone {
-            self.packed.insert(region.at, team.pack(values)?);
+            self.packed.insert(place(region), team.pack(values)?);
         }
         Ok(alone)
     }
@@ -149,23 +153,23 @@ impl Weights {
     pub fn keep(&mut self, region: Region, parts: &[(Quant, &[u8])], team: &ThreadTeam) -> Result<bool> {
         let codes = Codes::of(parts.iter().map(|part| part.0)).filter(|_| self.quantised.contains(&region));
         let Some(codes) = codes else { return Ok(false) };
-        self.packed.remove(&region.at);
-        self.packed.insert(region.at, team.lay(codes, region.shape(), parts)?);
+        self.packed.remove(&place(region));
+        self.packed.insert(place(region), team.lay(codes, region.shape(), parts)?);
         Ok(true)
     }
 
     /// Whether every weight that should be packed is packed.
     pub fn are_packed(&self) -> bool {
-        self.multiplied.iter().all(|w| self.packed.contains_key(&w.at))
+        self.multiplied.iter().all(|w| self.packed.contains_key(&place(*w)))
     }
 
     /// Packs the rest: the weights that are also plain tables, and those that were never written.
     pub fn pack_all(&mut self, team: &ThreadTeam) -> Result<()> {
         for i in 0..self.multiplied.len() {
             let w = self.multiplied[i];
-            if !self.packed.contains_key(&w.at) {
+            if !self.packed.contains_key(&place(w)) {
                 let packed = team.pack(Mat::new(self.of(w), w.cols).t())?;
-                self.packed.insert(w.at, packed);
+                self.packed.insert(place(w), packed);
             }
         }
         Ok(())
@@ -188,5 +192,59 @@ impl Held for Weights {
         let whole = self.multiplied.iter().chain(&self.quantised).find(holds).copied().unwrap_or(region);
         let (table, first) = (self.table(whole), (region.at - whole.at) / region.cols);
         to.chunks_exact_mut(region.cols).enumerate().for_each(|(i, row)| table.row(first + i, row));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Cpu;
+    use crate::backend::{Backend, BackendError};
+    use crate::config::Config;
+    use crate::model::{Lora, Mode, Model, Tuning};
+    use crate::ops::blocks::Quant;
+    use crate::ops::element::{Element, Major, Values};
+    use crate::ops::linear::Precision;
+    use crate::ops::simd::Level;
+
+    /// Frozen blocks have no other place in memory, in f32; what learns and products of bf16 have values.
+    #[test]
+    fn what_is_frozen_stays_quantised_where_it_is_multiplied() {
+        let config =
+            Config { vocab_size: 64, context_length: 8, d_model: 32, n_head: 2, d_ff: 64, ..Config::default() };
+        let targets = vec!["attention".into()];
+        let lora = Tuning { lora: Some(Lora { rank: 2, alpha: 2.0, dropout: 0.0, targets }), ..Tuning::default() };
+        let mode = Mode::Train { batch: 1, context: 8 };
+        for (tuning, precision) in
+            [(&lora, Precision::F32), (&lora, Precision::Bf16), (&Tuning::default(), Precision::F32)]
+        {
+            let model = Model::tuned(&config, mode, tuning).unwrap();
+            let mut cpu = Cpu::with(&model, 2, Level::best(), precision);
+            for param in model.params.iter().filter(|p| p.is_matrix() && p.region.cols >= 32 && !p.is_adapter()) {
+                let block = |i: usize| [0, 0x38].into_iter().chain((0..32).map(move |q| (3 * i + q) as u8));
+                let bytes: Vec<u8> = (0..param.region.len() / 32).flat_map(block).collect();
+                let element = Element::Blocks(Quant::Q8_0);
+                cpu.upload(param.region, Values { element, bytes: &bytes, major: Major::Rows }).unwrap();
+                let stays = tuning == &lora && precision == Precision::F32 && !param.name.starts_with("pos_embed");
+                let codes = cpu.weights.packed(param.region).and_then(|packed| packed.codes());
+                assert_eq!(codes.is_some(), stays, "{} in {precision}", param.name);
+                assert_eq!(cpu.weights.of(param.region).iter().all(|v| *v == 0.0), stays, "{}", param.name);
+                let values = cpu.read(param.region).unwrap();
+                assert!(values == Quant::Q8_0.widen(&bytes), "{}", param.name);
+                let sum: f64 = values.iter().map(|v| f64::from(*v)).sum();
+                assert_eq!(cpu.sum(param.region).unwrap(), sum, "{}", param.name);
+            }
+            if precision == Precision::F32 && tuning == &lora {
+                // who shares them reads them as they lie
+                let shared = cpu.share().unwrap();
+                let other = |precision| Cpu::start_with(&model, 1, Level::best(), precision, &shared).map(drop);
+                assert!(other(Precision::F32).is_ok());
+                assert!(matches!(other(Precision::Bf16), Err(BackendError::NotSupported { .. })));
+                drop(shared);
+                // other values take their place
+                let region = model.param("embed.weight").unwrap().region;
+                cpu.write(region, &vec![0.25; region.len()]).unwrap();
+                assert!(cpu.weights.packed(region).is_none() && cpu.read(region).unwrap() == vec![0.25; region.len()]);
+            }
+        }
     }
 }

@@ -7,6 +7,7 @@ use crate::ops::element::Element;
 use crate::ops::limits::Limits;
 use crate::ops::program::Draft;
 use crate::ops::{ActiveRows, DropoutSpec, MemorySpace, Op, Program, Region, norm, random};
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::ops::Range;
 
@@ -18,6 +19,8 @@ pub struct Builder<'a> {
     pub rows: usize,
     /// How many positions a watched row of scores has room for.
     pub keys: usize,
+    /// The axes of what norms and dropout give: those of the stream, or of an embedding with a width of its own.
+    pub axes: Axes,
     pub ops: Vec<Op>,
     pub blocks: Vec<Range<usize>>,
     tensors: Vec<Tensor>,
@@ -39,7 +42,8 @@ impl<'a> Builder<'a> {
         };
         let (ops, blocks, tensors, params, tables) = (vec![], vec![], vec![], vec![], vec![]);
         let (active, used, named) = (ActiveRows::Rows, Default::default(), HashSet::new());
-        Builder { c, mode, tuning, active, rows, keys, ops, blocks, tensors, named, params, tables, used }
+        let axes = Axes::Model;
+        Builder { c, mode, tuning, active, rows, keys, axes, ops, blocks, tensors, named, params, tables, used }
     }
 
     /// A norm, where the configuration puts one.
@@ -52,9 +56,9 @@ impl<'a> Builder<'a> {
         let gain = c.norm_gain.then(|| self.param(&format!("{name}.weight"), (1, x.cols), ParamRole::Gain));
         let offset = c.norm_offset.then(|| self.param(&format!("{name}.bias"), (1, x.cols), ParamRole::Bias));
         let scale = self.watched(&format!("{name}.hook_scale"), 1, Axes::One);
-        let normalized = self.watched(&format!("{name}.hook_normalized"), x.cols, Axes::Model);
+        let normalized = self.watched(&format!("{name}.hook_normalized"), x.cols, self.axes);
         let stats = self.place(MemorySpace::Stat, self.rows, 2, self.active);
-        let y = self.act(&format!("{name}.hook_out"), x.cols, Axes::Model);
+        let y = self.act(&format!("{name}.hook_out"), x.cols, self.axes);
         let (kind, eps, less_one) = (c.norm, c.norm_eps as f32, c.norm_gain_less_one);
         self.op(Op::Norm { kind, eps, x, gain, offset, less_one, y, stats, normalized, scale });
         y
@@ -98,7 +102,7 @@ impl<'a> Builder<'a> {
     ) -> Region {
         let w = self.param(&format!("{name}.weight"), (out, x.cols), role);
         let b = bias.then(|| self.param(&format!("{name}.bias"), (1, out), ParamRole::Bias));
-        let Some(lora) = self.tuning.lora.as_ref().filter(|lora| lora.adapts(name)) else {
+        let Some(lora) = self.tuning.lora.as_ref().filter(|lora| lora.adapts(&self.owner(name))) else {
             let y = self.act(hook, out, axes);
             self.op(Op::Linear { x, w, b, y });
             return y;
@@ -133,7 +137,7 @@ impl<'a> Builder<'a> {
 
     pub fn dropout(&mut self, name: &str, x: Region, p: f64) -> Region {
         let Some(drop) = self.drop(name, p) else { return x };
-        let y = self.act(name, x.cols, Axes::Model);
+        let y = self.act(name, x.cols, self.axes);
         self.op(Op::Dropout { x, y, drop });
         y
     }
@@ -155,7 +159,20 @@ impl<'a> Builder<'a> {
         region
     }
 
+    /// The name of the parameter that is read in the place of this one: where blocks share theirs, that of the first block.
+    fn owner<'n>(&self, name: &'n str) -> Cow<'n, str> {
+        match name.strip_prefix("blocks.").and_then(|rest| rest.split_once('.')) {
+            Some((_, part)) if self.c.shared_blocks => format!("blocks.0.{part}").into(),
+            _ => name.into(),
+        }
+    }
+
+    /// A new parameter, or the one that another block has made already.
     pub fn param(&mut self, name: &str, (rows, cols): (usize, usize), role: ParamRole) -> Region {
+        let name = &*self.owner(name);
+        if let Some(own) = self.params.iter().find(|own| self.c.shared_blocks && own.name == name) {
+            return own.region;
+        }
         let adapter = matches!(role, ParamRole::LoraA | ParamRole::LoraB);
         let frozen = matches!(self.mode, Mode::Train { .. }) && !self.tuning.trains(name, adapter);
         let region =

@@ -7,9 +7,10 @@
 //! Types of two, three and four bits have codes of four, the others of eight. Blocks of different types are laid alike where they
 //! are equally long, each exactly.
 
-use super::super::blocks::{BlockParts, GROUP, Quant};
+use super::super::blocks::{BlockParts, GROUP, LARGEST, Quant};
 use super::super::element::widen_f16;
-use super::super::simd::{Kernel, MulAdd};
+use super::super::simd::{Kernel, Level, MulAdd};
+use super::tile;
 use std::ops::Range;
 
 /// The longest block with a scale of its own and nothing else; longer ones have groups.
@@ -83,27 +84,35 @@ impl Codes {
         rows / self.strip * self.bytes(width) / 4
     }
 
-    /// Lays the blocks of a column: number `column` of its panel.
-    pub fn lay(self, panel: &mut [u8], width: usize, column: usize, quant: Quant, blocks: &[u8]) {
-        let mut block = BlockParts::default();
-        for (strip, bytes) in panel.chunks_exact_mut(self.bytes(width)).zip(blocks.chunks_exact(quant.sizes().1)) {
-            quant.take(bytes, &mut block);
+    /// Lays the first columns of a panel: the blocks of each. Strip by strip, so that what is written stays in the cache.
+    pub fn lay(self, panel: &mut [u8], width: usize, columns: &[(Quant, &[u8])]) {
+        let mut said = [0; LARGEST];
+        for (s, strip) in panel.chunks_exact_mut(self.bytes(width)).enumerate() {
             let (head, codes) = strip.split_at_mut(self.head(width));
             let (ds, scales) = head.split_at_mut(2 * self.kinds() * width);
-            for (ds, d) in ds.chunks_exact_mut(2 * width).zip([block.d, block.dmin]) {
-                ds[2 * column..][..2].copy_from_slice(&d.to_le_bytes());
-            }
-            for (g, rows) in scales.chunks_exact_mut(self.kinds() * width).enumerate() {
-                let at = g * self.group / GROUP;
-                for (row, scale) in rows.chunks_exact_mut(width).zip([block.scales[at] as u8, block.mins[at]]) {
-                    row[column] = scale;
+            for (column, (quant, blocks)) in columns.iter().enumerate() {
+                let mut block = BlockParts::default();
+                quant.take(&blocks[s * quant.sizes().1..], &mut block);
+                for (ds, d) in ds.chunks_exact_mut(2 * width).zip([block.d, block.dmin]) {
+                    ds[2 * column..][..2].copy_from_slice(&d.to_le_bytes());
                 }
-            }
-            let said = |code: i8| (i32::from(code) + self.offset) as u8;
-            let words = codes.chunks_exact_mut(4 * width).map(|row| &mut row[4 * column..][..4]);
-            for (word, codes) in words.zip(block.codes.chunks_exact(32 / self.bits)) {
-                word.iter_mut().zip(codes).for_each(|(byte, code)| *byte = said(*code));
-                word.iter_mut().zip(&codes[4..]).for_each(|(byte, code)| *byte |= said(*code) << 4);
+                for (g, rows) in scales.chunks_exact_mut(self.kinds() * width).enumerate() {
+                    let at = g * self.group / GROUP;
+                    for (row, scale) in rows.chunks_exact_mut(width).zip([block.scales[at] as u8, block.mins[at]]) {
+                        row[column] = scale;
+                    }
+                }
+                said.iter_mut()
+                    .zip(block.codes)
+                    .for_each(|(to, code)| *to = (code as u8).wrapping_add(self.offset as u8));
+                let (words, four) = (codes.as_chunks_mut::<4>().0, said.as_chunks::<4>().0);
+                let words = words.chunks_exact_mut(width).map(|row| &mut row[column]);
+                match self.bits {
+                    8 => words.zip(four).for_each(|(word, codes)| *word = *codes),
+                    _ => words.zip(four.as_chunks::<2>().0).for_each(|(word, [low, high])| {
+                        *word = (u32::from_le_bytes(*low) | u32::from_le_bytes(*high) << 4).to_le_bytes();
+                    }),
+                }
             }
         }
     }
@@ -190,6 +199,51 @@ impl Kernel for Widen<'_> {
                     }
                     to[column..][..16].copy_from_slice(&values);
                 }
+            }
+        }
+    }
+}
+
+/// Makes f32s of some columns of some panels, turned: rows of f32s are columns of the codes.
+pub struct WidenTurned<'a> {
+    /// The instruction set.
+    pub level: Level,
+    /// (columns, `stride`)
+    pub to: &'a mut [f32],
+    /// The distance between rows of `to`.
+    pub stride: usize,
+    /// Whole panels, one after the other.
+    pub panels: &'a [u8],
+    /// How they lie.
+    pub codes: Codes,
+    /// Steps of k of each panel; from and to a multiple of sixteen.
+    pub ks: Range<usize>,
+    /// Bytes of a panel, and its columns: a multiple of sixteen.
+    pub panel: (usize, usize),
+    /// Which columns; from a multiple of sixteen.
+    pub columns: Range<usize>,
+}
+
+impl Kernel for WidenTurned<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<M: MulAdd>(self) {
+        let WidenTurned { level, to, stride, panels, codes, ks, panel: (bytes, width), columns } = self;
+        for (from, to) in columns.step_by(16).zip(to.chunks_mut(16 * stride)) {
+            let (panel, column) = (&panels[from / width * bytes..][..bytes], from % width);
+            // sixteen steps have one scale
+            for (i, p) in ks.clone().step_by(GROUP).enumerate() {
+                let strip = &panel[p / codes.strip * codes.bytes(width)..][..codes.bytes(width)];
+                let p = p % codes.strip;
+                let [scale, min] = codes.scales::<16>(strip, width, p, column);
+                let mut block = [[0.0; 16]; 16];
+                for (q, values) in block.iter_mut().enumerate() {
+                    let code = codes.row::<16>(strip, width, p + q, column);
+                    for c in 0..16 {
+                        values[c] = scale[c] * code[c] as f32 - min[c];
+                    }
+                }
+                tile::transpose(level, &block, &mut to[16 * i..], stride);
             }
         }
     }

@@ -563,15 +563,14 @@ mod tests {
         for quant in [Quant::Q8_0, Quant::Q4_0, Quant::Q4_K, Quant::Q6_K, Quant::Q2_K] {
             let codes = Codes::one(quant);
             let mut panel = vec![0; k / codes.strip * codes.bytes(width)];
-            for column in 0..width {
-                let byte = |i: usize| match i % quant.sizes().1 {
-                    // where scales are, numbers that are small
-                    at if at % 16 < 4 || at > 200 => 0x11,
-                    _ => bits(7, column as u64, i as u64) as u8,
-                };
-                let blocks: Vec<u8> = (0..quant.bytes(k)).map(byte).collect();
-                codes.lay(&mut panel, width, column, quant, &blocks);
-            }
+            let byte = |i: usize| match i % quant.sizes().1 {
+                // where scales are, numbers that are small
+                at if at % 16 < 4 || at > 200 => 0x11,
+                _ => bits(7, 0, i as u64) as u8,
+            };
+            let blocks: Vec<u8> = (0..width * quant.bytes(k)).map(byte).collect();
+            let columns: Vec<_> = blocks.chunks(quant.bytes(k)).map(|blocks| (quant, blocks)).collect();
+            codes.lay(&mut panel, width, &columns);
             for rows in 1..=ROWS {
                 let x: Vec<f32> = (0..rows * k).map(|i| uniform(3, 0, i as u64) as f32 - 0.5).collect();
                 let mut room = vec![0.0; rows * rounded(k)];

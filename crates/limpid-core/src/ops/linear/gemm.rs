@@ -21,9 +21,10 @@ use super::super::arena::{Arena, Refused};
 use super::super::element::nearest_bf16;
 use super::super::simd::{Kernel, Level, MulAdd};
 use super::super::view::{Mat, MatMut};
-use super::codes::{Codes, Widen};
+use super::codes::{Codes, Widen, WidenTurned};
 use super::dot::{self, Left};
 use super::{Precision, tile};
+use std::ops::Range;
 
 /// How many rows of b a packed panel has: 256 x 64 floats are 64 KiB. With 128 a panel would fit the nearest cache,
 /// which is a tenth faster on data in the caches, but slower in a step, where weights come from memory in runs half
@@ -92,7 +93,7 @@ impl From<bool> for Start<'_> {
 
 impl Start<'_> {
     /// For some of the columns.
-    pub fn cols(self, range: std::ops::Range<usize>) -> Self {
+    pub fn cols(self, range: Range<usize>) -> Self {
         if let Start::Row(row) = self { Start::Row(&row[range]) } else { self }
     }
 }
@@ -412,12 +413,20 @@ impl Packed {
             (true, _) => bits << 16,
         })
     }
+    /// Rows of all columns of blocks, as columns: element (j, p) is at (p, j) here. `to` has rows of `width` and room for sixteen more.
+    fn turn<'a>(&self, level: Level, to: &'a mut [f32], (js, ps): (Range<usize>, Range<usize>)) -> &'a [f32] {
+        let (codes, stride) = (self.codes.expect("codes"), self.width);
+        let (panels, panel) = (bytemuck::cast_slice(&self.data), (4 * self.panel, self.width));
+        let to = &mut to[..js.len().next_multiple_of(16) * stride];
+        level.run(WidenTurned { level, to: &mut *to, stride, panels, codes, ks: ps, panel, columns: js });
+        to
+    }
     /// The panel of blocks that has column `j`.
     fn blocks(&self, j: usize) -> &[u8] {
         bytemuck::cast_slice(&self.data[j / self.width * self.panel..][..self.panel])
     }
     /// Rows `ks` of the panel that begins at column `from`; `ks` begins at an even row.
-    fn panel(&self, from: usize, ks: std::ops::Range<usize>) -> &[f32] {
+    fn panel(&self, from: usize, ks: Range<usize>) -> &[f32] {
         let step = 1 + usize::from(self.pairs);
         let panel = &self.data[from * self.rows.div_ceil(step)..];
         &panel[ks.start / step * self.width..ks.end.div_ceil(step) * self.width]
@@ -430,6 +439,8 @@ enum Side<'a> {
     Plain(Mat<'a>),
     /// From this column on.
     Packed(&'a Packed, usize),
+    /// Blocks, of which rows are columns, from this one on.
+    Turned(&'a Packed, usize),
 }
 
 fn multiply(
@@ -468,7 +479,7 @@ fn multiply(
     };
     let height = if ready.is_some() { rows } else { A_ROWS };
     // f32s that are made of codes are read at once: they stay in the nearest cache
-    let made = matches!(b, Side::Packed(b, _) if b.codes.is_some());
+    let made = matches!(b, Side::Packed(b, _) | Side::Turned(b, _) if b.codes.is_some());
     let k_block = if few && (made || rows > tile::AHEAD_ROWS) { FEW_K_BLOCK } else { K_BLOCK } * form.step();
     let (blocks, panels) = (a.cols.div_ceil(k_block), cols.div_ceil(width));
     let start = if start == Start::Past && blocks > 1 { Start::Zero } else { start };
@@ -509,6 +520,7 @@ fn multiply(
                         &*to
                     }
                 },
+                Side::Turned(b, first) => b.turn(level, panel, (ks.clone(), first + part.start..first + part.end)),
                 Side::Plain(b) => {
                     let to = &mut panel[..ks.len().div_ceil(form.step()) * width];
                     level.run(Pack { level, form, to, b: b.rows(ks.clone()).cols(part.clone()), width });
@@ -562,6 +574,17 @@ pub fn gemm_packed<'a>(
     assert!(from.is_multiple_of(b.width) && from + c.cols() <= b.cols);
     let precision = if b.pairs { Precision::Bf16 } else { Precision::F32 };
     multiply(level, Form::of(level, precision), c, a, Side::Packed(b, from), (start.into(), Sums::Blocks), scratch);
+}
+
+/// c = start + a b', for the rows of b, which are blocks, from `from` on, as many as c has columns; both are multiples of sixteen.
+///
+/// # Panics
+/// If b is no codes.
+#[track_caller]
+pub fn gemm_turned(level: Level, c: MatMut, a: Mat, b: &Packed, from: usize, start: Start, scratch: &mut [f32]) {
+    assert_eq!((a.cols, b.width), (b.cols, width(level)), "shapes of a turned product");
+    assert!(b.codes.is_some() && from.is_multiple_of(16) && c.cols().is_multiple_of(16) && from + c.cols() <= b.rows);
+    multiply(level, Form::Exact, c, a, Side::Turned(b, from), (start, Sums::Blocks), scratch);
 }
 
 #[cfg(test)]
@@ -665,9 +688,8 @@ mod tests {
                 let mut packed = Packed::room_of_codes(level, codes, (k, n)).unwrap();
                 let (width, panel) = (packed.width, packed.panel);
                 let columns = parts.iter().flat_map(|(q, bytes)| bytes.chunks(q.bytes(k)).map(move |row| (*q, row)));
-                for (j, (quant, row)) in columns.enumerate() {
-                    let data = &mut packed.data[j / width * panel..][..panel];
-                    codes.lay(bytemuck::cast_slice_mut(data), width, j % width, quant, row);
+                for (data, columns) in packed.data.chunks_mut(panel).zip(columns.collect::<Vec<_>>().chunks(width)) {
+                    codes.lay(bytemuck::cast_slice_mut(data), width, columns);
                 }
                 let [mut c, mut d] = [(); 2].map(|()| vec![0.0; m * n]);
                 let how = (Start::Zero, Sums::Blocks);
@@ -675,6 +697,18 @@ mod tests {
                 gemm_packed(level, MatMut::new(&mut d, n), Mat::new(&a, k), &packed, 0, false, &mut scratch);
                 let same = c.iter().zip(&d).position(|(c, d)| c.to_bits() != d.to_bits());
                 assert_eq!(same, None, "{quants:?} at {level}: {m}x{n}x{k}");
+                // the other way: products with its columns as rows
+                let [mut e, mut f] = [(); 2].map(|()| values(m * k, 5));
+                let (g, how) = (values(m * n, 4), (Start::Own, Sums::Blocks));
+                let (g, b) = (Mat::new(&g, n), Mat::new(&wide, k));
+                product(level, Precision::F32, MatMut::new(&mut e, k), g, b, how, &mut scratch);
+                for from in (0..k).step_by(96) {
+                    let mut f = MatMut::new(&mut f, k);
+                    let c = f.part(0..m, from..(from + 96).min(k));
+                    gemm_turned(level, c, g, &packed, from, Start::Own, &mut scratch);
+                }
+                let same = e.iter().zip(&f).position(|(e, f)| e.to_bits() != f.to_bits());
+                assert_eq!(same, None, "{quants:?} turned at {level}: {m}x{k}x{n}");
                 let at = |i: usize| packed.at(i % k, i / k).to_bits();
                 assert_eq!((0..n * k).find(|i| at(*i) != wide[*i].to_bits()), None, "{quants:?} at {level}");
 
