@@ -73,7 +73,7 @@ const RECIPES: [&str; 20] = [
     "--optimizer adamw --precision bf16 --dropout 0.1 --ema 0.9 --layer-stats-every 2",
     "--optimizer adamw --dropout 0.1 --clip 0.05",
     "--optimizer adamw --data builtin:stories:200K --tokenizer char --ema 0.9",
-    "--optimizer adam",
+    "--optimizer adam --shared-blocks true --d-embed 24 --tied-head false",
     "--optimizer adam --precision bf16 --ema 0.9",
     "--optimizer adam --dropout 0.1 --layer-stats-every 3 --clip 0.05",
     "--optimizer sgd --learning-rate 0.1",
