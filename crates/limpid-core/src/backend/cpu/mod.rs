@@ -236,6 +236,8 @@ impl Cpu {
             Ok(RwLock::new(shard))
         };
         let sum = |region: &Region| Sum { region: region.grad(), blank: AtomicBool::new(true) };
+        let average = arena(MemorySpace::Average, trains)?;
+        average.small_pages(); // few runs average, and a huge page would back it with its neighbour
         Ok(Cpu {
             weights,
             grad: arena(MemorySpace::Grad, differentiates)?,
@@ -244,7 +246,7 @@ impl Cpu {
             sums: model.program.parameters().iter().map(sum).collect(),
             moment1: arena(MemorySpace::Moment1, trains)?,
             moment2: arena(MemorySpace::Moment2, trains)?,
-            average: arena(MemorySpace::Average, trains)?,
+            average,
             room: Arena::default(),
             shards: (0..shards).map(shard).collect::<Result<_>>()?,
             cache: decodes
@@ -541,7 +543,7 @@ impl Backend for Cpu {
         Ok(self.sums_of_squares(groups).to_vec())
     }
     fn keep_part(&mut self) {
-        [&self.moment1, &self.moment2, &self.average].into_iter().for_each(Arena::small_pages);
+        [&self.moment1, &self.moment2].into_iter().for_each(Arena::small_pages);
     }
     fn report(&mut self, watch: &mut [Change]) -> Result<UpdateReport> {
         UpdateReport::tell(&self.reported, watch)
