@@ -2,14 +2,17 @@
 //! makes errors of them, after every verb.
 
 use crate::kernels::{COMMON, GpuKernel, Variant};
+use crate::proof::{GpuProof, prove};
 use limpid_base::contain::contain;
 use limpid_core::backend::{BackendError, Result};
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
 use std::pin::pin;
+use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::task::{Context, Poll, Waker};
 
 /// Bytes of the numbers that a kernel is given with each dispatch; every API has room for as many.
@@ -55,6 +58,18 @@ pub enum GpuChoice {
     Number(usize),
     /// The one whose name has this in it, in small letters or large ones.
     Name(String),
+}
+
+impl FromStr for GpuChoice {
+    type Err = Infallible;
+    /// `` (the best), `N` or a part of a name.
+    fn from_str(text: &str) -> std::result::Result<GpuChoice, Infallible> {
+        Ok(match text.parse() {
+            _ if text.is_empty() => GpuChoice::Best,
+            Ok(number) => GpuChoice::Number(number),
+            Err(_) => GpuChoice::Name(text.into()),
+        })
+    }
 }
 
 /// The adapters of the system, real ones first.
@@ -137,6 +152,8 @@ pub struct GpuDevice {
     layouts: Vec<(wgpu::BindGroupLayout, wgpu::PipelineLayout)>,
     compiled: Mutex<HashMap<(&'static str, Variant), wgpu::ComputePipeline>>,
     fault: Arc<Mutex<Option<Fault>>>,
+    /// What its proofs found, once they were run.
+    proven: OnceLock<Result<()>>,
     /// What is bound where an operand is missing.
     pub(crate) nothing: Buffer,
 }
@@ -167,15 +184,19 @@ impl GpuDevice {
             [] => "the system has no GPU with Vulkan, Metal or Direct3D 12, or no driver of one".into(),
             all => all.iter().enumerate().map(|(i, a)| format!("{i}: {a}")).collect::<Vec<_>>().join("; "),
         };
-        let place = match choice {
-            GpuChoice::Best => (!named.is_empty()).then_some(0),
-            GpuChoice::Number(n) => Some(*n).filter(|n| *n < named.len()),
+        let places: Vec<usize> = match choice {
+            GpuChoice::Best => (0..named.len()).take(1).collect(),
+            GpuChoice::Number(n) => (0..named.len()).filter(|place| place == n).collect(),
             GpuChoice::Name(name) => {
-                let has = |a: &GpuAdapter| a.name.to_lowercase().contains(&name.to_lowercase());
-                named.iter().position(has)
+                let has = |place: &usize| named[*place].name.to_lowercase().contains(&name.to_lowercase());
+                (0..named.len()).filter(has).collect()
             }
         };
-        let place = place.ok_or_else(|| refused(format!("there is no such GPU: {}", list())))?;
+        let place = match places[..] {
+            [place] => place,
+            [] => return Err(refused(format!("there is no such GPU: {}", list()))),
+            _ => return Err(refused(format!("several GPUs have that name, take one by its number: {}", list()))),
+        };
         let (adapter, mut described) = (&found[place], named[place].clone());
         described.buffer_bytes = described.buffer_bytes.min(most[0]);
         described.binding_bytes = described.binding_bytes.min(most[1]).min(described.buffer_bytes);
@@ -214,7 +235,16 @@ impl GpuDevice {
         });
         let layouts = (0..=BINDINGS).map(|n| layout(&raw, n)).collect();
         let nothing = Buffer { id: 0, raw: raw.create_buffer(&storage(ALIGN * BINDINGS as u64)) };
-        let device = GpuDevice { adapter: described, raw, queue, layouts, compiled: Mutex::default(), fault, nothing };
+        let device = GpuDevice {
+            adapter: described,
+            raw,
+            queue,
+            layouts,
+            compiled: Mutex::default(),
+            fault,
+            proven: OnceLock::new(),
+            nothing,
+        };
         device.check("gpu")?;
         Ok(Arc::new(device))
     }
@@ -234,6 +264,26 @@ impl GpuDevice {
             Fault::Memory(what) => BackendError::Memory { op, bytes: 0, what },
             Fault::Other(what) => BackendError::Invalid { op, what },
         })
+    }
+
+    /// Whether the device computes what it should, by its proofs, which are run once.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn proven(self: &Arc<GpuDevice>) -> Result<()> {
+        let faulty = |proof: &GpuProof| Some(format!("{} {}: {}", proof.op, proof.way, proof.fault.as_ref()?));
+        let prove = || match prove(self)?.iter().find_map(faulty) {
+            None => Ok(()),
+            Some(fault) => {
+                let what = format!(
+                    "{} computes wrongly, in {fault}; another version of its driver may do, `limpid doctor --prove` tells all \
+                     of it, and --device cpu trains",
+                    self.adapter
+                );
+                Err(BackendError::NotSupported { op: "training", what })
+            }
+        };
+        self.proven.get_or_init(prove).clone()
     }
 
     /// Waits until all that was submitted is done.
@@ -272,6 +322,11 @@ impl GpuDevice {
     /// The layout of a kernel's bindings.
     pub(crate) fn bindings(&self, kernel: &GpuKernel) -> &wgpu::BindGroupLayout {
         &self.layouts[kernel.bindings].0
+    }
+
+    #[cfg(test)]
+    pub(crate) fn has_compiled(&self, entry: &str) -> bool {
+        locked(&self.compiled).keys().any(|(kernel, _)| *kernel == entry)
     }
 
     /// A kernel, compiled.

@@ -71,6 +71,7 @@ kernels! {
     "classify.wgsl": CLASSIFY = "classify", 6;
     "update.wgsl": SQUARES = "squares", 2; NORM_OF = "norm_of", 2; UPDATE = "update", 6; MOMENTUM = "momentum", 5;
         BLEND = "blend", 3;
+    "roof.wgsl": MULTIPLY_ADDS = "multiply_adds", 1;
 }
 
 #[cfg(test)]

@@ -12,10 +12,14 @@ mod kernels;
 mod lists;
 mod memory;
 mod passes;
+mod proof;
+mod roofs;
 mod rows;
 mod update;
 
 pub use device::{GpuAdapter, GpuChoice, GpuDevice, adapters};
+pub use proof::{GpuProof, Proofs, by_op, prove};
+pub use roofs::GpuRoofs;
 
 use device::Buffer;
 use limpid_core::backend::{
@@ -86,13 +90,37 @@ pub struct Gpu {
     reported: Option<(UpdateReport, Vec<Change>)>,
 }
 
-/// A backend on the system's first GPU, which is opened once: what a program brings as
-/// [`Device::Gpu`](limpid_core::backend::Device::Gpu).
+/// The GPU that [`start`] takes, and the device, once it is open.
+static CHOSEN: Mutex<(GpuChoice, Option<Arc<GpuDevice>>)> = Mutex::new((GpuChoice::Best, None));
+
+/// Chooses the GPU that [`start`] takes. What was started goes on where it is.
+pub fn choose(choice: GpuChoice) {
+    let mut chosen = CHOSEN.lock().unwrap_or_else(|e| e.into_inner());
+    if chosen.0 != choice {
+        *chosen = (choice, None);
+    }
+}
+
+/// The chosen GPU, which is opened once, and again if it was lost.
 ///
 /// # Errors
-/// As [`GpuDevice::open`] and [`Gpu::start`], and for products of another type than f32.
+/// As [`GpuDevice::open`].
+pub fn chosen() -> Result<Arc<GpuDevice>> {
+    let mut chosen = CHOSEN.lock().unwrap_or_else(|e| e.into_inner());
+    if let Some(device) = chosen.1.as_ref().filter(|device| device.check("gpu").is_ok()) {
+        return Ok(device.clone());
+    }
+    let device = GpuDevice::open(&chosen.0)?;
+    chosen.1 = Some(device.clone());
+    Ok(device)
+}
+
+/// A backend on the [chosen](choose) GPU: what a program brings as [`Device::Gpu`](limpid_core::backend::Device::Gpu). Before a model
+/// trains, the device [proves](prove) its kernels.
+///
+/// # Errors
+/// As [`GpuDevice::open`] and [`Gpu::start`]; for products of another type than f32; and if the device computes wrongly.
 pub fn start(model: &Model, how: BackendOptions, weights: Option<&SharedWeights>) -> Result<Box<dyn Backend>> {
-    static FIRST: Mutex<Option<Arc<GpuDevice>>> = Mutex::new(None);
     if how.precision != Precision::F32 {
         let what = format!("its kernels compute in f32, not in {}", how.precision);
         return Err(BackendError::NotSupported { op: "gpu", what });
@@ -100,11 +128,10 @@ pub fn start(model: &Model, how: BackendOptions, weights: Option<&SharedWeights>
     if let Some(weights) = weights {
         return Ok(Box::new(Gpu::start_with(model, weights)?));
     }
-    let mut first = FIRST.lock().unwrap_or_else(|e| e.into_inner());
-    let device = match first.as_ref().filter(|device| device.check("gpu").is_ok()) {
-        Some(device) => device.clone(),
-        None => first.insert(GpuDevice::open(&GpuChoice::Best)?).clone(),
-    };
+    let device = chosen()?;
+    if matches!(model.mode, Mode::Train { .. }) {
+        device.proven()?;
+    }
     Ok(Box::new(Gpu::start(&device, model)?))
 }
 
