@@ -42,7 +42,7 @@ pub struct GlassOptions {
 
 /// A model to look into.
 fn served(checkpoint: Checkpoint, id: String, machine: &MachineOptions) -> Result<ServedModel> {
-    if machine.device != Device::Cpu {
+    if machine.device.device() != Device::Cpu {
         bail!(Usage(format!("--device {}: --open and --html run on the cpu", machine.device)));
     }
     models::suits(&checkpoint, machine)?;

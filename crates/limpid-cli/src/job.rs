@@ -150,6 +150,8 @@ impl JobArgs {
             chosen: documents.map(String::from).collect(),
         };
         let task = Task::read(config, recipe, text, given).map_err(source::of_library)?;
+        let mode = Mode::Train { batch: task.recipe.batch_size, context: task.recipe.context };
+        self.machine.measure(&task.config, mode);
         let (program, on, tuning) = (program(), self.machine.on(), self.tuning.tuning());
         let outline = outline(&task.config, &task.recipe, &tuning)?;
         let on = base.as_ref().map_or(on, |base| on.with_weights(base, &outline, self.machine.precision));

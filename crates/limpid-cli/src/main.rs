@@ -6,6 +6,7 @@
 //! user can mend; 2: wrong usage; 130: stopped by Ctrl-C before the end.
 
 mod dashboard;
+mod devices;
 mod find;
 #[cfg(feature = "serve")]
 mod glass;

@@ -148,7 +148,7 @@ fn trained_on(folder: &Path) -> Option<String> {
 
 /// A model as the library has it, on the machine that was asked for.
 pub fn whole(checkpoint: Checkpoint, machine: &MachineOptions) -> Result<Lm> {
-    if machine.device != Device::Cpu {
+    if machine.device.device() != Device::Cpu {
         bail!(Usage(format!("--device {}: this verb runs on the cpu alone", machine.device)));
     }
     suits(&checkpoint, machine)?;

@@ -5,11 +5,12 @@
 //! and an unknown key gets the same error as an unknown flag. A flag that sets several things (`--dropout`), or from which others
 //! follow (`--d-model`), goes over all that the layers below it said: each layer is applied whole, the lowest first.
 
+use crate::devices::DeviceChoice;
 use crate::show;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
-use limpid::backend::{self, Backend, BackendOptions, Device};
+use limpid::backend::{self, Backend, BackendOptions};
 use limpid::checkpoint::{Checkpoint, CheckpointError};
 use limpid::config::{Config, ConfigError, Fields, PRESETS, Positions, Setting, Settings, Value, parse_axis, unknown};
 use limpid::data::source::SourceError;
@@ -17,7 +18,7 @@ use limpid::data::{CorpusError, DataError, TextFormat};
 use limpid::engine::{Decoder, DecoderLimits};
 use limpid::generate::Sampler;
 use limpid::memory::On;
-use limpid::model::{Lora, Model, Tuning};
+use limpid::model::{Lora, Mode, Model, Tuning};
 use limpid::names::Notation;
 use limpid::nearest::nearest;
 use limpid::ops::linear::Precision;
@@ -335,9 +336,10 @@ pub struct MachineOptions {
     /// with quantised weights (activations rounded to eight bits, products summed as integers)
     #[arg(long, alias = "dtype", value_name = "P", default_value = "f32", value_parser = precision, hide_short_help = true)]
     pub precision: Precision,
-    /// Where the model runs: cpu, gpu (in builds with the feature `gpu`), or reference (plain f64 loops on one thread: slow, to check the others against)
-    #[arg(long, value_name = "D", default_value = "cpu", value_parser = parse_axis::<Device>, hide_short_help = true)]
-    pub device: Device,
+    /// Where the model runs: cpu; gpu, gpu:1 or gpu:NAME (in builds with the feature `gpu`; `limpid doctor` lists them); auto, the faster
+    /// of both by measurement; or reference (plain f64 loops on one thread: slow, to check the others against)
+    #[arg(long, value_name = "D", default_value = "cpu", hide_short_help = true)]
+    pub device: DeviceChoice,
 }
 
 /// How tokens are chosen.
@@ -429,13 +431,22 @@ impl MachineOptions {
     }
 
     fn start(&self, model: &Model) -> backend::Result<Box<dyn Backend>> {
-        let how = BackendOptions { threads: self.threads(), level: self.level(), precision: self.precision };
-        self.device.start(model, how)
+        self.device.device().start(model, self.how())
+    }
+
+    fn how(&self) -> BackendOptions {
+        BackendOptions { threads: self.threads(), level: self.level(), precision: self.precision }
+    }
+
+    /// Decides `--device auto` for a model that runs so.
+    pub fn measure(&self, config: &Config, mode: Mode) {
+        self.device.measure(config, mode, self.how());
     }
 
     /// A decoder on this processor, if it fits into memory with the weights of a checkpoint, or random ones.
     pub fn decoder(&self, config: &Config, limits: DecoderLimits, weights: Option<&Checkpoint>) -> Result<Decoder> {
         let model = limits.model(config)?;
+        self.measure(config, Mode::Decode { rows: 1, outputs: 1, blocks: 1 });
         let on = weights.map_or(self.on(), |weights| self.on().with_weights(weights, &model, self.precision));
         crate::machine::fits(&model, None, on, "this model")?;
         Ok(Decoder::new(config, limits, |model| self.start(model))?)
@@ -448,7 +459,7 @@ impl MachineOptions {
 
     /// Where models run.
     pub fn on(&self) -> On {
-        (self.device, self.threads()).into()
+        (self.device.device(), self.threads()).into()
     }
 }
 

@@ -152,6 +152,8 @@ pub struct GpuDevice {
     layouts: Vec<(wgpu::BindGroupLayout, wgpu::PipelineLayout)>,
     compiled: Mutex<HashMap<(&'static str, Variant), wgpu::ComputePipeline>>,
     fault: Arc<Mutex<Option<Fault>>>,
+    /// Bytes to the device and from it.
+    transferred: [AtomicU64; 2],
     /// What its proofs found, once they were run.
     proven: OnceLock<Result<()>>,
     /// What is bound where an operand is missing.
@@ -242,6 +244,7 @@ impl GpuDevice {
             layouts,
             compiled: Mutex::default(),
             fault,
+            transferred: Default::default(),
             proven: OnceLock::new(),
             nothing,
         };
@@ -264,6 +267,21 @@ impl GpuDevice {
             Fault::Memory(what) => BackendError::Memory { op, bytes: 0, what },
             Fault::Other(what) => BackendError::Invalid { op, what },
         })
+    }
+
+    /// Bytes that went to the device and came from it, since it was opened.
+    pub fn transferred(&self) -> [u64; 2] {
+        [0, 1].map(|way| self.transferred[way].load(Relaxed))
+    }
+
+    /// Writes to memory of the device, after what was submitted.
+    pub(crate) fn send(&self, to: &Buffer, at: u64, bytes: &[u8]) {
+        self.transferred[0].fetch_add(bytes.len() as u64, Relaxed);
+        self.queue.write_buffer(&to.raw, at, bytes);
+    }
+
+    pub(crate) fn received(&self, bytes: u64) {
+        self.transferred[1].fetch_add(bytes, Relaxed);
     }
 
     /// Whether the device computes what it should, by its proofs, which are run once.

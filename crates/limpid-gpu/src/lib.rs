@@ -354,6 +354,9 @@ impl Backend for Gpu {
     fn begin_update(&mut self, groups: &[ParamGroup], rule: &Rule, watch: &[Change]) -> Result<()> {
         self.begin(groups, rule, watch)
     }
+    fn transferred(&self) -> [u64; 2] {
+        self.device.transferred()
+    }
     fn report(&mut self, watch: &mut [Change]) -> Result<UpdateReport> {
         self.found()?;
         UpdateReport::tell(&self.reported, watch)

@@ -83,7 +83,7 @@ impl Space {
         for part in self.pieces(at..at + values.len(), usize::MAX) {
             let to = self.window(part.clone());
             let bytes = bytemuck::cast_slice(&values[part.start - at..part.end - at]);
-            device.queue.write_buffer(&to.buffer.raw, to.at + 4 * u64::from(to.shift), bytes);
+            device.send(&to.buffer, to.at + 4 * u64::from(to.shift), bytes);
         }
     }
     /// Begins to copy values to where the host can read them.
@@ -129,6 +129,7 @@ impl Staged {
         // another thread that waits for the device may be the one that is told
         let mapped = self.mapped.recv_timeout(PATIENCE).map_err(|e| lost(e.to_string()))?;
         mapped.map_err(|e| lost(e.to_string()))?;
+        device.received(4 * to.len() as u64);
         let view = self.raw.get_mapped_range(..4 * to.len() as u64).map_err(|e| lost(e.to_string()))?;
         to.copy_from_slice(bytemuck::cast_slice(&view));
         Ok(())

@@ -98,7 +98,7 @@ impl GpuRows {
                 *buffer = Some(device.reserve("feed", *room)?);
             }
             if let (Some(buffer), false) = (buffer, list.is_empty()) {
-                device.queue.write_buffer(&buffer.raw, 0, bytemuck::cast_slice(list));
+                device.send(buffer, 0, bytemuck::cast_slice(list));
             }
         }
         device.check("feed")

@@ -109,6 +109,9 @@ pub struct Summary {
     /// Most memory the process held.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peak_rss_bytes: Option<u64>,
+    /// Bytes of a step to a device with memory of its own and from it, on average.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_bytes: Option<[u64; 2]>,
     /// The least loss any model can reach on the validation text, where that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub entropy_floor: Option<f64>,
@@ -231,6 +234,8 @@ pub struct Run<'a> {
     texts: Vec<(PathBuf, String)>,
     /// What could not be written, and why.
     missing: BTreeMap<PathBuf, String>,
+    /// Steps that moved bytes to a device and from it, and the bytes.
+    moved: (u64, [u64; 2]),
     /// One for each parameter that trains, in steps whose layer statistics are logged.
     changes: Vec<Change>,
     /// Whether process 0 of several writes files.
@@ -308,6 +313,7 @@ impl<'a> Run<'a> {
             owed: None,
             texts: vec![],
             missing: BTreeMap::new(),
+            moved: (0, [0; 2]),
             changes: vec![],
             keeps: false,
         })
@@ -520,7 +526,9 @@ impl<'a> Run<'a> {
             end = self.rest(&windows, false, tell)?;
         }
         while self.trainer.step < recipe.steps && end.is_none() {
+            let there = self.trainer.backend.transferred();
             let Some(step) = self.advance(&batches, tell)? else { continue };
+            let moved = std::array::from_fn(|way| self.trainer.backend.transferred()[way] - there[way]);
             self.state.tokens += step.tokens as u64;
             self.state.seconds = before + start.elapsed().as_secs_f64();
             self.state.first.get_or_insert(step.loss);
@@ -532,6 +540,10 @@ impl<'a> Run<'a> {
                 "step": step.step, "train_loss": step.loss, "grad_norm": step.norm, "learning_rate": step.rate,
                 "tokens": self.state.tokens, "seconds": self.state.seconds,
             });
+            if moved != [0; 2] {
+                (line["to_device_bytes"], line["from_device_bytes"]) = (moved[0].into(), moved[1].into());
+                self.moved = (self.moved.0 + 1, std::array::from_fn(|way| self.moved.1[way] + moved[way]));
+            }
             let mut stop = false;
             if let Some(all_reduce) = self.trainer.team.take_all_reduce() {
                 line["all_reduce_seconds"] = all_reduce.seconds.into();
@@ -962,6 +974,7 @@ impl<'a> Run<'a> {
             seconds,
             tok_s: self.state.tokens as f64 / seconds.max(1e-9),
             peak_rss_bytes: None,
+            device_bytes: (self.moved.0 > 0).then(|| self.moved.1.map(|bytes| bytes / self.moved.0)),
             entropy_floor: None,
             stopped,
             ended_early: end == Some(End::Early),

@@ -3,7 +3,7 @@
 use crate::machine::{PASSES, READINGS, memory};
 use crate::options::{MachineOptions, cores};
 use crate::show;
-use anyhow::Result;
+use anyhow::{Result, bail};
 use limpid::backend::cpu::roof::Roof;
 use limpid::backend::{Cpu, Device};
 use limpid::config::Axis;
@@ -16,11 +16,17 @@ pub struct Args {
     /// Put the result on stdout as JSON
     #[arg(long)]
     json: bool,
+    /// Prove that the GPU in use (--device gpu:N|NAME) and its driver compute what they should: every kernel against the reference
+    #[arg(long)]
+    prove: bool,
     #[command(flatten)]
     machine: MachineOptions,
 }
 
 pub fn run(args: Args) -> Result<()> {
+    if args.prove {
+        return prove(&args);
+    }
     let (threads, level) = (args.machine.threads(), args.machine.level());
     Cpu::can_start(threads)?;
     let levels: Vec<&str> = Level::available().iter().map(|l| l.name()).collect();
@@ -36,13 +42,15 @@ pub fn run(args: Args) -> Result<()> {
     let memory = memory();
     let there: Vec<Device> =
         Device::ALL.iter().copied().filter(|device| cfg!(feature = "gpu") || *device != Device::Gpu).collect();
+    let gpus = gpus()?;
     if args.json {
         return show::json(&serde_json::json!({
             "version": env!("CARGO_PKG_VERSION"), "cpu": name, "cores": cores(), "threads": threads,
             "simd": level.name(), "simd_available": levels, "roof_flops_f32": all, "roof_flops_f32_one_thread": one,
             "roof_flops_bf16": half,
             "read_roof_bytes_s": read, "memory_total_bytes": memory.as_ref().map(|m| m.total),
-            "memory_available_bytes": memory.as_ref().map(|m| m.available), "device": args.machine.device, "devices": there,
+            "memory_available_bytes": memory.as_ref().map(|m| m.available), "device": args.machine.device.to_string(), "devices": there,
+            "gpus": gpus.iter().map(|gpu| &gpu.json).collect::<Vec<_>>(),
         }));
     }
     let used = show::plural(threads, "thread");
@@ -61,15 +69,92 @@ pub fn run(args: Args) -> Result<()> {
     }
     let devices = there.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     rows.push(("device in use", format!("{} (there are: {devices})", args.machine.device)));
-    #[cfg(feature = "gpu")]
-    rows.extend(limpid::gpu::adapters()?.iter().enumerate().map(|(i, adapter)| {
-        let soft = if adapter.is_software { "; this processor plays it: for tests, slower than cpu" } else { "" };
-        let (buffer, seen) = (show::bytes(adapter.buffer_bytes), show::bytes(adapter.binding_bytes));
-        (
-            if i == 0 { "gpu in use" } else { "gpu" },
-            format!("{adapter}, {buffer} at once, of which a kernel sees {seen}{soft}"),
-        )
-    }));
-    let rows: Vec<(String, String)> = rows.into_iter().map(|(k, v)| (k.to_string(), v)).collect();
+    let mut rows: Vec<(String, String)> = rows.into_iter().map(|(k, v)| (k.to_string(), v)).collect();
+    rows.extend(gpus.into_iter().flat_map(|gpu| gpu.rows));
     show::out(&show::pairs(&rows))
+}
+
+/// A GPU, as it is shown.
+struct Gpu {
+    json: serde_json::Value,
+    rows: Vec<(String, String)>,
+}
+
+/// All of them; one that does not start says why, and the others are shown.
+#[cfg(feature = "gpu")]
+fn gpus() -> Result<Vec<Gpu>> {
+    use limpid::gpu::{GpuChoice, GpuDevice, GpuRoofs};
+    let one = |(n, adapter): (usize, &limpid::gpu::GpuAdapter)| {
+        let roofs = GpuDevice::open(&GpuChoice::Number(n)).and_then(|device| GpuRoofs::measure(&device));
+        let soft = if adapter.is_software { "; this processor plays it: for tests, slower than cpu" } else { "" };
+        let [least, most] = adapter.subgroup;
+        let (buffer, seen) = (show::bytes(adapter.buffer_bytes), show::bytes(adapter.binding_bytes));
+        let measured = match &roofs {
+            Err(error) => error.to_string(),
+            Ok(GpuRoofs { flops, copied, launch, round_trip }) => format!(
+                "{:.0} GFLOP/s in f32, copies {:.1} GB/s, a kernel starts in {:.1} us, an answer takes {:.0} us",
+                flops / 1e9,
+                copied / 1e9,
+                1e6 * launch,
+                1e6 * round_trip
+            ),
+        };
+        let rows = [
+            (format!("gpu:{n}"), format!("{adapter}{soft}")),
+            (
+                "  memory".into(),
+                format!("{buffer} in one buffer, of which a kernel sees {seen}; subgroups of {least} to {most}"),
+            ),
+            ("  roofs".into(), measured),
+        ];
+        let roofs = roofs.ok().map(|r| {
+            serde_json::json!({
+                "flops_f32": r.flops, "copy_bytes_s": r.copied, "launch_seconds": r.launch, "round_trip_seconds": r.round_trip
+            })
+        });
+        let json = serde_json::json!({
+            "name": adapter.name, "driver": adapter.driver, "api": adapter.api, "software": adapter.is_software,
+            "buffer_bytes": adapter.buffer_bytes, "binding_bytes": adapter.binding_bytes,
+            "subgroup": adapter.subgroup, "roofs": roofs,
+        });
+        Gpu { json, rows: rows.into() }
+    };
+    Ok(limpid::gpu::adapters()?.iter().enumerate().map(one).collect())
+}
+#[cfg(not(feature = "gpu"))]
+fn gpus() -> Result<Vec<Gpu>> {
+    Ok(vec![])
+}
+
+/// `--prove`: a line for each op and direction, and an error if one is wrong.
+#[cfg(feature = "gpu")]
+fn prove(args: &Args) -> Result<()> {
+    args.machine.device.device(); // chooses
+    let device = limpid::gpu::chosen()?;
+    let proofs = limpid::gpu::prove(&device)?;
+    let wrong = proofs.iter().filter(|proof| proof.fault.is_some()).count();
+    if args.json {
+        let line = |p: &limpid::gpu::GpuProof| serde_json::json!({"op": p.op, "way": p.way, "worst": p.worst, "fault": p.fault});
+        let lines: Vec<_> = proofs.iter().map(line).collect();
+        show::json(&serde_json::json!({"gpu": device.adapter.to_string(), "proofs": lines, "wrong": wrong}))?;
+    } else {
+        let line = |p: &limpid::gpu::GpuProof| {
+            vec![p.op.into(), p.way.into(), format!("{:.1e}", p.worst), p.fault.clone().unwrap_or_else(|| "ok".into())]
+        };
+        let lines: Vec<Vec<String>> = proofs.iter().map(line).collect();
+        show::out(&format!("{}\n\n", device.adapter))?;
+        show::out(&show::columns(&["op", "tried", "off by", ""], &lines))?;
+    }
+    match wrong {
+        0 => Ok(()),
+        n => bail!(
+            "{} computes wrongly in {}: limpid does not train on it; another version of its driver may do",
+            device.adapter,
+            show::plural(n, "place")
+        ),
+    }
+}
+#[cfg(not(feature = "gpu"))]
+fn prove(_: &Args) -> Result<()> {
+    bail!("this limpid was built without GPUs: build it with --features gpu, or take a release")
 }

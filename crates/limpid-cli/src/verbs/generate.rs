@@ -169,7 +169,7 @@ pub fn run(args: Args) -> Result<()> {
         }
         return fill(&args, &checkpoint, &prompt);
     }
-    if args.receipt.is_some() && args.machine.device != Device::Cpu {
+    if args.receipt.is_some() && args.machine.device.device() != Device::Cpu {
         bail!(Usage("--receipt needs --device cpu: another device has other last digits".into()));
     }
     let positions = prompt.len().saturating_add(args.max_tokens);

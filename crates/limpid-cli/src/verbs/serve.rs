@@ -110,7 +110,7 @@ const KEYS: u64 = 1 << 20;
 const EVERY: Duration = Duration::from_secs(1);
 
 pub fn run(args: Args) -> Result<()> {
-    if args.machine.device != Device::Cpu || args.machine.simd.is_some_and(|level| level != Level::best()) {
+    if args.machine.device.device() != Device::Cpu || args.machine.simd.is_some_and(|level| level != Level::best()) {
         bail!(Usage("limpid serve runs on the cpu, which every other device is checked against".into()));
     }
     let mut options = options(&args)?;

@@ -340,6 +340,9 @@ fn report(summary: &Summary, folder: &Path, answers: bool) {
         show::duration(summary.seconds),
         summary.train_loss
     ));
+    if let Some([to, from]) = summary.device_bytes.map(|bytes| bytes.map(show::bytes)) {
+        show::say(format_args!("a step sends {to} to the device and takes {from} from it"));
+    }
     let how = if answers { "--chat" } else { "--prompt" };
     show::say(format_args!("the model is in {folder}; try: limpid generate --model {word} {how} TEXT"));
     show::say(format_args!("its curves are in {folder}/report.html"));

@@ -344,6 +344,10 @@ pub trait Backend: Send {
     /// Hears that updates will change a part of the parameters only, here and there: what the others would need (moments,
     /// average) is never touched, and need not be in memory.
     fn keep_part(&mut self) {}
+    /// Bytes that went to a device with memory of its own, and that came from it, since the backend was started.
+    fn transferred(&self) -> [u64; 2] {
+        [0; 2]
+    }
     /// The report of the last update; waits for the update's end. The changes of the ranges that
     /// [`Backend::begin_update`] was told to watch are added to `watch`. A caller that asks after the next forward
     /// and backward, and not at once, keeps a device busy meanwhile; a gradient computed meanwhile is of no

@@ -1,0 +1,134 @@
+//! `--device`: where a model runs, chosen by name or by measurement.
+
+use crate::show;
+use anyhow::Result;
+use limpid::backend::{BackendOptions, Device};
+use limpid::config::{Axis, Config, ConfigError, parse_axis, unknown};
+use limpid::model::{Mode, Model};
+use limpid::ops::{Batch, Span};
+use std::str::FromStr;
+use std::sync::OnceLock;
+use std::time::Instant;
+
+/// What `--device` takes.
+const KINDS: &[&str] = &["cpu", "gpu", "gpu:NUMBER", "gpu:NAME", "auto", "reference"];
+
+/// What `--device` says, and what `auto` came to.
+#[derive(Clone, Debug)]
+pub struct DeviceChoice {
+    /// None for `auto`.
+    device: Option<Device>,
+    /// Which GPU: nothing, a number or a part of a name.
+    gpu: String,
+    measured: OnceLock<Device>,
+}
+
+impl FromStr for DeviceChoice {
+    type Err = ConfigError;
+    fn from_str(text: &str) -> Result<DeviceChoice, ConfigError> {
+        let (device, gpu) = match text.split_once(':') {
+            Some(("gpu", gpu)) if !gpu.is_empty() => ("gpu", gpu),
+            _ => (text, ""),
+        };
+        let device = if device == "auto" { None } else { Some(parse_axis(device).map_err(|_| unknown("device", text, KINDS))?) };
+        Ok(DeviceChoice { device, gpu: gpu.into(), measured: OnceLock::new() })
+    }
+}
+
+impl std::fmt::Display for DeviceChoice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let device = self.device.map_or("auto", Axis::name);
+        if self.gpu.is_empty() { f.write_str(device) } else { write!(f, "{device}:{}", self.gpu) }
+    }
+}
+
+impl DeviceChoice {
+    /// The device; `auto` is the cpu until [`DeviceChoice::measure`] has found another.
+    pub fn device(&self) -> Device {
+        #[cfg(feature = "gpu")]
+        limpid::gpu::choose(self.gpu.parse().expect("every text is a choice"));
+        self.device.or(self.measured.get().copied()).unwrap_or(Device::Cpu)
+    }
+
+    /// Decides `auto` for a model: two of its blocks run on the cpu and on the first real GPU, and the faster is taken.
+    pub fn measure(&self, config: &Config, mode: Mode, how: BackendOptions) {
+        match self.device {
+            None => drop(self.measured.get_or_init(|| faster(config, mode, how))),
+            Some(Device::Gpu) => tell_software(),
+            Some(_) => {}
+        }
+    }
+}
+
+/// The GPU in use: how it is called, and whether it is one.
+#[cfg(feature = "gpu")]
+fn in_use() -> Result<(String, bool), String> {
+    let device = limpid::gpu::chosen().map_err(|error| error.to_string())?;
+    Ok((device.adapter.to_string(), device.adapter.is_software))
+}
+#[cfg(not(feature = "gpu"))]
+fn in_use() -> Result<(String, bool), String> {
+    Err("this limpid was built without the feature `gpu`".into())
+}
+
+fn tell_software() {
+    static TOLD: OnceLock<()> = OnceLock::new();
+    if let Ok((name, true)) = in_use() {
+        TOLD.get_or_init(|| {
+            show::say(format_args!("note: {name} is this processor playing a GPU: --device cpu is many times faster"));
+        });
+    }
+}
+
+/// The faster device, which is told with the reason.
+fn faster(config: &Config, mode: Mode, how: BackendOptions) -> Device {
+    let (device, why) = match in_use() {
+        Err(why) => (Device::Cpu, why),
+        Ok((name, true)) => (Device::Cpu, format!("the only GPU, {name}, is this processor playing one")),
+        Ok((name, false)) => match [Device::Cpu, Device::Gpu].map(|device| seconds(config, mode, how, device)) {
+            [Ok(cpu), Ok(gpu)] => {
+                let device = if gpu < cpu { Device::Gpu } else { Device::Cpu };
+                (device, format!("two blocks take {:.1} ms on {name}, {:.1} ms on the cpu", 1e3 * gpu, 1e3 * cpu))
+            }
+            [_, Err(error)] => (Device::Cpu, format!("{name}: {error}")),
+            [Err(error), _] => (Device::Gpu, error.to_string()),
+        },
+    };
+    show::say(format_args!("device: {device} ({why})"));
+    device
+}
+
+/// Seconds of a run of two blocks of a model, with its embeddings and logits: forward, and backward where it trains.
+fn seconds(config: &Config, mode: Mode, how: BackendOptions, device: Device) -> Result<f64> {
+    let model = Model::new(&Config { n_layer: config.n_layer.min(2), ..config.clone() }, mode)?;
+    let mut backend = device.start(&model, how)?;
+    let zeros = |rows: usize| vec![0; rows];
+    let segments = |rows: usize| if config.n_segment > 0 { zeros(rows) } else { vec![] };
+    let batch = match mode {
+        Mode::Decode { .. } => Batch {
+            tokens: zeros(1),
+            positions: zeros(1),
+            segments: segments(1),
+            outputs: zeros(1),
+            spans: vec![Span { row: 0, rows: 1, past: 0, table: 0, valid: 1 }],
+            blocks: zeros(1),
+            ..Batch::default()
+        },
+        Mode::Train { batch, context } => {
+            let rows = batch * context;
+            Batch { segments: segments(rows), ..Batch::of_sequences(zeros(rows), zeros(rows), context) }
+        }
+        _ => anyhow::bail!("only training and decoding are measured"),
+    };
+    let last = model.losses().or(model.logits()).unwrap_or(model.ops()[model.ops().len() - 1].output());
+    let mut run = || -> Result<f64> {
+        let start = Instant::now();
+        backend.feed(&batch)?;
+        backend.forward(model.body())?;
+        backend.backward(model.back())?;
+        backend.read(last)?; // waits for the device
+        Ok(start.elapsed().as_secs_f64())
+    };
+    run()?; // compiles and touches what it needs
+    Ok(run()?.min(run()?))
+}
