@@ -6,6 +6,7 @@ use limpid::backend::{BackendOptions, Device};
 use limpid::config::{Axis, Config, ConfigError, parse_axis, unknown};
 use limpid::model::{Mode, Model};
 use limpid::ops::{Batch, Span};
+use serde_json::Value;
 use std::str::FromStr;
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -30,7 +31,8 @@ impl FromStr for DeviceChoice {
             Some(("gpu", gpu)) if !gpu.is_empty() => ("gpu", gpu),
             _ => (text, ""),
         };
-        let device = if device == "auto" { None } else { Some(parse_axis(device).map_err(|_| unknown("device", text, KINDS))?) };
+        let device =
+            if device == "auto" { None } else { Some(parse_axis(device).map_err(|_| unknown("device", text, KINDS))?) };
         Ok(DeviceChoice { device, gpu: gpu.into(), measured: OnceLock::new() })
     }
 }
@@ -58,6 +60,50 @@ impl DeviceChoice {
             Some(_) => {}
         }
     }
+}
+
+/// What a step costs by kinds of ops, where the device is a GPU: a table of texts, and the same as JSON.
+pub type Traffic = (Vec<Vec<String>>, Value);
+
+/// The columns of [`traffic`].
+pub fn traffic_columns() -> Vec<&'static str> {
+    let mut columns = vec!["op", "way", "kernels", "bytes", "of the least", "FLOP"];
+    #[cfg(feature = "gpu")]
+    columns.extend(limpid::gpu::KNOWN.map(|gpu| gpu.name));
+    columns
+}
+
+/// Counts them, without running a step.
+#[cfg(feature = "gpu")]
+pub fn traffic(choice: &DeviceChoice, model: &Model, batch: &Batch, keys: usize) -> Result<Option<Traffic>> {
+    use limpid::gpu::{Gpu, KNOWN, OpTraffic};
+    if choice.device() != Device::Gpu {
+        return Ok(None);
+    }
+    let found = Gpu::start(&limpid::gpu::chosen()?, model)?.traffic(model, batch, keys)?;
+    let line = |t: &OpTraffic| {
+        let own = [
+            t.op.into(),
+            t.way.into(),
+            t.launches.to_string(),
+            show::bytes(t.bytes),
+            format!("{:.2}", t.bytes as f64 / t.least as f64),
+            show::count(t.flops),
+        ];
+        own.into_iter().chain(KNOWN.iter().map(|gpu| format!("{:.2} ms", 1e3 * t.floor(gpu)))).collect()
+    };
+    let json = |t: &OpTraffic| {
+        let floors: serde_json::Map<_, _> = KNOWN.iter().map(|gpu| (gpu.name.into(), t.floor(gpu).into())).collect();
+        serde_json::json!({
+            "op": t.op, "way": t.way, "kernels": t.launches, "bytes": t.bytes, "least_bytes": t.least, "flops": t.flops,
+            "floor_seconds": floors,
+        })
+    };
+    Ok(Some((found.iter().map(line).collect(), found.iter().map(json).collect())))
+}
+#[cfg(not(feature = "gpu"))]
+pub fn traffic(_: &DeviceChoice, _: &Model, _: &Batch, _: usize) -> Result<Option<Traffic>> {
+    Ok(None)
 }
 
 /// The GPU in use: how it is called, and whether it is one.

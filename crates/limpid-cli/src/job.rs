@@ -219,7 +219,7 @@ pub fn extra_work(model: &Model, recipe: &Recipe) -> f64 {
 }
 
 /// Keys that a row sees on average.
-fn keys(model: &Model, recipe: &Recipe) -> usize {
+pub fn keys(model: &Model, recipe: &Recipe) -> usize {
     if model.config.mask == Mask::Causal { recipe.context.div_ceil(2) } else { recipe.context }
 }
 

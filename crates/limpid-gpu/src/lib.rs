@@ -15,11 +15,13 @@ mod passes;
 mod proof;
 mod roofs;
 mod rows;
+mod traffic;
 mod update;
 
 pub use device::{GpuAdapter, GpuChoice, GpuDevice, adapters};
 pub use proof::{GpuProof, Proofs, by_op, prove};
 pub use roofs::GpuRoofs;
+pub use traffic::{KNOWN, KnownGpu, LAUNCH, OpTraffic};
 
 use device::Buffer;
 use limpid_core::backend::{
@@ -237,6 +239,15 @@ impl Gpu {
 
     /// Writes a list with what the ops need, and submits it.
     fn run(&mut self, op: &'static str, write: impl FnOnce(&Memory, &mut List) -> Result<()>) -> Result<()> {
+        self.written(write, |list| list.submit(op))
+    }
+
+    /// Writes a list with what the ops need.
+    fn written<T>(
+        &mut self,
+        write: impl FnOnce(&Memory, &mut List) -> Result<()>,
+        then: impl FnOnce(List) -> Result<T>,
+    ) -> Result<T> {
         let Gpu { device, weights, spaces, rows, scratch, dots, chunk, bindings, .. } = self;
         let mut all = spaces.each_ref();
         all[MemorySpace::Const as usize] = &weights.konst;
@@ -244,7 +255,7 @@ impl Gpu {
         let memory = Memory { device, spaces: all, rows, scratch, dots, chunk: *chunk };
         let mut list = List::new(device, bindings);
         write(&memory, &mut list)?;
-        list.submit(op)
+        then(list)
     }
 
     /// Adds gradients that were set aside.

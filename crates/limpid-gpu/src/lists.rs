@@ -55,6 +55,8 @@ pub struct List<'a> {
     bindings: &'a mut Bindings,
     encoder: wgpu::CommandEncoder,
     pass: Option<wgpu::ComputePass<'static>>,
+    /// Kernels, and bytes that they are shown.
+    pub cost: [u64; 2],
 }
 
 impl<'a> List<'a> {
@@ -64,7 +66,7 @@ impl<'a> List<'a> {
             bindings.0.clear();
         }
         let encoder = device.raw.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
-        List { device, bindings, encoder, pass: None }
+        List { device, bindings, encoder, pass: None, cost: [0; 2] }
     }
 
     /// Adds a kernel with its bindings (`None`: it does not use this one) and numbers, on so many workgroups.
@@ -84,6 +86,8 @@ impl<'a> List<'a> {
         }
         assert_eq!(windows.len(), kernel.bindings, "bindings of `{}`", kernel.entry);
         let pipeline = self.device.compiled(kernel, how)?;
+        let shown = windows.iter().flatten().map(|window| window.len - 4 * u64::from(window.shift)).sum::<u64>();
+        self.cost = [self.cost[0] + 1, self.cost[1] + shown];
         let group = self.bound(kernel, windows);
         let pass = self.pass.get_or_insert_with(|| {
             self.encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default()).forget_lifetime()

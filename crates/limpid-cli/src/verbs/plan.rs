@@ -1,6 +1,7 @@
 //! `plan`: what `train` with the same flags would do.
 
-use crate::job::{Job, JobArgs, extra_work, recomputes, step_flops, too_large};
+use crate::devices::{DeviceChoice, Traffic, traffic, traffic_columns};
+use crate::job::{Job, JobArgs, extra_work, keys, recomputes, step_flops, too_large};
 use crate::machine::{READINGS, fits};
 use crate::options::MachineOptions;
 use crate::show;
@@ -94,6 +95,15 @@ fn measure(job: &Job, machine: &MachineOptions, budget: Option<u64>, guess: f64)
     let more = work(&job.model, &job.task.recipe) / work(&model, &recipe);
     let seconds = (more * middle(gradients), middle(updates));
     Ok(Measured { steps: times.len(), batch_size, context, seconds })
+}
+
+/// What a micro-batch costs on a GPU, where one is chosen.
+fn gpu(job: &Job, device: &DeviceChoice) -> Result<Option<Traffic>> {
+    let recipe = &job.task.recipe;
+    let mut batch = Batch::default();
+    recipe.batches(&job.task.corpus.train, job.task.objective)?.fill(0, 0, &mut batch);
+    (batch.terms, batch.seed) = (recipe.terms(), Some(0));
+    traffic(device, &job.model, &batch, keys(&job.model, recipe))
 }
 
 /// What each of several processes would do that train together.
@@ -205,6 +215,7 @@ pub fn run(args: Args) -> Result<()> {
     // of a guess, nobody knows which part the update has
     let (gradients, update) = measured.as_ref().map_or((guess, 0.0), |m| m.seconds);
     let step_seconds = gradients + update;
+    let gpu = gpu(&job, &args.train.machine.device).unwrap_or_default(); // why not is said by what was measured
     let several = processes.map(|n| Several::new(&job, &args, n, (gradients, update)));
     let (roof, seconds) = (roof.measure(READINGS), step_seconds * recipe.steps as f64);
     let share = flops / step_seconds / roof;
@@ -244,7 +255,7 @@ pub fn run(args: Args) -> Result<()> {
                 "total_memory_bytes": needed(model, Some(recipe), on) + program, "extra_work": extra_work(model, recipe)})).collect::<Vec<_>>(), "roof_flops": roof, "expected_seconds": seconds, "seconds_per_step": step_seconds, "share_of_roof": share,
             "measured": measured.as_ref().ok().map(|m| json!({"steps": m.steps, "batch_size": m.batch_size, "context": m.context})),
             "not_measured": measured.as_ref().err().map(|e| format!("{e:#}")),
-            "ranks": several.as_ref().map(Several::json),
+            "ranks": several.as_ref().map(Several::json), "gpu_ops": gpu.as_ref().map(|(_, json)| json),
             "fits": too_large.is_none(), "would_fit": too_large.iter().flat_map(|t| &t.fitting).map(|(flags, _)| flags).collect::<Vec<_>>(),
         }));
     }
@@ -388,6 +399,10 @@ pub fn run(args: Args) -> Result<()> {
             show::plural(threads, "thread")
         );
         section(&title, several.rows(recipe.accumulate));
+    }
+    if let Some((lines, _)) = gpu {
+        text += "A micro-batch on a GPU, counted: bytes that kernels move, by the least that any could, and the least time on others\n";
+        text += &show::columns(&traffic_columns(), &lines);
     }
     if let Some(too_large) = too_large {
         text += &format!("\n{}\n", too_large.text());
