@@ -17,26 +17,54 @@ pub struct GpuKernel {
 pub struct Variant {
     /// Features of a head, for attention.
     pub d: usize,
-    /// Which operands of a product are stored across.
+    /// Whether the cache has bf16, two in a word.
+    pub halves: bool,
+    /// Rows of a product that a thread makes, 0 where it is no product.
+    pub rows: usize,
+    /// Which operands of a product are stored across, and which are read four elements at once.
     pub across: [bool; 2],
+    pub fours: [bool; 2],
+    /// Whether operands of a product are rounded to bf16.
+    pub rounds: bool,
 }
 
 impl Variant {
     /// For heads of `d` features.
-    pub const fn heads(d: usize) -> Variant {
-        Variant { d, across: [false; 2] }
+    pub const fn heads(d: usize, halves: bool) -> Variant {
+        Variant { d, halves, rows: 0, across: [false; 2], fours: [false; 2], rounds: false }
     }
     /// The lines before a kernel's text.
     pub fn lines(self) -> String {
+        let Variant { d, halves, rows, fours, rounds, .. } = self;
         // tiles of at most 8 KiB of keys, and as many of values: WebGPU promises 16
-        let tile = if self.d <= 64 { 16 } else { 8 };
-        if self.d == 0 { String::new() } else { format!("const D = {}u;\nconst TILE = {tile}u;\n", self.d) }
+        let tile = if d <= 64 { 16 } else { 8 };
+        match (d, rows) {
+            (0, 0) => String::new(),
+            (0, _) => {
+                let operands = ["a", "b"].into_iter().zip(fours).enumerate();
+                let operands: String = operands.map(|(i, (name, fours))| operand(i, name, fours)).collect();
+                format!("const ROWS = {rows}u;\nconst ROUNDS = {rounds};\n{operands}")
+            }
+            _ => format!("const D = {d}u;\nconst TILE = {tile}u;\nconst HALVES = {halves};\n"),
+        }
     }
     /// The constants of its pipeline.
     pub fn constants(self) -> Vec<(&'static str, f64)> {
         let names = ["ACROSS_A", "ACROSS_B"].into_iter().zip(self.across);
         names.filter(|(_, across)| *across).map(|(name, _)| (name, 1.0)).collect()
     }
+}
+
+/// An operand of a product, and how four elements of it are read, of which there may be fewer.
+fn operand(binding: usize, name: &str, fours: bool) -> String {
+    let (of, read) = match fours {
+        true => ("vec4f", format!("if there > 0u {{ v = {name}[at / 4u]; }}")),
+        false => ("f32", format!("for (var i = 0u; i < 4u; i++) {{ if i < there {{ v[i] = {name}[at + i]; }} }}")),
+    };
+    format!(
+        "@group(0) @binding({binding}) var<storage, read_write> {name}: array<{of}>;\n\
+         fn {name}_four(at: u32, there: u32) -> vec4f {{ var v = vec4f(0.0); {read} return v; }}\n"
+    )
 }
 
 /// The most features that a head may have.
@@ -61,9 +89,10 @@ kernels! {
     "embed.wgsl": LOOK = "look", 5; SPREAD = "spread", 3;
     "norm.wgsl": NORM = "norm", 5; NORM_BACK = "norm_back", 6; NORM_GAINS = "norm_gains", 4; NORM_WATCH = "norm_watch", 6;
         NORM_SCALE = "norm_scale", 5;
-    "linear.wgsl": PRODUCT = "product", 4; COLUMN_SUMS = "column_sums", 2; FOLD = "fold", 2;
+    "linear.wgsl": PRODUCT = "product", 4; THIN = "thin", 4;
+    "sums.wgsl": COLUMN_SUMS = "column_sums", 2; FOLD = "fold", 2;
     "rotate.wgsl": ROTATE = "rotate", 4;
-    "attend.wgsl": STORE = "store", 8; ATTEND = "attend", 8; ATTEND_BACK_Q = "attend_back_q", 8;
+    "attend.wgsl": STORE = "store", 8; ATTEND = "attend", 8; ATTEND_ONE = "attend_one", 8; ATTEND_BACK_Q = "attend_back_q", 8;
         ATTEND_BACK_KV = "attend_back_kv", 7; WATCH = "watch", 8; WATCH_BACK = "watch_back", 8;
     "activate.wgsl": ACTIVATE = "activate", 2; ACTIVATE_BACK = "activate_back", 3;
     "element.wgsl": ADD = "add", 3; ADD_BACK = "add_back", 2; MULTIPLY = "multiply", 3; SCALE = "scale", 2;
@@ -85,11 +114,17 @@ mod tests {
         let Ok(device) = GpuDevice::open(&GpuChoice::Best) else { return };
         let mut flaws = vec![];
         for kernel in ALL {
+            let ways = || [(false, false), (false, true), (true, false), (true, true)];
+            let product = |rows: usize| {
+                let forms = [[false, true], [false; 2], [true, false]].into_iter().flat_map(move |across| {
+                    ways().map(|(a, b)| Variant { across, rows, fours: [a, b], rounds: a, ..Variant::default() })
+                });
+                forms.collect::<Vec<_>>()
+            };
             let forms: Vec<Variant> = match (kernel.text.contains("TILE * WIDE"), kernel.entry) {
-                (true, _) => [1, 2, 6, 64, 80, 128, 256].map(Variant::heads).into(),
-                (_, "product") => [[false, true], [false; 2], [true, false]]
-                    .map(|across| Variant { across, ..Variant::default() })
-                    .into(),
+                (true, _) => [1, 2, 6, 64, 80, 128, 256].map(|d| Variant::heads(d, d % 4 == 0)).into(),
+                (_, "product") => [4, 8].into_iter().flat_map(product).collect(),
+                (_, "thin") => [1, 2, 4, 8].into_iter().flat_map(product).collect(),
                 _ => vec![Variant::default()],
             };
             flaws.extend(forms.into_iter().filter_map(|how| device.compiled(kernel, how).err()));

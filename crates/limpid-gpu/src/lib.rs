@@ -4,7 +4,7 @@
 //! device is to do, `passes` the two matches from ops to kernels, `update` the optimizer. A kernel and its formula are in a file of
 //! `kernels/`, forward and backward beside each other.
 //!
-//! Everything is f32. Each sum has one order, so the same device and driver give the same bits, run to run; another driver may
+//! Everything is f32; operands of products may be rounded to bf16, and the KV cache may keep bf16. Each sum has one order, so the same device and driver give the same bits, run to run; another driver may
 //! give others. A row's result depends on nothing but the row, so decoding gives the bits of the whole forward.
 
 mod device;
@@ -34,7 +34,7 @@ use limpid_core::ops::limits::Limits;
 use limpid_core::ops::linear::Precision;
 use limpid_core::ops::{Batch, MemorySpace, Op, Ops, Pass, Passes, Region};
 use lists::{Bindings, List};
-use memory::{GpuWeights, STEP, Space, Staged, Window, pages, tensors};
+use memory::{GpuWeights, STEP, Space, Staged, Window, pages, tensors, words_of};
 use passes::Memory;
 use rows::GpuRows;
 use std::ops::Range;
@@ -87,6 +87,9 @@ pub struct Gpu {
     program: u64,
     limits: Limits,
     learns: bool,
+    precision: Precision,
+    /// Whether the cache has bf16, two in a word.
+    halves: bool,
     tickets: Mutex<Requested>,
     pending: Option<Pending>,
     reported: Option<(UpdateReport, Vec<Change>)>,
@@ -121,20 +124,20 @@ pub fn chosen() -> Result<Arc<GpuDevice>> {
 /// trains, the device [proves](prove) its kernels.
 ///
 /// # Errors
-/// As [`GpuDevice::open`] and [`Gpu::start`]; for products of another type than f32; and if the device computes wrongly.
+/// As [`GpuDevice::open`] and [`Gpu::start`]; for products of int8; and if the device computes wrongly.
 pub fn start(model: &Model, how: BackendOptions, weights: Option<&SharedWeights>) -> Result<Box<dyn Backend>> {
-    if how.precision != Precision::F32 {
-        let what = format!("its kernels compute in f32, not in {}", how.precision);
+    if how.precision == Precision::Int8 {
+        let what = "its products take f32 or bf16, not int8".into();
         return Err(BackendError::NotSupported { op: "gpu", what });
     }
     if let Some(weights) = weights {
-        return Ok(Box::new(Gpu::start_with(model, weights)?));
+        return Ok(Box::new(Gpu::start_with(model, weights)?.rounding(how.precision)));
     }
     let device = chosen()?;
     if matches!(model.mode, Mode::Train { .. }) {
         device.proven()?;
     }
-    Ok(Box::new(Gpu::start(&device, model)?))
+    Ok(Box::new(Gpu::start(&device, model)?.rounding(how.precision)))
 }
 
 /// Elements of a chunk of logits, about.
@@ -165,6 +168,11 @@ impl Gpu {
             Some(what) => Err(BackendError::OtherWeights { what }),
             None => Gpu::build(&weights.device.clone(), model, weights),
         }
+    }
+
+    /// The same with products of this precision: operands are rounded where it is bf16, sums are f32.
+    pub fn rounding(self, precision: Precision) -> Gpu {
+        Gpu { precision, ..self }
     }
 
     fn build(device: &Arc<GpuDevice>, model: &Model, weights: Arc<GpuWeights>) -> Result<Gpu> {
@@ -209,6 +217,8 @@ impl Gpu {
             program: model.program.id(),
             limits: model.limits(),
             learns: differentiates,
+            precision: Precision::F32,
+            halves: model.element(MemorySpace::Cache) == Element::Bf16,
             tickets: Mutex::default(),
             pending: None,
             reported: None,
@@ -219,6 +229,15 @@ impl Gpu {
     /// The device that it works on.
     pub fn device(&self) -> &Arc<GpuDevice> {
         &self.device
+    }
+
+    /// Whether a region has two bf16 in a word. Only kernels read and write those: nobody else has asked for a cache yet.
+    fn in_halves(&self, region: Region) -> bool {
+        self.halves && region.space == MemorySpace::Cache
+    }
+    fn unread(&self, op: &'static str) -> BackendError {
+        let what = format!("the cache has bf16 that stays on {}", self.device.adapter);
+        BackendError::NotSupported { op, what }
     }
 
     fn space(&self, space: MemorySpace) -> &Space {
@@ -248,11 +267,12 @@ impl Gpu {
         write: impl FnOnce(&Memory, &mut List) -> Result<()>,
         then: impl FnOnce(List) -> Result<T>,
     ) -> Result<T> {
-        let Gpu { device, weights, spaces, rows, scratch, dots, chunk, bindings, .. } = self;
+        let Gpu { device, weights, spaces, rows, scratch, dots, chunk, bindings, halves, .. } = self;
         let mut all = spaces.each_ref();
         all[MemorySpace::Const as usize] = &weights.konst;
         all[MemorySpace::Param as usize] = &weights.param;
-        let memory = Memory { device, spaces: all, rows, scratch, dots, chunk: *chunk };
+        let (chunk, halves, rounds) = (*chunk, *halves, self.precision == Precision::Bf16);
+        let memory = Memory { device, spaces: all, rows, scratch, dots, chunk, rounds, halves };
         let mut list = List::new(device, bindings);
         write(&memory, &mut list)?;
         then(list)
@@ -275,12 +295,16 @@ fn largest(device: &GpuDevice) -> usize {
 
 /// Memory of one kind.
 fn space(device: &GpuDevice, model: &Model, space: MemorySpace, wanted: bool) -> Result<Space> {
-    let size = if wanted { model.program.size(space) } else { 0 };
+    let size = if wanted { model.bytes(space).div_ceil(4) } else { 0 };
     let like = match space {
         MemorySpace::Grad | MemorySpace::Moment1 | MemorySpace::Moment2 | MemorySpace::Average => MemorySpace::Param,
         space => space,
     };
-    Space::new(device, "the model", &pages(tensors(model, like), size, largest(device))?)
+    let mut tensors = tensors(model, like);
+    if model.element(space) == Element::Bf16 {
+        tensors.iter_mut().for_each(|region| *region = words_of(*region));
+    }
+    Space::new(device, "the model", &pages(tensors, size, largest(device))?)
 }
 
 /// Elements of scratch: a chunk of logits with the partial sums of its columns, or the partial sums of other ops.
@@ -301,7 +325,12 @@ fn scratch(model: &Model, chunk: usize) -> usize {
 /// Refuses what the kernels cannot do.
 fn check(device: &GpuDevice, model: &Model) -> Result<()> {
     let refused = |what: String| Err(BackendError::NotSupported { op: "this model", what });
-    if let Some(element) = model.elements.iter().find(|element| **element != Element::F32) {
+    let fits = |space: MemorySpace| match model.element(space) {
+        Element::Bf16 => space == MemorySpace::Cache,
+        element => element == Element::F32,
+    };
+    if let Some(space) = MemorySpace::ALL.into_iter().find(|space| !fits(*space)) {
+        let element = model.element(space);
         return refused(format!("{} has no memory of {element}, only of f32", device.adapter));
     }
     let d = model.config.heads().d_head;
@@ -411,7 +440,13 @@ impl Backend for Gpu {
         self.spaces[place] = average;
         done
     }
+    fn precision(&self) -> Precision {
+        self.precision
+    }
     fn request(&self, region: Region) -> Result<Ticket> {
+        if self.in_halves(region) {
+            return Err(self.unread("request"));
+        }
         let staged = self.space(region.space).stage(&self.device, region.range())?;
         let mut tickets = self.tickets.lock().unwrap_or_else(|e| e.into_inner());
         tickets.0 += 1;
@@ -437,6 +472,9 @@ impl Backend for Gpu {
         Ok(SharedWeights::new(self.weights.clone()))
     }
     fn upload(&mut self, region: Region, values: Values) -> Result<()> {
+        if self.in_halves(region) {
+            return Err(self.unread("upload"));
+        }
         let given = BackendError::widen(region, values)?;
         if matches!(region.space, MemorySpace::Const | MemorySpace::Param) {
             self.alone("write", Some((region.space, region.at)))?;

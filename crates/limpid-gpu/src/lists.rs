@@ -1,5 +1,5 @@
-//! What a device is to do: dispatches of kernels, and clears, in order, in one command buffer that is submitted without
-//! waiting. Each run writes its list anew, because counts of rows and draws are numbers in it; what costs time, kernels and
+//! What a device is to do: dispatches of kernels, and clears, in order, in command buffers that are submitted without
+//! waiting; a buffer ends where it has enough to do ([`MOST_WORK`]). Each run writes its list anew, because counts of rows and draws are numbers in it; what costs time, kernels and
 //! bindings, is kept.
 
 use crate::device::{ALIGN, BINDINGS, Buffer, GpuDevice, WORDS};
@@ -49,6 +49,17 @@ pub struct Bindings(HashMap<Key, wgpu::BindGroup>);
 /// More than a model's lists have, even where update and chunks vary.
 const KEPT: usize = 1 << 14;
 
+/// Operations of one submit, about, and of one dispatch of a kernel that can be cut. Systems take a device away that does not answer:
+/// Windows after 2 seconds, macOS after some 5, Linux after 10; and a screen that the device draws waits meanwhile. A slow device,
+/// an old integrated one of 300 GFLOP/s, of which plain kernels get a third, does these in half a second; a fast one has some
+/// milliseconds of them, a hundred times what a submit costs.
+pub const MOST_WORK: f64 = 5e10;
+/// Operations of an element that is read, changed and written, for kernels whose time is memory's: a slow device moves 20 GB/s, so some
+/// bytes take as long as so many.
+pub const MOVED: f64 = 100.0;
+/// Operations that are counted for each workgroup: most take 256 elements or less.
+const PLAIN_WORK: f64 = 256.0 * MOVED;
+
 /// A list while it is written.
 pub struct List<'a> {
     device: &'a GpuDevice,
@@ -57,6 +68,11 @@ pub struct List<'a> {
     pass: Option<wgpu::ComputePass<'static>>,
     /// Kernels, and bytes that they are shown.
     pub cost: [u64; 2],
+    /// Operations since the last submit, and of the next dispatch.
+    work: f64,
+    next: f64,
+    /// Whether nothing is to be run.
+    pub dry: bool,
 }
 
 impl<'a> List<'a> {
@@ -66,7 +82,24 @@ impl<'a> List<'a> {
             bindings.0.clear();
         }
         let encoder = device.raw.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
-        List { device, bindings, encoder, pass: None, cost: [0; 2] }
+        List { device, bindings, encoder, pass: None, cost: [0; 2], work: 0.0, next: 0.0, dry: false }
+    }
+
+    /// Says how many operations the next dispatch has, beside what is counted for each workgroup.
+    pub fn expect(&mut self, work: f64) {
+        self.next += work;
+    }
+
+    /// Submits what is there if the next dispatch would be too much for one submit with it.
+    fn make_room(&mut self, workgroups: usize) {
+        let next = std::mem::take(&mut self.next) + PLAIN_WORK * workgroups as f64;
+        if !self.dry && self.work > 0.0 && self.work + next > MOST_WORK {
+            self.pass = None;
+            let empty = self.device.raw.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+            self.device.queue.submit([std::mem::replace(&mut self.encoder, empty).finish()]);
+            self.work = 0.0;
+        }
+        self.work += next;
     }
 
     /// Adds a kernel with its bindings (`None`: it does not use this one) and numbers, on so many workgroups.
@@ -89,6 +122,7 @@ impl<'a> List<'a> {
         let shown = windows.iter().flatten().map(|window| window.len - 4 * u64::from(window.shift)).sum::<u64>();
         self.cost = [self.cost[0] + 1, self.cost[1] + shown];
         let group = self.bound(kernel, windows);
+        self.make_room(workgroups);
         let pass = self.pass.get_or_insert_with(|| {
             self.encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default()).forget_lifetime()
         });

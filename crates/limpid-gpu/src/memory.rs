@@ -136,6 +136,15 @@ impl Staged {
     }
 }
 
+/// Where the words of a region of the cache are that has two bf16 in each; others stay. Rows have both keys and values, so an even
+/// number of elements.
+pub fn words_of(region: Region) -> Region {
+    match region.space {
+        MemorySpace::Cache => Region { at: region.at / 2, cols: region.cols / 2, ..region },
+        _ => region,
+    }
+}
+
 /// The pages of a space of `size` elements: none has more than `most`, and no tensor lies in two.
 pub fn pages(mut tensors: Vec<Region>, size: usize, most: usize) -> Result<Vec<Range<usize>>> {
     if size <= most {

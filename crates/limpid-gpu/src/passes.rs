@@ -1,12 +1,13 @@
 //! The two matches: which kernels an op is, forward and backward, and with which numbers.
 
 use crate::device::GpuDevice;
-use crate::kernels::{self, Variant};
-use crate::lists::{List, Word, words};
-use crate::memory::{STEP, Space, Window};
-use crate::rows::{GpuRows, NONE};
+use crate::kernels::{self, GpuKernel, Variant};
+use crate::lists::{List, MOST_WORK, MOVED, Word, words};
+use crate::memory::{STEP, Space, Window, words_of};
+use crate::rows::{GpuRows, ITEM, NONE};
 use limpid_core::backend::Result;
 use limpid_core::config::{Activation, Heads, Mask, NormKind};
+use limpid_core::ops::attend::BLOCK;
 use limpid_core::ops::dropout::Draws;
 use limpid_core::ops::{Back, DropoutSpec, MemorySpace, Op, Region, Scoring, norm};
 use std::ops::Range;
@@ -15,8 +16,10 @@ use std::ops::Range;
 pub const SHARE: usize = 256;
 /// Rows of a partial sum.
 const PART: usize = 64;
-/// The side of a tile of a product.
+/// The side of a tile of a product; a tall one has twice as many rows.
 const TILE: usize = 64;
+/// Rows of a product of which each weight is read once (`thin` of linear.wgsl), and columns of its workgroups.
+const FEW: usize = 8;
 /// Workgroups that keep a device busy, for sums over rows that are cut to get as many.
 const BUSY: usize = 256;
 
@@ -45,6 +48,9 @@ pub struct Memory<'a> {
     pub dots: &'a Window,
     /// Rows of a chunk of logits.
     pub chunk: usize,
+    /// Whether operands of products are rounded to bf16, and whether the cache has bf16.
+    pub rounds: bool,
+    pub halves: bool,
 }
 
 /// One operand of a product: a window, elements from a row of it to the next, and the first column.
@@ -62,8 +68,10 @@ impl<'a> Factor<'a> {
     }
 }
 
-/// c (+)= a b + bias, with (m, n, k); `across` says which of a and b are stored transposed. Where a sum is long and there are few
-/// tiles, it is cut in shares of fixed length that are added up in order; they need `room`.
+/// c (+)= a b + bias, with (m, n, k); `across` says which of a and b are stored transposed, and `rounds` whether both are rounded
+/// to bf16. Where a sum is long and there are few tiles, it is cut in shares of fixed length that are added up in order; they need
+/// `room`.
+#[allow(clippy::too_many_arguments)] // the operands, and how
 pub fn product(
     list: &mut List,
     across: [bool; 2],
@@ -72,6 +80,7 @@ pub fn product(
     [m, n, k]: [usize; 3],
     add: bool,
     room: Option<&Window>,
+    rounds: bool,
 ) -> Result<()> {
     let tiles = m.div_ceil(TILE) * n.div_ceil(TILE);
     let most = room.map_or(1, |room| (room.len as usize / 4) / (m * n).max(1));
@@ -79,12 +88,32 @@ pub fn product(
     let each = k.div_ceil(shares).next_multiple_of(TILE);
     let shares = k.div_ceil(each).max(1);
     let to = room.filter(|_| shares > 1);
-    let how = Variant { across, ..Variant::default() };
     let flags = flags([flag::BIAS, flag::ADD], [bias.is_some(), add && to.is_none()]);
-    let (c_row, c_at) = if to.is_some() { (n, 0) } else { (c.row, c.at) };
-    let words = words![m, n, k, a.row, b.row, c_row, a.at, c_at, flags, each, m * n];
+    let c_row = if to.is_some() { n } else { c.row };
     let windows = [Some(a.window), Some(b.window), bias, Some(to.unwrap_or(c.window))];
-    list.run(&kernels::PRODUCT, how, &windows, words, tiles * shares)?;
+    // rows of each dispatch: all, or as many as a device may take at once
+    let work = |m: usize| 2.0 * m as f64 * n as f64 * k as f64;
+    let once = match to {
+        Some(_) => m,
+        None => ((MOST_WORK / work(1)) as usize / TILE * TILE).max(TILE),
+    };
+    for first in (0..m).step_by(once.max(1)) {
+        let m = once.min(m - first);
+        let a_at = a.at + first * if across[0] { 1 } else { a.row };
+        let c_at = if to.is_some() { 0 } else { c.at + first * c.row };
+        let whole = |of: &Factor, at: usize, len: usize| [of.row, at, len].iter().all(|n| n.is_multiple_of(4));
+        let fours = [whole(&a, a_at, if across[0] { m } else { k }), whole(&b, 0, if across[1] { k } else { n })];
+        let words = words![m, n, k, a.row, b.row, c_row, a_at, c_at, flags, each, m * n];
+        let thin = m <= FEW && across == [false, true] && shares == 1;
+        let tall = m.div_ceil(2 * TILE) * n.div_ceil(TILE) >= BUSY / 4;
+        let (kernel, rows, workgroups) = match (thin, tall) {
+            (true, _) => (&kernels::THIN, m.next_power_of_two(), n.div_ceil(FEW)),
+            (_, true) => (&kernels::PRODUCT, 8, m.div_ceil(2 * TILE) * n.div_ceil(TILE) * shares),
+            _ => (&kernels::PRODUCT, 4, m.div_ceil(TILE) * n.div_ceil(TILE) * shares),
+        };
+        list.expect(work(m));
+        list.run(kernel, Variant { across, rows, fours, rounds, ..Variant::default() }, &windows, words, workgroups)?;
+    }
     match to {
         Some(to) => fold(list, to, c.window, m * n, (shares, m * n, 0), add),
         None => Ok(()),
@@ -106,6 +135,7 @@ fn fold(
 
 impl Memory<'_> {
     fn window(&self, region: Region) -> Window {
+        let region = if self.halves { words_of(region) } else { region };
         let window = self.spaces[region.space as usize].window(region.range());
         debug_assert_eq!(window.shift, 0, "tensors begin at a multiple of {STEP}");
         window
@@ -156,7 +186,7 @@ impl Memory<'_> {
             Op::Rotate { x, y, angles, heads } => self.rotate(list, x, angles, heads, 1.0, y, false),
             Op::Attend { qkv, cache, y, lse, heads, scoring, drop, raw, scores, pattern } => {
                 let (x, cache, y) = (self.window(qkv), self.some(cache), self.window(y));
-                let how = Variant::heads(heads.d_head);
+                let how = Variant::heads(heads.d_head, self.halves);
                 let words = self.attention(heads, scoring, drop, false, cache.is_some(), pattern);
                 let lse = self.window(lse);
                 if cache.is_some() {
@@ -164,7 +194,13 @@ impl Memory<'_> {
                     list.run(&kernels::STORE, how, &windows, &words, rows.item_count * 64)?;
                 }
                 let windows = [Some(&x), batch, None, Some(&y), Some(&lse), None, None, cache.as_ref()];
-                list.run(&kernels::ATTEND, how, &windows, &words, rows.item_count * heads.n_head)?;
+                let lists = [
+                    (&kernels::ATTEND, rows.items, rows.long, BLOCK),
+                    (&kernels::ATTEND_ONE, rows.singles, rows.single_count, 1),
+                ];
+                for (kernel, at, count, queries) in lists {
+                    self.attend(list, kernel, how, &windows, &words, (at, count, queries), heads.n_head, 4.0)?;
+                }
                 let [Some(raw), Some(scores), Some(pattern)] = [raw, scores, pattern].map(|s| self.some(s)) else {
                     return Ok(());
                 };
@@ -268,12 +304,14 @@ impl Memory<'_> {
             Op::Attend { qkv, y, lse, heads, scoring, drop, .. } => {
                 let Some((dx, add)) = &to else { return Ok(()) };
                 let (x, y, lse) = (self.window(qkv), self.window(y), self.window(lse));
-                let how = Variant::heads(heads.d_head);
+                let how = Variant::heads(heads.d_head, self.halves);
                 let words = self.attention(heads, scoring, drop, *add, false, step.watched[0]);
                 let (n, dots) = (rows.item_count, Some(self.dots));
                 let windows = [Some(&x), batch, Some(&y), Some(dx), Some(&lse), Some(&dy), dots, None];
-                list.run(&kernels::ATTEND_BACK_Q, how, &windows, &words, n * heads.n_head)?;
-                list.run(&kernels::ATTEND_BACK_KV, how, &windows[..7], &words, n * heads.n_kv_head)?;
+                let (all, group) = ((rows.items, n, BLOCK), heads.n_head / heads.n_kv_head);
+                self.attend(list, &kernels::ATTEND_BACK_Q, how, &windows, &words, all, heads.n_head, 6.0)?;
+                let work = 8.0 * group as f64;
+                self.attend(list, &kernels::ATTEND_BACK_KV, how, &windows[..7], &words, all, heads.n_kv_head, work)?;
                 let [Some(a), Some(b), Some(c)] = step.watched else { return Ok(()) };
                 let [draw, dpattern] = [a, c].map(|s| self.window(s));
                 let own = [Some(&x), batch, Some(&draw), None, Some(&lse), Some(&dy), dots, Some(&dpattern)];
@@ -399,7 +437,16 @@ impl Memory<'_> {
             let bias = b.map(|b| self.window(Region { at: b.at + part.start, cols: part.len(), ..b }));
             let to = Factor { window: y, row: w.rows, at: part.start };
             let operands = [Factor::of(x, w.cols), Factor::of(&weight, w.cols), to];
-            product(list, [false, true], operands, bias.as_ref(), [rows, part.len(), w.cols], false, None)?;
+            product(
+                list,
+                [false, true],
+                operands,
+                bias.as_ref(),
+                [rows, part.len(), w.cols],
+                false,
+                None,
+                self.rounds,
+            )?;
         }
         Ok(())
     }
@@ -419,7 +466,7 @@ impl Memory<'_> {
             let from = Factor { window: dy, row: w.rows, at: part.start };
             let operands = [from, Factor::of(&weight, w.cols), Factor::of(dx, w.cols)];
             let add = add || part.start > 0;
-            product(list, [false; 2], operands, None, [rows, w.cols, part.len()], add, None)?;
+            product(list, [false; 2], operands, None, [rows, w.cols, part.len()], add, None, self.rounds)?;
         }
         Ok(())
     }
@@ -441,7 +488,7 @@ impl Memory<'_> {
                 let operands = [from, Factor::of(x, w.cols), Factor::of(&grad, w.cols)];
                 // the logits' gradient lies in the scratch
                 let room = Some(self.scratch).filter(|scratch| scratch.buffer.id != dy.buffer.id);
-                product(list, [true, false], operands, None, [part.len(), w.cols, rows], true, room)?;
+                product(list, [true, false], operands, None, [part.len(), w.cols, rows], true, room, self.rounds)?;
             }
         }
         let Some(b) = b.filter(|b| b.learns()) else { return Ok(()) };
@@ -549,6 +596,32 @@ impl Memory<'_> {
         .to_vec()
     }
 
+    /// A kernel of attention on items of so many queries, a workgroup for each of `heads`, that takes `work` operations for each feature
+    /// of each query and key: in as many dispatches as a device may take at once.
+    #[allow(clippy::too_many_arguments)] // a dispatch, and what it is about
+    fn attend(
+        &self,
+        list: &mut List,
+        kernel: &'static GpuKernel,
+        how: Variant,
+        windows: &[Option<&Window>],
+        words: &[Word],
+        (at, count, queries): (u32, usize, usize),
+        heads: usize,
+        work: f64,
+    ) -> Result<()> {
+        let work = work * (queries * self.rows.keys * how.d * heads) as f64;
+        let once = ((MOST_WORK / work) as usize).max(1);
+        let mut words = words.to_vec();
+        for first in (0..count).step_by(once) {
+            let n = once.min(count - first);
+            [words[4], words[11]] = [Word::from(at as usize + ITEM * first), n.into()];
+            list.expect(work * n as f64);
+            list.run(kernel, how, windows, &words, n * heads)?;
+        }
+        Ok(())
+    }
+
     /// Head and loss, chunk by chunk; with `back` the gradients too.
     fn classify(&self, list: &mut List, op: Op, back: Option<Back>) -> Result<()> {
         let Op::Classify { x, w, b, cap, losses, logits, probs } = op else {
@@ -574,6 +647,7 @@ impl Memory<'_> {
             let windows = [Some(&chunk), list_window.as_ref(), soft.as_ref(), Some(&to), seen.as_ref(), probs.as_ref()];
             let terms = batch.terms;
             let words = words![n, first, v, cap, batch.weight, terms.smoothing, terms.z_loss, rows.targets, on];
+            list.expect(MOVED * (n * v) as f64);
             list.run(&kernels::CLASSIFY, Variant::default(), &windows, words, n)?;
             let Some(back) = back else { continue };
             if let Some(dx) = back.dx[0] {
@@ -630,5 +704,80 @@ fn number(f: Activation) -> u32 {
         Activation::Relu2 => 6,
         Activation::Sigmoid => 7,
         Activation::Tanh => 8,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lists::Bindings;
+    use crate::memory::Staged;
+    use crate::{GpuChoice, GpuDevice};
+    use limpid_core::ops::element::{nearest_bf16, widen_bf16};
+    use limpid_core::ops::random;
+
+    /// Rows of a product have the same bits however many are made at once: few by `thin`, some in tiles, many in tall tiles; in one
+    /// submit or several; with rows that are multiples of four and not; and they are near a sum in f64.
+    #[test]
+    fn rows_of_products_are_the_same_beside_any_others() {
+        let Ok(device) = GpuDevice::open(&GpuChoice::Best) else { return };
+        let mut bindings = Bindings::default();
+        const MANY: usize = 1100;
+        for (case, (n, k)) in [(512, 36), (509, 100), (510, 67), (64, 600), (1, 1)].into_iter().enumerate() {
+            let values = |site, len: usize| -> Vec<f32> {
+                (0..len as u64).map(|i| random::normal(case as u64, site, i) as f32).collect()
+            };
+            let (a, b, bias) = (values(1, MANY * k), values(2, k * n), values(3, n));
+            let put = |values: &[f32]| {
+                let buffer = device.reserve("test", values.len()).unwrap();
+                device.queue.write_buffer(&buffer.raw, 0, bytemuck::cast_slice(values));
+                Window::of(&buffer, 0..values.len())
+            };
+            let [wa, wb, wbias, wc] = [&a, &b, &bias, &vec![0.0; MANY * n]].map(|values| put(values));
+            for (across, rounds) in
+                [([false, true], false), ([false, true], true), ([false; 2], true), ([true, false], false)]
+            {
+                let row = [if across[0] { MANY } else { k }, if across[1] { k } else { n }];
+                let mut made = |m: usize| -> Vec<f32> {
+                    let mut list = List::new(&device, &mut bindings);
+                    let operands = [Factor::of(&wa, row[0]), Factor::of(&wb, row[1]), Factor::of(&wc, n)];
+                    // a dispatch before it, and so much work that it is submitted alone
+                    list.run(
+                        &kernels::SCALE,
+                        Variant::default(),
+                        &[Some(&wc), Some(&wc)],
+                        words![1u32, false, 0f32, 0f32],
+                        1,
+                    )
+                    .unwrap();
+                    list.expect(MOST_WORK);
+                    product(&mut list, across, operands, Some(&wbias), [m, n, k], false, None, rounds).unwrap();
+                    list.submit("test").unwrap();
+                    let (mut to, bytes) = (vec![0.0; m * n], 4 * (m * n) as u64);
+                    let staged = Staged::new(&device, m * n, vec![(0, bytes, wc.buffer.clone())]).unwrap();
+                    staged.take(&device, "test", &mut to).unwrap();
+                    to
+                };
+                let all = made(MANY);
+                for m in [1, 2, 3, 8, 9, 64, 65, 200] {
+                    let differs = made(m).iter().zip(&all).position(|(one, all)| one.to_bits() != all.to_bits());
+                    assert_eq!(differs, None, "{m} rows of {n} sums over {k}, {across:?}, bf16: {rounds}");
+                }
+                let held = |v: f32| f64::from(if rounds { widen_bf16(nearest_bf16(v)) } else { v });
+                for (i, got) in all.iter().enumerate().step_by(13) {
+                    let (m, n_) = (i / n, i % n);
+                    let term = |j: usize| {
+                        let x = a[if across[0] { j * MANY + m } else { m * k + j }];
+                        held(x) * held(b[if across[1] { n_ * k + j } else { j * n + n_ }])
+                    };
+                    let bias = f64::from(bias[n_]);
+                    let (want, size) =
+                        (bias + (0..k).map(term).sum::<f64>(), (0..k).map(|j| term(j).abs()).sum::<f64>());
+                    // a chain of 32 and a sum of 19 chains round 51 times, each time by at most 6e-8, and mostly not to one side
+                    let slack = 1e-6 * (size + bias.abs());
+                    assert!((f64::from(*got) - want).abs() <= slack, "[{m},{n_}] over {k}: {got}, not {want}");
+                }
+            }
+        }
     }
 }

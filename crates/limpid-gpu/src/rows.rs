@@ -17,6 +17,11 @@ pub struct Sorted {
     pub ids: usize,
 }
 
+/// Rows of a span whose queries attend one by one: so few would leave most lanes of a block idle.
+pub const FEW: usize = 8;
+/// Numbers of a block of queries.
+pub const ITEM: usize = 6;
+
 /// A batch, and where its lists are.
 #[derive(Default)]
 pub struct GpuRows {
@@ -34,9 +39,16 @@ pub struct GpuRows {
     pub outputs: u32,
     pub blocks: u32,
     pub slopes_at: u32,
-    /// Blocks of 64 queries: each the span's numbers and its first row of the span.
+    /// Blocks of 64 queries: each the span's numbers and its first row of the span. First those of spans of more than [`FEW`] rows,
+    /// `long` of them.
     pub items: u32,
     pub item_count: usize,
+    pub long: usize,
+    /// The queries of all other spans, one by one, like blocks.
+    pub singles: u32,
+    pub single_count: usize,
+    /// The most keys of a span.
+    pub keys: usize,
     /// Tokens, positions, segments.
     pub sorted: [Sorted; 3],
 }
@@ -70,12 +82,19 @@ impl GpuRows {
         let block = |span: &Span, first: usize| {
             [span.row, span.rows, span.past, span.table, span.valid, first].map(|n| n as u32)
         };
-        let items: Vec<u32> = batch
-            .spans
-            .iter()
-            .flat_map(|span| (0..span.rows).step_by(BLOCK).flat_map(move |first| block(span, first)))
-            .collect();
-        (self.items, self.item_count) = (put(&items), items.len() / 6);
+        let long = || batch.spans.iter().filter(|span| span.rows > FEW);
+        let few = || batch.spans.iter().filter(|span| span.rows <= FEW);
+        let blocks = |span: &'_ Span, step: usize| {
+            let span = *span;
+            (0..span.rows).step_by(step).flat_map(move |first| block(&span, first))
+        };
+        let mut items: Vec<u32> = long().flat_map(|span| blocks(span, BLOCK)).collect();
+        self.long = items.len() / ITEM;
+        items.extend(few().flat_map(|span| blocks(span, BLOCK)));
+        let singles: Vec<u32> = few().flat_map(|span| blocks(span, 1)).collect();
+        (self.items, self.item_count) = (put(&items), items.len() / ITEM);
+        (self.singles, self.single_count) = (put(&singles), singles.len() / ITEM);
+        self.keys = batch.spans.iter().map(|span| span.past + span.rows).max().unwrap_or(0);
         if learns {
             for (to, ids) in self.sorted.iter_mut().zip([&batch.tokens, &batch.positions, &batch.segments]) {
                 let id = |n: u32| ids.get(n as usize).copied().unwrap_or(0);

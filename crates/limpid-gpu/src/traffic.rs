@@ -2,6 +2,7 @@
 
 use crate::Gpu;
 use crate::lists::List;
+use crate::passes::Memory;
 use limpid_core::backend::{Backend, Result};
 use limpid_core::model::Model;
 use limpid_core::ops::{Batch, Op, Pass, Region};
@@ -99,8 +100,12 @@ impl Gpu {
     }
 
     /// Kernels and bytes of a list that is written and thrown away.
-    fn cost(&mut self, write: impl FnOnce(&crate::passes::Memory, &mut List) -> Result<()>) -> Result<[u64; 2]> {
-        self.written(write, |list| Ok(list.cost))
+    fn cost(&mut self, write: impl FnOnce(&Memory, &mut List) -> Result<()>) -> Result<[u64; 2]> {
+        let dry = |memory: &Memory, list: &mut List| {
+            list.dry = true;
+            write(memory, list)
+        };
+        self.written(dry, |list| Ok(list.cost))
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::Gpu;
 use crate::kernels::{self, Variant};
-use crate::lists::{List, words};
+use crate::lists::{List, MOVED, words};
 use crate::memory::{STEP, Space, Staged, Window};
 use crate::passes::{Factor, SHARE, product};
 use limpid_core::backend::{BackendError, Result, UpdateReport};
@@ -83,6 +83,7 @@ impl Gpu {
             let g = grad.window(part.clone());
             let words = words![g.shift, part.len(), 0u32, at];
             let workgroups = part.len().div_ceil(BLOCK);
+            list.expect(MOVED * part.len() as f64);
             list.run(&kernels::SQUARES, plain, &[Some(&sums_window), Some(&g)], words, workgroups)?;
             at += workgroups;
         }
@@ -154,6 +155,7 @@ impl Gpu {
                 None => words.to_vec(),
             };
             let windows = [Some(&state), Some(&g), Some(&w), Some(&m), Some(&x), after.as_ref()];
+            list.expect(MOVED * part.len() as f64);
             list.run(&kernels::UPDATE, plain, &windows, &words, part.len().div_ceil(BLOCK))?;
         }
         grad.buffers().for_each(|buffer| list.clear(buffer));
@@ -262,12 +264,12 @@ fn orthogonal(
         let of = Factor::of(&x, cols);
         let [squares, mixed] = [&s, &mix].map(|window| Factor::of(window, side));
         let across = if wide { [false, true] } else { [true, false] };
-        product(list, across, [of, of, squares], None, [side, side, out.max(cols)], false, None)?;
-        product(list, [false; 2], [squares, squares, mixed], None, [side; 3], false, None)?;
+        product(list, across, [of, of, squares], None, [side, side, out.max(cols)], false, None, false)?;
+        product(list, [false; 2], [squares, squares, mixed], None, [side; 3], false, None, false)?;
         blend(list, &mix, &s, side * side, [c, b])?;
         let to = Factor::of(&next, cols);
         let (operands, k) = if wide { ([mixed, of, to], out) } else { ([of, mixed, to], cols) };
-        product(list, [false; 2], operands, None, [out, cols, k], false, None)?;
+        product(list, [false; 2], operands, None, [out, cols, k], false, None, false)?;
         blend(list, &next, &x, n, [1.0, a])?;
         (x, next) = (next, x);
     }

@@ -11,6 +11,8 @@ use limpid::config::{Axis, Config, RotaryKind, RotaryScaling};
 use limpid::model::{Mode, Model, Tuning};
 use limpid::ops::adamw::{Change, Method, Rule};
 use limpid::ops::classify::Terms;
+use limpid::ops::element::{Element, nearest_bf16, widen_bf16};
+use limpid::ops::linear::Precision;
 use limpid::ops::{Back, Batch, IGNORE, MemorySpace, Op, Region, Span, random};
 use limpid_gpu::{Gpu, GpuChoice, GpuDevice};
 use random_config::{configs, fill};
@@ -376,6 +378,100 @@ fn decoding_is_the_whole_forward_to_the_bit() {
             let differs = got.iter().zip(want).position(|(g, w)| g.to_bits() != w.to_bits());
             assert_eq!(differs.map(|at| (past + at / 211, got[at], want[at])), None, "{config:?}");
             (past, beside) = (past + rows, beside + others);
+        }
+    }
+}
+
+/// Products of bf16: forward and backward of every product against `reference` on operands that are rounded before, and losses.
+#[test]
+fn products_of_bf16_agree_with_reference_on_rounded_operands() {
+    let Some(device) = device() else { return };
+    let near = |values: Vec<f32>| -> Vec<f32> { values.into_iter().map(|v| widen_bf16(nearest_bf16(v))).collect() };
+    let mut seen = 0;
+    for (i, config) in some(12) {
+        let model = Model::new(&config, Mode::Train { batch: BATCH, context: CONTEXT }).unwrap();
+        let mut reference = Reference::new(&model);
+        let mut gpu = Gpu::start(&device, &model).unwrap().rounding(Precision::Bf16);
+        assert_eq!(gpu.precision(), Precision::Bf16);
+        let batch = batch(&config, i as u64);
+        fill(&model, &mut reference, i as u64);
+        fill(&model, &mut gpu, i as u64);
+        reference.feed(&batch).unwrap();
+        gpu.feed(&batch).unwrap();
+        let mut rounded = |gpu: &mut Gpu, reference: &mut Reference, regions: &[Region]| {
+            regions.iter().for_each(|r| reference.write(*r, &near(gpu.read(*r).unwrap())).unwrap());
+            seen += 1;
+        };
+        for (op, alone) in model.ops().each() {
+            gpu.forward(alone).unwrap();
+            let (Op::Linear { x, w, b, .. } | Op::Classify { x, w, b, .. }) = *op else { continue };
+            rounded(&mut gpu, &mut reference, &[x, w]);
+            b.into_iter().for_each(|b| copy(&[b], &gpu, &mut reference));
+            reference.forward(alone).unwrap();
+            let y = op.output();
+            let what = format!("{} in bf16, {i}: {config:?}", op.name());
+            off(&what, &gpu.read(y).unwrap(), &reference.read(y).unwrap(), 8e-6);
+        }
+        for (step, alone) in model.back().each().filter_map(|(pass, alone)| Some((pass.back()?, alone))) {
+            let before: Vec<_> = touched_back(*step).into_iter().map(|r| (r, gpu.read(r).unwrap())).collect();
+            gpu.backward(alone).unwrap();
+            let (Op::Linear { x, w, .. }, Some(dy)) = (step.op, step.dy) else { continue };
+            before.iter().for_each(|(region, values)| reference.write(*region, values).unwrap());
+            rounded(&mut gpu, &mut reference, &[x, w, dy]);
+            reference.backward(alone).unwrap();
+            let grads = [w].into_iter().filter(|w| w.learns()).map(|w| w.grad());
+            for region in step.dx.iter().flatten().map(|g| g.region).chain(grads) {
+                let what = format!("gradient at {region:?} in bf16, {i}: {config:?}");
+                off(&what, &gpu.read(region).unwrap(), &reference.read(region).unwrap(), 3e-5);
+            }
+        }
+    }
+    assert!(seen > 100, "{seen} products");
+}
+
+/// Decoding on a cache of bf16: each op agrees with `reference` on the same cache, and pieces have the bits of all at once.
+#[test]
+fn a_cache_of_bf16_agrees_with_reference() {
+    let Some(device) = device() else { return };
+    for (i, config) in some(20).filter(|(_, config)| config.mask == limpid::config::Mask::Causal) {
+        let config = larger(&config);
+        let mut model = Model::new(&config, Mode::Decode { rows: 140, outputs: 140, blocks: 4 }).unwrap();
+        model.elements[MemorySpace::Cache as usize] = Element::Bf16;
+        let ids: Vec<u32> = (0..140).map(|n| random::below(1, 1, n, 211) as u32).collect();
+        let run = |backend: &mut dyn Backend, pieces: &[usize]| -> Vec<f32> {
+            fill(&model, backend, i as u64);
+            let (mut past, mut found) = (0, vec![]);
+            for rows in pieces {
+                let mut batch = Batch {
+                    tokens: ids[past..past + rows].into(),
+                    positions: (past..past + rows).map(|p| p as u32).collect(),
+                    outputs: (0..*rows as u32).collect(),
+                    blocks: vec![2, 0, 3],
+                    ..Batch::default()
+                };
+                batch.spans.push(Span { row: 0, rows: *rows, past, table: 0, valid: past + rows });
+                backend.feed(&batch).unwrap();
+                backend.forward(model.ops()).unwrap();
+                found.extend(&backend.read(model.logits().unwrap()).unwrap()[..rows * 211]);
+                past += rows;
+            }
+            found
+        };
+        let start = || Gpu::start(&device, &model).unwrap();
+        let whole = run(&mut start(), &[140]);
+        assert!(whole == run(&mut start(), &[70, 1, 1, 3, 65]), "{config:?}");
+        let (mut reference, mut gpu) = (Reference::new(&model), start());
+        run(&mut reference, &[140]);
+        run(&mut gpu, &[140]);
+        for (op, alone) in model.ops().each().filter(|(op, _)| matches!(op, Op::Attend { .. })) {
+            let regions: Vec<Region> = touched(*op).into_iter().filter(|r| r.space != MemorySpace::Cache).collect();
+            copy(&regions, &reference, &mut gpu);
+            copy(&regions, &gpu, &mut reference);
+            reference.forward(alone).unwrap();
+            gpu.forward(alone).unwrap();
+            let (got, want) = (gpu.read(op.output()).unwrap(), reference.read(op.output()).unwrap());
+            // a cache of f32 is off by 1e-3
+            off(&format!("{}, {config:?}", op.name()), &got, &want, 8e-6);
         }
     }
 }

@@ -4,7 +4,14 @@
 //
 // A lane has one query and the workgroup 64 neighbouring ones; keys and values come in tiles through the workgroup's memory, from
 // the sequence's first key on, so a row depends only on its own query and keys. In the backward of keys a lane has a key, and
-// queries come in tiles. `D` and `TILE` are written before this text.
+// queries come in tiles. Where a sequence has few queries, `attend_one` makes one a workgroup, whose lanes share the keys.
+//
+// The order of a row's sums, in `attend` and `attend_one`: over the keys in tiles of TILE, which begin at multiples of TILE. A tile
+// makes the sums smaller by how much its greatest score is above all before, then adds its keys, ascending.
+//
+// Bytes from the device's memory: of `attend` 4 (queries + y + lse) and, for each 64 queries of a sequence, the keys and values that
+// they see, for each query head (heads that share them run side by side and find them in a cache); `attend_one` likewise for each
+// query. `D`, `TILE` and `HALVES` are written before this text.
 
 struct Words {
     heads: u32, kv_heads: u32, cols: u32, y_cols: u32, // columns of qkv, and of y
@@ -22,7 +29,7 @@ const WIDE = (D + 3u) / 4u; // vectors of a row
 
 @group(0) @binding(0) var<storage, read_write> x: array<f32>; // (N, (H + 2K) D)
 @group(0) @binding(1) var<storage, read_write> batch: array<u32>;
-@group(0) @binding(7) var<storage, read_write> cache: array<f32>; // (blocks of 64 positions, 2K D)
+@group(0) @binding(7) var<storage, read_write> cache: array<u32>; // (blocks of 64 positions, 2K D), the bits of f32s or of two bf16s
 @group(0) @binding(3) var<storage, read_write> y: array<f32>; // or dqkv
 @group(0) @binding(4) var<storage, read_write> lse: array<f32>; // (N,H)
 
@@ -59,7 +66,7 @@ fn score_of(product: f32, slope: f32, t: u32, j: u32) -> vec2f {
         score = p.cap * bound;
         steep *= 1.0 - bound * bound;
     }
-    return vec2f(score - slope * f32(max(t, j) - min(t, j)), steep);
+    return vec2f(fma(-slope, f32(max(t, j) - min(t, j)), score), steep);
 }
 
 fn added(v: vec4f) -> f32 {
@@ -96,32 +103,47 @@ fn key_column(head: u32) -> u32 {
     return p.heads * D + head / (p.heads / p.kv_heads) * D;
 }
 
+// where a key of the sequence is; its value is kv_heads * D elements behind it
+fn key_at(s: Item, head: u32, key: u32) -> u32 {
+    if (p.flags & CACHED) != 0u {
+        let row = batch[p.blocks + s.table + key / 64u] * 64u + key % 64u;
+        return row * 2u * p.kv_heads * D + key_column(head) - p.heads * D;
+    }
+    return (s.row + key) * p.cols + key_column(head);
+}
+
+// an element of keys and values
+fn kept(at: u32) -> f32 {
+    if (p.flags & CACHED) == 0u {
+        return x[at];
+    }
+    if HALVES {
+        return bitcast<f32>((cache[at / 2u] >> (16u * (at % 2u))) << 16u);
+    }
+    return bitcast<f32>(cache[at]);
+}
+
+fn kept_four(at: u32, i: u32) -> vec4f {
+    var v = vec4f(0.0);
+    for (var e = 0u; e < 4u; e++) {
+        if 4u * i + e < D {
+            v[e] = kept(at + 4u * i + e);
+        }
+    }
+    return v;
+}
+
 // Brings a tile of keys and values.
 fn bring(s: Item, head: u32, from_key: u32, lane: u32) {
-    let column = key_column(head);
     for (var i = lane; i < TILE * WIDE; i += LANES) {
         let key = from_key + i / WIDE;
-        var k = vec4f(0.0);
-        var v = vec4f(0.0);
+        left[i] = vec4f(0.0);
+        right[i] = vec4f(0.0);
         if key < s.past + s.rows {
-            if (p.flags & CACHED) != 0u {
-                let width = 2u * p.kv_heads * D;
-                let row = batch[p.blocks + s.table + key / 64u] * 64u + key % 64u;
-                let at = row * width + column - p.heads * D + 4u * (i % WIDE);
-                for (var e = 0u; e < 4u; e++) {
-                    if 4u * (i % WIDE) + e < D {
-                        k[e] = cache[at + e];
-                        v[e] = cache[at + p.kv_heads * D + e];
-                    }
-                }
-            } else {
-                let at = (s.row + key) * p.cols + column;
-                k = loaded(at, i % WIDE);
-                v = loaded(at + p.kv_heads * D, i % WIDE);
-            }
+            let at = key_at(s, head, key);
+            left[i] = kept_four(at, i % WIDE);
+            right[i] = kept_four(at + p.kv_heads * D, i % WIDE);
         }
-        left[i] = k;
-        right[i] = v;
     }
 }
 
@@ -141,8 +163,16 @@ fn store(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3
     let width = 2u * p.kv_heads * D;
     let key = s.past + i;
     let row = batch[p.blocks + s.table + key / 64u] * 64u + key % 64u;
-    for (var e = lane; e < width; e += LANES) {
-        cache[row * width + e] = x[(s.row + i) * p.cols + p.heads * D + e];
+    let source = (s.row + i) * p.cols + p.heads * D;
+    if HALVES {
+        for (var e = lane; e < width / 2u; e += LANES) {
+            let bits = nearest_bf16(vec4f(x[source + 2u * e], x[source + 2u * e + 1u], 0.0, 0.0));
+            cache[row * width / 2u + e] = (bits.x >> 16u) | bits.y;
+        }
+    } else {
+        for (var e = lane; e < width; e += LANES) {
+            cache[row * width + e] = bitcast<u32>(x[source + e]);
+        }
     }
 }
 
@@ -187,14 +217,14 @@ fn attend(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec
         }
         let fade = exp_of(top - high);
         top = high;
-        l *= fade;
+        var own = 0.0;
         for (var e = 0u; e < WIDE; e++) {
             sum[e] *= fade;
         }
         for (var j = 0u; j < TILE; j++) {
             if k0 + j >= begin && k0 + j < end {
                 var weight = exp_of(scores[j] - top);
-                l += weight;
+                own += weight;
                 if (p.flags & DROPS) != 0u {
                     weight *= factor(key, k0 + j, p.threshold, p.kept);
                 }
@@ -203,12 +233,104 @@ fn attend(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec
                 }
             }
         }
+        l = fma(l, fade, own);
         workgroupBarrier();
     }
     if mine {
         for (var e = 0u; e < WIDE; e++) {
             put(row * p.y_cols + head * D, e, sum[e] / l);
         }
+        lse[row * p.heads + head] = top + ln_of(l);
+    }
+}
+
+const KEYS = 64u; // of which the lanes take one each
+const EACH = (D + KEYS - 1u) / KEYS; // features of a lane
+var<workgroup> scores_of: array<f32, KEYS>;
+var<workgroup> weights_of: array<vec2f, KEYS>; // without dropout and with it
+
+// one query: `items` lists them one by one
+@compute @workgroup_size(64)
+fn attend_one(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
+    let work = number(id, groups);
+    if work >= p.count * p.heads {
+        return;
+    }
+    let s = item(work / p.heads);
+    let head = work % p.heads;
+    let i = s.first;
+    let row = s.row + i;
+    let begin = begin_of(s, i);
+    let end = end_of(s, i);
+    let slope = slope_of(head);
+    let key = key_of(p.stream, row * p.heads + head);
+    for (var e = lane; e < WIDE; e += LANES) {
+        left[e] = loaded(row * p.cols + head * D, e);
+    }
+    workgroupBarrier();
+    var sum = array<f32, EACH>();
+    var top = LEAST;
+    var l = 0.0;
+    for (var k0 = begin / TILE * TILE; k0 < end; k0 += KEYS) {
+        // a lane a key: its score, and when all have one, its weight below the greatest up to its tile's end
+        let j = k0 + lane;
+        let seen = j >= begin && j < end;
+        var score = LEAST;
+        if seen {
+            let at = key_at(s, head, j);
+            var dot = vec4f(0.0);
+            for (var e = 0u; e < WIDE; e++) {
+                dot = fma(left[e], kept_four(at, e), dot);
+            }
+            score = score_of(added(dot), slope, s.past + i, j).x;
+        }
+        scores_of[lane] = score;
+        workgroupBarrier();
+        var high = top;
+        for (var n = 0u; n < (lane / TILE + 1u) * TILE; n++) {
+            high = max(high, scores_of[n]);
+        }
+        if seen {
+            let weight = exp_of(score - high);
+            var dropped = weight;
+            if (p.flags & DROPS) != 0u {
+                dropped *= factor(key, j, p.threshold, p.kept);
+            }
+            weights_of[lane] = vec2f(weight, dropped);
+        }
+        workgroupBarrier();
+        // a lane a feature
+        for (var t0 = 0u; t0 < KEYS && k0 + t0 < end; t0 += TILE) {
+            var now = top;
+            for (var n = t0; n < t0 + TILE; n++) {
+                now = max(now, scores_of[n]);
+            }
+            let fade = exp_of(top - now);
+            top = now;
+            var own = 0.0;
+            for (var f = 0u; f < EACH; f++) {
+                sum[f] *= fade;
+            }
+            for (var n = max(k0 + t0, begin); n < min(k0 + t0 + TILE, end); n++) {
+                let weight = weights_of[n - k0];
+                let at = key_at(s, head, n) + p.kv_heads * D;
+                own += weight.x;
+                for (var f = 0u; f < EACH; f++) {
+                    if lane + KEYS * f < D {
+                        sum[f] = fma(weight.y, kept(at + lane + KEYS * f), sum[f]);
+                    }
+                }
+            }
+            l = fma(l, fade, own);
+        }
+        workgroupBarrier();
+    }
+    for (var f = 0u; f < EACH; f++) {
+        if lane + KEYS * f < D {
+            y[row * p.y_cols + head * D + lane + KEYS * f] = sum[f] / l;
+        }
+    }
+    if lane == 0u {
         lse[row * p.heads + head] = top + ln_of(l);
     }
 }

@@ -93,6 +93,14 @@ fn tanh_of(x: f32) -> f32 {
     return select(select(far, -far, x < 0.0), fma(p * z, x, x), z < 0.390625);
 }
 
+// The nearest bf16s, in the high halves; ties to even, NaN stays NaN.
+fn nearest_bf16(v: vec4f) -> vec4u {
+    let bits = bitcast<vec4u>(v);
+    let near = bits + vec4u(0x7fffu) + ((bits >> vec4u(16u)) & vec4u(1u));
+    let nan = (bits & vec4u(0x7fffffffu)) > vec4u(0x7f800000u);
+    return select(near, bits | vec4u(0x400000u), nan) & vec4u(0xffff0000u);
+}
+
 // The draws of limpid-base's random.rs; 64 bits are two words, the low one first.
 
 fn add64(a: vec2u, b: vec2u) -> vec2u {

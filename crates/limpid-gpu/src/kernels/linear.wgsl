@@ -1,8 +1,18 @@
 // c[m,n] (+)= sum over k of a[m,k] b[k,n] (+ bias[n])
-//   forward y = x w' + b;   dx = dy w;   dw += dy' x;   db += column sums of dy
+//   forward y = x w' + b;   dx = dy w;   dw += dy' x;   db is in sums.wgsl
 //
-// A workgroup makes 64 x 64 elements, each of its 16 x 16 threads 4 x 4 neighbours; 16 steps of k at a time go through
-// the workgroup's memory. An element is a sum over k, ascending, in chains of 64 that are added up: it does not depend on its tile.
+// The order of each sum, in both kernels: chains of CHAIN multiply-adds over k, ascending, each from zero; then the chains are
+// added up, ascending. So an element depends neither on its tile, nor on how many rows there are, nor on which kernel makes it.
+// Missing elements are zeros, which change no sum: a sum that begins with +0 never is -0.
+//
+// `product`: a workgroup makes HIGH x 64 elements, each of its 16 x 16 threads ROWS x 4 of them, and 16 steps of k at a time go
+// through its memory. Bytes from the device's memory, with no cache at all, in each of the shares that k is cut into:
+//   4 (m k ceil(n / 64) + k n ceil(m / HIGH) + m n (1, or 2 where it adds)), and of `fold` 4 m n (shares + 2) where k is cut
+// `thin`: for at most 8 rows of a and b stored (n,k), which is decoding: a workgroup makes 8 columns, and reads each weight once,
+// side by side. Bytes: 4 (n k + m k + m n); the few rows of a are read again by each workgroup, from a cache.
+//
+// `ROWS`, `ROUNDS`, `a`, `b`, `a_four` and `b_four` are written before this text: four neighbours in memory are read at once where
+// rows are multiples of four.
 
 struct Words {
     m: u32, n: u32, k: u32, // rows of a and c, columns of b and c, length of the sums
@@ -18,121 +28,167 @@ const ADD = 2u;
 override ACROSS_A: bool = false; // a is stored (k,m)
 override ACROSS_B: bool = false; // b is stored (n,k)
 
-@group(0) @binding(0) var<storage, read_write> a: array<f32>;
-@group(0) @binding(1) var<storage, read_write> b: array<f32>;
 @group(0) @binding(2) var<storage, read_write> bias: array<f32>;
 @group(0) @binding(3) var<storage, read_write> c: array<f32>;
 
-const SIDE = 64u;
+const CHAIN = 32u;
 const STEP = 16u;
-const CHAIN = 64u;
+const SIDE = 64u;
+const UP = ROWS / 4u;
+const HIGH = 16u * ROWS;
+
+// an operand, rounded to bf16 where that is asked
+fn held(v: vec4f) -> vec4f {
+    if ROUNDS {
+        return bitcast<vec4f>(nearest_bf16(v));
+    }
+    return v;
+}
+
+// how many of the four from `i` on there are
+fn have(i: u32, len: u32) -> u32 {
+    return min(max(len, i) - i, 4u);
+}
+
+fn finish(share: u32, m: u32, n: u32, sum: f32) {
+    if m >= p.m || n >= p.n {
+        return;
+    }
+    var value = sum;
+    if (p.flags & BIAS) != 0u {
+        value += bias[n];
+    }
+    let to = p.c_at + share * p.room + m * p.c_row + n;
+    if (p.flags & ADD) != 0u {
+        value = c[to] + value;
+    }
+    c[to] = value;
+}
+
 // steps of k, four neighbouring rows of a or columns of b each
-var<workgroup> tile_a: array<vec4f, 256>; // (16, 64)
-var<workgroup> tile_b: array<vec4f, 256>;
+var<workgroup> tile_a: array<vec4f, STEP * HIGH / 4u>;
+var<workgroup> tile_b: array<vec4f, STEP * SIDE / 4u>;
 
 @compute @workgroup_size(256)
 fn product(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) thread: u32) {
     let across = (p.n + SIDE - 1u) / SIDE;
-    let down = (p.m + SIDE - 1u) / SIDE;
+    let down = (p.m + HIGH - 1u) / HIGH;
     let tile = number(id, groups);
     let share = tile / (across * down);
-    let m0 = tile / across % down * SIDE;
+    let m0 = tile / across % down * HIGH;
     let n0 = tile % across * SIDE;
     let tm = thread / 16u;
     let tn = thread % 16u;
-    // what this thread brings: neighbours bring neighbours
-    let ka = select(tn, tm, ACROSS_A);
-    let ma = m0 + 4u * select(tm, tn, ACROSS_A);
-    let kb = select(tm, tn, ACROSS_B);
-    let nb = n0 + 4u * select(tn, tm, ACROSS_B);
+    // what this thread brings, 4 x 4 elements: neighbours bring neighbours
+    let mine = thread < HIGH;
+    let turned = select(ACROSS_B, !ACROSS_A, mine); // k runs along the rows of the memory
+    let high = select(SIDE, HIGH, mine) / 4u;
+    let unit = select(thread - HIGH, thread, mine);
+    let ku = select(unit / high, unit % 4u, turned);
+    let iu = select(unit % high, unit / 4u, turned);
     let start = share * p.each;
     let end = min(start + p.each, p.k);
-    var sum = array<vec4f, 4>();
-    var part = array<vec4f, 4>();
+    var sum = array<vec4f, ROWS>();
+    var part = array<vec4f, ROWS>();
     for (var k0 = start; k0 < end; k0 += STEP) {
-        var left = vec4f(0.0);
-        var right = vec4f(0.0);
-        for (var i = 0u; i < 4u; i++) {
-            if ma + i < p.m && k0 + ka < end {
-                left[i] = a[p.a_at + select((ma + i) * p.a_row + k0 + ka, (k0 + ka) * p.a_row + ma + i, ACROSS_A)];
+        if thread < HIGH + SIDE {
+            let k = k0 + 4u * ku;
+            let i = select(n0, m0, mine) + 4u * iu;
+            let len = select(p.n, p.m, mine);
+            var four = array<vec4f, 4>();
+            for (var j = 0u; j < 4u; j++) {
+                let row = select(k, i, turned) + j;
+                let column = select(i, k, turned);
+                if row < select(end, len, turned) {
+                    let there = have(column, select(len, end, turned));
+                    if mine {
+                        four[j] = held(a_four(p.a_at + row * p.a_row + column, there));
+                    } else {
+                        four[j] = held(b_four(row * p.b_row + column, there));
+                    }
+                }
             }
-            if nb + i < p.n && k0 + kb < end {
-                right[i] = b[select((k0 + kb) * p.b_row + nb + i, (nb + i) * p.b_row + k0 + kb, ACROSS_B)];
+            if turned {
+                let other = transpose(mat4x4f(four[0], four[1], four[2], four[3]));
+                four = array<vec4f, 4>(other[0], other[1], other[2], other[3]);
+            }
+            for (var j = 0u; j < 4u; j++) {
+                let to = (4u * ku + j) * high + iu;
+                if mine {
+                    tile_a[to] = four[j];
+                } else {
+                    tile_b[to] = four[j];
+                }
             }
         }
-        tile_a[ka * 16u + (ma - m0) / 4u] = left;
-        tile_b[kb * 16u + (nb - n0) / 4u] = right;
         workgroupBarrier();
         for (var k = 0u; k < STEP; k++) {
-            let column = tile_a[k * 16u + tm];
             let row = tile_b[k * 16u + tn];
-            part[0] = fma(vec4f(column.x), row, part[0]);
-            part[1] = fma(vec4f(column.y), row, part[1]);
-            part[2] = fma(vec4f(column.z), row, part[2]);
-            part[3] = fma(vec4f(column.w), row, part[3]);
+            for (var u = 0u; u < UP; u++) {
+                let column = tile_a[(k * UP + u) * 16u + tm];
+                part[4u * u] = fma(vec4f(column.x), row, part[4u * u]);
+                part[4u * u + 1u] = fma(vec4f(column.y), row, part[4u * u + 1u]);
+                part[4u * u + 2u] = fma(vec4f(column.z), row, part[4u * u + 2u]);
+                part[4u * u + 3u] = fma(vec4f(column.w), row, part[4u * u + 3u]);
+            }
         }
         workgroupBarrier();
         if (k0 - start + STEP) % CHAIN == 0u || k0 + STEP >= end {
-            for (var i = 0u; i < 4u; i++) {
+            for (var i = 0u; i < ROWS; i++) {
                 sum[i] += part[i];
                 part[i] = vec4f(0.0);
             }
         }
     }
-    for (var i = 0u; i < 4u; i++) {
-        let m = m0 + 4u * tm + i;
+    for (var i = 0u; i < ROWS; i++) {
         for (var j = 0u; j < 4u; j++) {
-            let n = n0 + 4u * tn + j;
-            if m < p.m && n < p.n {
-                var value = sum[i][j];
-                if (p.flags & BIAS) != 0u {
-                    value += bias[n];
-                }
-                let to = p.c_at + share * p.room + m * p.c_row + n;
-                if (p.flags & ADD) != 0u {
-                    value = c[to] + value;
-                }
-                c[to] = value;
-            }
+            finish(share, m0 + i / 4u * SIDE + 4u * tm + i % 4u, n0 + 4u * tn + j, sum[i][j]);
         }
     }
 }
 
-struct Sums { rows: u32, cols: u32 }
-var<immediate> s: Sums;
+// chains of 8 columns, 8 each, with a vector between them for the banks of the memory
+var<workgroup> weights: array<vec4f, 64 * 9>;
+var<workgroup> chains: array<f32, 64 * ROWS>;
 
-// partial sums of 64 rows, a lane a column: (blocks, cols) <- (rows, cols)
 @compute @workgroup_size(64)
-fn column_sums(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
-    let tiles = (s.cols + LANES - 1u) / LANES;
-    let block = number(id, groups) / tiles;
-    let column = number(id, groups) % tiles * LANES + lane;
-    if column >= s.cols || block * 64u >= s.rows {
-        return;
-    }
+fn thin(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
+    let n0 = 8u * number(id, groups);
     var sum = 0.0;
-    for (var n = block * 64u; n < min((block + 1u) * 64u, s.rows); n++) {
-        sum += a[n * s.cols + column];
+    for (var k0 = 0u; k0 < p.k; k0 += 8u * CHAIN) {
+        let k = k0 + 4u * lane;
+        for (var i = 0u; i < 8u; i++) {
+            var four = vec4f(0.0);
+            if n0 + i < p.n {
+                four = held(b_four((n0 + i) * p.b_row + k, have(k, p.k)));
+            }
+            weights[(8u * i + lane / 8u) * 9u + lane % 8u] = four;
+        }
+        workgroupBarrier();
+        // a lane a chain
+        var part = array<f32, ROWS>();
+        for (var e = 0u; e < 8u; e++) {
+            let w = weights[lane * 9u + e];
+            let at = k0 + lane % 8u * CHAIN + 4u * e;
+            for (var m = 0u; m < ROWS; m++) {
+                if m < p.m {
+                    let x = held(a_four(p.a_at + m * p.a_row + at, have(at, p.k)));
+                    part[m] = fma(x.w, w.w, fma(x.z, w.z, fma(x.y, w.y, fma(x.x, w.x, part[m]))));
+                }
+            }
+        }
+        for (var m = 0u; m < ROWS; m++) {
+            chains[64u * m + lane] = part[m];
+        }
+        workgroupBarrier();
+        // a lane an element
+        if lane < 8u * ROWS {
+            for (var chain = 0u; chain < 8u; chain++) {
+                sum += chains[8u * lane + chain];
+            }
+        }
     }
-    b[block * s.cols + column] = sum;
-}
-
-struct Fold { cols: u32, parts: u32, room: u32, at: u32, add: u32 }
-var<immediate> f: Fold;
-
-// to[i] (+)= sum over the parts, ascending: partial is (parts, room), of which `at` to `at + cols` are taken
-@compute @workgroup_size(64)
-fn fold(@builtin(workgroup_id) id: vec3u, @builtin(num_workgroups) groups: vec3u, @builtin(local_invocation_index) lane: u32) {
-    let i = number(id, groups) * LANES + lane;
-    if i >= f.cols {
-        return;
+    if lane < 8u * ROWS {
+        finish(0u, lane / 8u, n0 + lane % 8u, sum);
     }
-    var sum = 0.0;
-    for (var k = 0u; k < f.parts; k++) {
-        sum += a[k * f.room + f.at + i];
-    }
-    if f.add != 0u {
-        sum += b[i];
-    }
-    b[i] = sum;
 }
