@@ -6,7 +6,7 @@ use crate::show;
 use crate::source::read_file;
 use anyhow::{Context, Result, bail};
 use limpid::Lm;
-use limpid::backend::{Backend, Device};
+use limpid::backend::Backend;
 use limpid::checkpoint::{CHAT_TEMPLATE, Carried, Checkpoint, Format};
 use limpid::config::{Config, ConfigError, Mask};
 use limpid::data::Objective;
@@ -146,13 +146,23 @@ fn trained_on(folder: &Path) -> Option<String> {
     Some(settings.get("data")?.as_str()?.into())
 }
 
+/// Refuses a device for what runs several times on one copy of the weights.
+pub fn shares(machine: &MachineOptions) -> Result<()> {
+    if machine.device.can_share() {
+        return Ok(());
+    }
+    let device = machine.device;
+    bail!(Usage(format!(
+        "--device {device} keeps weights for one run alone, and this verb has several: take the cpu or the gpu"
+    )))
+}
+
 /// A model as the library has it, on the machine that was asked for.
 pub fn whole(checkpoint: Checkpoint, machine: &MachineOptions) -> Result<Lm> {
-    if machine.device != Device::Cpu {
-        bail!(Usage(format!("--device {}: this verb runs on the cpu alone", machine.device)));
-    }
+    shares(machine)?;
     suits(&checkpoint, machine)?;
     Ok(Lm::from(checkpoint)
+        .with_device(machine.device)
         .with_threads(machine.threads())
         .with_precision(machine.precision)
         .with_level(machine.level()))
