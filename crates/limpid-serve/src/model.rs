@@ -69,10 +69,11 @@ impl ServedModel {
             _ => lm.template()?,
         };
         let source = template.as_ref().map(ChatTemplate::source);
-        let mut decides = json!([lm.receipt_hashes()?, source]);
-        if !how.device.is_exact() {
-            decides[2] = how.device.to_string().into(); // with other last digits, other answers
-        }
+        let decides = match how.device.is_exact() {
+            true => json!([lm.receipt_hashes()?, source]),
+            // with other last digits, other answers
+            false => json!([lm.receipt_hashes()?, source, how.device.to_string()]),
+        };
         let digits = Sha256::digest(decides.to_string());
         let digits: String = digits[..4].iter().map(|byte| format!("{byte:02x}")).collect();
         Ok(ServedModel {
