@@ -3,7 +3,6 @@
 use crate::options::{self, MachineOptions, Usage};
 use crate::{machine, models, show};
 use anyhow::{Context, Result, bail};
-use limpid::backend::Device;
 use limpid::checkpoint::Checkpoint;
 use limpid::glass::{GlassError, Subject};
 use limpid::ops::linear::Precision;
@@ -42,12 +41,14 @@ pub struct GlassOptions {
 
 /// A model to look into.
 fn served(checkpoint: Checkpoint, id: String, machine: &MachineOptions) -> Result<ServedModel> {
-    if machine.device.device() != Device::Cpu {
-        bail!(Usage(format!("--device {}: --open and --html run on the cpu", machine.device)));
-    }
+    models::shares(machine)?;
     models::suits(&checkpoint, machine)?;
-    let (threads, precision) = (machine.threads(), machine.precision);
-    Ok(ServedModel::new(checkpoint, &ServedAs { id, threads, precision, cache: Precision::F32, template: None })?)
+    let (device, precision) = (machine.device.device(), machine.precision);
+    let threads = machine.threads();
+    Ok(ServedModel::new(
+        checkpoint,
+        &ServedAs { id, device, threads, precision, cache: Precision::F32, template: None },
+    )?)
 }
 
 /// Models that are looked into beside one that is served.

@@ -7,7 +7,7 @@ use crate::{models, show, source};
 use anyhow::{Context, Result, bail};
 use limpid::checkpoint::Checkpoint;
 use limpid::config::{Config, Mask, Preset};
-use limpid::memory::{Limit, On, lacking, needed, outline, program, trainable};
+use limpid::memory::{Limit, On, lacking, needed, outline, program_on, trainable};
 use limpid::model::recompute::KeepLevel;
 use limpid::model::{Mode, Model, Tuning};
 use limpid::ops::linear::Precision;
@@ -152,7 +152,7 @@ impl JobArgs {
         let task = Task::read(config, recipe, text, given).map_err(source::of_library)?;
         let mode = Mode::Train { batch: task.recipe.batch_size, context: task.recipe.context };
         self.machine.measure(&task.config, mode);
-        let (program, on, tuning) = (program(), self.machine.on(), self.tuning.tuning());
+        let (program, on, tuning) = (program_on(self.machine.on().device), self.machine.on(), self.tuning.tuning());
         let outline = outline(&task.config, &task.recipe, &tuning)?;
         let on = base.as_ref().map_or(on, |base| on.with_weights(base, &outline, self.machine.precision));
         let model = trainable(&task.config, &task.recipe, &tuning, on, (program, self.memory))?;
@@ -263,8 +263,8 @@ pub fn too_large(job: &Job) -> Result<Option<TooLarge>> {
     let takes = |model: &Model, recipe: &Recipe| needed(model, Some(recipe), on) + job.program;
     let Some((needed, limit)) = lacking(&job.model, Some(recipe), on) else { return Ok(None) };
     // a little is left to the system, and what is only reserved is no part of what a model takes
-    let budget =
-        (limit.left - limit.left / 16 + job.program).saturating_sub(needed + job.program - takes(&job.model, recipe));
+    let budget = (limit.left - limit.left / 16 + job.program)
+        .saturating_sub((needed + job.program).saturating_sub(takes(&job.model, recipe)));
     let mut fitting = vec![];
     let recompute_levels = |n_layer: usize| (0..KeepLevel::ALL.len()).map(move |level| level * n_layer);
     let mut offer = |flags: &str, config: &Config, recipe: &Recipe, tuning: &Tuning| {

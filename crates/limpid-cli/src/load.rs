@@ -74,8 +74,10 @@ fn median(mut rounds: Vec<LoadReport>) -> (LoadReport, f64) {
 
 /// Measures it, beside the same requests on the engine alone.
 pub fn run(args: &LoadArgs) -> Result<()> {
+    models::shares(&args.machine)?;
     let how = ServedAs {
         id: "model".into(),
+        device: args.machine.device.device(),
         threads: args.machine.threads(),
         precision: args.machine.precision,
         cache: args.kv_cache_dtype,

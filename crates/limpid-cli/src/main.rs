@@ -131,7 +131,7 @@ fn refused(mut error: clap::Error, command: &Command, typed: &[String]) -> anyho
 
 fn main() -> ExitCode {
     #[cfg(feature = "gpu")]
-    limpid::backend::Device::bring_gpu(limpid::gpu::start);
+    limpid::backend::Device::bring_gpu(limpid::gpu::start, limpid::gpu::takes);
     // a panic that the library turns into an error is not printed as well
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

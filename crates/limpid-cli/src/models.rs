@@ -6,7 +6,7 @@ use crate::show;
 use crate::source::read_file;
 use anyhow::{Context, Result, bail};
 use limpid::Lm;
-use limpid::backend::{Backend, Device};
+use limpid::backend::Backend;
 use limpid::checkpoint::{CHAT_TEMPLATE, Carried, Checkpoint, Format};
 use limpid::config::{Config, ConfigError, Mask};
 use limpid::data::Objective;
@@ -30,7 +30,7 @@ pub fn open(checkpoint: &Checkpoint, mode: Mode, machine: &MachineOptions) -> Re
     Ok((model, backend))
 }
 
-/// Refuses products of integers for weights that are none.
+/// Refuses products of integers for weights that are none, and decides `--device auto`.
 pub fn suits(checkpoint: &Checkpoint, machine: &MachineOptions) -> Result<()> {
     if machine.precision == Precision::Int8 && !checkpoint.is_quantised() {
         bail!(Usage(format!(
@@ -39,6 +39,7 @@ pub fn suits(checkpoint: &Checkpoint, machine: &MachineOptions) -> Result<()> {
             show::quoted(&checkpoint.path)
         )));
     }
+    machine.measure(&checkpoint.config, Mode::Decode { rows: 1, outputs: 1, blocks: 1 });
     Ok(())
 }
 
@@ -146,13 +147,23 @@ fn trained_on(folder: &Path) -> Option<String> {
     Some(settings.get("data")?.as_str()?.into())
 }
 
+/// Refuses a device for what runs several times on one copy of the weights.
+pub fn shares(machine: &MachineOptions) -> Result<()> {
+    if machine.device.device().can_share() {
+        return Ok(());
+    }
+    let device = machine.device.device();
+    bail!(Usage(format!(
+        "--device {device} keeps weights for one run alone, and this verb has several: take the cpu or the gpu"
+    )))
+}
+
 /// A model as the library has it, on the machine that was asked for.
 pub fn whole(checkpoint: Checkpoint, machine: &MachineOptions) -> Result<Lm> {
-    if machine.device.device() != Device::Cpu {
-        bail!(Usage(format!("--device {}: this verb runs on the cpu alone", machine.device)));
-    }
+    shares(machine)?;
     suits(&checkpoint, machine)?;
     Ok(Lm::from(checkpoint)
+        .with_device(machine.device.device())
         .with_threads(machine.threads())
         .with_precision(machine.precision)
         .with_level(machine.level()))

@@ -4,6 +4,7 @@
 use crate::kernels::{COMMON, GpuKernel, Variant};
 use crate::proof::{GpuProof, prove};
 use limpid_base::contain::contain;
+use limpid_base::units;
 use limpid_core::backend::{BackendError, Result};
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -11,7 +12,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::pin;
 use std::str::FromStr;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::task::{Context, Poll, Waker};
 
@@ -40,6 +41,13 @@ pub struct GpuAdapter {
     /// Lanes that its hardware runs together, at least and at most.
     pub subgroup: [u32; 2],
     rank: u8,
+}
+
+impl GpuAdapter {
+    /// Whether its memory is a part of the system's.
+    pub fn shares_memory(&self) -> bool {
+        self.rank == 1 || self.is_software
+    }
 }
 
 impl fmt::Display for GpuAdapter {
@@ -140,7 +148,22 @@ enum Fault {
 pub struct Buffer {
     pub id: u64,
     pub raw: wgpu::Buffer,
+    _counted: Option<Arc<Counted>>,
 }
+
+/// Bytes of a buffer, which are counted as long as somebody holds it.
+#[derive(Debug)]
+struct Counted(u64, Arc<AtomicU64>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.1.fetch_sub(self.0, Relaxed);
+    }
+}
+
+/// Bytes that may be on their way to the device: wgpu copies what is written to memory of the system, and keeps that until it is
+/// submitted.
+pub const STAGING: usize = 64 << 20;
 
 /// An open GPU. Several backends may work on it.
 pub struct GpuDevice {
@@ -156,6 +179,11 @@ pub struct GpuDevice {
     transferred: [AtomicU64; 2],
     /// What its proofs found, once they were run.
     proven: OnceLock<Result<()>>,
+    /// Bytes of all buffers, and the most that they may have.
+    reserved: Arc<AtomicU64>,
+    most: AtomicU64,
+    /// Bytes that were written since all was last submitted.
+    written: AtomicUsize,
     /// What is bound where an operand is missing.
     pub(crate) nothing: Buffer,
 }
@@ -230,13 +258,12 @@ impl GpuDevice {
             };
             locked(&to).get_or_insert(first);
         }));
-        raw.set_device_lost_callback(move |reason, what| {
-            if reason != wgpu::DeviceLostReason::Destroyed {
-                *locked(&lost) = Some(Fault::Lost(what));
-            }
+        raw.set_device_lost_callback(move |_, what| {
+            let what = if what.is_empty() { "it was ended".into() } else { what };
+            *locked(&lost) = Some(Fault::Lost(what));
         });
         let layouts = (0..=BINDINGS).map(|n| layout(&raw, n)).collect();
-        let nothing = Buffer { id: 0, raw: raw.create_buffer(&storage(ALIGN * BINDINGS as u64)) };
+        let nothing = raw.create_buffer(&storage(ALIGN * BINDINGS as u64));
         let device = GpuDevice {
             adapter: described,
             raw,
@@ -246,7 +273,10 @@ impl GpuDevice {
             fault,
             transferred: Default::default(),
             proven: OnceLock::new(),
-            nothing,
+            reserved: Arc::default(),
+            most: AtomicU64::new(u64::MAX),
+            written: AtomicUsize::new(0),
+            nothing: Buffer { id: 0, raw: nothing, _counted: None },
         };
         device.check("gpu")?;
         Ok(Arc::new(device))
@@ -257,13 +287,15 @@ impl GpuDevice {
     /// # Errors
     /// That fault.
     pub fn check(&self, op: &'static str) -> Result<()> {
+        // a loss is told to whoever asks what is done
+        drop(self.poll(wgpu::PollType::Poll));
         let mut fault = locked(&self.fault);
         let Some(found) = fault.clone() else { return Ok(()) };
         if !matches!(found, Fault::Lost(_)) {
             *fault = None;
         }
         Err(match found {
-            Fault::Lost(what) => BackendError::Lost { op, what },
+            Fault::Lost(what) => self.lost(op, &what),
             Fault::Memory(what) => BackendError::Memory { op, bytes: 0, what },
             Fault::Other(what) => BackendError::Invalid { op, what },
         })
@@ -309,9 +341,57 @@ impl GpuDevice {
     /// # Errors
     /// If the device fails meanwhile.
     pub fn finish(&self, op: &'static str) -> Result<()> {
-        let done = self.raw.poll(wgpu::PollType::wait_indefinitely());
+        let done = self.poll(wgpu::PollType::wait_indefinitely());
         self.check(op)?;
-        done.map(drop).map_err(|error| BackendError::Lost { op, what: error.to_string() })
+        done.map_err(|what| self.lost(op, &what))
+    }
+
+    /// Asks what is done; why it does not answer. wgpu panics where a driver fails in a way that it does not know.
+    fn poll(&self, how: wgpu::PollType) -> std::result::Result<(), String> {
+        match contain(|| self.raw.poll(how)) {
+            Ok(done) => done.map(drop).map_err(|error| error.to_string()),
+            Err(what) => {
+                locked(&self.fault).get_or_insert(Fault::Lost(what.clone()));
+                Err(what)
+            }
+        }
+    }
+
+    /// The error of a device that does not answer.
+    pub(crate) fn lost(&self, op: &'static str, what: &str) -> BackendError {
+        BackendError::Lost { op, what: format!("{}: {what}", self.adapter) }
+    }
+
+    /// Ends the device, with all that is in its memory, as a driver does that loses it: every verb that comes after fails.
+    pub fn lose(&self) {
+        self.raw.destroy();
+        drop(self.poll(wgpu::PollType::wait_indefinitely())); // it hears of it when its work is done
+    }
+
+    /// Refuses more than so many bytes of memory from now on: what a lesser GPU would do.
+    pub fn refuse_beyond(&self, bytes: u64) {
+        self.most.store(bytes, Relaxed);
+    }
+
+    /// Bytes that its backends hold of its memory.
+    pub fn reserved(&self) -> u64 {
+        self.reserved.load(Relaxed)
+    }
+
+    /// Replaces values.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub(crate) fn write(&self, to: &Buffer, at: u64, bytes: &[u8]) -> Result<()> {
+        for (i, part) in bytes.chunks(STAGING).enumerate() {
+            self.send(to, at + (i * STAGING) as u64, part);
+            if self.written.fetch_add(part.len(), Relaxed) + part.len() >= STAGING {
+                self.written.store(0, Relaxed);
+                self.queue.submit([]);
+                self.finish("write")?;
+            }
+        }
+        self.check("write")
     }
 
     /// New memory, all zero.
@@ -319,8 +399,7 @@ impl GpuDevice {
     /// # Errors
     /// If the device has not as much.
     pub fn reserve(&self, op: &'static str, elements: usize) -> Result<Buffer> {
-        let bytes = (4 * elements as u64).next_multiple_of(ALIGN).max(ALIGN);
-        self.allocate(op, storage(bytes))
+        self.allocate(op, storage(rounded(elements) as u64))
     }
 
     pub(crate) fn allocate(&self, op: &'static str, how: wgpu::BufferDescriptor) -> Result<Buffer> {
@@ -330,11 +409,30 @@ impl GpuDevice {
             let what = format!("{} takes {} bytes at once", self.adapter, self.adapter.buffer_bytes);
             return Err(BackendError::Memory { op, bytes, what });
         }
+        // what is read by the host is in its memory
+        let counts = how.usage.contains(wgpu::BufferUsages::STORAGE);
+        let refused = |what: &str| {
+            let what = format!(
+                "{}, which holds {} already, refuses it ({}): a smaller batch, or --memory where it trains, takes less",
+                self.adapter,
+                units::bytes(self.reserved()),
+                what.trim()
+            );
+            BackendError::Memory { op, bytes, what }
+        };
+        if counts && self.reserved() + how.size > self.most.load(Relaxed) {
+            return Err(refused("it was told to"));
+        }
         let raw = self.raw.create_buffer(&how);
         match self.check(op) {
-            Err(BackendError::Memory { what, .. }) => Err(BackendError::Memory { op, bytes, what }),
-            checked => checked.map(|()| Buffer { id: BUFFERS.fetch_add(1, Relaxed), raw }),
+            Err(BackendError::Memory { what, .. }) => return Err(refused(&what)),
+            checked => checked?,
         }
+        let counted = counts.then(|| {
+            self.reserved.fetch_add(how.size, Relaxed);
+            Arc::new(Counted(how.size, self.reserved.clone()))
+        });
+        Ok(Buffer { id: BUFFERS.fetch_add(1, Relaxed), raw, _counted: counted })
     }
 
     /// The layout of a kernel's bindings.
@@ -380,6 +478,11 @@ impl GpuDevice {
         compiled.insert((kernel.entry, how), pipeline.clone());
         Ok(pipeline)
     }
+}
+
+/// Bytes that are reserved for so many elements.
+pub fn rounded(elements: usize) -> usize {
+    (4 * elements).next_multiple_of(ALIGN as usize).max(ALIGN as usize)
 }
 
 fn storage(size: u64) -> wgpu::BufferDescriptor<'static> {

@@ -23,9 +23,10 @@ pub use proof::{GpuProof, Proofs, by_op, prove};
 pub use roofs::GpuRoofs;
 pub use traffic::{KNOWN, KnownGpu, LAUNCH, OpTraffic};
 
-use device::Buffer;
+use device::{Buffer, STAGING, rounded};
 use limpid_core::backend::{
-    Backend, BackendError, BackendOptions, Result, SharedWeights, Ticket, UpdateReport, prepare, transpose,
+    Backend, BackendError, BackendOptions, DeviceMemory, Result, SharedWeights, Ticket, TrainingMemory, UpdateReport,
+    prepare, transpose,
 };
 use limpid_core::model::{Mode, Model};
 use limpid_core::ops::adamw::{Change, ParamGroup, Rule};
@@ -140,6 +141,14 @@ pub fn start(model: &Model, how: BackendOptions, weights: Option<&SharedWeights>
     Ok(Box::new(Gpu::start(&device, model)?.rounding(how.precision)))
 }
 
+/// What a model, and its training if there is one, take of that GPU's memory.
+///
+/// # Errors
+/// As [`chosen`], and [`GpuDevice::takes`].
+pub fn takes(model: &Model, training: Option<&TrainingMemory>) -> Result<DeviceMemory> {
+    chosen()?.takes(model, training)
+}
+
 /// Elements of a chunk of logits, about.
 const CHUNK: usize = 16 << 20;
 
@@ -149,8 +158,8 @@ impl Gpu {
     /// # Errors
     /// If the device has not the memory, or cannot run the model: the error names what it lacks.
     pub fn start(device: &Arc<GpuDevice>, model: &Model) -> Result<Gpu> {
-        let konst = space(device, model, MemorySpace::Const, true)?;
-        let param = space(device, model, MemorySpace::Param, true)?;
+        let konst = space(device, model, MemorySpace::Const)?;
+        let param = space(device, model, MemorySpace::Param)?;
         let weights = Arc::new(GpuWeights { device: device.clone(), map: model.weight_map(), konst, param });
         let mut gpu = Gpu::build(device, model, weights)?;
         prepare(model, &mut gpu)?;
@@ -177,29 +186,20 @@ impl Gpu {
 
     fn build(device: &Arc<GpuDevice>, model: &Model, weights: Arc<GpuWeights>) -> Result<Gpu> {
         check(device, model)?;
-        let (differentiates, trains) = (!model.back().is_empty(), matches!(model.mode, Mode::Train { .. }));
-        let wanted = |space: MemorySpace| match space {
-            MemorySpace::Const | MemorySpace::Param | MemorySpace::Average => false,
-            MemorySpace::Grad | MemorySpace::ActGrad => differentiates,
-            MemorySpace::Moment1 | MemorySpace::Moment2 => trains,
-            MemorySpace::Act | MemorySpace::Stat | MemorySpace::Cache => true,
-        };
         let mut spaces: [Space; MemorySpace::ALL.len()] = Default::default();
         for (to, of) in spaces.iter_mut().zip(MemorySpace::ALL) {
-            *to = space(device, model, of, wanted(of))?;
+            if !matches!(of, MemorySpace::Const | MemorySpace::Param | MemorySpace::Average) {
+                *to = space(device, model, of)?;
+            }
         }
-        let vocab = model.config.vocab_size;
-        // 64 rows take one more for the sums of their columns
-        let most = CHUNK.min(device.adapter.binding_bytes as usize / 4) / (vocab + vocab.div_ceil(STEP)) / STEP * STEP;
-        let chunk = most.max(STEP).min(model.rows.next_multiple_of(STEP));
-        let elements = scratch(model, chunk).min(device.adapter.binding_bytes as usize / 4 / STEP * STEP);
+        let Beside { chunk, scratch, dots } = Beside::of(device, model);
         let heads = model.config.heads();
         let alibi = |op: &Op| matches!(op, Op::Attend { scoring, .. } if scoring.alibi);
         let slopes = match model.ops().iter().find(|op| alibi(op)) {
             Some(Op::Attend { scoring, .. }) => (0..heads.n_head).map(|h| scoring.slope(h, heads.n_head)).collect(),
             _ => vec![],
         };
-        let dots = if differentiates { model.rows * heads.n_head } else { 1 };
+        let learns = differentiates(model);
         Ok(Gpu {
             weights,
             spaces,
@@ -207,8 +207,8 @@ impl Gpu {
             elements: model.program.size(MemorySpace::Param),
             aside: vec![],
             pushed: 0,
-            rows: GpuRows::new(slopes),
-            scratch: Window::of(&device.reserve("scratch", elements)?, 0..elements),
+            rows: GpuRows::new(device, slopes, rows::most(&model.limits(), learns))?,
+            scratch: Window::of(&device.reserve("scratch", scratch)?, 0..scratch),
             dots: Window::of(&device.reserve("scratch", dots)?, 0..dots),
             chunk,
             sums: Growing::default(),
@@ -216,7 +216,7 @@ impl Gpu {
             bindings: Bindings::default(),
             program: model.program.id(),
             limits: model.limits(),
-            learns: differentiates,
+            learns,
             precision: Precision::F32,
             halves: model.element(MemorySpace::Cache) == Element::Bf16,
             tickets: Mutex::default(),
@@ -293,18 +293,88 @@ fn largest(device: &GpuDevice) -> usize {
     (device.adapter.buffer_bytes / 4) as usize
 }
 
-/// Memory of one kind.
-fn space(device: &GpuDevice, model: &Model, space: MemorySpace, wanted: bool) -> Result<Space> {
-    let size = if wanted { model.bytes(space).div_ceil(4) } else { 0 };
-    let like = match space {
-        MemorySpace::Grad | MemorySpace::Moment1 | MemorySpace::Moment2 | MemorySpace::Average => MemorySpace::Param,
-        space => space,
+/// Whether a model has a backward pass.
+fn differentiates(model: &Model) -> bool {
+    !model.back().is_empty()
+}
+
+/// The pages of a memory space, as far as a model's runs need it.
+fn places(device: &GpuDevice, model: &Model, space: MemorySpace) -> Result<Vec<Range<usize>>> {
+    let (wanted, like) = match space {
+        MemorySpace::Grad => (differentiates(model), MemorySpace::Param),
+        MemorySpace::ActGrad => (differentiates(model), space),
+        MemorySpace::Moment1 | MemorySpace::Moment2 => (matches!(model.mode, Mode::Train { .. }), MemorySpace::Param),
+        MemorySpace::Average => (true, MemorySpace::Param),
+        MemorySpace::Const | MemorySpace::Param | MemorySpace::Act | MemorySpace::Stat | MemorySpace::Cache => {
+            (true, space)
+        }
     };
+    let size = if wanted { model.bytes(space).div_ceil(4) } else { 0 };
     let mut tensors = tensors(model, like);
     if model.element(space) == Element::Bf16 {
         tensors.iter_mut().for_each(|region| *region = words_of(*region));
     }
-    Space::new(device, "the model", &pages(tensors, size, largest(device))?)
+    pages(tensors, size, largest(device))
+}
+
+/// Memory of one kind.
+fn space(device: &GpuDevice, model: &Model, space: MemorySpace) -> Result<Space> {
+    Space::new(device, "the model", &places(device, model, space)?)
+}
+
+/// What a backend has beside a model's tensors, in elements.
+struct Beside {
+    /// Rows of a chunk of logits.
+    chunk: usize,
+    scratch: usize,
+    dots: usize,
+}
+
+impl Beside {
+    fn of(device: &GpuDevice, model: &Model) -> Beside {
+        let (vocab, seen) = (model.config.vocab_size, device.adapter.binding_bytes as usize / 4);
+        // 64 rows take one more for the sums of their columns
+        let most = CHUNK.min(seen) / (vocab + vocab.div_ceil(STEP)) / STEP * STEP;
+        let chunk = most.max(STEP).min(model.rows.next_multiple_of(STEP));
+        let dots = if differentiates(model) { model.rows * model.config.heads().n_head } else { 1 };
+        Beside { chunk, scratch: scratch(model, chunk).min(seen / STEP * STEP), dots }
+    }
+}
+
+impl GpuDevice {
+    /// What a model, and its training if there is one, take of its memory: what a backend reserves, to the byte.
+    ///
+    /// # Errors
+    /// If a tensor is larger than a buffer can be.
+    pub fn takes(&self, model: &Model, training: Option<&TrainingMemory>) -> Result<DeviceMemory> {
+        let bytes = |space: MemorySpace| -> Result<usize> {
+            Ok(places(self, model, space)?.iter().map(|page| rounded(page.len())).sum())
+        };
+        let Beside { scratch, dots, .. } = Beside::of(self, model);
+        let rows = rows::room(rows::most(&model.limits(), differentiates(model)));
+        let mut all = [scratch, dots, rows, rows::LEAST].map(rounded).iter().sum::<usize>();
+        for space in MemorySpace::ALL.into_iter().filter(|space| *space != MemorySpace::Average) {
+            all += bytes(space)?;
+        }
+        let mut parts = model.memory();
+        if let Some(TrainingMemory { groups, average, aside }) = training {
+            let one = bytes(MemorySpace::Average)?;
+            let (average, aside) = (if *average { one } else { 0 }, aside * one);
+            all += average
+                + aside
+                + update::room_of(groups).map(|n| if n == 0 { 0 } else { rounded(n) }).iter().sum::<usize>();
+            parts.extend([
+                ("optimizer moments", bytes(MemorySpace::Moment1)? + bytes(MemorySpace::Moment2)?),
+                ("average of the weights", average),
+                ("gradients set aside", aside),
+            ]);
+        }
+        let named: usize = parts.iter().map(|(_, bytes)| bytes).sum();
+        parts.push(("kernels' scratch", all.saturating_sub(named)));
+        // what is written waits in as much, and so does one tensor that is read
+        let largest = model.params.iter().map(|param| 4 * param.region.len()).max().unwrap_or(0);
+        Ok(DeviceMemory { parts, staging: STAGING + largest, of_system: self.adapter.shares_memory() })
+    }
 }
 
 /// Elements of scratch: a chunk of logits with the partial sums of its columns, or the partial sums of other ops.
@@ -363,7 +433,7 @@ fn check(device: &GpuDevice, model: &Model) -> Result<()> {
         if seen > limit {
             let (name, room) = (model.name_of(region), limit);
             return refused(format!(
-                "`{name}` has {seen} elements, and a kernel of {} sees {room}: a smaller batch, or --memory, may do",
+                "`{name}` has {seen} elements, and a kernel of {} sees {room}: a smaller batch, --memory or --kv-memory may do",
                 device.adapter
             ));
         }
@@ -408,14 +478,21 @@ impl Backend for Gpu {
         let grad = &mut self.spaces[MemorySpace::Grad as usize];
         std::mem::swap(grad, &mut self.aside[self.pushed]);
         self.pushed += 1;
-        self.run("push_gradients", |memory, list| {
+        let cleared = self.run("push_gradients", |memory, list| {
             memory.spaces[MemorySpace::Grad as usize].buffers().for_each(|buffer| list.clear(buffer));
             Ok(())
-        })
+        });
+        if cleared.is_err() {
+            self.pushed -= 1;
+            std::mem::swap(&mut self.spaces[MemorySpace::Grad as usize], &mut self.aside[self.pushed]);
+        }
+        cleared
     }
     fn add_pushed(&mut self) -> Result<()> {
-        self.pushed = self.pushed.checked_sub(1).ok_or_else(BackendError::nothing_pushed)?;
-        self.add_aside(self.pushed, 0..self.elements)
+        let place = self.pushed.checked_sub(1).ok_or_else(BackendError::nothing_pushed)?;
+        self.add_aside(place, 0..self.elements)?;
+        self.pushed = place;
+        Ok(())
     }
     fn add_pushed_to(&mut self, range: Range<usize>) -> Result<()> {
         (0..self.pushed).rev().try_for_each(|place| self.add_aside(place, range.clone()))
@@ -487,7 +564,6 @@ impl Backend for Gpu {
         if region.space == MemorySpace::Average && !self.spaces[place].is_some() {
             self.spaces[place] = Space::new(&self.device, "average", &self.pages)?;
         }
-        self.space(region.space).write(&self.device, region.at, &values);
-        self.device.check("upload")
+        self.space(region.space).write(&self.device, region.at, &values)
     }
 }

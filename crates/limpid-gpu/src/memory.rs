@@ -79,12 +79,13 @@ impl Space {
         Window::of(&page.buffer, range.start - page.range.start..range.end - page.range.start)
     }
     /// Replaces values.
-    pub fn write(&self, device: &GpuDevice, at: usize, values: &[f32]) {
+    pub fn write(&self, device: &GpuDevice, at: usize, values: &[f32]) -> Result<()> {
         for part in self.pieces(at..at + values.len(), usize::MAX) {
             let to = self.window(part.clone());
             let bytes = bytemuck::cast_slice(&values[part.start - at..part.end - at]);
-            device.send(&to.buffer, to.at + 4 * u64::from(to.shift), bytes);
+            device.write(&to.buffer, to.at + 4 * u64::from(to.shift), bytes)?;
         }
+        Ok(())
     }
     /// Begins to copy values to where the host can read them.
     pub fn stage(&self, device: &GpuDevice, range: Range<usize>) -> Result<Staged> {
@@ -92,7 +93,7 @@ impl Space {
         let start = |window: Window| {
             (window.at + 4 * u64::from(window.shift), window.len - 4 * u64::from(window.shift), window.buffer)
         };
-        Staged::new(device, range.len(), parts.map(start).collect())
+        Staged::new(device, Staged::room(device, range.len())?, parts.map(start).collect())
     }
 }
 
@@ -103,12 +104,15 @@ pub struct Staged {
 }
 
 impl Staged {
-    /// Copies parts of buffers (from, bytes), one after another; what of `len` elements they leave stays zero.
-    pub fn new(device: &GpuDevice, len: usize, parts: Vec<(u64, u64, Buffer)>) -> Result<Staged> {
+    /// Room for values that the host is to read.
+    pub fn room(device: &GpuDevice, len: usize) -> Result<wgpu::Buffer> {
         let size = 4 * len.max(1) as u64;
         let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
         let how = wgpu::BufferDescriptor { label: None, size, usage, mapped_at_creation: false };
-        let raw = device.allocate("request", how)?.raw;
+        Ok(device.allocate("request", how)?.raw)
+    }
+    /// Copies parts of buffers (from, bytes) there, one after another; what they leave stays zero.
+    pub fn new(device: &GpuDevice, raw: wgpu::Buffer, parts: Vec<(u64, u64, Buffer)>) -> Result<Staged> {
         let mut encoder = device.raw.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
         let mut to = 0;
         for (at, bytes, buffer) in parts {
@@ -125,7 +129,7 @@ impl Staged {
     /// The values, once they are there.
     pub fn take(&self, device: &GpuDevice, op: &'static str, to: &mut [f32]) -> Result<()> {
         device.finish(op)?;
-        let lost = |what: String| BackendError::Lost { op, what };
+        let lost = |what: String| device.lost(op, &what);
         // another thread that waits for the device may be the one that is told
         let mapped = self.mapped.recv_timeout(PATIENCE).map_err(|e| lost(e.to_string()))?;
         mapped.map_err(|e| lost(e.to_string()))?;

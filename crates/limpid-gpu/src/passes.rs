@@ -754,7 +754,12 @@ mod tests {
                     product(&mut list, across, operands, Some(&wbias), [m, n, k], false, None, rounds).unwrap();
                     list.submit("test").unwrap();
                     let (mut to, bytes) = (vec![0.0; m * n], 4 * (m * n) as u64);
-                    let staged = Staged::new(&device, m * n, vec![(0, bytes, wc.buffer.clone())]).unwrap();
+                    let staged = Staged::new(
+                        &device,
+                        Staged::room(&device, m * n).unwrap(),
+                        vec![(0, bytes, wc.buffer.clone())],
+                    )
+                    .unwrap();
                     staged.take(&device, "test", &mut to).unwrap();
                     to
                 };

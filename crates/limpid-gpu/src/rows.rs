@@ -5,6 +5,7 @@ use crate::device::{Buffer, GpuDevice};
 use crate::memory::Window;
 use limpid_core::backend::Result;
 use limpid_core::ops::attend::BLOCK;
+use limpid_core::ops::limits::Limits;
 use limpid_core::ops::{Batch, Span};
 
 /// Where a kernel finds no list.
@@ -21,6 +22,20 @@ pub struct Sorted {
 pub const FEW: usize = 8;
 /// Numbers of a block of queries.
 pub const ITEM: usize = 6;
+/// Words of the smallest buffer.
+pub const LEAST: usize = 256;
+
+/// Words of the buffer for so many.
+pub fn room(words: usize) -> usize {
+    words.next_power_of_two().max(LEAST)
+}
+
+/// The most words of a batch's lists, but for the slopes and for blocks of the cache that several sequences have.
+pub fn most(limits: &Limits, learns: bool) -> usize {
+    // ids, positions, segments, targets; blocks of at least one query; three tables' ids with their ends
+    let each = 4 + 6 + if learns { 9 } else { 0 };
+    each * limits.rows + limits.outputs + limits.blocks.unwrap_or(0)
+}
 
 /// A batch, and where its lists are.
 #[derive(Default)]
@@ -54,9 +69,14 @@ pub struct GpuRows {
 }
 
 impl GpuRows {
-    /// No rows yet.
-    pub fn new(slopes: Vec<f32>) -> GpuRows {
-        GpuRows { slopes, ..GpuRows::default() }
+    /// No rows yet, with room for so many words.
+    ///
+    /// # Errors
+    /// If the device has no memory for them.
+    pub fn new(device: &GpuDevice, slopes: Vec<f32>, words: usize) -> Result<GpuRows> {
+        let room = [room(words), LEAST];
+        let [buffer, soft] = room.map(|words| device.reserve("feed", words).map(Some));
+        Ok(GpuRows { slopes, buffer: buffer?, soft: soft?, room, ..GpuRows::default() })
     }
 
     /// Takes a batch and writes it.
@@ -108,13 +128,11 @@ impl GpuRows {
             }
         }
         let soft: &[u32] = bytemuck::cast_slice(&batch.soft_targets);
-        for (list, buffer, room) in
-            [(&self.words[..], &mut self.buffer, 0), (soft, &mut self.soft, 1)].map(|(l, b, i)| (l, b, i))
-        {
-            let room = &mut self.room[room];
-            if list.len() > *room || buffer.is_none() {
-                *room = list.len().next_power_of_two().max(256);
-                *buffer = Some(device.reserve("feed", *room)?);
+        for (list, buffer, i) in [(&self.words[..], &mut self.buffer, 0), (soft, &mut self.soft, 1)] {
+            let most = &mut self.room[i];
+            if list.len() > *most {
+                *most = room(list.len());
+                *buffer = Some(device.reserve("feed", *most)?);
             }
             if let (Some(buffer), false) = (buffer, list.is_empty()) {
                 device.send(buffer, 0, bytemuck::cast_slice(list));

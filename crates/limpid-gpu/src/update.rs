@@ -17,6 +17,9 @@ const BLOCK: usize = 4096;
 /// Elements at the head of the sums: the factor that clips, and whether the norm is finite; then Muon's 1 / norm.
 const HEAD: usize = 2 * STEP;
 
+/// Pieces that a group is cut in, about.
+const CUTS: usize = 8;
+
 /// The report of an update that may still run.
 pub struct Pending {
     staged: Staged,
@@ -64,12 +67,11 @@ impl Gpu {
                 parts.push((i, part, at));
             }
         }
-        // room for Muon's sums of squares
-        let spare =
-            groups.iter().filter(|g| g.matrix.is_some()).map(|g| g.range.len().div_ceil(BLOCK)).max().unwrap_or(0);
-        self.sums.ensure(&self.device, "update", next + spare)?;
-        let room = groups.iter().filter_map(|g| g.matrix).map(|(out, cols)| muon_room(out, cols)[4]).max().unwrap_or(0);
+        let spare = spare(groups);
+        let [most, room] = room_of(groups);
+        self.sums.ensure(&self.device, "update", most.max(next + spare))?;
         self.room.ensure(&self.device, "update", room)?;
+        let read = Staged::room(&self.device, next)?; // nothing is refused once the list is begun
 
         let Gpu { device, weights, spaces, bindings, sums, room, .. } = self;
         let [grad, m, v] =
@@ -162,7 +164,7 @@ impl Gpu {
         list.submit("update")?;
         self.pushed = 0;
         let all = self.sums.window(0..next);
-        let staged = Staged::new(&self.device, next, vec![(all.at, 4 * next as u64, all.buffer)])?;
+        let staged = Staged::new(&self.device, read, vec![(all.at, 4 * next as u64, all.buffer)])?;
         self.pending = Some(Pending { staged, len: next, given: rule.norm, parts: norm, watch: watched });
         self.reported = None;
         Ok(())
@@ -210,6 +212,18 @@ impl Gpu {
         }
         list.submit("add")
     }
+}
+
+/// Muon's sums of squares.
+fn spare(groups: &[ParamGroup]) -> usize {
+    groups.iter().filter(|g| g.matrix.is_some()).map(|g| g.range.len().div_ceil(BLOCK)).max().unwrap_or(0)
+}
+
+/// The sums of an update whose groups are cut in some pieces, of which all are measured; and Muon's scratch.
+pub fn room_of(groups: &[ParamGroup]) -> [usize; 2] {
+    let blocks: usize = groups.iter().map(|group| group.range.len().div_ceil(BLOCK) + CUTS).sum();
+    let room = groups.iter().filter_map(|g| g.matrix).map(|(out, cols)| muon_room(out, cols)[4]).max();
+    [HEAD + 4 * blocks + spare(groups), room.unwrap_or(0)]
 }
 
 /// to = own to + part from

@@ -1,5 +1,6 @@
 //! What is served.
 
+use limpid::backend::Device;
 use limpid::checkpoint::Checkpoint;
 use limpid::config::Mask;
 use limpid::data::template::{ChatTemplate, TemplateTokens};
@@ -36,6 +37,8 @@ pub type ServedLease = Arc<Arc<ServedModel>>;
 pub struct ServedAs {
     /// Its name in requests and answers.
     pub id: String,
+    /// Where it runs.
+    pub device: Device,
     /// Threads that it runs on.
     pub threads: usize,
     /// What its products multiply.
@@ -59,13 +62,19 @@ impl ServedModel {
     /// If a tensor cannot be read, or its template of conversations is none.
     pub fn new(checkpoint: Checkpoint, how: &ServedAs) -> Result<ServedModel, Error> {
         let step = checkpoint.store().fact("step").and_then(|step| step.parse().ok());
-        let lm = Lm::from(checkpoint).with_threads(how.threads).with_precision(how.precision).with_cache(how.cache)?;
+        let lm = Lm::from(checkpoint).with_device(how.device).with_threads(how.threads).with_precision(how.precision);
+        let lm = lm.with_cache(how.cache)?;
         let template = match (&how.template, lm.tokenizer()) {
             (Some(source), Ok(tokenizer)) => Some(ChatTemplate::new(source, TemplateTokens::of(tokenizer))?),
             _ => lm.template()?,
         };
         let source = template.as_ref().map(ChatTemplate::source);
-        let digits = Sha256::digest(json!([lm.receipt_hashes()?, source]).to_string());
+        let decides = match how.device.is_exact() {
+            true => json!([lm.receipt_hashes()?, source]),
+            // with other last digits, other answers
+            false => json!([lm.receipt_hashes()?, source, how.device.to_string()]),
+        };
+        let digits = Sha256::digest(decides.to_string());
         let digits: String = digits[..4].iter().map(|byte| format!("{byte:02x}")).collect();
         Ok(ServedModel {
             id: how.id.clone(),

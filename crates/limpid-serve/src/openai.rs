@@ -180,6 +180,10 @@ fn ask(model: &ServedModel, fields: &RequestFields, wish: Wish) -> Result<Ask, R
         let expected = "left out where there are several answers: a receipt is of one";
         return Err(Refusal::invalid_value("limpid.receipt", expected, "true"));
     }
+    if receipt && !model.lm.device().is_exact() {
+        let why = format!("left out: answers of --device {} have other last digits elsewhere", model.lm.device());
+        return Err(Refusal::invalid_value("limpid.receipt", &why, "true"));
+    }
     let (stream, usage) = (fields.flag("stream"), fields.flag("stream_options.include_usage"));
     if usage && !stream {
         return Err(Refusal::invalid_value("stream_options", "left out where `stream` is not true", "an object"));

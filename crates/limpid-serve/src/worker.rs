@@ -388,7 +388,7 @@ mod tests {
     use crate::route::RequestAccess;
     use crate::server::ServeOptions;
     use limpid::Training;
-    use limpid::backend::{Backend, BackendError, Result, Ticket, UpdateReport};
+    use limpid::backend::{Backend, BackendError, Device, Result, Ticket, UpdateReport};
     use limpid::checkpoint::Checkpoint;
     use limpid::engine::Decoder;
     use limpid::generate::{FinishReason, Options};
@@ -459,8 +459,14 @@ mod tests {
         let recipe = Recipe { steps: 1, batch_size: 2, context: 16, ..Recipe::preset("nano").unwrap() };
         let training = Training::preset("nano").unwrap().recipe(recipe).tokenizer("char");
         training.text("to be or not to be. ".repeat(40)).folder(&folder).run(|_| Control::Continue).unwrap();
-        let how =
-            ServedAs { id: "m".into(), threads: 1, precision: Precision::F32, cache: Precision::F32, template: None };
+        let how = ServedAs {
+            id: "m".into(),
+            device: Device::Cpu,
+            threads: 1,
+            precision: Precision::F32,
+            cache: Precision::F32,
+            template: None,
+        };
         let model = || Arc::new(Arc::new(ServedModel::new(Checkpoint::open(&folder).unwrap(), &how).unwrap()));
         let options = ServeOptions::default();
         let limits = options.engine;

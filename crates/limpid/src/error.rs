@@ -15,6 +15,11 @@ pub enum Error {
     /// The backend failed: threads or memory that the system refuses, a device that is lost.
     #[error(transparent)]
     Backend(#[from] backend::BackendError),
+    /// A receipt of an answer that no other machine need give.
+    #[error(
+        "answers of --device {0} have other last digits on other machines, so there is no receipt of them: take the cpu"
+    )]
+    NoReceipt(backend::Device),
     /// Generating and scoring.
     #[error(transparent)]
     Generate(#[from] generate::GenerateError),
@@ -114,6 +119,18 @@ impl From<data::source::SourceError> for Error {
 impl From<tokenizer::TokenizerError> for Error {
     fn from(error: tokenizer::TokenizerError) -> Error {
         Error::Generate(error.into())
+    }
+}
+
+impl Error {
+    /// Whether a device was lost, with all that was in its memory.
+    pub fn is_lost(&self) -> bool {
+        let backend = match self {
+            Error::Backend(error)
+            | Error::Generate(generate::GenerateError::Decode(generate::DecodeError::Backend(error))) => error,
+            _ => return false,
+        };
+        matches!(backend, backend::BackendError::Lost { .. })
     }
 }
 

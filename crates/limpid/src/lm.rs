@@ -68,6 +68,7 @@ pub struct Lm {
     precision: Precision,
     cache: Element,
     level: Level,
+    device: Device,
     /// What receipts say of it, once it was asked for.
     hashes: OnceLock<ReceiptHashes>,
     /// In memory, as they are run; all calls share them.
@@ -168,6 +169,7 @@ impl From<Checkpoint> for Lm {
             precision: Precision::F32,
             cache: Element::F32,
             level: Level::best(),
+            device: Device::Cpu,
             hashes: OnceLock::new(),
             ready: Mutex::new(None),
             engine: Mutex::new(None),
@@ -200,12 +202,26 @@ impl Lm {
     ) -> Result<Lm> {
         let level = Level::best();
         let how = BackendOptions { threads, level, precision: Precision::F32 };
-        let held = kept(&config, how, None, load)?;
+        let device = Device::Cpu;
+        let held = kept(&config, (device, how), None, load)?;
         let ready = Mutex::new((precision == Precision::F32).then(|| held.clone()));
         let (tokenizer, weights, engine) = (Some(tokenizer), Weights::Held(held), Mutex::new(None));
         let hashes = OnceLock::new();
         let cache = Element::F32;
-        Ok(Lm { config, tokenizer, chat_template, weights, threads, precision, cache, level, hashes, ready, engine })
+        Ok(Lm {
+            config,
+            tokenizer,
+            chat_template,
+            weights,
+            threads,
+            precision,
+            cache,
+            level,
+            device,
+            hashes,
+            ready,
+            engine,
+        })
     }
 
     /// The same on so many threads (at least 1) instead of one for each core. Results are the same on any number.
@@ -217,15 +233,23 @@ impl Lm {
     /// The same with products of that precision instead of f32.
     #[must_use]
     pub fn with_precision(self, precision: Precision) -> Lm {
-        let level = self.level;
-        self.run_as(level, precision)
+        let (device, level) = (self.device, self.level);
+        self.run_as(device, level, precision)
     }
 
     /// The same on that instruction set instead of this processor's fastest. Results are the same on any but [`Level::UNFUSED`].
     #[must_use]
     pub fn with_level(self, level: Level) -> Lm {
-        let precision = self.precision;
-        self.run_as(level, precision)
+        let (device, precision) = (self.device, self.precision);
+        self.run_as(device, level, precision)
+    }
+
+    /// The same on another device than this processor. Results are those of the processor to rounding; a device that cannot run the
+    /// model says so when it is first used.
+    #[must_use]
+    pub fn with_device(self, device: Device) -> Lm {
+        let (level, precision) = (self.level, self.precision);
+        self.run_as(device, level, precision)
     }
 
     /// The same with a KV cache in bf16 instead of f32: half the memory, and other last digits.
@@ -241,12 +265,13 @@ impl Lm {
         Ok(Lm { cache, engine: Mutex::new(None), ..self })
     }
 
-    fn run_as(self, level: Level, precision: Precision) -> Lm {
+    fn run_as(self, device: Device, level: Level, precision: Precision) -> Lm {
+        let how = (device, level, precision);
         let ready = match &self.weights {
-            Weights::Held(held) if (level, precision) == (Level::best(), Precision::F32) => Some(held.clone()),
-            _ => self.ready().take().filter(|_| (level, precision) == (self.level, self.precision)),
+            Weights::Held(held) if how == (Device::Cpu, Level::best(), Precision::F32) => Some(held.clone()),
+            _ => self.ready().take().filter(|_| how == (self.device, self.level, self.precision)),
         };
-        Lm { level, precision, ready: Mutex::new(ready), engine: Mutex::new(None), ..self }
+        Lm { device, level, precision, ready: Mutex::new(ready), engine: Mutex::new(None), ..self }
     }
 
     /// The same with another tokenizer, for files that have none.
@@ -288,6 +313,11 @@ impl Lm {
     /// The type of its KV cache.
     pub(crate) fn cache(&self) -> Element {
         self.cache
+    }
+
+    /// Where it runs.
+    pub fn device(&self) -> Device {
+        self.device
     }
 
     /// The instruction set that it runs on.
@@ -454,10 +484,11 @@ impl Lm {
 
     fn decoder(&self, limits: DecoderLimits) -> Result<Decoder> {
         self.needs_head()?;
-        let weights = self.weights()?;
-        memory::fits_beside(&limits.model(&self.config)?, (Device::Cpu, self.threads))?;
-        let make = |model: &Model| Device::Cpu.start_with(model, self.how(), &weights);
-        Ok(Decoder::new(&self.config, limits, make)?)
+        self.on_weights(|weights| {
+            memory::fits_beside(&limits.model(&self.config)?, (self.device, self.threads))?;
+            let make = |model: &Model| self.device.start_with(model, self.how(), weights);
+            Ok(Decoder::new(&self.config, limits, make)?)
+        })
     }
 
     // ---- scoring
@@ -724,15 +755,28 @@ impl Lm {
         if let Some(weights) = &*ready {
             return Ok(weights.clone());
         }
-        let weights = kept(&self.config, self.how(), self.files(), |model, backend| self.load(model, backend))?;
+        let weights =
+            kept(&self.config, (self.device, self.how()), self.files(), |model, backend| self.load(model, backend))?;
         Ok(ready.insert(weights).clone())
     }
 
-    /// This processor, for a run of `model` on them, if there is memory for what it needs beside them.
+    /// Its device, for a run of `model` on them, if there is memory for what it needs beside them.
     fn sharing(&self, model: &Model) -> Result<Box<dyn Backend>> {
-        let weights = self.weights()?;
-        memory::fits_beside(model, (Device::Cpu, self.threads))?;
-        Ok(Device::Cpu.start_with(model, self.how(), &weights)?)
+        self.on_weights(|weights| {
+            memory::fits_beside(model, (self.device, self.threads))?;
+            Ok(self.device.start_with(model, self.how(), weights)?)
+        })
+    }
+
+    /// What is made on the weights that all share. Those of a device that was lost are brought into memory once more: it may be back.
+    fn on_weights<T>(&self, make: impl Fn(&SharedWeights) -> Result<T>) -> Result<T> {
+        match make(&self.weights()?) {
+            Err(error) if error.is_lost() => {
+                *self.ready() = None;
+                make(&self.weights()?)
+            }
+            made => made,
+        }
     }
 
     /// A run of one sequence in which everything is kept; on the shared weights, or on its own.
@@ -742,10 +786,10 @@ impl Lm {
             let backend = self.sharing(&model)?;
             return Ok((model, backend));
         }
-        memory::fits(&model, None, (Device::Cpu, self.threads))?;
+        memory::fits(&model, None, (self.device, self.threads))?;
         // products of integers have no gradient: it is that of the weights as f32
         let precision = if self.precision == Precision::Int8 { Precision::F32 } else { self.precision };
-        let mut backend = Device::Cpu.start(&model, BackendOptions { precision, ..self.how() })?;
+        let mut backend = self.device.start(&model, BackendOptions { precision, ..self.how() })?;
         self.load(&model, &mut *backend)?;
         Ok((model, backend))
     }
@@ -781,7 +825,9 @@ impl Lm {
         let mut engine =
             kept.map_or_else(|| self.engine(&EngineLimits::of(&self.config, 1, self.config.context_length)), Ok)?;
         let done = work(&mut engine);
-        *waiting() = Some(engine);
+        if !done.as_ref().is_err_and(Error::is_lost) {
+            *waiting() = Some(engine);
+        }
         done
     }
 
@@ -804,7 +850,7 @@ fn packs(config: &Config) -> bool {
 /// Weights that `load` writes, kept as they are run; those of a checkpoint may be quantised.
 fn kept(
     config: &Config,
-    how: BackendOptions,
+    (device, how): (Device, BackendOptions),
     files: Option<&Checkpoint>,
     load: impl FnOnce(&Model, &mut dyn Backend) -> Result<()>,
 ) -> Result<SharedWeights> {
@@ -813,9 +859,9 @@ fn kept(
         false => Mode::Inspect { batch: 1, context: 1 },
     };
     let model = Model::new(config, mode)?;
-    let on = On::from((Device::Cpu, how.threads));
+    let on = On::from((device, how.threads));
     memory::fits(&model, None, files.map_or(on, |files| on.with_weights(files, &model, how.precision)))?;
-    let mut backend = Device::Cpu.start(&model, how)?;
+    let mut backend = device.start(&model, how)?;
     load(&model, &mut *backend)?;
     Ok(backend.share()?)
 }

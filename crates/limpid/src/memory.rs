@@ -2,7 +2,7 @@
 //! Linux also those of the control groups it is in (containers, services), and `ulimit`'s.
 
 use crate::Error;
-use crate::backend::{Cpu, Device};
+use crate::backend::{Cpu, Device, DeviceMemory, TrainingMemory};
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::store::Dtype;
 use crate::config::{Config, ConfigError};
@@ -76,9 +76,28 @@ fn elements(device: Device) -> usize {
     }
 }
 
+/// What a model takes of a device that has memory of its own; none of one that has not, or that cannot be opened.
+fn taken(device: Device, model: &Model, recipe: Option<&Recipe>) -> Option<DeviceMemory> {
+    let groups = recipe.map_or(vec![], |recipe| model.update_groups(recipe.weight_decay, recipe.optimizer));
+    let training = recipe.map(|recipe| TrainingMemory {
+        groups: &groups,
+        average: recipe.ema > 0.0,
+        aside: recipe.accumulate.max(1).ilog2() as usize,
+    });
+    device.takes(model, training.as_ref())?.ok()
+}
+
+/// Whether a model's memory on a device is this system's, whose limits are known.
+pub fn is_systems(device: Device, model: &Model) -> bool {
+    taken(device, model, None).is_none_or(|own| own.of_system)
+}
+
 /// Bytes of each memory that a model takes on a device, to train by a recipe if there is one.
 pub fn parts(model: &Model, recipe: Option<&Recipe>, on: impl Into<On>) -> Vec<(&'static str, u64)> {
     let On { device, threads, quantised: [wide, kept] } = on.into();
+    if let Some(own) = taken(device, model, recipe) {
+        return own.parts.into_iter().map(|(what, bytes)| (what, bytes as u64)).collect();
+    }
     let scratch = if device == Device::Cpu { Cpu::scratch_bytes(model, threads) } else { 0 };
     let parts = model.memory().into_iter().chain(recipe.into_iter().flat_map(|recipe| recipe.memory(model)));
     let stored =
@@ -112,6 +131,11 @@ pub fn parts_among(model: &Model, recipe: &Recipe, on: impl Into<On>, processes:
 /// buffers for evaluating and saving (measured: 4 to 9 MB).
 pub fn program() -> u64 {
     held("VmRSS:").unwrap_or(0) + (6 << 20)
+}
+
+/// Those of them that lie beside a model in a device's memory.
+pub fn program_on(device: Device) -> u64 {
+    if device.has_memory() { 0 } else { program() }
 }
 
 /// A number of bytes that Linux tells of this process: `VmRSS:` for what it holds, `VmHWM:` for the most it ever held.
@@ -148,11 +172,21 @@ pub fn trainable(
 /// The limit that a model and its training do not fit into, if there is one, with what they need of it.
 pub fn lacking(model: &Model, recipe: Option<&Recipe>, on: impl Into<On>) -> Option<(u64, Limit)> {
     let on @ On { device, threads, quantised: [wide, _] } = on.into();
+    if let Some(own) = taken(device, model, recipe) {
+        return over(of_system(&own, |_| true), 0);
+    }
     // where all weights are packed, their plain places are counted already
     let plain = if matches!(model.mode, Mode::Decode { .. }) { 0 } else { wide };
     let reserved = recipe.map_or(0, |recipe| recipe.untouched(model)) * elements(device) + plain;
     let own = if device == Device::Cpu { Cpu::untouched_bytes(model, threads) } else { 0 };
     over(needed(model, recipe, on), (own + reserved) as u64)
+}
+
+/// Bytes of the system's memory that are taken for a device with memory of its own, where that is no part of the system's: those by
+/// way of which values go to and fro.
+fn of_system(own: &DeviceMemory, counts: impl Fn(&str) -> bool) -> u64 {
+    let parts = own.parts.iter().filter(|(what, _)| own.of_system && counts(what));
+    (own.staging + parts.map(|(_, bytes)| bytes).sum::<usize>()) as u64
 }
 
 /// The limit that is under so many bytes that are touched, and so many that are only reserved, with what they need of it.
@@ -174,7 +208,12 @@ pub fn fits(model: &Model, recipe: Option<&Recipe>, on: impl Into<On>) -> Result
 /// # Errors
 /// [`Error::Memory`].
 pub fn fits_beside(model: &Model, on: impl Into<On>) -> Result<(), Error> {
-    let parts = parts(model, None, on).into_iter().filter(|(what, _)| *what != WEIGHTS);
+    let on: On = on.into();
+    let counts = |what: &str| what != WEIGHTS;
+    if let Some(own) = taken(on.device, model, None) {
+        return refuse(over(of_system(&own, counts), 0));
+    }
+    let parts = parts(model, None, on).into_iter().filter(|(what, _)| counts(what));
     refuse(over(parts.map(|(_, bytes)| bytes).sum(), 0))
 }
 

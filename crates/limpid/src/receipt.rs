@@ -214,8 +214,11 @@ impl Receipt {
     /// The receipt of what `lm` answered. The first one of a model reads all of its weights ([`Lm::receipt_hashes`]).
     ///
     /// # Errors
-    /// If a file cannot be read.
+    /// If a file cannot be read, or the model runs on a device that has other last digits on other machines.
     pub fn new(lm: &Lm, prompt: &[u32], options: &Options, sample: &Sample) -> Result<Receipt, Error> {
+        if !lm.device().is_exact() {
+            return Err(Error::NoReceipt(lm.device()));
+        }
         Ok(Receipt {
             limpid: VERSION.into(),
             model: lm.receipt_hashes()?.clone(),

@@ -11,7 +11,7 @@ use limpid::checkpoint::store::Dtype;
 use limpid::data::{Batches, Objective, Tokens};
 use limpid::engine::DecoderLimits;
 use limpid::generate::Session;
-use limpid::memory::{program, trainable};
+use limpid::memory::{program_on, trainable};
 use limpid::model::{Mode, Model, Param, init};
 use limpid::ops::element::Element;
 use limpid::ops::linear::Precision;
@@ -141,7 +141,13 @@ fn train(args: &TrainArgs) -> Result<()> {
     let mut recipe = args.recipe.clone().without("steps").over(&usual)?;
     recipe.check()?;
     recipe.context = if recipe.context == 0 { config.context_length } else { recipe.context };
-    let model = trainable(&config, &recipe, &Default::default(), args.machine.on(), (program(), args.memory))?;
+    let model = trainable(
+        &config,
+        &recipe,
+        &Default::default(),
+        args.machine.on(),
+        (program_on(args.machine.device.device()), args.memory),
+    )?;
     fits(&model, Some(&recipe), args.machine.on(), "training this model")?;
     let (threads, level) = (args.machine.threads(), args.machine.level());
     let mut roof = Roof::multiply_adds(threads, level, args.machine.precision)?;

@@ -5,7 +5,6 @@ use crate::models::{self, WeightOptions, engine, needs_head, open, prompt_ids, t
 use crate::options::{MachineOptions, SamplingOptions, Usage};
 use crate::{show, source};
 use anyhow::{Context, Result, bail};
-use limpid::backend::Device;
 use limpid::checkpoint::Checkpoint;
 use limpid::config::{Mask, Positions, RotaryKind};
 use limpid::data::chat::{self, Message, Role};
@@ -169,7 +168,7 @@ pub fn run(args: Args) -> Result<()> {
         }
         return fill(&args, &checkpoint, &prompt);
     }
-    if args.receipt.is_some() && args.machine.device.device() != Device::Cpu {
+    if args.receipt.is_some() && !args.machine.device.device().is_exact() {
         bail!(Usage("--receipt needs --device cpu: another device has other last digits".into()));
     }
     let positions = prompt.len().saturating_add(args.max_tokens);

@@ -106,6 +106,11 @@ fn gpu(job: &Job, device: &DeviceChoice) -> Result<Option<Traffic>> {
     traffic(device, &job.model, &batch, keys(&job.model, recipe))
 }
 
+/// What is no tensor's, taken out of the parts of the memory.
+fn scratch(parts: &mut BTreeMap<&'static str, u64>) -> Option<u64> {
+    ["threads' scratch", "kernels' scratch"].into_iter().find_map(|what| parts.remove(what))
+}
+
 /// What each of several processes would do that train together.
 struct Several {
     processes: usize,
@@ -144,7 +149,7 @@ impl Several {
     fn json(&self) -> Value {
         let ProcessCost { micros, share, sent, compute, network, hidden, .. } = self.cost;
         let mut memory: BTreeMap<_, _> = self.memory.iter().copied().collect();
-        let scratch = memory.remove("threads' scratch");
+        let scratch = scratch(&mut memory);
         json!({
             "processes": self.processes, "network": self.network, "micro_batches": micros, "updates": share, "memory_bytes": memory,
             "scratch_bytes": scratch, "total_memory_bytes": self.total, "sent_bytes_per_step": sent,
@@ -240,7 +245,7 @@ pub fn run(args: Args) -> Result<()> {
     let ladder = ladder.collect::<Result<Vec<Model>, _>>()?;
     if args.train.json {
         let mut parts: BTreeMap<_, _> = memory::parts(model, Some(recipe), on).into_iter().collect();
-        let scratch = parts.remove("threads' scratch");
+        let scratch = scratch(&mut parts);
         return show::json(&json!({
             "preset": job.name, "config": config, "recipe": RunSettings { recipe: *recipe, options: job.options }, "parameters": model.parameter_count(), "learning": decayed + kept,
             "decay": {"weight_decay": recipe.weight_decay, "matrices": matrices, "decayed": decayed, "vectors": vectors, "not_decayed": kept},
@@ -347,16 +352,20 @@ pub fn run(args: Args) -> Result<()> {
             ("learning rate", format!("{}: {rates}", recipe.schedule)),
         ],
     );
-    let available =
-        crate::machine::memory().map(|m| format!(" of {} available", show::bytes(m.available))).unwrap_or_default();
+    let available = match memory::is_systems(on.device, model) {
+        true => {
+            crate::machine::memory().map(|m| format!(" of {} available", show::bytes(m.available))).unwrap_or_default()
+        }
+        false => format!(
+            " of the {}'s own; how much it has its driver does not tell, and refuses what is too much",
+            on.device
+        ),
+    };
     let parts = memory::parts(model, Some(recipe), on).into_iter();
     let parts = parts.filter(|(_, bytes)| *bytes > 0).map(|(what, bytes)| (what, show::bytes(bytes)));
-    let more = [
-        ("program and text", show::bytes(program)),
-        ("total", format!("{}{available}", show::bytes(total))),
-        ("recomputed", recomputes(model, recipe)),
-    ];
-    section("Memory", parts.chain(more).collect());
+    let beside = (program > 0).then(|| ("program and text", show::bytes(program)));
+    let more = [("total", format!("{}{available}", show::bytes(total))), ("recomputed", recomputes(model, recipe))];
+    section("Memory", parts.chain(beside).chain(more).collect());
     let recompute_level = |model: &Model| {
         let takes = show::bytes(needed(model, Some(recipe), on) + program);
         (model.keeps()[0].1.recomputes(), format!("{takes:>9}  {:+.1} % FLOPs", 100.0 * extra_work(model, recipe)))

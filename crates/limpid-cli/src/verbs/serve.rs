@@ -4,7 +4,6 @@ use crate::models::{self, WeightOptions};
 use crate::options::{self, MachineOptions, Usage};
 use crate::{glass, machine, show};
 use anyhow::{Context, Result, bail};
-use limpid::backend::Device;
 use limpid::checkpoint::Checkpoint;
 use limpid::engine::EngineLimits;
 use limpid::ops::attend;
@@ -45,7 +44,7 @@ pub struct Args {
     /// An origin whose pages may ask, like https://example.org; * for all
     #[arg(long, value_name = "ORIGIN", value_delimiter = ',')]
     cors_origin: Vec<String>,
-    /// Memory of the KV cache: 2G, 800M [default: a quarter of the machine's, at most 2G]
+    /// Memory of the KV cache: 2G, 800M [default: a quarter of the machine's, at most 2G; on a GPU what all --sequences can need, at most 1G]
     #[arg(long, value_name = "BYTES", value_parser = options::bytes)]
     kv_memory: Option<u64>,
     /// Type of the KV cache: f32, or bf16 for twice as many positions in the same memory
@@ -110,25 +109,32 @@ const KEYS: u64 = 1 << 20;
 const EVERY: Duration = Duration::from_secs(1);
 
 pub fn run(args: Args) -> Result<()> {
-    if args.machine.device.device() != Device::Cpu || args.machine.simd.is_some_and(|level| level != Level::best()) {
-        bail!(Usage("limpid serve runs on the cpu, which every other device is checked against".into()));
+    models::shares(&args.machine)?;
+    if args.machine.simd.is_some_and(|level| level != Level::best()) {
+        bail!(Usage("limpid serve takes this processor's fastest instruction set: leave --simd out".into()));
     }
     let mut options = options(&args)?;
+    let checkpoint = args.weights.open()?;
+    models::suits(&checkpoint, &args.machine)?;
     let how = ServedAs {
         id: args.served_name.clone().unwrap_or_else(|| models::name(&args.weights.model)),
+        device: args.machine.device.device(),
         threads: args.machine.threads(),
         precision: args.machine.precision,
         cache: args.kv_cache_dtype,
         template: args.chat_template.as_deref().map(options::read_settings).transpose().context("--chat-template")?,
     };
-    let checkpoint = args.weights.open()?;
-    models::suits(&checkpoint, &args.machine)?;
     models::needs_head(&checkpoint)?;
     let halves = if how.cache == Precision::Bf16 { 2 } else { 1 };
     let one = EngineLimits::of(&checkpoint.config, 1, usize::MAX).cache_bytes / halves;
     if let Some(asked) = args.kv_memory.filter(|asked| *asked < one) {
         let [asked, one] = [asked, one].map(show::bytes);
         bail!(Usage(format!("--kv-memory {asked} is too little: one sequence of this model needs {one}")));
+    }
+    if args.kv_memory.is_none() && args.machine.device.device().has_memory() {
+        // it reserves what a processor would never touch
+        let all = EngineLimits::of(&checkpoint.config, options.engine.sequences, usize::MAX).cache_bytes / halves;
+        options.engine.cache_bytes = all.min(UNKNOWN_MEMORY);
     }
     let (context, step) = (checkpoint.config.context_length, checkpoint.store().fact("step").map(String::from));
     let follow = args.follow.then(|| {

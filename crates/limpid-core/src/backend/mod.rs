@@ -31,7 +31,9 @@ pub use reference::Reference;
 #[non_exhaustive]
 pub enum BackendError {
     /// The device no longer answers: its memory is lost.
-    #[error("the device was lost during {op}: {what}; go on from what was saved")]
+    #[error(
+        "the device was lost during {op}: {what}; go on from what was saved, on the device when it is back or on the cpu"
+    )]
     Lost {
         /// The op or verb.
         op: &'static str,
@@ -172,8 +174,33 @@ axis! {
 /// How a backend for a GPU starts, on weights of its own or on shared ones.
 pub type StartGpu = fn(&Model, BackendOptions, Option<&SharedWeights>) -> Result<Box<dyn Backend>>;
 
-/// That of this program. This crate knows no GPU: whoever does brings it.
-static GPU: OnceLock<StartGpu> = OnceLock::new();
+/// What a model, and its training if there is one, take of a GPU's memory.
+pub type GpuTakes = fn(&Model, Option<&TrainingMemory>) -> Result<DeviceMemory>;
+
+/// Those of this program. This crate knows no GPU: whoever does brings it.
+static GPU: OnceLock<(StartGpu, GpuTakes)> = OnceLock::new();
+
+/// What a training keeps beside its model.
+#[derive(Clone, Copy, Debug)]
+pub struct TrainingMemory<'a> {
+    /// The parameters that learn.
+    pub groups: &'a [ParamGroup],
+    /// Whether there is an average of the weights.
+    pub average: bool,
+    /// How many gradients are set aside at once.
+    pub aside: usize,
+}
+
+/// What is taken of a device that has memory of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceMemory {
+    /// Bytes by kind: those of [`Model::memory`] by their names, and what else the device reserves.
+    pub parts: Vec<(&'static str, usize)>,
+    /// Bytes of the system's memory by way of which values go to the device and back.
+    pub staging: usize,
+    /// Whether it is a part of the system's memory after all, as that of a GPU in software or beside a processor is.
+    pub of_system: bool,
+}
 
 /// How a device is to work. A device ignores the options that it does not have.
 #[derive(Clone, Copy, Debug)]
@@ -187,12 +214,35 @@ pub struct BackendOptions {
 }
 
 impl Device {
-    /// Brings the backend that [`Device::Gpu`] starts; the first one stays.
-    pub fn bring_gpu(start: StartGpu) {
-        GPU.get_or_init(|| start);
+    /// Brings the backend that [`Device::Gpu`] starts, and what it takes of the GPU's memory; the first one stays.
+    pub fn bring_gpu(start: StartGpu, takes: GpuTakes) {
+        GPU.get_or_init(|| (start, takes));
     }
 
-    fn gpu() -> Result<StartGpu> {
+    /// Whether results are, to the bit, those of every other machine.
+    pub fn is_exact(self) -> bool {
+        self == Device::Cpu
+    }
+
+    /// Whether several backends can run on one copy of the weights ([`Backend::share`]).
+    pub fn can_share(self) -> bool {
+        self != Device::Reference
+    }
+
+    /// Whether models lie in memory of its own, not in the system's beside the program.
+    pub fn has_memory(self) -> bool {
+        self == Device::Gpu
+    }
+
+    /// What a model takes of the device's own memory, to train if something is said of that; `None` where it has none.
+    ///
+    /// # Errors
+    /// If there is no such device.
+    pub fn takes(self, model: &Model, training: Option<&TrainingMemory>) -> Option<Result<DeviceMemory>> {
+        self.has_memory().then(|| Device::gpu()?.1(model, training))
+    }
+
+    fn gpu() -> Result<(StartGpu, GpuTakes)> {
         let what = "it was built without: build it with the feature `gpu`, or run on the cpu".into();
         GPU.get().copied().ok_or(BackendError::NotSupported { op: "gpu", what })
     }
@@ -209,7 +259,7 @@ impl Device {
                 return Err(BackendError::NotSupported { op, what: "the reference computes in f64".into() });
             }
             Device::Reference => Box::new(Reference::start(model)?),
-            Device::Gpu => Device::gpu()?(model, how, None)?,
+            Device::Gpu => Device::gpu()?.0(model, how, None)?,
         })
     }
 
@@ -227,7 +277,7 @@ impl Device {
                 let what = "the reference keeps weights of its own".into();
                 Err(BackendError::NotSupported { op: "shared weights", what })
             }
-            Device::Gpu => Device::gpu()?(model, how, Some(weights)),
+            Device::Gpu => Device::gpu()?.0(model, how, Some(weights)),
         }
     }
 }

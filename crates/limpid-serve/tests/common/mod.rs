@@ -2,6 +2,7 @@
 #![allow(dead_code)] // each test file uses its own part
 
 use limpid::Training;
+use limpid::backend::Device;
 use limpid::checkpoint::Checkpoint;
 use limpid::config::Config;
 use limpid::ops::linear::Precision;
@@ -41,7 +42,14 @@ pub fn folder() -> &'static Path {
 }
 
 pub fn how() -> ServedAs {
-    ServedAs { id: "m".into(), threads: 1, precision: Precision::F32, cache: Precision::F32, template: None }
+    ServedAs {
+        id: "m".into(),
+        device: Device::Cpu,
+        threads: 1,
+        precision: Precision::F32,
+        cache: Precision::F32,
+        template: None,
+    }
 }
 
 /// A server that ends with the test.
