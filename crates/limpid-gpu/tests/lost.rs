@@ -313,7 +313,7 @@ fn copied(from: &Path, to: &Path) {
     for entry in fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
         let to = to.join(entry.file_name());
-        if entry.path().is_dir() { copied(&entry.path(), &to) } else { drop(fs::copy(entry.path(), to).unwrap()) }
+        if entry.path().is_dir() { copied(&entry.path(), &to) } else { assert!(fs::copy(entry.path(), to).is_ok()) }
     }
 }
 
