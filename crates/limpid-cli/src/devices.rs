@@ -30,7 +30,8 @@ impl FromStr for DeviceChoice {
             Some(("gpu", gpu)) if !gpu.is_empty() => ("gpu", gpu),
             _ => (text, ""),
         };
-        let device = if device == "auto" { None } else { Some(parse_axis(device).map_err(|_| unknown("device", text, KINDS))?) };
+        let device =
+            if device == "auto" { None } else { Some(parse_axis(device).map_err(|_| unknown("device", text, KINDS))?) };
         Ok(DeviceChoice { device, gpu: gpu.into(), measured: OnceLock::new() })
     }
 }
