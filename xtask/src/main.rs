@@ -32,6 +32,11 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace").to_path_buf()
 }
 
+/// Whether this is CI, where what is not there is a failure.
+fn in_ci() -> bool {
+    std::env::var_os("CI").is_some_and(|ci| !ci.is_empty())
+}
+
 /// Formatting, lints, documentation, tests: stops at the first that fails.
 fn ci() -> bool {
     let clippy = ["clippy", "--workspace", "--all-targets"];
@@ -42,7 +47,7 @@ fn ci() -> bool {
         (&clippy, ""),
         (&["doc", "--no-deps", "--workspace"], "-D warnings"),
         (&["test"], ""),
-        // where there is no GPU, nor one in software, it says so and passes
+        // where there is no GPU, nor one in software, it says so and passes, but not in CI
         (&["test", "-p", "limpid-gpu", "--", "--nocapture"], ""),
         (&["test", "-p", "limpid", "--features", "gpu", "--test", "gpu", "--", "--nocapture"], ""),
         // what is ignored because it takes long
@@ -54,6 +59,9 @@ fn ci() -> bool {
         cargo.args(*arguments).current_dir(root());
         if !rustdoc.is_empty() {
             cargo.env("RUSTDOCFLAGS", rustdoc);
+        }
+        if in_ci() {
+            cargo.env("LIMPID_GPU_REQUIRED", "1");
         }
         cargo.status().is_ok_and(|status| status.success())
     })
@@ -75,9 +83,8 @@ fn ui() -> bool {
         ("Chromium", "import('./tests/chromium.js').then((found) => found.chromium())"),
     ];
     if let Some((missing, _)) = needed.iter().find(|(_, test)| !there(run("node", &["--eval", test]))) {
-        let must = std::env::var_os("CI").is_some_and(|ci| !ci.is_empty());
-        println!("UI checks {}: no {missing}", if must { "failed" } else { "skipped" });
-        return !must;
+        println!("UI checks {}: no {missing}", if in_ci() { "failed" } else { "skipped" });
+        return !in_ci();
     }
     let steps: [(&str, &[&str]); 3] =
         [("npm", &["ci"]), ("npx", &["tsc", "--noEmit"]), ("npx", &["playwright", "test"])];
@@ -105,9 +112,8 @@ fn mpi() -> bool {
         [("mpicc", "mpirun", &[BUILD, TEST]), ("mpicc.mpich", "mpirun.mpich", &[other, BUILD, &some, other])];
     all.iter().all(|(compiler, launcher, steps)| {
         if let Some(missing) = [compiler, launcher].into_iter().find(|program| !has(program)) {
-            let must = std::env::var_os("CI").is_some_and(|ci| !ci.is_empty());
-            println!("MPI checks {}: no {missing}", if must { "failed" } else { "skipped" });
-            return !must;
+            println!("MPI checks {}: no {missing}", if in_ci() { "failed" } else { "skipped" });
+            return !in_ci();
         }
         steps.iter().all(|arguments| {
             println!("== {launcher}: cargo {}", arguments.join(" "));

@@ -18,16 +18,25 @@ const ELSEWHERE: [(&str, &str); 4] = [
 ];
 
 /// Documents whose commands run here.
-const GUIDES: [&str; 6] =
-    ["docs/training.md", "docs/formats.md", "docs/data.md", "docs/pictures.md", "docs/scale.md", "docs/walks.md"];
+const GUIDES: [&str; 7] = [
+    "docs/training.md",
+    "docs/formats.md",
+    "docs/data.md",
+    "docs/pictures.md",
+    "docs/scale.md",
+    "docs/gpu.md",
+    "docs/walks.md",
+];
 
 /// How commands begin that no test runs.
-const LEFT_OUT: [(&str, &str); 7] = [
+const LEFT_OUT: [(&str, &str); 9] = [
     ("limpid serve", "it does not end; tests/clients.rs runs it"),
     ("cargo test", "it would run itself"),
     ("curl ", "it needs a network"),
     ("sha256sum tinyshakespeare.txt", "it looks at what was fetched"),
     ("apt-get ", "it needs a network, and changes the machine"),
+    ("dnf ", "it needs a network, and changes the machine"),
+    ("limpid doctor --prove", "it needs a GPU; tests/ of limpid-gpu prove its kernels"),
     ("cargo install", "it takes minutes"),
     ("kubectl ", "it needs a cluster"),
 ];
@@ -66,8 +75,14 @@ fn commands(document: &str) -> Vec<String> {
         .collect()
 }
 
-/// What a launcher of processes starts: a limpid without MPI runs it in one process.
+/// What a launcher of processes starts: a limpid without MPI runs it in one process. One without GPUs runs on the processor.
 fn started(line: String) -> String {
+    let on_gpu = |word: &&str| *word == "gpu" || *word == "auto" || word.starts_with("gpu:");
+    let device = line.split("--device ").nth(1).and_then(|rest| rest.split(' ').next()).filter(on_gpu);
+    let line = match device {
+        Some(device) => line.replace(&format!("--device {device}"), "--device cpu"),
+        None => line,
+    };
     match line.find("limpid ") {
         Some(at) if ["mpirun ", "srun "].iter().any(|launcher| line.starts_with(launcher)) => line[at..].into(),
         _ => line,

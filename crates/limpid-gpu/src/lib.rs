@@ -15,6 +15,8 @@ mod passes;
 mod proof;
 mod roofs;
 mod rows;
+#[cfg(test)]
+mod tests;
 mod traffic;
 mod update;
 
@@ -158,6 +160,7 @@ impl Gpu {
     /// # Errors
     /// If the device has not the memory, or cannot run the model: the error names what it lacks.
     pub fn start(device: &Arc<GpuDevice>, model: &Model) -> Result<Gpu> {
+        check(device, model)?; // before memory is taken
         let konst = space(device, model, MemorySpace::Const)?;
         let param = space(device, model, MemorySpace::Param)?;
         let weights = Arc::new(GpuWeights { device: device.clone(), map: model.weight_map(), konst, param });
@@ -431,9 +434,14 @@ fn check(device: &GpuDevice, model: &Model) -> Result<()> {
     for region in MemorySpace::ALL.into_iter().flat_map(|space| tensors(model, space)) {
         let seen = if in_rows.contains(&region) { STEP * region.cols } else { region.len() };
         if seen > limit {
-            let (name, room) = (model.name_of(region), limit);
+            // recomputing makes no tensor smaller
+            let mend = match region.space {
+                MemorySpace::Cache => "fewer sequences at once, or shorter ones",
+                _ => "a smaller batch (--accumulate keeps the tokens of a step), or a shorter context",
+            };
+            let name = model.name_of(region);
             return refused(format!(
-                "`{name}` has {seen} elements, and a kernel of {} sees {room}: a smaller batch, --memory or --kv-memory may do",
+                "`{name}` has {seen} elements, and a kernel of {} sees {limit} of one tensor: {mend} would do",
                 device.adapter
             ));
         }
