@@ -2,7 +2,7 @@
 //! nothing; of a device that is lost every verb says so, and a run goes on from what was saved. Without a GPU, real or in software,
 //! the tests say so and pass, or fail where `LIMPID_GPU_REQUIRED` is set.
 
-use limpid_core::backend::{Backend, BackendError, Cpu, Result, SharedWeights, TrainingMemory};
+use limpid_core::backend::{Backend, BackendError, Cpu, Result, TrainingMemory};
 use limpid_core::config::Config;
 use limpid_core::model::{Mode, Model, Tuning, init};
 use limpid_core::ops::adamw::{Change, Method, ParamGroup, Rule};
@@ -168,25 +168,25 @@ fn refused_memory_changes_nothing() {
 }
 
 /// A verb, of a backend whose gradient is computed.
-type Verb = fn(&mut Gpu, &Model, &[ParamGroup], &SharedWeights) -> Result<()>;
+type Verb = fn(&mut Gpu, &Model, &[ParamGroup]) -> Result<()>;
 
 const VERBS: &[(&str, Verb)] = &[
-    ("feed", |gpu, _, _, _| gpu.feed(&batch())),
-    ("forward", |gpu, model, _, _| gpu.forward(model.body())),
-    ("backward", |gpu, model, _, _| gpu.backward(model.back())),
-    ("begin_update", |gpu, _, groups, _| gpu.begin_update(groups, &rule(Method::AdamW), &[])),
-    ("report", |gpu, _, _, _| gpu.report(&mut []).map(drop)),
-    ("squares", |gpu, _, groups, _| gpu.squares(groups).map(drop)),
-    ("push_gradients", |gpu, _, _, _| gpu.push_gradients()),
-    ("add_pushed_to", |gpu, _, _, _| gpu.add_pushed_to(0..8)),
-    ("add_pushed", |gpu, _, _, _| gpu.add_pushed()),
-    ("clear", |gpu, _, _, _| gpu.clear()),
-    ("average", |gpu, _, groups, _| gpu.average(groups, 0.9)),
-    ("request", |gpu, model, _, _| gpu.request(model.params[0].region).map(drop)),
-    ("read", |gpu, model, _, _| gpu.read(model.params[0].region).map(drop)),
-    ("upload", |gpu, model, _, _| gpu.write(model.params[0].region.grad(), &init::any_values(&model.params[0]))),
-    ("start", |gpu, model, _, _| Gpu::start(gpu.device(), model).map(drop)),
-    ("start_with", |_, model, _, weights| Gpu::start_with(model, weights).map(drop)),
+    ("feed", |gpu, _, _| gpu.feed(&batch())),
+    ("forward", |gpu, model, _| gpu.forward(model.body())),
+    ("backward", |gpu, model, _| gpu.backward(model.back())),
+    ("begin_update", |gpu, _, groups| gpu.begin_update(groups, &rule(Method::AdamW), &[])),
+    ("report", |gpu, _, _| gpu.report(&mut []).map(drop)),
+    ("squares", |gpu, _, groups| gpu.squares(groups).map(drop)),
+    ("push_gradients", |gpu, _, _| gpu.push_gradients()),
+    ("add_pushed_to", |gpu, _, _| gpu.add_pushed_to(0..8)),
+    ("add_pushed", |gpu, _, _| gpu.add_pushed()),
+    ("clear", |gpu, _, _| gpu.clear()),
+    ("average", |gpu, _, groups| gpu.average(groups, 0.9)),
+    ("request", |gpu, model, _| gpu.request(model.params[0].region).map(drop)),
+    ("read", |gpu, model, _| gpu.read(model.params[0].region).map(drop)),
+    ("upload", |gpu, model, _| gpu.write(model.params[0].region.grad(), &init::any_values(&model.params[0]))),
+    ("start", |gpu, model, _| Gpu::start(gpu.device(), model).map(drop)),
+    ("start_with", |gpu, model, _| Gpu::start_with(model, &gpu.share()?).map(drop)),
 ];
 
 #[test]
@@ -206,10 +206,9 @@ fn every_verb_of_a_lost_device_says_so() {
             gradient(&model, &mut gpu);
             gpu.push_gradients().unwrap();
             let ticket = gpu.request(model.params[0].region).unwrap();
-            let weights = gpu.share().unwrap();
             device.lose();
-            let found = call(&mut gpu, &model, &groups, &weights);
-            let again = call(&mut gpu, &model, &groups, &weights);
+            let found = call(&mut gpu, &model, &groups);
+            let again = call(&mut gpu, &model, &groups);
             let mut values = vec![0.0; model.params[0].region.len()];
             for found in [found, again, gpu.fetch(ticket, &mut values), gpu.feed(&batch())] {
                 let Err(said @ BackendError::Lost { .. }) = &found else { panic!("{verb}: {found:?}") };
