@@ -289,6 +289,10 @@ impl GpuDevice {
     pub fn check(&self, op: &'static str) -> Result<()> {
         // a loss is told to whoever asks what is done
         drop(self.poll(wgpu::PollType::Poll));
+        if matches!(*locked(&self.fault), Some(Fault::Memory(_) | Fault::Other(_))) {
+            // what a device lost while a list was written says first is of the list, and of the loss when its work is done
+            drop(self.poll(wgpu::PollType::wait_indefinitely()));
+        }
         let mut fault = locked(&self.fault);
         let Some(found) = fault.clone() else { return Ok(()) };
         if !matches!(found, Fault::Lost(_)) {

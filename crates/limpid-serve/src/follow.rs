@@ -71,6 +71,8 @@ pub fn run(shared: &ServerState, follow: Option<Follow>) {
                         (shared.tell)(ServeEvent::Reloaded { step: model.step, fingerprint: served.clone() });
                     }
                 }
+                // it was replaced while it was read
+                Err(_) if look(&follow.path) != seen => {}
                 // another try, unless this was it
                 Err(what) if failed.as_ref() == Some(&(seen.clone(), what.clone())) => known = seen,
                 Err(what) => {

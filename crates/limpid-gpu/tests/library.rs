@@ -1,6 +1,5 @@
 //! A whole model on a GPU: what it writes, scores and shows is what the processor's does, to rounding; where the GPU is lost, the next
 //! call begins anew. Without a GPU, real or in software, it says so and passes, or fails where `LIMPID_GPU_REQUIRED` is set.
-#![cfg(feature = "gpu")]
 
 use limpid::backend::Device;
 use limpid::data::source::TextSource;
@@ -8,7 +7,8 @@ use limpid::engine::{EngineEvent, EngineLimits, EngineRequest};
 use limpid::generate::{Options, Sampler};
 use limpid::receipt::Receipt;
 use limpid::train::{Control, Recipe};
-use limpid::{Error, Lm, Pooling, Training, gpu};
+use limpid::{Error, Lm, Pooling, Training};
+use limpid_gpu as gpu;
 use std::fs;
 
 fn near(what: &str, gpu: &[f32], cpu: &[f32]) {
@@ -22,7 +22,7 @@ fn near(what: &str, gpu: &[f32], cpu: &[f32]) {
 #[test]
 fn a_model_is_itself_on_a_gpu() {
     Device::bring_gpu(gpu::start, gpu::takes);
-    if let Err(error) = gpu::first() {
+    if let Err(error) = gpu::chosen() {
         assert!(std::env::var_os("LIMPID_GPU_REQUIRED").is_none(), "{error}");
         return println!("not tested: {error}");
     }
@@ -81,7 +81,7 @@ fn a_model_is_itself_on_a_gpu() {
     let refused = Receipt::new(&gpu_lm, &prompt, &greedy, &sample).unwrap_err();
     assert!(matches!(refused, Error::NoReceipt(Device::Gpu)), "{refused}");
 
-    gpu::first().unwrap().lose();
+    gpu::chosen().unwrap().lose();
     let said = gpu_lm.generate("to be", &greedy).expect_err("its cache and its weights are gone");
     assert!(said.is_lost(), "{said}");
     assert_eq!(gpu_lm.generate("to be", &greedy).unwrap().tokens, written.tokens, "they are read again");
