@@ -67,10 +67,15 @@ pub type Traffic = (Vec<Vec<String>>, Value);
 
 /// The columns of [`traffic`].
 pub fn traffic_columns() -> Vec<&'static str> {
-    let mut columns = vec!["op", "way", "kernels", "bytes", "of the least", "FLOP"];
-    #[cfg(feature = "gpu")]
-    columns.extend(limpid::gpu::KNOWN.map(|gpu| gpu.name));
-    columns
+    let known: &[&str] = &[
+        #[cfg(feature = "gpu")]
+        limpid::gpu::KNOWN[0].name,
+        #[cfg(feature = "gpu")]
+        limpid::gpu::KNOWN[1].name,
+        #[cfg(feature = "gpu")]
+        limpid::gpu::KNOWN[2].name,
+    ];
+    [&["op", "way", "kernels", "bytes", "of the least", "FLOP"], known].concat()
 }
 
 /// Counts them, without running a step.

@@ -171,7 +171,7 @@ pub fn off(got: &[f32], want: &[f32], slack: f32) -> std::result::Result<f32, St
     let mut worst = 0f32;
     for (i, (g, w)) in got.iter().zip(want).enumerate() {
         let off = if g == w { 0.0 } else { (g - w).abs() / size }; // equal infinities count
-        if !(off <= slack) {
+        if off.is_nan() || off > slack {
             return Err(format!("[{i}]: got {g}, want {w}, off by {off:.1e} of {size}, allowed {slack:.1e}"));
         }
         worst = worst.max(off);
