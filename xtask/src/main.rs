@@ -60,7 +60,7 @@ fn ci() -> bool {
             cargo.env("RUSTDOCFLAGS", rustdoc);
         }
         if in_ci() {
-            cargo.env("LIMPID_GPU_REQUIRED", "1");
+            cargo.env("GPU_REQUIRED", "1");
         }
         cargo.status().is_ok_and(|status| status.success())
     })

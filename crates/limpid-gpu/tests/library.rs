@@ -1,5 +1,5 @@
 //! A whole model on a GPU: what it writes, scores and shows is what the processor's does, to rounding; where the GPU is lost, the next
-//! call begins anew. Without a GPU, real or in software, it says so and passes, or fails where `LIMPID_GPU_REQUIRED` is set.
+//! call begins anew. Without a GPU, real or in software, it says so and passes, or fails where `GPU_REQUIRED` is set.
 
 use limpid::backend::Device;
 use limpid::data::source::TextSource;
@@ -23,7 +23,7 @@ fn near(what: &str, gpu: &[f32], cpu: &[f32]) {
 fn a_model_is_itself_on_a_gpu() {
     Device::bring_gpu(gpu::start, gpu::takes);
     if let Err(error) = gpu::chosen() {
-        assert!(std::env::var_os("LIMPID_GPU_REQUIRED").is_none(), "{error}");
+        assert!(std::env::var_os("GPU_REQUIRED").is_none(), "{error}");
         return println!("not tested: {error}");
     }
     let folder = std::env::temp_dir().join(format!("limpid-on-gpu-{}", std::process::id()));

@@ -1,6 +1,6 @@
 //! What a GPU takes and what it may refuse: the bytes that a plan counts are those that are reserved; memory that is refused changes
 //! nothing; of a device that is lost every verb says so, and a run goes on from what was saved. Without a GPU, real or in software,
-//! the tests say so and pass, or fail where `LIMPID_GPU_REQUIRED` is set.
+//! the tests say so and pass, or fail where `GPU_REQUIRED` is set.
 
 use limpid_core::backend::{Backend, BackendError, Cpu, Result, TrainingMemory};
 use limpid_core::config::Config;
@@ -24,7 +24,7 @@ fn device() -> Option<Arc<GpuDevice>> {
     match GpuDevice::open(&GpuChoice::Best) {
         Ok(device) => Some(device),
         Err(error) => {
-            assert!(std::env::var_os("LIMPID_GPU_REQUIRED").is_none(), "{error}");
+            assert!(std::env::var_os("GPU_REQUIRED").is_none(), "{error}");
             println!("not tested: {error}");
             None
         }

@@ -1,5 +1,5 @@
 //! Every op on a GPU against `reference`, over the sample of configurations that takes all pairs of axes; whole runs; updates; the
-//! same bits twice. `LIMPID_GPU_ALL` takes all of the sample, not a part.
+//! same bits twice. `GPU_ALL` takes all of the sample, not a part.
 
 mod device;
 #[path = "../../limpid/tests/random_config/mod.rs"]
@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 /// A part of the sample, or all of it.
 fn some(every: usize) -> impl Iterator<Item = (usize, Config)> {
-    let every = if std::env::var_os("LIMPID_GPU_ALL").is_some() { 1 } else { every };
+    let every = if std::env::var_os("GPU_ALL").is_some() { 1 } else { every };
     configs().into_iter().enumerate().filter(move |(i, _)| i % every == 0)
 }
 

@@ -1,5 +1,5 @@
 //! The device of all tests. On a machine without a GPU a software one does (Mesa's lavapipe); without any, the tests say so and pass, or
-//! fail where `LIMPID_GPU_REQUIRED` is set.
+//! fail where `GPU_REQUIRED` is set.
 
 use limpid_gpu::{GpuChoice, GpuDevice};
 use std::sync::{Arc, OnceLock};
@@ -13,7 +13,7 @@ pub fn device() -> Option<Arc<GpuDevice>> {
             Some(device)
         }
         Err(error) => {
-            assert!(std::env::var_os("LIMPID_GPU_REQUIRED").is_none(), "{error}");
+            assert!(std::env::var_os("GPU_REQUIRED").is_none(), "{error}");
             println!("not tested: {error}");
             None
         }
